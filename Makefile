@@ -1,0 +1,50 @@
+# make demo    set up once, then train and evaluate the whole pipeline (ARGS="--help" lists the options)
+# make test    set up once, then run the tests
+# make dev     add the contributors' tools;  make lint, make bench: use them
+# Another Python:  make demo PYTHON=python3.12
+# Only features of GNU Make 3.81 (macOS) are used here.
+
+PYTHON ?= python3
+PY := .venv/bin/python
+ARGS ?=
+
+.PHONY: help demo test dev lint bench clean
+
+help:
+	@sed -n '/^#/!q; s/^# //p' Makefile
+
+demo: .venv/.ok
+	$(PY) scripts/demo.py $(ARGS)
+
+test: .venv/.ok
+	$(PY) -m pytest $(ARGS)
+
+dev: .venv/.dev
+
+lint: .venv/.dev
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+
+bench: .venv/.ok
+	$(PY) bench/bench.py $(ARGS)
+
+# Keeps runs/, which holds trained models.
+clean:
+	rm -rf .venv build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The stamp is written last, so an install that failed half-way is tried again by the next command.
+# An existing .venv is kept: someone may have put a torch build of their own choice in it.
+.venv/.ok: requirements.txt pyproject.toml
+	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) was not found: install Python 3.10 to 3.13, or name one, as in  make PYTHON=python3.12 ..."; exit 1; }
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(None if (3, 10) <= v <= (3, 13) else "Python 3.10 to 3.13 is needed, this is %d.%d: name another one, as in  make PYTHON=python3.12 ..." % v)'
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { echo "$(PYTHON) has no venv module: on Debian or Ubuntu run  sudo apt install python3-venv  and try again"; exit 1; }
+	@echo "Setting up .venv (once; torch is a large download)"
+	$(PYTHON) -m venv .venv
+	$(PY) -m pip install -r requirements.txt
+	@touch $@
+
+.venv/.dev: .venv/.ok requirements-dev.txt
+	$(PY) -m pip install -r requirements-dev.txt
+	@touch $@

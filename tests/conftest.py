@@ -1,0 +1,140 @@
+"""What every test runs under: no network, one torch thread, and helpers for optional things.
+
+One thread because sums and matrix products differ in their last bits between one thread and two:
+a test that compares two paths bit for bit, or follows a recorded curve, needs the same arithmetic
+on a laptop and in CI.
+"""
+
+from __future__ import annotations
+
+import importlib
+import ipaddress
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+os.environ.setdefault("MPLBACKEND", "Agg")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+import pytest
+import torch
+
+torch.set_num_threads(1)
+
+REAL_DATA_FILES = (
+    "instruction-data-with-preference.json",
+    "gsm8k_test.jsonl",
+    "tinyshakespeare.txt",
+    "tiktoken_cache",
+)
+
+
+class NetworkBlocked(OSError):
+    """A test tried to reach something that is not this machine.
+
+    An OSError, so code that explains a missing network takes the same path as on a laptop offline.
+    """
+
+
+def is_local(host: Any) -> bool:
+    """Whether `host` (a name, an address or None) can only mean this machine."""
+    name = host.decode() if isinstance(host, bytes) else host
+    if name in (None, "", "localhost", socket.gethostname()):
+        return True
+    try:
+        address = ipaddress.ip_address(str(name).split("%")[0])
+    except ValueError:
+        return False
+    return address.is_loopback or address.is_unspecified
+
+
+def refuse(host: Any) -> None:
+    """Raise NetworkBlocked unless `host` is this machine."""
+    if not is_local(host):
+        raise NetworkBlocked(f"tests do not use the network, but something asked for {host!r}")
+
+
+def guarded_method(original: Callable[..., Any], position: int) -> Callable[..., Any]:
+    """A socket method that looks at its address, the argument at `position`, where there is one."""
+
+    def method(sock: socket.socket, *args: Any) -> Any:
+        internet = sock.family in (socket.AF_INET, socket.AF_INET6)
+        if internet and len(args) > position and isinstance(args[position], tuple):
+            refuse(args[position][0])
+        return original(sock, *args)
+
+    return method
+
+
+def guarded_lookup(original: Callable[..., Any]) -> Callable[..., Any]:
+    """A name look-up that looks at its first argument."""
+
+    def lookup(host: Any, *args: Any, **options: Any) -> Any:
+        refuse(host)
+        return original(host, *args, **options)
+
+    return lookup
+
+
+def block_network(patch: pytest.MonkeyPatch) -> None:
+    """Refuse every connection, datagram and look-up that leaves this machine; AF_UNIX stays."""
+    for name, position in (("connect", 0), ("connect_ex", 0), ("sendto", -1), ("sendmsg", 3)):
+        original = getattr(socket.socket, name)
+        patch.setattr(socket.socket, name, guarded_method(original, position))
+    for name in ("getaddrinfo", "gethostbyname", "gethostbyname_ex", "gethostbyaddr"):
+        patch.setattr(socket, name, guarded_lookup(getattr(socket, name)))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Block before collection, so that imports at the top of test files are covered too."""
+    patch = pytest.MonkeyPatch()
+    block_network(patch)
+    config.add_cleanup(patch.undo)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if torch.cuda.is_available():
+        return
+    for item in items:
+        if item.get_closest_marker("gpu"):
+            item.add_marker(pytest.mark.skip(reason="no CUDA device here"))
+
+
+def require_package(name: str) -> ModuleType:
+    """Import an optional package, or skip; where REQUIRE_ORACLES=1 (in CI) its absence fails.
+
+    At the top of a test file, `from conftest import require_package` skips the whole file;
+    inside a test use the fixture `require`.
+    """
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name != name.split(".")[0]:
+            raise
+        reason = f"{name} is not installed; `make dev` installs it"
+        if os.environ.get("REQUIRE_ORACLES") == "1":
+            pytest.fail(f"REQUIRE_ORACLES=1, but {reason}")
+        pytest.skip(reason, allow_module_level=True)
+
+
+@pytest.fixture(scope="session")
+def require() -> Callable[[str], ModuleType]:
+    """`require("transformers")`: the imported package, or a skip with a reason (see above)."""
+    return require_package
+
+
+@pytest.fixture(scope="session")
+def real_data() -> Path:
+    """The folder of downloaded files that GLASSBOX_DATA names; tests only read it."""
+    folder = os.environ.get("GLASSBOX_DATA")
+    holds = ", ".join(REAL_DATA_FILES)
+    if not folder:
+        pytest.skip(f"GLASSBOX_DATA is not set; it names a folder that holds {holds}")
+    missing = [name for name in REAL_DATA_FILES if not (Path(folder) / name).exists()]
+    if missing:
+        pytest.fail(f"GLASSBOX_DATA={folder} lacks {', '.join(missing)}")
+    return Path(folder)

@@ -1,0 +1,275 @@
+"""The shape of the repository: who imports whom, what is named how, how scripts start."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from conftest import NetworkBlocked, require_package
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib  # pytest brings it where the standard library lacks it
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = ("data", "gpt", "reward_model", "rl")  # each may import itself and what stands before it
+CODE_FOLDERS = (*PACKAGES, "scripts", "bench", "notebooks", "tests")
+RUNTIME = {
+    *("torch", "tiktoken", "requests", "numpy", "matplotlib", "safetensors", "tyro", "tqdm"),
+}
+FOREIGN_NAMES = RUNTIME | {
+    *("pytest", "hypothesis", "transformers", "tokenizers", "trl", "datasets", "accelerate"),
+    *("peft", "evaluate", "huggingface_hub", "jupytext", "nbclient", "nbformat", "tensorboard"),
+    *("wandb", "scipy", "pandas", "regex", "yaml", "packaging", "typeguard", "setuptools"),
+}
+
+
+def python_files(*folders: str) -> list[Path]:
+    return sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
+
+
+def label(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+
+
+def is_main_guard(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and ast.unparse(node.test).replace("'", '"') == (
+        '__name__ == "__main__"'
+    )
+
+
+def imported_modules(tree: ast.AST, package: str) -> Iterator[str]:
+    """Every module name a file imports, inside functions and through importlib too."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = ".".join(filter(None, [package if node.level else "", node.module or ""]))
+            yield base
+            yield from (f"{base}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+            if node.args and isinstance(node.args[0], ast.Constant):
+                yield str(node.args[0].value)
+
+
+def script_files() -> list[Path]:
+    """By text, so that a file that does not parse fails its own tests and not the collection."""
+    guard = re.compile(r"^if __name__ == ", re.MULTILINE)
+    files = python_files(*PACKAGES, "scripts")
+    return [path for path in files if guard.search(path.read_text(encoding="utf-8"))]
+
+
+PACKAGE_FILES = python_files(*PACKAGES)
+SCRIPTS = script_files()
+MODULE_SCRIPTS = [path for path in SCRIPTS if path.relative_to(ROOT).parts[0] in PACKAGES]
+
+
+@pytest.mark.parametrize("path", PACKAGE_FILES, ids=label)
+def test_imports_point_one_way(path: Path) -> None:
+    package = path.relative_to(ROOT).parts[0]
+    allowed = {*PACKAGES[: PACKAGES.index(package) + 1], *RUNTIME, *sys.stdlib_module_names}
+    found = {name.split(".")[0] for name in imported_modules(tree_of(path), package)}
+    assert found <= allowed, f"{label(path)} imports {sorted(found - allowed)}"
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "rl").glob("*_engine.py")), ids=label)
+def test_engines_import_no_engine(path: Path) -> None:
+    names = imported_modules(tree_of(path), "rl")
+    assert [name for name in names if re.search(r"_engine(\.|$)", name)] == []
+
+
+def test_no_module_hides_the_standard_library_or_a_dependency() -> None:
+    """A script run as a file puts its own folder first on the path."""
+    files = [*python_files(*CODE_FOLDERS), *ROOT.glob("*.py")]
+    taken = sys.stdlib_module_names | FOREIGN_NAMES
+    assert [label(path) for path in files if path.stem in taken and path.stem != "__init__"] == []
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_packages_are_the_ones_in_this_repository(package: str) -> None:
+    """A foreign `data` in site-packages must not win over ours."""
+    module = importlib.import_module(package)
+    assert Path(str(module.__file__)) == ROOT / package / "__init__.py"
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_package_inits_hold_a_docstring_and_the_thread_setting_only(package: str) -> None:
+    docstring, threads = tree_of(ROOT / package / "__init__.py").body
+    assert isinstance(docstring, ast.Expr) and isinstance(docstring.value, ast.Constant)
+    assert ast.unparse(threads) == "from data import threads as threads"
+
+
+@pytest.mark.parametrize("path", python_files(*PACKAGES, "scripts"), ids=label)
+def test_tyro_is_imported_under_main_only(path: Path) -> None:
+    tree = tree_of(path)
+    guarded = {id(node) for top in tree.body if is_main_guard(top) for node in ast.walk(top)}
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Import, ast.ImportFrom)) and id(node) not in guarded:
+            names = {name.split(".")[0] for name in imported_modules(node, "")}
+            assert "tyro" not in names, f"{label(path)}:{node.lineno}"
+
+
+@pytest.mark.parametrize("path", python_files(*PACKAGES, "scripts", "bench"), ids=label)
+def test_no_unfinished_code(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert not re.findall(r"TODO|FIXME|NotImplementedError", text), label(path)
+
+
+def test_test_files_have_unique_names() -> None:
+    """Test folders are no packages, so two files of one name could not both be collected."""
+    names = [path.name for path in python_files("tests")]
+    assert sorted(names) == sorted(set(names))
+    assert "__init__.py" not in names
+
+
+def test_only_the_four_packages_are_installed() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    find = project["tool"]["setuptools"]["packages"]["find"]
+    assert {name.split(".")[0] for name in find["include"]} == set(PACKAGES)
+    assert find["namespaces"] is False
+
+
+def test_declared_requirements_agree() -> None:
+    """requirements.txt: the project's own list, a cap on torch, pytest, and the project last."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    lines = (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines()
+    lines = [line for line in lines if not line.startswith("#")]
+    assert lines[0] == "torch>=2.6,<2.14" and lines[-2:] == ["pytest>=8", "-e ."]
+    assert ["torch>=2.6", *lines[1:-2]] == project["dependencies"]
+    assert {re.split(r"[<>=]", line)[0] for line in project["dependencies"]} == RUNTIME
+
+
+@cache
+def is_installed() -> bool:
+    try:
+        return bool(metadata.version("glassbox-rlhf"))
+    except metadata.PackageNotFoundError:
+        return False
+
+
+def elsewhere(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run Python in a folder that is not the repository, as `pip install -e .` permits.
+
+    Without that installation (`python -m pytest` in a bare checkout) PYTHONPATH stands in for it.
+    """
+    environment = {**os.environ, "COLUMNS": "100"}
+    if not is_installed():
+        environment["PYTHONPATH"] = str(ROOT)
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True)
+
+
+def test_installation_leaks_no_other_folder(tmp_path: Path) -> None:
+    if not is_installed():
+        pytest.skip("glassbox-rlhf is not installed here; `make test` installs it")
+    names = [*PACKAGES, "scripts", "bench", "notebooks", "tests"]
+    code = (
+        "import importlib.util, sys\n"
+        "for name in sys.argv[1:]:\n"
+        "    spec = importlib.util.find_spec(name)\n"
+        "    print(name, spec and spec.origin)\n"
+    )
+    result = elsewhere("-c", code, *names, cwd=tmp_path)
+    origins = dict(line.split(" ", 1) for line in result.stdout.splitlines())
+    ours = [name for name, origin in origins.items() if origin.startswith(str(ROOT))]
+    assert ours == list(PACKAGES), result.stderr
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=label)
+def test_help_as_a_file(path: Path, tmp_path: Path) -> None:
+    result = elsewhere(str(path), "--help", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "usage" in result.stdout.lower()
+    assert list(tmp_path.iterdir()) == [], "--help wrote files"
+
+
+RUN_EACH_AS_MODULE = """
+import contextlib, io, json, runpy, sys, traceback
+results = {}
+for name in sys.argv[1:]:
+    sys.argv, output, code = [name, "--help"], io.StringIO(), "ended without exiting"
+    try:
+        with contextlib.redirect_stdout(output):
+            runpy.run_module(name, run_name="__main__", alter_sys=True)
+    except SystemExit as error:
+        code = error.code or 0
+    except BaseException:
+        code = traceback.format_exc()
+    results[name] = [code, output.getvalue()]
+print(json.dumps(results))
+"""
+
+
+@pytest.fixture(scope="module")
+def help_pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list]:
+    """`python -m name --help` for every script, in one process: importing torch once is enough."""
+    names = [module_name(path) for path in MODULE_SCRIPTS]
+    result = elsewhere("-c", RUN_EACH_AS_MODULE, *names, cwd=tmp_path_factory.mktemp("elsewhere"))
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout.splitlines()[-1])
+
+
+def module_name(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts)
+
+
+@pytest.mark.parametrize("path", MODULE_SCRIPTS, ids=label)
+def test_help_as_a_module(path: Path, help_pages: dict[str, list]) -> None:
+    code, page = help_pages[module_name(path)]
+    assert code == 0, code
+    assert "usage" in page.lower()
+
+
+def test_network_is_blocked() -> None:
+    with pytest.raises(NetworkBlocked, match="example.com"):
+        socket.getaddrinfo("example.com", 443)
+    with pytest.raises(NetworkBlocked, match="example.com"):
+        socket.create_connection(("example.com", 443), timeout=1)
+    for family, address in ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1")):
+        with socket.socket(family) as sock, pytest.raises(NetworkBlocked, match=address):
+            sock.connect((address, 80))
+    with socket.socket(type=socket.SOCK_DGRAM) as sock, pytest.raises(NetworkBlocked):
+        sock.sendto(b"hello", ("192.0.2.1", 53))
+
+
+def test_loopback_works() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        with socket.create_connection(("localhost", server.getsockname()[1]), timeout=5) as client:
+            accepted, _ = server.accept()
+            with accepted:
+                client.sendall(b"hello")
+                assert accepted.recv(5) == b"hello"
+
+
+@pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="no Unix sockets here")
+def test_unix_sockets_work() -> None:
+    left, right = socket.socketpair(socket.AF_UNIX)
+    with left, right:
+        left.sendall(b"hello")
+        assert right.recv(5) == b"hello"
+
+
+def test_a_missing_oracle_skips_here_and_fails_in_ci(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("REQUIRE_ORACLES", raising=False)
+    with pytest.raises(pytest.skip.Exception, match="make dev"):
+        require_package("no_such_package")
+    monkeypatch.setenv("REQUIRE_ORACLES", "1")
+    with pytest.raises(pytest.fail.Exception, match="no_such_package is not installed"):
+        require_package("no_such_package")
