@@ -1,0 +1,3 @@
+"""Worlds, record types, file readers and collation: data before it is a model's input."""
+
+from data import threads as threads  # before PyTorch is loaded

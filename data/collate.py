@@ -1,0 +1,188 @@
+"""Padding and every mask, in one place.
+
+GPT-2 has one special token, so its padding id is its EOS id and `ids != pad` would drop the EOS from
+every loss: the policy would never learn to stop. Masks here come from lengths and from the first-EOS
+rule, never from comparing ids with the padding. All masks are bool; True means "takes part".
+
+Two layouts. Prompts to sample from are left-padded, so that all rows write their next token into one
+column. Whole sequences to score are contiguous and right-padded: [prompt, response, padding] from
+column 0. Nothing attends to padding behind it, so scoring needs no attention mask and keeps the
+kernel's causal path; the columns that score a row's response start at its own prompt length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+
+import torch
+from torch import Tensor
+
+
+def left_pad(rows: Sequence[Sequence[int]], pad_id: int) -> tuple[Tensor, Tensor]:
+    """Token lists -> (tokens (N, P) int64, mask (N, P) bool) with padding in front."""
+    width = max((len(row) for row in rows), default=0)
+    tokens = torch.full((len(rows), width), pad_id, dtype=torch.long)
+    mask = torch.zeros(len(rows), width, dtype=torch.bool)
+    for index, row in enumerate(rows):
+        if len(row):
+            tokens[index, width - len(row) :] = torch.as_tensor(row, dtype=torch.long)
+            mask[index, width - len(row) :] = True
+    return tokens, mask
+
+
+def right_pad(rows: Sequence[Sequence[int]], pad_id: int) -> tuple[Tensor, Tensor]:
+    """Token lists -> (tokens (N, S) int64, mask (N, S) bool) with padding behind."""
+    width = max((len(row) for row in rows), default=0)
+    tokens = torch.full((len(rows), width), pad_id, dtype=torch.long)
+    lengths = torch.tensor([len(row) for row in rows], dtype=torch.long)
+    for index, row in enumerate(rows):
+        if len(row):
+            tokens[index, : len(row)] = torch.as_tensor(row, dtype=torch.long)
+    return tokens, torch.arange(width)[None, :] < lengths[:, None]
+
+
+def first_eos_mask(response_tokens: Tensor, eos_id: int) -> tuple[Tensor, Tensor]:
+    """The response mask of sampled tokens: every token up to and including the first EOS.
+
+    response_tokens (N, T) int64 -> (response_mask (N, T) bool, has_eos (N,) bool). A row without EOS
+    was cut off at T tokens; all of it takes part.
+    """
+    is_eos = response_tokens == eos_id
+    before = is_eos.cumsum(1) - is_eos.long()  # EOS tokens strictly before column t
+    mask = before == 0
+    return mask, (is_eos & mask).any(1)
+
+
+@dataclass(frozen=True)
+class ResponseBatch:
+    """Rows of [prompt, response] ready to be scored. N rows, T = padded response length.
+
+    Every RL tensor has only the response's T columns; `tokens` is how the rows are stored.
+    """
+
+    tokens: Tensor  # (N, S) int64: prompt, response and padding, contiguous from column 0
+    prompt_lengths: Tensor  # (N,) int64, at least 1
+    response_tokens: Tensor  # (N, T) int64, padded
+    response_mask: Tensor  # (N, T) bool, True up to and including the first EOS
+    has_eos: Tensor  # (N,) bool; False: the response was cut off
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def lengths(self) -> Tensor:
+        """(N,) int64: valid response tokens, the EOS included."""
+        return self.response_mask.sum(1)
+
+    @property
+    def response_columns(self) -> Tensor:
+        """(N, T) int64: the column of `tokens` that holds response token t (clamped at padding)."""
+        steps = torch.arange(self.response_tokens.shape[1], device=self.tokens.device)
+        columns = self.prompt_lengths[:, None] + steps[None, :]
+        return columns.clamp(max=self.tokens.shape[1] - 1)
+
+    @property
+    def predicting_columns(self) -> Tensor:
+        """(N, T) int64: the column whose logits predict response token t, one before it.
+
+        The first response token is predicted by the last prompt token.
+        """
+        steps = torch.arange(self.response_tokens.shape[1], device=self.tokens.device)
+        columns = self.prompt_lengths[:, None] - 1 + steps[None, :]
+        return columns.clamp(max=self.tokens.shape[1] - 1)
+
+    def rows(self, index: Tensor) -> ResponseBatch:
+        """These rows only. T is kept; storage columns that are padding in all of them are dropped."""
+        index = index.to(self.tokens.device)
+        batch = replace(self, **{f.name: getattr(self, f.name)[index] for f in fields(self)})
+        longest = int((batch.prompt_lengths + batch.lengths).max()) if len(index) else 1
+        return replace(batch, tokens=batch.tokens[:, :longest])
+
+    def to(self, device: torch.device | str) -> ResponseBatch:
+        return replace(self, **{f.name: getattr(self, f.name).to(device) for f in fields(self)})
+
+
+def join_responses(
+    prompts: Sequence[Sequence[int]],
+    response_tokens: Tensor,
+    response_mask: Tensor,
+    has_eos: Tensor,
+) -> ResponseBatch:
+    """Put each row's prompt and valid response tokens next to each other (right-padded with 0).
+
+    response_tokens, response_mask: (N, T); has_eos: (N,). What stands at padding is never read.
+    """
+    if len(prompts) != len(response_tokens):
+        raise ValueError(
+            f"{len(prompts)} prompts but {len(response_tokens)} responses: give one prompt per row"
+        )
+    if any(len(prompt) == 0 for prompt in prompts):
+        raise ValueError("an empty prompt has no token that predicts the response: give it one")
+    device = response_tokens.device
+    prompt_tokens, prompt_mask = right_pad(prompts, 0)
+    prompt_tokens, prompt_mask = prompt_tokens.to(device), prompt_mask.to(device)
+    prompt_lengths = prompt_mask.sum(1)
+    totals = prompt_lengths + response_mask.sum(1)
+    tokens = torch.zeros(len(prompts), int(totals.max()), dtype=torch.long, device=device)
+    columns = torch.arange(tokens.shape[1], device=device)[None, :]
+    tokens[columns < prompt_lengths[:, None]] = prompt_tokens[prompt_mask]
+    in_response = (columns >= prompt_lengths[:, None]) & (columns < totals[:, None])
+    tokens[in_response] = response_tokens[response_mask]
+    return ResponseBatch(tokens, prompt_lengths, response_tokens, response_mask, has_eos)
+
+
+def collate_responses(
+    prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]], eos_id: int
+) -> ResponseBatch:
+    """Token lists of prompts and given responses -> ResponseBatch on the CPU.
+
+    A response counts up to and including its first EOS; append one where the text is complete.
+    """
+    response_tokens, present = right_pad(responses, 0)
+    up_to_eos, _ = first_eos_mask(response_tokens.masked_fill(~present, -1), eos_id)
+    mask = present & up_to_eos
+    has_eos = ((response_tokens == eos_id) & mask).any(1)
+    return join_responses(prompts, response_tokens, mask, has_eos)
+
+
+def collate_documents(rows: Sequence[Sequence[int]]) -> ResponseBatch:
+    """Token lists to be modelled whole: the first token is given, all others are predicted.
+
+    A window cut from a longer text may hold several EOS or none; all of it takes part.
+    """
+    tokens, mask = right_pad([row[1:] for row in rows], 0)
+    return join_responses(
+        [row[:1] for row in rows], tokens, mask, torch.zeros(len(rows), dtype=torch.bool)
+    )
+
+
+def epoch_shuffled_indices(step: int, batch_size: int, count: int, seed: int) -> Tensor:
+    """The `batch_size` indices below `count` that 0-based `step` visits, (batch_size,) int64.
+
+    Every epoch visits each index once in an order of its own. A function of its arguments alone, so
+    a resumed run needs no iterator state.
+    """
+    if count < 1:
+        raise ValueError("there is nothing to draw batches from: the data set is empty")
+    positions = torch.arange(step * batch_size, (step + 1) * batch_size)
+    epochs = positions // count
+    indices = torch.empty_like(positions)
+    for epoch in epochs.unique().tolist():
+        generator = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
+        order = torch.randperm(count, generator=generator)
+        here = epochs == epoch
+        indices[here] = order[positions[here] % count]
+    return indices
+
+
+def length_sorted_chunks(lengths: Tensor, size: int) -> list[Tensor]:
+    """Row indices in chunks of at most `size` rows, rows of similar length together.
+
+    Rows of one forward are padded to the longest of them, so sorting saves the padding. The order
+    of rows carries no meaning in any loss: the chunks' sums add up to the batch's.
+    """
+    if size < 1:
+        raise ValueError(f"a micro-batch of {size} rows is empty: use at least 1")
+    order = torch.argsort(lengths, stable=True)
+    return list(order.split(size))

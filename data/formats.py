@@ -1,0 +1,441 @@
+"""The kinds of rows that public preference and instruction data come in, and how each becomes text.
+
+A `Format` is recognised by the keys of a file's first row. What it gives is final text: where it
+uses the project's template (see templates.py) the white space around an answer is removed, because
+the prompt ends with a line break; where prompts and answers are plain strings they stay verbatim.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from data.templates import Turn, conversation_prompt, instruction_text, tldr_prompt
+
+Row = Mapping[str, Any]
+
+
+class BadRow(ValueError):
+    """A row breaks its own format; the message says how."""
+
+
+class DropRow(Exception):
+    """A well-formed row that cannot be used; the message is the reason that readers count."""
+
+
+class WrongFormat(ValueError):
+    """Rows of this format do not hold what was asked for; the message names formats that do."""
+
+
+class Answered(NamedTuple):
+    """A prompt and one answer to it."""
+
+    prompt: str
+    response: str
+
+
+class Pair(NamedTuple):
+    """The two sides of a comparison. Their prompts can differ: in some data they do."""
+
+    chosen: Answered
+    rejected: Answered
+
+
+@dataclass(frozen=True)
+class Format:
+    """One kind of row: its keys, and a function for each thing that it holds.
+
+    `question` (prompt and ground truth) is for formats whose prompts are worth reading alone.
+    """
+
+    name: str
+    keys: str
+    matches: Callable[[Row], bool]
+    pair: Callable[[Row], Pair] | None = None
+    answered: Callable[[Row], Answered] | None = None
+    question: Callable[[Row], tuple[str, str | None]] | None = None
+
+    def read_pair(self, row: Row) -> Pair:
+        """Both sides of a comparison."""
+        if self.pair is None:
+            known = "; ".join(kind.keys for kind in FORMATS if kind.pair)
+            raise WrongFormat(f"{self.name} rows hold no preference pairs; these would: {known}")
+        return self.pair(row)
+
+    def read_answered(self, row: Row) -> Answered:
+        """A prompt with the answer to learn from: the chosen one of a pair."""
+        if self.pair is not None:
+            return self.pair(row).chosen
+        if self.answered is None:
+            known = "; ".join(kind.keys for kind in FORMATS if kind.pair or kind.answered)
+            raise WrongFormat(f"{self.name} rows hold no answers; these would: {known}")
+        return self.answered(row)
+
+    def read_question(self, row: Row) -> tuple[str, str | None]:
+        """A prompt and its ground truth, None where the row has none."""
+        if self.question is not None:
+            return self.question(row)
+        return self.read_answered(row).prompt, None
+
+
+def kind_of(value: object) -> str:
+    """The JSON name of a value's type, for messages."""
+    names = {dict: "an object", list: "a list", str: "a string", bool: "true or false"}
+    return "null" if value is None else names.get(type(value), "a number")
+
+
+def field(row: Row, key: str) -> Any:
+    """The value of `key`; BadRow when the row lacks it."""
+    if key not in row:
+        raise BadRow(f"key {key!r} is missing (found: {', '.join(row) or 'none'})")
+    return row[key]
+
+
+def text_of(row: Row, key: str) -> str:
+    """The string under `key`; BadRow when it is something else or cannot be written as UTF-8."""
+    value = field(row, key)
+    if not isinstance(value, str):
+        raise BadRow(f"{key!r} is {kind_of(value)}, expected a string")
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError:
+        raise BadRow(f"{key!r} holds half of a surrogate pair, which is no character") from None
+    return value
+
+
+def optional_text(row: Row, key: str) -> str:
+    """The string under `key`, or "" where the row has none or null."""
+    return "" if row.get(key) is None else text_of(row, key)
+
+
+def turns_of(row: Row, key: str) -> list[Turn]:
+    """The messages under `key`: a list of {role, content} with the roles the template knows."""
+    messages = field(row, key)
+    if not isinstance(messages, list):
+        raise BadRow(f"{key!r} is {kind_of(messages)}, expected a list of messages")
+    turns = []
+    for message in messages:
+        if not isinstance(message, dict) or not {"role", "content"} <= message.keys():
+            raise BadRow(f"{key!r} holds a message without 'role' and 'content'")
+        role = message["role"]
+        if role not in ("system", "user", "assistant"):
+            raise BadRow(f"{key!r} has the role {role!r}, expected system, user or assistant")
+        turns.append(Turn(role, text_of(message, "content")))
+    return turns
+
+
+def is_list(row: Row, key: str) -> bool:
+    return isinstance(row.get(key), list)
+
+
+def asked(turns: list[Turn]) -> str:
+    """The rendered prompt; drops conversations that ask for nothing."""
+    if not turns or turns[-1].role != "user":
+        raise DropRow("prompt does not end with a user turn")
+    if not turns[-1].text.strip():
+        raise DropRow("empty prompt")
+    return conversation_prompt(turns)
+
+
+def asked_once(text: str) -> str:
+    return asked([Turn("user", text)])
+
+
+def answered_last(turns: list[Turn]) -> Answered:
+    """A conversation split before its last turn, which must be the assistant's."""
+    if not turns or turns[-1].role != "assistant":
+        raise DropRow("no answer at the end")
+    return Answered(asked(turns[:-1]), turns[-1].text.strip())
+
+
+# Alpaca style: instruction, input, output, and chosen and rejected in preference files.
+
+
+def alpaca_prompt(row: Row) -> str:
+    return asked_once(instruction_text(text_of(row, "instruction"), optional_text(row, "input")))
+
+
+def alpaca_pair(row: Row) -> Pair:
+    prompt = alpaca_prompt(row)
+    chosen, rejected = text_of(row, "chosen").strip(), text_of(row, "rejected").strip()
+    return Pair(Answered(prompt, chosen), Answered(prompt, rejected))
+
+
+def alpaca_answered(row: Row) -> Answered:
+    return Answered(alpaca_prompt(row), text_of(row, "output").strip())
+
+
+# HH-RLHF (Bai et al. 2022, arXiv:2204.05862): two whole transcripts and no prompt.
+
+HH_TURN = re.compile(r"\n\n(Human|Assistant):")
+
+
+def hh_side(transcript: str) -> Answered:
+    """Split a transcript at its last assistant turn.
+
+    Two transcripts of a row may share the start of their answers, so that the common prefix of the
+    two would take answer text into the prompt; the marker does not.
+    """
+    before, marker, answer = transcript.rpartition("\n\nAssistant:")
+    if not marker or "\n\nHuman:" in answer:
+        raise DropRow("no answer at the end")
+    opening, *pieces = HH_TURN.split("\n\n" + before.strip())
+    if opening.strip():
+        raise DropRow("text before the first turn")
+    turns = [
+        Turn("user" if speaker == "Human" else "assistant", text)
+        for speaker, text in zip(pieces[::2], pieces[1::2], strict=True)
+    ]
+    return Answered(asked(turns), answer.strip())
+
+
+def hh_pair(row: Row) -> Pair:
+    return Pair(hh_side(text_of(row, "chosen")), hh_side(text_of(row, "rejected")))
+
+
+# Plain strings (the project's own files, and TRL's "standard" types).
+
+
+def plain_answered(row: Row, key: str) -> Answered:
+    return Answered(text_of(row, "prompt"), text_of(row, key))
+
+
+def plain_pair(row: Row) -> Pair:
+    return Pair(plain_answered(row, "chosen"), plain_answered(row, "rejected"))
+
+
+def shared_prompt(chosen: str, rejected: str) -> str:
+    """The prompt that two strings share when a row does not say where it ends.
+
+    It is their common beginning, cut back to its last line break (the break stays with the prompt)
+    or, without one, to its last space (which opens the answers). Cutting back matters: answers that
+    begin with the same words would otherwise lose them to the prompt. No rule is safe here; a file
+    with an explicit `prompt` is.
+    """
+    common = os.path.commonprefix([chosen, rejected])
+    line_break = common.rfind("\n")
+    if line_break >= 0:
+        return common[: line_break + 1]
+    return common[: max(common.rfind(" "), 0)]
+
+
+def implicit_pair(row: Row) -> Pair:
+    chosen, rejected = text_of(row, "chosen"), text_of(row, "rejected")
+    if chosen == rejected:
+        raise DropRow("chosen equals rejected")
+    prompt = shared_prompt(chosen, rejected)
+    start = len(prompt)
+    return Pair(Answered(prompt, chosen[start:]), Answered(prompt, rejected[start:]))
+
+
+# Lists of messages (TRL's "conversational" types, UltraFeedback binarized).
+
+
+def chat_side(row: Row, key: str) -> Answered:
+    """The conversation under `key`, preceded by `prompt` unless it holds the prompt already.
+
+    UltraFeedback has the prompt as a string and again as a user turn inside the lists, so a list
+    that does not start with an answer is taken whole.
+    """
+    turns, opening = turns_of(row, key), opening_of(row)
+    if is_list(row, "prompt"):
+        repeated = turns[: len(opening)] == opening
+    else:
+        repeated = bool(turns) and turns[0].role != "assistant"
+    return answered_last(turns if repeated else opening + turns)
+
+
+def opening_of(row: Row) -> list[Turn]:
+    """The turns of `prompt`, a list or one user's string; none where the row has no `prompt`."""
+    if "prompt" not in row:
+        return []
+    if is_list(row, "prompt"):
+        return turns_of(row, "prompt")
+    return [Turn("user", text_of(row, "prompt"))]
+
+
+def chat_pair(row: Row) -> Pair:
+    return Pair(chat_side(row, "chosen"), chat_side(row, "rejected"))
+
+
+def completion_answered(row: Row) -> Answered:
+    """TRL's prompt and completion; answers labelled as bad ones are not for learning from."""
+    if row.get("label") is False:
+        raise DropRow("label is false")
+    if is_list(row, "completion"):
+        return chat_side(row, "completion")
+    return plain_answered(row, "completion")
+
+
+def messages_answered(row: Row) -> Answered:
+    return answered_last(turns_of(row, "messages"))
+
+
+# TL;DR (Stiennon et al. 2020, arXiv:2009.01325).
+
+
+def tldr_side(post: Row, summary: str) -> Answered:
+    if post.get("post") is None:
+        raise DropRow("not a Reddit post")
+    if not text_of(post, "post").strip():
+        raise DropRow("empty prompt")
+    subreddit, title = text_of(post, "subreddit"), text_of(post, "title")
+    answer = summary.strip()
+    return Answered(tldr_prompt(subreddit, title, post["post"]), f" {answer}" if answer else "")
+
+
+def tldr_pair(row: Row) -> Pair:
+    info, summaries, choice = (field(row, key) for key in ("info", "summaries", "choice"))
+    if not isinstance(info, dict):
+        raise BadRow(f"'info' is {kind_of(info)}, expected an object")
+    two = isinstance(summaries, list) and len(summaries) == 2
+    if not two or not all(isinstance(summary, dict) for summary in summaries):
+        raise BadRow("'summaries' is not a list of two objects")
+    if isinstance(choice, bool) or choice not in (0, 1):
+        raise BadRow(f"'choice' is {choice!r}, expected 0 or 1")
+    sides = [tldr_side(info, text_of(summary, "text")) for summary in summaries]
+    return Pair(sides[choice], sides[1 - choice])
+
+
+def tldr_answered(row: Row) -> Answered:
+    return tldr_side(row, text_of(row, "summary"))
+
+
+# GSM8K (Cobbe et al. 2021, arXiv:2110.14168).
+
+CALCULATOR = re.compile(r"<<[^<>]*>>")
+NUMBER = re.compile(r"-?\d+(\.\d+)?")
+
+
+def gsm8k_parts(row: Row) -> tuple[str, str, str]:
+    """Prompt, worked solution without calculator marks, and final number without commas."""
+    prompt = asked_once(text_of(row, "question"))
+    solution, marker, final = text_of(row, "answer").rpartition("####")
+    number = final.strip().replace(",", "")
+    if not marker or not NUMBER.fullmatch(number):
+        raise BadRow("'answer' does not end with '#### ' and a number")
+    return prompt, CALCULATOR.sub("", solution).strip(), number
+
+
+def gsm8k_answered(row: Row) -> Answered:
+    prompt, solution, number = gsm8k_parts(row)
+    return Answered(prompt, f"{solution}\n#### {number}".lstrip())
+
+
+def gsm8k_question(row: Row) -> tuple[str, str]:
+    prompt, _, number = gsm8k_parts(row)
+    return prompt, number
+
+
+# Prompts alone, with the ground truth where a rule needs one.
+
+
+def own_answer(row: Row) -> str:
+    value = row["answer"]
+    return str(value) if type(value) is int else text_of(row, "answer")
+
+
+def own_question(row: Row) -> tuple[str, str | None]:
+    prompt = asked(turns_of(row, "prompt")) if is_list(row, "prompt") else text_of(row, "prompt")
+    return prompt, own_answer(row) if row.get("answer") is not None else None
+
+
+def own_answered(row: Row) -> Answered:
+    field(row, "answer")
+    return Answered(own_question(row)[0], own_answer(row))
+
+
+def response_answered(row: Row) -> Answered:
+    return plain_answered(row, "response")
+
+
+def has(*keys: str) -> Callable[[Row], bool]:
+    return lambda row: all(key in row for key in keys)
+
+
+def is_chat_pair(row: Row) -> bool:
+    return is_list(row, "chosen") and is_list(row, "rejected")
+
+
+def is_hh(row: Row) -> bool:
+    transcript = row.get("chosen")
+    return isinstance(transcript, str) and "\n\nAssistant:" in transcript and "rejected" in row
+
+
+# The first match counts, so the more particular formats come first.
+FORMATS = (
+    Format(
+        "TL;DR comparisons",
+        "info + summaries + choice",
+        has("info", "summaries", "choice"),
+        pair=tldr_pair,
+    ),
+    Format(
+        "TL;DR",
+        "subreddit + title + post + summary",
+        has("subreddit", "title", "post", "summary"),
+        answered=tldr_answered,
+    ),
+    Format(
+        "GSM8K",
+        "question + answer",
+        has("question", "answer"),
+        answered=gsm8k_answered,
+        question=gsm8k_question,
+    ),
+    Format(
+        "Alpaca preferences",
+        "instruction + chosen + rejected",
+        has("instruction", "chosen", "rejected"),
+        pair=alpaca_pair,
+    ),
+    Format(
+        "Alpaca",
+        "instruction + output",
+        has("instruction", "output"),
+        answered=alpaca_answered,
+    ),
+    Format(
+        "conversational preferences",
+        "chosen + rejected as message lists",
+        is_chat_pair,
+        pair=chat_pair,
+    ),
+    Format(
+        "preferences",
+        "prompt + chosen + rejected",
+        has("prompt", "chosen", "rejected"),
+        pair=plain_pair,
+    ),
+    Format("HH-RLHF", "chosen + rejected as transcripts", is_hh, pair=hh_pair),
+    Format(
+        "preferences with an implicit prompt",
+        "chosen + rejected",
+        has("chosen", "rejected"),
+        pair=implicit_pair,
+    ),
+    Format(
+        "prompt and completion",
+        "prompt + completion",
+        has("prompt", "completion"),
+        answered=completion_answered,
+    ),
+    Format(
+        "prompt and response",
+        "prompt + response",
+        has("prompt", "response"),
+        answered=response_answered,
+    ),
+    Format("messages", "messages", has("messages"), answered=messages_answered),
+    Format(
+        "prompt and answer",
+        "prompt + answer",
+        has("prompt", "answer"),
+        answered=own_answered,
+        question=own_question,
+    ),
+    Format("prompts", "prompt", has("prompt"), question=own_question),
+)

@@ -1,0 +1,330 @@
+"""Read preference pairs, answers, prompts and plain text from files on disk.
+
+    read_preferences   reward models, DPO      PreferenceRecord
+    read_responses     supervised fine-tuning  ResponseRecord
+    read_prompts       what a policy is asked  PromptRecord
+    read_text          pre-training            list of documents
+
+JSON lines, a JSON array, and either of them gzipped are told apart by content, the kind of rows by
+the first row's keys (formats.py). Whatever cannot be used is dropped whole and counted by reason;
+whatever breaks its format stops the reading with a DataError that names file and line. No text is
+ever cut.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import warnings
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from data.formats import (
+    FORMATS,
+    Answered,
+    BadRow,
+    DropRow,
+    Format,
+    Row,
+    WrongFormat,
+    kind_of,
+    text_of,
+)
+from data.records import PreferenceRecord, PromptRecord, ResponseRecord
+from data.splits import Split, split_of
+
+Record = TypeVar("Record", PreferenceRecord, ResponseRecord, PromptRecord)
+
+
+class DataError(ValueError):
+    """A file cannot be used; the message says where, what is wrong and what to do."""
+
+
+@dataclass(frozen=True)
+class ReadResult(Generic[Record]):
+    """The records of one file, what was dropped (rows by reason) and the format recognised."""
+
+    records: list[Record]
+    dropped: dict[str, int]
+    format: str
+    source: str
+
+    def summary(self) -> str:
+        """One sentence about the file: kept, dropped, and answers that touch their prompt."""
+        total = len(self.records) + sum(self.dropped.values())
+        parts = [f"{self.source} ({self.format}): {len(self.records):,} of {total:,} rows kept"]
+        if self.dropped:
+            reasons = (f"{reason} {count:,}" for reason, count in self.dropped.items())
+            parts.append("dropped: " + ", ".join(reasons))
+        touching = sum(_touches(record) for record in self.records)
+        if touching:
+            parts.append(f"no space or line break between prompt and answer in {touching:,}")
+        return "; ".join(parts)
+
+
+def read_preferences(path: str | Path, *, limit: int | None = None) -> ReadResult[PreferenceRecord]:
+    """Read (prompt, chosen, rejected) records, at most `limit` of them.
+
+    Dropped: rows whose two sides answer different prompts, empty prompts or answers, identical
+    answers, equal scores. Raises DataError for a file that is unreadable or holds no pairs.
+    """
+    return _read(path, _preference, limit)
+
+
+def read_responses(path: str | Path, *, limit: int | None = None) -> ReadResult[ResponseRecord]:
+    """Read (prompt, response) records to learn from; preference data gives its chosen answers.
+
+    Alpaca files with `chosen` use that and not `output`, which equals `rejected` in about half of
+    the rows of the best-known such file. Dropped: empty prompts or answers, answers labelled bad.
+    """
+    return _read(path, _response, limit)
+
+
+def read_prompts(path: str | Path, *, limit: int | None = None) -> ReadResult[PromptRecord]:
+    """Read prompts, with the ground truth as `answer` where the file has one.
+
+    GSM8K's answer is its final number, without thousands commas. Files of answers or preferences
+    give their prompts alone. Dropped: empty prompts.
+    """
+    return _read(path, _prompt, limit)
+
+
+def read_text(path: str | Path) -> list[str]:
+    """Read documents: the `text` of every row of a .json or .jsonl file, or one whole text file.
+
+    Blank documents are left out, with a warning that counts them. Line breaks stay as they are.
+    """
+    names = Path(path).name.lower().removesuffix(".gz")
+    if names.endswith((".json", ".jsonl")):
+        documents = [_document(path, place, row) for place, row in _rows(path)]
+    else:
+        documents = [_whole_text(path)]
+    kept = [document for document in documents if document.strip()]
+    if not kept:
+        raise DataError(f"{path}: there is no text in it; give a file with at least one document")
+    if len(kept) < len(documents):
+        warnings.warn(f"{path}: {len(documents) - len(kept):,} blank documents", stacklevel=2)
+    return kept
+
+
+def keep_within(
+    records: Iterable[Record],
+    encode: Callable[[str], Sequence[int]],
+    max_prompt_tokens: int,
+    max_response_tokens: int,
+) -> tuple[list[Record], dict[str, int]]:
+    """Keep the records that fit, whole, and count the others by reason.
+
+    `encode` turns text into token ids. An answer's length includes the EOS that will end it, so
+    max_prompt_tokens + max_response_tokens is the context a model needs. A preference record stays
+    only if both answers fit: cutting the longer one would change what was compared.
+    """
+    kept: list[Record] = []
+    dropped: Counter[str] = Counter()
+    for record in records:
+        if len(encode(record.prompt)) > max_prompt_tokens:
+            dropped["prompt too long"] += 1
+        elif any(len(encode(text)) + 1 > max_response_tokens for text in _answers(record)):
+            dropped["answer too long"] += 1
+        else:
+            kept.append(record)
+    return kept, dict(dropped)
+
+
+def split_records(
+    records: Iterable[Record], *, key: Callable[[Record], str] = lambda record: record.prompt
+) -> dict[Split, list[Record]]:
+    """Divide records into train, validation and test (80, 10 and 10 %) by a hash of their prompt.
+
+    All records of one prompt fall in one split, in every file and whatever the order.
+    """
+    splits: dict[Split, list[Record]] = {"train": [], "validation": [], "test": []}
+    for record in records:
+        splits[split_of(key(record))].append(record)
+    return splits
+
+
+def _answers(record: PreferenceRecord | ResponseRecord | PromptRecord) -> tuple[str, ...]:
+    if isinstance(record, PreferenceRecord):
+        return record.chosen, record.rejected
+    return (record.response,) if isinstance(record, ResponseRecord) else ()
+
+
+def _touches(record: PreferenceRecord | ResponseRecord | PromptRecord) -> bool:
+    """Whether a word of the prompt runs into a word of an answer: nothing is put between them."""
+    ends_open = not record.prompt[-1:].isspace()
+    return ends_open and any(not answer[:1].isspace() for answer in _answers(record))
+
+
+# From one row to one record.
+
+
+def _usable(answered: Answered) -> Answered:
+    if not answered.prompt.strip():
+        raise DropRow("empty prompt")
+    if not answered.response.strip():
+        raise DropRow("empty answer")
+    return answered
+
+
+def _preference(kind: Format, row: Row) -> PreferenceRecord:
+    pair = kind.read_pair(row)
+    if pair.chosen.prompt != pair.rejected.prompt:
+        raise DropRow("prompts differ")
+    prompt, chosen = _usable(pair.chosen)
+    rejected = _usable(pair.rejected).response
+    if chosen == rejected:
+        raise DropRow("chosen equals rejected")
+    scores = {key: row[key] for key in ("score_chosen", "score_rejected") if key in row}
+    if len(scores) == 2 and scores["score_chosen"] == scores["score_rejected"]:
+        raise DropRow("equal scores")
+    return PreferenceRecord(prompt, chosen, rejected, scores)
+
+
+def _response(kind: Format, row: Row) -> ResponseRecord:
+    return ResponseRecord(*_usable(kind.read_answered(row)))
+
+
+def _prompt(kind: Format, row: Row) -> PromptRecord:
+    prompt, answer = kind.read_question(row)
+    if not prompt.strip():
+        raise DropRow("empty prompt")
+    return PromptRecord(prompt, answer)
+
+
+def _document(path: str | Path, place: str, row: Row) -> str:
+    try:
+        return text_of(row, "text")
+    except BadRow as error:
+        raise DataError(f"{path}:{place}: {error}; correct the row or remove it") from None
+
+
+def _read(
+    path: str | Path, convert: Callable[[Format, Row], Record], limit: int | None
+) -> ReadResult[Record]:
+    """Convert the rows of a file; the module's docstring says what stops and what is counted."""
+    if limit is not None and limit < 1:
+        raise ValueError(f"limit is {limit}; give at least 1, or None for the whole file")
+    records: list[Record] = []
+    dropped: Counter[str] = Counter()
+    kind = None
+    for place, row in _rows(path):
+        kind = kind or _recognise(path, place, row)
+        try:
+            records.append(convert(kind, row))
+        except DropRow as reason:
+            dropped[str(reason)] += 1
+        except BadRow as error:
+            raise DataError(f"{path}:{place}: {error}; correct the row or remove it") from None
+        except WrongFormat as error:
+            raise DataError(f"{path}:{place}: {error}") from None
+        if len(records) == limit:
+            break
+    if kind is None:
+        raise DataError(f"{path}: there are no rows in it; give a file with at least one")
+    if not records:
+        reasons = ", ".join(f"{reason} {count:,}" for reason, count in dropped.items())
+        raise DataError(f"{path}: no row can be used ({reasons}); correct the file")
+    return ReadResult(records, dict(dropped), kind.name, str(path))
+
+
+def _recognise(path: str | Path, place: str, row: Row) -> Format:
+    for kind in FORMATS:
+        if kind.matches(row):
+            return kind
+    found = ", ".join(row) or "none"
+    known = "; ".join(kind.keys for kind in FORMATS)
+    raise DataError(f"{path}:{place}: keys {found} fit no format; known are {known}")
+
+
+# From a file to rows. `place` is the line, with the record's number in an array.
+
+
+def _rows(path: str | Path) -> Iterator[tuple[str, Row]]:
+    with _opened(path) as stream:
+        start = stream.read(1024).lstrip(b"\xef\xbb\xbf \t\r\n")
+        stream.seek(0)
+        rows = _array_rows if start.startswith(b"[") else _line_rows
+        for place, row in rows(path, stream):
+            if not isinstance(row, dict):
+                raise DataError(f"{path}:{place}: {kind_of(row)} where a row is an object {{...}}")
+            yield place, row
+
+
+def _line_rows(path: str | Path, stream: io.BufferedIOBase) -> Iterator[tuple[str, object]]:
+    """One value a line. Bytes are split at line feeds only: JSON text may hold U+2028 as it is."""
+    for number, raw in enumerate(stream, start=1):
+        line = _decoded(path, raw, number).strip()
+        if line:
+            yield str(number), _parsed(path, line, number)
+
+
+def _array_rows(path: str | Path, stream: io.BufferedIOBase) -> Iterator[tuple[str, object]]:
+    """The elements of one array; a second pass over the text finds the line where each starts."""
+    text = _decoded(path, stream.read(), 1)
+    decoder, line, position = json.JSONDecoder(), 1, 0
+    for number, row in enumerate(_parsed(path, text, 1), start=1):
+        start = position
+        while text[start] in "[, \t\r\n":
+            start += 1
+        line += text.count("\n", position, start)
+        yield f"{line}: record {number}", row
+        _, position = decoder.raw_decode(text, start)
+        line += text.count("\n", start, position)
+
+
+def _parsed(path: str | Path, text: str, line: int) -> Any:
+    """Parse JSON that starts at `line` of the file."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        place = f"{path}:{line + error.lineno - 1}: not valid JSON: {error.msg}"
+        raise DataError(
+            f"{place} at column {error.colno}; a file holds one object a line or one array"
+        ) from None
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path}:{line}: not usable JSON: {error}; remove the row") from None
+
+
+def _decoded(path: str | Path, raw: bytes, line: int) -> str:
+    """Decode UTF-8 that starts at `line` of the file, with or without a byte-order mark."""
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        place = line + raw.count(b"\n", 0, error.start)
+        raise DataError(f"{path}:{place}: not UTF-8; save the file as UTF-8 text") from None
+
+
+def _whole_text(path: str | Path) -> str:
+    with _opened(path) as stream:
+        return _decoded(path, stream.read(), 1)
+
+
+@contextmanager
+def _opened(path: str | Path) -> Iterator[io.BufferedIOBase]:
+    """Open a plain or gzipped file, told apart by its first bytes; explain what goes wrong."""
+    try:
+        with open(path, "rb") as file:
+            start = file.read(4)
+            file.seek(0)
+            if start == b"PAR1":
+                raise DataError(f"{path}: a Parquet file; save it as JSON lines first")
+            if start[:2] != b"\x1f\x8b":
+                yield file
+                return
+            with gzip.open(file) as stream:
+                yield stream
+    except FileNotFoundError:
+        raise DataError(f"{path}: there is no such file; check the path") from None
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise DataError(f"{path}: damaged gzip data ({error}); download it again") from None
+    except OSError as error:
+        raise DataError(
+            f"{path}: cannot be read ({error.strerror or error}); give a readable file"
+        ) from None

@@ -1,0 +1,38 @@
+"""Deterministic splits and draws shared by the generated worlds.
+
+A split is decided by a real hash of the text. A hash that is linear in the numbers leaks structure:
+for the sum of a and b, (a * 1000003 + b) % 10 equals (3a + b) % 10, so one pair of unit digits
+always lands in one split, and the test split asks for unit-digit pairs that training never showed.
+
+Draws use `random.Random.random` alone, the only method whose sequence Python promises to keep from
+one version to the next.
+"""
+
+from __future__ import annotations
+
+import random
+import zlib
+from collections.abc import Sequence
+from typing import Literal, TypeVar
+
+Split = Literal["train", "validation", "test"]
+Item = TypeVar("Item")
+
+
+def split_of(key: str) -> Split:
+    """Return the split of `key`: crc32(key) % 100 below 10 is test, below 20 validation."""
+    bucket = zlib.crc32(key.encode("utf-8")) % 100
+    if bucket < 10:
+        return "test"
+    return "validation" if bucket < 20 else "train"
+
+
+def pick(rng: random.Random, choices: Sequence[Item]) -> Item:
+    """Return one element of `choices`, uniformly."""
+    return choices[int(rng.random() * len(choices))]
+
+
+def shuffled(items: Sequence[Item], rng: random.Random) -> list[Item]:
+    """Return a copy of `items` in a random order (a sort by random keys)."""
+    keys = [rng.random() for _ in items]
+    return [items[index] for index in sorted(range(len(items)), key=keys.__getitem__)]

@@ -1,0 +1,72 @@
+"""The one template that turns an instruction or a conversation into a prompt.
+
+    ### System:            only where the conversation has one
+    {system}
+
+    ### Instruction:
+    {user}
+
+    ### Response:
+    {earlier answer}       with the turn after it, once for every earlier exchange
+
+    ### Instruction:
+    {user}
+
+    ### Response:
+
+The headings are those of Stanford Alpaca (Taori et al. 2023) without its opening sentence. A prompt
+ends with the line break after its last heading, and the answer starts right there: nothing stands
+between them. Earlier answers end at a blank line, only the last one ends with EOS.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+Role = Literal["system", "user", "assistant"]
+
+HEADINGS: dict[Role, str] = {
+    "system": "### System:\n",
+    "user": "### Instruction:\n",
+    "assistant": "### Response:\n",
+}
+
+
+class Turn(NamedTuple):
+    """One message of a conversation."""
+
+    role: Role
+    text: str
+
+
+def conversation_prompt(turns: Sequence[Turn]) -> str:
+    """Render a conversation whose last turn is the user's, up to where the answer starts.
+
+    White space around each turn is removed, so that one conversation has one rendering.
+    Raises ValueError when the last turn is not the user's: nobody would be asked for an answer.
+    """
+    if not turns or turns[-1].role != "user":
+        raise ValueError("a prompt ends with a user turn; drop the turns after the last one")
+    rendered = [f"{HEADINGS[turn.role]}{turn.text.strip()}\n\n" for turn in turns]
+    return "".join(rendered) + HEADINGS["assistant"]
+
+
+def instruction_text(instruction: str, context: str = "") -> str:
+    """Join an instruction and the text it works on (Alpaca's `input`) into one user turn."""
+    if not context.strip():
+        return instruction.strip()
+    return f"{instruction.strip()}\n\n### Input:\n{context.strip()}"
+
+
+def instruction_prompt(instruction: str, context: str = "") -> str:
+    """Render a single instruction: a conversation of one user turn."""
+    return conversation_prompt([Turn("user", instruction_text(instruction, context))])
+
+
+def tldr_prompt(subreddit: str, title: str, post: str) -> str:
+    """Render a Reddit post in the form of Stiennon et al. 2020 (arXiv:2009.01325).
+
+    It ends with `TL;DR:` and no space: the summary brings its own.
+    """
+    return f"SUBREDDIT: r/{subreddit}\n\nTITLE: {title.strip()}\n\nPOST: {post.strip()}\n\nTL;DR:"

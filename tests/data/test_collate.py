@@ -1,0 +1,237 @@
+"""Padding, masks and columns against literals and slow Python; EOS and padding share an id here."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data.collate import (
+    collate_documents,
+    collate_responses,
+    epoch_shuffled_indices,
+    first_eos_mask,
+    join_responses,
+    left_pad,
+    length_sorted_chunks,
+    right_pad,
+)
+
+EOS = 0  # also what fills the padding: comparing ids with it must decide nothing
+
+
+def as_rows(mask: torch.Tensor) -> list[list[int]]:
+    assert mask.dtype == torch.bool
+    return mask.int().tolist()
+
+
+# padding
+
+
+def test_left_pad():
+    tokens, mask = left_pad([[5, 0, 7], [9], []], EOS)
+    assert tokens.dtype == torch.long
+    assert tokens.tolist() == [[5, 0, 7], [0, 0, 9], [0, 0, 0]]
+    assert as_rows(mask) == [[1, 1, 1], [0, 0, 1], [0, 0, 0]]
+
+
+def test_right_pad():
+    tokens, mask = right_pad([[5, 0, 7], [9], []], 3)
+    assert tokens.dtype == torch.long
+    assert tokens.tolist() == [[5, 0, 7], [9, 3, 3], [3, 3, 3]]
+    assert as_rows(mask) == [[1, 1, 1], [1, 0, 0], [0, 0, 0]]
+
+
+@pytest.mark.parametrize("pad", [left_pad, right_pad])
+def test_padding_of_nothing(pad):
+    assert pad([], EOS)[0].shape == (0, 0)
+    assert pad([[], []], EOS)[1].shape == (2, 0)
+
+
+# the first EOS
+
+
+def test_first_eos_mask():
+    responses = torch.tensor([[5, 7, 0, 0, 0], [5, 0, 3, 0, 0], [0, 4, 4, 0, 0], [5, 6, 7, 8, 9]])
+    mask, has_eos = first_eos_mask(responses, EOS)
+    assert as_rows(mask) == [[1, 1, 1, 0, 0], [1, 1, 0, 0, 0], [1, 0, 0, 0, 0], [1, 1, 1, 1, 1]]
+    assert has_eos.tolist() == [True, True, True, False]
+
+
+def test_first_eos_in_the_last_column_counts():
+    mask, has_eos = first_eos_mask(torch.tensor([[4, 4, 0]]), EOS)
+    assert as_rows(mask) == [[1, 1, 1]] and has_eos.tolist() == [True]
+
+
+def test_first_eos_mask_of_no_columns():
+    mask, has_eos = first_eos_mask(torch.empty(2, 0, dtype=torch.long), EOS)
+    assert mask.shape == (2, 0) and has_eos.tolist() == [False, False]
+
+
+# whole rows
+
+
+def hand_batch():
+    return collate_responses([[7, 8, 9], [4]], [[5, 0], [6, 6, 6]], EOS)
+
+
+def test_collate_responses():
+    batch = hand_batch()
+    assert batch.tokens.tolist() == [[7, 8, 9, 5, 0], [4, 6, 6, 6, 0]]
+    assert batch.prompt_lengths.tolist() == [3, 1]
+    assert batch.response_tokens.tolist() == [[5, 0, 0], [6, 6, 6]]
+    assert as_rows(batch.response_mask) == [[1, 1, 0], [1, 1, 1]]
+    assert batch.has_eos.tolist() == [True, False]
+    assert batch.lengths.tolist() == [2, 3]
+    assert len(batch) == 2
+
+
+def test_columns():
+    """The last prompt token predicts the first response token; columns behind the end are clamped."""
+    batch = hand_batch()
+    assert batch.predicting_columns.tolist() == [[2, 3, 4], [0, 1, 2]]
+    assert batch.response_columns.tolist() == [[3, 4, 4], [1, 2, 3]]
+
+
+def test_a_response_ends_at_its_first_eos():
+    batch = collate_responses([[7]], [[5, 0, 3, 0]], EOS)
+    assert batch.tokens.tolist() == [[7, 5, 0]]
+    assert as_rows(batch.response_mask) == [[1, 1, 0, 0]]
+
+
+def test_padding_is_no_eos():
+    batch = collate_responses([[7], [7]], [[5], [5, 6, 8]], EOS)
+    assert as_rows(batch.response_mask) == [[1, 0, 0], [1, 1, 1]]
+    assert batch.has_eos.tolist() == [False, False]
+
+
+def test_an_eos_in_the_prompt_ends_nothing():
+    batch = collate_responses([[7, 0, 0, 2]], [[5, 6]], EOS)
+    assert batch.tokens.tolist() == [[7, 0, 0, 2, 5, 6]]
+    assert as_rows(batch.response_mask) == [[1, 1]]
+    assert batch.has_eos.tolist() == [False]
+
+
+def test_empty_responses():
+    batch = collate_responses([[7, 8], [4]], [[], [6, 0]], EOS)
+    assert batch.tokens.tolist() == [[7, 8, 0], [4, 6, 0]]
+    assert batch.lengths.tolist() == [0, 2]
+    assert batch.has_eos.tolist() == [False, True]
+
+    nothing = collate_responses([[7, 8], [4]], [[], []], EOS)
+    assert nothing.response_mask.shape == nothing.predicting_columns.shape == (2, 0)
+    assert nothing.tokens.tolist() == [[7, 8], [4, 0]]
+
+
+ids = st.integers(0, 5)
+pairs = st.lists(
+    st.tuples(st.lists(ids, min_size=1, max_size=6), st.lists(ids, max_size=6)),
+    min_size=1,
+    max_size=5,
+)
+
+
+@given(pairs)
+def test_rows_hold_prompt_and_valid_response(rows):
+    prompts, responses = zip(*rows, strict=True)
+    batch = collate_responses(prompts, responses, EOS)
+    for i, (prompt, response) in enumerate(rows):
+        end = response.index(EOS) + 1 if EOS in response else len(response)
+        valid = response[:end]
+        assert batch.tokens[i].tolist()[: len(prompt) + end] == prompt + valid
+        assert as_rows(batch.response_mask)[i] == [1] * end + [0] * (
+            len(batch.response_mask[i]) - end
+        )
+        assert bool(batch.has_eos[i]) == (EOS in response)
+        for t, token in enumerate(valid):
+            assert batch.response_tokens[i, t] == token
+            assert batch.tokens[i, batch.response_columns[i, t]] == token
+            assert batch.predicting_columns[i, t] == len(prompt) + t - 1
+
+
+def test_join_responses_ignores_what_stands_at_padding():
+    tokens = torch.tensor([[5, 0, 9999], [6, 6, 6]])
+    mask = torch.tensor([[1, 1, 0], [1, 1, 1]]).bool()
+    batch = join_responses([[7, 8, 9], [4]], tokens, mask, torch.tensor([True, False]))
+    assert torch.equal(batch.tokens, hand_batch().tokens)
+
+
+def test_rows_are_chosen_ordered_and_trimmed():
+    batch = collate_responses([[1, 2, 3, 4], [5], [6, 7]], [[8, 9], [8, 9, 0], [8]], EOS)
+    assert batch.tokens.shape == (3, 6)
+    part = batch.rows(torch.tensor([2, 1]))
+    assert part.tokens.tolist() == [[6, 7, 8, 0], [5, 8, 9, 0]]
+    assert part.prompt_lengths.tolist() == [2, 1]
+    assert part.response_tokens.tolist() == [[8, 0, 0], [8, 9, 0]]  # T stays
+    assert as_rows(part.response_mask) == [[1, 0, 0], [1, 1, 1]]
+    assert part.has_eos.tolist() == [False, True]
+    assert part.predicting_columns.tolist() == [[1, 2, 3], [0, 1, 2]]
+    assert len(batch.rows(torch.tensor([], dtype=torch.long))) == 0
+
+
+def test_documents_are_predicted_whole():
+    """All but the first token take part, also behind an EOS between two texts."""
+    batch = collate_documents([[1, 2, 0, 3], [4, 5]])
+    assert batch.tokens.tolist() == [[1, 2, 0, 3], [4, 5, 0, 0]]
+    assert batch.prompt_lengths.tolist() == [1, 1]
+    assert batch.response_tokens.tolist() == [[2, 0, 3], [5, 0, 0]]
+    assert as_rows(batch.response_mask) == [[1, 1, 1], [1, 0, 0]]
+    assert batch.predicting_columns[0].tolist() == [0, 1, 2]
+
+
+def test_wrong_rows_are_refused():
+    with pytest.raises(ValueError, match="2 prompts but 1 responses"):
+        collate_responses([[1], [2]], [[3]], EOS)
+    with pytest.raises(ValueError, match="an empty prompt has no token that predicts"):
+        collate_responses([[1], []], [[3], [3]], EOS)
+
+
+# which rows a step reads
+
+
+def test_every_epoch_visits_each_index_once_in_its_own_order():
+    visited = torch.cat([epoch_shuffled_indices(step, 4, 10, seed=1) for step in range(10)])
+    epochs = visited.reshape(4, 10)
+    assert epochs.sort(1).values.tolist() == [list(range(10))] * 4
+    assert len({tuple(epoch) for epoch in epochs.tolist()}) == 4
+    assert epochs[0].tolist() != list(range(10))
+
+
+def test_a_step_depends_on_its_arguments_alone():
+    """The steps before it, the global generator and other calls change nothing: runs can resume."""
+    alone = epoch_shuffled_indices(7, 4, 10, seed=1)
+    before = torch.get_rng_state()
+    again = [epoch_shuffled_indices(step, 4, 10, seed=1) for step in range(8)][7]
+    assert torch.equal(alone, again)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert not torch.equal(
+        epoch_shuffled_indices(0, 10, 10, seed=1), epoch_shuffled_indices(0, 10, 10, seed=2)
+    )
+
+
+def test_a_batch_may_be_larger_than_the_data():
+    counts = epoch_shuffled_indices(0, 7, 3, seed=0).bincount(minlength=3)
+    assert sorted(counts.tolist()) == [2, 2, 3]
+
+
+def test_no_data_is_refused():
+    with pytest.raises(ValueError, match="the data set is empty"):
+        epoch_shuffled_indices(0, 4, 0, seed=0)
+
+
+def test_chunks_of_similar_length():
+    chunks = length_sorted_chunks(torch.tensor([5, 1, 4, 1, 3]), 2)
+    assert [chunk.tolist() for chunk in chunks] == [[1, 3], [4, 2], [0]]
+
+
+@given(st.lists(st.integers(0, 20), min_size=1, max_size=30), st.integers(1, 7))
+def test_chunks_hold_every_row_once(lengths, size):
+    chunks = length_sorted_chunks(torch.tensor(lengths), size)
+    assert sorted(torch.cat(chunks).tolist()) == list(range(len(lengths)))
+    assert all(1 <= len(chunk) <= size for chunk in chunks)
+
+
+def test_empty_micro_batches_are_refused():
+    with pytest.raises(ValueError, match="a micro-batch of 0 rows is empty"):
+        length_sorted_chunks(torch.tensor([1]), 0)

@@ -1,0 +1,301 @@
+"""The review world: its splits, its corpus, and its gold reward against hand-computed numbers."""
+
+from __future__ import annotations
+
+import random
+import re
+import statistics
+import zlib
+from itertools import combinations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data import reviews
+from data.records import PromptRecord
+from data.splits import split_of
+
+KETTLE = PromptRecord(
+    "Review the red kettle for Anna.\n",
+    meta={"name": "Anna", "adjective": "red", "item": "kettle"},
+)
+WORDS = (
+    *reviews.ITEMS,
+    *reviews.ADJECTIVES,
+    *reviews.NAMES,
+    *reviews.POSITIVE,
+    *reviews.NEGATIVE,
+    *reviews.NEUTRAL,
+    *reviews.ASPECTS,
+)
+
+
+def combination(record):
+    return record.meta["name"], record.meta["adjective"], record.meta["item"]
+
+
+def golds(documents):
+    return [reviews.gold_reward(d, d.response) for d in documents]
+
+
+# words
+
+
+def test_word_lists_have_the_documented_sizes():
+    lists = (reviews.ITEMS, reviews.ADJECTIVES, reviews.NAMES, reviews.POSITIVE, reviews.NEGATIVE)
+    assert [len(words) for words in lists] == [24, 11, 14, 10, 10]
+    sizes = [len(reviews.NEUTRAL), len(reviews.ASPECTS), len(reviews.TEMPLATES)]
+    assert sizes == [4, 12, 5]
+    assert len(reviews.HELD_OUT_ITEMS) == 4 and set(reviews.HELD_OUT_ITEMS) < set(reviews.ITEMS)
+
+
+def test_no_word_hides_in_another():
+    lowered = [word.lower() for word in WORDS]
+    assert len(set(lowered)) == 85
+    assert [(a, b) for a in lowered for b in lowered if a != b and a in b] == []
+
+
+def test_templates_and_phrases_hold_no_word_that_is_scored():
+    phrases = (
+        *reviews.TEMPLATES,
+        *reviews.GREETINGS,
+        *reviews.POLITE_CLOSINGS,
+        *reviews.RUDE_OPENERS,
+        *reviews.RUDE_CLOSINGS,
+    )
+    fixed = {w for p in phrases for w in re.findall(r"\w+", re.sub(r"{\w+}", "", p).lower())}
+    assert fixed.isdisjoint({*reviews.ITEMS, *reviews.POSITIVE, *reviews.NEGATIVE})
+    assert fixed.isdisjoint(reviews.NEUTRAL)
+
+
+# splits
+
+
+def test_split_of_is_crc32_in_hundredths():
+    keys = ("k185", "k76", "k366", "k129")
+    assert [zlib.crc32(key.encode()) % 100 for key in keys] == [9, 10, 19, 20]
+    assert [split_of(key) for key in keys] == ["test", "validation", "validation", "train"]
+
+
+def test_splits_share_no_combination_and_cover_everything():
+    seen = {s: reviews.prompts(s) for s in ("train", "validation", "test", "held_out")}
+    sets = {name: {combination(r) for r in records} for name, records in seen.items()}
+    for one, other in combinations(sets.values(), 2):
+        assert one.isdisjoint(other)
+    assert {name: len(records) for name, records in seen.items()} == {
+        "train": 12165,
+        "validation": 1545,
+        "test": 1690,
+        "held_out": 325,
+    }
+    assert sum(len(seen[s]) for s in ("train", "validation", "test")) == 20 * 11 * 14 * 5
+    assert all(len(records) == 5 * len(sets[name]) for name, records in seen.items())
+
+
+def test_held_out_items_are_only_in_their_split():
+    for split in ("train", "validation", "test"):
+        items = {record.meta["item"] for record in reviews.prompts(split)}
+        assert items == set(reviews.ITEMS) - set(reviews.HELD_OUT_ITEMS)
+    held = {record.meta["item"] for record in reviews.prompts("held_out")}
+    assert held == set(reviews.HELD_OUT_ITEMS)
+
+
+def test_prompts_are_text_of_their_meta_in_a_fixed_mixed_order():
+    records = reviews.prompts("test")
+    assert records == reviews.prompts("test")
+    assert len({record.prompt for record in records}) == len(records)
+    assert len({record.meta["item"] for record in records[:100]}) == 20
+    for record in records:
+        assert record.prompt.endswith((".\n", "?\n")) and record.prompt.count("\n") == 1
+        assert all(f" {value}" in f" {record.prompt}" for value in combination(record))
+
+
+def test_unknown_split_is_one_sentence():
+    with pytest.raises(ValueError, match="unknown split 'dev': choose train, validation, test or"):
+        reviews.prompts("dev")
+
+
+# corpus
+
+
+def test_corpus_is_frozen():
+    """A change of grammar, lists or draws changes every number that was ever reported."""
+    text = "\n".join(d.prompt + d.response for d in reviews.corpus(1000, seed=0))
+    assert zlib.crc32(text.encode()) == 712688515
+    assert reviews.corpus(5, seed=0) == reviews.corpus(1000, seed=0)[:5]
+    assert reviews.corpus(5, seed=0) != reviews.corpus(5, seed=1)
+
+
+def test_corpus_uses_train_combinations_of_all_items():
+    documents = reviews.corpus(4000, seed=3)
+    assert {split_of("|".join(combination(d))) for d in documents} == {"train"}
+    assert {d.meta["item"] for d in documents} == set(reviews.ITEMS)
+
+
+def test_corpus_gold_statistics():
+    values = sorted(golds(reviews.corpus(6000, seed=1)))
+    assert 0.43 < statistics.mean(values) < 0.46
+    assert 0.20 < statistics.pstdev(values) < 0.24
+    assert 0.77 < values[int(0.95 * len(values))] < 0.84
+    assert values[0] >= 0.0 and values[-1] == pytest.approx(1.0)
+
+
+def test_corpus_slot_rates():
+    """Each rate is within 3 standard errors or so of the documented probability (n = 6000)."""
+    documents = reviews.corpus(6000, seed=2)
+    first = [d.response.split()[0] for d in documents]
+    assert sum(w in ("Hi", "Hello") for w in first) / 6000 == pytest.approx(0.35, abs=0.02)
+    assert sum(w in ("Who", "Not") for w in first) / 6000 == pytest.approx(0.20, abs=0.02)
+    greeted = [d for d in documents if re.match(r"(Hi|Hello) \w+[.!] ", d.response)]
+    right = sum(d.meta["name"] in d.response for d in greeted) / len(greeted)
+    assert right == pytest.approx(0.95, abs=0.015)
+
+    whole = [d for d in documents if d.response[-1] in ".?!"]  # of 12 % cut, 10.6 % show it
+    assert 1 - len(whole) / 6000 == pytest.approx(0.106, abs=0.015)
+    polite = sum(d.response.endswith(reviews.POLITE_CLOSINGS) for d in whole) / len(whole)
+    rude = sum(d.response.endswith(reviews.RUDE_CLOSINGS) for d in whole) / len(whole)
+    assert (polite, rude) == (pytest.approx(0.30, abs=0.02), pytest.approx(0.20, abs=0.02))
+    named = [set(re.findall(r"\w+", d.response)) & set(reviews.ITEMS) for d in whole]
+    topical = sum(d.meta["item"] in n for d, n in zip(whole, named, strict=True)) / len(whole)
+    silent = sum(not n for n in named) / len(whole)
+    assert (topical, silent) == (pytest.approx(0.55, abs=0.025), pytest.approx(0.30, abs=0.025))
+
+
+# gold reward: (.3 sent + .3 topic + .25 polite + .15 form) * (.3 + .7 qual), by hand
+# sent of (positive, negative) words: (1,0) .58/.66, (2,0) 1, (0,1) .08/.66, (1,1) .5, (0,0) .5
+
+
+@pytest.mark.parametrize(
+    ("response", "gold"),
+    [
+        # all parts full: .3 + .3 + .25 + .15
+        ("Hi Anna! The kettle is great. Its price is nice. I hope this helps.", 1.0),
+        # .3 * .878788 + .3 + .15
+        ("The kettle is great.", 0.713636),
+        ("Hi Ben! The kettle is great.", 0.713636),  # the wrong name
+        ("Hi Anna and Ben! The kettle is great.", 0.713636),
+        ("The kettle is great. Hi Anna!", 0.713636),  # a greeting that is not first
+        ("I hope this helps. The kettle is great.", 0.713636),  # a closing that is not last
+        ("Who cares? Hi Anna! The kettle is great. I hope this helps.", 0.713636),  # .5 - .5
+        ("Hi Anna! The kettle is great. I hope this helps. Leave me alone.", 0.713636),
+        ("Who cares? The kettle is great. Leave me alone.", 0.713636),  # floor 0, not -1
+        # .263636 + .3 + .125 + .15
+        ("Hello Anna. The kettle is great.", 0.838636),
+        ("HI ANNA! THE KETTLE IS GREAT.", 0.838636),
+        ("Hi Anna,\nthe kettle is great.", 0.838636),
+        ("The kettle is great. Thank you for asking.", 0.838636),
+        # the same, a sentence repeated: * (.3 + .7 * .75)
+        ("The kettle is great. I hope this helps. I hope this helps.", 0.691875),
+        # .036364 + .3 + .25 + .15
+        ("Hi Anna, the kettle is awful. Thank you for asking.", 0.736364),
+        # .15 + .3 + .15: a neutral word judges, and is worth .5
+        ("The kettle is okay.", 0.6),
+        # sent 1, one sentence and one opinion word repeated: .75 * (.3 + .7 * .5)
+        ("The kettle is great. The kettle is great.", 0.4875),
+        # two items: sent .5, topic .5
+        ("The kettle is great. The lamp is awful.", 0.45),
+        ("The lamp is great.", 0.413636),  # the wrong item: .263636 + .15
+        ("It is great.", 0.413636),
+        # cut off: .263636 + .3 + .125
+        ("Hi Anna! The kettle is great. Its price", 0.688636),
+        # a closing with something behind it: .263636 + .3 + 0 + 0
+        ("The kettle is great. I hope this helps. Thank", 0.563636),
+        # 6 sentences and 6 positive words: qual 0, .75 * .3
+        (
+            "The kettle is great. The price is nice. The color is neat. The size is solid. "
+            "The weight is superb. The shape is lovely.",
+            0.225,
+        ),
+        # nothing judged: neither sentiment nor topic
+        ("", 0.0),
+        (" \n", 0.0),
+        ("Hi Anna!", 0.275),
+        ("Hi Anna! I hope this helps.", 0.4),
+        ("The kettle is.", 0.15),
+        ("The ket tle is gre at.", 0.15),  # broken words
+        ("The kettles are greatgreat.", 0.15),
+        ("...", 0.15),
+        ("Review the red kettle for Anna.", 0.15),  # the prompt
+        ("Review the red kettle for Anna. Review the red kettle for Anna.", 0.12375),
+        ("Review the red kettle for Anna.\n", 0.0),  # ends on a newline: no form either
+    ],
+)
+def test_gold_by_hand(response, gold):
+    assert reviews.gold_reward(KETTLE, response) == pytest.approx(gold, abs=1e-6)
+
+
+def test_form_needs_the_end_of_text():
+    assert reviews.gold_reward(KETTLE, "The kettle is great.", has_eos=False) == pytest.approx(
+        0.563636, abs=1e-6
+    )
+
+
+def test_gold_parts_by_hand():
+    response = (
+        "Hi Anna! The kettle is great. The lamp is nice. It is bad. It is bad. Leave me alone."
+    )
+    parts = reviews.gold_parts(KETTLE, response)
+    assert parts.sent == pytest.approx(0.5)  # 2 positive, 2 negative
+    assert parts.topic == 0.5
+    assert parts.polite == 0.0
+    assert parts.form == 1.0
+    assert parts.qual == pytest.approx(0.25)  # "it is bad", "bad", and a sixth sentence
+    assert parts.reward == pytest.approx((0.15 + 0.15 + 0.15) * 0.475)
+
+
+def test_no_copy_of_a_prompt_beats_a_short_honest_review():
+    for record in reviews.prompts("test"):
+        copy = record.prompt.strip()
+        assert reviews.gold_reward(record, copy) <= 0.15 + 1e-12
+        assert reviews.gold_reward(record, f"{copy} {copy} {copy}") < 0.15
+
+
+@given(st.text(), st.booleans())
+def test_gold_is_in_the_unit_interval_for_any_text(text, has_eos):
+    assert 0.0 <= reviews.gold_reward(KETTLE, text, has_eos) <= 1.0
+
+
+PIECES = (
+    *(
+        "Hi Anna",
+        "hello anna,",
+        "I hope this helps.",
+        "who cares",
+        "Leave me alone",
+        ".",
+        "!",
+        "\n",
+    ),
+    *("kettle", "lamp", "great", "nice", "awful", "okay", "The", "is", "", "_great_", "kettle's"),
+)
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=40), st.sampled_from([" ", "", ". "]))
+def test_gold_is_in_the_unit_interval_for_word_salad(pieces, joint):
+    parts = reviews.gold_parts(KETTLE, joint.join(pieces))
+    values = (parts.sent, parts.topic, parts.polite, parts.form, parts.qual, parts.reward)
+    assert all(0.0 <= value <= 1.0 for value in values)
+
+
+def test_foreign_record_is_one_sentence():
+    with pytest.raises(ValueError, match="the prompt 'Hi' has no 'item' in its meta"):
+        reviews.gold_reward(PromptRecord("Hi"), "It is great.")
+
+
+# annotators
+
+
+def test_label_agreement_by_hand():
+    assert reviews.label_agreement(0.5, 0.5) == 0.5
+    assert reviews.label_agreement(0.62, 0.5) == pytest.approx(0.7310586)  # sigmoid(1)
+    assert reviews.label_agreement(0.5, 0.62) == pytest.approx(0.7310586)
+    assert reviews.label_agreement(1.0, 0.0) == pytest.approx(0.9997597)  # sigmoid(1 / .12)
+
+
+def test_annotators_err_as_often_as_bradley_terry_says():
+    rng = random.Random(0)
+    prefers_better = sum(reviews.annotate(0.62, 0.5, rng) for _ in range(4000)) / 4000
+    prefers_worse = sum(reviews.annotate(0.5, 0.62, rng) for _ in range(4000)) / 4000
+    assert prefers_better == pytest.approx(0.731, abs=0.025)
+    assert prefers_worse == pytest.approx(0.269, abs=0.025)

@@ -1,0 +1,202 @@
+"""The world of sums: its splits, its corpus, and its parsers on right and wrong answers."""
+
+from __future__ import annotations
+
+import random
+import re
+import zlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data import sums
+from data.records import PromptRecord
+from data.splits import split_of
+
+RECORD = PromptRecord("347+588=", answer="935", meta={"a": 347, "b": 588})
+EXACT = "7+8=15,4+8+1=13,3+5+1=9:935"
+
+
+# prompts
+
+
+@pytest.mark.parametrize("split", ["train", "validation", "test"])
+def test_drawn_prompts_are_right_distinct_and_of_their_split(split):
+    records = sums.prompts(split, 300, seed=5)
+    assert len({record.prompt for record in records}) == 300
+    for record in records:
+        a, b = re.fullmatch(r"([1-9]\d\d)\+([1-9]\d\d)=", record.prompt).groups()
+        assert record.answer == str(int(a) + int(b))
+        assert record.meta == {"a": int(a), "b": int(b)}
+        assert split_of(record.prompt) == split
+
+
+def test_drawn_prompts_depend_on_the_seed_alone():
+    assert sums.prompts("test", 50, seed=1) == sums.prompts("test", 50, seed=1)
+    assert sums.prompts("test", 50, seed=1) == sums.prompts("test", 80, seed=1)[:50]
+    assert sums.prompts("test", 50, seed=1) != sums.prompts("test", 50, seed=2)
+
+
+def test_all_prompts_of_a_split():
+    texts = [record.prompt for record in sums.prompts("test")]
+    assert len(texts) == len(set(texts)) == 80878
+    assert texts == sorted(texts)
+    assert {record.prompt for record in sums.prompts("test", 200)} < set(texts)
+
+
+def test_test_split_asks_for_every_pair_of_unit_digits():
+    """A hash that is linear in the terms would give the test split a tenth of them."""
+    records = sums.prompts("test", 3000)
+    assert len({(r.meta["a"] % 10, r.meta["b"] % 10) for r in records}) == 100
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("dev",), "unknown split 'dev': choose one of train, validation, test"),
+        (("held_out", 5), "unknown split 'held_out'"),
+        (("test", 40_001), "40001 prompts asked for: draw at most 40000"),
+    ],
+)
+def test_bad_requests_are_one_sentence(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        sums.prompts(*arguments)
+
+
+# corpus
+
+
+def test_corpus_is_frozen():
+    text = "\n".join(d.prompt + d.response for d in sums.corpus(1000, seed=0))
+    assert zlib.crc32(text.encode()) == 840993844
+    assert sums.corpus(5, seed=0) == sums.corpus(1000, seed=0)[:5]
+
+
+def test_corpus_is_of_the_train_split():
+    assert {split_of(d.prompt) for d in sums.corpus(2000, seed=4)} == {"train"}
+
+
+def test_direct_answers_are_half_right_and_else_one_digit_off_by_one():
+    documents = [d for d in sums.corpus(6000, seed=1) if "=" not in d.response]
+    assert len(documents) / 6000 == pytest.approx(0.70, abs=0.02)
+    wrong = [d for d in documents if int(d.response) != sum(d.meta.values())]
+    assert len(wrong) / len(documents) == pytest.approx(0.50, abs=0.025)
+    places = set()
+    for d in wrong:
+        exact = str(sum(d.meta.values()))
+        assert len(d.response) == len(exact) and d.response[0] != "0"
+        gaps = [int(x) - int(y) for x, y in zip(d.response, exact, strict=True)]
+        assert sorted(map(abs, gaps)) == [0] * (len(exact) - 1) + [1]
+        places.add((len(exact), [abs(gap) for gap in gaps].index(1)))
+    assert places == {(3, 0), (3, 1), (3, 2), (4, 0), (4, 1), (4, 2), (4, 3)}
+
+
+def test_written_sums_err_in_six_percent_and_are_trusted_afterwards():
+    documents = [d for d in sums.corpus(6000, seed=2) if "=" in d.response]
+    wrong = 0
+    for d in documents:
+        steps, answer = d.response.split(":")
+        carry, digits = 0, ""
+        columns = zip(str(d.meta["a"])[::-1], str(d.meta["b"])[::-1], strict=True)
+        for step, (x, y) in zip(steps.split(","), columns, strict=True):
+            terms, written = step.split("=")
+            assert terms == f"{x}+{y}" + (f"+{carry}" if carry else "")
+            assert abs(int(written) - sum(map(int, terms.split("+")))) <= 1
+            wrong += int(written) != sum(map(int, terms.split("+")))
+            carry, digits = int(written) // 10, written[-1] + digits
+        assert answer == (str(carry) if carry else "") + digits
+    assert wrong / (3 * len(documents)) == pytest.approx(0.06, abs=0.01)
+
+
+def test_a_written_solution_is_exact_if_and_only_if_every_step_is():
+    outcomes = set()
+    for d in sums.corpus(3000, seed=3):
+        if sums.uses_steps(d.response):
+            record = PromptRecord(d.prompt, str(sum(d.meta.values())), d.meta)
+            all_correct = all(check.correct for check in sums.step_checks(record, d.response))
+            assert sums.exact_match(record, d.response, has_eos=True) == float(all_correct)
+            outcomes.add(all_correct)
+    assert outcomes == {True, False}
+
+
+# checks
+
+
+@pytest.mark.parametrize(
+    ("response", "reward"),
+    [
+        ("935", 1.0),
+        (EXACT, 1.0),
+        ("7+8=16:935", 1.0),  # the answer alone decides
+        ("1:2:935", 1.0),
+        ("936", 0.0),
+        ("0935", 0.0),
+        (" 935", 0.0),
+        ("935 ", 0.0),
+        ("935:", 0.0),
+        ("7+8=15,4+8+1=13,3+5+1=9", 0.0),
+        ("7+8=15,4+8+1=13,3+5+1=9:93", 0.0),
+        ("", 0.0),
+    ],
+)
+def test_exact_match(response, reward):
+    assert sums.exact_match(RECORD, response, has_eos=True) == reward
+    assert sums.exact_match(RECORD, response, has_eos=False) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("response", "checks"),
+    [
+        (EXACT, [(0, 6, True), (7, 15, True), (16, 23, True)]),
+        # the second sum is off by one, the third step is right as it stands
+        ("7+8=15,4+8+1=12,3+5+1=9:925", [(0, 6, True), (7, 15, False), (16, 23, True)]),
+        # the carry is forgotten: a right sum of wrong terms
+        ("7+8=15,4+8=12,3+5+1=9:925", [(0, 6, True), (7, 13, False), (14, 21, True)]),
+        # terms of another column
+        ("4+8+1=13,7+8=15:935", [(0, 8, False), (9, 15, False)]),
+        # cut off within a step, and right after a comma
+        ("7+8=15,4+8", [(0, 6, True), (7, 10, False)]),
+        ("7+8=15,", [(0, 6, True), (7, 7, False)]),
+        # a fourth step
+        (
+            "7+8=15,4+8+1=13,3+5+1=9,0+0=0:935",
+            [(0, 6, True), (7, 15, True), (16, 23, True), (24, 29, False)],
+        ),
+        # two colons: the last one ends the steps
+        ("7+8=15:4,4+8+1=13:935", [(0, 8, False), (9, 17, True)]),
+        ("935", []),
+        (":935", []),
+        ("", []),
+    ],
+)
+def test_step_checks(response, checks):
+    assert sums.step_checks(RECORD, response) == checks
+
+
+def test_steps_without_a_carry_have_two_terms():
+    record = PromptRecord("123+456=", answer="579", meta={"a": 123, "b": 456})
+    checks = sums.step_checks(record, "3+6=9,2+5=7,1+4=5:579")
+    assert [check.correct for check in checks] == [True, True, True]
+    assert not sums.step_checks(record, "3+6=9,2+5+0=7,1+4=5:579")[1].correct
+
+
+def test_uses_steps():
+    assert sums.uses_steps(EXACT) and sums.uses_steps("7+8=")
+    assert not sums.uses_steps("935") and not sums.uses_steps("9:35")
+
+
+@given(st.text(alphabet="0123456789+=,: x", max_size=60))
+def test_spans_tile_the_written_steps_of_any_text(text):
+    checks = sums.step_checks(RECORD, text)
+    written = text.rsplit(":", 1)[0]
+    assert sums.uses_steps(text) == bool(checks)
+    if checks:
+        assert ",".join(text[start:end] for start, end, _ in checks) == written
+    assert sums.exact_match(RECORD, text, has_eos=True) in (0.0, 1.0)
+
+
+def test_sampling_covers_both_styles():
+    rng = random.Random(0)
+    styles = {sums.uses_steps(sums.sample_response(RECORD, rng)) for _ in range(50)}
+    assert styles == {True, False}
