@@ -1,0 +1,148 @@
+"""Byte-pair tokenizers behind one small interface: text to ids and back.
+
+"glassbox" is this project's own byte-level BPE (Sennrich et al. 2016, arXiv:1508.07909, on bytes as
+in GPT-2), trained by `gpt/tokenizer_training.py` and read from a file in this folder: it needs no
+download. "gpt2" is OpenAI's, through tiktoken. Both run on tiktoken's encoder.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import tiktoken
+
+RANKS_FILE = Path(__file__).with_name("glassbox.tiktoken")
+# GPT-2's pattern with two changes: each digit and each newline is a piece of its own, without a
+# leading space. Merges never cross pieces, so numbers are always read digit by digit. [^\W\d_] is
+# a letter to Python's `re` and to tiktoken's engine alike (they differ on rare non-ASCII signs).
+PATTERN = r"'(?:[sdmt]|ll|ve|re)| ?[^\W\d_]+|\d|\n| ?(?:[^\s\w]|_)+|[^\S\n]+(?!\S)|[^\S\n]+"
+END_OF_TEXT = "<|endoftext|>"
+PAD = "<|pad|>"
+TOKENIZER_NAMES = ("glassbox", "gpt2")
+
+
+class TokenizerUnavailable(RuntimeError):
+    """The files of a downloadable tokenizer are neither cached nor reachable."""
+
+
+@dataclass(frozen=True)
+class Tokenizer:
+    """A tiktoken encoding with its end-of-text and padding ids.
+
+    "gpt2" has one special token, so there `pad_id == eos_id`: never derive a mask from ids alone.
+    """
+
+    name: str
+    encoding: tiktoken.Encoding
+    eos_id: int
+    pad_id: int
+
+    @property
+    def n_vocab(self) -> int:
+        """Number of ids; every id from 0 to n_vocab - 1 can be decoded."""
+        return self.encoding.n_vocab
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """sha256 (hex) of ranks, pattern and special tokens: equal if and only if the ids are."""
+        digest = hashlib.sha256(rank_lines(self.encoding._mergeable_ranks).encode("ascii"))
+        specials = sorted(self.encoding._special_tokens.items())
+        digest.update(json.dumps([self.encoding._pat_str, specials]).encode("utf-8"))
+        return digest.hexdigest()
+
+    def encode(self, text: str) -> list[int]:
+        """Return the ids of ordinary text: "<|endoftext|>" in it is spelled out, not special."""
+        return self.encoding.encode_ordinary(text)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of `ids` without end-of-text and padding; broken UTF-8 becomes U+FFFD.
+
+        Raises ValueError for an id outside 0..n_vocab - 1.
+        """
+        for token in ids:
+            if not 0 <= token < self.n_vocab:
+                raise ValueError(
+                    f"token id {token} is outside the {self.name} vocabulary of {self.n_vocab} "
+                    "ids: decode with the tokenizer that the ids came from"
+                )
+        kept = [token for token in ids if token not in (self.eos_id, self.pad_id)]
+        return self.encoding.decode(kept)
+
+
+def load_tokenizer(name: str) -> Tokenizer:
+    """Return "glassbox" (from this folder) or "gpt2" (from tiktoken's cache, else downloaded).
+
+    Raises ValueError for another name, TokenizerUnavailable when gpt2's files cannot be had.
+    """
+    if name == "glassbox":
+        return build_tokenizer(name, read_ranks(RANKS_FILE))
+    if name == "gpt2":
+        return _load_gpt2()
+    raise ValueError(f"unknown tokenizer {name!r}: choose one of {', '.join(TOKENIZER_NAMES)}")
+
+
+def build_tokenizer(name: str, ranks: dict[bytes, int]) -> Tokenizer:
+    """Return a tokenizer with these ranks, then <|endoftext|>, then <|pad|>."""
+    specials = {END_OF_TEXT: len(ranks), PAD: len(ranks) + 1}
+    encoding = tiktoken.Encoding(
+        name,
+        pat_str=PATTERN,
+        mergeable_ranks=ranks,
+        special_tokens=specials,
+        explicit_n_vocab=len(ranks) + 2,
+    )
+    return Tokenizer(name, encoding, eos_id=specials[END_OF_TEXT], pad_id=specials[PAD])
+
+
+def _load_gpt2() -> Tokenizer:
+    try:
+        encoding = tiktoken.get_encoding("gpt2")
+    except (
+        OSError,
+        ValueError,
+    ) as error:  # requests' errors are OSErrors; ValueError: a wrong hash
+        raise TokenizerUnavailable(
+            "the gpt2 tokenizer is not cached and could not be downloaded "
+            f"({type(error).__name__}): put the files 6d1cbeee0f20b3d9449abfede4726ed8212e3aee "
+            "(vocab.bpe) and 6c7ea1a7e38e3a7f062df639a5b80947f075ffe6 (encoder.json) into one "
+            "folder and set TIKTOKEN_CACHE_DIR to it, or use --tokenizer glassbox, which needs no "
+            "download"
+        ) from error
+    return Tokenizer("gpt2", encoding, eos_id=encoding.eot_token, pad_id=encoding.eot_token)
+
+
+def rank_lines(ranks: dict[bytes, int]) -> str:
+    """Return `ranks` in tiktoken's file format: one "base64(token) rank" per line, by rank."""
+    ordered = sorted(ranks.items(), key=lambda item: item[1])
+    return "".join(f"{base64.b64encode(token).decode('ascii')} {rank}\n" for token, rank in ordered)
+
+
+def read_ranks(path: Path) -> dict[bytes, int]:
+    """Read tiktoken's rank file format. Raises ValueError (file:line) when a line is malformed.
+
+    tiktoken's own reader copies what it reads into its cache and would serve an old copy later.
+    """
+    ranks: dict[bytes, int] = {}
+    for number, line in enumerate(path.read_text(encoding="ascii").splitlines(), start=1):
+        try:
+            encoded, rank = line.split()
+            token = base64.b64decode(encoded, validate=True)
+            in_order = int(rank) == len(ranks) and token not in ranks
+        except (ValueError, binascii.Error):
+            in_order = False
+        if not in_order:
+            raise ValueError(
+                f"{path}:{number}: expected 'base64(token) {len(ranks)}' with a new token, "
+                f"found {line!r}: restore the file or write it again with gpt/tokenizer_training.py"
+            )
+        ranks[token] = len(ranks)
+    if any(bytes([value]) not in ranks for value in range(256)):
+        raise ValueError(f"{path}: a single byte is missing from the ranks: restore the file")
+    return ranks

@@ -1,0 +1,246 @@
+"""Both tokenizers, and the training that the committed rank file comes from."""
+
+from __future__ import annotations
+
+import re
+import shutil
+
+import pytest
+import requests
+import tiktoken
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data import reviews, sums
+from gpt import tokenizer_training
+from gpt.tokenizer import (
+    PATTERN,
+    RANKS_FILE,
+    TokenizerUnavailable,
+    build_tokenizer,
+    load_tokenizer,
+    read_ranks,
+)
+
+GLASSBOX = load_tokenizer("glassbox")
+
+
+# glassbox
+
+
+@given(st.text())
+def test_any_text_comes_back(text):
+    assert GLASSBOX.decode(GLASSBOX.encode(text)) == text
+
+
+@given(st.text(alphabet=" \n\t\r0123456789ab_'.,:+=é½²\u0301\u00a0\u2003", max_size=30))
+def test_spaces_digits_and_signs_come_back(text):
+    ids = GLASSBOX.encode(text)
+    assert GLASSBOX.decode(ids) == text
+    pieces = [GLASSBOX.decode([token]) for token in ids]
+    assert all(len(piece) == 1 for piece in pieces if re.search(r"[0-9\n]", piece))
+
+
+def test_vocabulary_layout():
+    assert GLASSBOX.n_vocab == 624
+    assert (GLASSBOX.eos_id, GLASSBOX.pad_id) == (622, 623)
+    assert [GLASSBOX.encode(letter) for letter in "A0\n"] == [[65], [48], [10]]
+
+
+def test_digits_stay_single():
+    assert GLASSBOX.encode("1234567890") == [ord(digit) for digit in "1234567890"]
+    assert GLASSBOX.encode(" 42") == [32, 52, 50]
+    assert GLASSBOX.encode("7+8=15,") == [55, 43, 56, 61, 49, 53, 44]
+
+
+def test_every_word_of_the_reviews_is_one_token():
+    for words in (
+        *(reviews.ITEMS, reviews.ADJECTIVES, reviews.NAMES, reviews.ASPECTS),
+        *(reviews.POSITIVE, reviews.NEGATIVE, reviews.NEUTRAL),
+    ):
+        for word in words:
+            assert len(GLASSBOX.encode(f" {word}")) == 1, word
+
+
+def test_prompt_and_response_are_tokenized_alike_apart_and_together():
+    for record in [*reviews.corpus(300, seed=9), *sums.corpus(300, seed=9)]:
+        apart = GLASSBOX.encode(record.prompt) + GLASSBOX.encode(record.response)
+        assert apart == GLASSBOX.encode(record.prompt + record.response)
+
+
+@given(st.text(alphabet="<|>endoftxpa ", max_size=40))
+def test_special_tokens_are_never_produced(text):
+    ids = GLASSBOX.encode(f"<|endoftext|>{text}<|pad|>")
+    assert not {GLASSBOX.eos_id, GLASSBOX.pad_id} & set(ids)
+    assert GLASSBOX.decode(ids) == f"<|endoftext|>{text}<|pad|>"
+
+
+def test_decode_drops_special_ids_and_survives_every_id():
+    a, eos, pad = ord("a"), GLASSBOX.eos_id, GLASSBOX.pad_id
+    assert GLASSBOX.decode([a, eos, pad, a, pad]) == "aa"
+    assert GLASSBOX.decode([]) == ""
+    assert GLASSBOX.decode([0xE2, 0x82]) == "\ufffd"  # the first two of the three bytes of a sign
+    for token in range(GLASSBOX.n_vocab):
+        assert isinstance(GLASSBOX.decode([token]), str)
+
+
+@pytest.mark.parametrize("token", [-1, 624])
+def test_id_out_of_range_is_one_sentence(token):
+    with pytest.raises(ValueError, match=f"token id {token} is outside the glassbox vocabulary"):
+        GLASSBOX.decode([65, token])
+
+
+def test_encoding_equals_a_slow_merge_by_merge_encoder():
+    ranks = read_ranks(RANKS_FILE)
+    for record in [*reviews.corpus(25, seed=8), *sums.corpus(5, seed=8)]:
+        text = f"{record.prompt}{record.response} unbelievably perfectly clockwork"
+        slow = [rank for piece in re.findall(PATTERN, text) for rank in slow_encode(piece, ranks)]
+        assert GLASSBOX.encode(text) == slow
+
+
+def slow_encode(piece, ranks):
+    tokens = [bytes([value]) for value in piece.encode()]
+    while True:
+        known = [i for i in range(len(tokens) - 1) if tokens[i] + tokens[i + 1] in ranks]
+        if not known:
+            return [ranks[token] for token in tokens]
+        best = min(known, key=lambda i: ranks[tokens[i] + tokens[i + 1]])
+        tokens[best : best + 2] = [tokens[best] + tokens[best + 1]]
+
+
+def test_fingerprint_names_the_vocabulary():
+    ranks = read_ranks(RANKS_FILE)
+    assert build_tokenizer("another name", ranks).fingerprint == GLASSBOX.fingerprint
+    assert re.fullmatch(r"[0-9a-f]{64}", GLASSBOX.fingerprint)
+    del ranks[max(ranks, key=ranks.__getitem__)]
+    assert build_tokenizer("glassbox", ranks).fingerprint != GLASSBOX.fingerprint
+
+
+def test_glassbox_asks_tiktoken_for_no_file(monkeypatch, tmp_path):
+    def refuse(name):
+        raise AssertionError(f"asked for {name}")
+
+    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(tiktoken, "get_encoding", refuse)
+    assert load_tokenizer("glassbox").encode("a") == [97]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_unknown_name_lists_the_names():
+    with pytest.raises(ValueError, match="unknown tokenizer 'bert': choose one of glassbox, gpt2"):
+        load_tokenizer("bert")
+
+
+# the rank file
+
+
+def test_committed_rank_file_is_what_training_writes(tmp_path):
+    out = tmp_path / "ranks.tiktoken"
+    tokenizer_training.main(tokenizer_training.TokenizerTrainingConfig(out=out))
+    assert out.read_bytes() == RANKS_FILE.read_bytes().replace(b"\r\n", b"\n")
+
+
+@pytest.mark.parametrize(
+    ("number", "line"),
+    [(3, "AA=="), (1, "AA== 1"), (258, "AA== 257"), (2, "?? 1"), (5, ""), (4, "Aw== three")],
+)
+def test_damaged_rank_file_names_the_line(tmp_path, number, line):
+    lines = RANKS_FILE.read_text().splitlines()
+    lines[number - 1] = line
+    damaged = tmp_path / "damaged.tiktoken"
+    damaged.write_text("\n".join(lines))
+    with pytest.raises(ValueError, match=rf"damaged\.tiktoken:{number}: expected 'base64\(token\)"):
+        read_ranks(damaged)
+
+
+def test_rank_file_without_a_byte_is_refused(tmp_path):
+    short = tmp_path / "short.tiktoken"
+    short.write_text("".join(RANKS_FILE.read_text().splitlines(keepends=True)[:255]))
+    with pytest.raises(ValueError, match="a single byte is missing"):
+        read_ranks(short)
+
+
+# training
+
+
+def merges(texts, count):
+    ranks = tokenizer_training.train_ranks(texts, 258 + count)
+    assert list(ranks.values()) == list(range(256 + count))
+    return list(ranks)[256:]
+
+
+def test_merges_by_hand():
+    # " ab" 2, "ab" 1, " cb" 1: first "ab" (3), then " ab" (2)
+    assert merges(["ab ab ab cb"], 2) == [b"ab", b" ab"]
+
+
+def test_ties_go_to_the_smaller_pair_whatever_the_order_of_the_text():
+    assert merges(["xy", "ab"], 2) == merges(["ab", "xy"], 2) == [b"ab", b"xy"]
+
+
+def test_overlapping_pairs_merge_from_the_left():
+    assert tokenizer_training.merge((b"a", b"a", b"a"), (b"a", b"a")) == (b"aa", b"a")
+    assert merges(["aaa"], 2) == [b"aa", b"aaa"]
+
+
+def test_no_merge_crosses_digits_newlines_or_words():
+    with pytest.raises(ValueError, match="the text is exhausted at 258 ids"):
+        merges(["12345 6\n7\n\n8 9"], 1)
+    assert merges(["a b\nb a1"], 2) == [b" a", b" b"]
+
+
+def test_vocabulary_smaller_than_the_bytes_is_refused():
+    with pytest.raises(ValueError, match="vocab_size is 200"):
+        tokenizer_training.train_ranks(["a"], 200)
+
+
+# gpt2
+
+
+@pytest.fixture
+def no_gpt2_yet(monkeypatch):
+    """tiktoken keeps encodings of this process; forget gpt2's."""
+    monkeypatch.delitem(tiktoken.registry.ENCODINGS, "gpt2", raising=False)
+
+
+EXPECTED_IN_MESSAGE = (
+    "6d1cbeee0f20b3d9449abfede4726ed8212e3aee (vocab.bpe)",
+    "6c7ea1a7e38e3a7f062df639a5b80947f075ffe6 (encoder.json)",
+    "TIKTOKEN_CACHE_DIR",
+    "--tokenizer glassbox, which needs no download",
+)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [requests.exceptions.ConnectionError("x"), OSError("x"), ValueError("Hash mismatch")],
+)
+def test_gpt2_that_cannot_be_had_says_what_to_do(monkeypatch, error):
+    def fail(name):
+        raise error
+
+    monkeypatch.setattr(tiktoken, "get_encoding", fail)
+    with pytest.raises(TokenizerUnavailable) as raised:
+        load_tokenizer("gpt2")
+    message = str(raised.value)
+    assert all(part in message for part in EXPECTED_IN_MESSAGE)
+    assert type(error).__name__ in message and "\n" not in message
+
+
+def test_gpt2_offline_with_an_empty_cache(monkeypatch, tmp_path, no_gpt2_yet):
+    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
+    with pytest.raises(TokenizerUnavailable, match="TIKTOKEN_CACHE_DIR"):
+        load_tokenizer("gpt2")
+
+
+def test_gpt2_from_the_cache(monkeypatch, tmp_path, no_gpt2_yet, real_data):
+    for file in (real_data / "tiktoken_cache").iterdir():
+        shutil.copyfile(file, tmp_path / file.name)  # tiktoken deletes files with a wrong hash
+    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
+    gpt2 = load_tokenizer("gpt2")
+    assert (gpt2.n_vocab, gpt2.eos_id, gpt2.pad_id) == (50257, 50256, 50256)
+    ids = [15496, 11, 314, 1101, 257, 3303, 2746, 11]
+    assert gpt2.encode("Hello, I'm a language model,") == ids
+    assert gpt2.decode([*ids, 50256]) == "Hello, I'm a language model,"
+    assert 50256 not in gpt2.encode("<|endoftext|>")
+    assert gpt2.fingerprint != GLASSBOX.fingerprint
