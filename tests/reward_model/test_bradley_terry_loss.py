@@ -1,0 +1,106 @@
+"""The pairwise loss of the reward model."""
+
+import math
+
+import pytest
+import torch
+
+from reward_model.loss import bradley_terry_loss
+
+
+def f(values):
+    return torch.tensor(values, dtype=torch.float64)
+
+
+CHOSEN, REJECTED = f([1, 0.2]), f([0.5, 0.8])
+
+
+def test_worked_numbers():
+    """Per pair [.474077, 1.037488]; the squared sums are 2.25 and 1."""
+    assert bradley_terry_loss(CHOSEN[:1], REJECTED[:1]).item() == pytest.approx(0.474077, abs=1e-6)
+    assert bradley_terry_loss(CHOSEN, REJECTED).item() == pytest.approx(0.755782, abs=1e-6)
+    margin = bradley_terry_loss(CHOSEN, REJECTED, margin=f([0.3, 0]))
+    assert margin.item() == pytest.approx(0.817813, abs=1e-6)
+    centred = bradley_terry_loss(CHOSEN, REJECTED, centering=0.01)
+    assert centred.item() == pytest.approx(0.772032, abs=1e-6)
+
+
+def test_equal_scores_cost_log_two_and_the_gradient_parts_them():
+    chosen, rejected = f([0.3]).requires_grad_(), f([0.3]).requires_grad_()
+    loss = bradley_terry_loss(chosen, rejected)
+    loss.backward()
+    assert loss.item() == pytest.approx(math.log(2))
+    assert (chosen.grad.item(), rejected.grad.item()) == pytest.approx((-0.5, 0.5))
+
+
+def test_the_same_response_on_both_sides_has_no_gradient():
+    """R appears as R - R: a loss of log 2 and nothing to learn."""
+    score = f([0.7]).requires_grad_()
+    bradley_terry_loss(score, score).backward()
+    assert score.grad.item() == 0
+
+
+def test_stays_linear_far_on_the_wrong_side():
+    """log(1 + exp(1000)) is infinite, log sigmoid is not; and the gradient is 1, not NaN."""
+    chosen = torch.tensor([-500.0], requires_grad=True)
+    loss = bradley_terry_loss(chosen, torch.tensor([500.0]))
+    loss.backward()
+    assert loss.item() == 1000
+    assert chosen.grad.item() == -1
+
+
+def test_a_constant_on_every_score_changes_only_the_centring_term():
+    plain = bradley_terry_loss(CHOSEN, REJECTED)
+    torch.testing.assert_close(bradley_terry_loss(CHOSEN + 5, REJECTED + 5), plain)
+    shifted = bradley_terry_loss(CHOSEN + 5, REJECTED + 5, centering=0.01)
+    assert shifted > bradley_terry_loss(CHOSEN, REJECTED, centering=0.01) + 1
+
+
+def test_gradient_against_finite_differences():
+    chosen, rejected = CHOSEN.clone().requires_grad_(), REJECTED.clone().requires_grad_()
+    margin = f([0.3, 0.1])
+    assert torch.autograd.gradcheck(
+        lambda c, r: bradley_terry_loss(c, r, margin=margin, centering=0.05), (chosen, rejected)
+    )
+
+
+def test_the_true_scores_minimise_the_expected_loss():
+    """Label every pair by its Bradley-Terry probability: at the true scores the gradient is 0."""
+    scores = f([0.0, 0.7, -1.1, 2.0]).requires_grad_()
+    expected_loss = f(0.0)
+    for i in range(4):
+        for j in range(4):
+            if i != j:
+                win = torch.sigmoid(scores[i] - scores[j]).detach()
+                expected_loss = expected_loss + win * bradley_terry_loss(
+                    scores[i : i + 1], scores[j : j + 1]
+                )
+    expected_loss.backward()
+    torch.testing.assert_close(scores.grad, torch.zeros_like(scores), atol=1e-12, rtol=0)
+
+
+def test_no_pairs_cost_nothing():
+    empty = torch.zeros(0, requires_grad=True)
+    loss = bradley_terry_loss(empty, empty)
+    loss.backward()
+    assert loss.item() == 0
+
+
+def test_half_precision_scores_are_compared_in_float32():
+    loss = bradley_terry_loss(CHOSEN.bfloat16(), REJECTED.bfloat16())
+    assert loss.dtype == torch.float32
+    assert bradley_terry_loss(CHOSEN, REJECTED).dtype == torch.float64
+
+
+@pytest.mark.parametrize(
+    ("chosen", "rejected", "margin"),
+    [
+        (torch.zeros(2), torch.zeros(3), None),
+        (torch.zeros(2, 1), torch.zeros(2, 1), None),  # would be a silent mean over columns
+        (torch.zeros(2, 1), torch.zeros(2), None),  # would broadcast to (2, 2)
+        (torch.zeros(2), torch.zeros(2), torch.zeros(2, 1)),
+    ],
+)
+def test_other_shapes_are_refused(chosen, rejected, margin):
+    with pytest.raises(ValueError, match=r"must all be \(pairs,\)"):
+        bradley_terry_loss(chosen, rejected, margin=margin)

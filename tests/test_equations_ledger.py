@@ -1,0 +1,123 @@
+"""docs/equations.md names only what exists, and leaves no public function of the library out."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+LEDGER = ROOT / "docs" / "equations.md"
+LIBRARY = ("reward_model.loss", "rl.advantages", "rl.kl", "rl.losses", "rl.rewards")
+
+
+def source(module: str) -> Path:
+    return ROOT / (module.replace(".", "/") + ".py")
+
+
+def definitions(path: Path) -> dict[str, ast.FunctionDef | ast.ClassDef]:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return {
+        node.name: node for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))
+    }
+
+
+def library_functions() -> set[str]:
+    """Dotted public names; of rl.rewards only the section with the arithmetic."""
+    names = set()
+    for module in LIBRARY:
+        last_line = float("inf")
+        if module == "rl.rewards":
+            headings = [
+                number
+                for number, line in enumerate(source(module).read_text("utf-8").splitlines(), 1)
+                if line.startswith("# --- ")
+            ]
+            last_line = [*headings, last_line][1]
+        for name, node in definitions(source(module)).items():
+            if not name.startswith("_") and node.lineno < last_line:
+                names.add(f"{module}.{name}")
+    return names
+
+
+def entries() -> dict[str, str]:
+    """Heading -> text of every entry (third-level headings), without what follows its section."""
+    text = LEDGER.read_text(encoding="utf-8")
+    parts = re.split(r"^### (.+)$", text, flags=re.MULTILINE)[1:]
+    return {
+        title: re.split(r"^(?:## |---$)", body, flags=re.MULTILINE)[0]
+        for title, body in zip(parts[::2], parts[1::2], strict=True)
+    }
+
+
+def field(body: str, name: str) -> list[str]:
+    """The code-styled names in one bullet of an entry."""
+    bullet = re.search(rf"^- \*\*{name}:\*\* (.+)$", body, flags=re.MULTILINE)
+    return re.findall(r"`([^`]+)`", bullet.group(1)) if bullet else []
+
+
+ENTRIES = entries()
+
+
+@pytest.mark.parametrize("title", ENTRIES)
+def test_entry_is_complete(title):
+    """A formula as GitHub renders it, a source, one function, two different tests or more."""
+    body = ENTRIES[title]
+    assert len(re.findall(r"^\$\$.+\$\$$", body, flags=re.MULTILINE)) == 1
+    assert re.search(r"^- \*\*Source:\*\* \S", body, flags=re.MULTILINE)
+    assert len(field(body, "Function")) == 1
+    tests = field(body, "Tests")
+    assert len(set(tests)) == len(tests) >= 2
+
+
+def test_math_survives_markdown():
+    """Markdown reads a backslash before punctuation as an escape, so GitHub would eat it."""
+    assert re.findall(r"\\[^A-Za-z\s]", LEDGER.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize("title", ENTRIES)
+def test_named_tests_exist(title):
+    for test in field(ENTRIES[title], "Tests"):
+        path, _, name = test.partition("::")
+        assert (ROOT / path).is_file(), f"{title}: {path} does not exist"
+        assert name in definitions(ROOT / path), f"{title}: {test} does not exist"
+
+
+def test_functions_of_the_ledger_and_of_the_library_are_the_same():
+    named = [name for body in ENTRIES.values() for name in field(body, "Function")]
+    assert len(named) == len(set(named)), "a function has two entries"
+    assert set(named) == library_functions()
+
+
+def test_tests_named_in_passing_exist():
+    """Also those in the running text, such as `test_x` without a path."""
+    known = {
+        name
+        for path in (ROOT / "tests").rglob("test_*.py")
+        for name in (*definitions(path), path.name)
+    }
+    mentioned = set(re.findall(r"`(?:[\w/]+/)?(test_\w+(?:\.py)?)`", LEDGER.read_text("utf-8")))
+    assert mentioned - known == set()
+
+
+def test_arguments_and_fields_of_the_tables_exist():
+    """Every code-styled name in the two closing tables: function, argument or config field."""
+    known: set[str] = set()
+    files = [
+        *map(source, LIBRARY),
+        *(ROOT / "rl").glob("*_engine.py"),
+        ROOT / "gpt" / "generate.py",
+    ]
+    for path in files:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+                known.add(node.name)
+            elif isinstance(node, ast.arg):
+                known.add(node.arg)
+            elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                known.add(node.target.id)
+    tables = LEDGER.read_text(encoding="utf-8").split("## Which pieces make which algorithm")[1]
+    names = {re.sub(r"=.*", "", name) for name in re.findall(r"`([^`]+)`", tables)} - {"--help"}
+    assert names - known == set()
