@@ -1,0 +1,146 @@
+"""What a language model is trained on: batches of token rows from a world or a file.
+
+A batch is a function of its number and the seed alone, so training needs no iterator state to resume.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+from data import reviews, sums
+from data.collate import ResponseBatch, collate_documents, collate_responses
+from data.readers import DataError, read_responses, read_text, split_records
+from data.records import ResponseRecord
+from gpt.common import derive_seed
+from gpt.tokenizer import Tokenizer
+
+POOL = 64  # batches that are generated and sorted by length together
+HELD_OUT_ROWS = 256
+
+
+class Corpus(Protocol):
+    """A source of training batches."""
+
+    description: str
+
+    def batch(self, index: int) -> ResponseBatch: ...
+
+    def held_out_batches(self) -> list[ResponseBatch]: ...
+
+
+class WorldCorpus:
+    """Endless fresh documents of a generated world, one a row, rows of similar length together.
+
+    Only the response is predicted. A world's prompt is a uniform draw of words or digits, which
+    there is nothing to learn from: leaving it out of the loss brings the copying of its words into
+    the answer about twice as early.
+    """
+
+    def __init__(self, name: str, tokenizer: Tokenizer, batch_size: int, seed: int) -> None:
+        self.world = {"reviews": reviews, "sums": sums}[name]
+        self.tokenizer, self.batch_size, self.seed = tokenizer, batch_size, seed
+        self.description = f"the {name} world"
+        self.pool: list[ResponseBatch] = []
+        self.pool_number = -1
+
+    def batch(self, index: int) -> ResponseBatch:
+        number, within = divmod(index, POOL)
+        if number != self.pool_number:
+            seed = derive_seed(self.seed, f"corpus {number}")
+            records = self.world.corpus(POOL * self.batch_size, seed)
+            self.pool, self.pool_number = self._sorted_batches(records, seed), number
+        return self.pool[within]
+
+    def held_out_batches(self) -> list[ResponseBatch]:
+        rng = random.Random(derive_seed(self.seed, "held-out corpus"))
+        prompts = self.world.prompts("validation")
+        chosen = [rng.choice(prompts) for _ in range(HELD_OUT_ROWS)]
+        records = [
+            ResponseRecord(prompt.prompt, self.world.sample_response(prompt, rng))
+            for prompt in chosen
+        ]
+        return self._sorted_batches(records, seed=0)
+
+    def _sorted_batches(self, records: Sequence[ResponseRecord], seed: int) -> list[ResponseBatch]:
+        rows = sorted(
+            (encode_record(record, self.tokenizer) for record in records),
+            key=lambda row: len(row[0]) + len(row[1]),
+        )
+        chunks = [rows[i : i + self.batch_size] for i in range(0, len(rows), self.batch_size)]
+        random.Random(seed).shuffle(chunks)
+        return [self._collate(chunk) for chunk in chunks]
+
+    def _collate(self, rows: Sequence[tuple[list[int], list[int]]]) -> ResponseBatch:
+        prompts, responses = zip(*rows, strict=True)
+        return collate_responses(prompts, responses, self.tokenizer.eos_id)
+
+
+class TextCorpus:
+    """Random windows of one context from texts joined by EOS; the last tenth is held out."""
+
+    def __init__(
+        self, texts: Sequence[str], tokenizer: Tokenizer, batch_size: int, context: int, seed: int
+    ) -> None:
+        ids: list[int] = []
+        for text in texts:
+            ids += [*tokenizer.encode(text), tokenizer.eos_id]
+        self.tokens = torch.tensor(ids)
+        self.batch_size, self.seed = batch_size, seed
+        self.window = min(context, len(ids) // 20)
+        self.split = len(ids) - len(ids) // 10
+        if self.window < 8:
+            raise DataError(
+                f"{len(ids)} tokens are too few to pre-train on: give a longer text (200 at least)"
+            )
+        self.description = f"{len(ids):,} tokens in windows of {self.window}"
+
+    def batch(self, index: int) -> ResponseBatch:
+        generator = torch.Generator().manual_seed(derive_seed(self.seed, f"windows {index}"))
+        starts = torch.randint(0, self.split - self.window, (self.batch_size,), generator=generator)
+        return self._windows(starts.tolist())
+
+    def held_out_batches(self) -> list[ResponseBatch]:
+        starts = list(range(self.split, len(self.tokens) - self.window + 1, self.window))
+        size = self.batch_size
+        starts = starts[: max(HELD_OUT_ROWS // 4, 1)]
+        return [self._windows(starts[i : i + size]) for i in range(0, len(starts), size)]
+
+    def _windows(self, starts: Sequence[int]) -> ResponseBatch:
+        return collate_documents([self.tokens[s : s + self.window].tolist() for s in starts])
+
+
+def encode_record(record: ResponseRecord, tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
+    """Tokens of the prompt, and of the response with its EOS."""
+    return (
+        tokenizer.encode(record.prompt),
+        [*tokenizer.encode(record.response), tokenizer.eos_id],
+    )
+
+
+def open_corpus(
+    data: str, tokenizer: Tokenizer, *, batch_size: int, context: int, seed: int
+) -> Corpus:
+    """The corpus named by a `--data` flag: a world, or a file. DataError says what is wrong with it."""
+    if data in ("reviews", "sums"):
+        return WorldCorpus(data, tokenizer, batch_size, seed)
+    return TextCorpus(read_documents(Path(data)), tokenizer, batch_size, context, seed)
+
+
+def read_documents(path: Path) -> list[str]:
+    """The texts of a text file, or prompt + answer of the training split of a file of answers.
+
+    Of preference pairs the chosen answers are read. Validation and test prompts stay unseen.
+    """
+    try:
+        return read_text(path)
+    except DataError:
+        if not path.name.lower().removesuffix(".gz").endswith((".json", ".jsonl")):
+            raise
+    result = read_responses(path)
+    print(result.summary())
+    return [record.prompt + record.response for record in split_records(result.records)["train"]]

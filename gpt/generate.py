@@ -1,0 +1,176 @@
+"""Sampling from a GPT: a preallocated KV cache, per-row stop at EOS, and the sampler's log-probs.
+
+Prompts are left-padded so that all rows write their next token into the same column. Each step's
+random numbers are drawn up front, one per row and step, and a token is found by inverting the
+cumulative distribution: a row's sample depends on its own numbers alone, so dropping finished rows
+from the batch changes nothing for the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from data.collate import first_eos_mask, left_pad
+from gpt.model import GPT
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """How tokens are drawn, shared by the sampler and the scorer (the same temperature in both).
+
+    RL rollouts use the full distribution (top_k=0, top_p=1, min_p=0): with truncated sampling the
+    behaviour policy is not the policy that the ratios and the KL describe.
+    """
+
+    temperature: float = 1.0  # tau: logits are divided by it
+    top_k: int = 0  # keep the k most likely tokens; 0 = all
+    top_p: float = 1.0  # keep the smallest set with at least this probability (arXiv:1904.09751)
+    min_p: float = 0.0  # keep tokens at least this likely relative to the likeliest
+    greedy: bool = False
+    max_new_tokens: int = 64
+
+    def __post_init__(self) -> None:
+        if not self.temperature > 0:
+            raise ValueError(
+                f"temperature={self.temperature} must be above 0; use greedy=True for the likeliest"
+            )
+        if not (0 < self.top_p <= 1 and 0 <= self.min_p <= 1 and self.top_k >= 0):
+            raise ValueError(
+                f"top_k={self.top_k}, top_p={self.top_p}, min_p={self.min_p}: use top_k >= 0, "
+                "top_p in (0, 1] and min_p in [0, 1]"
+            )
+        if self.max_new_tokens < 1:
+            raise ValueError(f"max_new_tokens={self.max_new_tokens} must be at least 1")
+
+    @property
+    def truncates(self) -> bool:
+        """True if some tokens can never be drawn, so that the sampler is not the policy."""
+        return self.greedy or self.top_k > 0 or self.top_p < 1 or self.min_p > 0
+
+
+@dataclass(frozen=True)
+class Generation:
+    """Sampled responses. N rows, T = the longest response in the batch."""
+
+    response_tokens: Tensor  # (N, T) int64; what stands at padding means nothing
+    response_mask: Tensor  # (N, T) bool, True up to and including the first EOS
+    has_eos: Tensor  # (N,) bool; False: cut off at max_new_tokens
+    log_probs: Tensor  # (N, T) float32, of each token under the distribution it was drawn from
+
+    def token_lists(self) -> list[list[int]]:
+        """Each row's valid tokens, the EOS included."""
+        tokens, mask = self.response_tokens.cpu(), self.response_mask.cpu()
+        return [row[keep].tolist() for row, keep in zip(tokens, mask, strict=True)]
+
+
+def truncate_logits(logits: Tensor, params: SamplingParams) -> Tensor:
+    """Set the logits of tokens that top-k, top-p or min-p exclude to -inf. (N, V) -> (N, V)."""
+    if params.top_k > 0:
+        kth = logits.topk(min(params.top_k, logits.shape[-1])).values[:, -1:]
+        logits = logits.masked_fill(logits < kth, float("-inf"))
+    if params.min_p > 0:
+        floor = logits.softmax(-1).amax(-1, keepdim=True) * params.min_p
+        logits = logits.masked_fill(logits.softmax(-1) < floor, float("-inf"))
+    if params.top_p < 1:
+        ordered, order = logits.sort(descending=True)
+        probs = ordered.softmax(-1)
+        before = probs.cumsum(-1) - probs  # probability of strictly likelier tokens
+        ordered = ordered.masked_fill(before >= params.top_p, float("-inf"))
+        logits = torch.empty_like(logits).scatter_(1, order, ordered)
+    return logits
+
+
+def choose_tokens(
+    logits: Tensor, params: SamplingParams, uniforms: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Draw one token per row: logits (N, V), uniforms (N,) in [0, 1) -> tokens (N,), log_probs (N,).
+
+    Inverse-transform sampling: the token at which the cumulative probability passes the uniform.
+    """
+    logits = logits.float() / params.temperature
+    if params.greedy:
+        tokens = logits.argmax(-1)
+    elif params.truncates:
+        logits = truncate_logits(logits, params)
+    log_probs = logits.log_softmax(-1)  # (N, V)
+    if not params.greedy:
+        cumulative = log_probs.exp().cumsum(-1)  # (N, V)
+        # Scaled by the total, because a float32 sum of many probabilities is not exactly 1.
+        target = uniforms[:, None] * cumulative[:, -1:]
+        tokens = torch.searchsorted(cumulative, target, right=True).squeeze(1)
+        tokens = tokens.clamp(max=logits.shape[-1] - 1)
+    return tokens, log_probs.gather(1, tokens[:, None]).squeeze(1)
+
+
+@torch.no_grad()
+def generate(
+    model: GPT,
+    prompts: Sequence[Sequence[int]],
+    params: SamplingParams,
+    generator: torch.Generator | None = None,
+    *,
+    eos_id: int,
+    samples_per_prompt: int = 1,
+) -> Generation:
+    """Sample `samples_per_prompt` responses for each prompt (token lists), rows of a prompt adjacent.
+
+    The prompts are read once and their cache rows repeated. A row stops at its first EOS, and once
+    a third of the rows has stopped they are dropped from the batch, so finished rows stop costing
+    time. `generator` lives on the CPU, so that a seed gives the same numbers on every device.
+    Raises ValueError for an empty prompt or one that leaves no room for max_new_tokens.
+    """
+    if not prompts or any(len(prompt) == 0 for prompt in prompts):
+        raise ValueError("there is no prompt, or an empty one: a response needs a token to follow")
+    longest = max(len(prompt) for prompt in prompts)
+    steps = params.max_new_tokens
+    if longest + steps > model.config.context:
+        raise ValueError(
+            f"a prompt of {longest} tokens and max_new_tokens={steps} do not fit the model's "
+            f"{model.config.context} positions: lower max_new_tokens or drop long prompts"
+        )
+    was_training = model.training
+    model.eval()
+    device = model.device
+    N = len(prompts) * samples_per_prompt
+    uniforms = torch.rand(N, steps, generator=generator).to(device)
+    tokens, prompt_mask = left_pad(prompts, eos_id)
+    tokens, prompt_mask = tokens.to(device), prompt_mask.to(device)
+
+    cache = model.new_cache(N, longest + steps)
+    cache.rows = len(prompts)
+    last = model.hidden(tokens, None if prompt_mask.all() else prompt_mask, cache)[:, -1]  # (B, D)
+    if samples_per_prompt > 1:
+        cache.repeat(samples_per_prompt)
+        last = last.repeat_interleave(samples_per_prompt, 0)
+        prompt_mask = prompt_mask.repeat_interleave(samples_per_prompt, 0)
+    ragged = not bool(prompt_mask.all())
+    mask = torch.ones(N, longest + steps, dtype=torch.bool, device=device)
+    mask[:, :longest] = prompt_mask
+
+    out_tokens = torch.full((N, steps), eos_id, dtype=torch.long, device=device)
+    out_log_probs = torch.zeros(N, steps, device=device)
+    rows = torch.arange(N, device=device)  # the output row of each cache row
+    running = torch.ones(N, dtype=torch.bool, device=device)  # per cache row
+    for step in range(steps):
+        chosen, log_probs = choose_tokens(model.logits(last), params, uniforms[rows, step])
+        out_tokens[rows, step] = torch.where(running, chosen, eos_id)
+        out_log_probs[rows, step] = torch.where(running, log_probs, 0.0)
+        running = running & (chosen != eos_id)
+        alive = int(running.sum())
+        if alive == 0 or step + 1 == steps:
+            break
+        if alive <= len(rows) * 2 // 3:
+            keep = running.nonzero().squeeze(1)
+            cache.keep(keep)
+            rows, running, chosen, mask = rows[keep], running[keep], chosen[keep], mask[keep]
+        seen = mask[:, : cache.length + 1] if ragged else None
+        last = model.hidden(chosen[:, None], seen, cache)[:, 0]  # (rows, D)
+    model.train(was_training)
+
+    out_tokens, out_log_probs = out_tokens[:, : step + 1], out_log_probs[:, : step + 1]
+    response_mask, has_eos = first_eos_mask(out_tokens, eos_id)
+    return Generation(out_tokens, response_mask, has_eos, out_log_probs)

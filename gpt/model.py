@@ -1,0 +1,276 @@
+"""GPT-2, written by hand (Radford et al. 2019, "Language Models are Unsupervised Multitask Learners").
+
+    tokens -> wte + wpe -> n_layer x [x + attention(LN(x)); x + MLP(LN(x))] -> LN -> logits with wte
+
+Exactly GPT-2: pre-LayerNorm, learned positions, tanh-GELU, biases everywhere, an output head tied to
+the token embedding. Module names follow OpenAI's variable names (wte, wpe, h, ln_1, c_attn, ...), so a
+published checkpoint maps one to one. Shapes: N rows, S columns, D embedding, H heads, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+from torch import Tensor
+
+INIT_STD = 0.02  # OpenAI's gpt-2/src/model.py; position embeddings use half of it
+
+
+@dataclass(frozen=True)
+class GPTConfig:
+    """The shape of a GPT-2; the defaults are the 124M model."""
+
+    vocab_size: int = 50257
+    context: int = 1024  # n_ctx: the number of learned positions
+    n_layer: int = 12
+    n_head: int = 12
+    n_embd: int = 768
+    dropout: float = 0.0  # GPT-2 used 0.1; every RL forward runs with dropout off
+
+    def __post_init__(self) -> None:
+        if self.n_embd % self.n_head:
+            raise ValueError(
+                f"n_embd={self.n_embd} is not divisible by n_head={self.n_head}: "
+                "choose an embedding width that the heads share equally"
+            )
+
+
+# Shapes without a vocabulary: that comes from the tokenizer.
+PRESETS: dict[str, GPTConfig] = {
+    "tiny": GPTConfig(context=128, n_layer=4, n_head=4, n_embd=128),
+    "small": GPTConfig(context=256, n_layer=4, n_head=6, n_embd=192),
+    "gpt2": GPTConfig(),
+    "gpt2-medium": GPTConfig(n_layer=24, n_head=16, n_embd=1024),
+    "gpt2-large": GPTConfig(n_layer=36, n_head=20, n_embd=1280),
+    "gpt2-xl": GPTConfig(n_layer=48, n_head=25, n_embd=1600),
+}
+
+
+def preset_config(name: str, vocab_size: int, dropout: float = 0.0) -> GPTConfig:
+    """The named shape with a tokenizer's vocabulary. Raises ValueError for an unknown name."""
+    if name not in PRESETS:
+        raise ValueError(f"there is no model preset {name!r}: choose one of {', '.join(PRESETS)}")
+    return replace(PRESETS[name], vocab_size=vocab_size, dropout=dropout)
+
+
+class KVCache:
+    """Keys and values of every layer for `rows` rows and up to `columns` columns, allocated once.
+
+    `length` columns are filled. A forward that is given the cache appends its own columns.
+    """
+
+    def __init__(
+        self, config: GPTConfig, rows: int, columns: int, device: torch.device, dtype: torch.dtype
+    ) -> None:
+        shape = (
+            config.n_layer,
+            rows,
+            config.n_head,
+            columns,
+            config.n_embd // config.n_head,
+        )
+        self.keys = torch.empty(shape, device=device, dtype=dtype)  # (n_layer, N, H, S, D/H)
+        self.values = torch.empty(shape, device=device, dtype=dtype)
+        self.length = 0
+        self.rows = rows
+
+    def extend(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Write one layer's new columns behind the filled ones; return all of them, (N, H, S, D/H)."""
+        end = self.length + keys.shape[2]
+        self.keys[layer, : self.rows, :, self.length : end] = keys
+        self.values[layer, : self.rows, :, self.length : end] = values
+        return self.keys[layer, : self.rows, :, :end], self.values[layer, : self.rows, :, :end]
+
+    def keep(self, rows: Tensor) -> None:
+        """Keep only these rows (indices into the current rows), moved to the front in place."""
+        for store in (self.keys, self.values):
+            store[:, : len(rows), :, : self.length] = store[:, rows, :, : self.length]
+        self.rows = len(rows)
+
+    def repeat(self, times: int) -> None:
+        """Repeat each row `times` times (rows of one prompt stay next to each other)."""
+        index = torch.arange(self.rows, device=self.keys.device).repeat_interleave(times)
+        for store in (self.keys, self.values):
+            store[:, : len(index), :, : self.length] = store[:, index, :, : self.length]
+        self.rows = len(index)
+
+
+def plain_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
+    """softmax(Q K^T / sqrt(d)) V, written out (Vaswani et al. 2017, arXiv:1706.03762, Eq. 1).
+
+    query (N, H, S, d), key and value (N, H, K, d), mask bool broadcastable to (N, H, S, K), True =
+    may be attended to. The readable twin of the fused kernel; the tests compare the two.
+    """
+    scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])  # (N, H, S, K)
+    scores = scores.masked_fill(~mask, float("-inf"))
+    return scores.softmax(dim=-1) @ value  # (N, H, S, d)
+
+
+def causal_mask(new: int, total: int, device: torch.device) -> Tensor:
+    """(new, total) bool: the new columns are the last of `total`; each sees itself and the past."""
+    return torch.ones(new, total, dtype=torch.bool, device=device).tril(total - new)
+
+
+class Attention(nn.Module):
+    """Causal multi-head self-attention with one fused projection for query, key and value."""
+
+    def __init__(self, config: GPTConfig) -> None:
+        super().__init__()
+        self.n_head = config.n_head
+        self.dropout = config.dropout
+        self.c_attn = nn.Linear(config.n_embd, 3 * config.n_embd)
+        self.c_proj = nn.Linear(config.n_embd, config.n_embd)
+
+    def forward(
+        self, x: Tensor, mask: Tensor | None, cache: KVCache | None, layer: int
+    ) -> Tensor:  # x (N, S, D)
+        N, S, D = x.shape
+        qkv = self.c_attn(x).view(N, S, 3, self.n_head, D // self.n_head)  # (N, S, 3, H, d)
+        query, key, value = qkv.permute(2, 0, 3, 1, 4)  # each (N, H, S, d)
+        if cache is not None:
+            key, value = cache.extend(layer, key, value)
+        attended = F.scaled_dot_product_attention(
+            query,
+            key,
+            value,
+            attn_mask=mask,
+            dropout_p=self.dropout if self.training else 0.0,
+            is_causal=mask is None and S > 1,  # one new column without a mask sees all the past
+        )
+        merged = attended.transpose(1, 2).reshape(N, S, D)  # (N, S, D)
+        return F.dropout(self.c_proj(merged), self.dropout, self.training)
+
+
+class MLP(nn.Module):
+    """D -> 4D -> D with GPT-2's tanh approximation of GELU."""
+
+    def __init__(self, config: GPTConfig) -> None:
+        super().__init__()
+        self.dropout = config.dropout
+        self.c_fc = nn.Linear(config.n_embd, 4 * config.n_embd)
+        self.c_proj = nn.Linear(4 * config.n_embd, config.n_embd)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.gelu(self.c_fc(x), approximate="tanh")
+        return F.dropout(self.c_proj(x), self.dropout, self.training)
+
+
+class Block(nn.Module):
+    """One pre-LayerNorm transformer block."""
+
+    def __init__(self, config: GPTConfig) -> None:
+        super().__init__()
+        self.ln_1 = nn.LayerNorm(config.n_embd, eps=1e-5)
+        self.attn = Attention(config)
+        self.ln_2 = nn.LayerNorm(config.n_embd, eps=1e-5)
+        self.mlp = MLP(config)
+
+    def forward(self, x: Tensor, mask: Tensor | None, cache: KVCache | None, layer: int) -> Tensor:
+        x = x + self.attn(self.ln_1(x), mask, cache, layer)
+        return x + self.mlp(self.ln_2(x))
+
+
+class GPT(nn.Module):
+    """GPT-2. `hidden` is what every head reads; `forward` adds the tied language-model head."""
+
+    def __init__(self, config: GPTConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.wte = nn.Embedding(config.vocab_size, config.n_embd)
+        self.wpe = nn.Embedding(config.context, config.n_embd)
+        self.h = nn.ModuleList(Block(config) for _ in range(config.n_layer))
+        self.ln_f = nn.LayerNorm(config.n_embd, eps=1e-5)
+
+    @torch.no_grad()
+    def initialize(self, generator: torch.Generator | None = None) -> GPT:
+        """GPT-2's initialisation; residual projections are scaled by 1/sqrt(2 n_layer). Returns self."""
+        for name, parameter in self.named_parameters():
+            if name.endswith("bias"):
+                parameter.zero_()
+            elif parameter.ndim == 1:  # LayerNorm gain
+                parameter.fill_(1.0)
+            else:
+                std = INIT_STD / 2 if name == "wpe.weight" else INIT_STD
+                if name.endswith("c_proj.weight"):
+                    std /= math.sqrt(2 * self.config.n_layer)
+                parameter.copy_(torch.empty(parameter.shape).normal_(0.0, std, generator=generator))
+        return self
+
+    @property
+    def device(self) -> torch.device:
+        return self.wte.weight.device
+
+    def hidden(
+        self, tokens: Tensor, attention_mask: Tensor | None = None, cache: KVCache | None = None
+    ) -> Tensor:
+        """Hidden states after the final LayerNorm, (N, S, D).
+
+        tokens: (N, S) int64. attention_mask: (N, past + S) bool, True = real token, or None if every
+        column up to a row's last real one is real: padding behind a row needs no mask under causal
+        attention. With a `cache` the tokens are the new columns behind its `length` filled ones.
+        Positions count real tokens, so left-padded, right-padded and unpadded rows agree.
+        Raises ValueError if a row is longer than the learned positions.
+        """
+        N, S = tokens.shape
+        past = 0 if cache is None else cache.length
+        if attention_mask is None:
+            positions = torch.arange(past, past + S, device=tokens.device)  # (S,)
+            longest = past + S
+        else:
+            positions = (attention_mask.cumsum(1) - 1).clamp(min=0)[:, past:]  # (N, S)
+            # Only a batch wider than the context can hold a row that is too long (and the check
+            # below then waits for the device).
+            wide = past + S > self.config.context
+            longest = int(attention_mask.sum(1).max()) if wide else past + S
+        if longest > self.config.context:
+            raise ValueError(
+                f"a row of {longest} tokens does not fit the model's {self.config.context} "
+                "positions: shorten the prompt or max_new_tokens, or use a model with more context"
+            )
+        x = self.wte(tokens) + self.wpe(positions)  # (N, S, D)
+        x = F.dropout(x, self.config.dropout, self.training)
+        mask = self._attention_mask(attention_mask, past, S, tokens.device)
+        for layer, block in enumerate(self.h):
+            x = block(x, mask, cache, layer)
+        if cache is not None:
+            cache.length += S
+        return self.ln_f(x)
+
+    @staticmethod
+    def _attention_mask(
+        attention_mask: Tensor | None, past: int, new: int, device: torch.device
+    ) -> Tensor | None:
+        """The (N or 1, 1, new, past + new) mask for the kernel; None keeps its fast causal path."""
+        if attention_mask is None:
+            if past == 0 or new == 1:
+                return None
+            return causal_mask(new, past + new, device)[None, None]
+        mask = causal_mask(new, past + new, device) & attention_mask[:, None, :]  # (N, new, K)
+        # A padding column sees nothing real; it sees itself, because a softmax over nothing is NaN.
+        itself = torch.arange(past, past + new, device=device)
+        mask[:, torch.arange(new, device=device), itself] = True
+        return mask[:, None]
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """The tied head: (..., D) -> (..., V)."""
+        return F.linear(hidden, self.wte.weight)
+
+    def forward(self, tokens: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        """Logits (N, S, V); column j predicts token j + 1. Arguments as in `hidden`."""
+        return self.logits(self.hidden(tokens, attention_mask))
+
+    def new_cache(self, rows: int, columns: int) -> KVCache:
+        """An empty cache on the model's device, in the dtype that its projections produce."""
+        device = self.device
+        dtype = self.wte.weight.dtype
+        if torch.is_autocast_enabled(device.type):
+            dtype = torch.get_autocast_dtype(device.type)
+        return KVCache(self.config, rows, columns, device, dtype)
+
+    def parameter_count(self) -> int:
+        """Number of weights; the tied head counts once."""
+        return sum(parameter.numel() for parameter in self.parameters())

@@ -1,0 +1,53 @@
+"""AdamW with decay groups and the warm-up + cosine schedule, shared by every training loop."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import torch
+import torch.nn as nn
+
+
+def adamw(
+    module: nn.Module, lr: float, *, betas: tuple[float, float] = (0.9, 0.95), weight_decay: float
+) -> torch.optim.AdamW:
+    """AdamW (Loshchilov & Hutter 2019, arXiv:1711.05101) with decay on matrices only.
+
+    Biases and LayerNorm gains are not decayed: pulling a gain towards 0 is not a prior anyone wants.
+    """
+    trained = [p for p in module.parameters() if p.requires_grad]
+    groups = [
+        {"params": [p for p in trained if p.ndim >= 2], "weight_decay": weight_decay},
+        {"params": [p for p in trained if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    fused = trained[0].device.type in ("cpu", "cuda")  # one kernel for all tensors: same numbers
+    return torch.optim.AdamW(groups, lr=lr, betas=betas, fused=fused)
+
+
+def cosine_schedule(
+    step: int, total: int, *, peak: float, warmup: int, final_fraction: float = 0.1
+) -> float:
+    """Learning rate of 0-based `step`: linear warm-up, then a cosine to `final_fraction` of `peak`."""
+    if step < warmup:
+        return peak * (step + 1) / warmup
+    progress = min((step - warmup) / max(total - warmup, 1), 1.0)
+    return peak * (final_fraction + (1 - final_fraction) * 0.5 * (1 + math.cos(math.pi * progress)))
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
+    """Give every parameter group this learning rate."""
+    for group in optimizer.param_groups:
+        group["lr"] = lr
+
+
+def clip_and_step(
+    optimizer: torch.optim.Optimizer, parameters: Iterable[nn.Parameter], max_norm: float
+) -> torch.Tensor:
+    """Clip the accumulated gradient, then step; returns the norm from before the clip.
+
+    Clipping after the step would have no effect on the step just taken.
+    """
+    norm = torch.nn.utils.clip_grad_norm_(list(parameters), max_norm)
+    optimizer.step()
+    return norm

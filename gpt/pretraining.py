@@ -1,0 +1,219 @@
+"""Pre-training a GPT-2: next-token prediction with AdamW, warm-up and a cosine.
+
+    python -m gpt.pretraining                          the reviews world, laptop size, about 1.5 minutes
+    python -m gpt.pretraining --data sums              the arithmetic world
+    python -m gpt.pretraining --data text.txt --preset small
+    python -m gpt.pretraining --data pairs.json        the prompts and chosen answers of a data file
+
+The loss is the mean over predicted tokens of -log p(token | tokens before it).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from data.collate import ResponseBatch
+from gpt.common import (
+    MODEL_FILE,
+    RUNS,
+    MetricLog,
+    TrainingState,
+    derive_seed,
+    display_path,
+    make_generator,
+    open_run,
+    pick_device,
+    precision,
+    preset_defaults,
+    run_script,
+    save_gpt,
+    saved_step,
+)
+from gpt.corpus import Corpus, open_corpus
+from gpt.log_probs import token_log_probs
+from gpt.model import GPT, preset_config
+from gpt.optimizer import adamw, clip_and_step, cosine_schedule, set_learning_rate
+from gpt.tokenizer import load_tokenizer
+
+Preset = Literal["tiny", "small", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"]
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "tiny": {},
+    "small": dict(tokenizer="gpt2", lr=1e-3, batch_size=16, steps=600, eval_every=100),
+    **{
+        name: dict(
+            tokenizer="gpt2", lr=lr, batch_size=32, accumulation=8, steps=20000, warmup=700,
+            eval_every=500, checkpoint_every=500,
+        )
+        for name, lr in [
+            ("gpt2", 6e-4), ("gpt2-medium", 3e-4), ("gpt2-large", 2.5e-4), ("gpt2-xl", 2e-4),
+        ]
+    },
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class PretrainingConfig:
+    """Pre-train a GPT-2 from random weights."""
+
+    preset: Preset = "tiny"
+    """Model shape and matching defaults, applied before all other flags."""
+    data: str = "reviews"
+    """A world (reviews, sums) or a file: .txt, or a data file whose texts are joined."""
+    tokenizer: str = "glassbox"
+    """glassbox (ours, no download) or gpt2 (tiktoken)."""
+    steps: int = 1000
+    """Optimizer steps."""
+    batch_size: int = 32
+    """Rows per forward pass."""
+    accumulation: int = 1
+    """Forward passes per optimizer step."""
+    lr: float = 2e-3
+    """Peak learning rate."""
+    warmup: int = 50
+    """Steps of linear warm-up."""
+    weight_decay: float = 0.1
+    """AdamW decay of matrices."""
+    max_norm: float = 1.0
+    """Gradient norm at which gradients are clipped."""
+    dropout: float = 0.0
+    """Dropout while pre-training (GPT-2: 0.1)."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """bfloat16: autocast over float32 weights, for GPUs."""
+    eval_every: int = 200
+    """Steps between held-out losses."""
+    checkpoint_every: int = 500
+    """Steps between resumable checkpoints."""
+    seed: int = 0
+    device: str = "auto"
+    """auto (cuda, then mps, then cpu) or a device name."""
+    out: Path | None = None
+    """Run folder; default runs/pretraining-DATA-PRESET."""
+    resume: bool = False
+    """Continue the run in the run folder."""
+
+
+def default_folder(stage: str, data: str, preset: str) -> Path:
+    """runs/STAGE-DATA-PRESET: where a stage writes by default and the next one looks."""
+    return RUNS / f"{stage}-{Path(data).name.split('.')[0]}-{preset}"
+
+
+def language_model_loss(model: GPT, batch: ResponseBatch, denominator: int | None = None) -> Tensor:
+    """Mean over predicted tokens of -log p, in nats; `denominator` overrides the token count.
+
+    With accumulation the denominator is the whole optimizer batch's, so that the gradients add up
+    to the full batch's exactly.
+    """
+    total = -token_log_probs(model, batch).sum()
+    return total / (denominator or max(int(batch.response_mask.sum()), 1))
+
+
+@torch.no_grad()
+def held_out_loss(model: GPT, batches: Sequence[ResponseBatch]) -> float:
+    """Nats per token over all batches together, dropout off."""
+    was_training = model.training
+    model.eval()
+    total = tokens = 0.0
+    for batch in batches:
+        batch = batch.to(model.device)
+        total -= float(token_log_probs(model, batch).sum())
+        tokens += float(batch.response_mask.sum())
+    model.train(was_training)
+    return total / max(tokens, 1)
+
+
+def train(
+    config: PretrainingConfig,
+    model: GPT,
+    corpus: Corpus,
+    log: MetricLog,
+    folder: Path | None = None,
+) -> list[dict[str, Any]]:
+    """Train `model` in place and return one metrics row a step.
+
+    `corpus.batch(index)` gives the rows of forward pass number `index`. With a folder, a resumable
+    state is kept there; log.start says how many steps are done already.
+    """
+    optimizer = adamw(model, config.lr, weight_decay=config.weight_decay)
+    state = TrainingState({"model": model, "optimizer": optimizer}, {})
+    if config.resume and folder is not None:
+        state.load(folder)
+    held_out = corpus.held_out_batches()
+    model.train()
+    for step in range(state.step, config.steps):
+        begin = time.perf_counter()
+        lr = cosine_schedule(step, config.steps, peak=config.lr, warmup=config.warmup)
+        set_learning_rate(optimizer, lr)
+        if model.config.dropout > 0:  # a function of the step, so that a resumed run drops the same
+            torch.manual_seed(derive_seed(config.seed, f"dropout {step}"))
+        first = step * config.accumulation
+        batches = [
+            corpus.batch(first + index).to(model.device) for index in range(config.accumulation)
+        ]
+        tokens = sum(int(batch.response_mask.sum()) for batch in batches)
+        optimizer.zero_grad(set_to_none=True)
+        loss = torch.zeros((), device=model.device)
+        for batch in batches:
+            with precision(model.device, config.precision):
+                part = language_model_loss(model, batch, denominator=tokens)
+            part.backward()
+            loss += part.detach()
+        norm = clip_and_step(optimizer, model.parameters(), config.max_norm)
+        state.step = step + 1
+        row = {"loss": loss, "grad_norm": norm, "lr": lr}
+        if state.step % config.eval_every == 0 or state.step == config.steps:
+            row["held_out_loss"] = held_out_loss(model, held_out)
+        row["tokens_per_second"] = tokens / (time.perf_counter() - begin)
+        log.write(step=state.step, **row)
+        if folder is not None and state.step % config.checkpoint_every == 0:
+            state.save(folder)
+    model.eval()
+    return log.rows
+
+
+def main(config: PretrainingConfig) -> Path:
+    """Pre-train with all I/O and return the run folder."""
+    device = pick_device(config.device)
+    tokenizer = load_tokenizer(config.tokenizer)
+    shape = preset_config(config.preset, tokenizer.n_vocab, config.dropout)
+    corpus = open_corpus(
+        config.data,
+        tokenizer,
+        batch_size=config.batch_size,
+        context=shape.context,
+        seed=config.seed,
+    )
+    folder = config.out or default_folder("pretraining", config.data, config.preset)
+    open_run(folder, config, resume=config.resume)
+    model = GPT(shape).initialize(make_generator(config.seed, "weights")).to(device)
+    print(f"pre-training {model.parameter_count():,} weights on {corpus.description} ({device})")
+    start = saved_step(folder) if config.resume else 0
+    log = MetricLog(
+        config.steps,
+        path=folder / "metrics.jsonl",
+        show=("loss", "held_out_loss", "lr", "tokens_per_second"),
+        every=config.eval_every,
+        title="pre-training",
+        start=start,
+    )
+    rows = train(config, model, corpus, log, folder)
+    save_gpt(folder / MODEL_FILE, model, tokenizer)
+    (folder / "state.pt").unlink(missing_ok=True)  # the finished weights replace it
+    print(f"held-out loss {rows[-1]['held_out_loss']:.3f} nats per token")
+    print(f"wrote {display_path(folder)}")
+    return folder
+
+
+if __name__ == "__main__":
+    import tyro
+
+    run_script(
+        main, tyro.cli(PretrainingConfig, default=preset_defaults(PretrainingConfig, PRESETS))
+    )

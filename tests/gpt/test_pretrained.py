@@ -1,0 +1,443 @@
+"""Published weights: what transformers writes we read, what we write transformers reads."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+from data.collate import left_pad, right_pad
+from gpt.common import UserError
+from gpt.generate import SamplingParams, generate
+from gpt.model import GPT, GPTConfig
+from gpt.pretrained import PINNED, load_gpt2, save_gpt2
+
+SMALL = GPTConfig(vocab_size=61, context=32, n_layer=3, n_head=4, n_embd=16)
+ROWS = [[5, 17, 3, 60, 9, 21, 8], [44, 2], [7, 7, 30, 12], [1]]
+
+
+@pytest.fixture
+def transformers(require):
+    return require("transformers")
+
+
+@torch.no_grad()
+def randomize(model: torch.nn.Module, seed: int = 0) -> None:
+    """Every weight is random, gains and biases too, so that nothing can be swapped unnoticed."""
+    generator = torch.Generator().manual_seed(seed)
+    for name, weight in model.named_parameters():
+        weight.normal_(0.0, 0.1 if weight.ndim == 1 else 0.5, generator=generator)
+        if name.endswith(("ln_1.weight", "ln_2.weight", "ln_f.weight")):
+            weight += 1
+
+
+def random_gpt(config: GPTConfig, seed: int = 0) -> GPT:
+    model = GPT(config).eval()
+    randomize(model, seed)
+    return model
+
+
+@pytest.fixture
+def oracle(transformers):
+    """transformers' own GPT-2 with large random weights."""
+    config = transformers.GPT2Config(
+        vocab_size=61,
+        n_positions=32,
+        n_embd=16,
+        n_layer=3,
+        n_head=4,
+        bos_token_id=None,
+        eos_token_id=None,
+    )
+    model = transformers.GPT2LMHeadModel(config).eval()
+    randomize(model)
+    return model
+
+
+@pytest.fixture
+def folder(oracle, tmp_path):
+    """A folder that transformers wrote."""
+    oracle.save_pretrained(tmp_path / "hub")
+    return tmp_path / "hub"
+
+
+@pytest.fixture
+def own_folder(tmp_path):
+    """A folder in the same layout that needs no transformers."""
+    save_gpt2(random_gpt(SMALL), tmp_path / "own")
+    return tmp_path / "own"
+
+
+def edit_config(folder: Path, **changes) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def edit_tensors(folder: Path, change) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    save_file(change(tensors), folder / "model.safetensors", {"format": "pt"})
+
+
+def without_prefix(tensors: dict) -> dict:
+    return {name.removeprefix("transformer."): tensor for name, tensor in tensors.items()}
+
+
+def with_masks(tensors: dict, layers: int, context: int) -> dict:
+    """As OpenAI's published file has them; the second kind is in still older files."""
+    mask = torch.ones(1, 1, context, context).tril()
+    masks = {f"h.{i}.attn.bias": mask.clone() for i in range(layers)}
+    return {**tensors, **masks}
+
+
+# logits
+
+
+@pytest.mark.oracle
+@torch.no_grad()
+def test_logits_equal_transformers(folder, oracle):
+    model = load_gpt2(folder)
+    tokens = torch.randint(61, (4, 32), generator=torch.Generator().manual_seed(1))
+    expected = oracle(tokens).logits
+    assert expected.std() > 1  # else a small tolerance would say little
+    torch.testing.assert_close(model(tokens), expected, atol=1e-4, rtol=0)
+
+
+@pytest.mark.oracle
+@torch.no_grad()
+def test_full_size_in_the_published_layout(transformers, tmp_path):
+    """124M random weights in a file like the published one: 160 tensors, no prefix, 12 masks."""
+    theirs = transformers.GPT2LMHeadModel(transformers.GPT2Config()).eval()
+    theirs.config.save_pretrained(tmp_path)
+    plain = without_prefix({n: t for n, t in theirs.state_dict().items() if n != "lm_head.weight"})
+    tensors = with_masks(plain, layers=12, context=1024)
+    save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
+    header = PINNED["gpt2"].size - sum(tensor.nbytes for tensor in tensors.values())
+    assert len(tensors) == 160 and 50 * 160 < header < 100 * 160  # bytes of a name and a shape each
+
+    model = load_gpt2(tmp_path)
+    (tmp_path / "model.safetensors").unlink()  # pytest would keep half a gigabyte
+    assert model.config == GPTConfig()
+    assert model.parameter_count() == 124_439_808
+    tokens = torch.tensor([[15496, 11, 314, 1101, 257, 3303, 2746, 11, 50256]])
+    torch.testing.assert_close(model(tokens), theirs(tokens).logits, atol=1e-4, rtol=0)
+
+
+@pytest.mark.oracle
+@torch.no_grad()
+def test_padding_on_either_side_changes_nothing(folder, oracle):
+    model = load_gpt2(folder)
+    left, left_mask = left_pad(ROWS, 60)  # 60 is also a real token of the first row
+    right, right_mask = right_pad(ROWS, 60)
+    on_left = model(left, left_mask)
+    on_right, on_right_unmasked = model(right, right_mask), model(right)
+    for index, row in enumerate(ROWS):
+        expected = oracle(torch.tensor([row])).logits[0]
+        n = len(row)
+        for found in (
+            model(torch.tensor([row]))[0],
+            on_left[index, -n:],
+            on_right[index, :n],
+            on_right_unmasked[index, :n],
+        ):
+            torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
+
+
+@torch.no_grad()
+def test_square_projection_left_as_stored_is_caught(own_folder):
+    """Shapes cannot tell, so the comparison of logits must."""
+    tokens = torch.tensor([ROWS[0]])
+    expected = random_gpt(SMALL)(tokens)
+    torch.testing.assert_close(load_gpt2(own_folder)(tokens), expected, atol=1e-5, rtol=0)
+    name = "transformer.h.1.attn.c_proj.weight"
+    edit_tensors(own_folder, lambda t: {**t, name: t[name].t().contiguous()})
+    assert (load_gpt2(own_folder)(tokens) - expected).abs().max() > 0.1
+
+
+# layouts
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("prefix", ["", "transformer."])
+def test_old_files(own_folder, prefix):
+    """No prefix, a mask and a masked_bias in every layer, the tied head spelled out."""
+
+    def age(tensors):
+        masks = {}
+        for layer in range(3):
+            masks[f"h.{layer}.attn.bias"] = torch.ones(1, 1, 32, 32, dtype=torch.uint8).tril()
+            masks[f"h.{layer}.attn.masked_bias"] = torch.tensor(-1e4)
+        old = {
+            prefix + name: tensor for name, tensor in {**without_prefix(tensors), **masks}.items()
+        }
+        return {**old, "lm_head.weight": tensors["transformer.wte.weight"].clone()}
+
+    edit_tensors(own_folder, age)
+    tokens = torch.tensor([ROWS[0]])
+    expected = random_gpt(SMALL)(tokens)
+    torch.testing.assert_close(load_gpt2(own_folder)(tokens), expected, atol=1e-5, rtol=0)
+
+
+def test_half_precision_becomes_float32(own_folder):
+    edit_tensors(own_folder, lambda t: {name: tensor.bfloat16() for name, tensor in t.items()})
+    model = load_gpt2(own_folder)
+    assert {weight.dtype for weight in model.parameters()} == {torch.float32}
+    expected = random_gpt(SMALL).wte.weight.bfloat16().float()
+    assert torch.equal(model.wte.weight, expected)
+
+
+def test_loaded_model_is_ready_to_train_and_owns_its_weights(own_folder):
+    model = load_gpt2(str(own_folder))
+    assert not model.training and model.config.dropout == 0
+    path = own_folder / "model.safetensors"
+    before = path.read_bytes()
+    model(torch.tensor([ROWS[0]])).square().mean().backward()
+    for name, weight in model.named_parameters():
+        assert weight.requires_grad and weight.grad is not None and weight.is_contiguous(), name
+    torch.optim.SGD(model.parameters(), lr=0.1).step()
+    assert path.read_bytes() == before
+    trained = model.wte.weight.detach().clone()
+    path.write_bytes(bytes(len(before)))  # the same file with other content
+    assert torch.equal(model.wte.weight, trained)
+
+
+# saving
+
+
+@pytest.mark.oracle
+@torch.no_grad()
+def test_transformers_opens_what_we_save(transformers, tmp_path):
+    model = random_gpt(SMALL)
+    save_gpt2(model, tmp_path)
+    opened, report = transformers.GPT2LMHeadModel.from_pretrained(
+        tmp_path, output_loading_info=True
+    )
+    assert not report["missing_keys"] and not report["unexpected_keys"]
+    tokens = torch.randint(61, (2, 32), generator=torch.Generator().manual_seed(1))
+    torch.testing.assert_close(opened.eval()(tokens).logits, model(tokens), atol=1e-4, rtol=0)
+
+
+@pytest.mark.oracle
+def test_we_save_the_file_that_transformers_saves(folder, tmp_path):
+    """Names, shapes and header; and every setting that both configs hold."""
+    save_gpt2(load_gpt2(folder), tmp_path / "again")
+
+    def contents(where):
+        with safe_open(where / "model.safetensors", "pt") as file:
+            names = {n: tuple(file.get_slice(n).get_shape()) for n in file.keys()}
+            return names, file.metadata()
+
+    assert contents(tmp_path / "again") == contents(folder)
+    theirs, ours = (load_file(w / "model.safetensors") for w in (folder, tmp_path / "again"))
+    assert all(torch.equal(theirs[name], ours[name]) for name in theirs)
+    ours, theirs = (
+        json.loads((w / "config.json").read_text()) for w in (tmp_path / "again", folder)
+    )
+    dropout = {f"{place}_pdrop": 0.0 for place in ("attn", "embd", "resid")}
+    assert ours == {**{key: theirs[key] for key in ours}, **dropout}
+
+
+def test_saved_twice_is_the_last_one_and_nothing_else(tmp_path):
+    save_gpt2(random_gpt(SMALL, seed=1), tmp_path)
+    save_gpt2(random_gpt(SMALL, seed=2), tmp_path)
+    assert sorted(os.listdir(tmp_path)) == ["config.json", "model.safetensors"]
+    assert torch.equal(load_gpt2(tmp_path).wte.weight, random_gpt(SMALL, seed=2).wte.weight)
+
+
+def test_end_of_text_is_named_only_where_the_vocabulary_has_it(tmp_path):
+    for size, expected in ((50257, 50256), (61, None)):
+        config = GPTConfig(vocab_size=size, context=4, n_layer=1, n_head=1, n_embd=2)
+        save_gpt2(random_gpt(config), tmp_path)
+        values = json.loads((tmp_path / "config.json").read_text())
+        assert (values["bos_token_id"], values["eos_token_id"]) == (expected, expected)
+
+
+# generation
+
+
+def until_eos(row: list[int], eos_id: int) -> list[int]:
+    return row[: row.index(eos_id) + 1] if eos_id in row else row
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("early", [False, True])
+def test_greedy_generation_equals_transformers(folder, oracle, early):
+    """Ragged prompts; with `early` the rows stop at different steps and are dropped on the way."""
+    prompts = [*ROWS, [50, 51, 52], [33, 4, 33], [13] * 9, [59, 58]]
+    model, steps = load_gpt2(folder), 20
+    params = SamplingParams(greedy=True, max_new_tokens=steps)
+    tokens, mask = left_pad(prompts, 60)
+
+    def theirs(eos_id):
+        rows = oracle.generate(
+            tokens,
+            attention_mask=mask.long(),
+            do_sample=False,
+            max_new_tokens=steps,
+            pad_token_id=60,
+            eos_token_id=eos_id,
+        )
+        return rows[:, tokens.shape[1] :].tolist()
+
+    free = theirs(None)
+    unused = next(token for token in range(61) if all(token not in row for row in free))
+    stops = {token: {len(until_eos(row, token)) for row in free} for token in range(61)}
+    eos_id = max(stops, key=lambda token: len(stops[token])) if early else unused
+    expected = [until_eos(row, eos_id) for row in theirs(eos_id)]
+    lengths = {len(row) for row in expected}
+    assert len(lengths) >= 4 if early else lengths == {steps}
+    assert len({token for row in free for token in row}) >= 10  # not one token over and over
+
+    found = generate(model, prompts, params, eos_id=eos_id)
+    assert found.token_lists() == expected
+    assert found.has_eos.tolist() == [row[-1] == eos_id for row in expected]
+
+
+# refusals
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "sentence"),
+    [
+        ("model_type", "gpt_neo", "does not say model_type 'gpt2'"),
+        ("model_type", None, "does not say model_type 'gpt2'"),
+        ("activation_function", "gelu", "activation_function is 'gelu', but .* 'gelu_new'"),
+        ("layer_norm_epsilon", 1e-6, "layer_norm_epsilon is 1e-06"),
+        ("scale_attn_weights", False, "scale_attn_weights is False"),
+        ("scale_attn_by_inverse_layer_idx", True, "scale_attn_by_inverse_layer_idx is True"),
+        ("reorder_and_upcast_attn", True, "reorder_and_upcast_attn is True"),
+        ("add_cross_attention", True, "add_cross_attention is True"),
+        ("tie_word_embeddings", False, "tie_word_embeddings is False"),
+        ("n_inner", 48, "n_inner is 48, but .* 4 \\* n_embd = 64"),
+        ("n_head", 3, "n_embd=16 is not divisible by n_head=3"),
+        ("n_layer", None, "n_layer is None, not a positive whole number"),
+        ("n_embd", "16", "n_embd is '16', not a positive whole number"),
+        ("vocab_size", True, "vocab_size is True, not a positive whole number"),
+        ("n_positions", 0, "n_positions is 0, not a positive whole number"),
+    ],
+)
+def test_other_configs_are_refused(own_folder, key, value, sentence):
+    edit_config(own_folder, **{key: value})
+    refused(own_folder, rf"own.config\.json:? {sentence}")
+
+
+@pytest.mark.parametrize(("key", "value"), [("n_inner", 64), ("n_ctx", 32)])
+def test_other_spellings_of_the_same_config_are_accepted(own_folder, key, value):
+    edit_config(own_folder, **{key: value, "activation_function": "gelu_pytorch_tanh"})
+    assert load_gpt2(own_folder).config == SMALL
+
+
+def refused(folder: Path, sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence) as raised:
+        load_gpt2(folder)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [("{", "is not readable JSON"), ("[]", "does not say model_type"), ("\xff", "readable JSON")],
+)
+def test_damaged_config(own_folder, text, sentence):
+    (own_folder / "config.json").write_bytes(text.encode("latin-1"))
+    refused(own_folder, sentence)
+
+
+def test_missing_config(own_folder):
+    (own_folder / "config.json").unlink()
+    refused(own_folder, r"config\.json is missing: fetch it")
+
+
+def drop(*names):
+    return lambda tensors: {n: t for n, t in tensors.items() if n not in names}
+
+
+def add(name, tensor):
+    return lambda tensors: {**tensors, name: tensor}
+
+
+WPE = "transformer.wpe.weight"
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (drop(WPE), rf"\(missing: {WPE}; left over: none\)"),
+        (drop("transformer.wte.weight"), r"\(missing: transformer.wte.weight; left over: none\)"),
+        (add("score.weight", torch.ones(2)), r"\(missing: none; left over: score.weight\)"),
+        (add("wpe.weight", torch.ones(32, 16)), r"\(missing: none; left over: wpe.weight\)"),
+        (add("transformer.h.0.attn.q.bias", torch.ones(2)), "left over: .*q.bias"),
+        (add("transformer.h.3.ln_1.bias", torch.ones(16)), "left over: .*h.3.ln_1.bias"),
+        (add(WPE, torch.ones(31, 16)), rf"{WPE} has shape \[31, 16\], .* asks for \[32, 16\]"),
+        (
+            add("transformer.h.0.attn.c_attn.weight", torch.ones(48, 16)),
+            r"c_attn.weight has shape \[48, 16\], .* asks for \[16, 48\]",
+        ),
+        (add(WPE, torch.ones(32, 16, dtype=torch.int8)), "is stored as I8, not as a float"),
+        (add("lm_head.weight", torch.ones(61, 16)), "lm_head.weight differs from wte.weight"),
+        (add("lm_head.weight", torch.ones(60, 16)), "lm_head.weight differs from wte.weight"),
+    ],
+)
+def test_other_tensors_are_refused(own_folder, change, sentence):
+    edit_tensors(own_folder, change)
+    refused(own_folder, rf"own.model\.safetensors.*({sentence})")
+
+
+def test_config_of_another_size_is_refused(own_folder):
+    edit_config(own_folder, n_layer=4)
+    refused(
+        own_folder, r"missing: transformer.h.3.attn.c_attn.bias, .* and 9 more; left over: none"
+    )
+    edit_config(own_folder, n_layer=2)
+    refused(own_folder, r"none; left over: transformer.h.2.attn.c_attn.bias, .* and 9 more\)")
+
+
+@pytest.mark.parametrize("keep", [0, 7, 100, -1])
+def test_damaged_weights(own_folder, keep):
+    path = own_folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:keep])
+    refused(own_folder, r"model\.safetensors is not a readable safetensors file .*: fetch it again")
+
+
+def test_pointer_file_of_git_lfs(own_folder):
+    text = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5\n"
+    (own_folder / "model.safetensors").write_text(text)
+    refused(own_folder, "git clone without git-lfs")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json"],
+)
+def test_forms_that_are_not_read_say_how_to_convert_them(own_folder, name):
+    (own_folder / "model.safetensors").rename(own_folder / name)
+    refused(own_folder, rf"\({name}\), which is not read here: convert it .*\.save_pretrained\(")
+
+
+@pytest.mark.oracle
+def test_the_conversion_that_the_sentence_names_works(folder, oracle, tmp_path):
+    """Sharded by transformers, refused here, converted as the sentence says, then opened."""
+    oracle.save_pretrained(tmp_path / "shards", max_shard_size="10KB")
+    assert len(list((tmp_path / "shards").glob("*.safetensors"))) > 1
+    refused(tmp_path / "shards", "in several shards")
+    type(oracle).from_pretrained(str(tmp_path / "shards")).save_pretrained(
+        tmp_path / "whole", max_shard_size="100GB"
+    )
+    assert torch.equal(load_gpt2(tmp_path / "whole").wte.weight, load_gpt2(folder).wte.weight)
+
+
+def test_places_without_weights(tmp_path, own_folder):
+    refused(tmp_path / "nowhere", "there is no folder .*nowhere: .* gpt2, gpt2-medium, gpt2-large")
+    refused(own_folder / "model.safetensors", "is a file: pass the folder")
+    refused(tmp_path, r"holds no model\.safetensors")
+
+
+def test_a_path_is_a_folder_even_if_it_has_a_published_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    refused(Path("gpt2"), "there is no folder gpt2")
+    save_gpt2(random_gpt(SMALL), tmp_path / "gpt2")
+    assert load_gpt2(Path("gpt2")).config == SMALL
+    assert load_gpt2("./gpt2").config == SMALL
