@@ -118,20 +118,26 @@ def keep_within(
     encode: Callable[[str], Sequence[int]],
     max_prompt_tokens: int,
     max_response_tokens: int,
+    context: int | None = None,
 ) -> tuple[list[Record], dict[str, int]]:
     """Keep the records that fit, whole, and count the others by reason.
 
     `encode` turns text into token ids. An answer's length includes the EOS that will end it, so
-    max_prompt_tokens + max_response_tokens is the context a model needs. A preference record stays
-    only if both answers fit: cutting the longer one would change what was compared.
+    max_prompt_tokens + max_response_tokens is the context a model needs; with a smaller `context`
+    prompt and answer must also fit into it together. A preference record stays only if both answers
+    fit: cutting the longer one would change what was compared.
     """
     kept: list[Record] = []
     dropped: Counter[str] = Counter()
     for record in records:
-        if len(encode(record.prompt)) > max_prompt_tokens:
+        prompt = len(encode(record.prompt))
+        answer = max((len(encode(text)) + 1 for text in _answers(record)), default=0)
+        if prompt > max_prompt_tokens:
             dropped["prompt too long"] += 1
-        elif any(len(encode(text)) + 1 > max_response_tokens for text in _answers(record)):
+        elif answer > max_response_tokens:
             dropped["answer too long"] += 1
+        elif context is not None and prompt + answer > context:
+            dropped[f"longer than the model's {context} positions"] += 1
         else:
             kept.append(record)
     return kept, dict(dropped)

@@ -170,6 +170,15 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
+def keep_until(path: Path, step: int) -> list[dict[str, Any]]:
+    """Drop the rows after `step`, which a resumed run writes again; returns the rows that stay."""
+    if not path.exists():
+        return []
+    kept = [row for row in read_jsonl(path) if row["step"] <= step]
+    write_atomically(path, lambda temporary: append_jsonl(temporary, kept))
+    return kept
+
+
 def open_run(folder: Path, config: Any, *, resume: bool = False) -> Path:
     """Make a run folder and write config.json. An earlier run there is moved aside, never lost.
 
@@ -222,10 +231,8 @@ class MetricLog:
     ) -> None:
         self.rows: list[dict[str, Any]] = []
         self.path, self.show, self.every, self.total, self.title = path, show, every, total, title
-        if path is not None and path.exists():  # resumed: keep the steps before the saved one
-            kept = [row for row in read_jsonl(path) if row["step"] <= start]
-            write_atomically(path, lambda temporary: append_jsonl(temporary, kept))
-            self.rows = kept
+        if path is not None:  # a file is there if the run is resumed
+            self.rows = keep_until(path, start)
         self.start, self.begin = start, time.perf_counter()
         self.bar = None
         if show and sys.stderr.isatty():

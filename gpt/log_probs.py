@@ -22,6 +22,12 @@ from gpt.model import GPT
 CHUNK_ELEMENTS = 2**24  # logits per chunk: 64 MiB of float32
 
 
+def kl_from_logits(logits: Tensor, ref_logits: Tensor) -> Tensor:
+    """sum_v pi(v) (log pi(v) - log pi_ref(v)) in nats, finite (..., V) and (..., V) -> (...)."""
+    log_probs = logits.log_softmax(-1)
+    return (log_probs.exp() * (log_probs - ref_logits.log_softmax(-1))).sum(-1)
+
+
 class TokenScores(NamedTuple):
     """Per response token, 0 at padding."""
 
@@ -30,8 +36,8 @@ class TokenScores(NamedTuple):
 
 
 def at_least_float32(x: Tensor) -> Tensor:
-    """Half precision -> float32; float32 and float64 unchanged."""
-    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+    """`x` in float32, or in float64 if it already is: half precision loses small log-ratios."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def entropy_from_logits(logits: Tensor) -> Tensor:
@@ -160,11 +166,9 @@ def full_kl(
     weight, other_weight = model.wte.weight, other.wte.weight.detach()
 
     def divergence(hidden: Tensor, other_hidden: Tensor) -> Tensor:
-        log_p = (at_least_float32(F.linear(hidden, weight)) / temperature).log_softmax(-1)
-        log_q = (at_least_float32(F.linear(other_hidden, other_weight)) / temperature).log_softmax(
-            -1
-        )
-        return (log_p.exp() * (log_p - log_q)).sum(-1, keepdim=True)
+        logits = at_least_float32(F.linear(hidden, weight)) / temperature
+        other_logits = at_least_float32(F.linear(other_hidden, other_weight)) / temperature
+        return kl_from_logits(logits, other_logits)[:, None]
 
     kl = in_chunks(divergence, chunk_elements // len(weight), hidden, other_hidden)
     return _scatter(kl[:, 0], batch.response_mask)

@@ -46,7 +46,7 @@ Preset = Literal["tiny", "small", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"
 
 PRESETS: dict[str, dict[str, Any]] = {
     "tiny": {},
-    "small": dict(tokenizer="gpt2", lr=1e-3, batch_size=16, steps=600, eval_every=100),
+    "small": dict(tokenizer="gpt2", lr=1e-3, batch_size=8, steps=100, eval_every=25, warmup=20),
     **{
         name: dict(
             tokenizer="gpt2", lr=lr, batch_size=32, accumulation=8, steps=20000, warmup=700,

@@ -178,6 +178,7 @@ def test_documents_are_predicted_whole():
     assert batch.response_tokens.tolist() == [[2, 0, 3], [5, 0, 0]]
     assert as_rows(batch.response_mask) == [[1, 1, 1], [1, 0, 0]]
     assert batch.predicting_columns[0].tolist() == [0, 1, 2]
+    assert batch.has_eos.tolist() == [False, False]  # a document is cut from a text, not ended
 
 
 def test_wrong_rows_are_refused():

@@ -1,0 +1,264 @@
+"""Supervised fine-tuning: next-token prediction on the response, given the prompt.
+
+    python -m gpt.finetuning                                  the reviews world's preferred answers
+    python -m gpt.finetuning --data pairs.json --preset small
+
+Reads prompt + answer records; of preference pairs the chosen answers. Training starts from the
+pre-trained model of the same data and preset (--base for another). It is the simplest use of
+preference data, and the baseline that reinforcement learning has to beat.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from data.collate import ResponseBatch, collate_responses, epoch_shuffled_indices
+from data.readers import keep_within, read_responses, split_records
+from gpt.common import (
+    MODEL_FILE,
+    RUNS,
+    STATE_FILE,
+    MetricLog,
+    TrainingState,
+    UserError,
+    append_jsonl,
+    derive_seed,
+    display_path,
+    load_policy,
+    make_generator,
+    open_run,
+    pick_device,
+    precision,
+    preset_defaults,
+    run_script,
+    save_gpt,
+    saved_step,
+)
+from gpt.generate import SamplingParams, generate
+from gpt.model import GPT
+from gpt.optimizer import adamw, clip_and_step, cosine_schedule, set_learning_rate
+from gpt.pretrained import load_gpt2
+from gpt.pretraining import Preset, default_folder, held_out_loss, language_model_loss
+from gpt.tokenizer import Tokenizer, load_tokenizer
+
+Example = tuple[list[int], list[int]]  # prompt tokens, response tokens with EOS
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "tiny": {},
+    **{
+        name: dict(batch_size=8, lr=lr, max_response_tokens=tokens)
+        for name, lr, tokens in [
+            ("small", 3e-4, 128), ("gpt2", 2e-5, 512), ("gpt2-medium", 1e-5, 512),
+            ("gpt2-large", 1e-5, 512), ("gpt2-xl", 1e-5, 512),
+        ]
+    },
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class FinetuningConfig:
+    """Fine-tune a GPT-2 on prompt + answer records."""
+
+    preset: Preset = "tiny"
+    """Size of the base model and matching defaults, applied before all other flags."""
+    data: str = "reviews"
+    """reviews (the chosen answers of the reward model's pairs) or a file (data/README.md)."""
+    base: Path | None = None
+    """Run folder of the model to start from; default: gpt.pretraining's."""
+    weights: str | None = None
+    """Start from GPT-2 weights instead: gpt2, gpt2-medium, gpt2-large, gpt2-xl or a folder."""
+    epochs: int = 1
+    """Passes over the training records."""
+    steps: int | None = None
+    """Optimizer steps; overrides epochs."""
+    batch_size: int = 32
+    """Records per optimizer step."""
+    lr: float = 5e-4
+    """Peak learning rate."""
+    warmup: int = 20
+    """Steps of linear warm-up."""
+    weight_decay: float = 0.01
+    """AdamW decay of matrices."""
+    max_norm: float = 1.0
+    """Gradient norm at which gradients are clipped."""
+    max_prompt_tokens: int = 128
+    """Longer prompts are left out and counted."""
+    max_response_tokens: int = 48
+    """Longer answers are left out and counted."""
+    eval_every: int = 50
+    """Steps between held-out losses."""
+    checkpoint_every: int = 200
+    """Steps between resumable checkpoints."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """bfloat16: autocast over float32 weights, for GPUs."""
+    seed: int = 0
+    device: str = "auto"
+    """auto (cuda, then mps, then cpu) or a device name."""
+    out: Path | None = None
+    """Run folder; default runs/finetuning-DATA-PRESET."""
+    resume: bool = False
+    """Continue the run in the run folder."""
+
+
+def collate_examples(examples: Sequence[Example], eos_id: int) -> ResponseBatch:
+    """The loss sees the response and its EOS, never the prompt."""
+    prompts, responses = zip(*examples, strict=True)
+    return collate_responses(prompts, responses, eos_id)
+
+
+def train(
+    config: FinetuningConfig,
+    model: GPT,
+    examples: Sequence[Example],
+    held_out: Sequence[Example],
+    log: MetricLog,
+    *,
+    eos_id: int,
+    folder: Path | None = None,
+) -> list[dict[str, Any]]:
+    """Fine-tune `model` in place for `log.total` steps and return one metrics row a step."""
+    optimizer = adamw(model, config.lr, weight_decay=config.weight_decay)
+    state = TrainingState({"model": model, "optimizer": optimizer}, {})
+    if config.resume and folder is not None:
+        state.load(folder)
+    seed = derive_seed(config.seed, "example order")
+    size = config.batch_size
+    held_out_batches = [
+        collate_examples(held_out[i : i + size], eos_id) for i in range(0, len(held_out), size)
+    ]
+    model.train()
+    for step in range(state.step, log.total):
+        begin = time.perf_counter()
+        lr = cosine_schedule(step, log.total, peak=config.lr, warmup=config.warmup)
+        set_learning_rate(optimizer, lr)
+        index = epoch_shuffled_indices(step, size, len(examples), seed).tolist()
+        batch = collate_examples([examples[i] for i in index], eos_id).to(model.device)
+        with precision(model.device, config.precision):
+            loss = language_model_loss(model, batch)
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        norm = clip_and_step(optimizer, model.parameters(), config.max_norm)
+        state.step = step + 1
+        tokens = int(batch.response_mask.sum())
+        row = {"loss": loss.detach(), "grad_norm": norm, "lr": lr,
+               "tokens_per_second": tokens / (time.perf_counter() - begin)}  # fmt: skip
+        if held_out_batches and (state.step % config.eval_every == 0 or state.step == log.total):
+            row["held_out_loss"] = held_out_loss(model, held_out_batches)
+        log.write(step=state.step, **row)
+        if folder is not None and state.step % config.checkpoint_every == 0:
+            state.save(folder)
+    model.eval()
+    return log.rows
+
+
+def read_examples(
+    config: FinetuningConfig, tokenizer: Tokenizer, context: int
+) -> tuple[list[Example], list[Example]]:
+    """Training and held-out examples, split by prompt; what is too long is left out and counted."""
+    if config.data == "reviews":
+        pairs = RUNS / f"reward_model-reviews-{config.preset}" / "pairs.jsonl"
+        if not pairs.exists():
+            raise UserError(
+                f"the reviews answers come from the reward model's pairs, and {display_path(pairs)} "
+                "is not there: run python -m reward_model.reward_model_training first"
+            )
+        path = pairs
+    else:
+        path = Path(config.data)
+    result = read_responses(path)
+    print(result.summary())
+    records, dropped = keep_within(
+        result.records,
+        tokenizer.encode,
+        config.max_prompt_tokens,
+        config.max_response_tokens,
+        context,
+    )
+    for reason, count in dropped.items():
+        print(f"left out {count} records: {reason}")
+    splits = split_records(records)
+    encoded = {
+        name: [
+            (tokenizer.encode(r.prompt), [*tokenizer.encode(r.response), tokenizer.eos_id])
+            for r in part
+        ]
+        for name, part in splits.items()
+    }
+    if not encoded["train"]:
+        raise UserError(f"{path}: none of its {len(result.records)} records is left to train on")
+    return encoded["train"], encoded["validation"]
+
+
+def starting_model(config: FinetuningConfig, device: torch.device) -> tuple[GPT, Tokenizer]:
+    """The model and tokenizer that the flags name."""
+    if config.weights is not None:
+        return load_gpt2(config.weights).to(device), load_tokenizer("gpt2")
+    base = config.base or default_folder("pretraining", config.data, config.preset)
+    return load_policy(base, device)
+
+
+@torch.no_grad()
+def sample_rows(
+    model: GPT, tokenizer: Tokenizer, examples: Sequence[Example], max_new_tokens: int, seed: int
+) -> list[dict[str, str]]:
+    """What the model answers to some prompts, beside the answer in the data."""
+    if not examples:
+        return []
+    sampled = generate(
+        model,
+        [prompt for prompt, _ in examples],
+        SamplingParams(max_new_tokens=max_new_tokens),
+        make_generator(seed, "samples"),
+        eos_id=tokenizer.eos_id,
+    )
+    return [
+        {
+            "prompt": tokenizer.decode(prompt),
+            "response": tokenizer.decode(tokens),
+            "data": tokenizer.decode(response),
+        }
+        for (prompt, response), tokens in zip(examples, sampled.token_lists(), strict=True)
+    ]
+
+
+def main(config: FinetuningConfig) -> Path:
+    """Fine-tune with all I/O and return the run folder."""
+    device = pick_device(config.device)
+    model, tokenizer = starting_model(config, device)
+    examples, held_out = read_examples(config, tokenizer, model.config.context)
+    folder = config.out or default_folder("finetuning", config.data, config.preset)
+    open_run(folder, config, resume=config.resume)
+    steps = config.steps or max(config.epochs * len(examples) // config.batch_size, 1)
+    print(f"fine-tuning on {len(examples)} answers for {steps} steps ({device})")
+    log = MetricLog(
+        steps,
+        path=folder / "metrics.jsonl",
+        show=("loss", "held_out_loss", "lr"),
+        every=config.eval_every,
+        title="fine-tuning",
+        start=saved_step(folder) if config.resume else 0,
+    )
+    rows = train(config, model, examples, held_out, log, eos_id=tokenizer.eos_id, folder=folder)
+    save_gpt(folder / MODEL_FILE, model, tokenizer)
+    (folder / STATE_FILE).unlink(missing_ok=True)  # the finished weights replace it
+    shown = random.Random(config.seed).sample(held_out, min(8, len(held_out)))
+    longest = max((len(prompt) for prompt, _ in shown), default=0)
+    room = min(config.max_response_tokens, model.config.context - longest)
+    append_jsonl(folder / "samples.jsonl", sample_rows(model, tokenizer, shown, room, config.seed))
+    if "held_out_loss" in rows[-1]:
+        print(f"held-out loss {rows[-1]['held_out_loss']:.3f} nats per token")
+    print(f"wrote {display_path(folder)} (answers to held-out prompts: samples.jsonl)")
+    return folder
+
+
+if __name__ == "__main__":
+    import tyro
+
+    run_script(main, tyro.cli(FinetuningConfig, default=preset_defaults(FinetuningConfig, PRESETS)))

@@ -1,0 +1,116 @@
+"""A GPT with a scalar head that scores how good a response is (Ouyang et al. 2022, arXiv:2203.02155).
+
+Unlike a language model, which predicts token t from column t - 1, the reward model judges a token
+after reading it: the score of response token t comes from the token's own column.
+"""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+import torch.nn as nn
+from torch import Tensor
+
+from data.collate import ResponseBatch
+from gpt.common import (
+    UserError,
+    about_gpt,
+    checked_tokenizer,
+    load_strictly,
+    load_weights,
+    save_weights,
+)
+from gpt.log_probs import at_least_float32, response_hidden, score_in_micro_batches
+from gpt.model import GPT, GPTConfig
+from gpt.tokenizer import Tokenizer
+
+Pooling = Literal["mean_score", "last_token"]
+
+
+class RewardModel(nn.Module):
+    """`gpt` reads the row, `head` turns each hidden state into a score, `pooling` into one number.
+
+    mean_score averages the scores of the response tokens, the EOS included; last_token takes the
+    score of the last valid one. Pooling hidden states before this affine head would be the same
+    number as mean_score. `mean` and `std` normalise the result: the Bradley-Terry loss leaves the
+    origin of the scale open, so after training it is set on reference responses.
+    """
+
+    def __init__(self, gpt: GPT, pooling: Pooling = "mean_score") -> None:
+        super().__init__()
+        if pooling not in ("mean_score", "last_token"):
+            raise UserError(f"pooling {pooling!r} is not known: use mean_score or last_token")
+        self.gpt = gpt
+        self.pooling = pooling
+        self.head = nn.Linear(gpt.config.n_embd, 1)
+        self.mean: Tensor
+        self.std: Tensor
+        self.register_buffer("mean", torch.zeros(()))
+        self.register_buffer("std", torch.ones(()))
+
+    @classmethod
+    def from_policy(
+        cls, policy: GPT, pooling: Pooling = "mean_score", generator: torch.Generator | None = None
+    ) -> RewardModel:
+        """A reward model whose trunk is a copy of `policy`; head N(0, 1/(D + 1)), bias 0.
+
+        (Ziegler et al. 2019, arXiv:1909.08593, the released code.)
+        """
+        model = cls(copy.deepcopy(policy), pooling)
+        with torch.no_grad():
+            std = (policy.config.n_embd + 1) ** -0.5
+            weight = torch.empty(1, policy.config.n_embd).normal_(0, std, generator=generator)
+            model.head.weight.copy_(weight)
+            model.head.bias.zero_()
+        return model.to(policy.device)
+
+    @property
+    def device(self) -> torch.device:
+        return self.gpt.device
+
+    def token_scores(self, batch: ResponseBatch) -> Tensor:
+        """Unnormalised score after each response token, (N, T) float32, 0 at padding."""
+        hidden = response_hidden(self.gpt, batch, batch.response_columns)  # (M, D)
+        scores = at_least_float32(self.head(hidden))[:, 0]  # (M,)
+        zeros = torch.zeros(batch.response_mask.shape, dtype=scores.dtype, device=scores.device)
+        return zeros.masked_scatter(batch.response_mask, scores)
+
+    def raw_scores(self, batch: ResponseBatch) -> Tensor:
+        """One unnormalised score per response, (N,): what the Bradley-Terry loss compares."""
+        scores = self.token_scores(batch)
+        lengths = batch.lengths
+        if self.pooling == "mean_score":
+            return scores.sum(1) / lengths.clamp(min=1)
+        last = (lengths - 1).clamp(min=0)
+        return scores.gather(1, last[:, None]).squeeze(1)
+
+    def forward(self, batch: ResponseBatch) -> Tensor:
+        """One normalised score per response, (N,): the reward that RL sees."""
+        return (self.raw_scores(batch) - self.mean) / self.std
+
+    @torch.no_grad()
+    def normalize_on(self, batch: ResponseBatch, micro_batch_size: int = 64) -> None:
+        """Set `mean` and `std` so that these reference responses score 0 on average, spread 1."""
+        scores = score_in_micro_batches(self.raw_scores, batch, micro_batch_size)
+        self.mean.copy_(scores.mean())
+        self.std.copy_(scores.std().clamp(min=1e-6) if len(scores) > 1 else torch.ones(()))
+
+
+def save_reward_model(path: Path, model: RewardModel, tokenizer: Tokenizer) -> None:
+    """Write weights, normalisation, pooling and tokenizer into one safetensors file."""
+    about: dict[str, Any] = about_gpt(model.gpt, tokenizer) | {"pooling": model.pooling}
+    save_weights(path, model.state_dict(), "reward_model", about)
+
+
+def load_reward_model(
+    path: Path, device: torch.device | str = "cpu"
+) -> tuple[RewardModel, Tokenizer]:
+    """A reward model written by `save_reward_model`, frozen, with its tokenizer."""
+    tensors, about = load_weights(path, "reward_model")
+    tokenizer = checked_tokenizer(about, path)
+    model = RewardModel(GPT(GPTConfig(**about["gpt"])), about["pooling"])
+    load_strictly(model, tensors, path)
+    return model.to(device).eval().requires_grad_(False), tokenizer

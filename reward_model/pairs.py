@@ -1,0 +1,187 @@
+"""Preference pairs: sampled from a policy and labelled by an annotator, or read from records."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from data.collate import ResponseBatch, collate_responses, epoch_shuffled_indices
+from data.records import PreferenceRecord, PromptRecord
+from gpt.generate import SamplingParams, generate
+from gpt.model import GPT
+from gpt.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class TokenPair:
+    """One comparison as token ids. A sampled response keeps the very tokens that were drawn."""
+
+    prompt: list[int]
+    chosen: list[int]  # with its EOS, unless it was cut off
+    rejected: list[int]
+    meta: dict[str, Any] = field(default_factory=dict)  # e.g. gold_chosen, gold_rejected
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """An annotator's verdict on two responses."""
+
+    first_preferred: bool
+    gold: tuple[float, float] | None = None  # the true rewards, where a world knows them
+
+
+# (prompt, text a, a ended with EOS, text b, b ended with EOS, random numbers) -> verdict
+Annotator = Callable[[PromptRecord, str, bool, str, bool, random.Random], Labelled]
+
+
+def encode_pairs(records: Sequence[PreferenceRecord], tokenizer: Tokenizer) -> list[TokenPair]:
+    """Records -> token pairs; both responses end with EOS."""
+    eos = [tokenizer.eos_id]
+    return [
+        TokenPair(
+            tokenizer.encode(record.prompt),
+            tokenizer.encode(record.chosen) + eos,
+            tokenizer.encode(record.rejected) + eos,
+            dict(record.meta),
+        )
+        for record in records
+    ]
+
+
+def sample_pairs(
+    policy: GPT,
+    tokenizer: Tokenizer,
+    prompts: Sequence[PromptRecord],
+    count: int,
+    annotator: Annotator,
+    *,
+    params: SamplingParams,
+    generator: torch.Generator,
+    rng: random.Random,
+    batch_size: int = 256,
+    responses_per_prompt: int = 2,
+    wide_params: SamplingParams | None = None,
+) -> Iterator[list[TokenPair]]:
+    """Sample K responses to a prompt, have every two of them compared, and yield lists of pairs.
+
+    K = `responses_per_prompt` gives K (K - 1) / 2 comparisons for K forward passes of the reward
+    model (Ouyang et al. 2022, arXiv:2203.02155, section 3.5: K from 4 to 9). Prompts are visited in
+    shuffled epochs until `count` pairs exist; the pairs of one visit stay next to each other. Two
+    identical responses cannot be compared and are left out. `rng` shuffles and drives the
+    annotator's noise.
+
+    With `wide_params` the second half of the K responses is drawn with them, for example hotter:
+    RL will take the policy to text that it hardly writes yet, and a reward model is only reliable
+    on the kind of text that was compared.
+    """
+    K = responses_per_prompt
+    if K < 2:
+        raise ValueError(f"responses_per_prompt={K}: a comparison needs at least 2")
+    encoded = [tokenizer.encode(record.prompt) for record in prompts]
+    seed = rng.getrandbits(32)
+    made = step = 0
+    while made < count:
+        if step * batch_size > 20 * count + 20 * len(prompts):
+            raise ValueError(
+                "the policy answers nearly every prompt twice with the same text, so no pairs can "
+                "be made from it: raise the temperature or train the policy on more varied text"
+            )
+        chosen = epoch_shuffled_indices(step, batch_size, len(prompts), seed).tolist()
+        step += 1
+        answers = _answers(
+            policy, tokenizer, [encoded[i] for i in chosen], K, params, wide_params, generator
+        )
+        pairs = []
+        for index, group in zip(chosen, answers, strict=True):
+            for a, b in itertools.combinations(group, 2):
+                if a[0] != b[0]:
+                    verdict = annotator(prompts[index], *a[1:], *b[1:], rng)
+                    pairs.append(_pair(encoded[index], a[0], b[0], verdict))
+        pairs = pairs[: count - made]
+        made += len(pairs)
+        yield pairs
+
+
+Answer = tuple[list[int], str, bool]  # tokens, text, ended with EOS
+
+
+def _answers(
+    policy: GPT,
+    tokenizer: Tokenizer,
+    prompts: Sequence[list[int]],
+    K: int,
+    params: SamplingParams,
+    wide_params: SamplingParams | None,
+    generator: torch.Generator,
+) -> list[list[Answer]]:
+    """K answers to each prompt; the second half drawn with `wide_params` where they are given."""
+    wide = K // 2 if wide_params is not None else 0
+    groups: list[list[Answer]] = [[] for _ in prompts]
+    for count, sampling in ((K - wide, params), (wide, wide_params)):
+        if count == 0 or sampling is None:
+            continue
+        sampled = generate(
+            policy,
+            prompts,
+            sampling,
+            generator,
+            eos_id=tokenizer.eos_id,
+            samples_per_prompt=count,
+        )
+        rows = zip(sampled.token_lists(), sampled.has_eos.tolist(), strict=True)
+        for row, (tokens, ended) in enumerate(rows):
+            groups[row // count].append((tokens, tokenizer.decode(tokens), ended))
+    return groups
+
+
+def _pair(prompt: list[int], a: list[int], b: list[int], verdict: Labelled) -> TokenPair:
+    gold = verdict.gold
+    if not verdict.first_preferred:
+        a, b = b, a
+        gold = None if gold is None else (gold[1], gold[0])
+    meta = {} if gold is None else {"gold_chosen": gold[0], "gold_rejected": gold[1]}
+    return TokenPair(prompt, a, b, meta)
+
+
+def collate_pairs(pairs: Sequence[TokenPair], eos_id: int) -> ResponseBatch:
+    """2K rows: the K chosen responses, then the K rejected ones."""
+    prompts = [pair.prompt for pair in pairs]
+    responses = [pair.chosen for pair in pairs] + [pair.rejected for pair in pairs]
+    return collate_responses(prompts + prompts, responses, eos_id)
+
+
+def by_prompt(pairs: Sequence[TokenPair]) -> list[list[TokenPair]]:
+    """Neighbouring pairs of one prompt together: one batch element each.
+
+    All comparisons of a prompt's responses belong into one batch; as separate elements they would
+    let the model see each response K - 1 times an epoch and overfit (Ouyang et al. 2022, section 3.5).
+    """
+    return [list(group) for _, group in itertools.groupby(pairs, key=lambda pair: pair.prompt)]
+
+
+def collate_comparisons(
+    pairs: Sequence[TokenPair], eos_id: int
+) -> tuple[ResponseBatch, torch.Tensor, torch.Tensor]:
+    """Each different response once, and the row numbers (pairs,) of the chosen and the rejected."""
+    rows: dict[tuple[tuple[int, ...], tuple[int, ...]], int] = {}
+
+    def row(prompt: list[int], response: list[int]) -> int:
+        return rows.setdefault((tuple(prompt), tuple(response)), len(rows))
+
+    chosen = torch.tensor([row(pair.prompt, pair.chosen) for pair in pairs])
+    rejected = torch.tensor([row(pair.prompt, pair.rejected) for pair in pairs])
+    prompts, responses = zip(*rows, strict=True)
+    return collate_responses(prompts, responses, eos_id), chosen, rejected
+
+
+def pair_as_text(pair: TokenPair, tokenizer: Tokenizer) -> dict[str, Any]:
+    """A readable row for pairs.jsonl, which the preference reader opens again."""
+    texts = {
+        name: tokenizer.decode(getattr(pair, name)) for name in ("prompt", "chosen", "rejected")
+    }
+    return texts | pair.meta

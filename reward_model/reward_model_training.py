@@ -1,0 +1,344 @@
+"""Train a Bradley-Terry reward model on preference pairs.
+
+    python -m reward_model.reward_model_training                       the reviews world, laptop size
+    python -m reward_model.reward_model_training --data pairs.json --preset small
+
+In the reviews world the pairs are sampled from the pre-trained base model and labelled by the
+world's noisy annotator; a file brings its own pairs. The base model is pre-trained first when it is
+not there. Held-out prompts are those of the validation split.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from data import reviews
+from data.collate import ResponseBatch, epoch_shuffled_indices
+from data.readers import keep_within, read_preferences, split_records
+from data.records import PromptRecord
+from gpt import pretraining
+from gpt.common import (
+    MODEL_FILE,
+    MetricLog,
+    UserError,
+    append_jsonl,
+    derive_seed,
+    display_path,
+    load_policy,
+    make_generator,
+    open_run,
+    pick_device,
+    precision,
+    preset_defaults,
+    run_script,
+    write_json,
+)
+from gpt.generate import SamplingParams
+from gpt.log_probs import score_in_micro_batches
+from gpt.model import GPT
+from gpt.optimizer import adamw, clip_and_step, cosine_schedule, set_learning_rate
+from gpt.pretraining import Preset, PretrainingConfig, default_folder
+from gpt.tokenizer import Tokenizer
+from reward_model.loss import bradley_terry_loss
+from reward_model.model import Pooling, RewardModel, save_reward_model
+from reward_model.pairs import (
+    Labelled,
+    TokenPair,
+    by_prompt,
+    collate_comparisons,
+    collate_pairs,
+    encode_pairs,
+    pair_as_text,
+    sample_pairs,
+)
+from reward_model.report import plot_report, preference_report
+
+PRESETS: dict[str, dict[str, Any]] = {
+    # On the reviews world RL against last_token scores gets further at the same KL (README).
+    "tiny": dict(pooling="last_token"),
+    **{
+        name: dict(batch_size=8, lr=lr, epochs=1, max_response_tokens=max_response)
+        for name, lr, max_response in [
+            ("small", 1e-4, 128), ("gpt2", 1e-5, 512), ("gpt2-medium", 9e-6, 512),
+            ("gpt2-large", 5e-6, 512), ("gpt2-xl", 3e-6, 512),
+        ]
+    },
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class RewardModelConfig:
+    """Train a Bradley-Terry reward model on preference pairs."""
+
+    preset: Preset = "tiny"
+    """Size of the base model and matching defaults, applied before all other flags."""
+    data: str = "reviews"
+    """The reviews world, or a preference file (formats: data/README.md)."""
+    base: Path | None = None
+    """Run folder of the base model; default: gpt.pretraining's for this data and preset."""
+    pairs: int = 112_000
+    """Pairs to sample and label (a world only; a file brings its own)."""
+    responses_per_prompt: int = 8
+    """K: sampled responses to a prompt, every two of which are compared (a world only)."""
+    wide_temperature: float = 1.5
+    """Temperature at which every second half of those responses is drawn; the rest are at 1."""
+    held_out_pairs: int = 1000
+    """Pairs to sample for the held-out report (a world only)."""
+    pooling: Pooling = "mean_score"
+    """How token scores become one score."""
+    epochs: int = 1
+    """Passes over the pairs."""
+    steps: int | None = None
+    """Optimizer steps; overrides epochs."""
+    batch_size: int = 8
+    """Prompts per optimizer step, each with all its pairs."""
+    lr: float = 2e-3
+    """Peak learning rate."""
+    warmup: int = 20
+    """Steps of linear warm-up."""
+    weight_decay: float = 0.01
+    """AdamW decay of matrices."""
+    max_norm: float = 1.0
+    """Gradient norm at which gradients are clipped."""
+    centering: float = 0.0
+    """Weight of mean[(R_w + R_l)^2] (arXiv:2312.09244); 0.01 where it is used."""
+    max_prompt_tokens: int = 128
+    """Longer prompts are left out and counted."""
+    max_response_tokens: int = 48
+    """Longer answers are left out and counted; sampled ones are cut off there."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """bfloat16: autocast over float32 weights, for GPUs."""
+    seed: int = 0
+    device: str = "auto"
+    """auto (cuda, then mps, then cpu) or a device name."""
+    out: Path | None = None
+    """Run folder; default runs/reward_model-DATA-PRESET."""
+
+
+def fit(
+    model: RewardModel,
+    pairs: Sequence[TokenPair],
+    config: RewardModelConfig,
+    log: MetricLog,
+    *,
+    eos_id: int,
+    optimizer: torch.optim.Optimizer | None = None,
+) -> list[dict[str, Any]]:
+    """Minimise the Bradley-Terry loss in place and return one metrics row a step.
+
+    `log.total` steps of `config.batch_size` prompts with all their pairs, in epochs shuffled by the
+    seed. Pass an `optimizer` to keep its state between calls.
+    """
+    groups = by_prompt(pairs)
+    optimizer = optimizer or adamw(
+        model, config.lr, betas=(0.9, 0.95), weight_decay=config.weight_decay
+    )
+    model.eval()  # no dropout: the scores in training are the scores in use
+    seed = derive_seed(config.seed, "pair order")
+    for step in range(log.total):
+        begin = time.perf_counter()
+        lr = cosine_schedule(step, log.total, peak=config.lr, warmup=config.warmup)
+        set_learning_rate(optimizer, lr)
+        index = epoch_shuffled_indices(step, config.batch_size, len(groups), seed).tolist()
+        compared = [pair for i in index for pair in groups[i]]
+        batch, chosen_rows, rejected_rows = collate_comparisons(compared, eos_id)
+        with precision(model.device, config.precision):
+            scores = model.raw_scores(batch.to(model.device))
+        chosen, rejected = scores[chosen_rows], scores[rejected_rows]
+        loss = bradley_terry_loss(chosen, rejected, centering=config.centering)
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        norm = clip_and_step(optimizer, model.parameters(), config.max_norm)
+        log.write(
+            step=step + 1,
+            loss=loss,
+            accuracy=(chosen > rejected).float().mean(),
+            margin=(chosen - rejected).mean(),
+            grad_norm=norm,
+            lr=lr,
+            pairs_per_second=len(compared) / (time.perf_counter() - begin),
+        )
+    return log.rows
+
+
+def score_pairs(
+    model: RewardModel, pairs: Sequence[TokenPair], eos_id: int, micro_batch_size: int = 64
+) -> tuple[torch.Tensor, torch.Tensor, ResponseBatch]:
+    """Normalised scores of the chosen and of the rejected responses, (K,) each, and their batch."""
+    batch = collate_pairs(pairs, eos_id).to(model.device)
+    chosen, rejected = score_in_micro_batches(model, batch, micro_batch_size).chunk(2)
+    return chosen.cpu(), rejected.cpu(), batch
+
+
+class ReviewsAnnotator:
+    """The reviews world's annotator: compares gold rewards, with Bradley-Terry noise.
+
+    A response that is compared several times is judged once and remembered; the noise is fresh.
+    """
+
+    def __init__(self) -> None:
+        self.judged: dict[tuple[str, str, bool], float] = {}
+
+    def __call__(
+        self, prompt: PromptRecord, a: str, a_ended: bool, b: str, b_ended: bool, rng: random.Random
+    ) -> Labelled:
+        gold = (self.judge(prompt, a, a_ended), self.judge(prompt, b, b_ended))
+        return Labelled(reviews.annotate(*gold, rng), gold)
+
+    def judge(self, prompt: PromptRecord, text: str, ended: bool) -> float:
+        """The gold reward of one response."""
+        key = (prompt.prompt, text, ended)
+        if key not in self.judged:
+            self.judged[key] = reviews.gold_reward(prompt, text, ended)
+        return self.judged[key]
+
+
+def world_pairs(
+    policy: GPT,
+    tokenizer: Tokenizer,
+    config: RewardModelConfig,
+    split: str,
+    count: int,
+    responses_per_prompt: int,
+    wide_temperature: float = 1.0,
+) -> list[TokenPair]:
+    """Pairs sampled from `policy` on one split's prompts, labelled by the reviews annotator."""
+    log = MetricLog(count, show=("seconds",), every=max(count // 4, 1), title=f"{split} pairs")
+    params = SamplingParams(max_new_tokens=config.max_response_tokens)
+    wide = dataclasses.replace(params, temperature=wide_temperature)
+    begin = time.perf_counter()
+    pairs: list[TokenPair] = []
+    for more in sample_pairs(
+        policy,
+        tokenizer,
+        reviews.prompts(split),
+        count,
+        ReviewsAnnotator(),
+        params=params,
+        generator=make_generator(config.seed, f"{split} pairs"),
+        rng=random.Random(derive_seed(config.seed, f"{split} labels")),
+        batch_size=512 // responses_per_prompt,
+        responses_per_prompt=responses_per_prompt,
+        wide_params=None if wide_temperature == 1 else wide,
+    ):
+        pairs += more
+        log.write(step=len(pairs), seconds=time.perf_counter() - begin)
+    return pairs
+
+
+def file_pairs(
+    config: RewardModelConfig, tokenizer: Tokenizer, context: int
+) -> tuple[list[TokenPair], list[TokenPair]]:
+    """Training and held-out pairs of a preference file that fit, split by prompt."""
+    result = read_preferences(Path(config.data))
+    print(result.summary())
+    records, dropped = keep_within(
+        result.records,
+        tokenizer.encode,
+        config.max_prompt_tokens,
+        config.max_response_tokens,
+        context,
+    )
+    for reason, count in dropped.items():
+        print(f"left out {count} pairs: {reason}")
+    splits = split_records(records)
+    if not splits["train"] or not splits["validation"]:
+        raise UserError(
+            f"{config.data}: {len(records)} usable pairs are too few to train and validate on"
+        )
+    return (
+        encode_pairs(splits["train"], tokenizer),
+        encode_pairs(splits["validation"], tokenizer),
+    )
+
+
+def base_folder(config: RewardModelConfig) -> Path:
+    """The base model's run folder; pre-trains it first if the default one is not there."""
+    if config.base is not None:
+        return config.base
+    folder = default_folder("pretraining", config.data, config.preset)
+    if not (folder / MODEL_FILE).exists():
+        print(f"no base model in {display_path(folder)} yet: pre-training it first")
+        defaults = PretrainingConfig(preset=config.preset, **pretraining.PRESETS[config.preset])
+        pretraining.main(
+            dataclasses.replace(
+                defaults, data=config.data, seed=config.seed, device=config.device, out=folder
+            )
+        )
+    return folder
+
+
+def main(config: RewardModelConfig) -> Path:
+    """Make or read the pairs, train, report, and return the run folder."""
+    device = pick_device(config.device)
+    if config.data == "sums":
+        raise UserError(
+            "sums are checked by a rule and need no reward model: run "
+            "python -m rl.grpo_engine --data sums"
+        )
+    base = base_folder(config)
+    policy, tokenizer = load_policy(base, device)
+    folder = config.out or default_folder("reward_model", config.data, config.preset)
+    open_run(folder, config)
+    if config.data == "reviews":
+        pairs = world_pairs(
+            policy,
+            tokenizer,
+            config,
+            "train",
+            config.pairs,
+            config.responses_per_prompt,
+            config.wide_temperature,
+        )
+        held_out = world_pairs(policy, tokenizer, config, "validation", config.held_out_pairs, 2)
+    else:
+        pairs, held_out = file_pairs(config, tokenizer, policy.config.context)
+    append_jsonl(folder / "pairs.jsonl", [pair_as_text(pair, tokenizer) for pair in pairs])
+    append_jsonl(
+        folder / "held_out_pairs.jsonl", [pair_as_text(pair, tokenizer) for pair in held_out]
+    )
+
+    model = RewardModel.from_policy(policy, config.pooling, make_generator(config.seed, "head"))
+    prompts = len(by_prompt(pairs))
+    steps = config.steps or max(config.epochs * prompts // config.batch_size, 1)
+    print(
+        f"training a reward model on {len(pairs):,} pairs of {prompts:,} prompts for {steps} steps "
+        f"({device})"
+    )
+    log = MetricLog(
+        steps,
+        path=folder / "metrics.jsonl",
+        show=("loss", "accuracy", "margin"),
+        every=max(steps // 6, 1),
+        title="reward model",
+    )
+    fit(model, pairs, config, log, eos_id=tokenizer.eos_id)
+    reference = collate_pairs(pairs[:: max(len(pairs) // 2000, 1)], tokenizer.eos_id)
+    model.normalize_on(reference.to(device))
+    save_reward_model(folder / MODEL_FILE, model, tokenizer)
+
+    chosen, rejected, batch = score_pairs(model, held_out, tokenizer.eos_id)
+    report = preference_report(
+        chosen, rejected, batch.lengths.cpu(), held_out, scale=float(model.std)
+    )
+    write_json(folder / "report.json", report.numbers)
+    plot_report(report, folder / "report.png")
+    print(report.text())
+    print(f"wrote {display_path(folder)} (figure: report.png, numbers: report.json)")
+    return folder
+
+
+if __name__ == "__main__":
+    import tyro
+
+    run_script(
+        main, tyro.cli(RewardModelConfig, default=preset_defaults(RewardModelConfig, PRESETS))
+    )

@@ -1,0 +1,492 @@
+"""Devices, seeds, run folders, logs and checkpoints: round trips, and one sentence for each mistake."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+import tyro
+from safetensors.torch import save_file
+
+from gpt import common
+from gpt.common import (
+    MetricLog,
+    TrainingState,
+    UserError,
+    append_jsonl,
+    derive_seed,
+    load_gpt,
+    load_policy,
+    load_weights,
+    make_generator,
+    open_run,
+    pick_device,
+    precision,
+    preset_defaults,
+    read_jsonl,
+    run_script,
+    save_gpt,
+    save_weights,
+    saved_step,
+    write_atomically,
+    write_json,
+)
+from gpt.model import GPT, GPTConfig
+from gpt.optimizer import adamw
+from gpt.tokenizer import TokenizerUnavailable, load_tokenizer
+
+TOKENIZER = load_tokenizer("glassbox")
+
+
+def small_gpt(seed: int = 0, n_embd: int = 4) -> GPT:
+    config = GPTConfig(TOKENIZER.n_vocab, context=8, n_layer=1, n_head=1, n_embd=n_embd)
+    return GPT(config).initialize(torch.Generator().manual_seed(seed))
+
+
+def one_sentence(error: pytest.ExceptionInfo) -> str:
+    """The message, which must fit on one line and start from what the user knows."""
+    text = str(error.value)
+    assert "\n" not in text and 20 < len(text) < 300, text
+    return text
+
+
+# Devices and seeds
+
+
+def availability(monkeypatch, *, cuda: bool, mps: bool) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: mps)
+
+
+@pytest.mark.parametrize(
+    ("cuda", "mps", "expected"),
+    [(True, True, "cuda"), (True, False, "cuda"), (False, True, "mps"), (False, False, "cpu")],
+)
+def test_auto_device(monkeypatch, cuda, mps, expected):
+    availability(monkeypatch, cuda=cuda, mps=mps)
+    assert pick_device("auto") == torch.device(expected)
+    assert pick_device("cpu") == torch.device("cpu")
+
+
+@pytest.mark.parametrize("name", ["cuda", "cuda:1", "mps"])
+def test_missing_device(monkeypatch, name):
+    availability(monkeypatch, cuda=False, mps=False)
+    with pytest.raises(UserError) as error:
+        pick_device(name)
+    assert one_sentence(error) == (
+        f"--device {name}: PyTorch finds no such device here; use --device cpu"
+    )
+
+
+@pytest.mark.parametrize("name", ["gpu", "cuda:x", ""])
+def test_misspelt_device(name):
+    with pytest.raises(UserError, match=f"--device {name}: use auto, cpu, cuda, cuda:N or mps"):
+        pick_device(name)
+
+
+def test_derived_seeds_never_change():
+    """Literals: with another derivation every recorded run would have other numbers."""
+    assert derive_seed(0, "sampling") == 1822328749
+    assert derive_seed(1, "sampling") == 2203905171
+    assert derive_seed(0, "weights") == 1535850479
+
+
+def test_concerns_have_streams_of_their_own():
+    streams = [make_generator(seed, concern) for seed in (0, 1) for concern in ("a", "b")]
+    drawn = [torch.rand(4, generator=stream) for stream in streams]
+    assert len({tuple(numbers.tolist()) for numbers in drawn}) == 4
+    assert torch.equal(torch.rand(4, generator=make_generator(1, "b")), drawn[3])
+
+
+def test_precision():
+    product = torch.ones(2, 2)
+    with precision(torch.device("cpu"), "float32"):
+        assert (product @ product).dtype == torch.float32
+    with precision(torch.device("cpu"), "bfloat16"):
+        assert (product @ product).dtype == torch.bfloat16
+
+
+# Command line
+
+
+@dataclass(frozen=True)
+class Flags:
+    preset: str = "tiny"
+    lr: float = 1.0
+    steps: int = 10
+
+
+PRESETS = {"tiny": {}, "big": {"lr": 0.5, "steps": 99}}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ([], Flags()),
+        (["--preset", "big"], Flags("big", 0.5, 99)),
+        (["--preset=big"], Flags("big", 0.5, 99)),
+        (["--steps", "3", "--preset", "big"], Flags("big", 0.5, 3)),
+        (["--preset", "big", "--steps", "3"], Flags("big", 0.5, 3)),
+        (["--lr", "2", "--preset", "tiny"], Flags("tiny", 2.0, 10)),
+    ],
+)
+def test_a_preset_never_overrides_a_flag(arguments, expected):
+    default = preset_defaults(Flags, PRESETS, arguments)
+    assert tyro.cli(Flags, args=arguments, default=default) == expected
+
+
+def test_preset_reads_the_command_line(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["script.py", "--preset", "big"])
+    assert preset_defaults(Flags, PRESETS) == Flags("big", 0.5, 99)
+
+
+@pytest.mark.parametrize("arguments", [["--preset", "huge"], ["--preset"], ["--preset="]])
+def test_a_wrong_preset_is_left_to_the_parser(arguments):
+    assert preset_defaults(Flags, PRESETS, arguments) == Flags()
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (UserError("no data: give some"), "error: no data: give some"),
+        (TokenizerUnavailable("not cached"), "error: not cached"),
+        (
+            ValueError("too long"),
+            "error: too long\n(set GLASSBOX_TRACEBACK=1 to see where it came from)",
+        ),
+        (
+            KeyboardInterrupt(),
+            "interrupted; what was written so far is kept, and --resume continues it",
+        ),
+    ],
+)
+def test_scripts_end_with_a_sentence(monkeypatch, error, message):
+    monkeypatch.delenv("GLASSBOX_TRACEBACK", raising=False)
+
+    def main(config: Flags) -> None:
+        raise error
+
+    with pytest.raises(SystemExit) as exit_:
+        run_script(main, Flags())
+    assert exit_.value.code == message
+
+
+def test_programming_mistakes_and_requested_tracebacks_are_shown(monkeypatch):
+    def main(config: Flags) -> None:
+        raise {"tiny": TypeError, "big": ValueError}[config.preset]
+
+    with pytest.raises(TypeError):
+        run_script(main, Flags())
+    monkeypatch.setenv("GLASSBOX_TRACEBACK", "1")
+    with pytest.raises(ValueError):
+        run_script(main, Flags("big"))
+
+
+# Files
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path):
+    path = tmp_path / "deep" / "value.json"
+    write_json(path, {"step": 1})
+
+    def fail(temporary: Path) -> None:
+        temporary.write_text("half of")
+        raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        write_atomically(path, fail)
+    assert json.loads(path.read_text()) == {"step": 1}
+    assert [file.name for file in path.parent.iterdir()] == ["value.json"]
+
+
+def test_a_write_is_never_seen_half_done(tmp_path):
+    path = tmp_path / "value.json"
+    path.write_text("old")
+
+    def slow(temporary: Path) -> None:
+        temporary.write_text("new")
+        assert path.read_text() == "old"
+        assert temporary.parent == path.parent  # a rename across file systems would be a copy
+
+    write_atomically(path, slow)
+    assert path.read_text() == "new"
+    assert [file.name for file in tmp_path.iterdir()] == ["value.json"]
+
+
+def test_jsonl_round_trip_and_a_cut_off_last_line(tmp_path):
+    path = tmp_path / "runs" / "rows.jsonl"
+    append_jsonl(path, [{"step": 1, "text": "a\nb\u2028c"}, {"step": 2}])
+    append_jsonl(path, [{"step": 3}])
+    with path.open("a") as file:
+        file.write('{"step": 4, "lo')
+    assert read_jsonl(path) == [{"step": 1, "text": "a\nb\u2028c"}, {"step": 2}, {"step": 3}]
+
+
+# Run folders
+
+
+@dataclass(frozen=True)
+class RunFlags:
+    steps: int = 3
+    out: Path = Path("runs/x")
+
+
+def test_a_new_run_writes_its_flags(tmp_path):
+    folder = open_run(tmp_path / "runs" / "demo", RunFlags())
+    assert folder == tmp_path / "runs" / "demo"
+    assert json.loads((folder / "config.json").read_text()) == {"steps": 3, "out": "runs/x"}
+
+
+def test_earlier_runs_are_moved_aside_and_kept(tmp_path, capsys):
+    folder = tmp_path / "demo"
+    for steps in (1, 2, 3):
+        open_run(folder, RunFlags(steps))
+        (folder / "note.txt").write_text(f"run {steps}")
+    kept = {file.parent.name: file.read_text() for file in tmp_path.glob("*/note.txt")}
+    assert kept == {"demo": "run 3", "demo.1": "run 1", "demo.2": "run 2"}
+    assert "an earlier run was moved to" in capsys.readouterr().out
+    open_run(tmp_path / "demo", RunFlags(4))
+    assert [file.name for file in folder.iterdir()] == ["config.json"]  # nothing old in the new run
+
+
+def test_an_empty_folder_is_used_as_it_is(tmp_path):
+    (tmp_path / "demo").mkdir()
+    open_run(tmp_path / "demo", RunFlags())
+    assert [folder.name for folder in tmp_path.iterdir()] == ["demo"]
+
+
+def test_resuming_keeps_the_folder(tmp_path):
+    folder = open_run(tmp_path / "demo", RunFlags(1))
+    TrainingState({}, {}).save(folder)
+    assert open_run(folder, RunFlags(2), resume=True) == folder
+    assert json.loads((folder / "config.json").read_text())["steps"] == 1
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_resuming_nothing(tmp_path, exists):
+    if exists:
+        open_run(tmp_path / "demo", RunFlags())
+    with pytest.raises(UserError) as error:
+        open_run(tmp_path / "demo", RunFlags(), resume=True)
+    assert one_sentence(error).endswith(
+        "demo holds no state.pt to resume from: leave --resume out to start anew"
+    )
+    assert (tmp_path / "demo").exists() == exists
+
+
+# Metrics
+
+
+def test_metrics_are_collected_written_and_shown(tmp_path, capsys):
+    path = tmp_path / "metrics.jsonl"
+    log = MetricLog(5, path=path, show=("loss",), every=2, title="demo")
+    for step in range(1, 6):
+        log.write(step=step, loss=torch.tensor(step / 4), count=step)
+    expected = [{"step": step, "loss": step / 4, "count": step} for step in range(1, 6)]
+    assert log.rows == expected == read_jsonl(path)
+    assert type(log.rows[0]["loss"]) is float
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split("  ")[:2] for line in lines] == [
+        ["demo 2/5", "loss 0.5"], ["demo 4/5", "loss 1"], ["demo 5/5", "loss 1.25"],
+    ]  # fmt: skip
+
+
+def test_a_log_without_path_is_silent(capsys):
+    log = MetricLog(1)
+    log.write(step=1, loss=1.0)
+    assert log.rows == [{"step": 1, "loss": 1.0}] and capsys.readouterr().out == ""
+
+
+def test_a_resumed_log_drops_the_steps_that_will_run_again(tmp_path):
+    """The state was saved after step 2; steps 3 and 4, and half of 5, were written before the crash."""
+    path = tmp_path / "metrics.jsonl"
+    append_jsonl(path, [{"step": step, "loss": 1.0} for step in (1, 2, 3, 4)])
+    with path.open("a") as file:
+        file.write('{"step": 5, "lo')
+    log = MetricLog(9, path=path, start=2)
+    assert [row["step"] for row in log.rows] == [1, 2]
+    log.write(step=3, loss=2.0)
+    assert read_jsonl(path) == log.rows
+    assert [(row["step"], row["loss"]) for row in log.rows] == [(1, 1.0), (2, 1.0), (3, 2.0)]
+
+
+def test_a_crash_while_resuming_loses_no_metrics(tmp_path, monkeypatch):
+    path = tmp_path / "metrics.jsonl"
+    append_jsonl(path, [{"step": 1}, {"step": 2}])
+
+    def fail(*arguments) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr(common, "append_jsonl", fail)
+    with pytest.raises(OSError, match="disk full"):
+        MetricLog(9, path=path, start=1)
+    assert read_jsonl(path) == [{"step": 1}, {"step": 2}]
+
+
+# The state of a run
+
+
+def state_of(seed: int, n_embd: int = 4) -> TrainingState:
+    model = small_gpt(seed, n_embd)
+    optimizer = adamw(model, 1e-2, weight_decay=0.1)
+    return TrainingState(
+        {"model": model, "optimizer": optimizer}, {"sampling": torch.Generator().manual_seed(seed)}
+    )
+
+
+def one_step(state: TrainingState) -> torch.Tensor:
+    """A step whose gradient comes from the generator."""
+    model, optimizer = state.parts["model"], state.parts["optimizer"]
+    tokens = torch.randint(0, 100, (2, 5), generator=state.generators["sampling"])
+    optimizer.zero_grad()
+    model(tokens).square().mean().backward()
+    optimizer.step()
+    state.step += 1
+    return model.wte.weight.detach().clone()
+
+
+def test_training_state_round_trip(tmp_path):
+    state = state_of(seed=1)
+    one_step(state)
+    state.save(tmp_path)
+    plain = torch.load(tmp_path / "state.pt", weights_only=True)  # no pickled classes in it
+    assert set(plain) == {"step", "parts", "generators"}
+    assert saved_step(tmp_path) == 1
+
+    other = state_of(seed=2)
+    other.load(tmp_path)
+    assert other.step == 1
+    assert torch.equal(one_step(other), one_step(state))
+
+
+def test_a_state_of_another_run_is_refused(tmp_path):
+    state_of(seed=1).save(tmp_path)
+    larger, more = state_of(seed=1, n_embd=8), state_of(seed=1)
+    more.generators["other"] = torch.Generator()
+    for state in (larger, more):
+        with pytest.raises(UserError) as error:
+            state.load(tmp_path)
+        message = one_sentence(error)
+        assert message.startswith(f"{tmp_path / 'state.pt'} does not fit this run (")
+        assert message.endswith("resume with the flags in its config.json, or leave --resume out")
+
+
+@pytest.mark.parametrize("damage", [b"", b"garbage", b"PK\x03\x04half"])
+def test_a_damaged_state_is_refused(tmp_path, damage):
+    (tmp_path / "state.pt").write_bytes(damage)
+    for read in (saved_step, state_of(seed=1).load):
+        with pytest.raises(UserError) as error:
+            read(tmp_path)
+        message = one_sentence(error)
+        assert message.startswith(f"{tmp_path / 'state.pt'} cannot be read (")
+        assert message.endswith("leave --resume out to start anew")
+
+
+# Checkpoints
+
+
+def test_gpt_round_trip(tmp_path):
+    model = small_gpt(seed=3)
+    save_gpt(tmp_path / "model.safetensors", model, TOKENIZER)
+    for path in (tmp_path, tmp_path / "model.safetensors"):
+        loaded, tokenizer = load_gpt(path)
+        assert loaded.config == model.config and not loaded.training
+        assert tokenizer.fingerprint == TOKENIZER.fingerprint
+        for name, tensor in model.state_dict().items():
+            assert torch.equal(loaded.state_dict()[name], tensor), name
+    assert [file.name for file in tmp_path.iterdir()] == ["model.safetensors"]
+    load_policy(tmp_path, torch.device("cpu"))
+
+
+def refused(path: Path, start: str, end: str) -> None:
+    with pytest.raises(UserError) as error:
+        load_gpt(path)
+    message = one_sentence(error)
+    assert message.startswith(start) and message.endswith(end), message
+
+
+def altered(tmp_path: Path, change) -> Path:
+    """A checkpoint whose tensors and header went through `change`."""
+    path = tmp_path / "model.safetensors"
+    model = small_gpt()
+    tensors, about = dict(model.state_dict()), common.about_gpt(model, TOKENIZER)
+    change(tensors, about)
+    save_weights(path, tensors, "gpt", about)
+    return path
+
+
+def test_a_missing_checkpoint(tmp_path):
+    path = tmp_path / "model.safetensors"
+    refused(tmp_path, f"there is no checkpoint at {path}", "check the path, or train it first")
+    with pytest.raises(
+        UserError, match="there is no model in .*: pass the run folder of gpt.pretraining"
+    ):
+        load_policy(tmp_path, torch.device("cpu"))
+
+
+def test_a_checkpoint_of_another_kind(tmp_path):
+    path = tmp_path / "model.safetensors"
+    save_weights(path, small_gpt().state_dict(), "reward_model", {})
+    refused(
+        path, f"{path} holds a reward_model, not a gpt", "pass the run folder of the right script"
+    )
+    assert load_weights(path, "reward_model")[1] == {}
+    save_file({"x": torch.ones(1)}, path)
+    refused(path, f"{path} holds a file of another program, not a gpt", "the right script")
+
+
+@pytest.mark.parametrize("damage", [b"", b"garbage", None])
+def test_a_damaged_checkpoint(tmp_path, damage):
+    path = altered(tmp_path, lambda tensors, about: None)
+    path.write_bytes(path.read_bytes()[:-100] if damage is None else damage)
+    refused(path, f"{path} is not a readable safetensors file (", ")")
+
+
+def test_a_checkpoint_of_another_tokenizer(tmp_path):
+    path = altered(tmp_path, lambda tensors, about: about.update(tokenizer_fingerprint="0" * 64))
+    refused(
+        path,
+        f"{path} was trained with another version of tokenizer 'glassbox'",
+        "train the model again",
+    )
+
+
+def test_a_tensor_of_another_shape(tmp_path):
+    path = altered(tmp_path, lambda tensors, about: tensors.update({"ln_f.bias": torch.zeros(5)}))
+    refused(
+        path,
+        f"{path}: ln_f.bias has shape (5,), the model wants (4,)",
+        "the checkpoint belongs to another model size",
+    )
+
+
+def test_missing_and_left_over_tensors(tmp_path):
+    path = altered(tmp_path, lambda tensors, about: tensors.pop("ln_f.bias"))
+    refused(
+        path, f"{path} does not match the model: missing ['ln_f.bias'], left over []", "version?"
+    )
+    path = altered(tmp_path, lambda tensors, about: tensors.update(head=torch.zeros(1)))
+    refused(path, f"{path} does not match the model: missing [], left over ['head']", "version?")
+
+
+class Trap:
+    """Unpickled, it makes a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.folder),)
+
+
+def test_loading_runs_no_code_from_the_file(tmp_path):
+    torch.save({"step": Trap(tmp_path / "sprung")}, tmp_path / "state.pt")
+    with pytest.raises(UserError, match="cannot be read"):
+        saved_step(tmp_path)
+    assert not (tmp_path / "sprung").exists()

@@ -1,0 +1,250 @@
+"""Training batches of worlds and files: what is in them, what must never be, and in which order."""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+
+import pytest
+import torch
+
+from data import reviews, sums
+from data.collate import ResponseBatch
+from data.readers import DataError
+from data.records import ResponseRecord
+from gpt.corpus import POOL, TextCorpus, WorldCorpus, encode_record, open_corpus, read_documents
+from gpt.tokenizer import load_tokenizer
+
+TOKENIZER = load_tokenizer("glassbox")
+EOS = TOKENIZER.eos_id
+
+
+def same(one: ResponseBatch, other: ResponseBatch) -> bool:
+    return all(torch.equal(value, vars(other)[name]) for name, value in vars(one).items())
+
+
+def texts(batches: list[ResponseBatch]) -> list[tuple[str, str]]:
+    """(prompt, response) of every row, read back from the stored tokens."""
+    found = []
+    for batch in batches:
+        for row, start, length in zip(
+            batch.tokens, batch.prompt_lengths, batch.lengths, strict=True
+        ):
+            prompt, response = row[:start].tolist(), row[start : start + length].tolist()
+            assert response[-1] == EOS and response.count(EOS) == 1
+            found.append((TOKENIZER.decode(prompt), TOKENIZER.decode(response)))
+    return found
+
+
+def bucket(key: str) -> str:
+    number = zlib.crc32(key.encode()) % 100
+    return "test" if number < 10 else "validation" if number < 20 else "train"
+
+
+def split_key(world: str, prompt: str) -> str:
+    """What the worlds' splits are made by: the sum itself, or name|adjective|item."""
+    if world == "sums":
+        assert re.fullmatch(r"\d{3}\+\d{3}=", prompt)
+        return prompt
+    words = set(re.findall(r"\w+", prompt))
+    return "|".join(
+        next(word for word in choices if word in words)
+        for choices in (reviews.NAMES, reviews.ADJECTIVES, reviews.ITEMS)
+    )
+
+
+@pytest.fixture(scope="module")
+def pools() -> dict[str, list[ResponseBatch]]:
+    """The first pool of either world."""
+    found = {}
+    for name in ("reviews", "sums"):
+        corpus = WorldCorpus(name, TOKENIZER, batch_size=4, seed=0)
+        found[name] = [corpus.batch(index) for index in range(POOL)]
+    return found
+
+
+@pytest.mark.parametrize("world", ["reviews", "sums"])
+def test_only_train_prompts_are_trained_on(pools, world):
+    rows = texts(pools[world])
+    assert len(rows) == 4 * POOL
+    assert {bucket(split_key(world, prompt)) for prompt, _ in rows} == {"train"}
+
+
+@pytest.mark.parametrize("world", ["reviews", "sums"])
+def test_only_validation_prompts_are_held_out(world):
+    batches = WorldCorpus(world, TOKENIZER, batch_size=30, seed=0).held_out_batches()
+    rows = texts(batches)
+    assert len(rows) == 256 and max(len(batch) for batch in batches) == 30
+    assert {bucket(split_key(world, prompt)) for prompt, _ in rows} == {"validation"}
+    if world == "reviews":
+        items = {split_key(world, prompt).split("|")[2] for prompt, _ in rows}
+        assert not items & set(reviews.HELD_OUT_ITEMS)
+    again = WorldCorpus(world, TOKENIZER, batch_size=30, seed=0).held_out_batches()
+    assert all(same(one, other) for one, other in zip(batches, again, strict=True))
+
+
+def test_sums_answer_their_prompts(pools):
+    """Rows that were sorted and shuffled still belong together: most direct answers are nearly right."""
+    near = []
+    for prompt, response in texts(pools["sums"]):
+        a, b = map(int, prompt.strip("=").split("+"))
+        if not sums.uses_steps(response):
+            near.append(abs(int(response) - a - b) in (0, 1, 10, 100, 1000))
+    assert len(near) > 100 and all(near)
+
+
+@pytest.mark.parametrize("world", ["reviews", "sums"])
+def test_a_batch_depends_on_its_number_and_the_seed_alone(world):
+    """Whatever was read before: a resumed run starts in the middle."""
+    corpus = WorldCorpus(world, TOKENIZER, batch_size=4, seed=1)
+    in_order = {index: corpus.batch(index) for index in (0, 1, POOL + 3)}
+    for index in (POOL + 3, 1, 0):
+        fresh = WorldCorpus(world, TOKENIZER, batch_size=4, seed=1)
+        assert same(fresh.batch(index), in_order[index])
+        assert same(corpus.batch(index), in_order[index])
+    assert not same(in_order[0], in_order[1])
+    assert not same(corpus.batch(POOL), corpus.batch(0))  # the next pool is fresh
+    assert not same(WorldCorpus(world, TOKENIZER, batch_size=4, seed=2).batch(0), in_order[0])
+
+
+@pytest.mark.parametrize("world", ["reviews", "sums"])
+def test_rows_of_a_batch_have_similar_lengths(pools, world):
+    """The batches divide the pool by length without overlap, and come in mixed order."""
+    totals = [(batch.prompt_lengths + batch.lengths).tolist() for batch in pools[world]]
+    ordered = sorted(totals, key=lambda lengths: (min(lengths), max(lengths)))
+    assert all(max(a) <= min(b) for a, b in zip(ordered, ordered[1:], strict=False))
+    shortest = [min(lengths) for lengths in totals]
+    assert shortest != sorted(shortest) and shortest != sorted(shortest, reverse=True)
+
+
+def test_only_the_response_is_predicted(pools):
+    batch = pools["sums"][0]
+    assert batch.prompt_lengths.tolist() == [len("347+588=")] * 4
+    assert batch.has_eos.all()
+
+
+def test_encode_record():
+    prompt, response = encode_record(ResponseRecord("1+", "2<|endoftext|>"), TOKENIZER)
+    assert (prompt, response[0], response[-1]) == ([49, 43], 50, EOS)
+    assert response.count(EOS) == 1  # text that looks like the special token is spelled out
+
+
+# Texts
+
+
+def numbered_corpus(count: int = 1000, **options) -> TextCorpus:
+    """A corpus whose token at place n is n: `count` tokens, the last of them EOS."""
+    corpus = TextCorpus(["x" * (count - 1)], OneLetter(), **options)
+    assert len(corpus.tokens) == count
+    corpus.tokens = torch.arange(count)
+    return corpus
+
+
+class OneLetter:
+    """A tokenizer that gives every letter a token."""
+
+    eos_id = 0
+
+    def encode(self, text: str) -> list[int]:
+        return [ord(letter) for letter in text]
+
+
+def test_windows_are_contiguous_and_leave_the_last_tenth_alone():
+    corpus = numbered_corpus(batch_size=16, context=32, seed=0)
+    batches = [corpus.batch(index) for index in range(60)]
+    for batch in batches:
+        assert batch.tokens.shape == (16, 32)
+        assert torch.equal(batch.tokens, batch.tokens[:, :1] + torch.arange(32))
+        assert batch.prompt_lengths.tolist() == [1] * 16
+        assert batch.response_mask.all() and batch.response_mask.shape == (16, 31)
+    seen = torch.cat([batch.tokens.flatten() for batch in batches])
+    assert int(seen.min()) == 0 and 890 < int(seen.max()) < 900
+
+
+def test_the_last_tenth_is_held_out_in_windows_that_do_not_overlap():
+    batches = numbered_corpus(batch_size=2, context=32, seed=0).held_out_batches()
+    starts = [row[0] for batch in batches for row in batch.tokens.tolist()]
+    assert starts == [900, 932, 964]
+    assert [len(batch) for batch in batches] == [2, 1]
+    assert batches[1].tokens.tolist() == [list(range(964, 996))]
+
+
+def test_windows_depend_on_their_number_and_the_seed_alone():
+    corpus = numbered_corpus(batch_size=4, context=32, seed=0)
+    first, fifth = corpus.batch(0), corpus.batch(5)
+    assert same(numbered_corpus(batch_size=4, context=32, seed=0).batch(5), fifth)
+    assert same(corpus.batch(0), first) and not same(first, fifth)
+    assert not same(numbered_corpus(batch_size=4, context=32, seed=1).batch(0), first)
+
+
+def test_texts_are_joined_by_eos_and_short_texts_get_short_windows():
+    corpus = TextCorpus(["ab" * 50, "c" * 99], OneLetter(), batch_size=1, context=64, seed=0)
+    expected = [*map(ord, "ab" * 50), 0, *map(ord, "c" * 99), 0]
+    assert corpus.tokens.tolist() == expected
+    assert corpus.window == 201 // 20
+    assert corpus.held_out_batches()[0].tokens.shape[1] == 10
+    assert corpus.description == "201 tokens in windows of 10"
+
+
+def test_too_short_texts_are_refused():
+    with pytest.raises(DataError) as error:
+        TextCorpus(["a" * 100], OneLetter(), batch_size=1, context=64, seed=0)
+    assert str(error.value) == (
+        "101 tokens are too few to pre-train on: give a longer text (200 at least)"
+    )
+
+
+# Files
+
+
+def test_corpus_of_a_text_file(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text("One line.\nAnother line.\n" * 40, encoding="utf-8")
+    corpus = open_corpus(str(path), TOKENIZER, batch_size=2, context=16, seed=0)
+    assert TOKENIZER.decode(corpus.tokens.tolist()) == path.read_text()
+    assert corpus.tokens[-1] == EOS and int((corpus.tokens == EOS).sum()) == 1
+    assert isinstance(open_corpus("sums", TOKENIZER, batch_size=2, context=9, seed=0), WorldCorpus)
+
+
+def preference_rows() -> list[dict[str, str]]:
+    return [
+        {"prompt": f"Question {n}?\n", "chosen": f"Good {n}.", "rejected": f"Bad {n}."}
+        for n in range(100)
+    ]
+
+
+@pytest.mark.parametrize("name", ["pairs.json", "pairs.jsonl", "PAIRS.JSON"])
+def test_corpus_of_a_preference_file(tmp_path, name, capsys):
+    """Chosen answers of the training prompts only."""
+    rows, path = preference_rows(), tmp_path / name
+    path.write_text(
+        "\n".join(map(json.dumps, rows)) if name.endswith("l") else json.dumps(rows),
+        encoding="utf-8",
+    )
+    documents = read_documents(path)
+    expected = [row["prompt"] + row["chosen"] for row in rows if bucket(row["prompt"]) == "train"]
+    assert documents == expected and 60 < len(documents) < 95
+    assert "100 of 100 rows kept" in capsys.readouterr().out
+    corpus = open_corpus(str(path), TOKENIZER, batch_size=2, context=16, seed=0)
+    assert int((corpus.tokens == EOS).sum()) == len(expected)
+    assert "Bad" not in TOKENIZER.decode(corpus.tokens.tolist())
+
+
+def test_documents_of_a_json_file_of_texts(tmp_path):
+    path = tmp_path / "texts.jsonl"
+    path.write_text('{"text": "one"}\n{"text": "two"}\n')
+    assert read_documents(path) == ["one", "two"]
+
+
+def test_unusable_files_are_refused(tmp_path):
+    with pytest.raises(DataError, match=r"nowhere\.txt: there is no such file"):
+        read_documents(tmp_path / "nowhere.txt")
+    with pytest.raises(DataError, match=r"nowhere\.json: there is no such file"):
+        read_documents(tmp_path / "nowhere.json")
+    (tmp_path / "empty.txt").write_text("  \n")
+    with pytest.raises(DataError, match=r"empty\.txt: there is no text in it"):
+        read_documents(tmp_path / "empty.txt")
+    (tmp_path / "odd.json").write_text('[{"colour": "red"}]')
+    with pytest.raises(DataError, match=r"odd\.json:1: record 1: keys colour fit no format"):
+        read_documents(tmp_path / "odd.json")

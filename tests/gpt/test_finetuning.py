@@ -1,0 +1,256 @@
+"""Supervised fine-tuning: what the loss sees, which records it reads, and that a run resumes."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from data.splits import split_of
+from gpt import finetuning, pretraining
+from gpt.common import MetricLog, UserError, load_gpt, saved_step
+from gpt.finetuning import (
+    FinetuningConfig,
+    collate_examples,
+    read_examples,
+    sample_rows,
+    starting_model,
+    train,
+)
+from gpt.model import GPT, GPTConfig
+from gpt.pretrained import save_gpt2
+from gpt.tokenizer import load_tokenizer
+
+V, EOS = 12, 0
+GLASSBOX = load_tokenizer("glassbox")
+# The answer to [x, 1] is [x, EOS], to [x, 2] it is [x, x, EOS].
+EXAMPLES = [([x, k], [x] * k + [EOS]) for x in range(3, 12) for k in (1, 2)]
+CONFIG = FinetuningConfig(batch_size=8, lr=1e-2, warmup=2, eval_every=5, weight_decay=0.0)
+
+
+def small_gpt(vocab_size: int = V, context: int = 32, dropout: float = 0.0) -> GPT:
+    shape = GPTConfig(vocab_size, context, n_layer=1, n_head=2, n_embd=32, dropout=dropout)
+    return GPT(shape).initialize(torch.Generator().manual_seed(0))
+
+
+# The loss
+
+
+def test_the_loss_is_the_mean_over_response_tokens_alone():
+    """By a loop over unpadded rows; the prompt and the padding predict nothing."""
+    model, examples = small_gpt(), EXAMPLES[:3]
+    total, count = 0.0, 0
+    for prompt, response in examples:
+        logits = model(torch.tensor([prompt + response]))[0].detach()
+        for t, token in enumerate(response):
+            total -= float(logits[len(prompt) - 1 + t].log_softmax(-1)[token])
+            count += 1
+    log = MetricLog(1)
+    rows = train(replace(CONFIG, batch_size=3, lr=0.0), model, examples, examples, log, eos_id=EOS)
+    assert count == 7
+    assert rows[0]["loss"] == pytest.approx(total / count, abs=1e-5)
+    assert rows[0]["held_out_loss"] == pytest.approx(total / count, abs=1e-5)
+
+
+def test_the_eos_is_learned_and_the_prompt_is_not():
+    batch = collate_examples([([4, 5, 6], [7, EOS]), ([3], [8, 9, EOS])], EOS)
+    assert batch.response_mask.tolist() == [[True, True, False], [True, True, True]]
+    assert batch.prompt_lengths.tolist() == [3, 1]
+    assert batch.has_eos.tolist() == [True, True]
+
+
+def test_training_learns_the_answers():
+    model = small_gpt()
+    rows = train(CONFIG, model, EXAMPLES, EXAMPLES[:4], MetricLog(80), eos_id=EOS)
+    assert rows[0]["loss"] == pytest.approx(math.log(V), abs=0.3)
+    assert rows[-1]["loss"] < 0.3
+    assert rows[-1]["held_out_loss"] < 0.3
+    assert not model.training
+
+
+def test_held_out_losses_come_every_eval_every_steps_and_at_the_end():
+    rows = train(CONFIG, small_gpt(), EXAMPLES, EXAMPLES[:1], MetricLog(7), eos_id=EOS)
+    assert [row["step"] for row in rows if "held_out_loss" in row] == [5, 7]
+    rows = train(CONFIG, small_gpt(), EXAMPLES, [], MetricLog(5), eos_id=EOS)
+    assert not any("held_out_loss" in row for row in rows)
+
+
+def test_dropout_is_on_in_training_and_off_in_evaluation():
+    losses = {}
+    for dropout in (0.0, 0.5):
+        config = replace(CONFIG, lr=0.0, eval_every=1)
+        torch.manual_seed(0)
+        (row,) = train(
+            config, small_gpt(dropout=dropout), EXAMPLES, EXAMPLES, MetricLog(1), eos_id=0
+        )
+        losses[dropout] = (row["loss"], row["held_out_loss"])
+    assert losses[0.0][0] != losses[0.5][0]
+    assert losses[0.0][1] == losses[0.5][1]
+
+
+def test_a_resumed_run_is_the_uninterrupted_one(tmp_path):
+    config = replace(CONFIG, checkpoint_every=4)
+    whole = small_gpt()
+    rows = train(config, whole, EXAMPLES, EXAMPLES[:2], MetricLog(8), eos_id=EOS)
+    tmp_path.joinpath("run").mkdir()
+
+    class Crash(Exception):
+        pass
+
+    class Log(MetricLog):
+        def write(self, *, step, **metrics):
+            super().write(step=step, **metrics)
+            if step == 6:
+                raise Crash
+
+    with pytest.raises(Crash):
+        train(config, small_gpt(), EXAMPLES, EXAMPLES[:2], Log(8), eos_id=EOS, folder=tmp_path)
+    assert saved_step(tmp_path) == 4
+    resumed = small_gpt()
+    torch.nn.init.ones_(resumed.wte.weight)  # everything comes from the file
+    more = train(
+        replace(config, resume=True), resumed, EXAMPLES, EXAMPLES[:2], MetricLog(8), eos_id=EOS,
+        folder=tmp_path,
+    )  # fmt: skip
+    assert [row["step"] for row in more] == [5, 6, 7, 8]
+    assert [row["loss"] for row in more] == [row["loss"] for row in rows[4:]]
+    assert all(
+        torch.equal(a, b) for a, b in zip(whole.parameters(), resumed.parameters(), strict=True)
+    )
+
+
+# The records
+
+
+def write_records(path, count: int = 60, **changes) -> list[dict[str, str]]:
+    rows = [
+        {"prompt": f"Question {i}?\n", "chosen": f"Answer {i}.", "rejected": "No."}
+        for i in range(count)
+    ]
+    rows[0] |= changes
+    path.write_text(json.dumps(rows), encoding="utf-8")
+    return rows
+
+
+def test_of_pairs_the_chosen_answers_are_read_and_split_by_prompt(tmp_path, capsys):
+    rows = write_records(tmp_path / "pairs.json")
+    config = FinetuningConfig(data=str(tmp_path / "pairs.json"))
+    examples, held_out = read_examples(config, GLASSBOX, 128)
+    for split, part in (("train", examples), ("validation", held_out)):
+        assert {
+            (GLASSBOX.decode(prompt), GLASSBOX.decode(response)) for prompt, response in part
+        } == {(r["prompt"], r["chosen"]) for r in rows if split_of(r["prompt"]) == split}
+        assert all(response[-1] == GLASSBOX.eos_id for _, response in part)
+    assert "60 of 60 rows kept" in capsys.readouterr().out
+
+
+def test_long_records_are_left_out_and_counted(tmp_path, capsys):
+    """A prompt of at most 30 tokens and an answer of at most 20 with its EOS."""
+    rows = write_records(tmp_path / "pairs.json", chosen="The lamp is great. " * 8)
+    config = FinetuningConfig(
+        data=str(tmp_path / "pairs.json"), max_prompt_tokens=30, max_response_tokens=20
+    )
+    parts = read_examples(config, GLASSBOX, 128)
+    prompts = {GLASSBOX.decode(prompt) for part in parts for prompt, _ in part}
+    assert rows[0]["prompt"] not in prompts
+    assert "left out 1 records: answer too long" in capsys.readouterr().out
+
+
+def test_no_example_is_longer_than_the_models_context(tmp_path, capsys):
+    """Both flags allow it, but 40 prompt tokens, 20 of the answer and its EOS are 61."""
+    rows = write_records(tmp_path / "pairs.json", prompt=" lamp" * 40, chosen=" lamp" * 20)
+    config = FinetuningConfig(data=str(tmp_path / "pairs.json"))
+    for context in (60, 61):
+        parts = read_examples(config, GLASSBOX, context)
+        found = rows[0]["prompt"] in {GLASSBOX.decode(p) for part in parts for p, _ in part}
+        assert found == (context == 61 and split_of(rows[0]["prompt"]) != "test")
+    assert "left out 1 records: longer than the model's 60 positions" in capsys.readouterr().out
+
+
+def test_nothing_left_to_train_on_is_refused(tmp_path):
+    write_records(tmp_path / "pairs.json")
+    config = FinetuningConfig(data=str(tmp_path / "pairs.json"), max_prompt_tokens=1)
+    with pytest.raises(UserError, match="none of its 60 records"):
+        read_examples(config, GLASSBOX, 128)
+
+
+def test_missing_pairs_of_the_reviews_world_name_the_command(tmp_path, monkeypatch):
+    monkeypatch.setattr(finetuning, "RUNS", tmp_path)
+    with pytest.raises(UserError, match="python -m reward_model.reward_model_training"):
+        read_examples(FinetuningConfig(), GLASSBOX, 128)
+
+
+# The model to start from
+
+
+def test_the_base_is_the_pre_trained_model_of_the_same_data(tmp_path, monkeypatch):
+    monkeypatch.setattr(pretraining, "RUNS", tmp_path)
+    with pytest.raises(UserError, match="pretraining-pairs-small.*gpt.pretraining"):
+        starting_model(FinetuningConfig(data="x/pairs.json", preset="small"), torch.device("cpu"))
+    model = small_gpt(GLASSBOX.n_vocab)
+    pretraining.save_gpt(tmp_path / "pretraining-pairs-tiny" / "model.safetensors", model, GLASSBOX)
+    found, tokenizer = starting_model(FinetuningConfig(data="pairs.json"), torch.device("cpu"))
+    assert torch.equal(found.wte.weight, model.wte.weight)
+    assert tokenizer.fingerprint == GLASSBOX.fingerprint
+
+
+def test_published_weights_come_with_their_own_tokenizer(tmp_path, monkeypatch):
+    model = small_gpt(50257)
+    save_gpt2(model, tmp_path / "gpt2")
+    monkeypatch.setattr(finetuning, "load_tokenizer", lambda name: f"the {name} tokenizer")
+    config = FinetuningConfig(weights=str(tmp_path / "gpt2"))
+    found, tokenizer = starting_model(config, torch.device("cpu"))
+    assert torch.equal(found.wte.weight, model.wte.weight)
+    assert tokenizer == "the gpt2 tokenizer"
+
+
+# Samples and the script
+
+
+def test_sample_rows_show_prompt_answer_and_data():
+    model = small_gpt(GLASSBOX.n_vocab).eval()
+    examples = [
+        (GLASSBOX.encode("Hi?"), [*GLASSBOX.encode("Yes."), GLASSBOX.eos_id]),
+        (GLASSBOX.encode("Why?\n"), [*GLASSBOX.encode("No."), GLASSBOX.eos_id]),
+    ]
+    rows = sample_rows(model, GLASSBOX, examples, 5, seed=0)
+    assert [(row["prompt"], row["data"]) for row in rows] == [("Hi?", "Yes."), ("Why?\n", "No.")]
+    assert all(row["response"] for row in rows)
+    assert rows == sample_rows(model, GLASSBOX, examples, 5, seed=0)
+    assert rows != sample_rows(model, GLASSBOX, examples, 5, seed=1)
+    assert sample_rows(model, GLASSBOX, [], 5, seed=0) == []
+
+
+def test_main_writes_a_model_that_is_better_than_its_base(tmp_path):
+    write_records(tmp_path / "pairs.json")
+    base = small_gpt(GLASSBOX.n_vocab, context=64)
+    pretraining.save_gpt(tmp_path / "base" / "model.safetensors", base, GLASSBOX)
+    config = FinetuningConfig(
+        data=str(tmp_path / "pairs.json"), base=tmp_path / "base", out=tmp_path / "out",
+        steps=30, lr=1e-2, device="cpu",
+    )  # fmt: skip
+    assert finetuning.main(config) == tmp_path / "out"
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert names == {"config.json", "metrics.jsonl", "samples.jsonl", "model.safetensors"}
+    tuned, _ = load_gpt(tmp_path / "out")
+    _, held_out = read_examples(config, GLASSBOX, 64)
+    batches = [collate_examples(held_out, GLASSBOX.eos_id)]
+    before, after = (pretraining.held_out_loss(model, batches) for model in (base.eval(), tuned))
+    assert after < before - 2
+
+
+def test_steps_follow_from_epochs(tmp_path):
+    rows = write_records(tmp_path / "pairs.json")
+    records = sum(split_of(row["prompt"]) == "train" for row in rows)
+    base = small_gpt(GLASSBOX.n_vocab, context=64)
+    pretraining.save_gpt(tmp_path / "base" / "model.safetensors", base, GLASSBOX)
+    config = FinetuningConfig(
+        data=str(tmp_path / "pairs.json"), base=tmp_path / "base", out=tmp_path / "out",
+        epochs=2, batch_size=16, device="cpu",
+    )  # fmt: skip
+    finetuning.main(config)
+    lines = (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()
+    assert len(lines) == 2 * records // 16

@@ -1,0 +1,386 @@
+"""Sampling: the distribution, its truncations, EOS, and a slow sampler without cache or batch."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+
+from data.collate import join_responses
+from gpt.generate import SamplingParams, choose_tokens, generate, truncate_logits
+from gpt.log_probs import token_log_probs
+from gpt.model import GPT, GPTConfig, KVCache
+
+EOS = 3  # also a token of some prompts, where it ends nothing
+RAGGED = [[1, 2], [3], [4, 0, 1, 2], [2, 2, 2]]
+
+
+def seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def random_gpt(vocab_size: int = 6, scale: float = 0.5, dropout: float = 0.0) -> GPT:
+    config = GPTConfig(vocab_size, context=16, n_layer=2, n_head=2, n_embd=8, dropout=dropout)
+    model, generator = GPT(config).eval(), seeded(0)
+    for parameter in model.parameters():
+        parameter.data = torch.randn(parameter.shape, generator=generator) * scale
+    return model.requires_grad_(False)
+
+
+def fixed_gpt(probs: list[float]) -> GPT:
+    """A GPT that gives these probabilities whatever it reads: the head sees only ln_f's bias."""
+    V = len(probs)
+    model = (
+        GPT(GPTConfig(V, context=16, n_layer=1, n_head=1, n_embd=V)).initialize(seeded(0)).eval()
+    )
+    model.wte.weight.data = torch.eye(V)
+    model.ln_f.weight.data.zero_()
+    model.ln_f.bias.data = torch.tensor(probs).log()
+    return model.requires_grad_(False)
+
+
+MODEL = random_gpt()
+
+
+# One draw
+
+
+def test_choose_tokens_inverts_the_cumulative_distribution():
+    logits = torch.tensor([0.1, 0.2, 0.3, 0.4]).log().expand(6, 4) + 3
+    uniforms = torch.tensor([0.0, 0.05, 0.15, 0.35, 0.65, 1 - 2**-24])
+    tokens, log_probs = choose_tokens(logits, SamplingParams(), uniforms)
+    assert tokens.tolist() == [0, 0, 1, 2, 3, 3]
+    expected = torch.tensor([0.1, 0.1, 0.2, 0.3, 0.4, 0.4]).log()
+    torch.testing.assert_close(log_probs, expected)
+
+
+def test_impossible_tokens_are_never_drawn():
+    logits = torch.tensor([[-math.inf, 0, 0, -math.inf]] * 2)
+    tokens, log_probs = choose_tokens(logits, SamplingParams(), torch.tensor([0.0, 1 - 2**-24]))
+    assert tokens.tolist() == [1, 2]
+    torch.testing.assert_close(log_probs, torch.tensor([0.5, 0.5]).log())
+
+
+def test_half_precision_logits_are_drawn_in_float32():
+    """In bfloat16 the cumulative sum of 1000 equal probabilities stops growing at 0.25."""
+    uniforms = torch.tensor([0.1003, 0.5003, 0.9003])
+    logits = torch.zeros(3, 1000, dtype=torch.bfloat16)
+    tokens, log_probs = choose_tokens(logits, SamplingParams(), uniforms)
+    assert tokens.tolist() == [100, 500, 900]
+    assert log_probs.dtype == torch.float32
+    torch.testing.assert_close(log_probs, torch.full((3,), -math.log(1000)))
+
+
+def chi_square(counts: torch.Tensor, probs: torch.Tensor) -> float:
+    expected = probs * counts.sum()
+    return float(((counts - expected) ** 2 / expected).sum())
+
+
+@pytest.mark.parametrize(("temperature", "other"), [(1.0, 0.7), (0.7, 1.0)])
+def test_one_step_has_the_models_distribution(temperature, other):
+    """20,000 draws of 11 tokens: chi-square with 10 degrees of freedom is above 35.6 once in 10,000."""
+    model, prompt = random_gpt(11, scale=0.3), [3, 1, 4]
+    sampled = generate(
+        model,
+        [prompt],
+        SamplingParams(temperature=temperature, max_new_tokens=1),
+        seeded(1),
+        eos_id=0,
+        samples_per_prompt=20_000,
+    )
+    counts = sampled.response_tokens[:, 0].bincount(minlength=11)
+    logits = model(torch.tensor([prompt]))[0, -1]
+    assert chi_square(counts, (logits / temperature).softmax(0)) < 35.6
+    assert chi_square(counts, (logits / other).softmax(0)) > 100  # so this test can fail
+
+
+def test_two_steps_have_the_joint_distribution():
+    """One uniform used for both steps, or for all rows, would give each step's share but not this."""
+    model, prompt = random_gpt(4, scale=0.3), [1, 2]
+    probs = {}
+    for first in range(4):
+        logits = model(torch.tensor([[*prompt, first]]))[0]
+        if first == 3:  # EOS ends the row
+            probs[3,] = float(logits[1].softmax(0)[3])
+        else:
+            for second in range(4):
+                joint = logits[1].softmax(0)[first] * logits[2].softmax(0)[second]
+                probs[first, second] = float(joint)
+    assert sum(probs.values()) == pytest.approx(1, abs=1e-5)
+    sampled = generate(
+        model,
+        [prompt],
+        SamplingParams(max_new_tokens=2),
+        seeded(2),
+        eos_id=3,
+        samples_per_prompt=20_000,
+    )
+    found = [tuple(tokens) for tokens in sampled.token_lists()]
+    counts = torch.tensor([found.count(outcome) for outcome in probs])
+    assert counts.sum() == 20_000
+    # 12 degrees of freedom: above 39.1 once in 10,000
+    assert chi_square(counts, torch.tensor(list(probs.values()))) < 39.1
+
+
+# Truncation
+
+PROBS = torch.tensor([0.1, 0.5, 0.15, 0.25])
+
+
+def support(params: SamplingParams) -> set[int]:
+    kept = truncate_logits(PROBS.log()[None] + 2, params)[0].isfinite()
+    return set(kept.nonzero().flatten().tolist())
+
+
+@pytest.mark.parametrize(
+    ("top_k", "expected"),
+    [(1, {1}), (2, {1, 3}), (3, {1, 2, 3}), (4, {0, 1, 2, 3}), (99, {0, 1, 2, 3})],
+)
+def test_top_k(top_k, expected):
+    assert support(SamplingParams(top_k=top_k)) == expected
+
+
+@pytest.mark.parametrize(
+    ("top_p", "expected"),
+    [
+        (1e-6, {1}),
+        (0.49, {1}),
+        (0.51, {1, 3}),
+        (0.74, {1, 3}),
+        (0.76, {1, 2, 3}),
+        (0.95, {0, 1, 2, 3}),
+    ],
+)
+def test_top_p_keeps_the_smallest_set_that_reaches_it(top_p, expected):
+    assert support(SamplingParams(top_p=top_p)) == expected
+
+
+@pytest.mark.parametrize(
+    ("min_p", "expected"),
+    [
+        (0.19, {0, 1, 2, 3}),
+        (0.21, {1, 2, 3}),
+        (0.29, {1, 2, 3}),
+        (0.31, {1, 3}),
+        (0.51, {1}),
+        (1.0, {1}),
+    ],
+)
+def test_min_p_is_relative_to_the_likeliest(min_p, expected):
+    assert support(SamplingParams(min_p=min_p)) == expected
+
+
+def test_rows_are_truncated_separately():
+    logits = torch.stack([PROBS, PROBS.flip(0)]).log()
+    for params in (SamplingParams(top_k=2), SamplingParams(top_p=0.6), SamplingParams(min_p=0.4)):
+        kept = truncate_logits(logits, params).isfinite()
+        assert kept.int().tolist() == [[0, 1, 0, 1], [1, 0, 1, 0]]
+
+
+def test_kept_logits_are_unchanged():
+    logits = PROBS.log()[None]
+    for params in (SamplingParams(top_k=2), SamplingParams(top_p=0.6), SamplingParams(min_p=0.4)):
+        assert torch.equal(truncate_logits(logits, params)[0, [1, 3]], logits[0, [1, 3]])
+
+
+def test_temperature_comes_before_truncation():
+    """At 0.5 the likeliest has 0.25 / 0.345 = 0.72 and alone reaches top_p = 0.7; at 1 it has 0.5."""
+    uniforms = torch.tensor([0.0, 0.99])
+    logits = PROBS.log().expand(2, 4)
+    cold = SamplingParams(temperature=0.5, top_p=0.7)
+    assert choose_tokens(logits, cold, uniforms)[0].tolist() == [1, 1]
+    assert choose_tokens(logits, SamplingParams(top_p=0.7), uniforms)[0].tolist() == [1, 3]
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        SamplingParams(top_k=2, max_new_tokens=4),
+        SamplingParams(top_p=0.6, max_new_tokens=4),
+        SamplingParams(min_p=0.4, max_new_tokens=4),
+    ],
+)
+def test_truncated_samples_stay_inside_and_are_renormalised(params):
+    model = fixed_gpt([*PROBS.tolist(), 1e-9])
+    sampled = generate(model, [[0]], params, seeded(3), eos_id=4, samples_per_prompt=50)
+    assert sampled.response_tokens.unique().tolist() == [1, 3]
+    expected = torch.where(sampled.response_tokens == 1, 2 / 3, 1 / 3).log()
+    torch.testing.assert_close(sampled.log_probs, expected)
+
+
+def test_truncates():
+    assert not SamplingParams(temperature=0.3, max_new_tokens=5).truncates
+    for option in ({"top_k": 1}, {"top_p": 0.99}, {"min_p": 0.01}, {"greedy": True}):
+        assert SamplingParams(**option).truncates
+
+
+# Whole responses
+
+
+def slow_sample(model, prompt, uniforms, temperature, eos_id):
+    """One row at a time, every prefix read from scratch, the cumulative sum in a Python loop."""
+    tokens, log_probs = [], []
+    for uniform in uniforms.tolist():
+        logits = model(torch.tensor([prompt + tokens]))[0, -1].double()
+        probs = (logits / temperature).softmax(0).tolist()
+        sums = list(itertools.accumulate(probs))
+        tokens.append(next(v for v, total in enumerate(sums) if total > uniform * sums[-1]))
+        log_probs.append(math.log(probs[tokens[-1]]))
+        if tokens[-1] == eos_id:
+            break
+    return tokens, log_probs
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+@pytest.mark.parametrize("prompts", [RAGGED, [[1, 2, 3], [4, 0, 1]]])
+def test_generate_equals_a_slow_sampler(monkeypatch, temperature, prompts):
+    """Cache, ragged prompts, repeated rows and the dropping of finished rows change no row."""
+    kept = []
+    keep = KVCache.keep
+    monkeypatch.setattr(
+        KVCache, "keep", lambda self, rows: kept.append(len(rows)) or keep(self, rows)
+    )
+    params = SamplingParams(temperature=temperature, max_new_tokens=12)
+    sampled = generate(MODEL, prompts, params, seeded(4), eos_id=EOS, samples_per_prompt=10)
+    assert len(kept) >= 2 and kept == sorted(kept, reverse=True)  # rows were dropped, several times
+
+    uniforms = torch.rand(len(prompts) * 10, 12, generator=seeded(4))
+    finished = []
+    for i, found in enumerate(sampled.token_lists()):
+        expected, log_probs = slow_sample(MODEL, prompts[i // 10], uniforms[i], temperature, EOS)
+        assert found == expected
+        torch.testing.assert_close(
+            sampled.log_probs[i, : len(expected)], torch.tensor(log_probs), rtol=0, atol=1e-5
+        )
+        assert not sampled.log_probs[i, len(expected) :].any()
+        finished.append(expected[-1] == EOS)
+    assert sampled.has_eos.tolist() == finished
+    assert True in finished and False in finished
+
+
+def test_a_prompt_alone_gives_what_it_gives_in_a_batch(monkeypatch):
+    params = SamplingParams(max_new_tokens=9)
+    together = generate(MODEL, RAGGED, params, seeded(5), eos_id=EOS)
+    uniforms = torch.rand(len(RAGGED), 9, generator=seeded(5))
+    for i, prompt in enumerate(RAGGED):
+        monkeypatch.setattr(torch, "rand", lambda *shape, row=i, **options: uniforms[row : row + 1])
+        alone = generate(MODEL, [prompt], params, eos_id=EOS)
+        assert alone.token_lists()[0] == together.token_lists()[i]
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_log_probs_are_the_scorers(temperature):
+    params = SamplingParams(temperature=temperature, max_new_tokens=8)
+    sampled = generate(MODEL, RAGGED, params, seeded(6), eos_id=EOS, samples_per_prompt=4)
+    prompts = [prompt for prompt in RAGGED for _ in range(4)]
+    batch = join_responses(prompts, sampled.response_tokens, sampled.response_mask, sampled.has_eos)
+    with torch.no_grad():
+        scored = token_log_probs(MODEL, batch, temperature)
+    torch.testing.assert_close(sampled.log_probs, scored, rtol=0, atol=1e-5)
+    assert sampled.log_probs.dtype == torch.float32 and not sampled.log_probs.requires_grad
+
+
+def test_samples_per_prompt_repeats_each_prompt():
+    params = SamplingParams(max_new_tokens=6)
+    grouped = generate(MODEL, RAGGED, params, seeded(7), eos_id=EOS, samples_per_prompt=3)
+    listed = [prompt for prompt in RAGGED for _ in range(3)]
+    repeated = generate(MODEL, listed, params, seeded(7), eos_id=EOS)
+    assert grouped.token_lists() == repeated.token_lists()
+    assert len({tuple(tokens) for tokens in grouped.token_lists()[:3]}) > 1
+
+
+def test_greedy_takes_the_likeliest_token_each_time():
+    params = SamplingParams(greedy=True, max_new_tokens=8)
+    sampled = generate(MODEL, RAGGED, params, seeded(8), eos_id=EOS)
+    for prompt, found in zip(RAGGED, sampled.token_lists(), strict=True):
+        tokens: list[int] = []
+        while len(tokens) < 8 and EOS not in tokens:
+            tokens.append(int(MODEL(torch.tensor([prompt + tokens]))[0, -1].argmax()))
+        assert found == tokens
+    again = generate(MODEL, RAGGED, params, seeded(9), eos_id=EOS)
+    assert torch.equal(sampled.response_tokens, again.response_tokens)
+
+
+def test_a_seed_fixes_the_tokens():
+    params = SamplingParams(max_new_tokens=8)
+    runs = [
+        generate(MODEL, RAGGED, params, seeded(seed), eos_id=EOS, samples_per_prompt=4)
+        for seed in (1, 1, 2)
+    ]
+    assert runs[0].token_lists() == runs[1].token_lists() != runs[2].token_lists()
+
+
+def test_the_model_is_sampled_without_dropout_and_left_as_it_was():
+    params = SamplingParams(max_new_tokens=6)
+    expected = generate(MODEL, RAGGED, params, seeded(1), eos_id=EOS).token_lists()
+    dropping = random_gpt(dropout=0.5).train()
+    assert generate(dropping, RAGGED, params, seeded(1), eos_id=EOS).token_lists() == expected
+    assert dropping.training and not MODEL.training
+
+
+# EOS
+
+
+def test_everything_stops_when_all_rows_have():
+    params = SamplingParams(max_new_tokens=9)
+    sampled = generate(fixed_gpt([1e-9, 1e-9, 1]), [[0], [1, 0]], params, seeded(0), eos_id=2)
+    assert sampled.response_tokens.tolist() == [[2], [2]]
+    assert sampled.response_mask.tolist() == [[True], [True]]
+    assert sampled.has_eos.tolist() == [True, True]
+    assert sampled.token_lists() == [[2], [2]]
+
+
+def test_rows_without_eos_are_cut_off():
+    params = SamplingParams(max_new_tokens=3)
+    sampled = generate(fixed_gpt([1, 1e-9, 1e-9]), [[0], [1, 0]], params, seeded(0), eos_id=2)
+    assert sampled.token_lists() == [[0, 0, 0], [0, 0, 0]]
+    assert sampled.has_eos.tolist() == [False, False]
+
+
+def test_the_context_can_be_filled_to_the_last_position():
+    sampled = generate(
+        MODEL, [[1] * 10, [2]], SamplingParams(max_new_tokens=6), seeded(0), eos_id=EOS
+    )
+    assert sampled.response_tokens.shape[1] <= 6
+
+
+def test_bfloat16_autocast():
+    params = SamplingParams(max_new_tokens=6)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        sampled = generate(MODEL, RAGGED, params, seeded(1), eos_id=EOS, samples_per_prompt=3)
+    assert sampled.log_probs.dtype == torch.float32 and sampled.log_probs.isfinite().all()
+    assert (sampled.log_probs[sampled.response_mask] < 0).all()
+
+
+# Errors
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"temperature": 0.0}, "temperature=0.0 must be above 0; use greedy=True"),
+        ({"temperature": -1.0}, "temperature=-1.0 must be above 0"),
+        ({"temperature": math.nan}, "temperature=nan must be above 0"),
+        ({"top_k": -1}, "top_k=-1"),
+        ({"top_p": 0.0}, "top_p=0.0"),
+        ({"top_p": 1.5}, "top_p=1.5"),
+        ({"min_p": -0.1}, "min_p=-0.1"),
+        ({"min_p": 1.1}, "min_p=1.1"),
+        ({"max_new_tokens": 0}, "max_new_tokens=0 must be at least 1"),
+    ],
+)
+def test_wrong_parameters_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        SamplingParams(**options)
+
+
+def test_wrong_prompts_are_refused():
+    params = SamplingParams(max_new_tokens=6)
+    for prompts in ([], [[1], []]):
+        with pytest.raises(ValueError, match="there is no prompt, or an empty one"):
+            generate(MODEL, prompts, params, eos_id=EOS)
+    message = r"a prompt of 11 tokens and max_new_tokens=6 do not fit the model's 16 positions"
+    with pytest.raises(ValueError, match=message):
+        generate(MODEL, [[1], [1] * 11], params, eos_id=EOS)

@@ -1,0 +1,371 @@
+"""Scoring against a double loop over rows and tokens; chunks, memory, entropy, full KL, dtypes."""
+
+from __future__ import annotations
+
+import math
+import weakref
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from data.collate import ResponseBatch, collate_responses
+from gpt.log_probs import (
+    at_least_float32,
+    entropy_from_logits,
+    full_kl,
+    score_in_micro_batches,
+    token_log_probs,
+    token_scores,
+)
+from gpt.model import GPT, GPTConfig
+
+V, EOS = 7, 0
+PROMPTS = [[3, 1], [5], [2, 2, 6, 1], [4, 0, 1]]
+RESPONSES = [[1, 5, 0], [6, 6, 2, 4], [], [0]]
+T = 4
+
+
+def random_gpt(seed: int = 0) -> GPT:
+    model = GPT(GPTConfig(V, context=12, n_layer=2, n_head=2, n_embd=8)).double().eval()
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in model.parameters():
+        parameter.data = torch.randn(parameter.shape, generator=generator).double() / 2
+    return model
+
+
+def fixed_gpt(probs: list[float]) -> GPT:
+    """A GPT that gives these probabilities whatever it reads: the head sees only ln_f's bias."""
+    model = GPT(GPTConfig(len(probs), 12, n_layer=1, n_head=1, n_embd=len(probs))).double().eval()
+    model.wte.weight.data = torch.eye(len(probs)).double()
+    model.ln_f.weight.data.zero_()
+    model.ln_f.bias.data = torch.tensor(probs).double().log()
+    return model
+
+
+MODEL, OTHER = random_gpt(0), random_gpt(1)
+BATCH = collate_responses(PROMPTS, RESPONSES, EOS)
+
+
+def close(actual: torch.Tensor, expected: torch.Tensor) -> None:
+    torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-9)
+
+
+def distributions(model: GPT, temperature: float):
+    """(row, step, probabilities before response token t as a list), from one unpadded row each."""
+    for i, (prompt, response) in enumerate(zip(PROMPTS, RESPONSES, strict=True)):
+        for t in range(len(response)):
+            logits = model(torch.tensor([prompt + response[:t]]))[0, -1].tolist()
+            weights = [math.exp(logit / temperature) for logit in logits]
+            yield i, t, [weight / sum(weights) for weight in weights]
+
+
+def per_token(values) -> torch.Tensor:
+    table = torch.zeros(len(PROMPTS), T, dtype=torch.float64)
+    for i, t, value in values:
+        table[i, t] = value
+    return table
+
+
+# Values
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7, 2.0])
+def test_scores_against_a_double_loop(temperature):
+    log_probs = per_token(
+        (i, t, math.log(p[RESPONSES[i][t]])) for i, t, p in distributions(MODEL, temperature)
+    )
+    entropy = per_token(
+        (i, t, -sum(x * math.log(x) for x in p)) for i, t, p in distributions(MODEL, temperature)
+    )
+    close(token_log_probs(MODEL, BATCH, temperature), log_probs)
+    for entropy_gradient in (False, True):
+        scores = token_scores(MODEL, BATCH, temperature, entropy_gradient=entropy_gradient)
+        close(scores.log_probs, log_probs)
+        close(scores.entropy, entropy)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_full_kl_against_the_explicit_sum(temperature):
+    pairs = zip(distributions(MODEL, temperature), distributions(OTHER, temperature), strict=True)
+    expected = per_token(
+        (i, t, sum(a * math.log(a / b) for a, b in zip(p, q, strict=True)))
+        for (i, t, p), (_, _, q) in pairs
+    )
+    close(full_kl(MODEL, OTHER, BATCH, temperature), expected)
+    assert (expected[BATCH.response_mask] > 0.01).all()
+
+
+def test_full_kl_literals():
+    """KL((.5, .5) || (.9, .1)) = 0.510826, the other way 0.368064, per token."""
+    batch = collate_responses([[1], [0, 1]], [[1, 1], [1]], eos_id=0)
+    even, skewed = fixed_gpt([0.5, 0.5]), fixed_gpt([0.9, 0.1])
+    expected = torch.tensor([[1.0, 1], [1, 0]]).double()
+    torch.testing.assert_close(full_kl(even, skewed, batch), 0.510826 * expected, rtol=0, atol=1e-6)
+    torch.testing.assert_close(full_kl(skewed, even, batch), 0.368064 * expected, rtol=0, atol=1e-6)
+
+
+def test_full_kl_of_equal_models_is_zero_and_flat():
+    model = random_gpt(0)
+    kl = full_kl(model, MODEL, BATCH)
+    assert not kl.any()
+    kl.sum().backward()
+    assert max(float(parameter.grad.abs().max()) for parameter in model.parameters()) < 1e-12
+
+
+def test_full_kl_gives_the_other_model_no_gradient():
+    model, other = random_gpt(0), random_gpt(1)
+    full_kl(model, other, BATCH, chunk_elements=2 * V).sum().backward()
+    assert all(parameter.grad is None for parameter in other.parameters())
+    assert float(model.wte.weight.grad.abs().max()) > 1e-3
+
+
+def test_the_last_prompt_token_scores_the_first_response_token():
+    """Over all tokens in that place the probabilities add up to 1; the token itself is not read."""
+    batch = collate_responses([[3, 1]] * V, [[v, 2] for v in range(V)], eos_id=-1)
+    first = token_log_probs(MODEL, batch)[:, 0]
+    close(first.exp().sum(), torch.tensor(1.0).double())
+    close(first.exp(), MODEL(torch.tensor([[3, 1]]))[0, 1].softmax(0))
+    changed = collate_responses([[3, 2]], [[4, 2]], eos_id=-1)
+    assert (token_log_probs(MODEL, changed)[0, 0] - first[4]).abs() > 1e-3
+
+
+# Padding
+
+
+def scored(model: GPT, batch: ResponseBatch) -> list[torch.Tensor]:
+    scores = token_scores(model, batch, entropy_gradient=True)
+    kl = full_kl(model, OTHER, batch)
+    return [token_log_probs(model, batch), *scores, kl]
+
+
+def test_padding_is_zero_and_never_read():
+    tokens, responses = BATCH.tokens.clone(), BATCH.response_tokens.clone()
+    responses[~BATCH.response_mask] = 9999
+    totals = BATCH.prompt_lengths + BATCH.lengths
+    behind = torch.arange(tokens.shape[1]) >= totals[:, None]
+    assert behind.any()
+    tokens[behind] = 6
+    wider = torch.cat([tokens, torch.full((4, 2), 5)], dim=1)
+    dirty = ResponseBatch(
+        wider, BATCH.prompt_lengths, responses, BATCH.response_mask, BATCH.has_eos
+    )
+    models = random_gpt(), random_gpt()
+    clean_values, dirty_values = scored(models[0], BATCH), scored(models[1], dirty)
+    for clean_value, dirty_value in zip(clean_values, dirty_values, strict=True):
+        close(dirty_value, clean_value)
+        assert not dirty_value[~BATCH.response_mask].any()
+        assert dirty_value[BATCH.response_mask].all()
+    sum(value.sum() for value in clean_values).backward()
+    sum(value.sum() for value in dirty_values).backward()
+    for clean_p, dirty_p in zip(*(model.parameters() for model in models), strict=True):
+        close(dirty_p.grad, clean_p.grad)
+
+
+def test_rows_without_any_response():
+    batch = collate_responses([[1, 2], [3]], [[], []], EOS)
+    assert token_log_probs(MODEL, batch).shape == (2, 0)
+    model, batch = random_gpt(), BATCH.rows(torch.tensor([2]))
+    values = token_scores(model, batch, entropy_gradient=True)
+    assert values.log_probs.tolist() == values.entropy.tolist() == [[0.0] * T]
+    (values.log_probs.sum() + values.entropy.sum()).backward()
+    assert not any(p.grad.any() for p in model.parameters() if p.grad is not None)
+
+
+# Chunks
+
+
+@pytest.mark.parametrize("chunk_elements", [1, V, 3 * V + 1, 8 * V - 1])
+@pytest.mark.parametrize(
+    "score",
+    [
+        lambda model, **chunk: token_log_probs(model, BATCH, 0.7, **chunk),
+        lambda model, **chunk: token_scores(model, BATCH, 0.7, **chunk).log_probs,
+        lambda model, **chunk: (
+            token_scores(model, BATCH, 0.7, entropy_gradient=True, **chunk).entropy
+        ),
+        lambda model, **chunk: full_kl(model, OTHER, BATCH, 0.7, **chunk),
+    ],
+    ids=["log_probs", "log_probs beside entropy", "entropy", "kl"],
+)
+def test_chunks_change_neither_value_nor_gradient(score, chunk_elements):
+    whole, chunked = random_gpt(), random_gpt()
+    weights = torch.arange(len(PROMPTS) * T).reshape(-1, T) + 1.0  # no two positions alike
+    values = score(whole), score(chunked, chunk_elements=chunk_elements)
+    close(values[1], values[0])
+    for value in values:
+        (value * weights).sum().backward()
+    for one, other in zip(whole.parameters(), chunked.parameters(), strict=True):
+        close(other.grad, one.grad)
+    assert float(whole.wte.weight.grad.abs().max()) > 1e-3
+    with torch.no_grad():
+        close(score(chunked, chunk_elements=chunk_elements), values[0].detach())
+
+
+class LogitMeter(TorchDispatchMode):
+    """Elements of all tensors that are `width` wide: the largest one, and the most alive at once."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.width = width
+        self.largest = self.alive = self.peak = 0
+        self.seen: set[int] = set()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        for tensor in tree_leaves(result):
+            if isinstance(tensor, torch.Tensor) and tensor.shape[-1:] == (self.width,):
+                self.record(tensor.untyped_storage(), tensor.element_size())
+        return result
+
+    def record(self, storage: torch.UntypedStorage, element_size: int) -> None:
+        key, elements = storage._cdata, storage.nbytes() // element_size
+        if key not in self.seen:
+            self.seen.add(key)
+            self.alive += elements
+            self.largest, self.peak = max(self.largest, elements), max(self.peak, self.alive)
+            weakref.finalize(storage, self.release, key, elements)
+
+    def release(self, key: int, elements: int) -> None:
+        self.seen.remove(key)
+        self.alive -= elements
+
+
+WIDE, ROWS_PER_CHUNK, POSITIONS = 331, 5, 100
+
+
+def metered(score, *, chunk_elements: int, backward: bool = True) -> LogitMeter:
+    config = GPTConfig(WIDE, context=12, n_layer=1, n_head=1, n_embd=4)
+    model, other = (GPT(config).initialize(torch.Generator().manual_seed(s)) for s in (0, 1))
+    batch = collate_responses([[1, 2]] * 10, [[3] * 10] * 10, EOS)
+    with LogitMeter(WIDE) as meter, torch.set_grad_enabled(backward):
+        value = score(model, other, batch, chunk_elements)
+        if backward:
+            value.sum().backward()
+    return meter
+
+
+SCORES = {
+    "log_probs": lambda m, o, b, c: token_log_probs(m, b, chunk_elements=c),
+    "scores": lambda m, o, b, c: sum(token_scores(m, b, chunk_elements=c)),
+    "entropy bonus": lambda m, o, b, c: sum(
+        token_scores(m, b, entropy_gradient=True, chunk_elements=c)
+    ),
+    "kl": lambda m, o, b, c: full_kl(m, o, b, chunk_elements=c),
+}
+
+
+@pytest.mark.parametrize("name", SCORES)
+@pytest.mark.parametrize("backward", [True, False])
+def test_never_more_than_one_chunk_of_logits(name, backward):
+    """The largest tensor is one chunk, and what is alive at once is a few copies of one chunk.
+
+    100 positions are 20 chunks; keeping each chunk's logits for the backward pass would be 20.
+    """
+    chunk = ROWS_PER_CHUNK * WIDE
+    meter = metered(SCORES[name], chunk_elements=chunk, backward=backward)
+    assert meter.largest == chunk
+    assert meter.peak <= 10 * chunk
+    whole = metered(SCORES[name], chunk_elements=10**9, backward=backward)  # the meter can see it
+    assert whole.largest == POSITIONS * WIDE
+
+
+# Entropy
+
+
+@pytest.mark.parametrize(
+    ("logits", "expected"),
+    [
+        ([0.0, 0.0], 0.693147),
+        ([0.0, math.log(3)], 0.562335),
+        ([0.0, 0.0, -math.inf], 0.693147),
+        ([5.0, -math.inf], 0.0),
+        ([1000.0, 0.0], 0.0),
+        ([0.0] * 8, 2.079442),
+    ],
+)
+@pytest.mark.parametrize("coefficient", [1.0, -3.0])
+def test_entropy_literals_and_finite_gradients(logits, expected, coefficient):
+    logits = torch.tensor([logits, logits], requires_grad=True)
+    entropy = entropy_from_logits(logits)
+    torch.testing.assert_close(entropy, torch.tensor([expected] * 2), rtol=0, atol=1e-6)
+    (coefficient * entropy).sum().backward()
+    probs = logits.detach().softmax(-1)
+    log_probs = torch.where(probs > 0, probs.log(), 0.0)
+    gradient = -coefficient * probs * (log_probs + expected)  # dH/dz_v = -p_v (log p_v + H)
+    torch.testing.assert_close(logits.grad, gradient, rtol=0, atol=1e-5)
+
+
+def test_entropy_has_a_gradient_only_on_request():
+    model = random_gpt()
+    scores = token_scores(model, BATCH)
+    scores.entropy.sum().backward(retain_graph=True)
+    assert not any(p.grad.any() for p in model.parameters() if p.grad is not None)
+    scores.log_probs.sum().backward()
+    assert float(model.wte.weight.grad.abs().max()) > 1e-3
+
+    expected, slow = random_gpt(), random_gpt()
+    token_scores(expected, BATCH, entropy_gradient=True).entropy.sum().backward()
+    total = torch.zeros(()).double()
+    for prompt, response in zip(PROMPTS, RESPONSES, strict=True):
+        for t in range(len(response)):
+            logits = slow(torch.tensor([prompt + response[:t]]))[0, -1]
+            total = total + torch.distributions.Categorical(logits=logits).entropy()
+    total.backward()
+    for one, other in zip(expected.parameters(), slow.parameters(), strict=True):
+        close(one.grad, other.grad)
+
+
+# Micro-batches
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 99])
+def test_micro_batches_restore_the_order(size):
+    expected = token_log_probs(MODEL, BATCH).detach()
+    calls = []
+
+    def score(part: ResponseBatch) -> torch.Tensor:
+        calls.append((len(part), part.tokens.shape[1]))
+        return token_log_probs(MODEL, part)
+
+    scores = score_in_micro_batches(score, BATCH, size)
+    close(scores, expected)
+    assert not scores.requires_grad
+    assert max(rows for rows, _ in calls) == min(size, 4) and sum(rows for rows, _ in calls) == 4
+    if size == 1:
+        assert [columns for _, columns in calls] == [4, 4, 5, 5]  # shortest first, padding trimmed
+
+    # Lengths 7, 4, 5 are read in the order 1, 2, 0, which is not its own inverse.
+    other = collate_responses([[1] * 6, [1] * 3, [1] * 4], [[2]] * 3, EOS)
+    per_row = score_in_micro_batches(lambda part: part.prompt_lengths, other, size)
+    assert per_row.tolist() == [6, 3, 4]
+
+
+# Number formats
+
+
+def test_half_precision_becomes_float32_and_nothing_else_changes():
+    for dtype, expected in (
+        (torch.float16, torch.float32),
+        (torch.bfloat16, torch.float32),
+        (torch.float32, torch.float32),
+        (torch.float64, torch.float64),
+    ):
+        assert at_least_float32(torch.ones(1, dtype=dtype)).dtype == expected
+
+
+@pytest.mark.parametrize("chunk_elements", [2 * V, 10**9])
+def test_float32_log_probs_under_bfloat16_autocast(chunk_elements):
+    """A softmax in bfloat16 would miss a sum of 1 by about 0.01."""
+    model = random_gpt().float()
+    batch = collate_responses([[3, 1]] * V, [[v, 2] for v in range(V)], eos_id=-1)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        scores = token_scores(model, batch, chunk_elements=chunk_elements)
+        kl = full_kl(model, random_gpt(1).float(), batch, chunk_elements=chunk_elements)
+    assert scores.log_probs.dtype == scores.entropy.dtype == kl.dtype == torch.float32
+    assert float(scores.log_probs[:, 0].detach().exp().sum()) == pytest.approx(1, abs=1e-5)
+    exact = token_log_probs(MODEL, batch).detach().float()
+    torch.testing.assert_close(scores.log_probs.detach(), exact, rtol=0, atol=0.15)
+    scores.log_probs.sum().backward()
+    assert model.wte.weight.grad.dtype == torch.float32

@@ -1,0 +1,354 @@
+"""GPT-2 against a slow forward pass written from the formulas; padding, cache, init, dropout."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from data.collate import left_pad, right_pad
+from gpt.model import (
+    GPT,
+    PRESETS,
+    GPTConfig,
+    KVCache,
+    causal_mask,
+    plain_attention,
+    preset_config,
+)
+
+CONFIG = GPTConfig(vocab_size=11, context=12, n_layer=2, n_head=2, n_embd=8)
+ROWS = [[3, 1, 4], [1, 5, 9, 2, 6], [5, 3]]
+
+
+def random_gpt(config: GPTConfig = CONFIG, seed: int = 0) -> GPT:
+    """Every parameter random and large, biases and gains too, so that none can be left out."""
+    model = GPT(config).double().eval()
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in model.parameters():
+        parameter.data = torch.randn(parameter.shape, generator=generator).double() / 2
+    return model
+
+
+MODEL = random_gpt()
+
+
+def close(actual: torch.Tensor, expected: torch.Tensor) -> None:
+    torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-9)
+
+
+# The architecture, one row, one head and one query at a time.
+
+
+def slow_layer_norm(x, weights, name):
+    mean = x.mean(-1, keepdim=True)
+    variance = ((x - mean) ** 2).mean(-1, keepdim=True)
+    return (x - mean) / (variance + 1e-5).sqrt() * weights[f"{name}.weight"] + weights[
+        f"{name}.bias"
+    ]
+
+
+def slow_linear(x, weights, name):
+    return x @ weights[f"{name}.weight"].T + weights[f"{name}.bias"]
+
+
+def slow_gelu(x):
+    return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+
+
+def slow_attention(x, weights, name, heads):
+    query, key, value = slow_linear(x, weights, f"{name}.c_attn").chunk(3, dim=-1)  # each (S, D)
+    width = x.shape[1] // heads
+    out = torch.zeros_like(x)
+    for head in range(heads):
+        part = slice(head * width, (head + 1) * width)
+        for i in range(len(x)):
+            scores = torch.stack(
+                [query[i, part] @ key[j, part] / math.sqrt(width) for j in range(i + 1)]
+            )
+            out[i, part] = scores.softmax(0) @ value[: i + 1, part]
+    return slow_linear(out, weights, f"{name}.c_proj")
+
+
+def slow_logits(model: GPT, row: list[int]) -> torch.Tensor:
+    weights = model.state_dict()
+    x = torch.stack(
+        [weights["wte.weight"][t] + weights["wpe.weight"][j] for j, t in enumerate(row)]
+    )
+    for layer in range(model.config.n_layer):
+        name = f"h.{layer}"
+        x = x + slow_attention(
+            slow_layer_norm(x, weights, f"{name}.ln_1"),
+            weights,
+            f"{name}.attn",
+            model.config.n_head,
+        )
+        inner = slow_linear(
+            slow_layer_norm(x, weights, f"{name}.ln_2"), weights, f"{name}.mlp.c_fc"
+        )
+        x = x + slow_linear(slow_gelu(inner), weights, f"{name}.mlp.c_proj")
+    return slow_layer_norm(x, weights, "ln_f") @ weights["wte.weight"].T
+
+
+def test_logits_against_the_formulas():
+    close(MODEL(torch.tensor([ROWS[1]]))[0], slow_logits(MODEL, ROWS[1]))
+
+
+def test_fused_attention_equals_its_plain_twin():
+    query, key, value = torch.randn(
+        3, 2, 2, 5, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1)
+    )
+    mask = causal_mask(5, 5, torch.device("cpu")) & torch.tensor([1, 1, 0, 1, 1]).bool()
+    mask[2, 2] = True
+    fused = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+    close(plain_attention(query, key, value, mask), fused)
+    causal = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+    close(plain_attention(query, key, value, torch.ones(5, 5).tril().bool()), causal)
+
+
+def test_causal_mask():
+    mask = causal_mask(2, 4, torch.device("cpu"))
+    assert mask.int().tolist() == [[1, 1, 1, 0], [1, 1, 1, 1]]
+
+
+def test_names_follow_the_published_checkpoint():
+    block = ("ln_1", "attn.c_attn", "attn.c_proj", "ln_2", "mlp.c_fc", "mlp.c_proj")
+    expected = {"wte.weight", "wpe.weight", "ln_f.weight", "ln_f.bias"}
+    expected |= {
+        f"h.{n}.{name}.{kind}" for n in (0, 1) for name in block for kind in ("weight", "bias")
+    }
+    assert set(MODEL.state_dict()) == expected
+
+
+# Causality and padding
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_later_token_changes_no_earlier_logit(masked):
+    tokens = torch.tensor([[3, 1, 4, 1, 5, 9]])
+    changed = tokens.clone()
+    changed[0, 3] = 7
+    mask = torch.ones_like(tokens).bool() if masked else None
+    before, after = MODEL(tokens, mask), MODEL(changed, mask)
+    close(before[:, :3], after[:, :3])
+    assert ((before - after)[:, 3:].abs().amax(-1) > 1e-3).all()
+
+
+@pytest.mark.parametrize("filler", [0, 7])
+def test_padded_rows_equal_unpadded_rows(filler):
+    left, left_mask = left_pad(ROWS, filler)
+    right, right_mask = right_pad(ROWS, filler)
+    padded_left, padded_right = MODEL(left, left_mask), MODEL(right, right_mask)
+    without_mask = MODEL(right)
+    assert padded_left.isfinite().all()
+    for i, row in enumerate(ROWS):
+        alone = MODEL(torch.tensor([row]))[0]
+        close(padded_left[i, left_mask[i]], alone)
+        close(padded_right[i, right_mask[i]], alone)
+        close(without_mask[i, : len(row)], alone)
+
+
+def test_plain_attention_can_stand_in_for_the_kernel(monkeypatch):
+    """Also at padding columns, where a softmax over nothing would be NaN: some kernels hide that."""
+
+    def plain(query, key, value, attn_mask, dropout_p, is_causal):
+        if attn_mask is None:
+            new, total = query.shape[2], key.shape[2]
+            attn_mask = torch.ones(new, total).bool()
+            attn_mask = attn_mask.tril() if is_causal else attn_mask
+        return plain_attention(query, key, value, attn_mask)
+
+    tokens, mask = left_pad(ROWS, 0)
+    fused = MODEL(tokens, mask), MODEL(tokens)
+    monkeypatch.setattr(F, "scaled_dot_product_attention", plain)
+    padded = MODEL(tokens, mask)
+    assert padded.isfinite().all()
+    close(padded[mask], fused[0][mask])
+    close(MODEL(tokens), fused[1])
+
+
+def test_gradients_through_left_padding_are_finite():
+    model = random_gpt()
+    tokens, mask = left_pad(ROWS, 0)
+    (model(tokens, mask)[mask] ** 2).sum().backward()
+    assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
+
+
+# The cache
+
+
+def continued(cache: KVCache, tokens: torch.Tensor, sizes: list[int], mask=None) -> torch.Tensor:
+    """Hidden states of `tokens`, fed in pieces of these sizes."""
+    pieces = []
+    for piece in tokens.split(sizes, dim=1):
+        end = cache.length + piece.shape[1]
+        pieces.append(MODEL.hidden(piece, None if mask is None else mask[:, :end], cache))
+        assert cache.length == end
+    return torch.cat(pieces, dim=1)
+
+
+TOKENS = torch.randint(0, 11, (4, 9), generator=torch.Generator().manual_seed(2))
+
+
+@pytest.mark.parametrize("sizes", [[1] * 9, [4, 3, 2], [5, 1, 1, 2], [9]])
+def test_cache_equals_no_cache(sizes):
+    cache = MODEL.new_cache(4, 9)
+    close(continued(cache, TOKENS, sizes), MODEL.hidden(TOKENS))
+
+
+@pytest.mark.parametrize("sizes", [[1] * 9, [5, 1, 1, 1, 1], [4, 3, 2]])
+def test_cache_with_ragged_left_padded_rows(sizes):
+    padding = torch.tensor([0, 3, 1, 4])
+    mask = torch.arange(9) >= padding[:, None]
+    hidden = continued(MODEL.new_cache(4, 9), TOKENS, sizes, mask)
+    for i in range(4):
+        close(hidden[i, padding[i] :], MODEL.hidden(TOKENS[i : i + 1, padding[i] :])[0])
+
+
+def test_kept_rows_go_on_alone():
+    """The rows [2, 0, 3] overlap their places: a copy row by row would overwrite row 0 too early."""
+    cache = MODEL.new_cache(4, 9)
+    MODEL.hidden(TOKENS[:, :5], None, cache)
+    cache.keep(torch.tensor([2, 0, 3]))
+    rows = TOKENS[[2, 0, 3]]
+    close(continued(cache, rows[:, 5:7], [1, 1]), MODEL.hidden(rows)[:, 5:7])
+    cache.keep(torch.tensor([1]))
+    close(continued(cache, TOKENS[:1, 7:], [1, 1]), MODEL.hidden(TOKENS[:1])[:, 7:])
+
+
+def test_repeated_rows_stay_next_to_each_other():
+    cache = MODEL.new_cache(6, 9)
+    cache.rows = 2
+    MODEL.hidden(TOKENS[:2, :5], None, cache)
+    cache.repeat(3)
+    rows = torch.cat([TOKENS[[0, 0, 0, 1, 1, 1], :5], TOKENS[[0, 1, 2, 3, 0, 1], 5:]], dim=1)
+    close(continued(cache, rows[:, 5:], [1, 1, 2]), MODEL.hidden(rows)[:, 5:])
+
+
+# Too long rows
+
+
+def test_a_row_that_is_too_long_is_refused():
+    message = (
+        r"a row of 13 tokens does not fit the model's 12 positions: shorten the prompt or "
+        r"max_new_tokens, or use a model with more context"
+    )
+    with pytest.raises(ValueError, match=message):
+        MODEL(torch.zeros(1, 13, dtype=torch.long))
+    with pytest.raises(ValueError, match=message):
+        MODEL(torch.zeros(1, 14, dtype=torch.long), torch.tensor([[0] + [1] * 13]).bool())
+    cache = MODEL.new_cache(1, 13)
+    MODEL.hidden(torch.zeros(1, 12, dtype=torch.long), None, cache)
+    with pytest.raises(ValueError, match=message):
+        MODEL.hidden(torch.zeros(1, 1, dtype=torch.long), None, cache)
+
+
+def test_padding_takes_no_positions():
+    """15 columns, 12 positions: what counts is the row's real length."""
+    row = torch.arange(12)[None] % 11
+    tokens = torch.cat([torch.zeros(1, 3, dtype=torch.long), row], dim=1)
+    mask = torch.arange(15)[None] >= 3
+    close(MODEL(tokens, mask)[:, 3:], MODEL(row))
+
+
+# Shapes and initialisation
+
+
+@pytest.mark.parametrize(
+    ("preset", "count"),
+    [
+        ("gpt2", 124_439_808),
+        ("gpt2-medium", 354_823_168),
+        ("gpt2-large", 774_030_080),
+        ("gpt2-xl", 1_557_611_200),
+    ],
+)
+def test_parameter_counts_of_the_published_models(preset, count):
+    with torch.device("meta"):
+        assert GPT(PRESETS[preset]).parameter_count() == count
+
+
+def test_preset_config():
+    config = preset_config("tiny", 624, dropout=0.1)
+    assert config == GPTConfig(624, context=128, n_layer=4, n_head=4, n_embd=128, dropout=0.1)
+    with pytest.raises(
+        ValueError, match="there is no model preset 'huge': choose one of tiny, small"
+    ):
+        preset_config("huge", 624)
+    with pytest.raises(ValueError, match="n_embd=10 is not divisible by n_head=4"):
+        GPTConfig(n_embd=10, n_head=4)
+
+
+def test_initialisation():
+    """Residual projections 0.02 / sqrt(2 * 8 layers) = 0.005; standard errors are below 1.5 %."""
+    config = GPTConfig(vocab_size=200, context=64, n_layer=8, n_head=4, n_embd=64)
+    model = GPT(config).initialize(torch.Generator().manual_seed(0))
+    for name, parameter in model.state_dict().items():
+        if name.endswith("bias"):
+            assert not parameter.any(), name
+        elif "ln_" in name:
+            assert (parameter == 1).all(), name
+        else:
+            std = 0.01 if name == "wpe.weight" else 0.005 if "c_proj" in name else 0.02
+            assert float(parameter.std()) == pytest.approx(std, rel=0.06), name
+            assert abs(float(parameter.mean())) < 0.06 * std, name
+
+
+def test_initialisation_follows_its_generator():
+    same = [
+        GPT(CONFIG).initialize(torch.Generator().manual_seed(s)).state_dict() for s in (3, 3, 4)
+    ]
+    assert all(torch.equal(same[0][name], same[1][name]) for name in same[0])
+    assert not torch.equal(same[0]["wte.weight"], same[2]["wte.weight"])
+
+
+# Autocast and dropout
+
+
+def test_bfloat16_autocast():
+    model, expected = random_gpt().float().requires_grad_(False), MODEL(TOKENS).detach().float()
+    mask = torch.ones_like(TOKENS).bool()
+    mask[1, :3] = False
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert model.h[0].mlp(torch.ones(1, 8)).dtype == torch.bfloat16
+        plain = model(TOKENS)
+        cache = model.new_cache(4, 9)
+        assert cache.keys.dtype == cache.values.dtype == torch.bfloat16
+        masked = model.hidden(TOKENS[:, :6], mask[:, :6], cache)
+        masked = model.hidden(TOKENS[:, 6:], mask, cache)
+    assert masked.isfinite().all()
+    assert float((plain.float() - expected).abs().max()) < 0.05 * float(expected.abs().max())
+    assert model.new_cache(1, 1).keys.dtype == torch.float32
+
+
+def test_dropout_is_off_in_eval_and_on_in_train():
+    config = replace(CONFIG, dropout=0.3)
+    model = random_gpt(config)
+    assert torch.equal(model(TOKENS), MODEL(TOKENS))
+    model.train()
+    assert not torch.allclose(model(TOKENS), model(TOKENS))
+
+
+def test_dropout_is_where_gpt2_has_it(monkeypatch):
+    """Embeddings, attention weights and both residual branches of each block."""
+    model = random_gpt(replace(CONFIG, dropout=0.3)).train()
+    dropped, attended = [], []
+    dropout, attention = F.dropout, F.scaled_dot_product_attention
+
+    def spy_dropout(x, p, training):
+        dropped.append((p, training))
+        return dropout(x, p, training)
+
+    def spy_attention(*inputs, dropout_p, **options):
+        attended.append(dropout_p)
+        return attention(*inputs, dropout_p=dropout_p, **options)
+
+    monkeypatch.setattr(F, "dropout", spy_dropout)
+    monkeypatch.setattr(F, "scaled_dot_product_attention", spy_attention)
+    model(TOKENS)
+    assert dropped == [(0.3, True)] * 5 and attended == [0.3, 0.3]
+    model.eval()(TOKENS)
+    assert dropped[5:] == [(0.3, False)] * 5 and attended[2:] == [0.0, 0.0]

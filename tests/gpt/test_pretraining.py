@@ -1,0 +1,297 @@
+"""Pre-training: the loss by hand, accumulation, resuming bit for bit, and that it learns."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+import tyro
+
+from data.collate import ResponseBatch, collate_documents, collate_responses
+from gpt import pretraining
+from gpt.common import MetricLog, UserError, load_gpt, preset_defaults
+from gpt.corpus import TextCorpus, WorldCorpus
+from gpt.model import GPT, GPTConfig
+from gpt.model import PRESETS as SHAPES
+from gpt.optimizer import cosine_schedule
+from gpt.pretraining import (
+    PRESETS,
+    PretrainingConfig,
+    default_folder,
+    held_out_loss,
+    language_model_loss,
+    main,
+    train,
+)
+from gpt.tokenizer import load_tokenizer
+
+TOKENIZER = load_tokenizer("glassbox")
+SHAPE = GPTConfig(vocab_size=7, context=12, n_layer=2, n_head=2, n_embd=8)
+PROMPTS = [[3, 1], [5], [2, 2, 6, 1], [4, 4]]
+RESPONSES = [[1, 5, 0], [6, 6, 2, 4], [0], [1, 1]]
+BATCH = collate_responses(PROMPTS, RESPONSES, eos_id=0)
+
+
+def random_gpt(seed: int = 0, dropout: float = 0.0) -> GPT:
+    model = GPT(replace(SHAPE, dropout=dropout)).double()
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in model.parameters():
+        parameter.data = torch.randn(parameter.shape, generator=generator).double() / 2
+    return model
+
+
+class ListCorpus:
+    """Batches by number from a list."""
+
+    description = "a list of batches"
+
+    def __init__(self, batches: list[ResponseBatch]) -> None:
+        self.batches = batches
+
+    def batch(self, index: int) -> ResponseBatch:
+        return self.batches[index]
+
+    def held_out_batches(self) -> list[ResponseBatch]:
+        return [BATCH]
+
+
+# The loss
+
+
+def slow_loss(model: GPT) -> float:
+    """The mean of -log p over all response tokens of BATCH, from one unpadded row each."""
+    terms = []
+    for prompt, response in zip(PROMPTS, RESPONSES, strict=True):
+        log_probs = model(torch.tensor([prompt + response]))[0].log_softmax(-1).detach()
+        terms += [-float(log_probs[len(prompt) - 1 + t, y]) for t, y in enumerate(response)]
+    assert len(terms) == 10
+    return sum(terms) / 10
+
+
+def test_loss_is_the_mean_over_predicted_tokens():
+    model = random_gpt().eval()
+    assert language_model_loss(model, BATCH).item() == pytest.approx(slow_loss(model), abs=1e-9)
+    halved = language_model_loss(model, BATCH, denominator=20).item()
+    assert halved == pytest.approx(slow_loss(model) / 2, abs=1e-9)
+
+
+def test_held_out_loss_weighs_tokens_not_batches():
+    """3 rows with 8 tokens and 1 row with 2: the mean of the two means would be another number."""
+    model = random_gpt(dropout=0.5).train()
+    parts = [BATCH.rows(torch.tensor([0, 1, 2])), BATCH.rows(torch.tensor([3]))]
+    expected = slow_loss(random_gpt().eval())
+    assert held_out_loss(model, parts) == pytest.approx(expected, abs=1e-6)
+    assert model.training  # dropout was off for the measurement only
+    model.eval()
+    held_out_loss(model, parts)
+    assert not model.training
+
+
+# One optimizer step
+
+
+CONFIG = PretrainingConfig(steps=1, warmup=0, lr=0.01, device="cpu")
+
+
+def test_accumulated_gradients_equal_the_batch():
+    """The parts hold 8 and 2 tokens: averaging their means would weigh them wrongly."""
+    parts = [BATCH.rows(torch.tensor([0, 1, 2])), BATCH.rows(torch.tensor([3]))]
+    once, twice = random_gpt(), random_gpt()
+    language_model_loss(once, BATCH).backward()
+    for part in parts:
+        language_model_loss(twice, part, denominator=10).backward()
+    for one, other in zip(once.parameters(), twice.parameters(), strict=True):
+        torch.testing.assert_close(other.grad, one.grad, rtol=1e-9, atol=1e-12)
+
+    once, twice = random_gpt(), random_gpt()
+    [row] = train(CONFIG, once, ListCorpus([BATCH]), MetricLog(1))
+    [accumulated] = train(replace(CONFIG, accumulation=2), twice, ListCorpus(parts), MetricLog(1))
+    for key in ("loss", "grad_norm", "held_out_loss"):
+        assert accumulated[key] == pytest.approx(row[key], abs=1e-6), key
+    for one, other in zip(once.parameters(), twice.parameters(), strict=True):
+        torch.testing.assert_close(other, one, rtol=1e-6, atol=1e-9)
+    assert row["loss"] == pytest.approx(slow_loss(random_gpt().eval()), abs=1e-6)
+
+
+def test_each_step_reads_its_own_batches():
+    read = []
+
+    class Recorder(ListCorpus):
+        def batch(self, index: int) -> ResponseBatch:
+            read.append(index)
+            return BATCH
+
+    config = replace(CONFIG, steps=3, accumulation=2, warmup=2)
+    rows = train(config, random_gpt(), Recorder([]), MetricLog(3))
+    assert read == [0, 1, 2, 3, 4, 5]
+    expected = [cosine_schedule(step, 3, peak=0.01, warmup=2) for step in range(3)]
+    assert [row["lr"] for row in rows] == expected
+    assert [row["step"] for row in rows] == [1, 2, 3]
+
+
+def test_gradients_are_clipped():
+    """AdamW hides the scale of its first step: the norm that is logged is from before the clip,
+    and a second step with a small gradient shows what the first one left in the averages."""
+    norms, moments = [], []
+    for max_norm in (1e9, 0.01):
+        model = random_gpt()
+        config = replace(CONFIG, max_norm=max_norm)
+        seen = []
+        clip = pretraining.clip_and_step
+
+        def spy(optimizer, parameters, limit, seen=seen, clip=clip):
+            parameters = list(parameters)
+            norm = clip(optimizer, parameters, limit)
+            seen.append(math.sqrt(sum(float(p.grad.square().sum()) for p in parameters)))
+            return norm
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(pretraining, "clip_and_step", spy)
+            [row] = train(config, model, ListCorpus([BATCH]), MetricLog(1))
+        norms.append(row["grad_norm"])
+        moments += seen
+    assert norms[0] == pytest.approx(norms[1]) and norms[0] > 0.1
+    assert moments[0] == pytest.approx(norms[0], rel=1e-4)
+    assert moments[1] == pytest.approx(0.01, rel=1e-3)
+
+
+def test_bfloat16_autocast_keeps_float32_weights():
+    model = random_gpt().float()
+    before = model.wte.weight.detach().clone()
+    config = replace(CONFIG, steps=3, precision="bfloat16")
+    rows = train(config, model, ListCorpus([BATCH] * 3), MetricLog(3))
+    assert all(math.isfinite(row["loss"]) for row in rows)
+    exact = slow_loss(random_gpt().eval())
+    assert rows[0]["loss"] == pytest.approx(exact, rel=0.02) and rows[0]["loss"] != exact
+    assert model.wte.weight.dtype == torch.float32
+    assert not torch.equal(model.wte.weight, before)
+
+
+# Learning
+
+
+def test_the_held_out_loss_falls():
+    """From ln 624 = 6.4 at the start, half of it is gone after 30 steps (2.96)."""
+    corpus = WorldCorpus("sums", TOKENIZER, batch_size=16, seed=0)
+    model = GPT(GPTConfig(TOKENIZER.n_vocab, context=64, n_layer=2, n_head=2, n_embd=32))
+    model.initialize(torch.Generator().manual_seed(0))
+    start = held_out_loss(model, corpus.held_out_batches())
+    assert start == pytest.approx(math.log(624), abs=0.1)
+    config = PretrainingConfig(steps=30, lr=5e-3, warmup=5, eval_every=10, device="cpu")
+    rows = train(config, model, corpus, MetricLog(30))
+    losses = [row["held_out_loss"] for row in rows if "held_out_loss" in row]
+    assert len(losses) == 3 and losses == sorted(losses, reverse=True)
+    assert losses[-1] < 3.2
+    assert not model.training
+
+
+# Resuming
+
+
+class Crash(Exception):
+    """Stands for a power cut."""
+
+
+class CrashingCorpus(TextCorpus):
+    """Fails when the fifth batch is asked for."""
+
+    def batch(self, index: int) -> ResponseBatch:
+        if index == 4:
+            raise Crash
+        return super().batch(index)
+
+
+TEXT = "The quick brown fox jumps over the lazy dog. 0123456789\n" * 30
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, monkeypatch, dropout):
+    """Crash in step 5, after the state of step 3: weights and metrics come out bit for bit."""
+    path = tmp_path / "text.txt"
+    path.write_text(TEXT)
+    config = PretrainingConfig(
+        data=str(path), steps=6, batch_size=2, warmup=2, dropout=dropout, eval_every=2,
+        checkpoint_every=3, device="cpu", out=tmp_path / "whole",
+    )  # fmt: skip
+    main(config)
+
+    torch.rand(5)  # the global generator has moved on, as in any other process
+    broken = replace(config, out=tmp_path / "broken")
+    with monkeypatch.context() as patch:
+        patch.setattr("gpt.corpus.TextCorpus", CrashingCorpus)
+        with pytest.raises(Crash):
+            main(broken)
+    assert (broken.out / "state.pt").exists() and not (broken.out / "model.safetensors").exists()
+    main(replace(broken, resume=True))
+
+    whole, resumed = load_gpt(config.out)[0], load_gpt(broken.out)[0]
+    for name, tensor in whole.state_dict().items():
+        assert torch.equal(resumed.state_dict()[name], tensor), name
+    rows = [
+        [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        for folder in (config.out, broken.out)
+    ]
+    for row in (*rows[0], *rows[1]):
+        del row["tokens_per_second"]
+    assert rows[0] == rows[1] and [row["step"] for row in rows[0]] == [1, 2, 3, 4, 5, 6]
+    files = {file.name for file in broken.out.iterdir()}
+    assert files == {"config.json", "metrics.jsonl", "model.safetensors"}
+
+
+def test_a_finished_run_cannot_be_resumed(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text(TEXT)
+    config = PretrainingConfig(
+        data=str(path), steps=1, batch_size=2, device="cpu", out=tmp_path / "run"
+    )
+    main(config)
+    with pytest.raises(UserError, match="holds no state.pt to resume from"):
+        main(replace(config, resume=True))
+    main(config)  # started anew, the earlier run moved aside
+    assert (tmp_path / "run.1" / "model.safetensors").exists()
+
+
+def test_a_seed_fixes_the_weights(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text(TEXT)
+    models = []
+    for run, seed in enumerate((0, 0, 1)):
+        config = PretrainingConfig(
+            data=str(path), steps=2, batch_size=2, dropout=0.1, seed=seed, device="cpu",
+            out=tmp_path / f"run{run}",
+        )  # fmt: skip
+        models.append(load_gpt(main(config))[0].h[0].attn.c_attn.weight)
+    assert torch.equal(models[0], models[1]) and not torch.equal(models[0], models[2])
+
+
+# Presets and folders
+
+
+def test_presets_fit_the_shapes_and_the_flags():
+    assert set(PRESETS) == set(SHAPES)
+    for name in PRESETS:
+        config = tyro.cli(
+            PretrainingConfig,
+            args=["--steps", "7", "--preset", name],
+            default=preset_defaults(PretrainingConfig, PRESETS, ["--steps", "7", "--preset", name]),
+        )
+        assert (config.preset, config.steps) == (name, 7)
+        assert config.tokenizer == ("glassbox" if name == "tiny" else "gpt2")
+
+
+def test_default_folder():
+    folder = default_folder("pretraining", "some/where/pairs.json.gz", "tiny")
+    assert folder.parts[-2:] == ("runs", "pretraining-pairs-tiny")
+    assert default_folder("finetuning", "sums", "small").name == "finetuning-sums-small"
+
+
+def test_documents_predict_all_but_their_first_token():
+    """The loss of a document model: as if each row's first token were its prompt."""
+    model = random_gpt().eval()
+    loss = language_model_loss(model, collate_documents([[3, 1, 1, 5]])).item()
+    log_probs = model(torch.tensor([[3, 1, 1, 5]]))[0].log_softmax(-1)
+    expected = -(log_probs[0, 1] + log_probs[1, 1] + log_probs[2, 5]).item() / 3
+    assert loss == pytest.approx(expected, abs=1e-9)

@@ -1,0 +1,244 @@
+"""Preference pairs: which prompts, which tokens, whose labels, and what cannot be compared."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+
+from data.collate import collate_responses
+from data.readers import read_preferences
+from data.records import PreferenceRecord, PromptRecord
+from gpt.common import append_jsonl
+from gpt.generate import Generation, SamplingParams, generate
+from gpt.model import GPT, GPTConfig
+from gpt.tokenizer import Tokenizer, build_tokenizer, load_tokenizer
+from reward_model import pairs as pairs_module
+from reward_model.pairs import (
+    Labelled,
+    TokenPair,
+    by_prompt,
+    collate_comparisons,
+    collate_pairs,
+    encode_pairs,
+    pair_as_text,
+    sample_pairs,
+)
+
+BYTES = build_tokenizer("bytes", {bytes([value]): value for value in range(256)})
+PROMPTS = [PromptRecord(text) for text in ("one\n", "two\n", "three\n")]
+
+
+def fixed_gpt(probs: dict[int, float], tokenizer: Tokenizer = BYTES) -> GPT:
+    """A GPT that draws from these probabilities whatever it reads: the head sees ln_f's bias."""
+    V = tokenizer.n_vocab
+    model = GPT(GPTConfig(V, context=32, n_layer=1, n_head=1, n_embd=V)).initialize().eval()
+    model.wte.weight.data = torch.eye(V)
+    model.ln_f.weight.data.zero_()
+    bias = torch.full((V,), -1e4)
+    for token, probability in probs.items():
+        bias[token] = torch.tensor(probability).log()
+    model.ln_f.bias.data = bias
+    return model.requires_grad_(False)
+
+
+def random_gpt() -> GPT:
+    """Nearly uniform over 258 ids, so that most responses are not valid UTF-8."""
+    shape = GPTConfig(BYTES.n_vocab, context=32, n_layer=1, n_head=2, n_embd=8)
+    return GPT(shape).initialize(torch.Generator().manual_seed(0)).eval().requires_grad_(False)
+
+
+def first_wins(prompt, a, a_ended, b, b_ended, rng) -> Labelled:
+    return Labelled(True)
+
+
+def make(
+    policy: GPT, count: int, annotator=first_wins, *, seed: int = 0, steps: int = 4, **options
+):
+    """All pairs of one call, and how many each batch gave."""
+    batches = list(
+        sample_pairs(
+            policy, BYTES, PROMPTS, count, annotator,
+            params=SamplingParams(max_new_tokens=steps),
+            generator=torch.Generator().manual_seed(seed),
+            rng=random.Random(seed),
+            **({"batch_size": 8} | options),
+        )
+    )  # fmt: skip
+    return [pair for batch in batches for pair in batch], [len(batch) for batch in batches]
+
+
+def test_pairs_use_the_given_prompts_only_and_exactly_as_many_as_asked_for():
+    pairs, sizes = make(random_gpt(), 27)
+    assert sizes == [8, 8, 8, 3]
+    used = [BYTES.decode(pair.prompt) for pair in pairs]
+    assert {text: used.count(text) for text in set(used)} == {"one\n": 9, "two\n": 9, "three\n": 9}
+
+
+@pytest.mark.parametrize(("responses", "comparisons"), [(2, 1), (4, 6), (5, 10)])
+def test_every_two_responses_to_a_prompt_are_compared(responses, comparisons):
+    """K (K - 1) / 2 pairs a visit, next to each other; each response is in K - 1 of them."""
+    count = 6 * comparisons
+    pairs, _ = make(random_gpt(), count, batch_size=3, responses_per_prompt=responses)
+    assert len(pairs) == count
+    for start in range(0, count, comparisons):
+        visit = pairs[start : start + comparisons]
+        assert len({tuple(pair.prompt) for pair in visit}) == 1
+        texts = [tuple(tokens) for pair in visit for tokens in (pair.chosen, pair.rejected)]
+        assert len(set(texts)) == responses
+        assert {texts.count(text) for text in texts} == {responses - 1}
+
+
+def test_one_response_cannot_be_compared():
+    with pytest.raises(ValueError, match="responses_per_prompt=1: a comparison needs at least 2"):
+        make(random_gpt(), 5, responses_per_prompt=1)
+
+
+def test_pairs_keep_the_sampled_tokens(monkeypatch):
+    """Text is for the annotator: decoding and encoding again would change broken UTF-8."""
+    drawn: list[tuple[list[int], list[int]]] = []
+
+    def spy(model, prompts, *args, **options) -> Generation:
+        result = generate(model, prompts, *args, **options)
+        rows = result.token_lists()
+        drawn.extend((prompt, rows[2 * i + k]) for i, prompt in enumerate(prompts) for k in (0, 1))
+        return result
+
+    monkeypatch.setattr(pairs_module, "generate", spy)
+    pairs, _ = make(random_gpt(), 16)
+    for pair in pairs:
+        assert (pair.prompt, pair.chosen) in drawn
+        assert (pair.prompt, pair.rejected) in drawn
+    changed = [BYTES.encode(BYTES.decode(pair.chosen)) != pair.chosen for pair in pairs]
+    assert any(changed), "the test's policy wrote nothing but valid text"
+
+
+def test_a_response_that_stopped_keeps_its_eos_and_a_cut_one_has_none():
+    policy = fixed_gpt({ord("a"): 0.4, ord("b"): 0.3, BYTES.eos_id: 0.3})
+    seen: list[tuple[str, bool]] = []
+
+    def annotator(prompt, a, a_ended, b, b_ended, rng) -> Labelled:
+        seen.extend([(a, a_ended), (b, b_ended)])
+        return Labelled(True)
+
+    pairs, _ = make(policy, 24, annotator, steps=3)
+    responses = [tokens for pair in pairs for tokens in (pair.chosen, pair.rejected)]
+    for tokens, (text, ended) in zip(responses, seen, strict=True):
+        assert (tokens[-1] == BYTES.eos_id) == ended
+        assert ended or len(tokens) == 3
+        assert text == "".join(chr(token) for token in tokens if token != BYTES.eos_id)
+    assert {ended for _, ended in seen} == {True, False}
+
+
+def test_identical_responses_are_left_out():
+    """Two letters of one token each: half of the draws are ties."""
+    pairs, sizes = make(fixed_gpt({ord("a"): 0.5, ord("b"): 0.5}), 40, steps=1)
+    assert len(pairs) == 40
+    assert {(tuple(p.chosen), tuple(p.rejected)) for p in pairs} == {((97,), (98,)), ((98,), (97,))}
+    assert 2 < sum(sizes) / len(sizes) < 6  # about 4 of 8
+
+
+def test_a_text_that_ended_differs_from_the_same_text_cut_off():
+    """ "a" + EOS against "a" at the limit of one token cannot be, but "" + EOS and "a" can."""
+    pairs, _ = make(fixed_gpt({ord("a"): 0.5, BYTES.eos_id: 0.5}), 6, steps=1)
+    assert {tuple(pair.chosen) for pair in pairs} <= {(97,), (BYTES.eos_id,)}
+
+
+def test_labels_and_gold_stay_with_their_response():
+    """The annotator prefers the lower gold in every third pair, as noise does."""
+    policy = fixed_gpt({ord(c): 0.25 for c in "abcd"})
+    verdicts: list[tuple[str, str]] = []
+
+    def gold(text: str) -> float:
+        return sum(map(ord, text)) / 1000
+
+    def annotator(prompt, a, a_ended, b, b_ended, rng) -> Labelled:
+        first = (gold(a) > gold(b)) != (len(verdicts) % 3 == 0)
+        verdicts.append((a, b) if first else (b, a))
+        return Labelled(first, (gold(a), gold(b)))
+
+    pairs, _ = make(policy, 30, annotator)
+    for pair, (chosen, rejected) in zip(pairs, verdicts, strict=False):
+        assert (BYTES.decode(pair.chosen), BYTES.decode(pair.rejected)) == (chosen, rejected)
+        assert pair.meta == {"gold_chosen": gold(chosen), "gold_rejected": gold(rejected)}
+    wrong = [p.meta["gold_chosen"] < p.meta["gold_rejected"] for p in pairs]
+    assert 8 <= sum(wrong) <= 12
+
+
+def test_the_annotator_is_told_the_record_that_was_asked():
+    asked: list[PromptRecord] = []
+
+    def annotator(prompt, a, a_ended, b, b_ended, rng) -> Labelled:
+        asked.append(prompt)
+        return Labelled(False)
+
+    pairs, _ = make(random_gpt(), 9, annotator)
+    texts = [BYTES.decode(pair.prompt) for pair in pairs]
+    assert [record.prompt for record in asked][:9] == texts
+    assert all(any(record is known for known in PROMPTS) for record in asked)
+    assert all(pair.meta == {} for pair in pairs)
+
+
+def test_the_same_seeds_give_the_same_pairs():
+    def noisy(prompt, a, a_ended, b, b_ended, rng) -> Labelled:
+        return Labelled(rng.random() < 0.5)
+
+    assert make(random_gpt(), 20, noisy)[0] == make(random_gpt(), 20, noisy)[0]
+    assert make(random_gpt(), 20, noisy)[0] != make(random_gpt(), 20, noisy, seed=1)[0]
+
+
+def test_a_policy_that_repeats_itself_is_explained():
+    with pytest.raises(ValueError, match="twice with the same text.*raise the temperature"):
+        make(fixed_gpt({ord("a"): 1.0}), 10, steps=1)
+
+
+def test_encoded_records_end_with_eos():
+    record = PreferenceRecord("ab", "c", "de", {"score_chosen": 5})
+    (pair,) = encode_pairs([record], BYTES)
+    assert pair == TokenPair([97, 98], [99, 256], [100, 101, 256], {"score_chosen": 5})
+
+
+def test_collate_pairs_puts_the_chosen_first():
+    pairs = [TokenPair([1, 2], [3, 9], [4, 4, 4]), TokenPair([5], [6, 6], [7, 9])]
+    batch = collate_pairs(pairs, eos_id=9)
+    expected = collate_responses([[1, 2], [5]] * 2, [[3, 9], [6, 6], [4, 4, 4], [7, 9]], 9)
+    assert torch.equal(batch.tokens, expected.tokens)
+    assert batch.prompt_lengths.tolist() == [2, 1, 2, 1]
+    assert batch.lengths.tolist() == [2, 2, 3, 2]
+    assert batch.has_eos.tolist() == [True, False, False, True]
+
+
+def test_neighbouring_pairs_of_a_prompt_are_one_group():
+    pairs = [TokenPair([prompt], [3 + i], [9]) for i, prompt in enumerate([1, 1, 2, 1])]
+    assert by_prompt(pairs) == [pairs[:2], pairs[2:3], pairs[3:]]
+
+
+def test_collate_comparisons_holds_each_response_once():
+    """Three responses to one prompt, compared pairwise; the same tokens after another prompt."""
+    a, b, c = [3, 9], [4, 4, 9], [5]
+    pairs = [TokenPair([1], a, b), TokenPair([1], c, a), TokenPair([1], b, c), TokenPair([2], a, b)]
+    batch, chosen, rejected = collate_comparisons(pairs, eos_id=9)
+    assert len(batch) == 5
+    rows = [
+        (tokens[:p].tolist(), tokens[p : p + n].tolist())
+        for tokens, p, n in zip(batch.tokens, batch.prompt_lengths, batch.lengths, strict=True)
+    ]
+    for pair, i, j in zip(pairs, chosen.tolist(), rejected.tolist(), strict=True):
+        assert rows[i] == (pair.prompt, pair.chosen)
+        assert rows[j] == (pair.prompt, pair.rejected)
+
+
+def test_a_written_pair_is_read_again_as_a_preference(tmp_path):
+    tokenizer = load_tokenizer("glassbox")
+    record = PreferenceRecord("Review the lamp.\n", "The lamp is great.", "Go away.")
+    (pair,) = encode_pairs([record], tokenizer)
+    row = pair_as_text(
+        TokenPair(pair.prompt, pair.chosen, pair.rejected, {"gold_chosen": 0.5}), tokenizer
+    )
+    assert row == {
+        "prompt": "Review the lamp.\n", "chosen": "The lamp is great.", "rejected": "Go away.",
+        "gold_chosen": 0.5,
+    }  # fmt: skip
+    append_jsonl(tmp_path / "pairs.jsonl", [row])
+    assert read_preferences(tmp_path / "pairs.jsonl").records == [record]

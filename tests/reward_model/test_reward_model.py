@@ -1,0 +1,218 @@
+"""The scalar head: which hidden state it reads, how token scores are pooled, what a file keeps."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+
+import pytest
+import torch
+
+from data.collate import ResponseBatch, collate_responses
+from gpt.common import UserError, load_gpt, save_gpt
+from gpt.model import GPT, GPTConfig
+from gpt.tokenizer import load_tokenizer
+from reward_model.model import RewardModel, load_reward_model, save_reward_model
+
+V, D, EOS = 9, 8, 0
+PROMPTS = [[3, 1, 7], [5], [2, 2, 6, 1, 8]]
+RESPONSES = [[1, 5, EOS], [6, 6, 2, 4], [EOS]]  # ended, cut off, empty
+
+
+def random_gpt(seed: int = 0) -> GPT:
+    model = GPT(GPTConfig(V, context=16, n_layer=2, n_head=2, n_embd=D)).double().eval()
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in model.parameters():
+        parameter.data = torch.randn(parameter.shape, generator=generator).double() / 2
+    return model
+
+
+def reward_model(pooling: str = "mean_score") -> RewardModel:
+    return RewardModel.from_policy(random_gpt(), pooling, torch.Generator().manual_seed(1)).double()
+
+
+def batch_of(prompts=PROMPTS, responses=RESPONSES) -> ResponseBatch:
+    return collate_responses(prompts, responses, EOS)
+
+
+def row_hidden(model: RewardModel, prompt: list[int], response: list[int]) -> torch.Tensor:
+    """(L, D) hidden states at the response tokens' own columns, from the row alone, unpadded."""
+    return model.gpt.hidden(torch.tensor([prompt + response]))[0, len(prompt) :]
+
+
+# Pooling
+
+
+@pytest.mark.parametrize(("pooling", "expected"), [("mean_score", -0.75), ("last_token", -1.25)])
+def test_pooling_literals(pooling, expected):
+    """Columns: the prompt, two response tokens that score -0.25 and -1.25, padding that would score
+    -49.75."""
+    model = RewardModel(GPT(GPTConfig(V, context=8, n_layer=1, n_head=1, n_embd=2)), pooling)
+    model.head.weight.data = torch.tensor([[0.5, -1.0]])
+    model.head.bias.data = torch.tensor([0.25])
+    h = torch.tensor([[[1.0, 0], [3, 2], [5, 4], [100, 100]]])
+    model.gpt.hidden = lambda tokens: h
+    batch = ResponseBatch(
+        tokens=torch.zeros(1, 4, dtype=torch.long),
+        prompt_lengths=torch.tensor([1]),
+        response_tokens=torch.zeros(1, 3, dtype=torch.long),
+        response_mask=torch.tensor([[True, True, False]]),
+        has_eos=torch.tensor([False]),
+    )
+    assert model.token_scores(batch).tolist() == [[-0.25, -1.25, 0.0]]
+    assert model.raw_scores(batch).tolist() == [expected]
+    model.mean.fill_(1.0)
+    model.std.fill_(4.0)
+    assert model(batch).tolist() == [(expected - 1) / 4]
+
+
+def test_pooling_hidden_states_before_the_affine_head_is_the_mean_score():
+    """w . mean(h) + b = mean(w . h + b), in value and in every gradient."""
+    pooled, scored = reward_model(), reward_model()
+    values = torch.stack(
+        [
+            pooled.head(row_hidden(pooled, prompt, response).mean(0))[0]
+            for prompt, response in zip(PROMPTS, RESPONSES, strict=True)
+        ]
+    )
+    raw = scored.raw_scores(batch_of())
+    torch.testing.assert_close(raw, values, rtol=0, atol=1e-10)
+    for result in (values, raw):
+        (result * torch.tensor([1.0, -2.0, 3.0])).sum().backward()
+    for (name, a), b in zip(pooled.named_parameters(), scored.parameters(), strict=True):
+        torch.testing.assert_close(a.grad, b.grad, rtol=0, atol=1e-9, msg=name)
+    assert float(scored.gpt.wte.weight.grad.abs().max()) > 1e-3, "the trunk gets no gradient"
+
+
+def test_the_last_token_is_the_eos_or_the_last_one_before_the_cut():
+    model = reward_model("last_token")
+    expected = [
+        model.head(row_hidden(model, prompt, response)[-1])
+        for prompt, response in zip(PROMPTS, RESPONSES, strict=True)
+    ]
+    torch.testing.assert_close(model.raw_scores(batch_of()), torch.cat(expected), rtol=0, atol=1e-9)
+
+
+def test_the_score_of_a_token_is_read_after_the_token():
+    """Changing token 1 changes the scores of tokens 1 and 2, never that of token 0."""
+    model = reward_model()
+    before = model.token_scores(batch_of([[3, 1]], [[4, 5, 6]]))[0]
+    after = model.token_scores(batch_of([[3, 1]], [[4, 7, 6]]))[0]
+    assert after[0] == before[0]
+    assert abs(after[1] - before[1]) > 1e-5
+    assert abs(after[2] - before[2]) > 1e-5
+
+
+def test_the_prompt_is_read_but_not_averaged():
+    """Two prompts give two scores, although only response tokens enter the mean."""
+    model = reward_model()
+    scores = model.raw_scores(batch_of([[3, 1], [4, 1]], [[5, 6]] * 2)).detach()
+    assert abs(scores[0] - scores[1]) > 1e-4
+    hidden = row_hidden(model, [3, 1], [5, 6])
+    assert float(scores[0]) == pytest.approx(model.head(hidden).mean().item(), abs=1e-9)
+
+
+@pytest.mark.parametrize("pooling", ["mean_score", "last_token"])
+def test_neither_padding_nor_neighbours_nor_order_matter(pooling):
+    model = reward_model(pooling)
+    alone = torch.cat([model(batch_of([p], [r])) for p, r in zip(PROMPTS, RESPONSES, strict=True)])
+    together = batch_of()
+    torch.testing.assert_close(model(together), alone, rtol=0, atol=1e-10)
+    order = [2, 0, 1]
+    shuffled = batch_of([PROMPTS[i] for i in order], [RESPONSES[i] for i in order])
+    torch.testing.assert_close(model(shuffled), alone[order], rtol=0, atol=1e-10)
+    columns = torch.arange(together.tokens.shape[1])
+    padding = columns[None] >= (together.prompt_lengths + together.lengths)[:, None]
+    garbage = replace(
+        together,
+        tokens=torch.cat([together.tokens.masked_fill(padding, 7), torch.full((3, 2), 4)], 1),
+        response_tokens=together.response_tokens.masked_fill(~together.response_mask, 5),
+    )
+    torch.testing.assert_close(model(garbage), alone, rtol=0, atol=1e-10)
+
+
+def test_an_unknown_pooling_is_refused():
+    with pytest.raises(UserError, match="'max'.*mean_score or last_token"):
+        RewardModel(random_gpt(), "max")
+
+
+# Normalisation
+
+
+@pytest.mark.parametrize("micro_batch_size", [2, 64])
+def test_normalize_on_makes_mean_zero_and_spread_one(micro_batch_size):
+    model, batch = reward_model(), batch_of(PROMPTS * 3, [[i, i + 1, 2, EOS] for i in range(1, 8)]
+                                            + RESPONSES[:2])  # fmt: skip
+    raw = model.raw_scores(batch).detach()
+    model.normalize_on(batch, micro_batch_size)
+    scores = model(batch).detach()
+    assert float(scores.mean()) == pytest.approx(0, abs=1e-6)
+    assert float(scores.std()) == pytest.approx(1, abs=1e-6)
+    assert float(model.mean) == pytest.approx(sum(raw.tolist()) / 9, abs=1e-6)
+    torch.testing.assert_close(model.raw_scores(batch), raw, rtol=0, atol=0)
+
+
+def test_normalize_on_again_starts_from_the_raw_scores():
+    model, batch = reward_model(), batch_of()
+    model.normalize_on(batch)
+    first = (float(model.mean), float(model.std))
+    model.normalize_on(batch)
+    assert (float(model.mean), float(model.std)) == first
+
+
+def test_normalize_on_without_spread_stays_finite():
+    model = reward_model()
+    model.normalize_on(batch_of([[3]], [[4]]))
+    assert float(model.std) == 1
+    model.normalize_on(batch_of([[3]] * 4, [[4]] * 4))
+    assert model(batch_of([[3]], [[4]])).item() == pytest.approx(0, abs=1e-6)
+
+
+# Construction
+
+
+def test_from_policy_copies_the_trunk_and_draws_the_head():
+    """std (D + 1)^-0.5: with D = 255, 1/16."""
+    policy = GPT(GPTConfig(V, context=4, n_layer=1, n_head=1, n_embd=255)).initialize()
+    model = RewardModel.from_policy(policy, generator=torch.Generator().manual_seed(0))
+    assert float(model.head.weight.detach().std()) == pytest.approx(1 / 16, rel=0.15)
+    assert model.head.bias.tolist() == [0.0]
+    same = RewardModel.from_policy(policy, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(model.head.weight, same.head.weight)
+    before = copy.deepcopy(policy.state_dict())
+    for name, parameter in model.gpt.named_parameters():
+        assert torch.equal(parameter, before[name]), name
+        parameter.data.add_(1.0)
+    assert all(torch.equal(policy.state_dict()[name], before[name]) for name in before)
+
+
+# Files
+
+
+@pytest.mark.parametrize("pooling", ["mean_score", "last_token"])
+def test_a_checkpoint_keeps_pooling_normalisation_and_tokenizer(tmp_path, pooling):
+    tokenizer = load_tokenizer("glassbox")
+    shape = GPTConfig(tokenizer.n_vocab, context=16, n_layer=1, n_head=2, n_embd=8)
+    model = RewardModel.from_policy(GPT(shape).initialize(), pooling)
+    batch = batch_of()
+    model.normalize_on(batch)
+    save_reward_model(tmp_path / "model.safetensors", model, tokenizer)
+    loaded, its_tokenizer = load_reward_model(tmp_path)  # a run folder does as well as a file
+    assert loaded.pooling == pooling
+    assert its_tokenizer.fingerprint == tokenizer.fingerprint
+    assert torch.equal(loaded(batch), model(batch))
+    assert not loaded.training
+    assert not any(parameter.requires_grad for parameter in loaded.parameters())
+
+
+def test_the_two_kinds_of_checkpoint_are_not_mistaken(tmp_path):
+    tokenizer = load_tokenizer("glassbox")
+    gpt = GPT(GPTConfig(tokenizer.n_vocab, context=16, n_layer=1, n_head=2, n_embd=8)).initialize()
+    save_gpt(tmp_path / "gpt" / "model.safetensors", gpt, tokenizer)
+    save_reward_model(tmp_path / "rm" / "model.safetensors", RewardModel(gpt), tokenizer)
+    with pytest.raises(UserError, match="holds a gpt, not a reward_model"):
+        load_reward_model(tmp_path / "gpt")
+    with pytest.raises(UserError, match="holds a reward_model, not a gpt"):
+        load_gpt(tmp_path / "rm")
+    with pytest.raises(UserError, match="no checkpoint"):
+        load_reward_model(tmp_path / "nothing")

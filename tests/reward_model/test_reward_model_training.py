@@ -1,0 +1,385 @@
+"""Fitting the reward model: what it learns, from which pairs, and what the script refuses."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+
+import pytest
+import torch
+
+from data import reviews
+from data.collate import collate_responses
+from data.splits import split_of
+from gpt import pretraining
+from gpt.common import MetricLog, UserError, save_gpt
+from gpt.generate import SamplingParams, generate
+from gpt.model import GPT, GPTConfig
+from gpt.optimizer import adamw
+from gpt.tokenizer import load_tokenizer
+from reward_model import reward_model_training
+from reward_model.model import RewardModel
+from reward_model.pairs import TokenPair
+from reward_model.reward_model_training import (
+    ReviewsAnnotator,
+    RewardModelConfig,
+    base_folder,
+    file_pairs,
+    fit,
+    main,
+    score_pairs,
+    world_pairs,
+)
+
+V, EOS = 20, 0
+GLASSBOX = load_tokenizer("glassbox")
+CONFIG = RewardModelConfig(batch_size=16, lr=5e-3, warmup=2)
+
+
+def seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def fresh_model(pooling="mean_score", vocab_size: int = V, dropout: float = 0.0) -> RewardModel:
+    shape = GPTConfig(vocab_size, context=64, n_layer=2, n_head=2, n_embd=16, dropout=dropout)
+    policy = GPT(shape).initialize(seeded(0))
+    return RewardModel.from_policy(policy, pooling, seeded(1))
+
+
+def synthetic_pairs(count: int, seed: int) -> list[TokenPair]:
+    """The better response holds the token 5 somewhere, the worse one never; all prompts differ."""
+    rng = random.Random(seed)
+    pairs = []
+    for i in range(count):
+        prompt = [6 + i % 14, 6 + i // 14 % 14, 6 + i // 196]
+        chosen, rejected = (
+            [rng.randrange(6, V) for _ in range(rng.randint(1, 6))] for _ in range(2)
+        )
+        chosen[rng.randrange(len(chosen))] = 5
+        pairs.append(TokenPair(prompt, [*chosen, EOS], [*rejected, EOS]))
+    return pairs
+
+
+def swapped(pairs: list[TokenPair]) -> list[TokenPair]:
+    return [TokenPair(pair.prompt, pair.rejected, pair.chosen) for pair in pairs]
+
+
+TRAIN, HELD_OUT = synthetic_pairs(320, 0), synthetic_pairs(100, 1)
+
+
+def accuracy(model: RewardModel, pairs: list[TokenPair]) -> float:
+    chosen, rejected, _ = score_pairs(model, pairs, EOS)
+    return float((chosen > rejected).double().mean())
+
+
+# fit
+
+
+def test_the_loss_starts_at_log_two():
+    """Exactly, where the head is zero; about, where it is drawn."""
+    model = fresh_model()
+    model.head.weight.data.zero_()
+    rows = fit(model, TRAIN, CONFIG, MetricLog(1), eos_id=EOS)
+    assert rows[0]["loss"] == pytest.approx(math.log(2), abs=1e-6)
+    assert rows[0]["accuracy"] == 0 and rows[0]["margin"] == 0  # ties are wrong
+    rows = fit(fresh_model(), TRAIN, CONFIG, MetricLog(1), eos_id=EOS)
+    assert rows[0]["loss"] == pytest.approx(math.log(2), abs=0.2)
+
+
+@pytest.mark.parametrize("pooling", ["mean_score", "last_token"])
+def test_fit_separates_pairs_it_never_saw(pooling):
+    model = fresh_model(pooling)
+    rows = fit(model, TRAIN, CONFIG, MetricLog(60), eos_id=EOS)
+    assert accuracy(model, HELD_OUT) > 0.95
+    assert [row["step"] for row in rows] == list(range(1, 61))
+    last = rows[-1]
+    assert last["loss"] < 0.2 and last["accuracy"] > 0.9 and last["margin"] > 1
+
+
+def test_fit_learns_the_opposite_from_swapped_pairs():
+    model = fresh_model()
+    fit(model, swapped(TRAIN), CONFIG, MetricLog(60), eos_id=EOS)
+    assert accuracy(model, HELD_OUT) < 0.05
+
+
+def test_fit_has_no_dropout_and_no_hidden_randomness():
+    """The scores in training are the scores in use; the global random state is not read."""
+    torch.manual_seed(1)
+    plain, dropped = fresh_model(), fresh_model(dropout=0.9)
+    a = fit(plain, TRAIN, CONFIG, MetricLog(3), eos_id=EOS)
+    torch.manual_seed(2)
+    dropped.train()
+    b = fit(dropped, TRAIN, CONFIG, MetricLog(3), eos_id=EOS)
+    assert [row["loss"] for row in a] == [row["loss"] for row in b]
+    assert all(
+        torch.equal(x, y) for x, y in zip(plain.parameters(), dropped.parameters(), strict=True)
+    )
+
+
+@pytest.fixture
+def batches(monkeypatch) -> list[list[TokenPair]]:
+    """The pairs of each step of fit."""
+    seen: list[list[TokenPair]] = []
+    collate = reward_model_training.collate_comparisons
+
+    def spy(pairs, eos_id):
+        seen.append(list(pairs))
+        return collate(pairs, eos_id)
+
+    monkeypatch.setattr(reward_model_training, "collate_comparisons", spy)
+    return seen
+
+
+def test_fit_visits_every_pair_once_an_epoch(batches):
+    fit(fresh_model(), TRAIN, CONFIG, MetricLog(40), eos_id=EOS)
+    assert [len(batch) for batch in batches] == [16] * 40
+    seen = [TRAIN.index(pair) for batch in batches for pair in batch]
+    assert sorted(seen[:320]) == sorted(seen[320:]) == list(range(320))
+    assert seen[:320] != seen[320:]
+
+
+def test_all_pairs_of_a_prompt_are_one_element_of_a_batch(batches):
+    """Three prompts with 3, 1 and 6 pairs; two prompts a step."""
+    pairs = [
+        TokenPair([6 + prompt], [7 + i, EOS], [5, 5, EOS])
+        for prompt, count in enumerate((3, 1, 6))
+        for i in range(count)
+    ]
+    config = RewardModelConfig(batch_size=2, lr=1e-3, warmup=1)
+    rows = fit(fresh_model(), pairs, config, MetricLog(3), eos_id=EOS)
+    counts = {6: 3, 7: 1, 8: 6}
+    for batch in batches:
+        prompts = {pair.prompt[0] for pair in batch}
+        assert len(batch) == sum(counts[prompt] for prompt in prompts) and len(prompts) == 2
+    assert all(row["pairs_per_second"] > 0 for row in rows)
+
+
+def test_the_loss_is_the_mean_over_pairs_however_often_a_response_is_compared():
+    """Four responses, every two compared; each is scored by itself, by a loop."""
+    model = fresh_model()
+    responses = [[5, EOS], [7, 8, EOS], [9, EOS], [6, 6, 6, EOS]]
+    pairs = [
+        TokenPair([11, 12], responses[i], responses[j]) for i in range(4) for j in range(i + 1, 4)
+    ]
+    scores = [
+        model.raw_scores(collate_responses([[11, 12]], [response], EOS)).item()
+        for response in responses
+    ]
+    margins = [scores[i] - scores[j] for i in range(4) for j in range(i + 1, 4)]
+    (row,) = fit(model, pairs, CONFIG, MetricLog(1), eos_id=EOS)
+    loss = sum(math.log(1 + math.exp(-margin)) for margin in margins) / 6
+    assert row["loss"] == pytest.approx(loss, abs=1e-5)
+    assert row["margin"] == pytest.approx(sum(margins) / 6, abs=1e-5)
+    assert row["accuracy"] == pytest.approx(sum(margin > 0 for margin in margins) / 6)
+
+
+def test_fit_goes_on_with_a_given_optimizer():
+    model = fresh_model()
+    optimizer = adamw(model, 1.0, weight_decay=0.0)
+    for _ in range(2):
+        fit(model, TRAIN, CONFIG, MetricLog(3), eos_id=EOS, optimizer=optimizer)
+    assert optimizer.state[model.head.weight]["step"] == 6
+
+
+def test_centering_pulls_the_scores_to_zero():
+    """With every score at 3 the sums R_w + R_l are 6: the loss rises by 0.1 * 36."""
+
+    def losses(centering: float) -> list[float]:
+        model = fresh_model()
+        model.head.weight.data.zero_()
+        model.head.bias.data.fill_(3.0)
+        config = RewardModelConfig(batch_size=16, lr=5e-3, warmup=2, centering=centering)
+        return [row["loss"] for row in fit(model, TRAIN, config, MetricLog(2), eos_id=EOS)]
+
+    assert losses(0.1)[0] - losses(0.0)[0] == pytest.approx(3.6, abs=1e-5)
+
+
+def test_the_gradient_norm_is_the_one_from_before_the_clip():
+    config = RewardModelConfig(batch_size=16, lr=5e-3, warmup=2, max_norm=1e-9)
+    (row,) = fit(fresh_model(), TRAIN, config, MetricLog(1), eos_id=EOS)
+    assert row["grad_norm"] > 0.01
+    assert row["lr"] == pytest.approx(2.5e-3)  # first of two warm-up steps
+
+
+def test_score_pairs_normalises_and_keeps_the_order():
+    model = fresh_model()
+    model.mean.fill_(0.25)
+    model.std.fill_(0.5)
+    chosen, rejected, batch = score_pairs(model, HELD_OUT[:7], EOS, micro_batch_size=3)
+    for i, pair in enumerate(HELD_OUT[:7]):
+        for score, response in ((chosen[i], pair.chosen), (rejected[i], pair.rejected)):
+            alone = model.raw_scores(collate_responses([pair.prompt], [response], EOS)).item()
+            assert float(score) == pytest.approx((alone - 0.25) / 0.5, abs=1e-5)
+    assert batch.lengths[:7].tolist() == [len(pair.chosen) for pair in HELD_OUT[:7]]
+
+
+# Pairs of the reviews world
+
+
+def test_the_annotator_compares_gold_rewards_with_noise():
+    record = reviews.prompts("train")[0]
+    good = reviews.GREETINGS[0].format(name=record.meta["name"]) + (
+        f" The {record.meta['item']} is great. I hope this helps."
+    )
+    bad = "Who cares?"
+    annotator = ReviewsAnnotator()
+    verdict = annotator(record, good, True, bad, False, random.Random(0))
+    assert verdict.first_preferred
+    assert verdict.gold == (
+        reviews.gold_reward(record, good, True), reviews.gold_reward(record, bad, False)
+    )  # fmt: skip
+    rng = random.Random(1)
+    same = [annotator(record, good, True, good, True, rng) for _ in range(400)]
+    assert 160 < sum(v.first_preferred for v in same) < 240  # equal gold: a coin
+    cut = annotator(record, good, True, good, False, rng).gold
+    assert cut[0] - cut[1] == pytest.approx(0.15)  # the form counts only where the text ended
+
+
+def test_the_annotator_judges_each_response_once_and_for_its_own_prompt(monkeypatch):
+    calls: list[tuple[str, str, bool]] = []
+
+    def gold(record, text, ended) -> float:
+        calls.append((record.prompt, text, ended))
+        return len(calls) / 100
+
+    monkeypatch.setattr(reviews, "gold_reward", gold)
+    annotator, rng = ReviewsAnnotator(), random.Random(0)
+    first, second = reviews.prompts("train")[:2]
+    assert annotator(first, "a", True, "b", True, rng).gold == (0.01, 0.02)
+    assert annotator(first, "b", True, "a", True, rng).gold == (0.02, 0.01)
+    assert annotator(second, "a", True, "a", False, rng).gold == (0.03, 0.04)
+    assert len(calls) == len(set(calls)) == 4
+
+
+@pytest.mark.parametrize("split", ["train", "validation"])
+def test_world_pairs_ask_prompts_of_their_split(split):
+    model = fresh_model(vocab_size=GLASSBOX.n_vocab)
+    config = RewardModelConfig(max_response_tokens=6, seed=3)
+    pairs = world_pairs(model.gpt, GLASSBOX, config, split, 40, 4)
+    prompts = {record.prompt: record for record in reviews.prompts(split)}
+    assert len(pairs) == 40
+    for pair in pairs:
+        record = prompts[GLASSBOX.decode(pair.prompt)]
+        for name in ("chosen", "rejected"):
+            tokens = getattr(pair, name)
+            assert len(tokens) <= 6
+            expected = reviews.gold_reward(
+                record, GLASSBOX.decode(tokens), tokens[-1] == GLASSBOX.eos_id
+            )
+            assert pair.meta[f"gold_{name}"] == expected
+    assert pairs == world_pairs(model.gpt, GLASSBOX, config, split, 40, 4)
+
+
+def test_the_noise_is_in_the_labels_and_not_in_gold():
+    """Among clear differences the annotator is nearly always right, among small ones often not."""
+    rng = random.Random(0)
+    records = reviews.prompts("train")[:200]
+    agree: dict[bool, list[bool]] = {True: [], False: []}
+    annotator = ReviewsAnnotator()
+    for record in records * 4:
+        a, b = (reviews.sample_response(record, rng) for _ in range(2))
+        verdict = annotator(record, a, True, b, True, rng)
+        gap = verdict.gold[0] - verdict.gold[1]
+        if gap:
+            agree[abs(gap) > 0.4].append(verdict.first_preferred == (gap > 0))
+    assert sum(agree[True]) / len(agree[True]) > 0.95
+    assert 0.6 < sum(agree[False]) / len(agree[False]) < 0.9
+
+
+# Pairs of a file
+
+
+def write_pairs(path, count: int):
+    rows = [
+        {"prompt": f"Question {i}?\n", "chosen": f"Answer {i}.", "rejected": "No."}
+        for i in range(count)
+    ]
+    path.write_text(json.dumps(rows), encoding="utf-8")
+    return rows
+
+
+def test_file_pairs_are_split_by_prompt(tmp_path, capsys):
+    rows = write_pairs(tmp_path / "pairs.json", 60)
+    config = RewardModelConfig(data=str(tmp_path / "pairs.json"))
+    train, held_out = file_pairs(config, GLASSBOX, 128)
+    decoded = [{GLASSBOX.decode(pair.prompt) for pair in part} for part in (train, held_out)]
+    for split, prompts in zip(("train", "validation"), decoded, strict=True):
+        assert prompts == {row["prompt"] for row in rows if split_of(row["prompt"]) == split}
+    assert all(pair.chosen[-1] == GLASSBOX.eos_id for pair in train + held_out)
+    assert "60 of 60 rows kept" in capsys.readouterr().out
+
+
+def test_long_answers_are_left_out_and_counted(tmp_path, capsys):
+    rows = write_pairs(tmp_path / "pairs.json", 60)
+    rows[0]["rejected"] = "word " * 60
+    (tmp_path / "pairs.json").write_text(json.dumps(rows), encoding="utf-8")
+    config = RewardModelConfig(data=str(tmp_path / "pairs.json"))
+    train, held_out = file_pairs(config, GLASSBOX, 128)
+    assert rows[0]["prompt"] not in {GLASSBOX.decode(pair.prompt) for pair in train + held_out}
+    assert "left out 1 pairs: answer too long" in capsys.readouterr().out
+
+
+def test_too_few_pairs_are_refused(tmp_path):
+    write_pairs(tmp_path / "pairs.json", 2)
+    with pytest.raises(UserError, match=r"pairs\.json: 2 usable pairs are too few"):
+        file_pairs(RewardModelConfig(data=str(tmp_path / "pairs.json")), GLASSBOX, 128)
+
+
+def test_pairs_that_the_model_cannot_read_are_left_out_and_counted(tmp_path, capsys):
+    """Prompt and answer are within their flags, but together they need more than 60 positions."""
+    rows = write_pairs(tmp_path / "pairs.json", 60)
+    rows[0] |= {"prompt": " lamp" * 40, "chosen": " lamp" * 30}
+    rows[1] |= {"prompt": " lamp" * 20, "chosen": " lamp" * 30}
+    (tmp_path / "pairs.json").write_text(json.dumps(rows), encoding="utf-8")
+    config = RewardModelConfig(data=str(tmp_path / "pairs.json"))
+    pairs = sum(file_pairs(config, GLASSBOX, 60), [])
+    assert "left out 1 pairs: longer than the model's 60 positions" in capsys.readouterr().out
+    longest = max(len(p.prompt) + max(len(p.chosen), len(p.rejected)) for p in pairs)
+    assert longest <= 60
+
+
+# The script
+
+
+def test_sums_need_no_reward_model():
+    with pytest.raises(UserError, match="python -m rl.grpo_engine --data sums"):
+        main(RewardModelConfig(data="sums"))
+
+
+def test_a_base_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(UserError, match="no model in .*nowhere.*gpt.pretraining"):
+        main(RewardModelConfig(base=tmp_path / "nowhere", out=tmp_path / "out", device="cpu"))
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_default_base_is_pre_trained_once(tmp_path, monkeypatch):
+    calls: list[pretraining.PretrainingConfig] = []
+
+    def pretend(config: pretraining.PretrainingConfig):
+        calls.append(config)
+        save_gpt(config.out / "model.safetensors", fresh_model(vocab_size=624).gpt, GLASSBOX)
+        return config.out
+
+    monkeypatch.setattr(pretraining, "RUNS", tmp_path)
+    monkeypatch.setattr(pretraining, "main", pretend)
+    config = RewardModelConfig(preset="small", seed=7, device="cpu")
+    folder = base_folder(config)
+    assert folder == tmp_path / "pretraining-reviews-small" == calls[0].out
+    assert (calls[0].preset, calls[0].tokenizer, calls[0].seed) == ("small", "gpt2", 7)
+    assert base_folder(config) == folder and len(calls) == 1
+    assert base_folder(RewardModelConfig(base=tmp_path)) == tmp_path
+
+
+def test_pairs_are_sampled_at_full_temperature(monkeypatch):
+    """A truncated sampler would never show the reward model what the policy can write."""
+    used: list[SamplingParams] = []
+
+    def spy(model, prompts, params, *args, **options):
+        used.append(params)
+        return generate(model, prompts, params, *args, **options)
+
+    monkeypatch.setattr("reward_model.pairs.generate", spy)
+    model = fresh_model(vocab_size=GLASSBOX.n_vocab)
+    world_pairs(model.gpt, GLASSBOX, RewardModelConfig(max_response_tokens=4), "train", 5, 2)
+    assert used == [SamplingParams(temperature=1.0, max_new_tokens=4)]
