@@ -8,7 +8,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from rl.losses import at_least_float32, check_mask, check_same_shape
+from gpt.log_probs import at_least_float32
+from rl.losses import check_mask, check_same_shape
 
 # --- one advantage per token, from a critic or from the rewards to come --------------------------
 

@@ -10,19 +10,22 @@ there and no gradient, so a reducer's mask removes it (see rl/losses.py).
 """
 
 import math
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from gpt.log_probs import at_least_float32, kl_from_logits
 from rl.losses import (
     MAX_LOG_RATIO,
-    at_least_float32,
     check_same_shape,
     finite_inputs,
     log_ratio,
 )
+
+FORBIDDEN = -1e30  # stands for a logit of -inf
 
 
 def _delta(log_probs: Tensor, ref_log_probs: Tensor) -> tuple[Tensor, Tensor]:
@@ -122,13 +125,45 @@ def full_kl(logits: Tensor, ref_logits: Tensor) -> Tensor:
         shapes = [tuple(logits.shape), tuple(ref_logits.shape)]
         raise ValueError(f"logits and ref_logits must both be (N, T, V): got {shapes}")
     logits, ref_logits = at_least_float32(logits), at_least_float32(ref_logits.detach())
-    usable = (logits.amax(-1) + ref_logits.amax(-1)).isfinite().unsqueeze(-1)
-    log_probs = torch.where(usable, logits, 0.0).log_softmax(-1)
-    gap = log_probs - torch.where(usable, ref_logits, 0.0).log_softmax(-1)
-    kl = (log_probs.exp() * torch.where(gap.isfinite(), gap, 0.0)).sum(-1)
-    forbidden = (gap == torch.inf).any(-1)  # the reference excludes a token that pi allows
-    kl = torch.where(forbidden, torch.inf, kl)
-    return torch.where(usable.squeeze(-1), kl, torch.nan)
+    usable = (logits.amax(-1) + ref_logits.amax(-1)).isfinite()  # (N, T)
+    # A probability of 0 as a very small one: 0 log 0 is then 0, and not 0 times infinity.
+    logits, ref_logits = (
+        torch.where(usable.unsqueeze(-1), x.clamp(min=FORBIDDEN), 0.0) for x in (logits, ref_logits)
+    )
+    kl = kl_from_logits(logits, ref_logits)
+    kl = torch.where(kl > -FORBIDDEN * 1e-10, torch.inf, kl)  # only the reference excludes a token
+    return torch.where(usable, kl, torch.nan)
+
+
+# --- which estimator may stand where ------------------------------------------------------------
+
+
+def loss_estimator(name: str) -> Callable[[Tensor, Tensor], Tensor]:
+    """The estimator to differentiate as a loss term: "k2" or "k3". Raises ValueError otherwise.
+
+    The expected gradient of k2 is that of KL(pi || pi_ref), that of k3 the one of KL(pi_ref || pi).
+    """
+    if name == "k1":
+        raise ValueError(
+            "k1 as a loss regularises nothing: its expected gradient is 0 whatever the reference "
+            "is. Use k3 (GRPO's choice) or k2 (the gradient of KL(policy || reference))"
+        )
+    if name not in ("k2", "k3"):
+        raise ValueError(f"the KL loss is k2 or k3, not {name!r}: no other has a KL's gradient")
+    return {"k2": k2, "k3": k3}[name]
+
+
+def reward_estimator(name: str) -> Callable[[Tensor, Tensor], Tensor]:
+    """The estimator to subtract from the reward: "k1", or with a warning "k3"."""
+    if name == "k3":
+        warnings.warn(
+            "k3 in the reward gives a biased gradient, KL(policy || reference) minus KL(reference "
+            "|| policy); k1 gives that of KL(policy || reference) exactly",
+            stacklevel=2,
+        )
+    elif name != "k1":
+        raise ValueError(f"the KL in the reward is k1 (or k3, with its bias), not {name!r}")
+    return {"k1": k1, "k3": k3}[name]
 
 
 # --- the coefficient of a KL penalty -----------------------------------------------------------

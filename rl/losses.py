@@ -16,13 +16,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from gpt.log_probs import at_least_float32
+
 MAX_LOG_RATIO = 20.0  # exp(20) is finite in float32 and far outside any clip range
 LARGEST_INPUT = 1e9  # beyond it lie fill values such as finfo.min, whose squares overflow
-
-
-def at_least_float32(x: Tensor) -> Tensor:
-    """`x` in float32, or in float64 if it already is: half precision loses small log-ratios."""
-    return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def check_same_shape(names: str, *tensors: Tensor) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 from pathlib import Path
 
@@ -10,6 +11,13 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 LEDGER = ROOT / "docs" / "equations.md"
+PEER_NUMBERS = json.loads((ROOT / "tests" / "rl" / "peer_golden.json").read_text(encoding="utf-8"))
+OUTSIDE = {  # equations that live where the tensors are made
+    "data.collate.first_eos_mask",
+    "gpt.log_probs.at_least_float32",
+    "gpt.log_probs.token_log_probs",
+    "gpt.log_probs.token_scores",
+}
 LIBRARY = ("reward_model.loss", "rl.advantages", "rl.kl", "rl.losses", "rl.rewards")
 
 
@@ -88,7 +96,7 @@ def test_named_tests_exist(title):
 def test_functions_of_the_ledger_and_of_the_library_are_the_same():
     named = [name for body in ENTRIES.values() for name in field(body, "Function")]
     assert len(named) == len(set(named)), "a function has two entries"
-    assert set(named) == library_functions()
+    assert set(named) == library_functions() | OUTSIDE
 
 
 def test_tests_named_in_passing_exist():
@@ -121,3 +129,56 @@ def test_arguments_and_fields_of_the_tables_exist():
     tables = LEDGER.read_text(encoding="utf-8").split("## Which pieces make which algorithm")[1]
     names = {re.sub(r"=.*", "", name) for name in re.findall(r"`([^`]+)`", tables)} - {"--help"}
     assert names - known == set()
+
+
+# --- peers ------------------------------------------------------------------------------------
+
+
+def named_peers() -> dict[str, set[tuple[str, str, str]]]:
+    """Function -> (peer, commit, callable) that the ledger says agree with it."""
+    texts = {
+        field(body, "Function")[0]: bullet.group(1)
+        for body in ENTRIES.values()
+        if (bullet := re.search(r"^- \*\*Peers:\*\* (.+)$", body, flags=re.MULTILINE))
+    }
+    names = "|".join(PEER_NUMBERS["peers"])
+    return {
+        function: set(re.findall(rf"({names}) ([0-9a-f]{{7}}) `([\w.]+)`", text))
+        for function, text in texts.items()
+    }
+
+
+def proven_peers() -> dict[str, set[tuple[str, str, str]]]:
+    """The same for the stored numbers, with the callable's whole path."""
+    proven: dict[str, set[tuple[str, str, str]]] = {}
+    for entry in PEER_NUMBERS["entries"]:
+        for function in entry["proves"]:
+            peer = (entry["peer"], entry["commit"][:7], entry["callable"])
+            proven.setdefault(function, set()).add(peer)
+    return proven
+
+
+@pytest.mark.parametrize("function", named_peers())
+def test_named_peers_have_stored_numbers(function):
+    proven = proven_peers().get(function, set())
+    named = named_peers()[function]
+    assert named, f"{function}: no peer, commit and callable could be read from its line"
+    for peer, commit, name in named:
+        found = [p for p in proven if p[:2] == (peer, commit) and f".{p[2]}".endswith(f".{name}")]
+        assert found, f"{function}: peer_golden.json has no entry of {peer} {commit} {name}"
+
+
+def test_every_proven_function_names_all_its_peers():
+    named = {function: {peer[0] for peer in peers} for function, peers in named_peers().items()}
+    proven = {function: {peer[0] for peer in peers} for function, peers in proven_peers().items()}
+    assert named == proven
+
+
+def test_the_table_of_peers_is_that_of_the_stored_numbers():
+    rows = re.findall(
+        r"^\| ([^|]+) \| (\S+/\S+) \| ([0-9a-f]{7}) \| (\S+) \|$", LEDGER.read_text("utf-8"), re.M
+    )
+    peers = PEER_NUMBERS["peers"].items()
+    assert sorted(rows) == sorted(
+        (name, peer["repository"], peer["commit"][:7], peer["date"]) for name, peer in peers
+    )

@@ -1,6 +1,7 @@
 """KL estimators at single points, and the rules for their coefficient."""
 
 import math
+import warnings
 
 import pytest
 import torch
@@ -16,6 +17,8 @@ from rl.kl import (
     k2,
     k3,
     k3_importance,
+    loss_estimator,
+    reward_estimator,
 )
 
 
@@ -174,3 +177,18 @@ def test_senseless_settings_and_measurements_are_refused():
                 controller.update(kl_per_response, responses)
     with pytest.raises(ValueError, match="could reach 0"):
         AdaptiveKL(0.2, 6, 10).update(0.0, 50)
+
+
+def test_k1_is_refused_as_a_loss_and_k3_warns_in_the_reward():
+    """The choices that other code offers without a word."""
+    with pytest.raises(ValueError, match="regularises nothing"):
+        loss_estimator("k1")
+    with pytest.raises(ValueError, match="not 'absolute'"):
+        loss_estimator("absolute")
+    with pytest.warns(UserWarning, match="biased gradient"):
+        assert reward_estimator("k3") is k3
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert (reward_estimator("k1"), loss_estimator("k2"), loss_estimator("k3")) == (k1, k2, k3)
+    with pytest.raises(ValueError, match="not 'k2'"):
+        reward_estimator("k2")

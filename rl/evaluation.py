@@ -1,0 +1,329 @@
+"""Measuring a policy: rewards, gold, win rate, KL, tables and figures."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from data.records import PromptRecord
+from gpt.common import append_jsonl, make_generator
+from gpt.generate import SamplingParams
+from gpt.log_probs import score_in_micro_batches, token_log_probs
+from gpt.model import GPT
+from gpt.tokenizer import Tokenizer
+from rl.kl import k1
+from rl.losses import row_sums
+from rl.rewards import RewardFn
+from rl.rollout import sample_rollout
+from rl.setup import Task
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """One response per prompt and what it is worth; every tensor is (N,) on the CPU."""
+
+    records: list[PromptRecord]
+    responses: list[str]
+    lengths: Tensor  # response tokens with the EOS
+    has_eos: Tensor  # bool
+    reward: Tensor  # what training maximises
+    gold: Tensor | None  # the true objective, where it is known
+    kl: Tensor | None  # log pi - log pi_ref of the whole response, nats
+
+    def summary(self) -> dict[str, float]:
+        """Means under the names that metrics.jsonl and the tables use."""
+        numbers = {
+            "reward": float(self.reward.mean()),
+            "response_length": float(self.lengths.float().mean()),
+            "eos_rate": float(self.has_eos.float().mean()),
+        }
+        if self.gold is not None:
+            numbers["gold"] = float(self.gold.mean())
+            numbers["gold_error"] = standard_error(self.gold)
+        if self.kl is not None:
+            numbers["kl"] = float(self.kl.mean())
+        return numbers
+
+    def sample_rows(self, count: int) -> list[dict[str, Any]]:
+        """The first `count` responses as readable rows."""
+        rows = []
+        for i in range(min(count, len(self.records))):
+            row: dict[str, Any] = {
+                "prompt": self.records[i].prompt,
+                "response": self.responses[i],
+                "reward": float(self.reward[i]),
+            }
+            if self.gold is not None:
+                row["gold"] = float(self.gold[i])
+            rows.append(row)
+        return rows
+
+
+@torch.no_grad()
+def evaluate(
+    policy: GPT,
+    tokenizer: Tokenizer,
+    records: Sequence[PromptRecord],
+    params: SamplingParams,
+    reward_fn: RewardFn,
+    *,
+    reference: GPT | None = None,
+    gold: RewardFn | None = None,
+    seed: int = 0,
+    batch_size: int = 256,
+) -> Evaluation:
+    """Sample one response to each prompt and score it. The same seed gives paired random numbers."""
+    if not records:
+        raise ValueError("there are no prompts to evaluate on: give at least one")
+    generator = make_generator(seed, "evaluation")
+    parts = []
+    for start in range(0, len(records), batch_size):
+        batch = records[start : start + batch_size]
+        rollout = sample_rollout(policy, tokenizer, batch, params, 1, generator)
+        kl = None
+        if reference is not None:
+            log_probs, ref_log_probs = (
+                score_in_micro_batches(
+                    partial(token_log_probs, model, temperature=params.temperature),
+                    rollout.sequences,
+                    64,
+                )
+                for model in (policy, reference)
+            )
+            kl = row_sums(k1(log_probs, ref_log_probs), rollout.response_mask).cpu()
+        parts.append(
+            Evaluation(
+                records=rollout.records,
+                responses=rollout.responses,
+                lengths=rollout.lengths.cpu(),
+                has_eos=rollout.has_eos.cpu(),
+                reward=reward_fn(rollout).cpu(),
+                gold=None if gold is None else gold(rollout).cpu(),
+                kl=kl,
+            )
+        )
+    return _joined(parts)
+
+
+def _joined(parts: Sequence[Evaluation]) -> Evaluation:
+    """Several batches as one."""
+
+    def cat(name: str) -> Any:
+        values = [getattr(part, name) for part in parts]
+        return None if values[0] is None else torch.cat(values)
+
+    return Evaluation(
+        records=[record for part in parts for record in part.records],
+        responses=[text for part in parts for text in part.responses],
+        **{name: cat(name) for name in ("lengths", "has_eos", "reward", "gold", "kl")},
+    )
+
+
+def standard_error(values: Tensor) -> float:
+    """Standard error of the mean of (N,) values; 0 for a single one."""
+    return float(values.std() / math.sqrt(len(values))) if len(values) > 1 else 0.0
+
+
+def win_rate(values: Tensor, baseline: Tensor) -> float:
+    """Share of prompts on which `values` beats `baseline`, both (N,); a tie counts half."""
+    return float((values > baseline).double().mean() + 0.5 * (values == baseline).double().mean())
+
+
+@torch.no_grad()
+def best_of_n(
+    policy: GPT,
+    tokenizer: Tokenizer,
+    records: Sequence[PromptRecord],
+    params: SamplingParams,
+    reward_fn: RewardFn,
+    n: int,
+    *,
+    gold: RewardFn | None = None,
+    seed: int = 0,
+    batch_size: int = 64,
+) -> tuple[Tensor, Tensor | None]:
+    """Sample n responses a prompt and keep the one that `reward_fn` likes best.
+
+    Returns its reward (P,) and gold (P,) or None: what the reward model is worth with no training
+    of the policy at all. Its KL from the policy is at most log n - (n - 1)/n nats (Stiennon et al.
+    2020, arXiv:2009.01325, appendix G.3).
+    """
+    generator = make_generator(seed, "best of n")
+    rewards, golds = [], []
+    for start in range(0, len(records), batch_size):
+        rollout = sample_rollout(
+            policy, tokenizer, records[start : start + batch_size], params, n, generator
+        )
+        scores = reward_fn(rollout).view(-1, n)
+        best = scores.argmax(1, keepdim=True)
+        rewards.append(scores.gather(1, best)[:, 0].cpu())
+        if gold is not None:
+            golds.append(gold(rollout).view(-1, n).gather(1, best)[:, 0].cpu())
+    return torch.cat(rewards), torch.cat(golds) if golds else None
+
+
+class Validation:
+    """Periodic validation on fixed prompts with fixed random numbers; keeps the samples."""
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        records: Sequence[PromptRecord],
+        params: SamplingParams,
+        reward_fn: RewardFn,
+        gold: RewardFn | None = None,
+        samples_path: Path | None = None,
+        shown: int = 8,
+    ) -> None:
+        self.tokenizer, self.records, self.params = tokenizer, list(records), params
+        self.reward_fn, self.gold = reward_fn, gold
+        self.samples_path, self.shown = samples_path, shown
+
+    def __call__(self, policy: GPT, reference: GPT, step: int) -> dict[str, float]:
+        """`validation/...` numbers; gold is reported here and steers nothing."""
+        result = evaluate(
+            policy,
+            self.tokenizer,
+            self.records,
+            self.params,
+            self.reward_fn,
+            reference=reference,
+            gold=self.gold,
+        )
+        if self.samples_path is not None:
+            rows = [{"step": step} | row for row in result.sample_rows(self.shown)]
+            append_jsonl(self.samples_path, rows)
+        return {f"validation/{name}": value for name, value in result.summary().items()}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A policy before and after training, on the same test prompts with the same random numbers."""
+
+    before: Evaluation
+    after: Evaluation
+    gold_name: str  # "" where no true objective is known
+    name: str
+
+    @property
+    def numbers(self) -> dict[str, Any]:
+        """For report.json."""
+        numbers: dict[str, Any] = {
+            "prompts": len(self.before.records),
+            "before": self.before.summary(),
+            "after": self.after.summary(),
+        }
+        if self.before.gold is not None and self.after.gold is not None:
+            numbers["win_rate"] = win_rate(self.after.gold, self.before.gold)
+        return numbers
+
+    def text(self, samples: int = 3) -> str:
+        """A table and the first responses side by side."""
+        columns = ["", "reward", "KL", "length", "EOS rate"]
+        keys = ["reward", "kl", "response_length", "eos_rate"]
+        if self.gold_name:
+            columns, keys = [*columns, self.gold_name, "+- (95%)"], [*keys, "gold"]
+        rows = []
+        for label, result in (("before", self.before), (self.name, self.after)):
+            summary = result.summary()
+            cells: list[Any] = [label, *(summary.get(key) for key in keys)]
+            rows.append([*cells, 1.96 * summary["gold_error"]] if self.gold_name else cells)
+        lines = [f"{len(self.before.records)} test prompts", format_table(columns, rows)]
+        if "win_rate" in self.numbers:
+            lines.append(f"win rate of {self.name} over the start: {self.numbers['win_rate']:.3f}")
+        for i in range(min(samples, len(self.before.records))):
+            lines += [
+                "",
+                f"prompt: {self.before.records[i].prompt.strip()}",
+                f"  before: {self.before.responses[i].strip()}",
+                f"  after:  {self.after.responses[i].strip()}",
+            ]
+        return "\n".join(lines)
+
+
+def compare(
+    before: GPT, task: Task, params: SamplingParams, test_prompts: int, *, after: str
+) -> Comparison:
+    """Let the starting policy and the task's trained one answer the same test prompts."""
+    before_result, after_result = (
+        evaluate(
+            model,
+            task.tokenizer,
+            task.prompts["test"][:test_prompts],
+            params,
+            task.reward_fn,
+            reference=before,
+            gold=task.gold,
+        )
+        for model in (before, task.policy)
+    )
+    return Comparison(before_result, after_result, task.gold.name if task.gold else "", after)
+
+
+def format_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """A plain-text table; floats get three decimals, None a dash."""
+
+    def cell(value: Any) -> str:
+        if value is None:
+            return "-"
+        return f"{value:.3f}" if isinstance(value, float) else str(value)
+
+    table = [list(columns)] + [[cell(value) for value in row] for row in rows]
+    widths = [max(len(row[i]) for row in table) for i in range(len(columns))]
+    lines = [
+        "  ".join(
+            text.ljust(width) if i == 0 else text.rjust(width)
+            for i, (text, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in table
+    ]
+    lines.insert(1, "  ".join("-" * width for width in widths))
+    return "\n".join(lines)
+
+
+def running_mean(values: Sequence[float], width: int) -> list[float]:
+    """Mean over the last `width` values at each position."""
+    return [
+        sum(values[max(0, i + 1 - width) : i + 1]) / min(i + 1, width) for i in range(len(values))
+    ]
+
+
+CURVES = (
+    ("reward", "reward"),
+    ("kl", "KL from the reference (nats per response)"),
+    ("response_length", "response length (tokens)"),
+    ("entropy", "entropy (nats per token)"),
+)
+
+
+def plot_learning_curves(
+    rows: Sequence[Mapping[str, Any]], path: Path, title: str, gold_name: str = "gold reward"
+) -> None:
+    """Reward, validation gold, KL, length and entropy against the step; thin raw, bold mean."""
+    from matplotlib.figure import Figure
+
+    curves = [(key, label) for key, label in CURVES if any(key in row for row in rows)]
+    gold = [(row["step"], row["validation/gold"]) for row in rows if "validation/gold" in row]
+    panels = len(curves) + bool(gold)
+    figure = Figure(figsize=(3.4 * panels, 3.2), layout="constrained")
+    axes = list(figure.subplots(1, panels, squeeze=False)[0])
+    for axis, (key, label) in zip(axes, curves, strict=False):
+        points = [(row["step"], row[key]) for row in rows if key in row]
+        steps, values = zip(*points, strict=True)
+        axis.plot(steps, values, color="tab:blue", alpha=0.3, linewidth=1)
+        axis.plot(steps, running_mean(values, 5), color="tab:blue", linewidth=2)
+        axis.set(xlabel="step", ylabel=label)
+    if gold:
+        steps, values = zip(*gold, strict=True)
+        axes[-1].plot(steps, values, color="tab:green", marker="o", linewidth=2)
+        axes[-1].set(xlabel="step", ylabel=f"{gold_name}, validation prompts")
+    figure.suptitle(title)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120)
