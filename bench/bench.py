@@ -1,0 +1,237 @@
+"""Timings of the parts that decide how long a run takes: medians of interleaved pairs.
+
+    python bench/bench.py                         the laptop model on the CPU, about a minute
+    python bench/bench.py --preset gpt2 --device cuda --precision bfloat16 --grpo-steps 20
+
+Every comparison runs its two sides in turn, A B A B ..., so that a machine whose speed drifts slows
+both. Nothing here is a test: timings are not asserted.
+"""
+
+from __future__ import annotations
+
+import data.threads  # isort: skip  # noqa: F401  (before PyTorch is loaded)
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from data import reviews
+from data.collate import ResponseBatch, left_pad, length_sorted_chunks
+from data.records import PromptRecord
+from gpt.common import MetricLog, from_preset, make_generator, pick_device, precision, run_script
+from gpt.generate import SamplingParams, generate
+from gpt.log_probs import token_log_probs
+from gpt.model import GPT, preset_config
+from gpt.tokenizer import Tokenizer, load_tokenizer
+from rl import grpo_engine
+from rl.evaluation import format_table
+from rl.grpo_engine import GRPOConfig
+from rl.rollout import Rollout, sample_rollout
+
+
+@dataclass(frozen=True)
+class BenchConfig:
+    """Time the parts of a run."""
+
+    preset: Literal["tiny", "gpt2", "gpt2-medium"] = "tiny"
+    """Model shape; random weights, the project's own tokenizer for tiny."""
+    device: str = "auto"
+    """auto (cuda, then mps, then cpu) or a device name."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """bfloat16: autocast over float32 weights, for GPUs."""
+    repeats: int = 7
+    """Timed runs of each side, after one that is not counted."""
+    grpo_steps: int = 5
+    """GRPO steps to time."""
+    seed: int = 0
+
+
+class CountedReward:
+    """A reward that costs nothing: the share of one token."""
+
+    name = "share of one token"
+
+    def __call__(self, rollout: Rollout) -> Tensor:
+        hits = (rollout.response_tokens == 42) & rollout.response_mask
+        return hits.sum(1) / rollout.lengths
+
+
+def seconds(function: Callable[[], object], device: torch.device) -> float:
+    begin = time.perf_counter()
+    function()
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter() - begin
+
+
+def paired(
+    a: Callable[[], object], b: Callable[[], object], repeats: int, device: torch.device
+) -> tuple[float, float, float]:
+    """Median seconds of a and of b, and the median of the ratios b / a of neighbouring runs."""
+    a(), b()
+    times = [(seconds(a, device), seconds(b, device)) for _ in range(repeats)]
+    return (
+        statistics.median(t[0] for t in times),
+        statistics.median(t[1] for t in times),
+        statistics.median(t[1] / t[0] for t in times),
+    )
+
+
+def left_padded_log_probs(model: GPT, prompts: list[list[int]], batch: ResponseBatch) -> Tensor:
+    """The field's habit: prompts left-padded, responses right-padded, an attention mask for both."""
+    prompt_tokens, prompt_mask = left_pad(prompts, 0)
+    tokens = torch.cat([prompt_tokens.to(batch.tokens.device), batch.response_tokens], 1)
+    mask = torch.cat([prompt_mask.to(batch.tokens.device), batch.response_mask], 1)
+    P, T = prompt_tokens.shape[1], batch.response_tokens.shape[1]
+    hidden = model.hidden(tokens, mask)[:, P - 1 : P + T - 1]
+    logits = model.logits(hidden[batch.response_mask]).float()
+    chosen = logits.log_softmax(-1).gather(1, batch.response_tokens[batch.response_mask][:, None])
+    return chosen
+
+
+def generate_without_cache(model: GPT, prompts: list[list[int]], steps: int) -> None:
+    """Sample by running the whole row again for every token."""
+    rows = torch.tensor(prompts, device=model.device)
+    with torch.no_grad():
+        for _ in range(steps):
+            logits = model.logits(model.hidden(rows)[:, -1]).float()
+            rows = torch.cat([rows, torch.multinomial(logits.softmax(-1), 1)], 1)
+
+
+def main(config: BenchConfig) -> None:
+    """Print one table."""
+    device = pick_device(config.device)
+    tokenizer = load_tokenizer("glassbox")
+    vocab = tokenizer.n_vocab if config.preset == "tiny" else 50257
+    model = GPT(preset_config(config.preset, vocab)).initialize(make_generator(0, "weights"))
+    model.to(device).eval()
+    steps = 48 if config.preset == "tiny" else 128
+    records = reviews.prompts("train")[:16]
+    params = SamplingParams(max_new_tokens=steps)
+    print(f"{config.preset}, {model.parameter_count():,} weights, {device}, {config.precision}, "
+          f"{torch.get_num_threads()} threads, torch {torch.__version__}")  # fmt: skip
+    rollout = sample_rollout(model, tokenizer, records, params, 8, make_generator(0, "sampling"))
+    rollout = ragged(rollout, config.seed)
+    table = parts(model, tokenizer, records, rollout, config, steps)
+    print(format_table(("", "seconds", "against", "seconds", "ratio"), table))
+    grpo(model, tokenizer, records, config, steps)
+
+
+def ragged(rollout: Rollout, seed: int) -> Rollout:
+    """The same rows cut to random lengths, as a trained policy would stop."""
+    sequences = rollout.sequences
+    width = sequences.response_tokens.shape[1]
+    lengths = torch.randint(4, width + 1, (len(rollout),), generator=make_generator(seed, "cut"))
+    keep = torch.arange(width)[None, :] < lengths[:, None]
+    mask = sequences.response_mask & keep.to(sequences.tokens.device)
+    return replace(rollout, sequences=replace(sequences, response_mask=mask))
+
+
+def parts(
+    model: GPT,
+    tokenizer: Tokenizer,
+    records: list[PromptRecord],
+    rollout: Rollout,
+    config: BenchConfig,
+    steps: int,
+) -> list[tuple[str, float, str, float, float]]:
+    """Pairs of ways to do one thing."""
+    device = model.device
+    encoded = [tokenizer.encode(record.prompt) for record in rollout.records]
+    batch = rollout.sequences
+    chunks = length_sorted_chunks((batch.prompt_lengths + batch.lengths).cpu(), 32)
+    unsorted = list(torch.arange(len(batch)).split(32))
+
+    def update(pieces: list[Tensor]) -> None:
+        model.zero_grad(set_to_none=True)
+        for piece in pieces:
+            with precision(device, config.precision):
+                token_log_probs(model, batch.rows(piece)).sum().backward()
+
+    def contiguous() -> None:
+        model.zero_grad(set_to_none=True)
+        with precision(device, config.precision):
+            token_log_probs(model, batch).sum().backward()
+
+    def left_padded() -> None:
+        model.zero_grad(set_to_none=True)
+        with precision(device, config.precision):
+            left_padded_log_probs(model, encoded, batch).sum().backward()
+
+    same_length = [prompt[:6] for prompt in encoded]
+    params = SamplingParams(max_new_tokens=steps)
+
+    def cached() -> None:
+        with precision(device, config.precision):
+            generate(model, same_length, params, make_generator(0, "s"), eos_id=vocab_end(model))
+
+    def uncached() -> None:
+        with precision(device, config.precision):
+            generate_without_cache(model, same_length, steps)
+
+    repeats = config.repeats
+    return [
+        ("sample with the KV cache", *_row(cached, "without", uncached, repeats, device)),
+        ("score, contiguous rows", *_row(contiguous, "left-padded", left_padded, repeats, device)),
+        (
+            "update, sorted micro-batches of 32",
+            *_row(lambda: update(chunks), "unsorted", lambda: update(unsorted), repeats, device),
+        ),
+    ]
+
+
+def vocab_end(model: GPT) -> int:
+    """An id that random weights hardly ever draw first: every row runs to the end."""
+    return model.config.vocab_size - 1
+
+
+def _row(
+    a: Callable[[], object],
+    name: str,
+    b: Callable[[], object],
+    repeats: int,
+    device: torch.device,
+) -> tuple[float, str, float, float]:
+    first, second, ratio = paired(a, b, repeats, device)
+    return first, name, second, ratio
+
+
+def grpo(
+    model: GPT,
+    tokenizer: Tokenizer,
+    records: list[PromptRecord],
+    config: BenchConfig,
+    steps: int,
+) -> None:
+    """Whole GRPO steps on a reward that costs nothing."""
+    engine = from_preset(
+        GRPOConfig, grpo_engine.PRESETS, config.preset, steps=config.grpo_steps,
+        precision=config.precision, max_new_tokens=steps, stop_kl=None, checkpoint_every=10**9,
+    )  # fmt: skip
+    if model.device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    begin = time.perf_counter()
+    rows = grpo_engine.train(
+        engine, model, tokenizer, CountedReward(), records, MetricLog(config.grpo_steps)
+    )
+    total = time.perf_counter() - begin
+    phases = {
+        key: statistics.median(row[key] for row in rows) for key in rows[0] if "seconds/" in key
+    }
+    print(f"\n{config.grpo_steps} GRPO steps of {engine.prompts_per_step * engine.group_size} rows, "
+          f"up to {steps} new tokens: {total:.1f} s")  # fmt: skip
+    print("median step: " + ", ".join(f"{k.split('/')[1]} {v:.3f} s" for k, v in phases.items()))
+    if model.device.type == "cuda":
+        peak = torch.cuda.max_memory_allocated() / 2**30
+        print(f"{torch.cuda.get_device_name()}: peak memory {peak:.1f} GiB")
+
+
+if __name__ == "__main__":
+    import tyro
+
+    run_script(main, tyro.cli(BenchConfig))

@@ -1,0 +1,333 @@
+"""The whole story on one laptop: pre-train a GPT-2, learn a reward model from noisy preferences,
+improve the policy with GRPO, and compare with what the same preferences give without RL.
+
+    python scripts/demo.py                    one pipeline, about 5 minutes on 2 CPU cores
+    python scripts/demo.py --budget small     the same code in about a minute, for a smoke test
+    python scripts/demo.py --seeds 3          three whole pipelines, mean and spread
+
+Everything is generated: no download, no GPU. Prompts of the test split occur in no stage. The gold
+reward, which only a generated world knows, is measured and never trained on.
+"""
+
+from __future__ import annotations
+
+import data.threads  # isort: skip  # noqa: F401  (before PyTorch is loaded)
+
+import itertools
+import statistics
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from data import reviews
+from data.readers import read_preferences
+from data.records import PromptRecord
+from gpt import finetuning, pretraining
+from gpt.common import (
+    MODEL_FILE,
+    RUNS,
+    MetricLog,
+    display_path,
+    from_preset,
+    load_gpt,
+    open_run,
+    pick_device,
+    read_jsonl,
+    run_script,
+    write_json,
+)
+from gpt.finetuning import FinetuningConfig
+from gpt.generate import SamplingParams
+from gpt.model import GPT
+from gpt.pretraining import PretrainingConfig
+from gpt.tokenizer import Tokenizer
+from reward_model import reward_model_training
+from reward_model.model import load_reward_model
+from reward_model.reward_model_training import RewardModelConfig
+from rl import grpo_engine
+from rl.evaluation import Evaluation, best_of_n, evaluate, format_table, running_mean, win_rate
+from rl.grpo_engine import GRPOConfig
+from rl.rewards import RewardModelReward, RuleReward
+
+SMALL: dict[str, dict[str, Any]] = {
+    "pretraining": {"steps": 120, "eval_every": 60},
+    "reward_model": {"pairs": 2800, "held_out_pairs": 300},
+    "grpo": {"steps": 8, "eval_every": 4, "eval_prompts": 64},
+}
+BEST_OF = 8
+
+
+@dataclass(frozen=True)
+class DemoConfig:
+    """Pre-training, reward model, GRPO and the comparison, from nothing."""
+
+    budget: Literal["full", "small"] = "full"
+    """small: a smoke test with too little training to convince."""
+    seed: int = 0
+    """Seed of the whole pipeline (the first one, with --seeds)."""
+    seeds: int = 1
+    """Number of whole pipelines, with consecutive seeds."""
+    test_prompts: int = 512
+    """Test prompts in the comparison."""
+    device: str = "auto"
+    """auto (cuda, then mps, then cpu) or a device name."""
+    out: Path = RUNS / "demo"
+    """Run folder."""
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """One row of the comparison."""
+
+    name: str
+    gold: torch.Tensor  # (N,)
+    reward: torch.Tensor  # (N,)
+    evaluation: Evaluation | None = None  # best-of-n has no policy of its own
+
+
+def heading(text: str) -> None:
+    print(f"\n== {text} ==", flush=True)
+
+
+def fine_tuned(base: GPT, tokenizer: Tokenizer, pairs: Path, config: FinetuningConfig) -> GPT:
+    """The baseline that spends the same preferences without RL: imitate each prompt's best answer.
+
+    The best is the one that won most of its comparisons.
+    """
+    best = []
+    for _, comparisons in itertools.groupby(read_preferences(pairs).records, lambda r: r.prompt):
+        wins = Counter((record.prompt, record.chosen) for record in comparisons)
+        best.append(wins.most_common(1)[0][0])
+    examples = [
+        (tokenizer.encode(prompt), [*tokenizer.encode(answer), tokenizer.eos_id])
+        for prompt, answer in best
+    ]
+    log = MetricLog(
+        2 * len(examples) // config.batch_size, show=("loss",), every=100, title="fine-tuning"
+    )
+    finetuning.train(config, base, examples, [], log, eos_id=tokenizer.eos_id)
+    return base
+
+
+def contestants(
+    folder: Path, prompts: Sequence[PromptRecord], config: DemoConfig, device: torch.device
+) -> list[Contestant]:
+    """Base, best-of-n, fine-tuned and GRPO on the same prompts, with the same random numbers."""
+    base, tokenizer = load_gpt(folder / "pretraining", device)
+    policy, _ = load_gpt(folder / "grpo", device)
+    tuned, _ = load_gpt(folder / "finetuning", device)
+    reward_model, _ = load_reward_model(folder / "reward_model", device)
+    reward, gold = RewardModelReward(reward_model), RuleReward(reviews.gold_reward, "gold reward")
+    params = SamplingParams(max_new_tokens=GRPOConfig().max_new_tokens)
+
+    def row(name: str, model: GPT) -> Contestant:
+        result = evaluate(
+            model, tokenizer, prompts, params, reward, reference=base, gold=gold, seed=config.seed
+        )
+        assert result.gold is not None
+        return Contestant(name, result.gold, result.reward, result)
+
+    best_reward, best_gold = best_of_n(
+        base, tokenizer, prompts, params, reward, BEST_OF, gold=gold, seed=config.seed
+    )
+    assert best_gold is not None
+    return [
+        row("base model", base),
+        Contestant(f"best of {BEST_OF} by reward model", best_gold, best_reward),
+        row("fine-tuned on preferred answers", tuned),
+        row("GRPO", policy),
+    ]
+
+
+def numbers(rows: Sequence[Contestant]) -> dict[str, dict[str, float | None]]:
+    """One dict per contestant; the win rate is over the base model, ties half."""
+    table = {}
+    for row in rows:
+        summary = row.evaluation.summary() if row.evaluation else {}
+        table[row.name] = {
+            "gold": float(row.gold.mean()),
+            "gold_95": 1.96 * float(row.gold.std()) / len(row.gold) ** 0.5,
+            "win_rate": win_rate(row.gold, rows[0].gold),
+            "reward": float(row.reward.mean()),
+            "kl": summary.get("kl"),
+            "response_length": summary.get("response_length"),
+            "eos_rate": summary.get("eos_rate"),
+        }
+    return table
+
+
+def print_table(table: Mapping[str, Mapping[str, float | None]]) -> None:
+    keys = ("gold", "gold_95", "win_rate", "reward", "kl", "response_length", "eos_rate")
+    columns = ("", "gold", "+- 95%", "win rate", "RM score", "KL (nats)", "length", "EOS")
+    print(format_table(columns, [[name, *(row[k] for k in keys)] for name, row in table.items()]))
+
+
+def print_samples(before: Evaluation, after: Evaluation, count: int = 4) -> None:
+    assert before.gold is not None and after.gold is not None
+    for i in range(min(count, len(before.records))):
+        print(f"\nprompt: {before.records[i].prompt.strip()}")
+        print(f"  before ({before.gold[i]:.2f}): {before.responses[i].strip()}")
+        print(f"  after  ({after.gold[i]:.2f}): {after.responses[i].strip()}")
+
+
+def plot(folder: Path, table: Mapping[str, Mapping[str, float | None]], path: Path) -> None:
+    """Reward and gold against the step, gold against KL, and the comparison."""
+    from matplotlib.figure import Figure
+
+    rows = read_jsonl(folder / "grpo" / "metrics.jsonl")
+    validated = [row for row in rows if "validation/gold" in row]
+    figure = Figure(figsize=(13, 3.8), layout="constrained")
+    left, middle, right = figure.subplots(1, 3, width_ratios=[1, 1, 1.15])
+    steps = [row["step"] for row in rows]
+    rewards = [row["reward"] for row in rows]
+    left.plot(steps, rewards, color="tab:orange", alpha=0.3, linewidth=1)
+    left.plot(steps, running_mean(rewards, 5), color="tab:orange", label="reward model's score")
+    left.set(xlabel="GRPO step", ylabel="reward model's score (standard deviations)")
+    gold_axis = left.twinx()
+    gold_axis.plot(
+        [row["step"] for row in validated],
+        [row["validation/gold"] for row in validated],
+        color="tab:green", marker="o", label="gold reward",
+    )  # fmt: skip
+    gold_axis.set(ylabel="gold reward, validation prompts", ylim=(0, 1))
+    handles = left.get_lines()[1:] + gold_axis.get_lines()
+    left.legend(handles=handles, loc="lower right")
+    left.set_title("GRPO maximises the learned reward")
+    middle.plot(
+        [row["validation/kl"] for row in validated],
+        [row["validation/gold"] for row in validated],
+        color="tab:green", marker="o",
+    )  # fmt: skip
+    middle.set(
+        xlabel="KL from the base model (nats per response)",
+        ylabel="gold reward, validation prompts",
+        ylim=(0, 1),
+        title="what the distance bought",
+    )
+    names = list(table)[::-1]
+    colors = ["tab:green" if name == "GRPO" else "tab:grey" for name in names]
+    right.barh(
+        names,
+        [table[name]["gold"] or 0 for name in names],
+        xerr=[table[name]["gold_95"] or 0 for name in names],
+        color=colors,
+        capsize=3,
+    )
+    right.set(xlabel="gold reward, unseen test prompts (95% interval)", xlim=(0, 1))
+    right.set_title("the same preferences, spent four ways")
+    figure.savefig(path, dpi=120)
+
+
+def pipeline(config: DemoConfig, seed: int, folder: Path) -> dict[str, Any]:
+    """One whole pipeline; returns what results.json holds."""
+    small = SMALL if config.budget == "small" else {name: {} for name in SMALL}
+    device = pick_device(config.device)
+    seconds: dict[str, float] = {}
+    begin = time.perf_counter()
+
+    def lap(stage: str) -> None:
+        seconds[stage] = time.perf_counter() - begin - sum(seconds.values())
+
+    heading("1. pre-training a GPT-2 on the world's reviews")
+    common: dict[str, Any] = {"seed": seed, "device": config.device}
+    pretraining.main(
+        from_preset(
+            PretrainingConfig, pretraining.PRESETS, "tiny", out=folder / "pretraining",
+            **common, **small["pretraining"],
+        )
+    )  # fmt: skip
+    lap("pre-training")
+    heading("2. a reward model from noisy preference pairs")
+    reward_model_training.main(
+        from_preset(
+            RewardModelConfig, reward_model_training.PRESETS, "tiny",
+            base=folder / "pretraining", out=folder / "reward_model", **common,
+            **small["reward_model"],
+        )
+    )  # fmt: skip
+    lap("reward model")
+    heading("3. GRPO against the reward model")
+    grpo_engine.main(
+        from_preset(
+            GRPOConfig, grpo_engine.PRESETS, "tiny",
+            policy=folder / "pretraining", reward_model=folder / "reward_model",
+            out=folder / "grpo", test_prompts=0, **common, **small["grpo"],
+        )
+    )  # fmt: skip
+    lap("GRPO")
+    heading("4. the same preferences without RL, and the comparison on unseen prompts")
+    base, tokenizer = load_gpt(folder / "pretraining", device)
+    tuned = fine_tuned(
+        base, tokenizer, folder / "reward_model" / "pairs.jsonl", FinetuningConfig(seed=seed)
+    )
+    (folder / "finetuning").mkdir(exist_ok=True)
+    pretraining.save_gpt(folder / "finetuning" / MODEL_FILE, tuned, tokenizer)
+    lap("fine-tuning baseline")
+    rows = contestants(folder, reviews.prompts("test")[: config.test_prompts], config, device)
+    table = numbers(rows)
+    held_out = numbers(
+        contestants(folder, reviews.prompts("held_out")[: config.test_prompts], config, device)
+    )
+    plot(folder, table, folder / "demo.png")
+    lap("comparison and figure")
+
+    print(f"{len(rows[0].gold)} test prompts, in no training stage (gold reward from 0 to 1)")
+    print_table(table)
+    print(
+        f"\nitems that reward model and GRPO never saw ({len(reviews.prompts('held_out'))} prompts)"
+    )
+    print_table(held_out)
+    before, after = rows[0].evaluation, rows[-1].evaluation
+    assert before is not None and after is not None
+    print_samples(before, after)
+    results = {"seed": seed, "seconds": seconds | {"total": sum(seconds.values())},
+               "test": table, "held_out_items": held_out}  # fmt: skip
+    write_json(folder / "results.json", results)
+    print(
+        f"\n{sum(seconds.values()):.0f} s: " + ", ".join(f"{k} {v:.0f}" for k, v in seconds.items())
+    )
+    print(
+        f"figure {display_path(folder / 'demo.png')}, numbers {display_path(folder / 'results.json')}"
+    )
+    return results
+
+
+def summarize(results: Sequence[Mapping[str, Any]]) -> None:
+    """Mean over the pipelines, and from the lowest to the highest."""
+    heading(f"mean of {len(results)} whole pipelines (lowest to highest)")
+    rows = []
+    for name in results[0]["test"]:
+        row: list[Any] = [name]
+        for key in ("gold", "win_rate", "kl"):
+            values = [result["test"][name][key] for result in results]
+            if None in values:
+                row.append("-")
+                continue
+            mean = statistics.mean(values)
+            row.append(f"{mean:.3f} ({min(values):.3f} to {max(values):.3f})")
+        rows.append(row)
+    print(format_table(("", "gold", "win rate", "KL (nats)"), rows))
+    print("seconds: " + ", ".join(f"{result['seconds']['total']:.0f}" for result in results))
+
+
+def main(config: DemoConfig) -> None:
+    """Run the pipelines."""
+    open_run(config.out, config)
+    seeds = range(config.seed, config.seed + config.seeds)
+    if config.seeds == 1:
+        pipeline(config, config.seed, config.out)
+        return
+    results = [pipeline(config, seed, config.out / f"seed{seed}") for seed in seeds]
+    write_json(config.out / "results.json", results)
+    summarize(results)
+
+
+if __name__ == "__main__":
+    import tyro
+
+    run_script(main, tyro.cli(DemoConfig))

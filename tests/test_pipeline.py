@@ -1,0 +1,363 @@
+"""Every stage through its `main`, a few steps each, on tiny models: files, formats, composition."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from data import reviews
+from data.readers import read_preferences
+from data.splits import split_of
+from gpt import corpus, finetuning, pretraining
+from gpt.common import STATE_FILE, load_gpt
+from gpt.finetuning import FinetuningConfig
+from gpt.model import PRESETS, GPTConfig
+from gpt.pretraining import PretrainingConfig
+from reward_model import reward_model_training
+from reward_model.model import load_reward_model
+from reward_model.reward_model_training import RewardModelConfig
+from rl import grpo_engine
+from rl import run as run_module
+from rl.grpo_engine import GRPOConfig
+
+DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "metrics.md"
+CPU: dict[str, Any] = {"device": "cpu"}
+PRETRAINING: dict[str, Any] = CPU | dict(steps=6, batch_size=8, warmup=2, eval_every=4)
+REWARD_MODEL: dict[str, Any] = CPU | dict(
+    pairs=64, held_out_pairs=32, steps=4, batch_size=16, max_response_tokens=16
+)
+FINETUNING: dict[str, Any] = CPU | dict(steps=4, batch_size=8, max_response_tokens=64, eval_every=2)
+GRPO: dict[str, Any] = CPU | dict(
+    steps=3, prompts_per_step=4, group_size=4, max_new_tokens=12, eval_every=2, eval_prompts=8,
+    test_prompts=8, checkpoint_every=2,
+)  # fmt: skip
+PNG = b"\x89PNG"
+
+
+@pytest.fixture(scope="module")
+def tiny() -> Iterator[pytest.MonkeyPatch]:
+    """The presets tiny and small as models of one layer; 16 held-out rows."""
+    with pytest.MonkeyPatch.context() as patch:
+        shape = dict(n_layer=1, n_head=2, n_embd=16)
+        patch.setitem(PRESETS, "tiny", GPTConfig(context=128, **shape))
+        patch.setitem(PRESETS, "small", GPTConfig(context=256, **shape))
+        patch.setattr(corpus, "HELD_OUT_ROWS", 16)
+        yield patch
+
+
+def strict(text: str) -> Any:
+    """JSON without the NaN and Infinity that Python would read."""
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is not JSON")
+
+    return json.loads(text, parse_constant=refuse)
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    return [strict(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def documented(heading: str) -> set[str]:
+    """The keys of the tables under one heading of docs/metrics.md."""
+    text = DOCUMENT.read_text(encoding="utf-8")
+    (body,) = re.findall(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", text, re.M | re.S)
+    return set(re.findall(r"^\| `([^`]+)` \|", body, re.M))
+
+
+def logged(folder: Path) -> set[str]:
+    return set().union(*read_rows(folder / "metrics.jsonl"))
+
+
+# The reviews world, without a single flag between the stages
+
+
+@dataclass(frozen=True)
+class Runs:
+    pretraining: Path
+    reward_model: Path
+    finetuning: Path
+    grpo: Path
+
+
+@pytest.fixture(scope="module")
+def world(tiny: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    """pre-training -> reward model -> fine-tuning and GRPO, each finding its input by default."""
+    root = tmp_path_factory.mktemp("runs")
+    tiny.setattr(pretraining, "RUNS", root)
+    tiny.setattr(finetuning, "RUNS", root)
+    return Runs(
+        pretraining.main(PretrainingConfig(**PRETRAINING)),
+        reward_model_training.main(RewardModelConfig(**REWARD_MODEL)),
+        finetuning.main(FinetuningConfig(**FINETUNING)),
+        grpo_engine.main(GRPOConfig(**GRPO)),
+    )
+
+
+def test_each_stage_finds_the_one_before_it_by_default(world: Runs) -> None:
+    found = [folder.name for folder in (world.pretraining, world.reward_model, world.finetuning)]
+    assert found == [
+        "pretraining-reviews-tiny",
+        "reward_model-reviews-tiny",
+        "finetuning-reviews-tiny",
+    ]
+    assert world.grpo.name == "grpo-reviews-tiny"
+
+
+def test_a_run_folder_holds_what_its_script_says(world: Runs) -> None:
+    """No state.pt: a finished run has nothing to resume. No temporary files either."""
+    common = {"config.json", "metrics.jsonl", "model.safetensors"}
+    assert names(world.pretraining) == common
+    assert names(world.finetuning) == common | {"samples.jsonl"}
+    assert names(world.reward_model) == common | {
+        "pairs.jsonl", "held_out_pairs.jsonl", "report.json", "report.png"
+    }  # fmt: skip
+    assert names(world.grpo) == common | {"samples.jsonl", "report.json", "learning_curves.png"}
+    for figure in (world.reward_model / "report.png", world.grpo / "learning_curves.png"):
+        assert figure.read_bytes()[:4] == PNG
+
+
+def test_all_json_is_strict(world: Runs) -> None:
+    files = [path for folder in vars(world).values() for path in folder.glob("*.json*")]
+    assert (
+        len(files) == 4 * 2 + 2 + 2 + 2
+    )  # config, metrics; two samples, two reports, two of pairs
+    for path in files:
+        rows = read_rows(path) if path.suffix == ".jsonl" else [strict(path.read_text("utf-8"))]
+        assert rows and all(isinstance(row, dict) for row in rows), path
+
+
+def test_config_json_holds_the_flags(world: Runs) -> None:
+    config = strict((world.grpo / "config.json").read_text())
+    assert config["steps"] == 3 and config["data"] == "reviews" and config["out"] is None
+    assert set(config) == set(GRPOConfig.__dataclass_fields__)
+
+
+def test_metrics_have_a_row_a_step_and_the_documented_keys(world: Runs) -> None:
+    for folder, steps in ((world.pretraining, 6), (world.reward_model, 4), (world.finetuning, 4),
+                          (world.grpo, 3)):  # fmt: skip
+        rows = read_rows(folder / "metrics.jsonl")
+        assert [row["step"] for row in rows] == list(range(1, steps + 1))
+    assert logged(world.pretraining) == documented("Pre-training and fine-tuning")
+    assert logged(world.finetuning) == documented("Pre-training and fine-tuning")
+    assert logged(world.reward_model) == documented("Reward model")
+    assert logged(world.grpo) == documented("Every engine")
+
+
+def test_reports_have_the_documented_keys(world: Runs) -> None:
+    report = strict((world.reward_model / "report.json").read_text())
+    assert set(report) == documented("Reward model report")
+    report = strict((world.grpo / "report.json").read_text())
+    assert set(report) == documented("Engine report")
+    assert set(report["before"]) == set(report["after"]) == {
+        "reward", "response_length", "eos_rate", "gold", "gold_error", "kl"
+    }  # fmt: skip
+    assert report["prompts"] == 8 and report["before"]["kl"] == 0 != report["after"]["kl"]
+
+
+def test_validation_comes_every_eval_every_steps_and_at_the_end(world: Runs) -> None:
+    rows = read_rows(world.grpo / "metrics.jsonl")
+    assert [row["step"] for row in rows if "validation/reward" in row] == [2, 3]
+    samples = read_rows(world.grpo / "samples.jsonl")
+    assert [row["step"] for row in samples] == [2] * 8 + [3] * 8
+    validation = {record.prompt for record in reviews.prompts("validation")}
+    assert {row["prompt"] for row in samples} <= validation
+
+
+def test_pairs_can_be_read_again_and_stay_in_their_split(world: Runs) -> None:
+    for name, split, count in (("pairs", "train", 64), ("held_out_pairs", "validation", 32)):
+        rows = read_rows(world.reward_model / f"{name}.jsonl")
+        prompts = {record.prompt for record in reviews.prompts(split)}
+        assert len(rows) == count and {row["prompt"] for row in rows} <= prompts
+        assert all(0 <= row["gold_chosen"] <= 1 for row in rows)
+        kept = read_preferences(world.reward_model / f"{name}.jsonl")
+        assert len(kept.records) + sum(kept.dropped.values()) == count
+
+
+def test_the_trained_models_differ_from_their_start_and_share_its_tokenizer(world: Runs) -> None:
+    start, tokenizer = load_gpt(world.pretraining)
+    for folder in (world.grpo, world.finetuning):
+        model, its_tokenizer = load_gpt(folder)
+        assert its_tokenizer.fingerprint == tokenizer.fingerprint
+        assert model.config == start.config
+        assert not torch.equal(model.wte.weight, start.wte.weight)
+    reward_model, its_tokenizer = load_reward_model(world.reward_model)
+    assert its_tokenizer.fingerprint == tokenizer.fingerprint
+    assert float(reward_model.std) > 0
+
+
+def untimed(folder: Path) -> list[dict[str, Any]]:
+    rows = read_rows(folder / "metrics.jsonl")
+    return [{key: value for key, value in row.items() if "second" not in key} for row in rows]
+
+
+def same_weights(a: Path, b: Path) -> bool:
+    """Bit for bit. (The order of the keys in a safetensors header differs from file to file.)"""
+    first, second = load_gpt(a)[0].state_dict(), load_gpt(b)[0].state_dict()
+    return all(torch.equal(first[name], second[name]) for name in first)
+
+
+def explicit(world: Runs, out: Path, **changes: Any) -> GRPOConfig:
+    flags = GRPO | dict(policy=world.pretraining, reward_model=world.reward_model, out=out)
+    return GRPOConfig(**(flags | changes))
+
+
+def test_a_second_run_moves_the_first_aside_and_repeats_it(world: Runs, tmp_path: Path) -> None:
+    out = tmp_path / "grpo"
+    for _ in range(3):
+        grpo_engine.main(explicit(world, out))
+    assert names(tmp_path) == {"grpo", "grpo.1", "grpo.2"}
+    assert untimed(out) == untimed(tmp_path / "grpo.1") == untimed(tmp_path / "grpo.2")
+    assert untimed(out) == untimed(world.grpo)
+    assert same_weights(out, tmp_path / "grpo.1") and same_weights(out, world.grpo)
+
+
+def test_an_interrupted_run_resumes_into_the_same_result(
+    world: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ended after the last step and before the weights were written; the state is of step 2."""
+
+    def interrupt(*args: Any) -> None:
+        raise KeyboardInterrupt
+
+    out = tmp_path / "grpo"
+    with monkeypatch.context() as patch:
+        patch.setattr(run_module, "save_gpt", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            grpo_engine.main(explicit(world, out))
+    assert STATE_FILE in names(out) and "model.safetensors" not in names(out)
+    grpo_engine.main(explicit(world, out, resume=True))
+    assert names(out) == names(world.grpo)
+    assert untimed(out) == untimed(world.grpo)
+    assert read_rows(out / "samples.jsonl") == read_rows(world.grpo / "samples.jsonl")
+    assert same_weights(out, world.grpo)
+    assert (out / "report.json").read_text() == (world.grpo / "report.json").read_text()
+
+
+def test_an_engine_goes_on_from_a_fine_tuned_model(world: Runs, tmp_path: Path) -> None:
+    """The reference, and so the KL, starts from the model that was given."""
+    out = grpo_engine.main(explicit(world, tmp_path / "grpo", policy=world.finetuning, steps=1))
+    (row,) = read_rows(out / "metrics.jsonl")
+    assert abs(row["kl"]) < 1e-4
+
+
+def test_evaluations_can_be_left_out(world: Runs, tmp_path: Path) -> None:
+    out = grpo_engine.main(explicit(world, tmp_path / "out", eval_prompts=0, test_prompts=0))
+    assert "report.json" not in names(out) and "samples.jsonl" not in names(out)
+    assert not [key for key in logged(out) if key.startswith("validation/")]
+
+
+def test_the_gold_reward_is_trained_on_only_when_asked(world: Runs, tmp_path: Path) -> None:
+    out = grpo_engine.main(explicit(world, tmp_path / "out", reward="gold"))
+    last = read_rows(out / "metrics.jsonl")[-1]
+    assert last["validation/reward"] == last["validation/gold"]
+    last = read_rows(world.grpo / "metrics.jsonl")[-1]
+    assert last["validation/reward"] != last["validation/gold"]
+
+
+# The sums, with their rule
+
+
+def test_sums_need_no_reward_model(tiny: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    base = pretraining.main(PretrainingConfig(data="sums", out=tmp_path / "base", **PRETRAINING))
+    out = grpo_engine.main(GRPOConfig(data="sums", policy=base, out=tmp_path / "out", **GRPO))
+    assert names(out) >= {"model.safetensors", "report.json", "learning_curves.png"}
+    for row in read_rows(out / "metrics.jsonl"):
+        assert 0 <= row["reward"] <= 1
+        if "validation/gold" in row:
+            assert row["validation/gold"] == row["validation/reward"]
+    report = strict((out / "report.json").read_text())
+    assert 0 <= report["win_rate"] <= 1
+
+
+# A preference file
+
+
+def write_preferences(path: Path, count: int = 50) -> Path:
+    """Polite answers are preferred; 50 prompts fall into all three splits."""
+    rows = [
+        {
+            "prompt": f"What is {i} and {i + 3}?\n",
+            "chosen": f"The answer is {2 * i + 3}. I hope this helps.",
+            "rejected": f"Who cares about {i}?",
+        }
+        for i in range(count)
+    ]
+    path.write_text(json.dumps(rows, indent=1), encoding="utf-8")
+    return path
+
+
+def test_the_chain_on_a_preference_file(tiny: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    data = write_preferences(tmp_path / "pairs.json")
+    flags = dict(data=str(data))
+    base = pretraining.main(PretrainingConfig(**flags, out=tmp_path / "base", **PRETRAINING))
+    scorer = reward_model_training.main(
+        RewardModelConfig(**flags, base=base, out=tmp_path / "rm",
+                          **(REWARD_MODEL | dict(steps=40, lr=3e-3, max_response_tokens=32)))
+    )  # fmt: skip
+    tuned = finetuning.main(
+        FinetuningConfig(**flags, base=base, out=tmp_path / "sft",
+                         **FINETUNING)
+    )  # fmt: skip
+    out = grpo_engine.main(
+        GRPOConfig(**flags, policy=tuned, reward_model=scorer, out=tmp_path / "out", **GRPO)
+    )
+    assert names(tmp_path) == {"pairs.json", "base", "rm", "sft", "out"}
+    report = strict((scorer / "report.json").read_text())
+    assert report["accuracy"] == 1 and "gold_accuracy" not in report
+    for folder in (scorer, tuned, out):
+        for path in folder.glob("*.jsonl"):
+            assert read_rows(path), path
+    report = strict((out / "report.json").read_text())
+    assert "win_rate" not in report and "gold" not in report["after"]
+    assert not [key for key in logged(out) if "gold" in key]
+    seen = [{row["prompt"] for row in read_rows(scorer / f"{name}.jsonl")}
+            for name in ("pairs", "held_out_pairs")]  # fmt: skip
+    assert {split_of(prompt) for prompt in seen[0]} == {"train"}
+    assert {split_of(prompt) for prompt in seen[1]} == {"validation"}
+    assert {split_of(row["prompt"]) for row in read_rows(out / "samples.jsonl")} == {"validation"}
+
+
+# Downloaded data with GPT-2's tokenizer, where they are
+
+
+def test_the_chain_on_real_data(
+    tiny: pytest.MonkeyPatch, tmp_path: Path, real_data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(real_data / "tiktoken_cache", tmp_path / "cache")
+    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path / "cache"))
+    data = str(real_data / "instruction-data-with-preference.json")
+    flags: dict[str, Any] = dict(data=data, preset="small", device="cpu")
+    base = pretraining.main(
+        PretrainingConfig(**flags, tokenizer="gpt2", steps=2, batch_size=2, out=tmp_path / "base")
+    )
+    scorer = reward_model_training.main(
+        RewardModelConfig(**flags, steps=2, batch_size=4, base=base, out=tmp_path / "rm")
+    )
+    tuned = finetuning.main(
+        FinetuningConfig(
+            **flags, steps=2, batch_size=2, max_response_tokens=24, base=base, out=tmp_path / "sft"
+        )
+    )
+    small = GRPO | dict(steps=2, prompts_per_step=2, group_size=2, eval_prompts=2, test_prompts=2)
+    out = grpo_engine.main(
+        GRPOConfig(**(small | flags), policy=tuned, reward_model=scorer, out=tmp_path / "out")
+    )
+    rows = read_rows(out / "metrics.jsonl")
+    assert len(rows) == 2 and all(row["ratio_error_at_start"] < 1e-4 for row in rows)
+    report = strict((scorer / "report.json").read_text())
+    assert report["pairs"] > 50
+    _, tokenizer = load_gpt(out)
+    assert tokenizer.name == "gpt2"
