@@ -10,8 +10,10 @@ preference data, and the baseline that reinforcement learning has to beat.
 
 from __future__ import annotations
 
+import itertools
 import random
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +22,8 @@ from typing import Any, Literal
 import torch
 
 from data.collate import ResponseBatch, collate_responses, epoch_shuffled_indices
-from data.readers import keep_within, read_responses, split_records
+from data.readers import keep_within, read_preferences, read_responses, split_records
+from data.records import PreferenceRecord, ResponseRecord
 from gpt.common import (
     MODEL_FILE,
     RUNS,
@@ -69,12 +72,12 @@ class FinetuningConfig:
     preset: Preset = "tiny"
     """Size of the base model and matching defaults, applied before all other flags."""
     data: str = "reviews"
-    """reviews (the chosen answers of the reward model's pairs) or a file (data/README.md)."""
+    """reviews (the preferred answers in the reward model's pairs) or a file (data/README.md)."""
     base: Path | None = None
     """Run folder of the model to start from; default: gpt.pretraining's."""
     weights: str | None = None
     """Start from GPT-2 weights instead: gpt2, gpt2-medium, gpt2-large, gpt2-xl or a folder."""
-    epochs: int = 1
+    epochs: int = 2
     """Passes over the training records."""
     steps: int | None = None
     """Optimizer steps; overrides epochs."""
@@ -158,6 +161,15 @@ def train(
     return log.rows
 
 
+def preferred_answers(records: Sequence[PreferenceRecord]) -> list[ResponseRecord]:
+    """Each prompt's answer that won most of its comparisons (neighbouring records of one prompt)."""
+    best = []
+    for prompt, comparisons in itertools.groupby(records, key=lambda record: record.prompt):
+        wins = Counter(record.chosen for record in comparisons)
+        best.append(ResponseRecord(prompt, wins.most_common(1)[0][0]))
+    return best
+
+
 def read_examples(
     config: FinetuningConfig, tokenizer: Tokenizer, context: int
 ) -> tuple[list[Example], list[Example]]:
@@ -169,13 +181,14 @@ def read_examples(
                 f"the reviews answers come from the reward model's pairs, and {display_path(pairs)} "
                 "is not there: run python -m reward_model.reward_model_training first"
             )
-        path = pairs
+        answers = preferred_answers(read_preferences(pairs).records)
+        print(f"the preferred answers to {len(answers):,} prompts, from {display_path(pairs)}")
     else:
-        path = Path(config.data)
-    result = read_responses(path)
-    print(result.summary())
+        result = read_responses(Path(config.data))
+        print(result.summary())
+        answers = result.records
     records, dropped = keep_within(
-        result.records,
+        answers,
         tokenizer.encode,
         config.max_prompt_tokens,
         config.max_response_tokens,
@@ -192,7 +205,10 @@ def read_examples(
         for name, part in splits.items()
     }
     if not encoded["train"]:
-        raise UserError(f"{path}: none of its {len(result.records)} records is left to train on")
+        raise UserError(
+            f"{config.data}: none of its {len(answers)} records is left to train on; raise "
+            "--max-prompt-tokens or --max-response-tokens, or use a model with more context"
+        )
     return encoded["train"], encoded["validation"]
 
 

@@ -65,7 +65,7 @@ class RewardModel(nn.Module):
             weight = torch.empty(1, policy.config.n_embd).normal_(0, std, generator=generator)
             model.head.weight.copy_(weight)
             model.head.bias.zero_()
-        return model.to(policy.device)
+        return model.to(policy.device).requires_grad_(True)
 
     @property
     def device(self) -> torch.device:

@@ -297,7 +297,7 @@ def running_mean(values: Sequence[float], width: int) -> list[float]:
 
 CURVES = (
     ("reward", "reward"),
-    ("kl", "KL from the reference (nats per response)"),
+    ("kl", "KL (nats per response)"),
     ("response_length", "response length (tokens)"),
     ("entropy", "entropy (nats per token)"),
 )

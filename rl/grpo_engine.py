@@ -65,7 +65,7 @@ from rl.run import run_training
 PRESETS: dict[str, dict[str, Any]] = {
     "tiny": {},
     "small": dict(
-        lr=1e-4, prompts_per_step=4, minibatches=1, micro_batch_size=16, kl_coef=0.04, steps=40,
+        lr=3e-5, prompts_per_step=4, minibatches=1, micro_batch_size=16, kl_coef=0.04, steps=40,
         max_new_tokens=64, eval_prompts=32, test_prompts=64,
     ),
     **{
@@ -87,7 +87,7 @@ class GRPOConfig:
     data: str = "reviews"
     """A world (reviews, sums) or a file with prompts (formats: data/README.md)."""
     reward: Literal["auto", "model", "gold", "rule"] = "auto"
-    """auto: a rule where the data has answers to check, otherwise the learned reward model."""
+    """auto: the rule for sums, otherwise the learned reward model. gold: the world's true objective."""
     policy: Path | None = None
     """Run folder to start from; default: gpt.pretraining's for this data and preset."""
     reward_model: Path | None = None

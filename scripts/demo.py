@@ -13,10 +13,8 @@ from __future__ import annotations
 
 import data.threads  # isort: skip  # noqa: F401  (before PyTorch is loaded)
 
-import itertools
 import statistics
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,9 +37,10 @@ from gpt.common import (
     pick_device,
     read_jsonl,
     run_script,
+    save_gpt,
     write_json,
 )
-from gpt.finetuning import FinetuningConfig
+from gpt.finetuning import FinetuningConfig, preferred_answers
 from gpt.generate import SamplingParams
 from gpt.model import GPT
 from gpt.pretraining import PretrainingConfig
@@ -94,28 +93,26 @@ def heading(text: str) -> None:
     print(f"\n== {text} ==", flush=True)
 
 
-def fine_tuned(base: GPT, tokenizer: Tokenizer, pairs: Path, config: FinetuningConfig) -> GPT:
+def fine_tune(model: GPT, tokenizer: Tokenizer, pairs: Path, config: FinetuningConfig) -> None:
     """The baseline that spends the same preferences without RL: imitate each prompt's best answer.
 
     The best is the one that won most of its comparisons.
     """
-    best = []
-    for _, comparisons in itertools.groupby(read_preferences(pairs).records, lambda r: r.prompt):
-        wins = Counter((record.prompt, record.chosen) for record in comparisons)
-        best.append(wins.most_common(1)[0][0])
     examples = [
-        (tokenizer.encode(prompt), [*tokenizer.encode(answer), tokenizer.eos_id])
-        for prompt, answer in best
+        (tokenizer.encode(r.prompt), [*tokenizer.encode(r.response), tokenizer.eos_id])
+        for r in preferred_answers(read_preferences(pairs).records)
     ]
     log = MetricLog(
-        2 * len(examples) // config.batch_size, show=("loss",), every=100, title="fine-tuning"
+        config.epochs * len(examples) // config.batch_size,
+        show=("loss",),
+        every=100,
+        title="fine-tuning",
     )
-    finetuning.train(config, base, examples, [], log, eos_id=tokenizer.eos_id)
-    return base
+    finetuning.train(config, model, examples, [], log, eos_id=tokenizer.eos_id)
 
 
 def contestants(
-    folder: Path, prompts: Sequence[PromptRecord], config: DemoConfig, device: torch.device
+    folder: Path, prompts: Sequence[PromptRecord], seed: int, device: torch.device
 ) -> list[Contestant]:
     """Base, best-of-n, fine-tuned and GRPO on the same prompts, with the same random numbers."""
     base, tokenizer = load_gpt(folder / "pretraining", device)
@@ -127,13 +124,13 @@ def contestants(
 
     def row(name: str, model: GPT) -> Contestant:
         result = evaluate(
-            model, tokenizer, prompts, params, reward, reference=base, gold=gold, seed=config.seed
+            model, tokenizer, prompts, params, reward, reference=base, gold=gold, seed=seed
         )
         assert result.gold is not None
         return Contestant(name, result.gold, result.reward, result)
 
     best_reward, best_gold = best_of_n(
-        base, tokenizer, prompts, params, reward, BEST_OF, gold=gold, seed=config.seed
+        base, tokenizer, prompts, params, reward, BEST_OF, gold=gold, seed=seed
     )
     assert best_gold is not None
     return [
@@ -223,78 +220,77 @@ def plot(folder: Path, table: Mapping[str, Mapping[str, float | None]], path: Pa
     figure.savefig(path, dpi=120)
 
 
-def pipeline(config: DemoConfig, seed: int, folder: Path) -> dict[str, Any]:
-    """One whole pipeline; returns what results.json holds."""
+def train_stages(config: DemoConfig, seed: int, folder: Path) -> dict[str, float]:
+    """Pre-training, reward model, GRPO and the fine-tuned baseline; seconds per stage."""
     small = SMALL if config.budget == "small" else {name: {} for name in SMALL}
-    device = pick_device(config.device)
-    seconds: dict[str, float] = {}
-    begin = time.perf_counter()
-
-    def lap(stage: str) -> None:
-        seconds[stage] = time.perf_counter() - begin - sum(seconds.values())
+    common: dict[str, Any] = {"seed": seed, "device": config.device}
+    base, judge = folder / "pretraining", folder / "reward_model"
+    marks = [time.perf_counter()]
 
     heading("1. pre-training a GPT-2 on the world's reviews")
-    common: dict[str, Any] = {"seed": seed, "device": config.device}
+    settings = common | small["pretraining"]
     pretraining.main(
-        from_preset(
-            PretrainingConfig, pretraining.PRESETS, "tiny", out=folder / "pretraining",
-            **common, **small["pretraining"],
-        )
-    )  # fmt: skip
-    lap("pre-training")
-    heading("2. a reward model from noisy preference pairs")
-    reward_model_training.main(
-        from_preset(
-            RewardModelConfig, reward_model_training.PRESETS, "tiny",
-            base=folder / "pretraining", out=folder / "reward_model", **common,
-            **small["reward_model"],
-        )
-    )  # fmt: skip
-    lap("reward model")
-    heading("3. GRPO against the reward model")
-    grpo_engine.main(
-        from_preset(
-            GRPOConfig, grpo_engine.PRESETS, "tiny",
-            policy=folder / "pretraining", reward_model=folder / "reward_model",
-            out=folder / "grpo", test_prompts=0, **common, **small["grpo"],
-        )
-    )  # fmt: skip
-    lap("GRPO")
-    heading("4. the same preferences without RL, and the comparison on unseen prompts")
-    base, tokenizer = load_gpt(folder / "pretraining", device)
-    tuned = fine_tuned(
-        base, tokenizer, folder / "reward_model" / "pairs.jsonl", FinetuningConfig(seed=seed)
+        from_preset(PretrainingConfig, pretraining.PRESETS, "tiny", out=base, **settings)
     )
-    (folder / "finetuning").mkdir(exist_ok=True)
-    pretraining.save_gpt(folder / "finetuning" / MODEL_FILE, tuned, tokenizer)
-    lap("fine-tuning baseline")
-    rows = contestants(folder, reviews.prompts("test")[: config.test_prompts], config, device)
-    table = numbers(rows)
-    held_out = numbers(
-        contestants(folder, reviews.prompts("held_out")[: config.test_prompts], config, device)
-    )
-    plot(folder, table, folder / "demo.png")
-    lap("comparison and figure")
+    marks.append(time.perf_counter())
 
-    print(f"{len(rows[0].gold)} test prompts, in no training stage (gold reward from 0 to 1)")
-    print_table(table)
-    print(
-        f"\nitems that reward model and GRPO never saw ({len(reviews.prompts('held_out'))} prompts)"
+    heading("2. a reward model from noisy preference pairs")
+    settings = common | small["reward_model"] | {"base": base, "out": judge}
+    reward_model_training.main(
+        from_preset(RewardModelConfig, reward_model_training.PRESETS, "tiny", **settings)
     )
+    marks.append(time.perf_counter())
+
+    heading("3. GRPO against the reward model")
+    settings = common | small["grpo"] | {"policy": base, "reward_model": judge, "test_prompts": 0}
+    grpo_engine.main(
+        from_preset(GRPOConfig, grpo_engine.PRESETS, "tiny", out=folder / "grpo", **settings)
+    )
+    marks.append(time.perf_counter())
+
+    heading("4. the same preferences without RL: fine-tuning on the preferred answers")
+    model, tokenizer = load_gpt(base, pick_device(config.device))
+    fine_tune(model, tokenizer, judge / "pairs.jsonl", FinetuningConfig(seed=seed))
+    save_gpt(folder / "finetuning" / MODEL_FILE, model, tokenizer)
+    marks.append(time.perf_counter())
+
+    stages = ("pre-training", "reward model", "GRPO", "fine-tuning")
+    return {name: marks[i + 1] - marks[i] for i, name in enumerate(stages)}
+
+
+def compare_stages(config: DemoConfig, seed: int, folder: Path) -> dict[str, Any]:
+    """The comparison on unseen prompts: printed, drawn, and returned."""
+    heading("5. the comparison on unseen prompts")
+    device = pick_device(config.device)
+    prompts = reviews.prompts("test")[: config.test_prompts]
+    unseen_items = reviews.prompts("held_out")[: config.test_prompts]
+    rows = contestants(folder, prompts, seed, device)
+    table = numbers(rows)
+    held_out = numbers(contestants(folder, unseen_items, seed, device))
+    plot(folder, table, folder / "demo.png")
+
+    print(f"{len(prompts)} test prompts, in no training stage (gold reward from 0 to 1)")
+    print_table(table)
+    print(f"\nitems that reward model and GRPO never saw ({len(unseen_items)} prompts)")
     print_table(held_out)
     before, after = rows[0].evaluation, rows[-1].evaluation
     assert before is not None and after is not None
     print_samples(before, after)
-    results = {"seed": seed, "seconds": seconds | {"total": sum(seconds.values())},
-               "test": table, "held_out_items": held_out}  # fmt: skip
-    write_json(folder / "results.json", results)
-    print(
-        f"\n{sum(seconds.values()):.0f} s: " + ", ".join(f"{k} {v:.0f}" for k, v in seconds.items())
-    )
-    print(
-        f"figure {display_path(folder / 'demo.png')}, numbers {display_path(folder / 'results.json')}"
-    )
-    return results
+    return {"seed": seed, "test": table, "held_out_items": held_out}
+
+
+def pipeline(config: DemoConfig, seed: int, folder: Path) -> dict[str, Any]:
+    """One whole pipeline; returns what results.json holds."""
+    seconds = train_stages(config, seed, folder)
+    begin = time.perf_counter()
+    results = compare_stages(config, seed, folder)
+    seconds["comparison"] = time.perf_counter() - begin
+    total = sum(seconds.values())
+    write_json(folder / "results.json", results | {"seconds": seconds | {"total": total}})
+    print(f"\n{total:.0f} s: " + ", ".join(f"{k} {v:.0f}" for k, v in seconds.items()))
+    print(f"figure {display_path(folder / 'demo.png')}")
+    print(f"numbers {display_path(folder / 'results.json')}")
+    return results | {"seconds": seconds | {"total": total}}
 
 
 def summarize(results: Sequence[Mapping[str, Any]]) -> None:

@@ -9,12 +9,14 @@ from dataclasses import replace
 import pytest
 import torch
 
+from data.records import PreferenceRecord
 from data.splits import split_of
 from gpt import finetuning, pretraining
 from gpt.common import MetricLog, UserError, load_gpt, saved_step
 from gpt.finetuning import (
     FinetuningConfig,
     collate_examples,
+    preferred_answers,
     read_examples,
     sample_rows,
     starting_model,
@@ -254,3 +256,14 @@ def test_steps_follow_from_epochs(tmp_path):
     finetuning.main(config)
     lines = (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()
     assert len(lines) == 2 * records // 16
+
+
+def test_the_preferred_answer_is_the_one_that_won_most_comparisons():
+    records = [
+        PreferenceRecord("p", "a", "b"),
+        PreferenceRecord("p", "c", "a"),
+        PreferenceRecord("p", "c", "b"),
+        PreferenceRecord("q", "x", "y"),
+    ]
+    best = preferred_answers(records)
+    assert [(r.prompt, r.response) for r in best] == [("p", "c"), ("q", "x")]
