@@ -24,9 +24,15 @@ HELD_OUT_ROWS = 256
 
 
 class Corpus(Protocol):
-    """A source of training batches."""
+    """A source of training batches.
+
+    `tokens_per_batch` is the mean number of predicted tokens of a batch. A loss is divided by it and
+    not by the batch's own count: where rows of similar length share a batch, the mean over each
+    batch's tokens would weigh a token of short rows more than one of long rows.
+    """
 
     description: str
+    tokens_per_batch: float
 
     def batch(self, index: int) -> ResponseBatch: ...
 
@@ -47,14 +53,19 @@ class WorldCorpus:
         self.description = f"the {name} world"
         self.pool: list[ResponseBatch] = []
         self.pool_number = -1
+        self._fill_pool(0)
+        self.tokens_per_batch = sum(int(b.response_mask.sum()) for b in self.pool) / POOL
 
     def batch(self, index: int) -> ResponseBatch:
         number, within = divmod(index, POOL)
         if number != self.pool_number:
-            seed = derive_seed(self.seed, f"corpus {number}")
-            records = self.world.corpus(POOL * self.batch_size, seed)
-            self.pool, self.pool_number = self._sorted_batches(records, seed), number
+            self._fill_pool(number)
         return self.pool[within]
+
+    def _fill_pool(self, number: int) -> None:
+        seed = derive_seed(self.seed, f"corpus {number}")
+        records = self.world.corpus(POOL * self.batch_size, seed)
+        self.pool, self.pool_number = self._sorted_batches(records, seed), number
 
     def held_out_batches(self) -> list[ResponseBatch]:
         rng = random.Random(derive_seed(self.seed, "held-out corpus"))
@@ -98,6 +109,7 @@ class TextCorpus:
                 f"{len(ids)} tokens are too few to pre-train on: give a longer text (200 at least)"
             )
         self.description = f"{len(ids):,} tokens in windows of {self.window}"
+        self.tokens_per_batch = float(batch_size * (self.window - 1))
 
     def batch(self, index: int) -> ResponseBatch:
         generator = torch.Generator().manual_seed(derive_seed(self.seed, f"windows {index}"))

@@ -105,7 +105,9 @@ def default_folder(stage: str, data: str, preset: str) -> Path:
     return RUNS / f"{stage}-{Path(data).name.split('.')[0]}-{preset}"
 
 
-def language_model_loss(model: GPT, batch: ResponseBatch, denominator: int | None = None) -> Tensor:
+def language_model_loss(
+    model: GPT, batch: ResponseBatch, denominator: float | None = None
+) -> Tensor:
     """Mean over predicted tokens of -log p, in nats; `denominator` overrides the token count.
 
     With accumulation the denominator is the whole optimizer batch's, so that the gradients add up
@@ -146,6 +148,7 @@ def train(
     if config.resume and folder is not None:
         state.load(folder)
     held_out = corpus.held_out_batches()
+    expected_tokens = config.accumulation * corpus.tokens_per_batch
     model.train()
     for step in range(state.step, config.steps):
         begin = time.perf_counter()
@@ -162,9 +165,9 @@ def train(
         loss = torch.zeros((), device=model.device)
         for batch in batches:
             with precision(model.device, config.precision):
-                part = language_model_loss(model, batch, denominator=tokens)
+                part = language_model_loss(model, batch, denominator=expected_tokens)
             part.backward()
-            loss += part.detach()
+            loss += part.detach() * expected_tokens / tokens
         norm = clip_and_step(optimizer, model.parameters(), config.max_norm)
         state.step = step + 1
         row = {"loss": loss, "grad_norm": norm, "lr": lr}

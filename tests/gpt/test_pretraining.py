@@ -50,6 +50,8 @@ class ListCorpus:
 
     def __init__(self, batches: list[ResponseBatch]) -> None:
         self.batches = batches
+        tokens = [int(batch.response_mask.sum()) for batch in batches or [BATCH]]
+        self.tokens_per_batch = sum(tokens) / len(tokens)
 
     def batch(self, index: int) -> ResponseBatch:
         return self.batches[index]
@@ -295,3 +297,19 @@ def test_documents_predict_all_but_their_first_token():
     log_probs = model(torch.tensor([[3, 1, 1, 5]]))[0].log_softmax(-1)
     expected = -(log_probs[0, 1] + log_probs[1, 1] + log_probs[2, 5]).item() / 3
     assert loss == pytest.approx(expected, abs=1e-9)
+
+
+def test_a_token_weighs_the_same_in_a_batch_of_short_rows_and_of_long_ones(monkeypatch):
+    """Length-sorted batches: divided by their own counts, the tokens of short rows would win."""
+    short = collate_responses([[1]] * 4, [[2, 0]] * 4, eos_id=0)
+    long = collate_responses([[1]] * 4, [[3, 4, 3, 4, 3, 4, 3, 0]] * 4, eos_id=0)
+    denominators = []
+
+    def spy(model: GPT, batch: ResponseBatch, denominator: float | None = None):
+        denominators.append(denominator)
+        return language_model_loss(model, batch, denominator)
+
+    monkeypatch.setattr(pretraining, "language_model_loss", spy)
+    rows = train(replace(CONFIG, steps=2), random_gpt(), ListCorpus([short, long]), MetricLog(2))
+    assert denominators == [20, 20]  # (8 + 32) / 2
+    assert rows[0]["loss"] == pytest.approx(float(held_out_loss(random_gpt(), [short])), rel=1e-5)
