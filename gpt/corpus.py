@@ -40,7 +40,11 @@ class Corpus(Protocol):
 
 
 class WorldCorpus:
-    """Endless fresh documents of a generated world, one a row, rows of similar length together.
+    """Endless fresh documents of a generated world, one a row.
+
+    Batches of reviews hold rows of similar length, which saves padding. Batches of sums are mixed:
+    the length of a sum's answer is its style, and training on one style at a time swings between
+    them instead of learning either.
 
     Only the response is predicted. A world's prompt is a uniform draw of words or digits, which
     there is nothing to learn from: leaving it out of the loss brings the copying of its words into
@@ -49,6 +53,7 @@ class WorldCorpus:
 
     def __init__(self, name: str, tokenizer: Tokenizer, batch_size: int, seed: int) -> None:
         self.world = {"reviews": reviews, "sums": sums}[name]
+        self.sorts_by_length = name == "reviews"
         self.tokenizer, self.batch_size, self.seed = tokenizer, batch_size, seed
         self.description = f"the {name} world"
         self.pool: list[ResponseBatch] = []
@@ -65,7 +70,7 @@ class WorldCorpus:
     def _fill_pool(self, number: int) -> None:
         seed = derive_seed(self.seed, f"corpus {number}")
         records = self.world.corpus(POOL * self.batch_size, seed)
-        self.pool, self.pool_number = self._sorted_batches(records, seed), number
+        self.pool, self.pool_number = self._batches(records, seed), number
 
     def held_out_batches(self) -> list[ResponseBatch]:
         rng = random.Random(derive_seed(self.seed, "held-out corpus"))
@@ -75,13 +80,12 @@ class WorldCorpus:
             ResponseRecord(prompt.prompt, self.world.sample_response(prompt, rng))
             for prompt in chosen
         ]
-        return self._sorted_batches(records, seed=0)
+        return self._batches(records, seed=0)
 
-    def _sorted_batches(self, records: Sequence[ResponseRecord], seed: int) -> list[ResponseBatch]:
-        rows = sorted(
-            (encode_record(record, self.tokenizer) for record in records),
-            key=lambda row: len(row[0]) + len(row[1]),
-        )
+    def _batches(self, records: Sequence[ResponseRecord], seed: int) -> list[ResponseBatch]:
+        rows = [encode_record(record, self.tokenizer) for record in records]
+        if self.sorts_by_length:
+            rows.sort(key=lambda row: len(row[0]) + len(row[1]))
         chunks = [rows[i : i + self.batch_size] for i in range(0, len(rows), self.batch_size)]
         random.Random(seed).shuffle(chunks)
         return [self._collate(chunk) for chunk in chunks]

@@ -108,20 +108,36 @@ def test_a_batch_depends_on_its_number_and_the_seed_alone(world):
     assert not same(WorldCorpus(world, TOKENIZER, batch_size=4, seed=2).batch(0), in_order[0])
 
 
-@pytest.mark.parametrize("world", ["reviews", "sums"])
-def test_rows_of_a_batch_have_similar_lengths(pools, world):
+def test_rows_of_a_batch_of_reviews_have_similar_lengths(pools):
     """The batches divide the pool by length without overlap, and come in mixed order."""
-    totals = [(batch.prompt_lengths + batch.lengths).tolist() for batch in pools[world]]
+    totals = [(batch.prompt_lengths + batch.lengths).tolist() for batch in pools["reviews"]]
     ordered = sorted(totals, key=lambda lengths: (min(lengths), max(lengths)))
     assert all(max(a) <= min(b) for a, b in zip(ordered, ordered[1:], strict=False))
     shortest = [min(lengths) for lengths in totals]
     assert shortest != sorted(shortest) and shortest != sorted(shortest, reverse=True)
 
 
+def test_a_batch_of_sums_mixes_both_answer_styles():
+    """Written steps are longer than direct answers: sorted batches would hold one style each."""
+    corpus = WorldCorpus("sums", TOKENIZER, batch_size=32, seed=0)
+    for index in range(10):
+        lengths = corpus.batch(index).lengths
+        assert (lengths < 8).any() and (lengths > 15).any()
+
+
 def test_only_the_response_is_predicted(pools):
     batch = pools["sums"][0]
     assert batch.prompt_lengths.tolist() == [len("347+588=")] * 4
     assert batch.has_eos.all()
+
+
+@pytest.mark.parametrize("world", ["reviews", "sums"])
+def test_tokens_per_batch_is_the_mean_over_a_pool(pools, world):
+    tokens = sum(int(batch.lengths.sum()) for batch in pools[world])
+    corpus = WorldCorpus(world, TOKENIZER, batch_size=4, seed=0)
+    assert corpus.tokens_per_batch == pytest.approx(tokens / POOL)
+    corpus.batch(POOL)  # another pool changes nothing: a resumed run divides by the same number
+    assert corpus.tokens_per_batch == pytest.approx(tokens / POOL)
 
 
 def test_encode_record():
@@ -160,6 +176,7 @@ def test_windows_are_contiguous_and_leave_the_last_tenth_alone():
         assert batch.response_mask.all() and batch.response_mask.shape == (16, 31)
     seen = torch.cat([batch.tokens.flatten() for batch in batches])
     assert int(seen.min()) == 0 and 890 < int(seen.max()) < 900
+    assert corpus.tokens_per_batch == 16 * 31
 
 
 def test_the_last_tenth_is_held_out_in_windows_that_do_not_overlap():

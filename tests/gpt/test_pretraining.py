@@ -167,7 +167,7 @@ def test_bfloat16_autocast_keeps_float32_weights():
     rows = train(config, model, ListCorpus([BATCH] * 3), MetricLog(3))
     assert all(math.isfinite(row["loss"]) for row in rows)
     exact = slow_loss(random_gpt().eval())
-    assert rows[0]["loss"] == pytest.approx(exact, rel=0.02) and rows[0]["loss"] != exact
+    assert 1e-5 < abs(rows[0]["loss"] / exact - 1) < 0.02  # float32 alone would be closer
     assert model.wte.weight.dtype == torch.float32
     assert not torch.equal(model.wte.weight, before)
 
