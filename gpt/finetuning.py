@@ -141,6 +141,8 @@ def train(
         begin = time.perf_counter()
         lr = cosine_schedule(step, log.total, peak=config.lr, warmup=config.warmup)
         set_learning_rate(optimizer, lr)
+        if model.config.dropout > 0:  # a function of the step, so that a resumed run drops the same
+            torch.manual_seed(derive_seed(config.seed, f"dropout {step}"))
         index = epoch_shuffled_indices(step, size, len(examples), seed).tolist()
         batch = collate_examples([examples[i] for i in index], eos_id).to(model.device)
         with precision(model.device, config.precision):

@@ -99,6 +99,10 @@ class PretrainingConfig:
     resume: bool = False
     """Continue the run in the run folder."""
 
+    def __post_init__(self) -> None:
+        if min(self.steps, self.batch_size, self.accumulation) < 1:
+            raise ValueError("steps, batch_size and accumulation must each be at least 1")
+
 
 def default_folder(stage: str, data: str, preset: str) -> Path:
     """runs/STAGE-DATA-PRESET: where a stage writes by default and the next one looks."""
