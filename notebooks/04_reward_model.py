@@ -270,10 +270,10 @@ plt.show()
 # %%
 base = fresh_gpt()
 pretraining_config = pretraining.PretrainingConfig(
-    steps=450, batch_size=16, lr=6e-3, warmup=30, eval_every=450, device="cpu"
+    steps=550, batch_size=16, lr=6e-3, warmup=30, eval_every=550, device="cpu"
 )
 corpus = WorldCorpus("reviews", tokenizer, pretraining_config.batch_size, seed=0)
-log = pretraining.train(pretraining_config, base, corpus, MetricLog(450))
+log = pretraining.train(pretraining_config, base, corpus, MetricLog(550))
 print(f"base model: {log[-1]['held_out_loss']:.2f} nats per token (held out)")
 
 # %%
@@ -505,19 +505,15 @@ axis.set_ylabel("what was spoilt")
 axis.set_title("200 perfect answers, one fault each (95 % interval)")
 axis.legend(loc="lower left")
 plt.show()
-assert min(list(noticed.values())[:4]) > 180 and noticed["another item"] < 160
+assert min(list(noticed.values())[:4]) > 170 and noticed["another item"] < 160
 
 # %% [markdown]
 # The model has learned tone, manners and completeness, which stand in the answer. What it hardly
 # sees is whether the answer is about **the prompt's** item, or speaks to **the prompt's** person:
 # for that it has to compare two places far apart, and 9,000 comparisons, most of them decided by
 # tone, do not teach it. Neither the loss nor the accuracy gave a hint. (Size helps, but does not
-# settle it: models trained by the default configuration, with 70,000 pairs, noticed another item in
-# 92 to 100 % of these answers for three seeds, and another name in 46 to 49 %, still a coin.)
-#
-# Nor do equal accuracies mean equal models. This run with `last_token` pooling orders 70.3 % of the
-# labels right, no measurable difference, but notices a missing closing in 46 % and a broken-off
-# answer in 48 %. Before a reward model is optimised against, spoil some answers.
+# settle it: three models trained by the default configuration, on 70,000 pairs, noticed another
+# item in 96 to 98 % of these answers, and another name in 45 to 57 %, still a coin.)
 #
 # A policy that is trained against this model will find out. To praise the wrong item earns as much
 # as to praise the right one, and whatever is easier will be reinforced: a reward model is a proxy,
@@ -528,7 +524,7 @@ assert min(list(noticed.values())[:4]) > 180 and noticed["another item"] < 160
 #
 # 1. Add a constant to all scores of *one* prompt, another constant to those of another. Does the
 #    loss change? What does it mean for the policy?
-# 2. Is the trunk to blame for section 8? Pre-train the base model for 800 steps instead of 450: it
+# 2. Is the trunk to blame for section 8? Pre-train the base model for 800 steps instead of 550: it
 #    then names the right item much more often. What becomes of the table?
 # 3. Llama 2 ([arXiv:2307.09288](https://arxiv.org/abs/2307.09288), Eq. 2) gives pairs that people
 #    found clear a margin, $-\log \sigma(r_w - r_l - \mu)$. Which gap costs $\log 2$ now? Should the
@@ -541,7 +537,7 @@ assert min(list(noticed.values())[:4]) > 180 and noticed["another item"] < 160
 #    prompt is nowhere in the data, and one normalisation for all prompts cannot set it. A baseline
 #    that is made per prompt takes it away again (the group mean of [05_grpo](05_grpo.ipynb)); one
 #    mean over all prompts keeps it as noise.
-# 2. Nearly nothing: another item is noticed in 59 %, another name in 38 %. A policy's knowledge of
+# 2. Nearly nothing: another item is noticed in 64 %, another name in 49 %. A policy's knowledge of
 #    *what to write next* is not yet a judge's. What is missing is comparisons in which the item
 #    decides.
 # 3. The gap $\mu$: `bradley_terry_loss(r, l, margin=r - l)` is $\log 2$ for every pair. With labels

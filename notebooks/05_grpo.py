@@ -68,10 +68,10 @@ tokenizer = load_tokenizer("glassbox")
 shape = GPTConfig(vocab_size=tokenizer.n_vocab, context=96, n_layer=2, n_head=2, n_embd=96)
 base = GPT(shape).initialize(make_generator(0, "weights"))
 pretraining_config = pretraining.PretrainingConfig(
-    steps=450, batch_size=16, lr=6e-3, warmup=30, eval_every=450, device="cpu"
+    steps=550, batch_size=16, lr=6e-3, warmup=30, eval_every=550, device="cpu"
 )
 corpus = WorldCorpus("reviews", tokenizer, pretraining_config.batch_size, seed=0)
-log = pretraining.train(pretraining_config, base, corpus, MetricLog(450))
+log = pretraining.train(pretraining_config, base, corpus, MetricLog(550))
 print(f"base model: {log[-1]['held_out_loss']:.2f} nats per token (held out)")
 
 prompts = reviews.prompts("train")
@@ -501,8 +501,8 @@ plt.show()
 
 # %% [markdown]
 # More updates per batch learn more from the same number of samples. What they cost is in the right
-# panel: one batch moves the policy further, without the clip two to three times as far, and that is
-# no better. (With $\mu = 1$ the measure is zero because it is taken before the update.) The clip is
+# panel: one batch moves the policy further, without the clip about twice as far, and that is no
+# better. (With $\mu = 1$ the measure is zero because it is taken before the update.) The clip is
 # no wall: it takes away the gradient of tokens that have gone far enough, but does not bring them
 # back, and tokens that share weights with others are moved on by these.
 #
