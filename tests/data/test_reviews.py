@@ -9,8 +9,7 @@ import zlib
 from itertools import combinations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from conftest import given, st
 
 from data import reviews
 from data.records import PromptRecord

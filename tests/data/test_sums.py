@@ -7,8 +7,7 @@ import re
 import zlib
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from conftest import given, st
 
 from data import sums
 from data.records import PromptRecord

@@ -8,8 +8,7 @@ import shutil
 import pytest
 import requests
 import tiktoken
-from hypothesis import given
-from hypothesis import strategies as st
+from conftest import given, st
 
 from data import reviews, sums
 from gpt import tokenizer_training
