@@ -48,20 +48,17 @@ def entropy_from_logits(logits: Tensor) -> Tensor:
     return -(log_probs.exp() * log_probs.clamp(min=-1e4)).sum(-1)
 
 
-def _score(hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float) -> Tensor:
-    """(M, D) hidden, (V, D) head, (M,) targets -> (M, 2): log-prob and entropy, stacked."""
-    logits = at_least_float32(F.linear(hidden, weight)) / temperature
-    chosen = -F.cross_entropy(logits, targets, reduction="none")
-    return torch.stack([chosen, entropy_from_logits(logits)], dim=1)
-
-
-def _score_entropy_detached(
-    hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float
+def _score(
+    hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float, entropy_gradient: bool
 ) -> Tensor:
-    """As `_score`; no graph is kept for the entropy."""
+    """(M, D) hidden, (V, D) head, (M,) targets -> (M, 2): log-prob and entropy, stacked.
+
+    Unless `entropy_gradient`, no graph is kept for the entropy.
+    """
     logits = at_least_float32(F.linear(hidden, weight)) / temperature
     chosen = -F.cross_entropy(logits, targets, reduction="none")
-    return torch.stack([chosen, entropy_from_logits(logits.detach())], dim=1)
+    entropy = entropy_from_logits(logits if entropy_gradient else logits.detach())
+    return torch.stack([chosen, entropy], dim=1)
 
 
 def _chosen(hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float) -> Tensor:
@@ -92,7 +89,7 @@ def response_hidden(model: GPT, batch: ResponseBatch, columns: Tensor) -> Tensor
     return hidden.reshape(N * S, D).index_select(0, flat[batch.response_mask])
 
 
-def _scatter(values: Tensor, mask: Tensor) -> Tensor:
+def scatter_responses(values: Tensor, mask: Tensor) -> Tensor:
     """(M,) values of the True positions -> (N, T), 0 elsewhere."""
     return torch.zeros(mask.shape, dtype=values.dtype, device=values.device).masked_scatter(
         mask, values
@@ -119,7 +116,7 @@ def token_log_probs(
         return _chosen(hidden, weight, targets, temperature)
 
     chosen = in_chunks(score, chunk_elements // len(weight), hidden, targets)
-    return _scatter(chosen[:, 0], batch.response_mask)
+    return scatter_responses(chosen[:, 0], batch.response_mask)
 
 
 def token_scores(
@@ -138,13 +135,11 @@ def token_scores(
     targets = batch.response_tokens[batch.response_mask]
     weight = model.wte.weight
 
-    function = _score if entropy_gradient else _score_entropy_detached
-
     def score(hidden: Tensor, targets: Tensor) -> Tensor:
-        return function(hidden, weight, targets, temperature)
+        return _score(hidden, weight, targets, temperature, entropy_gradient)
 
     both = in_chunks(score, chunk_elements // len(weight), hidden, targets)
-    return TokenScores(*(_scatter(both[:, i], batch.response_mask) for i in range(2)))
+    return TokenScores(*(scatter_responses(both[:, i], batch.response_mask) for i in range(2)))
 
 
 def full_kl(
@@ -171,7 +166,7 @@ def full_kl(
         return kl_from_logits(logits, other_logits)[:, None]
 
     kl = in_chunks(divergence, chunk_elements // len(weight), hidden, other_hidden)
-    return _scatter(kl[:, 0], batch.response_mask)
+    return scatter_responses(kl[:, 0], batch.response_mask)
 
 
 @torch.no_grad()

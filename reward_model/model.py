@@ -23,7 +23,12 @@ from gpt.common import (
     load_weights,
     save_weights,
 )
-from gpt.log_probs import at_least_float32, response_hidden, score_in_micro_batches
+from gpt.log_probs import (
+    at_least_float32,
+    response_hidden,
+    scatter_responses,
+    score_in_micro_batches,
+)
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import Tokenizer
 
@@ -75,8 +80,7 @@ class RewardModel(nn.Module):
         """Unnormalised score after each response token, (N, T) float32, 0 at padding."""
         hidden = response_hidden(self.gpt, batch, batch.response_columns)  # (M, D)
         scores = at_least_float32(self.head(hidden))[:, 0]  # (M,)
-        zeros = torch.zeros(batch.response_mask.shape, dtype=scores.dtype, device=scores.device)
-        return zeros.masked_scatter(batch.response_mask, scores)
+        return scatter_responses(scores, batch.response_mask)
 
     def raw_scores(self, batch: ResponseBatch) -> Tensor:
         """One unnormalised score per response, (N,): what the Bradley-Terry loss compares."""
