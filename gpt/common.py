@@ -89,18 +89,28 @@ def preset_defaults(
     presets: Mapping[str, Mapping[str, Any]],
     arguments: Sequence[str] | None = None,
 ) -> Config:
-    """The default config for a command line: `--preset NAME` is looked up before the other flags.
+    """The default config for a command line: `--preset` and `--data` are looked up before the rest.
 
     tyro then parses all flags on top of it, so a preset never overrides a flag that is given.
     """
     arguments = sys.argv[1:] if arguments is None else list(arguments)
+    name = flag_value(arguments, "--preset")
+    data = flag_value(arguments, "--data")
+    overrides = {} if data is None else {"data": data}
+    if (
+        name is None or name not in presets
+    ):  # a wrong name is left to the parser, which lists the choices
+        name = "tiny"
+    return from_preset(config_class, presets, name, **overrides)
+
+
+def flag_value(arguments: Sequence[str], flag: str) -> str | None:
+    """What a command line gives to `flag`, as `--flag value` or `--flag=value`; None if nothing."""
     for index, argument in enumerate(arguments):
-        flag, _, value = argument.partition("=")
-        if flag == "--preset":
-            name = value or (arguments[index + 1] if index + 1 < len(arguments) else "")
-            if name in presets:  # a wrong name is left to the parser, which lists the choices
-                return from_preset(config_class, presets, name)
-    return from_preset(config_class, presets, "tiny")
+        name, equals, value = argument.partition("=")
+        if name == flag and (equals or index + 1 < len(arguments)):
+            return value if equals else arguments[index + 1]
+    return None
 
 
 def from_preset(
@@ -109,8 +119,12 @@ def from_preset(
     name: str,
     **overrides: Any,
 ) -> Config:
-    """The config of a named preset with some fields replaced."""
-    return config_class(**({"preset": name} | dict(presets[name]) | overrides))
+    """The config of a named preset with some fields replaced.
+
+    "NAME/DATA" among the presets holds what differs for one world, such as "tiny/sums".
+    """
+    world = presets.get(f"{name}/{overrides.get('data')}", {})
+    return config_class(**({"preset": name} | dict(presets[name]) | dict(world) | overrides))
 
 
 def run_script(main: Callable[[Config], Any], config: Config) -> None:

@@ -312,8 +312,9 @@ with torch.no_grad():
     ref_log_probs = token_log_probs(reference, rollout.sequences)  # (N, T)
 log_probs = token_log_probs(policy, rollout.sequences)  # (N, T), with gradient
 loss, clipped = grpo_loss(
-    config, log_probs, old_log_probs, ref_log_probs, advantages, rollout.response_mask, rows=N
-)
+    config, log_probs, old_log_probs, ref_log_probs, advantages, rollout.response_mask,
+    kl_coef=config.kl_coef, rows=N,
+)  # fmt: skip
 gradient = torch.autograd.grad(loss, policy.wte.weight, retain_graph=True)[0]
 print(
     f"loss {abs(loss.item()):.6f}, clipped tokens {int(clipped.sum())}, norm {gradient.norm():.3f}"
@@ -341,7 +342,7 @@ optimizer = torch.optim.SGD(policy.parameters(), lr=0.05)
 optimizer.zero_grad()
 log_probs = token_log_probs(policy, rollout.sequences)
 inputs = (log_probs, old_log_probs, ref_log_probs, advantages, rollout.response_mask)
-grpo_loss(config, *inputs, rows=N)[0].backward()
+grpo_loss(config, *inputs, kl_coef=config.kl_coef, rows=N)[0].backward()
 optimizer.step()
 with torch.no_grad():
     change = row_sums(token_log_probs(policy, rollout.sequences) - log_probs, rollout.response_mask)

@@ -170,7 +170,11 @@ def best_of_n(
 
 
 class Validation:
-    """Periodic validation on fixed prompts with fixed random numbers; keeps the samples."""
+    """Periodic validation on fixed prompts with fixed random numbers; keeps the samples.
+
+    The KL is from `start` where it is given, which an engine whose reference moves, or that has
+    none, needs; otherwise from the reference of the call.
+    """
 
     def __init__(
         self,
@@ -181,12 +185,13 @@ class Validation:
         gold: RewardFn | None = None,
         samples_path: Path | None = None,
         shown: int = 8,
+        start: GPT | None = None,
     ) -> None:
         self.tokenizer, self.records, self.params = tokenizer, list(records), params
         self.reward_fn, self.gold = reward_fn, gold
-        self.samples_path, self.shown = samples_path, shown
+        self.samples_path, self.shown, self.start = samples_path, shown, start
 
-    def __call__(self, policy: GPT, reference: GPT, step: int) -> dict[str, float]:
+    def __call__(self, policy: GPT, reference: GPT | None, step: int) -> dict[str, float]:
         """`validation/...` numbers; gold is reported here and steers nothing."""
         result = evaluate(
             policy,
@@ -194,7 +199,7 @@ class Validation:
             self.records,
             self.params,
             self.reward_fn,
-            reference=reference,
+            reference=self.start or reference,
             gold=self.gold,
         )
         if self.samples_path is not None:

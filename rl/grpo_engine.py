@@ -44,13 +44,13 @@ from gpt.generate import SamplingParams
 from gpt.log_probs import token_scores
 from gpt.model import GPT
 from gpt.optimizer import adamw, clip_and_step, set_learning_rate
-from gpt.pretraining import Preset
 from gpt.tokenizer import Tokenizer
 from rl.advantages import group_advantages
+from rl.config import EngineConfig, kl_controller, require_groups, size_presets, warmed_up
 from rl.evaluation import Validation
 from rl.kl import loss_estimator
 from rl.losses import clipped_surrogate, sequence_mean
-from rl.metrics import Stopwatch, UpdateMeter, kl_exceeded, rollout_metrics
+from rl.metrics import Stopwatch, UpdateMeter, rollout_metrics
 from rl.rewards import RewardFn, checked_rewards
 from rl.rollout import (
     micro_batches,
@@ -60,91 +60,25 @@ from rl.rollout import (
     rollout_log_probs,
     sample_rollout,
 )
-from rl.run import run_training
+from rl.run import finish_step, run_training
 
-PRESETS: dict[str, dict[str, Any]] = {
-    "tiny": {},
-    "small": dict(
-        lr=3e-5, prompts_per_step=4, minibatches=1, micro_batch_size=16, kl_coef=0.04, steps=40,
-        max_new_tokens=64, eval_prompts=32, test_prompts=64,
-    ),
-    **{
-        name: dict(
-            lr=1e-6, prompts_per_step=8, minibatches=1, micro_batch_size=micro, kl_coef=0.04,
-            max_new_tokens=128, steps=200, stop_kl=None,
-        )
-        for name, micro in [("gpt2", 16), ("gpt2-medium", 8), ("gpt2-large", 4), ("gpt2-xl", 2)]
-    },
-}  # fmt: skip
+PRESETS = size_presets()
 
 
 @dataclass(frozen=True)
-class GRPOConfig:
+class GRPOConfig(EngineConfig):
     """Improve a policy with GRPO."""
 
-    preset: Preset = "tiny"
-    """Size of the policy and matching defaults, applied before all other flags."""
-    data: str = "reviews"
-    """A world (reviews, sums) or a file with prompts (formats: data/README.md)."""
-    reward: Literal["auto", "model", "gold", "rule"] = "auto"
-    """auto: the rule for sums, otherwise the learned reward model. gold: the world's true objective."""
-    policy: Path | None = None
-    """Run folder to start from; default: gpt.pretraining's for this data and preset."""
-    reward_model: Path | None = None
-    """Run folder of the reward model; default: the one of this data and preset."""
-    steps: int = 80
-    """Rollout batches (M)."""
-    prompts_per_step: int = 16
-    """Prompts per rollout batch."""
-    group_size: int = 8
-    """G: responses per prompt, at least 2."""
-    updates_per_batch: int = 1
-    """mu: passes over each rollout batch."""
-    minibatches: int = 2
-    """Optimizer steps per pass; whole groups stay together."""
-    micro_batch_size: int = 32
-    """Rows per forward pass; changes memory and speed, never the gradient."""
-    lr: float = 2e-4
-    """Peak learning rate, constant after the warm-up."""
-    warmup: int = 5
-    """Batches of linear warm-up."""
     clip_low: float = 0.2
     """epsilon below 1."""
     clip_high: float = 0.2
     """epsilon above 1."""
-    kl_coef: float = 0.1
-    """beta, the weight of k3 in the loss; 0 needs no reference model at all."""
     kl_estimator: Literal["k3", "k2", "k1"] = "k3"
     """k3 is the paper's; k2 has the gradient of KL(policy || reference); k1 is refused, and says why."""
-    max_norm: float = 1.0
-    """Gradient norm at which gradients are clipped."""
-    temperature: float = 1.0
-    """tau, the same for sampling and scoring."""
-    max_new_tokens: int = 48
-    """Longest response; a longer one is cut off and has no EOS."""
-    stop_kl: float | None = 8.0
-    """Stop early once the KL per response, averaged over 5 steps, exceeds this many nats."""
-    non_finite_reward: float | None = None
-    """Put this number in place of a NaN or infinite reward; by default such a reward is refused."""
-    eval_every: int = 10
-    """Steps between validations."""
-    eval_prompts: int = 128
-    """Prompts per validation, one response each; 0 skips it."""
-    test_prompts: int = 512
-    """Test prompts that the start and the result answer once, after training; 0 skips it."""
-    checkpoint_every: int = 50
-    """Steps between resumable checkpoints."""
-    precision: Literal["float32", "bfloat16"] = "float32"
-    """bfloat16: autocast over float32 weights, for GPUs."""
-    seed: int = 0
-    device: str = "auto"
-    """auto (cuda, then mps, then cpu) or a device name."""
-    out: Path | None = None
-    """Run folder; default runs/grpo-DATA-PRESET."""
-    resume: bool = False
-    """Continue the run in the run folder."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
+        require_groups(self)
         loss_estimator(self.kl_estimator)
 
 
@@ -155,6 +89,8 @@ def grpo_loss(
     ref_log_probs: Tensor | None,  # (n, T)
     advantages: Tensor,  # (n, 1)
     response_mask: Tensor,  # (n, T)
+    *,
+    kl_coef: float,
     rows: int,
 ) -> tuple[Tensor, Tensor]:
     """The negated GRPO objective of some rows of a minibatch (arXiv:2402.03300, Eqs. 3 and 4).
@@ -167,7 +103,7 @@ def grpo_loss(
     )
     if ref_log_probs is not None:
         kl_penalty = loss_estimator(config.kl_estimator)  # k3 (Eq. 4)
-        token_loss = token_loss + config.kl_coef * kl_penalty(log_probs, ref_log_probs)
+        token_loss = token_loss + kl_coef * kl_penalty(log_probs, ref_log_probs)
     return sequence_mean(token_loss, response_mask, denominator=rows), clipped
 
 
@@ -191,15 +127,16 @@ def train(
     reference = copy.deepcopy(policy).eval().requires_grad_(False)  # line 3
     policy.eval()  # dropout stays off: old and new log-probs must describe the same function
     optimizer = adamw(policy, config.lr, weight_decay=0.0)
+    kl = kl_controller(config)
     generators = {name: make_generator(config.seed, name) for name in ("sampling", "minibatches")}
     state = TrainingState(
-        {"policy": policy, "reference": reference, "optimizer": optimizer}, generators
+        {"policy": policy, "reference": reference, "optimizer": optimizer, "kl": kl}, generators
     )
     if config.resume and folder is not None:
         state.load(folder)
 
     for step in range(state.step, config.steps):
-        lr = config.lr * min((step + 1) / max(config.warmup, 1), 1.0)
+        lr = config.lr * warmed_up(config, step)
         set_learning_rate(optimizer, lr)
         clock, meter = Stopwatch(), UpdateMeter()
         records = prompt_batch(prompts, step, config.prompts_per_step, config.seed)  # line 5
@@ -212,7 +149,7 @@ def train(
         with clock.phase("score"):
             old_log_probs = old_policy_log_probs(policy, rollout, config)  # (N, T)
             ref_log_probs = None  # with kl_coef = 0 the reference is never asked
-            if config.kl_coef:
+            if kl.coef:
                 ref_log_probs = rollout_log_probs(reference, rollout, config)  # (N, T)
         advantages = group_advantages(rewards, config.group_size)  # (N, 1)  line 9
 
@@ -235,6 +172,7 @@ def train(
                             None if ref_log_probs is None else ref_log_probs[part],
                             advantages[part],
                             batch.response_mask,
+                            kl_coef=kl.coef,
                             rows=len(rows),
                         )
                         part_loss.backward()
@@ -245,17 +183,13 @@ def train(
                     norm = clip_and_step(optimizer, policy.parameters(), config.max_norm)  # line 11
                     meter.add_update(loss, norm)
 
-        state.step = step + 1
         row = rollout_metrics(rollout, rewards, old_log_probs, ref_log_probs)
-        row |= meter.metrics() | {"non_finite_rewards": non_finite, "lr": lr}
+        row |= meter.metrics() | {"non_finite_rewards": non_finite, "kl_coef": kl.coef, "lr": lr}
         row |= clock.metrics(tokens=int(rollout.lengths.sum()))
-        last = state.step == config.steps or kl_exceeded(log.rows, row, config.stop_kl)
-        if validate is not None and (state.step % config.eval_every == 0 or last):
-            row |= validate(policy, reference, state.step)
-        log.write(step=state.step, **row)
-        if folder is not None and state.step % config.checkpoint_every == 0:
-            state.save(folder)
-        if last:
+        if "kl" in row:
+            kl.update(row["kl"], len(rollout))
+        state.step = step + 1
+        if finish_step(config, state, row, log, policy, reference, validate, folder):
             break
     return log.rows
 

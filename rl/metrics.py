@@ -72,6 +72,7 @@ class UpdateMeter:
         self.norms: list[float] = []
         self.ratio_at_start = 0.0
         self.started = False
+        self.minibatch_kl = self.minibatch_tokens = 0.0
 
     @torch.no_grad()
     def add_tokens(
@@ -81,8 +82,9 @@ class UpdateMeter:
         advantages: Tensor,  # (n, T) or (n, 1)
         clipped: Tensor,  # (n, T) bool
         batch: ResponseBatch,
+        **extra: Tensor,  # (n, T) each
     ) -> None:
-        """Record one micro-batch."""
+        """Record one micro-batch; `extra` names an engine's own numbers, one per token."""
         mask = batch.response_mask
         ratio = (scores.log_probs - old_log_probs)[mask].exp()
         positive = (advantages > 0).expand_as(mask)
@@ -91,9 +93,12 @@ class UpdateMeter:
             "clip_low_fraction": (clipped & ~positive)[mask],
             "entropy": scores.entropy[mask],
             "approx_kl": ratio - 1 - ratio.log(),  # of KL(old || new), from old samples
+            **{name: values.detach()[mask] for name, values in extra.items()},
         }.items():
             self.sums[name] = self.sums.get(name, 0.0) + float(values.sum())
         self.tokens += int(mask.sum())
+        self.minibatch_kl += float((ratio - 1 - ratio.log()).sum())
+        self.minibatch_tokens += len(ratio)
         if not self.started:  # before the first optimizer step the policy is the old policy
             deviation = float((ratio - 1).abs().max()) if len(ratio) else 0.0
             self.ratio_at_start = max(self.ratio_at_start, deviation)
@@ -103,6 +108,12 @@ class UpdateMeter:
         self.losses.append(float(loss))
         self.norms.append(float(norm))
         self.started = True
+        self.minibatch_kl = self.minibatch_tokens = 0.0
+
+    @property
+    def approx_kl(self) -> float:
+        """KL(old || new) per token over the micro-batches since the last optimizer step."""
+        return self.minibatch_kl / max(self.minibatch_tokens, 1)
 
     def metrics(self) -> dict[str, float]:
         """The step's means; ratio_error_at_start is max |ratio - 1| before the first update."""

@@ -11,6 +11,7 @@ from gpt.common import (
     MODEL_FILE,
     STATE_FILE,
     MetricLog,
+    TrainingState,
     display_path,
     keep_until,
     open_run,
@@ -20,17 +21,49 @@ from gpt.common import (
     write_json,
 )
 from gpt.generate import SamplingParams
+from gpt.model import GPT
 from gpt.pretraining import default_folder
+from rl.config import EngineConfig
 from rl.evaluation import Validation, compare, plot_learning_curves
-from rl.setup import batch_description, open_task
+from rl.metrics import kl_exceeded
+from rl.setup import Task, batch_description, open_task
 
 SHOWN = ("reward", "kl", "entropy", "response_length", "tokens_per_second")
 
 
-def run_training(name: str, config: Any, train: Callable[..., list[dict[str, Any]]]) -> Path:
+def finish_step(
+    config: EngineConfig,
+    state: TrainingState,
+    row: dict[str, Any],
+    log: MetricLog,
+    policy: GPT,
+    reference: GPT | None,
+    validate: Validation | None,
+    folder: Path | None,
+) -> bool:
+    """Validate, log and checkpoint the step that `state.step` counts; True if it was the last.
+
+    A run ends after config.steps, or early once the KL per response exceeds config.stop_kl.
+    """
+    last = state.step == config.steps or kl_exceeded(log.rows, row, config.stop_kl)
+    if validate is not None and (state.step % config.eval_every == 0 or last):
+        row = row | validate(policy, reference, state.step)
+    log.write(step=state.step, **row)
+    if folder is not None and state.step % config.checkpoint_every == 0:
+        state.save(folder)
+    return last
+
+
+def run_training(
+    name: str,
+    config: Any,
+    train: Callable[..., list[dict[str, Any]]],
+    prepare: Callable[[Any, Task], dict[str, Any]] | None = None,
+) -> Path:
     """Load policy, prompts and reward; train; write weights, metrics, samples, figure and report.
 
-    `train(config, policy, tokenizer, reward_fn, prompts, log, validate=, folder=)` is an engine's.
+    `train(config, policy, tokenizer, reward_fn, prompts, log, validate=, folder=)` is an engine's;
+    what `prepare(config, task)` returns (a critic, a teacher, a corpus) is passed to it by keyword.
     Returns the run folder. Test prompts are sampled once, after training.
     """
     device = pick_device(config.device)
@@ -48,6 +81,8 @@ def run_training(name: str, config: Any, train: Callable[..., list[dict[str, Any
     done = saved_step(folder) if config.resume else 0
     keep_until(folder / "samples.jsonl", done)
     params = SamplingParams(config.temperature, max_new_tokens=config.max_new_tokens)
+    start = copy.deepcopy(task.policy).requires_grad_(False)
+    extra = prepare(config, task) if prepare else {}
     validate = None
     if config.eval_prompts:
         validate = Validation(
@@ -57,6 +92,7 @@ def run_training(name: str, config: Any, train: Callable[..., list[dict[str, Any
             task.reward_fn,
             task.gold,
             samples_path=folder / "samples.jsonl",
+            start=start,
         )
     log = MetricLog(
         config.steps,
@@ -68,7 +104,6 @@ def run_training(name: str, config: Any, train: Callable[..., list[dict[str, Any
     )
     print(f"{name} on {config.data}, reward: {task.reward_fn.name} ({device})")
     print(batch_description(config))
-    start = copy.deepcopy(task.policy).requires_grad_(False)
     rows = train(
         config,
         task.policy,
@@ -78,6 +113,7 @@ def run_training(name: str, config: Any, train: Callable[..., list[dict[str, Any
         log,
         validate=validate,
         folder=folder,
+        **extra,
     )
     save_gpt(folder / MODEL_FILE, task.policy, task.tokenizer)
     (folder / STATE_FILE).unlink(missing_ok=True)  # the finished weights replace it

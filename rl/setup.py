@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import torch
 
@@ -17,6 +16,7 @@ from gpt.model import GPT
 from gpt.pretraining import default_folder
 from gpt.tokenizer import Tokenizer
 from reward_model.model import load_reward_model
+from rl.config import EngineConfig
 from rl.rewards import RewardFn, RewardModelReward, RuleReward
 
 Rule = Callable[[PromptRecord, str, bool], float]
@@ -143,26 +143,7 @@ def open_task(
     )
 
 
-class BatchConfig(Protocol):
-    """The fields of an engine's config that make up a batch."""
-
-    @property
-    def prompts_per_step(self) -> int: ...
-
-    @property
-    def group_size(self) -> int: ...
-
-    @property
-    def updates_per_batch(self) -> int: ...
-
-    @property
-    def minibatches(self) -> int: ...
-
-    @property
-    def micro_batch_size(self) -> int: ...
-
-
-def batch_description(config: BatchConfig) -> str:
+def batch_description(config: EngineConfig) -> str:
     """The derived sizes of a batch in words, printed before a run."""
     rows = config.prompts_per_step * config.group_size
     minibatches = min(config.minibatches, config.prompts_per_step)

@@ -116,6 +116,7 @@ def test_arguments_and_fields_of_the_tables_exist():
     files = [
         *map(source, LIBRARY),
         *(ROOT / "rl").glob("*_engine.py"),
+        ROOT / "rl" / "config.py",
         ROOT / "gpt" / "generate.py",
     ]
     for path in files:

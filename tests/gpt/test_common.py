@@ -121,6 +121,11 @@ class Flags:
     steps: int = 10
 
 
+@dataclass(frozen=True)
+class WorldFlags(Flags):
+    data: str = "reviews"
+
+
 PRESETS = {"tiny": {}, "big": {"lr": 0.5, "steps": 99}}
 
 
@@ -138,6 +143,17 @@ PRESETS = {"tiny": {}, "big": {"lr": 0.5, "steps": 99}}
 def test_a_preset_never_overrides_a_flag(arguments, expected):
     default = preset_defaults(Flags, PRESETS, arguments)
     assert tyro.cli(Flags, args=arguments, default=default) == expected
+
+
+def test_a_world_may_have_defaults_of_its_own():
+    presets = {**PRESETS, "tiny/sums": {"steps": 5}}
+    for arguments in (["--data", "sums"], ["--data=sums", "--preset", "tiny"]):
+        default = preset_defaults(WorldFlags, presets, arguments)
+        assert tyro.cli(WorldFlags, args=arguments, default=default) == WorldFlags(
+            "tiny", 1.0, 5, "sums"
+        )
+    assert preset_defaults(WorldFlags, presets, ["--data", "reviews"]).steps == 10
+    assert preset_defaults(WorldFlags, presets, ["--preset", "big", "--data", "sums"]).steps == 99
 
 
 def test_preset_reads_the_command_line(monkeypatch):

