@@ -59,7 +59,20 @@ def rollout_metrics(
         mask = rollout.response_mask
         metrics["kl"] = float(row_sums(k1(old_log_probs, ref_log_probs), mask).mean())
         metrics["kl_k3"] = float(row_sums(k3(old_log_probs, ref_log_probs), mask).mean())
-    return metrics
+    return metrics | rollout.reward_metrics
+
+
+@torch.no_grad()
+def explained_variance(values: Tensor, returns: Tensor, mask: Tensor) -> dict[str, float]:
+    """1 - Var(returns - values) / Var(returns) over valid tokens: 1 = the critic knows it all.
+
+    0 is what a constant would score; below 0 the critic is worse than that. Left out where all
+    returns are equal.
+    """
+    valid, errors = returns[mask], (returns - values)[mask]
+    if len(valid) < 2 or float(valid.var()) == 0:
+        return {}
+    return {"explained_variance": 1 - float(errors.var() / valid.var())}
 
 
 class UpdateMeter:

@@ -1,0 +1,400 @@
+"""PPO for RLHF (Schulman et al. 2017, arXiv:1707.06347; Ouyang et al. 2022, arXiv:2203.02155).
+
+    policy <- start, reference <- frozen copy          policy, reference
+    critic <- reward model                             value_model (a GPT of its own)
+    for each batch of prompts                          prompt_batch
+      y ~ policy; scores R = r_phi(x, y)               sample_rollout, reward_fn, score_missing_eos
+      l_old, l_ref, V_old: constants from here on      old_policy_log_probs, rollout_values
+      r_t = -beta (l_old - l_ref)_t, and R at the end  token_level_rewards (InstructGPT, Eq. 2)
+      A, returns = GAE(r, V_old); A = whiten(A)        gae, whiten (arXiv:1506.02438, Eq. 16)
+      for K epochs, shuffled minibatches               updates_per_batch, minibatches
+        L = L_CLIP + c_v L_VF - c_H H + gamma L_ptx    ppo_loss: clipped_surrogate, value_loss
+        stop the epochs once KL(old || new) is large   target_kl
+      adapt beta to the KL per response                kl_controller (arXiv:1909.08593)
+
+What is new next to GRPO: a critic predicts what a state is worth, so one response per prompt is
+enough and every token has an advantage of its own; the KL penalty is part of the reward. The
+critic shares no weight with the policy, and each is clipped by its own gradient norm.
+
+    python -m rl.ppo_engine                       reviews, the learned reward model
+    python -m rl.ppo_engine --data sums           arithmetic, checked by a rule
+    python -m rl.ppo_engine --data pairs.json --preset small
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from data.records import PromptRecord
+from gpt.common import (
+    MetricLog,
+    TrainingState,
+    UserError,
+    make_generator,
+    precision,
+    preset_defaults,
+    run_script,
+)
+from gpt.corpus import Corpus, open_corpus
+from gpt.generate import SamplingParams
+from gpt.log_probs import TokenScores, token_scores
+from gpt.model import GPT
+from gpt.optimizer import adamw, clip_and_step, set_learning_rate
+from gpt.pretraining import language_model_loss
+from gpt.tokenizer import Tokenizer
+from rl.advantages import gae, whiten
+from rl.config import EngineConfig, kl_controller, size_presets, warmed_up
+from rl.evaluation import Validation
+from rl.losses import clipped_surrogate, token_mean, value_loss
+from rl.metrics import Stopwatch, UpdateMeter, explained_variance, rollout_metrics
+from rl.rewards import (
+    RewardFn,
+    RewardModelReward,
+    checked_rewards,
+    score_missing_eos,
+    token_level_rewards,
+)
+from rl.rollout import (
+    Rollout,
+    micro_batches,
+    minibatches,
+    old_policy_log_probs,
+    prompt_batch,
+    rollout_log_probs,
+    sample_rollout,
+)
+from rl.run import finish_step, run_training
+from rl.setup import Task
+from rl.value_model import ValueModel
+
+PRESETS = size_presets(
+    dict(group_size=1, prompts_per_step=32, critic_lr=1e-5, updates_per_batch=1),
+    sums=dict(kl_coef=0.0),
+)
+
+
+@dataclass(frozen=True)
+class PPOConfig(EngineConfig):
+    """Improve a policy with PPO."""
+
+    prompts_per_step: int = 128
+    """Prompts per rollout batch."""
+    group_size: int = 1
+    """Responses per prompt; the critic is the baseline, so one is enough."""
+    updates_per_batch: int = 2
+    """K: epochs of shuffled minibatches over each rollout batch."""
+    kl_coef: float = 0.05
+    """beta, the weight of the KL penalty in the reward; 0 needs no reference model at all."""
+    kl_in_reward: Literal["token", "sequence_mean"] = "token"
+    """token: -beta * k1 at every token. sequence_mean: -beta * mean k1 at the last token, 1/L of it."""
+    gamma: float = 1.0
+    """Discount per token."""
+    gae_lambda: float = 0.95
+    """lambda of GAE; 1 is the whole return minus the value."""
+    clip_low: float = 0.2
+    """epsilon below 1."""
+    clip_high: float = 0.2
+    """epsilon above 1."""
+    value_coef: float = 0.1
+    """c_v, the weight of the value loss."""
+    value_clip: float | None = 0.2
+    """Clip the new value to the rollout's by this much in the value loss."""
+    entropy_coef: float = 0.0
+    """c_H, the weight of the entropy bonus."""
+    critic: Literal["auto", "reward_model", "policy"] = "auto"
+    """Start of the critic: the reward model (auto, where there is one) or the policy with a zero head."""
+    critic_lr: float = 1e-3
+    """Peak learning rate of the critic."""
+    missing_eos: Literal["none", "replace", "subtract"] = "none"
+    """What a response that was cut off scores: its score, missing_eos_value, or its score less that."""
+    missing_eos_value: float = -1.0
+    """The score of a response without EOS (replace), or what is taken off it (subtract)."""
+    score_clip: float | None = None
+    """Clip scores to plus and minus this before the KL penalty."""
+    whiten_rewards: bool = False
+    """Divide the token rewards of a batch by their standard deviation."""
+    bootstrap_truncated: bool = False
+    """Value the state after a response that was cut off by the critic instead of 0."""
+    target_kl: float | None = None
+    """Leave the epochs once KL(old || new) per token of a minibatch exceeds 1.5 times this."""
+    pretraining_coef: float = 0.0
+    """gamma of PPO-ptx: the weight of the language model's loss on pre-training text."""
+    pretraining_batch_size: int = 32
+    """Rows of pre-training text per optimizer step (PPO-ptx)."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not (0 <= self.gamma <= 1 and 0 <= self.gae_lambda <= 1):
+            raise ValueError(
+                f"gamma and gae_lambda must be in 0..1: got {self.gamma} and {self.gae_lambda}"
+            )
+        if self.pretraining_batch_size < 1:
+            raise ValueError("pretraining_batch_size must be at least 1")
+        if self.missing_eos == "subtract" and self.missing_eos_value < 0:
+            raise ValueError(
+                "missing_eos subtract takes missing_eos_value off the score: give a positive number, "
+                f"not {self.missing_eos_value}"
+            )
+
+    @property
+    def updates(self) -> int:
+        """The most optimizer steps that a batch can take."""
+        return self.updates_per_batch * self.minibatches
+
+
+class Targets(NamedTuple):
+    """What a minibatch learns from, all (N, T) and constant during the epochs."""
+
+    old_log_probs: Tensor
+    old_values: Tensor
+    advantages: Tensor
+    returns: Tensor
+
+    def rows(self, index: Tensor) -> Targets:
+        """The targets of some rows."""
+        return Targets(*(tensor[index] for tensor in self))
+
+
+class Losses(NamedTuple):
+    """Of some rows of a minibatch."""
+
+    total: Tensor  # scalar
+    clipped: Tensor  # (n, T) bool, where the policy's clip acted
+    value: Tensor  # (n, T)
+    value_clipped: Tensor  # (n, T) bool, where the value's clip acted
+
+
+def ppo_loss(
+    config: PPOConfig,
+    scores: TokenScores,  # (n, T) each, of the policy in training
+    values: Tensor,  # (n, T), of the critic in training
+    targets: Targets,  # (n, T) each
+    response_mask: Tensor,  # (n, T)
+    tokens: int,
+) -> Losses:
+    """L_CLIP + c_v L_VF - c_H H as means over the `tokens` valid tokens of the whole minibatch.
+
+    (arXiv:1707.06347, Eq. 9, as a loss and with the customary half in L_VF.)
+    """
+    token_loss, clipped = clipped_surrogate(
+        scores.log_probs,
+        targets.old_log_probs,
+        targets.advantages,
+        config.clip_low,
+        config.clip_high,
+    )
+    squared = value_loss(values, targets.old_values, targets.returns, config.value_clip)
+    unclipped = value_loss(values, targets.old_values, targets.returns)
+    token_loss = token_loss + config.value_coef * squared
+    if config.entropy_coef:
+        token_loss = token_loss - config.entropy_coef * scores.entropy
+    total = token_mean(token_loss, response_mask, denominator=tokens)
+    return Losses(total, clipped, squared, squared > unclipped)
+
+
+def shaped_scores(config: PPOConfig, rewards: Tensor, has_eos: Tensor) -> Tensor:
+    """Scores (N,) after the rule for responses without EOS and the clip."""
+    scores = score_missing_eos(rewards, has_eos, config.missing_eos, config.missing_eos_value)
+    if config.score_clip is not None:
+        scores = scores.clamp(-config.score_clip, config.score_clip)
+    return scores
+
+
+def ppo_targets(
+    config: PPOConfig,
+    rollout: Rollout,
+    token_rewards: Tensor,  # (N, T)
+    old_log_probs: Tensor,  # (N, T)
+    value_model: ValueModel,
+) -> Targets:
+    """Values, GAE advantages (whitened over the whole batch) and returns of a rollout."""
+    mask = rollout.response_mask
+    with precision(value_model.gpt.device, config.precision):
+        old_values = value_model.rollout_values(rollout.sequences, config.micro_batch_size)
+        after = None
+        if config.bootstrap_truncated:
+            after = value_model.values_after(rollout.sequences, config.micro_batch_size)
+            after = torch.where(rollout.has_eos, 0.0, after)
+    if config.whiten_rewards:
+        token_rewards = whiten(token_rewards, mask, shift_mean=False)
+    advantages, returns = gae(
+        token_rewards, old_values, mask, config.gamma, config.gae_lambda, bootstrap_values=after
+    )
+    return Targets(old_log_probs, old_values, whiten(advantages, mask), returns)
+
+
+def train(
+    config: PPOConfig,
+    policy: GPT,
+    tokenizer: Tokenizer,
+    reward_fn: RewardFn,
+    prompts: Sequence[PromptRecord],
+    log: MetricLog,
+    *,
+    value_model: ValueModel | None = None,
+    corpus: Corpus | None = None,
+    validate: Validation | None = None,
+    folder: Path | None = None,
+) -> list[dict[str, Any]]:
+    """Run PPO, update `policy` (and `value_model`) in place and return one metrics row a step.
+
+    Without a value model the critic is a copy of the policy with a head of zeros. `corpus` is the
+    text of PPO-ptx. With `validate` its numbers are added every `eval_every` steps; with a folder a
+    resumable state is kept there.
+    """
+    if config.pretraining_coef and corpus is None:
+        raise ValueError("pretraining_coef needs a corpus: pass one, or set it to 0")
+    params = SamplingParams(config.temperature, max_new_tokens=config.max_new_tokens)
+    reference = copy.deepcopy(policy).eval().requires_grad_(False)
+    policy.eval()  # dropout stays off: old and new log-probs must describe the same function
+    value_model = value_model or ValueModel.from_policy(policy)
+    value_model.eval()
+    optimizer = adamw(policy, config.lr, weight_decay=0.0)
+    critic_optimizer = adamw(value_model, config.critic_lr, weight_decay=0.0)
+    kl = kl_controller(config)
+    generators = {name: make_generator(config.seed, name) for name in ("sampling", "minibatches")}
+    state = TrainingState(
+        {
+            "policy": policy,
+            "reference": reference,
+            "optimizer": optimizer,
+            "value_model": value_model,
+            "critic_optimizer": critic_optimizer,
+            "kl": kl,
+        },
+        generators,
+    )
+    if config.resume and folder is not None:
+        state.load(folder)
+
+    for step in range(state.step, config.steps):
+        lr = config.lr * warmed_up(config, step)
+        set_learning_rate(optimizer, lr)
+        set_learning_rate(critic_optimizer, config.critic_lr * warmed_up(config, step))
+        clock, meter = Stopwatch(), UpdateMeter()
+        records = prompt_batch(prompts, step, config.prompts_per_step, config.seed)
+        with clock.phase("rollout"):  # y ~ policy
+            rollout = sample_rollout(
+                policy, tokenizer, records, params, config.group_size, generators["sampling"]
+            )
+        with clock.phase("reward"):  # R
+            rewards, non_finite = checked_rewards(reward_fn, rollout, config.non_finite_reward)
+        with clock.phase("score"):
+            old_log_probs = old_policy_log_probs(policy, rollout, config)  # (N, T)
+            ref_log_probs = None  # with kl_coef = 0 the reference is never asked
+            if kl.coef:
+                ref_log_probs = rollout_log_probs(reference, rollout, config)  # (N, T)
+            token_rewards = token_level_rewards(  # r_t, (N, T)
+                shaped_scores(config, rewards, rollout.has_eos),
+                old_log_probs,
+                ref_log_probs,
+                rollout.response_mask,
+                kl.coef,
+                kl=config.kl_in_reward,
+            )
+            targets = ppo_targets(config, rollout, token_rewards, old_log_probs, value_model)
+
+        with clock.phase("update"):
+            for update, rows in enumerate(epochs(config, len(rollout), generators["minibatches"])):
+                optimizer.zero_grad(set_to_none=True)
+                critic_optimizer.zero_grad(set_to_none=True)
+                loss = torch.zeros((), device=policy.device)
+                for part, batch in micro_batches(rollout.sequences, rows, config.micro_batch_size):
+                    with precision(policy.device, config.precision):
+                        scores = token_scores(
+                            policy,
+                            batch,
+                            config.temperature,
+                            entropy_gradient=config.entropy_coef != 0,
+                        )
+                        values = value_model(batch)
+                    part_loss = ppo_loss(
+                        config,
+                        scores,
+                        values,
+                        targets.rows(part),
+                        batch.response_mask,
+                        tokens=int(rollout.lengths[rows].sum()),
+                    )
+                    part_loss.total.backward()
+                    loss += part_loss.total.detach()
+                    meter.add_tokens(
+                        scores,
+                        old_log_probs[part],
+                        targets.advantages[part],
+                        part_loss.clipped,
+                        batch,
+                        value_loss=part_loss.value,
+                        value_clip_fraction=part_loss.value_clipped,
+                    )
+                if config.target_kl is not None and meter.approx_kl > 1.5 * config.target_kl:
+                    break  # without the step: this minibatch is far enough from the old policy
+                if config.pretraining_coef and corpus is not None:  # PPO-ptx: fresh text each time
+                    text = corpus.batch(step * config.updates + update).to(policy.device)
+                    with precision(policy.device, config.precision):
+                        ptx_loss = config.pretraining_coef * language_model_loss(policy, text)
+                    ptx_loss.backward()
+                    loss += ptx_loss.detach()
+                norm = clip_and_step(optimizer, policy.parameters(), config.max_norm)
+                clip_and_step(critic_optimizer, value_model.parameters(), config.max_norm)
+                meter.add_update(loss, norm)
+
+        row = rollout_metrics(rollout, rewards, old_log_probs, ref_log_probs)
+        row |= meter.metrics() | {"non_finite_rewards": non_finite, "kl_coef": kl.coef, "lr": lr}
+        row |= explained_variance(targets.old_values, targets.returns, rollout.response_mask)
+        row |= clock.metrics(tokens=int(rollout.lengths.sum()))
+        if "kl" in row:
+            kl.update(row["kl"], len(rollout))
+        state.step = step + 1
+        if finish_step(config, state, row, log, policy, reference, validate, folder):
+            break
+    return log.rows
+
+
+def epochs(config: PPOConfig, rows: int, generator: torch.Generator) -> list[Tensor]:
+    """Row indices of every optimizer step of a batch: K shuffles of single rows."""
+    return [
+        minibatch
+        for _ in range(config.updates_per_batch)
+        for minibatch in minibatches(rows, config.minibatches, generator)
+    ]
+
+
+def open_critic_and_text(config: PPOConfig, task: Task) -> dict[str, Any]:
+    """The critic's start and, for PPO-ptx, the text, as `train` wants them."""
+    learned = isinstance(task.reward_fn, RewardModelReward)
+    if config.critic == "reward_model" and not learned:
+        raise UserError(
+            f"--critic reward_model: the reward is {task.reward_fn.name}, there is no reward model "
+            "to start from; use --critic policy"
+        )
+    extra: dict[str, Any] = {"value_model": ValueModel.from_policy(task.policy)}
+    if isinstance(task.reward_fn, RewardModelReward) and config.critic != "policy":
+        extra["value_model"] = ValueModel.from_reward_model(task.reward_fn.model)
+    if config.pretraining_coef:
+        extra["corpus"] = open_corpus(
+            config.data,
+            task.tokenizer,
+            batch_size=config.pretraining_batch_size,
+            context=task.policy.config.context,
+            seed=config.seed,
+        )
+    return extra
+
+
+def main(config: PPOConfig) -> Path:
+    """Run PPO with all I/O and return the run folder."""
+    return run_training("ppo", config, train, open_critic_and_text)
+
+
+if __name__ == "__main__":
+    import tyro
+
+    run_script(main, tyro.cli(PPOConfig, default=preset_defaults(PPOConfig, PRESETS)))

@@ -1,0 +1,84 @@
+"""PPO's critic: a GPT of its own with a scalar head that values every state of a response.
+
+V_t is the value of the state (x, y_<t), *before* token t: it is read at the column that predicts
+token t. One value per prompt would leave GAE without temporal differences.
+"""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+import torch.nn as nn
+from torch import Tensor
+
+from data.collate import ResponseBatch
+from gpt.log_probs import (
+    at_least_float32,
+    response_hidden,
+    scatter_responses,
+    score_in_micro_batches,
+)
+from gpt.model import GPT
+from reward_model.model import RewardModel
+
+
+class ValueModel(nn.Module):
+    """`gpt` reads the row, `head` turns each hidden state into the value of that state."""
+
+    def __init__(self, gpt: GPT) -> None:
+        super().__init__()
+        self.gpt = gpt
+        self.head = nn.Linear(gpt.config.n_embd, 1)
+
+    @classmethod
+    def from_policy(cls, policy: GPT) -> ValueModel:
+        """A copy of the policy's trunk under a head of zeros: every value starts at 0.
+
+        (Huang et al. 2024, arXiv:2403.17031, which shares the trunk with the policy; this one does
+        not.)
+        """
+        model = cls(copy.deepcopy(policy))
+        with torch.no_grad():
+            model.head.weight.zero_()
+            model.head.bias.zero_()
+        return model.to(policy.device).requires_grad_(True).eval()
+
+    @classmethod
+    def from_reward_model(cls, reward_model: RewardModel) -> ValueModel:
+        """A copy of the reward model, head included (InstructGPT, arXiv:2203.02155, section 3.5).
+
+        The normalisation of its scores is folded into the head, so that a state's first value is
+        the score that the reward model gives to the text so far, on the scale of the rewards.
+        """
+        model = cls(copy.deepcopy(reward_model.gpt))
+        with torch.no_grad():
+            model.head.weight.copy_(reward_model.head.weight / reward_model.std)
+            model.head.bias.copy_((reward_model.head.bias - reward_model.mean) / reward_model.std)
+        return model.to(reward_model.device).requires_grad_(True).eval()
+
+    def forward(self, batch: ResponseBatch) -> Tensor:
+        """V_t of the state before each response token, (N, T) float32, 0 at padding."""
+        return self._at(batch, batch.predicting_columns)
+
+    def _at(self, batch: ResponseBatch, columns: Tensor) -> Tensor:
+        hidden = response_hidden(self.gpt, batch, columns)  # (M, D)
+        values = at_least_float32(self.head(hidden))[:, 0]  # (M,)
+        return scatter_responses(values, batch.response_mask)
+
+    def rollout_values(self, batch: ResponseBatch, micro_batch_size: int) -> Tensor:
+        """`forward` in micro-batches and without a gradient, (N, T)."""
+        return score_in_micro_batches(self, batch, micro_batch_size)
+
+    def values_after(self, batch: ResponseBatch, micro_batch_size: int) -> Tensor:
+        """The value of the state after the last token of each row, (N,), without a gradient.
+
+        What a response that was cut off could still have earned.
+        """
+
+        def last(part: ResponseBatch) -> Tensor:
+            values = self._at(part, part.response_columns)
+            index = (part.lengths - 1).clamp(min=0)
+            return values.gather(1, index[:, None]).squeeze(1)
+
+        return score_in_micro_batches(last, batch, micro_batch_size)

@@ -1,0 +1,486 @@
+"""PPO end to end on a GPT of two layers: exact first step, exact targets, and a toy reward learned."""
+
+from __future__ import annotations
+
+import copy
+import math
+import re
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from data.records import PromptRecord
+from gpt.common import MetricLog, UserError
+from gpt.corpus import WorldCorpus
+from gpt.generate import SamplingParams
+from gpt.log_probs import TokenScores
+from gpt.model import GPT, GPTConfig
+from gpt.tokenizer import build_tokenizer, load_tokenizer
+from reward_model.model import RewardModel
+from rl import ppo_engine
+from rl.evaluation import Validation
+from rl.ppo_engine import PPOConfig, Targets, open_critic_and_text, ppo_loss, ppo_targets, train
+from rl.rewards import RewardModelReward, RuleReward
+from rl.rollout import Rollout, sample_rollout
+from rl.value_model import ValueModel
+
+LETTERS = build_tokenizer("letters", {bytes([97 + i]): i for i in range(8)})  # EOS 8, padding 9
+PROMPTS = [PromptRecord(text) for text in ("ab", "c", "hgfed", "aaa", "fa", "gh", "bbbb", "e")]
+CONFIG = PPOConfig(
+    steps=20, prompts_per_step=16, minibatches=1, updates_per_batch=1, micro_batch_size=64, lr=1e-2,
+    critic_lr=1e-2, warmup=1, kl_coef=0.02, stop_kl=None, max_new_tokens=8, eval_every=100,
+    max_norm=1e9, checkpoint_every=1000,
+)  # fmt: skip
+SHARE_OF_A = RuleReward(lambda record, text, ended: text.count("a") / 8, "share of a")
+# A reward that separates any two responses.
+DIVERSE = RuleReward(lambda record, text, ended: sum(ord(c) * i for i, c in enumerate(text, 1)), "")
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
+
+
+def small_gpt(dropout: float = 0.0, n_vocab: int = LETTERS.n_vocab, context: int = 16) -> GPT:
+    shape = GPTConfig(n_vocab, context, n_layer=2, n_head=2, n_embd=32, dropout=dropout)
+    return GPT(shape).initialize(torch.Generator().manual_seed(0)).eval()
+
+
+def run(policy: GPT, reward_fn=SHARE_OF_A, *, log: MetricLog | None = None, **changes):
+    """Train and return the metrics rows; keyword arguments change CONFIG."""
+    names = ("validate", "folder", "value_model", "corpus", "prompts", "tokenizer")
+    options = {name: changes.pop(name) for name in names if name in changes}
+    prompts, tokenizer = options.pop("prompts", PROMPTS), options.pop("tokenizer", LETTERS)
+    config = replace(CONFIG, **changes)
+    log = log or MetricLog(config.steps)
+    return train(config, policy, tokenizer, reward_fn, prompts, log, **options)
+
+
+def weights(model: torch.nn.Module) -> torch.Tensor:
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+
+class Noted:
+    """Keeps every rollout that passes through a reward."""
+
+    def __init__(self, reward) -> None:
+        self.reward, self.name = reward, reward.name
+        self.rollouts: list[Rollout] = []
+
+    def __call__(self, rollout: Rollout) -> torch.Tensor:
+        self.rollouts.append(rollout)
+        return self.reward(rollout)
+
+
+@pytest.fixture
+def gradients(monkeypatch) -> list[torch.Tensor]:
+    """The flat gradients that reach the clip: policy, critic, policy, critic, ..."""
+    seen: list[torch.Tensor] = []
+    real = ppo_engine.clip_and_step
+
+    def spy(optimizer, parameters, max_norm):
+        parameters = list(parameters)
+        seen.append(torch.cat([p.grad.flatten().clone() for p in parameters if p.grad is not None]))
+        return real(optimizer, parameters, max_norm)
+
+    monkeypatch.setattr(ppo_engine, "clip_and_step", spy)
+    return seen
+
+
+# The first step
+
+
+def test_at_the_first_step_ratio_is_one_and_kl_is_zero():
+    (row,) = run(small_gpt(), steps=1, minibatches=2)
+    assert row["ratio_error_at_start"] < 1e-5
+    assert abs(row["kl"]) < 1e-6 and abs(row["kl_k3"]) < 1e-6
+    (row,) = run(small_gpt(), steps=1, value_coef=0.0)
+    assert row["clip_high_fraction"] == row["clip_low_fraction"] == 0
+    # One minibatch is the whole whitened batch: the token mean of its advantages is 0.
+    assert abs(row["loss"]) < 1e-5 and row["grad_norm"] > 0.01
+
+
+def by_hand(policy: GPT, rollout: Rollout, values: list[float]):
+    """(policy gradient, critic's gradient) of a step with gamma = lambda = 1 and a critic of zeros.
+
+    Every advantage is then the terminal reward; whitened with the mean and n - 1 over all tokens.
+    """
+    policy = copy.deepcopy(policy)
+    lengths = rollout.lengths.tolist()
+    tokens = [value for value, length in zip(values, lengths, strict=True) for _ in range(length)]
+    mean = sum(tokens) / len(tokens)
+    std = math.sqrt(sum((x - mean) ** 2 for x in tokens) / (len(tokens) - 1) + 1e-8)
+    loss = torch.zeros(())
+    for i, value in enumerate(values):
+        prompt = LETTERS.encode(rollout.records[i].prompt)
+        response = rollout.response_tokens[i][rollout.response_mask[i]].tolist()
+        log_probs = policy(torch.tensor([prompt + response]))[0].log_softmax(-1)
+        chosen = [log_probs[len(prompt) - 1 + t, token] for t, token in enumerate(response)]
+        loss = loss - (value - mean) / std * sum(chosen) / len(tokens)
+    loss.backward()
+    gradient = torch.cat([parameter.grad.flatten() for parameter in policy.parameters()])
+    return gradient, mean
+
+
+@pytest.mark.parametrize("micro_batch_size", [64, 3])
+def test_the_first_gradient_is_that_of_reinforce(gradients, micro_batch_size):
+    start, reward = small_gpt(), Noted(DIVERSE)
+    run(
+        copy.deepcopy(start), reward, steps=1, gae_lambda=1.0, value_coef=0.5,
+        micro_batch_size=micro_batch_size,
+    )  # fmt: skip
+    (rollout,) = reward.rollouts
+    assert len(set(rollout.lengths.tolist())) > 1, "all responses are of one length"
+    expected, mean = by_hand(start, rollout, DIVERSE(rollout).tolist())
+    assert float(expected.abs().max()) > 0.01
+    torch.testing.assert_close(gradients[0], expected, rtol=1e-4, atol=1e-6)
+    # d/db of c_v * mean 1/2 (b - return)^2 at b = 0 is -c_v * mean(return); the bias comes last.
+    assert float(gradients[1][-1]) == pytest.approx(-0.5 * mean, rel=1e-4)
+
+
+# The loss and its targets
+
+OLD = torch.tensor([[-1.0, -1.5, 7.0]])
+MASK = torch.tensor([[True, True, False]])
+WORKED = Targets(
+    old_log_probs=OLD,
+    old_values=torch.tensor([[0.5, 0.4, 7.0]]),
+    advantages=torch.tensor([[0.5, -1.0, 7.0]]),
+    returns=torch.tensor([[0.0, 1.0, 7.0]]),
+)
+WORKED_SCORES = TokenScores(torch.tensor([[-0.9, -1.6, -3.0]]), torch.tensor([[1.2, 0.8, 9.0]]))
+
+
+def test_the_loss_is_the_worked_example():
+    """Policy 0.176126 + 0.1 * value 0.0625 - 0.01 * entropy 1; the padded column counts nowhere."""
+    config = replace(CONFIG, value_coef=0.1, entropy_coef=0.01, value_clip=0.2)
+    values = torch.tensor([[0.2, 0.7, -9.0]])
+    losses = ppo_loss(config, WORKED_SCORES, values, WORKED, MASK, tokens=2)
+    assert float(losses.total) == pytest.approx(0.172376, abs=1e-6)
+    without = replace(config, value_coef=0.0, entropy_coef=0.0)
+    policy_loss = ppo_loss(without, WORKED_SCORES, values, WORKED, MASK, tokens=2).total
+    assert float(policy_loss) == pytest.approx(0.176126, abs=1e-6)
+    assert float(losses.value[MASK].mean()) == pytest.approx(0.0625, abs=1e-6)
+    half = ppo_loss(config, WORKED_SCORES, values, WORKED, MASK, tokens=4).total
+    assert float(half) == pytest.approx(0.172376 / 2, abs=1e-6)
+
+
+def test_the_value_clip_is_counted_where_it_acts():
+    """V=[1, 0, .55], V_old=.5, returns [2, -1, 0]: the clipped square is the larger one in two."""
+    targets = Targets(
+        torch.zeros(1, 3), torch.full((1, 3), 0.5), torch.zeros(1, 3), torch.tensor([[2.0, -1, 0]])
+    )
+    mask = torch.ones(1, 3, dtype=torch.bool)
+    scores = TokenScores(torch.zeros(1, 3), torch.zeros(1, 3))
+    config = replace(CONFIG, value_coef=1.0)
+    values = torch.tensor([[1.0, 0.0, 0.55]])
+    losses = ppo_loss(config, scores, values, targets, mask, tokens=3)
+    assert float(losses.total) == pytest.approx(0.61375)
+    assert losses.value_clipped.tolist() == [[True, True, False]]
+    unclipped = ppo_loss(replace(config, value_clip=None), scores, values, targets, mask, tokens=3)
+    assert float(unclipped.total) == pytest.approx(0.38375)
+
+
+def some_rollout(policy: GPT, max_new_tokens: int = 8) -> Rollout:
+    params = SamplingParams(max_new_tokens=max_new_tokens)
+    return sample_rollout(policy, LETTERS, PROMPTS, params, 1, torch.Generator().manual_seed(3))
+
+
+def test_targets_are_gae_whitened_over_the_batch():
+    """By the double sum over every row; the returns are those from before the whitening."""
+    policy = small_gpt()
+    rollout = some_rollout(policy)
+    critic = ValueModel.from_policy(policy)
+    torch.nn.init.normal_(critic.head.weight, std=0.5, generator=torch.Generator().manual_seed(1))
+    rewards = torch.randn(rollout.response_mask.shape, generator=torch.Generator().manual_seed(2))
+    config = replace(CONFIG, gamma=0.9, gae_lambda=0.8)
+    targets = ppo_targets(config, rollout, rewards, rollout.log_probs, critic)
+    values = critic(rollout.sequences).detach()
+    torch.testing.assert_close(targets.old_values, values)
+    raw = torch.zeros_like(values)
+    for i, length in enumerate(rollout.lengths.tolist()):
+        for t in range(length):
+            for u in range(t, length):
+                after = values[i, u + 1] if u + 1 < length else 0.0
+                delta = rewards[i, u] + 0.9 * after - values[i, u]
+                raw[i, t] += (0.9 * 0.8) ** (u - t) * delta
+    mask = rollout.response_mask
+    expected = (raw - raw[mask].mean()) / raw[mask].std()
+    torch.testing.assert_close(targets.advantages[mask], expected[mask], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(targets.returns[mask], (raw + values)[mask], rtol=1e-4, atol=1e-5)
+    assert float(targets.advantages[~mask].abs().sum()) == 0
+
+
+def test_a_truncated_response_is_valued_by_the_critic_only_if_asked():
+    """gamma = lambda = 1 and no reward: the return is the value after the last token, or 0."""
+    policy = small_gpt()
+    rollout = some_rollout(policy, max_new_tokens=3)
+    ended = rollout.has_eos
+    assert ended.any() and not ended.all()
+    critic = ValueModel.from_policy(policy)
+    torch.nn.init.normal_(critic.head.weight, std=0.5, generator=torch.Generator().manual_seed(1))
+    rewards = torch.zeros(rollout.response_mask.shape)
+    config = replace(CONFIG, gamma=1.0, gae_lambda=1.0)
+    plain = ppo_targets(config, rollout, rewards, rollout.log_probs, critic)
+    assert float(plain.returns.abs().max()) < 1e-6
+    config = replace(config, bootstrap_truncated=True)
+    targets = ppo_targets(config, rollout, rewards, rollout.log_probs, critic)
+    after = critic.values_after(rollout.sequences, 64)
+    torch.testing.assert_close(targets.returns[~ended][:, 0], after[~ended])
+    assert float(targets.returns[ended].abs().max()) < 1e-6
+
+
+def test_whitened_rewards_keep_their_mean():
+    policy = small_gpt()
+    rollout = some_rollout(policy)
+    critic = ValueModel.from_policy(policy)
+    mask = rollout.response_mask
+    rewards = torch.randn(mask.shape, generator=torch.Generator().manual_seed(2)) * 40 + 3
+    config = replace(CONFIG, gamma=0.0, whiten_rewards=True)  # the return is the reward itself
+    returns = ppo_targets(config, rollout, rewards, rollout.log_probs, critic).returns[mask]
+    assert float(returns.std()) == pytest.approx(1, abs=1e-3)
+    assert float(returns.mean()) == pytest.approx(float(rewards[mask].mean()), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, [3.0, -5.0]),
+        ({"missing_eos": "replace"}, [3.0, -1.0]),
+        ({"missing_eos": "subtract", "missing_eos_value": 2.0}, [3.0, -7.0]),
+        ({"score_clip": 2.5}, [2.5, -2.5]),
+        ({"missing_eos": "replace", "score_clip": 0.5}, [0.5, -0.5]),
+    ],
+)
+def test_scores_without_eos_and_the_clip(changes, expected):
+    config = replace(CONFIG, **changes)
+    scores = ppo_engine.shaped_scores(
+        config, torch.tensor([3.0, -5.0]), torch.tensor([True, False])
+    )
+    assert scores.tolist() == expected
+
+
+def test_the_kl_is_in_the_reward_and_nowhere_else(monkeypatch):
+    """Two steps apart from the start the token rewards are -beta k1, and R at the end."""
+    seen = []
+    real = ppo_engine.ppo_targets
+
+    def spy(config, rollout, token_rewards, old_log_probs, value_model):
+        seen.append((rollout, token_rewards, old_log_probs))
+        return real(config, rollout, token_rewards, old_log_probs, value_model)
+
+    monkeypatch.setattr(ppo_engine, "ppo_targets", spy)
+    start = small_gpt()
+    run(copy.deepcopy(start), steps=3, kl_coef=0.3)
+    rollout, token_rewards, old_log_probs = seen[-1]
+    ref = ppo_engine.rollout_log_probs(start, rollout, CONFIG)
+    k1 = torch.where(rollout.response_mask, old_log_probs - ref, 0.0)
+    assert float(k1.abs().max()) > 0.01
+    torch.testing.assert_close(
+        token_rewards.sum(1), SHARE_OF_A(rollout) - 0.3 * k1.sum(1), rtol=1e-4, atol=1e-5
+    )
+    torch.testing.assert_close(token_rewards[:, 0], -0.3 * k1[:, 0], rtol=1e-4, atol=1e-5)
+
+
+# Learning
+
+
+@pytest.mark.parametrize("options", [{}, {"updates_per_batch": 2, "minibatches": 2, "lr": 5e-3}])
+def test_a_toy_reward_is_learned_and_its_negative_unlearned(options):
+    up = run(small_gpt(), **options)
+    down = run(
+        small_gpt(), RuleReward(lambda record, text, ended: -text.count("a") / 8, ""), **options
+    )
+    first = sum(row["reward"] for row in up[:3]) / 3
+    last = sum(row["reward"] for row in up[-3:]) / 3
+    assert last > first + 0.25
+    assert -sum(row["reward"] for row in down[-3:]) / 3 < first
+
+
+def test_the_critic_learns_to_predict_the_return():
+    """A reward that the prompt alone decides: after a while the critic explains most of it."""
+    by_prompt = RuleReward(lambda record, text, ended: float(len(record.prompt)), "length")
+    options = dict(
+        lr=1e-5, critic_lr=3e-3, value_clip=None, value_coef=1.0, kl_coef=0.0, updates_per_batch=4,
+        max_norm=1.0,
+    )  # fmt: skip
+    rows = run(small_gpt(), by_prompt, steps=30, **options)
+    assert rows[0]["explained_variance"] == pytest.approx(0, abs=1e-3)  # a critic of zeros
+    assert rows[-1]["explained_variance"] > 0.6
+    assert rows[-1]["value_loss"] < rows[0]["value_loss"] / 4
+
+
+def test_the_critic_is_the_one_that_was_given():
+    policy = small_gpt()
+    critic = ValueModel.from_policy(policy)
+    before = weights(critic)
+    run(policy, steps=1, value_model=critic)
+    assert not torch.equal(weights(critic), before)
+
+
+def test_the_entropy_bonus_raises_the_entropy():
+    plain, bonus = run(small_gpt(), steps=12), run(small_gpt(), steps=12, entropy_coef=0.5)
+    assert bonus[-1]["entropy"] > plain[-1]["entropy"] + 0.1
+
+
+def test_the_epochs_end_once_the_policy_has_moved(gradients):
+    options = dict(steps=1, updates_per_batch=6, lr=5e-2)
+    run(small_gpt(), **options)
+    assert len(gradients) == 12
+    gradients.clear()
+    (row,) = run(small_gpt(), target_kl=1e-4, **options)
+    assert 2 <= len(gradients) < 12
+    assert row["approx_kl"] > 0
+
+
+# Extra terms that are off change nothing
+
+
+def prose():
+    tokenizer = load_tokenizer("glassbox")
+    prompts = [PromptRecord("Review the lamp for Ann.\n"), PromptRecord("Review it.\n")]
+    start = small_gpt(n_vocab=tokenizer.n_vocab, context=128)
+    return tokenizer, prompts, start, WorldCorpus("reviews", tokenizer, 4, 0)
+
+
+def test_ptx_at_weight_zero_is_ppo_bit_for_bit_and_else_lowers_the_loss_on_text():
+    tokenizer, prompts, start, corpus = prose()
+    reward = RuleReward(lambda record, text, ended: len(text) / 10, "long")
+    options = dict(steps=3, prompts=prompts, tokenizer=tokenizer, prompts_per_step=4, minibatches=2)
+    plain, off, on = (copy.deepcopy(start) for _ in range(3))
+    run(plain, reward, **options)
+    run(off, reward, corpus=corpus, pretraining_coef=0.0, **options)
+    run(on, reward, corpus=corpus, pretraining_coef=1.0, **options)
+    assert torch.equal(weights(plain), weights(off))
+    held_out = corpus.held_out_batches()[0]
+    losses = [
+        float(ppo_engine.language_model_loss(model, held_out).detach()) for model in (start, plain, on)
+    ]
+    assert losses[2] < losses[1] - 0.3 and losses[2] < losses[0] - 0.3
+
+
+def test_every_update_reads_fresh_text():
+    tokenizer, prompts, start, corpus = prose()
+    asked: list[int] = []
+    fake = SimpleNamespace(batch=lambda index: asked.append(index) or corpus.batch(index))
+    reward = RuleReward(lambda record, text, ended: len(text) / 10, "long")
+    run(
+        start, reward, steps=2, corpus=fake, pretraining_coef=0.1, prompts=prompts,
+        tokenizer=tokenizer, prompts_per_step=4, minibatches=2, updates_per_batch=2,
+    )  # fmt: skip
+    assert asked == list(range(8))
+
+
+def test_without_a_kl_weight_no_reference_is_asked(monkeypatch):
+    monkeypatch.setattr(ppo_engine, "rollout_log_probs", lambda *args: pytest.fail("asked"))
+    (row,) = run(small_gpt(), steps=1, kl_coef=0.0)
+    assert "kl" not in row
+
+
+def test_dropout_has_no_effect():
+    plain, dropped = small_gpt(), small_gpt(dropout=0.5).train()
+    run(plain, steps=2), run(dropped, steps=2)
+    assert torch.equal(weights(plain), weights(dropped))
+
+
+def test_the_adaptive_controller_moves_the_penalty():
+    options = dict(steps=3, kl_controller="adaptive", kl_horizon=160, kl_target=1e3)
+    rows = run(small_gpt(), **options)
+    assert [row["kl_coef"] for row in rows] == pytest.approx([0.02, 0.02 * 0.98, 0.02 * 0.98**2])
+
+
+def test_frozen_models_stay_as_they_are():
+    policy = small_gpt()
+    reward_model = RewardModel.from_policy(policy, generator=torch.Generator().manual_seed(1))
+    start, scorer = weights(policy), weights(reward_model)
+    seen: list[GPT] = []
+
+    def validate(policy: GPT, reference: GPT, step: int) -> dict[str, float]:
+        assert torch.equal(weights(reference), start)
+        assert all(parameter.grad is None for parameter in reference.parameters())
+        seen.append(reference)
+        return {}
+
+    critic = ValueModel.from_reward_model(reward_model)
+    run(
+        policy, RewardModelReward(reward_model), steps=3, eval_every=1, validate=validate,
+        value_model=critic,
+    )  # fmt: skip
+    assert len(seen) == 3
+    assert torch.equal(weights(reward_model), scorer)
+    assert all(parameter.grad is None for parameter in reward_model.parameters())
+    assert not torch.equal(weights(policy), start)
+
+
+# Resuming and refusing
+
+
+def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(tmp_path):
+    options = dict(updates_per_batch=2, minibatches=2, kl_controller="adaptive", target_kl=0.02)
+    straight, whole = small_gpt(), ValueModel.from_policy(small_gpt())
+    rows = run(straight, steps=4, value_model=whole, **options)
+    first = dict(checkpoint_every=2, folder=tmp_path, **options)
+    run(small_gpt(), steps=2, **first)
+    resumed, critic = small_gpt(), ValueModel.from_policy(small_gpt())
+    after = run(resumed, steps=4, resume=True, value_model=critic, **first)
+    assert torch.equal(weights(straight), weights(resumed))
+    assert torch.equal(weights(whole), weights(critic))
+    timeless = [
+        {key: value for key, value in row.items() if not re.search("second", key)}
+        for row in (*rows[2:], *after)
+    ]
+    assert timeless[:2] == timeless[2:]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (dict(gamma=1.5), "gamma and gae_lambda must be in 0..1"),
+        (dict(gae_lambda=-0.1), "gamma and gae_lambda must be in 0..1"),
+        (dict(missing_eos="subtract"), "give a positive number, not -1.0"),
+        (dict(pretraining_batch_size=0), "pretraining_batch_size must be at least 1"),
+    ],
+)
+def test_what_cannot_work_is_refused(changes, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        replace(CONFIG, **changes)
+
+
+def test_ptx_without_text_is_refused():
+    with pytest.raises(ValueError, match="pretraining_coef needs a corpus"):
+        run(small_gpt(), pretraining_coef=1.0)
+
+
+def test_the_critic_starts_from_the_reward_model_where_there_is_one():
+    policy = small_gpt()
+    reward_model = RewardModel.from_policy(policy, generator=torch.Generator().manual_seed(1))
+    learned = SimpleNamespace(policy=policy, reward_fn=RewardModelReward(reward_model))
+    ruled = SimpleNamespace(policy=policy, reward_fn=SHARE_OF_A)
+    heads = {
+        name: open_critic_and_text(replace(CONFIG, critic=critic), task)["value_model"].head.weight
+        for name, critic, task in [
+            ("auto", "auto", learned), ("asked", "reward_model", learned),
+            ("policy", "policy", learned), ("rule", "auto", ruled),
+        ]
+    }  # fmt: skip
+    assert torch.equal(heads["auto"], reward_model.head.weight)
+    assert torch.equal(heads["asked"], reward_model.head.weight)
+    assert float(heads["policy"].abs().max()) == float(heads["rule"].abs().max()) == 0
+    with pytest.raises(UserError, match="use --critic policy"):
+        open_critic_and_text(replace(CONFIG, critic="reward_model"), ruled)
+
+
+# The document
+
+
+def documented(heading: str) -> set[str]:
+    """The keys of the tables under one heading of docs/metrics.md: the first cell of each row."""
+    text = DOCUMENT.read_text(encoding="utf-8")
+    (body,) = re.findall(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", text, re.M | re.S)
+    return set(re.findall(r"^\| `([^`]+)` \|", body, re.M))
+
+
+def test_logged_keys_are_those_documented():
+    params = SamplingParams(max_new_tokens=8)
+    validate = Validation(LETTERS, PROMPTS, params, SHARE_OF_A, gold=SHARE_OF_A)
+    (row,) = run(small_gpt(), steps=1, eval_every=1, validate=validate, group_size=2)
+    assert set(row) == documented("Every engine") | documented("PPO")
