@@ -55,6 +55,7 @@ Example = tuple[list[int], list[int]]  # prompt tokens, response tokens with EOS
 
 PRESETS: dict[str, dict[str, Any]] = {
     "tiny": {},
+    "study": {},
     **{
         name: dict(batch_size=8, lr=lr, max_response_tokens=tokens)
         for name, lr, tokens in [
@@ -73,6 +74,8 @@ class FinetuningConfig:
     """Size of the base model and matching defaults, applied before all other flags."""
     data: str = "reviews"
     """reviews (the preferred answers in the reward model's pairs) or a file (data/README.md)."""
+    pairs: Path | None = None
+    """reviews only: the file of preference pairs; default: the one in the reward model's run folder."""
     base: Path | None = None
     """Run folder of the model to start from; default: gpt.pretraining's."""
     weights: str | None = None
@@ -177,7 +180,7 @@ def read_examples(
 ) -> tuple[list[Example], list[Example]]:
     """Training and held-out examples, split by prompt; what is too long is left out and counted."""
     if config.data == "reviews":
-        pairs = RUNS / f"reward_model-reviews-{config.preset}" / "pairs.jsonl"
+        pairs = config.pairs or RUNS / f"reward_model-reviews-{config.preset}" / "pairs.jsonl"
         if not pairs.exists():
             raise UserError(
                 f"the reviews answers come from the reward model's pairs, and {display_path(pairs)} "

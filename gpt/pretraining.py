@@ -42,10 +42,13 @@ from gpt.model import GPT, preset_config
 from gpt.optimizer import adamw, clip_and_step, cosine_schedule, set_learning_rate
 from gpt.tokenizer import load_tokenizer
 
-Preset = Literal["tiny", "small", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"]
+Preset = Literal["tiny", "study", "small", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"]
 
 PRESETS: dict[str, dict[str, Any]] = {
     "tiny": {},
+    "tiny/sums": dict(steps=2200),
+    "study": dict(steps=1500),
+    "study/sums": dict(steps=2200),
     "small": dict(tokenizer="gpt2", lr=1e-3, batch_size=8, steps=100, eval_every=25, warmup=20),
     **{
         name: dict(

@@ -15,6 +15,7 @@ from rl.kl import AdaptiveKL, FixedKL
 
 SIZES: dict[str, dict[str, Any]] = {
     "tiny": {},
+    "study": {},  # tiny's engine settings on a start that was trained for longer
     "small": dict(
         lr=3e-5, prompts_per_step=4, minibatches=1, micro_batch_size=16, kl_coef=0.04, steps=40,
         max_new_tokens=64, eval_prompts=32, test_prompts=64,
@@ -36,16 +37,16 @@ def size_presets(
     *,
     sums: Mapping[str, Any] | None = None,
 ) -> dict[str, dict[str, Any]]:
-    """An engine's PRESETS: per model size, `larger` on top of every size but tiny.
+    """An engine's PRESETS: per model size, `larger` on top of the sizes from small on.
 
     An engine's field defaults are those of tiny on reviews, the ones that were tuned; `sums` holds
     what differs for that world.
     """
     presets = {
-        name: preset if name == "tiny" else preset | dict(larger or {})
+        name: preset if name in ("tiny", "study") else preset | dict(larger or {})
         for name, preset in SIZES.items()
     }
-    return presets | {"tiny/sums": SUMS | dict(sums or {})}
+    return presets | {name: SUMS | dict(sums or {}) for name in ("tiny/sums", "study/sums")}
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,12 @@ class EngineConfig:
     data: str = "reviews"
     """A world (reviews, sums) or a file with prompts (formats: data/README.md)."""
     reward: Literal["auto", "model", "gold", "rule"] = "auto"
-    """auto: the rule for sums, otherwise the learned reward model. gold: the world's true objective."""
+    """auto: the rule where answers can be checked (sums, a file with answers), otherwise the learned
+    reward model. gold: the world's true objective."""
+    wrong_reward: Literal[0, -1] = 0
+    """What a checked answer earns if it is wrong; a right one earns 1."""
+    format_weight: float = 0.0
+    """Weight of the format reward beside a checked answer: one <think>...</think>, then text."""
     policy: Path | None = None
     """Run folder to start from; default: gpt.pretraining's for this data and preset."""
     reward_model: Path | None = None
