@@ -1,0 +1,306 @@
+"""REINFORCE++ and REINFORCE++-baseline (Hu et al. 2025, arXiv:2501.03262, version 9).
+
+Plain REINFORCE++ (k = group_size, usually 1), `--variant plain`:
+
+    k outputs per prompt from the old policy             sample_rollout
+    r_t = -beta k1_t, plus R at the last token           token_level_rewards
+    A_t = R - beta sum_{u >= t} k1_u             (Eq. 4) discounted_returns, gamma = 1
+    A_t = (A_t - mean) / std over the batch      (Eq. 5) whiten, over all tokens of the batch
+    ascend the clipped objective                 (Eq. 1) reinforce_pp_loss: clipped_surrogate,
+                                                         sequence_mean
+
+REINFORCE++-baseline (k > 1), `--variant baseline`, has other advantages and the KL in the loss:
+
+    A = R - mean over the prompt's k outputs     (Eq. 6) group_advantages without a scale
+    A = (A - mean) / std over the batch          (Eq. 7) whiten, over all responses of the batch
+    ascend Eq. 1, minus lambda k2                (Eq. 8) reinforce_pp_loss, kl_coef = lambda
+
+The paper's appendix B.2 gives a reward to the last token alone; Eq. 4 is what its released code
+computes, and what stands here.
+What is new next to PPO: no value model, the batch is the baseline. Next to GRPO: the standard
+deviation is that of the batch, so that prompts whose rewards are close stay quiet.
+
+    python -m rl.reinforce_pp_engine              reviews, the learned reward model
+    python -m rl.reinforce_pp_engine --data sums  arithmetic, checked by a rule
+    python -m rl.reinforce_pp_engine --variant baseline --group-size 8 --prompts-per-step 16
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from data.records import PromptRecord
+from gpt.common import (
+    MetricLog,
+    TrainingState,
+    make_generator,
+    precision,
+    preset_defaults,
+    run_script,
+)
+from gpt.generate import SamplingParams
+from gpt.log_probs import token_scores
+from gpt.model import GPT
+from gpt.optimizer import adamw, clip_and_step, set_learning_rate
+from gpt.tokenizer import Tokenizer
+from rl.advantages import discounted_returns, group_advantages, whiten
+from rl.config import EngineConfig, kl_controller, size_presets, warmed_up
+from rl.evaluation import Validation
+from rl.kl import k2
+from rl.losses import clipped_surrogate, sequence_mean
+from rl.metrics import Stopwatch, UpdateMeter, rollout_metrics
+from rl.rewards import RewardFn, checked_rewards, token_level_rewards
+from rl.rollout import (
+    micro_batches,
+    minibatches,
+    old_policy_log_probs,
+    prompt_batch,
+    rollout_log_probs,
+    sample_rollout,
+)
+from rl.run import finish_step, run_training
+
+# One response per prompt: a batch of as many responses has more prompts than in the other engines.
+PRESETS = size_presets(dict(prompts_per_step=32))
+
+
+@dataclass(frozen=True)
+class ReinforcePPConfig(EngineConfig):
+    """Improve a policy with REINFORCE++ or REINFORCE++-baseline."""
+
+    variant: Literal["plain", "baseline"] = "plain"
+    """plain: reward to go with the KL in the reward. baseline: minus the prompt's mean reward, with
+    the KL (k2) in the loss; needs --group-size 2 or more."""
+    norm_over: Literal["auto", "sequence", "token"] = "auto"
+    """Whose mean and standard deviation normalise the advantages. token: all tokens of the batch.
+    sequence: all responses, one advantage each. auto: token for plain, sequence for baseline."""
+    gamma: float = 1.0
+    """Discount per token of the plain variant's reward to go."""
+    prompts_per_step: int = 128
+    """Prompts per rollout batch."""
+    group_size: int = 1
+    """k: responses per prompt; the baseline variant needs at least 2."""
+    kl_coef: float = 0.05
+    """beta of the plain variant's reward, lambda of the baseline's loss; 0 needs no reference model."""
+    clip_low: float = 0.2
+    """epsilon below 1."""
+    clip_high: float = 0.2
+    """epsilon above 1."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        responses = self.prompts_per_step * self.group_size
+        if self.variant == "baseline" and self.group_size < 2:
+            raise ValueError(
+                "the variant baseline compares the responses to one prompt, and group_size is 1: "
+                f"add --group-size 8 --prompts-per-step {max(responses // 8, 1)}, "
+                "or use --variant plain"
+            )
+        if responses < 2:
+            raise ValueError("a batch of one response has no spread to normalise by: sample more")
+        if not 0 < self.gamma <= 1:
+            raise ValueError(f"gamma must be above 0 and at most 1: got {self.gamma}")
+        if self.variant == "baseline" and self.gamma != 1:
+            raise ValueError(
+                f"gamma {self.gamma} has no meaning in the variant baseline, whose tokens share "
+                "one advantage: leave it at 1, or use --variant plain"
+            )
+
+
+# --- Advantages before normalisation, (N, T)
+
+
+def reward_to_go(
+    config: ReinforcePPConfig,
+    rewards: Tensor,  # (N,)
+    old_log_probs: Tensor,  # (N, T)
+    ref_log_probs: Tensor | None,  # (N, T)
+    response_mask: Tensor,  # (N, T)
+    kl_coef: float,
+) -> Tensor:  # (N, T)
+    """R - kl_coef * sum_{u >= t} k1_u, discounted by gamma (Eq. 4)."""
+    token_rewards = token_level_rewards(
+        rewards, old_log_probs, ref_log_probs, response_mask, kl_coef
+    )
+    return discounted_returns(token_rewards, response_mask, config.gamma)
+
+
+def group_centred(
+    config: ReinforcePPConfig,
+    rewards: Tensor,  # (N,)
+    old_log_probs: Tensor,  # (N, T)
+    ref_log_probs: Tensor | None,  # (N, T)
+    response_mask: Tensor,  # (N, T)
+    kl_coef: float,
+) -> Tensor:  # (N, T)
+    """R minus the mean reward of the prompt's group, the same for every token (Eq. 6)."""
+    centred = group_advantages(rewards, config.group_size, scale="none")
+    return centred.expand(response_mask.shape)
+
+
+def over_tokens(advantages: Tensor, response_mask: Tensor) -> Tensor:
+    """Normalised by the mean and standard deviation of all tokens of the batch, (N, T)."""
+    return whiten(advantages, response_mask)
+
+
+def over_sequences(advantages: Tensor, response_mask: Tensor) -> Tensor:
+    """One advantage per response, that of its first token, normalised over all responses, (N, 1).
+
+    The first token's reward to go is the return of the whole response.
+    """
+    return whiten(advantages[:, :1], response_mask[:, :1])
+
+
+VARIANTS = {"plain": (reward_to_go, "token"), "baseline": (group_centred, "sequence")}
+NORMS = {"token": over_tokens, "sequence": over_sequences}
+
+
+def reinforce_pp_advantages(
+    config: ReinforcePPConfig,
+    rewards: Tensor,  # (N,)
+    old_log_probs: Tensor,  # (N, T)
+    ref_log_probs: Tensor | None,  # (N, T); read by the plain variant alone
+    response_mask: Tensor,  # (N, T)
+    kl_coef: float,
+) -> Tensor:  # (N, T) or (N, 1)
+    """(A - mean) / std over the whole batch, never inside one response (Eqs. 4-5 or 6-7)."""
+    advantages_of, default_norm = VARIANTS[config.variant]
+    advantages = advantages_of(
+        config, rewards, old_log_probs, ref_log_probs, response_mask, kl_coef
+    )
+    normalised = NORMS[default_norm if config.norm_over == "auto" else config.norm_over]
+    return normalised(advantages, response_mask)
+
+
+def reinforce_pp_loss(
+    config: ReinforcePPConfig,
+    log_probs: Tensor,  # (n, T)
+    old_log_probs: Tensor,  # (n, T)
+    ref_log_probs: Tensor | None,  # (n, T)
+    advantages: Tensor,  # (n, T) or (n, 1)
+    response_mask: Tensor,  # (n, T)
+    *,
+    kl_coef: float,
+    rows: int,
+) -> tuple[Tensor, Tensor]:
+    """The negated objective of some rows of a minibatch (arXiv:2501.03262, Eqs. 1 and 8).
+
+    (1/rows) sum_i (1/L_i) sum_t [ -min(ratio A, clip(ratio) A) + kl_coef * k2 ], with `rows` the
+    size of the whole minibatch, so that micro-batches add up. Only the baseline variant has the KL
+    in the loss. Returns (loss, clipped (n, T)).
+    """
+    token_loss, clipped = clipped_surrogate(
+        log_probs, old_log_probs, advantages, config.clip_low, config.clip_high
+    )
+    if config.variant == "baseline" and ref_log_probs is not None:
+        token_loss = token_loss + kl_coef * k2(log_probs, ref_log_probs)
+    return sequence_mean(token_loss, response_mask, denominator=rows), clipped
+
+
+def train(
+    config: ReinforcePPConfig,
+    policy: GPT,
+    tokenizer: Tokenizer,
+    reward_fn: RewardFn,
+    prompts: Sequence[PromptRecord],
+    log: MetricLog,
+    *,
+    validate: Validation | None = None,
+    folder: Path | None = None,
+) -> list[dict[str, Any]]:
+    """Run REINFORCE++, update `policy` in place and return one metrics row a step.
+
+    With `validate` its numbers are added every `eval_every` steps; with a folder a resumable state
+    is kept there.
+    """
+    params = SamplingParams(config.temperature, max_new_tokens=config.max_new_tokens)
+    reference = copy.deepcopy(policy).eval().requires_grad_(False)
+    policy.eval()  # dropout stays off: old and new log-probs must describe the same function
+    optimizer = adamw(policy, config.lr, weight_decay=0.0)
+    kl = kl_controller(config)
+    generators = {name: make_generator(config.seed, name) for name in ("sampling", "minibatches")}
+    state = TrainingState(
+        {"policy": policy, "reference": reference, "optimizer": optimizer, "kl": kl}, generators
+    )
+    if config.resume and folder is not None:
+        state.load(folder)
+
+    for step in range(state.step, config.steps):
+        lr = config.lr * warmed_up(config, step)
+        set_learning_rate(optimizer, lr)
+        clock, meter = Stopwatch(), UpdateMeter()
+        records = prompt_batch(prompts, step, config.prompts_per_step, config.seed)
+        with clock.phase("rollout"):  # k outputs per prompt
+            rollout = sample_rollout(
+                policy, tokenizer, records, params, config.group_size, generators["sampling"]
+            )
+        with clock.phase("reward"):
+            rewards, non_finite = checked_rewards(reward_fn, rollout, config.non_finite_reward)
+        with clock.phase("score"):
+            old_log_probs = old_policy_log_probs(policy, rollout, config)  # (N, T)
+            ref_log_probs = None  # with kl_coef = 0 the reference is never asked
+            if kl.coef:
+                ref_log_probs = rollout_log_probs(reference, rollout, config)  # (N, T)
+        advantages = reinforce_pp_advantages(  # (N, T) or (N, 1)  Eqs. 4 and 5, or 6 and 7
+            config, rewards, old_log_probs, ref_log_probs, rollout.response_mask, kl.coef
+        )
+
+        with clock.phase("update"):
+            for _ in range(config.updates_per_batch):  # mu
+                for rows in minibatches(
+                    len(rollout), config.minibatches, generators["minibatches"], config.group_size
+                ):
+                    optimizer.zero_grad(set_to_none=True)
+                    loss = torch.zeros((), device=policy.device)
+                    for part, batch in micro_batches(
+                        rollout.sequences, rows, config.micro_batch_size
+                    ):
+                        with precision(policy.device, config.precision):
+                            scores = token_scores(policy, batch, config.temperature)
+                        part_loss, clipped = reinforce_pp_loss(  # Eq. 1, or Eq. 8
+                            config,
+                            scores.log_probs,
+                            old_log_probs[part],
+                            None if ref_log_probs is None else ref_log_probs[part],
+                            advantages[part],
+                            batch.response_mask,
+                            kl_coef=kl.coef,
+                            rows=len(rows),
+                        )
+                        part_loss.backward()
+                        loss += part_loss.detach()
+                        meter.add_tokens(
+                            scores, old_log_probs[part], advantages[part], clipped, batch
+                        )
+                    norm = clip_and_step(optimizer, policy.parameters(), config.max_norm)
+                    meter.add_update(loss, norm)
+
+        row = rollout_metrics(rollout, rewards, old_log_probs, ref_log_probs)
+        row |= meter.metrics() | {"non_finite_rewards": non_finite, "kl_coef": kl.coef, "lr": lr}
+        row |= clock.metrics(tokens=int(rollout.lengths.sum()))
+        if "kl" in row:
+            kl.update(row["kl"], len(rollout))
+        state.step = step + 1
+        if finish_step(config, state, row, log, policy, reference, validate, folder):
+            break
+    return log.rows
+
+
+def main(config: ReinforcePPConfig) -> Path:
+    """Run REINFORCE++ with all I/O and return the run folder."""
+    return run_training("reinforce_pp", config, train)
+
+
+if __name__ == "__main__":
+    import tyro
+
+    run_script(
+        main, tyro.cli(ReinforcePPConfig, default=preset_defaults(ReinforcePPConfig, PRESETS))
+    )

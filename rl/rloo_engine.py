@@ -1,0 +1,285 @@
+"""RLOO: REINFORCE Leave-One-Out (Ahmadian et al. 2024, arXiv:2402.14740, section 2.3).
+
+The paper gives an estimator in the place of a box (after Kool et al. 2019, k = group_size):
+
+    1/k sum_i [ R(y_i, x) - 1/(k-1) sum_{j != i} R(y_j, x) ] grad log pi(y_i | x)
+
+    y_1 ... y_k ~ pi( . | x)                           sample_rollout
+    R(y, x) = r(x, y) - beta log(pi / pi_ref)(y | x)   token_level_rewards, summed over the tokens
+    R(y_i, x) - the mean of the other k - 1            leave_one_out_advantages
+    grad log pi(y | x), the whole response             rloo_loss: policy_gradient, sequence_sum
+    two gradient steps a batch (appendix C)            minibatches, on disjoint rows
+
+The whole response is one action: log pi(y | x) is the sum over its tokens, undivided by the length.
+Two other forms have the name too and are a flag away: `--loss clipped` puts the ratio of whole
+responses into PPO's clip, `--loss token` gives each token its response's advantage in the token
+PPO loss.
+What is new next to GRPO: the baseline leaves the response's own reward out and nothing divides by
+a standard deviation; the KL is part of the reward, before the baseline; no ratio, no clip.
+
+    python -m rl.rloo_engine                      reviews, the learned reward model
+    python -m rl.rloo_engine --data sums          arithmetic, checked by a rule
+    python -m rl.rloo_engine --loss clipped --updates-per-batch 2
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from data.records import PromptRecord
+from gpt.common import (
+    MetricLog,
+    TrainingState,
+    make_generator,
+    precision,
+    preset_defaults,
+    run_script,
+)
+from gpt.generate import SamplingParams
+from gpt.log_probs import token_scores
+from gpt.model import GPT
+from gpt.optimizer import adamw, clip_and_step, set_learning_rate
+from gpt.tokenizer import Tokenizer
+from rl.advantages import leave_one_out_advantages, whiten
+from rl.config import EngineConfig, kl_controller, require_groups, size_presets, warmed_up
+from rl.evaluation import Validation
+from rl.losses import (
+    clipped_surrogate,
+    policy_gradient,
+    sequence_clipped_surrogate,
+    sequence_mean,
+    sequence_sum,
+    token_mean,
+)
+from rl.metrics import Stopwatch, UpdateMeter, rollout_metrics
+from rl.rewards import RewardFn, checked_rewards, token_level_rewards
+from rl.rollout import (
+    micro_batches,
+    minibatches,
+    old_policy_log_probs,
+    prompt_batch,
+    rollout_log_probs,
+    sample_rollout,
+)
+from rl.run import finish_step, run_training
+
+PRESETS = size_presets()
+
+
+@dataclass(frozen=True)
+class RLOOConfig(EngineConfig):
+    """Improve a policy with REINFORCE and a leave-one-out baseline."""
+
+    loss: Literal["sequence", "clipped", "token"] = "sequence"
+    """sequence: the paper's REINFORCE on whole responses. clipped: with the clipped ratio of whole
+    responses. token: the token PPO loss."""
+    clip_low: float = 0.2
+    """epsilon below 1, for the losses clipped and token."""
+    clip_high: float = 0.2
+    """epsilon above 1, for the losses clipped and token."""
+    normalize_advantages: bool = False
+    """Divide the advantages by their standard deviation over the batch; the paper does not."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_groups(self)
+        if self.loss == "sequence" and self.updates_per_batch > 1:
+            raise ValueError(
+                f"updates_per_batch must be 1 with the loss sequence: got {self.updates_per_batch}. "
+                "Without a ratio its gradient holds for new samples only; take --loss clipped or "
+                "--loss token for several passes"
+            )
+
+
+def sequence_loss(
+    config: RLOOConfig,
+    log_probs: Tensor,  # (n, T)
+    old_log_probs: Tensor,  # (n, T)
+    advantages: Tensor,  # (n, 1)
+    response_mask: Tensor,  # (n, T)
+    rows: int,
+    tokens: int,
+) -> tuple[Tensor, Tensor]:
+    """-(1/rows) sum_i A_i sum_t log pi(y_it): the paper's loss, nothing is clipped."""
+    loss = sequence_sum(policy_gradient(log_probs, advantages), response_mask, denominator=rows)
+    return loss, torch.zeros_like(response_mask)
+
+
+def clipped_loss(
+    config: RLOOConfig,
+    log_probs: Tensor,  # (n, T)
+    old_log_probs: Tensor,  # (n, T)
+    advantages: Tensor,  # (n, 1)
+    response_mask: Tensor,  # (n, T)
+    rows: int,
+    tokens: int,
+) -> tuple[Tensor, Tensor]:
+    """-(1/rows) sum_i min(s_i A_i, clip(s_i) A_i), s_i = exp(sum_t (log pi - log pi_old))."""
+    loss, clipped = sequence_clipped_surrogate(
+        log_probs, old_log_probs, advantages, response_mask, config.clip_low, config.clip_high
+    )
+    return sequence_mean(loss, response_mask, denominator=rows), clipped
+
+
+def token_loss(
+    config: RLOOConfig,
+    log_probs: Tensor,  # (n, T)
+    old_log_probs: Tensor,  # (n, T)
+    advantages: Tensor,  # (n, 1)
+    response_mask: Tensor,  # (n, T)
+    rows: int,
+    tokens: int,
+) -> tuple[Tensor, Tensor]:
+    """-(1/tokens) sum_it min(ratio_it A_i, clip(ratio_it) A_i)."""
+    loss, clipped = clipped_surrogate(
+        log_probs, old_log_probs, advantages, config.clip_low, config.clip_high
+    )
+    return token_mean(loss, response_mask, denominator=tokens), clipped
+
+
+LOSSES = {"sequence": sequence_loss, "clipped": clipped_loss, "token": token_loss}
+
+
+def rloo_advantages(
+    config: RLOOConfig,
+    rewards: Tensor,  # (N,)
+    old_log_probs: Tensor,  # (N, T)
+    ref_log_probs: Tensor | None,  # (N, T)
+    response_mask: Tensor,  # (N, T)
+    kl_coef: float,
+) -> Tensor:  # (N, 1)
+    """R'_i - 1/(G-1) sum_{j != i} R'_j, R' = R - kl_coef * sum_t (log pi_old - log pi_ref).
+
+    Equal rewards in a group leave the KL's part: the response nearer to the reference gains.
+    """
+    penalised = token_level_rewards(rewards, old_log_probs, ref_log_probs, response_mask, kl_coef)
+    advantages = leave_one_out_advantages(penalised.sum(1), config.group_size)
+    if config.normalize_advantages:  # of the whole batch, before it is split
+        advantages = whiten(advantages, torch.ones_like(advantages, dtype=torch.bool))
+    return advantages
+
+
+def rloo_loss(
+    config: RLOOConfig,
+    log_probs: Tensor,  # (n, T)
+    old_log_probs: Tensor,  # (n, T)
+    advantages: Tensor,  # (n, 1)
+    response_mask: Tensor,  # (n, T)
+    *,
+    rows: int,
+    tokens: int,
+) -> tuple[Tensor, Tensor]:
+    """The negated objective of some rows of a minibatch, in the form that config.loss names.
+
+    `rows` and `tokens` are counted over the whole minibatch, so that micro-batches add up. At
+    log_probs = old_log_probs the gradients of "sequence" and "clipped" are equal, that of "token"
+    is rows / tokens of it. Returns (loss, clipped (n, T)).
+    """
+    form = LOSSES[config.loss]
+    return form(config, log_probs, old_log_probs, advantages, response_mask, rows, tokens)
+
+
+def train(
+    config: RLOOConfig,
+    policy: GPT,
+    tokenizer: Tokenizer,
+    reward_fn: RewardFn,
+    prompts: Sequence[PromptRecord],
+    log: MetricLog,
+    *,
+    validate: Validation | None = None,
+    folder: Path | None = None,
+) -> list[dict[str, Any]]:
+    """Run RLOO, update `policy` in place and return one metrics row a step.
+
+    With `validate` its numbers are added every `eval_every` steps; with a folder a resumable state
+    is kept there.
+    """
+    params = SamplingParams(config.temperature, max_new_tokens=config.max_new_tokens)
+    reference = copy.deepcopy(policy).eval().requires_grad_(False)  # pi_ref
+    policy.eval()  # dropout stays off: old and new log-probs must describe the same function
+    optimizer = adamw(policy, config.lr, weight_decay=0.0)
+    kl = kl_controller(config)
+    generators = {name: make_generator(config.seed, name) for name in ("sampling", "minibatches")}
+    state = TrainingState(
+        {"policy": policy, "reference": reference, "optimizer": optimizer, "kl": kl}, generators
+    )
+    if config.resume and folder is not None:
+        state.load(folder)
+
+    for step in range(state.step, config.steps):
+        lr = config.lr * warmed_up(config, step)
+        set_learning_rate(optimizer, lr)
+        clock, meter = Stopwatch(), UpdateMeter()
+        records = prompt_batch(prompts, step, config.prompts_per_step, config.seed)
+        with clock.phase("rollout"):  # y_1 ... y_k ~ pi( . | x)
+            rollout = sample_rollout(
+                policy, tokenizer, records, params, config.group_size, generators["sampling"]
+            )
+        with clock.phase("reward"):  # r(x, y)
+            rewards, non_finite = checked_rewards(reward_fn, rollout, config.non_finite_reward)
+        with clock.phase("score"):
+            old_log_probs = old_policy_log_probs(policy, rollout, config)  # (N, T)
+            ref_log_probs = None  # with kl_coef = 0 the reference is never asked
+            if kl.coef:
+                ref_log_probs = rollout_log_probs(reference, rollout, config)  # (N, T)
+        advantages = rloo_advantages(  # (N, 1)  R(y_i, x) - the mean of the other k - 1
+            config, rewards, old_log_probs, ref_log_probs, rollout.response_mask, kl.coef
+        )
+
+        with clock.phase("update"):
+            for _ in range(config.updates_per_batch):  # 1, unless the loss has a ratio
+                for rows in minibatches(
+                    len(rollout), config.minibatches, generators["minibatches"], config.group_size
+                ):
+                    optimizer.zero_grad(set_to_none=True)
+                    loss = torch.zeros((), device=policy.device)
+                    for part, batch in micro_batches(
+                        rollout.sequences, rows, config.micro_batch_size
+                    ):
+                        with precision(policy.device, config.precision):
+                            scores = token_scores(policy, batch, config.temperature)
+                        part_loss, clipped = rloo_loss(  # A grad log pi(y | x)
+                            config,
+                            scores.log_probs,
+                            old_log_probs[part],
+                            advantages[part],
+                            batch.response_mask,
+                            rows=len(rows),
+                            tokens=int(rollout.lengths[rows].sum()),
+                        )
+                        part_loss.backward()
+                        loss += part_loss.detach()
+                        meter.add_tokens(
+                            scores, old_log_probs[part], advantages[part], clipped, batch
+                        )
+                    norm = clip_and_step(optimizer, policy.parameters(), config.max_norm)
+                    meter.add_update(loss, norm)
+
+        row = rollout_metrics(rollout, rewards, old_log_probs, ref_log_probs)
+        row |= meter.metrics() | {"non_finite_rewards": non_finite, "kl_coef": kl.coef, "lr": lr}
+        row |= clock.metrics(tokens=int(rollout.lengths.sum()))
+        if "kl" in row:
+            kl.update(row["kl"], len(rollout))
+        state.step = step + 1
+        if finish_step(config, state, row, log, policy, reference, validate, folder):
+            break
+    return log.rows
+
+
+def main(config: RLOOConfig) -> Path:
+    """Run RLOO with all I/O and return the run folder."""
+    return run_training("rloo", config, train)
+
+
+if __name__ == "__main__":
+    import tyro
+
+    run_script(main, tyro.cli(RLOOConfig, default=preset_defaults(RLOOConfig, PRESETS)))
