@@ -71,6 +71,17 @@ def k3(log_probs: Tensor, ref_log_probs: Tensor) -> Tensor:
     return torch.where(finite, _k3(delta), torch.nan)
 
 
+def rho_minus_log(log_probs: Tensor, old_log_probs: Tensor) -> Tensor:
+    """rho - 1 - log rho with rho = pi / pi_old, (N, T): KL(pi_old || pi) for samples of pi_old.
+
+    Unbiased, never negative, and as a loss its expected gradient is exactly that of KL(pi_old ||
+    pi), PPO's penalty (arXiv:1707.06347, Eq. 8). It is k3 seen from the other side: there the
+    samples come from the policy in training.
+    """
+    finite, delta = _delta(log_probs, old_log_probs)
+    return torch.where(finite, _k3(-delta), torch.nan)
+
+
 def absolute(log_probs: Tensor, ref_log_probs: Tensor) -> Tensor:
     """|log pi - log pi_ref|, (N, T): a biased value, never negative, and no KL's gradient.
 

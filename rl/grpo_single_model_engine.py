@@ -1,0 +1,264 @@
+"""GRPO with a single model: the log-probs of the sampler are the old policy and the reference.
+
+An experiment on GRPO (Shao et al. 2024, arXiv:2402.03300, Algorithm 1) that no paper proposes:
+
+    line 1     policy model <- initial policy          the pre-trained or fine-tuned GPT
+    line 3     reference model <- policy               left out: no second copy of the weights
+    line 5     sample a batch of prompts               prompt_batch
+    line 6     old policy, reference <- policy         old_log_probs serve as both
+    line 7     sample G outputs per prompt             sample_rollout
+    line 8     rewards of the outputs                  reward_fn
+    line 9     group-relative advantages               group_advantages
+    line 10    for GRPO iteration = 1..mu              updates_per_batch
+    line 11    ascend the GRPO objective (Eq. 3)       single_model_grpo_loss: PENALTIES for the KL
+
+With rho = pi / pi_old the penalty of Eq. 4 becomes 1/rho + log rho - 1. What that does:
+
+  - Before the first update of a batch rho is 1, and the penalty *and its gradient* are exactly 0.
+    With one update a batch (updates_per_batch 1 and minibatches 1) it never acts; there is a warning.
+  - It is a trust region around the policy of this batch, as in PPO with a KL penalty
+    (arXiv:1707.06347, Eq. 8), and no anchor: the reference moves along, so the distance from the
+    start has no bound. It is measured in validation only (validation/kl), and stop_kl is refused.
+  - Under samples of the old policy 1/rho + log rho - 1 is no KL on average, but chi^2(old || new) -
+    KL(old || new). `--penalty rho_minus_log` is the form that fits the samples: rho - 1 - log rho
+    is KL(old || new) on average, and so is its gradient.
+
+What is new next to GRPO: one model less in memory. The forward pass that GRPO spends on its
+reference goes into a measurement after the last update of a batch, how far that batch has moved
+the policy (kl_old_new, kl_new_old); the adaptive controller holds that distance. With kl_coef = 0
+this is GRPO without a KL, bit for bit. (`main` keeps the starting weights aside for validation and
+the report; `train` never needs them.)
+
+    python -m rl.grpo_single_model_engine                      reviews, the learned reward model
+    python -m rl.grpo_single_model_engine --data sums          arithmetic, checked by a rule
+    python -m rl.grpo_single_model_engine --penalty rho_minus_log --kl-controller adaptive
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from data.records import PromptRecord
+from gpt.common import (
+    MetricLog,
+    TrainingState,
+    make_generator,
+    precision,
+    preset_defaults,
+    run_script,
+)
+from gpt.generate import SamplingParams
+from gpt.log_probs import token_scores
+from gpt.model import GPT
+from gpt.optimizer import adamw, clip_and_step, set_learning_rate
+from gpt.tokenizer import Tokenizer
+from rl.advantages import group_advantages
+from rl.config import EngineConfig, kl_controller, require_groups, size_presets, warmed_up
+from rl.evaluation import Validation
+from rl.kl import k3, k3_importance, rho_minus_log
+from rl.losses import clipped_surrogate, row_sums, sequence_mean
+from rl.metrics import Stopwatch, UpdateMeter, rollout_metrics
+from rl.rewards import RewardFn, checked_rewards
+from rl.rollout import (
+    Rollout,
+    micro_batches,
+    minibatches,
+    old_policy_log_probs,
+    prompt_batch,
+    rollout_log_probs,
+    sample_rollout,
+)
+from rl.run import finish_step, run_training
+
+PRESETS = size_presets(dict(kl_coef=1.0), sums=dict(kl_coef=1.0, steps=100))
+PENALTIES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "k3": k3,
+    "rho_minus_log": rho_minus_log,
+}
+
+
+@dataclass(frozen=True)
+class SingleModelGRPOConfig(EngineConfig):
+    """Improve a policy with GRPO and no reference model: a trust region around each batch."""
+
+    steps: int = 40
+    """Rollout batches. Nothing else bounds the distance from the start: more of them go further."""
+    clip_low: float = 0.2
+    """epsilon below 1."""
+    clip_high: float = 0.2
+    """epsilon above 1."""
+    penalty: Literal["k3", "rho_minus_log"] = "k3"
+    """k3: Eq. 4 with the old policy as the reference; rho_minus_log: the one that is a KL here."""
+    updates_per_batch: int = 2
+    """mu: passes over each rollout batch; with one update a batch the penalty is exactly 0."""
+    kl_coef: float = 1.0
+    """beta, the weight of the penalty on leaving the policy of this batch."""
+    kl_controller: Literal["fixed", "adaptive"] = "fixed"
+    """adaptive: raise or lower kl_coef after each batch to hold kl_old_new near kl_target."""
+    kl_target: float = 0.05
+    """Nats per response from the old policy, per batch, that the adaptive controller holds."""
+    kl_horizon: int = 1_000
+    """Responses over which the adaptive controller acts; fewer is faster."""
+    stop_kl: float | None = None
+    """A number is refused: it would stop at a KL from the start, and no copy of the start is kept."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_groups(self)
+        if self.penalty not in PENALTIES:
+            raise ValueError(f"penalty must be k3 or rho_minus_log: got {self.penalty!r}")
+        if self.stop_kl is not None:
+            raise ValueError(
+                f"stop_kl {self.stop_kl} needs the KL from the start, and this engine keeps no copy "
+                "of the start: leave stop_kl out and watch validation/kl"
+            )
+        updates = self.updates_per_batch * min(self.minibatches, self.prompts_per_step)
+        if updates == 1 and self.kl_coef > 0:
+            warnings.warn(
+                "with one update a batch the policy is still the old policy when the penalty is "
+                "taken, so the penalty and its gradient are exactly 0: raise updates_per_batch or "
+                "minibatches, or set kl_coef to 0",
+                stacklevel=3,
+            )
+
+
+def single_model_grpo_loss(
+    config: SingleModelGRPOConfig,
+    log_probs: Tensor,  # (n, T)
+    old_log_probs: Tensor,  # (n, T)
+    advantages: Tensor,  # (n, 1)
+    response_mask: Tensor,  # (n, T)
+    *,
+    kl_coef: float,
+    rows: int,
+) -> tuple[Tensor, Tensor]:
+    """The negated GRPO objective of some rows (arXiv:2402.03300, Eqs. 3 and 4) with pi_ref = pi_old.
+
+    (1/rows) sum_i (1/L_i) sum_t [ -min(rho A, clip(rho) A) + kl_coef * (1/rho + log rho - 1) ], or
+    kl_coef * (rho - 1 - log rho), with `rows` the size of the whole minibatch, so that
+    micro-batches add up. Returns (loss, clipped (n, T)).
+    """
+    token_loss, clipped = clipped_surrogate(
+        log_probs, old_log_probs, advantages, config.clip_low, config.clip_high
+    )
+    if kl_coef:
+        token_loss = token_loss + kl_coef * PENALTIES[config.penalty](log_probs, old_log_probs)
+    return sequence_mean(token_loss, response_mask, denominator=rows), clipped
+
+
+@torch.no_grad()
+def batch_kl(new_log_probs: Tensor, old_log_probs: Tensor, rollout: Rollout) -> dict[str, float]:
+    """How far one batch has moved the policy, nats per response, from samples of the old policy.
+
+    kl_old_new  mean_i sum_t (rho - 1 - log rho)            KL(old || new)
+    kl_new_old  mean_i sum_t (rho log rho - (rho - 1))      KL(new || old), at the same prefixes
+    """
+    mask = rollout.response_mask
+    old_new = rho_minus_log(new_log_probs, old_log_probs)
+    # rho (1/rho + log rho - 1): the importance weight makes k3 an estimate from old samples
+    new_old = k3_importance(new_log_probs, old_log_probs, old_log_probs)
+    return {
+        "kl_old_new": float(row_sums(old_new, mask).mean()),
+        "kl_new_old": float(row_sums(new_old, mask).mean()),
+    }
+
+
+def train(
+    config: SingleModelGRPOConfig,
+    policy: GPT,
+    tokenizer: Tokenizer,
+    reward_fn: RewardFn,
+    prompts: Sequence[PromptRecord],
+    log: MetricLog,
+    *,
+    validate: Validation | None = None,
+    folder: Path | None = None,
+) -> list[dict[str, Any]]:
+    """Run single-model GRPO, update `policy` in place and return one metrics row a step.
+
+    With `validate` its numbers are added every `eval_every` steps; with a folder a resumable state
+    is kept there.
+    """
+    params = SamplingParams(config.temperature, max_new_tokens=config.max_new_tokens)
+    policy.eval()  # dropout stays off: old and new log-probs must describe the same function
+    optimizer = adamw(policy, config.lr, weight_decay=0.0)
+    kl = kl_controller(config)
+    generators = {name: make_generator(config.seed, name) for name in ("sampling", "minibatches")}
+    state = TrainingState({"policy": policy, "optimizer": optimizer, "kl": kl}, generators)
+    if config.resume and folder is not None:
+        state.load(folder)
+
+    for step in range(state.step, config.steps):
+        lr = config.lr * warmed_up(config, step)
+        set_learning_rate(optimizer, lr)
+        clock, meter = Stopwatch(), UpdateMeter()
+        records = prompt_batch(prompts, step, config.prompts_per_step, config.seed)  # line 5
+        with clock.phase("rollout"):  # line 7
+            rollout = sample_rollout(
+                policy, tokenizer, records, params, config.group_size, generators["sampling"]
+            )
+        with clock.phase("reward"):  # line 8
+            rewards, non_finite = checked_rewards(reward_fn, rollout, config.non_finite_reward)
+        with clock.phase("score"):  # line 6: the old policy, which is also the reference
+            old_log_probs = old_policy_log_probs(policy, rollout, config)  # (N, T)
+        advantages = group_advantages(rewards, config.group_size)  # (N, 1)  line 9
+
+        with clock.phase("update"):
+            for _ in range(config.updates_per_batch):  # line 10
+                for rows in minibatches(
+                    len(rollout), config.minibatches, generators["minibatches"], config.group_size
+                ):
+                    optimizer.zero_grad(set_to_none=True)
+                    loss = torch.zeros((), device=policy.device)
+                    for part, batch in micro_batches(
+                        rollout.sequences, rows, config.micro_batch_size
+                    ):
+                        with precision(policy.device, config.precision):
+                            scores = token_scores(policy, batch, config.temperature)
+                        part_loss, clipped = single_model_grpo_loss(
+                            config,
+                            scores.log_probs,
+                            old_log_probs[part],
+                            advantages[part],
+                            batch.response_mask,
+                            kl_coef=kl.coef,
+                            rows=len(rows),
+                        )
+                        part_loss.backward()
+                        loss += part_loss.detach()
+                        meter.add_tokens(
+                            scores, old_log_probs[part], advantages[part], clipped, batch
+                        )
+                    norm = clip_and_step(optimizer, policy.parameters(), config.max_norm)  # line 11
+                    meter.add_update(loss, norm)
+        with clock.phase("score"):  # the policy after the last update of this batch
+            new_log_probs = rollout_log_probs(policy, rollout, config)  # (N, T)
+
+        row = rollout_metrics(rollout, rewards, old_log_probs, None)
+        row |= batch_kl(new_log_probs, old_log_probs, rollout)
+        row |= meter.metrics() | {"non_finite_rewards": non_finite, "kl_coef": kl.coef, "lr": lr}
+        row |= clock.metrics(tokens=int(rollout.lengths.sum()))
+        kl.update(row["kl_old_new"], len(rollout))
+        state.step = step + 1
+        if finish_step(config, state, row, log, policy, None, validate, folder):
+            break
+    return log.rows
+
+
+def main(config: SingleModelGRPOConfig) -> Path:
+    """Run single-model GRPO with all I/O and return the run folder."""
+    return run_training("grpo_single_model", config, train)
+
+
+if __name__ == "__main__":
+    import tyro
+
+    default = preset_defaults(SingleModelGRPOConfig, PRESETS)
+    run_script(main, tyro.cli(SingleModelGRPOConfig, default=default))

@@ -1,0 +1,582 @@
+"""GRPO with a single model: when its penalty acts, what it estimates, and what it cannot do."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import math
+import re
+import statistics
+import warnings
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from data.records import PromptRecord
+from gpt.common import MetricLog, from_preset, saved_step
+from gpt.generate import SamplingParams
+from gpt.model import GPT, GPTConfig
+from gpt.tokenizer import build_tokenizer
+from reward_model.model import RewardModel
+from rl import grpo_engine, grpo_single_model_engine
+from rl.evaluation import Validation
+from rl.grpo_single_model_engine import (
+    SingleModelGRPOConfig,
+    batch_kl,
+    single_model_grpo_loss,
+    train,
+)
+from rl.kl import rho_minus_log
+from rl.rewards import RewardModelReward, RuleReward
+from rl.rollout import Rollout
+
+LETTERS = build_tokenizer("letters", {bytes([97 + i]): i for i in range(8)})  # EOS 8, padding 9
+PROMPTS = [PromptRecord(text) for text in ("ab", "c", "hgfed", "aaa", "fa", "gh", "bbbb", "e")]
+FIELDS = dict(
+    steps=20, prompts_per_step=4, group_size=4, minibatches=1, micro_batch_size=64, lr=1e-2,
+    warmup=1, stop_kl=None, max_new_tokens=8, eval_every=100, max_norm=1e9, checkpoint_every=1000,
+)  # fmt: skip
+CONFIG = SingleModelGRPOConfig(**FIELDS, kl_coef=0.1)
+SHARE_OF_A = RuleReward(lambda record, text, ended: text.count("a") / 8, "share of a")
+# A reward that separates any two responses.
+DIVERSE = RuleReward(lambda record, text, ended: sum(ord(c) * i for i, c in enumerate(text, 1)), "")
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
+PENALTIES = pytest.mark.parametrize("penalty", ["k3", "rho_minus_log"])
+
+
+def small_gpt(dropout: float = 0.0) -> GPT:
+    shape = GPTConfig(LETTERS.n_vocab, 16, n_layer=2, n_head=2, n_embd=32, dropout=dropout)
+    return GPT(shape).initialize(torch.Generator().manual_seed(0)).eval()
+
+
+def run(policy: GPT, reward_fn=SHARE_OF_A, *, log: MetricLog | None = None, **changes):
+    """Train and return the metrics rows; keyword arguments change CONFIG."""
+    options = {name: changes.pop(name) for name in ("validate", "folder") if name in changes}
+    config = replace(CONFIG, **changes)
+    log = log or MetricLog(config.steps)
+    return train(config, policy, LETTERS, reward_fn, PROMPTS, log, **options)
+
+
+def run_original(policy: GPT, reward_fn=SHARE_OF_A, **changes):
+    """GRPO with its frozen reference on the same task."""
+    validate = changes.pop("validate", None)
+    config = grpo_engine.GRPOConfig(**(FIELDS | changes))
+    log = MetricLog(config.steps)
+    return grpo_engine.train(config, policy, LETTERS, reward_fn, PROMPTS, log, validate=validate)
+
+
+def weights(model: torch.nn.Module) -> torch.Tensor:
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+
+class Noted:
+    """Keeps every rollout that passes through a reward."""
+
+    def __init__(self, reward) -> None:
+        self.reward, self.name = reward, reward.name
+        self.rollouts: list[Rollout] = []
+
+    def __call__(self, rollout: Rollout) -> torch.Tensor:
+        self.rollouts.append(rollout)
+        return self.reward(rollout)
+
+
+@pytest.fixture
+def gradients(monkeypatch) -> list[torch.Tensor]:
+    """The flat gradient of each optimizer step, as it reaches the clip."""
+    seen: list[torch.Tensor] = []
+    real = grpo_single_model_engine.clip_and_step
+
+    def spy(optimizer, parameters, max_norm):
+        parameters = list(parameters)
+        seen.append(torch.cat([parameter.grad.flatten().clone() for parameter in parameters]))
+        return real(optimizer, parameters, max_norm)
+
+    monkeypatch.setattr(grpo_single_model_engine, "clip_and_step", spy)
+    return seen
+
+
+# The penalty
+
+
+def batch_of(ratio: list[list[float]]) -> tuple[torch.Tensor, torch.Tensor]:
+    """(log_probs, old_log_probs) with these ratios, the first with a gradient."""
+    rho = torch.tensor(ratio, dtype=torch.float64)
+    old = torch.linspace(-3, -0.1, rho.numel(), dtype=torch.float64).view_as(rho)
+    return (old + rho.log()).requires_grad_(), old
+
+
+@PENALTIES
+def test_the_loss_adds_the_penalty_inside_the_same_mean(penalty):
+    """By loops with literal ratios, inside and outside of the clip; an empty row adds nothing."""
+    ratios = [[1.0, 2.0, 0.5, 9.0], [0.5, 2.0, 1.1, 9.0], [9.0, 9.0, 9.0, 9.0]]
+    log_probs, old = batch_of(ratios)
+    mask = torch.tensor([[1, 1, 1, 0], [1, 1, 0, 0], [0, 0, 0, 0]]).bool()
+    advantages = [1.5, -0.5, 9.0]
+    expected = 0.0
+    for i, length in ((0, 3), (1, 2)):
+        for t in range(length):
+            rho, A = ratios[i][t], advantages[i]
+            surrogate = min(rho * A, min(max(rho, 0.8), 1.3) * A)
+            value = 1 / rho + math.log(rho) - 1 if penalty == "k3" else rho - 1 - math.log(rho)
+            expected += (-surrogate + 0.4 * value) / length / 5
+    config = replace(CONFIG, penalty=penalty, clip_high=0.3)
+    given = (log_probs, old, torch.tensor(advantages)[:, None].double(), mask)
+    loss, clipped = single_model_grpo_loss(config, *given, kl_coef=0.4, rows=5)
+    assert loss.item() == pytest.approx(expected, rel=1e-9)
+    assert clipped[mask].tolist() == [False, True, False, True, False]
+
+
+@PENALTIES
+def test_at_ratio_one_the_penalty_and_its_gradient_are_exactly_zero(penalty):
+    """Equal to the last bit: loss and gradient of beta = 7 are those of beta = 0."""
+    old = -torch.rand(4, 5, generator=torch.Generator().manual_seed(0)) * 8
+    mask = torch.arange(5) < torch.tensor([[5], [3], [1], [4]])
+    advantages = torch.tensor([[1.0], [-0.5], [2.0], [-2.5]])
+    results = []
+    for kl_coef in (0.0, 7.0):
+        log_probs = old.clone().requires_grad_()
+        config = replace(CONFIG, penalty=penalty)
+        loss, _ = single_model_grpo_loss(
+            config, log_probs, old, advantages, mask, kl_coef=kl_coef, rows=4
+        )
+        results.append((loss.detach(), torch.autograd.grad(loss, log_probs)[0]))
+    assert torch.equal(results[0][0], results[1][0])
+    assert torch.equal(results[0][1], results[1][1])
+    assert float(results[0][1].abs().max()) > 0.01
+
+
+@PENALTIES
+def test_away_from_ratio_one_the_penalty_pulls_back(penalty):
+    """With its own strength: d/dl is 1 - 1/rho for k3 and rho - 1 for the other."""
+    ratios = [0.25, 0.5, 0.9, 1.0, 1.5, 4.0]
+    log_probs, old = batch_of([ratios])
+    value = grpo_single_model_engine.PENALTIES[penalty](log_probs, old)
+    (gradient,) = torch.autograd.grad(value.sum(), log_probs)
+    expected = [1 - 1 / rho if penalty == "k3" else rho - 1 for rho in ratios]
+    assert gradient[0].tolist() == pytest.approx(expected, abs=1e-12)
+
+
+OLD = torch.tensor([0.2, 0.5, 0.3], dtype=torch.float64)
+NEW = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
+
+
+def kl_divergence(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
+    return (p * (p.log() - q.log())).sum()
+
+
+def expected_penalty(penalty: str, logits: torch.Tensor) -> torch.Tensor:
+    """Its average over a symbol drawn from OLD, listed symbol by symbol."""
+    log_probs = logits.log_softmax(-1)[:, None]
+    return (
+        OLD[:, None] * grpo_single_model_engine.PENALTIES[penalty](log_probs, OLD.log()[:, None])
+    ).sum()
+
+
+def test_under_old_samples_k3_is_chi_squared_minus_the_kl():
+    """chi^2(old || new) = sum old^2 / new - 1; the value and the gradient are those of no KL."""
+    chi_squared = float((OLD**2 / NEW).sum()) - 1
+    assert chi_squared - float(kl_divergence(OLD, NEW)) == pytest.approx(0.169539, abs=1e-6)
+    assert float(expected_penalty("k3", NEW.log())) == pytest.approx(0.169539, abs=1e-6)
+    logits = NEW.log().requires_grad_()
+    (gradient,) = torch.autograd.grad(expected_penalty("k3", logits), logits)
+    q = logits.softmax(-1)
+    (wanted,) = torch.autograd.grad((OLD**2 / q).sum() - 1 - kl_divergence(OLD, q), logits)
+    torch.testing.assert_close(gradient, wanted)
+    for kl in (kl_divergence(OLD, logits.softmax(-1)), kl_divergence(logits.softmax(-1), OLD)):
+        (other,) = torch.autograd.grad(kl, logits)
+        assert float((gradient - other).abs().max()) > 0.01
+
+
+def test_rho_minus_log_is_the_kl_from_the_old_policy():
+    """KL(old || new) = 0.193794 in value, and in gradient: pi - pi_old."""
+    logits = NEW.log().requires_grad_()
+    value = expected_penalty("rho_minus_log", logits)
+    (gradient,) = torch.autograd.grad(value, logits)
+    assert value.item() == pytest.approx(0.193794, abs=1e-6)
+    assert gradient.tolist() == pytest.approx([0.3, -0.2, -0.1])
+
+
+def test_rho_minus_log_in_float32_and_at_the_edges():
+    """A tiny drift keeps its digits; fill values give NaN and no gradient; nothing overflows."""
+    tiny = rho_minus_log(torch.full((1, 1), 1e-4), torch.zeros(1, 1))
+    assert float(tiny) == pytest.approx(5.0e-9, rel=0.02)
+    log_probs = torch.tensor([[torch.nan, -torch.inf, 90.0, -90.0]], requires_grad=True)
+    value = rho_minus_log(log_probs, torch.zeros(1, 4))
+    assert value[0, :2].isnan().all() and value[0, 2:].isfinite().all()
+    assert value[0, 3].item() == pytest.approx(89.0)
+    (gradient,) = torch.autograd.grad(value[0, 2:].sum(), log_probs)
+    assert gradient[0, 3] == -1 and gradient.isfinite().all()
+
+
+def test_the_distances_of_a_batch_are_sums_over_tokens():
+    """KL(old || new) and KL(new || old) of responses of one symbol, every symbol by its weight."""
+    old = OLD.log()[[0, 0, 1, 1, 1, 1, 1, 2, 2, 2], None].repeat(1, 2)
+    new = NEW.log()[[0, 0, 1, 1, 1, 1, 1, 2, 2, 2], None].repeat(1, 2)
+    mask = torch.tensor([[True, False]]).repeat(10, 1)
+    rollout = type("Rows", (), {"response_mask": mask})()
+    new[:, 1] = 5.0  # padding
+    found = batch_kl(new, old, rollout)
+    assert found == pytest.approx({"kl_old_new": 0.193794, "kl_new_old": 0.223805}, abs=1e-6)
+    twice = batch_kl(
+        new[:, :1].repeat(1, 2), old, type("Rows", (), {"response_mask": ~mask | mask})()
+    )
+    assert twice["kl_old_new"] == pytest.approx(2 * 0.193794, abs=1e-6)
+
+
+# The first step
+
+
+def test_at_the_first_step_ratio_is_one():
+    (row,) = run(small_gpt(), steps=1, minibatches=2)
+    assert row["ratio_error_at_start"] < 1e-5
+    assert row["kl_old_new"] > 1e-4  # measured after the update
+    assert "kl" not in row and "kl_k3" not in row
+
+
+def reinforce_gradient(policy: GPT, rollout: Rollout, values: list[float]):
+    """-1/n sum_i A_i 1/L_i sum_t grad log pi(y_t), row by row, unpadded; A by `statistics`."""
+    policy = copy.deepcopy(policy)
+    loss = torch.zeros(())
+    for i in range(len(rollout)):
+        group = values[i // 4 * 4 : i // 4 * 4 + 4]
+        spread = statistics.stdev(group)
+        advantage = (values[i] - statistics.mean(group)) / (spread + 1e-4) if spread else 0.0
+        prompt = LETTERS.encode(rollout.records[i].prompt)
+        response = rollout.response_tokens[i][rollout.response_mask[i]].tolist()
+        log_probs = policy(torch.tensor([prompt + response]))[0].log_softmax(-1)
+        chosen = [log_probs[len(prompt) - 1 + t, token] for t, token in enumerate(response)]
+        loss = loss - advantage * sum(chosen) / len(response) / len(rollout)
+    loss.backward()
+    return torch.cat([parameter.grad.flatten() for parameter in policy.parameters()])
+
+
+@PENALTIES
+def test_the_first_gradient_is_that_of_reinforce_for_any_penalty(gradients, penalty):
+    start, reward = small_gpt(), Noted(DIVERSE)
+    options = dict(steps=1, penalty=penalty, updates_per_batch=2)
+    for kl_coef in (0.0, 5.0):
+        run(copy.deepcopy(start), reward, kl_coef=kl_coef, **options)
+    rollout = reward.rollouts[0]
+    assert len(set(rollout.lengths.tolist())) > 1, "all responses are of one length"
+    expected = reinforce_gradient(start, rollout, DIVERSE(rollout).tolist())
+    assert float(expected.abs().max()) > 0.01
+    for first in (gradients[0], gradients[2]):
+        torch.testing.assert_close(first, expected, rtol=1e-4, atol=1e-5)
+    # The second update of the batch is where the penalty acts.
+    assert float((gradients[1] - gradients[3]).abs().max()) > 1e-3
+
+
+def test_with_one_update_a_batch_the_penalty_never_acts(gradients):
+    """And says so; with two minibatches or two passes it acts and is silent."""
+    with pytest.warns(UserWarning, match="one update a batch .* exactly 0"):
+        run(small_gpt(), DIVERSE, steps=1, updates_per_batch=1, kl_coef=5.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run(small_gpt(), DIVERSE, steps=1, updates_per_batch=1, kl_coef=0.0)
+        torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-4, atol=1e-5)
+        ends = []
+        for kl_coef in (5.0, 0.0):
+            policy = small_gpt()
+            run(policy, DIVERSE, steps=1, updates_per_batch=1, minibatches=2, kl_coef=kl_coef)
+            ends.append(weights(policy))
+    assert not torch.equal(*ends)
+    with pytest.warns(UserWarning, match="one update a batch"):  # one prompt: one minibatch
+        replace(CONFIG, updates_per_batch=1, minibatches=2, prompts_per_step=1)
+
+
+# Against the original
+
+
+@pytest.mark.parametrize("updates", [1, 3])
+def test_without_a_penalty_it_is_grpo_without_a_kl_bit_for_bit(updates):
+    ends, logs = [], []
+    for train_with in (run, run_original):
+        policy = small_gpt()
+        options = dict(steps=3, minibatches=2, updates_per_batch=updates, kl_coef=0.0)
+        logs.append(numbers(train_with(policy, DIVERSE, **options)))
+        ends.append(weights(policy))
+    assert torch.equal(*ends)
+    ours = [
+        {k: v for k, v in row.items() if k not in ("kl_old_new", "kl_new_old")} for row in logs[0]
+    ]
+    assert ours == logs[1]
+    changed = small_gpt()
+    run(changed, DIVERSE, steps=3, minibatches=2, updates_per_batch=updates, kl_coef=1.0)
+    assert not torch.equal(weights(changed), ends[0])
+
+
+def numbers(rows) -> list[dict[str, float]]:
+    """What was measured, without the times."""
+    return [{key: value for key, value in row.items() if "second" not in key} for row in rows]
+
+
+# Learning and drifting
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_it_learns_a_toy_reward_and_unlearns_it_with_the_sign_flipped(sign):
+    reward = RuleReward(lambda record, text, ended: sign * text.count("a") / 8, "toy")
+    rows = run(small_gpt(), reward, group_size=8, minibatches=2)
+    last = statistics.mean(sign * row["reward"] for row in rows[-3:])
+    assert 0.03 < sign * rows[0]["reward"] < 0.15  # one symbol of ten, in at most eight places
+    assert last > 0.6 if sign > 0 else last < 0.02
+
+
+def test_the_trust_region_bounds_the_batch_and_not_the_drift():
+    """The same strength: the anchor of GRPO holds the distance, here it grows batch by batch."""
+    options = dict(group_size=8, steps=24, minibatches=2, kl_coef=5.0, eval_every=8)
+    options |= dict(updates_per_batch=2)
+    seen = []
+    for train_with in (run, run_original):
+        validate = validation_from(small_gpt())
+        seen.append(train_with(small_gpt(), validate=validate, **options))
+    drifting, anchored = (
+        [row["validation/kl"] for row in rows if "validation/kl" in row] for rows in seen
+    )
+    assert drifting == sorted(drifting) and drifting[-1] > 4.0  # further away at each validation
+    assert max(anchored) < 0.6
+    steps = [row["kl_old_new"] for row in seen[0]]
+    assert statistics.median(steps) < 0.1  # though no batch goes far
+    free = run(small_gpt(), **(options | dict(kl_coef=0.0, steps=6)))
+    assert statistics.mean(row["kl_old_new"] for row in free) > 3 * statistics.mean(steps[:6])
+
+
+def validation_from(start: GPT | None, **options) -> Validation:
+    params = SamplingParams(max_new_tokens=8)
+    return Validation(LETTERS, PROMPTS * 4, params, SHARE_OF_A, start=start, **options)
+
+
+def test_the_kl_from_the_start_is_that_of_validation_alone():
+    """Without the start in the validation nothing measures it."""
+    (row,) = run(small_gpt(), steps=1, eval_every=1, validate=validation_from(small_gpt()))
+    assert row["validation/kl"] != 0
+    (row,) = run(small_gpt(), steps=1, eval_every=1, validate=validation_from(None))
+    assert "validation/kl" not in row and "validation/reward" in row
+
+
+def test_the_distances_are_measured_after_the_last_update_of_the_batch():
+    """Against both policies, row by row: of the sampler and of the one that validation gets."""
+    start, reward, after = small_gpt(), Noted(DIVERSE), []
+
+    def validate(policy: GPT, reference: GPT | None, step: int) -> dict[str, float]:
+        assert reference is None
+        after.append(copy.deepcopy(policy))
+        return {}
+
+    (row,) = run(copy.deepcopy(start), reward, steps=1, eval_every=1, validate=validate, lr=3e-2)
+    (rollout,), (end,) = reward.rollouts, after
+    sums = [0.0, 0.0]
+    for i in range(len(rollout)):
+        prompt = LETTERS.encode(rollout.records[i].prompt)
+        response = rollout.response_tokens[i][rollout.response_mask[i]].tolist()
+        old, new = (
+            policy(torch.tensor([prompt + response]))[0].log_softmax(-1).tolist()
+            for policy in (start, end)
+        )
+        for t, token in enumerate(response):
+            log_rho = new[len(prompt) - 1 + t][token] - old[len(prompt) - 1 + t][token]
+            rho = math.exp(log_rho)
+            sums[0] += (rho - 1 - log_rho) / len(rollout)
+            sums[1] += (rho * log_rho - (rho - 1)) / len(rollout)
+    assert [row["kl_old_new"], row["kl_new_old"]] == pytest.approx(sums, rel=1e-3)
+    assert min(sums) > 0.05 and abs(sums[0] - sums[1]) > 0.01
+
+
+# Memory
+
+
+def models_alive() -> list[GPT]:
+    gc.collect()
+    return [thing for thing in gc.get_objects() if type(thing) is GPT]
+
+
+def test_no_second_copy_of_the_weights_exists(monkeypatch):
+    """In training one model is alive, where GRPO has two; nothing is copied behind its back."""
+    before, counts = len(models_alive()), []
+
+    def counted(record, text, ended):
+        return text.count("a") / 8
+
+    class Counting(RuleReward):
+        def __call__(self, rollout: Rollout) -> torch.Tensor:
+            counts.append(len(models_alive()) - before)
+            return super().__call__(rollout)
+
+    def refuse(*args, **options):
+        raise AssertionError("train made a copy")
+
+    run_original(small_gpt(), Counting(counted, ""), steps=1, minibatches=2)
+    policy = small_gpt()
+    monkeypatch.setattr(copy, "deepcopy", refuse)
+    run(policy, Counting(counted, ""), steps=2, minibatches=2)
+    assert counts == [2, 1, 1]
+
+
+def test_the_state_holds_one_model_and_its_moments(tmp_path):
+    """And so does a checkpoint: three numbers per parameter."""
+    policy = small_gpt()
+    run(policy, steps=1, checkpoint_every=1, folder=tmp_path)
+    parts = torch.load(tmp_path / "state.pt", weights_only=True)["parts"]
+    assert set(parts) == {"policy", "optimizer", "kl"}
+
+    def elements(value) -> int:
+        if isinstance(value, torch.Tensor):
+            return value.numel() if value.ndim else 0
+        if isinstance(value, dict):
+            return sum(map(elements, value.values()))
+        return sum(map(elements, value)) if isinstance(value, list) else 0
+
+    assert elements(parts) == 3 * len(weights(policy))
+
+
+def test_a_reward_model_stays_as_it_is():
+    policy = small_gpt()
+    reward_model = RewardModel.from_policy(policy, generator=torch.Generator().manual_seed(1))
+    before, start = weights(reward_model), weights(policy)
+    run(policy, RewardModelReward(reward_model), steps=2)
+    assert torch.equal(weights(reward_model), before)
+    assert all(parameter.grad is None for parameter in reward_model.parameters())
+    assert not torch.equal(weights(policy), start)
+
+
+# Micro-batches, dropout, precision
+
+
+@PENALTIES
+def test_micro_batches_do_not_change_the_update(gradients, penalty):
+    """In float64, in the second update of a batch, where the penalty is not 0."""
+    for size in (3, 64):
+        run(
+            small_gpt().double(), DIVERSE, steps=1, micro_batch_size=size, minibatches=3,
+            penalty=penalty, kl_coef=2.0,
+        )  # fmt: skip
+    half = len(gradients) // 2
+    assert half == 6
+    for a, b in zip(gradients[:half], gradients[half:], strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-6)
+
+
+def test_dropout_has_no_effect():
+    plain, dropped = small_gpt(), small_gpt(dropout=0.5).train()
+    run(plain, steps=2), run(dropped, steps=2)
+    assert torch.equal(weights(plain), weights(dropped))
+
+
+def test_the_temperature_is_that_of_sampler_and_scorer():
+    """With a learning rate of nothing the policy does not move, at any temperature."""
+    (row,) = run(small_gpt(), steps=1, temperature=0.5, lr=1e-12)
+    assert row["ratio_error_at_start"] < 1e-5
+    assert row["kl_old_new"] < 1e-6 and row["kl_new_old"] < 1e-6
+
+
+def test_bfloat16_scores_old_and_new_alike():
+    (row,) = run(small_gpt(), steps=1, precision="bfloat16", lr=1e-12)
+    assert row["ratio_error_at_start"] < 0.02
+    assert row["kl_old_new"] == row["kl_new_old"] == 0
+
+
+# Repeating and resuming
+
+
+class Crash(Exception):
+    pass
+
+
+class CrashingLog(MetricLog):
+    """Ends the run after five steps."""
+
+    def write(self, *, step: int, **metrics) -> None:
+        super().write(step=step, **metrics)
+        if step == 5:
+            raise Crash
+
+
+@pytest.mark.parametrize("controller", ["fixed", "adaptive"])
+def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(tmp_path, controller):
+    """Policy, optimizer, both generators and the coefficient come back."""
+    options = dict(
+        steps=7, minibatches=2, checkpoint_every=2, warmup=4, kl_controller=controller,
+        kl_horizon=200, kl_target=0.01,
+    )  # fmt: skip
+    whole = small_gpt()
+    rows = run(whole, **options)
+    with pytest.raises(Crash):
+        run(small_gpt(), log=CrashingLog(7), folder=tmp_path, **options)
+    assert saved_step(tmp_path) == 4
+    resumed = small_gpt()
+    torch.nn.init.normal_(resumed.wte.weight)  # everything comes from the file
+    more = run(resumed, folder=tmp_path, resume=True, **options)
+    assert [row["step"] for row in more] == [5, 6, 7]
+    assert numbers(more) == numbers(rows[4:])
+    assert torch.equal(weights(resumed), weights(whole))
+    assert (len({row["kl_coef"] for row in rows}) == 7) == (controller == "adaptive")
+
+
+# The controller, refusals and the document
+
+
+def test_the_adaptive_controller_holds_the_distance_of_a_batch():
+    """It acts on kl_old_new: far below the target beta falls by a fifth of N / horizon, above it grows."""
+    options = dict(steps=3, kl_controller="adaptive", kl_horizon=160, kl_target=1e3)
+    rows = run(small_gpt(), **options)
+    assert [row["kl_coef"] for row in rows] == pytest.approx([0.1, 0.1 * 0.98, 0.1 * 0.98**2])
+    rows = run(small_gpt(), **(options | dict(kl_target=1e-6)))
+    assert [row["kl_coef"] for row in rows] == pytest.approx([0.1, 0.1 * 1.02, 0.1 * 1.02**2])
+    # In between it is proportional to that distance and to no other.
+    first, second = run(
+        small_gpt(), **(options | dict(steps=2, kl_target=rows[0]["kl_old_new"] / 1.1))
+    )
+    assert second["kl_coef"] / first["kl_coef"] == pytest.approx(1 + 0.1 * 16 / 160)
+    more = dict(steps=24, group_size=8, minibatches=2, kl_horizon=40, kl_target=0.02, kl_coef=1.0)
+    rows = run(small_gpt(), **(options | more))
+    assert statistics.mean(row["kl_old_new"] for row in rows[:3]) > 0.15
+    assert 0.008 < statistics.mean(row["kl_old_new"] for row in rows[11:]) < 0.04
+    assert max(row["kl_coef"] for row in rows) > 3 > rows[-1]["kl_coef"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (dict(stop_kl=8.0), "stop_kl 8.0 needs the KL from the start"),
+        (dict(penalty="k1"), "penalty must be k3 or rho_minus_log: got 'k1'"),
+        (dict(group_size=1), "group_size must be at least 2"),
+        (dict(kl_coef=-1.0), "must not be negative"),
+        (dict(kl_controller="adaptive", kl_coef=0.0), "must be positive"),
+    ],
+)
+def test_what_cannot_work_is_refused(changes, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        replace(CONFIG, **changes)
+
+
+def test_the_defaults_let_the_penalty_act():
+    """In every preset: no warning, more than one update a batch, a positive weight."""
+    presets = grpo_single_model_engine.PRESETS
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for name in presets:
+            size, _, data = name.partition("/")
+            config = from_preset(
+                SingleModelGRPOConfig, presets, size, **({"data": data} if data else {})
+            )
+            assert config.kl_coef > 0 and config.updates_per_batch * config.minibatches > 1, name
+            assert config.stop_kl is None
+
+
+def documented(heading: str) -> set[str]:
+    """The keys of the tables under one heading of docs/metrics.md: the first cell of each row."""
+    text = DOCUMENT.read_text(encoding="utf-8")
+    (body,) = re.findall(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", text, re.M | re.S)
+    return set(re.findall(r"^\| `([^`]+)` \|", body, re.M))
+
+
+def test_logged_keys_are_those_documented():
+    """There is no reference whose KL could be logged."""
+    validate = validation_from(small_gpt(), gold=SHARE_OF_A)
+    (row,) = run(small_gpt(), steps=1, eval_every=1, validate=validate)
+    own = documented("Single-model GRPO")
+    assert own == {"kl_old_new", "kl_new_old"}
+    assert set(row) == documented("Every engine") - {"kl", "kl_k3"} | own
