@@ -12,6 +12,8 @@ turns it into the scalar to minimise. Two rules hold in every function of this f
   neither the loss nor a gradient, and at a position that takes part it shows up as a NaN loss.
 """
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -256,6 +258,46 @@ def gspo_token(
     return _pessimistic(
         ratio * (log_probs - log_probs.detach()).exp(), advantages, clip_low, clip_high
     )
+
+
+# --- which tokens a policy loss reads -----------------------------------------------------------
+
+
+@torch.no_grad()
+def off_policy_sequence_mask(
+    log_probs: Tensor,  # (N, T)
+    old_log_probs: Tensor,  # (N, T)
+    advantages: Tensor,  # (N, 1)
+    mask: Tensor,  # (N, T) bool
+    threshold: float,
+) -> Tensor:  # (N, 1) bool
+    """The responses that keep their policy loss (DeepSeek-V3.2, arXiv:2512.02556, Eq. 9).
+
+    False where A_i < 0 and 1/L_i sum_t (log pi_old - log pi) > threshold: a bad response that the
+    policy has left behind needs no further push. Good ones always stay, and so does any KL term.
+    """
+    _one_advantage_per_row(advantages)
+    _, change, advantages = _sequence_inputs(log_probs, old_log_probs, advantages, mask)
+    left_behind = row_means(-change, mask).unsqueeze(1) > threshold
+    return ~(left_behind & (advantages < 0).any(1, keepdim=True))
+
+
+@torch.no_grad()
+def high_entropy_mask(entropy: Tensor, mask: Tensor, share: float) -> Tensor:  # (N, T) bool
+    """The `share` of the valid tokens with the highest entropy (arXiv:2506.01939).
+
+    Args: entropy (N, T) of the policy in training, mask (N, T) bool. Of n valid tokens the
+    ceil(share * n) highest, and all that tie with the last of them, are True. Call it on the whole
+    minibatch: the threshold is one number for all of its tokens.
+    """
+    check_mask(entropy, mask)
+    if not 0 < share <= 1:
+        raise ValueError(f"share, of the tokens to keep, must be above 0 and at most 1: {share}")
+    valid = at_least_float32(entropy)[mask]
+    if len(valid) == 0:
+        return mask
+    count = math.ceil(share * len(valid) - 1e-9)  # 0.1 * 30 is a little above 3
+    return mask & (entropy >= valid.topk(max(count, 1)).values[-1])
 
 
 # --- value loss ------------------------------------------------------------------------------

@@ -8,10 +8,11 @@ use the named fields only. Inside, a row is stored contiguously as [prompt, resp
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from data.collate import (
@@ -35,8 +36,10 @@ class Rollout:
     records: list[PromptRecord]  # (N,) the prompt of each row
     responses: list[str]  # (N,) decoded, without the EOS
     sequences: ResponseBatch  # the rows as they are scored
-    log_probs: Tensor  # (N, T) of the sampler, float32, 0 at padding
+    log_probs: Tensor  # (N, T) of the policy that sampled, float32, 0 at padding
     group_size: int
+    # What the reward has measured: counts as int, shares and means as float.
+    reward_metrics: dict[str, float] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.records)
@@ -69,8 +72,15 @@ def sample_rollout(
     params: SamplingParams,
     group_size: int,
     generator: torch.Generator | None = None,
+    *,
+    teacher: GPT | None = None,
+    teacher_share: float = 0.0,
 ) -> Rollout:
-    """Sample `group_size` responses to each prompt with the policy as it is now (no gradient)."""
+    """Sample `group_size` responses to each prompt with the policy as it is now (no gradient).
+
+    With a `teacher_share` the tokens are drawn from the mixture of both (gpt/generate.py); the
+    log-probs are the policy's own all the same.
+    """
     encoded = [tokenizer.encode(record.prompt) for record in records]
     sampled = generate(
         policy,
@@ -79,6 +89,8 @@ def sample_rollout(
         generator,
         eos_id=tokenizer.eos_id,
         samples_per_prompt=group_size,
+        teacher=teacher,
+        teacher_share=teacher_share,
     )
     rows = [index for index in range(len(records)) for _ in range(group_size)]
     sequences = join_responses(
@@ -91,9 +103,59 @@ def sample_rollout(
         records=[records[index] for index in rows],
         responses=[tokenizer.decode(tokens) for tokens in sampled.token_lists()],
         sequences=sequences,
-        log_probs=sampled.log_probs,
+        log_probs=sampled.model_log_probs,
         group_size=group_size,
     )
+
+
+def select_rows(rollout: Rollout, rows: Tensor) -> Rollout:
+    """These rows (int64 indices) of a rollout, groups whole, without what its reward measured."""
+    chosen = rows.tolist()
+    return Rollout(
+        records=[rollout.records[row] for row in chosen],
+        responses=[rollout.responses[row] for row in chosen],
+        sequences=rollout.sequences.rows(rows),
+        log_probs=rollout.log_probs[rows.to(rollout.log_probs.device)],
+        group_size=rollout.group_size,
+    )
+
+
+def join_rollouts(rollouts: Sequence[Rollout]) -> Rollout:
+    """Several rollouts with one group size as one, padded to the longest row and response."""
+    if len(rollouts) == 1:
+        return rollouts[0]
+    batches = [rollout.sequences for rollout in rollouts]
+    return Rollout(
+        records=[record for rollout in rollouts for record in rollout.records],
+        responses=[response for rollout in rollouts for response in rollout.responses],
+        sequences=ResponseBatch(
+            tokens=_stacked([batch.tokens for batch in batches]),
+            prompt_lengths=torch.cat([batch.prompt_lengths for batch in batches]),
+            response_tokens=_stacked([batch.response_tokens for batch in batches]),
+            response_mask=_stacked([batch.response_mask for batch in batches]),
+            has_eos=torch.cat([batch.has_eos for batch in batches]),
+        ),
+        log_probs=_stacked([rollout.log_probs for rollout in rollouts]),
+        group_size=rollouts[0].group_size,
+        reward_metrics=_joined_metrics(rollouts),
+    )
+
+
+def _joined_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
+    """Counts added up, shares and means averaged by rows."""
+    rows = sum(len(rollout) for rollout in rollouts)
+    joined: dict[str, float] = {}
+    for name, first in rollouts[0].reward_metrics.items():
+        values = [rollout.reward_metrics[name] for rollout in rollouts]
+        weights = [1 if isinstance(first, int) else len(rollout) / rows for rollout in rollouts]
+        joined[name] = sum(value * weight for value, weight in zip(values, weights, strict=True))
+    return joined
+
+
+def _stacked(tensors: Sequence[Tensor]) -> Tensor:
+    """(n, w) tensors of different widths below each other, padded on the right with 0 or False."""
+    width = max(tensor.shape[1] for tensor in tensors)
+    return torch.cat([F.pad(tensor, (0, width - tensor.shape[1])) for tensor in tensors])
 
 
 def prompt_batch(
@@ -120,15 +182,19 @@ def minibatches(
 
 
 def micro_batches(
-    sequences: ResponseBatch, rows: Tensor, size: int
+    sequences: ResponseBatch, rows: Tensor, size: int, group_size: int = 1
 ) -> Iterator[tuple[Tensor, ResponseBatch]]:
     """Split a minibatch's rows into forwards of at most `size` rows of similar length.
 
     Yields (row indices, their sequences). With losses divided by the whole minibatch's denominator
-    the accumulated gradient is the minibatch's.
+    the accumulated gradient is the minibatch's. Every `group_size` rows that follow each other stay
+    in one forward, for a loss that compares them.
     """
     totals = sequences.prompt_lengths.cpu() + sequences.lengths.cpu()
-    for chunk in length_sorted_chunks(totals[rows], size):
+    longest = totals[rows].view(-1, group_size).amax(1)
+    within = torch.arange(group_size)
+    for groups in length_sorted_chunks(longest, size // group_size):
+        chunk = (groups[:, None] * group_size + within).flatten()
         yield rows[chunk], sequences.rows(rows[chunk])
 
 

@@ -1,0 +1,621 @@
+"""The GRPO family: one loop, in which every published variant is a choice among named pieces.
+
+The box is that of DAPO (Yu et al. 2025, arXiv:2503.14476, Algorithm 1), which is GRPO's with a
+buffer; behind each line the fields that choose what happens there:
+
+    line 2     sample a batch of prompts               PromptCursor.take
+    line 3     old policy <- policy                    only its log-probs are kept
+    line 4     sample G outputs per prompt             sample_rollout
+    line 5     rewards of the outputs                  reward_fn; overlong_buffer
+    lines 6-8  buffer groups with a spread, go on      sample_groups; sampling_filter, max_resamples
+    line 9     group-relative advantages               group_advantages; reward_scale
+    line 10    for iteration = 1..mu                   updates_per_batch
+    line 11    ascend the objective                    variant_loss; surrogate, clip_low, clip_high,
+                                                       dual_clip, reducer, kl_estimator, ...
+
+    --variant  is                                                             arXiv
+    grpo       the defaults: rl/grpo_engine.py to the last bit                2402.03300
+    dapo       clip higher, token mean, overlong penalty, dynamic sampling    2503.14476
+    dr_grpo    no division by a standard deviation or by a length             2503.20783
+    gspo       the clipped ratio is that of the response                      2507.18071
+    cispo      the ratio is a clipped weight of log pi, token mean            2506.13585
+    sapo       a soft gate in the place of the clip                           2511.20347
+
+All but grpo leave the KL penalty out. The reference is then asked for the KL that is logged and for
+--stop-kl; with --stop-kl None it is not asked at all.
+What is new next to GRPO: nothing but the choices. A variant's name only fills in fields, before all
+other flags, and every field can be set by hand.
+
+    python -m rl.grpo_variants_engine --variant dapo
+    python -m rl.grpo_variants_engine --variant gspo --data sums
+    python -m rl.grpo_variants_engine --reducer token_mean --reward-scale none    no name needed
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from data.collate import ResponseBatch
+from data.records import PromptRecord
+from gpt.common import (
+    MetricLog,
+    TrainingState,
+    flag_value,
+    from_preset,
+    make_generator,
+    precision,
+    preset_defaults,
+    run_script,
+)
+from gpt.generate import SamplingParams
+from gpt.log_probs import TokenScores, full_kl, score_in_micro_batches, token_scores
+from gpt.model import GPT
+from gpt.optimizer import adamw, clip_and_step, set_learning_rate
+from gpt.tokenizer import Tokenizer
+from rl.advantages import group_advantages
+from rl.config import EngineConfig, kl_controller, require_groups, size_presets, warmed_up
+from rl.evaluation import Validation
+from rl.kl import k1_importance, k2, k3, k3_importance, loss_estimator
+from rl.losses import (
+    cispo,
+    clipped_surrogate,
+    constant_length_mean,
+    gspo,
+    gspo_token,
+    high_entropy_mask,
+    off_policy_sequence_mask,
+    sapo,
+    sequence_clipped_surrogate,
+    sequence_mean,
+    sequence_sum,
+    token_mean,
+)
+from rl.metrics import Stopwatch, UpdateMeter, rollout_metrics
+from rl.rewards import RewardFn, checked_rewards, overlong_penalty
+from rl.rollout import (
+    Rollout,
+    join_rollouts,
+    micro_batches,
+    minibatches,
+    old_policy_log_probs,
+    prompt_batch,
+    rollout_log_probs,
+    sample_rollout,
+    select_rows,
+)
+from rl.run import finish_step, run_training
+
+PRESETS = size_presets()
+VARIANTS: dict[str, dict[str, Any]] = {
+    "grpo": {},
+    "dapo": dict(
+        clip_low=0.2, clip_high=0.28, reducer="token_mean", overlong_buffer="fifth",
+        sampling_filter="dynamic", kl_coef=0.0,
+    ),
+    "dr_grpo": dict(reward_scale="none", reducer="constant_length_mean", kl_coef=0.0),
+    "gspo": dict(surrogate="gspo", clip_low=3e-4, clip_high=4e-4, kl_coef=0.0),
+    "cispo": dict(surrogate="cispo", reducer="token_mean", kl_coef=0.0),
+    "sapo": dict(surrogate="sapo", kl_coef=0.0),
+}  # fmt: skip
+OF_SEQUENCES = ("sequence", "gspo", "gspo_token")  # surrogates whose ratio is that of the response
+
+
+@dataclass(frozen=True)
+class GRPOVariantsConfig(EngineConfig):
+    """Improve a policy with GRPO or one of its relatives."""
+
+    variant: Literal["grpo", "dapo", "dr_grpo", "gspo", "cispo", "sapo"] = "grpo"
+    """Name of a published bundle of the choices below, filled in before all other flags."""
+    surrogate: Literal["token", "sequence", "gspo", "gspo_token", "cispo", "sapo"] = "token"
+    """The policy loss. token: PPO's clipped ratio per token. sequence, gspo, gspo_token: one ratio per
+    response (the product of its tokens', and their geometric mean). cispo: a clipped weight of
+    log pi. sapo: a soft gate."""
+    clip_low: float = 0.2
+    """epsilon below 1; cispo and sapo have none."""
+    clip_high: float = 0.2
+    """epsilon above 1; sapo has none."""
+    kl_coef: float = EngineConfig.kl_coef
+    """beta, the weight of the KL penalty; at 0 the reference is asked for --stop-kl alone."""
+    dual_clip: float | None = None
+    """Bound the loss of a negative advantage at this ratio (surrogate token; 3 is usual)."""
+    reducer: Literal["sequence_mean", "token_mean", "sequence_sum", "constant_length_mean"] = (
+        "sequence_mean"
+    )
+    """How token losses are averaged. constant_length_mean divides by rows times max_new_tokens."""
+    reward_scale: Literal["group", "batch", "none"] = "group"
+    """Divide the centred rewards by the standard deviation of their group, of the batch, or not."""
+    sampling_filter: Literal["none", "dynamic"] = "none"
+    """dynamic: drop groups whose rewards are all equal and sample other prompts in their place."""
+    max_resamples: int = 4
+    """Rounds of such sampling a step; a batch that is still short is trained on as it is."""
+    overlong_buffer: int | Literal["fifth"] | None = None
+    """The penalty of long responses grows from 0 to 1 over the last so many of max_new_tokens
+    (DAPO); fifth: a fifth of them."""
+    mask_truncated: bool = False
+    """Leave responses without an EOS out of the loss; they still count in their group's baseline."""
+    kl_estimator: Literal["k3", "k2", "k3_importance", "k1_importance", "full", "k1"] = "k3"
+    """k3 is GRPO's. The importance forms hold for several updates per batch; full sums over the
+    vocabulary and costs two more forward passes; k1 is refused, and says why."""
+    off_policy_mask: float | None = None
+    """Drop the policy loss of a bad response once its tokens have lost this many nats on average."""
+    entropy_coef: float = 0.0
+    """Weight of the entropy bonus."""
+    entropy_top_share: float | None = None
+    """Policy loss only on this share of a minibatch's tokens, those of highest entropy (0.2)."""
+    reference_mixing: float | None = None
+    """Move the reference's weights this share of the way to the policy's, now and then (0.6). The KL,
+    and --stop-kl with it, is then measured from where the reference stands."""
+    reference_mixing_every: int = 10
+    """Batches between two such moves."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_groups(self)
+        if self.kl_estimator not in KL_FORMS:
+            loss_estimator(self.kl_estimator)  # refuses k1
+        if self.surrogate in OF_SEQUENCES and self.reducer != "sequence_mean":
+            raise ValueError(
+                f"surrogate {self.surrogate} has one loss per response: use the reducer "
+                f"sequence_mean, because {self.reducer} would weigh a response by its length"
+            )
+        if self.dual_clip is not None and self.surrogate != "token":
+            raise ValueError(
+                f"dual_clip bounds a token's ratio: {self.surrogate} has none, leave it"
+            )
+        if self.dual_clip is not None and self.dual_clip <= 1 + self.clip_high:
+            raise ValueError(
+                f"dual_clip must exceed 1 + clip_high = {1 + self.clip_high}: got {self.dual_clip}"
+            )
+        if self.overlong_tokens is not None and not (
+            0 < self.overlong_tokens <= self.max_new_tokens
+        ):
+            raise ValueError(
+                f"overlong_buffer must be in 1..max_new_tokens = {self.max_new_tokens}: got "
+                f"{self.overlong_buffer}"
+            )
+        if self.reference_mixing is not None and not self.kl_coef:
+            raise ValueError("reference_mixing needs a KL penalty: give a kl_coef above 0")
+        for name in ("reference_mixing", "entropy_top_share"):
+            share = getattr(self, name)
+            if share is not None and not 0 < share <= 1:
+                raise ValueError(f"{name} is a share, above 0 and at most 1: got {share}")
+        if self.off_policy_mask is not None and self.off_policy_mask < 0:
+            raise ValueError(f"off_policy_mask must not be negative: got {self.off_policy_mask}")
+        if self.entropy_coef < 0 or self.max_resamples < 0 or self.reference_mixing_every < 1:
+            raise ValueError(
+                "entropy_coef and max_resamples must not be negative, and reference_mixing_every "
+                "must be at least 1"
+            )
+
+    @property
+    def overlong_tokens(self) -> int | None:
+        """Length of the overlong penalty's ramp; DAPO's is a fifth, 4096 of 20480 tokens."""
+        if self.overlong_buffer == "fifth":
+            return max(self.max_new_tokens // 5, 1)
+        return self.overlong_buffer
+
+
+# --- variants: fields that are filled in before all others ------------------------------------
+
+
+def variant_presets(variant: str) -> dict[str, dict[str, Any]]:
+    """PRESETS with a variant's choices on top of each; what is then given by hand still wins."""
+    chosen = VARIANTS[variant] | {"variant": variant}
+    return {name: preset | chosen for name, preset in PRESETS.items()}
+
+
+def from_variant(variant: str, preset: str = "tiny", **overrides: Any) -> GRPOVariantsConfig:
+    """The config of a named variant with some fields replaced.
+
+    (`GRPOVariantsConfig(variant="dapo")` would only carry the name.)
+    """
+    return from_preset(GRPOVariantsConfig, variant_presets(variant), preset, **overrides)
+
+
+def command_line_defaults(arguments: Sequence[str] | None = None) -> GRPOVariantsConfig:
+    """The default config of a command line: `--variant`, `--preset` and `--data` come first."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    variant = flag_value(arguments, "--variant")
+    if variant is None or variant not in VARIANTS:  # the parser lists the choices
+        variant = "grpo"
+    return preset_defaults(GRPOVariantsConfig, variant_presets(variant), arguments)
+
+
+# --- the choices: one table each, one signature per table -------------------------------------
+
+# (config, log_probs, old_log_probs, advantages, mask) -> loss (n, T), clipped (n, T) bool
+SURROGATES: dict[str, Callable[..., tuple[Tensor, Tensor]]] = {
+    "token": lambda c, new, old, A, m: clipped_surrogate(
+        new, old, A, c.clip_low, c.clip_high, dual_clip=c.dual_clip
+    ),
+    "sequence": lambda c, new, old, A, m: sequence_clipped_surrogate(
+        new, old, A, m, c.clip_low, c.clip_high
+    ),
+    "gspo": lambda c, new, old, A, m: gspo(new, old, A, m, c.clip_low, c.clip_high),
+    "gspo_token": lambda c, new, old, A, m: gspo_token(new, old, A, m, c.clip_low, c.clip_high),
+    "cispo": lambda c, new, old, A, m: cispo(new, old, A, c.clip_high),
+    "sapo": lambda c, new, old, A, m: (sapo(new, old, A), torch.zeros_like(m)),
+}
+
+# (config, loss (n, T), mask (n, T), mask of the whole minibatch (rows, T)) -> scalar
+REDUCERS: dict[str, Callable[..., Tensor]] = {
+    "sequence_mean": lambda c, loss, m, whole: sequence_mean(loss, m, whole.any(1).sum()),
+    "token_mean": lambda c, loss, m, whole: token_mean(loss, m, whole.sum()),
+    "sequence_sum": lambda c, loss, m, whole: sequence_sum(loss, m, whole.any(1).sum()),
+    "constant_length_mean": lambda c, loss, m, whole: constant_length_mean(
+        loss, m, c.max_new_tokens, len(whole)
+    ),
+}
+
+# (log_probs, old_log_probs, ref_log_probs, full: () -> (n, T)) -> (n, T)
+KL_FORMS: dict[str, Callable[..., Tensor]] = {
+    "k3": lambda new, old, ref, full: k3(new, ref),
+    "k2": lambda new, old, ref, full: k2(new, ref),
+    "k3_importance": lambda new, old, ref, full: k3_importance(new, old, ref),
+    "k1_importance": lambda new, old, ref, full: k1_importance(new, old, ref),
+    "full": lambda new, old, ref, full: full(),
+}
+
+# rewards (groups, G) -> which groups to keep (groups,) bool
+SAMPLING_FILTERS: dict[str, Callable[[Tensor], Tensor]] = {
+    "none": lambda groups: torch.ones_like(groups[:, 0], dtype=torch.bool),
+    "dynamic": lambda groups: groups.amax(1) > groups.amin(1),  # arXiv:2503.14476, Eq. 11
+}
+
+
+# --- the loss -----------------------------------------------------------------------------------
+
+
+class Given(NamedTuple):
+    """What the loss reads besides the policy in training: constants during the updates."""
+
+    old_log_probs: Tensor  # (n, T)
+    ref_log_probs: Tensor | None  # (n, T)
+    advantages: Tensor  # (n, 1)
+    mask: Tensor  # (n, T) bool: the tokens that take part
+
+    def rows(self, index: Tensor) -> Given:
+        """The same of some rows."""
+        ref = None if self.ref_log_probs is None else self.ref_log_probs[index]
+        old, _, advantages, mask = self
+        return Given(old[index], ref, advantages[index], mask[index])
+
+
+class Losses(NamedTuple):
+    """Of some rows of a minibatch."""
+
+    total: Tensor  # scalar
+    clipped: Tensor  # (n, T) bool, where the clip acted
+    policy_tokens: Tensor  # (n, T) bool, whose policy loss counts
+
+    def extra(self, config: GRPOVariantsConfig) -> dict[str, Tensor]:
+        """What to log of a choice that takes tokens out of the policy loss."""
+        shares = (config.off_policy_mask, config.entropy_top_share)
+        if config.mask_truncated or any(share is not None for share in shares):
+            return {"policy_tokens": self.policy_tokens}
+        return {}
+
+
+def variant_loss(
+    config: GRPOVariantsConfig,
+    scores: TokenScores,  # (n, T) each, of the policy in training
+    given: Given,
+    *,
+    kl_coef: float,
+    whole: Tensor,  # (rows, T) bool, the mask of the whole minibatch
+    eligible: Tensor | None = None,  # (n, T) bool, the tokens of high entropy
+    full: Callable[[], Tensor] | None = None,  # the KL over the vocabulary, (n, T)
+) -> Losses:
+    """reduce[ chosen * surrogate + kl_coef * KL ] - entropy_coef * mean_t entropy.
+
+    `chosen` is 0 for the tokens that entropy_top_share and the responses that off_policy_mask leave
+    out, which keep their KL and stay in the denominator (DeepSeek-V3.2, arXiv:2512.02556, Eq. 9;
+    arXiv:2506.01939). A row whose mask is empty adds exactly 0. Denominators are those of the whole
+    minibatch, so that micro-batches add up.
+    """
+    old_log_probs, ref_log_probs, advantages, mask = given
+    surrogate = SURROGATES[config.surrogate]
+    loss, clipped = surrogate(config, scores.log_probs, old_log_probs, advantages, mask)
+    chosen = mask if eligible is None else mask & eligible
+    if config.off_policy_mask is not None:
+        chosen = chosen & off_policy_sequence_mask(
+            scores.log_probs, old_log_probs, advantages, mask, config.off_policy_mask
+        )
+    loss = torch.where(chosen, loss, 0.0)
+    if kl_coef:
+        kl = KL_FORMS[config.kl_estimator]
+        loss = loss + kl_coef * kl(scores.log_probs, old_log_probs, ref_log_probs, full)
+    total = REDUCERS[config.reducer](config, loss, mask, whole)
+    if config.entropy_coef:
+        total = total - config.entropy_coef * token_mean(scores.entropy, mask, whole.sum())
+    return Losses(total, clipped & chosen, chosen)
+
+
+def vocabulary_kl(
+    config: GRPOVariantsConfig, policy: GPT, reference: GPT, batch: ResponseBatch
+) -> Tensor:
+    """KL(policy || reference) over the vocabulary at every response token, (n, T)."""
+    with precision(policy.device, config.precision):
+        return full_kl(policy, reference, batch, config.temperature)
+
+
+def policy_loss_tokens(
+    config: GRPOVariantsConfig, policy: GPT, rollout: Rollout, rows: Tensor, mask: Tensor
+) -> Tensor | None:
+    """(N, T) bool, True at a minibatch's tokens of highest entropy; None where all of them count.
+
+    The threshold belongs to the whole minibatch and to the policy as it is now, so its rows are
+    scored once more before they are cut into micro-batches.
+    """
+    if config.entropy_top_share is None:
+        return None
+    with precision(policy.device, config.precision):
+        entropy = score_in_micro_batches(
+            lambda batch: token_scores(policy, batch, config.temperature).entropy,
+            rollout.sequences.rows(rows),
+            config.micro_batch_size,
+        )
+    eligible = torch.zeros_like(mask)
+    eligible[rows] = high_entropy_mask(entropy, mask[rows], config.entropy_top_share)
+    return eligible
+
+
+# --- sampling -----------------------------------------------------------------------------------
+
+
+@dataclass
+class PromptCursor:
+    """Takes prompts in shuffled epochs; how many were taken is all that a resumed run needs."""
+
+    prompts: Sequence[PromptRecord]
+    seed: int
+    position: int = 0
+
+    def take(self, count: int) -> list[PromptRecord]:
+        """The next `count` prompts, those of `prompt_batch` as long as every batch is full."""
+        places = range(self.position, self.position + count)
+        self.position += count
+        return [prompt_batch(self.prompts, place, 1, self.seed)[0] for place in places]
+
+    def state_dict(self) -> dict[str, int]:
+        """What a checkpoint has to hold."""
+        return {"position": self.position}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Go on from `state_dict()` of an earlier run."""
+        self.position = state["position"]
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """All N responses of a step, and those to train on."""
+
+    rollout: Rollout
+    rewards: Tensor  # (N,), with the overlong penalty
+    penalties: Tensor  # (N,), the overlong penalty alone
+    kept: Tensor  # (N,) bool, whole groups
+    rounds: int
+    non_finite: int
+
+    def to_train(self) -> tuple[Rollout, Tensor]:
+        """The rollout and the rewards of the groups that were kept."""
+        if self.kept.all():
+            return self.rollout, self.rewards
+        rows = self.kept.nonzero()[:, 0]
+        return select_rows(self.rollout, rows), self.rewards[rows]
+
+    def metrics(self, config: GRPOVariantsConfig) -> dict[str, float]:
+        """Rewards and lengths of everything that was sampled, and what the choices did to it."""
+        row = rollout_metrics(self.rollout, self.rewards, self.rollout.log_probs, None)
+        row["non_finite_rewards"] = self.non_finite
+        if config.sampling_filter != "none":
+            row["sampled_responses"] = len(self.rollout)
+            row["sampling_rounds"] = self.rounds
+            row["dropped_groups"] = int((~self.kept).sum()) // config.group_size
+        if config.overlong_tokens is not None:
+            row["overlong_penalty"] = float(self.penalties.mean())
+        return row
+
+
+def sample_groups(
+    config: GRPOVariantsConfig,
+    policy: GPT,
+    tokenizer: Tokenizer,
+    reward_fn: RewardFn,
+    cursor: PromptCursor,
+    generator: torch.Generator,
+    clock: Stopwatch,
+) -> Sampled:
+    """Sample and reward groups until prompts_per_step of them pass the filter (lines 2-8).
+
+    Each round asks for as many prompts as are missing, at most 1 + max_resamples times. The filter
+    looks at the reward itself, before the overlong penalty: equal rewards of different lengths are
+    no spread.
+    """
+    params = SamplingParams(config.temperature, max_new_tokens=config.max_new_tokens)
+    keep = SAMPLING_FILTERS[config.sampling_filter]
+    rollouts: list[Rollout] = []
+    rewards, kept, non_finite = [], [], 0
+    missing = config.prompts_per_step
+    while missing and len(rollouts) <= config.max_resamples:
+        records = cursor.take(missing)  # line 2
+        with clock.phase("rollout"):  # lines 3-4: before its update the policy is the old policy
+            rollouts.append(
+                sample_rollout(policy, tokenizer, records, params, config.group_size, generator)
+            )
+        with clock.phase("reward"):  # line 5
+            scores, broken = checked_rewards(reward_fn, rollouts[-1], config.non_finite_reward)
+        groups = keep(scores.view(-1, config.group_size))  # line 6
+        missing -= int(groups.sum())  # lines 7-8
+        non_finite += broken
+        rewards.append(scores)
+        kept.append(groups.repeat_interleave(config.group_size))
+    rollout, score = join_rollouts(rollouts), torch.cat(rewards)
+    penalties = torch.zeros_like(score)
+    if config.overlong_tokens is not None:
+        penalties = overlong_penalty(rollout.lengths, config.max_new_tokens, config.overlong_tokens)
+    return Sampled(
+        rollout, score + penalties, penalties, torch.cat(kept), len(rollouts), non_finite
+    )
+
+
+@torch.no_grad()
+def mix_into(reference: GPT, policy: GPT, share: float) -> None:
+    """reference <- share * policy + (1 - share) * reference, in the weights (arXiv:2404.09656)."""
+    for old, new in zip(reference.parameters(), policy.parameters(), strict=True):
+        old.lerp_(new, share)
+
+
+# --- the loop -----------------------------------------------------------------------------------
+
+
+def update_policy(
+    config: GRPOVariantsConfig,
+    policy: GPT,
+    reference: GPT,
+    optimizer: torch.optim.Optimizer,
+    rollout: Rollout,
+    rewards: Tensor,
+    kl_coef: float,
+    generator: torch.Generator,
+    clock: Stopwatch,
+) -> dict[str, float]:
+    """Score the rollout, then ascend the objective on it (lines 9-11); returns what was measured."""
+    meter = UpdateMeter()
+    with clock.phase("score"):
+        old_log_probs = old_policy_log_probs(policy, rollout, config)  # (N, T)
+        ref_log_probs = None
+        if kl_coef or config.stop_kl is not None:  # in the loss, or to know when to stop
+            ref_log_probs = rollout_log_probs(reference, rollout, config)  # (N, T)
+    advantages = group_advantages(  # (N, 1)  line 9
+        rewards, config.group_size, scale=config.reward_scale
+    )
+    mask = rollout.response_mask  # (N, T)
+    if config.mask_truncated:
+        mask = mask & rollout.has_eos[:, None]
+    given = Given(old_log_probs, ref_log_probs, advantages, mask)
+
+    with clock.phase("update"):
+        for _ in range(config.updates_per_batch):  # line 10
+            for rows in minibatches(len(rollout), config.minibatches, generator, config.group_size):
+                optimizer.zero_grad(set_to_none=True)
+                loss = torch.zeros((), device=policy.device)
+                eligible = policy_loss_tokens(config, policy, rollout, rows, mask)
+                for part, batch in micro_batches(rollout.sequences, rows, config.micro_batch_size):
+                    with precision(policy.device, config.precision):
+                        scores = token_scores(
+                            policy,
+                            batch,
+                            config.temperature,
+                            entropy_gradient=config.entropy_coef > 0,
+                        )
+                    losses = variant_loss(
+                        config,
+                        scores,
+                        given.rows(part),
+                        kl_coef=kl_coef,
+                        whole=mask[rows],
+                        eligible=None if eligible is None else eligible[part],
+                        full=partial(vocabulary_kl, config, policy, reference, batch),
+                    )
+                    losses.total.backward()
+                    loss += losses.total.detach()
+                    meter.add_tokens(
+                        scores,
+                        old_log_probs[part],
+                        advantages[part],
+                        losses.clipped,
+                        batch,
+                        **losses.extra(config),
+                    )
+                norm = clip_and_step(optimizer, policy.parameters(), config.max_norm)  # line 11
+                meter.add_update(loss, norm)
+    measured = rollout_metrics(rollout, rewards, old_log_probs, ref_log_probs)
+    kl = {key: measured[key] for key in ("kl", "kl_k3") if key in measured}
+    return kl | meter.metrics()
+
+
+def train(
+    config: GRPOVariantsConfig,
+    policy: GPT,
+    tokenizer: Tokenizer,
+    reward_fn: RewardFn,
+    prompts: Sequence[PromptRecord],
+    log: MetricLog,
+    *,
+    validate: Validation | None = None,
+    folder: Path | None = None,
+) -> list[dict[str, Any]]:
+    """Run the chosen variant, update `policy` in place and return one metrics row a step.
+
+    With `validate` its numbers are added every `eval_every` steps; with a folder a resumable state
+    is kept there. A step whose groups were all dropped takes no optimizer step.
+    """
+    reference = copy.deepcopy(policy).eval().requires_grad_(False)
+    policy.eval()  # dropout stays off: old and new log-probs must describe the same function
+    optimizer = adamw(policy, config.lr, weight_decay=0.0)
+    kl, cursor = kl_controller(config), PromptCursor(prompts, config.seed)
+    generators = {name: make_generator(config.seed, name) for name in ("sampling", "minibatches")}
+    state = TrainingState(
+        {
+            "policy": policy,
+            "reference": reference,
+            "optimizer": optimizer,
+            "kl": kl,
+            "prompts": cursor,
+        },
+        generators,
+    )
+    if config.resume and folder is not None:
+        state.load(folder)
+
+    for step in range(state.step, config.steps):
+        lr = config.lr * warmed_up(config, step)
+        set_learning_rate(optimizer, lr)
+        clock = Stopwatch()
+        sampled = sample_groups(  # lines 2-8
+            config, policy, tokenizer, reward_fn, cursor, generators["sampling"], clock
+        )
+        row = sampled.metrics(config) | {"kl_coef": kl.coef, "lr": lr}
+        if sampled.kept.any():
+            rollout, rewards = sampled.to_train()
+            row |= update_policy(  # lines 9-11
+                config,
+                policy,
+                reference,
+                optimizer,
+                rollout,
+                rewards,
+                kl.coef,
+                generators["minibatches"],
+                clock,
+            )
+        if "kl" in row:
+            kl.update(row["kl"], int(sampled.kept.sum()))
+        if config.reference_mixing and (step + 1) % config.reference_mixing_every == 0:
+            mix_into(reference, policy, config.reference_mixing)
+        row |= clock.metrics(tokens=int(sampled.rollout.lengths.sum()))
+        state.step = step + 1
+        if finish_step(config, state, row, log, policy, reference, validate, folder):
+            break
+    return log.rows
+
+
+def main(config: GRPOVariantsConfig) -> Path:
+    """Run the chosen variant with all I/O and return the run folder."""
+    return run_training(f"grpo_variants_{config.variant}", config, train)
+
+
+if __name__ == "__main__":
+    import tyro
+
+    run_script(main, tyro.cli(GRPOVariantsConfig, default=command_line_defaults()))

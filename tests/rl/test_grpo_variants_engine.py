@@ -1,0 +1,905 @@
+"""The GRPO family: the defaults are GRPO to the last bit, and every choice does what it says."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import math
+import re
+import statistics
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from data.records import PromptRecord
+from gpt.common import MetricLog, saved_step
+from gpt.generate import SamplingParams
+from gpt.log_probs import TokenScores
+from gpt.model import GPT, GPTConfig
+from gpt.tokenizer import build_tokenizer
+from rl import grpo_engine, grpo_variants_engine
+from rl.evaluation import Validation
+from rl.grpo_engine import GRPOConfig
+from rl.grpo_variants_engine import (
+    KL_FORMS,
+    OF_SEQUENCES,
+    PRESETS,
+    REDUCERS,
+    SURROGATES,
+    VARIANTS,
+    Given,
+    GRPOVariantsConfig,
+    PromptCursor,
+    command_line_defaults,
+    from_variant,
+    train,
+    variant_loss,
+)
+from rl.losses import high_entropy_mask, off_policy_sequence_mask
+from rl.rewards import RuleReward
+from rl.rollout import Rollout, join_rollouts, prompt_batch, sample_rollout, select_rows
+
+LETTERS = build_tokenizer("letters", {bytes([97 + i]): i for i in range(8)})  # EOS 8, padding 9
+PROMPTS = [PromptRecord(text) for text in ("ab", "c", "hgfed", "aaa", "fa", "gh", "bbbb", "e")]
+TOY = dict(
+    steps=20, prompts_per_step=4, group_size=4, minibatches=1, micro_batch_size=64, lr=1e-2,
+    warmup=1, kl_coef=0.02, stop_kl=None, max_new_tokens=8, eval_every=100, max_norm=1e9,
+    checkpoint_every=1000,
+)  # fmt: skip
+CONFIG = GRPOVariantsConfig(**TOY)
+SHARE_OF_A = RuleReward(lambda record, text, ended: text.count("a") / 8, "share of a")
+HAS_A = RuleReward(lambda record, text, ended: float("a" in text), "has an a")
+# A reward that separates any two responses.
+DIVERSE = RuleReward(lambda record, text, ended: sum(ord(c) * i for i, c in enumerate(text, 1)), "")
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
+
+
+def small_gpt() -> GPT:
+    shape = GPTConfig(LETTERS.n_vocab, 16, n_layer=2, n_head=2, n_embd=32)
+    return GPT(shape).initialize(torch.Generator().manual_seed(0)).eval()
+
+
+def run(policy: GPT, reward_fn=SHARE_OF_A, *, log: MetricLog | None = None, **changes):
+    """Train and return the metrics rows; keyword arguments change CONFIG, or a variant's choices."""
+    options = {name: changes.pop(name) for name in ("validate", "folder") if name in changes}
+    if "variant" in changes:  # its kl_coef, too
+        settings = {k: v for k, v in TOY.items() if k != "kl_coef"}
+        config = from_variant(changes.pop("variant"), **(settings | changes))
+    else:
+        config = replace(CONFIG, **changes)
+    return train(
+        config, policy, LETTERS, reward_fn, PROMPTS, log or MetricLog(config.steps), **options
+    )
+
+
+def weights(model: torch.nn.Module) -> torch.Tensor:
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+
+def numbers(rows) -> list[dict[str, float]]:
+    """What was measured, without the times."""
+    return [{key: value for key, value in row.items() if "second" not in key} for row in rows]
+
+
+class Noted:
+    """Keeps every rollout that passes through a reward."""
+
+    def __init__(self, reward) -> None:
+        self.reward, self.name = reward, reward.name
+        self.rollouts: list[Rollout] = []
+
+    def __call__(self, rollout: Rollout) -> torch.Tensor:
+        self.rollouts.append(rollout)
+        return self.reward(rollout)
+
+
+@pytest.fixture
+def gradients(monkeypatch) -> list[torch.Tensor]:
+    """The flat gradient of each optimizer step, as it reaches the clip."""
+    seen: list[torch.Tensor] = []
+    real = grpo_variants_engine.clip_and_step
+
+    def spy(optimizer, parameters, max_norm):
+        parameters = list(parameters)
+        seen.append(torch.cat([parameter.grad.flatten().clone() for parameter in parameters]))
+        return real(optimizer, parameters, max_norm)
+
+    monkeypatch.setattr(grpo_variants_engine, "clip_and_step", spy)
+    return seen
+
+
+# The defaults are GRPO
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        dict(updates_per_batch=2, minibatches=2),
+        dict(kl_coef=0.0, micro_batch_size=3),
+        dict(kl_estimator="k2", clip_high=0.3, temperature=0.7, stop_kl=1.5, steps=12),
+        dict(kl_controller="adaptive", kl_horizon=200, kl_target=0.1, precision="bfloat16"),
+    ],
+    ids=["plain", "several updates", "no KL", "k2", "adaptive"],
+)
+def test_the_defaults_are_grpo_bit_for_bit(changes):
+    """Weights and metrics, and no key more or less."""
+    settings = TOY | dict(steps=4, group_size=8) | changes
+    ours, theirs = small_gpt(), small_gpt()
+    rows = train(GRPOVariantsConfig(**settings), ours, LETTERS, SHARE_OF_A, PROMPTS, MetricLog(20))
+    expected = grpo_engine.train(
+        GRPOConfig(**settings), theirs, LETTERS, SHARE_OF_A, PROMPTS, MetricLog(20)
+    )
+    assert torch.equal(weights(ours), weights(theirs))
+    assert numbers(rows) == numbers(expected)
+    assert rows[0].keys() == expected[0].keys()
+
+
+def test_the_defaults_are_those_of_grpo():
+    ours = {f.name: f.default for f in dataclasses.fields(GRPOVariantsConfig)}
+    theirs = {f.name: f.default for f in dataclasses.fields(GRPOConfig)}
+    assert {name: ours[name] for name in theirs} == theirs
+    assert PRESETS == grpo_engine.PRESETS
+
+
+# Names of variants
+
+
+def test_a_variant_fills_in_its_choices_and_a_flag_still_wins():
+    dapo = from_variant("dapo")
+    assert (dapo.variant, dapo.reducer, dapo.clip_low, dapo.clip_high) == (
+        "dapo", "token_mean", 0.2, 0.28,
+    )  # fmt: skip
+    assert (dapo.sampling_filter, dapo.kl_coef, dapo.stop_kl) == ("dynamic", 0.0, 8.0)
+    assert from_variant("dapo", clip_high=0.5).clip_high == 0.5
+    # Over a preset, which has a kl_coef of its own.
+    assert from_variant("gspo", "gpt2").kl_coef == 0 and from_variant("grpo", "gpt2").kl_coef > 0
+    assert from_variant("gspo", "gpt2").lr == PRESETS["gpt2"]["lr"]
+    assert from_variant("cispo", data="sums").max_new_tokens == 40
+
+
+def test_the_command_line_reads_the_variant_first():
+    assert command_line_defaults([]) == GRPOVariantsConfig()
+    assert command_line_defaults(["--variant", "dapo"]) == from_variant("dapo")
+    config = command_line_defaults(["--data=sums", "--variant=gspo", "--kl-coef", "0.3"])
+    assert config == from_variant("gspo", data="sums")  # the parser sets the flag on top of it
+    assert command_line_defaults(["--variant", "no_such"]).variant == "grpo"
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_variant_is_a_config_of_every_preset(variant):
+    for name in PRESETS:
+        size, _, data = name.partition("/")
+        config = from_variant(variant, size, **({"data": data} if data else {}))
+        assert {f: getattr(config, f) for f in VARIANTS[variant]} == VARIANTS[variant]
+
+
+# The loss
+
+# Two responses of three and two tokens and one without any; garbage in the padding.
+MASK = torch.tensor([[1, 1, 1, 0], [1, 1, 0, 0], [0, 0, 0, 0]]).bool()
+RATIO = torch.tensor([[1.0, 2.0, 0.5, 9], [0.5, 2.0, 1.1, 9], [9, 9, 9, 9]])
+OLD = torch.where(MASK, torch.full((3, 4), -2.0), torch.nan)
+NEW = OLD + RATIO.log()
+ADVANTAGES = [1.5, -0.5, torch.nan]
+VALID = [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1)]
+LENGTH = (3, 2)
+
+
+def loss_of(config: GRPOVariantsConfig, new=NEW, old=OLD, ref=None, advantages=ADVANTAGES,
+            mask=MASK, kl_coef=0.0, entropy=None, **options):  # fmt: skip
+    """The loss of a minibatch that is one micro-batch."""
+    entropy = torch.zeros_like(new) if entropy is None else entropy
+    given = Given(old, ref, torch.as_tensor(advantages)[:, None], mask)
+    options = {"whole": mask} | options
+    return variant_loss(config, TokenScores(new, entropy), given, kl_coef=kl_coef, **options)
+
+
+def clip_loss(ratio: float, advantage: float, low: float, high: float) -> float:
+    return -min(ratio * advantage, min(max(ratio, 1 - low), 1 + high) * advantage)
+
+
+def token_clip(i: int, t: int, low: float, high: float) -> float:
+    return clip_loss(float(RATIO[i, t]), ADVANTAGES[i], low, high)
+
+
+def geometric_clip(i: int, low: float, high: float) -> float:
+    product = math.prod(float(RATIO[i, t]) for t in range(LENGTH[i]))
+    return clip_loss(product ** (1 / LENGTH[i]), ADVANTAGES[i], low, high)
+
+
+def soft_gate(i: int, t: int) -> float:
+    tau = 1.0 if ADVANTAGES[i] > 0 else 1.05
+    return -4 / tau / (1 + math.exp(-tau * (float(RATIO[i, t]) - 1))) * ADVANTAGES[i]
+
+
+def capped_weight(i: int, t: int) -> float:
+    return -min(float(RATIO[i, t]), 1.2) * ADVANTAGES[i] * float(NEW[i, t])
+
+
+# Rows are averaged over two (the third is empty), tokens over five, Dr. GRPO's budget is 3 * 8.
+EQUATIONS = {
+    "grpo": sum(token_clip(i, t, 0.2, 0.2) / LENGTH[i] / 2 for i, t in VALID),
+    "dapo": sum(token_clip(i, t, 0.2, 0.28) / 5 for i, t in VALID),
+    "dr_grpo": sum(token_clip(i, t, 0.2, 0.2) / 24 for i, t in VALID),
+    "gspo": sum(geometric_clip(i, 3e-4, 4e-4) / 2 for i in (0, 1)),
+    "cispo": sum(capped_weight(i, t) / 5 for i, t in VALID),
+    "sapo": sum(soft_gate(i, t) / LENGTH[i] / 2 for i, t in VALID),
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_loss_of_each_variant_by_loops(variant):
+    """Also without a NaN from the empty row and the padding, whose inputs are NaN."""
+    new = NEW.clone().requires_grad_()
+    config = from_variant(variant, max_new_tokens=8)
+    losses = loss_of(config, new)
+    assert losses.total.item() == pytest.approx(EQUATIONS[variant], rel=1e-5)
+    (gradient,) = torch.autograd.grad(losses.total, new)
+    assert not gradient[~MASK].any() and gradient[MASK].isfinite().all()
+    assert losses.policy_tokens.equal(MASK) and not losses.clipped[~MASK].any()
+
+
+def test_the_losses_of_the_variants_differ():
+    assert len({round(value, 4) for value in EQUATIONS.values()}) == len(VARIANTS)
+
+
+@pytest.mark.parametrize(
+    ("reducer", "expected"),
+    [("sequence_mean", -0.037284), ("token_mean", -0.172104), ("constant_length_mean", -0.107565)],
+)
+def test_reducers_with_the_kl_on_worked_numbers(reducer, expected):
+    new = torch.tensor([[-1, -0.5, -2], [-0.7, -1.2, 9]])
+    old = torch.tensor([[-1.2, -0.5, -1.8], [-0.7, -0.9, 9]])
+    ref = torch.tensor([[-1.1, -0.6, -2], [-0.5, -1.2, 9]])
+    mask = torch.tensor([[1, 1, 1], [1, 1, 0]]).bool()
+    config = replace(CONFIG, reducer=reducer, max_new_tokens=4)
+    losses = loss_of(config, new, old, ref, [0.7071, -0.7071], mask, kl_coef=0.04)
+    assert losses.total.item() == pytest.approx(expected, abs=1e-6)
+    assert losses.clipped[mask].float().mean() == pytest.approx(0.4)
+
+
+def test_gspo_on_worked_numbers():
+    new = torch.tensor([[0.1, -0.2, 0.4, 9], [0.0003, 0.0001, 9, 9]])
+    mask = torch.tensor([[1, 1, 1, 0], [1, 1, 0, 0]]).bool()
+    wide = from_variant("gspo", clip_low=0.2, clip_high=0.2)
+    for config, expected in ((wide, -0.052485), (from_variant("gspo"), -0.000099990)):
+        for surrogate in ("gspo", "gspo_token"):
+            config = replace(config, surrogate=surrogate)
+            losses = loss_of(config, new, torch.zeros(2, 4), None, [1.0, -1.0], mask)
+            assert losses.total.item() == pytest.approx(expected, abs=5e-7)
+
+
+def test_the_sequence_surrogate_multiplies_the_tokens_ratios():
+    """exp(0.1 - 0.2 + 0.4) = 1.3499 is clipped at 1.2, exp(0.0004) is not."""
+    new = torch.tensor([[0.1, -0.2, 0.4], [0.0003, 0.0001, 9]])
+    mask = torch.tensor([[1, 1, 1], [1, 1, 0]]).bool()
+    losses = loss_of(
+        replace(CONFIG, surrogate="sequence"), new, torch.zeros(2, 3), None, [1.0, -1.0], mask
+    )
+    assert losses.total.item() == pytest.approx((-1.2 + math.exp(0.0004)) / 2, abs=1e-6)
+
+
+def test_dual_clip_bounds_the_loss():
+    """Ratios 0.5, 2, 5 with A = -1: 0.8, 2 and 3 instead of 5."""
+    new = torch.tensor([[0.5, 2.0, 5.0]]).log()
+    config = replace(CONFIG, dual_clip=3.0, reducer="sequence_sum")
+    total = loss_of(config, new, torch.zeros(1, 3), None, [-1.0], torch.ones(1, 3).bool()).total
+    assert float(total) == pytest.approx(0.8 + 2 + 3)
+
+
+@pytest.mark.parametrize("name", KL_FORMS)
+def test_each_kl_form_in_the_loss(name):
+    """Value and gradient, against formulas of log pi with the reference 0.3 above the old policy."""
+    old = torch.tensor([[-1.0, -2.0, -1.5]])
+    ref, mask = old + 0.3, torch.ones(1, 3).bool()
+    new = (old + torch.tensor([[0.2, -0.4, 0.7]])).requires_grad_()
+    x = new.detach().clone().requires_grad_()
+    d, rho = ref - x, (x - old).exp()
+    expected = {
+        "k3": d.exp() - d - 1,
+        "k2": d * d / 2,
+        "k3_importance": rho * (d.exp() - d - 1),
+        "k1_importance": -rho * d,
+        "full": (3 * x).exp(),  # whatever the caller computes
+    }[name]
+    total = loss_of(
+        replace(CONFIG, kl_estimator=name), new, old, ref, [0.0], mask, kl_coef=0.7,
+        full=lambda: (3 * new).exp(),
+    ).total  # fmt: skip
+    expected = 0.7 * expected.sum() / 3
+    assert float(total.detach()) == pytest.approx(float(expected.detach()), rel=1e-5)
+    ours, theirs = torch.autograd.grad(total, new)[0], torch.autograd.grad(expected, x)[0]
+    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
+
+
+def test_the_entropy_bonus_is_a_token_mean_whatever_the_reducer():
+    entropy = torch.tensor([[1.0, 2, 3, 9], [4, 5, 9, 9], [9, 9, 9, 9]]).requires_grad_()
+    config = replace(CONFIG, reducer="sequence_sum")
+    with_bonus = loss_of(replace(config, entropy_coef=0.5), entropy=entropy).total
+    without = loss_of(config, entropy=entropy).total
+    assert (without - with_bonus).item() == pytest.approx(0.5 * 15 / 5)
+    (gradient,) = torch.autograd.grad(with_bonus, entropy)
+    torch.testing.assert_close(gradient, torch.where(MASK, -0.1, 0.0))
+
+
+@pytest.mark.parametrize("reducer", REDUCERS)
+def test_an_empty_row_adds_exactly_nothing(reducer):
+    """Except to the rows of constant_length_mean, where 3 rows become 2."""
+    config = replace(CONFIG, reducer=reducer, entropy_coef=0.1)
+    old = OLD.nan_to_num()
+    with_empty = loss_of(config, NEW, OLD, old + 0.3, kl_coef=0.4).total
+    two = slice(0, 2)
+    without = loss_of(
+        config, NEW[two], OLD[two], (old + 0.3)[two], ADVANTAGES[:2], MASK[two], kl_coef=0.4
+    ).total
+    factor = 2 / 3 if reducer == "constant_length_mean" else 1.0
+    assert float(with_empty) == pytest.approx(factor * float(without))
+    nothing = loss_of(config, NEW, OLD, old + 0.3, kl_coef=0.4, mask=torch.zeros_like(MASK)).total
+    assert nothing.item() == 0
+
+
+# Which tokens the policy loss reads
+
+
+def left_behind(drift: list[list[float]], lengths: list[int], advantages: list[float], delta):
+    new = -torch.tensor(drift)
+    mask = torch.arange(new.shape[1]) < torch.tensor(lengths)[:, None]
+    new = torch.where(mask, new, torch.nan)
+    keep = off_policy_sequence_mask(
+        new, torch.zeros_like(new), torch.tensor(advantages)[:, None], mask, delta
+    )
+    return keep[:, 0].tolist()
+
+
+def test_the_off_policy_mask_drops_bad_responses_that_were_left_behind():
+    """The mean over a row's own tokens decides: 0.6, 0.6, 0.4, 0.6 (one token), none, and exactly 0.5."""
+    drift = [[0.9, 0.3, 9], [0.9, 0.3, 9], [0.9, -0.1, 9], [0.6, 9, 9], [9, 9, 9], [0.5, 0.5, 0.5]]
+    lengths, advantages = [2, 2, 2, 1, 0, 3], [-1.0, 1.0, -1.0, -0.1, -1.0, -1.0]
+    assert left_behind(drift, lengths, advantages, 0.5) == [False, True, True, False, True, True]
+    assert left_behind([[1.0]], [1], [0.0], 0.5) == [True]
+    with pytest.raises(ValueError, match="one per response"):
+        off_policy_sequence_mask(
+            torch.zeros(1, 2), torch.zeros(1, 2), torch.zeros(1, 2), torch.ones(1, 2).bool(), 0.5
+        )
+
+
+def test_the_off_policy_mask_drops_the_policy_loss_and_keeps_the_kl():
+    """Row 1 is bad and has lost log 2 / 2 nats a token; the denominators stay."""
+    old = torch.full((2, 2), -2.0)
+    new = (old + torch.tensor([[0.1, 0.2], [0.0, -math.log(2)]])).requires_grad_()
+    mask, ref = torch.ones(2, 2).bool(), old + 0.3
+    given = (old, ref, [1.0, -1.0], mask)
+    config = replace(CONFIG, off_policy_mask=0.3)
+    losses = loss_of(config, new, *given, kl_coef=0.5)
+    assert losses.policy_tokens.tolist() == [[True, True], [False, False]]
+    d = (ref - new).detach()
+    policy = -(math.exp(0.1) + 1.2) / 2 / 2  # row 0 alone, over two rows
+    assert losses.total.item() == pytest.approx(
+        policy + 0.5 * float((d.exp() - d - 1).mean()), rel=1e-5
+    )
+    (gradient,) = torch.autograd.grad(losses.total, new)
+    torch.testing.assert_close(gradient[1], 0.5 * (1 - d[1].exp()) / 4)
+    loose = loss_of(replace(config, off_policy_mask=0.4), new, *given, kl_coef=0.5)
+    assert loose.policy_tokens.all()
+
+
+def slow_top(entropy: list[list[float]], mask: torch.Tensor, share: float) -> list[list[bool]]:
+    """Sort, take ceil(share * n), and what equals the last one taken."""
+    places = [(i, t) for i, row in enumerate(mask.tolist()) for t, m in enumerate(row) if m]
+    ranked = sorted((entropy[i][t] for i, t in places), reverse=True)
+    if not ranked:
+        return mask.tolist()
+    least = ranked[math.ceil(round(share * len(ranked), 6)) - 1]
+    chosen = {(i, t) for i, t in places if entropy[i][t] >= least}
+    return [[(i, t) in chosen for t in range(mask.shape[1])] for i in range(len(mask))]
+
+
+def test_the_high_entropy_mask_by_sorting():
+    mask = torch.arange(6) < torch.tensor([6, 4, 0, 5])[:, None]
+    for seed in range(20):
+        entropy = torch.randint(0, 9, (4, 6), generator=torch.Generator().manual_seed(seed)) / 2
+        entropy = entropy.where(mask, 99)
+        for share in (0.01, 0.2, 0.5, 0.6, 1.0):
+            chosen = high_entropy_mask(entropy, mask, share)
+            assert chosen.tolist() == slow_top(entropy.tolist(), mask, share)
+
+
+def test_the_high_entropy_mask_counts_valid_tokens_of_the_whole_batch():
+    """Thirty tokens: 0.1 of them are three, though 0.1 * 30 is above 3; never fewer than one."""
+    entropy = torch.arange(30.0).view(5, 6)
+    mask = torch.ones(5, 6).bool()
+    assert entropy[high_entropy_mask(entropy, mask, 0.1)].tolist() == [27, 28, 29]
+    assert entropy[high_entropy_mask(entropy, mask, 0.001)].tolist() == [29]
+    assert high_entropy_mask(entropy, mask, 1.0).all()
+    assert not high_entropy_mask(entropy, ~mask, 0.2).any()
+    with pytest.raises(ValueError, match="share"):
+        high_entropy_mask(entropy, mask, 0.0)
+
+
+def test_tokens_of_low_entropy_leave_the_policy_loss_but_not_the_denominator():
+    old, mask = torch.full((2, 2), -2.0), torch.ones(2, 2).bool()
+    new = (old + torch.tensor([[0.1, 0.2], [0.0, 0.3]])).requires_grad_()
+    eligible = torch.tensor([[True, False], [False, False]])
+    config = replace(CONFIG, reducer="token_mean")
+    losses = loss_of(config, new, old, old + 0.3, [1.0, -1.0], mask, kl_coef=0.5, eligible=eligible)
+    assert losses.policy_tokens.tolist() == eligible.tolist()
+    d = (old + 0.3 - new).detach()
+    assert losses.total.item() == pytest.approx(
+        -math.exp(0.1) / 4 + 0.5 * float((d.exp() - d - 1).mean()), rel=1e-5
+    )
+
+
+# The first step
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_at_the_first_step_ratio_is_one_and_kl_is_zero(variant):
+    (row,) = run(small_gpt(), DIVERSE, variant=variant, steps=1, stop_kl=1e9)
+    assert row["ratio_error_at_start"] < 1e-5 and abs(row["approx_kl"]) < 1e-6
+    assert abs(row["kl"]) < 1e-6 and abs(row["kl_k3"]) < 1e-6
+    assert row["clip_high_fraction"] == row["clip_low_fraction"] == 0
+    assert row["grad_norm"] > 0.01
+
+
+def slow_advantages(rewards: list[float], scale: str) -> list[float]:
+    """(R - mean) / (std + 1e-4), groups of four, by `statistics`."""
+    result = []
+    for start in range(0, len(rewards), 4):
+        group = rewards[start : start + 4]
+        std = {"group": statistics.stdev(group), "batch": statistics.stdev(rewards), "none": 1.0}
+        eps = 0.0 if scale == "none" else 1e-4
+        result += [(r - statistics.mean(group)) / (std[scale] + eps) for r in group]
+    return result
+
+
+def row_weights(lengths: list[int], reducer: str) -> list[float]:
+    """The weight of each token of a row, with max_new_tokens = 8; an empty row has none."""
+    rows, tokens = sum(length > 0 for length in lengths), sum(lengths)
+    return [
+        {
+            "sequence_mean": 1 / max(length, 1) / rows,
+            "token_mean": 1 / tokens,
+            "sequence_sum": 1 / rows,
+            "constant_length_mean": 1 / (8 * len(lengths)),
+        }[reducer]
+        for length in lengths
+    ]
+
+
+def reinforce_gradient(policy: GPT, rollout: Rollout, factors: list[float]) -> torch.Tensor:
+    """-sum_i factor_i sum_t grad log pi(y_t), row by row, unpadded."""
+    policy = copy.deepcopy(policy)
+    loss = torch.zeros(())
+    for i, factor in enumerate(factors):
+        prompt = LETTERS.encode(rollout.records[i].prompt)
+        response = rollout.response_tokens[i][rollout.response_mask[i]].tolist()
+        log_probs = policy(torch.tensor([prompt + response]))[0].log_softmax(-1)
+        chosen = [log_probs[len(prompt) - 1 + t, token] for t, token in enumerate(response)]
+        loss = loss - factor * sum(chosen)
+    loss.backward()
+    return torch.cat([parameter.grad.flatten() for parameter in policy.parameters()])
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_first_gradient_is_that_of_reinforce(gradients, variant):
+    """All surrogates begin as -A log pi: a variant differs by its rewards, advantages and weights."""
+    start, reward = small_gpt(), Noted(DIVERSE)
+    run(copy.deepcopy(start), reward, steps=1, variant=variant)
+    (rollout,) = reward.rollouts
+    lengths = rollout.lengths.tolist()
+    assert len(set(lengths)) > 2 and 8 in lengths
+    config = from_variant(variant)
+    values = DIVERSE(rollout).tolist()
+    if variant == "dapo":  # a fifth of 8 tokens: 0 up to 7 tokens, -1 at 8
+        values = [value - (length == 8) for value, length in zip(values, lengths, strict=True)]
+    advantages = slow_advantages(values, config.reward_scale)
+    weights_of = row_weights(lengths, config.reducer)
+    factors = [a * w for a, w in zip(advantages, weights_of, strict=True)]
+    expected = reinforce_gradient(start, rollout, factors)
+    assert float(expected.abs().max()) > 0.01
+    torch.testing.assert_close(
+        gradients[0], expected, rtol=1e-4, atol=1e-4 * float(expected.norm())
+    )
+
+
+@pytest.mark.parametrize("reducer", REDUCERS)
+@pytest.mark.parametrize("scale", ["group", "batch", "none"])
+def test_truncated_responses_leave_the_loss_and_stay_in_the_baseline(gradients, reducer, scale):
+    start, reward = small_gpt(), Noted(DIVERSE)
+    changes = dict(reducer=reducer, reward_scale=scale, mask_truncated=True, steps=1)
+    (row,) = run(copy.deepcopy(start), reward, **changes)
+    (rollout,) = reward.rollouts
+    ended = rollout.has_eos.tolist()
+    assert 2 < sum(ended) < 14
+    lengths = [n if e else 0 for n, e in zip(rollout.lengths.tolist(), ended, strict=True)]
+    advantages = slow_advantages(DIVERSE(rollout).tolist(), scale)  # of all responses
+    weights_of = row_weights(lengths, reducer)
+    factors = [a * w * e for a, w, e in zip(advantages, weights_of, ended, strict=True)]
+    expected = reinforce_gradient(start, rollout, factors)
+    torch.testing.assert_close(
+        gradients[0], expected, rtol=1e-4, atol=1e-4 * float(expected.norm())
+    )
+    assert row["policy_tokens"] == pytest.approx(sum(lengths) / int(rollout.lengths.sum()))
+
+
+def test_a_batch_of_truncated_responses_teaches_nothing(monkeypatch):
+    """No token takes part: the loss is 0, not 0 / 0."""
+
+    def cut_off(*arguments):
+        rollout = sample_rollout(*arguments)
+        has_eos = torch.zeros(len(rollout), dtype=torch.bool)
+        return replace(rollout, sequences=replace(rollout.sequences, has_eos=has_eos))
+
+    monkeypatch.setattr(grpo_variants_engine, "sample_rollout", cut_off)
+    policy = small_gpt()
+    before = weights(policy)
+    for reducer in REDUCERS:
+        changes = dict(reducer=reducer, entropy_coef=0.1, entropy_top_share=0.5)
+        (row,) = run(policy, DIVERSE, steps=1, mask_truncated=True, **changes)
+        assert row["eos_rate"] == row["grad_norm"] == row["loss"] == row["policy_tokens"] == 0
+    assert torch.equal(weights(policy), before)
+
+
+# Micro-batches
+
+COMBINATIONS = [
+    *((surrogate, "sequence_mean") for surrogate in SURROGATES),
+    *((surrogate, reducer) for reducer in REDUCERS for surrogate in ("token", "cispo", "sapo")),
+]
+
+
+@pytest.mark.parametrize(("surrogate", "reducer"), sorted(set(COMBINATIONS)))
+def test_micro_batches_do_not_change_the_update(gradients, surrogate, reducer):
+    """In float64, also at ratios other than 1, and with every choice that drops tokens: all
+    denominators and thresholds are those of the minibatch."""
+    ends, changes = [], dict(surrogate=surrogate, reducer=reducer, steps=1)
+    changes |= dict(updates_per_batch=2, minibatches=2, kl_coef=0.3, kl_estimator="k3_importance")
+    changes |= dict(mask_truncated=True, off_policy_mask=0.02, entropy_top_share=0.5)
+    for size in (3, 64):
+        policy = small_gpt().double()
+        (row,) = run(policy, DIVERSE, micro_batch_size=size, entropy_coef=0.05, **changes)
+        ends.append(weights(policy))
+    assert 0.05 < row["policy_tokens"] < 0.5
+    assert len(gradients) == 8
+    for a, b in zip(gradients[:4], gradients[4:], strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(*ends, rtol=0, atol=1e-6)
+
+
+def test_the_vocabulary_kl_adds_up_over_micro_batches_too(gradients):
+    for size in (3, 64):
+        run(small_gpt().double(), DIVERSE, steps=2, kl_estimator="full", micro_batch_size=size)
+    torch.testing.assert_close(gradients[1], gradients[3], rtol=1e-6, atol=1e-6)
+
+
+# Learning
+
+
+def learned(variant: str, sign: float) -> tuple[float, float]:
+    """The share of `a` among the letters, before and after 20 steps that reward it (or punish)."""
+    reward = RuleReward(lambda record, text, ended: sign * text.count("a") / max(len(text), 1), "")
+    rows = run(small_gpt(), reward, variant=variant, group_size=8, minibatches=2)
+    values = [sign * (row["reward"] - row.get("overlong_penalty", 0)) for row in rows]
+    print(variant, sign, values[0], statistics.mean(values[-3:]))
+    return values[0], statistics.mean(values[-3:])
+
+
+@pytest.mark.parametrize("variant", [name for name in VARIANTS if name != "grpo"])
+def test_every_variant_learns_a_toy_reward(variant):
+    before, after = learned(variant, 1.0)
+    assert 0.03 < before < 0.2 and after > 0.6
+
+
+@pytest.mark.parametrize("variant", ["dapo", "cispo"])
+def test_it_unlearns_the_reward_with_the_sign_flipped(variant):
+    before, after = learned(variant, -1.0)
+    assert 0.03 < before < 0.2 and after < 0.02
+
+
+def test_an_entropy_bonus_keeps_the_entropy_up():
+    with_bonus, without = (
+        run(small_gpt(), group_size=8, steps=12, entropy_coef=coef)[-1] for coef in (1.0, 0.0)
+    )
+    assert with_bonus["entropy"] > without["entropy"] + 0.3
+
+
+# Dynamic sampling
+
+SEED = 14  # at which the first step needs three rounds
+
+
+def spread(rewards: torch.Tensor) -> list[bool]:
+    return [len(set(group)) > 1 for group in rewards.view(-1, 4).tolist()]
+
+
+def test_groups_without_a_spread_are_replaced_by_other_prompts(gradients):
+    """Each round asks for as many prompts as are missing; the rest is trained on as one batch."""
+    start, reward = small_gpt(), Noted(HAS_A)
+    (row,) = run(copy.deepcopy(start), reward, steps=1, sampling_filter="dynamic", seed=SEED)
+    rewards = [HAS_A(rollout) for rollout in reward.rollouts]
+    kept = [spread(values) for values in rewards]
+    asked = [rollout.records[::4] for rollout in reward.rollouts]
+    missing = 4
+    for records, flags in zip(asked, kept, strict=True):
+        assert len(records) == missing
+        missing -= sum(flags)
+    assert missing == 0 and len(asked) > 2
+    epoch = [record for step in range(3) for record in prompt_batch(PROMPTS, step, 4, SEED)]
+    assert sum(asked, []) == epoch[: len(sum(asked, []))]  # in order, none left out
+
+    samples = sum(len(values) for values in rewards)
+    assert row["sampled_responses"] == samples and row["sampling_rounds"] == len(asked)
+    assert row["dropped_groups"] == samples // 4 - 4
+    everything = torch.cat(rewards)
+    assert row["reward"] == pytest.approx(float(everything.mean()))
+    assert row["zero_spread_groups"] == pytest.approx(row["dropped_groups"] / (samples // 4))
+    lengths = torch.cat([rollout.lengths for rollout in reward.rollouts]).float()
+    assert row["response_length"] == pytest.approx(float(lengths.mean()))
+
+    whole = join_rollouts(reward.rollouts)  # the gradient is that of the four groups that were kept
+    flags = [flag for flags in kept for flag in flags for _ in range(4)]
+    rollout = select_rows(whole, torch.tensor(flags).nonzero()[:, 0])
+    advantages = slow_advantages(HAS_A(rollout).tolist(), "group")
+    factors = [a / n / 16 for a, n in zip(advantages, rollout.lengths.tolist(), strict=True)]
+    expected = reinforce_gradient(start, rollout, factors)
+    torch.testing.assert_close(
+        gradients[0], expected, rtol=1e-4, atol=1e-4 * float(expected.norm())
+    )
+
+
+def test_tokens_per_second_counts_what_was_thrown_away(monkeypatch):
+    seen: list[int] = []
+
+    class Watch(grpo_variants_engine.Stopwatch):
+        def metrics(self, tokens: int) -> dict[str, float]:
+            seen.append(tokens)
+            return super().metrics(tokens)
+
+    monkeypatch.setattr(grpo_variants_engine, "Stopwatch", Watch)
+    reward = Noted(HAS_A)
+    (row,) = run(small_gpt(), reward, steps=1, sampling_filter="dynamic", seed=SEED)
+    assert row["dropped_groups"] > 0
+    assert seen == [sum(int(rollout.lengths.sum()) for rollout in reward.rollouts)]
+
+
+@pytest.mark.parametrize("cap", [0, 1])
+def test_at_the_cap_the_step_trains_on_what_there_is(gradients, cap):
+    reward = Noted(HAS_A)
+    changes = dict(sampling_filter="dynamic", max_resamples=cap, seed=SEED)
+    (row,) = run(small_gpt(), reward, steps=1, **changes)
+    assert row["sampling_rounds"] == len(reward.rollouts) == cap + 1
+    assert 0 < row["dropped_groups"] and row["sampled_responses"] // 4 - row["dropped_groups"] < 4
+    assert float(gradients[0].abs().max()) > 0 and row["grad_norm"] > 0
+
+
+def test_a_step_without_any_group_left_takes_no_optimizer_step(gradients):
+    """Not even one of momentum, and nothing that was not measured is logged."""
+    rewards = iter([0.0, 1.0] * 8 + [0.7] * 1000)
+    changing = RuleReward(lambda *_: next(rewards), "constant after the first batch")
+    policy, ends = small_gpt(), []
+
+    class Log(MetricLog):
+        def write(self, *, step: int, **metrics) -> None:
+            super().write(step=step, **metrics)
+            ends.append(weights(policy))
+
+    rows = run(policy, changing, log=Log(3), steps=3, sampling_filter="dynamic", stop_kl=9.0)
+    assert len(gradients) == 1 and torch.equal(ends[0], ends[2])
+    assert [row["sampling_rounds"] for row in rows] == [1, 5, 5]
+    assert [row["dropped_groups"] for row in rows] == [0, 20, 20]
+    assert {"loss", "kl", "grad_norm", "entropy", "ratio_error_at_start"} <= rows[0].keys()
+    assert rows[1].keys() & {"loss", "kl", "grad_norm", "entropy", "ratio_error_at_start"} == set()
+    assert rows[1]["reward"] == pytest.approx(0.7) and rows[1]["zero_spread_groups"] == 1
+
+
+def test_the_filter_looks_at_the_reward_before_the_overlong_penalty():
+    """Equal rewards of different lengths: the penalty alone would make a spread."""
+    constant = RuleReward(lambda *_: 0.5, "constant")
+    changes = dict(overlong_buffer=8, sampling_filter="dynamic", steps=1, max_resamples=0)
+    (row,) = run(small_gpt(), constant, **changes)
+    assert row["dropped_groups"] == 4 and "loss" not in row
+    assert row["zero_spread_groups"] < 1 and row["reward_std"] > 0.1
+
+
+def test_the_overlong_penalty_is_part_of_the_reward():
+    """The ramp begins after 8 - 5 tokens; `fifth` of 8 is one token."""
+    reward = Noted(SHARE_OF_A)
+    (row,) = run(small_gpt(), reward, steps=1, overlong_buffer=5)
+    lengths = reward.rollouts[0].lengths.tolist()
+    penalties = [-max(length - 3, 0) / 5 for length in lengths]
+    assert row["overlong_penalty"] == pytest.approx(statistics.mean(penalties), abs=1e-6)
+    values = SHARE_OF_A(reward.rollouts[0]).tolist()
+    assert row["reward"] == pytest.approx(
+        statistics.mean(v + p for v, p in zip(values, penalties, strict=True))
+    )
+    (row,) = run(small_gpt(), steps=1, overlong_buffer="fifth")
+    assert row["overlong_penalty"] == pytest.approx(-lengths.count(8) / 16)
+    assert from_variant("dapo", max_new_tokens=48).overlong_tokens == 9
+    assert from_variant("dapo", max_new_tokens=3).overlong_tokens == 1
+
+
+def test_the_cursor_takes_the_prompts_of_prompt_batch():
+    cursor = PromptCursor(PROMPTS, seed=5)
+    for step in range(7):
+        assert cursor.take(3) == prompt_batch(PROMPTS, step, 3, 5)
+    other = PromptCursor(PROMPTS, seed=5)
+    other.load_state_dict(cursor.state_dict())
+    assert other.take(4) == cursor.take(4) and other.position == 25
+
+
+def test_rollouts_of_different_widths_join_and_part():
+    """Scored in one piece or apart, a row's log-probs are the same."""
+    policy, params = small_gpt(), SamplingParams(max_new_tokens=8)
+    short = SamplingParams(max_new_tokens=2)
+    generator = torch.Generator().manual_seed(0)
+    one = sample_rollout(policy, LETTERS, PROMPTS[1:2], short, 2, generator)
+    two = sample_rollout(policy, LETTERS, PROMPTS[2:4], params, 2, generator)
+    both = join_rollouts([one, two])
+    assert both.records == one.records + two.records and both.group_size == 2
+    assert both.responses == one.responses + two.responses
+    assert both.lengths.tolist() == one.lengths.tolist() + two.lengths.tolist()
+    assert both.has_eos.tolist() == one.has_eos.tolist() + two.has_eos.tolist()
+    scored = grpo_variants_engine.rollout_log_probs(policy, both, CONFIG)
+    torch.testing.assert_close(scored, both.log_probs, rtol=0, atol=1e-5)
+    assert float(scored.abs().sum()) > 5
+    last = select_rows(both, torch.tensor([4, 5]))
+    assert last.records == two.records[2:] and last.responses == two.responses[2:]
+    scored = grpo_variants_engine.rollout_log_probs(policy, last, CONFIG)
+    torch.testing.assert_close(scored, two.log_probs[2:], rtol=0, atol=1e-5)
+    assert join_rollouts([one]) is one
+
+
+def test_what_a_reward_measures_covers_every_round():
+    """Counts add up; shares are averaged over the responses, of which later rounds have fewer."""
+
+    class Measuring(Noted):
+        def with_metrics(self, rollout: Rollout) -> tuple[torch.Tensor, dict[str, float]]:
+            values = self(rollout)
+            return values, {"answers": int(values.sum()), "share": float(values.mean())}
+
+    reward = Measuring(HAS_A)
+    (row,) = run(small_gpt(), reward, steps=1, sampling_filter="dynamic", seed=SEED)
+    rewards = torch.cat([HAS_A(rollout) for rollout in reward.rollouts])
+    assert len(reward.rollouts) > 2 and row["answers"] == int(rewards.sum())
+    assert row["share"] == pytest.approx(float(rewards.mean())) == row["reward"]
+
+
+# The reference and stop_kl
+
+
+def test_without_a_kl_the_reference_is_asked_for_stop_kl_alone(monkeypatch):
+    plain, watched = small_gpt(), small_gpt()
+    (row,) = run(plain, variant="dr_grpo", steps=1)
+    assert "kl" not in row
+    rows = run(watched, variant="dr_grpo", steps=1, stop_kl=8.0)
+    assert "kl" in rows[0] and torch.equal(weights(plain), weights(watched))
+
+    def refuse(*args, **options):
+        raise AssertionError("a reference was scored")
+
+    monkeypatch.setattr(grpo_variants_engine, "rollout_log_probs", refuse)
+    run(small_gpt(), variant="dr_grpo", steps=1)
+    for changes in (dict(stop_kl=8.0), dict(kl_coef=0.1)):
+        with pytest.raises(AssertionError, match="a reference was scored"):
+            run(small_gpt(), variant="dr_grpo", steps=1, **changes)
+
+
+def test_stop_kl_ends_a_run_that_has_no_penalty():
+    rows = run(small_gpt(), variant="dr_grpo", group_size=8, stop_kl=4.0)
+    assert 5 < rows[-1]["step"] < 20
+    assert statistics.mean(row["kl"] for row in rows[-5:]) > 4.0
+
+
+def test_the_reference_moves_by_its_share_and_only_in_its_turn():
+    """Every second batch by a quarter of the way; without the choice it stays the start."""
+    policy, seen = small_gpt(), []
+    start = weights(policy)
+
+    def validate(policy: GPT, reference: GPT, step: int) -> dict[str, float]:
+        assert not any(parameter.requires_grad for parameter in reference.parameters())
+        seen.append((weights(policy), weights(reference)))
+        return {}
+
+    changes = dict(steps=4, eval_every=1, validate=validate)
+    run(policy, reference_mixing=0.25, reference_mixing_every=2, **changes)
+    (_, first), (second, mixed), (_, third), (fourth, last) = seen
+    assert torch.equal(first, start) and torch.equal(mixed, third)
+    torch.testing.assert_close(mixed, 0.25 * second + 0.75 * start, rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(last, 0.25 * fourth + 0.75 * mixed, rtol=1e-6, atol=1e-7)
+    assert not torch.equal(mixed, start)
+    seen.clear()
+    run(small_gpt(), **changes)
+    assert all(torch.equal(reference, start) for _, reference in seen)
+
+
+# Resuming
+
+
+class Crash(Exception):
+    pass
+
+
+class CrashingLog(MetricLog):
+    """Ends the run after five steps."""
+
+    def write(self, *, step: int, **metrics) -> None:
+        super().write(step=step, **metrics)
+        if step == 5:
+            raise Crash
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        dict(variant="dapo", kl_coef=0.1, reference_mixing=0.5, reference_mixing_every=3),
+        dict(sampling_filter="dynamic", entropy_coef=0.01, entropy_top_share=0.5),
+    ],
+)
+def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(tmp_path, changes):
+    """Also the prompts, which depend on how many groups were dropped so far."""
+    changes = changes | dict(steps=7, minibatches=2, updates_per_batch=2, checkpoint_every=2)
+    whole = small_gpt()
+    rows = run(whole, HAS_A, **changes)
+    assert sum(row["dropped_groups"] for row in rows[:4]) > 2
+    with pytest.raises(Crash):
+        run(small_gpt(), HAS_A, log=CrashingLog(7), folder=tmp_path, **changes)
+    assert saved_step(tmp_path) == 4
+    resumed = small_gpt()
+    torch.nn.init.normal_(resumed.wte.weight)  # everything comes from the file
+    more = run(resumed, HAS_A, folder=tmp_path, resume=True, **changes)
+    assert numbers(more) == numbers(rows[4:])
+    assert torch.equal(weights(resumed), weights(whole))
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        *(
+            (dict(surrogate=surrogate, reducer="token_mean"), "token_mean would weigh a response")
+            for surrogate in OF_SEQUENCES
+        ),
+        (dict(kl_estimator="k1"), "k1 as a loss regularises nothing"),
+        (dict(dual_clip=3.0, surrogate="cispo"), "cispo has none"),
+        (dict(dual_clip=1.1), "dual_clip must exceed 1 + clip_high = 1.2: got 1.1"),
+        (dict(overlong_buffer=0), "overlong_buffer must be in 1..max_new_tokens = 8: got 0"),
+        (dict(overlong_buffer=9), "max_new_tokens = 8: got 9"),
+        (dict(reference_mixing=0.5, kl_coef=0.0), "reference_mixing needs a KL penalty"),
+        (dict(reference_mixing=1.5), "reference_mixing is a share, above 0 and at most 1: got 1.5"),
+        (dict(entropy_top_share=0.0), "entropy_top_share is a share"),
+        (dict(off_policy_mask=-0.1), "off_policy_mask must not be negative"),
+        (dict(entropy_coef=-1.0), "must not be negative"),
+        (dict(reference_mixing_every=0), "must be at least 1"),
+        (dict(group_size=1), "group_size must be at least 2"),
+    ],
+)
+def test_what_cannot_work_is_refused_in_one_sentence(changes, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        replace(CONFIG, **changes)
+
+
+# The document
+
+
+def documented(heading: str) -> set[str]:
+    """The keys of the tables under one heading of docs/metrics.md: the first cell of each row."""
+    text = DOCUMENT.read_text(encoding="utf-8")
+    (body,) = re.findall(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", text, re.M | re.S)
+    return set(re.findall(r"^\| `([^`]+)` \|", body, re.M))
+
+
+def test_logged_keys_are_those_documented():
+    """With every choice that has a number of its own; without them GRPO's, as tested above."""
+    validate = Validation(
+        LETTERS, PROMPTS, SamplingParams(max_new_tokens=8), SHARE_OF_A, gold=SHARE_OF_A
+    )
+    (row,) = run(
+        small_gpt(), DIVERSE, variant="dapo", steps=1, eval_every=1, validate=validate, stop_kl=8.0,
+        mask_truncated=True,
+    )  # fmt: skip
+    assert set(row) == documented("Every engine") | documented("The GRPO family")
