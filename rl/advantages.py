@@ -226,11 +226,47 @@ def _check_step_ends(step_ends: Tensor, step_mask: Tensor, response_mask: Tensor
 
 
 def _pooled_z_scores(rewards: Tensor, mask: Tensor, unbiased: bool, eps: float) -> Tensor:
-    """z-scores of the True entries of every row, whose counts differ; 0 where they are equal."""
-    count = mask.sum(1, keepdim=True)
-    mean = rewards.sum(1, keepdim=True) / count.clamp(min=1)
-    lowest = rewards.masked_fill(~mask, torch.inf).amin(1, keepdim=True)
-    highest = rewards.masked_fill(~mask, -torch.inf).amax(1, keepdim=True)
-    centred = torch.where(mask & (highest > lowest), rewards - mean, 0.0)
-    variance = centred.square().sum(1, keepdim=True) / (count - int(unbiased)).clamp(min=1)
-    return _scaled(centred, variance.sqrt(), eps)
+    """`group_advantages` over the True entries of every row, whose counts differ; 0 elsewhere."""
+    scores = torch.zeros_like(rewards)
+    for row, valid in enumerate(mask):
+        pool = rewards[row, valid]
+        if len(pool) > 1:  # one step alone has nothing to be compared with
+            scores[row, valid] = group_advantages(pool, len(pool), unbiased=unbiased, eps=eps)[:, 0]
+    return scores
+
+
+# --- preference pairs, from the rewards of a group ------------------------------------------------
+
+
+def _check_margin(margin: float) -> None:
+    if not margin >= 0:
+        raise ValueError(
+            f"margin, the reward gap that makes a pair, must not be negative: {margin}"
+        )
+
+
+@torch.no_grad()
+def best_worst_pairs(rewards: Tensor, group_size: int, margin: float = 0.0) -> Tensor:
+    """The best and the worst response of every group, (N,) -> row numbers (K, 2), best first.
+
+    i = argmax R, j = argmin R, the first one where several are equal; a group whose gap R_i - R_j
+    is not above `margin` gives no pair.
+    """
+    _check_margin(margin)
+    groups = _groups(rewards, group_size)
+    first_row = torch.arange(0, len(rewards), group_size, device=rewards.device)
+    pairs = torch.stack([groups.argmax(1), groups.argmin(1)], 1) + first_row[:, None]
+    return pairs[groups.amax(1) - groups.amin(1) > margin]
+
+
+@torch.no_grad()
+def ordered_pairs(rewards: Tensor, group_size: int, margin: float = 0.0) -> Tensor:
+    """Every two responses of a group with R_i - R_j > margin, (N,) -> row numbers (K, 2).
+
+    AMIR-GRPO's pairs (arXiv:2601.03661): at most G (G - 1) / 2 of a group, the better one first.
+    """
+    _check_margin(margin)
+    groups = _groups(rewards, group_size)
+    gaps = groups[:, :, None] - groups[:, None, :]  # (prompts, G, G)
+    group, better, worse = (gaps > margin).nonzero(as_tuple=True)
+    return torch.stack([better, worse], 1) + group[:, None] * group_size

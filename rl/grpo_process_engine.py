@@ -1,0 +1,270 @@
+"""GRPO with process supervision (Shao et al. 2024, arXiv:2402.03300, section 4.1.3).
+
+Algorithm 1 with lines 8 and 9 exchanged for the step-wise ones:
+
+    line 1     policy model <- initial policy          the pre-trained or fine-tuned GPT
+    line 3     reference model <- policy               reference (frozen copy)
+    line 5     sample a batch of prompts               prompt_batch
+    line 6     old policy <- policy                    only its log-probs are kept
+    line 7     sample G outputs per prompt             sample_rollout
+    line 8     a reward at the end of every step       step_reward_fn: rewards, ends and mask (N, K)
+    line 9     z-scores over all steps of the group,   process_advantages
+               summed over the steps still to end
+    line 10    for GRPO iteration = 1..mu              updates_per_batch
+    line 11    ascend the GRPO objective (Eq. 3)       process_grpo_loss: clipped_surrogate and k3
+
+    q_ij <- (q_ij - mean(R)) / std(R)     R: the rewards of all steps of all G outputs
+    A_it  = sum over the steps j that end at token t or later of q_ij
+
+Each token answers for its own step and for those that follow, not for the ones before it. Nothing
+divides by the number of steps: an output of many steps has larger advantages, and as one mean serves
+them all, a step can be worth less than none.
+What is new next to GRPO: rewards per step, advantages per token. With one step per output
+(--steps-from outcome) it is GRPO, bit for bit. `reward` in the log stays the outcome's.
+
+    python -m rl.grpo_process_engine --data sums       each written step and the answer, by rule
+    python -m rl.grpo_process_engine                   reviews, sentences by the reward model
+    python -m rl.grpo_process_engine --data sums --steps-from outcome
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from data.records import PromptRecord
+from gpt.common import (
+    MetricLog,
+    TrainingState,
+    UserError,
+    make_generator,
+    precision,
+    preset_defaults,
+    run_script,
+)
+from gpt.generate import SamplingParams
+from gpt.log_probs import token_scores
+from gpt.model import GPT
+from gpt.optimizer import adamw, clip_and_step, set_learning_rate
+from gpt.tokenizer import Tokenizer
+from rl.advantages import process_advantages
+from rl.config import EngineConfig, kl_controller, require_groups, size_presets, warmed_up
+from rl.evaluation import Validation
+from rl.kl import loss_estimator
+from rl.losses import clipped_surrogate, sequence_mean
+from rl.metrics import Stopwatch, UpdateMeter, rollout_metrics
+from rl.rewards import RewardFn, RewardModelReward, checked_rewards
+from rl.rollout import (
+    micro_batches,
+    minibatches,
+    old_policy_log_probs,
+    prompt_batch,
+    rollout_log_probs,
+    sample_rollout,
+)
+from rl.run import finish_step, run_training
+from rl.setup import Task
+from rl.step_rewards import (
+    CheckedSteps,
+    OutcomeSteps,
+    RewardModelSteps,
+    StepRewardFn,
+    StepRewards,
+    checked_steps,
+)
+
+PRESETS = size_presets()
+
+
+@dataclass(frozen=True)
+class ProcessGRPOConfig(EngineConfig):
+    """Improve a policy with GRPO and a reward for every step of a response."""
+
+    steps_from: Literal["auto", "rule", "outcome", "reward_model"] = "auto"
+    """rule: each written step of a sum is checked; reward_model: its score after each sentence;
+    outcome: one step, plain GRPO. auto: the rule for sums, else the reward model if there is one."""
+    clip_low: float = 0.2
+    """epsilon below 1."""
+    clip_high: float = 0.2
+    """epsilon above 1."""
+    kl_estimator: Literal["k3", "k2", "k1"] = "k3"
+    """k3 is the paper's; k2 has the gradient of KL(policy || reference); k1 is refused, and says why."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_groups(self)
+        loss_estimator(self.kl_estimator)
+
+
+def open_step_rewards(config: ProcessGRPOConfig, task: Task) -> dict[str, StepRewardFn]:
+    """The source of step rewards that the flags ask for, as `train` takes it."""
+    kind, reward_fn = config.steps_from, task.reward_fn
+    learned = isinstance(reward_fn, RewardModelReward)
+    if kind == "auto":
+        kind = "rule" if config.data == "sums" else "reward_model" if learned else "outcome"
+    source: StepRewardFn = OutcomeSteps()
+    if kind == "rule":
+        if config.data != "sums":
+            raise UserError(
+                f"--steps-from rule: {config.data} has no rule for the steps of a response; use "
+                "outcome or reward_model"
+            )
+        source = CheckedSteps(task.tokenizer)
+    if kind == "reward_model":
+        if not isinstance(reward_fn, RewardModelReward):
+            raise UserError(
+                f"--steps-from reward_model: the reward is the {reward_fn.name}, not a learned "
+                "model; add --reward model, or use outcome"
+            )
+        source = RewardModelSteps(reward_fn.model, task.tokenizer)
+    print(f"steps: {source.name}")
+    return {"step_reward_fn": source}
+
+
+def process_grpo_loss(
+    config: ProcessGRPOConfig,
+    log_probs: Tensor,  # (n, T)
+    old_log_probs: Tensor,  # (n, T)
+    ref_log_probs: Tensor | None,  # (n, T)
+    advantages: Tensor,  # (n, T)
+    response_mask: Tensor,  # (n, T)
+    *,
+    kl_coef: float,
+    rows: int,
+) -> tuple[Tensor, Tensor]:
+    """The negated GRPO objective of some rows of a minibatch (arXiv:2402.03300, Eqs. 3 and 4).
+
+    (1/rows) sum_i (1/L_i) sum_t [ -min(ratio A, clip(ratio) A) + kl_coef * KL ], A = A_it of the
+    token, `rows` the size of the whole minibatch, so that micro-batches add up. Returns (loss,
+    clipped (n, T)).
+    """
+    token_loss, clipped = clipped_surrogate(
+        log_probs, old_log_probs, advantages, config.clip_low, config.clip_high
+    )
+    if ref_log_probs is not None:
+        kl_penalty = loss_estimator(config.kl_estimator)  # k3 (Eq. 4)
+        token_loss = token_loss + kl_coef * kl_penalty(log_probs, ref_log_probs)
+    return sequence_mean(token_loss, response_mask, denominator=rows), clipped
+
+
+def step_metrics(steps: StepRewards, advantages: Tensor, group_size: int) -> dict[str, float]:
+    """Mean reward of a step, steps per response, and the share of groups without any advantage."""
+    groups = advantages.reshape(len(advantages) // group_size, -1)
+    return {
+        "step_reward": float(steps.rewards[steps.mask].mean()),
+        "steps_per_response": float(steps.mask.sum(1).float().mean()),
+        "zero_spread_steps": float((groups == 0).all(1).float().mean()),
+    }
+
+
+def train(
+    config: ProcessGRPOConfig,
+    policy: GPT,
+    tokenizer: Tokenizer,
+    reward_fn: RewardFn,
+    prompts: Sequence[PromptRecord],
+    log: MetricLog,
+    *,
+    step_reward_fn: StepRewardFn,
+    validate: Validation | None = None,
+    folder: Path | None = None,
+) -> list[dict[str, Any]]:
+    """Run process-supervised GRPO, update `policy` in place and return one metrics row a step.
+
+    With `validate` its numbers are added every `eval_every` steps; with a folder a resumable state
+    is kept there.
+    """
+    params = SamplingParams(config.temperature, max_new_tokens=config.max_new_tokens)
+    reference = copy.deepcopy(policy).eval().requires_grad_(False)  # line 3
+    policy.eval()  # dropout stays off: old and new log-probs must describe the same function
+    optimizer = adamw(policy, config.lr, weight_decay=0.0)
+    kl = kl_controller(config)
+    generators = {name: make_generator(config.seed, name) for name in ("sampling", "minibatches")}
+    state = TrainingState(
+        {"policy": policy, "reference": reference, "optimizer": optimizer, "kl": kl}, generators
+    )
+    if config.resume and folder is not None:
+        state.load(folder)
+
+    for step in range(state.step, config.steps):
+        lr = config.lr * warmed_up(config, step)
+        set_learning_rate(optimizer, lr)
+        clock, meter = Stopwatch(), UpdateMeter()
+        records = prompt_batch(prompts, step, config.prompts_per_step, config.seed)  # line 5
+        with clock.phase("rollout"):  # lines 6-7: before its update the policy is the old policy
+            rollout = sample_rollout(
+                policy, tokenizer, records, params, config.group_size, generators["sampling"]
+            )
+        with clock.phase("reward"):  # line 8: the outcome for the log, the steps to learn from
+            rewards, non_finite = checked_rewards(reward_fn, rollout, config.non_finite_reward)
+            steps, broken = checked_steps(
+                step_reward_fn, rollout, rewards, config.non_finite_reward
+            )
+        with clock.phase("score"):
+            old_log_probs = old_policy_log_probs(policy, rollout, config)  # (N, T)
+            ref_log_probs = None  # with kl_coef = 0 the reference is never asked
+            if kl.coef:
+                ref_log_probs = rollout_log_probs(reference, rollout, config)  # (N, T)
+        advantages = process_advantages(  # (N, T)  line 9
+            *steps, rollout.response_mask, config.group_size
+        )
+
+        with clock.phase("update"):
+            for _ in range(config.updates_per_batch):  # line 10
+                for rows in minibatches(
+                    len(rollout), config.minibatches, generators["minibatches"], config.group_size
+                ):
+                    optimizer.zero_grad(set_to_none=True)
+                    loss = torch.zeros((), device=policy.device)
+                    for part, batch in micro_batches(
+                        rollout.sequences, rows, config.micro_batch_size
+                    ):
+                        with precision(policy.device, config.precision):
+                            scores = token_scores(policy, batch, config.temperature)
+                        part_loss, clipped = process_grpo_loss(
+                            config,
+                            scores.log_probs,
+                            old_log_probs[part],
+                            None if ref_log_probs is None else ref_log_probs[part],
+                            advantages[part],
+                            batch.response_mask,
+                            kl_coef=kl.coef,
+                            rows=len(rows),
+                        )
+                        part_loss.backward()
+                        loss += part_loss.detach()
+                        meter.add_tokens(
+                            scores, old_log_probs[part], advantages[part], clipped, batch
+                        )
+                    norm = clip_and_step(optimizer, policy.parameters(), config.max_norm)  # line 11
+                    meter.add_update(loss, norm)
+
+        row = rollout_metrics(rollout, rewards, old_log_probs, ref_log_probs)
+        row |= step_metrics(steps, advantages, config.group_size)
+        row |= meter.metrics() | {"kl_coef": kl.coef, "lr": lr}
+        row |= {"non_finite_rewards": non_finite + broken}
+        row |= clock.metrics(tokens=int(rollout.lengths.sum()))
+        if "kl" in row:
+            kl.update(row["kl"], len(rollout))
+        state.step = step + 1
+        if finish_step(config, state, row, log, policy, reference, validate, folder):
+            break
+    return log.rows
+
+
+def main(config: ProcessGRPOConfig) -> Path:
+    """Run process-supervised GRPO with all I/O and return the run folder."""
+    return run_training("grpo_process", config, train, open_step_rewards)
+
+
+if __name__ == "__main__":
+    import tyro
+
+    default = preset_defaults(ProcessGRPOConfig, PRESETS)
+    run_script(main, tyro.cli(ProcessGRPOConfig, default=default))
