@@ -76,7 +76,7 @@ from rl.value_model import ValueModel
 
 PRESETS = size_presets(
     dict(group_size=1, prompts_per_step=32, critic_lr=1e-5, updates_per_batch=1),
-    sums=dict(kl_coef=0.0),
+    sums=dict(steps=70),
 )
 
 
@@ -84,6 +84,8 @@ PRESETS = size_presets(
 class PPOConfig(EngineConfig):
     """Improve a policy with PPO."""
 
+    steps: int = 50
+    """Rollout batches."""
     prompts_per_step: int = 128
     """Prompts per rollout batch."""
     group_size: int = 1
@@ -103,7 +105,8 @@ class PPOConfig(EngineConfig):
     clip_high: float = 0.2
     """epsilon above 1."""
     value_coef: float = 0.1
-    """c_v, the weight of the value loss."""
+    """c_v, the weight of the value loss. The critic's weights and Adam are its own, and Adam ignores a
+    constant factor: c_v acts through max_norm alone."""
     value_clip: float | None = 0.2
     """Clip the new value to the rollout's by this much in the value loss."""
     entropy_coef: float = 0.0
@@ -135,6 +138,10 @@ class PPOConfig(EngineConfig):
             raise ValueError(
                 f"gamma and gae_lambda must be in 0..1: got {self.gamma} and {self.gae_lambda}"
             )
+        for name in ("value_clip", "score_clip", "target_kl"):
+            limit = getattr(self, name)
+            if limit is not None and not limit > 0:
+                raise ValueError(f"{name} must be positive, or None to go without it: got {limit}")
         if self.pretraining_batch_size < 1:
             raise ValueError("pretraining_batch_size must be at least 1")
         if self.missing_eos == "subtract" and self.missing_eos_value < 0:
@@ -279,6 +286,7 @@ def train(
         set_learning_rate(optimizer, lr)
         set_learning_rate(critic_optimizer, config.critic_lr * warmed_up(config, step))
         clock, meter = Stopwatch(), UpdateMeter()
+        text_losses: list[float] = []
         records = prompt_batch(prompts, step, config.prompts_per_step, config.seed)
         with clock.phase("rollout"):  # y ~ policy
             rollout = sample_rollout(
@@ -337,11 +345,9 @@ def train(
                 if config.target_kl is not None and meter.approx_kl > 1.5 * config.target_kl:
                     break  # without the step: this minibatch is far enough from the old policy
                 if config.pretraining_coef and corpus is not None:  # PPO-ptx: fresh text each time
-                    text = corpus.batch(step * config.updates + update).to(policy.device)
-                    with precision(policy.device, config.precision):
-                        ptx_loss = config.pretraining_coef * language_model_loss(policy, text)
-                    ptx_loss.backward()
-                    loss += ptx_loss.detach()
+                    number = step * config.updates + update
+                    text_losses.append(add_text_gradient(config, policy, corpus, number))
+                    loss += config.pretraining_coef * text_losses[-1]
                 norm = clip_and_step(optimizer, policy.parameters(), config.max_norm)
                 clip_and_step(critic_optimizer, value_model.parameters(), config.max_norm)
                 meter.add_update(loss, norm)
@@ -349,6 +355,8 @@ def train(
         row = rollout_metrics(rollout, rewards, old_log_probs, ref_log_probs)
         row |= meter.metrics() | {"non_finite_rewards": non_finite, "kl_coef": kl.coef, "lr": lr}
         row |= explained_variance(targets.old_values, targets.returns, rollout.response_mask)
+        if text_losses:
+            row["pretraining_loss"] = sum(text_losses) / len(text_losses)
         row |= clock.metrics(tokens=int(rollout.lengths.sum()))
         if "kl" in row:
             kl.update(row["kl"], len(rollout))
@@ -367,17 +375,34 @@ def epochs(config: PPOConfig, rows: int, generator: torch.Generator) -> list[Ten
     ]
 
 
+def add_text_gradient(config: PPOConfig, policy: GPT, corpus: Corpus, number: int) -> float:
+    """Add the gradient of gamma * L_ptx on text batch `number`; returns L_ptx, nats per token.
+
+    (InstructGPT, arXiv:2203.02155, Eq. 2.) The gradient is divided by the corpus's mean token count,
+    as in pre-training: gpt/corpus.py says why.
+    """
+    text = corpus.batch(number)
+    total, tokens = 0.0, int(text.response_mask.sum())
+    for _, part in micro_batches(text, torch.arange(len(text)), config.micro_batch_size):
+        with precision(policy.device, config.precision):
+            loss = language_model_loss(policy, part.to(policy.device), corpus.tokens_per_batch)
+        (config.pretraining_coef * loss).backward()
+        total += float(loss.detach())
+    return total * corpus.tokens_per_batch / max(tokens, 1)
+
+
 def open_critic_and_text(config: PPOConfig, task: Task) -> dict[str, Any]:
     """The critic's start and, for PPO-ptx, the text, as `train` wants them."""
-    learned = isinstance(task.reward_fn, RewardModelReward)
-    if config.critic == "reward_model" and not learned:
+    if config.critic == "reward_model" and not isinstance(task.reward_fn, RewardModelReward):
         raise UserError(
             f"--critic reward_model: the reward is {task.reward_fn.name}, there is no reward model "
             "to start from; use --critic policy"
         )
-    extra: dict[str, Any] = {"value_model": ValueModel.from_policy(task.policy)}
+    extra: dict[str, Any] = {}
     if isinstance(task.reward_fn, RewardModelReward) and config.critic != "policy":
         extra["value_model"] = ValueModel.from_reward_model(task.reward_fn.model)
+    else:
+        extra["value_model"] = ValueModel.from_policy(task.policy)
     if config.pretraining_coef:
         extra["corpus"] = open_corpus(
             config.data,

@@ -49,7 +49,8 @@ class ValueModel(nn.Module):
         """A copy of the reward model, head included (InstructGPT, arXiv:2203.02155, section 3.5).
 
         The normalisation of its scores is folded into the head, so that a state's first value is
-        the score that the reward model gives to the text so far, on the scale of the rewards.
+        the reward model's score of the last token so far, on the scale of the rewards: with the
+        pooling last_token its score of the text so far.
         """
         model = cls(copy.deepcopy(reward_model.gpt))
         with torch.no_grad():

@@ -55,8 +55,22 @@ ENGINES: dict[str, tuple[str, ...]] = {  # name: module and its flags
     "ppo": ("rl.ppo_engine",),
     "rloo": ("rl.rloo_engine",),
     "reinforce_pp": ("rl.reinforce_pp_engine",),
-    "reinforce_pp_baseline": ("rl.reinforce_pp_engine", "--variant", "baseline"),
+    "reinforce_pp_baseline": (
+        "rl.reinforce_pp_engine", "--variant", "baseline", "--prompts-per-step", "16",
+        "--group-size", "8",
+    ),
     "grpo_single_model": ("rl.grpo_single_model_engine",),
+    "dapo": ("rl.grpo_variants_engine", "--variant", "dapo"),
+    "dr_grpo": ("rl.grpo_variants_engine", "--variant", "dr_grpo"),
+    "gspo": ("rl.grpo_variants_engine", "--variant", "gspo"),
+    "cispo": ("rl.grpo_variants_engine", "--variant", "cispo"),
+    "sapo": ("rl.grpo_variants_engine", "--variant", "sapo"),
+    "grpo_process": ("rl.grpo_process_engine",),
+    "grpo_iterative": ("rl.grpo_iterative_engine",),
+}  # fmt: skip
+ONLY_FOR = {  # steps are checked in sums alone; pairs are labelled in reviews alone
+    "grpo_process": "sums",
+    "grpo_iterative": "reviews",
 }
 MAX_NEW_TOKENS = {"reviews": 48, "sums": 40}
 BEST_OF = 8
@@ -69,7 +83,7 @@ class StudyConfig:
     data: tuple[Literal["reviews", "sums"], ...] = ("reviews", "sums")
     """Worlds."""
     engines: tuple[str, ...] = tuple(ENGINES)
-    """Names of engines; a wrong one is answered with the list."""
+    """Names of engines; a wrong one is answered with the list. Some run in one world only."""
     seeds: tuple[int, ...] = (0, 1, 2)
     """Seeds of the RL runs."""
     flags: str = ""
@@ -92,7 +106,8 @@ class StudyConfig:
 def run_stage(folder: Path, module: str, *flags: object, threads: int) -> None:
     """Run one script into `folder` unless it is finished there; its output goes to FOLDER.log.
 
-    The wall-clock seconds are written beside it. A failing script ends the study with its words.
+    Its seconds are written beside it: by the clock, and of CPU time, which other work on the machine
+    does not change. A failing script ends the study with its words.
     """
     if (folder / MODEL_FILE).exists():
         print(f"{display_path(folder)} is there", flush=True)
@@ -103,16 +118,26 @@ def run_stage(folder: Path, module: str, *flags: object, threads: int) -> None:
     begin = time.perf_counter()
     log = folder.with_suffix(".log")
     with log.open("w", encoding="utf-8") as file:
-        status = subprocess.run(
-            command, cwd=ROOT, env=environment, stdout=file, stderr=subprocess.STDOUT, check=False
-        ).returncode
-    seconds = time.perf_counter() - begin
+        process = subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdout=file, stderr=subprocess.STDOUT
+        )
+        status, cpu = wait(process)
+    seconds = {"wall": time.perf_counter() - begin, "threads": threads}
     if status != 0:
         lines = [line.strip("╭╮╰╯│─ ") for line in log.read_text(encoding="utf-8").splitlines()]
         last = [line for line in lines if line][-1:]
         raise UserError(f"{module} failed, see {display_path(log)}: {' '.join(last)}")
-    write_json(folder / "seconds.json", {"wall": seconds, "threads": threads})
-    print(f"{display_path(folder)}: {seconds:.0f} s", flush=True)
+    write_json(folder / "seconds.json", seconds if cpu is None else seconds | {"cpu": cpu})
+    print(f"{display_path(folder)}: {seconds['wall']:.0f} s", flush=True)
+
+
+def wait(process: subprocess.Popen[bytes]) -> tuple[int, float | None]:
+    """The exit status of a process and its CPU seconds, where the system counts them."""
+    if not hasattr(os, "wait4"):
+        return process.wait(), None
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    return process.returncode, usage.ru_utime + usage.ru_stime
 
 
 def train_start(config: StudyConfig, world: str, folder: Path) -> None:
@@ -131,6 +156,11 @@ def train_start(config: StudyConfig, world: str, folder: Path) -> None:
         )  # fmt: skip
 
 
+def engines_of(config: StudyConfig, world: str) -> list[str]:
+    """The engines asked for that this world has a task for."""
+    return [name for name in config.engines if ONLY_FOR.get(name, world) == world]
+
+
 def train_engines(config: StudyConfig, world: str, folder: Path) -> None:
     """Every engine and seed, `jobs` at a time."""
     threads = max(torch.get_num_threads() // config.jobs, 1)
@@ -138,7 +168,7 @@ def train_engines(config: StudyConfig, world: str, folder: Path) -> None:
     with ThreadPoolExecutor(config.jobs) as pool:
         runs = []
         for seed in config.seeds:
-            for name in config.engines:
+            for name in engines_of(config, world):
                 module, *own = ENGINES[name]
                 flags = (
                     "--preset", "study", "--data", world, *own, "--seed", seed, "--device",
@@ -223,13 +253,14 @@ def compare(config: StudyConfig, world: str, folder: Path) -> dict[str, list[dic
     if world == "reviews":
         tuned, _ = load_gpt(folder / "finetuning", device)
         results["fine-tuned on preferred answers"] = [judge.measure(tuned)]
-    for name in config.engines:
+    for name in engines_of(config, world):
         for seed in config.seeds:
             run = folder / f"{name}-{seed}"
             numbers = judge.measure(load_gpt(run, device)[0])
             seconds = json.loads((run / "seconds.json").read_text(encoding="utf-8"))
             numbers |= {"seed": seed, "steps": read_jsonl(run / "metrics.jsonl")[-1]["step"]}
-            results.setdefault(name, []).append(numbers | {"seconds": seconds["wall"]})
+            numbers |= {"seconds": seconds.get("cpu", seconds["wall"])}
+            results.setdefault(name, []).append(numbers)
             print(f"{name} seed {seed}: gold {numbers['gold']:.3f}, kl {numbers['kl']:.2f}")
     return results
 
@@ -248,12 +279,12 @@ def spread(rows: Sequence[Mapping[str, float]], key: str, digits: int) -> str:
 COLUMNS = {
     "reviews": [
         ("gold reward", "gold", 3), ("win rate", "win_rate", 3), ("KL (nats)", "kl", 1),
-        ("length", "response_length", 1), ("RL seconds", "seconds", 0),
+        ("length", "response_length", 1), ("CPU seconds", "seconds", 0),
     ],
     "sums": [
         ("exact match, sampled", "gold", 3), ("greedy", "greedy", 3),
         ("writes steps", "writes_steps", 2), ("exact where it does", "gold_with_steps", 3),
-        ("KL (nats)", "kl", 1), ("RL seconds", "seconds", 0),
+        ("KL (nats)", "kl", 1), ("CPU seconds", "seconds", 0),
     ],
 }  # fmt: skip
 
@@ -277,10 +308,12 @@ def plot(
     from matplotlib.figure import Figure
 
     label = "gold reward" if world == "reviews" else "exact match"
-    colors = {name: colormaps["tab20"](i % 20) for i, name in enumerate(config.engines)}
+    shown_engines = engines_of(config, world)
+    palette = colormaps["tab10" if len(shown_engines) <= 10 else "tab20"]
+    colors = {name: palette(i % palette.N) for i, name in enumerate(shown_engines)}
     figure = Figure(figsize=(15, 4.6), layout="constrained")
     left, middle, right = figure.subplots(1, 3)
-    for name in config.engines:
+    for name in colors:
         for seed in config.seeds:
             rows = read_jsonl(folder / f"{name}-{seed}" / "metrics.jsonl")
             points = [row for row in rows if "validation/gold" in row]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import re
 from pathlib import Path
 
@@ -19,6 +20,13 @@ def test_every_engine_is_a_script_and_named_once() -> None:
     for module, *flags in ENGINES.values():
         assert importlib.util.find_spec(module), module
         assert len(flags) % 2 == 0
+
+
+def test_some_engines_have_one_world() -> None:
+    assert set(study.ONLY_FOR) <= set(ENGINES)
+    config = StudyConfig(engines=("ppo", "grpo_process", "grpo_iterative"))
+    assert study.engines_of(config, "sums") == ["ppo", "grpo_process"]
+    assert study.engines_of(config, "reviews") == ["ppo", "grpo_iterative"]
 
 
 def test_an_unknown_engine_is_answered_with_the_list(tmp_path: Path) -> None:
@@ -44,6 +52,7 @@ def test_a_finished_stage_leaves_its_seconds(tmp_path: Path) -> None:
         run_stage(tmp_path / "run", "writes_a_folder", threads=2)
     seconds = json.loads((tmp_path / "run" / "seconds.json").read_text())
     assert seconds["wall"] > 0 and seconds["threads"] == 2
+    assert not hasattr(os, "wait4") or 0 < seconds["cpu"] < seconds["wall"] + 1
     assert (tmp_path / "run.log").read_text() == "run\n"
 
 

@@ -259,8 +259,9 @@ def test_scores_without_eos_and_the_clip(changes, expected):
     assert scores.tolist() == expected
 
 
-def test_the_kl_is_in_the_reward_and_nowhere_else(monkeypatch):
-    """Two steps apart from the start the token rewards are -beta k1, and R at the end."""
+@pytest.fixture
+def token_rewards_of(monkeypatch) -> list[tuple[Rollout, torch.Tensor, torch.Tensor]]:
+    """(rollout, token rewards, old log-probs) of every step."""
     seen = []
     real = ppo_engine.ppo_targets
 
@@ -269,9 +270,35 @@ def test_the_kl_is_in_the_reward_and_nowhere_else(monkeypatch):
         return real(config, rollout, token_rewards, old_log_probs, value_model)
 
     monkeypatch.setattr(ppo_engine, "ppo_targets", spy)
+    return seen
+
+
+def test_the_rule_for_missing_eos_and_the_clip_come_before_the_kl(token_rewards_of):
+    """1.5 a letter, clipped to 2; -1 for a response that was cut off."""
+    reward = RuleReward(lambda record, text, ended: 1.5 * len(text), "letters")
+    start = small_gpt()
+    run(
+        copy.deepcopy(start), reward, steps=2, kl_coef=0.3, max_new_tokens=4, missing_eos="replace",
+        score_clip=2.0,
+    )  # fmt: skip
+    rollout, token_rewards, old_log_probs = token_rewards_of[-1]
+    ref = ppo_engine.rollout_log_probs(start, rollout, CONFIG)
+    kinds = set()
+    for i, (length, ended) in enumerate(
+        zip(rollout.lengths.tolist(), rollout.has_eos.tolist(), strict=True)
+    ):
+        score = min(1.5 * len(rollout.responses[i]), 2.0) if ended else -1.0
+        kinds.add((ended, score))
+        k1 = float((old_log_probs - ref)[i, length - 1])
+        assert float(token_rewards[i, length - 1]) == pytest.approx(score - 0.3 * k1, abs=1e-5)
+    assert kinds >= {(True, 1.5), (True, 2.0), (False, -1.0)}
+
+
+def test_the_kl_is_in_the_reward_and_nowhere_else(token_rewards_of):
+    """Two steps apart from the start the token rewards are -beta k1, and R at the end."""
     start = small_gpt()
     run(copy.deepcopy(start), steps=3, kl_coef=0.3)
-    rollout, token_rewards, old_log_probs = seen[-1]
+    rollout, token_rewards, old_log_probs = token_rewards_of[-1]
     ref = ppo_engine.rollout_log_probs(start, rollout, CONFIG)
     k1 = torch.where(rollout.response_mask, old_log_probs - ref, 0.0)
     assert float(k1.abs().max()) > 0.01
@@ -322,13 +349,30 @@ def test_the_entropy_bonus_raises_the_entropy():
     assert bonus[-1]["entropy"] > plain[-1]["entropy"] + 0.1
 
 
-def test_the_epochs_end_once_the_policy_has_moved(gradients):
+def test_every_epoch_shuffles_all_rows():
+    """K = 3 epochs of 2 minibatches over 7 rows, the responses of a group not kept together."""
+    config = replace(CONFIG, updates_per_batch=3, minibatches=2, group_size=7)
+    rows = ppo_engine.epochs(config, 7, torch.Generator().manual_seed(0))
+    assert len(rows) == config.updates == 6
+    orders = [torch.cat(rows[i : i + 2]).tolist() for i in (0, 2, 4)]
+    assert all(sorted(order) == list(range(7)) for order in orders)
+    assert len(set(map(tuple, orders))) == 3
+
+
+def test_the_epochs_end_once_the_policy_has_moved(gradients, monkeypatch):
+    """No step with the minibatch that is too far off, and no minibatch after it."""
+    forwards: list[float] = []
+    real = ppo_engine.token_scores
+    monkeypatch.setattr(
+        ppo_engine, "token_scores", lambda *args, **kw: forwards.append(0) or real(*args, **kw)
+    )
     options = dict(steps=1, updates_per_batch=6, lr=5e-2)
     run(small_gpt(), **options)
-    assert len(gradients) == 12
-    gradients.clear()
+    assert len(gradients) == 12 and len(forwards) == 6
+    gradients.clear(), forwards.clear()
     (row,) = run(small_gpt(), target_kl=1e-4, **options)
     assert 2 <= len(gradients) < 12
+    assert len(forwards) == len(gradients) // 2 + 1
     assert row["approx_kl"] > 0
 
 
@@ -353,15 +397,47 @@ def test_ptx_at_weight_zero_is_ppo_bit_for_bit_and_else_lowers_the_loss_on_text(
     assert torch.equal(weights(plain), weights(off))
     held_out = corpus.held_out_batches()[0]
     losses = [
-        float(ppo_engine.language_model_loss(model, held_out).detach()) for model in (start, plain, on)
+        float(ppo_engine.language_model_loss(model, held_out).detach())
+        for model in (start, plain, on)
     ]
     assert losses[2] < losses[1] - 0.3 and losses[2] < losses[0] - 0.3
+
+
+def test_the_gradient_of_ptx_is_that_of_the_text(gradients):
+    """Added to the policy's: weight * sum of -log p / the corpus's mean token count, row by row."""
+    tokenizer, prompts, start, corpus = prose()
+    reward = RuleReward(lambda record, text, ended: len(text) / 10, "long")
+    options = dict(steps=1, prompts=prompts, tokenizer=tokenizer, prompts_per_step=4)
+    run(copy.deepcopy(start), reward, **options)
+    (row,) = run(
+        copy.deepcopy(start), reward, corpus=corpus, pretraining_coef=2.0, micro_batch_size=3, **options
+    )  # fmt: skip
+    text, total = corpus.batch(0), torch.zeros(())
+    for i, (first, length) in enumerate(
+        zip(text.prompt_lengths.tolist(), text.lengths.tolist(), strict=True)
+    ):
+        tokens = text.tokens[i, : first + length]
+        log_probs = start(tokens[None])[0].log_softmax(-1)
+        total = total - sum(log_probs[j - 1, tokens[j]] for j in range(first, first + length))
+    count = int(text.response_mask.sum())
+    assert corpus.tokens_per_batch != count
+    expected = torch.autograd.grad(2.0 * total / corpus.tokens_per_batch, list(start.parameters()))
+    torch.testing.assert_close(
+        gradients[2] - gradients[0],
+        torch.cat([g.flatten() for g in expected]),
+        rtol=1e-3,
+        atol=1e-5,
+    )
+    assert row["pretraining_loss"] == pytest.approx(float(total.detach()) / count, rel=1e-4)
 
 
 def test_every_update_reads_fresh_text():
     tokenizer, prompts, start, corpus = prose()
     asked: list[int] = []
-    fake = SimpleNamespace(batch=lambda index: asked.append(index) or corpus.batch(index))
+    fake = SimpleNamespace(
+        batch=lambda index: asked.append(index) or corpus.batch(index),
+        tokens_per_batch=corpus.tokens_per_batch,
+    )
     reward = RuleReward(lambda record, text, ended: len(text) / 10, "long")
     run(
         start, reward, steps=2, corpus=fake, pretraining_coef=0.1, prompts=prompts,
@@ -437,6 +513,9 @@ def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(tmp_path):
         (dict(gamma=1.5), "gamma and gae_lambda must be in 0..1"),
         (dict(gae_lambda=-0.1), "gamma and gae_lambda must be in 0..1"),
         (dict(missing_eos="subtract"), "give a positive number, not -1.0"),
+        (dict(value_clip=0.0), "value_clip must be positive, or None"),
+        (dict(score_clip=-1.0), "score_clip must be positive, or None"),
+        (dict(target_kl=0.0), "target_kl must be positive, or None"),
         (dict(pretraining_batch_size=0), "pretraining_batch_size must be at least 1"),
     ],
 )
@@ -464,7 +543,7 @@ def test_the_critic_starts_from_the_reward_model_where_there_is_one():
     }  # fmt: skip
     assert torch.equal(heads["auto"], reward_model.head.weight)
     assert torch.equal(heads["asked"], reward_model.head.weight)
-    assert float(heads["policy"].abs().max()) == float(heads["rule"].abs().max()) == 0
+    assert not heads["policy"].any() and not heads["rule"].any()
     with pytest.raises(UserError, match="use --critic policy"):
         open_critic_and_text(replace(CONFIG, critic="reward_model"), ruled)
 
@@ -483,4 +562,6 @@ def test_logged_keys_are_those_documented():
     params = SamplingParams(max_new_tokens=8)
     validate = Validation(LETTERS, PROMPTS, params, SHARE_OF_A, gold=SHARE_OF_A)
     (row,) = run(small_gpt(), steps=1, eval_every=1, validate=validate, group_size=2)
-    assert set(row) == documented("Every engine") | documented("PPO")
+    text_only = {"pretraining_loss"}  # logged with PPO-ptx, as another test checks
+    assert set(row) == (documented("Every engine") | documented("PPO")) - text_only
+    assert text_only < documented("PPO")
