@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
+
+import torch
 
 from gpt.common import (
     MODEL_FILE,
@@ -23,16 +26,36 @@ from gpt.common import (
 from gpt.generate import SamplingParams
 from gpt.model import GPT
 from gpt.pretraining import default_folder
-from rl.config import EngineConfig
+from gpt.tokenizer import Tokenizer
 from rl.evaluation import Validation, compare, plot_learning_curves
 from rl.metrics import kl_exceeded
+from rl.rewards import RewardFn
 from rl.setup import Task, batch_description, open_task
 
-SHOWN = ("reward", "kl", "entropy", "response_length", "tokens_per_second")
+SHOWN = (
+    "reward", "solve_rate", "accuracy", "margin", "kl", "entropy", "response_length",
+    "tokens_per_second",
+)  # fmt: skip
+
+
+class StepConfig(Protocol):
+    """The fields of an engine's config that decide what happens after a step."""
+
+    @property
+    def steps(self) -> int: ...
+
+    @property
+    def eval_every(self) -> int: ...
+
+    @property
+    def checkpoint_every(self) -> int: ...
+
+    @property
+    def stop_kl(self) -> float | None: ...
 
 
 def finish_step(
-    config: EngineConfig,
+    config: StepConfig,
     state: TrainingState,
     row: dict[str, Any],
     log: MetricLog,
@@ -59,12 +82,16 @@ def run_training(
     config: Any,
     train: Callable[..., list[dict[str, Any]]],
     prepare: Callable[[Any, Task], dict[str, Any]] | None = None,
+    describe: Callable[[Any], str] = batch_description,
+    own_reward: Callable[[Any, Tokenizer, torch.device], RewardFn] | None = None,
 ) -> Path:
     """Load policy, prompts and reward; train; write weights, metrics, samples, figure and report.
 
     `train(config, policy, tokenizer, reward_fn, prompts, log, validate=, folder=)` is an engine's;
     what `prepare(config, task)` returns (a critic, a teacher, a corpus) is passed to it by keyword.
-    Returns the run folder. Test prompts are sampled once, after training.
+    `describe(config)` is the line about batch sizes; `own_reward(config, tokenizer, device)` opens
+    the reward in the place of --reward's. Returns the run folder. Test prompts are sampled once,
+    after training.
     """
     device = pick_device(config.device)
     task = open_task(
@@ -75,14 +102,17 @@ def run_training(
         reward_model=config.reward_model,
         max_new_tokens=config.max_new_tokens,
         device=device,
+        wrong_reward=getattr(config, "wrong_reward", 0),  # offline engines maximise no reward
+        format_weight=getattr(config, "format_weight", 0.0),
+        own_reward=None if own_reward is None else partial(own_reward, config),
     )
+    extra = prepare(config, task) if prepare else {}
     folder = config.out or default_folder(name, config.data, config.preset)
     open_run(folder, config, resume=config.resume)
     done = saved_step(folder) if config.resume else 0
     keep_until(folder / "samples.jsonl", done)
     params = SamplingParams(config.temperature, max_new_tokens=config.max_new_tokens)
     start = copy.deepcopy(task.policy).requires_grad_(False)
-    extra = prepare(config, task) if prepare else {}
     validate = None
     if config.eval_prompts:
         validate = Validation(
@@ -103,7 +133,7 @@ def run_training(
         start=done,
     )
     print(f"{name} on {config.data}, reward: {task.reward_fn.name} ({device})")
-    print(batch_description(config))
+    print(describe(config))
     rows = train(
         config,
         task.policy,

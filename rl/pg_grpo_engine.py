@@ -1,0 +1,360 @@
+"""PG-GRPO: preference-guided GRPO, the GRPO loss plus a weighted DPO loss.
+
+    line 1     reference model <- policy               reference (frozen copy)
+    line 2     sample prompts and G outputs of each    prompt_batch, sample_rollout
+    line 3     rewards, group-relative advantages      reward_fn, group_advantages
+    line 4     pairs (y_w, y_l): best and worst of     best_worst_pairs, ordered_pairs,
+               each group, all ordered ones, and/or    offline_pairs
+               recorded ones
+    line 5     for 1..mu, for every minibatch:
+    line 6       L_GRPO (arXiv:2402.03300, Eq. 3)      policy_loss
+    line 7       L_pref = mean over pairs of           preference_loss: dpo_loss
+                 -log sigmoid(beta_dpo h)              (arXiv:2305.18290, Eq. 7)
+    line 8       descend L_GRPO + lambda L_pref        preference_coef
+
+No paper of this name gives a box; this is GRPO's Algorithm 1 with lines 4, 7 and 8 added, close to
+AMIR-GRPO (arXiv:2601.03661), whose pairs are `--pairs all` and whose log-probs `--length-norm`.
+What is new next to GRPO: the comparison of two responses enters as such, not only through an
+advantage, and pulls by how wrongly the policy orders them. Three weights are three numbers: kl_coef,
+dpo_beta and preference_coef. The preference loss needs the frozen reference, also without a KL
+penalty; it has no ratio and no clip. With preference_coef = 0 this is rl/grpo_engine.py bit for bit.
+
+    python -m rl.pg_grpo_engine                       reviews, the best and the worst of each group
+    python -m rl.pg_grpo_engine --pairs offline       the pairs of the reward model beside the rollouts
+    python -m rl.pg_grpo_engine --data sums           arithmetic, checked by a rule
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from data.records import PromptRecord
+from gpt.common import (
+    MetricLog,
+    TrainingState,
+    make_generator,
+    precision,
+    preset_defaults,
+    run_script,
+)
+from gpt.generate import SamplingParams
+from gpt.log_probs import token_scores
+from gpt.model import GPT
+from gpt.optimizer import adamw, clip_and_step, set_learning_rate
+from gpt.tokenizer import Tokenizer
+from reward_model.pairs import TokenPair
+from rl.advantages import best_worst_pairs, group_advantages, ordered_pairs
+from rl.config import EngineConfig, kl_controller, require_groups, size_presets, warmed_up
+from rl.evaluation import Validation
+from rl.kl import loss_estimator
+from rl.losses import clipped_surrogate, dpo_loss, sequence_clipped_surrogate, sequence_mean
+from rl.metrics import Stopwatch, UpdateMeter, rollout_metrics
+from rl.preferences import (
+    Compared,
+    PairStream,
+    open_pairs,
+    pair_log_probs,
+    pair_metrics,
+    pairs_within,
+    sequence_log_probs,
+)
+from rl.rewards import RewardFn, checked_rewards
+from rl.rollout import (
+    micro_batches,
+    minibatches,
+    old_policy_log_probs,
+    prompt_batch,
+    rollout_log_probs,
+    sample_rollout,
+)
+from rl.run import finish_step, run_training
+from rl.setup import Task
+
+PRESETS = size_presets(dict(micro_batch_size=8))  # a whole group per forward
+
+
+@dataclass(frozen=True)
+class PGGRPOConfig(EngineConfig):
+    """Improve a policy with GRPO and a preference loss."""
+
+    clip_low: float = 0.2
+    """epsilon below 1."""
+    clip_high: float = 0.2
+    """epsilon above 1."""
+    kl_estimator: Literal["k3", "k2", "k1"] = "k3"
+    """k3 is GRPO's; k2 has the gradient of KL(policy || reference); k1 is refused, and says why."""
+    preference_coef: float = 0.1
+    """lambda, the weight of the preference loss; 0 is GRPO."""
+    pairs: Literal["best_worst", "all", "offline", "both"] = "best_worst"
+    """best_worst: of each group. all: every two of a group. offline: recorded ones. both: the first
+    and the third. Pairs within a group keep it in one forward."""
+    margin: float = 0.0
+    """Two responses of a group are a pair only if their rewards differ by more than this."""
+    dpo_beta: float = 0.1
+    """beta of the preference loss; not the weight of the KL penalty."""
+    label_smoothing: float = 0.0
+    """s, the chance that a pair is the wrong way round (conservative DPO)."""
+    length_norm: bool = False
+    """Average a response's log-probs over its tokens in the preference loss; DPO sums them."""
+    offline_batch_size: int = 16
+    """Recorded pairs per rollout batch, in each of its optimizer steps (pairs offline and both)."""
+    mode: Literal["token_ratio", "ratio_power"] = "token_ratio"
+    """token_ratio: GRPO's. ratio_power: (pi(y) / pi_old(y)) ** ratio_power, one for the response."""
+    ratio_power: float = 0.1
+    """The exponent of mode ratio_power; 1 is the plain ratio of the response."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_groups(self)
+        loss_estimator(self.kl_estimator)
+        for name in ("preference_coef", "margin"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"{name} must not be negative: got {getattr(self, name)}")
+        for name in ("dpo_beta", "ratio_power", "offline_batch_size"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be positive: got {getattr(self, name)}")
+        if not 0 <= self.label_smoothing < 0.5:
+            raise ValueError(
+                "label_smoothing, the chance that a pair is the wrong way round, must be at least 0 "
+                f"and below 0.5: got {self.label_smoothing}"
+            )
+        if self.micro_batch_size < self.rows_together:
+            raise ValueError(
+                f"micro_batch_size {self.micro_batch_size} is less than a group of "
+                f"{self.group_size}, whose pairs need one forward: raise it, or lower group_size"
+            )
+
+    @property
+    def compares_groups(self) -> bool:
+        """Whether pairs are made within the groups of a rollout."""
+        return self.preference_coef > 0 and self.pairs != "offline"
+
+    @property
+    def uses_recorded_pairs(self) -> bool:
+        """Whether pairs from outside take part."""
+        return self.preference_coef > 0 and self.pairs in ("offline", "both")
+
+    @property
+    def rows_together(self) -> int:
+        """How many neighbouring rows one forward must not separate."""
+        return self.group_size if self.compares_groups else 1
+
+
+def policy_loss(
+    config: PGGRPOConfig,
+    log_probs: Tensor,  # (n, T)
+    old_log_probs: Tensor,  # (n, T)
+    ref_log_probs: Tensor | None,  # (n, T)
+    advantages: Tensor,  # (n, 1)
+    response_mask: Tensor,  # (n, T)
+    *,
+    kl_coef: float,
+    rows: int,
+) -> tuple[Tensor, Tensor]:
+    """L_GRPO of some rows of a minibatch of `rows` (arXiv:2402.03300, Eqs. 3 and 4).
+
+    (1/rows) sum_i (1/L_i) sum_t [ -min(ratio A, clip(ratio) A) + kl_coef * KL ]; with mode
+    "ratio_power" the ratio is that of the response, exp(b sum_t (log pi - log pi_old)), b =
+    ratio_power. Returns (loss, clipped (n, T)).
+    """
+    clip = config.clip_low, config.clip_high
+    if config.mode == "ratio_power":
+        b = config.ratio_power  # (pi / pi_old)^b is the ratio of log-probs that are scaled by b
+        token_loss, clipped = sequence_clipped_surrogate(
+            b * log_probs, b * old_log_probs, advantages, response_mask, *clip
+        )
+    else:
+        token_loss, clipped = clipped_surrogate(log_probs, old_log_probs, advantages, *clip)
+    if kl_coef and ref_log_probs is not None:
+        kl_penalty = loss_estimator(config.kl_estimator)
+        token_loss = token_loss + kl_coef * kl_penalty(log_probs, ref_log_probs)
+    return sequence_mean(token_loss, response_mask, denominator=rows), clipped
+
+
+def preference_loss(
+    config: PGGRPOConfig,
+    log_probs: Tensor,  # (k, 2): log pi(y|x) of the better and the worse responses
+    ref_log_probs: Tensor,  # (k, 2)
+    *,
+    pairs: int,
+) -> Tensor:
+    """L_pref of some of the `pairs` pairs of a minibatch (arXiv:2305.18290, Eq. 7); 0 of none.
+
+    (1/pairs) sum -(1 - s) log sigmoid(beta h) - s log sigmoid(-beta h), with
+    h = log(pi / pi_ref)(y_w|x) - log(pi / pi_ref)(y_l|x), beta = dpo_beta, s = label_smoothing.
+    """
+    losses = dpo_loss(
+        log_probs[:, 0], log_probs[:, 1], ref_log_probs[:, 0], ref_log_probs[:, 1],
+        config.dpo_beta, label_smoothing=config.label_smoothing,
+    )  # fmt: skip
+    return losses.sum() / max(pairs, 1)
+
+
+def group_pairs(config: PGGRPOConfig, rewards: Tensor) -> Tensor:
+    """The pairs within the groups that the config asks for, row numbers (K, 2) on the CPU."""
+    if not config.compares_groups:
+        return torch.empty(0, 2, dtype=torch.long)
+    choose = ordered_pairs if config.pairs == "all" else best_worst_pairs
+    return choose(rewards, config.group_size, config.margin).cpu()
+
+
+def preference_metrics(
+    config: PGGRPOConfig, pairs: int, compared: Sequence[Compared]
+) -> dict[str, float]:
+    """Loss, accuracy and margin over all pairs that the step's forwards have compared."""
+    if not config.preference_coef:
+        return {}
+    if not compared:
+        return {"pairs": pairs, "preference_loss": 0.0}
+    count = sum(len(log_probs) for log_probs, _ in compared)
+    loss = sum(float(preference_loss(config, *part, pairs=count)) for part in compared)
+    numbers = pair_metrics(compared, config.dpo_beta)
+    return {"pairs": pairs, "preference_loss": loss} | {
+        f"preference_{name}": numbers[name] for name in ("accuracy", "margin")
+    }
+
+
+def train(
+    config: PGGRPOConfig,
+    policy: GPT,
+    tokenizer: Tokenizer,
+    reward_fn: RewardFn,
+    prompts: Sequence[PromptRecord],
+    log: MetricLog,
+    *,
+    offline_pairs: Sequence[TokenPair] = (),
+    validate: Validation | None = None,
+    folder: Path | None = None,
+) -> list[dict[str, Any]]:
+    """Run PG-GRPO, update `policy` in place and return one metrics row a step.
+
+    `offline_pairs` are the recorded pairs of `pairs` "offline" and "both". With `validate` its
+    numbers are added every `eval_every` steps; with a folder a resumable state is kept there.
+    """
+    if config.uses_recorded_pairs and not offline_pairs:
+        raise ValueError(f'pairs="{config.pairs}" needs recorded pairs: give offline_pairs')
+    params = SamplingParams(config.temperature, max_new_tokens=config.max_new_tokens)
+    reference = copy.deepcopy(policy).eval().requires_grad_(False)  # line 1
+    policy.eval()  # dropout stays off: old and new log-probs must describe the same function
+    optimizer = adamw(policy, config.lr, weight_decay=0.0)
+    kl = kl_controller(config)
+    generators = {name: make_generator(config.seed, name) for name in ("sampling", "minibatches")}
+    state = TrainingState(
+        {"policy": policy, "reference": reference, "optimizer": optimizer, "kl": kl}, generators
+    )
+    if config.resume and folder is not None:
+        state.load(folder)
+    recorded = PairStream(
+        offline_pairs if config.uses_recorded_pairs else (), reference, tokenizer.eos_id, config,
+        batch_size=config.offline_batch_size, steps=config.steps, seed=config.seed,
+    )  # fmt: skip
+
+    for step in range(state.step, config.steps):
+        lr = config.lr * warmed_up(config, step)
+        set_learning_rate(optimizer, lr)
+        clock, meter = Stopwatch(), UpdateMeter()
+        records = prompt_batch(prompts, step, config.prompts_per_step, config.seed)  # line 2
+        with clock.phase("rollout"):
+            rollout = sample_rollout(
+                policy, tokenizer, records, params, config.group_size, generators["sampling"]
+            )
+        with clock.phase("reward"):  # line 3
+            rewards, non_finite = checked_rewards(reward_fn, rollout, config.non_finite_reward)
+        with clock.phase("score"):
+            old_log_probs = old_policy_log_probs(policy, rollout, config)  # (N, T)
+            ref_log_probs = None
+            if kl.coef or config.compares_groups:  # L_pref asks the reference for any kl_coef
+                ref_log_probs = rollout_log_probs(reference, rollout, config)  # (N, T)
+        advantages = group_advantages(rewards, config.group_size)  # (N, 1)
+        pairs = group_pairs(config, rewards)  # (K, 2)  line 4
+        compared: list[Compared] = []  # for the log
+
+        with clock.phase("update"):
+            for _ in range(config.updates_per_batch):  # line 5
+                for rows in minibatches(
+                    len(rollout), config.minibatches, generators["minibatches"], config.group_size
+                ):
+                    optimizer.zero_grad(set_to_none=True)
+                    loss = torch.zeros((), device=policy.device)
+                    pair_count = len(pairs_within(pairs, rows)) + recorded.batch_size
+                    for part, batch in micro_batches(
+                        rollout.sequences, rows, config.micro_batch_size, config.rows_together
+                    ):
+                        with precision(policy.device, config.precision):
+                            scores = token_scores(policy, batch, config.temperature)
+                        ref = None if ref_log_probs is None else ref_log_probs[part]
+                        part_loss, clipped = policy_loss(  # line 6
+                            config,
+                            scores.log_probs,
+                            old_log_probs[part],
+                            ref,
+                            advantages[part],
+                            batch.response_mask,
+                            kl_coef=kl.coef,
+                            rows=len(rows),
+                        )
+                        here = pairs_within(pairs, part)  # whole groups, so no pair is split
+                        if ref is not None and len(here):
+                            log_probs, ref_sums = (
+                                sequence_log_probs(x, batch.response_mask, config.length_norm)[here]
+                                for x in (scores.log_probs, ref)
+                            )  # (k, 2)
+                            part_loss = part_loss + config.preference_coef * preference_loss(
+                                config, log_probs, ref_sums, pairs=pair_count
+                            )  # lines 7-8
+                            compared.append((log_probs.detach(), ref_sums))
+                        part_loss.backward()
+                        loss += part_loss.detach()
+                        meter.add_tokens(
+                            scores, old_log_probs[part], advantages[part], clipped, batch
+                        )
+                    for batch, ref_sums in recorded.micro_batches(step):
+                        log_probs = pair_log_probs(policy, batch, config)  # (k, 2)
+                        part_loss = config.preference_coef * preference_loss(
+                            config, log_probs, ref_sums, pairs=pair_count
+                        )
+                        part_loss.backward()
+                        loss += part_loss.detach()
+                        compared.append((log_probs.detach(), ref_sums))
+                    norm = clip_and_step(optimizer, policy.parameters(), config.max_norm)
+                    meter.add_update(loss, norm)
+
+        row = rollout_metrics(rollout, rewards, old_log_probs, ref_log_probs)
+        row |= meter.metrics() | {"non_finite_rewards": non_finite, "kl_coef": kl.coef, "lr": lr}
+        row |= preference_metrics(config, len(pairs) + recorded.batch_size, compared)
+        row |= clock.metrics(tokens=int(rollout.lengths.sum()))
+        if "kl" in row:
+            kl.update(row["kl"], len(rollout))
+        state.step = step + 1
+        if finish_step(config, state, row, log, policy, reference, validate, folder):
+            break
+    return log.rows
+
+
+def recorded_pairs(config: PGGRPOConfig, task: Task) -> dict[str, Any]:
+    """The training pairs that `train` takes; held-out ones take no part."""
+    if not config.uses_recorded_pairs:
+        return {}
+    room = task.policy.config.context - config.max_new_tokens
+    pairs, _ = open_pairs(
+        config.data, config.preset, config.reward_model, task.tokenizer, room, config.max_new_tokens
+    )
+    return {"offline_pairs": pairs}
+
+
+def main(config: PGGRPOConfig) -> Path:
+    """Run PG-GRPO with all I/O and return the run folder."""
+    return run_training("pg_grpo", config, train, recorded_pairs)
+
+
+if __name__ == "__main__":
+    import tyro
+
+    run_script(main, tyro.cli(PGGRPOConfig, default=preset_defaults(PGGRPOConfig, PRESETS)))

@@ -1,0 +1,544 @@
+"""DPO end to end on a GPT of two layers: exact first step, its fixed points, its pairs and files."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+import math
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from data.records import PromptRecord
+from data.splits import split_of
+from gpt.common import MetricLog, UserError, save_gpt, saved_step
+from gpt.generate import SamplingParams
+from gpt.model import GPT, GPTConfig
+from gpt.optimizer import cosine_schedule
+from gpt.tokenizer import build_tokenizer, load_tokenizer
+from reward_model.model import RewardModel, save_reward_model
+from reward_model.pairs import TokenPair
+from rl import dpo_engine, preferences
+from rl.dpo_engine import DPOConfig, main, preference_loss, train
+from rl.evaluation import Validation, evaluate, plot_learning_curves
+from rl.preferences import PairStream, frozen_log_probs, open_pairs, pair_micro_batches
+from rl.rewards import RuleReward
+
+LETTERS = build_tokenizer("letters", {bytes([97 + i]): i for i in range(8)})  # EOS 8, padding 9
+EOS = LETTERS.eos_id
+CONFIG = DPOConfig(
+    steps=20, batch_size=4, micro_batch_size=64, lr=1e-2, warmup=1, max_norm=1e9, eval_every=100,
+    checkpoint_every=1000, max_new_tokens=8,
+)  # fmt: skip
+SHARE_OF_A = RuleReward(lambda record, text, ended: text.count("a") / 8, "share of a")
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
+
+
+def pair(prompt: str, chosen: str, rejected: str) -> TokenPair:
+    return TokenPair(
+        *(LETTERS.encode(prompt), [*LETTERS.encode(chosen), EOS], [*LETTERS.encode(rejected), EOS])
+    )
+
+
+PAIRS = [
+    pair("ab", "aab", "ceh"),
+    pair("c", "aaaa", "d"),
+    pair("hgfed", "ba", "gggggg"),
+    pair("aaa", "acaa", "bhb"),
+    pair("fa", "a", "fe"),
+    TokenPair([6, 7], [0, 1, 0], [5, 5, 4, 3]),  # cut off: no EOS
+]
+HELD_OUT = [pair("gg", "aa", "hb"), pair("e", "aca", "fd"), pair("bc", "a", "g")]
+PROMPTS = [PromptRecord(text) for text in ("gh", "ea", "bbb", "d")]
+
+
+def small_gpt(dropout: float = 0.0) -> GPT:
+    shape = GPTConfig(LETTERS.n_vocab, 16, n_layer=2, n_head=2, n_embd=32, dropout=dropout)
+    return GPT(shape).initialize(torch.Generator().manual_seed(0)).eval()
+
+
+def run(policy: GPT, pairs=PAIRS, *, log: MetricLog | None = None, **changes):
+    """Train and return the metrics rows; keyword arguments change CONFIG."""
+    names = ("held_out", "validate", "folder")
+    options = {name: changes.pop(name) for name in names if name in changes}
+    config = replace(CONFIG, **changes)
+    return train(config, policy, LETTERS, pairs, log or MetricLog(config.steps), **options)
+
+
+def weights(model: torch.nn.Module) -> torch.Tensor:
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+
+def log_prob(policy: GPT, prompt: list[int], response: list[int]) -> torch.Tensor:
+    """log pi(y|x) of one unpadded row, summed in a loop."""
+    log_probs = policy(torch.tensor([prompt + response]))[0].log_softmax(-1)
+    return sum(log_probs[len(prompt) - 1 + t, token] for t, token in enumerate(response))
+
+
+@pytest.fixture
+def gradients(monkeypatch) -> list[torch.Tensor]:
+    """The flat gradient of each optimizer step, as it reaches the clip."""
+    seen: list[torch.Tensor] = []
+    real = dpo_engine.clip_and_step
+
+    def spy(optimizer, parameters, max_norm):
+        parameters = list(parameters)
+        seen.append(torch.cat([parameter.grad.flatten().clone() for parameter in parameters]))
+        return real(optimizer, parameters, max_norm)
+
+    monkeypatch.setattr(dpo_engine, "clip_and_step", spy)
+    return seen
+
+
+# The first step
+
+
+@pytest.mark.parametrize(
+    ("changes", "loss", "factor"),
+    [
+        (dict(beta=0.3), math.log(2), 0.3 / 2),
+        (dict(beta=0.3, label_smoothing=0.2), math.log(2), 0.3 / 2 * (1 - 2 * 0.2)),
+        (dict(beta=0.3, length_norm=True), math.log(2), 0.3 / 2),
+        (dict(beta=0.25, loss="ipo"), 4.0, 4.0),  # (0 - 1 / (2 beta))^2, and its slope 1 / beta
+    ],
+    ids=["dpo", "smoothed", "length norm", "ipo"],
+)
+def test_the_first_gradient_is_the_difference_of_the_log_prob_gradients(
+    gradients, changes, loss, factor
+):
+    """At pi = pi_ref: -factor * mean(grad log pi(y_w) - grad log pi(y_l)), row by row, unpadded."""
+    start = small_gpt()
+    policy = copy.deepcopy(start)
+    rows = run(policy, steps=1, batch_size=6, **changes)
+    gap = torch.zeros(())
+    for p in PAIRS:
+        chosen, rejected = (
+            log_prob(start, p.prompt, p.chosen),
+            log_prob(start, p.prompt, p.rejected),
+        )
+        if changes.get("length_norm"):
+            chosen, rejected = chosen / len(p.chosen), rejected / len(p.rejected)
+        gap = gap + (chosen - rejected) / len(PAIRS)
+    (-factor * gap).backward()
+    expected = torch.cat([parameter.grad.flatten() for parameter in start.parameters()])
+    assert float(expected.abs().max()) > 0.01
+    torch.testing.assert_close(gradients[0], expected, rtol=1e-4, atol=1e-6)
+    assert rows[0]["loss"] == pytest.approx(loss, abs=1e-5)
+    for key in ("margin", "reward_chosen", "reward_rejected", "drift"):
+        assert abs(rows[0][key]) < 1e-5, key
+
+
+def test_the_loss_by_its_literals():
+    """h = 1.5 and h = -1.5, in the sums of two pairs of a batch of four."""
+    log_probs, ref = torch.tensor([[-10.0, -12], [-12, -10]]), torch.tensor([[-11, -11.5]] * 2)
+    ref = torch.stack([ref[0], ref[1].flip(0)])
+    up, down = math.log(1 + math.exp(-0.15)), math.log(1 + math.exp(0.15))
+    loss = preference_loss(replace(CONFIG, beta=0.1), log_probs, ref, pairs=4)
+    assert up == pytest.approx(0.620957, abs=1e-6)
+    assert float(loss) == pytest.approx((up + down) / 4, abs=1e-6)
+    smoothed = replace(CONFIG, beta=0.1, label_smoothing=0.1)
+    assert float(preference_loss(smoothed, log_probs[:1], ref[:1], pairs=1)) == pytest.approx(
+        0.635957, abs=1e-6
+    )
+    squared = preference_loss(replace(CONFIG, beta=0.1, loss="ipo"), log_probs, ref, pairs=4)
+    assert float(squared) == pytest.approx((3.5**2 + 6.5**2) / 4)
+
+
+# Where it goes
+
+
+def samples(policy: GPT) -> float:
+    """Share of a in sampled responses."""
+    params = SamplingParams(max_new_tokens=8)
+    return float(evaluate(policy, LETTERS, PROMPTS * 16, params, SHARE_OF_A).reward.mean())
+
+
+@pytest.mark.parametrize("loss", ["dpo", "ipo"])
+@pytest.mark.parametrize("swapped", [False, True])
+def test_it_learns_what_was_preferred_and_the_opposite_from_swapped_pairs(loss, swapped):
+    pairs = PAIRS
+    if swapped:
+        pairs = [TokenPair(p.prompt, p.rejected, p.chosen) for p in PAIRS]
+    policy = small_gpt()
+    before = samples(policy)
+    rows = run(policy, pairs, loss=loss, held_out=HELD_OUT)
+    assert rows[-1]["accuracy"] == 1 and rows[-1]["margin"] > 0.2
+    assert swapped or rows[-1]["held_out_accuracy"] == 1
+    assert (rows[-1]["held_out_margin"] > 0) == (not swapped)
+    assert samples(policy) < 0.85 * before if swapped else samples(policy) > 1.5 * before
+
+
+@pytest.mark.parametrize(
+    ("changes", "target"),
+    [(dict(loss="ipo"), 0.5), (dict(label_smoothing=0.2), math.log(4)), ({}, None)],
+    ids=["ipo", "smoothed", "dpo"],
+)
+def test_the_margin_has_a_finite_target_unless_labels_never_err(changes, target):
+    """One pair for long: beta h goes to 1/2 under IPO, to log((1 - s) / s) smoothed, on without."""
+    rows = run(small_gpt(), PAIRS[:1], steps=60, batch_size=1, lr=3e-3, beta=0.5, **changes)
+    last = rows[-1]["margin"]
+    assert last == pytest.approx(target, abs=0.02) if target else last > 2
+
+
+def test_a_larger_beta_stays_nearer_to_the_reference():
+    near, far = (run(small_gpt(), beta=beta, lr=3e-3)[-1] for beta in (3.0, 0.1))
+    assert near["margin"] / 3.0 < 0.7 * far["margin"] / 0.1
+
+
+def test_the_metrics_of_a_step_are_those_of_the_policy_before_it():
+    """Step 2 by hand: the policy after step 1 against the start, on the pairs of step 2."""
+    start, after = small_gpt(), []
+
+    def validate(policy: GPT, reference: GPT, step: int) -> dict[str, float]:
+        after.append(copy.deepcopy(policy))
+        return {}
+
+    rows = run(copy.deepcopy(start), steps=2, batch_size=6, eval_every=1, validate=validate)
+    with torch.no_grad():
+        now, ref = (
+            torch.stack(
+                [
+                    torch.stack(
+                        [log_prob(m, p.prompt, p.chosen), log_prob(m, p.prompt, p.rejected)]
+                    )
+                    for p in PAIRS
+                ]
+            )
+            for m in (after[0], start)
+        )
+    rewards = 0.1 * (now - ref)
+    expected = {
+        "loss": float(torch.log1p((rewards[:, 1] - rewards[:, 0]).exp()).mean()),
+        "accuracy": float((rewards[:, 0] > rewards[:, 1]).float().mean()),
+        "margin": float((rewards[:, 0] - rewards[:, 1]).mean()),
+        "reward_chosen": float(rewards[:, 0].mean()),
+        "reward_rejected": float(rewards[:, 1].mean()),
+        "log_prob_chosen": float(now[:, 0].mean()),
+        "log_prob_rejected": float(now[:, 1].mean()),
+        "drift": float((ref - now).mean()),
+    }
+    assert {key: rows[1][key] for key in expected} == pytest.approx(expected, abs=1e-5)
+    assert abs(expected["margin"]) > 0.01
+
+
+# Pairs, batches and the reference's log-probs
+
+
+def test_every_pair_is_seen_once_an_epoch(monkeypatch):
+    """Six pairs, three a step: two steps are an epoch, each with an order of its own."""
+    seen: list[tuple[int, ...]] = []
+    real = preferences.pair_log_probs
+
+    def spy(model, batch, config):
+        if model.wte.weight.requires_grad:
+            prompts = zip(batch.tokens, batch.prompt_lengths.tolist(), strict=True)
+            seen.extend(tuple(row[:n].tolist()) for row, n in list(prompts)[: len(batch) // 2])
+        return real(model, batch, config)
+
+    monkeypatch.setattr(dpo_engine, "pair_log_probs", spy)
+    run(small_gpt(), steps=4, batch_size=3)
+    every = sorted(tuple(p.prompt) for p in PAIRS)
+    assert sorted(seen[:6]) == sorted(seen[6:]) == every
+    assert seen[:6] != seen[6:]
+
+
+def test_the_reference_is_asked_once_for_every_pair_that_is_visited(monkeypatch):
+    rows = 0
+    real = preferences.pair_log_probs
+
+    def spy(model, batch, config):
+        nonlocal rows
+        rows += len(batch)
+        return real(model, batch, config)
+
+    monkeypatch.setattr(preferences, "pair_log_probs", spy)
+    run(small_gpt(), steps=9, batch_size=4)  # six epochs
+    assert rows == 12
+    options = dict(batch_size=2, seed=0)
+    stream = PairStream(PAIRS, small_gpt(), EOS, CONFIG, steps=2, **options)
+    visited = torch.cat([stream.indices(0), stream.indices(1)])
+    assert rows == 12 + 8 and len(visited.unique()) == 4
+    asked = stream.ref_log_probs.isfinite().all(1)
+    assert sorted(visited.tolist()) == asked.nonzero()[:, 0].tolist()
+    assert stream.ref_log_probs[~asked].isnan().all()
+
+
+@pytest.mark.parametrize("size", [2, 5, 64])
+def test_forwards_keep_both_sides_of_a_pair_and_cover_all(size):
+    found = []
+    for index, batch in pair_micro_batches(PAIRS, EOS, size):
+        assert 2 <= len(batch) <= size and len(batch) == 2 * len(index)
+        k = len(index)
+        for row, i in enumerate(index.tolist()):
+            for side, response in ((0, PAIRS[i].chosen), (k, PAIRS[i].rejected)):
+                mask = batch.response_mask[row + side]
+                assert batch.response_tokens[row + side][mask].tolist() == response
+        found += index.tolist()
+    assert sorted(found) == list(range(6))
+    assert list(pair_micro_batches([], EOS, size)) == []
+    with pytest.raises(ValueError, match="micro_batch_size 1 is too few"):
+        list(pair_micro_batches(PAIRS, EOS, 1))
+
+
+def test_scores_of_pairs_against_loops():
+    policy = small_gpt()
+    config = replace(CONFIG, micro_batch_size=4)
+    scored = frozen_log_probs(policy, PAIRS, EOS, config, torch.arange(6))
+    for i, p in enumerate(PAIRS):
+        for side, response in enumerate((p.chosen, p.rejected)):
+            expected = float(log_prob(policy, p.prompt, response).detach())
+            assert float(scored[i, side]) == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("loss", ["dpo", "ipo"])
+def test_micro_batches_do_not_change_the_update(gradients, loss):
+    """In float64: the sums are regrouped, nothing else."""
+    ends = []
+    for size in (2, 6, 64):
+        policy = small_gpt().double()
+        run(policy, steps=3, batch_size=5, micro_batch_size=size, loss=loss)
+        ends.append(weights(policy))
+    for a, b, c in zip(gradients[:3], gradients[3:6], gradients[6:], strict=True):
+        torch.testing.assert_close(a, c, rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(b, c, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(ends[0], ends[2], rtol=0, atol=1e-6)
+
+
+def test_the_reference_is_the_start_and_stays_as_it_is():
+    policy = small_gpt()
+    start = weights(policy)
+    seen: list[GPT] = []
+
+    def validate(policy: GPT, reference: GPT, step: int) -> dict[str, float]:
+        assert torch.equal(weights(reference), start)
+        assert not any(parameter.requires_grad for parameter in reference.parameters())
+        assert all(parameter.grad is None for parameter in reference.parameters())
+        seen.append(reference)
+        return {}
+
+    run(policy, steps=3, eval_every=1, validate=validate)
+    assert len(seen) == 3 and not torch.equal(weights(policy), start)
+
+
+def test_dropout_has_no_effect():
+    torch.manual_seed(0)
+    plain, dropped = small_gpt(), small_gpt(dropout=0.5).train()
+    run(plain, steps=2)
+    run(dropped, steps=2)
+    assert torch.equal(weights(plain), weights(dropped))
+
+
+def test_held_out_pairs_teach_nothing():
+    """Neither do they steer: with and without them the weights are the same."""
+    with_them, without = small_gpt(), small_gpt()
+    rows = run(with_them, steps=4, eval_every=2, held_out=HELD_OUT, held_out_pairs=2)
+    run(without, steps=4)
+    assert torch.equal(weights(with_them), weights(without))
+    assert ["held_out_loss" in row for row in rows] == [False, True, False, True]
+
+
+def test_the_learning_rate_warms_up_and_follows_a_cosine():
+    rows = run(small_gpt(), steps=6, warmup=2, lr=4e-3)
+    expected = [cosine_schedule(step, 6, peak=4e-3, warmup=2) for step in range(6)]
+    assert [row["lr"] for row in rows] == expected and expected[:2] == [2e-3, 4e-3]
+
+
+def test_bfloat16_and_a_temperature_start_at_the_reference_too():
+    for changes in (dict(precision="bfloat16"), dict(temperature=0.5)):
+        (row,) = run(small_gpt(), steps=1, **changes)
+        assert row["loss"] == pytest.approx(math.log(2), abs=2e-3)
+    hot, cold = (run(small_gpt(), steps=1, temperature=t)[0] for t in (1.0, 0.2))
+    assert abs(hot["log_prob_chosen"] - cold["log_prob_chosen"]) > 0.1
+
+
+# Repeating and resuming
+
+
+def numbers(rows) -> list[dict[str, float]]:
+    return [{key: value for key, value in row.items() if "second" not in key} for row in rows]
+
+
+class Crash(Exception):
+    pass
+
+
+class CrashingLog(MetricLog):
+    """Ends the run after five steps."""
+
+    def write(self, *, step: int, **metrics) -> None:
+        super().write(step=step, **metrics)
+        if step == 5:
+            raise Crash
+
+
+def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(tmp_path):
+    """The reference is the old start, also where the policy given is another one."""
+    options = dict(steps=7, checkpoint_every=2, warmup=4, held_out=HELD_OUT, eval_every=3)
+    whole = small_gpt()
+    rows = run(whole, **options)
+    with pytest.raises(Crash):
+        run(small_gpt(), log=CrashingLog(7), folder=tmp_path, **options)
+    assert saved_step(tmp_path) == 4
+    resumed = small_gpt()
+    torch.nn.init.normal_(resumed.wte.weight)  # everything comes from the file
+    more = run(resumed, folder=tmp_path, resume=True, **options)
+    assert [row["step"] for row in more] == [5, 6, 7]
+    assert numbers(more) == numbers(rows[4:])
+    assert torch.equal(weights(resumed), weights(whole))
+
+
+def test_a_seed_repeats_a_run_and_another_one_does_not():
+    ends = []
+    for seed in (0, 0, 1):
+        policy = small_gpt()
+        run(policy, steps=3, seed=seed)
+        ends.append(weights(policy))
+    assert torch.equal(ends[0], ends[1]) and not torch.equal(ends[0], ends[2])
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (dict(beta=0.0), "beta must be positive"),
+        (dict(label_smoothing=0.5), "label_smoothing.*below 0.5"),
+        (dict(label_smoothing=-0.1), "label_smoothing.*at least 0"),
+        (dict(loss="ipo", label_smoothing=0.1), "label_smoothing is DPO's"),
+        (dict(batch_size=0), "batch_size must be at least 1"),
+        (dict(micro_batch_size=1), "micro_batch_size must be at least 2"),
+    ],
+)
+def test_what_cannot_work_is_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        replace(CONFIG, **changes)
+
+
+def test_no_flag_belongs_to_a_rollout():
+    fields = {field.name for field in dataclasses.fields(DPOConfig)}
+    assert not fields & {"group_size", "prompts_per_step", "kl_coef", "minibatches", "stop_kl"}
+
+
+def test_sums_are_refused_before_anything_is_opened(tmp_path):
+    with pytest.raises(UserError, match="sums are checked by a rule.*no preference pairs"):
+        main(DPOConfig(data="sums", policy=tmp_path / "none", out=tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
+
+
+# Files
+
+
+def write_pairs(path: Path, prompts: list[str]) -> Path:
+    rows = [
+        {"prompt": p, "chosen": f"Gladly. It is {i}.", "rejected": f"No {i}!"}
+        for i, p in enumerate(prompts)
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+FILE_PROMPTS = [f"What is {i} and {i + 3}?\n" for i in range(60)]
+
+
+def test_a_files_pairs_are_split_by_prompt_and_long_ones_left_out(tmp_path, capsys):
+    tokenizer = load_tokenizer("glassbox")
+    path = write_pairs(tmp_path / "pairs.jsonl", FILE_PROMPTS)
+    with path.open("a", encoding="utf-8") as file:
+        prompt = next(p for p in FILE_PROMPTS if split_of(p) == "train")
+        row = {"prompt": prompt, "chosen": "Well, " * 30, "rejected": "No!"}
+        file.write(json.dumps(row) + "\n")
+    train_pairs, held_out = open_pairs(str(path), "tiny", None, tokenizer, 40, 30)
+    texts = [{tokenizer.decode(p.prompt) for p in part} for part in (train_pairs, held_out)]
+    assert [{split_of(text) for text in part} for part in texts] == [{"train"}, {"validation"}]
+    expected = [p for p in FILE_PROMPTS if split_of(p) in ("train", "validation")]
+    assert len(train_pairs) + len(held_out) == len(expected)
+    assert "left out 1 pairs: answer too long" in capsys.readouterr().out
+    assert all(p.chosen[-1] == p.rejected[-1] == tokenizer.eos_id for p in train_pairs)
+
+
+def test_the_reviews_pairs_are_those_of_the_reward_model(tmp_path):
+    tokenizer = load_tokenizer("glassbox")
+    write_pairs(tmp_path / "pairs.jsonl", ["one\n", "two\n"])
+    with pytest.raises(UserError, match="no preference pairs at .*held_out_pairs.jsonl"):
+        open_pairs("reviews", "tiny", tmp_path, tokenizer, 40, 30)
+    write_pairs(tmp_path / "held_out_pairs.jsonl", ["three\n"])
+    train_pairs, held_out = open_pairs("reviews", "tiny", tmp_path, tokenizer, 40, 30)
+    assert [tokenizer.decode(p.prompt) for p in train_pairs] == ["one\n", "two\n"]
+    assert tokenizer.decode(train_pairs[1].chosen[:-1]) == "Gladly. It is 1."
+    assert [tokenizer.decode(p.prompt) for p in held_out] == ["three\n"]
+    with pytest.raises(UserError, match="0 pairs to train on and 0 held-out ones are too few"):
+        open_pairs("reviews", "tiny", tmp_path, tokenizer, 40, 2)
+
+
+def documented(heading: str) -> set[str]:
+    """The keys of the tables under one heading of docs/metrics.md: the first cell of each row."""
+    text = DOCUMENT.read_text(encoding="utf-8")
+    (body,) = re.findall(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", text, re.M | re.S)
+    return set(re.findall(r"^\| `([^`]+)` \|", body, re.M))
+
+
+def test_logged_keys_are_those_documented():
+    params = SamplingParams(max_new_tokens=8)
+    validate = Validation(LETTERS, PROMPTS, params, SHARE_OF_A, gold=SHARE_OF_A)
+    (row,) = run(small_gpt(), steps=1, eval_every=1, validate=validate, held_out=HELD_OUT)
+    shared = {key for key in documented("Every engine") if key.startswith("validation/")}
+    assert set(row) == documented("DPO") | shared
+
+
+@pytest.mark.parametrize("data", ["file", "reviews"])
+def test_the_whole_script_writes_what_every_engine_writes(tmp_path, data):
+    tokenizer = load_tokenizer("glassbox")
+    shape = GPTConfig(tokenizer.n_vocab, 64, n_layer=1, n_head=2, n_embd=16)
+    policy = GPT(shape).initialize(torch.Generator().manual_seed(0))
+    save_gpt(tmp_path / "base" / "model.safetensors", policy, tokenizer)
+    scorer, folder = RewardModel.from_policy(policy), tmp_path / "rm"
+    save_reward_model(folder / "model.safetensors", scorer, tokenizer)
+    write_pairs(folder / "pairs.jsonl", ["Review the red kettle for Anna.\n"])
+    write_pairs(folder / "held_out_pairs.jsonl", ["Review the blue bag for Leo.\n"])
+    source = "reviews"
+    if data == "file":
+        source = str(write_pairs(tmp_path / "pairs.jsonl", FILE_PROMPTS))
+    out = main(
+        DPOConfig(
+            data=source, policy=tmp_path / "base", reward_model=folder, out=tmp_path / "out",
+            steps=3, batch_size=4, eval_every=2, eval_prompts=4, test_prompts=4, max_new_tokens=20,
+            device="cpu",
+        )
+    )  # fmt: skip
+    assert {path.name for path in out.iterdir()} == {
+        "config.json", "metrics.jsonl", "samples.jsonl", "report.json", "learning_curves.png",
+        "model.safetensors",
+    }  # fmt: skip
+    rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows] == [1, 2, 3]
+    assert ["held_out_accuracy" in row for row in rows] == [False, True, True]
+    report = json.loads((out / "report.json").read_text())
+    assert report["before"]["kl"] == 0 != report["after"]["kl"]
+
+
+def test_curves_that_training_does_not_measure_come_from_the_validations(tmp_path, monkeypatch):
+    from matplotlib.axes import Axes
+
+    drawn: list[list[float]] = []
+    real = Axes.plot
+
+    def spy(self, *args, **options):
+        drawn.append([float(value) for value in args[1]])
+        return real(self, *args, **options)
+
+    monkeypatch.setattr(Axes, "plot", spy)
+    rows = [
+        {"step": 1, "accuracy": 0.5},
+        {"step": 2, "accuracy": 0.75, "validation/kl": 1.5, "validation/reward": 0.25},
+    ]
+    plot_learning_curves(rows, tmp_path / "a.png", "a")
+    assert drawn == [[0.25], [1.5], [0.5, 0.75], [0.5, 0.625]]  # the last one is a running mean
+    drawn.clear()
+    rows[1]["kl"] = 3.0  # measured in training: the validation is not drawn beside it
+    plot_learning_curves(rows, tmp_path / "b.png", "b")
+    assert drawn == [[0.25], [3.0], [3.0], [0.5, 0.75], [0.5, 0.625]]

@@ -1,0 +1,618 @@
+"""PG-GRPO end to end on a GPT of two layers: the pairs, the two losses, and GRPO without the second."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import re
+import statistics
+from dataclasses import fields, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from data.records import PromptRecord
+from data.splits import split_of
+from gpt.common import MetricLog, UserError, saved_step
+from gpt.generate import SamplingParams
+from gpt.model import GPT, GPTConfig
+from gpt.tokenizer import build_tokenizer, load_tokenizer
+from reward_model.pairs import TokenPair
+from rl import grpo_engine, pg_grpo_engine
+from rl.advantages import best_worst_pairs, group_advantages, ordered_pairs
+from rl.config import EngineConfig
+from rl.evaluation import Validation
+from rl.pg_grpo_engine import PGGRPOConfig, policy_loss, preference_loss, recorded_pairs, train
+from rl.preferences import pairs_within
+from rl.rewards import RuleReward
+from rl.rollout import Rollout, micro_batches, sample_rollout
+
+LETTERS = build_tokenizer("letters", {bytes([97 + i]): i for i in range(8)})  # EOS 8, padding 9
+PROMPTS = [PromptRecord(text) for text in ("ab", "c", "hgfed", "aaa", "fa", "gh", "bbbb", "e")]
+CONFIG = PGGRPOConfig(
+    steps=20, prompts_per_step=4, group_size=4, minibatches=1, micro_batch_size=64, lr=1e-2,
+    warmup=1, kl_coef=0.02, stop_kl=None, max_new_tokens=8, eval_every=100, max_norm=1e9,
+    checkpoint_every=1000, offline_batch_size=3,
+)  # fmt: skip
+SHARE_OF_A = RuleReward(lambda record, text, ended: text.count("a") / 8, "share of a")
+# A reward that separates any two responses.
+DIVERSE = RuleReward(lambda record, text, ended: sum(ord(c) * i for i, c in enumerate(text, 1)), "")
+OFFLINE = [
+    TokenPair([0, 1], [0, 0, 8], [3, 8]),
+    TokenPair([5], [0, 8], [4, 4, 4, 8]),
+    TokenPair([7, 6, 2], [1, 0, 0, 8], [5, 8]),
+    TokenPair([2], [0, 3], [6, 8]),  # the first one was cut off
+]
+MODES = ("best_worst", "all", "offline", "both")
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
+
+
+def small_gpt(dropout: float = 0.0) -> GPT:
+    shape = GPTConfig(LETTERS.n_vocab, 16, n_layer=2, n_head=2, n_embd=32, dropout=dropout)
+    return GPT(shape).initialize(torch.Generator().manual_seed(0)).eval()
+
+
+def run(policy: GPT, reward_fn=SHARE_OF_A, *, log: MetricLog | None = None, **changes):
+    """Train and return the metrics rows; keyword arguments change CONFIG."""
+    names = ("validate", "folder", "offline_pairs")
+    options = {"offline_pairs": OFFLINE} | {
+        name: changes.pop(name) for name in names if name in changes
+    }
+    config = replace(CONFIG, **changes)
+    log = log or MetricLog(config.steps)
+    return train(config, policy, LETTERS, reward_fn, PROMPTS, log, **options)
+
+
+def weights(model: torch.nn.Module) -> torch.Tensor:
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+
+class Noted:
+    """Keeps every rollout that passes through a reward."""
+
+    def __init__(self, reward) -> None:
+        self.reward, self.name = reward, reward.name
+        self.rollouts: list[Rollout] = []
+
+    def __call__(self, rollout: Rollout) -> torch.Tensor:
+        self.rollouts.append(rollout)
+        return self.reward(rollout)
+
+
+@pytest.fixture
+def gradients(monkeypatch) -> list[torch.Tensor]:
+    """The flat gradient of each optimizer step, as it reaches the clip."""
+    seen: list[torch.Tensor] = []
+    real = pg_grpo_engine.clip_and_step
+
+    def spy(optimizer, parameters, max_norm):
+        parameters = list(parameters)
+        seen.append(torch.cat([parameter.grad.flatten().clone() for parameter in parameters]))
+        return real(optimizer, parameters, max_norm)
+
+    monkeypatch.setattr(pg_grpo_engine, "clip_and_step", spy)
+    return seen
+
+
+# The pairs of a group
+
+
+def test_best_and_worst_by_literals():
+    """The first of several best and worst; no pair from equal rewards or a gap of just `margin`."""
+    rewards = torch.tensor([1.0, 3, 3, 0, 2, 2, 2, 2, 0, 1, 0.5, 0])
+    assert best_worst_pairs(rewards, 4).tolist() == [[1, 3], [9, 8]]
+    assert best_worst_pairs(rewards, 4, margin=1.0).tolist() == [[1, 3]]
+    assert best_worst_pairs(rewards, 4, margin=3.0).tolist() == []
+    assert best_worst_pairs(rewards, 4, margin=3.0).shape == (0, 2)
+
+
+def test_ordered_pairs_by_literals():
+    rewards = torch.tensor([1.0, 3, 3, 0.0, 0.0, 0.0])
+    assert ordered_pairs(rewards, 3).tolist() == [[1, 0], [2, 0]]
+    rewards = torch.tensor([1.0, 3, 0, 5, 5, 5.5])
+    assert ordered_pairs(rewards, 3).tolist() == [[0, 2], [1, 0], [1, 2], [5, 3], [5, 4]]
+    assert ordered_pairs(rewards, 3, margin=1.0).tolist() == [[1, 0], [1, 2]]
+
+
+@pytest.mark.parametrize("margin", [0.0, 1.0])
+@pytest.mark.parametrize("group_size", [2, 3, 5])
+def test_pairs_against_plain_loops(group_size, margin):
+    generator = torch.Generator().manual_seed(group_size)
+    rewards = torch.randint(0, 4, (6 * group_size,), generator=generator).float()  # with ties
+    best_worst, ordered = [], []
+    for start in range(0, len(rewards), group_size):
+        group = rewards[start : start + group_size].tolist()
+        best, worst = group.index(max(group)), group.index(min(group))
+        if group[best] - group[worst] > margin:
+            best_worst.append([start + best, start + worst])
+        for i in range(group_size):
+            for j in range(group_size):
+                if group[i] - group[j] > margin:
+                    ordered.append([start + i, start + j])
+    assert best_worst and len(ordered) >= len(best_worst)
+    assert best_worst_pairs(rewards, group_size, margin).tolist() == best_worst
+    assert ordered_pairs(rewards, group_size, margin).tolist() == ordered
+
+
+@pytest.mark.parametrize("choose", [best_worst_pairs, ordered_pairs])
+def test_pairs_that_make_no_sense_are_refused(choose):
+    for margin in (-0.1, float("nan")):
+        with pytest.raises(ValueError, match="margin.*must not be negative"):
+            choose(torch.rand(4), 2, margin)
+    with pytest.raises(ValueError, match="group_size must be at least 2"):
+        choose(torch.rand(4), 1)
+    with pytest.raises(ValueError, match="finite"):
+        choose(torch.tensor([1.0, float("nan")]), 2)
+
+
+def test_pairs_within_some_rows_become_positions():
+    pairs = torch.tensor([[9, 8], [1, 3], [4, 5], [4, 7]])
+    rows = torch.tensor([4, 5, 8, 9])
+    assert pairs_within(pairs, rows).tolist() == [[3, 2], [0, 1]]
+    assert pairs_within(pairs, torch.tensor([0, 2])).shape == (0, 2)
+    assert pairs_within(pairs[:0], rows).shape == (0, 2)
+
+
+@pytest.mark.parametrize("size", [3, 7, 100])
+def test_micro_batches_of_whole_groups(size):
+    params = SamplingParams(max_new_tokens=8)
+    rollout = sample_rollout(small_gpt(), LETTERS, PROMPTS, params, 3, torch.Generator())
+    rows = torch.tensor([9, 10, 11, 3, 4, 5, 0, 1, 2, 21, 22, 23])
+    parts = list(micro_batches(rollout.sequences, rows, size, 3))
+    assert sorted(torch.cat([part for part, _ in parts]).tolist()) == sorted(rows.tolist())
+    longest = 0
+    totals = rollout.sequences.prompt_lengths + rollout.lengths
+    for part, batch in parts:
+        assert len(part) <= size and (part.view(-1, 3) % 3 == torch.arange(3)).all()
+        assert torch.equal(batch.response_tokens, rollout.response_tokens[part])
+        for group in part.view(-1, 3):  # groups of similar length together
+            assert int(totals[group].max()) >= longest
+            longest = int(totals[group].max())
+
+
+# Without a preference loss
+
+
+@pytest.mark.parametrize("pairs", MODES)
+def test_with_a_weight_of_zero_it_is_grpo_bit_for_bit(pairs):
+    shared = {field.name: getattr(CONFIG, field.name) for field in fields(EngineConfig)}
+    shared |= dict(steps=3, minibatches=2, updates_per_batch=2, micro_batch_size=6, clip_low=0.1)
+    config = replace(CONFIG, **shared, preference_coef=0.0, pairs=pairs)
+    ends, rows = [], []
+    for engine, settings in (
+        (grpo_engine, grpo_engine.GRPOConfig(**shared)),
+        (pg_grpo_engine, config),
+    ):
+        policy, log = small_gpt(), MetricLog(3)
+        rows.append(engine.train(settings, policy, LETTERS, DIVERSE, PROMPTS, log))
+        ends.append(weights(policy))
+    assert torch.equal(*ends)
+    assert numbers(rows[0]) == numbers(rows[1])
+    assert not torch.equal(ends[0], weights(small_gpt()))
+
+
+# The first step
+
+
+def log_prob(policy: GPT, prompt: list[int], response: list[int]) -> torch.Tensor:
+    """log pi(y|x) of one unpadded row, summed in a loop."""
+    log_probs = policy(torch.tensor([prompt + response]))[0].log_softmax(-1)
+    return sum(log_probs[len(prompt) - 1 + t, token] for t, token in enumerate(response))
+
+
+def first_gradient(start: GPT, rollout: Rollout, mode: str, factor: float, length_norm: bool):
+    """REINFORCE with group z-scores plus -factor * mean_pairs(grad log pi(y_w) - grad log pi(y_l)).
+
+    Row by row, unpadded, the pairs by sorting; returns (gradient, number of pairs).
+    """
+    values = DIVERSE(rollout).tolist()
+    start, N = copy.deepcopy(start), len(rollout)
+    log_pi, lengths = [], []
+    for i in range(N):
+        response = rollout.response_tokens[i][rollout.response_mask[i]].tolist()
+        log_pi.append(log_prob(start, LETTERS.encode(rollout.records[i].prompt), response))
+        lengths.append(len(response))
+    loss, gaps = torch.zeros(()), []
+    for first in range(0, N, 4):
+        group = values[first : first + 4]
+        spread = statistics.stdev(group)
+        for i in range(first, first + 4):
+            advantage = (values[i] - statistics.mean(group)) / (spread + 1e-4) if spread else 0.0
+            loss = loss - advantage * log_pi[i] / lengths[i] / N
+        score = [log_pi[i] / (lengths[i] if length_norm else 1) for i in range(first, first + 4)]
+        order = sorted(range(4), key=lambda i: group[i])
+        if mode in ("best_worst", "both") and group[order[3]] > group[order[0]]:
+            gaps.append(score[order[3]] - score[order[0]])
+        if mode == "all":
+            gaps += [score[i] - score[j] for i in range(4) for j in range(4) if group[i] > group[j]]
+    if mode in ("offline", "both"):
+        for pair in OFFLINE:
+            sides = [
+                log_prob(start, pair.prompt, y) / (len(y) if length_norm else 1)
+                for y in (pair.chosen, pair.rejected)
+            ]
+            gaps.append(sides[0] - sides[1])
+    (loss - factor * sum(gaps) / len(gaps)).backward()
+    return torch.cat([parameter.grad.flatten() for parameter in start.parameters()]), len(gaps)
+
+
+@pytest.mark.parametrize("kl_coef", [0.0, 0.5])
+@pytest.mark.parametrize(
+    ("mode", "smoothing", "length_norm"),
+    [("best_worst", 0.2, False), ("all", 0.0, True), ("offline", 0.0, False), ("both", 0.1, True)],
+)
+def test_the_first_gradient_is_reinforce_plus_the_pairs(
+    gradients, mode, smoothing, length_norm, kl_coef
+):
+    """At pi = pi_ref: L_pref = ln 2, slope -(beta/2)(1 - 2s); the KL term has none."""
+    start, reward = small_gpt(), Noted(DIVERSE)
+    options: dict[str, Any] = dict(
+        pairs=mode, label_smoothing=smoothing, length_norm=length_norm, kl_coef=kl_coef,
+        dpo_beta=0.4, preference_coef=3.0, offline_batch_size=len(OFFLINE),
+    )  # fmt: skip
+    (row,) = run(copy.deepcopy(start), reward, steps=1, **options)
+    (rollout,) = reward.rollouts
+    factor = 3.0 * 0.4 / 2 * (1 - 2 * smoothing)
+    expected, count = first_gradient(start, rollout, mode, factor, length_norm)
+    plain, _ = first_gradient(start, rollout, mode, 0.0, length_norm)
+    assert float((expected - plain).abs().max()) > 0.01
+    torch.testing.assert_close(gradients[0], expected, rtol=1e-4, atol=2e-6)
+    assert row["pairs"] == count > 1
+    assert row["preference_loss"] == pytest.approx(math.log(2), abs=1e-5)
+    assert row["loss"] == pytest.approx(3 * math.log(2), abs=1e-4)  # L_GRPO is 0
+    assert row["ratio_error_at_start"] < 1e-5 and abs(row["preference_margin"]) < 1e-5
+
+
+def test_the_preference_is_measured_from_the_reference_not_from_the_old_policy(monkeypatch):
+    """At step 3, before its update, against the start, by hand; from pi_old it would be 0."""
+    start, reward, before = small_gpt(), Noted(DIVERSE), []
+
+    def validate(policy: GPT, reference: GPT, step: int) -> dict[str, float]:
+        before.append(copy.deepcopy(policy))
+        return {}
+
+    options = dict(steps=3, eval_every=1, validate=validate, kl_coef=0.0, pairs="best_worst")
+    rows = run(copy.deepcopy(start), reward, **options)
+    rollout, values = reward.rollouts[2], DIVERSE(reward.rollouts[2])
+    margins = []
+    for i, j in best_worst_pairs(values, 4).tolist():
+        change = []
+        for row in (i, j):
+            prompt = LETTERS.encode(rollout.records[row].prompt)
+            response = rollout.response_tokens[row][rollout.response_mask[row]].tolist()
+            now, ref = (float(log_prob(m, prompt, response).detach()) for m in (before[1], start))
+            change.append(now - ref)
+        margins.append(0.1 * (change[0] - change[1]))
+    assert rows[2]["preference_margin"] == pytest.approx(statistics.mean(margins), abs=1e-5)
+    right = statistics.mean(float(margin > 0) for margin in margins)
+    assert rows[2]["preference_accuracy"] == pytest.approx(right)
+    losses = [math.log(1 + math.exp(-margin)) for margin in margins]
+    assert rows[2]["preference_loss"] == pytest.approx(statistics.mean(losses), abs=1e-5)
+    assert abs(statistics.mean(margins)) > 1e-3
+
+
+# The two losses
+
+
+def test_the_policy_loss_by_loops_in_both_modes():
+    """Ratios inside and outside of 0.8 to 1.3, of a token or of a response to a power."""
+    ratio = torch.tensor([[1.0, 2.0, 0.5, 9], [0.5, 2.0, 2.1, 9], [9, 9, 9, 9]])
+    old = torch.full((3, 4), -2.0)
+    new, reference = old + ratio.log(), old + 0.3
+    mask = torch.tensor([[1, 1, 1, 0], [1, 1, 1, 0], [0, 0, 0, 0]]).bool()
+    advantages = [1.5, -0.5, 9.0]
+    config = replace(CONFIG, clip_low=0.2, clip_high=0.3, ratio_power=0.5)
+    surrogate = {"token_ratio": 0.0, "ratio_power": 0.0}
+    penalty = 0.0
+    for i in range(2):
+        whole = math.exp(0.5 * sum(math.log(float(ratio[i, t])) for t in range(3)))
+        for t in range(3):
+            for mode, rho in (("token_ratio", float(ratio[i, t])), ("ratio_power", whole)):
+                clipped = min(max(rho, 0.8), 1.3)
+                surrogate[mode] -= min(rho * advantages[i], clipped * advantages[i]) / 3 / 5
+            delta = float(reference[i, t] - new[i, t])
+            penalty += 0.4 * (math.exp(delta) - delta - 1) / 3 / 5
+    given = (new, old, reference, torch.tensor(advantages)[:, None], mask)
+    for mode, expected in surrogate.items():
+        loss, _ = policy_loss(replace(config, mode=mode), *given, kl_coef=0.4, rows=5)
+        assert float(loss) == pytest.approx(expected + penalty, rel=1e-5), mode
+        loss, _ = policy_loss(replace(config, mode=mode), *given, kl_coef=0.0, rows=5)
+        assert float(loss) == pytest.approx(expected, rel=1e-5), mode
+    assert surrogate["token_ratio"] != pytest.approx(surrogate["ratio_power"], rel=0.01)
+
+
+def test_at_the_old_policy_the_power_multiplies_a_rows_gradient_by_b_times_its_length():
+    """Per token b A / N in the place of A / (L_i N)."""
+    new = -torch.rand(3, 5, generator=torch.Generator().manual_seed(0))
+    new.requires_grad_()
+    lengths = torch.tensor([5, 2, 1])
+    mask = torch.arange(5) < lengths[:, None]
+    given = (new, new.detach(), None, torch.tensor([[1.0], [-2.0], [0.5]]), mask)
+    slopes = []
+    for mode in ("token_ratio", "ratio_power"):
+        config = replace(CONFIG, mode=mode, ratio_power=0.3)
+        loss, _ = policy_loss(config, *given, kl_coef=0.0, rows=3)
+        slopes.append(torch.autograd.grad(loss, new)[0])
+    torch.testing.assert_close(slopes[1], 0.3 * lengths[:, None] * slopes[0])
+    assert (slopes[0][mask] != 0).all()
+
+
+def test_the_preference_loss_by_its_literals_and_of_no_pairs():
+    log_probs, ref = torch.tensor([[-10.0, -12.0]]), torch.tensor([[-11.0, -11.5]])  # h = 1.5
+    config = replace(CONFIG, dpo_beta=0.1)
+    assert float(preference_loss(config, log_probs, ref, pairs=1)) == pytest.approx(
+        0.620957, abs=1e-6
+    )
+    assert float(preference_loss(config, log_probs, ref, pairs=4)) == pytest.approx(
+        0.155239, abs=1e-6
+    )
+    smoothed = replace(config, label_smoothing=0.1)
+    assert float(preference_loss(smoothed, log_probs, ref, pairs=1)) == pytest.approx(
+        0.635957, abs=1e-6
+    )
+    x = torch.randn(3, 2, requires_grad=True)
+    nothing = preference_loss(config, x[:0], x[:0].detach(), pairs=0)
+    assert nothing.item() == 0
+    (gradient,) = torch.autograd.grad(nothing, x)
+    assert torch.equal(gradient, torch.zeros(3, 2))
+
+
+@pytest.mark.parametrize("pairs", ["best_worst", "all"])
+def test_without_a_pair_the_preference_loss_is_zero(pairs):
+    """Equal rewards: no pairs, no NaN, and with kl_coef 0 no update at all."""
+    policy = small_gpt()
+    constant = RuleReward(lambda *_: 0.7, "constant")
+    (row,) = run(policy, constant, steps=1, pairs=pairs, kl_coef=0.0)
+    assert row["pairs"] == 0 and row["preference_loss"] == 0 and row["loss"] == 0
+    assert "preference_accuracy" not in row
+    assert torch.equal(weights(policy), weights(small_gpt()))
+    (row,) = run(policy, SHARE_OF_A, steps=1, pairs=pairs, margin=10.0)
+    assert row["pairs"] == 0 and row["grad_norm"] > 0  # GRPO goes on
+
+
+def test_a_larger_margin_leaves_fewer_pairs():
+    counts = [run(small_gpt(), DIVERSE, steps=1, pairs="all", margin=m)[0]["pairs"]
+              for m in (0.0, 500.0, 1e6)]  # fmt: skip
+    assert counts[0] > counts[1] > counts[2] == 0
+
+
+# Learning
+
+
+@pytest.mark.parametrize("mode", ["token_ratio", "ratio_power"])
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_it_learns_a_toy_reward_and_unlearns_it_with_the_sign_flipped(sign, mode):
+    reward = RuleReward(lambda record, text, ended: sign * text.count("a") / 8, "toy")
+    rows = run(small_gpt(), reward, group_size=8, minibatches=2, mode=mode, ratio_power=0.3)
+    last = statistics.mean(sign * row["reward"] for row in rows[-3:])
+    assert 0.03 < sign * rows[0]["reward"] < 0.15
+    assert last > 0.6 if sign > 0 else last < 0.02
+
+
+ALONE = dict(preference_coef=20.0, mode="ratio_power", ratio_power=1e-6, kl_coef=0.0)  # no L_GRPO
+
+
+@pytest.mark.parametrize("pairs", ["best_worst", "all", "both"])
+def test_the_pairs_of_the_groups_alone_teach_the_reward(pairs):
+    rows = run(small_gpt(), group_size=8, pairs=pairs, **ALONE)
+    assert rows[-1]["reward"] > 3 * rows[0]["reward"]
+
+
+def test_recorded_pairs_alone_teach_what_was_recorded():
+    """The reward is the opposite, and is not asked."""
+    reward = RuleReward(lambda record, text, ended: -text.count("a") / 8, "no a")
+    rows = run(small_gpt(), reward, pairs="offline", **ALONE)
+    assert rows[-1]["preference_accuracy"] == 1 and rows[-1]["preference_margin"] > 0.5
+    assert rows[-1]["reward"] < 3 * rows[0]["reward"] < 0
+
+
+# Micro-batches
+
+
+@pytest.mark.parametrize("pairs", MODES)
+def test_micro_batches_do_not_change_the_update(gradients, pairs):
+    """In float64: the sums are regrouped, nothing else. Forwards of one group and of all."""
+    ends, rows = [], []
+    for size in (4, 9, 64):
+        policy = small_gpt().double()
+        rows.append(
+            run(policy, DIVERSE, steps=2, micro_batch_size=size, minibatches=2, pairs=pairs)
+        )
+        ends.append(weights(policy))
+    for a, b, c in zip(gradients[:4], gradients[4:8], gradients[8:], strict=True):
+        torch.testing.assert_close(a, c, rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(b, c, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(ends[0], ends[2], rtol=0, atol=1e-6)
+    for key in ("pairs", "preference_loss", "preference_margin", "loss"):
+        assert rows[0][1][key] == pytest.approx(rows[2][1][key], abs=1e-6), key
+
+
+def test_offline_forwards_may_be_smaller_than_a_group():
+    (row,) = run(small_gpt(), steps=1, pairs="offline", micro_batch_size=2)
+    assert row["pairs"] == 3 and row["preference_loss"] == pytest.approx(math.log(2), abs=1e-5)
+
+
+# The reference and other frozen models
+
+
+@pytest.mark.parametrize("pairs", MODES)
+def test_the_preference_loss_needs_the_reference_without_a_kl_too(monkeypatch, pairs):
+    def spoiled(policy: GPT) -> GPT:
+        reference = copy.deepcopy(policy)
+        for parameter in reference.parameters():
+            parameter.data.mul_(3.0)
+        return reference
+
+    plain, other = small_gpt(), small_gpt()
+    run(plain, steps=1, kl_coef=0.0, pairs=pairs)
+    monkeypatch.setattr(pg_grpo_engine, "copy", SimpleNamespace(deepcopy=spoiled))
+    run(other, steps=1, kl_coef=0.0, pairs=pairs)
+    assert not torch.equal(weights(plain), weights(other))
+
+
+def test_the_reference_stays_as_it_is():
+    policy = small_gpt()
+    start = weights(policy)
+    seen: list[int] = []
+
+    def validate(policy: GPT, reference: GPT, step: int) -> dict[str, float]:
+        assert torch.equal(weights(reference), start)
+        assert not any(parameter.requires_grad for parameter in reference.parameters())
+        assert all(parameter.grad is None for parameter in reference.parameters())
+        seen.append(step)
+        return {}
+
+    run(policy, steps=3, eval_every=1, validate=validate, pairs="both")
+    assert seen == [1, 2, 3] and not torch.equal(weights(policy), start)
+
+
+def test_dropout_has_no_effect():
+    torch.manual_seed(0)
+    plain, dropped = small_gpt(), small_gpt(dropout=0.5).train()
+    a, b = (run(policy, steps=2, pairs="both") for policy in (plain, dropped))
+    assert torch.equal(weights(plain), weights(dropped)) and numbers(a) == numbers(b)
+
+
+# Recorded pairs
+
+
+def test_training_reads_training_pairs_only(tmp_path):
+    tokenizer = load_tokenizer("glassbox")
+    prompts = [f"What is {i} and {i + 3}?\n" for i in range(60)]
+    path = tmp_path / "pairs.jsonl"
+    rows = [{"prompt": p, "chosen": "Gladly.", "rejected": "No!"} for p in prompts]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    shape = GPTConfig(tokenizer.n_vocab, 64, n_layer=1, n_head=2, n_embd=16)
+    task: Any = SimpleNamespace(policy=GPT(shape), tokenizer=tokenizer)
+    given = recorded_pairs(replace(CONFIG, data=str(path), pairs="both"), task)
+    used = {tokenizer.decode(pair.prompt) for pair in given["offline_pairs"]}
+    assert used == {p for p in prompts if split_of(p) == "train"}
+    assert {split_of(p) for p in prompts} == {"train", "validation", "test"}
+    for changes in (dict(pairs="best_worst"), dict(pairs="both", preference_coef=0.0)):
+        assert recorded_pairs(replace(CONFIG, data=str(path), **changes), task) == {}
+    with pytest.raises(UserError, match="no preference pairs"):
+        recorded_pairs(replace(CONFIG, data="sums", pairs="offline"), task)
+
+
+def test_recorded_pairs_are_missed_and_counted():
+    with pytest.raises(ValueError, match='pairs="offline" needs recorded pairs'):
+        run(small_gpt(), steps=1, pairs="offline", offline_pairs=())
+    best = run(small_gpt(), DIVERSE, steps=1, pairs="best_worst")[0]["pairs"]
+    both = run(small_gpt(), DIVERSE, steps=1, pairs="both")[0]["pairs"]
+    assert 0 < best <= 4 and both == best + 3
+
+
+# Repeating and resuming
+
+
+def numbers(rows) -> list[dict[str, float]]:
+    """What was measured, without the times."""
+    return [{key: value for key, value in row.items() if "second" not in key} for row in rows]
+
+
+class Crash(Exception):
+    pass
+
+
+class CrashingLog(MetricLog):
+    """Ends the run after five steps."""
+
+    def write(self, *, step: int, **metrics) -> None:
+        super().write(step=step, **metrics)
+        if step == 5:
+            raise Crash
+
+
+@pytest.mark.parametrize("pairs", ["all", "both"])
+def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(tmp_path, pairs):
+    """The recorded pairs go on where they were, against the old reference."""
+    options = dict(
+        steps=7, minibatches=2, checkpoint_every=2, warmup=4, pairs=pairs, kl_coef=0.0,
+        preference_coef=1.0,
+    )  # fmt: skip
+    whole = small_gpt()
+    rows = run(whole, **options)
+    with pytest.raises(Crash):
+        run(small_gpt(), log=CrashingLog(7), folder=tmp_path, **options)
+    assert saved_step(tmp_path) == 4
+    resumed = small_gpt()
+    torch.nn.init.normal_(resumed.wte.weight)  # everything comes from the file
+    more = run(resumed, folder=tmp_path, resume=True, **options)
+    assert [row["step"] for row in more] == [5, 6, 7]
+    assert numbers(more) == numbers(rows[4:])
+    assert torch.equal(weights(resumed), weights(whole))
+
+
+# Refusals, the controller, the document
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (dict(group_size=1), "group_size must be at least 2"),
+        (dict(preference_coef=-0.1), "preference_coef must not be negative"),
+        (dict(margin=-1.0), "margin must not be negative"),
+        (dict(dpo_beta=0.0), "dpo_beta must be positive"),
+        (dict(ratio_power=0.0), "ratio_power must be positive"),
+        (dict(label_smoothing=0.5), "label_smoothing.*below 0.5"),
+        (dict(kl_estimator="k1"), "k1 as a loss regularises nothing"),
+        (dict(micro_batch_size=3), "micro_batch_size 3 is less than a group of 4"),
+        (dict(offline_batch_size=0), "offline_batch_size must be positive"),
+    ],
+)
+def test_what_cannot_work_is_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        replace(CONFIG, **changes)
+
+
+def test_small_forwards_are_fine_where_no_group_is_compared():
+    for changes in (dict(pairs="offline"), dict(preference_coef=0.0)):
+        assert replace(CONFIG, micro_batch_size=3, **changes).rows_together == 1
+
+
+def test_the_adaptive_controller_moves_the_penalty():
+    options = dict(steps=3, kl_controller="adaptive", kl_horizon=160, kl_target=1e3)
+    rows = run(small_gpt(), **options)
+    assert [row["kl_coef"] for row in rows] == pytest.approx([0.02, 0.02 * 0.98, 0.02 * 0.98**2])
+
+
+def documented(heading: str) -> set[str]:
+    """The keys of the tables under one heading of docs/metrics.md: the first cell of each row."""
+    text = DOCUMENT.read_text(encoding="utf-8")
+    (body,) = re.findall(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", text, re.M | re.S)
+    return set(re.findall(r"^\| `([^`]+)` \|", body, re.M))
+
+
+def test_logged_keys_are_those_documented():
+    params = SamplingParams(max_new_tokens=8)
+    validate = Validation(LETTERS, PROMPTS, params, SHARE_OF_A, gold=SHARE_OF_A)
+    (row,) = run(small_gpt(), steps=1, eval_every=1, validate=validate, pairs="both")
+    assert set(row) == documented("Every engine") | documented("PG-GRPO")
+    (row,) = run(small_gpt(), steps=1, eval_every=1, validate=validate, preference_coef=0.0)
+    assert set(row) == documented("Every engine")
+
+
+def test_bfloat16_starts_at_the_reference_too():
+    (row,) = run(small_gpt(), steps=1, precision="bfloat16", pairs="both")
+    assert row["ratio_error_at_start"] < 0.02
+    assert row["preference_loss"] == pytest.approx(math.log(2), abs=2e-3)
+
+
+def test_the_advantages_are_those_of_grpo(monkeypatch):
+    """Pairs come on top: rewards become group z-scores as before."""
+    seen: list[torch.Tensor] = []
+    real = pg_grpo_engine.policy_loss
+
+    def spy(config, log_probs, old, ref, advantages, mask, **options):
+        seen.append(advantages)
+        return real(config, log_probs, old, ref, advantages, mask, **options)
+
+    monkeypatch.setattr(pg_grpo_engine, "policy_loss", spy)
+    reward = Noted(DIVERSE)
+    run(small_gpt(), reward, steps=1)
+    expected = group_advantages(DIVERSE(reward.rollouts[0]), 4)
+    torch.testing.assert_close(torch.cat(seen).sort(0)[0], expected.sort(0)[0])
