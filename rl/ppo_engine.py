@@ -8,7 +8,7 @@
       r_t = -beta (l_old - l_ref)_t, and R at the end  token_level_rewards (InstructGPT, Eq. 2)
       A, returns = GAE(r, V_old); A = whiten(A)        gae, whiten (arXiv:1506.02438, Eq. 16)
       for K epochs, shuffled minibatches               updates_per_batch, minibatches
-        L = L_CLIP + c_v L_VF - c_H H + gamma L_ptx    ppo_loss: clipped_surrogate, value_loss
+        L = L_CLIP + c_v L_VF - c_H H + gamma L_ptx    ppo_loss, add_text_gradient
         stop the epochs once KL(old || new) is large   target_kl
       adapt beta to the KL per response                kl_controller (arXiv:1909.08593)
 
@@ -47,7 +47,7 @@ from gpt.generate import SamplingParams
 from gpt.log_probs import TokenScores, token_scores
 from gpt.model import GPT
 from gpt.optimizer import adamw, clip_and_step, set_learning_rate
-from gpt.pretraining import language_model_loss
+from gpt.pretraining import add_text_gradient
 from gpt.tokenizer import Tokenizer
 from rl.advantages import gae, whiten
 from rl.config import EngineConfig, kl_controller, size_presets, warmed_up
@@ -346,8 +346,16 @@ def train(
                     break  # without the step: this minibatch is far enough from the old policy
                 if config.pretraining_coef and corpus is not None:  # PPO-ptx: fresh text each time
                     number = step * config.updates + update
-                    text_losses.append(add_text_gradient(config, policy, corpus, number))
-                    loss += config.pretraining_coef * text_losses[-1]
+                    text_loss = add_text_gradient(
+                        policy,
+                        corpus,
+                        number,
+                        config.pretraining_coef,
+                        micro_batch_size=config.micro_batch_size,
+                        dtype=config.precision,
+                    )
+                    loss += config.pretraining_coef * text_loss
+                    text_losses.append(text_loss)
                 norm = clip_and_step(optimizer, policy.parameters(), config.max_norm)
                 clip_and_step(critic_optimizer, value_model.parameters(), config.max_norm)
                 meter.add_update(loss, norm)
@@ -373,22 +381,6 @@ def epochs(config: PPOConfig, rows: int, generator: torch.Generator) -> list[Ten
         for _ in range(config.updates_per_batch)
         for minibatch in minibatches(rows, config.minibatches, generator)
     ]
-
-
-def add_text_gradient(config: PPOConfig, policy: GPT, corpus: Corpus, number: int) -> float:
-    """Add the gradient of gamma * L_ptx on text batch `number`; returns L_ptx, nats per token.
-
-    (InstructGPT, arXiv:2203.02155, Eq. 2.) The gradient is divided by the corpus's mean token count,
-    as in pre-training: gpt/corpus.py says why.
-    """
-    text = corpus.batch(number)
-    total, tokens = 0.0, int(text.response_mask.sum())
-    for _, part in micro_batches(text, torch.arange(len(text)), config.micro_batch_size):
-        with precision(policy.device, config.precision):
-            loss = language_model_loss(policy, part.to(policy.device), corpus.tokens_per_batch)
-        (config.pretraining_coef * loss).backward()
-        total += float(loss.detach())
-    return total * corpus.tokens_per_batch / max(tokens, 1)
 
 
 def open_critic_and_text(config: PPOConfig, task: Task) -> dict[str, Any]:

@@ -67,10 +67,12 @@ ENGINES: dict[str, tuple[str, ...]] = {  # name: module and its flags
     "sapo": ("rl.grpo_variants_engine", "--variant", "sapo"),
     "grpo_process": ("rl.grpo_process_engine",),
     "grpo_iterative": ("rl.grpo_iterative_engine",),
+    "grpo_iterative_frozen": ("rl.grpo_iterative_engine", "--no-refresh-reward-model"),
 }  # fmt: skip
 ONLY_FOR = {  # steps are checked in sums alone; pairs are labelled in reviews alone
     "grpo_process": "sums",
     "grpo_iterative": "reviews",
+    "grpo_iterative_frozen": "reviews",
 }
 MAX_NEW_TOKENS = {"reviews": 48, "sums": 40}
 BEST_OF = 8
@@ -256,13 +258,23 @@ def compare(config: StudyConfig, world: str, folder: Path) -> dict[str, list[dic
     for name in engines_of(config, world):
         for seed in config.seeds:
             run = folder / f"{name}-{seed}"
-            numbers = judge.measure(load_gpt(run, device)[0])
+            numbers = measured_once(config, judge, run)
             seconds = json.loads((run / "seconds.json").read_text(encoding="utf-8"))
             numbers |= {"seed": seed, "steps": read_jsonl(run / "metrics.jsonl")[-1]["step"]}
             numbers |= {"seconds": seconds.get("cpu", seconds["wall"])}
             results.setdefault(name, []).append(numbers)
             print(f"{name} seed {seed}: gold {numbers['gold']:.3f}, kl {numbers['kl']:.2f}")
     return results
+
+
+def measured_once(config: StudyConfig, judge: Judge, run: Path) -> dict[str, float]:
+    """The measurements of a run's policy, taken from measured.json where they stand already."""
+    path, key = run / "measured.json", f"{config.split} {config.prompts}"
+    known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    if key not in known:
+        known[key] = judge.measure(load_gpt(run, judge.base.device)[0])
+        write_json(path, known)
+    return dict(known[key])
 
 
 def spread(rows: Sequence[Mapping[str, float]], key: str, digits: int) -> str:

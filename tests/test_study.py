@@ -7,6 +7,7 @@ import json
 import os
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -19,7 +20,7 @@ def test_every_engine_is_a_script_and_named_once() -> None:
     assert len(set(ENGINES.values())) == len(ENGINES)
     for module, *flags in ENGINES.values():
         assert importlib.util.find_spec(module), module
-        assert len(flags) % 2 == 0
+        assert not flags or flags[0].startswith("--")
 
 
 def test_some_engines_have_one_world() -> None:
@@ -66,6 +67,20 @@ def test_a_finished_stage_leaves_its_seconds(tmp_path: Path) -> None:
 )
 def test_spread_over_seeds(rows: list[dict[str, float]], text: str) -> None:
     assert spread(rows, "gold", 3) == text
+
+
+def test_a_policy_is_measured_once_per_split(tmp_path: Path) -> None:
+    asked: list[object] = []
+    judge = SimpleNamespace(
+        base=SimpleNamespace(device="cpu"),
+        measure=lambda policy: asked.append(policy) or {"gold": 1.0},
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(study, "load_gpt", lambda folder, device: (folder, None))
+        for split in ("test", "test", "validation"):
+            config = StudyConfig(split=split, prompts=4)
+            assert study.measured_once(config, judge, tmp_path) == {"gold": 1.0}
+    assert asked == [tmp_path, tmp_path]
 
 
 def results() -> dict[str, list[dict[str, float]]]:

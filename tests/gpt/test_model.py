@@ -275,7 +275,7 @@ def test_preset_config():
     config = preset_config("tiny", 624, dropout=0.1)
     assert config == GPTConfig(624, context=128, n_layer=4, n_head=4, n_embd=128, dropout=0.1)
     with pytest.raises(
-        ValueError, match="there is no model preset 'huge': choose one of tiny, small"
+        ValueError, match="there is no model preset 'huge': choose one of tiny, study"
     ):
         preset_config("huge", 624)
     with pytest.raises(ValueError, match="n_embd=10 is not divisible by n_head=4"):

@@ -18,6 +18,7 @@ from gpt.corpus import WorldCorpus
 from gpt.generate import SamplingParams
 from gpt.log_probs import TokenScores
 from gpt.model import GPT, GPTConfig
+from gpt.pretraining import language_model_loss
 from gpt.tokenizer import build_tokenizer, load_tokenizer
 from reward_model.model import RewardModel
 from rl import ppo_engine
@@ -396,10 +397,7 @@ def test_ptx_at_weight_zero_is_ppo_bit_for_bit_and_else_lowers_the_loss_on_text(
     run(on, reward, corpus=corpus, pretraining_coef=1.0, **options)
     assert torch.equal(weights(plain), weights(off))
     held_out = corpus.held_out_batches()[0]
-    losses = [
-        float(ppo_engine.language_model_loss(model, held_out).detach())
-        for model in (start, plain, on)
-    ]
+    losses = [float(language_model_loss(model, held_out).detach()) for model in (start, plain, on)]
     assert losses[2] < losses[1] - 0.3 and losses[2] < losses[0] - 0.3
 
 
