@@ -1,4 +1,4 @@
-"""What a language model is trained on: batches of token rows from a world or a file.
+"""What a language model is trained on: batches of token rows, and prompts, from a world or a file.
 
 A batch is a function of its number and the seed alone, so training needs no iterator state to resume.
 """
@@ -14,9 +14,16 @@ import torch
 
 from data import reviews, sums
 from data.collate import ResponseBatch, collate_documents, collate_responses
-from data.readers import DataError, read_responses, read_text, split_records
-from data.records import ResponseRecord
-from gpt.common import derive_seed
+from data.readers import (
+    DataError,
+    keep_within,
+    read_prompts,
+    read_responses,
+    read_text,
+    split_records,
+)
+from data.records import PromptRecord, ResponseRecord
+from gpt.common import UserError, derive_seed
 from gpt.tokenizer import Tokenizer
 
 POOL = 64  # batches that are generated and sorted by length together
@@ -145,6 +152,29 @@ def open_corpus(
     if data in ("reviews", "sums"):
         return WorldCorpus(data, tokenizer, batch_size, seed)
     return TextCorpus(read_documents(Path(data)), tokenizer, batch_size, context, seed)
+
+
+def open_prompts(
+    data: str, tokenizer: Tokenizer, max_prompt_tokens: int
+) -> dict[str, list[PromptRecord]]:
+    """The prompts of a world or a file per split; prompts that are too long are left out, counted."""
+    if data == "reviews":
+        return {split: reviews.prompts(split) for split in ("train", "validation", "test")}
+    if data == "sums":
+        return {split: sums.prompts(split, count=2000) for split in ("train", "validation", "test")}
+    result = read_prompts(Path(data))
+    print(result.summary())
+    kept, dropped = keep_within(result.records, tokenizer.encode, max_prompt_tokens, 1)
+    for reason, count in dropped.items():
+        print(f"left out {count} prompts of more than {max_prompt_tokens} tokens: {reason}")
+    splits = split_records(kept)
+    for split in ("train", "validation", "test"):
+        if not splits[split]:
+            raise UserError(
+                f"{data}: no {split} prompts are left of {len(result.records)}: give more prompts "
+                "or lower --max-new-tokens"
+            )
+    return {name: list(records) for name, records in splits.items()}
 
 
 def read_documents(path: Path) -> list[str]:

@@ -1,7 +1,7 @@
 """Rewards: where they come from, and the arithmetic that turns them into a training signal."""
 
 from collections.abc import Callable, Mapping
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -107,6 +107,29 @@ def overlong_penalty(lengths: Tensor, max_length: int, buffer: int) -> Tensor:
 
 
 @torch.no_grad()
+def teacher_rewards(
+    teacher_log_probs: Tensor,  # (N, T)
+    old_log_probs: Tensor,  # (N, T), of the policy that sampled
+    response_mask: Tensor,  # (N, T) bool
+    *,
+    reverse_kl: bool,
+) -> Tensor:  # (N, T)
+    """A teacher's judgement of every token, log p [- log q]; 0 at masked positions.
+
+    With `reverse_kl`, MiniLLM's r_t = log p(y_t) / q(y_t) (Gu et al. 2024, arXiv:2306.08543, Eq. 2):
+    summed over a response its mean is -KL(q || p), which is largest where the student q is the
+    teacher p. log p alone has no entropy term: its sum is largest for the teacher's one likeliest
+    response, and every further token costs something.
+    """
+    check_same_shape("teacher_log_probs and old_log_probs", teacher_log_probs, old_log_probs)
+    check_mask(teacher_log_probs, response_mask)
+    rewards = at_least_float32(teacher_log_probs)
+    if reverse_kl:
+        rewards = rewards - at_least_float32(old_log_probs)
+    return torch.where(response_mask, rewards, 0.0)
+
+
+@torch.no_grad()
 def weighted_sum(
     parts: Mapping[str, Tensor], weights: Mapping[str, float]
 ) -> tuple[Tensor, dict[str, Tensor]]:
@@ -128,6 +151,9 @@ def weighted_sum(
 
 # --- where rewards come from --------------------------------------------------------------------
 
+# (record, response text, ended with EOS) -> value
+Rule = Callable[[PromptRecord, str, bool], float]
+
 
 class RewardFn(Protocol):
     """Scores a rollout: (N,) float, one number per response, higher is better."""
@@ -135,6 +161,13 @@ class RewardFn(Protocol):
     name: str
 
     def __call__(self, rollout: Rollout) -> Tensor: ...
+
+
+@runtime_checkable
+class MeasuringReward(RewardFn, Protocol):
+    """A reward that also says what to log of the responses, such as the parts it is made of."""
+
+    def with_metrics(self, rollout: Rollout) -> tuple[Tensor, dict[str, float]]: ...
 
 
 class RewardModelReward:
@@ -152,7 +185,7 @@ class RewardModelReward:
 class RuleReward:
     """A function of (record, response text, ended with EOS): a world's gold reward or a checkable rule."""
 
-    def __init__(self, rule: Callable[[PromptRecord, str, bool], float], name: str) -> None:
+    def __init__(self, rule: Rule, name: str) -> None:
         self.rule, self.name = rule, name
 
     def __call__(self, rollout: Rollout) -> Tensor:
@@ -169,12 +202,17 @@ class RuleReward:
 def checked_rewards(
     reward_fn: RewardFn, rollout: Rollout, replacement: float | None = None
 ) -> tuple[Tensor, int]:
-    """Rewards (N,) and how many were not finite.
+    """Rewards (N,) and how many were not finite. What the reward measures goes to the rollout.
 
     A NaN or infinite reward would spread to its whole group. Without a `replacement` it is refused
     with a ValueError; with one it becomes that number and is counted.
     """
-    rewards = reward_fn(rollout).float()
+    if isinstance(reward_fn, MeasuringReward):
+        rewards, metrics = reward_fn.with_metrics(rollout)
+        rollout.reward_metrics.update(metrics)
+    else:
+        rewards = reward_fn(rollout)
+    rewards = rewards.float()
     _check_scores(rewards, len(rollout))
     broken = ~rewards.isfinite()
     count = int(broken.sum())

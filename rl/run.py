@@ -104,6 +104,7 @@ def run_training(
         device=device,
         wrong_reward=getattr(config, "wrong_reward", 0),  # offline engines maximise no reward
         format_weight=getattr(config, "format_weight", 0.0),
+        normalize_parts=getattr(config, "normalize_parts", False),
         own_reward=None if own_reward is None else partial(own_reward, config),
     )
     extra = prepare(config, task) if prepare else {}

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from data import reviews, sums
-from data.readers import keep_within, read_prompts, split_records
+from data.readers import read_prompts
 from data.records import PromptRecord
 from gpt.common import MODEL_FILE, UserError, display_path, load_gpt
+from gpt.corpus import open_prompts
 from gpt.model import GPT
 from gpt.pretraining import default_folder
 from gpt.tokenizer import Tokenizer
 from reward_model.model import load_reward_model
 from rl.config import EngineConfig
 from rl.rewards import RewardFn, RewardModelReward, RuleReward
-
-Rule = Callable[[PromptRecord, str, bool], float]
+from rl.verifiable import VerifiableReward, answer_match, read_answer, think_format
 
 
 @dataclass(frozen=True)
@@ -38,40 +38,39 @@ def world_rule(data: str) -> RuleReward | None:
     if data == "reviews":
         return RuleReward(reviews.gold_reward, "gold reward")
     if data == "sums":
-        return RuleReward(sums.exact_match, "exact match")
+        return VerifiableReward(sums.exact_match, "exact match")
     return None
 
 
-def open_prompts(
-    data: str, tokenizer: Tokenizer, max_prompt_tokens: int
-) -> dict[str, list[PromptRecord]]:
-    """The prompts of a world or a file per split; prompts that are too long are left out, counted."""
-    if data == "reviews":
-        return {split: reviews.prompts(split) for split in ("train", "validation", "test")}
-    if data == "sums":
-        return {split: sums.prompts(split, count=2000) for split in ("train", "validation", "test")}
-    result = read_prompts(Path(data))
-    print(result.summary())
-    kept, dropped = keep_within(result.records, tokenizer.encode, max_prompt_tokens, 1)
-    for reason, count in dropped.items():
-        print(f"left out {count} prompts of more than {max_prompt_tokens} tokens: {reason}")
-    splits = split_records(kept)
-    for split in ("train", "validation", "test"):
-        if not splits[split]:
-            raise UserError(
-                f"{data}: no {split} prompts are left of {len(result.records)}: give more prompts "
-                "or lower --max-new-tokens"
-            )
-    return {name: list(records) for name, records in splits.items()}
+def answer_rule(
+    data: str, prompts: Mapping[str, Sequence[PromptRecord]]
+) -> VerifiableReward | None:
+    """The check of the answers that a file brings with its prompts; None if it brings none."""
+    answers = [record.answer for records in prompts.values() for record in records]
+    missing = answers.count(None)
+    if missing == len(answers):
+        return None
+    if missing:
+        raise UserError(
+            f"{data}: {missing} of {len(answers)} prompts have no answer to check: give one to "
+            "every prompt, or to none"
+        )
+    return VerifiableReward(answer_match, "right answer", reads=read_answer)
+
+
+def brings_answers(data: str) -> bool:
+    """Whether the first prompt of a file comes with an answer."""
+    path = Path(data)
+    return path.is_file() and read_prompts(path, limit=1).records[0].answer is not None
 
 
 def open_reward(
     kind: str, data: str, preset: str, folder: Path | None, tokenizer: Tokenizer,
-    device: torch.device,
+    device: torch.device, rule: RuleReward | None = None,
 ) -> RewardFn:  # fmt: skip
-    """The reward function that the flags ask for."""
-    rule = world_rule(data)
-    if kind in ("gold", "rule") or (kind == "auto" and data == "sums"):
+    """The reward function that the flags ask for; `rule` is the one of a file with answers."""
+    rule = rule or world_rule(data)
+    if kind in ("gold", "rule") or (kind == "auto" and isinstance(rule, VerifiableReward)):
         if rule is None:
             raise UserError(f"--reward {kind}: {data} has no rule to check; use --reward model")
         return rule
@@ -108,7 +107,8 @@ def open_policy(
     explicit = folder is not None
     folder = folder or default_folder("pretraining", data, preset)
     if not explicit and not (folder / MODEL_FILE).exists():
-        stage = "gpt.pretraining" if data == "sums" else "reward_model.reward_model_training"
+        checked = data == "sums" or brings_answers(data)
+        stage = "gpt.pretraining" if checked else "reward_model.reward_model_training"
         raise UserError(
             f"there is no model to start from in {display_path(folder)}: make it with\n"
             f"    python -m {stage}{flags_for(data, preset)}"
@@ -125,8 +125,15 @@ def open_task(
     reward_model: Path | None,
     max_new_tokens: int,
     device: torch.device,
+    wrong_reward: float = 0.0,
+    format_weight: float = 0.0,
+    normalize_parts: bool = False,
+    own_reward: Callable[[Tokenizer, torch.device], RewardFn] | None = None,
 ) -> Task:
-    """Load everything, checking that the pieces fit each other."""
+    """Load everything, checking that the pieces fit each other.
+
+    An engine with a reward of its own, such as a teacher, opens it by `own_reward`.
+    """
     model, tokenizer = open_policy(policy, data, preset, device)
     room = model.config.context - max_new_tokens
     if room < 1:
@@ -134,13 +141,23 @@ def open_task(
             f"--max-new-tokens {max_new_tokens} leaves no room for a prompt in the policy's "
             f"{model.config.context} positions"
         )
-    return Task(
-        policy=model,
-        tokenizer=tokenizer,
-        prompts=open_prompts(data, tokenizer, room),
-        reward_fn=open_reward(reward, data, preset, reward_model, tokenizer, device),
-        gold=world_rule(data),
-    )
+    prompts = open_prompts(data, tokenizer, room)
+    gold = world_rule(data) or answer_rule(data, prompts)
+    if own_reward is not None:
+        reward_fn = own_reward(tokenizer, device)
+    else:
+        reward_fn = open_reward(reward, data, preset, reward_model, tokenizer, device, gold)
+    if wrong_reward or format_weight or normalize_parts:
+        if not isinstance(reward_fn, VerifiableReward):
+            raise UserError(
+                "--wrong-reward, --format-weight and --normalize-parts change what a checked answer "
+                f"earns; the {reward_fn.name} checks none: leave them out"
+            )
+        others = {"format": (format_weight, think_format)} if format_weight else None
+        reward_fn = reward_fn.paying(
+            wrong=wrong_reward, others=others, normalize_parts=normalize_parts
+        )
+    return Task(policy=model, tokenizer=tokenizer, prompts=prompts, reward_fn=reward_fn, gold=gold)
 
 
 def batch_description(config: EngineConfig) -> str:
