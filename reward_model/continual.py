@@ -1,0 +1,250 @@
+"""Train a reward model again on what the policy writes now, with replay of what it has learned from.
+
+Line 12 of Algorithm 1 in Shao et al. 2024 (arXiv:2402.03300, section 4.1.4): as the policy moves,
+its responses leave the text that the reward model was trained on. New comparisons of its own
+responses are labelled, and the reward model is trained on a mix of them with "10% of historical
+data".
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import random
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from data.records import PromptRecord
+from gpt.common import (
+    MetricLog,
+    UserError,
+    append_jsonl,
+    derive_seed,
+    display_path,
+    keep_until,
+    make_generator,
+    read_jsonl,
+)
+from gpt.generate import SamplingParams
+from gpt.model import GPT
+from gpt.optimizer import adamw
+from gpt.tokenizer import Tokenizer
+from reward_model.model import RewardModel
+from reward_model.pairs import (
+    Annotator,
+    TokenPair,
+    by_prompt,
+    collate_pairs,
+    pair_as_text,
+    sample_pairs,
+)
+from reward_model.reward_model_training import RewardModelConfig, fit, score_pairs
+
+Replay = Literal["share_of_mix", "share_of_history"]
+Visit = list[Mapping[str, Any]]  # the comparisons of one prompt's responses, rows of a pairs.jsonl
+
+# --- the mix --------------------------------------------------------------------------------------
+
+
+def history_count(new: int, history: int, fraction: float, replay: Replay) -> int:
+    """How many of `history` old pairs join `new` ones, at most all of them.
+
+    share_of_mix: `fraction` of the mix is old, n f / (1 - f); share_of_history: `fraction` of what
+    is old is replayed. "10% of historical data" can be read in either way.
+    """
+    if not 0 <= fraction < 1:
+        raise ValueError(f"the replay fraction must be at least 0 and below 1: got {fraction}")
+    if replay == "share_of_mix":
+        wanted = new * fraction / (1 - fraction)
+    elif replay == "share_of_history":
+        wanted = history * fraction
+    else:
+        raise ValueError(f'replay must be "share_of_mix" or "share_of_history": got {replay!r}')
+    return min(round(wanted), history)
+
+
+def draw_history(visits: Sequence[Visit], count: int, rng: random.Random) -> Visit:
+    """`count` rows without replacement, visit by visit in random order.
+
+    The comparisons of one visit stay together, because they belong into one batch; the last visit
+    is cut where the count is reached.
+    """
+    drawn: Visit = []
+    for index in rng.sample(range(len(visits)), len(visits)):
+        if len(drawn) >= count:
+            break
+        drawn += visits[index][: count - len(drawn)]
+    return drawn
+
+
+def read_visits(path: Path) -> list[Visit]:
+    """The rows of a pairs.jsonl, neighbours of one prompt together. UserError without the file."""
+    if not path.exists():
+        raise UserError(
+            f"there are no pairs at {display_path(path)} to replay: give the run folder of a reward "
+            "model with --reward-model, or keep it as it is with --no-refresh-reward-model"
+        )
+    return visits_of(read_jsonl(path))
+
+
+def visits_of(rows: Sequence[Mapping[str, Any]]) -> list[Visit]:
+    """Rows whose prompt and whose step of origin agree with their neighbour's, together."""
+    groups = itertools.groupby(rows, key=lambda row: (row.get("step"), row["prompt"]))
+    return [list(group) for _, group in groups]
+
+
+def as_row(pair: TokenPair, tokenizer: Tokenizer, step: int) -> dict[str, Any]:
+    """A pair as a row of pairs.jsonl, with the very tokens that were sampled."""
+    tokens = {"chosen_tokens": pair.chosen, "rejected_tokens": pair.rejected}
+    return {"step": step} | pair_as_text(pair, tokenizer) | tokens
+
+
+def as_pair(row: Mapping[str, Any], tokenizer: Tokenizer) -> TokenPair:
+    """The pair of a row. One without tokens, of a reward model's run, gets an EOS to both texts."""
+
+    def tokens(name: str) -> list[int]:
+        stored = row.get(f"{name}_tokens")
+        return stored or [*tokenizer.encode(row[name]), tokenizer.eos_id]
+
+    meta = {key: row[key] for key in ("gold_chosen", "gold_rejected") if key in row}
+    return TokenPair(tokenizer.encode(row["prompt"]), tokens("chosen"), tokens("rejected"), meta)
+
+
+# --- training again -------------------------------------------------------------------------------
+
+
+def order_accuracy(model: RewardModel, pairs: Sequence[TokenPair], eos_id: int) -> float:
+    """The share of pairs that the model orders as gold does, where it is known, or as the labels do.
+
+    Pairs of equal gold are left out; a tie of the model is wrong.
+    """
+    chosen, rejected, _ = score_pairs(model, pairs, eos_id)
+    right = []
+    for gap, pair in zip((chosen - rejected).tolist(), pairs, strict=True):
+        gold = pair.meta.get("gold_chosen", 1.0) - pair.meta.get("gold_rejected", 0.0)
+        if gold:
+            right.append(gap * gold > 0)
+    return sum(right) / max(len(right), 1)
+
+
+class ContinualRewardModel:
+    """A frozen reward model that thaws for `update`, with its optimizer and all pairs so far.
+
+    `original` are the visits of its own training, `probe` held-out pairs that it is measured on
+    before and after. `config` says how pairs are sampled and fitted. Its scores are centred on the
+    same reference responses each time: every n-th original pair.
+    """
+
+    def __init__(
+        self,
+        model: RewardModel,
+        tokenizer: Tokenizer,
+        prompts: Sequence[PromptRecord],
+        annotator: Annotator,
+        config: RewardModelConfig,
+        *,
+        original: Sequence[Visit],
+        probe: Sequence[TokenPair] = (),
+        fraction: float = 0.1,
+        replay: Replay = "share_of_mix",
+    ) -> None:
+        history_count(
+            1, 1, fraction, replay
+        )  # refuses what cannot work, before anything is trained
+        self.model, self.tokenizer, self.prompts = model, tokenizer, prompts
+        self.annotator, self.config = annotator, config
+        self.fraction, self.replay = fraction, replay
+        self.original, self.recent = list(original), list[Visit]()
+        self.path: Path | None = None
+        rows = [row for visit in self.original for row in visit]
+        self.reference = [as_pair(row, tokenizer) for row in rows[:: max(len(rows) // 250, 1)]]
+        self.probe = list(probe)
+        model.requires_grad_(True)
+        self.optimizer = adamw(
+            model, config.lr, betas=(0.9, 0.95), weight_decay=config.weight_decay
+        )
+        model.requires_grad_(False)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a resumed run needs besides the pairs, which are in their file."""
+        return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state_dict` gave."""
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+
+    def open(self, folder: Path, step: int) -> None:
+        """Keep new pairs in folder/pairs.jsonl, and take up again those from up to `step`."""
+        self.path = folder / "pairs.jsonl"
+        self.recent = visits_of(keep_until(self.path, step))
+
+    def update(self, policy: GPT, step: int) -> dict[str, float]:
+        """Sample and label pairs of `policy`, train on them and on old ones, centre, measure.
+
+        `step`, the number of the step that follows, seeds all randomness. Returns what to log.
+        """
+        config = dataclasses.replace(
+            self.config, seed=derive_seed(self.config.seed, f"refresh {step}")
+        )
+        new = self._sample(policy, config, "new", config.pairs, config.responses_per_prompt)
+        fresh = self._sample(policy, config, "fresh", config.held_out_pairs, 2)
+        history = [*self.original, *self.recent]
+        count = history_count(len(new), sum(map(len, history)), self.fraction, self.replay)
+        rng = random.Random(derive_seed(config.seed, "replay"))
+        old = [as_pair(row, self.tokenizer) for row in draw_history(history, count, rng)]
+        before = self._measure(fresh, "before")
+
+        mix = [*new, *old]
+        steps = max(config.epochs * len(by_prompt(mix)) // config.batch_size, 1)
+        self.model.requires_grad_(True)
+        fit(
+            self.model, mix, config, MetricLog(steps), eos_id=self.tokenizer.eos_id,
+            optimizer=self.optimizer,
+        )  # fmt: skip
+        self.optimizer.zero_grad(set_to_none=True)
+        self.model.requires_grad_(False)
+        reference = collate_pairs(self.reference, self.tokenizer.eos_id)
+        self.model.normalize_on(reference.to(self.model.device))
+
+        rows = [as_row(pair, self.tokenizer, step) for pair in new]
+        self.recent += visits_of(rows)
+        if self.path is not None:
+            append_jsonl(self.path, rows)
+        counts = {"pairs/new": len(new), "pairs/replayed": len(old)}
+        return counts | before | self._measure(fresh, "after")
+
+    def _sample(
+        self, policy: GPT, config: RewardModelConfig, name: str, count: int, responses: int
+    ) -> list[TokenPair]:
+        """Pairs of the policy's responses, as the first ones of the reward model were made."""
+        params = SamplingParams(max_new_tokens=config.max_response_tokens)
+        wide = dataclasses.replace(params, temperature=config.wide_temperature)
+        batches = sample_pairs(
+            policy,
+            self.tokenizer,
+            self.prompts,
+            count,
+            self.annotator,
+            params=params,
+            generator=make_generator(config.seed, f"{name} pairs"),
+            rng=random.Random(derive_seed(config.seed, f"{name} labels")),
+            batch_size=max(256 // responses, 1),
+            responses_per_prompt=responses,
+            wide_params=wide if responses > 2 and config.wide_temperature != 1 else None,
+        )
+        return [pair for batch in batches for pair in batch]
+
+    @torch.no_grad()
+    def _measure(self, fresh: Sequence[TokenPair], when: str) -> dict[str, float]:
+        """Accuracy on the policy's new responses and on the probe, and the probe's mean reward."""
+        eos_id = self.tokenizer.eos_id
+        numbers = {f"fresh_accuracy/{when}": order_accuracy(self.model, fresh, eos_id)}
+        if self.probe:
+            chosen, rejected, _ = score_pairs(self.model, self.probe, eos_id)
+            numbers[f"probe_reward/{when}"] = float(torch.cat([chosen, rejected]).mean())
+            numbers[f"probe_accuracy/{when}"] = order_accuracy(self.model, self.probe, eos_id)
+        return numbers

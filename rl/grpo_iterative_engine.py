@@ -1,0 +1,326 @@
+"""Iterative GRPO: GRPO with an outer loop (Shao et al. 2024, arXiv:2402.03300, Algorithm 1).
+
+    line 1     policy model <- initial policy          the pre-trained or fine-tuned GPT
+    line 2     for iteration = 1..I                    iterations
+    line 3     reference model <- policy               reference, overwritten: its KL is 0 again
+    line 4     for step = 1..M                         M = steps / iterations
+    lines 5-11 the steps of GRPO                       as in grpo_engine.py
+    line 12    train the reward model again, with      ContinualRewardModel.update
+               replay of 10% historical data           (reward_model/continual.py)
+
+Line 12 stands before the first step of the next iteration, so that a checkpoint between two
+iterations resumes in front of it; after the last iteration nobody would use its result, and it is
+left out. New pairs are responses of the policy as it stands at the end of the iteration, labelled
+by the world's annotator; the reward model's optimizer and the policy's are both kept.
+What is new next to grpo_engine.py: reference and reward model follow the policy. With one iteration
+the two engines are the same, bit for bit. With several the reference no longer holds the policy
+near its start: `kl` is the distance gone in this iteration, `validation/kl` the whole one. Rewards
+of two iterations are on different scales.
+
+    python -m rl.grpo_iterative_engine                                reviews, a refreshed reward model
+    python -m rl.grpo_iterative_engine --no-refresh-reward-model      the reference alone is reset
+    python -m rl.grpo_iterative_engine --data sums                    a rule needs no refresh
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from data.records import PromptRecord
+from gpt.common import (
+    MetricLog,
+    TrainingState,
+    UserError,
+    make_generator,
+    precision,
+    preset_defaults,
+    read_jsonl,
+    run_script,
+)
+from gpt.generate import SamplingParams
+from gpt.log_probs import token_scores
+from gpt.model import GPT
+from gpt.optimizer import adamw, clip_and_step, set_learning_rate
+from gpt.pretraining import default_folder
+from gpt.tokenizer import Tokenizer
+from reward_model.continual import (
+    ContinualRewardModel,
+    as_pair,
+    history_count,
+    read_visits,
+)
+from reward_model.model import save_reward_model
+from reward_model.reward_model_training import ReviewsAnnotator, RewardModelConfig
+from rl.advantages import group_advantages
+from rl.config import EngineConfig, kl_controller, require_groups, size_presets, warmed_up
+from rl.evaluation import Validation, plot_iterations
+from rl.kl import loss_estimator
+from rl.losses import clipped_surrogate, sequence_mean
+from rl.metrics import Stopwatch, UpdateMeter, rollout_metrics
+from rl.rewards import RewardFn, RewardModelReward, checked_rewards
+from rl.rollout import (
+    micro_batches,
+    minibatches,
+    old_policy_log_probs,
+    prompt_batch,
+    rollout_log_probs,
+    sample_rollout,
+)
+from rl.run import finish_step, run_training
+from rl.setup import Task
+
+# The larger sizes are for files, for which nobody labels new pairs; neither do sums need it.
+PRESETS = size_presets(
+    dict(iterations=4, refresh_reward_model=False),
+    sums=dict(refresh_reward_model=False, steps=150),
+)
+
+
+@dataclass(frozen=True)
+class IterativeGRPOConfig(EngineConfig):
+    """Improve a policy with GRPO in iterations that move the reference and the reward model."""
+
+    steps: int = 90
+    """Rollout batches of all iterations together."""
+    iterations: int = 3
+    """I: how often the reference becomes the policy; each iteration has steps / iterations steps."""
+    refresh_reward_model: bool = True
+    """Train the reward model again between iterations; without, only the reference is reset."""
+    new_pairs: int = 5600
+    """Comparisons of the policy's responses to sample and label between iterations."""
+    responses_per_prompt: int = 8
+    """K: responses to a prompt of which every two are compared."""
+    wide_temperature: float = 1.5
+    """Temperature at which every second half of those responses is drawn; the rest are at 1."""
+    check_pairs: int = 256
+    """More comparisons, on which the reward model is measured and never trained."""
+    replay_fraction: float = 0.1
+    """Share of earlier comparisons, see replay."""
+    replay: Literal["share_of_mix", "share_of_history"] = "share_of_mix"
+    """share_of_mix: this share of what is trained on is old. share_of_history: this share of all old
+    comparisons joins the new ones. The paper's "10% of historical data" can be read in both ways."""
+    reward_lr: float = 5e-4
+    """Peak learning rate of the reward model in each refresh."""
+    reward_batch_size: int = 8
+    """Prompts per optimizer step of the reward model, each with all its pairs."""
+    reward_epochs: int = 1
+    """Passes of the reward model over the mix."""
+    clip_low: float = 0.2
+    """epsilon below 1."""
+    clip_high: float = 0.2
+    """epsilon above 1."""
+    kl_estimator: Literal["k3", "k2", "k1"] = "k3"
+    """k3 is the paper's; k2 has the gradient of KL(policy || reference); k1 is refused, and says why."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_groups(self)
+        loss_estimator(self.kl_estimator)
+        history_count(1, 1, self.replay_fraction, self.replay)
+        if self.iterations < 1 or self.steps % self.iterations:
+            raise ValueError(
+                f"{self.steps} steps cannot be divided into {self.iterations} equal iterations: "
+                "make steps a multiple of iterations"
+            )
+        if min(self.new_pairs, self.check_pairs) < 1 or self.responses_per_prompt < 2:
+            raise ValueError(
+                "a refresh needs at least 1 new pair, 1 check pair and 2 responses per prompt: got "
+                f"{self.new_pairs}, {self.check_pairs} and {self.responses_per_prompt}"
+            )
+
+
+def grpo_loss(
+    config: IterativeGRPOConfig,
+    log_probs: Tensor,  # (n, T)
+    old_log_probs: Tensor,  # (n, T)
+    ref_log_probs: Tensor | None,  # (n, T)
+    advantages: Tensor,  # (n, 1)
+    response_mask: Tensor,  # (n, T)
+    *,
+    kl_coef: float,
+    rows: int,
+) -> tuple[Tensor, Tensor]:
+    """The negated GRPO objective of some rows of a minibatch (arXiv:2402.03300, Eqs. 3 and 4).
+
+    (1/rows) sum_i (1/L_i) sum_t [ -min(ratio A, clip(ratio) A) + kl_coef * KL ], with `rows` the
+    size of the whole minibatch, so that micro-batches add up. Returns (loss, clipped (n, T)).
+    """
+    token_loss, clipped = clipped_surrogate(
+        log_probs, old_log_probs, advantages, config.clip_low, config.clip_high
+    )
+    if ref_log_probs is not None:
+        kl_penalty = loss_estimator(config.kl_estimator)  # k3 (Eq. 4)
+        token_loss = token_loss + kl_coef * kl_penalty(log_probs, ref_log_probs)
+    return sequence_mean(token_loss, response_mask, denominator=rows), clipped
+
+
+def train(
+    config: IterativeGRPOConfig,
+    policy: GPT,
+    tokenizer: Tokenizer,
+    reward_fn: RewardFn,
+    prompts: Sequence[PromptRecord],
+    log: MetricLog,
+    *,
+    validate: Validation | None = None,
+    folder: Path | None = None,
+    refresh: ContinualRewardModel | None = None,
+) -> list[dict[str, Any]]:
+    """Run iterative GRPO, update `policy` in place and return one metrics row a step.
+
+    `refresh` holds the reward model that `reward_fn` asks, and trains it between iterations; without
+    it the rewards stay as they are. With `validate` its numbers are added every `eval_every` steps;
+    with a folder a resumable state is kept there.
+    """
+    params = SamplingParams(config.temperature, max_new_tokens=config.max_new_tokens)
+    reference = copy.deepcopy(policy).eval().requires_grad_(False)  # line 3
+    policy.eval()  # dropout stays off: old and new log-probs must describe the same function
+    optimizer = adamw(policy, config.lr, weight_decay=0.0)
+    kl = kl_controller(config)
+    generators = {name: make_generator(config.seed, name) for name in ("sampling", "minibatches")}
+    state = TrainingState(
+        {"policy": policy, "reference": reference, "optimizer": optimizer, "kl": kl}, generators
+    )
+    if refresh is not None:
+        state.parts["reward model"] = refresh
+    if config.resume and folder is not None:
+        state.load(folder)
+    if refresh is not None and folder is not None:
+        refresh.open(folder, state.step)
+
+    per_iteration = config.steps // config.iterations  # M
+    for step in range(state.step, config.steps):  # lines 2 and 4
+        lr = config.lr * warmed_up(config, step)
+        set_learning_rate(optimizer, lr)
+        clock, meter = Stopwatch(), UpdateMeter()
+        refreshed: dict[str, float] = {}
+        if step > 0 and step % per_iteration == 0:  # a new iteration
+            if refresh is not None:
+                with clock.phase("refresh"):
+                    refreshed = refresh.update(policy, step + 1)  # line 12 of the one before
+            reference.load_state_dict(policy.state_dict())  # line 3
+        records = prompt_batch(prompts, step, config.prompts_per_step, config.seed)  # line 5
+        with clock.phase("rollout"):  # lines 6-7: before its update the policy is the old policy
+            rollout = sample_rollout(
+                policy, tokenizer, records, params, config.group_size, generators["sampling"]
+            )
+        with clock.phase("reward"):  # line 8
+            rewards, non_finite = checked_rewards(reward_fn, rollout, config.non_finite_reward)
+        with clock.phase("score"):
+            old_log_probs = old_policy_log_probs(policy, rollout, config)  # (N, T)
+            ref_log_probs = None  # with kl_coef = 0 the reference is never asked
+            if kl.coef:
+                ref_log_probs = rollout_log_probs(reference, rollout, config)  # (N, T)
+        advantages = group_advantages(rewards, config.group_size)  # (N, 1)  line 9
+
+        with clock.phase("update"):
+            for _ in range(config.updates_per_batch):  # line 10
+                for rows in minibatches(
+                    len(rollout), config.minibatches, generators["minibatches"], config.group_size
+                ):
+                    optimizer.zero_grad(set_to_none=True)
+                    loss = torch.zeros((), device=policy.device)
+                    for part, batch in micro_batches(
+                        rollout.sequences, rows, config.micro_batch_size
+                    ):
+                        with precision(policy.device, config.precision):
+                            scores = token_scores(policy, batch, config.temperature)
+                        part_loss, clipped = grpo_loss(
+                            config,
+                            scores.log_probs,
+                            old_log_probs[part],
+                            None if ref_log_probs is None else ref_log_probs[part],
+                            advantages[part],
+                            batch.response_mask,
+                            kl_coef=kl.coef,
+                            rows=len(rows),
+                        )
+                        part_loss.backward()
+                        loss += part_loss.detach()
+                        meter.add_tokens(
+                            scores, old_log_probs[part], advantages[part], clipped, batch
+                        )
+                    norm = clip_and_step(optimizer, policy.parameters(), config.max_norm)  # line 11
+                    meter.add_update(loss, norm)
+
+        row = {"iteration": step // per_iteration + 1} | refreshed
+        row |= rollout_metrics(rollout, rewards, old_log_probs, ref_log_probs)
+        row |= meter.metrics() | {"non_finite_rewards": non_finite, "kl_coef": kl.coef, "lr": lr}
+        row |= clock.metrics(tokens=int(rollout.lengths.sum()))
+        if "kl" in row:
+            kl.update(row["kl"], len(rollout))
+        state.step = step + 1
+        if finish_step(config, state, row, log, policy, reference, validate, folder):
+            break
+    if refresh is not None and folder is not None:
+        save_reward_model(folder / "reward_model.safetensors", refresh.model, tokenizer)
+    return log.rows
+
+
+def open_refresh(config: IterativeGRPOConfig, task: Task) -> dict[str, Any]:
+    """What `train` needs besides the task: the reward model with its pairs and an annotator."""
+    if not config.refresh_reward_model or config.iterations == 1:
+        return {}
+    if not isinstance(task.reward_fn, RewardModelReward):
+        raise UserError(
+            f"the reward is the {task.reward_fn.name}, not a reward model that could be trained "
+            "again: add --no-refresh-reward-model"
+        )
+    if config.data != "reviews":
+        raise UserError(
+            f"nobody is there to label new pairs for {config.data}: add --no-refresh-reward-model, "
+            "or use the reviews"
+        )
+    folder = config.reward_model or default_folder("reward_model", config.data, config.preset)
+    original = read_visits(folder / "pairs.jsonl")
+    held_out = read_visits(folder / "held_out_pairs.jsonl")
+    probe = [as_pair(row, task.tokenizer) for visit in held_out for row in visit]
+    fitting = RewardModelConfig(
+        pairs=config.new_pairs,
+        held_out_pairs=config.check_pairs,
+        responses_per_prompt=config.responses_per_prompt,
+        wide_temperature=config.wide_temperature,
+        max_response_tokens=config.max_new_tokens,
+        epochs=config.reward_epochs,
+        batch_size=config.reward_batch_size,
+        lr=config.reward_lr,
+        warmup=5,
+        precision=config.precision,
+        seed=config.seed,
+    )
+    refresh = ContinualRewardModel(
+        task.reward_fn.model,
+        task.tokenizer,
+        task.prompts["train"],
+        ReviewsAnnotator(),
+        fitting,
+        original=original,
+        probe=probe[:500],
+        fraction=config.replay_fraction,
+        replay=config.replay,
+    )
+    return {"refresh": refresh}
+
+
+def main(config: IterativeGRPOConfig) -> Path:
+    """Run iterative GRPO with all I/O and return the run folder."""
+    folder = run_training("grpo_iterative", config, train, open_refresh)
+    rows = read_jsonl(folder / "metrics.jsonl")
+    plot_iterations({"run": rows}, folder / "iterations.png", f"iterative GRPO on {config.data}")
+    return folder
+
+
+if __name__ == "__main__":
+    import tyro
+
+    run_script(
+        main,
+        tyro.cli(IterativeGRPOConfig, default=preset_defaults(IterativeGRPOConfig, PRESETS)),
+    )

@@ -1,0 +1,605 @@
+"""Iterative GRPO: what happens between two iterations, and that nothing else differs from GRPO."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+import re
+import statistics
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from matplotlib.figure import Figure
+
+from data.records import PromptRecord
+from gpt import corpus, model, pretraining
+from gpt.common import MetricLog, UserError, read_jsonl, saved_step
+from gpt.model import GPT, GPTConfig
+from gpt.pretraining import PretrainingConfig
+from gpt.tokenizer import build_tokenizer
+from reward_model import continual, reward_model_training
+from reward_model.continual import (
+    ContinualRewardModel,
+    as_pair,
+    as_row,
+    draw_history,
+    history_count,
+    order_accuracy,
+    read_visits,
+    visits_of,
+)
+from reward_model.model import RewardModel, load_reward_model
+from reward_model.pairs import Annotator, Labelled, TokenPair
+from reward_model.reward_model_training import RewardModelConfig
+from rl import grpo_engine, grpo_iterative_engine
+from rl.evaluation import iteration_starts, plot_iterations
+from rl.grpo_engine import GRPOConfig
+from rl.grpo_iterative_engine import IterativeGRPOConfig, grpo_loss, open_refresh, train
+from rl.rewards import RewardModelReward, RuleReward
+
+LETTERS = build_tokenizer("letters", {bytes([97 + i]): i for i in range(8)})  # EOS 8, padding 9
+PROMPTS = [PromptRecord(text) for text in ("ab", "c", "hgfed", "aaa", "fa", "gh", "bbbb", "e")]
+CONFIG = IterativeGRPOConfig(
+    steps=6, iterations=3, prompts_per_step=4, group_size=4, minibatches=1, micro_batch_size=64,
+    lr=1e-2, warmup=1, kl_coef=0.02, stop_kl=None, max_new_tokens=8, eval_every=100, max_norm=1e9,
+    checkpoint_every=1000,
+)  # fmt: skip
+FITTING = RewardModelConfig(
+    pairs=60, held_out_pairs=20, responses_per_prompt=4, wide_temperature=1.0, batch_size=4,
+    lr=3e-3, warmup=1, max_response_tokens=8,
+)  # fmt: skip
+SHARE_OF_A = RuleReward(lambda record, text, ended: text.count("a") / 8, "share of a")
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
+
+
+def small_gpt() -> GPT:
+    shape = GPTConfig(LETTERS.n_vocab, 16, n_layer=2, n_head=2, n_embd=32)
+    return GPT(shape).initialize(torch.Generator().manual_seed(0)).eval()
+
+
+def prefers(letter: str) -> Annotator:
+    """The annotator: more of the letter, then the longer one, then a coin."""
+
+    def annotate(
+        prompt: PromptRecord, a: str, a_ended: bool, b: str, b_ended: bool, rng: random.Random
+    ) -> Labelled:
+        gold = (a.count(letter) + len(a) / 100, b.count(letter) + len(b) / 100)
+        first = rng.random() < 0.5 if gold[0] == gold[1] else gold[0] > gold[1]
+        return Labelled(first, gold)
+
+    return annotate
+
+
+def original_visits() -> list[list[dict[str, Any]]]:
+    """Two comparisons each of twenty prompts, as a reward model's run writes them: text alone."""
+    rows = [
+        {"prompt": "abcdefgh"[i % 8] + "abcdefgh"[i // 8], "chosen": "a" * k, "rejected": "bc",
+         "gold_chosen": k + k / 100, "gold_rejected": 0.02}
+        for i in range(20) for k in (1, 2)
+    ]  # fmt: skip
+    return [list(visit) for visit in visits_of(rows)]
+
+
+def continual_model(**changes: Any) -> ContinualRewardModel:
+    options: dict[str, Any] = dict(
+        original=original_visits(),
+        probe=[as_pair(visit[0], LETTERS) for visit in original_visits()],
+    )
+    scorer = RewardModel.from_policy(small_gpt(), generator=torch.Generator().manual_seed(1))
+    return ContinualRewardModel(
+        scorer, LETTERS, PROMPTS, changes.pop("annotator", prefers("a")),
+        replace(FITTING, **changes.pop("fitting", {})), **(options | changes),
+    )  # fmt: skip
+
+
+def run(policy: GPT, reward_fn=SHARE_OF_A, *, log: MetricLog | None = None, **changes):
+    """Train and return the metrics rows; keyword arguments change CONFIG."""
+    names = ("validate", "folder", "refresh")
+    options = {name: changes.pop(name) for name in names if name in changes}
+    config = replace(CONFIG, **changes)
+    return train(
+        config, policy, LETTERS, reward_fn, PROMPTS, log or MetricLog(config.steps), **options
+    )
+
+
+def refreshing(policy: GPT, refresh: ContinualRewardModel, **changes):
+    return run(policy, RewardModelReward(refresh.model), refresh=refresh, **changes)
+
+
+def weights(module: torch.nn.Module) -> torch.Tensor:
+    return torch.cat([parameter.detach().flatten() for parameter in module.parameters()])
+
+
+def numbers(rows) -> list[dict[str, float]]:
+    """What was measured, without the times."""
+    return [{key: value for key, value in row.items() if "second" not in key} for row in rows]
+
+
+# The same as GRPO
+
+
+def test_one_iteration_is_grpo_bit_for_bit():
+    """Also with a reward model that could be refreshed: there is nothing after the only iteration."""
+    shared = {name: getattr(CONFIG, name) for name in GRPOConfig.__dataclass_fields__}
+    options = dict(steps=5, minibatches=2, updates_per_batch=2, micro_batch_size=3)
+    config = GRPOConfig(**(shared | options))
+    refresh = continual_model()
+    reward = RewardModelReward(refresh.model)
+    plain, iterative, scorer = small_gpt(), small_gpt(), weights(refresh.model)
+    rows = grpo_engine.train(config, plain, LETTERS, reward, PROMPTS, MetricLog(5))
+    more = refreshing(iterative, refresh, iterations=1, **options)
+    assert torch.equal(weights(plain), weights(iterative))
+    assert torch.equal(weights(refresh.model), scorer)
+    assert [row.pop("iteration") for row in more] == [1] * 5
+    assert numbers(rows) == numbers(more)
+
+
+def test_the_loss_is_that_of_grpo_too():
+    generator = torch.Generator().manual_seed(0)
+    new, old, reference = (-torch.rand(4, 3, generator=generator) for _ in range(3))
+    mask = torch.tensor([[1, 1, 1], [1, 0, 0], [1, 1, 0], [1, 1, 1]]).bool()
+    advantages = torch.tensor([[1.0], [-1.0], [0.5], [-0.5]])
+    given = (new, old, reference, advantages, mask)
+    loss, clipped = grpo_loss(CONFIG, *given, kl_coef=0.3, rows=4)
+    expected, was_clipped = grpo_engine.grpo_loss(GRPOConfig(), *given, kl_coef=0.3, rows=4)
+    assert torch.equal(loss, expected) and torch.equal(clipped, was_clipped)
+
+
+def test_without_a_reset_the_runs_part_at_the_second_iteration():
+    """The first iteration is GRPO's; from the reset on the KL is to another reference."""
+    one, three = (run(small_gpt(), iterations=count) for count in (1, 3))
+    first = [{k: v for k, v in row.items() if k != "iteration"} for row in numbers(one)]
+    other = [{k: v for k, v in row.items() if k != "iteration"} for row in numbers(three)]
+    assert first[:2] == other[:2] and first[2] != other[2]
+    assert [row["iteration"] for row in three] == [1, 1, 2, 2, 3, 3]
+
+
+# Line 3: the reference
+
+
+def test_the_reference_becomes_the_policy_where_an_iteration_begins():
+    """KL exactly 0 in the weights; to rounding between the sampler's and the scorer's log-probs."""
+    seen: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def validate(policy: GPT, reference: GPT, step: int) -> dict[str, float]:
+        assert not any(parameter.requires_grad for parameter in reference.parameters())
+        seen.append((weights(policy), weights(reference)))
+        return {}
+
+    start = small_gpt()
+    rows = run(copy.deepcopy(start), steps=9, eval_every=1, validate=validate)
+    references = [reference for _, reference in seen]
+    assert torch.equal(references[0], weights(start))
+    for step in range(9):  # the policy after step 3 is the reference of steps 4 to 6
+        expected = weights(start) if step < 3 else seen[step // 3 * 3 - 1][0]
+        assert torch.equal(references[step], expected)
+    kls = [abs(row["kl"]) for row in rows]
+    assert max(kls[0], kls[3], kls[6]) < 1e-6 < 1e-3 < min(kls[1], kls[4], kls[7])
+
+
+def test_the_policys_optimizer_is_not_reset(monkeypatch):
+    made: list[torch.optim.Optimizer] = []
+    real = grpo_iterative_engine.adamw
+
+    def spy(*args, **options):
+        made.append(real(*args, **options))
+        return made[-1]
+
+    monkeypatch.setattr(grpo_iterative_engine, "adamw", spy)
+    run(small_gpt(), minibatches=2)
+    (optimizer,) = made
+    assert {int(state["step"]) for state in optimizer.state.values()} == {12}
+
+
+def test_iterations_go_where_one_reference_does_not_let_them():
+    """Under a strong penalty: each reset gives the policy another length of rope."""
+    one, five = (
+        run(small_gpt(), steps=20, kl_coef=2.0, group_size=8, iterations=count) for count in (1, 5)
+    )
+    last = [statistics.mean(row["reward"] for row in rows[-3:]) for rows in (one, five)]
+    assert last[1] > 1.5 * last[0]
+
+
+# Line 12: how much history
+
+
+@pytest.mark.parametrize(
+    ("new", "history", "fraction", "replay", "count"),
+    [
+        (90, 1000, 0.1, "share_of_mix", 10),  # 10 of 100
+        (5600, 160_000, 0.1, "share_of_mix", 622),  # 622 / 6222 = 0.1
+        (100, 1000, 0.5, "share_of_mix", 100),
+        (90, 4, 0.1, "share_of_mix", 4),  # no more than there are
+        (90, 1000, 0.0, "share_of_mix", 0),
+        (90, 1000, 0.1, "share_of_history", 100),
+        (5, 1000, 0.25, "share_of_history", 250),
+        (90, 0, 0.1, "share_of_history", 0),
+    ],
+)  # fmt: skip
+def test_both_readings_of_ten_percent(new, history, fraction, replay, count):
+    assert history_count(new, history, fraction, replay) == count
+
+
+@pytest.mark.parametrize("fraction", [-0.1, 1.0])
+def test_a_fraction_that_cannot_be_is_refused(fraction):
+    with pytest.raises(ValueError, match="at least 0 and below 1"):
+        IterativeGRPOConfig(replay_fraction=fraction)
+    with pytest.raises(ValueError, match="at least 0 and below 1"):
+        continual_model(fraction=fraction)
+
+
+def test_history_is_drawn_without_replacement_and_by_visit():
+    visits = original_visits()
+    for count in (0, 1, 7, 40):
+        drawn = draw_history(visits, count, random.Random(count))
+        ids = [id(row) for row in drawn]
+        assert len(ids) == len(set(ids)) == count
+        together = Counter(row["prompt"] for row in drawn)
+        assert sorted(together.values()).count(1) == count % 2  # only the last visit is cut
+    first, second = (draw_history(visits, 10, random.Random(seed)) for seed in (0, 1))
+    assert first != second
+    prompts = {draw_history(visits, 2, random.Random(s))[0]["prompt"] for s in range(200)}
+    assert len(prompts) == 20  # every visit can be drawn
+
+
+def test_pairs_survive_the_file_token_by_token(tmp_path):
+    """A response that was cut off has no EOS, and gets none by being written down."""
+    pairs = [
+        TokenPair([0, 1], [0, 0, 8], [2, 3], {"gold_chosen": 2.0, "gold_rejected": 0.1}),
+        TokenPair([0, 1], [0, 0, 8], [1, 8], {}),
+        TokenPair([4], [8], [1, 8], {}),
+    ]
+    rows = [as_row(pair, LETTERS, step=3) for pair in pairs]
+    (tmp_path / "pairs.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    visits = read_visits(tmp_path / "pairs.jsonl")
+    assert [len(visit) for visit in visits] == [2, 1]
+    assert [as_pair(row, LETTERS) for visit in visits for row in visit] == pairs
+    text_alone = as_pair({"prompt": "ab", "chosen": "aa", "rejected": "cd"}, LETTERS)
+    assert text_alone == TokenPair([0, 1], [0, 0, 8], [2, 3, 8], {})
+    with pytest.raises(UserError, match="no pairs at .*nowhere.*--no-refresh-reward-model"):
+        read_visits(tmp_path / "nowhere.jsonl")
+
+
+def test_a_visit_ends_with_its_prompt_and_with_its_step():
+    rows = [{"prompt": p, "step": s} for p, s in [("a", 3), ("a", 3), ("b", 3), ("a", 3), ("a", 5)]]
+    assert [len(visit) for visit in visits_of(rows)] == [2, 1, 1, 1]
+
+
+# Line 12: training again
+
+
+@pytest.fixture
+def fits(monkeypatch) -> list[SimpleNamespace]:
+    """Every call of `fit`: its pairs, optimizer and seed, and the model's weights before."""
+    calls: list[SimpleNamespace] = []
+    real = continual.fit
+
+    def spy(scorer, pairs, config, log, *, eos_id, optimizer):
+        assert all(parameter.requires_grad for parameter in scorer.parameters())
+        calls.append(
+            SimpleNamespace(pairs=pairs, optimizer=optimizer, seed=config.seed, steps=log.total)
+        )
+        return real(scorer, pairs, config, log, eos_id=eos_id, optimizer=optimizer)
+
+    monkeypatch.setattr(continual, "fit", spy)
+    return calls
+
+
+def test_a_refresh_trains_on_new_pairs_and_a_tenth_of_old_ones(fits):
+    refresh = continual_model()
+    policy = small_gpt()
+    first, second = refresh.update(policy, 3), refresh.update(policy, 5)
+    for call, row in zip(fits, (first, second), strict=True):
+        assert row["pairs/new"] == 60 and row["pairs/replayed"] == 7  # 60 / 9 = 6.67
+        assert len(call.pairs) == 67
+        assert call.steps == max(len(continual.by_prompt(call.pairs)) // 4, 1)
+    known = {json.dumps(as_row(as_pair(row, LETTERS), LETTERS, 0))
+             for visit in original_visits() for row in visit}  # fmt: skip
+    old = [json.dumps(as_row(pair, LETTERS, 0)) for pair in fits[0].pairs[60:]]
+    assert set(old) <= known and len(set(old)) == 7
+    assert fits[0].seed != fits[1].seed and fits[0].pairs[:60] != fits[1].pairs[:60]
+
+
+def test_the_second_refresh_can_replay_the_pairs_of_the_first(fits):
+    refresh = continual_model(fraction=0.9, replay="share_of_history")
+    refresh.update(small_gpt(), 3)
+    refresh.update(small_gpt(), 5)
+    assert len(fits[0].pairs) == 60 + 36 and len(fits[1].pairs) == 60 + 90  # 0.9 * 40, 0.9 * 100
+    replayed = [str(pair) for pair in fits[1].pairs[60:]]
+    assert set(replayed) & {str(pair) for pair in fits[0].pairs[:60]}
+
+
+def test_new_pairs_are_the_policys_own_and_labelled_by_the_annotator(fits):
+    """This policy says c, then e, f or g: every new response does, no original one."""
+    policy = small_gpt()
+    with torch.no_grad():
+        policy.wte.weight.zero_()
+        policy.wte.weight[:, :] = torch.eye(LETTERS.n_vocab, 32)
+        policy.ln_f.weight.zero_()
+        policy.ln_f.bias.fill_(-1e4)
+        policy.ln_f.bias[[4, 5, 6]] = 0.0
+    asked: list[str] = []
+
+    def likes_e(prompt, a, a_ended, b, b_ended, rng):
+        asked.append(prompt.prompt)
+        return Labelled(a.count("e") >= b.count("e"), (a.count("e"), b.count("e")))
+
+    continual_model(annotator=likes_e).update(policy, 3)
+    new = fits[0].pairs[:60]
+    assert {token for pair in new for token in pair.chosen + pair.rejected} == {4, 5, 6}
+    assert all(pair.chosen.count(4) >= pair.rejected.count(4) for pair in new)
+    assert {record.prompt for record in PROMPTS} >= set(asked)
+
+
+def test_the_reward_models_optimizer_is_kept_and_the_model_is_frozen_again(fits):
+    refresh = continual_model()
+    before = weights(refresh.model)
+    for step in (3, 5):
+        refresh.update(small_gpt(), step)
+        assert not any(parameter.requires_grad for parameter in refresh.model.parameters())
+        assert all(parameter.grad is None for parameter in refresh.model.parameters())
+    assert fits[0].optimizer is fits[1].optimizer is refresh.optimizer
+    steps = {int(state["step"]) for state in refresh.optimizer.state.values()}
+    assert steps == {fits[0].steps + fits[1].steps}
+    assert not torch.equal(weights(refresh.model), before)
+
+
+def test_scores_are_centred_on_the_same_reference_responses():
+    refresh = continual_model()
+    batch = continual.collate_pairs(refresh.reference, LETTERS.eos_id)
+    for step in (3, 5):
+        refresh.update(small_gpt(), step)
+        with torch.no_grad():
+            scores = refresh.model(batch)
+        assert abs(float(scores.mean())) < 1e-5 and float(scores.std()) == pytest.approx(
+            1, abs=1e-4
+        )
+
+
+def test_order_accuracy_follows_gold_where_it_is_known():
+    scorer = SimpleNamespace()
+    gaps = iter([[1.0, 1.0, -1.0, -1.0, 0.0, 2.0]] * 2)
+    known = [dict(gold_chosen=a, gold_rejected=b) for a, b in
+             [(2, 1), (1, 2), (1, 2), (2, 1), (2, 1), (1, 1)]]  # fmt: skip
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            continual, "score_pairs",
+            lambda *_: (torch.tensor(next(gaps)), torch.zeros(6), None),
+        )  # fmt: skip
+        pairs = [TokenPair([0], [1], [2], meta) for meta in known]
+        assert (
+            order_accuracy(scorer, pairs, 8) == 2 / 5
+        )  # right, wrong, right, wrong, tie; left out
+        pairs = [TokenPair([0], [1], [2], {})] * 6
+        assert order_accuracy(scorer, pairs, 8) == 3 / 6
+
+
+# The first reward model dislikes the letter d, which this annotator is for.
+DISAGREEING = dict(annotator=prefers("d"), fitting=dict(pairs=300, epochs=2, lr=1e-2), fraction=0.0)
+
+
+def test_a_refresh_brings_back_a_reward_model_that_is_wrong():
+    """The policy's own pairs teach it, and what it has learned is still there the next time."""
+    refresh = continual_model(**DISAGREEING)
+    first, second = (refresh.update(small_gpt(), step) for step in (3, 5))
+    assert first["fresh_accuracy/before"] < 0.6 and first["fresh_accuracy/after"] > 0.75
+    assert second["fresh_accuracy/before"] > 0.75
+    assert first["probe_reward/after"] == second["probe_reward/before"]
+    assert first["probe_reward/before"] != first["probe_reward/after"]
+
+
+@pytest.mark.parametrize("thawed", [True, False])
+def test_the_policy_learns_what_the_refreshed_model_has_learned(thawed):
+    """With the first reward model the policy gives up the letter d; refreshed ones bring it back."""
+    refresh = continual_model(**DISAGREEING)
+    written: list[float] = []
+
+    class Noted(RewardModelReward):
+        def __call__(self, rollout):
+            written.append(statistics.mean(text.count("d") for text in rollout.responses))
+            return super().__call__(rollout)
+
+    run(small_gpt(), Noted(refresh.model), steps=12, iterations=6, group_size=8,
+        kl_coef=0.0, refresh=refresh if thawed else None)  # fmt: skip
+    last = statistics.mean(written[-3:])
+    assert last > 2 * written[0] if thawed else last < written[0] / 2
+
+
+# Repeating and resuming
+
+
+class Crash(Exception):
+    pass
+
+
+class CrashingLog(MetricLog):
+    """Ends the run after `last` steps."""
+
+    last = 5
+
+    def write(self, *, step: int, **metrics) -> None:
+        super().write(step=step, **metrics)
+        if step == self.last:
+            raise Crash
+
+
+@pytest.mark.parametrize(("every", "last"), [(1, 3), (3, 5), (1, 5)])
+def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(tmp_path, every, last):
+    """Iterations begin at steps 3 and 5. Saved right in front of a refresh and after one; the crash
+    leaves pairs on disk that the resumed run draws again."""
+    options = dict(checkpoint_every=every, minibatches=2)
+    whole, complete = small_gpt(), continual_model()
+    rows = refreshing(whole, complete, folder=tmp_path / "whole", **options)
+    folder = tmp_path / "cut"
+    log = CrashingLog(6)
+    log.last = last
+    with pytest.raises(Crash):
+        refreshing(small_gpt(), continual_model(), folder=folder, log=log, **options)
+    done = saved_step(folder)
+    assert done == (last - 1) // every * every
+    resumed, again = small_gpt(), continual_model()
+    for module in (resumed.wte, again.model.head):
+        torch.nn.init.normal_(module.weight)  # everything comes from the file
+    more = refreshing(resumed, again, folder=folder, resume=True, **options)
+    assert [row["step"] for row in more] == list(range(done + 1, 7))
+    assert numbers(more) == numbers(rows[done:])
+    assert torch.equal(weights(resumed), weights(whole))
+    assert torch.equal(weights(again.model), weights(complete.model))
+    stored = [(tmp_path / name / "pairs.jsonl").read_text() for name in ("whole", "cut")]
+    assert stored[0] == stored[1]
+    assert [row["step"] for row in read_jsonl(folder / "pairs.jsonl")] == [3] * 60 + [5] * 60
+
+
+def test_a_new_run_in_a_used_folder_replays_none_of_its_pairs(tmp_path):
+    refreshing(small_gpt(), continual_model(), folder=tmp_path, steps=4, iterations=2)
+    refresh = continual_model()
+    refreshing(small_gpt(), refresh, folder=tmp_path, steps=4, iterations=2)
+    assert [row["step"] for row in read_jsonl(tmp_path / "pairs.jsonl")] == [3] * 60
+    saved, _ = load_reward_model_of_letters(tmp_path)
+    assert torch.equal(weights(saved), weights(refresh.model))
+
+
+def load_reward_model_of_letters(folder: Path):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gpt.common.load_tokenizer", lambda name: LETTERS)
+        return load_reward_model(folder / "reward_model.safetensors")
+
+
+def test_a_seed_repeats_a_run_and_another_one_does_not():
+    results = []
+    for global_seed, seed in ((1, 0), (2, 0), (1, 5)):
+        torch.manual_seed(global_seed)
+        random.seed(global_seed)
+        policy, refresh = small_gpt(), continual_model(fitting=dict(seed=seed))
+        refreshing(policy, refresh)
+        results.append((weights(policy), weights(refresh.model)))
+    assert all(torch.equal(a, b) for a, b in zip(results[0], results[1], strict=True))
+    assert not torch.equal(results[0][1], results[2][1])
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (dict(steps=7), "7 steps cannot be divided into 3 equal iterations"),
+        (dict(iterations=0), "0 equal iterations"),
+        (dict(responses_per_prompt=1), "2 responses per prompt: got 5600, 256 and 1"),
+        (dict(new_pairs=0), "at least 1 new pair"),
+        (dict(group_size=1), "group_size must be at least 2"),
+        (dict(kl_estimator="k1"), "k1 as a loss regularises nothing"),
+    ],
+)
+def test_what_cannot_work_is_refused(changes, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        replace(CONFIG, **changes)
+
+
+def test_a_refresh_needs_a_reward_model_and_somebody_who_labels(tmp_path):
+    learned = SimpleNamespace(reward_fn=RewardModelReward(continual_model().model))
+    checked = SimpleNamespace(reward_fn=SHARE_OF_A)
+    with pytest.raises(UserError, match="reward is the share of a, not a reward model.*--no-refr"):
+        open_refresh(IterativeGRPOConfig(), checked)
+    with pytest.raises(UserError, match="nobody is there to label new pairs for pairs.json"):
+        open_refresh(IterativeGRPOConfig(data="pairs.json"), learned)
+    with pytest.raises(UserError, match="no pairs at .*pairs.jsonl to replay"):
+        open_refresh(IterativeGRPOConfig(reward_model=tmp_path), learned)
+    frozen = IterativeGRPOConfig(data="pairs.json", refresh_reward_model=False)
+    assert open_refresh(frozen, learned) == open_refresh(frozen, checked) == {}
+    assert open_refresh(IterativeGRPOConfig(iterations=1), checked) == {}
+
+
+# The document, the figure, the whole
+
+
+def documented(heading: str) -> set[str]:
+    """The keys of the tables under one heading of docs/metrics.md: the first cell of each row."""
+    text = DOCUMENT.read_text(encoding="utf-8")
+    (body,) = re.findall(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", text, re.M | re.S)
+    return set(re.findall(r"^\| `([^`]+)` \|", body, re.M))
+
+
+def test_logged_keys_are_those_documented():
+    rows = refreshing(small_gpt(), continual_model())
+    every = {key for key in documented("Every engine") if not key.startswith("validation/")}
+    extra = documented("Iterative GRPO")
+    for row in rows:
+        new = row["step"] in (3, 5)
+        assert set(row) == every | (extra if new else {"iteration"})
+
+
+def test_the_adaptive_controller_goes_on_across_iterations():
+    options = dict(kl_controller="adaptive", kl_horizon=160, kl_target=1e3)
+    rows = run(small_gpt(), **options)
+    assert [row["kl_coef"] for row in rows] == pytest.approx([0.02 * 0.98**i for i in range(6)])
+
+
+@pytest.fixture
+def figures(monkeypatch) -> list[Figure]:
+    drawn: list[Figure] = []
+    save = Figure.savefig
+    monkeypatch.setattr(
+        Figure, "savefig", lambda self, *args, **kw: (drawn.append(self), save(self, *args, **kw))
+    )
+    return drawn
+
+
+def test_the_figure_shows_every_run_and_where_iterations_begin(tmp_path, figures):
+    rows = [
+        {"step": i + 1, "iteration": i // 2 + 1, "reward": float(i), "kl": 0.1}
+        | ({"validation/gold": 0.5, "validation/kl": 1.0} if i % 2 else {})
+        for i in range(6)
+    ]
+    assert iteration_starts(rows) == [3, 5]
+    plot_iterations({"refreshed": rows, "frozen": rows[:4]}, tmp_path / "a" / "b.png", "two runs")
+    assert (tmp_path / "a" / "b.png").read_bytes()[:4] == b"\x89PNG"
+    axes = figures[0].axes
+    assert len(axes) == 4 and all(axis.get_xlabel() == "step" for axis in axes)
+    assert len({axis.get_ylabel() for axis in axes}) == 4
+    for axis in axes:
+        first, second, *dashed = axis.get_lines()
+        assert [line.get_xdata()[0] for line in dashed] == [2.5, 4.5]
+        assert len(first.get_xdata()) >= len(second.get_xdata()) > 0
+    assert axes[0].get_lines()[0].get_xdata().tolist() == [2, 4, 6]
+    assert [text.get_text() for text in axes[0].get_legend().get_texts()] == ["refreshed", "frozen"]
+
+
+def test_from_a_base_model_to_a_report(monkeypatch, tmp_path):
+    """The stages through their `main`, on a model of one layer."""
+    shape = GPTConfig(context=128, n_layer=1, n_head=2, n_embd=16)
+    monkeypatch.setitem(model.PRESETS, "tiny", shape)
+    monkeypatch.setattr(corpus, "HELD_OUT_ROWS", 16)
+    monkeypatch.setattr(pretraining, "RUNS", tmp_path)
+    pretraining.main(PretrainingConfig(steps=6, batch_size=8, warmup=2, eval_every=4, device="cpu"))
+    reward_model_training.main(
+        RewardModelConfig(
+            pairs=64, held_out_pairs=32, steps=4, batch_size=16, max_response_tokens=16,
+            device="cpu",
+        )
+    )  # fmt: skip
+    out = grpo_iterative_engine.main(
+        IterativeGRPOConfig(
+            steps=4, iterations=2, new_pairs=28, check_pairs=8, prompts_per_step=2, group_size=4,
+            max_new_tokens=12, eval_every=2, eval_prompts=8, test_prompts=8, device="cpu",
+            reward_batch_size=2,
+        )
+    )  # fmt: skip
+    assert out.name == "grpo_iterative-reviews-tiny"
+    assert {path.name for path in out.iterdir()} == {
+        "config.json", "metrics.jsonl", "model.safetensors", "samples.jsonl", "report.json",
+        "learning_curves.png", "iterations.png", "pairs.jsonl", "reward_model.safetensors",
+    }  # fmt: skip
+    rows = read_jsonl(out / "metrics.jsonl")
+    assert set().union(*rows) == documented("Every engine") | documented("Iterative GRPO")
+    assert rows[2]["pairs/new"] == 28 and rows[2]["pairs/replayed"] == 3
+    assert abs(rows[2]["kl"]) < 1e-4 < abs(rows[1]["validation/kl"])
+    start, _ = load_reward_model(tmp_path / "reward_model-reviews-tiny")
+    refreshed, _ = load_reward_model(out / "reward_model.safetensors")
+    assert not torch.equal(weights(start), weights(refreshed))
