@@ -8,6 +8,7 @@ from the batch changes nothing for the others.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -60,6 +61,8 @@ class Generation:
     response_mask: Tensor  # (N, T) bool, True up to and including the first EOS
     has_eos: Tensor  # (N,) bool; False: cut off at max_new_tokens
     log_probs: Tensor  # (N, T) float32, of each token under the distribution it was drawn from
+    # (N, T) under the model alone: another distribution only if a teacher took part in the drawing.
+    model_log_probs: Tensor
 
     def token_lists(self) -> list[list[int]]:
         """Each row's valid tokens, the EOS included."""
@@ -106,6 +109,90 @@ def choose_tokens(
     return tokens, log_probs.gather(1, tokens[:, None]).squeeze(1)
 
 
+def mixed_logits(
+    logits: Tensor, teacher_logits: Tensor, teacher_share: float, temperature: float
+) -> Tensor:
+    """Logits (N, V) of alpha * p + (1 - alpha) * q, alpha = `teacher_share`, at this temperature.
+
+    p = softmax(teacher_logits / temperature), q = softmax(logits / temperature): the teacher-mixed
+    sampling of MiniLLM (Gu et al. 2024, arXiv:2306.08543, Eq. 4).
+    """
+    student, teacher = ((x.float() / temperature).log_softmax(-1) for x in (logits, teacher_logits))
+    mixture = torch.logaddexp(
+        student + math.log(1 - teacher_share), teacher + math.log(teacher_share)
+    )
+    return mixture * temperature
+
+
+class _Reader:
+    """A model that reads along: its cache, and the hidden state (rows, D) behind the last column."""
+
+    def __init__(
+        self, model: GPT, tokens: Tensor, prompt_mask: Tensor, columns: int, repeats: int
+    ) -> None:
+        self.model, self.cache = model, model.new_cache(len(tokens) * repeats, columns)
+        self.cache.rows = len(tokens)
+        mask = None if prompt_mask.all() else prompt_mask
+        self.last = model.hidden(tokens, mask, self.cache)[:, -1]  # (B, D)
+        if repeats > 1:
+            self.cache.repeat(repeats)
+            self.last = self.last.repeat_interleave(repeats, 0)
+
+    def logits(self) -> Tensor:
+        """(rows, V) of the next token."""
+        return self.model.logits(self.last)
+
+    def read(self, chosen: Tensor, seen: Tensor | None) -> None:
+        """Append one token (rows,) to each row; `seen` (rows, columns) masks the prompts' padding."""
+        self.last = self.model.hidden(chosen[:, None], seen, self.cache)[:, 0]
+
+
+def _draw(
+    readers: Sequence[_Reader], teacher_share: float, params: SamplingParams, uniforms: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The next token of each row, its log-prob as it was drawn and under the first model; (rows,)."""
+    logits = readers[0].logits()
+    if len(readers) == 1:
+        tokens, log_probs = choose_tokens(logits, params, uniforms)
+        return tokens, log_probs, log_probs
+    mixture = mixed_logits(logits, readers[1].logits(), teacher_share, params.temperature)
+    tokens, log_probs = choose_tokens(mixture, params, uniforms)
+    own = (logits.float() / params.temperature).log_softmax(-1)
+    return tokens, log_probs, own.gather(1, tokens[:, None]).squeeze(1)
+
+
+def _sampling_models(model: GPT, teacher: GPT | None, teacher_share: float) -> list[GPT]:
+    """The model, and the teacher if it has a share."""
+    if not 0 <= teacher_share < 1 or (teacher is None and teacher_share > 0):
+        raise ValueError(
+            f"teacher_share={teacher_share} must be in [0, 1), and 0 without a teacher"
+        )
+    if teacher is None or teacher_share == 0:
+        return [model]
+    if teacher.config.vocab_size != model.config.vocab_size:
+        raise ValueError(
+            f"the teacher knows {teacher.config.vocab_size} tokens, the model "
+            f"{model.config.vocab_size}: both need one tokenizer"
+        )
+    return [model, teacher]
+
+
+def _longest_prompt(
+    prompts: Sequence[Sequence[int]], models: Sequence[GPT], max_new_tokens: int
+) -> int:
+    """Tokens of the longest prompt. Raises ValueError unless every response has room."""
+    if not prompts or any(len(prompt) == 0 for prompt in prompts):
+        raise ValueError("there is no prompt, or an empty one: a response needs a token to follow")
+    longest = max(len(prompt) for prompt in prompts)
+    context = min(model.config.context for model in models)
+    if longest + max_new_tokens > context:
+        raise ValueError(
+            f"a prompt of {longest} tokens and max_new_tokens={max_new_tokens} do not fit the "
+            f"model's {context} positions: lower max_new_tokens or drop long prompts"
+        )
+    return longest
+
+
 @torch.no_grad()
 def generate(
     model: GPT,
@@ -115,62 +202,63 @@ def generate(
     *,
     eos_id: int,
     samples_per_prompt: int = 1,
+    teacher: GPT | None = None,
+    teacher_share: float = 0.0,
 ) -> Generation:
     """Sample `samples_per_prompt` responses for each prompt (token lists), rows of a prompt adjacent.
 
     The prompts are read once and their cache rows repeated. A row stops at its first EOS, and once
     a third of the rows has stopped they are dropped from the batch, so finished rows stop costing
     time. `generator` lives on the CPU, so that a seed gives the same numbers on every device.
-    Raises ValueError for an empty prompt or one that leaves no room for max_new_tokens.
+    With a teacher each token is drawn from `mixed_logits` of both models; a share of 0 is the model
+    alone. Raises ValueError for an empty prompt or one that leaves no room for max_new_tokens.
     """
-    if not prompts or any(len(prompt) == 0 for prompt in prompts):
-        raise ValueError("there is no prompt, or an empty one: a response needs a token to follow")
-    longest = max(len(prompt) for prompt in prompts)
-    steps = params.max_new_tokens
-    if longest + steps > model.config.context:
-        raise ValueError(
-            f"a prompt of {longest} tokens and max_new_tokens={steps} do not fit the model's "
-            f"{model.config.context} positions: lower max_new_tokens or drop long prompts"
-        )
-    was_training = model.training
-    model.eval()
+    models = _sampling_models(model, teacher, teacher_share)
+    longest, steps = _longest_prompt(prompts, models, params.max_new_tokens), params.max_new_tokens
+    was_training = [one.training for one in models]
+    for one in models:
+        one.eval()
     device = model.device
     N = len(prompts) * samples_per_prompt
     uniforms = torch.rand(N, steps, generator=generator).to(device)
     tokens, prompt_mask = left_pad(prompts, eos_id)
     tokens, prompt_mask = tokens.to(device), prompt_mask.to(device)
 
-    cache = model.new_cache(N, longest + steps)
-    cache.rows = len(prompts)
-    last = model.hidden(tokens, None if prompt_mask.all() else prompt_mask, cache)[:, -1]  # (B, D)
-    if samples_per_prompt > 1:
-        cache.repeat(samples_per_prompt)
-        last = last.repeat_interleave(samples_per_prompt, 0)
-        prompt_mask = prompt_mask.repeat_interleave(samples_per_prompt, 0)
+    readers = [
+        _Reader(one, tokens, prompt_mask, longest + steps, samples_per_prompt) for one in models
+    ]
+    prompt_mask = prompt_mask.repeat_interleave(samples_per_prompt, 0)
     ragged = not bool(prompt_mask.all())
     mask = torch.ones(N, longest + steps, dtype=torch.bool, device=device)
     mask[:, :longest] = prompt_mask
 
     out_tokens = torch.full((N, steps), eos_id, dtype=torch.long, device=device)
     out_log_probs = torch.zeros(N, steps, device=device)
+    own_log_probs = torch.zeros(N, steps, device=device)
     rows = torch.arange(N, device=device)  # the output row of each cache row
     running = torch.ones(N, dtype=torch.bool, device=device)  # per cache row
     for step in range(steps):
-        chosen, log_probs = choose_tokens(model.logits(last), params, uniforms[rows, step])
+        chosen, log_probs, own = _draw(readers, teacher_share, params, uniforms[rows, step])
         out_tokens[rows, step] = torch.where(running, chosen, eos_id)
         out_log_probs[rows, step] = torch.where(running, log_probs, 0.0)
+        own_log_probs[rows, step] = torch.where(running, own, 0.0)
         running = running & (chosen != eos_id)
         alive = int(running.sum())
         if alive == 0 or step + 1 == steps:
             break
         if alive <= len(rows) * 2 // 3:
             keep = running.nonzero().squeeze(1)
-            cache.keep(keep)
+            for reader in readers:
+                reader.cache.keep(keep)
             rows, running, chosen, mask = rows[keep], running[keep], chosen[keep], mask[keep]
-        seen = mask[:, : cache.length + 1] if ragged else None
-        last = model.hidden(chosen[:, None], seen, cache)[:, 0]  # (rows, D)
-    model.train(was_training)
+        seen = mask[:, : longest + step + 1] if ragged else None
+        for reader in readers:
+            reader.read(chosen, seen)
+    for one, training in zip(models, was_training, strict=True):
+        one.train(training)
 
-    out_tokens, out_log_probs = out_tokens[:, : step + 1], out_log_probs[:, : step + 1]
+    out_tokens, out_log_probs, own_log_probs = (
+        x[:, : step + 1] for x in (out_tokens, out_log_probs, own_log_probs)
+    )
     response_mask, has_eos = first_eos_mask(out_tokens, eos_id)
-    return Generation(out_tokens, response_mask, has_eos, out_log_probs)
+    return Generation(out_tokens, response_mask, has_eos, out_log_probs, own_log_probs)

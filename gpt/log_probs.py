@@ -169,6 +169,36 @@ def full_kl(
     return scatter_responses(kl[:, 0], batch.response_mask)
 
 
+def token_scores_and_kl(
+    model: GPT,
+    other: GPT,
+    batch: ResponseBatch,
+    temperature: float = 1.0,
+    *,
+    chunk_elements: int = CHUNK_ELEMENTS,
+) -> tuple[TokenScores, Tensor]:
+    """`token_scores` and `full_kl` from one forward of `model`: scores (N, T) each, KL (N, T)."""
+    columns = batch.predicting_columns
+    hidden = response_hidden(model, batch, columns)
+    with torch.no_grad():
+        other_hidden = response_hidden(other, batch, columns)
+    targets = batch.response_tokens[batch.response_mask]
+    weight, other_weight = model.wte.weight, other.wte.weight.detach()
+
+    def score(hidden: Tensor, other_hidden: Tensor, targets: Tensor) -> Tensor:
+        logits = at_least_float32(F.linear(hidden, weight)) / temperature
+        other_logits = at_least_float32(F.linear(other_hidden, other_weight)) / temperature
+        chosen = -F.cross_entropy(logits, targets, reduction="none")
+        entropy = entropy_from_logits(logits.detach())
+        return torch.stack([chosen, entropy, kl_from_logits(logits, other_logits)], dim=1)
+
+    all_three = in_chunks(score, chunk_elements // len(weight), hidden, other_hidden, targets)
+    log_probs, entropy, kl = (
+        scatter_responses(all_three[:, i], batch.response_mask) for i in range(3)
+    )
+    return TokenScores(log_probs, entropy), kl
+
+
 @torch.no_grad()
 def score_in_micro_batches(
     score: Callable[[ResponseBatch], Tensor], batch: ResponseBatch, micro_batch_size: int

@@ -19,7 +19,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from data.collate import ResponseBatch
+from data.collate import ResponseBatch, length_sorted_chunks
 from gpt.common import (
     MODEL_FILE,
     RUNS,
@@ -49,6 +49,8 @@ PRESETS: dict[str, dict[str, Any]] = {
     "tiny/sums": dict(steps=2200),
     "study": dict(steps=1500),
     "study/sums": dict(steps=2200),
+    "teacher": dict(steps=2000, lr=1.5e-3),
+    "teacher/sums": dict(steps=2500, lr=1.5e-3),
     "small": dict(tokenizer="gpt2", lr=1e-3, batch_size=8, steps=100, eval_every=25, warmup=20),
     **{
         name: dict(
@@ -66,7 +68,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 class PretrainingConfig:
     """Pre-train a GPT-2 from random weights."""
 
-    preset: Preset = "tiny"
+    preset: Literal[Preset, "teacher"] = "tiny"
     """Model shape and matching defaults, applied before all other flags."""
     data: str = "reviews"
     """A world (reviews, sums) or a file: .txt, or a data file whose texts are joined."""
@@ -122,6 +124,25 @@ def language_model_loss(
     """
     total = -token_log_probs(model, batch).sum()
     return total / (denominator or max(int(batch.response_mask.sum()), 1))
+
+
+def add_text_gradient(
+    model: GPT, corpus: Corpus, number: int, weight: float, *, micro_batch_size: int, dtype: str
+) -> float:
+    """Add the gradient of weight * L_PT on text batch `number`; returns L_PT, nats per token.
+
+    L_PT is the loss above, as the second loss of an RL engine. Its gradient is divided by the
+    corpus's mean token count, as in pre-training (gpt/corpus.py says why).
+    """
+    text = corpus.batch(number)
+    total = 0.0
+    for rows in length_sorted_chunks(text.prompt_lengths + text.lengths, micro_batch_size):
+        with precision(model.device, dtype):
+            part = text.rows(rows).to(model.device)
+            loss = language_model_loss(model, part, denominator=corpus.tokens_per_batch)
+        (weight * loss).backward()
+        total += float(loss.detach())
+    return total * corpus.tokens_per_batch / max(int(text.response_mask.sum()), 1)
 
 
 @torch.no_grad()

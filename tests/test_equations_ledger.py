@@ -17,6 +17,7 @@ OUTSIDE = {  # equations that live where the tensors are made
     "gpt.log_probs.at_least_float32",
     "gpt.log_probs.token_log_probs",
     "gpt.log_probs.token_scores",
+    "rl.verifiable.pass_at_k",
 }
 LIBRARY = ("reward_model.loss", "rl.advantages", "rl.kl", "rl.losses", "rl.rewards")
 

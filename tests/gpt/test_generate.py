@@ -384,3 +384,98 @@ def test_wrong_prompts_are_refused():
     message = r"a prompt of 11 tokens and max_new_tokens=6 do not fit the model's 16 positions"
     with pytest.raises(ValueError, match=message):
         generate(MODEL, [[1], [1] * 11], params, eos_id=EOS)
+
+
+# A teacher that helps to draw
+
+
+TEACHER = random_gpt(scale=0.8)
+
+
+def mixture(prompt: list[int], tokens: list[int], share: float, temperature: float) -> torch.Tensor:
+    """share * p + (1 - share) * q of the token behind prompt + tokens, by its definition."""
+    row = torch.tensor([prompt + tokens])
+    p, q = ((m(row)[0, -1].double() / temperature).softmax(0) for m in (TEACHER, MODEL))
+    return share * p + (1 - share) * q
+
+
+@pytest.mark.parametrize(("share", "temperature"), [(0.2, 1.0), (0.7, 0.7)])
+def test_a_mixture_is_drawn_token_by_token(share, temperature):
+    """Against a slow sampler: ragged prompts, repeated rows, both caches when rows are dropped."""
+    params = SamplingParams(temperature=temperature, max_new_tokens=10)
+    sampled = generate(
+        MODEL, RAGGED, params, seeded(4), eos_id=EOS, samples_per_prompt=10,
+        teacher=TEACHER, teacher_share=share,
+    )  # fmt: skip
+    uniforms = torch.rand(len(RAGGED) * 10, 10, generator=seeded(4)).tolist()
+    for i, found in enumerate(sampled.token_lists()):
+        tokens: list[int] = []
+        for uniform in uniforms[i]:
+            probs = mixture(RAGGED[i // 10], tokens, share, temperature)
+            sums = list(itertools.accumulate(probs.tolist()))
+            tokens.append(next(v for v, total in enumerate(sums) if total > uniform * sums[-1]))
+            log_prob = float(sampled.log_probs[i, len(tokens) - 1])
+            assert log_prob == pytest.approx(math.log(probs[tokens[-1]]), abs=1e-5)
+            if tokens[-1] == EOS:
+                break
+        assert found == tokens
+        assert not sampled.log_probs[i, len(tokens) :].any()
+        assert not sampled.model_log_probs[i, len(tokens) :].any()
+    assert len(set(map(tuple, sampled.token_lists()))) > 10
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_the_models_own_log_probs_stand_beside_those_of_the_mixture(temperature):
+    """Scored anew by both models: own = log q, drawn = log(share * p + (1 - share) * q)."""
+    params = SamplingParams(temperature=temperature, max_new_tokens=8)
+    sampled = generate(
+        MODEL, RAGGED, params, seeded(6), eos_id=EOS, teacher=TEACHER, teacher_share=0.3
+    )
+    batch = join_responses(RAGGED, sampled.response_tokens, sampled.response_mask, sampled.has_eos)
+    with torch.no_grad():
+        q, p = (token_log_probs(model, batch, temperature) for model in (MODEL, TEACHER))
+    torch.testing.assert_close(sampled.model_log_probs, q, rtol=0, atol=1e-5)
+    mixed = torch.where(batch.response_mask, (0.3 * p.exp() + 0.7 * q.exp()).log(), 0.0)
+    torch.testing.assert_close(sampled.log_probs, mixed, rtol=0, atol=1e-5)
+    assert (p - q).abs().max() > 0.5
+
+
+def test_a_teacher_without_a_share_changes_no_bit():
+    params = SamplingParams(max_new_tokens=8)
+    plain = generate(MODEL, RAGGED, params, seeded(7), eos_id=EOS, samples_per_prompt=3)
+    other = generate(
+        MODEL, RAGGED, params, seeded(7), eos_id=EOS, samples_per_prompt=3,
+        teacher=TEACHER, teacher_share=0.0,
+    )  # fmt: skip
+    assert torch.equal(plain.response_tokens, other.response_tokens)
+    assert torch.equal(plain.log_probs, other.log_probs)
+    assert torch.equal(plain.model_log_probs, plain.log_probs)
+    mixed = generate(
+        MODEL, RAGGED, params, seeded(7), eos_id=EOS, samples_per_prompt=3,
+        teacher=TEACHER, teacher_share=0.5,
+    )  # fmt: skip
+    assert mixed.token_lists() != plain.token_lists()
+
+
+def test_teachers_that_do_not_fit_are_refused():
+    params = SamplingParams(max_new_tokens=6)
+    for share in (1.0, -0.1):
+        with pytest.raises(ValueError, match=r"teacher_share=.* must be in \[0, 1\)"):
+            generate(MODEL, [[1]], params, eos_id=EOS, teacher=TEACHER, teacher_share=share)
+    with pytest.raises(ValueError, match="0 without a teacher"):
+        generate(MODEL, [[1]], params, eos_id=EOS, teacher_share=0.5)
+    with pytest.raises(ValueError, match="the teacher knows 7 tokens, the model 6"):
+        generate(MODEL, [[1]], params, eos_id=EOS, teacher=random_gpt(7), teacher_share=0.5)
+    short = GPT(GPTConfig(6, context=8, n_layer=1, n_head=1, n_embd=8)).initialize(seeded(0))
+    with pytest.raises(ValueError, match="do not fit the model's 8 positions"):
+        generate(MODEL, [[1] * 3], params, eos_id=EOS, teacher=short, teacher_share=0.5)
+
+
+def test_both_models_are_left_as_they_were():
+    dropping = random_gpt(dropout=0.5).train()
+    params = SamplingParams(max_new_tokens=6)
+    options = dict(eos_id=EOS, teacher_share=0.5)
+    expected = generate(MODEL, RAGGED, params, seeded(1), teacher=random_gpt(), **options)
+    found = generate(MODEL, RAGGED, params, seeded(1), teacher=dropping, **options)
+    assert found.token_lists() == expected.token_lists()
+    assert dropping.training and not MODEL.training

@@ -1,0 +1,471 @@
+"""Supervised distillation: a student learns a teacher's distribution token by token.
+
+    python -m gpt.distillation                          forward KL on the teacher's responses
+    python -m gpt.distillation --loss reverse_kl        on the student's own responses
+    python -m gpt.distillation --loss topk_ce           cross-entropy on sampled token ids
+    python -m gpt.distillation --responses corpus       on the world's text
+
+The control for the engines in rl/ that make a teacher the reward. Nothing here is reinforcement:
+every token of a given text has an exact target, and how a token changes the text after it is left
+out. Who wrote the text (`--responses`) and which divergence is descended (`--loss`) are two choices
+(Agarwal et al. 2024, arXiv:2306.13649); `auto` takes the author under whom the loss is a divergence
+of whole responses: the teacher for the forward forms, the student for the reverse KL.
+
+`topk_ce` is the distillation of Gemma 3 (arXiv:2503.19786, section 2.2), which is no reward and no
+reinforcement: at every position k token ids are sampled by the teacher's probability, the others
+count as 0, and the student is trained by cross-entropy. Needs a teacher: scripts/make_teacher.py.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from data import reviews, sums
+from data.collate import ResponseBatch, epoch_shuffled_indices, join_responses
+from data.records import PromptRecord
+from gpt.common import (
+    MODEL_FILE,
+    STATE_FILE,
+    MetricLog,
+    TrainingState,
+    UserError,
+    append_jsonl,
+    derive_seed,
+    display_path,
+    keep_until,
+    load_policy,
+    make_generator,
+    open_run,
+    pick_device,
+    precision,
+    preset_defaults,
+    run_script,
+    save_gpt,
+    saved_step,
+    write_json,
+)
+from gpt.corpus import Corpus, open_corpus, open_prompts
+from gpt.generate import SamplingParams, generate
+from gpt.log_probs import (
+    CHUNK_ELEMENTS,
+    at_least_float32,
+    full_kl,
+    in_chunks,
+    kl_from_logits,
+    response_hidden,
+    scatter_responses,
+)
+from gpt.model import GPT
+from gpt.optimizer import adamw, clip_and_step, cosine_schedule, set_learning_rate
+from gpt.pretraining import Preset, default_folder
+from gpt.teacher import open_teacher, reverse_kl
+from gpt.tokenizer import Tokenizer
+
+Rule = Callable[[PromptRecord, str, bool], float]
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "tiny": {},
+    "study": {},
+    **{
+        name: dict(batch_size=8, lr=lr, max_new_tokens=128, eval_prompts=32, test_prompts=64)
+        for name, lr in [
+            ("small", 1e-4), ("gpt2", 1e-5), ("gpt2-medium", 1e-5), ("gpt2-large", 5e-6),
+            ("gpt2-xl", 5e-6),
+        ]
+    },
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class DistillationConfig:
+    """Distil a teacher into a GPT-2 with a supervised loss."""
+
+    preset: Preset = "tiny"
+    """Size of the student and matching defaults, applied before all other flags."""
+    data: str = "reviews"
+    """A world (reviews, sums) or a file with prompts (formats: data/README.md)."""
+    base: Path | None = None
+    """Run folder of the student; default: gpt.pretraining's for this data and preset."""
+    teacher: Path | None = None
+    """Run folder of the teacher; default: the one of this data."""
+    loss: Literal["forward_kl", "reverse_kl", "topk_ce"] = "forward_kl"
+    """KL(teacher || student), KL(student || teacher), or cross-entropy on sampled token ids."""
+    responses: Literal["auto", "teacher", "student", "corpus"] = "auto"
+    """Who writes the text. auto: the student for reverse_kl, otherwise the teacher."""
+    sampled_tokens: int = 32
+    """k of topk_ce: token ids sampled per position (Gemma 3: 256, of 262 thousand)."""
+    steps: int = 200
+    """Optimizer steps."""
+    batch_size: int = 64
+    """Responses per optimizer step."""
+    lr: float = 5e-4
+    """Peak learning rate."""
+    warmup: int = 10
+    """Steps of linear warm-up."""
+    weight_decay: float = 0.0
+    """AdamW decay of matrices."""
+    max_norm: float = 1.0
+    """Gradient norm at which gradients are clipped."""
+    max_new_tokens: int = 48
+    """Longest response; a longer one is cut off and has no EOS."""
+    eval_every: int = 50
+    """Steps between validations."""
+    eval_prompts: int = 128
+    """Prompts per validation, one response each; 0 skips it."""
+    test_prompts: int = 512
+    """Test prompts that the start and the result answer once, after training; 0 skips it."""
+    checkpoint_every: int = 100
+    """Steps between resumable checkpoints."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """bfloat16: autocast over float32 weights, for GPUs."""
+    seed: int = 0
+    device: str = "auto"
+    """auto (cuda, then mps, then cpu) or a device name."""
+    out: Path | None = None
+    """Run folder; default runs/distillation-DATA-PRESET."""
+    resume: bool = False
+    """Continue the run in the run folder."""
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "batch_size", "sampled_tokens", "max_new_tokens", "eval_every"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1: got {getattr(self, name)}")
+
+    @property
+    def author(self) -> str:
+        """Who writes the text: teacher, student or corpus."""
+        if self.responses != "auto":
+            return self.responses
+        return "student" if self.loss == "reverse_kl" else "teacher"
+
+
+# --- losses per token ---------------------------------------------------------------------------
+
+
+def forward_kl(
+    student: GPT,
+    teacher: GPT,
+    batch: ResponseBatch,
+    temperature: float = 1.0,
+    *,
+    chunk_elements: int = CHUNK_ELEMENTS,
+) -> Tensor:
+    """KL(p || q) = sum_v p(v) (log p(v) - log q(v)) at each response position, (N, T), 0 at padding.
+
+    p is the teacher, q the student, which alone gets a gradient: q - p with respect to its logits.
+    (Hinton et al. 2015, arXiv:1503.02531.) On responses that the teacher wrote, the sum over a
+    response is KL(p || q) of whole responses in expectation, and so is its gradient: the text does
+    not depend on the student. The other direction is `gpt.log_probs.full_kl(student, teacher)`.
+    """
+    columns = batch.predicting_columns
+    hidden = response_hidden(student, batch, columns)
+    with torch.no_grad():
+        teacher_hidden = response_hidden(teacher, batch, columns)
+    weight, teacher_weight = student.wte.weight, teacher.wte.weight.detach()
+
+    def divergence(hidden: Tensor, teacher_hidden: Tensor) -> Tensor:
+        logits = at_least_float32(F.linear(hidden, weight)) / temperature
+        teacher_logits = at_least_float32(F.linear(teacher_hidden, teacher_weight)) / temperature
+        return kl_from_logits(teacher_logits, logits)[:, None]
+
+    kl = in_chunks(divergence, chunk_elements // len(weight), hidden, teacher_hidden)
+    return scatter_responses(kl[:, 0], batch.response_mask)
+
+
+def sample_token_ids(probs: Tensor, k: int, uniforms: Tensor) -> Tensor:
+    """k different token ids per row, drawn one after the other by their probability, (M, k) int64.
+
+    probs (M, V), uniforms (M, V) in [0, 1). The k largest of p_v / E_v with E_v exponential are such
+    a draw without replacement (the Gumbel top-k trick: Kool et al. 2019, arXiv:1903.06059).
+    """
+    exponential = -torch.log1p(-uniforms.clamp(min=1e-9))
+    return (probs / exponential).topk(min(k, probs.shape[-1])).indices
+
+
+@torch.no_grad()
+def sampled_targets(
+    teacher: GPT,
+    batch: ResponseBatch,
+    k: int,
+    generator: torch.Generator | None = None,
+    temperature: float = 1.0,
+    *,
+    chunk_elements: int = CHUNK_ELEMENTS,
+) -> tuple[Tensor, Tensor]:
+    """k sampled token ids at each of the M valid response positions, and their targets: (M, k) each.
+
+    p~(v) = p(v) / sum of p over the sampled ids, and 0 for every other id (Gemma 3,
+    arXiv:2503.19786, section 2.2). With k = V this is the teacher's whole distribution, with k = 1
+    one sampled token. In between p~ favours likely tokens a little: its mean is not p.
+    """
+    hidden = response_hidden(teacher, batch, batch.predicting_columns)  # (M, D)
+    weight = teacher.wte.weight
+    ids, targets = [], []
+    for piece in hidden.split(max(chunk_elements // len(weight), 1)):
+        probs = (at_least_float32(F.linear(piece, weight)) / temperature).softmax(-1)
+        uniforms = torch.rand(probs.shape, generator=generator).to(probs.device)
+        chosen = sample_token_ids(probs, k, uniforms)
+        kept = probs.gather(1, chosen)
+        ids.append(chosen)
+        targets.append(kept / kept.sum(1, keepdim=True))
+    return torch.cat(ids), torch.cat(targets)
+
+
+def sampled_cross_entropy(
+    student: GPT,
+    batch: ResponseBatch,
+    ids: Tensor,
+    targets: Tensor,
+    temperature: float = 1.0,
+    *,
+    chunk_elements: int = CHUNK_ELEMENTS,
+) -> Tensor:
+    """-sum_j p~(v_j) log q(v_j) at each response position, (N, T), 0 at padding (arXiv:2503.19786).
+
+    ids and targets (M, k) of the M valid positions, from `sampled_targets`. log q is normalised over
+    the whole vocabulary, so ids that were not sampled are pushed down. With k = V it is
+    `forward_kl` plus the teacher's entropy, with the same gradient.
+    """
+    hidden = response_hidden(student, batch, batch.predicting_columns)
+    weight = student.wte.weight
+
+    def cross_entropy(hidden: Tensor, ids: Tensor, targets: Tensor) -> Tensor:
+        logits = at_least_float32(F.linear(hidden, weight)) / temperature
+        return -(targets * logits.log_softmax(-1).gather(1, ids)).sum(1, keepdim=True)
+
+    loss = in_chunks(cross_entropy, chunk_elements // len(weight), hidden, ids, targets)
+    return scatter_responses(loss[:, 0], batch.response_mask)
+
+
+def distillation_loss(
+    config: DistillationConfig,
+    student: GPT,
+    teacher: GPT,
+    batch: ResponseBatch,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """The mean over the batch's response tokens of the loss that the flags name, nats per token."""
+    if config.loss == "topk_ce":
+        ids, targets = sampled_targets(teacher, batch, config.sampled_tokens, generator)
+        token_loss = sampled_cross_entropy(student, batch, ids, targets)
+    elif config.loss == "reverse_kl":
+        token_loss = full_kl(student, teacher, batch)
+    else:
+        token_loss = forward_kl(student, teacher, batch)
+    return token_loss.sum() / batch.response_mask.sum().clamp(min=1)  # 0 at padding
+
+
+# --- the text, and what a student is worth --------------------------------------------------------
+
+
+def sampled_batch(
+    author: GPT,
+    tokenizer: Tokenizer,
+    records: Sequence[PromptRecord],
+    max_new_tokens: int,
+    generator: torch.Generator,
+) -> tuple[ResponseBatch, list[str]]:
+    """One response of `author` to each prompt at temperature 1, as it is scored and as text."""
+    prompts = [tokenizer.encode(record.prompt) for record in records]
+    sampled = generate(
+        author,
+        prompts,
+        SamplingParams(max_new_tokens=max_new_tokens),
+        generator,
+        eos_id=tokenizer.eos_id,
+    )
+    batch = join_responses(prompts, sampled.response_tokens, sampled.response_mask, sampled.has_eos)
+    return batch, [tokenizer.decode(tokens) for tokens in sampled.token_lists()]
+
+
+def world_rule(data: str) -> Rule | None:
+    """The true objective of a generated world; None for files. Nothing here is trained on it."""
+    rules: dict[str, Rule] = {"reviews": reviews.gold_reward, "sums": sums.exact_match}
+    return rules.get(data)
+
+
+@torch.no_grad()
+def measure(
+    student: GPT,
+    teacher: GPT,
+    tokenizer: Tokenizer,
+    records: Sequence[PromptRecord],
+    max_new_tokens: int,
+    rule: Rule | None = None,
+    *,
+    seed: int = 0,
+    batch_size: int = 256,
+) -> tuple[dict[str, float], list[dict[str, Any]]]:
+    """Numbers and answers of the student: one response per prompt, the same random numbers each time.
+
+    `reverse_kl` and `reverse_kl_full` are nats per response (gpt/teacher.py), `gold` the mean of the
+    `rule` with its standard error.
+    """
+    generator = make_generator(seed, "evaluation")
+    columns: dict[str, list[float]] = {}
+    answers: list[dict[str, Any]] = []
+    for start in range(0, len(records), batch_size):
+        part = records[start : start + batch_size]
+        batch, responses = sampled_batch(student, tokenizer, part, max_new_tokens, generator)
+        kl = reverse_kl(student, teacher, batch)
+        ended = batch.has_eos.tolist()
+        values = {
+            "reverse_kl": kl.sampled.tolist(),
+            "reverse_kl_full": kl.full.tolist(),
+            "response_length": batch.lengths.tolist(),
+            "eos_rate": ended,
+        }
+        if rule is not None:
+            values["gold"] = [rule(*each) for each in zip(part, responses, ended, strict=True)]
+        for name, numbers in values.items():
+            columns.setdefault(name, []).extend(numbers)
+        answers += [
+            {"prompt": record.prompt, "response": response}
+            for record, response in zip(part, responses, strict=True)
+        ]
+    means = {name: sum(numbers) / len(numbers) for name, numbers in columns.items()}
+    if rule is not None and len(records) > 1:
+        means["gold_error"] = float(torch.tensor(columns["gold"]).std() / len(records) ** 0.5)
+    return means, answers
+
+
+# --- training -------------------------------------------------------------------------------------
+
+
+def train(
+    config: DistillationConfig,
+    student: GPT,
+    teacher: GPT,
+    tokenizer: Tokenizer,
+    prompts: Sequence[PromptRecord],
+    log: MetricLog,
+    *,
+    corpus: Corpus | None = None,
+    validate: Callable[[GPT, int], Mapping[str, float]] | None = None,
+    folder: Path | None = None,
+) -> list[dict[str, Any]]:
+    """Distil in place and return one metrics row a step.
+
+    `corpus` is needed if it is the author. With `validate` its numbers are added every `eval_every`
+    steps; with a folder a resumable state is kept there.
+    """
+    if config.author == "corpus" and corpus is None:
+        raise ValueError("responses corpus needs a corpus: pass one, or let a model write")
+    student.eval()  # dropout stays off: the teacher's is
+    optimizer = adamw(student, config.lr, weight_decay=config.weight_decay)
+    generators = {name: make_generator(config.seed, name) for name in ("sampling", "token ids")}
+    state = TrainingState({"student": student, "optimizer": optimizer}, generators)
+    if config.resume and folder is not None:
+        state.load(folder)
+    seed = derive_seed(config.seed, "prompt order")
+    for step in range(state.step, config.steps):
+        begin = time.perf_counter()
+        lr = cosine_schedule(step, config.steps, peak=config.lr, warmup=config.warmup)
+        set_learning_rate(optimizer, lr)
+        if config.author == "corpus" and corpus is not None:
+            batch = corpus.batch(step).to(student.device)
+        else:
+            index = epoch_shuffled_indices(step, config.batch_size, len(prompts), seed).tolist()
+            author = teacher if config.author == "teacher" else student
+            records = [prompts[i] for i in index]
+            batch, _ = sampled_batch(
+                author, tokenizer, records, config.max_new_tokens, generators["sampling"]
+            )
+        with precision(student.device, config.precision):
+            loss = distillation_loss(config, student, teacher, batch, generators["token ids"])
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        norm = clip_and_step(optimizer, student.parameters(), config.max_norm)
+        state.step = step + 1
+        row: dict[str, Any] = {"loss": loss.detach(), "grad_norm": norm, "lr": lr}
+        row["response_length"] = float(batch.lengths.float().mean())
+        row["tokens_per_second"] = int(batch.lengths.sum()) / (time.perf_counter() - begin)
+        if validate and (state.step % config.eval_every == 0 or state.step == config.steps):
+            row |= validate(student, state.step)
+        log.write(step=state.step, **row)
+        if folder is not None and state.step % config.checkpoint_every == 0:
+            state.save(folder)
+    return log.rows
+
+
+def main(config: DistillationConfig) -> Path:
+    """Distil with all I/O and return the run folder. Test prompts are answered after training."""
+    device = pick_device(config.device)
+    base = config.base or default_folder("pretraining", config.data, config.preset)
+    student, tokenizer = load_policy(base, device)
+    start, _ = load_policy(base, device)
+    teacher = open_teacher(
+        config.teacher, tokenizer, device, data=config.data, preset=config.preset
+    )
+    room = min(model.config.context for model in (student, teacher)) - config.max_new_tokens
+    if room < 1:
+        raise UserError(f"--max-new-tokens {config.max_new_tokens} leaves no room for a prompt")
+    prompts = open_prompts(config.data, tokenizer, room)
+    corpus = None
+    if config.author == "corpus":
+        corpus = open_corpus(
+            config.data, tokenizer, batch_size=config.batch_size, seed=config.seed,
+            context=student.config.context,
+        )  # fmt: skip
+    folder = config.out or default_folder("distillation", config.data, config.preset)
+    open_run(folder, config, resume=config.resume)
+    done = saved_step(folder) if config.resume else 0
+    keep_until(folder / "samples.jsonl", done)
+    rule = world_rule(config.data)
+
+    def validate(model: GPT, step: int) -> dict[str, float]:
+        records = prompts["validation"][: config.eval_prompts]
+        numbers, answers = measure(model, teacher, tokenizer, records, config.max_new_tokens, rule)
+        append_jsonl(folder / "samples.jsonl", [{"step": step} | row for row in answers[:8]])
+        return {f"validation/{name}": value for name, value in numbers.items()}
+
+    log = MetricLog(
+        config.steps,
+        path=folder / "metrics.jsonl",
+        show=("loss", "validation/reverse_kl_full", "validation/gold"),
+        every=config.eval_every,
+        title=config.loss,
+        start=done,
+    )
+    print(f"distillation on {config.data}: {config.loss}, text by the {config.author} ({device})")
+    train(
+        config,
+        student,
+        teacher,
+        tokenizer,
+        prompts["train"],
+        log,
+        corpus=corpus,
+        validate=validate if config.eval_prompts else None,
+        folder=folder,
+    )
+    save_gpt(folder / MODEL_FILE, student, tokenizer)
+    (folder / STATE_FILE).unlink(missing_ok=True)  # the finished weights replace it
+    if config.test_prompts:
+        records = prompts["test"][: config.test_prompts]
+        report = {
+            name: measure(model, teacher, tokenizer, records, config.max_new_tokens, rule)[0]
+            for name, model in (("before", start), ("after", student), ("teacher", teacher))
+        }
+        write_json(folder / "report.json", {"prompts": len(records)} | report)
+        print(f"{len(records)} test prompts; reverse_kl: to the teacher, nats per response")
+        for name, numbers in report.items():
+            print(f"  {name:8}" + "  ".join(f"{k} {v:.3f}" for k, v in numbers.items()))
+    print(f"wrote {display_path(folder)}")
+    return folder
+
+
+if __name__ == "__main__":
+    import tyro
+
+    run_script(
+        main, tyro.cli(DistillationConfig, default=preset_defaults(DistillationConfig, PRESETS))
+    )

@@ -1,0 +1,84 @@
+"""The teacher of distillation: opening it, and how far a student is from it.
+
+A teacher is a GPT with the student's tokenizer, usually larger. Nothing here trains it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from data.collate import ResponseBatch
+from gpt.common import MODEL_FILE, RUNS, UserError, display_path, load_gpt
+from gpt.log_probs import full_kl, score_in_micro_batches, token_log_probs
+from gpt.model import GPT
+from gpt.tokenizer import Tokenizer
+
+
+def teacher_folder(data: str) -> Path:
+    """runs/teacher-DATA: where the teacher of a world is written and looked for."""
+    return RUNS / f"teacher-{Path(data).name.split('.')[0]}"
+
+
+def open_teacher(
+    folder: Path | None,
+    tokenizer: Tokenizer,
+    device: torch.device,
+    *,
+    data: str = "reviews",
+    preset: str = "tiny",
+) -> GPT:
+    """The teacher in `folder` (default: the one of this data), frozen.
+
+    `tokenizer` and `preset` are the student's. UserError says what to do if the teacher is missing
+    or reads other tokens.
+    """
+    made = folder is None and data in ("reviews", "sums") and preset in ("tiny", "study")
+    folder = folder or teacher_folder(data)
+    if not (folder / MODEL_FILE).exists():
+        flags = "" if data == "reviews" else f" --data {data}"
+        advice = "pass --teacher the run folder of a larger model with the student's tokenizer"
+        if made:
+            advice = f"make it with\n    python scripts/make_teacher.py{flags}"
+        raise UserError(f"there is no teacher in {display_path(folder)}: {advice}")
+    teacher, teacher_tokenizer = load_gpt(folder, device)
+    if teacher_tokenizer.fingerprint != tokenizer.fingerprint:
+        raise UserError(
+            f"the teacher in {display_path(folder)} reads {teacher_tokenizer.name!r} tokens, the "
+            f"student writes {tokenizer.name!r} tokens: distil between models with one tokenizer"
+        )
+    return teacher.eval().requires_grad_(False)
+
+
+class ReverseKL(NamedTuple):
+    """KL(student || teacher) of whole responses, nats, (N,) each: two estimates of one number."""
+
+    sampled: Tensor  # sum_t log q(y_t) - log p(y_t): may be negative
+    full: Tensor  # sum_t KL(q(.|s_t) || p(.|s_t)) over the whole vocabulary: less noise
+
+
+def reverse_kl(
+    student: GPT,
+    teacher: GPT,
+    batch: ResponseBatch,  # N responses sampled from the student
+    temperature: float = 1.0,
+    *,
+    micro_batch_size: int = 64,
+) -> ReverseKL:
+    """How far the student q is from the teacher p on each response, without a gradient.
+
+    On responses drawn from the student the mean of either is KL(q || p) of the response: by the
+    chain rule it is the expectation of the token KLs, summed over the states that q visits.
+    """
+
+    def both(rows: ResponseBatch) -> Tensor:
+        log_ratio = token_log_probs(student, rows, temperature)
+        log_ratio = log_ratio - token_log_probs(teacher, rows, temperature)
+        full = full_kl(student, teacher, rows, temperature)
+        return torch.stack([log_ratio.sum(1), full.sum(1)], dim=1)  # padding is 0
+
+    sums = score_in_micro_batches(both, batch, micro_batch_size)  # (N, 2)
+    return ReverseKL(sums[:, 0], sums[:, 1])

@@ -1,0 +1,338 @@
+"""MiniLLM: distillation by the reverse KL of whole responses (Gu et al. 2024, arXiv:2306.08543).
+
+    student <- start; teacher p frozen                    policy; teacher
+    repeat
+      prompts x; y ~ p~ = alpha p + (1 - alpha) q,        sample_rollout (Eq. 4: each token is drawn
+        token by token                                      from the mixture of both models)
+      w_t = q / p~ of token t                             mixed_sampling_weights
+      r_t = log p(y_t) / q(y_t)                           teacher_rewards (Eq. 2)
+      R_{t+1} = the mean of r after token t               length_normalized_returns (Eq. 6)
+      for the inner epochs, in minibatches                updates_per_batch, minibatches
+        Single = w_t KL(q(.|s_t) || p(.|s_t))             token_scores_and_kl (Eq. 3, Eq. 5)
+        Long   = -w_t R_{t+1} min(rho_t, clip(rho_t))     clipped_surrogate
+        L_PT   = cross-entropy on pre-training text       language_model_loss
+        descend Single + Long + lambda L_PT               minillm_loss
+
+The gradient of KL(q || p) over responses is that of the token KLs along the way (Single) plus the
+effect of a token on the tokens after it (Long): the current token's own reward is in Single, summed
+over the vocabulary without sampling noise, and therefore not in R_{t+1}. What is new next to PPO:
+the reward comes from a teacher token by token, the teacher helps to sample, and the loss contains
+an exact term. There is no critic, no baseline and no reference model. `reward` in the log is
+log p(y) / q(y) of the sampled responses, about minus the reverse KL.
+
+    python scripts/make_teacher.py                the teacher, once
+    python -m rl.minillm_engine                   reviews
+    python -m rl.minillm_engine --teacher-share 0 --pretraining-coef 0
+    python -m rl.minillm_engine --data texts.json --preset small --teacher runs/larger
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from data.records import PromptRecord
+from gpt.common import (
+    MetricLog,
+    TrainingState,
+    make_generator,
+    precision,
+    preset_defaults,
+    run_script,
+)
+from gpt.corpus import Corpus, open_corpus
+from gpt.generate import SamplingParams
+from gpt.log_probs import token_scores_and_kl
+from gpt.model import GPT
+from gpt.optimizer import adamw, clip_and_step, set_learning_rate
+from gpt.pretraining import language_model_loss
+from gpt.teacher import open_teacher
+from gpt.tokenizer import Tokenizer
+from rl.config import EngineConfig, size_presets, warmed_up
+from rl.evaluation import Validation
+from rl.losses import (
+    clipped_surrogate,
+    length_normalized_returns,
+    mixed_sampling_weights,
+    row_sums,
+    token_mean,
+)
+from rl.metrics import Stopwatch, UpdateMeter, rollout_metrics
+from rl.rewards import teacher_rewards
+from rl.rollout import (
+    micro_batches,
+    minibatches,
+    old_policy_log_probs,
+    prompt_batch,
+    sample_rollout,
+)
+from rl.run import finish_step, run_training
+from rl.setup import Task
+from rl.teacher import TeacherReward, refuse_other_rewards, teacher_log_probs
+
+PRESETS = size_presets(
+    dict(group_size=1, prompts_per_step=32, minibatches=4, kl_coef=0.0, stop_kl=None)
+)
+
+
+@dataclass(frozen=True)
+class MiniLLMConfig(EngineConfig):
+    """Distil a teacher into a policy with MiniLLM."""
+
+    teacher: Path | None = None
+    """Run folder of the teacher; default: the one of this data."""
+    teacher_share: float = 0.2
+    """alpha: the teacher's share of the mixture that responses are drawn from; 0 is on-policy."""
+    prompts_per_step: int = 128
+    """Prompts per rollout batch."""
+    group_size: int = 1
+    """Responses per prompt; there is no baseline, so one is enough."""
+    updates_per_batch: int = 2
+    """Inner epochs of shuffled minibatches over each rollout batch (the paper's code: 4)."""
+    kl_coef: float = 0.0
+    """Must be 0: the KL to the teacher is the whole loss, and there is no reference."""
+    stop_kl: float | None = None
+    """Must be left out: no KL to a reference is measured in training."""
+    clip_low: float = 0.2
+    """epsilon below 1."""
+    clip_high: float = 0.2
+    """epsilon above 1."""
+    pretraining_coef: float = 1.0
+    """lambda_PT: the weight of the language model's loss on pre-training text."""
+    pretraining_batch_size: int = 32
+    """Rows of pre-training text per optimizer step."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        refuse_other_rewards(self)
+        if not 0 <= self.teacher_share < 1:
+            raise ValueError(
+                "teacher_share must be in [0, 1), or the weights of the samples have no bound: got "
+                f"{self.teacher_share}"
+            )
+        if self.kl_coef or self.stop_kl is not None:
+            raise ValueError(
+                "MiniLLM has no reference model: leave --kl-coef and --stop-kl out (validation/kl "
+                "measures the distance from the start all the same)"
+            )
+        if self.non_finite_reward is not None:
+            raise ValueError(
+                "a teacher whose log-probs are not finite is refused, there is nothing to put in "
+                "their place: leave --non-finite-reward out"
+            )
+        if self.pretraining_coef < 0 or self.pretraining_batch_size < 1:
+            raise ValueError(
+                "pretraining_coef must not be negative and pretraining_batch_size at least 1"
+            )
+
+    @property
+    def updates(self) -> int:
+        """The most optimizer steps that a batch can take."""
+        return self.updates_per_batch * self.minibatches
+
+
+class Targets(NamedTuple):
+    """What a minibatch learns from, all (N, T) and constant during the epochs."""
+
+    old_log_probs: Tensor  # of the student, whoever drew the token
+    returns: Tensor  # R_{t+1}, normalised by length
+    weights: Tensor  # w
+
+    def rows(self, index: Tensor) -> Targets:
+        """The targets of some rows."""
+        return Targets(*(tensor[index] for tensor in self))
+
+
+def minillm_loss(
+    config: MiniLLMConfig,
+    log_probs: Tensor,  # (n, T)
+    token_kl: Tensor,  # (n, T), KL(q(.|s_t) || p(.|s_t)) of the student in training
+    targets: Targets,  # (n, T) each
+    response_mask: Tensor,  # (n, T)
+    *,
+    tokens: int,
+) -> tuple[Tensor, Tensor]:
+    """Single + Long of some rows of a minibatch of `tokens` tokens (arXiv:2306.08543, Eqs. 3 to 6).
+
+    1/tokens sum_{i,t} [ w KL_t + max(-rho w R_{t+1}, -clip(rho) w R_{t+1}) ]
+    Returns (loss, clipped (n, T)).
+    """
+    surrogate, clipped = clipped_surrogate(
+        log_probs,
+        targets.old_log_probs,
+        targets.weights * targets.returns,
+        config.clip_low,
+        config.clip_high,
+    )
+    token_loss = targets.weights * token_kl + surrogate
+    return token_mean(token_loss, response_mask, denominator=tokens), clipped
+
+
+def minillm_targets(
+    config: MiniLLMConfig,
+    teacher_log_probs: Tensor,  # (N, T)
+    old_log_probs: Tensor,  # (N, T)
+    response_mask: Tensor,  # (N, T)
+) -> tuple[Targets, Tensor]:
+    """The constants of a rollout, and r_t = log p / q of its tokens (N, T)."""
+    token_rewards = teacher_rewards(
+        teacher_log_probs, old_log_probs, response_mask, reverse_kl=True
+    )
+    if not token_rewards.isfinite().all():
+        raise ValueError("the teacher's log-probs are not finite: its weights must be broken")
+    weights = mixed_sampling_weights(
+        old_log_probs, teacher_log_probs, response_mask, config.teacher_share
+    )
+    returns = length_normalized_returns(token_rewards, response_mask)
+    return Targets(old_log_probs, returns, weights), token_rewards
+
+
+def train(
+    config: MiniLLMConfig,
+    policy: GPT,
+    tokenizer: Tokenizer,
+    reward_fn: TeacherReward,
+    prompts: Sequence[PromptRecord],
+    log: MetricLog,
+    *,
+    corpus: Corpus | None = None,
+    validate: Validation | None = None,
+    folder: Path | None = None,
+) -> list[dict[str, Any]]:
+    """Run MiniLLM, update `policy` in place and return one metrics row a step.
+
+    `reward_fn` brings the teacher, `corpus` the text of L_PT. With `validate` its numbers are added
+    every `eval_every` steps; with a folder a resumable state is kept there.
+    """
+    if config.pretraining_coef and corpus is None:
+        raise ValueError("pretraining_coef needs a corpus: pass one, or set it to 0")
+    params = SamplingParams(config.temperature, max_new_tokens=config.max_new_tokens)
+    teacher = reward_fn.teacher
+    policy.eval()  # dropout stays off: old and new log-probs must describe the same function
+    optimizer = adamw(policy, config.lr, weight_decay=0.0)
+    generators = {name: make_generator(config.seed, name) for name in ("sampling", "minibatches")}
+    state = TrainingState({"policy": policy, "optimizer": optimizer}, generators)
+    if config.resume and folder is not None:
+        state.load(folder)
+
+    for step in range(state.step, config.steps):
+        lr = config.lr * warmed_up(config, step)
+        set_learning_rate(optimizer, lr)
+        clock, meter = Stopwatch(), UpdateMeter()
+        records = prompt_batch(prompts, step, config.prompts_per_step, config.seed)
+        with clock.phase("rollout"):  # y ~ p~, token by token
+            rollout = sample_rollout(
+                policy,
+                tokenizer,
+                records,
+                params,
+                config.group_size,
+                generators["sampling"],
+                teacher=teacher,
+                teacher_share=config.teacher_share,
+            )
+        with clock.phase("reward"):  # log p
+            judged = teacher_log_probs(teacher, rollout, config)  # (N, T)
+        with clock.phase("score"):  # w, r, R
+            old_log_probs = old_policy_log_probs(policy, rollout, config)  # (N, T)
+            targets, token_rewards = minillm_targets(
+                config, judged, old_log_probs, rollout.response_mask
+            )
+
+        text_loss = 0.0
+        with clock.phase("update"):
+            for update, rows in enumerate(epochs(config, len(rollout), generators["minibatches"])):
+                optimizer.zero_grad(set_to_none=True)
+                loss = torch.zeros((), device=policy.device)
+                for part, batch in micro_batches(rollout.sequences, rows, config.micro_batch_size):
+                    with precision(policy.device, config.precision):
+                        scores, token_kl = token_scores_and_kl(
+                            policy, teacher, batch, config.temperature
+                        )
+                    part_loss, clipped = minillm_loss(  # Single + Long
+                        config,
+                        scores.log_probs,
+                        token_kl,
+                        targets.rows(part),
+                        batch.response_mask,
+                        tokens=int(rollout.lengths[rows].sum()),
+                    )
+                    part_loss.backward()
+                    loss += part_loss.detach()
+                    meter.add_tokens(
+                        scores,
+                        old_log_probs[part],
+                        targets.returns[part],
+                        clipped,
+                        batch,
+                        single_step_kl=token_kl,
+                        mixing_weight=targets.weights[part],
+                    )
+                if config.pretraining_coef and corpus is not None:  # L_PT: fresh text each time
+                    text = corpus.batch(step * config.updates + update).to(policy.device)
+                    with precision(policy.device, config.precision):
+                        pretraining_loss = language_model_loss(policy, text)
+                    (config.pretraining_coef * pretraining_loss).backward()
+                    loss += config.pretraining_coef * pretraining_loss.detach()
+                    text_loss += float(pretraining_loss.detach())
+                norm = clip_and_step(optimizer, policy.parameters(), config.max_norm)
+                meter.add_update(loss, norm)
+
+        rewards = row_sums(token_rewards, rollout.response_mask)  # log p(y) / q(y), (N,)
+        row = rollout_metrics(rollout, rewards, old_log_probs, None) | meter.metrics() | {"lr": lr}
+        if config.pretraining_coef:
+            row["pretraining_loss"] = text_loss / len(meter.losses)
+        row |= clock.metrics(tokens=int(rollout.lengths.sum()))
+        state.step = step + 1
+        if finish_step(config, state, row, log, policy, None, validate, folder):
+            break
+    return log.rows
+
+
+def epochs(config: MiniLLMConfig, rows: int, generator: torch.Generator) -> list[Tensor]:
+    """Row indices of every optimizer step of a batch: inner epochs of single rows, shuffled."""
+    return [
+        minibatch
+        for _ in range(config.updates_per_batch)
+        for minibatch in minibatches(rows, config.minibatches, generator)
+    ]
+
+
+def open_teacher_reward(
+    config: MiniLLMConfig, tokenizer: Tokenizer, device: torch.device
+) -> TeacherReward:
+    """The teacher that the flags name; its reward is log p(y) / q(y), which validations report."""
+    teacher = open_teacher(
+        config.teacher, tokenizer, device, data=config.data, preset=config.preset
+    )
+    return TeacherReward(teacher, config, aggregate="sum", reverse_kl=True)
+
+
+def open_text(config: MiniLLMConfig, task: Task) -> dict[str, Any]:
+    """The text of L_PT, as `train` wants it."""
+    if not config.pretraining_coef:
+        return {}
+    corpus = open_corpus(
+        config.data,
+        task.tokenizer,
+        batch_size=config.pretraining_batch_size,
+        context=task.policy.config.context,
+        seed=config.seed,
+    )
+    return {"corpus": corpus}
+
+
+def main(config: MiniLLMConfig) -> Path:
+    """Run MiniLLM with all I/O and return the run folder."""
+    return run_training("minillm", config, train, open_text, own_reward=open_teacher_reward)
+
+
+if __name__ == "__main__":
+    import tyro
+
+    run_script(main, tyro.cli(MiniLLMConfig, default=preset_defaults(MiniLLMConfig, PRESETS)))

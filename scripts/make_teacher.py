@@ -1,0 +1,207 @@
+"""Make the teacher of the distillation engines: a larger GPT, trained for longer on better text.
+
+    python scripts/make_teacher.py                 the reviews world, about 5 minutes on 2 CPU cores
+    python scripts/make_teacher.py --data sums
+
+    1. pre-train the shape `teacher` (gpt/model.py) on the text that the students read
+    2. let it answer training prompts, several times each, and keep each prompt's best answer
+    3. fine-tune it on those (rejection sampling: Llama 2, arXiv:2307.09288, section 3.2.3)
+
+What judges the answers is what an RL engine would train on: the reward model on the reviews, the
+rule on the sums. The gold reward judges with `--reward gold` alone. Writes runs/teacher-DATA, where
+gpt.distillation, rl.minillm_engine, rl.kd_grpo_engine and rl.kd_ppo_engine look for it.
+"""
+
+from __future__ import annotations
+
+import data.threads  # isort: skip  # noqa: F401  (before PyTorch is loaded)
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from data.collate import epoch_shuffled_indices
+from data.records import PromptRecord
+from gpt import finetuning, pretraining
+from gpt.common import (
+    MODEL_FILE,
+    MetricLog,
+    append_jsonl,
+    derive_seed,
+    display_path,
+    from_preset,
+    load_gpt,
+    load_policy,
+    open_run,
+    pick_device,
+    preset_defaults,
+    run_script,
+    save_gpt,
+    write_json,
+)
+from gpt.finetuning import Example, FinetuningConfig
+from gpt.generate import SamplingParams
+from gpt.model import GPT
+from gpt.pretraining import PretrainingConfig, default_folder
+from gpt.teacher import teacher_folder
+from gpt.tokenizer import Tokenizer
+from rl.evaluation import evaluate, format_table
+from rl.rewards import RewardFn
+from rl.setup import open_prompts, open_reward, world_rule
+from rl.teacher import best_answers
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "tiny": {},
+    "study": {},
+    "tiny/sums": dict(least_reward=0.5),
+    "study/sums": dict(least_reward=0.5),
+}
+
+
+@dataclass(frozen=True)
+class TeacherConfig:
+    """Pre-train a larger GPT, collect its best answers, and fine-tune it on them."""
+
+    preset: Literal["tiny", "study"] = "tiny"
+    """The students: their reward model judges, and their start is what the teacher is compared with."""
+    data: Literal["reviews", "sums"] = "reviews"
+    """The world."""
+    base: Path | None = None
+    """Run folder of the larger model; default: gpt.pretraining's with --preset teacher, made first."""
+    reward: Literal["auto", "model", "gold", "rule"] = "auto"
+    """The judge. auto: the rule for sums, otherwise the reward model. gold: the true objective."""
+    reward_model: Path | None = None
+    """Run folder of the reward model; default: the one of this data and preset."""
+    student: Path | None = None
+    """Run folder of the model to compare with; default: gpt.pretraining's of this data and preset."""
+    prompts: int = 2000
+    """Training prompts that are answered."""
+    responses: int = 16
+    """n: answers per prompt, of which the best is kept."""
+    least_reward: float | None = None
+    """Leave out prompts whose best answer earns less."""
+    max_new_tokens: int = 48
+    """Longest answer; one without EOS is never kept."""
+    epochs: int = 2
+    """Passes over the kept answers."""
+    batch_size: int = 32
+    """Answers per optimizer step."""
+    lr: float = 3e-4
+    """Peak learning rate of the fine-tuning."""
+    eval_prompts: int = 256
+    """Validation prompts of the comparison."""
+    seed: int = 0
+    device: str = "auto"
+    """auto (cuda, then mps, then cpu) or a device name."""
+    out: Path | None = None
+    """Run folder; default runs/teacher-DATA."""
+
+    def __post_init__(self) -> None:
+        if min(self.prompts, self.responses, self.epochs, self.batch_size) < 1:
+            raise ValueError("prompts, responses, epochs and batch_size must each be at least 1")
+
+
+def base_folder(config: TeacherConfig) -> Path:
+    """The larger model's run folder; pre-trains it first if the default one is not there."""
+    folder = config.base or default_folder("pretraining", config.data, "teacher")
+    if config.base is None and not (folder / MODEL_FILE).exists():
+        print(f"no larger model in {display_path(folder)} yet: pre-training it first")
+        settings: dict[str, Any] = dict(
+            data=config.data, seed=config.seed, device=config.device, out=folder
+        )
+        pretraining.main(from_preset(PretrainingConfig, pretraining.PRESETS, "teacher", **settings))
+    return folder
+
+
+def fine_tune(
+    config: TeacherConfig, model: GPT, tokenizer: Tokenizer, examples: Sequence[Example], out: Path
+) -> None:
+    """Imitate the kept answers, in place."""
+    settings = FinetuningConfig(
+        epochs=config.epochs, batch_size=config.batch_size, lr=config.lr, seed=config.seed
+    )
+    steps = max(config.epochs * len(examples) // config.batch_size, 1)
+    log = MetricLog(
+        steps, path=out / "metrics.jsonl", show=("loss",), every=100, title="fine-tuning"
+    )
+    finetuning.train(settings, model, examples, [], log, eos_id=tokenizer.eos_id)
+
+
+def comparison(
+    config: TeacherConfig,
+    models: dict[str, GPT],
+    tokenizer: Tokenizer,
+    records: Sequence[PromptRecord],
+    reward_fn: RewardFn,
+) -> dict[str, dict[str, float]]:
+    """What each model's answers to validation prompts are worth, with the same random numbers."""
+    params = SamplingParams(max_new_tokens=config.max_new_tokens)
+    gold = world_rule(config.data)
+    return {
+        name: evaluate(
+            model, tokenizer, records, params, reward_fn, gold=gold, seed=config.seed
+        ).summary()
+        for name, model in models.items()
+    }
+
+
+def open_student(config: TeacherConfig, device: torch.device) -> dict[str, GPT]:
+    """The student under its name in the comparison, or nothing where there is none yet."""
+    folder = config.student or default_folder("pretraining", config.data, config.preset)
+    if config.student is None and not (folder / MODEL_FILE).exists():
+        return {}
+    return {"student before": load_policy(folder, device)[0]}
+
+
+def main(config: TeacherConfig) -> Path:
+    """Make the teacher with all I/O and return the run folder."""
+    device = pick_device(config.device)
+    base, tokenizer = load_gpt(base_folder(config), device)
+    reward_fn = open_reward(
+        config.reward, config.data, config.preset, config.reward_model, tokenizer, device
+    )
+    prompts = open_prompts(config.data, tokenizer, base.config.context - config.max_new_tokens)
+    folder = config.out or teacher_folder(config.data)
+    open_run(folder, config)
+    seed = derive_seed(config.seed, "teacher's prompts")
+    count = min(config.prompts, len(prompts["train"]))
+    order = epoch_shuffled_indices(0, count, len(prompts["train"]), seed).tolist()
+    print(f"best of {config.responses} by {reward_fn.name} for {count} prompts ({device})")
+    examples = best_answers(
+        base,
+        tokenizer,
+        [prompts["train"][i] for i in order],
+        SamplingParams(max_new_tokens=config.max_new_tokens),
+        reward_fn,
+        n=config.responses,
+        seed=config.seed,
+        least_reward=config.least_reward,
+        log=MetricLog(count, show=("kept",), every=max(count // 4, 1), title="answers"),
+    )
+    answers = [
+        {"prompt": tokenizer.decode(p), "response": tokenizer.decode(r)} for p, r in examples
+    ]
+    append_jsonl(folder / "answers.jsonl", answers)
+    teacher, _ = load_gpt(base_folder(config), device)
+    fine_tune(config, teacher, tokenizer, examples, folder)
+    save_gpt(folder / MODEL_FILE, teacher, tokenizer)
+
+    models = open_student(config, device) | {"larger model": base, "teacher": teacher}
+    numbers = comparison(
+        config, models, tokenizer, prompts["validation"][: config.eval_prompts], reward_fn
+    )
+    write_json(folder / "report.json", numbers)
+    keys = ("reward", "gold", "gold_error", "response_length", "eos_rate")
+    columns = (f"{config.eval_prompts} validation prompts", reward_fn.name, *keys[1:])
+    print(format_table(columns, [[name, *(n.get(k) for k in keys)] for name, n in numbers.items()]))
+    print(f"wrote {display_path(folder)} (kept answers: answers.jsonl, numbers: report.json)")
+    return folder
+
+
+if __name__ == "__main__":
+    import tyro
+
+    run_script(main, tyro.cli(TeacherConfig, default=preset_defaults(TeacherConfig, PRESETS)))

@@ -1,0 +1,491 @@
+"""Distillation losses against loops, limits and every response of a tiny language; the loop learns."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import math
+import re
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from data.collate import ResponseBatch, collate_responses
+from data.records import PromptRecord
+from gpt import distillation
+from gpt.common import MetricLog, load_gpt, read_jsonl, save_gpt, saved_step
+from gpt.corpus import TextCorpus
+from gpt.distillation import (
+    DistillationConfig,
+    distillation_loss,
+    forward_kl,
+    main,
+    measure,
+    sample_token_ids,
+    sampled_cross_entropy,
+    sampled_targets,
+    train,
+)
+from gpt.log_probs import full_kl, token_log_probs
+from gpt.model import GPT, GPTConfig
+from gpt.tokenizer import build_tokenizer, load_tokenizer
+
+V, EOS, T = 7, 0, 4
+PROMPTS = [[3, 1], [5], [2, 2, 6, 1], [4, 0, 1]]
+RESPONSES = [[1, 5, 0], [6, 6, 2, 4], [], [0]]
+BATCH = collate_responses(PROMPTS, RESPONSES, EOS)
+LETTERS = build_tokenizer("letters", {bytes([97 + i]): i for i in range(8)})  # EOS 8, padding 9
+RECORDS = [PromptRecord(text) for text in ("ab", "c", "hgfed", "aaa", "fa", "gh", "bbbb", "e")]
+CONFIG = DistillationConfig(
+    steps=20, batch_size=16, lr=1e-2, warmup=1, max_new_tokens=6, eval_every=100, max_norm=1e9,
+    sampled_tokens=4, checkpoint_every=1000,
+)  # fmt: skip
+
+
+def seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def random_gpt(seed: int, vocab_size: int = V, scale: float = 0.5) -> GPT:
+    model = GPT(GPTConfig(vocab_size, context=12, n_layer=2, n_head=2, n_embd=8)).double().eval()
+    generator = seeded(seed)
+    for parameter in model.parameters():
+        parameter.data = torch.randn(parameter.shape, generator=generator).double() * scale
+    return model
+
+
+def fixed_gpt(probs: list[float]) -> GPT:
+    """A GPT that gives these probabilities whatever it reads: the head sees only ln_f's bias."""
+    model = GPT(GPTConfig(len(probs), 12, n_layer=1, n_head=1, n_embd=len(probs))).double().eval()
+    model.wte.weight.data = torch.eye(len(probs)).double()
+    model.ln_f.weight.data.zero_()
+    model.ln_f.bias.data = torch.tensor(probs, dtype=torch.float64).log()
+    return model
+
+
+TEACHER = random_gpt(1).requires_grad_(False)
+
+
+def gradients(model: GPT) -> torch.Tensor:
+    return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+
+
+def weights(model: GPT) -> torch.Tensor:
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+
+def close(actual: torch.Tensor, expected: torch.Tensor) -> None:
+    torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-9)
+
+
+def distribution(model: GPT, prefix: list[int], temperature: float = 1.0) -> list[float]:
+    with torch.no_grad():
+        logits = model(torch.tensor([prefix]))[0, -1].tolist()
+    powers = [math.exp(logit / temperature) for logit in logits]
+    return [power / sum(powers) for power in powers]
+
+
+# Forward KL
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_forward_kl_against_a_double_loop(temperature):
+    student, expected = random_gpt(0), torch.zeros(4, T, dtype=torch.float64)
+    for i, (prompt, response) in enumerate(zip(PROMPTS, RESPONSES, strict=True)):
+        for t in range(len(response)):
+            p = distribution(TEACHER, prompt + response[:t], temperature)
+            q = distribution(student, prompt + response[:t], temperature)
+            expected[i, t] = sum(a * math.log(a / b) for a, b in zip(p, q, strict=True))
+    close(forward_kl(student, TEACHER, BATCH, temperature), expected)
+    assert (expected[BATCH.response_mask] > 0.01).all()
+
+
+def test_forward_kl_literals():
+    """Teacher (.9, .1), student (.5, .5): 0.368064; the other direction is 0.510826."""
+    batch = collate_responses([[1], [0, 1]], [[1, 1], [1]], eos_id=0)
+    even, skewed = fixed_gpt([0.5, 0.5]), fixed_gpt([0.9, 0.1])
+    pattern = torch.tensor([[1.0, 1], [1, 0]]).double()
+    expected = 0.368064 * pattern
+    torch.testing.assert_close(forward_kl(even, skewed, batch), expected, rtol=0, atol=1e-6)
+    torch.testing.assert_close(full_kl(even, skewed, batch), 0.510826 * pattern, rtol=0, atol=1e-6)
+
+
+def test_its_gradient_is_student_minus_teacher():
+    """With respect to the logits, here ln_f's bias under an identity head: q - p per position."""
+    student, teacher = fixed_gpt([0.5, 0.3, 0.2]), fixed_gpt([0.2, 0.5, 0.3])
+    batch = collate_responses([[1]], [[2, 1, 0]], eos_id=0)
+    forward_kl(student, teacher, batch).sum().backward()
+    expected = 3 * torch.tensor([0.3, -0.2, -0.1], dtype=torch.float64)
+    torch.testing.assert_close(student.ln_f.bias.grad, expected, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("chunk_elements", [1, V, 3 * V + 1])
+@pytest.mark.parametrize("loss", ["forward_kl", "sampled"])
+def test_chunks_change_neither_value_nor_gradient(loss, chunk_elements):
+    ids, targets = sampled_targets(TEACHER, BATCH, 3, seeded(0))
+    scale = torch.arange(4 * T).view(4, T) + 1.0  # no two positions alike
+    results = []
+    for options in ({}, {"chunk_elements": chunk_elements}):
+        student = random_gpt(0)
+        if loss == "forward_kl":
+            values = forward_kl(student, TEACHER, BATCH, 0.7, **options)
+        else:
+            values = sampled_cross_entropy(student, BATCH, ids, targets, 0.7, **options)
+        (values * scale).sum().backward()
+        results.append((values.detach(), gradients(student)))
+    close(results[1][0], results[0][0])
+    close(results[1][1], results[0][1])
+
+
+def test_the_teacher_gets_no_gradient():
+    for loss in ("forward_kl", "reverse_kl", "topk_ce"):
+        student, teacher = random_gpt(0), random_gpt(1)
+        distillation_loss(replace(CONFIG, loss=loss), student, teacher, BATCH, seeded(0)).backward()
+        assert all(parameter.grad is None for parameter in teacher.parameters())
+        assert float(student.wte.weight.grad.abs().max()) > 1e-3
+
+
+@pytest.mark.parametrize("loss", ["forward_kl", "reverse_kl", "topk_ce"])
+def test_padding_is_zero_and_never_read(loss):
+    """Another filling behind the rows and a row without a response change nothing."""
+    tokens, responses = BATCH.tokens.clone(), BATCH.response_tokens.clone()
+    responses[~BATCH.response_mask] = 9999
+    behind = torch.arange(tokens.shape[1]) >= (BATCH.prompt_lengths + BATCH.lengths)[:, None]
+    tokens[behind] = 6
+    dirty = ResponseBatch(
+        tokens, BATCH.prompt_lengths, responses, BATCH.response_mask, BATCH.has_eos
+    )
+    values = [
+        distillation_loss(replace(CONFIG, loss=loss), random_gpt(0), TEACHER, batch, seeded(0))
+        for batch in (BATCH, dirty)
+    ]
+    close(values[1], values[0])
+
+
+@pytest.mark.parametrize("loss", ["forward_kl", "reverse_kl"])
+def test_the_loss_is_the_mean_over_tokens(loss):
+    """Eight tokens in four rows, one of them empty."""
+    student = random_gpt(0)
+    per_token = {"forward_kl": forward_kl, "reverse_kl": full_kl}[loss](student, TEACHER, BATCH)
+    found = distillation_loss(replace(CONFIG, loss=loss), student, TEACHER, BATCH)
+    close(found, sum(per_token[BATCH.response_mask].tolist()) / torch.tensor(8.0).double())
+    empty = BATCH.rows(torch.tensor([2]))
+    assert distillation_loss(replace(CONFIG, loss=loss), student, TEACHER, empty).item() == 0
+
+
+# Every response of a tiny language: tokens 0 (EOS), 1 and 2, at most three of them
+
+
+def all_responses() -> list[tuple[int, ...]]:
+    ended = [(*p, 0) for length in range(3) for p in itertools.product((1, 2), repeat=length)]
+    return ended + list(itertools.product((1, 2), repeat=3))
+
+
+LANGUAGE = collate_responses([[1, 2]] * 15, all_responses(), eos_id=0)
+
+
+def sequence_log_probs(model: GPT) -> torch.Tensor:
+    return token_log_probs(model, LANGUAGE).sum(1)
+
+
+def test_forward_kl_on_the_teachers_text_is_the_kl_of_responses_and_so_is_its_gradient():
+    student, other, teacher = random_gpt(0, 3), random_gpt(0, 3), random_gpt(1, 3)
+    with torch.no_grad():
+        log_p = sequence_log_probs(teacher)
+    assert float(log_p.exp().sum()) == pytest.approx(1, abs=1e-12)
+    exact = (log_p.exp() * (log_p - sequence_log_probs(student))).sum()
+    exact.backward()
+    estimate = (log_p.exp() * forward_kl(other, teacher, LANGUAGE).sum(1)).sum()
+    estimate.backward()
+    close(estimate, exact)
+    close(gradients(other), gradients(student))
+    assert exact.item() > 0.1
+
+
+def test_reverse_kl_on_the_students_text_has_the_value_but_not_the_whole_gradient():
+    """What is left out is the effect of a token on the text after it: MiniLLM's long part."""
+    student, other, teacher = random_gpt(0, 3), random_gpt(0, 3), random_gpt(1, 3)
+    with torch.no_grad():
+        log_p, visits = sequence_log_probs(teacher), sequence_log_probs(student).exp()
+    log_q = sequence_log_probs(student)
+    exact = (log_q.exp() * (log_q - log_p)).sum()
+    exact.backward()
+    estimate = (visits * full_kl(other, teacher, LANGUAGE).sum(1)).sum()
+    estimate.backward()
+    close(estimate, exact)
+    assert float((gradients(other) - gradients(student)).abs().max()) > 1e-3
+
+
+# Sampled token ids
+
+
+def test_all_ids_give_the_teachers_whole_distribution():
+    """Cross-entropy = forward KL + the teacher's entropy, with the same gradient."""
+    student, other = random_gpt(0), random_gpt(0)
+    ids, targets = sampled_targets(TEACHER, BATCH, 99, seeded(0))
+    assert ids.shape == targets.shape == (8, V)
+    loss = sampled_cross_entropy(student, BATCH, ids, targets)
+    entropy = torch.zeros(4, T, dtype=torch.float64)
+    for i, (prompt, response) in enumerate(zip(PROMPTS, RESPONSES, strict=True)):
+        for t in range(len(response)):
+            p = distribution(TEACHER, prompt + response[:t])
+            entropy[i, t] = -sum(a * math.log(a) for a in p)
+    kl = forward_kl(other, TEACHER, BATCH)
+    close(loss, kl + entropy)
+    loss.sum().backward()
+    kl.sum().backward()
+    close(gradients(student), gradients(other))
+
+
+def test_sampled_cross_entropy_by_loops():
+    """The ids get their renormalised teacher probability; the student's is over all ids."""
+    student = random_gpt(0)
+    ids, targets = sampled_targets(TEACHER, BATCH, 3, seeded(0), 0.7)
+    found = sampled_cross_entropy(student, BATCH, ids, targets, 0.7)
+    position = 0
+    for i, (prompt, response) in enumerate(zip(PROMPTS, RESPONSES, strict=True)):
+        for t in range(len(response)):
+            p = distribution(TEACHER, prompt + response[:t], 0.7)
+            q = distribution(student, prompt + response[:t], 0.7)
+            chosen = ids[position].tolist()
+            assert len(set(chosen)) == 3
+            total = sum(p[v] for v in chosen)
+            expected = -sum(p[v] / total * math.log(q[v]) for v in chosen)
+            assert float(found[i, t]) == pytest.approx(expected, abs=1e-9)
+            position += 1
+    assert not found[~BATCH.response_mask].any()
+
+
+def test_ids_are_drawn_without_replacement_by_their_probability():
+    """P(first a, then b) = p_a * p_b / (1 - p_a): the six ordered pairs of three ids, 40,000 draws."""
+    probs = torch.tensor([0.6, 0.3, 0.1])
+    draws = sample_token_ids(probs.expand(40_000, 3), 2, torch.rand(40_000, 3, generator=seeded(3)))
+    counts = Counter(map(tuple, draws.tolist()))
+    chi_square = 0.0
+    for a, b in itertools.permutations(range(3), 2):
+        expected = 40_000 * float(probs[a] * probs[b] / (1 - probs[a]))
+        chi_square += (counts[a, b] - expected) ** 2 / expected
+    assert sum(counts.values()) == 40_000 and chi_square < 25.7  # 5 degrees: once in 10,000
+
+
+def test_one_id_is_unbiased_and_two_favour_the_likely():
+    """E of the target: p itself for k = 1. For k = 2, by hand: the pairs and their shares of p."""
+    teacher = fixed_gpt([0.6, 0.3, 0.1])
+    batch = collate_responses([[1]] * 20_000, [[2]] * 20_000, eos_id=0)
+
+    def mean_target(k: int) -> torch.Tensor:
+        ids, targets = sampled_targets(teacher, batch, k, seeded(5))
+        return torch.zeros(20_000, 3).double().scatter_(1, ids, targets).mean(0)
+
+    p = torch.tensor([0.6, 0.3, 0.1]).double()
+    torch.testing.assert_close(mean_target(1), p, rtol=0, atol=0.015)
+    pairs = {(0, 1): 0.0, (0, 2): 0.0, (1, 2): 0.0}
+    for a, b in itertools.permutations(range(3), 2):
+        pairs[min(a, b), max(a, b)] += float(p[a] * p[b] / (1 - p[a]))
+    expected = torch.zeros(3).double()
+    for (a, b), chance in pairs.items():
+        expected[a] += chance * p[a] / (p[a] + p[b])
+        expected[b] += chance * p[b] / (p[a] + p[b])
+    torch.testing.assert_close(mean_target(2), expected, rtol=0, atol=0.01)
+    assert expected[0] > 0.63 > 0.6 and expected[2] < 0.09
+
+
+def test_impossible_ids_are_sampled_last():
+    probs = torch.tensor([[0.0, 0.5, 0.5, 0.0]]).expand(100, 4)
+    draws = sample_token_ids(probs, 2, torch.rand(100, 4, generator=seeded(0)))
+    assert set(map(tuple, draws.sort(1).values.tolist())) == {(1, 2)}
+    assert sample_token_ids(probs[:1], 2, torch.zeros(1, 4)).sort(1).values.tolist() == [[1, 2]]
+
+
+# Training
+
+
+def letters_gpt(seed: int, layers: int = 2) -> GPT:
+    shape = GPTConfig(LETTERS.n_vocab, 16, n_layer=layers, n_head=2, n_embd=32)
+    return GPT(shape).initialize(seeded(seed)).eval()
+
+
+@pytest.fixture(scope="module")
+def teacher() -> GPT:
+    """It answers with the letters of its prompt's first half, more often than not."""
+    model = letters_gpt(1, layers=3)
+    generator = seeded(2)
+    for parameter in model.parameters():
+        parameter.data += torch.randn(parameter.shape, generator=generator) * 0.12
+    return model.requires_grad_(False)
+
+
+def run(student: GPT, teacher: GPT, log: MetricLog | None = None, **changes):
+    options = {
+        name: changes.pop(name) for name in ("corpus", "validate", "folder") if name in changes
+    }
+    config = replace(CONFIG, **changes)
+    log = log or MetricLog(config.steps)
+    return train(config, student, teacher, LETTERS, RECORDS, log, **options)
+
+
+def distance(student: GPT, teacher: GPT) -> float:
+    numbers, _ = measure(student, teacher, LETTERS, RECORDS * 8, 6)
+    return numbers["reverse_kl_full"]
+
+
+@pytest.mark.parametrize("loss", ["forward_kl", "reverse_kl", "topk_ce"])
+def test_the_student_comes_nearer_and_does_not_with_the_sign_flipped(monkeypatch, teacher, loss):
+    student, start = letters_gpt(0), distance(letters_gpt(0), teacher)
+    before = weights(teacher).clone()
+    rows = run(student, teacher, loss=loss)
+    # Four of ten ids a position sharpen the target, so its student stops further away.
+    assert distance(student, teacher) < (0.6 if loss == "topk_ce" else 0.35) * start
+    assert start > 0.5
+    assert rows[-1]["loss"] < rows[0]["loss"]
+    assert torch.equal(weights(teacher), before)
+    real = distillation.distillation_loss
+    monkeypatch.setattr(distillation, "distillation_loss", lambda *args: -real(*args))
+    student = letters_gpt(0)
+    run(student, teacher, loss=loss, steps=6)
+    assert distance(student, teacher) > 1.2 * start
+
+
+@pytest.mark.parametrize(
+    ("options", "author"),
+    [
+        ({"loss": "forward_kl"}, "teacher"),
+        ({"loss": "topk_ce"}, "teacher"),
+        ({"loss": "reverse_kl"}, "student"),
+        ({"loss": "forward_kl", "responses": "student"}, "student"),
+        ({"loss": "reverse_kl", "responses": "teacher"}, "teacher"),
+    ],
+)
+def test_the_author_is_the_one_asked_for(monkeypatch, teacher, options, author):
+    student, authors = letters_gpt(0), []
+    real = distillation.generate
+
+    def spy(model, *args, **kwargs):
+        authors.append(model)
+        return real(model, *args, **kwargs)
+
+    monkeypatch.setattr(distillation, "generate", spy)
+    run(student, teacher, steps=2, **options)
+    assert authors == [{"teacher": teacher, "student": student}[author]] * 2
+
+
+def test_the_corpus_can_be_the_author(monkeypatch, teacher):
+    corpus = TextCorpus(["abcdefgh" * 40], LETTERS, 4, 16, seed=0)
+    seen = []
+    real = corpus.batch
+    monkeypatch.setattr(corpus, "batch", lambda index: seen.append(index) or real(index))
+    monkeypatch.setattr(distillation, "generate", None)  # nobody samples
+    student = letters_gpt(0)
+    before = weights(student)
+    run(student, teacher, steps=3, responses="corpus", corpus=corpus)
+    assert seen == [0, 1, 2] and not torch.equal(weights(student), before)
+    with pytest.raises(ValueError, match="needs a corpus"):
+        run(student, teacher, responses="corpus")
+
+
+def test_measure_is_paired_and_counts_in_nats_per_response(teacher):
+    """The same random numbers each time, whatever the batch size; a model has no distance from itself."""
+    student = letters_gpt(0)
+    numbers, answers = measure(student, teacher, LETTERS, RECORDS, 6, lambda *_: 0.25)
+    again, same = measure(student, teacher, LETTERS, RECORDS, 6, lambda *_: 0.25)
+    assert numbers == again and answers == same
+    assert [row["prompt"] for row in answers] == [record.prompt for record in RECORDS]
+    assert numbers["gold"] == 0.25 and numbers["gold_error"] == 0
+    per_token = numbers["reverse_kl_full"] / numbers["response_length"]
+    assert 0.05 < per_token < numbers["reverse_kl_full"]
+    own, _ = measure(student, student, LETTERS, RECORDS, 6)
+    assert own["reverse_kl"] == own["reverse_kl_full"] == 0 and "gold" not in own
+
+
+@pytest.mark.parametrize("loss", ["topk_ce", "reverse_kl"])
+def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, teacher, loss):
+    whole, halves = letters_gpt(0), letters_gpt(0)
+    rows = run(whole, teacher, loss=loss, steps=6)
+
+    class Crash(Exception):
+        pass
+
+    class CrashingLog(MetricLog):
+        def write(self, *, step, **metrics):
+            if step == 5:
+                raise Crash
+            super().write(step=step, **metrics)
+
+    options = dict(loss=loss, steps=6, checkpoint_every=3, folder=tmp_path)
+    path = tmp_path / "metrics.jsonl"
+    with pytest.raises(Crash):
+        run(halves, teacher, CrashingLog(6, path=path), **options)
+    log = MetricLog(6, path=path, start=saved_step(tmp_path))
+    resumed = run(letters_gpt(0), teacher, log, resume=True, **options)
+    assert [row["step"] for row in resumed] == [1, 2, 3, 4, 5, 6]
+    for key in ("loss", "grad_norm", "lr"):
+        assert [row[key] for row in resumed] == [row[key] for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (dict(steps=0), "steps must be at least 1"),
+        (dict(sampled_tokens=0), "sampled_tokens must be at least 1"),
+    ],
+)
+def test_what_cannot_work_is_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        replace(CONFIG, **changes)
+
+
+# The script
+
+
+@pytest.fixture
+def folders(tmp_path) -> dict[str, Path]:
+    """A student and a teacher of one layer that share a tokenizer."""
+    tokenizer = load_tokenizer("glassbox")
+    shape = GPTConfig(tokenizer.n_vocab, context=128, n_layer=1, n_head=2, n_embd=16)
+    made = {}
+    for name, seed in (("base", 0), ("teacher", 1)):
+        made[name] = tmp_path / name
+        save_gpt(made[name] / "model.safetensors", GPT(shape).initialize(seeded(seed)), tokenizer)
+    return made
+
+
+def test_main_writes_what_it_measured(tmp_path, folders, capsys):
+    out = tmp_path / "out"
+    config = DistillationConfig(
+        loss="topk_ce", steps=4, batch_size=4, eval_every=2, eval_prompts=8, test_prompts=8,
+        max_new_tokens=8, device="cpu", out=out, **folders,
+    )  # fmt: skip
+    assert main(config) == out
+    rows = read_jsonl(out / "metrics.jsonl")
+    assert [row["step"] for row in rows] == [1, 2, 3, 4]
+    measured = {"gold", "gold_error", "reverse_kl", "reverse_kl_full"}
+    assert {f"validation/{name}" for name in measured} <= set(rows[1])
+    assert "validation/gold" not in rows[0]
+    assert len(read_jsonl(out / "samples.jsonl")) == 16
+    report = (out / "report.json").read_text()
+    assert all(f'"{name}"' in report for name in ("before", "after", "teacher", *measured))
+    student, _ = load_gpt(out)
+    start, _ = load_gpt(folders["base"])
+    assert not torch.equal(weights(student), weights(start))
+    assert not (out / "state.pt").exists()
+    assert "topk_ce, text by the teacher" in capsys.readouterr().out
+
+
+def test_a_student_and_a_copy_of_it_as_teacher_have_nothing_to_learn(teacher):
+    student = copy.deepcopy(teacher).requires_grad_(True)
+    rows = run(student, teacher, steps=2, loss="reverse_kl", lr=0.0)
+    assert [abs(row["loss"]) < 1e-6 for row in rows] == [True, True]
+
+
+def test_logged_keys_are_those_documented(teacher):
+    def validate(student: GPT, step: int) -> dict[str, float]:
+        numbers, _ = measure(student, teacher, LETTERS, RECORDS, 6, lambda *_: 0.5)
+        return {f"validation/{name}": value for name, value in numbers.items()}
+
+    (row,) = run(letters_gpt(0), teacher, steps=1, eval_every=1, validate=validate)
+    text = (Path(__file__).resolve().parents[2] / "docs" / "metrics.md").read_text("utf-8")
+    (section,) = re.findall(r"^## Distillation\n(.*?)(?=^## |\Z)", text, re.M | re.S)
+    assert set(row) == set(re.findall(r"^\| `([^`]+)` \|", section, re.M))

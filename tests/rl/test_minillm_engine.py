@@ -1,0 +1,525 @@
+"""MiniLLM: its loss is the gradient of the KL of whole responses, exactly; a toy teacher is reached."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import math
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from data.collate import collate_responses
+from data.records import PromptRecord
+from gpt.common import MetricLog, UserError, make_generator, saved_step
+from gpt.corpus import TextCorpus
+from gpt.generate import SamplingParams
+from gpt.log_probs import token_log_probs, token_scores_and_kl
+from gpt.model import GPT, GPTConfig
+from gpt.pretraining import language_model_loss
+from gpt.tokenizer import build_tokenizer
+from rl import minillm_engine
+from rl.evaluation import Validation, evaluate
+from rl.losses import mixed_sampling_weights
+from rl.minillm_engine import MiniLLMConfig, Targets, minillm_loss, minillm_targets, train
+from rl.rewards import RuleReward
+from rl.rollout import Rollout, sample_rollout
+from rl.teacher import TeacherReward
+
+LETTERS = build_tokenizer("letters", {bytes([97 + i]): i for i in range(8)})  # EOS 8, padding 9
+PROMPTS = [PromptRecord(text) for text in ("ab", "c", "hgfed", "aaa", "fa", "gh", "bbbb", "e")]
+CONFIG = MiniLLMConfig(
+    steps=20, prompts_per_step=16, minibatches=1, updates_per_batch=1, micro_batch_size=64, lr=1e-2,
+    warmup=1, max_new_tokens=6, eval_every=100, max_norm=1e9, checkpoint_every=1000,
+    pretraining_coef=0.0, pretraining_batch_size=4,
+)  # fmt: skip
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
+
+
+def small_gpt(seed: int = 0, dropout: float = 0.0, noise: float = 0.0) -> GPT:
+    shape = GPTConfig(LETTERS.n_vocab, 16, n_layer=2, n_head=2, n_embd=32, dropout=dropout)
+    generator = torch.Generator().manual_seed(seed)
+    model = GPT(shape).initialize(generator).eval()
+    for parameter in model.parameters():
+        parameter.data += torch.randn(parameter.shape, generator=generator) * noise
+    return model
+
+
+TEACHER = small_gpt(1, noise=0.12).requires_grad_(False)
+
+
+def reward_of(teacher: GPT, config: MiniLLMConfig = CONFIG) -> TeacherReward:
+    return TeacherReward(teacher, config, aggregate="sum", reverse_kl=True)
+
+
+def text() -> TextCorpus:
+    return TextCorpus(["abcdefgh" * 40], LETTERS, CONFIG.pretraining_batch_size, 16, seed=0)
+
+
+def run(policy: GPT, teacher: GPT = TEACHER, *, log: MetricLog | None = None, **changes):
+    """Train and return the metrics rows; keyword arguments change CONFIG."""
+    names = [name for name in ("validate", "folder", "corpus") if name in changes]
+    options = {name: changes.pop(name) for name in names}
+    config = replace(CONFIG, **changes)
+    log = log or MetricLog(config.steps)
+    return train(config, policy, LETTERS, reward_of(teacher, config), PROMPTS, log, **options)
+
+
+def weights(model: torch.nn.Module) -> torch.Tensor:
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+
+def flat_gradient(model: GPT) -> torch.Tensor:
+    return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+
+
+@pytest.fixture
+def gradients(monkeypatch) -> list[torch.Tensor]:
+    """The flat gradient of each optimizer step, as it reaches the clip."""
+    seen: list[torch.Tensor] = []
+    real = minillm_engine.clip_and_step
+
+    def spy(optimizer, parameters, max_norm):
+        parameters = list(parameters)
+        seen.append(torch.cat([parameter.grad.flatten().clone() for parameter in parameters]))
+        return real(optimizer, parameters, max_norm)
+
+    monkeypatch.setattr(minillm_engine, "clip_and_step", spy)
+    return seen
+
+
+@pytest.fixture
+def rollouts(monkeypatch) -> list[Rollout]:
+    """Every rollout of the engine."""
+    seen: list[Rollout] = []
+    real = minillm_engine.sample_rollout
+
+    def spy(*args, **options):
+        seen.append(real(*args, **options))
+        return seen[-1]
+
+    monkeypatch.setattr(minillm_engine, "sample_rollout", spy)
+    return seen
+
+
+# Every response of a tiny language: tokens 0 (EOS), 1 and 2, at most `length` of them
+
+
+def tiny_gpt(seed: int) -> GPT:
+    model = GPT(GPTConfig(3, 8, n_layer=1, n_head=1, n_embd=6)).double().eval()
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in model.parameters():
+        parameter.data = torch.randn(parameter.shape, generator=generator).double() / 2
+    return model
+
+
+def language(length: int):
+    ended = [(*p, 0) for n in range(length) for p in itertools.product((1, 2), repeat=n)]
+    responses = ended + list(itertools.product((1, 2), repeat=length))
+    return collate_responses([[1, 2]] * len(responses), responses, eos_id=0)
+
+
+def enumerated(
+    length: int, returns_of, sampler: GPT | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(gradient of the exact sequence KL, that of minillm_loss in expectation over all responses).
+
+    `returns_of(r, mask)` gives R_{t+1} of the token rewards. The expectation is over the student,
+    or over `sampler` with the student's importance weights: they enter as `weights`.
+    """
+    student, other, teacher, batch = tiny_gpt(0), tiny_gpt(0), tiny_gpt(1), language(length)
+    log_q = token_log_probs(student, batch)
+    with torch.no_grad():
+        log_p = token_log_probs(teacher, batch)
+    assert log_q.sum(1).exp().sum().item() == pytest.approx(1, abs=1e-12)
+    exact = (log_q.sum(1).exp() * (log_q - log_p).sum(1)).sum()
+    exact.backward()
+    old = log_q.detach()
+    chance = old.sum(1).exp()[:, None].expand_as(old)  # the weight of every token of a response
+    returns = returns_of(log_p - old, batch.response_mask)
+    scores, token_kl = token_scores_and_kl(other, teacher, batch)
+    targets = Targets(old, returns, chance)
+    loss, _ = minillm_loss(
+        CONFIG, scores.log_probs, token_kl, targets, batch.response_mask, tokens=1
+    )
+    loss.backward()
+    return flat_gradient(student), flat_gradient(other)
+
+
+def after(rewards: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """The sum of the rewards of the tokens after t, by loops."""
+    table = torch.zeros_like(rewards)
+    for i, row in enumerate(mask.tolist()):
+        for t in range(sum(row)):
+            table[i, t] = sum(float(rewards[i, u]) for u in range(t + 1, sum(row)))
+    return table
+
+
+def test_single_plus_long_is_the_gradient_of_the_kl_of_responses():
+    """To 1e-12, with the returns not divided by their length, as in Eq. 3."""
+    exact, estimate = enumerated(3, after)
+    torch.testing.assert_close(estimate, exact, rtol=0, atol=1e-12)
+    assert float(exact.abs().max()) > 0.05
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda r, mask: after(r, mask) + r,  # the current reward is in the single-step part already
+        lambda r, mask: -after(r, mask),
+        lambda r, mask: torch.zeros_like(r),  # the single-step part alone
+    ],
+    ids=["counted twice", "sign", "no long part"],
+)
+def test_other_returns_give_another_gradient(wrong):
+    exact, estimate = enumerated(3, wrong)
+    assert float((estimate - exact).abs().max()) > 1e-3
+
+
+def test_one_token_has_no_long_part():
+    """L = 1 everywhere: the loss is the KL at the prompt, whatever the returns were to be."""
+    exact, estimate = enumerated(1, after)
+    torch.testing.assert_close(estimate, exact, rtol=0, atol=1e-12)
+    mask = language(1).response_mask
+    rewards = torch.tensor([[-1.0], [2.0], [0.5]])
+    targets, _ = minillm_targets(CONFIG, rewards, torch.zeros(3, 1), mask)
+    assert not targets.returns.any()
+
+
+def test_one_factor_per_token_makes_the_mixture_exact_for_one_token():
+    """E over p~ of w f(y) = E over q of f(y): enumerated for one token, for any share."""
+    q, p = (tiny_gpt(i)(torch.tensor([[1, 2]]))[0, -1].softmax(0).detach() for i in (0, 1))
+    for share in (0.0, 0.2, 0.9):
+        mixed = share * p + (1 - share) * q
+        mask = torch.ones(3, 1, dtype=torch.bool)
+        w = mixed_sampling_weights(q.log()[:, None], p.log()[:, None], mask, share)[:, 0]
+        torch.testing.assert_close(mixed * w, q, rtol=0, atol=1e-12)
+
+
+# The loss and its constants
+
+
+def test_the_loss_by_hand():
+    """The worked example: returns (-.2, -.9, 0), weights (1.0376, .8852, 1.1347), alpha = .2.
+
+    Ratios 0.5, 1.5, 1.1 and epsilons 0.2 and 0.3. In the second row 1.5, 0.5 with returns .4, .7.
+    """
+    log_p = torch.tensor([[-1.0, -0.5, -2.4], [-0.2, -0.7, 9.0]])
+    old = torch.tensor([[-0.8, -1.0, -1.5], [-0.6, -1.1, 9.0]])
+    mask = torch.tensor([[True, True, True], [True, True, False]])
+    config = replace(CONFIG, teacher_share=0.2, clip_low=0.2, clip_high=0.3)
+    targets, rewards = minillm_targets(config, log_p, old, mask)
+    assert rewards.tolist() == [
+        pytest.approx([-0.2, 0.5, -0.9], abs=1e-6), pytest.approx([0.4, 0.4, 0.0], abs=1e-6)
+    ]  # fmt: skip
+    assert targets.returns.tolist() == [
+        pytest.approx([-0.2, -0.9, 0.0], abs=1e-6), pytest.approx([0.4, 0.0, 0.0], abs=1e-6)
+    ]  # fmt: skip
+    w = [1.037618, 0.885156, 1.134669]
+    assert targets.weights[0].tolist() == pytest.approx(w, abs=1e-6)
+    other = 1 / (0.2 * math.exp(0.4) + 0.8)
+    assert targets.weights[1].tolist() == pytest.approx([other, other, 0.0], abs=1e-6)
+
+    ratio = torch.tensor([[0.5, 1.5, 1.1], [1.5, 0.5, 7.0]])
+    kl = torch.tensor([[0.3, 0.6, 0.1], [0.2, 0.5, 99.0]])
+    loss, clipped = minillm_loss(config, old + ratio.log(), kl, targets, mask, tokens=9)
+    single = 0.3 * w[0] + 0.6 * w[1] + 0.1 * w[2] + (0.2 + 0.5) * other
+    # max(-rho w R, -clip(rho) w R): for R < 0 the larger ratio, for R > 0 the smaller one.
+    long = 0.8 * w[0] * 0.2 + 1.5 * w[1] * 0.9 + 0.0 - 1.3 * other * 0.4 + 0.0
+    assert float(loss) == pytest.approx((single + long) / 9, rel=1e-5)
+    assert clipped.tolist() == [[True, False, False], [True, False, False]]
+
+
+def test_the_weights_have_the_bound_of_the_mixture(rollouts):
+    """w <= 1 / (1 - alpha) whoever is sampled; their mean over drawn tokens is 1 in expectation."""
+    sharp = small_gpt(3, noise=0.5).requires_grad_(False)
+    for share in (0.0, 0.2, 0.5, 0.9):
+        rollouts.clear()
+        (row,) = run(small_gpt(), sharp, steps=1, prompts_per_step=512, teacher_share=share, lr=0.0)
+        (rollout,) = rollouts
+        log_p = token_log_probs(sharp, rollout.sequences)
+        targets, _ = minillm_targets(
+            replace(CONFIG, teacher_share=share), log_p, rollout.log_probs, rollout.response_mask
+        )
+        w = targets.weights[rollout.response_mask]
+        assert float(w.max()) <= 1 / (1 - share) + 1e-5
+        assert row["mixing_weight"] == pytest.approx(float(w.mean()), abs=1e-4)
+        assert row["mixing_weight"] == pytest.approx(1.0, abs=0.1)
+        assert (w == 1).all() if share == 0 else float(w.max()) > 1 / (1 - share) - 0.05
+
+
+# The first step
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3])
+def test_at_the_first_step_the_ratio_is_one(share):
+    """Also for tokens that the teacher drew: the old log-probs are the student's."""
+    (row,) = run(small_gpt(), steps=1, minibatches=2, teacher_share=share)
+    assert row["ratio_error_at_start"] < 1e-5
+    (row,) = run(small_gpt(), steps=1, teacher_share=share, temperature=0.6)
+    assert row["ratio_error_at_start"] < 1e-5
+    assert row["clip_high_fraction"] == row["clip_low_fraction"] == 0
+
+
+def test_the_reward_is_minus_the_distance():
+    """On the student's own samples; the same numbers as a validation's, up to sampling noise."""
+    (row,) = run(small_gpt(), steps=1, teacher_share=0.0, prompts_per_step=1024, lr=0.0)
+    measured = evaluate(
+        small_gpt(), LETTERS, PROMPTS * 64, SamplingParams(max_new_tokens=6), reward_of(TEACHER)
+    )
+    exact = float(measured.reverse_kl_full.mean())
+    assert exact > 0.4 and row["reward"] == pytest.approx(-exact, abs=0.12)
+    assert row["single_step_kl"] * row["response_length"] == pytest.approx(exact, rel=0.1)
+
+
+def first_gradient(policy: GPT, rollout: Rollout, share: float) -> torch.Tensor:
+    """1/tokens sum (w KL - w R grad log q), row by row, unpadded, by loops over tokens."""
+    policy = copy.deepcopy(policy)
+    total = torch.zeros(())
+    for i, record in enumerate(rollout.records):
+        prompt = LETTERS.encode(record.prompt)
+        response = rollout.response_tokens[i][rollout.response_mask[i]].tolist()
+        row, L = torch.tensor([prompt + response]), len(response)
+        log_q = policy(row)[0].log_softmax(-1)[len(prompt) - 1 : -1]
+        log_p = TEACHER(row)[0].log_softmax(-1)[len(prompt) - 1 : -1]
+        chosen_q = [log_q[t, response[t]] for t in range(L)]
+        r = [float(log_p[t, response[t]]) - float(chosen_q[t].detach()) for t in range(L)]
+        for t in range(L):
+            w = 1 / (share * math.exp(r[t]) + 1 - share)
+            later = sum(r[t + 1 :]) / (L - t - 1) if t + 1 < L else 0.0
+            kl = (log_q[t].exp() * (log_q[t] - log_p[t])).sum()
+            total = total + w * kl - w * later * chosen_q[t]
+    (total / int(rollout.lengths.sum())).backward()
+    return flat_gradient(policy)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3])
+def test_the_first_gradient_by_loops(gradients, rollouts, share):
+    start = small_gpt()
+    run(copy.deepcopy(start), steps=1, teacher_share=share)
+    assert len(set(rollouts[0].lengths.tolist())) > 2
+    expected = first_gradient(start, rollouts[0], share)
+    assert float(expected.abs().max()) > 0.01
+    torch.testing.assert_close(gradients[0], expected, rtol=1e-4, atol=1e-6)
+
+
+def test_pretraining_text_adds_its_gradient(gradients):
+    """lambda times the gradient of the mean cross-entropy of the first batch of text."""
+    start, corpus = small_gpt(), text()
+    for coef in (0.0, 0.7):
+        run(copy.deepcopy(start), steps=1, pretraining_coef=coef, corpus=corpus)
+    language_model_loss(start, corpus.batch(0)).backward()
+    added = gradients[1] - gradients[0]
+    torch.testing.assert_close(added, 0.7 * flat_gradient(start), rtol=1e-4, atol=1e-6)
+    assert float(added.abs().max()) > 1e-3
+
+
+def test_every_update_reads_fresh_text(monkeypatch):
+    corpus, seen = text(), []
+    real = corpus.batch
+    monkeypatch.setattr(corpus, "batch", lambda index: seen.append(index) or real(index))
+    options = dict(steps=2, updates_per_batch=2, minibatches=3, corpus=corpus)
+    (first, _) = run(small_gpt(), pretraining_coef=1.0, **options)
+    assert seen == list(range(12))
+    assert first["pretraining_loss"] == pytest.approx(math.log(10), abs=0.4)
+    rows = run(small_gpt(), pretraining_coef=0.0, **options)
+    assert len(seen) == 12 and "pretraining_loss" not in rows[0]
+    with pytest.raises(ValueError, match="pretraining_coef needs a corpus"):
+        run(small_gpt(), pretraining_coef=1.0)
+
+
+def test_without_a_weight_a_corpus_changes_no_bit():
+    plain, other = small_gpt(), small_gpt()
+    run(plain, steps=3)
+    run(other, steps=3, corpus=text())
+    assert torch.equal(weights(plain), weights(other))
+
+
+def test_a_share_of_zero_is_sampling_from_the_student_alone(rollouts):
+    """Token for token what `sample_rollout` draws without a teacher."""
+    run(small_gpt(), steps=1, teacher_share=0.0)
+    generator = make_generator(CONFIG.seed, "sampling")
+    records, params = rollouts[0].records, SamplingParams(max_new_tokens=6)
+    plain = sample_rollout(small_gpt(), LETTERS, records, params, 1, generator)
+    assert torch.equal(plain.response_tokens, rollouts[0].response_tokens)
+    assert torch.equal(plain.log_probs, rollouts[0].log_probs)
+    run(small_gpt(), steps=1, teacher_share=0.5)
+    assert rollouts[1].responses != rollouts[0].responses
+
+
+# Learning
+
+
+def distance(policy: GPT) -> float:
+    params = SamplingParams(max_new_tokens=6)
+    measured = evaluate(policy, LETTERS, PROMPTS * 16, params, reward_of(TEACHER))
+    return float(measured.reverse_kl_full.mean())
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3])
+def test_the_student_reaches_the_teacher_and_flees_with_the_sign_flipped(monkeypatch, share):
+    policy, start = small_gpt(), distance(small_gpt())
+    rows = run(policy, teacher_share=share, prompts_per_step=32, updates_per_batch=2)
+    assert distance(policy) < 0.35 * start and start > 0.5
+    assert rows[-1]["single_step_kl"] < 0.5 * rows[0]["single_step_kl"]
+    assert rows[-1]["reward"] > rows[0]["reward"]
+    real = minillm_engine.minillm_loss
+
+    def flipped(*args, **options):
+        loss, clipped = real(*args, **options)
+        return -loss, clipped
+
+    monkeypatch.setattr(minillm_engine, "minillm_loss", flipped)
+    policy = small_gpt()
+    run(policy, teacher_share=share, steps=6)
+    assert distance(policy) > 1.2 * start
+
+
+def test_the_long_part_alone_also_learns(monkeypatch):
+    """Its gradient has the right sign: with the token KLs left out the student still comes nearer."""
+    real = minillm_engine.minillm_loss
+
+    def long_only(config, log_probs, token_kl, *args, **options):
+        return real(config, log_probs, token_kl.detach(), *args, **options)
+
+    monkeypatch.setattr(minillm_engine, "minillm_loss", long_only)
+    policy, start = small_gpt(), distance(small_gpt())
+    run(policy, prompts_per_step=256, lr=3e-3, steps=12)
+    assert distance(policy) < 0.97 * start
+
+
+def test_several_updates_move_the_policy_within_one_batch():
+    (row,) = run(small_gpt(), steps=1, updates_per_batch=4, lr=3e-2)
+    assert row["ratio_error_at_start"] < 1e-5 and row["approx_kl"] > 1e-3
+    assert row["clip_high_fraction"] > 0 and row["clip_low_fraction"] > 0
+
+
+# Micro-batches, frozen models, dropout, resuming
+
+
+@pytest.mark.parametrize("minibatches", [1, 3])
+def test_micro_batches_do_not_change_the_update(gradients, minibatches):
+    ends = []
+    for size in (4, 64):
+        policy = small_gpt().double()
+        teacher = small_gpt(1, noise=0.12).double().requires_grad_(False)
+        options = dict(steps=2, minibatches=minibatches, pretraining_coef=0.5, corpus=text())
+        run(policy, teacher, micro_batch_size=size, **options)
+        ends.append(weights(policy))
+    half = len(gradients) // 2
+    for a, b in zip(gradients[:half], gradients[half:], strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(*ends, rtol=0, atol=1e-6)
+
+
+def test_the_teacher_stays_as_it_is():
+    teacher, policy = small_gpt(1, noise=0.12).requires_grad_(False), small_gpt()
+    before, start = weights(teacher), weights(policy)
+    run(policy, teacher, steps=3)
+    assert torch.equal(weights(teacher), before) and not torch.equal(weights(policy), start)
+    assert all(parameter.grad is None for parameter in teacher.parameters())
+
+
+def test_dropout_has_no_effect():
+    plain, dropping = small_gpt(), small_gpt(dropout=0.5).train()
+    for policy in (plain, dropping):
+        rows = run(policy, steps=2)
+        assert rows[0]["ratio_error_at_start"] < 1e-5
+    assert torch.equal(weights(plain), weights(dropping))
+
+
+class Crash(Exception):
+    pass
+
+
+class CrashingLog(MetricLog):
+    """Ends the process, as it were, when step 6 is to be logged."""
+
+    def write(self, *, step, **metrics) -> None:
+        if step == 6:
+            raise Crash
+        super().write(step=step, **metrics)
+
+
+def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path):
+    options = dict(
+        steps=6, updates_per_batch=2, minibatches=2, pretraining_coef=0.5, corpus=text(), warmup=4
+    )
+    whole = small_gpt()
+    rows = run(whole, **options)
+    kept = dict(checkpoint_every=4, folder=tmp_path)
+    path = tmp_path / "metrics.jsonl"
+    with pytest.raises(Crash):
+        run(small_gpt(), log=CrashingLog(6, path=path), **options, **kept)
+    assert saved_step(tmp_path) == 4
+    resumed, log = small_gpt(), MetricLog(6, path=path, start=4)
+    again = run(resumed, log=log, resume=True, **options, **kept)
+    assert torch.equal(weights(whole), weights(resumed))
+    for key in set(rows[0]) - {"tokens_per_second"}:
+        if not key.startswith("seconds/"):
+            assert [row[key] for row in rows] == [row[key] for row in again], key
+
+
+def test_resuming_with_another_model_is_refused(tmp_path):
+    run(small_gpt(), steps=1, checkpoint_every=1, folder=tmp_path)
+    other = GPT(GPTConfig(LETTERS.n_vocab, 16, n_layer=1, n_head=2, n_embd=32)).initialize()
+    with pytest.raises(UserError, match="does not fit this run"):
+        run(other, folder=tmp_path, resume=True)
+
+
+def test_bfloat16_scores_old_and_new_alike():
+    (row,) = run(small_gpt(), steps=1, precision="bfloat16")
+    assert row["ratio_error_at_start"] < 0.05
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (dict(teacher_share=1.0), "teacher_share must be in [0, 1), or the weights"),
+        (dict(teacher_share=-0.1), "teacher_share must be in [0, 1)"),
+        (dict(kl_coef=0.1), "MiniLLM has no reference model: leave --kl-coef and --stop-kl out"),
+        (dict(stop_kl=8.0), "MiniLLM has no reference model"),
+        (dict(reward="gold"), "the teacher is the reward of this engine"),
+        (dict(non_finite_reward=0.0), "leave --non-finite-reward out"),
+        (dict(pretraining_coef=-1.0), "pretraining_coef must not be negative"),
+    ],
+)
+def test_what_cannot_work_is_refused(changes, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        replace(CONFIG, **changes)
+
+
+def test_a_broken_teacher_is_refused():
+    broken = small_gpt(1)
+    broken.ln_f.bias.data.fill_(float("nan"))
+    policy = small_gpt()
+    before = weights(policy)
+    with pytest.raises(ValueError, match="the teacher's log-probs are not finite"):
+        run(policy, broken, steps=1, teacher_share=0.0)
+    assert torch.equal(weights(policy), before)
+
+
+# The document
+
+
+def documented(heading: str) -> set[str]:
+    body = DOCUMENT.read_text(encoding="utf-8")
+    (section,) = re.findall(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", body, re.M | re.S)
+    return set(re.findall(r"^\| `([^`]+)` \|", section, re.M))
+
+
+def test_logged_keys_are_those_documented():
+    """No reference: no kl, kl_k3 and kl_coef. A broken teacher is refused, never counted."""
+    gold = RuleReward(lambda *_: 0.5, "gold")
+    params = SamplingParams(max_new_tokens=6)
+    validate = Validation(LETTERS, PROMPTS, params, reward_of(TEACHER), gold, start=small_gpt())
+    options = dict(pretraining_coef=0.5, corpus=text(), validate=validate)
+    (row,) = run(small_gpt(), steps=1, group_size=2, eval_every=1, **options)
+    absent = {"kl", "kl_k3", "kl_coef", "non_finite_rewards"}
+    assert set(row) == (documented("Every engine") - absent) | documented("MiniLLM")
