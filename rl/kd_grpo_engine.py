@@ -1,0 +1,376 @@
+"""GRPO with a teacher's log-likelihood as the reward: knowledge distillation by reinforcement.
+
+Two boxes in one, the second being the first with the lines marked (2). Their nearest relative in
+print is MiniLLM (Gu et al. 2024, arXiv:2306.08543); the rest is GRPO (arXiv:2402.03300).
+
+    student <- start; teacher frozen                   policy; TeacherReward
+    reference <- student                               reference
+    for each batch of prompts                          prompt_batch
+      G outputs per prompt                             sample_rollout
+      r = log p_teacher(o | q)                         TeacherReward, teacher_reward
+      A = (r - mean of the group) / (std + eps)        group_advantages
+      L_policy = -A log pi(o | q)                      kd_grpo_loss, policy_loss
+      L_KL to the reference                            scores_and_penalty, kl_estimator
+      L_PT = -log pi(d), d from pre-training text  (2) add_text_gradient
+      L = L_policy + beta L_KL + lambda L_PT       (2) kl_coef, pretraining_coef; clip_and_step
+      now and then: reference <- student               reference_update, moved_reference
+
+Where it differs from the boxes, and why. r = log p alone has no entropy term: what maximises it is
+the teacher's one likeliest output, and as a sum over tokens it favours short ones; by default the
+student's own log-probability is subtracted (`--teacher-reward sum` is the box). -A log pi is
+REINFORCE and right for one pass over the samples; by default the clipped ratio takes its place
+(`--policy-loss reinforce` is the box). log pi - log pi_ref, differentiated, pulls nowhere: k3, k2
+or the full KL. L_PT is a mean over tokens, so the length of the text does not set its weight.
+What is new next to GRPO: the reward is a model's log-probability, and a second loss holds on to
+what the student learned before.
+
+    python -m rl.kd_grpo_engine                       reviews, the teacher of scripts/make_teacher.py
+    python -m rl.kd_grpo_engine --teacher-reward sum --policy-loss reinforce --pretraining-coef 0
+    python -m rl.kd_grpo_engine --data texts.json --preset small --teacher runs/larger
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from data.collate import ResponseBatch
+from data.records import PromptRecord
+from gpt.common import (
+    MetricLog,
+    TrainingState,
+    make_generator,
+    precision,
+    preset_defaults,
+    run_script,
+)
+from gpt.corpus import Corpus, open_corpus
+from gpt.generate import SamplingParams
+from gpt.log_probs import TokenScores, token_scores, token_scores_and_kl
+from gpt.model import GPT
+from gpt.optimizer import adamw, clip_and_step, set_learning_rate
+from gpt.pretraining import add_text_gradient
+from gpt.tokenizer import Tokenizer
+from rl.advantages import group_advantages
+from rl.config import EngineConfig, kl_controller, require_groups, size_presets, warmed_up
+from rl.evaluation import Validation
+from rl.kl import loss_estimator
+from rl.losses import clipped_surrogate, policy_gradient, sequence_mean, sequence_sum
+from rl.metrics import Stopwatch, UpdateMeter, rollout_metrics
+from rl.rewards import RewardFn, checked_rewards
+from rl.rollout import (
+    micro_batches,
+    minibatches,
+    old_policy_log_probs,
+    prompt_batch,
+    rollout_log_probs,
+    sample_rollout,
+)
+from rl.run import finish_step, run_training
+from rl.setup import Task
+from rl.teacher import TeacherReward, open_teacher, refuse_other_rewards
+
+PRESETS = size_presets()
+
+
+@dataclass(frozen=True)
+class KDGRPOConfig(EngineConfig):
+    """Distil a teacher into a policy with GRPO."""
+
+    teacher: Path | None = None
+    """Run folder of the teacher; default: the one of this data and preset."""
+    teacher_reward: Literal["reverse_kl", "mean", "sum"] = "reverse_kl"
+    """reverse_kl: log p_teacher - log p_student. mean, sum: log p_teacher alone, over the tokens."""
+    per_token: bool = True
+    """reverse_kl as the mean over a response's tokens; else their sum, on average minus the KL."""
+    policy_loss: Literal["clipped", "reinforce"] = "clipped"
+    """clipped: GRPO's ratio and clip. reinforce: -A log pi of the whole response, for one pass only;
+    of several minibatches all but the first are then a little older than the policy."""
+    clip_low: float = 0.2
+    """epsilon below 1."""
+    clip_high: float = 0.2
+    """epsilon above 1."""
+    kl_coef: float = 0.04
+    """beta, the weight of the KL to the reference; 0 needs no reference model at all."""
+    kl_estimator: Literal["k3", "k2", "full", "k1"] = "k3"
+    """k3, k2 of the sampled tokens, or full, over the vocabulary; k1 is refused, and says why."""
+    reference_update: Literal["never", "per_iteration", "mix"] = "never"
+    """per_iteration: the reference becomes the policy every reference_every batches. mix: a part."""
+    reference_every: int = 20
+    """Rollout batches between updates of the reference."""
+    reference_mix: float = 0.6
+    """alpha of mix: reference <- alpha * policy + (1 - alpha) * reference (TR-DPO)."""
+    pretraining_coef: float = 1.0
+    """lambda, the weight of the language model's loss on pre-training text; 0 needs no text."""
+    pretraining_batch_size: int = 32
+    """Rows of pre-training text per optimizer step."""
+    stop_kl: float | None = None
+    """Stop early once the KL to the reference, averaged over 5 steps, exceeds this many nats."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_groups(self)
+        refuse_other_rewards(self)
+        if self.kl_estimator != "full":
+            loss_estimator(self.kl_estimator)
+        if self.teacher_reward != "reverse_kl" and not self.per_token:
+            raise ValueError(
+                f"per_token belongs to reverse_kl; {self.teacher_reward!r} says itself what is done "
+                "with the tokens: leave per_token out"
+            )
+        if self.policy_loss == "reinforce" and self.updates_per_batch > 1:
+            raise ValueError(
+                f"updates_per_batch must be 1 with the policy loss reinforce: got "
+                f"{self.updates_per_batch}. Without a ratio its gradient holds for new samples only; "
+                "take --policy-loss clipped for several passes"
+            )
+        if self.reference_update != "never" and not self.kl_coef:
+            raise ValueError(
+                "reference_update moves what the KL penalty holds on to: give a kl_coef above 0, or "
+                "leave it at never"
+            )
+        if self.reference_every < 1 or not 0 < self.reference_mix <= 1:
+            raise ValueError(
+                "reference_every must be at least 1 and reference_mix above 0 and at most 1: got "
+                f"{self.reference_every} and {self.reference_mix}"
+            )
+        if self.pretraining_coef < 0 or self.pretraining_batch_size < 1:
+            raise ValueError(
+                "pretraining_coef must not be negative and pretraining_batch_size at least 1: got "
+                f"{self.pretraining_coef} and {self.pretraining_batch_size}"
+            )
+
+    @property
+    def updates(self) -> int:
+        """The optimizer steps of a batch; with fewer prompts than minibatches there are fewer."""
+        return self.updates_per_batch * self.minibatches
+
+
+def scores_and_penalty(
+    config: KDGRPOConfig,
+    policy: GPT,
+    reference: GPT,
+    batch: ResponseBatch,
+    ref_log_probs: Tensor | None,  # (n, T)
+) -> tuple[TokenScores, Tensor | None]:
+    """The policy's scores and its KL to the reference as a loss, (n, T), where one is asked for.
+
+    The KL is k3 or k2 of the sampled tokens, or a sum over the whole vocabulary at each position.
+    """
+    if ref_log_probs is not None and config.kl_estimator == "full":
+        return token_scores_and_kl(policy, reference, batch, config.temperature)
+    scores = token_scores(policy, batch, config.temperature)
+    if ref_log_probs is None:
+        return scores, None
+    return scores, loss_estimator(config.kl_estimator)(scores.log_probs, ref_log_probs)
+
+
+def kd_grpo_loss(
+    config: KDGRPOConfig,
+    log_probs: Tensor,  # (n, T)
+    old_log_probs: Tensor,  # (n, T)
+    penalty: Tensor | None,  # (n, T)
+    advantages: Tensor,  # (n, 1)
+    response_mask: Tensor,  # (n, T)
+    *,
+    kl_coef: float,
+    rows: int,
+) -> tuple[Tensor, Tensor]:
+    """L_policy + kl_coef * L_KL of some rows of a minibatch of `rows` (micro-batches add up).
+
+    clipped:   (1/rows) sum_i (1/L_i) sum_t [ -min(ratio A, clip(ratio) A) + kl_coef * KL ]
+    reinforce: (1/rows) sum_i [ -A_i sum_t log pi(y_it) + kl_coef * (1/L_i) sum_t KL ]
+
+    The first is GRPO's (arXiv:2402.03300, Eq. 3). At log_probs = old_log_probs the gradients of a
+    row's two policy terms are one and the same but for the factor L_i. Returns (loss, clipped (n, T)).
+    """
+    if config.policy_loss == "reinforce":
+        policy_loss = policy_gradient(log_probs, advantages)
+        loss = sequence_sum(policy_loss, response_mask, denominator=rows)
+        if penalty is not None:
+            loss = loss + kl_coef * sequence_mean(penalty, response_mask, denominator=rows)
+        return loss, torch.zeros_like(response_mask)
+    token_loss, clipped = clipped_surrogate(
+        log_probs, old_log_probs, advantages, config.clip_low, config.clip_high
+    )
+    if penalty is not None:
+        token_loss = token_loss + kl_coef * penalty
+    return sequence_mean(token_loss, response_mask, denominator=rows), clipped
+
+
+@torch.no_grad()
+def moved_reference(config: KDGRPOConfig, step: int, reference: GPT, policy: GPT) -> None:
+    """Change the reference in place where it is due after `step` batches.
+
+    per_iteration: reference <- policy (iterative GRPO, arXiv:2402.03300, Algorithm 1, line 3).
+    mix: reference <- alpha * policy + (1 - alpha) * reference (arXiv:2404.09656).
+    """
+    if config.reference_update == "never" or step % config.reference_every:
+        return
+    alpha = config.reference_mix if config.reference_update == "mix" else 1.0
+    for old, new in zip(reference.parameters(), policy.parameters(), strict=True):
+        old.lerp_(new, alpha)
+
+
+def train(
+    config: KDGRPOConfig,
+    policy: GPT,
+    tokenizer: Tokenizer,
+    reward_fn: RewardFn,
+    prompts: Sequence[PromptRecord],
+    log: MetricLog,
+    *,
+    corpus: Corpus | None = None,
+    validate: Validation | None = None,
+    folder: Path | None = None,
+) -> list[dict[str, Any]]:
+    """Run KD-GRPO, update `policy` in place and return one metrics row a step.
+
+    `reward_fn` is the teacher's (`teacher_reward(config, teacher)`), `corpus` the text of L_PT. With
+    `validate` its numbers are added every `eval_every` steps; with a folder a resumable state is
+    kept there.
+    """
+    if config.pretraining_coef and corpus is None:
+        raise ValueError("pretraining_coef needs a corpus: pass one, or set it to 0")
+    text = corpus if config.pretraining_coef else None
+    params = SamplingParams(config.temperature, max_new_tokens=config.max_new_tokens)
+    reference = copy.deepcopy(policy).eval().requires_grad_(False)
+    policy.eval()  # dropout stays off: old and new log-probs must describe the same function
+    optimizer = adamw(policy, config.lr, weight_decay=0.0)
+    kl = kl_controller(config)
+    generators = {name: make_generator(config.seed, name) for name in ("sampling", "minibatches")}
+    state = TrainingState(
+        {"policy": policy, "reference": reference, "optimizer": optimizer, "kl": kl}, generators
+    )
+    if config.resume and folder is not None:
+        state.load(folder)
+
+    for step in range(state.step, config.steps):
+        lr = config.lr * warmed_up(config, step)
+        set_learning_rate(optimizer, lr)
+        clock, meter = Stopwatch(), UpdateMeter()
+        text_losses: list[float] = []
+        records = prompt_batch(prompts, step, config.prompts_per_step, config.seed)
+        with clock.phase("rollout"):  # G outputs per prompt
+            rollout = sample_rollout(
+                policy, tokenizer, records, params, config.group_size, generators["sampling"]
+            )
+        with clock.phase("reward"):  # r = log p_teacher(o | q)
+            rewards, non_finite = checked_rewards(reward_fn, rollout, config.non_finite_reward)
+        with clock.phase("score"):
+            old_log_probs = old_policy_log_probs(policy, rollout, config)  # (N, T)
+            ref_log_probs = None  # with kl_coef = 0 the reference is never asked
+            if kl.coef:
+                ref_log_probs = rollout_log_probs(reference, rollout, config)  # (N, T)
+        advantages = group_advantages(rewards, config.group_size)  # (N, 1)
+
+        with clock.phase("update"):
+            for _ in range(config.updates_per_batch):
+                for rows in minibatches(
+                    len(rollout), config.minibatches, generators["minibatches"], config.group_size
+                ):
+                    optimizer.zero_grad(set_to_none=True)
+                    loss = torch.zeros((), device=policy.device)
+                    for part, batch in micro_batches(
+                        rollout.sequences, rows, config.micro_batch_size
+                    ):
+                        with precision(policy.device, config.precision):
+                            scores, penalty = scores_and_penalty(
+                                config,
+                                policy,
+                                reference,
+                                batch,
+                                None if ref_log_probs is None else ref_log_probs[part],
+                            )
+                        part_loss, clipped = kd_grpo_loss(
+                            config,
+                            scores.log_probs,
+                            old_log_probs[part],
+                            penalty,
+                            advantages[part],
+                            batch.response_mask,
+                            kl_coef=kl.coef,
+                            rows=len(rows),
+                        )
+                        part_loss.backward()
+                        loss += part_loss.detach()
+                        meter.add_tokens(
+                            scores, old_log_probs[part], advantages[part], clipped, batch
+                        )
+                    if text is not None:  # L_PT: fresh text each time
+                        text_losses.append(
+                            add_text_gradient(
+                                policy,
+                                text,
+                                step * config.updates + len(text_losses),
+                                config.pretraining_coef,
+                                micro_batch_size=config.micro_batch_size,
+                                dtype=config.precision,
+                            )
+                        )
+                        loss += config.pretraining_coef * text_losses[-1]
+                    norm = clip_and_step(optimizer, policy.parameters(), config.max_norm)
+                    meter.add_update(loss, norm)
+
+        row = rollout_metrics(rollout, rewards, old_log_probs, ref_log_probs)
+        row |= meter.metrics() | {"non_finite_rewards": non_finite, "kl_coef": kl.coef, "lr": lr}
+        if text_losses:
+            row["pretraining_loss"] = sum(text_losses) / len(text_losses)
+        row |= clock.metrics(tokens=int(rollout.lengths.sum()))
+        if "kl" in row:
+            kl.update(row["kl"], len(rollout))
+        state.step = step + 1
+        moved_reference(config, state.step, reference, policy)
+        if finish_step(config, state, row, log, policy, reference, validate, folder):
+            break
+    return log.rows
+
+
+def teacher_reward(config: KDGRPOConfig, teacher: GPT) -> TeacherReward:
+    """The teacher's reward in the form that the flags ask for."""
+    reverse_kl = config.teacher_reward == "reverse_kl"
+    summed = config.teacher_reward == "sum" or not config.per_token
+    return TeacherReward(
+        teacher, config, aggregate="sum" if summed else "mean", reverse_kl=reverse_kl
+    )
+
+
+def open_teacher_reward(
+    config: KDGRPOConfig, tokenizer: Tokenizer, device: torch.device
+) -> TeacherReward:
+    """The teacher of the run folder that the flags name, as a reward."""
+    teacher = open_teacher(
+        config.teacher, tokenizer, device, data=config.data, preset=config.preset
+    )
+    return teacher_reward(config, teacher)
+
+
+def open_text(config: KDGRPOConfig, task: Task) -> dict[str, Any]:
+    """The text of L_PT, if it has a weight, as `train` wants it."""
+    if not config.pretraining_coef:
+        return {}
+    corpus = open_corpus(
+        config.data,
+        task.tokenizer,
+        batch_size=config.pretraining_batch_size,
+        context=task.policy.config.context,
+        seed=config.seed,
+    )
+    return {"corpus": corpus}
+
+
+def main(config: KDGRPOConfig) -> Path:
+    """Run KD-GRPO with all I/O and return the run folder."""
+    return run_training("kd_grpo", config, train, open_text, own_reward=open_teacher_reward)
+
+
+if __name__ == "__main__":
+    import tyro
+
+    run_script(main, tyro.cli(KDGRPOConfig, default=preset_defaults(KDGRPOConfig, PRESETS)))

@@ -1,0 +1,448 @@
+"""PPO with a teacher's log-likelihood as the reward: distillation with a critic.
+
+Two boxes in one, the second being the first with the lines marked (2). Their nearest relative in
+print is MiniLLM (Gu et al. 2024, arXiv:2306.08543); the rest is PPO (arXiv:1707.06347).
+
+    student <- start; teacher frozen                   policy; TeacherReward
+    reference <- student; critic                       reference; value_model, a head of zeros
+    for each batch of prompts                          prompt_batch
+      o ~ student; l_old; v = V(state)                 sample_rollout, old_policy_log_probs, targets_of
+      r = log p_teacher(o | q) [- beta KL]             TeacherReward, kd_token_rewards, placement
+      r = r - lambda L_PT, for all outputs         (2) pt_mode="reward_bonus": it does nothing
+      A, returns = GAE(r, V)                           gae, whiten (arXiv:1506.02438, Eq. 16)
+      for K epochs, shuffled minibatches               updates_per_batch, minibatches
+        L = L_policy + c_v L_value - c_H entropy       kd_ppo_loss: clipped_surrogate, value_loss
+        ... + lambda L_PT                          (2) pt_mode="loss": add_text_gradient
+
+Where it differs from the boxes, and why. The teacher judges every token, so every token gets its
+own reward (`--placement terminal` is the box: their sum at the last one; with gamma = 1 the returns
+of a whole response are equal, the credit is not). By default the student's log-probability is
+subtracted: log p alone is largest for the one likeliest output. There is a value for every state,
+not one per prompt, or GAE has no temporal difference; the ratio is a token's, not the product over
+the output. And L_PT: as a bonus it is one number for the whole batch, computed without a gradient,
+which every baseline takes away again. Only as a loss does it hold on to anything.
+What is new next to PPO: the reward is a model's log-probability, token by token.
+
+    python -m rl.kd_ppo_engine                        reviews, the teacher of scripts/make_teacher.py
+    python -m rl.kd_ppo_engine --placement terminal --teacher-reward sum
+    python -m rl.kd_ppo_engine --pt-mode reward_bonus     warns, and shows what it says
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from data.records import PromptRecord
+from gpt.common import (
+    MetricLog,
+    TrainingState,
+    make_generator,
+    precision,
+    preset_defaults,
+    run_script,
+)
+from gpt.corpus import Corpus, open_corpus
+from gpt.generate import SamplingParams
+from gpt.log_probs import TokenScores, token_scores
+from gpt.model import GPT
+from gpt.optimizer import adamw, clip_and_step, set_learning_rate
+from gpt.pretraining import add_text_gradient, held_out_loss
+from gpt.tokenizer import Tokenizer
+from rl.advantages import gae, whiten
+from rl.config import EngineConfig, kl_controller, size_presets, warmed_up
+from rl.evaluation import Validation
+from rl.losses import clipped_surrogate, token_mean, value_loss
+from rl.metrics import Stopwatch, UpdateMeter, explained_variance, rollout_metrics
+from rl.rewards import RewardFn, at_last_token, checked_rewards, token_level_rewards
+from rl.rollout import (
+    Rollout,
+    micro_batches,
+    minibatches,
+    old_policy_log_probs,
+    prompt_batch,
+    rollout_log_probs,
+    sample_rollout,
+)
+from rl.run import finish_step, run_training
+from rl.setup import Task
+from rl.teacher import TeacherReward, open_teacher, refuse_other_rewards
+from rl.value_model import ValueModel
+
+PRESETS = size_presets(dict(group_size=1, prompts_per_step=32, critic_lr=1e-5, updates_per_batch=1))
+
+
+@dataclass(frozen=True)
+class KDPPOConfig(EngineConfig):
+    """Distil a teacher into a policy with PPO."""
+
+    teacher: Path | None = None
+    """Run folder of the teacher; default: the one of this data and preset."""
+    teacher_reward: Literal["reverse_kl", "sum"] = "reverse_kl"
+    """reverse_kl: log p_teacher - log p_student, summed over a response. sum: log p_teacher alone."""
+    placement: Literal["dense", "terminal"] = "dense"
+    """dense: every token gets its own part of the reward. terminal: the last token gets the sum."""
+    prompts_per_step: int = 128
+    """Prompts per rollout batch."""
+    group_size: int = 1
+    """Responses per prompt; the critic is the baseline, so one is enough."""
+    updates_per_batch: int = 2
+    """K: epochs of shuffled minibatches over each rollout batch."""
+    kl_coef: float = 0.02
+    """beta, the weight of the KL to the reference, in every token's reward; 0 needs no reference."""
+    gamma: float = 1.0
+    """Discount per token."""
+    gae_lambda: float = 0.95
+    """lambda of GAE; 1 is the whole return minus the value."""
+    clip_low: float = 0.2
+    """epsilon below 1."""
+    clip_high: float = 0.2
+    """epsilon above 1."""
+    value_coef: float = 0.1
+    """c_v, the weight of the value loss."""
+    value_clip: float | None = None
+    """Clip the new value to the rollout's by this much in the value loss; rewards are in nats here, and
+    PPO's usual 0.2 would keep the critic from following them."""
+    entropy_coef: float = 0.0
+    """c_H, the weight of the entropy bonus."""
+    critic_lr: float = 1e-3
+    """Peak learning rate of the critic, a copy of the policy with a head of zeros."""
+    pt_mode: Literal["loss", "reward_bonus"] = "loss"
+    """loss: pretraining_coef * L_PT is part of the loss. reward_bonus: minus that number is added to
+    every response's reward, which does nothing; it is there to show that."""
+    pretraining_coef: float = 1.0
+    """lambda, the weight of the language model's loss on pre-training text; 0 needs no text."""
+    pretraining_batch_size: int = 32
+    """Rows of pre-training text per optimizer step."""
+    stop_kl: float | None = None
+    """Stop early once the KL to the reference, averaged over 5 steps, exceeds this many nats."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        refuse_other_rewards(self)
+        if not (0 <= self.gamma <= 1 and 0 <= self.gae_lambda <= 1):
+            raise ValueError(
+                f"gamma and gae_lambda must be in 0..1: got {self.gamma} and {self.gae_lambda}"
+            )
+        if self.value_clip is not None and not self.value_clip > 0:
+            raise ValueError(
+                f"value_clip must be positive, or None to go without it: got {self.value_clip}"
+            )
+        if self.pretraining_coef < 0 or self.pretraining_batch_size < 1:
+            raise ValueError(
+                "pretraining_coef must not be negative and pretraining_batch_size at least 1: got "
+                f"{self.pretraining_coef} and {self.pretraining_batch_size}"
+            )
+
+    @property
+    def updates(self) -> int:
+        """The optimizer steps of a batch; with fewer rows than minibatches there are fewer."""
+        return self.updates_per_batch * self.minibatches
+
+
+class Targets(NamedTuple):
+    """What a minibatch learns from, all (N, T) and constant during the epochs."""
+
+    old_log_probs: Tensor
+    old_values: Tensor
+    advantages: Tensor
+    returns: Tensor
+
+    def rows(self, index: Tensor) -> Targets:
+        """The targets of some rows."""
+        return Targets(*(tensor[index] for tensor in self))
+
+
+class Losses(NamedTuple):
+    """Of some rows of a minibatch."""
+
+    total: Tensor  # scalar
+    clipped: Tensor  # (n, T) bool, where the policy's clip acted
+    value: Tensor  # (n, T)
+    value_clipped: Tensor  # (n, T) bool, where the value's clip acted
+
+
+def kd_ppo_loss(
+    config: KDPPOConfig,
+    scores: TokenScores,  # (n, T) each, of the policy in training
+    values: Tensor,  # (n, T), of the critic in training
+    targets: Targets,  # (n, T) each
+    response_mask: Tensor,  # (n, T)
+    tokens: int,
+) -> Losses:
+    """L_CLIP + c_v L_VF - c_H H as means over the `tokens` valid tokens of the whole minibatch.
+
+    (arXiv:1707.06347, Eq. 9, as a loss and with the customary half in L_VF.) L_PT is no mean over
+    these tokens and is added by the loop.
+    """
+    token_loss, clipped = clipped_surrogate(
+        scores.log_probs,
+        targets.old_log_probs,
+        targets.advantages,
+        config.clip_low,
+        config.clip_high,
+    )
+    squared = value_loss(values, targets.old_values, targets.returns, config.value_clip)
+    unclipped = value_loss(values, targets.old_values, targets.returns)
+    token_loss = token_loss + config.value_coef * squared
+    if config.entropy_coef:
+        token_loss = token_loss - config.entropy_coef * scores.entropy
+    total = token_mean(token_loss, response_mask, denominator=tokens)
+    return Losses(total, clipped, squared, squared > unclipped)
+
+
+def rewards_of_tokens(
+    config: KDPPOConfig, reward_fn: RewardFn, rollout: Rollout
+) -> Tensor | None:  # (N, T)
+    """What the teacher gives to each token, where the placement asks for that."""
+    if config.placement == "terminal":
+        return None
+    if not isinstance(reward_fn, TeacherReward) or reward_fn.aggregate != "sum":
+        raise ValueError(
+            f"placement dense takes a teacher's reward apart that is a sum over tokens; the reward "
+            f"{reward_fn.name!r} is none: use placement terminal, or teacher_reward(config, teacher)"
+        )
+    return reward_fn.token_rewards(rollout)
+
+
+def kd_token_rewards(
+    rewards: Tensor,  # (N,), the sum over the tokens
+    teacher_rewards: Tensor | None,  # (N, T), the tokens; None: terminal
+    old_log_probs: Tensor,  # (N, T)
+    ref_log_probs: Tensor | None,  # (N, T)
+    response_mask: Tensor,  # (N, T)
+    *,
+    kl_coef: float,
+    bonus: float = 0.0,
+) -> Tensor:  # (N, T)
+    """r_t = (log p_teacher [- log p_student])_t - kl_coef * (log p_student - log p_ref)_t.
+
+    terminal: the teacher's part stands as `rewards` at the last token instead, and so does in any
+    case the `bonus`, one number for all responses. A response whose reward was replaced (it was not
+    finite) has that number at its last token.
+    """
+    if teacher_rewards is None:
+        scores = rewards + bonus
+        return token_level_rewards(scores, old_log_probs, ref_log_probs, response_mask, kl_coef)
+    scores = torch.full_like(rewards, bonus)
+    others = token_level_rewards(scores, old_log_probs, ref_log_probs, response_mask, kl_coef)
+    usable = teacher_rewards.isfinite().all(1, keepdim=True)  # (N, 1)
+    return others + torch.where(usable, teacher_rewards, at_last_token(rewards, response_mask))
+
+
+def targets_of(
+    config: KDPPOConfig,
+    rollout: Rollout,
+    token_rewards: Tensor,  # (N, T)
+    old_log_probs: Tensor,  # (N, T)
+    value_model: ValueModel,
+) -> Targets:
+    """Values, GAE advantages (whitened over the whole batch) and returns of a rollout."""
+    mask = rollout.response_mask
+    with precision(value_model.gpt.device, config.precision):
+        old_values = value_model.rollout_values(rollout.sequences, config.micro_batch_size)
+    advantages, returns = gae(token_rewards, old_values, mask, config.gamma, config.gae_lambda)
+    return Targets(old_log_probs, old_values, whiten(advantages, mask), returns)
+
+
+def train(
+    config: KDPPOConfig,
+    policy: GPT,
+    tokenizer: Tokenizer,
+    reward_fn: RewardFn,
+    prompts: Sequence[PromptRecord],
+    log: MetricLog,
+    *,
+    corpus: Corpus | None = None,
+    validate: Validation | None = None,
+    folder: Path | None = None,
+) -> list[dict[str, Any]]:
+    """Run KD-PPO, update `policy` in place and return one metrics row a step.
+
+    `reward_fn` is the teacher's (`teacher_reward(config, teacher)`), `corpus` the text of L_PT. With
+    `validate` its numbers are added every `eval_every` steps; with a folder a resumable state is
+    kept there.
+    """
+    if config.pretraining_coef and corpus is None:
+        raise ValueError("pretraining_coef needs a corpus: pass one, or set it to 0")
+    if config.pretraining_coef and config.pt_mode == "reward_bonus":
+        warnings.warn(
+            "pt_mode reward_bonus adds the same number to the reward of every response: whitened "
+            "advantages do not contain it and L_PT has no gradient, so nothing is protected. Use "
+            "pt_mode loss",
+            stacklevel=2,
+        )
+    text = corpus if config.pretraining_coef else None
+    params = SamplingParams(config.temperature, max_new_tokens=config.max_new_tokens)
+    reference = copy.deepcopy(policy).eval().requires_grad_(False)
+    policy.eval()  # dropout stays off: old and new log-probs must describe the same function
+    value_model = ValueModel.from_policy(policy)
+    optimizer = adamw(policy, config.lr, weight_decay=0.0)
+    critic_optimizer = adamw(value_model, config.critic_lr, weight_decay=0.0)
+    kl = kl_controller(config)
+    generators = {name: make_generator(config.seed, name) for name in ("sampling", "minibatches")}
+    state = TrainingState(
+        {
+            "policy": policy,
+            "reference": reference,
+            "optimizer": optimizer,
+            "value_model": value_model,
+            "critic_optimizer": critic_optimizer,
+            "kl": kl,
+        },
+        generators,
+    )
+    if config.resume and folder is not None:
+        state.load(folder)
+
+    for step in range(state.step, config.steps):
+        lr = config.lr * warmed_up(config, step)
+        set_learning_rate(optimizer, lr)
+        set_learning_rate(critic_optimizer, config.critic_lr * warmed_up(config, step))
+        clock, meter = Stopwatch(), UpdateMeter()
+        text_losses: list[float] = []
+        records = prompt_batch(prompts, step, config.prompts_per_step, config.seed)
+        with clock.phase("rollout"):  # o ~ student
+            rollout = sample_rollout(
+                policy, tokenizer, records, params, config.group_size, generators["sampling"]
+            )
+        with clock.phase("reward"):  # r = log p_teacher(o | q)
+            rewards, non_finite = checked_rewards(reward_fn, rollout, config.non_finite_reward)
+            bonus = 0.0
+            if text is not None and config.pt_mode == "reward_bonus":  # - lambda L_PT
+                text_losses = [held_out_loss(policy, [text.batch(step * config.updates)])]
+                bonus = -config.pretraining_coef * text_losses[0]  # one number, no gradient
+        with clock.phase("score"):
+            old_log_probs = old_policy_log_probs(policy, rollout, config)  # (N, T)
+            ref_log_probs = None  # with kl_coef = 0 the reference is never asked
+            if kl.coef:
+                ref_log_probs = rollout_log_probs(reference, rollout, config)  # (N, T)
+            token_rewards = kd_token_rewards(  # (N, T)
+                rewards,
+                rewards_of_tokens(config, reward_fn, rollout),
+                old_log_probs,
+                ref_log_probs,
+                rollout.response_mask,
+                kl_coef=kl.coef,
+                bonus=bonus,
+            )
+            targets = targets_of(config, rollout, token_rewards, old_log_probs, value_model)
+
+        with clock.phase("update"):
+            for update, rows in enumerate(epochs(config, len(rollout), generators["minibatches"])):
+                optimizer.zero_grad(set_to_none=True)
+                critic_optimizer.zero_grad(set_to_none=True)
+                loss = torch.zeros((), device=policy.device)
+                for part, batch in micro_batches(rollout.sequences, rows, config.micro_batch_size):
+                    with precision(policy.device, config.precision):
+                        scores = token_scores(
+                            policy,
+                            batch,
+                            config.temperature,
+                            entropy_gradient=config.entropy_coef != 0,
+                        )
+                        values = value_model(batch)
+                    part_loss = kd_ppo_loss(
+                        config,
+                        scores,
+                        values,
+                        targets.rows(part),
+                        batch.response_mask,
+                        tokens=int(rollout.lengths[rows].sum()),
+                    )
+                    part_loss.total.backward()
+                    loss += part_loss.total.detach()
+                    meter.add_tokens(
+                        scores,
+                        old_log_probs[part],
+                        targets.advantages[part],
+                        part_loss.clipped,
+                        batch,
+                        value_loss=part_loss.value,
+                        value_clip_fraction=part_loss.value_clipped,
+                    )
+                if text is not None and config.pt_mode == "loss":  # L_PT: fresh text each time
+                    text_losses.append(
+                        add_text_gradient(
+                            policy,
+                            text,
+                            step * config.updates + update,
+                            config.pretraining_coef,
+                            micro_batch_size=config.micro_batch_size,
+                            dtype=config.precision,
+                        )
+                    )
+                    loss += config.pretraining_coef * text_losses[-1]
+                norm = clip_and_step(optimizer, policy.parameters(), config.max_norm)
+                clip_and_step(critic_optimizer, value_model.parameters(), config.max_norm)
+                meter.add_update(loss, norm)
+
+        row = rollout_metrics(rollout, rewards, old_log_probs, ref_log_probs)
+        row |= meter.metrics() | {"non_finite_rewards": non_finite, "kl_coef": kl.coef, "lr": lr}
+        row |= explained_variance(targets.old_values, targets.returns, rollout.response_mask)
+        if text_losses:
+            row["pretraining_loss"] = sum(text_losses) / len(text_losses)
+        row |= clock.metrics(tokens=int(rollout.lengths.sum()))
+        if "kl" in row:
+            kl.update(row["kl"], len(rollout))
+        state.step = step + 1
+        if finish_step(config, state, row, log, policy, reference, validate, folder):
+            break
+    return log.rows
+
+
+def epochs(config: KDPPOConfig, rows: int, generator: torch.Generator) -> list[Tensor]:
+    """Row indices of every optimizer step of a batch: K shuffles of single rows."""
+    return [
+        minibatch
+        for _ in range(config.updates_per_batch)
+        for minibatch in minibatches(rows, config.minibatches, generator)
+    ]
+
+
+def teacher_reward(config: KDPPOConfig, teacher: GPT) -> TeacherReward:
+    """The teacher's reward of a response, summed over its tokens, in the form the flags ask for."""
+    reverse_kl = config.teacher_reward == "reverse_kl"
+    return TeacherReward(teacher, config, aggregate="sum", reverse_kl=reverse_kl)
+
+
+def open_teacher_reward(
+    config: KDPPOConfig, tokenizer: Tokenizer, device: torch.device
+) -> TeacherReward:
+    """The teacher of the run folder that the flags name, as a reward."""
+    teacher = open_teacher(
+        config.teacher, tokenizer, device, data=config.data, preset=config.preset
+    )
+    return teacher_reward(config, teacher)
+
+
+def open_text(config: KDPPOConfig, task: Task) -> dict[str, Any]:
+    """The text of L_PT, if it has a weight, as `train` wants it."""
+    if not config.pretraining_coef:
+        return {}
+    corpus = open_corpus(
+        config.data,
+        task.tokenizer,
+        batch_size=config.pretraining_batch_size,
+        context=task.policy.config.context,
+        seed=config.seed,
+    )
+    return {"corpus": corpus}
+
+
+def main(config: KDPPOConfig) -> Path:
+    """Run KD-PPO with all I/O and return the run folder."""
+    return run_training("kd_ppo", config, train, open_text, own_reward=open_teacher_reward)
+
+
+if __name__ == "__main__":
+    import tyro
+
+    run_script(main, tyro.cli(KDPPOConfig, default=preset_defaults(KDPPOConfig, PRESETS)))

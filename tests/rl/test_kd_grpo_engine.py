@@ -1,0 +1,810 @@
+"""KD-GRPO end to end on a GPT of two layers, with a teacher whose language differs from it."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import math
+import re
+import statistics
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+import gpt.teacher
+from data.collate import ResponseBatch, collate_documents
+from data.records import PromptRecord
+from gpt import pretraining
+from gpt.common import MetricLog, read_jsonl, save_gpt, saved_step
+from gpt.corpus import WorldCorpus
+from gpt.generate import SamplingParams
+from gpt.model import GPT, GPTConfig
+from gpt.pretraining import language_model_loss
+from gpt.tokenizer import build_tokenizer, load_tokenizer
+from rl import grpo_engine, kd_grpo_engine, teacher
+from rl.evaluation import Validation
+from rl.grpo_engine import GRPOConfig
+from rl.kd_grpo_engine import (
+    KDGRPOConfig,
+    kd_grpo_loss,
+    moved_reference,
+    open_teacher_reward,
+    scores_and_penalty,
+    teacher_reward,
+    train,
+)
+from rl.losses import row_means, row_sums
+from rl.rewards import teacher_rewards
+from rl.rollout import Rollout, sample_rollout
+from rl.teacher import TeacherReward
+
+LETTERS = build_tokenizer("letters", {bytes([97 + i]): i for i in range(8)})  # EOS 8, padding 9
+PROMPTS = [PromptRecord(text) for text in ("ab", "c", "hgfed", "aaa", "fa", "gh", "bbbb", "e")]
+CONFIG = KDGRPOConfig(
+    steps=20, prompts_per_step=4, group_size=4, minibatches=1, micro_batch_size=64, lr=1e-2,
+    warmup=1, kl_coef=0.02, max_new_tokens=8, eval_every=100, max_norm=1e9, checkpoint_every=1000,
+    pretraining_coef=0.0,
+)  # fmt: skip
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
+
+
+def small_gpt(seed: int = 0, sharpness: float = 1.0, dropout: float = 0.0) -> GPT:
+    """Nearly uniform at a sharpness of 1; a larger one gives every prefix favourites of its own."""
+    shape = GPTConfig(LETTERS.n_vocab, 16, n_layer=2, n_head=2, n_embd=32, dropout=dropout)
+    model = GPT(shape).initialize(torch.Generator().manual_seed(seed)).eval()
+    with torch.no_grad():
+        model.wte.weight.mul_(sharpness)
+    return model
+
+
+TEACHER = small_gpt(seed=1, sharpness=4.0).requires_grad_(False)
+
+
+class Texts:
+    """Text of the letters a, b and c alone; batch i is a function of i."""
+
+    description, tokens_per_batch = "abc", 28.0
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+
+    def batch(self, index: int) -> ResponseBatch:
+        self.asked.append(index)
+        generator = torch.Generator().manual_seed(index)
+        rows = torch.randint(0, 3, (4, 11), generator=generator).tolist()
+        return collate_documents([row[: 5 + 2 * i] for i, row in enumerate(rows)])
+
+    def held_out_batches(self) -> list[ResponseBatch]:
+        return [self.batch(10**6)]
+
+
+def run(policy: GPT, reward_fn=None, *, log: MetricLog | None = None, **changes):
+    """Train and return the metrics rows; keyword arguments change CONFIG."""
+    options = {name: changes.pop(name) for name in ("validate", "folder") if name in changes}
+    config = replace(CONFIG, **changes)
+    options["corpus"] = changes.get("corpus", Texts())
+    reward_fn = reward_fn or teacher_reward(config, TEACHER)
+    log = log or MetricLog(config.steps)
+    return train(config, policy, LETTERS, reward_fn, PROMPTS, log, **options)
+
+
+def weights(model: torch.nn.Module) -> torch.Tensor:
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+
+class Noted(TeacherReward):
+    """Keeps every rollout that it scores."""
+
+    def __init__(self, *args, **options) -> None:
+        super().__init__(*args, **options)
+        self.rollouts: list[Rollout] = []
+
+    def with_metrics(self, rollout: Rollout):
+        self.rollouts.append(rollout)
+        return super().with_metrics(rollout)
+
+
+def noted(config: KDGRPOConfig) -> Noted:
+    reward = teacher_reward(config, TEACHER)
+    return Noted(TEACHER, config, aggregate=reward.aggregate, reverse_kl=reward.reverse_kl)
+
+
+@pytest.fixture
+def gradients(monkeypatch) -> list[torch.Tensor]:
+    """The flat gradient of each optimizer step, as it reaches the clip."""
+    seen: list[torch.Tensor] = []
+    for engine in (kd_grpo_engine, grpo_engine):
+        real = engine.clip_and_step
+
+        def spy(optimizer, parameters, max_norm, real=real):
+            parameters = list(parameters)
+            seen.append(torch.cat([parameter.grad.flatten().clone() for parameter in parameters]))
+            return real(optimizer, parameters, max_norm)
+
+        monkeypatch.setattr(engine, "clip_and_step", spy)
+    return seen
+
+
+# The reward
+
+
+def test_teacher_rewards_by_loops():
+    """Garbage behind the mask, also an infinity, reaches nothing; half precision becomes float32."""
+    p = torch.tensor([[-1.0, -2.0, torch.nan], [-3.0, -torch.inf, -torch.inf]])
+    q = torch.tensor([[-1.5, -0.25, torch.inf], [-2.0, 7.0, torch.nan]])
+    mask = torch.tensor([[True, True, False], [True, False, False]])
+    assert teacher_rewards(p, q, mask, reverse_kl=True).tolist() == [[0.5, -1.75, 0], [-1, 0, 0]]
+    assert teacher_rewards(p, q, mask, reverse_kl=False).tolist() == [[-1, -2, 0], [-3, 0, 0]]
+    half = teacher_rewards(p.bfloat16(), q.bfloat16(), mask, reverse_kl=True)
+    assert half.dtype == torch.float32
+    for broken in (p[:, :2], p[0]):
+        with pytest.raises(ValueError, match="must all be"):
+            teacher_rewards(broken, q, mask, reverse_kl=True)
+
+
+# Two letters and an EOS (0), at most three tokens: 15 responses, 7 prefixes, a table of logits.
+RESPONSES = [
+    *((*p, 0) for n in range(3) for p in itertools.product((1, 2), repeat=n)),
+    *itertools.product((1, 2), repeat=3),
+]
+PREFIXES = [p for n in range(3) for p in itertools.product((1, 2), repeat=n)]
+TOKENS = torch.tensor([[*r, *[0] * (3 - len(r))] for r in RESPONSES])
+TINY_MASK = torch.arange(3) < torch.tensor([len(r) for r in RESPONSES])[:, None]
+STATES = torch.tensor(
+    [[PREFIXES.index(r[:t]) if t < len(r) else 0 for t in range(3)] for r in RESPONSES]
+)
+
+
+def listed(logits: torch.Tensor) -> torch.Tensor:
+    """(7, 3) logits -> log-probability of every token of the 15 responses, (15, 3)."""
+    return logits.log_softmax(-1)[STATES].gather(-1, TOKENS[..., None]).squeeze(-1)
+
+
+def tables() -> tuple[torch.Tensor, torch.Tensor]:
+    """Logits of a student and of a teacher."""
+    return torch.randn(2, 7, 3, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+
+
+def test_the_mean_reverse_kl_reward_is_minus_the_kl():
+    """Over all 15 responses: E[sum_t r_t] = -KL(student || teacher)."""
+    student, other = (listed(table) for table in tables())
+    q, p = (row_sums(table, TINY_MASK) for table in (student, other))
+    rewards = row_sums(teacher_rewards(other, student, TINY_MASK, reverse_kl=True), TINY_MASK)
+    assert float(q.exp().sum()) == pytest.approx(1)
+    assert float(q.exp() @ rewards) == pytest.approx(-float((q.exp() * (q - p)).sum()))
+    assert float(q.exp() @ rewards) < -0.1
+
+
+def expected_gradient(table: torch.Tensor, reward: torch.Tensor) -> torch.Tensor:
+    """What REINFORCE with this reward, (15,), ascends on average at these logits."""
+    table = table.clone().requires_grad_()
+    log_probs = row_sums(listed(table), TINY_MASK)
+    (gradient,) = torch.autograd.grad((log_probs.detach().exp() * reward) @ log_probs, table)
+    return gradient
+
+
+@pytest.mark.parametrize("reduce", [row_means, row_sums])
+def test_what_each_form_of_the_reward_makes_of_the_teacher(reduce):
+    """At student = teacher the reverse KL rests, as a sum and as a mean; log p alone moves on.
+
+    It moves towards the teacher's likeliest response: along its gradient the entropy falls.
+    """
+    table = tables()[1]
+    p = listed(table)
+    rest = reduce(teacher_rewards(p, p, TINY_MASK, reverse_kl=True), TINY_MASK)
+    assert float(expected_gradient(table, rest).abs().max()) == 0
+    alone = reduce(teacher_rewards(p, p, TINY_MASK, reverse_kl=False), TINY_MASK)
+    gradient = expected_gradient(table, alone)
+    assert float(gradient.abs().max()) > 0.01
+
+    def entropy(logits: torch.Tensor) -> float:
+        q = row_sums(listed(logits), TINY_MASK)
+        return float(-(q.exp() * q).sum())
+
+    assert entropy(table + 0.1 * gradient) < entropy(table) - 1e-4
+
+
+def test_the_reverse_kl_leads_to_the_teacher_and_log_p_to_one_response():
+    """Exact gradient ascent on the 15 responses, with the reward taken anew at every step."""
+    ends = {}
+    for reverse_kl in (True, False):
+        table, wanted = tables()[0].clone(), 2 * tables()[1]
+        for _ in range(400):
+            rewards = teacher_rewards(
+                listed(wanted), listed(table), TINY_MASK, reverse_kl=reverse_kl
+            )
+            table += 2.0 * expected_gradient(table, row_sums(rewards, TINY_MASK))
+        ends[reverse_kl] = row_sums(listed(table), TINY_MASK).exp()
+    p = row_sums(listed(wanted), TINY_MASK).exp()
+    torch.testing.assert_close(ends[True], p, rtol=0, atol=0.01)
+    assert int(ends[False].argmax()) == int(p.argmax()) and float(ends[False].max()) > 0.95
+    assert float(p.max()) < 0.5
+
+
+def test_a_longer_response_with_equal_tokens_is_no_worse_under_the_mean():
+    """The sum of negative numbers is: every token costs something."""
+    p, q = torch.full((2, 4), -0.7), torch.full((2, 4), -0.9)
+    mask = torch.arange(4) < torch.tensor([[4], [2]])
+    alone = teacher_rewards(p, q, mask, reverse_kl=False)
+    assert row_means(alone, mask).tolist() == pytest.approx([-0.7, -0.7])
+    assert row_sums(alone, mask).tolist() == pytest.approx([-2.8, -1.4])
+
+
+@pytest.mark.parametrize(
+    ("changes", "aggregate", "reverse_kl"),
+    [
+        ({}, "mean", True),
+        ({"per_token": False}, "sum", True),
+        ({"teacher_reward": "mean"}, "mean", False),
+        ({"teacher_reward": "sum"}, "sum", False),
+    ],
+)
+def test_the_reward_by_unpadded_rows(changes, aggregate, reverse_kl):
+    """Each flag's reward against a forward of the teacher for every row of its own."""
+    policy, config = small_gpt(), replace(CONFIG, temperature=0.8, **changes)
+    rollout = some_rollout(policy, temperature=0.8)
+    reward = teacher_reward(config, TEACHER)
+    assert (reward.aggregate, reward.reverse_kl) == (aggregate, reverse_kl)
+    got = reward(rollout).tolist()
+    kls = []
+    for i, value in enumerate(got):
+        prompt, response = tokens_of(rollout, i)
+        with torch.no_grad():
+            p, q = (chosen(model, prompt, response, 0.8) for model in (TEACHER, policy))
+        terms = [a - b if reverse_kl else a for a, b in zip(p, q, strict=True)]
+        expected = sum(terms) / (len(terms) if aggregate == "mean" else 1)
+        assert value == pytest.approx(float(expected), rel=1e-4, abs=1e-5)
+        kls.append(float(sum(q) - sum(p)))
+    _, metrics = reward.with_metrics(rollout)
+    assert metrics["reverse_kl"] == pytest.approx(statistics.mean(kls), rel=1e-4)
+    total = sum(float(reward.log_probs(rollout)[i].sum()) for i in range(len(rollout)))
+    per_token = total / int(rollout.lengths.sum())
+    assert metrics["teacher_log_prob"] == pytest.approx(per_token, rel=1e-5)
+
+
+def some_rollout(policy: GPT, temperature: float = 1.0) -> Rollout:
+    params = SamplingParams(temperature, max_new_tokens=8)
+    return sample_rollout(policy, LETTERS, PROMPTS, params, 2, torch.Generator().manual_seed(3))
+
+
+def tokens_of(rollout: Rollout, row: int) -> tuple[list[int], list[int]]:
+    response = rollout.response_tokens[row][rollout.response_mask[row]].tolist()
+    return LETTERS.encode(rollout.records[row].prompt), response
+
+
+def chosen(model: GPT, prompt: list[int], response: list[int], temperature: float = 1.0):
+    """log-probability of every response token, one row, no padding."""
+    logits = model(torch.tensor([prompt + response]))[0] / temperature
+    log_probs = logits.log_softmax(-1)
+    return [log_probs[len(prompt) - 1 + t, token] for t, token in enumerate(response)]
+
+
+def test_the_teacher_is_asked_once_a_rollout(monkeypatch):
+    asked: list[Rollout] = []
+    real = teacher.teacher_log_probs
+
+    def spy(model, rollout, config):
+        asked.append(rollout)
+        return real(model, rollout, config)
+
+    monkeypatch.setattr(teacher, "teacher_log_probs", spy)
+    run(small_gpt(), steps=3, updates_per_batch=2)
+    assert len(asked) == 3 and asked[0] is not asked[1]
+
+
+# The first step
+
+
+def test_at_the_first_step_ratio_is_one_and_kl_is_zero():
+    (row,) = run(small_gpt(), steps=1, minibatches=2)
+    assert row["ratio_error_at_start"] < 1e-5
+    assert abs(row["kl"]) < 1e-6 and abs(row["kl_k3"]) < 1e-6
+    (row,) = run(small_gpt(), steps=1)
+    assert row["clip_high_fraction"] == row["clip_low_fraction"] == 0
+    assert abs(row["loss"]) < 1e-5 and row["grad_norm"] > 0.01
+
+
+def first_gradient(policy: GPT, rollout: Rollout, config: KDGRPOConfig) -> torch.Tensor:
+    """Row by row, unpadded: -A 1/L sum_t grad log pi (or its sum) + lambda grad L_PT."""
+    policy = copy.deepcopy(policy)
+    values = []
+    for i in range(len(rollout)):
+        prompt, response = tokens_of(rollout, i)
+        p, q = (chosen(model, prompt, response) for model in (TEACHER, policy))
+        total = float(sum(p))
+        if config.teacher_reward == "reverse_kl":
+            total -= float(sum(q))
+        values.append(total if config.teacher_reward == "sum" else total / len(response))
+    loss = torch.zeros(())
+    for i, value in enumerate(values):
+        group = values[i // 4 * 4 : i // 4 * 4 + 4]
+        advantage = (value - statistics.mean(group)) / (statistics.stdev(group) + 1e-4)
+        prompt, response = tokens_of(rollout, i)
+        divisor = 1 if config.policy_loss == "reinforce" else len(response)
+        loss = loss - advantage * sum(chosen(policy, prompt, response)) / divisor / len(values)
+    texts = Texts().batch(0)
+    rows = [
+        row[: length + 1].tolist()
+        for row, length in zip(texts.tokens, texts.lengths.tolist(), strict=True)
+    ]
+    terms = [term for row in rows for term in chosen(policy, row[:1], row[1:])]
+    loss = loss - config.pretraining_coef * sum(terms) / len(terms)
+    loss.backward()
+    return torch.cat([parameter.grad.flatten() for parameter in policy.parameters()])
+
+
+@pytest.mark.parametrize("policy_loss", ["clipped", "reinforce"])
+@pytest.mark.parametrize("form", ["reverse_kl", "mean", "sum"])
+@pytest.mark.parametrize("pretraining_coef", [0.0, 0.3])
+def test_the_first_gradient_is_that_of_reinforce(gradients, policy_loss, form, pretraining_coef):
+    """With L_PT beside it; at pi = pi_ref the gradient of k3 is 0, whatever kl_coef."""
+    config = replace(
+        CONFIG, policy_loss=policy_loss, teacher_reward=form, pretraining_coef=pretraining_coef
+    )
+    start, reward = small_gpt(), noted(config)
+    options = dict(policy_loss=policy_loss, pretraining_coef=pretraining_coef)
+    run(copy.deepcopy(start), reward, steps=1, teacher_reward=form, kl_coef=0.5, **options)
+    (rollout,) = reward.rollouts
+    assert len(set(rollout.lengths.tolist())) > 1, "all responses are of one length"
+    expected = first_gradient(start, rollout, config)
+    assert float(expected.abs().max()) > 0.01
+    torch.testing.assert_close(gradients[0], expected, rtol=2e-4, atol=2e-6)
+
+
+# The loss
+
+RATIO = torch.tensor([[1.0, 2.0, 0.5, 9], [0.5, 2.0, 1.1, 9], [9, 9, 9, 9]])
+OLD = torch.full((3, 4), -2.0)
+MASK = torch.tensor([[1, 1, 1, 0], [1, 1, 0, 0], [0, 0, 0, 0]]).bool()
+PENALTY = torch.tensor([[0.1, 0.2, 0.6, 9], [0.5, 0.3, 9, 9], [9, 9, 9, 9]])
+
+
+def test_the_clipped_loss_is_grpos():
+    """1/rows sum_i 1/L_i sum_t (-min(...) + beta KL), by loops; empty rows add nothing."""
+    advantages, new = [1.5, -0.5, 9.0], OLD + RATIO.log()
+    config = replace(CONFIG, clip_low=0.2, clip_high=0.3)
+    surrogate = penalty = 0.0
+    for i, length in ((0, 3), (1, 2)):
+        for t in range(length):
+            rho = float(RATIO[i, t])
+            clipped = min(max(rho, 0.8), 1.3)
+            surrogate -= min(rho * advantages[i], clipped * advantages[i]) / length / 5
+            penalty += 0.4 * float(PENALTY[i, t]) / length / 5
+    given = torch.tensor(advantages)[:, None], MASK
+    loss, was_clipped = kd_grpo_loss(config, new, OLD, PENALTY, *given, kl_coef=0.4, rows=5)
+    assert float(loss) == pytest.approx(surrogate + penalty, rel=1e-5)
+    assert was_clipped[MASK].tolist() == [False, True, False, True, False]
+    without, _ = kd_grpo_loss(config, new, OLD, None, *given, kl_coef=0.4, rows=5)
+    assert float(without) == pytest.approx(surrogate, rel=1e-5)
+
+
+def test_the_reinforce_loss_is_the_sum_over_the_response():
+    """log pi: 3 * -2 + log(1 * 2 * 0.5) = -6 in the first row, 2 * -2 + log(0.5 * 2) = -4 in the other."""
+    config = replace(CONFIG, policy_loss="reinforce")
+    given = torch.tensor([[1.5], [-0.5], [9.0]]), MASK
+    new = OLD + RATIO.log()
+    loss, was_clipped = kd_grpo_loss(config, new, OLD, PENALTY, *given, kl_coef=0.4, rows=5)
+    policy_term = -(1.5 * -6.0 + -0.5 * -4.0) / 5
+    kl_term = 0.4 * (0.3 + 0.4) / 5  # the means of the two rows: (0.1 + 0.2 + 0.6)/3, (0.5 + 0.3)/2
+    assert float(loss) == pytest.approx(policy_term + kl_term, rel=1e-5)
+    assert not was_clipped.any()
+
+
+def test_at_the_old_policy_the_two_losses_agree_up_to_the_length():
+    new = OLD.clone().requires_grad_()
+    advantages = torch.tensor([[1.5], [-0.5], [9.0]])
+    gradients = []
+    for name in ("clipped", "reinforce"):
+        config = replace(CONFIG, policy_loss=name)
+        loss, _ = kd_grpo_loss(config, new, OLD, None, advantages, MASK, kl_coef=0.0, rows=2)
+        gradients.append(torch.autograd.grad(loss, new)[0])
+    lengths = torch.tensor([[3.0], [2.0], [1.0]])
+    torch.testing.assert_close(gradients[1], gradients[0] * lengths)
+    assert float(gradients[0][:2, :2].abs().min()) > 0.1
+
+
+def test_the_kl_is_the_one_that_was_asked_for():
+    """k2 and k3 of the samples; full over the vocabulary, by loops over unpadded rows."""
+    policy, reference = small_gpt(sharpness=6.0), small_gpt(seed=2, sharpness=6.0)
+    rollout = some_rollout(policy)
+    batch = rollout.sequences
+    ref = kd_grpo_engine.rollout_log_probs(reference, rollout, CONFIG)
+    got = {}
+    for name in ("k2", "k3", "full"):
+        config = replace(CONFIG, kl_estimator=name)
+        scores, got[name] = scores_and_penalty(config, policy, reference, batch, ref)
+        torch.testing.assert_close(scores.log_probs, rollout.log_probs, rtol=0, atol=1e-5)
+        scores, penalty = scores_and_penalty(config, policy, reference, batch, None)
+        assert scores.log_probs.requires_grad and penalty is None
+    assert got["full"].requires_grad and got["full"][rollout.response_mask].min() > 0
+    for i in range(len(rollout)):
+        prompt, response = tokens_of(rollout, i)
+        p, r = (
+            model(torch.tensor([prompt + response]))[0].log_softmax(-1)
+            for model in (policy, reference)
+        )
+        for t, token in enumerate(response):
+            at = len(prompt) - 1 + t
+            gap = float(r[at, token] - p[at, token])
+            full = float((p[at].exp() * (p[at] - r[at])).sum())
+            assert float(got["full"][i, t]) == pytest.approx(full, rel=1e-4)
+            assert float(got["k2"][i, t]) == pytest.approx(gap**2 / 2, rel=1e-3, abs=1e-5)
+            assert float(got["k3"][i, t]) == pytest.approx(
+                math.expm1(gap) - gap, rel=1e-3, abs=1e-5
+            )
+
+
+# What is left when everything of its own is off: GRPO
+
+
+@pytest.mark.parametrize("estimator", ["k3", "k2"])
+def test_without_text_it_is_grpo_bit_for_bit(estimator):
+    """The same reward object in both engines; several passes, minibatches and micro-batches."""
+    shared = dict(
+        steps=4, updates_per_batch=2, minibatches=2, micro_batch_size=5, kl_estimator=estimator
+    )
+    one, other = small_gpt(), small_gpt()
+    config = replace(CONFIG, **shared)
+    rows = run(one, **shared)
+    plain = GRPOConfig(
+        **shared, prompts_per_step=4, group_size=4, lr=1e-2, warmup=1, kl_coef=0.02, stop_kl=None,
+        max_new_tokens=8, eval_every=100, max_norm=1e9, checkpoint_every=1000,
+    )  # fmt: skip
+    reward = teacher_reward(config, TEACHER)
+    log = MetricLog(4)
+    other_rows = grpo_engine.train(plain, other, LETTERS, reward, PROMPTS, log)
+    assert numbers(rows) == numbers(other_rows) and rows[-1]["kl"] > 0.01
+    assert torch.equal(weights(one), weights(other))
+    changed = small_gpt()
+    run(changed, **shared, pretraining_coef=0.1)
+    assert not torch.equal(weights(changed), weights(one))
+
+
+# L_PT
+
+
+def test_the_text_is_fresh_at_every_optimizer_step_and_asked_for_only_with_a_weight():
+    texts = Texts()
+    config = replace(CONFIG, steps=2, updates_per_batch=2, minibatches=3, pretraining_coef=0.5)
+    reward = teacher_reward(config, TEACHER)
+    rows = train(config, small_gpt(), LETTERS, reward, PROMPTS, MetricLog(2), corpus=texts)
+    assert texts.asked == list(range(12))
+    assert 0.5 < rows[0]["pretraining_loss"] < 5
+    config = replace(config, pretraining_coef=0.0)
+    (row, _) = train(config, small_gpt(), LETTERS, reward, PROMPTS, MetricLog(2), corpus=texts)
+    assert len(texts.asked) == 12 and "pretraining_loss" not in row
+    with pytest.raises(ValueError, match="pretraining_coef needs a corpus"):
+        train(
+            replace(config, pretraining_coef=1.0), small_gpt(), LETTERS, reward, PROMPTS,
+            MetricLog(2),
+        )  # fmt: skip
+
+
+def test_twice_the_text_weighs_the_same():
+    """L_PT is a mean over tokens: what it counts is not how long the text is."""
+    policy = small_gpt(sharpness=3.0)
+    rows = [[0, 1, 2, 1, 0], [2, 2, 1]]
+    once = language_model_loss(policy, collate_documents(rows))
+    twice = language_model_loss(policy, collate_documents(rows * 2))
+    assert float(once) == pytest.approx(float(twice), rel=1e-6) and float(once) > 0.5
+
+
+def test_the_loss_that_is_logged_holds_all_three_parts():
+    """At the first step the policy's part and the KL are 0: what is left is lambda L_PT."""
+    (row,) = run(small_gpt(), steps=1, pretraining_coef=0.25)
+    assert row["loss"] == pytest.approx(0.25 * row["pretraining_loss"], abs=1e-5)
+
+
+def text_loss(policy: GPT) -> float:
+    with torch.no_grad():
+        return float(language_model_loss(policy, Texts().held_out_batches()[0]))
+
+
+def test_the_text_is_remembered_with_the_loss_and_forgotten_without():
+    """A student that knows the text of a, b and c, and a teacher that speaks otherwise."""
+    student = small_gpt()
+    optimizer = torch.optim.AdamW(student.parameters(), lr=1e-2)
+    for index in range(60):
+        loss = language_model_loss(student, Texts().batch(index + 5000))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    before = text_loss(student)
+    assert before < 1.3  # log 3 is 1.1
+    with_text, without = copy.deepcopy(student), copy.deepcopy(student)
+    options = LEARNING | dict(steps=25)
+    run(with_text, pretraining_coef=0.3, **options)
+    run(without, **options)
+    assert text_loss(with_text) < before + 0.15
+    assert text_loss(without) > before + 0.8
+
+
+# Learning
+
+LEARNING = dict(prompts_per_step=8, group_size=8, minibatches=2, steps=34, lr=3e-3, kl_coef=0.0)
+
+
+def test_each_form_of_the_reward_leads_where_it_must():
+    """reverse_kl to the teacher, its entropy included; mean to one text; sum to the shortest one."""
+    itself = run(copy.deepcopy(TEACHER).requires_grad_(True), **(LEARNING | dict(steps=1)))[0]
+    assert itself["reverse_kl"] == pytest.approx(0, abs=1e-4) and itself["entropy"] > 1.4
+    start, end = (run(small_gpt(), **LEARNING)[i] for i in (0, -1))
+    assert start["reverse_kl"] > 2.5 and end["reverse_kl"] < 0.6
+    assert end["reward"] > start["reward"] + 0.3
+    assert end["teacher_log_prob"] > start["teacher_log_prob"] + 0.8
+    assert end["entropy"] == pytest.approx(itself["entropy"], abs=0.25)
+    mean = run(small_gpt(), teacher_reward="mean", **LEARNING)[-1]
+    assert mean["entropy"] < 0.6 and mean["reverse_kl"] > start["reverse_kl"]
+    assert mean["teacher_log_prob"] > end["teacher_log_prob"] + 0.4
+    total = run(small_gpt(), teacher_reward="sum", **LEARNING)[-1]
+    assert total["response_length"] < 1.2 and total["entropy"] < 0.4
+
+
+def test_it_does_not_learn_with_the_sign_flipped():
+    class Against(TeacherReward):
+        def __call__(self, rollout: Rollout) -> torch.Tensor:
+            return -super().__call__(rollout)
+
+    against = Against(TEACHER, CONFIG, aggregate="mean", reverse_kl=True)
+    rows = run(small_gpt(), against, **(LEARNING | dict(steps=20)))
+    assert rows[-1]["teacher_log_prob"] < rows[0]["teacher_log_prob"]
+    assert rows[-1]["reward"] > rows[0]["reward"] + 0.5  # a KL per token: away from the teacher
+
+
+def test_reinforce_learns_as_well():
+    options = LEARNING | dict(steps=24)
+    rows = run(small_gpt(), policy_loss="reinforce", per_token=False, **options)
+    print(rows[-1]["reverse_kl"], rows[0]["reverse_kl"])
+    assert rows[-1]["reverse_kl"] < 0.5 * rows[0]["reverse_kl"]
+    assert rows[-1]["clip_high_fraction"] == 0
+
+
+@pytest.mark.parametrize("estimator", ["k3", "full"])
+def test_a_stronger_kl_penalty_stays_nearer(estimator):
+    options = dict(steps=12, group_size=8, kl_estimator=estimator)
+    near, far = (run(small_gpt(), kl_coef=c, **options)[-1] for c in (3.0, 0.0001))
+    assert abs(near["kl"]) < 0.5 * far["kl"]
+
+
+# The reference
+
+
+def test_without_a_kl_no_reference_is_asked(monkeypatch):
+    def refuse(*args, **options):
+        raise AssertionError("a reference was scored")
+
+    monkeypatch.setattr(kd_grpo_engine, "rollout_log_probs", refuse)
+    (row,) = run(small_gpt(), steps=1, kl_coef=0.0)
+    assert "kl" not in row and "kl_k3" not in row
+    with pytest.raises(AssertionError, match="a reference was scored"):
+        run(small_gpt(), steps=1)
+
+
+def test_the_reference_moves_when_it_is_due():
+    """mix: 0.25 of the policy; per_iteration: all of it; else, and before it is due, nothing."""
+    policy, start = small_gpt(seed=4), small_gpt()
+    for name, step, share in [
+        ("mix", 6, 0.25), ("mix", 5, 0.0), ("per_iteration", 3, 1.0), ("never", 3, 0.0),
+    ]:  # fmt: skip
+        reference = copy.deepcopy(start)
+        config = replace(CONFIG, reference_update=name, reference_every=3, reference_mix=0.25)
+        moved_reference(config, step, reference, policy)
+        expected = share * weights(policy) + (1 - share) * weights(start)
+        torch.testing.assert_close(weights(reference), expected, rtol=1e-6, atol=1e-8)
+        assert share != 1.0 or torch.equal(weights(reference), weights(policy))
+
+
+def test_a_moved_reference_shows_in_the_kl():
+    rows = run(small_gpt(), steps=6, lr=2e-2, reference_update="per_iteration", reference_every=2)
+    assert [abs(row["kl"]) < 1e-5 for row in rows] == [True, False] * 3
+    fixed, mixed = (
+        run(small_gpt(), steps=8, lr=2e-2, reference_update=name, reference_every=2)[-1]["kl_k3"]
+        for name in ("never", "mix")
+    )
+    assert 0 < mixed < 0.8 * fixed
+
+
+def test_frozen_models_stay_as_they_are():
+    policy, before = small_gpt(), weights(TEACHER)
+    start = weights(policy)
+    seen = []
+
+    def validate(policy: GPT, reference: GPT, step: int) -> dict[str, float]:
+        assert torch.equal(weights(reference), start)
+        assert all(parameter.grad is None for parameter in reference.parameters())
+        seen.append(step)
+        return {}
+
+    for estimator in ("k3", "full"):
+        run(
+            copy.deepcopy(policy), steps=2, eval_every=1, validate=validate, kl_estimator=estimator,
+            pretraining_coef=1.0,
+        )  # fmt: skip
+    assert seen == [1, 2, 1, 2]
+    assert torch.equal(weights(TEACHER), before)
+    assert all(parameter.grad is None for parameter in TEACHER.parameters())
+
+
+def test_dropout_has_no_effect():
+    torch.manual_seed(0)
+    plain, dropped = small_gpt(), small_gpt(dropout=0.5).train()
+    options = dict(steps=2, pretraining_coef=0.5, kl_estimator="full")
+    assert numbers(run(plain, **options)) == numbers(run(dropped, **options))
+    assert torch.equal(weights(plain), weights(dropped))
+
+
+# Micro-batches
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"kl_estimator": "full"}, {"policy_loss": "reinforce", "updates_per_batch": 1}]
+)
+def test_micro_batches_do_not_change_the_update(gradients, changes):
+    """In float64, at a second step away from the reference: the sums are regrouped, nothing else."""
+    options = dict(steps=2, updates_per_batch=2, minibatches=3, kl_coef=0.5, pretraining_coef=0.5)
+    ends = []
+    for size in (3, 64):
+        policy = small_gpt().double()
+        run(policy, micro_batch_size=size, **(options | changes))
+        ends.append(weights(policy))
+    half = len(gradients) // 2
+    for a, b in zip(gradients[:half], gradients[half:], strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(*ends, rtol=0, atol=1e-6)
+
+
+# Repeating and resuming
+
+
+def numbers(rows) -> list[dict[str, float]]:
+    """What was measured, without the times."""
+    return [{key: value for key, value in row.items() if "second" not in key} for row in rows]
+
+
+class Crash(Exception):
+    pass
+
+
+class CrashingLog(MetricLog):
+    """Ends the run after five steps."""
+
+    def write(self, *, step: int, **metrics) -> None:
+        super().write(step=step, **metrics)
+        if step == 5:
+            raise Crash
+
+
+def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(tmp_path):
+    """With a reference that has moved, text, and a coefficient that adapts."""
+    options = dict(
+        steps=7, minibatches=2, updates_per_batch=2, checkpoint_every=2, warmup=4,
+        pretraining_coef=0.3, reference_update="mix", reference_every=2,
+        kl_controller="adaptive", kl_horizon=160,
+    )  # fmt: skip
+    whole = small_gpt()
+    rows = run(whole, **options)
+    with pytest.raises(Crash):
+        run(small_gpt(), log=CrashingLog(7), folder=tmp_path, **options)
+    assert saved_step(tmp_path) == 4
+    resumed = small_gpt(seed=9)  # everything comes from the file
+    more = run(resumed, folder=tmp_path, resume=True, **options)
+    assert [row["step"] for row in more] == [5, 6, 7]
+    assert numbers(more) == numbers(rows[4:])
+    assert torch.equal(weights(resumed), weights(whole))
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"kl_estimator": "k1"}, "k1 as a loss regularises nothing"),
+        ({"policy_loss": "reinforce", "updates_per_batch": 2}, "updates_per_batch must be 1 with"),
+        ({"teacher_reward": "sum", "per_token": False}, "per_token belongs to reverse_kl"),
+        ({"reference_update": "mix", "kl_coef": 0.0}, "give a kl_coef above 0"),
+        ({"reference_mix": 0.0}, "reference_mix above 0"),
+        ({"reference_every": 0}, "reference_every must be at least 1"),
+        ({"pretraining_coef": -1.0}, "pretraining_coef must not be negative"),
+        ({"pretraining_batch_size": 0}, "pretraining_batch_size at least 1"),
+        ({"group_size": 1}, "group_size must be at least 2"),
+        ({"reward": "gold"}, "the teacher is the reward"),
+        ({"reward_model": Path("x")}, "the teacher is the reward"),
+    ],
+)
+def test_what_cannot_work_is_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        replace(CONFIG, **changes)
+
+
+def test_reinforce_may_use_disjoint_minibatches():
+    """Every row is used once; only a second pass over it needs a ratio."""
+    rows = run(small_gpt(), steps=1, policy_loss="reinforce", minibatches=4)
+    assert rows[0]["approx_kl"] > 0
+
+
+def test_a_teacher_that_gives_nan_is_refused_or_replaced():
+    broken = copy.deepcopy(TEACHER)
+    broken.ln_f.weight.data[0] = torch.nan
+    config = replace(CONFIG, steps=1)
+    with pytest.raises(ValueError, match="rewards are not finite"):
+        run(small_gpt(), teacher_reward(config, broken), steps=1)
+    (row,) = run(small_gpt(), teacher_reward(config, broken), steps=1, non_finite_reward=-1.0)
+    assert row["non_finite_rewards"] == 16
+
+
+def test_a_token_that_the_teacher_never_writes_costs_twenty_nats():
+    """Never infinity: minus infinity in one response would be the advantage of all others."""
+    strict = copy.deepcopy(TEACHER)
+    strict.wte.weight.data.mul_(200)
+    rollout = some_rollout(small_gpt())
+    log_probs = teacher.teacher_log_probs(strict, rollout, CONFIG)
+    assert float(log_probs.min()) == -20 and log_probs.isfinite().all()
+    assert float(log_probs[~rollout.response_mask].abs().sum()) == 0
+
+
+# The document and the script
+
+
+def documented(heading: str) -> set[str]:
+    """The keys of the tables under one heading of docs/metrics.md: the first cell of each row."""
+    text = DOCUMENT.read_text(encoding="utf-8")
+    (body,) = re.findall(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", text, re.M | re.S)
+    return set(re.findall(r"^\| `([^`]+)` \|", body, re.M))
+
+
+def test_logged_keys_are_those_documented():
+    reward = teacher_reward(CONFIG, TEACHER)
+    params = SamplingParams(max_new_tokens=8)
+    validate = Validation(LETTERS, PROMPTS, params, reward, gold=reward)
+    (row,) = run(small_gpt(), steps=1, eval_every=1, validate=validate, pretraining_coef=1.0)
+    assert set(row) == documented("Every engine") | documented("KD-GRPO and KD-PPO")
+
+
+def test_the_adaptive_controller_moves_the_penalty():
+    """KL starts at 0, below the target: the coefficient falls by a fifth of responses / horizon."""
+    options = dict(steps=3, kl_controller="adaptive", kl_horizon=160, kl_target=1e3)
+    rows = run(small_gpt(), **options)
+    assert [row["kl_coef"] for row in rows] == pytest.approx([0.02, 0.02 * 0.98, 0.02 * 0.98**2])
+
+
+def save_models(folder: Path, monkeypatch) -> None:
+    """A student and a teacher of the reviews world where the engine looks for them."""
+    for module in (pretraining, gpt.teacher):
+        monkeypatch.setattr(module, "RUNS", folder)
+    glassbox = load_tokenizer("glassbox")
+    for name, layers in (("pretraining-reviews-tiny", 1), ("teacher-reviews", 2)):
+        shape = GPTConfig(glassbox.n_vocab, 96, n_layer=layers, n_head=2, n_embd=16)
+        model = GPT(shape).initialize(torch.Generator().manual_seed(layers))
+        save_gpt(folder / name / "model.safetensors", model, glassbox)
+
+
+def test_a_run_needs_a_teacher_and_no_reward_model(tmp_path, monkeypatch):
+    """The folder holds what every run's does; the teacher's reward is validated, gold beside it."""
+    save_models(tmp_path, monkeypatch)
+    config = KDGRPOConfig(
+        steps=1, prompts_per_step=2, group_size=2, eval_every=1, eval_prompts=4, test_prompts=4,
+        max_new_tokens=8, pretraining_batch_size=2, device="cpu",
+    )  # fmt: skip
+    folder = kd_grpo_engine.main(config)
+    (row,) = read_jsonl(folder / "metrics.jsonl")
+    assert {"validation/reward", "validation/gold", "validation/reverse_kl"} <= set(row)
+    assert row["pretraining_loss"] > 5  # of the world's own texts, by a random model
+    assert (folder / "report.json").exists()
+
+
+def test_the_text_of_a_run_is_that_of_its_data(tmp_path, monkeypatch):
+    save_models(tmp_path, monkeypatch)
+    glassbox, cpu = load_tokenizer("glassbox"), torch.device("cpu")
+    config = KDGRPOConfig(pretraining_batch_size=3, seed=5)
+    task = SimpleNamespace(tokenizer=glassbox, policy=small_gpt())
+    corpus = kd_grpo_engine.open_text(config, task)["corpus"]
+    expected = WorldCorpus("reviews", glassbox, 3, seed=5).batch(2)
+    assert torch.equal(corpus.batch(2).tokens, expected.tokens)
+    assert kd_grpo_engine.open_text(replace(config, pretraining_coef=0.0), task) == {}
+    reward = open_teacher_reward(config, glassbox, cpu)
+    assert reward.teacher.config.n_layer == 2 and reward.reverse_kl
+    assert not any(parameter.requires_grad for parameter in reward.teacher.parameters())
