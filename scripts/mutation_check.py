@@ -66,34 +66,70 @@ class Outcome:
 
 ADVANTAGES = "rl/advantages.py"
 COLLATE = "data/collate.py"
+CONTINUAL = "reward_model/continual.py"
+DPO = "rl/dpo_engine.py"
+DISTILLATION = "gpt/distillation.py"
 ENGINE = "rl/grpo_engine.py"
 GENERATE = "gpt/generate.py"
+ITERATIVE = "rl/grpo_iterative_engine.py"
+KD_GRPO = "rl/kd_grpo_engine.py"
+KD_PPO = "rl/kd_ppo_engine.py"
 KL = "rl/kl.py"
 LOG_PROBS = "gpt/log_probs.py"
 LOSSES = "rl/losses.py"
+MINILLM = "rl/minillm_engine.py"
 MODEL = "gpt/model.py"
 OPTIMIZER = "gpt/optimizer.py"
+PG_GRPO = "rl/pg_grpo_engine.py"
+PPO = "rl/ppo_engine.py"
 PREFERENCE = "reward_model/loss.py"
+PREFERENCES = "rl/preferences.py"
+PRETRAINING = "gpt/pretraining.py"
+PROCESS = "rl/grpo_process_engine.py"
+REINFORCE_PP = "rl/reinforce_pp_engine.py"
 REWARD_MODEL = "reward_model/model.py"
 REWARDS = "rl/rewards.py"
+RLOO = "rl/rloo_engine.py"
 ROLLOUT = "rl/rollout.py"
+SINGLE_MODEL = "rl/grpo_single_model_engine.py"
+STEP_REWARDS = "rl/step_rewards.py"
+TEACHER = "rl/teacher.py"
+VALUE_MODEL = "rl/value_model.py"
+VARIANTS = "rl/grpo_variants_engine.py"
+VERIFIABLE = "rl/verifiable.py"
 
 TEST_ADVANTAGES = "tests/rl/test_advantages.py"
 TEST_BRADLEY_TERRY = "tests/reward_model/test_bradley_terry_loss.py"
 TEST_COLLATE = "tests/data/test_collate.py"
+TEST_DPO = "tests/rl/test_dpo_engine.py"
+TEST_DISTILLATION = "tests/gpt/test_distillation.py"
 TEST_ENGINE = "tests/rl/test_grpo_engine.py"
 TEST_GAPS = "tests/rl/test_mutation_gaps.py"
 TEST_GENERATE = "tests/gpt/test_generate.py"
+TEST_ITERATIVE = "tests/rl/test_grpo_iterative_engine.py"
 TEST_GRADIENTS = "tests/rl/test_gradients.py"
 TEST_INVARIANTS = "tests/rl/test_invariants.py"
+TEST_KD_GRPO = "tests/rl/test_kd_grpo_engine.py"
+TEST_KD_PPO = "tests/rl/test_kd_ppo_engine.py"
 TEST_KL = "tests/rl/test_kl.py"
 TEST_LOG_PROBS = "tests/gpt/test_log_probs.py"
 TEST_LOSSES = "tests/rl/test_losses.py"
+TEST_MINILLM = "tests/rl/test_minillm_engine.py"
 TEST_MODEL = "tests/gpt/test_model.py"
 TEST_OPTIMIZER = "tests/gpt/test_optimizer.py"
+TEST_PROCESS = "tests/rl/test_grpo_process_engine.py"
+TEST_PG_GRPO = "tests/rl/test_pg_grpo_engine.py"
+TEST_PPO = "tests/rl/test_ppo_engine.py"
+TEST_REINFORCE_PP = "tests/rl/test_reinforce_pp_engine.py"
 TEST_REWARD_MODEL = "tests/reward_model/test_reward_model.py"
 TEST_REWARDS = "tests/rl/test_reward_arithmetic.py"
+TEST_RLOO = "tests/rl/test_rloo_engine.py"
 TEST_ROLLOUT = "tests/rl/test_rollout.py"
+TEST_SINGLE_MODEL = "tests/rl/test_grpo_single_model_engine.py"
+TEST_STEP_REWARDS = "tests/rl/test_step_rewards.py"
+TEST_VALUE_MODEL = "tests/rl/test_value_model.py"
+TEST_VARIANTS = "tests/rl/test_grpo_variants_engine.py"
+TEST_VERIFIABLE = "tests/rl/test_verifiable.py"
 TEST_WORKED = "tests/rl/test_worked_numbers.py"
 
 
@@ -475,7 +511,7 @@ MUTATIONS = (
         "the KL in the loss is k1, whose expected gradient is 0",
         ENGINE,
         "kl_coef * kl_penalty(log_probs, ref_log_probs)",
-        "config.kl_coef * (log_probs - ref_log_probs)",
+        "kl_coef * (log_probs - ref_log_probs)",
         TEST_GAPS,
         TEST_ENGINE,
     ),
@@ -487,6 +523,687 @@ MUTATIONS = (
         "token_loss = token_loss - kl_coef",
         TEST_GAPS,
         TEST_ENGINE,
+    ),
+    # the GRPO family
+    bug(
+        "tokens-of-the-micro-batch",
+        "the token mean of a micro-batch is over its own tokens",
+        VARIANTS,
+        "token_mean(loss, m, whole.sum())",
+        "token_mean(loss, m)",
+        TEST_VARIANTS,
+    ),
+    bug(
+        "dynamic-sampling-off",
+        "dynamic sampling keeps groups whose rewards are all equal",
+        VARIANTS,
+        "groups.amax(1) > groups.amin(1)",
+        "groups.amax(1) >= groups.amin(1)",
+        TEST_VARIANTS,
+    ),
+    bug(
+        "cursor-not-saved",
+        "a resumed run asks the prompts from the beginning",
+        VARIANTS,
+        'self.position = state["position"]',
+        'self.position = 0 * state["position"]',
+        TEST_VARIANTS,
+    ),
+    bug(
+        "filter-on-the-shaped-reward",
+        "the filter sees the overlong penalty: equal rewards of different lengths pass as a spread",
+        VARIANTS,
+        "groups = keep(scores.view(-1, config.group_size))",
+        "groups = keep((scores - rollouts[-1].lengths).view(-1, config.group_size))",
+        TEST_VARIANTS,
+    ),
+    bug(
+        "off-policy-mask-drops-the-kl",
+        "a response that was left behind loses its KL penalty too",
+        VARIANTS,
+        "loss = loss + kl_coef * kl(",
+        "loss = loss + chosen * kl_coef * kl(",
+        TEST_VARIANTS,
+    ),
+    bug(
+        "truncated-rows-stay",
+        "responses that were cut off stay in the loss",
+        VARIANTS,
+        "        mask = mask & rollout.has_eos[:, None]\n",
+        "        mask = mask & (rollout.has_eos[:, None] | True)\n",
+        TEST_VARIANTS,
+    ),
+    bug(
+        "variant-over-flags",
+        "a variant's choices win over what is given by hand",
+        VARIANTS,
+        "variant_presets(variant), preset, **overrides)",
+        "variant_presets(variant), preset, **(overrides | VARIANTS[variant]))",
+        TEST_VARIANTS,
+    ),
+    # a teacher's reward
+    bug(
+        "teacher-reward-sign",
+        "the reverse KL is turned over: the student is paid for leaving the teacher",
+        REWARDS,
+        "rewards = rewards - at_least_float32(old_log_probs)",
+        "rewards = at_least_float32(old_log_probs) - rewards",
+        TEST_KD_GRPO,
+    ),
+    bug(
+        "teacher-reward-at-padding",
+        "what the teacher says about padding is part of the reward",
+        REWARDS,
+        "    return torch.where(response_mask, rewards, 0.0)\n",
+        "    return rewards\n",
+        TEST_KD_GRPO,
+    ),
+    bug(
+        "teacher-without-a-floor",
+        "a token that the teacher never writes costs infinity",
+        TEACHER,
+        ".clamp(min=LOG_PROB_FLOOR)",
+        ".clamp(max=0.0)",
+        TEST_KD_GRPO,
+    ),
+    bug(
+        "text-without-a-gradient",
+        "the loss on pre-training text is a number: it is logged and protects nothing",
+        PRETRAINING,
+        "        (weight * loss).backward()\n",
+        "        (weight * loss).detach()\n",
+        TEST_KD_GRPO,
+        TEST_KD_PPO,
+    ),
+    bug(
+        "text-not-fresh",
+        "every optimizer step of a batch sees the same text",
+        KD_GRPO,
+        "step * config.updates + len(text_losses),",
+        "step * config.updates,",
+        TEST_KD_GRPO,
+    ),
+    bug(
+        "reinforce-mean-per-token",
+        "log pi of a response is divided by its length",
+        KD_GRPO,
+        "loss = sequence_sum(policy_loss, response_mask, denominator=rows)",
+        "loss = sequence_mean(policy_loss, response_mask, denominator=rows)",
+        TEST_KD_GRPO,
+    ),
+    bug(
+        "reference-mixed-backwards",
+        "alpha is the share of the old reference, not of the policy",
+        KD_GRPO,
+        "old.lerp_(new, alpha)",
+        "old.lerp_(new, 1 - alpha)",
+        TEST_KD_GRPO,
+    ),
+    bug(
+        "bonus-at-every-token",
+        "the bonus stands at every token: it pays for short responses instead of doing nothing",
+        KD_PPO,
+        "    return others + torch.where(usable,",
+        "    return others + bonus * response_mask + torch.where(usable,",
+        TEST_KD_PPO,
+    ),
+    bug(
+        "dense-counted-twice",
+        "the sum stands at the last token beside the tokens' own rewards",
+        KD_PPO,
+        "    scores = torch.full_like(rewards, bonus)\n",
+        "    scores = rewards + bonus\n",
+        TEST_KD_PPO,
+    ),
+    bug(
+        "text-loss-for-the-bonus-too",
+        "reward_bonus adds the gradient of the text as well",
+        KD_PPO,
+        'if text is not None and config.pt_mode == "loss":',
+        "if text is not None:",
+        TEST_KD_PPO,
+    ),
+    # PPO
+    bug(
+        "penalty-rewarded",
+        "the KL in the token rewards is added: drifting away from the reference pays",
+        REWARDS,
+        "torch.where(response_mask, -kl_coef * k1, 0.0)",
+        "torch.where(response_mask, kl_coef * k1, 0.0)",
+        TEST_REWARDS,
+        TEST_PPO,
+    ),
+    bug(
+        "ppo-value-after-the-token",
+        "a value is read one column late, after the token that it should judge",
+        VALUE_MODEL,
+        "return self._at(batch, batch.predicting_columns)",
+        "return self._at(batch, batch.response_columns)",
+        TEST_VALUE_MODEL,
+    ),
+    bug(
+        "ppo-shared-trunk",
+        "the critic's trunk is the policy itself, not a copy",
+        VALUE_MODEL,
+        "model = cls(copy.deepcopy(policy))",
+        "model = cls(policy)",
+        TEST_VALUE_MODEL,
+        TEST_PPO,
+    ),
+    bug(
+        "ppo-returns-whitened",
+        "the critic learns whitened advantages plus values instead of returns",
+        PPO,
+        "whiten(advantages, mask), returns)",
+        "whiten(advantages, mask), whiten(advantages, mask) + old_values)",
+        TEST_PPO,
+    ),
+    bug(
+        "ppo-whitened-per-response",
+        "advantages are whitened within each response: good and bad ones look alike",
+        PPO,
+        "    return Targets(old_log_probs, old_values, whiten(advantages, mask), returns)\n",
+        "    whitened = [whiten(a[None], m[None]) for a, m in zip(advantages, mask)]\n"
+        "    return Targets(old_log_probs, old_values, torch.cat(whitened), returns)\n",
+        TEST_PPO,
+    ),
+    bug(
+        "ppo-scores-as-they-are",
+        "the rule for responses without EOS and the clip of the scores reach no reward",
+        PPO,
+        "                shaped_scores(config, rewards, rollout.has_eos),\n",
+        "                rewards,\n",
+        TEST_PPO,
+    ),
+    bug(
+        "ppo-first-minibatch-only",
+        "an epoch ends after its first minibatch",
+        PPO,
+        "in minibatches(rows, config.minibatches, generator)\n",
+        "in minibatches(rows, config.minibatches, generator)[:1]\n",
+        TEST_PPO,
+    ),
+    bug(
+        "ppo-epochs-go-on",
+        "a minibatch that is too far from the old policy is left out, and the epochs go on",
+        PPO,
+        "break  # without the step",
+        "continue  # without the step",
+        TEST_PPO,
+    ),
+    bug(
+        "ppo-value-clip-moves-along",
+        "the value clip is centred on the value in training, so it never acts",
+        PPO,
+        "value_loss(values, targets.old_values, targets.returns, config.value_clip)",
+        "value_loss(values, values.detach(), targets.returns, config.value_clip)",
+        TEST_PPO,
+    ),
+    bug(
+        "ppo-critic-never-steps",
+        "the critic has gradients and no step",
+        PPO,
+        "                clip_and_step(critic_optimizer, value_model.parameters(), config.max_norm)\n",
+        "",
+        TEST_PPO,
+    ),
+    bug(
+        "ppo-same-text",
+        "PPO-ptx reads the same text at every update of a batch",
+        PPO,
+        "number = step * config.updates + update\n",
+        "number = step\n",
+        TEST_PPO,
+    ),
+    # RLOO
+    bug(
+        "rloo-kl-after-the-baseline",
+        "the KL is taken off the advantage, after the baseline: no other response's KL balances it",
+        RLOO,
+        "    advantages = leave_one_out_advantages(penalised.sum(1), config.group_size)\n",
+        "    advantages = leave_one_out_advantages(rewards, config.group_size)\n"
+        "    advantages = advantages + (penalised.sum(1) - rewards)[:, None]\n",
+        TEST_RLOO,
+    ),
+    bug(
+        "rloo-group-mean",
+        "the baseline contains the response's own reward",
+        RLOO,
+        "leave_one_out_advantages(penalised.sum(1), config.group_size)",
+        "leave_one_out_advantages(penalised.sum(1), config.group_size) * (1 - 1 / config.group_size)",
+        TEST_RLOO,
+    ),
+    bug(
+        "rloo-length-divided",
+        "the log-prob of a response is averaged over its tokens",
+        RLOO,
+        "    loss = sequence_sum(policy_gradient",
+        "    loss = sequence_mean(policy_gradient",
+        TEST_RLOO,
+    ),
+    bug(
+        "rloo-tokens-of-the-micro-batch",
+        "the token loss is divided by the tokens of each micro-batch",
+        RLOO,
+        "token_mean(loss, response_mask, denominator=tokens)",
+        "token_mean(loss, response_mask)",
+        TEST_RLOO,
+    ),
+    bug(
+        "rloo-always-normalised",
+        "advantages are divided by the standard deviation of the batch in every case",
+        RLOO,
+        "if config.normalize_advantages:",
+        "if config.normalize_advantages is not None:",
+        TEST_RLOO,
+    ),
+    # REINFORCE++
+    bug(
+        "rpp-return-of-the-response",
+        "every token gets the KL of the earlier tokens too, not the reward to go",
+        REINFORCE_PP,
+        "return discounted_returns(token_rewards, response_mask, config.gamma)",
+        "return token_rewards.sum(1, keepdim=True).expand(response_mask.shape)",
+        TEST_REINFORCE_PP,
+    ),
+    bug(
+        "rpp-kl-twice",
+        "the plain variant has the KL in the reward and in the loss",
+        REINFORCE_PP,
+        'if config.variant == "baseline" and ref_log_probs is not None:',
+        "if ref_log_probs is not None:",
+        TEST_REINFORCE_PP,
+    ),
+    bug(
+        "rpp-k1-as-a-loss",
+        "the KL of the baseline variant is k1, whose expected gradient is 0",
+        REINFORCE_PP,
+        "kl_coef * k2(log_probs, ref_log_probs)",
+        "kl_coef * (log_probs - ref_log_probs)",
+        TEST_REINFORCE_PP,
+    ),
+    bug(
+        "rpp-std-of-the-group",
+        "the baseline variant divides by the standard deviation of the group first",
+        REINFORCE_PP,
+        'config.group_size, scale="none")',
+        'config.group_size, scale="group")',
+        TEST_REINFORCE_PP,
+    ),
+    bug(
+        "rpp-whitened-in-parts",
+        "advantages are normalised within each micro-batch, not over the rollout",
+        REINFORCE_PP,
+        "                            advantages[part],\n                            batch.response_mask,\n",
+        "                            whiten(\n"
+        "                                advantages[part],\n"
+        "                                batch.response_mask[:, : advantages.shape[1]],\n"
+        "                            ),\n"
+        "                            batch.response_mask,\n",
+        TEST_REINFORCE_PP,
+    ),
+    # GRPO with a single model
+    bug(
+        "single-drift-rewarded",
+        "the penalty on leaving the policy of the batch is subtracted",
+        SINGLE_MODEL,
+        "token_loss = token_loss + kl_coef * PENALTIES",
+        "token_loss = token_loss - kl_coef * PENALTIES",
+        TEST_SINGLE_MODEL,
+    ),
+    bug(
+        "single-penalties-exchanged",
+        "k3 is given where rho - 1 - log rho is asked for",
+        SINGLE_MODEL,
+        '    "rho_minus_log": rho_minus_log,\n',
+        '    "rho_minus_log": k3,\n',
+        TEST_SINGLE_MODEL,
+    ),
+    bug(
+        "single-keeps-a-copy",
+        "a second copy of the weights is kept all the same",
+        SINGLE_MODEL,
+        "    policy.eval()  # dropout",
+        "    import copy\n\n    reference = copy.deepcopy(policy)  # noqa: F841\n"
+        "    policy.eval()  # dropout",
+        TEST_SINGLE_MODEL,
+    ),
+    bug(
+        "single-distances-exchanged",
+        "the distance of a batch is taken from the new policy to the old one",
+        SINGLE_MODEL,
+        "row |= batch_kl(new_log_probs, old_log_probs, rollout)",
+        "row |= batch_kl(old_log_probs, new_log_probs, rollout)",
+        TEST_SINGLE_MODEL,
+    ),
+    bug(
+        "single-controller-per-token",
+        "the adaptive controller is given a KL per token",
+        SINGLE_MODEL,
+        'kl.update(row["kl_old_new"], len(rollout))',
+        'kl.update(row["approx_kl"], len(rollout))',
+        TEST_SINGLE_MODEL,
+    ),
+    bug(
+        "rho-minus-log-constant",
+        "the policy in training is the constant in rho - 1 - log rho",
+        KL,
+        "finite, delta = _delta(log_probs, old_log_probs)\n"
+        "    return torch.where(finite, _k3(-delta), torch.nan)",
+        "finite, delta = _delta(old_log_probs, log_probs)\n"
+        "    return torch.where(finite, _k3(delta), torch.nan)",
+        TEST_SINGLE_MODEL,
+    ),
+    # GRPO with process supervision
+    bug(
+        "process-outcome-only",
+        "the steps are cut and scored, but the outcome is what is learned from",
+        PROCESS,
+        "                step_reward_fn, rollout, rewards, config.non_finite_reward\n",
+        "                OutcomeSteps(), rollout, rewards, config.non_finite_reward\n",
+        TEST_PROCESS,
+    ),
+    bug(
+        "process-blames-later-tokens",
+        "a step's reward goes to the tokens after it, not to those that led to it",
+        ADVANTAGES,
+        "(step_ends[:, :, None] >= tokens)",
+        "(step_ends[:, :, None] <= tokens)",
+        TEST_PROCESS,
+        TEST_ADVANTAGES,
+    ),
+    bug(
+        "process-response-statistics",
+        "steps are compared within their response, not within the group",
+        ADVANTAGES,
+        "pooled = rewards.reshape(groups, -1), step_mask.reshape(groups, -1)",
+        "pooled = rewards, step_mask",
+        TEST_PROCESS,
+        TEST_ADVANTAGES,
+    ),
+    bug(
+        "step-ends-in-characters",
+        "a step's end is counted in characters where tokens are meant",
+        STEP_REWARDS,
+        "end = token_of(min(check.end, len(text) - 1), counts)",
+        "end = min(check.end, len(text) - 1)",
+        TEST_STEP_REWARDS,
+    ),
+    bug(
+        "step-without-its-separator",
+        "the comma behind a step belongs to the next one",
+        STEP_REWARDS,
+        "token_of(min(check.end, len(text) - 1), counts)",
+        "token_of(max(check.end - 1, 0), counts)",
+        TEST_STEP_REWARDS,
+    ),
+    bug(
+        "step-score-one-token-early",
+        "the reward model's score is read before the last token of the step",
+        STEP_REWARDS,
+        "scores.gather(1, ends_of)",
+        "scores.gather(1, (ends_of - 1).clamp(min=0))",
+        TEST_STEP_REWARDS,
+    ),
+    # DPO and PG-GRPO
+    bug(
+        "dpo-averages-tokens",
+        "the log-prob of a response in DPO is the mean over its tokens, and their sum on request",
+        PREFERENCES,
+        "(row_means if length_norm else row_sums)",
+        "(row_sums if length_norm else row_means)",
+        TEST_DPO,
+    ),
+    bug(
+        "dpo-pairs-mixed-up",
+        "responses that were never compared become a pair",
+        PREFERENCES,
+        ".view(2, -1).T",
+        ".view(-1, 2)",
+        TEST_DPO,
+    ),
+    bug(
+        "dpo-split-leaks",
+        "DPO trains on held-out pairs too",
+        PREFERENCES,
+        'parts = splits["train"], splits["validation"]',
+        'parts = result.records, splits["validation"]',
+        TEST_DPO,
+    ),
+    bug(
+        "dpo-micro-batch-denominator",
+        "each forward of DPO is averaged over its own pairs, not those of the whole batch",
+        DPO,
+        "return losses.sum() / pairs",
+        "return losses.mean()",
+        TEST_DPO,
+    ),
+    bug(
+        "dpo-smoothing-ignored",
+        "conservative DPO trusts every label",
+        DPO,
+        "label_smoothing=config.label_smoothing,",
+        "label_smoothing=0.0,",
+        TEST_DPO,
+    ),
+    bug(
+        "pg-worst-first",
+        "the worst response of a group is the preferred one",
+        ADVANTAGES,
+        "[groups.argmax(1), groups.argmin(1)]",
+        "[groups.argmin(1), groups.argmax(1)]",
+        TEST_PG_GRPO,
+    ),
+    bug(
+        "pg-measured-from-old-policy",
+        "the preference loss compares with the policy that sampled, not with the reference",
+        PG_GRPO,
+        "for x in (scores.log_probs, ref)",
+        "for x in (scores.log_probs, old_log_probs[part])",
+        TEST_PG_GRPO,
+    ),
+    bug(
+        "pg-groups-split",
+        "micro-batches by length tear pairs apart, which then drop out",
+        PG_GRPO,
+        "rollout.sequences, rows, config.micro_batch_size, config.rows_together",
+        "rollout.sequences, rows, config.micro_batch_size",
+        TEST_PG_GRPO,
+    ),
+    bug(
+        "pg-no-reference-without-kl",
+        "with kl_coef 0 the preference loss silently disappears",
+        PG_GRPO,
+        "if kl.coef or config.compares_groups:",
+        "if kl.coef:",
+        TEST_PG_GRPO,
+    ),
+    bug(
+        "pg-power-outside-the-ratio",
+        "the power of the ratio is left out of the policy that sampled",
+        PG_GRPO,
+        "b * log_probs, b * old_log_probs,",
+        "b * log_probs, old_log_probs,",
+        TEST_PG_GRPO,
+    ),
+    # iterative GRPO
+    bug(
+        "reference-never-reset",
+        "a new iteration keeps the reference of the first",
+        ITERATIVE,
+        "reference.load_state_dict(policy.state_dict())",
+        "reference.eval()",
+        TEST_ITERATIVE,
+    ),
+    bug(
+        "refresh-after-the-reset-only",
+        "the reward model is refreshed at every step",
+        ITERATIVE,
+        "if step > 0 and step % per_iteration == 0:",
+        "if step > 0:",
+        TEST_ITERATIVE,
+    ),
+    bug(
+        "replay-of-the-new",
+        "a tenth of the new pairs is added, which is no tenth of the mix",
+        CONTINUAL,
+        "wanted = new * fraction / (1 - fraction)",
+        "wanted = new * fraction",
+        TEST_ITERATIVE,
+    ),
+    bug(
+        "reward-optimizer-reset",
+        "each refresh starts the reward model's optimizer anew",
+        CONTINUAL,
+        "optimizer=self.optimizer,",
+        "optimizer=None,",
+        TEST_ITERATIVE,
+    ),
+    bug(
+        "reward-not-centred-again",
+        "the scores keep the mean and spread of the old reward model",
+        CONTINUAL,
+        "self.model.normalize_on(reference.to(self.model.device))",
+        "reference.to(self.model.device)",
+        TEST_ITERATIVE,
+    ),
+    bug(
+        "resumed-pairs-twice",
+        "a resumed run keeps the pairs that were written after its checkpoint, and draws them again",
+        CONTINUAL,
+        "visits_of(keep_until(self.path, step))",
+        "visits_of(keep_until(self.path, step + 1))",
+        TEST_ITERATIVE,
+    ),
+    # verifiable rewards
+    bug(
+        "answer-from-the-prompt",
+        "the answer is looked for in prompt and response",
+        VERIFIABLE,
+        "final_answer(without_echo(record.prompt, response), numeric=numeric)",
+        "final_answer(record.prompt + response, numeric=numeric)",
+        TEST_VERIFIABLE,
+    ),
+    bug(
+        "truncated-answer-counts",
+        "a response that was cut off earns what its text does",
+        VERIFIABLE,
+        "value if end and math.isfinite(value) else 0.0",
+        "value if math.isfinite(value) else 0.0",
+        TEST_VERIFIABLE,
+    ),
+    bug(
+        "failed-rule-leaves-a-gap",
+        "a rule that fails gives no reward at all: later rows get their neighbour's",
+        VERIFIABLE,
+        "        values.append(value if end and math.isfinite(value) else 0.0)\n",
+        "        if math.isfinite(value):\n            values.append(value if end else 0.0)\n",
+        TEST_VERIFIABLE,
+    ),
+    bug(
+        "answers-compared-as-text",
+        "1,000 and 1000 are different answers",
+        VERIFIABLE,
+        "        return a == b\n",
+        "        return given == truth\n",
+        TEST_VERIFIABLE,
+    ),
+    bug(
+        "digits-of-every-script",
+        "numbers are whatever Decimal reads: nan, inf, 1_000 and digits of every script",
+        VERIFIABLE,
+        'if not NUMBER.fullmatch(text) or "/" in text:',
+        "if not text:",
+        TEST_VERIFIABLE,
+    ),
+    bug(
+        "pass-at-k-biased",
+        "pass@k is 1 - (1 - c/n)^k, as if samples were put back",
+        VERIFIABLE,
+        "math.comb(n - c, k) / math.comb(n, k)",
+        "((n - c) / n) ** k",
+        TEST_VERIFIABLE,
+    ),
+    # distillation
+    bug(
+        "mixture-shares-swapped",
+        "the student gets the teacher's share of the mixture",
+        GENERATE,
+        "student + math.log(1 - teacher_share), teacher + math.log(teacher_share)",
+        "student + math.log(teacher_share), teacher + math.log(1 - teacher_share)",
+        TEST_GENERATE,
+    ),
+    bug(
+        "mixture-as-old-policy",
+        "the old log-probs are those of the mixture, and the ratio starts away from 1",
+        ROLLOUT,
+        "log_probs=sampled.model_log_probs,",
+        "log_probs=sampled.log_probs,",
+        TEST_MINILLM,
+    ),
+    bug(
+        "minillm-kl-turned-over",
+        "the single-step term is the KL of the teacher from the student",
+        LOG_PROBS,
+        "torch.stack([chosen, entropy, kl_from_logits(logits, other_logits)], dim=1)",
+        "torch.stack([chosen, entropy, kl_from_logits(other_logits, logits)], dim=1)",
+        TEST_MINILLM,
+    ),
+    bug(
+        "minillm-long-part-unweighted",
+        "tokens that the teacher drew count in full in the long part",
+        MINILLM,
+        "targets.weights * targets.returns,",
+        "targets.returns,",
+        TEST_MINILLM,
+    ),
+    bug(
+        "minillm-kl-unweighted",
+        "tokens that the teacher drew count in full in the single-step part",
+        MINILLM,
+        "token_loss = targets.weights * token_kl + surrogate",
+        "token_loss = token_kl + surrogate",
+        TEST_MINILLM,
+    ),
+    bug(
+        "minillm-reward-counted-twice",
+        "the return of a token includes its own reward, which the single-step part has already",
+        MINILLM,
+        "returns = length_normalized_returns(token_rewards, response_mask)",
+        "returns = length_normalized_returns(token_rewards, response_mask) + token_rewards",
+        TEST_MINILLM,
+    ),
+    bug(
+        "minillm-one-text",
+        "every update of a step reads the same pre-training text",
+        MINILLM,
+        "corpus.batch(step * config.updates + update)",
+        "corpus.batch(step)",
+        TEST_MINILLM,
+    ),
+    bug(
+        "teacher-without-floor",
+        "a token that the teacher never writes costs without bound",
+        "rl/teacher.py",
+        "rollout_log_probs(teacher, rollout, config).clamp(min=LOG_PROB_FLOOR)",
+        "rollout_log_probs(teacher, rollout, config)",
+        "tests/rl/test_teacher.py",
+    ),
+    bug(
+        "forward-kl-turned-over",
+        "the forward KL of distillation is the reverse KL",
+        DISTILLATION,
+        "return kl_from_logits(teacher_logits, logits)[:, None]",
+        "return kl_from_logits(logits, teacher_logits)[:, None]",
+        TEST_DISTILLATION,
+    ),
+    bug(
+        "sampled-targets-unnormalised",
+        "the sampled ids keep their probability, which no longer adds up to 1",
+        DISTILLATION,
+        "targets.append(kept / kept.sum(1, keepdim=True))",
+        "targets.append(kept)",
+        TEST_DISTILLATION,
     ),
 )
 
@@ -656,7 +1373,7 @@ def main(config: MutationCheckConfig) -> None:
     mutations = selected(config.only)
     if config.list:
         for mutation in mutations:
-            print(f"{mutation.name:32}{mutation.edits[0].path:24}{mutation.what}")
+            print(f"{mutation.name:40}{mutation.edits[0].path:36}{mutation.what}")
         return
     if config.write_docs and config.only:
         raise UserError("--write-docs needs all mutations: leave --only out")
