@@ -36,14 +36,16 @@ try:
     from reward_model.model import RewardModel
     from reward_model.pairs import collate_pairs, sample_pairs
     from reward_model.reward_model_training import ReviewsAnnotator, RewardModelConfig, fit
-    from rl import grpo_iterative_engine
-    from rl.advantages import group_advantages, process_advantages
-    from rl.evaluation import Validation, draw_iterations, format_table
-    from rl.rewards import RewardModelReward, RuleReward
-    from rl.rollout import Rollout
-    from rl.step_rewards import CheckedSteps, OutcomeSteps
 except ModuleNotFoundError as error:
     raise ImportError("run `make demo` once, then choose the kernel of .venv") from error
+
+# %%
+from rl import grpo_iterative_engine
+from rl.advantages import group_advantages, process_advantages
+from rl.evaluation import Validation, draw_iterations, format_table
+from rl.rewards import RewardModelReward, RuleReward
+from rl.rollout import Rollout
+from rl.step_rewards import CheckedSteps, OutcomeSteps
 
 torch.set_num_threads(1)  # one thread adds up in the same order on every machine
 tokenizer = load_tokenizer("glassbox")

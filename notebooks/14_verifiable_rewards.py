@@ -31,23 +31,25 @@ try:
     from gpt.generate import SamplingParams
     from gpt.model import GPT, GPTConfig
     from gpt.tokenizer import load_tokenizer
-    from rl import grpo_engine, verifiable
-    from rl.advantages import group_advantages
-    from rl.evaluation import format_table, measure_accuracy, running_mean
-    from rl.rollout import sample_rollout
-    from rl.verifiable import (
-        VerifiableReward,
-        answer_match,
-        final_answer,
-        parse_number,
-        pass_at_k,
-        read_answer,
-        same_answer,
-        solve_rates,
-        think_format,
-    )
 except ModuleNotFoundError as error:
     raise ImportError("run `make demo` once, then choose the kernel of .venv") from error
+
+# %%
+from rl import grpo_engine, verifiable
+from rl.advantages import group_advantages
+from rl.evaluation import format_table, measure_accuracy, running_mean
+from rl.rollout import sample_rollout
+from rl.verifiable import (
+    VerifiableReward,
+    answer_match,
+    final_answer,
+    parse_number,
+    pass_at_k,
+    read_answer,
+    same_answer,
+    solve_rates,
+    think_format,
+)
 
 torch.set_num_threads(1)  # one thread adds up in the same order on every machine
 tokenizer = load_tokenizer("glassbox")

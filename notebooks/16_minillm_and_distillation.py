@@ -35,18 +35,10 @@ import torch
 try:
     from data import reviews
     from data.collate import collate_responses
-    from gpt import distillation, pretraining
+    from gpt import distillation, finetuning, pretraining
     from gpt.common import MetricLog, make_generator
     from gpt.corpus import WorldCorpus
-    from gpt.distillation import (
-        DistillationConfig,
-        forward_kl,
-        measure,
-        sampled_cross_entropy,
-        sampled_targets,
-    )
-    from gpt.finetuning import FinetuningConfig
-    from gpt.finetuning import train as fine_tune
+    from gpt.distillation import DistillationConfig, forward_kl, measure, sampled_targets
     from gpt.generate import SamplingParams, mixed_logits
     from gpt.log_probs import token_log_probs, token_scores_and_kl
     from gpt.model import GPT, GPTConfig
@@ -127,7 +119,8 @@ prompts = reviews.prompts("train")
 answers = best_answers(base, tokenizer, prompts[:320], params, gold, n=16)
 teacher = copy.deepcopy(base)
 steps = MetricLog(6 * len(answers) // 32)  # six passes
-fine_tune(FinetuningConfig(lr=1e-3), teacher, answers, [], steps, eos_id=tokenizer.eos_id)
+settings = finetuning.FinetuningConfig(lr=1e-3)
+finetuning.train(settings, teacher, answers, [], steps, eos_id=tokenizer.eos_id)
 teacher.eval().requires_grad_(False)
 
 
@@ -241,7 +234,7 @@ for k in (1, 2, 4, 16, 64):
 assert bias[4] > 2 * bias[64]
 
 whole = sampled_targets(teacher, first.rows(torch.tensor([0])), V)
-loss = sampled_cross_entropy(base, first.rows(torch.tensor([0])), *whole)
+loss = distillation.sampled_cross_entropy(base, first.rows(torch.tensor([0])), *whole)
 kl = forward_kl(base, teacher, first.rows(torch.tensor([0])))
 entropy = -(probs * probs.log()).sum()
 print(f"k = V: cross-entropy {loss.item():.4f} = KL {kl.item():.4f} + entropy of p {entropy:.4f}")

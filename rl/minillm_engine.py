@@ -75,9 +75,7 @@ from rl.run import finish_step, run_training
 from rl.setup import Task
 from rl.teacher import TeacherReward, refuse_other_rewards, teacher_log_probs
 
-PRESETS = size_presets(
-    dict(group_size=1, prompts_per_step=32, minibatches=4, kl_coef=0.0, stop_kl=None)
-)
+PRESETS = size_presets(dict(prompts_per_step=32, minibatches=4, kl_coef=0.0, pretraining_coef=1.0))
 
 
 @dataclass(frozen=True)
@@ -88,6 +86,8 @@ class MiniLLMConfig(EngineConfig):
     """Run folder of the teacher; default: the one of this data."""
     teacher_share: float = 0.2
     """alpha: the teacher's share of the mixture that responses are drawn from; 0 is on-policy."""
+    steps: int = 40
+    """Rollout batches."""
     prompts_per_step: int = 128
     """Prompts per rollout batch."""
     group_size: int = 1
@@ -102,8 +102,9 @@ class MiniLLMConfig(EngineConfig):
     """epsilon below 1."""
     clip_high: float = 0.2
     """epsilon above 1."""
-    pretraining_coef: float = 1.0
-    """lambda_PT: the weight of the language model's loss on pre-training text."""
+    pretraining_coef: float = 0.1
+    """lambda_PT: the weight of the language model's loss on pre-training text. The paper has 1, and so
+    have the larger presets; a world's text is worse than what its teacher writes, and 1 holds back."""
     pretraining_batch_size: int = 32
     """Rows of pre-training text per optimizer step."""
 
