@@ -254,7 +254,7 @@ def test_sampled_cross_entropy_by_loops():
             assert len(set(chosen)) == 3
             total = sum(p[v] for v in chosen)
             expected = -sum(p[v] / total * math.log(q[v]) for v in chosen)
-            assert float(found[i, t]) == pytest.approx(expected, abs=1e-9)
+            assert found[i, t].item() == pytest.approx(expected, abs=1e-9)
             position += 1
     assert not found[~BATCH.response_mask].any()
 
