@@ -51,3 +51,13 @@ def clip_and_step(
     norm = torch.nn.utils.clip_grad_norm_(list(parameters), max_norm)
     optimizer.step()
     return norm
+
+
+@torch.no_grad()
+def mix_into(model: nn.Module, other: nn.Module, share: float) -> None:
+    """model <- share * other + (1 - share) * model, in the weights: a reference that moves.
+
+    (Gorbatovski et al. 2024, arXiv:2404.09656; a share of 1 copies.)
+    """
+    for old, new in zip(model.parameters(), other.parameters(), strict=True):
+        old.lerp_(new, share)

@@ -59,7 +59,7 @@ from gpt.common import (
 from gpt.generate import SamplingParams
 from gpt.log_probs import TokenScores, full_kl, score_in_micro_batches, token_scores
 from gpt.model import GPT
-from gpt.optimizer import adamw, clip_and_step, set_learning_rate
+from gpt.optimizer import adamw, clip_and_step, mix_into, set_learning_rate
 from gpt.tokenizer import Tokenizer
 from rl.advantages import group_advantages
 from rl.config import EngineConfig, kl_controller, require_groups, size_presets, warmed_up
@@ -466,13 +466,6 @@ def sample_groups(
     return Sampled(
         rollout, score + penalties, penalties, torch.cat(kept), len(rollouts), non_finite
     )
-
-
-@torch.no_grad()
-def mix_into(reference: GPT, policy: GPT, share: float) -> None:
-    """reference <- share * policy + (1 - share) * reference, in the weights (arXiv:2404.09656)."""
-    for old, new in zip(reference.parameters(), policy.parameters(), strict=True):
-        old.lerp_(new, share)
 
 
 # --- the loop -----------------------------------------------------------------------------------

@@ -54,7 +54,7 @@ from gpt.corpus import Corpus, open_corpus
 from gpt.generate import SamplingParams
 from gpt.log_probs import TokenScores, token_scores, token_scores_and_kl
 from gpt.model import GPT
-from gpt.optimizer import adamw, clip_and_step, set_learning_rate
+from gpt.optimizer import adamw, clip_and_step, mix_into, set_learning_rate
 from gpt.pretraining import add_text_gradient
 from gpt.tokenizer import Tokenizer
 from rl.advantages import group_advantages
@@ -204,7 +204,6 @@ def kd_grpo_loss(
     return sequence_mean(token_loss, response_mask, denominator=rows), clipped
 
 
-@torch.no_grad()
 def moved_reference(config: KDGRPOConfig, step: int, reference: GPT, policy: GPT) -> None:
     """Change the reference in place where it is due after `step` batches.
 
@@ -214,8 +213,7 @@ def moved_reference(config: KDGRPOConfig, step: int, reference: GPT, policy: GPT
     if config.reference_update == "never" or step % config.reference_every:
         return
     alpha = config.reference_mix if config.reference_update == "mix" else 1.0
-    for old, new in zip(reference.parameters(), policy.parameters(), strict=True):
-        old.lerp_(new, alpha)
+    mix_into(reference, policy, alpha)
 
 
 def train(

@@ -635,8 +635,8 @@ MUTATIONS = (
         "reference-mixed-backwards",
         "alpha is the share of the old reference, not of the policy",
         KD_GRPO,
-        "old.lerp_(new, alpha)",
-        "old.lerp_(new, 1 - alpha)",
+        "mix_into(reference, policy, alpha)",
+        "mix_into(reference, policy, 1 - alpha)",
         TEST_KD_GRPO,
     ),
     bug(
