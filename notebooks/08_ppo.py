@@ -59,12 +59,13 @@ from gpt.model import GPT, GPTConfig
 from gpt.optimizer import adamw, clip_and_step
 from gpt.tokenizer import build_tokenizer, load_tokenizer
 from rl import grpo_engine, ppo_engine
+from rl.actor_critic import gae_targets, ppo_loss
 from rl.advantages import gae, whiten
 from rl.evaluation import Evaluation, evaluate, format_table, running_mean
 from rl.grpo_engine import GRPOConfig
 from rl.kl import AdaptiveKL, k1
 from rl.losses import clipped_surrogate, policy_gradient, token_mean, value_loss
-from rl.ppo_engine import PPOConfig, ppo_loss, ppo_targets
+from rl.ppo_engine import PPOConfig
 from rl.rewards import RuleReward, token_level_rewards
 from rl.rollout import prompt_batch, sample_rollout
 from rl.value_model import ValueModel
@@ -471,7 +472,7 @@ assert math.isclose(three.mean(), 0.61375, abs_tol=1e-6)
 # ## 8. The whole loss, and K epochs of it
 
 # %%
-print(inspect.getsource(ppo_targets))
+print(inspect.getsource(gae_targets))
 print(inspect.getsource(ppo_loss))
 
 # %% [markdown]
@@ -486,7 +487,7 @@ records = prompt_batch(prompts, step=0, batch_size=64, seed=2)
 rollout = sample_rollout(base, tokenizer, records, params, 1, make_generator(4, "epochs"))
 mask, count = rollout.response_mask, int(rollout.lengths.sum())
 token_rewards = token_level_rewards(gold(rollout), rollout.log_probs, None, mask, 0.0)
-targets = ppo_targets(config, rollout, token_rewards, rollout.log_probs, critic)
+targets = gae_targets(config, rollout, token_rewards, rollout.log_probs, critic)
 
 policy = copy.deepcopy(base)
 scores = token_scores(policy, rollout.sequences)

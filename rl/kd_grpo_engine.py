@@ -50,7 +50,7 @@ from gpt.common import (
     preset_defaults,
     run_script,
 )
-from gpt.corpus import Corpus, open_corpus
+from gpt.corpus import Corpus
 from gpt.generate import SamplingParams
 from gpt.log_probs import TokenScores, token_scores, token_scores_and_kl
 from gpt.model import GPT
@@ -73,7 +73,7 @@ from rl.rollout import (
     sample_rollout,
 )
 from rl.run import finish_step, run_training
-from rl.setup import Task
+from rl.setup import open_text
 from rl.teacher import TeacherReward, open_teacher, refuse_other_rewards
 
 PRESETS = size_presets()
@@ -347,20 +347,6 @@ def open_teacher_reward(
         config.teacher, tokenizer, device, data=config.data, preset=config.preset
     )
     return teacher_reward(config, teacher)
-
-
-def open_text(config: KDGRPOConfig, task: Task) -> dict[str, Any]:
-    """The text of L_PT, if it has a weight, as `train` wants it."""
-    if not config.pretraining_coef:
-        return {}
-    corpus = open_corpus(
-        config.data,
-        task.tokenizer,
-        batch_size=config.pretraining_batch_size,
-        context=task.policy.config.context,
-        seed=config.seed,
-    )
-    return {"corpus": corpus}
 
 
 def main(config: KDGRPOConfig) -> Path:

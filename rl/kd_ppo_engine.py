@@ -6,12 +6,12 @@ print is MiniLLM (Gu et al. 2024, arXiv:2306.08543); the rest is PPO (arXiv:1707
     student <- start; teacher frozen                   policy; TeacherReward
     reference <- student; critic                       reference; value_model, a head of zeros
     for each batch of prompts                          prompt_batch
-      o ~ student; l_old; v = V(state)                 sample_rollout, old_policy_log_probs, targets_of
+      o ~ student; l_old; v = V(state)                 sample_rollout, old_policy_log_probs, gae_targets
       r = log p_teacher(o | q) [- beta KL]             TeacherReward, kd_token_rewards, placement
       r = r - lambda L_PT, for all outputs         (2) pt_mode="reward_bonus": it does nothing
       A, returns = GAE(r, V)                           gae, whiten (arXiv:1506.02438, Eq. 16)
       for K epochs, shuffled minibatches               updates_per_batch, minibatches
-        L = L_policy + c_v L_value - c_H entropy       kd_ppo_loss: clipped_surrogate, value_loss
+        L = L_policy + c_v L_value - c_H entropy       ppo_loss: clipped_surrogate, value_loss
         ... + lambda L_PT                          (2) pt_mode="loss": add_text_gradient
 
 Where it differs from the boxes, and why. The teacher judges every token, so every token gets its
@@ -35,7 +35,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -49,30 +49,29 @@ from gpt.common import (
     preset_defaults,
     run_script,
 )
-from gpt.corpus import Corpus, open_corpus
+from gpt.corpus import Corpus
 from gpt.generate import SamplingParams
-from gpt.log_probs import TokenScores, token_scores
+from gpt.log_probs import token_scores
 from gpt.model import GPT
 from gpt.optimizer import adamw, clip_and_step, set_learning_rate
 from gpt.pretraining import add_text_gradient, held_out_loss
 from gpt.tokenizer import Tokenizer
-from rl.advantages import gae, whiten
+from rl.actor_critic import gae_targets, ppo_loss
 from rl.config import EngineConfig, kl_controller, size_presets, warmed_up
 from rl.evaluation import Validation
-from rl.losses import clipped_surrogate, token_mean, value_loss
 from rl.metrics import Stopwatch, UpdateMeter, explained_variance, rollout_metrics
 from rl.rewards import RewardFn, at_last_token, checked_rewards, token_level_rewards
 from rl.rollout import (
     Rollout,
+    epoch_minibatches,
     micro_batches,
-    minibatches,
     old_policy_log_probs,
     prompt_batch,
     rollout_log_probs,
     sample_rollout,
 )
 from rl.run import finish_step, run_training
-from rl.setup import Task
+from rl.setup import open_text
 from rl.teacher import TeacherReward, open_teacher, refuse_other_rewards
 from rl.value_model import ValueModel
 
@@ -147,57 +146,6 @@ class KDPPOConfig(EngineConfig):
         return self.updates_per_batch * self.minibatches
 
 
-class Targets(NamedTuple):
-    """What a minibatch learns from, all (N, T) and constant during the epochs."""
-
-    old_log_probs: Tensor
-    old_values: Tensor
-    advantages: Tensor
-    returns: Tensor
-
-    def rows(self, index: Tensor) -> Targets:
-        """The targets of some rows."""
-        return Targets(*(tensor[index] for tensor in self))
-
-
-class Losses(NamedTuple):
-    """Of some rows of a minibatch."""
-
-    total: Tensor  # scalar
-    clipped: Tensor  # (n, T) bool, where the policy's clip acted
-    value: Tensor  # (n, T)
-    value_clipped: Tensor  # (n, T) bool, where the value's clip acted
-
-
-def kd_ppo_loss(
-    config: KDPPOConfig,
-    scores: TokenScores,  # (n, T) each, of the policy in training
-    values: Tensor,  # (n, T), of the critic in training
-    targets: Targets,  # (n, T) each
-    response_mask: Tensor,  # (n, T)
-    tokens: int,
-) -> Losses:
-    """L_CLIP + c_v L_VF - c_H H as means over the `tokens` valid tokens of the whole minibatch.
-
-    (arXiv:1707.06347, Eq. 9, as a loss and with the customary half in L_VF.) L_PT is no mean over
-    these tokens and is added by the loop.
-    """
-    token_loss, clipped = clipped_surrogate(
-        scores.log_probs,
-        targets.old_log_probs,
-        targets.advantages,
-        config.clip_low,
-        config.clip_high,
-    )
-    squared = value_loss(values, targets.old_values, targets.returns, config.value_clip)
-    unclipped = value_loss(values, targets.old_values, targets.returns)
-    token_loss = token_loss + config.value_coef * squared
-    if config.entropy_coef:
-        token_loss = token_loss - config.entropy_coef * scores.entropy
-    total = token_mean(token_loss, response_mask, denominator=tokens)
-    return Losses(total, clipped, squared, squared > unclipped)
-
-
 def rewards_of_tokens(
     config: KDPPOConfig, reward_fn: RewardFn, rollout: Rollout
 ) -> Tensor | None:  # (N, T)
@@ -235,21 +183,6 @@ def kd_token_rewards(
     others = token_level_rewards(scores, old_log_probs, ref_log_probs, response_mask, kl_coef)
     usable = teacher_rewards.isfinite().all(1, keepdim=True)  # (N, 1)
     return others + torch.where(usable, teacher_rewards, at_last_token(rewards, response_mask))
-
-
-def targets_of(
-    config: KDPPOConfig,
-    rollout: Rollout,
-    token_rewards: Tensor,  # (N, T)
-    old_log_probs: Tensor,  # (N, T)
-    value_model: ValueModel,
-) -> Targets:
-    """Values, GAE advantages (whitened over the whole batch) and returns of a rollout."""
-    mask = rollout.response_mask
-    with precision(value_model.gpt.device, config.precision):
-        old_values = value_model.rollout_values(rollout.sequences, config.micro_batch_size)
-    advantages, returns = gae(token_rewards, old_values, mask, config.gamma, config.gae_lambda)
-    return Targets(old_log_probs, old_values, whiten(advantages, mask), returns)
 
 
 def train(
@@ -333,10 +266,11 @@ def train(
                 kl_coef=kl.coef,
                 bonus=bonus,
             )
-            targets = targets_of(config, rollout, token_rewards, old_log_probs, value_model)
+            targets = gae_targets(config, rollout, token_rewards, old_log_probs, value_model)
 
         with clock.phase("update"):
-            for update, rows in enumerate(epochs(config, len(rollout), generators["minibatches"])):
+            updates = epoch_minibatches(config, len(rollout), generators["minibatches"])
+            for update, rows in enumerate(updates):
                 optimizer.zero_grad(set_to_none=True)
                 critic_optimizer.zero_grad(set_to_none=True)
                 loss = torch.zeros((), device=policy.device)
@@ -349,7 +283,7 @@ def train(
                             entropy_gradient=config.entropy_coef != 0,
                         )
                         values = value_model(batch)
-                    part_loss = kd_ppo_loss(
+                    part_loss = ppo_loss(
                         config,
                         scores,
                         values,
@@ -398,15 +332,6 @@ def train(
     return log.rows
 
 
-def epochs(config: KDPPOConfig, rows: int, generator: torch.Generator) -> list[Tensor]:
-    """Row indices of every optimizer step of a batch: K shuffles of single rows."""
-    return [
-        minibatch
-        for _ in range(config.updates_per_batch)
-        for minibatch in minibatches(rows, config.minibatches, generator)
-    ]
-
-
 def teacher_reward(config: KDPPOConfig, teacher: GPT) -> TeacherReward:
     """The teacher's reward of a response, summed over its tokens, in the form the flags ask for."""
     reverse_kl = config.teacher_reward == "reverse_kl"
@@ -421,20 +346,6 @@ def open_teacher_reward(
         config.teacher, tokenizer, device, data=config.data, preset=config.preset
     )
     return teacher_reward(config, teacher)
-
-
-def open_text(config: KDPPOConfig, task: Task) -> dict[str, Any]:
-    """The text of L_PT, if it has a weight, as `train` wants it."""
-    if not config.pretraining_coef:
-        return {}
-    corpus = open_corpus(
-        config.data,
-        task.tokenizer,
-        batch_size=config.pretraining_batch_size,
-        context=task.policy.config.context,
-        seed=config.seed,
-    )
-    return {"corpus": corpus}
 
 
 def main(config: KDPPOConfig) -> Path:

@@ -45,7 +45,7 @@ from gpt.common import (
     preset_defaults,
     run_script,
 )
-from gpt.corpus import Corpus, open_corpus
+from gpt.corpus import Corpus
 from gpt.generate import SamplingParams
 from gpt.log_probs import token_scores_and_kl
 from gpt.model import GPT
@@ -65,14 +65,14 @@ from rl.losses import (
 from rl.metrics import Stopwatch, UpdateMeter, rollout_metrics
 from rl.rewards import teacher_rewards
 from rl.rollout import (
+    epoch_minibatches,
     micro_batches,
-    minibatches,
     old_policy_log_probs,
     prompt_batch,
     sample_rollout,
 )
 from rl.run import finish_step, run_training
-from rl.setup import Task
+from rl.setup import open_text
 from rl.teacher import TeacherReward, refuse_other_rewards, teacher_log_probs
 
 PRESETS = size_presets(dict(prompts_per_step=32, minibatches=4, kl_coef=0.0, pretraining_coef=1.0))
@@ -247,7 +247,8 @@ def train(
 
         text_loss = 0.0
         with clock.phase("update"):
-            for update, rows in enumerate(epochs(config, len(rollout), generators["minibatches"])):
+            updates = epoch_minibatches(config, len(rollout), generators["minibatches"])
+            for update, rows in enumerate(updates):
                 optimizer.zero_grad(set_to_none=True)
                 loss = torch.zeros((), device=policy.device)
                 for part, batch in micro_batches(rollout.sequences, rows, config.micro_batch_size):
@@ -295,15 +296,6 @@ def train(
     return log.rows
 
 
-def epochs(config: MiniLLMConfig, rows: int, generator: torch.Generator) -> list[Tensor]:
-    """Row indices of every optimizer step of a batch: inner epochs of single rows, shuffled."""
-    return [
-        minibatch
-        for _ in range(config.updates_per_batch)
-        for minibatch in minibatches(rows, config.minibatches, generator)
-    ]
-
-
 def open_teacher_reward(
     config: MiniLLMConfig, tokenizer: Tokenizer, device: torch.device
 ) -> TeacherReward:
@@ -312,20 +304,6 @@ def open_teacher_reward(
         config.teacher, tokenizer, device, data=config.data, preset=config.preset
     )
     return TeacherReward(teacher, config, aggregate="sum", reverse_kl=True)
-
-
-def open_text(config: MiniLLMConfig, task: Task) -> dict[str, Any]:
-    """The text of L_PT, as `train` wants it."""
-    if not config.pretraining_coef:
-        return {}
-    corpus = open_corpus(
-        config.data,
-        task.tokenizer,
-        batch_size=config.pretraining_batch_size,
-        context=task.policy.config.context,
-        seed=config.seed,
-    )
-    return {"corpus": corpus}
 
 
 def main(config: MiniLLMConfig) -> Path:

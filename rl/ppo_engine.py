@@ -27,7 +27,7 @@ import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -42,17 +42,17 @@ from gpt.common import (
     preset_defaults,
     run_script,
 )
-from gpt.corpus import Corpus, open_corpus
+from gpt.corpus import Corpus
 from gpt.generate import SamplingParams
-from gpt.log_probs import TokenScores, token_scores
+from gpt.log_probs import token_scores
 from gpt.model import GPT
 from gpt.optimizer import adamw, clip_and_step, set_learning_rate
 from gpt.pretraining import add_text_gradient
 from gpt.tokenizer import Tokenizer
-from rl.advantages import gae, whiten
+from rl.actor_critic import Targets, gae_targets, ppo_loss
+from rl.advantages import whiten
 from rl.config import EngineConfig, kl_controller, size_presets, warmed_up
 from rl.evaluation import Validation
-from rl.losses import clipped_surrogate, token_mean, value_loss
 from rl.metrics import Stopwatch, UpdateMeter, explained_variance, rollout_metrics
 from rl.rewards import (
     RewardFn,
@@ -63,15 +63,15 @@ from rl.rewards import (
 )
 from rl.rollout import (
     Rollout,
+    epoch_minibatches,
     micro_batches,
-    minibatches,
     old_policy_log_probs,
     prompt_batch,
     rollout_log_probs,
     sample_rollout,
 )
 from rl.run import finish_step, run_training
-from rl.setup import Task
+from rl.setup import Task, open_text
 from rl.value_model import ValueModel
 
 PRESETS = size_presets(
@@ -156,56 +156,6 @@ class PPOConfig(EngineConfig):
         return self.updates_per_batch * self.minibatches
 
 
-class Targets(NamedTuple):
-    """What a minibatch learns from, all (N, T) and constant during the epochs."""
-
-    old_log_probs: Tensor
-    old_values: Tensor
-    advantages: Tensor
-    returns: Tensor
-
-    def rows(self, index: Tensor) -> Targets:
-        """The targets of some rows."""
-        return Targets(*(tensor[index] for tensor in self))
-
-
-class Losses(NamedTuple):
-    """Of some rows of a minibatch."""
-
-    total: Tensor  # scalar
-    clipped: Tensor  # (n, T) bool, where the policy's clip acted
-    value: Tensor  # (n, T)
-    value_clipped: Tensor  # (n, T) bool, where the value's clip acted
-
-
-def ppo_loss(
-    config: PPOConfig,
-    scores: TokenScores,  # (n, T) each, of the policy in training
-    values: Tensor,  # (n, T), of the critic in training
-    targets: Targets,  # (n, T) each
-    response_mask: Tensor,  # (n, T)
-    tokens: int,
-) -> Losses:
-    """L_CLIP + c_v L_VF - c_H H as means over the `tokens` valid tokens of the whole minibatch.
-
-    (arXiv:1707.06347, Eq. 9, as a loss and with the customary half in L_VF.)
-    """
-    token_loss, clipped = clipped_surrogate(
-        scores.log_probs,
-        targets.old_log_probs,
-        targets.advantages,
-        config.clip_low,
-        config.clip_high,
-    )
-    squared = value_loss(values, targets.old_values, targets.returns, config.value_clip)
-    unclipped = value_loss(values, targets.old_values, targets.returns)
-    token_loss = token_loss + config.value_coef * squared
-    if config.entropy_coef:
-        token_loss = token_loss - config.entropy_coef * scores.entropy
-    total = token_mean(token_loss, response_mask, denominator=tokens)
-    return Losses(total, clipped, squared, squared > unclipped)
-
-
 def shaped_scores(config: PPOConfig, rewards: Tensor, has_eos: Tensor) -> Tensor:
     """Scores (N,) after the rule for responses without EOS and the clip."""
     scores = score_missing_eos(rewards, has_eos, config.missing_eos, config.missing_eos_value)
@@ -221,20 +171,17 @@ def ppo_targets(
     old_log_probs: Tensor,  # (N, T)
     value_model: ValueModel,
 ) -> Targets:
-    """Values, GAE advantages (whitened over the whole batch) and returns of a rollout."""
-    mask = rollout.response_mask
-    with precision(value_model.gpt.device, config.precision):
-        old_values = value_model.rollout_values(rollout.sequences, config.micro_batch_size)
-        after = None
-        if config.bootstrap_truncated:
+    """GAE's targets, with the two options that are PPO's: scaled rewards, bootstrapped cut-offs."""
+    after = None
+    if config.bootstrap_truncated:
+        with precision(value_model.gpt.device, config.precision):
             after = value_model.values_after(rollout.sequences, config.micro_batch_size)
-            after = torch.where(rollout.has_eos, 0.0, after)
+        after = torch.where(rollout.has_eos, 0.0, after)
     if config.whiten_rewards:
-        token_rewards = whiten(token_rewards, mask, shift_mean=False)
-    advantages, returns = gae(
-        token_rewards, old_values, mask, config.gamma, config.gae_lambda, bootstrap_values=after
+        token_rewards = whiten(token_rewards, rollout.response_mask, shift_mean=False)
+    return gae_targets(
+        config, rollout, token_rewards, old_log_probs, value_model, values_after=after
     )
-    return Targets(old_log_probs, old_values, whiten(advantages, mask), returns)
 
 
 def train(
@@ -310,7 +257,8 @@ def train(
             targets = ppo_targets(config, rollout, token_rewards, old_log_probs, value_model)
 
         with clock.phase("update"):
-            for update, rows in enumerate(epochs(config, len(rollout), generators["minibatches"])):
+            updates = epoch_minibatches(config, len(rollout), generators["minibatches"])
+            for update, rows in enumerate(updates):
                 optimizer.zero_grad(set_to_none=True)
                 critic_optimizer.zero_grad(set_to_none=True)
                 loss = torch.zeros((), device=policy.device)
@@ -374,15 +322,6 @@ def train(
     return log.rows
 
 
-def epochs(config: PPOConfig, rows: int, generator: torch.Generator) -> list[Tensor]:
-    """Row indices of every optimizer step of a batch: K shuffles of single rows."""
-    return [
-        minibatch
-        for _ in range(config.updates_per_batch)
-        for minibatch in minibatches(rows, config.minibatches, generator)
-    ]
-
-
 def open_critic_and_text(config: PPOConfig, task: Task) -> dict[str, Any]:
     """The critic's start and, for PPO-ptx, the text, as `train` wants them."""
     if config.critic == "reward_model" and not isinstance(task.reward_fn, RewardModelReward):
@@ -395,15 +334,7 @@ def open_critic_and_text(config: PPOConfig, task: Task) -> dict[str, Any]:
         extra["value_model"] = ValueModel.from_reward_model(task.reward_fn.model)
     else:
         extra["value_model"] = ValueModel.from_policy(task.policy)
-    if config.pretraining_coef:
-        extra["corpus"] = open_corpus(
-            config.data,
-            task.tokenizer,
-            batch_size=config.pretraining_batch_size,
-            context=task.policy.config.context,
-            seed=config.seed,
-        )
-    return extra
+    return extra | open_text(config, task)
 
 
 def main(config: PPOConfig) -> Path:

@@ -27,6 +27,7 @@ from gpt.generate import SamplingParams, generate
 from gpt.log_probs import score_in_micro_batches, token_log_probs
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
+from rl.config import EngineConfig
 
 
 @dataclass(frozen=True)
@@ -178,6 +179,15 @@ def minibatches(
     return [
         (chunk[:, None] * group_size + within).flatten()
         for chunk in groups.tensor_split(min(count, len(groups)))
+    ]
+
+
+def epoch_minibatches(config: EngineConfig, rows: int, generator: torch.Generator) -> list[Tensor]:
+    """Row indices of every optimizer step of a batch: one shuffle into minibatches an epoch."""
+    return [
+        minibatch
+        for _ in range(config.updates_per_batch)
+        for minibatch in minibatches(rows, config.minibatches, generator)
     ]
 
 

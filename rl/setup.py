@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Protocol
 
 import torch
 
@@ -12,7 +13,7 @@ from data import reviews, sums
 from data.readers import read_prompts
 from data.records import PromptRecord
 from gpt.common import MODEL_FILE, UserError, display_path, load_gpt
-from gpt.corpus import open_prompts
+from gpt.corpus import open_corpus, open_prompts
 from gpt.model import GPT
 from gpt.pretraining import default_folder
 from gpt.tokenizer import Tokenizer
@@ -158,6 +159,36 @@ def open_task(
             wrong=wrong_reward, others=others, normalize_parts=normalize_parts
         )
     return Task(policy=model, tokenizer=tokenizer, prompts=prompts, reward_fn=reward_fn, gold=gold)
+
+
+class TextConfig(Protocol):
+    """The fields of an engine's config that ask for pre-training text."""
+
+    @property
+    def data(self) -> str: ...
+
+    @property
+    def seed(self) -> int: ...
+
+    @property
+    def pretraining_coef(self) -> float: ...
+
+    @property
+    def pretraining_batch_size(self) -> int: ...
+
+
+def open_text(config: TextConfig, task: Task) -> dict[str, Any]:
+    """The text of the language model's loss as an engine's `train` wants it, if that has a weight."""
+    if not config.pretraining_coef:
+        return {}
+    corpus = open_corpus(
+        config.data,
+        task.tokenizer,
+        batch_size=config.pretraining_batch_size,
+        context=task.policy.config.context,
+        seed=config.seed,
+    )
+    return {"corpus": corpus}
 
 
 def batch_description(config: EngineConfig) -> str:

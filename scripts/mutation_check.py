@@ -82,6 +82,7 @@ MODEL = "gpt/model.py"
 OPTIMIZER = "gpt/optimizer.py"
 PG_GRPO = "rl/pg_grpo_engine.py"
 PPO = "rl/ppo_engine.py"
+ACTOR_CRITIC = "rl/actor_critic.py"
 PREFERENCE = "reward_model/loss.py"
 PREFERENCES = "rl/preferences.py"
 PRETRAINING = "gpt/pretraining.py"
@@ -693,7 +694,7 @@ MUTATIONS = (
     bug(
         "ppo-returns-whitened",
         "the critic learns whitened advantages plus values instead of returns",
-        PPO,
+        ACTOR_CRITIC,
         "whiten(advantages, mask), returns)",
         "whiten(advantages, mask), whiten(advantages, mask) + old_values)",
         TEST_PPO,
@@ -701,7 +702,7 @@ MUTATIONS = (
     bug(
         "ppo-whitened-per-response",
         "advantages are whitened within each response: good and bad ones look alike",
-        PPO,
+        ACTOR_CRITIC,
         "    return Targets(old_log_probs, old_values, whiten(advantages, mask), returns)\n",
         "    whitened = [whiten(a[None], m[None]) for a, m in zip(advantages, mask)]\n"
         "    return Targets(old_log_probs, old_values, torch.cat(whitened), returns)\n",
@@ -718,7 +719,7 @@ MUTATIONS = (
     bug(
         "ppo-first-minibatch-only",
         "an epoch ends after its first minibatch",
-        PPO,
+        ROLLOUT,
         "in minibatches(rows, config.minibatches, generator)\n",
         "in minibatches(rows, config.minibatches, generator)[:1]\n",
         TEST_PPO,
@@ -734,7 +735,7 @@ MUTATIONS = (
     bug(
         "ppo-value-clip-moves-along",
         "the value clip is centred on the value in training, so it never acts",
-        PPO,
+        ACTOR_CRITIC,
         "value_loss(values, targets.old_values, targets.returns, config.value_clip)",
         "value_loss(values, values.detach(), targets.returns, config.value_clip)",
         TEST_PPO,

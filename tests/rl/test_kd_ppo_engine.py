@@ -22,15 +22,13 @@ from gpt.log_probs import TokenScores
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import build_tokenizer, load_tokenizer
 from rl import kd_ppo_engine, ppo_engine
+from rl.actor_critic import Targets, gae_targets, ppo_loss
 from rl.advantages import gae, group_advantages, leave_one_out_advantages, whiten
 from rl.evaluation import Validation
 from rl.kd_ppo_engine import (
     KDPPOConfig,
-    Targets,
-    kd_ppo_loss,
     kd_token_rewards,
     rewards_of_tokens,
-    targets_of,
     teacher_reward,
     train,
 )
@@ -131,13 +129,13 @@ def gradients(monkeypatch) -> list[torch.Tensor]:
 def seen_rewards(monkeypatch) -> list[torch.Tensor]:
     """The token rewards (N, T) of every step."""
     seen: list[torch.Tensor] = []
-    real = kd_ppo_engine.targets_of
+    real = kd_ppo_engine.gae_targets
 
     def spy(config, rollout, token_rewards, old_log_probs, value_model):
         seen.append(token_rewards)
         return real(config, rollout, token_rewards, old_log_probs, value_model)
 
-    monkeypatch.setattr(kd_ppo_engine, "targets_of", spy)
+    monkeypatch.setattr(kd_ppo_engine, "gae_targets", spy)
     return seen
 
 
@@ -311,12 +309,12 @@ def test_the_loss_is_the_worked_example():
     scores = TokenScores(torch.tensor([[-0.9, -1.6, -3.0]]), torch.tensor([[1.2, 0.8, 9.0]]))
     values = torch.tensor([[0.2, 0.7, -9.0]])
     config = replace(CONFIG, value_coef=0.1, entropy_coef=0.01, value_clip=0.2)
-    losses = kd_ppo_loss(config, scores, values, targets, mask, tokens=2)
+    losses = ppo_loss(config, scores, values, targets, mask, tokens=2)
     assert float(losses.total) == pytest.approx(0.172376, abs=1e-6)
-    half = kd_ppo_loss(config, scores, values, targets, mask, tokens=4)
+    half = ppo_loss(config, scores, values, targets, mask, tokens=4)
     assert float(half.total) == pytest.approx(0.172376 / 2, abs=1e-6)
     alone = replace(config, value_coef=0.0, entropy_coef=0.0)
-    policy_loss = kd_ppo_loss(alone, scores, values, targets, mask, tokens=2).total
+    policy_loss = ppo_loss(alone, scores, values, targets, mask, tokens=2).total
     assert float(policy_loss) == pytest.approx(0.176126, abs=1e-6)
 
 
@@ -329,7 +327,7 @@ def test_returns_are_values_plus_raw_advantages():
     mask = rollout.response_mask
     rewards = torch.randn(mask.shape, generator=torch.Generator().manual_seed(2))
     config = replace(CONFIG, gamma=0.9, gae_lambda=0.8)
-    targets = targets_of(config, rollout, rewards, rollout.log_probs, critic)
+    targets = gae_targets(config, rollout, rewards, rollout.log_probs, critic)
     assert targets.old_values.shape == mask.shape
     for i, length in enumerate(rollout.lengths.tolist()):
         v = [*targets.old_values[i, :length].tolist(), 0.0]

@@ -22,10 +22,11 @@ from gpt.pretraining import language_model_loss
 from gpt.tokenizer import build_tokenizer, load_tokenizer
 from reward_model.model import RewardModel
 from rl import ppo_engine
+from rl.actor_critic import Targets, ppo_loss
 from rl.evaluation import Validation
-from rl.ppo_engine import PPOConfig, Targets, open_critic_and_text, ppo_loss, ppo_targets, train
+from rl.ppo_engine import PPOConfig, open_critic_and_text, ppo_targets, train
 from rl.rewards import RewardModelReward, RuleReward
-from rl.rollout import Rollout, sample_rollout
+from rl.rollout import Rollout, epoch_minibatches, sample_rollout
 from rl.value_model import ValueModel
 
 LETTERS = build_tokenizer("letters", {bytes([97 + i]): i for i in range(8)})  # EOS 8, padding 9
@@ -353,7 +354,7 @@ def test_the_entropy_bonus_raises_the_entropy():
 def test_every_epoch_shuffles_all_rows():
     """K = 3 epochs of 2 minibatches over 7 rows, the responses of a group not kept together."""
     config = replace(CONFIG, updates_per_batch=3, minibatches=2, group_size=7)
-    rows = ppo_engine.epochs(config, 7, torch.Generator().manual_seed(0))
+    rows = epoch_minibatches(config, 7, torch.Generator().manual_seed(0))
     assert len(rows) == config.updates == 6
     orders = [torch.cat(rows[i : i + 2]).tolist() for i in (0, 2, 4)]
     assert all(sorted(order) == list(range(7)) for order in orders)
