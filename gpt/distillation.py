@@ -102,7 +102,7 @@ class DistillationConfig:
     """Who writes the text. auto: the student for reverse_kl, otherwise the teacher."""
     sampled_tokens: int = 32
     """k of topk_ce: token ids sampled per position (Gemma 3: 256, of 262 thousand)."""
-    steps: int = 200
+    steps: int = 160
     """Optimizer steps."""
     batch_size: int = 64
     """Responses per optimizer step."""

@@ -95,7 +95,7 @@ params = SamplingParams(temperature=1.0, max_new_tokens=48)
 train_prompts, validation = reviews.prompts("train"), reviews.prompts("validation")[:128]
 held_out = corpus.held_out_batches()
 gold = RuleReward(reviews.gold_reward, "gold reward")
-plain = KDGRPOConfig(per_token=False, device="cpu")  # r = log p / q, summed over the response
+plain = KDGRPOConfig(device="cpu")  # r = log p / q, summed over the response
 judge = kd_grpo_engine.teacher_reward(plain, teacher)
 
 
@@ -236,7 +236,7 @@ def distil(config, engine=kd_grpo_engine) -> tuple[GPT, list[dict]]:
 forms = {
     "sum of log p": distil(dataclasses.replace(config, teacher_reward="sum")),
     "mean of log p": distil(dataclasses.replace(config, teacher_reward="mean")),
-    "log p / q": distil(dataclasses.replace(config, per_token=False)),
+    "log p / q": distil(config),
 }
 
 # %%
@@ -392,7 +392,7 @@ assert torch.allclose(white, white_bonus, atol=1e-4)
 ppo = KDPPOConfig(
     steps=14, prompts_per_step=32, lr=1e-3, critic_lr=1e-3, warmup=3, minibatches=2,
     updates_per_batch=1, kl_coef=0.0, pretraining_batch_size=16, device="cpu", eval_every=1000,
-    teacher_reward="sum", placement="terminal",
+    teacher_reward="sum", placement="terminal", pretraining_coef=1.0,
 )  # fmt: skip
 modes = {"PPO": dict(pretraining_coef=0.0), "PPO + bonus": dict(pt_mode="reward_bonus"),
          "PPO + loss": dict(pt_mode="loss")}  # fmt: skip

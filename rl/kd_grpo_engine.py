@@ -76,7 +76,7 @@ from rl.run import finish_step, run_training
 from rl.setup import open_text
 from rl.teacher import TeacherReward, open_teacher, refuse_other_rewards
 
-PRESETS = size_presets()
+PRESETS = size_presets(dict(pretraining_coef=1.0))
 
 
 @dataclass(frozen=True)
@@ -87,8 +87,9 @@ class KDGRPOConfig(EngineConfig):
     """Run folder of the teacher; default: the one of this data and preset."""
     teacher_reward: Literal["reverse_kl", "mean", "sum"] = "reverse_kl"
     """reverse_kl: log p_teacher - log p_student. mean, sum: log p_teacher alone, over the tokens."""
-    per_token: bool = True
-    """reverse_kl as the mean over a response's tokens; else their sum, on average minus the KL."""
+    per_token: bool = False
+    """reverse_kl as the mean over a response's tokens, not their sum, which is on average minus the
+    KL of the response."""
     policy_loss: Literal["clipped", "reinforce"] = "clipped"
     """clipped: GRPO's ratio and clip. reinforce: -A log pi of the whole response, for one pass only;
     of several minibatches all but the first are then a little older than the policy."""
@@ -106,8 +107,10 @@ class KDGRPOConfig(EngineConfig):
     """Rollout batches between updates of the reference."""
     reference_mix: float = 0.6
     """alpha of mix: reference <- alpha * policy + (1 - alpha) * reference (TR-DPO)."""
-    pretraining_coef: float = 1.0
-    """lambda, the weight of the language model's loss on pre-training text; 0 needs no text."""
+    pretraining_coef: float = 0.1
+    """lambda, the weight of the language model's loss on pre-training text; 0 needs no text. MiniLLM
+    and the larger presets have 1; a world's text is worse than what its teacher writes, and 1 holds
+    back."""
     pretraining_batch_size: int = 32
     """Rows of pre-training text per optimizer step."""
     stop_kl: float | None = None
@@ -119,7 +122,7 @@ class KDGRPOConfig(EngineConfig):
         refuse_other_rewards(self)
         if self.kl_estimator != "full":
             loss_estimator(self.kl_estimator)
-        if self.teacher_reward != "reverse_kl" and not self.per_token:
+        if self.teacher_reward != "reverse_kl" and self.per_token:
             raise ValueError(
                 f"per_token belongs to reverse_kl; {self.teacher_reward!r} says itself what is done "
                 "with the tokens: leave per_token out"
@@ -333,9 +336,9 @@ def train(
 def teacher_reward(config: KDGRPOConfig, teacher: GPT) -> TeacherReward:
     """The teacher's reward in the form that the flags ask for."""
     reverse_kl = config.teacher_reward == "reverse_kl"
-    summed = config.teacher_reward == "sum" or not config.per_token
+    averaged = config.teacher_reward == "mean" or config.per_token
     return TeacherReward(
-        teacher, config, aggregate="sum" if summed else "mean", reverse_kl=reverse_kl
+        teacher, config, aggregate="mean" if averaged else "sum", reverse_kl=reverse_kl
     )
 
 

@@ -75,7 +75,11 @@ from rl.setup import open_text
 from rl.teacher import TeacherReward, open_teacher, refuse_other_rewards
 from rl.value_model import ValueModel
 
-PRESETS = size_presets(dict(group_size=1, prompts_per_step=32, critic_lr=1e-5, updates_per_batch=1))
+PRESETS = size_presets(
+    dict(
+        group_size=1, prompts_per_step=32, critic_lr=1e-5, updates_per_batch=1, pretraining_coef=1.0
+    )
+)
 
 
 @dataclass(frozen=True)
@@ -116,8 +120,10 @@ class KDPPOConfig(EngineConfig):
     pt_mode: Literal["loss", "reward_bonus"] = "loss"
     """loss: pretraining_coef * L_PT is part of the loss. reward_bonus: minus that number is added to
     every response's reward, which does nothing; it is there to show that."""
-    pretraining_coef: float = 1.0
-    """lambda, the weight of the language model's loss on pre-training text; 0 needs no text."""
+    pretraining_coef: float = 0.1
+    """lambda, the weight of the language model's loss on pre-training text; 0 needs no text. MiniLLM
+    and the larger presets have 1; a world's text is worse than what its teacher writes, and 1 holds
+    back."""
     pretraining_batch_size: int = 32
     """Rows of pre-training text per optimizer step."""
     stop_kl: float | None = None

@@ -86,8 +86,6 @@ class MiniLLMConfig(EngineConfig):
     """Run folder of the teacher; default: the one of this data."""
     teacher_share: float = 0.2
     """alpha: the teacher's share of the mixture that responses are drawn from; 0 is on-policy."""
-    steps: int = 40
-    """Rollout batches."""
     prompts_per_step: int = 128
     """Prompts per rollout batch."""
     group_size: int = 1

@@ -1,14 +1,17 @@
 """Every engine from one shared start, over several seeds, beside what needs no RL.
 
-    python scripts/study.py                                  every engine, both worlds, seeds 0, 1, 2
-    python scripts/study.py --data reviews --engines ppo rloo --seeds 0
-    python scripts/study.py --data sums --jobs 2             two runs at a time, one thread each
+    python scripts/study.py                                  all four studies, seeds 0, 1, 2
+    python scripts/study.py --studies reviews --runs ppo rloo --seeds 0
+    python scripts/study.py --studies sums --jobs 2          two runs at a time, one thread each
 
-The start (a base model; for reviews also a reward model and a fine-tuned policy) is trained once by
-the `study` preset, so the seeds vary reinforcement learning alone. Each run is the engine's own
-script with its default flags. What is finished is kept: an interrupted study goes on where it was.
-Writes runs/study/DATA/: one folder per run, study.json, study.md and study.png. Test prompts are
-answered once, after all training; nothing is chosen by them.
+Four studies: `reviews` and `sums`, every engine in a world; `distillation`, the engines that learn
+from a teacher beside supervised distillation; `pairs`, PG-GRPO's weights and kinds of pairs beside
+GRPO and DPO. The start of a world (a base model; for reviews also a reward model, a fine-tuned policy
+and a teacher) is trained once by the `study` preset, so the seeds vary the last stage alone. Each run
+is a script of this project with its default flags but for those in RECIPES. What is finished is kept:
+an interrupted study goes on where it was. Writes runs/study/: a folder per world with its runs, and
+STUDY.json, STUDY.md and STUDY.png. Test prompts are answered once, after all training; nothing is
+chosen by them.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from __future__ import annotations
 import data.threads  # isort: skip  # noqa: F401  (before PyTorch is loaded)
 
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -41,16 +45,23 @@ from gpt.common import (
     run_script,
     write_json,
 )
+from gpt.corpus import open_corpus
 from gpt.generate import SamplingParams
 from gpt.model import GPT
+from gpt.pretraining import held_out_loss
+from gpt.teacher import open_teacher
 from gpt.tokenizer import Tokenizer
 from reward_model.model import load_reward_model
 from rl.evaluation import best_of_n, evaluate, running_mean, win_rate
+from rl.kd_grpo_engine import KDGRPOConfig
 from rl.rewards import RewardFn, RewardModelReward
 from rl.setup import world_rule
+from rl.teacher import TeacherReward
 
 ROOT = Path(__file__).resolve().parents[1]
-ENGINES: dict[str, tuple[str, ...]] = {  # name: module and its flags
+PAIR_MODES, PAIR_WEIGHTS = ("best_worst", "all", "offline", "both"), ("0.1", "1", "10")
+KD_GRPO, KD_PPO, MINILLM = "rl.kd_grpo_engine", "rl.kd_ppo_engine", "rl.minillm_engine"
+RECIPES: dict[str, tuple[str, ...]] = {  # name: module and its flags
     "grpo": ("rl.grpo_engine",),
     "ppo": ("rl.ppo_engine",),
     "rloo": ("rl.rloo_engine",),
@@ -68,28 +79,112 @@ ENGINES: dict[str, tuple[str, ...]] = {  # name: module and its flags
     "grpo_process": ("rl.grpo_process_engine",),
     "grpo_iterative": ("rl.grpo_iterative_engine",),
     "grpo_iterative_frozen": ("rl.grpo_iterative_engine", "--no-refresh-reward-model"),
+    "forward_kl": ("gpt.distillation",),
+    "reverse_kl": ("gpt.distillation", "--loss", "reverse_kl"),
+    "topk_ce": ("gpt.distillation", "--loss", "topk_ce"),
+    "kd_grpo": (KD_GRPO,),
+    "kd_ppo": (KD_PPO,),
+    "minillm": (MINILLM,),
+    "kd_grpo_per_token": (KD_GRPO, "--per-token"),
+    # Without the student's log-probs, and nothing else that holds back: what collapses.
+    "kd_grpo_sum": (
+        KD_GRPO, "--teacher-reward", "sum", "--kl-coef", "0", "--pretraining-coef", "0",
+    ),
+    "kd_grpo_mean": (
+        KD_GRPO, "--teacher-reward", "mean", "--kl-coef", "0", "--pretraining-coef", "0",
+    ),
+    "kd_grpo_reverse_kl": (KD_GRPO, "--kl-coef", "0", "--pretraining-coef", "0"),
+    # The weight of the text, and the notes' bonus in its place.
+    "kd_grpo_text_0": (KD_GRPO, "--pretraining-coef", "0"),
+    "kd_grpo_text_1": (KD_GRPO, "--pretraining-coef", "1"),
+    "minillm_text_0": (MINILLM, "--pretraining-coef", "0"),
+    "kd_ppo_text_0": (KD_PPO, "--pretraining-coef", "0"),
+    "kd_ppo_bonus_1": (KD_PPO, "--pt-mode", "reward_bonus", "--pretraining-coef", "1"),
+    "dpo": ("rl.dpo_engine",),
+    "dpo_long": ("rl.dpo_engine", "--steps", "600"),
+    **{
+        f"pg_grpo_{mode}_{weight}": (
+            "rl.pg_grpo_engine", "--pairs", mode, "--preference-coef", weight,
+        )
+        for mode in PAIR_MODES
+        for weight in PAIR_WEIGHTS
+    },
 }  # fmt: skip
-ONLY_FOR = {  # steps are checked in sums alone; pairs are labelled in reviews alone
-    "grpo_process": "sums",
-    "grpo_iterative": "reviews",
-    "grpo_iterative_frozen": "reviews",
-}
+
+
+@dataclass(frozen=True)
+class Study:
+    """Runs of one world in one table."""
+
+    world: Literal["reviews", "sums"]
+    runs: tuple[str, ...]
+    columns: tuple[tuple[str, str, int], ...]  # title, measurement, digits
+    teacher: bool = False  # a teacher in the place of the reward model
+    distance: tuple[str, str] = ("kl", "KL from the start (nats per response)")
+    best_of: int = 0  # answers per prompt of the best-of-n row; 0 leaves it out
+
+
+ENGINES = tuple(name for name in RECIPES if name.startswith(("grpo", "ppo", "rloo", "reinforce")))
+ENGINES += ("dapo", "dr_grpo", "gspo", "cispo", "sapo")
+LAST_COLUMNS = (
+    ("KL (nats)", "kl", 1),
+    ("length", "response_length", 1),
+    ("CPU seconds", "seconds", 0),
+)
+STUDIES = {
+    "reviews": Study(  # steps are checked in sums alone, pairs are labelled in reviews alone
+        "reviews",
+        tuple(name for name in RECIPES if name in ENGINES and name != "grpo_process"),
+        (("gold reward", "gold", 3), ("win rate", "win_rate", 3), *LAST_COLUMNS),
+        best_of=8,
+    ),
+    "sums": Study(
+        "sums",
+        tuple(name for name in RECIPES if name in ENGINES and not name.startswith("grpo_iterative")),
+        (
+            ("exact match, sampled", "gold", 3), ("greedy", "greedy", 3),
+            ("writes steps", "writes_steps", 2), ("exact where it does", "gold_with_steps", 3),
+            ("KL (nats)", "kl", 1), ("CPU seconds", "seconds", 0),
+        ),
+        best_of=8,
+    ),
+    "distillation": Study(
+        "reviews",
+        tuple(
+            name for name, (module, *_) in RECIPES.items()
+            if module in ("gpt.distillation", KD_GRPO, KD_PPO, MINILLM)
+        ),
+        (
+            ("gold reward", "gold", 3), ("KL to the teacher (nats)", "reverse_kl_full", 2),
+            ("KL removed", "removed", 2), ("perplexity", "perplexity", 2),
+            ("different answers", "different_answers", 2), *LAST_COLUMNS,
+        ),
+        teacher=True,
+        distance=("reverse_kl_full", "KL to the teacher (nats per response)"),
+    ),
+    "pairs": Study(
+        "reviews",
+        ("grpo", *(name for name in RECIPES if name.startswith(("dpo", "pg_grpo")))),
+        (("gold reward", "gold", 3), ("win rate", "win_rate", 3), *LAST_COLUMNS),
+    ),
+}  # fmt: skip
 MAX_NEW_TOKENS = {"reviews": 48, "sums": 40}
-BEST_OF = 8
 
 
 @dataclass(frozen=True)
 class StudyConfig:
-    """Engines x worlds x seeds from one start."""
+    """Runs x seeds from one start per world."""
 
-    data: tuple[Literal["reviews", "sums"], ...] = ("reviews", "sums")
-    """Worlds."""
-    engines: tuple[str, ...] = tuple(ENGINES)
-    """Names of engines; a wrong one is answered with the list. Some run in one world only."""
+    studies: tuple[Literal["reviews", "sums", "distillation", "pairs"], ...] = (
+        "reviews", "sums", "distillation", "pairs",
+    )  # fmt: skip
+    """Which tables."""
+    runs: tuple[str, ...] = tuple(RECIPES)
+    """Names of runs; a wrong one is answered with the list. Each study takes those that are its own."""
     seeds: tuple[int, ...] = (0, 1, 2)
     """Seeds of the RL runs."""
     flags: str = ""
-    """Further flags for every engine, in one string: "--steps 10 --lr 1e-4"."""
+    """Further flags for every run, in one string: "--steps 10 --lr 1e-4"."""
     jobs: int = 1
     """Runs at a time; the machine's threads are shared out among them."""
     split: Literal["test", "validation"] = "test"
@@ -118,7 +213,7 @@ def run_stage(folder: Path, module: str, *flags: object, threads: int) -> None:
     environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
     folder.parent.mkdir(parents=True, exist_ok=True)
     begin = time.perf_counter()
-    log = folder.with_suffix(".log")
+    log = folder.with_name(f"{folder.name}.log")
     with log.open("w", encoding="utf-8") as file:
         process = subprocess.Popen(
             command, cwd=ROOT, env=environment, stdout=file, stderr=subprocess.STDOUT
@@ -142,8 +237,8 @@ def wait(process: subprocess.Popen[bytes]) -> tuple[int, float | None]:
     return process.returncode, usage.ru_utime + usage.ru_stime
 
 
-def train_start(config: StudyConfig, world: str, folder: Path) -> None:
-    """The base model and, for reviews, the reward model and the fine-tuned baseline."""
+def train_start(config: StudyConfig, world: str, folder: Path, *, teacher: bool) -> None:
+    """The base model and, for reviews, the reward model, the fine-tuned baseline and the teacher."""
     threads = torch.get_num_threads()
     common = ("--preset", "study", "--device", config.device)
     base, judge = folder / "pretraining", folder / "reward_model"
@@ -156,31 +251,51 @@ def train_start(config: StudyConfig, world: str, folder: Path) -> None:
             folder / "finetuning", "gpt.finetuning", *common, "--base", base,
             "--pairs", judge / "pairs.jsonl", threads=threads,
         )  # fmt: skip
+    if teacher:
+        larger = folder / "teacher_pretraining"
+        run_stage(
+            larger, "gpt.pretraining", "--preset", "teacher", "--data", world, "--device",
+            config.device, threads=threads,
+        )  # fmt: skip
+        run_stage(
+            folder / "teacher", "scripts.make_teacher", *common, "--data", world, "--base", larger,
+            "--reward-model", judge, "--student", base, threads=threads,
+        )  # fmt: skip
 
 
-def engines_of(config: StudyConfig, world: str) -> list[str]:
-    """The engines asked for that this world has a task for."""
-    return [name for name in config.engines if ONLY_FOR.get(name, world) == world]
+def runs_of(config: StudyConfig, study: Study) -> list[str]:
+    """The runs asked for that are this study's."""
+    return [name for name in config.runs if name in study.runs]
 
 
-def train_engines(config: StudyConfig, world: str, folder: Path) -> None:
-    """Every engine and seed, `jobs` at a time."""
+def start_flags(study: Study, module: str, folder: Path) -> tuple[object, ...]:
+    """What a run starts from: the base model, and the reward model or the teacher."""
+    policy = "--base" if module == "gpt.distillation" else "--policy"
+    flags = policy, folder / "pretraining"
+    if study.teacher:
+        return *flags, "--teacher", folder / "teacher"
+    if study.world == "reviews":
+        return *flags, "--reward-model", folder / "reward_model"
+    return flags
+
+
+def train_runs(config: StudyConfig, study: Study, folder: Path) -> None:
+    """Every run and seed, `jobs` at a time."""
     threads = max(torch.get_num_threads() // config.jobs, 1)
-    judge = ("--reward-model", folder / "reward_model") if world == "reviews" else ()
     with ThreadPoolExecutor(config.jobs) as pool:
-        runs = []
+        stages = []
         for seed in config.seeds:
-            for name in engines_of(config, world):
-                module, *own = ENGINES[name]
+            for name in runs_of(config, study):
+                module, *own = RECIPES[name]
                 flags = (
-                    "--preset", "study", "--data", world, *own, "--seed", seed, "--device",
-                    config.device, "--policy", folder / "pretraining", *judge, "--test-prompts", 0,
+                    "--preset", "study", "--data", study.world, *own, "--seed", seed, "--device",
+                    config.device, *start_flags(study, module, folder), "--test-prompts", 0,
                     *config.flags.split(),
                 )  # fmt: skip
                 target = folder / f"{name}-{seed}"
-                runs.append(pool.submit(run_stage, target, module, *flags, threads=threads))
-        for run in runs:
-            run.result()
+                stages.append(pool.submit(run_stage, target, module, *flags, threads=threads))
+        for stage in stages:
+            stage.result()
 
 
 # --- the comparison -------------------------------------------------------------------------------
@@ -188,9 +303,9 @@ def train_engines(config: StudyConfig, world: str, folder: Path) -> None:
 
 @dataclass(frozen=True)
 class Judge:
-    """What the policies of one world are measured with."""
+    """What the policies of one study are measured with."""
 
-    world: str
+    study: Study
     base: GPT
     tokenizer: Tokenizer
     reward: RewardFn
@@ -199,7 +314,8 @@ class Judge:
 
     def measure(self, policy: GPT) -> dict[str, float]:
         """Sampled at temperature 1 with the same random numbers for every policy, and greedy."""
-        new_tokens = MAX_NEW_TOKENS[self.world]
+        world = self.study.world
+        new_tokens = MAX_NEW_TOKENS[world]
         sampled, greedy, start = (
             evaluate(
                 model, self.tokenizer, self.prompts, params, self.reward, reference=reference,
@@ -216,46 +332,64 @@ class Judge:
             "greedy": float(greedy.gold.mean()),
             "win_rate": win_rate(sampled.gold, start.gold),
         }
-        if self.world == "sums":
+        if world == "sums":
             steps = torch.tensor([sums.uses_steps(text) for text in sampled.responses])
             numbers["writes_steps"] = float(steps.float().mean())
             for name, rows in (("with_steps", steps), ("without_steps", ~steps)):
                 if rows.any():
                     numbers[f"gold_{name}"] = float(sampled.gold[rows].mean())
+        if self.study.teacher:
+            text = open_corpus(
+                world, self.tokenizer, batch_size=64, seed=0, context=policy.config.context
+            )
+            numbers["perplexity"] = math.exp(held_out_loss(policy, text.held_out_batches()))
+            numbers["different_answers"] = len(set(sampled.responses)) / len(sampled.responses)
+            assert start.reverse_kl_full is not None and sampled.reverse_kl_full is not None
+            distance = float(start.reverse_kl_full.mean())
+            numbers["removed"] = 1 - float(sampled.reverse_kl_full.mean()) / distance
         return numbers
 
 
-def open_judge(config: StudyConfig, world: str, folder: Path) -> Judge:
+def open_judge(config: StudyConfig, study: Study, folder: Path) -> Judge:
     """The base model, the rewards and the prompts of the comparison."""
     device = pick_device(config.device)
     base, tokenizer = load_gpt(folder / "pretraining", device)
-    gold = world_rule(world)
+    gold = world_rule(study.world)
     assert gold is not None
     reward: RewardFn = gold
-    prompts = sums.prompts(config.split, count=config.prompts) if world == "sums" else None
-    if world == "reviews":
+    if study.teacher:
+        teacher = open_teacher(folder / "teacher", tokenizer, device)
+        reward = TeacherReward(teacher, KDGRPOConfig(), aggregate="sum", reverse_kl=True)
+    elif study.world == "reviews":
         reward = RewardModelReward(load_reward_model(folder / "reward_model", device)[0])
-        prompts = reviews.prompts(config.split)[: config.prompts]
-    assert prompts is not None
-    return Judge(world, base, tokenizer, reward, gold, prompts)
+    prompts = (
+        sums.prompts(config.split, count=config.prompts)
+        if study.world == "sums"
+        else reviews.prompts(config.split)[: config.prompts]
+    )
+    return Judge(study, base, tokenizer, reward, gold, prompts)
 
 
-def compare(config: StudyConfig, world: str, folder: Path) -> dict[str, list[dict[str, Any]]]:
-    """One list of measurements, one per seed, for every engine and baseline."""
-    judge = open_judge(config, world, folder)
+def compare(config: StudyConfig, study: Study, folder: Path) -> dict[str, list[dict[str, Any]]]:
+    """One list of measurements, one per seed, for every run and baseline."""
+    judge = open_judge(config, study, folder)
     device = judge.base.device
     results: dict[str, list[dict[str, Any]]] = {"base model": [judge.measure(judge.base)]}
-    best_reward, best_gold = best_of_n(
-        judge.base, judge.tokenizer, judge.prompts,
-        SamplingParams(max_new_tokens=MAX_NEW_TOKENS[world]), judge.reward, BEST_OF, gold=judge.gold,
-    )  # fmt: skip
-    assert best_gold is not None
-    label = f"best of {BEST_OF} by the {judge.reward.name}"
-    results[label] = [{"gold": float(best_gold.mean()), "reward": float(best_reward.mean())}]
-    if world == "reviews":
+    if isinstance(judge.reward, TeacherReward):
+        results["teacher"] = [judge.measure(judge.reward.teacher)]
+    if study.best_of:
+        best_reward, best_gold = best_of_n(
+            judge.base, judge.tokenizer, judge.prompts,
+            SamplingParams(max_new_tokens=MAX_NEW_TOKENS[study.world]), judge.reward, study.best_of,
+            gold=judge.gold,
+        )  # fmt: skip
+        assert best_gold is not None
+        label = f"best of {study.best_of} by the {judge.reward.name}"
+        results[label] = [{"gold": float(best_gold.mean()), "reward": float(best_reward.mean())}]
+    if study.world == "reviews" and not study.teacher:
         tuned, _ = load_gpt(folder / "finetuning", device)
         results["fine-tuned on preferred answers"] = [judge.measure(tuned)]
-    for name in engines_of(config, world):
+    for name in runs_of(config, study):
         for seed in config.seeds:
             run = folder / f"{name}-{seed}"
             numbers = measured_once(config, judge, run)
@@ -270,6 +404,7 @@ def compare(config: StudyConfig, world: str, folder: Path) -> dict[str, list[dic
 def measured_once(config: StudyConfig, judge: Judge, run: Path) -> dict[str, float]:
     """The measurements of a run's policy, taken from measured.json where they stand already."""
     path, key = run / "measured.json", f"{config.split} {config.prompts}"
+    key += " by the teacher" if judge.study.teacher else ""
     known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     if key not in known:
         known[key] = judge.measure(load_gpt(run, judge.base.device)[0])
@@ -288,42 +423,34 @@ def spread(rows: Sequence[Mapping[str, float]], key: str, digits: int) -> str:
     return f"{mean} ({min(values):.{digits}f} to {max(values):.{digits}f})"
 
 
-COLUMNS = {
-    "reviews": [
-        ("gold reward", "gold", 3), ("win rate", "win_rate", 3), ("KL (nats)", "kl", 1),
-        ("length", "response_length", 1), ("CPU seconds", "seconds", 0),
-    ],
-    "sums": [
-        ("exact match, sampled", "gold", 3), ("greedy", "greedy", 3),
-        ("writes steps", "writes_steps", 2), ("exact where it does", "gold_with_steps", 3),
-        ("KL (nats)", "kl", 1), ("CPU seconds", "seconds", 0),
-    ],
-}  # fmt: skip
-
-
-def markdown(world: str, results: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
+def markdown(study: Study, results: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
     """The table for a README."""
-    columns = COLUMNS[world]
-    lines = ["| | " + " | ".join(title for title, _, _ in columns) + " |"]
-    lines.append("|" + "---|" * (len(columns) + 1))
+    lines = ["| | " + " | ".join(title for title, _, _ in study.columns) + " |"]
+    lines.append("|" + "---|" * (len(study.columns) + 1))
     for name, rows in results.items():
-        cells = [spread(rows, key, digits) for _, key, digits in columns]
+        cells = [spread(rows, key, digits) for _, key, digits in study.columns]
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
 
 def plot(
-    config: StudyConfig, world: str, folder: Path, results: Mapping[str, Sequence[Mapping]]
+    config: StudyConfig,
+    study: Study,
+    folder: Path,
+    path: Path,
+    results: Mapping[str, Sequence[Mapping[str, float]]],
 ) -> None:
-    """Gold against the step, gold against KL, and the final numbers with every seed as a dot."""
+    """Gold against the step, gold against the KL, and the final numbers with every seed as a dot."""
     from matplotlib import colormaps
     from matplotlib.figure import Figure
 
-    label = "gold reward" if world == "reviews" else "exact match"
-    shown_engines = engines_of(config, world)
-    palette = colormaps["tab10" if len(shown_engines) <= 10 else "tab20"]
-    colors = {name: palette(i % palette.N) for i, name in enumerate(shown_engines)}
-    figure = Figure(figsize=(15, 4.6), layout="constrained")
+    label = "exact match" if study.world == "sums" else "gold reward"
+    distance, distance_label = study.distance
+    shown_runs = [name for name in results if name in RECIPES]
+    palette = colormaps["tab10" if len(shown_runs) <= 10 else "tab20"]
+    colors = {name: palette(i % palette.N) for i, name in enumerate(shown_runs)}
+    height = max(4.6, 0.24 * len(results) + 1)
+    figure = Figure(figsize=(16, height), layout="constrained")
     left, middle, right = figure.subplots(1, 3)
     for name in colors:
         for seed in config.seeds:
@@ -333,11 +460,12 @@ def plot(
             style: dict[str, Any] = dict(color=colors[name], alpha=0.8, linewidth=1.5)
             shown = name if seed == config.seeds[0] else None
             left.plot([row["step"] for row in points], gold, label=shown, **style)
-            distance = [row["validation/kl"] for row in points]
-            middle.plot(distance, gold, marker=".", **style)
-    left.set(xlabel="step (rollout batch)", ylabel=f"{label}, validation prompts", ylim=(0, 1))
-    left.legend(fontsize=8, loc="lower right")
-    middle.set(xlabel="KL from the start (nats per response)", ylabel=label, ylim=(0, 1))
+            far = [row[f"validation/{distance}"] for row in points]
+            middle.plot(far, gold, marker=".", **style)
+    left.set(xlabel="step", ylabel=f"{label}, validation prompts", ylim=(0, 1))
+    middle.set(xlabel=distance_label, ylabel=label, ylim=(0, 1))
+    if len(colors) <= 16:
+        left.legend(fontsize=8, loc="lower right")
     names = list(results)[::-1]
     for i, name in enumerate(names):
         values = [row["gold"] for row in results[name]]
@@ -346,27 +474,29 @@ def plot(
         right.plot(values, [i] * len(values), "o", color=color, markeredgecolor="black")
     right.set_yticks(range(len(names)), names, fontsize=8)
     right.set(xlabel=f"{label}, {config.split} prompts; a dot per seed", xlim=(0, 1))
-    figure.suptitle(f"{world}: one start, {len(config.seeds)} seeds per engine")
-    figure.savefig(folder / "study.png", dpi=120)
+    figure.suptitle(f"{path.stem}: one start, {len(config.seeds)} seeds per run")
+    figure.savefig(path, dpi=120)
 
 
 def main(config: StudyConfig) -> None:
     """Train what is missing, compare, write the table and the figure."""
-    unknown = [name for name in config.engines if name not in ENGINES]
+    unknown = [name for name in config.runs if name not in RECIPES]
     if unknown:
-        raise UserError(f"there is no engine {unknown[0]!r}: choose from {', '.join(ENGINES)}")
-    for world in config.data:
-        folder = (config.out / world).resolve()
-        print(f"== {world} ==", flush=True)
-        train_start(config, world, folder)
-        train_engines(config, world, folder)
-        results = compare(config, world, folder)
-        write_json(folder / "study.json", {"split": config.split, "results": results})
-        table = markdown(world, results)
-        (folder / "study.md").write_text(table, encoding="utf-8")
-        plot(config, world, folder, results)
+        raise UserError(f"there is no run {unknown[0]!r}: choose from {', '.join(RECIPES)}")
+    out = config.out.resolve()
+    for name in config.studies:
+        study = STUDIES[name]
+        folder = out / study.world
+        print(f"== {name} ==", flush=True)
+        train_start(config, study.world, folder, teacher=study.teacher)
+        train_runs(config, study, folder)
+        results = compare(config, study, folder)
+        write_json(out / f"{name}.json", {"split": config.split, "results": results})
+        table = markdown(study, results)
+        (out / f"{name}.md").write_text(table, encoding="utf-8")
+        plot(config, study, folder, out / f"{name}.png", results)
         print(f"\n{len(config.seeds)} seeds, {config.prompts} {config.split} prompts\n\n{table}")
-        print(f"wrote {display_path(folder)} (study.json, study.md, study.png)")
+        print(f"wrote {display_path(out)} ({name}.json, {name}.md, {name}.png)")
 
 
 if __name__ == "__main__":

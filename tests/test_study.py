@@ -10,29 +10,80 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
+import tyro
 
-from gpt.common import UserError, append_jsonl
+from data import reviews
+from gpt.common import UserError, append_jsonl, preset_defaults
+from gpt.model import GPT, GPTConfig
+from gpt.tokenizer import load_tokenizer
+from rl.kd_grpo_engine import KDGRPOConfig
+from rl.setup import world_rule
+from rl.teacher import TeacherReward
 from scripts import study
-from scripts.study import ENGINES, StudyConfig, markdown, plot, run_stage, spread
+from scripts.study import RECIPES, STUDIES, StudyConfig, markdown, plot, run_stage, spread
 
 
-def test_every_engine_is_a_script_and_named_once() -> None:
-    assert len(set(ENGINES.values())) == len(ENGINES)
-    for module, *flags in ENGINES.values():
+def test_every_run_is_a_script_and_named_once() -> None:
+    assert len(set(RECIPES.values())) == len(RECIPES)
+    for module, *flags in RECIPES.values():
         assert importlib.util.find_spec(module), module
         assert not flags or flags[0].startswith("--")
 
 
-def test_some_engines_have_one_world() -> None:
-    assert set(study.ONLY_FOR) <= set(ENGINES)
-    config = StudyConfig(engines=("ppo", "grpo_process", "grpo_iterative"))
-    assert study.engines_of(config, "sums") == ["ppo", "grpo_process"]
-    assert study.engines_of(config, "reviews") == ["ppo", "grpo_iterative"]
+def test_every_run_is_in_a_study_and_every_engine_in_a_run() -> None:
+    assert {name for study in STUDIES.values() for name in study.runs} == set(RECIPES)
+    engines = {f"rl.{path.stem}" for path in (study.ROOT / "rl").glob("*_engine.py")}
+    assert engines <= {module for module, *_ in RECIPES.values()}
 
 
-def test_an_unknown_engine_is_answered_with_the_list(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no engine 'pppo': choose from grpo, ppo"):
-        study.main(StudyConfig(engines=("ppo", "pppo"), out=tmp_path))
+@pytest.mark.parametrize(("name", "recipe"), RECIPES.items(), ids=RECIPES)
+def test_the_flags_of_a_run_are_flags_of_its_script(name: str, recipe: tuple[str, ...]) -> None:
+    """Its own, those of the study and those of the start, parsed by the script's own parser."""
+    module = importlib.import_module(recipe[0])
+    config = next(
+        value
+        for key, value in vars(module).items()
+        if key.endswith("Config") and value.__module__ == recipe[0]
+    )
+    for each in STUDIES.values():
+        if name in each.runs:
+            start = map(str, study.start_flags(each, recipe[0], Path("start")))
+            shared = ("--data", each.world, "--seed", "1", "--device", "cpu", "--test-prompts", "0")
+            default = preset_defaults(config, module.PRESETS, ["--preset", "study", *shared])
+            parsed = tyro.cli(config, default=default, args=[*shared, *recipe[1:], *start])
+            assert (parsed.data, parsed.seed, parsed.test_prompts) == (each.world, 1, 0)
+
+
+def test_a_study_has_its_own_runs() -> None:
+    config = StudyConfig(runs=("ppo", "grpo_process", "grpo_iterative", "minillm", "grpo"))
+    runs = {name: study.runs_of(config, each) for name, each in STUDIES.items()}
+    assert runs == {
+        "sums": ["ppo", "grpo_process", "grpo"],
+        "reviews": ["ppo", "grpo_iterative", "grpo"],
+        "distillation": ["minillm"],
+        "pairs": ["grpo"],
+    }
+
+
+def test_the_methods_of_distillation_see_as_many_responses() -> None:
+    """80 rollouts of 128 responses, and 160 batches of 64."""
+    for name in STUDIES["distillation"].runs:
+        module, *flags = RECIPES[name]
+        config = next(
+            value
+            for key, value in vars(importlib.import_module(module)).items()
+            if key.endswith("Config") and value.__module__ == module
+        )()
+        assert "--steps" not in flags
+        batch = getattr(config, "batch_size", None)
+        batch = batch or config.prompts_per_step * config.group_size
+        assert config.steps * batch == 10_240
+
+
+def test_an_unknown_run_is_answered_with_the_list(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no run 'pppo': choose from grpo, ppo"):
+        study.main(StudyConfig(runs=("ppo", "pppo"), out=tmp_path))
 
 
 def test_a_finished_stage_is_kept_and_a_failing_one_explains_itself(tmp_path: Path) -> None:
@@ -73,6 +124,7 @@ def test_a_policy_is_measured_once_per_split(tmp_path: Path) -> None:
     asked: list[object] = []
     judge = SimpleNamespace(
         base=SimpleNamespace(device="cpu"),
+        study=STUDIES["reviews"],
         measure=lambda policy: asked.append(policy) or {"gold": 1.0},
     )
     with pytest.MonkeyPatch.context() as patch:
@@ -80,7 +132,9 @@ def test_a_policy_is_measured_once_per_split(tmp_path: Path) -> None:
         for split in ("test", "test", "validation"):
             config = StudyConfig(split=split, prompts=4)
             assert study.measured_once(config, judge, tmp_path) == {"gold": 1.0}
-    assert asked == [tmp_path, tmp_path]
+        judge.study = STUDIES["distillation"]  # other numbers of the same policy
+        study.measured_once(config, judge, tmp_path)
+    assert asked == [tmp_path] * 3
 
 
 def results() -> dict[str, list[dict[str, float]]]:
@@ -88,21 +142,55 @@ def results() -> dict[str, list[dict[str, float]]]:
     return {"base model": [numbers], "ppo": [numbers | {"gold": 0.8, "seconds": 61.0}] * 2}
 
 
-@pytest.mark.parametrize("world", ["reviews", "sums"])
-def test_the_table_is_markdown_with_a_row_each(world: str) -> None:
-    lines = markdown(world, results()).splitlines()
+@pytest.mark.parametrize("name", STUDIES)
+def test_the_table_is_markdown_with_a_row_each(name: str) -> None:
+    lines = markdown(STUDIES[name], results()).splitlines()
     assert len(lines) == 4 and len({line.count("|") for line in lines}) == 1
     assert lines[2].startswith("| base model | 0.400 |")
     assert re.match(r"\| ppo \| 0\.800 \(0\.800 to 0\.800\) .* 61 \(61 to 61\) \|$", lines[3])
 
 
-def test_the_figure_is_drawn_from_the_metrics(tmp_path: Path) -> None:
-    config = StudyConfig(engines=("ppo",), seeds=(0, 1))
+@pytest.mark.parametrize("name", ["reviews", "distillation"])
+def test_the_figure_is_drawn_from_the_metrics(tmp_path: Path, name: str) -> None:
+    config = StudyConfig(runs=("ppo",), seeds=(0, 1))
+    distance = STUDIES[name].distance[0]
     for seed in config.seeds:
         rows = [
-            {"step": step, "validation/gold": step / 40, "validation/kl": step / 10}
+            {"step": step, "validation/gold": step / 40, f"validation/{distance}": step / 10}
             for step in (10, 20)
         ]
         append_jsonl(tmp_path / f"ppo-{seed}" / "metrics.jsonl", rows)
-    plot(config, "reviews", tmp_path, results())
+    plot(config, STUDIES[name], tmp_path, tmp_path / "study.png", results())
     assert (tmp_path / "study.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def small_judge(name: str) -> study.Judge:
+    """A tiny student, and for distillation a tiny teacher, on four prompts."""
+    tokenizer = load_tokenizer("glassbox")
+    student, teacher = (
+        GPT(GPTConfig(tokenizer.n_vocab, 128, n_layer=1, n_head=2, n_embd=16))
+        .initialize(torch.Generator().manual_seed(seed))
+        .eval()
+        for seed in (0, 1)
+    )
+    gold = world_rule("reviews")
+    assert gold is not None
+    reward = gold
+    if STUDIES[name].teacher:
+        reward = TeacherReward(teacher, KDGRPOConfig(), aggregate="sum", reverse_kl=True)
+    return study.Judge(STUDIES[name], student, tokenizer, reward, gold, reviews.prompts("test")[:4])
+
+
+def test_what_distillation_is_measured_by() -> None:
+    judge = small_judge("distillation")
+    assert isinstance(judge.reward, TeacherReward)
+    base, teacher = judge.measure(judge.base), judge.measure(judge.reward.teacher)
+    assert base["removed"] == 0 and base["kl"] == pytest.approx(0, abs=1e-4)
+    assert teacher["removed"] == pytest.approx(1) and teacher["reverse_kl_full"] < 1e-3
+    assert base["reverse_kl_full"] > 0.01
+    assert base["different_answers"] == 1.0  # noise of four prompts
+    # A model that knows nothing yet is nearly as perplexed as the vocabulary is large.
+    assert 0.5 < base["perplexity"] / judge.tokenizer.n_vocab < 2
+    titles = {key for _, key, _ in STUDIES["distillation"].columns} - {"seconds"}
+    assert titles <= set(base)
+    assert not {"perplexity", "removed"} & set(small_judge("pairs").measure(judge.base))

@@ -236,8 +236,8 @@ def test_a_longer_response_with_equal_tokens_is_no_worse_under_the_mean():
 @pytest.mark.parametrize(
     ("changes", "aggregate", "reverse_kl"),
     [
-        ({}, "mean", True),
-        ({"per_token": False}, "sum", True),
+        ({}, "sum", True),
+        ({"per_token": True}, "mean", True),
         ({"teacher_reward": "mean"}, "mean", False),
         ({"teacher_reward": "sum"}, "sum", False),
     ],
@@ -317,7 +317,7 @@ def first_gradient(policy: GPT, rollout: Rollout, config: KDGRPOConfig) -> torch
         total = sum(p).item()
         if config.teacher_reward == "reverse_kl":
             total -= sum(q).item()
-        values.append(total if config.teacher_reward == "sum" else total / len(response))
+        values.append(total / len(response) if config.teacher_reward == "mean" else total)
     loss = torch.zeros(())
     for i, value in enumerate(values):
         group = values[i // 4 * 4 : i // 4 * 4 + 4]
@@ -557,7 +557,7 @@ def test_it_does_not_learn_with_the_sign_flipped():
 
 def test_reinforce_learns_as_well():
     options = LEARNING | dict(steps=24)
-    rows = run(small_gpt(), policy_loss="reinforce", per_token=False, **options)
+    rows = run(small_gpt(), policy_loss="reinforce", **options)
     assert rows[-1]["reverse_kl"] < 0.5 * rows[0]["reverse_kl"]
     assert rows[-1]["clip_high_fraction"] == 0
 
@@ -643,7 +643,8 @@ def test_dropout_has_no_effect():
     "changes", [{}, {"kl_estimator": "full"}, {"policy_loss": "reinforce", "updates_per_batch": 1}]
 )
 def test_micro_batches_do_not_change_the_update(gradients, changes):
-    """In float64, at a second step away from the reference: the sums are regrouped, nothing else."""
+    """At a second step away from the reference: the sums are regrouped, nothing else. In float64, but
+    for the teacher's log-probs."""
     options = dict(steps=2, updates_per_batch=2, minibatches=3, kl_coef=0.5, pretraining_coef=0.5)
     ends = []
     for size in (3, 64):
@@ -652,8 +653,8 @@ def test_micro_batches_do_not_change_the_update(gradients, changes):
         ends.append(weights(policy))
     half = len(gradients) // 2
     for a, b in zip(gradients[:half], gradients[half:], strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-6)
-    torch.testing.assert_close(*ends, rtol=0, atol=1e-6)
+        torch.testing.assert_close(a, b, rtol=5e-6, atol=5e-6)
+    torch.testing.assert_close(*ends, rtol=0, atol=5e-6)
 
 
 # Repeating and resuming
@@ -704,7 +705,7 @@ def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(tmp_path):
     [
         ({"kl_estimator": "k1"}, "k1 as a loss regularises nothing"),
         ({"policy_loss": "reinforce", "updates_per_batch": 2}, "updates_per_batch must be 1 with"),
-        ({"teacher_reward": "sum", "per_token": False}, "per_token belongs to reverse_kl"),
+        ({"teacher_reward": "sum", "per_token": True}, "per_token belongs to reverse_kl"),
         ({"reference_update": "mix", "kl_coef": 0.0}, "give a kl_coef above 0"),
         ({"reference_mix": 0.0}, "reference_mix above 0"),
         ({"reference_every": 0}, "reference_every must be at least 1"),
