@@ -10,7 +10,7 @@
       for the inner epochs, in minibatches                updates_per_batch, minibatches
         Single = w_t KL(q(.|s_t) || p(.|s_t))             token_scores_and_kl (Eq. 3, Eq. 5)
         Long   = -w_t R_{t+1} min(rho_t, clip(rho_t))     clipped_surrogate
-        L_PT   = cross-entropy on pre-training text       language_model_loss
+        L_PT   = cross-entropy on pre-training text       add_text_gradient
         descend Single + Long + lambda L_PT               minillm_loss
 
 The gradient of KL(q || p) over responses is that of the token KLs along the way (Single) plus the
@@ -50,7 +50,7 @@ from gpt.generate import SamplingParams
 from gpt.log_probs import token_scores_and_kl
 from gpt.model import GPT
 from gpt.optimizer import adamw, clip_and_step, set_learning_rate
-from gpt.pretraining import language_model_loss
+from gpt.pretraining import add_text_gradient
 from gpt.teacher import open_teacher
 from gpt.tokenizer import Tokenizer
 from rl.config import EngineConfig, size_presets, warmed_up
@@ -210,6 +210,7 @@ def train(
     """
     if config.pretraining_coef and corpus is None:
         raise ValueError("pretraining_coef needs a corpus: pass one, or set it to 0")
+    text = corpus if config.pretraining_coef else None
     params = SamplingParams(config.temperature, max_new_tokens=config.max_new_tokens)
     teacher = reward_fn.teacher
     policy.eval()  # dropout stays off: old and new log-probs must describe the same function
@@ -223,6 +224,7 @@ def train(
         lr = config.lr * warmed_up(config, step)
         set_learning_rate(optimizer, lr)
         clock, meter = Stopwatch(), UpdateMeter()
+        text_losses: list[float] = []
         records = prompt_batch(prompts, step, config.prompts_per_step, config.seed)
         with clock.phase("rollout"):  # y ~ p~, token by token
             rollout = sample_rollout(
@@ -243,7 +245,6 @@ def train(
                 config, judged, old_log_probs, rollout.response_mask
             )
 
-        text_loss = 0.0
         with clock.phase("update"):
             updates = epoch_minibatches(config, len(rollout), generators["minibatches"])
             for update, rows in enumerate(updates):
@@ -273,20 +274,25 @@ def train(
                         single_step_kl=token_kl,
                         mixing_weight=targets.weights[part],
                     )
-                if config.pretraining_coef and corpus is not None:  # L_PT: fresh text each time
-                    text = corpus.batch(step * config.updates + update).to(policy.device)
-                    with precision(policy.device, config.precision):
-                        pretraining_loss = language_model_loss(policy, text)
-                    (config.pretraining_coef * pretraining_loss).backward()
-                    loss += config.pretraining_coef * pretraining_loss.detach()
-                    text_loss += float(pretraining_loss.detach())
+                if text is not None:  # L_PT: fresh text each time
+                    text_losses.append(
+                        add_text_gradient(
+                            policy,
+                            text,
+                            step * config.updates + update,
+                            config.pretraining_coef,
+                            micro_batch_size=config.micro_batch_size,
+                            dtype=config.precision,
+                        )
+                    )
+                    loss += config.pretraining_coef * text_losses[-1]
                 norm = clip_and_step(optimizer, policy.parameters(), config.max_norm)
                 meter.add_update(loss, norm)
 
         rewards = row_sums(token_rewards, rollout.response_mask)  # log p(y) / q(y), (N,)
         row = rollout_metrics(rollout, rewards, old_log_probs, None) | meter.metrics() | {"lr": lr}
-        if config.pretraining_coef:
-            row["pretraining_loss"] = text_loss / len(meter.losses)
+        if text_losses:
+            row["pretraining_loss"] = sum(text_losses) / len(text_losses)
         row |= clock.metrics(tokens=int(rollout.lengths.sum()))
         state.step = step + 1
         if finish_step(config, state, row, log, policy, None, validate, folder):
