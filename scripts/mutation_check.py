@@ -1178,8 +1178,8 @@ MUTATIONS = (
         "minillm-one-text",
         "every update of a step reads the same pre-training text",
         MINILLM,
-        "corpus.batch(step * config.updates + update)",
-        "corpus.batch(step)",
+        "step * config.updates + update,",
+        "step,",
         TEST_MINILLM,
     ),
     bug(
