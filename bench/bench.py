@@ -177,7 +177,10 @@ def parts(
     repeats = config.repeats
     return [
         ("sample with the KV cache", *_row(cached, "without", uncached, repeats, device)),
-        ("score, contiguous rows", *_row(contiguous, "left-padded", left_padded, repeats, device)),
+        (
+            "score and backward, contiguous rows",
+            *_row(contiguous, "left-padded", left_padded, repeats, device),
+        ),
         (
             "update, sorted micro-batches of 32",
             *_row(lambda: update(chunks), "unsorted", lambda: update(unsorted), repeats, device),

@@ -288,6 +288,7 @@ def tldr_side(post: Row, summary: str) -> Answered:
 
 
 def tldr_pair(row: Row) -> Pair:
+    """{info: a post, summaries: [{text}, {text}], choice: 0 or 1, the better one} as a pair."""
     info, summaries, choice = (field(row, key) for key in ("info", "summaries", "choice"))
     if not isinstance(info, dict):
         raise BadRow(f"'info' is {kind_of(info)}, expected an object")

@@ -1,9 +1,9 @@
 """What every script shares: devices, seeds, run folders, metric logs and checkpoints.
 
-A run lives in one folder: config.json (the flags), metrics.jsonl (one object a step), samples.jsonl,
-model.safetensors (weights; its header says what they are) and, while training, state.pt (everything
-that a resumed run needs). Files are written to a temporary name and renamed, so a crash never leaves
-half a checkpoint, and nothing is loaded through pickle.
+A run lives in one folder: config.json (the flags), metrics.jsonl (one object a step), samples.jsonl
+(where responses are sampled), model.safetensors (weights; its header says what they are) and, while
+training, state.pt (everything that a resumed run needs). Files are written to a temporary name and
+renamed, so a crash never leaves half a checkpoint, and nothing is loaded through pickle.
 """
 
 from __future__ import annotations
@@ -174,13 +174,21 @@ def append_jsonl(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
-    """Every row of a JSON-lines file; a last line cut off by a crash is left out."""
+    """Every row of a JSON-lines file; a last line cut off by a crash is left out.
+
+    UserError for any other line that is no JSON.
+    """
     rows = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError:
-            break
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                rows.append(json.loads(line))
+            except ValueError:  # no JSON, or no UTF-8
+                if not line.endswith(b"\n"):  # the last one, cut off while it was written
+                    break
+                raise UserError(
+                    f"{display_path(path)}:{number} is damaged, it is no JSON: mend or delete the line"
+                ) from None
     return rows
 
 

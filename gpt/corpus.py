@@ -43,7 +43,9 @@ class Corpus(Protocol):
 
     def batch(self, index: int) -> ResponseBatch: ...
 
-    def held_out_batches(self) -> list[ResponseBatch]: ...
+    def held_out_batches(self) -> list[ResponseBatch]:
+        """Texts that are never trained on, the same at every call, in batches of up to N rows."""
+        ...
 
 
 class WorldCorpus:
@@ -80,6 +82,7 @@ class WorldCorpus:
         self.pool, self.pool_number = self._batches(records, seed), number
 
     def held_out_batches(self) -> list[ResponseBatch]:
+        """256 documents with prompts of the validation split, in batches of up to `batch_size` rows."""
         rng = random.Random(derive_seed(self.seed, "held-out corpus"))
         prompts = self.world.prompts("validation")
         chosen = [rng.choice(prompts) for _ in range(HELD_OUT_ROWS)]
@@ -124,10 +127,12 @@ class TextCorpus:
 
     def batch(self, index: int) -> ResponseBatch:
         generator = torch.Generator().manual_seed(derive_seed(self.seed, f"windows {index}"))
-        starts = torch.randint(0, self.split - self.window, (self.batch_size,), generator=generator)
+        last = self.split - self.window
+        starts = torch.randint(last + 1, (self.batch_size,), generator=generator)
         return self._windows(starts.tolist())
 
     def held_out_batches(self) -> list[ResponseBatch]:
+        """Up to 64 windows of the last tenth that do not overlap; tokens (N, window), N <= batch_size."""
         starts = list(range(self.split, len(self.tokens) - self.window + 1, self.window))
         size = self.batch_size
         starts = starts[: max(HELD_OUT_ROWS // 4, 1)]

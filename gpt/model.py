@@ -127,9 +127,11 @@ class Attention(nn.Module):
         self.c_attn = nn.Linear(config.n_embd, 3 * config.n_embd)
         self.c_proj = nn.Linear(config.n_embd, config.n_embd)
 
-    def forward(
-        self, x: Tensor, mask: Tensor | None, cache: KVCache | None, layer: int
-    ) -> Tensor:  # x (N, S, D)
+    def forward(self, x: Tensor, mask: Tensor | None, cache: KVCache | None, layer: int) -> Tensor:
+        """x (N, S, D) -> (N, S, D). Without a mask (N or 1, 1, S, K) a column sees all its past.
+
+        With a cache the columns of x come behind its filled ones: K of them together.
+        """
         N, S, D = x.shape
         qkv = self.c_attn(x).view(N, S, 3, self.n_head, D // self.n_head)  # (N, S, 3, H, d)
         query, key, value = qkv.permute(2, 0, 3, 1, 4)  # each (N, H, S, d)
@@ -157,6 +159,7 @@ class MLP(nn.Module):
         self.c_proj = nn.Linear(4 * config.n_embd, config.n_embd)
 
     def forward(self, x: Tensor) -> Tensor:
+        """x (N, S, D) -> (N, S, D)."""
         x = F.gelu(self.c_fc(x), approximate="tanh")
         return F.dropout(self.c_proj(x), self.dropout, self.training)
 
@@ -172,6 +175,7 @@ class Block(nn.Module):
         self.mlp = MLP(config)
 
     def forward(self, x: Tensor, mask: Tensor | None, cache: KVCache | None, layer: int) -> Tensor:
+        """x (N, S, D) -> (N, S, D); arguments as in `Attention`."""
         x = x + self.attn(self.ln_1(x), mask, cache, layer)
         return x + self.mlp(self.ln_2(x))
 

@@ -1,6 +1,6 @@
 """Pre-training a GPT-2: next-token prediction with AdamW, warm-up and a cosine.
 
-    python -m gpt.pretraining                          the reviews world, laptop size, about 1.5 minutes
+    python -m gpt.pretraining                          the reviews world, laptop size, about a minute
     python -m gpt.pretraining --data sums              the arithmetic world
     python -m gpt.pretraining --data text.txt --preset small
     python -m gpt.pretraining --data pairs.json        the prompts and chosen answers of a data file

@@ -90,7 +90,7 @@ class EngineConfig:
     max_norm: float = 1.0
     """Gradient norm at which gradients are clipped."""
     kl_coef: float = 0.1
-    """beta, the weight of the KL penalty; 0 needs no reference model at all."""
+    """beta, the weight of the KL penalty; with 0 and no stop_kl no reference is asked."""
     kl_controller: Literal["fixed", "adaptive"] = "fixed"
     """adaptive: raise or lower kl_coef after each batch to hold the KL near kl_target."""
     kl_target: float = 6.0

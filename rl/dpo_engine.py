@@ -12,11 +12,11 @@ The same preferences as for a reward model, without one and without sampling: th
 every RL engine here. `--label-smoothing` is conservative DPO, for labels that err; `--loss ipo` is
 IPO (Azar et al. 2023, arXiv:2310.12036, Eq. 17), whose gap has a finite target. What is new next to
 the RL engines: no rollout, no reward, no advantage. The reward model only scores the validation
-samples, so that the numbers stand beside those of the other engines.
+samples, so that the numbers stand beside those of the other engines; a file of pairs needs none.
 
     python -m rl.dpo_engine                       reviews, the pairs of the reward model
     python -m rl.dpo_engine --label-smoothing 0.2
-    python -m rl.dpo_engine --data pairs.json --preset small
+    python -m rl.dpo_engine --data pairs.json --preset small    after gpt.pretraining on the file
 """
 
 from __future__ import annotations
@@ -32,10 +32,17 @@ import torch
 from torch import Tensor
 
 from data.records import PromptRecord
-from gpt.common import MetricLog, TrainingState, preset_defaults, run_script
+from gpt.common import (
+    MODEL_FILE,
+    MetricLog,
+    TrainingState,
+    display_path,
+    preset_defaults,
+    run_script,
+)
 from gpt.model import GPT
 from gpt.optimizer import adamw, clip_and_step, cosine_schedule, set_learning_rate
-from gpt.pretraining import Preset
+from gpt.pretraining import Preset, default_folder
 from gpt.tokenizer import Tokenizer
 from reward_model.pairs import TokenPair
 from rl.evaluation import Validation
@@ -51,7 +58,7 @@ from rl.preferences import (
 )
 from rl.rewards import RewardFn
 from rl.run import finish_step, run_training
-from rl.setup import Task
+from rl.setup import Task, open_reward
 
 PRESETS: dict[str, dict[str, Any]] = {
     "tiny": {},
@@ -83,7 +90,8 @@ class DPOConfig:
     reward_model: Path | None = None
     """Run folder of the reward model; default: the one of this data and preset."""
     reward: Literal["auto", "model", "gold"] = "auto"
-    """What scores the validation samples; nothing is trained on it. gold: the true objective."""
+    """What scores the validation samples; nothing is trained on it. auto: the reward model;
+    nothing for a file that has none. gold: the true objective."""
     loss: Literal["dpo", "ipo"] = "dpo"
     """dpo: -log sigmoid(beta h). ipo: (h - 1 / (2 beta))^2."""
     beta: float = 0.1
@@ -253,11 +261,23 @@ def recorded_pairs(config: DPOConfig, task: Task) -> dict[str, Any]:
     return {"pairs": pairs, "held_out": held_out}
 
 
+def file_reward(config: DPOConfig, tokenizer: Tokenizer, device: torch.device) -> RewardFn | None:
+    """What scores the validation samples of a file; None if no flag names it and none is there."""
+    folder = default_folder("reward_model", config.data, config.preset)
+    named = config.reward != "auto" or config.reward_model is not None
+    if not named and not (folder / MODEL_FILE).exists():
+        print(f"no reward model in {display_path(folder)}: the validations report no reward")
+        return None
+    return open_reward(
+        config.reward, config.data, config.preset, config.reward_model, tokenizer, device
+    )
+
+
 def offline(
     config: DPOConfig,
     policy: GPT,
     tokenizer: Tokenizer,
-    reward_fn: RewardFn,
+    reward_fn: RewardFn | None,
     prompts: Sequence[PromptRecord],
     log: MetricLog,
     *,
@@ -283,7 +303,9 @@ def describe(config: DPOConfig) -> str:
 def main(config: DPOConfig) -> Path:
     """Run DPO with all I/O and return the run folder."""
     require_pairs(config.data)
-    return run_training("dpo", config, offline, recorded_pairs, describe)
+    # The reviews' pairs are in a reward model's run folder, so there is a model to score with.
+    own_reward = None if config.data == "reviews" else file_reward
+    return run_training("dpo", config, offline, recorded_pairs, describe, own_reward)
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ class Evaluation:
     responses: list[str]
     lengths: Tensor  # response tokens with the EOS
     has_eos: Tensor  # bool
-    reward: Tensor  # what training maximises
+    reward: Tensor | None  # what training maximises, where there is one
     gold: Tensor | None  # the true objective, where it is known
     kl: Tensor | None  # log pi - log pi_ref of the whole response, nats
     # With a teacher, two estimates of KL(policy || teacher) of the response, nats (gpt/teacher.py).
@@ -46,11 +46,9 @@ class Evaluation:
 
     def summary(self) -> dict[str, float]:
         """Means under the names that metrics.jsonl and the tables use."""
-        numbers = {
-            "reward": float(self.reward.mean()),
-            "response_length": float(self.lengths.float().mean()),
-            "eos_rate": float(self.has_eos.float().mean()),
-        }
+        numbers = {} if self.reward is None else {"reward": float(self.reward.mean())}
+        numbers["response_length"] = float(self.lengths.float().mean())
+        numbers["eos_rate"] = float(self.has_eos.float().mean())
         if self.gold is not None:
             numbers["gold"] = float(self.gold.mean())
             numbers["gold_error"] = standard_error(self.gold)
@@ -67,10 +65,10 @@ class Evaluation:
             row: dict[str, Any] = {
                 "prompt": self.records[i].prompt,
                 "response": self.responses[i],
-                "reward": float(self.reward[i]),
             }
-            if self.gold is not None:
-                row["gold"] = float(self.gold[i])
+            for name, values in (("reward", self.reward), ("gold", self.gold)):
+                if values is not None:
+                    row[name] = float(values[i])
             rows.append(row)
         return rows
 
@@ -81,7 +79,7 @@ def evaluate(
     tokenizer: Tokenizer,
     records: Sequence[PromptRecord],
     params: SamplingParams,
-    reward_fn: RewardFn,
+    reward_fn: RewardFn | None,
     *,
     reference: GPT | None = None,
     gold: RewardFn | None = None,
@@ -90,7 +88,8 @@ def evaluate(
 ) -> Evaluation:
     """Sample one response to each prompt and score it. The same seed gives paired random numbers.
 
-    With a teacher's reward the distance to the teacher is measured as well.
+    With a teacher's reward the distance to the teacher is measured as well; without a reward what
+    needs none.
     """
     if not records:
         raise ValueError("there are no prompts to evaluate on: give at least one")
@@ -121,7 +120,7 @@ def evaluate(
                 responses=rollout.responses,
                 lengths=rollout.lengths.cpu(),
                 has_eos=rollout.has_eos.cpu(),
-                reward=reward_fn(rollout).cpu(),
+                reward=None if reward_fn is None else reward_fn(rollout).cpu(),
                 gold=None if gold is None else gold(rollout).cpu(),
                 kl=kl,
                 reverse_kl=None if teacher_kl is None else teacher_kl.sampled.cpu(),
@@ -232,7 +231,7 @@ class Validation:
         tokenizer: Tokenizer,
         records: Sequence[PromptRecord],
         params: SamplingParams,
-        reward_fn: RewardFn,
+        reward_fn: RewardFn | None,
         gold: RewardFn | None = None,
         samples_path: Path | None = None,
         shown: int = 8,

@@ -215,8 +215,8 @@ def train(
             rewards, non_finite = checked_rewards(reward_fn, rollout, config.non_finite_reward)
         with clock.phase("score"):
             old_log_probs = old_policy_log_probs(policy, rollout, config)  # (N, T)
-            ref_log_probs = None  # with kl_coef = 0 the reference is never asked
-            if kl.coef:
+            ref_log_probs = None
+            if kl.coef or config.stop_kl is not None:  # for the penalty, or to know when to stop
                 ref_log_probs = rollout_log_probs(reference, rollout, config)  # (N, T)
         advantages = group_advantages(rewards, config.group_size)  # (N, 1)  line 9
 
@@ -270,7 +270,7 @@ def open_refresh(config: IterativeGRPOConfig, task: Task) -> dict[str, Any]:
         return {}
     if not isinstance(task.reward_fn, RewardModelReward):
         raise UserError(
-            f"the reward is the {task.reward_fn.name}, not a reward model that could be trained "
+            f"the reward is the {task.reward_name}, not a reward model that could be trained "
             "again: add --no-refresh-reward-model"
         )
     if config.data != "reviews":

@@ -119,7 +119,7 @@ def open_step_rewards(config: ProcessGRPOConfig, task: Task) -> dict[str, StepRe
     if kind == "reward_model":
         if not isinstance(reward_fn, RewardModelReward):
             raise UserError(
-                f"--steps-from reward_model: the reward is the {reward_fn.name}, not a learned "
+                f"--steps-from reward_model: the reward is the {task.reward_name}, not a learned "
                 "model; add --reward model, or use outcome"
             )
         source = RewardModelSteps(reward_fn.model, task.tokenizer)
@@ -208,8 +208,8 @@ def train(
             )
         with clock.phase("score"):
             old_log_probs = old_policy_log_probs(policy, rollout, config)  # (N, T)
-            ref_log_probs = None  # with kl_coef = 0 the reference is never asked
-            if kl.coef:
+            ref_log_probs = None
+            if kl.coef or config.stop_kl is not None:  # for the penalty, or to know when to stop
                 ref_log_probs = rollout_log_probs(reference, rollout, config)  # (N, T)
         advantages = process_advantages(  # (N, T)  line 9
             *steps, rollout.response_mask, config.group_size

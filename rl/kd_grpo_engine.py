@@ -84,7 +84,7 @@ class KDGRPOConfig(EngineConfig):
     """Distil a teacher into a policy with GRPO."""
 
     teacher: Path | None = None
-    """Run folder of the teacher; default: the one of this data and preset."""
+    """Run folder of the teacher; default: the one of this data."""
     teacher_reward: Literal["reverse_kl", "mean", "sum"] = "reverse_kl"
     """reverse_kl: log p_teacher - log p_student. mean, sum: log p_teacher alone, over the tokens."""
     per_token: bool = False
@@ -98,7 +98,7 @@ class KDGRPOConfig(EngineConfig):
     clip_high: float = 0.2
     """epsilon above 1."""
     kl_coef: float = 0.04
-    """beta, the weight of the KL to the reference; 0 needs no reference model at all."""
+    """beta, the weight of the KL to the reference; with 0 and no stop_kl none is asked."""
     kl_estimator: Literal["k3", "k2", "full", "k1"] = "k3"
     """k3, k2 of the sampled tokens, or full, over the vocabulary; k1 is refused, and says why."""
     reference_update: Literal["never", "per_iteration", "mix"] = "never"
@@ -266,8 +266,8 @@ def train(
             rewards, non_finite = checked_rewards(reward_fn, rollout, config.non_finite_reward)
         with clock.phase("score"):
             old_log_probs = old_policy_log_probs(policy, rollout, config)  # (N, T)
-            ref_log_probs = None  # with kl_coef = 0 the reference is never asked
-            if kl.coef:
+            ref_log_probs = None
+            if kl.coef or config.stop_kl is not None:  # for the penalty, or to know when to stop
                 ref_log_probs = rollout_log_probs(reference, rollout, config)  # (N, T)
         advantages = group_advantages(rewards, config.group_size)  # (N, 1)
 

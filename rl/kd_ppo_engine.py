@@ -87,7 +87,7 @@ class KDPPOConfig(EngineConfig):
     """Distil a teacher into a policy with PPO."""
 
     teacher: Path | None = None
-    """Run folder of the teacher; default: the one of this data and preset."""
+    """Run folder of the teacher; default: the one of this data."""
     teacher_reward: Literal["reverse_kl", "sum"] = "reverse_kl"
     """reverse_kl: log p_teacher - log p_student, summed over a response. sum: log p_teacher alone."""
     placement: Literal["dense", "terminal"] = "dense"
@@ -99,7 +99,7 @@ class KDPPOConfig(EngineConfig):
     updates_per_batch: int = 2
     """K: epochs of shuffled minibatches over each rollout batch."""
     kl_coef: float = 0.02
-    """beta, the weight of the KL to the reference, in every token's reward; 0 needs no reference."""
+    """beta, the weight of the KL to the reference, in every token's reward."""
     gamma: float = 1.0
     """Discount per token."""
     gae_lambda: float = 0.95
@@ -260,8 +260,8 @@ def train(
                 bonus = -config.pretraining_coef * text_losses[0]  # one number, no gradient
         with clock.phase("score"):
             old_log_probs = old_policy_log_probs(policy, rollout, config)  # (N, T)
-            ref_log_probs = None  # with kl_coef = 0 the reference is never asked
-            if kl.coef:
+            ref_log_probs = None
+            if kl.coef or config.stop_kl is not None:  # for the penalty, or to know when to stop
                 ref_log_probs = rollout_log_probs(reference, rollout, config)  # (N, T)
             token_rewards = kd_token_rewards(  # (N, T)
                 rewards,

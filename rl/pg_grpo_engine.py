@@ -269,8 +269,8 @@ def train(
             rewards, non_finite = checked_rewards(reward_fn, rollout, config.non_finite_reward)
         with clock.phase("score"):
             old_log_probs = old_policy_log_probs(policy, rollout, config)  # (N, T)
-            ref_log_probs = None
-            if kl.coef or config.compares_groups:  # L_pref asks the reference for any kl_coef
+            ref_log_probs = None  # asked for the penalty, the stop, or L_pref of the groups
+            if kl.coef or config.stop_kl is not None or config.compares_groups:
                 ref_log_probs = rollout_log_probs(reference, rollout, config)  # (N, T)
         advantages = group_advantages(rewards, config.group_size)  # (N, 1)
         pairs = group_pairs(config, rewards)  # (K, 2)  line 4

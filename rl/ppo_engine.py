@@ -93,7 +93,7 @@ class PPOConfig(EngineConfig):
     updates_per_batch: int = 2
     """K: epochs of shuffled minibatches over each rollout batch."""
     kl_coef: float = 0.05
-    """beta, the weight of the KL penalty in the reward; 0 needs no reference model at all."""
+    """beta, the weight of the KL penalty in the reward; with 0 and no stop_kl no reference is asked."""
     kl_in_reward: Literal["token", "sequence_mean"] = "token"
     """token: -beta * k1 at every token. sequence_mean: -beta * mean k1 at the last token, 1/L of it."""
     gamma: float = 1.0
@@ -243,8 +243,8 @@ def train(
             rewards, non_finite = checked_rewards(reward_fn, rollout, config.non_finite_reward)
         with clock.phase("score"):
             old_log_probs = old_policy_log_probs(policy, rollout, config)  # (N, T)
-            ref_log_probs = None  # with kl_coef = 0 the reference is never asked
-            if kl.coef:
+            ref_log_probs = None
+            if kl.coef or config.stop_kl is not None:  # for the penalty, or to know when to stop
                 ref_log_probs = rollout_log_probs(reference, rollout, config)  # (N, T)
             token_rewards = token_level_rewards(  # r_t, (N, T)
                 shaped_scores(config, rewards, rollout.has_eos),
@@ -326,7 +326,7 @@ def open_critic_and_text(config: PPOConfig, task: Task) -> dict[str, Any]:
     """The critic's start and, for PPO-ptx, the text, as `train` wants them."""
     if config.critic == "reward_model" and not isinstance(task.reward_fn, RewardModelReward):
         raise UserError(
-            f"--critic reward_model: the reward is {task.reward_fn.name}, there is no reward model "
+            f"--critic reward_model: the reward is {task.reward_name}, there is no reward model "
             "to start from; use --critic policy"
         )
     extra: dict[str, Any] = {}

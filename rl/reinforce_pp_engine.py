@@ -88,7 +88,8 @@ class ReinforcePPConfig(EngineConfig):
     group_size: int = 1
     """k: responses per prompt; the baseline variant needs at least 2."""
     kl_coef: float = 0.05
-    """beta of the plain variant's reward, lambda of the baseline's loss; 0 needs no reference model."""
+    """beta of the plain variant's reward, lambda of the baseline's loss; with 0 and no stop_kl no
+    reference is asked."""
     clip_low: float = 0.2
     """epsilon below 1."""
     clip_high: float = 0.2
@@ -245,8 +246,8 @@ def train(
             rewards, non_finite = checked_rewards(reward_fn, rollout, config.non_finite_reward)
         with clock.phase("score"):
             old_log_probs = old_policy_log_probs(policy, rollout, config)  # (N, T)
-            ref_log_probs = None  # with kl_coef = 0 the reference is never asked
-            if kl.coef:
+            ref_log_probs = None
+            if kl.coef or config.stop_kl is not None:  # for the penalty, or to know when to stop
                 ref_log_probs = rollout_log_probs(reference, rollout, config)  # (N, T)
         advantages = reinforce_pp_advantages(  # (N, T) or (N, 1)  Eqs. 4 and 5, or 6 and 7
             config, rewards, old_log_probs, ref_log_probs, rollout.response_mask, kl.coef

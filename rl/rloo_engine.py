@@ -227,8 +227,8 @@ def train(
             rewards, non_finite = checked_rewards(reward_fn, rollout, config.non_finite_reward)
         with clock.phase("score"):
             old_log_probs = old_policy_log_probs(policy, rollout, config)  # (N, T)
-            ref_log_probs = None  # with kl_coef = 0 the reference is never asked
-            if kl.coef:
+            ref_log_probs = None
+            if kl.coef or config.stop_kl is not None:  # for the penalty, or to know when to stop
                 ref_log_probs = rollout_log_probs(reference, rollout, config)  # (N, T)
         advantages = rloo_advantages(  # (N, 1)  R(y_i, x) - the mean of the other k - 1
             config, rewards, old_log_probs, ref_log_probs, rollout.response_mask, kl.coef

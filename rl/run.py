@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
-
-import torch
 
 from gpt.common import (
     MODEL_FILE,
@@ -26,11 +23,9 @@ from gpt.common import (
 from gpt.generate import SamplingParams
 from gpt.model import GPT
 from gpt.pretraining import default_folder
-from gpt.tokenizer import Tokenizer
 from rl.evaluation import Validation, compare, plot_learning_curves
 from rl.metrics import kl_exceeded
-from rl.rewards import RewardFn
-from rl.setup import Task, batch_description, open_task
+from rl.setup import OwnReward, Task, batch_description, open_task
 
 SHOWN = (
     "reward", "solve_rate", "accuracy", "margin", "kl", "entropy", "response_length",
@@ -83,30 +78,18 @@ def run_training(
     train: Callable[..., list[dict[str, Any]]],
     prepare: Callable[[Any, Task], dict[str, Any]] | None = None,
     describe: Callable[[Any], str] = batch_description,
-    own_reward: Callable[[Any, Tokenizer, torch.device], RewardFn] | None = None,
+    own_reward: OwnReward | None = None,
 ) -> Path:
     """Load policy, prompts and reward; train; write weights, metrics, samples, figure and report.
 
     `train(config, policy, tokenizer, reward_fn, prompts, log, validate=, folder=)` is an engine's;
     what `prepare(config, task)` returns (a critic, a teacher, a corpus) is passed to it by keyword.
     `describe(config)` is the line about batch sizes; `own_reward(config, tokenizer, device)` opens
-    the reward in the place of --reward's. Returns the run folder. Test prompts are sampled once,
-    after training.
+    the reward in the place of --reward's, None for validations without one. Returns the run folder.
+    Test prompts are sampled once, after training.
     """
     device = pick_device(config.device)
-    task = open_task(
-        data=config.data,
-        preset=config.preset,
-        reward=config.reward,
-        policy=config.policy,
-        reward_model=config.reward_model,
-        max_new_tokens=config.max_new_tokens,
-        device=device,
-        wrong_reward=getattr(config, "wrong_reward", 0),  # offline engines maximise no reward
-        format_weight=getattr(config, "format_weight", 0.0),
-        normalize_parts=getattr(config, "normalize_parts", False),
-        own_reward=None if own_reward is None else partial(own_reward, config),
-    )
+    task = open_task(config, device, own_reward)
     extra = prepare(config, task) if prepare else {}
     folder = config.out or default_folder(name, config.data, config.preset)
     open_run(folder, config, resume=config.resume)
@@ -133,7 +116,7 @@ def run_training(
         title=name,
         start=done,
     )
-    print(f"{name} on {config.data}, reward: {task.reward_fn.name} ({device})")
+    print(f"{name} on {config.data}, reward: {task.reward_name} ({device})")
     print(describe(config))
     rows = train(
         config,

@@ -30,8 +30,13 @@ class Task:
     policy: GPT
     tokenizer: Tokenizer
     prompts: dict[str, list[PromptRecord]]  # train, validation, test
-    reward_fn: RewardFn
+    reward_fn: RewardFn | None  # None where none is needed and none is there
     gold: RuleReward | None  # the true objective where it is known; never seen in training
+
+    @property
+    def reward_name(self) -> str:
+        """What to call the reward in a message."""
+        return "none" if self.reward_fn is None else self.reward_fn.name
 
 
 def world_rule(data: str) -> RuleReward | None:
@@ -95,6 +100,21 @@ def open_reward(
     return RewardModelReward(model)
 
 
+def as_paid(config: EngineConfig, reward_fn: RewardFn) -> RewardFn:
+    """The reward with what the flags say a checked answer earns; UserError if it checks none."""
+    if not (config.wrong_reward or config.format_weight or config.normalize_parts):
+        return reward_fn
+    if not isinstance(reward_fn, VerifiableReward):
+        raise UserError(
+            "--wrong-reward, --format-weight and --normalize-parts change what a checked answer "
+            f"earns; the {reward_fn.name} checks none: leave them out"
+        )
+    others = {"format": (config.format_weight, think_format)} if config.format_weight else None
+    return reward_fn.paying(
+        wrong=config.wrong_reward, others=others, normalize_parts=config.normalize_parts
+    )
+
+
 def flags_for(data: str, preset: str) -> str:
     """The flags that select this data and preset, for a command to copy."""
     flags = "" if data == "reviews" else f" --data {data}"
@@ -102,14 +122,23 @@ def flags_for(data: str, preset: str) -> str:
 
 
 def open_policy(
-    folder: Path | None, data: str, preset: str, device: torch.device
+    folder: Path | None,
+    data: str,
+    preset: str,
+    device: torch.device,
+    *,
+    with_reward_model: bool = True,
 ) -> tuple[GPT, Tokenizer]:
-    """The policy to start from, or a UserError with the command that makes it."""
+    """The policy to start from, or a UserError with the command that makes it.
+
+    Where a reward model is needed too that is the command that trains one: it pre-trains first.
+    """
     explicit = folder is not None
     folder = folder or default_folder("pretraining", data, preset)
     if not explicit and not (folder / MODEL_FILE).exists():
         checked = data == "sums" or brings_answers(data)
-        stage = "gpt.pretraining" if checked else "reward_model.reward_model_training"
+        learned = with_reward_model and not checked
+        stage = "reward_model.reward_model_training" if learned else "gpt.pretraining"
         raise UserError(
             f"there is no model to start from in {display_path(folder)}: make it with\n"
             f"    python -m {stage}{flags_for(data, preset)}"
@@ -117,48 +146,60 @@ def open_policy(
     return load_gpt(folder, device)
 
 
+class TaskConfig(Protocol):
+    """The fields of an engine's config that say what to open."""
+
+    @property
+    def data(self) -> str: ...
+
+    @property
+    def preset(self) -> str: ...
+
+    @property
+    def reward(self) -> str: ...
+
+    @property
+    def policy(self) -> Path | None: ...
+
+    @property
+    def reward_model(self) -> Path | None: ...
+
+    @property
+    def max_new_tokens(self) -> int: ...
+
+
+# (config, tokenizer, device) -> the reward in the place of --reward's, or None where none is needed
+OwnReward = Callable[[Any, Tokenizer, torch.device], RewardFn | None]
+
+
 def open_task(
-    *,
-    data: str,
-    preset: str,
-    reward: str,
-    policy: Path | None,
-    reward_model: Path | None,
-    max_new_tokens: int,
-    device: torch.device,
-    wrong_reward: float = 0.0,
-    format_weight: float = 0.0,
-    normalize_parts: bool = False,
-    own_reward: Callable[[Tokenizer, torch.device], RewardFn] | None = None,
+    config: TaskConfig, device: torch.device, own_reward: OwnReward | None = None
 ) -> Task:
     """Load everything, checking that the pieces fit each other.
 
     An engine with a reward of its own, such as a teacher, opens it by `own_reward`.
     """
-    model, tokenizer = open_policy(policy, data, preset, device)
-    room = model.config.context - max_new_tokens
+    data, preset = config.data, config.preset
+    policy, tokenizer = open_policy(
+        config.policy, data, preset, device, with_reward_model=own_reward is None
+    )
+    room = policy.config.context - config.max_new_tokens
     if room < 1:
         raise UserError(
-            f"--max-new-tokens {max_new_tokens} leaves no room for a prompt in the policy's "
-            f"{model.config.context} positions"
+            f"--max-new-tokens {config.max_new_tokens} leaves no room for a prompt in the policy's "
+            f"{policy.config.context} positions"
         )
     prompts = open_prompts(data, tokenizer, room)
     gold = world_rule(data) or answer_rule(data, prompts)
     if own_reward is not None:
-        reward_fn = own_reward(tokenizer, device)
+        reward_fn = own_reward(config, tokenizer, device)
     else:
-        reward_fn = open_reward(reward, data, preset, reward_model, tokenizer, device, gold)
-    if wrong_reward or format_weight or normalize_parts:
-        if not isinstance(reward_fn, VerifiableReward):
-            raise UserError(
-                "--wrong-reward, --format-weight and --normalize-parts change what a checked answer "
-                f"earns; the {reward_fn.name} checks none: leave them out"
-            )
-        others = {"format": (format_weight, think_format)} if format_weight else None
-        reward_fn = reward_fn.paying(
-            wrong=wrong_reward, others=others, normalize_parts=normalize_parts
+        reward_fn = open_reward(
+            config.reward, data, preset, config.reward_model, tokenizer, device, gold
         )
-    return Task(policy=model, tokenizer=tokenizer, prompts=prompts, reward_fn=reward_fn, gold=gold)
+    if reward_fn is not None and isinstance(config, EngineConfig):
+        reward_fn = as_paid(config, reward_fn)
+    return Task(policy, tokenizer, prompts, reward_fn, gold)
 
 
 class TextConfig(Protocol):

@@ -20,6 +20,7 @@ from gpt.common import (
     UserError,
     append_jsonl,
     derive_seed,
+    keep_until,
     load_gpt,
     load_policy,
     load_weights,
@@ -241,6 +242,33 @@ def test_jsonl_round_trip_and_a_cut_off_last_line(tmp_path):
     with path.open("a") as file:
         file.write('{"step": 4, "lo')
     assert read_jsonl(path) == [{"step": 1, "text": "a\nb\u2028c"}, {"step": 2}, {"step": 3}]
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [b'{"step": 2, "lo\n', b"\0\0\0\0\n", b'{"text": "\xff"}\n', b"\n"],
+    ids=["cut off", "zeros", "no UTF-8", "empty"],
+)
+@pytest.mark.parametrize("rest", [b"", b'{"step": 3}\n'], ids=["last", "middle"])
+def test_a_damaged_line_is_named_and_the_file_is_kept(tmp_path, damaged, rest):
+    """Dropping what stands behind it, as a resumed run would, must not happen silently."""
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(b'{"step": 1}\n' + damaged + rest)
+    for read in (read_jsonl, lambda path: keep_until(path, 9)):
+        with pytest.raises(UserError) as error:
+            read(path)
+        assert one_sentence(error).endswith(
+            "rows.jsonl:2 is damaged, it is no JSON: mend or delete the line"
+        )
+    assert path.read_bytes() == b'{"step": 1}\n' + damaged + rest
+
+
+def test_a_complete_last_line_counts_without_its_line_break(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(b'{"step": 1}\n{"step": 2}')
+    assert [row["step"] for row in keep_until(path, 2)] == [1, 2]
+    append_jsonl(path, [{"step": 3}])
+    assert [row["step"] for row in read_jsonl(path)] == [1, 2, 3]
 
 
 # Run folders

@@ -7,15 +7,18 @@ import dataclasses
 import json
 import math
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from data.records import PromptRecord
 from data.splits import split_of
-from gpt.common import MetricLog, UserError, save_gpt, saved_step
+from gpt import pretraining
+from gpt.common import MetricLog, UserError, load_gpt, read_jsonl, save_gpt, saved_step
 from gpt.generate import SamplingParams
 from gpt.model import GPT, GPTConfig
 from gpt.optimizer import cosine_schedule
@@ -35,6 +38,7 @@ CONFIG = DPOConfig(
     checkpoint_every=1000, max_new_tokens=8,
 )  # fmt: skip
 SHARE_OF_A = RuleReward(lambda record, text, ended: text.count("a") / 8, "share of a")
+SAMPLES = "samples.jsonl"
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
 
 
@@ -514,11 +518,98 @@ def test_the_whole_script_writes_what_every_engine_writes(tmp_path, data):
         "config.json", "metrics.jsonl", "samples.jsonl", "report.json", "learning_curves.png",
         "model.safetensors",
     }  # fmt: skip
-    rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    rows = read_jsonl(out / "metrics.jsonl")
     assert [row["step"] for row in rows] == [1, 2, 3]
-    assert ["held_out_accuracy" in row for row in rows] == [False, True, True]
+    for key in ("held_out_accuracy", "validation/reward"):
+        assert [key in row for row in rows] == [False, True, True]
     report = json.loads((out / "report.json").read_text())
     assert report["before"]["kl"] == 0 != report["after"]["kl"]
+    assert "reward" in report["before"] and "reward" in report["after"]
+
+
+@pytest.fixture
+def runs(tmp_path, monkeypatch) -> Path:
+    """A folder in the place of runs/ with a file of pairs and its pre-trained model, no more."""
+    monkeypatch.setattr(pretraining, "RUNS", tmp_path)
+    tokenizer = load_tokenizer("glassbox")
+    shape = GPTConfig(tokenizer.n_vocab, 64, n_layer=1, n_head=2, n_embd=16)
+    policy = GPT(shape).initialize(torch.Generator().manual_seed(0))
+    save_gpt(tmp_path / "pretraining-pairs-tiny" / "model.safetensors", policy, tokenizer)
+    write_pairs(tmp_path / "pairs.jsonl", FILE_PROMPTS)
+    return tmp_path
+
+
+def run_file(runs: Path, **changes) -> Path:
+    options: dict[str, Any] = dict(
+        data=str(runs / "pairs.jsonl"), steps=3, batch_size=4, eval_every=2, eval_prompts=4,
+        test_prompts=4, max_new_tokens=20, device="cpu",
+    )  # fmt: skip
+    return main(DPOConfig(**(options | changes)))
+
+
+def test_a_file_of_pairs_needs_no_reward_model(runs, capsys):
+    out = run_file(runs)
+    printed = capsys.readouterr().out
+    assert printed.count("no reward model in ") == 1
+    assert "reward_model-pairs-tiny: the validations report no reward\n" in printed
+    assert (out / "learning_curves.png").read_bytes()[:4] == b"\x89PNG"
+    row = read_jsonl(out / "metrics.jsonl")[-1]
+    assert {key for key in row if key.startswith(("validation/", "held_out_"))} == {
+        *("held_out_loss", "held_out_accuracy", "held_out_margin"),
+        *("validation/kl", "validation/response_length", "validation/eos_rate"),
+    }
+    report = json.loads((out / "report.json").read_text())
+    assert set(report) == {"prompts", "before", "after"}
+    for side in ("before", "after"):
+        assert set(report[side]) == {"kl", "response_length", "eos_rate"}
+    assert all(set(row) == {"step", "prompt", "response"} for row in read_jsonl(out / SAMPLES))
+
+
+def test_a_reward_model_that_is_there_changes_the_report_alone(runs, capsys):
+    without = run_file(runs, out=runs / "without")
+    policy, tokenizer = load_gpt(runs / "pretraining-pairs-tiny")
+    path = runs / "reward_model-pairs-tiny" / "model.safetensors"
+    save_reward_model(path, RewardModel.from_policy(policy), tokenizer)
+    capsys.readouterr()
+    out = run_file(runs)
+    assert "no reward model" not in capsys.readouterr().out
+    assert "reward" in json.loads((out / "report.json").read_text())["after"]
+    assert "reward" in read_jsonl(out / SAMPLES)[0]
+    rows, expected = (numbers(read_jsonl(folder / "metrics.jsonl")) for folder in (out, without))
+    assert [row.pop("validation/reward", None) is None for row in rows] == [True, False, False]
+    assert rows == expected
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [dict(reward="model"), dict(reward_model=Path("elsewhere"))],
+    ids=["--reward", "--reward-model"],
+)
+def test_a_reward_model_that_a_flag_names_has_to_be_there(runs, changes):
+    with pytest.raises(UserError, match="there is no reward model in .*: train it with"):
+        run_file(runs, **changes)
+
+
+@pytest.mark.parametrize(
+    ("data", "command"),
+    [
+        ("pairs.jsonl", "python -m gpt.pretraining --data pairs.jsonl --preset small"),
+        ("reviews", "python -m reward_model.reward_model_training --preset small"),
+    ],
+)
+def test_a_missing_policy_names_a_command_that_makes_it(runs, data, command):
+    """The pairs of the reviews are the reward model's, whose training pre-trains as well."""
+    with pytest.raises(UserError, match="no model to start from") as error:
+        main(DPOConfig(data=data, preset="small", device="cpu"))
+    assert str(error.value).splitlines()[-1].strip() == command
+
+
+def test_the_reviews_still_need_the_run_that_holds_their_pairs(runs):
+    shutil.copytree(runs / "pretraining-pairs-tiny", runs / "pretraining-reviews-tiny")
+    with pytest.raises(UserError, match="there is no reward model in .*reviews") as error:
+        main(DPOConfig(device="cpu"))
+    command = "python -m reward_model.reward_model_training"
+    assert str(error.value).splitlines()[-1].strip() == command
 
 
 def test_curves_that_training_does_not_measure_come_from_the_validations(tmp_path, monkeypatch):

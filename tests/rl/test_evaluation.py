@@ -110,6 +110,18 @@ def test_a_model_has_no_kl_from_itself():
     assert not measured.kl.any()
 
 
+def test_without_a_reward_everything_else_is_measured():
+    measured = evaluate(EVEN, LETTERS, RECORDS, ONE_TOKEN, None, reference=EVEN, batch_size=16)
+    scored = evaluate(EVEN, LETTERS, RECORDS, ONE_TOKEN, INDEX, reference=EVEN, batch_size=16)
+    assert measured.reward is None and measured.responses == scored.responses
+    assert measured.summary() == {k: v for k, v in scored.summary().items() if k != "reward"}
+    assert measured.sample_rows(1) == [
+        {"prompt": RECORDS[0].prompt, "response": measured.responses[0]}
+    ]
+    lines = Comparison(measured, measured, "", "DPO").text(samples=0).splitlines()
+    assert lines[3].split()[:3] == ["before", "-", "0.000"]
+
+
 def test_no_prompts_are_refused():
     with pytest.raises(ValueError, match="no prompts to evaluate on"):
         evaluate(EVEN, LETTERS, [], ONE_TOKEN, INDEX)

@@ -411,6 +411,12 @@ def test_the_policy_learns_what_the_refreshed_model_has_learned(thawed):
     assert last > 2 * written[0] if thawed else last < written[0] / 2
 
 
+def test_the_stop_works_without_a_penalty():
+    """kl_coef 0 is no reason to let a run drift: the KL is measured for stop_kl."""
+    rows = run(small_gpt(), steps=9, lr=1e-4, kl_coef=0.0, stop_kl=-10.0)
+    assert len(rows) == 5 and rows[0]["kl"] == pytest.approx(0, abs=1e-5)
+
+
 # Repeating and resuming
 
 
@@ -504,7 +510,7 @@ def test_what_cannot_work_is_refused(changes, message):
 
 def test_a_refresh_needs_a_reward_model_and_somebody_who_labels(tmp_path):
     learned = SimpleNamespace(reward_fn=RewardModelReward(continual_model().model))
-    checked = SimpleNamespace(reward_fn=SHARE_OF_A)
+    checked = SimpleNamespace(reward_fn=SHARE_OF_A, reward_name=SHARE_OF_A.name)
     with pytest.raises(UserError, match="reward is the share of a, not a reward model.*--no-refr"):
         open_refresh(IterativeGRPOConfig(), checked)
     with pytest.raises(UserError, match="nobody is there to label new pairs for pairs.json"):

@@ -544,6 +544,12 @@ def test_without_a_kl_no_reference_is_asked(monkeypatch):
         run(small_gpt(), steps=1)
 
 
+def test_the_stop_works_without_a_penalty():
+    """kl_coef 0 is no reason to let a run drift: the KL is measured for stop_kl."""
+    rows = run(small_gpt(), steps=8, lr=1e-4, kl_coef=0.0, stop_kl=-10.0)
+    assert len(rows) == 5 and rows[0]["kl"] == pytest.approx(0, abs=1e-5)
+
+
 def test_frozen_models_stay_as_they_are():
     policy, before = small_gpt(), weights(TEACHER)
     start, seen = weights(policy), []

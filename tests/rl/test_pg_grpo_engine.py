@@ -470,6 +470,12 @@ def test_the_reference_stays_as_it_is():
     assert seen == [1, 2, 3] and not torch.equal(weights(policy), start)
 
 
+def test_the_stop_works_without_a_penalty():
+    """kl_coef 0 is no reason to let a run drift: the KL is measured for stop_kl."""
+    rows = run(small_gpt(), steps=8, lr=1e-4, kl_coef=0.0, stop_kl=-10.0)
+    assert len(rows) == 5 and rows[0]["kl"] == pytest.approx(0, abs=1e-5)
+
+
 def test_dropout_has_no_effect():
     torch.manual_seed(0)
     plain, dropped = small_gpt(), small_gpt(dropout=0.5).train()

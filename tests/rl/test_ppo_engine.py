@@ -451,6 +451,12 @@ def test_without_a_kl_weight_no_reference_is_asked(monkeypatch):
     assert "kl" not in row
 
 
+def test_the_stop_works_without_a_penalty():
+    """kl_coef 0 is no reason to let a run drift: the KL is measured for stop_kl."""
+    rows = run(small_gpt(), steps=8, lr=1e-4, kl_coef=0.0, stop_kl=-10.0)
+    assert len(rows) == 5 and rows[0]["kl"] == pytest.approx(0, abs=1e-5)
+
+
 def test_dropout_has_no_effect():
     plain, dropped = small_gpt(), small_gpt(dropout=0.5).train()
     run(plain, steps=2), run(dropped, steps=2)
@@ -532,7 +538,7 @@ def test_the_critic_starts_from_the_reward_model_where_there_is_one():
     policy = small_gpt()
     reward_model = RewardModel.from_policy(policy, generator=torch.Generator().manual_seed(1))
     learned = SimpleNamespace(policy=policy, reward_fn=RewardModelReward(reward_model))
-    ruled = SimpleNamespace(policy=policy, reward_fn=SHARE_OF_A)
+    ruled = SimpleNamespace(policy=policy, reward_fn=SHARE_OF_A, reward_name=SHARE_OF_A.name)
     heads = {
         name: open_critic_and_text(replace(CONFIG, critic=critic), task)["value_model"].head.weight
         for name, critic, task in [

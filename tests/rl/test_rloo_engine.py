@@ -425,6 +425,12 @@ def test_without_a_kl_the_result_is_the_same_whatever_the_reference(monkeypatch,
     assert torch.equal(weights(plain), weights(other)) == (kl_coef == 0)
 
 
+def test_the_stop_works_without_a_penalty():
+    """kl_coef 0 is no reason to let a run drift: the KL is measured for stop_kl."""
+    rows = run(small_gpt(), steps=8, lr=1e-4, kl_coef=0.0, stop_kl=-10.0)
+    assert len(rows) == 5 and rows[0]["kl"] == pytest.approx(0, abs=1e-5)
+
+
 def test_frozen_models_stay_as_they_are():
     """The reference is the start, the reward model is never trained, and neither has a gradient."""
     policy = small_gpt()

@@ -61,9 +61,7 @@ def preference_file(path, count: int = 60) -> list[str]:
 
 
 def open_default(**changes):
-    flags = dict(data="reviews", preset="tiny", reward="auto", policy=None, reward_model=None,
-                 max_new_tokens=48, device=CPU)  # fmt: skip
-    return open_task(**(flags | changes))
+    return open_task(GRPOConfig(**changes), CPU)
 
 
 # What is missing
@@ -82,6 +80,14 @@ def open_default(**changes):
 def test_a_missing_policy_names_the_command_that_makes_it(runs, data, preset, command):
     with pytest.raises(UserError, match="no model to start from") as error:
         open_policy(None, data, preset, CPU)
+    assert str(error.value).splitlines()[-1].strip() == command
+
+
+def test_without_a_reward_model_a_missing_policy_is_a_matter_of_pretraining(runs):
+    config = GRPOConfig(data="x/pairs.json", preset="small")
+    with pytest.raises(UserError, match="no model to start from") as error:
+        open_task(config, CPU, own_reward=lambda *_: None)
+    command = "python -m gpt.pretraining --data x/pairs.json --preset small"
     assert str(error.value).splitlines()[-1].strip() == command
 
 
@@ -221,6 +227,22 @@ def test_a_file_has_no_gold(runs):
     task = open_default(data=str(runs / "pairs.json"))
     assert task.gold is None and isinstance(task.reward_fn, RewardModelReward)
     assert len(task.prompts["train"]) > 30
+
+
+def test_an_engine_opens_its_own_reward_or_none(runs):
+    save_models(runs, "pairs")
+    preference_file(runs / "pairs.json")
+    config = GRPOConfig(data=str(runs / "pairs.json"))
+    own = RuleReward(lambda *_: 1.0, "mine")
+
+    def opened(*arguments):
+        assert arguments[0] is config and arguments[1].fingerprint == GLASSBOX.fingerprint
+        return own
+
+    task = open_task(config, CPU, opened)
+    assert task.reward_fn is own and task.reward_name == "mine"
+    task = open_task(config, CPU, lambda *_: None)
+    assert task.reward_fn is None and task.reward_name == "none"
 
 
 def test_batch_description_counts_rows_and_optimizer_steps():

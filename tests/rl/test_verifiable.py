@@ -521,11 +521,8 @@ def runs(tmp_path, monkeypatch):
 
 
 def open_file(runs: Path, **changes):
-    flags: dict[str, Any] = dict(
-        data=str(runs / "gsm8k.jsonl"), preset="tiny", reward="auto", policy=None,
-        reward_model=None, max_new_tokens=48, device=CPU,
-    )  # fmt: skip
-    return open_task(**(flags | changes))
+    flags: dict[str, Any] = dict(data=str(runs / "gsm8k.jsonl"))
+    return open_task(GRPOConfig(**(flags | changes)), CPU)
 
 
 @pytest.mark.parametrize("kind", ["auto", "rule", "gold"])
