@@ -1,9 +1,10 @@
 # make demo    set up once, then train and evaluate the whole pipeline (ARGS="--help" lists the options)
 # make test    set up once, then run the tests
 # make dev     add the contributors' tools;  make lint, make bench: use them
+# make clean   delete .venv and caches; runs/ stays
 # Another Python:  make demo PYTHON=python3.12
-# Only features of GNU Make 3.81 (macOS) are used here.
 
+# Only features of GNU Make 3.81 (macOS) are used here.
 PYTHON ?= python3
 PY := .venv/bin/python
 ARGS ?=

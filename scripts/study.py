@@ -433,6 +433,18 @@ def markdown(study: Study, results: Mapping[str, Sequence[Mapping[str, float]]])
     return "\n".join(lines) + "\n"
 
 
+def mean_curve(
+    folder: Path, seeds: Sequence[int], name: str, keys: Sequence[str]
+) -> list[list[float]]:
+    """Per key its mean over the seeds at every step that all of them have validated."""
+    runs = [
+        {row["step"]: row for row in read_jsonl(folder / f"{name}-{seed}" / "metrics.jsonl")}
+        for seed in seeds
+    ]
+    steps = [step for step in runs[0] if all(keys[-1] in run.get(step, {}) for run in runs)]
+    return [[statistics.mean(run[step][key] for run in runs) for step in steps] for key in keys]
+
+
 def plot(
     config: StudyConfig,
     study: Study,
@@ -440,41 +452,34 @@ def plot(
     path: Path,
     results: Mapping[str, Sequence[Mapping[str, float]]],
 ) -> None:
-    """Gold against the step, gold against the KL, and the final numbers with every seed as a dot."""
-    from matplotlib import colormaps
+    """Gold against the step and against the KL, means of the seeds, and every seed's final number."""
     from matplotlib.figure import Figure
 
     label = "exact match" if study.world == "sums" else "gold reward"
     distance, distance_label = study.distance
-    shown_runs = [name for name in results if name in RECIPES]
-    palette = colormaps["tab10" if len(shown_runs) <= 10 else "tab20"]
-    colors = {name: palette(i % palette.N) for i, name in enumerate(shown_runs)}
-    height = max(4.6, 0.24 * len(results) + 1)
-    figure = Figure(figsize=(16, height), layout="constrained")
+    names = list(results)
+    runs = [name for name in names if name in RECIPES]
+    colors = {name: f"C{i % 10}" for i, name in enumerate(runs)}
+    figure = Figure(figsize=(16, max(4.6, 0.25 * len(names) + 1)), layout="constrained")
     left, middle, right = figure.subplots(1, 3)
-    for name in colors:
-        for seed in config.seeds:
-            rows = read_jsonl(folder / f"{name}-{seed}" / "metrics.jsonl")
-            points = [row for row in rows if "validation/gold" in row]
-            gold = running_mean([row["validation/gold"] for row in points], 2)
-            style: dict[str, Any] = dict(color=colors[name], alpha=0.8, linewidth=1.5)
-            shown = name if seed == config.seeds[0] else None
-            left.plot([row["step"] for row in points], gold, label=shown, **style)
-            far = [row[f"validation/{distance}"] for row in points]
-            middle.plot(far, gold, marker=".", **style)
-    left.set(xlabel="step", ylabel=f"{label}, validation prompts", ylim=(0, 1))
-    middle.set(xlabel=distance_label, ylabel=label, ylim=(0, 1))
-    if len(colors) <= 16:
-        left.legend(fontsize=8, loc="lower right")
-    names = list(results)[::-1]
-    for i, name in enumerate(names):
+    for i, name in enumerate(runs):
+        steps, far, gold = mean_curve(
+            folder, config.seeds, name, ("step", f"validation/{distance}", "validation/gold")
+        )
+        style: dict[str, Any] = dict(color=colors[name], linestyle=("-", "--", ":")[i // 10 % 3])
+        left.plot(steps, running_mean(gold, 2), label=name, **style)
+        middle.plot(far, running_mean(gold, 2), marker=".", **style)
+    left.set(xlabel="step", ylabel=f"{label}, validation prompts")
+    left.legend(fontsize=7, loc="lower right", ncols=1 if len(runs) < 8 else 2)
+    middle.set(xlabel=distance_label, ylabel=f"{label}, validation prompts")
+    for i, name in enumerate(names[::-1]):
         values = [row["gold"] for row in results[name]]
         color = colors.get(name, "tab:grey")
         right.barh(i, statistics.mean(values), color=color, alpha=0.5)
         right.plot(values, [i] * len(values), "o", color=color, markeredgecolor="black")
-    right.set_yticks(range(len(names)), names, fontsize=8)
+    right.set_yticks(range(len(names)), names[::-1], fontsize=8)
     right.set(xlabel=f"{label}, {config.split} prompts; a dot per seed", xlim=(0, 1))
-    figure.suptitle(f"{path.stem}: one start, {len(config.seeds)} seeds per run")
+    figure.suptitle(f"{path.stem}: one start, mean of {len(config.seeds)} seeds")
     figure.savefig(path, dpi=120)
 
 

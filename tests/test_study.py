@@ -150,6 +150,14 @@ def test_the_table_is_markdown_with_a_row_each(name: str) -> None:
     assert re.match(r"\| ppo \| 0\.800 \(0\.800 to 0\.800\) .* 61 \(61 to 61\) \|$", lines[3])
 
 
+def test_a_curve_is_the_mean_of_the_seeds_where_all_have_a_point(tmp_path: Path) -> None:
+    for seed, golds in ((0, (0.2, 0.4, 0.9)), (1, (0.4, 0.8))):  # the second stopped early
+        rows = [{"step": 10 * i, "validation/gold": gold} for i, gold in enumerate(golds, 1)]
+        append_jsonl(tmp_path / f"ppo-{seed}" / "metrics.jsonl", [{"step": 1, "kl": 0.0}, *rows])
+    steps, gold = study.mean_curve(tmp_path, (0, 1), "ppo", ("step", "validation/gold"))
+    assert steps == [10, 20] and gold == pytest.approx([0.3, 0.6])
+
+
 @pytest.mark.parametrize("name", ["reviews", "distillation"])
 def test_the_figure_is_drawn_from_the_metrics(tmp_path: Path, name: str) -> None:
     config = StudyConfig(runs=("ppo",), seeds=(0, 1))
