@@ -59,9 +59,9 @@ torch.set_printoptions(precision=3, sci_mode=False, linewidth=100)
 # $$\mathrm{Attention}(Q, K, V) = \mathrm{softmax}\left(\frac{Q K^\top}{\sqrt{d}}\right) V$$
 #
 # This is Eq. 1 of Vaswani et al. 2017, [arXiv:1706.03762](https://arxiv.org/abs/1706.03762). GPT-2
-# adds a mask: position $s$ may look at $k \le s$ only. Here is the library's readable version. The
-# model itself calls PyTorch's fused kernel, which gives the same numbers without ever storing the
-# weights.
+# adds a mask: position $s$ may look at positions $j \le s$ only. Here is the library's readable
+# version. The model itself calls PyTorch's fused kernel, which gives the same numbers without ever
+# storing the weights.
 
 # %%
 print(inspect.getsource(plain_attention))
@@ -212,7 +212,8 @@ assert with_positions > 1e-3 and without_positions < 1e-5
 #
 # LayerNorm comes *before* each step ("pre-LN", Xiong et al. 2020,
 # [arXiv:2002.04745](https://arxiv.org/abs/2002.04745)), so the sum itself is never normalised and
-# the gradient has a straight way back to every layer.
+# the gradient has a straight way back to every layer. (The `cache` in the code is that of section
+# 8; until then it is `None`.)
 
 # %%
 for part in (Attention, MLP, Block):
@@ -302,15 +303,15 @@ for label, counts in parts.items():
     axis.barh(names, shares * 100, left=left * 100, label=label, color=colors[label])
     left += shares
 axis.set(xlabel="share of the weights (%)", ylabel="model", xlim=(0, 100))
-axis.set_title("A third of the smallest model is a dictionary")
+axis.set_title("Nearly a third of the smallest model is a dictionary")
 axis.invert_yaxis()
 axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.28), ncols=4, frameon=False)
 plt.show()
 
 # %% [markdown]
 # The tied head in one line: the logit of token $v$ is the dot product of the last hidden state with
-# $v$'s embedding. This is also why hidden states are kept and logits are not: 128 numbers stand for
-# 624 here, 768 for 50,257 in GPT-2.
+# $v$'s embedding. This is also why the library passes hidden states around and makes logits only where
+# they are needed: 128 numbers stand for 624 here, 768 for 50,257 in GPT-2.
 
 # %%
 with torch.no_grad():
@@ -428,8 +429,8 @@ print("40 tokens, with and without cache: the same")
 
 # %% [markdown]
 # The logits agree too, not only their maximum. Then the clock: time for one more token behind $S$
-# tokens, the fastest of several tries. (The model has random weights; speed does not depend on what
-# it knows.)
+# tokens, in seconds of the processor, so that it does not count what else the machine is doing. (The
+# model has random weights; speed does not depend on what it knows.)
 
 # %%
 with torch.no_grad():
@@ -439,18 +440,17 @@ assert torch.allclose(torch.cat(pieces, 1), logits, atol=1e-5)
 
 
 @torch.no_grad()
-def milliseconds(length: int, use_cache: bool, tries: int = 20) -> float:
-    """One more token behind `length - 1` others."""
+def milliseconds(length: int, use_cache: bool) -> float:
+    """One more token behind `length - 1` others, mean of many tries."""
+    tries = 200 if use_cache else 20
     row = torch.zeros(1, length, dtype=torch.long)
     cache = model.new_cache(1, length)
     model.hidden(row[:, :-1], cache=cache)
-    times = []
+    begin = time.process_time()
     for _ in range(tries):
         cache.length = length - 1  # forget the token of the last try
-        begin = time.perf_counter()
         model.hidden(row[:, -1:], cache=cache) if use_cache else model.hidden(row)
-        times.append(time.perf_counter() - begin)
-    return 1000 * min(times)
+    return 1000 * (time.process_time() - begin) / tries
 
 
 # %%
@@ -472,7 +472,7 @@ assert with_cache[-1] < without[-1]
 # ## 9. From logits to a token: temperature and top-p
 #
 # **Temperature** $\tau$ divides the logits, and **top-p** keeps the smallest set of tokens that has
-# at least the probability $p$ (Holtzman et al. 2020,
+# at least the probability $p$, scaled up to a sum of 1 (Holtzman et al. 2020,
 # [arXiv:1904.09751](https://arxiv.org/abs/1904.09751), section 3):
 #
 # $$p_\tau(v) = \frac{\exp(z_v / \tau)}{\sum_u \exp(z_u / \tau)}, \qquad

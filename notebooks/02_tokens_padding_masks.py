@@ -20,7 +20,8 @@
 #
 # **To run it yourself:** `make demo` once sets up `.venv`, `make dev` adds the Jupyter kernel; then
 # choose the kernel of `.venv`. It takes about 15 seconds on one CPU core. The page before this one
-# is [01_gpt2_from_scratch](01_gpt2_from_scratch.ipynb).
+# is [01_gpt2_from_scratch](01_gpt2_from_scratch.ipynb); the next:
+# [03_pretraining_and_sft](03_pretraining_and_sft.ipynb).
 
 # %%
 import inspect
@@ -82,7 +83,7 @@ for text in ("The nice kettle.", "The metal kettles are nice!", "Käse \N{CHEESE
 # %% [markdown]
 # The project's own tokenizer "glassbox" is the same function on 40,000 documents of its two worlds,
 # with 366 merges. A shorter list of merges is again a tokenizer, so one file shows what each merge
-# buys: text of the reviews world gets four times shorter, foreign text hardly does.
+# buys: text of the reviews world gets four times shorter, foreign text one and a half times.
 
 # %%
 all_ranks = read_ranks(RANKS_FILE)
@@ -279,7 +280,7 @@ for name, mask in (("lengths (right)", right_answer), ("ids != pad (wrong)", by_
 assert (right_answer.sum(1) - by_comparison.sum(1)).tolist() == [1, 1]  # one EOS lost per row
 
 # %% [markdown]
-# Losing one token in fifteen sounds harmless. It is the only token that says "stop". Dropping it
+# Losing one token of sixteen sounds harmless. It is the only token that says "stop". Dropping it
 # from the loss is the same as training on answers without it, so we can measure the damage: the
 # same model, the same answers, 80 steps, once with and once without their EOS.
 
@@ -465,7 +466,7 @@ plt.show()
 #    prompts were left-padded to $P = 5$ with the responses behind them?
 # 2. The second response is cut off after 4 tokens, without an EOS. Should its mask be all ones, or
 #    should its last token be left out?
-# 3. Somebody computes the response mask of GPT-2 rows as `(ids != 50256) | (ids.roll(1) != 50256)`,
+# 3. Somebody computes the response mask of GPT-2 rows as `(ids != 50256) | (ids.roll(1, 1) != 50256)`,
 #    to keep the first EOS. Give a prompt and response for which this fails.
 #
 # <details>

@@ -19,7 +19,8 @@
 # **To run it yourself:** `make demo` once sets up `.venv`, `make dev` adds the Jupyter kernel; then
 # choose the kernel of `.venv`. It takes about half a minute on one CPU core. The pages before this
 # one: [01_gpt2_from_scratch](01_gpt2_from_scratch.ipynb),
-# [02_tokens_padding_masks](02_tokens_padding_masks.ipynb).
+# [02_tokens_padding_masks](02_tokens_padding_masks.ipynb); the next:
+# [04_reward_model](04_reward_model.ipynb).
 
 # %%
 import copy
@@ -149,6 +150,10 @@ plt.show()
 #
 # $$\mathcal{L}(\theta) = - \frac{\sum_{i,t} m_{i,t} \log \pi_\theta(y_{i,t} \mid x_i, y_{i,<t})}
 # {\sum_{i,t} m_{i,t}}$$
+#
+# The denominator in `train` is the *expected* token count of a batch, not its own: rows of similar
+# length share a batch, and divided by its own count a batch of short rows would weigh each of its
+# tokens more than one of long rows.
 
 # %%
 print(inspect.getsource(pretraining.language_model_loss))
@@ -234,8 +239,7 @@ assert log[-1]["held_out_loss"] < 1.35
 # %% [markdown]
 # Two phases. In fifty steps the model knows the sentences of this world. Then the loss hardly moves
 # for a while, until the model finds out that the item of the prompt is worth copying. (The spikes
-# of single batches are no accidents: rows of similar length are batched together, and a batch of
-# answers cut off after a few words is hard to predict.)
+# of single batches are no accidents: a batch of answers cut off after a few words is hard to predict.)
 #
 # How does it copy? With one layer that can be seen directly. The text breaks off where the item
 # must come, and we look at what the last token's attention weights are put on (as in
@@ -267,8 +271,8 @@ for probability, i in zip(best.values.tolist(), best.indices.tolist(), strict=Tr
 assert tokenizer.decode([ids[int(heads.sum(0).argmax())]]) == " kettle"
 
 # %% [markdown]
-# Both heads point at the item of the prompt, and its probability is that of the writers: 55 of the
-# 70 in 100 who name an item name the right one, 79 %.
+# Both heads point at the item of the prompt, and its probability is near that of the writers: 55 of
+# the 70 in 100 who name an item name the right one, 79 %.
 #
 # What has it learned? The same prompts before and after, with the same random numbers.
 
@@ -381,7 +385,7 @@ axis.axhline(
 )
 axis.set(xlabel="step", ylabel="surprise (nats per text)", yscale="log")
 axis.set_yticks([5, 10, 20, 50, 100], ["5", "10", "20", "50", "100"])
-axis.set_title("Predicting the prompts: nothing more to learn after 100 steps")
+axis.set_title("Predicting the prompts: little more to learn after 100 steps")
 axis.legend()
 plt.show()
 last = watched[-1]

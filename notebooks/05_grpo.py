@@ -24,7 +24,8 @@
 #
 # **To run it yourself:** `make demo` once sets up `.venv`, `make dev` adds the Jupyter kernel; then
 # choose the kernel of `.venv`. It takes about half a minute on one CPU core. The page before this
-# one: [04_reward_model](04_reward_model.ipynb).
+# one: [04_reward_model](04_reward_model.ipynb); the next:
+# [06_kl_estimators](06_kl_estimators.ipynb).
 
 # %%
 import copy
@@ -234,6 +235,7 @@ for A, at, wanted in [
 #
 # which Schulman (2020, "Approximating KL Divergence") calls k3. The obvious estimator, k1, is
 # $\log \pi_\theta - \log \pi_{ref}$. Both have the KL as their mean; k3 is never negative.
+# (k2, which is drawn beside them, is half the square of k1. The next page compares them all.)
 
 # %%
 print(inspect.getsource(k3))
@@ -297,8 +299,8 @@ assert torch.allclose(weights[0].sum(1), torch.tensor([0.5, 0.5]))
 
 # %% [markdown]
 # Under `sequence_mean` a token of a long response weighs less. A long bad answer is punished less
-# per token than a short bad one, which invites length once answers get long; at the ten to twenty
-# tokens of this world it does not matter. Padding (the nines) weighs nothing in both.
+# per token than a short bad one, which invites length once answers get long; at the ten to thirty
+# tokens of this world it matters little. Padding (the nines) weighs nothing in both.
 #
 # ## 7. The whole loss, on the rollout above
 
@@ -354,7 +356,9 @@ assert change[order[0]] > 0 > change[order[-1]]
 # %% [markdown]
 # ## 8. The loop
 #
-# All of this in `train`, with the line numbers of the box.
+# All of this in `train`, with the line numbers of the box. The box lacks two things: `minibatches` may
+# cut the rollout for several optimizer steps, and `micro_batches` saves memory (the gradients of its
+# parts add up to the minibatch's). `clock` and `meter` collect what is logged.
 
 # %%
 source = inspect.getsource(grpo_engine.train)

@@ -19,7 +19,9 @@
 # | 8 | a coefficient that steers itself | arXiv:1909.08593 | `AdaptiveKL` |
 #
 # **To run it yourself:** `make demo` once sets up `.venv`, `make dev` adds the Jupyter kernel; then
-# choose the kernel of `.venv`. It takes about ten seconds on one CPU core.
+# choose the kernel of `.venv`. It takes about ten seconds on one CPU core. The page before this
+# one: [05_grpo](05_grpo.ipynb); the next:
+# [07_policy_gradients_and_baselines](07_policy_gradients_and_baselines.ipynb).
 
 # %%
 import inspect
@@ -377,7 +379,7 @@ assert abs(off_policy["ratio k3"][0]) < 1e-12 < abs(off_policy["k3"][0])
 #
 # **Why.** "Its expected gradient is 0" sounds harmless. We let a softmax over three symbols start
 # far from the reference and minimise the penalty, and nothing else. On the left with the exact
-# gradient; on the right with 16 samples per step, 64 runs.
+# gradient; on the right with 8 samples per step, 64 runs.
 
 # %%
 START = torch.tensor([0.10, 0.15, 0.75]).log()
@@ -508,9 +510,9 @@ for name, value in objective.items():
 # %%
 chi_square = (REF.exp().square() / POLICY.exp()).sum() - 1
 estimates = {
-    "k3(pi, ref)                chi^2 - KL(ref || pi)": k3(listed(POLICY), listed(REF)),
-    "k3(ref, pi)                KL(ref || pi)        ": k3(listed(REF), listed(POLICY)),
-    "k3_importance(pi, ref, ref) KL(pi || ref)       ": k3_importance(
+    "k3(pi, ref)                  chi^2 - KL(ref || pi)": k3(listed(POLICY), listed(REF)),
+    "k3(ref, pi)                  KL(ref || pi)        ": k3(listed(REF), listed(POLICY)),
+    "k3_importance(pi, ref, ref)  KL(pi || ref)        ": k3_importance(
         listed(POLICY), listed(REF), listed(REF)
     ),
 }
@@ -623,7 +625,7 @@ for d in (1.0, 2.0, 3.0, 8.0):
     for limit in (math.inf, 10.0):
         log_prob = torch.zeros(1, 1, requires_grad=True)
         k3(log_prob, ref).clamp(max=limit).sum().backward()
-        pulls.append(log_prob.grad.item())
+        pulls.append(log_prob.grad.item() + 0.0)
     print(f"{d:5.1f} {pulls[0]:16.3f} {pulls[1]:20.3f}")
 assert pulls[0] < -2900 and pulls[1] == 0
 assert k3(torch.zeros(1, 1), torch.full((1, 1), 800.0)).isfinite().all()
@@ -657,7 +659,7 @@ for kind in ("token", "sequence_mean"):
 
 # %% [markdown]
 # With `kl="sequence_mean"` a response of length $L$ pays $1/L$ of the price: long responses may
-# drift for free.
+# drift nearly for free.
 #
 # There is a second difference between the two places. In the reward a token is charged for the
 # KL of *everything after it*, since its advantage contains the rewards to come. A loss per token

@@ -19,7 +19,7 @@
 #
 # **To run it yourself:** `make demo` once sets up `.venv`, `make dev` adds the Jupyter kernel; then
 # choose the kernel of `.venv`. It takes about ten seconds on one CPU core. The page before this one
-# is [06_kl_estimators](06_kl_estimators.ipynb).
+# is [06_kl_estimators](06_kl_estimators.ipynb); the next: [08_ppo](08_ppo.ipynb).
 
 # %%
 import inspect
@@ -224,7 +224,7 @@ by_hand = [1 - 9 / 3, 2 - 8 / 3, 3 - 7 / 3, 4 - 6 / 3]
 torch.testing.assert_close(right, torch.tensor(by_hand))
 
 # %% [markdown]
-# The last row is a mistake found in released code: the baseline already leaves $R_i$ out, and then
+# The last row is a mistake in circulation: the baseline already leaves $R_i$ out, and then
 # the factor that turns a group mean into leave-one-out is multiplied in as well. It does not crash
 # and it learns. What each row does to the expected gradient, exactly:
 
@@ -346,7 +346,7 @@ assert prompt_weight(0.05, 32, "group") > 1.5 * prompt_weight(0.5, 32, "group")
 # ## 5. All of them against the truth
 #
 # **GAE** gets section 6 of its own; here it takes part with $\lambda = 0.95$ and a critic that is
-# off by about 0.3 everywhere. Four numbers say what an estimator is worth:
+# off by about 0.3. Four numbers say what an estimator is worth:
 #
 # - **scale**: how far it goes along the true gradient on average (1 = as far);
 # - **cosine** of its average with the true gradient (1 = right direction);
@@ -512,7 +512,7 @@ good, _ = gae(r, values, mask, 0.9, 0.8)
 leak, _ = gae(r, values, torch.ones_like(mask), 0.9, 0.8)  # the bug: everything takes part
 half, _ = gae(r * mask, values, torch.ones_like(mask), 0.9, 0.8)  # rewards masked, values not
 for name, advantages in (("right", good), ("no mask", leak), ("only rewards masked", half)):
-    print(f"{name:20} row 2: {[round(a, 4) for a in (advantages[1] * mask[1]).tolist()]}")
+    print(f"{name:20} row 2, real tokens: {[round(a, 4) for a in advantages[1, :2].tolist()]}")
 torch.testing.assert_close(good[1], torch.tensor([0.21, 0.5, 0.0, 0.0]))
 assert abs(leak[1, 0] - 9.795216) < 1e-9 and abs(half[1, 0] - 1.770384) < 1e-9
 
@@ -566,10 +566,7 @@ assert leaks["right"][-1] < 1e-9 < leaks["values and rewards leak"][-1]
 #
 # The value hides what happens; the gradient shows it. It is 0 where the token already moved far in
 # the direction its advantage asks for, and *nowhere else*: a token that moved the wrong way is
-# pulled back with full force.
-
-# %%
-print(inspect.getsource(clipped_surrogate))
+# pulled back with full force. (The code: [05_grpo](05_grpo.ipynb), section 4.)
 
 
 # %%
@@ -631,7 +628,7 @@ print("PPO's first update is REINFORCE's: largest difference", (first - TRUE).ab
 #
 # The same language, 16 runs of 120 steps each, eight responses per step (two groups of four). To be
 # fair the learning rates are divided by the scales of section 5, so that the first expected step is
-# equally long. GAE learns its critic along the way, one value per prefix.
+# about equally long. GAE learns its critic along the way, one value per prefix.
 
 # %%
 RUNS, STEPS, ROWS = 16, 120, 8

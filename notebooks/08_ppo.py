@@ -19,7 +19,7 @@
 # | $A$ = whiten($A$) | one scale for the whole batch | `whiten` | 5 |
 # | $L_{CLIP}$ | the policy's loss | `clipped_surrogate` | 6 |
 # | $c_v L_{VF}$ | the critic's loss | `value_loss` | 7 |
-# | for K epochs, minibatches; stop once KL is large | one batch, used often | `epochs`, `target_kl` | 8 |
+# | for K epochs; stop once KL is large | one batch, used often | `epoch_minibatches`, `target_kl` | 8 |
 # | the loop | | `train` | 9 |
 # | adapt $\beta$ | hold the KL at a target | `AdaptiveKL` | 10 |
 #
@@ -28,7 +28,8 @@
 #
 # **To run it yourself:** `make demo` once sets up `.venv`, `make dev` adds the Jupyter kernel; then
 # choose the kernel of `.venv`. It takes about half a minute on one CPU core. The page before this
-# one: [07_policy_gradients_and_baselines](07_policy_gradients_and_baselines.ipynb).
+# one: [07_policy_gradients_and_baselines](07_policy_gradients_and_baselines.ipynb); the next:
+# [09_rloo](09_rloo.ipynb).
 
 # %%
 import copy
@@ -63,7 +64,7 @@ from rl.actor_critic import gae_targets, ppo_loss
 from rl.advantages import gae, whiten
 from rl.evaluation import Evaluation, evaluate, format_table, running_mean
 from rl.grpo_engine import GRPOConfig
-from rl.kl import AdaptiveKL, k1
+from rl.kl import k1
 from rl.losses import clipped_surrogate, policy_gradient, token_mean, value_loss
 from rl.ppo_engine import PPOConfig
 from rl.rewards import RuleReward, token_level_rewards
@@ -572,7 +573,9 @@ assert kls[target] < kls[None]
 # %% [markdown]
 # ## 9. The loop, and a run
 #
-# `train` of `rl/ppo_engine.py`, one batch of it. The comments name the lines of the box.
+# `train` of `rl/ppo_engine.py`, one batch of it. The comments name the lines of the box. `ppo_targets`
+# is `gae_targets` with two options that are off by default (whitened rewards, a value after cut-off
+# responses).
 
 # %%
 source = inspect.getsource(ppo_engine.train)
@@ -708,23 +711,15 @@ assert gain.mean() - half > 0.2
 # A good $\beta$ depends on the reward's scale, which nobody knows in advance. How far a policy may
 # go, in nats per response, is easier to say. The controller of Ziegler et al. 2019
 # ([arXiv:1909.08593](https://arxiv.org/abs/1909.08593), section 2.2) turns $\beta$ until the KL is
-# there:
+# there ([06_kl_estimators](06_kl_estimators.ipynb), section 8):
 #
 # $$e = \mathrm{clip} \left( \frac{\mathrm{KL}}{\mathrm{target}} - 1, -0.2, 0.2 \right), \qquad
 # \beta \leftarrow \beta \left( 1 + \frac{\mathrm{responses}}{\mathrm{horizon}} \, e \right)$$
-
-# %%
-controller = AdaptiveKL(0.2, target=6.0, horizon=10_000)
-for kl in (9.0, 5.0):
-    before = controller.coef
-    controller.update(kl, responses=256)
-    print(f"KL {kl} of a target of 6: beta {before:.6f} -> {controller.coef:.6f}")
-assert math.isclose(controller.coef, 0.2 * (1 + 0.2 * 0.0256) * (1 - 0.0256 / 6), abs_tol=1e-9)
-
-# %% [markdown]
-# It is slow on purpose; long runs have the time. To see it at work, a toy that takes 180 batches in
-# two seconds: a policy of eight letters that is paid for writing `a`. Two runs, one with a $\beta$
-# that is much too small at first, one much too large, and a short horizon.
+#
+# It is slow on purpose: with 256 responses a batch and the usual horizon of 10,000 one batch turns
+# $\beta$ by 0.5 % at most. To see it at work, a toy that takes 180 batches in two seconds: a policy
+# of eight letters that is paid for writing `a`. Two runs, one with a $\beta$ that is much too small
+# at first, one much too large, and a short horizon.
 
 # %%
 letters = build_tokenizer("letters", {bytes([97 + i]): i for i in range(8)})

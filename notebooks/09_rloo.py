@@ -23,8 +23,9 @@
 # | the loop | `train` | 6, 7 |
 #
 # **To run it yourself:** `make demo` once sets up `.venv`, `make dev` adds the Jupyter kernel; then
-# choose the kernel of `.venv`. It takes about half a minute on one CPU core. Its neighbours:
-# [05_grpo](05_grpo.ipynb) is the same loop with other advantages, and
+# choose the kernel of `.venv`. It takes about half a minute on one CPU core. The page before this
+# one: [08_ppo](08_ppo.ipynb); the next: [10_reinforce_plus_plus](10_reinforce_plus_plus.ipynb). Its
+# relatives: [05_grpo](05_grpo.ipynb) is the same loop with other advantages, and
 # [07_policy_gradients_and_baselines](07_policy_gradients_and_baselines.ipynb) measures bias and
 # noise of the baselines.
 
@@ -235,7 +236,7 @@ def group_mean(rewards: Tensor, k: int) -> Tensor:
 
 
 def factor_twice(rewards: Tensor, k: int) -> Tensor:
-    """A mistake seen in released code: k / (k - 1) on top of a leave-one-out baseline."""
+    """A mistake in circulation: k / (k - 1) on top of a leave-one-out baseline."""
     return leave_one_out_advantages(rewards, k) * k / (k - 1)
 
 
@@ -498,8 +499,8 @@ assert clipped_kl < token_kl
 # ```
 #
 # 3. Strictly it may not: at the second step the rows come from a policy that is one step old, and
-#    the missing ratio is a small bias. The rows are *other* rows, though. Nothing has been fitted to
-#    them yet, and one small step moves the ratio of a response only by the few per cent that section
-#    5 shows at its left end. `approx_kl` measures it.
+#    the missing ratio is a bias. It is small because the rows are *other* rows, to which nothing has
+#    been fitted yet: one step on half of the batch of section 5 brings two thirds of that half out of
+#    0.8 to 1.2, but only an eighth of the other half. `approx_kl` measures it.
 #
 # </details>

@@ -5,7 +5,9 @@ Nothing is executed here; `python notebooks/build.py --check` does that.
 
 from __future__ import annotations
 
+import ast
 import importlib.util
+import inspect
 import json
 import re
 import shutil
@@ -69,6 +71,37 @@ def test_every_source_has_its_notebook_and_the_other_way_round() -> None:
 @pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
 def test_notebook_holds_the_cells_of_its_source(source: Path, build: ModuleType) -> None:
     assert build.stored_problems(source) == []
+
+
+def imported_names(source: str) -> dict[str, Any]:
+    """What the import statements of a notebook bind."""
+    names: dict[str, Any] = {}
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            exec(compile(ast.Module([node], []), "imports", "exec"), names)
+    return names
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
+def test_printed_source_is_the_source_of_today(source: Path) -> None:
+    """A function printed in full stands there in full; of a part every indented line is current."""
+    names = imported_names(source.read_text(encoding="utf-8"))
+    for cell in cells_of(source.with_suffix(".ipynb")):
+        code = "".join(cell["source"])
+        shown = "".join(
+            text for output in cell.get("outputs", []) for text in output.get("text", [])
+        )
+        current = ""
+        for direct, name in re.findall(r"(print\()?inspect\.getsource\(([\w.]+)\)", code):
+            if name.split(".")[0] in names:
+                text = inspect.getsource(eval(name, names))
+                current += text
+                assert not direct or text.strip() in shown, f"{name} has changed: build again"
+        if current:
+            lines = {line.strip() for line in current.splitlines()}
+            printed_lines = [line for line in shown.splitlines() if line.startswith("        ")]
+            stale = [line for line in printed_lines if line.strip() not in lines]
+            assert not stale, f"{stale[0].strip()!r} is no line of the source: build again"
 
 
 @each_notebook
