@@ -28,6 +28,7 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -52,7 +53,7 @@ from gpt.pretraining import held_out_loss
 from gpt.teacher import open_teacher
 from gpt.tokenizer import Tokenizer
 from reward_model.model import load_reward_model
-from rl.evaluation import best_of_n, evaluate, running_mean, win_rate
+from rl.evaluation import Evaluation, best_of_n, evaluate, running_mean, win_rate
 from rl.kd_grpo_engine import KDGRPOConfig
 from rl.rewards import RewardFn, RewardModelReward
 from rl.setup import world_rule
@@ -312,21 +313,24 @@ class Judge:
     gold: RewardFn
     prompts: list[Any]
 
-    def measure(self, policy: GPT) -> dict[str, float]:
-        """Sampled at temperature 1 with the same random numbers for every policy, and greedy."""
-        world = self.study.world
-        new_tokens = MAX_NEW_TOKENS[world]
-        sampled, greedy, start = (
-            evaluate(
-                model, self.tokenizer, self.prompts, params, self.reward, reference=reference,
-                gold=self.gold,
-            )
-            for model, params, reference in (
-                (policy, SamplingParams(max_new_tokens=new_tokens), self.base),
-                (policy, SamplingParams(greedy=True, max_new_tokens=new_tokens), None),
-                (self.base, SamplingParams(max_new_tokens=new_tokens), None),
-            )
+    def answers(self, policy: GPT, *, greedy: bool = False) -> Evaluation:
+        """One answer per prompt, with the same random numbers for every policy."""
+        params = SamplingParams(greedy=greedy, max_new_tokens=MAX_NEW_TOKENS[self.study.world])
+        return evaluate(
+            policy, self.tokenizer, self.prompts, params, None if greedy else self.reward,
+            reference=None if greedy else self.base, gold=self.gold,
         )  # fmt: skip
+
+    @cached_property
+    def start(self) -> Evaluation:
+        """The base model's answers."""
+        return self.answers(self.base)
+
+    def measure(self, policy: GPT) -> dict[str, float]:
+        """Sampled at temperature 1, and greedy."""
+        world = self.study.world
+        sampled, start = self.answers(policy), self.start
+        greedy = self.answers(policy, greedy=True)
         assert sampled.gold is not None and greedy.gold is not None and start.gold is not None
         numbers = sampled.summary() | {
             "greedy": float(greedy.gold.mean()),
