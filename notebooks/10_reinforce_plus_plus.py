@@ -19,7 +19,7 @@
 #
 # **To run it yourself:** `make demo` once sets up `.venv`, `make dev` adds the Jupyter kernel; then
 # choose the kernel of `.venv`. It takes about half a minute on one CPU core. The page before this
-# one: [09_rloo](09_rloo.ipynb).
+# one: [09_rloo](09_rloo.ipynb); the next: [11_single_model_grpo](11_single_model_grpo.ipynb).
 
 # %%
 import copy
@@ -494,6 +494,7 @@ for name in trained:
 #
 # 2. All 0: every token has the return $R$, which is the mean. A batch needs at least two responses,
 #    and the engine asks for them.
-# 3. GRPO, up to the $10^{-4}$ that it adds to the standard deviation: the group is the batch.
+# 3. GRPO without its KL term, up to the $10^{-4}$ that GRPO adds to the standard deviation: the group
+#    is the batch.
 #
 # </details>

@@ -22,7 +22,9 @@
 # | 5 | what can be steered with it? |
 #
 # **To run it yourself:** `make demo` once sets up `.venv`, `make dev` adds the Jupyter kernel; then
-# choose the kernel of `.venv`. It takes about half a minute on one CPU core.
+# choose the kernel of `.venv`. It takes about half a minute on one CPU core. The page before this
+# one: [10_reinforce_plus_plus](10_reinforce_plus_plus.ipynb); the next:
+# [12_grpo_family](12_grpo_family.ipynb).
 
 # %%
 import copy
@@ -183,8 +185,8 @@ plt.show()
 
 # %% [markdown]
 # k3 pulls hard on tokens that have become unlikely and weakly on those that have become likely (its
-# gradient never exceeds 1); the other form does the opposite. Now on a real batch: one hundredfold
-# penalty, and not a bit of the gradient changes.
+# gradient never exceeds 1); the other form does the opposite. Now on a real batch: no
+# penalty, then one with weight 100, and not a bit of the gradient changes.
 
 # %%
 records = prompt_batch(prompts, step=0, batch_size=4, seed=0)
@@ -378,9 +380,8 @@ assert held[-1] > 1.3 * anchored[-1]
 # policy that is held least gains the most. For a checkable reward (sums, mathematics) many leave the
 # KL out altogether. A *learned* reward is right only near the data it was trained on
 # ([04_reward_model](04_reward_model.ipynb), section 8), and then the anchor is what keeps the
-# policy where it can be trusted. So `stop_kl` is refused by this engine instead of being ignored:
-#
-# ## 5. What it can hold: the size of a step
+# policy where it can be trusted. `stop_kl`, which ends a run that has gone too far, would need a copy
+# of the start, so this engine refuses it instead of ignoring it:
 
 # %%
 try:
@@ -389,6 +390,8 @@ except ValueError as error:
     print(error)
 
 # %% [markdown]
+# ## 5. What it can hold: the size of a step
+#
 # The adaptive controller (Ziegler et al. 2019,
 # [arXiv:1909.08593](https://arxiv.org/abs/1909.08593)) is given the quantity that the penalty acts
 # on, `kl_old_new` of each batch, and its target is therefore small: nats per response *per batch*.

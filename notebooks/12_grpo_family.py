@@ -21,7 +21,9 @@
 #
 # **To run it yourself:** `make demo` once sets up `.venv`, `make dev` adds the Jupyter kernel; then
 # choose the kernel of `.venv`. It takes about half a minute on one CPU core. GRPO itself is
-# explained in [05_grpo](05_grpo.ipynb).
+# explained in [05_grpo](05_grpo.ipynb). The page before this one:
+# [11_single_model_grpo](11_single_model_grpo.ipynb); the next:
+# [13_process_and_iterative_grpo](13_process_and_iterative_grpo.ipynb).
 
 # %%
 import copy
@@ -85,8 +87,8 @@ print(inspect.getsource(grpo_variants_engine.variant_loss))
 # **A world to measure in.** Prompts are three letters of `a` to `h`, 512 in all; a response is right
 # if it *begins with the last letter of the prompt*. What follows up to the end is noise that nobody
 # grades. The base model has learned the habit for some letters only: `a b c` are easy, `d e f` come
-# out right now and then, `g h` nearly never. The model is tiny, so that its true solve rate can be
-# read off the probabilities of all 512 prompts, without sampling.
+# out right now and then, `g h` as seldom as by guessing. The model is tiny, so that its true solve
+# rate can be read off the probabilities of all 512 prompts, without sampling.
 
 # %%
 LETTERS = build_tokenizer("letters", {bytes([97 + i]): i for i in range(8)})
@@ -196,7 +198,7 @@ torch.testing.assert_close(p.sum(), torch.tensor(1.0).double())
 
 pushes = {"sequence_mean": -(p * slope / lengths).sum(), "sequence_sum": -(p * slope).sum()}
 for name, push in pushes.items():
-    print(f"{name:13} {push:+.6f}")
+    print(f"{name:13} {round(float(push), 6) + 0.0:+.6f}")
 assert pushes["sequence_mean"] < -0.1 and abs(pushes["sequence_sum"]) < 1e-9
 
 # %% [markdown]
@@ -259,8 +261,9 @@ for name in ("token_mean", "sequence_sum", "constant_length_mean"):
 # $$A_i = \frac{R_i - \mathrm{mean}(R_{1..G})}{\mathrm{std} + \epsilon}, \qquad \mathrm{std}
 # \text{ of the group, of the batch, or } 1$$
 #
-# Dividing by the group's own standard deviation makes every group equally loud. How loud is a group
-# of eight with $k$ right responses? The sum of its $|A_i|$, in a batch that holds each $k$ once:
+# Dividing by the group's own standard deviation gives every group the same sum of squares, however
+# little its rewards differ. How loud does that make a group of eight with $k$ right responses? The
+# sum of its $|A_i|$, in a batch that holds each $k$ once:
 
 # %%
 G = 8
@@ -290,7 +293,7 @@ assert torch.allclose(factor, factor.flip(0)) and 1.4 < factor[0] / factor[3] < 
 # %% [markdown]
 # Right panel: the group's own deviation turns up the nearly solved and the nearly hopeless prompts,
 # the "difficulty bias" of the Dr. GRPO paper; with more responses per group, by more. With rewards
-# of a model, which are hardly ever equal, there is no floor at all. Four answers that differ by a
+# of a model, which are hardly ever equal, there is no bound at all. Four answers that differ by a
 # hair, and four that differ by a world:
 
 # %%
@@ -303,7 +306,7 @@ for scale in ("group", "batch", "none"):
 
 # %% [markdown]
 # `group` makes noise of the reward model as loud as its verdict. `batch` keeps the proportions and
-# still takes out the unit, `none` (Dr. GRPO) leaves the unit in, to the learning rate.
+# still takes out the unit, `none` (Dr. GRPO) leaves the unit to the learning rate.
 #
 # ## 4. `clip_high`: room for what is rare
 #
@@ -475,7 +478,8 @@ except ValueError as error:
 # $$\mathcal{L}^{CISPO} = -\mathrm{sg}[\min(\rho, 1 + \epsilon_{high})] \, A \log \pi, \qquad
 # \mathcal{L}^{SAPO} = -\tfrac{4}{\tau} \sigma(\tau (\rho - 1)) \, A$$
 #
-# The gradient for $\log \pi$ of the token, over the ratio:
+# with $\tau = 1$ for $A > 0$ and $1.05$ otherwise. The gradient for $\log \pi$ of the token, over the
+# ratio:
 
 
 # %%
@@ -522,7 +526,7 @@ assert push(SHAPES["token, dual clip 3"], at, -1.0)[-1] == 0
 #   bad token at ratio 3.5 pulls three and a half times as hard. **Dual clip** ends that.
 # - **cispo** never falls silent, and no token pulls harder than $1 + \epsilon_{high}$.
 # - **sapo** follows the unclipped push near 1, bends, and fades far away, for both signs of $A$
-#   alike. (The push is $\rho$ times the slope of the gate, so its summit is not at 1.)
+#   nearly alike. (The push is $\rho$ times the slope of the gate, so its summit is not at 1.)
 #
 # ## 7. `sampling_filter`: which groups are trained on
 #
@@ -613,8 +617,9 @@ assert from_variant("dapo", max_new_tokens=48).overlong_tokens == 9  # a fifth, 
 #
 # **High entropy.** Most tokens of a text are forced by the ones before; only some are decisions.
 # [arXiv:2506.01939](https://arxiv.org/abs/2506.01939) keeps the policy loss on the fifth of a
-# batch's tokens at which the policy is least certain, and divides by all of them as before. Two
-# answers each to an easy, a middling and a hard prompt; tokens that stay are marked, `.` is the EOS:
+# batch's tokens at which the policy is least certain, and divides by all of them as before. Here
+# half of the tokens are kept, so that there is more to see. Two answers each to an easy, a middling
+# and a hard prompt; tokens that stay are marked, `.` is the EOS:
 
 # %%
 print(inspect.getsource(losses.high_entropy_mask))

@@ -12,7 +12,9 @@
 #
 # **To run it yourself:** `make demo` once sets up `.venv`, `make dev` adds the Jupyter kernel; then
 # choose the kernel of `.venv`. It takes about half a minute on one CPU core. Read
-# [05_grpo](05_grpo.ipynb) first.
+# [05_grpo](05_grpo.ipynb) first. The page before this one:
+# [13_process_and_iterative_grpo](13_process_and_iterative_grpo.ipynb); the next:
+# [15_knowledge_distillation_rewards](15_knowledge_distillation_rewards.ipynb).
 
 # %%
 import copy
@@ -173,7 +175,8 @@ assert set(rewards.tolist()) == {0.0, 1.0} and torch.equal(signed, 2 * rewards -
 # A copied question earns nothing, although its last number is sometimes the right one (0+7). A
 # question that is copied wrongly is text like any other, and its number is read. With GRPO it does
 # not matter whether a wrong answer earns 0 or -1: the group's mean and standard deviation take out
-# shift and scale. (Beside a KL penalty in the reward it does matter.)
+# shift and scale. (Beside a KL penalty in the reward it does matter.) Section 5 explains
+# `solve_rate`.
 
 # %%
 easy = PromptRecord("What is 0+7?\n", "7")
@@ -183,7 +186,8 @@ assert answer_match(easy, "It is 7.", False) == 0  # cut off
 assert torch.allclose(group_advantages(rewards, G), group_advantages(signed, G), atol=1e-3)
 
 # %% [markdown]
-# A format reward beside it. Both parts are logged, so that a rise in reward can be traced:
+# A format reward beside it, for four other texts in the place of the first group. Both parts are
+# logged, as means over all 16 responses, so that a rise in reward can be traced:
 
 # %%
 both = reward.paying(others={"format": (0.2, think_format)})
@@ -222,7 +226,7 @@ for size, color in ((4, "tab:blue"), (8, "tab:orange"), (64, "tab:green")):
         share = rates["solve_rate"] - rates["solve_rate_all"]
         axis.plot(chance, share, "o", color=color)
         assert abs(share - (1 - chance**size - (1 - chance) ** size)) < 0.04
-axis.set(xlabel="p, the chance that one sample is right", ylabel="groups that teach something")
+axis.set(xlabel="p, the chance that one sample is right", ylabel="share of groups with a spread")
 axis.legend()
 plt.show()
 

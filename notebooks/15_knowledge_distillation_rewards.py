@@ -12,7 +12,7 @@
 # | 1 | a student, and a teacher of the same language | |
 # | 2 | what the teacher says, token by token | `teacher_rewards` |
 # | 3 | which response is best under each form of the reward? | `row_sums`, `row_means` |
-# | 4 | three runs of KD-GRPO: only one of them ends at the teacher | `rl/kd_grpo_engine.py` |
+# | 4 | three runs of KD-GRPO: only one of them comes nearer to the teacher | `rl/kd_grpo_engine.py` |
 # | 5 | KD-PPO: the reward of every token at its token, or all at the end | `kd_token_rewards` |
 # | 6 | the loss on pre-training text, and a bonus that does nothing | `add_text_gradient` |
 #
@@ -22,7 +22,8 @@
 #
 # **To run it yourself:** `make demo` once sets up `.venv`, `make dev` adds the Jupyter kernel; then
 # choose the kernel of `.venv`. It takes about half a minute on one CPU core. The page before this
-# one: [14_verifiable_rewards](14_verifiable_rewards.ipynb).
+# one: [14_verifiable_rewards](14_verifiable_rewards.ipynb); the next:
+# [16_minillm_and_distillation](16_minillm_and_distillation.ipynb).
 
 # %%
 import copy
@@ -136,7 +137,7 @@ rollout = sample_rollout(
 )
 mask, q = rollout.response_mask, rollout.log_probs  # (N, T), by the student that sampled
 p = judge.log_probs(rollout)  # (N, T), at least -20 each
-row = 5
+row = int((rollout.lengths - 16).abs().argmin())  # a response that fits on the page
 print(rollout.records[row].prompt.strip(), "->", rollout.responses[row], "\n")
 rows = []
 for t in range(int(rollout.lengths[row])):
@@ -144,6 +145,10 @@ for t in range(int(rollout.lengths[row])):
     text = "(EOS)" if token == tokenizer.eos_id else tokenizer.decode([token])
     rows.append([repr(text), float(p[row, t]), float(q[row, t]), float(p[row, t] - q[row, t])])
 print(format_table(["token", "log p", "log q", "log p / q"], rows))
+
+# %% [markdown]
+# Most tokens are forced by the ones before and bring nothing; what counts are the few that are a
+# choice. The sum over a response, on average over all 256, beside the KL itself:
 
 # %%
 per_response = row_sums(teacher_rewards(p, q, mask, reverse_kl=True), mask)  # (N,)
@@ -365,10 +370,10 @@ assert 0.6 < signal["dense"] / signal["terminal"] < 1.7
 #
 # $$L = L_{policy} + \lambda L_{PT}, \qquad L_{PT} = - \frac{1}{|D|} \sum_{d \in D} \log q(d)$$
 #
-# a mean over tokens of fresh text in every optimizer step. It is tempting to put it into the
-# *reward* instead: $R_i \leftarrow R_i - \lambda L_{PT}$. But then it is a number, the same for
-# every response of the batch, and that is what baselines are made to remove. The group's mean takes
-# it away; so does the mean of the whitening behind GAE, at $\gamma = \lambda_{GAE} = 1$ exactly:
+# a mean over the tokens $d$ of some text $D$, fresh in every optimizer step. It is tempting to put it
+# into the *reward* instead: $R_i \leftarrow R_i - \lambda L_{PT}$. But then it is a number, the same
+# for every response of the batch, and that is what baselines are made to remove. The group's mean
+# takes it away; so does the mean of the whitening behind GAE, at $\gamma = \lambda_{GAE} = 1$ exactly:
 
 # %%
 L_PT = held_out_loss(student, [corpus.batch(7)])
@@ -378,8 +383,8 @@ for bonus in (0.0, -5 * L_PT):
     token_rewards = kd_token_rewards(scores, parts, q, None, mask, kl_coef=0.0, bonus=bonus)
     advantages, _ = gae(token_rewards, values, mask, 1.0, 1.0)
     by_bonus.append((advantages, whiten(advantages, mask)))
-    print(f"bonus {bonus:6.2f}: first advantages", by_bonus[-1][0][0, :4].tolist())
-    print("               whitened        ", by_bonus[-1][1][0, :4].tolist())
+    first, whitened = ([round(x, 3) for x in A[0, :4].tolist()] for A in by_bonus[-1])
+    print(f"bonus {bonus:6.2f}: first advantages {first}, whitened {whitened}")
 (raw, white), (raw_bonus, white_bonus) = by_bonus
 assert torch.allclose((raw_bonus - raw)[mask], torch.tensor(-5 * L_PT), atol=1e-4)
 assert torch.allclose(white, white_bonus, atol=1e-4)

@@ -11,7 +11,7 @@
 # | method | text by | lowers | in this repository |
 # | --- | --- | --- | --- |
 # | forward KL (arXiv:1503.02531) | teacher | $\mathrm{KL}(p \parallel q)$ per token | `forward_kl` |
-# | Gemma 3 (arXiv:2503.19786) | teacher | the same, on k sampled ids | `topk_ce` |
+# | Gemma 3 (arXiv:2503.19786) | a corpus; here teacher | the same, on k sampled ids | `topk_ce` |
 # | on-policy (arXiv:2306.13649) | student | $\mathrm{KL}(q \parallel p)$ per token | `reverse_kl` |
 # | MiniLLM (arXiv:2306.08543) | both, mixed | $\mathrm{KL}(q \parallel p)$ of responses | an engine |
 #
@@ -22,7 +22,9 @@
 # **To run it yourself:** `make demo` once sets up `.venv`, `make dev` adds the Jupyter kernel; then
 # choose the kernel of `.venv`. It takes about half a minute on one CPU core. Pages to know first:
 # [06_kl_estimators](06_kl_estimators.ipynb) and
-# [07_policy_gradients_and_baselines](07_policy_gradients_and_baselines.ipynb).
+# [07_policy_gradients_and_baselines](07_policy_gradients_and_baselines.ipynb). The page before this
+# one: [15_knowledge_distillation_rewards](15_knowledge_distillation_rewards.ipynb); the next:
+# [17_dpo_and_pg_grpo](17_dpo_and_pg_grpo.ipynb).
 
 # %%
 import copy
@@ -70,7 +72,13 @@ tokenizer = load_tokenizer("glassbox")
 
 # %%
 symbols = torch.arange(40, dtype=torch.float64)
-bell = lambda centre, width: (-(((symbols - centre) / width) ** 2) / 2).softmax(0)  # noqa: E731
+
+
+def bell(centre: float, width: float) -> torch.Tensor:
+    """A discrete Gaussian over the 40 symbols."""
+    return (-(((symbols - centre) / width) ** 2) / 2).softmax(0)
+
+
 p = 0.6 * bell(11, 2.5) + 0.4 * bell(28, 3.0)
 grid = [(c, w) for c in torch.arange(5.0, 35.0, 0.5) for w in torch.arange(1.0, 14.0, 0.5)]
 students = torch.stack([bell(c, w) for c, w in grid])
@@ -98,7 +106,7 @@ assert best["reverse KL(q || p)"][4:19].sum() > 0.95  # keeps to one peak
 #
 # ## 2. A student and a teacher
 #
-# The student is the base model of the other pages, pre-trained in ten seconds. Its teacher here is
+# The student is a small base model of the reviews world, pre-trained in ten seconds. Its teacher here is
 # the same model after fine-tuning on the best of 16 of its own answers to each of 320 prompts, judged
 # by the gold reward so that this page needs no reward model. `scripts/make_teacher.py` does
 # the same with a larger model, for longer, and with the learned reward model as the judge.
@@ -121,7 +129,8 @@ teacher = copy.deepcopy(base)
 steps = MetricLog(6 * len(answers) // 32)  # six passes
 settings = finetuning.FinetuningConfig(lr=1e-3)
 finetuning.train(settings, teacher, answers, [], steps, eos_id=tokenizer.eos_id)
-teacher.eval().requires_grad_(False)
+teacher = teacher.eval().requires_grad_(False)
+print(f"teacher: the student after six passes over {len(answers)} answers")
 
 
 # %%
@@ -257,7 +266,8 @@ assert torch.isclose(loss[0, 0], kl[0, 0] + entropy, atol=1e-4)
 # \underbrace{- \, E_{y \sim q} \sum_t R_{t+1} \nabla \log q(y_t \mid s_t)}_{\text{Long}}$$
 #
 # Long is a policy gradient whose reward is the teacher. $R_{t+1}$ begins *after* token t: the
-# token's own reward is in Single, summed over the whole vocabulary, without noise.
+# token's own reward is in Single, summed over the whole vocabulary, without noise. With $R_t$ in Long,
+# as in MiniLLM's released code, it would count twice: the last line below.
 
 # %%
 print(inspect.getsource(minillm_loss))

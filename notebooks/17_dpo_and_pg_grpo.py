@@ -19,7 +19,9 @@
 #
 # **To run it yourself:** `make demo` once sets up `.venv`, `make dev` adds the Jupyter kernel; then
 # choose the kernel of `.venv`. It takes about half a minute on one CPU core. To read before:
-# [04_reward_model](04_reward_model.ipynb) and [05_grpo](05_grpo.ipynb).
+# [04_reward_model](04_reward_model.ipynb) and [05_grpo](05_grpo.ipynb). The page before this one:
+# [16_minillm_and_distillation](16_minillm_and_distillation.ipynb). It is the last;
+# [docs/study.md](../docs/study.md) compares the engines over several seeds.
 
 # %%
 import copy
@@ -161,8 +163,9 @@ plt.show()
 # \pi(y_l \mid x) \right]$$
 #
 # The chosen response is pushed up and the rejected one down, by the same weight $\beta \,
-# \sigma(-\beta h)$: the probability that the implicit reward gives to the wrong verdict. A pair in
-# good order is left alone. At the start $h = 0$, the loss is $\log 2$ and the weight $\beta / 2$.
+# \sigma(-\beta h)$: the probability that the implicit reward gives to the wrong verdict. The better
+# a pair is in order, the less it is moved. At the start $h = 0$, the loss is $\log 2$ and the weight
+# $\beta / 2$.
 
 # %%
 start = [torch.zeros(1) for _ in range(4)]
@@ -306,7 +309,8 @@ assert abs(first["loss"] - math.log(2)) < 1e-5 and abs(first["margin"]) < 1e-5
 assert last["held_out_accuracy"] > 0.55 and last["held_out_loss"] < 0.67
 
 # %%
-steps = [row["step"] for row in rows]
+shown = rows[1:]  # at step 1 every gap is 0 up to rounding
+steps = [row["step"] for row in shown]
 figure, axes = plt.subplots(1, 3, figsize=(11.5, 3.5), layout="constrained")
 for axis, keys, label in (
     (axes[0], ("loss",), "loss (nats per pair)"),
@@ -314,7 +318,7 @@ for axis, keys, label in (
     (axes[2], ("accuracy",), "pairs in order (share)"),
 ):
     for key, color in zip(keys, ("tab:blue", "tab:red"), strict=False):
-        values = [row[key] for row in rows]
+        values = [row[key] for row in shown]
         axis.plot(steps, values, color=color, alpha=0.2)
         axis.plot(steps, running_mean(values, 15), color=color, linewidth=2, label=key)
     axis.set(xlabel="optimizer step", ylabel=label)
@@ -357,15 +361,15 @@ assert results["DPO"]["reward"] > results["base"]["reward"] + 0.05
 # ## 5. PG-GRPO: pairs made in the group
 #
 # GRPO samples G responses to a prompt and scores them. That is a ranking, and a ranking is made of
-# comparisons. PG-GRPO adds the preference loss on them to the loss of GRPO:
+# comparisons. PG-GRPO adds the preference loss on them to the loss of GRPO. (No paper of that name
+# defines it; the nearest is AMIR-GRPO, [arXiv:2601.03661](https://arxiv.org/abs/2601.03661).)
 #
 # $$\mathcal{L} = \mathcal{L}_{GRPO} + \lambda \, \mathcal{L}_{pref}, \qquad \mathcal{L}_{pref} =
 # \frac{1}{K} \sum_{(w, l)} - \log \sigma(\beta_{dpo} \, h_{w, l})$$
 #
 # Which pairs? `best_worst`: one from each group, no pair where all rewards are equal. `all`: every
-# two responses whose rewards differ by more than a margin, as in AMIR-GRPO
-# ([arXiv:2601.03661](https://arxiv.org/abs/2601.03661)). `offline`: recorded ones, as in section 4.
-# `both`: the first and the third.
+# two responses whose rewards differ by more than a margin, as in AMIR-GRPO. `offline`: recorded ones,
+# as in section 4. `both`: the first and the third.
 
 # %%
 print(inspect.getsource(best_worst_pairs))
@@ -434,7 +438,7 @@ assert int((pulls(choices["best_worst"], torch.zeros(G)) != 0).sum()) == 2
 # %% [markdown]
 # GRPO pulls by **how much** better a response is, and does so whatever the policy already knows.
 # The preference loss pulls by **how wrongly** the pair is ordered since the start, and eases off as
-# soon as it is in order. `best_worst` sees two responses of a group; `all` counts how many others a
+# it comes into order. `best_worst` sees two responses of a group; `all` counts how many others a
 # response beats.
 #
 # ## 6. The loss in the engine
