@@ -41,6 +41,7 @@ from gpt.common import (
     UserError,
     display_path,
     load_gpt,
+    make_generator,
     pick_device,
     read_jsonl,
     run_script,
@@ -56,6 +57,7 @@ from reward_model.model import load_reward_model
 from rl.evaluation import Evaluation, best_of_n, evaluate, running_mean, win_rate
 from rl.kd_grpo_engine import KDGRPOConfig
 from rl.rewards import RewardFn, RewardModelReward
+from rl.rollout import sample_rollout
 from rl.setup import world_rule
 from rl.teacher import TeacherReward
 
@@ -158,7 +160,7 @@ STUDIES = {
         (
             ("gold reward", "gold", 3), ("KL to the teacher (nats)", "reverse_kl_full", 2),
             ("KL removed", "removed", 2), ("perplexity", "perplexity", 2),
-            ("different answers", "different_answers", 2), *LAST_COLUMNS,
+            ("different of 8 answers", "different_answers", 1), *LAST_COLUMNS,
         ),
         teacher=True,
         distance=("reverse_kl_full", "KL to the teacher (nats per response)"),
@@ -326,6 +328,15 @@ class Judge:
         """The base model's answers."""
         return self.answers(self.base)
 
+    def different_answers(self, policy: GPT, prompts: int = 128, tries: int = 8) -> float:
+        """How many of several answers to one prompt differ, on average."""
+        params = SamplingParams(max_new_tokens=MAX_NEW_TOKENS[self.study.world])
+        generator = make_generator(0, "different answers")
+        asked = self.prompts[:prompts]
+        rollout = sample_rollout(policy, self.tokenizer, asked, params, tries, generator)
+        groups = [rollout.responses[i : i + tries] for i in range(0, len(rollout), tries)]
+        return statistics.mean(len(set(group)) for group in groups)
+
     def measure(self, policy: GPT) -> dict[str, float]:
         """Sampled at temperature 1, and greedy."""
         world = self.study.world
@@ -347,7 +358,7 @@ class Judge:
                 world, self.tokenizer, batch_size=64, seed=0, context=policy.config.context
             )
             numbers["perplexity"] = math.exp(held_out_loss(policy, text.held_out_batches()))
-            numbers["different_answers"] = len(set(sampled.responses)) / len(sampled.responses)
+            numbers["different_answers"] = self.different_answers(policy)
             assert start.reverse_kl_full is not None and sampled.reverse_kl_full is not None
             distance = float(start.reverse_kl_full.mean())
             numbers["removed"] = 1 - float(sampled.reverse_kl_full.mean()) / distance
@@ -456,7 +467,7 @@ def plot(
     path: Path,
     results: Mapping[str, Sequence[Mapping[str, float]]],
 ) -> None:
-    """Gold against the step and against the KL, means of the seeds, and every seed's final number."""
+    """Gold over the run and against the KL, means of the seeds, and every seed's final number."""
     from matplotlib.figure import Figure
 
     label = "exact match" if study.world == "sums" else "gold reward"
@@ -464,17 +475,20 @@ def plot(
     names = list(results)
     runs = [name for name in names if name in RECIPES]
     colors = {name: f"C{i % 10}" for i, name in enumerate(runs)}
-    figure = Figure(figsize=(16, max(4.6, 0.25 * len(names) + 1)), layout="constrained")
+    figure = Figure(figsize=(16, max(5, 0.25 * len(names) + 1.4)), layout="constrained")
     left, middle, right = figure.subplots(1, 3)
     for i, name in enumerate(runs):
         steps, far, gold = mean_curve(
             folder, config.seeds, name, ("step", f"validation/{distance}", "validation/gold")
         )
         style: dict[str, Any] = dict(color=colors[name], linestyle=("-", "--", ":")[i // 10 % 3])
-        left.plot(steps, running_mean(gold, 2), label=name, **style)
+        run = folder / f"{name}-{config.seeds[0]}"
+        planned = json.loads((run / "config.json").read_text(encoding="utf-8"))["steps"]
+        done = [step / planned for step in steps]
+        left.plot(done, running_mean(gold, 2), label=name, **style)
         middle.plot(far, running_mean(gold, 2), marker=".", **style)
-    left.set(xlabel="step", ylabel=f"{label}, validation prompts")
-    left.legend(fontsize=7, loc="lower right", ncols=1 if len(runs) < 8 else 2)
+    left.set(xlabel="part of the run", ylabel=f"{label}, validation prompts")
+    figure.legend(fontsize=8, loc="outside lower center", ncols=8)
     middle.set(xlabel=distance_label, ylabel=f"{label}, validation prompts")
     for i, name in enumerate(names[::-1]):
         values = [row["gold"] for row in results[name]]
