@@ -199,6 +199,17 @@ class StudyConfig:
     out: Path = RUNS / "study"
     """Folder of the study."""
 
+    def __post_init__(self) -> None:
+        if not (self.studies and self.runs and self.seeds):
+            raise ValueError("studies, runs and seeds each need at least one value")
+        if self.jobs < 1 or self.prompts < 1:
+            raise ValueError(
+                f"jobs and prompts must be at least 1: got {self.jobs} and {self.prompts}"
+            )
+        unknown = [name for name in self.runs if name not in RECIPES]
+        if unknown:
+            raise ValueError(f"there is no run {unknown[0]!r}: choose from {', '.join(RECIPES)}")
+
 
 # --- training: every stage is its own script ------------------------------------------------------
 
@@ -503,9 +514,6 @@ def plot(
 
 def main(config: StudyConfig) -> None:
     """Train what is missing, compare, write the table and the figure."""
-    unknown = [name for name in config.runs if name not in RECIPES]
-    if unknown:
-        raise UserError(f"there is no run {unknown[0]!r}: choose from {', '.join(RECIPES)}")
     out = config.out.resolve()
     for name in config.studies:
         study = STUDIES[name]

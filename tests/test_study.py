@@ -8,6 +8,7 @@ import os
 import re
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -81,9 +82,18 @@ def test_the_methods_of_distillation_see_as_many_responses() -> None:
         assert config.steps * batch == 10_240
 
 
-def test_an_unknown_run_is_answered_with_the_list(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no run 'pppo': choose from grpo, ppo"):
-        study.main(StudyConfig(runs=("ppo", "pppo"), out=tmp_path))
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (dict(runs=("ppo", "pppo")), "no run 'pppo': choose from grpo, ppo"),
+        (dict(seeds=()), "seeds each need at least one"),
+        (dict(jobs=0), "jobs and prompts must be at least 1"),
+        (dict(prompts=0), "jobs and prompts must be at least 1"),
+    ],
+)
+def test_flags_that_make_no_study_are_refused(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        StudyConfig(**changes)
 
 
 def test_a_finished_stage_is_kept_and_a_failing_one_explains_itself(tmp_path: Path) -> None:
