@@ -24,6 +24,7 @@ from data import reviews
 from data.collate import ResponseBatch, left_pad, length_sorted_chunks
 from data.records import PromptRecord
 from gpt.common import MetricLog, from_preset, make_generator, pick_device, precision, run_script
+from gpt.flags import check_ranges
 from gpt.generate import SamplingParams, generate
 from gpt.log_probs import token_log_probs
 from gpt.model import GPT, preset_config
@@ -49,6 +50,9 @@ class BenchConfig:
     grpo_steps: int = 5
     """GRPO steps to time."""
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
 
 
 class CountedReward:

@@ -44,6 +44,7 @@ from gpt.common import (
     save_gpt,
     saved_step,
 )
+from gpt.flags import check_ranges
 from gpt.generate import SamplingParams, generate
 from gpt.model import GPT
 from gpt.optimizer import adamw, clip_and_step, cosine_schedule, set_learning_rate
@@ -111,6 +112,9 @@ class FinetuningConfig:
     """Run folder; default runs/finetuning-DATA-PRESET."""
     resume: bool = False
     """Continue the run in the run folder."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
 
 
 def collate_examples(examples: Sequence[Example], eos_id: int) -> ResponseBatch:
@@ -222,6 +226,15 @@ def starting_model(config: FinetuningConfig, device: torch.device) -> tuple[GPT,
     if config.weights is not None:
         return load_gpt2(config.weights).to(device), load_tokenizer("gpt2")
     base = config.base or default_folder("pretraining", config.data, config.preset)
+    if config.base is None and not (base / MODEL_FILE).exists():
+        stage, flags = "reward_model.reward_model_training", ""
+        if config.data != "reviews":
+            stage, flags = "gpt.pretraining", f" --data {config.data}"
+        flags += "" if config.preset == "tiny" else f" --preset {config.preset}"
+        raise UserError(
+            f"there is no model to start from in {display_path(base)}: make it with\n"
+            f"    python -m {stage}{flags}"
+        )
     return load_policy(base, device)
 
 
@@ -252,6 +265,10 @@ def sample_rows(
 def main(config: FinetuningConfig) -> Path:
     """Fine-tune with all I/O and return the run folder."""
     device = pick_device(config.device)
+    if config.data == "sums":
+        raise UserError(
+            "sums come without preferred answers: their texts are what gpt.pretraining learns from"
+        )
     model, tokenizer = starting_model(config, device)
     examples, held_out = read_examples(config, tokenizer, model.config.context)
     folder = config.out or default_folder("finetuning", config.data, config.preset)

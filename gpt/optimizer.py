@@ -46,9 +46,15 @@ def clip_and_step(
 ) -> torch.Tensor:
     """Clip the accumulated gradient, then step; returns the norm from before the clip.
 
-    Clipping after the step would have no effect on the step just taken.
+    Clipping after the step would have no effect on the step just taken. A gradient that is not
+    finite is refused: stepped along, it would make every weight NaN.
     """
     norm = torch.nn.utils.clip_grad_norm_(list(parameters), max_norm)
+    if not math.isfinite(norm):
+        raise ValueError(
+            f"the gradient's norm is {float(norm)}, so training has diverged: lower the learning "
+            "rate (lr), or start from a model whose weights are finite"
+        )
     optimizer.step()
     return norm
 

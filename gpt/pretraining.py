@@ -37,6 +37,7 @@ from gpt.common import (
     saved_step,
 )
 from gpt.corpus import Corpus, open_corpus
+from gpt.flags import check_ranges
 from gpt.log_probs import token_log_probs
 from gpt.model import GPT, preset_config
 from gpt.optimizer import adamw, clip_and_step, cosine_schedule, set_learning_rate
@@ -105,13 +106,20 @@ class PretrainingConfig:
     """Continue the run in the run folder."""
 
     def __post_init__(self) -> None:
-        if min(self.steps, self.batch_size, self.accumulation) < 1:
-            raise ValueError("steps, batch_size and accumulation must each be at least 1")
+        check_ranges(self)
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout must be at least 0 and below 1: got {self.dropout}")
 
 
 def default_folder(stage: str, data: str, preset: str) -> Path:
     """runs/STAGE-DATA-PRESET: where a stage writes by default and the next one looks."""
-    return RUNS / f"{stage}-{Path(data).name.split('.')[0]}-{preset}"
+    return RUNS / f"{stage}-{data_name(data)}-{preset}"
+
+
+def data_name(data: str) -> str:
+    """What run folders call a world or a file: its name without .json or .gz, unless a world has that."""
+    path = Path(Path(data).name.removesuffix(".gz"))
+    return path.name if path.stem in ("reviews", "sums") else path.stem
 
 
 def language_model_loss(

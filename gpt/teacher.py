@@ -15,12 +15,13 @@ from data.collate import ResponseBatch
 from gpt.common import MODEL_FILE, RUNS, UserError, display_path, load_gpt
 from gpt.log_probs import full_kl, score_in_micro_batches, token_log_probs
 from gpt.model import GPT
+from gpt.pretraining import data_name
 from gpt.tokenizer import Tokenizer
 
 
 def teacher_folder(data: str) -> Path:
     """runs/teacher-DATA: where the teacher of a world is written and looked for."""
-    return RUNS / f"teacher-{Path(data).name.split('.')[0]}"
+    return RUNS / f"teacher-{data_name(data)}"
 
 
 def open_teacher(

@@ -41,6 +41,7 @@ from gpt.common import (
     run_script,
     write_json,
 )
+from gpt.flags import check_ranges
 from gpt.generate import SamplingParams
 from gpt.log_probs import score_in_micro_batches
 from gpt.model import GPT
@@ -122,6 +123,14 @@ class RewardModelConfig:
     """auto (cuda, then mps, then cpu) or a device name."""
     out: Path | None = None
     """Run folder; default runs/reward_model-DATA-PRESET."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+        if min(self.pairs, self.held_out_pairs) < 1 or self.responses_per_prompt < 2:
+            raise ValueError(
+                "at least 1 pair, 1 held-out pair and 2 responses per prompt are needed: got "
+                f"{self.pairs}, {self.held_out_pairs} and {self.responses_per_prompt}"
+            )
 
 
 def fit(
@@ -285,9 +294,13 @@ def main(config: RewardModelConfig) -> Path:
             "sums are checked by a rule and need no reward model: run "
             "python -m rl.grpo_engine --data sums"
         )
+    if config.data != "reviews":  # a file without pairs is refused before a base is pre-trained
+        read_preferences(Path(config.data), limit=1)
     base = base_folder(config)
     policy, tokenizer = load_policy(base, device)
     folder = config.out or default_folder("reward_model", config.data, config.preset)
+    if config.data != "reviews":  # and one with too few before an earlier run is moved aside
+        pairs, held_out = file_pairs(config, tokenizer, policy.config.context)
     open_run(folder, config)
     if config.data == "reviews":
         pairs = world_pairs(
@@ -300,8 +313,6 @@ def main(config: RewardModelConfig) -> Path:
             config.wide_temperature,
         )
         held_out = world_pairs(policy, tokenizer, config, "validation", config.held_out_pairs, 2)
-    else:
-        pairs, held_out = file_pairs(config, tokenizer, policy.config.context)
     append_jsonl(folder / "pairs.jsonl", [pair_as_text(pair, tokenizer) for pair in pairs])
     append_jsonl(
         folder / "held_out_pairs.jsonl", [pair_as_text(pair, tokenizer) for pair in held_out]

@@ -5,11 +5,13 @@ A field's docstring is its help text.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from gpt.flags import check_ranges
 from gpt.pretraining import Preset
 from rl.kl import AdaptiveKL, FixedKL
 
@@ -59,8 +61,7 @@ class EngineConfig:
     data: str = "reviews"
     """A world (reviews, sums) or a file with prompts (formats: data/README.md)."""
     reward: Literal["auto", "model", "gold", "rule"] = "auto"
-    """auto: the rule where answers can be checked (sums, a file with answers), otherwise the learned
-    reward model. gold: the world's true objective."""
+    """auto: the rule where answers can be checked, otherwise the reward model; gold: the world's own."""
     wrong_reward: Literal[0, -1] = 0
     """What a checked answer earns if it is wrong; a right one earns 1."""
     format_weight: float = 0.0
@@ -124,10 +125,9 @@ class EngineConfig:
     """Continue the run in the run folder."""
 
     def __post_init__(self) -> None:
-        counts = ("steps", "prompts_per_step", "group_size", "updates_per_batch", "minibatches")
-        for name in (*counts, "micro_batch_size", "max_new_tokens", "eval_every"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1: got {getattr(self, name)}")
+        check_ranges(self)
+        if self.non_finite_reward is not None and not math.isfinite(self.non_finite_reward):
+            raise ValueError(f"non_finite_reward must be finite: got {self.non_finite_reward}")
         kl_controller(self)
 
 

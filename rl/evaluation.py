@@ -402,7 +402,8 @@ def plot_learning_curves(
             axis.plot(steps, values, color="tab:blue", marker="o", linewidth=2)
             continue
         axis.plot(steps, values, color="tab:blue", alpha=0.3, linewidth=1)
-        axis.plot(steps, running_mean(values, 5), color="tab:blue", linewidth=2)
+        dot = "o" if len(steps) == 1 else None  # a line of one point is invisible
+        axis.plot(steps, running_mean(values, 5), color="tab:blue", linewidth=2, marker=dot)
     if gold:
         steps, values = zip(*gold, strict=True)
         axes[-1].plot(steps, values, color="tab:green", marker="o", linewidth=2)

@@ -78,6 +78,13 @@ class DemoConfig:
     out: Path = RUNS / "demo"
     """Run folder."""
 
+    def __post_init__(self) -> None:
+        if self.seeds < 1 or self.test_prompts < 2:
+            raise ValueError(
+                "at least 1 seed and 2 test prompts are needed: got "
+                f"{self.seeds} and {self.test_prompts}"
+            )
+
 
 @dataclass(frozen=True)
 class Contestant:
@@ -313,6 +320,7 @@ def summarize(results: Sequence[Mapping[str, Any]]) -> None:
 
 def main(config: DemoConfig) -> None:
     """Run the pipelines."""
+    pick_device(config.device)  # refuses a device that is not there before a run is moved aside
     open_run(config.out, config)
     seeds = range(config.seed, config.seed + config.seeds)
     if config.seeds == 1:

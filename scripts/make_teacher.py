@@ -29,6 +29,7 @@ from gpt import finetuning, pretraining
 from gpt.common import (
     MODEL_FILE,
     MetricLog,
+    UserError,
     append_jsonl,
     derive_seed,
     display_path,
@@ -43,11 +44,12 @@ from gpt.common import (
     write_json,
 )
 from gpt.finetuning import Example, FinetuningConfig
+from gpt.flags import check_ranges
 from gpt.generate import SamplingParams
 from gpt.model import GPT
 from gpt.pretraining import PretrainingConfig, default_folder
 from gpt.teacher import teacher_folder
-from gpt.tokenizer import Tokenizer
+from gpt.tokenizer import Tokenizer, load_tokenizer
 from rl.evaluation import evaluate, format_table
 from rl.rewards import RewardFn
 from rl.setup import open_prompts, open_reward, world_rule
@@ -100,8 +102,9 @@ class TeacherConfig:
     """Run folder; default runs/teacher-DATA."""
 
     def __post_init__(self) -> None:
-        if min(self.prompts, self.responses, self.epochs, self.batch_size) < 1:
-            raise ValueError("prompts, responses, epochs and batch_size must each be at least 1")
+        check_ranges(self)
+        if min(self.prompts, self.responses) < 1:
+            raise ValueError("prompts and responses must each be at least 1")
 
 
 def base_folder(config: TeacherConfig) -> Path:
@@ -159,11 +162,16 @@ def open_student(config: TeacherConfig, device: torch.device) -> dict[str, GPT]:
 def main(config: TeacherConfig) -> Path:
     """Make the teacher with all I/O and return the run folder."""
     device = pick_device(config.device)
+    judge = (config.reward, config.data, config.preset, config.reward_model)
+    if config.base is None:  # a judge that is not there is reported before minutes of pre-training
+        open_reward(*judge, load_tokenizer(PretrainingConfig().tokenizer), device)
     base, tokenizer = load_gpt(base_folder(config), device)
-    reward_fn = open_reward(
-        config.reward, config.data, config.preset, config.reward_model, tokenizer, device
-    )
-    prompts = open_prompts(config.data, tokenizer, base.config.context - config.max_new_tokens)
+    reward_fn = open_reward(*judge, tokenizer, device)
+    room = base.config.context - config.max_new_tokens
+    if room < 1:
+        raise UserError(f"--max-new-tokens {config.max_new_tokens} leaves no room for a prompt")
+    prompts = open_prompts(config.data, tokenizer, room)
+    students = open_student(config, device)
     folder = config.out or teacher_folder(config.data)
     open_run(folder, config)
     seed = derive_seed(config.seed, "teacher's prompts")
@@ -181,6 +189,11 @@ def main(config: TeacherConfig) -> Path:
         least_reward=config.least_reward,
         log=MetricLog(count, show=("kept",), every=max(count // 4, 1), title="answers"),
     )
+    if not examples:
+        raise UserError(
+            "no answer was kept, because none ended or earned enough: lower --least-reward, or raise "
+            "--responses"
+        )
     answers = [
         {"prompt": tokenizer.decode(p), "response": tokenizer.decode(r)} for p, r in examples
     ]
@@ -189,7 +202,7 @@ def main(config: TeacherConfig) -> Path:
     fine_tune(config, teacher, tokenizer, examples, folder)
     save_gpt(folder / MODEL_FILE, teacher, tokenizer)
 
-    models = open_student(config, device) | {"larger model": base, "teacher": teacher}
+    models = students | {"larger model": base, "teacher": teacher}
     numbers = comparison(
         config, models, tokenizer, prompts["validation"][: config.eval_prompts], reward_fn
     )

@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpt.common import UserError, run_script
+from gpt.flags import check_ranges
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs" / "mutation_check.md"
@@ -430,15 +431,18 @@ MUTATIONS = (
         TEST_INVARIANTS,
     ),
     # the update
-    bug(
+    Mutation(
         "clip-after-step",
         "gradients are clipped after the step that used them",
-        OPTIMIZER,
-        "    norm = torch.nn.utils.clip_grad_norm_(list(parameters), max_norm)\n"
-        "    optimizer.step()\n",
-        "    optimizer.step()\n"
-        "    norm = torch.nn.utils.clip_grad_norm_(list(parameters), max_norm)\n",
-        TEST_OPTIMIZER,
+        (
+            Edit(
+                OPTIMIZER,
+                "    norm = torch.nn.utils.clip_grad_norm_(",
+                "    optimizer.step()\n    norm = torch.nn.utils.clip_grad_norm_(",
+            ),
+            Edit(OPTIMIZER, "    optimizer.step()\n    return norm\n", "    return norm\n"),
+        ),
+        (TEST_OPTIMIZER,),
     ),
     bug(
         "gradients-accumulate",
@@ -1359,6 +1363,9 @@ class MutationCheckConfig:
     """Mutations at a time; each runs one single-threaded pytest."""
     write_docs: bool = False
     """Write the table to docs/mutation_check.md (only with all mutations)."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
 
 
 def selected(only: Sequence[str]) -> list[Mutation]:

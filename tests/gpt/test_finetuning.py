@@ -190,8 +190,13 @@ def test_missing_pairs_of_the_reviews_world_name_the_command(tmp_path, monkeypat
 
 def test_the_base_is_the_pre_trained_model_of_the_same_data(tmp_path, monkeypatch):
     monkeypatch.setattr(pretraining, "RUNS", tmp_path)
-    with pytest.raises(UserError, match="pretraining-pairs-small.*gpt.pretraining"):
+    message = (
+        "pretraining-pairs-small: make it with\n    python -m gpt.pretraining --data x/pairs.json"
+    )
+    with pytest.raises(UserError, match=f"{message} --preset small$"):
         starting_model(FinetuningConfig(data="x/pairs.json", preset="small"), torch.device("cpu"))
+    with pytest.raises(UserError, match=r"python -m reward_model\.reward_model_training$"):
+        starting_model(FinetuningConfig(), torch.device("cpu"))
     model = small_gpt(GLASSBOX.n_vocab)
     pretraining.save_gpt(tmp_path / "pretraining-pairs-tiny" / "model.safetensors", model, GLASSBOX)
     found, tokenizer = starting_model(FinetuningConfig(data="pairs.json"), torch.device("cpu"))
@@ -210,6 +215,11 @@ def test_published_weights_come_with_their_own_tokenizer(tmp_path, monkeypatch):
 
 
 # Samples and the script
+
+
+def test_sums_have_no_answers_to_imitate():
+    with pytest.raises(UserError, match="sums come without preferred answers"):
+        finetuning.main(FinetuningConfig(data="sums", device="cpu"))
 
 
 def test_sample_rows_show_prompt_answer_and_data():

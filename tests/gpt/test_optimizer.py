@@ -120,3 +120,13 @@ def test_the_gradient_is_clipped_before_the_step(max_norm, expected):
     norm = clip_and_step(optimizer, (p for p in parameters), max_norm)
     assert norm.item() == pytest.approx(5.0, abs=1e-6)
     assert [p.item() for p in parameters] == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_gradient_that_is_not_finite_is_refused_before_the_step(value):
+    parameter = nn.Parameter(torch.tensor([3.0]))
+    optimizer = torch.optim.SGD([parameter], lr=1.0)
+    parameter.grad = torch.tensor([value])
+    with pytest.raises(ValueError, match=f"norm is {value}.*lower the learning rate"):
+        clip_and_step(optimizer, [parameter], 1.0)
+    assert parameter.item() == 3.0

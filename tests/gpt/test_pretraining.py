@@ -26,6 +26,7 @@ from gpt.pretraining import (
     main,
     train,
 )
+from gpt.teacher import teacher_folder
 from gpt.tokenizer import load_tokenizer
 
 TOKENIZER = load_tokenizer("glassbox")
@@ -289,6 +290,24 @@ def test_default_folder():
     folder = default_folder("pretraining", "some/where/pairs.json.gz", "tiny")
     assert folder.parts[-2:] == ("runs", "pretraining-pairs-tiny")
     assert default_folder("finetuning", "sums", "small").name == "finetuning-sums-small"
+
+
+def test_a_file_called_like_a_world_has_a_folder_of_its_own():
+    """And so have two versions of a file."""
+    data = (
+        "reviews",
+        "x/reviews.json",
+        "sums",
+        "sums.jsonl.gz",
+        "p.v1.json",
+        "p.v2.json",
+        "text.txt",
+    )
+    names = ["reviews", "reviews.json", "sums", "sums.jsonl", "p.v1", "p.v2", "text"]
+    assert [default_folder("grpo", one, "tiny").name for one in data] == [
+        f"grpo-{name}-tiny" for name in names
+    ]
+    assert teacher_folder("reviews.json").name == "teacher-reviews.json"
 
 
 def test_documents_predict_all_but_their_first_token():

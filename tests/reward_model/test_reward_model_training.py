@@ -353,6 +353,31 @@ def test_a_base_that_is_not_there_is_named(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def test_a_file_without_pairs_is_refused_before_a_base_is_pre_trained(tmp_path, monkeypatch):
+    monkeypatch.setattr(pretraining, "RUNS", tmp_path)
+    rows = [{"instruction": f"Say {i}.", "output": str(i)} for i in range(60)]
+    (tmp_path / "answers.json").write_text(json.dumps(rows), encoding="utf-8")
+    with pytest.raises(ValueError, match="hold no preference pairs"):
+        main(RewardModelConfig(data=str(tmp_path / "answers.json"), device="cpu"))
+    assert [path.name for path in tmp_path.iterdir()] == ["answers.json"]
+
+
+def test_a_file_with_too_few_pairs_moves_no_earlier_run_aside(tmp_path):
+    save_gpt(tmp_path / "base" / "model.safetensors", fresh_model(vocab_size=624).gpt, GLASSBOX)
+    write_pairs(tmp_path / "pairs.json", 2)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "model.safetensors").write_text("the earlier run", encoding="utf-8")
+    config = RewardModelConfig(
+        data=str(tmp_path / "pairs.json"),
+        base=tmp_path / "base",
+        out=tmp_path / "out",
+        device="cpu",
+    )
+    with pytest.raises(UserError, match="too few"):
+        main(config)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["base", "out", "pairs.json"]
+
+
 def test_the_default_base_is_pre_trained_once(tmp_path, monkeypatch):
     calls: list[pretraining.PretrainingConfig] = []
 

@@ -326,3 +326,5 @@ def test_learning_curves_without_kl_and_gold(tmp_path, figures):
     plot_learning_curves(rows, tmp_path / "curves.png", "no reference")
     labels = [axis.get_ylabel() for axis in figures[0].axes]
     assert labels == ["reward", "response length (tokens)"]
+    for axis in figures[0].axes:  # a line of one point would leave the axes empty
+        assert axis.get_lines()[1].get_marker() == "o"

@@ -299,6 +299,33 @@ def test_the_script_makes_a_teacher_that_the_engines_find(
     assert "student before" in capsys.readouterr().out
 
 
+def test_a_missing_judge_is_reported_before_the_pre_training(small_world, tmp_path, monkeypatch):
+    monkeypatch.setattr(make_teacher.pretraining, "main", lambda config: pytest.fail("trained"))
+    config = TeacherConfig(device="cpu", reward_model=tmp_path / "nowhere")
+    with pytest.raises(UserError, match="there is no reward model in .*nowhere"):
+        make_teacher.main(config)
+
+
+def test_what_would_fail_later_fails_before_an_earlier_run_is_moved(small_world, tmp_path):
+    config = TeacherConfig(
+        device="cpu", base=small_world["student"], out=tmp_path / "out", **small_world
+    )
+    with pytest.raises(UserError, match="--max-new-tokens 500 leaves no room"):
+        make_teacher.main(replace(config, max_new_tokens=500))
+    with pytest.raises(UserError, match="no model in .*nowhere"):
+        make_teacher.main(replace(config, student=tmp_path / "nowhere"))
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_teacher_needs_answers(small_world, tmp_path):
+    config = TeacherConfig(
+        device="cpu", base=small_world["student"], out=tmp_path / "out", prompts=2, responses=2,
+        least_reward=99.0, **small_world,
+    )  # fmt: skip
+    with pytest.raises(UserError, match="no answer was kept.*--least-reward"):
+        make_teacher.main(config)
+
+
 def test_the_gold_reward_judges_only_on_demand(monkeypatch):
     asked = []
 

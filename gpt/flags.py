@@ -1,0 +1,33 @@
+"""The ranges of flags that mean the same in every script."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+AT_LEAST_ONE = (
+    "steps", "epochs", "batch_size", "accumulation", "prompts_per_step", "group_size",
+    "updates_per_batch", "minibatches", "micro_batch_size", "max_new_tokens", "eval_every",
+    "checkpoint_every", "reward_batch_size", "reward_epochs", "repeats", "grpo_steps", "jobs",
+)  # fmt: skip
+ABOVE_ZERO = ("max_norm", "temperature", "wide_temperature")
+NOT_NEGATIVE = (
+    "lr", "critic_lr", "reward_lr", "warmup", "weight_decay", "clip_low", "clip_high",
+    "eval_prompts", "test_prompts", "held_out_pairs",
+)  # fmt: skip
+
+
+def check_ranges(config: Any) -> None:
+    """ValueError for the first field of a script's config that no run can mean.
+
+    Called when the flags are parsed, before an earlier run is moved aside. None passes.
+    """
+    for names, least, words in (
+        (AT_LEAST_ONE, 1, "be at least 1"),
+        (ABOVE_ZERO, math.ulp(0), "be above 0"),
+        (NOT_NEGATIVE, 0, "not be negative"),
+    ):
+        for name in names:
+            value = getattr(config, name, None)
+            if value is not None and not value >= least:  # NaN is refused too
+                raise ValueError(f"{name} must {words}: got {value}")
