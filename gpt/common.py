@@ -137,8 +137,12 @@ def run_script(main: Callable[[Config], Any], config: Config) -> None:
         if os.environ.get("GLASSBOX_TRACEBACK"):
             raise
         sys.exit(f"error: {error}\n(set GLASSBOX_TRACEBACK=1 to see where it came from)")
+    except OSError as error:
+        if error.filename is None:
+            raise
+        sys.exit(f"error: {error.filename}: {error.strerror}")
     except KeyboardInterrupt:
-        sys.exit("interrupted; what was written so far is kept, and --resume continues it")
+        sys.exit("interrupted; what was written so far is kept, and --resume goes on from state.pt")
 
 
 # Files --------------------------------------------------------------------------------------------
@@ -201,16 +205,32 @@ def keep_until(path: Path, step: int) -> list[dict[str, Any]]:
     return kept
 
 
+# What may change when a run is resumed: how long it is, where it runs and how it is watched.
+FREE_FLAGS = (
+    "steps", "device", "out", "resume", "eval_every", "eval_prompts", "test_prompts",
+    "checkpoint_every",
+)  # fmt: skip
+
+
 def open_run(folder: Path, config: Any, *, resume: bool = False) -> Path:
     """Make a run folder and write config.json. An earlier run there is moved aside, never lost.
 
-    With `resume` the folder is kept as it is and must hold a state.pt. Returns the folder.
+    With `resume` the folder is kept as it is, must hold a state.pt and have been started with the
+    same flags, but for FREE_FLAGS. Returns the folder.
     """
+    flags = json.loads(json.dumps(dataclasses.asdict(config), default=str))
     if resume:
         if not (folder / STATE_FILE).exists():
             raise UserError(
                 f"{folder} holds no {STATE_FILE} to resume from: leave --resume out to start anew"
             )
+        started = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        for name, value in flags.items():
+            if name not in FREE_FLAGS and name in started and started[name] != value:
+                raise UserError(
+                    f"the run in {folder} was started with {name} {started[name]}, not {value}: "
+                    "resume with the flags in its config.json, or leave --resume out"
+                )
         return folder
     if folder.exists() and any(folder.iterdir()):
         number = 1
@@ -219,7 +239,7 @@ def open_run(folder: Path, config: Any, *, resume: bool = False) -> Path:
         folder.rename(aside)
         print(f"an earlier run was moved to {display_path(aside)}", flush=True)
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / "config.json", dataclasses.asdict(config))
+    write_json(folder / "config.json", flags)
     return folder
 
 
@@ -237,8 +257,8 @@ def display_path(path: Path) -> str:
 class MetricLog:
     """Collects one row of numbers a step, appends it to a file and shows progress with an ETA.
 
-    In a terminal a tqdm bar, otherwise one plain line every `every` steps; `show` names the metrics
-    on it. Without a path and with show=() it only collects, as notebooks and tests want it.
+    One line every `every` steps, in a terminal above a tqdm bar; `show` names the metrics on it.
+    Without a path and with show=() it only collects, as notebooks and tests want it.
     """
 
     def __init__(
@@ -269,16 +289,31 @@ class MetricLog:
         self.rows.append(row)
         if self.path is not None:
             append_jsonl(self.path, [row])
-        shown = "  ".join(f"{key} {row[key]:.4g}" for key in self.show if key in row)
         if self.bar is not None:
-            self.bar.set_postfix_str(shown, refresh=False)
             self.bar.update(step - self.bar.n)
-            if step == self.total:
-                self.bar.close()
-        elif self.show and (step % self.every == 0 or step == self.total):
-            elapsed = time.perf_counter() - self.begin
-            left = elapsed / max(step - self.start, 1) * (self.total - step)
-            print(f"{self.title} {step}/{self.total}  {shown}  ETA {left:.0f} s", flush=True)
+        if self.show and (step % self.every == 0 or step == self.total):
+            self._print(row)
+        if step == self.total:
+            self.close()
+
+    def _print(self, row: Mapping[str, Any]) -> None:
+        step = row["step"]
+        shown = "  ".join(f"{key} {row[key]:.4g}" for key in self.show if key in row)
+        elapsed = time.perf_counter() - self.begin
+        left = elapsed / max(step - self.start, 1) * (self.total - step)
+        line = f"{self.title} {step}/{self.total}  {shown}"
+        if self.bar is not None:
+            self.bar.write(line)  # above the bar, which has its own ETA
+        else:
+            print(f"{line}  ETA {left:.0f} s", flush=True)
+
+    def close(self) -> None:
+        """The end of the run, before `total` steps too: print the last row if it was not due."""
+        row = self.rows[-1] if self.rows else None
+        if self.show and row and row["step"] % self.every and row["step"] != self.total:
+            self._print(row)
+        if self.bar is not None:
+            self.bar.close()
 
 
 # Checkpoints --------------------------------------------------------------------------------------

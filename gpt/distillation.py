@@ -53,6 +53,7 @@ from gpt.common import (
     write_json,
 )
 from gpt.corpus import Corpus, open_corpus, open_prompts
+from gpt.flags import check_ranges
 from gpt.generate import SamplingParams, generate
 from gpt.log_probs import (
     CHUNK_ELEMENTS,
@@ -135,9 +136,9 @@ class DistillationConfig:
     """Continue the run in the run folder."""
 
     def __post_init__(self) -> None:
-        for name in ("steps", "batch_size", "sampled_tokens", "max_new_tokens", "eval_every"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1: got {getattr(self, name)}")
+        check_ranges(self)
+        if self.sampled_tokens < 1:
+            raise ValueError(f"sampled_tokens must be at least 1: got {self.sampled_tokens}")
 
     @property
     def author(self) -> str:

@@ -40,6 +40,7 @@ from gpt.common import (
     preset_defaults,
     run_script,
 )
+from gpt.flags import check_ranges
 from gpt.model import GPT
 from gpt.optimizer import adamw, clip_and_step, cosine_schedule, set_learning_rate
 from gpt.pretraining import Preset, default_folder
@@ -140,9 +141,7 @@ class DPOConfig:
     """No flag: an offline method samples nothing in training, so it has no KL to be stopped by."""
 
     def __post_init__(self) -> None:
-        for name in ("steps", "batch_size", "max_new_tokens", "eval_every"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1: got {getattr(self, name)}")
+        check_ranges(self)
         if self.micro_batch_size < 2:
             raise ValueError(f"micro_batch_size must be at least 2: got {self.micro_batch_size}")
         if not self.beta > 0:

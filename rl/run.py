@@ -129,6 +129,9 @@ def run_training(
         folder=folder,
         **extra,
     )
+    if rows and rows[-1]["step"] < config.steps:
+        log.close()
+        print(f"stopped: the KL per response is above --stop-kl {config.stop_kl:g} nats")
     save_gpt(folder / MODEL_FILE, task.policy, task.tokenizer)
     (folder / STATE_FILE).unlink(missing_ok=True)  # the finished weights replace it
     gold_name = task.gold.name if task.gold else ""

@@ -133,6 +133,8 @@ def open_policy(
 
     Where a reward model is needed too that is the command that trains one: it pre-trains first.
     """
+    if data not in ("reviews", "sums") and not Path(data).exists():
+        raise UserError(f"there is no file {data}: --data takes reviews, sums or a file")
     explicit = folder is not None
     folder = folder or default_folder("pretraining", data, preset)
     if not explicit and not (folder / MODEL_FILE).exists():

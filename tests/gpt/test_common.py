@@ -178,7 +178,7 @@ def test_a_wrong_preset_is_left_to_the_parser(arguments):
         ),
         (
             KeyboardInterrupt(),
-            "interrupted; what was written so far is kept, and --resume continues it",
+            "interrupted; what was written so far is kept, and --resume goes on from state.pt",
         ),
     ],
 )
@@ -191,6 +191,17 @@ def test_scripts_end_with_a_sentence(monkeypatch, error, message):
     with pytest.raises(SystemExit) as exit_:
         run_script(main, Flags())
     assert exit_.value.code == message
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "file").touch()
+
+    def main(config: Flags) -> None:
+        (tmp_path / "file" / "run").mkdir()
+
+    with pytest.raises(SystemExit) as exit_:
+        run_script(main, Flags())
+    assert exit_.value.code == f"error: {tmp_path / 'file' / 'run'}: Not a directory"
 
 
 def test_programming_mistakes_and_requested_tracebacks_are_shown(monkeypatch):
@@ -312,6 +323,26 @@ def test_resuming_keeps_the_folder(tmp_path):
     assert len(list(tmp_path.iterdir())) == 1
 
 
+def test_resuming_with_other_flags_is_refused(tmp_path):
+    """But for how long the run is, where it runs and how it is watched."""
+
+    @dataclass(frozen=True)
+    class MoreFlags(RunFlags):
+        lr: float = 0.1
+        teacher: Path | None = None
+
+    folder = open_run(tmp_path / "demo", MoreFlags(teacher=Path("a")))
+    TrainingState({}, {}).save(folder)
+    open_run(folder, MoreFlags(9, Path("elsewhere"), teacher=Path("a")), resume=True)
+    for flags, words in (
+        (MoreFlags(lr=0.2, teacher=Path("a")), "was started with lr 0.1, not 0.2"),
+        (MoreFlags(), "was started with teacher a, not None"),
+    ):
+        with pytest.raises(UserError, match=words) as error:
+            open_run(folder, flags, resume=True)
+        assert one_sentence(error).endswith("in its config.json, or leave --resume out")
+
+
 @pytest.mark.parametrize("exists", [True, False])
 def test_resuming_nothing(tmp_path, exists):
     if exists:
@@ -339,6 +370,24 @@ def test_metrics_are_collected_written_and_shown(tmp_path, capsys):
     assert [line.split("  ")[:2] for line in lines] == [
         ["demo 2/5", "loss 0.5"], ["demo 4/5", "loss 1"], ["demo 5/5", "loss 1.25"],
     ]  # fmt: skip
+
+
+def test_a_log_that_is_closed_early_shows_its_last_row(capsys):
+    log = MetricLog(9, show=("loss",), every=4, title="demo")
+    for step in range(1, 7):
+        log.write(step=step, loss=step / 2)
+    log.close()
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split("  ETA")[0] for line in lines] == ["demo 4/9  loss 2", "demo 6/9  loss 3"]
+
+
+def test_in_a_terminal_the_lines_stand_above_a_bar(capsys, monkeypatch):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    log = MetricLog(4, show=("loss",), every=2, title="demo")
+    for step in range(1, 5):
+        log.write(step=step, loss=step / 2)
+    assert capsys.readouterr().out.splitlines() == ["demo 2/4  loss 1", "demo 4/4  loss 2"]
+    assert log.bar is not None and log.bar.n == 4 and log.bar.disable  # closed
 
 
 def test_a_log_without_path_is_silent(capsys):

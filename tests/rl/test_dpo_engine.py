@@ -597,8 +597,10 @@ def test_a_reward_model_that_a_flag_names_has_to_be_there(runs, changes):
         ("reviews", "python -m reward_model.reward_model_training --preset small"),
     ],
 )
-def test_a_missing_policy_names_a_command_that_makes_it(runs, data, command):
+def test_a_missing_policy_names_a_command_that_makes_it(runs, tmp_path, monkeypatch, data, command):
     """The pairs of the reviews are the reward model's, whose training pre-trains as well."""
+    (tmp_path / "pairs.jsonl").touch()
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match="no model to start from") as error:
         main(DPOConfig(data=data, preset="small", device="cpu"))
     assert str(error.value).splitlines()[-1].strip() == command

@@ -67,6 +67,21 @@ def open_default(**changes):
 # What is missing
 
 
+@pytest.fixture
+def some_pairs(tmp_path, monkeypatch) -> None:
+    """A file x/pairs.json in the current folder."""
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / "pairs.json").write_text('[{"prompt": "a", "chosen": "b", "rejected": "c"}]')
+    monkeypatch.chdir(tmp_path)
+
+
+def test_a_missing_file_is_named(runs):
+    with pytest.raises(
+        UserError, match="there is no file nowhere.json: --data takes reviews, sums"
+    ):
+        open_policy(None, "nowhere.json", "tiny", CPU)
+
+
 @pytest.mark.parametrize(
     ("data", "preset", "command"),
     [
@@ -77,13 +92,13 @@ def open_default(**changes):
          "python -m reward_model.reward_model_training --data x/pairs.json --preset small"),
     ],
 )  # fmt: skip
-def test_a_missing_policy_names_the_command_that_makes_it(runs, data, preset, command):
+def test_a_missing_policy_names_the_command_that_makes_it(runs, some_pairs, data, preset, command):
     with pytest.raises(UserError, match="no model to start from") as error:
         open_policy(None, data, preset, CPU)
     assert str(error.value).splitlines()[-1].strip() == command
 
 
-def test_without_a_reward_model_a_missing_policy_is_a_matter_of_pretraining(runs):
+def test_without_a_reward_model_a_missing_policy_is_a_matter_of_pretraining(runs, some_pairs):
     config = GRPOConfig(data="x/pairs.json", preset="small")
     with pytest.raises(UserError, match="no model to start from") as error:
         open_task(config, CPU, own_reward=lambda *_: None)
