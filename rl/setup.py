@@ -79,6 +79,11 @@ def open_reward(
     if kind in ("gold", "rule") or (kind == "auto" and isinstance(rule, VerifiableReward)):
         if rule is None:
             raise UserError(f"--reward {kind}: {data} has no rule to check; use --reward model")
+        if folder is not None and isinstance(rule, VerifiableReward):
+            raise UserError(
+                f"--reward-model {folder} would not be used, the reward is the {rule.name}: leave it "
+                "out, or add --reward model"
+            )
         return rule
     if data == "sums" and folder is None:
         raise UserError(

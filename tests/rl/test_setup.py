@@ -106,6 +106,11 @@ def test_without_a_reward_model_a_missing_policy_is_a_matter_of_pretraining(runs
     assert str(error.value).splitlines()[-1].strip() == command
 
 
+def test_a_reward_model_beside_a_rule_is_refused(tmp_path):
+    with pytest.raises(UserError, match="would not be used, the reward is the exact match"):
+        open_reward("auto", "sums", "tiny", tmp_path, load_tokenizer("glassbox"), CPU)
+
+
 def test_a_missing_explicit_policy_names_its_folder(runs):
     with pytest.raises(UserError, match="no checkpoint at .*elsewhere"):
         open_policy(runs / "elsewhere", "reviews", "tiny", CPU)
