@@ -49,7 +49,13 @@ from gpt.generate import SamplingParams, generate
 from gpt.model import GPT
 from gpt.optimizer import adamw, clip_and_step, cosine_schedule, set_learning_rate
 from gpt.pretrained import load_gpt2
-from gpt.pretraining import Preset, default_folder, held_out_loss, language_model_loss
+from gpt.pretraining import (
+    Preset,
+    default_folder,
+    flags_for,
+    held_out_loss,
+    language_model_loss,
+)
 from gpt.tokenizer import Tokenizer, load_tokenizer
 
 Example = tuple[list[int], list[int]]  # prompt tokens, response tokens with EOS
@@ -227,13 +233,11 @@ def starting_model(config: FinetuningConfig, device: torch.device) -> tuple[GPT,
         return load_gpt2(config.weights).to(device), load_tokenizer("gpt2")
     base = config.base or default_folder("pretraining", config.data, config.preset)
     if config.base is None and not (base / MODEL_FILE).exists():
-        stage, flags = "reward_model.reward_model_training", ""
-        if config.data != "reviews":
-            stage, flags = "gpt.pretraining", f" --data {config.data}"
-        flags += "" if config.preset == "tiny" else f" --preset {config.preset}"
+        world = config.data == "reviews"
+        stage = "reward_model.reward_model_training" if world else "gpt.pretraining"
         raise UserError(
             f"there is no model to start from in {display_path(base)}: make it with\n"
-            f"    python -m {stage}{flags}"
+            f"    python -m {stage}{flags_for(config.data, config.preset)}"
         )
     return load_policy(base, device)
 

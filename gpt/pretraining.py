@@ -122,6 +122,12 @@ def data_name(data: str) -> str:
     return path.name if path.stem in ("reviews", "sums") else path.stem
 
 
+def flags_for(data: str, preset: str) -> str:
+    """The flags that select this data and preset, for a command to copy."""
+    flags = "" if data == "reviews" else f" --data {data}"
+    return flags + ("" if preset == "tiny" else f" --preset {preset}")
+
+
 def language_model_loss(
     model: GPT, batch: ResponseBatch, denominator: float | None = None
 ) -> Tensor:

@@ -18,11 +18,10 @@ from data.records import PreferenceRecord
 from gpt.common import UserError, derive_seed, display_path, precision
 from gpt.log_probs import token_log_probs
 from gpt.model import GPT
-from gpt.pretraining import default_folder
+from gpt.pretraining import default_folder, flags_for
 from gpt.tokenizer import Tokenizer
 from reward_model.pairs import TokenPair, collate_pairs, encode_pairs
 from rl.losses import row_means, row_sums
-from rl.setup import flags_for
 
 # --- where pairs come from ------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from data.records import PromptRecord
 from gpt.common import MODEL_FILE, UserError, display_path, load_gpt
 from gpt.corpus import open_corpus, open_prompts
 from gpt.model import GPT
-from gpt.pretraining import default_folder
+from gpt.pretraining import default_folder, flags_for
 from gpt.tokenizer import Tokenizer
 from reward_model.model import load_reward_model
 from rl.config import EngineConfig
@@ -118,12 +118,6 @@ def as_paid(config: EngineConfig, reward_fn: RewardFn) -> RewardFn:
     return reward_fn.paying(
         wrong=config.wrong_reward, others=others, normalize_parts=config.normalize_parts
     )
-
-
-def flags_for(data: str, preset: str) -> str:
-    """The flags that select this data and preset, for a command to copy."""
-    flags = "" if data == "reviews" else f" --data {data}"
-    return flags + ("" if preset == "tiny" else f" --preset {preset}")
 
 
 def open_policy(

@@ -13,13 +13,13 @@ from data.splits import split_of
 from gpt import pretraining
 from gpt.common import UserError, save_gpt
 from gpt.model import GPT, GPTConfig
+from gpt.pretraining import flags_for
 from gpt.tokenizer import load_tokenizer
 from reward_model.model import RewardModel, save_reward_model
 from rl.grpo_engine import GRPOConfig
 from rl.rewards import RewardModelReward, RuleReward
 from rl.setup import (
     batch_description,
-    flags_for,
     open_policy,
     open_prompts,
     open_reward,
