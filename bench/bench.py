@@ -30,9 +30,9 @@ from gpt.log_probs import token_log_probs
 from gpt.model import GPT, preset_config
 from gpt.tokenizer import Tokenizer, load_tokenizer
 from rl import grpo_engine
-from rl.evaluation import format_table
+from rl.batches.rollout import Rollout, sample_rollout
 from rl.grpo_engine import GRPOConfig
-from rl.rollout import Rollout, sample_rollout
+from rl.training.evaluation import format_table
 
 
 @dataclass(frozen=True)

@@ -46,13 +46,14 @@ try:
     from gpt.model import GPT, GPTConfig
     from gpt.tokenizer import load_tokenizer
     from rl import grpo_engine
-    from rl.advantages import group_advantages
-    from rl.evaluation import Evaluation, evaluate, format_table, running_mean
+    from rl.batches.rollout import prompt_batch, sample_rollout
+    from rl.equations import losses
+    from rl.equations.advantages import group_advantages
+    from rl.equations.kl import k1, k2, k3
+    from rl.equations.losses import clipped_surrogate, row_sums, sequence_mean, token_mean
     from rl.grpo_engine import GRPOConfig, grpo_loss
-    from rl.kl import k1, k2, k3
-    from rl.losses import clipped_surrogate, policy_gradient, row_sums, sequence_mean, token_mean
-    from rl.rewards import RuleReward
-    from rl.rollout import prompt_batch, sample_rollout
+    from rl.rewards.sources import RuleReward
+    from rl.training.evaluation import Evaluation, evaluate, format_table, running_mean
 except ModuleNotFoundError as error:
     raise ImportError("run `make demo` once, then choose the kernel of .venv") from error
 
@@ -330,7 +331,7 @@ assert abs(loss) < 1e-5 and not clipped.any()
 # the KL term has its minimum here, and none.
 
 # %%
-reinforce = sequence_mean(policy_gradient(log_probs, advantages), rollout.response_mask)
+reinforce = sequence_mean(losses.policy_gradient(log_probs, advantages), rollout.response_mask)
 wanted = torch.autograd.grad(reinforce, policy.wte.weight)[0]
 assert torch.allclose(gradient, wanted, atol=1e-5) and gradient.norm() > 0.1
 

@@ -32,15 +32,15 @@ import torch
 from torch import Tensor
 
 try:
-    from rl.advantages import (
+    from rl.equations.advantages import (
         discounted_returns,
         gae,
         group_advantages,
         leave_one_out_advantages,
         whiten,
     )
-    from rl.losses import clipped_surrogate, policy_gradient, row_sums, sequence_sum
-    from rl.rewards import at_last_token
+    from rl.equations.losses import clipped_surrogate, policy_gradient, row_sums, sequence_sum
+    from rl.rewards.sources import at_last_token
 except ModuleNotFoundError as error:
     raise ImportError("run `make demo` once, then choose the kernel of .venv") from error
 

@@ -60,16 +60,16 @@ from gpt.model import GPT, GPTConfig
 from gpt.optimizer import adamw, clip_and_step
 from gpt.tokenizer import build_tokenizer, load_tokenizer
 from rl import grpo_engine, ppo_engine
-from rl.actor_critic import gae_targets, ppo_loss
-from rl.advantages import gae, whiten
-from rl.evaluation import Evaluation, evaluate, format_table, running_mean
+from rl.batches.rollout import prompt_batch, sample_rollout
+from rl.equations.advantages import gae, whiten
+from rl.equations.kl import k1
+from rl.equations.losses import clipped_surrogate, policy_gradient, token_mean, value_loss
 from rl.grpo_engine import GRPOConfig
-from rl.kl import k1
-from rl.losses import clipped_surrogate, policy_gradient, token_mean, value_loss
 from rl.ppo_engine import PPOConfig
-from rl.rewards import RuleReward, token_level_rewards
-from rl.rollout import prompt_batch, sample_rollout
-from rl.value_model import ValueModel
+from rl.rewards.sources import RuleReward, token_level_rewards
+from rl.training.actor_critic import gae_targets, ppo_loss
+from rl.training.evaluation import Evaluation, evaluate, format_table, running_mean
+from rl.training.value_model import ValueModel
 
 tokenizer = load_tokenizer("glassbox")
 

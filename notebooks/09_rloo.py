@@ -50,12 +50,12 @@ try:
     from gpt.model import GPT, GPTConfig
     from gpt.tokenizer import load_tokenizer
     from rl import rloo_engine
-    from rl.advantages import group_advantages, leave_one_out_advantages
-    from rl.evaluation import Evaluation, evaluate, format_table, running_mean
-    from rl.losses import policy_gradient, row_sums, sequence_mean, sequence_sum
-    from rl.rewards import RuleReward, token_level_rewards
+    from rl.batches.rollout import prompt_batch, sample_rollout
+    from rl.equations.advantages import group_advantages, leave_one_out_advantages
+    from rl.equations.losses import policy_gradient, row_sums, sequence_mean, sequence_sum
+    from rl.rewards.sources import RuleReward, token_level_rewards
     from rl.rloo_engine import RLOOConfig, rloo_advantages, rloo_loss
-    from rl.rollout import prompt_batch, sample_rollout
+    from rl.training.evaluation import Evaluation, evaluate, format_table, running_mean
 except ModuleNotFoundError as error:
     raise ImportError("run `make demo` once, then choose the kernel of .venv") from error
 

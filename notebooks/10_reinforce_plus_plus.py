@@ -42,13 +42,13 @@ try:
     from gpt.model import GPT, GPTConfig
     from gpt.tokenizer import load_tokenizer
     from rl import reinforce_pp_engine
-    from rl.advantages import discounted_returns, group_advantages, whiten
-    from rl.evaluation import Evaluation, evaluate, format_table, running_mean
-    from rl.kl import k1, k2, k3
-    from rl.losses import policy_gradient, row_sums, sequence_mean
+    from rl.batches.rollout import prompt_batch, sample_rollout
+    from rl.equations.advantages import discounted_returns, group_advantages, whiten
+    from rl.equations.kl import k1, k2, k3
+    from rl.equations.losses import policy_gradient, row_sums, sequence_mean
     from rl.reinforce_pp_engine import ReinforcePPConfig, reinforce_pp_advantages
-    from rl.rewards import RuleReward, token_level_rewards
-    from rl.rollout import prompt_batch, sample_rollout
+    from rl.rewards.sources import RuleReward, token_level_rewards
+    from rl.training.evaluation import Evaluation, evaluate, format_table, running_mean
 except ModuleNotFoundError as error:
     raise ImportError("run `make demo` once, then choose the kernel of .venv") from error
 

@@ -47,12 +47,12 @@ try:
     from gpt.tokenizer import load_tokenizer
     from rl import grpo_engine
     from rl import grpo_single_model_engine as single
-    from rl.advantages import group_advantages
-    from rl.evaluation import Validation, format_table, running_mean
+    from rl.batches.rollout import prompt_batch, sample_rollout
+    from rl.equations.advantages import group_advantages
+    from rl.equations.kl import k3, rho_minus_log
     from rl.grpo_single_model_engine import SingleModelGRPOConfig
-    from rl.kl import k3, rho_minus_log
-    from rl.rewards import RuleReward
-    from rl.rollout import prompt_batch, sample_rollout
+    from rl.rewards.sources import RuleReward
+    from rl.training.evaluation import Validation, format_table, running_mean
 except ModuleNotFoundError as error:
     raise ImportError("run `make demo` once, then choose the kernel of .venv") from error
 

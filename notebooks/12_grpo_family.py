@@ -43,13 +43,14 @@ try:
     from gpt.log_probs import token_log_probs, token_scores
     from gpt.model import GPT, GPTConfig
     from gpt.tokenizer import build_tokenizer
-    from rl import grpo_engine, grpo_variants_engine, losses
-    from rl.advantages import group_advantages
-    from rl.evaluation import format_table, running_mean
+    from rl import grpo_engine, grpo_variants_engine
+    from rl.batches.rollout import sample_rollout
+    from rl.equations import losses
+    from rl.equations.advantages import group_advantages
+    from rl.equations.losses import clipped_surrogate, gspo, gspo_token, sequence_mean, token_mean
     from rl.grpo_variants_engine import REDUCERS, SURROGATES, VARIANTS, from_variant
-    from rl.losses import clipped_surrogate, gspo, gspo_token, sequence_mean, token_mean
-    from rl.rewards import RuleReward, overlong_penalty
-    from rl.rollout import sample_rollout
+    from rl.rewards.sources import RuleReward, overlong_penalty
+    from rl.training.evaluation import format_table, running_mean
 except ModuleNotFoundError as error:
     raise ImportError("run `make demo` once, then choose the kernel of .venv") from error
 

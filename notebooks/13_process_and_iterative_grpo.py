@@ -43,11 +43,11 @@ except ModuleNotFoundError as error:
 
 # %%
 from rl import grpo_iterative_engine
-from rl.advantages import group_advantages, process_advantages
-from rl.evaluation import Validation, draw_iterations, format_table
-from rl.rewards import RewardModelReward, RuleReward
-from rl.rollout import Rollout
-from rl.step_rewards import CheckedSteps, OutcomeSteps
+from rl.batches.rollout import Rollout
+from rl.equations.advantages import group_advantages, process_advantages
+from rl.rewards.sources import RewardModelReward, RuleReward
+from rl.rewards.step_rewards import CheckedSteps, OutcomeSteps
+from rl.training.evaluation import Validation, draw_iterations, format_table
 
 torch.set_num_threads(1)  # one thread adds up in the same order on every machine
 tokenizer = load_tokenizer("glassbox")
@@ -160,7 +160,7 @@ assert (by_step[0, m[0]] > 0).all() and by_outcome[1, m[1]].unique().numel() == 
 # four steps can have an advantage four times as large. (ii) One mean serves all steps: where most
 # are right, a right one earns little and a wrong one costs much. (iii) A reward model that was
 # trained on whole responses does not know what a *step* is worth: only one score of a response was
-# ever compared with anything, so the scores inside it are a heuristic (`rl/step_rewards.py` says so
+# ever compared with anything, so the scores inside it are a heuristic (`rl/rewards/step_rewards.py` says so
 # where it offers them). Steps that a rule checks do not have this problem. With one step per response
 # all of it is plain GRPO, bit for bit.
 #

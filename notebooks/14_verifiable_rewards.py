@@ -5,9 +5,9 @@
 # against it for long finds out where it is wrong. Some tasks need no stand-in: a sum is right or
 # it is not. The reward is then a few lines of Python, it cannot be over-optimised in the same way,
 # and one question takes its place: *does the rule read what the policy means?* This page goes
-# through the rule of [rl/verifiable.py](../rl/verifiable.py) (how an answer is found and compared),
-# what it pays, what can be learned from rewards that are only 0 and 1, how results are reported
-# honestly (pass@k), and then trains with it. DeepSeek-R1
+# through the rule of [rl/rewards/verifiable.py](../rl/rewards/verifiable.py) (how an answer is found
+# and compared), what it pays, what can be learned from rewards that are only 0 and 1, how results are
+# reported honestly (pass@k), and then trains with it. DeepSeek-R1
 # ([arXiv:2501.12948](https://arxiv.org/abs/2501.12948)) is the best-known use.
 #
 # **To run it yourself:** `make demo` once sets up `.venv`, `make dev` adds the Jupyter kernel; then
@@ -37,11 +37,11 @@ except ModuleNotFoundError as error:
     raise ImportError("run `make demo` once, then choose the kernel of .venv") from error
 
 # %%
-from rl import grpo_engine, verifiable
-from rl.advantages import group_advantages
-from rl.evaluation import format_table, measure_accuracy, running_mean
-from rl.rollout import sample_rollout
-from rl.verifiable import (
+from rl import grpo_engine
+from rl.batches.rollout import sample_rollout
+from rl.equations.advantages import group_advantages
+from rl.rewards import verifiable
+from rl.rewards.verifiable import (
     VerifiableReward,
     answer_match,
     final_answer,
@@ -52,6 +52,7 @@ from rl.verifiable import (
     solve_rates,
     think_format,
 )
+from rl.training.evaluation import format_table, measure_accuracy, running_mean
 
 torch.set_num_threads(1)  # one thread adds up in the same order on every machine
 tokenizer = load_tokenizer("glassbox")

@@ -52,13 +52,13 @@ torch.set_num_threads(1)  # one thread adds up in the same order on every machin
 
 # %%
 from rl import kd_grpo_engine, kd_ppo_engine
-from rl.advantages import discounted_returns, gae, whiten
-from rl.evaluation import evaluate, format_table, running_mean
+from rl.batches.rollout import sample_rollout
+from rl.equations.advantages import discounted_returns, gae, whiten
+from rl.equations.losses import policy_gradient, row_means, row_sums, sequence_sum
 from rl.kd_grpo_engine import KDGRPOConfig
 from rl.kd_ppo_engine import KDPPOConfig, kd_token_rewards
-from rl.losses import policy_gradient, row_means, row_sums, sequence_sum
-from rl.rewards import RuleReward, at_last_token, teacher_rewards
-from rl.rollout import sample_rollout
+from rl.rewards.sources import RuleReward, at_last_token, teacher_rewards
+from rl.training.evaluation import evaluate, format_table, running_mean
 
 tokenizer = load_tokenizer("glassbox")
 

@@ -46,12 +46,12 @@ try:
     from gpt.model import GPT, GPTConfig
     from gpt.tokenizer import load_tokenizer
     from rl import minillm_engine
-    from rl.evaluation import format_table
-    from rl.losses import length_normalized_returns, mixed_sampling_weights
+    from rl.batches.rollout import sample_rollout
+    from rl.equations.losses import length_normalized_returns, mixed_sampling_weights
     from rl.minillm_engine import MiniLLMConfig, Targets, minillm_loss
-    from rl.rewards import RuleReward
-    from rl.rollout import sample_rollout
-    from rl.teacher import TeacherReward, best_answers, teacher_log_probs
+    from rl.rewards.sources import RuleReward
+    from rl.rewards.teacher import TeacherReward, best_answers, teacher_log_probs
+    from rl.training.evaluation import format_table
 except ModuleNotFoundError as error:
     raise ImportError("run `make demo` once, then choose the kernel of .venv") from error
 

@@ -47,13 +47,13 @@ try:
     from reward_model import pairs as pairing
     from reward_model.reward_model_training import ReviewsAnnotator
     from rl import dpo_engine, grpo_engine, pg_grpo_engine
-    from rl.advantages import best_worst_pairs, group_advantages, ordered_pairs
+    from rl.batches.rollout import prompt_batch, sample_rollout
     from rl.dpo_engine import DPOConfig
-    from rl.evaluation import evaluate, format_table, running_mean
-    from rl.losses import dpo_loss, ipo_loss, row_sums
+    from rl.equations.advantages import best_worst_pairs, group_advantages, ordered_pairs
+    from rl.equations.losses import dpo_loss, ipo_loss, row_sums
     from rl.pg_grpo_engine import PGGRPOConfig
-    from rl.rewards import RuleReward
-    from rl.rollout import prompt_batch, sample_rollout
+    from rl.rewards.sources import RuleReward
+    from rl.training.evaluation import evaluate, format_table, running_mean
 except ModuleNotFoundError as error:
     raise ImportError("run `make demo` once, then choose the kernel of .venv") from error
 

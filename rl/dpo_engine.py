@@ -46,9 +46,7 @@ from gpt.optimizer import adamw, clip_and_step, cosine_schedule, set_learning_ra
 from gpt.pretraining import Preset, default_folder
 from gpt.tokenizer import Tokenizer
 from reward_model.pairs import TokenPair
-from rl.evaluation import Validation
-from rl.losses import dpo_loss, ipo_loss
-from rl.preferences import (
+from rl.batches.preferences import (
     Compared,
     PairStream,
     frozen_log_probs,
@@ -57,9 +55,11 @@ from rl.preferences import (
     pair_metrics,
     require_pairs,
 )
-from rl.rewards import RewardFn
-from rl.run import finish_step, run_training
-from rl.setup import Task, open_reward
+from rl.equations.losses import dpo_loss, ipo_loss
+from rl.rewards.sources import RewardFn
+from rl.training.evaluation import Validation
+from rl.training.run import finish_step, run_training
+from rl.training.setup import Task, open_reward
 
 PRESETS: dict[str, dict[str, Any]] = {
     "tiny": {},

@@ -58,14 +58,7 @@ from reward_model.continual import (
 )
 from reward_model.model import save_reward_model
 from reward_model.reward_model_training import ReviewsAnnotator, RewardModelConfig
-from rl.advantages import group_advantages
-from rl.config import EngineConfig, kl_controller, require_groups, size_presets, warmed_up
-from rl.evaluation import Validation, plot_iterations
-from rl.kl import loss_estimator
-from rl.losses import clipped_surrogate, sequence_mean
-from rl.metrics import Stopwatch, UpdateMeter, rollout_metrics
-from rl.rewards import RewardFn, RewardModelReward, checked_rewards
-from rl.rollout import (
+from rl.batches.rollout import (
     micro_batches,
     minibatches,
     old_policy_log_probs,
@@ -73,8 +66,15 @@ from rl.rollout import (
     rollout_log_probs,
     sample_rollout,
 )
-from rl.run import finish_step, run_training
-from rl.setup import Task
+from rl.equations.advantages import group_advantages
+from rl.equations.kl import loss_estimator
+from rl.equations.losses import clipped_surrogate, sequence_mean
+from rl.rewards.sources import RewardFn, RewardModelReward, checked_rewards
+from rl.training.config import EngineConfig, kl_controller, require_groups, size_presets, warmed_up
+from rl.training.evaluation import Validation, plot_iterations
+from rl.training.metrics import Stopwatch, UpdateMeter, rollout_metrics
+from rl.training.run import finish_step, run_training
+from rl.training.setup import Task
 
 # The larger sizes are for files, for which nobody labels new pairs; neither do sums need it.
 PRESETS = size_presets(

@@ -53,14 +53,7 @@ from gpt.log_probs import token_scores
 from gpt.model import GPT
 from gpt.optimizer import adamw, clip_and_step, set_learning_rate
 from gpt.tokenizer import Tokenizer
-from rl.advantages import process_advantages
-from rl.config import EngineConfig, kl_controller, require_groups, size_presets, warmed_up
-from rl.evaluation import Validation
-from rl.kl import loss_estimator
-from rl.losses import clipped_surrogate, sequence_mean
-from rl.metrics import Stopwatch, UpdateMeter, rollout_metrics
-from rl.rewards import RewardFn, RewardModelReward, checked_rewards
-from rl.rollout import (
+from rl.batches.rollout import (
     micro_batches,
     minibatches,
     old_policy_log_probs,
@@ -68,9 +61,11 @@ from rl.rollout import (
     rollout_log_probs,
     sample_rollout,
 )
-from rl.run import finish_step, run_training
-from rl.setup import Task
-from rl.step_rewards import (
+from rl.equations.advantages import process_advantages
+from rl.equations.kl import loss_estimator
+from rl.equations.losses import clipped_surrogate, sequence_mean
+from rl.rewards.sources import RewardFn, RewardModelReward, checked_rewards
+from rl.rewards.step_rewards import (
     CheckedSteps,
     OutcomeSteps,
     RewardModelSteps,
@@ -78,6 +73,11 @@ from rl.step_rewards import (
     StepRewards,
     checked_steps,
 )
+from rl.training.config import EngineConfig, kl_controller, require_groups, size_presets, warmed_up
+from rl.training.evaluation import Validation
+from rl.training.metrics import Stopwatch, UpdateMeter, rollout_metrics
+from rl.training.run import finish_step, run_training
+from rl.training.setup import Task
 
 PRESETS = size_presets()
 

@@ -59,14 +59,7 @@ from gpt.log_probs import token_scores
 from gpt.model import GPT
 from gpt.optimizer import adamw, clip_and_step, set_learning_rate
 from gpt.tokenizer import Tokenizer
-from rl.advantages import group_advantages
-from rl.config import EngineConfig, kl_controller, require_groups, size_presets, warmed_up
-from rl.evaluation import Validation
-from rl.kl import k3, k3_importance, rho_minus_log
-from rl.losses import clipped_surrogate, row_sums, sequence_mean
-from rl.metrics import Stopwatch, UpdateMeter, rollout_metrics
-from rl.rewards import RewardFn, checked_rewards
-from rl.rollout import (
+from rl.batches.rollout import (
     Rollout,
     micro_batches,
     minibatches,
@@ -75,7 +68,14 @@ from rl.rollout import (
     rollout_log_probs,
     sample_rollout,
 )
-from rl.run import finish_step, run_training
+from rl.equations.advantages import group_advantages
+from rl.equations.kl import k3, k3_importance, rho_minus_log
+from rl.equations.losses import clipped_surrogate, row_sums, sequence_mean
+from rl.rewards.sources import RewardFn, checked_rewards
+from rl.training.config import EngineConfig, kl_controller, require_groups, size_presets, warmed_up
+from rl.training.evaluation import Validation
+from rl.training.metrics import Stopwatch, UpdateMeter, rollout_metrics
+from rl.training.run import finish_step, run_training
 
 PRESETS = size_presets(dict(kl_coef=1.0), sums=dict(kl_coef=1.0, steps=100))
 PENALTIES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {

@@ -61,11 +61,20 @@ from gpt.log_probs import TokenScores, full_kl, score_in_micro_batches, token_sc
 from gpt.model import GPT
 from gpt.optimizer import adamw, clip_and_step, mix_into, set_learning_rate
 from gpt.tokenizer import Tokenizer
-from rl.advantages import group_advantages
-from rl.config import EngineConfig, kl_controller, require_groups, size_presets, warmed_up
-from rl.evaluation import Validation
-from rl.kl import k1_importance, k2, k3, k3_importance, loss_estimator
-from rl.losses import (
+from rl.batches.rollout import (
+    Rollout,
+    join_rollouts,
+    micro_batches,
+    minibatches,
+    old_policy_log_probs,
+    prompt_batch,
+    rollout_log_probs,
+    sample_rollout,
+    select_rows,
+)
+from rl.equations.advantages import group_advantages
+from rl.equations.kl import k1_importance, k2, k3, k3_importance, loss_estimator
+from rl.equations.losses import (
     cispo,
     clipped_surrogate,
     constant_length_mean,
@@ -79,20 +88,11 @@ from rl.losses import (
     sequence_sum,
     token_mean,
 )
-from rl.metrics import Stopwatch, UpdateMeter, rollout_metrics
-from rl.rewards import RewardFn, checked_rewards, overlong_penalty
-from rl.rollout import (
-    Rollout,
-    join_rollouts,
-    micro_batches,
-    minibatches,
-    old_policy_log_probs,
-    prompt_batch,
-    rollout_log_probs,
-    sample_rollout,
-    select_rows,
-)
-from rl.run import finish_step, run_training
+from rl.rewards.sources import RewardFn, checked_rewards, overlong_penalty
+from rl.training.config import EngineConfig, kl_controller, require_groups, size_presets, warmed_up
+from rl.training.evaluation import Validation
+from rl.training.metrics import Stopwatch, UpdateMeter, rollout_metrics
+from rl.training.run import finish_step, run_training
 
 PRESETS = size_presets()
 VARIANTS: dict[str, dict[str, Any]] = {

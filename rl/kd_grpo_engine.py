@@ -57,14 +57,7 @@ from gpt.model import GPT
 from gpt.optimizer import adamw, clip_and_step, mix_into, set_learning_rate
 from gpt.pretraining import add_text_gradient
 from gpt.tokenizer import Tokenizer
-from rl.advantages import group_advantages
-from rl.config import EngineConfig, kl_controller, require_groups, size_presets, warmed_up
-from rl.evaluation import Validation
-from rl.kl import loss_estimator
-from rl.losses import clipped_surrogate, policy_gradient, sequence_mean, sequence_sum
-from rl.metrics import Stopwatch, UpdateMeter, rollout_metrics
-from rl.rewards import RewardFn, checked_rewards
-from rl.rollout import (
+from rl.batches.rollout import (
     micro_batches,
     minibatches,
     old_policy_log_probs,
@@ -72,9 +65,16 @@ from rl.rollout import (
     rollout_log_probs,
     sample_rollout,
 )
-from rl.run import finish_step, run_training
-from rl.setup import open_text
-from rl.teacher import TeacherReward, open_teacher, refuse_other_rewards
+from rl.equations.advantages import group_advantages
+from rl.equations.kl import loss_estimator
+from rl.equations.losses import clipped_surrogate, policy_gradient, sequence_mean, sequence_sum
+from rl.rewards.sources import RewardFn, checked_rewards
+from rl.rewards.teacher import TeacherReward, open_teacher, refuse_other_rewards
+from rl.training.config import EngineConfig, kl_controller, require_groups, size_presets, warmed_up
+from rl.training.evaluation import Validation
+from rl.training.metrics import Stopwatch, UpdateMeter, rollout_metrics
+from rl.training.run import finish_step, run_training
+from rl.training.setup import open_text
 
 PRESETS = size_presets(dict(pretraining_coef=1.0))
 

@@ -56,12 +56,7 @@ from gpt.model import GPT
 from gpt.optimizer import adamw, clip_and_step, set_learning_rate
 from gpt.pretraining import add_text_gradient, held_out_loss
 from gpt.tokenizer import Tokenizer
-from rl.actor_critic import gae_targets, ppo_loss
-from rl.config import EngineConfig, kl_controller, size_presets, warmed_up
-from rl.evaluation import Validation
-from rl.metrics import Stopwatch, UpdateMeter, explained_variance, rollout_metrics
-from rl.rewards import RewardFn, at_last_token, checked_rewards, token_level_rewards
-from rl.rollout import (
+from rl.batches.rollout import (
     Rollout,
     epoch_minibatches,
     micro_batches,
@@ -70,10 +65,15 @@ from rl.rollout import (
     rollout_log_probs,
     sample_rollout,
 )
-from rl.run import finish_step, run_training
-from rl.setup import open_text
-from rl.teacher import TeacherReward, open_teacher, refuse_other_rewards
-from rl.value_model import ValueModel
+from rl.rewards.sources import RewardFn, at_last_token, checked_rewards, token_level_rewards
+from rl.rewards.teacher import TeacherReward, open_teacher, refuse_other_rewards
+from rl.training.actor_critic import gae_targets, ppo_loss
+from rl.training.config import EngineConfig, kl_controller, size_presets, warmed_up
+from rl.training.evaluation import Validation
+from rl.training.metrics import Stopwatch, UpdateMeter, explained_variance, rollout_metrics
+from rl.training.run import finish_step, run_training
+from rl.training.setup import open_text
+from rl.training.value_model import ValueModel
 
 PRESETS = size_presets(
     dict(

@@ -53,27 +53,27 @@ from gpt.optimizer import adamw, clip_and_step, set_learning_rate
 from gpt.pretraining import add_text_gradient
 from gpt.teacher import open_teacher
 from gpt.tokenizer import Tokenizer
-from rl.config import EngineConfig, size_presets, warmed_up
-from rl.evaluation import Validation
-from rl.losses import (
-    clipped_surrogate,
-    length_normalized_returns,
-    mixed_sampling_weights,
-    row_sums,
-    token_mean,
-)
-from rl.metrics import Stopwatch, UpdateMeter, rollout_metrics
-from rl.rewards import teacher_rewards
-from rl.rollout import (
+from rl.batches.rollout import (
     epoch_minibatches,
     micro_batches,
     old_policy_log_probs,
     prompt_batch,
     sample_rollout,
 )
-from rl.run import finish_step, run_training
-from rl.setup import open_text
-from rl.teacher import TeacherReward, refuse_other_rewards, teacher_log_probs
+from rl.equations.losses import (
+    clipped_surrogate,
+    length_normalized_returns,
+    mixed_sampling_weights,
+    row_sums,
+    token_mean,
+)
+from rl.rewards.sources import teacher_rewards
+from rl.rewards.teacher import TeacherReward, refuse_other_rewards, teacher_log_probs
+from rl.training.config import EngineConfig, size_presets, warmed_up
+from rl.training.evaluation import Validation
+from rl.training.metrics import Stopwatch, UpdateMeter, rollout_metrics
+from rl.training.run import finish_step, run_training
+from rl.training.setup import open_text
 
 PRESETS = size_presets(dict(prompts_per_step=32, minibatches=4, kl_coef=0.0, pretraining_coef=1.0))
 

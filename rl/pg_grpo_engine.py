@@ -50,13 +50,7 @@ from gpt.model import GPT
 from gpt.optimizer import adamw, clip_and_step, set_learning_rate
 from gpt.tokenizer import Tokenizer
 from reward_model.pairs import TokenPair
-from rl.advantages import best_worst_pairs, group_advantages, ordered_pairs
-from rl.config import EngineConfig, kl_controller, require_groups, size_presets, warmed_up
-from rl.evaluation import Validation
-from rl.kl import loss_estimator
-from rl.losses import clipped_surrogate, dpo_loss, sequence_clipped_surrogate, sequence_mean
-from rl.metrics import Stopwatch, UpdateMeter, rollout_metrics
-from rl.preferences import (
+from rl.batches.preferences import (
     Compared,
     PairStream,
     open_pairs,
@@ -65,8 +59,7 @@ from rl.preferences import (
     pairs_within,
     sequence_log_probs,
 )
-from rl.rewards import RewardFn, checked_rewards
-from rl.rollout import (
+from rl.batches.rollout import (
     micro_batches,
     minibatches,
     old_policy_log_probs,
@@ -74,8 +67,20 @@ from rl.rollout import (
     rollout_log_probs,
     sample_rollout,
 )
-from rl.run import finish_step, run_training
-from rl.setup import Task
+from rl.equations.advantages import best_worst_pairs, group_advantages, ordered_pairs
+from rl.equations.kl import loss_estimator
+from rl.equations.losses import (
+    clipped_surrogate,
+    dpo_loss,
+    sequence_clipped_surrogate,
+    sequence_mean,
+)
+from rl.rewards.sources import RewardFn, checked_rewards
+from rl.training.config import EngineConfig, kl_controller, require_groups, size_presets, warmed_up
+from rl.training.evaluation import Validation
+from rl.training.metrics import Stopwatch, UpdateMeter, rollout_metrics
+from rl.training.run import finish_step, run_training
+from rl.training.setup import Task
 
 PRESETS = size_presets(dict(micro_batch_size=8))  # a whole group per forward
 

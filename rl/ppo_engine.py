@@ -49,19 +49,7 @@ from gpt.model import GPT
 from gpt.optimizer import adamw, clip_and_step, set_learning_rate
 from gpt.pretraining import add_text_gradient
 from gpt.tokenizer import Tokenizer
-from rl.actor_critic import Targets, gae_targets, ppo_loss
-from rl.advantages import whiten
-from rl.config import EngineConfig, kl_controller, size_presets, warmed_up
-from rl.evaluation import Validation
-from rl.metrics import Stopwatch, UpdateMeter, explained_variance, rollout_metrics
-from rl.rewards import (
-    RewardFn,
-    RewardModelReward,
-    checked_rewards,
-    score_missing_eos,
-    token_level_rewards,
-)
-from rl.rollout import (
+from rl.batches.rollout import (
     Rollout,
     epoch_minibatches,
     micro_batches,
@@ -70,9 +58,21 @@ from rl.rollout import (
     rollout_log_probs,
     sample_rollout,
 )
-from rl.run import finish_step, run_training
-from rl.setup import Task, open_text
-from rl.value_model import ValueModel
+from rl.equations.advantages import whiten
+from rl.rewards.sources import (
+    RewardFn,
+    RewardModelReward,
+    checked_rewards,
+    score_missing_eos,
+    token_level_rewards,
+)
+from rl.training.actor_critic import Targets, gae_targets, ppo_loss
+from rl.training.config import EngineConfig, kl_controller, size_presets, warmed_up
+from rl.training.evaluation import Validation
+from rl.training.metrics import Stopwatch, UpdateMeter, explained_variance, rollout_metrics
+from rl.training.run import finish_step, run_training
+from rl.training.setup import Task, open_text
+from rl.training.value_model import ValueModel
 
 PRESETS = size_presets(
     dict(group_size=1, prompts_per_step=32, critic_lr=1e-5, updates_per_batch=1),

@@ -50,14 +50,7 @@ from gpt.log_probs import token_scores
 from gpt.model import GPT
 from gpt.optimizer import adamw, clip_and_step, set_learning_rate
 from gpt.tokenizer import Tokenizer
-from rl.advantages import discounted_returns, group_advantages, whiten
-from rl.config import EngineConfig, kl_controller, size_presets, warmed_up
-from rl.evaluation import Validation
-from rl.kl import k2
-from rl.losses import clipped_surrogate, sequence_mean
-from rl.metrics import Stopwatch, UpdateMeter, rollout_metrics
-from rl.rewards import RewardFn, checked_rewards, token_level_rewards
-from rl.rollout import (
+from rl.batches.rollout import (
     micro_batches,
     minibatches,
     old_policy_log_probs,
@@ -65,7 +58,14 @@ from rl.rollout import (
     rollout_log_probs,
     sample_rollout,
 )
-from rl.run import finish_step, run_training
+from rl.equations.advantages import discounted_returns, group_advantages, whiten
+from rl.equations.kl import k2
+from rl.equations.losses import clipped_surrogate, sequence_mean
+from rl.rewards.sources import RewardFn, checked_rewards, token_level_rewards
+from rl.training.config import EngineConfig, kl_controller, size_presets, warmed_up
+from rl.training.evaluation import Validation
+from rl.training.metrics import Stopwatch, UpdateMeter, rollout_metrics
+from rl.training.run import finish_step, run_training
 
 # One response per prompt: a batch of as many responses has more prompts than in the other engines.
 PRESETS = size_presets(dict(prompts_per_step=32))

@@ -49,9 +49,16 @@ from reward_model import reward_model_training
 from reward_model.model import load_reward_model
 from reward_model.reward_model_training import RewardModelConfig
 from rl import grpo_engine
-from rl.evaluation import Evaluation, best_of_n, evaluate, format_table, running_mean, win_rate
 from rl.grpo_engine import GRPOConfig
-from rl.rewards import RewardModelReward, RuleReward
+from rl.rewards.sources import RewardModelReward, RuleReward
+from rl.training.evaluation import (
+    Evaluation,
+    best_of_n,
+    evaluate,
+    format_table,
+    running_mean,
+    win_rate,
+)
 
 SMALL: dict[str, dict[str, Any]] = {
     "pretraining": {"steps": 120, "eval_every": 60},

@@ -50,10 +50,10 @@ from gpt.model import GPT
 from gpt.pretraining import PretrainingConfig, default_folder
 from gpt.teacher import teacher_folder
 from gpt.tokenizer import Tokenizer, load_tokenizer
-from rl.evaluation import evaluate, format_table
-from rl.rewards import RewardFn
-from rl.setup import open_prompts, open_reward, world_rule
-from rl.teacher import best_answers
+from rl.rewards.sources import RewardFn
+from rl.rewards.teacher import best_answers
+from rl.training.evaluation import evaluate, format_table
+from rl.training.setup import open_prompts, open_reward, world_rule
 
 PRESETS: dict[str, dict[str, Any]] = {
     "tiny": {},

@@ -54,12 +54,12 @@ from gpt.pretraining import held_out_loss
 from gpt.teacher import open_teacher
 from gpt.tokenizer import Tokenizer
 from reward_model.model import load_reward_model
-from rl.evaluation import Evaluation, best_of_n, evaluate, running_mean, win_rate
+from rl.batches.rollout import sample_rollout
 from rl.kd_grpo_engine import KDGRPOConfig
-from rl.rewards import RewardFn, RewardModelReward
-from rl.rollout import sample_rollout
-from rl.setup import world_rule
-from rl.teacher import TeacherReward
+from rl.rewards.sources import RewardFn, RewardModelReward
+from rl.rewards.teacher import TeacherReward
+from rl.training.evaluation import Evaluation, best_of_n, evaluate, running_mean, win_rate
+from rl.training.setup import world_rule
 
 ROOT = Path(__file__).resolve().parents[1]
 PAIR_MODES, PAIR_WEIGHTS = ("best_worst", "all", "offline", "both"), ("0.1", "1", "10")

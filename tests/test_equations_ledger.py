@@ -11,15 +11,23 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 LEDGER = ROOT / "docs" / "equations.md"
-PEER_NUMBERS = json.loads((ROOT / "tests" / "rl" / "peer_golden.json").read_text(encoding="utf-8"))
+PEER_NUMBERS = json.loads(
+    (ROOT / "tests" / "rl" / "equations" / "peer_golden.json").read_text(encoding="utf-8")
+)
 OUTSIDE = {  # equations that live where the tensors are made
     "data.collate.first_eos_mask",
     "gpt.log_probs.at_least_float32",
     "gpt.log_probs.token_log_probs",
     "gpt.log_probs.token_scores",
-    "rl.verifiable.pass_at_k",
+    "rl.rewards.verifiable.pass_at_k",
 }
-LIBRARY = ("reward_model.loss", "rl.advantages", "rl.kl", "rl.losses", "rl.rewards")
+LIBRARY = (
+    "reward_model.loss",
+    "rl.equations.advantages",
+    "rl.equations.kl",
+    "rl.equations.losses",
+    "rl.rewards.sources",
+)
 
 
 def source(module: str) -> Path:
@@ -34,11 +42,11 @@ def definitions(path: Path) -> dict[str, ast.FunctionDef | ast.ClassDef]:
 
 
 def library_functions() -> set[str]:
-    """Dotted public names; of rl.rewards only the section with the arithmetic."""
+    """Dotted public names; of rl.rewards.sources only the section with the arithmetic."""
     names = set()
     for module in LIBRARY:
         last_line = float("inf")
-        if module == "rl.rewards":
+        if module == "rl.rewards.sources":
             headings = [
                 number
                 for number, line in enumerate(source(module).read_text("utf-8").splitlines(), 1)
@@ -117,7 +125,7 @@ def test_arguments_and_fields_of_the_tables_exist():
     files = [
         *map(source, LIBRARY),
         *(ROOT / "rl").glob("*_engine.py"),
-        ROOT / "rl" / "config.py",
+        ROOT / "rl" / "training" / "config.py",
         ROOT / "gpt" / "generate.py",
     ]
     for path in files:

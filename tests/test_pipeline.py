@@ -25,8 +25,8 @@ from reward_model import reward_model_training
 from reward_model.model import load_reward_model
 from reward_model.reward_model_training import RewardModelConfig
 from rl import grpo_engine
-from rl import run as run_module
 from rl.grpo_engine import GRPOConfig
+from rl.training import run as run_module
 
 DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "metrics.md"
 CPU: dict[str, Any] = {"device": "cpu"}

@@ -19,8 +19,8 @@ from gpt.common import UserError, append_jsonl, preset_defaults
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import load_tokenizer
 from rl.kd_grpo_engine import KDGRPOConfig
-from rl.setup import world_rule
-from rl.teacher import TeacherReward
+from rl.rewards.teacher import TeacherReward
+from rl.training.setup import world_rule
 from scripts import study
 from scripts.study import RECIPES, STUDIES, StudyConfig, markdown, plot, run_stage, spread
 

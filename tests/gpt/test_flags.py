@@ -9,10 +9,10 @@ import pytest
 from gpt.finetuning import FinetuningConfig
 from gpt.pretraining import PretrainingConfig
 from reward_model.reward_model_training import RewardModelConfig
-from rl.config import EngineConfig
 from rl.grpo_engine import GRPOConfig
 from rl.grpo_iterative_engine import IterativeGRPOConfig
 from rl.ppo_engine import PPOConfig
+from rl.training.config import EngineConfig
 from scripts.demo import DemoConfig
 from scripts.make_teacher import TeacherConfig
 from scripts.mutation_check import MutationCheckConfig

@@ -25,11 +25,12 @@ from gpt.optimizer import cosine_schedule
 from gpt.tokenizer import build_tokenizer, load_tokenizer
 from reward_model.model import RewardModel, save_reward_model
 from reward_model.pairs import TokenPair
-from rl import dpo_engine, preferences
+from rl import dpo_engine
+from rl.batches import preferences
+from rl.batches.preferences import PairStream, frozen_log_probs, open_pairs, pair_micro_batches
 from rl.dpo_engine import DPOConfig, main, preference_loss, train
-from rl.evaluation import Validation, evaluate, plot_learning_curves
-from rl.preferences import PairStream, frozen_log_probs, open_pairs, pair_micro_batches
-from rl.rewards import RuleReward
+from rl.rewards.sources import RuleReward
+from rl.training.evaluation import Validation, evaluate, plot_learning_curves
 
 LETTERS = build_tokenizer("letters", {bytes([97 + i]): i for i in range(8)})  # EOS 8, padding 9
 EOS = LETTERS.eos_id

@@ -20,11 +20,11 @@ from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import build_tokenizer
 from reward_model.model import RewardModel
 from rl import grpo_engine
-from rl.evaluation import Validation
+from rl.batches.rollout import Rollout
+from rl.equations.kl import k3
 from rl.grpo_engine import GRPOConfig, grpo_loss, train
-from rl.kl import k3
-from rl.rewards import RewardModelReward, RuleReward
-from rl.rollout import Rollout
+from rl.rewards.sources import RewardModelReward, RuleReward
+from rl.training.evaluation import Validation
 
 LETTERS = build_tokenizer("letters", {bytes([97 + i]): i for i in range(8)})  # EOS 8, padding 9
 PROMPTS = [PromptRecord(text) for text in ("ab", "c", "hgfed", "aaa", "fa", "gh", "bbbb", "e")]

@@ -38,10 +38,10 @@ from reward_model.model import RewardModel, load_reward_model
 from reward_model.pairs import Annotator, Labelled, TokenPair
 from reward_model.reward_model_training import RewardModelConfig
 from rl import grpo_engine, grpo_iterative_engine
-from rl.evaluation import iteration_starts, plot_iterations
 from rl.grpo_engine import GRPOConfig
 from rl.grpo_iterative_engine import IterativeGRPOConfig, grpo_loss, open_refresh, train
-from rl.rewards import RewardModelReward, RuleReward
+from rl.rewards.sources import RewardModelReward, RuleReward
+from rl.training.evaluation import iteration_starts, plot_iterations
 
 LETTERS = build_tokenizer("letters", {bytes([97 + i]): i for i in range(8)})  # EOS 8, padding 9
 PROMPTS = [PromptRecord(text) for text in ("ab", "c", "hgfed", "aaa", "fa", "gh", "bbbb", "e")]

@@ -20,7 +20,7 @@ from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import build_tokenizer, load_tokenizer
 from reward_model.model import RewardModel
 from rl import grpo_engine, grpo_process_engine
-from rl.evaluation import Validation
+from rl.batches.rollout import Rollout
 from rl.grpo_process_engine import (
     ProcessGRPOConfig,
     open_step_rewards,
@@ -28,10 +28,10 @@ from rl.grpo_process_engine import (
     step_metrics,
     train,
 )
-from rl.rewards import RewardModelReward, RuleReward
-from rl.rollout import Rollout
-from rl.setup import Task
-from rl.step_rewards import CheckedSteps, OutcomeSteps, RewardModelSteps, StepRewards
+from rl.rewards.sources import RewardModelReward, RuleReward
+from rl.rewards.step_rewards import CheckedSteps, OutcomeSteps, RewardModelSteps, StepRewards
+from rl.training.evaluation import Validation
+from rl.training.setup import Task
 
 LETTERS = build_tokenizer("letters", {bytes([97 + i]): i for i in range(8)})  # EOS 8, padding 9
 PROMPTS = [PromptRecord(text) for text in ("ab", "c", "hgfed", "aaa", "fa", "gh", "bbbb", "e")]

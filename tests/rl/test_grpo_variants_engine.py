@@ -20,7 +20,8 @@ from gpt.log_probs import TokenScores
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import build_tokenizer
 from rl import grpo_engine, grpo_variants_engine
-from rl.evaluation import Validation
+from rl.batches.rollout import Rollout, join_rollouts, prompt_batch, sample_rollout, select_rows
+from rl.equations.losses import high_entropy_mask, off_policy_sequence_mask
 from rl.grpo_engine import GRPOConfig
 from rl.grpo_variants_engine import (
     KL_FORMS,
@@ -37,9 +38,8 @@ from rl.grpo_variants_engine import (
     train,
     variant_loss,
 )
-from rl.losses import high_entropy_mask, off_policy_sequence_mask
-from rl.rewards import RuleReward
-from rl.rollout import Rollout, join_rollouts, prompt_batch, sample_rollout, select_rows
+from rl.rewards.sources import RuleReward
+from rl.training.evaluation import Validation
 
 LETTERS = build_tokenizer("letters", {bytes([97 + i]): i for i in range(8)})  # EOS 8, padding 9
 PROMPTS = [PromptRecord(text) for text in ("ab", "c", "hgfed", "aaa", "fa", "gh", "bbbb", "e")]

@@ -24,8 +24,9 @@ from gpt.generate import SamplingParams
 from gpt.model import GPT, GPTConfig
 from gpt.pretraining import language_model_loss
 from gpt.tokenizer import build_tokenizer, load_tokenizer
-from rl import grpo_engine, kd_grpo_engine, teacher
-from rl.evaluation import Validation
+from rl import grpo_engine, kd_grpo_engine
+from rl.batches.rollout import Rollout, sample_rollout
+from rl.equations.losses import row_means, row_sums
 from rl.grpo_engine import GRPOConfig
 from rl.kd_grpo_engine import (
     KDGRPOConfig,
@@ -36,10 +37,10 @@ from rl.kd_grpo_engine import (
     teacher_reward,
     train,
 )
-from rl.losses import row_means, row_sums
-from rl.rewards import teacher_rewards
-from rl.rollout import Rollout, sample_rollout
-from rl.teacher import TeacherReward
+from rl.rewards import teacher
+from rl.rewards.sources import teacher_rewards
+from rl.rewards.teacher import TeacherReward
+from rl.training.evaluation import Validation
 
 LETTERS = build_tokenizer("letters", {bytes([97 + i]): i for i in range(8)})  # EOS 8, padding 9
 PROMPTS = [PromptRecord(text) for text in ("ab", "c", "hgfed", "aaa", "fa", "gh", "bbbb", "e")]

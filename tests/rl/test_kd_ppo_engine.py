@@ -22,9 +22,8 @@ from gpt.log_probs import TokenScores
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import build_tokenizer, load_tokenizer
 from rl import kd_ppo_engine, ppo_engine
-from rl.actor_critic import Targets, gae_targets, ppo_loss
-from rl.advantages import gae, group_advantages, leave_one_out_advantages, whiten
-from rl.evaluation import Validation
+from rl.batches.rollout import Rollout, sample_rollout
+from rl.equations.advantages import gae, group_advantages, leave_one_out_advantages, whiten
 from rl.kd_ppo_engine import (
     KDPPOConfig,
     kd_token_rewards,
@@ -33,10 +32,11 @@ from rl.kd_ppo_engine import (
     train,
 )
 from rl.ppo_engine import PPOConfig
-from rl.rewards import RuleReward
-from rl.rollout import Rollout, sample_rollout
-from rl.teacher import TeacherReward
-from rl.value_model import ValueModel
+from rl.rewards.sources import RuleReward
+from rl.rewards.teacher import TeacherReward
+from rl.training.actor_critic import Targets, gae_targets, ppo_loss
+from rl.training.evaluation import Validation
+from rl.training.value_model import ValueModel
 
 LETTERS = build_tokenizer("letters", {bytes([97 + i]): i for i in range(8)})  # EOS 8, padding 9
 PROMPTS = [PromptRecord(text) for text in ("ab", "c", "hgfed", "aaa", "fa", "gh", "bbbb", "e")]

@@ -22,12 +22,12 @@ from gpt.model import GPT, GPTConfig
 from gpt.pretraining import language_model_loss
 from gpt.tokenizer import build_tokenizer
 from rl import minillm_engine
-from rl.evaluation import Validation, evaluate
-from rl.losses import mixed_sampling_weights
+from rl.batches.rollout import Rollout, sample_rollout
+from rl.equations.losses import mixed_sampling_weights
 from rl.minillm_engine import MiniLLMConfig, Targets, minillm_loss, minillm_targets, train
-from rl.rewards import RuleReward
-from rl.rollout import Rollout, sample_rollout
-from rl.teacher import TeacherReward
+from rl.rewards.sources import RuleReward
+from rl.rewards.teacher import TeacherReward
+from rl.training.evaluation import Validation, evaluate
 
 LETTERS = build_tokenizer("letters", {bytes([97 + i]): i for i in range(8)})  # EOS 8, padding 9
 PROMPTS = [PromptRecord(text) for text in ("ab", "c", "hgfed", "aaa", "fa", "gh", "bbbb", "e")]

@@ -23,13 +23,13 @@ from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import build_tokenizer, load_tokenizer
 from reward_model.pairs import TokenPair
 from rl import grpo_engine, pg_grpo_engine
-from rl.advantages import best_worst_pairs, group_advantages, ordered_pairs
-from rl.config import EngineConfig
-from rl.evaluation import Validation
+from rl.batches.preferences import pairs_within
+from rl.batches.rollout import Rollout, micro_batches, sample_rollout
+from rl.equations.advantages import best_worst_pairs, group_advantages, ordered_pairs
 from rl.pg_grpo_engine import PGGRPOConfig, policy_loss, preference_loss, recorded_pairs, train
-from rl.preferences import pairs_within
-from rl.rewards import RuleReward
-from rl.rollout import Rollout, micro_batches, sample_rollout
+from rl.rewards.sources import RuleReward
+from rl.training.config import EngineConfig
+from rl.training.evaluation import Validation
 
 LETTERS = build_tokenizer("letters", {bytes([97 + i]): i for i in range(8)})  # EOS 8, padding 9
 PROMPTS = [PromptRecord(text) for text in ("ab", "c", "hgfed", "aaa", "fa", "gh", "bbbb", "e")]

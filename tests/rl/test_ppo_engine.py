@@ -22,12 +22,12 @@ from gpt.pretraining import language_model_loss
 from gpt.tokenizer import build_tokenizer, load_tokenizer
 from reward_model.model import RewardModel
 from rl import ppo_engine
-from rl.actor_critic import Targets, ppo_loss
-from rl.evaluation import Validation
+from rl.batches.rollout import Rollout, epoch_minibatches, sample_rollout
 from rl.ppo_engine import PPOConfig, open_critic_and_text, ppo_targets, train
-from rl.rewards import RewardModelReward, RuleReward
-from rl.rollout import Rollout, epoch_minibatches, sample_rollout
-from rl.value_model import ValueModel
+from rl.rewards.sources import RewardModelReward, RuleReward
+from rl.training.actor_critic import Targets, ppo_loss
+from rl.training.evaluation import Validation
+from rl.training.value_model import ValueModel
 
 LETTERS = build_tokenizer("letters", {bytes([97 + i]): i for i in range(8)})  # EOS 8, padding 9
 PROMPTS = [PromptRecord(text) for text in ("ab", "c", "hgfed", "aaa", "fa", "gh", "bbbb", "e")]

@@ -19,15 +19,15 @@ from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import build_tokenizer
 from reward_model.model import RewardModel
 from rl import grpo_engine, reinforce_pp_engine
-from rl.evaluation import Validation
+from rl.batches.rollout import Rollout
 from rl.reinforce_pp_engine import (
     ReinforcePPConfig,
     reinforce_pp_advantages,
     reinforce_pp_loss,
     train,
 )
-from rl.rewards import RewardModelReward, RuleReward
-from rl.rollout import Rollout
+from rl.rewards.sources import RewardModelReward, RuleReward
+from rl.training.evaluation import Validation
 
 LETTERS = build_tokenizer("letters", {bytes([97 + i]): i for i in range(8)})  # EOS 8, padding 9
 PROMPTS = [PromptRecord(text) for text in ("ab", "c", "hgfed", "aaa", "fa", "gh", "bbbb", "e")]

@@ -1,0 +1,1 @@
+"""What a step learns from: sampled rollouts, and preference pairs."""

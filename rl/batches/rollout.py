@@ -1,0 +1,244 @@
+"""Sampling responses for RL: one rollout holds everything that an engine reads of a batch.
+
+Rows are grouped by prompt: rows b * G ... b * G + G - 1 are the G responses to prompt b. Consumers
+use the named fields only. Inside, a row is stored contiguously as [prompt, response, padding]
+(data/collate.py), which needs no attention mask when it is scored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from data.collate import (
+    ResponseBatch,
+    epoch_shuffled_indices,
+    join_responses,
+    length_sorted_chunks,
+)
+from data.records import PromptRecord
+from gpt.common import precision
+from gpt.generate import SamplingParams, generate
+from gpt.log_probs import score_in_micro_batches, token_log_probs
+from gpt.model import GPT
+from gpt.tokenizer import Tokenizer
+from rl.training.config import EngineConfig
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """N = prompts x group_size sampled responses; T = padded response length."""
+
+    records: list[PromptRecord]  # (N,) the prompt of each row
+    responses: list[str]  # (N,) decoded, without the EOS
+    sequences: ResponseBatch  # the rows as they are scored
+    log_probs: Tensor  # (N, T) of the policy that sampled, float32, 0 at padding
+    group_size: int
+    # What the reward has measured: counts as int, shares and means as float.
+    reward_metrics: dict[str, float] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    @property
+    def response_tokens(self) -> Tensor:
+        """(N, T) int64."""
+        return self.sequences.response_tokens
+
+    @property
+    def response_mask(self) -> Tensor:
+        """(N, T) bool, True up to and including the first EOS."""
+        return self.sequences.response_mask
+
+    @property
+    def has_eos(self) -> Tensor:
+        """(N,) bool; False: cut off at max_new_tokens."""
+        return self.sequences.has_eos
+
+    @property
+    def lengths(self) -> Tensor:
+        """(N,) int64, response tokens with the EOS."""
+        return self.sequences.lengths
+
+
+def sample_rollout(
+    policy: GPT,
+    tokenizer: Tokenizer,
+    records: Sequence[PromptRecord],
+    params: SamplingParams,
+    group_size: int,
+    generator: torch.Generator | None = None,
+    *,
+    teacher: GPT | None = None,
+    teacher_share: float = 0.0,
+) -> Rollout:
+    """Sample `group_size` responses to each prompt with the policy as it is now (no gradient).
+
+    With a `teacher_share` the tokens are drawn from the mixture of both (gpt/generate.py); the
+    log-probs are the policy's own all the same.
+    """
+    encoded = [tokenizer.encode(record.prompt) for record in records]
+    sampled = generate(
+        policy,
+        encoded,
+        params,
+        generator,
+        eos_id=tokenizer.eos_id,
+        samples_per_prompt=group_size,
+        teacher=teacher,
+        teacher_share=teacher_share,
+    )
+    rows = [index for index in range(len(records)) for _ in range(group_size)]
+    sequences = join_responses(
+        [encoded[index] for index in rows],
+        sampled.response_tokens,
+        sampled.response_mask,
+        sampled.has_eos,
+    )
+    return Rollout(
+        records=[records[index] for index in rows],
+        responses=[tokenizer.decode(tokens) for tokens in sampled.token_lists()],
+        sequences=sequences,
+        log_probs=sampled.model_log_probs,
+        group_size=group_size,
+    )
+
+
+def select_rows(rollout: Rollout, rows: Tensor) -> Rollout:
+    """These rows (int64 indices) of a rollout, groups whole, without what its reward measured."""
+    chosen = rows.tolist()
+    return Rollout(
+        records=[rollout.records[row] for row in chosen],
+        responses=[rollout.responses[row] for row in chosen],
+        sequences=rollout.sequences.rows(rows),
+        log_probs=rollout.log_probs[rows.to(rollout.log_probs.device)],
+        group_size=rollout.group_size,
+    )
+
+
+def join_rollouts(rollouts: Sequence[Rollout]) -> Rollout:
+    """Several rollouts with one group size as one, padded to the longest row and response."""
+    if len(rollouts) == 1:
+        return rollouts[0]
+    batches = [rollout.sequences for rollout in rollouts]
+    return Rollout(
+        records=[record for rollout in rollouts for record in rollout.records],
+        responses=[response for rollout in rollouts for response in rollout.responses],
+        sequences=ResponseBatch(
+            tokens=_stacked([batch.tokens for batch in batches]),
+            prompt_lengths=torch.cat([batch.prompt_lengths for batch in batches]),
+            response_tokens=_stacked([batch.response_tokens for batch in batches]),
+            response_mask=_stacked([batch.response_mask for batch in batches]),
+            has_eos=torch.cat([batch.has_eos for batch in batches]),
+        ),
+        log_probs=_stacked([rollout.log_probs for rollout in rollouts]),
+        group_size=rollouts[0].group_size,
+        reward_metrics=_joined_metrics(rollouts),
+    )
+
+
+def _joined_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
+    """Counts added up, shares and means averaged by rows."""
+    rows = sum(len(rollout) for rollout in rollouts)
+    joined: dict[str, float] = {}
+    for name, first in rollouts[0].reward_metrics.items():
+        values = [rollout.reward_metrics[name] for rollout in rollouts]
+        weights = [1 if isinstance(first, int) else len(rollout) / rows for rollout in rollouts]
+        joined[name] = sum(value * weight for value, weight in zip(values, weights, strict=True))
+    return joined
+
+
+def _stacked(tensors: Sequence[Tensor]) -> Tensor:
+    """(n, w) tensors of different widths below each other, padded on the right with 0 or False."""
+    width = max(tensor.shape[1] for tensor in tensors)
+    return torch.cat([F.pad(tensor, (0, width - tensor.shape[1])) for tensor in tensors])
+
+
+def prompt_batch(
+    prompts: Sequence[PromptRecord], step: int, batch_size: int, seed: int
+) -> list[PromptRecord]:
+    """The prompts of 0-based `step`, in shuffled epochs: a function of its arguments alone."""
+    index = epoch_shuffled_indices(step, batch_size, len(prompts), seed)
+    return [prompts[i] for i in index.tolist()]
+
+
+def minibatches(
+    rows: int, count: int, generator: torch.Generator, group_size: int = 1
+) -> list[Tensor]:
+    """Shuffle the row indices into `count` minibatches, groups of `group_size` kept together.
+
+    Sizes differ by at most one group when the groups do not divide evenly.
+    """
+    groups = torch.randperm(rows // group_size, generator=generator)
+    within = torch.arange(group_size)
+    return [
+        (chunk[:, None] * group_size + within).flatten()
+        for chunk in groups.tensor_split(min(count, len(groups)))
+    ]
+
+
+def epoch_minibatches(config: EngineConfig, rows: int, generator: torch.Generator) -> list[Tensor]:
+    """Row indices of every optimizer step of a batch: one shuffle into minibatches an epoch."""
+    return [
+        minibatch
+        for _ in range(config.updates_per_batch)
+        for minibatch in minibatches(rows, config.minibatches, generator)
+    ]
+
+
+def micro_batches(
+    sequences: ResponseBatch, rows: Tensor, size: int, group_size: int = 1
+) -> Iterator[tuple[Tensor, ResponseBatch]]:
+    """Split a minibatch's rows into forwards of at most `size` rows of similar length.
+
+    Yields (row indices, their sequences). With losses divided by the whole minibatch's denominator
+    the accumulated gradient is the minibatch's. Every `group_size` rows that follow each other stay
+    in one forward, for a loss that compares them.
+    """
+    totals = sequences.prompt_lengths.cpu() + sequences.lengths.cpu()
+    longest = totals[rows].view(-1, group_size).amax(1)
+    within = torch.arange(group_size)
+    for groups in length_sorted_chunks(longest, size // group_size):
+        chunk = (groups[:, None] * group_size + within).flatten()
+        yield rows[chunk], sequences.rows(rows[chunk])
+
+
+class ScoringConfig(Protocol):
+    """The fields of an engine's config that decide how its models are scored."""
+
+    @property
+    def temperature(self) -> float: ...
+
+    @property
+    def micro_batch_size(self) -> int: ...
+
+    @property
+    def precision(self) -> str: ...
+
+
+@torch.no_grad()
+def rollout_log_probs(model: GPT, rollout: Rollout, config: ScoringConfig) -> Tensor:
+    """log-probs (N, T) of the rollout's tokens under `model`, at the sampler's temperature."""
+    with precision(model.device, config.precision):
+        return score_in_micro_batches(
+            lambda batch: token_log_probs(model, batch, config.temperature),
+            rollout.sequences,
+            config.micro_batch_size,
+        )
+
+
+def old_policy_log_probs(policy: GPT, rollout: Rollout, config: ScoringConfig) -> Tensor:
+    """log-probs (N, T) under the policy that sampled, before its first update.
+
+    In float32 they are the sampler's own (equal to a new forward within 1e-5, which a test
+    checks); in bfloat16 the cached decode and a whole forward round differently, so the rollout is
+    scored again.
+    """
+    if config.precision == "float32":
+        return rollout.log_probs
+    return rollout_log_probs(policy, rollout, config)

@@ -1,0 +1,207 @@
+"""Step rewards: where each step of a response ends, and what it is worth.
+
+Process supervision (Shao et al. 2024, arXiv:2402.03300, section 4.1.3) needs more than one number
+per response. A source of step rewards cuts every response into steps, so that each valid token
+belongs to exactly one of them and the last step ends at the last valid token. Three sources:
+
+    OutcomeSteps       one step, worth what the whole response is: outcome supervision again
+    CheckedSteps       the written steps of a sum, each right or wrong by rule, then the answer
+    RewardModelSteps   sentences, each worth the reward model's score after its last token
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from data import sums
+from gpt.log_probs import score_in_micro_batches
+from gpt.tokenizer import Tokenizer
+from reward_model.model import RewardModel
+from rl.batches.rollout import Rollout
+
+SENTENCE_END = re.compile(r"[.!?]+(?=\s|$)\n*|\n+")  # "3.5" holds no end, "Yes.\n" holds one
+
+
+class StepRewards(NamedTuple):
+    """N responses of at most K steps each; the steps of a row come first, in order."""
+
+    rewards: Tensor  # (N, K) float32, 0 where there is no step
+    ends: Tensor  # (N, K) int64, index of the step's last token within the response
+    mask: Tensor  # (N, K) bool, True where there is a step
+
+
+class StepRewardFn(Protocol):
+    """Cuts a rollout into steps and scores them; `rewards` (N,) are its outcome rewards."""
+
+    name: str
+
+    def __call__(self, rollout: Rollout, rewards: Tensor) -> StepRewards: ...
+
+
+@torch.no_grad()
+def checked_steps(
+    step_reward_fn: StepRewardFn,
+    rollout: Rollout,
+    rewards: Tensor,  # (N,)
+    replacement: float | None = None,
+) -> tuple[StepRewards, int]:
+    """Step rewards, and how many of them were not finite.
+
+    Refuses, with a ValueError, steps that leave a token out or have it twice. A NaN or infinite
+    reward is refused as well, unless there is a `replacement` for it.
+    """
+    steps = step_reward_fn(rollout, rewards)
+    values, ends, mask = steps
+    before = torch.cat([torch.full_like(ends[:, :1], -1), ends[:, :-1]], 1)
+    in_order = (ends > before) | ~mask
+    packed = mask[:, :-1] | ~mask[:, 1:]
+    last = torch.where(mask, ends, -1).amax(1)
+    wrong = ~(in_order.all(1) & packed.all(1) & (last == rollout.lengths - 1))
+    if wrong.any():
+        row = int(wrong.nonzero()[0])
+        raise ValueError(
+            f"row {row}: steps must end one after the other and the last at token "
+            f"{int(rollout.lengths[row]) - 1}, the response's last: got {ends[row, mask[row]].tolist()}"
+        )
+    broken = mask & ~values.isfinite()
+    count = int(broken.sum())
+    if count and replacement is None:
+        row = int(broken.any(1).nonzero()[0])
+        raise ValueError(
+            f"{count} step rewards are not finite (row {row}: {rollout.responses[row][:60]!r}): mend "
+            "the reward, or give a number to put in its place"
+        )
+    return steps._replace(rewards=torch.where(broken, replacement or 0.0, values)), count
+
+
+# --- from characters to tokens --------------------------------------------------------------------
+
+
+def characters_read(tokenizer: Tokenizer, tokens: Sequence[int]) -> list[int]:
+    """How many characters of the decoded text are complete after each token.
+
+    A character of several bytes counts with the token that holds its last byte. End-of-text and
+    padding hold no characters.
+    """
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    total, counts = 0, []
+    for token in tokens:
+        if token not in (tokenizer.eos_id, tokenizer.pad_id):
+            total += len(decoder.decode(tokenizer.encoding.decode_single_token_bytes(token)))
+        counts.append(total)
+    return counts
+
+
+def token_of(character: int, counts: Sequence[int]) -> int:
+    """The token that completes the 0-based `character`, given `characters_read`.
+
+    The last token where the text ends inside a character of several bytes.
+    """
+    return min(bisect_right(counts, character), len(counts) - 1)
+
+
+def valid_tokens(rollout: Rollout) -> list[list[int]]:
+    """The response tokens of every row, the EOS included, without padding."""
+    return [
+        tokens[:length]
+        for tokens, length in zip(
+            rollout.response_tokens.tolist(), rollout.lengths.tolist(), strict=True
+        )
+    ]
+
+
+def padded(rows: Sequence[dict[int, float]], device: torch.device) -> StepRewards:
+    """One {end: reward} per response -> (N, K) tensors."""
+    columns = max(map(len, rows))
+    values, ends = torch.zeros(len(rows), columns), torch.zeros(len(rows), columns).long()
+    mask = torch.zeros(len(rows), columns, dtype=torch.bool)
+    for row, steps in enumerate(rows):
+        values[row, : len(steps)] = torch.tensor(list(steps.values()))
+        ends[row, : len(steps)] = torch.tensor(list(steps))
+        mask[row, : len(steps)] = True
+    return StepRewards(values.to(device), ends.to(device), mask.to(device))
+
+
+# --- sources ----------------------------------------------------------------------------------------
+
+
+class OutcomeSteps:
+    """One step per response, worth the outcome reward: process supervision is then GRPO."""
+
+    name = "outcome"
+
+    def __call__(self, rollout: Rollout, rewards: Tensor) -> StepRewards:
+        ends = rollout.lengths[:, None] - 1
+        return StepRewards(rewards[:, None], ends, torch.ones_like(ends, dtype=torch.bool))
+
+
+class CheckedSteps:
+    """The steps of a written sum, checked by rule (data/sums.py): 1 if exactly right, else 0.
+
+    A written step ends with the "," or ":" behind it. What is left, up to the last token, is the
+    answer's step, worth 1 if the response is an exact match; a direct answer is that step alone.
+    Where one token ends two steps they count as one, right only if both are: so does a step that
+    was cut off together with the answer it owed.
+    """
+
+    name = "checked steps"
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.tokenizer = tokenizer
+
+    def __call__(self, rollout: Rollout, rewards: Tensor) -> StepRewards:
+        rows = []
+        for record, text, ended, tokens in zip(
+            rollout.records,
+            rollout.responses,
+            rollout.has_eos.tolist(),
+            valid_tokens(rollout),
+            strict=True,
+        ):
+            counts = characters_read(self.tokenizer, tokens)
+            steps: dict[int, float] = {}
+            for check in sums.step_checks(record, text):
+                end = token_of(min(check.end, len(text) - 1), counts)  # of the "," or ":"
+                steps[end] = min(float(check.correct), steps.get(end, 1.0))
+            answer = sums.exact_match(record, text, ended)
+            steps[len(tokens) - 1] = min(answer, steps.get(len(tokens) - 1, 1.0))
+            rows.append(steps)
+        return padded(rows, rollout.response_tokens.device)
+
+
+class RewardModelSteps:
+    """Sentences (". ! ?" or a line break), each worth the reward model's score after its last token.
+
+    A heuristic. A reward model trained on one pooled score per response does not identify the
+    scores of its tokens: any change that averages to zero within a response leaves its loss as it
+    is (with pooling last_token no other position was trained at all). Only a model trained on
+    labelled steps would know what a step is worth. Scores are normalised like the model's own.
+    """
+
+    name = "reward model after each sentence"
+
+    def __init__(
+        self, model: RewardModel, tokenizer: Tokenizer, micro_batch_size: int = 64
+    ) -> None:
+        self.model, self.tokenizer, self.micro_batch_size = model, tokenizer, micro_batch_size
+
+    def __call__(self, rollout: Rollout, rewards: Tensor) -> StepRewards:
+        rows = []
+        for text, tokens in zip(rollout.responses, valid_tokens(rollout), strict=True):
+            counts = characters_read(self.tokenizer, tokens)
+            ends = [match.end() for match in SENTENCE_END.finditer(text)]
+            inner = [token_of(end - 1, counts) for end in ends if end < len(text)]
+            rows.append(dict.fromkeys([*inner, len(tokens) - 1], 0.0))
+        _, ends_of, mask = padded(rows, rollout.response_tokens.device)
+        scores = score_in_micro_batches(
+            self.model.token_scores, rollout.sequences, self.micro_batch_size
+        )  # (N, T)
+        values = (scores.gather(1, ends_of) - self.model.mean) / self.model.std
+        return StepRewards(torch.where(mask, values, 0.0), ends_of, mask)

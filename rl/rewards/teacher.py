@@ -1,0 +1,145 @@
+"""A teacher as the source of the reward: what the engines that distil share.
+
+The reward of a response is what the teacher thinks of it, in log-probabilities. The teacher is a
+frozen GPT with the policy's tokenizer (gpt/teacher.py opens it). Evaluations that are given a
+`TeacherReward` also measure the reverse KL to its teacher, before and after (rl/training/evaluation.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from data.records import PromptRecord
+from gpt.common import MetricLog, make_generator
+from gpt.finetuning import Example
+from gpt.generate import SamplingParams
+from gpt.model import GPT
+from gpt.teacher import ReverseKL, open_teacher, reverse_kl
+from gpt.tokenizer import Tokenizer
+from rl.batches.rollout import Rollout, ScoringConfig, rollout_log_probs, sample_rollout
+from rl.equations.losses import row_means, row_sums, token_mean
+from rl.rewards.sources import RewardFn, teacher_rewards
+
+__all__ = [
+    "LOG_PROB_FLOOR",
+    "ReverseKL",
+    "TeacherReward",
+    "best_answers",
+    "open_teacher",
+    "refuse_other_rewards",
+    "reverse_kl",
+    "teacher_log_probs",
+]
+
+LOG_PROB_FLOOR = -20.0  # nats: a token that the teacher never writes costs this much, not infinity
+
+
+@torch.no_grad()
+def teacher_log_probs(teacher: GPT, rollout: Rollout, config: ScoringConfig) -> Tensor:
+    """log p(y_t) (N, T) of the rollout's tokens under the teacher, at least -20, 0 at padding."""
+    return rollout_log_probs(teacher, rollout, config).clamp(min=LOG_PROB_FLOOR)
+
+
+class TeacherReward:
+    """The mean or the sum over a response's tokens of log p(y_t) [- log q(y_t)], (N,).
+
+    p is the teacher, q the policy as it sampled (`rollout.log_probs`). Without `reverse_kl` the
+    best response is the teacher's likeliest one; with it and `sum` the mean reward is minus
+    KL(q || p) per response, which is best where the policy is the teacher.
+    """
+
+    name = "teacher"
+
+    def __init__(
+        self,
+        teacher: GPT,
+        config: ScoringConfig,
+        *,
+        aggregate: Literal["mean", "sum"] = "mean",
+        reverse_kl: bool = False,
+    ) -> None:
+        self.teacher, self.config = teacher, config
+        self.aggregate, self.reverse_kl = aggregate, reverse_kl
+        self.latest: tuple[Rollout, Tensor] | None = None
+
+    def log_probs(self, rollout: Rollout) -> Tensor:
+        """log p(y_t) (N, T); the latest rollout's are kept, so that asking again costs nothing."""
+        if self.latest is None or self.latest[0] is not rollout:
+            self.latest = rollout, teacher_log_probs(self.teacher, rollout, self.config)
+        return self.latest[1]
+
+    def token_rewards(self, rollout: Rollout) -> Tensor:
+        """log p(y_t) [- log q(y_t)], (N, T), 0 at padding."""
+        log_probs, mask = self.log_probs(rollout), rollout.response_mask
+        return teacher_rewards(log_probs, rollout.log_probs, mask, reverse_kl=self.reverse_kl)
+
+    def __call__(self, rollout: Rollout) -> Tensor:
+        aggregate = row_means if self.aggregate == "mean" else row_sums
+        return aggregate(self.token_rewards(rollout), rollout.response_mask)
+
+    def with_metrics(self, rollout: Rollout) -> tuple[Tensor, dict[str, float]]:
+        """The rewards, and how the teacher likes the samples: log p per token, KL per response."""
+        log_probs, mask = self.log_probs(rollout), rollout.response_mask
+        return self(rollout), {
+            "teacher_log_prob": float(token_mean(log_probs, mask)),
+            "reverse_kl": float(row_sums(rollout.log_probs - log_probs, mask).mean()),
+        }
+
+
+def best_answers(
+    policy: GPT,
+    tokenizer: Tokenizer,
+    records: Sequence[PromptRecord],
+    params: SamplingParams,
+    reward_fn: RewardFn,
+    *,
+    n: int,
+    seed: int = 0,
+    least_reward: float | None = None,
+    batch_size: int = 32,
+    log: MetricLog | None = None,
+) -> list[Example]:
+    """Per prompt the best of n sampled answers that ended: (prompt tokens, answer tokens with EOS).
+
+    What a teacher is fine-tuned on (rejection sampling, Llama 2, arXiv:2307.09288, section 3.2.3). A
+    prompt is left out if no answer ended or the best earns less than `least_reward`.
+    """
+    generator = make_generator(seed, "teacher's answers")
+    kept: list[Example] = []
+    for start in range(0, len(records), batch_size):
+        batch = records[start : start + batch_size]
+        rollout = sample_rollout(policy, tokenizer, batch, params, n, generator)
+        rewards = reward_fn(rollout).float().masked_fill(~rollout.has_eos, float("-inf"))
+        best, index = rewards.view(-1, n).max(1)
+        least = float("-inf") if least_reward is None else least_reward
+        for i, record in enumerate(batch):
+            if best[i] > float("-inf") and best[i] >= least:
+                row = i * n + int(index[i])
+                answer = rollout.response_tokens[row][rollout.response_mask[row]].tolist()
+                kept.append((tokenizer.encode(record.prompt), answer))
+        if log is not None:
+            log.write(step=start + len(batch), kept=len(kept))
+    return kept
+
+
+class RewardFlags(Protocol):
+    """The flags of an engine's config that name another reward."""
+
+    @property
+    def reward(self) -> str: ...
+
+    @property
+    def reward_model(self) -> object: ...
+
+
+def refuse_other_rewards(config: RewardFlags) -> None:
+    """ValueError if the flags name a reward: an engine that distils learns from its teacher alone."""
+    if config.reward != "auto" or config.reward_model is not None:
+        raise ValueError(
+            "the teacher is the reward of this engine: leave --reward and --reward-model out, or use "
+            "an engine that trains on them"
+        )

@@ -1,0 +1,283 @@
+"""Verifiable rewards: a rule checks the answer, so there is no reward model to train or to fool.
+
+Everything reads the response alone, never prompt + response. The answer of a response is read in
+this order; a response without one is wrong, and counted (`unanswered`):
+
+    0. copies of the prompt and everything inside <think>...</think> are left out
+    1. after the last "####" on its line, GSM8K's marker (Cobbe et al. 2021, arXiv:2110.14168)
+    2. inside the last \\boxed{...}
+    3. the last number; the whole text where the true answer is no number
+
+Two answers are compared as decimal numbers where both are numbers ("$1,000." is 1000, "50 %" is
+50, "1e3" is 1000, "-0" is 0) and as text otherwise, without regard to case, surrounding and
+repeated spaces or a final period. Digits are 0 to 9 alone; "NaN", "inf" and "1/2" are text.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from decimal import Decimal, InvalidOperation
+
+import torch
+from torch import Tensor
+
+from data.records import PromptRecord
+from rl.batches.rollout import Rollout
+from rl.equations.advantages import group_advantages
+from rl.rewards.sources import Rule, RuleReward, weighted_sum
+
+# --- reading and comparing answers ----------------------------------------------------------------
+
+MARKER = "####"
+BOXED = "\\boxed{"
+ECHOED_LINE = 40  # characters; a longer line of the prompt is a question, not one of its choices
+CURRENCY = "$€£¥"
+NUMBER = re.compile(
+    rf"""
+    (?<!\w)(?<!\d[.,/])                                         # not inside a word or a number
+    [-+−]?[{CURRENCY}]?
+    (?: [0-9]+/[0-9]+                                           # 1/2, which stays text
+      | (?: (?: [0-9]{{1,3}}(?:,[0-9]{{3}})+ | [0-9]+ )(?:\.[0-9]+)? | \.[0-9]+ )  # 1,000.5 and .5
+        (?:[eE][-+]?[0-9]+)? )                                  # 1e3
+    (?!\d|[.,/]\d)                                              # nor is 1,2,3 or 1.2.3 a number
+    """,
+    re.VERBOSE,
+)
+
+
+def parse_number(text: str) -> Decimal | None:
+    """The number that `text` is, apart from a currency sign, percent sign, commas, final periods.
+
+    Commas count only where they group thousands. None for anything else, a fraction included.
+    """
+    text = text.replace("\\$", "$").replace("\\%", "%")  # LaTeX
+    text = text.strip().rstrip(".").rstrip("%").strip().strip(CURRENCY).strip()
+    if not NUMBER.fullmatch(text) or "/" in text:
+        return None
+    plain = text.translate({ord(sign): None for sign in CURRENCY + ","}).replace("−", "-")
+    try:
+        return Decimal(plain)
+    except InvalidOperation:  # an exponent beyond all bounds
+        return None
+
+
+def same_answer(given: str, truth: str) -> bool:
+    """Whether two answers are equal: as numbers where both are, otherwise as text."""
+    a, b = parse_number(given), parse_number(truth)
+    if a is not None and b is not None:
+        return a == b
+    return _plain_text(given) == _plain_text(truth)
+
+
+def _plain_text(text: str) -> str:
+    return " ".join(text.split()).rstrip(". ").casefold()
+
+
+def without_echo(prompt: str, response: str) -> str:
+    """The response without verbatim copies of the prompt and of the prompt's long lines.
+
+    A number that stands there only because the question was repeated is no answer. A short line
+    may be one of several choices, and a prompt of one word a word of the answer: they stay.
+    """
+    whole, *lines = (line.strip() for line in [prompt, *prompt.splitlines()])
+    if len(whole.split()) > 1:
+        response = response.replace(whole, "\n")
+    for line in lines:
+        if len(line) > ECHOED_LINE:
+            response = response.replace(line, "\n")
+    return response
+
+
+def final_answer(response: str, *, numeric: bool) -> str | None:
+    """The answer that a response gives, in the order of the module's docstring; None without one.
+
+    `numeric`: the true answer is a number, so after a marker only the number counts ("#### 5
+    apples" is 5), and without a marker the last number does.
+    """
+    text = response.rpartition("</think>")[2].partition("<think>")[0]
+    found = None
+    if MARKER in text:
+        found = text.rpartition(MARKER)[2].partition("\n")[0]
+    elif BOXED in text:
+        found = _boxed(text)
+    if found is None:
+        if not numeric:
+            return text.strip() or None
+        numbers = NUMBER.findall(text)
+        return numbers[-1] if numbers else None
+    found = found.strip()
+    number = NUMBER.match(found) if numeric else None
+    return number.group() if number else found or None
+
+
+def _boxed(text: str) -> str | None:
+    """What stands between the braces of the last \\boxed{...}; None if they are never closed."""
+    content, depth = text.rpartition(BOXED)[2], 1
+    for position, character in enumerate(content):
+        depth += {"{": 1, "}": -1}.get(character, 0)
+        if depth == 0:
+            return content[:position]
+    return None
+
+
+def read_answer(record: PromptRecord, response: str) -> str | None:
+    """The answer that this response gives to this record; None without one."""
+    if record.answer is None:
+        raise ValueError(f"there is no answer to check: {record.prompt[:60]!r}")
+    numeric = parse_number(record.answer) is not None
+    return final_answer(without_echo(record.prompt, response), numeric=numeric)
+
+
+# --- rules ----------------------------------------------------------------------------------------
+
+
+def answer_match(record: PromptRecord, response: str, ended: bool) -> float:
+    """1.0 if the response ended and gives the record's answer, else 0.0."""
+    given = read_answer(record, response)
+    return float(ended and given is not None and same_answer(given, str(record.answer)))
+
+
+def think_format(record: PromptRecord, response: str, ended: bool) -> float:
+    """1.0 for one <think>...</think> at the beginning, text after it, and an end; else 0.0.
+
+    The format reward of DeepSeek-R1 (arXiv:2501.12948, section 2.2.2).
+    """
+    opening, closing = response.count("<think>"), response.count("</think>")
+    inside, _, after = response.strip().partition("</think>")
+    right = opening == closing == 1 and inside.startswith("<think>") and after.strip() != ""
+    return float(ended and right)
+
+
+# --- the reward -----------------------------------------------------------------------------------
+
+
+class VerifiableReward(RuleReward):
+    """R = (1 if right, else `wrong`) + sum_k w_k R_k over `others`, {name: (weight, rule)}.
+
+    With `normalize_parts` each R_k is first made a z-score within its prompt's group, so that a
+    part which varies a lot does not drown the others (GDPO, arXiv:2601.05242, whose last step is to
+    divide by the batch's standard deviation). Without groups there is nothing to normalise by.
+
+    A response that was cut off earns what a wrong one does, whatever its text. So does one whose
+    rule raises or returns no finite number, which is counted: there is one reward for every row,
+    always. `reads` finds the answer in a response (None without one) and serves the counts alone.
+    """
+
+    def __init__(
+        self,
+        rule: Rule,
+        name: str,
+        *,
+        reads: Callable[[PromptRecord, str], str | None] | None = None,
+        wrong: float = 0.0,
+        others: Mapping[str, tuple[float, Rule]] | None = None,
+        normalize_parts: bool = False,
+    ) -> None:
+        if not wrong < 1:
+            raise ValueError(f"a wrong answer must earn less than a right one's 1: got {wrong}")
+        super().__init__(rule, name)
+        self.reads, self.wrong, self.others = reads, wrong, dict(others or {})
+        self.normalize_parts = normalize_parts
+
+    def paying(
+        self,
+        *,
+        wrong: float = 0.0,
+        others: Mapping[str, tuple[float, Rule]] | None = None,
+        normalize_parts: bool = False,
+    ) -> VerifiableReward:
+        """The same check with other payments."""
+        return VerifiableReward(
+            self.rule, self.name, reads=self.reads, wrong=wrong, others=others,
+            normalize_parts=normalize_parts,
+        )  # fmt: skip
+
+    def __call__(self, rollout: Rollout) -> Tensor:
+        return self.with_metrics(rollout)[0]
+
+    def correct(self, rollout: Rollout) -> Tensor:
+        """(N,) bool: which responses are right."""
+        return _checked(self.rule, rollout)[0] == 1
+
+    def with_metrics(self, rollout: Rollout) -> tuple[Tensor, dict[str, float]]:
+        """Rewards (N,), and what to log of them (docs/metrics.md, "Verifiable rewards")."""
+        value, errors = _checked(self.rule, rollout)
+        correct = value == 1
+        parts = {"answer": torch.where(correct, 1.0, self.wrong)}
+        weights = {"answer": 1.0}
+        for name, (weight, rule) in self.others.items():
+            parts[name], failures = _checked(rule, rollout)
+            weights[name] = weight
+            errors += failures
+        total, weighted = weighted_sum(parts, weights)
+        if self.normalize_parts and rollout.group_size > 1:
+            scores = {
+                k: group_advantages(part, rollout.group_size)[:, 0] for k, part in parts.items()
+            }
+            total, _ = weighted_sum(scores, weights)
+        metrics = {"correct_rate": float(correct.float().mean()), "rule_errors": errors}
+        metrics |= solve_rates(correct, rollout.group_size)
+        if self.reads is not None:
+            metrics["unanswered"] = _unanswered(self.reads, rollout)
+        if self.others:
+            metrics |= {f"reward/{name}": float(part.mean()) for name, part in weighted.items()}
+        return total, metrics
+
+
+def _checked(rule: Rule, rollout: Rollout) -> tuple[Tensor, int]:
+    """What a rule says of each row, (N,), 0 for a truncated or failed one; and how many failed."""
+    values, errors = [], 0
+    ended = rollout.has_eos.tolist()
+    for record, response, end in zip(rollout.records, rollout.responses, ended, strict=True):
+        try:
+            value = float(rule(record, response, end))
+        except Exception:  # whatever it is: a rule's bug must not end a run of hours
+            value = math.nan
+        errors += not math.isfinite(value)
+        values.append(value if end and math.isfinite(value) else 0.0)
+    return torch.tensor(values, device=rollout.response_tokens.device), errors
+
+
+def _unanswered(reads: Callable[[PromptRecord, str], str | None], rollout: Rollout) -> float:
+    """The share of responses in which no answer can be found; one that breaks the reader counts."""
+    missing = 0
+    for record, response in zip(rollout.records, rollout.responses, strict=True):
+        try:
+            missing += reads(record, response) is None
+        except Exception:
+            missing += 1
+    return missing / len(rollout)
+
+
+# --- how many are solved --------------------------------------------------------------------------
+
+
+def solve_rates(correct: Tensor, group_size: int) -> dict[str, float]:
+    """Shares of prompts with at least one and with only right responses; {} without groups.
+
+    `correct` is (N,) bool, the `group_size` responses of a prompt next to each other.
+    """
+    if group_size < 2:
+        return {}
+    groups = correct.view(-1, group_size)
+    return {
+        "solve_rate": float(groups.any(1).float().mean()),
+        "solve_rate_all": float(groups.all(1).float().mean()),
+    }
+
+
+def pass_at_k(correct: Tensor, k: int) -> float:
+    """The chance that at least one of k samples is right, from n >= k samples a prompt, (P, n) bool.
+
+    Mean over prompts of 1 - C(n - c, k) / C(n, k) with c right ones: unbiased, which 1 - (1 -
+    c/n)^k is not (Chen et al. 2021, arXiv:2107.03374, Eq. 1).
+    """
+    if correct.ndim != 2 or correct.dtype != torch.bool:
+        raise ValueError(f"correct must be a bool (P, n): got {tuple(correct.shape)}")
+    n = correct.shape[1]
+    if not 1 <= k <= n:
+        raise ValueError(f"pass@{k} needs 1 to n = {n} samples of each prompt")
+    misses = [math.comb(n - c, k) / math.comb(n, k) for c in correct.sum(1).tolist()]
+    return 1 - sum(misses) / len(misses)

@@ -1,0 +1,156 @@
+"""The fields that every engine's config has; an engine adds its own and its tuned defaults.
+
+A field's docstring is its help text.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from gpt.flags import check_ranges
+from gpt.pretraining import Preset
+from rl.equations.kl import AdaptiveKL, FixedKL
+
+SIZES: dict[str, dict[str, Any]] = {
+    "tiny": {},
+    "study": {},  # tiny's engine settings on a start that was trained for longer
+    "small": dict(
+        lr=3e-5, prompts_per_step=4, minibatches=1, micro_batch_size=16, kl_coef=0.04, steps=40,
+        max_new_tokens=64, eval_prompts=32, test_prompts=64,
+    ),
+    **{
+        name: dict(
+            lr=1e-6, prompts_per_step=8, minibatches=1, micro_batch_size=micro, kl_coef=0.04,
+            max_new_tokens=128, steps=200, stop_kl=None,
+        )
+        for name, micro in [("gpt2", 16), ("gpt2-medium", 8), ("gpt2-large", 4), ("gpt2-xl", 2)]
+    },
+}  # fmt: skip
+# Sums are checked by a rule, which cannot be over-optimised: no KL penalty and no early stop.
+# The smaller learning rate ends less noisily: rewards are 0 or 1.
+SUMS: dict[str, Any] = dict(kl_coef=0.0, stop_kl=None, max_new_tokens=40, lr=1e-4, steps=160)
+
+
+def size_presets(
+    larger: Mapping[str, Any] | None = None,
+    *,
+    sums: Mapping[str, Any] | None = None,
+) -> dict[str, dict[str, Any]]:
+    """An engine's PRESETS: per model size, `larger` on top of the sizes from small on.
+
+    An engine's field defaults are those of tiny on reviews, the ones that were tuned; `sums` holds
+    what differs for that world.
+    """
+    presets = {
+        name: preset if name in ("tiny", "study") else preset | dict(larger or {})
+        for name, preset in SIZES.items()
+    }
+    return presets | {name: SUMS | dict(sums or {}) for name in ("tiny/sums", "study/sums")}
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """Task, batch, optimizer, KL weight, evaluation and files of an RL run."""
+
+    preset: Preset = "tiny"
+    """Size of the policy and matching defaults, applied before all other flags."""
+    data: str = "reviews"
+    """A world (reviews, sums) or a file with prompts (formats: data/README.md)."""
+    reward: Literal["auto", "model", "gold", "rule"] = "auto"
+    """auto: the rule where answers can be checked, otherwise the reward model; gold: the world's own."""
+    wrong_reward: Literal[0, -1] = 0
+    """What a checked answer earns if it is wrong; a right one earns 1."""
+    format_weight: float = 0.0
+    """Weight of the format reward beside a checked answer: one <think>...</think>, then text."""
+    normalize_parts: bool = False
+    """Make answer and format reward z-scores within the group before they are added (GDPO)."""
+    policy: Path | None = None
+    """Run folder to start from; default: gpt.pretraining's for this data and preset."""
+    reward_model: Path | None = None
+    """Run folder of the reward model; default: the one of this data and preset."""
+    steps: int = 80
+    """Rollout batches."""
+    prompts_per_step: int = 16
+    """Prompts per rollout batch."""
+    group_size: int = 8
+    """G: responses per prompt."""
+    updates_per_batch: int = 1
+    """mu: passes over each rollout batch."""
+    minibatches: int = 2
+    """Optimizer steps per pass."""
+    micro_batch_size: int = 32
+    """Rows per forward pass; changes memory and speed, never the gradient."""
+    lr: float = 2e-4
+    """Peak learning rate, constant after the warm-up."""
+    warmup: int = 5
+    """Batches of linear warm-up."""
+    max_norm: float = 1.0
+    """Gradient norm at which gradients are clipped."""
+    kl_coef: float = 0.1
+    """beta, the weight of the KL penalty; with 0 and no stop_kl no reference is asked."""
+    kl_controller: Literal["fixed", "adaptive"] = "fixed"
+    """adaptive: raise or lower kl_coef after each batch to hold the KL near kl_target."""
+    kl_target: float = 6.0
+    """Nats per response that the adaptive controller holds."""
+    kl_horizon: int = 10_000
+    """Responses over which the adaptive controller acts; fewer is faster."""
+    temperature: float = 1.0
+    """tau, the same for sampling and scoring."""
+    max_new_tokens: int = 48
+    """Longest response; a longer one is cut off and has no EOS."""
+    stop_kl: float | None = 8.0
+    """Stop early once the KL per response, averaged over 5 steps, exceeds this many nats."""
+    non_finite_reward: float | None = None
+    """Put this number in place of a NaN or infinite reward; by default such a reward is refused."""
+    eval_every: int = 10
+    """Steps between validations."""
+    eval_prompts: int = 128
+    """Prompts per validation, one response each; 0 skips it."""
+    test_prompts: int = 512
+    """Test prompts that the start and the result answer once, after training; 0 skips it."""
+    checkpoint_every: int = 50
+    """Steps between resumable checkpoints."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """bfloat16: autocast over float32 weights, for GPUs."""
+    seed: int = 0
+    device: str = "auto"
+    """auto (cuda, then mps, then cpu) or a device name."""
+    out: Path | None = None
+    """Run folder; default runs/ENGINE-DATA-PRESET."""
+    resume: bool = False
+    """Continue the run in the run folder."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+        if self.non_finite_reward is not None and not math.isfinite(self.non_finite_reward):
+            raise ValueError(f"non_finite_reward must be finite: got {self.non_finite_reward}")
+        kl_controller(self)
+
+
+def kl_controller(config: EngineConfig) -> FixedKL | AdaptiveKL:
+    """The rule for the KL coefficient that the flags ask for. Raises ValueError if it cannot work."""
+    if config.kl_controller == "fixed":
+        return FixedKL(config.kl_coef)
+    rows = config.prompts_per_step * config.group_size
+    if rows >= 5 * config.kl_horizon:
+        raise ValueError(
+            f"kl_horizon {config.kl_horizon} must exceed a fifth of the {rows} responses of a batch"
+        )
+    return AdaptiveKL(config.kl_coef, config.kl_target, config.kl_horizon)
+
+
+def require_groups(config: EngineConfig) -> None:
+    """Refuse a group of one where the group is the baseline."""
+    if config.group_size < 2:
+        raise ValueError(
+            f"group_size must be at least 2, the group is the baseline: got {config.group_size}"
+        )
+
+
+def warmed_up(config: EngineConfig, step: int) -> float:
+    """The share of the learning rate at 0-based `step`: linear warm-up, then 1."""
+    return min((step + 1) / max(config.warmup, 1), 1.0)

@@ -1,0 +1,470 @@
+"""Measuring a policy: rewards, gold, win rate, KL, tables and figures."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from data.records import PromptRecord
+from gpt.common import append_jsonl, make_generator
+from gpt.generate import SamplingParams
+from gpt.log_probs import score_in_micro_batches, token_log_probs
+from gpt.model import GPT
+from gpt.tokenizer import Tokenizer
+from rl.batches.rollout import sample_rollout
+from rl.equations.kl import k1
+from rl.equations.losses import row_sums
+from rl.rewards.sources import RewardFn
+from rl.rewards.teacher import TeacherReward, reverse_kl
+from rl.rewards.verifiable import VerifiableReward, pass_at_k
+from rl.training.setup import Task
+
+PASS_K = 8  # samples per prompt where an answer can be checked
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """One response per prompt and what it is worth; every tensor is (N,) on the CPU."""
+
+    records: list[PromptRecord]
+    responses: list[str]
+    lengths: Tensor  # response tokens with the EOS
+    has_eos: Tensor  # bool
+    reward: Tensor | None  # what training maximises, where there is one
+    gold: Tensor | None  # the true objective, where it is known
+    kl: Tensor | None  # log pi - log pi_ref of the whole response, nats
+    # With a teacher, two estimates of KL(policy || teacher) of the response, nats (gpt/teacher.py).
+    reverse_kl: Tensor | None = None
+    reverse_kl_full: Tensor | None = None
+
+    def summary(self) -> dict[str, float]:
+        """Means under the names that metrics.jsonl and the tables use."""
+        numbers = {} if self.reward is None else {"reward": float(self.reward.mean())}
+        numbers["response_length"] = float(self.lengths.float().mean())
+        numbers["eos_rate"] = float(self.has_eos.float().mean())
+        if self.gold is not None:
+            numbers["gold"] = float(self.gold.mean())
+            numbers["gold_error"] = standard_error(self.gold)
+        for name in ("kl", "reverse_kl", "reverse_kl_full"):
+            values = getattr(self, name)
+            if values is not None:
+                numbers[name] = float(values.mean())
+        return numbers
+
+    def sample_rows(self, count: int) -> list[dict[str, Any]]:
+        """The first `count` responses as readable rows."""
+        rows = []
+        for i in range(min(count, len(self.records))):
+            row: dict[str, Any] = {
+                "prompt": self.records[i].prompt,
+                "response": self.responses[i],
+            }
+            for name, values in (("reward", self.reward), ("gold", self.gold)):
+                if values is not None:
+                    row[name] = float(values[i])
+            rows.append(row)
+        return rows
+
+
+@torch.no_grad()
+def evaluate(
+    policy: GPT,
+    tokenizer: Tokenizer,
+    records: Sequence[PromptRecord],
+    params: SamplingParams,
+    reward_fn: RewardFn | None,
+    *,
+    reference: GPT | None = None,
+    gold: RewardFn | None = None,
+    seed: int = 0,
+    batch_size: int = 256,
+) -> Evaluation:
+    """Sample one response to each prompt and score it. The same seed gives paired random numbers.
+
+    With a teacher's reward the distance to the teacher is measured as well; without a reward what
+    needs none.
+    """
+    if not records:
+        raise ValueError("there are no prompts to evaluate on: give at least one")
+    generator = make_generator(seed, "evaluation")
+    parts = []
+    for start in range(0, len(records), batch_size):
+        batch = records[start : start + batch_size]
+        rollout = sample_rollout(policy, tokenizer, batch, params, 1, generator)
+        kl = None
+        if reference is not None:
+            log_probs, ref_log_probs = (
+                score_in_micro_batches(
+                    partial(token_log_probs, model, temperature=params.temperature),
+                    rollout.sequences,
+                    64,
+                )
+                for model in (policy, reference)
+            )
+            kl = row_sums(k1(log_probs, ref_log_probs), rollout.response_mask).cpu()
+        teacher_kl = None
+        if isinstance(reward_fn, TeacherReward):
+            teacher_kl = reverse_kl(
+                policy, reward_fn.teacher, rollout.sequences, params.temperature
+            )
+        parts.append(
+            Evaluation(
+                records=rollout.records,
+                responses=rollout.responses,
+                lengths=rollout.lengths.cpu(),
+                has_eos=rollout.has_eos.cpu(),
+                reward=None if reward_fn is None else reward_fn(rollout).cpu(),
+                gold=None if gold is None else gold(rollout).cpu(),
+                kl=kl,
+                reverse_kl=None if teacher_kl is None else teacher_kl.sampled.cpu(),
+                reverse_kl_full=None if teacher_kl is None else teacher_kl.full.cpu(),
+            )
+        )
+    return _joined(parts)
+
+
+def _joined(parts: Sequence[Evaluation]) -> Evaluation:
+    """Several batches as one."""
+    names = [f.name for f in fields(Evaluation) if f.name not in ("records", "responses")]
+
+    def cat(name: str) -> Any:
+        values = [getattr(part, name) for part in parts]
+        return None if values[0] is None else torch.cat(values)
+
+    return Evaluation(
+        records=[record for part in parts for record in part.records],
+        responses=[text for part in parts for text in part.responses],
+        **{name: cat(name) for name in names},
+    )
+
+
+def standard_error(values: Tensor) -> float:
+    """Standard error of the mean of (N,) values; 0 for a single one."""
+    return float(values.std() / math.sqrt(len(values))) if len(values) > 1 else 0.0
+
+
+def win_rate(values: Tensor, baseline: Tensor) -> float:
+    """Share of prompts on which `values` beats `baseline`, both (N,); a tie counts half."""
+    return float((values > baseline).double().mean() + 0.5 * (values == baseline).double().mean())
+
+
+@torch.no_grad()
+def best_of_n(
+    policy: GPT,
+    tokenizer: Tokenizer,
+    records: Sequence[PromptRecord],
+    params: SamplingParams,
+    reward_fn: RewardFn,
+    n: int,
+    *,
+    gold: RewardFn | None = None,
+    seed: int = 0,
+    batch_size: int = 64,
+) -> tuple[Tensor, Tensor | None]:
+    """Sample n responses a prompt and keep the one that `reward_fn` likes best.
+
+    Returns its reward (P,) and gold (P,) or None: what the reward model is worth with no training
+    of the policy at all. Its KL from the policy is at most log n - (n - 1)/n nats (Stiennon et al.
+    2020, arXiv:2009.01325, appendix G.3).
+    """
+    generator = make_generator(seed, "best of n")
+    rewards, golds = [], []
+    for start in range(0, len(records), batch_size):
+        rollout = sample_rollout(
+            policy, tokenizer, records[start : start + batch_size], params, n, generator
+        )
+        scores = reward_fn(rollout).view(-1, n)
+        best = scores.argmax(1, keepdim=True)
+        rewards.append(scores.gather(1, best)[:, 0].cpu())
+        if gold is not None:
+            golds.append(gold(rollout).view(-1, n).gather(1, best)[:, 0].cpu())
+    return torch.cat(rewards), torch.cat(golds) if golds else None
+
+
+@torch.no_grad()
+def measure_accuracy(
+    policy: GPT,
+    tokenizer: Tokenizer,
+    records: Sequence[PromptRecord],
+    params: SamplingParams,
+    check: VerifiableReward,
+    *,
+    k: int = PASS_K,
+    seed: int = 0,
+    batch_size: int = 64,
+) -> dict[str, float]:
+    """pass@1 and pass@k from k samples a prompt, and the accuracy of the likeliest response.
+
+    pass@1 is what a policy gets right when it samples; pass@k what it can get right at all.
+    Training that only makes right answers likelier raises the first more than the second.
+    """
+    generator = make_generator(seed, "accuracy")
+    greedy = replace(params, greedy=True)
+    sampled, likeliest = [], []
+    for start in range(0, len(records), batch_size):
+        batch = records[start : start + batch_size]
+        rollout = sample_rollout(policy, tokenizer, batch, params, k, generator)
+        sampled.append(check.correct(rollout).view(-1, k).cpu())
+        rollout = sample_rollout(policy, tokenizer, batch, greedy, 1, generator)
+        likeliest.append(check.correct(rollout).cpu())
+    correct = torch.cat(sampled)
+    numbers = {f"pass@{tries}": pass_at_k(correct, tries) for tries in sorted({1, k})}
+    return numbers | {"greedy_accuracy": float(torch.cat(likeliest).float().mean())}
+
+
+class Validation:
+    """Periodic validation on fixed prompts with fixed random numbers; keeps the samples.
+
+    The KL is from `start` where it is given, which an engine whose reference moves, or that has
+    none, needs; otherwise from the reference of the call.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        records: Sequence[PromptRecord],
+        params: SamplingParams,
+        reward_fn: RewardFn | None,
+        gold: RewardFn | None = None,
+        samples_path: Path | None = None,
+        shown: int = 8,
+        start: GPT | None = None,
+    ) -> None:
+        self.tokenizer, self.records, self.params = tokenizer, list(records), params
+        self.reward_fn, self.gold = reward_fn, gold
+        self.samples_path, self.shown, self.start = samples_path, shown, start
+
+    def __call__(self, policy: GPT, reference: GPT | None, step: int) -> dict[str, float]:
+        """`validation/...` numbers; gold is reported here and steers nothing."""
+        result = evaluate(
+            policy,
+            self.tokenizer,
+            self.records,
+            self.params,
+            self.reward_fn,
+            reference=self.start or reference,
+            gold=self.gold,
+        )
+        if self.samples_path is not None:
+            rows = [{"step": step} | row for row in result.sample_rows(self.shown)]
+            append_jsonl(self.samples_path, rows)
+        return {f"validation/{name}": value for name, value in result.summary().items()}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A policy before and after training, on the same test prompts with the same random numbers."""
+
+    before: Evaluation
+    after: Evaluation
+    gold_name: str  # "" where no true objective is known
+    name: str
+    accuracy_before: Mapping[str, float] = field(default_factory=dict)  # where answers are checked
+    accuracy_after: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def numbers(self) -> dict[str, Any]:
+        """For report.json."""
+        numbers: dict[str, Any] = {
+            "prompts": len(self.before.records),
+            "before": self.before.summary() | dict(self.accuracy_before),
+            "after": self.after.summary() | dict(self.accuracy_after),
+        }
+        if self.before.gold is not None and self.after.gold is not None:
+            numbers["win_rate"] = win_rate(self.after.gold, self.before.gold)
+        return numbers
+
+    def text(self, samples: int = 3) -> str:
+        """A table and the first responses side by side."""
+        columns = ["", "reward", "KL", "length", "EOS rate"]
+        keys = ["reward", "kl", "response_length", "eos_rate"]
+        if self.before.reverse_kl_full is not None:
+            columns, keys = [*columns, "KL to teacher"], [*keys, "reverse_kl_full"]
+        if self.gold_name:
+            columns, keys = [*columns, self.gold_name, "+- (95%)"], [*keys, "gold"]
+        rows = []
+        for label, result in (("before", self.before), (self.name, self.after)):
+            summary = result.summary()
+            cells: list[Any] = [label, *(summary.get(key) for key in keys)]
+            rows.append([*cells, 1.96 * summary["gold_error"]] if self.gold_name else cells)
+        lines = [f"{len(self.before.records)} test prompts", format_table(columns, rows)]
+        if self.accuracy_before:
+            keys = list(self.accuracy_before)
+            both = (("before", self.accuracy_before), (self.name, self.accuracy_after))
+            table = [[label, *(numbers[key] for key in keys)] for label, numbers in both]
+            lines.append(format_table(["right answers", *keys], table))
+        if "win_rate" in self.numbers:
+            lines.append(f"win rate of {self.name} over the start: {self.numbers['win_rate']:.3f}")
+        for i in range(min(samples, len(self.before.records))):
+            lines += [
+                "",
+                f"prompt: {self.before.records[i].prompt.strip()}",
+                f"  before: {self.before.responses[i].strip()}",
+                f"  after:  {self.after.responses[i].strip()}",
+            ]
+        return "\n".join(lines)
+
+
+def compare(
+    before: GPT, task: Task, params: SamplingParams, test_prompts: int, *, after: str
+) -> Comparison:
+    """Let the starting policy and the task's trained one answer the same test prompts."""
+    before_result, after_result = (
+        evaluate(
+            model,
+            task.tokenizer,
+            task.prompts["test"][:test_prompts],
+            params,
+            task.reward_fn,
+            reference=before,
+            gold=task.gold,
+        )
+        for model in (before, task.policy)
+    )
+    accuracies: list[dict[str, float]] = [{}, {}]
+    if isinstance(task.gold, VerifiableReward):
+        accuracies = [
+            measure_accuracy(
+                model, task.tokenizer, task.prompts["test"][:test_prompts], params, task.gold
+            )
+            for model in (before, task.policy)
+        ]
+    gold_name = task.gold.name if task.gold else ""
+    return Comparison(before_result, after_result, gold_name, after, *accuracies)
+
+
+def format_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """A plain-text table; floats get three decimals, None a dash."""
+
+    def cell(value: Any) -> str:
+        if value is None:
+            return "-"
+        return f"{value:.3f}" if isinstance(value, float) else str(value)
+
+    table = [list(columns)] + [[cell(value) for value in row] for row in rows]
+    widths = [max(len(row[i]) for row in table) for i in range(len(columns))]
+    lines = [
+        "  ".join(
+            text.ljust(width) if i == 0 else text.rjust(width)
+            for i, (text, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in table
+    ]
+    lines.insert(1, "  ".join("-" * width for width in widths))
+    return "\n".join(lines)
+
+
+def running_mean(values: Sequence[float], width: int) -> list[float]:
+    """Mean over the last `width` values at each position."""
+    return [
+        sum(values[max(0, i + 1 - width) : i + 1]) / min(i + 1, width) for i in range(len(values))
+    ]
+
+
+CURVES = (
+    ("reward", "reward"),
+    ("kl", "KL (nats per response)"),
+    ("reverse_kl_full", "KL to the teacher (nats per response)"),
+    ("response_length", "response length (tokens)"),
+    ("entropy", "entropy (nats per token)"),
+    ("accuracy", "training pairs in order (share)"),
+)
+
+
+def plot_learning_curves(
+    rows: Sequence[Mapping[str, Any]], path: Path, title: str, gold_name: str = "gold reward"
+) -> None:
+    """Reward, validation gold, KL, length and entropy against the step; thin raw, bold mean.
+
+    What an engine does not measure in training is drawn from its validations, as dots.
+    """
+    from matplotlib.figure import Figure
+
+    logged = {key for row in rows for key in row}
+    sources = [(key if key in logged else f"validation/{key}", label) for key, label in CURVES]
+    curves = [(key, label) for key, label in sources if key in logged]
+    gold = [(row["step"], row["validation/gold"]) for row in rows if "validation/gold" in row]
+    panels = len(curves) + bool(gold)
+    figure = Figure(figsize=(3.4 * panels, 3.2), layout="constrained")
+    axes = list(figure.subplots(1, panels, squeeze=False)[0])
+    for axis, (key, label) in zip(axes, curves, strict=False):
+        points = [(row["step"], row[key]) for row in rows if key in row]
+        steps, values = zip(*points, strict=True)
+        axis.set(xlabel="step", ylabel=label)
+        if key.startswith("validation/"):
+            axis.plot(steps, values, color="tab:blue", marker="o", linewidth=2)
+            continue
+        axis.plot(steps, values, color="tab:blue", alpha=0.3, linewidth=1)
+        dot = "o" if len(steps) == 1 else None  # a line of one point is invisible
+        axis.plot(steps, running_mean(values, 5), color="tab:blue", linewidth=2, marker=dot)
+    if gold:
+        steps, values = zip(*gold, strict=True)
+        axes[-1].plot(steps, values, color="tab:green", marker="o", linewidth=2)
+        axes[-1].set(xlabel="step", ylabel=f"{gold_name}, validation prompts")
+    figure.suptitle(title)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120)
+
+
+ITERATION_CURVES = (
+    ("validation/gold", "true objective, validation"),
+    ("reward", "reward, by the model of the step"),
+    ("kl", "KL from the reference (nats)"),
+    ("validation/kl", "KL from the start (nats)"),
+)
+
+
+def draw_iterations(axes: Sequence[Any], runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
+    """Gold, reward and both KLs of named runs against the step; dashed where an iteration begins.
+
+    For a run with iterations, or one that refreshes its reward model beside one that does not. The
+    rewards of two models, so of two iterations, are on different scales; gold is on one. Needs an
+    axis for each of ITERATION_CURVES that was logged.
+    """
+    for axis, (key, label) in zip(axes, _iteration_curves(runs), strict=True):
+        for number, (name, rows) in enumerate(runs.items()):
+            points = [(row["step"], row[key]) for row in rows if key in row]
+            marker = "o" if key.startswith("validation/") else None
+            axis.plot(*zip(*points, strict=True), color=f"C{number}", marker=marker, label=name)
+        for begin in iteration_starts(next(iter(runs.values()))):
+            axis.axvline(begin - 0.5, color="grey", linestyle="--", linewidth=0.8)
+        axis.set(xlabel="step", ylabel=label)
+    if len(runs) > 1:
+        axes[0].legend()
+
+
+def plot_iterations(
+    runs: Mapping[str, Sequence[Mapping[str, Any]]], path: Path, title: str
+) -> None:
+    """`draw_iterations` as a figure in a file."""
+    from matplotlib.figure import Figure
+
+    panels = len(_iteration_curves(runs))
+    figure = Figure(figsize=(3.6 * panels, 3.4), layout="constrained")
+    draw_iterations(list(figure.subplots(1, panels, squeeze=False)[0]), runs)
+    figure.suptitle(title)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120)
+
+
+def _iteration_curves(
+    runs: Mapping[str, Sequence[Mapping[str, Any]]],
+) -> list[tuple[str, str]]:
+    logged = {key for rows in runs.values() for row in rows for key in row}
+    return [(key, label) for key, label in ITERATION_CURVES if key in logged]
+
+
+def iteration_starts(rows: Sequence[Mapping[str, Any]]) -> list[int]:
+    """The steps at which a new iteration begins, without the first."""
+    return [
+        int(row["step"])
+        for earlier, row in zip(rows, rows[1:], strict=False)
+        if row.get("iteration") != earlier.get("iteration")
+    ]

@@ -1,0 +1,155 @@
+"""The numbers that every engine logs under the same keys (docs/metrics.md explains each)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from data.collate import ResponseBatch
+from gpt.log_probs import TokenScores
+from rl.batches.rollout import Rollout
+from rl.equations.kl import k1, k3
+from rl.equations.losses import row_sums
+
+
+class Stopwatch:
+    """Seconds spent per named phase of a step."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Add the time of the enclosed block to `name`."""
+        begin = time.perf_counter()
+        yield
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - begin
+
+    def metrics(self, tokens: int) -> dict[str, float]:
+        """seconds/NAME per phase and the sampled tokens per second of the whole step."""
+        total = sum(self.seconds.values())
+        return {f"seconds/{name}": value for name, value in self.seconds.items()} | {
+            "tokens_per_second": tokens / max(total, 1e-9)
+        }
+
+
+@torch.no_grad()
+def rollout_metrics(
+    rollout: Rollout, rewards: Tensor, old_log_probs: Tensor, ref_log_probs: Tensor | None
+) -> dict[str, float]:
+    """Rewards, lengths and the KL of the sampling policy from the reference, before the update."""
+    metrics = {
+        "reward": float(rewards.mean()),
+        "reward_std": float(rewards.std()) if len(rewards) > 1 else 0.0,
+        "response_length": float(rollout.lengths.float().mean()),
+        "eos_rate": float(rollout.has_eos.float().mean()),
+    }
+    if rollout.group_size > 1:
+        groups = rewards.view(-1, rollout.group_size)
+        spread = groups.amax(1) > groups.amin(1)
+        metrics["zero_spread_groups"] = 1 - float(spread.float().mean())
+    if ref_log_probs is not None:
+        mask = rollout.response_mask
+        metrics["kl"] = float(row_sums(k1(old_log_probs, ref_log_probs), mask).mean())
+        metrics["kl_k3"] = float(row_sums(k3(old_log_probs, ref_log_probs), mask).mean())
+    return metrics | rollout.reward_metrics
+
+
+@torch.no_grad()
+def explained_variance(values: Tensor, returns: Tensor, mask: Tensor) -> dict[str, float]:
+    """1 - Var(returns - values) / Var(returns) over valid tokens: 1 = the critic knows it all.
+
+    0 is what a constant would score; below 0 the critic is worse than that. Left out where all
+    returns are equal.
+    """
+    valid, errors = returns[mask], (returns - values)[mask]
+    if len(valid) < 2 or float(valid.var()) == 0:
+        return {}
+    return {"explained_variance": 1 - float(errors.var() / valid.var())}
+
+
+class UpdateMeter:
+    """Token-weighted means over all micro-batches of one step's updates."""
+
+    def __init__(self) -> None:
+        self.sums: dict[str, float] = {}
+        self.tokens = 0
+        self.losses: list[float] = []
+        self.norms: list[float] = []
+        self.ratio_at_start = 0.0
+        self.started = False
+        self.minibatch_kl = self.minibatch_tokens = 0.0
+
+    @torch.no_grad()
+    def add_tokens(
+        self,
+        scores: TokenScores,
+        old_log_probs: Tensor,  # (n, T)
+        advantages: Tensor,  # (n, T) or (n, 1)
+        clipped: Tensor,  # (n, T) bool
+        batch: ResponseBatch,
+        **extra: Tensor,  # (n, T) each
+    ) -> None:
+        """Record one micro-batch; `extra` names an engine's own numbers, one per token."""
+        mask = batch.response_mask
+        ratio = (scores.log_probs - old_log_probs)[mask].exp()
+        positive = (advantages > 0).expand_as(mask)
+        for name, values in {
+            "clip_high_fraction": (clipped & positive)[mask],
+            "clip_low_fraction": (clipped & ~positive)[mask],
+            "entropy": scores.entropy[mask],
+            "approx_kl": ratio - 1 - ratio.log(),  # of KL(old || new), from old samples
+            **{name: values.detach()[mask] for name, values in extra.items()},
+        }.items():
+            self.sums[name] = self.sums.get(name, 0.0) + float(values.sum())
+        self.tokens += int(mask.sum())
+        self.minibatch_kl += float((ratio - 1 - ratio.log()).sum())
+        self.minibatch_tokens += len(ratio)
+        if not self.started:  # before the first optimizer step the policy is the old policy
+            deviation = float((ratio - 1).abs().max()) if len(ratio) else 0.0
+            self.ratio_at_start = max(self.ratio_at_start, deviation)
+
+    def add_update(self, loss: Tensor, norm: Tensor) -> None:
+        """Record one optimizer step: its loss and the gradient norm from before the clip."""
+        self.losses.append(float(loss))
+        self.norms.append(float(norm))
+        self.started = True
+        self.minibatch_kl = self.minibatch_tokens = 0.0
+
+    @property
+    def approx_kl(self) -> float:
+        """KL(old || new) per token over the micro-batches since the last optimizer step."""
+        return self.minibatch_kl / max(self.minibatch_tokens, 1)
+
+    def metrics(self) -> dict[str, float]:
+        """The step's means; ratio_error_at_start is max |ratio - 1| before the first update."""
+        means = {name: total / max(self.tokens, 1) for name, total in self.sums.items()}
+        updates = max(len(self.losses), 1)
+        return means | {
+            "loss": sum(self.losses) / updates,
+            "grad_norm": sum(self.norms) / updates,
+            "ratio_error_at_start": self.ratio_at_start,
+        }
+
+
+def kl_exceeded(
+    earlier: Sequence[Mapping[str, Any]],
+    row: Mapping[str, Any],
+    limit: float | None,
+    window: int = 5,
+) -> bool:
+    """Whether the mean KL per response of the last `window` steps is above `limit` nats.
+
+    Reads the KL alone, never a gold reward. Without a limit or a logged KL: False.
+    """
+    if limit is None or "kl" not in row:
+        return False
+    recent = [float(r["kl"]) for r in [*earlier[1 - window :], row] if "kl" in r]
+    return len(recent) >= window and sum(recent) / len(recent) > limit

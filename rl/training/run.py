@@ -1,0 +1,148 @@
+"""The I/O around an engine: open the task, run `train`, keep the results. Every engine uses it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+from gpt.common import (
+    MODEL_FILE,
+    STATE_FILE,
+    MetricLog,
+    TrainingState,
+    display_path,
+    keep_until,
+    open_run,
+    pick_device,
+    save_gpt,
+    saved_step,
+    write_json,
+)
+from gpt.generate import SamplingParams
+from gpt.model import GPT
+from gpt.pretraining import default_folder
+from rl.training.evaluation import Validation, compare, plot_learning_curves
+from rl.training.metrics import kl_exceeded
+from rl.training.setup import OwnReward, Task, batch_description, open_task
+
+SHOWN = (
+    "reward", "solve_rate", "accuracy", "margin", "kl", "entropy", "response_length",
+    "tokens_per_second",
+)  # fmt: skip
+
+
+class StepConfig(Protocol):
+    """The fields of an engine's config that decide what happens after a step."""
+
+    @property
+    def steps(self) -> int: ...
+
+    @property
+    def eval_every(self) -> int: ...
+
+    @property
+    def checkpoint_every(self) -> int: ...
+
+    @property
+    def stop_kl(self) -> float | None: ...
+
+
+def finish_step(
+    config: StepConfig,
+    state: TrainingState,
+    row: dict[str, Any],
+    log: MetricLog,
+    policy: GPT,
+    reference: GPT | None,
+    validate: Validation | None,
+    folder: Path | None,
+) -> bool:
+    """Validate, log and checkpoint the step that `state.step` counts; True if it was the last.
+
+    A run ends after config.steps, or early once the KL per response exceeds config.stop_kl.
+    """
+    last = state.step == config.steps or kl_exceeded(log.rows, row, config.stop_kl)
+    if validate is not None and (state.step % config.eval_every == 0 or last):
+        row = row | validate(policy, reference, state.step)
+    log.write(step=state.step, **row)
+    if folder is not None and state.step % config.checkpoint_every == 0:
+        state.save(folder)
+    return last
+
+
+def run_training(
+    name: str,
+    config: Any,
+    train: Callable[..., list[dict[str, Any]]],
+    prepare: Callable[[Any, Task], dict[str, Any]] | None = None,
+    describe: Callable[[Any], str] = batch_description,
+    own_reward: OwnReward | None = None,
+) -> Path:
+    """Load policy, prompts and reward; train; write weights, metrics, samples, figure and report.
+
+    `train(config, policy, tokenizer, reward_fn, prompts, log, validate=, folder=)` is an engine's;
+    what `prepare(config, task)` returns (a critic, a teacher, a corpus) is passed to it by keyword.
+    `describe(config)` is the line about batch sizes; `own_reward(config, tokenizer, device)` opens
+    the reward in the place of --reward's, None for validations without one. Returns the run folder.
+    Test prompts are sampled once, after training.
+    """
+    device = pick_device(config.device)
+    task = open_task(config, device, own_reward)
+    extra = prepare(config, task) if prepare else {}
+    folder = config.out or default_folder(name, config.data, config.preset)
+    open_run(folder, config, resume=config.resume)
+    done = saved_step(folder) if config.resume else 0
+    keep_until(folder / "samples.jsonl", done)
+    params = SamplingParams(config.temperature, max_new_tokens=config.max_new_tokens)
+    start = copy.deepcopy(task.policy).requires_grad_(False)
+    validate = None
+    if config.eval_prompts:
+        validate = Validation(
+            task.tokenizer,
+            task.prompts["validation"][: config.eval_prompts],
+            params,
+            task.reward_fn,
+            task.gold,
+            samples_path=folder / "samples.jsonl",
+            start=start,
+        )
+    log = MetricLog(
+        config.steps,
+        path=folder / "metrics.jsonl",
+        show=(*SHOWN, "validation/gold") if task.gold else SHOWN,
+        every=config.eval_every,
+        title=name,
+        start=done,
+    )
+    print(f"{name} on {config.data}, reward: {task.reward_name} ({device})")
+    print(describe(config))
+    rows = train(
+        config,
+        task.policy,
+        task.tokenizer,
+        task.reward_fn,
+        task.prompts["train"],
+        log,
+        validate=validate,
+        folder=folder,
+        **extra,
+    )
+    if rows and rows[-1]["step"] < config.steps:
+        log.close()
+        print(f"stopped: the KL per response is above --stop-kl {config.stop_kl:g} nats")
+    save_gpt(folder / MODEL_FILE, task.policy, task.tokenizer)
+    (folder / STATE_FILE).unlink(missing_ok=True)  # the finished weights replace it
+    gold_name = task.gold.name if task.gold else ""
+    plot_learning_curves(
+        rows, folder / "learning_curves.png", f"{name} on {config.data}", gold_name
+    )
+    made = "figure: learning_curves.png"
+    if config.test_prompts:
+        comparison = compare(start, task, params, config.test_prompts, after=name)
+        write_json(folder / "report.json", comparison.numbers)
+        print(comparison.text())
+        made += ", numbers: report.json"
+    print(f"wrote {display_path(folder)} ({made})")
+    return folder

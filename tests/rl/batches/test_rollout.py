@@ -1,0 +1,205 @@
+"""Rollouts: who stands where, what the sampler's numbers mean, and how a batch is cut up."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from data.collate import left_pad
+from data.records import PromptRecord
+from gpt.generate import SamplingParams
+from gpt.log_probs import token_log_probs
+from gpt.model import GPT, GPTConfig
+from gpt.tokenizer import build_tokenizer
+from rl.batches import rollout as rollout_module
+from rl.batches.rollout import (
+    Rollout,
+    micro_batches,
+    minibatches,
+    old_policy_log_probs,
+    prompt_batch,
+    rollout_log_probs,
+    sample_rollout,
+)
+from rl.grpo_engine import GRPOConfig
+
+LETTERS = build_tokenizer("letters", {bytes([97 + i]): i for i in range(8)})  # EOS 8, padding 9
+RECORDS = [PromptRecord(text) for text in ("ab", "c", "hgfed", "aaa")]  # of different lengths
+G = 3
+
+
+def seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def random_gpt(dropout: float = 0.0) -> GPT:
+    shape = GPTConfig(LETTERS.n_vocab, 24, n_layer=2, n_head=2, n_embd=16, dropout=dropout)
+    model, generator = GPT(shape).eval(), seeded(0)
+    for parameter in model.parameters():
+        parameter.data = torch.randn(parameter.shape, generator=generator) / 4
+    return model.requires_grad_(False)
+
+
+def rollout_of(temperature: float = 1.0, steps: int = 10, seed: int = 0) -> Rollout:
+    params = SamplingParams(temperature, max_new_tokens=steps)
+    return sample_rollout(MODEL, LETTERS, RECORDS, params, G, seeded(seed))
+
+
+MODEL = random_gpt()
+
+
+# Sampling
+
+
+def test_the_responses_to_a_prompt_stand_next_to_each_other():
+    rollout = rollout_of()
+    assert len(rollout) == 12 and rollout.group_size == G
+    assert rollout.records == [record for record in RECORDS for _ in range(G)]
+    for row in range(12):
+        length = int(rollout.sequences.prompt_lengths[row])
+        prompt = rollout.sequences.tokens[row, :length].tolist()
+        assert prompt == LETTERS.encode(RECORDS[row // G].prompt)
+    assert len({tuple(tokens) for tokens in rollout.response_tokens[:G].tolist()}) > 1
+
+
+def test_masks_end_at_the_first_eos():
+    """Rows that ended and rows that were cut off at 4 tokens, by a loop over the tokens."""
+    rollout = rollout_of(steps=4, seed=1)
+    for row in range(len(rollout)):
+        tokens = rollout.response_tokens[row].tolist()
+        length = tokens.index(8) + 1 if 8 in tokens else 4
+        assert rollout.response_mask[row].tolist() == [t < length for t in range(4)]
+        assert bool(rollout.has_eos[row]) == (8 in tokens)
+        assert int(rollout.lengths[row]) == length
+        assert rollout.responses[row] == "".join("abcdefgh"[i] for i in tokens[:length] if i < 8)
+    assert set(rollout.has_eos.tolist()) == {True, False}
+
+
+def test_a_truncated_row_counts_all_of_its_tokens():
+    rollout = rollout_of(steps=1)
+    cut = ~rollout.has_eos
+    assert cut.any() and rollout.response_mask.all()
+    assert rollout.lengths.tolist() == [1] * len(rollout)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+def test_the_samplers_log_probs_are_those_of_a_whole_forward(temperature):
+    rollout = rollout_of(temperature)
+    rescored = token_log_probs(MODEL, rollout.sequences, temperature)
+    torch.testing.assert_close(rollout.log_probs, rescored, rtol=0, atol=1e-5)
+    assert not rollout.log_probs[~rollout.response_mask].any()
+    if temperature != 1:
+        plain = token_log_probs(MODEL, rollout.sequences)
+        assert float((plain - rescored).abs().max()) > 0.1
+
+
+def test_contiguous_rows_score_like_left_padded_ones():
+    """Left-padded prompts with an attention mask and positions counted from the first real token."""
+    rollout = rollout_of()
+    prompts, prompt_mask = left_pad([LETTERS.encode(r.prompt) for r in rollout.records], 9)
+    tokens = torch.cat([prompts, rollout.response_tokens], 1)
+    attention_mask = torch.cat([prompt_mask, rollout.response_mask], 1)
+    P, T = prompts.shape[1], rollout.response_tokens.shape[1]
+    log_probs = MODEL(tokens, attention_mask)[:, P - 1 : P + T - 1].log_softmax(-1)
+    chosen = log_probs.gather(2, tokens[:, P:, None]).squeeze(2)
+    expected = torch.where(rollout.response_mask, chosen, 0.0)
+    actual = token_log_probs(MODEL, rollout.sequences)
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-5)
+
+
+def test_the_same_generator_gives_the_same_rollout():
+    a, b, other = rollout_of(seed=3), rollout_of(seed=3), rollout_of(seed=4)
+    assert torch.equal(a.response_tokens, b.response_tokens)
+    assert torch.equal(a.log_probs, b.log_probs)
+    assert a.responses != other.responses
+
+
+def test_sampling_keeps_no_graph_and_leaves_the_mode():
+    model = random_gpt(dropout=0.5).requires_grad_(True).train()
+    params = SamplingParams(max_new_tokens=4)
+    rollout = sample_rollout(model, LETTERS, RECORDS, params, 2, seeded(0))
+    assert model.training and not rollout.log_probs.requires_grad
+    model.eval()
+    rescored = token_log_probs(model, rollout.sequences)
+    torch.testing.assert_close(rollout.log_probs, rescored.detach(), rtol=0, atol=1e-5)
+
+
+# Prompts
+
+
+def test_prompt_batches_visit_every_prompt_once_an_epoch():
+    records = [PromptRecord(f"{i}") for i in range(6)]
+    drawn = [prompt_batch(records, step, 4, seed=0) for step in range(3)]  # two epochs
+    flat = [record.prompt for batch in drawn for record in batch]
+    assert sorted(flat[:6]) == sorted(flat[6:]) == [str(i) for i in range(6)]
+    assert flat[:6] != flat[6:]
+    assert prompt_batch(records, 1, 4, seed=0) == drawn[1]  # no state is needed to resume
+
+
+# Cutting up
+
+
+@pytest.mark.parametrize(("prompts", "count"), [(6, 2), (7, 3), (4, 4), (3, 5), (5, 1)])
+def test_minibatches_keep_groups_together_and_cover_every_row(prompts, count):
+    parts = minibatches(prompts * G, count, seeded(0), G)
+    assert len(parts) == min(count, prompts)
+    rows = torch.cat(parts).tolist()
+    assert sorted(rows) == list(range(prompts * G))
+    for part in parts:
+        groups = part.view(-1, G)
+        assert (groups % G == torch.arange(G)).all()
+        assert (groups // G == groups[:, :1] // G).all()
+    sizes = [len(part) // G for part in parts]
+    assert max(sizes) - min(sizes) <= 1
+
+
+def test_minibatches_are_shuffled_anew_by_their_generator():
+    generator = seeded(0)
+    first, second = (torch.cat(minibatches(40, 2, generator, 1)).tolist() for _ in range(2))
+    assert first != second and first != list(range(40))
+    assert torch.cat(minibatches(40, 2, seeded(0), 1)).tolist() == first
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 100])
+def test_micro_batches_cover_the_minibatch(size):
+    rollout = rollout_of()
+    rows = torch.tensor([9, 10, 11, 3, 4, 5, 0, 1, 2])
+    parts = list(micro_batches(rollout.sequences, rows, size))
+    assert sorted(torch.cat([index for index, _ in parts]).tolist()) == sorted(rows.tolist())
+    totals = rollout.sequences.prompt_lengths + rollout.lengths
+    longest = 0
+    for index, batch in parts:
+        assert 1 <= len(index) <= size
+        assert torch.equal(batch.response_tokens, rollout.response_tokens[index])
+        assert torch.equal(batch.response_mask, rollout.response_mask[index])
+        assert batch.tokens.shape[1] == int(totals[index].max())  # no column of padding only
+        assert int(totals[index].min()) >= longest  # of similar length
+        longest = int(totals[index].max())
+        torch.testing.assert_close(
+            token_log_probs(MODEL, batch), rollout.log_probs[index], rtol=0, atol=1e-5
+        )
+
+
+# Scoring
+
+
+@pytest.mark.parametrize("micro_batch_size", [1, 5, 64])
+def test_rollout_log_probs_restore_the_order_of_rows(micro_batch_size):
+    rollout = rollout_of(0.7)
+    config = GRPOConfig(temperature=0.7, micro_batch_size=micro_batch_size)
+    scored = rollout_log_probs(MODEL, rollout, config)
+    torch.testing.assert_close(scored, rollout.log_probs, rtol=0, atol=1e-5)
+
+
+def test_old_log_probs_are_the_samplers_in_float32_and_scored_again_in_bfloat16(monkeypatch):
+    rollout, again = rollout_of(), torch.full((12, 10), -1.0)
+    calls: list[str] = []
+
+    def spy(policy, rollout, config):
+        calls.append(config.precision)
+        return again
+
+    monkeypatch.setattr(rollout_module, "rollout_log_probs", spy)
+    assert old_policy_log_probs(MODEL, rollout, GRPOConfig()) is rollout.log_probs
+    assert old_policy_log_probs(MODEL, rollout, GRPOConfig(precision="bfloat16")) is again
+    assert calls == ["bfloat16"]

@@ -1,0 +1,437 @@
+"""Estimators against exact expectations: every response of a tiny language is listed.
+
+Two letters and an EOS, at most three tokens: 15 responses, and one row of three logits for each of
+the 7 prefixes. A sum over all responses, weighted by their probabilities, replaces sampling, so
+"unbiased" is an equality to 1e-12 and a bias is a number.
+"""
+
+import itertools
+
+import pytest
+import torch
+
+from rl.equations.advantages import (
+    discounted_returns,
+    gae,
+    group_advantages,
+    leave_one_out_advantages,
+)
+from rl.equations.kl import absolute, full_kl, k1, k1_importance, k2, k3, k3_importance
+from rl.equations.losses import (
+    cispo,
+    clipped_surrogate,
+    gspo,
+    gspo_token,
+    length_normalized_returns,
+    mixed_sampling_weights,
+    policy_gradient,
+    row_sums,
+    sapo,
+    sequence_clipped_surrogate,
+)
+from rl.rewards.sources import at_last_token, token_level_rewards
+
+EOS, LETTERS, T = 0, (1, 2), 3
+
+
+def all_responses():
+    """Every token sequence that ends with its first EOS or is cut off at T tokens."""
+    responses = []
+    for length in range(1, T + 1):
+        for prefix in itertools.product(LETTERS, repeat=length - 1):
+            responses.append((*prefix, EOS))
+    return responses + list(itertools.product(LETTERS, repeat=T))
+
+
+RESPONSES = all_responses()
+PREFIXES = {
+    prefix: i
+    for i, prefix in enumerate(
+        prefix for length in range(T) for prefix in itertools.product(LETTERS, repeat=length)
+    )
+}
+TOKENS = torch.tensor([[*r, *[EOS] * (T - len(r))] for r in RESPONSES])  # (15, 3)
+STATES = torch.tensor([[PREFIXES[r[:t]] if t < len(r) else 0 for t in range(T)] for r in RESPONSES])
+MASK = torch.arange(T) < torch.tensor([len(r) for r in RESPONSES])[:, None]
+
+
+def table(seed):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(len(PREFIXES), 3, generator=generator, dtype=torch.float64)
+
+
+THETA, OLD, REF = table(0), table(1), table(2)
+REWARDS = torch.randn(len(RESPONSES), generator=torch.Generator().manual_seed(3)).double()
+
+
+def token_log_probs(logits):
+    """(15, 3): log-probability of every token of every response, 0 behind its end."""
+    chosen = logits.log_softmax(-1)[STATES].gather(-1, TOKENS[..., None]).squeeze(-1)
+    return torch.where(MASK, chosen, 0.0)
+
+
+def probabilities(logits):
+    return token_log_probs(logits).sum(1).exp()
+
+
+def gradient(function, at=THETA):
+    """Gradient of function(theta), (7, 3)."""
+    theta = at.clone().requires_grad_()
+    return torch.autograd.grad(function(theta), theta)[0]
+
+
+def expected_gradient(token_loss, at=THETA, sampler=None):
+    """E_{y ~ sampler}[gradient of sum_t token_loss(log_probs)]: weights without a gradient."""
+    weights = probabilities(at if sampler is None else sampler).detach()
+    return gradient(lambda theta: weights @ row_sums(token_loss(token_log_probs(theta)), MASK), at)
+
+
+def same(actual, expected):
+    torch.testing.assert_close(actual, expected, atol=1e-12, rtol=0)
+
+
+def differ(actual, expected):
+    assert (actual - expected).abs().max() > 1e-3
+
+
+def expected_reward(theta):
+    return probabilities(theta) @ REWARDS
+
+
+def sequence_kl(theta, other=REF):
+    """KL(pi || pi_ref) over whole responses."""
+    log_ratios = token_log_probs(theta).sum(1) - token_log_probs(other).sum(1)
+    return probabilities(theta) @ log_ratios
+
+
+def prefix_weights(logits):
+    """(7,): how often each prefix is visited."""
+    weights = probabilities(logits)[:, None].expand(-1, T)[MASK]
+    return torch.zeros(len(PREFIXES), dtype=torch.float64).index_add(0, STATES[MASK], weights)
+
+
+def test_the_language_is_complete():
+    assert len(RESPONSES) == 15 and len(PREFIXES) == 7
+    for logits in (THETA, OLD, REF):
+        same(probabilities(logits).sum(), torch.tensor(1.0, dtype=torch.float64))
+    same(prefix_weights(THETA)[0], torch.tensor(1.0, dtype=torch.float64))
+
+
+# --- the policy gradient ----------------------------------------------------------------------
+
+
+def test_reinforce_is_the_policy_gradient():
+    estimate = expected_gradient(lambda lp: policy_gradient(lp, REWARDS[:, None]))
+    same(estimate, -gradient(expected_reward))
+
+
+@pytest.mark.parametrize(
+    "surrogate",
+    [
+        lambda lp, old, a: clipped_surrogate(lp, old, a, 0.2, 0.28)[0],
+        lambda lp, old, a: clipped_surrogate(lp, old, a, 0.2, 0.28, dual_clip=3.0)[0],
+        lambda lp, old, a: cispo(lp, old, a, 0.28)[0],
+        lambda lp, old, a: sapo(lp, old, a),
+        lambda lp, old, a: gspo_token(lp, old, a, MASK, 0.2, 0.2)[0],
+    ],
+)
+def test_every_token_surrogate_starts_as_reinforce(surrogate):
+    """At pi = pi_old the ratio is 1: no clip, and the gradient is REINFORCE's."""
+    old = token_log_probs(THETA)
+    estimate = expected_gradient(lambda lp: surrogate(lp, old, REWARDS[:, None]))
+    same(estimate, -gradient(expected_reward))
+
+
+def test_sequence_ratios_start_as_reinforce():
+    """The product ratio counts its gradient at each of its L tokens; its L-th root once."""
+    old, lengths = token_log_probs(THETA), MASK.sum(1, keepdim=True)
+
+    def product(log_probs):
+        loss, _ = sequence_clipped_surrogate(log_probs, old, REWARDS[:, None], MASK, 0.2, 0.2)
+        return loss / lengths
+
+    def geometric(log_probs):
+        return gspo(log_probs, old, REWARDS[:, None], MASK, 0.2, 0.2)[0]
+
+    for surrogate in (product, geometric):
+        same(expected_gradient(surrogate), -gradient(expected_reward))
+
+
+def test_an_unclipped_sequence_ratio_corrects_for_an_old_sampler():
+    """E_{y ~ old}[s * R] is the expected reward under pi, wherever pi is; token ratios are not."""
+    old = token_log_probs(OLD)
+
+    def product(log_probs):
+        loss, _ = sequence_clipped_surrogate(log_probs, old, REWARDS[:, None], MASK, 1e9, 1e9)
+        return loss / MASK.sum(1, keepdim=True)
+
+    exact = -gradient(expected_reward)
+    same(expected_gradient(product, sampler=OLD), exact)
+    token_ratio = expected_gradient(
+        lambda lp: clipped_surrogate(lp, old, REWARDS[:, None], 1e9, 1e9)[0], sampler=OLD
+    )
+    differ(token_ratio, exact)
+
+
+def group_gradient(group_size, advantages_of):
+    """E of the mean REINFORCE gradient of a group, over all 15^G groups."""
+    weights, log_p = probabilities(THETA), torch.log(probabilities(THETA))
+    groups = torch.cartesian_prod(*[torch.arange(15)] * group_size)  # (15^G, G)
+    advantages = advantages_of(REWARDS[groups].flatten()).view(groups.shape)
+    group_weights = log_p[groups].sum(1).exp()
+
+    def loss(theta):
+        sequence = token_log_probs(theta).sum(1)[groups]  # (15^G, G)
+        return group_weights @ policy_gradient(sequence, advantages).mean(1)
+
+    same(group_weights.sum(), weights.sum())
+    return gradient(loss)
+
+
+@pytest.mark.parametrize("group_size", [2, 3])
+def test_leave_one_out_is_unbiased(group_size):
+    estimate = group_gradient(group_size, lambda r: leave_one_out_advantages(r, group_size))
+    same(estimate, -gradient(expected_reward))
+
+
+@pytest.mark.parametrize("group_size", [2, 3])
+def test_the_group_mean_shrinks_the_gradient_by_one_over_g(group_size):
+    estimate = group_gradient(group_size, lambda r: group_advantages(r, group_size, scale="none"))
+    same(estimate, -gradient(expected_reward) * (1 - 1 / group_size))
+
+
+def test_dividing_by_the_group_std_changes_the_direction():
+    """GRPO's z-score is not a scaled policy gradient: easy and hard groups weigh alike."""
+    z_score = group_gradient(3, lambda r: group_advantages(r, 3)).flatten()
+    exact = -gradient(expected_reward).flatten()
+    cosine = torch.nn.functional.cosine_similarity(z_score, exact, dim=0)
+    assert 0 < cosine < 0.999
+
+
+# --- advantages per token ---------------------------------------------------------------------
+
+
+def any_values():
+    """A critic that is wrong everywhere, but a function of the prefix only."""
+    return torch.randn(len(PREFIXES), generator=torch.Generator().manual_seed(4)).double()[STATES]
+
+
+def true_values():
+    """V of every prefix: the mean reward of the responses that start with it."""
+    weights = probabilities(THETA)
+    values = torch.zeros(len(PREFIXES), dtype=torch.float64)
+    for prefix, i in PREFIXES.items():
+        starts = torch.tensor(
+            [r[: len(prefix)] == prefix and len(r) > len(prefix) for r in RESPONSES]
+        )
+        values[i] = (weights * REWARDS)[starts].sum() / weights[starts].sum()
+    return values[STATES]
+
+
+def gae_gradient(values, gae_lambda):
+    advantages, _ = gae(at_last_token(REWARDS, MASK), values, MASK, 1.0, gae_lambda)
+    return expected_gradient(lambda lp: policy_gradient(lp, advantages))
+
+
+def test_gae_with_lambda_one_is_unbiased_for_any_critic():
+    same(gae_gradient(any_values(), 1.0), -gradient(expected_reward))
+
+
+def test_gae_with_a_perfect_critic_is_unbiased_for_any_lambda():
+    for gae_lambda in (0.0, 0.5, 0.95):
+        same(gae_gradient(true_values(), gae_lambda), -gradient(expected_reward))
+
+
+def test_gae_with_a_wrong_critic_and_lambda_below_one_is_biased():
+    differ(gae_gradient(any_values(), 0.5), -gradient(expected_reward))
+
+
+def test_rewards_to_go_are_unbiased():
+    returns = discounted_returns(at_last_token(REWARDS, MASK), MASK, 1.0)
+    estimate = expected_gradient(lambda lp: policy_gradient(lp, returns))
+    same(estimate, -gradient(expected_reward))
+
+
+# --- KL in the reward and KL as a loss --------------------------------------------------------
+
+
+def reward_gradient(penalty):
+    """Policy gradient of -penalty put into the token rewards, as a loss to minimise."""
+    token_rewards = -penalty(token_log_probs(THETA), token_log_probs(REF))
+    returns = discounted_returns(token_rewards, MASK, 1.0)
+    return expected_gradient(lambda lp: policy_gradient(lp, returns))
+
+
+def loss_gradient(penalty):
+    return expected_gradient(lambda lp: penalty(lp, token_log_probs(REF)))
+
+
+def per_prefix_gradient(kl_of_logits):
+    """Gradient of the KL at each prefix, weighted by how often pi visits it."""
+    visits = prefix_weights(THETA).detach()
+    return gradient(lambda theta: visits @ kl_of_logits(theta))
+
+
+def reverse_kl(theta):
+    """KL(pi || pi_ref) at each prefix, (7,), by its definition."""
+    return (theta.softmax(-1) * (theta.log_softmax(-1) - REF.log_softmax(-1))).sum(-1)
+
+
+def forward_kl(theta):
+    """KL(pi_ref || pi) at each prefix, (7,)."""
+    return (REF.softmax(-1) * (REF.log_softmax(-1) - theta.log_softmax(-1))).sum(-1)
+
+
+def test_k1_in_the_reward_is_the_gradient_of_the_sequence_kl():
+    same(reward_gradient(k1), gradient(sequence_kl))
+
+
+def test_the_rlhf_reward_is_reward_minus_beta_kl():
+    rewards = token_level_rewards(REWARDS, token_log_probs(THETA), token_log_probs(REF), MASK, 0.3)
+    returns = discounted_returns(rewards, MASK, 1.0)
+    estimate = expected_gradient(lambda lp: policy_gradient(lp, returns))
+    same(estimate, -gradient(lambda theta: expected_reward(theta) - 0.3 * sequence_kl(theta)))
+
+
+def test_k2_and_k3_in_the_reward_are_biased():
+    for penalty in (k2, k3, absolute):
+        differ(reward_gradient(penalty), gradient(sequence_kl))
+
+
+def test_k3_in_the_reward_is_reverse_minus_forward_kl_of_one_token():
+    """One token, the numbers worked out by hand in the table of estimators."""
+    logits = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64).log()
+    ref = torch.tensor([0.2, 0.5, 0.3], dtype=torch.float64).log()[:, None]
+    weights = logits.exp()
+
+    def one_token(token_loss):
+        return gradient(lambda x: weights @ token_loss(x.log_softmax(0)[:, None])[:, 0], logits)
+
+    penalty = k3(logits[:, None], ref)
+    expected = torch.tensor([0.046243, -0.020389, -0.025854], dtype=torch.float64)
+    actual = one_token(lambda lp: policy_gradient(lp, -penalty))
+    torch.testing.assert_close(actual, expected, atol=1e-6, rtol=0)
+    reverse = torch.tensor([0.346243, -0.220389, -0.125854], dtype=torch.float64)
+    forward = torch.tensor([0.3, -0.2, -0.1], dtype=torch.float64)
+    for estimator, expected in (
+        (k1, torch.zeros(3, dtype=torch.float64)),
+        (k2, reverse),
+        (k3, forward),
+        (absolute, torch.tensor([0.5, -0.3, -0.2], dtype=torch.float64)),
+    ):
+        actual = one_token(lambda lp, estimator=estimator: estimator(lp, ref))
+        torch.testing.assert_close(actual, expected, atol=1e-6, rtol=0)
+
+
+def test_k1_as_a_loss_does_nothing():
+    """Its expected gradient is 0, whatever the reference is."""
+    same(loss_gradient(k1), torch.zeros_like(THETA))
+
+
+def test_k2_as_a_loss_is_the_reverse_kl_at_each_prefix():
+    same(loss_gradient(k2), per_prefix_gradient(reverse_kl))
+
+
+def test_k3_as_a_loss_is_the_forward_kl_at_each_prefix():
+    same(loss_gradient(k3), per_prefix_gradient(forward_kl))
+    differ(loss_gradient(k3), per_prefix_gradient(reverse_kl))
+
+
+def test_a_loss_per_token_ignores_the_effect_on_later_tokens():
+    """Even an exact KL at each prefix is not the gradient of the KL of whole responses."""
+    differ(per_prefix_gradient(reverse_kl), gradient(sequence_kl))
+
+
+def test_half_the_squared_sequence_k1_is_the_sequence_kl():
+    """k2 of the whole response, its log-probability as one token."""
+    weights, ref = probabilities(THETA), token_log_probs(REF).sum(1, keepdim=True)
+    estimate = gradient(
+        lambda theta: weights @ k2(token_log_probs(theta).sum(1, keepdim=True), ref)[:, 0]
+    )
+    same(estimate, gradient(sequence_kl))
+
+
+def test_values_of_the_estimators():
+    """k1 and k3 are unbiased for the sum of the KL at the visited prefixes; k2, abs are not."""
+    weights, exact = probabilities(THETA), sequence_kl(THETA)
+    log_probs, ref = token_log_probs(THETA), token_log_probs(REF)
+    for estimator in (k1, k3):
+        same(weights @ row_sums(estimator(log_probs, ref), MASK), exact)
+    for estimator in (k2, absolute):
+        differ(weights @ row_sums(estimator(log_probs, ref), MASK), exact)
+    same(prefix_weights(THETA) @ full_kl(THETA[None], REF[None])[0], exact)
+
+
+def test_full_kl_as_a_loss_is_the_reverse_kl_at_each_prefix():
+    visits = prefix_weights(THETA).detach()
+    actual = gradient(lambda theta: visits @ full_kl(theta[None], REF[None])[0])
+    same(actual, per_prefix_gradient(reverse_kl))
+
+
+@pytest.mark.parametrize("estimator", [k1_importance, k3_importance])
+def test_importance_forms_are_exact_for_samples_of_an_old_policy(estimator):
+    """One token drawn from pi_old: value and gradient are those of KL(pi || pi_ref)."""
+    theta, old, ref = THETA[:1], OLD[:1].log_softmax(-1), REF[:1].log_softmax(-1)
+
+    def estimate(logits):
+        return (old.exp() * estimator(logits.log_softmax(-1), old, ref)).sum()
+
+    same(estimate(theta), reverse_kl(THETA)[0])
+    same(gradient(estimate, theta), gradient(lambda x: reverse_kl_row(x), theta))
+
+
+def reverse_kl_row(logits):
+    ref = REF[:1].log_softmax(-1)
+    return (logits.softmax(-1) * (logits.log_softmax(-1) - ref)).sum()
+
+
+def test_plain_k3_is_biased_for_samples_of_an_old_policy():
+    """With pi_old = pi_ref it estimates chi^2 - KL of the reference, .169539 in the example."""
+    logits = torch.tensor([[0.5, 0.3, 0.2]], dtype=torch.float64).log()
+    ref = torch.tensor([[0.2, 0.5, 0.3]], dtype=torch.float64).log()
+    assert (ref.exp() * k3(logits, ref)).sum().item() == pytest.approx(0.169539, abs=1e-6)
+    assert reverse_of(logits, ref) == pytest.approx(0.223805, abs=1e-6)
+    assert (ref.exp() * k3(ref, logits)).sum().item() == pytest.approx(0.193794, abs=1e-6)
+
+
+def reverse_of(logits, ref):
+    return (logits.exp() * (logits - ref)).sum().item()
+
+
+# --- MiniLLM ----------------------------------------------------------------------------------
+
+
+def test_minillm_splits_the_sequence_kl_into_single_step_and_long_part():
+    """gradient of KL(q || p) = sum_t gradient of KL_t - E sum_t R_{t+1} grad log q_t."""
+    rewards = token_log_probs(REF) - token_log_probs(THETA)
+    after = discounted_returns(rewards, MASK, 1.0) - rewards  # R_{t+1}
+    long_part = expected_gradient(lambda lp: policy_gradient(lp, after))
+    single_step = per_prefix_gradient(lambda theta: full_kl(theta[None], REF[None])[0])
+    same(single_step + long_part, gradient(sequence_kl))
+
+
+def test_counting_the_current_reward_twice_overshoots():
+    """With R_t in the place of R_{t+1} the single-step part is in the sum twice."""
+    rewards = token_log_probs(REF) - token_log_probs(THETA)
+    with_current = discounted_returns(rewards, MASK, 1.0)
+    long_part = expected_gradient(lambda lp: policy_gradient(lp, with_current))
+    single_step = per_prefix_gradient(reverse_kl)
+    differ(single_step + long_part, gradient(sequence_kl))
+
+
+def test_length_normalisation_is_exact_where_one_token_is_left():
+    """At the second to last token the mean over later tokens is their sum; at the last it is 0."""
+    rewards = token_log_probs(REF) - token_log_probs(THETA)
+    normalized = length_normalized_returns(rewards, MASK)
+    after = discounted_returns(rewards, MASK, 1.0) - rewards
+    left = MASK.long().flip(1).cumsum(1).flip(1) - 1
+    same(normalized[MASK & (left <= 1)], after[MASK & (left <= 1)])
+    same(2 * normalized[left == 2], after[left == 2])
+
+
+def test_mixed_sampling_weights_undo_the_teachers_share():
+    """E_{y ~ alpha p + (1 - alpha) q}[w f(y)] = E_{y ~ q}[f(y)], for one token."""
+    q, p = THETA[:1].log_softmax(-1), REF[:1].log_softmax(-1)
+    weights = mixed_sampling_weights(q, p, torch.ones_like(q, dtype=torch.bool), 0.2)
+    mixed = 0.2 * p.exp() + 0.8 * q.exp()
+    same(mixed * weights, q.exp())

@@ -1,0 +1,424 @@
+"""Properties that hold for any batch, on examples that hypothesis chooses.
+
+Every example is drawn from a seed, so a failing one can be repeated; derandomised, so a run in CI
+is the run on a laptop.
+"""
+
+import torch
+from conftest import require_package
+
+require_package("hypothesis")
+
+from hypothesis import given, settings  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+
+from reward_model.loss import bradley_terry_loss  # noqa: E402
+from rl.equations.advantages import (  # noqa: E402
+    discounted_returns,
+    gae,
+    group_advantages,
+    leave_one_out_advantages,
+    process_advantages,
+    whiten,
+)
+from rl.equations.kl import absolute, full_kl, k1, k2, k3  # noqa: E402
+from rl.equations.losses import (  # noqa: E402
+    cispo,
+    clipped_surrogate,
+    constant_length_mean,
+    dpo_loss,
+    gspo,
+    gspo_token,
+    ipo_loss,
+    length_normalized_returns,
+    mixed_sampling_weights,
+    policy_gradient,
+    row_means,
+    row_sums,
+    sapo,
+    sequence_clipped_surrogate,
+    sequence_mean,
+    sequence_sum,
+    token_mean,
+    value_loss,
+)
+from rl.rewards.sources import (  # noqa: E402
+    overlong_penalty,
+    score_missing_eos,
+    token_level_rewards,
+    weighted_sum,
+)
+
+GARBAGE = (0.0, 7.0, torch.nan, torch.inf, -torch.inf)
+TOKEN_LOSSES = (
+    lambda b: clipped_surrogate(b["new"], b["old"], b["advantages"], 0.2, 0.28)[0],
+    lambda b: clipped_surrogate(b["new"], b["old"], b["rows"], 0.2, 0.2, dual_clip=3.0)[0],
+    lambda b: cispo(b["new"], b["old"], b["advantages"], 0.28)[0],
+    lambda b: sapo(b["new"], b["old"], b["rows"]),
+    lambda b: policy_gradient(b["new"], b["rows"]),
+    lambda b: value_loss(b["new"], b["old"], b["advantages"], 0.2),
+    lambda b: sequence_clipped_surrogate(b["new"], b["old"], b["rows"], b["mask"], 0.2, 0.2)[0],
+    lambda b: gspo(b["new"], b["old"], b["rows"], b["mask"], 0.02, 0.03)[0],
+    lambda b: gspo_token(b["new"], b["old"], b["advantages"], b["mask"], 0.02, 0.03)[0],
+    lambda b: k2(b["new"], b["old"]),
+    lambda b: k3(b["new"], b["old"]),
+)
+REDUCERS = (
+    token_mean,
+    sequence_mean,
+    sequence_sum,
+    lambda loss, mask, denominator=None: constant_length_mean(loss, mask, 9, denominator),
+)
+TOKEN_RESULTS = (
+    lambda b: gae(b["new"], b["old"], b["mask"], 0.97, 0.9)[0],
+    lambda b: gae(b["new"], b["old"], b["mask"], 0.97, 0.9)[1],
+    lambda b: discounted_returns(b["new"], b["mask"], 0.97),
+    lambda b: whiten(b["new"], b["mask"]),
+    lambda b: whiten(b["new"], b["mask"], shift_mean=False, unbiased=False),
+    lambda b: token_level_rewards(b["rows"][:, 0], b["new"], b["old"], b["mask"], 0.1),
+    lambda b: token_level_rewards(
+        b["rows"][:, 0], b["new"], b["old"], b["mask"], 0.1, kl="sequence_mean"
+    ),
+    lambda b: length_normalized_returns(b["new"], b["mask"]),
+    lambda b: mixed_sampling_weights(b["new"], b["old"], b["mask"], 0.2),
+)
+
+
+def property_test(function):
+    return settings(derandomize=True, deadline=None, max_examples=40)(function)
+
+
+@st.composite
+def batches(draw, min_length=0):
+    """A random batch: N responses of at most T tokens, empty rows among them."""
+    n, t = draw(st.integers(1, 5)), draw(st.integers(1, 6))
+    lengths = torch.tensor(draw(st.lists(st.integers(min_length, t), min_size=n, max_size=n)))
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 2**31)))
+    new, old, advantages = torch.randn(3, n, t, generator=generator, dtype=torch.float64) / 3
+    rows = torch.randn(n, 1, generator=generator, dtype=torch.float64)
+    mask = torch.arange(t) < lengths[:, None]
+    return {"new": new, "old": old, "advantages": advantages, "rows": rows, "mask": mask}
+
+
+def padded(batch, garbage, columns):
+    """The same batch with `columns` more columns, and garbage at every masked position."""
+    n, mask = len(batch["mask"]), batch["mask"]
+    wide = torch.cat([mask, torch.zeros(n, columns, dtype=torch.bool)], 1)
+    result = {"mask": wide, "rows": batch["rows"].where(mask.any(1, keepdim=True), garbage)}
+    for name in ("new", "old", "advantages"):
+        extra = torch.zeros(n, columns, dtype=torch.float64)
+        result[name] = torch.cat([batch[name], extra], 1).where(wide, garbage)
+    return result
+
+
+def loss_and_gradient(batch, token_loss, reducer, denominator=None):
+    batch = {**batch, "new": batch["new"].clone().requires_grad_()}
+    loss = reducer(token_loss(batch), batch["mask"], denominator=denominator)
+    return loss.detach(), torch.autograd.grad(loss, batch["new"])[0]
+
+
+def close(actual, expected):
+    torch.testing.assert_close(actual, expected, atol=1e-12, rtol=1e-12)
+
+
+def rows_of(batch, index):
+    return {name: x[index] for name, x in batch.items()}
+
+
+# --- padding ----------------------------------------------------------------------------------
+
+
+@property_test
+@given(batches(), st.sampled_from(GARBAGE), st.integers(0, 3))
+def test_padding_changes_no_loss_and_no_gradient(batch, garbage, columns):
+    t = batch["mask"].shape[1]
+    for token_loss in TOKEN_LOSSES:
+        for reducer in REDUCERS:
+            loss, gradient = loss_and_gradient(batch, token_loss, reducer)
+            wide_loss, wide_gradient = loss_and_gradient(
+                padded(batch, garbage, columns), token_loss, reducer
+            )
+            close(wide_loss, loss)
+            close(wide_gradient[:, :t], gradient)
+            assert not wide_gradient[:, t:].any()
+
+
+@property_test
+@given(batches(), st.sampled_from(GARBAGE), st.integers(0, 3))
+def test_padding_changes_no_advantage_and_no_reward(batch, garbage, columns):
+    t = batch["mask"].shape[1]
+    for result in TOKEN_RESULTS:
+        expected, wide = result(batch), result(padded(batch, garbage, columns))
+        close(wide[:, :t], expected)
+        assert not wide[:, t:].any() and not expected[~batch["mask"]].any()
+
+
+@property_test
+@given(batches(), st.sampled_from(GARBAGE))
+def test_an_empty_row_changes_nothing(batch, garbage):
+    empty = {name: torch.full_like(x[:1], garbage) for name, x in batch.items() if name != "mask"}
+    empty["mask"] = torch.zeros_like(batch["mask"][:1])
+    longer = {name: torch.cat([x, empty[name]]) for name, x in batch.items()}
+    for token_loss in TOKEN_LOSSES:
+        for reducer in REDUCERS[:3]:
+            loss, gradient = loss_and_gradient(batch, token_loss, reducer)
+            longer_loss, longer_gradient = loss_and_gradient(longer, token_loss, reducer)
+            close(longer_loss, loss)
+            close(longer_gradient[:-1], gradient)
+            assert not longer_gradient[-1].any()
+
+
+@property_test
+@given(batches(), st.sampled_from(GARBAGE))
+def test_a_batch_without_a_token_costs_zero(batch, garbage):
+    batch = padded({**batch, "mask": torch.zeros_like(batch["mask"])}, garbage, 0)
+    for token_loss in TOKEN_LOSSES:
+        for reducer in REDUCERS:
+            loss, gradient = loss_and_gradient(batch, token_loss, reducer)
+            assert loss == 0 and not gradient.any()
+    for result in TOKEN_RESULTS:
+        assert not result(batch).any()
+
+
+# --- order and splitting ----------------------------------------------------------------------
+
+
+@property_test
+@given(batches(), st.randoms(use_true_random=False))
+def test_the_order_of_the_rows_does_not_matter(batch, random):
+    order = list(range(len(batch["mask"])))
+    random.shuffle(order)
+    shuffled = rows_of(batch, order)
+    for token_loss in TOKEN_LOSSES:
+        for reducer in REDUCERS:
+            loss, gradient = loss_and_gradient(batch, token_loss, reducer)
+            other_loss, other_gradient = loss_and_gradient(shuffled, token_loss, reducer)
+            close(other_loss, loss)
+            close(other_gradient, gradient[order])
+    for result in TOKEN_RESULTS:
+        close(result(shuffled), result(batch)[order])
+
+
+@property_test
+@given(batches(), st.integers(0, 5))
+def test_micro_batches_add_up_to_the_batch(batch, cut):
+    """With the whole batch's denominator, for every reducer; an empty part adds exactly 0."""
+    mask, n = batch["mask"], len(batch["mask"])
+    denominators = (mask.sum(), mask.any(1).sum(), int(mask.any(1).sum()), n)
+    for token_loss in TOKEN_LOSSES:
+        for reducer, denominator in zip(REDUCERS, denominators, strict=True):
+            loss, gradient = loss_and_gradient(batch, token_loss, reducer)
+            parts = [
+                loss_and_gradient(rows_of(batch, part), token_loss, reducer, denominator)
+                for part in (slice(0, cut), slice(cut, None))
+            ]
+            close(parts[0][0] + parts[1][0], loss)
+            close(torch.cat([parts[0][1], parts[1][1]]), gradient)
+
+
+@property_test
+@given(batches())
+def test_sums_and_means_of_rows(batch):
+    """Equal values are their own mean, and the sum is the mean times the length."""
+    mask = batch["mask"]
+    constant = batch["rows"].expand(mask.shape)
+    close(row_means(constant, mask), torch.where(mask.any(1), batch["rows"][:, 0], 0.0))
+    close(row_sums(batch["new"], mask), row_means(batch["new"], mask) * mask.sum(1))
+
+
+# --- the first update -------------------------------------------------------------------------
+
+
+@property_test
+@given(batches(min_length=1))
+def test_every_surrogate_starts_with_the_gradient_of_reinforce(batch):
+    """ratio = 1: nothing is clipped, and all gradients coincide under the same reducer."""
+    batch["old"] = batch["new"]
+    _, expected = loss_and_gradient(batch, TOKEN_LOSSES[4], sequence_mean)
+    for surrogate in (
+        lambda b: clipped_surrogate(b["new"], b["old"], b["rows"], 0.2, 0.28),
+        lambda b: cispo(b["new"], b["old"], b["rows"], 0.28),
+        lambda b: gspo(b["new"], b["old"], b["rows"], b["mask"], 3e-4, 4e-4),
+        lambda b: gspo_token(b["new"], b["old"], b["rows"], b["mask"], 3e-4, 4e-4),
+        lambda b: (sapo(b["new"], b["old"], b["rows"]), torch.tensor(False)),
+    ):
+        _, gradient = loss_and_gradient(batch, lambda b, s=surrogate: s(b)[0], sequence_mean)
+        close(gradient, expected)
+        assert not surrogate(batch)[1].any()
+
+
+@property_test
+@given(batches())
+def test_gspo_token_is_gspo_for_equal_advantages(batch):
+    pair = [
+        (lambda b, s=s: s(b["new"], b["old"], b["rows"], b["mask"], 0.02, 0.03)[0])
+        for s in (gspo, gspo_token)
+    ]
+    for actual, expected in zip(
+        *(loss_and_gradient(batch, loss, sequence_mean) for loss in pair), strict=True
+    ):
+        close(actual, expected)
+
+
+@property_test
+@given(batches())
+def test_the_clip_only_ever_raises_the_loss(batch):
+    """It is a pessimistic bound on -ratio * A; a wider range is never more pessimistic."""
+    ratio = (batch["new"] - batch["old"]).exp()
+    narrow, clipped = clipped_surrogate(batch["new"], batch["old"], batch["advantages"], 0.1, 0.1)
+    wide, _ = clipped_surrogate(batch["new"], batch["old"], batch["advantages"], 0.2, 0.3)
+    plain = -ratio * batch["advantages"]
+    assert (narrow >= wide - 1e-12).all() and (wide >= plain - 1e-12).all()
+    assert torch.equal(clipped, narrow > plain)
+
+
+@property_test
+@given(batches())
+def test_value_clip_only_ever_raises_the_loss(batch):
+    plain = value_loss(batch["new"], batch["old"], batch["advantages"])
+    clipped = value_loss(batch["new"], batch["old"], batch["advantages"], 0.1)
+    assert (clipped >= plain).all() and (plain >= 0).all()
+
+
+# --- groups -----------------------------------------------------------------------------------
+
+groups = st.tuples(st.integers(1, 4), st.integers(2, 5), st.integers(0, 2**31))
+
+
+def group_rewards(shape_and_seed):
+    prompts, size, seed = shape_and_seed
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(prompts * size, generator=generator, dtype=torch.float64), size
+
+
+@property_test
+@given(groups, st.floats(-5, 5), st.floats(0.1, 10))
+def test_groups_ignore_a_shift_and_z_scores_a_scale(shape_and_seed, shift, scale):
+    rewards, size = group_rewards(shape_and_seed)
+    moved = scale * rewards + shift
+    z_scores = group_advantages(rewards, size, eps=0.0)
+    torch.testing.assert_close(group_advantages(moved, size, eps=0.0), z_scores)
+    torch.testing.assert_close(
+        leave_one_out_advantages(moved, size), scale * leave_one_out_advantages(rewards, size)
+    )
+    assert z_scores.view(-1, size).sum(1).abs().max() < 1e-9
+
+
+@property_test
+@given(groups)
+def test_groups_do_not_mix_and_factors_between_baselines(shape_and_seed):
+    """The same group alone gives the same advantages; leave-one-out = G/(G-1) group mean."""
+    rewards, size = group_rewards(shape_and_seed)
+    for estimator in (group_advantages, leave_one_out_advantages):
+        whole = estimator(rewards, size)
+        close(whole[:size], estimator(rewards[:size], size))
+    centred = group_advantages(rewards, size, scale="none")
+    close(leave_one_out_advantages(rewards, size), centred * size / (size - 1))
+    batch_scaled = group_advantages(rewards, size, scale="batch", eps=0.0)
+    close(batch_scaled * rewards.std(), centred)
+
+
+@property_test
+@given(groups, st.floats(-5, 5), st.integers(0, 2))
+def test_process_advantages_ignore_a_shift_and_padding(shape_and_seed, shift, columns):
+    rewards, size = group_rewards(shape_and_seed)
+    n = len(rewards)
+    steps = torch.stack([rewards, rewards.flip(0)], 1)  # (N, 2)
+    ends = torch.tensor([[0, 2]]).expand(n, 2)
+    step_mask = torch.rand(n, 2, generator=torch.Generator().manual_seed(n)) < 0.7
+    mask = torch.ones(n, 3, dtype=torch.bool)
+    plain = process_advantages(steps, ends, step_mask, mask, size, eps=0.0)
+    garbage = torch.full((n, columns), torch.nan, dtype=torch.float64)
+    wide = process_advantages(
+        torch.cat([(steps + shift).where(step_mask, torch.inf), garbage], 1),
+        torch.cat([ends.where(step_mask, 99), torch.full((n, columns), -7)], 1),
+        torch.cat([step_mask, torch.zeros(n, columns, dtype=torch.bool)], 1),
+        torch.cat([mask, torch.zeros(n, columns, dtype=torch.bool)], 1),
+        size,
+        eps=0.0,
+    )
+    torch.testing.assert_close(wide[:, :3], plain)
+    assert not wide[:, 3:].any()
+
+
+# --- signs, bounds and totals -----------------------------------------------------------------
+
+
+@property_test
+@given(batches())
+def test_kl_signs_and_symmetries(batch):
+    new, old = batch["new"], batch["old"]
+    close(k1(new, old), -k1(old, new))
+    close(k2(new, old), k1(new, old).square() / 2)
+    close(absolute(new, old), k1(new, old).abs())
+    assert (k3(new, old) >= 0).all() and (k2(new, old) >= 0).all()
+    assert (full_kl(new[..., None].repeat(1, 1, 3), old[..., None].repeat(1, 1, 3)) < 1e-9).all()
+    logits, ref_logits = batch["advantages"].unsqueeze(1), new.unsqueeze(1)
+    assert (full_kl(logits, ref_logits) >= -1e-12).all()
+
+
+@property_test
+@given(batches())
+def test_token_rewards_add_up_to_the_sequence_reward(batch):
+    """sum_t r_t = R - beta * sum of k1, and nothing at all for an empty row."""
+    scores, mask = batch["rows"][:, 0], batch["mask"]
+    rewards = token_level_rewards(scores, batch["new"], batch["old"], mask, 0.3)
+    kl = row_sums(k1(batch["new"], batch["old"]), mask)
+    close(rewards.sum(1), torch.where(mask.any(1), scores - 0.3 * kl, 0.0))
+
+
+@property_test
+@given(batches(min_length=1), st.floats(0.0, 0.95))
+def test_mixed_sampling_weights_are_bounded(batch, alpha):
+    weights = mixed_sampling_weights(batch["new"], batch["old"] * 30, batch["mask"], alpha)
+    assert (weights >= 0).all() and (weights <= 1 / (1 - alpha) + 1e-12).all()
+
+
+@property_test
+@given(batches(min_length=1))
+def test_whitened_values_have_mean_zero_and_variance_one(batch):
+    valid = whiten(batch["new"], batch["mask"])[batch["mask"]]
+    if len(valid) > 1:
+        assert abs(valid.mean()) < 1e-9
+        torch.testing.assert_close(valid.var(), torch.tensor(1.0).double(), atol=1e-3, rtol=0)
+
+
+@property_test
+@given(batches(), st.floats(0, 5))
+def test_missing_eos_rules_touch_only_truncated_rows(batch, value):
+    scores, has_eos = batch["rows"][:, 0], batch["mask"].any(1)
+    for rule in ("replace", "subtract", "none"):
+        result = score_missing_eos(scores, has_eos, rule, value)
+        assert torch.equal(result[has_eos], scores[has_eos])
+    assert (score_missing_eos(scores, ~has_eos | has_eos, "replace", value) == scores).all()
+    close(score_missing_eos(scores, ~has_eos & has_eos, "subtract", value), scores - value)
+
+
+@property_test
+@given(st.integers(0, 50), st.integers(1, 30), st.integers(0, 20))
+def test_overlong_penalty_is_monotone_and_bounded(length, buffer, extra):
+    """Never above 0 nor below -1, and a longer response is never punished less."""
+    lengths = torch.tensor([length, length + 1])
+    first, second = overlong_penalty(lengths, buffer + extra, buffer)
+    assert -1 <= second <= first <= 0
+
+
+@property_test
+@given(batches(), st.floats(-3, 3), st.floats(-3, 3))
+def test_weighted_parts_add_up_to_the_total(batch, first, second):
+    parts = {"a": batch["new"][:, 0], "b": batch["rows"][:, 0]}
+    total, weighted = weighted_sum(parts, {"a": first, "b": second})
+    close(total, weighted["a"] + weighted["b"])
+    close(weighted["a"], first * parts["a"])
+
+
+@property_test
+@given(batches())
+def test_preference_losses_depend_on_gaps_only(batch):
+    """A constant on both log-probabilities, or on both scores, changes nothing."""
+    pairs = batch["new"][:, 0], batch["old"][:, 0], batch["advantages"][:, 0], batch["rows"][:, 0]
+    moved = (pairs[0] + 3, pairs[1] + 3, *pairs[2:])
+    for loss in (lambda *p: dpo_loss(*p, 0.3), lambda *p: ipo_loss(*p, 0.3)):
+        torch.testing.assert_close(loss(*moved), loss(*pairs))
+    torch.testing.assert_close(bradley_terry_loss(*moved[:2]), bradley_terry_loss(*pairs[:2]))
+    assert (dpo_loss(*pairs, 0.3) > 0).all()

@@ -1,0 +1,432 @@
+"""Numbers worked out by hand, in float64: every expectation is a literal.
+
+A dot in a comment stands for a masked position; 9 and 99 are garbage written there on purpose.
+"""
+
+import math
+
+import pytest
+import torch
+
+from rl.equations.advantages import (
+    discounted_returns,
+    gae,
+    group_advantages,
+    leave_one_out_advantages,
+    process_advantages,
+    whiten,
+)
+from rl.equations.kl import (
+    AdaptiveKL,
+    DoublingKL,
+    absolute,
+    full_kl,
+    k1,
+    k1_importance,
+    k2,
+    k3,
+    k3_importance,
+)
+from rl.equations.losses import (
+    cispo,
+    clipped_surrogate,
+    constant_length_mean,
+    dpo_loss,
+    gspo,
+    gspo_token,
+    ipo_loss,
+    length_normalized_returns,
+    mixed_sampling_weights,
+    policy_gradient,
+    row_means,
+    row_sums,
+    sapo,
+    sequence_clipped_surrogate,
+    sequence_mean,
+    sequence_sum,
+    token_mean,
+    value_loss,
+)
+from rl.rewards.sources import overlong_penalty, token_level_rewards
+
+
+def f(values):
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def m(values):
+    return torch.tensor(values, dtype=torch.bool)
+
+
+def equal(actual, expected, tolerance=1e-6):
+    torch.testing.assert_close(actual.detach(), f(expected), atol=tolerance, rtol=0)
+
+
+# --- advantages -------------------------------------------------------------------------------
+
+REWARDS = f([[-0.1, 0, 0.2, 1], [0, 1, 9, 9]])
+VALUES = f([[0.5, 0.4, 0.3, 0.2], [0.6, 0.5, 7, 7]])
+MASK = m([[1, 1, 1, 1], [1, 1, 0, 0]])
+
+
+@pytest.mark.parametrize(
+    ("gamma", "gae_lambda", "expected"),
+    [
+        (0.9, 0.8, [[0.00647, 0.34232, 0.656, 0.8], [0.21, 0.5, 0, 0]]),
+        (1.0, 0.95, [[0.48115, 0.717, 0.86, 0.8], [0.375, 0.5, 0, 0]]),
+        (1.0, 1.0, [[0.6, 0.8, 0.9, 0.8], [0.4, 0.5, 0, 0]]),
+    ],
+)
+def test_gae_advantages(gamma, gae_lambda, expected):
+    """A recursion that ignores the mask gives 9.795 at the start of row 2 instead of 0.21."""
+    equal(gae(REWARDS, VALUES, MASK, gamma, gae_lambda)[0], expected)
+
+
+def test_gae_returns():
+    equal(
+        gae(REWARDS, VALUES, MASK, 0.9, 0.8)[1],
+        [[0.50647, 0.74232, 0.956, 1], [0.81, 1, 0, 0]],
+    )
+    equal(gae(REWARDS, VALUES, MASK, 1, 1)[1], [[1.1, 1.2, 1.2, 1], [1, 1, 0, 0]])
+
+
+def test_gae_bootstraps_a_truncated_response():
+    rewards, values, mask = f([[0, 0, 1]]), f([[0.5, 0.4, 0.3]]), m([[1, 1, 1]])
+    equal(gae(rewards, values, mask, 1, 0.95)[0], [[0.43675, 0.565, 0.7]])
+    bootstrapped = gae(rewards, values, mask, 1, 0.95, bootstrap_values=f([0.6]))[0]
+    equal(bootstrapped, [[0.97825, 1.135, 1.3]])
+
+
+def test_whiten():
+    x, mask = f([[1, 2, 3], [4, 99, 99]]), m([[1, 1, 1], [1, 0, 0]])
+    equal(whiten(x, mask), [[-1.161895, -0.387298, 0.387298], [1.161895, 0, 0]])
+    equal(whiten(x, mask, unbiased=False), [[-1.341641, -0.447214, 0.447214], [1.341641, 0, 0]])
+    equal(whiten(x, mask, shift_mean=False), [[1.338105, 2.112702, 2.887298], [3.661895, 0, 0]])
+
+
+def test_group_advantages():
+    rewards = f([1, 2, 3, 4, 2, 2, 2, 2])
+    expected = [-1.161805, -0.387268, 0.387268, 1.161805, 0, 0, 0, 0]
+    equal(group_advantages(rewards, 4).squeeze(1), expected)
+    equal(group_advantages(rewards, 4, eps=1e-6)[3], [1.161894])
+    biased = group_advantages(rewards, 4, unbiased=False).squeeze(1)
+    equal(biased[:4], [-1.341521, -0.447174, 0.447174, 1.341521])
+    equal(group_advantages(f([0, 1000]), 2).squeeze(1), [-0.707107, 0.707107])
+
+
+def test_group_advantages_scaled_by_the_batch():
+    """Centred [-1, 1, -3, 3]; the std of the raw rewards [0, 2, 1, 7] is sqrt(29/3) = 3.109126."""
+    rewards = f([0, 2, 1, 7])
+    expected = [-0.321634, 0.321634, -0.964901, 0.964901]
+    equal(group_advantages(rewards, 2, scale="batch", eps=0).squeeze(1), expected)
+    equal(group_advantages(rewards, 2, scale="none").squeeze(1), [-1, 1, -3, 3])
+
+
+def test_leave_one_out():
+    """With the factor n/(n-1) applied twice, the ends would be -2.667 and 2.667."""
+    equal(leave_one_out_advantages(f([1, 2, 3, 4]), 4).squeeze(1), [-2, -2 / 3, 2 / 3, 2])
+
+
+def test_rloo_with_the_kl_in_the_reward():
+    """R' = R - 0.1 * sum of k1 = [.8, .5, .1]; loss = -1/3 sum of A * log pi(y)."""
+    log_probs, ref_log_probs = f([[-3], [-4], [-5]]), f([[-5], [-4], [-4]])
+    mask = m([[1], [1], [1]])
+    rewards = token_level_rewards(f([1, 0.5, 0]), log_probs, ref_log_probs, mask, 0.1).sum(1)
+    equal(rewards, [0.8, 0.5, 0.1])
+    advantages = leave_one_out_advantages(rewards, 3)
+    equal(advantages.squeeze(1), [0.5, 0.05, -0.55])
+    equal(sequence_sum(policy_gradient(log_probs, advantages), mask), -0.35)
+
+
+def test_rloo_with_a_clipped_sequence_ratio():
+    """The ratios are [1.105171, .740818, .904837]; no row is clipped on its bad side."""
+    new, old = f([[-1.9, -1, 9], [-2, -2.3, 9], [-5.1, 9, 9]]), f([[-2, -1], [-2, -2], [-5, 99]])
+    old = torch.cat([old, torch.full((3, 1), math.nan)], 1)
+    mask = m([[1, 1, 0], [1, 1, 0], [1, 0, 0]])
+    advantages = f([[0.5], [0.05], [-0.55]])
+    loss, _ = sequence_clipped_surrogate(new, old, advantages, mask, 0.2, 0.2)
+    equal(sequence_mean(loss, mask), -0.030655)
+
+
+def test_discounted_returns():
+    rewards, mask = f([[0.1, 0.2, 1, 5], [-0.5, 1, 0, 0]]), m([[1, 1, 1, 0], [1, 1, 0, 0]])
+    equal(discounted_returns(rewards, mask, 0.9), [[1.09, 1.1, 1, 0], [0.4, 1, 0, 0]])
+    equal(discounted_returns(rewards, mask, 1), [[1.3, 1.2, 1, 0], [0.5, 1, 0, 0]])
+
+
+def test_reinforce_plus_plus():
+    rewards, mask = f([[0.1, 0.2, 1, 5], [-0.5, 1, 0, 0]]), m([[1, 1, 1, 0], [1, 1, 0, 0]])
+    equal(
+        whiten(discounted_returns(rewards, mask, 0.9), mask),
+        [[0.586106, 0.620182, 0.279423, 0], [-1.765134, 0.279423, 0, 0]],
+    )
+
+
+def test_reinforce_plus_plus_baseline():
+    """Normalised over responses, or over the tokens they are broadcast to."""
+    centred = group_advantages(f([1, 0, 1, 1]), 2, scale="none")
+    equal(centred.squeeze(1), [0.5, -0.5, 0, 0])
+    rows = whiten(centred, m([[1], [1], [1], [1]]))
+    equal(rows.squeeze(1), [1.224745, -1.224745, 0, 0])
+    mask = m([[1, 1], [1, 0], [1, 1], [1, 1]])
+    tokens = whiten(centred.expand(4, 2), mask)
+    equal(tokens[:, 0], [1.242118, -1.656157, -0.207020, -0.207020])
+
+
+def test_process_supervision():
+    """Output 1 ends steps at tokens 1 and 3 with rewards 2 and 1, output 2 at 0 and 2 with 0, 1."""
+    rewards, ends = f([[2, 1], [0, 1]]), torch.tensor([[1, 3], [0, 2]])
+    steps, mask = m([[1, 1], [1, 1]]), m([[1, 1, 1, 1], [1, 1, 1, 0]])
+    expected = [[1.224745, 1.224745, 0, 0], [-1.224745, 0, 0, 0]]
+    equal(process_advantages(rewards, ends, steps, mask, 2, eps=0), expected)
+    biased = process_advantages(rewards, ends, steps, mask, 2, eps=0, unbiased=False)
+    equal(biased, [[1.414214, 1.414214, 0, 0], [-1.414214, 0, 0, 0]])
+
+
+# --- rewards ----------------------------------------------------------------------------------
+
+
+def test_token_level_rewards():
+    """The sum is R - beta * log(pi / pi_ref)(y); dividing the KL by the length gives 1.01."""
+    log_probs, ref_log_probs = f([[-1, -2, -0.5, 9]]), f([[-1.2, -1.5, -0.5, 99]])
+    mask = m([[1, 1, 1, 0]])
+    rewards = token_level_rewards(f([1]), log_probs, ref_log_probs, mask, 0.1)
+    equal(rewards, [[-0.02, 0.05, 1.0, 0]])
+    equal(rewards.sum(), 1.03)
+    equal(discounted_returns(rewards, mask, 1), [[1.03, 1.05, 1.0, 0]])
+    averaged = token_level_rewards(f([1]), log_probs, ref_log_probs, mask, 0.1, kl="sequence_mean")
+    equal(averaged, [[0, 0, 1.01, 0]])
+
+
+def test_overlong_penalty():
+    lengths = torch.tensor([15, 16, 17, 18, 20, 21])
+    expected = torch.tensor([0, 0, -0.25, -0.5, -1, -1])
+    assert torch.equal(overlong_penalty(lengths, 20, 4), expected)
+
+
+# --- policy losses ----------------------------------------------------------------------------
+
+RATIOS = f([[0.5, 0.9, 1, 1.1, 1.5]])
+
+
+@pytest.mark.parametrize(
+    ("advantage", "loss", "gradient", "clipped"),
+    [
+        (1.0, [[-0.5, -0.9, -1, -1.1, -1.2]], [[-0.5, -0.9, -1, -1.1, 0]], [[0, 0, 0, 0, 1]]),
+        (-1.0, [[0.8, 0.9, 1, 1.1, 1.5]], [[0, 0.9, 1, 1.1, 1.5]], [[1, 0, 0, 0, 0]]),
+    ],
+)
+def test_clipped_surrogate(advantage, loss, gradient, clipped):
+    """max in the place of min for A < 0 would give a loss of .5 at the first ratio, not .8."""
+    log_probs = RATIOS.log().requires_grad_()
+    value, flags = clipped_surrogate(
+        log_probs, torch.zeros_like(RATIOS), f([[advantage]]), 0.2, 0.2
+    )
+    equal(value, loss)
+    assert torch.equal(flags, m(clipped))
+    equal(torch.autograd.grad(value.sum(), log_probs)[0], gradient)
+
+
+def test_clip_higher_and_dual_clip():
+    loss, _ = clipped_surrogate(RATIOS.log(), torch.zeros_like(RATIOS), f([[1]]), 0.2, 0.28)
+    equal(loss[:, -1], [-1.28])
+    ratios = f([[0.5, 2, 5]])
+    loss, _ = clipped_surrogate(
+        ratios.log(), torch.zeros_like(ratios), f([[-1]]), 0.2, 0.2, dual_clip=3
+    )
+    equal(loss, [[0.8, 2, 3]])
+
+
+@pytest.mark.parametrize("surrogate", [gspo, gspo_token])
+def test_gspo(surrogate):
+    log_probs = f([[0.1, -0.2, 0.4, 9], [0.0003, 0.0001, 9, 9]]).requires_grad_()
+    mask = m([[1, 1, 1, 0], [1, 1, 0, 0]])
+    old, advantages = torch.zeros(2, 4, dtype=torch.float64), f([[1], [-1]])
+    token_loss, _ = surrogate(log_probs, old, advantages, mask, 0.2, 0.2)
+    equal(token_loss[:, 0], [-1.105171, 1.000200])
+    loss = sequence_mean(token_loss, mask)
+    equal(loss, -0.052485)
+    gradient = torch.autograd.grad(loss, log_probs)[0]
+    equal(gradient, [[-0.184195, -0.184195, -0.184195, 0], [0.250050, 0.250050, 0, 0]])
+    token_loss, clipped = surrogate(log_probs, old, advantages, mask, 3e-4, 4e-4)
+    equal(sequence_mean(token_loss, mask), -0.000099990, 1e-9)
+    assert clipped[0, :3].all() and not clipped[1].any()
+
+
+def test_sapo():
+    ratios = f([[0.5, 1, 1.5]])
+    expected = {
+        1: ([[-1.510163, -2, -2.489837]], [[-0.470007, -1, -1.410022]]),
+        -1: ([[1.415938, 1.904762, 2.393585]], [[0.467070, 1, 1.401210]]),
+    }
+    for advantage, (loss, gradient) in expected.items():
+        log_probs = ratios.log().requires_grad_()
+        value = sapo(log_probs, torch.zeros_like(ratios), f([[advantage]]))
+        equal(value, loss)
+        equal(torch.autograd.grad(value.sum(), log_probs)[0], gradient)
+
+
+def test_cispo():
+    """Ratios .5 and 2, upper clip .28: weights .5 and 1.28, both of them with a gradient."""
+    log_probs = f([[math.log(0.5), math.log(2)]]).requires_grad_()
+    loss, clipped = cispo(log_probs, torch.zeros(1, 2, dtype=torch.float64), f([[2]]), 0.28)
+    equal(loss, [[0.693147, -1.774457]])
+    assert torch.equal(clipped, m([[0, 1]]))
+    equal(torch.autograd.grad(loss.sum(), log_probs)[0], [[-1, -2.56]])
+
+
+# --- value loss, reducers, whole objectives ---------------------------------------------------
+
+
+def test_value_loss():
+    """Squares [1, 1, .3025] against clipped ones [1.69, 1.69, .3025]; without the half, double."""
+    values, old, returns = f([[1, 0, 0.55]]), f([[0.5, 0.5, 0.5]]), f([[2, -1, 0]])
+    mask = m([[1, 1, 1]])
+    equal(value_loss(values, old, returns, 0.2), [[0.845, 0.845, 0.15125]])
+    equal(token_mean(value_loss(values, old, returns, 0.2), mask), 0.61375)
+    equal(token_mean(value_loss(values, old, returns), mask), 0.38375)
+
+
+def test_reducers():
+    loss = f([[1, 2, 3, 99], [4, 99, 99, 99], [99, 99, 99, 99]])
+    mask = m([[1, 1, 1, 0], [1, 0, 0, 0], [0, 0, 0, 0]])
+    equal(token_mean(loss, mask), 2.5)
+    equal(sequence_mean(loss, mask), 3.0)
+    equal(sequence_mean(loss, mask, denominator=3), 2.0)
+    equal(sequence_sum(loss, mask), 5.0)
+    equal(constant_length_mean(loss[:2], mask[:2], 4), 1.25)
+    equal(row_sums(loss, mask), [6, 4, 0])
+    equal(row_means(loss, mask), [2, 4, 0])
+
+
+def test_token_mean_of_micro_batches():
+    """The mean of two micro-batch means would be 3.0."""
+    loss, mask = f([[1, 2, 3], [4, 99, 99]]), m([[1, 1, 1], [1, 0, 0]])
+    parts = [token_mean(loss[i : i + 1], mask[i : i + 1], denominator=4) for i in (0, 1)]
+    equal(parts[0] + parts[1], 2.5)
+
+
+def test_ppo_total():
+    log_probs, old = f([[-0.9, -1.6, 9]]), f([[-1, -1.5, 99]])
+    mask = m([[1, 1, 0]])
+    surrogate, _ = clipped_surrogate(log_probs, old, f([[0.5, -1, 99]]), 0.2, 0.2)
+    critic = value_loss(f([[0.2, 0.7, 9]]), f([[0.5, 0.4, 99]]), f([[0, 1, 9]]), 0.2)
+    entropy = token_mean(f([[1.2, 0.8, 99]]), mask)
+    equal(token_mean(surrogate, mask), 0.176126)
+    equal(token_mean(critic, mask), 0.0625)
+    total = token_mean(surrogate, mask) + 0.1 * token_mean(critic, mask) - 0.01 * entropy
+    equal(total, 0.172376)
+
+
+def test_grpo_from_end_to_end():
+    log_probs, old = f([[-1, -0.5, -2], [-0.7, -1.2, 9]]), f([[-1.2, -0.5, -1.8], [-0.7, -0.9, 99]])
+    ref, mask = f([[-1.1, -0.6, -2], [-0.5, -1.2, 9]]), m([[1, 1, 1], [1, 1, 0]])
+    surrogate, clipped = clipped_surrogate(log_probs, old, f([[0.7071], [-0.7071]]), 0.2, 0.2)
+    loss = surrogate + 0.04 * k3(log_probs, ref)
+    equal(loss[0], [-0.848327, -0.706907, -0.578925])
+    equal(loss[1, :2], [0.707956, 0.565680])
+    equal(sequence_mean(loss, mask), -0.037284)
+    equal(token_mean(loss, mask), -0.172104)
+    equal(constant_length_mean(loss, mask, 4), -0.107565)
+    equal(token_mean(clipped.double(), mask), 0.4)
+
+
+# --- KL ---------------------------------------------------------------------------------------
+
+
+def test_kl_estimators():
+    log_probs, ref = f([[0.5, 0.25, 0.1]]).log(), f([[0.25, 0.25, 0.4]]).log()
+    equal(k1(log_probs, ref), [[0.693147, 0, -1.386294]])
+    equal(k2(log_probs, ref), [[0.240227, 0, 0.960906]])
+    equal(k3(log_probs, ref), [[0.193147, 0, 1.613706]])
+    equal(absolute(log_probs, ref), [[0.693147, 0, 1.386294]])
+
+
+def test_importance_weighted_kl():
+    """pi = .5, pi_old = .25, pi_ref = .25: ratio 2 times log 2, and times 1/2 - 1 + log 2."""
+    log_probs, old, ref = f([[0.5]]).log(), f([[0.25]]).log(), f([[0.25]]).log()
+    equal(k1_importance(log_probs, old, ref), [[1.386294]])
+    equal(k3_importance(log_probs, old, ref), [[0.386294]])
+
+
+def test_k3_of_a_tiny_drift_in_float32():
+    """In float32 exp(x) - 1 - x gives 1.66e-8 and exp(x) - x - 1 gives 0."""
+    tiny = k3(torch.zeros(1, 1), torch.full((1, 1), 1e-4))
+    assert tiny.item() == pytest.approx(5.0e-9, rel=1e-3)
+
+
+def test_full_kl():
+    logits, ref_logits = f([[[0.5, 0.3, 0.2]]]).log(), f([[[0.2, 0.5, 0.3]]]).log()
+    equal(full_kl(logits, ref_logits), [[0.223805]])
+    equal(full_kl(ref_logits, logits), [[0.193794]])
+
+
+def test_adaptive_kl_coefficient():
+    """Ratios of 1.5 and 5/6 to the target: the first is clipped to +.2, the second to -1/6."""
+    for kl_per_response, expected in ((9, 0.201024), (5, 0.199146667), (6, 0.2)):
+        controller = AdaptiveKL(coef=0.2, target=6, horizon=10000)
+        controller.update(kl_per_response, 256)
+        assert controller.coef == pytest.approx(expected, abs=1e-9)
+
+
+def test_doubling_kl_coefficient():
+    for kl_per_response, expected in ((9.1, 0.4), (8.9, 0.2), (4.1, 0.2), (3.9, 0.1)):
+        controller = DoublingKL(coef=0.2, target=6)
+        controller.update(kl_per_response, 256)
+        assert controller.coef == expected
+
+
+# --- preferences and distillation ---------------------------------------------------------------
+
+
+def test_dpo_and_ipo():
+    """h = 1.5; dividing the log-probabilities by the length would change every number."""
+    pair = f([-10]), f([-12]), f([-11]), f([-11.5])
+    equal(dpo_loss(*pair, 0.1), [0.620957])
+    equal(dpo_loss(*pair, 0.1, label_smoothing=0.1), [0.635957])
+    equal(dpo_loss(*pair, 0.5), [0.386871])
+    equal(ipo_loss(*pair, 0.1), [12.25])
+    chosen = f([-10]).requires_grad_()
+    dpo_loss(chosen, *pair[1:], 0.1).sum().backward()
+    equal(chosen.grad, [-0.046257])
+    same = f([-10]), f([-12]), f([-10]), f([-12])
+    equal(dpo_loss(*same, 0.1), [0.693147])
+
+
+def test_minillm():
+    teacher, student = f([[-1, -0.5, -2.4, 9]]), f([[-0.8, -1, -1.5, 99]])
+    mask = m([[1, 1, 1, 0]])
+    rewards = teacher - student
+    equal(rewards[:, :3], [[-0.2, 0.5, -0.9]])
+    equal(discounted_returns(rewards, mask, 1), [[-0.6, -0.4, -0.9, 0]])
+    equal(length_normalized_returns(rewards, mask), [[-0.2, -0.9, 0, 0]])
+    weights = mixed_sampling_weights(student, teacher, mask, 0.2)
+    equal(weights, [[1.037618, 0.885156, 1.134669, 0]])
+
+
+# --- no-ops that must stay no-ops -------------------------------------------------------------
+
+
+def test_a_constant_reward_bonus_cancels():
+    """A bonus of -.7 on every response teaches nothing, unless lambda < 1 lets it through."""
+    rewards = f([1, 2, 3, 4])
+    torch.testing.assert_close(group_advantages(rewards - 0.7, 4), group_advantages(rewards, 4))
+    torch.testing.assert_close(
+        leave_one_out_advantages(rewards - 0.7, 4), leave_one_out_advantages(rewards, 4)
+    )
+    values, mask = f([[0.5, 0.4, 0.3]]), m([[1, 1, 1]])
+    for gae_lambda, expected in ((1, [-0.7, -0.7, -0.7]), (0.95, [-0.63175, -0.665, -0.7])):
+        plain, _ = gae(f([[0, 0, 1]]), values, mask, 1, gae_lambda)
+        bonus, _ = gae(f([[0, 0, 0.3]]), values, mask, 1, gae_lambda)
+        equal((bonus - plain)[0], expected)
+
+
+def test_whitening_one_response_erases_a_terminal_reward():
+    """Over the batch the rewards 1 and -3 keep their signs; per response both become 0."""
+    rewards, values = f([[0, 0, 1], [0, 0, -3]]), torch.zeros(2, 3, dtype=torch.float64)
+    mask = torch.ones(2, 3, dtype=torch.bool)
+    advantages, _ = gae(rewards, values, mask, 1, 1)
+    for row in (slice(0, 1), slice(1, 2)):
+        assert torch.equal(whiten(advantages[row], mask[row]), values[row])
+    whitened = whiten(advantages, mask)
+    assert (whitened[0] > 0).all() and (whitened[1] < 0).all()

@@ -1,0 +1,138 @@
+"""Where rewards come from: a reward model, a rule, and what is done about a broken one."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from data.collate import collate_responses
+from data.records import PromptRecord
+from gpt.generate import SamplingParams
+from gpt.model import GPT, GPTConfig
+from gpt.tokenizer import build_tokenizer
+from reward_model.model import RewardModel
+from rl.batches.rollout import Rollout, sample_rollout
+from rl.rewards.sources import RewardModelReward, RuleReward, checked_rewards
+
+LETTERS = build_tokenizer("letters", {bytes([97 + i]): i for i in range(8)})  # EOS 8
+RECORDS = [PromptRecord("ab", answer="x"), PromptRecord("hgfed", answer="y")]
+
+
+def random_gpt(seed: int = 0) -> GPT:
+    model = GPT(GPTConfig(LETTERS.n_vocab, 24, n_layer=2, n_head=2, n_embd=16)).eval()
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in model.parameters():
+        parameter.data = torch.randn(parameter.shape, generator=generator) / 4
+    return model
+
+
+def sampled(group_size: int = 4) -> Rollout:
+    return sample_rollout(
+        random_gpt(), LETTERS, RECORDS, SamplingParams(max_new_tokens=6), group_size,
+        torch.Generator().manual_seed(1),
+    )  # fmt: skip
+
+
+ROLLOUT = sampled()
+
+
+class Fixed:
+    """A reward that returns this tensor."""
+
+    name = "fixed"
+
+    def __init__(self, values: list[float] | torch.Tensor) -> None:
+        self.values = torch.as_tensor(values)
+
+    def __call__(self, rollout: Rollout) -> torch.Tensor:
+        return self.values
+
+
+# The reward model
+
+
+@pytest.mark.parametrize("pooling", ["mean_score", "last_token"])
+@pytest.mark.parametrize("micro_batch_size", [1, 3, 64])
+def test_the_reward_model_scores_each_row_as_it_would_alone(pooling, micro_batch_size):
+    model = RewardModel(random_gpt(1), pooling).eval().requires_grad_(False)
+    model.mean.fill_(0.3)
+    model.std.fill_(2.0)
+    rewards = RewardModelReward(model, micro_batch_size)(ROLLOUT)
+    assert rewards.shape == (8,)
+    for row in range(8):
+        tokens = ROLLOUT.response_tokens[row][ROLLOUT.response_mask[row]].tolist()
+        prompt = LETTERS.encode(ROLLOUT.records[row].prompt)
+        alone = model(collate_responses([prompt], [tokens], LETTERS.eos_id))
+        assert float(rewards[row]) == pytest.approx(alone.item(), abs=1e-5)
+
+
+def test_the_reward_model_gets_no_gradient():
+    model = RewardModel(random_gpt(1))
+    rewards = RewardModelReward(model)(ROLLOUT)
+    assert not rewards.requires_grad
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+# Rules
+
+
+def test_a_rule_sees_record_text_and_whether_it_ended():
+    seen: list[tuple[PromptRecord, str, bool]] = []
+
+    def rule(record: PromptRecord, response: str, ended: bool) -> float:
+        seen.append((record, response, ended))
+        return len(seen) / 2
+
+    reward = RuleReward(rule, "counting")
+    assert reward.name == "counting"
+    assert reward(ROLLOUT).tolist() == [0.5, 1, 1.5, 2, 2.5, 3, 3.5, 4]
+    for row, (record, response, ended) in enumerate(seen):
+        assert record is RECORDS[row // 4]
+        tokens = ROLLOUT.response_tokens[row][ROLLOUT.response_mask[row]].tolist()
+        assert response == "".join("abcdefgh"[token] for token in tokens if token < 8)
+        assert ended is (tokens[-1] == 8)
+    assert {ended for *_, ended in seen} == {True, False}
+
+
+# Broken rewards
+
+
+def test_finite_rewards_pass_as_float32():
+    values = torch.arange(8, dtype=torch.float64)
+    rewards, broken = checked_rewards(Fixed(values), ROLLOUT)
+    assert rewards.dtype == torch.float32 and rewards.tolist() == values.tolist() and broken == 0
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_reward_that_is_not_finite_is_refused(value):
+    values = [1.0] * 8
+    values[3] = value
+    with pytest.raises(ValueError, match="1 of 8 rewards are not finite") as error:
+        checked_rewards(Fixed(values), ROLLOUT)
+    assert f"row 3: {ROLLOUT.responses[3]!r}" in str(error.value)
+
+
+@pytest.mark.parametrize("replacement", [0.0, -1.5])
+def test_or_replaced_and_counted(replacement):
+    values = [math.nan, 2.0, math.inf, 4.0, 5.0, -math.inf, 7.0, 8.0]
+    rewards, broken = checked_rewards(Fixed(values), ROLLOUT, replacement)
+    assert rewards.tolist() == [replacement, 2, replacement, 4, 5, replacement, 7, 8]
+    assert broken == 3
+
+
+@pytest.mark.parametrize("shape", [(7,), (9,), (8, 1), (1, 8), ()])
+def test_the_wrong_number_of_rewards_is_refused(shape):
+    """(N, 1) would broadcast against (N,) to an N x N table."""
+    with pytest.raises(ValueError, match=r"scores must be \(N,\) = \(8,\)"):
+        checked_rewards(Fixed(torch.zeros(shape)), ROLLOUT)
+
+
+def test_checked_rewards_carry_no_graph():
+    values = torch.ones(8, requires_grad=True) * 2
+    assert not checked_rewards(Fixed(values.detach()), ROLLOUT)[0].requires_grad
+    with torch.enable_grad():
+        assert not checked_rewards(RewardModelReward(RewardModel(random_gpt())), ROLLOUT)[
+            0
+        ].requires_grad

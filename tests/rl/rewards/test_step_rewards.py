@@ -1,0 +1,340 @@
+"""Steps of a response: characters to tokens, and what each source cuts and pays."""
+
+from __future__ import annotations
+
+import random
+import re
+
+import pytest
+import torch
+
+from data import sums
+from data.collate import collate_responses
+from data.records import PromptRecord
+from gpt.model import GPT, GPTConfig
+from gpt.tokenizer import Tokenizer, build_tokenizer, load_tokenizer
+from reward_model.model import RewardModel
+from rl.batches.rollout import Rollout
+from rl.rewards.step_rewards import (
+    CheckedSteps,
+    OutcomeSteps,
+    RewardModelSteps,
+    StepRewards,
+    characters_read,
+    checked_steps,
+    token_of,
+)
+
+GLASSBOX = load_tokenizer("glassbox")
+BYTES = {bytes([value]): value for value in range(256)}
+SUM = PromptRecord("347+588=", answer="935", meta={"a": 347, "b": 588})
+EXACT = "7+8=15,4+8+1=13,3+5+1=9:935"
+
+
+def with_merges(*merges: str) -> Tokenizer:
+    """All bytes, and these tokens of several characters (every part of a merge must be listed)."""
+    ranks = BYTES | {text.encode(): 256 + i for i, text in enumerate(merges)}
+    return build_tokenizer("merges", ranks)
+
+
+def rollout_of(
+    *responses: str | list[int],
+    record: PromptRecord = SUM,
+    tokenizer: Tokenizer = GLASSBOX,
+    ended: bool = True,
+) -> Rollout:
+    """These texts (or tokens) as if they had been sampled; `ended`: with an EOS."""
+    tokens = [
+        tokenizer.encode(response) if isinstance(response, str) else response
+        for response in responses
+    ]
+    tokens = [row + [tokenizer.eos_id] if ended else row for row in tokens]
+    prompt = tokenizer.encode(record.prompt)
+    sequences = collate_responses([prompt] * len(tokens), tokens, tokenizer.eos_id)
+    return Rollout(
+        records=[record] * len(tokens),
+        responses=[tokenizer.decode(row) for row in tokens],
+        sequences=sequences,
+        log_probs=torch.zeros(sequences.response_mask.shape),
+        group_size=len(tokens),
+    )
+
+
+def listed(steps: StepRewards, row: int = 0) -> list[tuple[int, float]]:
+    """The (end, reward) pairs of one row."""
+    values, ends, mask = (tensor[row].tolist() for tensor in steps)
+    return [(end, value) for value, end, there in zip(values, ends, mask, strict=True) if there]
+
+
+def texts_of(rollout: Rollout, steps: StepRewards, tokenizer: Tokenizer, row: int = 0) -> list[str]:
+    """What each step says, decoded from its tokens."""
+    tokens = rollout.response_tokens[row].tolist()
+    pieces, start = [], 0
+    for end, _ in listed(steps, row):
+        pieces.append(tokenizer.decode(tokens[start : end + 1]))
+        start = end + 1
+    return pieces
+
+
+# Characters and tokens
+
+
+def test_a_character_counts_with_the_token_that_completes_it():
+    """ "ü" in two tokens, with padding behind it; EOS and padding hold nothing."""
+    tokenizer = with_merges("ab", "é")  # "é" is one token here, "ü" is two
+    ids = tokenizer.encode("ab") + list("ü".encode()) + [tokenizer.pad_id] + tokenizer.encode("é,")
+    assert len(ids) == 6
+    counts = characters_read(tokenizer, [*ids, tokenizer.eos_id])
+    assert counts == [2, 2, 3, 3, 4, 5, 5]
+    assert [token_of(character, counts) for character in range(5)] == [0, 0, 2, 4, 5]
+    assert tokenizer.decode(ids) == "abüé,"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_counts_are_those_of_the_decoded_text(seed):
+    """Random bytes, most of them no UTF-8: a prefix's complete characters are the text's first."""
+    tokenizer = with_merges("ab", "é", "e,")
+    rng = random.Random(seed)
+    alphabet = [0x2C, 0x61, 0xC3, 0xA9, 0xF0, 0x9F, 0x98, 0x80, 0xFF, 256, 257, 258, 259, 260]
+    ids = [rng.choice(alphabet) for _ in range(12)]
+    text, counts = tokenizer.decode(ids), characters_read(tokenizer, ids)
+    for t, count in enumerate(counts):
+        prefix = tokenizer.decode(ids[: t + 1])
+        assert text.startswith(prefix[:count])
+        # At most the last character may still be incomplete.
+        assert count in (len(prefix), len(prefix) - 1)
+        if count < len(prefix):
+            assert prefix.endswith("\ufffd")
+    assert len(text) - counts[-1] in (0, 1)
+    assert all(0 <= token_of(c, counts) < len(ids) for c in range(len(text)))
+
+
+# Written sums
+
+
+def test_each_written_step_ends_with_its_separator():
+    rollout = rollout_of(EXACT, "7+8=15,4+8+1=12,3+5+1=9:925", "935", "934")
+    steps = CheckedSteps(GLASSBOX)(rollout, torch.zeros(4))
+    assert texts_of(rollout, steps, GLASSBOX) == ["7+8=15,", "4+8+1=13,", "3+5+1=9:", "935"]
+    assert listed(steps) == [(6, 1.0), (15, 1.0), (23, 1.0), (27, 1.0)]  # 27 is the EOS
+    assert [value for _, value in listed(steps, 1)] == [1.0, 0.0, 1.0, 0.0]
+    assert listed(steps, 2) == [(3, 1.0)] and listed(steps, 3) == [(3, 0.0)]
+    assert steps.mask.tolist() == [
+        [True] * 4,
+        [True] * 4,
+        [True] + [False] * 3,
+        [True] + [False] * 3,
+    ]
+
+
+def test_a_token_may_hold_the_end_of_a_step_and_more():
+    """Separators are rarely tokens of their own in a vocabulary like GPT-2's."""
+    tokenizer = with_merges("15", ",4", "=9", ":9")
+    pieces = ["7", "+", "8", "=", "15", ",4", "+", "8", "+", "1", "=", "1", "3", ","]
+    pieces += ["3", "+", "5", "+", "1", "=9", ":9", "3", "5"]
+    ids = [tokenizer.encoding.encode_single_token(piece) for piece in pieces]
+    rollout = rollout_of(ids, tokenizer=tokenizer)
+    assert rollout.responses == [EXACT]
+    steps = CheckedSteps(tokenizer)(rollout, torch.zeros(1))
+    assert listed(steps) == [(5, 1.0), (13, 1.0), (20, 1.0), (23, 1.0)]
+
+
+def test_characters_of_several_bytes_do_not_shift_the_ends():
+    """ "é" is two tokens of one character: ends counted in characters would come one too early."""
+    rollout = rollout_of("7+8=é,4+8+1=13:935")
+    assert len(GLASSBOX.encode("é")) == 2
+    steps = CheckedSteps(GLASSBOX)(rollout, torch.zeros(1))
+    assert texts_of(rollout, steps, GLASSBOX) == ["7+8=é,", "4+8+1=13:", "935"]
+    assert [value for _, value in listed(steps)] == [0.0, 1.0, 1.0]
+
+
+def test_a_response_that_was_cut_off():
+    """The unfinished step and the answer that is missing are one step, worth nothing."""
+    for text, expected in (
+        ("7+8=15,4+8", [(6, 1.0), (9, 0.0)]),
+        ("7+8=15,4+8+1=13", [(6, 1.0), (14, 0.0)]),
+        ("7+8=15,", [(6, 0.0)]),  # its last token should have led on
+        ("7+8=15,4+8+1=13,3+5+1=9:9", [(6, 1.0), (15, 1.0), (23, 1.0), (24, 0.0)]),
+        ("935", [(2, 0.0)]),
+    ):
+        steps = CheckedSteps(GLASSBOX)(rollout_of(text, ended=False), torch.zeros(1))
+        assert listed(steps) == expected, text
+
+
+def test_odd_responses_still_make_steps():
+    for text, expected in (
+        ("", [(0, 0.0)]),  # an EOS alone
+        ("7+8=15", [(5, 1.0), (6, 0.0)]),  # no ":": the response is all answer, and wrong
+        (EXACT[:24], [(6, 1.0), (15, 1.0), (23, 1.0), (24, 0.0)]),  # an empty answer
+        ("=:935", [(1, 0.0), (5, 1.0)]),
+        ("=,,:935", [(1, 0.0), (2, 0.0), (3, 0.0), (7, 1.0)]),
+    ):
+        rollout = rollout_of(text)
+        steps, _ = checked_steps(CheckedSteps(GLASSBOX), rollout, torch.zeros(1))
+        assert listed(steps) == expected, text
+
+
+def test_two_steps_in_one_token_are_right_only_if_both_are():
+    pieces = ["7", "+", "8", "=15", ",,", "x", ":9", "3", "5"]
+    tokenizer = with_merges("=15", ",,", ":9")
+    ids = [tokenizer.encoding.encode_single_token(piece) for piece in pieces]
+    steps = CheckedSteps(tokenizer)(rollout_of(ids, tokenizer=tokenizer), torch.zeros(1))
+    # "7+8=15," is right, the empty step behind it is not; both end in token 4.
+    assert listed(steps) == [(4, 0.0), (6, 0.0), (9, 1.0)]
+
+
+def test_every_token_of_a_sum_belongs_to_one_step_and_the_rewards_are_the_checks():
+    """On what writers write, in either style and with their errors."""
+    rng = random.Random(0)
+    record = sums.prompts("train", 1, seed=3)[0]
+    texts = [sums.sample_response(record, rng) for _ in range(200)]
+    rollout = rollout_of(*texts, record=record)
+    steps, broken = checked_steps(CheckedSteps(GLASSBOX), rollout, torch.zeros(len(texts)))
+    assert broken == 0 and steps.rewards.shape == (200, 4)
+    for row, text in enumerate(texts):
+        pieces = re.findall(r"[^,:]*[,:]", text) + [text.rpartition(":")[2]]
+        assert texts_of(rollout, steps, GLASSBOX, row) == pieces
+        checks = [float(check.correct) for check in sums.step_checks(record, text)]
+        answer = float(text.rpartition(":")[2] == record.answer)
+        assert [value for _, value in listed(steps, row)] == [*checks, answer]
+    assert {len(listed(steps, row)) for row in range(200)} == {1, 4}
+
+
+# The outcome
+
+
+def test_the_outcome_is_one_step_at_the_last_token():
+    rewards = torch.tensor([0.3, -1.0, 2.5])
+    rollout = rollout_of("935", EXACT, "")
+    steps = OutcomeSteps()(rollout, rewards)
+    assert [listed(steps, row) for row in range(3)] == [
+        [(3, pytest.approx(0.3))], [(27, -1.0)], [(0, 2.5)],
+    ]  # fmt: skip
+
+
+# The reward model
+
+
+def random_model(pooling: str = "mean_score") -> RewardModel:
+    gpt = GPT(GPTConfig(GLASSBOX.n_vocab, 64, n_layer=2, n_head=2, n_embd=16))
+    model = RewardModel(gpt.initialize(torch.Generator().manual_seed(0)), pooling)
+    torch.nn.init.normal_(model.head.weight, generator=torch.Generator().manual_seed(1))
+    model.mean.fill_(0.3)
+    model.std.fill_(2.0)
+    return model.eval().requires_grad_(False)
+
+
+TEXTS = {
+    "It works. I like it! Do you?": ["It works.", " I like it!", " Do you?"],
+    "It costs 3.50 today.\nGood...\n\nBuy it": ["It costs 3.50 today.\n", "Good...\n\n", "Buy it"],
+    "No end": ["No end"],
+    "\nA new line first.": ["\n", "A new line first."],
+    "": [""],
+    "Wait... what?! Yes.": ["Wait...", " what?!", " Yes."],
+}
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_sentences_end_at_their_mark_or_line_break(ended):
+    """The EOS belongs to the last sentence; a number's point ends none."""
+    texts = [text for text in TEXTS if text or ended]
+    rollout = rollout_of(*texts, record=PromptRecord("Review it.\n"), ended=ended)
+    source = RewardModelSteps(random_model(), GLASSBOX)
+    steps, _ = checked_steps(source, rollout, torch.zeros(len(texts)))
+    for row, text in enumerate(texts):
+        assert texts_of(rollout, steps, GLASSBOX, row) == TEXTS[text], text
+
+
+@pytest.mark.parametrize("micro_batch_size", [1, 64])
+def test_a_sentence_is_worth_the_score_after_its_last_token(micro_batch_size):
+    """Against the model's head on the row alone, unpadded, normalised like a response's score."""
+    model = random_model()
+    rollout = rollout_of(*TEXTS, record=PromptRecord("Review it.\n"))
+    source = RewardModelSteps(model, GLASSBOX, micro_batch_size)
+    steps = source(rollout, torch.zeros(len(TEXTS)))
+    assert not steps.rewards.requires_grad
+    prompt = GLASSBOX.encode("Review it.\n")
+    for row in range(len(TEXTS)):
+        tokens = rollout.response_tokens[row][rollout.response_mask[row]].tolist()
+        hidden = model.gpt.hidden(torch.tensor([prompt + tokens]))[0]  # (S, D)
+        scores = (model.head(hidden)[len(prompt) :, 0] - 0.3) / 2.0
+        found = listed(steps, row)
+        assert [value for _, value in found] == pytest.approx(
+            [scores[end].item() for end, _ in found], abs=1e-5
+        )
+    values = [value for row in range(len(TEXTS)) for _, value in listed(steps, row)]
+    assert len(set(values)) == len(values) == sum(map(len, TEXTS.values()))
+
+
+def test_the_pooled_loss_does_not_identify_what_a_step_is_worth():
+    """The caveat: shift two token scores against each other, and every response scores as before."""
+    model = random_model()
+    rollout = rollout_of("It works. I like it!", record=PromptRecord("Review it.\n"))
+    before = RewardModelSteps(model, GLASSBOX)(rollout, torch.zeros(1))
+    score = model(rollout.sequences)
+    end = listed(before)[0][0]
+    shift = torch.zeros(1, rollout.response_mask.shape[1])
+    shift[0, end], shift[0, 0] = 5.0, -5.0
+    plain = model.token_scores
+    model.token_scores = lambda batch: plain(batch) + shift
+    torch.testing.assert_close(model(rollout.sequences), score)
+    after = RewardModelSteps(model, GLASSBOX)(rollout, torch.zeros(1))
+    assert listed(after)[0][1] == pytest.approx(listed(before)[0][1] + 5.0 / 2.0, abs=1e-5)
+
+
+# What a source must keep to
+
+
+class Given:
+    name = "given"
+
+    def __init__(self, rows: list[list[tuple[int, float]]], columns: int = 3) -> None:
+        values, ends = torch.zeros(len(rows), columns), torch.full((len(rows), columns), -1)
+        mask = torch.zeros(len(rows), columns, dtype=torch.bool)
+        for i, row in enumerate(rows):
+            for j, (end, value) in enumerate(row):
+                values[i, j], ends[i, j], mask[i, j] = value, end, True
+        self.steps = StepRewards(values, ends, mask)
+
+    def __call__(self, rollout: Rollout, rewards: torch.Tensor) -> StepRewards:
+        return self.steps
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        [(2, 1.0)],  # the EOS is left out
+        [(1, 1.0), (4, 1.0)],  # beyond the response
+        [(1, 1.0), (1, 1.0), (3, 1.0)],  # a token twice
+        [(2, 1.0), (1, 1.0), (3, 1.0)],  # backwards
+        [(-1, 1.0), (3, 1.0)],
+        [],
+    ],
+)
+def test_steps_that_leave_a_token_out_or_have_it_twice_are_refused(wrong):
+    rollout = rollout_of("935", "936")  # four tokens each
+    good = [(1, 1.0), (3, 0.0)]
+    steps, count = checked_steps(Given([good, good]), rollout, torch.zeros(2))
+    assert count == 0 and listed(steps, 1) == good
+    with pytest.raises(ValueError, match="row 1: steps must end one after the other .* at token 3"):
+        checked_steps(Given([good, wrong]), rollout, torch.zeros(2))
+
+
+def test_a_gap_between_the_steps_of_a_row_is_refused():
+    source = Given([[(1, 1.0), (3, 0.0)]])
+    source.steps = StepRewards(
+        source.steps.rewards, torch.tensor([[1, 2, 3]]), torch.tensor([[True, False, True]])
+    )
+    with pytest.raises(ValueError, match="row 0: steps must end"):
+        checked_steps(source, rollout_of("935"), torch.zeros(1))
+
+
+def test_a_broken_step_reward_is_refused_or_replaced_and_counted():
+    rollout = rollout_of("935", "936")
+    source = Given([[(1, 1.0), (3, float("nan"))], [(0, float("inf")), (3, 2.0)]])
+    source.steps.rewards[:, 2] = float("nan")  # padding
+    with pytest.raises(ValueError, match="2 step rewards are not finite .*row 0: '935'"):
+        checked_steps(source, rollout, torch.zeros(2))
+    steps, count = checked_steps(source, rollout, torch.zeros(2), replacement=-1.0)
+    assert count == 2
+    assert [listed(steps, row) for row in (0, 1)] == [[(1, 1.0), (3, -1.0)], [(0, -1.0), (3, 2.0)]]

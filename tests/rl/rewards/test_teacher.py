@@ -1,0 +1,342 @@
+"""The teacher: opened or explained, its reward by loops, the distance to it, and how it is made."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from data.collate import collate_responses
+from data.records import PromptRecord
+from gpt import teacher as teacher_module
+from gpt.common import UserError, load_gpt, read_jsonl, save_gpt
+from gpt.generate import SamplingParams
+from gpt.log_probs import token_log_probs
+from gpt.model import GPT, GPTConfig
+from gpt.model import PRESETS as SHAPES
+from gpt.tokenizer import build_tokenizer, load_tokenizer
+from reward_model.model import RewardModel, save_reward_model
+from rl.batches.rollout import Rollout, sample_rollout
+from rl.rewards import teacher as teacher_rewards_module
+from rl.rewards.sources import RuleReward
+from rl.rewards.teacher import (
+    LOG_PROB_FLOOR,
+    TeacherReward,
+    best_answers,
+    open_teacher,
+    refuse_other_rewards,
+    reverse_kl,
+    teacher_log_probs,
+)
+from rl.training.config import EngineConfig
+from rl.training.evaluation import Validation, compare, evaluate
+from scripts import make_teacher
+from scripts.make_teacher import TeacherConfig
+
+LETTERS = build_tokenizer("letters", {bytes([97 + i]): i for i in range(8)})  # EOS 8, padding 9
+GLASSBOX = load_tokenizer("glassbox")
+RECORDS = [PromptRecord(text) for text in ("ab", "c", "hgfed", "aaa", "fa", "gh", "bbbb", "e")]
+CONFIG = EngineConfig(temperature=0.8, micro_batch_size=3)
+PARAMS = SamplingParams(0.8, max_new_tokens=6)
+CPU = torch.device("cpu")
+
+
+def random_gpt(seed: int, vocab_size: int = LETTERS.n_vocab, scale: float = 0.3) -> GPT:
+    model = GPT(GPTConfig(vocab_size, 16, n_layer=2, n_head=2, n_embd=16)).eval()
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in model.parameters():
+        parameter.data = torch.randn(parameter.shape, generator=generator) * scale
+    return model.requires_grad_(False)
+
+
+POLICY, TEACHER = random_gpt(0), random_gpt(1)
+
+
+@pytest.fixture(scope="module")
+def rollout() -> Rollout:
+    generator = torch.Generator().manual_seed(0)
+    return sample_rollout(POLICY, LETTERS, RECORDS, PARAMS, 2, generator)
+
+
+def by_hand(model: GPT, rollout: Rollout) -> list[list[float]]:
+    """log-probs of each response token at temperature 0.8, one unpadded row at a time."""
+    rows = []
+    for i, record in enumerate(rollout.records):
+        prompt = LETTERS.encode(record.prompt)
+        response = rollout.response_tokens[i][rollout.response_mask[i]].tolist()
+        logits = model(torch.tensor([prompt + response]))[0].double() / 0.8
+        scores = logits.log_softmax(-1)
+        rows.append([float(scores[len(prompt) - 1 + t, v]) for t, v in enumerate(response)])
+    return rows
+
+
+# Opening
+
+
+def saved(folder: Path, tokenizer=GLASSBOX) -> Path:
+    shape = GPTConfig(tokenizer.n_vocab, 32, n_layer=1, n_head=2, n_embd=16)
+    save_gpt(folder / "model.safetensors", GPT(shape).initialize(), tokenizer)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("options", "advice"),
+    [
+        ({}, "runs/teacher-reviews: make it with\n    python scripts/make_teacher.py"),
+        (
+            {"data": "sums", "preset": "study"},
+            "runs/teacher-sums: make it with\n    python scripts/make_teacher.py --data sums",
+        ),
+        (
+            {"data": "a/texts.jsonl"},
+            "runs/teacher-texts: pass --teacher the run folder of a larger",
+        ),
+        ({"preset": "small"}, "runs/teacher-reviews: pass --teacher the run folder of a larger"),
+        ({"folder": Path("elsewhere")}, "elsewhere: pass --teacher the run folder of a larger"),
+    ],
+)
+def test_a_missing_teacher_is_explained(tmp_path, monkeypatch, options, advice):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(teacher_module, "RUNS", tmp_path / "runs")
+    options = {"folder": None} | options
+    with pytest.raises(UserError) as error:
+        open_teacher(tokenizer=GLASSBOX, device=CPU, **options)
+    assert str(error.value).startswith("there is no teacher in " + advice)
+
+
+def test_the_default_folder_is_found_and_the_teacher_frozen(tmp_path, monkeypatch):
+    monkeypatch.setattr(teacher_module, "RUNS", tmp_path)
+    written, _ = load_gpt(saved(tmp_path / "teacher-sums"))
+    teacher = open_teacher(None, GLASSBOX, CPU, data="sums")
+    assert torch.equal(teacher.wte.weight, written.wte.weight)
+    assert not teacher.training
+    assert not any(parameter.requires_grad for parameter in teacher.parameters())
+
+
+def test_another_tokenizer_is_refused_in_one_sentence(tmp_path):
+    folder = saved(tmp_path / "larger")
+    with pytest.raises(UserError) as error:
+        open_teacher(folder, LETTERS, CPU)
+    assert "reads 'glassbox' tokens, the student writes 'letters' tokens" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+# The reward
+
+
+def test_teacher_log_probs_by_hand_and_above_the_floor(rollout):
+    found = teacher_log_probs(TEACHER, rollout, CONFIG)
+    assert found.shape == rollout.response_mask.shape and not found.requires_grad
+    for i, row in enumerate(by_hand(TEACHER, rollout)):
+        assert found[i, : len(row)].tolist() == pytest.approx(row, abs=1e-5)
+    assert not found[~rollout.response_mask].any()
+    certain = random_gpt(2, scale=3.0)  # it gives most letters less than exp(-20)
+    floored = teacher_log_probs(certain, rollout, CONFIG)
+    exact = torch.tensor(list(itertools.chain(*by_hand(certain, rollout))))
+    torch.testing.assert_close(
+        floored[rollout.response_mask], exact.clamp(min=-20.0), rtol=1e-4, atol=1e-4
+    )
+    assert LOG_PROB_FLOOR == -20.0 and (exact < -21).any() and (exact > -19).any()
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("aggregate", ["mean", "sum"])
+def test_the_reward_is_the_mean_or_sum_of_the_log_probs(rollout, aggregate, reverse):
+    reward = TeacherReward(TEACHER, CONFIG, aggregate=aggregate, reverse_kl=reverse)
+    expected = []
+    for p, q in zip(by_hand(TEACHER, rollout), by_hand(POLICY, rollout), strict=True):
+        total = sum(p) - (sum(q) if reverse else 0.0)
+        expected.append(total / len(p) if aggregate == "mean" else total)
+    assert reward(rollout).tolist() == pytest.approx(expected, abs=1e-4)
+    assert reward.name == "teacher"
+    tokens = reward.token_rewards(rollout)
+    assert tokens.shape == rollout.response_mask.shape and not tokens[~rollout.response_mask].any()
+    assert len(set(rollout.lengths.tolist())) > 1
+
+
+@pytest.mark.parametrize(
+    "changes", [{"reward": "gold"}, {"reward": "rule"}, {"reward_model": Path("x")}]
+)
+def test_an_engine_with_a_teacher_refuses_other_rewards(changes):
+    refuse_other_rewards(EngineConfig())
+    with pytest.raises(ValueError, match="the teacher is the reward of this engine"):
+        refuse_other_rewards(replace(EngineConfig(), **changes))
+
+
+# The distance
+
+
+def all_responses() -> list[tuple[int, ...]]:
+    """Of the tokens 0 (EOS), 1 and 2, at most three."""
+    ended = [(*p, 0) for length in range(3) for p in itertools.product((1, 2), repeat=length)]
+    return ended + list(itertools.product((1, 2), repeat=3))
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_both_estimates_have_the_kl_of_responses_as_their_mean(temperature):
+    """Every response of a tiny language, weighted by the student's probability; micro-batches of 4."""
+    student, teacher = random_gpt(0, 3).double(), random_gpt(1, 3).double()
+    language = collate_responses([[1, 2]] * 15, all_responses(), eos_id=0)
+    log_q, log_p = (
+        token_log_probs(model, language, temperature).sum(1) for model in (student, teacher)
+    )
+    assert float(log_q.exp().sum()) == pytest.approx(1, abs=1e-12)
+    exact = float((log_q.exp() * (log_q - log_p)).sum())
+    forward = float((log_p.exp() * (log_p - log_q)).sum())
+    sampled, full = reverse_kl(student, teacher, language, temperature, micro_batch_size=4)
+    assert float(log_q.exp() @ sampled) == pytest.approx(exact, abs=1e-9)
+    assert float(log_q.exp() @ full) == pytest.approx(exact, abs=1e-9)
+    assert abs(exact - forward) > 0.01
+    assert (full > 0).all() and (sampled < 0).any()
+
+
+def test_evaluations_with_a_teachers_reward_measure_the_distance(tmp_path):
+    """In every batch, for validations and for the report; not with another reward."""
+    reward = TeacherReward(TEACHER, CONFIG, aggregate="sum", reverse_kl=True)
+    measured = evaluate(POLICY, LETTERS, RECORDS, PARAMS, reward, batch_size=3)
+    assert measured.reverse_kl.shape == measured.reverse_kl_full.shape == (8,)
+    torch.testing.assert_close(measured.reverse_kl, -measured.reward, rtol=0, atol=1e-4)
+    whole = evaluate(TEACHER, LETTERS, RECORDS, PARAMS, reward)
+    assert whole.reverse_kl_full.abs().max() < 1e-5
+    numbers = Validation(LETTERS, RECORDS, PARAMS, reward)(POLICY, None, 1)
+    assert numbers["validation/reverse_kl"] == pytest.approx(
+        -numbers["validation/reward"], abs=1e-4
+    )
+    assert numbers["validation/reverse_kl_full"] > 0.1
+    other = evaluate(POLICY, LETTERS, RECORDS, PARAMS, RuleReward(lambda *_: 0.0, "none"))
+    assert other.reverse_kl is None and "reverse_kl" not in other.summary()
+    task = SimpleNamespace(
+        policy=TEACHER, tokenizer=LETTERS, prompts={"test": RECORDS}, reward_fn=reward, gold=None
+    )
+    comparison = compare(POLICY, task, PARAMS, 8, after="student")
+    assert comparison.numbers["before"]["reverse_kl_full"] > 0.1
+    assert comparison.numbers["after"]["reverse_kl_full"] == pytest.approx(0, abs=1e-5)
+    heading = comparison.text(0).splitlines()[1]
+    assert "KL to teacher" in heading
+
+
+# Making a teacher
+
+
+def test_the_best_answer_that_ended_is_kept():
+    """Longer is better here, and the longest ones, cut off, would be best of all."""
+    reward = RuleReward(lambda record, text, ended: len(text), "length")
+    params = SamplingParams(max_new_tokens=5)
+    records = RECORDS * 4
+    kept = best_answers(POLICY, LETTERS, records, params, reward, n=6, seed=3, batch_size=5)
+    prompts = [tuple(LETTERS.encode(record.prompt)) for record in records]
+    assert 16 < len(kept) <= 32 and {tuple(prompt) for prompt, _ in kept} <= set(prompts)
+    assert all(answer[-1] == LETTERS.eos_id and len(answer) <= 5 for _, answer in kept)
+    shorter = RuleReward(lambda record, text, ended: -len(text), "shortness")
+    short = best_answers(POLICY, LETTERS, records, params, shorter, n=6, seed=3, batch_size=5)
+    assert [prompt for prompt, _ in short] == [prompt for prompt, _ in kept]
+    gaps = [len(a) - len(b) for (_, a), (_, b) in zip(kept, short, strict=True)]
+    assert min(gaps) == 0 and sum(gaps) > 10
+    longest = best_answers(
+        POLICY, LETTERS, records, params, reward, n=6, seed=3, batch_size=5, least_reward=3
+    )
+    assert longest == [(p, answer) for p, answer in kept if len(answer) > 3] != kept
+
+
+def test_answers_are_those_of_their_prompts():
+    """A reward for repeating the prompt's first letter finds the rows of the right prompt."""
+    reward = RuleReward(lambda r, text, ended: text.count(r.prompt[0]) / 5, "echo")
+    kept = best_answers(POLICY, LETTERS, RECORDS, PARAMS, reward, n=64, least_reward=0.2)
+    assert len(kept) >= 4
+    assert all(prompt[0] in answer for prompt, answer in kept)
+
+
+@pytest.fixture
+def small_world(tmp_path, monkeypatch) -> dict[str, Path]:
+    """Run folders of a student and its reward model, and a teacher's shape of one layer."""
+    shape = GPTConfig(context=128, n_layer=1, n_head=2, n_embd=16)
+    monkeypatch.setitem(SHAPES, "teacher", replace(shape, n_embd=32))
+    student = GPT(replace(shape, vocab_size=GLASSBOX.n_vocab)).initialize()
+    save_gpt(tmp_path / "student" / "model.safetensors", student, GLASSBOX)
+    judge = RewardModel.from_policy(student, generator=torch.Generator().manual_seed(0))
+    save_reward_model(tmp_path / "judge" / "model.safetensors", judge, GLASSBOX)
+    real = make_teacher.pretraining.main
+    monkeypatch.setattr(
+        make_teacher.pretraining,
+        "main",
+        lambda config: real(replace(config, steps=2, batch_size=4, warmup=1)),
+    )
+    monkeypatch.setattr(make_teacher.pretraining, "RUNS", tmp_path)
+    monkeypatch.setattr(teacher_module, "RUNS", tmp_path)
+    return {"student": tmp_path / "student", "reward_model": tmp_path / "judge"}
+
+
+def test_the_script_makes_a_teacher_that_the_engines_find(
+    small_world, tmp_path, monkeypatch, capsys
+):
+    config = TeacherConfig(
+        prompts=24, responses=4, epochs=1, batch_size=4, eval_prompts=6, device="cpu", **small_world
+    )
+    # Random weights hardly ever end by themselves: let every answer count.
+    real = teacher_rewards_module.sample_rollout
+
+    def ended(*args):
+        sampled = real(*args)
+        batch = replace(sampled.sequences, has_eos=torch.ones_like(sampled.has_eos))
+        return replace(sampled, sequences=batch)
+
+    monkeypatch.setattr(teacher_rewards_module, "sample_rollout", ended)
+    monkeypatch.setattr(make_teacher, "world_rule", lambda data: RuleReward(lambda *_: 0.5, "gold"))
+    assert make_teacher.main(config) == tmp_path / "teacher-reviews"
+    teacher = open_teacher(None, GLASSBOX, CPU)
+    base, _ = load_gpt(tmp_path / "pretraining-reviews-teacher")
+    assert teacher.config.n_embd == 32 and not torch.equal(teacher.wte.weight, base.wte.weight)
+    assert len(read_jsonl(tmp_path / "teacher-reviews" / "answers.jsonl")) == 24
+    report = json.loads((tmp_path / "teacher-reviews" / "report.json").read_text())
+    assert list(report) == ["student before", "larger model", "teacher"]
+    assert all(math.isfinite(row["reward"]) and row["gold"] == 0.5 for row in report.values())
+    assert "student before" in capsys.readouterr().out
+
+
+def test_a_missing_judge_is_reported_before_the_pre_training(small_world, tmp_path, monkeypatch):
+    monkeypatch.setattr(make_teacher.pretraining, "main", lambda config: pytest.fail("trained"))
+    config = TeacherConfig(device="cpu", reward_model=tmp_path / "nowhere")
+    with pytest.raises(UserError, match="there is no reward model in .*nowhere"):
+        make_teacher.main(config)
+
+
+def test_what_would_fail_later_fails_before_an_earlier_run_is_moved(small_world, tmp_path):
+    config = TeacherConfig(
+        device="cpu", base=small_world["student"], out=tmp_path / "out", **small_world
+    )
+    with pytest.raises(UserError, match="--max-new-tokens 500 leaves no room"):
+        make_teacher.main(replace(config, max_new_tokens=500))
+    with pytest.raises(UserError, match="no model in .*nowhere"):
+        make_teacher.main(replace(config, student=tmp_path / "nowhere"))
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_teacher_needs_answers(small_world, tmp_path):
+    config = TeacherConfig(
+        device="cpu", base=small_world["student"], out=tmp_path / "out", prompts=2, responses=2,
+        least_reward=99.0, **small_world,
+    )  # fmt: skip
+    with pytest.raises(UserError, match="no answer was kept.*--least-reward"):
+        make_teacher.main(config)
+
+
+def test_the_gold_reward_judges_only_on_demand(monkeypatch):
+    asked = []
+
+    def spy(kind, data, *args):
+        asked.append((kind, data))
+        raise UserError("enough")
+
+    monkeypatch.setattr(make_teacher, "open_reward", spy)
+    monkeypatch.setattr(make_teacher, "base_folder", lambda config: "")
+    monkeypatch.setattr(make_teacher, "load_gpt", lambda *args: (POLICY, LETTERS))
+    for options in ({}, {"reward": "gold"}):
+        with pytest.raises(UserError, match="enough"):
+            make_teacher.main(TeacherConfig(device="cpu", **options))
+    assert asked == [("auto", "reviews"), ("gold", "reviews")]

@@ -1,0 +1,644 @@
+"""Rules that check answers: what counts as an answer, what it earns, and what is logged of it."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import re
+import shutil
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from conftest import given, st
+
+from data import sums
+from data.collate import join_responses
+from data.records import PromptRecord
+from gpt import corpus, model, pretraining
+from gpt.common import MetricLog, UserError, save_gpt
+from gpt.generate import SamplingParams
+from gpt.model import GPT, GPTConfig
+from gpt.pretraining import PretrainingConfig
+from gpt.tokenizer import build_tokenizer, load_tokenizer
+from reward_model.model import RewardModel, save_reward_model
+from rl import grpo_engine
+from rl.batches.rollout import Rollout
+from rl.grpo_engine import GRPOConfig
+from rl.rewards.sources import RewardModelReward, RuleReward, checked_rewards
+from rl.rewards.verifiable import (
+    VerifiableReward,
+    answer_match,
+    final_answer,
+    parse_number,
+    pass_at_k,
+    read_answer,
+    same_answer,
+    solve_rates,
+    think_format,
+    without_echo,
+)
+from rl.training.evaluation import compare, measure_accuracy
+from rl.training.metrics import rollout_metrics
+from rl.training.setup import open_policy, open_task, world_rule
+
+DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "metrics.md"
+CPU = torch.device("cpu")
+LETTERS = build_tokenizer("letters", {bytes([97 + i]): i for i in range(8)})  # EOS 8, padding 9
+QUESTION = "A robe takes 2 bolts of blue fiber and half that much white fiber. How many bolts?"
+
+
+def documented(heading: str) -> set[str]:
+    """The keys of the tables under one heading of docs/metrics.md."""
+    text = DOCUMENT.read_text(encoding="utf-8")
+    (body,) = re.findall(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", text, re.M | re.S)
+    return set(re.findall(r"^\| `([^`]+)` \|", body, re.M))
+
+
+# Numbers
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("42", "42"), (" 42 ", "42"), ("-42", "-42"), ("−42", "-42"), ("+42", "42"), ("-0", "0"),
+        ("1,000", "1000"), ("1,234,567.50", "1234567.5"), ("007", "7"), ("5.", "5"), ("5.0", "5"),
+        (".5", "0.5"), ("-.5", "-0.5"), ("$5.", "5"), ("$ 5", "5"), ("-$5", "-5"), ("$-5", "-5"),
+        ("5 €", "5"), ("\\$5", "5"), ("50%", "50"), ("50 %", "50"), ("50\\%", "50"), ("1e3", "1000"),
+        ("1.5E-2", "0.015"),
+    ],
+)  # fmt: skip
+def test_what_is_a_number(text, number):
+    assert parse_number(text) == Decimal(number)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", ".", "-", "$", "%", "NaN", "nan", "inf", "-Infinity", "1/2", "٤٢", "４２", "4٢", "1,2,3",
+        "12,34", "1,0000", "1_000", "1 000", "0x10", "--5", "5 apples", "x", "1e", "e3", "3.5.1",
+        "1e99999999999999999999999", "five", "10²",
+    ],
+)  # fmt: skip
+def test_what_is_none(text):
+    """Decimal itself would read nan, inf, 1_000 and digits of every script."""
+    assert parse_number(text) is None
+
+
+@given(st.decimals(allow_nan=False, allow_infinity=False, places=3), st.sampled_from("$€ "))
+def test_every_way_to_write_a_number_gives_it_back(number, sign):
+    for text in (f"{number:f}", f"{number:,f}", f"{number:E}", f" {number:,f}. ", f"{number:f} %"):
+        assert parse_number(text) == number
+    assert parse_number(f"{sign}{abs(number):,f}") == abs(number)
+    assert same_answer(f"{number:,f}", f"{number:E}")
+    assert not same_answer(f"{number:f}", f"{number + 1:f}")
+
+
+@given(st.text())
+def test_no_text_breaks_a_rule_or_counts_as_another_number(text):
+    number = parse_number(text)
+    assert number is None or number.is_finite()
+    found = final_answer(text, numeric=True)
+    assert found is None or found in text
+    value = answer_match(PromptRecord("q", answer="123456789"), text, True)
+    assert value in (0.0, 1.0)
+    assert value == 0 or "9" in text
+
+
+@pytest.mark.parametrize(
+    ("given", "truth", "equal"),
+    [
+        ("1,000", "1000", True), ("1e3", "1000", True), ("-0", "0", True), ("5.00", "5", True),
+        ("50%", "50", True), ("50%", "0.5", False), ("$5.", "5", True), ("0.1", "0.10000001", False),
+        ("1/2", "1/2", True), ("1/2", "0.5", False), ("1/2", "1", False), ("NaN", "5", False),
+        ("inf", "5", False), ("1e999999999", "5", False), ("٤٢", "42", False),
+        ("Paris", "paris.", True), (" New   York ", "New York", True), ("NewYork", "New York", False),
+        ("1,2", "12", False), ("1,2", "1,2", True), ("B", "C", False), ("", "5", False),
+    ],
+)  # fmt: skip
+def test_when_two_answers_are_equal(given, truth, equal):
+    assert same_answer(given, truth) is equal
+    assert same_answer(truth, given) is equal
+
+
+# Where the answer stands
+
+
+@pytest.mark.parametrize(
+    ("response", "answer"),
+    [
+        ("She has 3 + 4 = 7.\n#### 7", "7"),
+        ("#### 5\nNo wait.\n#### 7", "7"),  # the last marker
+        ("#### 7\nThat was 99.", "7"),  # its line only
+        ("####7", "7"),
+        ("#### $1,000.", "$1,000"),
+        ("#### 5 apples and 3 pears", "5"),
+        ("#### 1/2", "1/2"),  # and not 1
+        ("so \\boxed{12} of 30", "12"),
+        ("\\boxed{1} \\boxed{\\frac{1}{2}} 9", "\\frac{1}{2}"),  # the last box, braces in braces
+        ("\\boxed{7} #### 8", "8"),  # the marker goes before the box
+        ("\\boxed{7 and 8", "8"),  # never closed: no box
+        ("The answer is 5 or 7", "7"),  # the last number
+        ("10-7=3", "3"),
+        ("it is -5.", "-5"),
+        ("costs $1,234.50.", "$1,234.50"),
+        ("takes 5kg", "5"),
+        ("<think>1 or 2?</think>It is 3.", "3"),
+        ("It is 3. <think>or 4", "3"),  # an unfinished thought is no answer
+    ],
+)
+def test_the_place_of_a_numeric_answer(response, answer):
+    assert final_answer(response, numeric=True) == answer
+
+
+@pytest.mark.parametrize(
+    "response",
+    ["", " \n", "no idea", "####", "#### \n5", "\\boxed{}", "see 1.2.3 or 1,2,3", "H2O", "NaN",
+     "٤٢", "<think>42</think>", "<think>42", "five"],
+)  # fmt: skip
+def test_a_response_without_an_answer(response):
+    """ "#### " followed by nothing announces an answer and gives none: no other number counts."""
+    assert final_answer(response, numeric=True) is None
+
+
+@pytest.mark.parametrize(
+    ("response", "answer"),
+    [
+        ("Paris", "Paris"),
+        (" Paris in 1990 \n", "Paris in 1990"),  # a text's answer is all of it, not its number
+        ("I think\n#### New York 2", "New York 2"),
+        ("\\boxed{B}", "B"),
+        ("<think>hm</think> Paris", "Paris"),
+        ("", None),
+    ],
+)
+def test_the_place_of_an_answer_in_words(response, answer):
+    assert final_answer(response, numeric=False) == answer
+
+
+def test_a_copy_of_the_prompt_is_no_answer():
+    """The question ends with the true answer; only a number of the policy's own counts."""
+    prompt = f"### Instruction:\n{QUESTION} Hint: it is 3\n\n### Response:\n"
+    record = PromptRecord(prompt, answer="3")
+    assert answer_match(record, "", True) == 0
+    assert answer_match(record, prompt, True) == 0
+    assert answer_match(record, f"{QUESTION} Hint: it is 3", True) == 0  # a long line of it
+    assert answer_match(record, prompt + "3", True) == 1
+    assert answer_match(record, f"{QUESTION} Hint: it is 3\nIt is 3.", True) == 1
+    assert read_answer(record, prompt) is None
+
+
+def test_short_lines_and_single_words_of_the_prompt_may_be_answers():
+    choices = PromptRecord("Which is even?\n7\n8\n", answer="8")
+    assert answer_match(choices, "8", True) == 1
+    assert answer_match(PromptRecord("8", answer="8"), "8", True) == 1
+    assert without_echo("a", "banana") == "banana"
+    assert without_echo("", "text") == "text"
+
+
+@pytest.mark.parametrize(("ended", "value"), [(True, 1.0), (False, 0.0)])
+def test_a_truncated_answer_is_wrong(ended, value):
+    assert answer_match(PromptRecord("?", answer="42"), "#### 42", ended) == value
+
+
+def test_a_record_without_an_answer_is_an_error():
+    with pytest.raises(ValueError, match="no answer to check: 'What is it"):
+        answer_match(PromptRecord("What is it?"), "42", True)
+
+
+# The format
+
+
+@pytest.mark.parametrize(
+    ("response", "value"),
+    [
+        ("<think>a\nb</think>42", 1.0),
+        (" <think></think> 42\n", 1.0),
+        ("42", 0.0),
+        ("<think>a</think>", 0.0),  # no text after it
+        ("<think>a</think> \n", 0.0),
+        ("<think>a", 0.0),
+        ("a</think>42", 0.0),
+        ("</think>a<think>42", 0.0),
+        ("<think>a</think><think>b</think>42", 0.0),
+        ("<think><think>a</think>42", 0.0),
+        ("<think>a</think>42</think>", 0.0),
+        ("well <think>a</think>42", 0.0),
+        ("<Think>a</Think>42", 0.0),
+    ],
+)
+def test_the_think_format(response, value):
+    record = PromptRecord("?", answer="42")
+    assert think_format(record, response, True) == value
+    assert think_format(record, response, False) == 0
+
+
+# The reward
+
+
+def rollout(responses: list[str], ended: list[bool] | None = None, *, group_size: int = 2):
+    """A rollout of these texts; prompt i of the groups has the answer i."""
+    n = len(responses)
+    records = [PromptRecord(f"prompt {i // group_size}", str(i // group_size)) for i in range(n)]
+    sequences = join_responses(
+        [[1]] * n,
+        torch.ones(n, 2, dtype=torch.long),
+        torch.ones(n, 2, dtype=torch.bool),
+        torch.tensor(ended or [True] * n),
+    )
+    return Rollout(records, responses, sequences, torch.zeros(n, 2), group_size)
+
+
+ANSWERS = VerifiableReward(answer_match, "right answer", reads=read_answer)
+
+
+def test_right_is_one_and_wrong_is_zero_or_minus_one():
+    four = rollout(["0", "none", "#### 1", "0"])
+    assert ANSWERS(four).tolist() == [1, 0, 1, 0]
+    assert ANSWERS.paying(wrong=-1)(four).tolist() == [1, -1, 1, -1]
+    assert ANSWERS.correct(four).tolist() == [True, False, True, False]
+    with pytest.raises(ValueError, match="less than a right one's 1"):
+        ANSWERS.paying(wrong=1.0)
+
+
+def test_whatever_a_rule_says_a_truncated_response_is_wrong():
+    always = VerifiableReward(lambda *_: 1.0, "always")
+    cut = rollout(["a", "b"], [True, False])
+    assert always(cut).tolist() == [1, 0]
+    assert always.paying(wrong=-1, others={"more": (0.5, lambda *_: 1.0)})(cut).tolist() == [
+        1.5,
+        -1,
+    ]
+
+
+@pytest.mark.parametrize("wrong", [0.0, -1.0])
+def test_a_rule_that_fails_earns_what_a_wrong_answer_does_and_is_counted(wrong):
+    """One reward for every row: a shorter list would give every later row its neighbour's."""
+
+    def fragile(record: PromptRecord, response: str, ended: bool) -> float:
+        if response == "boom":
+            raise ZeroDivisionError
+        return {"nan": math.nan, "inf": math.inf}.get(response, 1.0)
+
+    reward = VerifiableReward(fragile, "fragile", wrong=wrong)
+    rewards, metrics = reward.with_metrics(rollout(["boom", "a", "nan", "inf", "b", "boom"]))
+    assert rewards.tolist() == [wrong, 1, wrong, wrong, 1, wrong]
+    assert metrics["rule_errors"] == 4 and metrics["correct_rate"] == pytest.approx(1 / 3)
+    both = reward.paying(wrong=wrong, others={"too": (2.0, fragile)})
+    rewards, metrics = both.with_metrics(rollout(["boom", "a"]))
+    assert rewards.tolist() == [wrong, 3] and metrics["rule_errors"] == 2
+
+
+def test_only_exactly_one_is_right():
+    """A rule that gives part of the credit does not make half-right answers count as solved."""
+    reward = VerifiableReward(lambda record, text, ended: float(text), "partial")
+    rewards, metrics = reward.with_metrics(rollout(["0.5", "1"]))
+    assert rewards.tolist() == [0, 1] and metrics["correct_rate"] == 0.5
+
+
+def test_the_parts_add_up_to_the_reward():
+    reward = ANSWERS.paying(wrong=-1, others={"format": (0.25, think_format)})
+    texts = ["<think>a</think>0", "0", "<think>b</think>9", "no"]
+    rewards, metrics = reward.with_metrics(rollout(texts))
+    assert rewards.tolist() == [1.25, 1, -0.75, -1]
+    assert metrics["reward/answer"] == 0 and metrics["reward/format"] == 0.125
+    total = metrics["reward/answer"] + metrics["reward/format"]
+    assert total == pytest.approx(float(rewards.mean()))
+
+
+def test_parts_can_be_normalised_before_they_are_added():
+    """Two groups: z-scores of 1, 0, 0, 0 are 1.5 and -0.5; the second group's answers are equal."""
+    reward = ANSWERS.paying(others={"format": (0.5, think_format)}, normalize_parts=True)
+    texts = ["0", "9", "9", "<think>a</think>9", "7", "<think>a</think>7", "7", "7"]
+    eight = rollout(texts, group_size=4)
+    rewards, metrics = reward.with_metrics(eight)
+    expected = [1.5 - 0.25, -0.5 - 0.25, -0.5 - 0.25, -0.5 + 0.75, -0.25, 0.75, -0.25, -0.25]
+    assert rewards.tolist() == pytest.approx(expected, abs=2e-3)
+    assert metrics["reward/answer"] == 0.125 and metrics["reward/format"] == 0.125  # as they are
+    alone = rollout(texts, group_size=1)  # a validation: nothing to normalise by
+    plain = ANSWERS.paying(others={"format": (0.5, think_format)})
+    assert torch.equal(reward(alone), plain(alone))
+
+
+def test_responses_without_an_answer_are_counted():
+    four = rollout(["0", "none", "#### ", "7"])
+    assert ANSWERS.with_metrics(four)[1]["unanswered"] == 0.5
+    nameless = replace(four, records=[PromptRecord("no answer")] * 4)
+    rewards, metrics = ANSWERS.with_metrics(nameless)
+    assert rewards.tolist() == [0] * 4
+    assert metrics["unanswered"] == 1 and metrics["rule_errors"] == 4
+    assert "unanswered" not in world_rule("sums").with_metrics(four)[1]
+
+
+def test_the_metrics_travel_with_the_rollout():
+    """From the reward through `checked_rewards` into the row that every engine logs."""
+    four = rollout(["0", "none", "1", "1"])
+    rewards, broken = checked_rewards(ANSWERS, four)
+    assert rewards.tolist() == [1, 0, 1, 1] and broken == 0
+    row = rollout_metrics(four, rewards, torch.zeros(4, 2), None)
+    expected = dict(correct_rate=0.75, solve_rate=1.0, solve_rate_all=0.5, unanswered=0.25)
+    assert row | expected | dict(reward=0.75, rule_errors=0) == row
+    other = rollout(["0", "none", "1", "1"])
+    checked_rewards(RuleReward(lambda *_: 0.5, "plain"), other)
+    assert other.reward_metrics == {}
+
+
+# Solve rates and pass@k
+
+
+def test_solve_rates_by_hand():
+    correct = torch.tensor([1, 0, 0, 1, 1, 1, 0, 0, 0, 0, 0, 1]).bool()
+    assert solve_rates(correct, 3) == {"solve_rate": 0.75, "solve_rate_all": 0.25}
+    assert solve_rates(correct, 1) == {}
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=20), st.integers(2, 5))
+def test_groups_without_spread_are_the_unsolved_and_the_all_solved(values, group_size):
+    correct = torch.tensor(values * group_size)
+    rates = solve_rates(correct, group_size)
+    groups = correct.view(-1, group_size)
+    equal = float((groups.all(1) | ~groups.any(1)).float().mean())
+    assert equal == pytest.approx(1 - rates["solve_rate"] + rates["solve_rate_all"])
+
+
+def test_pass_at_k_is_the_share_of_subsets_with_a_right_sample():
+    correct = torch.tensor([[1, 0, 0, 0, 1, 0], [0] * 6, [1] * 6, [0, 0, 1, 1, 1, 1]]).bool()
+    for k in range(1, 7):
+        hits = [
+            any(row[i] for i in subset)
+            for row in correct.tolist()
+            for subset in itertools.combinations(range(6), k)
+        ]
+        assert pass_at_k(correct, k) == pytest.approx(sum(hits) / len(hits))
+    assert pass_at_k(correct, 1) == pytest.approx(float(correct.float().mean()))
+    assert pass_at_k(correct, 6) == 0.75
+
+
+def test_pass_at_k_is_unbiased():
+    """Over every outcome of five draws: the expectation is 1 - (1 - p)^k, for every k."""
+    p = 0.3
+    for k in (1, 2, 4, 5):
+        expected = 0.0
+        for outcome in itertools.product([False, True], repeat=5):
+            chance = math.prod(p if right else 1 - p for right in outcome)
+            expected += chance * pass_at_k(torch.tensor([outcome]), k)
+        assert expected == pytest.approx(1 - (1 - p) ** k)
+
+
+@pytest.mark.parametrize("k", [0, 4])
+def test_pass_at_k_needs_k_samples(k):
+    with pytest.raises(ValueError, match=rf"pass@{k} needs 1 to n = 3"):
+        pass_at_k(torch.ones(2, 3, dtype=torch.bool), k)
+    with pytest.raises(ValueError, match=r"bool \(P, n\)"):
+        pass_at_k(torch.ones(6, dtype=torch.bool), 1)
+
+
+# In an engine
+
+
+def small_gpt() -> GPT:
+    shape = GPTConfig(LETTERS.n_vocab, 16, n_layer=2, n_head=2, n_embd=32)
+    return GPT(shape).initialize(torch.Generator().manual_seed(0)).eval()
+
+
+PROMPTS = [PromptRecord(text, answer="a") for text in ("ab", "c", "hgfed", "aaa", "fa", "gh")]
+BEGINS = VerifiableReward(
+    lambda record, text, ended: float(text.startswith(str(record.answer))),
+    "begins with a",
+    reads=lambda record, text: text or None,
+    others={"format": (0.2, lambda record, text, ended: float(len(text) < 4))},
+)
+TOY = GRPOConfig(
+    steps=20, prompts_per_step=3, group_size=16, minibatches=1, micro_batch_size=64, lr=1e-2,
+    warmup=1, kl_coef=0.02, stop_kl=None, max_new_tokens=6, eval_every=100, max_norm=1e9,
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def learned() -> tuple[GPT, list[dict[str, Any]]]:
+    policy = small_gpt()
+    rows = grpo_engine.train(TOY, policy, LETTERS, BEGINS, PROMPTS, MetricLog(TOY.steps))
+    return policy, rows
+
+
+def test_an_engine_logs_the_documented_keys_and_learns(learned):
+    _, rows = learned
+    every = {key for key in documented("Every engine") if not key.startswith("validation/")}
+    assert set(rows[0]) == every | documented("Verifiable rewards")
+    assert sum(row["correct_rate"] for row in rows[-3:]) / 3 > 0.4 > 0.1 > rows[0]["correct_rate"]
+    for row in rows:
+        assert row["reward"] == pytest.approx(row["reward/answer"] + row["reward/format"], abs=1e-6)
+        assert row["reward/answer"] == pytest.approx(row["correct_rate"], abs=1e-6)
+        assert row["solve_rate_all"] <= row["correct_rate"] <= row["solve_rate"]
+
+
+def test_the_report_has_pass_at_k_and_greedy_accuracy(learned):
+    policy, _ = learned
+    task = SimpleNamespace(
+        policy=policy, tokenizer=LETTERS, reward_fn=BEGINS, gold=BEGINS.paying(),
+        prompts={"test": PROMPTS},
+    )  # fmt: skip
+    comparison = compare(small_gpt(), task, SamplingParams(max_new_tokens=4), 6, after="GRPO")
+    before, after = comparison.numbers["before"], comparison.numbers["after"]
+    plain = {"reward", "response_length", "eos_rate", "gold", "gold_error", "kl"}
+    assert set(before) - plain == set(after) - plain == documented("Verifiable rewards report")
+    assert after["pass@1"] > before["pass@1"] + 0.2
+    assert before["pass@1"] <= before["pass@8"] <= 1
+    header = next(line for line in comparison.text().splitlines() if "pass@8" in line)
+    assert header.split() == ["right", "answers", "pass@1", "pass@8", "greedy_accuracy"]
+    task.gold = None
+    assert (
+        "pass@1"
+        not in compare(policy, task, SamplingParams(max_new_tokens=4), 6, after="x").numbers[
+            "after"
+        ]
+    )
+
+
+class TextAlone(VerifiableReward):
+    """Forgives a response that is cut off: this policy never ends one."""
+
+    def correct(self, rollout: Rollout) -> torch.Tensor:
+        pairs = zip(rollout.records, rollout.responses, strict=True)
+        return torch.tensor([self.rule(record, text, True) == 1 for record, text in pairs])
+
+
+def test_accuracy_is_measured_as_sampled_and_greedily():
+    """The policy says a with 0.6 and b with 0.4, then ends: greedily it is always a."""
+    policy = small_gpt()
+    policy.wte.weight.data = torch.eye(LETTERS.n_vocab, 32)
+    policy.ln_f.weight.data.zero_()
+    policy.ln_f.bias.data = torch.full((32,), -1e4)
+    policy.ln_f.bias.data[:2] = torch.tensor([0.6, 0.4]).log()
+    records = [PromptRecord("c", answer=letter) for letter in "ab" * 100]
+    says = TextAlone(lambda record, text, ended: float(text == record.answer), "says")
+    numbers = measure_accuracy(
+        policy, LETTERS, records, SamplingParams(max_new_tokens=1), says, k=2
+    )
+    assert set(numbers) == {"pass@1", "pass@2", "greedy_accuracy"}
+    assert numbers["pass@1"] == pytest.approx(0.5, abs=0.08)
+    assert numbers["pass@2"] == pytest.approx(1 - (0.16 + 0.36) / 2, abs=0.08)
+    assert numbers["greedy_accuracy"] == 0.5  # right for every a, wrong for every b
+
+
+# From a file
+
+
+def gsm8k_file(path: Path, count: int = 60) -> Path:
+    """Sums in words, in GSM8K's form."""
+    rows = [
+        {
+            "question": f"Ann has {i} eggs and finds {i + 3}. How many?",
+            "answer": f"{i}+{i + 3}=<<{i}+{i + 3}={2 * i + 3}>>{2 * i + 3}\n#### {1000 + 2 * i:,}",
+        }
+        for i in range(count)
+    ]
+    path.write_text("\n".join(json.dumps(row) for row in rows), encoding="utf-8")
+    return path
+
+
+GLASSBOX = load_tokenizer("glassbox")
+
+
+@pytest.fixture
+def runs(tmp_path, monkeypatch):
+    """An empty folder in the place of runs/, and a base model of the file gsm8k.jsonl in it."""
+    monkeypatch.setattr(pretraining, "RUNS", tmp_path)
+    shape = GPTConfig(GLASSBOX.n_vocab, 160, n_layer=1, n_head=2, n_embd=8)
+    base = GPT(shape).initialize(torch.Generator().manual_seed(0))
+    save_gpt(tmp_path / "pretraining-gsm8k-tiny" / "model.safetensors", base, GLASSBOX)
+    save_reward_model(
+        tmp_path / "reward_model-gsm8k-tiny" / "model.safetensors",
+        RewardModel.from_policy(base), GLASSBOX,
+    )  # fmt: skip
+    gsm8k_file(tmp_path / "gsm8k.jsonl")
+    return tmp_path
+
+
+def open_file(runs: Path, **changes):
+    flags: dict[str, Any] = dict(data=str(runs / "gsm8k.jsonl"))
+    return open_task(GRPOConfig(**(flags | changes)), CPU)
+
+
+@pytest.mark.parametrize("kind", ["auto", "rule", "gold"])
+def test_a_file_with_answers_is_checked_by_the_rule(runs, kind):
+    """GSM8K's "1,006" arrives as "1006"; a response may write either."""
+    task = open_file(runs, reward=kind)
+    assert isinstance(task.reward_fn, VerifiableReward) and task.gold is not None
+    record = task.prompts["train"][0]
+    for text, value in [(f"#### {int(str(record.answer)):,}", 1), ("#### 7", 0), ("none", 0)]:
+        assert task.reward_fn.rule(record, text, True) == value
+        assert task.gold.rule(record, text, True) == value
+
+
+def test_a_reward_model_can_still_be_asked_for(runs):
+    task = open_file(runs, reward="model")
+    assert isinstance(task.reward_fn, RewardModelReward)
+    assert isinstance(task.gold, VerifiableReward)  # what it is worth, seen by nobody in training
+
+
+def test_what_an_answer_earns_is_set_by_flags(runs):
+    assert not open_file(runs, wrong_reward=-1).reward_fn.normalize_parts
+    assert open_file(runs, normalize_parts=True).reward_fn.normalize_parts
+    task = open_file(runs, wrong_reward=-1, format_weight=0.5)
+    record = task.prompts["train"][0]
+    one = replace(rollout([f"<think>a</think>{record.answer}", "0"]), records=[record] * 2)
+    assert task.reward_fn(one).tolist() == [1.5, -1]
+    assert task.gold(one).tolist() == [1, 0]  # the objective itself stays right or wrong
+    with pytest.raises(UserError, match="the reward model checks none: leave them out"):
+        open_file(runs, reward="model", wrong_reward=-1)
+
+
+def test_the_sums_earn_by_the_same_flags(runs):
+    shape = GPTConfig(GLASSBOX.n_vocab, 64, n_layer=1, n_head=2, n_embd=8)
+    save_gpt(runs / "pretraining-sums-tiny" / "model.safetensors", GPT(shape), GLASSBOX)
+    task = open_file(runs, data="sums", max_new_tokens=30, wrong_reward=-1)
+    record = sums.prompts("train", count=1)[0]
+    one = replace(rollout([str(record.answer), "0"]), records=[record] * 2)
+    assert task.reward_fn(one).tolist() == [1, -1] and task.gold(one).tolist() == [1, 0]
+    assert task.reward_fn.with_metrics(one)[1]["correct_rate"] == 0.5
+
+
+def test_a_file_with_some_answers_is_refused(runs):
+    rows = [{"prompt": f"What is {i}?\n", "answer": i if i % 7 else None} for i in range(60)]
+    (runs / "gsm8k.jsonl").write_text(json.dumps(rows), encoding="utf-8")
+    with pytest.raises(UserError, match="9 of 60 prompts have no answer to check: give one to"):
+        open_file(runs)
+
+
+def test_the_command_for_a_missing_base_model_is_one_that_works(runs):
+    """There are no preference pairs in such a file, so no reward model can be trained on it."""
+    shutil.rmtree(runs / "pretraining-gsm8k-tiny")
+    with pytest.raises(UserError, match="no model to start from") as error:
+        open_policy(None, str(runs / "gsm8k.jsonl"), "tiny", CPU)
+    command = f"python -m gpt.pretraining --data {runs / 'gsm8k.jsonl'}"
+    assert str(error.value).splitlines()[-1].strip() == command
+
+
+@pytest.fixture
+def tiny(monkeypatch):
+    shape = dict(n_layer=1, n_head=2, n_embd=16)
+    monkeypatch.setitem(model.PRESETS, "tiny", GPTConfig(context=160, **shape))
+    monkeypatch.setitem(model.PRESETS, "small", GPTConfig(context=512, **shape))
+    monkeypatch.setattr(corpus, "HELD_OUT_ROWS", 16)
+
+
+RUN: dict[str, Any] = dict(
+    device="cpu", steps=2, prompts_per_step=2, group_size=4, eval_prompts=4, test_prompts=4,
+    eval_every=1,
+)  # fmt: skip
+
+
+def check_run(folder: Path) -> None:
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    parts = {"reward/answer", "reward/format"}
+    assert len(rows) == 2
+    for row in rows:
+        assert set(row) >= documented("Verifiable rewards") - parts
+        assert 0 <= row["solve_rate_all"] <= row["solve_rate"] <= 1 and row["rule_errors"] == 0
+        assert row["validation/reward"] == row["validation/gold"]
+    report = json.loads((folder / "report.json").read_text())
+    assert set(report["after"]) >= documented("Verifiable rewards report")
+
+
+def test_from_a_gsm8k_file_to_a_report(tiny, tmp_path):
+    data = str(gsm8k_file(tmp_path / "gsm8k.jsonl"))
+    base = pretraining.main(
+        PretrainingConfig(
+            data=data, steps=3, batch_size=4, warmup=1, eval_every=2, device="cpu",
+            out=tmp_path / "base",
+        )
+    )  # fmt: skip
+    out = grpo_engine.main(
+        GRPOConfig(data=data, policy=base, max_new_tokens=16, out=tmp_path / "out", **RUN)
+    )
+    check_run(out)
+
+
+def test_gsm8k_itself(tiny, tmp_path, real_data, monkeypatch):
+    """Every answer of the real file is read back from its own worked solution."""
+    shutil.copytree(real_data / "tiktoken_cache", tmp_path / "cache")
+    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path / "cache"))
+    data = str(real_data / "gsm8k_test.jsonl")
+    base = pretraining.main(
+        PretrainingConfig(
+            preset="small", data=data, tokenizer="gpt2", steps=2, batch_size=2, device="cpu",
+            out=tmp_path / "base",
+        )
+    )  # fmt: skip
+    out = grpo_engine.main(
+        GRPOConfig(preset="small", data=data, policy=base, out=tmp_path / "out", **RUN)
+    )
+    check_run(out)
+    solutions = [json.loads(line) for line in Path(data).read_text("utf-8").splitlines()]
+    for row in solutions:
+        truth = row["answer"].split("#### ")[1].replace(",", "")
+        record = PromptRecord(row["question"], answer=truth)
+        assert answer_match(record, row["answer"], True) == 1, row
+        assert answer_match(record, f"It is ${truth}.", True) == 1, row
+        assert answer_match(record, f"#### {truth}1", True) == 0, row

@@ -1,0 +1,108 @@
+"""What all engines' configs share: presets per size and world, the KL controller, refusals."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import importlib
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+from gpt.common import from_preset, preset_defaults
+from rl.equations.kl import AdaptiveKL, FixedKL
+from rl.training.config import (
+    SIZES,
+    EngineConfig,
+    kl_controller,
+    require_groups,
+    size_presets,
+    warmed_up,
+)
+
+RL = Path(__file__).resolve().parents[3] / "rl"
+ENGINES = sorted(path.stem for path in RL.glob("*_engine.py"))
+
+
+def config_class(engine: str) -> type[EngineConfig]:
+    module = importlib.import_module(f"rl.{engine}")
+    (found,) = (
+        value
+        for value in vars(module).values()
+        if inspect.isclass(value)
+        and dataclasses.is_dataclass(value)
+        and value.__module__ == module.__name__
+        and value.__name__.endswith("Config")
+    )
+    return found
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_every_field_of_the_config_is_explained(engine: str) -> None:
+    """A field's docstring is its help text; `seed` needs none."""
+    for base in config_class(engine).__mro__:
+        if not dataclasses.is_dataclass(base):
+            continue
+        body = ast.parse(inspect.getsource(base)).body[0]
+        assert isinstance(body, ast.ClassDef)
+        for node, after in zip(body.body, [*body.body[1:], None], strict=True):
+            if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) != "seed":
+                explained = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
+                assert explained and len(str(after.value.value)) > 9, ast.unparse(node)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_every_preset_is_a_config(engine: str) -> None:
+    module = importlib.import_module(f"rl.{engine}")
+    for name in module.PRESETS:
+        size, _, data = name.partition("/")
+        from_preset(config_class(engine), module.PRESETS, size, **({"data": data} if data else {}))
+    assert set(module.PRESETS) >= {*SIZES}
+    samples = issubclass(config_class(engine), EngineConfig)  # sums hold nothing for an offline one
+    assert ("tiny/sums" in module.PRESETS) == samples
+
+
+def test_a_world_has_defaults_of_its_own() -> None:
+    presets = size_presets({"lr": 5.0}, sums={"lr": 7.0})
+    reviews, sums, small = (
+        preset_defaults(EngineConfig, presets, arguments)
+        for arguments in ([], ["--data", "sums"], ["--preset=small", "--data=sums"])
+    )
+    assert (reviews.lr, reviews.kl_coef, reviews.data) == (2e-4, 0.1, "reviews")
+    assert (sums.lr, sums.kl_coef, sums.stop_kl, sums.data) == (7.0, 0.0, None, "sums")
+    assert (small.lr, small.preset, small.data) == (5.0, "small", "sums")
+
+
+def test_the_kl_controller_is_the_one_asked_for() -> None:
+    assert kl_controller(EngineConfig(kl_coef=0.3)) == FixedKL(0.3)
+    adaptive = EngineConfig(kl_coef=0.3, kl_controller="adaptive", kl_target=4.0, kl_horizon=900)
+    assert kl_controller(adaptive) == AdaptiveKL(0.3, 4.0, 900)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (dict(kl_coef=-0.1), "must not be negative"),
+        (dict(kl_controller="adaptive", kl_coef=0.0), "must be positive"),
+        (dict(kl_controller="adaptive", kl_horizon=25), "kl_horizon 25 must exceed a fifth of"),
+        (dict(steps=0), "steps must be at least 1: got 0"),
+        (dict(micro_batch_size=0), "micro_batch_size must be at least 1"),
+    ],
+)
+def test_what_cannot_work_is_refused(changes: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        EngineConfig(**changes)
+
+
+def test_a_group_of_one_has_no_baseline() -> None:
+    require_groups(EngineConfig(group_size=2))
+    with pytest.raises(ValueError, match="group_size must be at least 2"):
+        require_groups(EngineConfig(group_size=1))
+
+
+def test_the_warm_up_is_linear() -> None:
+    config = EngineConfig(warmup=4)
+    assert [warmed_up(config, step) for step in range(6)] == [0.25, 0.5, 0.75, 1, 1, 1]
+    assert warmed_up(EngineConfig(warmup=0), 0) == 1

@@ -1,0 +1,330 @@
+"""Measuring a policy: paired samples, win rates, best of n, tables and figures."""
+
+from __future__ import annotations
+
+import json
+import math
+from types import SimpleNamespace
+
+import pytest
+import torch
+from matplotlib.figure import Figure
+
+from data.records import PromptRecord
+from gpt.common import write_json
+from gpt.generate import SamplingParams
+from gpt.model import GPT, GPTConfig
+from gpt.tokenizer import build_tokenizer
+from rl.rewards.sources import RuleReward
+from rl.training.evaluation import (
+    Comparison,
+    Evaluation,
+    Validation,
+    best_of_n,
+    compare,
+    evaluate,
+    format_table,
+    plot_learning_curves,
+    running_mean,
+    standard_error,
+    win_rate,
+)
+
+LETTERS = build_tokenizer("letters", {bytes([97 + i]): i for i in range(8)})  # EOS 8, padding 9
+RECORDS = [PromptRecord("abcdefgh"[i % 8] + "abcdefgh"[i // 8]) for i in range(40)]
+ONE_TOKEN = SamplingParams(max_new_tokens=1)
+# The mean index of a response's letters; the true objective is its negative.
+INDEX = RuleReward(lambda record, text, ended: sum(map(ord, text)) - 97.0 * len(text), "index")
+GOLD = RuleReward(lambda record, text, ended: -(sum(map(ord, text)) - 97.0 * len(text)), "gold")
+
+
+def fixed_gpt(probs: dict[str, float]) -> GPT:
+    """A GPT that draws from these probabilities whatever it reads: the head sees ln_f's bias."""
+    V = LETTERS.n_vocab
+    model = GPT(GPTConfig(V, context=16, n_layer=1, n_head=1, n_embd=V)).initialize().eval()
+    model.wte.weight.data = torch.eye(V)
+    model.ln_f.weight.data.zero_()
+    bias = torch.full((V,), -1e4)
+    for letter, probability in probs.items():
+        bias["abcdefgh.".index(letter)] = math.log(probability)
+    model.ln_f.bias.data = bias
+    return model.requires_grad_(False)
+
+
+EVEN = fixed_gpt({"a": 0.5, "b": 0.5})
+
+
+def result(
+    reward=(1.0, 2.0, 3.0), gold=(0.1, 0.3, 0.8), kl=(0.5, 1.5, 1.0), lengths=(2, 3, 4)
+) -> Evaluation:
+    return Evaluation(
+        records=[PromptRecord(f"prompt {i}\n") for i in range(len(reward))],
+        responses=[f" response {i}" for i in range(len(reward))],
+        lengths=torch.tensor(lengths),
+        has_eos=torch.tensor([True, True, False]),
+        reward=torch.tensor(reward),
+        gold=None if gold is None else torch.tensor(gold),
+        kl=None if kl is None else torch.tensor(kl),
+    )
+
+
+# evaluate
+
+
+def test_one_response_per_prompt_in_their_order():
+    measured = evaluate(EVEN, LETTERS, RECORDS, ONE_TOKEN, INDEX, gold=GOLD, batch_size=16)
+    assert measured.records == RECORDS
+    assert measured.reward.tolist() == [float(text == "b") for text in measured.responses]
+    assert torch.equal(measured.gold, -measured.reward)
+    assert measured.kl is None and measured.lengths.tolist() == [1] * 40
+    assert 10 < measured.reward.sum() < 30
+
+
+def test_the_same_seed_pairs_the_random_numbers():
+    """Two policies that differ in a per mille answer alike; another seed answers otherwise."""
+    near = fixed_gpt({"a": 0.501, "b": 0.499})
+    first = evaluate(EVEN, LETTERS, RECORDS, ONE_TOKEN, INDEX, seed=5)
+    paired = evaluate(near, LETTERS, RECORDS, ONE_TOKEN, INDEX, seed=5)
+    other = evaluate(EVEN, LETTERS, RECORDS, ONE_TOKEN, INDEX, seed=6)
+    differ = [a != b for a, b in zip(first.responses, paired.responses, strict=True)]
+    assert sum(differ) <= 1
+    assert sum(a != b for a, b in zip(first.responses, other.responses, strict=True)) > 5
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+def test_kl_is_the_log_ratio_of_the_whole_response(temperature):
+    """Three tokens of a (0.8 against 0.5) and b (0.2 against 0.5), at the sampler's temperature."""
+    policy = fixed_gpt({"a": 0.8, "b": 0.2})
+    params = SamplingParams(temperature, max_new_tokens=3)
+    measured = evaluate(policy, LETTERS, RECORDS, params, INDEX, reference=EVEN)
+    a, b = 0.8 ** (1 / temperature), 0.2 ** (1 / temperature)
+    ratio = {"a": math.log(a / (a + b) / 0.5), "b": math.log(b / (a + b) / 0.5)}
+    expected = [sum(ratio[letter] for letter in text) for text in measured.responses]
+    torch.testing.assert_close(measured.kl, torch.tensor(expected), rtol=0, atol=1e-5)
+    assert (measured.lengths == 3).all() and not measured.has_eos.any()
+
+
+def test_a_model_has_no_kl_from_itself():
+    params = SamplingParams(max_new_tokens=3)
+    measured = evaluate(EVEN, LETTERS, RECORDS, params, INDEX, reference=EVEN)
+    assert not measured.kl.any()
+
+
+def test_without_a_reward_everything_else_is_measured():
+    measured = evaluate(EVEN, LETTERS, RECORDS, ONE_TOKEN, None, reference=EVEN, batch_size=16)
+    scored = evaluate(EVEN, LETTERS, RECORDS, ONE_TOKEN, INDEX, reference=EVEN, batch_size=16)
+    assert measured.reward is None and measured.responses == scored.responses
+    assert measured.summary() == {k: v for k, v in scored.summary().items() if k != "reward"}
+    assert measured.sample_rows(1) == [
+        {"prompt": RECORDS[0].prompt, "response": measured.responses[0]}
+    ]
+    lines = Comparison(measured, measured, "", "DPO").text(samples=0).splitlines()
+    assert lines[3].split()[:3] == ["before", "-", "0.000"]
+
+
+def test_no_prompts_are_refused():
+    with pytest.raises(ValueError, match="no prompts to evaluate on"):
+        evaluate(EVEN, LETTERS, [], ONE_TOKEN, INDEX)
+
+
+def test_summary():
+    assert result().summary() == pytest.approx(
+        {
+            "reward": 2.0,
+            "response_length": 3.0,
+            "eos_rate": 2 / 3,
+            "gold": 0.4,
+            "gold_error": math.sqrt((0.09 + 0.01 + 0.16) / 2 / 3),
+            "kl": 1.0,
+        }
+    )
+    assert set(result(gold=None, kl=None).summary()) == {"reward", "response_length", "eos_rate"}
+
+
+def test_sample_rows_are_the_first_ones():
+    rows = result().sample_rows(2)
+    assert [(row["prompt"], row["response"], row["reward"]) for row in rows] == [
+        ("prompt 0\n", " response 0", 1.0), ("prompt 1\n", " response 1", 2.0)
+    ]  # fmt: skip
+    assert rows[1]["gold"] == pytest.approx(0.3)
+    assert len(result(gold=None).sample_rows(9)) == 3
+    assert "gold" not in result(gold=None).sample_rows(1)[0]
+
+
+# Shares and errors
+
+
+def test_win_rate_counts_ties_half():
+    """Win, loss, tie, win."""
+    values, baseline = torch.tensor([2.0, 1, 3, 5]), torch.tensor([1.0, 2, 3, 4])
+    assert win_rate(values, baseline) == 0.625
+    assert win_rate(baseline, values) == 0.375
+    assert win_rate(values, values) == 0.5
+
+
+def test_standard_error():
+    """std of 1, 2, 3, 4 with n - 1 is sqrt(5/3); its mean's is half of it."""
+    assert standard_error(torch.tensor([1.0, 2, 3, 4])) == pytest.approx(math.sqrt(5 / 3) / 2)
+    assert standard_error(torch.tensor([7.0])) == 0
+
+
+# Best of n
+
+
+def test_best_of_n_keeps_what_the_reward_likes_and_reports_its_gold():
+    """Gold is the reward's negative here: picking by gold would return the smallest index."""
+    policy = fixed_gpt(dict.fromkeys("abcdefgh", 1 / 8))
+    seen: list[list[float]] = []
+
+    def noted(record: PromptRecord, text: str, ended: bool) -> float:
+        value = float("abcdefgh".index(text))
+        seen.append([record.prompt, value])
+        return value
+
+    reward, gold = best_of_n(
+        policy, LETTERS, RECORDS, ONE_TOKEN, RuleReward(noted, ""), 5, gold=GOLD, batch_size=16
+    )
+    assert len(seen) == 5 * 40
+    for i, record in enumerate(RECORDS):
+        mine = seen[5 * i : 5 * i + 5]
+        assert {prompt for prompt, _ in mine} == {record.prompt}
+        assert float(reward[i]) == max(value for _, value in mine)
+    assert torch.equal(gold, -reward)
+    assert float(reward.mean()) > 5  # of five uniform draws from 0..7 the largest averages 5.9
+
+
+def test_best_of_one_is_a_sample():
+    reward, gold = best_of_n(EVEN, LETTERS, RECORDS, ONE_TOKEN, INDEX, 1)
+    assert gold is None and set(reward.tolist()) == {0.0, 1.0}
+
+
+# Validation and comparison
+
+
+def test_validation_repeats_itself_and_keeps_samples(tmp_path):
+    path = tmp_path / "samples.jsonl"
+    validate = Validation(LETTERS, RECORDS, ONE_TOKEN, INDEX, GOLD, samples_path=path, shown=3)
+    policy = fixed_gpt({"a": 0.8, "b": 0.2})
+    first, second = validate(policy, EVEN, 10), validate(policy, EVEN, 20)
+    assert first == second
+    assert set(first) == {
+        f"validation/{name}"
+        for name in ("reward", "response_length", "eos_rate", "gold", "gold_error", "kl")
+    }
+    assert first["validation/gold"] == -first["validation/reward"]
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [row["step"] for row in rows] == [10, 10, 10, 20, 20, 20]
+    assert [row["prompt"] for row in rows[:3]] == [record.prompt for record in RECORDS[:3]]
+    assert set(rows[0]) == {"step", "prompt", "response", "reward", "gold"}
+
+
+def test_validation_without_gold_or_file():
+    numbers = Validation(LETTERS, RECORDS, ONE_TOKEN, INDEX)(EVEN, EVEN, 1)
+    assert not [name for name in numbers if "gold" in name]
+
+
+def test_compare_asks_both_models_the_same_test_prompts():
+    task = SimpleNamespace(
+        policy=fixed_gpt({"a": 0.1, "b": 0.9}), tokenizer=LETTERS, reward_fn=INDEX, gold=INDEX,
+        prompts={"test": RECORDS, "train": [], "validation": []},
+    )  # fmt: skip
+    comparison = compare(EVEN, task, ONE_TOKEN, 30, after="GRPO")
+    before, after = comparison.before, comparison.after
+    assert before.records == after.records == RECORDS[:30]
+    assert not before.kl.any() and float(after.kl.mean()) > 0.1  # both from the start
+    assert comparison.numbers["prompts"] == 30
+    # With paired numbers b stays b: a prompt is won or drawn, never lost.
+    assert comparison.numbers["win_rate"] == pytest.approx(
+        0.5 + (float(after.reward.mean()) - float(before.reward.mean())) / 2
+    )
+    assert float(after.reward.mean()) > float(before.reward.mean()) + 0.1
+
+
+def test_a_comparison_reads_as_a_table_and_as_json(tmp_path):
+    better = result(gold=(0.2, 0.3, 0.7))
+    comparison = Comparison(result(), better, "gold reward", "GRPO")
+    write_json(tmp_path / "report.json", comparison.numbers)
+    numbers = json.loads((tmp_path / "report.json").read_text())
+    assert numbers["win_rate"] == 0.5 and numbers["before"]["gold"] == pytest.approx(0.4)
+    lines = comparison.text(samples=1).splitlines()
+    assert lines[0] == "3 test prompts"
+    assert lines[1].split() == [
+        "reward",
+        "KL",
+        "length",
+        "EOS",
+        "rate",
+        "gold",
+        "reward",
+        "+-",
+        "(95%)",
+    ]
+    assert lines[3].split() == ["before", "2.000", "1.000", "3.000", "0.667", "0.400", "0.408"]
+    assert lines[4].split()[0] == "GRPO"
+    assert "win rate of GRPO over the start: 0.500" in lines
+    assert lines[-3:] == ["prompt: prompt 0", "  before: response 0", "  after:  response 0"]
+
+
+def test_a_comparison_without_gold_has_no_win_rate():
+    comparison = Comparison(result(gold=None), result(gold=None), "", "GRPO")
+    assert "win_rate" not in comparison.numbers
+    assert "win rate" not in comparison.text() and "gold" not in comparison.text()
+
+
+# Tables and curves
+
+
+def test_format_table():
+    table = format_table(["", "reward", "KL"], [["before", 1.23456, None], ["a", 10, -0.5]])
+    assert table.split("\n") == [
+        "        reward      KL",
+        "------  ------  ------",
+        "before   1.235       -",
+        "a           10  -0.500",
+    ]
+
+
+def test_running_mean():
+    assert running_mean([1, 2, 3, 4, 5], 3) == [1, 1.5, 2, 3, 4]
+    assert running_mean([1, 2], 1) == [1, 2]
+    assert running_mean([], 3) == []
+
+
+@pytest.fixture
+def figures(monkeypatch) -> list[Figure]:
+    drawn: list[Figure] = []
+    save = Figure.savefig
+    monkeypatch.setattr(
+        Figure, "savefig", lambda self, *args, **kw: (drawn.append(self), save(self, *args, **kw))
+    )
+    return drawn
+
+
+def test_learning_curves_have_labelled_axes(tmp_path, figures):
+    rows = [
+        {"step": i + 1, "reward": float(i), "kl": 0.1 * i, "response_length": 9.0, "entropy": 1.0}
+        for i in range(6)
+    ]
+    rows[2]["validation/gold"], rows[5]["validation/gold"] = 0.25, 0.75
+    path = tmp_path / "deep" / "curves.png"
+    plot_learning_curves(rows, path, "GRPO on reviews", "exact match")
+    assert path.read_bytes()[:4] == b"\x89PNG"
+    axes = figures[0].axes
+    assert [axis.get_xlabel() for axis in axes] == ["step"] * 5
+    labels = [axis.get_ylabel() for axis in axes]
+    assert all(labels) and len(set(labels)) == 5
+    assert "nats per response" in labels[1] and "exact match" in labels[4]
+    raw, mean = axes[0].get_lines()
+    assert raw.get_xydata().tolist() == [[i + 1.0, float(i)] for i in range(6)]
+    assert mean.get_ydata()[-1] == 3  # of 1 to 5
+    assert axes[4].get_lines()[0].get_xydata().tolist() == [[3, 0.25], [6, 0.75]]
+    assert figures[0].get_suptitle() == "GRPO on reviews"
+
+
+def test_learning_curves_without_kl_and_gold(tmp_path, figures):
+    rows = [{"step": 1, "reward": 0.5, "response_length": 3.0}]
+    plot_learning_curves(rows, tmp_path / "curves.png", "no reference")
+    labels = [axis.get_ylabel() for axis in figures[0].axes]
+    assert labels == ["reward", "response length (tokens)"]
+    for axis in figures[0].axes:  # a line of one point would leave the axes empty
+        assert axis.get_lines()[1].get_marker() == "o"

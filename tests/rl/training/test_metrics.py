@@ -1,0 +1,185 @@
+"""Logged numbers against arithmetic on paper."""
+
+from __future__ import annotations
+
+import math
+import time
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from data.collate import join_responses
+from gpt.log_probs import TokenScores
+from rl.batches.rollout import Rollout
+from rl.training.metrics import Stopwatch, UpdateMeter, kl_exceeded, rollout_metrics
+
+# Two groups of two; lengths 2, 3, 1, 2; the second row was cut off.
+LENGTHS = torch.tensor([2, 3, 1, 2])
+MASK = torch.arange(3) < LENGTHS[:, None]
+HAS_EOS = torch.tensor([True, False, True, True])
+
+
+def rollout(group_size: int = 2) -> Rollout:
+    tokens = torch.ones(4, 3, dtype=torch.long)
+    return Rollout(
+        records=[None] * 4,
+        responses=["text"] * 4,
+        sequences=join_responses([[1]] * 4, tokens, MASK, HAS_EOS),
+        log_probs=torch.zeros(4, 3),
+        group_size=group_size,
+    )
+
+
+# The rollout
+
+
+def test_rewards_lengths_and_eos():
+    metrics = rollout_metrics(rollout(), torch.tensor([1.0, 1, 2, 4]), torch.zeros(4, 3), None)
+    assert metrics == pytest.approx(
+        {
+            "reward": 2.0,
+            "reward_std": math.sqrt((1 + 1 + 0 + 4) / 3),
+            "response_length": 2.0,
+            "eos_rate": 0.75,
+            "zero_spread_groups": 0.5,  # the first group's rewards are equal
+        }
+    )
+
+
+def test_without_groups_there_is_no_spread_to_report():
+    metrics = rollout_metrics(rollout(1), torch.ones(4), torch.zeros(4, 3), None)
+    assert "zero_spread_groups" not in metrics and metrics["reward_std"] == 0
+
+
+def test_kl_is_summed_over_a_response_and_averaged_over_responses():
+    """log pi - log pi_ref is 0.5 at each valid token: 0.5 * (2 + 3 + 1 + 2) / 4 = 1 nat.
+
+    Padding holds garbage that no sum may see.
+    """
+    old = torch.where(MASK, -1.0, 77.0)
+    reference = torch.where(MASK, -1.5, -999.0)
+    metrics = rollout_metrics(rollout(), torch.zeros(4), old, reference)
+    assert metrics["kl"] == pytest.approx(1.0)
+    assert metrics["kl_k3"] == pytest.approx(2 * (math.exp(-0.5) + 0.5 - 1), rel=1e-5)
+
+
+def test_kl_keeps_its_sign_and_k3_has_none():
+    metrics = rollout_metrics(
+        rollout(), torch.zeros(4), torch.full((4, 3), -1.5), torch.full((4, 3), -1.0)
+    )
+    assert metrics["kl"] == pytest.approx(-1.0)
+    assert metrics["kl_k3"] == pytest.approx(2 * (math.exp(0.5) - 0.5 - 1), rel=1e-5)
+
+
+# The updates
+
+
+def scores(ratios: list[list[float]], entropy: list[list[float]]) -> TokenScores:
+    return TokenScores(torch.tensor(ratios).log(), torch.tensor(entropy))
+
+
+def batch(mask: torch.Tensor) -> SimpleNamespace:
+    return SimpleNamespace(response_mask=mask)
+
+
+def test_update_metrics_are_means_over_tokens():
+    """Five valid tokens in two micro-batches of 4 and 1 token: no mean of means."""
+    meter = UpdateMeter()
+    mask = torch.tensor([[True, True, False], [True, True, False]])
+    meter.add_tokens(
+        scores([[1.0, 1.5, 9], [0.5, 1, 9]], [[1.0, 2, 77], [3, 4, 77]]),
+        torch.zeros(2, 3),
+        torch.tensor([[1.0], [-1.0]]),
+        torch.tensor([[False, True, True], [True, False, True]]),
+        batch(mask),
+    )
+    meter.add_tokens(
+        scores([[2.0]], [[10.0]]), torch.zeros(1, 1), torch.tensor([[1.0]]),
+        torch.tensor([[True]]), batch(torch.tensor([[True]])),
+    )  # fmt: skip
+    meter.add_update(torch.tensor(3.0), torch.tensor(0.5))
+    meter.add_update(torch.tensor(1.0), torch.tensor(1.5))
+    approx_kl = sum(r - 1 - math.log(r) for r in (1, 1.5, 0.5, 1, 2)) / 5
+    assert meter.metrics() == pytest.approx(
+        {
+            "clip_high_fraction": 2 / 5,  # A > 0: the ratio had risen
+            "clip_low_fraction": 1 / 5,
+            "entropy": 20 / 5,
+            "approx_kl": approx_kl,
+            "loss": 2.0,
+            "grad_norm": 1.0,
+            "ratio_error_at_start": 1.0,  # the ratio of 2, in the second micro-batch
+        },
+        rel=1e-5,
+    )
+
+
+def test_the_ratio_error_is_read_before_the_first_update_only():
+    meter, mask = UpdateMeter(), torch.ones(1, 1, dtype=torch.bool)
+    rest = (torch.zeros(1, 1), torch.zeros(1, 1), torch.zeros(1, 1, dtype=torch.bool), batch(mask))
+    meter.add_tokens(scores([[1.001]], [[0.0]]), *rest)
+    meter.add_tokens(scores([[0.998]], [[0.0]]), *rest)
+    meter.add_update(torch.tensor(0.0), torch.tensor(0.0))
+    meter.add_tokens(scores([[3.0]], [[0.0]]), *rest)
+    assert meter.metrics()["ratio_error_at_start"] == pytest.approx(0.002, rel=1e-3)
+
+
+def test_one_advantage_per_token_is_told_apart_per_token():
+    meter = UpdateMeter()
+    meter.add_tokens(
+        scores([[1.0, 1, 1, 1]], [[0.0] * 4]), torch.zeros(1, 4),
+        torch.tensor([[1.0, -1, -1, -1]]), torch.ones(1, 4, dtype=torch.bool),
+        batch(torch.ones(1, 4, dtype=torch.bool)),
+    )  # fmt: skip
+    metrics = meter.metrics()
+    assert (metrics["clip_high_fraction"], metrics["clip_low_fraction"]) == (0.25, 0.75)
+
+
+def test_an_empty_micro_batch_is_no_division_by_zero():
+    meter = UpdateMeter()
+    meter.add_tokens(
+        scores([[1.0]], [[0.0]]), torch.zeros(1, 1), torch.zeros(1, 1),
+        torch.zeros(1, 1, dtype=torch.bool), batch(torch.zeros(1, 1, dtype=torch.bool)),
+    )  # fmt: skip
+    assert all(value == 0 for value in meter.metrics().values())
+
+
+# The KL stop
+
+
+def rows(*kls: float | None) -> list[dict[str, float]]:
+    return [{} if kl is None else {"kl": kl} for kl in kls]
+
+
+def test_the_kl_stop_needs_five_steps_above_the_limit_on_average():
+    assert not kl_exceeded(rows(9, 9, 9), {"kl": 9}, 5.0)  # four steps are too few
+    assert kl_exceeded(rows(9, 9, 9, 9), {"kl": 9}, 5.0)
+    assert kl_exceeded(rows(1, 1, 9, 9), {"kl": 9}, 5.0)  # mean 5.8
+    assert not kl_exceeded(rows(0, 0, 8, 8), {"kl": 9}, 5.0)  # mean 5.0 does not exceed 5
+    assert not kl_exceeded(rows(99, 99, 0, 0, 0, 0), {"kl": 9}, 5.0)  # of the last five only
+
+
+def test_no_limit_or_no_kl_never_stops():
+    assert not kl_exceeded(rows(9, 9, 9, 9), {"kl": 9}, None)
+    assert not kl_exceeded(rows(9, 9, 9, 9), {"reward": 1.0}, 5.0)
+
+
+def test_the_kl_stop_reads_no_gold():
+    earlier = [{"kl": 1.0, "validation/gold": 0.0, "reward": -99.0}] * 4
+    assert not kl_exceeded(earlier, {"kl": 1.0, "validation/gold": -1.0}, 5.0)
+
+
+# The stopwatch
+
+
+def test_phases_add_up_and_give_tokens_per_second(monkeypatch):
+    now = iter([0.0, 2.0, 10.0, 11.0, 20.0, 25.0])
+    monkeypatch.setattr(time, "perf_counter", lambda: next(now))
+    clock = Stopwatch()
+    for name in ("rollout", "update", "rollout"):
+        with clock.phase(name):
+            pass
+    assert clock.metrics(tokens=80) == {
+        "seconds/rollout": 7.0, "seconds/update": 1.0, "tokens_per_second": 10.0
+    }  # fmt: skip

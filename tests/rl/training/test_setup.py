@@ -1,0 +1,277 @@
+"""Opening a task: what is loaded by which flag, and what is said when something is missing."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from data import reviews, sums
+from data.splits import split_of
+from gpt import pretraining
+from gpt.common import UserError, save_gpt
+from gpt.model import GPT, GPTConfig
+from gpt.pretraining import flags_for
+from gpt.tokenizer import load_tokenizer
+from reward_model.model import RewardModel, save_reward_model
+from rl.grpo_engine import GRPOConfig
+from rl.rewards.sources import RewardModelReward, RuleReward
+from rl.training.setup import (
+    batch_description,
+    open_policy,
+    open_prompts,
+    open_reward,
+    open_task,
+    world_rule,
+)
+
+CPU = torch.device("cpu")
+GLASSBOX = load_tokenizer("glassbox")
+
+
+def small_gpt(context: int = 128) -> GPT:
+    shape = GPTConfig(GLASSBOX.n_vocab, context, n_layer=1, n_head=2, n_embd=8)
+    return GPT(shape).initialize(torch.Generator().manual_seed(0))
+
+
+@pytest.fixture
+def runs(tmp_path, monkeypatch):
+    """An empty folder in the place of runs/."""
+    monkeypatch.setattr(pretraining, "RUNS", tmp_path)
+    return tmp_path
+
+
+def save_models(folder, data: str = "reviews", preset: str = "tiny", context: int = 128) -> None:
+    policy = small_gpt(context)
+    save_gpt(folder / f"pretraining-{data}-{preset}" / "model.safetensors", policy, GLASSBOX)
+    reward_model = RewardModel.from_policy(policy)
+    path = folder / f"reward_model-{data}-{preset}" / "model.safetensors"
+    save_reward_model(path, reward_model, GLASSBOX)
+
+
+def preference_file(path, count: int = 60) -> list[str]:
+    rows = [
+        {"prompt": f"Question {i}?\n", "chosen": f"Answer {i}.", "rejected": "No."}
+        for i in range(count)
+    ]
+    path.write_text(json.dumps(rows), encoding="utf-8")
+    return [row["prompt"] for row in rows]
+
+
+def open_default(**changes):
+    return open_task(GRPOConfig(**changes), CPU)
+
+
+# What is missing
+
+
+@pytest.fixture
+def some_pairs(tmp_path, monkeypatch) -> None:
+    """A file x/pairs.json in the current folder."""
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / "pairs.json").write_text('[{"prompt": "a", "chosen": "b", "rejected": "c"}]')
+    monkeypatch.chdir(tmp_path)
+
+
+def test_a_missing_file_is_named(runs):
+    with pytest.raises(
+        UserError, match="there is no file nowhere.json: --data takes reviews, sums"
+    ):
+        open_policy(None, "nowhere.json", "tiny", CPU)
+
+
+@pytest.mark.parametrize(
+    ("data", "preset", "command"),
+    [
+        ("reviews", "tiny", "python -m reward_model.reward_model_training"),
+        ("reviews", "gpt2", "python -m reward_model.reward_model_training --preset gpt2"),
+        ("sums", "tiny", "python -m gpt.pretraining --data sums"),
+        ("x/pairs.json", "small",
+         "python -m reward_model.reward_model_training --data x/pairs.json --preset small"),
+    ],
+)  # fmt: skip
+def test_a_missing_policy_names_the_command_that_makes_it(runs, some_pairs, data, preset, command):
+    with pytest.raises(UserError, match="no model to start from") as error:
+        open_policy(None, data, preset, CPU)
+    assert str(error.value).splitlines()[-1].strip() == command
+
+
+def test_without_a_reward_model_a_missing_policy_is_a_matter_of_pretraining(runs, some_pairs):
+    config = GRPOConfig(data="x/pairs.json", preset="small")
+    with pytest.raises(UserError, match="no model to start from") as error:
+        open_task(config, CPU, own_reward=lambda *_: None)
+    command = "python -m gpt.pretraining --data x/pairs.json --preset small"
+    assert str(error.value).splitlines()[-1].strip() == command
+
+
+def test_a_reward_model_beside_a_rule_is_refused(tmp_path):
+    with pytest.raises(UserError, match="would not be used, the reward is the exact match"):
+        open_reward("auto", "sums", "tiny", tmp_path, load_tokenizer("glassbox"), CPU)
+
+
+def test_a_missing_explicit_policy_names_its_folder(runs):
+    with pytest.raises(UserError, match="no checkpoint at .*elsewhere"):
+        open_policy(runs / "elsewhere", "reviews", "tiny", CPU)
+
+
+@pytest.mark.parametrize(
+    ("data", "preset", "command"),
+    [
+        ("reviews", "tiny", "python -m reward_model.reward_model_training"),
+        ("pairs.json", "gpt2",
+         "python -m reward_model.reward_model_training --data pairs.json --preset gpt2"),
+    ],
+)  # fmt: skip
+def test_a_missing_reward_model_names_the_command_that_trains_it(runs, data, preset, command):
+    with pytest.raises(UserError, match="no reward model in .*reward_model-") as error:
+        open_reward("auto", data, preset, None, GLASSBOX, CPU)
+    assert str(error.value).splitlines()[-1].strip() == command
+
+
+def test_the_flags_of_a_command():
+    assert flags_for("reviews", "tiny") == ""
+    assert flags_for("sums", "tiny") == " --data sums"
+    assert flags_for("pairs.json", "gpt2-xl") == " --data pairs.json --preset gpt2-xl"
+
+
+def test_a_reward_model_of_another_tokenizer_is_refused(runs):
+    save_models(runs)
+    other = SimpleNamespace(name="gpt2", fingerprint="0" * 64)
+    with pytest.raises(UserError, match="reads 'glassbox' tokens, the policy writes 'gpt2' tokens"):
+        open_reward("model", "reviews", "tiny", None, other, CPU)
+
+
+def test_a_response_budget_beyond_the_context_is_refused(runs):
+    save_models(runs)
+    with pytest.raises(UserError, match=r"--max-new-tokens 128 leaves no room.*128 positions"):
+        open_default(max_new_tokens=128)
+
+
+# Rewards by flag
+
+
+def test_auto_is_the_reward_model_for_reviews_and_the_rule_for_sums(runs):
+    save_models(runs)
+    learned = open_reward("auto", "reviews", "tiny", None, GLASSBOX, CPU)
+    assert isinstance(learned, RewardModelReward) and not learned.model.training
+    rule = open_reward("auto", "sums", "tiny", None, GLASSBOX, CPU)
+    assert isinstance(rule, RuleReward) and rule.rule is sums.exact_match
+
+
+@pytest.mark.parametrize("kind", ["gold", "rule"])
+def test_gold_and_rule_are_the_worlds_own_objective(kind):
+    """No reward model is opened, so none has to exist."""
+    gold = open_reward(kind, "reviews", "tiny", None, GLASSBOX, CPU)
+    assert isinstance(gold, RuleReward) and gold.rule is reviews.gold_reward
+    exact = open_reward(kind, "sums", "tiny", None, GLASSBOX, CPU)
+    assert isinstance(exact, RuleReward) and exact.rule is sums.exact_match
+    with pytest.raises(UserError, match=f"--reward {kind}: pairs.json has no rule.*--reward model"):
+        open_reward(kind, "pairs.json", "tiny", None, GLASSBOX, CPU)
+
+
+def test_an_explicit_reward_model_folder_wins(runs):
+    save_models(runs)
+    (runs / "reward_model-reviews-tiny").rename(runs / "mine")
+    reward = open_reward("model", "reviews", "tiny", runs / "mine", GLASSBOX, CPU)
+    assert isinstance(reward, RewardModelReward)
+
+
+def test_a_learned_reward_for_sums_is_no_dead_end(runs):
+    """The command in the message must be one that works: there is no reward model of sums."""
+    with pytest.raises(UserError, match="sums") as error:
+        open_reward("model", "sums", "tiny", None, GLASSBOX, CPU)
+    assert "reward_model_training --data sums" not in str(error.value)
+
+
+def test_world_rules():
+    assert world_rule("reviews").name == "gold reward"
+    assert world_rule("sums").name == "exact match"
+    assert world_rule("pairs.json") is None
+
+
+# Prompts
+
+
+@pytest.mark.parametrize("data", ["reviews", "sums"])
+def test_world_prompts_of_the_three_splits_are_disjoint(data):
+    prompts = open_prompts(data, GLASSBOX, 80)
+    texts = {name: {record.prompt for record in records} for name, records in prompts.items()}
+    assert set(texts) == {"train", "validation", "test"}
+    assert sum(map(len, texts.values())) == len(set().union(*texts.values()))
+    assert min(map(len, texts.values())) >= 512
+
+
+def test_the_prompts_of_a_file_are_split_by_their_text(tmp_path, capsys):
+    texts = preference_file(tmp_path / "pairs.json")
+    prompts = open_prompts(str(tmp_path / "pairs.json"), GLASSBOX, 80)
+    for split, records in prompts.items():
+        assert [r.prompt for r in records] == [t for t in texts if split_of(t) == split]
+    assert "60 of 60 rows kept" in capsys.readouterr().out
+
+
+def test_prompts_without_room_are_left_out_and_counted(tmp_path, capsys):
+    preference_file(tmp_path / "pairs.json")
+    rows = json.loads((tmp_path / "pairs.json").read_text())
+    rows[5]["prompt"] = "word " * 50
+    (tmp_path / "pairs.json").write_text(json.dumps(rows), encoding="utf-8")
+    prompts = open_prompts(str(tmp_path / "pairs.json"), GLASSBOX, 40)
+    assert sum(map(len, prompts.values())) == 59
+    assert "left out 1 prompts of more than 40 tokens" in capsys.readouterr().out
+
+
+def test_a_split_without_prompts_is_refused(tmp_path):
+    preference_file(tmp_path / "pairs.json", count=3)
+    with pytest.raises(UserError, match=r"pairs\.json: no \w+ prompts are left of 3"):
+        open_prompts(str(tmp_path / "pairs.json"), GLASSBOX, 80)
+
+
+# The task as a whole
+
+
+def test_the_reviews_task_trains_on_the_model_and_measures_gold(runs):
+    save_models(runs)
+    task = open_default()
+    assert isinstance(task.reward_fn, RewardModelReward)
+    assert task.gold is not None and task.gold.rule is reviews.gold_reward
+    assert task.reward_fn is not task.gold
+    assert not any(parameter.requires_grad for parameter in task.reward_fn.model.parameters())
+    assert all(parameter.requires_grad for parameter in task.policy.parameters())
+    assert not task.policy.training
+
+
+def test_a_file_has_no_gold(runs):
+    save_models(runs, "pairs")
+    preference_file(runs / "pairs.json")
+    task = open_default(data=str(runs / "pairs.json"))
+    assert task.gold is None and isinstance(task.reward_fn, RewardModelReward)
+    assert len(task.prompts["train"]) > 30
+
+
+def test_an_engine_opens_its_own_reward_or_none(runs):
+    save_models(runs, "pairs")
+    preference_file(runs / "pairs.json")
+    config = GRPOConfig(data=str(runs / "pairs.json"))
+    own = RuleReward(lambda *_: 1.0, "mine")
+
+    def opened(*arguments):
+        assert arguments[0] is config and arguments[1].fingerprint == GLASSBOX.fingerprint
+        return own
+
+    task = open_task(config, CPU, opened)
+    assert task.reward_fn is own and task.reward_name == "mine"
+    task = open_task(config, CPU, lambda *_: None)
+    assert task.reward_fn is None and task.reward_name == "none"
+
+
+def test_batch_description_counts_rows_and_optimizer_steps():
+    config = GRPOConfig(
+        prompts_per_step=6, group_size=4, updates_per_batch=3, minibatches=2, micro_batch_size=8
+    )
+    assert batch_description(config) == (
+        "6 prompts x 4 responses = 24 rows a step; 6 optimizer steps on about 12 rows each, "
+        "8 rows per forward"
+    )
+    few = GRPOConfig(prompts_per_step=2, group_size=4, minibatches=8)
+    assert "2 optimizer steps on about 4 rows" in batch_description(few)  # one group each
