@@ -47,7 +47,6 @@ try:
     from gpt.tokenizer import load_tokenizer
     from rl import grpo_engine
     from rl.batches.rollout import prompt_batch, sample_rollout
-    from rl.equations import losses
     from rl.equations.advantages import group_advantages
     from rl.equations.kl import k1, k2, k3
     from rl.equations.losses import clipped_surrogate, row_sums, sequence_mean, token_mean
@@ -331,7 +330,7 @@ assert abs(loss) < 1e-5 and not clipped.any()
 # the KL term has its minimum here, and none.
 
 # %%
-reinforce = sequence_mean(losses.policy_gradient(log_probs, advantages), rollout.response_mask)
+reinforce = sequence_mean(-advantages * log_probs, rollout.response_mask)
 wanted = torch.autograd.grad(reinforce, policy.wte.weight)[0]
 assert torch.allclose(gradient, wanted, atol=1e-5) and gradient.norm() > 0.1
 
