@@ -25,6 +25,7 @@ else:
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("data", "gpt", "reward_model", "rl")  # each may import itself and what stands before it
+ROOMS = ("equations", "batches", "rewards", "training")  # of rl/, likewise
 CODE_FOLDERS = (*PACKAGES, "scripts", "bench", "notebooks", "tests")
 RUNTIME = {
     *("torch", "tiktoken", "requests", "numpy", "matplotlib", "safetensors", "tyro", "tqdm"),
@@ -93,6 +94,22 @@ def test_imports_point_one_way(path: Path) -> None:
 def test_engines_import_no_engine(path: Path) -> None:
     names = imported_modules(tree_of(path), "rl")
     assert [name for name in names if re.search(r"_engine(\.|$)", name)] == []
+
+
+@pytest.mark.parametrize("path", python_files("rl"), ids=label)
+def test_imports_point_one_way_between_the_rooms_of_rl(path: Path) -> None:
+    """equations <- batches <- rewards <- training <- the engines at the top."""
+    room = path.relative_to(ROOT / "rl").parts[0]
+    allowed = ROOMS[: ROOMS.index(room) + 1] if room in ROOMS else ROOMS
+    names = {name.split(".")[1] for name in imported_modules(tree_of(path), "rl") if "rl." in name}
+    assert names <= set(allowed), f"{label(path)} imports {sorted(names - set(allowed))}"
+
+
+def test_the_top_of_rl_shows_engines() -> None:
+    """Whoever opens rl/ sees the engines, a README and the rooms."""
+    entries = {path.name for path in (ROOT / "rl").iterdir() if path.name != "__pycache__"}
+    engines = {name for name in entries if name.endswith("_engine.py")}
+    assert entries - engines == {"README.md", "__init__.py", *ROOMS}
 
 
 def test_no_module_hides_the_standard_library_or_a_dependency() -> None:

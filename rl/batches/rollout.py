@@ -27,7 +27,6 @@ from gpt.generate import SamplingParams, generate
 from gpt.log_probs import score_in_micro_batches, token_log_probs
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
-from rl.training.config import EngineConfig
 
 
 @dataclass(frozen=True)
@@ -182,7 +181,17 @@ def minibatches(
     ]
 
 
-def epoch_minibatches(config: EngineConfig, rows: int, generator: torch.Generator) -> list[Tensor]:
+class EpochConfig(Protocol):
+    """The fields of an engine's config that say how often a batch is gone through."""
+
+    @property
+    def updates_per_batch(self) -> int: ...
+
+    @property
+    def minibatches(self) -> int: ...
+
+
+def epoch_minibatches(config: EpochConfig, rows: int, generator: torch.Generator) -> list[Tensor]:
     """Row indices of every optimizer step of a batch: one shuffle into minibatches an epoch."""
     return [
         minibatch
