@@ -31,6 +31,7 @@ from torch import Tensor
 from data import reviews, sums
 from data.collate import ResponseBatch, epoch_shuffled_indices, join_responses
 from data.records import PromptRecord
+from gpt.border import at_least_float32
 from gpt.common import (
     MODEL_FILE,
     STATE_FILE,
@@ -57,7 +58,6 @@ from gpt.flags import check_ranges
 from gpt.generate import SamplingParams, generate
 from gpt.log_probs import (
     CHUNK_ELEMENTS,
-    at_least_float32,
     full_kl,
     in_chunks,
     kl_from_logits,

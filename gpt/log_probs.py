@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from data.collate import ResponseBatch, length_sorted_chunks
+from gpt.border import at_least_float32
 from gpt.model import GPT
 
 CHUNK_ELEMENTS = 2**24  # logits per chunk: 64 MiB of float32
@@ -33,11 +34,6 @@ class TokenScores(NamedTuple):
 
     log_probs: Tensor  # (N, T)
     entropy: Tensor  # (N, T), nats
-
-
-def at_least_float32(x: Tensor) -> Tensor:
-    """`x` in float32, or in float64 if it already is: half precision loses small log-ratios."""
-    return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def entropy_from_logits(logits: Tensor) -> Tensor:

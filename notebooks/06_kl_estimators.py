@@ -38,7 +38,7 @@ try:
     from rl.equations.advantages import discounted_returns
     from rl.equations.kl import absolute, full_kl, k1, k1_importance, k2, k3, k3_importance
     from rl.equations.losses import clipped_surrogate, policy_gradient, row_sums, token_mean
-    from rl.rewards.sources import token_level_rewards
+    from rl.equations.token_rewards import token_level_rewards
 except ModuleNotFoundError as error:
     raise ImportError("run `make demo` once, then choose the kernel of .venv") from error
 

@@ -40,7 +40,7 @@ try:
         whiten,
     )
     from rl.equations.losses import clipped_surrogate, policy_gradient, row_sums, sequence_sum
-    from rl.rewards.sources import at_last_token
+    from rl.equations.token_rewards import at_last_token
 except ModuleNotFoundError as error:
     raise ImportError("run `make demo` once, then choose the kernel of .venv") from error
 

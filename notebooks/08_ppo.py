@@ -64,9 +64,10 @@ from rl.batches.rollout import prompt_batch, sample_rollout
 from rl.equations.advantages import gae, whiten
 from rl.equations.kl import k1
 from rl.equations.losses import clipped_surrogate, policy_gradient, token_mean, value_loss
+from rl.equations.token_rewards import token_level_rewards
 from rl.grpo_engine import GRPOConfig
 from rl.ppo_engine import PPOConfig
-from rl.rewards.sources import RuleReward, token_level_rewards
+from rl.rewards.sources import RuleReward
 from rl.training.actor_critic import gae_targets, ppo_loss
 from rl.training.evaluation import Evaluation, evaluate, format_table, running_mean
 from rl.training.value_model import ValueModel

@@ -53,7 +53,8 @@ try:
     from rl.batches.rollout import prompt_batch, sample_rollout
     from rl.equations.advantages import group_advantages, leave_one_out_advantages
     from rl.equations.losses import policy_gradient, row_sums, sequence_mean, sequence_sum
-    from rl.rewards.sources import RuleReward, token_level_rewards
+    from rl.equations.token_rewards import token_level_rewards
+    from rl.rewards.sources import RuleReward
     from rl.rloo_engine import RLOOConfig, rloo_advantages, rloo_loss
     from rl.training.evaluation import Evaluation, evaluate, format_table, running_mean
 except ModuleNotFoundError as error:

@@ -46,8 +46,9 @@ try:
     from rl.equations.advantages import discounted_returns, group_advantages, whiten
     from rl.equations.kl import k1, k2, k3
     from rl.equations.losses import policy_gradient, row_sums, sequence_mean
+    from rl.equations.token_rewards import token_level_rewards
     from rl.reinforce_pp_engine import ReinforcePPConfig, reinforce_pp_advantages
-    from rl.rewards.sources import RuleReward, token_level_rewards
+    from rl.rewards.sources import RuleReward
     from rl.training.evaluation import Evaluation, evaluate, format_table, running_mean
 except ModuleNotFoundError as error:
     raise ImportError("run `make demo` once, then choose the kernel of .venv") from error

@@ -48,8 +48,9 @@ try:
     from rl.equations import losses
     from rl.equations.advantages import group_advantages
     from rl.equations.losses import clipped_surrogate, gspo, gspo_token, sequence_mean, token_mean
+    from rl.equations.token_rewards import overlong_penalty
     from rl.grpo_variants_engine import REDUCERS, SURROGATES, VARIANTS, from_variant
-    from rl.rewards.sources import RuleReward, overlong_penalty
+    from rl.rewards.sources import RuleReward
     from rl.training.evaluation import format_table, running_mean
 except ModuleNotFoundError as error:
     raise ImportError("run `make demo` once, then choose the kernel of .venv") from error

@@ -55,9 +55,10 @@ from rl import kd_grpo_engine, kd_ppo_engine
 from rl.batches.rollout import sample_rollout
 from rl.equations.advantages import discounted_returns, gae, whiten
 from rl.equations.losses import policy_gradient, row_means, row_sums, sequence_sum
+from rl.equations.token_rewards import at_last_token, teacher_rewards
 from rl.kd_grpo_engine import KDGRPOConfig
 from rl.kd_ppo_engine import KDPPOConfig, kd_token_rewards
-from rl.rewards.sources import RuleReward, at_last_token, teacher_rewards
+from rl.rewards.sources import RuleReward
 from rl.training.evaluation import evaluate, format_table, running_mean
 
 tokenizer = load_tokenizer("glassbox")

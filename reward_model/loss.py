@@ -1,10 +1,12 @@
 """The pairwise loss of a scalar reward model."""
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from gpt.border import row_equation
 
+
+@row_equation
 def bradley_terry_loss(
     chosen: Tensor,  # (pairs,)
     rejected: Tensor,  # (pairs,)
@@ -12,9 +14,9 @@ def bradley_terry_loss(
     margin: Tensor | None = None,  # (pairs,)
     centering: float = 0.0,
 ) -> Tensor:  # scalar
-    """Mean negative log-likelihood that the chosen response wins, under Bradley and Terry (1952).
+    """mean[-log sigmoid(R_w - R_l - margin)] + centering mean[(R_w + R_l)^2], a scalar.
 
-    loss = mean[-log sigmoid(R_w - R_l - margin)] + centering * mean[(R_w + R_l)^2]
+    The negative log-likelihood that the chosen response wins, under Bradley and Terry (1952).
 
     Ouyang et al. 2022, arXiv:2203.02155, Eq. 1; the margin is Llama 2's (arXiv:2307.09288, Eq. 2)
     and the centring term, 0.01 where it is used, is from arXiv:2312.09244, Eq. 2: without it the
@@ -22,11 +24,6 @@ def bradley_terry_loss(
     for a pair that is far on the wrong side, where log(1 + exp(x)) would overflow. Equal scores
     cost log 2; no pairs at all cost 0.
     """
-    shapes = [tuple(x.shape) for x in (chosen, rejected, margin) if x is not None]
-    if chosen.ndim != 1 or len(set(shapes)) > 1:
-        raise ValueError(f"chosen, rejected and margin must all be (pairs,): got {shapes}")
-    dtype = torch.promote_types(chosen.dtype, torch.float32)
-    chosen, rejected = chosen.to(dtype), rejected.to(dtype)
     gap = chosen - rejected if margin is None else chosen - rejected - margin
     loss = -F.logsigmoid(gap) + centering * (chosen + rejected).square()
     return loss.sum() / max(len(loss), 1)

@@ -15,6 +15,7 @@ import torch.nn as nn
 from torch import Tensor
 
 from data.collate import ResponseBatch
+from gpt.border import at_least_float32
 from gpt.common import (
     UserError,
     about_gpt,
@@ -23,12 +24,7 @@ from gpt.common import (
     load_weights,
     save_weights,
 )
-from gpt.log_probs import (
-    at_least_float32,
-    response_hidden,
-    scatter_responses,
-    score_in_micro_batches,
-)
+from gpt.log_probs import response_hidden, scatter_responses, score_in_micro_batches
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import Tokenizer
 

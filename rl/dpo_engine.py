@@ -55,7 +55,7 @@ from rl.batches.preferences import (
     pair_metrics,
     require_pairs,
 )
-from rl.equations.losses import dpo_loss, ipo_loss
+from rl.equations.preferences import dpo_loss, ipo_loss
 from rl.rewards.sources import RewardFn
 from rl.training.evaluation import Validation
 from rl.training.run import finish_step, run_training

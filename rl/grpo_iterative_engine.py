@@ -146,19 +146,19 @@ def grpo_loss(
     *,
     kl_coef: float,
     rows: int,
-) -> tuple[Tensor, Tensor]:
+) -> Tensor:
     """The negated GRPO objective of some rows of a minibatch (arXiv:2402.03300, Eqs. 3 and 4).
 
     (1/rows) sum_i (1/L_i) sum_t [ -min(ratio A, clip(ratio) A) + kl_coef * KL ], with `rows` the
-    size of the whole minibatch, so that micro-batches add up. Returns (loss, clipped (n, T)).
+    size of the whole minibatch, so that micro-batches add up.
     """
-    token_loss, clipped = clipped_surrogate(
+    token_loss = clipped_surrogate(
         log_probs, old_log_probs, advantages, config.clip_low, config.clip_high
     )
     if ref_log_probs is not None:
         kl_penalty = loss_estimator(config.kl_estimator)  # k3 (Eq. 4)
         token_loss = token_loss + kl_coef * kl_penalty(log_probs, ref_log_probs)
-    return sequence_mean(token_loss, response_mask, denominator=rows), clipped
+    return sequence_mean(token_loss, response_mask, denominator=rows)
 
 
 def train(
@@ -199,7 +199,7 @@ def train(
     for step in range(state.step, config.steps):  # lines 2 and 4
         lr = config.lr * warmed_up(config, step)
         set_learning_rate(optimizer, lr)
-        clock, meter = Stopwatch(), UpdateMeter()
+        clock, meter = Stopwatch(), UpdateMeter(clip=(config.clip_low, config.clip_high))
         refreshed: dict[str, float] = {}
         if step > 0 and step % per_iteration == 0:  # a new iteration
             if refresh is not None:
@@ -232,7 +232,7 @@ def train(
                     ):
                         with precision(policy.device, config.precision):
                             scores = token_scores(policy, batch, config.temperature)
-                        part_loss, clipped = grpo_loss(
+                        part_loss = grpo_loss(
                             config,
                             scores.log_probs,
                             old_log_probs[part],
@@ -244,9 +244,7 @@ def train(
                         )
                         part_loss.backward()
                         loss += part_loss.detach()
-                        meter.add_tokens(
-                            scores, old_log_probs[part], advantages[part], clipped, batch
-                        )
+                        meter.add_tokens(scores, old_log_probs[part], advantages[part], batch)
                     norm = clip_and_step(optimizer, policy.parameters(), config.max_norm)  # line 11
                     meter.add_update(loss, norm)
 

@@ -138,19 +138,19 @@ def single_model_grpo_loss(
     *,
     kl_coef: float,
     rows: int,
-) -> tuple[Tensor, Tensor]:
+) -> Tensor:
     """The negated GRPO objective of some rows (arXiv:2402.03300, Eqs. 3 and 4) with pi_ref = pi_old.
 
     (1/rows) sum_i (1/L_i) sum_t [ -min(rho A, clip(rho) A) + kl_coef * (1/rho + log rho - 1) ], or
     kl_coef * (rho - 1 - log rho), with `rows` the size of the whole minibatch, so that
-    micro-batches add up. Returns (loss, clipped (n, T)).
+    micro-batches add up.
     """
-    token_loss, clipped = clipped_surrogate(
+    token_loss = clipped_surrogate(
         log_probs, old_log_probs, advantages, config.clip_low, config.clip_high
     )
     if kl_coef:
         token_loss = token_loss + kl_coef * PENALTIES[config.penalty](log_probs, old_log_probs)
-    return sequence_mean(token_loss, response_mask, denominator=rows), clipped
+    return sequence_mean(token_loss, response_mask, denominator=rows)
 
 
 @torch.no_grad()
@@ -198,7 +198,7 @@ def train(
     for step in range(state.step, config.steps):
         lr = config.lr * warmed_up(config, step)
         set_learning_rate(optimizer, lr)
-        clock, meter = Stopwatch(), UpdateMeter()
+        clock, meter = Stopwatch(), UpdateMeter(clip=(config.clip_low, config.clip_high))
         records = prompt_batch(prompts, step, config.prompts_per_step, config.seed)  # line 5
         with clock.phase("rollout"):  # line 7
             rollout = sample_rollout(
@@ -222,7 +222,7 @@ def train(
                     ):
                         with precision(policy.device, config.precision):
                             scores = token_scores(policy, batch, config.temperature)
-                        part_loss, clipped = single_model_grpo_loss(
+                        part_loss = single_model_grpo_loss(
                             config,
                             scores.log_probs,
                             old_log_probs[part],
@@ -233,9 +233,7 @@ def train(
                         )
                         part_loss.backward()
                         loss += part_loss.detach()
-                        meter.add_tokens(
-                            scores, old_log_probs[part], advantages[part], clipped, batch
-                        )
+                        meter.add_tokens(scores, old_log_probs[part], advantages[part], batch)
                     norm = clip_and_step(optimizer, policy.parameters(), config.max_norm)  # line 11
                     meter.add_update(loss, norm)
         with clock.phase("score"):  # the policy after the last update of this batch

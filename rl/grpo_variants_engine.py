@@ -76,19 +76,25 @@ from rl.equations.advantages import group_advantages
 from rl.equations.kl import k1_importance, k2, k3, k3_importance, loss_estimator
 from rl.equations.losses import (
     cispo,
+    clip_acted,
     clipped_surrogate,
     constant_length_mean,
+    dual_clip,
     gspo,
     gspo_token,
     high_entropy_mask,
+    likelihood_ratio,
+    mean_ratio,
     off_policy_sequence_mask,
     sapo,
     sequence_clipped_surrogate,
     sequence_mean,
+    sequence_ratio,
     sequence_sum,
     token_mean,
 )
-from rl.rewards.sources import RewardFn, checked_rewards, overlong_penalty
+from rl.equations.token_rewards import overlong_penalty
+from rl.rewards.sources import RewardFn, checked_rewards
 from rl.training.config import EngineConfig, kl_controller, require_groups, size_presets, warmed_up
 from rl.training.evaluation import Validation
 from rl.training.metrics import Stopwatch, UpdateMeter, rollout_metrics
@@ -232,19 +238,33 @@ def command_line_defaults(arguments: Sequence[str] | None = None) -> GRPOVariant
 
 # --- the choices: one table each, one signature per table -------------------------------------
 
-# (config, log_probs, old_log_probs, advantages, mask) -> loss (n, T), clipped (n, T) bool
-SURROGATES: dict[str, Callable[..., tuple[Tensor, Tensor]]] = {
-    "token": lambda c, new, old, A, m: clipped_surrogate(
-        new, old, A, c.clip_low, c.clip_high, dual_clip=c.dual_clip
-    ),
+# (config, log_probs, old_log_probs, advantages, mask) -> loss (n, T)
+SURROGATES: dict[str, Callable[..., Tensor]] = {
+    "token": lambda c, new, old, A, m: clipped_surrogate(new, old, A, c.clip_low, c.clip_high),
     "sequence": lambda c, new, old, A, m: sequence_clipped_surrogate(
         new, old, A, m, c.clip_low, c.clip_high
     ),
     "gspo": lambda c, new, old, A, m: gspo(new, old, A, m, c.clip_low, c.clip_high),
     "gspo_token": lambda c, new, old, A, m: gspo_token(new, old, A, m, c.clip_low, c.clip_high),
     "cispo": lambda c, new, old, A, m: cispo(new, old, A, c.clip_high),
-    "sapo": lambda c, new, old, A, m: (sapo(new, old, A), torch.zeros_like(m)),
+    "sapo": lambda c, new, old, A, m: sapo(new, old, A),
 }
+
+# (config, log_probs, old_log_probs, advantages, mask) -> where the clip acted, (n, T) or (n, 1) bool
+CLIPPED: dict[str, Callable[..., Tensor]] = {
+    "token": lambda c, new, old, A, m: clip_acted(
+        likelihood_ratio(new, old), A, c.clip_low, c.clip_high
+    ),
+    "sequence": lambda c, new, old, A, m: clip_acted(
+        sequence_ratio(new, old, m), A, c.clip_low, c.clip_high
+    ),
+    "gspo": lambda c, new, old, A, m: clip_acted(
+        mean_ratio(new, old, m), A, c.clip_low, c.clip_high
+    ),
+    "cispo": lambda c, new, old, A, m: likelihood_ratio(new, old) > 1 + c.clip_high,
+    "sapo": lambda c, new, old, A, m: torch.zeros_like(m),
+}
+CLIPPED["gspo_token"] = CLIPPED["gspo"]
 
 # (config, loss (n, T), mask (n, T), mask of the whole minibatch (rows, T)) -> scalar
 REDUCERS: dict[str, Callable[..., Tensor]] = {
@@ -324,7 +344,10 @@ def variant_loss(
     """
     old_log_probs, ref_log_probs, advantages, mask = given
     surrogate = SURROGATES[config.surrogate]
-    loss, clipped = surrogate(config, scores.log_probs, old_log_probs, advantages, mask)
+    loss = surrogate(config, scores.log_probs, old_log_probs, advantages, mask)
+    if config.dual_clip is not None:
+        loss = dual_clip(loss, advantages, config.dual_clip)
+    clipped = CLIPPED[config.surrogate](config, scores.log_probs, old_log_probs, advantages, mask)
     chosen = mask if eligible is None else mask & eligible
     if config.off_policy_mask is not None:
         chosen = chosen & off_policy_sequence_mask(
@@ -483,7 +506,7 @@ def update_policy(
     clock: Stopwatch,
 ) -> dict[str, float]:
     """Score the rollout, then ascend the objective on it (lines 9-11); returns what was measured."""
-    meter = UpdateMeter()
+    meter = UpdateMeter(clip=(config.clip_low, config.clip_high))
     with clock.phase("score"):
         old_log_probs = old_policy_log_probs(policy, rollout, config)  # (N, T)
         ref_log_probs = None
@@ -526,8 +549,8 @@ def update_policy(
                         scores,
                         old_log_probs[part],
                         advantages[part],
-                        losses.clipped,
                         batch,
+                        clipped=losses.clipped,
                         **losses.extra(config),
                     )
                 norm = clip_and_step(optimizer, policy.parameters(), config.max_norm)  # line 11

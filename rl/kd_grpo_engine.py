@@ -184,27 +184,27 @@ def kd_grpo_loss(
     *,
     kl_coef: float,
     rows: int,
-) -> tuple[Tensor, Tensor]:
+) -> Tensor:
     """L_policy + kl_coef * L_KL of some rows of a minibatch of `rows` (micro-batches add up).
 
     clipped:   (1/rows) sum_i (1/L_i) sum_t [ -min(ratio A, clip(ratio) A) + kl_coef * KL ]
     reinforce: (1/rows) sum_i [ -A_i sum_t log pi(y_it) + kl_coef * (1/L_i) sum_t KL ]
 
     The first is GRPO's (arXiv:2402.03300, Eq. 3). At log_probs = old_log_probs the gradients of a
-    row's two policy terms are one and the same but for the factor L_i. Returns (loss, clipped (n, T)).
+    row's two policy terms are one and the same but for the factor L_i.
     """
     if config.policy_loss == "reinforce":
         policy_loss = policy_gradient(log_probs, advantages)
         loss = sequence_sum(policy_loss, response_mask, denominator=rows)
         if penalty is not None:
             loss = loss + kl_coef * sequence_mean(penalty, response_mask, denominator=rows)
-        return loss, torch.zeros_like(response_mask)
-    token_loss, clipped = clipped_surrogate(
+        return loss
+    token_loss = clipped_surrogate(
         log_probs, old_log_probs, advantages, config.clip_low, config.clip_high
     )
     if penalty is not None:
         token_loss = token_loss + kl_coef * penalty
-    return sequence_mean(token_loss, response_mask, denominator=rows), clipped
+    return sequence_mean(token_loss, response_mask, denominator=rows)
 
 
 def moved_reference(config: KDGRPOConfig, step: int, reference: GPT, policy: GPT) -> None:
@@ -252,10 +252,12 @@ def train(
     if config.resume and folder is not None:
         state.load(folder)
 
+    clip = config.clip_low, config.clip_high
     for step in range(state.step, config.steps):
         lr = config.lr * warmed_up(config, step)
         set_learning_rate(optimizer, lr)
-        clock, meter = Stopwatch(), UpdateMeter()
+        clock = Stopwatch()
+        meter = UpdateMeter(clip if config.policy_loss == "clipped" else None)
         text_losses: list[float] = []
         records = prompt_batch(prompts, step, config.prompts_per_step, config.seed)
         with clock.phase("rollout"):  # G outputs per prompt
@@ -289,7 +291,7 @@ def train(
                                 batch,
                                 None if ref_log_probs is None else ref_log_probs[part],
                             )
-                        part_loss, clipped = kd_grpo_loss(
+                        part_loss = kd_grpo_loss(
                             config,
                             scores.log_probs,
                             old_log_probs[part],
@@ -301,9 +303,7 @@ def train(
                         )
                         part_loss.backward()
                         loss += part_loss.detach()
-                        meter.add_tokens(
-                            scores, old_log_probs[part], advantages[part], clipped, batch
-                        )
+                        meter.add_tokens(scores, old_log_probs[part], advantages[part], batch)
                     if text is not None:  # L_PT: fresh text each time
                         text_losses.append(
                             add_text_gradient(

@@ -65,7 +65,8 @@ from rl.batches.rollout import (
     rollout_log_probs,
     sample_rollout,
 )
-from rl.rewards.sources import RewardFn, at_last_token, checked_rewards, token_level_rewards
+from rl.equations.token_rewards import at_last_token, token_level_rewards
+from rl.rewards.sources import RewardFn, checked_rewards
 from rl.rewards.teacher import TeacherReward, open_teacher, refuse_other_rewards
 from rl.training.actor_critic import gae_targets, ppo_loss
 from rl.training.config import EngineConfig, kl_controller, size_presets, warmed_up
@@ -245,7 +246,7 @@ def train(
         lr = config.lr * warmed_up(config, step)
         set_learning_rate(optimizer, lr)
         set_learning_rate(critic_optimizer, config.critic_lr * warmed_up(config, step))
-        clock, meter = Stopwatch(), UpdateMeter()
+        clock, meter = Stopwatch(), UpdateMeter(clip=(config.clip_low, config.clip_high))
         text_losses: list[float] = []
         records = prompt_batch(prompts, step, config.prompts_per_step, config.seed)
         with clock.phase("rollout"):  # o ~ student
@@ -303,7 +304,6 @@ def train(
                         scores,
                         old_log_probs[part],
                         targets.advantages[part],
-                        part_loss.clipped,
                         batch,
                         value_loss=part_loss.value,
                         value_clip_fraction=part_loss.value_clipped,

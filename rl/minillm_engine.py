@@ -67,7 +67,7 @@ from rl.equations.losses import (
     row_sums,
     token_mean,
 )
-from rl.rewards.sources import teacher_rewards
+from rl.equations.token_rewards import teacher_rewards
 from rl.rewards.teacher import TeacherReward, refuse_other_rewards, teacher_log_probs
 from rl.training.config import EngineConfig, size_presets, warmed_up
 from rl.training.evaluation import Validation
@@ -155,13 +155,12 @@ def minillm_loss(
     response_mask: Tensor,  # (n, T)
     *,
     tokens: int,
-) -> tuple[Tensor, Tensor]:
+) -> Tensor:
     """Single + Long of some rows of a minibatch of `tokens` tokens (arXiv:2306.08543, Eqs. 3 to 6).
 
     1/tokens sum_{i,t} [ w KL_t + max(-rho w R_{t+1}, -clip(rho) w R_{t+1}) ]
-    Returns (loss, clipped (n, T)).
     """
-    surrogate, clipped = clipped_surrogate(
+    surrogate = clipped_surrogate(
         log_probs,
         targets.old_log_probs,
         targets.weights * targets.returns,
@@ -169,7 +168,7 @@ def minillm_loss(
         config.clip_high,
     )
     token_loss = targets.weights * token_kl + surrogate
-    return token_mean(token_loss, response_mask, denominator=tokens), clipped
+    return token_mean(token_loss, response_mask, denominator=tokens)
 
 
 def minillm_targets(
@@ -223,7 +222,7 @@ def train(
     for step in range(state.step, config.steps):
         lr = config.lr * warmed_up(config, step)
         set_learning_rate(optimizer, lr)
-        clock, meter = Stopwatch(), UpdateMeter()
+        clock, meter = Stopwatch(), UpdateMeter(clip=(config.clip_low, config.clip_high))
         text_losses: list[float] = []
         records = prompt_batch(prompts, step, config.prompts_per_step, config.seed)
         with clock.phase("rollout"):  # y ~ p~, token by token
@@ -255,7 +254,7 @@ def train(
                         scores, token_kl = token_scores_and_kl(
                             policy, teacher, batch, config.temperature
                         )
-                    part_loss, clipped = minillm_loss(  # Single + Long
+                    part_loss = minillm_loss(  # Single + Long
                         config,
                         scores.log_probs,
                         token_kl,
@@ -269,7 +268,6 @@ def train(
                         scores,
                         old_log_probs[part],
                         targets.returns[part],
-                        clipped,
                         batch,
                         single_step_kl=token_kl,
                         mixing_weight=targets.weights[part],

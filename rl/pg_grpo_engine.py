@@ -71,10 +71,11 @@ from rl.equations.advantages import best_worst_pairs, group_advantages, ordered_
 from rl.equations.kl import loss_estimator
 from rl.equations.losses import (
     clipped_surrogate,
-    dpo_loss,
     sequence_clipped_surrogate,
     sequence_mean,
+    sequence_ratio,
 )
+from rl.equations.preferences import dpo_loss
 from rl.rewards.sources import RewardFn, checked_rewards
 from rl.training.config import EngineConfig, kl_controller, require_groups, size_presets, warmed_up
 from rl.training.evaluation import Validation
@@ -152,6 +153,14 @@ class PGGRPOConfig(EngineConfig):
         return self.group_size if self.compares_groups else 1
 
 
+def update_meter(config: PGGRPOConfig) -> UpdateMeter:
+    """Measures where the clip of this mode's ratio acts."""
+    clip, b = (config.clip_low, config.clip_high), config.ratio_power
+    if config.mode != "ratio_power":
+        return UpdateMeter(clip)
+    return UpdateMeter(clip, lambda new, old, mask: sequence_ratio(b * new, b * old, mask))
+
+
 def policy_loss(
     config: PGGRPOConfig,
     log_probs: Tensor,  # (n, T)
@@ -162,25 +171,25 @@ def policy_loss(
     *,
     kl_coef: float,
     rows: int,
-) -> tuple[Tensor, Tensor]:
+) -> Tensor:
     """L_GRPO of some rows of a minibatch of `rows` (arXiv:2402.03300, Eqs. 3 and 4).
 
     (1/rows) sum_i (1/L_i) sum_t [ -min(ratio A, clip(ratio) A) + kl_coef * KL ]; with mode
     "ratio_power" the ratio is that of the response, exp(b sum_t (log pi - log pi_old)), b =
-    ratio_power. Returns (loss, clipped (n, T)).
+    ratio_power.
     """
     clip = config.clip_low, config.clip_high
     if config.mode == "ratio_power":
         b = config.ratio_power  # (pi / pi_old)^b is the ratio of log-probs that are scaled by b
-        token_loss, clipped = sequence_clipped_surrogate(
+        token_loss = sequence_clipped_surrogate(
             b * log_probs, b * old_log_probs, advantages, response_mask, *clip
         )
     else:
-        token_loss, clipped = clipped_surrogate(log_probs, old_log_probs, advantages, *clip)
+        token_loss = clipped_surrogate(log_probs, old_log_probs, advantages, *clip)
     if kl_coef and ref_log_probs is not None:
         kl_penalty = loss_estimator(config.kl_estimator)
         token_loss = token_loss + kl_coef * kl_penalty(log_probs, ref_log_probs)
-    return sequence_mean(token_loss, response_mask, denominator=rows), clipped
+    return sequence_mean(token_loss, response_mask, denominator=rows)
 
 
 def preference_loss(
@@ -264,7 +273,7 @@ def train(
     for step in range(state.step, config.steps):
         lr = config.lr * warmed_up(config, step)
         set_learning_rate(optimizer, lr)
-        clock, meter = Stopwatch(), UpdateMeter()
+        clock, meter = Stopwatch(), update_meter(config)
         records = prompt_batch(prompts, step, config.prompts_per_step, config.seed)  # line 2
         with clock.phase("rollout"):
             rollout = sample_rollout(
@@ -295,7 +304,7 @@ def train(
                         with precision(policy.device, config.precision):
                             scores = token_scores(policy, batch, config.temperature)
                         ref = None if ref_log_probs is None else ref_log_probs[part]
-                        part_loss, clipped = policy_loss(  # line 6
+                        part_loss = policy_loss(  # line 6
                             config,
                             scores.log_probs,
                             old_log_probs[part],
@@ -317,9 +326,7 @@ def train(
                             compared.append((log_probs.detach(), ref_sums))
                         part_loss.backward()
                         loss += part_loss.detach()
-                        meter.add_tokens(
-                            scores, old_log_probs[part], advantages[part], clipped, batch
-                        )
+                        meter.add_tokens(scores, old_log_probs[part], advantages[part], batch)
                     for batch, ref_sums in recorded.micro_batches(step):
                         log_probs = pair_log_probs(policy, batch, config)  # (k, 2)
                         part_loss = config.preference_coef * preference_loss(

@@ -59,13 +59,8 @@ from rl.batches.rollout import (
     sample_rollout,
 )
 from rl.equations.advantages import whiten
-from rl.rewards.sources import (
-    RewardFn,
-    RewardModelReward,
-    checked_rewards,
-    score_missing_eos,
-    token_level_rewards,
-)
+from rl.equations.token_rewards import score_missing_eos, token_level_rewards
+from rl.rewards.sources import RewardFn, RewardModelReward, checked_rewards
 from rl.training.actor_critic import Targets, gae_targets, ppo_loss
 from rl.training.config import EngineConfig, kl_controller, size_presets, warmed_up
 from rl.training.evaluation import Validation
@@ -232,7 +227,7 @@ def train(
         lr = config.lr * warmed_up(config, step)
         set_learning_rate(optimizer, lr)
         set_learning_rate(critic_optimizer, config.critic_lr * warmed_up(config, step))
-        clock, meter = Stopwatch(), UpdateMeter()
+        clock, meter = Stopwatch(), UpdateMeter(clip=(config.clip_low, config.clip_high))
         text_losses: list[float] = []
         records = prompt_batch(prompts, step, config.prompts_per_step, config.seed)
         with clock.phase("rollout"):  # y ~ policy
@@ -285,7 +280,6 @@ def train(
                         scores,
                         old_log_probs[part],
                         targets.advantages[part],
-                        part_loss.clipped,
                         batch,
                         value_loss=part_loss.value,
                         value_clip_fraction=part_loss.value_clipped,

@@ -61,7 +61,8 @@ from rl.batches.rollout import (
 from rl.equations.advantages import discounted_returns, group_advantages, whiten
 from rl.equations.kl import k2
 from rl.equations.losses import clipped_surrogate, sequence_mean
-from rl.rewards.sources import RewardFn, checked_rewards, token_level_rewards
+from rl.equations.token_rewards import token_level_rewards
+from rl.rewards.sources import RewardFn, checked_rewards
 from rl.training.config import EngineConfig, kl_controller, size_presets, warmed_up
 from rl.training.evaluation import Validation
 from rl.training.metrics import Stopwatch, UpdateMeter, rollout_metrics
@@ -190,19 +191,19 @@ def reinforce_pp_loss(
     *,
     kl_coef: float,
     rows: int,
-) -> tuple[Tensor, Tensor]:
+) -> Tensor:
     """The negated objective of some rows of a minibatch (arXiv:2501.03262, Eqs. 1 and 8).
 
     (1/rows) sum_i (1/L_i) sum_t [ -min(ratio A, clip(ratio) A) + kl_coef * k2 ], with `rows` the
     size of the whole minibatch, so that micro-batches add up. Only the baseline variant has the KL
-    in the loss. Returns (loss, clipped (n, T)).
+    in the loss.
     """
-    token_loss, clipped = clipped_surrogate(
+    token_loss = clipped_surrogate(
         log_probs, old_log_probs, advantages, config.clip_low, config.clip_high
     )
     if config.variant == "baseline" and ref_log_probs is not None:
         token_loss = token_loss + kl_coef * k2(log_probs, ref_log_probs)
-    return sequence_mean(token_loss, response_mask, denominator=rows), clipped
+    return sequence_mean(token_loss, response_mask, denominator=rows)
 
 
 def train(
@@ -236,7 +237,7 @@ def train(
     for step in range(state.step, config.steps):
         lr = config.lr * warmed_up(config, step)
         set_learning_rate(optimizer, lr)
-        clock, meter = Stopwatch(), UpdateMeter()
+        clock, meter = Stopwatch(), UpdateMeter(clip=(config.clip_low, config.clip_high))
         records = prompt_batch(prompts, step, config.prompts_per_step, config.seed)
         with clock.phase("rollout"):  # k outputs per prompt
             rollout = sample_rollout(
@@ -265,7 +266,7 @@ def train(
                     ):
                         with precision(policy.device, config.precision):
                             scores = token_scores(policy, batch, config.temperature)
-                        part_loss, clipped = reinforce_pp_loss(  # Eq. 1, or Eq. 8
+                        part_loss = reinforce_pp_loss(  # Eq. 1, or Eq. 8
                             config,
                             scores.log_probs,
                             old_log_probs[part],
@@ -277,9 +278,7 @@ def train(
                         )
                         part_loss.backward()
                         loss += part_loss.detach()
-                        meter.add_tokens(
-                            scores, old_log_probs[part], advantages[part], clipped, batch
-                        )
+                        meter.add_tokens(scores, old_log_probs[part], advantages[part], batch)
                     norm = clip_and_step(optimizer, policy.parameters(), config.max_norm)
                     meter.add_update(loss, norm)
 

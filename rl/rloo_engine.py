@@ -61,13 +61,15 @@ from rl.equations.losses import (
     policy_gradient,
     sequence_clipped_surrogate,
     sequence_mean,
+    sequence_ratio,
     sequence_sum,
     token_mean,
 )
-from rl.rewards.sources import RewardFn, checked_rewards, token_level_rewards
+from rl.equations.token_rewards import token_level_rewards
+from rl.rewards.sources import RewardFn, checked_rewards
 from rl.training.config import EngineConfig, kl_controller, require_groups, size_presets, warmed_up
 from rl.training.evaluation import Validation
-from rl.training.metrics import Stopwatch, UpdateMeter, rollout_metrics
+from rl.training.metrics import Stopwatch, UpdateMeter, rollout_metrics, token_ratio
 from rl.training.run import finish_step, run_training
 
 PRESETS = size_presets()
@@ -97,6 +99,13 @@ class RLOOConfig(EngineConfig):
                 "--loss token for several passes"
             )
 
+    def meter(self) -> UpdateMeter:
+        """Measures where the clip of this loss acts."""
+        if self.loss == "sequence":
+            return UpdateMeter()
+        ratio = sequence_ratio if self.loss == "clipped" else token_ratio
+        return UpdateMeter((self.clip_low, self.clip_high), ratio)
+
 
 def sequence_loss(
     config: RLOOConfig,
@@ -106,10 +115,9 @@ def sequence_loss(
     response_mask: Tensor,  # (n, T)
     rows: int,
     tokens: int,
-) -> tuple[Tensor, Tensor]:
+) -> Tensor:
     """-(1/rows) sum_i A_i sum_t log pi(y_it): the paper's loss, nothing is clipped."""
-    loss = sequence_sum(policy_gradient(log_probs, advantages), response_mask, denominator=rows)
-    return loss, torch.zeros_like(response_mask)
+    return sequence_sum(policy_gradient(log_probs, advantages), response_mask, denominator=rows)
 
 
 def clipped_loss(
@@ -120,12 +128,12 @@ def clipped_loss(
     response_mask: Tensor,  # (n, T)
     rows: int,
     tokens: int,
-) -> tuple[Tensor, Tensor]:
+) -> Tensor:
     """-(1/rows) sum_i min(s_i A_i, clip(s_i) A_i), s_i = exp(sum_t (log pi - log pi_old))."""
-    loss, clipped = sequence_clipped_surrogate(
+    loss = sequence_clipped_surrogate(
         log_probs, old_log_probs, advantages, response_mask, config.clip_low, config.clip_high
     )
-    return sequence_mean(loss, response_mask, denominator=rows), clipped
+    return sequence_mean(loss, response_mask, denominator=rows)
 
 
 def token_loss(
@@ -136,12 +144,12 @@ def token_loss(
     response_mask: Tensor,  # (n, T)
     rows: int,
     tokens: int,
-) -> tuple[Tensor, Tensor]:
+) -> Tensor:
     """-(1/tokens) sum_it min(ratio_it A_i, clip(ratio_it) A_i)."""
-    loss, clipped = clipped_surrogate(
+    loss = clipped_surrogate(
         log_probs, old_log_probs, advantages, config.clip_low, config.clip_high
     )
-    return token_mean(loss, response_mask, denominator=tokens), clipped
+    return token_mean(loss, response_mask, denominator=tokens)
 
 
 LOSSES = {"sequence": sequence_loss, "clipped": clipped_loss, "token": token_loss}
@@ -175,12 +183,12 @@ def rloo_loss(
     *,
     rows: int,
     tokens: int,
-) -> tuple[Tensor, Tensor]:
+) -> Tensor:
     """The negated objective of some rows of a minibatch, in the form that config.loss names.
 
     `rows` and `tokens` are counted over the whole minibatch, so that micro-batches add up. At
     log_probs = old_log_probs the gradients of "sequence" and "clipped" are equal, that of "token"
-    is rows / tokens of it. Returns (loss, clipped (n, T)).
+    is rows / tokens of it.
     """
     form = LOSSES[config.loss]
     return form(config, log_probs, old_log_probs, advantages, response_mask, rows, tokens)
@@ -217,7 +225,7 @@ def train(
     for step in range(state.step, config.steps):
         lr = config.lr * warmed_up(config, step)
         set_learning_rate(optimizer, lr)
-        clock, meter = Stopwatch(), UpdateMeter()
+        clock, meter = Stopwatch(), config.meter()
         records = prompt_batch(prompts, step, config.prompts_per_step, config.seed)
         with clock.phase("rollout"):  # y_1 ... y_k ~ pi( . | x)
             rollout = sample_rollout(
@@ -246,7 +254,7 @@ def train(
                     ):
                         with precision(policy.device, config.precision):
                             scores = token_scores(policy, batch, config.temperature)
-                        part_loss, clipped = rloo_loss(  # A grad log pi(y | x)
+                        part_loss = rloo_loss(  # A grad log pi(y | x)
                             config,
                             scores.log_probs,
                             old_log_probs[part],
@@ -257,9 +265,7 @@ def train(
                         )
                         part_loss.backward()
                         loss += part_loss.detach()
-                        meter.add_tokens(
-                            scores, old_log_probs[part], advantages[part], clipped, batch
-                        )
+                        meter.add_tokens(scores, old_log_probs[part], advantages[part], batch)
                     norm = clip_and_step(optimizer, policy.parameters(), config.max_norm)
                     meter.add_update(loss, norm)
 

@@ -65,6 +65,9 @@ class Outcome:
 
 # --- the bugs -------------------------------------------------------------------------------------
 
+BORDER = "gpt/border.py"
+TOKEN_REWARDS = "rl/equations/token_rewards.py"
+PREFERENCE_LOSSES = "rl/equations/preferences.py"
 ADVANTAGES = "rl/equations/advantages.py"
 COLLATE = "data/collate.py"
 CONTINUAL = "reward_model/continual.py"
@@ -231,8 +234,8 @@ MUTATIONS = (
         "k1-sign",
         "k1 is log pi_ref - log pi: the penalty pays for drifting away",
         KL,
-        "return torch.where(finite, -delta, torch.nan)",
-        "return torch.where(finite, delta, torch.nan)",
+        "    return log_probs - ref_log_probs\n",
+        "    return ref_log_probs - log_probs\n",
         TEST_KL,
     ),
     bug(
@@ -263,34 +266,36 @@ MUTATIONS = (
     bug(
         "reward-after-eos",
         "the score stands one position behind the EOS where there is room",
-        REWARDS,
-        "    last = response_mask & (tokens_from_here == 1)\n",
-        "    last = response_mask & (tokens_from_here == 1)\n"
-        "    last = torch.where(last[:, -1:], last, last.roll(1, 1))\n",
+        TOKEN_REWARDS,
+        "    return torch.where(tokens_from_here == 1, scores.unsqueeze(1), 0.0)\n",
+        "    last = tokens_from_here == 1\n"
+        "    last = torch.where(last[:, -1:], last, last.roll(1, 1))\n"
+        "    return torch.where(last, scores.unsqueeze(1), 0.0)\n",
         TEST_REWARDS,
     ),
     bug(
         "reward-before-mask",
         "the score stands in the last column, and the mask then removes it",
-        REWARDS,
-        "    last = response_mask & (tokens_from_here == 1)\n",
-        "    last = response_mask & (torch.arange(response_mask.shape[1]) == len(response_mask[0]) - 1)\n",
+        TOKEN_REWARDS,
+        "    return torch.where(tokens_from_here == 1, scores.unsqueeze(1), 0.0)\n",
+        "    last = torch.arange(response_mask.shape[1]) == response_mask.shape[1] - 1\n"
+        "    return torch.where(last, scores.unsqueeze(1), 0.0)\n",
         TEST_REWARDS,
     ),
     bug(
         "penalty-at-padding",
         "the KL penalty is not masked",
-        REWARDS,
-        "penalty = torch.where(response_mask, -kl_coef * k1, 0.0)",
-        "penalty = -kl_coef * k1",
+        TOKEN_REWARDS,
+        "@constant_equation\ndef token_level_rewards(",
+        "@torch.no_grad()\ndef token_level_rewards(",
         TEST_REWARDS,
     ),
     bug(
         "kl-mean-per-token",
         "a reward's KL is divided by the length: R - beta * mean(k1)",
-        REWARDS,
-        "penalty = torch.where(response_mask, -kl_coef * k1, 0.0)",
-        "penalty = torch.where(response_mask, -kl_coef * k1 / response_mask.sum(1, True), 0.0)",
+        TOKEN_REWARDS,
+        "return -kl_coef * kl_t +",
+        "return -kl_coef * kl_t / response_mask.sum(1, keepdim=True) +",
         TEST_WORKED,
     ),
     bug(
@@ -308,13 +313,13 @@ MUTATIONS = (
         (
             Edit(
                 ADVANTAGES,
-                "torch.where(response_mask, at_least_float32(x), 0.0) for x in (token_rewards, values)",
-                "at_least_float32(x) for x in (token_rewards, values)",
+                "@constant_equation\ndef gae(",
+                "@torch.no_grad()\ndef gae(",
             ),
             Edit(
                 ADVANTAGES,
-                "next_value = torch.where(valid, values[:, t], next_value)",
-                "next_value = values[:, t]",
+                "V = torch.where(response_mask[:, t], values[:, t], V)",
+                "V = values[:, t]",
             ),
         ),
         (TEST_ADVANTAGES,),
@@ -323,10 +328,11 @@ MUTATIONS = (
         "whitening-per-response",
         "advantages are whitened inside each response: differences between responses vanish",
         ADVANTAGES,
-        "    mean = valid.mean()\n"
-        "    variance = (valid - mean).square().sum() / max(len(valid) - int(unbiased), 1)\n",
+        "    mean = mean_within(x[mask])\n"
+        "    variance = (x[mask] - mean).square().sum() / max(int(mask.sum()) - "
+        "int(unbiased), 1)\n",
         "    count = mask.sum(1, keepdim=True)\n"
-        "    mean = torch.where(mask, x, 0.0).sum(1, keepdim=True) / count\n"
+        "    mean = x.sum(1, keepdim=True) / count\n"
         "    variance = torch.where(mask, x - mean, 0.0).square().sum(1, keepdim=True)\n"
         "    variance = variance / (count - int(unbiased)).clamp(min=1)\n",
         TEST_ADVANTAGES,
@@ -343,16 +349,16 @@ MUTATIONS = (
         "std-of-the-batch",
         "a group's advantages are divided by the std of the whole batch",
         ADVANTAGES,
-        "std = groups.std(1, keepdim=True, correction=int(unbiased))",
-        "std = groups.std(correction=int(unbiased))",
+        "rewards.std(1, keepdim=True, correction=int(unbiased))",
+        "rewards.std(correction=int(unbiased))",
         TEST_ADVANTAGES,
     ),
     bug(
         "mean-of-the-batch",
         "the baseline is the mean over all prompts",
         ADVANTAGES,
-        "groups - groups.mean(1, keepdim=True)",
-        "groups - groups.mean()",
+        "centred = rewards - rewards.mean(1, keepdim=True)",
+        "centred = rewards - rewards.mean()",
         TEST_ADVANTAGES,
     ),
     # losses
@@ -360,66 +366,70 @@ MUTATIONS = (
         "max-for-negative-advantages",
         "the clipped surrogate takes the maximum where the advantage is negative",
         LOSSES,
-        "return -torch.minimum(unclipped, clipped), clipped < unclipped",
-        "worse = torch.where(advantages < 0, torch.maximum(unclipped, clipped), "
-        "torch.minimum(unclipped, clipped))\n    return -worse, clipped < unclipped",
+        "    ratio = likelihood_ratio(log_probs, old_log_probs)\n"
+        "    clipped = ratio.clamp(1 - clip_low, 1 + clip_high)\n"
+        "    return -torch.minimum(ratio * advantages, clipped * advantages)\n",
+        "    ratio = likelihood_ratio(log_probs, old_log_probs)\n"
+        "    a, b = ratio * advantages, ratio.clamp(1 - clip_low, 1 + clip_high) * "
+        "advantages\n"
+        "    return -torch.where(advantages < 0, torch.maximum(a, b), torch.minimum(a, "
+        "b))\n",
         TEST_LOSSES,
     ),
     bug(
         "advantages-broadcast",
         "advantages of shape (N,) run along time where N = T",
-        LOSSES,
-        "    if advantages.ndim != 2:\n",
-        "    if advantages.shape == log_probs.shape[1:]:\n        return\n"
-        "    if advantages.ndim != 2:\n",
+        BORDER,
+        '"advantages": (("N", "T"), ("N", "1")),',
+        '"advantages": (("N", "T"), ("N", "1"), ("T",)),',
         TEST_LOSSES,
     ),
     bug(
         "gspo-unnormalised",
         "GSPO's ratio is the product over the tokens, without the root of the length",
         LOSSES,
-        "    mean_change = row_means(change, mask).unsqueeze(1)  # (N, 1)\n",
-        "    mean_change = row_sums(change, mask).unsqueeze(1)  # (N, 1)\n",
+        "log_ratio = row_means(log_probs - old_log_probs, mask)",
+        "log_ratio = row_sums(log_probs - old_log_probs, mask)",
         TEST_GAPS,
     ),
     bug(
         "gspo-token-gradient",
         "GSPO-token differentiates the ratio of the sequence as well",
         LOSSES,
-        "mean_change = row_means(change, mask).unsqueeze(1).detach()",
-        "mean_change = row_means(change, mask).unsqueeze(1)",
+        "ratio = mean_ratio(log_probs, old_log_probs, mask).detach()",
+        "ratio = mean_ratio(log_probs, old_log_probs, mask)",
         TEST_INVARIANTS,
     ),
     bug(
         "cispo-gradient",
         "CISPO differentiates its weight",
         LOSSES,
-        "ratio = log_ratio(log_probs, old).exp().detach()",
-        "ratio = log_ratio(log_probs, old).exp()",
+        ".clamp(max=1 + clip_high).detach()",
+        ".clamp(max=1 + clip_high)",
         TEST_GRADIENTS,
     ),
     bug(
         "value-loss-doubled",
         "the value loss lacks its half",
         LOSSES,
-        "return torch.where(finite, squared / 2, torch.nan)",
-        "return torch.where(finite, squared, torch.nan)",
+        "    return squared / 2\n",
+        "    return squared\n",
         TEST_LOSSES,
     ),
     bug(
         "dpo-sign",
         "DPO prefers the rejected response",
-        LOSSES,
-        "return (chosen - ref_chosen) - (rejected - ref_rejected)",
-        "return (rejected - ref_rejected) - (chosen - ref_chosen)",
+        PREFERENCE_LOSSES,
+        "return (policy_chosen - ref_chosen) - (policy_rejected - ref_rejected)",
+        "return (policy_rejected - ref_rejected) - (policy_chosen - ref_chosen)",
         TEST_LOSSES,
     ),
     bug(
         "response-log-prob-averaged",
         "the log-prob of a response (DPO, RLOO) is averaged over its tokens",
         LOSSES,
-        "    return torch.where(mask, at_least_float32(x), 0.0).sum(1)\n",
-        "    return torch.where(mask, at_least_float32(x), 0.0).sum(1) / mask.sum(1).clamp(min=1)\n",
+        "    return x.sum(1)\n",
+        "    return x.sum(1) / at_least_one(mask.sum(1))\n",
         TEST_LOSSES,
     ),
     bug(
@@ -590,17 +600,17 @@ MUTATIONS = (
     bug(
         "teacher-reward-sign",
         "the reverse KL is turned over: the student is paid for leaving the teacher",
-        REWARDS,
-        "rewards = rewards - at_least_float32(old_log_probs)",
-        "rewards = at_least_float32(old_log_probs) - rewards",
+        TOKEN_REWARDS,
+        "return teacher_log_probs - old_log_probs if reverse_kl",
+        "return old_log_probs - teacher_log_probs if reverse_kl",
         TEST_KD_GRPO,
     ),
     bug(
         "teacher-reward-at-padding",
         "what the teacher says about padding is part of the reward",
-        REWARDS,
-        "    return torch.where(response_mask, rewards, 0.0)\n",
-        "    return rewards\n",
+        TOKEN_REWARDS,
+        "@constant_equation\ndef teacher_rewards(",
+        "@torch.no_grad()\ndef teacher_rewards(",
         TEST_KD_GRPO,
     ),
     bug(
@@ -672,9 +682,9 @@ MUTATIONS = (
     bug(
         "penalty-rewarded",
         "the KL in the token rewards is added: drifting away from the reference pays",
-        REWARDS,
-        "torch.where(response_mask, -kl_coef * k1, 0.0)",
-        "torch.where(response_mask, kl_coef * k1, 0.0)",
+        TOKEN_REWARDS,
+        "return -kl_coef * kl_t +",
+        "return kl_coef * kl_t +",
         TEST_REWARDS,
         TEST_PPO,
     ),
@@ -790,8 +800,8 @@ MUTATIONS = (
         "rloo-length-divided",
         "the log-prob of a response is averaged over its tokens",
         RLOO,
-        "    loss = sequence_sum(policy_gradient",
-        "    loss = sequence_mean(policy_gradient",
+        "    return sequence_sum(policy_gradient",
+        "    return sequence_mean(policy_gradient",
         TEST_RLOO,
     ),
     bug(
@@ -901,10 +911,8 @@ MUTATIONS = (
         "rho-minus-log-constant",
         "the policy in training is the constant in rho - 1 - log rho",
         KL,
-        "finite, delta = _delta(log_probs, old_log_probs)\n"
-        "    return torch.where(finite, _k3(-delta), torch.nan)",
-        "finite, delta = _delta(old_log_probs, log_probs)\n"
-        "    return torch.where(finite, _k3(delta), torch.nan)",
+        "log_rho = (log_probs - old_log_probs)",
+        "log_rho = (log_probs.detach() - old_log_probs)",
         TEST_SINGLE_MODEL,
     ),
     # GRPO with process supervision
@@ -925,14 +933,25 @@ MUTATIONS = (
         TEST_PROCESS,
         TEST_ADVANTAGES,
     ),
-    bug(
+    Mutation(
         "process-response-statistics",
         "steps are compared within their response, not within the group",
-        ADVANTAGES,
-        "pooled = rewards.reshape(groups, -1), step_mask.reshape(groups, -1)",
-        "pooled = rewards, step_mask",
-        TEST_PROCESS,
-        TEST_ADVANTAGES,
+        (
+            Edit(
+                ADVANTAGES,
+                "rewards = rewards.unflatten(0, (-1, group_size))",
+                "rewards = rewards.unflatten(0, (-1, 1))",
+            ),
+            Edit(
+                ADVANTAGES,
+                "valid = step_mask.unflatten(0, (-1, group_size))",
+                "valid = step_mask.unflatten(0, (-1, 1))",
+            ),
+        ),
+        (
+            TEST_PROCESS,
+            TEST_ADVANTAGES,
+        ),
     ),
     bug(
         "step-ends-in-characters",

@@ -3,62 +3,42 @@
 With y ~ pi the policy and delta = log pi_ref(y) - log pi(y), "Approximating KL Divergence"
 (Schulman 2020) estimates KL(pi || pi_ref) without summing over the vocabulary. A good *value* is
 not yet a good *gradient*; what each form does when it is differentiated, or when it is subtracted
-from the reward, stands with each function.
+from the reward, stands with each function. The sum over the vocabulary is `gpt.log_probs.full_kl`.
 
 Inputs are (N, T) log-probabilities of the sampled tokens; NaN or infinity at a position gives NaN
-there and no gradient, so a reducer's mask removes it (see rl/equations/losses.py).
+there and no gradient, so a reducer's mask removes it (gpt/border.py).
 """
 
 import math
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
-from gpt.log_probs import at_least_float32, kl_from_logits
-from rl.equations.losses import (
-    MAX_LOG_RATIO,
-    check_same_shape,
-    finite_inputs,
-    log_ratio,
-)
-
-FORBIDDEN = -1e30  # stands for a logit of -inf
+from gpt.border import token_equation
+from rl.equations.losses import MAX_LOG_RATIO, likelihood_ratio
 
 
-def _delta(log_probs: Tensor, ref_log_probs: Tensor) -> tuple[Tensor, Tensor]:
-    """(finite, log pi_ref - log pi); the reference is a constant."""
-    check_same_shape("log_probs and ref_log_probs", log_probs, ref_log_probs)
-    finite, log_probs, ref = finite_inputs(log_probs, ref_log_probs.detach())
-    return finite, ref - log_probs
-
-
-def _k3(delta: Tensor) -> Tensor:
-    delta = delta.clamp(max=MAX_LOG_RATIO)
-    return delta.expm1() - delta
-
-
+@token_equation
 def k1(log_probs: Tensor, ref_log_probs: Tensor) -> Tensor:
     """log pi - log pi_ref, (N, T): unbiased for KL(pi || pi_ref), may be negative.
 
     The form to subtract from the reward: the policy gradient is then exactly that of the KL.
     Never a loss: its own gradient is 0 in expectation, whatever the reference is.
     """
-    finite, delta = _delta(log_probs, ref_log_probs)
-    return torch.where(finite, -delta, torch.nan)
+    return log_probs - ref_log_probs
 
 
+@token_equation
 def k2(log_probs: Tensor, ref_log_probs: Tensor) -> Tensor:
     """(log pi - log pi_ref)^2 / 2, (N, T): a biased value, never negative.
 
     As a loss its expected gradient is exactly that of KL(pi || pi_ref), token by token.
     """
-    finite, delta = _delta(log_probs, ref_log_probs)
-    return torch.where(finite, delta.square() / 2, torch.nan)
+    return (log_probs - ref_log_probs).square() / 2
 
 
+@token_equation
 def k3(log_probs: Tensor, ref_log_probs: Tensor) -> Tensor:
     """exp(delta) - delta - 1, (N, T): unbiased for KL(pi || pi_ref) and never negative.
 
@@ -67,10 +47,11 @@ def k3(log_probs: Tensor, ref_log_probs: Tensor) -> Tensor:
     delta is held at 20 before the exponential, where it would overflow; a very negative delta
     and the result itself are left alone, because a clamp there would remove the pull back.
     """
-    finite, delta = _delta(log_probs, ref_log_probs)
-    return torch.where(finite, _k3(delta), torch.nan)
+    delta = (ref_log_probs - log_probs).clamp(max=MAX_LOG_RATIO)
+    return delta.expm1() - delta
 
 
+@token_equation
 def rho_minus_log(log_probs: Tensor, old_log_probs: Tensor) -> Tensor:
     """rho - 1 - log rho with rho = pi / pi_old, (N, T): KL(pi_old || pi) for samples of pi_old.
 
@@ -78,72 +59,38 @@ def rho_minus_log(log_probs: Tensor, old_log_probs: Tensor) -> Tensor:
     pi), PPO's penalty (arXiv:1707.06347, Eq. 8). It is k3 seen from the other side: there the
     samples come from the policy in training.
     """
-    finite, delta = _delta(log_probs, old_log_probs)
-    return torch.where(finite, _k3(-delta), torch.nan)
+    log_rho = (log_probs - old_log_probs).clamp(max=MAX_LOG_RATIO)
+    return log_rho.expm1() - log_rho
 
 
+@token_equation
 def absolute(log_probs: Tensor, ref_log_probs: Tensor) -> Tensor:
     """|log pi - log pi_ref|, (N, T): a biased value, never negative, and no KL's gradient.
 
     As a loss its expected gradient is E[sign(log pi - log pi_ref) * grad(log pi)].
     """
-    finite, delta = _delta(log_probs, ref_log_probs)
-    return torch.where(finite, delta.abs(), torch.nan)
+    return (log_probs - ref_log_probs).abs()
 
 
-def _importance_weighted(
-    estimate: Callable[[Tensor], Tensor],
-    log_probs: Tensor,
-    old_log_probs: Tensor,
-    ref_log_probs: Tensor,
-) -> Tensor:
-    """(pi / pi_old) * estimate(delta); the ratio carries a gradient as well."""
-    names = "log_probs, old_log_probs and ref_log_probs"
-    check_same_shape(names, log_probs, old_log_probs, ref_log_probs)
-    finite, log_probs, old, ref = finite_inputs(
-        log_probs, old_log_probs.detach(), ref_log_probs.detach()
-    )
-    ratio = log_ratio(log_probs, old).exp()
-    return torch.where(finite, ratio * estimate(ref - log_probs), torch.nan)
-
-
+@token_equation
 def k1_importance(log_probs: Tensor, old_log_probs: Tensor, ref_log_probs: Tensor) -> Tensor:
-    """(pi / pi_old) * k1, (N, T): unbiased when the samples come from an older policy.
+    """(pi / pi_old) k1, (N, T): for samples of an older policy, given that policy's prefixes.
 
-    As a loss its expected gradient is exactly that of KL(pi || pi_ref), because the ratio is
-    differentiated as well (DeepSeek-V3.2, arXiv:2512.02556, "unbiased KL estimate").
+    As a loss its expected gradient is that of KL(pi || pi_ref) of the next token at each prefix,
+    because the ratio is differentiated as well (DeepSeek-V3.2, arXiv:2512.02556, "unbiased KL
+    estimate"). The prefixes stay the old policy's: beyond one token the sum over a response is not
+    the KL of the responses.
     """
-    return _importance_weighted(torch.neg, log_probs, old_log_probs, ref_log_probs)
+    return likelihood_ratio(log_probs, old_log_probs) * k1(log_probs, ref_log_probs)
 
 
+@token_equation
 def k3_importance(log_probs: Tensor, old_log_probs: Tensor, ref_log_probs: Tensor) -> Tensor:
-    """(pi / pi_old) * k3, (N, T): as `k1_importance` in expectation, with less variance.
+    """(pi / pi_old) k3, (N, T): as `k1_importance` in expectation, with less variance.
 
     Never negative (DeepSeek-V3.2, arXiv:2512.02556, "unbiased KL estimate").
     """
-    return _importance_weighted(_k3, log_probs, old_log_probs, ref_log_probs)
-
-
-def full_kl(logits: Tensor, ref_logits: Tensor) -> Tensor:
-    """sum_v pi(v) (log pi(v) - log pi_ref(v)) over the vocabulary, (N, T, V) -> (N, T).
-
-    Exact given the prefix: no sampling noise in its value or its gradient. Also MiniLLM's
-    single-step term, with the teacher as reference (arXiv:2306.08543, Eq. 3). Logits of -inf (a
-    forbidden token) are allowed: 0 log 0 is 0, and infinity where only the reference forbids.
-    A NaN gives NaN at its position; neither of the two has a gradient.
-    """
-    if logits.shape != ref_logits.shape or logits.ndim != 3:
-        shapes = [tuple(logits.shape), tuple(ref_logits.shape)]
-        raise ValueError(f"logits and ref_logits must both be (N, T, V): got {shapes}")
-    logits, ref_logits = at_least_float32(logits), at_least_float32(ref_logits.detach())
-    usable = (logits.amax(-1) + ref_logits.amax(-1)).isfinite()  # (N, T)
-    # A probability of 0 as a very small one: 0 log 0 is then 0, and not 0 times infinity.
-    logits, ref_logits = (
-        torch.where(usable.unsqueeze(-1), x.clamp(min=FORBIDDEN), 0.0) for x in (logits, ref_logits)
-    )
-    kl = kl_from_logits(logits, ref_logits)
-    kl = torch.where(kl > -FORBIDDEN * 1e-10, torch.inf, kl)  # only the reference excludes a token
-    return torch.where(usable, kl, torch.nan)
+    return likelihood_ratio(log_probs, old_log_probs) * k3(log_probs, ref_log_probs)
 
 
 # --- which estimator may stand where ------------------------------------------------------------
@@ -164,17 +111,18 @@ def loss_estimator(name: str) -> Callable[[Tensor, Tensor], Tensor]:
     return {"k2": k2, "k3": k3}[name]
 
 
-def reward_estimator(name: str) -> Callable[[Tensor, Tensor], Tensor]:
-    """The estimator to subtract from the reward: "k1", or with a warning "k3"."""
-    if name == "k3":
-        warnings.warn(
-            "k3 in the reward gives a biased gradient, KL(policy || reference) minus KL(reference "
-            "|| policy); k1 gives that of KL(policy || reference) exactly",
-            stacklevel=2,
+def reward_penalty(name: str) -> Callable[[Tensor, Tensor], Tensor]:
+    """What may be subtracted from a token's reward: "k1", "absolute" or "squared".
+
+    Only k1 has the KL's policy gradient. |k1| and k1^2 / 2 punish a token that has become less
+    likely as well, and pull towards the reference by another law.
+    """
+    penalties = {"k1": k1, "absolute": absolute, "squared": k2}
+    if name not in penalties:
+        raise ValueError(
+            f"the penalty in the reward is one of {', '.join(penalties)}: not {name!r}"
         )
-    elif name != "k1":
-        raise ValueError(f"the KL in the reward is k1 (or k3, with its bias), not {name!r}")
-    return {"k1": k1, "k3": k3}[name]
+    return penalties[name]
 
 
 # --- the coefficient of a KL penalty -----------------------------------------------------------

@@ -22,7 +22,8 @@ from gpt.teacher import ReverseKL, open_teacher, reverse_kl
 from gpt.tokenizer import Tokenizer
 from rl.batches.rollout import Rollout, ScoringConfig, rollout_log_probs, sample_rollout
 from rl.equations.losses import row_means, row_sums, token_mean
-from rl.rewards.sources import RewardFn, teacher_rewards
+from rl.equations.token_rewards import teacher_rewards
+from rl.rewards.sources import RewardFn
 
 __all__ = [
     "LOG_PROB_FLOOR",

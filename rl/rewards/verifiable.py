@@ -26,7 +26,8 @@ from torch import Tensor
 from data.records import PromptRecord
 from rl.batches.rollout import Rollout
 from rl.equations.advantages import group_advantages
-from rl.rewards.sources import Rule, RuleReward, weighted_sum
+from rl.equations.token_rewards import weighted_sum
+from rl.rewards.sources import Rule, RuleReward
 
 # --- reading and comparing answers ----------------------------------------------------------------
 

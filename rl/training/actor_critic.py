@@ -65,7 +65,6 @@ class Losses(NamedTuple):
     """Of some rows of a minibatch."""
 
     total: Tensor  # scalar
-    clipped: Tensor  # (n, T) bool, where the policy's clip acted
     value: Tensor  # (n, T)
     value_clipped: Tensor  # (n, T) bool, where the value's clip acted
 
@@ -110,7 +109,7 @@ def ppo_loss(
     (arXiv:1707.06347, Eq. 9, as a loss and with the customary half in L_VF.) A loss on other text
     is no mean over these tokens; the engine's loop adds it.
     """
-    token_loss, clipped = clipped_surrogate(
+    token_loss = clipped_surrogate(
         scores.log_probs,
         targets.old_log_probs,
         targets.advantages,
@@ -123,4 +122,4 @@ def ppo_loss(
     if config.entropy_coef:
         token_loss = token_loss - config.entropy_coef * scores.entropy
     total = token_mean(token_loss, response_mask, denominator=tokens)
-    return Losses(total, clipped, squared, squared > unclipped)
+    return Losses(total, squared, squared > unclipped)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,7 +14,7 @@ from data.collate import ResponseBatch
 from gpt.log_probs import TokenScores
 from rl.batches.rollout import Rollout
 from rl.equations.kl import k1, k3
-from rl.equations.losses import row_sums
+from rl.equations.losses import clip_acted, likelihood_ratio, row_sums
 
 
 class Stopwatch:
@@ -75,10 +75,23 @@ def explained_variance(values: Tensor, returns: Tensor, mask: Tensor) -> dict[st
     return {"explained_variance": 1 - float(errors.var() / valid.var())}
 
 
-class UpdateMeter:
-    """Token-weighted means over all micro-batches of one step's updates."""
+Ratio = Callable[[Tensor, Tensor, Tensor], Tensor]
 
-    def __init__(self) -> None:
+
+def token_ratio(log_probs: Tensor, old_log_probs: Tensor, mask: Tensor) -> Tensor:
+    """The ratio of each token, (n, T); its mask is not asked."""
+    return likelihood_ratio(log_probs, old_log_probs)
+
+
+class UpdateMeter:
+    """Token-weighted means over all micro-batches of one step's updates.
+
+    `clip` is (clip_low, clip_high), None where nothing is clipped, and `ratio` what it acts on:
+    (log_probs, old_log_probs, mask) -> (n, T), or (n, 1) for one ratio per response.
+    """
+
+    def __init__(self, clip: tuple[float, float] | None = None, ratio: Ratio = token_ratio) -> None:
+        self.clip, self.ratio = clip, ratio
         self.sums: dict[str, float] = {}
         self.tokens = 0
         self.losses: list[float] = []
@@ -93,12 +106,17 @@ class UpdateMeter:
         scores: TokenScores,
         old_log_probs: Tensor,  # (n, T)
         advantages: Tensor,  # (n, T) or (n, 1)
-        clipped: Tensor,  # (n, T) bool
         batch: ResponseBatch,
+        *,
+        clipped: Tensor | None = None,  # (n, T) bool, where another kind of clip acted
         **extra: Tensor,  # (n, T) each
     ) -> None:
         """Record one micro-batch; `extra` names an engine's own numbers, one per token."""
         mask = batch.response_mask
+        if clipped is None and self.clip is not None:
+            clipped_ratio = self.ratio(scores.log_probs, old_log_probs, mask)
+            clipped = clip_acted(clipped_ratio, advantages, *self.clip)
+        clipped = torch.zeros_like(mask) if clipped is None else clipped.expand_as(mask)
         ratio = (scores.log_probs - old_log_probs)[mask].exp()
         positive = (advantages > 0).expand_as(mask)
         for name, values in {

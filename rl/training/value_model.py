@@ -13,12 +13,8 @@ import torch.nn as nn
 from torch import Tensor
 
 from data.collate import ResponseBatch
-from gpt.log_probs import (
-    at_least_float32,
-    response_hidden,
-    scatter_responses,
-    score_in_micro_batches,
-)
+from gpt.border import at_least_float32
+from gpt.log_probs import response_hidden, scatter_responses, score_in_micro_batches
 from gpt.model import GPT
 from reward_model.model import RewardModel
 

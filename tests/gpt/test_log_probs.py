@@ -11,8 +11,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from data.collate import ResponseBatch, collate_responses
+from gpt.border import at_least_float32
 from gpt.log_probs import (
-    at_least_float32,
     entropy_from_logits,
     full_kl,
     score_in_micro_batches,

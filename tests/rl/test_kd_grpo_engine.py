@@ -27,6 +27,7 @@ from gpt.tokenizer import build_tokenizer, load_tokenizer
 from rl import grpo_engine, kd_grpo_engine
 from rl.batches.rollout import Rollout, sample_rollout
 from rl.equations.losses import row_means, row_sums
+from rl.equations.token_rewards import teacher_rewards
 from rl.grpo_engine import GRPOConfig
 from rl.kd_grpo_engine import (
     KDGRPOConfig,
@@ -38,7 +39,6 @@ from rl.kd_grpo_engine import (
     train,
 )
 from rl.rewards import teacher
-from rl.rewards.sources import teacher_rewards
 from rl.rewards.teacher import TeacherReward
 from rl.training.evaluation import Validation
 

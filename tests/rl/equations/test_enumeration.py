@@ -10,16 +10,18 @@ import itertools
 import pytest
 import torch
 
+from gpt.log_probs import kl_from_logits
 from rl.equations.advantages import (
     discounted_returns,
     gae,
     group_advantages,
     leave_one_out_advantages,
 )
-from rl.equations.kl import absolute, full_kl, k1, k1_importance, k2, k3, k3_importance
+from rl.equations.kl import absolute, k1, k1_importance, k2, k3, k3_importance
 from rl.equations.losses import (
     cispo,
     clipped_surrogate,
+    dual_clip,
     gspo,
     gspo_token,
     length_normalized_returns,
@@ -29,7 +31,7 @@ from rl.equations.losses import (
     sapo,
     sequence_clipped_surrogate,
 )
-from rl.rewards.sources import at_last_token, token_level_rewards
+from rl.equations.token_rewards import at_last_token, token_level_rewards
 
 EOS, LETTERS, T = 0, (1, 2), 3
 
@@ -128,11 +130,11 @@ def test_reinforce_is_the_policy_gradient():
 @pytest.mark.parametrize(
     "surrogate",
     [
-        lambda lp, old, a: clipped_surrogate(lp, old, a, 0.2, 0.28)[0],
-        lambda lp, old, a: clipped_surrogate(lp, old, a, 0.2, 0.28, dual_clip=3.0)[0],
-        lambda lp, old, a: cispo(lp, old, a, 0.28)[0],
+        lambda lp, old, a: clipped_surrogate(lp, old, a, 0.2, 0.28),
+        lambda lp, old, a: dual_clip(clipped_surrogate(lp, old, a, 0.2, 0.28), a, 3.0),
+        lambda lp, old, a: cispo(lp, old, a, 0.28),
         lambda lp, old, a: sapo(lp, old, a),
-        lambda lp, old, a: gspo_token(lp, old, a, MASK, 0.2, 0.2)[0],
+        lambda lp, old, a: gspo_token(lp, old, a, MASK, 0.2, 0.2),
     ],
 )
 def test_every_token_surrogate_starts_as_reinforce(surrogate):
@@ -147,11 +149,11 @@ def test_sequence_ratios_start_as_reinforce():
     old, lengths = token_log_probs(THETA), MASK.sum(1, keepdim=True)
 
     def product(log_probs):
-        loss, _ = sequence_clipped_surrogate(log_probs, old, REWARDS[:, None], MASK, 0.2, 0.2)
+        loss = sequence_clipped_surrogate(log_probs, old, REWARDS[:, None], MASK, 0.2, 0.2)
         return loss / lengths
 
     def geometric(log_probs):
-        return gspo(log_probs, old, REWARDS[:, None], MASK, 0.2, 0.2)[0]
+        return gspo(log_probs, old, REWARDS[:, None], MASK, 0.2, 0.2)
 
     for surrogate in (product, geometric):
         same(expected_gradient(surrogate), -gradient(expected_reward))
@@ -162,13 +164,13 @@ def test_an_unclipped_sequence_ratio_corrects_for_an_old_sampler():
     old = token_log_probs(OLD)
 
     def product(log_probs):
-        loss, _ = sequence_clipped_surrogate(log_probs, old, REWARDS[:, None], MASK, 1e9, 1e9)
+        loss = sequence_clipped_surrogate(log_probs, old, REWARDS[:, None], MASK, 1e9, 1e9)
         return loss / MASK.sum(1, keepdim=True)
 
     exact = -gradient(expected_reward)
     same(expected_gradient(product, sampler=OLD), exact)
     token_ratio = expected_gradient(
-        lambda lp: clipped_surrogate(lp, old, REWARDS[:, None], 1e9, 1e9)[0], sampler=OLD
+        lambda lp: clipped_surrogate(lp, old, REWARDS[:, None], 1e9, 1e9), sampler=OLD
     )
     differ(token_ratio, exact)
 
@@ -359,12 +361,12 @@ def test_values_of_the_estimators():
         same(weights @ row_sums(estimator(log_probs, ref), MASK), exact)
     for estimator in (k2, absolute):
         differ(weights @ row_sums(estimator(log_probs, ref), MASK), exact)
-    same(prefix_weights(THETA) @ full_kl(THETA[None], REF[None])[0], exact)
+    same(prefix_weights(THETA) @ kl_from_logits(THETA[None], REF[None])[0], exact)
 
 
 def test_full_kl_as_a_loss_is_the_reverse_kl_at_each_prefix():
     visits = prefix_weights(THETA).detach()
-    actual = gradient(lambda theta: visits @ full_kl(theta[None], REF[None])[0])
+    actual = gradient(lambda theta: visits @ kl_from_logits(theta[None], REF[None])[0])
     same(actual, per_prefix_gradient(reverse_kl))
 
 
@@ -406,7 +408,7 @@ def test_minillm_splits_the_sequence_kl_into_single_step_and_long_part():
     rewards = token_log_probs(REF) - token_log_probs(THETA)
     after = discounted_returns(rewards, MASK, 1.0) - rewards  # R_{t+1}
     long_part = expected_gradient(lambda lp: policy_gradient(lp, after))
-    single_step = per_prefix_gradient(lambda theta: full_kl(theta[None], REF[None])[0])
+    single_step = per_prefix_gradient(lambda theta: kl_from_logits(theta[None], REF[None])[0])
     same(single_step + long_part, gradient(sequence_kl))
 
 

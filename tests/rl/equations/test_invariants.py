@@ -12,6 +12,7 @@ require_package("hypothesis")
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
+from gpt.log_probs import kl_from_logits  # noqa: E402
 from reward_model.loss import bradley_terry_loss  # noqa: E402
 from rl.equations.advantages import (  # noqa: E402
     discounted_returns,
@@ -21,16 +22,18 @@ from rl.equations.advantages import (  # noqa: E402
     process_advantages,
     whiten,
 )
-from rl.equations.kl import absolute, full_kl, k1, k2, k3  # noqa: E402
+from rl.equations.kl import absolute, k1, k2, k3  # noqa: E402
 from rl.equations.losses import (  # noqa: E402
     cispo,
+    clip_acted,
     clipped_surrogate,
     constant_length_mean,
-    dpo_loss,
+    dual_clip,
     gspo,
     gspo_token,
-    ipo_loss,
     length_normalized_returns,
+    likelihood_ratio,
+    mean_ratio,
     mixed_sampling_weights,
     policy_gradient,
     row_means,
@@ -38,11 +41,13 @@ from rl.equations.losses import (  # noqa: E402
     sapo,
     sequence_clipped_surrogate,
     sequence_mean,
+    sequence_ratio,
     sequence_sum,
     token_mean,
     value_loss,
 )
-from rl.rewards.sources import (  # noqa: E402
+from rl.equations.preferences import dpo_loss, ipo_loss  # noqa: E402
+from rl.equations.token_rewards import (  # noqa: E402
     overlong_penalty,
     score_missing_eos,
     token_level_rewards,
@@ -51,15 +56,15 @@ from rl.rewards.sources import (  # noqa: E402
 
 GARBAGE = (0.0, 7.0, torch.nan, torch.inf, -torch.inf)
 TOKEN_LOSSES = (
-    lambda b: clipped_surrogate(b["new"], b["old"], b["advantages"], 0.2, 0.28)[0],
-    lambda b: clipped_surrogate(b["new"], b["old"], b["rows"], 0.2, 0.2, dual_clip=3.0)[0],
-    lambda b: cispo(b["new"], b["old"], b["advantages"], 0.28)[0],
+    lambda b: clipped_surrogate(b["new"], b["old"], b["advantages"], 0.2, 0.28),
+    lambda b: dual_clip(clipped_surrogate(b["new"], b["old"], b["rows"], 0.2, 0.2), b["rows"], 3.0),
+    lambda b: cispo(b["new"], b["old"], b["advantages"], 0.28),
     lambda b: sapo(b["new"], b["old"], b["rows"]),
     lambda b: policy_gradient(b["new"], b["rows"]),
     lambda b: value_loss(b["new"], b["old"], b["advantages"], 0.2),
-    lambda b: sequence_clipped_surrogate(b["new"], b["old"], b["rows"], b["mask"], 0.2, 0.2)[0],
-    lambda b: gspo(b["new"], b["old"], b["rows"], b["mask"], 0.02, 0.03)[0],
-    lambda b: gspo_token(b["new"], b["old"], b["advantages"], b["mask"], 0.02, 0.03)[0],
+    lambda b: sequence_clipped_surrogate(b["new"], b["old"], b["rows"], b["mask"], 0.2, 0.2),
+    lambda b: gspo(b["new"], b["old"], b["rows"], b["mask"], 0.02, 0.03),
+    lambda b: gspo_token(b["new"], b["old"], b["advantages"], b["mask"], 0.02, 0.03),
     lambda b: k2(b["new"], b["old"]),
     lambda b: k3(b["new"], b["old"]),
 )
@@ -240,18 +245,23 @@ def test_every_surrogate_starts_with_the_gradient_of_reinforce(batch):
         lambda b: cispo(b["new"], b["old"], b["rows"], 0.28),
         lambda b: gspo(b["new"], b["old"], b["rows"], b["mask"], 3e-4, 4e-4),
         lambda b: gspo_token(b["new"], b["old"], b["rows"], b["mask"], 3e-4, 4e-4),
-        lambda b: (sapo(b["new"], b["old"], b["rows"]), torch.tensor(False)),
+        lambda b: sapo(b["new"], b["old"], b["rows"]),
     ):
-        _, gradient = loss_and_gradient(batch, lambda b, s=surrogate: s(b)[0], sequence_mean)
+        _, gradient = loss_and_gradient(batch, surrogate, sequence_mean)
         close(gradient, expected)
-        assert not surrogate(batch)[1].any()
+    for ratio in (
+        likelihood_ratio(batch["new"], batch["old"]),
+        sequence_ratio(batch["new"], batch["old"], batch["mask"]),
+        mean_ratio(batch["new"], batch["old"], batch["mask"]),
+    ):
+        assert not clip_acted(ratio, batch["rows"], 3e-4, 4e-4).any()
 
 
 @property_test
 @given(batches())
 def test_gspo_token_is_gspo_for_equal_advantages(batch):
     pair = [
-        (lambda b, s=s: s(b["new"], b["old"], b["rows"], b["mask"], 0.02, 0.03)[0])
+        (lambda b, s=s: s(b["new"], b["old"], b["rows"], b["mask"], 0.02, 0.03))
         for s in (gspo, gspo_token)
     ]
     for actual, expected in zip(
@@ -265,8 +275,9 @@ def test_gspo_token_is_gspo_for_equal_advantages(batch):
 def test_the_clip_only_ever_raises_the_loss(batch):
     """It is a pessimistic bound on -ratio * A; a wider range is never more pessimistic."""
     ratio = (batch["new"] - batch["old"]).exp()
-    narrow, clipped = clipped_surrogate(batch["new"], batch["old"], batch["advantages"], 0.1, 0.1)
-    wide, _ = clipped_surrogate(batch["new"], batch["old"], batch["advantages"], 0.2, 0.3)
+    narrow = clipped_surrogate(batch["new"], batch["old"], batch["advantages"], 0.1, 0.1)
+    clipped = clip_acted(ratio, batch["advantages"], 0.1, 0.1)
+    wide = clipped_surrogate(batch["new"], batch["old"], batch["advantages"], 0.2, 0.3)
     plain = -ratio * batch["advantages"]
     assert (narrow >= wide - 1e-12).all() and (wide >= plain - 1e-12).all()
     assert torch.equal(clipped, narrow > plain)
@@ -352,9 +363,11 @@ def test_kl_signs_and_symmetries(batch):
     close(k2(new, old), k1(new, old).square() / 2)
     close(absolute(new, old), k1(new, old).abs())
     assert (k3(new, old) >= 0).all() and (k2(new, old) >= 0).all()
-    assert (full_kl(new[..., None].repeat(1, 1, 3), old[..., None].repeat(1, 1, 3)) < 1e-9).all()
+    assert (
+        kl_from_logits(new[..., None].repeat(1, 1, 3), old[..., None].repeat(1, 1, 3)) < 1e-9
+    ).all()
     logits, ref_logits = batch["advantages"].unsqueeze(1), new.unsqueeze(1)
-    assert (full_kl(logits, ref_logits) >= -1e-12).all()
+    assert (kl_from_logits(logits, ref_logits) >= -1e-12).all()
 
 
 @property_test

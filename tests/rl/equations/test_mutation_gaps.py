@@ -19,7 +19,12 @@ from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import build_tokenizer
 from rl import grpo_engine
 from rl.batches.rollout import Rollout
-from rl.equations.losses import gspo, gspo_token
+from rl.equations.losses import (
+    clip_acted,
+    gspo,
+    gspo_token,
+    mean_ratio,
+)
 from rl.grpo_engine import GRPOConfig, train
 from rl.rewards.sources import RuleReward
 
@@ -145,8 +150,9 @@ def test_gspos_ratio_is_the_geometric_mean_of_the_token_ratios(function):
     lengths, advantages = [3, 2, 1], [[2.0], [-1.0], [0.5]]
     new = torch.tensor(changes, dtype=torch.float64) - 3
     mask = torch.arange(3) < torch.tensor(lengths)[:, None]
-    loss, clipped = function(new, torch.full_like(new, -3), torch.tensor(advantages), mask, 0.9, 9)
-    assert not clipped.any()
+    old, advantage = torch.full_like(new, -3), torch.tensor(advantages)
+    loss = function(new, old, advantage, mask, 0.9, 9)
+    assert not clip_acted(mean_ratio(new, old, mask), advantage, 0.9, 9).any()
     for row, length in enumerate(lengths):
         product = math.prod(math.exp(change) for change in changes[row][:length])
         expected = -advantages[row][0] * product ** (1 / length)

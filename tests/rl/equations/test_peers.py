@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from data.collate import first_eos_mask, join_responses
-from gpt.log_probs import token_log_probs, token_scores
+from gpt.log_probs import kl_from_logits, token_log_probs, token_scores
 from reward_model.loss import bradley_terry_loss
 from rl.equations import kl as kl_module
 from rl.equations import losses
@@ -30,15 +30,15 @@ from rl.equations.advantages import (
     leave_one_out_advantages,
     whiten,
 )
-from rl.equations.kl import AdaptiveKL, full_kl
+from rl.equations.kl import AdaptiveKL
 from rl.equations.losses import (
     cispo,
+    clip_acted,
     clipped_surrogate,
-    dpo_loss,
     gspo,
     gspo_token,
-    ipo_loss,
     length_normalized_returns,
+    likelihood_ratio,
     policy_gradient,
     row_means,
     row_sums,
@@ -48,7 +48,8 @@ from rl.equations.losses import (
     token_mean,
     value_loss,
 )
-from rl.rewards.sources import (
+from rl.equations.preferences import dpo_loss, ipo_loss
+from rl.equations.token_rewards import (
     at_last_token,
     overlong_penalty,
     score_missing_eos,
@@ -147,7 +148,7 @@ def kl_over_the_vocabulary(x: Inputs) -> Result:
         source.gather(1, columns[:, :, None].expand(-1, -1, source.shape[-1]))
         for source in (logits, x.ref_logits)
     )
-    total = full_kl(mine, theirs)[batch.response_mask].sum()
+    total = kl_from_logits(mine, theirs)[batch.response_mask].sum()
     result = with_gradient(total, logits)
     return {"sum": result["loss"], "gradient": result["gradient"]}
 
@@ -242,9 +243,11 @@ def clipped(
     x: Inputs, clip_low: float, clip_high: float, dual_clip: float | None, reducer: str
 ) -> Result:
     log_probs = x.leaf("log_probs")
-    loss, clip = clipped_surrogate(
-        log_probs, x.old_log_probs, x.advantages, clip_low, clip_high, dual_clip=dual_clip
-    )
+    loss = clipped_surrogate(log_probs, x.old_log_probs, x.advantages, clip_low, clip_high)
+    if dual_clip is not None:
+        loss = losses.dual_clip(loss, x.advantages, dual_clip)
+    ratio = likelihood_ratio(log_probs, x.old_log_probs)
+    clip = clip_acted(ratio, x.advantages, clip_low, clip_high)
     result = with_gradient(reduced(loss, x.mask, reducer), log_probs)
     return result | {"clip_fraction": fraction(clip, x.mask)}
 
@@ -259,7 +262,7 @@ def grpo(
     **options: Any,
 ) -> Result:
     log_probs, advantages = x.leaf("log_probs"), x.row_advantages[:, None]
-    loss, _ = clipped_surrogate(log_probs, x.old_log_probs, advantages, clip_low, clip_high)
+    loss = clipped_surrogate(log_probs, x.old_log_probs, advantages, clip_low, clip_high)
     old = [x.old_log_probs] if kl == "k3_importance" else []
     loss = loss + kl_coef * getattr(kl_module, kl)(log_probs, *old, x.ref_log_probs)
     return with_gradient(reduced(loss, x.mask, reducer, **options), log_probs)
@@ -267,19 +270,20 @@ def grpo(
 
 def sequence_ratio(function: Callable[..., Any], x: Inputs, clip_low: float, clip_high: float):
     log_probs, advantages = x.leaf("log_probs"), x.row_advantages[:, None]
-    loss, _ = function(log_probs, x.old_log_probs, advantages, x.mask, clip_low, clip_high)
+    loss = function(log_probs, x.old_log_probs, advantages, x.mask, clip_low, clip_high)
     return with_gradient(sequence_mean(loss, x.mask), log_probs)
 
 
 def gspo_of_tokens(x: Inputs, clip_low: float, clip_high: float) -> Result:
     log_probs = x.leaf("log_probs")
-    loss, _ = gspo_token(log_probs, x.old_log_probs, x.advantages, x.mask, clip_low, clip_high)
+    loss = gspo_token(log_probs, x.old_log_probs, x.advantages, x.mask, clip_low, clip_high)
     return with_gradient(sequence_mean(loss, x.mask), log_probs)
 
 
 def truncated_weights(x: Inputs, clip_high: float) -> Result:
     log_probs = x.leaf("log_probs")
-    loss, cut = cispo(log_probs, x.old_log_probs, x.advantages, clip_high)
+    loss = cispo(log_probs, x.old_log_probs, x.advantages, clip_high)
+    cut = likelihood_ratio(log_probs, x.old_log_probs) > 1 + clip_high
     result = with_gradient(token_mean(loss, x.mask), log_probs)
     return result | {"clip_fraction": fraction(cut, x.mask)}
 

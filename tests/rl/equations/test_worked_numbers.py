@@ -8,6 +8,7 @@ import math
 import pytest
 import torch
 
+from gpt.log_probs import kl_from_logits
 from rl.equations.advantages import (
     discounted_returns,
     gae,
@@ -20,7 +21,6 @@ from rl.equations.kl import (
     AdaptiveKL,
     DoublingKL,
     absolute,
-    full_kl,
     k1,
     k1_importance,
     k2,
@@ -29,13 +29,15 @@ from rl.equations.kl import (
 )
 from rl.equations.losses import (
     cispo,
+    clip_acted,
     clipped_surrogate,
     constant_length_mean,
-    dpo_loss,
+    dual_clip,
     gspo,
     gspo_token,
-    ipo_loss,
     length_normalized_returns,
+    likelihood_ratio,
+    mean_ratio,
     mixed_sampling_weights,
     policy_gradient,
     row_means,
@@ -47,7 +49,8 @@ from rl.equations.losses import (
     token_mean,
     value_loss,
 )
-from rl.rewards.sources import overlong_penalty, token_level_rewards
+from rl.equations.preferences import dpo_loss, ipo_loss
+from rl.equations.token_rewards import overlong_penalty, token_level_rewards
 
 
 def f(values):
@@ -144,7 +147,7 @@ def test_rloo_with_a_clipped_sequence_ratio():
     old = torch.cat([old, torch.full((3, 1), math.nan)], 1)
     mask = m([[1, 1, 0], [1, 1, 0], [1, 0, 0]])
     advantages = f([[0.5], [0.05], [-0.55]])
-    loss, _ = sequence_clipped_surrogate(new, old, advantages, mask, 0.2, 0.2)
+    loss = sequence_clipped_surrogate(new, old, advantages, mask, 0.2, 0.2)
     equal(sequence_mean(loss, mask), -0.030655)
 
 
@@ -219,22 +222,18 @@ RATIOS = f([[0.5, 0.9, 1, 1.1, 1.5]])
 def test_clipped_surrogate(advantage, loss, gradient, clipped):
     """max in the place of min for A < 0 would give a loss of .5 at the first ratio, not .8."""
     log_probs = RATIOS.log().requires_grad_()
-    value, flags = clipped_surrogate(
-        log_probs, torch.zeros_like(RATIOS), f([[advantage]]), 0.2, 0.2
-    )
+    value = clipped_surrogate(log_probs, torch.zeros_like(RATIOS), f([[advantage]]), 0.2, 0.2)
     equal(value, loss)
-    assert torch.equal(flags, m(clipped))
+    assert torch.equal(clip_acted(RATIOS, f([[advantage]]), 0.2, 0.2), m(clipped))
     equal(torch.autograd.grad(value.sum(), log_probs)[0], gradient)
 
 
 def test_clip_higher_and_dual_clip():
-    loss, _ = clipped_surrogate(RATIOS.log(), torch.zeros_like(RATIOS), f([[1]]), 0.2, 0.28)
+    loss = clipped_surrogate(RATIOS.log(), torch.zeros_like(RATIOS), f([[1]]), 0.2, 0.28)
     equal(loss[:, -1], [-1.28])
     ratios = f([[0.5, 2, 5]])
-    loss, _ = clipped_surrogate(
-        ratios.log(), torch.zeros_like(ratios), f([[-1]]), 0.2, 0.2, dual_clip=3
-    )
-    equal(loss, [[0.8, 2, 3]])
+    loss = clipped_surrogate(ratios.log(), torch.zeros_like(ratios), f([[-1]]), 0.2, 0.2)
+    equal(dual_clip(loss, f([[-1]]), 3), [[0.8, 2, 3]])
 
 
 @pytest.mark.parametrize("surrogate", [gspo, gspo_token])
@@ -242,15 +241,18 @@ def test_gspo(surrogate):
     log_probs = f([[0.1, -0.2, 0.4, 9], [0.0003, 0.0001, 9, 9]]).requires_grad_()
     mask = m([[1, 1, 1, 0], [1, 1, 0, 0]])
     old, advantages = torch.zeros(2, 4, dtype=torch.float64), f([[1], [-1]])
-    token_loss, _ = surrogate(log_probs, old, advantages, mask, 0.2, 0.2)
+    token_loss = surrogate(log_probs, old, advantages, mask, 0.2, 0.2)
     equal(token_loss[:, 0], [-1.105171, 1.000200])
     loss = sequence_mean(token_loss, mask)
     equal(loss, -0.052485)
     gradient = torch.autograd.grad(loss, log_probs)[0]
     equal(gradient, [[-0.184195, -0.184195, -0.184195, 0], [0.250050, 0.250050, 0, 0]])
-    token_loss, clipped = surrogate(log_probs, old, advantages, mask, 3e-4, 4e-4)
+    token_loss = surrogate(log_probs, old, advantages, mask, 3e-4, 4e-4)
+    ratio = mean_ratio(log_probs, old, mask)
+    equal(ratio, [[1.105171], [1.000200]])
+    clipped = clip_acted(ratio, advantages, 3e-4, 4e-4)
     equal(sequence_mean(token_loss, mask), -0.000099990, 1e-9)
-    assert clipped[0, :3].all() and not clipped[1].any()
+    assert clipped.tolist() == [[True], [False]]
 
 
 def test_sapo():
@@ -269,9 +271,8 @@ def test_sapo():
 def test_cispo():
     """Ratios .5 and 2, upper clip .28: weights .5 and 1.28, both of them with a gradient."""
     log_probs = f([[math.log(0.5), math.log(2)]]).requires_grad_()
-    loss, clipped = cispo(log_probs, torch.zeros(1, 2, dtype=torch.float64), f([[2]]), 0.28)
+    loss = cispo(log_probs, torch.zeros(1, 2, dtype=torch.float64), f([[2]]), 0.28)
     equal(loss, [[0.693147, -1.774457]])
-    assert torch.equal(clipped, m([[0, 1]]))
     equal(torch.autograd.grad(loss.sum(), log_probs)[0], [[-1, -2.56]])
 
 
@@ -309,7 +310,7 @@ def test_token_mean_of_micro_batches():
 def test_ppo_total():
     log_probs, old = f([[-0.9, -1.6, 9]]), f([[-1, -1.5, 99]])
     mask = m([[1, 1, 0]])
-    surrogate, _ = clipped_surrogate(log_probs, old, f([[0.5, -1, 99]]), 0.2, 0.2)
+    surrogate = clipped_surrogate(log_probs, old, f([[0.5, -1, 99]]), 0.2, 0.2)
     critic = value_loss(f([[0.2, 0.7, 9]]), f([[0.5, 0.4, 99]]), f([[0, 1, 9]]), 0.2)
     entropy = token_mean(f([[1.2, 0.8, 99]]), mask)
     equal(token_mean(surrogate, mask), 0.176126)
@@ -321,7 +322,9 @@ def test_ppo_total():
 def test_grpo_from_end_to_end():
     log_probs, old = f([[-1, -0.5, -2], [-0.7, -1.2, 9]]), f([[-1.2, -0.5, -1.8], [-0.7, -0.9, 99]])
     ref, mask = f([[-1.1, -0.6, -2], [-0.5, -1.2, 9]]), m([[1, 1, 1], [1, 1, 0]])
-    surrogate, clipped = clipped_surrogate(log_probs, old, f([[0.7071], [-0.7071]]), 0.2, 0.2)
+    advantages = f([[0.7071], [-0.7071]])
+    surrogate = clipped_surrogate(log_probs, old, advantages, 0.2, 0.2)
+    clipped = clip_acted(likelihood_ratio(log_probs, old), advantages, 0.2, 0.2)
     loss = surrogate + 0.04 * k3(log_probs, ref)
     equal(loss[0], [-0.848327, -0.706907, -0.578925])
     equal(loss[1, :2], [0.707956, 0.565680])
@@ -357,8 +360,8 @@ def test_k3_of_a_tiny_drift_in_float32():
 
 def test_full_kl():
     logits, ref_logits = f([[[0.5, 0.3, 0.2]]]).log(), f([[[0.2, 0.5, 0.3]]]).log()
-    equal(full_kl(logits, ref_logits), [[0.223805]])
-    equal(full_kl(ref_logits, logits), [[0.193794]])
+    equal(kl_from_logits(logits, ref_logits), [[0.223805]])
+    equal(kl_from_logits(ref_logits, logits), [[0.193794]])
 
 
 def test_adaptive_kl_coefficient():

@@ -1,0 +1,84 @@
+"""Preference losses: one loss per pair of responses, from the log-probs of whole responses.
+
+Every tensor is (pairs,). A log-prob is the *sum* over a response's tokens (`row_sums`), or its mean
+(`row_means`) where a loss is length-normalised: `sequence_log_probs` of rl/batches/preferences.py.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from gpt.border import in_range, row_equation
+
+
+@row_equation
+def preference_gap(
+    policy_chosen: Tensor, policy_rejected: Tensor, ref_chosen: Tensor, ref_rejected: Tensor
+) -> Tensor:  # (pairs,)
+    """h = log(pi / pi_ref)(y_w|x) - log(pi / pi_ref)(y_l|x) (arXiv:2305.18290, Eq. 7)."""
+    return (policy_chosen - ref_chosen) - (policy_rejected - ref_rejected)
+
+
+@in_range(beta="(0, inf)")
+@row_equation
+def dpo_loss(
+    policy_chosen: Tensor,
+    policy_rejected: Tensor,
+    ref_chosen: Tensor,
+    ref_rejected: Tensor,
+    beta: float,
+    *,
+    label_smoothing: float = 0.0,
+) -> Tensor:  # (pairs,)
+    """-(1 - s) log sigmoid(beta h) - s log sigmoid(-beta h) (DPO, arXiv:2305.18290, Eq. 7).
+
+    s = `label_smoothing` is the chance that a label is wrong (conservative DPO); DPO has s = 0.
+    """
+    h = preference_gap(policy_chosen, policy_rejected, ref_chosen, ref_rejected)
+    right, wrong = F.logsigmoid(beta * h), F.logsigmoid(-beta * h)
+    return -(1 - label_smoothing) * right - label_smoothing * wrong
+
+
+@in_range(beta="(0, inf)")
+@row_equation
+def ipo_loss(
+    policy_chosen: Tensor,
+    policy_rejected: Tensor,
+    ref_chosen: Tensor,
+    ref_rejected: Tensor,
+    beta: float,
+) -> Tensor:  # (pairs,)
+    """(h - 1 / (2 beta))^2 (IPO, Azar et al. 2023, arXiv:2310.12036, Eq. 17).
+
+    The gap is regressed on a finite target, so even labels that never disagree do not push it to
+    infinity. Two readings exist: with summed log-probs (OpenRLHF), and with means per token (TRL,
+    which reports that IPO's authors confirmed it).
+    """
+    h = preference_gap(policy_chosen, policy_rejected, ref_chosen, ref_rejected)
+    return (h - 1 / (2 * beta)).square()
+
+
+@in_range(beta="(0, inf)")
+@row_equation
+def hinge_loss(
+    policy_chosen: Tensor,
+    policy_rejected: Tensor,
+    ref_chosen: Tensor,
+    ref_rejected: Tensor,
+    beta: float,
+) -> Tensor:  # (pairs,)
+    """max(0, 1 - beta h): RSO's loss (arXiv:2309.06657); without a reference SLiC's (2305.10425)."""
+    h = preference_gap(policy_chosen, policy_rejected, ref_chosen, ref_rejected)
+    return torch.relu(1 - beta * h)
+
+
+@in_range(beta="(0, inf)")
+@row_equation
+def simpo_loss(
+    policy_chosen: Tensor, policy_rejected: Tensor, beta: float, target_margin: float
+) -> Tensor:  # (pairs,)
+    """-log sigmoid(beta (l_w - l_l) - gamma) (SimPO, Meng et al. 2024, arXiv:2405.14734, Eq. 6).
+
+    l is the *mean* log-prob per token and gamma the `target_margin`; there is no reference.
+    """
+    return -F.logsigmoid(beta * (policy_chosen - policy_rejected) - target_margin)

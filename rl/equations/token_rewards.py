@@ -1,0 +1,121 @@
+"""The arithmetic that turns scores of responses into a training signal. Nothing has a gradient."""
+
+from collections.abc import Callable, Mapping
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from gpt.border import at_least_float32, constant_equation, in_range, one_of, row_equation
+from rl.equations.kl import k1
+from rl.equations.losses import row_means
+
+
+@constant_equation
+def at_last_token(scores: Tensor, response_mask: Tensor) -> Tensor:
+    """`scores` (N,) at the last True position of every row of the mask, 0 elsewhere, (N, T).
+
+    That is the EOS token, or the last generated token of a truncated response. An empty row
+    receives nothing.
+    """
+    tokens_from_here = response_mask.long().flip(1).cumsum(1).flip(1)
+    return torch.where(tokens_from_here == 1, scores.unsqueeze(1), 0.0)
+
+
+@one_of(kl=("token", "sequence_mean"))
+@constant_equation
+def token_level_rewards(
+    scores: Tensor,  # (N,)
+    log_probs: Tensor,  # (N, T), of the policy that sampled
+    ref_log_probs: Tensor | None,  # (N, T); may be None when kl_coef is 0
+    response_mask: Tensor,  # (N, T) bool
+    kl_coef: float,
+    *,
+    kl: Literal["token", "sequence_mean"] = "token",
+    penalty: Callable[[Tensor, Tensor], Tensor] = k1,
+) -> Tensor:  # (N, T)
+    """r_t = -beta (log pi - log pi_ref)_t, plus the score at the last token; (N, T).
+
+    The sum over t is InstructGPT's R - beta log(pi / pi_ref)(y|x) (Ouyang et al. 2022,
+    arXiv:2203.02155, Eq. 2), which is also the sequence reward of RLOO (arXiv:2402.14740, section
+    2.3). "sequence_mean" puts everything at the last token and divides the penalty by the length,
+    R - beta mean_t(k1): 1/L of the paper's and without credit per token. Another `penalty` than k1
+    (`reward_penalty` of rl/equations/kl.py) is not the KL's.
+    """
+    if kl_coef == 0:  # no reference is needed, and 0 * infinity cannot arise
+        return at_last_token(scores, response_mask)
+    if ref_log_probs is None:
+        raise ValueError(f"kl_coef {kl_coef} needs ref_log_probs: got None")
+    kl_t = penalty(log_probs, ref_log_probs)
+    if kl == "sequence_mean":
+        return at_last_token(scores - kl_coef * row_means(kl_t, response_mask), response_mask)
+    return -kl_coef * kl_t + at_last_token(scores, response_mask)
+
+
+@torch.no_grad()
+@one_of(rule=("replace", "subtract", "none"))
+@row_equation
+def score_missing_eos(
+    scores: Tensor,  # (N,)
+    has_eos: Tensor,  # (N,) bool
+    rule: Literal["replace", "subtract", "none"],
+    value: float,
+) -> Tensor:  # (N,)
+    """What a response that never ended is worth, applied before any other reward arithmetic.
+
+    "replace" makes its score `value` (Ziegler et al. 2019, arXiv:1909.08593, use -1), "subtract"
+    takes `value` off its score, "none" leaves it. Meaningful only with centred scores: a reward
+    model's zero is otherwise arbitrary.
+    """
+    without_eos = {"replace": torch.full_like(scores, value), "subtract": scores - value}
+    return torch.where(has_eos, scores, without_eos.get(rule, scores))
+
+
+@torch.no_grad()
+@in_range(buffer="[1, max_length]")
+@row_equation
+def overlong_penalty(lengths: Tensor, max_length: int, buffer: int) -> Tensor:
+    """DAPO's soft overlong punishment, (N,) -> (N,), to be added to the reward.
+
+    0 up to max_length - buffer tokens, then falling linearly to -1 at max_length and staying there
+    (Yu et al. 2025, arXiv:2503.14476, Eq. 13).
+    """
+    return ((max_length - buffer - at_least_float32(lengths)) / buffer).clamp(-1.0, 0.0)
+
+
+@constant_equation
+def teacher_rewards(
+    teacher_log_probs: Tensor,  # (N, T)
+    old_log_probs: Tensor,  # (N, T), of the policy that sampled
+    response_mask: Tensor,  # (N, T) bool
+    *,
+    reverse_kl: bool,
+) -> Tensor:  # (N, T)
+    """A teacher's judgement of every token: log p, or with `reverse_kl` log p - log q.
+
+    The latter is MiniLLM's r_t = log p(y_t) / q(y_t) (Gu et al. 2024, arXiv:2306.08543, Eq. 2):
+    summed over a response its mean is -KL(q || p), which is largest where the student q is the
+    teacher p. log p alone has no entropy term: its sum is largest for the teacher's one likeliest
+    response, and every further token costs something.
+    """
+    return teacher_log_probs - old_log_probs if reverse_kl else teacher_log_probs
+
+
+@torch.no_grad()
+def weighted_sum(
+    parts: Mapping[str, Tensor], weights: Mapping[str, float]
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """R = sum_k w_k R_k of named reward parts, each (N,).
+
+    Returns (total (N,), weighted parts): the parts add up to the total and go to the log, so a
+    rise in reward can be traced to the rule that gave it.
+    """
+    if not parts or parts.keys() != weights.keys():
+        raise ValueError(
+            f"every reward part needs one weight: parts {sorted(parts)}, weights {sorted(weights)}"
+        )
+    shapes = {name: tuple(part.shape) for name, part in parts.items()}
+    if len(set(shapes.values())) > 1 or any(len(shape) != 1 for shape in shapes.values()):
+        raise ValueError(f"reward parts must all be (N,), one value per response: got {shapes}")
+    weighted = {name: weights[name] * at_least_float32(part) for name, part in parts.items()}
+    return torch.stack(list(weighted.values())).sum(0), weighted
