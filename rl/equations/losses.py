@@ -242,9 +242,10 @@ def high_entropy_mask(entropy: Tensor, mask: Tensor, share: float) -> Tensor:  #
     minibatch: the threshold is one number for all of its tokens.
     """
     valid = entropy[mask]
+    if len(valid) == 0:
+        return mask
     count = math.ceil(share * len(valid) - 1e-9)  # 0.1 * 30 is a little above 3
-    highest = valid.topk(max(count, 1)).values if len(valid) else valid
-    return mask & (entropy >= highest[-1:])
+    return mask & (entropy >= valid.topk(max(count, 1)).values[-1])
 
 
 # --- value loss ------------------------------------------------------------------------------
