@@ -14,9 +14,13 @@ LEDGER = ROOT / "docs" / "equations.md"
 PEER_NUMBERS = json.loads(
     (ROOT / "tests" / "rl" / "equations" / "peer_golden.json").read_text(encoding="utf-8")
 )
-OUTSIDE = {  # equations that live where the tensors are made
+OUTSIDE = {  # equations that live where the tensors are made, and the rules of their border
     "data.collate.first_eos_mask",
-    "gpt.log_probs.at_least_float32",
+    "gpt.border.at_least_float32",
+    "gpt.border.check_shapes",
+    "gpt.border.finite_inputs",
+    "gpt.border.masked_numbers",
+    "gpt.log_probs.full_kl",
     "gpt.log_probs.token_log_probs",
     "gpt.log_probs.token_scores",
     "rl.rewards.verifiable.pass_at_k",
@@ -26,7 +30,8 @@ LIBRARY = (
     "rl.equations.advantages",
     "rl.equations.kl",
     "rl.equations.losses",
-    "rl.rewards.sources",
+    "rl.equations.preferences",
+    "rl.equations.token_rewards",
 )
 
 
@@ -42,21 +47,13 @@ def definitions(path: Path) -> dict[str, ast.FunctionDef | ast.ClassDef]:
 
 
 def library_functions() -> set[str]:
-    """Dotted public names; of rl.rewards.sources only the section with the arithmetic."""
-    names = set()
-    for module in LIBRARY:
-        last_line = float("inf")
-        if module == "rl.rewards.sources":
-            headings = [
-                number
-                for number, line in enumerate(source(module).read_text("utf-8").splitlines(), 1)
-                if line.startswith("# --- ")
-            ]
-            last_line = [*headings, last_line][1]
-        for name, node in definitions(source(module)).items():
-            if not name.startswith("_") and node.lineno < last_line:
-                names.add(f"{module}.{name}")
-    return names
+    """The dotted public functions and classes of the modules that hold equations."""
+    return {
+        f"{module}.{name}"
+        for module in LIBRARY
+        for name in definitions(source(module))
+        if not name.startswith("_")
+    }
 
 
 def entries() -> dict[str, str]:
@@ -127,6 +124,7 @@ def test_arguments_and_fields_of_the_tables_exist():
         *(ROOT / "rl").glob("*_engine.py"),
         ROOT / "rl" / "training" / "config.py",
         ROOT / "gpt" / "generate.py",
+        ROOT / "gpt" / "log_probs.py",
     ]
     for path in files:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

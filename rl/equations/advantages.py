@@ -151,14 +151,14 @@ def process_advantages(
     Tokens after the last step's end, and responses without a step, get 0. With one step per
     response, ending at its last token, this is `group_advantages`.
     """
-    check_steps(step_rewards, step_ends, step_mask, response_mask, group_size)
-    scores = step_z_scores(step_rewards, step_mask, group_size, unbiased, eps)  # (N, K)
+    _check_steps(step_rewards, step_ends, step_mask, response_mask, group_size)
+    scores = _step_z_scores(step_rewards, step_mask, group_size, unbiased, eps)  # (N, K)
     tokens = torch.arange(response_mask.shape[1], device=step_ends.device)
     still_to_end = step_mask[:, :, None] & (step_ends[:, :, None] >= tokens)  # (N, K, T)
     return torch.where(response_mask, (scores[:, :, None] * still_to_end).sum(1), 0.0)
 
 
-def step_z_scores(
+def _step_z_scores(
     step_rewards: Tensor, step_mask: Tensor, group_size: int, unbiased: bool, eps: float
 ) -> Tensor:
     """`group_advantages` over all steps of all responses to a prompt, (N, K) -> (N, K)."""
@@ -174,7 +174,7 @@ def step_z_scores(
     return scores.view(step_rewards.shape)
 
 
-def check_steps(
+def _check_steps(
     step_rewards: Tensor,
     step_ends: Tensor,
     step_mask: Tensor,
