@@ -86,7 +86,7 @@ class FinetuningConfig:
     base: Path | None = None
     """Run folder of the model to start from; default: gpt.pretraining's."""
     weights: str | None = None
-    """Start from GPT-2 weights instead: gpt2, gpt2-medium, gpt2-large, gpt2-xl or a folder."""
+    """Start from GPT-2 instead: gpt2, gpt2-medium, gpt2-large, gpt2-xl, hf://OWNER/NAME or a folder."""
     epochs: int = 2
     """Passes over the training records."""
     steps: int | None = None

@@ -1,7 +1,8 @@
-"""Published GPT-2 weights: open them, write them, fetch them.
+"""Published GPT-2 weights: open them, write them, have the hub's client fetch them.
 
-A checkpoint in Hugging Face layout is a folder with config.json and model.safetensors. Its tensors
-carry the names used in gpt/model.py, with these differences:
+A checkpoint in Hugging Face layout is a folder with config.json and model.safetensors, or several
+shards and model.safetensors.index.json, which names them. The tensors carry the names used in
+gpt/model.py, with these differences:
 
     transformer.           before every name in files that transformers writes, not in OpenAI's
     c_attn, c_fc, c_proj   weights stored as (in, out), where nn.Linear holds (out, in): transposed
@@ -15,24 +16,23 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import requests
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
-from tqdm import tqdm
 
 from gpt.common import MODEL_FILE, UserError, write_atomically, write_json
-from gpt.model import GPT, PRESETS, GPTConfig
+from gpt.model import GPT, GPTConfig
 
 CONFIG_FILE = "config.json"
+INDEX_FILE = f"{MODEL_FILE}.index.json"
 PREFIX = "transformer."
 HEAD = "lm_head.weight"
 TRANSPOSED = ("c_attn.weight", "c_fc.weight", "c_proj.weight")
@@ -62,25 +62,18 @@ ARCHITECTURE: dict[str, tuple[Any, ...]] = {
 # Open and write -----------------------------------------------------------------------------------
 
 
-def load_gpt2(
-    name_or_folder: str | Path,
-    *,
-    device: torch.device | str = "cpu",
-    cache: str | Path | None = None,
-) -> GPT:
-    """A GPT-2 from a folder in Hugging Face layout, or a published one by name, downloaded once.
+def load_gpt2(name_or_folder: str | Path, *, device: torch.device | str = "cpu") -> GPT:
+    """A GPT-2 from a folder in Hugging Face layout, or one of the hub by its name.
 
-    Names: gpt2, gpt2-medium, gpt2-large, gpt2-xl (`download_gpt2` says how, and where `cache` is).
-    Anything else, and every Path, is a folder. Weights become float32; the model comes back in eval
-    mode with dropout 0, whatever the config's dropout was. Raises UserError, in one sentence, for
-    files that are missing, damaged or not exactly this architecture.
+    Names: gpt2, gpt2-medium, gpt2-large, gpt2-xl and hf://OWNER/NAME (`hub_folder` finds or fetches
+    them). Anything else, and every Path, is a folder. Weights become float32; the model comes back
+    in eval mode with dropout 0, whatever the config's dropout was. Raises UserError, in one
+    sentence, for files that are missing, damaged or not exactly this architecture.
     """
-    if isinstance(name_or_folder, str) and name_or_folder in PUBLISHED_NAMES:
-        folder = download_gpt2(name_or_folder, cache=cache)
-    else:
-        folder = Path(name_or_folder).expanduser()
+    repo = hub_repo(name_or_folder) if isinstance(name_or_folder, str) else None
+    folder = hub_folder(repo) if repo else Path(name_or_folder).expanduser()
     weights = find_weights(folder)
-    with torch.device("meta"):  # shapes only: the tensors of the file take their places
+    with torch.device("meta"):  # shapes only: the tensors of the files take their places
         model = GPT(read_config(folder / CONFIG_FILE))
     model.load_state_dict(read_weights(weights, model), assign=True)
     return model.to(device).eval()
@@ -105,19 +98,18 @@ def save_gpt2(model: GPT, folder: str | Path) -> None:
 
 
 def find_weights(folder: Path) -> Path:
-    """The folder's model.safetensors; UserError says what to do about anything else."""
+    """The folder's model.safetensors, or the index of its shards; UserError for anything else."""
     if folder.is_file():
         raise UserError(f"{folder} is a file: pass the folder that holds it and its config.json")
     if not folder.is_dir():
         raise UserError(
             f"there is no folder {folder}: pass one that holds {CONFIG_FILE} and {MODEL_FILE}, or "
-            f"one of the names {', '.join(PUBLISHED_NAMES)}"
+            f"one of the names {', '.join(PUBLISHED_NAMES)} and hf://OWNER/NAME"
         )
-    path = folder / MODEL_FILE
-    if path.exists():
-        return path
+    for name in (MODEL_FILE, INDEX_FILE):
+        if (folder / name).exists():
+            return folder / name
     others = {
-        f"{MODEL_FILE}.index.json": "its weights in several shards",
         "pytorch_model.bin.index.json": "its weights as pickles in several shards",
         "pytorch_model.bin": "its weights as a pickle",
     }
@@ -126,11 +118,23 @@ def find_weights(folder: Path) -> Path:
             raise UserError(
                 f"{folder} holds {form} ({name}), which is not read here: convert it with "
                 f"transformers.GPT2LMHeadModel.from_pretrained({str(folder)!r})"
-                ".save_pretrained('NEW_FOLDER', max_shard_size='100GB') and pass NEW_FOLDER"
+                ".save_pretrained('NEW_FOLDER') and pass NEW_FOLDER"
             )
     raise UserError(
         f"{folder} holds no {MODEL_FILE}: pass a folder with {CONFIG_FILE} and {MODEL_FILE}"
     )
+
+
+def shard_names(index: Path) -> list[str]:
+    """The files that an index names, each once; UserError if it is no index."""
+    try:
+        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+        beside_it = all(Path(name).name == name for name in names)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        names, beside_it = [], False
+    if not names or not beside_it:
+        raise UserError(f"{index} does not name the files of a model: fetch it again")
+    return names
 
 
 def read_config(path: Path) -> GPTConfig:
@@ -198,31 +202,51 @@ def hub_config(config: GPTConfig) -> dict[str, Any]:
 
 
 def read_weights(path: Path, model: GPT) -> dict[str, Tensor]:
-    """The file's tensors as float32, in `model`'s names and layout (`model` may be on "meta").
+    """The tensors as float32, in `model`'s names and layout (`model` may be on "meta").
 
-    UserError if the file lacks a tensor, holds another one, or one of another shape or kind.
+    path: what `find_weights` returns. UserError if the file, or the shards together, lack a tensor,
+    hold another one, or one of another shape or kind.
     """
-    try:
-        with safe_open(path, framework="pt") as file:
-            stored = {name: file.get_slice(name) for name in file.keys()}
-            prefix = PREFIX if any(name.startswith(PREFIX) for name in stored) else ""
-            shapes = stored_shapes(model, prefix)
-            check_names(set(stored), set(shapes), path)
-            for name, shape in shapes.items():
-                check_tensor(name, stored[name], shape, path)
-            tensors = {}
-            for name in shapes:
-                tensor = file.get_tensor(name).to(torch.float32, copy=True)  # not the mapped file
-                own = name.removeprefix(prefix)
-                tensors[own] = tensor.t().contiguous() if own.endswith(TRANSPOSED) else tensor
-            if HEAD in stored:
-                check_tied(file.get_tensor(HEAD), tensors["wte.weight"], path)
-    except SafetensorError as error:
-        raise UserError(
-            f"{path} is not a readable safetensors file ({error}): fetch it again (git clone "
-            "without git-lfs leaves a small text file in its place)"
-        ) from error
+    with ExitStack() as stack:
+        files = open_files(path, stack)
+        prefix = PREFIX if any(name.startswith(PREFIX) for name in files) else ""
+        shapes = stored_shapes(model, prefix)
+        check_names(set(files), set(shapes), path)
+        for name, shape in shapes.items():
+            check_tensor(name, files[name].get_slice(name), shape, path)
+        tensors = {}
+        for name in shapes:
+            tensor = (
+                files[name].get_tensor(name).to(torch.float32, copy=True)
+            )  # not the mapped file
+            own = name.removeprefix(prefix)
+            tensors[own] = tensor.t().contiguous() if own.endswith(TRANSPOSED) else tensor
+        if HEAD in files:
+            check_tied(files[HEAD].get_tensor(HEAD), tensors["wte.weight"], path)
     return tensors
+
+
+def open_files(path: Path, stack: ExitStack) -> dict[str, Any]:
+    """The name of each stored tensor -> the open file that holds it; `stack` closes the files."""
+    files: dict[str, Any] = {}
+    for name in shard_names(path) if path.name == INDEX_FILE else [path.name]:
+        shard = path.with_name(name)
+        if not shard.exists():
+            raise UserError(f"{shard} is missing, but {path.name} names it: fetch it too")
+        try:
+            file = stack.enter_context(safe_open(shard, framework="pt"))
+        except SafetensorError as error:
+            raise UserError(
+                f"{shard} is not a readable safetensors file ({error}): fetch it again (git clone "
+                "without git-lfs leaves a small text file in its place)"
+            ) from error
+        if twice := sorted(files.keys() & file.keys()):
+            raise UserError(
+                f"{shard} holds {listing(twice)}, which another file of {path.name} holds too: "
+                "fetch the folder again"
+            )
+        files.update(dict.fromkeys(file.keys(), file))
+    return files
 
 
 def stored_shapes(model: GPT, prefix: str) -> dict[str, list[int]]:
@@ -274,225 +298,156 @@ def check_tied(head: Tensor, embedding: Tensor, path: Path) -> None:
         )
 
 
-# Fetch --------------------------------------------------------------------------------------------
+# Find in the hub's cache, or fetch ----------------------------------------------------------------
 
-HUB = "https://huggingface.co"
 PUBLISHED_NAMES = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")
-RECORD_FILE = "download.json"
-TIMEOUT = (10, 60)  # seconds to connect, and between two pieces of an answer
-CHUNK = 1 << 17  # bytes; a cut loses the piece that it falls into
+HUB_TIMEOUT = 5  # seconds that the hub has for its first answer
 
 
-@dataclass(frozen=True)
-class PublishedFile:
+class PublishedFile(NamedTuple):
     """One version of a model.safetensors on the hub."""
 
     revision: str  # the commit
-    size: int  # bytes
     sha256: str
 
 
 PINNED = {
-    "gpt2": PublishedFile(
+    "openai-community/gpt2": PublishedFile(
         revision="607a30d783dfa663caf39e06633721c8d4cfcd7e",
-        size=548_105_171,
         sha256="248dfc3911869ec493c76e65bf2fcf7f615828b0254c12b473182f0f81d3a707",
     )
 }
 
 
-@dataclass(frozen=True)
-class Source:
-    """Where a published model comes from and where it goes."""
-
-    name: str
-    path: Path  # of the finished file
-    endpoint: str  # the hub, or a mirror of it
-
-    def url(self, revision: str) -> str:
-        return f"{self.endpoint}/openai-community/{self.name}/resolve/{revision}/{MODEL_FILE}"
-
-    def by_hand(self) -> str:
-        """What to do when the file cannot be had from here."""
-        way = (
-            f"elsewhere, fetch {CONFIG_FILE} and {MODEL_FILE} of "
-            f"{HUB}/openai-community/{self.name} into one folder and pass it with --weights FOLDER"
-        )
-        if self.name in PINNED:
-            url = Source(self.name, self.path, HUB).url(PINNED[self.name].revision)
-            way += f", or fetch {url} and save it as {self.path}"
-        return way
+def hub_repo(name: str) -> str | None:
+    """OWNER/NAME on the hub that `name` stands for; None if it is no name of a model there."""
+    if name in PUBLISHED_NAMES:
+        return f"openai-community/{name}"
+    match = re.fullmatch(r"hf://([\w.-]+/[\w.-]+)", name)
+    return match[1] if match else None
 
 
-def download_gpt2(
-    name: str, *, cache: str | Path | None = None, endpoint: str | None = None
-) -> Path:
-    """The folder <cache>/<name> with a published model in Hugging Face layout, fetched if needed.
+def hub_folder(repo: str) -> Path:
+    """The folder with config.json and the weights of OWNER/NAME in the hub's cache.
 
-    cache: default GLASSBOX_CACHE, else ~/.cache/glassbox. endpoint: default HF_ENDPOINT, else
-    https://huggingface.co. The file is the model.safetensors of openai-community/<name>.
-
-    How it is verified. For gpt2 the revision, size and sha256 are pinned in this module. For the
-    other sizes they are what the hub states when the download starts: it answers a HEAD request for
-    a large file with the file's sha256 in X-Linked-Etag, its size in X-Linked-Size and the commit
-    that "main" stands for in X-Repo-Commit. That finds a broken transfer, but takes the hub at its
-    word. Only a file that agrees gets its final name; download.json beside it records revision,
-    size and sha256, and from then on no network is needed. A cut transfer leaves a .part file, and
-    the next call continues it. Raises UserError, one sentence with a way out, if there is no file.
+    What the cache holds is used without a look at the network. Else huggingface_hub downloads it;
+    its settings hold: HF_HOME, HF_HUB_CACHE, HF_HUB_OFFLINE, HF_ENDPOINT (a mirror), HF_TOKEN. A
+    file whose sha256 is pinned above must have it, wherever it came from. Raises UserError, one
+    sentence with a way out, if there is no such file.
     """
-    if name not in PUBLISHED_NAMES:
-        raise UserError(f"{name!r} is not published: choose one of {', '.join(PUBLISHED_NAMES)}")
-    folder = Path(cache or os.environ.get("GLASSBOX_CACHE") or "~/.cache/glassbox").expanduser()
-    folder /= name
-    path = folder / MODEL_FILE
-    if is_recorded(path, name):
-        return folder
-    endpoint = (endpoint or os.environ.get("HF_ENDPOINT") or HUB).rstrip("/")
-    source = Source(name, path, endpoint)
-    published = PINNED.get(name) or stated_file(source)
-    if path.exists():  # put there by hand, or changed since it was recorded
-        if fault := difference(path, published):
-            raise UserError(f"{path} {fault}: delete it, and it is downloaded again")
-    else:
-        fetch(source, published)
-    write_json(folder / CONFIG_FILE, hub_config(PRESETS[name]))
-    write_json(folder / RECORD_FILE, {"url": source.url(published.revision), **vars(published)})
+    try:
+        folder = cached_folder(repo) or model_folder(partial(download, repo))
+    except UserError:
+        raise
+    except ModuleNotFoundError as error:
+        raise UserError(
+            f"weights by name need {error.name}, which is not installed: run "
+            f'pip install -e ".[hub]" in the repository, or {by_hand(repo)}'
+        ) from error
+    # The client's own errors, and those of the libraries for HTTP and storage under it.
+    except Exception as error:
+        raise UserError(f"{what_failed(repo, error)}, or {by_hand(repo)}") from error
+    if folder is None:
+        raise UserError(
+            f"{page(repo)} holds no {CONFIG_FILE} with {MODEL_FILE}: name a model that does, or "
+            "download it, convert it with transformers and pass the folder"
+        )
+    if repo in PINNED:
+        check_content(find_weights(folder), PINNED[repo].sha256)
     return folder
 
 
-def is_recorded(path: Path, name: str) -> bool:
-    """Whether `path` was verified before and still has its size (hashing it takes seconds)."""
-    try:
-        record = json.loads((path.parent / RECORD_FILE).read_text(encoding="utf-8"))
-        same_size = path.stat().st_size == record["size"]
-        pinned = name not in PINNED or record["sha256"] == PINNED[name].sha256
-        return same_size and pinned and (path.parent / CONFIG_FILE).exists()
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
+def cached_folder(repo: str) -> Path | None:
+    """Where the cache holds all files of a model; None if it lacks one. Only reads the disk."""
+    places = [(repo, revision_of(repo)), (repo, "main")]
+    if repo.startswith("openai-community/"):  # transformers' "gpt2" is cached without the owner
+        places.append((repo.split("/")[1], "main"))
+    folders = (model_folder(partial(cached_file, *place)) for place in places)
+    return next(filter(None, folders), None)
 
 
-def ask_hub(
-    source: Source, method: str, revision: str, headers: Mapping[str, str]
-) -> requests.Response:
-    """One request whose answer is below 400; UserError otherwise. GET follows redirects."""
-    url = source.url(revision)
-    try:
-        response = requests.request(
-            method,
-            url,
-            headers={"Accept-Encoding": "identity", **headers},
-            stream=True,
-            timeout=TIMEOUT,
-            allow_redirects=method == "GET",
-        )
-    except requests.RequestException as error:
-        raise UserError(
-            f"{url} could not be reached ({type(error).__name__}): {source.by_hand()}"
-        ) from error
-    if response.status_code >= 400:
-        response.close()
-        raise UserError(
-            f"{url} answered {response.status_code} {response.reason}: {source.by_hand()}"
-        )
-    return response
+def cached_file(repo: str, revision: str, name: str) -> str | None:
+    from huggingface_hub import try_to_load_from_cache
+
+    path = try_to_load_from_cache(repo, name, revision=revision)
+    return path if isinstance(path, str) else None  # it may also be a mark: known not to exist
 
 
-def stated_file(source: Source) -> PublishedFile:
-    """What the hub says about the newest version of a file; its answer is a redirect to storage."""
-    with ask_hub(source, "HEAD", "main", {}) as response:
-        headers = response.headers
-    sha256 = headers.get("X-Linked-Etag", "").strip('"')
-    size, revision = headers.get("X-Linked-Size", ""), headers.get("X-Repo-Commit", "")
-    # A small file has a git hash of 40 digits there, which is not a sha256 of its content.
-    stated = re.fullmatch("[0-9a-f]{64}", sha256) and re.fullmatch("[0-9a-f]{40}", revision)
-    if not (stated and size.isdecimal()):
-        raise UserError(
-            f"{source.url('main')} does not state its file's sha256, size and commit "
-            "(X-Linked-Etag, X-Linked-Size, X-Repo-Commit), so a download could not be verified: "
-            f"{source.by_hand()}"
-        )
-    return PublishedFile(revision, int(size), sha256)
+def download(repo: str, name: str) -> str | None:
+    """Fetch a file into the hub's cache; its path there, or None if the model has no such file.
 
-
-def fetch(source: Source, published: PublishedFile) -> None:
-    """Download to a .part file, verify it, and only then give it its name."""
-    path, size = source.path, published.size
-    # Named after the content, so that a transfer of another version is never continued.
-    part = path.with_name(f"{path.name}.{published.sha256[:12]}.part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if size_of(part) < size:
-            print(f"downloading {source.name} ({size / 1e6:.0f} MB) to {path}", flush=True)
-            transfer(source, published, part)
-        if fault := difference(part, published):
-            part.unlink()
-            raise UserError(f"the download of {source.name} {fault}, so it was removed: try again")
-        os.replace(part, path)
-    except requests.RequestException as error:  # these are OSErrors too, so they come first
-        raise UserError(
-            f"the download of {source.name} stopped at {size_of(part)} of {size} bytes "
-            f"({type(error).__name__}): run the same command again to continue there"
-        ) from error
-    except OSError as error:
-        raise UserError(
-            f"{part} cannot be written ({error}): make room there, or set GLASSBOX_CACHE to "
-            "another folder"
-        ) from error
-
-
-def transfer(source: Source, published: PublishedFile, part: Path) -> None:
-    """Append to `part` what it still lacks (RFC 9110, section 14: Range, answered by status 206).
-
-    A server that knows no ranges answers 200 with the whole file, and `part` starts anew.
+    The hub has HUB_TIMEOUT to answer at all: hf_hub_download alone repeats its question for 23
+    seconds on a machine without network.
     """
-    have, size = size_of(part), published.size
-    wanted = {"Range": f"bytes={have}-"} if have else {}
-    with ask_hub(source, "GET", published.revision, wanted) as response:
-        if response.status_code == 200:
-            have = 0
-        if fault := unusable(response, have, size):
-            raise UserError(f"{source.url(published.revision)} {fault}: {source.by_hand()}")
-        with (
-            part.open("ab" if have else "wb") as file,
-            tqdm(
-                total=size, initial=have, desc=source.name, unit="B", unit_scale=True, disable=None
-            ) as bar,
-        ):
-            for chunk in response.iter_content(CHUNK):
-                file.write(chunk)
-                bar.update(len(chunk))
-                if file.tell() > size:  # an endless answer must not fill the disk
-                    break
-    if size_of(part) < size:  # urllib3 1 does not notice a cut
-        raise requests.ConnectionError("the answer ended early")
+    from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url
+    from huggingface_hub.errors import EntryNotFoundError
+
+    url = hf_hub_url(repo, name, revision=revision_of(repo))
+    try:
+        get_hf_file_metadata(url, timeout=HUB_TIMEOUT)
+    except EntryNotFoundError:
+        return None
+    print(f"downloading {url}", flush=True)
+    return hf_hub_download(repo, name, revision=revision_of(repo))
 
 
-def unusable(response: requests.Response, have: int, size: int) -> str:
-    """Why this answer is not the bytes from `have` to `size` of a binary file; "" if it may be."""
-    headers, status = response.headers, f"{response.status_code} {response.reason}"
-    if headers.get("Content-Type", "").startswith("text/html"):
-        return "answered with a web page instead of the file (a login page or a proxy?)"
-    if response.status_code != (206 if have else 200):
-        return f"answered {status}"
-    if have and not headers.get("Content-Range", "").startswith(f"bytes {have}-"):
-        return f"answered {status} with other bytes than the ones from {have} on"
-    if headers.get("Content-Length", str(size - have)) != str(size - have):
-        return f"offers {headers['Content-Length']} bytes where {size - have} were expected"
-    return ""
+def model_folder(get: Callable[[str], str | None]) -> Path | None:
+    """The folder of a model's files, if `get` has all of them: config, weights or shards."""
+    config = get(CONFIG_FILE)
+    if config is None:
+        return None
+    if get(MODEL_FILE) is None:
+        index = get(INDEX_FILE)
+        if index is None or any(get(name) is None for name in shard_names(Path(index))):
+            return None
+    return Path(config).parent
 
 
-def difference(path: Path, published: PublishedFile) -> str:
-    """How the file differs from the published one, or "" if it does not."""
-    if (size := size_of(path)) != published.size:
-        return f"has {size} bytes instead of {published.size}"
-    digest = hashlib.sha256()
+def revision_of(repo: str) -> str:
+    return PINNED[repo].revision if repo in PINNED else "main"
+
+
+def what_failed(repo: str, error: Exception) -> str:
+    """Why the hub gave no file, and what to do about it."""
+    from huggingface_hub.constants import ENDPOINT
+    from huggingface_hub.errors import OfflineModeIsEnabled
+
+    missing = f"{repo} is not in the hub's cache as safetensors"
+    if isinstance(error, OfflineModeIsEnabled):
+        return f"{missing} and HF_HUB_OFFLINE forbids the network: unset it"
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    if status in (401, 403, 404):
+        return (
+            f"{missing} and {ENDPOINT} does not give it out (status {status}: not there, private, "
+            f"gated, or a wrong token): open {page(repo)}, accept its terms if it has some, and "
+            "run hf auth login"
+        )
+    reason = f"status {status}" if status else f"{type(error).__name__}: {str(error).strip()}"
+    first_line = reason.splitlines()[0].rstrip(".: ")
+    return f"{missing} and {ENDPOINT} could not deliver it ({first_line}): look at the network"
+
+
+def by_hand(repo: str) -> str:
+    """What to do when the files cannot be had from here."""
+    return (
+        f"fetch {CONFIG_FILE} and {MODEL_FILE} of {page(repo)} elsewhere into one folder and pass "
+        "it with --weights FOLDER"
+    )
+
+
+def page(repo: str) -> str:
+    return f"https://huggingface.co/{repo}"
+
+
+def check_content(path: Path, sha256: str) -> None:
+    """UserError unless the file has this hash (half a gigabyte takes about a second)."""
     with path.open("rb") as file:
-        while chunk := file.read(CHUNK):
+        digest = hashlib.sha256()
+        while chunk := file.read(1 << 20):
             digest.update(chunk)
-    if digest.hexdigest() != published.sha256:
-        return f"has sha256 {digest.hexdigest()} instead of {published.sha256}"
-    return ""
-
-
-def size_of(path: Path) -> int:
-    return path.stat().st_size if path.exists() else 0
+    if digest.hexdigest() != sha256:
+        # The name in the cache is a link: deleting that alone would bring the same content back.
+        raise UserError(
+            f"{path.resolve()} has sha256 {digest.hexdigest()} instead of {sha256}: delete that "
+            "file, and it is downloaded again"
+        )

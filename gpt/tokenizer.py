@@ -104,10 +104,7 @@ def build_tokenizer(name: str, ranks: dict[bytes, int]) -> Tokenizer:
 def _load_gpt2() -> Tokenizer:
     try:
         encoding = tiktoken.get_encoding("gpt2")
-    except (
-        OSError,
-        ValueError,
-    ) as error:  # requests' errors are OSErrors; ValueError: a wrong hash
+    except (OSError, ValueError) as error:  # requests' errors are OSErrors; else a wrong hash
         raise TokenizerUnavailable(
             "the gpt2 tokenizer is not cached and could not be downloaded "
             f"({type(error).__name__}): put the files 6d1cbeee0f20b3d9449abfede4726ed8212e3aee "

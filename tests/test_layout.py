@@ -28,12 +28,25 @@ PACKAGES = ("data", "gpt", "reward_model", "rl")  # each may import itself and w
 ROOMS = ("equations", "batches", "rewards", "training")  # of rl/, likewise
 CODE_FOLDERS = (*PACKAGES, "scripts", "bench", "notebooks", "tests")
 RUNTIME = {
-    *("torch", "tiktoken", "requests", "numpy", "matplotlib", "safetensors", "tyro", "tqdm"),
+    *("torch", "tiktoken", "numpy", "matplotlib", "safetensors", "tyro", "tqdm"),
 }
+OPTIONAL = {
+    "gpt/pretrained.py": {"huggingface_hub"}
+}  # extras: inside functions of these files only
 FOREIGN_NAMES = RUNTIME | {
     *("pytest", "hypothesis", "transformers", "tokenizers", "trl", "datasets", "accelerate"),
     *("peft", "evaluate", "huggingface_hub", "jupytext", "nbclient", "nbformat", "tensorboard"),
-    *("wandb", "scipy", "pandas", "regex", "yaml", "packaging", "typeguard", "setuptools"),
+    *(
+        "requests",
+        "wandb",
+        "scipy",
+        "pandas",
+        "regex",
+        "yaml",
+        "packaging",
+        "typeguard",
+        "setuptools",
+    ),
 }
 
 
@@ -86,8 +99,21 @@ MODULE_SCRIPTS = [path for path in SCRIPTS if path.relative_to(ROOT).parts[0] in
 def test_imports_point_one_way(path: Path) -> None:
     package = path.relative_to(ROOT).parts[0]
     allowed = {*PACKAGES[: PACKAGES.index(package) + 1], *RUNTIME, *sys.stdlib_module_names}
+    allowed |= OPTIONAL.get(label(path), set())
     found = {name.split(".")[0] for name in imported_modules(tree_of(path), package)}
     assert found <= allowed, f"{label(path)} imports {sorted(found - allowed)}"
+
+
+@pytest.mark.parametrize("name", OPTIONAL)
+def test_optional_packages_are_imported_inside_functions_only(name: str) -> None:
+    """So that the file can be imported without the extra."""
+    tree = tree_of(ROOT / name)
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    inside = {id(node) for function in functions for node in ast.walk(function)}
+    imports = (ast.Import, ast.ImportFrom)
+    outside = [n for n in ast.walk(tree) if isinstance(n, imports) and id(n) not in inside]
+    at_import = {found.split(".")[0] for n in outside for found in imported_modules(n, "gpt")}
+    assert not at_import & OPTIONAL[name]
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "rl").glob("*_engine.py")), ids=label)
@@ -171,6 +197,8 @@ def test_declared_requirements_agree() -> None:
     assert lines[0] == "torch>=2.6,<2.14" and lines[-2:] == ["pytest>=8", "-e ."]
     assert ["torch>=2.6", *lines[1:-2]] == project["dependencies"]
     assert {re.split(r"[<>=]", line)[0] for line in project["dependencies"]} == RUNTIME
+    extras = [line for lines in project["optional-dependencies"].values() for line in lines]
+    assert {re.split(r"[<>=]", line)[0] for line in extras} == set.union(*OPTIONAL.values())
 
 
 @cache

@@ -1,56 +1,101 @@
-"""Downloading published weights, against a small hub on this machine."""
+"""Weights by name: from a hub's cache made on disk, and from a small hub on this machine."""
 
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
-import re
+import os
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from gpt import pretrained
 from gpt.common import UserError
-from gpt.model import GPT, PRESETS, GPTConfig
-from gpt.pretrained import PublishedFile, download_gpt2, load_gpt2, save_gpt2
+from gpt.model import GPT, GPTConfig
+from gpt.pretrained import PublishedFile, load_gpt2, save_gpt2
 
+ROOT = Path(__file__).resolve().parents[2]
 TINY = GPTConfig(vocab_size=61, context=16, n_layer=1, n_head=2, n_embd=8)
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
-NAME = "gpt2-medium"  # not pinned, so the hub states what the file is
+NAME = "gpt2-medium"  # not pinned
+SHARDS = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
+
+
+def tiny() -> GPT:
+    return GPT(TINY).initialize(torch.Generator().manual_seed(0))
+
+
+def as_shards(folder: Path) -> None:
+    """Split a folder's model.safetensors in two, with an index, as transformers does."""
+    tensors = load_file(folder / "model.safetensors")
+    names = sorted(tensors)
+    weight_map = {}
+    for shard, part in zip(SHARDS, (names[:7], names[7:]), strict=True):
+        save_file({name: tensors[name] for name in part}, folder / shard, {"format": "pt"})
+        weight_map.update(dict.fromkeys(part, shard))
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    (folder / "model.safetensors").unlink()
+
+
+@pytest.fixture(params=["one file", "shards"])
+def published(request, tmp_path) -> dict[str, bytes]:
+    """The files of a model on the hub."""
+    save_gpt2(tiny(), tmp_path / "published")
+    if request.param == "shards":
+        as_shards(tmp_path / "published")
+    return {path.name: path.read_bytes() for path in (tmp_path / "published").iterdir()}
+
+
+one_file = pytest.mark.parametrize("published", ["one file"], indirect=True)
+
+
+@pytest.fixture
+def settings(require, tmp_path, monkeypatch):
+    """The settings of huggingface_hub: a cache of the test's own, offline (see conftest)."""
+    require("huggingface_hub")
+    settings = importlib.import_module("huggingface_hub.constants")
+    monkeypatch.setattr(settings, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    assert settings.HF_HUB_OFFLINE
+    return settings
+
+
+def put_in_cache(cache: Path, repo: str, files: dict[str, bytes], commit: str, ref: bool) -> None:
+    """As the hub's client lays it out: blobs by hash, linked by a snapshot, which a ref names."""
+    base = cache / f"models--{repo.replace('/', '--')}"
+    for folder in ("blobs", "refs", f"snapshots/{commit}"):
+        (base / folder).mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        blob = base / "blobs" / hashlib.sha256(content).hexdigest()
+        blob.write_bytes(content)
+        (base / "snapshots" / commit / name).symlink_to(f"../../blobs/{blob.name}")
+    if ref:
+        (base / "refs" / "main").write_text(commit)
 
 
 class Hub(ThreadingHTTPServer):
-    """Answers as the hub does: /ORG/NAME/resolve/REVISION/FILE leads to /storage, which has ranges.
+    """Answers /OWNER/NAME/resolve/REVISION/FILE as the hub does; the attributes break it."""
 
-    The attributes are the ways in which a hub, a proxy or a line can be bad.
-    """
-
-    def __init__(self, content: bytes) -> None:
+    def __init__(self, files: dict[str, bytes]) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
-        self.content = content
-        self.stated = {
-            "X-Linked-Etag": f'"{hashlib.sha256(content).hexdigest()}"',
-            "X-Linked-Size": str(len(content)),
-            "X-Repo-Commit": COMMIT,
-        }
-        self.status = 302  # of the resolve address
-        self.content_type = "application/octet-stream"
-        self.cut_after: int | None = None  # bytes of one answer
-        self.has_ranges = True
-        self.range_shift = 0  # a server that sends other bytes than asked for
-        self.says_length = True
-        self.seen: list[tuple[str, str, str | None]] = []  # method, path, Range
+        self.files = files
+        self.status = 200
+        self.error_code = ""
+        self.silence = threading.Event()  # set: answers nothing until it is cleared
+        self.seen: list[tuple[str, str, str | None]] = []  # method, path, token
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server_port}"
-
-    def seen_paths(self, method: str) -> list[str]:
-        return [path for verb, path, _ in self.seen if verb == method]
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -66,390 +111,298 @@ class Handler(BaseHTTPRequestHandler):
         self.answer()
 
     def answer(self) -> None:
-        self.server.seen.append((self.command, self.path, self.headers["Range"]))
-        if self.path == "/storage":
-            self.send_content()
+        hub = self.server
+        if "/resolve/" not in self.path:  # newer clients also ask which program is running them
+            self.send_error(404)
             return
-        self.send_response(self.server.status)
-        for name, value in {**self.server.stated, "Location": "/storage"}.items():
+        hub.seen.append((self.command, self.path, self.headers["authorization"]))
+        while hub.silence.is_set():
+            time.sleep(0.01)
+        content = hub.files.get(self.path.rsplit("/", 1)[1], b"")
+        self.send_response(hub.status if hub.status != 200 or content else 404)
+        error_code = hub.error_code or ("" if content else "EntryNotFound")
+        headers = {
+            "ETag": f'"{hashlib.sha256(content).hexdigest()}"',
+            "X-Repo-Commit": COMMIT if "/main/" in self.path else self.path.split("/")[4],
+            "Content-Length": str(len(content)),
+            **({"X-Error-Code": error_code} if error_code else {}),
+        }
+        for name, value in headers.items():
             self.send_header(name, value)
-        self.send_header("Content-Length", "0")
         self.end_headers()
-
-    def send_content(self) -> None:
-        hub, start = self.server, 0
-        if self.headers["Range"] and hub.has_ranges:
-            start = int(re.fullmatch(r"bytes=(\d+)-", self.headers["Range"]).group(1))
-            start += hub.range_shift
-            self.send_response(206)
-            total = len(hub.content)
-            self.send_header("Content-Range", f"bytes {start}-{total - 1}/{total}")
-        else:
-            self.send_response(200)
-        body = hub.content[start:]
-        self.send_header("Content-Type", hub.content_type)
-        if hub.says_length:
-            self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body[: hub.cut_after])  # HTTP/1.0: the connection closes after an answer
+        if self.command == "GET":
+            self.wfile.write(content)
 
 
-@pytest.fixture(autouse=True)
-def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NO_PROXY", "*")
-    monkeypatch.setenv("no_proxy", "*")
-
-
-@pytest.fixture(scope="module")
-def content(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """A model.safetensors."""
-    folder = tmp_path_factory.mktemp("tiny")
-    save_gpt2(GPT(TINY).initialize(torch.Generator().manual_seed(0)), folder)
-    return (folder / "model.safetensors").read_bytes()
-
-
-@pytest.fixture
-def hub(content: bytes, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    """A hub whose gpt2 and gpt2-medium are the same tiny model; HF_ENDPOINT leads to it."""
-    with Hub(content) as server:
+@contextmanager
+def serving(server: Hub) -> Iterator[Hub]:
+    with server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
-        monkeypatch.setenv("HF_ENDPOINT", server.url + "/")
-        monkeypatch.setattr(pretrained, "CHUNK", 100)  # a cut loses the piece that it falls into
-        monkeypatch.setitem(PRESETS, "gpt2", TINY)
-        monkeypatch.setitem(PRESETS, NAME, TINY)
-        yield server
-        server.shutdown()
-        thread.join()
+        try:
+            yield server
+        finally:
+            server.silence.clear()
+            server.shutdown()
+            thread.join()
 
 
 @pytest.fixture
-def pinned(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> PublishedFile:
-    """gpt2 pinned to the tiny file."""
-    digest = hashlib.sha256(hub.content).hexdigest()
-    published = PublishedFile("c" * 40, len(hub.content), digest)
-    monkeypatch.setitem(pretrained.PINNED, "gpt2", published)
-    return published
+def hub(settings, published, monkeypatch) -> Iterator[Hub]:
+    """A hub that holds the same tiny model under every name; the client may ask it alone."""
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.setenv(name, "*")
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    with serving(Hub(published)) as server:
+        for constant, value in {
+            "HF_HUB_OFFLINE": False,
+            "ENDPOINT": server.url,
+            "HUGGINGFACE_CO_URL_TEMPLATE": server.url + "/{repo_id}/resolve/{revision}/{filename}",
+        }.items():
+            monkeypatch.setattr(settings, constant, value)
+        yield server
 
 
-def refused(cache: Path, sentence: str, name: str = NAME) -> str:
+def pin(monkeypatch, content: bytes, revision: str = "c" * 40) -> str:
+    """gpt2 pinned to this file; its sha256."""
+    sha256 = hashlib.sha256(content).hexdigest()
+    published = PublishedFile(revision, sha256)
+    monkeypatch.setitem(pretrained.PINNED, "openai-community/gpt2", published)
+    return sha256
+
+
+def assert_tiny(model: GPT) -> None:
+    assert model.config == TINY
+    for name, weight in tiny().state_dict().items():
+        assert torch.equal(model.state_dict()[name], weight), name
+
+
+def refused(sentence: str, name: str = NAME) -> str:
     with pytest.raises(UserError, match=sentence) as raised:
-        download_gpt2(name, cache=cache)
+        load_gpt2(name)
     assert "\n" not in str(raised.value)
     return str(raised.value)
 
 
-def files(cache: Path) -> list[str]:
-    return sorted(path.name for path in cache.rglob("*") if path.is_file())
+BY_HAND = "fetch config.json and model.safetensors of https://huggingface.co/{} elsewhere into one "
 
 
-def only_part(cache: Path) -> Path:
-    (part,) = (path for path in cache.rglob("*") if path.is_file())
-    assert part.suffix == ".part"
-    return part
+# what the cache holds needs no network
 
 
-FINISHED = ["config.json", "download.json", "model.safetensors"]
+@pytest.mark.parametrize(
+    ("name", "repo"),
+    [
+        (NAME, f"openai-community/{NAME}"),
+        (NAME, NAME),  # from_pretrained("gpt2-medium") of transformers
+        ("hf://someone/their_gpt2", "someone/their_gpt2"),
+    ],
+)
+def test_cached_model_needs_no_network(settings, published, tmp_path, name, repo):
+    put_in_cache(tmp_path / "cache", repo, published, COMMIT, ref=True)
+    assert_tiny(load_gpt2(name))
 
 
-# whole files
+@one_file
+@pytest.mark.parametrize(
+    ("repo", "revision", "ref"),
+    [
+        ("openai-community/gpt2", "c" * 40, False),  # fetched by this project
+        ("openai-community/gpt2", COMMIT, True),  # another commit that holds the same file
+        ("gpt2", COMMIT, True),
+    ],
+)
+def test_cached_gpt2_of_any_commit_is_known_by_its_hash(
+    settings, published, tmp_path, monkeypatch, repo, revision, ref
+):
+    pin(monkeypatch, published["model.safetensors"])
+    put_in_cache(tmp_path / "cache", repo, published, revision, ref)
+    assert_tiny(load_gpt2("gpt2"))
 
 
-def test_whole_file(hub, tmp_path):
-    folder = download_gpt2(NAME, cache=tmp_path)
-    assert folder == tmp_path / NAME
-    assert files(tmp_path) == FINISHED
-    assert (folder / "model.safetensors").read_bytes() == hub.content
-    assert json.loads((folder / "download.json").read_text()) == {
-        "url": f"{hub.url}/openai-community/{NAME}/resolve/{COMMIT}/model.safetensors",
-        "revision": COMMIT,
-        "size": len(hub.content),
-        "sha256": hashlib.sha256(hub.content).hexdigest(),
-    }
+@one_file
+def test_cached_gpt2_with_another_hash_is_refused(settings, published, tmp_path, monkeypatch):
+    content = published["model.safetensors"]
+    sha256 = pin(monkeypatch, content)
+    files = {**published, "model.safetensors": content[:-1] + b"?"}
+    put_in_cache(tmp_path / "cache", "gpt2", files, COMMIT, ref=True)
+    other = hashlib.sha256(files["model.safetensors"]).hexdigest()
+    message = refused(f"has sha256 {other} instead of {sha256}: delete that file, and it", "gpt2")
+    blob = Path(message.split(" has ")[0])
+    assert blob.name == other and not blob.is_symlink()
 
 
-def test_the_file_comes_from_the_commit_whose_hash_was_stated(hub, tmp_path):
-    """Not from "main" twice: that could move between the two requests."""
-    download_gpt2(NAME, cache=tmp_path)
-    address = f"/openai-community/{NAME}/resolve"
-    assert hub.seen_paths("HEAD") == [f"{address}/main/model.safetensors"]
-    assert hub.seen_paths("GET") == [f"{address}/{COMMIT}/model.safetensors", "/storage"]
+@pytest.mark.parametrize("published", ["shards"], indirect=True)
+def test_sharded_gpt2_is_not_the_pinned_file(settings, tmp_path, monkeypatch, published):
+    """A file that is there in another form does not slip past the hash."""
+    pin(monkeypatch, b"the pinned file")
+    put_in_cache(tmp_path / "cache", "gpt2", published, COMMIT, ref=True)
+    refused(r"blobs/.* has sha256 .* instead of", "gpt2")
 
 
-def test_model_by_name(hub, tmp_path, monkeypatch):
-    monkeypatch.setenv("GLASSBOX_CACHE", str(tmp_path))
-    model = load_gpt2(NAME)
-    expected = GPT(TINY).initialize(torch.Generator().manual_seed(0))
-    assert model.config == TINY
-    for name, weight in expected.state_dict().items():
-        assert torch.equal(model.state_dict()[name], weight), name
-    assert load_gpt2(tmp_path / NAME).config == TINY  # the cache is a folder like any other
+def test_a_model_that_is_cached_in_part_is_not_used(settings, published, tmp_path):
+    last = sorted(published)[-1]
+    files = {name: content for name, content in published.items() if name != last}
+    put_in_cache(tmp_path / "cache", NAME, files, COMMIT, ref=True)
+    refused("is not in the hub's cache")
 
 
-def test_second_time_needs_no_network(hub, tmp_path, monkeypatch):
-    download_gpt2(NAME, cache=tmp_path)
+# fetching
+
+
+def test_fetched_once(hub, published, capsys):
+    assert_tiny(load_gpt2(NAME))
+    base = f"/openai-community/{NAME}/resolve"
+    fetched = [path for method, path, _ in hub.seen if method == "GET"]
+    assert sorted(path.rsplit("/", 1)[1] for path in fetched) == sorted(published)
+    assert all(path.startswith(base) for _, path, _ in hub.seen)
+    assert f"downloading {hub.url}{base}/main/config.json" in capsys.readouterr().out
     hub.seen.clear()
-    monkeypatch.setenv("HF_ENDPOINT", "https://huggingface.co")
-    assert download_gpt2(NAME, cache=tmp_path) == tmp_path / NAME
+    assert_tiny(load_gpt2(NAME))
     assert hub.seen == []
 
 
-def test_cache_folders(hub, tmp_path, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("USERPROFILE", str(tmp_path / "home"))
-    monkeypatch.delenv("GLASSBOX_CACHE", raising=False)
-    assert download_gpt2(NAME) == tmp_path / "home" / ".cache" / "glassbox" / NAME
-    monkeypatch.setenv("GLASSBOX_CACHE", str(tmp_path / "variable"))
-    assert download_gpt2(NAME) == tmp_path / "variable" / NAME
-    assert download_gpt2(NAME, cache=tmp_path / "given") == tmp_path / "given" / NAME
+def test_token_is_sent(hub):
+    load_gpt2("hf://someone/their_gpt2")
+    assert {token for _, _, token in hub.seen} == {"Bearer hf_secret"}
 
 
-def test_endpoint_argument_wins_over_the_variable(hub, tmp_path, monkeypatch):
-    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-    assert download_gpt2(NAME, cache=tmp_path, endpoint=hub.url) == tmp_path / NAME
+@one_file
+def test_gpt2_is_fetched_at_its_pinned_revision(hub, published, monkeypatch):
+    pin(monkeypatch, published["model.safetensors"])
+    assert_tiny(load_gpt2("gpt2"))
+    assert {path.split("/")[4] for _, path, _ in hub.seen} == {"c" * 40}
+    hub.seen.clear()
+    assert_tiny(load_gpt2("gpt2"))
+    assert hub.seen == []
 
 
-# gpt2, whose file is pinned
+@one_file
+def test_wrong_file_is_refused_and_replaced_as_the_sentence_says(hub, published, monkeypatch):
+    whole = published["model.safetensors"]
+    pin(monkeypatch, whole)
+    hub.files["model.safetensors"] = bytes(len(whole))
+    message = refused("has sha256 .* instead of .*: delete that file, and it is downloaded", "gpt2")
+    hub.files["model.safetensors"] = whole
+    assert refused("has sha256", "gpt2") == message  # it stays refused
+    Path(message.split(" has ")[0]).unlink()
+    assert_tiny(load_gpt2("gpt2"))
 
 
 def test_published_gpt2():
     assert pretrained.PINNED == {
-        "gpt2": PublishedFile(
+        "openai-community/gpt2": PublishedFile(
             "607a30d783dfa663caf39e06633721c8d4cfcd7e",
-            548_105_171,
             "248dfc3911869ec493c76e65bf2fcf7f615828b0254c12b473182f0f81d3a707",
         )
     }
 
 
-def test_pinned_file_is_asked_for_by_its_revision(hub, pinned, tmp_path):
-    hub.stated = {}  # a mirror that states nothing is enough
-    download_gpt2("gpt2", cache=tmp_path)
-    assert files(tmp_path) == FINISHED
-    assert hub.seen_paths("HEAD") == []
-    wanted = f"/openai-community/gpt2/resolve/{'c' * 40}/model.safetensors"
-    assert hub.seen_paths("GET")[0] == wanted
-
-
-def test_pinned_hash_wins_over_what_the_hub_states(hub, pinned, tmp_path):
-    hub.content = bytes(len(hub.content))
-    hub.stated["X-Linked-Etag"] = f'"{hashlib.sha256(hub.content).hexdigest()}"'
-    refused(tmp_path, f"has sha256 .* instead of {pinned.sha256}, so it was removed", "gpt2")
-    assert files(tmp_path) == []
-
-
-def test_file_put_there_by_hand(hub, pinned, tmp_path):
-    """As the sentence for a machine without network says."""
-    path = tmp_path / "gpt2" / "model.safetensors"
-    path.parent.mkdir()
-    path.write_bytes(hub.content)
-    assert load_gpt2("gpt2", cache=tmp_path).config == TINY
-    assert hub.seen == [] and files(tmp_path) == FINISHED
-
-
-@pytest.mark.parametrize("change", [lambda c: c[:-1], lambda c: c[:-1] + b"?"])
-def test_wrong_file_put_there_by_hand_is_not_touched(hub, pinned, tmp_path, change):
-    path = tmp_path / "gpt2" / "model.safetensors"
-    path.parent.mkdir()
-    path.write_bytes(change(hub.content))
-    refused(tmp_path, r"model\.safetensors has .* instead of .*: delete it", "gpt2")
-    assert path.read_bytes() == change(hub.content)
-
-
-def test_file_that_changed_after_it_was_recorded(hub, pinned, tmp_path):
-    path = download_gpt2("gpt2", cache=tmp_path) / "model.safetensors"
-    path.write_bytes(hub.content[:-5])
-    refused(tmp_path, f"has {len(hub.content) - 5} bytes instead of {len(hub.content)}", "gpt2")
-    path.unlink()
-    assert download_gpt2("gpt2", cache=tmp_path) and path.read_bytes() == hub.content
-
-
-def test_record_of_another_version_of_the_pinned_file_does_not_count(hub, pinned, tmp_path):
-    folder = download_gpt2("gpt2", cache=tmp_path)
-    record = json.loads((folder / "download.json").read_text())
-    (folder / "download.json").write_text(json.dumps({**record, "sha256": "0" * 64}))
-    (folder / "model.safetensors").write_bytes(bytes(len(hub.content)))
-    refused(tmp_path, "has sha256 .*: delete it", "gpt2")
-
-
-@pytest.mark.parametrize("text", ["", "{}", "[]", '{"size": "5"}'])
-def test_damaged_record_is_written_again(hub, pinned, tmp_path, text):
-    folder = download_gpt2("gpt2", cache=tmp_path)
-    whole = (folder / "download.json").read_text()
-    (folder / "download.json").write_text(text)
-    hub.seen.clear()
-    download_gpt2("gpt2", cache=tmp_path)
-    assert (folder / "download.json").read_text() == whole and hub.seen == []
-
-
-# broken lines
-
-
-@pytest.mark.parametrize("says_length", [True, False])
-def test_cut_transfer_is_continued(hub, tmp_path, says_length):
-    hub.cut_after, hub.says_length = 1000, says_length
-    size = len(hub.content)
-    message = refused(tmp_path, f"stopped at 1000 of {size} bytes .* run the same command again")
-    assert "could not be reached" not in message
-    assert only_part(tmp_path).read_bytes() == hub.content[:1000]
-    hub.cut_after = 500
-    refused(tmp_path, f"stopped at 1500 of {size} bytes")
-    hub.cut_after = None
-    download_gpt2(NAME, cache=tmp_path)
-    ranges = [wanted for _, path, wanted in hub.seen if path == "/storage"]
-    assert ranges == [None, "bytes=1000-", "bytes=1500-"]
-    assert (tmp_path / NAME / "model.safetensors").read_bytes() == hub.content
-    assert files(tmp_path) == FINISHED
-
-
-def test_server_without_ranges_starts_anew(hub, tmp_path):
-    hub.cut_after, hub.has_ranges = 1000, False
-    refused(tmp_path, "stopped at 1000")
-    hub.cut_after = 700
-    refused(tmp_path, "stopped at 700")
-    hub.cut_after = None
-    download_gpt2(NAME, cache=tmp_path)
-    assert (tmp_path / NAME / "model.safetensors").read_bytes() == hub.content
-
-
-def test_server_that_sends_other_bytes_than_asked_for(hub, tmp_path):
-    hub.cut_after = 1000
-    refused(tmp_path, "stopped at 1000")
-    hub.cut_after, hub.range_shift = None, -10
-    refused(tmp_path, "answered 206 .* with other bytes than the ones from 1000 on")
-    assert only_part(tmp_path).read_bytes() == hub.content[:1000]
-
-
-def test_part_of_another_version_is_not_continued(hub, tmp_path):
-    hub.cut_after = 1000
-    refused(tmp_path, "stopped at 1000")
-    hub.cut_after, hub.content = None, b"x" + hub.content[1:]
-    hub.stated["X-Linked-Etag"] = f'"{hashlib.sha256(hub.content).hexdigest()}"'
-    download_gpt2(NAME, cache=tmp_path)
-    assert (tmp_path / NAME / "model.safetensors").read_bytes() == hub.content
-
-
-def test_complete_part_is_only_verified(hub, tmp_path):
-    """Stopped between the last byte and the new name."""
-    hub.cut_after = 1000
-    refused(tmp_path, "stopped at 1000")
-    only_part(tmp_path).write_bytes(hub.content)
-    hub.seen.clear()
-    download_gpt2(NAME, cache=tmp_path)
-    assert hub.seen_paths("GET") == [] and files(tmp_path) == FINISHED
-
-
-def test_part_that_is_too_long_is_removed(hub, tmp_path):
-    hub.cut_after = 1000
-    refused(tmp_path, "stopped at 1000")
-    only_part(tmp_path).write_bytes(hub.content + b"x")
-    hub.cut_after = None
-    refused(tmp_path, f"has {len(hub.content) + 1} bytes instead of .* removed: try again")
-    download_gpt2(NAME, cache=tmp_path)
-
-
-# wrong files
-
-
-def test_wrong_hash_removes_the_file(hub, tmp_path):
-    hub.content = bytes(len(hub.content))
-    message = refused(tmp_path, "so it was removed: try again")
-    assert hashlib.sha256(hub.content).hexdigest() in message
-    assert hub.stated["X-Linked-Etag"].strip('"') in message
-    assert files(tmp_path) == []
-
-
-def test_damaged_first_half_is_noticed_after_the_second(hub, tmp_path):
-    hub.cut_after = 1000
-    refused(tmp_path, "stopped at 1000")
-    only_part(tmp_path).write_bytes(bytes(1000))
-    hub.cut_after = None
-    refused(tmp_path, "has sha256 .* so it was removed")
-    assert files(tmp_path) == []
-
-
-@pytest.mark.parametrize("extra", [-3, 3])
-def test_wrong_size_is_refused_before_the_transfer(hub, tmp_path, extra):
-    size = len(hub.content)
-    hub.content = hub.content[:extra] if extra < 0 else hub.content + bytes(extra)
-    refused(tmp_path, f"offers {size + extra} bytes where {size} were expected")
-    assert files(tmp_path) == []
-
-
-def test_longer_answer_of_unknown_length_is_cut_short_and_removed(hub, tmp_path):
-    size = len(hub.content)
-    hub.content, hub.says_length = hub.content + bytes(100_000), False
-    message = refused(tmp_path, f"bytes instead of {size}, so it was removed")
-    received = int(re.search(r"has (\d+) bytes", message).group(1))
-    assert size < received <= size + 100
-    assert files(tmp_path) == []
-
-
-def test_web_page_instead_of_the_file(hub, tmp_path):
-    hub.content_type = "text/html; charset=utf-8"
-    refused(tmp_path, "answered with a web page instead of the file .* --weights FOLDER")
-    assert files(tmp_path) == []
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"X-Linked-Etag": '"9eb98c817f04b051b3bcca591bcd4e03cec88018"'},  # a small file's git hash
-        {"X-Linked-Etag": ""},
-        {"X-Linked-Size": "many"},
-        {"X-Repo-Commit": "../main"},
-    ],
-)
-def test_hub_that_does_not_state_the_file(hub, tmp_path, changes):
-    hub.stated.update(changes)
-    refused(tmp_path, "does not state its file's sha256, size and commit .* could not be verified")
-    assert hub.seen_paths("GET") == []
+@one_file
+def test_mirror_and_cache_of_the_environment(require, published, tmp_path):
+    """HF_ENDPOINT and HF_HOME, which the client reads when it is imported."""
+    require("huggingface_hub")
+    with serving(Hub(published)) as mirror:
+        dropped = ("HF_HUB_OFFLINE", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE")
+        environment = {name: text for name, text in os.environ.items() if name not in dropped}
+        environment |= {"NO_PROXY": "*", "no_proxy": "*", "HF_ENDPOINT": mirror.url}
+        environment["HF_HOME"] = str(tmp_path / "home")
+        code = f"from gpt.pretrained import hub_folder; hub_folder('openai-community/{NAME}')"
+        subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, check=True)
+        assert {path.split("/")[2] for _, path, _ in mirror.seen} == {NAME}
+    assert (tmp_path / "home" / "hub" / f"models--openai-community--{NAME}").is_dir()
 
 
 # no file at all
 
 
-@pytest.mark.parametrize(("status", "reason"), [(404, "Not Found"), (503, "Service Unavailable")])
-@pytest.mark.parametrize("name", ["gpt2", NAME])
-def test_hub_that_refuses(hub, pinned, tmp_path, status, reason, name):
-    hub.status, hub.stated = status, {}
-    refused(tmp_path, rf"{name}/resolve/.* answered {status} {reason}: elsewhere, fetch", name)
-    assert files(tmp_path) == []
-
-
-def test_answer_that_is_neither_a_file_nor_an_error(hub, pinned, tmp_path):
-    hub.status = 204
-    refused(tmp_path, "answered 204 No Content: elsewhere, fetch", "gpt2")
-
-
-def test_offline(tmp_path, monkeypatch):
-    """The tests' own network block stands for a laptop without network."""
-    monkeypatch.delenv("HF_ENDPOINT", raising=False)
-    page = "https://huggingface.co/openai-community"
-    message = refused(tmp_path, r"could not be reached \(ConnectionError\): ", "gpt2")
-    url = f"{page}/gpt2/resolve/607a30d783dfa663caf39e06633721c8d4cfcd7e/model.safetensors"
-    assert message.startswith(f"{url} could not be reached")
-    assert message.endswith(
-        f": elsewhere, fetch config.json and model.safetensors of {page}/gpt2 into one folder and "
-        f"pass it with --weights FOLDER, or fetch {url} and save it as "
-        f"{tmp_path / 'gpt2' / 'model.safetensors'}"
+def test_without_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    message = refused(
+        r'need huggingface_hub, which is not installed: run pip install -e "\.\[hub\]" in the'
     )
-    message = refused(tmp_path, "could not be reached", "gpt2-xl")
-    assert message.endswith(f"of {page}/gpt2-xl into one folder and pass it with --weights FOLDER")
-    assert files(tmp_path) == []
+    assert BY_HAND.format(f"openai-community/{NAME}") in message
+    assert "openai-community/gpt2 " in refused("not installed", "gpt2")
 
 
-def test_offline_load_says_the_same(tmp_path, monkeypatch):
-    monkeypatch.delenv("HF_ENDPOINT", raising=False)
-    with pytest.raises(UserError, match="could not be reached .* --weights FOLDER"):
-        load_gpt2("gpt2-large", cache=tmp_path)
+def test_offline_mode(settings):
+    message = refused(
+        "is not in the hub's cache as safetensors and HF_HUB_OFFLINE forbids the network: unset it"
+    )
+    assert message.endswith(
+        BY_HAND.format(f"openai-community/{NAME}") + "folder and pass it with --weights FOLDER"
+    )
 
 
-def test_cache_that_cannot_be_written(hub, tmp_path):
+def test_no_network_is_said_at_once(settings, monkeypatch):
+    """The tests' own network block stands for a laptop without network; the client alone: 23 s."""
+    monkeypatch.setattr(settings, "HF_HUB_OFFLINE", False)
+    start = time.monotonic()
+    message = refused(r"https://huggingface\.co could not deliver it \(.*\): look at the network")
+    assert "LocalEntryNotFound" not in message
+    assert BY_HAND.format(f"openai-community/{NAME}") in message
+    assert time.monotonic() - start < 15
+
+
+@one_file
+def test_a_hub_that_does_not_answer_is_given_up(hub, monkeypatch):
+    monkeypatch.setattr(pretrained, "HUB_TIMEOUT", 0.2)
+    hub.silence.set()
+    start = time.monotonic()
+    refused(r"could not deliver it \(\w*Timeout: ?.*\): look at the network")
+    assert time.monotonic() - start < 15 and len(hub.seen) == 1
+
+
+@one_file
+@pytest.mark.parametrize(
+    ("status", "error_code"), [(401, ""), (401, "GatedRepo"), (403, "GatedRepo"), (404, "")]
+)
+def test_gated_private_or_not_there(hub, status, error_code):
+    hub.status, hub.error_code = status, error_code
+    message = refused(f"does not give it out .status {status}: ", "hf://someone/gated")
+    assert "open https://huggingface.co/someone/gated, accept its terms" in message
+    assert "run hf auth login, or fetch config.json" in message and len(hub.seen) == 1
+
+
+@one_file
+def test_a_hub_that_is_down(hub):
+    hub.status = 503
+    refused(r"could not deliver it \(status 503\): look at the network, or fetch")
+    assert len(hub.seen) == 1
+
+
+@one_file
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
+def test_model_without_the_files(hub, name):
+    del hub.files[name]
+    refused("co/someone/old holds no config.json with model.safetensors: ", "hf://someone/old")
+
+
+@one_file
+def test_cache_that_cannot_be_written(hub, settings, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
-    refused(tmp_path / "file", "cannot be written .* GLASSBOX_CACHE")
+    monkeypatch.setattr(settings, "HF_HUB_CACHE", str(tmp_path / "file" / "cache"))
+    refused(r"could not deliver it \(NotADirectoryError: ")
 
 
-def test_unknown_name(tmp_path):
-    refused(tmp_path, "'gpt3' is not published: choose one of gpt2, gpt2-medium,", "gpt3")
-    assert files(tmp_path) == []
+@pytest.mark.parametrize("name", ["gpt3", "hf://gpt2", "hf://a/b/c", "owner/name"])
+def test_what_is_no_name_is_a_folder_and_asks_nobody(name):
+    refused(r"there is no folder .* gpt2-xl and hf://OWNER/NAME", name)
+
+
+def test_name_that_the_hub_does_not_allow(settings):
+    refused("HFValidationError: ", "hf://a/b--c")
+
+
+def test_config_of_the_published_gpt2(tmp_path):
+    """Its text on the hub, which has keys that transformers no longer writes."""
+    text = """{"activation_function": "gelu_new", "architectures": ["GPT2LMHeadModel"],
+        "attn_pdrop": 0.1, "bos_token_id": 50256, "embd_pdrop": 0.1, "eos_token_id": 50256,
+        "initializer_range": 0.02, "layer_norm_epsilon": 1e-05, "model_type": "gpt2", "n_ctx": 1024,
+        "n_embd": 768, "n_head": 12, "n_layer": 12, "n_positions": 1024, "resid_pdrop": 0.1,
+        "summary_activation": null, "summary_first_dropout": 0.1, "summary_proj_to_labels": true,
+        "summary_type": "cls_index", "summary_use_proj": true,
+        "task_specific_params": {"text-generation": {"do_sample": true, "max_length": 50}},
+        "vocab_size": 50257}"""
+    (tmp_path / "config.json").write_text(text)
+    assert pretrained.read_config(tmp_path / "config.json") == GPTConfig()

@@ -15,7 +15,7 @@ from data.collate import left_pad, right_pad
 from gpt.common import UserError
 from gpt.generate import SamplingParams, generate
 from gpt.model import GPT, GPTConfig
-from gpt.pretrained import PINNED, load_gpt2, save_gpt2
+from gpt.pretrained import INDEX_FILE, load_gpt2, save_gpt2
 
 SMALL = GPTConfig(vocab_size=61, context=32, n_layer=3, n_head=4, n_embd=16)
 ROWS = [[5, 17, 3, 60, 9, 21, 8], [44, 2], [7, 7, 30, 12], [1]]
@@ -116,7 +116,7 @@ def test_full_size_in_the_published_layout(transformers, tmp_path):
     plain = without_prefix({n: t for n, t in theirs.state_dict().items() if n != "lm_head.weight"})
     tensors = with_masks(plain, layers=12, context=1024)
     save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
-    header = PINNED["gpt2"].size - sum(tensor.nbytes for tensor in tensors.values())
+    header = 548_105_171 - sum(tensor.nbytes for tensor in tensors.values())
     assert len(tensors) == 160 and 50 * 160 < header < 100 * 160  # bytes of a name and a shape each
 
     model = load_gpt2(tmp_path)
@@ -408,10 +408,7 @@ def test_pointer_file_of_git_lfs(own_folder):
     refused(own_folder, "git clone without git-lfs")
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json"],
-)
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "pytorch_model.bin.index.json"])
 def test_forms_that_are_not_read_say_how_to_convert_them(own_folder, name):
     (own_folder / "model.safetensors").rename(own_folder / name)
     refused(own_folder, rf"\({name}\), which is not read here: convert it .*\.save_pretrained\(")
@@ -419,14 +416,84 @@ def test_forms_that_are_not_read_say_how_to_convert_them(own_folder, name):
 
 @pytest.mark.oracle
 def test_the_conversion_that_the_sentence_names_works(folder, oracle, tmp_path):
-    """Sharded by transformers, refused here, converted as the sentence says, then opened."""
-    oracle.save_pretrained(tmp_path / "shards", max_shard_size="10KB")
-    assert len(list((tmp_path / "shards").glob("*.safetensors"))) > 1
-    refused(tmp_path / "shards", "in several shards")
-    type(oracle).from_pretrained(str(tmp_path / "shards")).save_pretrained(
-        tmp_path / "whole", max_shard_size="100GB"
+    (tmp_path / "old").mkdir()
+    torch.save(oracle.state_dict(), tmp_path / "old" / "pytorch_model.bin")
+    (tmp_path / "old" / "config.json").write_bytes((folder / "config.json").read_bytes())
+    refused(tmp_path / "old", "its weights as a pickle")
+    type(oracle).from_pretrained(str(tmp_path / "old")).save_pretrained(tmp_path / "new")
+    assert torch.equal(load_gpt2(tmp_path / "new").wte.weight, load_gpt2(folder).wte.weight)
+
+
+# shards
+
+
+@pytest.fixture
+def shards(own_folder):
+    """The tensors of `own_folder` in three files, cut where a layer falls into two of them."""
+    tensors = load_file(own_folder / "model.safetensors")
+    names, weight_map = sorted(tensors), {}
+    for index, start in enumerate(range(0, len(names), 14), start=1):
+        part = {name: tensors[name] for name in names[start : start + 14]}
+        save_file(part, own_folder / f"model-{index}.safetensors", {"format": "pt"})
+        weight_map.update(dict.fromkeys(part, f"model-{index}.safetensors"))
+    assert len(set(weight_map.values())) == 3
+    (own_folder / INDEX_FILE).write_text(json.dumps({"weight_map": weight_map}))
+    (own_folder / "model.safetensors").unlink()
+    return own_folder
+
+
+def test_shards_are_one_model(shards):
+    model = load_gpt2(shards)
+    for name, weight in random_gpt(SMALL).state_dict().items():
+        assert torch.equal(model.state_dict()[name], weight), name
+
+
+@pytest.mark.oracle
+@torch.no_grad()
+def test_shards_that_transformers_wrote(oracle, tmp_path):
+    oracle.save_pretrained(tmp_path, max_shard_size="10KB")
+    assert len(list(tmp_path.glob("*.safetensors"))) > 1
+    tokens = torch.tensor([ROWS[0]])
+    expected = oracle(tokens).logits
+    torch.testing.assert_close(load_gpt2(tmp_path)(tokens), expected, atol=1e-4, rtol=0)
+
+
+def test_missing_shard(shards):
+    (shards / "model-2.safetensors").unlink()
+    refused(
+        shards, r"model-2\.safetensors is missing, but model\.safetensors\.index\.json names it"
     )
-    assert torch.equal(load_gpt2(tmp_path / "whole").wte.weight, load_gpt2(folder).wte.weight)
+
+
+def test_damaged_shard(shards):
+    (shards / "model-2.safetensors").write_bytes(b"version https://git-lfs")
+    refused(shards, r"model-2\.safetensors is not a readable safetensors file")
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda t: {**t, "score.weight": torch.ones(2)}, r"missing: none; left over: score.weight"),
+        (lambda t: dict(list(t.items())[1:]), "missing: transformer.*; left over: none"),
+        (lambda t: {**t, WPE: torch.ones(32, 16)}, f"holds {WPE}, which another file of model"),
+        (lambda t: {name: x[:1] for name, x in t.items()}, r"index\.json: .* has shape \[1"),
+    ],
+)
+def test_shards_are_read_as_strictly_as_one_file(shards, change, sentence):
+    path = shards / "model-1.safetensors"
+    save_file(change(load_file(path)), path, {"format": "pt"})
+    refused(shards, sentence)
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "[]", "{}", '{"weight_map": {}}', '{"weight_map": {"a": "../b"}}', "\xff"]
+)
+def test_damaged_index(shards, text):
+    (shards / INDEX_FILE).write_bytes(text.encode("latin-1"))
+    refused(shards, r"index\.json does not name the files of a model: fetch it again")
+
+
+# places
 
 
 def test_places_without_weights(tmp_path, own_folder):
