@@ -92,7 +92,11 @@ def masked_equation(body: Callable[P, R]) -> Callable[P, R]:
 
 def response_equation(body: Callable[P, R]) -> Callable[P, R]:
     """A `masked_equation` with one advantage per response, (N, 1), because its ratio is one as well."""
-    return _bordered(body, _inside(masked_equation(body)), advantages=("N", "1"))
+
+    def inside(arguments: dict[str, Any]) -> R:
+        return _call(body, arguments | masked_numbers(arguments))
+
+    return _bordered(body, inside, advantages=("N", "1"))
 
 
 def constant_equation(body: Callable[P, R]) -> Callable[P, R]:
@@ -200,10 +204,6 @@ def _bordered(
 
 def _call(body: Callable[..., R], arguments: Mapping[str, Any]) -> R:
     return body(**arguments)
-
-
-def _inside(equation: Callable[..., R]) -> Callable[[dict[str, Any]], R]:
-    return lambda arguments: equation(**arguments)
 
 
 # --- the rules ----------------------------------------------------------------------------------
