@@ -17,7 +17,8 @@ from typing import Any, Literal
 
 import torch
 
-from data.records import PromptRecord
+from data.formats import RECORDED
+from data.records import PreferenceRecord, PromptRecord
 from gpt.common import (
     MetricLog,
     UserError,
@@ -38,6 +39,7 @@ from reward_model.pairs import (
     TokenPair,
     by_prompt,
     collate_pairs,
+    encode_pair,
     pair_as_text,
     sample_pairs,
 )
@@ -97,20 +99,16 @@ def visits_of(rows: Sequence[Mapping[str, Any]]) -> list[Visit]:
 
 
 def as_row(pair: TokenPair, tokenizer: Tokenizer, step: int) -> dict[str, Any]:
-    """A pair as a row of pairs.jsonl, with the very tokens that were sampled."""
-    tokens = {"chosen_tokens": pair.chosen, "rejected_tokens": pair.rejected}
-    return {"step": step} | pair_as_text(pair, tokenizer) | tokens
+    """A pair as a row of pairs.jsonl, with the step of its origin."""
+    return {"step": step} | pair_as_text(pair, tokenizer)
 
 
 def as_pair(row: Mapping[str, Any], tokenizer: Tokenizer) -> TokenPair:
-    """The pair of a row. One without tokens, of a reward model's run, gets an EOS to both texts."""
-
-    def tokens(name: str) -> list[int]:
-        stored = row.get(f"{name}_tokens")
-        return stored or [*tokenizer.encode(row[name]), tokenizer.eos_id]
-
-    meta = {key: row[key] for key in ("gold_chosen", "gold_rejected") if key in row}
-    return TokenPair(tokenizer.encode(row["prompt"]), tokens("chosen"), tokens("rejected"), meta)
+    """The pair of a row, with the tokens that were sampled; an answer of text alone gets an EOS."""
+    kept = ("gold_chosen", "gold_rejected", *RECORDED)
+    meta = {key: row[key] for key in kept if key in row}
+    record = PreferenceRecord(row["prompt"], row["chosen"], row["rejected"], meta)
+    return encode_pair(record, tokenizer)
 
 
 # --- training again -------------------------------------------------------------------------------

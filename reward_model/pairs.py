@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import torch
 
 from data.collate import ResponseBatch, collate_responses, epoch_shuffled_indices
+from data.formats import RECORDED
 from data.records import PreferenceRecord, PromptRecord
 from gpt.generate import SamplingParams, generate
 from gpt.model import GPT
@@ -40,17 +42,52 @@ Annotator = Callable[[PromptRecord, str, bool, str, bool, random.Random], Labell
 
 
 def encode_pairs(records: Sequence[PreferenceRecord], tokenizer: Tokenizer) -> list[TokenPair]:
-    """Records -> token pairs; both responses end with EOS."""
-    eos = [tokenizer.eos_id]
-    return [
-        TokenPair(
-            tokenizer.encode(record.prompt),
-            tokenizer.encode(record.chosen) + eos,
-            tokenizer.encode(record.rejected) + eos,
-            dict(record.meta),
-        )
-        for record in records
-    ]
+    """Records -> token pairs. Recorded tokens stay as they are; other answers end with EOS."""
+    return [encode_pair(record, tokenizer) for record in records]
+
+
+def encode_pair(record: PreferenceRecord, tokenizer: Tokenizer) -> TokenPair:
+    """One record as token ids.
+
+    A recorded answer keeps the tokens that were sampled, so one that was cut off gets no EOS. Under
+    another tokenizer than that of the recording, its text is encoded instead.
+    """
+    return TokenPair(
+        tokenizer.encode(record.prompt),
+        _answer_tokens(record, "chosen", tokenizer),
+        _answer_tokens(record, "rejected", tokenizer),
+        {key: value for key, value in record.meta.items() if key not in RECORDED},
+    )
+
+
+def _answer_tokens(record: PreferenceRecord, name: str, tokenizer: Tokenizer) -> list[int]:
+    text, recorded = getattr(record, name), record.meta.get(f"{name}_tokens")
+    if recorded and max(recorded) < tokenizer.n_vocab and tokenizer.decode(recorded) == text:
+        return list(recorded)
+    ended = record.meta.get(f"{name}_ended", True)
+    return tokenizer.encode(text) + [tokenizer.eos_id] * ended
+
+
+def keep_fitting(
+    pairs: Sequence[TokenPair],
+    max_prompt_tokens: int,
+    max_response_tokens: int,
+    context: int | None = None,
+) -> tuple[list[TokenPair], Counter[str]]:
+    """The pairs that fit, whole, and the number of others by reason: `keep_within` for tokens."""
+    kept: list[TokenPair] = []
+    dropped: Counter[str] = Counter()
+    for pair in pairs:
+        prompt, answer = len(pair.prompt), max(len(pair.chosen), len(pair.rejected))
+        if prompt > max_prompt_tokens:
+            dropped["prompt too long"] += 1
+        elif answer > max_response_tokens:
+            dropped["answer too long"] += 1
+        elif context is not None and prompt + answer > context:
+            dropped[f"longer than the model's {context} positions"] += 1
+        else:
+            kept.append(pair)
+    return kept, dropped
 
 
 def sample_pairs(
@@ -180,8 +217,11 @@ def collate_comparisons(
 
 
 def pair_as_text(pair: TokenPair, tokenizer: Tokenizer) -> dict[str, Any]:
-    """A readable row for pairs.jsonl, which the preference reader opens again."""
-    texts = {
-        name: tokenizer.decode(getattr(pair, name)) for name in ("prompt", "chosen", "rejected")
-    }
-    return texts | pair.meta
+    """A row for pairs.jsonl, which the preference reader opens again: text to read, then tokens.
+
+    The tokens say more than the text: whether an answer ended, and which pieces were sampled.
+    """
+    sides = ("chosen", "rejected")
+    texts = {name: tokenizer.decode(getattr(pair, name)) for name in ("prompt", *sides)}
+    ended = {f"{name}_ended": getattr(pair, name)[-1:] == [tokenizer.eos_id] for name in sides}
+    return texts | pair.meta | ended | {f"{name}_tokens": getattr(pair, name) for name in sides}

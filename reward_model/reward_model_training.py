@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import random
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,7 @@ import torch
 
 from data import reviews
 from data.collate import ResponseBatch, epoch_shuffled_indices
-from data.readers import keep_within, read_preferences, split_records
+from data.readers import read_preferences, split_records
 from data.records import PromptRecord
 from gpt import pretraining
 from gpt.common import (
@@ -57,6 +58,7 @@ from reward_model.pairs import (
     collate_comparisons,
     collate_pairs,
     encode_pairs,
+    keep_fitting,
     pair_as_text,
     sample_pairs,
 )
@@ -250,24 +252,20 @@ def file_pairs(
     """Training and held-out pairs of a preference file that fit, split by prompt."""
     result = read_preferences(Path(config.data))
     print(result.summary())
-    records, dropped = keep_within(
-        result.records,
-        tokenizer.encode,
-        config.max_prompt_tokens,
-        config.max_response_tokens,
-        context,
-    )
+    splits = split_records(result.records)
+    limits = (config.max_prompt_tokens, config.max_response_tokens, context)
+    fitting, dropped = dict[str, list[TokenPair]](), Counter[str]()
+    for name, part in splits.items():
+        fitting[name], too_long = keep_fitting(encode_pairs(part, tokenizer), *limits)
+        dropped += too_long
     for reason, count in dropped.items():
         print(f"left out {count} pairs: {reason}")
-    splits = split_records(records)
-    if not splits["train"] or not splits["validation"]:
+    if not fitting["train"] or not fitting["validation"]:
+        usable = sum(map(len, fitting.values()))
         raise UserError(
-            f"{config.data}: {len(records)} usable pairs are too few to train and validate on"
+            f"{config.data}: {usable} usable pairs are too few to train and validate on"
         )
-    return (
-        encode_pairs(splits["train"], tokenizer),
-        encode_pairs(splits["validation"], tokenizer),
-    )
+    return fitting["train"], fitting["validation"]
 
 
 def base_folder(config: RewardModelConfig) -> Path:

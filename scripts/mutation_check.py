@@ -81,6 +81,7 @@ LOSSES = "rl/equations/losses.py"
 MINILLM = "rl/minillm_engine.py"
 MODEL = "gpt/model.py"
 OPTIMIZER = "gpt/optimizer.py"
+PAIRS = "reward_model/pairs.py"
 PG_GRPO = "rl/pg_grpo_engine.py"
 PPO = "rl/ppo_engine.py"
 ACTOR_CRITIC = "rl/training/actor_critic.py"
@@ -119,6 +120,7 @@ TEST_LOSSES = "tests/rl/equations/test_losses.py"
 TEST_MINILLM = "tests/rl/test_minillm_engine.py"
 TEST_MODEL = "tests/gpt/test_model.py"
 TEST_OPTIMIZER = "tests/gpt/test_optimizer.py"
+TEST_PAIRS = "tests/reward_model/test_pairs.py"
 TEST_PROCESS = "tests/rl/test_grpo_process_engine.py"
 TEST_PG_GRPO = "tests/rl/test_pg_grpo_engine.py"
 TEST_PPO = "tests/rl/test_ppo_engine.py"
@@ -1087,6 +1089,22 @@ MUTATIONS = (
         "visits_of(keep_until(self.path, step))",
         "visits_of(keep_until(self.path, step + 1))",
         TEST_ITERATIVE,
+    ),
+    bug(
+        "recorded-tokens-lost",
+        "recorded pairs are encoded from their text again, and cut-off answers gain an EOS",
+        PAIRS,
+        "        return list(recorded)\n",
+        "        return tokenizer.encode(text) + [tokenizer.eos_id]\n",
+        TEST_PAIRS,
+    ),
+    bug(
+        "cut-off-text-ends",
+        "text that was recorded as cut off gets an EOS under another tokenizer",
+        PAIRS,
+        'ended = record.meta.get(f"{name}_ended", True)',
+        "ended = True",
+        TEST_PAIRS,
     ),
     # verifiable rewards
     bug(

@@ -35,7 +35,7 @@ from reward_model.continual import (
     visits_of,
 )
 from reward_model.model import RewardModel, load_reward_model
-from reward_model.pairs import Annotator, Labelled, TokenPair
+from reward_model.pairs import Annotator, Labelled, TokenPair, pair_as_text
 from reward_model.reward_model_training import RewardModelConfig
 from rl import grpo_engine, grpo_iterative_engine
 from rl.grpo_engine import GRPOConfig
@@ -260,6 +260,8 @@ def test_pairs_survive_the_file_token_by_token(tmp_path):
     visits = read_visits(tmp_path / "pairs.jsonl")
     assert [len(visit) for visit in visits] == [2, 1]
     assert [as_pair(row, LETTERS) for visit in visits for row in visit] == pairs
+    original = [pair_as_text(pair, LETTERS) for pair in pairs]  # as the first training wrote them
+    assert [as_pair(row, LETTERS) for row in original] == pairs
     text_alone = as_pair({"prompt": "ab", "chosen": "aa", "rejected": "cd"}, LETTERS)
     assert text_alone == TokenPair([0, 1], [0, 0, 8], [2, 3, 8], {})
     with pytest.raises(UserError, match="no pairs at .*nowhere.*--no-refresh-reward-model"):
