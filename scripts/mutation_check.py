@@ -303,6 +303,14 @@ MUTATIONS = (
         "chosen - rejected + margin",
         TEST_BRADLEY_TERRY,
     ),
+    bug(
+        "pair-weights-ignored",
+        "a prompt that lost pairs weighs less, though the paper's weighting was asked for",
+        PREFERENCE,
+        "return (weights * loss).sum() / weights.sum()",
+        "return loss.mean()",
+        TEST_BRADLEY_TERRY,
+    ),
     # advantages
     Mutation(
         "gae-reads-padding",
