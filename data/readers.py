@@ -74,8 +74,9 @@ def read_preferences(path: str | Path, *, limit: int | None = None) -> ReadResul
     """Read (prompt, chosen, rejected) records, at most `limit` of them.
 
     Dropped: rows whose two sides answer different prompts, empty prompts or answers, identical
-    answers, equal scores. Pairs that a reward model's run has recorded keep their tokens in `meta`
-    and are compared by them. Raises DataError for a file that is unreadable or holds no pairs.
+    answers, equal scores. How strongly a row prefers (`margin`, scores) goes to `meta`, and so do the
+    tokens of pairs that a reward model's run has recorded; those are compared by them. Raises
+    DataError for a file that is unreadable or holds no pairs.
     """
     return _read(path, _preference, limit)
 
@@ -194,7 +195,7 @@ def _preference(kind: Format, row: Row) -> PreferenceRecord:
         _usable(pair.chosen), _usable(pair.rejected)
         if pair.chosen == pair.rejected:
             raise DropRow("chosen equals rejected")
-    meta |= {key: row[key] for key in ("score_chosen", "score_rejected") if key in row}
+    meta |= {key: row[key] for key in ("score_chosen", "score_rejected", "margin") if key in row}
     if "score_chosen" in meta and meta["score_chosen"] == meta.get("score_rejected"):
         raise DropRow("equal scores")
     return PreferenceRecord(*pair.chosen, pair.rejected.response, meta)

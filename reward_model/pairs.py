@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -66,6 +67,20 @@ def _answer_tokens(record: PreferenceRecord, name: str, tokenizer: Tokenizer) ->
         return list(recorded)
     ended = record.meta.get(f"{name}_ended", True)
     return tokenizer.encode(text) + [tokenizer.eos_id] * ended
+
+
+def preference_strength(meta: Mapping[str, Any]) -> float | None:
+    """How much better the chosen answer is: `margin`, or else the difference of the two scores.
+
+    None where a pair has neither, or where it is no number from 0 on.
+    """
+    if "margin" in meta:
+        meta = {"score_chosen": meta["margin"], "score_rejected": 0}
+    scores: list[Any] = [meta.get("score_chosen"), meta.get("score_rejected")]
+    if not all(type(score) in (int, float) for score in scores):
+        return None
+    strength = float(scores[0] - scores[1])
+    return strength if 0 <= strength < math.inf else None
 
 
 def keep_fitting(

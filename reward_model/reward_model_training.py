@@ -11,6 +11,7 @@ not there. Held-out prompts are those of the validation split.
 from __future__ import annotations
 
 import dataclasses
+import math
 import random
 import time
 from collections import Counter
@@ -24,7 +25,7 @@ import torch
 from data import reviews
 from data.collate import ResponseBatch, epoch_shuffled_indices
 from data.readers import read_preferences, split_records
-from data.records import PromptRecord
+from data.records import PreferenceRecord, PromptRecord
 from gpt import pretraining
 from gpt.common import (
     MODEL_FILE,
@@ -60,6 +61,7 @@ from reward_model.pairs import (
     encode_pairs,
     keep_fitting,
     pair_as_text,
+    preference_strength,
     sample_pairs,
 )
 from reward_model.report import plot_report, preference_report
@@ -112,6 +114,13 @@ class RewardModelConfig:
     """AdamW decay of matrices."""
     max_norm: float = 1.0
     """Gradient norm at which gradients are clipped."""
+    margin: float = 0.0
+    """By how much the chosen score must lead (Llama 2, arXiv:2307.09288, Eq. 2)."""
+    margin_from: Literal["constant", "strength"] = "constant"
+    """constant: the same lead for all pairs. strength: that times the pair's own `margin`, or score_chosen
+    minus score_rejected (a file that has them only)."""
+    pair_weighting: Literal["pair", "prompt"] = "pair"
+    """Each pair counts the same, or each prompt (arXiv:2203.02155, Eq. 1), which may have lost some."""
     centering: float = 0.0
     """Weight of mean[(R_w + R_l)^2] (arXiv:2312.09244); 0.01 where it is used."""
     max_prompt_tokens: int = 128
@@ -133,6 +142,34 @@ class RewardModelConfig:
                 "at least 1 pair, 1 held-out pair and 2 responses per prompt are needed: got "
                 f"{self.pairs}, {self.held_out_pairs} and {self.responses_per_prompt}"
             )
+        if not 0 <= self.margin < math.inf:
+            raise ValueError(f"margin must be a number from 0 on: got {self.margin}")
+        if self.margin_from == "strength" and self.margin == 0:
+            raise ValueError(
+                "--margin-from strength multiplies --margin, which is 0: give --margin 1"
+            )
+
+
+def pair_margins(pairs: Sequence[TokenPair], config: RewardModelConfig) -> torch.Tensor | None:
+    """Llama 2's margin of each pair, (pairs,); None for none. ValueError for an unknown strength."""
+    if config.margin == 0:
+        return None
+    if config.margin_from == "constant":
+        return torch.full((len(pairs),), config.margin)
+    strengths = [preference_strength(pair.meta) for pair in pairs]
+    known = [strength for strength in strengths if strength is not None]
+    if len(known) < len(pairs):
+        raise ValueError("a pair has no strength of preference to take its margin from")
+    return config.margin * torch.tensor(known)
+
+
+def pair_weights(
+    groups: Sequence[Sequence[TokenPair]], config: RewardModelConfig
+) -> torch.Tensor | None:
+    """1 / (pairs of the prompt) for each pair, (pairs,); None where every pair counts the same."""
+    if config.pair_weighting == "pair":
+        return None
+    return torch.tensor([1 / len(group) for group in groups for _ in group])
 
 
 def fit(
@@ -161,11 +198,19 @@ def fit(
         set_learning_rate(optimizer, lr)
         index = epoch_shuffled_indices(step, config.batch_size, len(groups), seed).tolist()
         compared = [pair for i in index for pair in groups[i]]
+        margin = pair_margins(compared, config)
+        weights = pair_weights([groups[i] for i in index], config)
         batch, chosen_rows, rejected_rows = collate_comparisons(compared, eos_id)
         with precision(model.device, config.precision):
             scores = model.raw_scores(batch.to(model.device))
         chosen, rejected = scores[chosen_rows], scores[rejected_rows]
-        loss = bradley_terry_loss(chosen, rejected, centering=config.centering)
+        loss = bradley_terry_loss(
+            chosen,
+            rejected,
+            margin=None if margin is None else margin.to(model.device),
+            weights=None if weights is None else weights.to(model.device),
+            centering=config.centering,
+        )
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         norm = clip_and_step(optimizer, model.parameters(), config.max_norm)
@@ -246,12 +291,26 @@ def world_pairs(
     return pairs
 
 
+def require_strengths(records: Sequence[PreferenceRecord], config: RewardModelConfig) -> None:
+    """UserError if the margins are to come from strengths and a record has none."""
+    if config.margin_from != "strength":
+        return
+    for record in records:
+        if preference_strength(record.meta) is None:
+            raise UserError(
+                f"{config.data}: the pair of {record.prompt[:60]!r} does not say how strongly its "
+                "answer is preferred: --margin-from strength needs rows with `margin`, or with "
+                "score_chosen and a score_rejected that is no higher; else use --margin-from constant"
+            )
+
+
 def file_pairs(
     config: RewardModelConfig, tokenizer: Tokenizer, context: int
 ) -> tuple[list[TokenPair], list[TokenPair]]:
     """Training and held-out pairs of a preference file that fit, split by prompt."""
     result = read_preferences(Path(config.data))
     print(result.summary())
+    require_strengths(result.records, config)
     splits = split_records(result.records)
     limits = (config.max_prompt_tokens, config.max_response_tokens, context)
     fitting, dropped = dict[str, list[TokenPair]](), Counter[str]()
@@ -292,8 +351,13 @@ def main(config: RewardModelConfig) -> Path:
             "sums are checked by a rule and need no reward model: run "
             "python -m rl.grpo_engine --data sums"
         )
+    if config.data == "reviews" and config.margin_from == "strength":
+        raise UserError(
+            "the reviews' annotator says which answer is better, not by how much: use --margin-from "
+            "constant"
+        )
     if config.data != "reviews":  # a file without pairs is refused before a base is pre-trained
-        read_preferences(Path(config.data), limit=1)
+        require_strengths(read_preferences(Path(config.data), limit=1).records, config)
     base = base_folder(config)
     policy, tokenizer = load_policy(base, device)
     folder = config.out or default_folder("reward_model", config.data, config.preset)

@@ -91,6 +91,7 @@ PRETRAINING = "gpt/pretraining.py"
 PROCESS = "rl/grpo_process_engine.py"
 REINFORCE_PP = "rl/reinforce_pp_engine.py"
 REWARD_MODEL = "reward_model/model.py"
+REWARD_TRAINING = "reward_model/reward_model_training.py"
 REWARDS = "rl/rewards/sources.py"
 RLOO = "rl/rloo_engine.py"
 ROLLOUT = "rl/batches/rollout.py"
@@ -126,6 +127,7 @@ TEST_PG_GRPO = "tests/rl/test_pg_grpo_engine.py"
 TEST_PPO = "tests/rl/test_ppo_engine.py"
 TEST_REINFORCE_PP = "tests/rl/test_reinforce_pp_engine.py"
 TEST_REWARD_MODEL = "tests/reward_model/test_reward_model.py"
+TEST_REWARD_TRAINING = "tests/reward_model/test_reward_model_training.py"
 TEST_REWARDS = "tests/rl/equations/test_reward_arithmetic.py"
 TEST_RLOO = "tests/rl/test_rloo_engine.py"
 TEST_ROLLOUT = "tests/rl/batches/test_rollout.py"
@@ -302,6 +304,22 @@ MUTATIONS = (
         "chosen - rejected - margin",
         "chosen - rejected + margin",
         TEST_BRADLEY_TERRY,
+    ),
+    bug(
+        "margin-without-strength",
+        "the margin is the same for all pairs, though it was to follow their strength",
+        REWARD_TRAINING,
+        "    return config.margin * torch.tensor(known)\n",
+        "    return torch.full((len(pairs),), config.margin)\n",
+        TEST_REWARD_TRAINING,
+    ),
+    bug(
+        "weights-of-the-batch",
+        "a prompt's pairs are weighed by the pairs of the batch, all alike",
+        REWARD_TRAINING,
+        "1 / len(group) for group in groups",
+        "1 / len(groups) for group in groups",
+        TEST_REWARD_TRAINING,
     ),
     bug(
         "pair-weights-ignored",
