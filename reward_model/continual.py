@@ -36,6 +36,7 @@ from gpt.tokenizer import Tokenizer
 from reward_model.model import RewardModel
 from reward_model.pairs import (
     Annotator,
+    PairSampling,
     TokenPair,
     by_prompt,
     collate_pairs,
@@ -66,6 +67,18 @@ def history_count(new: int, history: int, fraction: float, replay: Replay) -> in
     else:
         raise ValueError(f'replay must be "share_of_mix" or "share_of_history": got {replay!r}')
     return min(round(wanted), history)
+
+
+@dataclasses.dataclass(frozen=True)
+class History:
+    """The visits of a reward model's own training, and how much of what is old is replayed."""
+
+    visits: Sequence[Visit]
+    fraction: float = 0.1
+    replay: Replay = "share_of_mix"
+
+    def __post_init__(self) -> None:
+        history_count(1, 1, self.fraction, self.replay)  # refuses what cannot work
 
 
 def draw_history(visits: Sequence[Visit], count: int, rng: random.Random) -> Visit:
@@ -131,9 +144,9 @@ def order_accuracy(model: RewardModel, pairs: Sequence[TokenPair], eos_id: int) 
 class ContinualRewardModel:
     """A frozen reward model that thaws for `update`, with its optimizer and all pairs so far.
 
-    `original` are the visits of its own training, `probe` held-out pairs that it is measured on
-    before and after. `config` says how pairs are sampled and fitted. Its scores are centred on the
-    same reference responses each time: every n-th original pair.
+    `config` says how pairs are sampled and fitted, `history` what was learned before and is
+    replayed; `probe` are held-out pairs that the model is measured on before and after. Its scores
+    are centred on the same reference responses each time: every n-th pair of the history.
     """
 
     def __init__(
@@ -143,21 +156,15 @@ class ContinualRewardModel:
         prompts: Sequence[PromptRecord],
         annotator: Annotator,
         config: RewardModelConfig,
+        history: History,
         *,
-        original: Sequence[Visit],
         probe: Sequence[TokenPair] = (),
-        fraction: float = 0.1,
-        replay: Replay = "share_of_mix",
     ) -> None:
-        history_count(
-            1, 1, fraction, replay
-        )  # refuses what cannot work, before anything is trained
         self.model, self.tokenizer, self.prompts = model, tokenizer, prompts
-        self.annotator, self.config = annotator, config
-        self.fraction, self.replay = fraction, replay
-        self.original, self.recent = list(original), list[Visit]()
+        self.annotator, self.config, self.history = annotator, config, history
+        self.recent: list[Visit] = []
         self.path: Path | None = None
-        rows = [row for visit in self.original for row in visit]
+        rows = [row for visit in history.visits for row in visit]
         self.reference = [as_pair(row, tokenizer) for row in rows[:: max(len(rows) // 250, 1)]]
         self.probe = list(probe)
         model.requires_grad_(True)
@@ -190,10 +197,11 @@ class ContinualRewardModel:
         )
         new = self._sample(policy, config, "new", config.pairs, config.responses_per_prompt)
         fresh = self._sample(policy, config, "fresh", config.held_out_pairs, 2)
-        history = [*self.original, *self.recent]
-        count = history_count(len(new), sum(map(len, history)), self.fraction, self.replay)
+        seen = [*self.history.visits, *self.recent]
+        fraction, replay = self.history.fraction, self.history.replay
+        count = history_count(len(new), sum(map(len, seen)), fraction, replay)
         rng = random.Random(derive_seed(config.seed, "replay"))
-        old = [as_pair(row, self.tokenizer) for row in draw_history(history, count, rng)]
+        old = [as_pair(row, self.tokenizer) for row in draw_history(seen, count, rng)]
         before = self._measure(fresh, "before")
 
         mix = [*new, *old]
@@ -221,18 +229,21 @@ class ContinualRewardModel:
         """Pairs of the policy's responses, as the first ones of the reward model were made."""
         params = SamplingParams(max_new_tokens=config.max_response_tokens)
         wide = dataclasses.replace(params, temperature=config.wide_temperature)
+        how = PairSampling(
+            params,
+            responses,
+            wide_params=wide if responses > 2 and config.wide_temperature != 1 else None,
+            batch_size=max(256 // responses, 1),
+        )
         batches = sample_pairs(
             policy,
             self.tokenizer,
             self.prompts,
             count,
             self.annotator,
-            params=params,
+            how,
             generator=make_generator(config.seed, f"{name} pairs"),
             rng=random.Random(derive_seed(config.seed, f"{name} labels")),
-            batch_size=max(256 // responses, 1),
-            responses_per_prompt=responses,
-            wide_params=wide if responses > 2 and config.wide_temperature != 1 else None,
         )
         return [pair for batch in batches for pair in batch]
 

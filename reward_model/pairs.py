@@ -105,49 +105,57 @@ def keep_fitting(
     return kept, dropped
 
 
+@dataclass(frozen=True)
+class PairSampling:
+    """How pairs are made: K responses to a prompt, every two of them compared.
+
+    With `wide_params` the second half of the K responses is drawn with them, for example hotter:
+    RL will take the policy to text that it hardly writes yet, and a reward model is only reliable
+    on the kind of text that was compared.
+    """
+
+    params: SamplingParams
+    responses_per_prompt: int = 2  # K
+    wide_params: SamplingParams | None = None
+    batch_size: int = 256  # prompts that are answered at once
+
+    def __post_init__(self) -> None:
+        if self.responses_per_prompt < 2:
+            raise ValueError(
+                f"responses_per_prompt={self.responses_per_prompt}: a comparison needs at least 2"
+            )
+
+
 def sample_pairs(
     policy: GPT,
     tokenizer: Tokenizer,
     prompts: Sequence[PromptRecord],
     count: int,
     annotator: Annotator,
+    how: PairSampling,
     *,
-    params: SamplingParams,
     generator: torch.Generator,
     rng: random.Random,
-    batch_size: int = 256,
-    responses_per_prompt: int = 2,
-    wide_params: SamplingParams | None = None,
 ) -> Iterator[list[TokenPair]]:
     """Sample K responses to a prompt, have every two of them compared, and yield lists of pairs.
 
-    K = `responses_per_prompt` gives K (K - 1) / 2 comparisons for K forward passes of the reward
-    model (Ouyang et al. 2022, arXiv:2203.02155, section 3.5: K from 4 to 9). Prompts are visited in
-    shuffled epochs until `count` pairs exist; the pairs of one visit stay next to each other. Two
-    identical responses cannot be compared and are left out. `rng` shuffles and drives the
-    annotator's noise.
-
-    With `wide_params` the second half of the K responses is drawn with them, for example hotter:
-    RL will take the policy to text that it hardly writes yet, and a reward model is only reliable
-    on the kind of text that was compared.
+    K responses give K (K - 1) / 2 comparisons for K forward passes of the reward model (Ouyang et
+    al. 2022, arXiv:2203.02155, section 3.5: K from 4 to 9). Prompts are visited in shuffled epochs
+    until `count` pairs exist; the pairs of one visit stay next to each other. Two identical
+    responses cannot be compared and are left out. `rng` shuffles and drives the annotator's noise.
     """
-    K = responses_per_prompt
-    if K < 2:
-        raise ValueError(f"responses_per_prompt={K}: a comparison needs at least 2")
     encoded = [tokenizer.encode(record.prompt) for record in prompts]
     seed = rng.getrandbits(32)
     made = step = 0
     while made < count:
-        if step * batch_size > 20 * count + 20 * len(prompts):
+        if step * how.batch_size > 20 * count + 20 * len(prompts):
             raise ValueError(
                 "the policy answers nearly every prompt twice with the same text, so no pairs can "
                 "be made from it: raise the temperature or train the policy on more varied text"
             )
-        chosen = epoch_shuffled_indices(step, batch_size, len(prompts), seed).tolist()
+        chosen = epoch_shuffled_indices(step, how.batch_size, len(prompts), seed).tolist()
         step += 1
-        answers = _answers(
-            policy, tokenizer, [encoded[i] for i in chosen], K, params, wide_params, generator
-        )
+        answers = _answers(policy, tokenizer, [encoded[i] for i in chosen], how, generator)
         pairs = []
         for index, group in zip(chosen, answers, strict=True):
             for a, b in itertools.combinations(group, 2):
@@ -166,15 +174,14 @@ def _answers(
     policy: GPT,
     tokenizer: Tokenizer,
     prompts: Sequence[list[int]],
-    K: int,
-    params: SamplingParams,
-    wide_params: SamplingParams | None,
+    how: PairSampling,
     generator: torch.Generator,
 ) -> list[list[Answer]]:
     """K answers to each prompt; the second half drawn with `wide_params` where they are given."""
-    wide = K // 2 if wide_params is not None else 0
+    K = how.responses_per_prompt
+    wide = K // 2 if how.wide_params is not None else 0
     groups: list[list[Answer]] = [[] for _ in prompts]
-    for count, sampling in ((K - wide, params), (wide, wide_params)):
+    for count, sampling in ((K - wide, how.params), (wide, how.wide_params)):
         if count == 0 or sampling is None:
             continue
         sampled = generate(

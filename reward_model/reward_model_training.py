@@ -54,6 +54,7 @@ from reward_model.loss import bradley_terry_loss
 from reward_model.model import Pooling, RewardModel, save_reward_model
 from reward_model.pairs import (
     Labelled,
+    PairSampling,
     TokenPair,
     by_prompt,
     collate_comparisons,
@@ -271,6 +272,12 @@ def world_pairs(
     log = MetricLog(count, show=("seconds",), every=max(count // 4, 1), title=f"{split} pairs")
     params = SamplingParams(max_new_tokens=config.max_response_tokens)
     wide = dataclasses.replace(params, temperature=wide_temperature)
+    how = PairSampling(
+        params,
+        responses_per_prompt,
+        wide_params=None if wide_temperature == 1 else wide,
+        batch_size=512 // responses_per_prompt,
+    )
     begin = time.perf_counter()
     pairs: list[TokenPair] = []
     for more in sample_pairs(
@@ -279,12 +286,9 @@ def world_pairs(
         reviews.prompts(split),
         count,
         ReviewsAnnotator(),
-        params=params,
+        how,
         generator=make_generator(config.seed, f"{split} pairs"),
         rng=random.Random(derive_seed(config.seed, f"{split} labels")),
-        batch_size=512 // responses_per_prompt,
-        responses_per_prompt=responses_per_prompt,
-        wide_params=None if wide_temperature == 1 else wide,
     ):
         pairs += more
         log.write(step=len(pairs), seconds=time.perf_counter() - begin)

@@ -18,6 +18,7 @@ from gpt.tokenizer import Tokenizer, build_tokenizer, load_tokenizer
 from reward_model import pairs as pairs_module
 from reward_model.pairs import (
     Labelled,
+    PairSampling,
     TokenPair,
     by_prompt,
     collate_comparisons,
@@ -63,10 +64,9 @@ def make(
     batches = list(
         sample_pairs(
             policy, BYTES, PROMPTS, count, annotator,
-            params=SamplingParams(max_new_tokens=steps),
+            PairSampling(SamplingParams(max_new_tokens=steps), **({"batch_size": 8} | options)),
             generator=torch.Generator().manual_seed(seed),
             rng=random.Random(seed),
-            **({"batch_size": 8} | options),
         )
     )  # fmt: skip
     return [pair for batch in batches for pair in batch], [len(batch) for batch in batches]

@@ -26,6 +26,7 @@ from gpt.tokenizer import build_tokenizer
 from reward_model import continual, reward_model_training
 from reward_model.continual import (
     ContinualRewardModel,
+    History,
     as_pair,
     as_row,
     draw_history,
@@ -87,14 +88,12 @@ def original_visits() -> list[list[dict[str, Any]]]:
 
 
 def continual_model(**changes: Any) -> ContinualRewardModel:
-    options: dict[str, Any] = dict(
-        original=original_visits(),
-        probe=[as_pair(visit[0], LETTERS) for visit in original_visits()],
-    )
+    probe = [as_pair(visit[0], LETTERS) for visit in original_visits()]
     scorer = RewardModel.from_policy(small_gpt(), generator=torch.Generator().manual_seed(1))
     return ContinualRewardModel(
         scorer, LETTERS, PROMPTS, changes.pop("annotator", prefers("a")),
-        replace(FITTING, **changes.pop("fitting", {})), **(options | changes),
+        replace(FITTING, **changes.pop("fitting", {})), History(original_visits(), **changes),
+        probe=probe,
     )  # fmt: skip
 
 
