@@ -105,6 +105,9 @@ def keep_fitting(
     return kept, dropped
 
 
+MOST_FRUITLESS = 500  # prompts in a row without two different answers: a policy that has collapsed
+
+
 @dataclass(frozen=True)
 class PairSampling:
     """How pairs are made: K responses to a prompt, every two of them compared.
@@ -142,13 +145,14 @@ def sample_pairs(
     K responses give K (K - 1) / 2 comparisons for K forward passes of the reward model (Ouyang et
     al. 2022, arXiv:2203.02155, section 3.5: K from 4 to 9). Prompts are visited in shuffled epochs
     until `count` pairs exist; the pairs of one visit stay next to each other. Two identical
-    responses cannot be compared and are left out. `rng` shuffles and drives the annotator's noise.
+    responses cannot be compared and are left out; a policy that writes nothing else is refused with a
+    ValueError. `rng` shuffles and drives the annotator's noise.
     """
     encoded = [tokenizer.encode(record.prompt) for record in prompts]
     seed = rng.getrandbits(32)
-    made = step = 0
+    made = step = fruitless = 0
     while made < count:
-        if step * how.batch_size > 20 * count + 20 * len(prompts):
+        if fruitless >= MOST_FRUITLESS or step * how.batch_size > 20 * count + 20 * len(prompts):
             raise ValueError(
                 "the policy answers nearly every prompt twice with the same text, so no pairs can "
                 "be made from it: raise the temperature or train the policy on more varied text"
@@ -164,6 +168,7 @@ def sample_pairs(
                     pairs.append(_pair(encoded[index], a[0], b[0], verdict))
         pairs = pairs[: count - made]
         made += len(pairs)
+        fruitless = 0 if pairs else fruitless + len(chosen)
         yield pairs
 
 

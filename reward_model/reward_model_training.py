@@ -151,26 +151,28 @@ class RewardModelConfig:
             )
 
 
-def pair_margins(pairs: Sequence[TokenPair], config: RewardModelConfig) -> torch.Tensor | None:
+def pair_margins(
+    pairs: Sequence[TokenPair], config: RewardModelConfig, device: torch.device
+) -> torch.Tensor | None:
     """Llama 2's margin of each pair, (pairs,); None for none. ValueError for an unknown strength."""
     if config.margin == 0:
         return None
     if config.margin_from == "constant":
-        return torch.full((len(pairs),), config.margin)
+        return torch.full((len(pairs),), config.margin, device=device)
     strengths = [preference_strength(pair.meta) for pair in pairs]
     known = [strength for strength in strengths if strength is not None]
     if len(known) < len(pairs):
         raise ValueError("a pair has no strength of preference to take its margin from")
-    return config.margin * torch.tensor(known)
+    return config.margin * torch.tensor(known, device=device)
 
 
 def pair_weights(
-    groups: Sequence[Sequence[TokenPair]], config: RewardModelConfig
+    groups: Sequence[Sequence[TokenPair]], config: RewardModelConfig, device: torch.device
 ) -> torch.Tensor | None:
     """1 / (pairs of the prompt) for each pair, (pairs,); None where every pair counts the same."""
     if config.pair_weighting == "pair":
         return None
-    return torch.tensor([1 / len(group) for group in groups for _ in group])
+    return torch.tensor([1 / len(group) for group in groups for _ in group], device=device)
 
 
 def fit(
@@ -199,18 +201,14 @@ def fit(
         set_learning_rate(optimizer, lr)
         index = epoch_shuffled_indices(step, config.batch_size, len(groups), seed).tolist()
         compared = [pair for i in index for pair in groups[i]]
-        margin = pair_margins(compared, config)
-        weights = pair_weights([groups[i] for i in index], config)
+        margin = pair_margins(compared, config, model.device)
+        weights = pair_weights([groups[i] for i in index], config, model.device)
         batch, chosen_rows, rejected_rows = collate_comparisons(compared, eos_id)
         with precision(model.device, config.precision):
             scores = model.raw_scores(batch.to(model.device))
         chosen, rejected = scores[chosen_rows], scores[rejected_rows]
         loss = bradley_terry_loss(
-            chosen,
-            rejected,
-            margin=None if margin is None else margin.to(model.device),
-            weights=None if weights is None else weights.to(model.device),
-            centering=config.centering,
+            chosen, rejected, margin=margin, weights=weights, centering=config.centering
         )
         optimizer.zero_grad(set_to_none=True)
         loss.backward()

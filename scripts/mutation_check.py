@@ -313,8 +313,8 @@ MUTATIONS = (
         "margin-without-strength",
         "the margin is the same for all pairs, though it was to follow their strength",
         REWARD_TRAINING,
-        "    return config.margin * torch.tensor(known)\n",
-        "    return torch.full((len(pairs),), config.margin)\n",
+        "    return config.margin * torch.tensor(known, device=device)\n",
+        "    return torch.full((len(known),), config.margin, device=device)\n",
         TEST_REWARD_TRAINING,
     ),
     bug(

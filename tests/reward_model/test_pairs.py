@@ -196,6 +196,20 @@ def test_a_policy_that_repeats_itself_is_explained():
         make(fixed_gpt({ord("a"): 1.0}), 10, steps=1)
 
 
+def test_a_policy_that_repeats_itself_is_given_up_soon(monkeypatch):
+    """After 500 prompts, and not after twenty times the pairs that were asked for."""
+    asked: list[int] = []
+
+    def spy(model, prompts, *args, **options) -> Generation:
+        asked.append(len(prompts))
+        return generate(model, prompts, *args, **options)
+
+    monkeypatch.setattr(pairs_module, "generate", spy)
+    with pytest.raises(ValueError, match="twice with the same text"):
+        make(fixed_gpt({ord("a"): 1.0}), 100_000, steps=1, batch_size=64)
+    assert sum(asked) == 512
+
+
 def test_encoded_records_end_with_eos():
     record = PreferenceRecord("ab", "c", "de", {"score_chosen": 5})
     (pair,) = encode_pairs([record], BYTES)
