@@ -161,10 +161,11 @@ class ContinualRewardModel:
         probe: Sequence[TokenPair] = (),
     ) -> None:
         self.model, self.tokenizer, self.prompts = model, tokenizer, prompts
-        self.annotator, self.config, self.history = annotator, config, history
-        self.recent: list[Visit] = []
+        self.annotator, self.config = annotator, config
+        self.original, self.recent = list(history.visits), list[Visit]()
+        self.fraction, self.replay = history.fraction, history.replay
         self.path: Path | None = None
-        rows = [row for visit in history.visits for row in visit]
+        rows = [row for visit in self.original for row in visit]
         self.reference = [as_pair(row, tokenizer) for row in rows[:: max(len(rows) // 250, 1)]]
         self.probe = list(probe)
         model.requires_grad_(True)
@@ -197,11 +198,10 @@ class ContinualRewardModel:
         )
         new = self._sample(policy, config, "new", config.pairs, config.responses_per_prompt)
         fresh = self._sample(policy, config, "fresh", config.held_out_pairs, 2)
-        seen = [*self.history.visits, *self.recent]
-        fraction, replay = self.history.fraction, self.history.replay
-        count = history_count(len(new), sum(map(len, seen)), fraction, replay)
+        history = [*self.original, *self.recent]
+        count = history_count(len(new), sum(map(len, history)), self.fraction, self.replay)
         rng = random.Random(derive_seed(config.seed, "replay"))
-        old = [as_pair(row, self.tokenizer) for row in draw_history(seen, count, rng)]
+        old = [as_pair(row, self.tokenizer) for row in draw_history(history, count, rng)]
         before = self._measure(fresh, "before")
 
         mix = [*new, *old]
