@@ -231,6 +231,26 @@ def implicit_pair(row: Row) -> Pair:
     return Pair(Answered(prompt, chosen[start:]), Answered(prompt, rejected[start:]))
 
 
+# What a reward model's run records beside the text of a pair (reward_model/pairs.py).
+
+RECORDED = ("chosen_ended", "rejected_ended", "chosen_tokens", "rejected_tokens")
+
+
+def recorded_sides(row: Row) -> dict[str, Any]:
+    """Those of the four keys that the row has: whether an answer ended, and its token ids."""
+    found = {key: row[key] for key in RECORDED if key in row}
+    for key, value in found.items():
+        if key.endswith("ended") and not isinstance(value, bool):
+            raise BadRow(f"{key!r} is {kind_of(value)}, expected true or false")
+        if key.endswith("tokens") and not is_token_list(value):
+            raise BadRow(f"{key!r} is not a list of token ids, whole numbers from 0, at least one")
+    return found
+
+
+def is_token_list(value: object) -> bool:
+    return isinstance(value, list) and value != [] and all(type(i) is int and i >= 0 for i in value)
+
+
 # Lists of messages (TRL's "conversational" types, UltraFeedback binarized).
 
 

@@ -34,6 +34,8 @@ from data.formats import (
     Row,
     WrongFormat,
     kind_of,
+    plain_pair,
+    recorded_sides,
     text_of,
 )
 from data.records import PreferenceRecord, PromptRecord, ResponseRecord
@@ -72,7 +74,9 @@ def read_preferences(path: str | Path, *, limit: int | None = None) -> ReadResul
     """Read (prompt, chosen, rejected) records, at most `limit` of them.
 
     Dropped: rows whose two sides answer different prompts, empty prompts or answers, identical
-    answers, equal scores. Raises DataError for a file that is unreadable or holds no pairs.
+    answers, equal scores. How strongly a row prefers (`margin`, scores) goes to `meta`, and so do the
+    tokens of pairs that a reward model's run has recorded; those are compared by them. Raises
+    DataError for a file that is unreadable or holds no pairs.
     """
     return _read(path, _preference, limit)
 
@@ -183,14 +187,18 @@ def _preference(kind: Format, row: Row) -> PreferenceRecord:
     pair = kind.read_pair(row)
     if pair.chosen.prompt != pair.rejected.prompt:
         raise DropRow("prompts differ")
-    prompt, chosen = _usable(pair.chosen)
-    rejected = _usable(pair.rejected).response
-    if chosen == rejected:
-        raise DropRow("chosen equals rejected")
-    scores = {key: row[key] for key in ("score_chosen", "score_rejected") if key in row}
-    if len(scores) == 2 and scores["score_chosen"] == scores["score_rejected"]:
+    meta = recorded_sides(row) if kind.pair is plain_pair else {}
+    if {"chosen_tokens", "rejected_tokens"} <= meta.keys():  # two of them may read alike
+        if meta["chosen_tokens"] == meta["rejected_tokens"]:
+            raise DropRow("chosen equals rejected")
+    else:
+        _usable(pair.chosen), _usable(pair.rejected)
+        if pair.chosen == pair.rejected:
+            raise DropRow("chosen equals rejected")
+    meta |= {key: row[key] for key in ("score_chosen", "score_rejected", "margin") if key in row}
+    if "score_chosen" in meta and meta["score_chosen"] == meta.get("score_rejected"):
         raise DropRow("equal scores")
-    return PreferenceRecord(prompt, chosen, rejected, scores)
+    return PreferenceRecord(*pair.chosen, pair.rejected.response, meta)
 
 
 def _response(kind: Format, row: Row) -> ResponseRecord:

@@ -284,8 +284,8 @@ def compared(split: str, count: int, K: int) -> list[pairing.TokenPair]:
     """`count` comparisons of K answers of the base model to each prompt of a split."""
     batches = pairing.sample_pairs(
         base, tokenizer, reviews.prompts(split), count, reward_model_training.ReviewsAnnotator(),
-        params=SamplingParams(max_new_tokens=48), generator=make_generator(0, split),
-        rng=random.Random(0), batch_size=128, responses_per_prompt=K,
+        pairing.PairSampling(SamplingParams(max_new_tokens=48), K, batch_size=128),
+        generator=make_generator(0, split), rng=random.Random(0),
     )  # fmt: skip
     return [pair for batch in batches for pair in batch]
 

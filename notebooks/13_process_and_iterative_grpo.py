@@ -36,7 +36,7 @@ try:
     from gpt.tokenizer import load_tokenizer
     from reward_model import continual
     from reward_model.model import RewardModel
-    from reward_model.pairs import collate_pairs, sample_pairs
+    from reward_model.pairs import PairSampling, collate_pairs, sample_pairs
     from reward_model.reward_model_training import ReviewsAnnotator, RewardModelConfig, fit
 except ModuleNotFoundError as error:
     raise ImportError("run `make demo` once, then choose the kernel of .venv") from error
@@ -184,9 +184,9 @@ gold = RuleReward(reviews.gold_reward, "gold reward")
 def compare_responses(count: int, per_prompt: int, split: str) -> list:
     """Pairs of the base model's responses, labelled by the world's annotator."""
     batches = sample_pairs(
-        base, tokenizer, reviews.prompts(split), count, ReviewsAnnotator(), params=params,
-        generator=make_generator(0, split), rng=random.Random(0), batch_size=64,
-        responses_per_prompt=per_prompt,
+        base, tokenizer, reviews.prompts(split), count, ReviewsAnnotator(),
+        PairSampling(params, per_prompt, batch_size=64),
+        generator=make_generator(0, split), rng=random.Random(0),
     )  # fmt: skip
     return [pair for batch in batches for pair in batch]
 
@@ -251,8 +251,9 @@ runs = {}
 for name in ("refreshed", "frozen"):
     policy, model = copy.deepcopy(base), copy.deepcopy(scorer)
     refresh = continual.ContinualRewardModel(
-        model, tokenizer, prompts, ReviewsAnnotator(), fitting, original=visits, probe=probe
-    )
+        model, tokenizer, prompts, ReviewsAnnotator(), fitting, continual.History(visits),
+        probe=probe,
+    )  # fmt: skip
     validate = Validation(
         tokenizer, reviews.prompts("validation")[:64], params, RewardModelReward(model), gold,
         start=base,

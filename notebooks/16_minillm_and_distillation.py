@@ -50,7 +50,7 @@ try:
     from rl.equations.losses import length_normalized_returns, mixed_sampling_weights
     from rl.minillm_engine import MiniLLMConfig, Targets, minillm_loss
     from rl.rewards.sources import RuleReward
-    from rl.rewards.teacher import TeacherReward, best_answers, teacher_log_probs
+    from rl.rewards.teacher import BestOf, TeacherReward, best_answers, teacher_log_probs
     from rl.training.evaluation import format_table
 except ModuleNotFoundError as error:
     raise ImportError("run `make demo` once, then choose the kernel of .venv") from error
@@ -124,7 +124,7 @@ print(f"student: {log[-1]['held_out_loss']:.2f} nats per token (held out)")
 gold = RuleReward(reviews.gold_reward, "gold reward")
 params = SamplingParams(max_new_tokens=40)
 prompts = reviews.prompts("train")
-answers = best_answers(base, tokenizer, prompts[:320], params, gold, n=16)
+answers = best_answers(base, tokenizer, prompts[:320], gold, BestOf(16, params))
 teacher = copy.deepcopy(base)
 steps = MetricLog(6 * len(answers) // 32)  # six passes
 settings = finetuning.FinetuningConfig(lr=1e-3)

@@ -254,8 +254,8 @@ def compared(split: str, count: int) -> list[pairing.TokenPair]:
     """`count` comparisons of two answers of the base model to prompts of a split."""
     batches = pairing.sample_pairs(
         base, tokenizer, reviews.prompts(split), count, ReviewsAnnotator(),
-        params=SamplingParams(max_new_tokens=48), generator=make_generator(0, split),
-        rng=random.Random(0), batch_size=256,
+        pairing.PairSampling(SamplingParams(max_new_tokens=48)),
+        generator=make_generator(0, split), rng=random.Random(0),
     )  # fmt: skip
     return [pair for batch in batches for pair in batch]
 

@@ -17,7 +17,8 @@ from typing import Any, Literal
 
 import torch
 
-from data.records import PromptRecord
+from data.formats import RECORDED
+from data.records import PreferenceRecord, PromptRecord
 from gpt.common import (
     MetricLog,
     UserError,
@@ -35,9 +36,11 @@ from gpt.tokenizer import Tokenizer
 from reward_model.model import RewardModel
 from reward_model.pairs import (
     Annotator,
+    PairSampling,
     TokenPair,
     by_prompt,
     collate_pairs,
+    encode_pair,
     pair_as_text,
     sample_pairs,
 )
@@ -64,6 +67,18 @@ def history_count(new: int, history: int, fraction: float, replay: Replay) -> in
     else:
         raise ValueError(f'replay must be "share_of_mix" or "share_of_history": got {replay!r}')
     return min(round(wanted), history)
+
+
+@dataclasses.dataclass(frozen=True)
+class History:
+    """The visits of a reward model's own training, and how much of what is old is replayed."""
+
+    visits: Sequence[Visit]
+    fraction: float = 0.1
+    replay: Replay = "share_of_mix"
+
+    def __post_init__(self) -> None:
+        history_count(1, 1, self.fraction, self.replay)  # refuses what cannot work
 
 
 def draw_history(visits: Sequence[Visit], count: int, rng: random.Random) -> Visit:
@@ -97,20 +112,16 @@ def visits_of(rows: Sequence[Mapping[str, Any]]) -> list[Visit]:
 
 
 def as_row(pair: TokenPair, tokenizer: Tokenizer, step: int) -> dict[str, Any]:
-    """A pair as a row of pairs.jsonl, with the very tokens that were sampled."""
-    tokens = {"chosen_tokens": pair.chosen, "rejected_tokens": pair.rejected}
-    return {"step": step} | pair_as_text(pair, tokenizer) | tokens
+    """A pair as a row of pairs.jsonl, with the step of its origin."""
+    return {"step": step} | pair_as_text(pair, tokenizer)
 
 
 def as_pair(row: Mapping[str, Any], tokenizer: Tokenizer) -> TokenPair:
-    """The pair of a row. One without tokens, of a reward model's run, gets an EOS to both texts."""
-
-    def tokens(name: str) -> list[int]:
-        stored = row.get(f"{name}_tokens")
-        return stored or [*tokenizer.encode(row[name]), tokenizer.eos_id]
-
-    meta = {key: row[key] for key in ("gold_chosen", "gold_rejected") if key in row}
-    return TokenPair(tokenizer.encode(row["prompt"]), tokens("chosen"), tokens("rejected"), meta)
+    """The pair of a row, with the tokens that were sampled; an answer of text alone gets an EOS."""
+    kept = ("gold_chosen", "gold_rejected", *RECORDED)
+    meta = {key: row[key] for key in kept if key in row}
+    record = PreferenceRecord(row["prompt"], row["chosen"], row["rejected"], meta)
+    return encode_pair(record, tokenizer)
 
 
 # --- training again -------------------------------------------------------------------------------
@@ -133,9 +144,9 @@ def order_accuracy(model: RewardModel, pairs: Sequence[TokenPair], eos_id: int) 
 class ContinualRewardModel:
     """A frozen reward model that thaws for `update`, with its optimizer and all pairs so far.
 
-    `original` are the visits of its own training, `probe` held-out pairs that it is measured on
-    before and after. `config` says how pairs are sampled and fitted. Its scores are centred on the
-    same reference responses each time: every n-th original pair.
+    `config` says how pairs are sampled and fitted, `history` what was learned before and is
+    replayed; `probe` are held-out pairs that the model is measured on before and after. Its scores
+    are centred on the same reference responses each time: every n-th pair of the history.
     """
 
     def __init__(
@@ -145,19 +156,14 @@ class ContinualRewardModel:
         prompts: Sequence[PromptRecord],
         annotator: Annotator,
         config: RewardModelConfig,
+        history: History,
         *,
-        original: Sequence[Visit],
         probe: Sequence[TokenPair] = (),
-        fraction: float = 0.1,
-        replay: Replay = "share_of_mix",
     ) -> None:
-        history_count(
-            1, 1, fraction, replay
-        )  # refuses what cannot work, before anything is trained
         self.model, self.tokenizer, self.prompts = model, tokenizer, prompts
         self.annotator, self.config = annotator, config
-        self.fraction, self.replay = fraction, replay
-        self.original, self.recent = list(original), list[Visit]()
+        self.original, self.recent = list(history.visits), list[Visit]()
+        self.fraction, self.replay = history.fraction, history.replay
         self.path: Path | None = None
         rows = [row for visit in self.original for row in visit]
         self.reference = [as_pair(row, tokenizer) for row in rows[:: max(len(rows) // 250, 1)]]
@@ -223,18 +229,21 @@ class ContinualRewardModel:
         """Pairs of the policy's responses, as the first ones of the reward model were made."""
         params = SamplingParams(max_new_tokens=config.max_response_tokens)
         wide = dataclasses.replace(params, temperature=config.wide_temperature)
+        how = PairSampling(
+            params,
+            responses,
+            wide_params=wide if responses > 2 and config.wide_temperature != 1 else None,
+            batch_size=max(256 // responses, 1),
+        )
         batches = sample_pairs(
             policy,
             self.tokenizer,
             self.prompts,
             count,
             self.annotator,
-            params=params,
+            how,
             generator=make_generator(config.seed, f"{name} pairs"),
             rng=random.Random(derive_seed(config.seed, f"{name} labels")),
-            batch_size=max(256 // responses, 1),
-            responses_per_prompt=responses,
-            wide_params=wide if responses > 2 and config.wide_temperature != 1 else None,
         )
         return [pair for batch in batches for pair in batch]
 

@@ -12,6 +12,7 @@ def bradley_terry_loss(
     rejected: Tensor,  # (pairs,)
     *,
     margin: Tensor | None = None,  # (pairs,)
+    weights: Tensor | None = None,  # (pairs,)
     centering: float = 0.0,
 ) -> Tensor:  # scalar
     """mean[-log sigmoid(R_w - R_l - margin)] + centering mean[(R_w + R_l)^2], a scalar.
@@ -23,7 +24,14 @@ def bradley_terry_loss(
     loss does not change when a constant is added to every score. logsigmoid keeps the loss linear
     for a pair that is far on the wrong side, where log(1 + exp(x)) would overflow. Equal scores
     cost log 2; no pairs at all cost 0.
+
+    The mean is over pairs. Ouyang et al. average a prompt's comparisons first, 1 / C(K, 2) each, and
+    then the prompts. The two agree where every prompt has the same number of pairs; one that lost
+    some (equal responses cannot be compared) counts for less in a mean over pairs. `weights` of
+    1 / (pairs of the prompt) give the paper's: sum(weights * loss) / sum(weights).
     """
     gap = chosen - rejected if margin is None else chosen - rejected - margin
     loss = -F.logsigmoid(gap) + centering * (chosen + rejected).square()
+    if weights is not None:
+        return (weights * loss).sum() / weights.sum()
     return loss.sum() / max(len(loss), 1)

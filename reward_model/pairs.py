@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from data.collate import ResponseBatch, collate_responses, epoch_shuffled_indices
+from data.formats import RECORDED
 from data.records import PreferenceRecord, PromptRecord
 from gpt.generate import SamplingParams, generate
 from gpt.model import GPT
@@ -40,17 +43,90 @@ Annotator = Callable[[PromptRecord, str, bool, str, bool, random.Random], Labell
 
 
 def encode_pairs(records: Sequence[PreferenceRecord], tokenizer: Tokenizer) -> list[TokenPair]:
-    """Records -> token pairs; both responses end with EOS."""
-    eos = [tokenizer.eos_id]
-    return [
-        TokenPair(
-            tokenizer.encode(record.prompt),
-            tokenizer.encode(record.chosen) + eos,
-            tokenizer.encode(record.rejected) + eos,
-            dict(record.meta),
-        )
-        for record in records
-    ]
+    """Records -> token pairs. Recorded tokens stay as they are; other answers end with EOS."""
+    return [encode_pair(record, tokenizer) for record in records]
+
+
+def encode_pair(record: PreferenceRecord, tokenizer: Tokenizer) -> TokenPair:
+    """One record as token ids.
+
+    A recorded answer keeps the tokens that were sampled, so one that was cut off gets no EOS. Under
+    another tokenizer than that of the recording, its text is encoded instead.
+    """
+    return TokenPair(
+        tokenizer.encode(record.prompt),
+        _answer_tokens(record, "chosen", tokenizer),
+        _answer_tokens(record, "rejected", tokenizer),
+        {key: value for key, value in record.meta.items() if key not in RECORDED},
+    )
+
+
+def _answer_tokens(record: PreferenceRecord, name: str, tokenizer: Tokenizer) -> list[int]:
+    text, recorded = getattr(record, name), record.meta.get(f"{name}_tokens")
+    if recorded and max(recorded) < tokenizer.n_vocab and tokenizer.decode(recorded) == text:
+        return list(recorded)
+    ended = record.meta.get(f"{name}_ended", True)
+    return tokenizer.encode(text) + [tokenizer.eos_id] * ended
+
+
+def preference_strength(meta: Mapping[str, Any]) -> float | None:
+    """How much better the chosen answer is: `margin`, or else the difference of the two scores.
+
+    None where a pair has neither, or where it is no number from 0 on.
+    """
+    if "margin" in meta:
+        meta = {"score_chosen": meta["margin"], "score_rejected": 0}
+    scores: list[Any] = [meta.get("score_chosen"), meta.get("score_rejected")]
+    if not all(type(score) in (int, float) for score in scores):
+        return None
+    strength = float(scores[0] - scores[1])
+    return strength if 0 <= strength < math.inf else None
+
+
+def keep_fitting(
+    pairs: Sequence[TokenPair],
+    max_prompt_tokens: int,
+    max_response_tokens: int,
+    context: int | None = None,
+) -> tuple[list[TokenPair], Counter[str]]:
+    """The pairs that fit, whole, and the number of others by reason: `keep_within` for tokens."""
+    kept: list[TokenPair] = []
+    dropped: Counter[str] = Counter()
+    for pair in pairs:
+        prompt, answer = len(pair.prompt), max(len(pair.chosen), len(pair.rejected))
+        if prompt > max_prompt_tokens:
+            dropped["prompt too long"] += 1
+        elif answer > max_response_tokens:
+            dropped["answer too long"] += 1
+        elif context is not None and prompt + answer > context:
+            dropped[f"longer than the model's {context} positions"] += 1
+        else:
+            kept.append(pair)
+    return kept, dropped
+
+
+MOST_FRUITLESS = 500  # prompts in a row without two different answers: a policy that has collapsed
+
+
+@dataclass(frozen=True)
+class PairSampling:
+    """How pairs are made: K responses to a prompt, every two of them compared.
+
+    With `wide_params` the second half of the K responses is drawn with them, for example hotter:
+    RL will take the policy to text that it hardly writes yet, and a reward model is only reliable
+    on the kind of text that was compared.
+    """
+
+    params: SamplingParams
+    responses_per_prompt: int = 2  # K
+    wide_params: SamplingParams | None = None
+    batch_size: int = 256  # prompts that are answered at once
+
+    def __post_init__(self) -> None:
+        if self.responses_per_prompt < 2:
+            raise ValueError(
+                f"responses_per_prompt={self.responses_per_prompt}: a comparison needs at least 2"
+            )
 
 
 def sample_pairs(
@@ -59,43 +135,31 @@ def sample_pairs(
     prompts: Sequence[PromptRecord],
     count: int,
     annotator: Annotator,
+    how: PairSampling,
     *,
-    params: SamplingParams,
     generator: torch.Generator,
     rng: random.Random,
-    batch_size: int = 256,
-    responses_per_prompt: int = 2,
-    wide_params: SamplingParams | None = None,
 ) -> Iterator[list[TokenPair]]:
     """Sample K responses to a prompt, have every two of them compared, and yield lists of pairs.
 
-    K = `responses_per_prompt` gives K (K - 1) / 2 comparisons for K forward passes of the reward
-    model (Ouyang et al. 2022, arXiv:2203.02155, section 3.5: K from 4 to 9). Prompts are visited in
-    shuffled epochs until `count` pairs exist; the pairs of one visit stay next to each other. Two
-    identical responses cannot be compared and are left out. `rng` shuffles and drives the
-    annotator's noise.
-
-    With `wide_params` the second half of the K responses is drawn with them, for example hotter:
-    RL will take the policy to text that it hardly writes yet, and a reward model is only reliable
-    on the kind of text that was compared.
+    K responses give K (K - 1) / 2 comparisons for K forward passes of the reward model (Ouyang et
+    al. 2022, arXiv:2203.02155, section 3.5: K from 4 to 9). Prompts are visited in shuffled epochs
+    until `count` pairs exist; the pairs of one visit stay next to each other. Two identical
+    responses cannot be compared and are left out; a policy that writes nothing else is refused with a
+    ValueError. `rng` shuffles and drives the annotator's noise.
     """
-    K = responses_per_prompt
-    if K < 2:
-        raise ValueError(f"responses_per_prompt={K}: a comparison needs at least 2")
     encoded = [tokenizer.encode(record.prompt) for record in prompts]
     seed = rng.getrandbits(32)
-    made = step = 0
+    made = step = fruitless = 0
     while made < count:
-        if step * batch_size > 20 * count + 20 * len(prompts):
+        if fruitless >= MOST_FRUITLESS or step * how.batch_size > 20 * count + 20 * len(prompts):
             raise ValueError(
                 "the policy answers nearly every prompt twice with the same text, so no pairs can "
                 "be made from it: raise the temperature or train the policy on more varied text"
             )
-        chosen = epoch_shuffled_indices(step, batch_size, len(prompts), seed).tolist()
+        chosen = epoch_shuffled_indices(step, how.batch_size, len(prompts), seed).tolist()
         step += 1
-        answers = _answers(
-            policy, tokenizer, [encoded[i] for i in chosen], K, params, wide_params, generator
-        )
+        answers = _answers(policy, tokenizer, [encoded[i] for i in chosen], how, generator)
         pairs = []
         for index, group in zip(chosen, answers, strict=True):
             for a, b in itertools.combinations(group, 2):
@@ -104,6 +168,7 @@ def sample_pairs(
                     pairs.append(_pair(encoded[index], a[0], b[0], verdict))
         pairs = pairs[: count - made]
         made += len(pairs)
+        fruitless = 0 if pairs else fruitless + len(chosen)
         yield pairs
 
 
@@ -114,15 +179,14 @@ def _answers(
     policy: GPT,
     tokenizer: Tokenizer,
     prompts: Sequence[list[int]],
-    K: int,
-    params: SamplingParams,
-    wide_params: SamplingParams | None,
+    how: PairSampling,
     generator: torch.Generator,
 ) -> list[list[Answer]]:
     """K answers to each prompt; the second half drawn with `wide_params` where they are given."""
-    wide = K // 2 if wide_params is not None else 0
+    K = how.responses_per_prompt
+    wide = K // 2 if how.wide_params is not None else 0
     groups: list[list[Answer]] = [[] for _ in prompts]
-    for count, sampling in ((K - wide, params), (wide, wide_params)):
+    for count, sampling in ((K - wide, how.params), (wide, how.wide_params)):
         if count == 0 or sampling is None:
             continue
         sampled = generate(
@@ -180,8 +244,11 @@ def collate_comparisons(
 
 
 def pair_as_text(pair: TokenPair, tokenizer: Tokenizer) -> dict[str, Any]:
-    """A readable row for pairs.jsonl, which the preference reader opens again."""
-    texts = {
-        name: tokenizer.decode(getattr(pair, name)) for name in ("prompt", "chosen", "rejected")
-    }
-    return texts | pair.meta
+    """A row for pairs.jsonl, which the preference reader opens again: text to read, then tokens.
+
+    The tokens say more than the text: whether an answer ended, and which pieces were sampled.
+    """
+    sides = ("chosen", "rejected")
+    texts = {name: tokenizer.decode(getattr(pair, name)) for name in ("prompt", *sides)}
+    ended = {f"{name}_ended": getattr(pair, name)[-1:] == [tokenizer.eos_id] for name in sides}
+    return texts | pair.meta | ended | {f"{name}_tokens": getattr(pair, name) for name in sides}

@@ -11,8 +11,10 @@ not there. Held-out prompts are those of the validation split.
 from __future__ import annotations
 
 import dataclasses
+import math
 import random
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,8 +24,8 @@ import torch
 
 from data import reviews
 from data.collate import ResponseBatch, epoch_shuffled_indices
-from data.readers import keep_within, read_preferences, split_records
-from data.records import PromptRecord
+from data.readers import read_preferences, split_records
+from data.records import PreferenceRecord, PromptRecord
 from gpt import pretraining
 from gpt.common import (
     MODEL_FILE,
@@ -52,12 +54,15 @@ from reward_model.loss import bradley_terry_loss
 from reward_model.model import Pooling, RewardModel, save_reward_model
 from reward_model.pairs import (
     Labelled,
+    PairSampling,
     TokenPair,
     by_prompt,
     collate_comparisons,
     collate_pairs,
     encode_pairs,
+    keep_fitting,
     pair_as_text,
+    preference_strength,
     sample_pairs,
 )
 from reward_model.report import plot_report, preference_report
@@ -110,6 +115,13 @@ class RewardModelConfig:
     """AdamW decay of matrices."""
     max_norm: float = 1.0
     """Gradient norm at which gradients are clipped."""
+    margin: float = 0.0
+    """By how much the chosen score must lead (Llama 2, arXiv:2307.09288, Eq. 2)."""
+    margin_from: Literal["constant", "strength"] = "constant"
+    """constant: the same lead for all pairs. strength: that times the pair's own `margin`, or score_chosen
+    minus score_rejected (a file that has them only)."""
+    pair_weighting: Literal["pair", "prompt"] = "pair"
+    """Each pair counts the same, or each prompt (arXiv:2203.02155, Eq. 1), which may have lost some."""
     centering: float = 0.0
     """Weight of mean[(R_w + R_l)^2] (arXiv:2312.09244); 0.01 where it is used."""
     max_prompt_tokens: int = 128
@@ -131,6 +143,36 @@ class RewardModelConfig:
                 "at least 1 pair, 1 held-out pair and 2 responses per prompt are needed: got "
                 f"{self.pairs}, {self.held_out_pairs} and {self.responses_per_prompt}"
             )
+        if not 0 <= self.margin < math.inf:
+            raise ValueError(f"margin must be a number from 0 on: got {self.margin}")
+        if self.margin_from == "strength" and self.margin == 0:
+            raise ValueError(
+                "--margin-from strength multiplies --margin, which is 0: give --margin 1"
+            )
+
+
+def pair_margins(
+    pairs: Sequence[TokenPair], config: RewardModelConfig, device: torch.device
+) -> torch.Tensor | None:
+    """Llama 2's margin of each pair, (pairs,); None for none. ValueError for an unknown strength."""
+    if config.margin == 0:
+        return None
+    if config.margin_from == "constant":
+        return torch.full((len(pairs),), config.margin, device=device)
+    strengths = [preference_strength(pair.meta) for pair in pairs]
+    known = [strength for strength in strengths if strength is not None]
+    if len(known) < len(pairs):
+        raise ValueError("a pair has no strength of preference to take its margin from")
+    return config.margin * torch.tensor(known, device=device)
+
+
+def pair_weights(
+    groups: Sequence[Sequence[TokenPair]], config: RewardModelConfig, device: torch.device
+) -> torch.Tensor | None:
+    """1 / (pairs of the prompt) for each pair, (pairs,); None where every pair counts the same."""
+    if config.pair_weighting == "pair":
+        return None
+    return torch.tensor([1 / len(group) for group in groups for _ in group], device=device)
 
 
 def fit(
@@ -159,11 +201,15 @@ def fit(
         set_learning_rate(optimizer, lr)
         index = epoch_shuffled_indices(step, config.batch_size, len(groups), seed).tolist()
         compared = [pair for i in index for pair in groups[i]]
+        margin = pair_margins(compared, config, model.device)
+        weights = pair_weights([groups[i] for i in index], config, model.device)
         batch, chosen_rows, rejected_rows = collate_comparisons(compared, eos_id)
         with precision(model.device, config.precision):
             scores = model.raw_scores(batch.to(model.device))
         chosen, rejected = scores[chosen_rows], scores[rejected_rows]
-        loss = bradley_terry_loss(chosen, rejected, centering=config.centering)
+        loss = bradley_terry_loss(
+            chosen, rejected, margin=margin, weights=weights, centering=config.centering
+        )
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         norm = clip_and_step(optimizer, model.parameters(), config.max_norm)
@@ -224,6 +270,12 @@ def world_pairs(
     log = MetricLog(count, show=("seconds",), every=max(count // 4, 1), title=f"{split} pairs")
     params = SamplingParams(max_new_tokens=config.max_response_tokens)
     wide = dataclasses.replace(params, temperature=wide_temperature)
+    how = PairSampling(
+        params,
+        responses_per_prompt,
+        wide_params=None if wide_temperature == 1 else wide,
+        batch_size=512 // responses_per_prompt,
+    )
     begin = time.perf_counter()
     pairs: list[TokenPair] = []
     for more in sample_pairs(
@@ -232,16 +284,26 @@ def world_pairs(
         reviews.prompts(split),
         count,
         ReviewsAnnotator(),
-        params=params,
+        how,
         generator=make_generator(config.seed, f"{split} pairs"),
         rng=random.Random(derive_seed(config.seed, f"{split} labels")),
-        batch_size=512 // responses_per_prompt,
-        responses_per_prompt=responses_per_prompt,
-        wide_params=None if wide_temperature == 1 else wide,
     ):
         pairs += more
         log.write(step=len(pairs), seconds=time.perf_counter() - begin)
     return pairs
+
+
+def require_strengths(records: Sequence[PreferenceRecord], config: RewardModelConfig) -> None:
+    """UserError if the margins are to come from strengths and a record has none."""
+    if config.margin_from != "strength":
+        return
+    for record in records:
+        if preference_strength(record.meta) is None:
+            raise UserError(
+                f"{config.data}: the pair of {record.prompt[:60]!r} does not say how strongly its "
+                "answer is preferred: --margin-from strength needs rows with `margin`, or with "
+                "score_chosen and a score_rejected that is no higher; else use --margin-from constant"
+            )
 
 
 def file_pairs(
@@ -250,24 +312,21 @@ def file_pairs(
     """Training and held-out pairs of a preference file that fit, split by prompt."""
     result = read_preferences(Path(config.data))
     print(result.summary())
-    records, dropped = keep_within(
-        result.records,
-        tokenizer.encode,
-        config.max_prompt_tokens,
-        config.max_response_tokens,
-        context,
-    )
+    require_strengths(result.records, config)
+    splits = split_records(result.records)
+    limits = (config.max_prompt_tokens, config.max_response_tokens, context)
+    fitting, dropped = dict[str, list[TokenPair]](), Counter[str]()
+    for name, part in splits.items():
+        fitting[name], too_long = keep_fitting(encode_pairs(part, tokenizer), *limits)
+        dropped += too_long
     for reason, count in dropped.items():
         print(f"left out {count} pairs: {reason}")
-    splits = split_records(records)
-    if not splits["train"] or not splits["validation"]:
+    if not fitting["train"] or not fitting["validation"]:
+        usable = sum(map(len, fitting.values()))
         raise UserError(
-            f"{config.data}: {len(records)} usable pairs are too few to train and validate on"
+            f"{config.data}: {usable} usable pairs are too few to train and validate on"
         )
-    return (
-        encode_pairs(splits["train"], tokenizer),
-        encode_pairs(splits["validation"], tokenizer),
-    )
+    return fitting["train"], fitting["validation"]
 
 
 def base_folder(config: RewardModelConfig) -> Path:
@@ -294,8 +353,13 @@ def main(config: RewardModelConfig) -> Path:
             "sums are checked by a rule and need no reward model: run "
             "python -m rl.grpo_engine --data sums"
         )
+    if config.data == "reviews" and config.margin_from == "strength":
+        raise UserError(
+            "the reviews' annotator says which answer is better, not by how much: use --margin-from "
+            "constant"
+        )
     if config.data != "reviews":  # a file without pairs is refused before a base is pre-trained
-        read_preferences(Path(config.data), limit=1)
+        require_strengths(read_preferences(Path(config.data), limit=1).records, config)
     base = base_folder(config)
     policy, tokenizer = load_policy(base, device)
     folder = config.out or default_folder("reward_model", config.data, config.preset)

@@ -52,6 +52,7 @@ from gpt.pretraining import default_folder
 from gpt.tokenizer import Tokenizer
 from reward_model.continual import (
     ContinualRewardModel,
+    History,
     as_pair,
     history_count,
     read_visits,
@@ -299,10 +300,8 @@ def open_refresh(config: IterativeGRPOConfig, task: Task) -> dict[str, Any]:
         task.prompts["train"],
         ReviewsAnnotator(),
         fitting,
-        original=original,
+        History(original, config.replay_fraction, config.replay),
         probe=probe[:500],
-        fraction=config.replay_fraction,
-        replay=config.replay,
     )
     return {"refresh": refresh}
 

@@ -51,7 +51,7 @@ from gpt.pretraining import PretrainingConfig, default_folder
 from gpt.teacher import teacher_folder
 from gpt.tokenizer import Tokenizer, load_tokenizer
 from rl.rewards.sources import RewardFn
-from rl.rewards.teacher import best_answers
+from rl.rewards.teacher import BestOf, best_answers
 from rl.training.evaluation import evaluate, format_table
 from rl.training.setup import open_prompts, open_reward, world_rule
 
@@ -182,11 +182,13 @@ def main(config: TeacherConfig) -> Path:
         base,
         tokenizer,
         [prompts["train"][i] for i in order],
-        SamplingParams(max_new_tokens=config.max_new_tokens),
         reward_fn,
-        n=config.responses,
-        seed=config.seed,
-        least_reward=config.least_reward,
+        BestOf(
+            config.responses,
+            SamplingParams(max_new_tokens=config.max_new_tokens),
+            least_reward=config.least_reward,
+            seed=config.seed,
+        ),
         log=MetricLog(count, show=("kept",), every=max(count // 4, 1), title="answers"),
     )
     if not examples:

@@ -74,6 +74,8 @@ CONTINUAL = "reward_model/continual.py"
 DPO = "rl/dpo_engine.py"
 DISTILLATION = "gpt/distillation.py"
 ENGINE = "rl/grpo_engine.py"
+ENSEMBLE = "rl/rewards/ensemble.py"
+ENSEMBLES = "rl/equations/ensembles.py"
 GENERATE = "gpt/generate.py"
 ITERATIVE = "rl/grpo_iterative_engine.py"
 KD_GRPO = "rl/kd_grpo_engine.py"
@@ -84,6 +86,7 @@ LOSSES = "rl/equations/losses.py"
 MINILLM = "rl/minillm_engine.py"
 MODEL = "gpt/model.py"
 OPTIMIZER = "gpt/optimizer.py"
+PAIRS = "reward_model/pairs.py"
 PG_GRPO = "rl/pg_grpo_engine.py"
 PPO = "rl/ppo_engine.py"
 ACTOR_CRITIC = "rl/training/actor_critic.py"
@@ -93,6 +96,7 @@ PRETRAINING = "gpt/pretraining.py"
 PROCESS = "rl/grpo_process_engine.py"
 REINFORCE_PP = "rl/reinforce_pp_engine.py"
 REWARD_MODEL = "reward_model/model.py"
+REWARD_TRAINING = "reward_model/reward_model_training.py"
 REWARDS = "rl/rewards/sources.py"
 RLOO = "rl/rloo_engine.py"
 ROLLOUT = "rl/batches/rollout.py"
@@ -109,6 +113,8 @@ TEST_COLLATE = "tests/data/test_collate.py"
 TEST_DPO = "tests/rl/test_dpo_engine.py"
 TEST_DISTILLATION = "tests/gpt/test_distillation.py"
 TEST_ENGINE = "tests/rl/test_grpo_engine.py"
+TEST_ENSEMBLE = "tests/rl/rewards/test_ensemble.py"
+TEST_ENSEMBLES = "tests/rl/equations/test_ensembles.py"
 TEST_GAPS = "tests/rl/equations/test_mutation_gaps.py"
 TEST_GENERATE = "tests/gpt/test_generate.py"
 TEST_ITERATIVE = "tests/rl/test_grpo_iterative_engine.py"
@@ -122,11 +128,13 @@ TEST_LOSSES = "tests/rl/equations/test_losses.py"
 TEST_MINILLM = "tests/rl/test_minillm_engine.py"
 TEST_MODEL = "tests/gpt/test_model.py"
 TEST_OPTIMIZER = "tests/gpt/test_optimizer.py"
+TEST_PAIRS = "tests/reward_model/test_pairs.py"
 TEST_PROCESS = "tests/rl/test_grpo_process_engine.py"
 TEST_PG_GRPO = "tests/rl/test_pg_grpo_engine.py"
 TEST_PPO = "tests/rl/test_ppo_engine.py"
 TEST_REINFORCE_PP = "tests/rl/test_reinforce_pp_engine.py"
 TEST_REWARD_MODEL = "tests/reward_model/test_reward_model.py"
+TEST_REWARD_TRAINING = "tests/reward_model/test_reward_model_training.py"
 TEST_REWARDS = "tests/rl/equations/test_reward_arithmetic.py"
 TEST_RLOO = "tests/rl/test_rloo_engine.py"
 TEST_ROLLOUT = "tests/rl/batches/test_rollout.py"
@@ -304,6 +312,30 @@ MUTATIONS = (
         PREFERENCE,
         "chosen - rejected - margin",
         "chosen - rejected + margin",
+        TEST_BRADLEY_TERRY,
+    ),
+    bug(
+        "margin-without-strength",
+        "the margin is the same for all pairs, though it was to follow their strength",
+        REWARD_TRAINING,
+        "    return config.margin * torch.tensor(known, device=device)\n",
+        "    return torch.full((len(known),), config.margin, device=device)\n",
+        TEST_REWARD_TRAINING,
+    ),
+    bug(
+        "weights-of-the-batch",
+        "a prompt's pairs are weighed by the pairs of the batch, all alike",
+        REWARD_TRAINING,
+        "1 / len(group) for group in groups",
+        "1 / len(groups) for group in groups",
+        TEST_REWARD_TRAINING,
+    ),
+    bug(
+        "pair-weights-ignored",
+        "a prompt that lost pairs weighs less, though the paper's weighting was asked for",
+        PREFERENCE,
+        "return (weights * loss).sum() / weights.sum()",
+        "return loss.mean()",
         TEST_BRADLEY_TERRY,
     ),
     # advantages
@@ -1107,6 +1139,55 @@ MUTATIONS = (
         "visits_of(keep_until(self.path, step + 1))",
         TEST_ITERATIVE,
     ),
+    bug(
+        "recorded-tokens-lost",
+        "recorded pairs are encoded from their text again, and cut-off answers gain an EOS",
+        PAIRS,
+        "        return list(recorded)\n",
+        "        return tokenizer.encode(text) + [tokenizer.eos_id]\n",
+        TEST_PAIRS,
+    ),
+    bug(
+        "cut-off-text-ends",
+        "text that was recorded as cut off gets an EOS under another tokenizer",
+        PAIRS,
+        'ended = record.meta.get(f"{name}_ended", True)',
+        "ended = True",
+        TEST_PAIRS,
+    ),
+    # ensembles
+    bug(
+        "ensemble-variance-pays",
+        "disagreement between reward models is rewarded",
+        ENSEMBLES,
+        "scores.mean(0) - coef * scores.var(0)",
+        "scores.mean(0) + coef * scores.var(0)",
+        TEST_ENSEMBLES,
+    ),
+    bug(
+        "ensemble-variance-over-k",
+        "the variance between members is divided by K instead of K - 1",
+        ENSEMBLES,
+        "coef * scores.var(0)",
+        "coef * scores.var(0, correction=0)",
+        TEST_ENSEMBLES,
+    ),
+    bug(
+        "ensemble-best-case",
+        "the member that likes a response most decides",
+        ENSEMBLES,
+        "return scores.amin(0)",
+        "return scores.amax(0)",
+        TEST_ENSEMBLES,
+    ),
+    bug(
+        "ensemble-own-scales",
+        "members are combined on scales of their own, though a reference was given",
+        ENSEMBLE,
+        "        if reference is not None:",
+        "        if False:",
+        TEST_ENSEMBLE,
+    ),
     # verifiable rewards
     bug(
         "answer-from-the-prompt",
@@ -1138,6 +1219,38 @@ MUTATIONS = (
         VERIFIABLE,
         "        return a == b\n",
         "        return given == truth\n",
+        TEST_VERIFIABLE,
+    ),
+    bug(
+        "one-of-two-answers",
+        "of two announced numbers, 7 or 8, the first one is the answer",
+        VERIFIABLE,
+        "        if number and not JOINED.match(part, number.end()):",
+        "        if number:",
+        TEST_VERIFIABLE,
+    ),
+    bug(
+        "either-answer",
+        "x = 7 or x = 8 is the answer 8",
+        VERIFIABLE,
+        "    if EITHER.search(marked):\n        return None\n",
+        "",
+        TEST_VERIFIABLE,
+    ),
+    bug(
+        "left-of-the-equation",
+        "x = 7 has no number, for it does not begin with one",
+        VERIFIABLE,
+        "EQUALS.split(marked)[-1].lstrip(MARKS)",
+        "EQUALS.split(marked)[0].lstrip(MARKS)",
+        TEST_VERIFIABLE,
+    ),
+    bug(
+        "latex-is-another-answer",
+        "text and fractions are compared with LaTeX's commands around them",
+        VERIFIABLE,
+        '    text = WRAPPED.sub(r"\\1", FRACTION.sub(r"\\1/\\2", text))\n',
+        "",
         TEST_VERIFIABLE,
     ),
     bug(

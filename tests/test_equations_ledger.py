@@ -28,6 +28,7 @@ OUTSIDE = {  # equations that live where the tensors are made, and the rules of 
 LIBRARY = (
     "reward_model.loss",
     "rl.equations.advantages",
+    "rl.equations.ensembles",
     "rl.equations.kl",
     "rl.equations.losses",
     "rl.equations.preferences",

@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 
 from data.collate import ResponseBatch, epoch_shuffled_indices, length_sorted_chunks
-from data.readers import keep_within, read_preferences, split_records
+from data.readers import read_preferences, split_records
 from data.records import PreferenceRecord
 from gpt.common import UserError, derive_seed, display_path, precision
 from gpt.log_probs import token_log_probs
 from gpt.model import GPT
 from gpt.pretraining import default_folder, flags_for
 from gpt.tokenizer import Tokenizer
-from reward_model.pairs import TokenPair, collate_pairs, encode_pairs
+from reward_model.pairs import TokenPair, collate_pairs, encode_pairs, keep_fitting
 from rl.equations.losses import row_means, row_sums
 
 # --- where pairs come from ------------------------------------------------------------------------
@@ -46,8 +46,8 @@ def open_pairs(
     """Training pairs and held-out pairs, which share no prompt; what is too long is left out, counted.
 
     Of a file its own pairs, in its training and validation splits. Of the reviews those that the
-    reward model was trained and measured on, with the annotator's noisy labels: `folder` is its run
-    folder, by default the one of this data and preset.
+    reward model was trained and measured on, token by token, with the annotator's noisy labels:
+    `folder` is its run folder, by default the one of this data and preset.
     """
     require_pairs(data)
     if data == "reviews":
@@ -59,14 +59,15 @@ def open_pairs(
         splits = split_records(result.records)
         parts = splits["train"], splits["validation"]
     train, held_out = (
-        _fitting(part, tokenizer, max_prompt_tokens, max_response_tokens) for part in parts
+        _fitting(encode_pairs(part, tokenizer), max_prompt_tokens, max_response_tokens)
+        for part in parts
     )
     if not train or not held_out:
         raise UserError(
             f"{data}: {len(train)} pairs to train on and {len(held_out)} held-out ones are too few: "
             "give more pairs, or raise --max-new-tokens, the longest answer that is kept"
         )
-    return encode_pairs(train, tokenizer), encode_pairs(held_out, tokenizer)
+    return train, held_out
 
 
 def _recorded_pairs(
@@ -86,12 +87,9 @@ def _recorded_pairs(
 
 
 def _fitting(
-    records: Sequence[PreferenceRecord],
-    tokenizer: Tokenizer,
-    max_prompt_tokens: int,
-    max_response_tokens: int,
-) -> list[PreferenceRecord]:
-    kept, dropped = keep_within(records, tokenizer.encode, max_prompt_tokens, max_response_tokens)
+    pairs: Sequence[TokenPair], max_prompt_tokens: int, max_response_tokens: int
+) -> list[TokenPair]:
+    kept, dropped = keep_fitting(pairs, max_prompt_tokens, max_response_tokens)
     for reason, count in dropped.items():
         print(f"left out {count} pairs: {reason}")
     return kept

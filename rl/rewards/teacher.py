@@ -8,6 +8,7 @@ frozen GPT with the policy's tokenizer (gpt/teacher.py opens it). Evaluations th
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal, Protocol
 
 import torch
@@ -27,6 +28,7 @@ from rl.rewards.sources import RewardFn
 
 __all__ = [
     "LOG_PROB_FLOOR",
+    "BestOf",
     "ReverseKL",
     "TeacherReward",
     "best_answers",
@@ -91,17 +93,24 @@ class TeacherReward:
         }
 
 
+@dataclass(frozen=True)
+class BestOf:
+    """How a teacher's answers are chosen: the best of n for each prompt."""
+
+    n: int
+    params: SamplingParams
+    least_reward: float | None = None
+    batch_size: int = 32  # prompts that are answered at once
+    seed: int = 0
+
+
 def best_answers(
     policy: GPT,
     tokenizer: Tokenizer,
     records: Sequence[PromptRecord],
-    params: SamplingParams,
     reward_fn: RewardFn,
+    how: BestOf,
     *,
-    n: int,
-    seed: int = 0,
-    least_reward: float | None = None,
-    batch_size: int = 32,
     log: MetricLog | None = None,
 ) -> list[Example]:
     """Per prompt the best of n sampled answers that ended: (prompt tokens, answer tokens with EOS).
@@ -109,17 +118,17 @@ def best_answers(
     What a teacher is fine-tuned on (rejection sampling, Llama 2, arXiv:2307.09288, section 3.2.3). A
     prompt is left out if no answer ended or the best earns less than `least_reward`.
     """
-    generator = make_generator(seed, "teacher's answers")
+    generator = make_generator(how.seed, "teacher's answers")
+    least = float("-inf") if how.least_reward is None else how.least_reward
     kept: list[Example] = []
-    for start in range(0, len(records), batch_size):
-        batch = records[start : start + batch_size]
-        rollout = sample_rollout(policy, tokenizer, batch, params, n, generator)
+    for start in range(0, len(records), how.batch_size):
+        batch = records[start : start + how.batch_size]
+        rollout = sample_rollout(policy, tokenizer, batch, how.params, how.n, generator)
         rewards = reward_fn(rollout).float().masked_fill(~rollout.has_eos, float("-inf"))
-        best, index = rewards.view(-1, n).max(1)
-        least = float("-inf") if least_reward is None else least_reward
+        best, index = rewards.view(-1, how.n).max(1)
         for i, record in enumerate(batch):
             if best[i] > float("-inf") and best[i] >= least:
-                row = i * n + int(index[i])
+                row = i * how.n + int(index[i])
                 answer = rollout.response_tokens[row][rollout.response_mask[row]].tolist()
                 kept.append((tokenizer.encode(record.prompt), answer))
         if log is not None:

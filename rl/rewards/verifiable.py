@@ -8,9 +8,16 @@ this order; a response without one is wrong, and counted (`unanswered`):
     2. inside the last \\boxed{...}
     3. the last number; the whole text where the true answer is no number
 
-Two answers are compared as decimal numbers where both are numbers ("$1,000." is 1000, "50 %" is
-50, "1e3" is 1000, "-0" is 0) and as text otherwise, without regard to case, surrounding and
-repeated spaces or a final period. Digits are 0 to 9 alone; "NaN", "inf" and "1/2" are text.
+Where the true answer is a number, a marker or a box must hold one number: the one that it begins
+with ("#### 5 apples" is 5), or else the one after its last "=" ("x = 7" and "3 + 4 = 7" are 7). Two
+numbers with "or" between them, and two that a comma, sign, space or "and" joins, are not one: "7 or
+8" and "7, 8" are wrong.
+
+Signs around an answer do not count: Markdown's * and ` and _, a final period, the brackets of
+"(A)" and LaTeX's \\text{A}. \\frac{1}{2} is 1/2, and "x = A" is A unless the true answer has a "="
+too. Two answers are then compared as decimal numbers where both are numbers ("$1,000." and
+"1{,}000" are 1000, "50 %" is 50, "1e3" is 1000, "-0" is 0) and as text otherwise, without regard to
+case or repeated spaces. Digits are 0 to 9 alone; "NaN", "inf" and "1/2" are text.
 """
 
 from __future__ import annotations
@@ -35,17 +42,28 @@ MARKER = "####"
 BOXED = "\\boxed{"
 ECHOED_LINE = 40  # characters; a longer line of the prompt is a question, not one of its choices
 CURRENCY = "$€£¥"
+COMMA = r"(?:,\\!|\{,\}|,)"  # 1,000 and LaTeX's 1{,}000 and 1,\!000
 NUMBER = re.compile(
     rf"""
-    (?<!\w)(?<!\d[.,/])                                         # not inside a word or a number
+    (?<!\w)(?<!\d[.,/])(?<!\d\{{,\}})(?<!\d,\\!)                # not inside a word or a number
     [-+−]?[{CURRENCY}]?
     (?: [0-9]+/[0-9]+                                           # 1/2, which stays text
-      | (?: (?: [0-9]{{1,3}}(?:,[0-9]{{3}})+ | [0-9]+ )(?:\.[0-9]+)? | \.[0-9]+ )  # 1,000.5 and .5
+      | (?: (?: [0-9]{{1,3}}(?:{COMMA}[0-9]{{3}})+ | [0-9]+ )(?:\.[0-9]+)? | \.[0-9]+ )  # .5
         (?:[eE][-+]?[0-9]+)? )                                  # 1e3
-    (?!\d|[.,/]\d)                                              # nor is 1,2,3 or 1.2.3 a number
+    (?!\d|[./]\d|{COMMA}\d)                                     # nor is 1,2,3 or 1.2.3 a number
     """,
     re.VERBOSE,
 )
+JOINED = re.compile(  # what makes a number the first of several: "7, 8" or "3 + 4"
+    rf"\s*(?:[-+−*/×·^,;&]|\\cdot|\\times|\s|and\b|or\b|to\b)\s*[-+−]?[{CURRENCY}]?[0-9]", re.I
+)
+EITHER = re.compile(r"\d.*\bor\b.*\d", re.IGNORECASE)
+EQUALS = re.compile(r"(?<![<>!])=")  # >= is no =
+FRACTION = re.compile(r"\\[dt]?frac\{(\w+)\}\{(\w+)\}")
+WRAPPED = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf|mbox)\{([^{}]*)\}")
+CHOICE = re.compile(r"\((\w+)\)")  # (A)
+NAMED = re.compile(r"^(?:[^\W\d]\w*)?\s*=\s*")  # x =
+MARKS = "*_` \t"
 
 
 def parse_number(text: str) -> Decimal | None:
@@ -57,7 +75,7 @@ def parse_number(text: str) -> Decimal | None:
     text = text.strip().rstrip(".").rstrip("%").strip().strip(CURRENCY).strip()
     if not NUMBER.fullmatch(text) or "/" in text:
         return None
-    plain = text.translate({ord(sign): None for sign in CURRENCY + ","}).replace("−", "-")
+    plain = re.sub(rf"{COMMA}|[{CURRENCY}]", "", text).replace("−", "-")
     try:
         return Decimal(plain)
     except InvalidOperation:  # an exponent beyond all bounds
@@ -66,14 +84,21 @@ def parse_number(text: str) -> Decimal | None:
 
 def same_answer(given: str, truth: str) -> bool:
     """Whether two answers are equal: as numbers where both are, otherwise as text."""
+    given, truth = _bare(given), _bare(truth)
+    if ("=" in given) != ("=" in truth):  # x = 7 against 7
+        given, truth = NAMED.sub("", given), NAMED.sub("", truth)
     a, b = parse_number(given), parse_number(truth)
     if a is not None and b is not None:
         return a == b
-    return _plain_text(given) == _plain_text(truth)
+    return given.casefold() == truth.casefold()
 
 
-def _plain_text(text: str) -> str:
-    return " ".join(text.split()).rstrip(". ").casefold()
+def _bare(text: str) -> str:
+    """An answer without the signs around it: LaTeX's, Markdown's, brackets, a final period."""
+    text = WRAPPED.sub(r"\1", FRACTION.sub(r"\1/\2", text))
+    text = " ".join(text.split()).lstrip(MARKS).rstrip(MARKS + ".")
+    choice = CHOICE.fullmatch(text)
+    return choice.group(1) if choice else text
 
 
 def without_echo(prompt: str, response: str) -> str:
@@ -94,8 +119,8 @@ def without_echo(prompt: str, response: str) -> str:
 def final_answer(response: str, *, numeric: bool) -> str | None:
     """The answer that a response gives, in the order of the module's docstring; None without one.
 
-    `numeric`: the true answer is a number, so after a marker only the number counts ("#### 5
-    apples" is 5), and without a marker the last number does.
+    `numeric`: the true answer is a number, so of a marked answer the number counts ("#### 5 apples"
+    is 5), and without a marker the last number does.
     """
     text = response.rpartition("</think>")[2].partition("<think>")[0]
     found = None
@@ -108,9 +133,19 @@ def final_answer(response: str, *, numeric: bool) -> str | None:
             return text.strip() or None
         numbers = NUMBER.findall(text)
         return numbers[-1] if numbers else None
-    found = found.strip()
-    number = NUMBER.match(found) if numeric else None
-    return number.group() if number else found or None
+    found = found.strip().strip(MARKS)
+    return (_one_number(found) if numeric else None) or found or None
+
+
+def _one_number(marked: str) -> str | None:
+    """The number at the beginning or after the last "=", if no other one is joined to it."""
+    if EITHER.search(marked):
+        return None
+    for part in (marked, EQUALS.split(marked)[-1].lstrip(MARKS)):
+        number = NUMBER.match(part)
+        if number and not JOINED.match(part, number.end()):
+            return number.group()
+    return None
 
 
 def _boxed(text: str) -> str | None:

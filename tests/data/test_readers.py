@@ -163,6 +163,47 @@ def test_unusable_text(tmp_path: Path, name: str, content: bytes, message: str) 
 # Lengths and splits.
 
 
+PAIR = {"prompt": "a\n", "chosen": "b", "rejected": "c"}
+
+
+def test_recorded_tokens_are_kept_and_say_what_differs(tmp_path: Path) -> None:
+    """Answers that are empty or read alike are pairs all the same where their tokens differ."""
+    tokens = {"chosen_tokens": [5], "rejected_tokens": [7, 8]}
+    ended = {"chosen_ended": False, "rejected_ended": True}
+    rows = [
+        PAIR | tokens | ended,
+        PAIR | tokens | {"chosen": "", "rejected": ""},
+        PAIR | {"chosen_tokens": [5], "rejected_tokens": [5]},
+        PAIR | {"chosen": ""},
+        PAIR | ended | {"gold_chosen": 1},
+    ]
+    path = tmp_path / "pairs.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    result = read_preferences(path)
+    assert [record.meta for record in result.records] == [tokens | ended, tokens, ended]
+    assert [record.chosen for record in result.records] == ["b", "", "b"]
+    assert result.dropped == {"chosen equals rejected": 1, "empty answer": 1}
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("chosen_tokens", "5", "'chosen_tokens' is not a list of token ids"),
+        ("rejected_tokens", [5, -1], "'rejected_tokens' is not a list of token ids"),
+        ("rejected_tokens", [True], "'rejected_tokens' is not a list of token ids"),
+        ("chosen_tokens", [], "'chosen_tokens' is not a list of token ids"),
+        ("chosen_ended", 1, "'chosen_ended' is a number, expected true or false"),
+    ],
+)
+def test_recorded_tokens_that_are_none_are_named(
+    tmp_path: Path, key: str, value: object, message: str
+) -> None:
+    path = tmp_path / "pairs.jsonl"
+    path.write_text(json.dumps(PAIR | {key: value}), encoding="utf-8")
+    with pytest.raises(DataError, match=f"pairs.jsonl:1: {message}"):
+        read_preferences(path)
+
+
 def test_keep_within_counts_the_end_of_sequence() -> None:
     """One token a character: three letters and EOS are four tokens."""
     records = [

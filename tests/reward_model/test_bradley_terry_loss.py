@@ -25,6 +25,24 @@ def test_worked_numbers():
     assert centred.item() == pytest.approx(0.772032, abs=1e-6)
 
 
+def test_weights_make_it_a_mean_over_prompts():
+    """One prompt with three pairs, one that has a single pair left; each mean by itself, then both.
+
+    -log sigmoid of the gaps 0.5, -0.6, 0 and 1: .474077, 1.037488, .693147 and .313262.
+    """
+    chosen, rejected = f([1, 0.2, 0.4, 2]), f([0.5, 0.8, 0.4, 1])
+    weights = f([1 / 3, 1 / 3, 1 / 3, 1])
+    loss = bradley_terry_loss(chosen, rejected, weights=weights)
+    assert loss.item() == pytest.approx(((0.474077 + 1.037488 + 0.693147) / 3 + 0.313262) / 2)
+    assert loss.item() == pytest.approx(0.524083, abs=1e-6)
+    assert bradley_terry_loss(chosen, rejected).item() == pytest.approx(0.629494, abs=1e-6)
+    centred = bradley_terry_loss(chosen, rejected, weights=weights, centering=0.01)
+    squares = ((1.5**2 + 1.0**2 + 0.8**2) / 3 + 3.0**2) / 2
+    assert (centred - loss).item() == pytest.approx(0.01 * squares)
+    plain = bradley_terry_loss(chosen, rejected)
+    torch.testing.assert_close(bradley_terry_loss(chosen, rejected, weights=f([2] * 4)), plain)
+
+
 def test_equal_scores_cost_log_two_and_the_gradient_parts_them():
     chosen, rejected = f([0.3]).requires_grad_(), f([0.3]).requires_grad_()
     loss = bradley_terry_loss(chosen, rejected)
@@ -93,14 +111,15 @@ def test_half_precision_scores_are_compared_in_float32():
 
 
 @pytest.mark.parametrize(
-    ("chosen", "rejected", "margin"),
+    ("chosen", "rejected", "options"),
     [
-        (torch.zeros(2), torch.zeros(3), None),
-        (torch.zeros(2, 1), torch.zeros(2, 1), None),  # would be a silent mean over columns
-        (torch.zeros(2, 1), torch.zeros(2), None),  # would broadcast to (2, 2)
-        (torch.zeros(2), torch.zeros(2), torch.zeros(2, 1)),
+        (torch.zeros(2), torch.zeros(3), {}),
+        (torch.zeros(2, 1), torch.zeros(2, 1), {}),  # would be a silent mean over columns
+        (torch.zeros(2, 1), torch.zeros(2), {}),  # would broadcast to (2, 2)
+        (torch.zeros(2), torch.zeros(2), dict(margin=torch.zeros(2, 1))),
+        (torch.zeros(2), torch.zeros(2), dict(weights=torch.ones(2, 1))),
     ],
 )
-def test_other_shapes_are_refused(chosen, rejected, margin):
-    with pytest.raises(ValueError, match=r"must all be \(pairs,\)"):
-        bradley_terry_loss(chosen, rejected, margin=margin)
+def test_other_shapes_are_refused(chosen, rejected, options):
+    with pytest.raises(ValueError, match=r"must be \(pairs,\), one size per axis"):
+        bradley_terry_loss(chosen, rejected, **options)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -17,16 +18,19 @@ from gpt.tokenizer import Tokenizer, build_tokenizer, load_tokenizer
 from reward_model import pairs as pairs_module
 from reward_model.pairs import (
     Labelled,
+    PairSampling,
     TokenPair,
     by_prompt,
     collate_comparisons,
     collate_pairs,
     encode_pairs,
+    keep_fitting,
     pair_as_text,
     sample_pairs,
 )
 
 BYTES = build_tokenizer("bytes", {bytes([value]): value for value in range(256)})
+EOS = BYTES.eos_id
 PROMPTS = [PromptRecord(text) for text in ("one\n", "two\n", "three\n")]
 
 
@@ -60,10 +64,9 @@ def make(
     batches = list(
         sample_pairs(
             policy, BYTES, PROMPTS, count, annotator,
-            params=SamplingParams(max_new_tokens=steps),
+            PairSampling(SamplingParams(max_new_tokens=steps), **({"batch_size": 8} | options)),
             generator=torch.Generator().manual_seed(seed),
             rng=random.Random(seed),
-            **({"batch_size": 8} | options),
         )
     )  # fmt: skip
     return [pair for batch in batches for pair in batch], [len(batch) for batch in batches]
@@ -193,6 +196,20 @@ def test_a_policy_that_repeats_itself_is_explained():
         make(fixed_gpt({ord("a"): 1.0}), 10, steps=1)
 
 
+def test_a_policy_that_repeats_itself_is_given_up_soon(monkeypatch):
+    """After 500 prompts, and not after twenty times the pairs that were asked for."""
+    asked: list[int] = []
+
+    def spy(model, prompts, *args, **options) -> Generation:
+        asked.append(len(prompts))
+        return generate(model, prompts, *args, **options)
+
+    monkeypatch.setattr(pairs_module, "generate", spy)
+    with pytest.raises(ValueError, match="twice with the same text"):
+        make(fixed_gpt({ord("a"): 1.0}), 100_000, steps=1, batch_size=64)
+    assert sum(asked) == 512
+
+
 def test_encoded_records_end_with_eos():
     record = PreferenceRecord("ab", "c", "de", {"score_chosen": 5})
     (pair,) = encode_pairs([record], BYTES)
@@ -234,11 +251,55 @@ def test_a_written_pair_is_read_again_as_a_preference(tmp_path):
     record = PreferenceRecord("Review the lamp.\n", "The lamp is great.", "Go away.")
     (pair,) = encode_pairs([record], tokenizer)
     row = pair_as_text(
-        TokenPair(pair.prompt, pair.chosen, pair.rejected, {"gold_chosen": 0.5}), tokenizer
+        TokenPair(pair.prompt, pair.chosen, pair.rejected[:-1], {"gold_chosen": 0.5}), tokenizer
     )
+    recorded = {
+        "chosen_ended": True, "rejected_ended": False,
+        "chosen_tokens": pair.chosen, "rejected_tokens": pair.rejected[:-1],
+    }  # fmt: skip
     assert row == {
         "prompt": "Review the lamp.\n", "chosen": "The lamp is great.", "rejected": "Go away.",
         "gold_chosen": 0.5,
-    }  # fmt: skip
+    } | recorded  # fmt: skip
+    assert list(row)[:3] == ["prompt", "chosen", "rejected"]  # what a reader of the file looks for
     append_jsonl(tmp_path / "pairs.jsonl", [row])
-    assert read_preferences(tmp_path / "pairs.jsonl").records == [record]
+    (read,) = read_preferences(tmp_path / "pairs.jsonl").records
+    assert read == replace(record, meta=recorded)
+    assert encode_pairs([read], tokenizer) == [
+        TokenPair(pair.prompt, pair.chosen, pair.rejected[:-1])
+    ]
+
+
+def test_sampled_pairs_survive_the_file_token_by_token(tmp_path):
+    """Broken UTF-8, answers that were cut off, empty ones, and two that read alike."""
+    pairs, _ = make(random_gpt(), 40)
+    pairs += [TokenPair([97], [98], [98, EOS]), TokenPair([97], [EOS], [255, 254])]
+    append_jsonl(tmp_path / "pairs.jsonl", [pair_as_text(pair, BYTES) for pair in pairs])
+    result = read_preferences(tmp_path / "pairs.jsonl")
+    assert result.dropped == {}
+    assert encode_pairs(result.records, BYTES) == [replace(pair, meta={}) for pair in pairs]
+    ends = {tokens[-1] == EOS for pair in pairs for tokens in (pair.chosen, pair.rejected)}
+    assert ends == {True, False}
+
+
+def test_another_tokenizer_reads_the_text_and_whether_it_ended():
+    """Ids mean something else there, whether they are too large for it or spell another text."""
+    glassbox = load_tokenizer("glassbox")
+    tokens = glassbox.encode("The lamp") + [glassbox.eos_id]
+    row = pair_as_text(TokenPair([97], tokens, tokens[:-1]), glassbox)
+    meta = {key: row[key] for key in row if key.endswith(("ended", "tokens"))}
+    (pair,) = encode_pairs([PreferenceRecord("a", row["chosen"], row["rejected"], meta)], BYTES)
+    assert pair == TokenPair([97], [*b"The lamp", EOS], [*b"The lamp"])
+    meta = {"chosen_tokens": [99, EOS], "chosen_ended": False}  # the text was edited by hand
+    (pair,) = encode_pairs([PreferenceRecord("a", "b", "d", meta)], BYTES)
+    assert pair == TokenPair([97], [98], [100, EOS])
+
+
+def test_pairs_are_kept_or_left_out_by_their_tokens():
+    """A cut-off answer needs no room for an EOS that it does not have."""
+    pairs = [TokenPair([1, 2], [3, 4, 5], [6]), TokenPair([1], [3], [4, 4, 4, EOS])]
+    assert keep_fitting(pairs, 2, 4) == (pairs, {})
+    assert keep_fitting(pairs, 2, 3) == (pairs[:1], {"answer too long": 1})
+    assert keep_fitting(pairs, 1, 4) == (pairs[1:], {"prompt too long": 1})
+    assert keep_fitting(pairs, 2, 4, context=4) == ([], {"longer than the model's 4 positions": 2})
+    assert keep_fitting(pairs, 2, 4, context=5) == (pairs, {})

@@ -20,7 +20,7 @@ from gpt.optimizer import adamw
 from gpt.tokenizer import load_tokenizer
 from reward_model import reward_model_training
 from reward_model.model import RewardModel
-from reward_model.pairs import TokenPair
+from reward_model.pairs import TokenPair, preference_strength
 from reward_model.reward_model_training import (
     ReviewsAnnotator,
     RewardModelConfig,
@@ -172,6 +172,95 @@ def test_the_loss_is_the_mean_over_pairs_however_often_a_response_is_compared():
     assert row["loss"] == pytest.approx(loss, abs=1e-5)
     assert row["margin"] == pytest.approx(sum(margins) / 6, abs=1e-5)
     assert row["accuracy"] == pytest.approx(sum(margin > 0 for margin in margins) / 6)
+
+
+def zero_headed() -> RewardModel:
+    """Every score is 0, so the loss of a pair is -log sigmoid(-margin)."""
+    model = fresh_model()
+    model.head.weight.data.zero_()
+    return model
+
+
+def softplus(margin: float) -> float:
+    return math.log(1 + math.exp(margin))
+
+
+def test_a_margin_is_the_same_for_all_pairs_or_grows_with_their_strength():
+    pairs = [
+        TokenPair([6], [7, EOS], [5, EOS], {"margin": 2, "score_chosen": 9, "score_rejected": 1}),
+        TokenPair([7], [7, EOS], [5, EOS], {"score_chosen": 8.5, "score_rejected": 7}),
+    ]
+    expected = {
+        ("constant", 0.0): math.log(2),
+        ("constant", 0.7): softplus(0.7),
+        ("strength", 0.5): (softplus(0.5 * 2) + softplus(0.5 * 1.5)) / 2,
+    }
+    for (source, margin), loss in expected.items():
+        config = RewardModelConfig(batch_size=2, margin=margin, margin_from=source)
+        (row,) = fit(zero_headed(), pairs, config, MetricLog(1), eos_id=EOS)
+        assert row["loss"] == pytest.approx(loss, abs=1e-6), (source, margin)
+
+
+@pytest.mark.parametrize(
+    ("meta", "strength"),
+    [
+        ({"margin": 2}, 2), ({"margin": 0, "score_chosen": 5, "score_rejected": 1}, 0),
+        ({"score_chosen": 8.5, "score_rejected": 7}, 1.5), ({}, None), ({"score_chosen": 8}, None),
+        ({"margin": "2"}, None), ({"margin": -1}, None), ({"margin": True}, None),
+        ({"margin": math.nan}, None), ({"margin": math.inf}, None),
+        ({"score_chosen": 1, "score_rejected": 2}, None), ({"gold_chosen": 1}, None),
+    ],
+)  # fmt: skip
+def test_the_strength_of_a_preference(meta, strength):
+    """Gold is no annotator's word: no margin is made from it."""
+    assert preference_strength(meta) == strength
+
+
+def test_a_pair_of_unknown_strength_has_no_margin():
+    config = RewardModelConfig(margin=1.0, margin_from="strength")
+    with pytest.raises(ValueError, match="no strength of preference"):
+        fit(fresh_model(), TRAIN, config, MetricLog(1), eos_id=EOS)
+
+
+def test_margins_that_cannot_be_are_refused(tmp_path):
+    for margin in (-0.1, math.nan, math.inf):
+        with pytest.raises(ValueError, match="margin must be a number from 0 on"):
+            RewardModelConfig(margin=margin)
+    with pytest.raises(ValueError, match="--margin-from strength multiplies --margin, which is 0"):
+        RewardModelConfig(margin_from="strength")
+    strong = dict(margin=1.0, margin_from="strength", device="cpu")
+    with pytest.raises(UserError, match="annotator says which .* not by how much"):
+        main(RewardModelConfig(**strong))
+    rows = write_pairs(tmp_path / "pairs.json", 60)
+    config = RewardModelConfig(data=str(tmp_path / "pairs.json"), **strong)
+    with pytest.raises(UserError, match=r"pairs.json: the pair of 'Question 0\?\\n' does not say"):
+        main(config)  # before a base is pre-trained
+    rows = [row | {"margin": 1} for row in rows]
+    del rows[7]["margin"]
+    (tmp_path / "pairs.json").write_text(json.dumps(rows), encoding="utf-8")
+    with pytest.raises(UserError, match=r"pairs.json: the pair of 'Question 7\?\\n' does not say"):
+        file_pairs(config, GLASSBOX, 128)
+    rows[7] |= {"score_chosen": 4, "score_rejected": 1}
+    (tmp_path / "pairs.json").write_text(json.dumps(rows), encoding="utf-8")
+    train, held_out = file_pairs(config, GLASSBOX, 128)
+    assert {preference_strength(pair.meta) for pair in train + held_out} <= {1.0, 3.0}
+
+
+def test_each_pair_counts_the_same_or_each_prompt():
+    """Three pairs of one prompt and one of another, under margins that tell them apart."""
+    margins = [0.0, 1.0, 2.0, 5.0]
+    pairs = [
+        TokenPair([6 + (i == 3)], [7 + i, EOS], [5, EOS], {"margin": margin})
+        for i, margin in enumerate(margins)
+    ]
+    losses = [softplus(margin) for margin in margins]
+    expected = {"pair": sum(losses) / 4, "prompt": (sum(losses[:3]) / 3 + losses[3]) / 2}
+    for weighting, loss in expected.items():
+        config = RewardModelConfig(
+            batch_size=2, margin=1.0, margin_from="strength", pair_weighting=weighting
+        )
+        (row,) = fit(zero_headed(), pairs, config, MetricLog(1), eos_id=EOS)
+        assert row["loss"] == pytest.approx(loss, abs=1e-5), weighting
 
 
 def test_fit_goes_on_with_a_given_optimizer():

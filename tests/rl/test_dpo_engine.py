@@ -18,13 +18,21 @@ import torch
 from data.records import PromptRecord
 from data.splits import split_of
 from gpt import pretraining
-from gpt.common import MetricLog, UserError, load_gpt, read_jsonl, save_gpt, saved_step
+from gpt.common import (
+    MetricLog,
+    UserError,
+    append_jsonl,
+    load_gpt,
+    read_jsonl,
+    save_gpt,
+    saved_step,
+)
 from gpt.generate import SamplingParams
 from gpt.model import GPT, GPTConfig
 from gpt.optimizer import cosine_schedule
 from gpt.tokenizer import build_tokenizer, load_tokenizer
 from reward_model.model import RewardModel, save_reward_model
-from reward_model.pairs import TokenPair
+from reward_model.pairs import TokenPair, pair_as_text
 from rl import dpo_engine
 from rl.batches import preferences
 from rl.batches.preferences import PairStream, frozen_log_probs, open_pairs, pair_micro_batches
@@ -478,6 +486,24 @@ def test_the_reviews_pairs_are_those_of_the_reward_model(tmp_path):
     assert [tokenizer.decode(p.prompt) for p in held_out] == ["three\n"]
     with pytest.raises(UserError, match="0 pairs to train on and 0 held-out ones are too few"):
         open_pairs("reviews", "tiny", tmp_path, tokenizer, 40, 2)
+
+
+def test_the_reviews_pairs_are_those_of_the_reward_model_token_by_token(tmp_path):
+    """What was cut off at the limit stays in, without an EOS; tokens are those that were drawn."""
+    tokenizer = load_tokenizer("glassbox")
+    prompt = tokenizer.encode("Review the lamp.\n")
+    ended = [*tokenizer.encode("Go away."), tokenizer.eos_id]
+    spelled = [tokenizer.encode(letter)[0] for letter in "lamp"]  # not how "lamp" is encoded
+    pairs = [
+        TokenPair(prompt, spelled, ended),
+        TokenPair(prompt, ended, [65] * 30),
+        TokenPair(prompt, ended, [65] * 31),  # one more than is kept
+    ]
+    for name in ("pairs.jsonl", "held_out_pairs.jsonl"):
+        append_jsonl(tmp_path / name, [pair_as_text(pair, tokenizer) for pair in pairs])
+    assert tokenizer.encode("lamp") != spelled
+    parts = open_pairs("reviews", "tiny", tmp_path, tokenizer, 40, 30)
+    assert parts == (pairs[:2], pairs[:2])
 
 
 def documented(heading: str) -> set[str]:

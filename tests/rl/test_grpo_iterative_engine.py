@@ -26,6 +26,7 @@ from gpt.tokenizer import build_tokenizer
 from reward_model import continual, reward_model_training
 from reward_model.continual import (
     ContinualRewardModel,
+    History,
     as_pair,
     as_row,
     draw_history,
@@ -35,7 +36,7 @@ from reward_model.continual import (
     visits_of,
 )
 from reward_model.model import RewardModel, load_reward_model
-from reward_model.pairs import Annotator, Labelled, TokenPair
+from reward_model.pairs import Annotator, Labelled, TokenPair, pair_as_text
 from reward_model.reward_model_training import RewardModelConfig
 from rl import grpo_engine, grpo_iterative_engine
 from rl.grpo_engine import GRPOConfig
@@ -87,14 +88,12 @@ def original_visits() -> list[list[dict[str, Any]]]:
 
 
 def continual_model(**changes: Any) -> ContinualRewardModel:
-    options: dict[str, Any] = dict(
-        original=original_visits(),
-        probe=[as_pair(visit[0], LETTERS) for visit in original_visits()],
-    )
+    probe = [as_pair(visit[0], LETTERS) for visit in original_visits()]
     scorer = RewardModel.from_policy(small_gpt(), generator=torch.Generator().manual_seed(1))
     return ContinualRewardModel(
         scorer, LETTERS, PROMPTS, changes.pop("annotator", prefers("a")),
-        replace(FITTING, **changes.pop("fitting", {})), **(options | changes),
+        replace(FITTING, **changes.pop("fitting", {})), History(original_visits(), **changes),
+        probe=probe,
     )  # fmt: skip
 
 
@@ -260,6 +259,8 @@ def test_pairs_survive_the_file_token_by_token(tmp_path):
     visits = read_visits(tmp_path / "pairs.jsonl")
     assert [len(visit) for visit in visits] == [2, 1]
     assert [as_pair(row, LETTERS) for visit in visits for row in visit] == pairs
+    original = [pair_as_text(pair, LETTERS) for pair in pairs]  # as the first training wrote them
+    assert [as_pair(row, LETTERS) for row in original] == pairs
     text_alone = as_pair({"prompt": "ab", "chosen": "aa", "rejected": "cd"}, LETTERS)
     assert text_alone == TokenPair([0, 1], [0, 0, 8], [2, 3, 8], {})
     with pytest.raises(UserError, match="no pairs at .*nowhere.*--no-refresh-reward-model"):

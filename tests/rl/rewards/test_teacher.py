@@ -27,6 +27,7 @@ from rl.rewards import teacher as teacher_rewards_module
 from rl.rewards.sources import RuleReward
 from rl.rewards.teacher import (
     LOG_PROB_FLOOR,
+    BestOf,
     TeacherReward,
     best_answers,
     open_teacher,
@@ -227,27 +228,25 @@ def test_evaluations_with_a_teachers_reward_measure_the_distance(tmp_path):
 def test_the_best_answer_that_ended_is_kept():
     """Longer is better here, and the longest ones, cut off, would be best of all."""
     reward = RuleReward(lambda record, text, ended: len(text), "length")
-    params = SamplingParams(max_new_tokens=5)
+    six = BestOf(6, SamplingParams(max_new_tokens=5), seed=3, batch_size=5)
     records = RECORDS * 4
-    kept = best_answers(POLICY, LETTERS, records, params, reward, n=6, seed=3, batch_size=5)
+    kept = best_answers(POLICY, LETTERS, records, reward, six)
     prompts = [tuple(LETTERS.encode(record.prompt)) for record in records]
     assert 16 < len(kept) <= 32 and {tuple(prompt) for prompt, _ in kept} <= set(prompts)
     assert all(answer[-1] == LETTERS.eos_id and len(answer) <= 5 for _, answer in kept)
     shorter = RuleReward(lambda record, text, ended: -len(text), "shortness")
-    short = best_answers(POLICY, LETTERS, records, params, shorter, n=6, seed=3, batch_size=5)
+    short = best_answers(POLICY, LETTERS, records, shorter, six)
     assert [prompt for prompt, _ in short] == [prompt for prompt, _ in kept]
     gaps = [len(a) - len(b) for (_, a), (_, b) in zip(kept, short, strict=True)]
     assert min(gaps) == 0 and sum(gaps) > 10
-    longest = best_answers(
-        POLICY, LETTERS, records, params, reward, n=6, seed=3, batch_size=5, least_reward=3
-    )
+    longest = best_answers(POLICY, LETTERS, records, reward, replace(six, least_reward=3))
     assert longest == [(p, answer) for p, answer in kept if len(answer) > 3] != kept
 
 
 def test_answers_are_those_of_their_prompts():
     """A reward for repeating the prompt's first letter finds the rows of the right prompt."""
     reward = RuleReward(lambda r, text, ended: text.count(r.prompt[0]) / 5, "echo")
-    kept = best_answers(POLICY, LETTERS, RECORDS, PARAMS, reward, n=64, least_reward=0.2)
+    kept = best_answers(POLICY, LETTERS, RECORDS, reward, BestOf(64, PARAMS, least_reward=0.2))
     assert len(kept) >= 4
     assert all(prompt[0] in answer for prompt, answer in kept)
 

@@ -181,6 +181,43 @@ def test_the_place_of_an_answer_in_words(response, answer):
     assert final_answer(response, numeric=False) == answer
 
 
+@pytest.mark.parametrize(
+    ("response", "truth"),
+    [
+        ("#### **7**", "7"), ("#### **7.**", "7"), ("#### `7`", "7"), ("#### **$7**.", "7"),
+        ("#### =7", "7"), ("#### = 7", "7"), ("#### x = 7", "7"), ("#### 3 + 4 = 7", "7"),
+        ("#### 7 = 3 + 4", "7"), ("#### (7)", "7"), ("#### 1{,}000", "1000"),
+        ("#### 7 (that is 3 + 4)", "7"), ("#### x = 5 apples", "5"), ("#### 1,000 or so", "1000"),
+        ("\\boxed{x=7}", "7"), ("\\boxed{x = 7}", "7"), ("\\boxed{1{,}000}", "1000"),
+        ("\\boxed{10,\\!080.5}", "10080.5"), ("\\boxed{\\text{7}}", "7.0"),
+        ("so it is 1{,}234{,}567 m", "1234567"), ("\\boxed{\\textbf{(7)}}", "7"),
+        ("(A)", "A"), ("(a).", "A"), ("**A**", "A"), ("**A**.", "A"), ("#### (B)", "B"),
+        ("A", "(A)"), ("\\boxed{\\text{A}}", "A"), ("\\boxed{(\\mathrm{A})}", "A"),
+        ("\\boxed{\\frac{1}{2}}", "1/2"), ("\\boxed{-\\dfrac{1}{2}}", "-1/2"),
+        ("\\boxed{x=\\frac{1}{2}}", "1/2"), ("\\boxed{1/2}", "\\frac{1}{2}"),
+        ("\\boxed{x = y}", "x = y"), ("\\boxed{\\text{New York}}", "new york"),
+    ],
+)  # fmt: skip
+def test_signs_around_an_answer_do_not_count(response, truth):
+    assert answer_match(PromptRecord("?", answer=truth), response, True) == 1
+
+
+@pytest.mark.parametrize(
+    ("response", "truth"),
+    [
+        ("#### 7 or 8", "7"), ("#### 7 or 8", "8"), ("#### 7 apples OR 8 pears", "7"),
+        ("#### 7, 8", "7"), ("#### $7, $8", "7"), ("#### 7 and 8", "7"), ("#### 7 8", "7"),
+        ("#### 3 + 4", "3"), ("#### 3 + 4 = 7", "3"), ("#### 7-8", "7"), ("#### 1 000", "1"),
+        ("#### x = 7 or x = 8", "8"), ("\\boxed{7 \\text{ or } 8}", "7"), ("#### x >= 7", "7"),
+        ("#### 7 - 3", "7"), ("#### x \\cdot 7", "7"), ("#### 1{,}0000", "1"),
+        ("\\boxed{\\frac{14}{2}}", "14"), ("\\boxed{y=7}", "x=7"), ("(A) or (B)", "A"),
+        ("A = B", "A"), ("\\boxed{\\frac{a+b}{2}}", "a+b/2"), ("(1, 2)", "1, 2"),
+    ],
+)  # fmt: skip
+def test_two_answers_or_another_one_are_wrong(response, truth):
+    assert answer_match(PromptRecord("?", answer=truth), response, True) == 0
+
+
 def test_a_copy_of_the_prompt_is_no_answer():
     """The question ends with the true answer; only a number of the policy's own counts."""
     prompt = f"### Instruction:\n{QUESTION} Hint: it is 3\n\n### Response:\n"
