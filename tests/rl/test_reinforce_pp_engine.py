@@ -637,3 +637,32 @@ def test_logged_keys_are_those_documented():
     assert keys["baseline"] == documented("Every engine") | documented("REINFORCE++")
     assert keys["plain"] == keys["baseline"] - {"zero_spread_groups"}
     assert "`zero_spread_groups`" in section("REINFORCE++")
+
+
+# Other penalties than k1
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        # k1 is -1, 2, 0 and 5, 0; R = 1 at the end of both, kl_coef 0.1
+        ("k1", [0.9, 0.8, 1.0, 0.5, 1.0]),
+        ("absolute", [0.7, 0.8, 1.0, 0.5, 1.0]),
+        ("squared", [0.75, 0.8, 1.0, -0.25, 1.0]),
+    ],
+)
+def test_the_named_penalty_is_taken_off_the_reward_to_go(name, expected):
+    k1 = torch.tensor([[-1.0, 2.0, 0.0], [5.0, 0.0, 50.0]])
+    mask = torch.tensor([[1, 1, 1], [1, 1, 0]]).bool()
+    reference = torch.full((2, 3), -2.0)
+    config = replace(CONFIG, kl_penalty=name)
+    found = reinforce_pp_advantages(config, torch.ones(2), reference + k1, reference, mask, 0.1)
+    mean = sum(expected) / 5
+    std = (sum((value - mean) ** 2 for value in expected) / 4) ** 0.5
+    wanted = [(value - mean) / std for value in expected]
+    assert found[mask].tolist() == pytest.approx(wanted, abs=1e-5)
+
+
+def test_the_baseline_variant_has_no_penalty_in_the_reward():
+    with pytest.raises(ValueError, match="kl_penalty squared is taken off a reward"):
+        replace(CONFIG, kl_penalty="squared", **BASELINE)

@@ -16,6 +16,7 @@ import torch
 from data.records import PromptRecord
 from gpt.common import MetricLog, saved_step
 from gpt.generate import SamplingParams
+from gpt.log_probs import TokenScores
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import build_tokenizer
 from reward_model.model import RewardModel
@@ -608,3 +609,40 @@ def test_logged_keys_are_those_documented():
     validate = Validation(LETTERS, PROMPTS, params, SHARE_OF_A, gold=SHARE_OF_A)
     (row,) = run(small_gpt(), steps=1, eval_every=1, validate=validate)
     assert set(row) == documented("Every engine") | documented("RLOO")
+
+
+# Other penalties than k1
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        # sums over the tokens: k1 2, 0, -1; |k1| 2, 2, 1; k1^2 / 2 1, 1, 0.5
+        ("k1", [0.8, 0.5, 0.1]),
+        ("absolute", [0.8, 0.3, -0.1]),
+        ("squared", [0.9, 0.4, -0.05]),
+    ],
+)
+def test_the_named_penalty_is_taken_off_the_reward(name, expected):
+    k1 = torch.tensor([[1.0, 1.0, 50.0], [1.0, -1.0, 50.0], [-1.0, 50.0, 50.0]])
+    mask = torch.tensor([[1, 1, 0], [1, 1, 0], [1, 0, 0]]).bool()
+    reference = torch.full((3, 3), -2.0)
+    config = replace(CONFIG, group_size=3, kl_penalty=name)
+    rewards = torch.tensor([1.0, 0.5, 0.0])
+    found = rloo_advantages(config, rewards, reference + k1, reference, mask, 0.1)
+    mean = sum(expected) / 3
+    wanted = [1.5 * (value - mean) for value in expected]
+    assert found[:, 0].tolist() == pytest.approx(wanted, abs=1e-6)
+
+
+def test_the_meter_knows_what_the_clip_acts_on():
+    """A ratio of 1.5 and one of 0.7 in a response: its own, 1.05, is clipped nowhere."""
+    log_probs, mask = torch.tensor([[1.5, 0.7]]).log(), torch.ones(1, 2, dtype=torch.bool)
+    clipped = {}
+    for form in FORMS:
+        meter = rloo_engine.update_meter(replace(CONFIG, loss=form))
+        scores = TokenScores(log_probs, torch.zeros(1, 2))
+        batch = SimpleNamespace(response_mask=mask)
+        meter.add_tokens(scores, torch.zeros(1, 2), torch.ones(1, 1), batch)
+        clipped[form] = meter.metrics()["clip_high_fraction"]
+    assert clipped == {"sequence": 0.0, "clipped": 0.0, "token": 0.5}
