@@ -54,7 +54,7 @@ from gpt.corpus import Corpus
 from gpt.generate import SamplingParams
 from gpt.log_probs import TokenScores, token_scores, token_scores_and_kl
 from gpt.model import GPT
-from gpt.optimizer import adamw, clip_and_step, mix_into, set_learning_rate
+from gpt.optimizer import adamw, clip_and_step, set_learning_rate
 from gpt.pretraining import add_text_gradient
 from gpt.tokenizer import Tokenizer
 from rl.batches.rollout import (
@@ -73,6 +73,7 @@ from rl.rewards.teacher import TeacherReward, open_teacher, refuse_other_rewards
 from rl.training.config import EngineConfig, kl_controller, require_groups, size_presets, warmed_up
 from rl.training.evaluation import Validation
 from rl.training.metrics import Stopwatch, UpdateMeter, rollout_metrics
+from rl.training.reference import moved_reference
 from rl.training.run import finish_step, run_training
 from rl.training.setup import open_text
 
@@ -205,18 +206,6 @@ def kd_grpo_loss(
     if penalty is not None:
         token_loss = token_loss + kl_coef * penalty
     return sequence_mean(token_loss, response_mask, denominator=rows)
-
-
-def moved_reference(config: KDGRPOConfig, step: int, reference: GPT, policy: GPT) -> None:
-    """Change the reference in place where it is due after `step` batches.
-
-    per_iteration: reference <- policy (iterative GRPO, arXiv:2402.03300, Algorithm 1, line 3).
-    mix: reference <- alpha * policy + (1 - alpha) * reference (arXiv:2404.09656).
-    """
-    if config.reference_update == "never" or step % config.reference_every:
-        return
-    alpha = config.reference_mix if config.reference_update == "mix" else 1.0
-    mix_into(reference, policy, alpha)
 
 
 def train(

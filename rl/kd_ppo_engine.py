@@ -9,10 +9,13 @@ print is MiniLLM (Gu et al. 2024, arXiv:2306.08543); the rest is PPO (arXiv:1707
       o ~ student; l_old; v = V(state)                 sample_rollout, old_policy_log_probs, gae_targets
       r = log p_teacher(o | q) [- beta KL]             TeacherReward, kd_token_rewards, placement
       r = r - lambda L_PT, for all outputs         (2) pt_mode="reward_bonus": it does nothing
-      A, returns = GAE(r, V)                           gae, whiten (arXiv:1506.02438, Eq. 16)
+      A, returns = GAE(r, V)                           gae, whiten (arXiv:1506.02438, Eq. 16);
+                                                       critic_lambda = 1: Monte-Carlo returns
       for K epochs, shuffled minibatches               updates_per_batch, minibatches
         L = L_policy + c_v L_value - c_H entropy       ppo_loss: clipped_surrogate, value_loss
         ... + lambda L_PT                          (2) pt_mode="loss": add_text_gradient
+        [... + beta KL, if it is not in the reward]    kl_loss_coef, kl_loss
+      update the reference if needed                   reference_update, moved_reference
 
 Where it differs from the boxes, and why. The teacher judges every token, so every token gets its
 own reward (`--placement terminal` is the box: their sum at the last one; with gamma = 1 the returns
@@ -32,7 +35,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -45,16 +48,13 @@ from gpt.common import (
     MetricLog,
     TrainingState,
     make_generator,
-    precision,
     preset_defaults,
     run_script,
 )
 from gpt.corpus import Corpus
 from gpt.generate import SamplingParams
-from gpt.log_probs import token_scores
 from gpt.model import GPT
-from gpt.optimizer import adamw, clip_and_step, set_learning_rate
-from gpt.pretraining import add_text_gradient, held_out_loss
+from gpt.pretraining import held_out_loss
 from gpt.tokenizer import Tokenizer
 from rl.batches.rollout import (
     Rollout,
@@ -65,13 +65,15 @@ from rl.batches.rollout import (
     rollout_log_probs,
     sample_rollout,
 )
+from rl.equations.kl import k1, reward_penalty
 from rl.equations.token_rewards import at_last_token, token_level_rewards
 from rl.rewards.sources import RewardFn, checked_rewards
 from rl.rewards.teacher import TeacherReward, open_teacher, refuse_other_rewards
-from rl.training.actor_critic import gae_targets, ppo_loss
-from rl.training.config import EngineConfig, kl_controller, size_presets, warmed_up
+from rl.training.actor_critic import ActorCritic, ActorCriticConfig, gae_targets, ppo_loss
+from rl.training.config import kl_controller, size_presets, warmed_up
 from rl.training.evaluation import Validation
 from rl.training.metrics import Stopwatch, UpdateMeter, explained_variance, rollout_metrics
+from rl.training.reference import moved_reference
 from rl.training.run import finish_step, run_training
 from rl.training.setup import open_text
 from rl.training.value_model import ValueModel
@@ -84,7 +86,7 @@ PRESETS = size_presets(
 
 
 @dataclass(frozen=True)
-class KDPPOConfig(EngineConfig):
+class KDPPOConfig(ActorCriticConfig):
     """Distil a teacher into a policy with PPO."""
 
     teacher: Path | None = None
@@ -93,31 +95,17 @@ class KDPPOConfig(EngineConfig):
     """reverse_kl: log p_teacher - log p_student, summed over a response. sum: log p_teacher alone."""
     placement: Literal["dense", "terminal"] = "dense"
     """dense: every token gets its own part of the reward. terminal: the last token gets the sum."""
-    prompts_per_step: int = 128
-    """Prompts per rollout batch."""
-    group_size: int = 1
-    """Responses per prompt; the critic is the baseline, so one is enough."""
-    updates_per_batch: int = 2
-    """K: epochs of shuffled minibatches over each rollout batch."""
     kl_coef: float = 0.02
     """beta, the weight of the KL to the reference, in every token's reward."""
-    gamma: float = 1.0
-    """Discount per token."""
-    gae_lambda: float = 0.95
-    """lambda of GAE; 1 is the whole return minus the value."""
-    clip_low: float = 0.2
-    """epsilon below 1."""
-    clip_high: float = 0.2
-    """epsilon above 1."""
-    value_coef: float = 0.1
-    """c_v, the weight of the value loss."""
+    reference_update: Literal["never", "per_iteration", "mix"] = "never"
+    """per_iteration: the reference becomes the policy every reference_every batches. mix: a part."""
+    reference_every: int = 20
+    """Rollout batches between updates of the reference."""
+    reference_mix: float = 0.6
+    """alpha of mix: reference <- alpha * policy + (1 - alpha) * reference (TR-DPO)."""
     value_clip: float | None = None
     """Clip the new value to the rollout's by this much in the value loss; rewards are in nats here, and
     PPO's usual 0.2 would keep the critic from following them."""
-    entropy_coef: float = 0.0
-    """c_H, the weight of the entropy bonus."""
-    critic_lr: float = 1e-3
-    """Peak learning rate of the critic, a copy of the policy with a head of zeros."""
     pt_mode: Literal["loss", "reward_bonus"] = "loss"
     """loss: pretraining_coef * L_PT is part of the loss. reward_bonus: minus that number is added to
     every response's reward, which does nothing; it is there to show that."""
@@ -125,32 +113,22 @@ class KDPPOConfig(EngineConfig):
     """lambda, the weight of the language model's loss on pre-training text; 0 needs no text. MiniLLM
     and the larger presets have 1; a world's text is worse than what its teacher writes, and 1 holds
     back."""
-    pretraining_batch_size: int = 32
-    """Rows of pre-training text per optimizer step."""
     stop_kl: float | None = None
     """Stop early once the KL to the reference, averaged over 5 steps, exceeds this many nats."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         refuse_other_rewards(self)
-        if not (0 <= self.gamma <= 1 and 0 <= self.gae_lambda <= 1):
+        if self.reference_update != "never" and not (self.kl_coef or self.kl_loss_coef):
             raise ValueError(
-                f"gamma and gae_lambda must be in 0..1: got {self.gamma} and {self.gae_lambda}"
+                "reference_update moves what a KL penalty holds on to: give a kl_coef or a "
+                "kl_loss_coef above 0, or leave it at never"
             )
-        if self.value_clip is not None and not self.value_clip > 0:
+        if self.reference_every < 1 or not 0 < self.reference_mix <= 1:
             raise ValueError(
-                f"value_clip must be positive, or None to go without it: got {self.value_clip}"
+                "reference_every must be at least 1 and reference_mix above 0 and at most 1: got "
+                f"{self.reference_every} and {self.reference_mix}"
             )
-        if self.pretraining_coef < 0 or self.pretraining_batch_size < 1:
-            raise ValueError(
-                "pretraining_coef must not be negative and pretraining_batch_size at least 1: got "
-                f"{self.pretraining_coef} and {self.pretraining_batch_size}"
-            )
-
-    @property
-    def updates(self) -> int:
-        """The optimizer steps of a batch; with fewer rows than minibatches there are fewer."""
-        return self.updates_per_batch * self.minibatches
 
 
 def rewards_of_tokens(
@@ -176,20 +154,52 @@ def kd_token_rewards(
     *,
     kl_coef: float,
     bonus: float = 0.0,
+    penalty: Callable[[Tensor, Tensor], Tensor] = k1,
 ) -> Tensor:  # (N, T)
     """r_t = (log p_teacher [- log p_student])_t - kl_coef * (log p_student - log p_ref)_t.
 
     terminal: the teacher's part stands as `rewards` at the last token instead, and so does in any
     case the `bonus`, one number for all responses. A response whose reward was replaced (it was not
-    finite) has that number at its last token.
+    finite) has that number at its last token. Another `penalty` than k1 is not the KL's
+    (`reward_penalty` of rl/equations/kl.py).
     """
+
+    def at_the_end(scores: Tensor) -> Tensor:  # (N,) -> (N, T), with the penalty of every token
+        return token_level_rewards(
+            scores, old_log_probs, ref_log_probs, response_mask, kl_coef, penalty=penalty
+        )
+
     if teacher_rewards is None:
-        scores = rewards + bonus
-        return token_level_rewards(scores, old_log_probs, ref_log_probs, response_mask, kl_coef)
-    scores = torch.full_like(rewards, bonus)
-    others = token_level_rewards(scores, old_log_probs, ref_log_probs, response_mask, kl_coef)
+        return at_the_end(rewards + bonus)
+    others = at_the_end(torch.full_like(rewards, bonus))
     usable = teacher_rewards.isfinite().all(1, keepdim=True)  # (N, 1)
     return others + torch.where(usable, teacher_rewards, at_last_token(rewards, response_mask))
+
+
+def text_of(config: KDPPOConfig, corpus: Corpus | None) -> Corpus | None:
+    """The corpus, where its loss has a weight. Warns of the mode in which it does nothing."""
+    if not config.pretraining_coef:
+        return None
+    if corpus is None:
+        raise ValueError("pretraining_coef needs a corpus: pass one, or set it to 0")
+    if config.pt_mode == "reward_bonus":
+        warnings.warn(
+            "pt_mode reward_bonus adds the same number to the reward of every response: whitened "
+            "advantages do not contain it and L_PT has no gradient, so nothing is protected. Use "
+            "pt_mode loss",
+            stacklevel=3,
+        )
+    return corpus
+
+
+def text_bonus(
+    config: KDPPOConfig, policy: GPT, text: Corpus | None, step: int
+) -> tuple[float, dict[str, float]]:
+    """-lambda L_PT in the mode reward_bonus, one number without a gradient, and what is logged."""
+    if text is None or config.pt_mode != "reward_bonus":
+        return 0.0, {}
+    text_loss = held_out_loss(policy, [text.batch(step * config.updates)])
+    return -config.pretraining_coef * text_loss, {"pretraining_loss": text_loss}
 
 
 def train(
@@ -210,44 +220,20 @@ def train(
     `validate` its numbers are added every `eval_every` steps; with a folder a resumable state is
     kept there.
     """
-    if config.pretraining_coef and corpus is None:
-        raise ValueError("pretraining_coef needs a corpus: pass one, or set it to 0")
-    if config.pretraining_coef and config.pt_mode == "reward_bonus":
-        warnings.warn(
-            "pt_mode reward_bonus adds the same number to the reward of every response: whitened "
-            "advantages do not contain it and L_PT has no gradient, so nothing is protected. Use "
-            "pt_mode loss",
-            stacklevel=2,
-        )
-    text = corpus if config.pretraining_coef else None
+    text = text_of(config, corpus)
     params = SamplingParams(config.temperature, max_new_tokens=config.max_new_tokens)
     reference = copy.deepcopy(policy).eval().requires_grad_(False)
-    policy.eval()  # dropout stays off: old and new log-probs must describe the same function
     value_model = ValueModel.from_policy(policy)
-    optimizer = adamw(policy, config.lr, weight_decay=0.0)
-    critic_optimizer = adamw(value_model, config.critic_lr, weight_decay=0.0)
+    models = ActorCritic(config, policy, value_model)
     kl = kl_controller(config)
     generators = {name: make_generator(config.seed, name) for name in ("sampling", "minibatches")}
-    state = TrainingState(
-        {
-            "policy": policy,
-            "reference": reference,
-            "optimizer": optimizer,
-            "value_model": value_model,
-            "critic_optimizer": critic_optimizer,
-            "kl": kl,
-        },
-        generators,
-    )
+    state = TrainingState(models.parts() | {"reference": reference, "kl": kl}, generators)
     if config.resume and folder is not None:
         state.load(folder)
 
     for step in range(state.step, config.steps):
-        lr = config.lr * warmed_up(config, step)
-        set_learning_rate(optimizer, lr)
-        set_learning_rate(critic_optimizer, config.critic_lr * warmed_up(config, step))
+        lr = models.set_learning_rates(warmed_up(config, step))
         clock, meter = Stopwatch(), UpdateMeter(clip=(config.clip_low, config.clip_high))
-        text_losses: list[float] = []
         records = prompt_batch(prompts, step, config.prompts_per_step, config.seed)
         with clock.phase("rollout"):  # o ~ student
             rollout = sample_rollout(
@@ -255,14 +241,11 @@ def train(
             )
         with clock.phase("reward"):  # r = log p_teacher(o | q)
             rewards, non_finite = checked_rewards(reward_fn, rollout, config.non_finite_reward)
-            bonus = 0.0
-            if text is not None and config.pt_mode == "reward_bonus":  # - lambda L_PT
-                text_losses = [held_out_loss(policy, [text.batch(step * config.updates)])]
-                bonus = -config.pretraining_coef * text_losses[0]  # one number, no gradient
+            bonus, extra = text_bonus(config, policy, text, step)  # - lambda L_PT
         with clock.phase("score"):
             old_log_probs = old_policy_log_probs(policy, rollout, config)  # (N, T)
             ref_log_probs = None
-            if kl.coef or config.stop_kl is not None:  # for the penalty, or to know when to stop
+            if kl.coef or config.kl_loss_coef or config.stop_kl is not None:
                 ref_log_probs = rollout_log_probs(reference, rollout, config)  # (N, T)
             token_rewards = kd_token_rewards(  # (N, T)
                 rewards,
@@ -272,67 +255,48 @@ def train(
                 rollout.response_mask,
                 kl_coef=kl.coef,
                 bonus=bonus,
+                penalty=reward_penalty(config.kl_penalty),
             )
-            targets = gae_targets(config, rollout, token_rewards, old_log_probs, value_model)
+            targets = gae_targets(  # v, A and the returns
+                config,
+                rollout,
+                token_rewards,
+                old_log_probs,
+                value_model,
+                ref_log_probs=ref_log_probs,
+            )
 
         with clock.phase("update"):
             updates = epoch_minibatches(config, len(rollout), generators["minibatches"])
             for update, rows in enumerate(updates):
-                optimizer.zero_grad(set_to_none=True)
-                critic_optimizer.zero_grad(set_to_none=True)
-                loss = torch.zeros((), device=policy.device)
+                models.zero_grad()
+                loss, tokens = (
+                    torch.zeros((), device=policy.device),
+                    int(rollout.lengths[rows].sum()),
+                )
                 for part, batch in micro_batches(rollout.sequences, rows, config.micro_batch_size):
-                    with precision(policy.device, config.precision):
-                        scores = token_scores(
-                            policy,
-                            batch,
-                            config.temperature,
-                            entropy_gradient=config.entropy_coef != 0,
-                        )
-                        values = value_model(batch)
-                    part_loss = ppo_loss(
-                        config,
-                        scores,
-                        values,
-                        targets.rows(part),
-                        batch.response_mask,
-                        tokens=int(rollout.lengths[rows].sum()),
-                    )
+                    scores, values = models.scores_and_values(batch)
+                    goal = targets.rows(part)
+                    part_loss = ppo_loss(config, scores, values, goal, batch.response_mask, tokens)
                     part_loss.total.backward()
                     loss += part_loss.total.detach()
-                    meter.add_tokens(
-                        scores,
-                        old_log_probs[part],
-                        targets.advantages[part],
-                        batch,
-                        value_loss=part_loss.value,
-                        value_clip_fraction=part_loss.value_clipped,
-                    )
+                    measured = part_loss.per_token()
+                    meter.add_tokens(scores, goal.old_log_probs, goal.advantages, batch, **measured)
                 if text is not None and config.pt_mode == "loss":  # L_PT: fresh text each time
-                    text_losses.append(
-                        add_text_gradient(
-                            policy,
-                            text,
-                            step * config.updates + update,
-                            config.pretraining_coef,
-                            micro_batch_size=config.micro_batch_size,
-                            dtype=config.precision,
-                        )
-                    )
-                    loss += config.pretraining_coef * text_losses[-1]
-                norm = clip_and_step(optimizer, policy.parameters(), config.max_norm)
-                clip_and_step(critic_optimizer, value_model.parameters(), config.max_norm)
-                meter.add_update(loss, norm)
+                    number = step * config.updates + update
+                    extra["pretraining_loss"] = models.add_text_gradient(text, number)
+                    loss += config.pretraining_coef * extra["pretraining_loss"]
+                norm, critic_norm = models.clip_and_step()
+                meter.add_update(loss, norm, critic_grad_norm=critic_norm, **extra)
 
         row = rollout_metrics(rollout, rewards, old_log_probs, ref_log_probs)
         row |= meter.metrics() | {"non_finite_rewards": non_finite, "kl_coef": kl.coef, "lr": lr}
         row |= explained_variance(targets.old_values, targets.returns, rollout.response_mask)
-        if text_losses:
-            row["pretraining_loss"] = sum(text_losses) / len(text_losses)
         row |= clock.metrics(tokens=int(rollout.lengths.sum()))
         if "kl" in row:
             kl.update(row["kl"], len(rollout))
         state.step = step + 1
+        moved_reference(config, state.step, reference, policy)
         if finish_step(config, state, row, log, policy, reference, validate, folder):
             break
     return log.rows

@@ -9,6 +9,8 @@
       A, returns = GAE(r, V_old); A = whiten(A)        gae, whiten (arXiv:1506.02438, Eq. 16)
       for K epochs, shuffled minibatches               updates_per_batch, minibatches
         L = L_CLIP + c_v L_VF - c_H H + gamma L_ptx    ppo_loss, add_text_gradient
+          [+ c_3 KL, in place of the one in r_t]       kl_loss_coef, kl_loss
+        clip each model's gradient, step both          ActorCritic.clip_and_step
         stop the epochs once KL(old || new) is large   target_kl
       adapt beta to the KL per response                kl_controller (arXiv:1909.08593)
 
@@ -44,10 +46,7 @@ from gpt.common import (
 )
 from gpt.corpus import Corpus
 from gpt.generate import SamplingParams
-from gpt.log_probs import token_scores
 from gpt.model import GPT
-from gpt.optimizer import adamw, clip_and_step, set_learning_rate
-from gpt.pretraining import add_text_gradient
 from gpt.tokenizer import Tokenizer
 from rl.batches.rollout import (
     Rollout,
@@ -59,10 +58,17 @@ from rl.batches.rollout import (
     sample_rollout,
 )
 from rl.equations.advantages import whiten
+from rl.equations.kl import reward_penalty
 from rl.equations.token_rewards import score_missing_eos, token_level_rewards
 from rl.rewards.sources import RewardFn, RewardModelReward, checked_rewards
-from rl.training.actor_critic import Targets, gae_targets, ppo_loss
-from rl.training.config import EngineConfig, kl_controller, size_presets, warmed_up
+from rl.training.actor_critic import (
+    ActorCritic,
+    ActorCriticConfig,
+    Targets,
+    gae_targets,
+    ppo_loss,
+)
+from rl.training.config import kl_controller, size_presets, warmed_up
 from rl.training.evaluation import Validation
 from rl.training.metrics import Stopwatch, UpdateMeter, explained_variance, rollout_metrics
 from rl.training.run import finish_step, run_training
@@ -76,40 +82,18 @@ PRESETS = size_presets(
 
 
 @dataclass(frozen=True)
-class PPOConfig(EngineConfig):
+class PPOConfig(ActorCriticConfig):
     """Improve a policy with PPO."""
 
     steps: int = 50
     """Rollout batches."""
-    prompts_per_step: int = 128
-    """Prompts per rollout batch."""
-    group_size: int = 1
-    """Responses per prompt; the critic is the baseline, so one is enough."""
-    updates_per_batch: int = 2
-    """K: epochs of shuffled minibatches over each rollout batch."""
     kl_coef: float = 0.05
-    """beta, the weight of the KL penalty in the reward; with 0 and no stop_kl no reference is asked."""
+    """beta, the weight of the KL penalty in the reward; with 0, no kl_loss_coef and no stop_kl no
+    reference is asked."""
     kl_in_reward: Literal["token", "sequence_mean"] = "token"
     """token: -beta * k1 at every token. sequence_mean: -beta * mean k1 at the last token, 1/L of it."""
-    gamma: float = 1.0
-    """Discount per token."""
-    gae_lambda: float = 0.95
-    """lambda of GAE; 1 is the whole return minus the value."""
-    clip_low: float = 0.2
-    """epsilon below 1."""
-    clip_high: float = 0.2
-    """epsilon above 1."""
-    value_coef: float = 0.1
-    """c_v, the weight of the value loss. The critic's weights and Adam are its own, and Adam ignores a
-    constant factor: c_v acts through max_norm alone."""
-    value_clip: float | None = 0.2
-    """Clip the new value to the rollout's by this much in the value loss."""
-    entropy_coef: float = 0.0
-    """c_H, the weight of the entropy bonus."""
     critic: Literal["auto", "reward_model", "policy"] = "auto"
     """Start of the critic: the reward model (auto, where there is one) or the policy with a zero head."""
-    critic_lr: float = 1e-3
-    """Peak learning rate of the critic."""
     missing_eos: Literal["none", "replace", "subtract"] = "none"
     """What a response that was cut off scores: its score, missing_eos_value, or its score less that."""
     missing_eos_value: float = -1.0
@@ -117,38 +101,25 @@ class PPOConfig(EngineConfig):
     score_clip: float | None = None
     """Clip scores to plus and minus this before the KL penalty."""
     whiten_rewards: bool = False
-    """Divide the token rewards of a batch by their standard deviation."""
+    """Scale the token rewards r of a batch to (r - mean) / std + mean: spread 1, the mean as it was."""
     bootstrap_truncated: bool = False
     """Value the state after a response that was cut off by the critic instead of 0."""
     target_kl: float | None = None
     """Leave the epochs once KL(old || new) per token of a minibatch exceeds 1.5 times this."""
     pretraining_coef: float = 0.0
     """gamma of PPO-ptx: the weight of the language model's loss on pre-training text."""
-    pretraining_batch_size: int = 32
-    """Rows of pre-training text per optimizer step (PPO-ptx)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not (0 <= self.gamma <= 1 and 0 <= self.gae_lambda <= 1):
-            raise ValueError(
-                f"gamma and gae_lambda must be in 0..1: got {self.gamma} and {self.gae_lambda}"
-            )
-        for name in ("value_clip", "score_clip", "target_kl"):
+        for name in ("score_clip", "target_kl"):
             limit = getattr(self, name)
             if limit is not None and not limit > 0:
                 raise ValueError(f"{name} must be positive, or None to go without it: got {limit}")
-        if self.pretraining_batch_size < 1:
-            raise ValueError("pretraining_batch_size must be at least 1")
         if self.missing_eos == "subtract" and self.missing_eos_value < 0:
             raise ValueError(
                 "missing_eos subtract takes missing_eos_value off the score: give a positive number, "
                 f"not {self.missing_eos_value}"
             )
-
-    @property
-    def updates(self) -> int:
-        """The most optimizer steps that a batch can take."""
-        return self.updates_per_batch * self.minibatches
 
 
 def shaped_scores(config: PPOConfig, rewards: Tensor, has_eos: Tensor) -> Tensor:
@@ -165,6 +136,8 @@ def ppo_targets(
     token_rewards: Tensor,  # (N, T)
     old_log_probs: Tensor,  # (N, T)
     value_model: ValueModel,
+    *,
+    ref_log_probs: Tensor | None = None,  # (N, T)
 ) -> Targets:
     """GAE's targets, with the two options that are PPO's: scaled rewards, bootstrapped cut-offs."""
     after = None
@@ -175,7 +148,13 @@ def ppo_targets(
     if config.whiten_rewards:
         token_rewards = whiten(token_rewards, rollout.response_mask, shift_mean=False)
     return gae_targets(
-        config, rollout, token_rewards, old_log_probs, value_model, values_after=after
+        config,
+        rollout,
+        token_rewards,
+        old_log_probs,
+        value_model,
+        ref_log_probs=ref_log_probs,
+        values_after=after,
     )
 
 
@@ -202,33 +181,17 @@ def train(
         raise ValueError("pretraining_coef needs a corpus: pass one, or set it to 0")
     params = SamplingParams(config.temperature, max_new_tokens=config.max_new_tokens)
     reference = copy.deepcopy(policy).eval().requires_grad_(False)
-    policy.eval()  # dropout stays off: old and new log-probs must describe the same function
     value_model = value_model or ValueModel.from_policy(policy)
-    value_model.eval()
-    optimizer = adamw(policy, config.lr, weight_decay=0.0)
-    critic_optimizer = adamw(value_model, config.critic_lr, weight_decay=0.0)
+    models = ActorCritic(config, policy, value_model)
     kl = kl_controller(config)
     generators = {name: make_generator(config.seed, name) for name in ("sampling", "minibatches")}
-    state = TrainingState(
-        {
-            "policy": policy,
-            "reference": reference,
-            "optimizer": optimizer,
-            "value_model": value_model,
-            "critic_optimizer": critic_optimizer,
-            "kl": kl,
-        },
-        generators,
-    )
+    state = TrainingState(models.parts() | {"reference": reference, "kl": kl}, generators)
     if config.resume and folder is not None:
         state.load(folder)
 
     for step in range(state.step, config.steps):
-        lr = config.lr * warmed_up(config, step)
-        set_learning_rate(optimizer, lr)
-        set_learning_rate(critic_optimizer, config.critic_lr * warmed_up(config, step))
+        lr = models.set_learning_rates(warmed_up(config, step))
         clock, meter = Stopwatch(), UpdateMeter(clip=(config.clip_low, config.clip_high))
-        text_losses: list[float] = []
         records = prompt_batch(prompts, step, config.prompts_per_step, config.seed)
         with clock.phase("rollout"):  # y ~ policy
             rollout = sample_rollout(
@@ -239,7 +202,7 @@ def train(
         with clock.phase("score"):
             old_log_probs = old_policy_log_probs(policy, rollout, config)  # (N, T)
             ref_log_probs = None
-            if kl.coef or config.stop_kl is not None:  # for the penalty, or to know when to stop
+            if kl.coef or config.kl_loss_coef or config.stop_kl is not None:
                 ref_log_probs = rollout_log_probs(reference, rollout, config)  # (N, T)
             token_rewards = token_level_rewards(  # r_t, (N, T)
                 shaped_scores(config, rewards, rollout.has_eos),
@@ -248,65 +211,46 @@ def train(
                 rollout.response_mask,
                 kl.coef,
                 kl=config.kl_in_reward,
+                penalty=reward_penalty(config.kl_penalty),
             )
-            targets = ppo_targets(config, rollout, token_rewards, old_log_probs, value_model)
+            targets = ppo_targets(  # V_old, A and the returns
+                config,
+                rollout,
+                token_rewards,
+                old_log_probs,
+                value_model,
+                ref_log_probs=ref_log_probs,
+            )
 
         with clock.phase("update"):
             updates = epoch_minibatches(config, len(rollout), generators["minibatches"])
             for update, rows in enumerate(updates):
-                optimizer.zero_grad(set_to_none=True)
-                critic_optimizer.zero_grad(set_to_none=True)
-                loss = torch.zeros((), device=policy.device)
+                models.zero_grad()
+                loss, tokens = (
+                    torch.zeros((), device=policy.device),
+                    int(rollout.lengths[rows].sum()),
+                )
                 for part, batch in micro_batches(rollout.sequences, rows, config.micro_batch_size):
-                    with precision(policy.device, config.precision):
-                        scores = token_scores(
-                            policy,
-                            batch,
-                            config.temperature,
-                            entropy_gradient=config.entropy_coef != 0,
-                        )
-                        values = value_model(batch)
-                    part_loss = ppo_loss(
-                        config,
-                        scores,
-                        values,
-                        targets.rows(part),
-                        batch.response_mask,
-                        tokens=int(rollout.lengths[rows].sum()),
-                    )
+                    scores, values = models.scores_and_values(batch)
+                    goal = targets.rows(part)
+                    part_loss = ppo_loss(config, scores, values, goal, batch.response_mask, tokens)
                     part_loss.total.backward()
                     loss += part_loss.total.detach()
-                    meter.add_tokens(
-                        scores,
-                        old_log_probs[part],
-                        targets.advantages[part],
-                        batch,
-                        value_loss=part_loss.value,
-                        value_clip_fraction=part_loss.value_clipped,
-                    )
-                if config.target_kl is not None and meter.approx_kl > 1.5 * config.target_kl:
+                    measured = part_loss.per_token()
+                    meter.add_tokens(scores, goal.old_log_probs, goal.advantages, batch, **measured)
+                if config.target_kl is not None and meter.moved_beyond(1.5 * config.target_kl):
                     break  # without the step: this minibatch is far enough from the old policy
+                extra: dict[str, Any] = {}
                 if config.pretraining_coef and corpus is not None:  # PPO-ptx: fresh text each time
                     number = step * config.updates + update
-                    text_loss = add_text_gradient(
-                        policy,
-                        corpus,
-                        number,
-                        config.pretraining_coef,
-                        micro_batch_size=config.micro_batch_size,
-                        dtype=config.precision,
-                    )
-                    loss += config.pretraining_coef * text_loss
-                    text_losses.append(text_loss)
-                norm = clip_and_step(optimizer, policy.parameters(), config.max_norm)
-                clip_and_step(critic_optimizer, value_model.parameters(), config.max_norm)
-                meter.add_update(loss, norm)
+                    extra["pretraining_loss"] = models.add_text_gradient(corpus, number)
+                    loss += config.pretraining_coef * extra["pretraining_loss"]
+                norm, critic_norm = models.clip_and_step()
+                meter.add_update(loss, norm, critic_grad_norm=critic_norm, **extra)
 
         row = rollout_metrics(rollout, rewards, old_log_probs, ref_log_probs)
         row |= meter.metrics() | {"non_finite_rewards": non_finite, "kl_coef": kl.coef, "lr": lr}
         row |= explained_variance(targets.old_values, targets.returns, rollout.response_mask)
-        if text_losses:
-            row["pretraining_loss"] = sum(text_losses) / len(text_losses)
         row |= clock.metrics(tokens=int(rollout.lengths.sum()))
         if "kl" in row:
             kl.update(row["kl"], len(rollout))

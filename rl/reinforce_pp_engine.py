@@ -16,7 +16,9 @@ REINFORCE++-baseline (k > 1), `--variant baseline`, has other advantages and the
     ascend Eq. 1, minus lambda k2                (Eq. 8) reinforce_pp_loss, kl_coef = lambda
 
 The paper's appendix B.2 gives a reward to the last token alone; Eq. 4 is what its released code
-computes, and what stands here.
+computes, and what stands here. Eq. 7 runs over the N responses there, as here by default; the
+released code (OpenRLHF) and verl run it over the tokens, so that long responses weigh more:
+`--norm-over token`.
 What is new next to PPO: no value model, the batch is the baseline. Next to GRPO: the standard
 deviation is that of the batch, so that prompts whose rewards are close stay quiet.
 
@@ -59,7 +61,7 @@ from rl.batches.rollout import (
     sample_rollout,
 )
 from rl.equations.advantages import discounted_returns, group_advantages, whiten
-from rl.equations.kl import k2
+from rl.equations.kl import k2, reward_penalty
 from rl.equations.losses import clipped_surrogate, sequence_mean
 from rl.equations.token_rewards import token_level_rewards
 from rl.rewards.sources import RewardFn, checked_rewards
@@ -81,7 +83,8 @@ class ReinforcePPConfig(EngineConfig):
     the KL (k2) in the loss; needs --group-size 2 or more."""
     norm_over: Literal["auto", "sequence", "token"] = "auto"
     """Whose mean and standard deviation normalise the advantages. token: all tokens of the batch.
-    sequence: all responses, one advantage each. auto: token for plain, sequence for baseline."""
+    sequence: all responses, one advantage each. auto: token for plain, sequence for baseline, as the
+    paper's appendix B.2 says; the authors' code (OpenRLHF) and verl use token for both."""
     gamma: float = 1.0
     """Discount per token of the plain variant's reward to go."""
     prompts_per_step: int = 128
@@ -95,6 +98,9 @@ class ReinforcePPConfig(EngineConfig):
     """epsilon below 1."""
     clip_high: float = 0.2
     """epsilon above 1."""
+    kl_penalty: Literal["k1", "absolute", "squared"] = "k1"
+    """What the plain variant takes off a token's reward, times kl_coef. k1: log pi - log pi_ref, the
+    paper's and the only one whose policy gradient is the KL's. absolute: |k1|. squared: k1^2 / 2."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -114,6 +120,11 @@ class ReinforcePPConfig(EngineConfig):
                 f"gamma {self.gamma} has no meaning in the variant baseline, whose tokens share "
                 "one advantage: leave it at 1, or use --variant plain"
             )
+        if self.variant == "baseline" and self.kl_penalty != "k1":
+            raise ValueError(
+                f"kl_penalty {self.kl_penalty} is taken off a reward, and the variant baseline has "
+                "its KL in the loss: leave kl_penalty out, or use --variant plain"
+            )
 
 
 # --- Advantages before normalisation, (N, T)
@@ -127,9 +138,10 @@ def reward_to_go(
     response_mask: Tensor,  # (N, T)
     kl_coef: float,
 ) -> Tensor:  # (N, T)
-    """R - kl_coef * sum_{u >= t} k1_u, discounted by gamma (Eq. 4)."""
+    """R - kl_coef * sum_{u >= t} k1_u, discounted by gamma (Eq. 4); k1, or what kl_penalty names."""
+    penalty = reward_penalty(config.kl_penalty)
     token_rewards = token_level_rewards(
-        rewards, old_log_probs, ref_log_probs, response_mask, kl_coef
+        rewards, old_log_probs, ref_log_probs, response_mask, kl_coef, penalty=penalty
     )
     return discounted_returns(token_rewards, response_mask, config.gamma)
 

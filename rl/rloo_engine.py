@@ -56,6 +56,7 @@ from rl.batches.rollout import (
     sample_rollout,
 )
 from rl.equations.advantages import leave_one_out_advantages, whiten
+from rl.equations.kl import reward_penalty
 from rl.equations.losses import (
     clipped_surrogate,
     policy_gradient,
@@ -88,6 +89,9 @@ class RLOOConfig(EngineConfig):
     """epsilon above 1, for the losses clipped and token."""
     normalize_advantages: bool = False
     """Divide the advantages by their standard deviation over the batch; the paper does not."""
+    kl_penalty: Literal["k1", "absolute", "squared"] = "k1"
+    """What is taken off the reward, summed over the tokens, times kl_coef. k1: log pi - log pi_ref, the
+    paper's and the only one whose policy gradient is the KL's. absolute: |k1|. squared: k1^2 / 2."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -99,12 +103,13 @@ class RLOOConfig(EngineConfig):
                 "--loss token for several passes"
             )
 
-    def meter(self) -> UpdateMeter:
-        """Measures where the clip of this loss acts."""
-        if self.loss == "sequence":
-            return UpdateMeter()
-        ratio = sequence_ratio if self.loss == "clipped" else token_ratio
-        return UpdateMeter((self.clip_low, self.clip_high), ratio)
+
+def update_meter(config: RLOOConfig) -> UpdateMeter:
+    """Measures where the clip of this loss acts."""
+    if config.loss == "sequence":
+        return UpdateMeter()
+    ratio = sequence_ratio if config.loss == "clipped" else token_ratio
+    return UpdateMeter((config.clip_low, config.clip_high), ratio)
 
 
 def sequence_loss(
@@ -165,9 +170,13 @@ def rloo_advantages(
 ) -> Tensor:  # (N, 1)
     """R'_i - 1/(G-1) sum_{j != i} R'_j, R' = R - kl_coef * sum_t (log pi_old - log pi_ref).
 
-    Equal rewards in a group leave the KL's part: the response nearer to the reference gains.
+    `kl_penalty` puts |k1| or k1^2 / 2 in place of that difference, k1. Equal rewards in a group leave
+    the KL's part: the response nearer to the reference gains.
     """
-    penalised = token_level_rewards(rewards, old_log_probs, ref_log_probs, response_mask, kl_coef)
+    penalty = reward_penalty(config.kl_penalty)
+    penalised = token_level_rewards(
+        rewards, old_log_probs, ref_log_probs, response_mask, kl_coef, penalty=penalty
+    )
     advantages = leave_one_out_advantages(penalised.sum(1), config.group_size)
     if config.normalize_advantages:  # of the whole batch, before it is split
         advantages = whiten(advantages, torch.ones_like(advantages, dtype=torch.bool))
@@ -225,7 +234,7 @@ def train(
     for step in range(state.step, config.steps):
         lr = config.lr * warmed_up(config, step)
         set_learning_rate(optimizer, lr)
-        clock, meter = Stopwatch(), config.meter()
+        clock, meter = Stopwatch(), update_meter(config)
         records = prompt_batch(prompts, step, config.prompts_per_step, config.seed)
         with clock.phase("rollout"):  # y_1 ... y_k ~ pi( . | x)
             rollout = sample_rollout(

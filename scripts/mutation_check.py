@@ -83,6 +83,7 @@ KD_PPO = "rl/kd_ppo_engine.py"
 KL = "rl/equations/kl.py"
 LOG_PROBS = "gpt/log_probs.py"
 LOSSES = "rl/equations/losses.py"
+METRICS = "rl/training/metrics.py"
 MINILLM = "rl/minillm_engine.py"
 MODEL = "gpt/model.py"
 OPTIMIZER = "gpt/optimizer.py"
@@ -94,6 +95,7 @@ PREFERENCE = "reward_model/loss.py"
 PREFERENCES = "rl/batches/preferences.py"
 PRETRAINING = "gpt/pretraining.py"
 PROCESS = "rl/grpo_process_engine.py"
+REFERENCE = "rl/training/reference.py"
 REINFORCE_PP = "rl/reinforce_pp_engine.py"
 REWARD_MODEL = "reward_model/model.py"
 REWARD_TRAINING = "reward_model/reward_model_training.py"
@@ -107,6 +109,7 @@ VALUE_MODEL = "rl/training/value_model.py"
 VARIANTS = "rl/grpo_variants_engine.py"
 VERIFIABLE = "rl/rewards/verifiable.py"
 
+TEST_ACTOR_CRITIC = "tests/rl/training/test_actor_critic.py"
 TEST_ADVANTAGES = "tests/rl/equations/test_advantages.py"
 TEST_BRADLEY_TERRY = "tests/reward_model/test_bradley_terry_loss.py"
 TEST_COLLATE = "tests/data/test_collate.py"
@@ -125,6 +128,7 @@ TEST_KD_PPO = "tests/rl/test_kd_ppo_engine.py"
 TEST_KL = "tests/rl/equations/test_kl.py"
 TEST_LOG_PROBS = "tests/gpt/test_log_probs.py"
 TEST_LOSSES = "tests/rl/equations/test_losses.py"
+TEST_METRICS = "tests/rl/training/test_metrics.py"
 TEST_MINILLM = "tests/rl/test_minillm_engine.py"
 TEST_MODEL = "tests/gpt/test_model.py"
 TEST_OPTIMIZER = "tests/gpt/test_optimizer.py"
@@ -681,10 +685,11 @@ MUTATIONS = (
     bug(
         "reference-mixed-backwards",
         "alpha is the share of the old reference, not of the policy",
-        KD_GRPO,
+        REFERENCE,
         "mix_into(reference, policy, alpha)",
         "mix_into(reference, policy, 1 - alpha)",
         TEST_KD_GRPO,
+        TEST_KD_PPO,
     ),
     bug(
         "bonus-at-every-token",
@@ -698,8 +703,8 @@ MUTATIONS = (
         "dense-counted-twice",
         "the sum stands at the last token beside the tokens' own rewards",
         KD_PPO,
-        "    scores = torch.full_like(rewards, bonus)\n",
-        "    scores = rewards + bonus\n",
+        "at_the_end(torch.full_like(rewards, bonus))",
+        "at_the_end(rewards + bonus)",
         TEST_KD_PPO,
     ),
     bug(
@@ -708,6 +713,22 @@ MUTATIONS = (
         KD_PPO,
         'if text is not None and config.pt_mode == "loss":',
         "if text is not None:",
+        TEST_KD_PPO,
+    ),
+    bug(
+        "kd-ppo-reference-stays",
+        "the reference of KD-PPO never moves, whatever reference_update says",
+        KD_PPO,
+        "        moved_reference(config, state.step, reference, policy)\n",
+        "",
+        TEST_KD_PPO,
+    ),
+    bug(
+        "kd-ppo-penalty-always-k1",
+        "KD-PPO takes k1 off the rewards, whatever kl_penalty says",
+        KD_PPO,
+        "penalty=reward_penalty(config.kl_penalty),",
+        'penalty=reward_penalty("k1"),',
         TEST_KD_PPO,
     ),
     # PPO
@@ -741,17 +762,18 @@ MUTATIONS = (
         "ppo-returns-whitened",
         "the critic learns whitened advantages plus values instead of returns",
         ACTOR_CRITIC,
-        "whiten(advantages, mask), returns)",
-        "whiten(advantages, mask), whiten(advantages, mask) + old_values)",
+        "whiten(advantages, mask), returns, ref_log_probs)",
+        "whiten(advantages, mask), whiten(advantages, mask) + old_values, ref_log_probs)",
         TEST_PPO,
     ),
     bug(
         "ppo-whitened-per-response",
         "advantages are whitened within each response: good and bad ones look alike",
         ACTOR_CRITIC,
-        "    return Targets(old_log_probs, old_values, whiten(advantages, mask), returns)\n",
-        "    whitened = [whiten(a[None], m[None]) for a, m in zip(advantages, mask)]\n"
-        "    return Targets(old_log_probs, old_values, torch.cat(whitened), returns)\n",
+        "    return Targets(old_log_probs, old_values, whiten(advantages, mask), returns, ref_log_probs)",
+        "    for i in range(len(mask)):\n"
+        "        advantages[i] = whiten(advantages[i : i + 1], mask[i : i + 1])[0]\n"
+        "    return Targets(old_log_probs, old_values, advantages, returns, ref_log_probs)",
         TEST_PPO,
     ),
     bug(
@@ -789,10 +811,112 @@ MUTATIONS = (
     bug(
         "ppo-critic-never-steps",
         "the critic has gradients and no step",
-        PPO,
-        "                clip_and_step(critic_optimizer, value_model.parameters(), config.max_norm)\n",
-        "",
+        ACTOR_CRITIC,
+        "clip_and_step(self.critic_optimizer, self.value_model.parameters(), max_norm)",
+        "norm",
+        TEST_ACTOR_CRITIC,
         TEST_PPO,
+    ),
+    bug(
+        "critic-gradient-accumulates",
+        "only the policy's gradient is cleared between minibatches",
+        ACTOR_CRITIC,
+        "        self.critic_optimizer.zero_grad(set_to_none=True)\n",
+        "",
+        TEST_ACTOR_CRITIC,
+    ),
+    bug(
+        "critic-norm-is-the-policys",
+        "the policy's gradient norm is logged as the critic's",
+        PPO,
+        "critic_grad_norm=critic_norm",
+        "critic_grad_norm=norm",
+        TEST_PPO,
+    ),
+    bug(
+        "policy-loss-with-the-critic",
+        "policy_loss is logged with the value loss and the entropy bonus in it",
+        ACTOR_CRITIC,
+        "Losses(total, policy_loss,",
+        "Losses(total, token_loss,",
+        TEST_PPO,
+    ),
+    bug(
+        "ppo-critic-lambda-unread",
+        "the critic learns from the policy's lambda, whatever critic_lambda says",
+        ACTOR_CRITIC,
+        "_, returns = advantages_and_returns(config.critic_lambda)",
+        "_, returns = advantages_and_returns(config.gae_lambda)",
+        TEST_PPO,
+        TEST_KD_PPO,
+    ),
+    bug(
+        "ppo-critic-lambda-for-both",
+        "critic_lambda makes the policy's advantages too",
+        ACTOR_CRITIC,
+        "_, returns = advantages_and_returns(config.critic_lambda)",
+        "advantages, returns = advantages_and_returns(config.critic_lambda)",
+        TEST_PPO,
+    ),
+    bug(
+        "ppo-kl-loss-from-the-old",
+        "the KL in the loss is measured from the policy that sampled, not from the reference",
+        ACTOR_CRITIC,
+        "(scores.log_probs, targets.ref_log_probs)",
+        "(scores.log_probs, targets.old_log_probs)",
+        TEST_PPO,
+        TEST_KD_PPO,
+    ),
+    bug(
+        "ppo-kl-loss-rewarded",
+        "the KL in the loss is subtracted: leaving the reference pays",
+        ACTOR_CRITIC,
+        "token_loss + config.kl_loss_coef * kl",
+        "token_loss - config.kl_loss_coef * kl",
+        TEST_PPO,
+    ),
+    bug(
+        "ppo-kl-counted-twice",
+        "a KL in the reward and one in the loss are accepted together",
+        ACTOR_CRITIC,
+        "if self.kl_loss_coef and self.kl_coef:",
+        "if self.kl_loss_coef and not self.kl_coef:",
+        TEST_PPO,
+        TEST_KD_PPO,
+    ),
+    bug(
+        "ppo-penalty-always-k1",
+        "PPO takes k1 off the rewards, whatever kl_penalty says",
+        PPO,
+        "penalty=reward_penalty(config.kl_penalty),",
+        'penalty=reward_penalty("k1"),',
+        TEST_PPO,
+    ),
+    bug(
+        "squared-penalty-is-absolute",
+        "the squared penalty in the reward is the absolute one",
+        KL,
+        '"squared": k2}',
+        '"squared": absolute}',
+        TEST_PPO,
+        TEST_RLOO,
+    ),
+    bug(
+        "approx-kl-overflows",
+        "a log-ratio above 88 makes the measured KL inf - inf, which no limit stops",
+        METRICS,
+        "rho_minus_log(scores.log_probs, old_log_probs)[mask]",
+        "(scores.log_probs - old_log_probs).exp()[mask] - 1 "
+        "- (scores.log_probs - old_log_probs).exp()[mask].log()",
+        TEST_METRICS,
+    ),
+    bug(
+        "kl-stop-lets-nan-pass",
+        "a KL that is NaN is below every limit",
+        METRICS,
+        "return math.isnan(kl) or kl > limit",
+        "return kl > limit",
+        TEST_METRICS,
     ),
     bug(
         "ppo-same-text",
@@ -852,7 +976,23 @@ MUTATIONS = (
         "if config.normalize_advantages is not None:",
         TEST_RLOO,
     ),
+    bug(
+        "rloo-penalty-always-k1",
+        "RLOO takes k1 off the rewards, whatever kl_penalty says",
+        RLOO,
+        "penalty = reward_penalty(config.kl_penalty)",
+        'penalty = reward_penalty("k1")',
+        TEST_RLOO,
+    ),
     # REINFORCE++
+    bug(
+        "rpp-penalty-always-k1",
+        "REINFORCE++ takes k1 off the rewards, whatever kl_penalty says",
+        REINFORCE_PP,
+        "penalty = reward_penalty(config.kl_penalty)",
+        'penalty = reward_penalty("k1")',
+        TEST_REINFORCE_PP,
+    ),
     bug(
         "rpp-return-of-the-response",
         "every token gets the KL of the earlier tokens too, not the reward to go",

@@ -1,51 +1,171 @@
-"""What PPO's engines share: the targets of a rollout and the clipped loss of actor and critic.
+"""What PPO's engines share: two models in training, the targets of a rollout, the clipped loss.
 
 (Schulman et al. 2017, arXiv:1707.06347; GAE: arXiv:1506.02438.)
 """
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 from torch import Tensor
 
-from gpt.common import precision
-from gpt.log_probs import TokenScores
+from data.collate import ResponseBatch
+from gpt.common import HasState, precision
+from gpt.corpus import Corpus
+from gpt.log_probs import TokenScores, token_scores
+from gpt.model import GPT
+from gpt.optimizer import adamw, clip_and_step, set_learning_rate
+from gpt.pretraining import add_text_gradient
 from rl.batches.rollout import Rollout
 from rl.equations.advantages import gae, whiten
+from rl.equations.kl import loss_estimator
 from rl.equations.losses import clipped_surrogate, token_mean, value_loss
+from rl.training.config import EngineConfig
 from rl.training.value_model import ValueModel
 
 
-class ActorCriticConfig(Protocol):
-    """The fields of an engine's config that targets and loss read."""
+@dataclass(frozen=True)
+class ActorCriticConfig(EngineConfig):
+    """What an engine with a critic can be told, beside what every engine can."""
+
+    prompts_per_step: int = 128
+    """Prompts per rollout batch."""
+    group_size: int = 1
+    """Responses per prompt; the critic is the baseline, so one is enough."""
+    updates_per_batch: int = 2
+    """K: epochs of shuffled minibatches over each rollout batch."""
+    kl_penalty: Literal["k1", "absolute", "squared"] = "k1"
+    """What is taken off a token's reward, times kl_coef. k1: log pi - log pi_ref, the only one whose
+    policy gradient is the KL's. absolute: |k1|. squared: k1^2 / 2."""
+    kl_loss_coef: float = 0.0
+    """c_3, the weight of a KL term in the loss instead; not with a kl_coef, or the KL counts twice."""
+    kl_loss: Literal["k2", "k3"] = "k2"
+    """The KL term of kl_loss_coef. k2: its gradient is that of KL(policy || reference). k3: that of
+    KL(reference || policy)."""
+    gamma: float = 1.0
+    """Discount per token."""
+    gae_lambda: float = 0.95
+    """lambda of GAE; 1 is the whole return minus the value."""
+    critic_lambda: float | None = None
+    """lambda of the critic's own targets (VC-PPO); 1 is the Monte-Carlo return. None: gae_lambda."""
+    clip_low: float = 0.2
+    """epsilon below 1."""
+    clip_high: float = 0.2
+    """epsilon above 1."""
+    value_coef: float = 0.1
+    """c_v, the weight of the value loss. The critic's weights and Adam are its own, and Adam ignores a
+    constant factor: c_v acts through max_norm alone."""
+    value_clip: float | None = 0.2
+    """Clip the new value to the rollout's by this much in the value loss."""
+    entropy_coef: float = 0.0
+    """c_H, the weight of the entropy bonus."""
+    critic_lr: float = 1e-3
+    """Peak learning rate of the critic."""
+    pretraining_coef: float = 0.0
+    """The weight of the language model's loss on pre-training text; 0 needs no text."""
+    pretraining_batch_size: int = 32
+    """Rows of pre-training text per optimizer step."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not (0 <= self.gamma <= 1 and 0 <= self.gae_lambda <= 1):
+            raise ValueError(
+                f"gamma and gae_lambda must be in 0..1: got {self.gamma} and {self.gae_lambda}"
+            )
+        if self.critic_lambda is not None and not 0 <= self.critic_lambda <= 1:
+            raise ValueError(f"critic_lambda must be in 0..1, or None: got {self.critic_lambda}")
+        if self.value_clip is not None and not self.value_clip > 0:
+            raise ValueError(
+                f"value_clip must be positive, or None to go without it: got {self.value_clip}"
+            )
+        if not self.kl_loss_coef >= 0:
+            raise ValueError(f"kl_loss_coef must not be negative: got {self.kl_loss_coef}")
+        if self.kl_loss_coef and self.kl_coef:
+            raise ValueError(
+                f"kl_loss_coef {self.kl_loss_coef} and kl_coef {self.kl_coef} would count the same "
+                "KL twice, in the loss and in the reward: set one of them to 0"
+            )
+        if not self.pretraining_coef >= 0:
+            raise ValueError(f"pretraining_coef must not be negative: got {self.pretraining_coef}")
+        if self.pretraining_batch_size < 1:
+            raise ValueError(
+                f"pretraining_batch_size must be at least 1: got {self.pretraining_batch_size}"
+            )
 
     @property
-    def gamma(self) -> float: ...
+    def updates(self) -> int:
+        """The most optimizer steps that a batch can take."""
+        return self.updates_per_batch * self.minibatches
 
-    @property
-    def gae_lambda(self) -> float: ...
 
-    @property
-    def clip_low(self) -> float: ...
+# --- the two models in training -----------------------------------------------------------------
 
-    @property
-    def clip_high(self) -> float: ...
 
-    @property
-    def value_coef(self) -> float: ...
+class ActorCritic:
+    """Policy and critic, each with an AdamW of its own: what happens to one happens to the other."""
 
-    @property
-    def value_clip(self) -> float | None: ...
+    def __init__(self, config: ActorCriticConfig, policy: GPT, value_model: ValueModel) -> None:
+        # Dropout stays off: old and new log-probs, or values, must describe the same function.
+        self.config, self.policy, self.value_model = config, policy.eval(), value_model.eval()
+        self.optimizer = adamw(policy, config.lr, weight_decay=0.0)
+        self.critic_optimizer = adamw(value_model, config.critic_lr, weight_decay=0.0)
 
-    @property
-    def entropy_coef(self) -> float: ...
+    def parts(self) -> dict[str, HasState]:
+        """What a checkpoint has to hold of both."""
+        return {
+            "policy": self.policy,
+            "optimizer": self.optimizer,
+            "value_model": self.value_model,
+            "critic_optimizer": self.critic_optimizer,
+        }
 
-    @property
-    def micro_batch_size(self) -> int: ...
+    def set_learning_rates(self, share: float) -> float:
+        """Give both their peak rate times `share`; returns the policy's."""
+        set_learning_rate(self.optimizer, self.config.lr * share)
+        set_learning_rate(self.critic_optimizer, self.config.critic_lr * share)
+        return self.config.lr * share
 
-    @property
-    def precision(self) -> Literal["float32", "bfloat16"]: ...
+    def zero_grad(self) -> None:
+        """Forget the gradients of both."""
+        self.optimizer.zero_grad(set_to_none=True)
+        self.critic_optimizer.zero_grad(set_to_none=True)
+
+    def scores_and_values(self, batch: ResponseBatch) -> tuple[TokenScores, Tensor]:
+        """The policy's scores and the critic's values of some rows, (n, T) each, with gradients."""
+        bonus = self.config.entropy_coef != 0
+        with precision(self.policy.device, self.config.precision):
+            scores = token_scores(
+                self.policy, batch, self.config.temperature, entropy_gradient=bonus
+            )
+            return scores, self.value_model(batch)
+
+    def add_text_gradient(self, corpus: Corpus, number: int) -> float:
+        """Add that of pretraining_coef * L_ptx on text batch `number` to the policy's gradient.
+
+        Returns L_ptx, nats per token. The critic reads no such text.
+        """
+        return add_text_gradient(
+            self.policy,
+            corpus,
+            number,
+            self.config.pretraining_coef,
+            micro_batch_size=self.config.micro_batch_size,
+            dtype=self.config.precision,
+        )
+
+    def clip_and_step(self) -> tuple[Tensor, Tensor]:
+        """Clip each gradient by its own norm, then step; returns both norms from before the clip.
+
+        One norm over both would let a critic that is far off shrink the policy's step.
+        """
+        max_norm = self.config.max_norm
+        norm = clip_and_step(self.optimizer, self.policy.parameters(), max_norm)
+        critic_norm = clip_and_step(self.critic_optimizer, self.value_model.parameters(), max_norm)
+        return norm, critic_norm
+
+
+# --- what they learn from -----------------------------------------------------------------------
 
 
 class Targets(NamedTuple):
@@ -55,18 +175,12 @@ class Targets(NamedTuple):
     old_values: Tensor
     advantages: Tensor
     returns: Tensor
+    ref_log_probs: Tensor | None = None  # for a KL term in the loss
 
     def rows(self, index: Tensor) -> Targets:
         """The targets of some rows."""
-        return Targets(*(tensor[index] for tensor in self))
-
-
-class Losses(NamedTuple):
-    """Of some rows of a minibatch."""
-
-    total: Tensor  # scalar
-    value: Tensor  # (n, T)
-    value_clipped: Tensor  # (n, T) bool, where the value's clip acted
+        given = {name: tensor for name, tensor in self._asdict().items() if tensor is not None}
+        return Targets(**{name: tensor[index] for name, tensor in given.items()})
 
 
 def gae_targets(
@@ -76,24 +190,48 @@ def gae_targets(
     old_log_probs: Tensor,  # (N, T)
     value_model: ValueModel,
     *,
+    ref_log_probs: Tensor | None = None,  # (N, T)
     values_after: Tensor | None = None,  # (N,)
 ) -> Targets:
     """Values, GAE advantages (whitened over the whole batch) and returns of a rollout.
 
-    A response ends with value 0, or with `values_after` where it is given.
+    The returns, V_old + GAE, may have a lambda of their own, critic_lambda (VC-PPO, Yuan et al.
+    2025, arXiv:2503.01491); with 1 they are the Monte-Carlo returns. A response ends with value 0,
+    or with `values_after` where it is given.
     """
     mask = rollout.response_mask
     with precision(value_model.gpt.device, config.precision):
         old_values = value_model.rollout_values(rollout.sequences, config.micro_batch_size)
-    advantages, returns = gae(
-        token_rewards,
-        old_values,
-        mask,
-        config.gamma,
-        config.gae_lambda,
-        bootstrap_values=values_after,
-    )
-    return Targets(old_log_probs, old_values, whiten(advantages, mask), returns)
+
+    def advantages_and_returns(lambda_: float) -> tuple[Tensor, Tensor]:
+        return gae(
+            token_rewards, old_values, mask, config.gamma, lambda_, bootstrap_values=values_after
+        )
+
+    advantages, returns = advantages_and_returns(config.gae_lambda)
+    if config.critic_lambda is not None:
+        _, returns = advantages_and_returns(config.critic_lambda)
+    return Targets(old_log_probs, old_values, whiten(advantages, mask), returns, ref_log_probs)
+
+
+# --- the loss -----------------------------------------------------------------------------------
+
+
+class Losses(NamedTuple):
+    """Of some rows of a minibatch."""
+
+    total: Tensor  # scalar
+    policy: Tensor  # (n, T), the clipped surrogate alone
+    value: Tensor  # (n, T)
+    value_clipped: Tensor  # (n, T) bool, where the value's clip acted
+
+    def per_token(self) -> dict[str, Tensor]:
+        """What is logged of every token, by the name that it is logged under."""
+        return {
+            "policy_loss": self.policy,
+            "value_loss": self.value,
+            "value_clip_fraction": self.value_clipped,
+        }
 
 
 def ppo_loss(
@@ -104,12 +242,13 @@ def ppo_loss(
     response_mask: Tensor,  # (n, T)
     tokens: int,
 ) -> Losses:
-    """L_CLIP + c_v L_VF - c_H H as means over the `tokens` valid tokens of the whole minibatch.
+    """L_CLIP + c_v L_VF - c_H H + c_3 KL as means over the `tokens` tokens of the whole minibatch.
 
-    (arXiv:1707.06347, Eq. 9, as a loss and with the customary half in L_VF.) A loss on other text
-    is no mean over these tokens; the engine's loop adds it.
+    (arXiv:1707.06347, Eq. 9, as a loss and with the customary half in L_VF.) The KL, to the
+    reference, is there with a kl_loss_coef only. A loss on other text is no mean over these tokens;
+    the engine's loop adds it.
     """
-    token_loss = clipped_surrogate(
+    policy_loss = clipped_surrogate(
         scores.log_probs,
         targets.old_log_probs,
         targets.advantages,
@@ -118,8 +257,13 @@ def ppo_loss(
     )
     squared = value_loss(values, targets.old_values, targets.returns, config.value_clip)
     unclipped = value_loss(values, targets.old_values, targets.returns)
-    token_loss = token_loss + config.value_coef * squared
+    token_loss = policy_loss + config.value_coef * squared
     if config.entropy_coef:
         token_loss = token_loss - config.entropy_coef * scores.entropy
+    if config.kl_loss_coef:
+        if targets.ref_log_probs is None:
+            raise ValueError(f"kl_loss_coef {config.kl_loss_coef} needs ref_log_probs: got None")
+        kl = loss_estimator(config.kl_loss)(scores.log_probs, targets.ref_log_probs)
+        token_loss = token_loss + config.kl_loss_coef * kl
     total = token_mean(token_loss, response_mask, denominator=tokens)
-    return Losses(total, squared, squared > unclipped)
+    return Losses(total, policy_loss, squared, squared > unclipped)

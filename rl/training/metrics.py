@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ from torch import Tensor
 from data.collate import ResponseBatch
 from gpt.log_probs import TokenScores
 from rl.batches.rollout import Rollout
-from rl.equations.kl import k1, k3
+from rl.equations.kl import k1, k3, rho_minus_log
 from rl.equations.losses import clip_acted, likelihood_ratio, row_sums
 
 
@@ -96,6 +97,7 @@ class UpdateMeter:
         self.tokens = 0
         self.losses: list[float] = []
         self.norms: list[float] = []
+        self.of_updates: dict[str, list[float]] = {}
         self.ratio_at_start = 0.0
         self.started = False
         self.minibatch_kl = self.minibatch_tokens = 0.0
@@ -117,27 +119,34 @@ class UpdateMeter:
             clipped_ratio = self.ratio(scores.log_probs, old_log_probs, mask)
             clipped = clip_acted(clipped_ratio, advantages, *self.clip)
         clipped = torch.zeros_like(mask) if clipped is None else clipped.expand_as(mask)
-        ratio = (scores.log_probs - old_log_probs)[mask].exp()
+        ratio = likelihood_ratio(scores.log_probs, old_log_probs)[mask]
+        kl = rho_minus_log(scores.log_probs, old_log_probs)[mask]  # KL(old || new), old samples
         positive = (advantages > 0).expand_as(mask)
         for name, values in {
             "clip_high_fraction": (clipped & positive)[mask],
             "clip_low_fraction": (clipped & ~positive)[mask],
             "entropy": scores.entropy[mask],
-            "approx_kl": ratio - 1 - ratio.log(),  # of KL(old || new), from old samples
+            "approx_kl": kl,
             **{name: values.detach()[mask] for name, values in extra.items()},
         }.items():
             self.sums[name] = self.sums.get(name, 0.0) + float(values.sum())
         self.tokens += int(mask.sum())
-        self.minibatch_kl += float((ratio - 1 - ratio.log()).sum())
+        self.minibatch_kl += float(kl.sum())
         self.minibatch_tokens += len(ratio)
         if not self.started:  # before the first optimizer step the policy is the old policy
             deviation = float((ratio - 1).abs().max()) if len(ratio) else 0.0
-            self.ratio_at_start = max(self.ratio_at_start, deviation)
+            if exceeds(deviation, self.ratio_at_start):
+                self.ratio_at_start = deviation
 
-    def add_update(self, loss: Tensor, norm: Tensor) -> None:
-        """Record one optimizer step: its loss and the gradient norm from before the clip."""
+    def add_update(self, loss: Tensor, norm: Tensor, **extra: Tensor | float) -> None:
+        """Record one optimizer step: its loss and the gradient norm from before the clip.
+
+        `extra` names an engine's own numbers, one per optimizer step.
+        """
         self.losses.append(float(loss))
         self.norms.append(float(norm))
+        for name, value in extra.items():
+            self.of_updates.setdefault(name, []).append(float(value))
         self.started = True
         self.minibatch_kl = self.minibatch_tokens = 0.0
 
@@ -146,15 +155,25 @@ class UpdateMeter:
         """KL(old || new) per token over the micro-batches since the last optimizer step."""
         return self.minibatch_kl / max(self.minibatch_tokens, 1)
 
+    def moved_beyond(self, limit: float | None) -> bool:
+        """Whether `approx_kl` is above `limit`; without a limit never, and a NaN is above any."""
+        return limit is not None and exceeds(self.approx_kl, limit)
+
     def metrics(self) -> dict[str, float]:
         """The step's means; ratio_error_at_start is max |ratio - 1| before the first update."""
         means = {name: total / max(self.tokens, 1) for name, total in self.sums.items()}
         updates = max(len(self.losses), 1)
+        means |= {name: sum(values) / len(values) for name, values in self.of_updates.items()}
         return means | {
             "loss": sum(self.losses) / updates,
             "grad_norm": sum(self.norms) / updates,
             "ratio_error_at_start": self.ratio_at_start,
         }
+
+
+def exceeds(kl: float, limit: float) -> bool:
+    """kl > limit, and True as well for a KL that is NaN: of that nobody knows how large it is."""
+    return math.isnan(kl) or kl > limit
 
 
 def kl_exceeded(
@@ -165,9 +184,10 @@ def kl_exceeded(
 ) -> bool:
     """Whether the mean KL per response of the last `window` steps is above `limit` nats.
 
-    Reads the KL alone, never a gold reward. Without a limit or a logged KL: False.
+    Reads the KL alone, never a gold reward. Without a limit or a logged KL: False. A KL that is
+    NaN or infinite counts as above.
     """
     if limit is None or "kl" not in row:
         return False
     recent = [float(r["kl"]) for r in [*earlier[1 - window :], row] if "kl" in r]
-    return len(recent) >= window and sum(recent) / len(recent) > limit
+    return len(recent) >= window and exceeds(sum(recent) / len(recent), limit)

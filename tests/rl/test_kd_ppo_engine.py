@@ -24,6 +24,7 @@ from gpt.tokenizer import build_tokenizer, load_tokenizer
 from rl import kd_ppo_engine, ppo_engine
 from rl.batches.rollout import Rollout, sample_rollout
 from rl.equations.advantages import gae, group_advantages, leave_one_out_advantages, whiten
+from rl.equations.kl import reward_penalty
 from rl.kd_ppo_engine import (
     KDPPOConfig,
     kd_token_rewards,
@@ -34,6 +35,7 @@ from rl.kd_ppo_engine import (
 from rl.ppo_engine import PPOConfig
 from rl.rewards.sources import RuleReward
 from rl.rewards.teacher import TeacherReward
+from rl.training import actor_critic
 from rl.training.actor_critic import Targets, gae_targets, ppo_loss
 from rl.training.evaluation import Validation
 from rl.training.value_model import ValueModel
@@ -114,14 +116,14 @@ class Noted(TeacherReward):
 def gradients(monkeypatch) -> list[torch.Tensor]:
     """The flat gradients that reach the clip: policy, critic, policy, critic, ..."""
     seen: list[torch.Tensor] = []
-    real = kd_ppo_engine.clip_and_step
+    real = actor_critic.clip_and_step
 
     def spy(optimizer, parameters, max_norm):
         parameters = list(parameters)
         seen.append(torch.cat([p.grad.flatten().clone() for p in parameters if p.grad is not None]))
         return real(optimizer, parameters, max_norm)
 
-    monkeypatch.setattr(kd_ppo_engine, "clip_and_step", spy)
+    monkeypatch.setattr(actor_critic, "clip_and_step", spy)
     return seen
 
 
@@ -131,9 +133,9 @@ def seen_rewards(monkeypatch) -> list[torch.Tensor]:
     seen: list[torch.Tensor] = []
     real = kd_ppo_engine.gae_targets
 
-    def spy(config, rollout, token_rewards, old_log_probs, value_model):
+    def spy(config, rollout, token_rewards, old_log_probs, value_model, **options):
         seen.append(token_rewards)
-        return real(config, rollout, token_rewards, old_log_probs, value_model)
+        return real(config, rollout, token_rewards, old_log_probs, value_model, **options)
 
     monkeypatch.setattr(kd_ppo_engine, "gae_targets", spy)
     return seen
@@ -629,7 +631,7 @@ def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(tmp_path):
         ({"gae_lambda": -0.1}, "gamma and gae_lambda must be in 0..1"),
         ({"value_clip": 0.0}, "value_clip must be positive, or None"),
         ({"pretraining_coef": -1.0}, "pretraining_coef must not be negative"),
-        ({"pretraining_batch_size": 0}, "pretraining_batch_size at least 1"),
+        ({"pretraining_batch_size": 0}, "pretraining_batch_size must be at least 1"),
         ({"reward": "model"}, "the teacher is the reward"),
         ({"reward_model": Path("x")}, "the teacher is the reward"),
     ],
@@ -696,3 +698,107 @@ def test_a_run_needs_a_teacher_and_no_reward_model(tmp_path, monkeypatch):
     assert {"validation/reward", "validation/gold", "validation/reverse_kl"} <= set(row)
     assert row["pretraining_loss"] > 5 and (folder / "report.json").exists()
     assert kd_ppo_engine.open_text(replace(config, pretraining_coef=0.0), None) == {}
+
+
+# The penalty, the KL in the loss, Monte-Carlo targets and a reference that moves
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        # k1 is 0.5, -0.5 and 0.5; the teacher's part and the bonus as in the example above
+        ("k1", [-1.05, -1.95, 0.95]),
+        ("absolute", [-1.05, -2.05, 0.95]),
+        ("squared", [-1.0125, -2.0125, 0.9875]),
+    ],
+)
+@pytest.mark.parametrize("dense", [True, False])
+def test_the_named_penalty_is_taken_off_every_tokens_reward(name, expected, dense):
+    parts = torch.where(MASK, P, 0.0)
+    got = kd_token_rewards(
+        parts.sum(1), parts if dense else None, OLD, REF, MASK, kl_coef=0.1, bonus=4.0,
+        penalty=reward_penalty(name),
+    )  # fmt: skip
+    if not dense:  # the teacher's part moves to the last token
+        moved = [1.0, 2.0, -3.0]
+        expected = [a + b for a, b in zip(expected, moved, strict=True)]
+    assert got[0].tolist() == pytest.approx(expected, abs=1e-5)
+
+
+def test_the_penalty_of_a_run_is_the_one_of_the_flag(seen_rewards):
+    """After two steps: the same sampler and the same samples, so only the penalty differs."""
+    start = small_gpt()
+    options = dict(steps=2, kl_coef=0.3, lr=0.1)
+    rewards = {}
+    for name in ("k1", "absolute"):
+        noted = Noted(teacher_reward(CONFIG, TEACHER))
+        seen_rewards.clear()
+        run(copy.deepcopy(start), noted, kl_penalty=name, **options)
+        rewards[name] = (noted.rollouts[1], seen_rewards[1])
+    (first, plain), (second, absolute) = rewards.values()
+    assert first.responses == second.responses
+    with torch.no_grad():
+        ref = kd_ppo_engine.rollout_log_probs(start, first, CONFIG)
+    k1 = torch.where(first.response_mask, first.log_probs - ref, 0.0)
+    assert float(k1.min()) < -0.01
+    torch.testing.assert_close(plain - absolute, 0.3 * (k1.abs() - k1), rtol=1e-3, atol=1e-4)
+
+
+def test_the_kl_in_the_loss_holds_the_student_back():
+    options = dict(steps=10, kl_coef=0.0, stop_kl=1e9)
+    free, held = run(small_gpt(), **options), run(small_gpt(), kl_loss_coef=3.0, **options)
+    assert held[-1]["kl"] < free[-1]["kl"] / 2
+
+
+def test_the_critic_can_learn_from_monte_carlo_returns():
+    """Dense rewards, lambda 0.5: the critic's target is the whole return to go, by loops."""
+    policy = small_gpt()
+    rollout, critic = some_rollout(policy), ValueModel.from_policy(policy)
+    torch.nn.init.normal_(critic.head.weight, std=0.5, generator=torch.Generator().manual_seed(1))
+    rewards = torch.randn(
+        rollout.response_mask.shape, generator=torch.Generator().manual_seed(2)
+    ).masked_fill(~rollout.response_mask, 0.0)
+    config = replace(CONFIG, gae_lambda=0.5, critic_lambda=1.0)
+    returns = gae_targets(config, rollout, rewards, rollout.log_probs, critic).returns
+    for i, length in enumerate(rollout.lengths.tolist()):
+        for t in range(length):
+            assert float(returns[i, t]) == pytest.approx(float(rewards[i, t:].sum()), abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("update", "share"),
+    [("never", [0, 0, 0]), ("per_iteration", [0, 1, 1]), ("mix", [0, 0.25, 0.25])],
+)
+def test_the_reference_moves_every_k_batches(update, share):
+    """Every 2 of 3 batches: after the second, alpha * policy + (1 - alpha) * reference."""
+    start = small_gpt()
+    seen: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def validate(policy: GPT, reference: GPT, step: int) -> dict[str, float]:
+        seen.append((weights(policy), weights(reference)))
+        return {}
+
+    rows = run(
+        copy.deepcopy(start), steps=3, eval_every=1, validate=validate, reference_update=update,
+        reference_every=2, reference_mix=0.25,
+    )  # fmt: skip
+    then = seen[1][0]  # the policy after two batches
+    for (_, reference), part in zip(seen, share, strict=True):
+        torch.testing.assert_close(reference, part * then + (1 - part) * weights(start))
+    # The third batch is sampled from that policy, and its KL measured from where the reference is.
+    assert (abs(rows[2]["kl"]) < 1e-5) == (update == "per_iteration")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (dict(kl_loss_coef=0.1), "would count the same KL twice"),
+        (dict(reference_update="mix", kl_coef=0.0), "reference_update moves what a KL penalty"),
+        (dict(reference_every=0), "reference_every must be at least 1"),
+        (dict(reference_mix=0.0), "reference_mix above 0 and at most 1"),
+    ],
+)
+def test_the_new_flags_refuse_what_cannot_work(changes, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        replace(CONFIG, **changes)
+    replace(CONFIG, reference_update="mix", kl_coef=0.0, kl_loss_coef=0.1)  # a KL to hold on to

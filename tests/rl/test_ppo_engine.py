@@ -25,6 +25,7 @@ from rl import ppo_engine
 from rl.batches.rollout import Rollout, epoch_minibatches, sample_rollout
 from rl.ppo_engine import PPOConfig, open_critic_and_text, ppo_targets, train
 from rl.rewards.sources import RewardModelReward, RuleReward
+from rl.training import actor_critic
 from rl.training.actor_critic import Targets, ppo_loss
 from rl.training.evaluation import Validation
 from rl.training.value_model import ValueModel
@@ -77,14 +78,14 @@ class Noted:
 def gradients(monkeypatch) -> list[torch.Tensor]:
     """The flat gradients that reach the clip: policy, critic, policy, critic, ..."""
     seen: list[torch.Tensor] = []
-    real = ppo_engine.clip_and_step
+    real = actor_critic.clip_and_step
 
     def spy(optimizer, parameters, max_norm):
         parameters = list(parameters)
         seen.append(torch.cat([p.grad.flatten().clone() for p in parameters if p.grad is not None]))
         return real(optimizer, parameters, max_norm)
 
-    monkeypatch.setattr(ppo_engine, "clip_and_step", spy)
+    monkeypatch.setattr(actor_critic, "clip_and_step", spy)
     return seen
 
 
@@ -267,9 +268,9 @@ def token_rewards_of(monkeypatch) -> list[tuple[Rollout, torch.Tensor, torch.Ten
     seen = []
     real = ppo_engine.ppo_targets
 
-    def spy(config, rollout, token_rewards, old_log_probs, value_model):
+    def spy(config, rollout, token_rewards, old_log_probs, value_model, **options):
         seen.append((rollout, token_rewards, old_log_probs))
-        return real(config, rollout, token_rewards, old_log_probs, value_model)
+        return real(config, rollout, token_rewards, old_log_probs, value_model, **options)
 
     monkeypatch.setattr(ppo_engine, "ppo_targets", spy)
     return seen
@@ -364,9 +365,9 @@ def test_every_epoch_shuffles_all_rows():
 def test_the_epochs_end_once_the_policy_has_moved(gradients, monkeypatch):
     """No step with the minibatch that is too far off, and no minibatch after it."""
     forwards: list[float] = []
-    real = ppo_engine.token_scores
+    real = actor_critic.token_scores
     monkeypatch.setattr(
-        ppo_engine, "token_scores", lambda *args, **kw: forwards.append(0) or real(*args, **kw)
+        actor_critic, "token_scores", lambda *args, **kw: forwards.append(0) or real(*args, **kw)
     )
     options = dict(steps=1, updates_per_batch=6, lr=5e-2)
     run(small_gpt(), **options)
@@ -570,3 +571,121 @@ def test_logged_keys_are_those_documented():
     text_only = {"pretraining_loss"}  # logged with PPO-ptx, as another test checks
     assert set(row) == (documented("Every engine") | documented("PPO")) - text_only
     assert text_only < documented("PPO")
+
+
+# A KL in the loss, other penalties, the critic's own lambda, and what is logged of both models
+
+
+@pytest.mark.parametrize(
+    ("form", "expected"),
+    [
+        # log pi - log pi_ref is 0.5 and -0.6
+        ("k2", (0.5**2 / 2 + 0.6**2 / 2) / 2),
+        ("k3", (math.exp(-0.5) + 0.5 - 1 + math.exp(0.6) - 0.6 - 1) / 2),
+    ],
+)
+def test_the_kl_in_the_loss_is_its_mean_over_the_tokens(form, expected):
+    reference = torch.tensor([[-1.4, -1.0, 7.0]])
+    config = replace(
+        CONFIG, value_coef=0.1, entropy_coef=0.01, value_clip=0.2, kl_coef=0.0, kl_loss_coef=0.3,
+        kl_loss=form,
+    )  # fmt: skip
+    values, targets = torch.tensor([[0.2, 0.7, -9.0]]), WORKED._replace(ref_log_probs=reference)
+    losses = ppo_loss(config, WORKED_SCORES, values, targets, MASK, tokens=2)
+    assert float(losses.total) == pytest.approx(0.172376 + 0.3 * expected, abs=1e-6)
+    assert float(losses.policy[MASK].mean()) == pytest.approx(0.176126, abs=1e-6)
+    with pytest.raises(ValueError, match="kl_loss_coef 0.3 needs ref_log_probs"):
+        ppo_loss(config, WORKED_SCORES, values, WORKED, MASK, tokens=2)
+
+
+@pytest.mark.parametrize("form", ["k2", "k3"])
+def test_the_kl_in_the_loss_holds_the_policy_back(form):
+    options = dict(steps=12, kl_coef=0.0, kl_loss=form)
+    free, held = run(small_gpt(), **options), run(small_gpt(), kl_loss_coef=1.0, **options)
+    assert "kl" not in free[0] and held[0]["kl"] == pytest.approx(0, abs=1e-5)
+    measured = run(small_gpt(), stop_kl=1e9, **options)
+    assert held[-1]["kl"] < measured[-1]["kl"] / 2
+
+
+@pytest.mark.parametrize(
+    ("name", "penalty"),
+    [("k1", lambda k1: k1), ("absolute", abs), ("squared", lambda k1: k1 * k1 / 2)],
+)
+def test_the_named_penalty_is_taken_off_the_rewards(token_rewards_of, name, penalty):
+    start = small_gpt()
+    run(copy.deepcopy(start), steps=3, kl_coef=0.3, kl_penalty=name)
+    rollout, token_rewards, old_log_probs = token_rewards_of[-1]
+    ref = ppo_engine.rollout_log_probs(start, rollout, CONFIG)
+    assert float((old_log_probs - ref).min()) < -0.01, "k1 is nowhere negative"
+    scores = SHARE_OF_A(rollout).tolist()
+    for i, length in enumerate(rollout.lengths.tolist()):
+        expected = [-0.3 * penalty(float(old_log_probs[i, t] - ref[i, t])) for t in range(length)]
+        expected[-1] += scores[i]
+        assert token_rewards[i, :length].tolist() == pytest.approx(expected, abs=1e-5)
+
+
+# Example: rewards, values and mask of two rows; the second ends after two tokens.
+G_REWARDS = torch.tensor([[-0.1, 0.0, 0.2, 1.0], [0.0, 1.0, 9.0, 9.0]])
+G_VALUES = torch.tensor([[0.5, 0.4, 0.3, 0.2], [0.6, 0.5, 7.0, 7.0]])
+G_MASK = torch.tensor([[True] * 4, [True, True, False, False]])
+G_ADVANTAGES = {0.95: [0.48115, 0.717, 0.86, 0.8, 0.375, 0.5], 1.0: [0.6, 0.8, 0.9, 0.8, 0.4, 0.5]}
+G_RETURNS = {0.95: [0.98115, 1.117, 1.16, 1.0, 0.975, 1.0], 1.0: [1.1, 1.2, 1.2, 1.0, 1.0, 1.0]}
+
+
+@pytest.mark.parametrize("gae_lambda", [0.95, 1.0])
+@pytest.mark.parametrize("critic_lambda", [None, 0.95, 1.0])
+def test_the_critic_has_targets_of_its_own_lambda(gae_lambda, critic_lambda):
+    """1 is the Monte-Carlo return; the policy's advantages stay those of gae_lambda."""
+    rollout = SimpleNamespace(response_mask=G_MASK, sequences=None)
+    critic = SimpleNamespace(
+        gpt=SimpleNamespace(device=torch.device("cpu")), rollout_values=lambda *args: G_VALUES
+    )
+    config = replace(CONFIG, gae_lambda=gae_lambda, critic_lambda=critic_lambda)
+    targets = ppo_targets(config, rollout, G_REWARDS, torch.zeros(2, 4), critic)
+    expected = G_RETURNS[gae_lambda if critic_lambda is None else critic_lambda]
+    assert targets.returns[G_MASK].tolist() == pytest.approx(expected, abs=1e-6)
+    raw = G_ADVANTAGES[gae_lambda]
+    mean = sum(raw) / 6
+    std = math.sqrt(sum((x - mean) ** 2 for x in raw) / 5)
+    whitened = [(x - mean) / std for x in raw]
+    assert targets.advantages[G_MASK].tolist() == pytest.approx(whitened, abs=1e-4)
+
+
+def test_the_policys_loss_and_the_critics_norm_are_logged_apart(gradients):
+    (row,) = run(small_gpt(), DIVERSE, steps=1, entropy_coef=0.01)
+    policy, critic = (float(gradient.norm()) for gradient in gradients)
+    assert row["grad_norm"] == pytest.approx(policy, rel=1e-5)
+    assert row["critic_grad_norm"] == pytest.approx(critic, rel=1e-5)
+    assert critic != pytest.approx(policy, rel=0.1)
+    # One minibatch is the whole whitened batch: the mean of -A is 0, whatever the critic does.
+    assert abs(row["policy_loss"]) < 1e-5 and row["value_loss"] > 1
+    parts = row["policy_loss"] + 0.1 * row["value_loss"] - 0.01 * row["entropy"]
+    assert row["loss"] == pytest.approx(parts, rel=1e-4)
+
+
+def test_a_ratio_that_overflows_ends_the_epochs(gradients, monkeypatch):
+    """One log-ratio of 200: exp(200) is infinite in float32, and inf - inf is above no limit."""
+    real = ppo_engine.old_policy_log_probs
+
+    def old(policy, rollout, config):
+        log_probs = real(policy, rollout, config).clone()
+        log_probs[0, 0] -= 200
+        return log_probs
+
+    monkeypatch.setattr(ppo_engine, "old_policy_log_probs", old)
+    (row,) = run(small_gpt(), steps=1, target_kl=10.0)
+    assert gradients == [] and row["approx_kl"] > 1e4
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (dict(kl_loss_coef=0.1), "kl_loss_coef 0.1 and kl_coef 0.02 would count the same KL twice"),
+        (dict(kl_loss_coef=-0.1, kl_coef=0.0), "kl_loss_coef must not be negative: got -0.1"),
+        (dict(critic_lambda=1.1), "critic_lambda must be in 0..1, or None: got 1.1"),
+        (dict(pretraining_coef=-1.0), "pretraining_coef must not be negative: got -1.0"),
+    ],
+)
+def test_the_new_flags_refuse_what_cannot_work(changes, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        replace(CONFIG, **changes)

@@ -20,6 +20,7 @@ from gpt.tokenizer import build_tokenizer
 from reward_model.model import RewardModel
 from rl import grpo_engine, reinforce_pp_engine
 from rl.batches.rollout import Rollout
+from rl.equations.losses import clip_acted, likelihood_ratio
 from rl.reinforce_pp_engine import (
     ReinforcePPConfig,
     reinforce_pp_advantages,
@@ -317,8 +318,11 @@ def test_the_loss_by_loops(variant, kl_coef):
             expected += token / length / 5
     config = replace(CONFIG, clip_low=0.2, clip_high=0.3, **VARIANTS[variant])
     given = (config, new, old, reference if kl_coef else None, torch.tensor(advantages), mask)
-    loss, was_clipped = reinforce_pp_loss(*given, kl_coef=kl_coef, rows=5)
+    loss = reinforce_pp_loss(*given, kl_coef=kl_coef, rows=5)
     assert float(loss) == pytest.approx(expected, rel=1e-5)
+    was_clipped = clip_acted(
+        likelihood_ratio(new, old), given[4], config.clip_low, config.clip_high
+    )
     assert was_clipped[mask].tolist() == [False, False, False, True, True]
 
 
@@ -637,3 +641,32 @@ def test_logged_keys_are_those_documented():
     assert keys["baseline"] == documented("Every engine") | documented("REINFORCE++")
     assert keys["plain"] == keys["baseline"] - {"zero_spread_groups"}
     assert "`zero_spread_groups`" in section("REINFORCE++")
+
+
+# Other penalties than k1
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        # k1 is -1, 2, 0 and 5, 0; R = 1 at the end of both, kl_coef 0.1
+        ("k1", [0.9, 0.8, 1.0, 0.5, 1.0]),
+        ("absolute", [0.7, 0.8, 1.0, 0.5, 1.0]),
+        ("squared", [0.75, 0.8, 1.0, -0.25, 1.0]),
+    ],
+)
+def test_the_named_penalty_is_taken_off_the_reward_to_go(name, expected):
+    k1 = torch.tensor([[-1.0, 2.0, 0.0], [5.0, 0.0, 50.0]])
+    mask = torch.tensor([[1, 1, 1], [1, 1, 0]]).bool()
+    reference = torch.full((2, 3), -2.0)
+    config = replace(CONFIG, kl_penalty=name)
+    found = reinforce_pp_advantages(config, torch.ones(2), reference + k1, reference, mask, 0.1)
+    mean = sum(expected) / 5
+    std = (sum((value - mean) ** 2 for value in expected) / 4) ** 0.5
+    wanted = [(value - mean) / std for value in expected]
+    assert found[mask].tolist() == pytest.approx(wanted, abs=1e-5)
+
+
+def test_the_baseline_variant_has_no_penalty_in_the_reward():
+    with pytest.raises(ValueError, match="kl_penalty squared is taken off a reward"):
+        replace(CONFIG, kl_penalty="squared", **BASELINE)

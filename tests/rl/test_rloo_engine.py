@@ -16,11 +16,13 @@ import torch
 from data.records import PromptRecord
 from gpt.common import MetricLog, saved_step
 from gpt.generate import SamplingParams
+from gpt.log_probs import TokenScores
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import build_tokenizer
 from reward_model.model import RewardModel
 from rl import rloo_engine
 from rl.batches.rollout import Rollout
+from rl.equations.losses import clip_acted
 from rl.rewards.sources import RewardModelReward, RuleReward
 from rl.rloo_engine import RLOOConfig, rloo_advantages, rloo_loss, train
 from rl.training.evaluation import Validation
@@ -236,6 +238,14 @@ def given_tokens() -> tuple[torch.Tensor, ...]:
     return old + RATIOS.log(), old, torch.tensor(SIGNED)[:, None], mask
 
 
+def where_clipped(config, new, old, advantages, mask) -> torch.Tensor:
+    """(n, T) bool: the tokens at which the engine's meter counts the clip."""
+    meter = rloo_engine.update_meter(config)
+    if meter.clip is None:
+        return torch.zeros_like(mask)
+    return clip_acted(meter.ratio(new, old, mask), advantages, *meter.clip).expand_as(mask)
+
+
 def pessimistic(ratio: float, advantage: float) -> float:
     """-min(ratio A, clip(ratio, 0.8, 1.3) A)."""
     return -min(ratio * advantage, min(max(ratio, 0.8), 1.3) * advantage)
@@ -249,9 +259,10 @@ def test_the_sequence_loss_by_loops():
         for t in range(LENGTHS[i]):
             expected -= SIGNED[i] * float(new[i, t]) / 5
     config = replace(CONFIG, clip_high=0.3)
-    loss, clipped = rloo_loss(config, new, old, advantages, mask, rows=5, tokens=11)
+    loss = rloo_loss(config, new, old, advantages, mask, rows=5, tokens=11)
+    clipped = where_clipped(config, new, old, advantages, mask)
     assert float(loss) == pytest.approx(expected, rel=1e-5)
-    assert clipped.shape == mask.shape and clipped.dtype == torch.bool and not clipped.any()
+    assert not clipped.any()
 
 
 def test_the_clipped_loss_by_loops():
@@ -260,7 +271,8 @@ def test_the_clipped_loss_by_loops():
     products = [1.0 * 2.0 * 0.5, 0.5 * 2.0, 1.3 * 1.1]
     expected = sum(pessimistic(products[i], SIGNED[i]) / 5 for i in range(3))
     config = replace(CONFIG, loss="clipped", clip_high=0.3)
-    loss, clipped = rloo_loss(config, new, old, advantages, mask, rows=5, tokens=11)
+    loss = rloo_loss(config, new, old, advantages, mask, rows=5, tokens=11)
+    clipped = where_clipped(config, new, old, advantages, mask)
     assert float(loss) == pytest.approx(expected, rel=1e-5)
     assert clipped[mask].tolist() == [False] * 5 + [True] * 2
 
@@ -274,7 +286,8 @@ def test_the_token_loss_by_loops():
         for t in range(LENGTHS[i])
     )
     config = replace(CONFIG, loss="token", clip_high=0.3)
-    loss, clipped = rloo_loss(config, new, old, advantages, mask, rows=5, tokens=11)
+    loss = rloo_loss(config, new, old, advantages, mask, rows=5, tokens=11)
+    clipped = where_clipped(config, new, old, advantages, mask)
     assert float(loss) == pytest.approx(expected, rel=1e-5)
     assert clipped[mask].tolist() == [False, True, False, True, False, False, False]
 
@@ -284,11 +297,12 @@ def test_worked_numbers():
     advantages = torch.tensor([[0.5], [0.05], [-0.55]])
     old = torch.tensor([[-1.0, -2], [-3, -1], [-5, 0]])
     mask = torch.tensor([[1, 1], [1, 1], [1, 0]]).bool()
-    loss, _ = rloo_loss(CONFIG, old, old, advantages, mask, rows=3, tokens=5)
+    loss = rloo_loss(CONFIG, old, old, advantages, mask, rows=3, tokens=5)
     assert float(loss) == pytest.approx(-0.35)
     new = old + torch.tensor([[0.3, -0.2], [-0.1, -0.2], [-0.1, 9]])
     config = replace(CONFIG, loss="clipped")
-    loss, clipped = rloo_loss(config, new, old, advantages, mask, rows=3, tokens=5)
+    loss = rloo_loss(config, new, old, advantages, mask, rows=3, tokens=5)
+    clipped = where_clipped(config, new, old, advantages, mask)
     assert float(loss) == pytest.approx(-0.030655, abs=1e-6)
     assert not clipped.any()
 
@@ -300,7 +314,7 @@ def test_at_the_old_policy_the_three_gradients_agree():
     for form in FORMS:
         new = old.clone().requires_grad_()
         config = replace(CONFIG, loss=form)
-        loss, _ = rloo_loss(config, new, old, advantages, mask, rows=3, tokens=7)
+        loss = rloo_loss(config, new, old, advantages, mask, rows=3, tokens=7)
         (gradients[form],) = torch.autograd.grad(loss, new)
     assert float(gradients["sequence"][mask].abs().min()) > 0.1
     torch.testing.assert_close(gradients["clipped"], gradients["sequence"])
@@ -311,14 +325,9 @@ def test_the_ratio_of_a_response_saturates_before_its_tokens():
     """100 tokens that each moved by 0.02 nats: the response's ratio is e^2, no token's above 1.03."""
     old = torch.full((1, 100), -1.0)
     arguments = (old + 0.02, old, torch.ones(1, 1), torch.ones(1, 100, dtype=torch.bool))
-    clipped = {
-        form: rloo_loss(replace(CONFIG, loss=form), *arguments, rows=1, tokens=100)[1]
-        for form in FORMS
-    }
+    clipped = {form: where_clipped(replace(CONFIG, loss=form), *arguments) for form in FORMS}
     assert clipped["clipped"].all() and not clipped["token"].any()
-    loss, _ = rloo_loss(
-        replace(CONFIG, loss="clipped", clip_high=9), *arguments, rows=1, tokens=100
-    )
+    loss = rloo_loss(replace(CONFIG, loss="clipped", clip_high=9), *arguments, rows=1, tokens=100)
     assert -float(loss) == pytest.approx(math.exp(2), rel=1e-4)
 
 
@@ -608,3 +617,40 @@ def test_logged_keys_are_those_documented():
     validate = Validation(LETTERS, PROMPTS, params, SHARE_OF_A, gold=SHARE_OF_A)
     (row,) = run(small_gpt(), steps=1, eval_every=1, validate=validate)
     assert set(row) == documented("Every engine") | documented("RLOO")
+
+
+# Other penalties than k1
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        # sums over the tokens: k1 2, 0, -1; |k1| 2, 2, 1; k1^2 / 2 1, 1, 0.5
+        ("k1", [0.8, 0.5, 0.1]),
+        ("absolute", [0.8, 0.3, -0.1]),
+        ("squared", [0.9, 0.4, -0.05]),
+    ],
+)
+def test_the_named_penalty_is_taken_off_the_reward(name, expected):
+    k1 = torch.tensor([[1.0, 1.0, 50.0], [1.0, -1.0, 50.0], [-1.0, 50.0, 50.0]])
+    mask = torch.tensor([[1, 1, 0], [1, 1, 0], [1, 0, 0]]).bool()
+    reference = torch.full((3, 3), -2.0)
+    config = replace(CONFIG, group_size=3, kl_penalty=name)
+    rewards = torch.tensor([1.0, 0.5, 0.0])
+    found = rloo_advantages(config, rewards, reference + k1, reference, mask, 0.1)
+    mean = sum(expected) / 3
+    wanted = [1.5 * (value - mean) for value in expected]
+    assert found[:, 0].tolist() == pytest.approx(wanted, abs=1e-6)
+
+
+def test_the_meter_knows_what_the_clip_acts_on():
+    """A ratio of 1.5 and one of 0.7 in a response: its own, 1.05, is clipped nowhere."""
+    log_probs, mask = torch.tensor([[1.5, 0.7]]).log(), torch.ones(1, 2, dtype=torch.bool)
+    clipped = {}
+    for form in FORMS:
+        meter = rloo_engine.update_meter(replace(CONFIG, loss=form))
+        scores = TokenScores(log_probs, torch.zeros(1, 2))
+        batch = SimpleNamespace(response_mask=mask)
+        meter.add_tokens(scores, torch.zeros(1, 2), torch.ones(1, 1), batch)
+        clipped[form] = meter.metrics()["clip_high_fraction"]
+    assert clipped == {"sequence": 0.0, "clipped": 0.0, "token": 0.5}

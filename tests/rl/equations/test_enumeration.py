@@ -17,7 +17,7 @@ from rl.equations.advantages import (
     group_advantages,
     leave_one_out_advantages,
 )
-from rl.equations.kl import absolute, k1, k1_importance, k2, k3, k3_importance
+from rl.equations.kl import absolute, k1, k1_importance, k2, k3, k3_importance, reward_penalty
 from rl.equations.losses import (
     cispo,
     clipped_surrogate,
@@ -437,3 +437,44 @@ def test_mixed_sampling_weights_undo_the_teachers_share():
     weights = mixed_sampling_weights(q, p, torch.ones_like(q, dtype=torch.bool), 0.2)
     mixed = 0.2 * p.exp() + 0.8 * q.exp()
     same(mixed * weights, q.exp())
+
+
+# --- the penalty in the reward ------------------------------------------------------------------
+
+
+def penalty_gradient(name):
+    """The policy gradient of rewards that are -1 times the named penalty and nothing else."""
+    penalty = reward_penalty(name)
+    rewards = token_level_rewards(
+        torch.zeros(len(RESPONSES)),
+        token_log_probs(THETA),
+        token_log_probs(REF),
+        MASK,
+        1.0,
+        penalty=penalty,
+    )
+    return expected_gradient(lambda lp: policy_gradient(lp, discounted_returns(rewards, MASK, 1.0)))
+
+
+def test_only_k1_in_the_reward_has_the_policy_gradient_of_the_kl():
+    """|k1| and k1^2 / 2 point elsewhere, at any length: no coefficient makes them the KL's."""
+    exact = gradient(sequence_kl)
+    same(penalty_gradient("k1"), exact)
+    for name in ("absolute", "squared"):
+        other = penalty_gradient(name)
+        differ(other, exact)
+        cosine = torch.nn.functional.cosine_similarity(other.flatten(), exact.flatten(), dim=0)
+        assert cosine < 0.95
+
+
+def test_the_other_penalties_have_the_gradient_of_their_value_less_their_own_slope():
+    """A reward is a constant, so what the policy gradient leaves out of grad E[p] is E[grad p]."""
+    for name, penalty in (("absolute", absolute), ("squared", k2)):
+
+        def value(theta, penalty=penalty):
+            kl = penalty(token_log_probs(theta), token_log_probs(REF))
+            return probabilities(theta) @ row_sums(kl, MASK)
+
+        slope = expected_gradient(lambda lp, penalty=penalty: penalty(lp, token_log_probs(REF)))
+        same(penalty_gradient(name), gradient(value) - slope)
+        differ(slope, torch.zeros_like(slope))  # that of k1 is 0

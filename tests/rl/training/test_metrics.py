@@ -85,26 +85,25 @@ def batch(mask: torch.Tensor) -> SimpleNamespace:
 
 def test_update_metrics_are_means_over_tokens():
     """Five valid tokens in two micro-batches of 4 and 1 token: no mean of means."""
-    meter = UpdateMeter()
+    meter = UpdateMeter(clip=(0.2, 0.2))
     mask = torch.tensor([[True, True, False], [True, True, False]])
     meter.add_tokens(
         scores([[1.0, 1.5, 9], [0.5, 1, 9]], [[1.0, 2, 77], [3, 4, 77]]),
         torch.zeros(2, 3),
         torch.tensor([[1.0], [-1.0]]),
-        torch.tensor([[False, True, True], [True, False, True]]),
         batch(mask),
     )
     meter.add_tokens(
         scores([[2.0]], [[10.0]]), torch.zeros(1, 1), torch.tensor([[1.0]]),
-        torch.tensor([[True]]), batch(torch.tensor([[True]])),
+        batch(torch.tensor([[True]])),
     )  # fmt: skip
     meter.add_update(torch.tensor(3.0), torch.tensor(0.5))
     meter.add_update(torch.tensor(1.0), torch.tensor(1.5))
     approx_kl = sum(r - 1 - math.log(r) for r in (1, 1.5, 0.5, 1, 2)) / 5
     assert meter.metrics() == pytest.approx(
         {
-            "clip_high_fraction": 2 / 5,  # A > 0: the ratio had risen
-            "clip_low_fraction": 1 / 5,
+            "clip_high_fraction": 2 / 5,  # A > 0: the ratios 1.5 and 2
+            "clip_low_fraction": 1 / 5,  # A < 0: 0.5
             "entropy": 20 / 5,
             "approx_kl": approx_kl,
             "loss": 2.0,
@@ -117,7 +116,7 @@ def test_update_metrics_are_means_over_tokens():
 
 def test_the_ratio_error_is_read_before_the_first_update_only():
     meter, mask = UpdateMeter(), torch.ones(1, 1, dtype=torch.bool)
-    rest = (torch.zeros(1, 1), torch.zeros(1, 1), torch.zeros(1, 1, dtype=torch.bool), batch(mask))
+    rest = (torch.zeros(1, 1), torch.zeros(1, 1), batch(mask))
     meter.add_tokens(scores([[1.001]], [[0.0]]), *rest)
     meter.add_tokens(scores([[0.998]], [[0.0]]), *rest)
     meter.add_update(torch.tensor(0.0), torch.tensor(0.0))
@@ -129,8 +128,8 @@ def test_one_advantage_per_token_is_told_apart_per_token():
     meter = UpdateMeter()
     meter.add_tokens(
         scores([[1.0, 1, 1, 1]], [[0.0] * 4]), torch.zeros(1, 4),
-        torch.tensor([[1.0, -1, -1, -1]]), torch.ones(1, 4, dtype=torch.bool),
-        batch(torch.ones(1, 4, dtype=torch.bool)),
+        torch.tensor([[1.0, -1, -1, -1]]), batch(torch.ones(1, 4, dtype=torch.bool)),
+        clipped=torch.ones(1, 4, dtype=torch.bool),
     )  # fmt: skip
     metrics = meter.metrics()
     assert (metrics["clip_high_fraction"], metrics["clip_low_fraction"]) == (0.25, 0.75)
@@ -140,7 +139,7 @@ def test_an_empty_micro_batch_is_no_division_by_zero():
     meter = UpdateMeter()
     meter.add_tokens(
         scores([[1.0]], [[0.0]]), torch.zeros(1, 1), torch.zeros(1, 1),
-        torch.zeros(1, 1, dtype=torch.bool), batch(torch.zeros(1, 1, dtype=torch.bool)),
+        batch(torch.zeros(1, 1, dtype=torch.bool)),
     )  # fmt: skip
     assert all(value == 0 for value in meter.metrics().values())
 
@@ -183,3 +182,49 @@ def test_phases_add_up_and_give_tokens_per_second(monkeypatch):
     assert clock.metrics(tokens=80) == {
         "seconds/rollout": 7.0, "seconds/update": 1.0, "tokens_per_second": 10.0
     }  # fmt: skip
+
+
+# A KL that no float holds
+
+
+def meter_of(log_ratios: list[float]) -> UpdateMeter:
+    meter, count = UpdateMeter(), len(log_ratios)
+    mask = torch.ones(1, count, dtype=torch.bool)
+    meter.add_tokens(
+        TokenScores(torch.tensor([log_ratios]), torch.zeros(1, count)), torch.zeros(1, count),
+        torch.ones(1, 1), batch(mask),
+    )  # fmt: skip
+    return meter
+
+
+@pytest.mark.parametrize("log_ratio", [89.0, 500.0, -500.0])
+def test_a_huge_log_ratio_is_a_kl_above_every_limit(log_ratio):
+    """exp(89) is infinite in float32: inf - 1 - inf is NaN, and NaN > limit is False."""
+    meter = meter_of([0.0, log_ratio])
+    assert meter.moved_beyond(100.0) and not meter.moved_beyond(None)
+    assert math.isfinite(meter.approx_kl) and math.isfinite(meter.metrics()["approx_kl"])
+    assert math.isfinite(meter.metrics()["ratio_error_at_start"])
+
+
+@pytest.mark.parametrize("log_prob", [math.nan, math.inf, -math.inf])
+def test_what_is_no_number_is_above_every_limit(log_prob):
+    assert meter_of([0.0, log_prob]).moved_beyond(100.0)
+    assert math.isnan(meter_of([0.0, log_prob]).metrics()["ratio_error_at_start"])
+    for kl in (log_prob, math.nan):
+        assert kl_exceeded(rows(1, 1, 1, 1), {"kl": kl}, 5.0) == (kl != -math.inf)
+
+
+def test_an_ordinary_kl_is_measured_and_compared():
+    meter = meter_of([math.log(1.5), math.log(0.5)])
+    expected = (1.5 - 1 - math.log(1.5) + 0.5 - 1 - math.log(0.5)) / 2
+    assert meter.approx_kl == pytest.approx(expected, rel=1e-6)
+    assert meter.moved_beyond(expected - 1e-3) and not meter.moved_beyond(expected + 1e-3)
+    # So near 0 that 1 + x - 1 loses all digits of x^2 / 2.
+    assert meter_of([1e-4]).approx_kl == pytest.approx(5e-9, rel=1e-3)
+
+
+def test_an_engines_own_numbers_of_an_update_are_averaged():
+    meter = UpdateMeter()
+    for loss, critic in ((1.0, 4.0), (3.0, 8.0)):
+        meter.add_update(torch.tensor(loss), torch.tensor(0.0), critic_grad_norm=critic)
+    assert meter.metrics()["critic_grad_norm"] == 6.0 and meter.metrics()["loss"] == 2.0
