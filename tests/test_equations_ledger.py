@@ -19,15 +19,21 @@ OUTSIDE = {  # equations that live where the tensors are made
     "gpt.log_probs.at_least_float32",
     "gpt.log_probs.token_log_probs",
     "gpt.log_probs.token_scores",
+    "gpt.distillation.distillation_loss",
+    "gpt.distillation.forward_kl",
+    "gpt.teacher.reverse_kl",
     "rl.rewards.verifiable.pass_at_k",
 }
 LIBRARY = (
+    "gpt.distillation",
     "reward_model.loss",
     "rl.equations.advantages",
     "rl.equations.kl",
     "rl.equations.losses",
-    "rl.rewards.sources",
+    "rl.equations.preferences",
+    "rl.equations.token_rewards",
 )
+SECTIONS = {"gpt.distillation": "# --- the formulas"}  # where a module holds more than equations
 
 
 def source(module: str) -> Path:
@@ -42,19 +48,17 @@ def definitions(path: Path) -> dict[str, ast.FunctionDef | ast.ClassDef]:
 
 
 def library_functions() -> set[str]:
-    """Dotted public names; of rl.rewards.sources only the section with the arithmetic."""
+    """Dotted public names; of the modules in SECTIONS those under one heading."""
     names = set()
     for module in LIBRARY:
-        last_line = float("inf")
-        if module == "rl.rewards.sources":
-            headings = [
-                number
-                for number, line in enumerate(source(module).read_text("utf-8").splitlines(), 1)
-                if line.startswith("# --- ")
-            ]
-            last_line = [*headings, last_line][1]
+        lines = source(module).read_text("utf-8").splitlines()
+        first, last = 0, len(lines) + 1
+        if module in SECTIONS:
+            headings = [n for n, line in enumerate(lines, 1) if line.startswith("# --- ")]
+            (first,) = (n for n in headings if lines[n - 1].startswith(SECTIONS[module]))
+            last = min(n for n in [*headings, last] if n > first)
         for name, node in definitions(source(module)).items():
-            if not name.startswith("_") and node.lineno < last_line:
+            if not name.startswith("_") and first < node.lineno < last:
                 names.add(f"{module}.{name}")
     return names
 
