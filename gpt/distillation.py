@@ -148,6 +148,38 @@ class DistillationConfig:
         return "student" if self.loss == "reverse_kl" else "teacher"
 
 
+# --- the formulas, on logits and probabilities ----------------------------------------------------
+
+
+def topk_cross_entropy(logits: Tensor, ids: Tensor, targets: Tensor) -> Tensor:
+    """-sum_j p~(v_j) log q(v_j), (M, V), (M, k) int64 and (M, k) -> (M,) (arXiv:2503.19786, section 2.2).
+
+    log q is normalised over the whole vocabulary: ids that were not sampled are pushed down.
+    """
+    return -(targets * logits.log_softmax(-1).gather(1, ids)).sum(1)
+
+
+def sample_token_ids(probs: Tensor, k: int, uniforms: Tensor) -> Tensor:
+    """k different token ids per row, drawn one after the other by their probability, (M, k) int64.
+
+    probs (M, V), uniforms (M, V) in [0, 1). The k largest of p_v / E_v with E_v exponential are such
+    a draw without replacement (the Gumbel top-k trick: Kool et al. 2019, arXiv:1903.06059).
+    """
+    exponential = -torch.log1p(-uniforms.clamp(min=1e-9))
+    return (probs / exponential).topk(min(k, probs.shape[-1])).indices
+
+
+def renormalised(probs: Tensor, ids: Tensor) -> Tensor:
+    """p~(v) = p(v) / sum of p over the sampled ids, (M, V) and (M, k) int64 -> (M, k).
+
+    0 for every other id (Gemma 3, arXiv:2503.19786, section 2.2). With k = V this is the teacher's
+    whole distribution, with k = 1 one sampled token. In between p~ favours likely tokens a little:
+    its mean is not p.
+    """
+    kept = probs.gather(1, ids)
+    return kept / kept.sum(1, keepdim=True)
+
+
 # --- losses per token ---------------------------------------------------------------------------
 
 
@@ -181,16 +213,6 @@ def forward_kl(
     return scatter_responses(kl[:, 0], batch.response_mask)
 
 
-def sample_token_ids(probs: Tensor, k: int, uniforms: Tensor) -> Tensor:
-    """k different token ids per row, drawn one after the other by their probability, (M, k) int64.
-
-    probs (M, V), uniforms (M, V) in [0, 1). The k largest of p_v / E_v with E_v exponential are such
-    a draw without replacement (the Gumbel top-k trick: Kool et al. 2019, arXiv:1903.06059).
-    """
-    exponential = -torch.log1p(-uniforms.clamp(min=1e-9))
-    return (probs / exponential).topk(min(k, probs.shape[-1])).indices
-
-
 @torch.no_grad()
 def sampled_targets(
     teacher: GPT,
@@ -201,11 +223,9 @@ def sampled_targets(
     *,
     chunk_elements: int = CHUNK_ELEMENTS,
 ) -> tuple[Tensor, Tensor]:
-    """k sampled token ids at each of the M valid response positions, and their targets: (M, k) each.
+    """k ids that the teacher samples at each of the M valid response positions, and their targets.
 
-    p~(v) = p(v) / sum of p over the sampled ids, and 0 for every other id (Gemma 3,
-    arXiv:2503.19786, section 2.2). With k = V this is the teacher's whole distribution, with k = 1
-    one sampled token. In between p~ favours likely tokens a little: its mean is not p.
+    (M, k) each: `sample_token_ids` and `renormalised`.
     """
     hidden = response_hidden(teacher, batch, batch.predicting_columns)  # (M, D)
     weight = teacher.wte.weight
@@ -214,9 +234,8 @@ def sampled_targets(
         probs = (at_least_float32(F.linear(piece, weight)) / temperature).softmax(-1)
         uniforms = torch.rand(probs.shape, generator=generator).to(probs.device)
         chosen = sample_token_ids(probs, k, uniforms)
-        kept = probs.gather(1, chosen)
         ids.append(chosen)
-        targets.append(kept / kept.sum(1, keepdim=True))
+        targets.append(renormalised(probs, chosen))
     return torch.cat(ids), torch.cat(targets)
 
 
@@ -229,10 +248,9 @@ def sampled_cross_entropy(
     *,
     chunk_elements: int = CHUNK_ELEMENTS,
 ) -> Tensor:
-    """-sum_j p~(v_j) log q(v_j) at each response position, (N, T), 0 at padding (arXiv:2503.19786).
+    """`topk_cross_entropy` of the student at each response position, (N, T), 0 at padding.
 
-    ids and targets (M, k) of the M valid positions, from `sampled_targets`. log q is normalised over
-    the whole vocabulary, so ids that were not sampled are pushed down. With k = V it is
+    ids and targets (M, k) of the M valid positions, from `sampled_targets`. With k = V it is
     `forward_kl` plus the teacher's entropy, with the same gradient.
     """
     hidden = response_hidden(student, batch, batch.predicting_columns)
@@ -240,7 +258,7 @@ def sampled_cross_entropy(
 
     def cross_entropy(hidden: Tensor, ids: Tensor, targets: Tensor) -> Tensor:
         logits = at_least_float32(F.linear(hidden, weight)) / temperature
-        return -(targets * logits.log_softmax(-1).gather(1, ids)).sum(1, keepdim=True)
+        return topk_cross_entropy(logits, ids, targets)[:, None]
 
     loss = in_chunks(cross_entropy, chunk_elements // len(weight), hidden, ids, targets)
     return scatter_responses(loss[:, 0], batch.response_mask)
@@ -397,6 +415,19 @@ def train(
     return log.rows
 
 
+def tested(
+    models: Mapping[str, GPT],
+    measured: Callable[[GPT, Sequence[PromptRecord]], tuple[dict[str, float], Any]],
+    records: Sequence[PromptRecord],
+) -> dict[str, Any]:
+    """The numbers of several models on the test prompts, which are also printed."""
+    report = {name: measured(model, records)[0] for name, model in models.items()}
+    print(f"{len(records)} test prompts; reverse_kl: to the teacher, nats per response")
+    for name, numbers in report.items():
+        print(f"  {name:8}" + "  ".join(f"{k} {v:.3f}" for k, v in numbers.items()))
+    return {"prompts": len(records)} | report
+
+
 def main(config: DistillationConfig) -> Path:
     """Distil with all I/O and return the run folder. Test prompts are answered after training."""
     device = pick_device(config.device)
@@ -422,9 +453,13 @@ def main(config: DistillationConfig) -> Path:
     keep_until(folder / "samples.jsonl", done)
     rule = world_rule(config.data)
 
+    def measured(
+        model: GPT, records: Sequence[PromptRecord]
+    ) -> tuple[dict[str, float], list[dict[str, Any]]]:
+        return measure(model, teacher, tokenizer, records, config.max_new_tokens, rule)
+
     def validate(model: GPT, step: int) -> dict[str, float]:
-        records = prompts["validation"][: config.eval_prompts]
-        numbers, answers = measure(model, teacher, tokenizer, records, config.max_new_tokens, rule)
+        numbers, answers = measured(model, prompts["validation"][: config.eval_prompts])
         append_jsonl(folder / "samples.jsonl", [{"step": step} | row for row in answers[:8]])
         return {f"validation/{name}": value for name, value in numbers.items()}
 
@@ -438,28 +473,15 @@ def main(config: DistillationConfig) -> Path:
     )
     print(f"distillation on {config.data}: {config.loss}, text by the {config.author} ({device})")
     train(
-        config,
-        student,
-        teacher,
-        tokenizer,
-        prompts["train"],
-        log,
-        corpus=corpus,
-        validate=validate if config.eval_prompts else None,
-        folder=folder,
-    )
+        config, student, teacher, tokenizer, prompts["train"], log, corpus=corpus,
+        validate=validate if config.eval_prompts else None, folder=folder,
+    )  # fmt: skip
     save_gpt(folder / MODEL_FILE, student, tokenizer)
     (folder / STATE_FILE).unlink(missing_ok=True)  # the finished weights replace it
     if config.test_prompts:
-        records = prompts["test"][: config.test_prompts]
-        report = {
-            name: measure(model, teacher, tokenizer, records, config.max_new_tokens, rule)[0]
-            for name, model in (("before", start), ("after", student), ("teacher", teacher))
-        }
-        write_json(folder / "report.json", {"prompts": len(records)} | report)
-        print(f"{len(records)} test prompts; reverse_kl: to the teacher, nats per response")
-        for name, numbers in report.items():
-            print(f"  {name:8}" + "  ".join(f"{k} {v:.3f}" for k, v in numbers.items()))
+        models = {"before": start, "after": student, "teacher": teacher}
+        report = tested(models, measured, prompts["test"][: config.test_prompts])
+        write_json(folder / "report.json", report)
     print(f"wrote {display_path(folder)}")
     return folder
 

@@ -5,17 +5,22 @@
     2) minimise L_DPO for pi_ref, D and beta:
        pi_ref <- policy                                reference; its log-probs are computed once
        log pi(y | x) = sum_t log pi(y_t | x, y_<t)     pair_log_probs, frozen_log_probs
-       h = log pi/pi_ref(y_w) - log pi/pi_ref(y_l)     dpo_loss (Eq. 7), ipo_loss
+       h = log pi/pi_ref(y_w) - log pi/pi_ref(y_l)     dpo_loss (Eq. 7)
        descend the mean of -log sigmoid(beta h)        preference_loss
 
 The same preferences as for a reward model, without one and without sampling: the offline control of
-every RL engine here. `--label-smoothing` is conservative DPO, for labels that err; `--loss ipo` is
-IPO (Azar et al. 2023, arXiv:2310.12036, Eq. 17), whose gap has a finite target. What is new next to
-the RL engines: no rollout, no reward, no advantage. The reward model only scores the validation
-samples, so that the numbers stand beside those of the other engines; a file of pairs needs none.
+every RL engine here. `--loss` names a row of PREFERENCE_LOSSES (rl/batches/preferences.py): cdpo is
+conservative DPO, for labels that err. ipo is IPO (Azar et al. 2023, arXiv:2310.12036, Eq. 17), whose
+gap has a finite target. Its log pi(y | x) has two readings: ipo sums over tokens, as OpenRLHF does;
+ipo_mean averages, as TRL does, which reports that IPO's authors confirmed the mean. hinge is RSO's
+loss (arXiv:2309.06657), simpo SimPO (arXiv:2405.14734), which needs no reference. What is new
+next to the RL engines: no rollout, no reward, no advantage. The reward model only scores the
+validation samples, so that the numbers stand beside those of the other engines; a file of pairs
+needs none.
 
     python -m rl.dpo_engine                       reviews, the pairs of the reward model
-    python -m rl.dpo_engine --label-smoothing 0.2
+    python -m rl.dpo_engine --loss cdpo --label-smoothing 0.2
+    python -m rl.dpo_engine --loss simpo          no reference model
     python -m rl.dpo_engine --data pairs.json --preset small    after gpt.pretraining on the file
 """
 
@@ -48,14 +53,19 @@ from gpt.tokenizer import Tokenizer
 from reward_model.pairs import TokenPair
 from rl.batches.preferences import (
     Compared,
+    LossName,
     PairStream,
+    check_preference_flags,
     frozen_log_probs,
+    needs_reference,
     open_pairs,
+    pair_lengths,
     pair_log_probs,
+    pair_losses,
     pair_metrics,
     require_pairs,
+    sides,
 )
-from rl.equations.preferences import dpo_loss, ipo_loss
 from rl.rewards.sources import RewardFn
 from rl.training.evaluation import Validation
 from rl.training.run import finish_step, run_training
@@ -80,7 +90,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class DPOConfig:
-    """Improve a policy on preference pairs alone, with DPO or IPO."""
+    """Improve a policy on preference pairs alone, with DPO or a relative of it."""
 
     preset: Preset = "tiny"
     """Size of the policy and matching defaults, applied before all other flags."""
@@ -93,14 +103,21 @@ class DPOConfig:
     reward: Literal["auto", "model", "gold"] = "auto"
     """What scores the validation samples; nothing is trained on it. auto: the reward model;
     nothing for a file that has none. gold: the true objective."""
-    loss: Literal["dpo", "ipo"] = "dpo"
-    """dpo: -log sigmoid(beta h). ipo: (h - 1 / (2 beta))^2."""
+    loss: LossName = "dpo"
+    """dpo: -log sigmoid(beta h). cdpo: the same with label_smoothing. ipo: (h - 1 / (2 beta))^2;
+    ipo_mean: h from means per token. hinge: max(0, 1 - beta h). simpo: -log sigmoid(simpo_beta (l_w
+    - l_l) - target_margin), l the mean log-prob per token, without a reference."""
     beta: float = 0.1
     """How dear it is to leave the reference; smaller goes further."""
     label_smoothing: float = 0.0
-    """s, the chance that a label is wrong (conservative DPO)."""
+    """s of cdpo, the chance that a label is wrong."""
+    simpo_beta: float = 2.0
+    """beta of simpo, whose log-probs are means per token and thus smaller."""
+    target_margin: float = 0.5
+    """gamma of simpo, by how much the chosen response should win."""
     length_norm: bool = False
-    """Average a response's log-probs over its tokens; the papers sum them."""
+    """Average a response's log-probs over its tokens in the losses that sum them, as DPO's paper
+    does; ipo_mean and simpo average by themselves."""
     steps: int = 200
     """Optimizer steps."""
     batch_size: int = 32
@@ -144,51 +161,30 @@ class DPOConfig:
         check_ranges(self)
         if self.micro_batch_size < 2:
             raise ValueError(f"micro_batch_size must be at least 2: got {self.micro_batch_size}")
-        if not self.beta > 0:
-            raise ValueError(f"beta must be positive: got {self.beta}")
-        if not 0 <= self.label_smoothing < 0.5:
-            raise ValueError(
-                "label_smoothing, the chance that a label is wrong, must be at least 0 and below "
-                f"0.5, where labels say nothing: got {self.label_smoothing}"
-            )
-        if self.loss == "ipo" and self.label_smoothing:
-            raise ValueError("label_smoothing is DPO's: leave it out, or use --loss dpo")
+        check_preference_flags(self, [self.loss])
 
 
-def preference_loss(
-    config: DPOConfig,
-    log_probs: Tensor,  # (k, 2): log pi(y|x) of the chosen and the rejected responses
-    ref_log_probs: Tensor,  # (k, 2)
-    *,
-    pairs: int,
-) -> Tensor:
-    """DPO's loss of some pairs of a batch (arXiv:2305.18290, Eq. 7), or IPO's.
+def preference_loss(config: DPOConfig, compared: Compared, *, pairs: int) -> Tensor:
+    """DPO's loss of some pairs of a batch (arXiv:2305.18290, Eq. 7), or the one that --loss names.
 
     (1/pairs) sum -log sigmoid(beta h), h = log(pi / pi_ref)(y_w|x) - log(pi / pi_ref)(y_l|x), with
     `pairs` the size of the whole batch, so that micro-batches add up.
     """
-    (chosen, rejected), (ref_chosen, ref_rejected) = log_probs.unbind(1), ref_log_probs.unbind(1)
-    if config.loss == "ipo":
-        losses = ipo_loss(chosen, rejected, ref_chosen, ref_rejected, config.beta)
-    else:
-        losses = dpo_loss(
-            chosen, rejected, ref_chosen, ref_rejected, config.beta,
-            label_smoothing=config.label_smoothing,
-        )  # fmt: skip
-    return losses.sum() / pairs
+    return pair_losses(config.loss, compared, config).sum() / pairs
 
 
 def held_out_metrics(
     config: DPOConfig,
     policy: GPT,
     held_out: Sequence[TokenPair],
-    ref_log_probs: Tensor,  # (K, 2)
+    ref_log_probs: Tensor | None,  # (K, 2)
     eos_id: int,
 ) -> dict[str, float]:
     """Loss, accuracy and margin on pairs whose prompts are never trained on."""
     log_probs = frozen_log_probs(policy, held_out, eos_id, config, torch.arange(len(held_out)))
-    numbers = pair_metrics([(log_probs, ref_log_probs)], config.beta)
-    loss = preference_loss(config, log_probs, ref_log_probs, pairs=len(held_out))
+    compared = Compared(log_probs, ref_log_probs, pair_lengths(held_out))
+    numbers = pair_metrics(config.loss, [compared], config)
+    loss = preference_loss(config, compared, pairs=len(held_out))
     return {"held_out_loss": float(loss)} | {
         f"held_out_{name}": numbers[name] for name in ("accuracy", "margin")
     }
@@ -211,10 +207,13 @@ def train(
     resumable state is kept there.
     """
     eos_id = tokenizer.eos_id
-    reference = copy.deepcopy(policy).eval().requires_grad_(False)
+    reference = None  # SimPO has none
+    if needs_reference([config.loss]):
+        reference = copy.deepcopy(policy).eval().requires_grad_(False)
     policy.eval()  # no dropout: h must compare two functions, not two random masks
     optimizer = adamw(policy, config.lr, weight_decay=0.0)
-    state = TrainingState({"policy": policy, "reference": reference, "optimizer": optimizer}, {})
+    frozen = {} if reference is None else {"reference": reference}
+    state = TrainingState({"policy": policy, **frozen, "optimizer": optimizer}, {})
     if config.resume and folder is not None:
         state.load(folder)
     stream = PairStream(
@@ -222,9 +221,10 @@ def train(
         batch_size=config.batch_size, steps=config.steps, seed=config.seed,
     )  # fmt: skip
     held_out = held_out[: config.held_out_pairs]
-    held_out_ref = frozen_log_probs(
-        reference, held_out, eos_id, config, torch.arange(len(held_out))
-    )
+    held_out_ref = None
+    if reference is not None:
+        every = torch.arange(len(held_out))
+        held_out_ref = frozen_log_probs(reference, held_out, eos_id, config, every)
 
     for step in range(state.step, config.steps):
         begin = time.perf_counter()
@@ -235,13 +235,14 @@ def train(
         optimizer.zero_grad(set_to_none=True)
         for batch, ref_log_probs in stream.micro_batches(step):
             log_probs = pair_log_probs(policy, batch, config)  # (k, 2)
-            part_loss = preference_loss(config, log_probs, ref_log_probs, pairs=config.batch_size)
+            both = Compared(log_probs, ref_log_probs, sides(batch.lengths))
+            part_loss = preference_loss(config, both, pairs=config.batch_size)
             part_loss.backward()
             loss += part_loss.detach()
-            compared.append((log_probs.detach(), ref_log_probs))
+            compared.append(both.detach())
         norm = clip_and_step(optimizer, policy.parameters(), config.max_norm)
         row = {"loss": float(loss), "grad_norm": float(norm), "lr": lr}
-        row |= pair_metrics(compared, config.beta)
+        row |= pair_metrics(config.loss, compared, config)
         row["pairs_per_second"] = config.batch_size / (time.perf_counter() - begin)
         state.step = step + 1
         if len(held_out) and (state.step % config.eval_every == 0 or state.step == config.steps):
@@ -279,16 +280,10 @@ def offline(
     reward_fn: RewardFn | None,
     prompts: Sequence[PromptRecord],
     log: MetricLog,
-    *,
-    pairs: Sequence[TokenPair],
-    held_out: Sequence[TokenPair],
-    validate: Validation | None,
-    folder: Path,
+    **given: Any,
 ) -> list[dict[str, Any]]:
     """`train` with the arguments of an RL engine: neither the reward nor the prompts are used."""
-    return train(
-        config, policy, tokenizer, pairs, log, held_out=held_out, validate=validate, folder=folder
-    )
+    return train(config, policy, tokenizer, log=log, **given)
 
 
 def describe(config: DPOConfig) -> str:

@@ -8,10 +8,11 @@ print is MiniLLM (Gu et al. 2024, arXiv:2306.08543); the rest is GRPO (arXiv:240
     for each batch of prompts                          prompt_batch
       G outputs per prompt                             sample_rollout
       r = log p_teacher(o | q)                         TeacherReward, teacher_reward
+      r = r - lambda L_PT(o), of the output itself (3) own_text_coef: own_text_penalty
       A = (r - mean of the group) / (std + eps)        group_advantages
       L_policy = -A log pi(o | q)                      kd_grpo_loss, policy_loss
       L_KL to the reference                            scores_and_penalty, kl_estimator
-      L_PT = -log pi(d), d from pre-training text  (2) add_text_gradient
+      L_PT = -log pi(d), d from pre-training text  (2) text_gradient
       L = L_policy + beta L_KL + lambda L_PT       (2) kl_coef, pretraining_coef; clip_and_step
       now and then: reference <- student               reference_update, moved_reference
 
@@ -20,7 +21,10 @@ the teacher's one likeliest output, and as a sum over tokens it favours short on
 student's own log-probability is subtracted (`--teacher-reward sum` is the box). -A log pi is
 REINFORCE and right for one pass over the samples; by default the clipped ratio takes its place
 (`--policy-loss reinforce` is the box). log pi - log pi_ref, differentiated, pulls nowhere: k3, k2
-or the full KL. L_PT is a mean over tokens, so the length of the text does not set its weight.
+or the full KL. L_PT is a mean over tokens, so the length of the text does not set its weight. Line
+(3) is off by default. Unlike one number for the whole batch it differs within a group and does act,
+but it protects no earlier text: the student's loss on what it has just written is minus its own
+log-probability, so likely outputs earn more, and the student's entropy is what is penalised.
 What is new next to GRPO: the reward is a model's log-probability, and a second loss holds on to
 what the student learned before.
 
@@ -55,11 +59,10 @@ from gpt.generate import SamplingParams
 from gpt.log_probs import TokenScores, token_scores, token_scores_and_kl
 from gpt.model import GPT
 from gpt.optimizer import adamw, clip_and_step, set_learning_rate
-from gpt.pretraining import add_text_gradient
 from gpt.tokenizer import Tokenizer
 from rl.batches.rollout import (
+    epoch_minibatches,
     micro_batches,
-    minibatches,
     old_policy_log_probs,
     prompt_batch,
     rollout_log_probs,
@@ -76,6 +79,7 @@ from rl.training.metrics import Stopwatch, UpdateMeter, rollout_metrics
 from rl.training.reference import moved_reference
 from rl.training.run import finish_step, run_training
 from rl.training.setup import open_text
+from rl.training.text import text_gradient
 
 PRESETS = size_presets(dict(pretraining_coef=1.0))
 
@@ -91,6 +95,10 @@ class KDGRPOConfig(EngineConfig):
     per_token: bool = False
     """reverse_kl as the mean over a response's tokens, not their sum, which is on average minus the
     KL of the response."""
+    own_text_coef: float = 0.0
+    """Takes this much of the student's own -log p_student of a response off its reward (summed or
+    averaged as the reward is). It acts, as a penalty on entropy: against variety. With reverse_kl 1
+    leaves log p_teacher alone."""
     policy_loss: Literal["clipped", "reinforce"] = "clipped"
     """clipped: GRPO's ratio and clip. reinforce: -A log pi of the whole response, for one pass only;
     of several minibatches all but the first are then a little older than the policy."""
@@ -144,6 +152,8 @@ class KDGRPOConfig(EngineConfig):
                 "reference_every must be at least 1 and reference_mix above 0 and at most 1: got "
                 f"{self.reference_every} and {self.reference_mix}"
             )
+        if not self.own_text_coef >= 0:
+            raise ValueError(f"own_text_coef must not be negative: got {self.own_text_coef}")
         if self.pretraining_coef < 0 or self.pretraining_batch_size < 1:
             raise ValueError(
                 "pretraining_coef must not be negative and pretraining_batch_size at least 1: got "
@@ -263,50 +273,28 @@ def train(
         advantages = group_advantages(rewards, config.group_size)  # (N, 1)
 
         with clock.phase("update"):
-            for _ in range(config.updates_per_batch):
-                for rows in minibatches(
-                    len(rollout), config.minibatches, generators["minibatches"], config.group_size
-                ):
-                    optimizer.zero_grad(set_to_none=True)
-                    loss = torch.zeros((), device=policy.device)
-                    for part, batch in micro_batches(
-                        rollout.sequences, rows, config.micro_batch_size
-                    ):
-                        with precision(policy.device, config.precision):
-                            scores, penalty = scores_and_penalty(
-                                config,
-                                policy,
-                                reference,
-                                batch,
-                                None if ref_log_probs is None else ref_log_probs[part],
-                            )
-                        part_loss = kd_grpo_loss(
-                            config,
-                            scores.log_probs,
-                            old_log_probs[part],
-                            penalty,
-                            advantages[part],
-                            batch.response_mask,
-                            kl_coef=kl.coef,
-                            rows=len(rows),
-                        )
-                        part_loss.backward()
-                        loss += part_loss.detach()
-                        meter.add_tokens(scores, old_log_probs[part], advantages[part], batch)
-                    if text is not None:  # L_PT: fresh text each time
-                        text_losses.append(
-                            add_text_gradient(
-                                policy,
-                                text,
-                                step * config.updates + len(text_losses),
-                                config.pretraining_coef,
-                                micro_batch_size=config.micro_batch_size,
-                                dtype=config.precision,
-                            )
-                        )
-                        loss += config.pretraining_coef * text_losses[-1]
-                    norm = clip_and_step(optimizer, policy.parameters(), config.max_norm)
-                    meter.add_update(loss, norm)
+            for rows in epoch_minibatches(
+                config, len(rollout), generators["minibatches"], config.group_size
+            ):
+                optimizer.zero_grad(set_to_none=True)
+                loss = torch.zeros((), device=policy.device)
+                for part, batch in micro_batches(rollout.sequences, rows, config.micro_batch_size):
+                    ref = None if ref_log_probs is None else ref_log_probs[part]
+                    with precision(policy.device, config.precision):  # L_KL
+                        scores, penalty = scores_and_penalty(config, policy, reference, batch, ref)
+                    part_loss = kd_grpo_loss(  # L_policy + beta L_KL
+                        config, scores.log_probs, old_log_probs[part], penalty, advantages[part],
+                        batch.response_mask, kl_coef=kl.coef, rows=len(rows),
+                    )  # fmt: skip
+                    part_loss.backward()
+                    loss += part_loss.detach()
+                    meter.add_tokens(scores, old_log_probs[part], advantages[part], batch)
+                if text is not None:  # lambda L_PT: fresh text each time
+                    index = step * config.updates + len(text_losses)
+                    text_losses.append(text_gradient(config, policy, text, index))
+                    loss += config.pretraining_coef * text_losses[-1]
+                norm = clip_and_step(optimizer, policy.parameters(), config.max_norm)
+                meter.add_update(loss, norm)
 
         row = rollout_metrics(rollout, rewards, old_log_probs, ref_log_probs)
         row |= meter.metrics() | {"non_finite_rewards": non_finite, "kl_coef": kl.coef, "lr": lr}
@@ -327,8 +315,9 @@ def teacher_reward(config: KDGRPOConfig, teacher: GPT) -> TeacherReward:
     reverse_kl = config.teacher_reward == "reverse_kl"
     averaged = config.teacher_reward == "mean" or config.per_token
     return TeacherReward(
-        teacher, config, aggregate="mean" if averaged else "sum", reverse_kl=reverse_kl
-    )
+        teacher, config, aggregate="mean" if averaged else "sum", reverse_kl=reverse_kl,
+        own_text_coef=config.own_text_coef,
+    )  # fmt: skip
 
 
 def open_teacher_reward(

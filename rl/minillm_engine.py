@@ -10,7 +10,7 @@
       for the inner epochs, in minibatches                updates_per_batch, minibatches
         Single = w_t KL(q(.|s_t) || p(.|s_t))             token_scores_and_kl (Eq. 3, Eq. 5)
         Long   = -w_t R_{t+1} min(rho_t, clip(rho_t))     clipped_surrogate
-        L_PT   = cross-entropy on pre-training text       add_text_gradient
+        L_PT   = cross-entropy on pre-training text       text_gradient
         descend Single + Long + lambda L_PT               minillm_loss
 
 The gradient of KL(q || p) over responses is that of the token KLs along the way (Single) plus the
@@ -50,7 +50,6 @@ from gpt.generate import SamplingParams
 from gpt.log_probs import token_scores_and_kl
 from gpt.model import GPT
 from gpt.optimizer import adamw, clip_and_step, set_learning_rate
-from gpt.pretraining import add_text_gradient
 from gpt.teacher import open_teacher
 from gpt.tokenizer import Tokenizer
 from rl.batches.rollout import (
@@ -74,6 +73,7 @@ from rl.training.evaluation import Validation
 from rl.training.metrics import Stopwatch, UpdateMeter, rollout_metrics
 from rl.training.run import finish_step, run_training
 from rl.training.setup import open_text
+from rl.training.text import text_gradient
 
 PRESETS = size_presets(dict(prompts_per_step=32, minibatches=4, kl_coef=0.0, pretraining_coef=1.0))
 
@@ -254,35 +254,20 @@ def train(
                         scores, token_kl = token_scores_and_kl(
                             policy, teacher, batch, config.temperature
                         )
+                    part_targets = targets.rows(part)
                     part_loss = minillm_loss(  # Single + Long
-                        config,
-                        scores.log_probs,
-                        token_kl,
-                        targets.rows(part),
-                        batch.response_mask,
+                        config, scores.log_probs, token_kl, part_targets, batch.response_mask,
                         tokens=int(rollout.lengths[rows].sum()),
-                    )
+                    )  # fmt: skip
                     part_loss.backward()
                     loss += part_loss.detach()
                     meter.add_tokens(
-                        scores,
-                        old_log_probs[part],
-                        targets.returns[part],
-                        batch,
-                        single_step_kl=token_kl,
-                        mixing_weight=targets.weights[part],
-                    )
-                if text is not None:  # L_PT: fresh text each time
-                    text_losses.append(
-                        add_text_gradient(
-                            policy,
-                            text,
-                            step * config.updates + update,
-                            config.pretraining_coef,
-                            micro_batch_size=config.micro_batch_size,
-                            dtype=config.precision,
-                        )
-                    )
+                        scores, old_log_probs[part], part_targets.returns, batch,
+                        single_step_kl=token_kl, mixing_weight=part_targets.weights,
+                    )  # fmt: skip
+                if text is not None:  # lambda L_PT: fresh text each time
+                    index = step * config.updates + update
+                    text_losses.append(text_gradient(config, policy, text, index))
                     loss += config.pretraining_coef * text_losses[-1]
                 norm = clip_and_step(optimizer, policy.parameters(), config.max_norm)
                 meter.add_update(loss, norm)

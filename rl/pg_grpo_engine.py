@@ -10,17 +10,20 @@
     line 6       L_GRPO (arXiv:2402.03300, Eq. 3)      policy_loss
     line 7       L_pref = mean over pairs of           preference_loss: dpo_loss
                  -log sigmoid(beta_dpo h)              (arXiv:2305.18290, Eq. 7)
-    line 8       descend L_GRPO + lambda L_pref        preference_coef
+    line 8       descend L_GRPO + lambda L_pref        preference_coef; backward
 
 No paper of this name gives a box; this is GRPO's Algorithm 1 with lines 4, 7 and 8 added, close to
 AMIR-GRPO (arXiv:2601.03661), whose pairs are `--pairs all` and whose log-probs `--length-norm`.
 What is new next to GRPO: the comparison of two responses enters as such, not only through an
 advantage, and pulls by how wrongly the policy orders them. Three weights are three numbers: kl_coef,
-dpo_beta and preference_coef. The preference loss needs the frozen reference, also without a KL
-penalty; it has no ratio and no clip. With preference_coef = 0 this is rl/grpo_engine.py bit for bit.
+dpo_beta and preference_coef. The preference loss has no ratio and no clip. `--preference-loss` names
+rows of PREFERENCE_LOSSES (rl/batches/preferences.py), and `--preference-weights` their weights in
+L_pref; all but simpo need the frozen reference, also without a KL penalty. With preference_coef = 0
+this is rl/grpo_engine.py bit for bit.
 
     python -m rl.pg_grpo_engine                       reviews, the best and the worst of each group
     python -m rl.pg_grpo_engine --pairs offline       the pairs of the reward model beside the rollouts
+    python -m rl.pg_grpo_engine --preference-loss dpo ipo_mean --preference-weights 1 0.02
     python -m rl.pg_grpo_engine --data sums           arithmetic, checked by a rule
 """
 
@@ -52,16 +55,21 @@ from gpt.tokenizer import Tokenizer
 from reward_model.pairs import TokenPair
 from rl.batches.preferences import (
     Compared,
+    LossName,
     PairStream,
+    check_preference_flags,
+    compared_rows,
+    needs_reference,
     open_pairs,
     pair_log_probs,
+    pair_losses,
     pair_metrics,
     pairs_within,
-    sequence_log_probs,
+    sides,
 )
 from rl.batches.rollout import (
+    epoch_minibatches,
     micro_batches,
-    minibatches,
     old_policy_log_probs,
     prompt_batch,
     rollout_log_probs,
@@ -71,11 +79,12 @@ from rl.equations.advantages import best_worst_pairs, group_advantages, ordered_
 from rl.equations.kl import loss_estimator
 from rl.equations.losses import (
     clipped_surrogate,
+    gspo,
+    mean_ratio,
     sequence_clipped_surrogate,
     sequence_mean,
     sequence_ratio,
 )
-from rl.equations.preferences import dpo_loss
 from rl.rewards.sources import RewardFn, checked_rewards
 from rl.training.config import EngineConfig, kl_controller, require_groups, size_presets, warmed_up
 from rl.training.evaluation import Validation
@@ -98,6 +107,11 @@ class PGGRPOConfig(EngineConfig):
     """k3 is GRPO's; k2 has the gradient of KL(policy || reference); k1 is refused, and says why."""
     preference_coef: float = 0.1
     """lambda, the weight of the preference loss; 0 is GRPO."""
+    preference_loss: tuple[LossName, ...] = ("dpo",)
+    """One or several losses: dpo, cdpo (with label_smoothing), ipo, ipo_mean (IPO of means per
+    token), hinge, simpo (without a reference)."""
+    preference_weights: tuple[float, ...] = (1.0,)
+    """One weight for each of them; L_pref is the weighted sum."""
     pairs: Literal["best_worst", "all", "offline", "both"] = "best_worst"
     """best_worst: of each group. all: every two of a group. offline: recorded ones. both: the first
     and the third. Pairs within a group keep it in one forward."""
@@ -106,13 +120,19 @@ class PGGRPOConfig(EngineConfig):
     dpo_beta: float = 0.1
     """beta of the preference loss; not the weight of the KL penalty."""
     label_smoothing: float = 0.0
-    """s, the chance that a pair is the wrong way round (conservative DPO)."""
+    """s of cdpo, the chance that a pair is the wrong way round."""
+    simpo_beta: float = 2.0
+    """beta of simpo, whose log-probs are means per token and thus smaller."""
+    target_margin: float = 0.5
+    """gamma of simpo, by how much the better response should win."""
     length_norm: bool = False
-    """Average a response's log-probs over its tokens in the preference loss; DPO sums them."""
+    """Average a response's log-probs over its tokens in the preference losses that sum them; DPO
+    sums. ipo_mean and simpo average by themselves."""
     offline_batch_size: int = 16
     """Recorded pairs per rollout batch, in each of its optimizer steps (pairs offline and both)."""
-    mode: Literal["token_ratio", "ratio_power"] = "token_ratio"
-    """token_ratio: GRPO's. ratio_power: (pi(y) / pi_old(y)) ** ratio_power, one for the response."""
+    mode: Literal["token_ratio", "ratio_power", "mean_ratio"] = "token_ratio"
+    """token_ratio: GRPO's. ratio_power: (pi(y) / pi_old(y)) ** ratio_power, one for the response.
+    mean_ratio: GSPO's, the power 1 / length; it hardly moves, and GSPO clips at 3e-4 and 4e-4."""
     ratio_power: float = 0.1
     """The exponent of mode ratio_power; 1 is the plain ratio of the response."""
 
@@ -126,11 +146,15 @@ class PGGRPOConfig(EngineConfig):
         for name in ("dpo_beta", "ratio_power", "offline_batch_size"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be positive: got {getattr(self, name)}")
-        if not 0 <= self.label_smoothing < 0.5:
+        check_preference_flags(self, self.preference_loss)
+        weights = self.preference_weights
+        if len(weights) != len(self.preference_loss) or not all(weight > 0 for weight in weights):
             raise ValueError(
-                "label_smoothing, the chance that a pair is the wrong way round, must be at least 0 "
-                f"and below 0.5: got {self.label_smoothing}"
+                f"preference_weights must be one positive weight for each of the losses "
+                f"{' '.join(self.preference_loss)}: got {' '.join(map(str, weights))}"
             )
+        if not weights:
+            raise ValueError("preference_loss must name a loss: for none set preference_coef to 0")
         if self.micro_batch_size < self.rows_together:
             raise ValueError(
                 f"micro_batch_size {self.micro_batch_size} is less than a group of "
@@ -148,6 +172,26 @@ class PGGRPOConfig(EngineConfig):
         return self.preference_coef > 0 and self.pairs in ("offline", "both")
 
     @property
+    def needs_reference(self) -> bool:
+        """Whether a preference loss compares with the reference."""
+        return self.preference_coef > 0 and needs_reference(self.preference_loss)
+
+    @property
+    def measures_kl(self) -> bool:
+        """Whether the KL to the reference is asked, for the penalty or to know when to stop."""
+        return self.kl_coef > 0 or self.stop_kl is not None
+
+    @property
+    def scores_rollouts(self) -> bool:
+        """Whether the reference scores the rollouts."""
+        return self.measures_kl or (self.compares_groups and self.needs_reference)
+
+    @property
+    def beta(self) -> float:
+        """dpo_beta, under the name that the losses know it by."""
+        return self.dpo_beta
+
+    @property
     def rows_together(self) -> int:
         """How many neighbouring rows one forward must not separate."""
         return self.group_size if self.compares_groups else 1
@@ -156,9 +200,11 @@ class PGGRPOConfig(EngineConfig):
 def update_meter(config: PGGRPOConfig) -> UpdateMeter:
     """Measures where the clip of this mode's ratio acts."""
     clip, b = (config.clip_low, config.clip_high), config.ratio_power
-    if config.mode != "ratio_power":
-        return UpdateMeter(clip)
-    return UpdateMeter(clip, lambda new, old, mask: sequence_ratio(b * new, b * old, mask))
+    if config.mode == "ratio_power":
+        return UpdateMeter(clip, lambda new, old, mask: sequence_ratio(b * new, b * old, mask))
+    if config.mode == "mean_ratio":
+        return UpdateMeter(clip, mean_ratio)
+    return UpdateMeter(clip)
 
 
 def policy_loss(
@@ -176,7 +222,7 @@ def policy_loss(
 
     (1/rows) sum_i (1/L_i) sum_t [ -min(ratio A, clip(ratio) A) + kl_coef * KL ]; with mode
     "ratio_power" the ratio is that of the response, exp(b sum_t (log pi - log pi_old)), b =
-    ratio_power.
+    ratio_power, and with "mean_ratio" exp(1/L_i sum_t (log pi - log pi_old)), GSPO's.
     """
     clip = config.clip_low, config.clip_high
     if config.mode == "ratio_power":
@@ -184,6 +230,8 @@ def policy_loss(
         token_loss = sequence_clipped_surrogate(
             b * log_probs, b * old_log_probs, advantages, response_mask, *clip
         )
+    elif config.mode == "mean_ratio":
+        token_loss = gspo(log_probs, old_log_probs, advantages, response_mask, *clip)
     else:
         token_loss = clipped_surrogate(log_probs, old_log_probs, advantages, *clip)
     if kl_coef and ref_log_probs is not None:
@@ -192,23 +240,15 @@ def policy_loss(
     return sequence_mean(token_loss, response_mask, denominator=rows)
 
 
-def preference_loss(
-    config: PGGRPOConfig,
-    log_probs: Tensor,  # (k, 2): log pi(y|x) of the better and the worse responses
-    ref_log_probs: Tensor,  # (k, 2)
-    *,
-    pairs: int,
-) -> Tensor:
+def preference_loss(config: PGGRPOConfig, compared: Compared, *, pairs: int) -> Tensor:
     """L_pref of some of the `pairs` pairs of a minibatch (arXiv:2305.18290, Eq. 7); 0 of none.
 
-    (1/pairs) sum -(1 - s) log sigmoid(beta h) - s log sigmoid(-beta h), with
-    h = log(pi / pi_ref)(y_w|x) - log(pi / pi_ref)(y_l|x), beta = dpo_beta, s = label_smoothing.
+    (1/pairs) sum -log sigmoid(beta h), h = log(pi / pi_ref)(y_w|x) - log(pi / pi_ref)(y_l|x), beta =
+    dpo_beta; or the weighted sum of the losses that the flags name.
     """
-    losses = dpo_loss(
-        log_probs[:, 0], log_probs[:, 1], ref_log_probs[:, 0], ref_log_probs[:, 1],
-        config.dpo_beta, label_smoothing=config.label_smoothing,
-    )  # fmt: skip
-    return losses.sum() / max(pairs, 1)
+    named = zip(config.preference_loss, config.preference_weights, strict=True)
+    losses = [weight * pair_losses(name, compared, config) for name, weight in named]
+    return torch.stack(losses).sum(0).sum() / max(pairs, 1)
 
 
 def group_pairs(config: PGGRPOConfig, rewards: Tensor) -> Tensor:
@@ -219,17 +259,30 @@ def group_pairs(config: PGGRPOConfig, rewards: Tensor) -> Tensor:
     return choose(rewards, config.group_size, config.margin).cpu()
 
 
+def recorded_stream(
+    config: PGGRPOConfig, pairs: Sequence[TokenPair], reference: GPT | None, eos_id: int
+) -> PairStream:
+    """The recorded pairs where the flags want them, scored by the reference if a loss reads it."""
+    if config.uses_recorded_pairs and not pairs:
+        raise ValueError(f'pairs="{config.pairs}" needs recorded pairs: give offline_pairs')
+    return PairStream(
+        pairs if config.uses_recorded_pairs else (),
+        reference if config.needs_reference else None, eos_id, config,
+        batch_size=config.offline_batch_size, steps=config.steps, seed=config.seed,
+    )  # fmt: skip
+
+
 def preference_metrics(
     config: PGGRPOConfig, pairs: int, compared: Sequence[Compared]
 ) -> dict[str, float]:
-    """Loss, accuracy and margin over all pairs that the step's forwards have compared."""
+    """L_pref, and the first loss's accuracy and margin, over all pairs that the step has compared."""
     if not config.preference_coef:
         return {}
     if not compared:
         return {"pairs": pairs, "preference_loss": 0.0}
-    count = sum(len(log_probs) for log_probs, _ in compared)
-    loss = sum(float(preference_loss(config, *part, pairs=count)) for part in compared)
-    numbers = pair_metrics(compared, config.dpo_beta)
+    count = sum(len(part.log_probs) for part in compared)
+    loss = sum(float(preference_loss(config, part, pairs=count)) for part in compared)
+    numbers = pair_metrics(config.preference_loss[0], compared, config)
     return {"pairs": pairs, "preference_loss": loss} | {
         f"preference_{name}": numbers[name] for name in ("accuracy", "margin")
     }
@@ -252,23 +305,21 @@ def train(
     `offline_pairs` are the recorded pairs of `pairs` "offline" and "both". With `validate` its
     numbers are added every `eval_every` steps; with a folder a resumable state is kept there.
     """
-    if config.uses_recorded_pairs and not offline_pairs:
-        raise ValueError(f'pairs="{config.pairs}" needs recorded pairs: give offline_pairs')
     params = SamplingParams(config.temperature, max_new_tokens=config.max_new_tokens)
-    reference = copy.deepcopy(policy).eval().requires_grad_(False)  # line 1
+    reference = None
+    if config.measures_kl or config.needs_reference:
+        reference = copy.deepcopy(policy).eval().requires_grad_(False)  # line 1
     policy.eval()  # dropout stays off: old and new log-probs must describe the same function
     optimizer = adamw(policy, config.lr, weight_decay=0.0)
     kl = kl_controller(config)
     generators = {name: make_generator(config.seed, name) for name in ("sampling", "minibatches")}
+    frozen = {} if reference is None else {"reference": reference}
     state = TrainingState(
-        {"policy": policy, "reference": reference, "optimizer": optimizer, "kl": kl}, generators
+        {"policy": policy, **frozen, "optimizer": optimizer, "kl": kl}, generators
     )
     if config.resume and folder is not None:
         state.load(folder)
-    recorded = PairStream(
-        offline_pairs if config.uses_recorded_pairs else (), reference, tokenizer.eos_id, config,
-        batch_size=config.offline_batch_size, steps=config.steps, seed=config.seed,
-    )  # fmt: skip
+    recorded = recorded_stream(config, offline_pairs, reference, tokenizer.eos_id)
 
     for step in range(state.step, config.steps):
         lr = config.lr * warmed_up(config, step)
@@ -284,59 +335,48 @@ def train(
         with clock.phase("score"):
             old_log_probs = old_policy_log_probs(policy, rollout, config)  # (N, T)
             ref_log_probs = None  # asked for the penalty, the stop, or L_pref of the groups
-            if kl.coef or config.stop_kl is not None or config.compares_groups:
+            if reference is not None and config.scores_rollouts:
                 ref_log_probs = rollout_log_probs(reference, rollout, config)  # (N, T)
         advantages = group_advantages(rewards, config.group_size)  # (N, 1)
         pairs = group_pairs(config, rewards)  # (K, 2)  line 4
         compared: list[Compared] = []  # for the log
 
         with clock.phase("update"):
-            for _ in range(config.updates_per_batch):  # line 5
-                for rows in minibatches(
-                    len(rollout), config.minibatches, generators["minibatches"], config.group_size
+            for rows in epoch_minibatches(  # line 5
+                config, len(rollout), generators["minibatches"], config.group_size
+            ):
+                optimizer.zero_grad(set_to_none=True)
+                loss = torch.zeros((), device=policy.device)
+                pair_count = len(pairs_within(pairs, rows)) + recorded.batch_size
+                for part, batch in micro_batches(
+                    rollout.sequences, rows, config.micro_batch_size, config.rows_together
                 ):
-                    optimizer.zero_grad(set_to_none=True)
-                    loss = torch.zeros((), device=policy.device)
-                    pair_count = len(pairs_within(pairs, rows)) + recorded.batch_size
-                    for part, batch in micro_batches(
-                        rollout.sequences, rows, config.micro_batch_size, config.rows_together
-                    ):
-                        with precision(policy.device, config.precision):
-                            scores = token_scores(policy, batch, config.temperature)
-                        ref = None if ref_log_probs is None else ref_log_probs[part]
-                        part_loss = policy_loss(  # line 6
-                            config,
-                            scores.log_probs,
-                            old_log_probs[part],
-                            ref,
-                            advantages[part],
-                            batch.response_mask,
-                            kl_coef=kl.coef,
-                            rows=len(rows),
-                        )
-                        here = pairs_within(pairs, part)  # whole groups, so no pair is split
-                        if ref is not None and len(here):
-                            log_probs, ref_sums = (
-                                sequence_log_probs(x, batch.response_mask, config.length_norm)[here]
-                                for x in (scores.log_probs, ref)
-                            )  # (k, 2)
-                            part_loss = part_loss + config.preference_coef * preference_loss(
-                                config, log_probs, ref_sums, pairs=pair_count
-                            )  # lines 7-8
-                            compared.append((log_probs.detach(), ref_sums))
-                        part_loss.backward()
-                        loss += part_loss.detach()
-                        meter.add_tokens(scores, old_log_probs[part], advantages[part], batch)
-                    for batch, ref_sums in recorded.micro_batches(step):
-                        log_probs = pair_log_probs(policy, batch, config)  # (k, 2)
-                        part_loss = config.preference_coef * preference_loss(
-                            config, log_probs, ref_sums, pairs=pair_count
-                        )
-                        part_loss.backward()
-                        loss += part_loss.detach()
-                        compared.append((log_probs.detach(), ref_sums))
-                    norm = clip_and_step(optimizer, policy.parameters(), config.max_norm)
-                    meter.add_update(loss, norm)
+                    with precision(policy.device, config.precision):
+                        scores = token_scores(policy, batch, config.temperature)
+                    ref = None if ref_log_probs is None else ref_log_probs[part]
+                    part_loss = policy_loss(  # line 6
+                        config, scores.log_probs, old_log_probs[part], ref, advantages[part],
+                        batch.response_mask, kl_coef=kl.coef, rows=len(rows),
+                    )  # fmt: skip
+                    here = pairs_within(pairs, part)  # whole groups, so no pair is split
+                    if len(here):
+                        both = compared_rows(scores.log_probs, ref, batch.response_mask, here)
+                        l_pref = preference_loss(config, both, pairs=pair_count)  # line 7
+                        part_loss = part_loss + config.preference_coef * l_pref  # line 8
+                        compared.append(both.detach())
+                    part_loss.backward()
+                    loss += part_loss.detach()
+                    meter.add_tokens(scores, old_log_probs[part], advantages[part], batch)
+                for batch, ref_sums in recorded.micro_batches(step):
+                    log_probs = pair_log_probs(policy, batch, config)  # (k, 2)
+                    both = Compared(log_probs, ref_sums, sides(batch.lengths))
+                    l_pref = preference_loss(config, both, pairs=pair_count)
+                    part_loss = config.preference_coef * l_pref
+                    part_loss.backward()
+                    loss += part_loss.detach()
+                    compared.append(both.detach())
+                norm = clip_and_step(optimizer, policy.parameters(), config.max_norm)
+                meter.add_update(loss, norm)
 
         row = rollout_metrics(rollout, rewards, old_log_probs, ref_log_probs)
         row |= meter.metrics() | {"non_finite_rewards": non_finite, "kl_coef": kl.coef, "lr": lr}

@@ -23,9 +23,13 @@ OUTSIDE = {  # equations that live where the tensors are made, and the rules of 
     "gpt.log_probs.full_kl",
     "gpt.log_probs.token_log_probs",
     "gpt.log_probs.token_scores",
+    "gpt.distillation.distillation_loss",
+    "gpt.distillation.forward_kl",
+    "gpt.teacher.reverse_kl",
     "rl.rewards.verifiable.pass_at_k",
 }
 LIBRARY = (
+    "gpt.distillation",
     "reward_model.loss",
     "rl.equations.advantages",
     "rl.equations.ensembles",
@@ -34,6 +38,7 @@ LIBRARY = (
     "rl.equations.preferences",
     "rl.equations.token_rewards",
 )
+SECTIONS = {"gpt.distillation": "# --- the formulas"}  # where a module holds more than equations
 
 
 def source(module: str) -> Path:
@@ -48,13 +53,19 @@ def definitions(path: Path) -> dict[str, ast.FunctionDef | ast.ClassDef]:
 
 
 def library_functions() -> set[str]:
-    """The dotted public functions and classes of the modules that hold equations."""
-    return {
-        f"{module}.{name}"
-        for module in LIBRARY
-        for name in definitions(source(module))
-        if not name.startswith("_")
-    }
+    """Dotted public names; of the modules in SECTIONS those under one heading."""
+    names = set()
+    for module in LIBRARY:
+        lines = source(module).read_text("utf-8").splitlines()
+        first, last = 0, len(lines) + 1
+        if module in SECTIONS:
+            headings = [n for n, line in enumerate(lines, 1) if line.startswith("# --- ")]
+            (first,) = (n for n in headings if lines[n - 1].startswith(SECTIONS[module]))
+            last = min(n for n in [*headings, last] if n > first)
+        for name, node in definitions(source(module)).items():
+            if not name.startswith("_") and first < node.lineno < last:
+                names.add(f"{module}.{name}")
+    return names
 
 
 def entries() -> dict[str, str]:

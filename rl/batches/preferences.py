@@ -1,13 +1,13 @@
-"""Preference pairs for an engine: where they come from, and the log-probs of their responses.
+"""Preference pairs for an engine: where they come from, how they are scored, and their losses.
 
 Tensors about pairs are (K, 2): column 0 is the chosen response, column 1 the rejected one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -21,7 +21,8 @@ from gpt.model import GPT
 from gpt.pretraining import default_folder, flags_for
 from gpt.tokenizer import Tokenizer
 from reward_model.pairs import TokenPair, collate_pairs, encode_pairs, keep_fitting
-from rl.equations.losses import row_means, row_sums
+from rl.equations.losses import row_sums
+from rl.equations.preferences import dpo_loss, hinge_loss, ipo_loss, simpo_loss
 
 # --- where pairs come from ------------------------------------------------------------------------
 
@@ -110,13 +111,34 @@ class PairScoring(Protocol):
     @property
     def precision(self) -> str: ...
 
-    @property
-    def length_norm(self) -> bool: ...
+
+class Compared(NamedTuple):
+    """The k pairs of one forward, (k, 2) each."""
+
+    log_probs: Tensor  # log pi(y|x), the sum over a response's tokens
+    ref_log_probs: Tensor | None  # log pi_ref(y|x); None where no reference was asked
+    lengths: Tensor  # tokens
+
+    def per_token(self) -> Compared:
+        """The means over a response's tokens in place of the sums."""
+        lengths = self.lengths.to(self.log_probs.device)
+        ref = None if self.ref_log_probs is None else self.ref_log_probs / lengths
+        return Compared(self.log_probs / lengths, ref, lengths)
+
+    def detach(self) -> Compared:
+        """The same numbers, without their graph."""
+        return self._replace(log_probs=self.log_probs.detach())
 
 
-def sequence_log_probs(log_probs: Tensor, response_mask: Tensor, length_norm: bool) -> Tensor:
-    """log pi(y|x), the sum over a response's tokens, (N, T) -> (N,); with `length_norm` their mean."""
-    return (row_means if length_norm else row_sums)(log_probs, response_mask)
+def sides(rows: Tensor) -> Tensor:
+    """(2k,) numbers of the rows of `collate_pairs`, the chosen responses first, as (k, 2)."""
+    return rows.view(2, -1).T
+
+
+def pair_lengths(pairs: Sequence[TokenPair]) -> Tensor:
+    """Response tokens of both sides, (K, 2) int64."""
+    lengths = [[len(pair.chosen), len(pair.rejected)] for pair in pairs]
+    return torch.tensor(lengths, dtype=torch.long).view(-1, 2)
 
 
 def pair_micro_batches(
@@ -140,7 +162,7 @@ def pair_log_probs(model: GPT, batch: ResponseBatch, config: PairScoring) -> Ten
     batch = batch.to(model.device)
     with precision(model.device, config.precision):
         log_probs = token_log_probs(model, batch, config.temperature)  # (2k, T)
-    return sequence_log_probs(log_probs, batch.response_mask, config.length_norm).view(2, -1).T
+    return sides(row_sums(log_probs, batch.response_mask))
 
 
 @torch.no_grad()
@@ -160,14 +182,14 @@ def frozen_log_probs(
 class PairStream:
     """Recorded pairs in batches of shuffled epochs, with the reference's log-probs beside them.
 
-    Those are computed here, once for every pair that `steps` steps visit. Without pairs every batch
-    is empty.
+    Those are computed here, once for every pair that `steps` steps visit; without a reference there
+    are none. Without pairs every batch is empty.
     """
 
     def __init__(
         self,
         pairs: Sequence[TokenPair],
-        reference: GPT,
+        reference: GPT | None,
         eos_id: int,
         config: PairScoring,
         *,
@@ -178,8 +200,10 @@ class PairStream:
         self.pairs, self.eos_id, self.config = pairs, eos_id, config
         self.batch_size = batch_size if pairs else 0
         self.seed = derive_seed(seed, "pair order")
-        visited = torch.cat([self.indices(step) for step in range(steps)])
-        self.ref_log_probs = frozen_log_probs(reference, pairs, eos_id, config, visited)  # (K, 2)
+        self.ref_log_probs: Tensor | None = None  # (K, 2)
+        if reference is not None:
+            visited = torch.cat([self.indices(step) for step in range(steps)])
+            self.ref_log_probs = frozen_log_probs(reference, pairs, eos_id, config, visited)
 
     def indices(self, step: int) -> Tensor:
         """The pairs of 0-based `step`, each once an epoch, (batch_size,) int64."""
@@ -187,12 +211,12 @@ class PairStream:
             return torch.empty(0, dtype=torch.long)
         return epoch_shuffled_indices(step, self.batch_size, len(self.pairs), self.seed)
 
-    def micro_batches(self, step: int) -> Iterator[tuple[ResponseBatch, Tensor]]:
-        """The forwards of one step and the reference's log-probs of their pairs, (k, 2) each."""
+    def micro_batches(self, step: int) -> Iterator[tuple[ResponseBatch, Tensor | None]]:
+        """The forwards of one step and the reference's log-probs of their pairs, (k, 2) or None."""
         index = self.indices(step)
         chosen = [self.pairs[i] for i in index.tolist()]
         for part, batch in pair_micro_batches(chosen, self.eos_id, self.config.micro_batch_size):
-            yield batch, self.ref_log_probs[index[part]]
+            yield batch, None if self.ref_log_probs is None else self.ref_log_probs[index[part]]
 
 
 # --- the pairs of a rollout -----------------------------------------------------------------------
@@ -206,23 +230,128 @@ def pairs_within(pairs: Tensor, rows: Tensor) -> Tensor:
     return found[(found >= 0).all(1)]
 
 
+def compared_rows(
+    log_probs: Tensor,  # (n, T)
+    ref_log_probs: Tensor | None,  # (n, T)
+    response_mask: Tensor,  # (n, T)
+    pairs: Tensor,  # (k, 2) row numbers
+) -> Compared:
+    """Pairs of rows of one forward of a rollout."""
+    ref = None if ref_log_probs is None else row_sums(ref_log_probs, response_mask)[pairs]
+    return Compared(row_sums(log_probs, response_mask)[pairs], ref, response_mask.sum(1)[pairs])
+
+
+# --- the losses -----------------------------------------------------------------------------------
+
+
+class PreferenceLoss(NamedTuple):
+    """A row of the table: an equation of rl/equations/preferences.py, and what it reads."""
+
+    equation: Callable[..., Tensor]
+    needs_reference: bool
+    length_normalised: bool  # log-probs are means over a response's tokens, not sums
+    flags: Mapping[str, str]  # its numbers: argument -> field of the engine's config
+
+
+LossName = Literal["dpo", "cdpo", "ipo", "ipo_mean", "hinge", "simpo"]
+
+PREFERENCE_LOSSES: dict[str, PreferenceLoss] = {
+    #                          equation   reference  per token  its numbers
+    "dpo": PreferenceLoss(dpo_loss, True, False, {"beta": "beta"}),
+    "cdpo": PreferenceLoss(
+        dpo_loss, True, False, {"beta": "beta", "label_smoothing": "label_smoothing"}
+    ),
+    "ipo": PreferenceLoss(ipo_loss, True, False, {"beta": "beta"}),
+    "ipo_mean": PreferenceLoss(ipo_loss, True, True, {"beta": "beta"}),
+    "hinge": PreferenceLoss(hinge_loss, True, False, {"beta": "beta"}),
+    "simpo": PreferenceLoss(
+        simpo_loss, False, True, {"beta": "simpo_beta", "target_margin": "target_margin"}
+    ),
+}
+
+
+class PreferenceFlags(Protocol):
+    """The fields of an engine's config that the losses read."""
+
+    @property
+    def beta(self) -> float: ...
+
+    @property
+    def label_smoothing(self) -> float: ...
+
+    @property
+    def simpo_beta(self) -> float: ...
+
+    @property
+    def target_margin(self) -> float: ...
+
+    @property
+    def length_norm(self) -> bool: ...
+
+
+def check_preference_flags(config: PreferenceFlags, names: Sequence[str]) -> None:
+    """ValueError for a number that the named losses cannot use, or that none of them would read."""
+    if not config.beta > 0 or not config.simpo_beta > 0:
+        raise ValueError(
+            f"beta and simpo_beta must be positive: got {config.beta} and {config.simpo_beta}"
+        )
+    if not config.target_margin >= 0:
+        raise ValueError(f"target_margin must not be negative: got {config.target_margin}")
+    if not 0 <= config.label_smoothing < 0.5:
+        raise ValueError(
+            "label_smoothing, the chance that a label is wrong, must be at least 0 and below 0.5, "
+            f"where labels say nothing: got {config.label_smoothing}"
+        )
+    if bool(config.label_smoothing) != ("cdpo" in names):
+        raise ValueError(
+            "label_smoothing and the loss cdpo belong together: give both, or neither (got "
+            f"{config.label_smoothing} and {', '.join(names)})"
+        )
+
+
+def needs_reference(names: Sequence[str]) -> bool:
+    """Whether any of the named losses compares with the reference."""
+    return any(PREFERENCE_LOSSES[name].needs_reference for name in names)
+
+
+def as_read(name: str, compared: Compared, config: PreferenceFlags) -> Compared:
+    """The log-probs as the named loss reads them: summed, or per token; with its reference, or none."""
+    row = PREFERENCE_LOSSES[name]
+    if row.length_normalised or config.length_norm:
+        compared = compared.per_token()
+    return compared if row.needs_reference else compared._replace(ref_log_probs=None)
+
+
+def pair_losses(name: str, compared: Compared, config: PreferenceFlags) -> Tensor:
+    """The named loss of every pair, (k,)."""
+    row = PREFERENCE_LOSSES[name]
+    log_probs, ref_log_probs, _ = as_read(name, compared, config)
+    columns = [*log_probs.unbind(1), *(() if ref_log_probs is None else ref_log_probs.unbind(1))]
+    return row.equation(
+        *columns, **{argument: getattr(config, flag) for argument, flag in row.flags.items()}
+    )
+
+
 # --- what is logged -------------------------------------------------------------------------------
 
 
-# (log pi(y|x), log pi_ref(y|x)) of the k pairs of one forward, (k, 2) each
-Compared = tuple[Tensor, Tensor]
-
-
 @torch.no_grad()
-def pair_metrics(compared: Sequence[Compared], beta: float) -> dict[str, float]:
-    """Means over all pairs, at least one, that some forwards have compared.
+def pair_metrics(
+    name: str, compared: Sequence[Compared], config: PreferenceFlags
+) -> dict[str, float]:
+    """Means over all pairs, at least one, that some forwards have compared, as the named loss reads them.
 
-    The implicit reward of a response is beta * log(pi / pi_ref)(y|x) (arXiv:2305.18290, section 5).
+    The implicit reward of a response is beta * log(pi / pi_ref)(y|x) (arXiv:2305.18290, section 5),
+    or beta * log pi(y|x) / L of a loss without a reference, which has no `drift` either (SimPO,
+    arXiv:2405.14734, Eq. 4).
     """
-    log_probs, ref_log_probs = (torch.cat(part) for part in zip(*compared, strict=True))  # (K, 2)
-    change = log_probs - ref_log_probs
-    rewards = beta * change
+    parts = [as_read(name, part, config) for part in compared]
+    log_probs = torch.cat([part.log_probs for part in parts])  # (K, 2)
+    refs = [part.ref_log_probs for part in parts if part.ref_log_probs is not None]
+    change = log_probs - torch.cat(refs) if refs else log_probs
+    rewards = getattr(config, PREFERENCE_LOSSES[name].flags["beta"]) * change
     margin = rewards[:, 0] - rewards[:, 1]
+    drift = {"drift": float(-change.mean())} if refs else {}
     return {
         "accuracy": float((margin > 0).float().mean()),
         "margin": float(margin.mean()),
@@ -230,5 +359,4 @@ def pair_metrics(compared: Sequence[Compared], beta: float) -> dict[str, float]:
         "reward_rejected": float(rewards[:, 1].mean()),
         "log_prob_chosen": float(log_probs[:, 0].mean()),
         "log_prob_rejected": float(log_probs[:, 1].mean()),
-        "drift": float(-change.mean()),
-    }
+    } | drift

@@ -191,12 +191,17 @@ class EpochConfig(Protocol):
     def minibatches(self) -> int: ...
 
 
-def epoch_minibatches(config: EpochConfig, rows: int, generator: torch.Generator) -> list[Tensor]:
-    """Row indices of every optimizer step of a batch: one shuffle into minibatches an epoch."""
+def epoch_minibatches(
+    config: EpochConfig, rows: int, generator: torch.Generator, group_size: int = 1
+) -> list[Tensor]:
+    """Row indices of every optimizer step of a batch: one shuffle into minibatches an epoch.
+
+    Groups of `group_size` are kept together.
+    """
     return [
         minibatch
         for _ in range(config.updates_per_batch)
-        for minibatch in minibatches(rows, config.minibatches, generator)
+        for minibatch in minibatches(rows, config.minibatches, generator, group_size)
     ]
 
 

@@ -101,6 +101,23 @@ def teacher_rewards(
     return teacher_log_probs - old_log_probs if reverse_kl else teacher_log_probs
 
 
+@constant_equation
+def own_text_penalty(
+    token_rewards: Tensor,  # (N, T)
+    old_log_probs: Tensor,  # (N, T), of the policy that sampled
+    response_mask: Tensor,  # (N, T) bool
+    coef: float,
+) -> Tensor:  # (N, T)
+    """r_t - lambda (-log q(y_t)): a language model's loss on its own response, taken off its reward.
+
+    lambda is `coef`. Over samples of q the mean of -log q(y) is q's entropy, so this is a penalty on
+    entropy: likely responses earn more than unlikely ones, whatever the teacher says. With log p -
+    log q as the reward it leaves log p - (1 - lambda) log q, and lambda = 1 takes out the term that
+    keeps the student's variety.
+    """
+    return token_rewards + coef * old_log_probs
+
+
 @torch.no_grad()
 def weighted_sum(
     parts: Mapping[str, Tensor], weights: Mapping[str, float]

@@ -23,7 +23,7 @@ from gpt.teacher import ReverseKL, open_teacher, reverse_kl
 from gpt.tokenizer import Tokenizer
 from rl.batches.rollout import Rollout, ScoringConfig, rollout_log_probs, sample_rollout
 from rl.equations.losses import row_means, row_sums, token_mean
-from rl.equations.token_rewards import teacher_rewards
+from rl.equations.token_rewards import own_text_penalty, teacher_rewards
 from rl.rewards.sources import RewardFn
 
 __all__ = [
@@ -52,7 +52,8 @@ class TeacherReward:
 
     p is the teacher, q the policy as it sampled (`rollout.log_probs`). Without `reverse_kl` the
     best response is the teacher's likeliest one; with it and `sum` the mean reward is minus
-    KL(q || p) per response, which is best where the policy is the teacher.
+    KL(q || p) per response, which is best where the policy is the teacher. An `own_text_coef` adds
+    that share of log q(y_t): a penalty on entropy (`own_text_penalty`).
     """
 
     name = "teacher"
@@ -64,9 +65,11 @@ class TeacherReward:
         *,
         aggregate: Literal["mean", "sum"] = "mean",
         reverse_kl: bool = False,
+        own_text_coef: float = 0.0,
     ) -> None:
         self.teacher, self.config = teacher, config
         self.aggregate, self.reverse_kl = aggregate, reverse_kl
+        self.own_text_coef = own_text_coef
         self.latest: tuple[Rollout, Tensor] | None = None
 
     def log_probs(self, rollout: Rollout) -> Tensor:
@@ -76,9 +79,12 @@ class TeacherReward:
         return self.latest[1]
 
     def token_rewards(self, rollout: Rollout) -> Tensor:
-        """log p(y_t) [- log q(y_t)], (N, T), 0 at padding."""
-        log_probs, mask = self.log_probs(rollout), rollout.response_mask
-        return teacher_rewards(log_probs, rollout.log_probs, mask, reverse_kl=self.reverse_kl)
+        """log p(y_t) [- log q(y_t)] [+ own_text_coef log q(y_t)], (N, T), 0 at padding."""
+        own, mask = rollout.log_probs, rollout.response_mask
+        rewards = teacher_rewards(self.log_probs(rollout), own, mask, reverse_kl=self.reverse_kl)
+        if self.own_text_coef:
+            rewards = own_text_penalty(rewards, own, mask, self.own_text_coef)
+        return rewards
 
     def __call__(self, rollout: Rollout) -> Tensor:
         aggregate = row_means if self.aggregate == "mean" else row_sums

@@ -10,6 +10,7 @@ import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -35,7 +36,14 @@ from reward_model.model import RewardModel, save_reward_model
 from reward_model.pairs import TokenPair, pair_as_text
 from rl import dpo_engine
 from rl.batches import preferences
-from rl.batches.preferences import PairStream, frozen_log_probs, open_pairs, pair_micro_batches
+from rl.batches.preferences import (
+    PREFERENCE_LOSSES,
+    Compared,
+    PairStream,
+    frozen_log_probs,
+    open_pairs,
+    pair_micro_batches,
+)
 from rl.dpo_engine import DPOConfig, main, preference_loss, train
 from rl.rewards.sources import RuleReward
 from rl.training.evaluation import Validation, evaluate, plot_learning_curves
@@ -114,7 +122,7 @@ def gradients(monkeypatch) -> list[torch.Tensor]:
     ("changes", "loss", "factor"),
     [
         (dict(beta=0.3), math.log(2), 0.3 / 2),
-        (dict(beta=0.3, label_smoothing=0.2), math.log(2), 0.3 / 2 * (1 - 2 * 0.2)),
+        (dict(beta=0.3, loss="cdpo", label_smoothing=0.2), math.log(2), 0.3 / 2 * (1 - 2 * 0.2)),
         (dict(beta=0.3, length_norm=True), math.log(2), 0.3 / 2),
         (dict(beta=0.25, loss="ipo"), 4.0, 4.0),  # (0 - 1 / (2 beta))^2, and its slope 1 / beta
     ],
@@ -150,14 +158,14 @@ def test_the_loss_by_its_literals():
     log_probs, ref = torch.tensor([[-10.0, -12], [-12, -10]]), torch.tensor([[-11, -11.5]] * 2)
     ref = torch.stack([ref[0], ref[1].flip(0)])
     up, down = math.log(1 + math.exp(-0.15)), math.log(1 + math.exp(0.15))
-    loss = preference_loss(replace(CONFIG, beta=0.1), log_probs, ref, pairs=4)
+    both = Compared(log_probs, ref, torch.ones(2, 2))
+    loss = preference_loss(replace(CONFIG, beta=0.1), both, pairs=4)
     assert up == pytest.approx(0.620957, abs=1e-6)
     assert float(loss) == pytest.approx((up + down) / 4, abs=1e-6)
-    smoothed = replace(CONFIG, beta=0.1, label_smoothing=0.1)
-    assert float(preference_loss(smoothed, log_probs[:1], ref[:1], pairs=1)) == pytest.approx(
-        0.635957, abs=1e-6
-    )
-    squared = preference_loss(replace(CONFIG, beta=0.1, loss="ipo"), log_probs, ref, pairs=4)
+    smoothed = replace(CONFIG, beta=0.1, loss="cdpo", label_smoothing=0.1)
+    one = Compared(*(tensor[:1] for tensor in both))
+    assert float(preference_loss(smoothed, one, pairs=1)) == pytest.approx(0.635957, abs=1e-6)
+    squared = preference_loss(replace(CONFIG, beta=0.1, loss="ipo"), both, pairs=4)
     assert float(squared) == pytest.approx((3.5**2 + 6.5**2) / 4)
 
 
@@ -187,7 +195,7 @@ def test_it_learns_what_was_preferred_and_the_opposite_from_swapped_pairs(loss, 
 
 @pytest.mark.parametrize(
     ("changes", "target"),
-    [(dict(loss="ipo"), 0.5), (dict(label_smoothing=0.2), math.log(4)), ({}, None)],
+    [(dict(loss="ipo"), 0.5), (dict(loss="cdpo", label_smoothing=0.2), math.log(4)), ({}, None)],
     ids=["ipo", "smoothed", "dpo"],
 )
 def test_the_margin_has_a_finite_target_unless_labels_never_err(changes, target):
@@ -422,7 +430,10 @@ def test_a_seed_repeats_a_run_and_another_one_does_not():
         (dict(beta=0.0), "beta must be positive"),
         (dict(label_smoothing=0.5), "label_smoothing.*below 0.5"),
         (dict(label_smoothing=-0.1), "label_smoothing.*at least 0"),
-        (dict(loss="ipo", label_smoothing=0.1), "label_smoothing is DPO's"),
+        (
+            dict(loss="ipo", label_smoothing=0.1),
+            "label_smoothing and the loss cdpo belong together",
+        ),
         (dict(batch_size=0), "batch_size must be at least 1"),
         (dict(micro_batch_size=1), "micro_batch_size must be at least 2"),
     ],
@@ -662,3 +673,132 @@ def test_curves_that_training_does_not_measure_come_from_the_validations(tmp_pat
     rows[1]["kl"] = 3.0  # measured in training: the validation is not drawn beside it
     plot_learning_curves(rows, tmp_path / "b.png", "b")
     assert drawn == [[0.25], [3.0], [3.0], [0.5, 0.75], [0.5, 0.625]]
+
+
+# The table of preference losses
+
+
+def test_every_row_of_the_table_by_its_formula():
+    """Two pairs of different lengths; sums or means, with a reference or without, by plain loops."""
+    policy, ref = [(-10.0, -12.0), (-7.0, -4.0)], [(-11.0, -11.5), (-6.0, -5.0)]
+    lengths = [(5, 4), (2, 8)]
+    both = Compared(*(torch.tensor(numbers) for numbers in (policy, ref, lengths)))
+
+    def softplus(x: float) -> float:
+        return math.log(1 + math.exp(x))
+
+    expected: dict[str, float] = dict.fromkeys(PREFERENCE_LOSSES, 0.0)
+    for (won, lost), (ref_won, ref_lost), (n, m) in zip(policy, ref, lengths, strict=True):
+        h = (won - ref_won) - (lost - ref_lost)
+        mean_h = (won - ref_won) / n - (lost - ref_lost) / m
+        expected["dpo"] += softplus(-0.2 * h)
+        expected["cdpo"] += 0.9 * softplus(-0.2 * h) + 0.1 * softplus(0.2 * h)
+        expected["ipo"] += (h - 2.5) ** 2
+        expected["ipo_mean"] += (mean_h - 2.5) ** 2
+        expected["hinge"] += max(0.0, 1 - 0.2 * h)
+        expected["simpo"] += softplus(-(1.5 * (won / n - lost / m) - 0.7))
+    for name, value in expected.items():
+        config = replace(
+            CONFIG, loss=name, beta=0.2, simpo_beta=1.5, target_margin=0.7,
+            label_smoothing=0.1 if name == "cdpo" else 0.0,
+        )  # fmt: skip
+        assert float(preference_loss(config, both, pairs=3)) == pytest.approx(value / 3, rel=1e-5)
+        if not PREFERENCE_LOSSES[name].needs_reference:
+            alone = both._replace(ref_log_probs=None)
+            assert float(preference_loss(config, alone, pairs=3)) == pytest.approx(value / 3)
+    assert len({round(value, 4) for value in expected.values()}) == len(expected)
+
+
+def test_ipo_of_means_is_ipo_with_length_norm_bit_for_bit():
+    ends = []
+    for options in (dict(loss="ipo_mean"), dict(loss="ipo", length_norm=True), dict(loss="ipo")):
+        policy = small_gpt()
+        run(policy, steps=2, **options)
+        ends.append(weights(policy))
+    assert torch.equal(ends[0], ends[1]) and not torch.equal(ends[0], ends[2])
+
+
+@pytest.mark.parametrize("loss", ["cdpo", "ipo_mean", "hinge", "simpo"])
+def test_every_other_loss_learns_what_was_preferred(loss):
+    policy = small_gpt()
+    before = samples(policy)
+    rows = run(policy, loss=loss, held_out=HELD_OUT, label_smoothing=0.1 if loss == "cdpo" else 0.0)
+    assert rows[-1]["accuracy"] == 1 and rows[-1]["held_out_accuracy"] == 1
+    assert rows[-1]["margin"] > rows[0]["margin"] + 0.2
+    assert rows[-1]["held_out_loss"] < rows[0]["loss"]
+    assert samples(policy) > 1.5 * before
+
+
+def test_simpo_opens_and_scores_no_reference(monkeypatch):
+    """Every scored row belongs to the policy in training; the metrics are those of its means."""
+
+    def refuse(model: GPT) -> GPT:
+        raise AssertionError("a copy was made")
+
+    start = small_gpt()
+    policy, asked = small_gpt(), []
+    real = preferences.pair_log_probs
+
+    def spy(model, batch, config):
+        asked.append(model)
+        return real(model, batch, config)
+
+    monkeypatch.setattr(dpo_engine, "copy", SimpleNamespace(deepcopy=refuse))
+    for module in (dpo_engine, preferences):
+        monkeypatch.setattr(module, "pair_log_probs", spy)
+    seen: list[object] = []
+
+    def validate(model: GPT, reference: GPT | None, step: int) -> dict[str, float]:
+        seen.append(reference)
+        return {}
+
+    options = dict(steps=2, batch_size=6, eval_every=1, validate=validate, held_out=HELD_OUT)
+    first, _ = run(policy, loss="simpo", **options)
+    assert seen == [None, None] and asked and all(model is policy for model in asked)
+    gaps = []
+    for p in PAIRS:
+        means = [log_prob(start, p.prompt, y).item() / len(y) for y in (p.chosen, p.rejected)]
+        gaps.append(2.0 * (means[0] - means[1]))
+    assert first["margin"] == pytest.approx(sum(gaps) / 6, abs=1e-5)
+    assert first["accuracy"] == pytest.approx(sum(gap > 0 for gap in gaps) / 6)
+    assert first["loss"] == pytest.approx(
+        sum(math.log(1 + math.exp(0.5 - gap)) for gap in gaps) / 6, abs=1e-5
+    )
+    assert "drift" not in first
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (dict(label_smoothing=0.1), "label_smoothing and the loss cdpo belong together"),
+        (dict(loss="cdpo"), "label_smoothing and the loss cdpo belong together"),
+        (dict(simpo_beta=0.0), "simpo_beta must be positive"),
+        (dict(target_margin=-0.1), "target_margin must not be negative"),
+    ],
+)
+def test_numbers_that_no_loss_reads_are_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        replace(CONFIG, **changes)
+
+
+def test_recorded_tokens_reach_the_forward_as_they_are(monkeypatch):
+    """No text in between: also tokens that no encoder would give, and a response without an EOS."""
+    odd = [TokenPair([0, 1], [0, 0, 1, 8], [3]), TokenPair([9], [8], [5, 5])]
+    seen = set()
+    real = preferences.pair_log_probs
+
+    def spy(model, batch, config):
+        for i in range(len(batch)):
+            prompt = batch.tokens[i, : batch.prompt_lengths[i]].tolist()
+            response = batch.response_tokens[i][batch.response_mask[i]].tolist()
+            seen.add((*prompt, -1, *response))
+        return real(model, batch, config)
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("the engine read text")
+
+    for module in (dpo_engine, preferences):
+        monkeypatch.setattr(module, "pair_log_probs", spy)
+    monkeypatch.setattr(type(LETTERS), "encode", refuse)
+    run(small_gpt(), odd, steps=1, batch_size=2)
+    assert seen == {(*p.prompt, -1, *y) for p in odd for y in (p.chosen, p.rejected)}

@@ -26,8 +26,8 @@ from gpt.pretraining import language_model_loss
 from gpt.tokenizer import build_tokenizer, load_tokenizer
 from rl import grpo_engine, kd_grpo_engine
 from rl.batches.rollout import Rollout, sample_rollout
-from rl.equations.losses import row_means, row_sums
-from rl.equations.token_rewards import teacher_rewards
+from rl.equations.losses import clip_acted, likelihood_ratio, row_means, row_sums
+from rl.equations.token_rewards import own_text_penalty, teacher_rewards
 from rl.grpo_engine import GRPOConfig
 from rl.kd_grpo_engine import (
     KDGRPOConfig,
@@ -142,7 +142,7 @@ def test_teacher_rewards_by_loops():
     half = teacher_rewards(p.bfloat16(), q.bfloat16(), mask, reverse_kl=True)
     assert half.dtype == torch.float32
     for broken in (p[:, :2], p[0]):
-        with pytest.raises(ValueError, match="must all be"):
+        with pytest.raises(ValueError, match=r"teacher_rewards: .* must be \(N, T\)"):
             teacher_rewards(broken, q, mask, reverse_kl=True)
 
 
@@ -375,10 +375,11 @@ def test_the_clipped_loss_is_grpos():
             surrogate -= min(rho * advantages[i], clipped * advantages[i]) / length / 5
             penalty += 0.4 * float(PENALTY[i, t]) / length / 5
     given = torch.tensor(advantages)[:, None], MASK
-    loss, was_clipped = kd_grpo_loss(config, new, OLD, PENALTY, *given, kl_coef=0.4, rows=5)
+    loss = kd_grpo_loss(config, new, OLD, PENALTY, *given, kl_coef=0.4, rows=5)
     assert float(loss) == pytest.approx(surrogate + penalty, rel=1e-5)
-    assert was_clipped[MASK].tolist() == [False, True, False, True, False]
-    without, _ = kd_grpo_loss(config, new, OLD, None, *given, kl_coef=0.4, rows=5)
+    acted = clip_acted(likelihood_ratio(new, OLD), given[0], 0.2, 0.3)
+    assert acted[MASK].tolist() == [False, True, False, True, False]
+    without = kd_grpo_loss(config, new, OLD, None, *given, kl_coef=0.4, rows=5)
     assert float(without) == pytest.approx(surrogate, rel=1e-5)
 
 
@@ -387,11 +388,10 @@ def test_the_reinforce_loss_is_the_sum_over_the_response():
     config = replace(CONFIG, policy_loss="reinforce")
     given = torch.tensor([[1.5], [-0.5], [9.0]]), MASK
     new = OLD + RATIO.log()
-    loss, was_clipped = kd_grpo_loss(config, new, OLD, PENALTY, *given, kl_coef=0.4, rows=5)
+    loss = kd_grpo_loss(config, new, OLD, PENALTY, *given, kl_coef=0.4, rows=5)
     policy_term = -(1.5 * -6.0 + -0.5 * -4.0) / 5
     kl_term = 0.4 * (0.3 + 0.4) / 5  # the means of the two rows: (0.1 + 0.2 + 0.6)/3, (0.5 + 0.3)/2
     assert float(loss) == pytest.approx(policy_term + kl_term, rel=1e-5)
-    assert not was_clipped.any()
 
 
 def test_at_the_old_policy_the_two_losses_agree_up_to_the_length():
@@ -400,7 +400,7 @@ def test_at_the_old_policy_the_two_losses_agree_up_to_the_length():
     gradients = []
     for name in ("clipped", "reinforce"):
         config = replace(CONFIG, policy_loss=name)
-        loss, _ = kd_grpo_loss(config, new, OLD, None, advantages, MASK, kl_coef=0.0, rows=2)
+        loss = kd_grpo_loss(config, new, OLD, None, advantages, MASK, kl_coef=0.0, rows=2)
         gradients.append(torch.autograd.grad(loss, new)[0])
     lengths = torch.tensor([[3.0], [2.0], [1.0]])
     torch.testing.assert_close(gradients[1], gradients[0] * lengths)
@@ -650,13 +650,13 @@ def test_dropout_has_no_effect():
     "changes", [{}, {"kl_estimator": "full"}, {"policy_loss": "reinforce", "updates_per_batch": 1}]
 )
 def test_micro_batches_do_not_change_the_update(gradients, changes):
-    """At a second step away from the reference: the sums are regrouped, nothing else. In float64, but
-    for the teacher's log-probs."""
+    """At a second step away from the reference: the sums are regrouped, nothing else. In float64."""
     options = dict(steps=2, updates_per_batch=2, minibatches=3, kl_coef=0.5, pretraining_coef=0.5)
     ends = []
     for size in (3, 64):
-        policy = small_gpt().double()
-        run(policy, micro_batch_size=size, **(options | changes))
+        policy, exact = small_gpt().double(), copy.deepcopy(TEACHER).double()
+        given = options | changes | dict(micro_batch_size=size)
+        run(policy, teacher_reward(replace(CONFIG, **given), exact), **given)
         ends.append(weights(policy))
     half = len(gradients) // 2
     for a, b in zip(gradients[:half], gradients[half:], strict=True):
@@ -816,3 +816,92 @@ def test_the_text_of_a_run_is_that_of_its_data(tmp_path, monkeypatch):
     reward = open_teacher_reward(config, glassbox, cpu)
     assert reward.teacher.config.n_layer == 2 and reward.reverse_kl
     assert not any(parameter.requires_grad for parameter in reward.teacher.parameters())
+
+
+# The loss on its own text in the reward
+
+
+def own_text_rewards(table: torch.Tensor, p: torch.Tensor, coef: float) -> torch.Tensor:
+    """(15, 3) rewards of every response, log p - log q less coef times the student's own loss."""
+    q = listed(table)
+    plain = teacher_rewards(p, q, TINY_MASK, reverse_kl=True)
+    return own_text_penalty(plain, q, TINY_MASK, coef)
+
+
+def test_the_own_text_penalty_by_hand():
+    """log p/q = -.2, .5, -.9 and log q = -.8, -1, -1.5; half of it off: -.6, 0, -1.65."""
+    rewards, q = torch.tensor([[-0.2, 0.5, -0.9, 9]]), torch.tensor([[-0.8, -1.0, -1.5, 99]])
+    mask = torch.tensor([[True, True, True, False]])
+    penalised = own_text_penalty(rewards, q, mask, 0.5)
+    torch.testing.assert_close(penalised, torch.tensor([[-0.6, 0.0, -1.65, 0.0]]))
+
+
+def test_the_own_text_penalty_is_lambda_times_the_entropy():
+    """Over all 15 responses: E[r] = -KL - lambda H; and lambda = 1 leaves log p alone."""
+    table, p = tables()[0], listed(tables()[1])
+    q = row_sums(listed(table), TINY_MASK)
+    kl = float(q.exp() @ (q - row_sums(p, TINY_MASK)))
+    entropy = float(-(q.exp() @ q))
+    for coef in (0.25, 1.0):
+        mean = float(q.exp() @ row_sums(own_text_rewards(table, p, coef), TINY_MASK))
+        assert mean == pytest.approx(-kl - coef * entropy)
+    torch.testing.assert_close(own_text_rewards(table, p, 1.0), torch.where(TINY_MASK, p, 0.0))
+    assert entropy > 0.5
+
+
+def test_at_the_teacher_the_own_text_penalty_acts_against_variety():
+    """Where the reverse KL rests, it moves on, and the entropy falls along its gradient."""
+    table = tables()[1]
+    gradient = expected_gradient(
+        table, row_sums(own_text_rewards(table, listed(table), 0.5), TINY_MASK)
+    )
+
+    def entropy(logits: torch.Tensor) -> float:
+        q = row_sums(listed(logits), TINY_MASK)
+        return float(-(q.exp() * q).sum())
+
+    assert entropy(table + 0.1 * gradient) < entropy(table) - 1e-4
+
+
+def test_the_own_text_penalty_differs_within_a_group_and_changes_the_update():
+    """Unlike one number for the batch it reaches the advantages; with 1 the run is that of log p."""
+    rewards, ends = [], []
+    for options in (
+        {},
+        dict(own_text_coef=0.5),
+        dict(own_text_coef=1.0),
+        dict(teacher_reward="sum"),
+    ):
+        config, policy = replace(CONFIG, **options), small_gpt()
+        rewards.append(teacher_reward(config, TEACHER)(some_rollout(policy)))
+        run(policy, steps=2, **options)
+        ends.append(weights(policy))
+    change = (rewards[1] - rewards[0]).view(-1, 4)
+    assert (change < 0).all() and (change.std(1) > 0.1).all()
+    torch.testing.assert_close(rewards[2], rewards[3])
+    torch.testing.assert_close(ends[2], ends[3], rtol=0, atol=1e-4)
+    assert not torch.equal(ends[0], ends[1])
+
+
+def test_a_mean_per_token_has_the_penalty_per_token():
+    rollout = some_rollout(small_gpt())
+    plain, penalised = (
+        teacher_reward(replace(CONFIG, per_token=True, own_text_coef=coef), TEACHER)(rollout)
+        for coef in (0.0, 0.5)
+    )
+    expected = 0.5 * row_means(rollout.log_probs, rollout.response_mask)
+    torch.testing.assert_close(penalised - plain, expected)
+
+
+def test_a_negative_own_text_penalty_is_refused():
+    with pytest.raises(ValueError, match="own_text_coef must not be negative"):
+        replace(CONFIG, own_text_coef=-0.1)
+
+
+def test_nothing_is_clipped_where_there_is_no_ratio():
+    """The same large steps: the clipped loss stops some tokens, REINFORCE none."""
+    fractions = {}
+    for policy_loss in ("clipped", "reinforce"):
+        row = run(small_gpt(), steps=1, policy_loss=policy_loss, minibatches=4, lr=0.1)[0]
+        fractions[policy_loss] = row["clip_high_fraction"] + row["clip_low_fraction"]
+    assert fractions["reinforce"] == 0 < fractions["clipped"]

@@ -23,7 +23,7 @@ from gpt.pretraining import language_model_loss
 from gpt.tokenizer import build_tokenizer
 from rl import minillm_engine
 from rl.batches.rollout import Rollout, sample_rollout
-from rl.equations.losses import mixed_sampling_weights
+from rl.equations.losses import clip_acted, mixed_sampling_weights
 from rl.minillm_engine import MiniLLMConfig, Targets, minillm_loss, minillm_targets, train
 from rl.rewards.sources import RuleReward
 from rl.rewards.teacher import TeacherReward
@@ -142,9 +142,7 @@ def enumerated(
     returns = returns_of(log_p - old, batch.response_mask)
     scores, token_kl = token_scores_and_kl(other, teacher, batch)
     targets = Targets(old, returns, chance)
-    loss, _ = minillm_loss(
-        CONFIG, scores.log_probs, token_kl, targets, batch.response_mask, tokens=1
-    )
+    loss = minillm_loss(CONFIG, scores.log_probs, token_kl, targets, batch.response_mask, tokens=1)
     loss.backward()
     return flat_gradient(student), flat_gradient(other)
 
@@ -225,12 +223,13 @@ def test_the_loss_by_hand():
 
     ratio = torch.tensor([[0.5, 1.5, 1.1], [1.5, 0.5, 7.0]])
     kl = torch.tensor([[0.3, 0.6, 0.1], [0.2, 0.5, 99.0]])
-    loss, clipped = minillm_loss(config, old + ratio.log(), kl, targets, mask, tokens=9)
+    loss = minillm_loss(config, old + ratio.log(), kl, targets, mask, tokens=9)
     single = 0.3 * w[0] + 0.6 * w[1] + 0.1 * w[2] + (0.2 + 0.5) * other
     # max(-rho w R, -clip(rho) w R): for R < 0 the larger ratio, for R > 0 the smaller one.
     long = 0.8 * w[0] * 0.2 + 1.5 * w[1] * 0.9 + 0.0 - 1.3 * other * 0.4 + 0.0
     assert float(loss) == pytest.approx((single + long) / 9, rel=1e-5)
-    assert clipped.tolist() == [[True, False, False], [True, False, False]]
+    acted = clip_acted(ratio, targets.weights * targets.returns, 0.2, 0.3)
+    assert acted.tolist() == [[True, False, False], [True, False, False]]
 
 
 def test_the_weights_have_the_bound_of_the_mixture(rollouts):
@@ -369,8 +368,7 @@ def test_the_student_reaches_the_teacher_and_flees_with_the_sign_flipped(monkeyp
     real = minillm_engine.minillm_loss
 
     def flipped(*args, **options):
-        loss, clipped = real(*args, **options)
-        return -loss, clipped
+        return -real(*args, **options)
 
     monkeypatch.setattr(minillm_engine, "minillm_loss", flipped)
     policy = small_gpt()

@@ -19,11 +19,13 @@ from data.records import PromptRecord
 from data.splits import split_of
 from gpt.common import MetricLog, UserError, saved_step
 from gpt.generate import SamplingParams
+from gpt.log_probs import TokenScores
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import build_tokenizer, load_tokenizer
 from reward_model.pairs import TokenPair
 from rl import grpo_engine, pg_grpo_engine
-from rl.batches.preferences import pairs_within
+from rl.batches import preferences
+from rl.batches.preferences import Compared, pairs_within
 from rl.batches.rollout import Rollout, micro_batches, sample_rollout
 from rl.equations.advantages import best_worst_pairs, group_advantages, ordered_pairs
 from rl.pg_grpo_engine import PGGRPOConfig, policy_loss, preference_loss, recorded_pairs, train
@@ -141,7 +143,7 @@ def test_pairs_against_plain_loops(group_size, margin):
 @pytest.mark.parametrize("choose", [best_worst_pairs, ordered_pairs])
 def test_pairs_that_make_no_sense_are_refused(choose):
     for margin in (-0.1, float("nan")):
-        with pytest.raises(ValueError, match="margin.*must not be negative"):
+        with pytest.raises(ValueError, match="margin must be in"):
             choose(torch.rand(4), 2, margin)
     with pytest.raises(ValueError, match="group_size must be at least 2"):
         choose(torch.rand(4), 1)
@@ -251,7 +253,8 @@ def test_the_first_gradient_is_reinforce_plus_the_pairs(
     """At pi = pi_ref: L_pref = ln 2, slope -(beta/2)(1 - 2s); the KL term has none."""
     start, reward = small_gpt(), Noted(DIVERSE)
     options: dict[str, Any] = dict(
-        pairs=mode, label_smoothing=smoothing, length_norm=length_norm, kl_coef=kl_coef,
+        pairs=mode, label_smoothing=smoothing,
+        preference_loss=("cdpo",) if smoothing else ("dpo",), length_norm=length_norm, kl_coef=kl_coef,
         dpo_beta=0.4, preference_coef=3.0, offline_batch_size=len(OFFLINE),
     )  # fmt: skip
     (row,) = run(copy.deepcopy(start), reward, steps=1, **options)
@@ -318,9 +321,9 @@ def test_the_policy_loss_by_loops_in_both_modes():
             penalty += 0.4 * (math.exp(delta) - delta - 1) / 3 / 5
     given = (new, old, reference, torch.tensor(advantages)[:, None], mask)
     for mode, expected in surrogate.items():
-        loss, _ = policy_loss(replace(config, mode=mode), *given, kl_coef=0.4, rows=5)
+        loss = policy_loss(replace(config, mode=mode), *given, kl_coef=0.4, rows=5)
         assert float(loss) == pytest.approx(expected + penalty, rel=1e-5), mode
-        loss, _ = policy_loss(replace(config, mode=mode), *given, kl_coef=0.0, rows=5)
+        loss = policy_loss(replace(config, mode=mode), *given, kl_coef=0.0, rows=5)
         assert float(loss) == pytest.approx(expected, rel=1e-5), mode
     assert surrogate["token_ratio"] != pytest.approx(surrogate["ratio_power"], rel=0.01)
 
@@ -335,7 +338,7 @@ def test_at_the_old_policy_the_power_multiplies_a_rows_gradient_by_b_times_its_l
     slopes = []
     for mode in ("token_ratio", "ratio_power"):
         config = replace(CONFIG, mode=mode, ratio_power=0.3)
-        loss, _ = policy_loss(config, *given, kl_coef=0.0, rows=3)
+        loss = policy_loss(config, *given, kl_coef=0.0, rows=3)
         slopes.append(torch.autograd.grad(loss, new)[0])
     torch.testing.assert_close(slopes[1], 0.3 * lengths[:, None] * slopes[0])
     assert (slopes[0][mask] != 0).all()
@@ -344,18 +347,13 @@ def test_at_the_old_policy_the_power_multiplies_a_rows_gradient_by_b_times_its_l
 def test_the_preference_loss_by_its_literals_and_of_no_pairs():
     log_probs, ref = torch.tensor([[-10.0, -12.0]]), torch.tensor([[-11.0, -11.5]])  # h = 1.5
     config = replace(CONFIG, dpo_beta=0.1)
-    assert float(preference_loss(config, log_probs, ref, pairs=1)) == pytest.approx(
-        0.620957, abs=1e-6
-    )
-    assert float(preference_loss(config, log_probs, ref, pairs=4)) == pytest.approx(
-        0.155239, abs=1e-6
-    )
-    smoothed = replace(config, label_smoothing=0.1)
-    assert float(preference_loss(smoothed, log_probs, ref, pairs=1)) == pytest.approx(
-        0.635957, abs=1e-6
-    )
+    both = Compared(log_probs, ref, torch.ones(1, 2))
+    assert float(preference_loss(config, both, pairs=1)) == pytest.approx(0.620957, abs=1e-6)
+    assert float(preference_loss(config, both, pairs=4)) == pytest.approx(0.155239, abs=1e-6)
+    smoothed = replace(config, preference_loss=("cdpo",), label_smoothing=0.1)
+    assert float(preference_loss(smoothed, both, pairs=1)) == pytest.approx(0.635957, abs=1e-6)
     x = torch.randn(3, 2, requires_grad=True)
-    nothing = preference_loss(config, x[:0], x[:0].detach(), pairs=0)
+    nothing = preference_loss(config, Compared(*[x[:0], x[:0].detach(), x[:0].detach()]), pairs=0)
     assert nothing.item() == 0
     (gradient,) = torch.autograd.grad(nothing, x)
     assert torch.equal(gradient, torch.zeros(3, 2))
@@ -622,3 +620,129 @@ def test_the_advantages_are_those_of_grpo(monkeypatch):
     run(small_gpt(), reward, steps=1)
     expected = group_advantages(DIVERSE(reward.rollouts[0]), 4)
     torch.testing.assert_close(torch.cat(seen).sort(0)[0], expected.sort(0)[0])
+
+
+# Other preference losses, several at once, and a mean ratio
+
+
+def test_several_preference_losses_are_a_weighted_sum():
+    """h = 1.5 of sums and 0.325 of means: dpo 0.620957, ipo_mean 21.855625, hinge 0.85."""
+    both = Compared(
+        torch.tensor([[-10.0, -12.0]]), torch.tensor([[-11.0, -11.5]]), torch.tensor([[5, 4]])
+    )
+    config = replace(
+        CONFIG, preference_loss=("dpo", "ipo_mean", "hinge"), preference_weights=(2.0, 0.1, 4.0)
+    )
+    expected = 2 * 0.620957 + 0.1 * 21.855625 + 4 * 0.85
+    assert float(preference_loss(config, both, pairs=1)) == pytest.approx(expected, abs=1e-5)
+    assert float(preference_loss(config, both, pairs=2)) == pytest.approx(expected / 2, abs=1e-5)
+
+
+@pytest.mark.parametrize("pairs", ["best_worst", "both"])
+def test_the_gradient_of_several_losses_is_the_weighted_sum_of_theirs(gradients, pairs):
+    """One step from the start with kl_coef 0: L_GRPO's gradient, and the weighted L_pref's."""
+    names, weigh = ("ipo_mean", "hinge", "simpo"), (0.3, 2.0, 5.0)
+    options = dict(steps=1, kl_coef=0.0, pairs=pairs, preference_coef=1.0)
+    policy = small_gpt().double()
+    run(copy.deepcopy(policy), DIVERSE, preference_loss=names, preference_weights=weigh, **options)
+    run(copy.deepcopy(policy), DIVERSE, **(options | dict(preference_coef=0.0)))
+    for name in names:
+        run(copy.deepcopy(policy), DIVERSE, preference_loss=(name,), **options)
+    together, grpo, *alone = gradients
+    expected = grpo + sum(w * (one - grpo) for w, one in zip(weigh, alone, strict=True))
+    torch.testing.assert_close(together, expected, rtol=1e-5, atol=1e-7)
+    assert float((together - grpo).abs().max()) > 0.01
+
+
+@pytest.mark.parametrize("pairs", MODES)
+def test_simpo_alone_needs_no_reference(monkeypatch, pairs):
+    def refuse(*_: object) -> None:
+        raise AssertionError("a reference was made or asked")
+
+    monkeypatch.setattr(pg_grpo_engine, "copy", SimpleNamespace(deepcopy=refuse))
+    monkeypatch.setattr(pg_grpo_engine, "rollout_log_probs", refuse)
+    policy = small_gpt()
+    options = dict(steps=2, kl_coef=0.0, pairs=pairs, preference_loss=("simpo",))
+    rows = run(policy, DIVERSE, **options)
+    assert rows[0]["pairs"] > 0 and rows[0]["preference_loss"] > 0 and "kl" not in rows[0]
+    assert not torch.equal(weights(policy), weights(small_gpt()))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            dict(preference_loss=("dpo", "ipo")),
+            "one positive weight for each of the losses dpo ipo",
+        ),
+        (dict(preference_weights=(0.0,)), "one positive weight for each"),
+        (dict(preference_loss=(), preference_weights=()), "must name a loss"),
+        (dict(label_smoothing=0.1), "label_smoothing and the loss cdpo belong together"),
+        (dict(preference_loss=("cdpo",)), "label_smoothing and the loss cdpo belong together"),
+    ],
+)
+def test_losses_without_their_numbers_are_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        replace(CONFIG, **changes)
+
+
+def test_the_mean_ratio_by_loops_and_its_clip():
+    """Ratios 2, 0.5 and 1.7 have the geometric mean 1.7 ** (1/3); the clip acts on that alone."""
+    ratio = torch.tensor([[2.0, 0.5, 1.7, 9], [0.5, 0.9, 0.7, 9], [1.1, 0.95, 9, 9]])
+    old = torch.full((3, 4), -2.0)
+    new, mask = old + ratio.log(), torch.tensor([[1, 1, 1, 0], [1, 1, 1, 0], [1, 1, 0, 0]]).bool()
+    advantages = torch.tensor([[1.5], [-0.5], [2.0]])
+    config = replace(CONFIG, mode="mean_ratio", clip_low=0.2, clip_high=0.1)
+    means = [1.7 ** (1 / 3), 0.315 ** (1 / 3), 1.045 ** (1 / 2)]
+    expected, acted = 0.0, []
+    for mean, a in zip(means, advantages[:, 0].tolist(), strict=True):
+        clipped = min(max(mean, 0.8), 1.1)
+        expected -= min(mean * a, clipped * a) / 3
+        acted.append(clipped * a < mean * a)
+    assert acted == [True, True, False]  # per token 2 of 3, 2 of 3 and 0 of 2
+    loss = policy_loss(config, new, old, None, advantages, mask, kl_coef=0.0, rows=3)
+    assert float(loss) == pytest.approx(expected, rel=1e-5)
+
+    meter = pg_grpo_engine.update_meter(config)
+    scores = TokenScores(new, torch.zeros(3, 4))
+    meter.add_tokens(scores, old, advantages, SimpleNamespace(response_mask=mask))
+    meter.add_update(loss, torch.ones(()))
+    row = meter.metrics()
+    assert row["clip_high_fraction"] == pytest.approx(3 / 8)  # the whole first response
+    assert row["clip_low_fraction"] == pytest.approx(3 / 8)  # the whole second one
+
+
+def test_the_mean_ratio_starts_as_reinforce_and_learns():
+    """At pi_old its gradient is that of the token ratio: a row's 1/L is in both."""
+    new = -torch.rand(3, 5, generator=torch.Generator().manual_seed(0))
+    new.requires_grad_()
+    mask = torch.arange(5) < torch.tensor([5, 2, 1])[:, None]
+    given = (new, new.detach(), None, torch.tensor([[1.0], [-2.0], [0.5]]), mask)
+    slopes = [
+        torch.autograd.grad(
+            policy_loss(replace(CONFIG, mode=mode), *given, kl_coef=0.0, rows=3), new
+        )[0]
+        for mode in ("token_ratio", "mean_ratio")
+    ]
+    torch.testing.assert_close(slopes[1], slopes[0])
+    rows = run(small_gpt(), group_size=8, minibatches=2, mode="mean_ratio")
+    assert statistics.mean(row["reward"] for row in rows[-3:]) > 0.6
+
+
+def test_recorded_tokens_reach_the_forward_as_they_are(monkeypatch):
+    """Responses with and without an EOS, token by token; the reference reads the same rows."""
+    seen: dict[bool, set[tuple[int, ...]]] = {True: set(), False: set()}
+    real = pg_grpo_engine.pair_log_probs
+
+    def spy(model, batch, config):
+        for i in range(len(batch)):
+            prompt = batch.tokens[i, : batch.prompt_lengths[i]].tolist()
+            response = batch.response_tokens[i][batch.response_mask[i]].tolist()
+            seen[model.wte.weight.requires_grad].add((*prompt, -1, *response))
+        return real(model, batch, config)
+
+    for module in (pg_grpo_engine, preferences):
+        monkeypatch.setattr(module, "pair_log_probs", spy)
+    run(small_gpt(), steps=1, pairs="offline", offline_batch_size=4)
+    expected = {(*p.prompt, -1, *y) for p in OFFLINE for y in (p.chosen, p.rejected)}
+    assert seen == {True: expected, False: expected}

@@ -28,7 +28,7 @@ from rl.equations.losses import (
     token_mean,
     value_loss,
 )
-from rl.equations.preferences import dpo_loss, ipo_loss
+from rl.equations.preferences import dpo_loss, hinge_loss, ipo_loss, simpo_loss
 
 N, T, V = 3, 4, 5
 MASK = torch.arange(T) < torch.tensor([4, 2, 0])[:, None]  # the last row is empty
@@ -256,3 +256,14 @@ def test_an_empty_row_with_garbage_advantages_leaves_the_model_alone():
     sequence_mean(loss + 0.1 * k3(weight * LOG_PROBS, REF), MASK).backward()
     assert weight.grad.isfinite() and weight.grad != 0
     assert not clipped[2].any()
+
+
+def test_hinge_and_simpo():
+    """Away from the hinge's corner; SimPO moves both sides alike, in opposite directions."""
+    chosen, rejected, ref_chosen, ref_rejected = draw(4, 6, seed=6)
+    h = (chosen - ref_chosen) - (rejected - ref_rejected)
+    assert ((1 - 0.3 * h).abs() > 0.01).all()
+    finite_differences(
+        lambda c, r: hinge_loss(c, r, ref_chosen, ref_rejected, 0.3), chosen, rejected
+    )
+    finite_differences(lambda c, r: simpo_loss(c, r, 1.5, 0.4), chosen, rejected)

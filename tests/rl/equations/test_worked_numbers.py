@@ -49,7 +49,7 @@ from rl.equations.losses import (
     token_mean,
     value_loss,
 )
-from rl.equations.preferences import dpo_loss, ipo_loss
+from rl.equations.preferences import dpo_loss, hinge_loss, ipo_loss, preference_gap, simpo_loss
 from rl.equations.token_rewards import overlong_penalty, token_level_rewards
 
 
@@ -433,3 +433,30 @@ def test_whitening_one_response_erases_a_terminal_reward():
         assert torch.equal(whiten(advantages[row], mask[row]), values[row])
     whitened = whiten(advantages, mask)
     assert (whitened[0] > 0).all() and (whitened[1] < 0).all()
+
+
+# --- more preference losses ---------------------------------------------------------------------
+
+
+def test_ipo_of_means_per_token():
+    """Lengths 5 and 4: h = (-10 + 11) / 5 - (-12 + 11.5) / 4 = .325, and (.325 - 5)^2."""
+    pair = f([-10 / 5]), f([-12 / 4]), f([-11 / 5]), f([-11.5 / 4])
+    equal(preference_gap(*pair), [0.325])
+    equal(ipo_loss(*pair, 0.1), [21.855625])
+
+
+def test_simpo():
+    """Means -2 and -3: 2 (-2) - 2 (-3) - .5 = 1.5; turned over -2.5."""
+    equal(simpo_loss(f([-10 / 5]), f([-12 / 4]), 2, 0.5), [0.201413])
+    equal(simpo_loss(f([-12 / 4]), f([-10 / 5]), 2, 0.5), [2.578890])
+    chosen = f([-2]).requires_grad_()
+    simpo_loss(chosen, f([-3]), 2, 0.5).sum().backward()
+    equal(chosen.grad, [-0.364851])
+
+
+def test_hinge():
+    """h = 1.5: 1 - .15; beyond h = 1 / beta it rests, on the wrong side it grows in proportion."""
+    pair = f([-10]), f([-12]), f([-11]), f([-11.5])
+    equal(hinge_loss(*pair, 0.1), [0.85])
+    equal(hinge_loss(*pair, 1.0), [0.0])
+    equal(hinge_loss(pair[1], pair[0], pair[3], pair[2], 0.1), [1.15])
