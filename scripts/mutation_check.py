@@ -70,6 +70,7 @@ TOKEN_REWARDS = "rl/equations/token_rewards.py"
 PREFERENCE_LOSSES = "rl/equations/preferences.py"
 ADVANTAGES = "rl/equations/advantages.py"
 COLLATE = "data/collate.py"
+CONFIG = "rl/training/config.py"
 CONTINUAL = "reward_model/continual.py"
 DPO = "rl/dpo_engine.py"
 DISTILLATION = "gpt/distillation.py"
@@ -106,6 +107,7 @@ VERIFIABLE = "rl/rewards/verifiable.py"
 TEST_ADVANTAGES = "tests/rl/equations/test_advantages.py"
 TEST_BRADLEY_TERRY = "tests/reward_model/test_bradley_terry_loss.py"
 TEST_COLLATE = "tests/data/test_collate.py"
+TEST_CONFIG = "tests/rl/training/test_config.py"
 TEST_DPO = "tests/rl/test_dpo_engine.py"
 TEST_DISTILLATION = "tests/gpt/test_distillation.py"
 TEST_ENGINE = "tests/rl/test_grpo_engine.py"
@@ -261,6 +263,24 @@ MUTATIONS = (
         "error = min(max(kl_per_response / self.target - 1, -0.2), 0.2)",
         "error = min(max(1 - kl_per_response / self.target, -0.2), 0.2)",
         TEST_KL,
+    ),
+    bug(
+        "doubling-turned-over",
+        "PPO's rule halves the coefficient where the KL is too large and doubles it where it is small",
+        KL,
+        "            self.coef *= 2\n        elif kl_per_response < self.target / 1.5:\n"
+        "            self.coef /= 2",
+        "            self.coef /= 2\n        elif kl_per_response < self.target / 1.5:\n"
+        "            self.coef *= 2",
+        TEST_KL,
+    ),
+    bug(
+        "doubling-flag-unheard",
+        "--kl-controller doubling runs the adaptive controller",
+        CONFIG,
+        "        return DoublingKL(config.kl_coef, config.kl_target)\n",
+        "        return AdaptiveKL(config.kl_coef, config.kl_target, 10**9)\n",
+        TEST_CONFIG,
     ),
     # rewards
     bug(

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from gpt.flags import check_ranges
 from gpt.pretraining import Preset
-from rl.equations.kl import AdaptiveKL, FixedKL
+from rl.equations.kl import AdaptiveKL, DoublingKL, FixedKL
 
 SIZES: dict[str, dict[str, Any]] = {
     "tiny": {},
@@ -92,10 +92,11 @@ class EngineConfig:
     """Gradient norm at which gradients are clipped."""
     kl_coef: float = 0.1
     """beta, the weight of the KL penalty; with 0 and no stop_kl no reference is asked."""
-    kl_controller: Literal["fixed", "adaptive"] = "fixed"
-    """adaptive: raise or lower kl_coef after each batch to hold the KL near kl_target."""
+    kl_controller: Literal["fixed", "adaptive", "doubling"] = "fixed"
+    """How kl_coef follows the KL after each batch. adaptive: in proportion. doubling: twice above 1.5
+    kl_target, half below kl_target / 1.5; PPO's paper has it for KL(old || new) of one batch."""
     kl_target: float = 6.0
-    """Nats per response that the adaptive controller holds."""
+    """Nats per response that the adaptive and the doubling controller hold."""
     kl_horizon: int = 10_000
     """Responses over which the adaptive controller acts; fewer is faster."""
     temperature: float = 1.0
@@ -131,10 +132,19 @@ class EngineConfig:
         kl_controller(self)
 
 
-def kl_controller(config: EngineConfig) -> FixedKL | AdaptiveKL:
+def kl_controller(config: EngineConfig) -> FixedKL | AdaptiveKL | DoublingKL:
     """The rule for the KL coefficient that the flags ask for. Raises ValueError if it cannot work."""
     if config.kl_controller == "fixed":
         return FixedKL(config.kl_coef)
+    for name in ("kl_coef", "kl_target"):
+        value = getattr(config, name)
+        if not 0 < value < math.inf:
+            raise ValueError(
+                f"{name} must be positive and finite with kl_controller {config.kl_controller}: "
+                f"got {value}"
+            )
+    if config.kl_controller == "doubling":
+        return DoublingKL(config.kl_coef, config.kl_target)
     rows = config.prompts_per_step * config.group_size
     if rows >= 5 * config.kl_horizon:
         raise ValueError(
