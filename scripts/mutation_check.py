@@ -75,6 +75,8 @@ CONTINUAL = "reward_model/continual.py"
 DPO = "rl/dpo_engine.py"
 DISTILLATION = "gpt/distillation.py"
 ENGINE = "rl/grpo_engine.py"
+ENSEMBLE = "rl/rewards/ensemble.py"
+ENSEMBLES = "rl/equations/ensembles.py"
 GENERATE = "gpt/generate.py"
 ITERATIVE = "rl/grpo_iterative_engine.py"
 KD_GRPO = "rl/kd_grpo_engine.py"
@@ -111,6 +113,8 @@ TEST_CONFIG = "tests/rl/training/test_config.py"
 TEST_DPO = "tests/rl/test_dpo_engine.py"
 TEST_DISTILLATION = "tests/gpt/test_distillation.py"
 TEST_ENGINE = "tests/rl/test_grpo_engine.py"
+TEST_ENSEMBLE = "tests/rl/rewards/test_ensemble.py"
+TEST_ENSEMBLES = "tests/rl/equations/test_ensembles.py"
 TEST_GAPS = "tests/rl/equations/test_mutation_gaps.py"
 TEST_GENERATE = "tests/gpt/test_generate.py"
 TEST_ITERATIVE = "tests/rl/test_grpo_iterative_engine.py"
@@ -1126,6 +1130,39 @@ MUTATIONS = (
         "visits_of(keep_until(self.path, step))",
         "visits_of(keep_until(self.path, step + 1))",
         TEST_ITERATIVE,
+    ),
+    # ensembles
+    bug(
+        "ensemble-variance-pays",
+        "disagreement between reward models is rewarded",
+        ENSEMBLES,
+        "scores.mean(0) - coef * scores.var(0)",
+        "scores.mean(0) + coef * scores.var(0)",
+        TEST_ENSEMBLES,
+    ),
+    bug(
+        "ensemble-variance-over-k",
+        "the variance between members is divided by K instead of K - 1",
+        ENSEMBLES,
+        "coef * scores.var(0)",
+        "coef * scores.var(0, correction=0)",
+        TEST_ENSEMBLES,
+    ),
+    bug(
+        "ensemble-best-case",
+        "the member that likes a response most decides",
+        ENSEMBLES,
+        "return scores.amin(0)",
+        "return scores.amax(0)",
+        TEST_ENSEMBLES,
+    ),
+    bug(
+        "ensemble-own-scales",
+        "members are combined on scales of their own, though a reference was given",
+        ENSEMBLE,
+        "        if reference is not None:",
+        "        if False:",
+        TEST_ENSEMBLE,
     ),
     # verifiable rewards
     bug(

@@ -24,6 +24,7 @@ OUTSIDE = {  # equations that live where the tensors are made
 LIBRARY = (
     "reward_model.loss",
     "rl.equations.advantages",
+    "rl.equations.ensembles",
     "rl.equations.kl",
     "rl.equations.losses",
     "rl.rewards.sources",

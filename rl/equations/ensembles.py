@@ -1,0 +1,32 @@
+"""Several reward models as one reward (Coste et al. 2024, arXiv:2310.02743, section 3).
+
+`scores` are (K, N): K members on the same N responses. The result is (N,). A policy that has found
+one member's blind spot scores high with that member alone: where members disagree, two of the three
+combinations pay less than the mean. Members must be on one scale first: a Bradley-Terry score is
+known up to a constant only, and the constants would be read as disagreement.
+"""
+
+import torch
+from torch import Tensor
+
+
+@torch.no_grad()
+def ensemble_mean(scores: Tensor) -> Tensor:
+    """mean_k R_k, (K, N) -> (N,): the errors that members do not share are averaged away."""
+    return scores.mean(0)
+
+
+@torch.no_grad()
+def worst_case(scores: Tensor) -> Tensor:
+    """min_k R_k, (K, N) -> (N,): the member that likes a response least decides (WCO)."""
+    return scores.amin(0)
+
+
+@torch.no_grad()
+def uncertainty_weighted(scores: Tensor, coef: float) -> Tensor:
+    """mean_k R_k - lambda Var_k R_k, (K, N) -> (N,), with lambda = `coef` (UWO).
+
+    The variance is that of a sample, over K - 1, as in the PPO code of the paper's authors; the
+    paper and their best-of-n code divide by K. At least two members.
+    """
+    return scores.mean(0) - coef * scores.var(0)

@@ -1,0 +1,82 @@
+"""An ensemble of reward models as the reward: what one of them overrates, the others may not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from data.collate import ResponseBatch
+from gpt.log_probs import score_in_micro_batches
+from reward_model.model import RewardModel
+from rl.batches.rollout import Rollout
+from rl.equations.ensembles import ensemble_mean, uncertainty_weighted, worst_case
+
+Combine = Literal["mean", "min", "uwo"]
+
+
+class EnsembleReward:
+    """Several reward models' scores of a rollout, combined into one reward per response, (N,).
+
+    mean: their mean. min: the lowest (WCO). uwo: mean - `uwo_coef` * variance (Coste et al. 2024,
+    arXiv:2310.02743). All members must share the policy's tokenizer; they differ in what they were
+    trained on, or in the seed alone.
+
+    With `reference` the members are standardised on those responses, mean 0 and deviation 1 for
+    each, so that what is left between them is disagreement. Without it each keeps the scale of its
+    own training, which is nearly the same where all were trained on the same pairs. The reference
+    is fixed, and not the rollout: a reward that is centred on every batch could not rise.
+    """
+
+    def __init__(
+        self,
+        models: Sequence[RewardModel],
+        *,
+        combine: Combine = "mean",
+        uwo_coef: float = 0.5,
+        reference: ResponseBatch | None = None,
+        micro_batch_size: int = 64,
+    ) -> None:
+        if len(models) < 2:
+            raise ValueError(f"an ensemble needs at least 2 reward models: got {len(models)}")
+        if combine not in ("mean", "min", "uwo"):
+            raise ValueError(f'combine must be "mean", "min" or "uwo": got {combine!r}')
+        if not 0 <= uwo_coef < math.inf:
+            raise ValueError(f"uwo_coef must be a number from 0 on: got {uwo_coef}")
+        self.models, self.combine, self.uwo_coef = list(models), combine, uwo_coef
+        self.micro_batch_size = micro_batch_size
+        self.name = f"{combine} of {len(models)} reward models"
+        if reference is not None:
+            for model in self.models:
+                model.normalize_on(reference.to(model.device), micro_batch_size)
+
+    def __call__(self, rollout: Rollout) -> Tensor:
+        return self.with_metrics(rollout)[0]
+
+    def with_metrics(self, rollout: Rollout) -> tuple[Tensor, dict[str, float]]:
+        """Rewards (N,), and how far the members are apart (docs/metrics.md, "Ensembles")."""
+        scores = self.member_scores(rollout)
+        return self._combined(scores), {
+            "ensemble_mean": float(scores.mean()),
+            "ensemble_spread": float(scores.std(0).mean()),
+        }
+
+    @torch.no_grad()
+    def member_scores(self, rollout: Rollout) -> Tensor:
+        """The score that each member gives to each response, (K, N)."""
+        return torch.stack(
+            [
+                score_in_micro_batches(model, rollout.sequences, self.micro_batch_size)
+                for model in self.models
+            ]
+        )
+
+    def _combined(self, scores: Tensor) -> Tensor:
+        if self.combine == "mean":
+            return ensemble_mean(scores)
+        if self.combine == "min":
+            return worst_case(scores)
+        return uncertainty_weighted(scores, self.uwo_coef)

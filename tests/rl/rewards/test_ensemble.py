@@ -1,0 +1,102 @@
+"""An ensemble of reward models as the reward: its numbers, its scale, and what it logs."""
+
+from __future__ import annotations
+
+import copy
+import math
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from data.collate import collate_responses
+from data.records import PromptRecord
+from gpt.model import GPT, GPTConfig
+from reward_model.model import RewardModel
+from rl.batches.rollout import Rollout
+from rl.rewards.ensemble import EnsembleReward
+from rl.rewards.sources import MeasuringReward, RewardModelReward, checked_rewards
+from rl.training.metrics import rollout_metrics
+
+EOS = 8
+DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "metrics.md"
+SHAPE = GPTConfig(10, context=16, n_layer=1, n_head=2, n_embd=16)
+
+
+def member(seed: int) -> RewardModel:
+    generator = torch.Generator().manual_seed(seed)
+    model = RewardModel.from_policy(GPT(SHAPE).initialize(generator), generator=generator)
+    return model.eval().requires_grad_(False)
+
+
+def rollout() -> Rollout:
+    responses = [[0, 1, EOS], [2, EOS], [3, 4, 5], [6, 6, EOS]]
+    sequences = collate_responses([[7], [7], [7, 1], [7, 1]], responses, EOS)
+    records = [PromptRecord("a"), PromptRecord("a"), PromptRecord("b"), PromptRecord("b")]
+    return Rollout(records, ["w", "x", "y", "z"], sequences, torch.zeros(4, 3), 2)
+
+
+MEMBERS, FOUR = [member(seed) for seed in range(3)], rollout()
+SCORES = torch.stack([RewardModelReward(model)(FOUR) for model in MEMBERS])  # (3, 4)
+
+
+def test_the_members_scores_are_those_that_each_gives_alone():
+    torch.testing.assert_close(EnsembleReward(MEMBERS).member_scores(FOUR), SCORES)
+    assert SCORES.std(0).min() > 0.01  # members of other seeds disagree
+
+
+def test_each_combination_by_its_definition():
+    mean = SCORES.sum(0) / 3
+    variance = (SCORES - mean).square().sum(0) / 2
+    expected = {
+        "mean": mean,
+        "min": torch.stack([column.min() for column in SCORES.T]),
+        "uwo": mean - 0.7 * variance,
+    }
+    for combine, rewards in expected.items():
+        reward = EnsembleReward(MEMBERS, combine=combine, uwo_coef=0.7)
+        torch.testing.assert_close(reward(FOUR), rewards)
+        assert reward.name == f"{combine} of 3 reward models"
+
+
+def test_the_spread_between_members_is_logged():
+    """Through `checked_rewards` into the row that every engine logs."""
+    reward = EnsembleReward(MEMBERS, combine="min")
+    assert isinstance(reward, MeasuringReward)
+    four = rollout()
+    rewards, broken = checked_rewards(reward, four)
+    assert broken == 0 and rewards.tolist() == pytest.approx(SCORES.amin(0).tolist())
+    row = rollout_metrics(four, rewards, torch.zeros(4, 3), None)
+    assert row["ensemble_spread"] == pytest.approx(float(SCORES.std(0).mean()))
+    assert row["ensemble_mean"] == pytest.approx(float(SCORES.mean()))
+    assert row["ensemble_mean"] > row["reward"]  # what the combination took off
+    text = DOCUMENT.read_text(encoding="utf-8")
+    (body,) = re.findall(r"^## Ensembles\n(.*?)(?=^## )", text, re.M | re.S)
+    documented = set(re.findall(r"^\| `([^`]+)` \|", body, re.M))
+    assert documented == {key for key in row if key.startswith("ensemble")}
+
+
+def test_on_reference_responses_the_members_have_one_scale():
+    """The same model on another scale disagrees with itself until both are standardised."""
+    twin = copy.deepcopy(MEMBERS[0])
+    twin.mean.fill_(-3.0)
+    twin.std.fill_(0.1)
+    apart = EnsembleReward([copy.deepcopy(MEMBERS[0]), twin], combine="uwo")
+    assert apart.with_metrics(FOUR)[1]["ensemble_spread"] > 1
+    pair = [copy.deepcopy(MEMBERS[0]), twin]
+    together = EnsembleReward(pair, combine="uwo", reference=FOUR.sequences)
+    rewards, metrics = together.with_metrics(FOUR)
+    assert metrics["ensemble_spread"] == pytest.approx(0, abs=1e-5)
+    raw = MEMBERS[0].raw_scores(FOUR.sequences)
+    torch.testing.assert_close(rewards, (raw - raw.mean()) / raw.std(), rtol=1e-4, atol=1e-5)
+
+
+def test_what_is_no_ensemble_is_refused():
+    with pytest.raises(ValueError, match="at least 2 reward models: got 1"):
+        EnsembleReward(MEMBERS[:1])
+    with pytest.raises(ValueError, match='combine must be "mean", "min" or "uwo"'):
+        EnsembleReward(MEMBERS, combine="max")  # type: ignore[arg-type]
+    for coef in (-0.1, math.nan, math.inf):
+        with pytest.raises(ValueError, match="uwo_coef must be a number from 0 on"):
+            EnsembleReward(MEMBERS, uwo_coef=coef)
