@@ -60,6 +60,7 @@ from rl.batches.rollout import (
 )
 from rl.equations.advantages import whiten
 from rl.equations.token_rewards import score_missing_eos, token_level_rewards
+from rl.rewards.ensemble import EnsembleReward
 from rl.rewards.sources import RewardFn, RewardModelReward, checked_rewards
 from rl.training.actor_critic import Targets, gae_targets, ppo_loss
 from rl.training.config import EngineConfig, kl_controller, size_presets, warmed_up
@@ -107,7 +108,8 @@ class PPOConfig(EngineConfig):
     entropy_coef: float = 0.0
     """c_H, the weight of the entropy bonus."""
     critic: Literal["auto", "reward_model", "policy"] = "auto"
-    """Start of the critic: the reward model (auto, where there is one) or the policy with a zero head."""
+    """Start of the critic: the reward model (auto, where there is one; of several the first) or the
+    policy with a zero head."""
     critic_lr: float = 1e-3
     """Peak learning rate of the critic."""
     missing_eos: Literal["none", "replace", "subtract"] = "none"
@@ -318,14 +320,19 @@ def train(
 
 def open_critic_and_text(config: PPOConfig, task: Task) -> dict[str, Any]:
     """The critic's start and, for PPO-ptx, the text, as `train` wants them."""
-    if config.critic == "reward_model" and not isinstance(task.reward_fn, RewardModelReward):
+    learned = None
+    if isinstance(task.reward_fn, RewardModelReward):
+        learned = task.reward_fn.model
+    elif isinstance(task.reward_fn, EnsembleReward):
+        learned = task.reward_fn.models[0]
+    if config.critic == "reward_model" and learned is None:
         raise UserError(
             f"--critic reward_model: the reward is {task.reward_name}, there is no reward model "
             "to start from; use --critic policy"
         )
     extra: dict[str, Any] = {}
-    if isinstance(task.reward_fn, RewardModelReward) and config.critic != "policy":
-        extra["value_model"] = ValueModel.from_reward_model(task.reward_fn.model)
+    if learned is not None and config.critic != "policy":
+        extra["value_model"] = ValueModel.from_reward_model(learned)
     else:
         extra["value_model"] = ValueModel.from_policy(task.policy)
     return extra | open_text(config, task)

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from gpt.flags import check_ranges
 from gpt.pretraining import Preset
 from rl.equations.kl import AdaptiveKL, DoublingKL, FixedKL
+from rl.rewards.function import check_reward
 
 SIZES: dict[str, dict[str, Any]] = {
     "tiny": {},
@@ -60,8 +61,10 @@ class EngineConfig:
     """Size of the policy and matching defaults, applied before all other flags."""
     data: str = "reviews"
     """A world (reviews, sums) or a file with prompts (formats: data/README.md)."""
-    reward: Literal["auto", "model", "gold", "rule"] = "auto"
-    """auto: the rule where answers can be checked, otherwise the reward model; gold: the world's own."""
+    reward: str = "auto"
+    """auto: the rule where answers can be checked, otherwise the reward model. model, rule: that one.
+    gold: the world's own. Or a function of yours, MODULE:FUNCTION or FILE.py:FUNCTION, that is called
+    as function(prompt, response) and gives a number (rl/rewards/function.py)."""
     wrong_reward: Literal[0, -1] = 0
     """What a checked answer earns if it is wrong; a right one earns 1."""
     format_weight: float = 0.0
@@ -70,8 +73,18 @@ class EngineConfig:
     """Make answer and format reward z-scores within the group before they are added (GDPO)."""
     policy: Path | None = None
     """Run folder to start from; default: gpt.pretraining's for this data and preset."""
-    reward_model: Path | None = None
-    """Run folder of the reward model; default: the one of this data and preset."""
+    reward_model: tuple[Path, ...] = ()
+    """Run folder of the reward model, or several of them; default: the one of this data and preset."""
+    ensemble: Literal["mean", "min", "uwo"] = "mean"
+    """What several reward models pay: their mean, the least of them, or uwo, the mean less uwo_coef
+    times their variance."""
+    uwo_coef: float = 0.5
+    """lambda, what the disagreement of the reward models costs with ensemble uwo."""
+    judge: Path | None = None
+    """Run folder of a second reward model that is only measured, as validation/gold, in the report and
+    its win rate, where no rule knows the gold."""
+    gold: Literal["rule", "judge"] = "rule"
+    """judge: measure by --judge although a rule is known."""
     steps: int = 80
     """Rollout batches."""
     prompts_per_step: int = 16
@@ -129,7 +142,30 @@ class EngineConfig:
         check_ranges(self)
         if self.non_finite_reward is not None and not math.isfinite(self.non_finite_reward):
             raise ValueError(f"non_finite_reward must be finite: got {self.non_finite_reward}")
+        check_reward(self.reward)
+        check_ensemble(self)
         kl_controller(self)
+
+    @property
+    def first_reward_model(self) -> Path | None:
+        """The reward model of an engine that can use one alone: its recorded pairs, its replay."""
+        return self.reward_model[0] if self.reward_model else None
+
+
+def check_ensemble(config: EngineConfig) -> None:
+    """ValueError for flags that make no ensemble."""
+    folders = config.reward_model
+    if not isinstance(folders, tuple):
+        raise ValueError(f"reward_model must be a tuple of folders: got {folders!r}")
+    if len({folder.resolve() for folder in folders}) < len(folders):
+        raise ValueError("reward_model names a folder twice: an ensemble needs different models")
+    if config.ensemble != "mean" and len(folders) < 2:
+        raise ValueError(
+            f"ensemble {config.ensemble} needs several reward models: give reward_model two folders or "
+            "more, or leave ensemble out"
+        )
+    if not 0 <= config.uwo_coef < math.inf:
+        raise ValueError(f"uwo_coef must not be negative, and finite: got {config.uwo_coef}")
 
 
 def kl_controller(config: EngineConfig) -> FixedKL | AdaptiveKL | DoublingKL:
