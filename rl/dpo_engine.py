@@ -69,7 +69,7 @@ from rl.batches.preferences import (
 from rl.rewards.sources import RewardFn
 from rl.training.evaluation import Validation
 from rl.training.run import finish_step, run_training
-from rl.training.setup import Task, open_reward
+from rl.training.setup import RewardChoice, Task, open_reward
 
 PRESETS: dict[str, dict[str, Any]] = {
     "tiny": {},
@@ -103,6 +103,10 @@ class DPOConfig:
     reward: Literal["auto", "model", "gold"] = "auto"
     """What scores the validation samples; nothing is trained on it. auto: the reward model;
     nothing for a file that has none. gold: the true objective."""
+    judge: Path | None = None
+    """Run folder of a second reward model that measures validation/gold where no rule knows it."""
+    gold: Literal["rule", "judge"] = "rule"
+    """judge: measure by --judge although a rule is known."""
     loss: LossName = "dpo"
     """dpo: -log sigmoid(beta h). cdpo: the same with label_smoothing. ipo: (h - 1 / (2 beta))^2;
     ipo_mean: h from means per token. hinge: max(0, 1 - beta h). simpo: -log sigmoid(simpo_beta (l_w
@@ -268,9 +272,7 @@ def file_reward(config: DPOConfig, tokenizer: Tokenizer, device: torch.device) -
     if not named and not (folder / MODEL_FILE).exists():
         print(f"no reward model in {display_path(folder)}: the validations report no reward")
         return None
-    return open_reward(
-        config.reward, config.data, config.preset, config.reward_model, tokenizer, device
-    )
+    return open_reward(RewardChoice.of(config), tokenizer, device)
 
 
 def offline(

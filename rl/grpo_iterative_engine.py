@@ -130,6 +130,11 @@ class IterativeGRPOConfig(EngineConfig):
                 f"{self.steps} steps cannot be divided into {self.iterations} equal iterations: "
                 "make steps a multiple of iterations"
             )
+        if self.refresh_reward_model and self.iterations > 1 and len(self.reward_model) > 1:
+            raise ValueError(
+                f"{len(self.reward_model)} reward models cannot be trained again between iterations, "
+                "one can: name one, or set refresh_reward_model to False"
+            )
         if min(self.new_pairs, self.check_pairs) < 1 or self.responses_per_prompt < 2:
             raise ValueError(
                 "a refresh needs at least 1 new pair, 1 check pair and 2 responses per prompt: got "
@@ -277,7 +282,7 @@ def open_refresh(config: IterativeGRPOConfig, task: Task) -> dict[str, Any]:
             f"nobody is there to label new pairs for {config.data}: add --no-refresh-reward-model, "
             "or use the reviews"
         )
-    folder = config.reward_model or default_folder("reward_model", config.data, config.preset)
+    folder = config.first_reward_model or default_folder("reward_model", config.data, config.preset)
     original = read_visits(folder / "pairs.jsonl")
     held_out = read_visits(folder / "held_out_pairs.jsonl")
     probe = [as_pair(row, task.tokenizer) for visit in held_out for row in visit]

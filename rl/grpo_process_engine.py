@@ -64,6 +64,7 @@ from rl.batches.rollout import (
 from rl.equations.advantages import process_advantages
 from rl.equations.kl import loss_estimator
 from rl.equations.losses import clipped_surrogate, sequence_mean
+from rl.rewards.ensemble import EnsembleReward
 from rl.rewards.sources import RewardFn, RewardModelReward, checked_rewards
 from rl.rewards.step_rewards import (
     CheckedSteps,
@@ -106,6 +107,11 @@ def open_step_rewards(config: ProcessGRPOConfig, task: Task) -> dict[str, StepRe
     """The source of step rewards that the flags ask for, as `train` takes it."""
     kind, reward_fn = config.steps_from, task.reward_fn
     learned = isinstance(reward_fn, RewardModelReward)
+    if isinstance(reward_fn, EnsembleReward) and kind in ("auto", "reward_model"):
+        raise UserError(
+            "the scores after each sentence are those of one reward model: name one, or use "
+            "--steps-from outcome with several"
+        )
     if kind == "auto":
         kind = "rule" if config.data == "sums" else "reward_model" if learned else "outcome"
     source: StepRewardFn = OutcomeSteps()

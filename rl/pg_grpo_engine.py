@@ -395,8 +395,9 @@ def recorded_pairs(config: PGGRPOConfig, task: Task) -> dict[str, Any]:
     if not config.uses_recorded_pairs:
         return {}
     room = task.policy.config.context - config.max_new_tokens
+    folder = config.first_reward_model
     pairs, _ = open_pairs(
-        config.data, config.preset, config.reward_model, task.tokenizer, room, config.max_new_tokens
+        config.data, config.preset, folder, task.tokenizer, room, config.max_new_tokens
     )
     return {"offline_pairs": pairs}
 

@@ -60,6 +60,7 @@ from rl.batches.rollout import (
 from rl.equations.advantages import whiten
 from rl.equations.kl import reward_penalty
 from rl.equations.token_rewards import score_missing_eos, token_level_rewards
+from rl.rewards.ensemble import EnsembleReward
 from rl.rewards.sources import RewardFn, RewardModelReward, checked_rewards
 from rl.training.actor_critic import (
     ActorCritic,
@@ -93,7 +94,8 @@ class PPOConfig(ActorCriticConfig):
     kl_in_reward: Literal["token", "sequence_mean"] = "token"
     """token: -beta * k1 at every token. sequence_mean: -beta * mean k1 at the last token, 1/L of it."""
     critic: Literal["auto", "reward_model", "policy"] = "auto"
-    """Start of the critic: the reward model (auto, where there is one) or the policy with a zero head."""
+    """Start of the critic: the reward model (auto, where there is one; of several the first) or the
+    policy with a zero head."""
     missing_eos: Literal["none", "replace", "subtract"] = "none"
     """What a response that was cut off scores: its score, missing_eos_value, or its score less that."""
     missing_eos_value: float = -1.0
@@ -262,14 +264,19 @@ def train(
 
 def open_critic_and_text(config: PPOConfig, task: Task) -> dict[str, Any]:
     """The critic's start and, for PPO-ptx, the text, as `train` wants them."""
-    if config.critic == "reward_model" and not isinstance(task.reward_fn, RewardModelReward):
+    learned = None
+    if isinstance(task.reward_fn, RewardModelReward):
+        learned = task.reward_fn.model
+    elif isinstance(task.reward_fn, EnsembleReward):
+        learned = task.reward_fn.models[0]
+    if config.critic == "reward_model" and learned is None:
         raise UserError(
             f"--critic reward_model: the reward is {task.reward_name}, there is no reward model "
             "to start from; use --critic policy"
         )
     extra: dict[str, Any] = {}
-    if isinstance(task.reward_fn, RewardModelReward) and config.critic != "policy":
-        extra["value_model"] = ValueModel.from_reward_model(task.reward_fn.model)
+    if learned is not None and config.critic != "policy":
+        extra["value_model"] = ValueModel.from_reward_model(learned)
     else:
         extra["value_model"] = ValueModel.from_policy(task.policy)
     return extra | open_text(config, task)

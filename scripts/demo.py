@@ -256,10 +256,9 @@ def train_stages(config: DemoConfig, seed: int, folder: Path) -> dict[str, float
     marks.append(time.perf_counter())
 
     heading("3. GRPO against the reward model")
-    settings = common | small["grpo"] | {"policy": base, "reward_model": judge, "test_prompts": 0}
-    grpo_engine.main(
-        from_preset(GRPOConfig, grpo_engine.PRESETS, "tiny", out=folder / "grpo", **settings)
-    )
+    settings = common | small["grpo"] | {"policy": base, "test_prompts": 0}
+    settings |= {"reward_model": (judge,), "out": folder / "grpo"}
+    grpo_engine.main(from_preset(GRPOConfig, grpo_engine.PRESETS, "tiny", **settings))
     marks.append(time.perf_counter())
 
     heading("4. the same preferences without RL: fine-tuning on the preferred answers")

@@ -53,7 +53,7 @@ from gpt.tokenizer import Tokenizer, load_tokenizer
 from rl.rewards.sources import RewardFn
 from rl.rewards.teacher import BestOf, best_answers
 from rl.training.evaluation import evaluate, format_table
-from rl.training.setup import open_prompts, open_reward, world_rule
+from rl.training.setup import RewardChoice, open_prompts, open_reward, world_rule
 
 PRESETS: dict[str, dict[str, Any]] = {
     "tiny": {},
@@ -162,11 +162,12 @@ def open_student(config: TeacherConfig, device: torch.device) -> dict[str, GPT]:
 def main(config: TeacherConfig) -> Path:
     """Make the teacher with all I/O and return the run folder."""
     device = pick_device(config.device)
-    judge = (config.reward, config.data, config.preset, config.reward_model)
+    folders = () if config.reward_model is None else (config.reward_model,)
+    judge = RewardChoice(config.reward, config.data, config.preset, folders)
     if config.base is None:  # a judge that is not there is reported before minutes of pre-training
-        open_reward(*judge, load_tokenizer(PretrainingConfig().tokenizer), device)
+        open_reward(judge, load_tokenizer(PretrainingConfig().tokenizer), device)
     base, tokenizer = load_gpt(base_folder(config), device)
-    reward_fn = open_reward(*judge, tokenizer, device)
+    reward_fn = open_reward(judge, tokenizer, device)
     room = base.config.context - config.max_new_tokens
     if room < 1:
         raise UserError(f"--max-new-tokens {config.max_new_tokens} leaves no room for a prompt")

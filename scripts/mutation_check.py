@@ -70,12 +70,14 @@ TOKEN_REWARDS = "rl/equations/token_rewards.py"
 PREFERENCE_LOSSES = "rl/equations/preferences.py"
 ADVANTAGES = "rl/equations/advantages.py"
 COLLATE = "data/collate.py"
+CONFIG = "rl/training/config.py"
 CONTINUAL = "reward_model/continual.py"
 DPO = "rl/dpo_engine.py"
 DISTILLATION = "gpt/distillation.py"
 ENGINE = "rl/grpo_engine.py"
 ENSEMBLE = "rl/rewards/ensemble.py"
 ENSEMBLES = "rl/equations/ensembles.py"
+FUNCTION = "rl/rewards/function.py"
 GENERATE = "gpt/generate.py"
 ITERATIVE = "rl/grpo_iterative_engine.py"
 KD_GRPO = "rl/kd_grpo_engine.py"
@@ -102,6 +104,7 @@ REWARD_TRAINING = "reward_model/reward_model_training.py"
 REWARDS = "rl/rewards/sources.py"
 RLOO = "rl/rloo_engine.py"
 ROLLOUT = "rl/batches/rollout.py"
+SETUP = "rl/training/setup.py"
 SINGLE_MODEL = "rl/grpo_single_model_engine.py"
 STEP_REWARDS = "rl/rewards/step_rewards.py"
 TEACHER = "rl/rewards/teacher.py"
@@ -113,14 +116,17 @@ TEST_ACTOR_CRITIC = "tests/rl/training/test_actor_critic.py"
 TEST_ADVANTAGES = "tests/rl/equations/test_advantages.py"
 TEST_BRADLEY_TERRY = "tests/reward_model/test_bradley_terry_loss.py"
 TEST_COLLATE = "tests/data/test_collate.py"
+TEST_CONFIG = "tests/rl/training/test_config.py"
 TEST_DPO = "tests/rl/test_dpo_engine.py"
 TEST_DISTILLATION = "tests/gpt/test_distillation.py"
 TEST_ENGINE = "tests/rl/test_grpo_engine.py"
 TEST_ENSEMBLE = "tests/rl/rewards/test_ensemble.py"
 TEST_ENSEMBLES = "tests/rl/equations/test_ensembles.py"
+TEST_FUNCTION = "tests/rl/rewards/test_function.py"
 TEST_GAPS = "tests/rl/equations/test_mutation_gaps.py"
 TEST_GENERATE = "tests/gpt/test_generate.py"
 TEST_ITERATIVE = "tests/rl/test_grpo_iterative_engine.py"
+TEST_JUDGE = "tests/rl/training/test_ensemble_and_judge.py"
 TEST_GRADIENTS = "tests/rl/equations/test_gradients.py"
 TEST_INVARIANTS = "tests/rl/equations/test_invariants.py"
 TEST_KD_GRPO = "tests/rl/test_kd_grpo_engine.py"
@@ -273,6 +279,24 @@ MUTATIONS = (
         "error = min(max(kl_per_response / self.target - 1, -0.2), 0.2)",
         "error = min(max(1 - kl_per_response / self.target, -0.2), 0.2)",
         TEST_KL,
+    ),
+    bug(
+        "doubling-turned-over",
+        "PPO's rule halves the coefficient where the KL is too large and doubles it where it is small",
+        KL,
+        "            self.coef *= 2\n        elif kl_per_response < self.target / 1.5:\n"
+        "            self.coef /= 2",
+        "            self.coef /= 2\n        elif kl_per_response < self.target / 1.5:\n"
+        "            self.coef *= 2",
+        TEST_KL,
+    ),
+    bug(
+        "doubling-flag-unheard",
+        "--kl-controller doubling runs the adaptive controller",
+        CONFIG,
+        "        return DoublingKL(config.kl_coef, config.kl_target)\n",
+        "        return AdaptiveKL(config.kl_coef, config.kl_target, 10**9)\n",
+        TEST_CONFIG,
     ),
     # rewards
     bug(
@@ -1391,6 +1415,38 @@ MUTATIONS = (
         "        if reference is not None:",
         "        if False:",
         TEST_ENSEMBLE,
+    ),
+    bug(
+        "ensemble-flag-unheard",
+        "the least of the reward models pays whatever --ensemble says",
+        SETUP,
+        "models, combine=choice.ensemble, uwo_coef",
+        'models, combine="min", uwo_coef',
+        TEST_JUDGE,
+    ),
+    bug(
+        "ensemble-coefficient-lost",
+        "--uwo-coef never reaches the ensemble",
+        SETUP,
+        "            uwo_coef=config.uwo_coef,\n",
+        "            uwo_coef=0.5,\n",
+        TEST_JUDGE,
+    ),
+    bug(
+        "judge-is-the-reward",
+        "the judge of a file is the reward model that the policy is trained on",
+        SETUP,
+        "    model = open_reward_model(judge, tokenizer",
+        "    model = open_reward_model(used[0], tokenizer",
+        TEST_JUDGE,
+    ),
+    bug(
+        "own-reward-arguments-swapped",
+        "a user's reward function gets the response as the prompt and the prompt as the response",
+        FUNCTION,
+        "self.function(record.prompt, response, **more)",
+        "self.function(response, record.prompt, **more)",
+        TEST_FUNCTION,
     ),
     # verifiable rewards
     bug(

@@ -210,7 +210,7 @@ def same_weights(a: Path, b: Path) -> bool:
 
 
 def explicit(world: Runs, out: Path, **changes: Any) -> GRPOConfig:
-    flags = GRPO | dict(policy=world.pretraining, reward_model=world.reward_model, out=out)
+    flags = GRPO | dict(policy=world.pretraining, reward_model=(world.reward_model,), out=out)
     return GRPOConfig(**(flags | changes))
 
 
@@ -323,7 +323,7 @@ def test_the_chain_on_a_preference_file(tiny: pytest.MonkeyPatch, tmp_path: Path
                          **FINETUNING)
     )  # fmt: skip
     out = grpo_engine.main(
-        GRPOConfig(**flags, policy=tuned, reward_model=scorer, out=tmp_path / "out", **GRPO)
+        GRPOConfig(**flags, policy=tuned, reward_model=(scorer,), out=tmp_path / "out", **GRPO)
     )
     assert names(tmp_path) == {"pairs.json", "base", "rm", "sft", "out"}
     report = strict((scorer / "report.json").read_text())
@@ -364,7 +364,7 @@ def test_the_chain_on_real_data(
     )
     small = GRPO | dict(steps=2, prompts_per_step=2, group_size=2, eval_prompts=2, test_prompts=2)
     out = grpo_engine.main(
-        GRPOConfig(**(small | flags), policy=tuned, reward_model=scorer, out=tmp_path / "out")
+        GRPOConfig(**(small | flags), policy=tuned, reward_model=(scorer,), out=tmp_path / "out")
     )
     rows = read_rows(out / "metrics.jsonl")
     assert len(rows) == 2 and all(row["ratio_error_at_start"] < 1e-4 for row in rows)

@@ -35,10 +35,10 @@ class MeasuringReward(RewardFn, Protocol):
 class RewardModelReward:
     """The score of a trained reward model; it must share the policy's tokenizer."""
 
-    name = "reward model"
-
-    def __init__(self, model: RewardModel, micro_batch_size: int = 64) -> None:
-        self.model, self.micro_batch_size = model, micro_batch_size
+    def __init__(
+        self, model: RewardModel, micro_batch_size: int = 64, name: str = "reward model"
+    ) -> None:
+        self.model, self.micro_batch_size, self.name = model, micro_batch_size, name
 
     def __call__(self, rollout: Rollout) -> Tensor:
         return score_in_micro_batches(self.model, rollout.sequences, self.micro_batch_size)

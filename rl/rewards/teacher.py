@@ -154,7 +154,7 @@ class RewardFlags(Protocol):
 
 def refuse_other_rewards(config: RewardFlags) -> None:
     """ValueError if the flags name a reward: an engine that distils learns from its teacher alone."""
-    if config.reward != "auto" or config.reward_model is not None:
+    if config.reward != "auto" or config.reward_model:
         raise ValueError(
             "the teacher is the reward of this engine: leave --reward and --reward-model out, or use "
             "an engine that trains on them"

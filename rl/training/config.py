@@ -13,7 +13,8 @@ from typing import Any, Literal
 
 from gpt.flags import check_ranges
 from gpt.pretraining import Preset
-from rl.equations.kl import AdaptiveKL, FixedKL
+from rl.equations.kl import AdaptiveKL, DoublingKL, FixedKL
+from rl.rewards.function import check_reward
 
 SIZES: dict[str, dict[str, Any]] = {
     "tiny": {},
@@ -60,8 +61,10 @@ class EngineConfig:
     """Size of the policy and matching defaults, applied before all other flags."""
     data: str = "reviews"
     """A world (reviews, sums) or a file with prompts (formats: data/README.md)."""
-    reward: Literal["auto", "model", "gold", "rule"] = "auto"
-    """auto: the rule where answers can be checked, otherwise the reward model; gold: the world's own."""
+    reward: str = "auto"
+    """auto: the rule where answers can be checked, otherwise the reward model. model, rule: that one.
+    gold: the world's own. Or a function of yours, MODULE:FUNCTION or FILE.py:FUNCTION, that is called
+    as function(prompt, response) and gives a number (rl/rewards/function.py)."""
     wrong_reward: Literal[0, -1] = 0
     """What a checked answer earns if it is wrong; a right one earns 1."""
     format_weight: float = 0.0
@@ -70,8 +73,18 @@ class EngineConfig:
     """Make answer and format reward z-scores within the group before they are added (GDPO)."""
     policy: Path | None = None
     """Run folder to start from; default: gpt.pretraining's for this data and preset."""
-    reward_model: Path | None = None
-    """Run folder of the reward model; default: the one of this data and preset."""
+    reward_model: tuple[Path, ...] = ()
+    """Run folder of the reward model, or several of them; default: the one of this data and preset."""
+    ensemble: Literal["mean", "min", "uwo"] = "mean"
+    """What several reward models pay: their mean, the least of them, or uwo, the mean less uwo_coef
+    times their variance."""
+    uwo_coef: float = 0.5
+    """lambda, what the disagreement of the reward models costs with ensemble uwo."""
+    judge: Path | None = None
+    """Run folder of a second reward model that is only measured, as validation/gold, in the report and
+    its win rate, where no rule knows the gold."""
+    gold: Literal["rule", "judge"] = "rule"
+    """judge: measure by --judge although a rule is known."""
     steps: int = 80
     """Rollout batches."""
     prompts_per_step: int = 16
@@ -92,10 +105,11 @@ class EngineConfig:
     """Gradient norm at which gradients are clipped."""
     kl_coef: float = 0.1
     """beta, the weight of the KL penalty; with 0 and no stop_kl no reference is asked."""
-    kl_controller: Literal["fixed", "adaptive"] = "fixed"
-    """adaptive: raise or lower kl_coef after each batch to hold the KL near kl_target."""
+    kl_controller: Literal["fixed", "adaptive", "doubling"] = "fixed"
+    """How kl_coef follows the KL after each batch. adaptive: in proportion. doubling: twice above 1.5
+    kl_target, half below kl_target / 1.5; PPO's paper has it for KL(old || new) of one batch."""
     kl_target: float = 6.0
-    """Nats per response that the adaptive controller holds."""
+    """Nats per response that the adaptive and the doubling controller hold."""
     kl_horizon: int = 10_000
     """Responses over which the adaptive controller acts; fewer is faster."""
     temperature: float = 1.0
@@ -128,13 +142,45 @@ class EngineConfig:
         check_ranges(self)
         if self.non_finite_reward is not None and not math.isfinite(self.non_finite_reward):
             raise ValueError(f"non_finite_reward must be finite: got {self.non_finite_reward}")
+        check_reward(self.reward)
+        check_ensemble(self)
         kl_controller(self)
 
+    @property
+    def first_reward_model(self) -> Path | None:
+        """The reward model of an engine that can use one alone: its recorded pairs, its replay."""
+        return self.reward_model[0] if self.reward_model else None
 
-def kl_controller(config: EngineConfig) -> FixedKL | AdaptiveKL:
+
+def check_ensemble(config: EngineConfig) -> None:
+    """ValueError for flags that make no ensemble."""
+    folders = config.reward_model
+    if not isinstance(folders, tuple):
+        raise ValueError(f"reward_model must be a tuple of folders: got {folders!r}")
+    if len({folder.resolve() for folder in folders}) < len(folders):
+        raise ValueError("reward_model names a folder twice: an ensemble needs different models")
+    if config.ensemble != "mean" and len(folders) < 2:
+        raise ValueError(
+            f"ensemble {config.ensemble} needs several reward models: give reward_model two folders or "
+            "more, or leave ensemble out"
+        )
+    if not 0 <= config.uwo_coef < math.inf:
+        raise ValueError(f"uwo_coef must not be negative, and finite: got {config.uwo_coef}")
+
+
+def kl_controller(config: EngineConfig) -> FixedKL | AdaptiveKL | DoublingKL:
     """The rule for the KL coefficient that the flags ask for. Raises ValueError if it cannot work."""
     if config.kl_controller == "fixed":
         return FixedKL(config.kl_coef)
+    for name in ("kl_coef", "kl_target"):
+        value = getattr(config, name)
+        if not 0 < value < math.inf:
+            raise ValueError(
+                f"{name} must be positive and finite with kl_controller {config.kl_controller}: "
+                f"got {value}"
+            )
+    if config.kl_controller == "doubling":
+        return DoublingKL(config.kl_coef, config.kl_target)
     rows = config.prompts_per_step * config.group_size
     if rows >= 5 * config.kl_horizon:
         raise ValueError(

@@ -27,6 +27,8 @@ from rl.rewards.verifiable import VerifiableReward, pass_at_k
 from rl.training.setup import Task
 
 PASS_K = 8  # samples per prompt where an answer can be checked
+AT_ONCE = 256  # prompts that are answered together
+AT_ONCE_OF_N = 64  # the same where each gets several responses
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,6 @@ def evaluate(
     reference: GPT | None = None,
     gold: RewardFn | None = None,
     seed: int = 0,
-    batch_size: int = 256,
 ) -> Evaluation:
     """Sample one response to each prompt and score it. The same seed gives paired random numbers.
 
@@ -95,8 +96,8 @@ def evaluate(
         raise ValueError("there are no prompts to evaluate on: give at least one")
     generator = make_generator(seed, "evaluation")
     parts = []
-    for start in range(0, len(records), batch_size):
-        batch = records[start : start + batch_size]
+    for start in range(0, len(records), AT_ONCE):
+        batch = records[start : start + AT_ONCE]
         rollout = sample_rollout(policy, tokenizer, batch, params, 1, generator)
         kl = None
         if reference is not None:
@@ -166,7 +167,6 @@ def best_of_n(
     *,
     gold: RewardFn | None = None,
     seed: int = 0,
-    batch_size: int = 64,
 ) -> tuple[Tensor, Tensor | None]:
     """Sample n responses a prompt and keep the one that `reward_fn` likes best.
 
@@ -176,10 +176,9 @@ def best_of_n(
     """
     generator = make_generator(seed, "best of n")
     rewards, golds = [], []
-    for start in range(0, len(records), batch_size):
-        rollout = sample_rollout(
-            policy, tokenizer, records[start : start + batch_size], params, n, generator
-        )
+    for start in range(0, len(records), AT_ONCE_OF_N):
+        batch = records[start : start + AT_ONCE_OF_N]
+        rollout = sample_rollout(policy, tokenizer, batch, params, n, generator)
         scores = reward_fn(rollout).view(-1, n)
         best = scores.argmax(1, keepdim=True)
         rewards.append(scores.gather(1, best)[:, 0].cpu())
@@ -198,7 +197,6 @@ def measure_accuracy(
     *,
     k: int = PASS_K,
     seed: int = 0,
-    batch_size: int = 64,
 ) -> dict[str, float]:
     """pass@1 and pass@k from k samples a prompt, and the accuracy of the likeliest response.
 
@@ -208,8 +206,8 @@ def measure_accuracy(
     generator = make_generator(seed, "accuracy")
     greedy = replace(params, greedy=True)
     sampled, likeliest = [], []
-    for start in range(0, len(records), batch_size):
-        batch = records[start : start + batch_size]
+    for start in range(0, len(records), AT_ONCE_OF_N):
+        batch = records[start : start + AT_ONCE_OF_N]
         rollout = sample_rollout(policy, tokenizer, batch, params, k, generator)
         sampled.append(check.correct(rollout).view(-1, k).cpu())
         rollout = sample_rollout(policy, tokenizer, batch, greedy, 1, generator)
@@ -281,6 +279,26 @@ class Comparison:
             numbers["win_rate"] = win_rate(self.after.gold, self.before.gold)
         return numbers
 
+    @property
+    def over_optimised(self) -> str:
+        """A sentence where the reward rose and the gold fell by more than chance; "" otherwise."""
+        before, after = self.before, self.after
+        if (
+            before.reward is None
+            or after.reward is None
+            or before.gold is None
+            or after.gold is None
+        ):
+            return ""
+        gain, change = float(after.reward.mean() - before.reward.mean()), after.gold - before.gold
+        fall, error = -float(change.mean()), 1.96 * standard_error(change)
+        if gain <= 0 or fall <= error:
+            return ""
+        return (
+            f"over-optimisation: the reward rose by {gain:.3f} while the {self.gold_name} fell by "
+            f"{fall:.3f} (+- {error:.3f}, 95%)"
+        )
+
     def text(self, samples: int = 3) -> str:
         """A table and the first responses side by side."""
         columns = ["", "reward", "KL", "length", "EOS rate"]
@@ -302,6 +320,8 @@ class Comparison:
             lines.append(format_table(["right answers", *keys], table))
         if "win_rate" in self.numbers:
             lines.append(f"win rate of {self.name} over the start: {self.numbers['win_rate']:.3f}")
+        if self.over_optimised:
+            lines.append(self.over_optimised)
         for i in range(min(samples, len(self.before.records))):
             lines += [
                 "",

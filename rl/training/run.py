@@ -95,19 +95,7 @@ def run_training(
     open_run(folder, config, resume=config.resume)
     done = saved_step(folder) if config.resume else 0
     keep_until(folder / "samples.jsonl", done)
-    params = SamplingParams(config.temperature, max_new_tokens=config.max_new_tokens)
     start = copy.deepcopy(task.policy).requires_grad_(False)
-    validate = None
-    if config.eval_prompts:
-        validate = Validation(
-            task.tokenizer,
-            task.prompts["validation"][: config.eval_prompts],
-            params,
-            task.reward_fn,
-            task.gold,
-            samples_path=folder / "samples.jsonl",
-            start=start,
-        )
     log = MetricLog(
         config.steps,
         path=folder / "metrics.jsonl",
@@ -125,7 +113,7 @@ def run_training(
         task.reward_fn,
         task.prompts["train"],
         log,
-        validate=validate,
+        validate=open_validation(config, task, start, folder),
         folder=folder,
         **extra,
     )
@@ -134,15 +122,42 @@ def run_training(
         print(f"stopped: the KL per response is above --stop-kl {config.stop_kl:g} nats")
     save_gpt(folder / MODEL_FILE, task.policy, task.tokenizer)
     (folder / STATE_FILE).unlink(missing_ok=True)  # the finished weights replace it
+    report(name, config, task, start, rows, folder)
+    return folder
+
+
+def sampling_params(config: Any) -> SamplingParams:
+    """How a run's validations and its test sample: as in training."""
+    return SamplingParams(config.temperature, max_new_tokens=config.max_new_tokens)
+
+
+def open_validation(config: Any, task: Task, start: GPT, folder: Path) -> Validation | None:
+    """The validations of a run, whose samples go to its folder; None with eval_prompts 0."""
+    if not config.eval_prompts:
+        return None
+    return Validation(
+        task.tokenizer,
+        task.prompts["validation"][: config.eval_prompts],
+        sampling_params(config),
+        task.reward_fn,
+        task.gold,
+        samples_path=folder / "samples.jsonl",
+        start=start,
+    )
+
+
+def report(
+    name: str, config: Any, task: Task, start: GPT, rows: list[dict[str, Any]], folder: Path
+) -> None:
+    """The figure and, with test prompts, `start` and the trained policy side by side."""
     gold_name = task.gold.name if task.gold else ""
     plot_learning_curves(
         rows, folder / "learning_curves.png", f"{name} on {config.data}", gold_name
     )
     made = "figure: learning_curves.png"
     if config.test_prompts:
-        comparison = compare(start, task, params, config.test_prompts, after=name)
+        comparison = compare(start, task, sampling_params(config), config.test_prompts, after=name)
         write_json(folder / "report.json", comparison.numbers)
         print(comparison.text())
         made += ", numbers: report.json"
     print(f"wrote {display_path(folder)} ({made})")
-    return folder

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 
 from data import reviews, sums
-from data.readers import read_prompts
+from data.collate import ResponseBatch, collate_responses
+from data.readers import read_preferences, read_prompts
 from data.records import PromptRecord
 from gpt.common import MODEL_FILE, UserError, display_path, load_gpt
 from gpt.corpus import open_corpus, open_prompts
 from gpt.model import GPT
 from gpt.pretraining import default_folder, flags_for
 from gpt.tokenizer import Tokenizer
-from reward_model.model import load_reward_model
+from reward_model.model import RewardModel, load_reward_model
+from rl.rewards.ensemble import Combine, EnsembleReward
+from rl.rewards.function import is_function, open_function
 from rl.rewards.sources import RewardFn, RewardModelReward, RuleReward
 from rl.rewards.verifiable import VerifiableReward, answer_match, read_answer, think_format
 from rl.training.config import EngineConfig
@@ -31,7 +34,7 @@ class Task:
     tokenizer: Tokenizer
     prompts: dict[str, list[PromptRecord]]  # train, validation, test
     reward_fn: RewardFn | None  # None where none is needed and none is there
-    gold: RuleReward | None  # the true objective where it is known; never seen in training
+    gold: RewardFn | None  # the true objective where it is known, or a judge; never trained on
 
     @property
     def reward_name(self) -> str:
@@ -70,39 +73,162 @@ def brings_answers(data: str) -> bool:
     return path.is_file() and read_prompts(path, limit=1).records[0].answer is not None
 
 
+@dataclass(frozen=True)
+class RewardChoice:
+    """Which reward the flags ask for; without folders it is the default reward model's."""
+
+    reward: str
+    data: str
+    preset: str
+    folders: tuple[Path, ...] = ()
+    ensemble: Combine = "mean"
+    uwo_coef: float = 0.5
+    keep_non_finite: bool = False
+
+    @classmethod
+    def of(cls, config: TaskConfig) -> RewardChoice:
+        """That of an engine's config."""
+        given = config.reward_model
+        folders = given if isinstance(given, tuple) else () if given is None else (given,)
+        choice = cls(config.reward, config.data, config.preset, folders)
+        if not isinstance(config, EngineConfig):
+            return choice
+        return replace(
+            choice,
+            ensemble=config.ensemble,
+            uwo_coef=config.uwo_coef,
+            keep_non_finite=config.non_finite_reward is not None,
+        )
+
+    @property
+    def used_folders(self) -> tuple[Path, ...]:
+        """Those of the flags, or the default one."""
+        return self.folders or (default_folder("reward_model", self.data, self.preset),)
+
+
 def open_reward(
-    kind: str, data: str, preset: str, folder: Path | None, tokenizer: Tokenizer,
-    device: torch.device, rule: RuleReward | None = None,
-) -> RewardFn:  # fmt: skip
+    choice: RewardChoice, tokenizer: Tokenizer, device: torch.device, rule: RuleReward | None = None
+) -> RewardFn:
     """The reward function that the flags ask for; `rule` is the one of a file with answers."""
+    kind, data = choice.reward, choice.data
+    if is_function(kind):
+        if (
+            choice.folders and data != "reviews"
+        ):  # of the reviews PG-GRPO reads recorded pairs there
+            raise _unused(choice, f"function {kind}")
+        return open_function(kind, keep_non_finite=choice.keep_non_finite)
     rule = rule or world_rule(data)
     if kind in ("gold", "rule") or (kind == "auto" and isinstance(rule, VerifiableReward)):
         if rule is None:
             raise UserError(f"--reward {kind}: {data} has no rule to check; use --reward model")
-        if folder is not None and isinstance(rule, VerifiableReward):
-            raise UserError(
-                f"--reward-model {folder} would not be used, the reward is the {rule.name}: leave it "
-                "out, or add --reward model"
-            )
+        if choice.folders and isinstance(rule, VerifiableReward):
+            raise _unused(choice, rule.name)
         return rule
-    if data == "sums" and folder is None:
+    if data == "sums" and not choice.folders:
         raise UserError(
             f"--reward {kind}: sums are checked by a rule and have no reward model; leave it out"
         )
-    folder = folder or default_folder("reward_model", data, preset)
+    flags = flags_for(data, choice.preset)
+    models = [open_reward_model(folder, tokenizer, device, flags) for folder in choice.used_folders]
+    if len(models) == 1:
+        return RewardModelReward(models[0])
+    room = min(model.gpt.config.context for model in models)
+    reference = reference_responses(choice.used_folders[0], tokenizer, room)
+    return EnsembleReward(
+        models, combine=choice.ensemble, uwo_coef=choice.uwo_coef, reference=reference
+    )
+
+
+def reference_responses(
+    folder: Path, tokenizer: Tokenizer, room: int, pairs: int = 256
+) -> ResponseBatch | None:
+    """Answers on which the members of an ensemble are put on one scale: held-out ones of `folder`.
+
+    Both answers of its first held-out pairs that fit in `room` tokens; None where it kept no pairs.
+    """
+    path = folder / "held_out_pairs.jsonl"
+    if not path.exists():
+        return None
+    rows = [
+        (tokenizer.encode(record.prompt), [*tokenizer.encode(answer), tokenizer.eos_id])
+        for record in read_preferences(path).records[:pairs]
+        for answer in (record.chosen, record.rejected)
+    ]
+    rows = [(prompt, answer) for prompt, answer in rows if len(prompt) + len(answer) <= room]
+    if not rows:
+        return None
+    prompts, answers = [prompt for prompt, _ in rows], [answer for _, answer in rows]
+    return collate_responses(prompts, answers, tokenizer.eos_id)
+
+
+def _unused(choice: RewardChoice, reward: str) -> UserError:
+    folders = " ".join(map(str, choice.folders))
+    return UserError(
+        f"--reward-model {folders} would not be used, the reward is the {reward}: leave it out, or "
+        "add --reward model"
+    )
+
+
+def open_reward_model(
+    folder: Path, tokenizer: Tokenizer, device: torch.device, flags: str, flag: str = ""
+) -> RewardModel:
+    """The reward model in a run folder, or a UserError with the command that trains one.
+
+    It must read the policy's tokens. `flag` is the flag that names the folder, for the messages.
+    """
+    folder = folder.parent if folder.name == MODEL_FILE else folder
     if not (folder / MODEL_FILE).exists():
-        flags = flags_for(data, preset)
         raise UserError(
-            f"there is no reward model in {display_path(folder)}: train it with\n"
+            f"{flag}there is no reward model in {display_path(folder)}: train it with\n"
             f"    python -m reward_model.reward_model_training{flags}"
         )
     model, model_tokenizer = load_reward_model(folder, device)
     if model_tokenizer.fingerprint != tokenizer.fingerprint:
         raise UserError(
-            f"the reward model in {display_path(folder)} reads {model_tokenizer.name!r} tokens, the "
-            f"policy writes {tokenizer.name!r} tokens: train both with one tokenizer"
+            f"{flag}the reward model in {display_path(folder)} reads {model_tokenizer.name!r} tokens, "
+            f"the policy writes {tokenizer.name!r} tokens: train both with one tokenizer"
         )
-    return RewardModelReward(model)
+    return model
+
+
+def open_gold(
+    config: TaskConfig,
+    rule: RuleReward | None,
+    reward_fn: RewardFn | None,
+    tokenizer: Tokenizer,
+    device: torch.device,
+) -> RewardFn | None:
+    """What the policy is measured by and never trained on: the rule, --judge's model, or nothing.
+
+    UserError for a judge that is the reward itself.
+    """
+    judge = config.judge
+    if judge is None:
+        if config.gold == "judge":
+            raise UserError("--gold judge needs the judge: add --judge and its run folder")
+        return rule
+    if rule is not None and config.gold != "judge":
+        raise UserError(
+            f"--judge {judge}: {config.data} has a rule, the {rule.name}, which is the gold itself "
+            "where a judge only guesses it: leave --judge out, or add --gold judge to measure by it "
+            "all the same"
+        )
+    used = RewardChoice.of(config).used_folders
+    learned = isinstance(reward_fn, RewardModelReward | EnsembleReward)
+    if learned and _run_folder(judge) in map(_run_folder, used):
+        raise UserError(
+            f"--judge {judge} is the reward model itself, which cannot show that it is being "
+            "exploited: train another one, with another --seed or other pairs"
+        )
+    flags = f"{flags_for(config.data, config.preset)} --seed 1 --out {judge}"
+    model = open_reward_model(judge, tokenizer, device, flags, "--judge: ")
+    return RewardModelReward(model, name="judge")
+
+
+def _run_folder(path: Path) -> Path:
+    """The folder of a run, whether it or the model in it is named."""
+    path = path.resolve()
+    return path.parent if path.name == MODEL_FILE else path
 
 
 def as_paid(config: EngineConfig, reward_fn: RewardFn) -> RewardFn:
@@ -163,7 +289,13 @@ class TaskConfig(Protocol):
     def policy(self) -> Path | None: ...
 
     @property
-    def reward_model(self) -> Path | None: ...
+    def reward_model(self) -> Path | tuple[Path, ...] | None: ...
+
+    @property
+    def judge(self) -> Path | None: ...
+
+    @property
+    def gold(self) -> str: ...
 
     @property
     def max_new_tokens(self) -> int: ...
@@ -180,9 +312,10 @@ def open_task(
 
     An engine with a reward of its own, such as a teacher, opens it by `own_reward`.
     """
-    data, preset = config.data, config.preset
+    data = config.data
+    learned = own_reward is None and not is_function(config.reward)
     policy, tokenizer = open_policy(
-        config.policy, data, preset, device, with_reward_model=own_reward is None
+        config.policy, data, config.preset, device, with_reward_model=learned
     )
     room = policy.config.context - config.max_new_tokens
     if room < 1:
@@ -191,13 +324,12 @@ def open_task(
             f"{policy.config.context} positions"
         )
     prompts = open_prompts(data, tokenizer, room)
-    gold = world_rule(data) or answer_rule(data, prompts)
+    rule = world_rule(data) or answer_rule(data, prompts)
     if own_reward is not None:
         reward_fn = own_reward(config, tokenizer, device)
     else:
-        reward_fn = open_reward(
-            config.reward, data, preset, config.reward_model, tokenizer, device, gold
-        )
+        reward_fn = open_reward(RewardChoice.of(config), tokenizer, device, rule)
+    gold = open_gold(config, rule, reward_fn, tokenizer, device)
     if reward_fn is not None and isinstance(config, EngineConfig):
         reward_fn = as_paid(config, reward_fn)
     return Task(policy, tokenizer, prompts, reward_fn, gold)

@@ -517,7 +517,7 @@ def test_a_refresh_needs_a_reward_model_and_somebody_who_labels(tmp_path):
     with pytest.raises(UserError, match="nobody is there to label new pairs for pairs.json"):
         open_refresh(IterativeGRPOConfig(data="pairs.json"), learned)
     with pytest.raises(UserError, match="no pairs at .*pairs.jsonl to replay"):
-        open_refresh(IterativeGRPOConfig(reward_model=tmp_path), learned)
+        open_refresh(IterativeGRPOConfig(reward_model=(tmp_path,)), learned)
     frozen = IterativeGRPOConfig(data="pairs.json", refresh_reward_model=False)
     assert open_refresh(frozen, learned) == open_refresh(frozen, checked) == {}
     assert open_refresh(IterativeGRPOConfig(iterations=1), checked) == {}

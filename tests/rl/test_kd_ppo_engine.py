@@ -633,7 +633,7 @@ def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(tmp_path):
         ({"pretraining_coef": -1.0}, "pretraining_coef must not be negative"),
         ({"pretraining_batch_size": 0}, "pretraining_batch_size must be at least 1"),
         ({"reward": "model"}, "the teacher is the reward"),
-        ({"reward_model": Path("x")}, "the teacher is the reward"),
+        ({"reward_model": (Path("x"),)}, "the teacher is the reward"),
     ],
 )
 def test_what_cannot_work_is_refused(changes, message):

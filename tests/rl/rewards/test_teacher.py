@@ -35,6 +35,7 @@ from rl.rewards.teacher import (
     reverse_kl,
     teacher_log_probs,
 )
+from rl.training import evaluation
 from rl.training.config import EngineConfig
 from rl.training.evaluation import Validation, compare, evaluate
 from scripts import make_teacher
@@ -162,7 +163,7 @@ def test_the_reward_is_the_mean_or_sum_of_the_log_probs(rollout, aggregate, reve
 
 
 @pytest.mark.parametrize(
-    "changes", [{"reward": "gold"}, {"reward": "rule"}, {"reward_model": Path("x")}]
+    "changes", [{"reward": "gold"}, {"reward": "rule"}, {"reward_model": (Path("x"),)}]
 )
 def test_an_engine_with_a_teacher_refuses_other_rewards(changes):
     refuse_other_rewards(EngineConfig())
@@ -197,10 +198,11 @@ def test_both_estimates_have_the_kl_of_responses_as_their_mean(temperature):
     assert (full > 0).all() and (sampled < 0).any()
 
 
-def test_evaluations_with_a_teachers_reward_measure_the_distance(tmp_path):
+def test_evaluations_with_a_teachers_reward_measure_the_distance(tmp_path, monkeypatch):
     """In every batch, for validations and for the report; not with another reward."""
+    monkeypatch.setattr(evaluation, "AT_ONCE", 3)
     reward = TeacherReward(TEACHER, CONFIG, aggregate="sum", reverse_kl=True)
-    measured = evaluate(POLICY, LETTERS, RECORDS, PARAMS, reward, batch_size=3)
+    measured = evaluate(POLICY, LETTERS, RECORDS, PARAMS, reward)
     assert measured.reverse_kl.shape == measured.reverse_kl_full.shape == (8,)
     torch.testing.assert_close(measured.reverse_kl, -measured.reward, rtol=0, atol=1e-4)
     whole = evaluate(TEACHER, LETTERS, RECORDS, PARAMS, reward)
@@ -328,8 +330,8 @@ def test_a_teacher_needs_answers(small_world, tmp_path):
 def test_the_gold_reward_judges_only_on_demand(monkeypatch):
     asked = []
 
-    def spy(kind, data, *args):
-        asked.append((kind, data))
+    def spy(choice, *args):
+        asked.append((choice.reward, choice.data))
         raise UserError("enough")
 
     monkeypatch.setattr(make_teacher, "open_reward", spy)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gpt.common import from_preset, preset_defaults
-from rl.equations.kl import AdaptiveKL, FixedKL
+from rl.equations.kl import AdaptiveKL, DoublingKL, FixedKL
 from rl.training.config import (
     SIZES,
     EngineConfig,
@@ -79,6 +79,8 @@ def test_the_kl_controller_is_the_one_asked_for() -> None:
     assert kl_controller(EngineConfig(kl_coef=0.3)) == FixedKL(0.3)
     adaptive = EngineConfig(kl_coef=0.3, kl_controller="adaptive", kl_target=4.0, kl_horizon=900)
     assert kl_controller(adaptive) == AdaptiveKL(0.3, 4.0, 900)
+    doubling = EngineConfig(kl_coef=0.3, kl_controller="doubling", kl_target=4.0, kl_horizon=1)
+    assert kl_controller(doubling) == DoublingKL(0.3, 4.0)  # the horizon is the adaptive one's
 
 
 @pytest.mark.parametrize(
@@ -86,6 +88,10 @@ def test_the_kl_controller_is_the_one_asked_for() -> None:
     [
         (dict(kl_coef=-0.1), "must not be negative"),
         (dict(kl_controller="adaptive", kl_coef=0.0), "must be positive"),
+        (dict(kl_controller="doubling", kl_coef=0.0), "kl_coef must be positive and finite with"),
+        (dict(kl_controller="doubling", kl_target=-1.0), "kl_target must be positive and finite"),
+        (dict(kl_controller="adaptive", kl_target=float("nan")), "kl_target must be positive"),
+        (dict(kl_controller="doubling", kl_target=float("inf")), "controller doubling: got inf"),
         (dict(kl_controller="adaptive", kl_horizon=25), "kl_horizon 25 must exceed a fifth of"),
         (dict(steps=0), "steps must be at least 1: got 0"),
         (dict(micro_batch_size=0), "micro_batch_size must be at least 1"),

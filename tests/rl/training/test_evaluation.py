@@ -16,6 +16,7 @@ from gpt.generate import SamplingParams
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import build_tokenizer
 from rl.rewards.sources import RuleReward
+from rl.training import evaluation
 from rl.training.evaluation import (
     Comparison,
     Evaluation,
@@ -71,8 +72,9 @@ def result(
 # evaluate
 
 
-def test_one_response_per_prompt_in_their_order():
-    measured = evaluate(EVEN, LETTERS, RECORDS, ONE_TOKEN, INDEX, gold=GOLD, batch_size=16)
+def test_one_response_per_prompt_in_their_order(monkeypatch):
+    monkeypatch.setattr(evaluation, "AT_ONCE", 16)  # three batches
+    measured = evaluate(EVEN, LETTERS, RECORDS, ONE_TOKEN, INDEX, gold=GOLD)
     assert measured.records == RECORDS
     assert measured.reward.tolist() == [float(text == "b") for text in measured.responses]
     assert torch.equal(measured.gold, -measured.reward)
@@ -110,9 +112,10 @@ def test_a_model_has_no_kl_from_itself():
     assert not measured.kl.any()
 
 
-def test_without_a_reward_everything_else_is_measured():
-    measured = evaluate(EVEN, LETTERS, RECORDS, ONE_TOKEN, None, reference=EVEN, batch_size=16)
-    scored = evaluate(EVEN, LETTERS, RECORDS, ONE_TOKEN, INDEX, reference=EVEN, batch_size=16)
+def test_without_a_reward_everything_else_is_measured(monkeypatch):
+    monkeypatch.setattr(evaluation, "AT_ONCE", 16)
+    measured = evaluate(EVEN, LETTERS, RECORDS, ONE_TOKEN, None, reference=EVEN)
+    scored = evaluate(EVEN, LETTERS, RECORDS, ONE_TOKEN, INDEX, reference=EVEN)
     assert measured.reward is None and measured.responses == scored.responses
     assert measured.summary() == {k: v for k, v in scored.summary().items() if k != "reward"}
     assert measured.sample_rows(1) == [
@@ -171,8 +174,9 @@ def test_standard_error():
 # Best of n
 
 
-def test_best_of_n_keeps_what_the_reward_likes_and_reports_its_gold():
+def test_best_of_n_keeps_what_the_reward_likes_and_reports_its_gold(monkeypatch):
     """Gold is the reward's negative here: picking by gold would return the smallest index."""
+    monkeypatch.setattr(evaluation, "AT_ONCE_OF_N", 16)
     policy = fixed_gpt(dict.fromkeys("abcdefgh", 1 / 8))
     seen: list[list[float]] = []
 
@@ -182,7 +186,7 @@ def test_best_of_n_keeps_what_the_reward_likes_and_reports_its_gold():
         return value
 
     reward, gold = best_of_n(
-        policy, LETTERS, RECORDS, ONE_TOKEN, RuleReward(noted, ""), 5, gold=GOLD, batch_size=16
+        policy, LETTERS, RECORDS, ONE_TOKEN, RuleReward(noted, ""), 5, gold=GOLD
     )
     assert len(seen) == 5 * 40
     for i, record in enumerate(RECORDS):
@@ -328,3 +332,25 @@ def test_learning_curves_without_kl_and_gold(tmp_path, figures):
     assert labels == ["reward", "response length (tokens)"]
     for axis in figures[0].axes:  # a line of one point would leave the axes empty
         assert axis.get_lines()[1].get_marker() == "o"
+
+
+# A reward that was exploited
+
+
+def test_a_reward_that_rises_while_the_gold_falls_is_named():
+    """By more than chance, prompt by prompt: 1.96 standard errors of the difference."""
+    low, high = result([0.0, 0.1, 0.2], [0.5, 0.7, 0.9]), [1.0, 1.1, 1.2]
+    fallen = result(high, [0.3, 0.5, 0.8])  # -0.2, -0.2, -0.1: 0.167 +- 0.065
+    comparison = Comparison(low, fallen, "judge", "GRPO")
+    assert comparison.over_optimised == (
+        "over-optimisation: the reward rose by 1.000 while the judge fell by 0.167 (+- 0.065, 95%)"
+    )
+    assert comparison.over_optimised in comparison.text(samples=0)
+    for reward, gold in (
+        (high, [0.6, 0.7, 0.5]),  # 0.1, 0, -0.4: within chance
+        (high, [0.6, 0.8, 1.0]),  # the gold rises too
+        ([0.0, 0.0, 0.0], [0.3, 0.5, 0.8]),  # the reward falls too
+        (high, None),
+    ):
+        after = result(reward, gold)
+        assert Comparison(low, after, "judge", "GRPO").over_optimised == ""

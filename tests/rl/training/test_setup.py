@@ -19,6 +19,7 @@ from reward_model.model import RewardModel, save_reward_model
 from rl.grpo_engine import GRPOConfig
 from rl.rewards.sources import RewardModelReward, RuleReward
 from rl.training.setup import (
+    RewardChoice,
     batch_description,
     open_policy,
     open_prompts,
@@ -108,7 +109,9 @@ def test_without_a_reward_model_a_missing_policy_is_a_matter_of_pretraining(runs
 
 def test_a_reward_model_beside_a_rule_is_refused(tmp_path):
     with pytest.raises(UserError, match="would not be used, the reward is the exact match"):
-        open_reward("auto", "sums", "tiny", tmp_path, load_tokenizer("glassbox"), CPU)
+        open_reward(
+            RewardChoice("auto", "sums", "tiny", (tmp_path,)), load_tokenizer("glassbox"), CPU
+        )
 
 
 def test_a_missing_explicit_policy_names_its_folder(runs):
@@ -126,7 +129,7 @@ def test_a_missing_explicit_policy_names_its_folder(runs):
 )  # fmt: skip
 def test_a_missing_reward_model_names_the_command_that_trains_it(runs, data, preset, command):
     with pytest.raises(UserError, match="no reward model in .*reward_model-") as error:
-        open_reward("auto", data, preset, None, GLASSBOX, CPU)
+        open_reward(RewardChoice("auto", data, preset), GLASSBOX, CPU)
     assert str(error.value).splitlines()[-1].strip() == command
 
 
@@ -140,7 +143,7 @@ def test_a_reward_model_of_another_tokenizer_is_refused(runs):
     save_models(runs)
     other = SimpleNamespace(name="gpt2", fingerprint="0" * 64)
     with pytest.raises(UserError, match="reads 'glassbox' tokens, the policy writes 'gpt2' tokens"):
-        open_reward("model", "reviews", "tiny", None, other, CPU)
+        open_reward(RewardChoice("model", "reviews", "tiny"), other, CPU)
 
 
 def test_a_response_budget_beyond_the_context_is_refused(runs):
@@ -154,34 +157,34 @@ def test_a_response_budget_beyond_the_context_is_refused(runs):
 
 def test_auto_is_the_reward_model_for_reviews_and_the_rule_for_sums(runs):
     save_models(runs)
-    learned = open_reward("auto", "reviews", "tiny", None, GLASSBOX, CPU)
+    learned = open_reward(RewardChoice("auto", "reviews", "tiny"), GLASSBOX, CPU)
     assert isinstance(learned, RewardModelReward) and not learned.model.training
-    rule = open_reward("auto", "sums", "tiny", None, GLASSBOX, CPU)
+    rule = open_reward(RewardChoice("auto", "sums", "tiny"), GLASSBOX, CPU)
     assert isinstance(rule, RuleReward) and rule.rule is sums.exact_match
 
 
 @pytest.mark.parametrize("kind", ["gold", "rule"])
 def test_gold_and_rule_are_the_worlds_own_objective(kind):
     """No reward model is opened, so none has to exist."""
-    gold = open_reward(kind, "reviews", "tiny", None, GLASSBOX, CPU)
+    gold = open_reward(RewardChoice(kind, "reviews", "tiny"), GLASSBOX, CPU)
     assert isinstance(gold, RuleReward) and gold.rule is reviews.gold_reward
-    exact = open_reward(kind, "sums", "tiny", None, GLASSBOX, CPU)
+    exact = open_reward(RewardChoice(kind, "sums", "tiny"), GLASSBOX, CPU)
     assert isinstance(exact, RuleReward) and exact.rule is sums.exact_match
     with pytest.raises(UserError, match=f"--reward {kind}: pairs.json has no rule.*--reward model"):
-        open_reward(kind, "pairs.json", "tiny", None, GLASSBOX, CPU)
+        open_reward(RewardChoice(kind, "pairs.json", "tiny"), GLASSBOX, CPU)
 
 
 def test_an_explicit_reward_model_folder_wins(runs):
     save_models(runs)
     (runs / "reward_model-reviews-tiny").rename(runs / "mine")
-    reward = open_reward("model", "reviews", "tiny", runs / "mine", GLASSBOX, CPU)
+    reward = open_reward(RewardChoice("model", "reviews", "tiny", (runs / "mine",)), GLASSBOX, CPU)
     assert isinstance(reward, RewardModelReward)
 
 
 def test_a_learned_reward_for_sums_is_no_dead_end(runs):
     """The command in the message must be one that works: there is no reward model of sums."""
     with pytest.raises(UserError, match="sums") as error:
-        open_reward("model", "sums", "tiny", None, GLASSBOX, CPU)
+        open_reward(RewardChoice("model", "sums", "tiny"), GLASSBOX, CPU)
     assert "reward_model_training --data sums" not in str(error.value)
 
 

@@ -1,0 +1,199 @@
+"""A reward that the user writes: a Python function, named on the command line as WHERE:FUNCTION.
+
+    def brief(prompt: str, response: str) -> float:          in my_rewards.py
+        return -float(len(response.split()))
+
+    python -m rl.grpo_engine --reward my_rewards:brief
+    python -m rl.grpo_engine --reward path/to/my_rewards.py:brief
+
+The first two arguments are the texts of the prompt and of the response, without its EOS. A
+parameter named `record` gets the prompt's record as well (data/records.py; `record.answer`), one
+named `ended` whether the response has its EOS. The function is code and runs with your rights, once
+per response. It is read when a run starts; a resumed run calls the function as it is then.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.util
+import inspect
+import math
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from data.records import PromptRecord
+from gpt.common import UserError
+from rl.batches.rollout import Rollout
+
+NAMED = ("auto", "model", "gold", "rule")  # what --reward takes beside WHERE:FUNCTION
+OPTIONAL = ("record", "ended")
+
+
+def is_function(reward: str) -> bool:
+    """Whether a --reward names the user's function."""
+    return ":" in reward
+
+
+def check_reward(reward: str) -> None:
+    """ValueError for a --reward that is neither one of the names nor WHERE:FUNCTION."""
+    if reward in NAMED:
+        return
+    where, colon, function = reward.rpartition(":")
+    if not colon:
+        near = difflib.get_close_matches(reward, NAMED, 1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise ValueError(
+            f"reward {reward!r} is none of {', '.join(NAMED)}, and a function of your own needs a "
+            f"colon, as in my_rewards:brief or my_rewards.py:brief{hint}"
+        )
+    if not where or not function.isidentifier():
+        raise ValueError(
+            f"reward {reward!r} must be MODULE:FUNCTION or FILE.py:FUNCTION, as in my_rewards:brief"
+        )
+
+
+def open_function(reward: str, *, keep_non_finite: bool = False) -> FunctionReward:
+    """The function that a --reward of the form WHERE:FUNCTION names. UserError if it cannot be used."""
+    where, _, name = reward.rpartition(":")
+    module = _import_file(Path(where)) if where.endswith(".py") else _import_module(where)
+    function = getattr(module, name, None)
+    if function is None:
+        near = difflib.get_close_matches(name, vars(module), 1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise UserError(f"--reward {reward}: {where} has no function {name!r}{hint}")
+    if not callable(function):
+        raise UserError(
+            f"--reward {reward}: {name} is a {type(function).__name__}, not a function that could be "
+            "called with a prompt and a response"
+        )
+    return FunctionReward(function, reward, _wanted(function, reward), keep_non_finite)
+
+
+def _import_module(where: str) -> ModuleType:
+    """A module that Python finds, the working folder included."""
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))
+    importlib.invalidate_caches()
+    try:
+        return importlib.import_module(where)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{where}.".startswith(f"{error.name}."):
+            raise _broken(where, error) from error  # found, and it imports something that is not
+        raise UserError(
+            f"--reward {where}:...: Python finds no module {where!r}: start in the folder that holds "
+            f"{where.split('.')[0]}.py, or name the file, as in path/to/{where.split('.')[-1]}.py:..."
+        ) from error
+    except Exception as error:  # the module is the user's: it can raise anything
+        raise _broken(where, error) from error
+
+
+def _import_file(path: Path) -> ModuleType:
+    """A module from its file, under a name that hides no other module."""
+    path = path.expanduser()
+    if not path.is_file():
+        raise UserError(f"--reward {path}:...: there is no file {path}")
+    name = f"glassbox_reward_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None  # the name ends in .py
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look their module up while it is read
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # the file is the user's: it can raise anything
+        del sys.modules[name]
+        raise _broken(str(path), error) from error
+    return module
+
+
+def _broken(where: str, error: Exception) -> UserError:
+    return UserError(f"--reward {where}:...: {where} cannot be imported: {_in_words(error)}")
+
+
+def _in_words(error: Exception) -> str:
+    """An exception of the user's code in one line, with the line of the code that raised it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = (__file__, importlib.__file__)
+    own = [f for f in frames if f.filename not in ours and not f.filename.startswith("<frozen")]
+    place = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
+    message = " ".join(str(error).split())
+    return f"{type(error).__name__}: {message}{place}" if message else type(error).__name__ + place
+
+
+def _wanted(function: Callable[..., Any], reward: str) -> tuple[str, ...]:
+    """Which of OPTIONAL the function takes. UserError unless it can be called with two texts."""
+    expected = f"--reward {reward}: it is called as {reward.rpartition(':')[2]}(prompt, response)"
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError) as error:  # written in C
+        raise UserError(f"{expected}, and its parameters cannot be read") from error
+    parameters = list(signature.parameters)
+    wanted = tuple(name for name in OPTIONAL if name in parameters)
+    if parameters[:1] == ["response"] or parameters[1:2] == ["prompt"]:
+        raise UserError(f"{expected}, in this order: it takes {signature}")
+    try:
+        signature.bind("", "", **dict.fromkeys(wanted))
+    except TypeError as error:
+        raise UserError(
+            f"{expected}, by keyword also record and ended where it has them: it takes {signature}"
+        ) from error
+    return wanted
+
+
+def _number(value: Any) -> float | None:
+    """The number that a function gave, None if it is none; a text that reads like one is a text."""
+    if isinstance(value, str | bytes):
+        return None
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError, OverflowError):  # RuntimeError: a whole tensor
+        return None
+
+
+class FunctionReward:
+    """What a user's function gives for (prompt, response), one number per row.
+
+    UserError with the number of the row for an exception in the function and for what is no finite
+    number; with `keep_non_finite` NaN and infinity pass, for a run that puts a number in their place.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        name: str,
+        wanted: Sequence[str] = (),
+        keep_non_finite: bool = False,
+    ) -> None:
+        self.function, self.name, self.wanted = function, name, tuple(wanted)
+        self.keep_non_finite = keep_non_finite
+
+    def __call__(self, rollout: Rollout) -> Tensor:
+        rows = zip(rollout.records, rollout.responses, rollout.has_eos.tolist(), strict=True)
+        values = []
+        for number, row in enumerate(rows, start=1):
+            place = f"prompt {number} of {len(rollout)}, {row[0].prompt[:60]!r}"
+            values.append(self._value(*row, place))
+        return torch.tensor(values, dtype=torch.float32, device=rollout.response_tokens.device)
+
+    def _value(self, record: PromptRecord, response: str, ended: bool, place: str) -> float:
+        offered = {"record": record, "ended": ended}
+        more = {name: offered[name] for name in self.wanted}
+        try:
+            value = self.function(record.prompt, response, **more)
+        except Exception as error:  # the function is the user's: it can raise anything
+            raise UserError(
+                f"--reward {self.name} failed at {place}: {_in_words(error)}"
+            ) from error
+        number = _number(value)
+        if number is None or not (self.keep_non_finite or math.isfinite(number)):
+            raise UserError(
+                f"--reward {self.name} gave {value!r:.60} at {place}: it must give a finite number"
+            )
+        return number

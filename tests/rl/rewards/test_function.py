@@ -1,0 +1,285 @@
+"""--reward WHERE:FUNCTION: a user's own function as the reward, and what is said when it is broken."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from data.records import PromptRecord
+from gpt.common import UserError, save_gpt
+from gpt.generate import SamplingParams
+from gpt.model import GPT, GPTConfig
+from gpt.tokenizer import build_tokenizer, load_tokenizer
+from rl import grpo_engine
+from rl.batches.rollout import Rollout, sample_rollout
+from rl.grpo_engine import GRPOConfig
+from rl.rewards.function import FunctionReward, check_reward, is_function, open_function
+from rl.rewards.sources import checked_rewards
+from rl.training.config import EngineConfig
+from rl.training.setup import RewardChoice, open_reward, open_task
+
+ROOT = Path(__file__).resolve().parents[3]
+CPU = torch.device("cpu")
+LETTERS = build_tokenizer("letters", {bytes([97 + i]): i for i in range(8)})  # EOS 8
+GLASSBOX = load_tokenizer("glassbox")
+RECORDS = [PromptRecord("ab", answer="x"), PromptRecord("hgfed", answer="yy")]
+
+
+def rollout() -> Rollout:
+    shape = GPTConfig(LETTERS.n_vocab, 24, n_layer=1, n_head=2, n_embd=16)
+    model = GPT(shape).initialize(torch.Generator().manual_seed(0)).eval()
+    generator = torch.Generator().manual_seed(1)
+    return sample_rollout(model, LETTERS, RECORDS, SamplingParams(max_new_tokens=9), 3, generator)
+
+
+ROLLOUT = rollout()
+
+
+@pytest.fixture
+def source(tmp_path, monkeypatch):
+    """Writes Python into rewards_N.py of the working folder; gives the module's name."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    count = iter(range(100))
+
+    def write(text: str) -> str:
+        name = f"rewards_{tmp_path.name.replace('-', '_')}_{next(count)}"
+        (tmp_path / f"{name}.py").write_text(text, encoding="utf-8")
+        return name
+
+    return write
+
+
+LENGTHS = "def lengths(prompt, response):\n    return len(prompt) + 100 * len(response)\n"
+EVERYTHING = """
+def everything(prompt: str, response: str, *, ended: bool, record) -> float:
+    return len(record.answer) + 10 * ended + 100 * len(response)
+"""
+
+
+# What it is called with
+
+
+def test_it_is_called_with_prompt_and_response(source):
+    reward = open_function(f"{source(LENGTHS)}:lengths")
+    expected = [
+        float(len(record.prompt) + 100 * len(text))
+        for record, text in zip(ROLLOUT.records, ROLLOUT.responses, strict=True)
+    ]
+    rewards = reward(ROLLOUT)
+    assert rewards.tolist() == expected and rewards.dtype == torch.float32
+    assert len(set(expected)) > 2
+
+
+def test_it_gets_the_record_and_whether_the_response_ended_if_it_asks(source):
+    rewards = open_function(f"{source(EVERYTHING)}:everything")(ROLLOUT)
+    assert rewards.tolist() == [
+        float(len(record.answer or "") + 10 * ended + 100 * len(text))
+        for record, text, ended in zip(
+            ROLLOUT.records, ROLLOUT.responses, ROLLOUT.has_eos.tolist(), strict=True
+        )
+    ]
+    assert len(set(ROLLOUT.has_eos.tolist())) == 2
+
+
+def test_a_file_is_named_by_its_path(source, tmp_path):
+    name = source(LENGTHS)
+    for path in (f"{name}.py", str(tmp_path / f"{name}.py")):
+        reward = open_function(f"{path}:lengths")
+        assert reward.name == f"{path}:lengths"
+        assert reward(ROLLOUT).tolist() == open_function(f"{name}:lengths")(ROLLOUT).tolist()
+
+
+@pytest.mark.parametrize(
+    "value", ["True", "3", "2.5", "__import__('numpy').float64(2)", "__import__('torch').tensor(2)"]
+)
+def test_every_kind_of_number_is_a_number(source, value):
+    reward = open_function(f"{source(f'def f(prompt, response): return {value}')}:f")
+    assert set(reward(ROLLOUT).tolist()) < {1.0, 2.0, 2.5, 3.0}
+
+
+# What is wrong with the flag
+
+
+@pytest.mark.parametrize(
+    ("reward", "message"),
+    [
+        ("modle", "reward 'modle' is none of auto, model, gold, rule, and a function of your own "
+         "needs a colon, as in my_rewards:brief or my_rewards.py:brief; did you mean model?"),
+        ("brief", "as in my_rewards:brief or my_rewards.py:brief"),
+        (":brief", "reward ':brief' must be MODULE:FUNCTION or FILE.py:FUNCTION"),
+        ("rewards:", "reward 'rewards:' must be MODULE:FUNCTION"),
+        ("rewards:brief()", "reward 'rewards:brief()' must be MODULE:FUNCTION"),
+    ],
+)  # fmt: skip
+def test_a_reward_that_is_no_name_and_no_function_is_refused(reward, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        EngineConfig(reward=reward)
+
+
+def test_the_names_are_no_functions():
+    for name in ("auto", "model", "gold", "rule"):
+        check_reward(name)
+        assert not is_function(name)
+    check_reward("a.b:c")
+    check_reward(r"C:\rewards.py:c")
+    assert is_function("a.b:c")
+
+
+BROKEN = {
+    "no_module_xyz:f": "no_module_xyz:...: Python finds no module 'no_module_xyz': start in the folder "
+    "that holds no_module_xyz.py, or name the file",
+    "json.no_module_xyz:f": "Python finds no module 'json.no_module_xyz'",
+    "nowhere/rewards.py:f": "there is no file nowhere/rewards.py",
+    "math:sqt": "--reward math:sqt: math has no function 'sqt'; did you mean sqrt?",
+    "math:pi": "--reward math:pi: pi is a float, not a function",
+    "math:sqrt": "--reward math:sqrt: it is called as sqrt(prompt, response), by keyword also record "
+    "and ended where it has them: it takes (x, /)",
+    "builtins:max": "it is called as max(prompt, response), and its parameters cannot be read",
+}
+
+
+@pytest.mark.parametrize("reward", BROKEN)
+def test_what_cannot_be_found_or_called_is_said_in_one_sentence(source, reward):
+    with pytest.raises(UserError, match=re.escape(BROKEN[reward])) as error:
+        open_function(reward)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("def f(prompt): return 1", "it takes (prompt)"),
+        ("def f(prompt, response, temperature): return 1", "it takes (prompt, response, temperature)"),
+        ("def f(prompt, record): return 1", "it takes (prompt, record)"),
+        ("def f(response, prompt): return 1", "f(prompt, response), in this order: it takes"),
+        ("import no_module_xyz", "cannot be imported: ModuleNotFoundError: No module named"),
+        ("def f(prompt, response:\n", "cannot be imported: SyntaxError:"),
+        ("x = 1\ny = x / 0", "cannot be imported: ZeroDivisionError: division by zero (rewards_"),
+    ],
+)  # fmt: skip
+def test_a_broken_module_or_signature_is_named(source, text, message):
+    name = source(text)
+    for where in (name, f"{name}.py"):
+        with pytest.raises(UserError, match=re.escape(message)) as error:
+            open_function(f"{where}:f")
+        assert "\n" not in str(error.value)
+
+
+def test_more_parameters_with_defaults_are_fine(source):
+    name = source("def f(prompt, response, weight=2.0, **options): return weight")
+    assert set(open_function(f"{name}:f")(ROLLOUT).tolist()) == {2.0}
+
+
+# What goes wrong while it runs
+
+
+def test_an_exception_inside_names_prompt_message_and_line(source):
+    name = source("def f(prompt, response):\n    return 1 / (len(prompt) - 5)\n")
+    with pytest.raises(UserError) as error:
+        open_function(f"{name}:f")(ROLLOUT)
+    assert str(error.value) == (
+        f"--reward {name}:f failed at prompt 4 of 6, 'hgfed': ZeroDivisionError: division by zero "
+        f"({name}.py, line 2)"
+    )
+
+
+@pytest.mark.parametrize(
+    "value", ["None", "'2'", "b'2'", "[1, 2]", "1j", "float('nan')", "float('-inf')", "10 ** 400"]
+)
+def test_what_is_no_finite_number_is_refused(source, value):
+    name = source(f"def f(prompt, response):\n    return 0 if prompt == 'ab' else {value}\n")
+    with pytest.raises(UserError, match=r":f gave .* at prompt 4 of 6, 'hgfed': it must give a"):
+        open_function(f"{name}:f")(ROLLOUT)
+
+
+def test_with_a_replacement_nan_is_replaced_and_counted(source):
+    reward = FunctionReward(lambda p, r: math.nan if p == "ab" else 2, "f", keep_non_finite=True)
+    rewards, count = checked_rewards(reward, ROLLOUT, -1.0)
+    assert rewards.tolist() == [-1, -1, -1, 2, 2, 2] and count == 3
+    name = source("def f(prompt, response): return float('nan')")
+    for number in (None, 0.0):
+        config = EngineConfig(reward=f"{name}:f", non_finite_reward=number)
+        opened = open_reward(RewardChoice.of(config), GLASSBOX, CPU)
+        assert isinstance(opened, FunctionReward) and opened.keep_non_finite == (number == 0.0)
+    with pytest.raises(UserError, match="gave None"):
+        FunctionReward(lambda p, r: None, "f", keep_non_finite=True)(ROLLOUT)
+
+
+# In a run
+
+
+@pytest.fixture
+def base(tmp_path) -> Path:
+    shape = GPTConfig(GLASSBOX.n_vocab, 128, n_layer=1, n_head=2, n_embd=8)
+    policy = GPT(shape).initialize(torch.Generator().manual_seed(0))
+    save_gpt(tmp_path / "base" / "model.safetensors", policy, GLASSBOX)
+    return tmp_path / "base"
+
+
+def config_of(base: Path, reward: str) -> GRPOConfig:
+    return GRPOConfig(
+        reward=reward, policy=base, out=base.parent / "out", steps=2, prompts_per_step=2, group_size=2,
+        max_new_tokens=4, eval_every=1, eval_prompts=2, test_prompts=2, device="cpu",
+    )  # fmt: skip
+
+
+def test_an_engine_trains_on_it(source, base):
+    """And measures the world's own gold beside it."""
+    name = source("def f(prompt, response):\n    return 1000 + len(response)\n")
+    folder = grpo_engine.main(config_of(base, f"{name}:f"))
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert len(rows) == 2 and all(row["reward"] >= 1000 for row in rows)
+    assert all(row["validation/reward"] >= 1000 > 1 >= row["validation/gold"] for row in rows)
+    assert json.loads((folder / "config.json").read_text())["reward"] == f"{name}:f"
+
+
+def test_a_broken_one_stops_before_an_earlier_run_is_moved(source, base):
+    with pytest.raises(UserError, match="Python finds no module"):
+        grpo_engine.main(config_of(base, "no_module_xyz:f"))
+    assert not (base.parent / "out").exists()
+
+
+def test_a_missing_start_asks_for_pre_training_alone(source, tmp_path, monkeypatch):
+    """A function of one's own needs no reward model."""
+    monkeypatch.setattr("gpt.pretraining.RUNS", tmp_path)
+    with pytest.raises(UserError, match=r"python -m gpt\.pretraining$"):
+        open_task(GRPOConfig(reward=f"{source(LENGTHS)}:lengths"), CPU)
+
+
+def test_a_reward_model_beside_it_is_refused(source, tmp_path):
+    choice = RewardChoice(f"{source(LENGTHS)}:lengths", "pairs.json", "tiny", (tmp_path,))
+    with pytest.raises(UserError, match="would not be used, the reward is the function rewards_"):
+        open_reward(choice, GLASSBOX, CPU)
+    assert isinstance(open_reward(replace(choice, data="reviews"), GLASSBOX, CPU), FunctionReward)
+
+
+def test_the_command_line(source, base):
+    """Once: the working folder is importable, and a mistake is one sentence."""
+    name = source("def f(prompt, response):\n    return len(response)\n")
+    flags = [
+        "--policy", base, "--out", base.parent / "out", "--steps", 1, "--prompts-per-step", 2,
+        "--group-size", 2, "--max-new-tokens", 4, "--eval-prompts", 0, "--test-prompts", 0,
+        "--device", "cpu",
+    ]  # fmt: skip
+    command = [sys.executable, "-m", "rl.grpo_engine", *map(str, flags)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    for reward, status, said in (
+        (f"{name}:f", 0, f"reward: {name}:f"),
+        (f"{name}:g", 1, f"error: --reward {name}:g: {name} has no function 'g'"),
+    ):
+        done = subprocess.run(
+            [*command, "--reward", reward], cwd=base.parent, env=environment, capture_output=True,
+            text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == status and said in done.stdout + done.stderr, done.stderr
+        assert "Traceback" not in done.stderr

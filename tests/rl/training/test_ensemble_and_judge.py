@@ -1,0 +1,303 @@
+"""Several --reward-model as one reward, and --judge: a second model that is measured, never trained on."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from data.records import PromptRecord
+from gpt import pretraining
+from gpt.common import UserError, load_gpt, save_gpt
+from gpt.generate import SamplingParams
+from gpt.model import GPT, GPTConfig
+from gpt.tokenizer import load_tokenizer
+from reward_model.model import RewardModel, save_reward_model
+from rl import dpo_engine, grpo_engine
+from rl.batches.rollout import Rollout, sample_rollout
+from rl.dpo_engine import DPOConfig
+from rl.grpo_engine import GRPOConfig
+from rl.grpo_iterative_engine import IterativeGRPOConfig
+from rl.grpo_process_engine import ProcessGRPOConfig, open_step_rewards
+from rl.pg_grpo_engine import PGGRPOConfig
+from rl.ppo_engine import PPOConfig, open_critic_and_text
+from rl.rewards.ensemble import EnsembleReward
+from rl.rewards.sources import RewardModelReward
+from rl.training.config import EngineConfig
+from rl.training.setup import (
+    RewardChoice,
+    open_reward,
+    open_reward_model,
+    open_task,
+    reference_responses,
+)
+
+CPU = torch.device("cpu")
+GLASSBOX = load_tokenizer("glassbox")
+
+
+def small_gpt(seed: int = 0, context: int = 96) -> GPT:
+    shape = GPTConfig(GLASSBOX.n_vocab, context, n_layer=1, n_head=2, n_embd=8)
+    return GPT(shape).initialize(torch.Generator().manual_seed(seed))
+
+
+def reward_model(seed: int) -> RewardModel:
+    generator = torch.Generator().manual_seed(seed)
+    model = RewardModel.from_policy(small_gpt(seed), generator=generator)
+    with torch.no_grad():
+        model.mean.fill_(seed / 10)
+        model.std.fill_(0.1 * seed + 0.1)
+    return model.eval()
+
+
+@pytest.fixture
+def runs(tmp_path, monkeypatch) -> Path:
+    """Three reward models, a policy, a file with pairs; an empty folder in the place of runs/."""
+    monkeypatch.setattr(pretraining, "RUNS", tmp_path / "runs")
+    save_gpt(tmp_path / "base" / "model.safetensors", small_gpt(), GLASSBOX)
+    for seed in (1, 2, 3):
+        path = tmp_path / f"model{seed}" / "model.safetensors"
+        save_reward_model(path, reward_model(seed), GLASSBOX)
+    pairs = [
+        {"prompt": f"Question {i}?\n", "chosen": f"Answer {i}.", "rejected": "No."}
+        for i in range(60)
+    ]
+    (tmp_path / "pairs.json").write_text(json.dumps(pairs), encoding="utf-8")
+    return tmp_path
+
+
+def sampled() -> Rollout:
+    records = [PromptRecord("Review the lamp.\n"), PromptRecord("Write to Kate.\n")]
+    params = SamplingParams(max_new_tokens=6)
+    return sample_rollout(
+        small_gpt(5), GLASSBOX, records, params, 4, torch.Generator().manual_seed(1)
+    )
+
+
+def scores(seed: int, rollout: Rollout) -> torch.Tensor:
+    with torch.no_grad():
+        return reward_model(seed)(rollout.sequences)
+
+
+# Several reward models
+
+
+@pytest.mark.parametrize("combine", ["mean", "min", "uwo"])
+def test_several_reward_models_are_combined_as_the_flag_says(runs, combine):
+    config = GRPOConfig(
+        reward_model=(runs / "model1", runs / "model2", runs / "model3" / "model.safetensors"),
+        ensemble=combine, uwo_coef=0.7,
+    )  # fmt: skip
+    reward, rollout = open_reward(RewardChoice.of(config), GLASSBOX, CPU), sampled()
+    members = torch.stack([scores(seed, rollout) for seed in (1, 2, 3)])
+    expected = {
+        "mean": members.sum(0) / 3,
+        "min": members.min(0).values,
+        "uwo": members.sum(0) / 3 - 0.7 * ((members - members.mean(0)) ** 2).sum(0) / 2,
+    }
+    torch.testing.assert_close(reward(rollout), expected[combine], rtol=0, atol=1e-5)
+    assert float((expected["mean"] - expected["min"]).abs().min()) > 1e-3
+    assert isinstance(reward, EnsembleReward)
+    assert not any(p.requires_grad for model in reward.models for p in model.parameters())
+
+
+def test_one_folder_is_that_reward_model_and_none_the_default(runs):
+    one = GRPOConfig(reward_model=(runs / "model2",))
+    reward, rollout = open_reward(RewardChoice.of(one), GLASSBOX, CPU), sampled()
+    assert isinstance(reward, RewardModelReward)
+    assert torch.equal(reward(rollout), scores(2, rollout))
+    with pytest.raises(UserError, match="no reward model in .*reward_model-reviews-tiny"):
+        open_reward(RewardChoice.of(GRPOConfig()), GLASSBOX, CPU)
+
+
+def test_members_stand_on_the_scale_of_the_first_ones_held_out_pairs(runs):
+    """Each has mean 0 and deviation 1 on the same responses; those that are too long are left out."""
+    pairs = json.loads((runs / "pairs.json").read_text())
+    rows = [{"prompt": "word " * 300, "chosen": "a", "rejected": "b"}, *pairs[:10]]
+    path = runs / "model1" / "held_out_pairs.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    batch = reference_responses(runs / "model1", GLASSBOX, 96)
+    assert batch is not None and len(batch.response_mask) == 20 and bool(batch.has_eos.all())
+    choice = RewardChoice("model", "reviews", "tiny", (runs / "model1", runs / "model2"))
+    reward = open_reward(choice, GLASSBOX, CPU)
+    assert isinstance(reward, EnsembleReward)
+    for model in reward.models:
+        with torch.no_grad():
+            values = model(batch)
+        assert float(values.mean()) == pytest.approx(0, abs=1e-4)
+        assert float(values.std()) == pytest.approx(1, abs=1e-4)
+    assert reference_responses(runs / "model2", GLASSBOX, 96) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (dict(reward_model=Path("a")), "reward_model must be a tuple of folders: got"),
+        (dict(reward_model=(Path("a"), Path("b/../a"))), "names a folder twice"),
+        (dict(ensemble="min"), "ensemble min needs several reward models"),
+        (dict(ensemble="uwo", reward_model=(Path("a"),)), "ensemble uwo needs several"),
+        (dict(uwo_coef=-0.1), "uwo_coef must not be negative, and finite: got -0.1"),
+        (dict(uwo_coef=float("nan")), "uwo_coef must not be negative, and finite: got nan"),
+    ],
+)
+def test_what_makes_no_ensemble_is_refused(changes, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        EngineConfig(**changes)
+
+
+def test_a_missing_member_is_named(runs):
+    choice = RewardChoice("model", "reviews", "tiny", (runs / "model1", runs / "nowhere"))
+    with pytest.raises(UserError, match="there is no reward model in .*nowhere: train it with"):
+        open_reward(choice, GLASSBOX, CPU)
+
+
+def ensemble_task(runs: Path) -> Any:
+    choice = RewardChoice("model", "reviews", "tiny", (runs / "model2", runs / "model3"))
+    reward = open_reward(choice, GLASSBOX, CPU)
+    return SimpleNamespace(
+        policy=small_gpt(), tokenizer=GLASSBOX, reward_fn=reward, reward_name=reward.name
+    )
+
+
+def test_the_critic_starts_from_the_first_of_several(runs):
+    for critic in ("auto", "reward_model"):
+        model = open_critic_and_text(PPOConfig(critic=critic), ensemble_task(runs))["value_model"]
+        assert torch.equal(model.gpt.wte.weight, reward_model(2).gpt.wte.weight)
+    model = open_critic_and_text(PPOConfig(critic="policy"), ensemble_task(runs))["value_model"]
+    assert torch.equal(model.gpt.wte.weight, small_gpt().wte.weight)
+
+
+def test_engines_that_take_one_say_so(runs):
+    several = (runs / "model1", runs / "model2")
+    with pytest.raises(ValueError, match="2 reward models cannot be trained again"):
+        IterativeGRPOConfig(reward_model=several)
+    IterativeGRPOConfig(reward_model=several, refresh_reward_model=False)
+    task = ensemble_task(runs)
+    for source in ("auto", "reward_model"):
+        with pytest.raises(UserError, match="are those of one reward model: name one, or use"):
+            open_step_rewards(ProcessGRPOConfig(steps_from=source), task)
+    outcome = open_step_rewards(ProcessGRPOConfig(steps_from="outcome"), task)
+    assert outcome["step_reward_fn"].name == "outcome"
+    assert PGGRPOConfig(reward_model=several).first_reward_model == runs / "model1"
+    assert PGGRPOConfig().first_reward_model is None
+
+
+def small_run(runs: Path, **changes: Any) -> dict[str, Any]:
+    return dict(
+        policy=runs / "base", out=runs / "out", steps=2, max_new_tokens=4, eval_every=1, eval_prompts=4,
+        test_prompts=4, device="cpu",
+    ) | changes  # fmt: skip
+
+
+def batches(**changes: Any) -> dict[str, Any]:
+    return dict(prompts_per_step=2, group_size=2, minibatches=1) | changes
+
+
+def metrics(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_an_engine_trains_on_an_ensemble_and_logs_the_spread(runs):
+    config = GRPOConfig(
+        **small_run(runs),
+        **batches(),
+        reward_model=(runs / "model1", runs / "model2"),
+        ensemble="min",
+    )
+    folder = grpo_engine.main(config)
+    flags = json.loads((folder / "config.json").read_text())
+    assert flags["reward_model"] == [str(runs / "model1"), str(runs / "model2")]
+    for row in metrics(folder):
+        assert row["ensemble_spread"] > 0 and row["reward"] < row["ensemble_mean"]
+
+
+# The judge
+
+
+def weights(folder: Path) -> list[torch.Tensor]:
+    return list(load_gpt(folder)[0].parameters())
+
+
+def test_the_judge_is_the_gold_of_a_file(runs, capsys):
+    """In validations, in the report before and after, and in its win rate; training never asks it."""
+    data = str(runs / "pairs.json")
+    config = GRPOConfig(
+        **small_run(runs), **batches(), data=data, reward_model=(runs / "model1",),
+        judge=runs / "model3",
+    )  # fmt: skip
+    task = open_task(config, CPU)
+    rollout = sampled()
+    assert torch.equal(task.gold(rollout), scores(3, rollout)) and task.gold.name == "judge"
+    assert torch.equal(task.reward_fn(rollout), scores(1, rollout))
+    folder = grpo_engine.main(config)
+    report = json.loads((folder / "report.json").read_text())
+    assert {"gold", "gold_error"} <= report["before"].keys() & report["after"].keys()
+    assert 0 <= report["win_rate"] <= 1
+    assert all("validation/gold" in row for row in metrics(folder))
+    out = capsys.readouterr().out
+    assert "judge" in out and "win rate of grpo" in out
+    other = GRPOConfig(**{**vars(config), "out": runs / "other", "judge": None})
+    grpo_engine.main(other)
+    assert all(
+        torch.equal(a, b) for a, b in zip(weights(folder), weights(runs / "other"), strict=True)
+    )
+
+
+def test_an_offline_engine_is_judged_too(runs):
+    config = DPOConfig(
+        **small_run(runs, max_new_tokens=20), data=str(runs / "pairs.json"), batch_size=4,
+        judge=runs / "model3", held_out_pairs=2,
+    )  # fmt: skip
+    folder = dpo_engine.main(config)
+    assert "win_rate" in json.loads((folder / "report.json").read_text())
+
+
+def test_where_a_rule_is_known_a_judge_is_used_on_demand_only(runs):
+    flags = small_run(runs) | dict(reward_model=(runs / "model1",), judge=runs / "model3")
+    with pytest.raises(
+        UserError, match=r"reviews has a rule, the gold reward, .* add --gold judge"
+    ):
+        open_task(GRPOConfig(**flags), CPU)
+    task = open_task(GRPOConfig(**flags, gold="judge"), CPU)
+    assert isinstance(task.gold, RewardModelReward) and task.gold.name == "judge"
+    with pytest.raises(UserError, match="--gold judge needs the judge: add --judge"):
+        open_task(GRPOConfig(**small_run(runs), reward="gold", gold="judge"), CPU)
+
+
+@pytest.mark.parametrize("judge", ["model1", "model1/model.safetensors", "base/../model1"])
+def test_a_judge_that_is_the_reward_is_refused(runs, judge):
+    config = GRPOConfig(
+        **small_run(runs), data=str(runs / "pairs.json"), judge=runs / judge,
+        reward_model=(runs / "model2", runs / "model1"),
+    )  # fmt: skip
+    with pytest.raises(UserError, match="is the reward model itself"):
+        open_task(config, CPU)
+
+
+def test_the_default_reward_model_is_no_judge_either(runs):
+    default = pretraining.default_folder("reward_model", "pairs.json", "tiny")
+    save_reward_model(default / "model.safetensors", reward_model(1), GLASSBOX)
+    flags = small_run(runs) | dict(data=str(runs / "pairs.json"), judge=default)
+    with pytest.raises(UserError, match="is the reward model itself"):
+        open_task(GRPOConfig(**flags), CPU)
+    task = open_task(GRPOConfig(**flags, reward="operator:concat"), CPU)  # it pays nothing here
+    assert task.gold is not None and task.gold.name == "judge"
+
+
+def test_a_judge_that_is_missing_or_reads_other_tokens_is_refused(runs):
+    flags = small_run(runs) | dict(
+        data=str(runs / "pairs.json"), reward_model=(runs / "model1",), judge=runs / "nowhere"
+    )
+    with pytest.raises(UserError, match="--judge: there is no reward model in .*nowhere") as error:
+        open_task(GRPOConfig(**flags), CPU)
+    assert f"--seed 1 --out {runs / 'nowhere'}" in str(error.value)
+    other = copy.copy(GLASSBOX)
+    object.__setattr__(other, "fingerprint", "0" * 64)
+    with pytest.raises(UserError, match="--judge: the reward model in .*model1 reads 'glassbox'"):
+        open_reward_model(runs / "model1", other, CPU, "", "--judge: ")
