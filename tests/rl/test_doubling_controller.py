@@ -29,6 +29,8 @@ ENGINES = {
     "rloo_engine": "RLOOConfig",
     "reinforce_pp_engine": "ReinforcePPConfig",
     "pg_grpo_engine": "PGGRPOConfig",
+    "kd_grpo_engine": "KDGRPOConfig",
+    "kd_ppo_engine": "KDPPOConfig",
 }
 CONFIG: dict[str, Any] = dict(
     prompts_per_step=4, group_size=4, minibatches=2, lr=1e-2, warmup=1, kl_coef=0.02, stop_kl=None,
@@ -36,6 +38,8 @@ CONFIG: dict[str, Any] = dict(
 )  # fmt: skip
 OWN: dict[str, dict[str, Any]] = {
     "grpo_iterative_engine": dict(iterations=1),
+    "kd_grpo_engine": dict(pretraining_coef=0.0),
+    "kd_ppo_engine": dict(pretraining_coef=0.0),
 }
 
 
@@ -52,9 +56,9 @@ class CrashingLog(MetricLog):
             raise Crash
 
 
-def small_gpt() -> GPT:
+def small_gpt(seed: int = 0) -> GPT:
     shape = GPTConfig(LETTERS.n_vocab, 16, n_layer=1, n_head=2, n_embd=16)
-    return GPT(shape).initialize(torch.Generator().manual_seed(0)).eval()
+    return GPT(shape).initialize(torch.Generator().manual_seed(seed)).eval()
 
 
 def run(
@@ -64,7 +68,8 @@ def run(
     config = getattr(module, ENGINES[engine])(**(CONFIG | OWN.get(engine, {}) | changes))
     log = log or MetricLog(config.steps)
     more = {"step_reward_fn": OutcomeSteps()} if engine == "grpo_process_engine" else {}
-    return module.train(config, small_gpt(), LETTERS, REWARD, PROMPTS, log, folder=folder, **more)
+    reward = module.teacher_reward(config, small_gpt(1)) if engine.startswith("kd") else REWARD
+    return module.train(config, small_gpt(), LETTERS, reward, PROMPTS, log, folder=folder, **more)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
