@@ -166,8 +166,8 @@ def require_parts(config: EngineConfig) -> None:
         )
     if config.group_size < 2:
         raise ValueError(
-            "normalize_parts compares the responses of a group: raise group_size to 2 or more, or "
-            f"leave it out: got {config.group_size}"
+            "normalize_parts compares the responses of a group: raise group_size from "
+            f"{config.group_size} to 2 or more, or leave normalize_parts out"
         )
 
 
