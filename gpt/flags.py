@@ -9,12 +9,14 @@ AT_LEAST_ONE = (
     "steps", "epochs", "batch_size", "accumulation", "prompts_per_step", "group_size",
     "updates_per_batch", "minibatches", "micro_batch_size", "max_new_tokens", "eval_every",
     "checkpoint_every", "reward_batch_size", "reward_epochs", "repeats", "grpo_steps", "jobs",
+    "reference_mixing_every",
 )  # fmt: skip
 ABOVE_ZERO = ("max_norm", "temperature", "wide_temperature")
 NOT_NEGATIVE = (
     "lr", "critic_lr", "reward_lr", "warmup", "weight_decay", "clip_low", "clip_high",
-    "eval_prompts", "test_prompts", "held_out_pairs",
+    "eval_prompts", "test_prompts", "held_out_pairs", "max_resamples", "off_policy_mask",
 )  # fmt: skip
+SHARES = ("entropy_top_share", "reference_mixing")
 
 
 def check_ranges(config: Any) -> None:
@@ -31,3 +33,7 @@ def check_ranges(config: Any) -> None:
             value = getattr(config, name, None)
             if value is not None and not value >= least:  # NaN is refused too
                 raise ValueError(f"{name} must {words}: got {value}")
+    for name in SHARES:
+        share = getattr(config, name, None)
+        if share is not None and not 0 < share <= 1:
+            raise ValueError(f"{name} is a share, above 0 and at most 1: got {share}")

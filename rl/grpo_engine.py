@@ -53,8 +53,8 @@ from rl.batches.rollout import (
     rollout_log_probs,
     sample_rollout,
 )
-from rl.equations.advantages import group_advantages
-from rl.equations.kl import loss_estimator
+from rl.equations.advantages import gdpo_advantages, group_advantages
+from rl.equations.kl import k2, k3, loss_estimator
 from rl.equations.losses import clipped_surrogate, sequence_mean
 from rl.rewards.sources import RewardFn, checked_rewards
 from rl.training.config import EngineConfig, kl_controller, require_groups, size_presets, warmed_up
@@ -76,6 +76,8 @@ class GRPOConfig(EngineConfig):
     kl_estimator: Literal["k3", "k2", "k1"] = "k3"
     """k3 is the paper's; k2 has the gradient of KL(policy || reference); k1 is refused, and says why."""
 
+    takes_parts = True
+
     def __post_init__(self) -> None:
         super().__post_init__()
         require_groups(self)
@@ -95,16 +97,18 @@ def grpo_loss(
 ) -> Tensor:
     """The negated GRPO objective of some rows of a minibatch (arXiv:2402.03300, Eqs. 3 and 4).
 
-    (1/rows) sum_i (1/L_i) sum_t [ -min(ratio A, clip(ratio) A) + kl_coef * KL ], with `rows` the
-    size of the whole minibatch, so that micro-batches add up.
+    Eq. 3   -1/G sum_i 1/|o_i| sum_t { min[ratio A, clip(ratio, 1 - eps, 1 + eps) A] - beta KL }
+    Eq. 4   KL = pi_ref / pi - log(pi_ref / pi) - 1, which is k3;   ratio = pi / pi_old
+
+    1/G becomes 1/`rows`, the size of the whole minibatch, so that micro-batches add up.
     """
-    token_loss = clipped_surrogate(
+    token_loss = clipped_surrogate(  # -min[ratio A, clip(ratio) A]
         log_probs, old_log_probs, advantages, config.clip_low, config.clip_high
     )
     if ref_log_probs is not None:
-        kl_penalty = loss_estimator(config.kl_estimator)  # k3 (Eq. 4)
+        kl_penalty = {"k3": k3, "k2": k2}[config.kl_estimator]
         token_loss = token_loss + kl_coef * kl_penalty(log_probs, ref_log_probs)
-    return sequence_mean(token_loss, response_mask, denominator=rows)
+    return sequence_mean(token_loss, response_mask, denominator=rows)  # 1/rows sum 1/|o_i| sum
 
 
 def train(
@@ -152,6 +156,8 @@ def train(
             if kl.coef or config.stop_kl is not None:  # for the penalty, or to know when to stop
                 ref_log_probs = rollout_log_probs(reference, rollout, config)  # (N, T)
         advantages = group_advantages(rewards, config.group_size)  # (N, 1)  line 9
+        if config.normalize_parts:
+            advantages = gdpo_advantages(rollout.reward_parts, config.group_size)
 
         with clock.phase("update"):
             for _ in range(config.updates_per_batch):  # line 10

@@ -62,7 +62,7 @@ from rl.batches.rollout import (
     sample_rollout,
 )
 from rl.equations.advantages import process_advantages
-from rl.equations.kl import loss_estimator
+from rl.equations.kl import k2, k3, loss_estimator
 from rl.equations.losses import clipped_surrogate, sequence_mean
 from rl.rewards.ensemble import EnsembleReward
 from rl.rewards.sources import RewardFn, RewardModelReward, checked_rewards
@@ -146,16 +146,18 @@ def process_grpo_loss(
 ) -> Tensor:
     """The negated GRPO objective of some rows of a minibatch (arXiv:2402.03300, Eqs. 3 and 4).
 
-    (1/rows) sum_i (1/L_i) sum_t [ -min(ratio A, clip(ratio) A) + kl_coef * KL ], A = A_it of the
-    token, `rows` the size of the whole minibatch, so that micro-batches add up.
+    Eq. 3   -1/G sum_i 1/|o_i| sum_t { min[ratio A, clip(ratio, 1 - eps, 1 + eps) A] - beta KL }
+    Eq. 4   KL = pi_ref / pi - log(pi_ref / pi) - 1, which is k3;   ratio = pi / pi_old, A = A_it
+
+    1/G becomes 1/`rows`, the size of the whole minibatch, so that micro-batches add up.
     """
-    token_loss = clipped_surrogate(
+    token_loss = clipped_surrogate(  # -min[ratio A, clip(ratio) A]
         log_probs, old_log_probs, advantages, config.clip_low, config.clip_high
     )
     if ref_log_probs is not None:
-        kl_penalty = loss_estimator(config.kl_estimator)  # k3 (Eq. 4)
+        kl_penalty = {"k3": k3, "k2": k2}[config.kl_estimator]
         token_loss = token_loss + kl_coef * kl_penalty(log_probs, ref_log_probs)
-    return sequence_mean(token_loss, response_mask, denominator=rows)
+    return sequence_mean(token_loss, response_mask, denominator=rows)  # 1/rows sum 1/|o_i| sum
 
 
 def step_metrics(steps: StepRewards, advantages: Tensor, group_size: int) -> dict[str, float]:

@@ -1,6 +1,8 @@
 """GRPO with a single model: the log-probs of the sampler are the old policy and the reference.
 
-An experiment on GRPO (Shao et al. 2024, arXiv:2402.03300, Algorithm 1) that no paper proposes:
+An experiment on GRPO (Shao et al. 2024, arXiv:2402.03300, Algorithm 1). That the current policy
+becomes the reference of each iteration is policy mirror descent, as in Kimi k1.5 (arXiv:2501.12599)
+and K2; those regress on log-probs, and here it is GRPO's own objective that has its reference moved:
 
     line 1     policy model <- initial policy          the pre-trained or fine-tuned GPT
     line 3     reference model <- policy               left out: no second copy of the weights
@@ -21,7 +23,8 @@ With rho = pi / pi_old the penalty of Eq. 4 becomes 1/rho + log rho - 1. What th
     start has no bound. It is measured in validation only (validation/kl), and stop_kl is refused.
   - Under samples of the old policy 1/rho + log rho - 1 is no KL on average, but chi^2(old || new) -
     KL(old || new). `--penalty rho_minus_log` is the form that fits the samples: rho - 1 - log rho
-    is KL(old || new) on average, and so is its gradient.
+    is KL(old || new) on average, and so is its gradient. (A chi^2 stands beside the KL in mirror
+    descent too, where the mean reward replaces the log-partition term: arXiv:2602.05933.)
 
 What is new next to GRPO: one model less in memory. The forward pass that GRPO spends on its
 reference goes into a measurement after the last update of a batch, how far that batch has moved
@@ -68,7 +71,7 @@ from rl.batches.rollout import (
     rollout_log_probs,
     sample_rollout,
 )
-from rl.equations.advantages import group_advantages
+from rl.equations.advantages import gdpo_advantages, group_advantages
 from rl.equations.kl import k3, k3_importance, rho_minus_log
 from rl.equations.losses import clipped_surrogate, row_sums, sequence_mean
 from rl.rewards.sources import RewardFn, checked_rewards
@@ -110,6 +113,8 @@ class SingleModelGRPOConfig(EngineConfig):
     stop_kl: float | None = None
     """A number is refused: it would stop at a KL from the start, and no copy of the start is kept."""
 
+    takes_parts = True
+
     def __post_init__(self) -> None:
         super().__post_init__()
         require_groups(self)
@@ -142,16 +147,17 @@ def single_model_grpo_loss(
 ) -> Tensor:
     """The negated GRPO objective of some rows (arXiv:2402.03300, Eqs. 3 and 4) with pi_ref = pi_old.
 
-    (1/rows) sum_i (1/L_i) sum_t [ -min(rho A, clip(rho) A) + kl_coef * (1/rho + log rho - 1) ], or
-    kl_coef * (rho - 1 - log rho), with `rows` the size of the whole minibatch, so that
-    micro-batches add up.
+    Eq. 3   -1/G sum_i 1/|o_i| sum_t { min[rho A, clip(rho, 1 - eps, 1 + eps) A] - beta KL }
+    Eq. 4   KL = 1/rho + log rho - 1, which is k3, or rho - 1 - log rho;   rho = pi / pi_old
+
+    1/G becomes 1/`rows`, the size of the whole minibatch, so that micro-batches add up.
     """
-    token_loss = clipped_surrogate(
+    token_loss = clipped_surrogate(  # -min[rho A, clip(rho) A]
         log_probs, old_log_probs, advantages, config.clip_low, config.clip_high
     )
     if kl_coef:
         token_loss = token_loss + kl_coef * PENALTIES[config.penalty](log_probs, old_log_probs)
-    return sequence_mean(token_loss, response_mask, denominator=rows)
+    return sequence_mean(token_loss, response_mask, denominator=rows)  # 1/rows sum 1/|o_i| sum
 
 
 @torch.no_grad()
@@ -210,6 +216,8 @@ def train(
         with clock.phase("score"):  # line 6: the old policy, which is also the reference
             old_log_probs = old_policy_log_probs(policy, rollout, config)  # (N, T)
         advantages = group_advantages(rewards, config.group_size)  # (N, 1)  line 9
+        if config.normalize_parts:
+            advantages = gdpo_advantages(rollout.reward_parts, config.group_size)
 
         with clock.phase("update"):
             for _ in range(config.updates_per_batch):  # line 10

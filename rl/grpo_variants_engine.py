@@ -1,13 +1,14 @@
 """The GRPO family: one loop, in which every published variant is a choice among named pieces.
 
 The box is that of DAPO (Yu et al. 2025, arXiv:2503.14476, Algorithm 1), which is GRPO's with a
-buffer; behind each line the fields that choose what happens there:
+buffer; after each line the fields that choose what happens there:
 
     line 2     sample a batch of prompts               PromptCursor.take
     line 3     old policy <- policy                    only its log-probs are kept
     line 4     sample G outputs per prompt             sample_rollout
     line 5     rewards of the outputs                  reward_fn; overlong_buffer
-    lines 6-8  buffer groups with a spread, go on      sample_groups; sampling_filter, max_resamples
+    line 6     buffer the groups with a spread         GroupBuffer.add; sampling_filter
+    lines 7-8  too few: sample other prompts           GroupBuffer.missing; max_resamples
     line 9     group-relative advantages               group_advantages; reward_scale
     line 10    for iteration = 1..mu                   updates_per_batch
     line 11    ascend the objective                    variant_loss; surrogate, clip_low, clip_high,
@@ -19,10 +20,12 @@ buffer; behind each line the fields that choose what happens there:
     dr_grpo    no division by a standard deviation or by a length             2503.20783
     gspo       the clipped ratio is that of the response                      2507.18071
     cispo      the ratio is a clipped weight of log pi, token mean            2506.13585
-    sapo       a soft gate in the place of the clip                           2511.20347
+    sapo       a soft gate instead of the clip                                2511.20347
 
 All but grpo leave the KL penalty out. The reference is then asked for the KL that is logged and for
 --stop-kl; with --stop-kl None it is not asked at all.
+Where dapo differs from its paper: Overlong Filtering (section 3.4), which takes responses that were
+cut off out of the loss, is left out. Add --mask-truncated for it.
 What is new next to GRPO: nothing but the choices. A variant's name only fills in fields, before all
 other flags, and every field can be set by hand.
 
@@ -47,6 +50,7 @@ from torch import Tensor
 from data.collate import ResponseBatch
 from data.records import PromptRecord
 from gpt.common import (
+    HasState,
     MetricLog,
     TrainingState,
     flag_value,
@@ -57,47 +61,27 @@ from gpt.common import (
     run_script,
 )
 from gpt.generate import SamplingParams
-from gpt.log_probs import TokenScores, full_kl, score_in_micro_batches, token_scores
+from gpt.log_probs import TokenScores, full_kl, token_scores
 from gpt.model import GPT
 from gpt.optimizer import adamw, clip_and_step, mix_into, set_learning_rate
 from gpt.tokenizer import Tokenizer
+from rl.batches.dynamic_sampling import SAMPLING_FILTERS, GroupBuffer, PromptCursor
 from rl.batches.rollout import (
     Rollout,
-    join_rollouts,
     micro_batches,
     minibatches,
     old_policy_log_probs,
-    prompt_batch,
+    response_entropy,
     rollout_log_probs,
     sample_rollout,
-    select_rows,
 )
-from rl.equations.advantages import group_advantages
+from rl.equations import losses
+from rl.equations.advantages import gdpo_advantages, group_advantages
 from rl.equations.kl import k1_importance, k2, k3, k3_importance, loss_estimator
-from rl.equations.losses import (
-    cispo,
-    clip_acted,
-    clipped_surrogate,
-    constant_length_mean,
-    dual_clip,
-    gspo,
-    gspo_token,
-    high_entropy_mask,
-    likelihood_ratio,
-    mean_ratio,
-    off_policy_sequence_mask,
-    sapo,
-    sequence_clipped_surrogate,
-    sequence_mean,
-    sequence_ratio,
-    sequence_sum,
-    token_mean,
-)
-from rl.equations.token_rewards import overlong_penalty
-from rl.rewards.sources import RewardFn, checked_rewards
+from rl.rewards.sources import RewardFn, checked_rewards, with_overlong_penalty
 from rl.training.config import EngineConfig, kl_controller, require_groups, size_presets, warmed_up
 from rl.training.evaluation import Validation
-from rl.training.metrics import Stopwatch, UpdateMeter, rollout_metrics
+from rl.training.metrics import CLIPPED, Stopwatch, UpdateMeter, rollout_metrics
 from rl.training.run import finish_step, run_training
 
 PRESETS = size_presets()
@@ -128,7 +112,8 @@ class GRPOVariantsConfig(EngineConfig):
     clip_low: float = 0.2
     """epsilon below 1; cispo and sapo have none."""
     clip_high: float = 0.2
-    """epsilon above 1; sapo has none."""
+    """epsilon above 1; sapo has none. It is relative for cispo too, whose weights end at 1 + clip_high:
+    1.2 by default, and ScaleRL's bound of 5.0 (arXiv:2510.13786) is --clip-high 4."""
     kl_coef: float = EngineConfig.kl_coef
     """beta, the weight of the KL penalty; at 0 the reference is asked for --stop-kl alone."""
     dual_clip: float | None = None
@@ -136,7 +121,8 @@ class GRPOVariantsConfig(EngineConfig):
     reducer: Literal["sequence_mean", "token_mean", "sequence_sum", "constant_length_mean"] = (
         "sequence_mean"
     )
-    """How token losses are averaged. constant_length_mean divides by rows times max_new_tokens."""
+    """How token losses are averaged. constant_length_mean divides by rows times max_new_tokens. With
+    gspo, sequence_sum weighs a response by its length, which is LUSPO (arXiv:2602.05261)."""
     reward_scale: Literal["group", "batch", "none"] = "group"
     """Divide the centred rewards by the standard deviation of their group, of the batch, or not."""
     sampling_filter: Literal["none", "dynamic"] = "none"
@@ -147,10 +133,12 @@ class GRPOVariantsConfig(EngineConfig):
     """The penalty of long responses grows from 0 to 1 over the last so many of max_new_tokens
     (DAPO); fifth: a fifth of them."""
     mask_truncated: bool = False
-    """Leave responses without an EOS out of the loss; they still count in their group's baseline."""
+    """DAPO's Overlong Filtering: leave responses without an EOS out of the loss; they still count in
+    their group's baseline."""
     kl_estimator: Literal["k3", "k2", "k3_importance", "k1_importance", "full", "k1"] = "k3"
-    """k3 is GRPO's. The importance forms hold for several updates per batch; full sums over the
-    vocabulary and costs two more forward passes; k1 is refused, and says why."""
+    """k3 is GRPO's. The importance forms stay unbiased after the first update of a batch, for the KL of
+    each token given the old policy's prefixes; full sums over the vocabulary and costs two more
+    forward passes; k1 is refused, and says why."""
     off_policy_mask: float | None = None
     """Drop the policy loss of a bad response once its tokens have lost this many nats on average."""
     entropy_coef: float = 0.0
@@ -163,15 +151,18 @@ class GRPOVariantsConfig(EngineConfig):
     reference_mixing_every: int = 10
     """Batches between two such moves."""
 
+    takes_parts = True
+
     def __post_init__(self) -> None:
         super().__post_init__()
         require_groups(self)
         if self.kl_estimator not in KL_FORMS:
             loss_estimator(self.kl_estimator)  # refuses k1
-        if self.surrogate in OF_SEQUENCES and self.reducer != "sequence_mean":
+        by_response = self.reducer in ("sequence_mean", "sequence_sum")
+        if self.surrogate in OF_SEQUENCES and not by_response:
             raise ValueError(
-                f"surrogate {self.surrogate} has one loss per response: use the reducer "
-                f"sequence_mean, because {self.reducer} would weigh a response by its length"
+                f"surrogate {self.surrogate} has one loss per response, and {self.reducer} would weigh "
+                "a response by its length: use sequence_mean, or sequence_sum to do so on purpose"
             )
         if self.dual_clip is not None and self.surrogate != "token":
             raise ValueError(
@@ -181,25 +172,18 @@ class GRPOVariantsConfig(EngineConfig):
             raise ValueError(
                 f"dual_clip must exceed 1 + clip_high = {1 + self.clip_high}: got {self.dual_clip}"
             )
-        if self.overlong_tokens is not None and not (
-            0 < self.overlong_tokens <= self.max_new_tokens
-        ):
+        if self.overlong_tokens not in (None, *range(1, self.max_new_tokens + 1)):
             raise ValueError(
                 f"overlong_buffer must be in 1..max_new_tokens = {self.max_new_tokens}: got "
                 f"{self.overlong_buffer}"
             )
         if self.reference_mixing is not None and not self.kl_coef:
             raise ValueError("reference_mixing needs a KL penalty: give a kl_coef above 0")
-        for name in ("reference_mixing", "entropy_top_share"):
-            share = getattr(self, name)
-            if share is not None and not 0 < share <= 1:
-                raise ValueError(f"{name} is a share, above 0 and at most 1: got {share}")
-        if self.off_policy_mask is not None and self.off_policy_mask < 0:
-            raise ValueError(f"off_policy_mask must not be negative: got {self.off_policy_mask}")
-        if self.entropy_coef < 0 or self.max_resamples < 0 or self.reference_mixing_every < 1:
+        if self.entropy_coef < 0:
+            raise ValueError(f"entropy_coef must not be negative: got {self.entropy_coef}")
+        if self.normalize_parts and self.reward_scale != "group":
             raise ValueError(
-                "entropy_coef and max_resamples must not be negative, and reference_mixing_every "
-                "must be at least 1"
+                f"normalize_parts scales by the batch: leave reward_scale {self.reward_scale} out"
             )
 
     @property
@@ -208,6 +192,12 @@ class GRPOVariantsConfig(EngineConfig):
         if self.overlong_buffer == "fifth":
             return max(self.max_new_tokens // 5, 1)
         return self.overlong_buffer
+
+    @property
+    def drops_tokens(self) -> bool:
+        """Whether a choice takes tokens out of the policy loss."""
+        shares = (self.off_policy_mask, self.entropy_top_share)
+        return self.mask_truncated or any(share is not None for share in shares)
 
 
 # --- variants: fields that are filled in before all others ------------------------------------
@@ -231,47 +221,34 @@ def command_line_defaults(arguments: Sequence[str] | None = None) -> GRPOVariant
     """The default config of a command line: `--variant`, `--preset` and `--data` come first."""
     arguments = sys.argv[1:] if arguments is None else arguments
     variant = flag_value(arguments, "--variant")
-    if variant is None or variant not in VARIANTS:  # the parser lists the choices
-        variant = "grpo"
-    return preset_defaults(GRPOVariantsConfig, variant_presets(variant), arguments)
+    presets = variant_presets(variant if variant in VARIANTS else "grpo")  # the parser lists them
+    return preset_defaults(GRPOVariantsConfig, presets, arguments)
 
 
 # --- the choices: one table each, one signature per table -------------------------------------
 
 # (config, log_probs, old_log_probs, advantages, mask) -> loss (n, T)
 SURROGATES: dict[str, Callable[..., Tensor]] = {
-    "token": lambda c, new, old, A, m: clipped_surrogate(new, old, A, c.clip_low, c.clip_high),
-    "sequence": lambda c, new, old, A, m: sequence_clipped_surrogate(
+    "token": lambda c, new, old, A, m: losses.clipped_surrogate(
+        new, old, A, c.clip_low, c.clip_high
+    ),
+    "sequence": lambda c, new, old, A, m: losses.sequence_clipped_surrogate(
         new, old, A, m, c.clip_low, c.clip_high
     ),
-    "gspo": lambda c, new, old, A, m: gspo(new, old, A, m, c.clip_low, c.clip_high),
-    "gspo_token": lambda c, new, old, A, m: gspo_token(new, old, A, m, c.clip_low, c.clip_high),
-    "cispo": lambda c, new, old, A, m: cispo(new, old, A, c.clip_high),
-    "sapo": lambda c, new, old, A, m: sapo(new, old, A),
+    "gspo": lambda c, new, old, A, m: losses.gspo(new, old, A, m, c.clip_low, c.clip_high),
+    "gspo_token": lambda c, new, old, A, m: losses.gspo_token(
+        new, old, A, m, c.clip_low, c.clip_high
+    ),
+    "cispo": lambda c, new, old, A, m: losses.cispo(new, old, A, c.clip_high),
+    "sapo": lambda c, new, old, A, m: losses.sapo(new, old, A),
 }
-
-# (config, log_probs, old_log_probs, advantages, mask) -> where the clip acted, (n, T) or (n, 1) bool
-CLIPPED: dict[str, Callable[..., Tensor]] = {
-    "token": lambda c, new, old, A, m: clip_acted(
-        likelihood_ratio(new, old), A, c.clip_low, c.clip_high
-    ),
-    "sequence": lambda c, new, old, A, m: clip_acted(
-        sequence_ratio(new, old, m), A, c.clip_low, c.clip_high
-    ),
-    "gspo": lambda c, new, old, A, m: clip_acted(
-        mean_ratio(new, old, m), A, c.clip_low, c.clip_high
-    ),
-    "cispo": lambda c, new, old, A, m: likelihood_ratio(new, old) > 1 + c.clip_high,
-    "sapo": lambda c, new, old, A, m: torch.zeros_like(m),
-}
-CLIPPED["gspo_token"] = CLIPPED["gspo"]
 
 # (config, loss (n, T), mask (n, T), mask of the whole minibatch (rows, T)) -> scalar
 REDUCERS: dict[str, Callable[..., Tensor]] = {
-    "sequence_mean": lambda c, loss, m, whole: sequence_mean(loss, m, whole.any(1).sum()),
-    "token_mean": lambda c, loss, m, whole: token_mean(loss, m, whole.sum()),
-    "sequence_sum": lambda c, loss, m, whole: sequence_sum(loss, m, whole.any(1).sum()),
-    "constant_length_mean": lambda c, loss, m, whole: constant_length_mean(
+    "sequence_mean": lambda c, loss, m, whole: losses.sequence_mean(loss, m, whole.any(1).sum()),
+    "token_mean": lambda c, loss, m, whole: losses.token_mean(loss, m, whole.sum()),
+    "sequence_sum": lambda c, loss, m, whole: losses.sequence_sum(loss, m, whole.any(1).sum()),
+    "constant_length_mean": lambda c, loss, m, whole: losses.constant_length_mean(
         loss, m, c.max_new_tokens, len(whole)
     ),
 }
@@ -283,12 +260,6 @@ KL_FORMS: dict[str, Callable[..., Tensor]] = {
     "k3_importance": lambda new, old, ref, full: k3_importance(new, old, ref),
     "k1_importance": lambda new, old, ref, full: k1_importance(new, old, ref),
     "full": lambda new, old, ref, full: full(),
-}
-
-# rewards (groups, G) -> which groups to keep (groups,) bool
-SAMPLING_FILTERS: dict[str, Callable[[Tensor], Tensor]] = {
-    "none": lambda groups: torch.ones_like(groups[:, 0], dtype=torch.bool),
-    "dynamic": lambda groups: groups.amax(1) > groups.amin(1),  # arXiv:2503.14476, Eq. 11
 }
 
 
@@ -305,9 +276,7 @@ class Given(NamedTuple):
 
     def rows(self, index: Tensor) -> Given:
         """The same of some rows."""
-        ref = None if self.ref_log_probs is None else self.ref_log_probs[index]
-        old, _, advantages, mask = self
-        return Given(old[index], ref, advantages[index], mask[index])
+        return Given(*(None if part is None else part[index] for part in self))  # type: ignore[arg-type]
 
 
 class Losses(NamedTuple):
@@ -316,13 +285,6 @@ class Losses(NamedTuple):
     total: Tensor  # scalar
     clipped: Tensor  # (n, T) bool, where the clip acted
     policy_tokens: Tensor  # (n, T) bool, whose policy loss counts
-
-    def extra(self, config: GRPOVariantsConfig) -> dict[str, Tensor]:
-        """What to log of a choice that takes tokens out of the policy loss."""
-        shares = (config.off_policy_mask, config.entropy_top_share)
-        if config.mask_truncated or any(share is not None for share in shares):
-            return {"policy_tokens": self.policy_tokens}
-        return {}
 
 
 def variant_loss(
@@ -342,24 +304,23 @@ def variant_loss(
     arXiv:2506.01939). A row whose mask is empty adds exactly 0. Denominators are those of the whole
     minibatch, so that micro-batches add up.
     """
-    old_log_probs, ref_log_probs, advantages, mask = given
-    surrogate = SURROGATES[config.surrogate]
-    loss = surrogate(config, scores.log_probs, old_log_probs, advantages, mask)
+    old, ref, advantages, mask = given
+    new = scores.log_probs
+    loss = SURROGATES[config.surrogate](config, new, old, advantages, mask)
     if config.dual_clip is not None:
-        loss = dual_clip(loss, advantages, config.dual_clip)
-    clipped = CLIPPED[config.surrogate](config, scores.log_probs, old_log_probs, advantages, mask)
+        loss = losses.dual_clip(loss, advantages, config.dual_clip)
+    clipped = CLIPPED[config.surrogate](config, new, old, advantages, mask)
     chosen = mask if eligible is None else mask & eligible
     if config.off_policy_mask is not None:
-        chosen = chosen & off_policy_sequence_mask(
-            scores.log_probs, old_log_probs, advantages, mask, config.off_policy_mask
+        chosen = chosen & losses.off_policy_sequence_mask(
+            new, old, advantages, mask, config.off_policy_mask
         )
     loss = torch.where(chosen, loss, 0.0)
     if kl_coef:
-        kl = KL_FORMS[config.kl_estimator]
-        loss = loss + kl_coef * kl(scores.log_probs, old_log_probs, ref_log_probs, full)
+        loss = loss + kl_coef * KL_FORMS[config.kl_estimator](new, old, ref, full)
     total = REDUCERS[config.reducer](config, loss, mask, whole)
     if config.entropy_coef:
-        total = total - config.entropy_coef * token_mean(scores.entropy, mask, whole.sum())
+        total = total - config.entropy_coef * losses.token_mean(scores.entropy, mask, whole.sum())
     return Losses(total, clipped & chosen, chosen)
 
 
@@ -373,122 +334,18 @@ def vocabulary_kl(
 
 def policy_loss_tokens(
     config: GRPOVariantsConfig, policy: GPT, rollout: Rollout, rows: Tensor, mask: Tensor
-) -> Tensor | None:
-    """(N, T) bool, True at a minibatch's tokens of highest entropy; None where all of them count.
+) -> Tensor:
+    """(N, T) bool, True at a minibatch's tokens of highest entropy; `mask` where all of them count.
 
     The threshold belongs to the whole minibatch and to the policy as it is now, so its rows are
     scored once more before they are cut into micro-batches.
     """
     if config.entropy_top_share is None:
-        return None
-    with precision(policy.device, config.precision):
-        entropy = score_in_micro_batches(
-            lambda batch: token_scores(policy, batch, config.temperature).entropy,
-            rollout.sequences.rows(rows),
-            config.micro_batch_size,
-        )
+        return mask
+    entropy = response_entropy(policy, rollout.sequences.rows(rows), config)
     eligible = torch.zeros_like(mask)
-    eligible[rows] = high_entropy_mask(entropy, mask[rows], config.entropy_top_share)
+    eligible[rows] = losses.high_entropy_mask(entropy, mask[rows], config.entropy_top_share)
     return eligible
-
-
-# --- sampling -----------------------------------------------------------------------------------
-
-
-@dataclass
-class PromptCursor:
-    """Takes prompts in shuffled epochs; how many were taken is all that a resumed run needs."""
-
-    prompts: Sequence[PromptRecord]
-    seed: int
-    position: int = 0
-
-    def take(self, count: int) -> list[PromptRecord]:
-        """The next `count` prompts, those of `prompt_batch` as long as every batch is full."""
-        places = range(self.position, self.position + count)
-        self.position += count
-        return [prompt_batch(self.prompts, place, 1, self.seed)[0] for place in places]
-
-    def state_dict(self) -> dict[str, int]:
-        """What a checkpoint has to hold."""
-        return {"position": self.position}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        """Go on from `state_dict()` of an earlier run."""
-        self.position = state["position"]
-
-
-@dataclass(frozen=True)
-class Sampled:
-    """All N responses of a step, and those to train on."""
-
-    rollout: Rollout
-    rewards: Tensor  # (N,), with the overlong penalty
-    penalties: Tensor  # (N,), the overlong penalty alone
-    kept: Tensor  # (N,) bool, whole groups
-    rounds: int
-    non_finite: int
-
-    def to_train(self) -> tuple[Rollout, Tensor]:
-        """The rollout and the rewards of the groups that were kept."""
-        if self.kept.all():
-            return self.rollout, self.rewards
-        rows = self.kept.nonzero()[:, 0]
-        return select_rows(self.rollout, rows), self.rewards[rows]
-
-    def metrics(self, config: GRPOVariantsConfig) -> dict[str, float]:
-        """Rewards and lengths of everything that was sampled, and what the choices did to it."""
-        row = rollout_metrics(self.rollout, self.rewards, self.rollout.log_probs, None)
-        row["non_finite_rewards"] = self.non_finite
-        if config.sampling_filter != "none":
-            row["sampled_responses"] = len(self.rollout)
-            row["sampling_rounds"] = self.rounds
-            row["dropped_groups"] = int((~self.kept).sum()) // config.group_size
-        if config.overlong_tokens is not None:
-            row["overlong_penalty"] = float(self.penalties.mean())
-        return row
-
-
-def sample_groups(
-    config: GRPOVariantsConfig,
-    policy: GPT,
-    tokenizer: Tokenizer,
-    reward_fn: RewardFn,
-    cursor: PromptCursor,
-    generator: torch.Generator,
-    clock: Stopwatch,
-) -> Sampled:
-    """Sample and reward groups until prompts_per_step of them pass the filter (lines 2-8).
-
-    Each round asks for as many prompts as are missing, at most 1 + max_resamples times. The filter
-    looks at the reward itself, before the overlong penalty: equal rewards of different lengths are
-    no spread.
-    """
-    params = SamplingParams(config.temperature, max_new_tokens=config.max_new_tokens)
-    keep = SAMPLING_FILTERS[config.sampling_filter]
-    rollouts: list[Rollout] = []
-    rewards, kept, non_finite = [], [], 0
-    missing = config.prompts_per_step
-    while missing and len(rollouts) <= config.max_resamples:
-        records = cursor.take(missing)  # line 2
-        with clock.phase("rollout"):  # lines 3-4: before its update the policy is the old policy
-            rollouts.append(
-                sample_rollout(policy, tokenizer, records, params, config.group_size, generator)
-            )
-        with clock.phase("reward"):  # line 5
-            scores, broken = checked_rewards(reward_fn, rollouts[-1], config.non_finite_reward)
-        groups = keep(scores.view(-1, config.group_size))  # line 6
-        missing -= int(groups.sum())  # lines 7-8
-        non_finite += broken
-        rewards.append(scores)
-        kept.append(groups.repeat_interleave(config.group_size))
-    rollout, score = join_rollouts(rollouts), torch.cat(rewards)
-    penalties = torch.zeros_like(score)
-    if config.overlong_tokens is not None:
-        penalties = overlong_penalty(rollout.lengths, config.max_new_tokens, config.overlong_tokens)
-    return Sampled(
-        rollout, score + penalties, penalties, torch.cat(kept), len(rollouts), non_finite
-    )
 
 
 # --- the loop -----------------------------------------------------------------------------------
@@ -500,64 +357,38 @@ def update_policy(
     reference: GPT,
     optimizer: torch.optim.Optimizer,
     rollout: Rollout,
-    rewards: Tensor,
+    given: Given,
     kl_coef: float,
     generator: torch.Generator,
-    clock: Stopwatch,
 ) -> dict[str, float]:
-    """Score the rollout, then ascend the objective on it (lines 9-11); returns what was measured."""
-    meter = UpdateMeter(clip=(config.clip_low, config.clip_high))
-    with clock.phase("score"):
-        old_log_probs = old_policy_log_probs(policy, rollout, config)  # (N, T)
-        ref_log_probs = None
-        if kl_coef or config.stop_kl is not None:  # in the loss, or to know when to stop
-            ref_log_probs = rollout_log_probs(reference, rollout, config)  # (N, T)
-    advantages = group_advantages(  # (N, 1)  line 9
-        rewards, config.group_size, scale=config.reward_scale
-    )
-    mask = rollout.response_mask  # (N, T)
-    if config.mask_truncated:
-        mask = mask & rollout.has_eos[:, None]
-    given = Given(old_log_probs, ref_log_probs, advantages, mask)
-
-    with clock.phase("update"):
-        for _ in range(config.updates_per_batch):  # line 10
-            for rows in minibatches(len(rollout), config.minibatches, generator, config.group_size):
-                optimizer.zero_grad(set_to_none=True)
-                loss = torch.zeros((), device=policy.device)
-                eligible = policy_loss_tokens(config, policy, rollout, rows, mask)
-                for part, batch in micro_batches(rollout.sequences, rows, config.micro_batch_size):
-                    with precision(policy.device, config.precision):
-                        scores = token_scores(
-                            policy,
-                            batch,
-                            config.temperature,
-                            entropy_gradient=config.entropy_coef > 0,
-                        )
-                    losses = variant_loss(
-                        config,
-                        scores,
-                        given.rows(part),
-                        kl_coef=kl_coef,
-                        whole=mask[rows],
-                        eligible=None if eligible is None else eligible[part],
-                        full=partial(vocabulary_kl, config, policy, reference, batch),
-                    )
-                    losses.total.backward()
-                    loss += losses.total.detach()
-                    meter.add_tokens(
-                        scores,
-                        old_log_probs[part],
-                        advantages[part],
-                        batch,
-                        clipped=losses.clipped,
-                        **losses.extra(config),
-                    )
-                norm = clip_and_step(optimizer, policy.parameters(), config.max_norm)  # line 11
-                meter.add_update(loss, norm)
-    measured = rollout_metrics(rollout, rewards, old_log_probs, ref_log_probs)
-    kl = {key: measured[key] for key in ("kl", "kl_k3") if key in measured}
-    return kl | meter.metrics()
+    """Ascend the objective on one batch (lines 10-11); returns what was measured."""
+    meter = UpdateMeter()
+    for _ in range(config.updates_per_batch):  # line 10
+        for rows in minibatches(len(rollout), config.minibatches, generator, config.group_size):
+            optimizer.zero_grad(set_to_none=True)
+            loss = torch.zeros((), device=policy.device)
+            eligible = policy_loss_tokens(config, policy, rollout, rows, given.mask)
+            for part, batch in micro_batches(rollout.sequences, rows, config.micro_batch_size):
+                of_part, bonus = given.rows(part), config.entropy_coef > 0
+                with precision(policy.device, config.precision):
+                    scores = token_scores(policy, batch, config.temperature, entropy_gradient=bonus)
+                part_loss = variant_loss(
+                    config,
+                    scores,
+                    of_part,
+                    kl_coef=kl_coef,
+                    whole=given.mask[rows],
+                    eligible=eligible[part],
+                    full=partial(vocabulary_kl, config, policy, reference, batch),
+                )
+                part_loss.total.backward()
+                loss += part_loss.total.detach()
+                extra = {"policy_tokens": part_loss.policy_tokens} if config.drops_tokens else {}
+                old, _, advantages, _ = of_part
+                meter.add_tokens(scores, old, advantages, batch, clipped=part_loss.clipped, **extra)
+            norm = clip_and_step(optimizer, policy.parameters(), config.max_norm)  # line 11
+            meter.add_update(loss, norm)
+    return meter.metrics()
 
 
 def train(
@@ -576,50 +407,75 @@ def train(
     With `validate` its numbers are added every `eval_every` steps; with a folder a resumable state
     is kept there. A step whose groups were all dropped takes no optimizer step.
     """
+    params = SamplingParams(config.temperature, max_new_tokens=config.max_new_tokens)
     reference = copy.deepcopy(policy).eval().requires_grad_(False)
     policy.eval()  # dropout stays off: old and new log-probs must describe the same function
     optimizer = adamw(policy, config.lr, weight_decay=0.0)
     kl, cursor = kl_controller(config), PromptCursor(prompts, config.seed)
     generators = {name: make_generator(config.seed, name) for name in ("sampling", "minibatches")}
+    models: dict[str, HasState] = {"policy": policy, "reference": reference}
     state = TrainingState(
-        {
-            "policy": policy,
-            "reference": reference,
-            "optimizer": optimizer,
-            "kl": kl,
-            "prompts": cursor,
-        },
-        generators,
+        models | {"optimizer": optimizer, "kl": kl, "prompts": cursor}, generators
     )
     if config.resume and folder is not None:
         state.load(folder)
 
+    keep = SAMPLING_FILTERS[config.sampling_filter]
     for step in range(state.step, config.steps):
         lr = config.lr * warmed_up(config, step)
         set_learning_rate(optimizer, lr)
-        clock = Stopwatch()
-        sampled = sample_groups(  # lines 2-8
-            config, policy, tokenizer, reward_fn, cursor, generators["sampling"], clock
-        )
-        row = sampled.metrics(config) | {"kl_coef": kl.coef, "lr": lr}
-        if sampled.kept.any():
-            rollout, rewards = sampled.to_train()
-            row |= update_policy(  # lines 9-11
-                config,
-                policy,
-                reference,
-                optimizer,
-                rollout,
-                rewards,
-                kl.coef,
-                generators["minibatches"],
-                clock,
+        clock, buffer = Stopwatch(), GroupBuffer(config.prompts_per_step)
+        while buffer.missing and buffer.rounds <= config.max_resamples:  # lines 7-8
+            records = cursor.take(buffer.missing)  # line 2
+            with clock.phase(
+                "rollout"
+            ):  # lines 3-4: before its update the policy is the old policy
+                rollout = sample_rollout(
+                    policy, tokenizer, records, params, config.group_size, generators["sampling"]
+                )
+            with clock.phase("reward"):  # line 5
+                rewards, non_finite = checked_rewards(reward_fn, rollout, config.non_finite_reward)
+            # line 6: by the reward alone; equal rewards of different lengths are no spread
+            groups = keep(rewards.view(-1, config.group_size))
+            buffer.add(rollout, rewards, groups, non_finite)
+        rollout, rewards = buffer.sampled()
+        tokens = int(rollout.lengths.sum())
+        if config.overlong_tokens is not None:
+            rewards = with_overlong_penalty(
+                rollout, rewards, config.max_new_tokens, config.overlong_tokens
             )
+
+        row = rollout_metrics(rollout, rewards, rollout.log_probs, None)
+        row |= {"non_finite_rewards": buffer.non_finite, "kl_coef": kl.coef, "lr": lr}
+        row |= buffer.metrics() if config.sampling_filter != "none" else {}
+        rollout, rewards = buffer.to_train(rollout, rewards)
+        if len(rollout):
+            with clock.phase("score"):
+                old_log_probs = old_policy_log_probs(policy, rollout, config)  # (N, T)
+                ref_log_probs = None
+                if kl.coef or config.stop_kl is not None:  # in the loss, or to know when to stop
+                    ref_log_probs = rollout_log_probs(reference, rollout, config)  # (N, T)
+            advantages = group_advantages(  # (N, 1)  line 9
+                rewards, config.group_size, scale=config.reward_scale
+            )
+            if config.normalize_parts:
+                advantages = gdpo_advantages(rollout.reward_parts, config.group_size)
+            mask = rollout.response_mask  # (N, T)
+            if config.mask_truncated:
+                mask = mask & rollout.has_eos[:, None]
+            given = Given(old_log_probs, ref_log_probs, advantages, mask)
+            with clock.phase("update"):  # lines 10-11
+                row |= update_policy(
+                    config, policy, reference, optimizer, rollout, given, kl.coef,
+                    generators["minibatches"],
+                )  # fmt: skip
+            measured = rollout_metrics(rollout, rewards, old_log_probs, ref_log_probs)
+            row |= {key: measured[key] for key in ("kl", "kl_k3") if key in measured}
         if "kl" in row:
-            kl.update(row["kl"], int(sampled.kept.sum()))
+            kl.update(row["kl"], len(rollout))
         if config.reference_mixing and (step + 1) % config.reference_mixing_every == 0:
             mix_into(reference, policy, config.reference_mixing)
-        row |= clock.metrics(tokens=int(sampled.rollout.lengths.sum()))
+        row |= clock.metrics(tokens=tokens)
         state.step = step + 1
         if finish_step(config, state, row, log, policy, reference, validate, folder):
             break

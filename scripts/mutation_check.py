@@ -74,6 +74,7 @@ CONFIG = "rl/training/config.py"
 CONTINUAL = "reward_model/continual.py"
 DPO = "rl/dpo_engine.py"
 DISTILLATION = "gpt/distillation.py"
+DYNAMIC_SAMPLING = "rl/batches/dynamic_sampling.py"
 ENGINE = "rl/grpo_engine.py"
 ENSEMBLE = "rl/rewards/ensemble.py"
 ENSEMBLES = "rl/equations/ensembles.py"
@@ -123,6 +124,7 @@ TEST_ENGINE = "tests/rl/test_grpo_engine.py"
 TEST_ENSEMBLE = "tests/rl/rewards/test_ensemble.py"
 TEST_ENSEMBLES = "tests/rl/equations/test_ensembles.py"
 TEST_FUNCTION = "tests/rl/rewards/test_function.py"
+TEST_GDPO = "tests/rl/test_gdpo.py"
 TEST_GAPS = "tests/rl/equations/test_mutation_gaps.py"
 TEST_GENERATE = "tests/gpt/test_generate.py"
 TEST_ITERATIVE = "tests/rl/test_grpo_iterative_engine.py"
@@ -611,7 +613,7 @@ MUTATIONS = (
     bug(
         "dynamic-sampling-off",
         "dynamic sampling keeps groups whose rewards are all equal",
-        VARIANTS,
+        DYNAMIC_SAMPLING,
         "groups.amax(1) > groups.amin(1)",
         "groups.amax(1) >= groups.amin(1)",
         TEST_VARIANTS,
@@ -619,7 +621,7 @@ MUTATIONS = (
     bug(
         "cursor-not-saved",
         "a resumed run asks the prompts from the beginning",
-        VARIANTS,
+        DYNAMIC_SAMPLING,
         'self.position = state["position"]',
         'self.position = 0 * state["position"]',
         TEST_VARIANTS,
@@ -628,24 +630,24 @@ MUTATIONS = (
         "filter-on-the-shaped-reward",
         "the filter sees the overlong penalty: equal rewards of different lengths pass as a spread",
         VARIANTS,
-        "groups = keep(scores.view(-1, config.group_size))",
-        "groups = keep((scores - rollouts[-1].lengths).view(-1, config.group_size))",
+        "groups = keep(rewards.view(-1, config.group_size))",
+        "groups = keep((rewards - rollout.lengths).view(-1, config.group_size))",
         TEST_VARIANTS,
     ),
     bug(
         "off-policy-mask-drops-the-kl",
         "a response that was left behind loses its KL penalty too",
         VARIANTS,
-        "loss = loss + kl_coef * kl(",
-        "loss = loss + chosen * kl_coef * kl(",
+        "loss = loss + kl_coef * KL_FORMS",
+        "loss = loss + chosen * kl_coef * KL_FORMS",
         TEST_VARIANTS,
     ),
     bug(
         "truncated-rows-stay",
         "responses that were cut off stay in the loss",
         VARIANTS,
-        "        mask = mask & rollout.has_eos[:, None]\n",
-        "        mask = mask & (rollout.has_eos[:, None] | True)\n",
+        "mask = mask & rollout.has_eos[:, None]\n",
+        "mask = mask & (rollout.has_eos[:, None] | True)\n",
         TEST_VARIANTS,
     ),
     bug(
@@ -1447,6 +1449,56 @@ MUTATIONS = (
         "self.function(record.prompt, response, **more)",
         "self.function(response, record.prompt, **more)",
         TEST_FUNCTION,
+    ),
+    # GDPO
+    bug(
+        "gdpo-divides-by-the-group",
+        "the sum of the parts' z-scores is divided by the group's deviation again",
+        ADVANTAGES,
+        "    return (total - total.mean()) / (total.std() + eps)\n",
+        "    return group_advantages(total[:, 0], group_size, eps=eps)\n",
+        TEST_ADVANTAGES,
+        TEST_GDPO,
+    ),
+    bug(
+        "gdpo-parts-not-normalised",
+        "the parts are centred and not divided by their deviation in the group",
+        ADVANTAGES,
+        "w * group_advantages(part, group_size, eps=eps) for w, part in parts.values()",
+        'w * group_advantages(part, group_size, eps=eps, scale="none") for w, part in parts.values()',
+        TEST_ADVANTAGES,
+    ),
+    bug(
+        "gdpo-without-weights",
+        "every part of the reward counts the same",
+        ADVANTAGES,
+        "w * group_advantages(part, group_size, eps=eps) for w, part in parts.values()",
+        "group_advantages(part, group_size, eps=eps) for _, part in parts.values()",
+        TEST_ADVANTAGES,
+    ),
+    bug(
+        "gdpo-flag-unread",
+        "--normalize-parts changes nothing",
+        ENGINE,
+        "        if config.normalize_parts:\n",
+        "        if config.normalize_parts is None:\n",
+        TEST_GDPO,
+    ),
+    bug(
+        "gdpo-parts-of-dropped-groups",
+        "dropped groups leave their parts in the batch that is trained on",
+        ROLLOUT,
+        "name: (weight, part[rows.to(part.device)])",
+        "name: (weight, part[: len(rows)])",
+        TEST_GDPO,
+    ),
+    bug(
+        "overlong-penalty-is-no-part",
+        "with --normalize-parts long responses are punished in the log alone",
+        REWARDS,
+        '        rollout.reward_parts["overlong"] = (1.0, penalty)\n',
+        '        rollout.reward_parts["overlong"] = (0.0, penalty)\n',
+        TEST_GDPO,
     ),
     # verifiable rewards
     bug(

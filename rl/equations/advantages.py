@@ -4,6 +4,7 @@ Rows are grouped by prompt: rows b * G ... b * G + G - 1 are the G responses to 
 decorators (gpt/border.py) check shapes and groups, and put 0 at masked positions before and after.
 """
 
+from collections.abc import Mapping
 from typing import Literal
 
 import torch
@@ -119,6 +120,27 @@ def group_advantages(
     if scale == "batch":
         return centred / (rewards.std(correction=int(unbiased)) + eps)
     return centred / (rewards.std(1, keepdim=True, correction=int(unbiased)) + eps)
+
+
+@torch.no_grad()
+def gdpo_advantages(
+    parts: Mapping[str, tuple[float, Tensor]],  # {name: (weight, (N,) rewards)}
+    group_size: int,
+    *,
+    eps: float = 1e-4,
+) -> Tensor:  # (N, 1)
+    """GDPO's A = (S - mean(S)) / (std(S) + eps), S_i = sum_k w_k z_ik (arXiv:2601.05242).
+
+    z_ik is the z-score of part k within its prompt's group; mean and std of S run over all N
+    responses. Each part is heard by its weight, however much it varies, and responses that are good
+    in two parts stand out. A second division by the *group's* deviation would undo that: groups
+    that differ in one part and in both would look the same. A ValueError without parts.
+    """
+    if not parts:
+        raise ValueError("GDPO normalises the parts of a reward, and this reward has none")
+    z_scores = [w * group_advantages(part, group_size, eps=eps) for w, part in parts.values()]
+    total = torch.stack(z_scores).sum(0)
+    return (total - total.mean()) / (total.std() + eps)
 
 
 @group_equation

@@ -10,6 +10,7 @@ from data.records import PromptRecord
 from gpt.log_probs import score_in_micro_batches
 from reward_model.model import RewardModel
 from rl.batches.rollout import Rollout
+from rl.equations.token_rewards import overlong_penalty
 
 # --- where rewards come from --------------------------------------------------------------------
 
@@ -89,3 +90,17 @@ def checked_rewards(
             f"{rollout.responses[row][:60]!r}): mend the reward, or give a number to put in its place"
         )
     return torch.where(broken, replacement or 0.0, rewards), count
+
+
+def with_overlong_penalty(
+    rollout: Rollout, rewards: Tensor, max_length: int, buffer: int
+) -> Tensor:
+    """The rewards (N,) with DAPO's penalty of long responses, which goes to the log and the parts.
+
+    (arXiv:2503.14476, Eq. 13; `overlong_penalty`.)
+    """
+    penalty = overlong_penalty(rollout.lengths, max_length, buffer)
+    rollout.reward_metrics["overlong_penalty"] = float(penalty.mean())
+    if rollout.reward_parts:
+        rollout.reward_parts["overlong"] = (1.0, penalty)
+    return rewards + penalty

@@ -32,7 +32,6 @@ from torch import Tensor
 
 from data.records import PromptRecord
 from rl.batches.rollout import Rollout
-from rl.equations.advantages import group_advantages
 from rl.equations.token_rewards import weighted_sum
 from rl.rewards.sources import Rule, RuleReward
 
@@ -192,9 +191,8 @@ def think_format(record: PromptRecord, response: str, ended: bool) -> float:
 class VerifiableReward(RuleReward):
     """R = (1 if right, else `wrong`) + sum_k w_k R_k over `others`, {name: (weight, rule)}.
 
-    With `normalize_parts` each R_k is first made a z-score within its prompt's group, so that a
-    part which varies a lot does not drown the others (GDPO, arXiv:2601.05242, whose last step is to
-    divide by the batch's standard deviation). Without groups there is nothing to normalise by.
+    The parts are left in the rollout (`reward_parts`) too, for advantages that normalise each of
+    them (`gdpo_advantages`); the reward itself is this sum, in training and in validation.
 
     A response that was cut off earns what a wrong one does, whatever its text. So does one whose
     rule raises or returns no finite number, which is counted: there is one reward for every row,
@@ -209,26 +207,20 @@ class VerifiableReward(RuleReward):
         reads: Callable[[PromptRecord, str], str | None] | None = None,
         wrong: float = 0.0,
         others: Mapping[str, tuple[float, Rule]] | None = None,
-        normalize_parts: bool = False,
     ) -> None:
         if not wrong < 1:
             raise ValueError(f"a wrong answer must earn less than a right one's 1: got {wrong}")
         super().__init__(rule, name)
         self.reads, self.wrong, self.others = reads, wrong, dict(others or {})
-        self.normalize_parts = normalize_parts
 
     def paying(
         self,
         *,
         wrong: float = 0.0,
         others: Mapping[str, tuple[float, Rule]] | None = None,
-        normalize_parts: bool = False,
     ) -> VerifiableReward:
         """The same check with other payments."""
-        return VerifiableReward(
-            self.rule, self.name, reads=self.reads, wrong=wrong, others=others,
-            normalize_parts=normalize_parts,
-        )  # fmt: skip
+        return VerifiableReward(self.rule, self.name, reads=self.reads, wrong=wrong, others=others)
 
     def __call__(self, rollout: Rollout) -> Tensor:
         return self.with_metrics(rollout)[0]
@@ -248,11 +240,7 @@ class VerifiableReward(RuleReward):
             weights[name] = weight
             errors += failures
         total, weighted = weighted_sum(parts, weights)
-        if self.normalize_parts and rollout.group_size > 1:
-            scores = {
-                k: group_advantages(part, rollout.group_size)[:, 0] for k, part in parts.items()
-            }
-            total, _ = weighted_sum(scores, weights)
+        rollout.reward_parts.update({name: (weights[name], parts[name]) for name in parts})
         metrics = {"correct_rate": float(correct.float().mean()), "rule_errors": errors}
         metrics |= solve_rates(correct, rollout.group_size)
         if self.reads is not None:

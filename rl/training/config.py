@@ -70,7 +70,8 @@ class EngineConfig:
     format_weight: float = 0.0
     """Weight of the format reward beside a checked answer: one <think>...</think>, then text."""
     normalize_parts: bool = False
-    """Make answer and format reward z-scores within the group before they are added (GDPO)."""
+    """GDPO's advantages: answer and format reward become z-scores within the group, their weighted sum
+    one within the batch. `reward` in the log stays the plain sum."""
     policy: Path | None = None
     """Run folder to start from; default: gpt.pretraining's for this data and preset."""
     reward_model: tuple[Path, ...] = ()
@@ -138,8 +139,12 @@ class EngineConfig:
     resume: bool = False
     """Continue the run in the run folder."""
 
+    takes_parts = False  # whether the engine's line 9 knows normalize_parts
+
     def __post_init__(self) -> None:
         check_ranges(self)
+        if self.normalize_parts:
+            require_parts(self)
         if self.non_finite_reward is not None and not math.isfinite(self.non_finite_reward):
             raise ValueError(f"non_finite_reward must be finite: got {self.non_finite_reward}")
         check_reward(self.reward)
@@ -194,6 +199,21 @@ def require_groups(config: EngineConfig) -> None:
     if config.group_size < 2:
         raise ValueError(
             f"group_size must be at least 2, the group is the baseline: got {config.group_size}"
+        )
+
+
+def require_parts(config: EngineConfig) -> None:
+    """Refuse normalize_parts where nothing would read it, or where there is nothing to compare."""
+    if not config.takes_parts:
+        raise ValueError(
+            "normalize_parts is GDPO's group-relative advantage, which this engine does not have: "
+            "leave it out, or use rl.grpo_engine or one of its iterative, single-model and variants "
+            "forms"
+        )
+    if config.group_size < 2:
+        raise ValueError(
+            "normalize_parts compares the responses of a group: raise group_size from "
+            f"{config.group_size} to 2 or more, or leave normalize_parts out"
         )
 
 

@@ -15,7 +15,7 @@ from data.collate import ResponseBatch
 from gpt.log_probs import TokenScores
 from rl.batches.rollout import Rollout
 from rl.equations.kl import k1, k3, rho_minus_log
-from rl.equations.losses import clip_acted, likelihood_ratio, row_sums
+from rl.equations.losses import clip_acted, likelihood_ratio, mean_ratio, row_sums, sequence_ratio
 
 
 class Stopwatch:
@@ -82,6 +82,23 @@ Ratio = Callable[[Tensor, Tensor, Tensor], Tensor]
 def token_ratio(log_probs: Tensor, old_log_probs: Tensor, mask: Tensor) -> Tensor:
     """The ratio of each token, (n, T); its mask is not asked."""
     return likelihood_ratio(log_probs, old_log_probs)
+
+
+def clip_of(ratio: Ratio) -> Callable[..., Tensor]:
+    """Where the min of a surrogate with this ratio takes the clipped term."""
+    return lambda c, new, old, A, m: clip_acted(ratio(new, old, m), A, c.clip_low, c.clip_high)
+
+
+# Per surrogate, (config, log_probs, old_log_probs, advantages, mask) -> where its clip acted, (n, T)
+# or (n, 1) bool.
+CLIPPED: dict[str, Callable[..., Tensor]] = {
+    "token": clip_of(token_ratio),
+    "sequence": clip_of(sequence_ratio),
+    "gspo": clip_of(mean_ratio),
+    "gspo_token": clip_of(mean_ratio),
+    "cispo": lambda c, new, old, A, m: likelihood_ratio(new, old) > 1 + c.clip_high,
+    "sapo": lambda c, new, old, A, m: torch.zeros_like(m),
+}
 
 
 class UpdateMeter:

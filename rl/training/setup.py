@@ -241,9 +241,7 @@ def as_paid(config: EngineConfig, reward_fn: RewardFn) -> RewardFn:
             f"earns; the {reward_fn.name} checks none: leave them out"
         )
     others = {"format": (config.format_weight, think_format)} if config.format_weight else None
-    return reward_fn.paying(
-        wrong=config.wrong_reward, others=others, normalize_parts=config.normalize_parts
-    )
+    return reward_fn.paying(wrong=config.wrong_reward, others=others)
 
 
 def open_policy(

@@ -360,7 +360,7 @@ def test_the_off_policy_mask_drops_bad_responses_that_were_left_behind():
     lengths, advantages = [2, 2, 2, 1, 0, 3], [-1.0, 1.0, -1.0, -0.1, -1.0, -1.0]
     assert left_behind(drift, lengths, advantages, 0.5) == [False, True, True, False, True, True]
     assert left_behind([[1.0]], [1], [0.0], 0.5) == [True]
-    with pytest.raises(ValueError, match="one per response"):
+    with pytest.raises(ValueError, match=r"advantages must be \(N, 1\)"):
         off_policy_sequence_mask(
             torch.zeros(1, 2), torch.zeros(1, 2), torch.zeros(1, 2), torch.ones(1, 2).bool(), 0.5
         )
@@ -903,3 +903,15 @@ def test_logged_keys_are_those_documented():
         mask_truncated=True,
     )  # fmt: skip
     assert set(row) == documented("Every engine") | documented("The GRPO family")
+
+
+def test_gspo_weighted_by_length_is_asked_for_by_name():
+    """LUSPO (arXiv:2602.05261): GSPO's loss of a response times its length; only as sequence_sum."""
+    for surrogate in ("gspo", "gspo_token"):
+        config = from_variant("gspo", surrogate=surrogate, reducer="sequence_sum")
+        expected = sum(LENGTH[i] * geometric_clip(i, 3e-4, 4e-4) / 2 for i in (0, 1))
+        assert loss_of(config).total.item() == pytest.approx(expected, rel=1e-5)
+        with pytest.raises(
+            ValueError, match="use sequence_mean, or sequence_sum to do so on purpose"
+        ):
+            replace(config, reducer="constant_length_mean")

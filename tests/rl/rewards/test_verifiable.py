@@ -348,18 +348,19 @@ def test_the_parts_add_up_to_the_reward():
     assert total == pytest.approx(float(rewards.mean()))
 
 
-def test_parts_can_be_normalised_before_they_are_added():
-    """Two groups: z-scores of 1, 0, 0, 0 are 1.5 and -0.5; the second group's answers are equal."""
-    reward = ANSWERS.paying(others={"format": (0.5, think_format)}, normalize_parts=True)
+def test_the_parts_of_a_reward_stay_with_the_rollout():
+    """For advantages that normalise each of them; the reward itself is their weighted sum."""
+    reward = ANSWERS.paying(others={"format": (0.5, think_format)})
     texts = ["0", "9", "9", "<think>a</think>9", "7", "<think>a</think>7", "7", "7"]
     eight = rollout(texts, group_size=4)
     rewards, metrics = reward.with_metrics(eight)
-    expected = [1.5 - 0.25, -0.5 - 0.25, -0.5 - 0.25, -0.5 + 0.75, -0.25, 0.75, -0.25, -0.25]
-    assert rewards.tolist() == pytest.approx(expected, abs=2e-3)
-    assert metrics["reward/answer"] == 0.125 and metrics["reward/format"] == 0.125  # as they are
-    alone = rollout(texts, group_size=1)  # a validation: nothing to normalise by
-    plain = ANSWERS.paying(others={"format": (0.5, think_format)})
-    assert torch.equal(reward(alone), plain(alone))
+    assert rewards.tolist() == [1, 0, 0, 0.5, 0, 0.5, 0, 0]
+    assert metrics["reward/answer"] == 0.125 and metrics["reward/format"] == 0.125
+    parts = {name: (weight, part.tolist()) for name, (weight, part) in eight.reward_parts.items()}
+    assert parts == {
+        "answer": (1.0, [1, 0, 0, 0, 0, 0, 0, 0]), "format": (0.5, [0, 0, 0, 1, 0, 1, 0, 0]),
+    }  # fmt: skip
+    assert torch.equal(reward(replace(eight, group_size=1)), rewards)  # a validation
 
 
 def test_responses_without_an_answer_are_counted():
@@ -580,15 +581,14 @@ def test_a_reward_model_can_still_be_asked_for(runs):
 
 
 def test_what_an_answer_earns_is_set_by_flags(runs):
-    assert not open_file(runs, wrong_reward=-1).reward_fn.normalize_parts
-    assert open_file(runs, normalize_parts=True).reward_fn.normalize_parts
     task = open_file(runs, wrong_reward=-1, format_weight=0.5)
     record = task.prompts["train"][0]
     one = replace(rollout([f"<think>a</think>{record.answer}", "0"]), records=[record] * 2)
     assert task.reward_fn(one).tolist() == [1.5, -1]
     assert task.gold(one).tolist() == [1, 0]  # the objective itself stays right or wrong
-    with pytest.raises(UserError, match="the reward model checks none: leave them out"):
-        open_file(runs, reward="model", wrong_reward=-1)
+    for changes in (dict(wrong_reward=-1), dict(normalize_parts=True)):
+        with pytest.raises(UserError, match="the reward model checks none: leave them out"):
+            open_file(runs, reward="model", **changes)
 
 
 def test_the_sums_earn_by_the_same_flags(runs):
