@@ -31,8 +31,8 @@ class ValueModel(nn.Module):
     def from_policy(cls, policy: GPT) -> ValueModel:
         """A copy of the policy's trunk under a head of zeros: every value starts at 0.
 
-        (Huang et al. 2024, arXiv:2403.17031, which shares the trunk with the policy; this one does
-        not.)
+        For runs without a reward model. Huang et al. 2024, arXiv:2403.17031, start their critic,
+        which is a separate model as well, from the reward model: `from_reward_model`.
         """
         model = cls(copy.deepcopy(policy))
         with torch.no_grad():
