@@ -437,3 +437,22 @@ def test_mixed_sampling_weights_undo_the_teachers_share():
     weights = mixed_sampling_weights(q, p, torch.ones_like(q, dtype=torch.bool), 0.2)
     mixed = 0.2 * p.exp() + 0.8 * q.exp()
     same(mixed * weights, q.exp())
+
+
+# --- importance weights beyond one token ------------------------------------------------------
+
+
+@pytest.mark.parametrize("estimator", [k1_importance, k3_importance])
+def test_importance_forms_keep_the_prefixes_of_the_old_policy(estimator):
+    """Summed over a response: exact at the prefixes that pi_old writes, and no KL of responses."""
+    old, ref = token_log_probs(OLD), token_log_probs(REF)
+    estimate = probabilities(OLD) @ row_sums(estimator(token_log_probs(THETA), old, ref), MASK)
+    same(estimate, prefix_weights(OLD) @ reverse_kl(THETA))
+    assert estimate.item() == pytest.approx(1.1460, abs=5e-5)
+    assert sequence_kl(THETA).item() == pytest.approx(1.1267, abs=5e-5)
+
+    found = expected_gradient(lambda lp: estimator(lp, old, ref), sampler=OLD)
+    same(found, gradient(lambda theta: prefix_weights(OLD) @ reverse_kl(theta)))
+    true = gradient(sequence_kl)
+    cosine = torch.cosine_similarity(found.flatten(), true.flatten(), dim=0)
+    assert cosine.item() == pytest.approx(0.918, abs=5e-4)
