@@ -212,10 +212,10 @@ def train(
             loss += part.detach() * expected_tokens / tokens
         norm = clip_and_step(optimizer, model.parameters(), config.max_norm)
         state.step = step + 1
-        row = {"loss": loss, "grad_norm": norm, "lr": lr}
+        row = {"loss": float(loss), "grad_norm": norm, "lr": lr}  # float waits for the device
+        row["tokens_per_second"] = tokens / (time.perf_counter() - begin)  # of training alone
         if state.step % config.eval_every == 0 or state.step == config.steps:
             row["held_out_loss"] = held_out_loss(model, held_out)
-        row["tokens_per_second"] = tokens / (time.perf_counter() - begin)
         log.write(step=state.step, **row)
         if folder is not None and state.step % config.checkpoint_every == 0:
             state.save(folder)

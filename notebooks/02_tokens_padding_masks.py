@@ -329,6 +329,10 @@ axis.legend()
 plt.show()
 
 # %% [markdown]
+# (The prompt of the two printed answers asks for a chair, and both speak of a toaster. After 80 steps
+# the model has learned how answers sound and where they end. Which thing was asked for it has not yet
+# learned to copy: [03_pretraining_and_sft](03_pretraining_and_sft.ipynb) watches that happen.)
+#
 # The remedy is not another comparison. Masks come from where the text came from: the collator knows
 # the lengths it padded, and the sampler knows the first EOS.
 #
@@ -456,7 +460,8 @@ plt.show()
 
 # %% [markdown]
 # Grammar is cheap, choices are expensive: that is where a policy has something to decide, and where
-# reinforcement learning will push.
+# reinforcement learning will push. The name of the thing is one of the expensive tokens here because
+# this model guesses it; for a model that copies from the prompt it would be cheap, and right.
 #
 # ## Exercise
 #

@@ -49,7 +49,14 @@ try:
     from rl.batches.rollout import prompt_batch, sample_rollout
     from rl.equations.advantages import group_advantages
     from rl.equations.kl import k1, k2, k3
-    from rl.equations.losses import clipped_surrogate, row_sums, sequence_mean, token_mean
+    from rl.equations.losses import (
+        clip_acted,
+        clipped_surrogate,
+        likelihood_ratio,
+        row_sums,
+        sequence_mean,
+        token_mean,
+    )
     from rl.grpo_engine import GRPOConfig, grpo_loss
     from rl.rewards.sources import RuleReward
     from rl.training.evaluation import Evaluation, evaluate, format_table, running_mean
@@ -185,14 +192,21 @@ assert (ratio - 1).abs().max() < 1e-5
 # but moving in the wrong direction costs in full.
 
 # %%
+print(inspect.getsource(likelihood_ratio))
 print(inspect.getsource(clipped_surrogate))
+print(inspect.getsource(clip_acted))
+
+# %% [markdown]
+# What is printed is the whole formula. The line above `def` is the border
+# ([gpt/border.py](../gpt/border.py)): it refuses tensors of another shape, lets only `log_probs`
+# carry a gradient, and keeps garbage in the padding out of the arithmetic.
 
 # %%
 ratios = torch.linspace(0.4, 1.6, 241)
 figure, axes = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
 for axis, A in zip(axes, (1.0, -1.0), strict=True):
     x = ratios.log()[None].requires_grad_()  # log pi, with log pi_old = 0
-    loss, _ = clipped_surrogate(x, torch.zeros_like(x), torch.tensor([[A]]), 0.2, 0.2)
+    loss = clipped_surrogate(x, torch.zeros_like(x), torch.tensor([[A]]), 0.2, 0.2)
     (gradient,) = torch.autograd.grad(loss.sum(), x)
     axis.plot(ratios, loss[0].detach(), color="tab:blue", linewidth=5, alpha=0.4, label="loss")
     axis.plot(ratios, gradient[0], color="tab:orange", label="its gradient for log pi")
@@ -214,8 +228,9 @@ for A, at, wanted in [
     (1.0, 0.5, -0.5), (1.0, 1.0, -1.0), (1.0, 1.5, 0.0),
     (-1.0, 0.5, 0.0), (-1.0, 1.0, 1.0), (-1.0, 1.5, 1.5),
 ]:  # fmt: skip
-    x = torch.tensor([[math.log(at)]], requires_grad=True)
-    loss, clipped = clipped_surrogate(x, torch.zeros(1, 1), torch.tensor([[A]]), 0.2, 0.2)
+    x, advantage = torch.tensor([[math.log(at)]], requires_grad=True), torch.tensor([[A]])
+    loss = clipped_surrogate(x, torch.zeros(1, 1), advantage, 0.2, 0.2)
+    clipped = clip_acted(x.exp(), advantage, 0.2, 0.2)
     (gradient,) = torch.autograd.grad(loss.sum(), x)
     print(
         f"A {A:+.0f}  ratio {at}  loss {loss.item():+.1f}  gradient {gradient.item():+.1f}", end=""
@@ -313,11 +328,12 @@ policy, reference = copy.deepcopy(base), copy.deepcopy(base).requires_grad_(Fals
 with torch.no_grad():
     ref_log_probs = token_log_probs(reference, rollout.sequences)  # (N, T)
 log_probs = token_log_probs(policy, rollout.sequences)  # (N, T), with gradient
-loss, clipped = grpo_loss(
+loss = grpo_loss(
     config, log_probs, old_log_probs, ref_log_probs, advantages, rollout.response_mask,
     kl_coef=config.kl_coef, rows=N,
 )  # fmt: skip
 gradient = torch.autograd.grad(loss, policy.wte.weight, retain_graph=True)[0]
+clipped = clip_acted(likelihood_ratio(log_probs, old_log_probs), advantages, 0.2, 0.2)
 print(
     f"loss {abs(loss.item()):.6f}, clipped tokens {int(clipped.sum())}, norm {gradient.norm():.3f}"
 )
@@ -344,7 +360,7 @@ optimizer = torch.optim.SGD(policy.parameters(), lr=0.05)
 optimizer.zero_grad()
 log_probs = token_log_probs(policy, rollout.sequences)
 inputs = (log_probs, old_log_probs, ref_log_probs, advantages, rollout.response_mask)
-grpo_loss(config, *inputs, kl_coef=config.kl_coef, rows=N)[0].backward()
+grpo_loss(config, *inputs, kl_coef=config.kl_coef, rows=N).backward()
 optimizer.step()
 with torch.no_grad():
     change = row_sums(token_log_probs(policy, rollout.sequences) - log_probs, rollout.response_mask)
@@ -402,7 +418,7 @@ for axis, (key, label) in zip(axes.flat, curves.items(), strict=True):
     steps = [row["step"] for row in rows]
     axis.plot(steps, values, color="tab:blue", alpha=0.3)
     axis.plot(steps, running_mean(values, 5), color="tab:blue", linewidth=2)
-    axis.set(xlabel="step (rollout batch)", ylabel=label)
+    axis.set(xlabel="step (rollout batch)", ylabel=label, ylim=(0, None))
 figure.suptitle("GRPO with mu = 2: thin one step, bold the mean of five")
 plt.show()
 
@@ -533,19 +549,20 @@ plt.show()
 # 2. The samples are constants; only the estimate is differentiated, and then averaged under the
 #    policy:
 #
-# ```python
-# logits = p.clone().requires_grad_()
-# log_p = logits.log_softmax(0)
-# loss = (p.exp() * k3(log_p[None], q[None])[0]).sum()  # p.exp() is where samples come from
-# forward = (q.exp() * (q - log_p)).sum()
-# (a,) = torch.autograd.grad(loss, logits, retain_graph=True)
-# (b,) = torch.autograd.grad(forward, logits)
-# assert torch.allclose(a, b, atol=1e-6)
-# ```
+#    ```python
+#    logits = p.clone().requires_grad_()
+#    log_p = logits.log_softmax(0)
+#    loss = (p.exp() * k3(log_p[None], q[None])[0]).sum()  # p.exp() is where samples come from
+#    forward = (q.exp() * (q - log_p)).sum()
+#    (a,) = torch.autograd.grad(loss, logits, retain_graph=True)
+#    (b,) = torch.autograd.grad(forward, logits)
+#    assert torch.allclose(a, b, atol=1e-6)
+#    ```
 #
 #    By hand: the derivative of k3 for $\log \pi$ is $1 - \pi_{ref} / \pi$; its mean under $\pi$,
 #    weighted with $\nabla \log \pi$, is $0 - \sum \pi_{ref} \nabla \log \pi$, which is the gradient
 #    of $\mathrm{KL}(\pi_{ref} \parallel \pi)$.
+#
 # 3. The clip ranges: all ratios are 1 and the clip never acts. The other two are in the gradient.
 #
 # </details>

@@ -39,7 +39,13 @@ try:
         leave_one_out_advantages,
         whiten,
     )
-    from rl.equations.losses import clipped_surrogate, policy_gradient, row_sums, sequence_sum
+    from rl.equations.losses import (
+        clipped_surrogate,
+        dual_clip,
+        policy_gradient,
+        row_sums,
+        sequence_sum,
+    )
     from rl.equations.token_rewards import at_last_token
 except ModuleNotFoundError as error:
     raise ImportError("run `make demo` once, then choose the kernel of .venv") from error
@@ -566,17 +572,22 @@ assert leaks["right"][-1] < 1e-9 < leaks["values and rewards leak"][-1]
 #
 # The value hides what happens; the gradient shows it. It is 0 where the token already moved far in
 # the direction its advantage asks for, and *nowhere else*: a token that moved the wrong way is
-# pulled back with full force. (The code: [05_grpo](05_grpo.ipynb), section 4.)
+# pulled back with full force. (The code stands in [05_grpo](05_grpo.ipynb), section 4.) The **dual
+# clip** ([arXiv:1912.09729](https://arxiv.org/abs/1912.09729), Eq. 5) is a second bound, for bad
+# tokens alone:
+
+# %%
+print(inspect.getsource(dual_clip))
 
 
 # %%
-def clip_gradient(ratio: Tensor, advantage: float, **options) -> tuple[Tensor, Tensor]:
+def clip_gradient(ratio: Tensor, advantage: float, dual: float | None = None):
     """(loss, gradient with respect to log pi) for every ratio, with clip range 0.2."""
     log_probs = ratio.log()[:, None].requires_grad_()
     advantages = torch.full_like(log_probs, advantage)
-    loss, _ = clipped_surrogate(
-        log_probs, torch.zeros_like(log_probs), advantages, 0.2, 0.2, **options
-    )
+    loss = clipped_surrogate(log_probs, torch.zeros_like(log_probs), advantages, 0.2, 0.2)
+    if dual is not None:
+        loss = dual_clip(loss, advantages, dual)
     return loss.detach()[:, 0], torch.autograd.grad(loss.sum(), log_probs)[0][:, 0]
 
 
@@ -594,7 +605,7 @@ figure, axes = plt.subplots(1, 2, figsize=(10.5, 3.6), layout="constrained")
 for advantage, color in ((1.0, "tab:blue"), (-1.0, "tab:red")):
     for axis, y in zip(axes, clip_gradient(ratios, advantage), strict=True):
         axis.plot(ratios, y, color=color, label=f"A = {advantage:+.0f}")
-for axis, y in zip(axes, clip_gradient(ratios, -1.0, dual_clip=3.0), strict=True):
+for axis, y in zip(axes, clip_gradient(ratios, -1.0, dual=3.0), strict=True):
     axis.plot(ratios, y, color="tab:red", ls=":", lw=2.5, label="A = -1, dual clip 3")
     axis.axvspan(0.8, 1.2, color="lightgray", alpha=0.6, lw=0, label="clip range")
     axis.axhline(0, color="black", lw=0.8)
@@ -606,8 +617,7 @@ plt.show()
 
 # %% [markdown]
 # For $A = -1$ the loss grows with the ratio without bound: one token that became ten times as
-# likely pulls with a force of ten. The dual clip ([arXiv:1912.09729](https://arxiv.org/abs/1912.09729))
-# ends that.
+# likely pulls with a force of ten. The dual clip ends that: beyond its bound there is no gradient.
 #
 # At the first update $\pi = \pi_{old}$, all ratios are 1, nothing is clipped, and the gradient is
 # that of REINFORCE, with any advantage:
@@ -617,7 +627,7 @@ old = log_probs_of(THETA)
 first = -gradient(
     lambda z: (
         probabilities(THETA)
-        @ row_sums(clipped_surrogate(log_probs_of(z), old, REWARDS[:, None], 0.2, 0.2)[0], MASK)
+        @ row_sums(clipped_surrogate(log_probs_of(z), old, REWARDS[:, None], 0.2, 0.2), MASK)
     )
 )
 torch.testing.assert_close(first, TRUE, atol=1e-12, rtol=0)

@@ -63,7 +63,13 @@ from rl import grpo_engine, ppo_engine
 from rl.batches.rollout import prompt_batch, sample_rollout
 from rl.equations.advantages import gae, whiten
 from rl.equations.kl import k1
-from rl.equations.losses import clipped_surrogate, policy_gradient, token_mean, value_loss
+from rl.equations.losses import (
+    clip_acted,
+    clipped_surrogate,
+    policy_gradient,
+    token_mean,
+    value_loss,
+)
 from rl.equations.token_rewards import token_level_rewards
 from rl.grpo_engine import GRPOConfig
 from rl.ppo_engine import PPOConfig
@@ -100,6 +106,9 @@ params = SamplingParams(temperature=1.0, max_new_tokens=48)
 # the **reward model** (here a rule); and the **critic**, which learns as well. The critic is a GPT
 # like the policy with one number in the place of the vocabulary. It starts from the reward model,
 # as in InstructGPT, or from the policy with a head of zeros. It shares no weight with the policy.
+# (Nor does the critic of Huang et al. 2024, [arXiv:2403.17031](https://arxiv.org/abs/2403.17031),
+# who list the details of such runs: it is a separate model that starts from the reward model, whose
+# head started with a standard deviation of $1 / \sqrt{d + 1}$.)
 
 # %%
 print(inspect.getsource(ValueModel.from_policy))
@@ -420,7 +429,8 @@ print("ratio            ", *(f"{x:6.1f}" for x in ratios[0]))
 pulls = {}
 for A in (1.0, -1.0):
     x = ratios.log().requires_grad_()  # log pi, with log pi_old = 0
-    loss, clipped = clipped_surrogate(x, torch.zeros(1, 5), torch.full((1, 5), A), 0.2, 0.2)
+    loss = clipped_surrogate(x, torch.zeros(1, 5), torch.full((1, 5), A), 0.2, 0.2)
+    clipped = clip_acted(ratios, torch.full((1, 5), A), 0.2, 0.2)
     (pulls[A],) = torch.autograd.grad(loss.sum(), x)
     cells = ["  clip" if c else f"{g:6.1f}" for g, c in zip(pulls[A][0], clipped[0])]
     print(f"A = {A:+.0f}: loss     ", *(f"{value:6.1f}" for value in loss[0].detach()))
@@ -515,9 +525,8 @@ for update in range(1, 13):
     scores = token_scores(policy, rollout.sequences)
     losses = ppo_loss(config, scores, critic(rollout.sequences), targets, mask, count)
     ratio = (scores.log_probs - targets.old_log_probs).detach().exp()[mask]
-    moved.append(
-        (float((ratio - 1 - ratio.log()).mean()), float(losses.clipped[mask].float().mean()))
-    )
+    clipped = clip_acted(ratio, targets.advantages[mask], config.clip_low, config.clip_high)
+    moved.append((float((ratio - 1 - ratio.log()).mean()), float(clipped.float().mean())))
     spread[update] = ratio
     optimizer.zero_grad()
     losses.total.backward()

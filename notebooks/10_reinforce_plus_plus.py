@@ -259,13 +259,14 @@ print(inspect.getsource(reinforce_pp_engine.group_centred))
 print(inspect.getsource(reinforce_pp_engine.over_sequences))
 
 # %% [markdown]
-# Eight prompts with eight answers. Each prompt gets a "difficulty", a number between -1 and 1 that is
-# added to all of its rewards and says nothing about which answer is better.
+# Eight prompts with eight answers. Each prompt gets a number between -1 and 1 that is added to all of
+# its rewards: how *easy* it is. +1 is the easiest prompt, where every answer earns much. The number
+# says nothing about which answer is better.
 
 # %%
 groups = sample_rollout(base, tokenizer, records, params, 8, make_generator(4, "groups"))
 fair = gold(groups)
-difficulty = torch.linspace(-1, 1, 8).repeat_interleave(8)  # the prompt of every row
+ease = torch.linspace(-1, 1, 8).repeat_interleave(8)  # the prompt of every row
 forms = {
     "plain": ReinforcePPConfig(group_size=8, prompts_per_step=8, norm_over="sequence"),
     "baseline": ReinforcePPConfig(group_size=8, prompts_per_step=8, variant="baseline"),
@@ -280,15 +281,15 @@ def advantages_of(form: str, rewards: Tensor) -> Tensor:
 
 figure, axes = plt.subplots(1, 2, figsize=(10, 3.4), layout="constrained", sharey=True)
 for axis, form in zip(axes, forms, strict=True):
-    dots = axis.scatter(fair, advantages_of(form, fair + difficulty), c=difficulty, cmap="viridis")
-    axis.set(xlabel="gold reward, without the difficulty", title=form)
+    dots = axis.scatter(fair, advantages_of(form, fair + ease), c=ease, cmap="viridis")
+    axis.set(xlabel="gold reward, before the ease is added", title=form)
 axes[0].set_ylabel("advantage")
-figure.colorbar(dots, ax=axes, label="difficulty of the prompt")
+figure.colorbar(dots, ax=axes, label="ease of the prompt (+1: easiest)")
 plt.show()
 
 # %%
 for form in forms:
-    with_it, without = advantages_of(form, fair + difficulty), advantages_of(form, fair)
+    with_it, without = advantages_of(form, fair + ease), advantages_of(form, fair)
     centred = fair - fair.view(8, 8).mean(1).repeat_interleave(8)  # how good among its neighbours
     both = torch.corrcoef(torch.stack([with_it, centred]))[0, 1]
     print(f"{form:8} correlation of A with 'better than its neighbours': {both:.3f}")

@@ -89,8 +89,9 @@ print(inspect.getsource(grpo_variants_engine.variant_loss))
 # **A world to measure in.** Prompts are three letters of `a` to `h`, 512 in all; a response is right
 # if it *begins with the last letter of the prompt*. What follows up to the end is noise that nobody
 # grades. The base model has learned the habit for some letters only: `a b c` are easy, `d e f` come
-# out right now and then, `g h` as seldom as by guessing. The model is tiny, so that its true solve
-# rate can be read off the probabilities of all 512 prompts, without sampling.
+# out right now and then, `g h` as seldom as by guessing. The model is tiny, so that its true success
+# rate, the chance that *one* response is right, can be read off the probabilities of all 512
+# prompts, without sampling.
 
 # %%
 LETTERS = build_tokenizer("letters", {bytes([97 + i]): i for i in range(8)})
@@ -116,16 +117,18 @@ for _ in range(250):
 
 # %%
 @torch.no_grad()
-def solve_rates(policy: GPT) -> Tensor:
+def success_rates(policy: GPT) -> Tensor:
     """The exact probability of a right response for every prompt, (512,)."""
     tokens = torch.tensor([LETTERS.encode(record.prompt) for record in PROMPTS])
     return policy(tokens)[:, -1].softmax(-1).gather(1, tokens[:, -1:])[:, 0]
 
 
 for letters in ("abc", "def", "gh"):
-    rates = [r for r, p in zip(solve_rates(base), PROMPTS, strict=True) if p.prompt[-1] in letters]
-    print(f"prompts that end in one of {letters:3}: solve rate {sum(rates) / len(rates):.3f}")
-print(f"all of them: {solve_rates(base).mean():.3f}")
+    rates = [
+        r for r, p in zip(success_rates(base), PROMPTS, strict=True) if p.prompt[-1] in letters
+    ]
+    print(f"prompts that end in one of {letters:3}: success rate {sum(rates) / len(rates):.3f}")
+print(f"all of them: {success_rates(base).mean():.3f}")
 
 
 # %% [markdown]
@@ -136,7 +139,7 @@ print(f"all of them: {solve_rates(base).mean():.3f}")
 # %%
 def exact(policy: GPT, reference: GPT | None, step: int) -> dict[str, float]:
     """Takes the place of sampling validation prompts."""
-    return {"solve_rate": float(solve_rates(policy).mean())}
+    return {"success_rate": float(success_rates(policy).mean())}
 
 
 def run(variant: str = "grpo", **changes) -> tuple[list[dict], GPT]:
@@ -225,7 +228,7 @@ def drift(reducer: str, steps: int = 120) -> Tensor:
         of_row = theta[kind, None]
         log_probs = torch.where(stops, of_row.sigmoid().log(), (-of_row).sigmoid().log())
         advantages = group_advantages((kind == 0).float(), 8)
-        token_loss, _ = clipped_surrogate(log_probs, log_probs, advantages, 0.2, 0.2)
+        token_loss = clipped_surrogate(log_probs, log_probs, advantages, 0.2, 0.2)
         loss = REDUCERS[reducer](config, token_loss, mask, mask)
         logit = logit - 0.02 * unit * torch.autograd.grad(loss, theta)[0]
     return torch.stack(curve)
@@ -339,7 +342,7 @@ def rare_action(clip_high: float, batches: int = 30) -> tuple[list[float], list[
         advantages = (reward - mean) / (old.exp() @ (reward - mean).square()).sqrt()
         for _ in range(8):
             new = logits.log_softmax(-1)
-            loss, _ = clipped_surrogate(new[None], old[None], advantages[None], 0.2, clip_high)
+            loss = clipped_surrogate(new[None], old[None], advantages[None], 0.2, clip_high)
             optimizer.zero_grad()
             (old.exp() * loss[0]).sum().backward()
             optimizer.step()
@@ -460,7 +463,7 @@ gradients = []
 for form in (gspo, gspo_token):
     x = (rollout.log_probs + change).requires_grad_()
     mask = rollout.response_mask
-    token_loss, _ = form(x, rollout.log_probs, advantages, mask, 0.05, 0.05)
+    token_loss = form(x, rollout.log_probs, advantages, mask, 0.05, 0.05)
     gradients.append(torch.autograd.grad(sequence_mean(token_loss, mask), x)[0])
 torch.testing.assert_close(*gradients)
 try:
@@ -491,7 +494,9 @@ def push(
     """-d loss / d log pi for tokens at these ratios, the direction in which log pi is moved."""
     x = ratios.log()[:, None].requires_grad_()  # one token a response, log pi_old = 0
     mask, A = torch.ones_like(x, dtype=torch.bool), torch.full_like(x, advantage)
-    loss, _ = SURROGATES[config.surrogate](config, x, torch.zeros_like(x), A, mask)
+    loss = SURROGATES[config.surrogate](config, x, torch.zeros_like(x), A, mask)
+    if config.dual_clip is not None:
+        loss = losses.dual_clip(loss, A, config.dual_clip)
     return -torch.autograd.grad(loss.sum(), x)[0][:, 0]
 
 
@@ -526,7 +531,10 @@ assert push(SHAPES["token, dual clip 3"], at, -1.0)[-1] == 0
 # %% [markdown]
 # - **token**: silent beyond the edge on the promising side; on the other side there is no bound, a
 #   bad token at ratio 3.5 pulls three and a half times as hard. **Dual clip** ends that.
-# - **cispo** never falls silent, and no token pulls harder than $1 + \epsilon_{high}$.
+# - **cispo** never falls silent, and no token pulls harder than $1 + \epsilon_{high}$. Here that is
+#   1.2, the engine's `clip_high`. MiniMax-M1 does not print its bound. ScaleRL
+#   ([arXiv:2510.13786](https://arxiv.org/abs/2510.13786)) states the bound itself and takes 5, which
+#   is `clip_high` 4 in these terms.
 # - **sapo** follows the unclipped push near 1, bends, and fades far away, for both signs of $A$
 #   nearly alike. (The push is $\rho$ times the slope of the gate, so its summit is not at 1.)
 #
@@ -536,7 +544,7 @@ assert push(SHAPES["token, dual clip 3"], at, -1.0)[-1] == 0
 # that happens with probability $p^G + (1-p)^G$. In the world of this page, exactly:
 
 # %%
-rates = solve_rates(base)
+rates = success_rates(base)
 silent = rates**8 + (1 - rates) ** 8
 for letters in ("abc", "def", "gh"):
     of = torch.tensor([record.prompt[-1] in letters for record in PROMPTS])
@@ -567,13 +575,13 @@ def column(rows: list[dict], key: str) -> list[float]:
 figure, axes = plt.subplots(1, 3, figsize=(12, 3.5), layout="constrained")
 for (name, three), color in zip(runs.items(), ("tab:blue", "tab:orange"), strict=True):
     for number, rows in enumerate(three):
-        label, solved = (name if number == 0 else None), column(rows, "solve_rate")
+        label, solved = (name if number == 0 else None), column(rows, "success_rate")
         sampled = torch.tensor(column(rows, "sampled_responses")).cumsum(0)
         axes[0].plot(solved, color=color, label=label)
         axes[1].plot(sampled, solved, color=color)
         axes[2].plot(running_mean(column(rows, "zero_spread_groups"), 10), color=color)
-axes[0].set(xlabel="step", ylabel="solve rate (exact)")
-axes[1].set(xlabel="responses sampled", ylabel="solve rate (exact)")
+axes[0].set(xlabel="step", ylabel="success rate (exact)")
+axes[1].set(xlabel="responses sampled", ylabel="success rate (exact)")
 axes[2].set(xlabel="step", ylabel="silent groups (share, mean of 10)")
 axes[0].legend(title="sampling_filter")
 plt.show()
@@ -585,13 +593,13 @@ for name, three in runs.items():
     for rows in three:
         sampled, solved = (
             torch.tensor(column(rows, "sampled_responses")),
-            column(rows, "solve_rate"),
+            column(rows, "success_rate"),
         )
         dropped = 8 * sum(row.get("dropped_groups", 0) for row in rows)
         within = int((sampled.cumsum(0) <= budget).sum())  # steps that the budget pays for
         last, equal = (sum(solved[n - 10 : n]) / 10 for n in (45, within))
         table.append([name, int(sampled.sum()), int(sampled.sum()) - dropped, last, within, equal])
-columns = ["", "sampled", "trained on", "solve rate, 45 steps", "steps", "solve rate, same samples"]
+columns = ["", "sampled", "trained on", "success, 45 steps", "steps", "success, same samples"]
 print(format_table(columns, table))
 assert min(row[1] for row in table[3:]) > 1.4 * max(row[1] for row in table[:3])
 assert max(row[2] for row in table[3:]) <= budget
@@ -680,10 +688,10 @@ runs = {name: [run(name, seed=seed, **steps)[0] for seed in (0, 1)] for name in 
 figure, axes = plt.subplots(2, 3, figsize=(11, 5.4), layout="constrained", sharex=True, sharey=True)
 for axis, (name, pair) in zip(axes.flat, runs.items(), strict=True):
     for rows in runs["grpo"]:
-        axis.plot(column(rows, "solve_rate"), color="lightgrey")
+        axis.plot(column(rows, "success_rate"), color="lightgrey")
     for rows in pair:
-        axis.plot(column(rows, "solve_rate"), color="tab:blue")
-    axis.set(title=name, xlabel="step", ylabel="solve rate (exact)")
+        axis.plot(column(rows, "success_rate"), color="tab:blue")
+    axis.set(title=name, xlabel="step", ylabel="success rate (exact)")
     axis.label_outer()
 figure.suptitle("Each variant (grey: grpo)")
 plt.show()
@@ -695,16 +703,16 @@ for name, pair in runs.items():
     clipped = [
         row["clip_low_fraction"] + row["clip_high_fraction"] for row in rows if "loss" in row
     ]
-    last = [sum(column(run_rows, "solve_rate")[-10:]) / 10 for run_rows in pair]
+    last = [sum(column(run_rows, "success_rate")[-10:]) / 10 for run_rows in pair]
     samples = sum(column(rows, "sampled_responses")) / 2
     table.append([name, *last, sum(clipped) / len(clipped), int(samples)])
-columns = ["", "solve rate, run 1", "run 2", "clipped tokens", "samples a run"]
+columns = ["", "success rate, run 1", "run 2", "clipped tokens", "samples a run"]
 print(format_table(columns, table))
-print(f"solve rate at the start: {solve_rates(base).mean():.3f}")
+print(f"success rate at the start: {success_rates(base).mean():.3f}")
 clip, samples = ({row[0]: row[k] for row in table} for k in (3, 4))
 assert clip["gspo"] > 0.05 > clip["grpo"] and clip["sapo"] == 0
 assert samples["dapo"] > 1.4 * samples["grpo"]
-assert min(min(row[1:3]) for row in table) > solve_rates(base).mean() + 0.15
+assert min(min(row[1:3]) for row in table) > success_rates(base).mean() + 0.15
 
 # %% [markdown]
 # What to take from this, and what not:

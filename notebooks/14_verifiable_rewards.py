@@ -211,8 +211,10 @@ assert abs(numbers["reward/answer"] + numbers["reward/format"] - float(total.mea
 # $$1 - p^G - (1 - p)^G$$
 #
 # Prompts that are too easy and prompts that are too hard are both wasted. The log has both ends as
-# `solve_rate` (at least one right) and `solve_rate_all`, and with rewards of 0 and 1
-# `zero_spread_groups` = 1 - `solve_rate` + `solve_rate_all`.
+# `solve_rate` (the share of prompts with at least one right response) and `solve_rate_all` (with
+# nothing but right ones). With rewards of 0 and 1, `zero_spread_groups` = 1 - `solve_rate` +
+# `solve_rate_all`. Neither of them is the chance that *one* response is right: that is
+# `correct_rate` in the log, and the success rate of [12_grpo_family](12_grpo_family.ipynb).
 
 # %%
 print(inspect.getsource(solve_rates))

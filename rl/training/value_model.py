@@ -31,9 +31,8 @@ class ValueModel(nn.Module):
     def from_policy(cls, policy: GPT) -> ValueModel:
         """A copy of the policy's trunk under a head of zeros: every value starts at 0.
 
-        The critic of Huang et al. 2024 (arXiv:2403.17031) is a separate model too, but starts from
-        the reward model, as `from_reward_model` does; that paper draws the reward model's head with
-        the deviation 1 / sqrt(d + 1) for d features. A head of zeros needs no reward model.
+        For runs without a reward model. Huang et al. 2024, arXiv:2403.17031, start their critic,
+        which is a separate model as well, from the reward model: `from_reward_model`.
         """
         model = cls(copy.deepcopy(policy))
         with torch.no_grad():

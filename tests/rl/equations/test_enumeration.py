@@ -478,3 +478,22 @@ def test_the_other_penalties_have_the_gradient_of_their_value_less_their_own_slo
         slope = expected_gradient(lambda lp, penalty=penalty: penalty(lp, token_log_probs(REF)))
         same(penalty_gradient(name), gradient(value) - slope)
         differ(slope, torch.zeros_like(slope))  # that of k1 is 0
+
+
+# --- importance weights beyond one token ------------------------------------------------------
+
+
+@pytest.mark.parametrize("estimator", [k1_importance, k3_importance])
+def test_importance_forms_keep_the_prefixes_of_the_old_policy(estimator):
+    """Summed over a response: exact at the prefixes that pi_old writes, and no KL of responses."""
+    old, ref = token_log_probs(OLD), token_log_probs(REF)
+    estimate = probabilities(OLD) @ row_sums(estimator(token_log_probs(THETA), old, ref), MASK)
+    same(estimate, prefix_weights(OLD) @ reverse_kl(THETA))
+    assert estimate.item() == pytest.approx(1.1460, abs=5e-5)
+    assert sequence_kl(THETA).item() == pytest.approx(1.1267, abs=5e-5)
+
+    found = expected_gradient(lambda lp: estimator(lp, old, ref), sampler=OLD)
+    same(found, gradient(lambda theta: prefix_weights(OLD) @ reverse_kl(theta)))
+    true = gradient(sequence_kl)
+    cosine = torch.cosine_similarity(found.flatten(), true.flatten(), dim=0)
+    assert cosine.item() == pytest.approx(0.918, abs=5e-4)
