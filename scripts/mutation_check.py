@@ -45,7 +45,10 @@ class Edit:
 
 @dataclass(frozen=True)
 class Mutation:
-    """A known bug: what goes wrong, how to plant it, and the test files that must notice."""
+    """A known bug: what goes wrong, how to plant it, and who must notice.
+
+    That is a list of test files, or of tests in one, as pytest names them: file.py::test_x[case].
+    """
 
     name: str
     what: str
@@ -116,6 +119,7 @@ VERIFIABLE = "rl/rewards/verifiable.py"
 TEST_ACTOR_CRITIC = "tests/rl/training/test_actor_critic.py"
 TEST_ADVANTAGES = "tests/rl/equations/test_advantages.py"
 TEST_BRADLEY_TERRY = "tests/reward_model/test_bradley_terry_loss.py"
+TEST_CONTRACT = "tests/rl/test_engine_contract.py"
 TEST_COLLATE = "tests/data/test_collate.py"
 TEST_CONFIG = "tests/rl/training/test_config.py"
 TEST_DPO = "tests/rl/test_dpo_engine.py"
@@ -959,7 +963,7 @@ MUTATIONS = (
         RLOO,
         "if kl.coef or config.stop_kl is not None:",
         "if kl.coef:",
-        TEST_RLOO,
+        f"{TEST_CONTRACT}::test_stop_kl_ends_the_run_with_a_validation[rloo]",
     ),
     bug(
         "rloo-kl-after-the-baseline",
@@ -1238,7 +1242,7 @@ MUTATIONS = (
         PG_GRPO,
         "rollout.sequences, rows, config.micro_batch_size, config.rows_together",
         "rollout.sequences, rows, config.micro_batch_size",
-        TEST_PG_GRPO,
+        f"{TEST_CONTRACT}::test_micro_batches_do_not_change_the_update[pg_grpo-all]",
     ),
     bug(
         "pg-no-reference-without-kl",
@@ -1681,8 +1685,11 @@ def planting_errors(mutations: Sequence[Mutation], root: Path) -> list[str]:
                     f"instead of once: {edit.old!r}"
                 )
         for test in mutation.tests:
-            if not (root / test).is_file():
-                errors.append(f"mutation {mutation.name}: its test file {test} does not exist")
+            file, _, function = test.partition("::")
+            if not (root / file).is_file():
+                errors.append(f"mutation {mutation.name}: its test file {file} does not exist")
+            elif f"def {function.partition('[')[0]}" not in (root / file).read_text("utf-8"):
+                errors.append(f"mutation {mutation.name}: its test {test} does not exist")
     return errors
 
 

@@ -78,6 +78,13 @@ def test_a_missing_file_or_test_is_named(tmp_path):
     text, test = planting_errors([EXAMPLE], tmp_path)
     assert "a.py holds the text to replace 0 times" in text
     assert test == "mutation example: its test file test_a.py does not exist"
+    named = Mutation("named", "", (), ("test_a.py::test_b[1]",))
+    folder_with(tmp_path, "")
+    assert planting_errors([named], tmp_path) == [
+        "mutation named: its test test_a.py::test_b[1] does not exist"
+    ]
+    (tmp_path / "test_a.py").write_text("def test_b(x):\n    pass\n", encoding="utf-8")
+    assert planting_errors([named], tmp_path) == []
 
 
 def test_edits_of_one_file_follow_each_other(tmp_path):

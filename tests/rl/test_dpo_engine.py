@@ -6,7 +6,6 @@ import copy
 import dataclasses
 import json
 import math
-import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -15,23 +14,32 @@ from typing import Any
 
 import pytest
 import torch
+from engines import (
+    HELD_OUT,
+    LETTERS,
+    PAIRS,
+    PROMPTS,
+    SHARE_OF_A,
+    engine_named,
+    numbers,
+    seen_gradients,
+    small_gpt,
+    weights,
+)
 
-from data.records import PromptRecord
 from data.splits import split_of
 from gpt import pretraining
 from gpt.common import (
-    MetricLog,
     UserError,
     append_jsonl,
     load_gpt,
     read_jsonl,
     save_gpt,
-    saved_step,
 )
 from gpt.generate import SamplingParams
 from gpt.model import GPT, GPTConfig
 from gpt.optimizer import cosine_schedule
-from gpt.tokenizer import build_tokenizer, load_tokenizer
+from gpt.tokenizer import load_tokenizer
 from reward_model.model import RewardModel, save_reward_model
 from reward_model.pairs import TokenPair, pair_as_text
 from rl import dpo_engine
@@ -44,75 +52,32 @@ from rl.batches.preferences import (
     open_pairs,
     pair_micro_batches,
 )
-from rl.dpo_engine import DPOConfig, main, preference_loss, train
-from rl.rewards.sources import RuleReward
-from rl.training.evaluation import Validation, evaluate, plot_learning_curves
+from rl.dpo_engine import DPOConfig, main, preference_loss
+from rl.training.evaluation import evaluate, plot_learning_curves
 
-LETTERS = build_tokenizer("letters", {bytes([97 + i]): i for i in range(8)})  # EOS 8, padding 9
-EOS = LETTERS.eos_id
-CONFIG = DPOConfig(
-    steps=20, batch_size=4, micro_batch_size=64, lr=1e-2, warmup=1, max_norm=1e9, eval_every=100,
-    checkpoint_every=1000, max_new_tokens=8,
-)  # fmt: skip
-SHARE_OF_A = RuleReward(lambda record, text, ended: text.count("a") / 8, "share of a")
-SAMPLES = "samples.jsonl"
-DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
+DPO = engine_named("dpo")
+CONFIG = DPO.config
 
 
-def pair(prompt: str, chosen: str, rejected: str) -> TokenPair:
-    return TokenPair(
-        *(LETTERS.encode(prompt), [*LETTERS.encode(chosen), EOS], [*LETTERS.encode(rejected), EOS])
-    )
-
-
-PAIRS = [
-    pair("ab", "aab", "ceh"),
-    pair("c", "aaaa", "d"),
-    pair("hgfed", "ba", "gggggg"),
-    pair("aaa", "acaa", "bhb"),
-    pair("fa", "a", "fe"),
-    TokenPair([6, 7], [0, 1, 0], [5, 5, 4, 3]),  # cut off: no EOS
-]
-HELD_OUT = [pair("gg", "aa", "hb"), pair("e", "aca", "fd"), pair("bc", "a", "g")]
-PROMPTS = [PromptRecord(text) for text in ("gh", "ea", "bbb", "d")]
-
-
-def small_gpt(dropout: float = 0.0) -> GPT:
-    shape = GPTConfig(LETTERS.n_vocab, 16, n_layer=2, n_head=2, n_embd=32, dropout=dropout)
-    return GPT(shape).initialize(torch.Generator().manual_seed(0)).eval()
-
-
-def run(policy: GPT, pairs=PAIRS, *, log: MetricLog | None = None, **changes):
+def run(policy: GPT, pairs=PAIRS, **changes):
     """Train and return the metrics rows; keyword arguments change CONFIG."""
-    names = ("held_out", "validate", "folder")
-    options = {name: changes.pop(name) for name in names if name in changes}
-    config = replace(CONFIG, **changes)
-    return train(config, policy, LETTERS, pairs, log or MetricLog(config.steps), **options)
+    return DPO.run(policy, pairs=pairs, **changes)
 
 
-def weights(model: torch.nn.Module) -> torch.Tensor:
-    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+@pytest.fixture
+def gradients(monkeypatch) -> list[torch.Tensor]:
+    """The flat gradient of each optimizer step, as it reaches the clip."""
+    return seen_gradients(monkeypatch)
+
+
+EOS = LETTERS.eos_id
+SAMPLES = "samples.jsonl"
 
 
 def log_prob(policy: GPT, prompt: list[int], response: list[int]) -> torch.Tensor:
     """log pi(y|x) of one unpadded row, summed in a loop."""
     log_probs = policy(torch.tensor([prompt + response]))[0].log_softmax(-1)
     return sum(log_probs[len(prompt) - 1 + t, token] for t, token in enumerate(response))
-
-
-@pytest.fixture
-def gradients(monkeypatch) -> list[torch.Tensor]:
-    """The flat gradient of each optimizer step, as it reaches the clip."""
-    seen: list[torch.Tensor] = []
-    real = dpo_engine.clip_and_step
-
-    def spy(optimizer, parameters, max_norm):
-        parameters = list(parameters)
-        seen.append(torch.cat([parameter.grad.flatten().clone() for parameter in parameters]))
-        return real(optimizer, parameters, max_norm)
-
-    monkeypatch.setattr(dpo_engine, "clip_and_step", spy)
-    return seen
 
 
 # The first step
@@ -315,44 +280,6 @@ def test_scores_of_pairs_against_loops():
             assert float(scored[i, side]) == pytest.approx(expected, abs=1e-5)
 
 
-@pytest.mark.parametrize("loss", ["dpo", "ipo"])
-def test_micro_batches_do_not_change_the_update(gradients, loss):
-    """In float64: the sums are regrouped, nothing else."""
-    ends = []
-    for size in (2, 6, 64):
-        policy = small_gpt().double()
-        run(policy, steps=3, batch_size=5, micro_batch_size=size, loss=loss)
-        ends.append(weights(policy))
-    for a, b, c in zip(gradients[:3], gradients[3:6], gradients[6:], strict=True):
-        torch.testing.assert_close(a, c, rtol=1e-6, atol=1e-6)
-        torch.testing.assert_close(b, c, rtol=1e-6, atol=1e-6)
-    torch.testing.assert_close(ends[0], ends[2], rtol=0, atol=1e-6)
-
-
-def test_the_reference_is_the_start_and_stays_as_it_is():
-    policy = small_gpt()
-    start = weights(policy)
-    seen: list[GPT] = []
-
-    def validate(policy: GPT, reference: GPT, step: int) -> dict[str, float]:
-        assert torch.equal(weights(reference), start)
-        assert not any(parameter.requires_grad for parameter in reference.parameters())
-        assert all(parameter.grad is None for parameter in reference.parameters())
-        seen.append(reference)
-        return {}
-
-    run(policy, steps=3, eval_every=1, validate=validate)
-    assert len(seen) == 3 and not torch.equal(weights(policy), start)
-
-
-def test_dropout_has_no_effect():
-    torch.manual_seed(0)
-    plain, dropped = small_gpt(), small_gpt(dropout=0.5).train()
-    run(plain, steps=2)
-    run(dropped, steps=2)
-    assert torch.equal(weights(plain), weights(dropped))
-
-
 def test_held_out_pairs_teach_nothing():
     """Neither do they steer: with and without them the weights are the same."""
     with_them, without = small_gpt(), small_gpt()
@@ -376,51 +303,6 @@ def test_bfloat16_and_a_temperature_start_at_the_reference_too():
     assert abs(hot["log_prob_chosen"] - cold["log_prob_chosen"]) > 0.1
 
 
-# Repeating and resuming
-
-
-def numbers(rows) -> list[dict[str, float]]:
-    return [{key: value for key, value in row.items() if "second" not in key} for row in rows]
-
-
-class Crash(Exception):
-    pass
-
-
-class CrashingLog(MetricLog):
-    """Ends the run after five steps."""
-
-    def write(self, *, step: int, **metrics) -> None:
-        super().write(step=step, **metrics)
-        if step == 5:
-            raise Crash
-
-
-def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(tmp_path):
-    """The reference is the old start, also where the policy given is another one."""
-    options = dict(steps=7, checkpoint_every=2, warmup=4, held_out=HELD_OUT, eval_every=3)
-    whole = small_gpt()
-    rows = run(whole, **options)
-    with pytest.raises(Crash):
-        run(small_gpt(), log=CrashingLog(7), folder=tmp_path, **options)
-    assert saved_step(tmp_path) == 4
-    resumed = small_gpt()
-    torch.nn.init.normal_(resumed.wte.weight)  # everything comes from the file
-    more = run(resumed, folder=tmp_path, resume=True, **options)
-    assert [row["step"] for row in more] == [5, 6, 7]
-    assert numbers(more) == numbers(rows[4:])
-    assert torch.equal(weights(resumed), weights(whole))
-
-
-def test_a_seed_repeats_a_run_and_another_one_does_not():
-    ends = []
-    for seed in (0, 0, 1):
-        policy = small_gpt()
-        run(policy, steps=3, seed=seed)
-        ends.append(weights(policy))
-    assert torch.equal(ends[0], ends[1]) and not torch.equal(ends[0], ends[2])
-
-
 # Refusals
 
 
@@ -434,7 +316,6 @@ def test_a_seed_repeats_a_run_and_another_one_does_not():
             dict(loss="ipo", label_smoothing=0.1),
             "label_smoothing and the loss cdpo belong together",
         ),
-        (dict(batch_size=0), "batch_size must be at least 1"),
         (dict(micro_batch_size=1), "micro_batch_size must be at least 2"),
     ],
 )
@@ -515,21 +396,6 @@ def test_the_reviews_pairs_are_those_of_the_reward_model_token_by_token(tmp_path
     assert tokenizer.encode("lamp") != spelled
     parts = open_pairs("reviews", "tiny", tmp_path, tokenizer, 40, 30)
     assert parts == (pairs[:2], pairs[:2])
-
-
-def documented(heading: str) -> set[str]:
-    """The keys of the tables under one heading of docs/metrics.md: the first cell of each row."""
-    text = DOCUMENT.read_text(encoding="utf-8")
-    (body,) = re.findall(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", text, re.M | re.S)
-    return set(re.findall(r"^\| `([^`]+)` \|", body, re.M))
-
-
-def test_logged_keys_are_those_documented():
-    params = SamplingParams(max_new_tokens=8)
-    validate = Validation(LETTERS, PROMPTS, params, SHARE_OF_A, gold=SHARE_OF_A)
-    (row,) = run(small_gpt(), steps=1, eval_every=1, validate=validate, held_out=HELD_OUT)
-    shared = {key for key in documented("Every engine") if key.startswith("validation/")}
-    assert set(row) == documented("DPO") | shared
 
 
 @pytest.mark.parametrize("data", ["file", "reviews"])

@@ -8,17 +8,29 @@ import math
 import re
 import statistics
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
+from engines import (
+    DIVERSE,
+    HAS_A,
+    LETTERS,
+    PROMPTS,
+    SHARE_OF_A,
+    TOY,
+    Noted,
+    engine_named,
+    numbers,
+    same_update,
+    seen_gradients,
+    small_gpt,
+    weights,
+)
 
-from data.records import PromptRecord
-from gpt.common import MetricLog, saved_step
+from gpt.common import MetricLog
 from gpt.generate import SamplingParams
 from gpt.log_probs import TokenScores
-from gpt.model import GPT, GPTConfig
-from gpt.tokenizer import build_tokenizer
+from gpt.model import GPT
 from rl import grpo_engine, grpo_variants_engine
 from rl.batches.rollout import Rollout, join_rollouts, prompt_batch, sample_rollout, select_rows
 from rl.equations.losses import high_entropy_mask, off_policy_sequence_mask
@@ -39,75 +51,21 @@ from rl.grpo_variants_engine import (
     variant_loss,
 )
 from rl.rewards.sources import RuleReward
-from rl.training.evaluation import Validation
 
-LETTERS = build_tokenizer("letters", {bytes([97 + i]): i for i in range(8)})  # EOS 8, padding 9
-PROMPTS = [PromptRecord(text) for text in ("ab", "c", "hgfed", "aaa", "fa", "gh", "bbbb", "e")]
-TOY = dict(
-    steps=20, prompts_per_step=4, group_size=4, minibatches=1, micro_batch_size=64, lr=1e-2,
-    warmup=1, kl_coef=0.02, stop_kl=None, max_new_tokens=8, eval_every=100, max_norm=1e9,
-    checkpoint_every=1000,
-)  # fmt: skip
-CONFIG = GRPOVariantsConfig(**TOY)
-SHARE_OF_A = RuleReward(lambda record, text, ended: text.count("a") / 8, "share of a")
-HAS_A = RuleReward(lambda record, text, ended: float("a" in text), "has an a")
-# A reward that separates any two responses.
-DIVERSE = RuleReward(lambda record, text, ended: sum(ord(c) * i for i, c in enumerate(text, 1)), "")
-DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
+FAMILY = engine_named("grpo_variants")
+CONFIG = FAMILY.config
 
 
-def small_gpt() -> GPT:
-    shape = GPTConfig(LETTERS.n_vocab, 16, n_layer=2, n_head=2, n_embd=32)
-    return GPT(shape).initialize(torch.Generator().manual_seed(0)).eval()
-
-
-def run(policy: GPT, reward_fn=SHARE_OF_A, *, log: MetricLog | None = None, **changes):
-    """Train and return the metrics rows; keyword arguments change CONFIG, or a variant's choices."""
-    options = {name: changes.pop(name) for name in ("validate", "folder") if name in changes}
-    if "variant" in changes:  # its kl_coef, too
-        settings = {k: v for k, v in TOY.items() if k != "kl_coef"}
-        config = from_variant(changes.pop("variant"), **(settings | changes))
-    else:
-        config = replace(CONFIG, **changes)
-    return train(
-        config, policy, LETTERS, reward_fn, PROMPTS, log or MetricLog(config.steps), **options
-    )
-
-
-def weights(model: torch.nn.Module) -> torch.Tensor:
-    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
-
-
-def numbers(rows) -> list[dict[str, float]]:
-    """What was measured, without the times."""
-    return [{key: value for key, value in row.items() if "second" not in key} for row in rows]
-
-
-class Noted:
-    """Keeps every rollout that passes through a reward."""
-
-    def __init__(self, reward) -> None:
-        self.reward, self.name = reward, reward.name
-        self.rollouts: list[Rollout] = []
-
-    def __call__(self, rollout: Rollout) -> torch.Tensor:
-        self.rollouts.append(rollout)
-        return self.reward(rollout)
+def run(policy, reward_fn=SHARE_OF_A, *, variant: str = "grpo", **changes):
+    """Train with a variant's choices; keyword arguments change CONFIG, or those."""
+    reward = dict(reward_fn=reward_fn)
+    return FAMILY.run(policy, **(reward | FAMILY.forms[variant] | changes))
 
 
 @pytest.fixture
 def gradients(monkeypatch) -> list[torch.Tensor]:
     """The flat gradient of each optimizer step, as it reaches the clip."""
-    seen: list[torch.Tensor] = []
-    real = grpo_variants_engine.clip_and_step
-
-    def spy(optimizer, parameters, max_norm):
-        parameters = list(parameters)
-        seen.append(torch.cat([parameter.grad.flatten().clone() for parameter in parameters]))
-        return real(optimizer, parameters, max_norm)
-
-    monkeypatch.setattr(grpo_variants_engine, "clip_and_step", spy)
-    return seen
+    return seen_gradients(monkeypatch)
 
 
 # The defaults are GRPO
@@ -435,15 +393,6 @@ def test_tokens_of_low_entropy_leave_the_policy_loss_but_not_the_denominator():
 # The first step
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_at_the_first_step_ratio_is_one_and_kl_is_zero(variant):
-    (row,) = run(small_gpt(), DIVERSE, variant=variant, steps=1, stop_kl=1e9)
-    assert row["ratio_error_at_start"] < 1e-5 and abs(row["approx_kl"]) < 1e-6
-    assert abs(row["kl"]) < 1e-6 and abs(row["kl_k3"]) < 1e-6
-    assert row["clip_high_fraction"] == row["clip_low_fraction"] == 0
-    assert row["grad_norm"] > 0.01
-
-
 def slow_advantages(rewards: list[float], scale: str) -> list[float]:
     """(R - mean) / (std + 1e-4), groups of four, by `statistics`."""
     result = []
@@ -552,51 +501,24 @@ COMBINATIONS = [
 
 
 @pytest.mark.parametrize(("surrogate", "reducer"), sorted(set(COMBINATIONS)))
-def test_micro_batches_do_not_change_the_update(gradients, surrogate, reducer):
-    """In float64, also at ratios other than 1, and with every choice that drops tokens: all
-    denominators and thresholds are those of the minibatch."""
-    ends, changes = [], dict(surrogate=surrogate, reducer=reducer, steps=1)
-    changes |= dict(updates_per_batch=2, minibatches=2, kl_coef=0.3, kl_estimator="k3_importance")
+def test_micro_batches_do_not_change_the_update(monkeypatch, surrogate, reducer):
+    """Also at ratios other than 1, and with every choice that drops tokens: all denominators and
+    thresholds are those of the minibatch."""
+    changes = dict(surrogate=surrogate, reducer=reducer, steps=1, updates_per_batch=2)
+    changes |= dict(minibatches=2, kl_coef=0.3, kl_estimator="k3_importance", entropy_coef=0.05)
     changes |= dict(mask_truncated=True, off_policy_mask=0.02, entropy_top_share=0.5)
-    for size in (3, 64):
-        policy = small_gpt().double()
-        (row,) = run(policy, DIVERSE, micro_batch_size=size, entropy_coef=0.05, **changes)
-        ends.append(weights(policy))
-    assert 0.05 < row["policy_tokens"] < 0.5
-    assert len(gradients) == 8
-    for a, b in zip(gradients[:4], gradients[4:], strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-6)
-    torch.testing.assert_close(*ends, rtol=0, atol=1e-6)
+    for ((row,),) in zip(same_update(monkeypatch, FAMILY, **changes), strict=True):
+        assert 0.05 < row["policy_tokens"] < 0.5
 
 
-def test_the_vocabulary_kl_adds_up_over_micro_batches_too(gradients):
-    for size in (3, 64):
-        run(small_gpt().double(), DIVERSE, steps=2, kl_estimator="full", micro_batch_size=size)
-    torch.testing.assert_close(gradients[1], gradients[3], rtol=1e-6, atol=1e-6)
+def test_the_runs_that_the_contract_resumes_drop_groups():
+    """Or it would not show that the place in the prompts, which depends on them, comes back."""
+    for changes in FAMILY.resumed:
+        rows = run(small_gpt(), steps=4, minibatches=2, updates_per_batch=2, **changes)
+        assert sum(row["dropped_groups"] for row in rows) > 2
 
 
 # Learning
-
-
-def learned(variant: str, sign: float) -> tuple[float, float]:
-    """The share of `a` among the letters, before and after 20 steps that reward it (or punish)."""
-    reward = RuleReward(lambda record, text, ended: sign * text.count("a") / max(len(text), 1), "")
-    rows = run(small_gpt(), reward, variant=variant, group_size=8, minibatches=2)
-    values = [sign * (row["reward"] - row.get("overlong_penalty", 0)) for row in rows]
-    print(variant, sign, values[0], statistics.mean(values[-3:]))
-    return values[0], statistics.mean(values[-3:])
-
-
-@pytest.mark.parametrize("variant", [name for name in VARIANTS if name != "grpo"])
-def test_every_variant_learns_a_toy_reward(variant):
-    before, after = learned(variant, 1.0)
-    assert 0.03 < before < 0.2 and after > 0.6
-
-
-@pytest.mark.parametrize("variant", ["dapo", "cispo"])
-def test_it_unlearns_the_reward_with_the_sign_flipped(variant):
-    before, after = learned(variant, -1.0)
-    assert 0.03 < before < 0.2 and after < 0.02
 
 
 def test_an_entropy_bonus_keeps_the_entropy_up():
@@ -770,29 +692,6 @@ def test_what_a_reward_measures_covers_every_round():
 # The reference and stop_kl
 
 
-def test_without_a_kl_the_reference_is_asked_for_stop_kl_alone(monkeypatch):
-    plain, watched = small_gpt(), small_gpt()
-    (row,) = run(plain, variant="dr_grpo", steps=1)
-    assert "kl" not in row
-    rows = run(watched, variant="dr_grpo", steps=1, stop_kl=8.0)
-    assert "kl" in rows[0] and torch.equal(weights(plain), weights(watched))
-
-    def refuse(*args, **options):
-        raise AssertionError("a reference was scored")
-
-    monkeypatch.setattr(grpo_variants_engine, "rollout_log_probs", refuse)
-    run(small_gpt(), variant="dr_grpo", steps=1)
-    for changes in (dict(stop_kl=8.0), dict(kl_coef=0.1)):
-        with pytest.raises(AssertionError, match="a reference was scored"):
-            run(small_gpt(), variant="dr_grpo", steps=1, **changes)
-
-
-def test_stop_kl_ends_a_run_that_has_no_penalty():
-    rows = run(small_gpt(), variant="dr_grpo", group_size=8, stop_kl=4.0)
-    assert 5 < rows[-1]["step"] < 20
-    assert statistics.mean(row["kl"] for row in rows[-5:]) > 4.0
-
-
 def test_the_reference_moves_by_its_share_and_only_in_its_turn():
     """Every second batch by a quarter of the way; without the choice it stays the start."""
     policy, seen = small_gpt(), []
@@ -815,45 +714,6 @@ def test_the_reference_moves_by_its_share_and_only_in_its_turn():
     assert all(torch.equal(reference, start) for _, reference in seen)
 
 
-# Resuming
-
-
-class Crash(Exception):
-    pass
-
-
-class CrashingLog(MetricLog):
-    """Ends the run after five steps."""
-
-    def write(self, *, step: int, **metrics) -> None:
-        super().write(step=step, **metrics)
-        if step == 5:
-            raise Crash
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        dict(variant="dapo", kl_coef=0.1, reference_mixing=0.5, reference_mixing_every=3),
-        dict(sampling_filter="dynamic", entropy_coef=0.01, entropy_top_share=0.5),
-    ],
-)
-def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(tmp_path, changes):
-    """Also the prompts, which depend on how many groups were dropped so far."""
-    changes = changes | dict(steps=7, minibatches=2, updates_per_batch=2, checkpoint_every=2)
-    whole = small_gpt()
-    rows = run(whole, HAS_A, **changes)
-    assert sum(row["dropped_groups"] for row in rows[:4]) > 2
-    with pytest.raises(Crash):
-        run(small_gpt(), HAS_A, log=CrashingLog(7), folder=tmp_path, **changes)
-    assert saved_step(tmp_path) == 4
-    resumed = small_gpt()
-    torch.nn.init.normal_(resumed.wte.weight)  # everything comes from the file
-    more = run(resumed, HAS_A, folder=tmp_path, resume=True, **changes)
-    assert numbers(more) == numbers(rows[4:])
-    assert torch.equal(weights(resumed), weights(whole))
-
-
 # Refusals
 
 
@@ -864,7 +724,6 @@ def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(tmp_path, changes):
             (dict(surrogate=surrogate, reducer="token_mean"), "token_mean would weigh a response")
             for surrogate in OF_SEQUENCES
         ),
-        (dict(kl_estimator="k1"), "k1 as a loss regularises nothing"),
         (dict(dual_clip=3.0, surrogate="cispo"), "cispo has none"),
         (dict(dual_clip=1.1), "dual_clip must exceed 1 + clip_high = 1.2: got 1.1"),
         (dict(overlong_buffer=0), "overlong_buffer must be in 1..max_new_tokens = 8: got 0"),
@@ -875,7 +734,6 @@ def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(tmp_path, changes):
         (dict(off_policy_mask=-0.1), "off_policy_mask must not be negative"),
         (dict(entropy_coef=-1.0), "must not be negative"),
         (dict(reference_mixing_every=0), "must be at least 1"),
-        (dict(group_size=1), "group_size must be at least 2"),
     ],
 )
 def test_what_cannot_work_is_refused_in_one_sentence(changes, message):
@@ -884,25 +742,6 @@ def test_what_cannot_work_is_refused_in_one_sentence(changes, message):
 
 
 # The document
-
-
-def documented(heading: str) -> set[str]:
-    """The keys of the tables under one heading of docs/metrics.md: the first cell of each row."""
-    text = DOCUMENT.read_text(encoding="utf-8")
-    (body,) = re.findall(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", text, re.M | re.S)
-    return set(re.findall(r"^\| `([^`]+)` \|", body, re.M))
-
-
-def test_logged_keys_are_those_documented():
-    """With every choice that has a number of its own; without them GRPO's, as tested above."""
-    validate = Validation(
-        LETTERS, PROMPTS, SamplingParams(max_new_tokens=8), SHARE_OF_A, gold=SHARE_OF_A
-    )
-    (row,) = run(
-        small_gpt(), DIVERSE, variant="dapo", steps=1, eval_every=1, validate=validate, stop_kl=8.0,
-        mask_truncated=True,
-    )  # fmt: skip
-    assert set(row) == documented("Every engine") | documented("The GRPO family")
 
 
 def test_gspo_weighted_by_length_is_asked_for_by_name():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import itertools
 import math
-import re
 import statistics
 from dataclasses import replace
 from pathlib import Path
@@ -13,17 +12,30 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from engines import (
+    LETTERS,
+    PROMPTS,
+    NotedTeacher,
+    Texts,
+    chosen,
+    engine_named,
+    numbers,
+    seen_gradients,
+    small_gpt,
+    tokens_of,
+    weights,
+)
+from engines import SHARP_TEACHER as TEACHER
 
 import gpt.teacher
-from data.collate import ResponseBatch, collate_documents
-from data.records import PromptRecord
+from data.collate import collate_documents
 from gpt import pretraining
-from gpt.common import MetricLog, read_jsonl, save_gpt, saved_step
+from gpt.common import MetricLog, save_gpt
 from gpt.corpus import WorldCorpus
 from gpt.generate import SamplingParams
 from gpt.model import GPT, GPTConfig
 from gpt.pretraining import language_model_loss
-from gpt.tokenizer import build_tokenizer, load_tokenizer
+from gpt.tokenizer import load_tokenizer
 from rl import grpo_engine, kd_grpo_engine
 from rl.batches.rollout import Rollout, sample_rollout
 from rl.equations.losses import clip_acted, likelihood_ratio, row_means, row_sums
@@ -40,93 +52,19 @@ from rl.kd_grpo_engine import (
 )
 from rl.rewards import teacher
 from rl.rewards.teacher import TeacherReward
-from rl.training.evaluation import Validation
 
-LETTERS = build_tokenizer("letters", {bytes([97 + i]): i for i in range(8)})  # EOS 8, padding 9
-PROMPTS = [PromptRecord(text) for text in ("ab", "c", "hgfed", "aaa", "fa", "gh", "bbbb", "e")]
-CONFIG = KDGRPOConfig(
-    steps=20, prompts_per_step=4, group_size=4, minibatches=1, micro_batch_size=64, lr=1e-2,
-    warmup=1, kl_coef=0.02, max_new_tokens=8, eval_every=100, max_norm=1e9, checkpoint_every=1000,
-    pretraining_coef=0.0,
-)  # fmt: skip
-DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
-
-
-def small_gpt(seed: int = 0, sharpness: float = 1.0, dropout: float = 0.0) -> GPT:
-    """Nearly uniform at a sharpness of 1; a larger one gives every prefix favourites of its own."""
-    shape = GPTConfig(LETTERS.n_vocab, 16, n_layer=2, n_head=2, n_embd=32, dropout=dropout)
-    model = GPT(shape).initialize(torch.Generator().manual_seed(seed)).eval()
-    with torch.no_grad():
-        model.wte.weight.mul_(sharpness)
-    return model
-
-
-TEACHER = small_gpt(seed=1, sharpness=4.0).requires_grad_(False)
-
-
-class Texts:
-    """Text of the letters a, b and c alone; batch i is a function of i."""
-
-    description, tokens_per_batch = "abc", 28.0
-
-    def __init__(self) -> None:
-        self.asked: list[int] = []
-
-    def batch(self, index: int) -> ResponseBatch:
-        self.asked.append(index)
-        generator = torch.Generator().manual_seed(index)
-        rows = torch.randint(0, 3, (4, 11), generator=generator).tolist()
-        return collate_documents([row[: 5 + 2 * i] for i, row in enumerate(rows)])
-
-    def held_out_batches(self) -> list[ResponseBatch]:
-        return [self.batch(10**6)]
-
-
-def run(policy: GPT, reward_fn=None, *, log: MetricLog | None = None, **changes):
-    """Train and return the metrics rows; keyword arguments change CONFIG."""
-    options = {name: changes.pop(name) for name in ("validate", "folder") if name in changes}
-    config = replace(CONFIG, **changes)
-    options["corpus"] = changes.get("corpus", Texts())
-    reward_fn = reward_fn or teacher_reward(config, TEACHER)
-    log = log or MetricLog(config.steps)
-    return train(config, policy, LETTERS, reward_fn, PROMPTS, log, **options)
-
-
-def weights(model: torch.nn.Module) -> torch.Tensor:
-    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
-
-
-class Noted(TeacherReward):
-    """Keeps every rollout that it scores."""
-
-    def __init__(self, *args, **options) -> None:
-        super().__init__(*args, **options)
-        self.rollouts: list[Rollout] = []
-
-    def with_metrics(self, rollout: Rollout):
-        self.rollouts.append(rollout)
-        return super().with_metrics(rollout)
-
-
-def noted(config: KDGRPOConfig) -> Noted:
-    reward = teacher_reward(config, TEACHER)
-    return Noted(TEACHER, config, aggregate=reward.aggregate, reverse_kl=reward.reverse_kl)
+KD_GRPO = engine_named("kd_grpo")
+CONFIG, run = KD_GRPO.config, KD_GRPO.run
 
 
 @pytest.fixture
 def gradients(monkeypatch) -> list[torch.Tensor]:
     """The flat gradient of each optimizer step, as it reaches the clip."""
-    seen: list[torch.Tensor] = []
-    for engine in (kd_grpo_engine, grpo_engine):
-        real = engine.clip_and_step
+    return seen_gradients(monkeypatch)
 
-        def spy(optimizer, parameters, max_norm, real=real):
-            parameters = list(parameters)
-            seen.append(torch.cat([parameter.grad.flatten().clone() for parameter in parameters]))
-            return real(optimizer, parameters, max_norm)
 
-        monkeypatch.setattr(engine, "clip_and_step", spy)
-    return seen
+def noted(config: KDGRPOConfig) -> NotedTeacher:
+    return NotedTeacher(teacher_reward(config, TEACHER))
 
 
 # The reward
@@ -271,18 +209,6 @@ def some_rollout(policy: GPT, temperature: float = 1.0) -> Rollout:
     return sample_rollout(policy, LETTERS, PROMPTS, params, 2, torch.Generator().manual_seed(3))
 
 
-def tokens_of(rollout: Rollout, row: int) -> tuple[list[int], list[int]]:
-    response = rollout.response_tokens[row][rollout.response_mask[row]].tolist()
-    return LETTERS.encode(rollout.records[row].prompt), response
-
-
-def chosen(model: GPT, prompt: list[int], response: list[int], temperature: float = 1.0):
-    """log-probability of every response token, one row, no padding."""
-    logits = model(torch.tensor([prompt + response]))[0] / temperature
-    log_probs = logits.log_softmax(-1)
-    return [log_probs[len(prompt) - 1 + t, token] for t, token in enumerate(response)]
-
-
 def test_the_teacher_is_asked_once_a_rollout(monkeypatch):
     asked: list[Rollout] = []
     real = teacher.teacher_log_probs
@@ -297,15 +223,6 @@ def test_the_teacher_is_asked_once_a_rollout(monkeypatch):
 
 
 # The first step
-
-
-def test_at_the_first_step_ratio_is_one_and_kl_is_zero():
-    (row,) = run(small_gpt(), steps=1, minibatches=2)
-    assert row["ratio_error_at_start"] < 1e-5
-    assert abs(row["kl"]) < 1e-6 and abs(row["kl_k3"]) < 1e-6
-    (row,) = run(small_gpt(), steps=1)
-    assert row["clip_high_fraction"] == row["clip_low_fraction"] == 0
-    assert abs(row["loss"]) < 1e-5 and row["grad_norm"] > 0.01
 
 
 def first_gradient(policy: GPT, rollout: Rollout, config: KDGRPOConfig) -> torch.Tensor:
@@ -563,25 +480,7 @@ def test_reinforce_learns_as_well():
     assert rows[-1]["clip_high_fraction"] == 0
 
 
-@pytest.mark.parametrize("estimator", ["k3", "full"])
-def test_a_stronger_kl_penalty_stays_nearer(estimator):
-    options = dict(steps=12, group_size=8, kl_estimator=estimator)
-    near, far = (run(small_gpt(), kl_coef=c, **options)[-1] for c in (3.0, 0.0001))
-    assert abs(near["kl"]) < 0.5 * far["kl"]
-
-
 # The reference
-
-
-def test_without_a_kl_no_reference_is_asked(monkeypatch):
-    def refuse(*args, **options):
-        raise AssertionError("a reference was scored")
-
-    monkeypatch.setattr(kd_grpo_engine, "rollout_log_probs", refuse)
-    (row,) = run(small_gpt(), steps=1, kl_coef=0.0)
-    assert "kl" not in row and "kl_k3" not in row
-    with pytest.raises(AssertionError, match="a reference was scored"):
-        run(small_gpt(), steps=1)
 
 
 def test_the_reference_moves_when_it_is_due():
@@ -608,109 +507,12 @@ def test_a_moved_reference_shows_in_the_kl():
     assert 0 < mixed < 0.8 * fixed
 
 
-def test_the_stop_works_without_a_penalty():
-    """kl_coef 0 is no reason to let a run drift: the KL is measured for stop_kl."""
-    rows = run(small_gpt(), steps=8, lr=1e-4, kl_coef=0.0, stop_kl=-10.0)
-    assert len(rows) == 5 and rows[0]["kl"] == pytest.approx(0, abs=1e-5)
-
-
-def test_frozen_models_stay_as_they_are():
-    policy, before = small_gpt(), weights(TEACHER)
-    start = weights(policy)
-    seen = []
-
-    def validate(policy: GPT, reference: GPT, step: int) -> dict[str, float]:
-        assert torch.equal(weights(reference), start)
-        assert all(parameter.grad is None for parameter in reference.parameters())
-        seen.append(step)
-        return {}
-
-    for estimator in ("k3", "full"):
-        run(
-            copy.deepcopy(policy), steps=2, eval_every=1, validate=validate, kl_estimator=estimator,
-            pretraining_coef=1.0,
-        )  # fmt: skip
-    assert seen == [1, 2, 1, 2]
-    assert torch.equal(weights(TEACHER), before)
-    assert all(parameter.grad is None for parameter in TEACHER.parameters())
-
-
-def test_dropout_has_no_effect():
-    torch.manual_seed(0)
-    plain, dropped = small_gpt(), small_gpt(dropout=0.5).train()
-    options = dict(steps=2, pretraining_coef=0.5, kl_estimator="full")
-    assert numbers(run(plain, **options)) == numbers(run(dropped, **options))
-    assert torch.equal(weights(plain), weights(dropped))
-
-
-# Micro-batches
-
-
-@pytest.mark.parametrize(
-    "changes", [{}, {"kl_estimator": "full"}, {"policy_loss": "reinforce", "updates_per_batch": 1}]
-)
-def test_micro_batches_do_not_change_the_update(gradients, changes):
-    """At a second step away from the reference: the sums are regrouped, nothing else. In float64."""
-    options = dict(steps=2, updates_per_batch=2, minibatches=3, kl_coef=0.5, pretraining_coef=0.5)
-    ends = []
-    for size in (3, 64):
-        policy, exact = small_gpt().double(), copy.deepcopy(TEACHER).double()
-        given = options | changes | dict(micro_batch_size=size)
-        run(policy, teacher_reward(replace(CONFIG, **given), exact), **given)
-        ends.append(weights(policy))
-    half = len(gradients) // 2
-    for a, b in zip(gradients[:half], gradients[half:], strict=True):
-        torch.testing.assert_close(a, b, rtol=5e-6, atol=5e-6)
-    torch.testing.assert_close(*ends, rtol=0, atol=5e-6)
-
-
-# Repeating and resuming
-
-
-def numbers(rows) -> list[dict[str, float]]:
-    """What was measured, without the times."""
-    return [{key: value for key, value in row.items() if "second" not in key} for row in rows]
-
-
-class Crash(Exception):
-    pass
-
-
-class CrashingLog(MetricLog):
-    """Ends the run after five steps."""
-
-    def write(self, *, step: int, **metrics) -> None:
-        super().write(step=step, **metrics)
-        if step == 5:
-            raise Crash
-
-
-def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(tmp_path):
-    """With a reference that has moved, text, and a coefficient that adapts."""
-    options = dict(
-        steps=7, minibatches=2, updates_per_batch=2, checkpoint_every=2, warmup=4,
-        pretraining_coef=0.3, reference_update="mix", reference_every=2,
-        kl_controller="adaptive", kl_horizon=160,
-    )  # fmt: skip
-    whole = small_gpt()
-    rows = run(whole, **options)
-    with pytest.raises(Crash):
-        run(small_gpt(), log=CrashingLog(7), folder=tmp_path, **options)
-    assert saved_step(tmp_path) == 4
-    resumed = small_gpt(seed=9)  # everything comes from the file
-    more = run(resumed, folder=tmp_path, resume=True, **options)
-    assert [row["step"] for row in more] == [5, 6, 7]
-    assert numbers(more) == numbers(rows[4:])
-    assert torch.equal(weights(resumed), weights(whole))
-
-
 # Refusals
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"kl_estimator": "k1"}, "k1 as a loss regularises nothing"),
         ({"policy_loss": "reinforce", "updates_per_batch": 2}, "updates_per_batch must be 1 with"),
         ({"teacher_reward": "sum", "per_token": True}, "per_token belongs to reverse_kl"),
         ({"reference_update": "mix", "kl_coef": 0.0}, "give a kl_coef above 0"),
@@ -718,7 +520,6 @@ def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(tmp_path):
         ({"reference_every": 0}, "reference_every must be at least 1"),
         ({"pretraining_coef": -1.0}, "pretraining_coef must not be negative"),
         ({"pretraining_batch_size": 0}, "pretraining_batch_size at least 1"),
-        ({"group_size": 1}, "group_size must be at least 2"),
         ({"reward": "gold"}, "the teacher is the reward"),
         ({"reward_model": Path("x")}, "the teacher is the reward"),
     ],
@@ -734,16 +535,6 @@ def test_reinforce_may_use_disjoint_minibatches():
     assert rows[0]["approx_kl"] > 0
 
 
-def test_a_teacher_that_gives_nan_is_refused_or_replaced():
-    broken = copy.deepcopy(TEACHER)
-    broken.ln_f.weight.data[0] = torch.nan
-    config = replace(CONFIG, steps=1)
-    with pytest.raises(ValueError, match="rewards are not finite"):
-        run(small_gpt(), teacher_reward(config, broken), steps=1)
-    (row,) = run(small_gpt(), teacher_reward(config, broken), steps=1, non_finite_reward=-1.0)
-    assert row["non_finite_rewards"] == 16
-
-
 def test_a_token_that_the_teacher_never_writes_costs_twenty_nats():
     """Never infinity: minus infinity in one response would be the advantage of all others."""
     strict = copy.deepcopy(TEACHER)
@@ -757,28 +548,6 @@ def test_a_token_that_the_teacher_never_writes_costs_twenty_nats():
 # The document and the script
 
 
-def documented(heading: str) -> set[str]:
-    """The keys of the tables under one heading of docs/metrics.md: the first cell of each row."""
-    text = DOCUMENT.read_text(encoding="utf-8")
-    (body,) = re.findall(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", text, re.M | re.S)
-    return set(re.findall(r"^\| `([^`]+)` \|", body, re.M))
-
-
-def test_logged_keys_are_those_documented():
-    reward = teacher_reward(CONFIG, TEACHER)
-    params = SamplingParams(max_new_tokens=8)
-    validate = Validation(LETTERS, PROMPTS, params, reward, gold=reward)
-    (row,) = run(small_gpt(), steps=1, eval_every=1, validate=validate, pretraining_coef=1.0)
-    assert set(row) == documented("Every engine") | documented("KD-GRPO and KD-PPO")
-
-
-def test_the_adaptive_controller_moves_the_penalty():
-    """KL starts at 0, below the target: the coefficient falls by a fifth of responses / horizon."""
-    options = dict(steps=3, kl_controller="adaptive", kl_horizon=160, kl_target=1e3)
-    rows = run(small_gpt(), **options)
-    assert [row["kl_coef"] for row in rows] == pytest.approx([0.02, 0.02 * 0.98, 0.02 * 0.98**2])
-
-
 def save_models(folder: Path, monkeypatch) -> None:
     """A student and a teacher of the reviews world where the engine looks for them."""
     for module in (pretraining, gpt.teacher):
@@ -788,20 +557,6 @@ def save_models(folder: Path, monkeypatch) -> None:
         shape = GPTConfig(glassbox.n_vocab, 96, n_layer=layers, n_head=2, n_embd=16)
         model = GPT(shape).initialize(torch.Generator().manual_seed(layers))
         save_gpt(folder / name / "model.safetensors", model, glassbox)
-
-
-def test_a_run_needs_a_teacher_and_no_reward_model(tmp_path, monkeypatch):
-    """The folder holds what every run's does; the teacher's reward is validated, gold beside it."""
-    save_models(tmp_path, monkeypatch)
-    config = KDGRPOConfig(
-        steps=1, prompts_per_step=2, group_size=2, eval_every=1, eval_prompts=4, test_prompts=4,
-        max_new_tokens=8, pretraining_batch_size=2, device="cpu",
-    )  # fmt: skip
-    folder = kd_grpo_engine.main(config)
-    (row,) = read_jsonl(folder / "metrics.jsonl")
-    assert {"validation/reward", "validation/gold", "validation/reverse_kl"} <= set(row)
-    assert row["pretraining_loss"] > 5  # of the world's own texts, by a random model
-    assert (folder / "report.json").exists()
 
 
 def test_the_text_of_a_run_is_that_of_its_data(tmp_path, monkeypatch):

@@ -11,120 +11,49 @@ from pathlib import Path
 
 import pytest
 import torch
+from engines import (
+    LETTERS,
+    PROMPTS,
+    NotedTeacher,
+    Texts,
+    chosen,
+    engine_named,
+    numbers,
+    seen_gradients,
+    small_gpt,
+    tokens_of,
+    weights,
+)
+from engines import SHARP_TEACHER as TEACHER
 
-import gpt.teacher
-from data.collate import ResponseBatch, collate_documents
-from data.records import PromptRecord
 from gpt import pretraining
-from gpt.common import MetricLog, read_jsonl, save_gpt, saved_step
+from gpt.common import MetricLog
 from gpt.generate import SamplingParams
 from gpt.log_probs import TokenScores
-from gpt.model import GPT, GPTConfig
-from gpt.tokenizer import build_tokenizer, load_tokenizer
+from gpt.model import GPT
 from rl import kd_ppo_engine, ppo_engine
 from rl.batches.rollout import Rollout, sample_rollout
 from rl.equations.advantages import gae, group_advantages, leave_one_out_advantages, whiten
 from rl.equations.kl import reward_penalty
 from rl.kd_ppo_engine import (
-    KDPPOConfig,
     kd_token_rewards,
     rewards_of_tokens,
     teacher_reward,
-    train,
 )
 from rl.ppo_engine import PPOConfig
 from rl.rewards.sources import RuleReward
 from rl.rewards.teacher import TeacherReward
-from rl.training import actor_critic
 from rl.training.actor_critic import Targets, gae_targets, ppo_loss
-from rl.training.evaluation import Validation
 from rl.training.value_model import ValueModel
 
-LETTERS = build_tokenizer("letters", {bytes([97 + i]): i for i in range(8)})  # EOS 8, padding 9
-PROMPTS = [PromptRecord(text) for text in ("ab", "c", "hgfed", "aaa", "fa", "gh", "bbbb", "e")]
-CONFIG = KDPPOConfig(
-    steps=20, prompts_per_step=16, minibatches=1, updates_per_batch=1, micro_batch_size=64, lr=1e-2,
-    critic_lr=1e-2, warmup=1, kl_coef=0.02, max_new_tokens=8, eval_every=100, max_norm=1e9,
-    checkpoint_every=1000, pretraining_coef=0.0,
-)  # fmt: skip
-DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
-
-
-def small_gpt(seed: int = 0, sharpness: float = 1.0, dropout: float = 0.0) -> GPT:
-    """Nearly uniform at a sharpness of 1; a larger one gives every prefix favourites of its own."""
-    shape = GPTConfig(LETTERS.n_vocab, 16, n_layer=2, n_head=2, n_embd=32, dropout=dropout)
-    model = GPT(shape).initialize(torch.Generator().manual_seed(seed)).eval()
-    with torch.no_grad():
-        model.wte.weight.mul_(sharpness)
-    return model
-
-
-TEACHER = small_gpt(seed=1, sharpness=4.0).requires_grad_(False)
-
-
-class Texts:
-    """Text of the letters a, b and c alone; batch i is a function of i."""
-
-    description, tokens_per_batch = "abc", 28.0
-
-    def __init__(self) -> None:
-        self.asked: list[int] = []
-
-    def batch(self, index: int) -> ResponseBatch:
-        self.asked.append(index)
-        generator = torch.Generator().manual_seed(index)
-        rows = torch.randint(0, 3, (4, 11), generator=generator).tolist()
-        return collate_documents([row[: 5 + 2 * i] for i, row in enumerate(rows)])
-
-    def held_out_batches(self) -> list[ResponseBatch]:
-        return [self.batch(10**6)]
-
-
-def run(policy: GPT, reward_fn=None, *, log: MetricLog | None = None, **changes):
-    """Train and return the metrics rows; keyword arguments change CONFIG."""
-    options = {name: changes.pop(name) for name in ("validate", "folder") if name in changes}
-    options["corpus"] = changes.pop("corpus", Texts())
-    config = replace(CONFIG, **changes)
-    reward_fn = reward_fn or teacher_reward(config, TEACHER)
-    log = log or MetricLog(config.steps)
-    return train(config, policy, LETTERS, reward_fn, PROMPTS, log, **options)
-
-
-def weights(model: torch.nn.Module) -> torch.Tensor:
-    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
-
-
-def numbers(rows) -> list[dict[str, float]]:
-    """What was measured, without the times."""
-    return [{key: value for key, value in row.items() if "second" not in key} for row in rows]
-
-
-class Noted(TeacherReward):
-    """Keeps every rollout that it scores."""
-
-    def __init__(self, reward: TeacherReward) -> None:
-        options = dict(aggregate=reward.aggregate, reverse_kl=reward.reverse_kl)
-        super().__init__(reward.teacher, reward.config, **options)
-        self.rollouts: list[Rollout] = []
-
-    def with_metrics(self, rollout: Rollout):
-        self.rollouts.append(rollout)
-        return super().with_metrics(rollout)
+KD_PPO = engine_named("kd_ppo")
+CONFIG, run = KD_PPO.config, KD_PPO.run
 
 
 @pytest.fixture
 def gradients(monkeypatch) -> list[torch.Tensor]:
-    """The flat gradients that reach the clip: policy, critic, policy, critic, ..."""
-    seen: list[torch.Tensor] = []
-    real = actor_critic.clip_and_step
-
-    def spy(optimizer, parameters, max_norm):
-        parameters = list(parameters)
-        seen.append(torch.cat([p.grad.flatten().clone() for p in parameters if p.grad is not None]))
-        return real(optimizer, parameters, max_norm)
-
-    monkeypatch.setattr(actor_critic, "clip_and_step", spy)
-    return seen
+    """The flat gradient of each optimizer step, as it reaches the clip."""
+    return seen_gradients(monkeypatch)
 
 
 @pytest.fixture
@@ -144,17 +73,6 @@ def seen_rewards(monkeypatch) -> list[torch.Tensor]:
 def some_rollout(policy: GPT) -> Rollout:
     params = SamplingParams(max_new_tokens=8)
     return sample_rollout(policy, LETTERS, PROMPTS, params, 1, torch.Generator().manual_seed(3))
-
-
-def tokens_of(rollout: Rollout, row: int) -> tuple[list[int], list[int]]:
-    response = rollout.response_tokens[row][rollout.response_mask[row]].tolist()
-    return LETTERS.encode(rollout.records[row].prompt), response
-
-
-def chosen(model: GPT, prompt: list[int], response: list[int]) -> list[torch.Tensor]:
-    """log-probability of every response token, one row, no padding."""
-    log_probs = model(torch.tensor([prompt + response]))[0].log_softmax(-1)
-    return [log_probs[len(prompt) - 1 + t, token] for t, token in enumerate(response)]
 
 
 # Where the rewards stand
@@ -203,7 +121,7 @@ def test_the_rewards_of_a_run_by_unpadded_rows(seen_rewards, form, placement):
     start = small_gpt()
     policy = copy.deepcopy(start)
     options = dict(teacher_reward=form, placement=placement, kl_coef=0.3)
-    reward = Noted(teacher_reward(replace(CONFIG, **options), TEACHER))
+    reward = NotedTeacher(teacher_reward(replace(CONFIG, **options), TEACHER))
     sampler: list[GPT] = []
 
     def validate(policy: GPT, reference: GPT, step: int) -> dict[str, float]:
@@ -283,7 +201,7 @@ def first_gradient(policy: GPT, rollout: Rollout, placement: str, pretraining_co
 @pytest.mark.parametrize("placement", ["dense", "terminal"])
 @pytest.mark.parametrize("pretraining_coef", [0.0, 0.3])
 def test_the_first_gradient_is_that_of_reinforce(gradients, placement, pretraining_coef):
-    start, reward = small_gpt(), Noted(teacher_reward(CONFIG, TEACHER))
+    start, reward = small_gpt(), NotedTeacher(teacher_reward(CONFIG, TEACHER))
     run(
         copy.deepcopy(start), reward, steps=1, gae_lambda=1.0, placement=placement,
         pretraining_coef=pretraining_coef,
@@ -519,106 +437,11 @@ def test_log_p_alone_ends_in_the_shortest_text():
     assert row["response_length"] < 2.5 and row["entropy"] < 1
 
 
-def test_a_stronger_kl_penalty_stays_nearer():
-    options = LEARNING | dict(steps=15)
-    near, far = (run(small_gpt(), **(options | dict(kl_coef=c)))[-1] for c in (5.0, 0.0001))
-    assert abs(near["kl"]) < 0.5 * far["kl"]
-
-
 def test_the_critic_learns():
     rows = run(small_gpt(), steps=20, lr=1e-5, updates_per_batch=4)
     assert rows[0]["explained_variance"] == pytest.approx(0, abs=1e-3)  # a critic of zeros
     assert rows[-1]["value_loss"] < 0.7 * rows[0]["value_loss"]
     assert rows[-1]["explained_variance"] > 0.1
-
-
-# Frozen models, micro-batches, resuming
-
-
-def test_without_a_kl_no_reference_is_asked(monkeypatch):
-    def refuse(*args, **options):
-        raise AssertionError("a reference was scored")
-
-    monkeypatch.setattr(kd_ppo_engine, "rollout_log_probs", refuse)
-    (row,) = run(small_gpt(), steps=1, kl_coef=0.0)
-    assert "kl" not in row and "kl_k3" not in row
-    with pytest.raises(AssertionError, match="a reference was scored"):
-        run(small_gpt(), steps=1)
-
-
-def test_the_stop_works_without_a_penalty():
-    """kl_coef 0 is no reason to let a run drift: the KL is measured for stop_kl."""
-    rows = run(small_gpt(), steps=8, lr=1e-4, kl_coef=0.0, stop_kl=-10.0)
-    assert len(rows) == 5 and rows[0]["kl"] == pytest.approx(0, abs=1e-5)
-
-
-def test_frozen_models_stay_as_they_are():
-    policy, before = small_gpt(), weights(TEACHER)
-    start, seen = weights(policy), []
-
-    def validate(policy: GPT, reference: GPT, step: int) -> dict[str, float]:
-        assert torch.equal(weights(reference), start)
-        assert all(parameter.grad is None for parameter in reference.parameters())
-        seen.append(step)
-        return {}
-
-    run(policy, steps=2, eval_every=1, validate=validate, pretraining_coef=1.0)
-    assert seen == [1, 2]
-    assert torch.equal(weights(TEACHER), before)
-    assert all(parameter.grad is None for parameter in TEACHER.parameters())
-
-
-def test_dropout_has_no_effect():
-    plain, dropped = small_gpt(), small_gpt(dropout=0.5).train()
-    options = dict(steps=2, pretraining_coef=0.5)
-    assert numbers(run(plain, **options)) == numbers(run(dropped, **options))
-    assert torch.equal(weights(plain), weights(dropped))
-
-
-@pytest.mark.parametrize("placement", ["dense", "terminal"])
-def test_micro_batches_do_not_change_the_update(gradients, placement):
-    """Adam divides by the size of a gradient: of the first steps the gradients are compared."""
-    for size in (3, 64):
-        run(
-            small_gpt(), steps=1, micro_batch_size=size, updates_per_batch=2, minibatches=3,
-            pretraining_coef=0.5, placement=placement,
-        )  # fmt: skip
-    half = len(gradients) // 2
-    for a, b in zip(gradients[:half], gradients[half:], strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
-    torch.testing.assert_close(gradients[0], gradients[half], rtol=0, atol=1e-6)
-    torch.testing.assert_close(gradients[1], gradients[half + 1], rtol=0, atol=1e-6)
-
-
-class Crash(Exception):
-    pass
-
-
-class CrashingLog(MetricLog):
-    """Ends the run after five steps."""
-
-    def write(self, *, step: int, **metrics) -> None:
-        super().write(step=step, **metrics)
-        if step == 5:
-            raise Crash
-
-
-def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(tmp_path):
-    """Critic and both optimizers come back too."""
-    options = dict(
-        steps=7, minibatches=2, updates_per_batch=2, checkpoint_every=2, warmup=4,
-        pretraining_coef=0.3, kl_controller="adaptive", kl_horizon=160,
-    )  # fmt: skip
-    whole = small_gpt()
-    rows = run(whole, **options)
-    with pytest.raises(Crash):
-        run(small_gpt(), log=CrashingLog(7), folder=tmp_path, **options)
-    assert saved_step(tmp_path) == 4
-    resumed = small_gpt(seed=9)  # everything comes from the file
-    more = run(resumed, folder=tmp_path, resume=True, **options)
-    assert [row["step"] for row in more] == [5, 6, 7]
-    assert numbers(more) == numbers(rows[4:])
-    assert torch.equal(weights(resumed), weights(whole))
 
 
 # Refusals
@@ -639,65 +462,6 @@ def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(tmp_path):
 def test_what_cannot_work_is_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         replace(CONFIG, **changes)
-
-
-@pytest.mark.parametrize("placement", ["dense", "terminal"])
-def test_a_teacher_that_gives_nan_is_refused_or_replaced(placement):
-    broken = copy.deepcopy(TEACHER)
-    broken.ln_f.weight.data[0] = torch.nan
-    reward = teacher_reward(CONFIG, broken)
-    with pytest.raises(ValueError, match="rewards are not finite"):
-        run(small_gpt(), reward, steps=1, placement=placement)
-    policy = small_gpt()
-    (row,) = run(policy, reward, steps=1, placement=placement, non_finite_reward=-1.0)
-    assert row["non_finite_rewards"] == 16 and weights(policy).isfinite().all()
-
-
-# The document and the script
-
-
-def documented(heading: str) -> set[str]:
-    """The keys of the tables under one heading of docs/metrics.md: the first cell of each row."""
-    text = DOCUMENT.read_text(encoding="utf-8")
-    (body,) = re.findall(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", text, re.M | re.S)
-    return set(re.findall(r"^\| `([^`]+)` \|", body, re.M))
-
-
-def test_logged_keys_are_those_documented():
-    reward = teacher_reward(CONFIG, TEACHER)
-    params = SamplingParams(max_new_tokens=8)
-    validate = Validation(LETTERS, PROMPTS, params, reward, gold=reward)
-    (row,) = run(
-        small_gpt(), steps=1, eval_every=1, validate=validate, pretraining_coef=1.0, group_size=2
-    )
-    own = documented("KD-GRPO and KD-PPO")
-    assert set(row) == documented("Every engine") | documented("PPO") | own
-
-
-def test_the_adaptive_controller_moves_the_penalty():
-    """KL starts at 0, below the target: the coefficient falls by a fifth of responses / horizon."""
-    options = dict(steps=3, kl_controller="adaptive", kl_horizon=160, kl_target=1e3)
-    rows = run(small_gpt(), **options)
-    assert [row["kl_coef"] for row in rows] == pytest.approx([0.02, 0.02 * 0.98, 0.02 * 0.98**2])
-
-
-def test_a_run_needs_a_teacher_and_no_reward_model(tmp_path, monkeypatch):
-    for module in (pretraining, gpt.teacher):
-        monkeypatch.setattr(module, "RUNS", tmp_path)
-    glassbox = load_tokenizer("glassbox")
-    for name, layers in (("pretraining-reviews-tiny", 1), ("teacher-reviews", 2)):
-        shape = GPTConfig(glassbox.n_vocab, 96, n_layer=layers, n_head=2, n_embd=16)
-        model = GPT(shape).initialize(torch.Generator().manual_seed(layers))
-        save_gpt(tmp_path / name / "model.safetensors", model, glassbox)
-    config = KDPPOConfig(
-        steps=1, prompts_per_step=4, eval_every=1, eval_prompts=4, test_prompts=4,
-        max_new_tokens=8, pretraining_batch_size=2, device="cpu",
-    )  # fmt: skip
-    folder = kd_ppo_engine.main(config)
-    (row,) = read_jsonl(folder / "metrics.jsonl")
-    assert {"validation/reward", "validation/gold", "validation/reverse_kl"} <= set(row)
-    assert row["pretraining_loss"] > 5 and (folder / "report.json").exists()
-    assert kd_ppo_engine.open_text(replace(config, pretraining_coef=0.0), None) == {}
 
 
 # The penalty, the KL in the loss, Monte-Carlo targets and a reference that moves
@@ -723,6 +487,19 @@ def test_the_named_penalty_is_taken_off_every_tokens_reward(name, expected, dens
         moved = [1.0, 2.0, -3.0]
         expected = [a + b for a, b in zip(expected, moved, strict=True)]
     assert got[0].tolist() == pytest.approx(expected, abs=1e-5)
+
+
+class Noted(TeacherReward):
+    """Keeps every rollout that it scores."""
+
+    def __init__(self, reward: TeacherReward) -> None:
+        options = dict(aggregate=reward.aggregate, reverse_kl=reward.reverse_kl)
+        super().__init__(reward.teacher, reward.config, **options)
+        self.rollouts: list[Rollout] = []
+
+    def with_metrics(self, rollout: Rollout):
+        self.rollouts.append(rollout)
+        return super().with_metrics(rollout)
 
 
 def test_the_penalty_of_a_run_is_the_one_of_the_flag(seen_rewards):

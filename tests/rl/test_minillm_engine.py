@@ -7,48 +7,47 @@ import itertools
 import math
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
+from engines import (
+    LETTERS,
+    PROMPTS,
+    engine_named,
+    flat_gradient,
+    seen_gradients,
+    small_gpt,
+    weights,
+)
+from engines import NOISY_TEACHER as TEACHER
 
 from data.collate import collate_responses
-from data.records import PromptRecord
-from gpt.common import MetricLog, UserError, make_generator, saved_step
+from gpt.common import make_generator
 from gpt.corpus import TextCorpus
 from gpt.generate import SamplingParams
 from gpt.log_probs import token_log_probs, token_scores_and_kl
 from gpt.model import GPT, GPTConfig
 from gpt.pretraining import language_model_loss
-from gpt.tokenizer import build_tokenizer
 from rl import minillm_engine
 from rl.batches.rollout import Rollout, sample_rollout
 from rl.equations.losses import clip_acted, mixed_sampling_weights
-from rl.minillm_engine import MiniLLMConfig, Targets, minillm_loss, minillm_targets, train
-from rl.rewards.sources import RuleReward
+from rl.minillm_engine import MiniLLMConfig, Targets, minillm_loss, minillm_targets
 from rl.rewards.teacher import TeacherReward
-from rl.training.evaluation import Validation, evaluate
+from rl.training.evaluation import evaluate
 
-LETTERS = build_tokenizer("letters", {bytes([97 + i]): i for i in range(8)})  # EOS 8, padding 9
-PROMPTS = [PromptRecord(text) for text in ("ab", "c", "hgfed", "aaa", "fa", "gh", "bbbb", "e")]
-CONFIG = MiniLLMConfig(
-    steps=20, prompts_per_step=16, minibatches=1, updates_per_batch=1, micro_batch_size=64, lr=1e-2,
-    warmup=1, max_new_tokens=6, eval_every=100, max_norm=1e9, checkpoint_every=1000,
-    pretraining_coef=0.0, pretraining_batch_size=4,
-)  # fmt: skip
-DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
+MINILLM = engine_named("minillm")
+CONFIG = MINILLM.config
 
 
-def small_gpt(seed: int = 0, dropout: float = 0.0, noise: float = 0.0) -> GPT:
-    shape = GPTConfig(LETTERS.n_vocab, 16, n_layer=2, n_head=2, n_embd=32, dropout=dropout)
-    generator = torch.Generator().manual_seed(seed)
-    model = GPT(shape).initialize(generator).eval()
-    for parameter in model.parameters():
-        parameter.data += torch.randn(parameter.shape, generator=generator) * noise
-    return model
+def run(policy: GPT, teacher: GPT = TEACHER, **changes):
+    """Train against a teacher; keyword arguments change CONFIG."""
+    return replace(MINILLM, teacher=teacher).run(policy, **changes)
 
 
-TEACHER = small_gpt(1, noise=0.12).requires_grad_(False)
+@pytest.fixture
+def gradients(monkeypatch) -> list[torch.Tensor]:
+    """The flat gradient of each optimizer step, as it reaches the clip."""
+    return seen_gradients(monkeypatch)
 
 
 def reward_of(teacher: GPT, config: MiniLLMConfig = CONFIG) -> TeacherReward:
@@ -57,38 +56,6 @@ def reward_of(teacher: GPT, config: MiniLLMConfig = CONFIG) -> TeacherReward:
 
 def text() -> TextCorpus:
     return TextCorpus(["abcdefgh" * 40], LETTERS, CONFIG.pretraining_batch_size, 16, seed=0)
-
-
-def run(policy: GPT, teacher: GPT = TEACHER, *, log: MetricLog | None = None, **changes):
-    """Train and return the metrics rows; keyword arguments change CONFIG."""
-    names = [name for name in ("validate", "folder", "corpus") if name in changes]
-    options = {name: changes.pop(name) for name in names}
-    config = replace(CONFIG, **changes)
-    log = log or MetricLog(config.steps)
-    return train(config, policy, LETTERS, reward_of(teacher, config), PROMPTS, log, **options)
-
-
-def weights(model: torch.nn.Module) -> torch.Tensor:
-    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
-
-
-def flat_gradient(model: GPT) -> torch.Tensor:
-    return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
-
-
-@pytest.fixture
-def gradients(monkeypatch) -> list[torch.Tensor]:
-    """The flat gradient of each optimizer step, as it reaches the clip."""
-    seen: list[torch.Tensor] = []
-    real = minillm_engine.clip_and_step
-
-    def spy(optimizer, parameters, max_norm):
-        parameters = list(parameters)
-        seen.append(torch.cat([parameter.grad.flatten().clone() for parameter in parameters]))
-        return real(optimizer, parameters, max_norm)
-
-    monkeypatch.setattr(minillm_engine, "clip_and_step", spy)
-    return seen
 
 
 @pytest.fixture
@@ -253,16 +220,6 @@ def test_the_weights_have_the_bound_of_the_mixture(rollouts):
 # The first step
 
 
-@pytest.mark.parametrize("share", [0.0, 0.3])
-def test_at_the_first_step_the_ratio_is_one(share):
-    """Also for tokens that the teacher drew: the old log-probs are the student's."""
-    (row,) = run(small_gpt(), steps=1, minibatches=2, teacher_share=share)
-    assert row["ratio_error_at_start"] < 1e-5
-    (row,) = run(small_gpt(), steps=1, teacher_share=share, temperature=0.6)
-    assert row["ratio_error_at_start"] < 1e-5
-    assert row["clip_high_fraction"] == row["clip_low_fraction"] == 0
-
-
 def test_the_reward_is_minus_the_distance():
     """On the student's own samples; the same numbers as a validation's, up to sampling noise."""
     (row,) = run(small_gpt(), steps=1, teacher_share=0.0, prompts_per_step=1024, lr=0.0)
@@ -327,12 +284,12 @@ def test_every_update_reads_fresh_text(monkeypatch):
     rows = run(small_gpt(), pretraining_coef=0.0, **options)
     assert len(seen) == 12 and "pretraining_loss" not in rows[0]
     with pytest.raises(ValueError, match="pretraining_coef needs a corpus"):
-        run(small_gpt(), pretraining_coef=1.0)
+        run(small_gpt(), pretraining_coef=1.0, corpus=None)
 
 
 def test_without_a_weight_a_corpus_changes_no_bit():
     plain, other = small_gpt(), small_gpt()
-    run(plain, steps=3)
+    run(plain, steps=3, corpus=None)
     run(other, steps=3, corpus=text())
     assert torch.equal(weights(plain), weights(other))
 
@@ -389,90 +346,6 @@ def test_the_long_part_alone_also_learns(monkeypatch):
     assert distance(policy) < 0.97 * start
 
 
-def test_several_updates_move_the_policy_within_one_batch():
-    (row,) = run(small_gpt(), steps=1, updates_per_batch=4, lr=3e-2)
-    assert row["ratio_error_at_start"] < 1e-5 and row["approx_kl"] > 1e-3
-    assert row["clip_high_fraction"] > 0 and row["clip_low_fraction"] > 0
-
-
-# Micro-batches, frozen models, dropout, resuming
-
-
-@pytest.mark.parametrize("minibatches", [1, 3])
-def test_micro_batches_do_not_change_the_update(gradients, minibatches):
-    ends = []
-    for size in (4, 64):
-        policy = small_gpt().double()
-        teacher = small_gpt(1, noise=0.12).double().requires_grad_(False)
-        options = dict(steps=2, minibatches=minibatches, pretraining_coef=0.5, corpus=text())
-        run(policy, teacher, micro_batch_size=size, **options)
-        ends.append(weights(policy))
-    half = len(gradients) // 2
-    for a, b in zip(gradients[:half], gradients[half:], strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-6)
-    torch.testing.assert_close(*ends, rtol=0, atol=1e-6)
-
-
-def test_the_teacher_stays_as_it_is():
-    teacher, policy = small_gpt(1, noise=0.12).requires_grad_(False), small_gpt()
-    before, start = weights(teacher), weights(policy)
-    run(policy, teacher, steps=3)
-    assert torch.equal(weights(teacher), before) and not torch.equal(weights(policy), start)
-    assert all(parameter.grad is None for parameter in teacher.parameters())
-
-
-def test_dropout_has_no_effect():
-    plain, dropping = small_gpt(), small_gpt(dropout=0.5).train()
-    for policy in (plain, dropping):
-        rows = run(policy, steps=2)
-        assert rows[0]["ratio_error_at_start"] < 1e-5
-    assert torch.equal(weights(plain), weights(dropping))
-
-
-class Crash(Exception):
-    pass
-
-
-class CrashingLog(MetricLog):
-    """Ends the process, as it were, when step 6 is to be logged."""
-
-    def write(self, *, step, **metrics) -> None:
-        if step == 6:
-            raise Crash
-        super().write(step=step, **metrics)
-
-
-def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path):
-    options = dict(
-        steps=6, updates_per_batch=2, minibatches=2, pretraining_coef=0.5, corpus=text(), warmup=4
-    )
-    whole = small_gpt()
-    rows = run(whole, **options)
-    kept = dict(checkpoint_every=4, folder=tmp_path)
-    path = tmp_path / "metrics.jsonl"
-    with pytest.raises(Crash):
-        run(small_gpt(), log=CrashingLog(6, path=path), **options, **kept)
-    assert saved_step(tmp_path) == 4
-    resumed, log = small_gpt(), MetricLog(6, path=path, start=4)
-    again = run(resumed, log=log, resume=True, **options, **kept)
-    assert torch.equal(weights(whole), weights(resumed))
-    for key in set(rows[0]) - {"tokens_per_second"}:
-        if not key.startswith("seconds/"):
-            assert [row[key] for row in rows] == [row[key] for row in again], key
-
-
-def test_resuming_with_another_model_is_refused(tmp_path):
-    run(small_gpt(), steps=1, checkpoint_every=1, folder=tmp_path)
-    other = GPT(GPTConfig(LETTERS.n_vocab, 16, n_layer=1, n_head=2, n_embd=32)).initialize()
-    with pytest.raises(UserError, match="does not fit this run"):
-        run(other, folder=tmp_path, resume=True)
-
-
-def test_bfloat16_scores_old_and_new_alike():
-    (row,) = run(small_gpt(), steps=1, precision="bfloat16")
-    assert row["ratio_error_at_start"] < 0.05
-
-
 # Refusals
 
 
@@ -491,33 +364,3 @@ def test_bfloat16_scores_old_and_new_alike():
 def test_what_cannot_work_is_refused(changes, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         replace(CONFIG, **changes)
-
-
-def test_a_broken_teacher_is_refused():
-    broken = small_gpt(1)
-    broken.ln_f.bias.data.fill_(float("nan"))
-    policy = small_gpt()
-    before = weights(policy)
-    with pytest.raises(ValueError, match="the teacher's log-probs are not finite"):
-        run(policy, broken, steps=1, teacher_share=0.0)
-    assert torch.equal(weights(policy), before)
-
-
-# The document
-
-
-def documented(heading: str) -> set[str]:
-    body = DOCUMENT.read_text(encoding="utf-8")
-    (section,) = re.findall(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", body, re.M | re.S)
-    return set(re.findall(r"^\| `([^`]+)` \|", section, re.M))
-
-
-def test_logged_keys_are_those_documented():
-    """No reference: no kl, kl_k3 and kl_coef. A broken teacher is refused, never counted."""
-    gold = RuleReward(lambda *_: 0.5, "gold")
-    params = SamplingParams(max_new_tokens=6)
-    validate = Validation(LETTERS, PROMPTS, params, reward_of(TEACHER), gold, start=small_gpt())
-    options = dict(pretraining_coef=0.5, corpus=text(), validate=validate)
-    (row,) = run(small_gpt(), steps=1, group_size=2, eval_every=1, **options)
-    absent = {"kl", "kl_k3", "kl_coef", "non_finite_rewards"}
-    assert set(row) == (documented("Every engine") - absent) | documented("MiniLLM")

@@ -5,99 +5,53 @@ from __future__ import annotations
 import copy
 import json
 import math
-import re
 import statistics
 from dataclasses import fields, replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from engines import (
+    DIVERSE,
+    LETTERS,
+    OFFLINE,
+    PROMPTS,
+    SHARE_OF_A,
+    Noted,
+    engine_named,
+    numbers,
+    seen_gradients,
+    small_gpt,
+    weights,
+)
 
-from data.records import PromptRecord
 from data.splits import split_of
-from gpt.common import MetricLog, UserError, saved_step
+from gpt.common import MetricLog, UserError
 from gpt.generate import SamplingParams
 from gpt.log_probs import TokenScores
 from gpt.model import GPT, GPTConfig
-from gpt.tokenizer import build_tokenizer, load_tokenizer
-from reward_model.pairs import TokenPair
+from gpt.tokenizer import load_tokenizer
 from rl import grpo_engine, pg_grpo_engine
 from rl.batches import preferences
 from rl.batches.preferences import Compared, pairs_within
 from rl.batches.rollout import Rollout, micro_batches, sample_rollout
 from rl.equations.advantages import best_worst_pairs, group_advantages, ordered_pairs
-from rl.pg_grpo_engine import PGGRPOConfig, policy_loss, preference_loss, recorded_pairs, train
+from rl.pg_grpo_engine import policy_loss, preference_loss, recorded_pairs
 from rl.rewards.sources import RuleReward
 from rl.training.config import EngineConfig
-from rl.training.evaluation import Validation
 
-LETTERS = build_tokenizer("letters", {bytes([97 + i]): i for i in range(8)})  # EOS 8, padding 9
-PROMPTS = [PromptRecord(text) for text in ("ab", "c", "hgfed", "aaa", "fa", "gh", "bbbb", "e")]
-CONFIG = PGGRPOConfig(
-    steps=20, prompts_per_step=4, group_size=4, minibatches=1, micro_batch_size=64, lr=1e-2,
-    warmup=1, kl_coef=0.02, stop_kl=None, max_new_tokens=8, eval_every=100, max_norm=1e9,
-    checkpoint_every=1000, offline_batch_size=3,
-)  # fmt: skip
-SHARE_OF_A = RuleReward(lambda record, text, ended: text.count("a") / 8, "share of a")
-# A reward that separates any two responses.
-DIVERSE = RuleReward(lambda record, text, ended: sum(ord(c) * i for i, c in enumerate(text, 1)), "")
-OFFLINE = [
-    TokenPair([0, 1], [0, 0, 8], [3, 8]),
-    TokenPair([5], [0, 8], [4, 4, 4, 8]),
-    TokenPair([7, 6, 2], [1, 0, 0, 8], [5, 8]),
-    TokenPair([2], [0, 3], [6, 8]),  # the first one was cut off
-]
-MODES = ("best_worst", "all", "offline", "both")
-DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
-
-
-def small_gpt(dropout: float = 0.0) -> GPT:
-    shape = GPTConfig(LETTERS.n_vocab, 16, n_layer=2, n_head=2, n_embd=32, dropout=dropout)
-    return GPT(shape).initialize(torch.Generator().manual_seed(0)).eval()
-
-
-def run(policy: GPT, reward_fn=SHARE_OF_A, *, log: MetricLog | None = None, **changes):
-    """Train and return the metrics rows; keyword arguments change CONFIG."""
-    names = ("validate", "folder", "offline_pairs")
-    options = {"offline_pairs": OFFLINE} | {
-        name: changes.pop(name) for name in names if name in changes
-    }
-    config = replace(CONFIG, **changes)
-    log = log or MetricLog(config.steps)
-    return train(config, policy, LETTERS, reward_fn, PROMPTS, log, **options)
-
-
-def weights(model: torch.nn.Module) -> torch.Tensor:
-    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
-
-
-class Noted:
-    """Keeps every rollout that passes through a reward."""
-
-    def __init__(self, reward) -> None:
-        self.reward, self.name = reward, reward.name
-        self.rollouts: list[Rollout] = []
-
-    def __call__(self, rollout: Rollout) -> torch.Tensor:
-        self.rollouts.append(rollout)
-        return self.reward(rollout)
+PG_GRPO = engine_named("pg_grpo")
+CONFIG, run = PG_GRPO.config, PG_GRPO.run
 
 
 @pytest.fixture
 def gradients(monkeypatch) -> list[torch.Tensor]:
     """The flat gradient of each optimizer step, as it reaches the clip."""
-    seen: list[torch.Tensor] = []
-    real = pg_grpo_engine.clip_and_step
+    return seen_gradients(monkeypatch)
 
-    def spy(optimizer, parameters, max_norm):
-        parameters = list(parameters)
-        seen.append(torch.cat([parameter.grad.flatten().clone() for parameter in parameters]))
-        return real(optimizer, parameters, max_norm)
 
-    monkeypatch.setattr(pg_grpo_engine, "clip_and_step", spy)
-    return seen
+MODES = ("best_worst", "all", "offline", "both")
 
 
 # The pairs of a group
@@ -381,16 +335,6 @@ def test_a_larger_margin_leaves_fewer_pairs():
 # Learning
 
 
-@pytest.mark.parametrize("mode", ["token_ratio", "ratio_power"])
-@pytest.mark.parametrize("sign", [1.0, -1.0])
-def test_it_learns_a_toy_reward_and_unlearns_it_with_the_sign_flipped(sign, mode):
-    reward = RuleReward(lambda record, text, ended: sign * text.count("a") / 8, "toy")
-    rows = run(small_gpt(), reward, group_size=8, minibatches=2, mode=mode, ratio_power=0.3)
-    last = statistics.mean(sign * row["reward"] for row in rows[-3:])
-    assert 0.03 < sign * rows[0]["reward"] < 0.15
-    assert last > 0.6 if sign > 0 else last < 0.02
-
-
 ALONE = dict(preference_coef=20.0, mode="ratio_power", ratio_power=1e-6, kl_coef=0.0)  # no L_GRPO
 
 
@@ -411,74 +355,9 @@ def test_recorded_pairs_alone_teach_what_was_recorded():
 # Micro-batches
 
 
-@pytest.mark.parametrize("pairs", MODES)
-def test_micro_batches_do_not_change_the_update(gradients, pairs):
-    """In float64: the sums are regrouped, nothing else. Forwards of one group and of all."""
-    ends, rows = [], []
-    for size in (4, 9, 64):
-        policy = small_gpt().double()
-        rows.append(
-            run(policy, DIVERSE, steps=2, micro_batch_size=size, minibatches=2, pairs=pairs)
-        )
-        ends.append(weights(policy))
-    for a, b, c in zip(gradients[:4], gradients[4:8], gradients[8:], strict=True):
-        torch.testing.assert_close(a, c, rtol=1e-6, atol=1e-6)
-        torch.testing.assert_close(b, c, rtol=1e-6, atol=1e-6)
-    torch.testing.assert_close(ends[0], ends[2], rtol=0, atol=1e-6)
-    for key in ("pairs", "preference_loss", "preference_margin", "loss"):
-        assert rows[0][1][key] == pytest.approx(rows[2][1][key], abs=1e-6), key
-
-
 def test_offline_forwards_may_be_smaller_than_a_group():
     (row,) = run(small_gpt(), steps=1, pairs="offline", micro_batch_size=2)
     assert row["pairs"] == 3 and row["preference_loss"] == pytest.approx(math.log(2), abs=1e-5)
-
-
-# The reference and other frozen models
-
-
-@pytest.mark.parametrize("pairs", MODES)
-def test_the_preference_loss_needs_the_reference_without_a_kl_too(monkeypatch, pairs):
-    def spoiled(policy: GPT) -> GPT:
-        reference = copy.deepcopy(policy)
-        for parameter in reference.parameters():
-            parameter.data.mul_(3.0)
-        return reference
-
-    plain, other = small_gpt(), small_gpt()
-    run(plain, steps=1, kl_coef=0.0, pairs=pairs)
-    monkeypatch.setattr(pg_grpo_engine, "copy", SimpleNamespace(deepcopy=spoiled))
-    run(other, steps=1, kl_coef=0.0, pairs=pairs)
-    assert not torch.equal(weights(plain), weights(other))
-
-
-def test_the_reference_stays_as_it_is():
-    policy = small_gpt()
-    start = weights(policy)
-    seen: list[int] = []
-
-    def validate(policy: GPT, reference: GPT, step: int) -> dict[str, float]:
-        assert torch.equal(weights(reference), start)
-        assert not any(parameter.requires_grad for parameter in reference.parameters())
-        assert all(parameter.grad is None for parameter in reference.parameters())
-        seen.append(step)
-        return {}
-
-    run(policy, steps=3, eval_every=1, validate=validate, pairs="both")
-    assert seen == [1, 2, 3] and not torch.equal(weights(policy), start)
-
-
-def test_the_stop_works_without_a_penalty():
-    """kl_coef 0 is no reason to let a run drift: the KL is measured for stop_kl."""
-    rows = run(small_gpt(), steps=8, lr=1e-4, kl_coef=0.0, stop_kl=-10.0)
-    assert len(rows) == 5 and rows[0]["kl"] == pytest.approx(0, abs=1e-5)
-
-
-def test_dropout_has_no_effect():
-    torch.manual_seed(0)
-    plain, dropped = small_gpt(), small_gpt(dropout=0.5).train()
-    a, b = (run(policy, steps=2, pairs="both") for policy in (plain, dropped))
-    assert torch.equal(weights(plain), weights(dropped)) and numbers(a) == numbers(b)
 
 
 # Recorded pairs
@@ -510,60 +389,17 @@ def test_recorded_pairs_are_missed_and_counted():
     assert 0 < best <= 4 and both == best + 3
 
 
-# Repeating and resuming
-
-
-def numbers(rows) -> list[dict[str, float]]:
-    """What was measured, without the times."""
-    return [{key: value for key, value in row.items() if "second" not in key} for row in rows]
-
-
-class Crash(Exception):
-    pass
-
-
-class CrashingLog(MetricLog):
-    """Ends the run after five steps."""
-
-    def write(self, *, step: int, **metrics) -> None:
-        super().write(step=step, **metrics)
-        if step == 5:
-            raise Crash
-
-
-@pytest.mark.parametrize("pairs", ["all", "both"])
-def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(tmp_path, pairs):
-    """The recorded pairs go on where they were, against the old reference."""
-    options = dict(
-        steps=7, minibatches=2, checkpoint_every=2, warmup=4, pairs=pairs, kl_coef=0.0,
-        preference_coef=1.0,
-    )  # fmt: skip
-    whole = small_gpt()
-    rows = run(whole, **options)
-    with pytest.raises(Crash):
-        run(small_gpt(), log=CrashingLog(7), folder=tmp_path, **options)
-    assert saved_step(tmp_path) == 4
-    resumed = small_gpt()
-    torch.nn.init.normal_(resumed.wte.weight)  # everything comes from the file
-    more = run(resumed, folder=tmp_path, resume=True, **options)
-    assert [row["step"] for row in more] == [5, 6, 7]
-    assert numbers(more) == numbers(rows[4:])
-    assert torch.equal(weights(resumed), weights(whole))
-
-
 # Refusals, the controller, the document
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (dict(group_size=1), "group_size must be at least 2"),
         (dict(preference_coef=-0.1), "preference_coef must not be negative"),
         (dict(margin=-1.0), "margin must not be negative"),
         (dict(dpo_beta=0.0), "dpo_beta must be positive"),
         (dict(ratio_power=0.0), "ratio_power must be positive"),
         (dict(label_smoothing=0.5), "label_smoothing.*below 0.5"),
-        (dict(kl_estimator="k1"), "k1 as a loss regularises nothing"),
         (dict(micro_batch_size=3), "micro_batch_size 3 is less than a group of 4"),
         (dict(offline_batch_size=0), "offline_batch_size must be positive"),
     ],
@@ -576,28 +412,6 @@ def test_what_cannot_work_is_refused(changes, message):
 def test_small_forwards_are_fine_where_no_group_is_compared():
     for changes in (dict(pairs="offline"), dict(preference_coef=0.0)):
         assert replace(CONFIG, micro_batch_size=3, **changes).rows_together == 1
-
-
-def test_the_adaptive_controller_moves_the_penalty():
-    options = dict(steps=3, kl_controller="adaptive", kl_horizon=160, kl_target=1e3)
-    rows = run(small_gpt(), **options)
-    assert [row["kl_coef"] for row in rows] == pytest.approx([0.02, 0.02 * 0.98, 0.02 * 0.98**2])
-
-
-def documented(heading: str) -> set[str]:
-    """The keys of the tables under one heading of docs/metrics.md: the first cell of each row."""
-    text = DOCUMENT.read_text(encoding="utf-8")
-    (body,) = re.findall(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", text, re.M | re.S)
-    return set(re.findall(r"^\| `([^`]+)` \|", body, re.M))
-
-
-def test_logged_keys_are_those_documented():
-    params = SamplingParams(max_new_tokens=8)
-    validate = Validation(LETTERS, PROMPTS, params, SHARE_OF_A, gold=SHARE_OF_A)
-    (row,) = run(small_gpt(), steps=1, eval_every=1, validate=validate, pairs="both")
-    assert set(row) == documented("Every engine") | documented("PG-GRPO")
-    (row,) = run(small_gpt(), steps=1, eval_every=1, validate=validate, preference_coef=0.0)
-    assert set(row) == documented("Every engine")
 
 
 def test_bfloat16_starts_at_the_reference_too():

@@ -1,4 +1,4 @@
-"""PPO end to end on a GPT of two layers: exact first step, exact targets, and a toy reward learned."""
+"""PPO: its first gradient, its targets, its critic and the text of PPO-ptx."""
 
 from __future__ import annotations
 
@@ -6,100 +6,50 @@ import copy
 import math
 import re
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
+from engines import (
+    DIVERSE,
+    LETTERS,
+    PROMPTS,
+    SHARE_OF_A,
+    Noted,
+    engine_named,
+    seen_gradients,
+    small_gpt,
+    weights,
+)
 
 from data.records import PromptRecord
-from gpt.common import MetricLog, UserError
+from gpt.common import UserError
 from gpt.corpus import WorldCorpus
 from gpt.generate import SamplingParams
 from gpt.log_probs import TokenScores
-from gpt.model import GPT, GPTConfig
+from gpt.model import GPT
 from gpt.pretraining import language_model_loss
-from gpt.tokenizer import build_tokenizer, load_tokenizer
+from gpt.tokenizer import load_tokenizer
 from reward_model.model import RewardModel
 from rl import ppo_engine
 from rl.batches.rollout import Rollout, epoch_minibatches, sample_rollout
-from rl.ppo_engine import PPOConfig, open_critic_and_text, ppo_targets, train
+from rl.ppo_engine import open_critic_and_text, ppo_targets
 from rl.rewards.sources import RewardModelReward, RuleReward
 from rl.training import actor_critic
 from rl.training.actor_critic import Targets, ppo_loss
-from rl.training.evaluation import Validation
 from rl.training.value_model import ValueModel
 
-LETTERS = build_tokenizer("letters", {bytes([97 + i]): i for i in range(8)})  # EOS 8, padding 9
-PROMPTS = [PromptRecord(text) for text in ("ab", "c", "hgfed", "aaa", "fa", "gh", "bbbb", "e")]
-CONFIG = PPOConfig(
-    steps=20, prompts_per_step=16, minibatches=1, updates_per_batch=1, micro_batch_size=64, lr=1e-2,
-    critic_lr=1e-2, warmup=1, kl_coef=0.02, stop_kl=None, max_new_tokens=8, eval_every=100,
-    max_norm=1e9, checkpoint_every=1000,
-)  # fmt: skip
-SHARE_OF_A = RuleReward(lambda record, text, ended: text.count("a") / 8, "share of a")
-# A reward that separates any two responses.
-DIVERSE = RuleReward(lambda record, text, ended: sum(ord(c) * i for i, c in enumerate(text, 1)), "")
-DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
-
-
-def small_gpt(dropout: float = 0.0, n_vocab: int = LETTERS.n_vocab, context: int = 16) -> GPT:
-    shape = GPTConfig(n_vocab, context, n_layer=2, n_head=2, n_embd=32, dropout=dropout)
-    return GPT(shape).initialize(torch.Generator().manual_seed(0)).eval()
-
-
-def run(policy: GPT, reward_fn=SHARE_OF_A, *, log: MetricLog | None = None, **changes):
-    """Train and return the metrics rows; keyword arguments change CONFIG."""
-    names = ("validate", "folder", "value_model", "corpus", "prompts", "tokenizer")
-    options = {name: changes.pop(name) for name in names if name in changes}
-    prompts, tokenizer = options.pop("prompts", PROMPTS), options.pop("tokenizer", LETTERS)
-    config = replace(CONFIG, **changes)
-    log = log or MetricLog(config.steps)
-    return train(config, policy, tokenizer, reward_fn, prompts, log, **options)
-
-
-def weights(model: torch.nn.Module) -> torch.Tensor:
-    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
-
-
-class Noted:
-    """Keeps every rollout that passes through a reward."""
-
-    def __init__(self, reward) -> None:
-        self.reward, self.name = reward, reward.name
-        self.rollouts: list[Rollout] = []
-
-    def __call__(self, rollout: Rollout) -> torch.Tensor:
-        self.rollouts.append(rollout)
-        return self.reward(rollout)
+PPO = engine_named("ppo")
+CONFIG, run = PPO.config, PPO.run
 
 
 @pytest.fixture
 def gradients(monkeypatch) -> list[torch.Tensor]:
-    """The flat gradients that reach the clip: policy, critic, policy, critic, ..."""
-    seen: list[torch.Tensor] = []
-    real = actor_critic.clip_and_step
-
-    def spy(optimizer, parameters, max_norm):
-        parameters = list(parameters)
-        seen.append(torch.cat([p.grad.flatten().clone() for p in parameters if p.grad is not None]))
-        return real(optimizer, parameters, max_norm)
-
-    monkeypatch.setattr(actor_critic, "clip_and_step", spy)
-    return seen
+    """The flat gradient of each optimizer step, as it reaches the clip."""
+    return seen_gradients(monkeypatch)
 
 
 # The first step
-
-
-def test_at_the_first_step_ratio_is_one_and_kl_is_zero():
-    (row,) = run(small_gpt(), steps=1, minibatches=2)
-    assert row["ratio_error_at_start"] < 1e-5
-    assert abs(row["kl"]) < 1e-6 and abs(row["kl_k3"]) < 1e-6
-    (row,) = run(small_gpt(), steps=1, value_coef=0.0)
-    assert row["clip_high_fraction"] == row["clip_low_fraction"] == 0
-    # One minibatch is the whole whitened batch: the token mean of its advantages is 0.
-    assert abs(row["loss"]) < 1e-5 and row["grad_norm"] > 0.01
 
 
 def by_hand(policy: GPT, rollout: Rollout, values: list[float]):
@@ -314,18 +264,6 @@ def test_the_kl_is_in_the_reward_and_nowhere_else(token_rewards_of):
 # Learning
 
 
-@pytest.mark.parametrize("options", [{}, {"updates_per_batch": 2, "minibatches": 2, "lr": 5e-3}])
-def test_a_toy_reward_is_learned_and_its_negative_unlearned(options):
-    up = run(small_gpt(), **options)
-    down = run(
-        small_gpt(), RuleReward(lambda record, text, ended: -text.count("a") / 8, ""), **options
-    )
-    first = sum(row["reward"] for row in up[:3]) / 3
-    last = sum(row["reward"] for row in up[-3:]) / 3
-    assert last > first + 0.25
-    assert -sum(row["reward"] for row in down[-3:]) / 3 < first
-
-
 def test_the_critic_learns_to_predict_the_return():
     """A reward that the prompt alone decides: after a while the critic explains most of it."""
     by_prompt = RuleReward(lambda record, text, ended: float(len(record.prompt)), "length")
@@ -446,71 +384,7 @@ def test_every_update_reads_fresh_text():
     assert asked == list(range(8))
 
 
-def test_without_a_kl_weight_no_reference_is_asked(monkeypatch):
-    monkeypatch.setattr(ppo_engine, "rollout_log_probs", lambda *args: pytest.fail("asked"))
-    (row,) = run(small_gpt(), steps=1, kl_coef=0.0)
-    assert "kl" not in row
-
-
-def test_the_stop_works_without_a_penalty():
-    """kl_coef 0 is no reason to let a run drift: the KL is measured for stop_kl."""
-    rows = run(small_gpt(), steps=8, lr=1e-4, kl_coef=0.0, stop_kl=-10.0)
-    assert len(rows) == 5 and rows[0]["kl"] == pytest.approx(0, abs=1e-5)
-
-
-def test_dropout_has_no_effect():
-    plain, dropped = small_gpt(), small_gpt(dropout=0.5).train()
-    run(plain, steps=2), run(dropped, steps=2)
-    assert torch.equal(weights(plain), weights(dropped))
-
-
-def test_the_adaptive_controller_moves_the_penalty():
-    options = dict(steps=3, kl_controller="adaptive", kl_horizon=160, kl_target=1e3)
-    rows = run(small_gpt(), **options)
-    assert [row["kl_coef"] for row in rows] == pytest.approx([0.02, 0.02 * 0.98, 0.02 * 0.98**2])
-
-
-def test_frozen_models_stay_as_they_are():
-    policy = small_gpt()
-    reward_model = RewardModel.from_policy(policy, generator=torch.Generator().manual_seed(1))
-    start, scorer = weights(policy), weights(reward_model)
-    seen: list[GPT] = []
-
-    def validate(policy: GPT, reference: GPT, step: int) -> dict[str, float]:
-        assert torch.equal(weights(reference), start)
-        assert all(parameter.grad is None for parameter in reference.parameters())
-        seen.append(reference)
-        return {}
-
-    critic = ValueModel.from_reward_model(reward_model)
-    run(
-        policy, RewardModelReward(reward_model), steps=3, eval_every=1, validate=validate,
-        value_model=critic,
-    )  # fmt: skip
-    assert len(seen) == 3
-    assert torch.equal(weights(reward_model), scorer)
-    assert all(parameter.grad is None for parameter in reward_model.parameters())
-    assert not torch.equal(weights(policy), start)
-
-
 # Resuming and refusing
-
-
-def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(tmp_path):
-    options = dict(updates_per_batch=2, minibatches=2, kl_controller="adaptive", target_kl=0.02)
-    straight, whole = small_gpt(), ValueModel.from_policy(small_gpt())
-    rows = run(straight, steps=4, value_model=whole, **options)
-    first = dict(checkpoint_every=2, folder=tmp_path, **options)
-    run(small_gpt(), steps=2, **first)
-    resumed, critic = small_gpt(), ValueModel.from_policy(small_gpt())
-    after = run(resumed, steps=4, resume=True, value_model=critic, **first)
-    assert torch.equal(weights(straight), weights(resumed))
-    assert torch.equal(weights(whole), weights(critic))
-    timeless = [
-        {key: value for key, value in row.items() if not re.search("second", key)}
-        for row in (*rows[2:], *after)
-    ]
-    assert timeless[:2] == timeless[2:]
 
 
 @pytest.mark.parametrize(
@@ -552,25 +426,6 @@ def test_the_critic_starts_from_the_reward_model_where_there_is_one():
     assert not heads["policy"].any() and not heads["rule"].any()
     with pytest.raises(UserError, match="use --critic policy"):
         open_critic_and_text(replace(CONFIG, critic="reward_model"), ruled)
-
-
-# The document
-
-
-def documented(heading: str) -> set[str]:
-    """The keys of the tables under one heading of docs/metrics.md: the first cell of each row."""
-    text = DOCUMENT.read_text(encoding="utf-8")
-    (body,) = re.findall(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", text, re.M | re.S)
-    return set(re.findall(r"^\| `([^`]+)` \|", body, re.M))
-
-
-def test_logged_keys_are_those_documented():
-    params = SamplingParams(max_new_tokens=8)
-    validate = Validation(LETTERS, PROMPTS, params, SHARE_OF_A, gold=SHARE_OF_A)
-    (row,) = run(small_gpt(), steps=1, eval_every=1, validate=validate, group_size=2)
-    text_only = {"pretraining_loss"}  # logged with PPO-ptx, as another test checks
-    assert set(row) == (documented("Every engine") | documented("PPO")) - text_only
-    assert text_only < documented("PPO")
 
 
 # A KL in the loss, other penalties, the critic's own lambda, and what is logged of both models

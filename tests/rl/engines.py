@@ -1,0 +1,678 @@
+"""The list of engines that the contract tests go through, and what tests of engines share.
+
+A new engine is one entry of ENGINES: it is then held to everything in test_engine_contract.py. What
+cannot hold for it stands in its `skips`, with the reason.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+from data.collate import ResponseBatch, collate_documents
+from data.records import PromptRecord
+from gpt.common import MetricLog
+from gpt.model import GPT, GPTConfig
+from gpt.tokenizer import build_tokenizer
+from reward_model.model import RewardModel
+from reward_model.pairs import TokenPair
+from rl import (
+    dpo_engine,
+    grpo_engine,
+    grpo_iterative_engine,
+    grpo_process_engine,
+    grpo_single_model_engine,
+    grpo_variants_engine,
+    kd_grpo_engine,
+    kd_ppo_engine,
+    minillm_engine,
+    pg_grpo_engine,
+    ppo_engine,
+    reinforce_pp_engine,
+    rloo_engine,
+)
+from rl.batches.rollout import Rollout
+from rl.rewards.sources import RuleReward
+from rl.rewards.step_rewards import RewardModelSteps, StepRewards
+from rl.rewards.teacher import TeacherReward
+from rl.training.value_model import ValueModel
+
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
+LETTERS = build_tokenizer("letters", {bytes([97 + i]): i for i in range(8)})  # EOS 8, padding 9
+PROMPTS = [PromptRecord(text) for text in ("ab", "c", "hgfed", "aaa", "fa", "gh", "bbbb", "e")]
+SHARE_OF_A = RuleReward(lambda record, text, ended: text.count("a") / 8, "share of a")
+HAS_A = RuleReward(lambda record, text, ended: float("a" in text), "has an a")
+# A reward that separates any two responses.
+DIVERSE = RuleReward(lambda record, text, ended: sum(ord(c) * i for i, c in enumerate(text, 1)), "")
+
+# --- models and numbers ---------------------------------------------------------------------------
+
+
+def small_gpt(
+    seed: int = 0,
+    *,
+    sharpness: float = 1.0,
+    noise: float = 0.0,
+    dropout: float = 0.0,
+    n_vocab: int = LETTERS.n_vocab,
+    context: int = 16,
+    n_layer: int = 2,
+) -> GPT:
+    """Nearly uniform; sharpness above 1, or noise, gives every prefix favourites of its own."""
+    shape = GPTConfig(n_vocab, context, n_layer=n_layer, n_head=2, n_embd=32, dropout=dropout)
+    generator = torch.Generator().manual_seed(seed)
+    model = GPT(shape).initialize(generator).eval()
+    with torch.no_grad():
+        model.wte.weight.mul_(sharpness)
+        for parameter in model.parameters():
+            parameter += torch.randn(parameter.shape, generator=generator) * noise
+    return model
+
+
+def weights(model: torch.nn.Module) -> torch.Tensor:
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+
+def flat_gradient(model: torch.nn.Module) -> torch.Tensor:
+    return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+
+
+def numbers(rows) -> list[dict[str, float]]:
+    """What was measured, without the times."""
+    return [{key: value for key, value in row.items() if "second" not in key} for row in rows]
+
+
+def tokens_of(rollout: Rollout, row: int) -> tuple[list[int], list[int]]:
+    """Prompt and response of one row, without padding."""
+    response = rollout.response_tokens[row][rollout.response_mask[row]].tolist()
+    return LETTERS.encode(rollout.records[row].prompt), response
+
+
+def chosen(
+    model: GPT, prompt: list[int], response: list[int], temperature: float = 1.0
+) -> list[torch.Tensor]:
+    """log-probability of every response token, from an unpadded forward of one row."""
+    log_probs = (model(torch.tensor([prompt + response]))[0] / temperature).log_softmax(-1)
+    return [log_probs[len(prompt) - 1 + t, token] for t, token in enumerate(response)]
+
+
+def response_log_probs(model: GPT, rollout: Rollout, row: int) -> list[torch.Tensor]:
+    """`chosen` of one response of a rollout."""
+    return chosen(model, *tokens_of(rollout, row))
+
+
+def documented(heading: str) -> set[str]:
+    """The keys of the tables under one heading of docs/metrics.md: the first cell of each row."""
+    text = DOCUMENT.read_text(encoding="utf-8")
+    (body,) = re.findall(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", text, re.M | re.S)
+    return set(re.findall(r"^\| `([^`]+)` \|", body, re.M))
+
+
+# --- watching a run -------------------------------------------------------------------------------
+
+
+class Noted:
+    """Keeps every rollout that passes through a reward."""
+
+    def __init__(self, reward) -> None:
+        self.reward, self.name = reward, reward.name
+        self.rollouts: list[Rollout] = []
+
+    def __call__(self, rollout: Rollout) -> torch.Tensor:
+        self.rollouts.append(rollout)
+        return self.reward(rollout)
+
+
+class NotedTeacher(TeacherReward):
+    """The same of a teacher's reward."""
+
+    def __init__(self, reward: TeacherReward) -> None:
+        options = dict(aggregate=reward.aggregate, reverse_kl=reward.reverse_kl)
+        super().__init__(reward.teacher, reward.config, **options)
+        self.rollouts: list[Rollout] = []
+
+    def with_metrics(self, rollout: Rollout):
+        self.rollouts.append(rollout)
+        return super().with_metrics(rollout)
+
+
+def seen_gradients(monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
+    """The flat gradient of each optimizer step from now on, as it reaches the clip.
+
+    Where a critic learns too: policy, critic, policy, critic, ...
+    """
+    seen: list[torch.Tensor] = []
+    real = torch.nn.utils.clip_grad_norm_
+
+    def spy(parameters, *args, **options):
+        parameters = list(parameters)
+        seen.append(torch.cat([p.grad.flatten().clone() for p in parameters if p.grad is not None]))
+        return real(parameters, *args, **options)
+
+    monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", spy)
+    return seen
+
+
+class Updates:
+    """The flat gradient of each optimizer step, as it reaches the clip, and the policy before it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, policy: GPT) -> None:
+        self.policies: list[GPT] = []
+        real = torch.optim.AdamW.step
+
+        def spy(optimizer, *args, **options):
+            self.policies.append(copy.deepcopy(policy))
+            return real(optimizer, *args, **options)
+
+        monkeypatch.setattr(torch.optim.AdamW, "step", spy)
+        self.gradients = seen_gradients(monkeypatch)
+
+
+class Crash(Exception):
+    pass
+
+
+class CrashingLog(MetricLog):
+    """Ends the run after `last` steps."""
+
+    last = 5
+
+    def write(self, *, step: int, **metrics) -> None:
+        super().write(step=step, **metrics)
+        if step == self.last:
+            raise Crash
+
+
+def same_update(monkeypatch: pytest.MonkeyPatch, engine: Engine, **options: Any) -> list[list]:
+    """Hold that micro-batches change nothing but the order of sums; the metrics of both runs.
+
+    In float64, teacher and critic too: float32's rounding, where a gradient is 0, becomes whole
+    steps of Adam. Gradients agree to 1e-9 of their largest component; it leaves some 1e-13.
+    """
+    make_critic = ValueModel.from_policy
+    monkeypatch.setattr(
+        ValueModel, "from_policy", lambda policy: make_critic(policy).to(policy.wte.weight.dtype)
+    )
+    gradients = seen_gradients(monkeypatch)
+    ends, logs, count = [], [], 0
+    for size in (engine.smallest, 64):
+        policy = small_gpt().double()
+        rows = engine.run(
+            policy, DIVERSE if engine.rule else None, micro_batch_size=size, **options
+        )
+        logs.append(numbers(rows))
+        ends.append(weights(policy))
+        count = count or len(gradients)
+    assert len(gradients) == 2 * count > 2
+    assert sum(bool(gradient.any()) for gradient in gradients) > 0.6 * len(gradients)
+    for a, b in zip(gradients[:count], gradients[count:], strict=True):
+        assert a.dtype == torch.float64
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-9 * max(float(b.abs().max()), 1e-3))
+    torch.testing.assert_close(*ends, rtol=0, atol=1e-6)
+    return logs
+
+
+# --- what the engines learn from ------------------------------------------------------------------
+
+
+class Texts:
+    """Text of the letters a, b and c alone; batch i is a function of i."""
+
+    description, tokens_per_batch = "abc", 28.0
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+
+    def batch(self, index: int) -> ResponseBatch:
+        self.asked.append(index)
+        generator = torch.Generator().manual_seed(index)
+        rows = torch.randint(0, 3, (4, 11), generator=generator).tolist()
+        return collate_documents([row[: 5 + 2 * i] for i, row in enumerate(rows)])
+
+    def held_out_batches(self) -> list[ResponseBatch]:
+        return [self.batch(10**6)]
+
+
+class LetterSteps:
+    """A step ends at every "b" and at the last token; `worth(letters of the step)` is its reward."""
+
+    name = "letters"
+
+    def __init__(self, worth=lambda letters: letters.count("a") - 0.3 * len(letters)) -> None:
+        self.worth = worth
+
+    def __call__(self, rollout: Rollout, rewards: torch.Tensor) -> StepRewards:
+        T = rollout.response_mask.shape[1]
+        values, ends = torch.zeros(len(rollout), T), torch.zeros(len(rollout), T).long()
+        mask = torch.zeros(len(rollout), T, dtype=torch.bool)
+        for i in range(len(rollout)):
+            for j, (end, letters) in enumerate(self.steps_of(rollout, i)):
+                values[i, j], ends[i, j], mask[i, j] = self.worth(letters), end, True
+        return StepRewards(values, ends, mask)
+
+    def steps_of(self, rollout: Rollout, row: int) -> list[tuple[int, str]]:
+        """(last token, letters) of each step of one response; 8 and 9 are no letters."""
+        tokens = rollout.response_tokens[row][rollout.response_mask[row]].tolist()
+        steps, letters = [], ""
+        for t, token in enumerate(tokens):
+            letters += "abcdefgh"[token] if token < 8 else ""
+            if token == 1 or t == len(tokens) - 1:
+                steps.append((t, letters))
+                letters = ""
+        return steps
+
+
+def token_pair(prompt: str, better: str, worse: str) -> TokenPair:
+    """Two answers to one prompt, each with its EOS."""
+    sides = ([*LETTERS.encode(text), LETTERS.eos_id] for text in (better, worse))
+    return TokenPair(LETTERS.encode(prompt), *sides)
+
+
+PAIRS = [
+    token_pair("ab", "aab", "ceh"),
+    token_pair("c", "aaaa", "d"),
+    token_pair("hgfed", "ba", "gggggg"),
+    token_pair("aaa", "acaa", "bhb"),
+    token_pair("fa", "a", "fe"),
+    TokenPair([6, 7], [0, 1, 0], [5, 5, 4, 3]),  # cut off: no EOS
+]
+HELD_OUT = [
+    token_pair("gg", "aa", "hb"), token_pair("e", "aca", "fd"), token_pair("bc", "a", "g"),
+]  # fmt: skip
+OFFLINE = [
+    TokenPair([0, 1], [0, 0, 8], [3, 8]),
+    TokenPair([5], [0, 8], [4, 4, 4, 8]),
+    TokenPair([7, 6, 2], [1, 0, 0, 8], [5, 8]),
+    TokenPair([2], [0, 3], [6, 8]),  # the first one was cut off
+]
+SHARP_TEACHER = small_gpt(1, sharpness=4.0).requires_grad_(False)
+NOISY_TEACHER = small_gpt(1, noise=0.12).requires_grad_(False)
+
+
+def summed_reverse_kl(config: Any, teacher: GPT) -> TeacherReward:
+    """MiniLLM's reward, as its `open_teacher_reward` makes it."""
+    return TeacherReward(teacher, config, aggregate="sum", reverse_kl=True)
+
+
+# --- the list -------------------------------------------------------------------------------------
+
+Changes = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Engine:
+    """How an engine is run on a toy task, and which contracts cannot hold for it."""
+
+    module: ModuleType
+    config: Any
+    # Train's arguments besides config, policy, tokenizer and log.
+    task: Changes = field(default_factory=lambda: dict(reward_fn=SHARE_OF_A, prompts=PROMPTS))
+    teacher: GPT | None = None  # then the reward is `taught_by(config, teacher)`
+    taught_by: Callable[[Any, GPT], TeacherReward] | None = None
+    # The choices whose losses differ: contracts about the loss are held for each.
+    forms: Mapping[str, Changes] = field(default_factory=lambda: {"": {}})
+    learners: Mapping[str, Changes] | None = None  # those that the toy reward is learned with
+    clipped: Mapping[str, Changes] | None = None  # those that take several updates and clip
+    penalties: Mapping[str, Changes] = field(default_factory=lambda: {"": {}})  # ways of the KL
+    everything: Changes = field(default_factory=dict)  # adds the losses that are off in `config`
+    alone: Changes = field(default_factory=dict)  # leaves the policy's loss and the KL alone
+    resumed: tuple[Changes, ...] = ({},)  # the runs that are cut and resumed
+    reference: str | None = "kl"  # asked for a KL, asked "always", or None: there is none
+    held: str = "kl"  # what the adaptive controller holds
+    strong_kl: float = 2.0  # a kl_coef that keeps the policy near
+    grouped: bool = True  # the group is the baseline
+    smallest: int = 3  # a micro_batch_size that splits a batch
+    headings: tuple[str, ...] = ()  # of docs/metrics.md, besides "Every engine"
+    keys: tuple[Changes, ...] = ({},)  # the runs that log all of them
+    absent: Mapping[str, str] = field(
+        default_factory=dict
+    )  # keys in those tables, and why not here
+    # What reads a reward model that is not trained, or the signed toy reward, besides the reward.
+    around_reward_model: Callable[[RewardModel], Changes] = lambda model: {}
+    around_sign: Callable[[float], Changes] = lambda sign: {}
+    main_flags: Changes = field(default_factory=dict)
+    writes: tuple[str, ...] = ()  # files of its own
+    skips: Mapping[str, str] = field(default_factory=dict)  # contract -> why it cannot hold
+
+    @property
+    def name(self) -> str:
+        return self.module.__name__.removeprefix("rl.").removesuffix("_engine")
+
+    @property
+    def rule(self) -> bool:
+        """Whether any reward function can be given."""
+        return "reward_fn" in self.task
+
+    def configured(self, **changes: Any) -> Any:
+        return replace(self.config, **changes)
+
+    def has(self, flag: str) -> bool:
+        return flag in {field.name for field in fields(self.config)}
+
+    def run(self, policy: GPT, reward_fn=None, *, log: MetricLog | None = None, **changes: Any):
+        """Train on the toy task and return the metrics rows.
+
+        Keyword arguments are fields of the config, or arguments of `train`. A teacher is given in
+        the policy's precision.
+        """
+        own = {name: changes.pop(name) for name in list(changes) if self.has(name)}
+        config = self.configured(**own)
+        arguments = dict(tokenizer=LETTERS) | self.task | changes
+        if reward_fn is not None:
+            arguments["reward_fn"] = reward_fn
+        elif self.taught_by is not None and self.teacher is not None:
+            teacher, dtype = self.teacher, policy.wte.weight.dtype
+            if dtype != teacher.wte.weight.dtype:
+                teacher = teacher_in(teacher, dtype)
+            arguments["reward_fn"] = self.taught_by(config, teacher)
+        log = log or MetricLog(config.steps)
+        return self.module.train(config, policy, log=log, **arguments)
+
+
+def teacher_in(teacher: GPT, dtype: torch.dtype) -> GPT:
+    """A copy in another precision."""
+    other = GPT(teacher.config).to(dtype).eval().requires_grad_(False)
+    other.load_state_dict(teacher.state_dict())
+    return other
+
+
+TOY: Changes = dict(
+    steps=20, prompts_per_step=4, group_size=4, minibatches=1, micro_batch_size=64, lr=1e-2,
+    warmup=1, kl_coef=0.02, stop_kl=None, max_new_tokens=8, eval_every=100, max_norm=1e9,
+    checkpoint_every=1000,
+)  # fmt: skip
+UNGROUPED: Changes = TOY | dict(prompts_per_step=16, group_size=1)
+CRITIC: Changes = UNGROUPED | dict(updates_per_batch=1, critic_lr=1e-2)
+TAUGHT: Changes = dict(prompts=PROMPTS, corpus=Texts())
+CRITIC_FREE: Changes = UNGROUPED | dict(updates_per_batch=1)
+ADAPTIVE: Changes = dict(kl_controller="adaptive", kl_horizon=160, kl_target=0.01)
+VARIANTS: dict[str, Changes] = {
+    name: choices | dict(variant=name) for name, choices in grpo_variants_engine.VARIANTS.items()
+}
+RESUMED_VARIANTS: tuple[Changes, ...] = (
+    VARIANTS["dapo"]
+    | dict(kl_coef=0.1, reference_mixing=0.5, reference_mixing_every=2, reward_fn=HAS_A),
+    dict(
+        sampling_filter="dynamic", entropy_coef=0.01, entropy_top_share=0.5, reward_fn=HAS_A,
+    ),
+)  # fmt: skip
+RATIOS_OF_RLOO = {name: dict(loss=name) for name in ("clipped", "token")}
+BASELINE: Changes = dict(variant="baseline", group_size=4, prompts_per_step=4)
+
+OWN_REWARD = dict(
+    a_toy_reward_is_learned_and_its_negative_unlearned="the teacher is the reward: the engine's own "
+    "file has what is learned from it, and from its negative",
+    a_constant_reward_teaches_nothing="a teacher's reward differs between responses",
+)
+ONE_ITERATION = "one iteration is GRPO bit for bit, as its own file shows: it learns what GRPO does"
+NO_GROUPS = "the critic is the baseline: rows are shuffled one by one"
+NO_REFERENCE = "there is no reference, and --stop-kl is refused"
+RECORDED = "recorded pairs: nothing is sampled, so there is no rollout, ratio or reward"
+
+ENGINES = [
+    Engine(
+        grpo_engine,
+        grpo_engine.GRPOConfig(**TOY),
+        resumed=({}, ADAPTIVE),
+    ),
+    Engine(
+        grpo_iterative_engine,
+        grpo_iterative_engine.IterativeGRPOConfig(**TOY, iterations=1),
+        headings=("Iterative GRPO",),
+        absent=dict.fromkeys(
+            documented("Iterative GRPO") - {"iteration"}, "logged where a reward model is refreshed"
+        ),
+        main_flags=dict(refresh_reward_model=False, iterations=1),
+        writes=("iterations.png",),
+        skips=dict(
+            a_toy_reward_is_learned_and_its_negative_unlearned=ONE_ITERATION,
+            a_stronger_kl_penalty_stays_nearer=ONE_ITERATION,
+        ),
+    ),
+    Engine(
+        grpo_process_engine,
+        grpo_process_engine.ProcessGRPOConfig(**TOY),
+        task=dict(reward_fn=SHARE_OF_A, prompts=PROMPTS, step_reward_fn=LetterSteps()),
+        resumed=(ADAPTIVE,),
+        headings=("Process-supervised GRPO",),
+        around_reward_model=lambda model: dict(step_reward_fn=RewardModelSteps(model, LETTERS)),
+        around_sign=lambda sign: dict(
+            step_reward_fn=LetterSteps(lambda text: sign * (text.count("a") - 0.3 * len(text)))
+        ),
+        skips=dict(
+            centred_advantages_make_a_loss_of_zero="steps are centred, not the tokens they reach",
+            a_constant_reward_teaches_nothing="the steps teach, whatever the outcome: own file",
+        ),
+    ),
+    Engine(
+        grpo_single_model_engine,
+        grpo_single_model_engine.SingleModelGRPOConfig(**TOY | dict(kl_coef=0.1)),
+        forms={"k3": {}, "rho_minus_log": dict(penalty="rho_minus_log", kl_coef=2.0)},
+        learners={"k3": dict(updates_per_batch=2)},
+        resumed=({}, ADAPTIVE),
+        alone=dict(kl_coef=0.0),
+        reference=None,
+        held="kl_old_new",
+        headings=("Single-model GRPO",),
+        absent=dict.fromkeys(("kl", "kl_k3"), "there is no reference to be far from"),
+        main_flags=dict(updates_per_batch=2),
+        skips=dict(
+            without_a_kl_no_reference_is_asked=NO_REFERENCE,
+            the_reference_matters_where_it_is_asked=NO_REFERENCE,
+            stop_kl_ends_the_run_with_a_validation=NO_REFERENCE,
+            a_stronger_kl_penalty_stays_nearer="no penalty holds the drift: see its own file",
+        ),
+    ),
+    Engine(
+        grpo_variants_engine,
+        grpo_variants_engine.GRPOVariantsConfig(**TOY),
+        forms=VARIANTS,
+        learners={name: VARIANTS[name] for name in VARIANTS if name != "grpo"},
+        clipped={name: VARIANTS[name] for name in ("grpo", "dapo", "dr_grpo", "gspo")},
+        alone=dict(overlong_buffer=None),
+        everything=dict(
+            mask_truncated=True, off_policy_mask=0.02, entropy_coef=0.05, kl_estimator="full",
+            kl_coef=0.3,
+        ),
+        resumed=RESUMED_VARIANTS,
+        headings=("The GRPO family",),
+        keys=(VARIANTS["dapo"] | dict(mask_truncated=True, stop_kl=8.0),),
+        skips=dict(
+            centred_advantages_make_a_loss_of_zero="of sequence_mean alone, which is GRPO's, to the "
+            "bit: test_the_defaults_are_grpo_bit_for_bit",
+        ),
+    ),
+    Engine(
+        rloo_engine,
+        rloo_engine.RLOOConfig(**TOY),
+        forms={"sequence": dict(updates_per_batch=1), **RATIOS_OF_RLOO},
+        clipped=RATIOS_OF_RLOO,
+        resumed=(ADAPTIVE | dict(updates_per_batch=1), ADAPTIVE | dict(loss="clipped")),
+        strong_kl=0.5,
+        skips=dict(
+            centred_advantages_make_a_loss_of_zero="log pi itself is weighted, not a ratio of 1",
+        ),
+    ),
+    Engine(
+        reinforce_pp_engine,
+        reinforce_pp_engine.ReinforcePPConfig(**UNGROUPED),
+        forms={"plain": {}, "baseline": BASELINE},
+        learners={
+            f"{name}, {over}": options | dict(norm_over=over)
+            for name, options in (("plain", {}), ("baseline", BASELINE))
+            for over in ("sequence", "token")
+        },
+        resumed=(ADAPTIVE, ADAPTIVE | BASELINE),
+        penalties={"plain": {}, "baseline": BASELINE},
+        keys=({}, BASELINE),
+        strong_kl=1.0,
+        skips=dict(
+            centred_advantages_make_a_loss_of_zero="centred over tokens, averaged over rows, or the "
+            "other way round",
+        ),
+    ),
+    Engine(
+        ppo_engine,
+        ppo_engine.PPOConfig(**CRITIC),
+        everything=dict(pretraining_coef=0.5, corpus=Texts(), entropy_coef=0.01),
+        alone=dict(value_coef=0.0),
+        resumed=(ADAPTIVE | dict(target_kl=0.02, pretraining_coef=0.3, corpus=Texts()),),
+        grouped=False,
+        headings=("PPO",),
+        keys=tuple(dict(pretraining_coef=1.0, corpus=Texts(), group_size=n) for n in (1, 2)),
+        around_reward_model=lambda model: dict(value_model=ValueModel.from_reward_model(model)),
+        skips=dict(
+            a_constant_reward_teaches_nothing="the critic of zeros has yet to learn the constant",
+            minibatches_keep_groups_together=NO_GROUPS,
+        ),
+    ),
+    Engine(
+        kd_grpo_engine,
+        kd_grpo_engine.KDGRPOConfig(**TOY, pretraining_coef=0.0),
+        task=TAUGHT,
+        teacher=SHARP_TEACHER,
+        taught_by=kd_grpo_engine.teacher_reward,
+        forms={
+            "clipped": {},
+            "full": dict(kl_estimator="full"),
+            "reinforce": dict(policy_loss="reinforce", updates_per_batch=1),
+        },
+        clipped={"clipped": {}},
+        everything=dict(pretraining_coef=0.5, kl_estimator="full"),
+        resumed=(
+            ADAPTIVE
+            | dict(pretraining_coef=0.3, reference_update="mix", reference_every=2, kl_target=6.0),
+        ),
+        penalties={"k3": {}, "full": dict(kl_estimator="full")},
+        strong_kl=3.0,
+        headings=("KD-GRPO and KD-PPO",),
+        keys=(dict(pretraining_coef=1.0),),
+        main_flags=dict(pretraining_batch_size=2),
+        skips=OWN_REWARD,
+    ),
+    Engine(
+        kd_ppo_engine,
+        kd_ppo_engine.KDPPOConfig(**CRITIC, pretraining_coef=0.0),
+        task=TAUGHT,
+        teacher=SHARP_TEACHER,
+        taught_by=kd_ppo_engine.teacher_reward,
+        forms={"dense": {}, "terminal": dict(placement="terminal")},
+        everything=dict(pretraining_coef=0.5, entropy_coef=0.01),
+        alone=dict(value_coef=0.0),
+        resumed=(ADAPTIVE | dict(pretraining_coef=0.3, kl_target=6.0),),
+        strong_kl=5.0,
+        grouped=False,
+        headings=("PPO", "KD-GRPO and KD-PPO"),
+        keys=tuple(dict(pretraining_coef=1.0, group_size=n) for n in (1, 2)),
+        main_flags=dict(pretraining_batch_size=2),
+        skips=OWN_REWARD | dict(minibatches_keep_groups_together=NO_GROUPS),
+    ),
+    Engine(
+        minillm_engine,
+        minillm_engine.MiniLLMConfig(
+            **CRITIC_FREE | dict(kl_coef=0.0, max_new_tokens=6), pretraining_coef=0.0,
+            pretraining_batch_size=4,
+        ),
+        task=TAUGHT,
+        teacher=NOISY_TEACHER,
+        taught_by=summed_reverse_kl,
+        forms={"student": dict(teacher_share=0.0), "mixed": dict(teacher_share=0.3)},
+        everything=dict(pretraining_coef=0.5),
+        resumed=(dict(pretraining_coef=0.5),),
+        reference=None,
+        grouped=False,
+        headings=("MiniLLM",),
+        keys=tuple(dict(pretraining_coef=1.0, group_size=n) for n in (1, 2)),
+        absent=dict.fromkeys(("kl", "kl_k3", "kl_coef"), "there is no reference")
+        | dict(non_finite_rewards="a broken teacher is refused, never counted"),
+        main_flags=dict(pretraining_batch_size=2),
+        skips=OWN_REWARD
+        | dict(
+            centred_advantages_make_a_loss_of_zero="a KL over the vocabulary is part of the loss",
+            without_a_kl_no_reference_is_asked=NO_REFERENCE,
+            the_reference_matters_where_it_is_asked=NO_REFERENCE,
+            stop_kl_ends_the_run_with_a_validation=NO_REFERENCE,
+            the_adaptive_controller_moves_the_penalty=NO_REFERENCE,
+            a_stronger_kl_penalty_stays_nearer=NO_REFERENCE,
+            a_broken_reward_is_replaced_and_counted="--non-finite-reward is refused: own file",
+            every_prompt_is_asked_once_an_epoch="asks the teacher, and no reward that could look on",
+            minibatches_keep_groups_together=NO_GROUPS,
+        ),
+    ),
+    Engine(
+        dpo_engine,
+        dpo_engine.DPOConfig(
+            steps=20, batch_size=4, micro_batch_size=64, lr=1e-2, warmup=1, max_norm=1e9,
+            eval_every=100, checkpoint_every=1000, max_new_tokens=8,
+        ),
+        task=dict(pairs=PAIRS),
+        forms={"dpo": {}, "ipo": dict(loss="ipo")},
+        everything=dict(held_out=HELD_OUT),
+        resumed=(dict(held_out=HELD_OUT, eval_every=3),),
+        reference="always",
+        smallest=2,
+        headings=("DPO",),
+        keys=(dict(held_out=HELD_OUT),),
+        skips={
+            **dict.fromkeys(
+                (
+                    "at_the_first_update_ratio_is_one_and_kl_is_zero",
+                    "centred_advantages_make_a_loss_of_zero",
+                    "minibatches_keep_groups_together",
+                    "several_updates_move_the_policy_within_one_batch",
+                    "every_prompt_is_asked_once_an_epoch",
+                    "without_a_kl_no_reference_is_asked",
+                    "stop_kl_ends_the_run_with_a_validation",
+                    "the_adaptive_controller_moves_the_penalty",
+                    "a_stronger_kl_penalty_stays_nearer",
+                    "a_broken_reward_is_refused",
+                    "a_broken_reward_is_replaced_and_counted",
+                    "the_temperature_is_that_of_sampler_and_scorer",
+                    "a_constant_reward_teaches_nothing",
+                    "a_toy_reward_is_learned_and_its_negative_unlearned",
+                ),
+                RECORDED,
+            ),
+            "warm_up_is_linear_and_then_constant": "a cosine follows the warm-up: own file",
+            "main_writes_the_run_folder": "its main needs recorded pairs on disk: own file",
+        },
+    ),
+    Engine(
+        pg_grpo_engine,
+        pg_grpo_engine.PGGRPOConfig(**TOY, offline_batch_size=3),
+        task=dict(reward_fn=SHARE_OF_A, prompts=PROMPTS, offline_pairs=OFFLINE),
+        forms={name: dict(pairs=name) for name in ("best_worst", "all", "offline", "both")},
+        learners={
+            "token_ratio": {},
+            "ratio_power": dict(mode="ratio_power", ratio_power=0.3),
+        },
+        everything=dict(pairs="both"),
+        alone=dict(preference_coef=0.0),
+        resumed=tuple(
+            dict(pairs=name, kl_coef=0.0, preference_coef=1.0, updates_per_batch=1)
+            for name in ("all", "both")
+        ),
+        reference="always",
+        smallest=4,
+        headings=("PG-GRPO",),
+        keys=(dict(pairs="both"),),
+        penalties={name: dict(pairs=name) for name in ("best_worst", "all", "offline", "both")},
+        skips=dict(
+            a_stronger_kl_penalty_stays_nearer="the pairs are measured from the reference, too, and "
+            "pull the other way",
+        ),
+    ),
+]  # fmt: skip
+
+
+def engine_named(name: str) -> Engine:
+    """The entry of this engine."""
+    return next(engine for engine in ENGINES if engine.name == name)

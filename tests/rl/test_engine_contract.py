@@ -1,0 +1,666 @@
+"""What every engine promises, held for each entry of the list in engines.py."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import re
+import shutil
+import statistics
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from engines import (
+    DIVERSE,
+    ENGINES,
+    LETTERS,
+    PROMPTS,
+    SHARE_OF_A,
+    Crash,
+    CrashingLog,
+    Engine,
+    Noted,
+    NotedTeacher,
+    documented,
+    numbers,
+    same_update,
+    seen_gradients,
+    small_gpt,
+    teacher_in,
+    weights,
+)
+from matplotlib.figure import Figure
+
+import gpt.teacher
+from gpt import pretraining
+from gpt.common import MetricLog, UserError, read_jsonl, save_gpt, saved_step
+from gpt.generate import SamplingParams
+from gpt.model import GPT, GPTConfig
+from gpt.tokenizer import load_tokenizer
+from reward_model.model import RewardModel, save_reward_model
+from rl.rewards.sources import RewardModelReward, RuleReward
+from rl.training.config import EngineConfig
+from rl.training.evaluation import Validation
+
+RL = Path(__file__).resolve().parents[2] / "rl"
+
+
+def contract(test: Callable) -> str:
+    return test.__name__.removeprefix("test_")
+
+
+def held_by(test: Callable) -> list[Engine]:
+    return [engine for engine in ENGINES if contract(test) not in engine.skips]
+
+
+def each_engine(test: Callable) -> Callable:
+    """Once for every engine that does not say in its `skips` why the contract cannot hold."""
+    params = [pytest.param(engine, id=engine.name) for engine in held_by(test)]
+    return pytest.mark.parametrize("engine", params)(test)
+
+
+def each(choose: Callable[[Engine], Any]) -> Callable[[Callable], Callable]:
+    """For every choice of every engine, as `engine` and `form`: a mapping or a tuple of changes."""
+
+    def decorate(test: Callable) -> Callable:
+        params = []
+        for engine in held_by(test):
+            choices = choose(engine)
+            named = choices.items() if hasattr(choices, "items") else enumerate(choices, 1)
+            for name, form in named:
+                suffix = f"-{name}" if len(choices) > 1 else ""
+                params.append(pytest.param(engine, form, id=engine.name + suffix))
+        return pytest.mark.parametrize(("engine", "form"), params)(test)
+
+    return decorate
+
+
+each_form = each(lambda engine: engine.forms)
+
+
+def known(engine: Engine, **changes: Any) -> dict[str, Any]:
+    """Those that are flags of the engine: DPO has no groups, minibatches or KL."""
+    return {name: value for name, value in changes.items() if engine.has(name)}
+
+
+def thirty_two(engine: Engine, form: dict[str, Any]) -> dict[str, int]:
+    """A batch of 32 responses: to four prompts where there are groups, else to 32."""
+    grouped = form.get("group_size", engine.config.group_size) > 1
+    return dict(prompts_per_step=4, group_size=8) if grouped else dict(prompts_per_step=32)
+
+
+def separating(engine: Engine):
+    """A reward that gives every response an advantage; None: the teacher's does."""
+    return DIVERSE if engine.rule else None
+
+
+# The list itself
+
+
+def test_every_engine_is_in_the_list_and_a_skip_names_a_contract_and_a_reason():
+    assert sorted(engine.name for engine in ENGINES) == sorted(
+        path.stem.removesuffix("_engine") for path in RL.glob("*_engine.py")
+    )
+    contracts = {name.removeprefix("test_") for name in dir(sys.modules[__name__])}
+    for engine in ENGINES:
+        assert set(engine.skips) <= contracts, engine.name
+        for reason in (*engine.skips.values(), *engine.absent.values()):
+            assert len(reason) > 15, f"{engine.name}: {reason!r} is no reason"
+
+
+# The first update
+
+
+@each_form
+def test_at_the_first_update_ratio_is_one_and_kl_is_zero(engine, form):
+    """Tolerances far above float32's rounding: log-probs of two forwards differ by some 1e-7."""
+    if engine.reference:
+        form = form | dict(stop_kl=1e9)  # so that the KL is measured without a penalty, too
+    form = form | engine.alone | dict(steps=1, updates_per_batch=1)
+    (row,) = engine.run(small_gpt(), separating(engine), minibatches=2, **form)
+    assert row["ratio_error_at_start"] < 1e-5
+    assert ("kl" in row) == ("kl_k3" in row) == (engine.reference is not None)
+    assert abs(row.get("kl", 0)) < 1e-6 and abs(row.get("kl_k3", 0)) < 1e-6
+    (row,) = engine.run(small_gpt(), separating(engine), **form)  # the whole update is at ratio 1
+    assert row["clip_high_fraction"] == row["clip_low_fraction"] == 0
+    assert abs(row["approx_kl"]) < 1e-6 and row["grad_norm"] > 0.01
+
+
+@each_engine
+def test_centred_advantages_make_a_loss_of_zero(engine):
+    """At ratio 1 the surrogate is -A, and so is its mean: the loss says nothing, the reward does."""
+    (row,) = engine.run(
+        small_gpt(), separating(engine), steps=1, updates_per_batch=1, **engine.alone
+    )
+    assert abs(row["loss"]) < 1e-5 and row["grad_norm"] > 0.01
+
+
+# Repeating and resuming
+
+
+@each_engine
+def test_the_seed_repeats_a_run_bit_for_bit(engine):
+    """The global random state plays no part; another seed is another run."""
+    results = []
+    for global_seed, seed in ((1, 0), (2, 0), (1, 5)):
+        torch.manual_seed(global_seed)
+        random.seed(global_seed)
+        policy = small_gpt()
+        rows = engine.run(policy, steps=2, seed=seed, **known(engine, minibatches=2))
+        results.append((weights(policy), numbers(rows)))
+    assert torch.equal(results[0][0], results[1][0]) and results[0][1] == results[1][1]
+    assert not torch.equal(results[0][0], results[2][0])
+
+
+def same(a: Any, b: Any) -> bool:
+    """Whether two states are equal to the last bit, with the same keys in the same places."""
+    if isinstance(a, torch.Tensor):
+        return torch.equal(a, b)
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
+    if isinstance(a, (list, tuple)):
+        return len(a) == len(b) and all(map(same, a, b))
+    return a == b
+
+
+def saved(folder: Path) -> dict[str, Any]:
+    return torch.load(folder / "state.pt", weights_only=True)
+
+
+@each(lambda engine: engine.resumed)
+def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(tmp_path, engine, form):
+    """Every model, optimizer, generator and coefficient comes back, and so do the logged rows.
+
+    The crash is one step behind the checkpoint: the row of that step is written anew.
+    """
+    options = known(engine, steps=5, minibatches=2, updates_per_batch=2, warmup=4)
+    options |= dict(checkpoint_every=2) | form
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    policy = small_gpt()
+    rows = engine.run(policy, folder=whole, **options)
+    assert form.get("kl_controller") is None or len({row["kl_coef"] for row in rows}) == 5
+    path = cut / "metrics.jsonl"
+    crashing = CrashingLog(5, path=path)
+    crashing.last = 3
+    with pytest.raises(Crash):
+        engine.run(small_gpt(), log=crashing, folder=cut, **options)
+    assert saved_step(cut) == 2 and len(path.read_text().splitlines()) == 3
+    resumed = small_gpt()
+    torch.nn.init.normal_(resumed.wte.weight)  # everything comes from the file
+    log = MetricLog(5, path=path, start=2)
+    more = engine.run(resumed, log=log, folder=cut, resume=True, **options)
+    assert [row["step"] for row in more] == [1, 2, 3, 4, 5]
+    assert numbers(more) == numbers(rows) and len(path.read_text().splitlines()) == 5
+    assert torch.equal(weights(resumed), weights(policy))
+    assert saved(cut)["step"] == 4 and same(saved(cut), saved(whole))
+
+
+@each_engine
+def test_resuming_with_another_model_is_refused(tmp_path, engine):
+    engine.run(small_gpt(), steps=1, checkpoint_every=1, folder=tmp_path)
+    with pytest.raises(UserError, match="does not fit this run.*--resume"):
+        engine.run(small_gpt(n_layer=1), steps=1, folder=tmp_path, resume=True)
+
+
+# Models that stay as they are
+
+
+@each_engine
+def test_frozen_models_stay_as_they_are(engine):
+    """The reference is the start; teacher and reward model are never trained. None has a gradient."""
+    policy = small_gpt()
+    start, seen, frozen, given = weights(policy), [], [], {}
+    if engine.rule:
+        scorer = RewardModel.from_policy(policy, generator=torch.Generator().manual_seed(1))
+        frozen = [scorer]
+        given = engine.around_reward_model(scorer) | dict(reward_fn=RewardModelReward(scorer))
+    elif engine.teacher is not None:
+        frozen = [engine.teacher]
+    before = [weights(model) for model in frozen]
+
+    def validate(policy: GPT, reference: GPT | None, step: int) -> dict[str, float]:
+        assert (reference is None) == (engine.reference is None)
+        if reference is not None:
+            assert torch.equal(weights(reference), start)
+            assert not any(parameter.requires_grad for parameter in reference.parameters())
+            assert all(parameter.grad is None for parameter in reference.parameters())
+        seen.append(step)
+        return {}
+
+    options = engine.everything | given
+    engine.run(policy, steps=3, eval_every=1, validate=validate, **options)
+    assert seen == [1, 2, 3] and not torch.equal(weights(policy), start)
+    assert all(torch.equal(weights(m), old) for m, old in zip(frozen, before, strict=True))
+    assert all(p.grad is None for model in frozen for p in model.parameters())
+
+
+@each_engine
+def test_dropout_has_no_effect(engine):
+    """Also when the policy arrives in training mode: ratios would leave 1 before any update."""
+    torch.manual_seed(0)
+    plain, dropped = small_gpt(), small_gpt(dropout=0.5).train()
+    a, b = (engine.run(policy, steps=2, **engine.everything) for policy in (plain, dropped))
+    assert torch.equal(weights(plain), weights(dropped))
+    assert numbers(a) == numbers(b) and b[1].get("ratio_error_at_start", 0) < 1e-5
+
+
+def frozen_models_read(monkeypatch, engine: Engine) -> list[GPT]:
+    """The models without gradients that are read from now on, but for the teacher."""
+    read: list[GPT] = []
+    real = GPT.hidden
+
+    def spy(self, *args, **options):
+        if self is not engine.teacher and not self.wte.weight.requires_grad:
+            read.append(self)
+        return real(self, *args, **options)
+
+    monkeypatch.setattr(GPT, "hidden", spy)
+    return read
+
+
+@each_form
+def test_without_a_kl_no_reference_is_asked(monkeypatch, engine, form):
+    """But for stop_kl, which measures and changes nothing; with a KL it is asked."""
+    read, ends = frozen_models_read(monkeypatch, engine), []
+    form = dict(steps=1) | form | engine.alone
+    for changes, asked in (
+        (dict(kl_coef=0.0), False), (dict(kl_coef=0.0, stop_kl=1e9), True), (dict(kl_coef=0.02), True),
+    ):  # fmt: skip
+        policy = small_gpt()
+        (row,) = engine.run(policy, **(form | changes))
+        assert bool(read) == ("kl" in row) == ("kl_k3" in row) == asked
+        read.clear()
+        ends.append(weights(policy))
+    assert torch.equal(ends[0], ends[1])
+
+
+@each(lambda engine: engine.penalties)
+def test_the_reference_matters_where_it_is_asked(tmp_path, engine, form):
+    """Another one in the state that a run is resumed from: it changes nothing without a KL."""
+    options = known(engine, minibatches=2) | form
+    for name, kl_coef in (("with", 0.02), ("without", 0.0)):
+        changes = options | known(engine, kl_coef=kl_coef) | dict(checkpoint_every=1)
+        plain, spoiled = tmp_path / name, tmp_path / f"{name} spoiled"
+        engine.run(small_gpt(), steps=1, folder=plain, **changes)
+        shutil.copytree(plain, spoiled)
+        state = saved(spoiled)
+        for tensor in state["parts"]["reference"].values():
+            tensor.mul_(3.0)
+        torch.save(state, spoiled / "state.pt")
+        ends = []
+        for folder in (plain, spoiled):
+            policy = small_gpt()
+            engine.run(policy, steps=2, folder=folder, resume=True, **changes)
+            ends.append(weights(policy))
+        matters = engine.reference == "always" or kl_coef > 0
+        assert torch.equal(*ends) != matters
+
+
+# Micro-batches and minibatches
+
+
+@each_form
+def test_micro_batches_do_not_change_the_update(monkeypatch, engine, form):
+    """Neither gradients, nor weights, nor what is logged.
+
+    Three minibatches, of two groups, one and one; then a second batch, in which the policy has left
+    the reference.
+    """
+    options = dict(steps=2, **known(engine, minibatches=3, updates_per_batch=1))
+    few, many = same_update(monkeypatch, engine, **(options | engine.everything | form))
+    expected = {key: pytest.approx(value, rel=1e-5, abs=1e-6) for key, value in many[1].items()}
+    assert few[1] == expected  # at the first step the sign of a margin is rounding
+
+
+@each_engine
+def test_minibatches_keep_groups_together(monkeypatch, engine):
+    """Every forward of an update is a minibatch here: two of the four groups, whole.
+
+    A prompt is known by its first two letters, or by its only one.
+    """
+    seen: list[list[tuple[int, ...]]] = []
+    real = GPT.hidden
+
+    def spy(self, tokens, *args, **options):
+        if torch.is_grad_enabled() and self.wte.weight.requires_grad:
+            seen.append(
+                [tuple(row[:2]) if row[0] == 0 else tuple(row[:1]) for row in tokens.tolist()]
+            )
+        return real(self, tokens, *args, **options)
+
+    monkeypatch.setattr(GPT, "hidden", spy)
+    size = dict(prompts_per_step=4, group_size=4, minibatches=2, updates_per_batch=1)
+    engine.run(small_gpt(), separating(engine), steps=2, **(size | engine.alone))
+    assert len(seen) == 4
+    for prompts in seen:
+        assert sorted(map(prompts.count, set(prompts))) == [4, 4]
+    for first, second in (seen[:2], seen[2:]):
+        assert len({*first, *second}) == 4
+
+
+@each(lambda engine: engine.clipped or engine.forms)
+def test_several_updates_move_the_policy_within_one_batch(engine, form):
+    """The old log-probs stay those of the sampler: the ratio leaves 1 only after an update."""
+    (row,) = engine.run(small_gpt(), **(dict(steps=1, updates_per_batch=4, lr=3e-2) | form))
+    assert row["ratio_error_at_start"] < 1e-5 and row["approx_kl"] > 1e-3
+    assert row["clip_high_fraction"] > 0 and row["clip_low_fraction"] > 0
+
+
+@each_engine
+def test_every_prompt_is_asked_once_an_epoch(engine):
+    """Eight prompts, four a step: two steps are one epoch, each with an order of its own."""
+    noted: Any = Noted(SHARE_OF_A)
+    if engine.taught_by is not None:
+        noted = NotedTeacher(engine.taught_by(engine.config, engine.teacher))
+    engine.run(small_gpt(), noted, steps=4, prompts_per_step=4)
+    group = engine.config.group_size
+    asked = [[record.prompt for record in rollout.records[::group]] for rollout in noted.rollouts]
+    first, second = asked[0] + asked[1], asked[2] + asked[3]
+    assert len(asked) == 4
+    assert sorted(first) == sorted(second) == sorted(record.prompt for record in PROMPTS)
+    assert first != second
+
+
+# The KL
+
+
+@each_engine
+def test_stop_kl_ends_the_run_with_a_validation(engine):
+    """At the first step at which the mean of five is above it; a penalty of 0 is no reason to drift."""
+    options = dict(lr=2e-2, kl_coef=0.0)
+    free = engine.run(small_gpt(), steps=8, stop_kl=1e9, **options)
+    assert len(free) == 8 and free[0]["kl"] == pytest.approx(0, abs=1e-5)
+    means = [statistics.mean(row["kl"] for row in free[i : i + 5]) for i in range(4)]
+    assert means[0] > 0 and means[1] > 1.2 * means[0]
+    validated: list[int] = []
+
+    def validate(policy: GPT, reference: GPT, step: int) -> dict[str, float]:
+        validated.append(step)
+        return {}
+
+    limit = (means[0] + means[1]) / 2
+    rows = engine.run(small_gpt(), steps=8, stop_kl=limit, validate=validate, **options)
+    assert numbers(rows) == numbers(free[:6]) and validated == [6]
+
+
+@each(lambda engine: engine.penalties)
+def test_the_adaptive_controller_moves_the_penalty(engine, form):
+    """16 responses over a horizon of 160: by a tenth of kl / target - 1, itself at most a fifth.
+
+    At first the KL is below the target, and then above: the penalty falls, and rises.
+    """
+    start = form.get("kl_coef", 0) or engine.config.kl_coef
+    options = form | dict(kl_controller="adaptive", kl_horizon=160, kl_coef=start)
+    rows = engine.run(small_gpt(), **(options | dict(steps=3, kl_target=1e3)))
+    falling = [start, start * 0.98, start * 0.98**2]
+    assert [row["kl_coef"] for row in rows] == pytest.approx(falling)
+    target = 0.02 if engine.held == "kl" else rows[0][engine.held] / 1.1
+    rows = engine.run(small_gpt(), **(options | dict(steps=4, kl_target=target)))
+    coefficients = [row["kl_coef"] for row in rows]
+    for row, coefficient, after in zip(rows, coefficients, coefficients[1:], strict=False):
+        error = min(max(row[engine.held] / target - 1, -0.2), 0.2)
+        assert after / coefficient == pytest.approx(1 + error * 16 / 160)
+    assert any(a < b for a, b in zip(coefficients, coefficients[1:], strict=False))
+
+
+@each(lambda engine: engine.penalties)
+def test_a_stronger_kl_penalty_stays_nearer(engine, form):
+    options = form | thirty_two(engine, form) | dict(steps=8, lr=2e-2)
+    near, far = (
+        engine.run(small_gpt(), **(options | dict(kl_coef=coef)))[-1]
+        for coef in (engine.strong_kl, 0.0001)
+    )
+    assert abs(near["kl"]) < 0.5 * far["kl"]
+    assert near["reward"] < far["reward"]
+
+
+# Rewards
+
+
+@each_form
+def test_a_broken_reward_is_refused(engine, form):
+    """Before anything is learned from it; a teacher is broken by a NaN among its weights."""
+    policy = small_gpt()
+    with pytest.raises(ValueError, match="not finite") as refused:
+        engine.run(policy, **(dict(steps=1) | form | broken(engine, form)))
+    assert torch.equal(weights(policy), weights(small_gpt())) and "\n" not in str(refused.value)
+
+
+def broken(engine: Engine, form: dict[str, Any]) -> dict[str, Any]:
+    """A reward that is NaN for every response that has ended, or a teacher's that always is."""
+    if engine.taught_by is None:
+        rule = lambda record, text, ended: math.nan if ended else len(text)  # noqa: E731
+        return dict(reward_fn=RuleReward(rule, "broken"))
+    teacher = teacher_in(engine.teacher, torch.float32)
+    teacher.ln_f.weight.data[0] = math.nan
+    flags = {name: value for name, value in form.items() if engine.has(name)}
+    changes = known(engine, teacher_share=0.0)  # what a broken teacher would draw is undefined
+    return changes | dict(reward_fn=engine.taught_by(engine.configured(**flags), teacher))
+
+
+@each_form
+def test_a_broken_reward_is_replaced_and_counted(engine, form):
+    policy = small_gpt()
+    options = dict(steps=1) | form | broken(engine, form)
+    (row,) = engine.run(policy, non_finite_reward=-1.0, **options)
+    replaced = 16 * row["eos_rate"] if engine.rule else 16
+    assert row["non_finite_rewards"] == pytest.approx(replaced) and replaced > 0
+    assert weights(policy).isfinite().all()
+    assert engine.run(small_gpt(), **(dict(steps=1) | form))[0]["non_finite_rewards"] == 0
+
+
+@pytest.mark.parametrize("value", [0.0, 0.7, -3.0])
+@each(lambda engine: engine.forms | (engine.learners or {}))
+def test_a_constant_reward_teaches_nothing(engine, form, value):
+    """Without a KL; 0.7 has a mean over four that float32 rounds: no noise may become an advantage."""
+    policy = small_gpt()
+    constant = RuleReward(lambda *_: value, "constant")
+    options = dict(steps=1) | form | engine.alone | dict(kl_coef=0.0)
+    (row,) = engine.run(policy, constant, **options)
+    assert torch.equal(weights(policy), weights(small_gpt()))
+    assert row.get("zero_spread_groups", 1) == 1 and row.get("grad_norm", 0) == 0
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+@each(lambda engine: engine.learners or engine.forms)
+def test_a_toy_reward_is_learned_and_its_negative_unlearned(engine, form, sign):
+    """The share of a, with a KL penalty and two updates a batch."""
+    reward = RuleReward(lambda record, text, ended: sign * text.count("a") / 8, "toy")
+    options = form | thirty_two(engine, form) | engine.around_sign(sign)
+    if engine.has("overlong_buffer"):
+        options |= dict(overlong_buffer=None)  # which would pay for fewer letters
+    options |= dict(steps=12, lr=2e-2, minibatches=2)
+    values = [sign * row["reward"] for row in engine.run(small_gpt(), reward, **options)]
+    last = statistics.mean(values[-3:])
+    assert 0.03 < values[0] < 0.15  # one symbol of ten, in at most eight places
+    assert last > 0.6 if sign > 0 else last < 0.02
+
+
+# The optimizer
+
+
+class Watched(torch.optim.AdamW):
+    """Notes what each step is given: the norm of the gradients, and the learning rate."""
+
+    steps: list[tuple[float, float]] = []
+
+    def step(self, *args, **options):
+        given = [p.grad for group in self.param_groups for p in group["params"]]
+        norm = float(torch.cat([grad.flatten() for grad in given if grad is not None]).norm())
+        self.steps.append((norm, self.param_groups[0]["lr"]))
+        return super().step(*args, **options)
+
+
+@pytest.fixture
+def steps(monkeypatch) -> list[tuple[float, float]]:
+    """(norm, learning rate) of each optimizer step; where a critic learns, every second is its."""
+    monkeypatch.setattr(Watched, "steps", [])
+    monkeypatch.setattr(torch.optim, "AdamW", Watched)
+    return Watched.steps
+
+
+@each_engine
+def test_gradients_are_clipped_before_the_step(engine, steps):
+    """Adam divides a common factor out, so they are looked at as it receives them.
+
+    The norm that is logged is the one from before the clip.
+    """
+    changes = dict(steps=1, **known(engine, updates_per_batch=1))
+    (free,) = engine.run(small_gpt(), separating(engine), **changes)
+    (row,) = engine.run(small_gpt(), separating(engine), max_norm=0.01, **changes)
+    half = len(steps) // 2
+    assert row["grad_norm"] == free["grad_norm"] == pytest.approx(steps[0][0], rel=1e-4)
+    assert row["grad_norm"] > 0.02
+    assert [norm for norm, _ in steps[half:]] == pytest.approx(
+        [min(norm, 0.01) for norm, _ in steps[:half]], rel=1e-3
+    )
+
+
+@each_engine
+def test_warm_up_is_linear_and_then_constant(engine, steps):
+    """As it is logged, and as the optimizers use it, the critic's of its own peak."""
+    changes = dict(lr=4e-3, updates_per_batch=1, **known(engine, critic_lr=8e-3))
+    rows = engine.run(small_gpt(), steps=5, warmup=4, **changes)
+    expected = [1e-3, 2e-3, 3e-3, 4e-3, 4e-3]
+    assert [row["lr"] for row in rows] == pytest.approx(expected)
+    used = [lr for _, lr in steps]
+    if engine.has("critic_lr"):
+        assert used[1::2] == pytest.approx([2 * lr for lr in expected])
+        used = used[::2]
+    assert used == pytest.approx(expected)
+    assert engine.run(small_gpt(), steps=1, warmup=0, **changes)[0]["lr"] == 4e-3
+
+
+# Temperature and precision
+
+
+@each_form
+def test_the_temperature_is_that_of_sampler_and_scorer(engine, form):
+    rows = {
+        t: engine.run(small_gpt(), **(dict(steps=1, temperature=t) | form))[0]
+        for t in (2.0, 0.7, 0.05)
+    }
+    assert rows[0.7]["ratio_error_at_start"] < 1e-5 and abs(rows[0.7].get("kl", 0)) < 1e-5
+    assert rows[0.05]["entropy"] < rows[2.0]["entropy"] - 0.1
+
+
+@each_form
+def test_bfloat16_is_near_float32_and_scores_old_and_new_alike(monkeypatch, engine, form):
+    """The gradient is another one (autocast runs), within a few of bfloat16's roundings of 0.4%.
+
+    The sampler's log-probs are float32: unless the rollout is scored again, the ratio starts some
+    0.01 away from 1 with a policy as sharp as this one.
+    """
+    gradients, logs = seen_gradients(monkeypatch), []
+    for precision in ("float32", "bfloat16"):
+        options = dict(steps=1, precision=precision) | engine.everything | form
+        logs += engine.run(small_gpt(sharpness=4.0), separating(engine), **options)
+    exact, rounded = gradients[0], gradients[len(gradients) // 2]
+    assert rounded.dtype == torch.float32 and not torch.equal(exact, rounded)
+    assert float((rounded - exact).norm() / exact.norm()) < 0.1
+    assert logs[1].get("ratio_error_at_start", 0) < 1e-3
+    for key in {"entropy", "response_length", "log_prob_chosen"} & logs[0].keys():
+        assert logs[1][key] == pytest.approx(logs[0][key], rel=0.01)
+
+
+# What is logged, refused and written
+
+
+@each(lambda engine: engine.keys)
+def test_logged_keys_are_those_documented(engine, form):
+    """No more and no less; with one response per prompt there are no groups to count."""
+    options = {name: value for name, value in form.items() if engine.has(name)}
+    reward = SHARE_OF_A
+    if engine.taught_by is not None:
+        reward = engine.taught_by(engine.configured(**options), engine.teacher)
+    params = SamplingParams(max_new_tokens=engine.config.max_new_tokens)
+    validate = Validation(LETTERS, PROMPTS, params, reward, gold=SHARE_OF_A, start=small_gpt())
+    (row,) = engine.run(
+        small_gpt(), separating(engine), **(dict(steps=1, eval_every=1, validate=validate) | form)
+    )
+    keys = documented("Every engine")
+    if not engine.has("prompts_per_step"):  # nothing is sampled in training
+        keys = {key for key in keys if key.startswith("validation/")}
+    keys = keys.union(*map(documented, engine.headings)) - set(engine.absent)
+    if form.get("group_size", getattr(engine.config, "group_size", 2)) == 1:
+        keys -= {"zero_spread_groups"}
+    assert set(row) == keys
+
+
+AT_LEAST_ONE = (
+    "steps", "prompts_per_step", "group_size", "updates_per_batch", "minibatches",
+    "micro_batch_size", "max_new_tokens", "eval_every", "checkpoint_every", "batch_size",
+)  # fmt: skip
+NOT_NEGATIVE = (
+    "lr",
+    "critic_lr",
+    "warmup",
+    "clip_low",
+    "clip_high",
+    "eval_prompts",
+    "test_prompts",
+)
+BAD_VALUES = [
+    *((name, {name: 0}, f"{name} must be at least 1: got 0") for name in AT_LEAST_ONE),
+    *((name, {name: -1}, f"{name} must not be negative: got -1") for name in NOT_NEGATIVE),
+    *((name, {name: 0.0}, f"{name} must be above 0: got 0") for name in ("max_norm", "temperature")),
+    ("lr", dict(lr=math.nan), "lr must not be negative: got nan"),
+    ("kl_coef", dict(kl_coef=-1.0), "must not be negative"),
+    ("kl_controller", dict(kl_controller="adaptive", kl_coef=0.0), "must be positive"),
+    ("kl_horizon", dict(kl_controller="adaptive", kl_horizon=1), "must exceed a fifth of"),
+    ("non_finite_reward", dict(non_finite_reward=math.inf), "must be finite"),
+    ("kl_estimator", dict(kl_estimator="k1"), "k1 as a loss regularises nothing"),
+]  # fmt: skip
+
+
+@each_engine
+def test_a_bad_value_of_a_common_flag_is_refused_in_one_sentence(engine):
+    assert engine.name == "dpo" or isinstance(engine.config, EngineConfig)
+    for flag, changes, message in BAD_VALUES:
+        if engine.has(flag):
+            with pytest.raises(ValueError, match=re.escape(message)) as refused:
+                engine.configured(**changes)
+            assert "\n" not in str(refused.value), flag
+    if engine.grouped and engine.has("group_size"):
+        changes = engine.forms.get("baseline", {}) | dict(group_size=1)
+        message = "group_size must be at least 2|add --group-size 8 --prompts-per-step"
+        with pytest.raises(ValueError, match=message):
+            engine.configured(**changes)
+
+
+@each_engine
+def test_main_writes_the_run_folder(tmp_path, monkeypatch, engine):
+    """From the models in runs/ to the report, with the reward model or the teacher."""
+    for module in (pretraining, gpt.teacher):
+        monkeypatch.setattr(module, "RUNS", tmp_path)
+    monkeypatch.setattr(Figure, "savefig", lambda self, path, **options: Path(path).touch())
+    glassbox = load_tokenizer("glassbox")
+    for name, layers in (("pretraining-reviews-tiny", 1), ("teacher-reviews", 2)):
+        shape = GPTConfig(glassbox.n_vocab, 96, n_layer=layers, n_head=2, n_embd=16)
+        model = GPT(shape).initialize(torch.Generator().manual_seed(layers))
+        save_gpt(tmp_path / name / "model.safetensors", model, glassbox)
+    scorer = RewardModel.from_policy(model, generator=torch.Generator().manual_seed(1))
+    save_reward_model(tmp_path / "reward_model-reviews-tiny/model.safetensors", scorer, glassbox)
+    config = type(engine.config)(
+        steps=1, prompts_per_step=2, group_size=2, eval_every=1, eval_prompts=4, test_prompts=4,
+        max_new_tokens=8, device="cpu", **engine.main_flags,
+    )  # fmt: skip
+    folder = engine.module.main(config)
+    assert folder.parent == tmp_path and folder.name.startswith(engine.name)
+    assert {path.name for path in folder.iterdir()} == {
+        "config.json", "metrics.jsonl", "samples.jsonl", "report.json", "learning_curves.png",
+        "model.safetensors", *engine.writes,
+    }  # fmt: skip
+    (row,) = read_jsonl(folder / "metrics.jsonl")
+    assert {"validation/reward", "validation/gold", "validation/kl"} <= set(row)
+    assert (engine.teacher is not None) == ("validation/reverse_kl" in row)
+    assert (engine.teacher is not None) == ("pretraining_loss" in row)
+    assert row.get("pretraining_loss", 9) > 5  # of the world's own texts, by a random model
+    report = json.loads((folder / "report.json").read_text())
+    assert report["before"]["kl"] == 0 != report["after"]["kl"]
+    assert {"reward", "gold"} <= report["after"].keys()
