@@ -18,4 +18,17 @@ class Harmless:
     reason: str
 
 
-HARMLESS: tuple[Harmless, ...] = ()
+HARMLESS = (
+    Harmless(
+        "gpt/generate.py",
+        'logits = logits.masked_fill(logits.softmax(-1) < floor, float("-inf"))',
+        'logits = logits.masked_fill(logits.softmax(1) < floor, float("-inf"))',
+        "equivalent: the logits are (N, V), and dimension 1 is their last",
+    ),
+    Harmless(
+        "gpt/log_probs.py",
+        "len(batch), *pieces[0].shape[1:], dtype=pieces[0].dtype, device=pieces[0].device",
+        "len(batch), *pieces[0].shape[1:], dtype=pieces[-1].dtype, device=pieces[0].device",
+        "equivalent: all pieces come from one scorer and have one dtype",
+    ),
+)

@@ -223,9 +223,10 @@ def candidates(path: str, text: str) -> list[Candidate]:
     seen: Counter[tuple[str, ...]] = Counter()
     found = []
     for name, operator in operators().items():
-        places = [start for node in nodes for start, _ in operator.mutation_positions(node)]
-        for occurrence, place in enumerate(places):
-            if any(start <= place < end for start, end in ignored):
+        places = [(n, start) for n in nodes for start, _ in operator.mutation_positions(n)]
+        for occurrence, (node, place) in enumerate(places):
+            is_bare_star = node.parent is not None and node.parent.type == "parameters"
+            if is_bare_star or any(start <= place < end for start, end in ignored):
                 continue
             inside = ["", *(title for (start, end), title in named if start <= place < end)]
             same = (inside[-1], lines[place[0] - 1].strip(), name)
@@ -236,7 +237,7 @@ def candidates(path: str, text: str) -> list[Candidate]:
 
 
 def make(candidate: Candidate, text: str) -> Mutant | None:
-    """The mutant, or None where the change is none or no Python (a lone * looks like a product)."""
+    """The mutant, or None where the change is none or no Python."""
     from cosmic_ray.mutating import mutate_code
 
     changed = mutate_code(text, operators()[candidate.operator], candidate.occurrence)
