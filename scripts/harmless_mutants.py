@@ -31,4 +31,10 @@ HARMLESS = (
         "len(batch), *pieces[0].shape[1:], dtype=pieces[-1].dtype, device=pieces[0].device",
         "equivalent: all pieces come from one scorer and have one dtype",
     ),
+    Harmless(
+        "rl/training/value_model.py",
+        "values = at_least_float32(self.head(hidden))[:, 0] # (M,)",
+        "values = at_least_float32(self.head(hidden))[:, -1] # (M,)",
+        "equivalent: the head has one output",
+    ),
 )
