@@ -268,7 +268,8 @@ def test_old_log_probs_are_the_samplers_in_float32_and_scored_again_in_bfloat16(
     rollout, again = rollout_of(), torch.full((12, 10), -1.0)
     calls: list[str] = []
 
-    def spy(policy, rollout, config):
+    def spy(policy, scored, config):
+        assert policy is MODEL and scored is rollout
         calls.append(config.precision)
         return again
 
