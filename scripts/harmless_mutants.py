@@ -20,6 +20,12 @@ class Harmless:
 
 HARMLESS = (
     Harmless(
+        "data/collate.py",
+        "up_to_eos, _ = first_eos_mask(response_tokens, eos_id)",
+        "up_to_eos, _ = first_eos_mask(eos_id, response_tokens)",
+        "equivalent: the two are only compared, and == has no order",
+    ),
+    Harmless(
         "gpt/generate.py",
         'logits = logits.masked_fill(logits.softmax(-1) < floor, float("-inf"))',
         'logits = logits.masked_fill(logits.softmax(1) < floor, float("-inf"))',
