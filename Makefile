@@ -1,6 +1,6 @@
 # make demo    set up once, then train and evaluate the whole pipeline (ARGS="--help" lists the options)
 # make test    set up once, then run the tests
-# make dev     add the contributors' tools;  make lint, make bench: use them
+# make dev     add the contributors' tools;  make lint, make mutants, make bench: use them
 # make clean   delete .venv and caches; runs/ stays
 # Another Python:  make demo PYTHON=python3.12
 
@@ -9,7 +9,7 @@ PYTHON ?= python3
 PY := .venv/bin/python
 ARGS ?=
 
-.PHONY: help demo test dev lint bench clean
+.PHONY: help demo test dev lint mutants bench clean
 
 help:
 	@sed -n '/^#/!q; s/^# //p' Makefile
@@ -26,6 +26,9 @@ lint: .venv/.dev
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
+
+mutants: .venv/.dev
+	$(PY) scripts/mutants.py $(ARGS)
 
 bench: .venv/.ok
 	$(PY) bench/bench.py $(ARGS)

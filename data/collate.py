@@ -120,13 +120,12 @@ def join_responses(
     if any(len(prompt) == 0 for prompt in prompts):
         raise ValueError("an empty prompt has no token that predicts the response: give it one")
     device = response_tokens.device
-    prompt_tokens, prompt_mask = right_pad(prompts, 0)
-    prompt_tokens, prompt_mask = prompt_tokens.to(device), prompt_mask.to(device)
-    prompt_lengths = prompt_mask.sum(1)
+    prompt_lengths = torch.tensor([len(prompt) for prompt in prompts], device=device)
+    prompt_tokens = torch.tensor([token for prompt in prompts for token in prompt], device=device)
     totals = prompt_lengths + response_mask.sum(1)
     tokens = torch.zeros(len(prompts), int(totals.max()), dtype=torch.long, device=device)
     columns = torch.arange(tokens.shape[1], device=device)[None, :]
-    tokens[columns < prompt_lengths[:, None]] = prompt_tokens[prompt_mask]
+    tokens[columns < prompt_lengths[:, None]] = prompt_tokens
     in_response = (columns >= prompt_lengths[:, None]) & (columns < totals[:, None])
     tokens[in_response] = response_tokens[response_mask]
     return ResponseBatch(tokens, prompt_lengths, response_tokens, response_mask, has_eos)
@@ -140,8 +139,8 @@ def collate_responses(
     A response counts up to and including its first EOS; append one where the text is complete.
     """
     response_tokens, present = right_pad(responses, 0)
-    up_to_eos, _ = first_eos_mask(response_tokens.masked_fill(~present, -1), eos_id)
-    mask = present & up_to_eos
+    up_to_eos, _ = first_eos_mask(response_tokens, eos_id)
+    mask = present & up_to_eos  # an EOS that is only padding stands behind all that is present
     has_eos = ((response_tokens == eos_id) & mask).any(1)
     return join_responses(prompts, response_tokens, mask, has_eos)
 

@@ -13,25 +13,21 @@ status 1. First the same tests run without a mutation: they must pass.
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
-import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+
+from trials import ROOT, TIMED_OUT, TIMEOUT, TestRunners, repository_copy, repository_files
 
 from gpt.common import UserError, run_script
 from gpt.flags import check_ranges
 
-ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs" / "mutation_check.md"
-TIMEOUT = 600  # seconds for one mutation: a loop that no longer ends is no result
 
 
 @dataclass(frozen=True)
@@ -134,7 +130,6 @@ TEST_GENERATE = "tests/gpt/test_generate.py"
 TEST_ITERATIVE = "tests/rl/test_grpo_iterative_engine.py"
 TEST_JUDGE = "tests/rl/training/test_ensemble_and_judge.py"
 TEST_GRADIENTS = "tests/rl/equations/test_gradients.py"
-TEST_INVARIANTS = "tests/rl/equations/test_invariants.py"
 TEST_KD_GRPO = "tests/rl/test_kd_grpo_engine.py"
 TEST_KD_PPO = "tests/rl/test_kd_ppo_engine.py"
 TEST_KL = "tests/rl/equations/test_kl.py"
@@ -464,7 +459,7 @@ MUTATIONS = (
         LOSSES,
         "ratio = mean_ratio(log_probs, old_log_probs, mask).detach()",
         "ratio = mean_ratio(log_probs, old_log_probs, mask)",
-        TEST_INVARIANTS,
+        TEST_GRADIENTS,
     ),
     bug(
         "cispo-gradient",
@@ -504,7 +499,7 @@ MUTATIONS = (
         LOSSES,
         "mask.sum() if denominator is None else denominator",
         "mask.sum()",
-        TEST_INVARIANTS,
+        TEST_WORKED,
     ),
     # the update
     Mutation(
@@ -1703,53 +1698,14 @@ def plant(mutation: Mutation, root: Path) -> None:
         path.write_text(text.replace(edit.old, edit.new), encoding="utf-8")
 
 
-def repository_files() -> list[str]:
-    """Tracked files and new ones that git does not ignore, as far as they exist."""
-    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
-    listing = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    if listing.returncode:
-        raise UserError(f"{ROOT} is not a git checkout, so what to copy is unknown: clone it")
-    return [name for name in listing.stdout.split("\0") if name and (ROOT / name).is_file()]
-
-
-@contextmanager
-def repository_copy(files: Sequence[str]) -> Iterator[Path]:
-    """A temporary copy of the repository."""
-    with tempfile.TemporaryDirectory(prefix="mutation-") as folder:
-        for name in files:
-            target = Path(folder) / name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(ROOT / name, target)
-        yield Path(folder)
-
-
 # --- running --------------------------------------------------------------------------------------
-
-
-def run_tests(root: Path, tests: Sequence[str]) -> tuple[int, str]:
-    """Exit status and output of pytest; -1 where it did not end in time."""
-    environment = {
-        **os.environ,
-        "OMP_NUM_THREADS": "1",  # one process per job is all the parallelism there is
-        "OMP_WAIT_POLICY": "passive",
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "MPLBACKEND": "Agg",
-        # The copy comes before an installation of this repository, in processes of the tests too.
-        "PYTHONPATH": os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")])),
-    }
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
-    try:
-        done = subprocess.run(
-            command, cwd=root, env=environment, capture_output=True, text=True, timeout=TIMEOUT
-        )
-    except subprocess.TimeoutExpired:
-        return -1, f"no end after {TIMEOUT} seconds"
-    return done.returncode, done.stdout + done.stderr
 
 
 def judge(status: int, output: str) -> tuple[str, str]:
     """(result, first failing test or last line). Only a failing test counts as caught."""
     last = (output.strip().splitlines() or ["no output"])[-1]
+    if status == TIMED_OUT:
+        return "broken", f"no end after {TIMEOUT:.0f} seconds"
     if status == 0:
         return "survived", last
     failed = re.search(r"^FAILED (\S+)", output, flags=re.MULTILINE)
@@ -1758,22 +1714,24 @@ def judge(status: int, output: str) -> tuple[str, str]:
     return "broken", last
 
 
-def check(mutation: Mutation, files: Sequence[str]) -> Outcome:
+def check(mutation: Mutation, files: Sequence[str], runners: TestRunners) -> Outcome:
     """Plant one bug in a fresh copy and ask the tests."""
     start = time.perf_counter()
     with repository_copy(files) as root:
         plant(mutation, root)
-        result, test = judge(*run_tests(root, mutation.tests))
+        result, test = judge(*runners.run(root, mutation.tests))
     outcome = Outcome(mutation, result, test, time.perf_counter() - start)
     print(f"{result:9}{mutation.name:32}{outcome.seconds:5.1f} s  {test}", flush=True)
     return outcome
 
 
-def check_baseline(mutations: Sequence[Mutation], files: Sequence[str]) -> None:
+def check_baseline(
+    mutations: Sequence[Mutation], files: Sequence[str], runners: TestRunners
+) -> None:
     """The tests must pass without any bug, or catching one would mean nothing."""
     tests = sorted({test for mutation in mutations for test in mutation.tests})
     with repository_copy(files) as root:
-        status, output = run_tests(root, tests)
+        status, output = runners.run(root, tests)
     if status:
         raise UserError(f"the tests fail without any mutation:\n{output[-2000:]}")
     print(f"without a mutation the {len(tests)} test files pass", flush=True)
@@ -1848,9 +1806,9 @@ def main(config: MutationCheckConfig) -> None:
     if errors:
         raise UserError("\n".join(errors))
     files, start = repository_files(), time.perf_counter()
-    check_baseline(mutations, files)
-    with ThreadPoolExecutor(config.jobs) as pool:
-        outcomes = list(pool.map(lambda mutation: check(mutation, files), mutations))
+    with closing(TestRunners()) as runners, ThreadPoolExecutor(config.jobs) as pool:
+        check_baseline(mutations, files, runners)
+        outcomes = list(pool.map(lambda mutation: check(mutation, files, runners), mutations))
     print(f"\n{table(outcomes)}\n\n{summary(outcomes)} ({time.perf_counter() - start:.0f} s)")
     if config.write_docs:
         DOCS.write_text(

@@ -133,8 +133,12 @@ class _NoStrategies:
 
 # Property tests in files that hold other tests too: `from conftest import given, st`.
 try:
-    from hypothesis import given
+    from hypothesis import given, settings
     from hypothesis import strategies as st
+
+    # The same examples in every run: what CI finds a laptop finds too.
+    settings.register_profile("repeatable", derandomize=True, deadline=None)
+    settings.load_profile("repeatable")
 except ModuleNotFoundError:
     if os.environ.get("REQUIRE_ORACLES") == "1":
         raise

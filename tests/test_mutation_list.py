@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import ast
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
+from trials import ROOT, TIMED_OUT
 
 from gpt.common import UserError
 from scripts import mutation_check
 from scripts.mutation_check import (
     DOCS,
     MUTATIONS,
-    ROOT,
     Edit,
     Mutation,
     MutationCheckConfig,
@@ -23,8 +22,6 @@ from scripts.mutation_check import (
     main,
     plant,
     planting_errors,
-    repository_copy,
-    repository_files,
     selected,
     summary,
     table,
@@ -93,30 +90,11 @@ def test_edits_of_one_file_follow_each_other(tmp_path):
     assert (tmp_path / "a.py").read_text() == "x = 2; y = 2; z = 1"
 
 
-def test_the_copy_holds_tracked_and_new_files_but_no_ignored_ones(tmp_path, monkeypatch):
-    git = ["git", "-c", "user.name=a", "-c", "user.email=a@example.com"]
-    subprocess.run([*git, "init", "-q"], cwd=tmp_path, check=True)
-    for name in ("kept/tracked.py", "new.py", "deleted.py", "ignored.py"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(name)
-    (tmp_path / ".gitignore").write_text("ignored.py\n")
-    subprocess.run([*git, "add", "kept", "deleted.py"], cwd=tmp_path, check=True)
-    (tmp_path / "deleted.py").unlink()
-    monkeypatch.setattr(mutation_check, "ROOT", tmp_path)
-    files = repository_files()
-    assert sorted(files) == [".gitignore", "kept/tracked.py", "new.py"]
-    with repository_copy(files) as copy:
-        assert (copy / "kept/tracked.py").read_text() == "kept/tracked.py"
-        (copy / "new.py").write_text("changed")
-    assert (tmp_path / "new.py").read_text() == "new.py"
-    assert not copy.exists()
-
-
-def test_a_folder_without_git_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(mutation_check, "ROOT", tmp_path)
-    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
-    with pytest.raises(UserError, match="not a git checkout"):
-        repository_files()
+def test_no_bug_needs_an_optional_package_to_be_caught():
+    """A file that is skipped without hypothesis or transformers catches nothing there."""
+    for mutation in MUTATIONS:
+        texts = [(ROOT / test).read_text(encoding="utf-8") for test in mutation.tests]
+        assert not all("require_package(" in text for text in texts), mutation.name
 
 
 FAILURE = (
@@ -132,7 +110,7 @@ FAILURE = (
         (1, "1 error", ("broken", "1 error")),  # a fixture that broke is no failing test
         (2, "ERROR tests/a.py\n1 error", ("broken", "1 error")),  # it could not be imported
         (4, "ERROR: file not found", ("broken", "ERROR: file not found")),
-        (-1, "no end after 600 seconds", ("broken", "no end after 600 seconds")),
+        (TIMED_OUT, "..", ("broken", "no end after 600 seconds")),
         (5, "", ("broken", "no output")),
     ],
 )
@@ -153,12 +131,12 @@ def pretend(monkeypatch):
     tried: list[str] = []
 
     def use(**results: str) -> list[str]:
-        def check(mutation, files):
+        def check(mutation, files, runners):
             tried.append(mutation.name)
             return Outcome(mutation, results.get(mutation.name, "caught"), "test_a.py::test", 0.0)
 
         monkeypatch.setattr(mutation_check, "check", check)
-        monkeypatch.setattr(mutation_check, "check_baseline", lambda mutations, files: None)
+        monkeypatch.setattr(mutation_check, "check_baseline", lambda *arguments: None)
         monkeypatch.setattr(mutation_check, "repository_files", list)
         return tried
 
@@ -178,10 +156,13 @@ def test_the_process_fails_unless_all_are_caught(pretend, capsys):
         assert "1 of 2 planted bugs are caught." in capsys.readouterr().out
 
 
-def test_a_failing_baseline_stops_everything(monkeypatch):
-    monkeypatch.setattr(mutation_check, "run_tests", lambda root, tests: (1, "1 failed"))
+def test_a_failing_baseline_stops_everything():
+    class Failing:
+        def run(self, root, tests):
+            return 1, "1 failed"
+
     with pytest.raises(UserError, match="the tests fail without any mutation:\n1 failed"):
-        mutation_check.check_baseline(MUTATIONS[:1], [])
+        mutation_check.check_baseline(MUTATIONS[:1], [], Failing())
 
 
 def test_list_runs_nothing(pretend, capsys):

@@ -245,9 +245,11 @@ class ScoringConfig(Protocol):
     def precision(self) -> str: ...
 
 
-@torch.no_grad()
 def rollout_log_probs(model: GPT, rollout: Rollout, config: ScoringConfig) -> Tensor:
-    """log-probs (N, T) of the rollout's tokens under `model`, at the sampler's temperature."""
+    """log-probs (N, T) of the rollout's tokens under `model`, at the sampler's temperature.
+
+    Without a gradient.
+    """
     with precision(model.device, config.precision):
         return score_in_micro_batches(
             lambda batch: token_log_probs(model, batch, config.temperature),

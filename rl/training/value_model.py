@@ -70,7 +70,7 @@ class ValueModel(nn.Module):
     def values_after(self, batch: ResponseBatch, micro_batch_size: int) -> Tensor:
         """The value of the state after the last token of each row, (N,), without a gradient.
 
-        What a response that was cut off could still have earned.
+        What a response that was cut off could still have earned; 0 for a response without tokens.
         """
 
         def last(part: ResponseBatch) -> Tensor:

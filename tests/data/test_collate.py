@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import pytest
 import torch
 from conftest import given, st
@@ -166,7 +168,13 @@ def test_rows_are_chosen_ordered_and_trimmed():
     assert as_rows(part.response_mask) == [[1, 0, 0], [1, 1, 1]]
     assert part.has_eos.tolist() == [False, True]
     assert part.predicting_columns.tolist() == [[1, 2, 3], [0, 1, 2]]
-    assert len(batch.rows(torch.tensor([], dtype=torch.long))) == 0
+    nothing = batch.rows(torch.tensor([], dtype=torch.long))
+    assert len(nothing) == 0 and nothing.tokens.shape == (0, 1)  # still a column to read
+
+
+def test_every_tensor_moves_to_the_device():
+    moved = hand_batch().to("meta")
+    assert {getattr(moved, field.name).device.type for field in fields(moved)} == {"meta"}
 
 
 def test_documents_are_predicted_whole():

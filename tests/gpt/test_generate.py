@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from data.collate import join_responses
-from gpt.generate import SamplingParams, choose_tokens, generate, truncate_logits
+from gpt.generate import SamplingParams, choose_tokens, generate, mixed_logits, truncate_logits
 from gpt.log_probs import token_log_probs
 from gpt.model import GPT, GPTConfig, KVCache
 
@@ -260,6 +260,29 @@ def test_generate_equals_a_slow_sampler(monkeypatch, temperature, prompts):
     assert True in finished and False in finished
 
 
+@pytest.mark.parametrize(
+    ("ends", "kept"),
+    [
+        ([2, 3, 4, 5, 6, 7], [4, 2, 1]),  # 5 of 6 go on, 3 of 4, 2 of 4
+        ([2, 9, 9], [2]),
+        ([2, 9, 9, 9], []),  # a quarter is no third
+        ([2, 2, 2, 9], [1]),
+    ],
+)
+def test_finished_rows_are_dropped_once_they_are_a_third(monkeypatch, ends, kept):
+    """Row i ends at token ends[i] of 8; reading costs the rows that are left, 2/3 or less each time."""
+    real, sizes = KVCache.keep, []
+    monkeypatch.setattr(
+        KVCache, "keep", lambda self, rows: sizes.append(len(rows)) or real(self, rows)
+    )
+    model = fixed_gpt([0.5, 0.5])  # uniforms below 0.5 give token 0, others the EOS
+    uniforms = torch.tensor([[0.9 if t + 1 == end else 0.1 for t in range(8)] for end in ends])
+    monkeypatch.setattr(torch, "rand", lambda *shape, **options: uniforms)
+    sampled = generate(model, [[0]] * len(ends), SamplingParams(max_new_tokens=8), eos_id=1)
+    assert [len(tokens) for tokens in sampled.token_lists()] == [min(end, 8) for end in ends]
+    assert sizes == kept
+
+
 def test_a_prompt_alone_gives_what_it_gives_in_a_batch(monkeypatch):
     params = SamplingParams(max_new_tokens=9)
     together = generate(MODEL, RAGGED, params, seeded(5), eos_id=EOS)
@@ -397,6 +420,15 @@ def mixture(prompt: list[int], tokens: list[int], share: float, temperature: flo
     row = torch.tensor([prompt + tokens])
     p, q = ((m(row)[0, -1].double() / temperature).softmax(0) for m in (TEACHER, MODEL))
     return share * p + (1 - share) * q
+
+
+def test_half_precision_logits_are_mixed_in_float32():
+    """The mixture of two coins; in bfloat16 its logits would be off by 1e-2."""
+    student, teacher = torch.tensor([[0.0, 1.0]]), torch.tensor([[3.0, 0.0]])
+    mixed = mixed_logits(student.bfloat16(), teacher.bfloat16(), 0.3, 1.0)
+    assert mixed.dtype == torch.float32
+    expected = 0.7 * student.double().softmax(-1) + 0.3 * teacher.double().softmax(-1)
+    torch.testing.assert_close(mixed.softmax(-1).double(), expected, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize(("share", "temperature"), [(0.2, 1.0), (0.7, 0.7)])

@@ -15,9 +15,11 @@ from gpt.border import at_least_float32
 from gpt.log_probs import (
     entropy_from_logits,
     full_kl,
+    kl_from_logits,
     score_in_micro_batches,
     token_log_probs,
     token_scores,
+    token_scores_and_kl,
 )
 from gpt.model import GPT, GPTConfig
 
@@ -27,9 +29,13 @@ RESPONSES = [[1, 5, 0], [6, 6, 2, 4], [], [0]]
 T = 4
 
 
+def seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
 def random_gpt(seed: int = 0) -> GPT:
     model = GPT(GPTConfig(V, context=12, n_layer=2, n_head=2, n_embd=8)).double().eval()
-    generator = torch.Generator().manual_seed(seed)
+    generator = seeded(seed)
     for parameter in model.parameters():
         parameter.data = torch.randn(parameter.shape, generator=generator).double() / 2
     return model
@@ -119,6 +125,42 @@ def test_full_kl_gives_the_other_model_no_gradient():
     full_kl(model, other, BATCH, chunk_elements=2 * V).sum().backward()
     assert all(parameter.grad is None for parameter in other.parameters())
     assert float(model.wte.weight.grad.abs().max()) > 1e-3
+
+
+@pytest.mark.parametrize("chunk_elements", [2 * V, 10**9])
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_scores_and_kl_of_one_forward_are_those_of_two(temperature, chunk_elements):
+    """Values and gradients; the entropy has none, and `other` gets none."""
+    one, two, other = random_gpt(0), random_gpt(0), random_gpt(1)
+    chunk = {"chunk_elements": chunk_elements}
+    scores, kl = token_scores_and_kl(one, other, BATCH, temperature, **chunk)
+    expected = token_scores(two, BATCH, temperature), full_kl(two, other, BATCH, temperature)
+    close(scores.log_probs, expected[0].log_probs)
+    close(scores.entropy, expected[0].entropy)
+    close(kl, expected[1])
+    scores.entropy.sum().backward(retain_graph=True)
+    assert not any(p.grad.any() for p in one.parameters() if p.grad is not None)
+    (scores.log_probs.sum() + 3 * kl.sum()).backward()
+    (expected[0].log_probs.sum() + 3 * expected[1].sum()).backward()
+    for first, second in zip(one.parameters(), two.parameters(), strict=True):
+        close(first.grad, second.grad)
+    assert all(parameter.grad is None for parameter in other.parameters())
+
+
+def test_entropy_and_kl_are_sums_over_the_last_dimension():
+    """Of (N, T, V) logits as of (M, V): one position at a time in plain Python."""
+    logits, others = torch.randn(2, 2, 3, 4, dtype=torch.float64, generator=seeded(0))
+    entropy, kl = entropy_from_logits(logits), kl_from_logits(logits, others)
+    assert entropy.shape == kl.shape == (2, 3)
+    for n in range(2):
+        for t in range(3):
+            p, q = (
+                [math.exp(z) / sum(map(math.exp, x[n, t].tolist())) for z in x[n, t].tolist()]
+                for x in (logits, others)
+            )
+            assert float(entropy[n, t]) == pytest.approx(-sum(a * math.log(a) for a in p))
+            expected = sum(a * math.log(a / b) for a, b in zip(p, q, strict=True))
+            assert float(kl[n, t]) == pytest.approx(expected)
 
 
 def test_the_last_prompt_token_scores_the_first_response_token():

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -14,12 +17,14 @@ from gpt.tokenizer import build_tokenizer
 from rl.batches import rollout as rollout_module
 from rl.batches.rollout import (
     Rollout,
+    join_rollouts,
     micro_batches,
     minibatches,
     old_policy_log_probs,
     prompt_batch,
     rollout_log_probs,
     sample_rollout,
+    select_rows,
 )
 from rl.grpo_engine import GRPOConfig
 
@@ -180,7 +185,75 @@ def test_micro_batches_cover_the_minibatch(size):
         )
 
 
+@pytest.mark.parametrize(("size", "parts"), [(3, 4), (5, 4), (6, 2), (11, 2), (12, 1)])
+def test_micro_batches_keep_groups_whole(size, parts):
+    """Groups whose longest row is of similar length go together, in the order of their rows."""
+    rollout = rollout_of(seed=3)
+    rows = torch.tensor([9, 10, 11, 0, 1, 2, 6, 7, 8, 3, 4, 5])
+    totals = rollout.sequences.prompt_lengths + rollout.lengths
+    cut = list(micro_batches(rollout.sequences, rows, size, G))
+    assert len(cut) == parts and max(len(index) for index, _ in cut) <= size
+    groups = torch.cat([index for index, _ in cut]).view(-1, G)
+    assert groups.tolist() == sorted(
+        rows.view(-1, G).tolist(), key=lambda group: max(totals[group].tolist())
+    )
+    longest = [max(totals[group].tolist()) for group in groups.tolist()]
+    assert len(set(longest)) > 2 and longest != sorted(longest, reverse=True)
+    for index, batch in cut:
+        assert torch.equal(batch.response_tokens, rollout.response_tokens[index])
+
+
+# Joining and parting
+
+
+def test_rollouts_of_different_widths_become_one():
+    """Rows and padding by hand; counts are added, shares averaged over the rows."""
+    params = SamplingParams(max_new_tokens=9)
+    wide = sample_rollout(MODEL, LETTERS, RECORDS[:2], params, 2, seeded(0))
+    narrow = sample_rollout(MODEL, LETTERS, RECORDS[2:3], replace(params, max_new_tokens=2), 2)
+    first = replace(narrow, reward_metrics={"count": 3, "share": 0.5})
+    second = replace(wide, reward_metrics={"count": 5, "share": 0.2})
+    both = join_rollouts([first, second])
+    assert both.records == [*narrow.records, *wide.records] and both.group_size == 2
+    assert both.responses == [*narrow.responses, *wide.responses]
+    assert both.reward_metrics == {"count": 8, "share": pytest.approx((2 * 0.5 + 4 * 0.2) / 6)}
+    assert isinstance(both.reward_metrics["count"], int)
+    for name in ("prompt_lengths", "has_eos"):
+        pieces = [getattr(part.sequences, name).tolist() for part in (narrow, wide)]
+        assert getattr(both.sequences, name).tolist() == pieces[0] + pieces[1]
+    for name in ("response_tokens", "response_mask"):
+        parts = [getattr(part.sequences, name) for part in (narrow, wide)]
+        check_stacked(getattr(both.sequences, name), parts)
+    check_stacked(both.sequences.tokens, [narrow.sequences.tokens, wide.sequences.tokens])
+    check_stacked(both.log_probs, [narrow.log_probs, wide.log_probs])
+    assert join_rollouts([first]) is first and join_rollouts([first]).reward_metrics["count"] == 3
+
+
+def check_stacked(whole: torch.Tensor, parts: list[torch.Tensor]) -> None:
+    """The parts below each other, as wide as the widest, 0 behind each row."""
+    width = max(part.shape[1] for part in parts)
+    assert parts[0].shape[1] != parts[1].shape[1]
+    rows = [row + [0] * (width - len(row)) for part in parts for row in part.tolist()]
+    assert whole.tolist() == rows
+
+
+def test_selected_rows_keep_their_order_and_drop_what_was_measured():
+    rollout = replace(rollout_of(), reward_metrics={"count": 3})
+    chosen = [9, 10, 11, 3, 4, 5]
+    part = select_rows(rollout, torch.tensor(chosen))
+    assert part.records == [rollout.records[row] for row in chosen]
+    assert part.responses == [rollout.responses[row] for row in chosen]
+    assert torch.equal(part.response_tokens, rollout.response_tokens[chosen])
+    assert torch.equal(part.log_probs, rollout.log_probs[chosen])
+    assert part.group_size == G and part.reward_metrics == {}
+
+
 # Scoring
+
+
+def test_scores_of_a_rollout_have_no_gradient():
+    model = copy.deepcopy(MODEL).requires_grad_(True)
+    assert not rollout_log_probs(model, rollout_of(), GRPOConfig(micro_batch_size=5)).requires_grad
 
 
 @pytest.mark.parametrize("micro_batch_size", [1, 5, 64])
@@ -195,7 +268,8 @@ def test_old_log_probs_are_the_samplers_in_float32_and_scored_again_in_bfloat16(
     rollout, again = rollout_of(), torch.full((12, 10), -1.0)
     calls: list[str] = []
 
-    def spy(policy, rollout, config):
+    def spy(policy, scored, config):
+        assert policy is MODEL and scored is rollout
         calls.append(config.precision)
         return again
 

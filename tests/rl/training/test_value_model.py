@@ -62,6 +62,20 @@ def test_the_value_after_the_last_token_is_one_column_on():
         torch.testing.assert_close(after[i], expected)
 
 
+def test_the_value_after_a_response_of_one_token():
+    """A cut-off response of one token, alone and beside a longer one."""
+    model = critic()
+    for rows in ([([1, 2], [3])], [([1, 2], [3]), ([4], [5, 6])]):
+        after = model.values_after(batch(*rows), 2)
+        expected = model.head(model.gpt.hidden(torch.tensor([[1, 2, 3]]))[0, -1])[0]
+        torch.testing.assert_close(after[0], expected)
+
+
+def test_there_is_no_value_after_a_response_without_tokens():
+    after = critic().values_after(batch(([1, 2], []), ([4], [5, 6])), 2)
+    assert float(after[0]) == 0 and float(after[1].abs()) > 1e-4
+
+
 def test_micro_batches_change_nothing():
     model = critic()
     whole = model(ROWS).detach()
@@ -70,9 +84,10 @@ def test_micro_batches_change_nothing():
 
 
 def test_from_the_policy_every_value_is_zero_and_the_trunks_are_apart():
-    policy = small_gpt()
+    policy = small_gpt().train()
     model = ValueModel.from_policy(policy)
     assert not model(ROWS).any()
+    assert not any(module.training for module in model.modules())  # no dropout in its values
     assert all(parameter.requires_grad for parameter in model.parameters())
     with torch.no_grad():
         model.gpt.wte.weight.add_(1)
@@ -86,7 +101,10 @@ def test_from_the_reward_model_the_value_is_its_score_so_far():
     )
     reward_model.mean.fill_(0.7)
     reward_model.std.fill_(2.5)
-    values = ValueModel.from_reward_model(reward_model.requires_grad_(False))(ROWS)
+    model = ValueModel.from_reward_model(reward_model.requires_grad_(False).train())
+    assert not any(module.training for module in model.modules())
+    values = model(ROWS)
+    reward_model.eval()
     expected = reward_model(batch(([1, 2, 3], [4, 5])))  # what was written before the EOS
     torch.testing.assert_close(values[0, 2], expected[0])
     assert values.requires_grad and abs(float(expected[0])) > 1e-3

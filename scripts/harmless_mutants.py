@@ -1,0 +1,46 @@
+"""Random mutants that no test notices, and why none can or should.
+
+An entry belongs to the changed lines themselves: it holds wherever they stand in the file.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Harmless:
+    """A mutant (the changed lines before and after, as `mutants.py --list` prints them)."""
+
+    path: str
+    old: str
+    new: str
+    reason: str
+
+
+HARMLESS = (
+    Harmless(
+        "data/collate.py",
+        "up_to_eos, _ = first_eos_mask(response_tokens, eos_id)",
+        "up_to_eos, _ = first_eos_mask(eos_id, response_tokens)",
+        "equivalent: the two are only compared, and == has no order",
+    ),
+    Harmless(
+        "gpt/generate.py",
+        'logits = logits.masked_fill(logits.softmax(-1) < floor, float("-inf"))',
+        'logits = logits.masked_fill(logits.softmax(1) < floor, float("-inf"))',
+        "equivalent: the logits are (N, V), and dimension 1 is their last",
+    ),
+    Harmless(
+        "gpt/log_probs.py",
+        "len(batch), *pieces[0].shape[1:], dtype=pieces[0].dtype, device=pieces[0].device",
+        "len(batch), *pieces[0].shape[1:], dtype=pieces[-1].dtype, device=pieces[0].device",
+        "equivalent: all pieces come from one scorer and have one dtype",
+    ),
+    Harmless(
+        "rl/training/value_model.py",
+        "values = at_least_float32(self.head(hidden))[:, 0] # (M,)",
+        "values = at_least_float32(self.head(hidden))[:, -1] # (M,)",
+        "equivalent: the head has one output",
+    ),
+)

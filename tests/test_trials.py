@@ -1,0 +1,128 @@
+"""Tests run in copies of the repository: what a copy holds, and what a run says."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from contextlib import closing
+
+import pytest
+import trials
+from trials import (
+    PYTEST,
+    TIMED_OUT,
+    TestRunners,
+    TestServer,
+    repository_copy,
+    repository_files,
+    run_in_new_process,
+)
+
+from gpt.common import UserError
+
+
+def test_the_copy_holds_tracked_and_new_files_but_no_ignored_ones(tmp_path, monkeypatch):
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@example.com"]
+    subprocess.run([*git, "init", "-q"], cwd=tmp_path, check=True)
+    for name in ("kept/tracked.py", "new.py", "deleted.py", "ignored.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(name)
+    (tmp_path / ".gitignore").write_text("ignored.py\n")
+    subprocess.run([*git, "add", "kept", "deleted.py"], cwd=tmp_path, check=True)
+    (tmp_path / "deleted.py").unlink()
+    monkeypatch.setattr(trials, "ROOT", tmp_path)
+    files = repository_files()
+    assert sorted(files) == [".gitignore", "kept/tracked.py", "new.py"]
+    with repository_copy(files, tmp_path) as copy:
+        assert (copy / "kept/tracked.py").read_text() == "kept/tracked.py"
+        (copy / "new.py").write_text("changed")
+    assert (tmp_path / "new.py").read_text() == "new.py"
+    assert not copy.exists()
+
+
+def test_a_folder_without_git_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(trials, "ROOT", tmp_path)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    with pytest.raises(UserError, match="not a git checkout"):
+        repository_files()
+
+
+# Runs
+
+TESTS = {
+    "test_good.py": "def test(): pass",
+    "test_bad.py": "def test(): assert 1 + 1 == 3",
+    "test_broken.py": "import no_such_module",
+    "test_endless.py": "import time\ndef test(): time.sleep(600)",
+    "test_killed.py": "import os\ndef test(): os.kill(os.getpid(), 9)",
+    "test_ours.py": (
+        "import subprocess, sys\n"
+        "import gpt\n"
+        "def test():\n"
+        "    assert gpt.HERE\n"
+        "    subprocess.run([sys.executable, '-c', 'import gpt; gpt.HERE'], check=True)\n"
+    ),
+    "gpt/__init__.py": "HERE = True",
+}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for name, text in TESTS.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def server():
+    with closing(TestServer()) as server:
+        yield server
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.parametrize(
+    ("test", "status", "said"),
+    [
+        ("test_good.py", 0, "1 passed"),
+        ("test_bad.py", 1, "FAILED test_bad.py::test"),
+        ("test_broken.py", 2, "ERROR test_broken.py"),
+        ("test_killed.py", -9, ""),
+        ("test_ours.py", 0, "1 passed"),
+    ],
+)
+def test_a_server_says_what_a_new_process_says(server, folder, test, status, said):
+    """Also which code it is: the copy's, in the tests and in the processes that they start."""
+    for run in (server.run, run_in_new_process):
+        found, output = run(folder, [*PYTEST, test], 60)
+        assert found == status and said in output
+    assert "gpt" in sys.modules and not hasattr(sys.modules["gpt"], "HERE")
+
+
+@pytest.mark.parametrize("fork", [True, False])
+def test_tests_that_do_not_end_are_ended(server, folder, fork):
+    if fork and not hasattr(os, "fork"):
+        pytest.skip("no fork here")
+    start = time.monotonic()
+    run = server.run if fork else run_in_new_process
+    assert run(folder, [*PYTEST, "test_endless.py"], 3)[0] == TIMED_OUT
+    assert time.monotonic() - start < 60
+
+
+def test_servers_are_used_again(folder, monkeypatch):
+    started = []
+    monkeypatch.setattr(trials, "TestServer", lambda: started.append(1) or TestServer())
+    with closing(TestRunners()) as runners:
+        statuses = [runners.run(folder, [name])[0] for name in ("test_good.py", "test_bad.py")]
+    assert statuses == [0, 1] and len(started) == hasattr(os, "fork")
+    assert runners.free.empty()
+
+
+def test_a_server_that_has_ended_is_named(folder):
+    server = TestServer()
+    server.process.kill()
+    server.process.wait()
+    with pytest.raises(UserError, match="the process that runs the tests has ended"):
+        server.run(folder, ["test_good.py"], 60)
