@@ -100,7 +100,7 @@ class DPOConfig:
     label_smoothing: float = 0.0
     """s, the chance that a label is wrong (conservative DPO)."""
     length_norm: bool = False
-    """Average a response's log-probs over its tokens; the papers sum them."""
+    """Average a response's log-probs over its tokens. DPO's paper sums them; for IPO TRL averages."""
     steps: int = 200
     """Optimizer steps."""
     batch_size: int = 32

@@ -1,6 +1,8 @@
 """GRPO with a single model: the log-probs of the sampler are the old policy and the reference.
 
-An experiment on GRPO (Shao et al. 2024, arXiv:2402.03300, Algorithm 1) that no paper proposes:
+An experiment on GRPO (Shao et al. 2024, arXiv:2402.03300, Algorithm 1). Kimi k1.5 (arXiv:2501.12599)
+and K2 (arXiv:2507.20534) make the current policy the reference of each iteration too, with another
+loss, policy mirror descent; arXiv:2602.05933 finds a chi^2 regulariser in that one.
 
     line 1     policy model <- initial policy          the pre-trained or fine-tuned GPT
     line 3     reference model <- policy               left out: no second copy of the weights

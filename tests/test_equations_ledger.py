@@ -21,9 +21,12 @@ OUTSIDE = {  # equations that live where the tensors are made, and the rules of 
     "gpt.border.finite_inputs",
     "gpt.border.masked_numbers",
     "gpt.log_probs.full_kl",
+    "gpt.log_probs.kl_from_logits",
     "gpt.log_probs.token_log_probs",
     "gpt.log_probs.token_scores",
+    "reward_model.report.calibration",
     "rl.rewards.verifiable.pass_at_k",
+    "rl.training.metrics.explained_variance",
 }
 LIBRARY = (
     "reward_model.loss",
