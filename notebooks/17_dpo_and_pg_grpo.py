@@ -187,7 +187,8 @@ assert math.isclose(slope.item(), -weight, rel_tol=1e-5)
 # and the reference, however large $\beta$ is, is forgotten. Two repairs. Conservative DPO assumes
 # that a share $s$ of the labels is wrong, and its loss has its minimum at $\beta h = \log
 # \frac{1 - s}{s}$. IPO (Azar et al. 2023, [arXiv:2310.12036](https://arxiv.org/abs/2310.12036),
-# Eq. 17) regresses the gap on a finite target:
+# Eq. 17) regresses the gap on a finite target (here with sums of log-probabilities, as in DPO and in
+# OpenRLHF; TRL takes means per token, and reports that IPO's authors confirmed that):
 #
 # $$\mathcal{L}_{IPO} = \left( h - \frac{1}{2 \beta} \right)^2$$
 

@@ -21,12 +21,15 @@ OUTSIDE = {  # equations that live where the tensors are made, and the rules of 
     "gpt.border.finite_inputs",
     "gpt.border.masked_numbers",
     "gpt.log_probs.full_kl",
+    "gpt.log_probs.kl_from_logits",
     "gpt.log_probs.token_log_probs",
     "gpt.log_probs.token_scores",
     "gpt.distillation.distillation_loss",
     "gpt.distillation.forward_kl",
     "gpt.teacher.reverse_kl",
+    "reward_model.report.calibration",
     "rl.rewards.verifiable.pass_at_k",
+    "rl.training.metrics.explained_variance",
 }
 LIBRARY = (
     "gpt.distillation",

@@ -12,7 +12,13 @@ import torch
 from data.collate import join_responses
 from gpt.log_probs import TokenScores
 from rl.batches.rollout import Rollout
-from rl.training.metrics import Stopwatch, UpdateMeter, kl_exceeded, rollout_metrics
+from rl.training.metrics import (
+    Stopwatch,
+    UpdateMeter,
+    explained_variance,
+    kl_exceeded,
+    rollout_metrics,
+)
 
 # Two groups of two; lengths 2, 3, 1, 2; the second row was cut off.
 LENGTHS = torch.tensor([2, 3, 1, 2])
@@ -228,3 +234,25 @@ def test_an_engines_own_numbers_of_an_update_are_averaged():
     for loss, critic in ((1.0, 4.0), (3.0, 8.0)):
         meter.add_update(torch.tensor(loss), torch.tensor(0.0), critic_grad_norm=critic)
     assert meter.metrics()["critic_grad_norm"] == 6.0 and meter.metrics()["loss"] == 2.0
+
+
+# The critic
+
+
+def test_explained_variance_by_hand():
+    """Returns 0, 1, 2, 3: variance 5/3. Errors 0, 0, 1, 1: variance 1/3. 1 - 1/5."""
+    returns = torch.tensor([[0.0, 1.0, 9.0], [2.0, 3.0, 9.0]])
+    values = torch.tensor([[0.0, 1.0, -9.0], [1.0, 2.0, 5.0]])
+    mask = torch.tensor([[True, True, False], [True, True, False]])
+    measured = explained_variance(values, returns, mask)
+    assert measured == {"explained_variance": pytest.approx(0.8, abs=1e-6)}
+
+
+def test_explained_variance_of_constants_of_truth_and_of_padding():
+    """Any constant scores 0, the truth 1, an error twice as wide -3; nothing to explain: no number."""
+    returns, mask = torch.tensor([[0.0, 1.0, 2.0, 3.0]]), torch.ones(1, 4, dtype=torch.bool)
+    for values, expected in ((torch.full((1, 4), 7.0), 0), (returns, 1), (-returns, -3)):
+        found = explained_variance(values, returns, mask)["explained_variance"]
+        assert found == pytest.approx(expected, abs=1e-6)
+    assert explained_variance(returns, torch.ones(1, 4), mask) == {}
+    assert explained_variance(returns, returns, torch.arange(4)[None] < 1) == {}
