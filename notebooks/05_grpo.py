@@ -38,32 +38,35 @@ import torch
 
 try:
     from data import reviews
-    from gpt import pretraining
-    from gpt.common import MetricLog, make_generator
-    from gpt.corpus import WorldCorpus
-    from gpt.generate import SamplingParams
-    from gpt.log_probs import token_log_probs
-    from gpt.model import GPT, GPTConfig
-    from gpt.tokenizer import load_tokenizer
-    from rl import grpo_engine
-    from rl.batches.rollout import prompt_batch, sample_rollout
-    from rl.equations.advantages import group_advantages
-    from rl.equations.kl import k1, k2, k3
-    from rl.equations.losses import (
-        clip_acted,
-        clipped_surrogate,
-        likelihood_ratio,
-        row_sums,
-        sequence_mean,
-        token_mean,
-    )
-    from rl.grpo_engine import GRPOConfig, grpo_loss
-    from rl.rewards.sources import RuleReward
-    from rl.training.evaluation import Evaluation, evaluate, format_table, running_mean
 except ModuleNotFoundError as error:
     raise ImportError("run `make demo` once, then choose the kernel of .venv") from error
 
 torch.set_num_threads(1)  # one thread adds up in the same order on every machine
+
+# %%
+from gpt import pretraining
+from gpt.common import MetricLog, make_generator
+from gpt.corpus import WorldCorpus
+from gpt.generate import SamplingParams
+from gpt.log_probs import token_log_probs
+from gpt.model import GPT, GPTConfig
+from gpt.tokenizer import load_tokenizer
+from rl import grpo_engine
+from rl.batches.rollout import prompt_batch, sample_rollout
+from rl.equations.advantages import group_advantages
+from rl.equations.kl import k1, k2, k3
+from rl.equations.losses import (
+    clip_acted,
+    clipped_surrogate,
+    likelihood_ratio,
+    row_sums,
+    sequence_mean,
+    token_mean,
+)
+from rl.grpo_engine import GRPOConfig, grpo_loss
+from rl.rewards.sources import RuleReward
+from rl.training.evaluation import Evaluation, evaluate, format_table, running_mean
+
 tokenizer = load_tokenizer("glassbox")
 
 # %% [markdown]

@@ -50,6 +50,7 @@ try:
 except ModuleNotFoundError as error:
     raise ImportError("run `make demo` once, then choose the kernel of .venv") from error
 
+# %%
 torch.set_num_threads(1)  # one thread adds up in the same order on every machine
 torch.set_default_dtype(torch.float64)  # "exact" below means: to 1e-12
 torch.set_printoptions(precision=4, sci_mode=False, linewidth=100)

@@ -284,7 +284,7 @@ def expected_gradient(returns: torch.Tensor, token_kl: torch.Tensor) -> torch.Te
     """The gradient of minillm_loss, averaged over all responses of the student."""
     targets = Targets(log_q.detach(), returns, chance)
     mask = language.response_mask
-    return gradient(minillm_loss(config, scores.log_probs, token_kl, targets, mask, tokens=1)[0])
+    return gradient(minillm_loss(config, scores.log_probs, token_kl, targets, mask, tokens=1))
 
 
 exact = gradient((q * (log_q.sum(1) - log_p.sum(1))).sum())
