@@ -1683,7 +1683,9 @@ def planting_errors(mutations: Sequence[Mutation], root: Path) -> list[str]:
             file, _, function = test.partition("::")
             if not (root / file).is_file():
                 errors.append(f"mutation {mutation.name}: its test file {file} does not exist")
-            elif f"def {function.partition('[')[0]}" not in (root / file).read_text("utf-8"):
+            elif function and f"def {function.partition('[')[0]}(" not in (root / file).read_text(
+                "utf-8"
+            ):
                 errors.append(f"mutation {mutation.name}: its test {test} does not exist")
     return errors
 
