@@ -44,6 +44,7 @@ try:
     from gpt.model import GPT, GPTConfig
     from gpt.tokenizer import build_tokenizer
     from rl import grpo_engine, grpo_variants_engine
+    from rl.batches import dynamic_sampling
     from rl.batches.rollout import sample_rollout
     from rl.equations import losses
     from rl.equations.advantages import group_advantages
@@ -83,7 +84,7 @@ assert (
 
 # %%
 text = inspect.getsource(grpo_variants_engine)
-print(text[text.index("# (config, log_probs") : text.index("# rewards (groups, G)")])
+print(text[text.index("# (config, log_probs") : text.index("# --- the loss")])
 print(inspect.getsource(grpo_variants_engine.variant_loss))
 
 # %% [markdown]
@@ -559,7 +560,7 @@ assert 0.2 < silent.mean() < 0.6
 # skipped. Forty-five steps of eight groups, three times each with other random numbers:
 
 # %%
-print(inspect.getsource(grpo_variants_engine.sample_groups))
+print(inspect.getsource(dynamic_sampling.GroupBuffer))
 
 # %%
 steps = dict(steps=45, minibatches=1)

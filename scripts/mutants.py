@@ -88,10 +88,9 @@ OWN_TESTS = {  # of files whose tests have another name
         "tests/rl/test_dpo_engine.py",
         "tests/rl/test_pg_grpo_engine.py",
     ),
-    "rl/training/actor_critic.py": (
-        "tests/rl/test_ppo_engine.py",
-        "tests/rl/test_kd_ppo_engine.py",
-    ),
+    "rl/batches/dynamic_sampling.py": ("tests/rl/test_grpo_variants_engine.py",),
+    "rl/equations/preferences.py": ("tests/rl/equations/test_losses.py",),
+    "rl/equations/token_rewards.py": ("tests/rl/equations/test_reward_arithmetic.py",),
 }
 
 

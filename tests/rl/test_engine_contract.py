@@ -610,7 +610,7 @@ BAD_VALUES = [
     ("lr", dict(lr=math.nan), "lr must not be negative: got nan"),
     ("kl_coef", dict(kl_coef=-1.0), "must not be negative"),
     ("kl_controller", dict(kl_controller="adaptive", kl_coef=0.0), "must be positive"),
-    ("kl_horizon", dict(kl_controller="adaptive", kl_horizon=1), "must exceed a fifth of"),
+    ("kl_horizon", dict(kl_controller="adaptive", kl_coef=0.1, kl_horizon=1), "must exceed a fifth of"),
     ("non_finite_reward", dict(non_finite_reward=math.inf), "must be finite"),
     ("kl_estimator", dict(kl_estimator="k1"), "k1 as a loss regularises nothing"),
 ]  # fmt: skip

@@ -521,7 +521,7 @@ def test_a_moved_reference_shows_in_the_kl():
         ({"pretraining_coef": -1.0}, "pretraining_coef must not be negative"),
         ({"pretraining_batch_size": 0}, "pretraining_batch_size at least 1"),
         ({"reward": "gold"}, "the teacher is the reward"),
-        ({"reward_model": Path("x")}, "the teacher is the reward"),
+        ({"reward_model": (Path("x"),)}, "the teacher is the reward"),
     ],
 )
 def test_what_cannot_work_is_refused(changes, message):
