@@ -421,7 +421,7 @@ ENGINES = [
     Engine(
         grpo_engine,
         grpo_engine.GRPOConfig(**TOY),
-        resumed=({}, ADAPTIVE),
+        resumed=(ADAPTIVE,),
     ),
     Engine(
         grpo_iterative_engine,
@@ -435,6 +435,8 @@ ENGINES = [
         skips=dict(
             a_toy_reward_is_learned_and_its_negative_unlearned=ONE_ITERATION,
             a_stronger_kl_penalty_stays_nearer=ONE_ITERATION,
+            a_resumed_run_is_the_uninterrupted_one_bit_for_bit="its own file cuts the runs whose "
+            "reward model is refreshed, before, at and behind an iteration's first step",
         ),
     ),
     Engine(
@@ -457,7 +459,7 @@ ENGINES = [
         grpo_single_model_engine.SingleModelGRPOConfig(**TOY | dict(kl_coef=0.1)),
         forms={"k3": {}, "rho_minus_log": dict(penalty="rho_minus_log", kl_coef=2.0)},
         learners={"k3": dict(updates_per_batch=2)},
-        resumed=({}, ADAPTIVE),
+        resumed=(ADAPTIVE,),
         alone=dict(kl_coef=0.0),
         reference=None,
         held="kl_old_new",
@@ -664,7 +666,6 @@ ENGINES = [
         smallest=4,
         headings=("PG-GRPO",),
         keys=(dict(pairs="both"),),
-        penalties={name: dict(pairs=name) for name in ("best_worst", "all", "offline", "both")},
         skips=dict(
             a_stronger_kl_penalty_stays_nearer="the pairs are measured from the reference, too, and "
             "pull the other way",
