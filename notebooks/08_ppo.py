@@ -60,7 +60,7 @@ from gpt.model import GPT, GPTConfig
 from gpt.optimizer import adamw, clip_and_step
 from gpt.tokenizer import build_tokenizer, load_tokenizer
 from rl import grpo_engine, ppo_engine
-from rl.batches.rollout import prompt_batch, sample_rollout
+from rl.batches.rollout import join_rollouts, prompt_batch, sample_rollout
 from rl.equations.advantages import gae, whiten
 from rl.equations.kl import k1
 from rl.equations.losses import (
@@ -642,18 +642,25 @@ assert mean_of("explained_variance", rows[-8:]) > mean_of("explained_variance", 
 # The **explained variance**, $1 - \mathrm{Var}(G - V) / \mathrm{Var}(G)$, is the critic's mark: 0
 # for a critic of zeros, or any constant; 1 for one that knows every return. It begins at 0, falls
 # below while the critic has moved and knows nothing yet, and rises. It cannot come near 1: much of
-# a return is decided by words that are not yet chosen. The nearer the end, the more a state tells:
+# a return is decided by words that are not yet chosen. The nearer the end, the more a state tells.
+# To see it, take responses of the base model and of the trained policy together: among the trained
+# policy's own responses gold hardly differs any more, and there is little left to know.
 
 # %%
 unseen = reviews.prompts("validation")[:256]
-fresh = sample_rollout(policy, tokenizer, unseen, params, 1, make_generator(6, "fresh"))
+fresh, of_base = (
+    sample_rollout(model, tokenizer, unseen, params, 1, make_generator(6, "fresh"))
+    for model in (policy, base)
+)
 values, earned = critic.rollout_values(fresh.sequences, 64), gold(fresh)
-place = torch.arange(values.shape[1]) / fresh.lengths[:, None]  # 0 = first token, near 1 = EOS
+both = join_rollouts([fresh, of_base])
+all_values, all_earned = critic.rollout_values(both.sequences, 64), gold(both)
+place = torch.arange(all_values.shape[1]) / both.lengths[:, None]  # 0 = first token, near 1 = EOS
 edges, known = torch.linspace(0, 1, 6), []
 for low, high in zip(edges[:-1], edges[1:], strict=True):
-    here = fresh.response_mask & (place >= low) & (place < high)
-    truth = earned[:, None].expand_as(values)[here]
-    known.append(1 - float((truth - values[here]).var() / truth.var()))
+    here = both.response_mask & (place >= low) & (place < high)
+    truth = all_earned[:, None].expand_as(all_values)[here]
+    known.append(1 - float((truth - all_values[here]).var() / truth.var()))
     print(f"{low:.0%} to {high:.0%} of the response: explained variance {known[-1]:+.2f}")
 assert known[-1] > known[0] + 0.1
 

@@ -453,11 +453,7 @@ assert int((pulls(choices["best_worst"], torch.zeros(G)) != 0).sum()) == 2
 # %%
 print(inspect.getsource(pg_grpo_engine.preference_loss))
 source = inspect.getsource(pg_grpo_engine.train)
-print(
-    source[
-        source.index("                        here =") : source.index("                    norm")
-    ]
-)
+print(source[source.index("                    here =") : source.index("                norm")])
 
 # %% [markdown]
 # First the control: with $\lambda = 0$ it has to be GRPO, to the last bit.
