@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from data.collate import first_eos_mask, left_pad
@@ -193,6 +194,24 @@ def _longest_prompt(
     return longest
 
 
+def _read_prompts(
+    models: Sequence[GPT],
+    prompts: Sequence[Sequence[int]],
+    eos_id: int,
+    columns: int,
+    samples_per_prompt: int,
+) -> tuple[list[_Reader], Tensor]:
+    """A reader of every model with the prompts in its cache, and which columns hold tokens (N, columns).
+
+    The columns of the responses to come count as tokens.
+    """
+    device = models[0].device
+    tokens, prompt_mask = (x.to(device) for x in left_pad(prompts, eos_id))
+    readers = [_Reader(one, tokens, prompt_mask, columns, samples_per_prompt) for one in models]
+    mask = F.pad(prompt_mask, (0, columns - tokens.shape[1]), value=True)
+    return readers, mask.repeat_interleave(samples_per_prompt, 0)
+
+
 @torch.no_grad()
 def generate(
     model: GPT,
@@ -221,16 +240,8 @@ def generate(
     device = model.device
     N = len(prompts) * samples_per_prompt
     uniforms = torch.rand(N, steps, generator=generator).to(device)
-    tokens, prompt_mask = left_pad(prompts, eos_id)
-    tokens, prompt_mask = tokens.to(device), prompt_mask.to(device)
-
-    readers = [
-        _Reader(one, tokens, prompt_mask, longest + steps, samples_per_prompt) for one in models
-    ]
-    prompt_mask = prompt_mask.repeat_interleave(samples_per_prompt, 0)
-    ragged = not bool(prompt_mask.all())
-    mask = torch.ones(N, longest + steps, dtype=torch.bool, device=device)
-    mask[:, :longest] = prompt_mask
+    readers, mask = _read_prompts(models, prompts, eos_id, longest + steps, samples_per_prompt)
+    ragged = not bool(mask.all())
 
     out_tokens = torch.full((N, steps), eos_id, dtype=torch.long, device=device)
     out_log_probs = torch.zeros(N, steps, device=device)

@@ -345,9 +345,8 @@ def base_folder(config: RewardModelConfig) -> Path:
     return folder
 
 
-def main(config: RewardModelConfig) -> Path:
-    """Make or read the pairs, train, report, and return the run folder."""
-    device = pick_device(config.device)
+def check_data(config: RewardModelConfig) -> None:
+    """Refuse data without what the flags need, before a base is pre-trained."""
     if config.data == "sums":
         raise UserError(
             "sums are checked by a rule and need no reward model: run "
@@ -358,8 +357,14 @@ def main(config: RewardModelConfig) -> Path:
             "the reviews' annotator says which answer is better, not by how much: use --margin-from "
             "constant"
         )
-    if config.data != "reviews":  # a file without pairs is refused before a base is pre-trained
+    if config.data != "reviews":
         require_strengths(read_preferences(Path(config.data), limit=1).records, config)
+
+
+def main(config: RewardModelConfig) -> Path:
+    """Make or read the pairs, train, report, and return the run folder."""
+    device = pick_device(config.device)
+    check_data(config)
     base = base_folder(config)
     policy, tokenizer = load_policy(base, device)
     folder = config.out or default_folder("reward_model", config.data, config.preset)

@@ -175,6 +175,33 @@ def test_no_unfinished_code(path: Path) -> None:
     assert not re.findall(r"TODO|FIXME|NotImplementedError", text), label(path)
 
 
+def functions_of(path: Path) -> Iterator[ast.FunctionDef]:
+    return (node for node in ast.walk(tree_of(path)) if isinstance(node, ast.FunctionDef))
+
+
+@pytest.mark.parametrize("path", PACKAGE_FILES, ids=label)
+def test_functions_fit_a_page(path: Path) -> None:
+    """A loop, always named `train`, at most 100 lines; anything else 60 lines and 8 arguments."""
+    for node in functions_of(path):
+        loop = node.name == "train"
+        lines = node.end_lineno - node.lineno + 1 if node.end_lineno else 0
+        arguments = [a.arg for a in (*node.args.args, *node.args.kwonlyargs) if a.arg != "self"]
+        assert lines <= (100 if loop else 60), f"{label(path)}: {node.name} has {lines} lines"
+        assert loop or len(arguments) <= 8, f"{label(path)}: {node.name} takes {arguments}"
+
+
+def test_the_middle_function_is_short() -> None:
+    """Half of all functions have at most 8 lines, nine in ten at most 25."""
+    lengths = sorted(
+        node.end_lineno - node.lineno + 1
+        for path in PACKAGE_FILES
+        for node in functions_of(path)
+        if node.end_lineno
+    )
+    assert lengths[len(lengths) // 2] <= 8
+    assert lengths[int(len(lengths) * 0.9)] <= 25
+
+
 def test_test_files_have_unique_names() -> None:
     """Test folders are no packages, so two files of one name could not both be collected."""
     names = [path.name for path in python_files("tests")]
