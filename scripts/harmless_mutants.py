@@ -20,6 +20,18 @@ class Harmless:
 
 HARMLESS = (
     Harmless(
+        "rl/equations/losses.py",
+        "@torch.no_grad()",
+        "",
+        "harmless: the result is bool, and a bool tensor has no gradient",
+    ),
+    Harmless(
+        "rl/equations/advantages.py",
+        "returns, to_come = torch.zeros_like(token_rewards), torch.zeros_like(token_rewards[:, 0])",
+        "returns, to_come = torch.ones_like(token_rewards), torch.zeros_like(token_rewards[:, 0])",
+        "equivalent: every column of the result is written",
+    ),
+    Harmless(
         "data/collate.py",
         "up_to_eos, _ = first_eos_mask(response_tokens, eos_id)",
         "up_to_eos, _ = first_eos_mask(eos_id, response_tokens)",

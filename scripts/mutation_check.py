@@ -1221,7 +1221,7 @@ MUTATIONS = (
         ADVANTAGES,
         "[groups.argmax(1), groups.argmin(1)]",
         "[groups.argmin(1), groups.argmax(1)]",
-        TEST_PG_GRPO,
+        TEST_ADVANTAGES,
     ),
     bug(
         "pg-measured-from-old-policy",

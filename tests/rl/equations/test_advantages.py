@@ -6,11 +6,13 @@ import pytest
 import torch
 
 from rl.equations.advantages import (
+    best_worst_pairs,
     discounted_returns,
     gae,
     gdpo_advantages,
     group_advantages,
     leave_one_out_advantages,
+    ordered_pairs,
     process_advantages,
     whiten,
 )
@@ -315,3 +317,54 @@ def test_gdpo_with_nothing_to_compare():
         gdpo_advantages({}, 2)
     with pytest.raises(ValueError, match="group_size must be at least 2"):
         gdpo_advantages({"a": (1.0, equal)}, 1)
+
+
+# --- preference pairs, from the rewards of a group ---------------------------------------------
+
+
+def test_best_and_worst_by_literals():
+    """The first of several best and worst; no pair from equal rewards or a gap of just `margin`."""
+    rewards = torch.tensor([1.0, 3, 3, 0, 2, 2, 2, 2, 0, 1, 0.5, 0])
+    assert best_worst_pairs(rewards, 4).tolist() == [[1, 3], [9, 8]]
+    assert best_worst_pairs(rewards, 4, margin=1.0).tolist() == [[1, 3]]
+    assert best_worst_pairs(rewards, 4, margin=3.0).tolist() == []
+    assert best_worst_pairs(rewards, 4, margin=3.0).shape == (0, 2)
+
+
+def test_ordered_pairs_by_literals():
+    rewards = torch.tensor([1.0, 3, 3, 0.0, 0.0, 0.0])
+    assert ordered_pairs(rewards, 3).tolist() == [[1, 0], [2, 0]]
+    rewards = torch.tensor([1.0, 3, 0, 5, 5, 5.5])
+    assert ordered_pairs(rewards, 3).tolist() == [[0, 2], [1, 0], [1, 2], [5, 3], [5, 4]]
+    assert ordered_pairs(rewards, 3, margin=1.0).tolist() == [[1, 0], [1, 2]]
+
+
+@pytest.mark.parametrize("margin", [0.0, 1.0])
+@pytest.mark.parametrize("group_size", [2, 3, 5])
+def test_pairs_against_plain_loops(group_size, margin):
+    generator = torch.Generator().manual_seed(group_size)
+    rewards = torch.randint(0, 4, (6 * group_size,), generator=generator).float()  # with ties
+    best_worst, ordered = [], []
+    for start in range(0, len(rewards), group_size):
+        group = rewards[start : start + group_size].tolist()
+        best, worst = group.index(max(group)), group.index(min(group))
+        if group[best] - group[worst] > margin:
+            best_worst.append([start + best, start + worst])
+        for i in range(group_size):
+            for j in range(group_size):
+                if group[i] - group[j] > margin:
+                    ordered.append([start + i, start + j])
+    assert best_worst and len(ordered) >= len(best_worst)
+    assert best_worst_pairs(rewards, group_size, margin).tolist() == best_worst
+    assert ordered_pairs(rewards, group_size, margin).tolist() == ordered
+
+
+@pytest.mark.parametrize("choose", [best_worst_pairs, ordered_pairs])
+def test_pairs_that_make_no_sense_are_refused(choose):
+    for margin in (-0.1, float("nan")):
+        with pytest.raises(ValueError, match="margin must be in"):
+            choose(torch.rand(4), 2, margin)
+    with pytest.raises(ValueError, match="group_size must be at least 2"):
+        choose(torch.rand(4), 1)
+    with pytest.raises(ValueError, match="finite"):
+        choose(torch.tensor([1.0, float("nan")]), 2)

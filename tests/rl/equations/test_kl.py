@@ -155,6 +155,8 @@ def test_senseless_settings_and_measurements_are_refused():
         lambda: AdaptiveKL(0.2, 0, 100),
         lambda: AdaptiveKL(0.2, 6, 0),
         lambda: DoublingKL(0.2, -1),
+        lambda: DoublingKL(0.2, 0),
+        lambda: DoublingKL(0.0, 6),
     ):
         with pytest.raises(ValueError, match="coef"):
             make()

@@ -14,15 +14,19 @@ from rl.equations.losses import (
     dual_clip,
     gspo,
     gspo_token,
+    high_entropy_mask,
     length_normalized_returns,
     likelihood_ratio,
+    mean_ratio,
     mixed_sampling_weights,
+    off_policy_sequence_mask,
     policy_gradient,
     row_means,
     row_sums,
     sapo,
     sequence_clipped_surrogate,
     sequence_mean,
+    sequence_ratio,
     sequence_sum,
     token_mean,
     value_loss,
@@ -311,3 +315,41 @@ def test_at_least_float32_and_what_it_keeps():
         assert surrogate(half, half, half).dtype == torch.float32
     assert token_mean(half, mask).dtype == torch.float32
     assert token_mean(half.double(), mask, denominator=6).dtype == torch.float64
+
+
+# --- ratios and masks stand at the border too --------------------------------------------------
+
+
+@pytest.mark.parametrize("ratio", [sequence_ratio, mean_ratio])
+def test_ratios_of_responses_read_the_valid_tokens_and_give_the_old_policy_no_gradient(ratio):
+    new = torch.tensor([[0.5, 0.25, torch.nan]]).requires_grad_()
+    old = torch.zeros(1, 3).requires_grad_()
+    mask = torch.tensor([[True, True, False]])
+    power = 0.75 if ratio is sequence_ratio else 0.375
+    value = ratio(new, old, mask)
+    assert value.tolist() == [[pytest.approx(math.exp(power))]]
+    value.sum().backward()
+    assert old.grad is None
+    assert new.grad is not None and new.grad[0, 2] == 0 and (new.grad[0, :2] > 0).all()
+    with pytest.raises(ValueError, match="one size per axis"):
+        ratio(new, old[:, :2], mask)
+
+
+def test_the_off_policy_mask_drops_a_bad_response_only_once_it_has_drifted_past_the_threshold():
+    """Good and drifted stays, bad and near stays, bad and at the threshold stays."""
+    old = torch.zeros(4, 2)
+    new = torch.tensor([[-2.0, -2.0], [-0.25, -0.25], [-1.0, -0.0], [-1.5, -0.0]])
+    advantages = torch.tensor([[1.0], [-1.0], [-1.0], [-1.0]])
+    keep = off_policy_sequence_mask(new, old, advantages, torch.ones(4, 2, dtype=torch.bool), 0.5)
+    assert keep.tolist() == [[True], [True], [True], [False]]
+
+
+def test_the_high_entropy_mask_takes_the_share_of_valid_tokens_and_all_ties():
+    entropy = torch.tensor([[3.0, 1.0, 9.0], [2.0, 3.0, 0.5]])
+    mask = torch.tensor([[True, True, False], [True, True, True]])
+    kept = high_entropy_mask(entropy, mask, 0.2)  # ceil(0.2 * 5) = 1, and what ties with it
+    assert kept.tolist() == [[True, False, False], [False, True, False]]
+    assert high_entropy_mask(entropy, mask, 1.0).equal(mask)
+    assert not high_entropy_mask(entropy, torch.zeros_like(mask), 0.5).any()
+    with pytest.raises(ValueError, match=r"share must be in \(0, 1\]"):
+        high_entropy_mask(entropy, mask, 0.0)

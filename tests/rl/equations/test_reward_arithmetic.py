@@ -9,6 +9,7 @@ from rl.equations.token_rewards import (
     at_last_token,
     overlong_penalty,
     score_missing_eos,
+    teacher_rewards,
     token_level_rewards,
     weighted_sum,
 )
@@ -137,3 +138,16 @@ def test_wrong_shapes_are_refused(log_probs):
 
 def test_an_infinite_score_is_not_hidden():
     assert math.isinf(at_last_token(torch.tensor([math.inf]), MASK[:1])[0, 2].item())
+
+
+def test_no_reward_has_a_gradient_and_padding_earns_nothing():
+    """Of a teacher's log-probs, of lengths and of weighted parts; garbage in the padding included."""
+    teacher = torch.tensor([[-1.0, -2.0, torch.nan]]).requires_grad_()
+    mask = torch.tensor([[True, True, False]])
+    for reverse_kl, expected in ((False, [-1.0, -2.0, 0.0]), (True, [0.0, -1.0, 0.0])):
+        rewards = teacher_rewards(teacher, torch.full((1, 3), -1.0), mask, reverse_kl=reverse_kl)
+        assert rewards[0].tolist() == expected and not rewards.requires_grad
+    lengths = torch.tensor([18.0]).requires_grad_()
+    assert not overlong_penalty(lengths, 20, 4).requires_grad
+    total, parts = weighted_sum({"a": torch.ones(2).requires_grad_()}, {"a": 2.0})
+    assert not total.requires_grad and not parts["a"].requires_grad
