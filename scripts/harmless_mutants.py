@@ -20,6 +20,12 @@ class Harmless:
 
 HARMLESS = (
     Harmless(
+        "gpt/generate.py",
+        "student, teacher = ((x.float() / temperature).log_softmax(-1) for x in (logits, teacher_logits))",
+        "student, teacher = ((x.float() / temperature).log_softmax(1) for x in (logits, teacher_logits))",
+        "equivalent: the logits are (N, V), and dimension 1 is their last",
+    ),
+    Harmless(
         "rl/equations/losses.py",
         "@torch.no_grad()",
         "",

@@ -9,6 +9,7 @@ import torch
 from conftest import given, st
 
 from data.collate import (
+    ResponseBatch,
     collate_documents,
     collate_responses,
     epoch_shuffled_indices,
@@ -243,3 +244,17 @@ def test_chunks_hold_every_row_once(lengths, size):
 def test_empty_micro_batches_are_refused():
     with pytest.raises(ValueError, match="a micro-batch of 0 rows is empty"):
         length_sorted_chunks(torch.tensor([1]), 0)
+
+
+def test_the_columns_of_padding_stay_inside_the_row():
+    """A long prompt with a short response beside a short one with a long response."""
+    tokens = torch.zeros(2, 6, dtype=torch.long)
+    batch = ResponseBatch(
+        tokens=tokens,
+        prompt_lengths=torch.tensor([5, 1]),
+        response_tokens=torch.zeros(2, 5, dtype=torch.long),
+        response_mask=torch.tensor([[True] + [False] * 4, [True] * 5]),
+        has_eos=torch.tensor([True, True]),
+    )
+    assert batch.predicting_columns.tolist() == [[4, 5, 5, 5, 5], [0, 1, 2, 3, 4]]
+    assert batch.response_columns.tolist() == [[5, 5, 5, 5, 5], [1, 2, 3, 4, 5]]
