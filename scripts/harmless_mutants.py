@@ -20,6 +20,12 @@ class Harmless:
 
 HARMLESS = (
     Harmless(
+        "rl/batches/rollout.py",
+        "for name, (weight, _) in rollouts[0].reward_parts.items()",
+        "for name, (weight, _) in rollouts[-1].reward_parts.items()",
+        "equivalent: all rollouts of a batch are paid by one reward, with the same parts",
+    ),
+    Harmless(
         "gpt/generate.py",
         "student, teacher = ((x.float() / temperature).log_softmax(-1) for x in (logits, teacher_logits))",
         "student, teacher = ((x.float() / temperature).log_softmax(1) for x in (logits, teacher_logits))",

@@ -27,6 +27,7 @@ from engines import (
     weights,
 )
 
+from data.readers import read_preferences
 from data.splits import split_of
 from gpt import pretraining
 from gpt.common import (
@@ -274,6 +275,7 @@ def test_scores_of_pairs_against_loops():
     policy = small_gpt()
     config = replace(CONFIG, micro_batch_size=4)
     scored = frozen_log_probs(policy, PAIRS, EOS, config, torch.arange(6))
+    assert not scored.requires_grad
     for i, p in enumerate(PAIRS):
         for side, response in enumerate((p.chosen, p.rejected)):
             expected = float(log_prob(policy, p.prompt, response).detach())
@@ -380,7 +382,7 @@ def test_the_reviews_pairs_are_those_of_the_reward_model(tmp_path):
         open_pairs("reviews", "tiny", tmp_path, tokenizer, 40, 2)
 
 
-def test_the_reviews_pairs_are_those_of_the_reward_model_token_by_token(tmp_path):
+def test_the_reviews_pairs_are_those_of_the_reward_model_token_by_token(tmp_path, capsys):
     """What was cut off at the limit stays in, without an EOS; tokens are those that were drawn."""
     tokenizer = load_tokenizer("glassbox")
     prompt = tokenizer.encode("Review the lamp.\n")
@@ -396,6 +398,7 @@ def test_the_reviews_pairs_are_those_of_the_reward_model_token_by_token(tmp_path
     assert tokenizer.encode("lamp") != spelled
     parts = open_pairs("reviews", "tiny", tmp_path, tokenizer, 40, 30)
     assert parts == (pairs[:2], pairs[:2])
+    assert read_preferences(tmp_path / "pairs.jsonl").summary() in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("data", ["file", "reviews"])
