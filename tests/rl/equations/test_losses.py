@@ -353,3 +353,5 @@ def test_the_high_entropy_mask_takes_the_share_of_valid_tokens_and_all_ties():
     assert not high_entropy_mask(entropy, torch.zeros_like(mask), 0.5).any()
     with pytest.raises(ValueError, match=r"share must be in \(0, 1\]"):
         high_entropy_mask(entropy, mask, 0.0)
+    with pytest.raises(ValueError, match="mask must be bool"):
+        high_entropy_mask(entropy, mask.long(), 0.5)
