@@ -20,6 +20,12 @@ class Harmless:
 
 HARMLESS = (
     Harmless(
+        "rl/reinforce_pp_engine.py",
+        "optimizer.zero_grad(set_to_none=True)",
+        "optimizer.zero_grad(set_to_none=False)",
+        "harmless: every weight has a gradient in each step; memory alone differs",
+    ),
+    Harmless(
         "rl/equations/losses.py",
         "@masked_equation",
         "",

@@ -81,7 +81,7 @@ GROUPS = (
         35,
         ("tests/rl/test_ppo_engine.py",),
     ),
-    Group("engines", ("rl/*_engine.py",), 65, (CONTRACT,)),
+    Group("engines", ("rl/*_engine.py",), 65, ("tests/rl/training/test_config.py", CONTRACT)),
 )
 OWN_TESTS = {  # of files whose tests have another name
     "reward_model/loss.py": ("tests/reward_model/test_bradley_terry_loss.py",),
