@@ -14,10 +14,10 @@ import os
 import sys
 import time
 import zlib
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, NoReturn, Protocol, TypeVar
 
 import torch
 from safetensors import safe_open
@@ -25,7 +25,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 from tqdm import tqdm
 
+from gpt.launch import first_to_fail, run_on_ranks
 from gpt.model import GPT, GPTConfig
+from gpt.ranks import Drifted, LostRank, is_main, on_main, world
 from gpt.tokenizer import Tokenizer, TokenizerUnavailable, load_tokenizer
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -58,6 +60,8 @@ def pick_device(name: str = "auto") -> torch.device:
     )
     if missing:
         raise UserError(f"--device {name}: PyTorch finds no such device here; use --device cpu")
+    if device == torch.device("cuda") and world() > 1:
+        return torch.device("cuda", torch.cuda.current_device())  # each rank has its own
     return device
 
 
@@ -128,35 +132,58 @@ def from_preset(
 
 
 def run_script(main: Callable[[Config], Any], config: Config) -> None:
-    """Call main(config); a UserError and its kin end the script with one sentence, not a traceback."""
+    """Call main(config), on as many ranks as the flags ask for (gpt/launch.py)."""
+    with explained():
+        run_on_ranks(main, config, explained)
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """A UserError and its kin end the script with one sentence, not a traceback.
+
+    Of several ranks the first one that fails speaks; the others end in silence.
+    """
     try:
-        main(config)
-    except (UserError, TokenizerUnavailable) as error:
-        sys.exit(f"error: {error}")
+        yield
+    except (UserError, TokenizerUnavailable, LostRank, Drifted) as error:
+        _end(f"error: {error}")
     except ValueError as error:  # readers, configs and models explain themselves in one sentence
         if os.environ.get("GLASSBOX_TRACEBACK"):
             raise
-        sys.exit(f"error: {error}\n(set GLASSBOX_TRACEBACK=1 to see where it came from)")
-    except OSError as error:
-        if error.filename is None:
-            raise
-        sys.exit(f"error: {error.filename}: {error.strerror}")
+        _end(f"error: {error}\n(set GLASSBOX_TRACEBACK=1 to see where it came from)")
     except KeyboardInterrupt:
-        sys.exit("interrupted; what was written so far is kept, and --resume goes on from state.pt")
+        _end("interrupted; what was written so far is kept, and --resume goes on from state.pt")
+    except Exception as error:
+        if isinstance(error, OSError) and error.filename is not None:
+            _end(f"error: {error.filename}: {error.strerror}")
+        if not first_to_fail():
+            sys.exit(1)
+        raise
+
+
+def _end(message: str) -> NoReturn:
+    sys.exit(message if first_to_fail() else 1)
 
 
 # Files --------------------------------------------------------------------------------------------
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
-    """Let `write` fill a temporary neighbour of `path`, then rename it into place."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        write(temporary)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    """Let `write` fill a temporary neighbour of `path`, then rename it into place.
+
+    Of several ranks the first one writes, and the others wait until the file is there.
+    """
+
+    def replace_it() -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        try:
+            write(temporary)
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    on_main(replace_it)
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -169,12 +196,16 @@ def write_json(path: Path, value: Any) -> None:
     write_atomically(path, write)
 
 
-def append_jsonl(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Append one JSON object a line and flush."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a", encoding="utf-8") as file:
-        for row in rows:
-            file.write(json.dumps(row) + "\n")
+def append_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Append one JSON object a line and flush; of several ranks the first one, which alone reads `rows`."""
+
+    def append() -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a", encoding="utf-8") as file:
+            for row in rows:
+                file.write(json.dumps(row) + "\n")
+
+    on_main(append)
 
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
@@ -198,17 +229,21 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
 
 def keep_until(path: Path, step: int) -> list[dict[str, Any]]:
     """Drop the rows after `step`, which a resumed run writes again; returns the rows that stay."""
-    if not path.exists():
-        return []
-    kept = [row for row in read_jsonl(path) if row["step"] <= step]
-    write_atomically(path, lambda temporary: append_jsonl(temporary, kept))
-    return kept
+
+    def keep() -> list[dict[str, Any]]:
+        if not path.exists():
+            return []
+        kept = [row for row in read_jsonl(path) if row["step"] <= step]
+        write_atomically(path, lambda temporary: append_jsonl(temporary, kept))
+        return kept
+
+    return on_main(keep)
 
 
 # What may change when a run is resumed: how long it is, where it runs and how it is watched.
 FREE_FLAGS = (
     "steps", "device", "out", "resume", "eval_every", "eval_prompts", "test_prompts",
-    "checkpoint_every",
+    "checkpoint_every", "ranks",
 )  # fmt: skip
 
 
@@ -218,6 +253,10 @@ def open_run(folder: Path, config: Any, *, resume: bool = False) -> Path:
     With `resume` the folder is kept as it is, must hold a state.pt and have been started with the
     same flags, but for FREE_FLAGS. Returns the folder.
     """
+    return on_main(lambda: _open_run(folder, config, resume=resume))
+
+
+def _open_run(folder: Path, config: Any, *, resume: bool) -> Path:
     flags = json.loads(json.dumps(dataclasses.asdict(config), default=str))
     if resume:
         if not (folder / STATE_FILE).exists():
@@ -251,6 +290,12 @@ def display_path(path: Path) -> str:
         return str(path)
 
 
+def save_figure(figure: Any, path: Path) -> None:
+    """Write a matplotlib figure, its folder too."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    on_main(lambda: figure.savefig(path, dpi=120))
+
+
 # Metrics ------------------------------------------------------------------------------------------
 
 
@@ -277,7 +322,7 @@ class MetricLog:
             self.rows = keep_until(path, start)
         self.start, self.begin = start, time.perf_counter()
         self.bar = None
-        if show and sys.stderr.isatty():
+        if show and sys.stderr.isatty() and is_main():
             self.bar = tqdm(total=total, initial=start, desc=title, unit="step", leave=True)
 
     def write(self, *, step: int, **metrics: Any) -> None:
@@ -336,13 +381,20 @@ class TrainingState:
     step: int = 0  # completed steps
 
     def save(self, folder: Path) -> None:
-        """Write state.pt: tensors and plain dicts only, so that it loads without pickle."""
-        state = {
-            "step": self.step,
-            "parts": {name: part.state_dict() for name, part in self.parts.items()},
-            "generators": {name: g.get_state() for name, g in self.generators.items()},
-        }
-        write_atomically(folder / STATE_FILE, lambda path: torch.save(state, path))
+        """Write state.pt: tensors and plain dicts only, so that it loads without pickle.
+
+        All ranks hold the same, so it may be resumed on any number of them.
+        """
+
+        def write(path: Path) -> None:
+            state = {
+                "step": self.step,
+                "parts": {name: part.state_dict() for name, part in self.parts.items()},
+                "generators": {name: g.get_state() for name, g in self.generators.items()},
+            }
+            torch.save(state, path)
+
+        write_atomically(folder / STATE_FILE, write)
 
     def load(self, folder: Path) -> None:
         """Restore everything from state.pt."""
@@ -379,8 +431,12 @@ def read_state(folder: Path) -> dict[str, Any]:
 def save_weights(path: Path, tensors: Mapping[str, Tensor], kind: str, about: Mapping) -> None:
     """Write tensors as safetensors; the header says what they are (`kind`) and `about` it."""
     metadata = {"kind": kind, "about": json.dumps(about)}
-    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    write_atomically(path, lambda temporary: save_file(plain, temporary, metadata))
+
+    def write(temporary: Path) -> None:
+        plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+        save_file(plain, temporary, metadata)
+
+    write_atomically(path, write)
 
 
 def load_weights(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -67,6 +67,7 @@ from gpt.log_probs import (
 from gpt.model import GPT
 from gpt.optimizer import adamw, clip_and_step, cosine_schedule, set_learning_rate
 from gpt.pretraining import Preset, default_folder
+from gpt.ranks import check_alike, own, total
 from gpt.teacher import open_teacher, reverse_kl
 from gpt.tokenizer import Tokenizer
 
@@ -221,18 +222,24 @@ def sampled_targets(
     generator: torch.Generator | None = None,
     temperature: float = 1.0,
     *,
+    taken: Tensor | None = None,
     chunk_elements: int = CHUNK_ELEMENTS,
 ) -> tuple[Tensor, Tensor]:
     """k ids that the teacher samples at each of the M valid response positions, and their targets.
 
-    (M, k) each: `sample_token_ids` and `renormalised`.
+    (M, k) each: `sample_token_ids` and `renormalised`. Where the batch is a rank's part of a larger
+    one, `taken` (positions of the whole,) bool says which of its positions are here: random numbers
+    are drawn for all of them, so that a position's are the same on any number of ranks.
     """
     hidden = response_hidden(teacher, batch, batch.predicting_columns)  # (M, D)
     weight = teacher.wte.weight
     ids, targets = [], []
-    for piece in hidden.split(max(chunk_elements // len(weight), 1)):
+    taken = torch.ones(len(hidden), dtype=torch.bool) if taken is None else taken.cpu()
+    pieces = taken.split(max(chunk_elements // len(weight), 1))
+    counts = [int(piece.sum()) for piece in pieces]
+    for here, piece in zip(pieces, hidden.split(counts), strict=True):
         probs = (at_least_float32(F.linear(piece, weight)) / temperature).softmax(-1)
-        uniforms = torch.rand(probs.shape, generator=generator).to(probs.device)
+        uniforms = torch.rand(len(here), len(weight), generator=generator)[here].to(probs.device)
         chosen = sample_token_ids(probs, k, uniforms)
         ids.append(chosen)
         targets.append(renormalised(probs, chosen))
@@ -270,16 +277,45 @@ def distillation_loss(
     teacher: GPT,
     batch: ResponseBatch,
     generator: torch.Generator | None = None,
+    *,
+    denominator: float | None = None,
+    taken: Tensor | None = None,
 ) -> Tensor:
-    """The mean over the batch's response tokens of the loss that the flags name, nats per token."""
+    """The mean over response tokens of the loss that the flags name, nats per token.
+
+    `denominator` overrides the count of tokens where the batch is a part of one, `taken` says which
+    part (`sampled_targets`).
+    """
     if config.loss == "topk_ce":
-        ids, targets = sampled_targets(teacher, batch, config.sampled_tokens, generator)
+        ids, targets = sampled_targets(
+            teacher, batch, config.sampled_tokens, generator, taken=taken
+        )
         token_loss = sampled_cross_entropy(student, batch, ids, targets)
     elif config.loss == "reverse_kl":
         token_loss = full_kl(student, teacher, batch)
     else:
         token_loss = forward_kl(student, teacher, batch)
-    return token_loss.sum() / batch.response_mask.sum().clamp(min=1)  # 0 at padding
+    return token_loss.sum() / (denominator or max(int(batch.response_mask.sum()), 1))  # 0 at padding
+
+
+def own_gradient(
+    config: DistillationConfig,
+    student: GPT,
+    teacher: GPT,
+    batch: ResponseBatch,
+    generator: torch.Generator,
+) -> float:
+    """Add the gradient of this rank's rows of the batch; returns their part of the batch's loss."""
+    rows = own(torch.arange(len(batch)))
+    chosen = torch.zeros_like(batch.response_mask)
+    chosen[rows] = True
+    with precision(student.device, config.precision):
+        loss = distillation_loss(
+            config, student, teacher, batch.rows(rows), generator,
+            denominator=int(batch.response_mask.sum()), taken=chosen[batch.response_mask],
+        )  # fmt: skip
+    loss.backward()
+    return float(loss.detach())
 
 
 # --- the text, and what a student is worth --------------------------------------------------------
@@ -398,17 +434,16 @@ def train(
             batch, _ = sampled_batch(
                 author, tokenizer, records, config.max_new_tokens, generators["sampling"]
             )
-        with precision(student.device, config.precision):
-            loss = distillation_loss(config, student, teacher, batch, generators["token ids"])
         optimizer.zero_grad(set_to_none=True)
-        loss.backward()
+        loss = own_gradient(config, student, teacher, batch, generators["token ids"])
         norm = clip_and_step(optimizer, student.parameters(), config.max_norm)
         state.step = step + 1
-        row: dict[str, Any] = {"loss": loss.detach(), "grad_norm": norm, "lr": lr}
+        row: dict[str, Any] = {**total({"loss": loss}), "grad_norm": norm, "lr": lr}
         row["response_length"] = float(batch.lengths.float().mean())
         row["tokens_per_second"] = int(batch.lengths.sum()) / (time.perf_counter() - begin)
         if validate and (state.step % config.eval_every == 0 or state.step == config.steps):
             row |= validate(student, state.step)
+            check_alike(student, "student")
         log.write(step=state.step, **row)
         if folder is not None and state.step % config.checkpoint_every == 0:
             state.save(folder)

@@ -56,6 +56,7 @@ from gpt.pretraining import (
     held_out_loss,
     language_model_loss,
 )
+from gpt.ranks import check_alike, own_part, rank, total
 from gpt.tokenizer import Tokenizer, load_tokenizer
 
 Example = tuple[list[int], list[int]]  # prompt tokens, response tokens with EOS
@@ -155,20 +156,24 @@ def train(
         lr = cosine_schedule(step, log.total, peak=config.lr, warmup=config.warmup)
         set_learning_rate(optimizer, lr)
         if model.config.dropout > 0:  # a function of the step, so that a resumed run drops the same
-            torch.manual_seed(derive_seed(config.seed, f"dropout {step}"))
+            torch.manual_seed(derive_seed(config.seed, f"dropout {step}") + rank())
         index = epoch_shuffled_indices(step, size, len(examples), seed).tolist()
         batch = collate_examples([examples[i] for i in index], eos_id).to(model.device)
-        with precision(model.device, config.precision):
-            loss = language_model_loss(model, batch)
+        tokens = int(batch.response_mask.sum())
+        loss = torch.zeros((), device=model.device)
         optimizer.zero_grad(set_to_none=True)
-        loss.backward()
+        for rows in own_part(batch):
+            with precision(model.device, config.precision):
+                part = language_model_loss(model, rows, denominator=tokens)
+            part.backward()
+            loss += part.detach()
         norm = clip_and_step(optimizer, model.parameters(), config.max_norm)
         state.step = step + 1
-        tokens = int(batch.response_mask.sum())
-        row = {"loss": loss.detach(), "grad_norm": norm, "lr": lr,
+        row = {**total({"loss": float(loss)}), "grad_norm": norm, "lr": lr,
                "tokens_per_second": tokens / (time.perf_counter() - begin)}  # fmt: skip
         if held_out_batches and (state.step % config.eval_every == 0 or state.step == log.total):
             row["held_out_loss"] = held_out_loss(model, held_out_batches)
+            check_alike(model, "model")
         log.write(step=state.step, **row)
         if folder is not None and state.step % config.checkpoint_every == 0:
             state.save(folder)

@@ -8,6 +8,8 @@ from collections.abc import Iterable
 import torch
 import torch.nn as nn
 
+from gpt.ranks import sum_gradients
+
 
 def adamw(
     module: nn.Module, lr: float, *, betas: tuple[float, float] = (0.9, 0.95), weight_decay: float
@@ -44,12 +46,15 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
 def clip_and_step(
     optimizer: torch.optim.Optimizer, parameters: Iterable[nn.Parameter], max_norm: float
 ) -> torch.Tensor:
-    """Clip the accumulated gradient, then step; returns the norm from before the clip.
+    """Sum the ranks' gradients, clip the sum, then step; returns the norm from before the clip.
 
-    Clipping after the step would have no effect on the step just taken. A gradient that is not
+    Losses are divided by the whole batch's denominator, so the sum over the ranks, each with rows of
+    its own, is the batch's gradient. Clipping after the step would have no effect on the step just taken. A gradient that is not
     finite is refused: stepped along, it would make every weight NaN.
     """
-    norm = torch.nn.utils.clip_grad_norm_(list(parameters), max_norm)
+    parameters = list(parameters)
+    sum_gradients(parameters)
+    norm = torch.nn.utils.clip_grad_norm_(parameters, max_norm)
     if not math.isfinite(norm):
         raise ValueError(
             f"the gradient's norm is {float(norm)}, so training has diverged: lower the learning "

@@ -19,7 +19,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from data.collate import ResponseBatch, length_sorted_chunks
+from data.collate import ResponseBatch
 from gpt.common import (
     MODEL_FILE,
     RUNS,
@@ -41,6 +41,7 @@ from gpt.flags import check_ranges
 from gpt.log_probs import token_log_probs
 from gpt.model import GPT, preset_config
 from gpt.optimizer import adamw, clip_and_step, cosine_schedule, set_learning_rate
+from gpt.ranks import check_alike, own, own_chunks, own_part, rank, total
 from gpt.tokenizer import load_tokenizer
 
 Preset = Literal["tiny", "study", "small", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"]
@@ -146,11 +147,12 @@ def add_text_gradient(
     """Add the gradient of weight * L_PT on text batch `number`; returns L_PT, nats per token.
 
     L_PT is the loss above, as the second loss of an RL engine. Its gradient is divided by the
-    corpus's mean token count, as in pre-training (gpt/corpus.py says why).
+    corpus's mean token count, as in pre-training (gpt/corpus.py says why). Of several ranks each
+    reads rows of its own, and what it returns is its part of L_PT, which add up.
     """
     text = corpus.batch(number)
     total = 0.0
-    for rows in length_sorted_chunks(text.prompt_lengths + text.lengths, micro_batch_size):
+    for rows in own_chunks(text.prompt_lengths + text.lengths, micro_batch_size):
         with precision(model.device, dtype):
             part = text.rows(rows).to(model.device)
             loss = language_model_loss(model, part, denominator=corpus.tokens_per_batch)
@@ -164,13 +166,14 @@ def held_out_loss(model: GPT, batches: Sequence[ResponseBatch]) -> float:
     """Nats per token over all batches together, dropout off."""
     was_training = model.training
     model.eval()
-    total = tokens = 0.0
-    for batch in batches:
+    nats = tokens = 0.0
+    for batch in own(batches):
         batch = batch.to(model.device)
-        total -= float(token_log_probs(model, batch).sum())
+        nats -= float(token_log_probs(model, batch).sum())
         tokens += float(batch.response_mask.sum())
     model.train(was_training)
-    return total / max(tokens, 1)
+    both = total({"nats": nats, "tokens": tokens})
+    return both["nats"] / max(both["tokens"], 1)
 
 
 def train(
@@ -197,7 +200,7 @@ def train(
         lr = cosine_schedule(step, config.steps, peak=config.lr, warmup=config.warmup)
         set_learning_rate(optimizer, lr)
         if model.config.dropout > 0:  # a function of the step, so that a resumed run drops the same
-            torch.manual_seed(derive_seed(config.seed, f"dropout {step}"))
+            torch.manual_seed(derive_seed(config.seed, f"dropout {step}") + rank())
         first = step * config.accumulation
         batches = [
             corpus.batch(first + index).to(model.device) for index in range(config.accumulation)
@@ -205,17 +208,18 @@ def train(
         tokens = sum(int(batch.response_mask.sum()) for batch in batches)
         optimizer.zero_grad(set_to_none=True)
         loss = torch.zeros((), device=model.device)
-        for batch in batches:
+        for batch in [part for batch in batches for part in own_part(batch)]:
             with precision(model.device, config.precision):
                 part = language_model_loss(model, batch, denominator=expected_tokens)
             part.backward()
             loss += part.detach() * expected_tokens / tokens
         norm = clip_and_step(optimizer, model.parameters(), config.max_norm)
         state.step = step + 1
-        row = {"loss": float(loss), "grad_norm": norm, "lr": lr}  # float waits for the device
+        row = total({"loss": float(loss)}) | {"grad_norm": norm, "lr": lr}  # float waits
         row["tokens_per_second"] = tokens / (time.perf_counter() - begin)  # of training alone
         if state.step % config.eval_every == 0 or state.step == config.steps:
             row["held_out_loss"] = held_out_loss(model, held_out)
+            check_alike(model, "model")
         log.write(step=state.step, **row)
         if folder is not None and state.step % config.checkpoint_every == 0:
             state.save(folder)

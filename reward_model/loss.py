@@ -14,6 +14,7 @@ def bradley_terry_loss(
     margin: Tensor | None = None,  # (pairs,)
     weights: Tensor | None = None,  # (pairs,)
     centering: float = 0.0,
+    denominator: float | None = None,
 ) -> Tensor:  # scalar
     """mean[-log sigmoid(R_w - R_l - margin)] + centering mean[(R_w + R_l)^2], a scalar.
 
@@ -28,10 +29,11 @@ def bradley_terry_loss(
     The mean is over pairs. Ouyang et al. average a prompt's comparisons first, 1 / C(K, 2) each, and
     then the prompts. The two agree where every prompt has the same number of pairs; one that lost
     some (equal responses cannot be compared) counts for less in a mean over pairs. `weights` of
-    1 / (pairs of the prompt) give the paper's: sum(weights * loss) / sum(weights).
+    1 / (pairs of the prompt) give the paper's: sum(weights * loss) / sum(weights). Where these pairs
+    are a part of a batch, `denominator` is the whole batch's count of pairs, or sum of weights.
     """
     gap = chosen - rejected if margin is None else chosen - rejected - margin
     loss = -F.logsigmoid(gap) + centering * (chosen + rejected).square()
     if weights is not None:
-        return (weights * loss).sum() / weights.sum()
-    return loss.sum() / max(len(loss), 1)
+        return (weights * loss).sum() / (denominator or weights.sum())
+    return loss.sum() / (denominator or max(len(loss), 1))

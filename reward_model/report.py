@@ -172,5 +172,4 @@ def plot_report(report: Report, path: Path) -> None:
         ylabel="score (standard deviations)",
         title=f"correlation with length {report.numbers['length_correlation']:+.2f}",
     )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)
+    save_figure(figure, path)

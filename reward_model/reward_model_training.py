@@ -49,6 +49,7 @@ from gpt.log_probs import score_in_micro_batches
 from gpt.model import GPT
 from gpt.optimizer import adamw, clip_and_step, cosine_schedule, set_learning_rate
 from gpt.pretraining import Preset, PretrainingConfig, default_folder
+from gpt.ranks import check_alike, own, total
 from gpt.tokenizer import Tokenizer
 from reward_model.loss import bradley_terry_loss
 from reward_model.model import Pooling, RewardModel, save_reward_model
@@ -200,29 +201,54 @@ def fit(
         lr = cosine_schedule(step, log.total, peak=config.lr, warmup=config.warmup)
         set_learning_rate(optimizer, lr)
         index = epoch_shuffled_indices(step, config.batch_size, len(groups), seed).tolist()
-        compared = [pair for i in index for pair in groups[i]]
-        margin = pair_margins(compared, config, model.device)
-        weights = pair_weights([groups[i] for i in index], config, model.device)
-        batch, chosen_rows, rejected_rows = collate_comparisons(compared, eos_id)
-        with precision(model.device, config.precision):
-            scores = model.raw_scores(batch.to(model.device))
-        chosen, rejected = scores[chosen_rows], scores[rejected_rows]
-        loss = bradley_terry_loss(
-            chosen, rejected, margin=margin, weights=weights, centering=config.centering
-        )
+        visited = [groups[i] for i in index]
+        pairs_here = sum(map(len, visited))
         optimizer.zero_grad(set_to_none=True)
-        loss.backward()
+        measured = add_comparisons(model, visited, config, eos_id)
         norm = clip_and_step(optimizer, model.parameters(), config.max_norm)
         log.write(
             step=step + 1,
-            loss=loss,
-            accuracy=(chosen > rejected).float().mean(),
-            margin=(chosen - rejected).mean(),
+            loss=measured["loss"],
+            accuracy=measured["right"] / pairs_here,
+            margin=measured["gap"] / pairs_here,
             grad_norm=norm,
             lr=lr,
-            pairs_per_second=len(compared) / (time.perf_counter() - begin),
+            pairs_per_second=pairs_here / (time.perf_counter() - begin),
         )
+        if (step + 1) % log.every == 0 or step + 1 == log.total:
+            check_alike(model, "reward model")
     return log.rows
+
+
+def add_comparisons(
+    model: RewardModel, groups: Sequence[Sequence[TokenPair]], config: RewardModelConfig, eos_id: int
+) -> dict[str, float]:
+    """Add the gradient of the Bradley-Terry loss of some prompts with all their pairs.
+
+    Returns the loss, how many pairs are ordered right and the sum of their gaps. Of several ranks
+    each reads prompts of its own.
+    """
+    mine = own(groups)
+    compared = [pair for group in mine for pair in group]
+    if not compared:
+        return total({})
+    margin = pair_margins(compared, config, model.device)
+    weights = pair_weights(mine, config, model.device)
+    batch, chosen_rows, rejected_rows = collate_comparisons(compared, eos_id)
+    with precision(model.device, config.precision):
+        scores = model.raw_scores(batch.to(model.device))
+    chosen, rejected = scores[chosen_rows], scores[rejected_rows]
+    loss = bradley_terry_loss(
+        chosen,
+        rejected,
+        margin=margin,
+        weights=weights,
+        centering=config.centering,
+        denominator=len(groups) if weights is not None else sum(map(len, groups)),
+    )
+    loss.backward()
+    gaps = (chosen - rejected).detach()
+    return total({"loss": float(loss), "right": float((gaps > 0).sum()), "gap": float(gaps.sum())})
 
 
 def score_pairs(
@@ -382,9 +408,9 @@ def main(config: RewardModelConfig) -> Path:
             config.wide_temperature,
         )
         held_out = world_pairs(policy, tokenizer, config, "validation", config.held_out_pairs, 2)
-    append_jsonl(folder / "pairs.jsonl", [pair_as_text(pair, tokenizer) for pair in pairs])
+    append_jsonl(folder / "pairs.jsonl", (pair_as_text(pair, tokenizer) for pair in pairs))
     append_jsonl(
-        folder / "held_out_pairs.jsonl", [pair_as_text(pair, tokenizer) for pair in held_out]
+        folder / "held_out_pairs.jsonl", (pair_as_text(pair, tokenizer) for pair in held_out)
     )
 
     model = RewardModel.from_policy(policy, config.pooling, make_generator(config.seed, "head"))

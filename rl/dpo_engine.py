@@ -49,6 +49,7 @@ from gpt.flags import check_ranges
 from gpt.model import GPT
 from gpt.optimizer import adamw, clip_and_step, cosine_schedule, set_learning_rate
 from gpt.pretraining import Preset, default_folder
+from gpt.ranks import gathered, total
 from gpt.tokenizer import Tokenizer
 from reward_model.pairs import TokenPair
 from rl.batches.preferences import (
@@ -243,10 +244,10 @@ def train(
             part_loss = preference_loss(config, both, pairs=config.batch_size)
             part_loss.backward()
             loss += part_loss.detach()
-            compared.append(both.detach())
+            compared.append(both.detach().cpu())
         norm = clip_and_step(optimizer, policy.parameters(), config.max_norm)
-        row = {"loss": float(loss), "grad_norm": float(norm), "lr": lr}
-        row |= pair_metrics(config.loss, compared, config)
+        row = {**total({"loss": float(loss)}), "grad_norm": float(norm), "lr": lr}
+        row |= pair_metrics(config.loss, gathered(compared), config)
         row["pairs_per_second"] = config.batch_size / (time.perf_counter() - begin)
         state.step = step + 1
         if len(held_out) and (state.step % config.eval_every == 0 or state.step == config.steps):

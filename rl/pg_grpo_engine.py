@@ -51,6 +51,7 @@ from gpt.generate import SamplingParams
 from gpt.log_probs import token_scores
 from gpt.model import GPT
 from gpt.optimizer import adamw, clip_and_step, set_learning_rate
+from gpt.ranks import gathered
 from gpt.tokenizer import Tokenizer
 from reward_model.pairs import TokenPair
 from rl.batches.preferences import (
@@ -363,7 +364,7 @@ def train(
                         both = compared_rows(scores.log_probs, ref, batch.response_mask, here)
                         l_pref = preference_loss(config, both, pairs=pair_count)  # line 7
                         part_loss = part_loss + config.preference_coef * l_pref  # line 8
-                        compared.append(both.detach())
+                        compared.append(both.detach().cpu())
                     part_loss.backward()
                     loss += part_loss.detach()
                     meter.add_tokens(scores, old_log_probs[part], advantages[part], batch)
@@ -374,13 +375,13 @@ def train(
                     part_loss = config.preference_coef * l_pref
                     part_loss.backward()
                     loss += part_loss.detach()
-                    compared.append(both.detach())
+                    compared.append(both.detach().cpu())
                 norm = clip_and_step(optimizer, policy.parameters(), config.max_norm)
                 meter.add_update(loss, norm)
 
         row = rollout_metrics(rollout, rewards, old_log_probs, ref_log_probs)
         row |= meter.metrics() | {"non_finite_rewards": non_finite, "kl_coef": kl.coef, "lr": lr}
-        row |= preference_metrics(config, len(pairs) + recorded.batch_size, compared)
+        row |= preference_metrics(config, len(pairs) + recorded.batch_size, gathered(compared))
         row |= clock.metrics(tokens=int(rollout.lengths.sum()))
         if "kl" in row:
             kl.update(row["kl"], len(rollout))

@@ -37,6 +37,7 @@ from gpt.common import (
     pick_device,
     read_jsonl,
     run_script,
+    save_figure,
     save_gpt,
     write_json,
 )
@@ -231,7 +232,7 @@ def plot(folder: Path, table: Mapping[str, Mapping[str, float | None]], path: Pa
     )
     right.set(xlabel="gold reward, unseen test prompts (95% interval)", xlim=(0, 1))
     right.set_title("the same preferences, spent four ways")
-    figure.savefig(path, dpi=120)
+    save_figure(figure, path)
 
 
 def train_stages(config: DemoConfig, seed: int, folder: Path) -> dict[str, float]:

@@ -12,13 +12,14 @@ from typing import Literal, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from data.collate import ResponseBatch, epoch_shuffled_indices, length_sorted_chunks
+from data.collate import ResponseBatch, epoch_shuffled_indices
 from data.readers import read_preferences, split_records
 from data.records import PreferenceRecord
 from gpt.common import UserError, derive_seed, display_path, precision
 from gpt.log_probs import token_log_probs
 from gpt.model import GPT
 from gpt.pretraining import default_folder, flags_for
+from gpt.ranks import gathered, own_chunks
 from gpt.tokenizer import Tokenizer
 from reward_model.pairs import TokenPair, collate_pairs, encode_pairs, keep_fitting
 from rl.equations.losses import row_sums
@@ -129,6 +130,10 @@ class Compared(NamedTuple):
         """The same numbers, without their graph."""
         return self._replace(log_probs=self.log_probs.detach())
 
+    def cpu(self) -> Compared:
+        """The same numbers on the CPU."""
+        return Compared(*(None if x is None else x.cpu() for x in self))  # type: ignore[arg-type]
+
 
 def sides(rows: Tensor) -> Tensor:
     """(2k,) numbers of the rows of `collate_pairs`, the chosen responses first, as (k, 2)."""
@@ -146,14 +151,15 @@ def pair_micro_batches(
 ) -> Iterator[tuple[Tensor, ResponseBatch]]:
     """Split pairs into forwards of at most `size` rows of similar length, both sides in one forward.
 
-    Yields (indices of k pairs, 2k rows: the chosen responses, then the rejected ones).
+    Yields (indices of k pairs, 2k rows: the chosen responses, then the rejected ones). Of several
+    ranks each gets pairs of its own, or none.
     """
     if size < 2:
         raise ValueError(f"a pair is two rows of one forward: micro_batch_size {size} is too few")
     if not pairs:
         return
     lengths = [len(pair.prompt) + max(len(pair.chosen), len(pair.rejected)) for pair in pairs]
-    for index in length_sorted_chunks(torch.tensor(lengths), size // 2):
+    for index in own_chunks(torch.tensor(lengths), size // 2):
         yield index, collate_pairs([pairs[i] for i in index.tolist()], eos_id)
 
 
@@ -174,8 +180,12 @@ def frozen_log_probs(
     result = torch.full((len(pairs), 2), torch.nan, dtype=dtype, device=model.device)
     index = visited.unique()
     wanted = [pairs[i] for i in index.tolist()]
-    for part, batch in pair_micro_batches(wanted, eos_id, config.micro_batch_size):
-        result[index[part]] = pair_log_probs(model, batch, config)
+    scored = [
+        (part, pair_log_probs(model, batch, config))
+        for part, batch in pair_micro_batches(wanted, eos_id, config.micro_batch_size)
+    ]
+    for part, log_probs in gathered([(part, rows.cpu()) for part, rows in scored]):
+        result[index[part]] = log_probs.to(result.device)
     return result
 
 

@@ -19,13 +19,13 @@ from data.collate import (
     ResponseBatch,
     epoch_shuffled_indices,
     join_responses,
-    length_sorted_chunks,
 )
 from data.records import PromptRecord
 from gpt.common import precision
 from gpt.generate import SamplingParams, generate
 from gpt.log_probs import score_in_micro_batches, token_log_probs, token_scores
 from gpt.model import GPT
+from gpt.ranks import own_chunks
 from gpt.tokenizer import Tokenizer
 
 
@@ -220,14 +220,14 @@ def micro_batches(
 ) -> Iterator[tuple[Tensor, ResponseBatch]]:
     """Split a minibatch's rows into forwards of at most `size` rows of similar length.
 
-    Yields (row indices, their sequences). With losses divided by the whole minibatch's denominator
+    Of several ranks each gets rows of its own, of all lengths, or none (gpt/ranks.py). Yields (row indices, their sequences). With losses divided by the whole minibatch's denominator
     the accumulated gradient is the minibatch's. Every `group_size` rows that follow each other stay
     in one forward, for a loss that compares them.
     """
     totals = sequences.prompt_lengths.cpu() + sequences.lengths.cpu()
     longest = totals[rows].view(-1, group_size).amax(1)
     within = torch.arange(group_size)
-    for groups in length_sorted_chunks(longest, size // group_size):
+    for groups in own_chunks(longest, size // group_size):
         chunk = (groups[:, None] * group_size + within).flatten()
         yield rows[chunk], sequences.rows(rows[chunk])
 

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from data.records import PromptRecord
 from gpt.log_probs import score_in_micro_batches
+from gpt.ranks import gathered, own_block
 from reward_model.model import RewardModel
 from rl.batches.rollout import Rollout
 from rl.equations.token_rewards import overlong_penalty
@@ -52,12 +53,8 @@ class RuleReward:
         self.rule, self.name = rule, name
 
     def __call__(self, rollout: Rollout) -> Tensor:
-        values = [
-            self.rule(record, response, ended)
-            for record, response, ended in zip(
-                rollout.records, rollout.responses, rollout.has_eos.tolist(), strict=True
-            )
-        ]
+        rows = zip(rollout.records, rollout.responses, rollout.has_eos.tolist(), strict=True)
+        values = gathered([self.rule(*row) for row in list(rows)[own_block(len(rollout))]])
         return torch.tensor(values, dtype=torch.float32, device=rollout.response_tokens.device)
 
 

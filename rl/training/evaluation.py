@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from data.records import PromptRecord
-from gpt.common import append_jsonl, make_generator
+from gpt.common import append_jsonl, make_generator, save_figure
 from gpt.generate import SamplingParams
 from gpt.log_probs import score_in_micro_batches, token_log_probs
 from gpt.model import GPT
@@ -429,8 +429,7 @@ def plot_learning_curves(
         axes[-1].plot(steps, values, color="tab:green", marker="o", linewidth=2)
         axes[-1].set(xlabel="step", ylabel=f"{gold_name}, validation prompts")
     figure.suptitle(title)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)
+    save_figure(figure, path)
 
 
 ITERATION_CURVES = (
@@ -470,8 +469,7 @@ def plot_iterations(
     figure = Figure(figsize=(3.6 * panels, 3.4), layout="constrained")
     draw_iterations(list(figure.subplots(1, panels, squeeze=False)[0]), runs)
     figure.suptitle(title)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)
+    save_figure(figure, path)
 
 
 def _iteration_curves(

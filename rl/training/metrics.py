@@ -13,6 +13,7 @@ from torch import Tensor
 
 from data.collate import ResponseBatch
 from gpt.log_probs import TokenScores
+from gpt.ranks import gather, total
 from rl.batches.rollout import Rollout
 from rl.equations.kl import k1, k3, rho_minus_log
 from rl.equations.losses import clip_acted, likelihood_ratio, mean_ratio, row_sums, sequence_ratio
@@ -112,9 +113,9 @@ class UpdateMeter:
         self.clip, self.ratio = clip, ratio
         self.sums: dict[str, float] = {}
         self.tokens = 0
-        self.losses: list[float] = []
+        self.parts: dict[str, list[float]] = {"loss": []}
         self.norms: list[float] = []
-        self.of_updates: dict[str, list[float]] = {}
+        self.critic_norms: list[float] = []
         self.ratio_at_start = 0.0
         self.started = False
         self.minibatch_kl = self.minibatch_tokens = 0.0
@@ -155,22 +156,30 @@ class UpdateMeter:
             if exceeds(deviation, self.ratio_at_start):
                 self.ratio_at_start = deviation
 
-    def add_update(self, loss: Tensor, norm: Tensor, **extra: Tensor | float) -> None:
-        """Record one optimizer step: its loss and the gradient norm from before the clip.
+    def add_update(
+        self, loss: Tensor, norm: Tensor, critic_grad_norm: Tensor | None = None, **parts: float
+    ) -> None:
+        """Record one optimizer step: its loss and the gradient norms from before the clip.
 
-        `extra` names an engine's own numbers, one per optimizer step.
+        `parts` are what the loss is made of, under an engine's own names. Loss and parts are those
+        of this rank's rows, which add up; the norms are of the summed gradient, the same everywhere.
         """
-        self.losses.append(float(loss))
+        for name, value in {"loss": loss, **parts}.items():
+            self.parts.setdefault(name, []).append(float(value))
         self.norms.append(float(norm))
-        for name, value in extra.items():
-            self.of_updates.setdefault(name, []).append(float(value))
+        if critic_grad_norm is not None:
+            self.critic_norms.append(float(critic_grad_norm))
         self.started = True
         self.minibatch_kl = self.minibatch_tokens = 0.0
 
     @property
     def approx_kl(self) -> float:
-        """KL(old || new) per token over the micro-batches since the last optimizer step."""
-        return self.minibatch_kl / max(self.minibatch_tokens, 1)
+        """KL(old || new) per token over the micro-batches since the last optimizer step.
+
+        Of all ranks together, so that they agree on what follows from it.
+        """
+        both = total({"kl": float(self.minibatch_kl), "tokens": self.minibatch_tokens})
+        return both["kl"] / max(both["tokens"], 1)
 
     def moved_beyond(self, limit: float | None) -> bool:
         """Whether `approx_kl` is above `limit`; without a limit never, and a NaN is above any."""
@@ -178,14 +187,23 @@ class UpdateMeter:
 
     def metrics(self) -> dict[str, float]:
         """The step's means; ratio_error_at_start is max |ratio - 1| before the first update."""
-        means = {name: total / max(self.tokens, 1) for name, total in self.sums.items()}
-        updates = max(len(self.losses), 1)
-        means |= {name: sum(values) / len(values) for name, values in self.of_updates.items()}
+        updates = max(len(self.norms), 1)
+        sums = total({name: float(value) for name, value in self.sums.items()})
+        tokens = total({"tokens": self.tokens})["tokens"]
+        parts = total({name: sum(values) for name, values in self.parts.items()})
+        means = {name: value / max(tokens, 1) for name, value in sums.items()}
+        means |= {name: value / updates for name, value in parts.items()}
+        if self.critic_norms:
+            means["critic_grad_norm"] = sum(self.critic_norms) / updates
         return means | {
-            "loss": sum(self.losses) / updates,
             "grad_norm": sum(self.norms) / updates,
-            "ratio_error_at_start": self.ratio_at_start,
+            "ratio_error_at_start": largest(gather(self.ratio_at_start)),
         }
+
+
+def largest(deviations: Sequence[float]) -> float:
+    """The largest of some numbers; one that is NaN is larger than any."""
+    return max(deviations, key=lambda value: math.inf if math.isnan(value) else value)
 
 
 def exceeds(kl: float, limit: float) -> bool:

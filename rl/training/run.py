@@ -23,6 +23,7 @@ from gpt.common import (
 from gpt.generate import SamplingParams
 from gpt.model import GPT
 from gpt.pretraining import default_folder
+from gpt.ranks import check_alike
 from rl.training.evaluation import Validation, compare, plot_learning_curves
 from rl.training.metrics import kl_exceeded
 from rl.training.setup import OwnReward, Task, batch_description, open_task
@@ -66,6 +67,7 @@ def finish_step(
     last = state.step == config.steps or kl_exceeded(log.rows, row, config.stop_kl)
     if validate is not None and (state.step % config.eval_every == 0 or last):
         row = row | validate(policy, reference, state.step)
+        check_alike(policy)
     log.write(step=state.step, **row)
     if folder is not None and state.step % config.checkpoint_every == 0:
         state.save(folder)

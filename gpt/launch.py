@@ -1,0 +1,148 @@
+"""Starting the ranks of a run (gpt/ranks.py): processes on this machine, or those that torchrun started.
+
+    python -m rl.grpo_engine                      small models on a CPU: one process per core
+    python -m rl.grpo_engine --ranks 1            one process
+    python -m rl.grpo_engine --ranks 4            four: on GPUs, one each
+    torchrun --nnodes 2 --nproc-per-node 8 ... -m rl.grpo_engine      several machines
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import tempfile
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as multiprocessing
+
+from gpt import ranks
+
+# One single-threaded process per core is faster for models up to this width (docs/ranks.md).
+SMALL_WIDTH_PRESETS = ("tiny", "study", "teacher", "small")
+MOST_BY_DEFAULT = 8  # a batch of 16 prompts gives more ranks too little to do
+
+Guard = Callable[[], AbstractContextManager[Any]]
+
+_store: Any = None  # where the ranks met
+
+
+def cores() -> int:
+    """The cores that this process may use; a user's OMP_NUM_THREADS counts as a wish for fewer."""
+    try:
+        allowed = len(os.sched_getaffinity(0))
+    except AttributeError:  # macOS, Windows
+        allowed = os.cpu_count() or 1
+    wished = os.environ.get("OMP_NUM_THREADS", "")
+    return max(min(allowed, int(wished)) if wished.isdigit() else allowed, 1)
+
+
+def default_ranks(preset: str, device: str) -> int:
+    """One rank per core for a small model on a CPU; otherwise one, whose threads use the cores."""
+    accelerated = torch.cuda.is_available() or torch.backends.mps.is_available()
+    on_cpu = device == "cpu" or (device == "auto" and not accelerated)
+    if not on_cpu or preset not in SMALL_WIDTH_PRESETS:
+        return 1
+    return min(cores(), MOST_BY_DEFAULT)
+
+
+def run_on_ranks(main: Callable[[Any], Any], config: Any, guard: Guard = nullcontext) -> Any:
+    """main(config) on every rank; returns what it returns on this one, rank 0.
+
+    The flags `ranks`, `preset` and `device` of the config say how many, where it has them. `guard()`
+    is the context in which another rank lives and fails.
+    """
+    if "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun has started us, once per rank
+        store, number, count = next(iter(dist.rendezvous("env://")))
+        return _take_part(number, count, store, main, config)
+    count = getattr(config, "ranks", 1)
+    device = getattr(config, "device", "auto")
+    if count is None:
+        count = default_ranks(getattr(config, "preset", "tiny"), device)
+    if count < 2:
+        return main(config)
+    _require_devices(count, device)
+    # A fork costs nothing, but a process that has met CUDA, or macOS's frameworks, must not be forked.
+    forks = platform.system() == "Linux" and not torch.cuda.is_available()
+    context = multiprocessing.get_context("fork" if forks else "spawn")
+    with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
+        meeting = os.path.join(folder, "meeting")
+        arguments = (count, meeting, main, config, guard)
+        children = [
+            context.Process(target=_as_rank, args=(number, *arguments), daemon=True)
+            for number in range(1, count)
+        ]
+        for child in children:
+            child.start()
+        try:
+            result = _take_part(0, count, dist.FileStore(meeting, count), main, config)
+            for child in children:
+                child.join()
+            return result
+        finally:
+            for child in children:
+                child.terminate()
+
+
+def _require_devices(count: int, device: str) -> None:
+    """Refuse more ranks than GPUs, or several on one named GPU."""
+    if device == "cpu" or not torch.cuda.is_available():
+        return
+    if ":" in device:
+        raise ValueError(
+            f"--ranks {count} wants a GPU each, --device {device} names one: leave the number out"
+        )
+    if count > torch.cuda.device_count():
+        raise ValueError(
+            f"--ranks {count}, but PyTorch sees {torch.cuda.device_count()} GPUs: lower --ranks"
+        )
+
+
+def _as_rank(
+    number: int, count: int, meeting: str, main: Callable[[Any], Any], config: Any, guard: Guard
+) -> None:
+    """The life of a rank that `run_on_ranks` has started."""
+    with guard():
+        _take_part(number, count, dist.FileStore(meeting, count), main, config)
+
+
+def _take_part(
+    number: int, count: int, store: Any, main: Callable[[Any], Any], config: Any
+) -> Any:
+    """Join the others, run, leave."""
+    global _store
+    _store = store
+    if "TORCHELASTIC_RUN_ID" not in os.environ:  # all on this machine: no need of its network
+        loopback = "lo0" if platform.system() == "Darwin" else "lo"
+        if platform.system() != "Windows":
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
+        os.environ["LOCAL_RANK"], os.environ["LOCAL_WORLD_SIZE"] = str(number), str(count)
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", count))
+    torch.set_num_threads(max(cores() // here, 1))
+    cuda = torch.cuda.is_available() and getattr(config, "device", "auto") != "cpu"
+    if cuda:
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group(
+        "cpu:gloo,cuda:nccl" if cuda else "gloo", store=store, rank=number, world_size=count
+    )
+    if number:
+        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  (to the end)
+    result = main(config)
+    ranks.gather(None)  # nobody leaves before the last one is done
+    dist.destroy_process_group()
+    return result
+
+
+def first_to_fail() -> bool:
+    """True for the rank that speaks of a failure: the first one. Always true of a single process."""
+    if _store is None:
+        return True
+    try:
+        return _store.add("failed", 1) == 1
+    except RuntimeError:  # the store has gone with its rank, which has spoken
+        return False

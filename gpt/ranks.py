@@ -1,0 +1,212 @@
+"""One run on several processes ("ranks"): torch.distributed, and nothing around it.
+
+Every rank runs the whole program with the whole batch in hand. Only what takes time is shared out:
+sampling, scoring, and the forward and backward passes of an update, each rank on rows of its own.
+What a rank has sampled or scored is gathered at once, so advantages, whitening, the KL controller and
+the metrics are computed by the same code from the same numbers everywhere. Losses are divided by the
+whole minibatch's denominator, so the gradients of the ranks are *summed*, then clipped, and all ranks
+take the same step. Random numbers are drawn for the whole batch on every rank; each uses its own rows.
+So a run samples the same tokens on any number of ranks. Rank 0 alone writes and prints.
+
+Not DistributedDataParallel: it reduces the gradients of what went through `forward`, and every loss
+here reads `GPT.hidden` and the tied head.
+
+gpt/launch.py starts the ranks. With one rank every function here does nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+import torch.nn as nn
+from torch import Tensor
+
+from data.collate import ResponseBatch, length_sorted_chunks
+
+T = TypeVar("T")
+BUCKET = 2**22  # gradient elements that are summed together: 16 MiB in float32
+
+
+class LostRank(RuntimeError):
+    """Another rank is gone, or the connection to it."""
+
+
+class Drifted(RuntimeError):
+    """The ranks no longer hold the same weights."""
+
+
+def world() -> int:
+    """How many ranks share the work."""
+    return dist.get_world_size() if dist.is_initialized() else 1
+
+
+def rank() -> int:
+    """The number of this one, from 0."""
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
+def is_main() -> bool:
+    """Whether this is the rank that writes and prints."""
+    return rank() == 0
+
+
+# Sharing out --------------------------------------------------------------------------------------
+
+
+def own(items: Any) -> Any:
+    """This rank's share of a sequence or of a tensor's rows: every world-th, so sorted ones are even."""
+    return items[rank() :: world()]
+
+
+def own_chunks(lengths: Tensor, size: int) -> list[Tensor]:
+    """This rank's row indices in chunks of at most `size` rows of similar length; perhaps no chunk."""
+    order = torch.argsort(lengths, stable=True)
+    mine = own(order)
+    return [mine[chunk] for chunk in length_sorted_chunks(lengths[mine], size)] if len(mine) else []
+
+
+def own_part(batch: ResponseBatch) -> list[ResponseBatch]:
+    """This rank's rows of a batch, in a list of one; of none where there are fewer rows than ranks."""
+    if world() == 1:
+        return [batch]
+    rows = own(torch.arange(len(batch)))
+    return [batch.rows(rows)] if len(rows) else []
+
+
+def own_block(count: int) -> slice:
+    """This rank's share of `count` neighbours, as one block; some ranks may have one fewer, or none."""
+    return slice(count * rank() // world(), count * (rank() + 1) // world())
+
+
+# Putting together ---------------------------------------------------------------------------------
+
+
+def gather(value: T) -> list[T]:
+    """What every rank has, in the order of the ranks. Tensors are to be on the CPU."""
+    if world() == 1:
+        return [value]
+    values: list[Any] = [None] * world()
+    _safely(dist.all_gather_object, values, value)
+    return values
+
+
+def gathered(items: Sequence[T]) -> list[T]:
+    """The ranks' lists of plain things as one list, in the order of the ranks."""
+    return [item for part in gather(list(items)) for item in part]
+
+
+def total(numbers: Mapping[str, float]) -> dict[str, float]:
+    """The ranks' numbers added up, name by name; a rank may lack a name."""
+    parts = gather(dict(numbers))
+    names = dict.fromkeys(name for part in parts for name in part)
+    return {name: sum(part[name] for part in parts if name in part) for name in names}
+
+
+def placed(rows: Tensor, values: Tensor | None, count: int) -> Tensor:
+    """A tensor of `count` rows from the ranks' own: `values` (n, ...) belong at `rows` (n,).
+
+    A rank without rows gives None.
+    """
+    pieces = gather((rows.cpu(), None if values is None else values.cpu()))
+    given = [(index, piece) for index, piece in pieces if piece is not None]
+    first = given[0][1]
+    device = first.device if values is None else values.device
+    whole = torch.empty(count, *first.shape[1:], dtype=first.dtype)
+    for index, piece in given:
+        whole[index] = piece
+    return whole.to(device)
+
+
+@torch.no_grad()
+def sum_gradients(parameters: Iterable[nn.Parameter]) -> None:
+    """Add up the ranks' gradients in place; one that a rank lacks counts as 0 there.
+
+    A parameter that no rank has a gradient for keeps none. In buckets: a flat copy of all
+    gradients at once would cost as much memory as the weights.
+    """
+    if world() == 1:
+        return
+    trained = [p for p in parameters if p.requires_grad]
+    present = torch.tensor([p.grad is not None for p in trained], dtype=torch.uint8)
+    _reduce(present, dist.ReduceOp.MAX)
+    bucket: list[Tensor] = []
+    for parameter, used in zip(trained, present.tolist(), strict=True):
+        if not used:
+            continue
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+        if bucket and sum(g.numel() for g in bucket) + parameter.numel() > BUCKET:
+            _sum_bucket(bucket)
+            bucket = []
+        bucket.append(parameter.grad)
+    if bucket:
+        _sum_bucket(bucket)
+
+
+def _sum_bucket(gradients: Sequence[Tensor]) -> None:
+    flat = torch.cat([gradient.flatten() for gradient in gradients])
+    _reduce(flat, dist.ReduceOp.SUM)
+    sizes = [gradient.numel() for gradient in gradients]
+    for gradient, summed in zip(gradients, flat.split(sizes), strict=True):
+        gradient.copy_(summed.view_as(gradient))
+
+
+def _reduce(tensor: Tensor, operation: Any) -> None:
+    _safely(dist.all_reduce, tensor, operation)
+
+
+def _safely(collective: Callable[..., Any], *arguments: Any) -> None:
+    """Call it; a broken connection becomes LostRank, which is told apart from an error of ours."""
+    try:
+        collective(*arguments)
+    except RuntimeError as error:
+        raise LostRank(
+            "another process of this run has ended (killed, or out of memory?): what was written "
+            "so far is kept, and --resume goes on from the last checkpoint"
+        ) from error
+
+
+# Doing things once --------------------------------------------------------------------------------
+
+_alone = False  # inside `on_main`, where the other ranks wait
+
+
+def on_main(function: Callable[[], T]) -> T:
+    """Let rank 0 alone call it; every rank gets what it returns, or what it raises."""
+    global _alone
+    if world() == 1 or _alone:
+        return function()
+    outcome: list[Any] = [None, None]
+    if is_main():
+        _alone = True
+        try:
+            outcome[0] = function()
+        except Exception as error:
+            outcome[1] = error
+        finally:
+            _alone = False
+    _safely(dist.broadcast_object_list, outcome)
+    if outcome[1] is not None:
+        raise outcome[1]
+    return outcome[0]
+
+
+def check_alike(module: nn.Module, name: str = "policy") -> None:
+    """Raise Drifted unless all ranks hold the same weights, by their sum and their sum of squares.
+
+    Nothing else would notice: every rank goes on with a model of its own.
+    """
+    if world() == 1:
+        return
+    weights = [p.detach().double() for p in module.parameters()]
+    sums = torch.stack([torch.stack([w.sum(), w.square().sum()]) for w in weights]).cpu()
+    for other, theirs in enumerate(gather(sums)):
+        if not torch.allclose(sums, theirs, rtol=1e-9, atol=1e-12, equal_nan=True):
+            raise Drifted(
+                f"the {name}'s weights on rank {other} are not those of rank {rank()}: the ranks "
+                "have drifted apart and the run cannot be trusted from the last validation on; go "
+                "back to an earlier checkpoint, and do not mix kinds of hardware or versions"
+            )
