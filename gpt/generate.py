@@ -21,6 +21,7 @@ from torch import Tensor
 from data.collate import first_eos_mask, left_pad
 from gpt.border import at_least_float32
 from gpt.model import GPT
+from gpt.ranks import joined_blocks, own_block
 
 
 @dataclass(frozen=True)
@@ -299,9 +300,15 @@ def generate(
         len(prompts) * samples_per_prompt, params.max_new_tokens, generator=generator
     )
     with evaluation_mode(models):
-        tokens, log_probs, own_log_probs = decode(
-            models, prompts, uniforms, params, eos_id=eos_id, teacher_share=teacher_share
-        )
+        mine = own_block(len(prompts))  # of several ranks each answers prompts of its own
+        rows = slice(mine.start * samples_per_prompt, mine.stop * samples_per_prompt)
+        answered = None
+        if prompts[mine]:
+            answered = decode(
+                models, prompts[mine], uniforms[rows], params,
+                eos_id=eos_id, teacher_share=teacher_share,
+            )  # fmt: skip
+        tokens, log_probs, own_log_probs = joined_blocks(answered, model.device)
     mask, has_eos = first_eos_mask(tokens, eos_id)
     T = int(mask.sum(1).max())  # the longest response
     return Generation(tokens[:, :T], mask[:, :T], has_eos, log_probs[:, :T], own_log_probs[:, :T])

@@ -16,9 +16,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from data.collate import ResponseBatch, length_sorted_chunks
+from data.collate import ResponseBatch
 from gpt.border import at_least_float32
 from gpt.model import GPT
+from gpt.ranks import own_chunks, placed
 
 CHUNK_ELEMENTS = 2**24  # logits per chunk: 64 MiB of float32
 
@@ -199,11 +200,10 @@ def token_scores_and_kl(
 def score_in_micro_batches(
     score: Callable[[ResponseBatch], Tensor], batch: ResponseBatch, micro_batch_size: int
 ) -> Tensor:
-    """Apply a no-gradient scorer, (n, ...) per call, to rows of similar length and restore the order."""
-    order = length_sorted_chunks(batch.prompt_lengths + batch.lengths, micro_batch_size)
-    pieces = [score(batch.rows(index)) for index in order]
-    result = torch.empty(
-        len(batch), *pieces[0].shape[1:], dtype=pieces[0].dtype, device=pieces[0].device
-    )
-    result[torch.cat(order)] = torch.cat(pieces)
-    return result
+    """Apply a no-gradient scorer, (n, ...) per call, to rows of similar length and restore the order.
+
+    Of several ranks each scores rows of its own, and all get the whole (N, ...).
+    """
+    order = own_chunks(batch.prompt_lengths + batch.lengths, micro_batch_size)
+    pieces = [(index, score(batch.rows(index))) for index in order]
+    return placed(pieces, len(batch), batch.tokens.device)

@@ -101,6 +101,8 @@ class PretrainingConfig:
     seed: int = 0
     device: str = "auto"
     """auto (cuda, then mps, then cpu) or a device name."""
+    ranks: int | None = None
+    """Processes that share the work; default: one per core for small models on a CPU, else one."""
     out: Path | None = None
     """Run folder; default runs/pretraining-DATA-PRESET."""
     resume: bool = False
@@ -151,14 +153,14 @@ def add_text_gradient(
     reads rows of its own, and what it returns is its part of L_PT, which add up.
     """
     text = corpus.batch(number)
-    total = 0.0
+    nats = 0.0
     for rows in own_chunks(text.prompt_lengths + text.lengths, micro_batch_size):
         with precision(model.device, dtype):
             part = text.rows(rows).to(model.device)
             loss = language_model_loss(model, part, denominator=corpus.tokens_per_batch)
         (weight * loss).backward()
-        total += float(loss.detach())
-    return total * corpus.tokens_per_batch / max(int(text.response_mask.sum()), 1)
+        nats += float(loss.detach())
+    return nats * corpus.tokens_per_batch / max(int(text.response_mask.sum()), 1)
 
 
 @torch.no_grad()

@@ -105,19 +105,24 @@ def total(numbers: Mapping[str, float]) -> dict[str, float]:
     return {name: sum(part[name] for part in parts if name in part) for name in names}
 
 
-def placed(rows: Tensor, values: Tensor | None, count: int) -> Tensor:
-    """A tensor of `count` rows from the ranks' own: `values` (n, ...) belong at `rows` (n,).
+def placed(pieces: Sequence[tuple[Tensor, Tensor]], count: int, device: torch.device) -> Tensor:
+    """One tensor of `count` rows from the ranks' pieces, each the indices of rows and the rows."""
+    if world() > 1:
+        pieces = gathered([(index.cpu(), rows.cpu()) for index, rows in pieces])
+    first = pieces[0][1]
+    whole = torch.empty(count, *first.shape[1:], dtype=first.dtype, device=device)
+    for index, rows in pieces:
+        whole[index.to(device)] = rows.to(device)
+    return whole
 
-    A rank without rows gives None.
-    """
-    pieces = gather((rows.cpu(), None if values is None else values.cpu()))
-    given = [(index, piece) for index, piece in pieces if piece is not None]
-    first = given[0][1]
-    device = first.device if values is None else values.device
-    whole = torch.empty(count, *first.shape[1:], dtype=first.dtype)
-    for index, piece in given:
-        whole[index] = piece
-    return whole.to(device)
+
+def joined_blocks(tensors: Sequence[Tensor] | None, device: torch.device) -> list[Tensor]:
+    """The ranks' blocks of rows below each other, tensor by tensor, on `device`; None is no rows."""
+    if world() == 1 and tensors is not None:
+        return list(tensors)
+    parts = gather(None if tensors is None else [tensor.cpu() for tensor in tensors])
+    blocks = [part for part in parts if part is not None]
+    return [torch.cat(pieces).to(device) for pieces in zip(*blocks, strict=True)]
 
 
 @torch.no_grad()

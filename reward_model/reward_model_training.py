@@ -134,6 +134,8 @@ class RewardModelConfig:
     seed: int = 0
     device: str = "auto"
     """auto (cuda, then mps, then cpu) or a device name."""
+    ranks: int | None = None
+    """Processes that share the work; default: one per core for small models on a CPU, else one."""
     out: Path | None = None
     """Run folder; default runs/reward_model-DATA-PRESET."""
 

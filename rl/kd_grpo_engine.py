@@ -257,7 +257,6 @@ def train(
         set_learning_rate(optimizer, lr)
         clock = Stopwatch()
         meter = UpdateMeter(clip if config.policy_loss == "clipped" else None)
-        text_losses: list[float] = []
         records = prompt_batch(prompts, step, config.prompts_per_step, config.seed)
         with clock.phase("rollout"):  # G outputs per prompt
             rollout = sample_rollout(
@@ -273,9 +272,10 @@ def train(
         advantages = group_advantages(rewards, config.group_size)  # (N, 1)
 
         with clock.phase("update"):
-            for rows in epoch_minibatches(
+            updates = epoch_minibatches(
                 config, len(rollout), generators["minibatches"], config.group_size
-            ):
+            )
+            for update, rows in enumerate(updates):
                 optimizer.zero_grad(set_to_none=True)
                 loss = torch.zeros((), device=policy.device)
                 for part, batch in micro_batches(rollout.sequences, rows, config.micro_batch_size):
@@ -289,17 +289,16 @@ def train(
                     part_loss.backward()
                     loss += part_loss.detach()
                     meter.add_tokens(scores, old_log_probs[part], advantages[part], batch)
+                extra: dict[str, float] = {}
                 if text is not None:  # lambda L_PT: fresh text each time
-                    index = step * config.updates + len(text_losses)
-                    text_losses.append(text_gradient(config, policy, text, index))
-                    loss += config.pretraining_coef * text_losses[-1]
+                    index = step * config.updates + update
+                    extra["pretraining_loss"] = text_gradient(config, policy, text, index)
+                    loss += config.pretraining_coef * extra["pretraining_loss"]
                 norm = clip_and_step(optimizer, policy.parameters(), config.max_norm)
-                meter.add_update(loss, norm)
+                meter.add_update(loss, norm, **extra)
 
         row = rollout_metrics(rollout, rewards, old_log_probs, ref_log_probs)
         row |= meter.metrics() | {"non_finite_rewards": non_finite, "kl_coef": kl.coef, "lr": lr}
-        if text_losses:
-            row["pretraining_loss"] = sum(text_losses) / len(text_losses)
         row |= clock.metrics(tokens=int(rollout.lengths.sum()))
         if "kl" in row:
             kl.update(row["kl"], len(rollout))

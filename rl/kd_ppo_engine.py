@@ -241,7 +241,7 @@ def train(
             )
         with clock.phase("reward"):  # r = log p_teacher(o | q)
             rewards, non_finite = checked_rewards(reward_fn, rollout, config.non_finite_reward)
-            bonus, extra = text_bonus(config, policy, text, step)  # - lambda L_PT
+            bonus, of_text = text_bonus(config, policy, text, step)  # - lambda L_PT
         with clock.phase("score"):
             old_log_probs = old_policy_log_probs(policy, rollout, config)  # (N, T)
             ref_log_probs = None
@@ -282,6 +282,7 @@ def train(
                     loss += part_loss.total.detach()
                     measured = part_loss.per_token()
                     meter.add_tokens(scores, goal.old_log_probs, goal.advantages, batch, **measured)
+                extra: dict[str, float] = {}
                 if text is not None and config.pt_mode == "loss":  # L_PT: fresh text each time
                     number = step * config.updates + update
                     extra["pretraining_loss"] = models.add_text_gradient(text, number)
@@ -291,7 +292,7 @@ def train(
 
         row = rollout_metrics(rollout, rewards, old_log_probs, ref_log_probs)
         row |= meter.metrics() | {"non_finite_rewards": non_finite, "kl_coef": kl.coef, "lr": lr}
-        row |= explained_variance(targets.old_values, targets.returns, rollout.response_mask)
+        row |= of_text | explained_variance(targets.old_values, targets.returns, rollout.response_mask)
         row |= clock.metrics(tokens=int(rollout.lengths.sum()))
         if "kl" in row:
             kl.update(row["kl"], len(rollout))

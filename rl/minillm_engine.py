@@ -223,7 +223,6 @@ def train(
         lr = config.lr * warmed_up(config, step)
         set_learning_rate(optimizer, lr)
         clock, meter = Stopwatch(), UpdateMeter(clip=(config.clip_low, config.clip_high))
-        text_losses: list[float] = []
         records = prompt_batch(prompts, step, config.prompts_per_step, config.seed)
         with clock.phase("rollout"):  # y ~ p~, token by token
             rollout = sample_rollout(
@@ -265,17 +264,16 @@ def train(
                         scores, old_log_probs[part], part_targets.returns, batch,
                         single_step_kl=token_kl, mixing_weight=part_targets.weights,
                     )  # fmt: skip
+                extra: dict[str, float] = {}
                 if text is not None:  # lambda L_PT: fresh text each time
                     index = step * config.updates + update
-                    text_losses.append(text_gradient(config, policy, text, index))
-                    loss += config.pretraining_coef * text_losses[-1]
+                    extra["pretraining_loss"] = text_gradient(config, policy, text, index)
+                    loss += config.pretraining_coef * extra["pretraining_loss"]
                 norm = clip_and_step(optimizer, policy.parameters(), config.max_norm)
-                meter.add_update(loss, norm)
+                meter.add_update(loss, norm, **extra)
 
         rewards = row_sums(token_rewards, rollout.response_mask)  # log p(y) / q(y), (N,)
         row = rollout_metrics(rollout, rewards, old_log_probs, None) | meter.metrics() | {"lr": lr}
-        if text_losses:
-            row["pretraining_loss"] = sum(text_losses) / len(text_losses)
         row |= clock.metrics(tokens=int(rollout.lengths.sum()))
         state.step = step + 1
         if finish_step(config, state, row, log, policy, None, validate, folder):

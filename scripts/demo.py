@@ -83,6 +83,8 @@ class DemoConfig:
     """Test prompts in the comparison."""
     device: str = "auto"
     """auto (cuda, then mps, then cpu) or a device name."""
+    ranks: int | None = None
+    """Processes that share the work; default: one per core for small models on a CPU, else one."""
     out: Path = RUNS / "demo"
     """Run folder."""
 
