@@ -55,7 +55,7 @@ def run_on_ranks(main: Callable[[Any], Any], config: Any, guard: Guard = nullcon
     """main(config) on every rank; returns what it returns on this one, rank 0.
 
     The flags `ranks`, `preset` and `device` of the config say how many, where it has them. `guard()`
-    is the context in which another rank lives and fails.
+    is the context in which each rank lives and fails.
     """
     if "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun has started us, once per rank
         store, number, count = next(iter(dist.rendezvous("env://")))
@@ -80,13 +80,15 @@ def run_on_ranks(main: Callable[[Any], Any], config: Any, guard: Guard = nullcon
         for child in children:
             child.start()
         try:
-            result = _take_part(0, count, dist.FileStore(meeting, count), main, config)
-            for child in children:
-                child.join()
-            return result
-        finally:
+            with guard():  # here, while the others can still be asked who failed first
+                return _take_part(0, count, dist.FileStore(meeting, count), main, config)
+        except BaseException:
             for child in children:
                 child.terminate()
+            raise
+        finally:
+            for child in children:
+                child.join()
 
 
 def _require_devices(count: int, device: str) -> None:
@@ -140,9 +142,11 @@ def _take_part(
 
 def first_to_fail() -> bool:
     """True for the rank that speaks of a failure: the first one. Always true of a single process."""
+    global _store
     if _store is None:
         return True
+    store, _store = _store, None  # asked once: whoever fails, fails once
     try:
-        return _store.add("failed", 1) == 1
+        return store.add("failed", 1) == 1
     except RuntimeError:  # the store has gone with its rank, which has spoken
         return False

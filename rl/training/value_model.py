@@ -38,7 +38,7 @@ class ValueModel(nn.Module):
         with torch.no_grad():
             model.head.weight.zero_()
             model.head.bias.zero_()
-        return model.to(policy.device).requires_grad_(True).eval()
+        return model.to(policy.wte.weight).requires_grad_(True).eval()
 
     @classmethod
     def from_reward_model(cls, reward_model: RewardModel) -> ValueModel:

@@ -1,0 +1,233 @@
+"""Every engine and every other loop, a few steps each, on some ranks; what they measured goes to a file.
+
+    python tests/rl/ranks_worker.py RANKS OUT [CHECKPOINT]
+
+test_ranks.py starts it with 1, 2 and 4 ranks and compares. In float64, where only the order of sums
+differs. With a checkpoint of another number of ranks GRPO goes on from that, too.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import sys
+import warnings
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from engines import (
+    DIVERSE,
+    ENGINES,
+    HELD_OUT,
+    LETTERS,
+    OFFLINE,
+    PAIRS,
+    PROMPTS,
+    SHARE_OF_A,
+    SHARP_TEACHER,
+    Engine,
+    Texts,
+    engine_named,
+    numbers,
+    small_gpt,
+    teacher_in,
+    weights,
+)
+
+from gpt import distillation, finetuning, pretraining, ranks
+from gpt.common import MetricLog, explained, make_generator
+from gpt.generate import SamplingParams, generate
+from gpt.launch import run_on_ranks
+from reward_model import reward_model_training
+from reward_model.model import RewardModel
+from reward_model.pairs import Labelled, PairSampling, sample_pairs
+from rl.rewards.sources import RewardModelReward
+from rl.training.evaluation import best_of_n, evaluate
+from rl.training.value_model import ValueModel
+
+# 3 prompts on 4 ranks leave one without rows; 2 rows of one forward.
+SHAPE = dict(steps=2, prompts_per_step=3, minibatches=2, micro_batch_size=4, eval_every=100)
+FEW = SamplingParams(max_new_tokens=6)
+
+
+@dataclass(frozen=True)
+class Job:
+    """How many ranks, where the results go, and a checkpoint to go on from."""
+
+    ranks: int
+    out: Path
+    checkpoint: Path | None = None
+    device: str = "cpu"
+
+
+def gradients(seen: list[torch.Tensor]) -> None:
+    """From now on every gradient that reaches the clip is kept in `seen`."""
+    real = torch.nn.utils.clip_grad_norm_
+
+    def spy(parameters: Any, *args: Any, **options: Any) -> torch.Tensor:
+        parameters = list(parameters)
+        seen.append(torch.cat([p.grad.flatten().clone() for p in parameters if p.grad is not None]))
+        return real(parameters, *args, **options)
+
+    torch.nn.utils.clip_grad_norm_ = spy
+
+
+def of_engine(engine: Engine, seen: list[torch.Tensor], **changes: Any) -> dict[str, Any]:
+    """Metrics, gradients and weights of a short run."""
+    seen.clear()
+    policy = small_gpt().double()
+    shape = {name: value for name, value in SHAPE.items() if engine.has(name)}
+    if not engine.grouped:
+        shape["prompts_per_step"] = 7
+    rows = engine.run(policy, DIVERSE if engine.rule else None, **shape | changes)
+    return {"rows": numbers(rows), "gradients": list(seen), "weights": weights(policy)}
+
+
+def engine_runs(seen: list[torch.Tensor]) -> dict[str, Any]:
+    """Every engine in every form, with the losses that are off by default."""
+    done = {}
+    for engine in ENGINES:
+        for name, form in engine.forms.items():
+            done[f"{engine.name}-{name}"] = of_engine(engine, seen, **form)
+        if engine.everything:
+            done[f"{engine.name}-everything"] = of_engine(engine, seen, **engine.everything)
+    # It stops in the middle of a batch: all ranks at the same minibatch, or nobody goes on.
+    stopping = dict(target_kl=0.002, updates_per_batch=4, pretraining_coef=0.0)
+    done["ppo-target_kl"] = of_engine(engine_named("ppo"), seen, **stopping)
+    return done
+
+
+def other_loops(seen: list[torch.Tensor]) -> dict[str, Any]:
+    """Pre-training, fine-tuning, distillation and the reward model."""
+    done: dict[str, Any] = {}
+
+    def keep(name: str, model: torch.nn.Module, rows: Any) -> None:
+        done[name] = {"rows": numbers(rows), "gradients": list(seen), "weights": weights(model)}
+        seen.clear()
+
+    seen.clear()
+    model = small_gpt().double()
+    config = pretraining.PretrainingConfig(steps=3, accumulation=2, warmup=1, eval_every=1)
+    keep("pretraining", model, pretraining.train(config, model, Texts(), MetricLog(3)))
+
+    model = small_gpt().double()
+    examples = [(pair.prompt, pair.chosen) for pair in PAIRS]
+    tuning = finetuning.FinetuningConfig(batch_size=3, warmup=1, eval_every=1)
+    held_out = [(pair.prompt, pair.chosen) for pair in HELD_OUT]
+    rows = finetuning.train(tuning, model, examples, held_out, MetricLog(3), eos_id=8)
+    keep("finetuning", model, rows)
+
+    teacher = teacher_in(SHARP_TEACHER, torch.float64)
+    for loss in ("forward_kl", "reverse_kl", "topk_ce"):
+        for author in ("teacher", "corpus"):
+            model = small_gpt().double()
+            distilling = distillation.DistillationConfig(
+                steps=2, batch_size=3, loss=loss, responses=author, max_new_tokens=6, sampled_tokens=3,
+                warmup=1,
+            )  # fmt: skip
+            rows = distillation.train(
+                distilling, model, teacher, LETTERS, PROMPTS, MetricLog(2), corpus=Texts()
+            )
+            keep(f"distillation-{loss}-{author}", model, rows)
+
+    for weighting in ("pair", "prompt"):
+        judge = RewardModel.from_policy(
+            small_gpt().double(), "mean_score", make_generator(0, "head")
+        ).double()
+        fitting = reward_model_training.RewardModelConfig(
+            batch_size=3, warmup=1, pair_weighting=weighting, centering=0.01, margin=0.1
+        )
+        log = MetricLog(3)
+        rows = reward_model_training.fit(judge, [*PAIRS, *OFFLINE], fitting, log, eos_id=8)
+        keep(f"reward_model-{weighting}", judge, rows)
+    return done
+
+
+def sampled_things() -> dict[str, Any]:
+    """Tokens, pairs, evaluations: what is sampled and scored without training."""
+    policy, other = small_gpt(noise=0.1).double(), small_gpt(3, noise=0.1).double()
+    judge = RewardModel.from_policy(other, "mean_score", make_generator(0, "head")).double()
+    reward = RewardModelReward(judge.requires_grad_(False), micro_batch_size=4)
+    done: dict[str, Any] = {}
+    prompts = [LETTERS.encode(record.prompt) for record in PROMPTS]
+    for count in (1, 3, 8):
+        for each in (1, 2):
+            sampled = generate(
+                policy, prompts[:count], FEW, make_generator(0, "tokens"), eos_id=8,
+                samples_per_prompt=each, teacher=other, teacher_share=0.3,
+            )  # fmt: skip
+            done[f"generate-{count}-{each}"] = vars(sampled)
+    batches = sample_pairs(
+        policy, LETTERS, PROMPTS, 9, lambda prompt, a, _, b, __, rng: Labelled(a < b, None),
+        PairSampling(FEW, 3, batch_size=2), generator=make_generator(0, "pairs"),
+        rng=random.Random(0),
+    )  # fmt: skip
+    done["pairs"] = [vars(pair) for batch in batches for pair in batch]
+    result = evaluate(policy, LETTERS, PROMPTS, FEW, reward, reference=other, gold=SHARE_OF_A)
+    done["evaluate"] = {"summary": result.summary(), "responses": result.responses}
+    best = best_of_n(policy, LETTERS, PROMPTS, FEW, reward, 3, gold=SHARE_OF_A)
+    done["best of n"] = list(best)
+    values = ValueModel.from_reward_model(judge).double()
+    sequences = engine_sequences()
+    done["values"] = [values.rollout_values(sequences, 2), values.values_after(sequences, 2)]
+    return done
+
+
+def engine_sequences() -> Any:
+    """The toy pairs' chosen answers, as they are scored."""
+    examples = [(pair.prompt, pair.chosen) for pair in PAIRS]
+    return finetuning.collate_examples(examples, 8)
+
+
+def resumable(job: Job) -> dict[str, Any]:
+    """GRPO for 5 steps with a checkpoint after 3; and from the checkpoint of another world, if any."""
+    engine, done = engine_named("grpo"), {}
+    flags = dict(SHAPE, steps=5, checkpoint_every=3, kl_controller="adaptive", kl_horizon=160)
+    policy = small_gpt().double()
+    rows = engine.run(policy, DIVERSE, folder=job.out.parent / f"run{job.ranks}", **flags)
+    done["uninterrupted"] = {"rows": numbers(rows), "weights": weights(policy)}
+    if job.checkpoint is not None:
+        policy = small_gpt(5).double()
+        rows = engine.run(policy, DIVERSE, folder=job.checkpoint, resume=True, **flags)
+        done["resumed"] = {"rows": numbers(rows), "weights": weights(policy)}
+    return done
+
+
+def in_float32() -> dict[str, Any]:
+    """GRPO in float32, where sums of another order round differently."""
+    policy = small_gpt()
+    rows = engine_named("grpo").run(policy, DIVERSE, **SHAPE)
+    return {"rows": numbers(rows), "weights": weights(policy)}
+
+
+def work(job: Job) -> None:
+    """All of it, on one rank of `job.ranks`."""
+    warnings.simplefilter("ignore")
+    assert ranks.world() == job.ranks
+    seen: list[torch.Tensor] = []
+    gradients(seen)
+    # A critic in the policy's precision.
+    results = {
+        "engines": engine_runs(seen),
+        "loops": other_loops(seen),
+        "sampled": sampled_things(),
+        "float32": in_float32(),
+        "resumed": resumable(job),
+    }
+    ranks.check_alike(small_gpt())
+    if ranks.is_main():
+        torch.save(results, job.out)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    count, out, *more = sys.argv[1:]
+    given = Job(int(count), Path(out))
+    if more:  # a copy: resuming writes there
+        copied = Path(out).parent / f"resumed{count}"
+        shutil.copytree(more[0], copied)
+        given = replace(given, checkpoint=copied)
+    with explained():
+        run_on_ranks(work, given, explained)

@@ -1,0 +1,255 @@
+"""One run on 1, 2 and 4 ranks is one run: tokens, gradients, weights and metrics are the same.
+
+tests/rl/ranks_worker.py runs everything in float64, where ranks differ by the order of sums alone. One
+start per number of ranks serves all tests here. A new entry of engines.py is held to it by itself.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from engines import ENGINES
+
+from gpt import launch, ranks
+from gpt.launch import cores, default_ranks
+
+ROOT = Path(__file__).resolve().parents[2]
+WORLDS = (1, 2, 4)
+
+
+def start(script: Path, *arguments: object, timeout: float = 240) -> subprocess.CompletedProcess:
+    """A script in a process of its own, which may fork: one thread, this checkout's code."""
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "rl")])
+    environment = os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        [sys.executable, str(script), *map(str, arguments)], env=environment, cwd=ROOT,
+        capture_output=True, text=True, timeout=timeout, check=False,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Any]:
+    """What the worker measured on each number of ranks; each goes on from the checkpoint before."""
+    folder = tmp_path_factory.mktemp("ranks")
+    found: dict[int, Any] = {}
+    before: list[Path] = []
+    for world in WORLDS:
+        out = folder / f"{world}.pt"
+        done = start(ROOT / "tests" / "rl" / "ranks_worker.py", world, out, *before)
+        assert done.returncode == 0, done.stderr[-3000:]
+        found[world] = torch.load(out, weights_only=False)
+        before = [folder / f"run{world}"]
+    return found
+
+
+def flat(value: Any, path: str = "") -> dict[str, Any]:
+    """A nested result as {path: number, tensor or text}."""
+    if isinstance(value, dict):
+        items: Any = value.items()
+    elif isinstance(value, list | tuple):
+        items = enumerate(value)
+    else:
+        return {path: value}
+    found = {f"{path}/": sorted(map(str, value)) if isinstance(value, dict) else len(value)}
+    for name, part in items:
+        found |= flat(part, f"{path}/{name}")
+    return found
+
+
+def assert_same(some: Any, one: Any, tolerance: float = 1e-10) -> None:
+    """Equal but for the order of sums: `tolerance` of the largest component, or of 1e-3.
+
+    A logged loss is added up in float32, and weights have gone through Adam, which makes a step of
+    the rounding of a gradient of 0.
+    """
+    here, there = flat(some), flat(one)
+    assert here.keys() == there.keys()
+    for path, expected in there.items():
+        got = here[path]
+        if not isinstance(expected, float | torch.Tensor):
+            assert got == expected, path
+            continue
+        a, b = (torch.as_tensor(x, dtype=torch.float64) for x in (got, expected))
+        assert a.shape == b.shape, path
+        allowed = {"loss": 1e-4, "weights": 1e-7}.get(path.rpartition("/")[2], tolerance)
+        scale = max(float(b.abs().max()) if b.numel() else 0.0, 1e-3)
+        torch.testing.assert_close(
+            a, b, rtol=0, atol=max(allowed, tolerance) * scale, equal_nan=True, msg=path
+        )
+
+
+@pytest.mark.parametrize("world", WORLDS[1:])
+@pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.name)
+def test_an_engine_is_the_same_on_any_number_of_ranks(results, engine, world):
+    names = [name for name in results[1]["engines"] if name.startswith(f"{engine.name}-")]
+    assert len(names) >= len(engine.forms)
+    for name in names:
+        one = results[1]["engines"][name]
+        moved = [bool(gradient.any()) for gradient in one["gradients"]]
+        assert len(moved) >= 2 and sum(moved) > len(moved) / 2
+        assert_same(results[world]["engines"][name], one)
+
+
+@pytest.mark.parametrize("world", WORLDS[1:])
+@pytest.mark.parametrize(
+    "loop", ["pretraining", "finetuning", "distillation", "reward_model"]
+)  # fmt: skip
+def test_every_other_loop_is_the_same(results, loop, world):
+    names = [name for name in results[1]["loops"] if name.startswith(loop)]
+    assert names
+    for name in names:
+        assert all(g.any() for g in results[1]["loops"][name]["gradients"])
+        assert_same(results[world]["loops"][name], results[1]["loops"][name])
+
+
+@pytest.mark.parametrize("world", WORLDS[1:])
+def test_samples_pairs_and_evaluations_are_the_same(results, world):
+    assert_same(results[world]["sampled"], results[1]["sampled"])
+
+
+@pytest.mark.parametrize("world", WORLDS[1:])
+def test_a_checkpoint_goes_on_on_another_number_of_ranks(results, world):
+    """World 2 resumes what world 1 has left after three steps, and world 4 what world 2 has."""
+    whole = results[1]["resumed"]["uninterrupted"]
+    resumed = results[world]["resumed"]["resumed"]
+    assert [row["step"] for row in resumed["rows"]] == [4, 5]
+    assert_same(resumed, {"rows": whole["rows"][3:], "weights": whole["weights"]})
+
+
+@pytest.mark.parametrize("world", WORLDS[1:])
+def test_float32_differs_by_its_rounding_alone(results, world):
+    """After 4 updates of at most 1e-2: measured 4e-5 to 5e-5 of the largest weight."""
+    assert_same(results[world]["float32"], results[1]["float32"], tolerance=1e-3)
+
+
+def test_ppo_stopped_within_a_batch(results):
+    """Otherwise the ranks' common decision would not have been asked."""
+    steps = len(results[1]["engines"]["ppo-target_kl"]["gradients"])
+    assert steps < 2 * 2 * 4 * 2  # steps x minibatches x epochs x (policy and critic)
+
+
+# --- failures -------------------------------------------------------------------------------------
+
+FAILING = """
+import os, signal, sys
+from dataclasses import dataclass
+import torch
+from gpt import ranks
+from gpt.common import UserError, append_jsonl, run_script
+from pathlib import Path
+
+@dataclass
+class Config:
+    ranks: int = 2
+    device: str = "cpu"
+
+def main(config):
+    what, who = sys.argv[1], int(sys.argv[2])
+    mine = who in (ranks.rank(), -1)
+    print("world", ranks.gather(ranks.rank()))
+    if what == "error" and mine:
+        raise UserError(f"rank {who} has met an error")
+    if what == "bug" and mine:
+        raise TypeError("no sentence was made for this")
+    if what == "kill" and mine:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if what == "drift":
+        model = torch.nn.Linear(3, 2)
+        torch.nn.init.constant_(model.weight, 1.0 + (1e-6 if mine else 0.0))
+        torch.nn.init.zeros_(model.bias)
+        ranks.check_alike(model)
+    if what == "file":
+        append_jsonl(Path(sys.argv[3]), [{"rank": ranks.rank()}])
+        append_jsonl(Path(sys.argv[3]) / "below a file", [{}])
+    ranks.gather(2)
+
+if __name__ == "__main__":
+    run_script(main, Config())
+"""
+
+
+@pytest.fixture
+def failing(tmp_path):
+    script = tmp_path / "failing.py"
+    script.write_text(FAILING, encoding="utf-8")
+
+    def run(*arguments: object) -> subprocess.CompletedProcess:
+        return start(script, *arguments, timeout=60)
+
+    return run
+
+
+@pytest.mark.parametrize("who", [0, 1, -1], ids=["rank 0", "rank 1", "both"])
+def test_an_error_ends_all_ranks_with_one_sentence(failing, who):
+    done = failing("error", who)
+    assert done.returncode == 1
+    assert done.stderr.strip() == f"error: rank {who} has met an error"
+    assert done.stdout.strip() == "world [0, 1]"  # rank 0 alone prints
+
+
+def test_a_bug_shows_one_traceback(failing):
+    done = failing("bug", 1)
+    assert done.returncode == 1
+    assert done.stderr.count("no sentence was made for this") == 1
+    assert "LostRank" not in done.stderr
+
+
+def test_a_killed_rank_ends_the_run_with_one_sentence(failing):
+    done = failing("kill", 1)
+    assert done.returncode == 1
+    assert done.stderr.strip().startswith("error: another process of this run has ended")
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_ranks_that_have_drifted_apart_are_noticed(failing):
+    assert failing("drift", 5).returncode == 0  # nobody is rank 5: all alike
+    done = failing("drift", 1)
+    assert done.returncode == 1 and "drifted apart" in done.stderr
+    assert done.stderr.count("error:") == 1
+
+
+def test_one_rank_writes_and_its_trouble_is_everyones(failing, tmp_path):
+    out = tmp_path / "rows.jsonl"
+    done = failing("file", 0, out)
+    assert out.read_text(encoding="utf-8") == '{"rank": 0}\n'
+    assert done.returncode == 1 and done.stderr.count("error:") == 1
+    assert "below a file" in done.stderr or "rows.jsonl" in done.stderr
+
+
+# --- how many -------------------------------------------------------------------------------------
+
+
+def test_a_small_model_on_a_cpu_gets_a_rank_per_core(monkeypatch):
+    monkeypatch.setattr(launch, "cores", lambda: 6)
+    assert default_ranks("tiny", "cpu") == default_ranks("small", "cpu") == 6
+    assert default_ranks("gpt2", "cpu") == 1  # threads are faster there
+    assert default_ranks("tiny", "cuda") == 1
+    monkeypatch.setattr(launch, "cores", lambda: 64)
+    assert default_ranks("tiny", "cpu") == launch.MOST_BY_DEFAULT
+
+
+def test_a_wish_for_few_threads_is_one_for_few_ranks(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    assert cores() == 1
+    monkeypatch.setenv("OMP_NUM_THREADS", "100000")
+    many = cores()
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    assert cores() == many >= 1
+
+
+def test_a_single_process_needs_no_other():
+    """The defaults of every function here, which a notebook runs with."""
+    assert (ranks.world(), ranks.rank(), ranks.is_main()) == (1, 0, True)
+    assert ranks.own([3, 1, 2]) == [3, 1, 2] and ranks.own_block(3) == slice(0, 3)
+    assert ranks.gather("x") == ["x"] and ranks.total({"a": 2.0}) == {"a": 2.0}
+    assert ranks.on_main(lambda: 5) == 5
+    layer = torch.nn.Linear(2, 2)
+    ranks.sum_gradients(layer.parameters())
+    assert layer.weight.grad is None
+    ranks.check_alike(layer)
