@@ -404,7 +404,7 @@ def train(
         loss.backward()
         norm = clip_and_step(optimizer, student.parameters(), config.max_norm)
         state.step = step + 1
-        row: dict[str, Any] = {"loss": loss.detach(), "grad_norm": norm, "lr": lr}
+        row: dict[str, Any] = {"loss": float(loss), "grad_norm": norm, "lr": lr}  # float waits
         row["response_length"] = float(batch.lengths.float().mean())
         row["tokens_per_second"] = int(batch.lengths.sum()) / (time.perf_counter() - begin)
         if validate and (state.step % config.eval_every == 0 or state.step == config.steps):
