@@ -35,6 +35,13 @@ HARMLESS = (
         "harmless on a reducer: `row_sums`, which it calls, stands at the same border",
     ),
     Harmless(
+        "rl/equations/losses.py",
+        "high_entropy_mask",
+        "@masked_equation",
+        "",
+        "equivalent: `in_range` checks the inputs at the same border; only valid tokens are compared",
+    ),
+    Harmless(
         "rl/batches/rollout.py",
         "join_rollouts",
         "for name, (weight, _) in rollouts[0].reward_parts.items()",
