@@ -217,12 +217,16 @@ def test_only_the_four_packages_are_installed() -> None:
 
 
 def test_declared_requirements_agree() -> None:
-    """requirements.txt: the project's own list, a cap on torch, pytest, and the project last."""
+    """requirements.txt: the project's own list, torch with a cap, what tests it, the project last."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     lines = (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines()
     lines = [line for line in lines if not line.startswith("#")]
-    assert lines[0] == "torch>=2.6,<2.14" and lines[-2:] == ["pytest>=8", "-e ."]
-    assert ["torch>=2.6", *lines[1:-2]] == project["dependencies"]
+    assert lines[0] == "torch>=2.6,<2.14" and lines[-3:] == [
+        "pytest>=8",
+        "pytest-xdist>=3.6",
+        "-e .",
+    ]
+    assert ["torch>=2.6", *lines[1:-3]] == project["dependencies"]
     assert {re.split(r"[<>=]", line)[0] for line in project["dependencies"]} == RUNTIME
     extras = [line for lines in project["optional-dependencies"].values() for line in lines]
     assert {re.split(r"[<>=]", line)[0] for line in extras} == set.union(*OPTIONAL.values())
