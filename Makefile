@@ -2,6 +2,7 @@
 # make test    set up once, then run the tests
 # make dev     add the contributors' tools;  make lint, make mutants, make bench: use them
 # make clean   delete .venv and caches; runs/ stays
+# The tests run in one process a core, at most four: ARGS="-n 0 --pdb" is one process.
 # Another Python:  make demo PYTHON=python3.12
 
 # Only features of GNU Make 3.81 (macOS) are used here.
@@ -18,7 +19,7 @@ demo: .venv/.ok
 	$(PY) scripts/demo.py $(ARGS)
 
 test: .venv/.ok
-	$(PY) -m pytest $(ARGS)
+	OMP_NUM_THREADS=1 $(PY) -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile $(ARGS)
 
 dev: .venv/.dev
 

@@ -147,6 +147,7 @@ def in_range(**intervals: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """
 
     def check(name: str, value: float, arguments: Mapping[str, Any]) -> None:
+        """`value` against the interval as written: square ends belong to it, round ones do not."""
         interval = intervals[name]
         low, high = (
             arguments[end] if end in arguments else float(end) for end in interval[1:-1].split(", ")
@@ -163,6 +164,7 @@ def one_of(**choices: tuple[str, ...]) -> Callable[[Callable[P, R]], Callable[P,
     """Refuse a name that is none of the choices, with a ValueError that lists them."""
 
     def check(name: str, value: str, arguments: Mapping[str, Any]) -> None:
+        """`value` against the choices of this argument alone."""
         if value not in choices[name]:
             raise ValueError(f"{name} must be one of {', '.join(choices[name])}: got {value!r}")
 

@@ -171,8 +171,8 @@ def train(
             loss += part.detach()
         norm = clip_and_step(optimizer, model.parameters(), config.max_norm)
         state.step = step + 1
-        row = {**total({"loss": float(loss)}), "grad_norm": norm, "lr": lr,
-               "tokens_per_second": tokens / (time.perf_counter() - begin)}  # fmt: skip
+        row = {**total({"loss": float(loss)}), "grad_norm": norm, "lr": lr}  # float waits
+        row["tokens_per_second"] = tokens / (time.perf_counter() - begin)  # of training alone
         if held_out_batches and (state.step % config.eval_every == 0 or state.step == log.total):
             row["held_out_loss"] = held_out_loss(model, held_out_batches)
             check_alike(model, "model")

@@ -22,7 +22,9 @@ SHARES = ("entropy_top_share", "reference_mixing")
 def check_ranges(config: Any) -> None:
     """ValueError for the first field of a script's config that no run can mean.
 
-    Called when the flags are parsed, before an earlier run is moved aside. None passes.
+    NaN is one for every flag: each comparison with it is False, so it would switch off in silence
+    what the flag controls. Called when the flags are parsed, before an earlier run is moved aside.
+    None passes.
     """
     for names, least, words in (
         (AT_LEAST_ONE, 1, "be at least 1"),
@@ -37,3 +39,6 @@ def check_ranges(config: Any) -> None:
         share = getattr(config, name, None)
         if share is not None and not 0 < share <= 1:
             raise ValueError(f"{name} is a share, above 0 and at most 1: got {share}")
+    for name, value in vars(config).items():
+        if isinstance(value, float) and math.isnan(value):
+            raise ValueError(f"{name} must be a number: got nan")

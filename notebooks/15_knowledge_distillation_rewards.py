@@ -14,7 +14,7 @@
 # | 3 | which response is best under each form of the reward? | `row_sums`, `row_means` |
 # | 4 | three runs of KD-GRPO: only one of them comes nearer to the teacher | `rl/kd_grpo_engine.py` |
 # | 5 | KD-PPO: the reward of every token at its token, or all at the end | `kd_token_rewards` |
-# | 6 | the loss on pre-training text, and a bonus that does nothing | `add_text_gradient` |
+# | 6 | the loss on pre-training text, and a bonus that does nothing | `text_gradient` |
 #
 # Closest in print: MiniLLM (Gu et al. 2024, [arXiv:2306.08543](https://arxiv.org/abs/2306.08543)),
 # which is not a reward plugged into GRPO; page

@@ -76,7 +76,7 @@ from rl.rewards.teacher import TeacherReward, open_teacher, refuse_other_rewards
 from rl.training.config import EngineConfig, kl_controller, require_groups, size_presets, warmed_up
 from rl.training.evaluation import Validation
 from rl.training.metrics import Stopwatch, UpdateMeter, rollout_metrics
-from rl.training.reference import moved_reference
+from rl.training.reference import check_moving_reference, moved_reference
 from rl.training.run import finish_step, run_training
 from rl.training.setup import open_text
 from rl.training.text import text_gradient
@@ -142,16 +142,7 @@ class KDGRPOConfig(EngineConfig):
                 f"{self.updates_per_batch}. Without a ratio its gradient holds for new samples only; "
                 "take --policy-loss clipped for several passes"
             )
-        if self.reference_update != "never" and not self.kl_coef:
-            raise ValueError(
-                "reference_update moves what the KL penalty holds on to: give a kl_coef above 0, or "
-                "leave it at never"
-            )
-        if self.reference_every < 1 or not 0 < self.reference_mix <= 1:
-            raise ValueError(
-                "reference_every must be at least 1 and reference_mix above 0 and at most 1: got "
-                f"{self.reference_every} and {self.reference_mix}"
-            )
+        check_moving_reference(self, "kl_coef")
         if not self.own_text_coef >= 0:
             raise ValueError(f"own_text_coef must not be negative: got {self.own_text_coef}")
         if self.pretraining_coef < 0 or self.pretraining_batch_size < 1:

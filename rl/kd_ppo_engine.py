@@ -13,7 +13,7 @@ print is MiniLLM (Gu et al. 2024, arXiv:2306.08543); the rest is PPO (arXiv:1707
                                                        critic_lambda = 1: Monte-Carlo returns
       for K epochs, shuffled minibatches               updates_per_batch, minibatches
         L = L_policy + c_v L_value - c_H entropy       ppo_loss: clipped_surrogate, value_loss
-        ... + lambda L_PT                          (2) pt_mode="loss": add_text_gradient
+        ... + lambda L_PT                          (2) pt_mode="loss": text_gradient
         [... + beta KL, if it is not in the reward]    kl_loss_coef, kl_loss
       update the reference if needed                   reference_update, moved_reference
 
@@ -73,9 +73,10 @@ from rl.training.actor_critic import ActorCritic, ActorCriticConfig, gae_targets
 from rl.training.config import kl_controller, size_presets, warmed_up
 from rl.training.evaluation import Validation
 from rl.training.metrics import Stopwatch, UpdateMeter, explained_variance, rollout_metrics
-from rl.training.reference import moved_reference
+from rl.training.reference import check_moving_reference, moved_reference
 from rl.training.run import finish_step, run_training
 from rl.training.setup import open_text
+from rl.training.text import text_gradient
 from rl.training.value_model import ValueModel
 
 PRESETS = size_presets(
@@ -119,16 +120,7 @@ class KDPPOConfig(ActorCriticConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         refuse_other_rewards(self)
-        if self.reference_update != "never" and not (self.kl_coef or self.kl_loss_coef):
-            raise ValueError(
-                "reference_update moves what a KL penalty holds on to: give a kl_coef or a "
-                "kl_loss_coef above 0, or leave it at never"
-            )
-        if self.reference_every < 1 or not 0 < self.reference_mix <= 1:
-            raise ValueError(
-                "reference_every must be at least 1 and reference_mix above 0 and at most 1: got "
-                f"{self.reference_every} and {self.reference_mix}"
-            )
+        check_moving_reference(self, "kl_coef", "kl_loss_coef")
 
 
 def rewards_of_tokens(
@@ -285,7 +277,7 @@ def train(
                 extra: dict[str, float] = {}
                 if text is not None and config.pt_mode == "loss":  # L_PT: fresh text each time
                     number = step * config.updates + update
-                    extra["pretraining_loss"] = models.add_text_gradient(text, number)
+                    extra["pretraining_loss"] = text_gradient(config, policy, text, number)
                     loss += config.pretraining_coef * extra["pretraining_loss"]
                 norm, critic_norm = models.clip_and_step()
                 meter.add_update(loss, norm, critic_grad_norm=critic_norm, **extra)

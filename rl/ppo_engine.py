@@ -8,7 +8,7 @@
       r_t = -beta (l_old - l_ref)_t, and R at the end  token_level_rewards (InstructGPT, Eq. 2)
       A, returns = GAE(r, V_old); A = whiten(A)        gae, whiten (arXiv:1506.02438, Eq. 16)
       for K epochs, shuffled minibatches               updates_per_batch, minibatches
-        L = L_CLIP + c_v L_VF - c_H H + gamma L_ptx    ppo_loss, add_text_gradient
+        L = L_CLIP + c_v L_VF - c_H H + gamma L_ptx    ppo_loss, text_gradient
           [+ c_3 KL, in place of the one in r_t]       kl_loss_coef, kl_loss
         clip each model's gradient, step both          ActorCritic.clip_and_step
         stop the epochs once KL(old || new) is large   target_kl
@@ -74,6 +74,7 @@ from rl.training.evaluation import Validation
 from rl.training.metrics import Stopwatch, UpdateMeter, explained_variance, rollout_metrics
 from rl.training.run import finish_step, run_training
 from rl.training.setup import Task, open_text
+from rl.training.text import text_gradient
 from rl.training.value_model import ValueModel
 
 PRESETS = size_presets(
@@ -245,7 +246,7 @@ def train(
                 extra: dict[str, Any] = {}
                 if config.pretraining_coef and corpus is not None:  # PPO-ptx: fresh text each time
                     number = step * config.updates + update
-                    extra["pretraining_loss"] = models.add_text_gradient(corpus, number)
+                    extra["pretraining_loss"] = text_gradient(config, policy, corpus, number)
                     loss += config.pretraining_coef * extra["pretraining_loss"]
                 norm, critic_norm = models.clip_and_step()
                 meter.add_update(loss, norm, critic_grad_norm=critic_norm, **extra)

@@ -33,7 +33,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from harmless_mutants import HARMLESS
+from harmless_mutants import HARMLESS, Harmless
 from trials import ROOT, TIMED_OUT, TestRunners, repository_copy, repository_files
 
 from gpt.common import UserError, run_script
@@ -59,6 +59,7 @@ EQUATION_TESTS = (
     *("test_losses", "test_advantages", "test_kl", "test_worked_numbers", "test_gradients"),
     *("test_enumeration", "test_mutation_gaps", "test_invariants"),
 )
+CONFIG_TESTS = "tests/rl/training/test_config.py"
 CONTRACT = "tests/rl/test_engine_contract.py"
 GROUPS = (
     Group(
@@ -79,9 +80,9 @@ GROUPS = (
         "critic and metrics",
         tuple(f"rl/training/{name}.py" for name in ("actor_critic", "value_model", "metrics")),
         35,
-        ("tests/rl/test_ppo_engine.py",),
+        (CONFIG_TESTS, "tests/rl/test_ppo_engine.py"),
     ),
-    Group("engines", ("rl/*_engine.py",), 65, ("tests/rl/training/test_config.py", CONTRACT)),
+    Group("engines", ("rl/*_engine.py",), 65, (CONFIG_TESTS, CONTRACT)),
 )
 OWN_TESTS = {  # of files whose tests have another name
     "reward_model/loss.py": ("tests/reward_model/test_bradley_terry_loss.py",),
@@ -419,12 +420,12 @@ script itself (`--write-docs`); [mutation_check.md](mutation_check.md) lists the
 
 def reason(mutant: Mutant) -> str:
     """Why this mutant is equivalent or harmless; empty where nobody has said so."""
-    found = [h.reason for h in HARMLESS if (h.path, h.old, h.new) == identity(mutant)]
+    found = [h.reason for h in HARMLESS if identity(h) == identity(mutant)]
     return found[0] if found else ""
 
 
-def identity(mutant: Mutant) -> tuple[str, str, str]:
-    return mutant.path, mutant.old, mutant.new
+def identity(change: Mutant | Harmless) -> tuple[str, str, str, str]:
+    return change.path, change.function, change.old, change.new
 
 
 def counts(mutants: Sequence[Mutant], outcomes: Sequence[Outcome]) -> str:
@@ -448,7 +449,7 @@ def survivors(mutants: Sequence[Mutant], outcomes: Sequence[Outcome]) -> str:
     lines = ["| place | code | mutant | why no test can or should notice |", "|---|---|---|---|"]
     for mutant, outcome in zip(mutants, outcomes, strict=True):
         if outcome.result == "survived":
-            old, new = (f"`` {x} ``".replace("|", "\\|") if x else "" for x in identity(mutant)[1:])
+            old, new = (f"`` {x} ``".replace("|", "\\|") if x else "" for x in identity(mutant)[2:])
             place = f"`{mutant.path}`, {mutant.function or 'module'}"
             lines.append(f"| {place} | {old} | {new} | {reason(mutant) or '**unexplained**'} |")
     return "\n".join(lines)

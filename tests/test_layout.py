@@ -217,12 +217,16 @@ def test_only_the_four_packages_are_installed() -> None:
 
 
 def test_declared_requirements_agree() -> None:
-    """requirements.txt: the project's own list, a cap on torch, pytest, and the project last."""
+    """requirements.txt: the project's own list, torch with a cap, what tests it, the project last."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     lines = (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines()
     lines = [line for line in lines if not line.startswith("#")]
-    assert lines[0] == "torch>=2.6,<2.14" and lines[-2:] == ["pytest>=8", "-e ."]
-    assert ["torch>=2.6", *lines[1:-2]] == project["dependencies"]
+    assert lines[0] == "torch>=2.6,<2.14" and lines[-3:] == [
+        "pytest>=8",
+        "pytest-xdist>=3.6",
+        "-e .",
+    ]
+    assert ["torch>=2.6", *lines[1:-3]] == project["dependencies"]
     assert {re.split(r"[<>=]", line)[0] for line in project["dependencies"]} == RUNTIME
     extras = [line for lines in project["optional-dependencies"].values() for line in lines]
     assert {re.split(r"[<>=]", line)[0] for line in extras} == set.union(*OPTIONAL.values())
@@ -264,22 +268,24 @@ def test_installation_leaks_no_other_folder(tmp_path: Path) -> None:
     assert ours == list(PACKAGES), result.stderr
 
 
-@pytest.mark.parametrize("path", SCRIPTS, ids=label)
-def test_help_as_a_file(path: Path, tmp_path: Path) -> None:
-    result = elsewhere(str(path), "--help", cwd=tmp_path)
-    assert result.returncode == 0, result.stderr
-    assert "usage" in result.stdout.lower()
-    assert list(tmp_path.iterdir()) == [], "--help wrote files"
-
-
-RUN_EACH_AS_MODULE = """
+# Every script in one process, because importing torch takes longer than all the rest. Each finds
+# the path of a new process and none of the repository's modules: it imports its own.
+RUN_EACH = """
 import contextlib, io, json, runpy, sys, traceback
-results = {}
-for name in sys.argv[1:]:
+from pathlib import Path
+root, how, *names = sys.argv[1:]
+results, first = {}, sys.path[0]
+for name in names:
+    for module, loaded in list(sys.modules.items()):
+        file = Path(getattr(loaded, "__file__", None) or "/").resolve()
+        if file.is_relative_to(root) and "site-packages" not in file.parts:
+            del sys.modules[module]
+    run = runpy.run_path if how == "file" else runpy.run_module
+    sys.path[0] = str(Path(name).parent) if how == "file" else first
     sys.argv, output, code = [name, "--help"], io.StringIO(), "ended without exiting"
     try:
         with contextlib.redirect_stdout(output):
-            runpy.run_module(name, run_name="__main__", alter_sys=True)
+            run(name, run_name="__main__", **({} if how == "file" else {"alter_sys": True}))
     except SystemExit as error:
         code = error.code or 0
     except BaseException:
@@ -289,22 +295,41 @@ print(json.dumps(results))
 """
 
 
-@pytest.fixture(scope="module")
-def help_pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list]:
-    """`python -m name --help` for every script, in one process: importing torch once is enough."""
-    names = [module_name(path) for path in MODULE_SCRIPTS]
-    result = elsewhere("-c", RUN_EACH_AS_MODULE, *names, cwd=tmp_path_factory.mktemp("elsewhere"))
+def help_pages(folder: Path, how: str, names: list[str]) -> dict[str, list]:
+    """[exit status or what went wrong, what was printed] of each script, run from `folder`."""
+    result = elsewhere("-c", RUN_EACH, str(ROOT), how, *names, cwd=folder)
     assert result.returncode == 0, result.stderr
+    assert list(folder.iterdir()) == [], "--help wrote files"
     return json.loads(result.stdout.splitlines()[-1])
+
+
+@pytest.fixture(scope="module")
+def pages_of_files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list]:
+    return help_pages(tmp_path_factory.mktemp("files"), "file", [str(path) for path in SCRIPTS])
+
+
+@pytest.fixture(scope="module")
+def pages_of_modules(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list]:
+    names = [module_name(path) for path in MODULE_SCRIPTS]
+    return help_pages(tmp_path_factory.mktemp("modules"), "module", names)
 
 
 def module_name(path: Path) -> str:
     return ".".join(path.relative_to(ROOT).with_suffix("").parts)
 
 
+@pytest.mark.parametrize("path", SCRIPTS, ids=label)
+def test_help_as_a_file(path: Path, pages_of_files: dict[str, list]) -> None:
+    """`python path --help`."""
+    code, page = pages_of_files[str(path)]
+    assert code == 0, code
+    assert "usage" in page.lower()
+
+
 @pytest.mark.parametrize("path", MODULE_SCRIPTS, ids=label)
-def test_help_as_a_module(path: Path, help_pages: dict[str, list]) -> None:
-    code, page = help_pages[module_name(path)]
+def test_help_as_a_module(path: Path, pages_of_modules: dict[str, list]) -> None:
+    """`python -m name --help`."""
+    code, page = pages_of_modules[module_name(path)]
     assert code == 0, code
     assert "usage" in page.lower()
 

@@ -71,7 +71,6 @@ def score_missing_eos(
     return torch.where(has_eos, scores, without_eos.get(rule, scores))
 
 
-@torch.no_grad()
 @in_range(buffer="[1, max_length]")
 @row_equation
 def overlong_penalty(lengths: Tensor, max_length: int, buffer: int) -> Tensor:

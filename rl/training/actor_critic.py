@@ -12,11 +12,9 @@ from torch import Tensor
 
 from data.collate import ResponseBatch
 from gpt.common import HasState, precision
-from gpt.corpus import Corpus
 from gpt.log_probs import TokenScores, token_scores
 from gpt.model import GPT
 from gpt.optimizer import adamw, clip_and_step, set_learning_rate
-from gpt.pretraining import add_text_gradient
 from rl.batches.rollout import Rollout
 from rl.equations.advantages import gae, whiten
 from rl.equations.kl import loss_estimator
@@ -139,20 +137,6 @@ class ActorCritic:
                 self.policy, batch, self.config.temperature, entropy_gradient=bonus
             )
             return scores, self.value_model(batch)
-
-    def add_text_gradient(self, corpus: Corpus, number: int) -> float:
-        """Add that of pretraining_coef * L_ptx on text batch `number` to the policy's gradient.
-
-        Returns L_ptx, nats per token. The critic reads no such text.
-        """
-        return add_text_gradient(
-            self.policy,
-            corpus,
-            number,
-            self.config.pretraining_coef,
-            micro_batch_size=self.config.micro_batch_size,
-            dtype=self.config.precision,
-        )
 
     def clip_and_step(self) -> tuple[Tensor, Tensor]:
         """Clip each gradient by its own norm, then step; returns both norms from before the clip.

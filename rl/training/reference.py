@@ -21,6 +21,20 @@ class MovingReference(Protocol):
     def reference_mix(self) -> float: ...
 
 
+def check_moving_reference(config: MovingReference, *penalties: str) -> None:
+    """ValueError for a reference that cannot move so, or that none of the `penalties` holds on to."""
+    if config.reference_update != "never" and not any(getattr(config, name) for name in penalties):
+        raise ValueError(
+            "reference_update moves what a KL penalty holds on to: give a "
+            f"{' or a '.join(penalties)} above 0, or leave it at never"
+        )
+    if config.reference_every < 1 or not 0 < config.reference_mix <= 1:
+        raise ValueError(
+            "reference_every must be at least 1 and reference_mix above 0 and at most 1: got "
+            f"{config.reference_every} and {config.reference_mix}"
+        )
+
+
 def moved_reference(config: MovingReference, step: int, reference: GPT, policy: GPT) -> None:
     """Change the reference in place where it is due after `step` batches.
 

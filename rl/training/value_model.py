@@ -38,7 +38,7 @@ class ValueModel(nn.Module):
         with torch.no_grad():
             model.head.weight.zero_()
             model.head.bias.zero_()
-        return model.to(policy.wte.weight).requires_grad_(True).eval()
+        return model.to(policy.wte.weight).requires_grad_(True).eval()  # its device and dtype
 
     @classmethod
     def from_reward_model(cls, reward_model: RewardModel) -> ValueModel:
@@ -52,10 +52,10 @@ class ValueModel(nn.Module):
         with torch.no_grad():
             model.head.weight.copy_(reward_model.head.weight / reward_model.std)
             model.head.bias.copy_((reward_model.head.bias - reward_model.mean) / reward_model.std)
-        return model.to(reward_model.device).requires_grad_(True).eval()
+        return model.to(reward_model.head.weight).requires_grad_(True).eval()
 
     def forward(self, batch: ResponseBatch) -> Tensor:
-        """V_t of the state before each response token, (N, T) float32, 0 at padding."""
+        """V_t of the state before each response token, (N, T), float32 at least, 0 at padding."""
         return self._at(batch, batch.predicting_columns)
 
     def _at(self, batch: ResponseBatch, columns: Tensor) -> Tensor:

@@ -44,7 +44,7 @@ def test_content_decides_and_not_the_name(tmp_path: Path) -> None:
     lines, array, zipped = (tmp_path / name for name in ("a.json", "b.jsonl", "c.jsonl"))
     lines.write_text(LINES, encoding="utf-8")
     array.write_text(json.dumps(ROWS), encoding="utf-8")
-    zipped.write_bytes(gzip.compress(LINES.encode()))
+    zipped.write_bytes(gzip.compress(LINES.encode(), mtime=0))
     for path in (lines, array, zipped):
         assert read_responses(path).records == RECORDS
 
@@ -102,9 +102,9 @@ def test_limit_must_be_positive(tmp_path: Path) -> None:
         ("a.jsonl", b'{"prompt": "x"}\n{"prompt": "\xff"}\n', "a.jsonl:2: not UTF-8"),
         ("a.json", b'[{"prompt": "x"},\n\n"\xff"]', "a.json:3: not UTF-8"),
         ("a.jsonl", '{"prompt": "x"}\n'.encode("utf-16"), "a.jsonl:1: not UTF-8"),
-        ("a.gz", gzip.compress(LINES.encode())[:-9], "a.gz: damaged gzip data"),
-        ("a.gz", gzip.compress(LINES.encode())[:12], "a.gz: damaged gzip data"),
-        ("a.gz", gzip.compress(b"")[:10] + b"\xff" * 20, "a.gz: damaged gzip data"),
+        ("a.gz", gzip.compress(LINES.encode(), mtime=0)[:-9], "a.gz: damaged gzip data"),
+        ("a.gz", gzip.compress(LINES.encode(), mtime=0)[:12], "a.gz: damaged gzip data"),
+        ("a.gz", gzip.compress(b"", mtime=0)[:10] + b"\xff" * 20, "a.gz: damaged gzip data"),
         ("a.gz", b"\x1f\x8b\x00nothing", "a.gz: damaged gzip data"),
         ("a.parquet", b"PAR1\x15\x04", "a.parquet: a Parquet file; save it as JSON lines"),
         ("a.jsonl", b'{"prompt": ""}\n', "a.jsonl: no row can be used .empty prompt 1."),
@@ -139,7 +139,7 @@ def test_a_text_file_is_one_document(tmp_path: Path) -> None:
 def test_documents_of_json_lines(tmp_path: Path) -> None:
     path = tmp_path / "stories.jsonl.gz"
     path.write_bytes(
-        gzip.compress(b'{"text": "one\\n"}\n{"text": " "}\n{"text": "two", "id": 2}\n')
+        gzip.compress(b'{"text": "one\\n"}\n{"text": " "}\n{"text": "two", "id": 2}\n', mtime=0)
     )
     with pytest.warns(UserWarning, match="stories.jsonl.gz: 1 blank documents"):
         assert read_text(path) == ["one\n", "two"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 import pytest
@@ -45,7 +46,10 @@ def test_the_ranges_that_all_scripts_share(config, changes, message):
         (EngineConfig, dict(temperature=0.0), "temperature must be above 0: got 0.0"),
         (EngineConfig, dict(eval_prompts=-1), "eval_prompts must not be negative: got -1"),
         (EngineConfig, dict(test_prompts=-1), "test_prompts must not be negative"),
-        (EngineConfig, dict(non_finite_reward=NAN), "non_finite_reward must be finite"),
+        (EngineConfig, dict(non_finite_reward=NAN), "non_finite_reward must be a number: got nan"),
+        (EngineConfig, dict(stop_kl=NAN), "stop_kl must be a number: got nan"),
+        (RewardModelConfig, dict(centering=NAN), "centering must be a number: got nan"),
+        (TeacherConfig, dict(least_reward=NAN), "least_reward must be a number: got nan"),
         (GRPOConfig, dict(clip_low=-0.2), "clip_low must not be negative: got -0.2"),
         (GRPOConfig, dict(clip_high=NAN), "clip_high must not be negative"),
         (PPOConfig, dict(critic_lr=-1.0), "critic_lr must not be negative"),
@@ -74,4 +78,5 @@ def test_what_no_run_can_mean(config, changes, message):
 def test_the_edges_are_allowed():
     config = EngineConfig(steps=1, lr=0.0, warmup=0, eval_prompts=0, test_prompts=0, max_norm=1e-9)
     assert config.stop_kl == 8.0 and EngineConfig(stop_kl=None).stop_kl is None
+    assert EngineConfig(stop_kl=math.inf, max_norm=math.inf).max_norm == math.inf
     assert FinetuningConfig().steps is None and PretrainingConfig(dropout=0.0).dropout == 0

@@ -223,8 +223,8 @@ def test_a_pair_of_unknown_strength_has_no_margin():
 
 
 def test_margins_that_cannot_be_are_refused(tmp_path):
-    for margin in (-0.1, math.nan, math.inf):
-        with pytest.raises(ValueError, match="margin must be a number from 0 on"):
+    for margin, words in ((-0.1, " from 0 on"), (math.inf, " from 0 on"), (math.nan, ": got nan")):
+        with pytest.raises(ValueError, match=f"margin must be a number{words}"):
             RewardModelConfig(margin=margin)
     with pytest.raises(ValueError, match="--margin-from strength multiplies --margin, which is 0"):
         RewardModelConfig(margin_from="strength")

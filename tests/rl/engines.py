@@ -197,10 +197,6 @@ def same_update(monkeypatch: pytest.MonkeyPatch, engine: Engine, **options: Any)
     In float64, teacher and critic too: float32's rounding, where a gradient is 0, becomes whole
     steps of Adam. Gradients agree to 1e-9 of their largest component; it leaves some 1e-13.
     """
-    make_critic = ValueModel.from_policy
-    monkeypatch.setattr(
-        ValueModel, "from_policy", lambda policy: make_critic(policy).to(policy.wte.weight.dtype)
-    )
     gradients = seen_gradients(monkeypatch)
     ends, logs, count = [], [], 0
     for size in (engine.smallest, 64):

@@ -474,6 +474,14 @@ def test_what_cannot_work_is_refused(changes, message):
         replace(CONFIG, **changes)
 
 
+def test_several_reward_models_are_refused_only_where_one_would_be_refreshed():
+    several = dict(reward_model=(Path("a"), Path("b")))
+    with pytest.raises(ValueError, match="^2 reward models cannot be trained again between"):
+        IterativeGRPOConfig(**several)
+    IterativeGRPOConfig(**several, refresh_reward_model=False)
+    IterativeGRPOConfig(**several, iterations=1)
+
+
 def test_a_refresh_needs_a_reward_model_and_somebody_who_labels(tmp_path):
     learned = SimpleNamespace(reward_fn=RewardModelReward(continual_model().model))
     checked = SimpleNamespace(reward_fn=SHARE_OF_A, reward_name=SHARE_OF_A.name)

@@ -82,7 +82,7 @@ def finite_differences(function, *inputs):
 # --- finite differences -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", TOKEN_LOSSES.keys() - STOPPED)
+@pytest.mark.parametrize("name", sorted(TOKEN_LOSSES.keys() - STOPPED))
 def test_token_losses(name):
     finite_differences(lambda x: TOKEN_LOSSES[name](x, OLD, ADVANTAGES), LOG_PROBS)
 

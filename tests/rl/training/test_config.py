@@ -9,6 +9,7 @@ import inspect
 import json
 import re
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 
@@ -91,7 +92,7 @@ def test_the_kl_controller_is_the_one_asked_for() -> None:
         (dict(kl_controller="adaptive", kl_coef=0.0), "must be positive"),
         (dict(kl_controller="doubling", kl_coef=0.0), "kl_coef must be positive and finite with"),
         (dict(kl_controller="doubling", kl_target=-1.0), "kl_target must be positive and finite"),
-        (dict(kl_controller="adaptive", kl_target=float("nan")), "kl_target must be positive"),
+        (dict(kl_controller="adaptive", kl_target=float("nan")), "kl_target must be a number"),
         (dict(kl_controller="doubling", kl_target=float("inf")), "controller doubling: got inf"),
         (dict(kl_controller="adaptive", kl_horizon=25), "kl_horizon 25 must exceed a fifth of"),
         (dict(steps=0), "steps must be at least 1: got 0"),
@@ -101,6 +102,19 @@ def test_the_kl_controller_is_the_one_asked_for() -> None:
 def test_what_cannot_work_is_refused(changes: dict, message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         EngineConfig(**changes)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_no_number_may_be_nan(engine: str) -> None:
+    """No comparison with NaN is true: --stop-kl nan would never stop, and nobody would be told."""
+    config = config_class(engine)
+    kinds = get_type_hints(config)
+    names = [name for name, kind in kinds.items() if kind in (float, float | None)]
+    assert len(names) > 5
+    for name in names:
+        with pytest.raises(ValueError, match=name) as refused:
+            config(**{name: float("nan")})
+        assert "nan" in str(refused.value) and "\n" not in str(refused.value)
 
 
 def test_a_group_of_one_has_no_baseline() -> None:

@@ -143,7 +143,7 @@ def test_members_stand_on_the_scale_of_the_first_ones_held_out_pairs(runs):
         (dict(ensemble="min"), "ensemble min needs several reward models"),
         (dict(ensemble="uwo", reward_model=(Path("a"),)), "ensemble uwo needs several"),
         (dict(uwo_coef=-0.1), "uwo_coef must not be negative, and finite: got -0.1"),
-        (dict(uwo_coef=float("nan")), "uwo_coef must not be negative, and finite: got nan"),
+        (dict(uwo_coef=float("nan")), "uwo_coef must be a number: got nan"),
     ],
 )
 def test_what_makes_no_ensemble_is_refused(changes, message):
