@@ -9,14 +9,17 @@ from the batch changes nothing for the others.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
+import torch.nn as nn
 import torch.nn.functional as F
 from torch import Tensor
 
 from data.collate import first_eos_mask, left_pad
+from gpt.border import at_least_float32
 from gpt.model import GPT
 
 
@@ -61,7 +64,7 @@ class Generation:
     response_tokens: Tensor  # (N, T) int64; what stands at padding means nothing
     response_mask: Tensor  # (N, T) bool, True up to and including the first EOS
     has_eos: Tensor  # (N,) bool; False: cut off at max_new_tokens
-    log_probs: Tensor  # (N, T) float32, of each token under the distribution it was drawn from
+    log_probs: Tensor  # (N, T) float32 at least, of each token as it was drawn
     # (N, T) under the model alone: another distribution only if a teacher took part in the drawing.
     model_log_probs: Tensor
 
@@ -95,7 +98,7 @@ def choose_tokens(
 
     Inverse-transform sampling: the token at which the cumulative probability passes the uniform.
     """
-    logits = logits.float() / params.temperature
+    logits = at_least_float32(logits) / params.temperature
     if params.greedy:
         tokens = logits.argmax(-1)
     elif params.truncates:
@@ -118,7 +121,9 @@ def mixed_logits(
     p = softmax(teacher_logits / temperature), q = softmax(logits / temperature): the teacher-mixed
     sampling of MiniLLM (Gu et al. 2024, arXiv:2306.08543, Eq. 4).
     """
-    student, teacher = ((x.float() / temperature).log_softmax(-1) for x in (logits, teacher_logits))
+    student, teacher = (
+        (at_least_float32(x) / temperature).log_softmax(-1) for x in (logits, teacher_logits)
+    )
     mixture = torch.logaddexp(
         student + math.log(1 - teacher_share), teacher + math.log(teacher_share)
     )
@@ -158,7 +163,7 @@ def _draw(
         return tokens, log_probs, log_probs
     mixture = mixed_logits(logits, readers[1].logits(), teacher_share, params.temperature)
     tokens, log_probs = choose_tokens(mixture, params, uniforms)
-    own = (logits.float() / params.temperature).log_softmax(-1)
+    own = (at_least_float32(logits) / params.temperature).log_softmax(-1)
     return tokens, log_probs, own.gather(1, tokens[:, None]).squeeze(1)
 
 
@@ -178,10 +183,10 @@ def _sampling_models(model: GPT, teacher: GPT | None, teacher_share: float) -> l
     return [model, teacher]
 
 
-def _longest_prompt(
+def _check_prompts(
     prompts: Sequence[Sequence[int]], models: Sequence[GPT], max_new_tokens: int
-) -> int:
-    """Tokens of the longest prompt. Raises ValueError unless every response has room."""
+) -> None:
+    """Raise ValueError unless every prompt has a token and every response has room."""
     if not prompts or any(len(prompt) == 0 for prompt in prompts):
         raise ValueError("there is no prompt, or an empty one: a response needs a token to follow")
     longest = max(len(prompt) for prompt in prompts)
@@ -191,7 +196,6 @@ def _longest_prompt(
             f"a prompt of {longest} tokens and max_new_tokens={max_new_tokens} do not fit the "
             f"model's {context} positions: lower max_new_tokens or drop long prompts"
         )
-    return longest
 
 
 def _read_prompts(
@@ -213,6 +217,63 @@ def _read_prompts(
 
 
 @torch.no_grad()
+def decode(
+    models: Sequence[GPT],
+    prompts: Sequence[Sequence[int]],
+    uniforms: Tensor,
+    params: SamplingParams,
+    *,
+    eos_id: int,
+    teacher_share: float = 0.0,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """One response for each row of `uniforms` (N, max_new_tokens), the random numbers of its tokens.
+
+    Rows of a prompt are adjacent, N / len(prompts) of each. `models` is the model, with a teacher
+    behind it if one takes part. Returns the tokens (N, max_new_tokens), padded with `eos_id`, their
+    log-probs as they were drawn and their log-probs under the model alone, 0 behind the first EOS.
+    """
+    device, (N, steps) = models[0].device, uniforms.shape
+    longest = max(len(prompt) for prompt in prompts)
+    readers, mask = _read_prompts(models, prompts, eos_id, longest + steps, N // len(prompts))
+    ragged = not bool(mask.all())
+
+    uniforms = uniforms.to(device)
+    out_tokens = torch.full((N, steps), eos_id, dtype=torch.long, device=device)
+    dtype = torch.promote_types(models[0].wte.weight.dtype, torch.float32)
+    out_log_probs, own_log_probs = torch.zeros(2, N, steps, dtype=dtype, device=device)
+    rows = torch.arange(N, device=device)  # the output row of each cache row
+    running = torch.ones(N, dtype=torch.bool, device=device)  # per cache row
+    for step in range(steps):
+        chosen, log_probs, own = _draw(readers, teacher_share, params, uniforms[rows, step])
+        out_tokens[rows, step] = torch.where(running, chosen, eos_id)
+        out_log_probs[rows, step] = torch.where(running, log_probs, 0.0)
+        own_log_probs[rows, step] = torch.where(running, own, 0.0)
+        running = running & (chosen != eos_id)
+        alive = int(running.sum())
+        if alive == 0 or step + 1 == steps:
+            break
+        if alive <= len(rows) * 2 // 3:
+            keep = running.nonzero().squeeze(1)
+            for reader in readers:
+                reader.cache.keep(keep)
+            rows, running, chosen, mask = rows[keep], running[keep], chosen[keep], mask[keep]
+        seen = mask[:, : longest + step + 1] if ragged else None
+        for reader in readers:
+            reader.read(chosen, seen)
+    return out_tokens, out_log_probs, own_log_probs
+
+
+@contextmanager
+def evaluation_mode(models: Sequence[nn.Module]) -> Iterator[None]:
+    """Dropout is off inside; afterwards every model is as it was."""
+    was_training = [model.training for model in models]
+    for model in models:
+        model.eval()
+    yield
+    for model, training in zip(models, was_training, strict=True):
+        model.train(training)
+
+
 def generate(
     model: GPT,
     prompts: Sequence[Sequence[int]],
@@ -233,43 +294,14 @@ def generate(
     alone. Raises ValueError for an empty prompt or one that leaves no room for max_new_tokens.
     """
     models = _sampling_models(model, teacher, teacher_share)
-    longest, steps = _longest_prompt(prompts, models, params.max_new_tokens), params.max_new_tokens
-    was_training = [one.training for one in models]
-    for one in models:
-        one.eval()
-    device = model.device
-    N = len(prompts) * samples_per_prompt
-    uniforms = torch.rand(N, steps, generator=generator).to(device)
-    readers, mask = _read_prompts(models, prompts, eos_id, longest + steps, samples_per_prompt)
-    ragged = not bool(mask.all())
-
-    out_tokens = torch.full((N, steps), eos_id, dtype=torch.long, device=device)
-    out_log_probs = torch.zeros(N, steps, device=device)
-    own_log_probs = torch.zeros(N, steps, device=device)
-    rows = torch.arange(N, device=device)  # the output row of each cache row
-    running = torch.ones(N, dtype=torch.bool, device=device)  # per cache row
-    for step in range(steps):
-        chosen, log_probs, own = _draw(readers, teacher_share, params, uniforms[rows, step])
-        out_tokens[rows, step] = torch.where(running, chosen, eos_id)
-        out_log_probs[rows, step] = torch.where(running, log_probs, 0.0)
-        own_log_probs[rows, step] = torch.where(running, own, 0.0)
-        running = running & (chosen != eos_id)
-        alive = int(running.sum())
-        if alive == 0 or step + 1 == steps:
-            break
-        if alive <= len(rows) * 2 // 3:
-            keep = running.nonzero().squeeze(1)
-            for reader in readers:
-                reader.cache.keep(keep)
-            rows, running, chosen, mask = rows[keep], running[keep], chosen[keep], mask[keep]
-        seen = mask[:, : longest + step + 1] if ragged else None
-        for reader in readers:
-            reader.read(chosen, seen)
-    for one, training in zip(models, was_training, strict=True):
-        one.train(training)
-
-    out_tokens, out_log_probs, own_log_probs = (
-        x[:, : step + 1] for x in (out_tokens, out_log_probs, own_log_probs)
+    _check_prompts(prompts, models, params.max_new_tokens)
+    uniforms = torch.rand(
+        len(prompts) * samples_per_prompt, params.max_new_tokens, generator=generator
     )
-    response_mask, has_eos = first_eos_mask(out_tokens, eos_id)
-    return Generation(out_tokens, response_mask, has_eos, out_log_probs, own_log_probs)
+    with evaluation_mode(models):
+        tokens, log_probs, own_log_probs = decode(
+            models, prompts, uniforms, params, eos_id=eos_id, teacher_share=teacher_share
+        )
+    mask, has_eos = first_eos_mask(tokens, eos_id)
+    T = int(mask.sum(1).max())  # the longest response
+    return Generation(tokens[:, :T], mask[:, :T], has_eos, log_probs[:, :T], own_log_probs[:, :T])

@@ -305,6 +305,21 @@ def test_log_probs_are_the_scorers(temperature):
     assert sampled.log_probs.dtype == torch.float32 and not sampled.log_probs.requires_grad
 
 
+def test_a_float64_model_is_sampled_in_float64():
+    """Log-probs agree with the scorer's within 1e-12, with a teacher as well."""
+    model, teacher = random_gpt().double(), random_gpt(scale=0.8).double()
+    params = SamplingParams(temperature=0.7, max_new_tokens=8)
+    sampled = generate(
+        model, RAGGED, params, seeded(6), eos_id=EOS, teacher=teacher, teacher_share=0.3
+    )
+    batch = join_responses(RAGGED, sampled.response_tokens, sampled.response_mask, sampled.has_eos)
+    with torch.no_grad():
+        q, p = (token_log_probs(one, batch, 0.7) for one in (model, teacher))
+    torch.testing.assert_close(sampled.model_log_probs, q, rtol=0, atol=1e-12)
+    mixed = torch.where(batch.response_mask, (0.3 * p.exp() + 0.7 * q.exp()).log(), 0.0)
+    torch.testing.assert_close(sampled.log_probs, mixed, rtol=0, atol=1e-12)
+
+
 def test_samples_per_prompt_repeats_each_prompt():
     params = SamplingParams(max_new_tokens=6)
     grouped = generate(MODEL, RAGGED, params, seeded(7), eos_id=EOS, samples_per_prompt=3)
