@@ -1,3 +1,4 @@
 """Worlds, record types, file readers and collation: data before it is a model's input."""
 
+from data import memory as memory
 from data import threads as threads  # before PyTorch is loaded

@@ -9,11 +9,12 @@ least, also under autocast.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
 from data.collate import ResponseBatch
@@ -39,29 +40,43 @@ class TokenScores(NamedTuple):
 
 def entropy_from_logits(logits: Tensor) -> Tensor:
     """H = -sum_v p_v log p_v in nats, (..., V) -> (...). Logits of -inf count as probability 0."""
-    log_probs = logits.log_softmax(-1)
+    return entropy_of(logits.log_softmax(-1))
+
+
+def entropy_of(log_probs: Tensor) -> Tensor:
+    """-sum_v p_v log p_v of normalised log-probs, (..., V) -> (...)."""
     # exp(-1e4) is 0 in every dtype: a finite bound changes no value and keeps 0 * -inf out of both
     # passes, whatever factor the gradient arrives with.
     return -(log_probs.exp() * log_probs.clamp(min=-1e4)).sum(-1)
 
 
+def _logits(hidden: Tensor, weight: Tensor, temperature: float) -> Tensor:
+    """The head: (M, D) and (V, D) -> (M, V), divided by the temperature."""
+    logits = at_least_float32(F.linear(hidden, weight))
+    return logits if temperature == 1 else logits / temperature
+
+
 def _score(
-    hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float, entropy_gradient: bool
+    hidden: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    temperature: float,
+    entropy_gradient: bool = False,
 ) -> Tensor:
     """(M, D) hidden, (V, D) head, (M,) targets -> (M, 2): log-prob and entropy, stacked.
 
     Unless `entropy_gradient`, no graph is kept for the entropy.
     """
-    logits = at_least_float32(F.linear(hidden, weight)) / temperature
-    chosen = -F.cross_entropy(logits, targets, reduction="none")
-    entropy = entropy_from_logits(logits if entropy_gradient else logits.detach())
+    log_probs = _logits(hidden, weight, temperature).log_softmax(-1)  # (M, V)
+    chosen = log_probs.gather(1, targets[:, None])[:, 0]
+    entropy = entropy_of(log_probs if entropy_gradient else log_probs.detach())
     return torch.stack([chosen, entropy], dim=1)
 
 
 def _chosen(hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float) -> Tensor:
     """As `_score`, the log-prob alone: (M, 1)."""
-    logits = at_least_float32(F.linear(hidden, weight)) / temperature
-    return -F.cross_entropy(logits, targets, reduction="none")[:, None]
+    log_probs = _logits(hidden, weight, temperature).log_softmax(-1)  # (M, V)
+    return log_probs.gather(1, targets[:, None])
 
 
 def in_chunks(function: Callable[..., Tensor], rows: int, *inputs: Tensor) -> Tensor:
@@ -76,6 +91,69 @@ def in_chunks(function: Callable[..., Tensor], rows: int, *inputs: Tensor) -> Te
     if torch.is_grad_enabled():
         return torch.cat([checkpoint(function, *piece, use_reentrant=False) for piece in pieces])
     return torch.cat([function(*piece) for piece in pieces])
+
+
+Score = Callable[[Tensor, Tensor, Tensor, float], Tensor]
+
+
+class ChunkedScore(torch.autograd.Function):
+    """`score` (`_score` or `_chosen`) in chunks of `rows` rows, its gradient written out.
+
+    Only the log-prob, its first column, has one. The backward pass forms each chunk's logits z once
+    more and keeps no graph of them: d log pi(y) / dz = onehot(y) - softmax(z).
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        score: Score,
+        rows: int,
+        temperature: float,
+        hidden: Tensor,  # (M, D)
+        weight: Tensor,  # (V, D)
+        targets: Tensor,  # (M,)
+    ) -> Tensor:
+        ctx.save_for_backward(hidden, weight, targets)
+        ctx.rows, ctx.temperature = rows, temperature
+        pieces = zip(hidden.split(rows), targets.split(rows), strict=True)
+        return torch.cat([score(piece, weight, target, temperature) for piece, target in pieces])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        hidden, weight, targets = ctx.saved_tensors
+        grad = grad[:, :1] / ctx.temperature  # (M, 1)
+        grad_hidden = torch.empty_like(hidden)
+        grad_weight = at_least_float32(torch.zeros_like(weight))  # a sum of many chunks
+        for start in range(0, len(hidden), ctx.rows):
+            chunk = slice(start, start + ctx.rows)
+            logits = _logits(hidden[chunk], weight, ctx.temperature)
+            change = logits.softmax(-1).mul_(-grad[chunk])
+            change.scatter_add_(1, targets[chunk, None], grad[chunk])
+            change = change.to(weight.dtype)
+            grad_hidden[chunk] = change @ weight
+            grad_weight += change.T @ hidden[chunk]
+        return None, None, None, grad_hidden, grad_weight.to(weight.dtype), None
+
+
+def score_in_chunks(
+    score: Score,
+    chunk_elements: int,
+    temperature: float,
+    hidden: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+) -> Tensor:
+    """`_score` or `_chosen` of all rows, with at most `chunk_elements` logits at a time."""
+    rows = max(chunk_elements // len(weight), 1)
+    if len(hidden) <= rows or not torch.is_grad_enabled():
+        return in_chunks(lambda h, y: score(h, weight, y, temperature), rows, hidden, targets)
+    device = weight.device.type
+    if torch.is_autocast_enabled(device):  # the backward pass needs the products of the forward one
+        dtype = torch.get_autocast_dtype(device)
+        hidden, weight = hidden.to(dtype), weight.to(dtype)
+    with torch.autocast(device, enabled=False):
+        return cast(Tensor, ChunkedScore.apply(score, rows, temperature, hidden, weight, targets))
 
 
 def response_hidden(model: GPT, batch: ResponseBatch, columns: Tensor) -> Tensor:
@@ -108,11 +186,7 @@ def token_log_probs(
     hidden = response_hidden(model, batch, batch.predicting_columns)  # (M, D)
     targets = batch.response_tokens[batch.response_mask]  # (M,)
     weight = model.wte.weight
-
-    def score(hidden: Tensor, targets: Tensor) -> Tensor:
-        return _chosen(hidden, weight, targets, temperature)
-
-    chosen = in_chunks(score, chunk_elements // len(weight), hidden, targets)
+    chosen = score_in_chunks(_chosen, chunk_elements, temperature, hidden, weight, targets)
     return scatter_responses(chosen[:, 0], batch.response_mask)
 
 
@@ -133,9 +207,12 @@ def token_scores(
     weight = model.wte.weight
 
     def score(hidden: Tensor, targets: Tensor) -> Tensor:
-        return _score(hidden, weight, targets, temperature, entropy_gradient)
+        return _score(hidden, weight, targets, temperature, entropy_gradient=True)
 
-    both = in_chunks(score, chunk_elements // len(weight), hidden, targets)
+    if entropy_gradient:
+        both = in_chunks(score, chunk_elements // len(weight), hidden, targets)
+    else:
+        both = score_in_chunks(_score, chunk_elements, temperature, hidden, weight, targets)
     return TokenScores(*(scatter_responses(both[:, i], batch.response_mask) for i in range(2)))
 
 
@@ -158,8 +235,8 @@ def full_kl(
     weight, other_weight = model.wte.weight, other.wte.weight.detach()
 
     def divergence(hidden: Tensor, other_hidden: Tensor) -> Tensor:
-        logits = at_least_float32(F.linear(hidden, weight)) / temperature
-        other_logits = at_least_float32(F.linear(other_hidden, other_weight)) / temperature
+        logits = _logits(hidden, weight, temperature)
+        other_logits = _logits(other_hidden, other_weight, temperature)
         return kl_from_logits(logits, other_logits)[:, None]
 
     kl = in_chunks(divergence, chunk_elements // len(weight), hidden, other_hidden)
@@ -183,8 +260,8 @@ def token_scores_and_kl(
     weight, other_weight = model.wte.weight, other.wte.weight.detach()
 
     def score(hidden: Tensor, other_hidden: Tensor, targets: Tensor) -> Tensor:
-        logits = at_least_float32(F.linear(hidden, weight)) / temperature
-        other_logits = at_least_float32(F.linear(other_hidden, other_weight)) / temperature
+        logits = _logits(hidden, weight, temperature)
+        other_logits = _logits(other_hidden, other_weight, temperature)
         chosen = -F.cross_entropy(logits, targets, reduction="none")
         entropy = entropy_from_logits(logits.detach())
         return torch.stack([chosen, entropy, kl_from_logits(logits, other_logits)], dim=1)

@@ -153,10 +153,13 @@ def test_packages_are_the_ones_in_this_repository(package: str) -> None:
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_package_inits_hold_a_docstring_and_the_thread_setting_only(package: str) -> None:
-    docstring, threads = tree_of(ROOT / package / "__init__.py").body
+def test_package_inits_hold_a_docstring_and_the_settings_of_the_process_only(package: str) -> None:
+    """Every package imports `data`, and so what `data` imports."""
+    docstring, *settings = tree_of(ROOT / package / "__init__.py").body
     assert isinstance(docstring, ast.Expr) and isinstance(docstring.value, ast.Constant)
-    assert ast.unparse(threads) == "from data import threads as threads"
+    memory = ["from data import memory as memory"] if package == "data" else []
+    expected = [*memory, "from data import threads as threads"]
+    assert [ast.unparse(setting) for setting in settings] == expected
 
 
 @pytest.mark.parametrize("path", python_files(*PACKAGES, "scripts"), ids=label)

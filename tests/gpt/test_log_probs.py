@@ -13,9 +13,11 @@ from torch.utils._pytree import tree_leaves
 from data.collate import ResponseBatch, collate_responses
 from gpt.border import at_least_float32
 from gpt.log_probs import (
+    _score,
     entropy_from_logits,
     full_kl,
     kl_from_logits,
+    score_in_chunks,
     score_in_micro_batches,
     token_log_probs,
     token_scores,
@@ -243,6 +245,36 @@ def test_chunks_change_neither_value_nor_gradient(score, chunk_elements):
     assert float(whole.wte.weight.grad.abs().max()) > 1e-3
     with torch.no_grad():
         close(score(chunked, chunk_elements=chunk_elements), values[0].detach())
+
+
+def test_chunks_under_bfloat16_autocast_have_the_gradient_of_the_whole():
+    """One chunk is left to autograd; several have their gradient written out."""
+    gradients = []
+    for chunk_elements in (10**9, 3 * V):
+        model = random_gpt().float()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            scores = token_scores(model, BATCH, 0.7, chunk_elements=chunk_elements)
+        scores.log_probs.sum().backward()
+        gradients.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
+    whole, chunked = gradients
+    assert chunked.dtype == torch.float32
+    assert float((chunked - whole).norm()) < 0.02 * float(whole.norm())
+
+
+def test_the_gradient_in_chunks_is_that_of_finite_differences():
+    """In float64: numerical derivatives of `_score` against the written-out ones."""
+    generator = torch.Generator().manual_seed(3)
+    hidden, weight = (
+        torch.randn(n, 3, dtype=torch.float64, generator=generator).requires_grad_() for n in (5, 7)
+    )
+    targets = torch.tensor([6, 0, 2, 2, 4])
+
+    def log_probs(hidden, weight):
+        return score_in_chunks(_score, 2 * 7, 0.7, hidden, weight, targets)[:, 0]
+
+    assert torch.autograd.gradcheck(log_probs, (hidden, weight))
+    with torch.no_grad():
+        close(log_probs(hidden, weight), _score(hidden, weight, targets, 0.7)[:, 0])
 
 
 class LogitMeter(TorchDispatchMode):
