@@ -1,9 +1,9 @@
 """Starting the ranks of a run (gpt/ranks.py): processes on this machine, or those that torchrun started.
 
-    python -m rl.grpo_engine                      small models on a CPU: one process per core
-    python -m rl.grpo_engine --ranks 1            one process
-    python -m rl.grpo_engine --ranks 4            four: on GPUs, one each
-    torchrun --nnodes 2 --nproc-per-node 8 ... -m rl.grpo_engine      several machines
+python -m rl.grpo_engine                      small models on a CPU: one process per core
+python -m rl.grpo_engine --ranks 1            one process
+python -m rl.grpo_engine --ranks 4            four: on GPUs, one each
+torchrun --nnodes 2 --nproc-per-node 8 ... -m rl.grpo_engine      several machines
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def run_on_ranks(main: Callable[[Any], Any], config: Any, guard: Guard = nullcon
     _require_devices(count, device)
     # A fork costs nothing, but a process that has met CUDA, or macOS's frameworks, must not be forked.
     forks = platform.system() == "Linux" and not torch.cuda.is_available()
-    context = multiprocessing.get_context("fork" if forks else "spawn")
+    context: Any = multiprocessing.get_context("fork" if forks else "spawn")
     with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
         meeting = os.path.join(folder, "meeting")
         arguments = (count, meeting, main, config, guard)
@@ -113,9 +113,7 @@ def _as_rank(
         _take_part(number, count, dist.FileStore(meeting, count), main, config)
 
 
-def _take_part(
-    number: int, count: int, store: Any, main: Callable[[Any], Any], config: Any
-) -> Any:
+def _take_part(number: int, count: int, store: Any, main: Callable[[Any], Any], config: Any) -> Any:
     """Join the others, run, leave."""
     global _store
     _store = store
@@ -133,7 +131,7 @@ def _take_part(
         "cpu:gloo,cuda:nccl" if cuda else "gloo", store=store, rank=number, world_size=count
     )
     if number:
-        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  (to the end)
+        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")
     result = main(config)
     ranks.gather(None)  # nobody leaves before the last one is done
     dist.destroy_process_group()

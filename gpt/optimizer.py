@@ -49,8 +49,8 @@ def clip_and_step(
     """Sum the ranks' gradients, clip the sum, then step; returns the norm from before the clip.
 
     Losses are divided by the whole batch's denominator, so the sum over the ranks, each with rows of
-    its own, is the batch's gradient. Clipping after the step would have no effect on the step just taken. A gradient that is not
-    finite is refused: stepped along, it would make every weight NaN.
+    its own, is the batch's gradient. Clipping after the step would have no effect on the step just
+    taken. A gradient that is not finite is refused: stepped along, it would make every weight NaN.
     """
     parameters = list(parameters)
     sum_gradients(parameters)

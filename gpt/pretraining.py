@@ -210,7 +210,7 @@ def train(
         tokens = sum(int(batch.response_mask.sum()) for batch in batches)
         optimizer.zero_grad(set_to_none=True)
         loss = torch.zeros((), device=model.device)
-        for batch in [part for batch in batches for part in own_part(batch)]:
+        for batch in [part for whole in batches for part in own_part(whole)]:
             with precision(model.device, config.precision):
                 part = language_model_loss(model, batch, denominator=expected_tokens)
             part.backward()

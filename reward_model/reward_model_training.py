@@ -223,7 +223,10 @@ def fit(
 
 
 def add_comparisons(
-    model: RewardModel, groups: Sequence[Sequence[TokenPair]], config: RewardModelConfig, eos_id: int
+    model: RewardModel,
+    groups: Sequence[Sequence[TokenPair]],
+    config: RewardModelConfig,
+    eos_id: int,
 ) -> dict[str, float]:
     """Add the gradient of the Bradley-Terry loss of some prompts with all their pairs.
 

@@ -284,7 +284,9 @@ def train(
 
         row = rollout_metrics(rollout, rewards, old_log_probs, ref_log_probs)
         row |= meter.metrics() | {"non_finite_rewards": non_finite, "kl_coef": kl.coef, "lr": lr}
-        row |= of_text | explained_variance(targets.old_values, targets.returns, rollout.response_mask)
+        row |= of_text | explained_variance(
+            targets.old_values, targets.returns, rollout.response_mask
+        )
         row |= clock.metrics(tokens=int(rollout.lengths.sum()))
         if "kl" in row:
             kl.update(row["kl"], len(rollout))

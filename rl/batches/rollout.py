@@ -220,9 +220,10 @@ def micro_batches(
 ) -> Iterator[tuple[Tensor, ResponseBatch]]:
     """Split a minibatch's rows into forwards of at most `size` rows of similar length.
 
-    Of several ranks each gets rows of its own, of all lengths, or none (gpt/ranks.py). Yields (row indices, their sequences). With losses divided by the whole minibatch's denominator
-    the accumulated gradient is the minibatch's. Every `group_size` rows that follow each other stay
-    in one forward, for a loss that compares them.
+    Yields (row indices, their sequences). Of several ranks each gets rows of its own, of all lengths,
+    or none (gpt/ranks.py). With losses divided by the whole minibatch's denominator the accumulated
+    gradient is the minibatch's. Every `group_size` rows that follow each other stay in one forward,
+    for a loss that compares them.
     """
     totals = sequences.prompt_lengths.cpu() + sequences.lengths.cpu()
     longest = totals[rows].view(-1, group_size).amax(1)

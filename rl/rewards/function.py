@@ -181,7 +181,9 @@ class FunctionReward:
         for number, row in list(enumerate(rows, start=1))[own_block(len(rollout))]:
             place = f"prompt {number} of {len(rollout)}, {row[0].prompt[:60]!r}"
             values.append(self._value(*row, place))
-        return torch.tensor(gathered(values), dtype=torch.float32, device=rollout.response_tokens.device)
+        return torch.tensor(
+            gathered(values), dtype=torch.float32, device=rollout.response_tokens.device
+        )
 
     def _value(self, record: PromptRecord, response: str, ended: bool, place: str) -> float:
         offered = {"record": record, "ended": ended}

@@ -157,14 +157,19 @@ class UpdateMeter:
                 self.ratio_at_start = deviation
 
     def add_update(
-        self, loss: Tensor, norm: Tensor, critic_grad_norm: Tensor | None = None, **parts: float
+        self,
+        loss: Tensor,
+        norm: Tensor,
+        critic_grad_norm: Tensor | float | None = None,
+        **parts: float,
     ) -> None:
         """Record one optimizer step: its loss and the gradient norms from before the clip.
 
         `parts` are what the loss is made of, under an engine's own names. Loss and parts are those
         of this rank's rows, which add up; the norms are of the summed gradient, the same everywhere.
         """
-        for name, value in {"loss": loss, **parts}.items():
+        measured: dict[str, Tensor | float] = {"loss": loss, **parts}
+        for name, value in measured.items():
             self.parts.setdefault(name, []).append(float(value))
         self.norms.append(float(norm))
         if critic_grad_norm is not None:
