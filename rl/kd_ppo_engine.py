@@ -262,10 +262,8 @@ def train(
             updates = epoch_minibatches(config, len(rollout), generators["minibatches"])
             for update, rows in enumerate(updates):
                 models.zero_grad()
-                loss, tokens = (
-                    torch.zeros((), device=policy.device),
-                    int(rollout.lengths[rows].sum()),
-                )
+                loss = torch.zeros((), device=policy.device)
+                tokens = int(rollout.lengths[rows].sum())
                 for part, batch in micro_batches(rollout.sequences, rows, config.micro_batch_size):
                     scores, values = models.scores_and_values(batch)
                     goal = targets.rows(part)
