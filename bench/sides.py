@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+import torch._dynamo  # the first optimizer loads it, 90 MiB: here no side's memory counts it
 from torch import Tensor
 from turns import Case, Side, Turns, own_turns, side_from_json
 
