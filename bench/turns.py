@@ -169,7 +169,7 @@ class Worker:
 def environment(side: Side) -> dict[str, str]:
     """The environment of a side: its threads, no network, and this checkout before an installed one.
 
-    OMP_WAIT_POLICY is left as the user or the library has it: ours sets it (data/threads.py).
+    Waiting threads sleep on both sides (data/threads.py), unless OMP_WAIT_POLICY says otherwise.
     """
     return {
         **os.environ,
