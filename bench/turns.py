@@ -42,7 +42,7 @@ class Case:
     group: int = 1
     prompt_tokens: int = 16
     new_tokens: int = 32
-    size: int = 2048  # of the square matrices of "product"; of "copy" in MiB
+    size: int = 1024  # of the square matrices of "product"; of "copy" in MiB
 
     @property
     def rows(self) -> int:
