@@ -57,6 +57,8 @@ class PeersConfig:
     """Counted repetitions of each side, after one that is not counted."""
     threads: int = field(default_factory=cores)
     """Threads of a side; the small model is measured on one thread as well."""
+    bfloat16: bool = True
+    """Measure bfloat16 beside float32. Without instructions for it a CPU needs minutes a repetition."""
     quick: bool = False
     """Two rows of four tokens, one pair, no larger model: to see whether everything works."""
     write: bool = False
@@ -175,7 +177,13 @@ def comparisons(config: PeersConfig) -> list[Comparison]:
         raise UserError(
             f"--only {config.only}: no comparison's name starts with it; there are {names}"
         )
+    if not config.bfloat16:
+        chosen = [replace(one, sides=in_float32(one.sides)) for one in chosen]
     return [shrunk(one) for one in chosen] if config.quick else chosen
+
+
+def in_float32(sides: Sequence[Side]) -> list[Side]:
+    return [side for side in sides if side.precision == "float32"]
 
 
 def shrunk(comparison: Comparison) -> Comparison:

@@ -318,6 +318,15 @@ def test_ours_alone_needs_no_peer(monkeypatch):
     peers.require_peers([peers.ceilings(2), *peers.growth(2)])
 
 
+def test_bfloat16_can_be_left_out():
+    with_it, without = (
+        peers.comparisons(PeersConfig(only="sampling-gpt2", threads=1, bfloat16=choice))[0].sides
+        for choice in (True, False)
+    )
+    assert [side.precision for side in with_it] == ["float32"] * 2 + ["bfloat16"] * 2
+    assert without == with_it[:2]
+
+
 def test_a_name_that_begins_no_comparison_is_refused():
     with pytest.raises(UserError, match="no comparison's name starts with it; there are ceilings"):
         peers.main(PeersConfig(only="nothing"))
