@@ -1,13 +1,15 @@
 # make demo    set up once, then train and evaluate the whole pipeline (ARGS="--help" lists the options)
 # make test    set up once, then run the tests
-# make dev     add the contributors' tools;  make lint, make mutants, make bench: use them
-# make clean   delete .venv and caches; runs/ stays
+# make dev     add the contributors' tools;  make lint, make mutants: use them
+# make bench   time the same work here, in transformers and in TRL, which get an environment of their own
+# make clean   delete the environments and caches; runs/ stays
 # The tests run in one process a core, at most four: ARGS="-n 0 --pdb" is one process.
 # Another Python:  make demo PYTHON=python3.12
 
 # Only features of GNU Make 3.81 (macOS) are used here.
 PYTHON ?= python3
 PY := .venv/bin/python
+PEERS_PY := .venv-peers/bin/python
 ARGS ?=
 
 .PHONY: help demo test dev lint mutants bench clean
@@ -31,12 +33,12 @@ lint: .venv/.dev
 mutants: .venv/.dev
 	$(PY) scripts/mutants.py $(ARGS)
 
-bench: .venv/.ok
-	$(PY) bench/bench.py $(ARGS)
+bench: .venv-peers/.ok
+	$(PEERS_PY) bench/peers.py $(ARGS)
 
 # Keeps runs/, which holds trained models.
 clean:
-	rm -rf .venv build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-peers build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamp is written last, so an install that failed half-way is tried again by the next command.
@@ -52,4 +54,10 @@ clean:
 
 .venv/.dev: .venv/.ok requirements-dev.txt
 	$(PY) -m pip install -r requirements-dev.txt
+	@touch $@
+
+# transformers and TRL stay out of .venv: nothing but the benchmark needs them.
+.venv-peers/.ok: .venv/.ok bench/requirements-peers.txt
+	$(PY) -m venv .venv-peers
+	$(PEERS_PY) -m pip install -r bench/requirements-peers.txt
 	@touch $@

@@ -69,6 +69,7 @@ TOKEN_REWARDS = "rl/equations/token_rewards.py"
 PREFERENCE_LOSSES = "rl/equations/preferences.py"
 ADVANTAGES = "rl/equations/advantages.py"
 COLLATE = "data/collate.py"
+COMMON = "gpt/common.py"
 CONFIG = "rl/training/config.py"
 CONTINUAL = "reward_model/continual.py"
 DPO = "rl/dpo_engine.py"
@@ -77,6 +78,7 @@ DYNAMIC_SAMPLING = "rl/batches/dynamic_sampling.py"
 ENGINE = "rl/grpo_engine.py"
 ENSEMBLE = "rl/rewards/ensemble.py"
 ENSEMBLES = "rl/equations/ensembles.py"
+FINETUNING = "gpt/finetuning.py"
 FUNCTION = "rl/rewards/function.py"
 GENERATE = "gpt/generate.py"
 ITERATIVE = "rl/grpo_iterative_engine.py"
@@ -97,6 +99,7 @@ PREFERENCE = "reward_model/loss.py"
 PREFERENCES = "rl/batches/preferences.py"
 PRETRAINING = "gpt/pretraining.py"
 PROCESS = "rl/grpo_process_engine.py"
+RANKS = "gpt/ranks.py"
 REFERENCE = "rl/training/reference.py"
 REINFORCE_PP = "rl/reinforce_pp_engine.py"
 REWARD_MODEL = "reward_model/model.py"
@@ -143,6 +146,7 @@ TEST_PAIRS = "tests/reward_model/test_pairs.py"
 TEST_PROCESS = "tests/rl/test_grpo_process_engine.py"
 TEST_PG_GRPO = "tests/rl/test_pg_grpo_engine.py"
 TEST_PPO = "tests/rl/test_ppo_engine.py"
+TEST_RANKS = "tests/rl/test_ranks.py"
 TEST_REINFORCE_PP = "tests/rl/test_reinforce_pp_engine.py"
 TEST_REWARD_MODEL = "tests/reward_model/test_reward_model.py"
 TEST_REWARD_TRAINING = "tests/reward_model/test_reward_model_training.py"
@@ -1658,6 +1662,71 @@ MUTATIONS = (
         "logits.log_softmax(-1).gather(1, ids)",
         "logits.gather(1, ids).log_softmax(-1)",
         TEST_DISTILLATION,
+    ),
+    # ranks
+    bug(
+        "ranks-gradients-not-summed",
+        "every rank steps along the gradient of its own rows",
+        OPTIMIZER,
+        "    sum_gradients(parameters)\n",
+        "",
+        TEST_RANKS,
+    ),
+    bug(
+        "ranks-gradients-averaged",
+        "the summed gradient is divided by the number of ranks, though losses have the whole count",
+        RANKS,
+        "gradient.copy_(summed.view_as(gradient))",
+        "gradient.copy_(summed.view_as(gradient) / world())",
+        TEST_RANKS,
+    ),
+    bug(
+        "ranks-mean-of-rank-means",
+        "each rank's loss is the mean over its own tokens, and the ranks' means are averaged",
+        FINETUNING,
+        "part = language_model_loss(model, rows, denominator=tokens)",
+        "part = language_model_loss(model, rows) / len(total.__globals__['gather'](0))",
+        TEST_RANKS,
+    ),
+    bug(
+        "ranks-one-seed-each",
+        "each rank draws random numbers of its own",
+        COMMON,
+        "torch.Generator().manual_seed(derive_seed(seed, concern))",
+        'torch.Generator().manual_seed(derive_seed(seed, concern) + int(os.getenv("LOCAL_RANK", "0")))',
+        TEST_RANKS,
+    ),
+    bug(
+        "ranks-stop-alone",
+        "each rank compares the KL of its own rows with target_kl and leaves the batch alone",
+        METRICS,
+        'both = total({"kl": float(self.minibatch_kl), "tokens": self.minibatch_tokens})',
+        'both = {"kl": float(self.minibatch_kl), "tokens": self.minibatch_tokens}',
+        TEST_RANKS,
+    ),
+    bug(
+        "ranks-log-their-own-rows",
+        "the logged means are those of the first rank's rows",
+        METRICS,
+        "sums = total({name: float(value) for name, value in self.sums.items()})",
+        "sums = {name: float(value) for name, value in self.sums.items()}",
+        TEST_RANKS,
+    ),
+    bug(
+        "ranks-text-read-by-all",
+        "every rank adds the gradient of the whole pre-training text",
+        PRETRAINING,
+        "for rows in own_chunks(text.prompt_lengths + text.lengths, micro_batch_size):",
+        "for rows in torch.arange(len(text)).split(micro_batch_size):",
+        TEST_RANKS,
+    ),
+    bug(
+        "ranks-numbers-of-the-first-rows",
+        "each rank draws its tokens with the random numbers of the first rows",
+        GENERATE,
+        "models, prompts[mine], uniforms[rows], params,",
+        "models, prompts[mine], uniforms[: rows.stop - rows.start], params,",
+        TEST_RANKS,
     ),
 )
 

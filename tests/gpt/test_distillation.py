@@ -343,7 +343,9 @@ def test_the_student_comes_nearer_and_does_not_with_the_sign_flipped(monkeypatch
     assert rows[-1]["loss"] < rows[0]["loss"]
     assert torch.equal(weights(teacher), before)
     real = distillation.distillation_loss
-    monkeypatch.setattr(distillation, "distillation_loss", lambda *args, **options: -real(*args, **options))
+    monkeypatch.setattr(
+        distillation, "distillation_loss", lambda *args, **options: -real(*args, **options)
+    )
     student = letters_gpt(0)
     run(student, teacher, loss=loss, steps=6)
     assert distance(student, teacher) > 1.2 * start

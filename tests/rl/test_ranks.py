@@ -207,7 +207,7 @@ def test_an_error_ends_all_ranks_with_one_sentence(failing, who):
 def test_a_bug_shows_one_traceback(failing):
     done = failing("bug", 1)
     assert done.returncode == 1
-    assert done.stderr.count("no sentence was made for this") == 1
+    assert done.stderr.count("TypeError: no sentence was made for this") == 1
     assert "LostRank" not in done.stderr
 
 

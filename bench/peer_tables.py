@@ -1,0 +1,114 @@
+"""Tables of what bench/peers.py has measured, for the terminal and for docs/benchmarks.md."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from arithmetic import operations
+from sides import shape
+from turns import Case
+
+from gpt.common import UserError
+from rl.training.evaluation import format_table
+
+BEGIN = "<!-- written by bench/peers.py --write: begin -->"
+END = "<!-- written by bench/peers.py --write: end -->"
+
+RELATIVE = {"speed": "times as fast", "growth": "times the first", "none": ""}
+
+
+def relative(seconds: Sequence[float], first: Sequence[float], kind: str) -> str:
+    """The median over the rounds of a side's speed, or of its seconds, against the first side's."""
+    if kind == "none":
+        return ""
+    ratios = [a / b for a, b in zip(first, seconds, strict=True)]
+    if kind == "growth":
+        ratios = [1 / ratio for ratio in ratios]
+    return f"{statistics.median(ratios):.2f}"
+
+
+def operations_per_second(side: Mapping[str, Any]) -> float:
+    case = Case(**side["case"])
+    return operations(shape(case), case) / statistics.median(side["seconds"])
+
+
+def rate(side: Mapping[str, Any]) -> str:
+    """What a side gets done in a second; a copy reads and writes its bytes."""
+    if side["case"]["task"] == "copy":
+        moved = 2 * side["case"]["size"] * 2**20
+        return f"{moved / statistics.median(side['seconds']) / 1e9:.1f} GB/s"
+    return f"{operations_per_second(side) / 1e9:.1f} GFLOP/s"
+
+
+def share_of_peak(side: Mapping[str, Any], results: Mapping[str, Any]) -> str:
+    """Against the matrix product on as many threads in the same precision, if that was measured."""
+    if side["case"]["task"] in ("product", "copy"):
+        return ""
+    for peak in results.get("ceilings", {}).get("sides", []):
+        threads = side["threads"] * side.get("ranks", 1)
+        same = (peak["threads"], peak["precision"]) == (threads, side["precision"])
+        if peak["case"]["task"] == "product" and same:
+            return f"{operations_per_second(side) / operations_per_second(peak):.0%}"
+    return "-"
+
+
+def columns_of(result: Mapping[str, Any]) -> list[str]:
+    return ["", "seconds", "min-max", RELATIVE[result["relative"]], "MiB", "rate", "of the peak"]
+
+
+def rows_of(result: Mapping[str, Any], results: Mapping[str, Any]) -> list[list[str]]:
+    """A row of texts per side; `results` may hold the ceilings that the shares are of."""
+    first = result["sides"][0]["seconds"]
+    return [
+        [
+            side["label"],
+            f"{statistics.median(side['seconds']):.4g}",
+            f"{min(side['seconds']):.4g}-{max(side['seconds']):.4g}",
+            relative(side["seconds"], first, result["relative"]),
+            f"{side['mib']:.0f}",
+            rate(side),
+            share_of_peak(side, results),
+        ]
+        for side in result["sides"]
+    ]
+
+
+def text_table(result: Mapping[str, Any], results: Mapping[str, Any]) -> str:
+    """One comparison for the terminal."""
+    return format_table(columns_of(result), rows_of(result, results))
+
+
+def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table; columns that are empty in the head and in all rows are left out."""
+    kept = [i for i, name in enumerate(columns) if name or any(row[i] for row in rows)]
+    lines = [[columns[i] for i in kept], ["---"] * len(kept)]
+    lines += [[row[i] for i in kept] for row in rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def heading(result: Mapping[str, Any]) -> str:
+    """Title and the circumstances of one comparison."""
+    of = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
+    command = f"python bench/peers.py --only {result['name']} --pairs {result['pairs']}"
+    where = f"{result['cores']} cores, {of}, {result['date']}"
+    return f"### {result['title']}\n\n`{command}`: {where}"
+
+
+def markdown_page(results: Mapping[str, Any]) -> str:
+    """The generated part of the page."""
+    parts = [
+        f"{heading(result)}\n\n{markdown_table(columns_of(result), rows_of(result, results))}"
+        for result in results.values()
+    ]
+    return "\n\n".join(parts)
+
+
+def page_with(page: str, generated: str) -> str:
+    """The page with its generated part replaced. UserError if the markers are gone."""
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not (begin and end):
+        raise UserError(f"docs/benchmarks.md lacks the lines {BEGIN} and {END}: put them back")
+    return f"{before}{BEGIN}\n\n{generated}\n\n{END}{after}"

@@ -1,0 +1,353 @@
+"""What each side of bench/peers.py does: one process runs one of these functions.
+
+A side sets up its models, then `while turns.next()` does one repetition each time. Both sides start
+from the same random weights and the same prompts. The end of a text has an id that no model can
+draw (the first one behind its vocabulary), so every response is as long as it may be; both sides
+look for it in every step all the same.
+"""
+
+from __future__ import annotations
+
+import data.threads  # isort: skip  # noqa: F401  (before PyTorch is loaded)
+
+import math
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch._dynamo  # the first optimizer loads it, 90 MiB: here no side's memory counts it
+from torch import Tensor
+from turns import Case, Side, Turns, own_turns, side_from_json
+
+from data.collate import ResponseBatch, join_responses
+from data.records import PromptRecord
+from gpt.common import MetricLog, make_generator, precision
+from gpt.generate import SamplingParams, generate
+from gpt.launch import run_on_ranks
+from gpt.log_probs import token_log_probs
+from gpt.model import GPT, GPTConfig, preset_config
+from gpt.optimizer import adamw, clip_and_step
+from gpt.pretrained import save_gpt2
+from gpt.tokenizer import load_tokenizer
+from rl import grpo_engine
+from rl.batches.rollout import Rollout
+from rl.equations.losses import clipped_surrogate, sequence_mean
+
+LR, CLIP, KL_COEF, MAX_NORM = 1e-6, 0.2, 0.1, 1.0
+BETAS = (0.9, 0.95)
+
+
+def shape(case: Case) -> GPTConfig:
+    """The model's shape; without a vocabulary in the case, that of the preset."""
+    own = load_tokenizer("glassbox").n_vocab if case.preset == "tiny" else 50257
+    return preset_config(case.preset, case.vocab or own)
+
+
+def model_of(case: Case) -> GPT:
+    return GPT(shape(case)).initialize(make_generator(0, "weights")).eval()
+
+
+def prompts_of(case: Case, count: int) -> list[list[int]]:
+    """`count` prompts of random ids, all of one length."""
+    size = (count, case.prompt_tokens)
+    vocab = shape(case).vocab_size
+    return torch.randint(vocab, size, generator=make_generator(0, "prompts")).tolist()
+
+
+def sampled_batch(case: Case) -> tuple[ResponseBatch, Tensor, Tensor]:
+    """Rows as if sampled: the batch, old log-probs (N, T) and advantages (N, 1), all random."""
+    generator = make_generator(0, "responses")
+    size = (case.rows, case.new_tokens)
+    tokens = torch.randint(shape(case).vocab_size, size, generator=generator)
+    whole = torch.ones(size, dtype=torch.bool)
+    batch = join_responses(prompts_of(case, case.rows), tokens, whole, ~whole[:, 0])
+    uniform = -math.log(shape(case).vocab_size)  # about what random weights give
+    old = uniform + 0.1 * torch.randn(size, generator=generator)
+    return batch, old, torch.randn(case.rows, 1, generator=generator)
+
+
+def all_drawn(lengths: Sequence[int], case: Case) -> None:
+    """A response that ended early would make the comparison a different one."""
+    if any(length != case.new_tokens for length in lengths):
+        raise RuntimeError(f"responses of {set(lengths)} tokens, {case.new_tokens} were expected")
+
+
+# Ours ---------------------------------------------------------------------------------------------
+
+
+def sample_ours(side: Side, turns: Turns) -> None:
+    """gpt.generate; in bfloat16 with bfloat16 weights."""
+    case, model = side.case, model_of(side.case)
+    model.to(getattr(torch, side.precision))
+    params = SamplingParams(max_new_tokens=case.new_tokens)
+    prompts, end = prompts_of(case, case.prompts), model.config.vocab_size
+    generator = make_generator(0, "sampling")
+    while turns.next():
+        drawn = generate(
+            model, prompts, params, generator, eos_id=end, samples_per_prompt=case.group
+        )
+        all_drawn(drawn.response_mask.sum(1).tolist(), case)
+
+
+class Numbers:
+    """A tokenizer of texts that are ids: "17 4" is [17, 4]. What the engine needs of one."""
+
+    def __init__(self, vocab: int) -> None:
+        self.n_vocab = self.eos_id = self.pad_id = vocab
+
+    def encode(self, text: str) -> list[int]:
+        return [int(word) for word in text.split()]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return " ".join(map(str, ids))
+
+
+def text_of(tokens: Sequence[int]) -> str:
+    return " ".join(map(str, tokens))
+
+
+def even_share(tokens: Sequence[int]) -> float:
+    """A reward that costs nothing: the share of tokens with an even id."""
+    return sum(token % 2 == 0 for token in tokens) / len(tokens)
+
+
+class EvenShare:
+    name = "share of even ids"
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+
+    def __call__(self, rollout: Rollout) -> Tensor:
+        all_drawn(rollout.lengths.tolist(), self.case)
+        return torch.tensor([even_share(row) for row in rollout.response_tokens.tolist()])
+
+
+class Over(Exception):
+    """No more turns."""
+
+
+class TurnLog(MetricLog):
+    """Ends a turn with every step."""
+
+    def __init__(self, turns: Turns) -> None:
+        super().__init__(10**9)
+        self.turns = turns
+
+    def write(self, *, step: int, **metrics: Any) -> None:
+        super().write(step=step, **metrics)
+        if not self.turns.next():
+            raise Over
+
+
+def grpo_ours(side: Side, turns: Turns) -> None:
+    """rl/grpo_engine.py's whole steps: rollout, reward, reference, one update, metrics."""
+    case, policy = side.case, model_of(side.case)
+    config = grpo_engine.GRPOConfig(
+        prompts_per_step=case.prompts, group_size=case.group, max_new_tokens=case.new_tokens,
+        updates_per_batch=1, minibatches=1, micro_batch_size=case.rows, lr=LR, warmup=0,
+        clip_low=CLIP, clip_high=CLIP, kl_coef=KL_COEF, max_norm=MAX_NORM, stop_kl=None,
+        steps=10**9, checkpoint_every=10**9, precision=side.precision, device="cpu",
+    )  # fmt: skip
+    records = [PromptRecord(text_of(prompt)) for prompt in prompts_of(case, 256)]
+    numbers: Any = Numbers(policy.config.vocab_size)
+    if turns.next():
+        try:
+            reward = EvenShare(case)
+            grpo_engine.train(config, policy, numbers, reward, records, TurnLog(turns))
+        except Over:
+            pass
+
+
+def loss_ours(
+    model: GPT, batch: ResponseBatch, old: Tensor, advantages: Tensor, dtype: str
+) -> Tensor:
+    """The clipped surrogate's mean over responses; in bfloat16 under autocast."""
+    with precision(model.device, dtype):
+        log_probs = token_log_probs(model, batch)
+    token_loss = clipped_surrogate(log_probs, old, advantages, CLIP, CLIP)
+    return sequence_mean(token_loss, batch.response_mask)
+
+
+def update_ours(side: Side, turns: Turns) -> None:
+    """One policy update: log-probs, clipped surrogate, backward, clip, AdamW."""
+    model = model_of(side.case)
+    batch, old, advantages = sampled_batch(side.case)
+    optimizer = adamw(model, LR, betas=BETAS, weight_decay=0.0)
+    while turns.next():
+        optimizer.zero_grad(set_to_none=True)
+        loss_ours(model, batch, old, advantages, side.precision).backward()
+        clip_and_step(optimizer, model.parameters(), MAX_NORM)
+
+
+# The peers ----------------------------------------------------------------------------------------
+
+
+@contextmanager
+def peer_model(case: Case) -> Iterator[Any]:
+    """transformers' GPT-2 with our weights (dropout 0), from a folder that stays while it is used."""
+    from transformers import GPT2LMHeadModel
+
+    with tempfile.TemporaryDirectory(prefix="peer-") as folder:
+        save_gpt2(model_of(case), folder)
+        yield GPT2LMHeadModel.from_pretrained(folder).eval()
+
+
+def sample_peer(side: Side, turns: Turns) -> None:
+    """transformers' `generate`; in bfloat16 with bfloat16 weights."""
+    case = side.case
+    rows = [prompt for prompt in prompts_of(case, case.prompts) for _ in range(case.group)]
+    tokens = torch.tensor(rows)
+    torch.manual_seed(0)
+    with peer_model(case) as model:
+        model.to(getattr(torch, side.precision))
+        end = model.config.vocab_size
+        while turns.next():
+            drawn = model.generate(
+                tokens, attention_mask=torch.ones_like(tokens), do_sample=True, temperature=1.0,
+                top_k=0, top_p=1.0, max_new_tokens=case.new_tokens, eos_token_id=end,
+                pad_token_id=end,
+            )  # fmt: skip
+            all_drawn([drawn.shape[1] - case.prompt_tokens], case)
+
+
+def peer_tokenizer(vocab: int) -> Any:
+    """`Numbers` as a tokenizer of transformers."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    words = {str(token): token for token in range(vocab)} | {"<end>": vocab}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="<end>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, eos_token="<end>", pad_token="<end>", padding_side="left"
+    )
+
+
+def trl_config(side: Side, folder: str) -> Any:
+    """TRL's options, all of them said that change the work or the loss (docs/benchmarks.md)."""
+    from trl import GRPOConfig
+
+    case = side.case
+    return GRPOConfig(
+        output_dir=f"{folder}/trl",
+        # One batch of prompts x group rows, sampled, scored and trained on once, in one forward.
+        per_device_train_batch_size=case.rows, gradient_accumulation_steps=1,
+        steps_per_generation=1, num_iterations=1, num_generations=case.group,
+        max_completion_length=case.new_tokens, temperature=1.0, top_p=1.0, top_k=0,
+        # The paper's loss.
+        loss_type="grpo", scale_rewards="group", importance_sampling_level="token", epsilon=CLIP,
+        beta=KL_COEF, use_bias_correction_kl=False, mask_truncated_completions=False,
+        # The same optimizer.
+        learning_rate=LR, lr_scheduler_type="constant", warmup_steps=0, optim="adamw_torch_fused",
+        adam_beta1=BETAS[0], adam_beta2=BETAS[1], weight_decay=0.0, max_grad_norm=MAX_NORM,
+        # The same precision, and nothing beside the steps.
+        bf16=side.precision == "bfloat16", gradient_checkpointing=False, use_cpu=True,
+        logging_strategy="no", save_strategy="no", report_to="none", disable_tqdm=True,
+        max_steps=10**6, seed=0,
+    )  # fmt: skip
+
+
+def turn_callback(turns: Turns) -> Any:
+    """Ends a turn with every step of transformers' Trainer."""
+    from transformers import TrainerCallback
+
+    class TurnCallback(TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
+            control.should_training_stop = not turns.next()
+            return control
+
+    return TurnCallback()
+
+
+def grpo_peer(side: Side, turns: Turns) -> None:
+    """TRL's GRPOTrainer, one step a turn."""
+    from datasets import Dataset
+    from trl import GRPOTrainer
+
+    case = side.case
+
+    def reward(completion_ids: list[list[int]], **_: Any) -> list[float]:
+        all_drawn([len(row) for row in completion_ids], case)
+        return [even_share(row) for row in completion_ids]
+
+    texts = [text_of(prompt) for prompt in prompts_of(case, 256)]
+    with peer_model(case) as model:
+        trainer = GRPOTrainer(
+            model=model, reward_funcs=reward, args=trl_config(side, model.name_or_path),
+            train_dataset=Dataset.from_dict({"prompt": texts}),
+            processing_class=peer_tokenizer(model.config.vocab_size),
+            callbacks=[turn_callback(turns)],
+        )  # fmt: skip
+        if turns.next():
+            trainer.train()
+
+
+def loss_peer(
+    model: Any, batch: ResponseBatch, old: Tensor, advantages: Tensor, dtype: str
+) -> Tensor:
+    """`loss_ours` as one writes it with transformers: the responses' logits, log-softmax, gather."""
+    with precision(torch.device("cpu"), dtype):
+        logits = model(batch.tokens, logits_to_keep=old.shape[1] + 1).logits[:, :-1]
+    chosen = logits.float().log_softmax(-1).gather(2, batch.response_tokens[..., None])
+    ratio = (chosen.squeeze(2) - old).exp()
+    clipped = ratio.clamp(1 - CLIP, 1 + CLIP)
+    return -torch.min(ratio * advantages, clipped * advantages).mean()
+
+
+def update_peer(side: Side, turns: Turns) -> None:
+    """One policy update in a plain loop; the optimizer is the fused one, as on our side."""
+    batch, old, advantages = sampled_batch(side.case)
+    with peer_model(side.case) as model:
+        optimizer = torch.optim.AdamW(
+            model.parameters(), lr=LR, betas=BETAS, weight_decay=0.0, fused=True
+        )
+        while turns.next():
+            optimizer.zero_grad(set_to_none=True)
+            loss_peer(model, batch, old, advantages, side.precision).backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), MAX_NORM)
+            optimizer.step()
+
+
+# The machine --------------------------------------------------------------------------------------
+
+
+def matrix_product(side: Side, turns: Turns) -> None:
+    """A square matrix product: what the cores can do."""
+    a, b = torch.randn(2, side.case.size, side.case.size).to(getattr(torch, side.precision))
+    out = torch.empty_like(a)
+    while turns.next():
+        torch.mm(a, b.t(), out=out)  # as a linear layer has it, the quickest layout
+
+
+def memory_copy(side: Side, turns: Turns) -> None:
+    """One block of memory into another."""
+    source = torch.ones(side.case.size * 2**18)
+    target = torch.zeros_like(source)
+    while turns.next():
+        target.copy_(source)
+
+
+FUNCTIONS: dict[tuple[str, str], Callable[[Side, Turns], None]] = {
+    ("ours", "sample"): sample_ours,
+    ("ours", "grpo"): grpo_ours,
+    ("ours", "update"): update_ours,
+    ("ours", "product"): matrix_product,
+    ("ours", "copy"): memory_copy,
+    ("peer", "sample"): sample_peer,
+    ("peer", "grpo"): grpo_peer,
+    ("peer", "update"): update_peer,
+}
+
+
+def main(side: Side, turns: Turns) -> None:
+    """Do one side's work until the command has no more turns for it."""
+    torch.set_num_threads(side.threads)
+    FUNCTIONS[side.library, side.case.task](side, turns)
+
+
+if __name__ == "__main__":
+    own = own_turns()
+    run_on_ranks(lambda side: main(side, own), side_from_json(sys.argv[1]))

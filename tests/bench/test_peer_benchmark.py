@@ -1,0 +1,371 @@
+"""The benchmark beside the peers: what it counts, how its sides take turns, what it prints."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import arithmetic
+import peer_tables
+import peers
+import pytest
+import sides
+import torch
+import turns
+from conftest import require_package
+from peers import PeersConfig
+from turns import Case, Side, Turns, Worker
+
+from gpt.common import UserError
+from gpt.model import GPTConfig
+
+ROOT = Path(__file__).resolve().parents[2]
+SMALL = Case("grpo", prompts=2, group=2, prompt_tokens=4, new_tokens=3)
+
+
+# Arithmetic
+
+SHAPE = GPTConfig(vocab_size=3, context=8, n_layer=1, n_head=1, n_embd=2)
+
+
+def test_operations_by_hand():
+    """One prompt of 2 tokens, 2 responses of 2: L = 1, D = 2, V = 3.
+
+    A token costs 24 D^2 = 96 in the block and 8 per column it attends to; a position's logits 12.
+    """
+    case = Case("sample", prompts=1, group=2, prompt_tokens=2, new_tokens=2)
+    prompt = 2 * 96 + 8 * (1 + 2)
+    decode = 2 * (96 + 8 * 3 + 2 * 12)  # the first response token is read, the second is not
+    assert arithmetic.operations(SHAPE, case) == prompt + decode == 504
+    score = 2 * (3 * 96 + 8 * (1 + 2 + 3) + 2 * 12)
+    assert score == 720
+    assert arithmetic.operations(SHAPE, replace(case, task="update")) == 3 * 720
+    assert arithmetic.operations(SHAPE, replace(case, task="grpo")) == 504 + 4 * 720
+
+
+def test_operations_of_a_matrix_product():
+    assert arithmetic.operations(SHAPE, Case("product", size=5)) == 250
+
+
+def test_the_formula_is_what_pytorch_counts():
+    """Matrices by torch's counter, attention by the formula: the counter knows no causal saving."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    model = sides.model_of(SMALL)
+    tokens = torch.zeros(2, 7, dtype=torch.long)
+    with FlopCounterMode(display=False) as counter:
+        model.logits(model.hidden(tokens)[:, -3:])
+    counted = counter.get_flop_counts()["Global"]
+    matrices = sum(n for op, n in counted.items() if "attention" not in str(op))
+    shape = model.config
+    attention = 2 * 4 * shape.n_layer * shape.n_embd * (1 + 2 + 3 + 4 + 5 + 6 + 7)
+    assert arithmetic.forward(shape, 2, 0, 7, 3) == matrices + attention
+
+
+# Turns
+
+
+class Recorded:
+    """A worker that notes when it is asked to run."""
+
+    def __init__(self, name: str, notes: list[str]) -> None:
+        self.name, self.notes = name, notes
+
+    def run(self) -> dict[str, float]:
+        self.notes.append(self.name)
+        return {"seconds": float(len(self.notes)), "mib": 0.0}
+
+
+def test_sides_are_interleaved_and_the_first_round_does_not_count():
+    notes: list[str] = []
+    reports = turns.interleaved([Recorded("a", notes), Recorded("b", notes)], 2)
+    assert notes == ["a", "b", "a", "b", "a", "b"]
+    assert [[r["seconds"] for r in own] for own in reports] == [[3, 5], [4, 6]]
+
+
+def test_a_turn_is_timed_from_its_order_to_its_end(monkeypatch):
+    clock = iter([1.0, 10.0, 12.5, 20.0])
+    monkeypatch.setattr(turns, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    reports = io.StringIO()
+    own = Turns(io.StringIO("run\nrun\n"), reports)
+    assert own.next() and own.next()
+    said = [json.loads(line) for line in reports.getvalue().splitlines()]
+    assert said[0] == {"ready": True}
+    assert said[1]["seconds"] == 2.5 and len(said) == 2
+
+
+def test_turns_end_with_the_pipe():
+    own = Turns(io.StringIO("run\n"), io.StringIO())
+    assert [own.next(), own.next()] == [True, False]
+
+
+def test_peak_memory_counts_what_was_touched_and_freed():
+    turns.reset_peak()
+    before = turns.peak_mib()
+    block = torch.ones(2**26)  # 256 MiB
+    del block
+    grown = turns.peak_mib() - before
+    if sys.platform != "linux" and grown < 200:
+        pytest.skip("only Linux lets a process forget its earlier peak")
+    assert 200 < grown < 400
+
+
+def test_a_side_that_fails_says_why():
+    with pytest.raises(UserError, match="'broken' ended before .*no model preset 'huge'"):
+        Worker(Side("broken", "ours", replace(SMALL, preset="huge"), 1))
+
+
+def test_two_ranks_take_turns_together():
+    worker = Worker(Side("ranks", "ours", SMALL, 1, ranks=2))
+    try:
+        first, second = worker.run(), worker.run()
+    finally:
+        worker.close()
+    assert worker.process.returncode == 0
+    assert first["seconds"] > 0 and second["mib"] >= first["mib"]
+
+
+def test_both_sides_get_the_threads_and_this_checkout_first(monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", "elsewhere")
+    environment = turns.environment(Side("a", "peer", SMALL, 3))
+    assert environment["OMP_NUM_THREADS"] == "3"
+    assert environment["PYTHONPATH"] == os.pathsep.join([str(ROOT), "elsewhere"])
+
+
+# Sides
+
+
+class Once:
+    """Turns for a test: `count` of them."""
+
+    def __init__(self, count: int) -> None:
+        self.left = count
+
+    def next(self) -> bool:
+        self.left -= 1
+        return self.left >= 0
+
+
+@pytest.mark.parametrize("task", ["sample", "grpo", "update", "product", "copy"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_our_sides_take_exactly_their_turns(task, dtype):
+    own = Once(2)
+    sides.main(Side("ours", "ours", replace(SMALL, task=task, size=8), 1, dtype), own)
+    assert own.left == -1
+
+
+def test_a_side_survives_the_way_to_its_process():
+    side = Side("ours", "ours", SMALL, 2, "bfloat16")
+    assert turns.side_from_json(json.dumps(dataclasses.asdict(side))) == side
+
+
+def test_short_responses_are_refused():
+    sides.all_drawn([3, 3], SMALL)
+    with pytest.raises(RuntimeError, match="3 were expected"):
+        sides.all_drawn([3, 2], SMALL)
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_both_updates_are_the_same_update(dtype):
+    require_package("transformers")
+    batch, old, advantages = sides.sampled_batch(SMALL)
+    ours = sides.model_of(SMALL)
+    with sides.peer_model(SMALL) as peer:
+        losses = [
+            sides.loss_ours(ours, batch, old, advantages, dtype),
+            sides.loss_peer(peer, batch, old, advantages, dtype),
+        ]
+        for loss in losses:
+            loss.backward()
+        tolerance = 1e-5 if dtype == "float32" else 2e-2
+        torch.testing.assert_close(*losses, rtol=0, atol=tolerance)
+        torch.testing.assert_close(
+            ours.wte.weight.grad, peer.transformer.wte.weight.grad, rtol=0, atol=tolerance
+        )
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("task", ["sample", "update"])
+def test_the_peers_sides_take_exactly_their_turns(task):
+    require_package("transformers")
+    own = Once(2)
+    sides.main(Side("peer", "peer", replace(SMALL, task=task), 1), own)
+    assert own.left == -1
+
+
+# Tables
+
+
+def result(name: str = "grpo-tiny", relative: str = "speed", task: str = "grpo") -> dict:
+    case = {"task": task, "preset": "tiny", "vocab": 3, "prompts": 1, "group": 2, "size": 100,
+            "prompt_tokens": 2, "new_tokens": 2}  # fmt: skip
+    common = {"case": case, "threads": 2, "precision": "float32"}
+    return {
+        "name": name, "title": "A step", "relative": relative, "pairs": 3, "date": "2026-01-02",
+        "cores": 2, "versions": {"torch": "2.13.0"},
+        "sides": [
+            common | {"label": "TRL", "seconds": [4.0, 1.0, 2.0], "mib": 7.6},
+            common | {"label": "ours", "seconds": [2.0, 1.0, 0.5], "mib": 3.0},
+        ],
+    }  # fmt: skip
+
+
+def test_ratios_are_those_of_neighbouring_runs():
+    """Round by round 2, 1 and 4; then 3, 4 and 1/3, where the ratio of the medians is 1.5."""
+    assert peer_tables.relative([2.0, 1.0, 0.5], [4.0, 1.0, 2.0], "speed") == "2.00"
+    assert peer_tables.relative([1.0, 2.0, 6.0], [3.0, 8.0, 2.0], "speed") == "3.00"
+    assert peer_tables.relative([1.0, 2.0, 6.0], [3.0, 8.0, 2.0], "growth") == "0.33"
+    assert peer_tables.relative([2.0], [4.0], "none") == ""
+
+
+def test_the_terminal_table():
+    grpo = result()
+    text = peer_tables.text_table(grpo, {"grpo-tiny": grpo})
+    head, _, first, second = text.splitlines()
+    assert head.split("  ")[-1].strip() == "of the peak" and "times as fast" in head
+    assert first.split() == ["TRL", "2", "1-4", "1.00", "8", "0.0", "GFLOP/s", "-"]
+    assert second.split() == ["ours", "1", "0.5-2", "2.00", "3", "0.0", "GFLOP/s", "-"]
+
+
+def test_the_share_of_the_peak_is_of_the_same_threads_and_precision():
+    grpo, peak = result(), result("ceilings", "none", "product")
+    peak["sides"][0]["threads"] = 1
+    peak["sides"][1]["seconds"] = [1.0, 1.0, 1.0]  # 2 x 100^3 operations a second
+    grpo["sides"][0]["seconds"] = [10.0]
+    operations = arithmetic.operations(
+        sides.shape(Case(**grpo["sides"][0]["case"])), Case(**grpo["sides"][0]["case"])
+    )
+    share = peer_tables.share_of_peak(grpo["sides"][0], {"ceilings": peak})
+    assert share == f"{operations / 10 / 2e6:.0%}"
+    grpo["sides"][0]["precision"] = "bfloat16"
+    assert peer_tables.share_of_peak(grpo["sides"][0], {"ceilings": peak}) == "-"
+    assert peer_tables.share_of_peak(peak["sides"][0], {"ceilings": peak}) == ""
+
+
+def test_a_copy_reads_and_writes():
+    copy = result("ceilings", "none", "copy")["sides"][1] | {"seconds": [0.5]}
+    assert peer_tables.rate(copy) == f"{2 * 100 * 2**20 / 0.5 / 1e9:.1f} GB/s"
+
+
+def test_the_markdown_table_leaves_empty_columns_out():
+    table = peer_tables.markdown_table(["", "seconds", ""], [["a", "1", ""], ["b", "2", ""]])
+    assert table == "|  | seconds |\n| --- | --- |\n| a | 1 |\n| b | 2 |"
+
+
+def test_the_generated_part_says_command_versions_machine_and_date():
+    page = peer_tables.markdown_page({"grpo-tiny": result()})
+    assert "`python bench/peers.py --only grpo-tiny --pairs 3`" in page
+    assert "2 cores, torch 2.13.0, 2026-01-02" in page
+    assert "| ours | 1 | 0.5-2 | 2.00 | 3 | 0.0 GFLOP/s | - |" in page
+
+
+def test_only_the_part_between_the_markers_is_replaced():
+    page = f"before\n{peer_tables.BEGIN}\nold\n{peer_tables.END}\nafter\n"
+    new = peer_tables.page_with(page, "new")
+    assert new == f"before\n{peer_tables.BEGIN}\n\nnew\n\n{peer_tables.END}\nafter\n"
+    with pytest.raises(UserError, match="lacks the lines"):
+        peer_tables.page_with("no markers", "new")
+
+
+def test_our_page_has_the_markers():
+    peer_tables.page_with((ROOT / "docs/benchmarks.md").read_text(encoding="utf-8"), "")
+
+
+def test_results_of_other_comparisons_stay(tmp_path, monkeypatch):
+    monkeypatch.setattr(peers, "PAGE", tmp_path / "page.md")
+    monkeypatch.setattr(peers, "RESULTS", tmp_path / "results.json")
+    peers.PAGE.write_text(f"{peer_tables.BEGIN}\n{peer_tables.END}\n")
+    peers.write_results({"b": result("b")}, ["a", "b"])
+    peers.write_results({"a": result("a")}, ["a", "b"])
+    assert list(json.loads(peers.RESULTS.read_text())) == ["a", "b"]
+    text = peers.PAGE.read_text()
+    assert text.index("--only a ") < text.index("--only b ")
+
+
+# The command
+
+
+def test_both_libraries_are_in_every_comparison_but_ours_with_ourselves():
+    for one in peers.beside_peers(2):
+        assert [side.library for side in one.sides[:4]] == ["peer", "ours"] * 2
+        assert len({side.label for side in one.sides}) == len(one.sides)
+        assert all((side.library, side.ranks) == ("ours", 2) for side in one.sides[4:])
+        for peer, ours in zip(one.sides[:4:2], one.sides[1:4:2], strict=True):
+            assert (peer.case, peer.threads, peer.precision) == (
+                ours.case, ours.threads, ours.precision,
+            )  # fmt: skip
+
+
+def test_growth_changes_one_size_at_a_time():
+    for one in peers.growth(2):
+        cases = [side.case for side in one.sides]
+        assert all(side.library == "ours" for side in one.sides)
+        if one.name == "growth-group":
+            assert {case.rows for case in cases} == {64}
+        for case in cases:
+            shape = sides.shape(case)
+            assert case.prompt_tokens + case.new_tokens <= shape.context
+
+
+def test_missing_peers_are_named_with_the_way_to_install_them(monkeypatch):
+    monkeypatch.setattr(peers.importlib.util, "find_spec", lambda name: name != "trl" or None)
+    with pytest.raises(UserError) as error:
+        peers.main(PeersConfig(only="grpo-tiny-8x8", quick=True))
+    assert "needs trl, not installed here" in str(error.value)
+    assert "bench/requirements-peers.txt" in str(error.value) and "\n" not in str(error.value)
+
+
+def test_ours_alone_needs_no_peer(monkeypatch):
+    monkeypatch.setattr(peers.importlib.util, "find_spec", lambda name: None)
+    peers.require_peers([peers.ceilings(2), *peers.growth(2)])
+
+
+def test_bfloat16_can_be_left_out():
+    with_it, without = (
+        peers.comparisons(PeersConfig(only="sampling-gpt2", threads=1, bfloat16=choice))[0].sides
+        for choice in (True, False)
+    )
+    assert [side.precision for side in with_it] == ["float32"] * 2 + ["bfloat16"] * 2
+    assert without == with_it[:2]
+
+
+def test_a_name_that_begins_no_comparison_is_refused():
+    with pytest.raises(UserError, match="no comparison's name starts with it; there are ceilings"):
+        peers.main(PeersConfig(only="nothing"))
+
+
+@pytest.mark.parametrize("flags", [{"pairs": 0}, {"threads": 0}, {"quick": True, "write": True}])
+def test_flags_that_mean_nothing_are_refused(flags):
+    with pytest.raises(ValueError, match="at least 1|leave out --write"):
+        PeersConfig(**flags)
+
+
+def test_the_whole_command_without_a_peer():
+    page, results = peers.PAGE.read_text(encoding="utf-8"), peers.earlier_results()
+    run = subprocess.run(
+        [sys.executable, str(ROOT / "bench/peers.py"), "--quick", "--only", "growth-cores",
+         "--threads", "1"],
+        capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    assert re.search(r"^ours, 1 thread +[\d.]+ ", run.stdout, re.MULTILINE), run.stdout
+    assert peers.PAGE.read_text(encoding="utf-8") == page and peers.earlier_results() == results
+
+
+def test_the_peers_are_pinned_and_transformers_is_the_one_of_the_tests():
+    lines = (ROOT / "bench/requirements-peers.txt").read_text(encoding="utf-8").splitlines()
+    lines = [line for line in lines if not line.startswith("#")]
+    assert lines[0] == "-r ../requirements.txt"
+    assert {line.split("==")[0] for line in lines[1:]} == set(peers.NEEDED["grpo"])
+    assert all(re.fullmatch(r"\w+==[\d.]+", line) for line in lines[1:])
+    dev = (ROOT / "requirements-dev.txt").read_text(encoding="utf-8").splitlines()
+    assert set(lines[1:]) & set(dev) == {next(x for x in dev if x.startswith("transformers"))}
