@@ -99,19 +99,21 @@ def choose_tokens(
 
     Inverse-transform sampling: the token at which the cumulative probability passes the uniform.
     """
-    logits = at_least_float32(logits) / params.temperature
-    if params.greedy:
-        tokens = logits.argmax(-1)
-    elif params.truncates:
+    logits = at_least_float32(logits)
+    if params.temperature != 1:
+        logits = logits / params.temperature
+    if params.truncates and not params.greedy:
         logits = truncate_logits(logits, params)
-    log_probs = logits.log_softmax(-1)  # (N, V)
-    if not params.greedy:
-        cumulative = log_probs.exp().cumsum(-1)  # (N, V)
+    probs = logits.softmax(-1)  # (N, V)
+    if params.greedy:
+        tokens = logits.argmax(-1, keepdim=True)
+    else:
+        cumulative = probs.cumsum(-1)  # (N, V)
         # Scaled by the total, because a float32 sum of many probabilities is not exactly 1.
         target = uniforms[:, None] * cumulative[:, -1:]
-        tokens = torch.searchsorted(cumulative, target, right=True).squeeze(1)
+        tokens = torch.searchsorted(cumulative, target, right=True)
         tokens = tokens.clamp(max=logits.shape[-1] - 1)
-    return tokens, log_probs.gather(1, tokens[:, None]).squeeze(1)
+    return tokens.squeeze(1), probs.gather(1, tokens).log().squeeze(1)
 
 
 def mixed_logits(
@@ -246,9 +248,9 @@ def decode(
     running = torch.ones(N, dtype=torch.bool, device=device)  # per cache row
     for step in range(steps):
         chosen, log_probs, own = _draw(readers, teacher_share, params, uniforms[rows, step])
-        out_tokens[rows, step] = torch.where(running, chosen, eos_id)
-        out_log_probs[rows, step] = torch.where(running, log_probs, 0.0)
-        own_log_probs[rows, step] = torch.where(running, own, 0.0)
+        out_tokens[rows, step] = chosen
+        out_log_probs[rows, step] = log_probs
+        own_log_probs[rows, step] = own
         running = running & (chosen != eos_id)
         alive = int(running.sum())
         if alive == 0 or step + 1 == steps:
@@ -261,7 +263,12 @@ def decode(
         seen = mask[:, : longest + step + 1] if ragged else None
         for reader in readers:
             reader.read(chosen, seen)
-    return out_tokens, out_log_probs, own_log_probs
+    valid, _ = first_eos_mask(out_tokens, eos_id)  # a row was sampled on until it was dropped
+    return (
+        torch.where(valid, out_tokens, eos_id),
+        torch.where(valid, out_log_probs, 0.0),
+        torch.where(valid, own_log_probs, 0.0),
+    )
 
 
 @contextmanager

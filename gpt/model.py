@@ -112,6 +112,17 @@ def plain_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> 
     return scores.softmax(dim=-1) @ value  # (N, H, S, d)
 
 
+def one_query_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
+    """`plain_attention` of a single query column, (N, H, 1, d): two products of a vector and a matrix.
+
+    On a CPU in float32 they are faster than the fused kernel, which is made for many queries.
+    """
+    scores = query / math.sqrt(query.shape[-1]) @ key.transpose(-2, -1)  # (N, H, 1, K)
+    if mask is not None:
+        scores = scores.masked_fill(~mask, float("-inf"))
+    return scores.softmax(dim=-1) @ value
+
+
 def causal_mask(new: int, total: int, device: torch.device) -> Tensor:
     """(new, total) bool: the new columns are the last of `total`; each sees itself and the past."""
     return torch.ones(new, total, dtype=torch.bool, device=device).tril(total - new)
@@ -137,16 +148,22 @@ class Attention(nn.Module):
         query, key, value = qkv.permute(2, 0, 3, 1, 4)  # each (N, H, S, d)
         if cache is not None:
             key, value = cache.extend(layer, key, value)
-        attended = F.scaled_dot_product_attention(
+        merged = self._attend(query, key, value, mask).transpose(1, 2).reshape(N, S, D)
+        return F.dropout(self.c_proj(merged), self.dropout, self.training)
+
+    def _attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
+        """The kernel for this case; (N, H, S, d)."""
+        one, exact = query.shape[2] == 1, query.dtype in (torch.float32, torch.float64)
+        if one and exact and query.device.type == "cpu" and not self.training:
+            return one_query_attention(query, key, value, mask)
+        return F.scaled_dot_product_attention(
             query,
             key,
             value,
             attn_mask=mask,
             dropout_p=self.dropout if self.training else 0.0,
-            is_causal=mask is None and S > 1,  # one new column without a mask sees all the past
+            is_causal=mask is None and not one,  # one new column without a mask sees all the past
         )
-        merged = attended.transpose(1, 2).reshape(N, S, D)  # (N, S, D)
-        return F.dropout(self.c_proj(merged), self.dropout, self.training)
 
 
 class MLP(nn.Module):

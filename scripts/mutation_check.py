@@ -229,9 +229,9 @@ MUTATIONS = (
         "sampler-temperature",
         "the sampler reports the log-probs of temperature 1",
         GENERATE,
-        "    return tokens, log_probs.gather(1, tokens[:, None]).squeeze(1)\n",
-        "    log_probs = (logits * params.temperature).log_softmax(-1)\n"
-        "    return tokens, log_probs.gather(1, tokens[:, None]).squeeze(1)\n",
+        "    return tokens.squeeze(1), probs.gather(1, tokens).log().squeeze(1)\n",
+        "    probs = (logits * params.temperature).softmax(-1)\n"
+        "    return tokens.squeeze(1), probs.gather(1, tokens).log().squeeze(1)\n",
         TEST_GENERATE,
     ),
     bug(

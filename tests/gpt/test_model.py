@@ -16,6 +16,7 @@ from gpt.model import (
     GPTConfig,
     KVCache,
     causal_mask,
+    one_query_attention,
     plain_attention,
     preset_config,
 )
@@ -107,6 +108,24 @@ def test_fused_attention_equals_its_plain_twin():
     close(plain_attention(query, key, value, mask), fused)
     causal = F.scaled_dot_product_attention(query, key, value, is_causal=True)
     close(plain_attention(query, key, value, torch.ones(5, 5).tril().bool()), causal)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_one_query_attention_equals_the_fused_kernel(masked):
+    """The last of five queries, with keys and values cut from a longer cache."""
+    query, key, value = torch.randn(
+        3, 2, 2, 5, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1)
+    )
+    key, value = key[:, :, :4], value[:, :, :4]
+    mask = torch.tensor([[1, 1, 0, 1], [0, 1, 1, 1]]).bool()[:, None, None] if masked else None
+    fused = F.scaled_dot_product_attention(query[:, :, -1:], key, value, attn_mask=mask)
+    close(one_query_attention(query[:, :, -1:], key, value, mask), fused)
+    close(
+        plain_attention(
+            query[:, :, -1:], key, value, torch.ones(1, 4).bool() if mask is None else mask
+        ),
+        fused,
+    )
 
 
 def test_causal_mask():
