@@ -14,6 +14,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
 
 from gpt import ranks
+from gpt.board import Board
 
 # One single-threaded process per core is faster for models up to this width (docs/ranks.md).
 SMALL_WIDTH_PRESETS = ("tiny", "study", "teacher", "small")
@@ -30,6 +32,7 @@ MOST_BY_DEFAULT = 8  # a batch of 16 prompts gives more ranks too little to do
 Guard = Callable[[], AbstractContextManager[Any]]
 
 _store: Any = None  # where the ranks met
+_another_speaks = False  # of the failure that ends the run
 
 
 def cores() -> int:
@@ -71,24 +74,55 @@ def run_on_ranks(main: Callable[[Any], Any], config: Any, guard: Guard = nullcon
     forks = platform.system() == "Linux" and not torch.cuda.is_available()
     context: Any = multiprocessing.get_context("fork" if forks else "spawn")
     with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
-        meeting = os.path.join(folder, "meeting")
-        arguments = (count, meeting, main, config, guard)
+        here = Meeting(count, os.path.join(folder, "meeting"), Board(context, count), os.getpid())
         children = [
-            context.Process(target=_as_rank, args=(number, *arguments), daemon=True)
+            context.Process(target=_as_rank, args=(number, here, main, config, guard), daemon=True)
             for number in range(1, count)
         ]
         for child in children:
             child.start()
+
+        def one_has_ended() -> bool:
+            return any(child.exitcode not in (None, 0) for child in children)
+
         try:
             with guard():  # here, while the others can still be asked who failed first
-                return _take_part(0, count, dist.FileStore(meeting, count), main, config)
+                return here.join(0, one_has_ended, main, config)
         except BaseException:
             for child in children:
+                if _another_speaks:  # let it finish its sentence
+                    child.join(5)
                 child.terminate()
             raise
         finally:
             for child in children:
                 child.join()
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """Where the ranks on one machine find each other."""
+
+    count: int
+    file: str
+    board: Board
+    parent: int  # the process of rank 0
+
+    def join(
+        self, number: int, gone: Callable[[], bool], main: Callable[[Any], Any], config: Any
+    ) -> Any:
+        """Run as this rank; `gone()` says whether another one has ended before its time."""
+        if platform.system() != "Windows":  # no need of the machine's network
+            loopback = "lo0" if platform.system() == "Darwin" else "lo"
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
+        os.environ["LOCAL_RANK"], os.environ["LOCAL_WORLD_SIZE"] = str(number), str(self.count)
+        ranks.talk_on(self.board.take_part(number, gone))
+        try:
+            return _take_part(
+                number, self.count, dist.FileStore(self.file, self.count), main, config
+            )
+        finally:
+            ranks.talk_on(None)
 
 
 def _require_devices(count: int, device: str) -> None:
@@ -106,22 +140,17 @@ def _require_devices(count: int, device: str) -> None:
 
 
 def _as_rank(
-    number: int, count: int, meeting: str, main: Callable[[Any], Any], config: Any, guard: Guard
+    number: int, here: Meeting, main: Callable[[Any], Any], config: Any, guard: Guard
 ) -> None:
     """The life of a rank that `run_on_ranks` has started."""
     with guard():
-        _take_part(number, count, dist.FileStore(meeting, count), main, config)
+        here.join(number, lambda: os.getppid() != here.parent, main, config)
 
 
 def _take_part(number: int, count: int, store: Any, main: Callable[[Any], Any], config: Any) -> Any:
     """Join the others, run, leave."""
     global _store
     _store = store
-    if "TORCHELASTIC_RUN_ID" not in os.environ:  # all on this machine: no need of its network
-        loopback = "lo0" if platform.system() == "Darwin" else "lo"
-        if platform.system() != "Windows":
-            os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
-        os.environ["LOCAL_RANK"], os.environ["LOCAL_WORLD_SIZE"] = str(number), str(count)
     here = int(os.environ.get("LOCAL_WORLD_SIZE", count))
     torch.set_num_threads(max(cores() // here, 1))
     cuda = torch.cuda.is_available() and getattr(config, "device", "auto") != "cpu"
@@ -140,11 +169,12 @@ def _take_part(number: int, count: int, store: Any, main: Callable[[Any], Any], 
 
 def first_to_fail() -> bool:
     """True for the rank that speaks of a failure: the first one. Always true of a single process."""
-    global _store
+    global _store, _another_speaks
     if _store is None:
         return True
     store, _store = _store, None  # asked once: whoever fails, fails once
     try:
-        return store.add("failed", 1) == 1
+        _another_speaks = store.add("failed", 1) > 1
     except RuntimeError:  # the store has gone with its rank, which has spoken
-        return False
+        _another_speaks = True
+    return not _another_speaks

@@ -25,6 +25,7 @@ import torch.nn as nn
 from torch import Tensor
 
 from data.collate import ResponseBatch, length_sorted_chunks
+from gpt.board import Board
 
 T = TypeVar("T")
 BUCKET = 2**22  # gradient elements that are summed together: 16 MiB in float32
@@ -36,6 +37,15 @@ class LostRank(RuntimeError):
 
 class Drifted(RuntimeError):
     """The ranks no longer hold the same weights."""
+
+
+_board: Board | None = None  # where ranks on one machine talk; without it torch.distributed does
+
+
+def talk_on(board: Board | None) -> None:
+    """Let this rank talk on the board from now on."""
+    global _board
+    _board = board
 
 
 def world() -> int:
@@ -88,6 +98,8 @@ def gather(value: T) -> list[T]:
     """What every rank has, in the order of the ranks. Tensors are to be on the CPU."""
     if world() == 1:
         return [value]
+    if _board is not None:
+        return _safely(_board.gather, value)
     values: list[Any] = [None] * world()
     _safely(dist.all_gather_object, values, value)
     return values
@@ -134,39 +146,42 @@ def sum_gradients(parameters: Iterable[nn.Parameter]) -> None:
     """
     if world() == 1:
         return
-    trained = [p for p in parameters if p.requires_grad]
-    present = torch.tensor([p.grad is not None for p in trained], dtype=torch.uint8)
-    _reduce(present, dist.ReduceOp.MAX)
-    bucket: list[Tensor] = []
-    for parameter, used in zip(trained, present.tolist(), strict=True):
-        if not used:
+    bucket: list[nn.Parameter] = []
+    size = 0
+    for parameter in parameters:
+        if not parameter.requires_grad:
             continue
-        if parameter.grad is None:
-            parameter.grad = torch.zeros_like(parameter)
-        if bucket and sum(g.numel() for g in bucket) + parameter.numel() > BUCKET:
+        if bucket and size + parameter.numel() > BUCKET:
             _sum_bucket(bucket)
-            bucket = []
-        bucket.append(parameter.grad)
+            bucket, size = [], 0
+        bucket.append(parameter)
+        size += parameter.numel()
     if bucket:
         _sum_bucket(bucket)
 
 
-def _sum_bucket(gradients: Sequence[Tensor]) -> None:
-    flat = torch.cat([gradient.flatten() for gradient in gradients])
-    _reduce(flat, dist.ReduceOp.SUM)
-    sizes = [gradient.numel() for gradient in gradients]
-    for gradient, summed in zip(gradients, flat.split(sizes), strict=True):
-        gradient.copy_(summed.view_as(gradient))
+def _sum_bucket(parameters: Sequence[nn.Parameter]) -> None:
+    """One message: the gradients behind each other, then which of them are there."""
+    first = parameters[0]
+    gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
+    there = torch.tensor([float(p.grad is not None) for p in parameters])
+    flat = torch.cat([*(g.flatten() for g in gradients), there.to(first.device, first.dtype)])
+    if _board is not None and flat.device.type == "cpu":
+        _safely(_board.sum, flat)
+    else:
+        _safely(dist.all_reduce, flat)
+    *summed, there = flat.split([*(g.numel() for g in gradients), len(parameters)])
+    for parameter, gradient, total_, found in zip(
+        parameters, gradients, summed, there.tolist(), strict=True
+    ):
+        gradient.copy_(total_.view_as(gradient))
+        parameter.grad = gradient if found else None
 
 
-def _reduce(tensor: Tensor, operation: Any) -> None:
-    _safely(dist.all_reduce, tensor, operation)
-
-
-def _safely(collective: Callable[..., Any], *arguments: Any) -> None:
+def _safely(collective: Callable[..., T], *arguments: Any) -> T:
     """Call it; a broken connection becomes LostRank, which is told apart from an error of ours."""
     try:
-        collective(*arguments)
+        return collective(*arguments)
     except RuntimeError as error:
         raise LostRank(
             "another process of this run has ended (killed, or out of memory?): what was written "
@@ -193,7 +208,7 @@ def on_main(function: Callable[[], T]) -> T:
             outcome[1] = error
         finally:
             _alone = False
-    _safely(dist.broadcast_object_list, outcome)
+    outcome = gather(outcome)[0]
     if outcome[1] is not None:
         raise outcome[1]
     return outcome[0]

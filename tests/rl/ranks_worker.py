@@ -206,6 +206,8 @@ def work(job: Job) -> None:
     """All of it, on one rank of `job.ranks`."""
     warnings.simplefilter("ignore")
     assert ranks.world() == job.ranks
+    if job.ranks == 2:  # two talk by torch.distributed alone, four on the board of gpt/board.py
+        ranks.talk_on(None)
     seen: list[torch.Tensor] = []
     gradients(seen)
     # A critic in the policy's precision.

@@ -178,6 +178,19 @@ def main(config):
     if what == "file":
         append_jsonl(Path(sys.argv[3]), [{"rank": ranks.rank()}])
         append_jsonl(Path(sys.argv[3]) / "below a file", [{}])
+    if what == "board":
+        board = ranks._board
+        for size in (1, 1000, 3_000_000):  # the last one needs several pieces
+            mine = torch.arange(size, dtype=torch.float64) * (ranks.rank() + 1)
+            on_board, plain = mine.clone(), mine.clone()
+            board.sum(on_board)
+            torch.distributed.all_reduce(plain)
+            assert torch.equal(on_board, plain), size
+            text = chr(97 + ranks.rank()) * size * (1 + ranks.rank())
+            assert board.gather(text) == ["a" * size, "b" * size * 2], size
+            ranks.talk_on(None)
+            assert ranks.gather(text) == board.gather(text)
+            ranks.talk_on(board)
     ranks.gather(2)
 
 if __name__ == "__main__":
@@ -223,6 +236,11 @@ def test_ranks_that_have_drifted_apart_are_noticed(failing):
     done = failing("drift", 1)
     assert done.returncode == 1 and "drifted apart" in done.stderr
     assert done.stderr.count("error:") == 1
+
+
+def test_the_board_gives_what_torch_distributed_gives(failing):
+    done = failing("board", 0)
+    assert done.returncode == 0, done.stderr
 
 
 def test_one_rank_writes_and_its_trouble_is_everyones(failing, tmp_path):
