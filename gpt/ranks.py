@@ -171,10 +171,10 @@ def _sum_bucket(parameters: Sequence[nn.Parameter]) -> None:
     else:
         _safely(dist.all_reduce, flat)
     *summed, there = flat.split([*(g.numel() for g in gradients), len(parameters)])
-    for parameter, gradient, total_, found in zip(
+    for parameter, gradient, whole, found in zip(
         parameters, gradients, summed, there.tolist(), strict=True
     ):
-        gradient.copy_(total_.view_as(gradient))
+        gradient.copy_(whole.view_as(gradient))
         parameter.grad = gradient if found else None
 
 

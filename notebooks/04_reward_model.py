@@ -310,6 +310,7 @@ for group in pairing.by_prompt(training)[:1]:
 
 # %%
 print(inspect.getsource(reward_model_training.fit))
+print(inspect.getsource(reward_model_training.add_comparisons))
 
 # %%
 config = reward_model_training.RewardModelConfig(batch_size=8, lr=2e-3, warmup=20, device="cpu")

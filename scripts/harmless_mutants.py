@@ -51,8 +51,8 @@ HARMLESS = (
     Harmless(
         "gpt/generate.py",
         "mixed_logits",
-        "student, teacher = ((x.float() / temperature).log_softmax(-1) for x in (logits, teacher_logits))",
-        "student, teacher = ((x.float() / temperature).log_softmax(1) for x in (logits, teacher_logits))",
+        "(at_least_float32(x) / temperature).log_softmax(-1) for x in (logits, teacher_logits)",
+        "(at_least_float32(x) / temperature).log_softmax(1) for x in (logits, teacher_logits)",
         "equivalent: the logits are (N, V), and dimension 1 is their last",
     ),
     Harmless(

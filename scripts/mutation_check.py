@@ -1676,8 +1676,8 @@ MUTATIONS = (
         "ranks-gradients-averaged",
         "the summed gradient is divided by the number of ranks, though losses have the whole count",
         RANKS,
-        "gradient.copy_(summed.view_as(gradient))",
-        "gradient.copy_(summed.view_as(gradient) / world())",
+        "gradient.copy_(whole.view_as(gradient))",
+        "gradient.copy_(whole.view_as(gradient) / world())",
         TEST_RANKS,
     ),
     bug(
