@@ -84,13 +84,6 @@ HARMLESS = (
         "equivalent: the logits are (N, V), and dimension 1 is their last",
     ),
     Harmless(
-        "gpt/log_probs.py",
-        "score_in_micro_batches",
-        "len(batch), *pieces[0].shape[1:], dtype=pieces[0].dtype, device=pieces[0].device",
-        "len(batch), *pieces[0].shape[1:], dtype=pieces[-1].dtype, device=pieces[0].device",
-        "equivalent: all pieces come from one scorer and have one dtype",
-    ),
-    Harmless(
         "rl/training/value_model.py",
         "ValueModel._at",
         "values = at_least_float32(self.head(hidden))[:, 0] # (M,)",
