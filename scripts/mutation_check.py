@@ -1685,7 +1685,7 @@ MUTATIONS = (
         "each rank's loss is the mean over its own tokens, and the ranks' means are averaged",
         FINETUNING,
         "part = language_model_loss(model, rows, denominator=tokens)",
-        "part = language_model_loss(model, rows) / len(total.__globals__['gather'](0))",
+        "part = language_model_loss(model, rows) / own_part.__globals__['world']()",
         TEST_RANKS,
     ),
     bug(
