@@ -12,9 +12,11 @@ import os
 import platform
 import sys
 import tempfile
+import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from multiprocessing import connection
 from pathlib import Path
 from typing import Any
 
@@ -62,16 +64,20 @@ def run_on_ranks(main: Callable[[Any], Any], config: Any, guard: Guard = nullcon
     """
     if "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun has started us, once per rank
         store, number, count = next(iter(dist.rendezvous("env://")))
+        _require_devices(int(os.environ["LOCAL_WORLD_SIZE"]), getattr(config, "device", "auto"))
         return _take_part(number, count, store, main, config)
     count = getattr(config, "ranks", 1)
     device = getattr(config, "device", "auto")
-    if count is None:
-        count = default_ranks(getattr(config, "preset", "tiny"), device)
+    if count is None:  # published weights are not small, whatever the preset
+        large = getattr(config, "weights", None) is not None
+        count = 1 if large else default_ranks(getattr(config, "preset", "tiny"), device)
     if count < 2:
         return main(config)
     _require_devices(count, device)
-    # A fork costs nothing, but a process that has met CUDA, or macOS's frameworks, must not be forked.
-    forks = platform.system() == "Linux" and not torch.cuda.is_available()
+    # A fork costs nothing, but a process that has met CUDA, macOS's frameworks or a second thread
+    # must not be forked: a forked rank has one thread, as those of a small model on a CPU.
+    alone = cores() // count <= 1
+    forks = platform.system() == "Linux" and not torch.cuda.is_available() and alone
     context: Any = multiprocessing.get_context("fork" if forks else "spawn")
     with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
         here = Meeting(count, os.path.join(folder, "meeting"), Board(context, count), os.getpid())
@@ -89,9 +95,9 @@ def run_on_ranks(main: Callable[[Any], Any], config: Any, guard: Guard = nullcon
             with guard():  # here, while the others can still be asked who failed first
                 return here.join(0, one_has_ended, main, config)
         except BaseException:
+            if _another_speaks:  # let it finish its sentence
+                connection.wait([child.sentinel for child in children], timeout=5)
             for child in children:
-                if _another_speaks:  # let it finish its sentence
-                    child.join(5)
                 child.terminate()
             raise
         finally:
@@ -116,18 +122,19 @@ class Meeting:
             loopback = "lo0" if platform.system() == "Darwin" else "lo"
             os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
         os.environ["LOCAL_RANK"], os.environ["LOCAL_WORLD_SIZE"] = str(number), str(self.count)
-        ranks.talk_on(self.board.take_part(number, gone))
-        try:
-            return _take_part(
-                number, self.count, dist.FileStore(self.file, self.count), main, config
-            )
-        finally:
-            ranks.talk_on(None)
+        store = dist.FileStore(self.file, self.count)
+        return _take_part(
+            number, self.count, store, main, config, self.board.take_part(number, gone)
+        )
 
 
 def _require_devices(count: int, device: str) -> None:
-    """Refuse more ranks than GPUs, or several on one named GPU."""
-    if device == "cpu" or not torch.cuda.is_available():
+    """Refuse more ranks than GPUs, several on one named GPU, and several on Apple's."""
+    if count < 2 or device == "cpu":
+        return
+    if device == "mps" or (device == "auto" and torch.backends.mps.is_available()):
+        raise ValueError(f"--ranks {count}: ranks work on CPUs and on CUDA; add --device cpu")
+    if not torch.cuda.is_available():
         return
     if ":" in device:
         raise ValueError(
@@ -147,24 +154,36 @@ def _as_rank(
         here.join(number, lambda: os.getppid() != here.parent, main, config)
 
 
-def _take_part(number: int, count: int, store: Any, main: Callable[[Any], Any], config: Any) -> Any:
+def _take_part(
+    number: int,
+    count: int,
+    store: Any,
+    main: Callable[[Any], Any],
+    config: Any,
+    board: Board | None = None,
+) -> Any:
     """Join the others, run, leave."""
     global _store
     _store = store
-    here = int(os.environ.get("LOCAL_WORLD_SIZE", count))
-    torch.set_num_threads(max(cores() // here, 1))
+    torch.set_num_threads(max(cores() // int(os.environ["LOCAL_WORLD_SIZE"]), 1))
     cuda = torch.cuda.is_available() and getattr(config, "device", "auto") != "cpu"
     if cuda:
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    dist.init_process_group(
-        "cpu:gloo,cuda:nccl" if cuda else "gloo", store=store, rank=number, world_size=count
-    )
-    if number:
-        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")
-    result = main(config)
-    ranks.gather(None)  # nobody leaves before the last one is done
-    dist.destroy_process_group()
-    return result
+    ranks.talk_on(board)  # who has failed by now is missed here, not in torch's half an hour
+    try:
+        backend = "cpu:gloo,cuda:nccl" if cuda else "gloo"
+        dist.init_process_group(backend, store=store, rank=number, world_size=count)
+        if number:
+            sys.stdout = Path(os.devnull).open("w", encoding="utf-8")
+            warnings.simplefilter("ignore")  # the first rank gives them
+        result = main(config)
+        ranks.gather(None)  # nobody leaves before the last one is done
+        _store = None
+        return result
+    finally:
+        ranks.talk_on(None)
+        if dist.is_initialized():
+            dist.destroy_process_group()
 
 
 def first_to_fail() -> bool:

@@ -6,7 +6,8 @@ What a rank has sampled or scored is gathered at once, so advantages, whitening,
 the metrics are computed by the same code from the same numbers everywhere. Losses are divided by the
 whole minibatch's denominator, so the gradients of the ranks are *summed*, then clipped, and all ranks
 take the same step. Random numbers are drawn for the whole batch on every rank; each uses its own rows.
-So a run samples the same tokens on any number of ranks. Rank 0 alone writes and prints.
+So a run samples the same tokens on any number of ranks, but for what rounding does in the end. Rank 0
+alone writes and prints.
 
 Not DistributedDataParallel: it reduces the gradients of what went through `forward`, and every loss
 here reads `GPT.hidden` and the tied head.
@@ -25,7 +26,7 @@ import torch.nn as nn
 from torch import Tensor
 
 from data.collate import ResponseBatch, length_sorted_chunks
-from gpt.board import Board
+from gpt.board import Board, PeerGone
 
 T = TypeVar("T")
 BUCKET = 2**22  # gradient elements that are summed together: 16 MiB in float32
@@ -43,9 +44,11 @@ _board: Board | None = None  # where ranks on one machine talk; without it torch
 
 
 def talk_on(board: Board | None) -> None:
-    """Let this rank talk on the board from now on."""
+    """Let this rank talk on the board from now on, once all the others do; None ends it."""
     global _board
     _board = board
+    if board is not None:
+        _safely(board.gather, None)
 
 
 def world() -> int:
@@ -146,6 +149,8 @@ def sum_gradients(parameters: Iterable[nn.Parameter]) -> None:
     """
     if world() == 1:
         return
+    if _board is not None:  # a rank that has failed is missed here, before NCCL waits for it
+        _safely(_board.gather, None)
     bucket: list[nn.Parameter] = []
     size = 0
     for parameter in parameters:
@@ -180,9 +185,11 @@ def _sum_bucket(parameters: Sequence[nn.Parameter]) -> None:
 
 def _safely(collective: Callable[..., T], *arguments: Any) -> T:
     """Call it; a broken connection becomes LostRank, which is told apart from an error of ours."""
+    on_board = isinstance(getattr(collective, "__self__", None), Board)
+    broken = PeerGone if on_board else RuntimeError  # torch has no class for it
     try:
         return collective(*arguments)
-    except RuntimeError as error:
+    except broken as error:
         raise LostRank(
             "another process of this run has ended (killed, or out of memory?): what was written "
             "so far is kept, and --resume goes on from the last checkpoint"
@@ -200,6 +207,7 @@ def on_main(function: Callable[[], T]) -> T:
     if world() == 1 or _alone:
         return function()
     outcome: list[Any] = [None, None]
+    gather(None)  # the others may still be reading what is written now
     if is_main():
         _alone = True
         try:
@@ -208,7 +216,8 @@ def on_main(function: Callable[[], T]) -> T:
             outcome[1] = error
         finally:
             _alone = False
-    outcome = gather(outcome)[0]
+    theirs = gather(outcome)[0]
+    outcome = outcome if is_main() else theirs  # the error itself, where it was raised
     if outcome[1] is not None:
         raise outcome[1]
     return outcome[0]

@@ -49,7 +49,7 @@ from gpt.log_probs import score_in_micro_batches
 from gpt.model import GPT
 from gpt.optimizer import adamw, clip_and_step, cosine_schedule, set_learning_rate
 from gpt.pretraining import Preset, PretrainingConfig, default_folder
-from gpt.ranks import check_alike, own, total
+from gpt.ranks import check_alike, on_main, own, total
 from gpt.tokenizer import Tokenizer
 from reward_model.loss import bradley_terry_loss
 from reward_model.model import Pooling, RewardModel, save_reward_model
@@ -365,7 +365,7 @@ def base_folder(config: RewardModelConfig) -> Path:
     if config.base is not None:
         return config.base
     folder = default_folder("pretraining", config.data, config.preset)
-    if not (folder / MODEL_FILE).exists():
+    if not on_main((folder / MODEL_FILE).exists):
         print(f"no base model in {display_path(folder)} yet: pre-training it first")
         defaults = PretrainingConfig(preset=config.preset, **pretraining.PRESETS[config.preset])
         pretraining.main(
