@@ -114,7 +114,7 @@ def thread_counts(threads: int) -> list[int]:
 
 
 def beside_peers(threads: int) -> Iterator[Comparison]:
-    """A model of 128 columns is quick on one thread too; a larger one wants all cores."""
+    """A model of 128 columns is quick on one thread too; a larger one wants all cores, either way."""
     small = {
         "sampling-tiny": Case("sample", prompts=64),
         "grpo-tiny-8x8": Case("grpo", prompts=8, group=8),
@@ -128,7 +128,7 @@ def beside_peers(threads: int) -> Iterator[Comparison]:
         "update-gpt2": Case("update", "gpt2", prompts=8, prompt_tokens=32, new_tokens=96),
     }
     for name, case in large.items():
-        sides = both(case, threads) + both(case, threads, "bfloat16")
+        sides = both(case, threads) + both(case, threads, "bfloat16") + on_ranks(case, threads)
         yield Comparison(name, describe(case), sides)
 
 
