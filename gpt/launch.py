@@ -64,23 +64,21 @@ def run_on_ranks(main: Callable[[Any], Any], config: Any, guard: Guard = nullcon
     """
     if "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun has started us, once per rank
         store, number, count = next(iter(dist.rendezvous("env://")))
-        _require_devices(int(os.environ["LOCAL_WORLD_SIZE"]), getattr(config, "device", "auto"))
+        local = int(os.environ["LOCAL_WORLD_SIZE"])
+        _require_devices(local, getattr(config, "device", "auto"))
+        torch.set_num_threads(max(cores() // local, 1))
         return _take_part(number, count, store, main, config)
-    count = getattr(config, "ranks", 1)
-    device = getattr(config, "device", "auto")
-    if count is None:  # published weights are not small, whatever the preset
-        large = getattr(config, "weights", None) is not None
-        count = 1 if large else default_ranks(getattr(config, "preset", "tiny"), device)
+    count, threads = _ranks_and_threads(config)
     if count < 2:
         return main(config)
-    _require_devices(count, device)
+    _require_devices(count, getattr(config, "device", "auto"))
     # A fork costs nothing, but a process that has met CUDA, macOS's frameworks or a second thread
     # must not be forked: a forked rank has one thread, as those of a small model on a CPU.
-    alone = cores() // count <= 1
-    forks = platform.system() == "Linux" and not torch.cuda.is_available() and alone
+    forks = platform.system() == "Linux" and not torch.cuda.is_available() and threads == 1
     context: Any = multiprocessing.get_context("fork" if forks else "spawn")
     with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
-        here = Meeting(count, os.path.join(folder, "meeting"), Board(context, count), os.getpid())
+        file = os.path.join(folder, "meeting")
+        here = Meeting(count, threads, file, Board(context, count), os.getpid())
         children = [
             context.Process(target=_as_rank, args=(number, here, main, config, guard), daemon=True)
             for number in range(1, count)
@@ -105,11 +103,23 @@ def run_on_ranks(main: Callable[[Any], Any], config: Any, guard: Guard = nullcon
                 child.join()
 
 
+def _ranks_and_threads(config: Any) -> tuple[int, int]:
+    """What the flags ask for: ranks by default have one thread, a number of them shares the cores."""
+    count = getattr(config, "ranks", 1)
+    if count is not None:
+        return count, max(cores() // count, 1)
+    if getattr(config, "weights", None) is not None:  # published ones are not small
+        return 1, cores()
+    device = getattr(config, "device", "auto")
+    return default_ranks(getattr(config, "preset", "tiny"), device), 1
+
+
 @dataclass(frozen=True)
 class Meeting:
     """Where the ranks on one machine find each other."""
 
     count: int
+    threads: int  # of each
     file: str
     board: Board
     parent: int  # the process of rank 0
@@ -122,6 +132,7 @@ class Meeting:
             loopback = "lo0" if platform.system() == "Darwin" else "lo"
             os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
         os.environ["LOCAL_RANK"], os.environ["LOCAL_WORLD_SIZE"] = str(number), str(self.count)
+        torch.set_num_threads(self.threads)
         store = dist.FileStore(self.file, self.count)
         return _take_part(
             number, self.count, store, main, config, self.board.take_part(number, gone)
@@ -165,7 +176,6 @@ def _take_part(
     """Join the others, run, leave."""
     global _store
     _store = store
-    torch.set_num_threads(max(cores() // int(os.environ["LOCAL_WORLD_SIZE"]), 1))
     cuda = torch.cuda.is_available() and getattr(config, "device", "auto") != "cpu"
     if cuda:
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))

@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -261,6 +262,16 @@ def test_a_small_model_on_a_cpu_gets_a_rank_per_core(monkeypatch):
     assert default_ranks("tiny", "cuda") == 1
     monkeypatch.setattr(launch, "cores", lambda: 64)
     assert default_ranks("tiny", "cpu") == launch.MOST_BY_DEFAULT
+
+
+def test_ranks_by_default_have_one_thread_each_and_a_number_of_them_shares_the_cores(monkeypatch):
+    monkeypatch.setattr(launch, "cores", lambda: 16)
+    chosen = launch._ranks_and_threads
+    assert chosen(SimpleNamespace(ranks=None, preset="tiny", device="cpu")) == (8, 1)
+    assert chosen(SimpleNamespace(ranks=4, preset="tiny", device="cpu")) == (4, 4)
+    assert chosen(SimpleNamespace(ranks=32, preset="tiny", device="cpu")) == (32, 1)
+    published = SimpleNamespace(ranks=None, preset="tiny", device="cpu", weights="gpt2")
+    assert chosen(published)[0] == 1
 
 
 def test_a_wish_for_few_threads_is_one_for_few_ranks(monkeypatch):
