@@ -429,11 +429,10 @@ plt.show()
 
 # %% [markdown]
 # As a loss it keeps the perplexity where it was, also under a reward that would ruin it; as a bonus
-# it protects nothing. (In the run shown here the bonus even ends higher than no bonus, 1.46 against
-# 1.39 nats. The exact cancellation above needs $\lambda_{GAE} = 1$; the engine's default is 0.95, and
-# its critic starts without knowing of the bonus. Until it has learned it, tokens near the end are
-# blamed more than the others, as exercise 2 shows: a disturbance, no protection. One run each is
-# too few to say how large it is.)
+# it protects nothing: the two runs end equally high. (They are not the same run, because the exact
+# cancellation above needs $\lambda_{GAE} = 1$. The engine's default is 0.95, and its critic starts
+# without knowing of the bonus. Until it has learned it, tokens near the end are blamed more than the
+# others, as exercise 2 shows: a disturbance, no protection.)
 #
 # The loss is not free: it pulls towards the ordinary text, away from the teacher, in proportion to
 # $\lambda$. And it hides a bad reward rather than mend it.
