@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import filecmp
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -215,7 +216,7 @@ def open_gold(
         )
     used = RewardChoice.of(config).used_folders
     learned = isinstance(reward_fn, RewardModelReward | EnsembleReward)
-    if learned and _run_folder(judge) in map(_run_folder, used):
+    if learned and any(_same_model(judge, folder) for folder in used):
         raise UserError(
             f"--judge {judge} is the reward model itself, which cannot show that it is being "
             "exploited: train another one, with another --seed or other pairs"
@@ -223,6 +224,15 @@ def open_gold(
     flags = f"{flags_for(config.data, config.preset)} --seed 1 --out {judge}"
     model = open_reward_model(judge, tokenizer, device, flags, "--judge: ")
     return RewardModelReward(model, name="judge")
+
+
+def _same_model(one: Path, other: Path) -> bool:
+    """Whether two run folders are one, or hold the same weights, as a copy does."""
+    one, other = _run_folder(one), _run_folder(other)
+    if one == other:
+        return True
+    files = one / MODEL_FILE, other / MODEL_FILE
+    return all(file.is_file() for file in files) and filecmp.cmp(*files, shallow=False)
 
 
 def _run_folder(path: Path) -> Path:

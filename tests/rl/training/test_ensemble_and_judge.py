@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import re
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -270,8 +271,9 @@ def test_where_a_rule_is_known_a_judge_is_used_on_demand_only(runs):
         open_task(GRPOConfig(**small_run(runs), reward="gold", gold="judge"), CPU)
 
 
-@pytest.mark.parametrize("judge", ["model1", "model1/model.safetensors", "base/../model1"])
+@pytest.mark.parametrize("judge", ["model1", "model1/model.safetensors", "base/../model1", "copy"])
 def test_a_judge_that_is_the_reward_is_refused(runs, judge):
+    shutil.copytree(runs / "model1", runs / "copy", dirs_exist_ok=True)
     config = GRPOConfig(
         **small_run(runs), data=str(runs / "pairs.json"), judge=runs / judge,
         reward_model=(runs / "model2", runs / "model1"),
