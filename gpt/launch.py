@@ -44,7 +44,17 @@ def cores() -> int:
     except AttributeError:  # macOS, Windows
         allowed = os.cpu_count() or 1
     wished = os.environ.get("OMP_NUM_THREADS", "")
-    return max(min(allowed, int(wished)) if wished.isdigit() else allowed, 1)
+    limits = [allowed, container_cores(), int(wished) if wished.isdigit() else allowed]
+    return max(min(limits), 1)
+
+
+def container_cores(limit: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
+    """How many cores' time a container may use (`docker run --cpus`): it sees all of the machine's."""
+    try:
+        quota, period = limit.read_text().split()
+        return max(int(quota) // int(period), 1)
+    except (OSError, ValueError):  # no such file, or "max": no limit
+        return sys.maxsize
 
 
 def default_ranks(preset: str, device: str) -> int:

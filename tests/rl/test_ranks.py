@@ -293,3 +293,14 @@ def test_a_single_process_needs_no_other():
     ranks.sum_gradients(layer.parameters())
     assert layer.weight.grad is None
     ranks.check_alike(layer)
+
+
+@pytest.mark.parametrize(
+    "text, cores",
+    [("150000 100000", 1), ("400000 100000", 4), ("20000 100000", 1), ("max 100000", sys.maxsize)],
+)
+def test_a_container_has_the_cores_of_its_quota(tmp_path, text, cores):
+    limit = tmp_path / "cpu.max"
+    assert launch.container_cores(limit) == sys.maxsize  # no container
+    limit.write_text(text + "\n")
+    assert launch.container_cores(limit) == cores
