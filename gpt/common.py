@@ -125,9 +125,10 @@ def from_preset(
 ) -> Config:
     """The config of a named preset with some fields replaced.
 
-    "NAME/DATA" among the presets holds what differs for one world, such as "tiny/sums".
+    "NAME/DATA" among the presets holds what differs for one world, such as "tiny/sums". Without
+    `data` among the overrides the world is the reviews, as every script has it by default.
     """
-    world = presets.get(f"{name}/{overrides.get('data')}", {})
+    world = presets.get(f"{name}/{overrides.get('data', 'reviews')}", {})
     return config_class(**({"preset": name} | dict(presets[name]) | dict(world) | overrides))
 
 
