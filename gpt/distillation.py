@@ -44,7 +44,6 @@ from gpt.common import (
     keep_until,
     load_policy,
     make_generator,
-    open_run,
     pick_device,
     precision,
     preset_defaults,
@@ -68,6 +67,7 @@ from gpt.model import GPT
 from gpt.optimizer import adamw, clip_and_step, cosine_schedule, set_learning_rate
 from gpt.pretraining import Preset, default_folder
 from gpt.ranks import check_alike, own, total
+from gpt.runs import open_run
 from gpt.teacher import open_teacher, reverse_kl
 from gpt.tokenizer import Tokenizer
 

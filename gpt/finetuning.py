@@ -36,7 +36,6 @@ from gpt.common import (
     display_path,
     load_policy,
     make_generator,
-    open_run,
     pick_device,
     precision,
     preset_defaults,
@@ -57,6 +56,7 @@ from gpt.pretraining import (
     language_model_loss,
 )
 from gpt.ranks import check_alike, own_part, rank, total
+from gpt.runs import open_run
 from gpt.tokenizer import Tokenizer, load_tokenizer
 
 Example = tuple[list[int], list[int]]  # prompt tokens, response tokens with EOS

@@ -28,7 +28,6 @@ from gpt.common import (
     derive_seed,
     display_path,
     make_generator,
-    open_run,
     pick_device,
     precision,
     preset_defaults,
@@ -42,6 +41,7 @@ from gpt.log_probs import token_log_probs
 from gpt.model import GPT, preset_config
 from gpt.optimizer import adamw, clip_and_step, cosine_schedule, set_learning_rate
 from gpt.ranks import check_alike, own, own_chunks, own_part, rank, total
+from gpt.runs import open_run
 from gpt.tokenizer import load_tokenizer
 
 Preset = Literal["tiny", "study", "small", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"]

@@ -36,7 +36,6 @@ from gpt.common import (
     display_path,
     load_policy,
     make_generator,
-    open_run,
     pick_device,
     precision,
     preset_defaults,
@@ -50,6 +49,7 @@ from gpt.model import GPT
 from gpt.optimizer import adamw, clip_and_step, cosine_schedule, set_learning_rate
 from gpt.pretraining import Preset, PretrainingConfig, default_folder
 from gpt.ranks import check_alike, on_main, own, total
+from gpt.runs import open_run
 from gpt.tokenizer import Tokenizer
 from reward_model.loss import bradley_terry_loss
 from reward_model.model import Pooling, RewardModel, save_reward_model

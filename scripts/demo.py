@@ -33,7 +33,6 @@ from gpt.common import (
     display_path,
     from_preset,
     load_gpt,
-    open_run,
     pick_device,
     read_jsonl,
     run_script,
@@ -45,6 +44,7 @@ from gpt.finetuning import FinetuningConfig, preferred_answers
 from gpt.generate import SamplingParams
 from gpt.model import GPT
 from gpt.pretraining import PretrainingConfig
+from gpt.runs import open_run
 from gpt.tokenizer import Tokenizer
 from reward_model import reward_model_training
 from reward_model.model import load_reward_model

@@ -36,7 +36,6 @@ from gpt.common import (
     from_preset,
     load_gpt,
     load_policy,
-    open_run,
     pick_device,
     preset_defaults,
     run_script,
@@ -48,6 +47,7 @@ from gpt.flags import check_ranges
 from gpt.generate import SamplingParams
 from gpt.model import GPT
 from gpt.pretraining import PretrainingConfig, default_folder
+from gpt.runs import open_run
 from gpt.teacher import teacher_folder
 from gpt.tokenizer import Tokenizer, load_tokenizer
 from rl.rewards.sources import RewardFn

@@ -14,7 +14,6 @@ from gpt.common import (
     TrainingState,
     display_path,
     keep_until,
-    open_run,
     pick_device,
     save_gpt,
     saved_step,
@@ -24,6 +23,7 @@ from gpt.generate import SamplingParams
 from gpt.model import GPT
 from gpt.pretraining import default_folder
 from gpt.ranks import check_alike
+from gpt.runs import open_run
 from rl.training.evaluation import Validation, compare, plot_learning_curves
 from rl.training.metrics import kl_exceeded
 from rl.training.setup import OwnReward, Task, batch_description, open_task
