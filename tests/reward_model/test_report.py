@@ -47,6 +47,17 @@ def test_wilson_interval(successes, trials, low, high):
     assert wilson_interval(successes, trials) == pytest.approx((low, high), abs=1e-6)
 
 
+def test_a_wilson_interval_holds_its_proportion_and_is_one(tmp_path):
+    """For n = 6, 21, 31 and a hundred more the upper end of n in n would round to less than 1."""
+    for trials in range(1, 400):
+        for successes in (0, trials):
+            low, high = wilson_interval(successes, trials)
+            assert 0 <= low <= successes / trials <= high <= 1, (successes, trials)
+    report = report_of([1.0] * 6, [0.0] * 6, [1] * 12)
+    plot_report(report, tmp_path / "report.png")
+    assert (tmp_path / "report.png").stat().st_size > 1000
+
+
 def test_wilson_interval_solves_its_quadratic():
     """Both ends are the p at which the observed share is z standard errors away."""
     for successes, trials in ((3, 7), (99, 100), (1, 50)):
