@@ -13,21 +13,26 @@ import json
 import os
 import sys
 import time
+import traceback
+import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, Protocol, TypeVar
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 from tqdm import tqdm
 
 from gpt.launch import first_to_fail, run_on_ranks
 from gpt.model import GPT, GPTConfig
+from gpt.optimizer import check_weights
 from gpt.ranks import Drifted, LostRank, is_main, on_main, world
+from gpt.stop import Ended, forgiving_output, signals_noted
 from gpt.tokenizer import Tokenizer, TokenizerUnavailable, load_tokenizer
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -40,6 +45,10 @@ Config = TypeVar("Config")
 
 class UserError(ValueError):
     """A mistake that one sentence can explain: what is wrong, where, and what to do."""
+
+
+class Finished(Exception):
+    """There is nothing left to do, which is no mistake; the message says why."""
 
 
 # Devices and seeds --------------------------------------------------------------------------------
@@ -133,36 +142,72 @@ def from_preset(
 
 def run_script(main: Callable[[Config], Any], config: Config) -> None:
     """Call main(config), on as many ranks as the flags ask for (gpt/launch.py)."""
-    with explained():
-        run_on_ranks(main, config, explained)
+    guard = partial(explained, getattr(config, "debug", None))
+    with guard():
+        run_on_ranks(partial(_as_asked, main), config, guard)
+
+
+def _as_asked(main: Callable[[Config], Any], config: Config) -> Any:
+    """main(config) on one rank, by deterministic algorithms if the flags ask for them."""
+    if not getattr(config, "deterministic", False):
+        return main(config)
+    os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # read when the GPU is first used
+    torch.use_deterministic_algorithms(True)
+    try:
+        return main(config)
+    finally:
+        torch.use_deterministic_algorithms(False)
 
 
 @contextmanager
-def explained() -> Iterator[None]:
+def explained(debug: bool | None = None) -> Iterator[None]:
     """A UserError and its kin end the script with one sentence, not a traceback.
 
-    Of several ranks the first one that fails speaks; the others end in silence.
+    Of several ranks the first one that fails speaks; the others end in silence. With `debug` it shows
+    the traceback too; None stands for a script without that flag.
     """
-    try:
-        yield
-    except (UserError, TokenizerUnavailable, LostRank, Drifted) as error:
-        _end(f"error: {error}")
-    except ValueError as error:  # readers, configs and models explain themselves in one sentence
-        if os.environ.get("GLASSBOX_TRACEBACK"):
+    with forgiving_output():
+        try:
+            with signals_noted():
+                yield
+        except (UserError, TokenizerUnavailable, LostRank, Drifted) as error:
+            _end(f"error: {error}", debug)
+        except (
+            ValueError
+        ) as error:  # readers, configs and models explain themselves in one sentence
+            hint = "\n(add --debug to see where it came from)" if debug is False else ""
+            _end(f"error: {error}{hint}", debug)
+        except Finished as done:
+            if first_to_fail():
+                print(done)
+            sys.exit(0)
+        except Ended as end:
+            if first_to_fail():
+                print(_farewell(end), file=sys.stderr)
+            sys.exit(end.status)
+        except Exception as error:
+            if isinstance(error, OSError) and error.filename is not None:
+                _end(f"error: {error.filename}: {error.strerror}", debug)
+            if not first_to_fail():
+                sys.exit(1)
             raise
-        _end(f"error: {error}\n(set GLASSBOX_TRACEBACK=1 to see where it came from)")
-    except KeyboardInterrupt:
-        _end("interrupted; what was written so far is kept, and --resume goes on from state.pt")
-    except Exception as error:
-        if isinstance(error, OSError) and error.filename is not None:
-            _end(f"error: {error.filename}: {error.strerror}")
-        if not first_to_fail():
-            sys.exit(1)
-        raise
 
 
-def _end(message: str) -> NoReturn:
-    sys.exit(message if first_to_fail() else 1)
+def _farewell(end: Ended) -> str:
+    """What a user who has ended a run must know to go on."""
+    if end.saved is not None:
+        return (
+            f"ended by {end.name} after step {end.saved}, which is saved: --resume goes on from it"
+        )
+    return f"ended by {end.name}; --resume goes on from the run's last {STATE_FILE}, if it has one"
+
+
+def _end(message: str, debug: bool | None) -> NoReturn:
+    if not first_to_fail():
+        sys.exit(1)
+    if debug:
+        traceback.print_exc()
+    sys.exit(message)
 
 
 # Files --------------------------------------------------------------------------------------------
@@ -178,12 +223,41 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         try:
+            temporary.touch()
+            mode = temporary.stat().st_mode  # the user's umask, for which safetensors does not ask
             write(temporary)
+            temporary.chmod(mode)
+            _to_disk(temporary)
             os.replace(temporary, path)
+        except (
+            OSError,
+            RuntimeError,
+            SafetensorError,
+        ) as error:  # torch's for a full disk is plain
+            raise _unwritten(path, error) from error
         finally:
             temporary.unlink(missing_ok=True)
 
     on_main(replace_it)
+
+
+def _to_disk(path: Path) -> None:
+    """Have the system write the file out: renamed before that, it could be empty after a power cut."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def _unwritten(path: Path, error: Exception) -> UserError:
+    """The sentence for a file that could not be written."""
+    while isinstance(
+        error.__cause__ or error.__context__, OSError
+    ):  # a full disk below torch's own
+        error = error.__cause__ or error.__context__  # type: ignore[assignment]
+    reason = getattr(error, "strerror", None) or (str(error).splitlines() or ["no reason given"])[0]
+    return UserError(
+        f"{display_path(path)} could not be written ({reason.rstrip('.')}): what was written before is "
+        "kept; see to space and permissions, then go on with --resume"
+    )
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -201,9 +275,12 @@ def append_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 
     def append() -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a", encoding="utf-8") as file:
-            for row in rows:
-                file.write(json.dumps(row) + "\n")
+        try:
+            with path.open("a", encoding="utf-8") as file:
+                for row in rows:
+                    file.write(json.dumps(row) + "\n")
+        except OSError as error:
+            raise _unwritten(path, error) from error
 
     on_main(append)
 
@@ -224,6 +301,10 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
                 raise UserError(
                     f"{display_path(path)}:{number} is damaged, it is no JSON: mend or delete the line"
                 ) from None
+            if not isinstance(rows[-1], dict):
+                raise UserError(
+                    f"{display_path(path)}:{number} is damaged, it is no object: mend or delete the line"
+                )
     return rows
 
 
@@ -233,7 +314,13 @@ def keep_until(path: Path, step: int) -> list[dict[str, Any]]:
     def keep() -> list[dict[str, Any]]:
         if not path.exists():
             return []
-        kept = [row for row in read_jsonl(path) if row["step"] <= step]
+        rows = read_jsonl(path)
+        for number, row in enumerate(rows, start=1):
+            if type(row.get("step")) is not int:
+                raise UserError(
+                    f"{display_path(path)}:{number} is damaged, it names no step: mend or delete the line"
+                )
+        kept = [row for row in rows if row["step"] <= step]
         write_atomically(path, lambda temporary: append_jsonl(temporary, kept))
         return kept
 
@@ -337,21 +424,36 @@ class TrainingState:
     parts: dict[str, HasState]
     generators: dict[str, torch.Generator]
     step: int = 0  # completed steps
+    stopped: bool = False  # the run has ended early, and no step follows
+
+    def steps_left(self, total: int) -> range:
+        """The 0-based steps of `total` that are still to do, each of which `keep_state` follows."""
+        if self.step > total:
+            raise UserError(
+                f"{self.step} steps are done already, more than --steps {total}: raise --steps, or "
+                "leave --resume out"
+            )
+        return range(self.step, self.step if self.stopped else total)
 
     def save(self, folder: Path) -> None:
         """Write state.pt: tensors and plain dicts only, so that it loads without pickle.
 
-        All ranks hold the same, so it may be resumed on any number of them.
+        All ranks hold the same, so it may be resumed on any number of them. Raises Diverged instead of
+        writing a weight that is not finite over an earlier state.
         """
 
         def write(path: Path) -> None:
             state = {
                 "step": self.step,
+                "stopped": self.stopped,
                 "parts": {name: part.state_dict() for name, part in self.parts.items()},
                 "generators": {name: g.get_state() for name, g in self.generators.items()},
             }
             torch.save(state, path)
 
+        for name, part in self.parts.items():
+            if isinstance(part, torch.nn.Module):
+                check_weights(name, part, self.step)
         write_atomically(folder / STATE_FILE, write)
 
     def load(self, folder: Path) -> None:
@@ -362,11 +464,12 @@ class TrainingState:
                 part.load_state_dict(state["parts"][name])
             for name, generator in self.generators.items():
                 generator.set_state(state["generators"][name])
-            self.step = state["step"]
-        except (KeyError, RuntimeError, ValueError) as error:
+            self.step, self.stopped = state["step"], state["stopped"]
+        except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
             raise UserError(
-                f"{path} does not fit this run ({str(error).splitlines()[0]}): resume with the "
-                "flags in its config.json, or leave --resume out"
+                f"{path} does not fit this run ({reason}): resume with the flags in its "
+                "config.json, or leave --resume out"
             ) from error
 
 
@@ -379,11 +482,21 @@ def read_state(folder: Path) -> dict[str, Any]:
     """What state.pt holds. UserError if it cannot be read."""
     path = folder / STATE_FILE
     try:
-        return torch.load(path, map_location="cpu", weights_only=True)
+        with zipfile.ZipFile(path) as records:  # torch does not look at their checksums
+            damaged = records.testzip()
+        if damaged:
+            raise ValueError(f"{damaged} is damaged")
+        state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged file: torch, pickle and zip raise their own classes
         raise UserError(
             f"{path} cannot be read ({type(error).__name__}): leave --resume out to start anew"
         ) from error
+    step = state.get("step") if isinstance(state, dict) else None
+    if type(step) is not int or step < 0:
+        raise UserError(
+            f"{path} is no state of a run, it counts no steps: leave --resume out to start anew"
+        )
+    return state
 
 
 def save_weights(path: Path, tensors: Mapping[str, Tensor], kind: str, about: Mapping) -> None:
