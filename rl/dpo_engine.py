@@ -160,6 +160,10 @@ class DPOConfig:
     """Run folder; default runs/dpo-DATA-PRESET."""
     resume: bool = False
     """Continue the run in the run folder."""
+    deterministic: bool = False
+    """Only algorithms that give the same bits each time, also on a GPU; slower there."""
+    debug: bool = False
+    """Show the traceback of an error."""
 
     stop_kl: ClassVar[float | None] = None
     """No flag: an offline method samples nothing in training, so it has no KL to be stopped by."""
@@ -233,7 +237,7 @@ def train(
         every = torch.arange(len(held_out))
         held_out_ref = frozen_log_probs(reference, held_out, eos_id, config, every)
 
-    for step in range(state.step, config.steps):
+    for step in state.steps_left(config.steps):
         begin = time.perf_counter()
         lr = cosine_schedule(step, config.steps, peak=config.lr, warmup=config.warmup)
         set_learning_rate(optimizer, lr)
