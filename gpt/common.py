@@ -33,7 +33,7 @@ from gpt.model import GPT, GPTConfig
 from gpt.optimizer import check_weights
 from gpt.ranks import Drifted, LostRank, is_main, on_main, world
 from gpt.stop import Ended, forgiving_output, signals_noted
-from gpt.tokenizer import Tokenizer, TokenizerUnavailable, load_tokenizer
+from gpt.tokenizer import TOKENIZER_NAMES, Tokenizer, TokenizerUnavailable, load_tokenizer
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 RUNS = REPOSITORY / "runs"
@@ -517,6 +517,8 @@ def load_weights(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, An
         path = path / MODEL_FILE
     if not path.exists():
         raise UserError(f"there is no checkpoint at {path}: check the path, or train it first")
+    if not path.is_file():
+        raise UserError(f"{path} is no regular file, so no checkpoint: check the path")
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
@@ -528,7 +530,13 @@ def load_weights(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, An
             f"{path} holds a {metadata.get('kind', 'file of another program')}, not a {kind}: "
             "pass the run folder of the right script"
         )
-    return tensors, json.loads(metadata["about"])
+    try:
+        about = json.loads(metadata["about"])
+    except (KeyError, ValueError, RecursionError):
+        about = None
+    if not isinstance(about, dict):
+        raise UserError(f"{path} does not say what it holds: it is damaged, train it again")
+    return tensors, about
 
 
 def about_gpt(model: GPT, tokenizer: Tokenizer) -> dict[str, Any]:
@@ -549,15 +557,56 @@ def load_gpt(path: Path, device: torch.device | str = "cpu") -> tuple[GPT, Token
     """A checkpoint written by `save_gpt`, with the tokenizer that it was trained with."""
     tensors, about = load_weights(path, "gpt")
     tokenizer = checked_tokenizer(about, path)
-    model = GPT(GPTConfig(**about["gpt"]))
+    model = GPT(gpt_config_of(about, tensors, path))
     load_strictly(model, tensors, path)
     return model.to(device).eval(), tokenizer
 
 
+def gpt_config_of(
+    about: Mapping[str, Any], tensors: Mapping[str, Tensor], path: Path, prefix: str = ""
+) -> GPTConfig:
+    """The shape that a header gives; UserError unless it is that of the tensors beside it.
+
+    Checked before a model is built: a wrong number could ask for more than any memory holds.
+    """
+    names = {field.name for field in dataclasses.fields(GPTConfig)}
+    sizes = about.get("gpt")
+    if not isinstance(sizes, dict) or sizes.keys() != names:
+        raise UserError(f"{path} does not say its model's shape: it is damaged, train it again")
+    layers = {name.split(".")[1] for name in tensors if name.startswith(f"{prefix}h.")}
+    stored = {"n_layer": len(layers)}
+    for table, count in (("wte", "vocab_size"), ("wpe", "context")):
+        shape = (
+            tensors[f"{prefix}{table}.weight"].shape if f"{prefix}{table}.weight" in tensors else ()
+        )
+        if len(shape) == 2:
+            stored |= {count: shape[0], "n_embd": shape[1]}
+    for name, value in sizes.items():
+        kinds = (int, float) if name == "dropout" else (int,)
+        if (
+            type(value) not in kinds
+            or value < (name != "dropout")
+            or stored.get(name, value) != value
+        ):
+            raise UserError(
+                f"{path} says {name} {value!r:.40}, its tensors {stored.get(name, 'allow no such size')}: "
+                "it is damaged, train it again"
+            )
+    try:
+        return GPTConfig(**sizes)
+    except ValueError as error:
+        raise UserError(f"{path}: {error}") from error
+
+
 def checked_tokenizer(about: Mapping[str, Any], path: Path) -> Tokenizer:
     """The tokenizer that a checkpoint names; UserError if its ranks have changed since."""
-    tokenizer = load_tokenizer(about["tokenizer"])
-    if tokenizer.fingerprint != about["tokenizer_fingerprint"]:
+    name = about.get("tokenizer")
+    if name not in TOKENIZER_NAMES:
+        raise UserError(
+            f"{path} names the tokenizer {name!r:.40}, which is unknown: train it again"
+        )
+    tokenizer = load_tokenizer(name)
+    if tokenizer.fingerprint != about.get("tokenizer_fingerprint"):
         raise UserError(
             f"{path} was trained with another version of tokenizer {tokenizer.name!r} (its ranks "
             "differ from the ones here): train the model again"

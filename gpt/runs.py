@@ -306,6 +306,8 @@ def record(config: Any) -> dict[str, Any]:
 def read_record(folder: Path) -> dict[str, Any]:
     """config.json of a run; UserError if it is none of ours or cannot be read."""
     path = folder / CONFIG_FILE
+    if path.exists() and not path.is_file():
+        raise UserError(f"{path} is no regular file: restore it, or leave --resume out")
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
