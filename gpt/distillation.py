@@ -36,11 +36,7 @@ from gpt.common import (
     MODEL_FILE,
     MetricLog,
     TrainingState,
-    UserError,
-    append_jsonl,
     derive_seed,
-    display_path,
-    keep_until,
     load_policy,
     make_generator,
     pick_device,
@@ -49,9 +45,10 @@ from gpt.common import (
     run_script,
     save_gpt,
     saved_step,
-    write_json,
 )
 from gpt.corpus import Corpus, open_corpus, open_prompts
+from gpt.errors import UserError
+from gpt.files import append_jsonl, display_path, keep_until, write_json
 from gpt.flags import check_ranges
 from gpt.generate import SamplingParams, generate
 from gpt.log_probs import (

@@ -29,10 +29,7 @@ from gpt.common import (
     RUNS,
     MetricLog,
     TrainingState,
-    UserError,
-    append_jsonl,
     derive_seed,
-    display_path,
     load_policy,
     make_generator,
     pick_device,
@@ -42,6 +39,8 @@ from gpt.common import (
     save_gpt,
     saved_step,
 )
+from gpt.errors import UserError
+from gpt.files import append_jsonl, display_path
 from gpt.flags import check_ranges
 from gpt.generate import SamplingParams, generate
 from gpt.model import GPT

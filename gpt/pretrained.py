@@ -28,7 +28,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from gpt.common import MODEL_FILE, UserError, write_atomically, write_json
+from gpt.common import MODEL_FILE
+from gpt.errors import UserError
+from gpt.files import write_atomically, write_json
 from gpt.model import GPT, GPTConfig
 
 CONFIG_FILE = "config.json"

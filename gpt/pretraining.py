@@ -26,7 +26,6 @@ from gpt.common import (
     MetricLog,
     TrainingState,
     derive_seed,
-    display_path,
     make_generator,
     pick_device,
     precision,
@@ -36,6 +35,7 @@ from gpt.common import (
     saved_step,
 )
 from gpt.corpus import Corpus, open_corpus
+from gpt.files import display_path
 from gpt.flags import check_ranges
 from gpt.log_probs import token_log_probs
 from gpt.model import GPT, preset_config

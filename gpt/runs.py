@@ -28,15 +28,13 @@ from gpt.common import (
     MODEL_FILE,
     REPOSITORY,
     STATE_FILE,
-    Finished,
     MetricLog,
     TrainingState,
-    UserError,
-    display_path,
     pick_device,
     saved_step,
-    write_json,
 )
+from gpt.errors import Finished, UserError
+from gpt.files import display_path, write_json
 from gpt.optimizer import Diverged
 from gpt.ranks import on_main, world
 from gpt.stop import Ended, signals_wait, stop_asked

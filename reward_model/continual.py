@@ -18,16 +18,9 @@ from typing import Any, Literal
 import torch
 
 from data.records import PromptRecord
-from gpt.common import (
-    MetricLog,
-    UserError,
-    append_jsonl,
-    derive_seed,
-    display_path,
-    keep_until,
-    make_generator,
-    read_jsonl,
-)
+from gpt.common import MetricLog, derive_seed, make_generator
+from gpt.errors import UserError
+from gpt.files import append_jsonl, display_path, keep_until, read_jsonl
 from gpt.generate import SamplingParams
 from gpt.model import GPT
 from gpt.optimizer import adamw

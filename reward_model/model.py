@@ -17,7 +17,6 @@ from torch import Tensor
 from data.collate import ResponseBatch
 from gpt.border import at_least_float32
 from gpt.common import (
-    UserError,
     about_gpt,
     checked_tokenizer,
     gpt_config_of,
@@ -25,6 +24,7 @@ from gpt.common import (
     load_weights,
     save_weights,
 )
+from gpt.errors import UserError
 from gpt.log_probs import response_hidden, scatter_responses, score_in_micro_batches
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer

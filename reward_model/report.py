@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from data import reviews
-from gpt.common import save_figure
+from gpt.files import save_figure
 from reward_model.pairs import TokenPair
 
 

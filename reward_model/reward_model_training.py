@@ -31,20 +31,17 @@ from gpt.common import (
     MODEL_FILE,
     MetricLog,
     TrainingState,
-    UserError,
-    append_jsonl,
     derive_seed,
-    display_path,
     load_policy,
     make_generator,
     pick_device,
     precision,
     preset_defaults,
-    read_jsonl,
     run_script,
     saved_step,
-    write_json,
 )
+from gpt.errors import UserError
+from gpt.files import append_jsonl, display_path, read_jsonl, write_json
 from gpt.flags import check_ranges
 from gpt.generate import SamplingParams
 from gpt.log_probs import score_in_micro_batches

@@ -37,14 +37,8 @@ import torch
 from torch import Tensor
 
 from data.records import PromptRecord
-from gpt.common import (
-    MODEL_FILE,
-    MetricLog,
-    TrainingState,
-    display_path,
-    preset_defaults,
-    run_script,
-)
+from gpt.common import MODEL_FILE, MetricLog, TrainingState, preset_defaults, run_script
+from gpt.files import display_path
 from gpt.flags import check_ranges
 from gpt.model import GPT
 from gpt.optimizer import adamw, clip_and_step, cosine_schedule, set_learning_rate

@@ -37,12 +37,12 @@ from data.records import PromptRecord
 from gpt.common import (
     MetricLog,
     TrainingState,
-    UserError,
     make_generator,
     precision,
     preset_defaults,
     run_script,
 )
+from gpt.errors import UserError
 from gpt.generate import SamplingParams
 from gpt.log_probs import token_scores
 from gpt.model import GPT

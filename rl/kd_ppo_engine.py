@@ -44,13 +44,7 @@ import torch
 from torch import Tensor
 
 from data.records import PromptRecord
-from gpt.common import (
-    MetricLog,
-    TrainingState,
-    make_generator,
-    preset_defaults,
-    run_script,
-)
+from gpt.common import MetricLog, TrainingState, make_generator, preset_defaults, run_script
 from gpt.corpus import Corpus
 from gpt.generate import SamplingParams
 from gpt.model import GPT

@@ -38,13 +38,13 @@ from data.records import PromptRecord
 from gpt.common import (
     MetricLog,
     TrainingState,
-    UserError,
     make_generator,
     precision,
     preset_defaults,
     run_script,
 )
 from gpt.corpus import Corpus
+from gpt.errors import UserError
 from gpt.generate import SamplingParams
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer

@@ -30,16 +30,13 @@ from gpt.common import (
     MODEL_FILE,
     RUNS,
     MetricLog,
-    display_path,
     from_preset,
     load_gpt,
     pick_device,
-    read_jsonl,
     run_script,
-    save_figure,
     save_gpt,
-    write_json,
 )
+from gpt.files import display_path, read_jsonl, save_figure, write_json
 from gpt.finetuning import FinetuningConfig, preferred_answers
 from gpt.generate import SamplingParams
 from gpt.model import GPT

@@ -29,10 +29,7 @@ from gpt import finetuning, pretraining
 from gpt.common import (
     MODEL_FILE,
     MetricLog,
-    UserError,
-    append_jsonl,
     derive_seed,
-    display_path,
     from_preset,
     load_gpt,
     load_policy,
@@ -40,8 +37,9 @@ from gpt.common import (
     preset_defaults,
     run_script,
     save_gpt,
-    write_json,
 )
+from gpt.errors import UserError
+from gpt.files import append_jsonl, display_path, write_json
 from gpt.finetuning import Example, FinetuningConfig
 from gpt.flags import check_ranges
 from gpt.generate import SamplingParams

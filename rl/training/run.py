@@ -11,13 +11,11 @@ from gpt.common import (
     MODEL_FILE,
     MetricLog,
     TrainingState,
-    display_path,
-    keep_until,
     pick_device,
     save_gpt,
     saved_step,
-    write_json,
 )
+from gpt.files import display_path, keep_until, write_json
 from gpt.generate import SamplingParams
 from gpt.model import GPT
 from gpt.optimizer import check_losses

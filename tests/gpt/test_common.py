@@ -13,14 +13,11 @@ import torch
 import tyro
 from safetensors.torch import save_file
 
-from gpt import common
+from gpt import common, files
 from gpt.common import (
     MetricLog,
     TrainingState,
-    UserError,
-    append_jsonl,
     derive_seed,
-    keep_until,
     load_gpt,
     load_policy,
     load_weights,
@@ -28,14 +25,13 @@ from gpt.common import (
     pick_device,
     precision,
     preset_defaults,
-    read_jsonl,
     run_script,
     save_gpt,
     save_weights,
     saved_step,
-    write_atomically,
-    write_json,
 )
+from gpt.errors import UserError
+from gpt.files import append_jsonl, keep_until, read_jsonl, write_atomically, write_json
 from gpt.model import GPT, GPTConfig
 from gpt.optimizer import adamw
 from gpt.tokenizer import TokenizerUnavailable, load_tokenizer
@@ -335,7 +331,7 @@ def test_a_crash_while_resuming_loses_no_metrics(tmp_path, monkeypatch):
     def fail(*arguments) -> None:
         raise OSError("disk full")
 
-    monkeypatch.setattr(common, "append_jsonl", fail)
+    monkeypatch.setattr(files, "append_jsonl", fail)
     with pytest.raises(UserError, match="disk full"):
         MetricLog(9, path=path, start=1)
     assert read_jsonl(path) == [{"step": 1}, {"step": 2}]

@@ -13,8 +13,9 @@ import tyro
 
 from data.collate import ResponseBatch, collate_documents, collate_responses
 from gpt import pretraining
-from gpt.common import Finished, MetricLog, load_gpt, preset_defaults
+from gpt.common import MetricLog, load_gpt, preset_defaults
 from gpt.corpus import TextCorpus, WorldCorpus
+from gpt.errors import Finished
 from gpt.model import GPT, GPTConfig
 from gpt.model import PRESETS as SHAPES
 from gpt.optimizer import cosine_schedule

@@ -16,7 +16,8 @@ import pytest
 import torch
 
 from gpt import runs
-from gpt.common import MODEL_FILE, Finished, MetricLog, TrainingState, UserError
+from gpt.common import MODEL_FILE, MetricLog, TrainingState
+from gpt.errors import Finished, UserError
 from gpt.optimizer import Diverged
 from gpt.runs import finish_run, keep_state, open_run, stepping
 

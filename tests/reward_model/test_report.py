@@ -9,7 +9,7 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 
-from gpt.common import write_json
+from gpt.files import write_json
 from reward_model.pairs import TokenPair
 from reward_model.report import (
     calibration,

@@ -38,7 +38,9 @@ from matplotlib.figure import Figure
 
 import gpt.teacher
 from gpt import pretraining
-from gpt.common import MetricLog, UserError, read_jsonl, save_gpt, saved_step
+from gpt.common import MetricLog, save_gpt, saved_step
+from gpt.errors import UserError
+from gpt.files import read_jsonl
 from gpt.generate import SamplingParams
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import load_tokenizer

@@ -31,7 +31,9 @@ from matplotlib.figure import Figure
 
 from data.records import PromptRecord
 from gpt import corpus, model, pretraining
-from gpt.common import MetricLog, UserError, read_jsonl, saved_step
+from gpt.common import MetricLog, saved_step
+from gpt.errors import UserError
+from gpt.files import read_jsonl
 from gpt.model import GPT, GPTConfig
 from gpt.pretraining import PretrainingConfig
 from reward_model import continual, reward_model_training
