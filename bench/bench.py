@@ -23,7 +23,14 @@ from torch import Tensor
 from data import reviews
 from data.collate import ResponseBatch, left_pad, length_sorted_chunks
 from data.records import PromptRecord
-from gpt.common import MetricLog, from_preset, make_generator, pick_device, precision, run_script
+from gpt.common import (
+    MetricLog,
+    from_preset,
+    make_generator,
+    pick_device,
+    precision,
+    run_script,
+)
 from gpt.flags import check_ranges
 from gpt.generate import SamplingParams, generate
 from gpt.log_probs import token_log_probs

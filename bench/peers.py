@@ -28,7 +28,9 @@ from typing import Any, Literal
 from peer_tables import markdown_page, page_with, text_table
 from turns import Case, Side, measure
 
-from gpt.common import REPOSITORY, UserError, run_script, write_atomically, write_json
+from gpt.common import REPOSITORY, run_script
+from gpt.errors import UserError
+from gpt.files import write_atomically, write_json
 
 PAGE = REPOSITORY / "docs" / "benchmarks.md"
 RESULTS = REPOSITORY / "docs" / "benchmarks.json"

@@ -26,7 +26,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TextIO
 
-from gpt.common import REPOSITORY, UserError
+from gpt.common import REPOSITORY
+from gpt.errors import UserError
 from gpt.ranks import on_main, total
 
 Task = Literal["sample", "grpo", "update", "product", "copy"]

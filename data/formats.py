@@ -87,10 +87,17 @@ def kind_of(value: object) -> str:
     return "null" if value is None else names.get(type(value), "a number")
 
 
+def listed(row: Row) -> str:
+    """The first keys of a row, for messages, and how many more there are."""
+    names = [key[:40] for key in list(row)[:10]]
+    more = f" and {len(row) - 10:,} more" if len(row) > 10 else ""
+    return ", ".join(names) + more or "none"
+
+
 def field(row: Row, key: str) -> Any:
     """The value of `key`; BadRow when the row lacks it."""
     if key not in row:
-        raise BadRow(f"key {key!r} is missing (found: {', '.join(row) or 'none'})")
+        raise BadRow(f"key {key!r} is missing (found: {listed(row)})")
     return row[key]
 
 
@@ -315,7 +322,7 @@ def tldr_pair(row: Row) -> Pair:
     two = isinstance(summaries, list) and len(summaries) == 2
     if not two or not all(isinstance(summary, dict) for summary in summaries):
         raise BadRow("'summaries' is not a list of two objects")
-    if isinstance(choice, bool) or choice not in (0, 1):
+    if type(choice) is not int or choice not in (0, 1):
         raise BadRow(f"'choice' is {choice!r}, expected 0 or 1")
     sides = [tldr_side(info, text_of(summary, "text")) for summary in summaries]
     return Pair(sides[choice], sides[1 - choice])

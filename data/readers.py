@@ -16,6 +16,8 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import os
+import stat
 import warnings
 import zlib
 from collections import Counter
@@ -34,6 +36,7 @@ from data.formats import (
     Row,
     WrongFormat,
     kind_of,
+    listed,
     plain_pair,
     recorded_sides,
     text_of,
@@ -252,9 +255,8 @@ def _recognise(path: str | Path, place: str, row: Row) -> Format:
     for kind in FORMATS:
         if kind.matches(row):
             return kind
-    found = ", ".join(row) or "none"
     known = "; ".join(kind.keys for kind in FORMATS)
-    raise DataError(f"{path}:{place}: keys {found} fit no format; known are {known}")
+    raise DataError(f"{path}:{place}: keys {listed(row)} fit no format; known are {known}")
 
 
 # From a file to rows. `place` is the line, with the record's number in an array.
@@ -324,6 +326,10 @@ def _whole_text(path: str | Path) -> str:
 def _opened(path: str | Path) -> Iterator[io.BufferedIOBase]:
     """Open a plain or gzipped file, told apart by its first bytes; explain what goes wrong."""
     try:
+        if not stat.S_ISREG(os.stat(path).st_mode) and not os.path.isdir(path):
+            raise DataError(
+                f"{path}: no regular file, it may never end; write its content to a file and give that"
+            )
         with open(path, "rb") as file:
             start = file.read(4)
             file.seek(0)

@@ -13,9 +13,12 @@ import json
 import os
 import sys
 import time
+import traceback
+import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, Protocol, TypeVar
 
@@ -25,10 +28,14 @@ from safetensors.torch import save_file
 from torch import Tensor
 from tqdm import tqdm
 
+from gpt.errors import Finished, UserError
+from gpt.files import append_jsonl, display_path, keep_until, write_atomically
 from gpt.launch import first_to_fail, run_on_ranks
 from gpt.model import GPT, GPTConfig
-from gpt.ranks import Drifted, LostRank, is_main, on_main, world
-from gpt.tokenizer import Tokenizer, TokenizerUnavailable, load_tokenizer
+from gpt.optimizer import check_weights
+from gpt.ranks import Drifted, LostRank, is_main, world
+from gpt.stop import Ended, forgiving_output, signals_noted
+from gpt.tokenizer import TOKENIZER_NAMES, Tokenizer, TokenizerUnavailable, load_tokenizer
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 RUNS = REPOSITORY / "runs"
@@ -36,10 +43,6 @@ MODEL_FILE = "model.safetensors"
 STATE_FILE = "state.pt"
 
 Config = TypeVar("Config")
-
-
-class UserError(ValueError):
-    """A mistake that one sentence can explain: what is wrong, where, and what to do."""
 
 
 # Devices and seeds --------------------------------------------------------------------------------
@@ -134,167 +137,72 @@ def from_preset(
 
 def run_script(main: Callable[[Config], Any], config: Config) -> None:
     """Call main(config), on as many ranks as the flags ask for (gpt/launch.py)."""
-    with explained():
-        run_on_ranks(main, config, explained)
+    guard = partial(explained, getattr(config, "debug", None))
+    with guard():
+        run_on_ranks(partial(_as_asked, main), config, guard)
+
+
+def _as_asked(main: Callable[[Config], Any], config: Config) -> Any:
+    """main(config) on one rank, by deterministic algorithms if the flags ask for them."""
+    if not getattr(config, "deterministic", False):
+        return main(config)
+    os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # read when the GPU is first used
+    torch.use_deterministic_algorithms(True)
+    try:
+        return main(config)
+    finally:
+        torch.use_deterministic_algorithms(False)
 
 
 @contextmanager
-def explained() -> Iterator[None]:
+def explained(debug: bool | None = None) -> Iterator[None]:
     """A UserError and its kin end the script with one sentence, not a traceback.
 
-    Of several ranks the first one that fails speaks; the others end in silence.
+    Of several ranks the first one that fails speaks; the others end in silence. With `debug` it shows
+    the traceback too; None stands for a script without that flag.
     """
-    try:
-        yield
-    except (UserError, TokenizerUnavailable, LostRank, Drifted) as error:
-        _end(f"error: {error}")
-    except ValueError as error:  # readers, configs and models explain themselves in one sentence
-        if os.environ.get("GLASSBOX_TRACEBACK"):
-            raise
-        _end(f"error: {error}\n(set GLASSBOX_TRACEBACK=1 to see where it came from)")
-    except KeyboardInterrupt:
-        _end("interrupted; what was written so far is kept, and --resume goes on from state.pt")
-    except Exception as error:
-        if isinstance(error, OSError) and error.filename is not None:
-            _end(f"error: {error.filename}: {error.strerror}")
-        if not first_to_fail():
-            sys.exit(1)
-        raise
-
-
-def _end(message: str) -> NoReturn:
-    sys.exit(message if first_to_fail() else 1)
-
-
-# Files --------------------------------------------------------------------------------------------
-
-
-def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
-    """Let `write` fill a temporary neighbour of `path`, then rename it into place.
-
-    Of several ranks the first one writes, and the others wait until the file is there.
-    """
-
-    def replace_it() -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with forgiving_output():
         try:
-            write(temporary)
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
-
-    on_main(replace_it)
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Write plain data as indented JSON, atomically."""
-    text = json.dumps(value, indent=2, default=str) + "\n"
-
-    def write(temporary: Path) -> None:
-        temporary.write_text(text, encoding="utf-8")
-
-    write_atomically(path, write)
-
-
-def append_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Append one JSON object a line and flush; of several ranks the first one, which alone reads `rows`."""
-
-    def append() -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a", encoding="utf-8") as file:
-            for row in rows:
-                file.write(json.dumps(row) + "\n")
-
-    on_main(append)
+            with signals_noted():
+                yield
+        except (UserError, TokenizerUnavailable, LostRank, Drifted) as error:
+            _end(f"error: {error}", debug)
+        except (
+            ValueError
+        ) as error:  # readers, configs and models explain themselves in one sentence
+            hint = "\n(add --debug to see where it came from)" if debug is False else ""
+            _end(f"error: {error}{hint}", debug)
+        except Finished as done:
+            if first_to_fail():
+                print(done)
+            sys.exit(0)
+        except Ended as end:
+            if first_to_fail():
+                print(_farewell(end), file=sys.stderr)
+            sys.exit(end.status)
+        except Exception as error:
+            if isinstance(error, OSError) and error.filename is not None:
+                _end(f"error: {error.filename}: {error.strerror}", debug)
+            if not first_to_fail():
+                sys.exit(1)
+            raise
 
 
-def read_jsonl(path: Path) -> list[dict[str, Any]]:
-    """Every row of a JSON-lines file; a last line cut off by a crash is left out.
-
-    UserError for any other line that is no JSON.
-    """
-    rows = []
-    with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            try:
-                rows.append(json.loads(line))
-            except ValueError:  # no JSON, or no UTF-8
-                if not line.endswith(b"\n"):  # the last one, cut off while it was written
-                    break
-                raise UserError(
-                    f"{display_path(path)}:{number} is damaged, it is no JSON: mend or delete the line"
-                ) from None
-    return rows
+def _farewell(end: Ended) -> str:
+    """What a user who has ended a run must know to go on."""
+    if end.saved is not None:
+        return (
+            f"ended by {end.name} after step {end.saved}, which is saved: --resume goes on from it"
+        )
+    return f"ended by {end.name}; --resume goes on from the run's last {STATE_FILE}, if it has one"
 
 
-def keep_until(path: Path, step: int) -> list[dict[str, Any]]:
-    """Drop the rows after `step`, which a resumed run writes again; returns the rows that stay."""
-
-    def keep() -> list[dict[str, Any]]:
-        if not path.exists():
-            return []
-        kept = [row for row in read_jsonl(path) if row["step"] <= step]
-        write_atomically(path, lambda temporary: append_jsonl(temporary, kept))
-        return kept
-
-    return on_main(keep)
-
-
-# What may change when a run is resumed: how long it is, where it runs and how it is watched.
-FREE_FLAGS = (
-    "steps", "device", "out", "resume", "eval_every", "eval_prompts", "test_prompts",
-    "checkpoint_every", "ranks",
-)  # fmt: skip
-
-
-def open_run(folder: Path, config: Any, *, resume: bool = False) -> Path:
-    """Make a run folder and write config.json. An earlier run there is moved aside, never lost.
-
-    With `resume` the folder is kept as it is, must hold a state.pt and have been started with the
-    same flags, but for FREE_FLAGS. Returns the folder.
-    """
-    return on_main(lambda: _open_run(folder, config, resume=resume))
-
-
-def _open_run(folder: Path, config: Any, *, resume: bool) -> Path:
-    flags = json.loads(json.dumps(dataclasses.asdict(config), default=str))
-    if resume:
-        if not (folder / STATE_FILE).exists():
-            raise UserError(
-                f"{folder} holds no {STATE_FILE} to resume from: leave --resume out to start anew"
-            )
-        started = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        for name, value in flags.items():
-            if name not in FREE_FLAGS and name in started and started[name] != value:
-                raise UserError(
-                    f"the run in {folder} was started with {name} {started[name]}, not {value}: "
-                    "resume with the flags in its config.json, or leave --resume out"
-                )
-        return folder
-    if folder.exists() and any(folder.iterdir()):
-        number = 1
-        while (aside := folder.with_name(f"{folder.name}.{number}")).exists():
-            number += 1
-        folder.rename(aside)
-        print(f"an earlier run was moved to {display_path(aside)}", flush=True)
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / "config.json", flags)
-    return folder
-
-
-def display_path(path: Path) -> str:
-    """Relative to the current folder where that is shorter."""
-    try:
-        return str(path.resolve().relative_to(Path.cwd()))
-    except ValueError:
-        return str(path)
-
-
-def save_figure(figure: Any, path: Path) -> None:
-    """Write a matplotlib figure, its folder too."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    on_main(lambda: figure.savefig(path, dpi=120))
+def _end(message: str, debug: bool | None) -> NoReturn:
+    if not first_to_fail():
+        sys.exit(1)
+    if debug:
+        traceback.print_exc()
+    sys.exit(message)
 
 
 # Metrics ------------------------------------------------------------------------------------------
@@ -380,21 +288,36 @@ class TrainingState:
     parts: dict[str, HasState]
     generators: dict[str, torch.Generator]
     step: int = 0  # completed steps
+    stopped: bool = False  # the run has ended early, and no step follows
+
+    def steps_left(self, total: int) -> range:
+        """The 0-based steps of `total` that are still to do, each of which `keep_state` follows."""
+        if self.step > total:
+            raise UserError(
+                f"{self.step} steps are done already, more than --steps {total}: raise --steps, or "
+                "leave --resume out"
+            )
+        return range(self.step, self.step if self.stopped else total)
 
     def save(self, folder: Path) -> None:
         """Write state.pt: tensors and plain dicts only, so that it loads without pickle.
 
-        All ranks hold the same, so it may be resumed on any number of them.
+        All ranks hold the same, so it may be resumed on any number of them. Raises Diverged instead of
+        writing a weight that is not finite over an earlier state.
         """
 
         def write(path: Path) -> None:
             state = {
                 "step": self.step,
+                "stopped": self.stopped,
                 "parts": {name: part.state_dict() for name, part in self.parts.items()},
                 "generators": {name: g.get_state() for name, g in self.generators.items()},
             }
             torch.save(state, path)
 
+        for name, part in self.parts.items():
+            if isinstance(part, torch.nn.Module):
+                check_weights(name, part, self.step)
         write_atomically(folder / STATE_FILE, write)
 
     def load(self, folder: Path) -> None:
@@ -405,11 +328,12 @@ class TrainingState:
                 part.load_state_dict(state["parts"][name])
             for name, generator in self.generators.items():
                 generator.set_state(state["generators"][name])
-            self.step = state["step"]
-        except (KeyError, RuntimeError, ValueError) as error:
+            self.step, self.stopped = state["step"], state["stopped"]
+        except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
             raise UserError(
-                f"{path} does not fit this run ({str(error).splitlines()[0]}): resume with the "
-                "flags in its config.json, or leave --resume out"
+                f"{path} does not fit this run ({reason}): resume with the flags in its "
+                "config.json, or leave --resume out"
             ) from error
 
 
@@ -422,11 +346,21 @@ def read_state(folder: Path) -> dict[str, Any]:
     """What state.pt holds. UserError if it cannot be read."""
     path = folder / STATE_FILE
     try:
-        return torch.load(path, map_location="cpu", weights_only=True)
+        with zipfile.ZipFile(path) as records:  # torch does not look at their checksums
+            damaged = records.testzip()
+        if damaged:
+            raise ValueError(f"{damaged} is damaged")
+        state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged file: torch, pickle and zip raise their own classes
         raise UserError(
             f"{path} cannot be read ({type(error).__name__}): leave --resume out to start anew"
         ) from error
+    step = state.get("step") if isinstance(state, dict) else None
+    if type(step) is not int or step < 0:
+        raise UserError(
+            f"{path} is no state of a run, it counts no steps: leave --resume out to start anew"
+        )
+    return state
 
 
 def save_weights(path: Path, tensors: Mapping[str, Tensor], kind: str, about: Mapping) -> None:
@@ -447,6 +381,8 @@ def load_weights(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, An
         path = path / MODEL_FILE
     if not path.exists():
         raise UserError(f"there is no checkpoint at {path}: check the path, or train it first")
+    if not path.is_file():
+        raise UserError(f"{path} is no regular file, so no checkpoint: check the path")
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
@@ -458,7 +394,13 @@ def load_weights(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, An
             f"{path} holds a {metadata.get('kind', 'file of another program')}, not a {kind}: "
             "pass the run folder of the right script"
         )
-    return tensors, json.loads(metadata["about"])
+    try:
+        about = json.loads(metadata["about"])
+    except (KeyError, ValueError, RecursionError):
+        about = None
+    if not isinstance(about, dict):
+        raise UserError(f"{path} does not say what it holds: it is damaged, train it again")
+    return tensors, about
 
 
 def about_gpt(model: GPT, tokenizer: Tokenizer) -> dict[str, Any]:
@@ -479,15 +421,56 @@ def load_gpt(path: Path, device: torch.device | str = "cpu") -> tuple[GPT, Token
     """A checkpoint written by `save_gpt`, with the tokenizer that it was trained with."""
     tensors, about = load_weights(path, "gpt")
     tokenizer = checked_tokenizer(about, path)
-    model = GPT(GPTConfig(**about["gpt"]))
+    model = GPT(gpt_config_of(about, tensors, path))
     load_strictly(model, tensors, path)
     return model.to(device).eval(), tokenizer
 
 
+def gpt_config_of(
+    about: Mapping[str, Any], tensors: Mapping[str, Tensor], path: Path, prefix: str = ""
+) -> GPTConfig:
+    """The shape that a header gives; UserError unless it is that of the tensors beside it.
+
+    Checked before a model is built: a wrong number could ask for more than any memory holds.
+    """
+    names = {field.name for field in dataclasses.fields(GPTConfig)}
+    sizes = about.get("gpt")
+    if not isinstance(sizes, dict) or sizes.keys() != names:
+        raise UserError(f"{path} does not say its model's shape: it is damaged, train it again")
+    layers = {name.split(".")[1] for name in tensors if name.startswith(f"{prefix}h.")}
+    stored = {"n_layer": len(layers)}
+    for table, count in (("wte", "vocab_size"), ("wpe", "context")):
+        shape = (
+            tensors[f"{prefix}{table}.weight"].shape if f"{prefix}{table}.weight" in tensors else ()
+        )
+        if len(shape) == 2:
+            stored |= {count: shape[0], "n_embd": shape[1]}
+    for name, value in sizes.items():
+        kinds = (int, float) if name == "dropout" else (int,)
+        if (
+            type(value) not in kinds
+            or value < (name != "dropout")
+            or stored.get(name, value) != value
+        ):
+            raise UserError(
+                f"{path} says {name} {value!r:.40}, its tensors {stored.get(name, 'allow no such size')}: "
+                "it is damaged, train it again"
+            )
+    try:
+        return GPTConfig(**sizes)
+    except ValueError as error:
+        raise UserError(f"{path}: {error}") from error
+
+
 def checked_tokenizer(about: Mapping[str, Any], path: Path) -> Tokenizer:
     """The tokenizer that a checkpoint names; UserError if its ranks have changed since."""
-    tokenizer = load_tokenizer(about["tokenizer"])
-    if tokenizer.fingerprint != about["tokenizer_fingerprint"]:
+    name = about.get("tokenizer")
+    if name not in TOKENIZER_NAMES:
+        raise UserError(
+            f"{path} names the tokenizer {name!r:.40}, which is unknown: train it again"
+        )
+    tokenizer = load_tokenizer(name)
+    if tokenizer.fingerprint != about.get("tokenizer_fingerprint"):
         raise UserError(
             f"{path} was trained with another version of tokenizer {tokenizer.name!r} (its ranks "
             "differ from the ones here): train the model again"

@@ -23,7 +23,8 @@ from data.readers import (
     split_records,
 )
 from data.records import PromptRecord, ResponseRecord
-from gpt.common import UserError, derive_seed
+from gpt.common import derive_seed
+from gpt.errors import UserError
 from gpt.tokenizer import Tokenizer
 
 POOL = 64  # batches that are generated and sorted by length together

@@ -34,26 +34,21 @@ from data.records import PromptRecord
 from gpt.border import at_least_float32
 from gpt.common import (
     MODEL_FILE,
-    STATE_FILE,
     MetricLog,
     TrainingState,
-    UserError,
-    append_jsonl,
     derive_seed,
-    display_path,
-    keep_until,
     load_policy,
     make_generator,
-    open_run,
     pick_device,
     precision,
     preset_defaults,
     run_script,
     save_gpt,
     saved_step,
-    write_json,
 )
 from gpt.corpus import Corpus, open_corpus, open_prompts
+from gpt.errors import UserError
+from gpt.files import append_jsonl, display_path, keep_until, write_json
 from gpt.flags import check_ranges
 from gpt.generate import SamplingParams, generate
 from gpt.log_probs import (
@@ -65,9 +60,10 @@ from gpt.log_probs import (
     scatter_responses,
 )
 from gpt.model import GPT
-from gpt.optimizer import adamw, clip_and_step, cosine_schedule, set_learning_rate
+from gpt.optimizer import adamw, check_losses, clip_and_step, cosine_schedule, set_learning_rate
 from gpt.pretraining import Preset, default_folder
 from gpt.ranks import check_alike, own, total
+from gpt.runs import finish_run, keep_state, open_run, stepping
 from gpt.teacher import open_teacher, reverse_kl
 from gpt.tokenizer import Tokenizer
 
@@ -137,6 +133,10 @@ class DistillationConfig:
     """Run folder; default runs/distillation-DATA-PRESET."""
     resume: bool = False
     """Continue the run in the run folder."""
+    deterministic: bool = False
+    """Only algorithms that give the same bits each time, also on a GPU; slower there."""
+    debug: bool = False
+    """Show the traceback of an error."""
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -425,7 +425,7 @@ def train(
     if config.resume and folder is not None:
         state.load(folder)
     seed = derive_seed(config.seed, "prompt order")
-    for step in range(state.step, config.steps):
+    for step in state.steps_left(config.steps):
         begin = time.perf_counter()
         lr = cosine_schedule(step, config.steps, peak=config.lr, warmup=config.warmup)
         set_learning_rate(optimizer, lr)
@@ -448,9 +448,9 @@ def train(
         if validate and (state.step % config.eval_every == 0 or state.step == config.steps):
             row |= validate(student, state.step)
             check_alike(student, "student")
+        check_losses(row)
         log.write(step=state.step, **row)
-        if folder is not None and state.step % config.checkpoint_every == 0:
-            state.save(folder)
+        keep_state(state, folder, config.checkpoint_every, last=state.step == config.steps)
     return log.rows
 
 
@@ -487,7 +487,7 @@ def main(config: DistillationConfig) -> Path:
             context=student.config.context,
         )  # fmt: skip
     folder = config.out or default_folder("distillation", config.data, config.preset)
-    open_run(folder, config, resume=config.resume)
+    folder = open_run(folder, config, resume=config.resume)
     done = saved_step(folder) if config.resume else 0
     keep_until(folder / "samples.jsonl", done)
     rule = world_rule(config.data)
@@ -511,16 +511,17 @@ def main(config: DistillationConfig) -> Path:
         start=done,
     )
     print(f"distillation on {config.data}: {config.loss}, text by the {config.author} ({device})")
-    train(
-        config, student, teacher, tokenizer, prompts["train"], log, corpus=corpus,
-        validate=validate if config.eval_prompts else None, folder=folder,
-    )  # fmt: skip
+    with stepping(log, folder):
+        train(
+            config, student, teacher, tokenizer, prompts["train"], log, corpus=corpus,
+            validate=validate if config.eval_prompts else None, folder=folder,
+        )  # fmt: skip
     save_gpt(folder / MODEL_FILE, student, tokenizer)
-    (folder / STATE_FILE).unlink(missing_ok=True)  # the finished weights replace it
     if config.test_prompts:
         models = {"before": start, "after": student, "teacher": teacher}
         report = tested(models, measured, prompts["test"][: config.test_prompts])
         write_json(folder / "report.json", report)
+    finish_run(folder)
     print(f"wrote {display_path(folder)}")
     return folder
 

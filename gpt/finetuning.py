@@ -27,16 +27,11 @@ from data.records import PreferenceRecord, ResponseRecord
 from gpt.common import (
     MODEL_FILE,
     RUNS,
-    STATE_FILE,
     MetricLog,
     TrainingState,
-    UserError,
-    append_jsonl,
     derive_seed,
-    display_path,
     load_policy,
     make_generator,
-    open_run,
     pick_device,
     precision,
     preset_defaults,
@@ -44,10 +39,12 @@ from gpt.common import (
     save_gpt,
     saved_step,
 )
+from gpt.errors import UserError
+from gpt.files import append_jsonl, display_path
 from gpt.flags import check_ranges
 from gpt.generate import SamplingParams, generate
 from gpt.model import GPT
-from gpt.optimizer import adamw, clip_and_step, cosine_schedule, set_learning_rate
+from gpt.optimizer import adamw, check_losses, clip_and_step, cosine_schedule, set_learning_rate
 from gpt.pretrained import load_gpt2
 from gpt.pretraining import (
     Preset,
@@ -56,7 +53,8 @@ from gpt.pretraining import (
     held_out_loss,
     language_model_loss,
 )
-from gpt.ranks import check_alike, own_part, rank, total
+from gpt.ranks import check_alike, on_main, own_part, rank, total
+from gpt.runs import finish_run, keep_state, open_run, stepping
 from gpt.tokenizer import Tokenizer, load_tokenizer
 
 Example = tuple[list[int], list[int]]  # prompt tokens, response tokens with EOS
@@ -121,6 +119,10 @@ class FinetuningConfig:
     """Run folder; default runs/finetuning-DATA-PRESET."""
     resume: bool = False
     """Continue the run in the run folder."""
+    deterministic: bool = False
+    """Only algorithms that give the same bits each time, also on a GPU; slower there."""
+    debug: bool = False
+    """Show the traceback of an error."""
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -153,7 +155,7 @@ def train(
         collate_examples(held_out[i : i + size], eos_id) for i in range(0, len(held_out), size)
     ]
     model.train()
-    for step in range(state.step, log.total):
+    for step in state.steps_left(log.total):
         begin = time.perf_counter()
         lr = cosine_schedule(step, log.total, peak=config.lr, warmup=config.warmup)
         set_learning_rate(optimizer, lr)
@@ -176,9 +178,9 @@ def train(
         if held_out_batches and (state.step % config.eval_every == 0 or state.step == log.total):
             row["held_out_loss"] = held_out_loss(model, held_out_batches)
             check_alike(model, "model")
+        check_losses(row)
         log.write(step=state.step, **row)
-        if folder is not None and state.step % config.checkpoint_every == 0:
-            state.save(folder)
+        keep_state(state, folder, config.checkpoint_every, last=state.step == log.total)
     model.eval()
     return log.rows
 
@@ -283,7 +285,7 @@ def main(config: FinetuningConfig) -> Path:
     model, tokenizer = starting_model(config, device)
     examples, held_out = read_examples(config, tokenizer, model.config.context)
     folder = config.out or default_folder("finetuning", config.data, config.preset)
-    open_run(folder, config, resume=config.resume)
+    folder = open_run(folder, config, resume=config.resume)
     steps = config.steps or max(config.epochs * len(examples) // config.batch_size, 1)
     print(f"fine-tuning on {len(examples)} answers for {steps} steps ({device})")
     log = MetricLog(
@@ -294,15 +296,19 @@ def main(config: FinetuningConfig) -> Path:
         title="fine-tuning",
         start=saved_step(folder) if config.resume else 0,
     )
-    rows = train(config, model, examples, held_out, log, eos_id=tokenizer.eos_id, folder=folder)
+    with stepping(log, folder):
+        rows = train(config, model, examples, held_out, log, eos_id=tokenizer.eos_id, folder=folder)
     save_gpt(folder / MODEL_FILE, model, tokenizer)
-    (folder / STATE_FILE).unlink(missing_ok=True)  # the finished weights replace it
     shown = random.Random(config.seed).sample(held_out, min(8, len(held_out)))
     longest = max((len(prompt) for prompt, _ in shown), default=0)
     room = min(config.max_response_tokens, model.config.context - longest)
+    on_main(
+        lambda: (folder / "samples.jsonl").unlink(missing_ok=True)
+    )  # of a run that was ended here
     append_jsonl(folder / "samples.jsonl", sample_rows(model, tokenizer, shown, room, config.seed))
     if "held_out_loss" in rows[-1]:
         print(f"held-out loss {rows[-1]['held_out_loss']:.3f} nats per token")
+    finish_run(folder)
     print(f"wrote {display_path(folder)} (answers to held-out prompts: samples.jsonl)")
     return folder
 

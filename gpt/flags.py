@@ -17,14 +17,17 @@ NOT_NEGATIVE = (
     "eval_prompts", "test_prompts", "held_out_pairs", "max_resamples", "off_policy_mask",
 )  # fmt: skip
 SHARES = ("entropy_top_share", "reference_mixing")
+LIMITS = ("stop_kl", "max_norm")  # of which infinity means that there is none
+LARGEST = 1e12  # what multiplies numbers in float32 must leave room for them
+LARGEST_SEED = 2**63 - 1
 
 
 def check_ranges(config: Any) -> None:
     """ValueError for the first field of a script's config that no run can mean.
 
     NaN is one for every flag: each comparison with it is False, so it would switch off in silence
-    what the flag controls. Called when the flags are parsed, before an earlier run is moved aside.
-    None passes.
+    what the flag controls. So is a number that float32 cannot calculate with. Called when the flags
+    are parsed, before an earlier run is moved aside. None passes.
     """
     for names, least, words in (
         (AT_LEAST_ONE, 1, "be at least 1"),
@@ -42,3 +45,13 @@ def check_ranges(config: Any) -> None:
     for name, value in vars(config).items():
         if isinstance(value, float) and math.isnan(value):
             raise ValueError(f"{name} must be a number: got nan")
+        no_limit = value == math.inf and name in LIMITS
+        if isinstance(value, float) and abs(value) > LARGEST and not no_limit:
+            raise ValueError(f"{name} must be finite, and at most {LARGEST:g} in size: got {value}")
+    stop_kl = getattr(config, "stop_kl", None)
+    if stop_kl is not None and stop_kl <= 0:
+        raise ValueError(f"stop_kl must be above 0, any run would stop there: got {stop_kl}")
+    if abs(getattr(config, "seed", 0)) > LARGEST_SEED:
+        raise ValueError(f"seed must be at most {LARGEST_SEED} in size: got {config.seed}")
+    if getattr(config, "data", None) == "":
+        raise ValueError("data is empty: give reviews, sums or a file")

@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import torch
 import torch.nn as nn
 
 from gpt.ranks import sum_gradients
+
+
+class Diverged(ValueError):
+    """Training has left the finite numbers: which one, why, and after which step if that is known."""
+
+    def __init__(self, quantity: str, value: float, step: int | None = None) -> None:
+        super().__init__(
+            f"{quantity} is {value}, so training has diverged: lower the learning rate (lr), or start "
+            "from a model whose weights are finite"
+        )
+        self.step = step
 
 
 def adamw(
@@ -56,12 +68,24 @@ def clip_and_step(
     sum_gradients(parameters)
     norm = torch.nn.utils.clip_grad_norm_(parameters, max_norm)
     if not math.isfinite(norm):
-        raise ValueError(
-            f"the gradient's norm is {float(norm)}, so training has diverged: lower the learning "
-            "rate (lr), or start from a model whose weights are finite"
-        )
+        raise Diverged("the gradient's norm", float(norm))
     optimizer.step()
     return norm
+
+
+def check_losses(row: Mapping[str, Any]) -> None:
+    """Diverged for a loss or a gradient's norm in a row of metrics that is not finite."""
+    for name, value in row.items():
+        if ("loss" in name or "grad_norm" in name) and not math.isfinite(value):
+            raise Diverged(name, float(value))
+
+
+def check_weights(name: str, module: nn.Module, step: int) -> None:
+    """Diverged for a module with a weight that is not finite after this step."""
+    for weight in module.parameters():
+        if not weight.isfinite().all():
+            worst = weight.detach()[~weight.isfinite()][0]
+            raise Diverged(f"a weight of the {name}", float(worst), step)
 
 
 @torch.no_grad()

@@ -28,7 +28,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from gpt.common import MODEL_FILE, UserError, write_atomically, write_json
+from gpt.common import MODEL_FILE
+from gpt.errors import UserError
+from gpt.files import write_atomically, write_json
 from gpt.model import GPT, GPTConfig
 
 CONFIG_FILE = "config.json"
@@ -107,7 +109,7 @@ def find_weights(folder: Path) -> Path:
             f"one of the names {', '.join(PUBLISHED_NAMES)} and hf://OWNER/NAME"
         )
     for name in (MODEL_FILE, INDEX_FILE):
-        if (folder / name).exists():
+        if (folder / name).is_file():
             return folder / name
     others = {
         "pytorch_model.bin.index.json": "its weights as pickles in several shards",
@@ -139,7 +141,7 @@ def shard_names(index: Path) -> list[str]:
 
 def read_config(path: Path) -> GPTConfig:
     """config.json -> our config; UserError unless it describes what gpt/model.py computes."""
-    if not path.exists():
+    if not path.is_file():
         raise UserError(f"{path} is missing: fetch it from where {MODEL_FILE} came from")
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
@@ -231,7 +233,7 @@ def open_files(path: Path, stack: ExitStack) -> dict[str, Any]:
     files: dict[str, Any] = {}
     for name in shard_names(path) if path.name == INDEX_FILE else [path.name]:
         shard = path.with_name(name)
-        if not shard.exists():
+        if not shard.is_file():
             raise UserError(f"{shard} is missing, but {path.name} names it: fetch it too")
         try:
             file = stack.enter_context(safe_open(shard, framework="pt"))

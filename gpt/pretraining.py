@@ -26,9 +26,7 @@ from gpt.common import (
     MetricLog,
     TrainingState,
     derive_seed,
-    display_path,
     make_generator,
-    open_run,
     pick_device,
     precision,
     preset_defaults,
@@ -37,11 +35,13 @@ from gpt.common import (
     saved_step,
 )
 from gpt.corpus import Corpus, open_corpus
+from gpt.files import display_path
 from gpt.flags import check_ranges
 from gpt.log_probs import token_log_probs
 from gpt.model import GPT, preset_config
-from gpt.optimizer import adamw, clip_and_step, cosine_schedule, set_learning_rate
+from gpt.optimizer import adamw, check_losses, clip_and_step, cosine_schedule, set_learning_rate
 from gpt.ranks import check_alike, own, own_chunks, own_part, rank, total
+from gpt.runs import finish_run, keep_state, open_run, stepping
 from gpt.tokenizer import load_tokenizer
 
 Preset = Literal["tiny", "study", "small", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"]
@@ -107,6 +107,10 @@ class PretrainingConfig:
     """Run folder; default runs/pretraining-DATA-PRESET."""
     resume: bool = False
     """Continue the run in the run folder."""
+    deterministic: bool = False
+    """Only algorithms that give the same bits each time, also on a GPU; slower there."""
+    debug: bool = False
+    """Show the traceback of an error."""
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -197,7 +201,7 @@ def train(
     held_out = corpus.held_out_batches()
     expected_tokens = config.accumulation * corpus.tokens_per_batch
     model.train()
-    for step in range(state.step, config.steps):
+    for step in state.steps_left(config.steps):
         begin = time.perf_counter()
         lr = cosine_schedule(step, config.steps, peak=config.lr, warmup=config.warmup)
         set_learning_rate(optimizer, lr)
@@ -222,9 +226,9 @@ def train(
         if state.step % config.eval_every == 0 or state.step == config.steps:
             row["held_out_loss"] = held_out_loss(model, held_out)
             check_alike(model, "model")
+        check_losses(row)
         log.write(step=state.step, **row)
-        if folder is not None and state.step % config.checkpoint_every == 0:
-            state.save(folder)
+        keep_state(state, folder, config.checkpoint_every, last=state.step == config.steps)
     model.eval()
     return log.rows
 
@@ -242,7 +246,7 @@ def main(config: PretrainingConfig) -> Path:
         seed=config.seed,
     )
     folder = config.out or default_folder("pretraining", config.data, config.preset)
-    open_run(folder, config, resume=config.resume)
+    folder = open_run(folder, config, resume=config.resume)
     model = GPT(shape).initialize(make_generator(config.seed, "weights")).to(device)
     print(f"pre-training {model.parameter_count():,} weights on {corpus.description} ({device})")
     start = saved_step(folder) if config.resume else 0
@@ -254,10 +258,11 @@ def main(config: PretrainingConfig) -> Path:
         title="pre-training",
         start=start,
     )
-    rows = train(config, model, corpus, log, folder)
+    with stepping(log, folder):
+        rows = train(config, model, corpus, log, folder)
     save_gpt(folder / MODEL_FILE, model, tokenizer)
-    (folder / "state.pt").unlink(missing_ok=True)  # the finished weights replace it
     print(f"held-out loss {rows[-1]['held_out_loss']:.3f} nats per token")
+    finish_run(folder)
     print(f"wrote {display_path(folder)}")
     return folder
 

@@ -12,7 +12,9 @@ import torch
 from torch import Tensor
 
 from data.collate import ResponseBatch
-from gpt.common import MODEL_FILE, RUNS, UserError, display_path, load_gpt
+from gpt.common import MODEL_FILE, RUNS, load_gpt
+from gpt.errors import UserError
+from gpt.files import display_path
 from gpt.log_probs import full_kl, score_in_micro_batches, token_log_probs
 from gpt.model import GPT
 from gpt.pretraining import data_name

@@ -11,6 +11,7 @@ import base64
 import binascii
 import hashlib
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,6 +27,8 @@ PATTERN = r"'(?:[sdmt]|ll|ve|re)| ?[^\W\d_]+|\d|\n| ?(?:[^\s\w]|_)+|[^\S\n]+(?!\
 END_OF_TEXT = "<|endoftext|>"
 PAD = "<|pad|>"
 TOKENIZER_NAMES = ("glassbox", "gpt2")
+MOST_SPACES = 250_000
+SPACES = re.compile(rf"\s{{{MOST_SPACES}}}")
 
 
 class TokenizerUnavailable(RuntimeError):
@@ -58,7 +61,15 @@ class Tokenizer:
         return digest.hexdigest()
 
     def encode(self, text: str) -> list[int]:
-        """Return the ids of ordinary text: "<|endoftext|>" in it is spelled out, not special."""
+        """Return the ids of ordinary text: "<|endoftext|>" in it is spelled out, not special.
+
+        Raises ValueError for more spaces in a row than the encoder's patterns have a stack for.
+        """
+        if len(text) > MOST_SPACES and (found := SPACES.search(text)):
+            raise ValueError(
+                f"a text of {len(text):,} characters has more than {MOST_SPACES:,} spaces in a row "
+                f"behind {text[: found.start()][-40:]!r}, which cannot be encoded: shorten them"
+            )
         return self.encoding.encode_ordinary(text)
 
     def decode(self, ids: Sequence[int]) -> str:

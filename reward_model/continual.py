@@ -17,18 +17,10 @@ from typing import Any, Literal
 
 import torch
 
-from data.formats import RECORDED
-from data.records import PreferenceRecord, PromptRecord
-from gpt.common import (
-    MetricLog,
-    UserError,
-    append_jsonl,
-    derive_seed,
-    display_path,
-    keep_until,
-    make_generator,
-    read_jsonl,
-)
+from data.records import PromptRecord
+from gpt.common import MetricLog, derive_seed, make_generator
+from gpt.errors import UserError
+from gpt.files import append_jsonl, display_path, keep_until, read_jsonl
 from gpt.generate import SamplingParams
 from gpt.model import GPT
 from gpt.optimizer import adamw
@@ -38,9 +30,9 @@ from reward_model.pairs import (
     Annotator,
     PairSampling,
     TokenPair,
+    as_pair,
     by_prompt,
     collate_pairs,
-    encode_pair,
     pair_as_text,
     sample_pairs,
 )
@@ -114,14 +106,6 @@ def visits_of(rows: Sequence[Mapping[str, Any]]) -> list[Visit]:
 def as_row(pair: TokenPair, tokenizer: Tokenizer, step: int) -> dict[str, Any]:
     """A pair as a row of pairs.jsonl, with the step of its origin."""
     return {"step": step} | pair_as_text(pair, tokenizer)
-
-
-def as_pair(row: Mapping[str, Any], tokenizer: Tokenizer) -> TokenPair:
-    """The pair of a row, with the tokens that were sampled; an answer of text alone gets an EOS."""
-    kept = ("gold_chosen", "gold_rejected", *RECORDED)
-    meta = {key: row[key] for key in kept if key in row}
-    record = PreferenceRecord(row["prompt"], row["chosen"], row["rejected"], meta)
-    return encode_pair(record, tokenizer)
 
 
 # --- training again -------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 import torch.nn as nn
@@ -17,15 +17,16 @@ from torch import Tensor
 from data.collate import ResponseBatch
 from gpt.border import at_least_float32
 from gpt.common import (
-    UserError,
     about_gpt,
     checked_tokenizer,
+    gpt_config_of,
     load_strictly,
     load_weights,
     save_weights,
 )
+from gpt.errors import UserError
 from gpt.log_probs import response_hidden, scatter_responses, score_in_micro_batches
-from gpt.model import GPT, GPTConfig
+from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
 
 Pooling = Literal["mean_score", "last_token"]
@@ -111,6 +112,8 @@ def load_reward_model(
     """A reward model written by `save_reward_model`, frozen, with its tokenizer."""
     tensors, about = load_weights(path, "reward_model")
     tokenizer = checked_tokenizer(about, path)
-    model = RewardModel(GPT(GPTConfig(**about["gpt"])), about["pooling"])
+    if about.get("pooling") not in get_args(Pooling):
+        raise UserError(f"{path} does not say how it pools scores: it is damaged, train it again")
+    model = RewardModel(GPT(gpt_config_of(about, tensors, path, "gpt.")), about["pooling"])
     load_strictly(model, tensors, path)
     return model.to(device).eval().requires_grad_(False), tokenizer

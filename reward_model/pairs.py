@@ -69,6 +69,13 @@ def _answer_tokens(record: PreferenceRecord, name: str, tokenizer: Tokenizer) ->
     return tokenizer.encode(text) + [tokenizer.eos_id] * ended
 
 
+def as_pair(row: Mapping[str, Any], tokenizer: Tokenizer) -> TokenPair:
+    """The pair of a row of pairs.jsonl, with its tokens; an answer of text alone gets an EOS."""
+    texts = {name: row[name] for name in ("prompt", "chosen", "rejected")}
+    meta = {key: value for key, value in row.items() if key not in (*texts, "step")}
+    return encode_pair(PreferenceRecord(**texts, meta=meta), tokenizer)
+
+
 def preference_strength(meta: Mapping[str, Any]) -> float | None:
     """How much better the chosen answer is: `margin`, or else the difference of the two scores.
 

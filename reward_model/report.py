@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from data import reviews
-from gpt.common import save_figure
+from gpt.files import save_figure
 from reward_model.pairs import TokenPair
 
 
@@ -52,13 +52,17 @@ def _with_interval(value: float, interval: Sequence[float]) -> str:
 
 
 def wilson_interval(successes: float, trials: int, z: float = 1.96) -> tuple[float, float]:
-    """95% interval of a proportion (Wilson 1927); sensible also near 0 and 1."""
+    """95% interval of a proportion (Wilson 1927); sensible also near 0 and 1.
+
+    At 0 and 1 rounding would leave the proportion itself outside, and a figure has no bar of a
+    negative length.
+    """
     if trials == 0:
         return 0.0, 1.0
     p = successes / trials
     centre = (p + z * z / (2 * trials)) / (1 + z * z / trials)
     half = z / (1 + z * z / trials) * math.sqrt(p * (1 - p) / trials + z * z / (4 * trials**2))
-    return centre - half, centre + half
+    return max(min(centre - half, p), 0.0), min(max(centre + half, p), 1.0)
 
 
 def correlation(a: Tensor, b: Tensor) -> float:

@@ -30,26 +30,26 @@ from gpt import pretraining
 from gpt.common import (
     MODEL_FILE,
     MetricLog,
-    UserError,
-    append_jsonl,
+    TrainingState,
     derive_seed,
-    display_path,
     load_policy,
     make_generator,
-    open_run,
     pick_device,
     precision,
     preset_defaults,
     run_script,
-    write_json,
+    saved_step,
 )
+from gpt.errors import UserError
+from gpt.files import append_jsonl, display_path, read_jsonl, write_json
 from gpt.flags import check_ranges
 from gpt.generate import SamplingParams
 from gpt.log_probs import score_in_micro_batches
 from gpt.model import GPT
-from gpt.optimizer import adamw, clip_and_step, cosine_schedule, set_learning_rate
+from gpt.optimizer import adamw, check_losses, clip_and_step, cosine_schedule, set_learning_rate
 from gpt.pretraining import Preset, PretrainingConfig, default_folder
 from gpt.ranks import check_alike, on_main, own, total
+from gpt.runs import finish_run, keep_state, open_run, stepping
 from gpt.tokenizer import Tokenizer
 from reward_model.loss import bradley_terry_loss
 from reward_model.model import Pooling, RewardModel, save_reward_model
@@ -57,6 +57,7 @@ from reward_model.pairs import (
     Labelled,
     PairSampling,
     TokenPair,
+    as_pair,
     by_prompt,
     collate_comparisons,
     collate_pairs,
@@ -140,6 +141,14 @@ class RewardModelConfig:
     """Processes that share the work; default: one per core for small models on a CPU, else one."""
     out: Path | None = None
     """Run folder; default runs/reward_model-DATA-PRESET."""
+    checkpoint_every: int = 200
+    """Steps between resumable checkpoints."""
+    resume: bool = False
+    """Continue the run in the run folder."""
+    deterministic: bool = False
+    """Only algorithms that give the same bits each time, also on a GPU; slower there."""
+    debug: bool = False
+    """Show the traceback of an error."""
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -188,19 +197,26 @@ def fit(
     *,
     eos_id: int,
     optimizer: torch.optim.Optimizer | None = None,
+    folder: Path | None = None,
 ) -> list[dict[str, Any]]:
     """Minimise the Bradley-Terry loss in place and return one metrics row a step.
 
     `log.total` steps of `config.batch_size` prompts with all their pairs, in epochs shuffled by the
-    seed. Pass an `optimizer` to keep its state between calls.
+    seed. Pass an `optimizer` to keep its state between calls; with a folder a resumable state is kept
+    there.
     """
     groups = by_prompt(pairs)
     optimizer = optimizer or adamw(
         model, config.lr, betas=(0.9, 0.95), weight_decay=config.weight_decay
     )
+    state = TrainingState({"model": model, "optimizer": optimizer}, {})
+    if config.resume and folder is not None:
+        state.load(folder)
+    elif folder is not None:  # the pairs may have taken longer than the training will
+        state.save(folder)
     model.eval()  # no dropout: the scores in training are the scores in use
     seed = derive_seed(config.seed, "pair order")
-    for step in range(log.total):
+    for step in state.steps_left(log.total):
         begin = time.perf_counter()
         lr = cosine_schedule(step, log.total, peak=config.lr, warmup=config.warmup)
         set_learning_rate(optimizer, lr)
@@ -210,17 +226,21 @@ def fit(
         optimizer.zero_grad(set_to_none=True)
         measured = add_comparisons(model, visited, config, eos_id)
         norm = clip_and_step(optimizer, model.parameters(), config.max_norm)
-        log.write(
-            step=step + 1,
-            loss=measured["loss"],
-            accuracy=measured["right"] / pairs_here,
-            margin=measured["gap"] / pairs_here,
-            grad_norm=norm,
-            lr=lr,
-            pairs_per_second=pairs_here / (time.perf_counter() - begin),
-        )
-        if (step + 1) % log.every == 0 or step + 1 == log.total:
+        row = {
+            "loss": measured["loss"],
+            "accuracy": measured["right"] / pairs_here,
+            "margin": measured["gap"] / pairs_here,
+            "grad_norm": norm,
+            "lr": lr,
+            "pairs_per_second": pairs_here / (time.perf_counter() - begin),
+        }
+        check_losses(row)
+        state.step = step + 1
+        log.write(step=state.step, **row)
+        last = state.step == log.total
+        if state.step % log.every == 0 or last:
             check_alike(model, "reward model")
+        keep_state(state, folder, config.checkpoint_every, last=last)
     return log.rows
 
 
@@ -307,7 +327,7 @@ def world_pairs(
         params,
         responses_per_prompt,
         wide_params=None if wide_temperature == 1 else wide,
-        batch_size=512 // responses_per_prompt,
+        batch_size=max(512 // responses_per_prompt, 1),
     )
     begin = time.perf_counter()
     pairs: list[TokenPair] = []
@@ -394,6 +414,26 @@ def check_data(config: RewardModelConfig) -> None:
         require_strengths(read_preferences(Path(config.data), limit=1).records, config)
 
 
+def sampled_pairs(
+    policy: GPT, tokenizer: Tokenizer, config: RewardModelConfig
+) -> tuple[list[TokenPair], list[TokenPair]]:
+    """Training and held-out pairs of the reviews world."""
+    K, wide = config.responses_per_prompt, config.wide_temperature
+    pairs = world_pairs(policy, tokenizer, config, "train", config.pairs, K, wide)
+    return pairs, world_pairs(policy, tokenizer, config, "validation", config.held_out_pairs, 2)
+
+
+PAIR_FILES = ("pairs.jsonl", "held_out_pairs.jsonl")
+
+
+def recorded_pairs(folder: Path, tokenizer: Tokenizer) -> tuple[list[TokenPair], list[TokenPair]]:
+    """Training and held-out pairs that a run has kept, token by token as they were."""
+    pairs, held_out = (
+        [as_pair(row, tokenizer) for row in read_jsonl(folder / name)] for name in PAIR_FILES
+    )
+    return pairs, held_out
+
+
 def main(config: RewardModelConfig) -> Path:
     """Make or read the pairs, train, report, and return the run folder."""
     device = pick_device(config.device)
@@ -403,22 +443,14 @@ def main(config: RewardModelConfig) -> Path:
     folder = config.out or default_folder("reward_model", config.data, config.preset)
     if config.data != "reviews":  # and one with too few before an earlier run is moved aside
         pairs, held_out = file_pairs(config, tokenizer, policy.config.context)
-    open_run(folder, config)
-    if config.data == "reviews":
-        pairs = world_pairs(
-            policy,
-            tokenizer,
-            config,
-            "train",
-            config.pairs,
-            config.responses_per_prompt,
-            config.wide_temperature,
-        )
-        held_out = world_pairs(policy, tokenizer, config, "validation", config.held_out_pairs, 2)
-    append_jsonl(folder / "pairs.jsonl", (pair_as_text(pair, tokenizer) for pair in pairs))
-    append_jsonl(
-        folder / "held_out_pairs.jsonl", (pair_as_text(pair, tokenizer) for pair in held_out)
-    )
+    folder = open_run(folder, config, resume=config.resume)
+    if config.resume:
+        pairs, held_out = recorded_pairs(folder, tokenizer)
+    else:
+        if config.data == "reviews":
+            pairs, held_out = sampled_pairs(policy, tokenizer, config)
+        for name, kept in zip(PAIR_FILES, (pairs, held_out), strict=True):
+            append_jsonl(folder / name, (pair_as_text(pair, tokenizer) for pair in kept))
 
     model = RewardModel.from_policy(policy, config.pooling, make_generator(config.seed, "head"))
     prompts = len(by_prompt(pairs))
@@ -433,8 +465,10 @@ def main(config: RewardModelConfig) -> Path:
         show=("loss", "accuracy", "margin"),
         every=max(steps // 6, 1),
         title="reward model",
+        start=saved_step(folder) if config.resume else 0,
     )
-    fit(model, pairs, config, log, eos_id=tokenizer.eos_id)
+    with stepping(log, folder):
+        fit(model, pairs, config, log, eos_id=tokenizer.eos_id, folder=folder)
     reference = collate_pairs(pairs[:: max(len(pairs) // 2000, 1)], tokenizer.eos_id)
     model.normalize_on(reference.to(device))
     save_reward_model(folder / MODEL_FILE, model, tokenizer)
@@ -446,6 +480,7 @@ def main(config: RewardModelConfig) -> Path:
     write_json(folder / "report.json", report.numbers)
     plot_report(report, folder / "report.png")
     print(report.text())
+    finish_run(folder)
     print(f"wrote {display_path(folder)} (figure: report.png, numbers: report.json)")
     return folder
 

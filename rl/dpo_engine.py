@@ -37,14 +37,8 @@ import torch
 from torch import Tensor
 
 from data.records import PromptRecord
-from gpt.common import (
-    MODEL_FILE,
-    MetricLog,
-    TrainingState,
-    display_path,
-    preset_defaults,
-    run_script,
-)
+from gpt.common import MODEL_FILE, MetricLog, TrainingState, preset_defaults, run_script
+from gpt.files import display_path
 from gpt.flags import check_ranges
 from gpt.model import GPT
 from gpt.optimizer import adamw, clip_and_step, cosine_schedule, set_learning_rate
@@ -160,6 +154,10 @@ class DPOConfig:
     """Run folder; default runs/dpo-DATA-PRESET."""
     resume: bool = False
     """Continue the run in the run folder."""
+    deterministic: bool = False
+    """Only algorithms that give the same bits each time, also on a GPU; slower there."""
+    debug: bool = False
+    """Show the traceback of an error."""
 
     stop_kl: ClassVar[float | None] = None
     """No flag: an offline method samples nothing in training, so it has no KL to be stopped by."""
@@ -233,7 +231,7 @@ def train(
         every = torch.arange(len(held_out))
         held_out_ref = frozen_log_probs(reference, held_out, eos_id, config, every)
 
-    for step in range(state.step, config.steps):
+    for step in state.steps_left(config.steps):
         begin = time.perf_counter()
         lr = cosine_schedule(step, config.steps, peak=config.lr, warmup=config.warmup)
         set_learning_rate(optimizer, lr)

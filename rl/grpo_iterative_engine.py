@@ -37,13 +37,12 @@ from data.records import PromptRecord
 from gpt.common import (
     MetricLog,
     TrainingState,
-    UserError,
     make_generator,
     precision,
     preset_defaults,
-    read_jsonl,
     run_script,
 )
+from gpt.errors import UserError
 from gpt.generate import SamplingParams
 from gpt.log_probs import token_scores
 from gpt.model import GPT
@@ -53,11 +52,11 @@ from gpt.tokenizer import Tokenizer
 from reward_model.continual import (
     ContinualRewardModel,
     History,
-    as_pair,
     history_count,
     read_visits,
 )
 from reward_model.model import save_reward_model
+from reward_model.pairs import as_pair
 from reward_model.reward_model_training import ReviewsAnnotator, RewardModelConfig
 from rl.batches.rollout import (
     micro_batches,
@@ -72,7 +71,7 @@ from rl.equations.kl import k2, k3, loss_estimator
 from rl.equations.losses import clipped_surrogate, sequence_mean
 from rl.rewards.sources import RewardFn, RewardModelReward, checked_rewards
 from rl.training.config import EngineConfig, kl_controller, require_groups, size_presets, warmed_up
-from rl.training.evaluation import Validation, plot_iterations
+from rl.training.evaluation import Validation
 from rl.training.metrics import Stopwatch, UpdateMeter, rollout_metrics
 from rl.training.run import finish_step, run_training
 from rl.training.setup import Task
@@ -205,7 +204,7 @@ def train(
         refresh.open(folder, state.step)
 
     per_iteration = config.steps // config.iterations  # M
-    for step in range(state.step, config.steps):  # lines 2 and 4
+    for step in state.steps_left(config.steps):  # lines 2 and 4
         lr = config.lr * warmed_up(config, step)
         set_learning_rate(optimizer, lr)
         clock, meter = Stopwatch(), UpdateMeter(clip=(config.clip_low, config.clip_high))
@@ -317,10 +316,7 @@ def open_refresh(config: IterativeGRPOConfig, task: Task) -> dict[str, Any]:
 
 def main(config: IterativeGRPOConfig) -> Path:
     """Run iterative GRPO with all I/O and return the run folder."""
-    folder = run_training("grpo_iterative", config, train, open_refresh)
-    rows = read_jsonl(folder / "metrics.jsonl")
-    plot_iterations({"run": rows}, folder / "iterations.png", f"iterative GRPO on {config.data}")
-    return folder
+    return run_training("grpo_iterative", config, train, open_refresh)
 
 
 if __name__ == "__main__":

@@ -42,12 +42,12 @@ from data.records import PromptRecord
 from gpt.common import (
     MetricLog,
     TrainingState,
-    UserError,
     make_generator,
     precision,
     preset_defaults,
     run_script,
 )
+from gpt.errors import UserError
 from gpt.generate import SamplingParams
 from gpt.log_probs import token_scores
 from gpt.model import GPT
@@ -199,7 +199,7 @@ def train(
     if config.resume and folder is not None:
         state.load(folder)
 
-    for step in range(state.step, config.steps):
+    for step in state.steps_left(config.steps):
         lr = config.lr * warmed_up(config, step)
         set_learning_rate(optimizer, lr)
         clock, meter = Stopwatch(), UpdateMeter(clip=(config.clip_low, config.clip_high))

@@ -421,7 +421,7 @@ def train(
         state.load(folder)
 
     keep = SAMPLING_FILTERS[config.sampling_filter]
-    for step in range(state.step, config.steps):
+    for step in state.steps_left(config.steps):
         lr = config.lr * warmed_up(config, step)
         set_learning_rate(optimizer, lr)
         clock, buffer = Stopwatch(), GroupBuffer(config.prompts_per_step)

@@ -243,7 +243,7 @@ def train(
         state.load(folder)
 
     clip = config.clip_low, config.clip_high
-    for step in range(state.step, config.steps):
+    for step in state.steps_left(config.steps):
         lr = config.lr * warmed_up(config, step)
         set_learning_rate(optimizer, lr)
         clock = Stopwatch()

@@ -44,13 +44,7 @@ import torch
 from torch import Tensor
 
 from data.records import PromptRecord
-from gpt.common import (
-    MetricLog,
-    TrainingState,
-    make_generator,
-    preset_defaults,
-    run_script,
-)
+from gpt.common import MetricLog, TrainingState, make_generator, preset_defaults, run_script
 from gpt.corpus import Corpus
 from gpt.generate import SamplingParams
 from gpt.model import GPT
@@ -223,7 +217,7 @@ def train(
     if config.resume and folder is not None:
         state.load(folder)
 
-    for step in range(state.step, config.steps):
+    for step in state.steps_left(config.steps):
         lr = models.set_learning_rates(warmed_up(config, step))
         clock, meter = Stopwatch(), UpdateMeter(clip=(config.clip_low, config.clip_high))
         records = prompt_batch(prompts, step, config.prompts_per_step, config.seed)

@@ -322,7 +322,7 @@ def train(
         state.load(folder)
     recorded = recorded_stream(config, offline_pairs, reference, tokenizer.eos_id)
 
-    for step in range(state.step, config.steps):
+    for step in state.steps_left(config.steps):
         lr = config.lr * warmed_up(config, step)
         set_learning_rate(optimizer, lr)
         clock, meter = Stopwatch(), update_meter(config)

@@ -38,13 +38,13 @@ from data.records import PromptRecord
 from gpt.common import (
     MetricLog,
     TrainingState,
-    UserError,
     make_generator,
     precision,
     preset_defaults,
     run_script,
 )
 from gpt.corpus import Corpus
+from gpt.errors import UserError
 from gpt.generate import SamplingParams
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
@@ -192,7 +192,7 @@ def train(
     if config.resume and folder is not None:
         state.load(folder)
 
-    for step in range(state.step, config.steps):
+    for step in state.steps_left(config.steps):
         lr = models.set_learning_rates(warmed_up(config, step))
         clock, meter = Stopwatch(), UpdateMeter(clip=(config.clip_low, config.clip_high))
         records = prompt_batch(prompts, step, config.prompts_per_step, config.seed)

@@ -231,7 +231,7 @@ def train(
     if config.resume and folder is not None:
         state.load(folder)
 
-    for step in range(state.step, config.steps):
+    for step in state.steps_left(config.steps):
         lr = config.lr * warmed_up(config, step)
         set_learning_rate(optimizer, lr)
         clock, meter = Stopwatch(), update_meter(config)

@@ -30,21 +30,18 @@ from gpt.common import (
     MODEL_FILE,
     RUNS,
     MetricLog,
-    display_path,
     from_preset,
     load_gpt,
-    open_run,
     pick_device,
-    read_jsonl,
     run_script,
-    save_figure,
     save_gpt,
-    write_json,
 )
+from gpt.files import display_path, read_jsonl, save_figure, write_json
 from gpt.finetuning import FinetuningConfig, preferred_answers
 from gpt.generate import SamplingParams
 from gpt.model import GPT
 from gpt.pretraining import PretrainingConfig
+from gpt.runs import finish_run, open_run
 from gpt.tokenizer import Tokenizer
 from reward_model import reward_model_training
 from reward_model.model import load_reward_model
@@ -87,6 +84,8 @@ class DemoConfig:
     """Processes that share the work; default: one per core for small models on a CPU, else one."""
     out: Path = RUNS / "demo"
     """Run folder."""
+    debug: bool = False
+    """Show the traceback of an error."""
 
     def __post_init__(self) -> None:
         if self.seeds < 1 or self.test_prompts < 2:
@@ -330,14 +329,16 @@ def summarize(results: Sequence[Mapping[str, Any]]) -> None:
 def main(config: DemoConfig) -> None:
     """Run the pipelines."""
     pick_device(config.device)  # refuses a device that is not there before a run is moved aside
-    open_run(config.out, config)
+    folder = open_run(config.out, config)
     seeds = range(config.seed, config.seed + config.seeds)
     if config.seeds == 1:
-        pipeline(config, config.seed, config.out)
+        pipeline(config, config.seed, folder)
+        finish_run(folder)
         return
-    results = [pipeline(config, seed, config.out / f"seed{seed}") for seed in seeds]
-    write_json(config.out / "results.json", results)
+    results = [pipeline(config, seed, folder / f"seed{seed}") for seed in seeds]
+    write_json(folder / "results.json", results)
     summarize(results)
+    finish_run(folder)
 
 
 if __name__ == "__main__":

@@ -29,25 +29,23 @@ from gpt import finetuning, pretraining
 from gpt.common import (
     MODEL_FILE,
     MetricLog,
-    UserError,
-    append_jsonl,
     derive_seed,
-    display_path,
     from_preset,
     load_gpt,
     load_policy,
-    open_run,
     pick_device,
     preset_defaults,
     run_script,
     save_gpt,
-    write_json,
 )
+from gpt.errors import UserError
+from gpt.files import append_jsonl, display_path, write_json
 from gpt.finetuning import Example, FinetuningConfig
 from gpt.flags import check_ranges
 from gpt.generate import SamplingParams
 from gpt.model import GPT
 from gpt.pretraining import PretrainingConfig, default_folder
+from gpt.runs import finish_run, open_run
 from gpt.teacher import teacher_folder
 from gpt.tokenizer import Tokenizer, load_tokenizer
 from rl.rewards.sources import RewardFn
@@ -102,6 +100,8 @@ class TeacherConfig:
     """Processes that share the work; default: one per core for small models on a CPU, else one."""
     out: Path | None = None
     """Run folder; default runs/teacher-DATA."""
+    debug: bool = False
+    """Show the traceback of an error."""
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -176,7 +176,7 @@ def main(config: TeacherConfig) -> Path:
     prompts = open_prompts(config.data, tokenizer, room)
     students = open_student(config, device)
     folder = config.out or teacher_folder(config.data)
-    open_run(folder, config)
+    folder = open_run(folder, config)
     seed = derive_seed(config.seed, "teacher's prompts")
     count = min(config.prompts, len(prompts["train"]))
     order = epoch_shuffled_indices(0, count, len(prompts["train"]), seed).tolist()
@@ -215,6 +215,7 @@ def main(config: TeacherConfig) -> Path:
     keys = ("reward", "gold", "gold_error", "response_length", "eos_rate")
     columns = (f"{config.eval_prompts} validation prompts", reward_fn.name, *keys[1:])
     print(format_table(columns, [[name, *(n.get(k) for k in keys)] for name, n in numbers.items()]))
+    finish_run(folder)
     print(f"wrote {display_path(folder)} (kept answers: answers.jsonl, numbers: report.json)")
     return folder
 

@@ -36,7 +36,8 @@ from typing import Any
 from harmless_mutants import HARMLESS, Harmless
 from trials import ROOT, TIMED_OUT, TestRunners, repository_copy, repository_files
 
-from gpt.common import UserError, run_script
+from gpt.common import run_script
+from gpt.errors import UserError
 from gpt.flags import check_ranges
 
 DOCS = ROOT / "docs" / "mutants.md"

@@ -24,7 +24,8 @@ from pathlib import Path
 
 from trials import ROOT, TIMED_OUT, TIMEOUT, TestRunners, repository_copy, repository_files
 
-from gpt.common import UserError, run_script
+from gpt.common import run_script
+from gpt.errors import UserError
 from gpt.flags import check_ranges
 
 DOCS = ROOT / "docs" / "mutation_check.md"

@@ -35,19 +35,10 @@ from typing import Any, Literal
 import torch
 
 from data import reviews, sums
-from gpt.common import (
-    MODEL_FILE,
-    RUNS,
-    UserError,
-    display_path,
-    load_gpt,
-    make_generator,
-    pick_device,
-    read_jsonl,
-    run_script,
-    write_json,
-)
+from gpt.common import MODEL_FILE, RUNS, load_gpt, make_generator, pick_device, run_script
 from gpt.corpus import open_corpus
+from gpt.errors import UserError
+from gpt.files import display_path, read_jsonl, write_json
 from gpt.generate import SamplingParams
 from gpt.model import GPT
 from gpt.pretraining import held_out_loss

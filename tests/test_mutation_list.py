@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from trials import ROOT, TIMED_OUT
 
-from gpt.common import UserError
+from gpt.errors import UserError
 from scripts import mutation_check
 from scripts.mutation_check import (
     DOCS,

@@ -142,7 +142,9 @@ def test_all_json_is_strict(world: Runs) -> None:
 def test_config_json_holds_the_flags(world: Runs) -> None:
     config = strict((world.grpo / "config.json").read_text())
     assert config["steps"] == 3 and config["data"] == "reviews" and config["out"] is None
-    assert set(config) == set(GRPOConfig.__dataclass_fields__)
+    added = {"script", "inputs", "made_with"}
+    assert set(config) == set(GRPOConfig.__dataclass_fields__) | added
+    assert config["script"] == "rl.grpo_engine"
 
 
 def test_metrics_have_a_row_a_step_and_the_documented_keys(world: Runs) -> None:

@@ -15,7 +15,9 @@ import torch
 import tyro
 
 from data import reviews
-from gpt.common import UserError, append_jsonl, preset_defaults
+from gpt.common import preset_defaults
+from gpt.errors import UserError
+from gpt.files import append_jsonl
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import load_tokenizer
 from rl.kd_grpo_engine import KDGRPOConfig

@@ -15,7 +15,9 @@ from torch import Tensor
 from data.collate import ResponseBatch, epoch_shuffled_indices
 from data.readers import read_preferences, split_records
 from data.records import PreferenceRecord
-from gpt.common import UserError, derive_seed, display_path, precision
+from gpt.common import derive_seed, precision
+from gpt.errors import UserError
+from gpt.files import display_path
 from gpt.log_probs import token_log_probs
 from gpt.model import GPT
 from gpt.pretraining import default_folder, flags_for

@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from data.records import PromptRecord
-from gpt.common import UserError
+from gpt.errors import UserError
 from gpt.ranks import gathered, own_block
 from rl.batches.rollout import Rollout
 

@@ -140,6 +140,10 @@ class EngineConfig:
     """Run folder; default runs/ENGINE-DATA-PRESET."""
     resume: bool = False
     """Continue the run in the run folder."""
+    deterministic: bool = False
+    """Only algorithms that give the same bits each time, also on a GPU; slower there."""
+    debug: bool = False
+    """Show the traceback of an error."""
 
     takes_parts = False  # whether the engine's line 9 knows normalize_parts
 

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from data.records import PromptRecord
-from gpt.common import append_jsonl, make_generator, save_figure
+from gpt.common import make_generator
+from gpt.files import append_jsonl, save_figure
 from gpt.generate import SamplingParams
 from gpt.log_probs import score_in_micro_batches, token_log_probs
 from gpt.model import GPT

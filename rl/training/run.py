@@ -9,22 +9,20 @@ from typing import Any, Protocol
 
 from gpt.common import (
     MODEL_FILE,
-    STATE_FILE,
     MetricLog,
     TrainingState,
-    display_path,
-    keep_until,
-    open_run,
     pick_device,
     save_gpt,
     saved_step,
-    write_json,
 )
+from gpt.files import display_path, keep_until, write_json
 from gpt.generate import SamplingParams
 from gpt.model import GPT
+from gpt.optimizer import check_losses
 from gpt.pretraining import default_folder
 from gpt.ranks import check_alike
-from rl.training.evaluation import Validation, compare, plot_learning_curves
+from gpt.runs import finish_run, keep_state, open_run, stepping
+from rl.training.evaluation import Validation, compare, plot_iterations, plot_learning_curves
 from rl.training.metrics import kl_exceeded
 from rl.training.setup import OwnReward, Task, batch_description, open_task
 
@@ -68,9 +66,10 @@ def finish_step(
     if validate is not None and (state.step % config.eval_every == 0 or last):
         row = row | validate(policy, reference, state.step)
         check_alike(policy)
+    check_losses(row)
     log.write(step=state.step, **row)
-    if folder is not None and state.step % config.checkpoint_every == 0:
-        state.save(folder)
+    state.stopped = last and state.step < config.steps
+    keep_state(state, folder, config.checkpoint_every, last=last)
     return last
 
 
@@ -94,7 +93,7 @@ def run_training(
     task = open_task(config, device, own_reward)
     extra = prepare(config, task) if prepare else {}
     folder = config.out or default_folder(name, config.data, config.preset)
-    open_run(folder, config, resume=config.resume)
+    folder = open_run(folder, config, resume=config.resume)
     done = saved_step(folder) if config.resume else 0
     keep_until(folder / "samples.jsonl", done)
     start = copy.deepcopy(task.policy).requires_grad_(False)
@@ -108,23 +107,24 @@ def run_training(
     )
     print(f"{name} on {config.data}, reward: {task.reward_name} ({device})")
     print(describe(config))
-    rows = train(
-        config,
-        task.policy,
-        task.tokenizer,
-        task.reward_fn,
-        task.prompts["train"],
-        log,
-        validate=open_validation(config, task, start, folder),
-        folder=folder,
-        **extra,
-    )
+    with stepping(log, folder):
+        rows = train(
+            config,
+            task.policy,
+            task.tokenizer,
+            task.reward_fn,
+            task.prompts["train"],
+            log,
+            validate=open_validation(config, task, start, folder),
+            folder=folder,
+            **extra,
+        )
     if rows and rows[-1]["step"] < config.steps:
         log.close()
         print(f"stopped: the KL per response is above --stop-kl {config.stop_kl:g} nats")
     save_gpt(folder / MODEL_FILE, task.policy, task.tokenizer)
-    (folder / STATE_FILE).unlink(missing_ok=True)  # the finished weights replace it
     report(name, config, task, start, rows, folder)
+    finish_run(folder)
     return folder
 
 
@@ -156,6 +156,8 @@ def report(
     plot_learning_curves(
         rows, folder / "learning_curves.png", f"{name} on {config.data}", gold_name
     )
+    if any("iteration" in row for row in rows):
+        plot_iterations({"run": rows}, folder / "iterations.png", f"{name} on {config.data}")
     made = "figure: learning_curves.png"
     if config.test_prompts:
         comparison = compare(start, task, sampling_params(config), config.test_prompts, after=name)

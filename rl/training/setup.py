@@ -14,8 +14,10 @@ from data import reviews, sums
 from data.collate import ResponseBatch, collate_responses
 from data.readers import read_preferences, read_prompts
 from data.records import PromptRecord
-from gpt.common import MODEL_FILE, UserError, display_path, load_gpt
+from gpt.common import MODEL_FILE, load_gpt
 from gpt.corpus import open_corpus, open_prompts
+from gpt.errors import UserError
+from gpt.files import display_path
 from gpt.model import GPT
 from gpt.pretraining import default_folder, flags_for
 from gpt.tokenizer import Tokenizer

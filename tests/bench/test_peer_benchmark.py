@@ -25,7 +25,7 @@ from conftest import require_package
 from peers import PeersConfig
 from turns import Case, Side, Turns, Worker
 
-from gpt.common import UserError
+from gpt.errors import UserError
 from gpt.model import GPTConfig
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -16,7 +16,7 @@ import torch
 from data.collate import ResponseBatch, collate_responses
 from data.records import PromptRecord
 from gpt import distillation
-from gpt.common import MetricLog, load_gpt, read_jsonl, save_gpt, saved_step
+from gpt.common import MetricLog, load_gpt, save_gpt, saved_step
 from gpt.corpus import TextCorpus
 from gpt.distillation import (
     DistillationConfig,
@@ -29,6 +29,7 @@ from gpt.distillation import (
     sampled_targets,
     train,
 )
+from gpt.files import read_jsonl
 from gpt.log_probs import full_kl, token_log_probs
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import build_tokenizer, load_tokenizer

@@ -20,7 +20,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from gpt import pretrained
-from gpt.common import UserError
+from gpt.errors import UserError
 from gpt.model import GPT, GPTConfig
 from gpt.pretrained import PublishedFile, load_gpt2, save_gpt2
 

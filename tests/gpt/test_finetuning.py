@@ -12,7 +12,8 @@ import torch
 from data.records import PreferenceRecord
 from data.splits import split_of
 from gpt import finetuning, pretraining
-from gpt.common import MetricLog, UserError, load_gpt, saved_step
+from gpt.common import MetricLog, load_gpt, saved_step
+from gpt.errors import UserError
 from gpt.finetuning import (
     FinetuningConfig,
     collate_examples,

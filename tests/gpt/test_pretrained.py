@@ -12,7 +12,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from data.collate import left_pad, right_pad
-from gpt.common import UserError
+from gpt.errors import UserError
 from gpt.generate import SamplingParams, generate
 from gpt.model import GPT, GPTConfig
 from gpt.pretrained import INDEX_FILE, load_gpt2, save_gpt2

@@ -13,8 +13,9 @@ import tyro
 
 from data.collate import ResponseBatch, collate_documents, collate_responses
 from gpt import pretraining
-from gpt.common import MetricLog, UserError, load_gpt, preset_defaults
+from gpt.common import MetricLog, load_gpt, preset_defaults
 from gpt.corpus import TextCorpus, WorldCorpus
+from gpt.errors import Finished
 from gpt.model import GPT, GPTConfig
 from gpt.model import PRESETS as SHAPES
 from gpt.optimizer import cosine_schedule
@@ -245,15 +246,17 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, monkeypatch, dropou
     assert files == {"config.json", "metrics.jsonl", "model.safetensors"}
 
 
-def test_a_finished_run_cannot_be_resumed(tmp_path):
+def test_a_finished_run_is_not_trained_again(tmp_path):
     path = tmp_path / "text.txt"
     path.write_text(TEXT)
     config = PretrainingConfig(
         data=str(path), steps=1, batch_size=2, device="cpu", out=tmp_path / "run"
     )
     main(config)
-    with pytest.raises(UserError, match="holds no state.pt to resume from"):
+    before = {path.name: path.read_bytes() for path in config.out.iterdir()}
+    with pytest.raises(Finished, match="is finished, its model is in model.safetensors"):
         main(replace(config, resume=True))
+    assert {path.name: path.read_bytes() for path in config.out.iterdir()} == before
     main(config)  # started anew, the earlier run moved aside
     assert (tmp_path / "run.1" / "model.safetensors").exists()
 

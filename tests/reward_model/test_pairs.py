@@ -11,7 +11,7 @@ import torch
 from data.collate import collate_responses
 from data.readers import read_preferences
 from data.records import PreferenceRecord, PromptRecord
-from gpt.common import append_jsonl
+from gpt.files import append_jsonl
 from gpt.generate import Generation, SamplingParams, generate
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import Tokenizer, build_tokenizer, load_tokenizer

@@ -9,7 +9,7 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 
-from gpt.common import write_json
+from gpt.files import write_json
 from reward_model.pairs import TokenPair
 from reward_model.report import (
     calibration,
@@ -45,6 +45,17 @@ def report_of(chosen, rejected, lengths, pairs=None, scale=1.0):
 def test_wilson_interval(successes, trials, low, high):
     """With z^2 = 3.8416: n / (n + z^2) where all won, 1/2 +- z / (2 sqrt(n + z^2)) for a half."""
     assert wilson_interval(successes, trials) == pytest.approx((low, high), abs=1e-6)
+
+
+def test_a_wilson_interval_holds_its_proportion_and_is_one(tmp_path):
+    """For n = 6, 21, 31 and a hundred more the upper end of n in n would round to less than 1."""
+    for trials in range(1, 400):
+        for successes in (0, trials):
+            low, high = wilson_interval(successes, trials)
+            assert 0 <= low <= successes / trials <= high <= 1, (successes, trials)
+    report = report_of([1.0] * 6, [0.0] * 6, [1] * 12)
+    plot_report(report, tmp_path / "report.png")
+    assert (tmp_path / "report.png").stat().st_size > 1000
 
 
 def test_wilson_interval_solves_its_quadratic():

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from data.collate import ResponseBatch, collate_responses
-from gpt.common import UserError, load_gpt, save_gpt
+from gpt.common import load_gpt, save_gpt
+from gpt.errors import UserError
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import load_tokenizer
 from reward_model.model import RewardModel, load_reward_model, save_reward_model

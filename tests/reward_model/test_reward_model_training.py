@@ -13,7 +13,8 @@ from data import reviews
 from data.collate import collate_responses
 from data.splits import split_of
 from gpt import pretraining
-from gpt.common import MetricLog, UserError, save_gpt
+from gpt.common import MetricLog, save_gpt
+from gpt.errors import UserError
 from gpt.generate import SamplingParams, generate
 from gpt.model import GPT, GPTConfig
 from gpt.optimizer import adamw

@@ -30,13 +30,9 @@ from engines import (
 from data.readers import read_preferences
 from data.splits import split_of
 from gpt import pretraining
-from gpt.common import (
-    UserError,
-    append_jsonl,
-    load_gpt,
-    read_jsonl,
-    save_gpt,
-)
+from gpt.common import load_gpt, save_gpt
+from gpt.errors import UserError
+from gpt.files import append_jsonl, read_jsonl
 from gpt.generate import SamplingParams
 from gpt.model import GPT, GPTConfig
 from gpt.optimizer import cosine_schedule

@@ -31,14 +31,15 @@ from matplotlib.figure import Figure
 
 from data.records import PromptRecord
 from gpt import corpus, model, pretraining
-from gpt.common import MetricLog, UserError, read_jsonl, saved_step
+from gpt.common import MetricLog, saved_step
+from gpt.errors import UserError
+from gpt.files import read_jsonl
 from gpt.model import GPT, GPTConfig
 from gpt.pretraining import PretrainingConfig
 from reward_model import continual, reward_model_training
 from reward_model.continual import (
     ContinualRewardModel,
     History,
-    as_pair,
     as_row,
     draw_history,
     history_count,
@@ -47,7 +48,7 @@ from reward_model.continual import (
     visits_of,
 )
 from reward_model.model import RewardModel, load_reward_model
-from reward_model.pairs import Annotator, Labelled, TokenPair, pair_as_text
+from reward_model.pairs import Annotator, Labelled, TokenPair, as_pair, pair_as_text
 from reward_model.reward_model_training import RewardModelConfig
 from rl import grpo_engine, grpo_iterative_engine
 from rl.grpo_engine import GRPOConfig

@@ -26,7 +26,8 @@ from engines import (
 )
 
 from data import reviews, sums
-from gpt.common import MetricLog, UserError
+from gpt.common import MetricLog
+from gpt.errors import UserError
 from gpt.model import GPT
 from gpt.tokenizer import load_tokenizer
 from reward_model.model import RewardModel

@@ -27,7 +27,8 @@ from engines import (
 )
 
 from data.splits import split_of
-from gpt.common import MetricLog, UserError
+from gpt.common import MetricLog
+from gpt.errors import UserError
 from gpt.generate import SamplingParams
 from gpt.log_probs import TokenScores
 from gpt.model import GPT, GPTConfig

@@ -23,8 +23,8 @@ from engines import (
 )
 
 from data.records import PromptRecord
-from gpt.common import UserError
 from gpt.corpus import WorldCorpus
+from gpt.errors import UserError
 from gpt.generate import SamplingParams
 from gpt.log_probs import TokenScores
 from gpt.model import GPT

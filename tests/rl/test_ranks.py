@@ -153,7 +153,9 @@ import os, signal, sys
 from dataclasses import dataclass
 import torch
 from gpt import ranks
-from gpt.common import UserError, append_jsonl, run_script
+from gpt.common import run_script
+from gpt.errors import UserError
+from gpt.files import append_jsonl
 from pathlib import Path
 
 @dataclass

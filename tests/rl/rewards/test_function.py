@@ -15,7 +15,8 @@ import pytest
 import torch
 
 from data.records import PromptRecord
-from gpt.common import UserError, save_gpt
+from gpt.common import save_gpt
+from gpt.errors import UserError
 from gpt.generate import SamplingParams
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import build_tokenizer, load_tokenizer

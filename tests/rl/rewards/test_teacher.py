@@ -15,7 +15,9 @@ import torch
 from data.collate import collate_responses
 from data.records import PromptRecord
 from gpt import teacher as teacher_module
-from gpt.common import UserError, load_gpt, read_jsonl, save_gpt
+from gpt.common import load_gpt, save_gpt
+from gpt.errors import UserError
+from gpt.files import read_jsonl
 from gpt.generate import SamplingParams
 from gpt.log_probs import token_log_probs
 from gpt.model import GPT, GPTConfig

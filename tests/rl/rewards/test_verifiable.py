@@ -21,7 +21,8 @@ from data import sums
 from data.collate import join_responses
 from data.records import PromptRecord
 from gpt import corpus, model, pretraining
-from gpt.common import MetricLog, UserError, save_gpt
+from gpt.common import MetricLog, save_gpt
+from gpt.errors import UserError
 from gpt.generate import SamplingParams
 from gpt.model import GPT, GPTConfig
 from gpt.pretraining import PretrainingConfig

@@ -15,7 +15,8 @@ import torch
 
 from data.records import PromptRecord
 from gpt import pretraining
-from gpt.common import UserError, load_gpt, save_gpt
+from gpt.common import load_gpt, save_gpt
+from gpt.errors import UserError
 from gpt.generate import SamplingParams
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import load_tokenizer

@@ -11,7 +11,7 @@ import torch
 from matplotlib.figure import Figure
 
 from data.records import PromptRecord
-from gpt.common import write_json
+from gpt.files import write_json
 from gpt.generate import SamplingParams
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import build_tokenizer

@@ -11,7 +11,8 @@ import torch
 from data import reviews, sums
 from data.splits import split_of
 from gpt import pretraining
-from gpt.common import UserError, save_gpt
+from gpt.common import save_gpt
+from gpt.errors import UserError
 from gpt.model import GPT, GPTConfig
 from gpt.pretraining import flags_for
 from gpt.tokenizer import load_tokenizer

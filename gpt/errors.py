@@ -1,0 +1,11 @@
+"""What ends a script with a sentence instead of a traceback."""
+
+from __future__ import annotations
+
+
+class UserError(ValueError):
+    """A mistake that one sentence can explain: what is wrong, where, and what to do."""
+
+
+class Finished(Exception):
+    """There is nothing left to do, which is no mistake; the message says why."""
