@@ -55,6 +55,7 @@ from gpt.common import (
 )
 from gpt.corpus import Corpus, open_corpus, open_prompts
 from gpt.flags import check_ranges
+from gpt.frozen import frozen_copy
 from gpt.generate import SamplingParams, generate
 from gpt.log_probs import (
     CHUNK_ELEMENTS,
@@ -472,7 +473,7 @@ def main(config: DistillationConfig) -> Path:
     device = pick_device(config.device)
     base = config.base or default_folder("pretraining", config.data, config.preset)
     student, tokenizer = load_policy(base, device)
-    start, _ = load_policy(base, device)
+    start = frozen_copy(student)
     teacher = open_teacher(
         config.teacher, tokenizer, device, data=config.data, preset=config.preset
     )

@@ -26,7 +26,6 @@ needs none.
 
 from __future__ import annotations
 
-import copy
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -46,6 +45,7 @@ from gpt.common import (
     run_script,
 )
 from gpt.flags import check_ranges
+from gpt.frozen import frozen_copy
 from gpt.model import GPT
 from gpt.optimizer import adamw, clip_and_step, cosine_schedule, set_learning_rate
 from gpt.pretraining import Preset, default_folder
@@ -205,18 +205,19 @@ def train(
     log: MetricLog,
     *,
     held_out: Sequence[TokenPair] = (),
+    reference: GPT | None = None,
     validate: Validation | None = None,
     folder: Path | None = None,
 ) -> list[dict[str, Any]]:
     """Run DPO, update `policy` in place and return one metrics row an optimizer step.
 
-    Every `eval_every` steps the numbers of `held_out` and of `validate` are added; with a folder a
-    resumable state is kept there.
+    `reference` is the policy as it starts, frozen; without it a copy is made. Every `eval_every` steps
+    the numbers of `held_out` and of `validate` are added; with a folder a resumable state is kept
+    there.
     """
     eos_id = tokenizer.eos_id
-    reference = None  # SimPO has none
-    if needs_reference([config.loss]):
-        reference = copy.deepcopy(policy).eval().requires_grad_(False)
+    if needs_reference([config.loss]):  # SimPO has none
+        reference = reference or frozen_copy(policy)
     policy.eval()  # no dropout: h must compare two functions, not two random masks
     optimizer = adamw(policy, config.lr, weight_decay=0.0)
     frozen = {} if reference is None else {"reference": reference}
@@ -304,7 +305,10 @@ def main(config: DPOConfig) -> Path:
     require_pairs(config.data)
     # The reviews' pairs are in a reward model's run folder, so there is a model to score with.
     own_reward = None if config.data == "reviews" else file_reward
-    return run_training("dpo", config, offline, recorded_pairs, describe, own_reward)
+    return run_training(
+        "dpo", config, offline, recorded_pairs, describe, own_reward,
+        fixed_reference=needs_reference([config.loss]),
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -24,7 +24,6 @@ of two iterations are on different scales.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,6 +43,7 @@ from gpt.common import (
     read_jsonl,
     run_script,
 )
+from gpt.frozen import frozen_copy
 from gpt.generate import SamplingParams
 from gpt.log_probs import token_scores
 from gpt.model import GPT
@@ -189,7 +189,7 @@ def train(
     it the rewards stay as they are. `validate` and `folder` are GRPO's.
     """
     params = SamplingParams(config.temperature, max_new_tokens=config.max_new_tokens)
-    reference = copy.deepcopy(policy).eval().requires_grad_(False)  # line 3
+    reference = frozen_copy(policy)  # line 3
     policy.eval()  # dropout stays off: old and new log-probs must describe the same function
     optimizer = adamw(policy, config.lr, weight_decay=0.0)
     kl = kl_controller(config)

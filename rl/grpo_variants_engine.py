@@ -36,7 +36,6 @@ other flags, and every field can be set by hand.
 
 from __future__ import annotations
 
-import copy
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -60,6 +59,7 @@ from gpt.common import (
     preset_defaults,
     run_script,
 )
+from gpt.frozen import frozen_copy
 from gpt.generate import SamplingParams
 from gpt.log_probs import TokenScores, full_kl, token_scores
 from gpt.model import GPT
@@ -399,16 +399,18 @@ def train(
     prompts: Sequence[PromptRecord],
     log: MetricLog,
     *,
+    reference: GPT | None = None,
     validate: Validation | None = None,
     folder: Path | None = None,
 ) -> list[dict[str, Any]]:
     """Run the chosen variant, update `policy` in place and return one metrics row a step.
 
-    With `validate` its numbers are added every `eval_every` steps; with a folder a resumable state
-    is kept there. A step whose groups were all dropped takes no optimizer step.
+    `reference` is the policy as it starts, frozen; without it a copy is made. With `validate` its
+    numbers are added every `eval_every` steps; with a folder a resumable state is kept there. A step
+    whose groups were all dropped takes no optimizer step.
     """
     params = SamplingParams(config.temperature, max_new_tokens=config.max_new_tokens)
-    reference = copy.deepcopy(policy).eval().requires_grad_(False)
+    reference = reference or frozen_copy(policy)
     policy.eval()  # dropout stays off: old and new log-probs must describe the same function
     optimizer = adamw(policy, config.lr, weight_decay=0.0)
     kl, cursor = kl_controller(config), PromptCursor(prompts, config.seed)
@@ -484,7 +486,10 @@ def train(
 
 def main(config: GRPOVariantsConfig) -> Path:
     """Run the chosen variant with all I/O and return the run folder."""
-    return run_training(f"grpo_variants_{config.variant}", config, train)
+    return run_training(
+        f"grpo_variants_{config.variant}", config, train,
+        fixed_reference=not config.reference_mixing,
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -561,7 +561,7 @@ MUTATIONS = (
         "reference-moves",
         "the reference is the policy itself, not a frozen copy",
         ENGINE,
-        "reference = copy.deepcopy(policy).eval().requires_grad_(False)",
+        "reference = reference or frozen_copy(policy)",
         "reference = policy",
         TEST_GAPS,
         TEST_ENGINE,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,6 +19,7 @@ from gpt.common import (
     saved_step,
     write_json,
 )
+from gpt.frozen import frozen_copy
 from gpt.generate import SamplingParams
 from gpt.model import GPT
 from gpt.pretraining import default_folder
@@ -81,14 +81,17 @@ def run_training(
     prepare: Callable[[Any, Task], dict[str, Any]] | None = None,
     describe: Callable[[Any], str] = batch_description,
     own_reward: OwnReward | None = None,
+    *,
+    fixed_reference: bool = False,
 ) -> Path:
     """Load policy, prompts and reward; train; write weights, metrics, samples, figure and report.
 
     `train(config, policy, tokenizer, reward_fn, prompts, log, validate=, folder=)` is an engine's;
     what `prepare(config, task)` returns (a critic, a teacher, a corpus) is passed to it by keyword.
     `describe(config)` is the line about batch sizes; `own_reward(config, tokenizer, device)` opens
-    the reward in the place of --reward's, None for validations without one. Returns the run folder.
-    Test prompts are sampled once, after training.
+    the reward in the place of --reward's, None for validations without one. With `fixed_reference`
+    the start of the run is passed to `train` as its reference, which then needs no copy of its own.
+    Returns the run folder. Test prompts are sampled once, after training.
     """
     device = pick_device(config.device)
     task = open_task(config, device, own_reward)
@@ -97,7 +100,9 @@ def run_training(
     open_run(folder, config, resume=config.resume)
     done = saved_step(folder) if config.resume else 0
     keep_until(folder / "samples.jsonl", done)
-    start = copy.deepcopy(task.policy).requires_grad_(False)
+    start = frozen_copy(task.policy)
+    if fixed_reference:
+        extra["reference"] = start
     log = MetricLog(
         config.steps,
         path=folder / "metrics.jsonl",

@@ -39,11 +39,13 @@ from matplotlib.figure import Figure
 import gpt.teacher
 from gpt import pretraining
 from gpt.common import MetricLog, UserError, read_jsonl, save_gpt, saved_step
+from gpt.frozen import frozen_copy
 from gpt.generate import SamplingParams
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import load_tokenizer
 from reward_model.model import RewardModel, save_reward_model
 from rl.rewards.sources import RewardModelReward, RuleReward
+from rl.training import run
 from rl.training.config import EngineConfig
 from rl.training.evaluation import Validation
 
@@ -646,11 +648,21 @@ def test_main_writes_the_run_folder(tmp_path, monkeypatch, engine):
         save_gpt(tmp_path / name / "model.safetensors", model, glassbox)
     scorer = RewardModel.from_policy(model, generator=torch.Generator().manual_seed(1))
     save_reward_model(tmp_path / "reward_model-reviews-tiny/model.safetensors", scorer, glassbox)
+    copies = []
+
+    def counted(model: GPT) -> GPT:
+        copies.append(model)
+        return frozen_copy(model)
+
+    for place in (run, engine.module):
+        monkeypatch.setattr(place, "frozen_copy", counted, raising=False)
     config = type(engine.config)(
         steps=1, prompts_per_step=2, group_size=2, eval_every=1, eval_prompts=4, test_prompts=4,
         max_new_tokens=8, device="cpu", **engine.main_flags,
     )  # fmt: skip
     folder = engine.module.main(config)
+    moves = engine.name == "grpo_iterative"
+    assert len(copies) == 1 + moves  # the start of the run is the reference, too, if that stays
     assert folder.parent == tmp_path and folder.name.startswith(engine.name)
     assert {path.name for path in folder.iterdir()} == {
         "config.json", "metrics.jsonl", "samples.jsonl", "report.json", "learning_curves.png",
