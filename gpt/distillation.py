@@ -129,6 +129,9 @@ class DistillationConfig:
     """Steps between resumable checkpoints."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """bfloat16: autocast over float32 weights, for GPUs."""
+    checkpoint_blocks: bool = False
+    """Compute each block's activations again in the backward pass instead of keeping them: less memory,
+    a third more work, the same gradients."""
     seed: int = 0
     device: str = "auto"
     """auto (cuda, then mps, then cpu) or a device name."""
@@ -473,6 +476,7 @@ def main(config: DistillationConfig) -> Path:
     device = pick_device(config.device)
     base = config.base or default_folder("pretraining", config.data, config.preset)
     student, tokenizer = load_policy(base, device)
+    student.checkpoint_blocks = config.checkpoint_blocks
     start = frozen_copy(student)
     teacher = open_teacher(
         config.teacher, tokenizer, device, data=config.data, preset=config.preset

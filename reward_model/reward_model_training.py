@@ -131,6 +131,9 @@ class RewardModelConfig:
     """Longer answers are left out and counted; sampled ones are cut off there."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """bfloat16: autocast over float32 weights, for GPUs."""
+    checkpoint_blocks: bool = False
+    """Compute each block's activations again in the backward pass instead of keeping them: less memory,
+    a third more work, the same gradients."""
     seed: int = 0
     device: str = "auto"
     """auto (cuda, then mps, then cpu) or a device name."""
@@ -197,6 +200,7 @@ def fit(
         model, config.lr, betas=(0.9, 0.95), weight_decay=config.weight_decay
     )
     model.eval()  # no dropout: the scores in training are the scores in use
+    model.gpt.checkpoint_blocks = config.checkpoint_blocks
     seed = derive_seed(config.seed, "pair order")
     for step in range(log.total):
         begin = time.perf_counter()

@@ -301,6 +301,7 @@ def open_refresh(config: IterativeGRPOConfig, task: Task) -> dict[str, Any]:
         lr=config.reward_lr,
         warmup=5,
         precision=config.precision,
+        checkpoint_blocks=config.checkpoint_blocks,
         seed=config.seed,
     )
     refresh = ContinualRewardModel(

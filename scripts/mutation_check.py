@@ -167,6 +167,15 @@ def bug(name: str, what: str, path: str, old: str, new: str, *tests: str) -> Mut
 
 
 MUTATIONS = (
+    # memory
+    bug(
+        "checkpoint-never",
+        "checkpoint_blocks is ignored: every activation is kept",
+        MODEL,
+        "if self.checkpoint_blocks and cache is None",
+        "if False and cache is None",
+        TEST_MODEL,
+    ),
     # masks and columns
     bug(
         "mask-by-padding-id",

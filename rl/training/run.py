@@ -95,6 +95,7 @@ def run_training(
     """
     device = pick_device(config.device)
     task = open_task(config, device, own_reward)
+    task.policy.checkpoint_blocks = config.checkpoint_blocks
     extra = prepare(config, task) if prepare else {}
     folder = config.out or default_folder(name, config.data, config.preset)
     open_run(folder, config, resume=config.resume)

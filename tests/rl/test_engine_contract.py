@@ -36,6 +36,7 @@ from engines import (
 )
 from matplotlib.figure import Figure
 
+import gpt.model
 import gpt.teacher
 from gpt import pretraining
 from gpt.common import MetricLog, UserError, read_jsonl, save_gpt, saved_step
@@ -211,6 +212,29 @@ def test_resuming_with_another_model_is_refused(tmp_path, engine):
     engine.run(small_gpt(), steps=1, checkpoint_every=1, folder=tmp_path)
     with pytest.raises(UserError, match="does not fit this run.*--resume"):
         engine.run(small_gpt(n_layer=1), steps=1, folder=tmp_path, resume=True)
+
+
+# Memory
+
+
+@each_engine
+def test_checkpointed_blocks_change_memory_and_nothing_else(monkeypatch, engine):
+    """The critic's too: every block of a training forward, and none of the rest, is checkpointed."""
+    runs, again = [], []
+    real = gpt.model.checkpoint
+
+    def spy(*args, **options):
+        again.append(torch.is_grad_enabled())
+        return real(*args, **options)
+
+    monkeypatch.setattr(gpt.model, "checkpoint", spy)
+    for checkpoint_blocks in (False, True):
+        policy = small_gpt()
+        policy.checkpoint_blocks = checkpoint_blocks
+        rows = engine.run(policy, steps=2, **engine.everything)
+        assert bool(again) == checkpoint_blocks and all(again)
+        runs.append((weights(policy), numbers(rows)))
+    assert torch.equal(runs[0][0], runs[1][0]) and runs[0][1] == runs[1][1]
 
 
 # Models that stay as they are
