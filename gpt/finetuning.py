@@ -24,6 +24,7 @@ import torch
 from data.collate import ResponseBatch, collate_responses, epoch_shuffled_indices
 from data.readers import keep_within, read_preferences, read_responses, split_records
 from data.records import PreferenceRecord, ResponseRecord
+from gpt.adapter import fit_for_training, save_adapter
 from gpt.common import (
     MODEL_FILE,
     RUNS,
@@ -115,6 +116,12 @@ class FinetuningConfig:
     checkpoint_blocks: bool = False
     """Compute each block's activations again in the backward pass instead of keeping them: less memory,
     a third more work, the same gradients."""
+    lora_rank: int = 0
+    """LoRA: train adapters of this rank beside frozen weights (gpt/lora.py); 0 trains all weights."""
+    lora_alpha: float | None = None
+    """alpha of LoRA, whose change of a weight is alpha / rank times B A; default: twice the rank."""
+    adapter: Path | None = None
+    """Folder in PEFT's format with the adapter to go on from, of rank lora_rank; default: a new one."""
     seed: int = 0
     device: str = "auto"
     """auto (cuda, then mps, then cpu) or a device name."""
@@ -284,7 +291,7 @@ def main(config: FinetuningConfig) -> Path:
             "sums come without preferred answers: their texts are what gpt.pretraining learns from"
         )
     model, tokenizer = starting_model(config, device)
-    model.checkpoint_blocks = config.checkpoint_blocks
+    fit_for_training(config, model, config.adapter)
     examples, held_out = read_examples(config, tokenizer, model.config.context)
     folder = config.out or default_folder("finetuning", config.data, config.preset)
     open_run(folder, config, resume=config.resume)
@@ -300,6 +307,8 @@ def main(config: FinetuningConfig) -> Path:
     )
     rows = train(config, model, examples, held_out, log, eos_id=tokenizer.eos_id, folder=folder)
     save_gpt(folder / MODEL_FILE, model, tokenizer)
+    base = config.base or default_folder("pretraining", config.data, config.preset)
+    save_adapter(folder / "adapter", model, config.weights or display_path(base))
     (folder / STATE_FILE).unlink(missing_ok=True)  # the finished weights replace it
     shown = random.Random(config.seed).sample(held_out, min(8, len(held_out)))
     longest = max((len(prompt) for prompt, _ in shown), default=0)

@@ -27,6 +27,7 @@ from data.collate import ResponseBatch, epoch_shuffled_indices
 from data.readers import read_preferences, split_records
 from data.records import PreferenceRecord, PromptRecord
 from gpt import pretraining
+from gpt.adapter import fit_for_training
 from gpt.common import (
     MODEL_FILE,
     MetricLog,
@@ -134,6 +135,10 @@ class RewardModelConfig:
     checkpoint_blocks: bool = False
     """Compute each block's activations again in the backward pass instead of keeping them: less memory,
     a third more work, the same gradients."""
+    lora_rank: int = 0
+    """LoRA: train adapters of this rank beside frozen weights (gpt/lora.py); 0 trains all weights."""
+    lora_alpha: float | None = None
+    """alpha of LoRA, whose change of a weight is alpha / rank times B A; default: twice the rank."""
     seed: int = 0
     device: str = "auto"
     """auto (cuda, then mps, then cpu) or a device name."""
@@ -422,6 +427,7 @@ def main(config: RewardModelConfig) -> Path:
         folder / "held_out_pairs.jsonl", (pair_as_text(pair, tokenizer) for pair in held_out)
     )
 
+    fit_for_training(config, policy)  # which the pairs were sampled from, and is the trunk now
     model = RewardModel.from_policy(policy, config.pooling, make_generator(config.seed, "head"))
     prompts = len(by_prompt(pairs))
     steps = config.steps or max(config.epochs * prompts // config.batch_size, 1)

@@ -82,6 +82,7 @@ from rl.rewards.sources import RewardFn, checked_rewards, with_overlong_penalty
 from rl.training.config import EngineConfig, kl_controller, require_groups, size_presets, warmed_up
 from rl.training.evaluation import Validation
 from rl.training.metrics import CLIPPED, Stopwatch, UpdateMeter, rollout_metrics
+from rl.training.reference import check_mix_of_adapters
 from rl.training.run import finish_step, run_training
 
 PRESETS = size_presets()
@@ -179,6 +180,7 @@ class GRPOVariantsConfig(EngineConfig):
             )
         if self.reference_mixing is not None and not self.kl_coef:
             raise ValueError("reference_mixing needs a KL penalty: give a kl_coef above 0")
+        check_mix_of_adapters(self.lora_rank, self.reference_mixing or 1.0)
         if self.entropy_coef < 0:
             raise ValueError(f"entropy_coef must not be negative: got {self.entropy_coef}")
         if self.normalize_parts and self.reward_scale != "group":

@@ -34,6 +34,7 @@ import torch
 from torch import Tensor
 
 from data.records import PromptRecord
+from gpt.adapter import trunk_to_train
 from gpt.common import (
     MetricLog,
     TrainingState,
@@ -276,7 +277,9 @@ def open_critic_and_text(config: PPOConfig, task: Task) -> dict[str, Any]:
         )
     extra: dict[str, Any] = {}
     if learned is not None and config.critic != "policy":
-        extra["value_model"] = ValueModel.from_reward_model(learned)
+        extra["value_model"] = ValueModel.from_reward_model(
+            learned, trunk_to_train(config, learned.gpt)
+        )
     else:
         extra["value_model"] = ValueModel.from_policy(task.policy)
     return extra | open_text(config, task)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
+from gpt.adapter import fit_for_training, save_adapter
 from gpt.common import (
     MODEL_FILE,
     STATE_FILE,
@@ -95,7 +96,7 @@ def run_training(
     """
     device = pick_device(config.device)
     task = open_task(config, device, own_reward)
-    task.policy.checkpoint_blocks = config.checkpoint_blocks
+    fit_for_training(config, task.policy, config.adapter)
     extra = prepare(config, task) if prepare else {}
     folder = config.out or default_folder(name, config.data, config.preset)
     open_run(folder, config, resume=config.resume)
@@ -129,6 +130,8 @@ def run_training(
         log.close()
         print(f"stopped: the KL per response is above --stop-kl {config.stop_kl:g} nats")
     save_gpt(folder / MODEL_FILE, task.policy, task.tokenizer)
+    base = config.policy or default_folder("pretraining", config.data, config.preset)
+    save_adapter(folder / "adapter", task.policy, display_path(base))
     (folder / STATE_FILE).unlink(missing_ok=True)  # the finished weights replace it
     report(name, config, task, start, rows, folder)
     return folder
