@@ -31,6 +31,7 @@ from tqdm import tqdm
 from gpt.errors import Finished, UserError
 from gpt.files import append_jsonl, display_path, keep_until, write_atomically
 from gpt.launch import first_to_fail, run_on_ranks
+from gpt.lora import changing_state, load_changing_state, merged_state
 from gpt.model import GPT, GPTConfig
 from gpt.optimizer import check_weights
 from gpt.ranks import Drifted, LostRank, is_main, world
@@ -310,7 +311,7 @@ class TrainingState:
             state = {
                 "step": self.step,
                 "stopped": self.stopped,
-                "parts": {name: part.state_dict() for name, part in self.parts.items()},
+                "parts": {name: changing_state(part) for name, part in self.parts.items()},
                 "generators": {name: g.get_state() for name, g in self.generators.items()},
             }
             torch.save(state, path)
@@ -325,7 +326,7 @@ class TrainingState:
         path, state = folder / STATE_FILE, read_state(folder)
         try:
             for name, part in self.parts.items():
-                part.load_state_dict(state["parts"][name])
+                load_changing_state(part, state["parts"][name])
             for name, generator in self.generators.items():
                 generator.set_state(state["generators"][name])
             self.step, self.stopped = state["step"], state["stopped"]
@@ -413,8 +414,8 @@ def about_gpt(model: GPT, tokenizer: Tokenizer) -> dict[str, Any]:
 
 
 def save_gpt(path: Path, model: GPT, tokenizer: Tokenizer) -> None:
-    """Write a GPT checkpoint (float32 tensors in our own names)."""
-    save_weights(path, model.state_dict(), "gpt", about_gpt(model, tokenizer))
+    """Write a GPT checkpoint (float32 tensors in our own names); an adapter is merged."""
+    save_weights(path, merged_state(model), "gpt", about_gpt(model, tokenizer))
 
 
 def load_gpt(path: Path, device: torch.device | str = "cpu") -> tuple[GPT, Tokenizer]:

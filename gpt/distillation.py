@@ -31,6 +31,7 @@ from torch import Tensor
 from data import reviews, sums
 from data.collate import ResponseBatch, epoch_shuffled_indices, join_responses
 from data.records import PromptRecord
+from gpt.adapter import fit_for_training, save_adapter
 from gpt.border import at_least_float32
 from gpt.common import (
     MODEL_FILE,
@@ -50,6 +51,7 @@ from gpt.corpus import Corpus, open_corpus, open_prompts
 from gpt.errors import UserError
 from gpt.files import append_jsonl, display_path, keep_until, write_json
 from gpt.flags import check_ranges
+from gpt.frozen import frozen_copy
 from gpt.generate import SamplingParams, generate
 from gpt.log_probs import (
     CHUNK_ELEMENTS,
@@ -124,6 +126,13 @@ class DistillationConfig:
     """Steps between resumable checkpoints."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """bfloat16: autocast over float32 weights, for GPUs."""
+    checkpoint_blocks: bool = False
+    """Compute each block's activations again in the backward pass instead of keeping them: less memory,
+    a third more work, the same gradients."""
+    lora_rank: int = 0
+    """LoRA: train adapters of this rank beside frozen weights (gpt/lora.py); 0 trains all weights."""
+    lora_alpha: float | None = None
+    """alpha of LoRA, whose change of a weight is alpha / rank times B A; default: twice the rank."""
     seed: int = 0
     device: str = "auto"
     """auto (cuda, then mps, then cpu) or a device name."""
@@ -472,7 +481,8 @@ def main(config: DistillationConfig) -> Path:
     device = pick_device(config.device)
     base = config.base or default_folder("pretraining", config.data, config.preset)
     student, tokenizer = load_policy(base, device)
-    start, _ = load_policy(base, device)
+    fit_for_training(config, student)
+    start = frozen_copy(student)
     teacher = open_teacher(
         config.teacher, tokenizer, device, data=config.data, preset=config.preset
     )
@@ -517,6 +527,7 @@ def main(config: DistillationConfig) -> Path:
             validate=validate if config.eval_prompts else None, folder=folder,
         )  # fmt: skip
     save_gpt(folder / MODEL_FILE, student, tokenizer)
+    save_adapter(folder / "adapter", student, display_path(base))
     if config.test_prompts:
         models = {"before": start, "after": student, "teacher": teacher}
         report = tested(models, measured, prompts["test"][: config.test_prompts])

@@ -24,6 +24,7 @@ import torch
 from data.collate import ResponseBatch, collate_responses, epoch_shuffled_indices
 from data.readers import keep_within, read_preferences, read_responses, split_records
 from data.records import PreferenceRecord, ResponseRecord
+from gpt.adapter import fit_for_training, save_adapter
 from gpt.common import (
     MODEL_FILE,
     RUNS,
@@ -110,6 +111,15 @@ class FinetuningConfig:
     """Steps between resumable checkpoints."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """bfloat16: autocast over float32 weights, for GPUs."""
+    checkpoint_blocks: bool = False
+    """Compute each block's activations again in the backward pass instead of keeping them: less memory,
+    a third more work, the same gradients."""
+    lora_rank: int = 0
+    """LoRA: train adapters of this rank beside frozen weights (gpt/lora.py); 0 trains all weights."""
+    lora_alpha: float | None = None
+    """alpha of LoRA, whose change of a weight is alpha / rank times B A; default: twice the rank."""
+    adapter: Path | None = None
+    """Folder in PEFT's format with the adapter to go on from, of rank lora_rank; default: a new one."""
     seed: int = 0
     device: str = "auto"
     """auto (cuda, then mps, then cpu) or a device name."""
@@ -283,6 +293,7 @@ def main(config: FinetuningConfig) -> Path:
             "sums come without preferred answers: their texts are what gpt.pretraining learns from"
         )
     model, tokenizer = starting_model(config, device)
+    fit_for_training(config, model, config.adapter)
     examples, held_out = read_examples(config, tokenizer, model.config.context)
     folder = config.out or default_folder("finetuning", config.data, config.preset)
     folder = open_run(folder, config, resume=config.resume)
@@ -299,6 +310,8 @@ def main(config: FinetuningConfig) -> Path:
     with stepping(log, folder):
         rows = train(config, model, examples, held_out, log, eos_id=tokenizer.eos_id, folder=folder)
     save_gpt(folder / MODEL_FILE, model, tokenizer)
+    base = config.base or default_folder("pretraining", config.data, config.preset)
+    save_adapter(folder / "adapter", model, config.weights or display_path(base))
     shown = random.Random(config.seed).sample(held_out, min(8, len(held_out)))
     longest = max((len(prompt) for prompt, _ in shown), default=0)
     room = min(config.max_response_tokens, model.config.context - longest)

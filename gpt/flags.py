@@ -11,10 +11,10 @@ AT_LEAST_ONE = (
     "checkpoint_every", "reward_batch_size", "reward_epochs", "repeats", "grpo_steps", "jobs",
     "reference_mixing_every", "ranks",
 )  # fmt: skip
-ABOVE_ZERO = ("max_norm", "temperature", "wide_temperature")
+ABOVE_ZERO = ("max_norm", "temperature", "wide_temperature", "lora_alpha")
 NOT_NEGATIVE = (
     "lr", "critic_lr", "reward_lr", "warmup", "weight_decay", "clip_low", "clip_high",
-    "eval_prompts", "test_prompts", "held_out_pairs", "max_resamples", "off_policy_mask",
+    "eval_prompts", "test_prompts", "held_out_pairs", "max_resamples", "off_policy_mask", "lora_rank",
 )  # fmt: skip
 SHARES = ("entropy_top_share", "reference_mixing")
 LIMITS = ("stop_kl", "max_norm")  # of which infinity means that there is none
@@ -42,6 +42,8 @@ def check_ranges(config: Any) -> None:
         share = getattr(config, name, None)
         if share is not None and not 0 < share <= 1:
             raise ValueError(f"{name} is a share, above 0 and at most 1: got {share}")
+    if getattr(config, "adapter", None) is not None and not config.lora_rank:
+        raise ValueError("adapter goes on from a LoRA adapter: give lora_rank its rank")
     for name, value in vars(config).items():
         if isinstance(value, float) and math.isnan(value):
             raise ValueError(f"{name} must be a number: got nan")

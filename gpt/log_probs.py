@@ -124,7 +124,9 @@ class ChunkedScore(torch.autograd.Function):
         hidden, weight, targets = ctx.saved_tensors
         grad = grad[:, :1] / ctx.temperature  # (M, 1)
         grad_hidden = torch.empty_like(hidden)
-        grad_weight = at_least_float32(torch.zeros_like(weight))  # a sum of many chunks
+        grad_weight = None  # of a frozen head, under adapters
+        if ctx.needs_input_grad[4]:
+            grad_weight = at_least_float32(torch.zeros_like(weight))  # a sum of many chunks
         for start in range(0, len(hidden), ctx.rows):
             chunk = slice(start, start + ctx.rows)
             logits = _logits(hidden[chunk], weight, ctx.temperature)
@@ -132,8 +134,11 @@ class ChunkedScore(torch.autograd.Function):
             change.scatter_add_(1, targets[chunk, None], grad[chunk])
             change = change.to(weight.dtype)
             grad_hidden[chunk] = change @ weight
-            grad_weight += change.T @ hidden[chunk]
-        return None, None, None, grad_hidden, grad_weight.to(weight.dtype), None
+            if grad_weight is not None:
+                grad_weight += change.T @ hidden[chunk]
+        if grad_weight is not None:
+            grad_weight = grad_weight.to(weight.dtype)
+        return None, None, None, grad_hidden, grad_weight, None
 
 
 def score_in_chunks(

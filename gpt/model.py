@@ -16,6 +16,7 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 INIT_STD = 0.02  # OpenAI's gpt-2/src/model.py; position embeddings use half of it
 
@@ -198,11 +199,17 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """GPT-2. `hidden` is what every head reads; `forward` adds the tied language-model head."""
+    """GPT-2. `hidden` is what every head reads; `forward` adds the tied language-model head.
+
+    With `checkpoint_blocks` a block's activations are not kept for the backward pass, which computes
+    them again from the block's input (Chen et al. 2016, arXiv:1604.06174): less memory, a third more
+    work, the same gradients.
+    """
 
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
         self.config = config
+        self.checkpoint_blocks = False
         self.wte = nn.Embedding(config.vocab_size, config.n_embd)
         self.wpe = nn.Embedding(config.context, config.n_embd)
         self.h = nn.ModuleList(Block(config) for _ in range(config.n_layer))
@@ -257,11 +264,17 @@ class GPT(nn.Module):
         x = self.wte(tokens) + self.wpe(positions)  # (N, S, D)
         x = F.dropout(x, self.config.dropout, self.training)
         mask = self._attention_mask(attention_mask, past, S, tokens.device)
-        for layer, block in enumerate(self.h):
-            x = block(x, mask, cache, layer)
+        for layer in range(len(self.h)):
+            x = self._block(x, mask, cache, layer)
         if cache is not None:
             cache.length += S
         return self.ln_f(x)
+
+    def _block(self, x: Tensor, mask: Tensor | None, cache: KVCache | None, layer: int) -> Tensor:
+        """One block; arguments as in `Attention`. Filling a cache twice would shift its columns."""
+        if self.checkpoint_blocks and cache is None and torch.is_grad_enabled():
+            return checkpoint(self.h[layer], x, mask, cache, layer, use_reentrant=False)
+        return self.h[layer](x, mask, cache, layer)
 
     @staticmethod
     def _attention_mask(

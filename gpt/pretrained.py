@@ -31,6 +31,7 @@ from torch import Tensor
 from gpt.common import MODEL_FILE
 from gpt.errors import UserError
 from gpt.files import write_atomically, write_json
+from gpt.lora import merged_state
 from gpt.model import GPT, GPTConfig
 
 CONFIG_FILE = "config.json"
@@ -88,7 +89,7 @@ def save_gpt2(model: GPT, folder: str | Path) -> None:
     """
     folder = Path(folder).expanduser()
     tensors = {}
-    for name, tensor in model.state_dict().items():
+    for name, tensor in merged_state(model).items():
         tensor = tensor.detach().to("cpu", torch.float32)
         tensors[PREFIX + name] = (tensor.t() if name.endswith(TRANSPOSED) else tensor).contiguous()
     write_atomically(

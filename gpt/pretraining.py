@@ -94,6 +94,9 @@ class PretrainingConfig:
     """Dropout while pre-training (GPT-2: 0.1)."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """bfloat16: autocast over float32 weights, for GPUs."""
+    checkpoint_blocks: bool = False
+    """Compute each block's activations again in the backward pass instead of keeping them: less memory,
+    a third more work, the same gradients."""
     eval_every: int = 200
     """Steps between held-out losses."""
     checkpoint_every: int = 500
@@ -248,6 +251,7 @@ def main(config: PretrainingConfig) -> Path:
     folder = config.out or default_folder("pretraining", config.data, config.preset)
     folder = open_run(folder, config, resume=config.resume)
     model = GPT(shape).initialize(make_generator(config.seed, "weights")).to(device)
+    model.checkpoint_blocks = config.checkpoint_blocks
     print(f"pre-training {model.parameter_count():,} weights on {corpus.description} ({device})")
     start = saved_step(folder) if config.resume else 0
     log = MetricLog(

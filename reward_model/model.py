@@ -6,7 +6,6 @@ after reading it: the score of response token t comes from the token's own colum
 
 from __future__ import annotations
 
-import copy
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -26,6 +25,7 @@ from gpt.common import (
 )
 from gpt.errors import UserError
 from gpt.log_probs import response_hidden, scatter_responses, score_in_micro_batches
+from gpt.lora import copy_to_train, merged_state
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
 
@@ -59,15 +59,16 @@ class RewardModel(nn.Module):
     ) -> RewardModel:
         """A reward model whose trunk is a copy of `policy`; head N(0, 1/(D + 1)), bias 0.
 
-        (Ziegler et al. 2019, arXiv:1909.08593, the released code.)
+        (Ziegler et al. 2019, arXiv:1909.08593, the released code.) Of a policy with adapters it trains
+        copies of these, and the head.
         """
-        model = cls(copy.deepcopy(policy), pooling)
+        model = cls(copy_to_train(policy), pooling)
         with torch.no_grad():
             std = (policy.config.n_embd + 1) ** -0.5
             weight = torch.empty(1, policy.config.n_embd).normal_(0, std, generator=generator)
             model.head.weight.copy_(weight)
             model.head.bias.zero_()
-        return model.to(policy.device).requires_grad_(True)
+        return model.to(policy.device)
 
     @property
     def device(self) -> torch.device:
@@ -101,9 +102,9 @@ class RewardModel(nn.Module):
 
 
 def save_reward_model(path: Path, model: RewardModel, tokenizer: Tokenizer) -> None:
-    """Write weights, normalisation, pooling and tokenizer into one safetensors file."""
+    """Write weights, adapters merged, normalisation, pooling and tokenizer into one safetensors file."""
     about: dict[str, Any] = about_gpt(model.gpt, tokenizer) | {"pooling": model.pooling}
-    save_weights(path, model.state_dict(), "reward_model", about)
+    save_weights(path, merged_state(model), "reward_model", about)
 
 
 def load_reward_model(

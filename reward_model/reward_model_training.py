@@ -27,6 +27,7 @@ from data.collate import ResponseBatch, epoch_shuffled_indices
 from data.readers import read_preferences, split_records
 from data.records import PreferenceRecord, PromptRecord
 from gpt import pretraining
+from gpt.adapter import fit_for_training
 from gpt.common import (
     MODEL_FILE,
     MetricLog,
@@ -134,6 +135,13 @@ class RewardModelConfig:
     """Longer answers are left out and counted; sampled ones are cut off there."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """bfloat16: autocast over float32 weights, for GPUs."""
+    checkpoint_blocks: bool = False
+    """Compute each block's activations again in the backward pass instead of keeping them: less memory,
+    a third more work, the same gradients."""
+    lora_rank: int = 0
+    """LoRA: train adapters of this rank beside frozen weights (gpt/lora.py); 0 trains all weights."""
+    lora_alpha: float | None = None
+    """alpha of LoRA, whose change of a weight is alpha / rank times B A; default: twice the rank."""
     seed: int = 0
     device: str = "auto"
     """auto (cuda, then mps, then cpu) or a device name."""
@@ -215,6 +223,7 @@ def fit(
     elif folder is not None:  # the pairs may have taken longer than the training will
         state.save(folder)
     model.eval()  # no dropout: the scores in training are the scores in use
+    model.gpt.checkpoint_blocks = config.checkpoint_blocks
     seed = derive_seed(config.seed, "pair order")
     for step in state.steps_left(log.total):
         begin = time.perf_counter()
@@ -452,6 +461,7 @@ def main(config: RewardModelConfig) -> Path:
         for name, kept in zip(PAIR_FILES, (pairs, held_out), strict=True):
             append_jsonl(folder / name, (pair_as_text(pair, tokenizer) for pair in kept))
 
+    fit_for_training(config, policy)  # which the pairs were sampled from, and is the trunk now
     model = RewardModel.from_policy(policy, config.pooling, make_generator(config.seed, "head"))
     prompts = len(by_prompt(pairs))
     steps = config.steps or max(config.epochs * prompts // config.batch_size, 1)

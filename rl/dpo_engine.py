@@ -26,7 +26,6 @@ needs none.
 
 from __future__ import annotations
 
-import copy
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -40,6 +39,7 @@ from data.records import PromptRecord
 from gpt.common import MODEL_FILE, MetricLog, TrainingState, preset_defaults, run_script
 from gpt.files import display_path
 from gpt.flags import check_ranges
+from gpt.frozen import frozen_copy
 from gpt.model import GPT
 from gpt.optimizer import adamw, clip_and_step, cosine_schedule, set_learning_rate
 from gpt.pretraining import Preset, default_folder
@@ -145,6 +145,15 @@ class DPOConfig:
     """Steps between resumable checkpoints."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """bfloat16: autocast over float32 weights, for GPUs."""
+    checkpoint_blocks: bool = False
+    """Compute each block's activations again in the backward pass instead of keeping them: less memory,
+    a third more work, the same gradients."""
+    lora_rank: int = 0
+    """LoRA: train adapters of this rank beside frozen weights (gpt/lora.py); 0 trains all weights."""
+    lora_alpha: float | None = None
+    """alpha of LoRA, whose change of a weight is alpha / rank times B A; default: twice the rank."""
+    adapter: Path | None = None
+    """Folder in PEFT's format with the adapter to go on from, of rank lora_rank; default: a new one."""
     seed: int = 0
     device: str = "auto"
     """auto (cuda, then mps, then cpu) or a device name."""
@@ -203,18 +212,19 @@ def train(
     log: MetricLog,
     *,
     held_out: Sequence[TokenPair] = (),
+    reference: GPT | None = None,
     validate: Validation | None = None,
     folder: Path | None = None,
 ) -> list[dict[str, Any]]:
     """Run DPO, update `policy` in place and return one metrics row an optimizer step.
 
-    Every `eval_every` steps the numbers of `held_out` and of `validate` are added; with a folder a
-    resumable state is kept there.
+    `reference` is the policy as it starts, frozen; without it a copy is made. Every `eval_every` steps
+    the numbers of `held_out` and of `validate` are added; with a folder a resumable state is kept
+    there.
     """
     eos_id = tokenizer.eos_id
-    reference = None  # SimPO has none
-    if needs_reference([config.loss]):
-        reference = copy.deepcopy(policy).eval().requires_grad_(False)
+    if needs_reference([config.loss]):  # SimPO has none
+        reference = reference or frozen_copy(policy)
     policy.eval()  # no dropout: h must compare two functions, not two random masks
     optimizer = adamw(policy, config.lr, weight_decay=0.0)
     frozen = {} if reference is None else {"reference": reference}
@@ -302,7 +312,10 @@ def main(config: DPOConfig) -> Path:
     require_pairs(config.data)
     # The reviews' pairs are in a reward model's run folder, so there is a model to score with.
     own_reward = None if config.data == "reviews" else file_reward
-    return run_training("dpo", config, offline, recorded_pairs, describe, own_reward)
+    return run_training(
+        "dpo", config, offline, recorded_pairs, describe, own_reward,
+        fixed_reference=needs_reference([config.loss]),
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -22,7 +22,6 @@ loss instead of the reward.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +39,7 @@ from gpt.common import (
     preset_defaults,
     run_script,
 )
+from gpt.frozen import frozen_copy
 from gpt.generate import SamplingParams
 from gpt.log_probs import token_scores
 from gpt.model import GPT
@@ -119,16 +119,17 @@ def train(
     prompts: Sequence[PromptRecord],
     log: MetricLog,
     *,
+    reference: GPT | None = None,
     validate: Validation | None = None,
     folder: Path | None = None,
 ) -> list[dict[str, Any]]:
     """Run GRPO, update `policy` in place and return one metrics row a step.
 
-    With `validate` its numbers are added every `eval_every` steps; with a folder a resumable state
-    is kept there.
+    `reference` is the policy as it starts, frozen; without it a copy is made. With `validate` its
+    numbers are added every `eval_every` steps; with a folder a resumable state is kept there.
     """
     params = SamplingParams(config.temperature, max_new_tokens=config.max_new_tokens)
-    reference = copy.deepcopy(policy).eval().requires_grad_(False)  # line 3
+    reference = reference or frozen_copy(policy)  # line 3
     policy.eval()  # dropout stays off: old and new log-probs must describe the same function
     optimizer = adamw(policy, config.lr, weight_decay=0.0)
     kl = kl_controller(config)
@@ -200,7 +201,7 @@ def train(
 
 def main(config: GRPOConfig) -> Path:
     """Run GRPO with all I/O and return the run folder."""
-    return run_training("grpo", config, train)
+    return run_training("grpo", config, train, fixed_reference=True)
 
 
 if __name__ == "__main__":

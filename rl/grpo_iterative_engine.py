@@ -24,7 +24,6 @@ of two iterations are on different scales.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,6 +42,7 @@ from gpt.common import (
     run_script,
 )
 from gpt.errors import UserError
+from gpt.frozen import frozen_copy
 from gpt.generate import SamplingParams
 from gpt.log_probs import token_scores
 from gpt.model import GPT
@@ -188,7 +188,7 @@ def train(
     it the rewards stay as they are. `validate` and `folder` are GRPO's.
     """
     params = SamplingParams(config.temperature, max_new_tokens=config.max_new_tokens)
-    reference = copy.deepcopy(policy).eval().requires_grad_(False)  # line 3
+    reference = frozen_copy(policy)  # line 3
     policy.eval()  # dropout stays off: old and new log-probs must describe the same function
     optimizer = adamw(policy, config.lr, weight_decay=0.0)
     kl = kl_controller(config)
@@ -300,6 +300,7 @@ def open_refresh(config: IterativeGRPOConfig, task: Task) -> dict[str, Any]:
         lr=config.reward_lr,
         warmup=5,
         precision=config.precision,
+        checkpoint_blocks=config.checkpoint_blocks,
         seed=config.seed,
     )
     refresh = ContinualRewardModel(

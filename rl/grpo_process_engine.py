@@ -29,7 +29,6 @@ What is new next to GRPO: rewards per step, advantages per token. With one step 
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,6 +47,7 @@ from gpt.common import (
     run_script,
 )
 from gpt.errors import UserError
+from gpt.frozen import frozen_copy
 from gpt.generate import SamplingParams
 from gpt.log_probs import token_scores
 from gpt.model import GPT
@@ -179,16 +179,17 @@ def train(
     log: MetricLog,
     *,
     step_reward_fn: StepRewardFn,
+    reference: GPT | None = None,
     validate: Validation | None = None,
     folder: Path | None = None,
 ) -> list[dict[str, Any]]:
     """Run process-supervised GRPO, update `policy` in place and return one metrics row a step.
 
-    With `validate` its numbers are added every `eval_every` steps; with a folder a resumable state
-    is kept there.
+    `reference` is the policy as it starts, frozen; without it a copy is made. With `validate` its
+    numbers are added every `eval_every` steps; with a folder a resumable state is kept there.
     """
     params = SamplingParams(config.temperature, max_new_tokens=config.max_new_tokens)
-    reference = copy.deepcopy(policy).eval().requires_grad_(False)  # line 3
+    reference = reference or frozen_copy(policy)  # line 3
     policy.eval()  # dropout stays off: old and new log-probs must describe the same function
     optimizer = adamw(policy, config.lr, weight_decay=0.0)
     kl = kl_controller(config)
@@ -265,7 +266,7 @@ def train(
 
 def main(config: ProcessGRPOConfig) -> Path:
     """Run process-supervised GRPO with all I/O and return the run folder."""
-    return run_training("grpo_process", config, train, open_step_rewards)
+    return run_training("grpo_process", config, train, open_step_rewards, fixed_reference=True)
 
 
 if __name__ == "__main__":

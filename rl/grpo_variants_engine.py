@@ -36,7 +36,6 @@ other flags, and every field can be set by hand.
 
 from __future__ import annotations
 
-import copy
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -60,6 +59,7 @@ from gpt.common import (
     preset_defaults,
     run_script,
 )
+from gpt.frozen import frozen_copy
 from gpt.generate import SamplingParams
 from gpt.log_probs import TokenScores, full_kl, token_scores
 from gpt.model import GPT
@@ -82,6 +82,7 @@ from rl.rewards.sources import RewardFn, checked_rewards, with_overlong_penalty
 from rl.training.config import EngineConfig, kl_controller, require_groups, size_presets, warmed_up
 from rl.training.evaluation import Validation
 from rl.training.metrics import CLIPPED, Stopwatch, UpdateMeter, rollout_metrics
+from rl.training.reference import check_mix_of_adapters
 from rl.training.run import finish_step, run_training
 
 PRESETS = size_presets()
@@ -179,6 +180,7 @@ class GRPOVariantsConfig(EngineConfig):
             )
         if self.reference_mixing is not None and not self.kl_coef:
             raise ValueError("reference_mixing needs a KL penalty: give a kl_coef above 0")
+        check_mix_of_adapters(self.lora_rank, self.reference_mixing or 1.0)
         if self.entropy_coef < 0:
             raise ValueError(f"entropy_coef must not be negative: got {self.entropy_coef}")
         if self.normalize_parts and self.reward_scale != "group":
@@ -399,16 +401,18 @@ def train(
     prompts: Sequence[PromptRecord],
     log: MetricLog,
     *,
+    reference: GPT | None = None,
     validate: Validation | None = None,
     folder: Path | None = None,
 ) -> list[dict[str, Any]]:
     """Run the chosen variant, update `policy` in place and return one metrics row a step.
 
-    With `validate` its numbers are added every `eval_every` steps; with a folder a resumable state
-    is kept there. A step whose groups were all dropped takes no optimizer step.
+    `reference` is the policy as it starts, frozen; without it a copy is made. With `validate` its
+    numbers are added every `eval_every` steps; with a folder a resumable state is kept there. A step
+    whose groups were all dropped takes no optimizer step.
     """
     params = SamplingParams(config.temperature, max_new_tokens=config.max_new_tokens)
-    reference = copy.deepcopy(policy).eval().requires_grad_(False)
+    reference = reference or frozen_copy(policy)
     policy.eval()  # dropout stays off: old and new log-probs must describe the same function
     optimizer = adamw(policy, config.lr, weight_decay=0.0)
     kl, cursor = kl_controller(config), PromptCursor(prompts, config.seed)
@@ -484,7 +488,10 @@ def train(
 
 def main(config: GRPOVariantsConfig) -> Path:
     """Run the chosen variant with all I/O and return the run folder."""
-    return run_training(f"grpo_variants_{config.variant}", config, train)
+    return run_training(
+        f"grpo_variants_{config.variant}", config, train,
+        fixed_reference=not config.reference_mixing,
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

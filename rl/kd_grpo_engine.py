@@ -35,7 +35,6 @@ what the student learned before.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,6 +54,7 @@ from gpt.common import (
     run_script,
 )
 from gpt.corpus import Corpus
+from gpt.frozen import frozen_copy
 from gpt.generate import SamplingParams
 from gpt.log_probs import TokenScores, token_scores, token_scores_and_kl
 from gpt.model import GPT
@@ -218,20 +218,21 @@ def train(
     log: MetricLog,
     *,
     corpus: Corpus | None = None,
+    reference: GPT | None = None,
     validate: Validation | None = None,
     folder: Path | None = None,
 ) -> list[dict[str, Any]]:
     """Run KD-GRPO, update `policy` in place and return one metrics row a step.
 
-    `reward_fn` is the teacher's (`teacher_reward(config, teacher)`), `corpus` the text of L_PT. With
-    `validate` its numbers are added every `eval_every` steps; with a folder a resumable state is
-    kept there.
+    `reward_fn` is the teacher's (`teacher_reward(config, teacher)`), `corpus` the text of L_PT; the
+    frozen `reference` is a copy of the policy unless it is given. With `validate` its numbers are
+    added every `eval_every` steps; with a folder a resumable state is kept there.
     """
     if config.pretraining_coef and corpus is None:
         raise ValueError("pretraining_coef needs a corpus: pass one, or set it to 0")
     text = corpus if config.pretraining_coef else None
     params = SamplingParams(config.temperature, max_new_tokens=config.max_new_tokens)
-    reference = copy.deepcopy(policy).eval().requires_grad_(False)
+    reference = reference or frozen_copy(policy)
     policy.eval()  # dropout stays off: old and new log-probs must describe the same function
     optimizer = adamw(policy, config.lr, weight_decay=0.0)
     kl = kl_controller(config)
@@ -322,7 +323,10 @@ def open_teacher_reward(
 
 def main(config: KDGRPOConfig) -> Path:
     """Run KD-GRPO with all I/O and return the run folder."""
-    return run_training("kd_grpo", config, train, open_text, own_reward=open_teacher_reward)
+    return run_training(
+        "kd_grpo", config, train, open_text, own_reward=open_teacher_reward,
+        fixed_reference=config.reference_update == "never",
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

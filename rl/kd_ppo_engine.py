@@ -33,7 +33,6 @@ What is new next to PPO: the reward is a model's log-probability, token by token
 
 from __future__ import annotations
 
-import copy
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -46,6 +45,7 @@ from torch import Tensor
 from data.records import PromptRecord
 from gpt.common import MetricLog, TrainingState, make_generator, preset_defaults, run_script
 from gpt.corpus import Corpus
+from gpt.frozen import frozen_copy
 from gpt.generate import SamplingParams
 from gpt.model import GPT
 from gpt.pretraining import held_out_loss
@@ -197,18 +197,19 @@ def train(
     log: MetricLog,
     *,
     corpus: Corpus | None = None,
+    reference: GPT | None = None,
     validate: Validation | None = None,
     folder: Path | None = None,
 ) -> list[dict[str, Any]]:
     """Run KD-PPO, update `policy` in place and return one metrics row a step.
 
-    `reward_fn` is the teacher's (`teacher_reward(config, teacher)`), `corpus` the text of L_PT. With
-    `validate` its numbers are added every `eval_every` steps; with a folder a resumable state is
-    kept there.
+    `reward_fn` is the teacher's (`teacher_reward(config, teacher)`), `corpus` the text of L_PT; the
+    frozen `reference` is a copy of the policy unless it is given. With `validate` its numbers are
+    added every `eval_every` steps; with a folder a resumable state is kept there.
     """
     text = text_of(config, corpus)
     params = SamplingParams(config.temperature, max_new_tokens=config.max_new_tokens)
-    reference = copy.deepcopy(policy).eval().requires_grad_(False)
+    reference = reference or frozen_copy(policy)
     value_model = ValueModel.from_policy(policy)
     models = ActorCritic(config, policy, value_model)
     kl = kl_controller(config)
@@ -307,7 +308,10 @@ def open_teacher_reward(
 
 def main(config: KDPPOConfig) -> Path:
     """Run KD-PPO with all I/O and return the run folder."""
-    return run_training("kd_ppo", config, train, open_text, own_reward=open_teacher_reward)
+    return run_training(
+        "kd_ppo", config, train, open_text, own_reward=open_teacher_reward,
+        fixed_reference=config.reference_update == "never",
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

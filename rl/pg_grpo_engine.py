@@ -29,7 +29,6 @@ this is rl/grpo_engine.py bit for bit.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +39,7 @@ from torch import Tensor
 
 from data.records import PromptRecord
 from gpt.common import (
+    HasState,
     MetricLog,
     TrainingState,
     make_generator,
@@ -47,6 +47,7 @@ from gpt.common import (
     preset_defaults,
     run_script,
 )
+from gpt.frozen import frozen_copy
 from gpt.generate import SamplingParams
 from gpt.log_probs import token_scores
 from gpt.model import GPT
@@ -298,26 +299,24 @@ def train(
     log: MetricLog,
     *,
     offline_pairs: Sequence[TokenPair] = (),
+    reference: GPT | None = None,
     validate: Validation | None = None,
     folder: Path | None = None,
 ) -> list[dict[str, Any]]:
     """Run PG-GRPO, update `policy` in place and return one metrics row a step.
 
-    `offline_pairs` are the recorded pairs of `pairs` "offline" and "both". With `validate` its
-    numbers are added every `eval_every` steps; with a folder a resumable state is kept there.
+    `offline_pairs` are the recorded pairs of `pairs` "offline" and "both", the others GRPO's.
     """
     params = SamplingParams(config.temperature, max_new_tokens=config.max_new_tokens)
-    reference = None
     if config.measures_kl or config.needs_reference:
-        reference = copy.deepcopy(policy).eval().requires_grad_(False)  # line 1
+        reference = reference or frozen_copy(policy)  # line 1
     policy.eval()  # dropout stays off: old and new log-probs must describe the same function
     optimizer = adamw(policy, config.lr, weight_decay=0.0)
     kl = kl_controller(config)
     generators = {name: make_generator(config.seed, name) for name in ("sampling", "minibatches")}
+    parts: dict[str, HasState] = {"policy": policy, "optimizer": optimizer, "kl": kl}
     frozen = {} if reference is None else {"reference": reference}
-    state = TrainingState(
-        {"policy": policy, **frozen, "optimizer": optimizer, "kl": kl}, generators
-    )
+    state = TrainingState(parts | frozen, generators)
     if config.resume and folder is not None:
         state.load(folder)
     recorded = recorded_stream(config, offline_pairs, reference, tokenizer.eos_id)
@@ -405,7 +404,10 @@ def recorded_pairs(config: PGGRPOConfig, task: Task) -> dict[str, Any]:
 
 def main(config: PGGRPOConfig) -> Path:
     """Run PG-GRPO with all I/O and return the run folder."""
-    return run_training("pg_grpo", config, train, recorded_pairs)
+    return run_training(
+        "pg_grpo", config, train, recorded_pairs,
+        fixed_reference=config.measures_kl or config.needs_reference,
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

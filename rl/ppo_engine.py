@@ -25,7 +25,6 @@ critic shares no weight with the policy, and each is clipped by its own gradient
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +34,7 @@ import torch
 from torch import Tensor
 
 from data.records import PromptRecord
+from gpt.adapter import trunk_to_train
 from gpt.common import (
     MetricLog,
     TrainingState,
@@ -45,6 +45,7 @@ from gpt.common import (
 )
 from gpt.corpus import Corpus
 from gpt.errors import UserError
+from gpt.frozen import frozen_copy
 from gpt.generate import SamplingParams
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
@@ -171,19 +172,20 @@ def train(
     *,
     value_model: ValueModel | None = None,
     corpus: Corpus | None = None,
+    reference: GPT | None = None,
     validate: Validation | None = None,
     folder: Path | None = None,
 ) -> list[dict[str, Any]]:
     """Run PPO, update `policy` (and `value_model`) in place and return one metrics row a step.
 
-    Without a value model the critic is a copy of the policy with a head of zeros. `corpus` is the
-    text of PPO-ptx. With `validate` its numbers are added every `eval_every` steps; with a folder a
-    resumable state is kept there.
+    Without a value model the critic is a copy of the policy with a head of zeros; without a
+    `reference` that is a frozen copy of it. `corpus` is the text of PPO-ptx. With `validate` its
+    numbers are added every `eval_every` steps; with a folder a resumable state is kept there.
     """
     if config.pretraining_coef and corpus is None:
         raise ValueError("pretraining_coef needs a corpus: pass one, or set it to 0")
     params = SamplingParams(config.temperature, max_new_tokens=config.max_new_tokens)
-    reference = copy.deepcopy(policy).eval().requires_grad_(False)
+    reference = reference or frozen_copy(policy)
     value_model = value_model or ValueModel.from_policy(policy)
     models = ActorCritic(config, policy, value_model)
     kl = kl_controller(config)
@@ -275,7 +277,9 @@ def open_critic_and_text(config: PPOConfig, task: Task) -> dict[str, Any]:
         )
     extra: dict[str, Any] = {}
     if learned is not None and config.critic != "policy":
-        extra["value_model"] = ValueModel.from_reward_model(learned)
+        extra["value_model"] = ValueModel.from_reward_model(
+            learned, trunk_to_train(config, learned.gpt)
+        )
     else:
         extra["value_model"] = ValueModel.from_policy(task.policy)
     return extra | open_text(config, task)
@@ -283,7 +287,7 @@ def open_critic_and_text(config: PPOConfig, task: Task) -> dict[str, Any]:
 
 def main(config: PPOConfig) -> Path:
     """Run PPO with all I/O and return the run folder."""
-    return run_training("ppo", config, train, open_critic_and_text)
+    return run_training("ppo", config, train, open_critic_and_text, fixed_reference=True)
 
 
 if __name__ == "__main__":

@@ -29,7 +29,6 @@ deviation is that of the batch, so that prompts whose rewards are close stay qui
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,6 +46,7 @@ from gpt.common import (
     preset_defaults,
     run_script,
 )
+from gpt.frozen import frozen_copy
 from gpt.generate import SamplingParams
 from gpt.log_probs import token_scores
 from gpt.model import GPT
@@ -226,16 +226,17 @@ def train(
     prompts: Sequence[PromptRecord],
     log: MetricLog,
     *,
+    reference: GPT | None = None,
     validate: Validation | None = None,
     folder: Path | None = None,
 ) -> list[dict[str, Any]]:
     """Run REINFORCE++, update `policy` in place and return one metrics row a step.
 
-    With `validate` its numbers are added every `eval_every` steps; with a folder a resumable state
-    is kept there.
+    `reference` is the policy as it starts, frozen; without it a copy is made. With `validate` its
+    numbers are added every `eval_every` steps; with a folder a resumable state is kept there.
     """
     params = SamplingParams(config.temperature, max_new_tokens=config.max_new_tokens)
-    reference = copy.deepcopy(policy).eval().requires_grad_(False)
+    reference = reference or frozen_copy(policy)
     policy.eval()  # dropout stays off: old and new log-probs must describe the same function
     optimizer = adamw(policy, config.lr, weight_decay=0.0)
     kl = kl_controller(config)
@@ -307,7 +308,7 @@ def train(
 
 def main(config: ReinforcePPConfig) -> Path:
     """Run REINFORCE++ with all I/O and return the run folder."""
-    return run_training("reinforce_pp", config, train)
+    return run_training("reinforce_pp", config, train, fixed_reference=True)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,6 @@ a standard deviation; the KL is part of the reward, before the baseline; no rati
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,6 +41,7 @@ from gpt.common import (
     preset_defaults,
     run_script,
 )
+from gpt.frozen import frozen_copy
 from gpt.generate import SamplingParams
 from gpt.log_probs import token_scores
 from gpt.model import GPT
@@ -211,16 +211,17 @@ def train(
     prompts: Sequence[PromptRecord],
     log: MetricLog,
     *,
+    reference: GPT | None = None,
     validate: Validation | None = None,
     folder: Path | None = None,
 ) -> list[dict[str, Any]]:
     """Run RLOO, update `policy` in place and return one metrics row a step.
 
-    With `validate` its numbers are added every `eval_every` steps; with a folder a resumable state
-    is kept there.
+    `reference` is the policy as it starts, frozen; without it a copy is made. With `validate` its
+    numbers are added every `eval_every` steps; with a folder a resumable state is kept there.
     """
     params = SamplingParams(config.temperature, max_new_tokens=config.max_new_tokens)
-    reference = copy.deepcopy(policy).eval().requires_grad_(False)  # pi_ref
+    reference = reference or frozen_copy(policy)  # pi_ref
     policy.eval()  # dropout stays off: old and new log-probs must describe the same function
     optimizer = adamw(policy, config.lr, weight_decay=0.0)
     kl = kl_controller(config)
@@ -291,7 +292,7 @@ def train(
 
 def main(config: RLOOConfig) -> Path:
     """Run RLOO with all I/O and return the run folder."""
-    return run_training("rloo", config, train)
+    return run_training("rloo", config, train, fixed_reference=True)
 
 
 if __name__ == "__main__":

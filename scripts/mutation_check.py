@@ -68,6 +68,7 @@ class Outcome:
 BORDER = "gpt/border.py"
 TOKEN_REWARDS = "rl/equations/token_rewards.py"
 PREFERENCE_LOSSES = "rl/equations/preferences.py"
+ADAPTER = "gpt/adapter.py"
 ADVANTAGES = "rl/equations/advantages.py"
 COLLATE = "data/collate.py"
 COMMON = "gpt/common.py"
@@ -80,6 +81,7 @@ ENGINE = "rl/grpo_engine.py"
 ENSEMBLE = "rl/rewards/ensemble.py"
 ENSEMBLES = "rl/equations/ensembles.py"
 FINETUNING = "gpt/finetuning.py"
+FROZEN = "gpt/frozen.py"
 FUNCTION = "rl/rewards/function.py"
 GENERATE = "gpt/generate.py"
 ITERATIVE = "rl/grpo_iterative_engine.py"
@@ -87,6 +89,7 @@ KD_GRPO = "rl/kd_grpo_engine.py"
 KD_PPO = "rl/kd_ppo_engine.py"
 KL = "rl/equations/kl.py"
 LOG_PROBS = "gpt/log_probs.py"
+LORA = "gpt/lora.py"
 LOSSES = "rl/equations/losses.py"
 METRICS = "rl/training/metrics.py"
 MINILLM = "rl/minillm_engine.py"
@@ -117,6 +120,7 @@ VARIANTS = "rl/grpo_variants_engine.py"
 VERIFIABLE = "rl/rewards/verifiable.py"
 
 TEST_ACTOR_CRITIC = "tests/rl/training/test_actor_critic.py"
+TEST_ADAPTER = "tests/gpt/test_adapter.py"
 TEST_ADVANTAGES = "tests/rl/equations/test_advantages.py"
 TEST_BRADLEY_TERRY = "tests/reward_model/test_bradley_terry_loss.py"
 TEST_CONTRACT = "tests/rl/test_engine_contract.py"
@@ -138,6 +142,7 @@ TEST_KD_GRPO = "tests/rl/test_kd_grpo_engine.py"
 TEST_KD_PPO = "tests/rl/test_kd_ppo_engine.py"
 TEST_KL = "tests/rl/equations/test_kl.py"
 TEST_LOG_PROBS = "tests/gpt/test_log_probs.py"
+TEST_LORA = "tests/gpt/test_lora.py"
 TEST_LOSSES = "tests/rl/equations/test_losses.py"
 TEST_METRICS = "tests/rl/training/test_metrics.py"
 TEST_MINILLM = "tests/rl/test_minillm_engine.py"
@@ -168,6 +173,66 @@ def bug(name: str, what: str, path: str, old: str, new: str, *tests: str) -> Mut
 
 
 MUTATIONS = (
+    # memory
+    bug(
+        "checkpoint-never",
+        "checkpoint_blocks is ignored: every activation is kept",
+        MODEL,
+        "if self.checkpoint_blocks and cache is None",
+        "if False and cache is None",
+        TEST_MODEL,
+    ),
+    bug(
+        "lora-scale-missing",
+        "the adapter is not scaled by alpha / r",
+        LORA,
+        "return super().forward(x) + self.scale * change",
+        "return super().forward(x) + change",
+        TEST_LORA,
+    ),
+    bug(
+        "lora-merged-unscaled",
+        "the adapter is merged without alpha / r",
+        LORA,
+        "return self.weight + self.scale * self.lora_B @ self.lora_A",
+        "return self.weight + self.lora_B @ self.lora_A",
+        TEST_LORA,
+    ),
+    bug(
+        "lora-trains-the-base",
+        "the weights under the adapters are trained, too",
+        LORA,
+        "    model.requires_grad_(False)\n    for block",
+        "    for block",
+        TEST_LORA,
+        TEST_CONTRACT,
+    ),
+    bug(
+        "lora-reference-adapted",
+        "the reference shares the adapter that is trained: it moves with the policy",
+        FROZEN,
+        "for tensor in model.parameters() if not tensor.requires_grad}",
+        "for tensor in model.parameters()}",
+        TEST_LORA,
+        TEST_CONTRACT,
+    ),
+    bug(
+        "lora-checkpoint-without-a",
+        "a checkpoint holds B alone",
+        LORA,
+        'if not name.endswith(("lora_A", "lora_B")))',
+        'if not name.endswith("lora_B"))',
+        TEST_LORA,
+        TEST_CONTRACT,
+    ),
+    bug(
+        "peft-transposed",
+        "the matrices are written as (in, out), as transformers stores weights",
+        ADAPTER,
+        "getattr(layer, matrix).detach().float().cpu()",
+        "getattr(layer, matrix).detach().float().cpu().t().contiguous()",
+        TEST_ADAPTER,
+    ),
     # masks and columns
     bug(
         "mask-by-padding-id",
@@ -562,7 +627,7 @@ MUTATIONS = (
         "reference-moves",
         "the reference is the policy itself, not a frozen copy",
         ENGINE,
-        "reference = copy.deepcopy(policy).eval().requires_grad_(False)",
+        "reference = reference or frozen_copy(policy)",
         "reference = policy",
         TEST_GAPS,
         TEST_ENGINE,
@@ -781,7 +846,7 @@ MUTATIONS = (
         "ppo-shared-trunk",
         "the critic's trunk is the policy itself, not a copy",
         VALUE_MODEL,
-        "model = cls(copy.deepcopy(policy))",
+        "model = cls(copy_to_train(policy))",
         "model = cls(policy)",
         TEST_VALUE_MODEL,
         TEST_PPO,

@@ -106,6 +106,7 @@ class ActorCritic:
     def __init__(self, config: ActorCriticConfig, policy: GPT, value_model: ValueModel) -> None:
         # Dropout stays off: old and new log-probs, or values, must describe the same function.
         self.config, self.policy, self.value_model = config, policy.eval(), value_model.eval()
+        value_model.gpt.checkpoint_blocks = policy.checkpoint_blocks
         self.optimizer = adamw(policy, config.lr, weight_decay=0.0)
         self.critic_optimizer = adamw(value_model, config.critic_lr, weight_decay=0.0)
 

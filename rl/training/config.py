@@ -131,6 +131,15 @@ class EngineConfig:
     """Steps between resumable checkpoints."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """bfloat16: autocast over float32 weights, for GPUs."""
+    checkpoint_blocks: bool = False
+    """Compute each block's activations again in the backward pass instead of keeping them: less memory,
+    a third more work, the same gradients."""
+    lora_rank: int = 0
+    """LoRA: train adapters of this rank beside frozen weights (gpt/lora.py); 0 trains all weights."""
+    lora_alpha: float | None = None
+    """alpha of LoRA, whose change of a weight is alpha / rank times B A; default: twice the rank."""
+    adapter: Path | None = None
+    """Folder in PEFT's format with the adapter to go on from, of rank lora_rank; default: a new one."""
     seed: int = 0
     device: str = "auto"
     """auto (cuda, then mps, then cpu) or a device name."""

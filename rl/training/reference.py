@@ -20,6 +20,9 @@ class MovingReference(Protocol):
     @property
     def reference_mix(self) -> float: ...
 
+    @property
+    def lora_rank(self) -> int: ...
+
 
 def check_moving_reference(config: MovingReference, *penalties: str) -> None:
     """ValueError for a reference that cannot move so, or that none of the `penalties` holds on to."""
@@ -32,6 +35,17 @@ def check_moving_reference(config: MovingReference, *penalties: str) -> None:
         raise ValueError(
             "reference_every must be at least 1 and reference_mix above 0 and at most 1: got "
             f"{config.reference_every} and {config.reference_mix}"
+        )
+    if config.reference_update == "mix":
+        check_mix_of_adapters(config.lora_rank, config.reference_mix)
+
+
+def check_mix_of_adapters(lora_rank: int, share: float) -> None:
+    """ValueError for a mix of two adapters: of their factors it is none of the weights."""
+    if lora_rank and share < 1:
+        raise ValueError(
+            f"a reference that takes {share:g} of the policy mixes weights, which adapters cannot "
+            "express in their rank: let it take all of it, 1, or leave lora_rank out"
         )
 
 

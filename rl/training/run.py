@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
+from gpt.adapter import fit_for_training, save_adapter
 from gpt.common import (
     MODEL_FILE,
     MetricLog,
@@ -16,6 +16,7 @@ from gpt.common import (
     saved_step,
 )
 from gpt.files import display_path, keep_until, write_json
+from gpt.frozen import frozen_copy
 from gpt.generate import SamplingParams
 from gpt.model import GPT
 from gpt.optimizer import check_losses
@@ -80,23 +81,29 @@ def run_training(
     prepare: Callable[[Any, Task], dict[str, Any]] | None = None,
     describe: Callable[[Any], str] = batch_description,
     own_reward: OwnReward | None = None,
+    *,
+    fixed_reference: bool = False,
 ) -> Path:
     """Load policy, prompts and reward; train; write weights, metrics, samples, figure and report.
 
     `train(config, policy, tokenizer, reward_fn, prompts, log, validate=, folder=)` is an engine's;
     what `prepare(config, task)` returns (a critic, a teacher, a corpus) is passed to it by keyword.
     `describe(config)` is the line about batch sizes; `own_reward(config, tokenizer, device)` opens
-    the reward in the place of --reward's, None for validations without one. Returns the run folder.
-    Test prompts are sampled once, after training.
+    the reward in the place of --reward's, None for validations without one. With `fixed_reference`
+    the start of the run is passed to `train` as its reference, which then needs no copy of its own.
+    Returns the run folder. Test prompts are sampled once, after training.
     """
     device = pick_device(config.device)
     task = open_task(config, device, own_reward)
+    fit_for_training(config, task.policy, config.adapter)
     extra = prepare(config, task) if prepare else {}
     folder = config.out or default_folder(name, config.data, config.preset)
     folder = open_run(folder, config, resume=config.resume)
     done = saved_step(folder) if config.resume else 0
     keep_until(folder / "samples.jsonl", done)
-    start = copy.deepcopy(task.policy).requires_grad_(False)
+    start = frozen_copy(task.policy)
+    if fixed_reference:
+        extra["reference"] = start
     log = MetricLog(
         config.steps,
         path=folder / "metrics.jsonl",
@@ -123,6 +130,8 @@ def run_training(
         log.close()
         print(f"stopped: the KL per response is above --stop-kl {config.stop_kl:g} nats")
     save_gpt(folder / MODEL_FILE, task.policy, task.tokenizer)
+    base = config.policy or default_folder("pretraining", config.data, config.preset)
+    save_adapter(folder / "adapter", task.policy, display_path(base))
     report(name, config, task, start, rows, folder)
     finish_run(folder)
     return folder

@@ -6,8 +6,6 @@ token t. One value per prompt would leave GAE without temporal differences.
 
 from __future__ import annotations
 
-import copy
-
 import torch
 import torch.nn as nn
 from torch import Tensor
@@ -15,6 +13,7 @@ from torch import Tensor
 from data.collate import ResponseBatch
 from gpt.border import at_least_float32
 from gpt.log_probs import response_hidden, scatter_responses, score_in_micro_batches
+from gpt.lora import copy_to_train
 from gpt.model import GPT
 from reward_model.model import RewardModel
 
@@ -32,27 +31,29 @@ class ValueModel(nn.Module):
         """A copy of the policy's trunk under a head of zeros: every value starts at 0.
 
         For runs without a reward model. Huang et al. 2024, arXiv:2403.17031, start their critic,
-        which is a separate model as well, from the reward model: `from_reward_model`.
+        which is a separate model as well, from the reward model: `from_reward_model`. Of a policy
+        with adapters it trains copies of these, and the head.
         """
-        model = cls(copy.deepcopy(policy))
+        model = cls(copy_to_train(policy))
         with torch.no_grad():
             model.head.weight.zero_()
             model.head.bias.zero_()
-        return model.to(policy.wte.weight).requires_grad_(True).eval()  # its device and dtype
+        return model.to(policy.wte.weight).eval()  # its device and dtype
 
     @classmethod
-    def from_reward_model(cls, reward_model: RewardModel) -> ValueModel:
+    def from_reward_model(cls, reward_model: RewardModel, gpt: GPT | None = None) -> ValueModel:
         """A copy of the reward model, head included (InstructGPT, arXiv:2203.02155, section 3.5).
 
         The normalisation of its scores is folded into the head, so that a state's first value is
         the reward model's score of the last token so far, on the scale of the rewards: with the
-        pooling last_token its score of the text so far.
+        pooling last_token its score of the text so far. `gpt` is the trunk to train, if it is not to be
+        a whole copy.
         """
-        model = cls(copy.deepcopy(reward_model.gpt))
+        model = cls(gpt or copy_to_train(reward_model.gpt))
         with torch.no_grad():
             model.head.weight.copy_(reward_model.head.weight / reward_model.std)
             model.head.bias.copy_((reward_model.head.bias - reward_model.mean) / reward_model.std)
-        return model.to(reward_model.head.weight).requires_grad_(True).eval()
+        return model.to(reward_model.head.weight).eval()
 
     def forward(self, batch: ResponseBatch) -> Tensor:
         """V_t of the state before each response token, (N, T), float32 at least, 0 at padding."""

@@ -371,3 +371,59 @@ def test_dropout_is_where_gpt2_has_it(monkeypatch):
     assert dropped == [(0.3, True)] * 5 and attended == [0.3, 0.3]
     model.eval()(TOKENS)
     assert dropped[5:] == [(0.3, False)] * 5 and attended[2:] == [0.0, 0.0]
+
+
+# Activation checkpointing
+
+
+def gradients_with(checkpoint_blocks: bool, config: GPTConfig) -> list[torch.Tensor]:
+    model = GPT(config).initialize(torch.Generator().manual_seed(0)).train()
+    model.checkpoint_blocks = checkpoint_blocks
+    mask = torch.ones_like(TOKENS).bool()
+    mask[1, :3] = False
+    torch.manual_seed(1)  # of the dropout
+    (model(TOKENS).logsumexp(-1).sum() + model(TOKENS, mask)[:, -1].square().sum()).backward()
+    return [parameter.grad for parameter in model.parameters()]
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_checkpointed_blocks_give_the_same_gradients_bit_for_bit(dropout):
+    config = replace(CONFIG, dropout=dropout)
+    kept, computed_again = (gradients_with(on, config) for on in (False, True))
+    assert all(map(torch.equal, kept, computed_again)) and any(g.any() for g in kept)
+
+
+def kept_for_backward(model: GPT, tokens: torch.Tensor) -> int:
+    """Bytes of the activations that a forward keeps, each storage once."""
+    own = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    storages: dict[int, int] = {}
+
+    def pack(tensor):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            storages[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        hidden = model.hidden(tokens)
+    assert hidden.requires_grad
+    return sum(storages.values())
+
+
+def test_checkpointed_blocks_keep_their_input_alone():
+    """Of 4 layers 64 bytes x 4 per token and width become some 4 x 4 and the final LayerNorm's."""
+    config = replace(CONFIG, n_layer=4, n_embd=64, context=64)
+    model = GPT(config).initialize(torch.Generator().manual_seed(0))
+    tokens = torch.arange(2 * 64).view(2, 64) % 11
+    kept = kept_for_backward(model, tokens)
+    model.checkpoint_blocks = True
+    less = kept_for_backward(model, tokens)
+    assert less < kept / 8 and less > 2 * 64 * 64 * 4 * 4  # each block's input at least
+
+
+def test_a_checkpointed_model_still_samples_with_a_cache():
+    model = random_gpt().train()
+    model.checkpoint_blocks = True
+    cache = model.new_cache(len(TOKENS), 9)
+    parts = [model.hidden(TOKENS[:, :4], cache=cache), model.hidden(TOKENS[:, 4:], cache=cache)]
+    close(torch.cat(parts, dim=1), MODEL.hidden(TOKENS))

@@ -40,6 +40,7 @@ from gpt import distillation, finetuning, pretraining, ranks
 from gpt.common import MetricLog, explained, make_generator
 from gpt.generate import SamplingParams, generate
 from gpt.launch import run_on_ranks
+from gpt.lora import add_adapters
 from reward_model import reward_model_training
 from reward_model.model import RewardModel
 from reward_model.pairs import Labelled, PairSampling, sample_pairs
@@ -74,10 +75,14 @@ def gradients(seen: list[torch.Tensor]) -> None:
     torch.nn.utils.clip_grad_norm_ = spy
 
 
-def of_engine(engine: Engine, seen: list[torch.Tensor], **changes: Any) -> dict[str, Any]:
-    """Metrics, gradients and weights of a short run."""
+def of_engine(
+    engine: Engine, seen: list[torch.Tensor], *, rank: int = 0, **changes: Any
+) -> dict[str, Any]:
+    """Metrics, gradients and weights of a short run; with a `rank` adapters of that are trained."""
     seen.clear()
     policy = small_gpt().double()
+    if rank:
+        add_adapters(policy, rank, generator=make_generator(0, "adapters"))
     shape = {name: value for name, value in SHAPE.items() if engine.has(name)}
     if not engine.grouped:
         shape["prompts_per_step"] = 7
@@ -96,6 +101,8 @@ def engine_runs(seen: list[torch.Tensor]) -> dict[str, Any]:
     # It stops in the middle of a batch: all ranks at the same minibatch, or nobody goes on.
     stopping = dict(target_kl=0.002, updates_per_batch=4, pretraining_coef=0.0)
     done["ppo-target_kl"] = of_engine(engine_named("ppo"), seen, **stopping)
+    for name in ("grpo", "ppo"):
+        done[f"{name}-lora"] = of_engine(engine_named(name), seen, rank=2)
     return done
 
 

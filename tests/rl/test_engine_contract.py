@@ -36,19 +36,24 @@ from engines import (
 )
 from matplotlib.figure import Figure
 
+import gpt.model
 import gpt.teacher
 from gpt import pretraining
-from gpt.common import MetricLog, save_gpt, saved_step
+from gpt.common import MetricLog, load_gpt, save_gpt, saved_step
 from gpt.errors import UserError
 from gpt.files import read_jsonl
+from gpt.frozen import frozen_copy
 from gpt.generate import SamplingParams
+from gpt.lora import add_adapters
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import load_tokenizer
 from reward_model.model import RewardModel, save_reward_model
 from rl.rewards.sources import RewardModelReward, RuleReward
+from rl.training import run
 from rl.training.config import EngineConfig
 from rl.training.evaluation import Validation
 
+PROBE = torch.tensor([[0, 1, 7, 3, 8], [4, 5, 2, 2, 6]])
 RL = Path(__file__).resolve().parents[2] / "rl"
 # The single-model engine says so of every run with one update a batch, as some are here.
 pytestmark = pytest.mark.filterwarnings("ignore:with one update a batch")
@@ -211,6 +216,89 @@ def test_resuming_with_another_model_is_refused(tmp_path, engine):
     engine.run(small_gpt(), steps=1, checkpoint_every=1, folder=tmp_path)
     with pytest.raises(UserError, match="does not fit this run.*--resume"):
         engine.run(small_gpt(n_layer=1), steps=1, folder=tmp_path, resume=True)
+
+
+# Memory
+
+
+@each_engine
+def test_checkpointed_blocks_change_memory_and_nothing_else(monkeypatch, engine):
+    """The critic's too: every block of a training forward, and none of the rest, is checkpointed."""
+    runs, again = [], []
+    real = gpt.model.checkpoint
+
+    def spy(*args, **options):
+        again.append(torch.is_grad_enabled())
+        return real(*args, **options)
+
+    monkeypatch.setattr(gpt.model, "checkpoint", spy)
+    for checkpoint_blocks in (False, True):
+        policy = small_gpt()
+        policy.checkpoint_blocks = checkpoint_blocks
+        rows = engine.run(policy, steps=2, **engine.everything)
+        assert bool(again) == checkpoint_blocks and all(again)
+        runs.append((weights(policy), numbers(rows)))
+    assert torch.equal(runs[0][0], runs[1][0]) and runs[0][1] == runs[1][1]
+
+
+def moved(engine: Engine) -> dict[str, Any]:
+    """The run that is resumed, with a reference that becomes the policy where there is that flag."""
+    whole = known(engine, reference_mixing=1.0, reference_mixing_every=2)
+    return engine.resumed[0] | whole | known(engine, reference_update="per_iteration")
+
+
+def with_adapters(seed: int = 0) -> GPT:
+    return add_adapters(small_gpt(), 4, generator=torch.Generator().manual_seed(seed))
+
+
+@each_engine
+def test_with_adapters_the_base_stays_and_a_resumed_run_is_the_uninterrupted_one(tmp_path, engine):
+    """A and B alone change, and are all that is kept of policy, reference and critic's trunk.
+
+    The resumed policy arrives with another A: everything but the base comes from the file.
+    """
+    options = known(engine, steps=5, minibatches=2, warmup=4, reference_every=2)
+    options |= dict(checkpoint_every=2) | moved(engine)
+    policy, base = with_adapters(), small_gpt().state_dict()
+    rows = engine.run(policy, folder=tmp_path / "whole", **options)
+    assert not torch.equal(policy(PROBE), small_gpt()(PROBE))
+    for name, tensor in policy.state_dict().items():
+        if name in base:
+            assert torch.equal(tensor, base[name]) and not policy.get_parameter(name).requires_grad
+        else:
+            assert name.endswith(("lora_A", "lora_B")) and tensor.any()
+
+    log = CrashingLog(5)
+    log.last = 3
+    with pytest.raises(Crash):
+        engine.run(with_adapters(), log=log, folder=tmp_path / "cut", **options)
+    parts = saved(tmp_path / "cut")["parts"]
+    assert {"policy", *({"reference"} if engine.reference else ())} <= parts.keys()
+    for part in parts.keys() & {"policy", "reference", "value_model"}:
+        assert all(re.search(r"lora_[AB]$|^head", name) for name in parts[part]) and parts[part]
+    resumed = with_adapters(seed=9)
+    log = MetricLog(5, start=2)
+    more = engine.run(resumed, log=log, folder=tmp_path / "cut", resume=True, **options)
+    assert numbers(more) == numbers(rows[2:])
+    assert torch.equal(weights(resumed), weights(policy))
+    assert same(saved(tmp_path / "cut"), saved(tmp_path / "whole"))
+
+
+@each_engine
+def test_with_adapters_the_reference_is_the_base(engine):
+    """The same model without its adapter, over the same tensors, at every step of the run."""
+    if engine.reference is None:
+        return
+    policy, base, seen = with_adapters(), small_gpt(), []
+
+    def validate(policy: GPT, reference: GPT, step: int) -> dict[str, float]:
+        assert reference.wte.weight is policy.wte.weight
+        assert torch.equal(reference(PROBE), base(PROBE))
+        seen.append(torch.equal(policy(PROBE), base(PROBE)))
+        return {}
+
+    engine.run(policy, separating(engine), steps=3, eval_every=1, validate=validate)
+    assert seen == [False, False, False]
 
 
 # Models that stay as they are
@@ -635,9 +723,15 @@ def test_a_bad_value_of_a_common_flag_is_refused_in_one_sentence(engine):
             engine.configured(**changes)
 
 
+@pytest.mark.parametrize(
+    "memory", [{}, dict(lora_rank=2, checkpoint_blocks=True)], ids=["", "lora"]
+)
 @each_engine
-def test_main_writes_the_run_folder(tmp_path, monkeypatch, engine):
-    """From the models in runs/ to the report, with the reward model or the teacher."""
+def test_main_writes_the_run_folder(tmp_path, monkeypatch, engine, memory):
+    """From the models in runs/ to the report, with the reward model or the teacher.
+
+    With LoRA the weights are merged, so that they open as any others, and the adapter is beside them.
+    """
     for module in (pretraining, gpt.teacher):
         monkeypatch.setattr(module, "RUNS", tmp_path)
     monkeypatch.setattr(Figure, "savefig", lambda self, path, **options: Path(path).touch())
@@ -648,16 +742,32 @@ def test_main_writes_the_run_folder(tmp_path, monkeypatch, engine):
         save_gpt(tmp_path / name / "model.safetensors", model, glassbox)
     scorer = RewardModel.from_policy(model, generator=torch.Generator().manual_seed(1))
     save_reward_model(tmp_path / "reward_model-reviews-tiny/model.safetensors", scorer, glassbox)
+    copies = []
+
+    def counted(model: GPT) -> GPT:
+        copies.append(model)
+        return frozen_copy(model)
+
+    for place in (run, engine.module):
+        monkeypatch.setattr(place, "frozen_copy", counted, raising=False)
     config = type(engine.config)(
         steps=1, prompts_per_step=2, group_size=2, eval_every=1, eval_prompts=4, test_prompts=4,
-        max_new_tokens=8, device="cpu", **engine.main_flags,
+        max_new_tokens=8, device="cpu", **engine.main_flags, **memory,
     )  # fmt: skip
     folder = engine.module.main(config)
+    moves = engine.name == "grpo_iterative"
+    assert len(copies) == 1 + moves  # the start of the run is the reference, too, if that stays
     assert folder.parent == tmp_path and folder.name.startswith(engine.name)
     assert {path.name for path in folder.iterdir()} == {
         "config.json", "metrics.jsonl", "samples.jsonl", "report.json", "learning_curves.png",
-        "model.safetensors", *engine.writes,
+        "model.safetensors", *engine.writes, *(["adapter"] if memory else []),
     }  # fmt: skip
+    trained, start = (
+        load_gpt(path)[0].state_dict() for path in (folder, tmp_path / "pretraining-reviews-tiny")
+    )
+    changed = {name for name in start if not torch.equal(start[name], trained[name])}
+    projections = re.compile(r"h\.0\.(attn\.c_attn|attn\.c_proj|mlp\.c_fc|mlp\.c_proj)\.weight")
+    assert all(map(projections.fullmatch, changed)) == bool(memory) and len(changed) >= 4
     (row,) = read_jsonl(folder / "metrics.jsonl")
     assert {"validation/reward", "validation/gold", "validation/kl"} <= set(row)
     assert (engine.teacher is not None) == ("validation/reverse_kl" in row)

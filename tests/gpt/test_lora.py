@@ -1,0 +1,275 @@
+"""LoRA against the formulas: the start, the gradients, the merge, what is shared and what is saved."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+
+from data.collate import collate_documents
+from gpt.common import TrainingState, load_gpt, save_gpt
+from gpt.errors import UserError
+from gpt.frozen import frozen_copy
+from gpt.log_probs import token_log_probs
+from gpt.lora import (
+    adapters,
+    add_adapters,
+    base_names,
+    changing_state,
+    copy_to_train,
+    copy_with_adapters,
+    has_adapters,
+    merged_state,
+)
+from gpt.model import GPT, GPTConfig
+from gpt.optimizer import adamw, mix_into
+from gpt.pretrained import load_gpt2, save_gpt2
+from gpt.tokenizer import build_tokenizer, load_tokenizer
+from reward_model.model import RewardModel
+from rl.training.value_model import ValueModel
+
+LETTERS = build_tokenizer("letters", {bytes([97 + i]): i for i in range(8)})
+SHAPE = GPTConfig(LETTERS.n_vocab, context=12, n_layer=2, n_head=2, n_embd=8)
+BATCH = collate_documents([[3, 1, 4, 1, 5], [2, 6, 5], [7, 0, 1, 2, 3, 4, 5]])
+NAMES = [
+    f"h.{layer}.{name}"
+    for layer in (0, 1)
+    for name in ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj")
+]
+
+
+def seeded(seed: int = 1) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def base_gpt(seed: int = 0) -> GPT:
+    """Every parameter random, biases too."""
+    model = GPT(SHAPE).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=seeded(seed)) / 2)
+    return model
+
+
+def adapted(seed: int = 0, rank: int = 3, alpha: float = 12.0, *, trained: bool = True) -> GPT:
+    """The base with adapters; `trained`: B is random too."""
+    model = add_adapters(base_gpt(seed), rank, alpha, seeded())
+    if trained:
+        with torch.no_grad():
+            for layer in adapters(model).values():
+                layer.lora_B.copy_(torch.randn(layer.lora_B.shape, generator=seeded(2)) / 4)
+    return model
+
+
+def tensors(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+
+
+def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+# The formulas
+
+
+def test_the_start_is_the_base_bit_for_bit():
+    """B = 0; A is random, between plus and minus 1 / sqrt(in), and each another."""
+    model = adapted(trained=False)
+    assert torch.equal(model(BATCH.tokens), base_gpt()(BATCH.tokens))
+    layers = adapters(model)
+    assert list(layers) == NAMES
+    for name, layer in layers.items():
+        width = 32 if name.endswith("mlp.c_proj") else 8
+        assert layer.lora_A.shape == (3, width) and layer.lora_B.shape == (len(layer.weight), 3)
+        assert not layer.lora_B.any() and len(layer.lora_A.unique()) == 3 * width
+        assert 0.5 * width**-0.5 < float(layer.lora_A.detach().abs().max()) <= width**-0.5
+    firsts = [layer.lora_A[0, 0].item() for layer in layers.values()]
+    assert len(set(firsts)) == len(firsts)
+    again = adapters(add_adapters(base_gpt(), 3, 12.0, seeded()))
+    assert all(torch.equal(again[name].lora_A, layers[name].lora_A) for name in NAMES)
+
+
+def test_alpha_is_twice_the_rank_by_default():
+    layers = adapters(add_adapters(base_gpt(), 3))
+    assert {layer.scale for layer in layers.values()} == {2.0}
+
+
+def test_only_the_adapters_are_trained():
+    model = adapted()
+    trained = {name for name, p in model.named_parameters() if p.requires_grad}
+    assert trained == {f"{name}.{matrix}" for name in NAMES for matrix in ("lora_A", "lora_B")}
+    optimizer = adamw(model, 1e-2, weight_decay=0.1)
+    assert sum(len(group["params"]) for group in optimizer.param_groups) == len(trained)
+    before = tensors(model)
+    token_log_probs(model, BATCH).sum().backward()
+    optimizer.step()
+    for name, tensor in tensors(model).items():
+        assert torch.equal(tensor, before[name]) == (name not in trained), name
+
+
+def test_gradients_are_the_projected_ones_of_full_training():
+    """At the merged weights W: dL/dB = (alpha/r) dL/dW A^T and dL/dA = (alpha/r) B^T dL/dW, in float64."""
+    model = adapted().double()
+    full = GPT(SHAPE).double().eval()
+    full.load_state_dict(merged_state(model))
+    for each in (model, full):
+        token_log_probs(each, BATCH, temperature=0.7).square().sum().backward()
+    whole = dict(full.named_parameters())
+    for name, layer in adapters(model).items():
+        slope = whole[f"{name}.weight"].grad  # dL/dW
+        assert float(slope.abs().max()) > 1e-3
+        close = dict(rtol=1e-9, atol=1e-10)
+        torch.testing.assert_close(layer.lora_B.grad, 12 / 3 * slope @ layer.lora_A.T, **close)
+        torch.testing.assert_close(layer.lora_A.grad, 12 / 3 * layer.lora_B.T @ slope, **close)
+
+
+def test_a_frozen_head_has_no_gradient_in_chunks_either():
+    """Its sum over chunks is left out; what flows through it to the adapters stays."""
+    whole, chunked = adapted().double(), adapted().double()
+    token_log_probs(whole, BATCH).sum().backward()
+    token_log_probs(chunked, BATCH, chunk_elements=40).sum().backward()
+    assert chunked.wte.weight.grad is None
+    for name, layer in adapters(chunked).items():
+        torch.testing.assert_close(layer.lora_A.grad, adapters(whole)[name].lora_A.grad)
+
+
+def test_the_merged_model_is_the_model_with_its_adapter():
+    model = adapted().double()
+    merged = GPT(SHAPE).double().eval()
+    merged.load_state_dict(merged_state(model))
+    logits = model(BATCH.tokens)
+    torch.testing.assert_close(merged(BATCH.tokens), logits, rtol=1e-9, atol=1e-9)
+    assert float((logits - base_gpt().double()(BATCH.tokens)).abs().max().detach()) > 0.1
+    weight = base_gpt().double().h[0].attn.c_proj.weight
+    layer = model.h[0].attn.c_proj
+    assert torch.allclose(merged.h[0].attn.c_proj.weight, weight + 4 * layer.lora_B @ layer.lora_A)
+
+
+def test_a_saved_model_is_merged_and_opens_as_any_other(tmp_path):
+    model, glassbox = adapted(), load_tokenizer("glassbox")
+    save_gpt(tmp_path / "ours" / "model.safetensors", model, glassbox)
+    save_gpt2(model, tmp_path / "theirs")
+    for opened in (load_gpt(tmp_path / "ours")[0], load_gpt2(tmp_path / "theirs")):
+        assert not has_adapters(opened) and all(p.requires_grad for p in opened.parameters())
+        torch.testing.assert_close(opened(BATCH.tokens), model(BATCH.tokens), rtol=0, atol=1e-4)
+    assert has_adapters(model)
+
+
+def test_adapters_are_put_on_once():
+    with pytest.raises(ValueError, match="the model has adapters already: merge them first"):
+        add_adapters(adapted(), 2)
+
+
+# What is shared
+
+
+def test_a_frozen_copy_shares_the_base_and_keeps_the_adapter_as_it_was():
+    model = adapted()
+    copied, logits = frozen_copy(model), model(BATCH.tokens).detach()
+    shared = dict(model.named_parameters())
+    for name, parameter in copied.named_parameters():
+        assert (parameter is shared[name]) == (name in base_names(model)), name
+    with torch.no_grad():
+        for layer in adapters(model).values():
+            layer.lora_A.add_(1.0)
+    assert torch.equal(copied(BATCH.tokens), logits)
+    assert not torch.equal(model(BATCH.tokens), logits)
+    assert not any(parameter.requires_grad for parameter in copied.parameters())
+    assert model.h[0].attn.c_attn.lora_A.requires_grad
+
+
+def test_a_reference_can_be_moved_to_the_policy_without_touching_the_base():
+    model = adapted()
+    base = tensors(base_gpt())
+    for move in (
+        lambda reference: reference.load_state_dict(model.state_dict()),
+        lambda reference: mix_into(reference, model, 1.0),
+    ):
+        reference = frozen_copy(model)
+        with torch.no_grad():
+            for layer in adapters(model).values():
+                layer.lora_B.add_(0.1)
+        assert not torch.equal(reference(BATCH.tokens), model(BATCH.tokens))
+        move(reference)
+        assert torch.equal(reference(BATCH.tokens), model(BATCH.tokens))
+        assert all(torch.equal(model.state_dict()[name], base[name]) for name in base)
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_a_copy_to_train_has_adapters_of_its_own(frozen):
+    model = frozen_copy(adapted()) if frozen else adapted()
+    copied = copy_to_train(model)
+    mine, theirs = dict(copied.named_parameters()), dict(model.named_parameters())
+    for name in mine:
+        base = name in base_names(model)
+        assert torch.equal(mine[name], theirs[name]) and (mine[name] is theirs[name]) == base
+        assert mine[name].requires_grad == (not base)
+
+
+def test_a_copy_to_train_of_a_whole_model_is_whole():
+    model = base_gpt().requires_grad_(False)
+    copied = copy_to_train(model)
+    assert all(p.requires_grad for p in copied.parameters())
+    assert not {id(p) for p in copied.parameters()} & {id(p) for p in model.parameters()}
+    assert not any(p.requires_grad for p in model.parameters())
+
+
+def test_reward_model_and_critic_train_their_adapters_and_their_heads():
+    policy = adapted()
+    scorer = RewardModel.from_policy(policy, generator=seeded())
+    frozen_scorer = RewardModel.from_policy(base_gpt()).requires_grad_(False)
+    over_scorer = copy_with_adapters(frozen_scorer.gpt, 2)
+    for model, trunk in (
+        (scorer, policy),
+        (ValueModel.from_policy(policy), policy),
+        (ValueModel.from_reward_model(frozen_scorer, over_scorer), frozen_scorer.gpt),
+    ):
+        trained = {name for name, p in model.named_parameters() if p.requires_grad}
+        matrices = {f"gpt.{name}.{matrix}" for name in NAMES for matrix in ("lora_A", "lora_B")}
+        assert trained == matrices | {"head.weight", "head.bias"}
+        assert model.gpt.wte.weight is trunk.wte.weight
+        assert model.gpt.h[1].mlp.c_fc.weight is trunk.h[1].mlp.c_fc.weight
+    assert not has_adapters(frozen_scorer)
+
+
+# Checkpoints
+
+
+def test_a_checkpoint_holds_adapters_and_heads_alone():
+    critic = ValueModel.from_policy(adapted())
+    state = changing_state(critic)
+    assert len(state) == 2 * len(NAMES) + 2
+    assert all(re.search(r"lora_[AB]$|^head\.", name) for name in state)
+    assert changing_state(base_gpt()).keys() == base_gpt().state_dict().keys()
+
+
+def test_a_checkpoint_brings_model_and_frozen_copy_back(tmp_path):
+    model = adapted()
+    reference = frozen_copy(adapted(trained=False))
+    TrainingState({"policy": model, "reference": reference}, {}, step=3).save(tmp_path)
+    other, other_reference = adapted(trained=False), frozen_copy(adapted())
+    state = TrainingState({"policy": other, "reference": other_reference}, {})
+    state.load(tmp_path)
+    assert state.step == 3
+    assert same(tensors(other), tensors(model))
+    assert same(tensors(other_reference), tensors(reference))
+
+
+def fewer_adapters() -> GPT:
+    return add_adapters(base_gpt(), 3, projections=["mlp.c_fc"])
+
+
+@pytest.mark.parametrize("other", [base_gpt, lambda: adapted(rank=2), fewer_adapters])
+def test_the_checkpoint_of_another_kind_of_training_is_refused(tmp_path, other):
+    for saved, loaded in ((adapted(), other()), (other(), adapted())):
+        TrainingState({"policy": saved}, {}).save(tmp_path)
+        with pytest.raises(UserError, match="does not fit this run"):
+            TrainingState({"policy": loaded}, {}).load(tmp_path)
+
+
+def test_the_global_random_state_plays_no_part():
+    model = base_gpt()
+    before = torch.get_rng_state()
+    add_adapters(model, 3, generator=seeded())
+    assert torch.equal(torch.get_rng_state(), before)
