@@ -25,13 +25,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from data import reviews, sums
 from data.collate import ResponseBatch, epoch_shuffled_indices, join_responses
 from data.records import PromptRecord
-from gpt.border import at_least_float32
 from gpt.common import (
     MODEL_FILE,
     STATE_FILE,
@@ -56,6 +54,7 @@ from gpt.common import (
 from gpt.corpus import Corpus, open_corpus, open_prompts
 from gpt.flags import check_ranges
 from gpt.generate import SamplingParams, generate
+from gpt.heads import head_product
 from gpt.log_probs import (
     CHUNK_ELEMENTS,
     full_kl,
@@ -208,8 +207,8 @@ def forward_kl(
     weight, teacher_weight = student.wte.weight, teacher.wte.weight.detach()
 
     def divergence(hidden: Tensor, teacher_hidden: Tensor) -> Tensor:
-        logits = at_least_float32(F.linear(hidden, weight)) / temperature
-        teacher_logits = at_least_float32(F.linear(teacher_hidden, teacher_weight)) / temperature
+        logits = head_product(hidden, weight) / temperature
+        teacher_logits = head_product(teacher_hidden, teacher_weight) / temperature
         return kl_from_logits(teacher_logits, logits)[:, None]
 
     kl = in_chunks(divergence, chunk_elements // len(weight), hidden, teacher_hidden)
@@ -240,7 +239,7 @@ def sampled_targets(
     pieces = taken.split(max(chunk_elements // len(weight), 1))
     counts = [int(piece.sum()) for piece in pieces]
     for here, piece in zip(pieces, hidden.split(counts), strict=True):
-        probs = (at_least_float32(F.linear(piece, weight)) / temperature).softmax(-1)
+        probs = (head_product(piece, weight) / temperature).softmax(-1)
         uniforms = torch.rand(len(here), len(weight), generator=generator)[here].to(probs.device)
         chosen = sample_token_ids(probs, k, uniforms)
         ids.append(chosen)
@@ -266,7 +265,7 @@ def sampled_cross_entropy(
     weight = student.wte.weight
 
     def cross_entropy(hidden: Tensor, ids: Tensor, targets: Tensor) -> Tensor:
-        logits = at_least_float32(F.linear(hidden, weight)) / temperature
+        logits = head_product(hidden, weight) / temperature
         return topk_cross_entropy(logits, ids, targets)[:, None]
 
     loss = in_chunks(cross_entropy, chunk_elements // len(weight), hidden, ids, targets)

@@ -15,7 +15,6 @@ import torch.nn as nn
 from torch import Tensor
 
 from data.collate import ResponseBatch
-from gpt.border import at_least_float32
 from gpt.common import (
     UserError,
     about_gpt,
@@ -24,6 +23,7 @@ from gpt.common import (
     load_weights,
     save_weights,
 )
+from gpt.heads import head_product
 from gpt.log_probs import response_hidden, scatter_responses, score_in_micro_batches
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import Tokenizer
@@ -75,7 +75,7 @@ class RewardModel(nn.Module):
     def token_scores(self, batch: ResponseBatch) -> Tensor:
         """Unnormalised score after each response token, (N, T) float32, 0 at padding."""
         hidden = response_hidden(self.gpt, batch, batch.response_columns)  # (M, D)
-        scores = at_least_float32(self.head(hidden))[:, 0]  # (M,)
+        scores = head_product(hidden, self.head.weight, self.head.bias)[:, 0]  # (M,)
         return scatter_responses(scores, batch.response_mask)
 
     def raw_scores(self, batch: ResponseBatch) -> Tensor:
