@@ -434,9 +434,10 @@ def train(
             index = epoch_shuffled_indices(step, config.batch_size, len(prompts), seed).tolist()
             author = teacher if config.author == "teacher" else student
             records = [prompts[i] for i in index]
-            batch, _ = sampled_batch(
-                author, tokenizer, records, config.max_new_tokens, generators["sampling"]
-            )
+            with precision(student.device, config.precision):
+                batch, _ = sampled_batch(
+                    author, tokenizer, records, config.max_new_tokens, generators["sampling"]
+                )
         optimizer.zero_grad(set_to_none=True)
         loss = own_gradient(config, student, teacher, batch, generators["token ids"])
         norm = clip_and_step(optimizer, student.parameters(), config.max_norm)
@@ -494,7 +495,8 @@ def main(config: DistillationConfig) -> Path:
     def measured(
         model: GPT, records: Sequence[PromptRecord]
     ) -> tuple[dict[str, float], list[dict[str, Any]]]:
-        return measure(model, teacher, tokenizer, records, config.max_new_tokens, rule)
+        with precision(device, config.precision):
+            return measure(model, teacher, tokenizer, records, config.max_new_tokens, rule)
 
     def validate(model: GPT, step: int) -> dict[str, float]:
         numbers, answers = measured(model, prompts["validation"][: config.eval_prompts])

@@ -174,7 +174,8 @@ def train(
         row = {**total({"loss": float(loss)}), "grad_norm": norm, "lr": lr}  # float waits
         row["tokens_per_second"] = tokens / (time.perf_counter() - begin)  # of training alone
         if held_out_batches and (state.step % config.eval_every == 0 or state.step == log.total):
-            row["held_out_loss"] = held_out_loss(model, held_out_batches)
+            with precision(model.device, config.precision):
+                row["held_out_loss"] = held_out_loss(model, held_out_batches)
             check_alike(model, "model")
         log.write(step=state.step, **row)
         if folder is not None and state.step % config.checkpoint_every == 0:
@@ -300,7 +301,9 @@ def main(config: FinetuningConfig) -> Path:
     shown = random.Random(config.seed).sample(held_out, min(8, len(held_out)))
     longest = max((len(prompt) for prompt, _ in shown), default=0)
     room = min(config.max_response_tokens, model.config.context - longest)
-    append_jsonl(folder / "samples.jsonl", sample_rows(model, tokenizer, shown, room, config.seed))
+    with precision(device, config.precision):
+        answers = sample_rows(model, tokenizer, shown, room, config.seed)
+    append_jsonl(folder / "samples.jsonl", answers)
     if "held_out_loss" in rows[-1]:
         print(f"held-out loss {rows[-1]['held_out_loss']:.3f} nats per token")
     print(f"wrote {display_path(folder)} (answers to held-out prompts: samples.jsonl)")

@@ -48,6 +48,7 @@ from gpt.common import (
     MetricLog,
     TrainingState,
     make_generator,
+    precision,
     preset_defaults,
     run_script,
 )
@@ -227,7 +228,7 @@ def train(
         lr = models.set_learning_rates(warmed_up(config, step))
         clock, meter = Stopwatch(), UpdateMeter(clip=(config.clip_low, config.clip_high))
         records = prompt_batch(prompts, step, config.prompts_per_step, config.seed)
-        with clock.phase("rollout"):  # o ~ student
+        with clock.phase("rollout"), precision(policy.device, config.precision):  # o ~ student
             rollout = sample_rollout(
                 policy, tokenizer, records, params, config.group_size, generators["sampling"]
             )

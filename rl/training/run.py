@@ -24,7 +24,7 @@ from gpt.generate import SamplingParams
 from gpt.model import GPT
 from gpt.pretraining import default_folder
 from gpt.ranks import check_alike
-from rl.training.evaluation import Validation, compare, plot_learning_curves
+from rl.training.evaluation import Conditions, Validation, compare, plot_learning_curves
 from rl.training.metrics import kl_exceeded
 from rl.training.setup import OwnReward, Task, batch_description, open_task
 
@@ -145,6 +145,7 @@ def open_validation(config: Any, task: Task, start: GPT, folder: Path) -> Valida
         task.gold,
         samples_path=folder / "samples.jsonl",
         start=start,
+        conditions=Conditions.of(config),
     )
 
 
@@ -158,7 +159,10 @@ def report(
     )
     made = "figure: learning_curves.png"
     if config.test_prompts:
-        comparison = compare(start, task, sampling_params(config), config.test_prompts, after=name)
+        comparison = compare(
+            start, task, sampling_params(config), config.test_prompts, after=name,
+            conditions=Conditions.of(config),
+        )  # fmt: skip
         write_json(folder / "report.json", comparison.numbers)
         print(comparison.text())
         made += ", numbers: report.json"
