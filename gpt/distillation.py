@@ -54,6 +54,7 @@ from gpt.common import (
 from gpt.corpus import Corpus, open_corpus, open_prompts
 from gpt.flags import check_ranges
 from gpt.generate import SamplingParams, generate
+from gpt.half import half_linears
 from gpt.heads import head_product
 from gpt.log_probs import (
     CHUNK_ELEMENTS,
@@ -476,6 +477,8 @@ def main(config: DistillationConfig) -> Path:
     teacher = open_teacher(
         config.teacher, tokenizer, device, data=config.data, preset=config.preset
     )
+    if config.precision == "bfloat16":
+        half_linears(teacher)
     room = min(model.config.context for model in (student, teacher)) - config.max_new_tokens
     if room < 1:
         raise UserError(f"--max-new-tokens {config.max_new_tokens} leaves no room for a prompt")

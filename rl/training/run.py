@@ -26,7 +26,7 @@ from gpt.pretraining import default_folder
 from gpt.ranks import check_alike
 from rl.training.evaluation import Conditions, Validation, compare, plot_learning_curves
 from rl.training.metrics import kl_exceeded
-from rl.training.setup import OwnReward, Task, batch_description, open_task
+from rl.training.setup import OwnReward, Task, batch_description, halve_frozen, open_task
 
 SHOWN = (
     "reward", "solve_rate", "accuracy", "margin", "kl", "entropy", "response_length",
@@ -93,6 +93,8 @@ def run_training(
     device = pick_device(config.device)
     task = open_task(config, device, own_reward)
     extra = prepare(config, task) if prepare else {}
+    if config.precision == "bfloat16" and "refresh" not in extra:  # it trains the reward model
+        halve_frozen(task)
     folder = config.out or default_folder(name, config.data, config.preset)
     open_run(folder, config, resume=config.resume)
     done = saved_step(folder) if config.resume else 0

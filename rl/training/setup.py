@@ -15,6 +15,7 @@ from data.readers import read_preferences, read_prompts
 from data.records import PromptRecord
 from gpt.common import MODEL_FILE, UserError, display_path, load_gpt
 from gpt.corpus import open_corpus, open_prompts
+from gpt.half import half_linears
 from gpt.model import GPT
 from gpt.pretraining import default_folder, flags_for
 from gpt.tokenizer import Tokenizer
@@ -22,6 +23,7 @@ from reward_model.model import RewardModel, load_reward_model
 from rl.rewards.ensemble import Combine, EnsembleReward
 from rl.rewards.function import is_function, open_function
 from rl.rewards.sources import RewardFn, RewardModelReward, RuleReward
+from rl.rewards.teacher import TeacherReward
 from rl.rewards.verifiable import VerifiableReward, answer_match, read_answer, think_format
 from rl.training.config import EngineConfig
 
@@ -348,6 +350,18 @@ def open_task(
     if reward_fn is not None and isinstance(config, EngineConfig):
         reward_fn = as_paid(config, reward_fn)
     return Task(policy, tokenizer, prompts, reward_fn, gold)
+
+
+def halve_frozen(task: Task) -> None:
+    """Linear layers of the task's reward models, judge and teacher in bfloat16 (gpt/half.py)."""
+    for source in (task.reward_fn, task.gold):
+        if isinstance(source, RewardModelReward):
+            half_linears(source.model)
+        elif isinstance(source, EnsembleReward):
+            for model in source.models:
+                half_linears(model)
+        elif isinstance(source, TeacherReward):
+            half_linears(source.teacher)
 
 
 class TextConfig(Protocol):

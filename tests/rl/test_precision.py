@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import torch.nn as nn
-from engines import ENGINES, LETTERS, PROMPTS, SHARE_OF_A, Engine, Texts, small_gpt
+from engines import ENGINES, LETTERS, PROMPTS, SHARE_OF_A, Crash, Engine, Texts, small_gpt
 
 from gpt import distillation, finetuning, pretraining
 from gpt.common import MetricLog, save_gpt
@@ -17,13 +18,17 @@ from gpt.generate import SamplingParams
 from gpt.model import GPT
 from gpt.tokenizer import load_tokenizer
 from reward_model import reward_model_training
-from reward_model.model import RewardModel
+from reward_model.model import RewardModel, save_reward_model
 from rl.batches.rollout import sample_rollout
+from rl.ppo_engine import PPOConfig, open_critic_and_text
 from rl.rewards.ensemble import EnsembleReward
 from rl.rewards.sources import RewardModelReward
 from rl.rewards.step_rewards import RewardModelSteps
+from rl.rewards.teacher import TeacherReward
 from rl.rewards.verifiable import VerifiableReward
 from rl.training.evaluation import Conditions, Validation, best_of_n, measure_accuracy
+from rl.training.run import run_training
+from rl.training.setup import Task, halve_frozen
 
 BFLOAT16 = Conditions(precision="bfloat16")
 PARAMS = SamplingParams(max_new_tokens=4)
@@ -159,3 +164,56 @@ def test_the_reward_model_its_pairs_and_its_report(products, tmp_path: Path, mon
         )
     )  # fmt: skip
     assert products.keys() == {torch.bfloat16}
+
+
+# Frozen models
+
+
+def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> Any:
+    """A run on the reviews up to its `train`: the dtypes of the reward model's layers there."""
+    monkeypatch.setattr(pretraining, "RUNS", tmp_path)
+    glassbox = load_tokenizer("glassbox")
+    policy = small_gpt(n_vocab=glassbox.n_vocab, context=96, n_layer=1)
+    save_gpt(tmp_path / "pretraining-reviews-tiny" / "model.safetensors", policy, glassbox)
+    model = RewardModel.from_policy(policy, "mean_score", torch.Generator().manual_seed(0))
+    save_reward_model(tmp_path / "reward_model-reviews-tiny" / "model.safetensors", model, glassbox)
+    seen: list[set[torch.dtype]] = []
+
+    def train(config: Any, policy: GPT, tokenizer: Any, reward_fn: Any, *rest: Any, **extra: Any):
+        linears = [m for m in reward_fn.model.gpt.modules() if isinstance(m, nn.Linear)]
+        seen.append({layer.weight.dtype for layer in linears})
+        assert policy.h[0].attn.c_attn.weight.dtype == torch.float32
+        if "value_model" in extra:
+            assert {p.dtype for p in extra["value_model"].parameters()} == {torch.float32}
+        raise Crash
+
+    prepare = changes.pop("prepare", None)
+    config = PPOConfig(eval_prompts=0, test_prompts=0, out=tmp_path / "out", **changes)
+    with pytest.raises(Crash):
+        run_training("ppo", config, train, prepare)
+    return seen[0]
+
+
+def test_reward_models_of_a_run_are_halved_once_and_the_critic_is_not(tmp_path, monkeypatch):
+    how = dict(precision="bfloat16", prepare=open_critic_and_text)
+    assert opened(tmp_path, monkeypatch, **how) == {torch.bfloat16}
+
+
+def test_reward_models_stay_whole_in_float32_and_where_they_are_trained_again(
+    tmp_path, monkeypatch
+):
+    assert opened(tmp_path, monkeypatch) == {torch.float32}
+    refreshed = dict(precision="bfloat16", prepare=lambda config, task: {"refresh": None})
+    assert opened(tmp_path, monkeypatch, **refreshed) == {torch.float32}
+
+
+def test_ensembles_judges_and_teachers_are_halved(tmp_path):
+    models = [reward_model(seed) for seed in (1, 2, 3)]
+    for model in models:
+        model.requires_grad_(False)
+    teacher = small_gpt(4).requires_grad_(False)
+    judge, config = RewardModelReward(models[2], name="judge"), PPOConfig()
+    for reward in (EnsembleReward(models[:2]), TeacherReward(teacher, config)):
+        halve_frozen(Task(small_gpt(), LETTERS, {}, reward, judge))
+    for trunk in (*(model.gpt for model in models), teacher):
+        assert trunk.h[1].mlp.c_fc.weight.dtype == torch.bfloat16
