@@ -25,14 +25,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from data import reviews, sums
 from data.collate import ResponseBatch, epoch_shuffled_indices, join_responses
 from data.records import PromptRecord
 from gpt.adapter import fit_for_training, save_adapter
-from gpt.border import at_least_float32
 from gpt.common import (
     MODEL_FILE,
     MetricLog,
@@ -53,6 +51,8 @@ from gpt.files import append_jsonl, display_path, keep_until, write_json
 from gpt.flags import check_ranges
 from gpt.frozen import frozen_copy
 from gpt.generate import SamplingParams, generate
+from gpt.half import half_linears
+from gpt.heads import head_product
 from gpt.log_probs import (
     CHUNK_ELEMENTS,
     full_kl,
@@ -217,8 +217,8 @@ def forward_kl(
     weight, teacher_weight = student.wte.weight, teacher.wte.weight.detach()
 
     def divergence(hidden: Tensor, teacher_hidden: Tensor) -> Tensor:
-        logits = at_least_float32(F.linear(hidden, weight)) / temperature
-        teacher_logits = at_least_float32(F.linear(teacher_hidden, teacher_weight)) / temperature
+        logits = head_product(hidden, weight) / temperature
+        teacher_logits = head_product(teacher_hidden, teacher_weight) / temperature
         return kl_from_logits(teacher_logits, logits)[:, None]
 
     kl = in_chunks(divergence, chunk_elements // len(weight), hidden, teacher_hidden)
@@ -249,7 +249,7 @@ def sampled_targets(
     pieces = taken.split(max(chunk_elements // len(weight), 1))
     counts = [int(piece.sum()) for piece in pieces]
     for here, piece in zip(pieces, hidden.split(counts), strict=True):
-        probs = (at_least_float32(F.linear(piece, weight)) / temperature).softmax(-1)
+        probs = (head_product(piece, weight) / temperature).softmax(-1)
         uniforms = torch.rand(len(here), len(weight), generator=generator)[here].to(probs.device)
         chosen = sample_token_ids(probs, k, uniforms)
         ids.append(chosen)
@@ -275,7 +275,7 @@ def sampled_cross_entropy(
     weight = student.wte.weight
 
     def cross_entropy(hidden: Tensor, ids: Tensor, targets: Tensor) -> Tensor:
-        logits = at_least_float32(F.linear(hidden, weight)) / temperature
+        logits = head_product(hidden, weight) / temperature
         return topk_cross_entropy(logits, ids, targets)[:, None]
 
     loss = in_chunks(cross_entropy, chunk_elements // len(weight), hidden, ids, targets)
@@ -444,9 +444,10 @@ def train(
             index = epoch_shuffled_indices(step, config.batch_size, len(prompts), seed).tolist()
             author = teacher if config.author == "teacher" else student
             records = [prompts[i] for i in index]
-            batch, _ = sampled_batch(
-                author, tokenizer, records, config.max_new_tokens, generators["sampling"]
-            )
+            with precision(student.device, config.precision):
+                batch, _ = sampled_batch(
+                    author, tokenizer, records, config.max_new_tokens, generators["sampling"]
+                )
         optimizer.zero_grad(set_to_none=True)
         loss = own_gradient(config, student, teacher, batch, generators["token ids"])
         norm = clip_and_step(optimizer, student.parameters(), config.max_norm)
@@ -486,6 +487,8 @@ def main(config: DistillationConfig) -> Path:
     teacher = open_teacher(
         config.teacher, tokenizer, device, data=config.data, preset=config.preset
     )
+    if config.precision == "bfloat16":
+        half_linears(teacher)
     room = min(model.config.context for model in (student, teacher)) - config.max_new_tokens
     if room < 1:
         raise UserError(f"--max-new-tokens {config.max_new_tokens} leaves no room for a prompt")
@@ -505,7 +508,8 @@ def main(config: DistillationConfig) -> Path:
     def measured(
         model: GPT, records: Sequence[PromptRecord]
     ) -> tuple[dict[str, float], list[dict[str, Any]]]:
-        return measure(model, teacher, tokenizer, records, config.max_new_tokens, rule)
+        with precision(device, config.precision):
+            return measure(model, teacher, tokenizer, records, config.max_new_tokens, rule)
 
     def validate(model: GPT, step: int) -> dict[str, float]:
         numbers, answers = measured(model, prompts["validation"][: config.eval_prompts])

@@ -186,7 +186,8 @@ def train(
         row = {**total({"loss": float(loss)}), "grad_norm": norm, "lr": lr}  # float waits
         row["tokens_per_second"] = tokens / (time.perf_counter() - begin)  # of training alone
         if held_out_batches and (state.step % config.eval_every == 0 or state.step == log.total):
-            row["held_out_loss"] = held_out_loss(model, held_out_batches)
+            with precision(model.device, config.precision):
+                row["held_out_loss"] = held_out_loss(model, held_out_batches)
             check_alike(model, "model")
         check_losses(row)
         log.write(step=state.step, **row)
@@ -318,7 +319,9 @@ def main(config: FinetuningConfig) -> Path:
     on_main(
         lambda: (folder / "samples.jsonl").unlink(missing_ok=True)
     )  # of a run that was ended here
-    append_jsonl(folder / "samples.jsonl", sample_rows(model, tokenizer, shown, room, config.seed))
+    with precision(device, config.precision):
+        answers = sample_rows(model, tokenizer, shown, room, config.seed)
+    append_jsonl(folder / "samples.jsonl", answers)
     if "held_out_loss" in rows[-1]:
         print(f"held-out loss {rows[-1]['held_out_loss']:.3f} nats per token")
     finish_run(folder)

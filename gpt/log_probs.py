@@ -2,8 +2,8 @@
 
 Logits are the largest tensor of a language model: (N, T, V). They are formed only at response
 positions, in chunks, and when there is more than one chunk each is recomputed in the backward pass,
-so that at no time more than one chunk's logits exist. Everything after the logits is float32 at
-least, also under autocast.
+so that at no time more than one chunk's logits exist. The logits and everything after them are
+float32 at least, also under autocast (gpt/heads.py).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 from data.collate import ResponseBatch
 from gpt.border import at_least_float32
+from gpt.heads import head_product, without_autocast
 from gpt.model import GPT
 from gpt.ranks import own_chunks, placed
 
@@ -52,7 +53,7 @@ def entropy_of(log_probs: Tensor) -> Tensor:
 
 def _logits(hidden: Tensor, weight: Tensor, temperature: float) -> Tensor:
     """The head: (M, D) and (V, D) -> (M, V), divided by the temperature."""
-    logits = at_least_float32(F.linear(hidden, weight))
+    logits = head_product(hidden, weight)
     return logits if temperature == 1 else logits / temperature
 
 
@@ -121,23 +122,21 @@ class ChunkedScore(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        hidden, weight, targets = ctx.saved_tensors
+        hidden, weight, targets = ctx.saved_tensors  # float32 at least, as in the forward pass
         grad = grad[:, :1] / ctx.temperature  # (M, 1)
         grad_hidden = torch.empty_like(hidden)
         grad_weight = None  # of a frozen head, under adapters
         if ctx.needs_input_grad[4]:
-            grad_weight = at_least_float32(torch.zeros_like(weight))  # a sum of many chunks
-        for start in range(0, len(hidden), ctx.rows):
-            chunk = slice(start, start + ctx.rows)
-            logits = _logits(hidden[chunk], weight, ctx.temperature)
-            change = logits.softmax(-1).mul_(-grad[chunk])
-            change.scatter_add_(1, targets[chunk, None], grad[chunk])
-            change = change.to(weight.dtype)
-            grad_hidden[chunk] = change @ weight
-            if grad_weight is not None:
-                grad_weight += change.T @ hidden[chunk]
-        if grad_weight is not None:
-            grad_weight = grad_weight.to(weight.dtype)
+            grad_weight = torch.zeros_like(weight)  # a sum of many chunks
+        with without_autocast(hidden.device):
+            for start in range(0, len(hidden), ctx.rows):
+                chunk = slice(start, start + ctx.rows)
+                logits = _logits(hidden[chunk], weight, ctx.temperature)
+                change = logits.softmax(-1).mul_(-grad[chunk])
+                change.scatter_add_(1, targets[chunk, None], grad[chunk])
+                grad_hidden[chunk] = change @ weight
+                if grad_weight is not None:
+                    grad_weight += change.T @ hidden[chunk]
         return None, None, None, grad_hidden, grad_weight, None
 
 
@@ -153,12 +152,8 @@ def score_in_chunks(
     rows = max(chunk_elements // len(weight), 1)
     if len(hidden) <= rows or not torch.is_grad_enabled():
         return in_chunks(lambda h, y: score(h, weight, y, temperature), rows, hidden, targets)
-    device = weight.device.type
-    if torch.is_autocast_enabled(device):  # the backward pass needs the products of the forward one
-        dtype = torch.get_autocast_dtype(device)
-        hidden, weight = hidden.to(dtype), weight.to(dtype)
-    with torch.autocast(device, enabled=False):
-        return cast(Tensor, ChunkedScore.apply(score, rows, temperature, hidden, weight, targets))
+    hidden, weight = at_least_float32(hidden), at_least_float32(weight)
+    return cast(Tensor, ChunkedScore.apply(score, rows, temperature, hidden, weight, targets))
 
 
 def response_hidden(model: GPT, batch: ResponseBatch, columns: Tensor) -> Tensor:

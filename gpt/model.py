@@ -18,6 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from gpt.heads import head_product
+
 INIT_STD = 0.02  # OpenAI's gpt-2/src/model.py; position embeddings use half of it
 
 
@@ -292,8 +294,8 @@ class GPT(nn.Module):
         return mask[:, None]
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """The tied head: (..., D) -> (..., V)."""
-        return F.linear(hidden, self.wte.weight)
+        """The tied head: (..., D) -> (..., V), float32 at least, also under autocast."""
+        return head_product(hidden, self.wte.weight)
 
     def forward(self, tokens: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """Logits (N, S, V); column j predicts token j + 1. Arguments as in `hidden`."""

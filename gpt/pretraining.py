@@ -227,7 +227,8 @@ def train(
         row = total({"loss": float(loss)}) | {"grad_norm": norm, "lr": lr}  # float waits
         row["tokens_per_second"] = tokens / (time.perf_counter() - begin)  # of training alone
         if state.step % config.eval_every == 0 or state.step == config.steps:
-            row["held_out_loss"] = held_out_loss(model, held_out)
+            with precision(model.device, config.precision):
+                row["held_out_loss"] = held_out_loss(model, held_out)
             check_alike(model, "model")
         check_losses(row)
         log.write(step=state.step, **row)

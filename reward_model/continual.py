@@ -18,7 +18,7 @@ from typing import Any, Literal
 import torch
 
 from data.records import PromptRecord
-from gpt.common import MetricLog, derive_seed, make_generator
+from gpt.common import MetricLog, derive_seed, make_generator, precision
 from gpt.errors import UserError
 from gpt.files import append_jsonl, display_path, keep_until, read_jsonl
 from gpt.generate import SamplingParams
@@ -198,7 +198,8 @@ class ContinualRewardModel:
         self.optimizer.zero_grad(set_to_none=True)
         self.model.requires_grad_(False)
         reference = collate_pairs(self.reference, self.tokenizer.eos_id)
-        self.model.normalize_on(reference.to(self.model.device))
+        with precision(self.model.device, config.precision):
+            self.model.normalize_on(reference.to(self.model.device))
 
         rows = [as_row(pair, self.tokenizer, step) for pair in new]
         self.recent += visits_of(rows)
@@ -229,15 +230,17 @@ class ContinualRewardModel:
             generator=make_generator(config.seed, f"{name} pairs"),
             rng=random.Random(derive_seed(config.seed, f"{name} labels")),
         )
-        return [pair for batch in batches for pair in batch]
+        with precision(policy.device, config.precision):
+            return [pair for batch in batches for pair in batch]
 
     @torch.no_grad()
     def _measure(self, fresh: Sequence[TokenPair], when: str) -> dict[str, float]:
         """Accuracy on the policy's new responses and on the probe, and the probe's mean reward."""
         eos_id = self.tokenizer.eos_id
-        numbers = {f"fresh_accuracy/{when}": order_accuracy(self.model, fresh, eos_id)}
-        if self.probe:
-            chosen, rejected, _ = score_pairs(self.model, self.probe, eos_id)
-            numbers[f"probe_reward/{when}"] = float(torch.cat([chosen, rejected]).mean())
-            numbers[f"probe_accuracy/{when}"] = order_accuracy(self.model, self.probe, eos_id)
+        with precision(self.model.device, self.config.precision):
+            numbers = {f"fresh_accuracy/{when}": order_accuracy(self.model, fresh, eos_id)}
+            if self.probe:
+                chosen, rejected, _ = score_pairs(self.model, self.probe, eos_id)
+                numbers[f"probe_reward/{when}"] = float(torch.cat([chosen, rejected]).mean())
+                numbers[f"probe_accuracy/{when}"] = order_accuracy(self.model, self.probe, eos_id)
         return numbers

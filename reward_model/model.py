@@ -14,7 +14,6 @@ import torch.nn as nn
 from torch import Tensor
 
 from data.collate import ResponseBatch
-from gpt.border import at_least_float32
 from gpt.common import (
     about_gpt,
     checked_tokenizer,
@@ -24,6 +23,7 @@ from gpt.common import (
     save_weights,
 )
 from gpt.errors import UserError
+from gpt.heads import head_product
 from gpt.log_probs import response_hidden, scatter_responses, score_in_micro_batches
 from gpt.lora import copy_to_train, merged_state
 from gpt.model import GPT
@@ -77,7 +77,7 @@ class RewardModel(nn.Module):
     def token_scores(self, batch: ResponseBatch) -> Tensor:
         """Unnormalised score after each response token, (N, T) float32, 0 at padding."""
         hidden = response_hidden(self.gpt, batch, batch.response_columns)  # (M, D)
-        scores = at_least_float32(self.head(hidden))[:, 0]  # (M,)
+        scores = head_product(hidden, self.head.weight, self.head.bias)[:, 0]  # (M,)
         return scatter_responses(scores, batch.response_mask)
 
     def raw_scores(self, batch: ResponseBatch) -> Tensor:

@@ -340,7 +340,7 @@ def world_pairs(
     )
     begin = time.perf_counter()
     pairs: list[TokenPair] = []
-    for more in sample_pairs(
+    sampled = sample_pairs(
         policy,
         tokenizer,
         reviews.prompts(split),
@@ -349,9 +349,11 @@ def world_pairs(
         how,
         generator=make_generator(config.seed, f"{split} pairs"),
         rng=random.Random(derive_seed(config.seed, f"{split} labels")),
-    ):
-        pairs += more
-        log.write(step=len(pairs), seconds=time.perf_counter() - begin)
+    )
+    with precision(policy.device, config.precision):
+        for more in sampled:
+            pairs += more
+            log.write(step=len(pairs), seconds=time.perf_counter() - begin)
     return pairs
 
 
@@ -480,10 +482,10 @@ def main(config: RewardModelConfig) -> Path:
     with stepping(log, folder):
         fit(model, pairs, config, log, eos_id=tokenizer.eos_id, folder=folder)
     reference = collate_pairs(pairs[:: max(len(pairs) // 2000, 1)], tokenizer.eos_id)
-    model.normalize_on(reference.to(device))
+    with precision(device, config.precision):
+        model.normalize_on(reference.to(device))
+        chosen, rejected, batch = score_pairs(model, held_out, tokenizer.eos_id)
     save_reward_model(folder / MODEL_FILE, model, tokenizer)
-
-    chosen, rejected, batch = score_pairs(model, held_out, tokenizer.eos_id)
     report = preference_report(
         chosen, rejected, batch.lengths.cpu(), held_out, scale=float(model.std)
     )

@@ -215,8 +215,8 @@ def train(
                     row |= refresh.update(policy, step + 1)  # line 12 of the one before
             reference.load_state_dict(policy.state_dict())  # line 3
         records = prompt_batch(prompts, step, config.prompts_per_step, config.seed)  # line 5
-        with clock.phase("rollout"):  # lines 6-7: before its update the policy is the old policy
-            rollout = sample_rollout(
+        with clock.phase("rollout"), precision(policy.device, config.precision):  # lines 6-7
+            rollout = sample_rollout(  # before its update the policy is the old policy
                 policy, tokenizer, records, params, config.group_size, generators["sampling"]
             )
         with clock.phase("reward"):  # line 8

@@ -128,7 +128,9 @@ def open_step_rewards(config: ProcessGRPOConfig, task: Task) -> dict[str, StepRe
                 f"--steps-from reward_model: the reward is the {task.reward_name}, not a learned "
                 "model; add --reward model, or use outcome"
             )
-        source = RewardModelSteps(reward_fn.model, task.tokenizer)
+        source = RewardModelSteps(
+            reward_fn.model, task.tokenizer, reward_fn.micro_batch_size, reward_fn.dtype
+        )
     print(f"steps: {source.name}")
     return {"step_reward_fn": source}
 
@@ -205,8 +207,8 @@ def train(
         set_learning_rate(optimizer, lr)
         clock, meter = Stopwatch(), UpdateMeter(clip=(config.clip_low, config.clip_high))
         records = prompt_batch(prompts, step, config.prompts_per_step, config.seed)  # line 5
-        with clock.phase("rollout"):  # lines 6-7: before its update the policy is the old policy
-            rollout = sample_rollout(
+        with clock.phase("rollout"), precision(policy.device, config.precision):  # lines 6-7
+            rollout = sample_rollout(  # before its update the policy is the old policy
                 policy, tokenizer, records, params, config.group_size, generators["sampling"]
             )
         with clock.phase("reward"):  # line 8: the outcome for the log, the steps to learn from

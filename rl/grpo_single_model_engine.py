@@ -207,7 +207,7 @@ def train(
         set_learning_rate(optimizer, lr)
         clock, meter = Stopwatch(), UpdateMeter(clip=(config.clip_low, config.clip_high))
         records = prompt_batch(prompts, step, config.prompts_per_step, config.seed)  # line 5
-        with clock.phase("rollout"):  # line 7
+        with clock.phase("rollout"), precision(policy.device, config.precision):  # line 7
             rollout = sample_rollout(
                 policy, tokenizer, records, params, config.group_size, generators["sampling"]
             )

@@ -431,10 +431,8 @@ def train(
         clock, buffer = Stopwatch(), GroupBuffer(config.prompts_per_step)
         while buffer.missing and buffer.rounds <= config.max_resamples:  # lines 7-8
             records = cursor.take(buffer.missing)  # line 2
-            with clock.phase(
-                "rollout"
-            ):  # lines 3-4: before its update the policy is the old policy
-                rollout = sample_rollout(
+            with clock.phase("rollout"), precision(policy.device, config.precision):  # lines 3-4
+                rollout = sample_rollout(  # before its update the policy is the old policy
                     policy, tokenizer, records, params, config.group_size, generators["sampling"]
                 )
             with clock.phase("reward"):  # line 5

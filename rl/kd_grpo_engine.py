@@ -250,8 +250,8 @@ def train(
         clock = Stopwatch()
         meter = UpdateMeter(clip if config.policy_loss == "clipped" else None)
         records = prompt_batch(prompts, step, config.prompts_per_step, config.seed)
-        with clock.phase("rollout"):  # G outputs per prompt
-            rollout = sample_rollout(
+        with clock.phase("rollout"), precision(policy.device, config.precision):
+            rollout = sample_rollout(  # G outputs per prompt
                 policy, tokenizer, records, params, config.group_size, generators["sampling"]
             )
         with clock.phase("reward"):  # r = log p_teacher(o | q)

@@ -43,7 +43,14 @@ import torch
 from torch import Tensor
 
 from data.records import PromptRecord
-from gpt.common import MetricLog, TrainingState, make_generator, preset_defaults, run_script
+from gpt.common import (
+    MetricLog,
+    TrainingState,
+    make_generator,
+    precision,
+    preset_defaults,
+    run_script,
+)
 from gpt.corpus import Corpus
 from gpt.frozen import frozen_copy
 from gpt.generate import SamplingParams
@@ -222,7 +229,7 @@ def train(
         lr = models.set_learning_rates(warmed_up(config, step))
         clock, meter = Stopwatch(), UpdateMeter(clip=(config.clip_low, config.clip_high))
         records = prompt_batch(prompts, step, config.prompts_per_step, config.seed)
-        with clock.phase("rollout"):  # o ~ student
+        with clock.phase("rollout"), precision(policy.device, config.precision):  # o ~ student
             rollout = sample_rollout(
                 policy, tokenizer, records, params, config.group_size, generators["sampling"]
             )

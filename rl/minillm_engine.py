@@ -224,8 +224,8 @@ def train(
         set_learning_rate(optimizer, lr)
         clock, meter = Stopwatch(), UpdateMeter(clip=(config.clip_low, config.clip_high))
         records = prompt_batch(prompts, step, config.prompts_per_step, config.seed)
-        with clock.phase("rollout"):  # y ~ p~, token by token
-            rollout = sample_rollout(
+        with clock.phase("rollout"), precision(policy.device, config.precision):
+            rollout = sample_rollout(  # y ~ p~, token by token
                 policy,
                 tokenizer,
                 records,

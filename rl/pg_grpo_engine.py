@@ -326,7 +326,7 @@ def train(
         set_learning_rate(optimizer, lr)
         clock, meter = Stopwatch(), update_meter(config)
         records = prompt_batch(prompts, step, config.prompts_per_step, config.seed)  # line 2
-        with clock.phase("rollout"):
+        with clock.phase("rollout"), precision(policy.device, config.precision):
             rollout = sample_rollout(
                 policy, tokenizer, records, params, config.group_size, generators["sampling"]
             )

@@ -198,7 +198,7 @@ def train(
         lr = models.set_learning_rates(warmed_up(config, step))
         clock, meter = Stopwatch(), UpdateMeter(clip=(config.clip_low, config.clip_high))
         records = prompt_batch(prompts, step, config.prompts_per_step, config.seed)
-        with clock.phase("rollout"):  # y ~ policy
+        with clock.phase("rollout"), precision(policy.device, config.precision):  # y ~ policy
             rollout = sample_rollout(
                 policy, tokenizer, records, params, config.group_size, generators["sampling"]
             )

@@ -252,8 +252,8 @@ def train(
         set_learning_rate(optimizer, lr)
         clock, meter = Stopwatch(), UpdateMeter(clip=(config.clip_low, config.clip_high))
         records = prompt_batch(prompts, step, config.prompts_per_step, config.seed)
-        with clock.phase("rollout"):  # k outputs per prompt
-            rollout = sample_rollout(
+        with clock.phase("rollout"), precision(policy.device, config.precision):
+            rollout = sample_rollout(  # k outputs per prompt
                 policy, tokenizer, records, params, config.group_size, generators["sampling"]
             )
         with clock.phase("reward"):

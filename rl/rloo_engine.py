@@ -237,8 +237,8 @@ def train(
         set_learning_rate(optimizer, lr)
         clock, meter = Stopwatch(), update_meter(config)
         records = prompt_batch(prompts, step, config.prompts_per_step, config.seed)
-        with clock.phase("rollout"):  # y_1 ... y_k ~ pi( . | x)
-            rollout = sample_rollout(
+        with clock.phase("rollout"), precision(policy.device, config.precision):
+            rollout = sample_rollout(  # y_1 ... y_k ~ pi( . | x)
                 policy, tokenizer, records, params, config.group_size, generators["sampling"]
             )
         with clock.phase("reward"):  # r(x, y)

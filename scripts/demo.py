@@ -50,6 +50,7 @@ from rl import grpo_engine
 from rl.grpo_engine import GRPOConfig
 from rl.rewards.sources import RewardModelReward, RuleReward
 from rl.training.evaluation import (
+    Conditions,
     Evaluation,
     best_of_n,
     evaluate,
@@ -137,16 +138,24 @@ def contestants(
     reward_model, _ = load_reward_model(folder / "reward_model", device)
     reward, gold = RewardModelReward(reward_model), RuleReward(reviews.gold_reward, "gold reward")
     params = SamplingParams(max_new_tokens=GRPOConfig().max_new_tokens)
+    conditions = Conditions(seed=seed)
 
     def row(name: str, model: GPT) -> Contestant:
         result = evaluate(
-            model, tokenizer, prompts, params, reward, reference=base, gold=gold, seed=seed
+            model,
+            tokenizer,
+            prompts,
+            params,
+            reward,
+            reference=base,
+            gold=gold,
+            conditions=conditions,
         )
         assert result.gold is not None and result.reward is not None
         return Contestant(name, result.gold, result.reward, result)
 
     best_reward, best_gold = best_of_n(
-        base, tokenizer, prompts, params, reward, BEST_OF, gold=gold, seed=seed
+        base, tokenizer, prompts, params, reward, BEST_OF, gold=gold, conditions=conditions
     )
     assert best_gold is not None
     return [

@@ -86,8 +86,8 @@ HARMLESS = (
     Harmless(
         "rl/training/value_model.py",
         "ValueModel._at",
-        "values = at_least_float32(self.head(hidden))[:, 0] # (M,)",
-        "values = at_least_float32(self.head(hidden))[:, -1] # (M,)",
+        "values = head_product(hidden, self.head.weight, self.head.bias)[:, 0] # (M,)",
+        "values = head_product(hidden, self.head.weight, self.head.bias)[:, -1] # (M,)",
         "equivalent: the head has one output",
     ),
 )

@@ -50,7 +50,7 @@ from gpt.teacher import teacher_folder
 from gpt.tokenizer import Tokenizer, load_tokenizer
 from rl.rewards.sources import RewardFn
 from rl.rewards.teacher import BestOf, best_answers
-from rl.training.evaluation import evaluate, format_table
+from rl.training.evaluation import Conditions, evaluate, format_table
 from rl.training.setup import RewardChoice, open_prompts, open_reward, world_rule
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -144,10 +144,10 @@ def comparison(
 ) -> dict[str, dict[str, float]]:
     """What each model's answers to validation prompts are worth, with the same random numbers."""
     params = SamplingParams(max_new_tokens=config.max_new_tokens)
-    gold = world_rule(config.data)
+    gold, conditions = world_rule(config.data), Conditions(seed=config.seed)
     return {
         name: evaluate(
-            model, tokenizer, records, params, reward_fn, gold=gold, seed=config.seed
+            model, tokenizer, records, params, reward_fn, gold=gold, conditions=conditions
         ).summary()
         for name, model in models.items()
     }

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from data.collate import ResponseBatch
+from gpt.common import precision
 from gpt.log_probs import score_in_micro_batches
 from reward_model.model import RewardModel
 from rl.batches.rollout import Rollout
@@ -39,6 +40,7 @@ class EnsembleReward:
         uwo_coef: float = 0.5,
         reference: ResponseBatch | None = None,
         micro_batch_size: int = 64,
+        dtype: str = "float32",
     ) -> None:
         if len(models) < 2:
             raise ValueError(f"an ensemble needs at least 2 reward models: got {len(models)}")
@@ -47,11 +49,12 @@ class EnsembleReward:
         if not 0 <= uwo_coef < math.inf:
             raise ValueError(f"uwo_coef must be a number from 0 on: got {uwo_coef}")
         self.models, self.combine, self.uwo_coef = list(models), combine, uwo_coef
-        self.micro_batch_size = micro_batch_size
+        self.micro_batch_size, self.dtype = micro_batch_size, dtype
         self.name = f"{combine} of {len(models)} reward models"
         if reference is not None:
             for model in self.models:
-                model.normalize_on(reference.to(model.device), micro_batch_size)
+                with precision(model.device, dtype):
+                    model.normalize_on(reference.to(model.device), micro_batch_size)
 
     def __call__(self, rollout: Rollout) -> Tensor:
         return self.with_metrics(rollout)[0]
@@ -67,12 +70,13 @@ class EnsembleReward:
     @torch.no_grad()
     def member_scores(self, rollout: Rollout) -> Tensor:
         """The score that each member gives to each response, (K, N)."""
-        return torch.stack(
-            [
-                score_in_micro_batches(model, rollout.sequences, self.micro_batch_size)
-                for model in self.models
-            ]
-        )
+        scores = []
+        for model in self.models:
+            with precision(model.device, self.dtype):
+                scores.append(
+                    score_in_micro_batches(model, rollout.sequences, self.micro_batch_size)
+                )
+        return torch.stack(scores)
 
     def _combined(self, scores: Tensor) -> Tensor:
         if self.combine == "mean":

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from data.records import PromptRecord
+from gpt.common import precision
 from gpt.log_probs import score_in_micro_batches
 from gpt.ranks import gathered, own_block
 from reward_model.model import RewardModel
@@ -35,15 +36,21 @@ class MeasuringReward(RewardFn, Protocol):
 
 
 class RewardModelReward:
-    """The score of a trained reward model; it must share the policy's tokenizer."""
+    """The score of a trained reward model, in `dtype`; it must share the policy's tokenizer."""
 
     def __init__(
-        self, model: RewardModel, micro_batch_size: int = 64, name: str = "reward model"
+        self,
+        model: RewardModel,
+        micro_batch_size: int = 64,
+        name: str = "reward model",
+        dtype: str = "float32",
     ) -> None:
         self.model, self.micro_batch_size, self.name = model, micro_batch_size, name
+        self.dtype = dtype
 
     def __call__(self, rollout: Rollout) -> Tensor:
-        return score_in_micro_batches(self.model, rollout.sequences, self.micro_batch_size)
+        with precision(self.model.device, self.dtype):
+            return score_in_micro_batches(self.model, rollout.sequences, self.micro_batch_size)
 
 
 class RuleReward:

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from data import sums
+from gpt.common import precision
 from gpt.log_probs import score_in_micro_batches
 from gpt.tokenizer import Tokenizer
 from reward_model.model import RewardModel
@@ -188,9 +189,14 @@ class RewardModelSteps:
     name = "reward model after each sentence"
 
     def __init__(
-        self, model: RewardModel, tokenizer: Tokenizer, micro_batch_size: int = 64
+        self,
+        model: RewardModel,
+        tokenizer: Tokenizer,
+        micro_batch_size: int = 64,
+        dtype: str = "float32",
     ) -> None:
         self.model, self.tokenizer, self.micro_batch_size = model, tokenizer, micro_batch_size
+        self.dtype = dtype
 
     def __call__(self, rollout: Rollout, rewards: Tensor) -> StepRewards:
         rows = []
@@ -200,8 +206,9 @@ class RewardModelSteps:
             inner = [token_of(end - 1, counts) for end in ends if end < len(text)]
             rows.append(dict.fromkeys([*inner, len(tokens) - 1], 0.0))
         _, ends_of, mask = padded(rows, rollout.response_tokens.device)
-        scores = score_in_micro_batches(
-            self.model.token_scores, rollout.sequences, self.micro_batch_size
-        )  # (N, T)
+        with precision(self.model.device, self.dtype):
+            scores = score_in_micro_batches(
+                self.model.token_scores, rollout.sequences, self.micro_batch_size
+            )  # (N, T)
         values = (scores.gather(1, ends_of) - self.model.mean) / self.model.std
         return StepRewards(torch.where(mask, values, 0.0), ends_of, mask)

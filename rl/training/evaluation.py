@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from data.records import PromptRecord
-from gpt.common import make_generator
+from gpt.common import make_generator, precision
 from gpt.files import append_jsonl, save_figure
 from gpt.generate import SamplingParams
 from gpt.log_probs import score_in_micro_batches, token_log_probs
@@ -28,8 +28,39 @@ from rl.rewards.verifiable import VerifiableReward, pass_at_k
 from rl.training.setup import Task
 
 PASS_K = 8  # samples per prompt where an answer can be checked
-AT_ONCE = 256  # prompts that are answered together
-AT_ONCE_OF_N = 64  # the same where each gets several responses
+SHOWN = 8  # responses of a validation that are kept to be read
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """Under which an evaluation runs: its random numbers, how many rows a forward has, the precision.
+
+    The sizes follow a run's `micro_batch_size`: what fits in an update, which keeps a graph, fits
+    here in larger pieces. The answers do not depend on them, but for rounding.
+    """
+
+    micro_batch_size: int = 32
+    precision: str = "float32"
+    seed: int = 0
+
+    @property
+    def scored(self) -> int:
+        """Rows that are scored together."""
+        return min(2 * self.micro_batch_size, 64)
+
+    @property
+    def prompts(self) -> int:
+        """Prompts that are answered together, once each."""
+        return min(8 * self.micro_batch_size, 256)
+
+    def prompts_of(self, n: int) -> int:
+        """The same where each gets `n` responses, which have read the prompt together."""
+        return min(max(16 * self.micro_batch_size // n, 1), 64)
+
+    @classmethod
+    def of(cls, config: Any) -> Conditions:
+        """Those of an engine's config."""
+        return cls(config.micro_batch_size, config.precision)
 
 
 @dataclass(frozen=True)
@@ -86,36 +117,37 @@ def evaluate(
     *,
     reference: GPT | None = None,
     gold: RewardFn | None = None,
-    seed: int = 0,
+    conditions: Conditions = Conditions(),
 ) -> Evaluation:
-    """Sample one response to each prompt and score it. The same seed gives paired random numbers.
+    """Sample one response to each prompt and score it. The same `conditions` give paired random numbers.
 
     With a teacher's reward the distance to the teacher is measured as well; without a reward what
     needs none.
     """
     if not records:
         raise ValueError("there are no prompts to evaluate on: give at least one")
-    generator = make_generator(seed, "evaluation")
+    generator = make_generator(conditions.seed, "evaluation")
     parts = []
-    for start in range(0, len(records), AT_ONCE):
-        batch = records[start : start + AT_ONCE]
-        rollout = sample_rollout(policy, tokenizer, batch, params, 1, generator)
-        kl = None
-        if reference is not None:
-            log_probs, ref_log_probs = (
-                score_in_micro_batches(
-                    partial(token_log_probs, model, temperature=params.temperature),
-                    rollout.sequences,
-                    64,
+    for start in range(0, len(records), conditions.prompts):
+        batch = records[start : start + conditions.prompts]
+        kl = teacher_kl = None
+        with precision(policy.device, conditions.precision):
+            rollout = sample_rollout(policy, tokenizer, batch, params, 1, generator)
+            if reference is not None:
+                log_probs, ref_log_probs = (
+                    score_in_micro_batches(
+                        partial(token_log_probs, model, temperature=params.temperature),
+                        rollout.sequences,
+                        conditions.scored,
+                    )
+                    for model in (policy, reference)
                 )
-                for model in (policy, reference)
-            )
-            kl = row_sums(k1(log_probs, ref_log_probs), rollout.response_mask).cpu()
-        teacher_kl = None
-        if isinstance(reward_fn, TeacherReward):
-            teacher_kl = reverse_kl(
-                policy, reward_fn.teacher, rollout.sequences, params.temperature
-            )
+                kl = row_sums(k1(log_probs, ref_log_probs), rollout.response_mask).cpu()
+            if isinstance(reward_fn, TeacherReward):
+                teacher_kl = reverse_kl(
+                    policy, reward_fn.teacher, rollout.sequences, params.temperature,
+                    micro_batch_size=conditions.scored,
+                )  # fmt: skip
         parts.append(
             Evaluation(
                 records=rollout.records,
@@ -167,7 +199,7 @@ def best_of_n(
     n: int,
     *,
     gold: RewardFn | None = None,
-    seed: int = 0,
+    conditions: Conditions = Conditions(),
 ) -> tuple[Tensor, Tensor | None]:
     """Sample n responses a prompt and keep the one that `reward_fn` likes best.
 
@@ -175,11 +207,12 @@ def best_of_n(
     of the policy at all. Its KL from the policy is at most log n - (n - 1)/n nats (Stiennon et al.
     2020, arXiv:2009.01325, appendix G.3).
     """
-    generator = make_generator(seed, "best of n")
+    generator = make_generator(conditions.seed, "best of n")
     rewards, golds = [], []
-    for start in range(0, len(records), AT_ONCE_OF_N):
-        batch = records[start : start + AT_ONCE_OF_N]
-        rollout = sample_rollout(policy, tokenizer, batch, params, n, generator)
+    for start in range(0, len(records), conditions.prompts_of(n)):
+        batch = records[start : start + conditions.prompts_of(n)]
+        with precision(policy.device, conditions.precision):
+            rollout = sample_rollout(policy, tokenizer, batch, params, n, generator)
         scores = reward_fn(rollout).view(-1, n)
         best = scores.argmax(1, keepdim=True)
         rewards.append(scores.gather(1, best)[:, 0].cpu())
@@ -197,21 +230,23 @@ def measure_accuracy(
     check: VerifiableReward,
     *,
     k: int = PASS_K,
-    seed: int = 0,
+    conditions: Conditions = Conditions(),
 ) -> dict[str, float]:
     """pass@1 and pass@k from k samples a prompt, and the accuracy of the likeliest response.
 
     pass@1 is what a policy gets right when it samples; pass@k what it can get right at all.
     Training that only makes right answers likelier raises the first more than the second.
     """
-    generator = make_generator(seed, "accuracy")
+    generator = make_generator(conditions.seed, "accuracy")
     greedy = replace(params, greedy=True)
     sampled, likeliest = [], []
-    for start in range(0, len(records), AT_ONCE_OF_N):
-        batch = records[start : start + AT_ONCE_OF_N]
-        rollout = sample_rollout(policy, tokenizer, batch, params, k, generator)
+    for start in range(0, len(records), conditions.prompts_of(k)):
+        batch = records[start : start + conditions.prompts_of(k)]
+        with precision(policy.device, conditions.precision):
+            rollout = sample_rollout(policy, tokenizer, batch, params, k, generator)
         sampled.append(check.correct(rollout).view(-1, k).cpu())
-        rollout = sample_rollout(policy, tokenizer, batch, greedy, 1, generator)
+        with precision(policy.device, conditions.precision):
+            rollout = sample_rollout(policy, tokenizer, batch, greedy, 1, generator)
         likeliest.append(check.correct(rollout).cpu())
     correct = torch.cat(sampled)
     numbers = {f"pass@{tries}": pass_at_k(correct, tries) for tries in sorted({1, k})}
@@ -233,12 +268,13 @@ class Validation:
         reward_fn: RewardFn | None,
         gold: RewardFn | None = None,
         samples_path: Path | None = None,
-        shown: int = 8,
         start: GPT | None = None,
+        conditions: Conditions = Conditions(),
     ) -> None:
         self.tokenizer, self.records, self.params = tokenizer, list(records), params
+        self.conditions = conditions
         self.reward_fn, self.gold = reward_fn, gold
-        self.samples_path, self.shown, self.start = samples_path, shown, start
+        self.samples_path, self.start = samples_path, start
 
     def __call__(self, policy: GPT, reference: GPT | None, step: int) -> dict[str, float]:
         """`validation/...` numbers; gold is reported here and steers nothing."""
@@ -250,9 +286,10 @@ class Validation:
             self.reward_fn,
             reference=self.start or reference,
             gold=self.gold,
+            conditions=self.conditions,
         )
         if self.samples_path is not None:
-            rows = [{"step": step} | row for row in result.sample_rows(self.shown)]
+            rows = [{"step": step} | row for row in result.sample_rows(SHOWN)]
             append_jsonl(self.samples_path, rows)
         return {f"validation/{name}": value for name, value in result.summary().items()}
 
@@ -334,7 +371,13 @@ class Comparison:
 
 
 def compare(
-    before: GPT, task: Task, params: SamplingParams, test_prompts: int, *, after: str
+    before: GPT,
+    task: Task,
+    params: SamplingParams,
+    test_prompts: int,
+    *,
+    after: str,
+    conditions: Conditions = Conditions(),
 ) -> Comparison:
     """Let the starting policy and the task's trained one answer the same test prompts."""
     before_result, after_result = (
@@ -346,6 +389,7 @@ def compare(
             task.reward_fn,
             reference=before,
             gold=task.gold,
+            conditions=conditions,
         )
         for model in (before, task.policy)
     )
@@ -353,8 +397,13 @@ def compare(
     if isinstance(task.gold, VerifiableReward):
         accuracies = [
             measure_accuracy(
-                model, task.tokenizer, task.prompts["test"][:test_prompts], params, task.gold
-            )
+                model,
+                task.tokenizer,
+                task.prompts["test"][:test_prompts],
+                params,
+                task.gold,
+                conditions=conditions,
+            )  # fmt: skip
             for model in (before, task.policy)
         ]
     gold_name = task.gold.name if task.gold else ""

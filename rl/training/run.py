@@ -23,9 +23,15 @@ from gpt.optimizer import check_losses
 from gpt.pretraining import default_folder
 from gpt.ranks import check_alike
 from gpt.runs import finish_run, keep_state, open_run, stepping
-from rl.training.evaluation import Validation, compare, plot_iterations, plot_learning_curves
+from rl.training.evaluation import (
+    Conditions,
+    Validation,
+    compare,
+    plot_iterations,
+    plot_learning_curves,
+)
 from rl.training.metrics import kl_exceeded
-from rl.training.setup import OwnReward, Task, batch_description, open_task
+from rl.training.setup import OwnReward, Task, batch_description, halve_frozen, open_task
 
 SHOWN = (
     "reward", "solve_rate", "accuracy", "margin", "kl", "entropy", "response_length",
@@ -97,6 +103,8 @@ def run_training(
     task = open_task(config, device, own_reward)
     fit_for_training(config, task.policy, config.adapter)
     extra = prepare(config, task) if prepare else {}
+    if config.precision == "bfloat16" and "refresh" not in extra:  # it trains the reward model
+        halve_frozen(task)
     folder = config.out or default_folder(name, config.data, config.preset)
     folder = open_run(folder, config, resume=config.resume)
     done = saved_step(folder) if config.resume else 0
@@ -154,6 +162,7 @@ def open_validation(config: Any, task: Task, start: GPT, folder: Path) -> Valida
         task.gold,
         samples_path=folder / "samples.jsonl",
         start=start,
+        conditions=Conditions.of(config),
     )
 
 
@@ -169,7 +178,10 @@ def report(
         plot_iterations({"run": rows}, folder / "iterations.png", f"{name} on {config.data}")
     made = "figure: learning_curves.png"
     if config.test_prompts:
-        comparison = compare(start, task, sampling_params(config), config.test_prompts, after=name)
+        comparison = compare(
+            start, task, sampling_params(config), config.test_prompts, after=name,
+            conditions=Conditions.of(config),
+        )  # fmt: skip
         write_json(folder / "report.json", comparison.numbers)
         print(comparison.text())
         made += ", numbers: report.json"

@@ -18,6 +18,7 @@ from gpt.common import MODEL_FILE, load_gpt
 from gpt.corpus import open_corpus, open_prompts
 from gpt.errors import UserError
 from gpt.files import display_path
+from gpt.half import half_linears
 from gpt.model import GPT
 from gpt.pretraining import default_folder, flags_for
 from gpt.tokenizer import Tokenizer
@@ -25,6 +26,7 @@ from reward_model.model import RewardModel, load_reward_model
 from rl.rewards.ensemble import Combine, EnsembleReward
 from rl.rewards.function import is_function, open_function
 from rl.rewards.sources import RewardFn, RewardModelReward, RuleReward
+from rl.rewards.teacher import TeacherReward
 from rl.rewards.verifiable import VerifiableReward, answer_match, read_answer, think_format
 from rl.training.config import EngineConfig
 
@@ -87,13 +89,18 @@ class RewardChoice:
     ensemble: Combine = "mean"
     uwo_coef: float = 0.5
     keep_non_finite: bool = False
+    micro_batch_size: int = 32  # of an update: scoring keeps no graph and takes twice as many rows
+    precision: str = "float32"
 
     @classmethod
     def of(cls, config: TaskConfig) -> RewardChoice:
         """That of an engine's config."""
         given = config.reward_model
         folders = given if isinstance(given, tuple) else () if given is None else (given,)
-        choice = cls(config.reward, config.data, config.preset, folders)
+        choice = cls(
+            config.reward, config.data, config.preset, folders,
+            micro_batch_size=config.micro_batch_size, precision=config.precision,
+        )  # fmt: skip
         if not isinstance(config, EngineConfig):
             return choice
         return replace(
@@ -107,6 +114,11 @@ class RewardChoice:
     def used_folders(self) -> tuple[Path, ...]:
         """Those of the flags, or the default one."""
         return self.folders or (default_folder("reward_model", self.data, self.preset),)
+
+    @property
+    def scored_rows(self) -> int:
+        """Rows that a reward model reads at once."""
+        return min(2 * self.micro_batch_size, 64)
 
 
 def open_reward(
@@ -134,12 +146,13 @@ def open_reward(
     flags = flags_for(data, choice.preset)
     models = [open_reward_model(folder, tokenizer, device, flags) for folder in choice.used_folders]
     if len(models) == 1:
-        return RewardModelReward(models[0])
+        return RewardModelReward(models[0], choice.scored_rows, dtype=choice.precision)
     room = min(model.gpt.config.context for model in models)
     reference = reference_responses(choice.used_folders[0], tokenizer, room)
     return EnsembleReward(
-        models, combine=choice.ensemble, uwo_coef=choice.uwo_coef, reference=reference
-    )
+        models, combine=choice.ensemble, uwo_coef=choice.uwo_coef, reference=reference,
+        micro_batch_size=choice.scored_rows, dtype=choice.precision,
+    )  # fmt: skip
 
 
 def reference_responses(
@@ -216,16 +229,16 @@ def open_gold(
             "where a judge only guesses it: leave --judge out, or add --gold judge to measure by it "
             "all the same"
         )
-    used = RewardChoice.of(config).used_folders
+    choice = RewardChoice.of(config)
     learned = isinstance(reward_fn, RewardModelReward | EnsembleReward)
-    if learned and any(_same_model(judge, folder) for folder in used):
+    if learned and any(_same_model(judge, folder) for folder in choice.used_folders):
         raise UserError(
             f"--judge {judge} is the reward model itself, which cannot show that it is being "
             "exploited: train another one, with another --seed or other pairs"
         )
     flags = f"{flags_for(config.data, config.preset)} --seed 1 --out {judge}"
     model = open_reward_model(judge, tokenizer, device, flags, "--judge: ")
-    return RewardModelReward(model, name="judge")
+    return RewardModelReward(model, choice.scored_rows, "judge", choice.precision)
 
 
 def _same_model(one: Path, other: Path) -> bool:
@@ -310,6 +323,12 @@ class TaskConfig(Protocol):
     @property
     def max_new_tokens(self) -> int: ...
 
+    @property
+    def micro_batch_size(self) -> int: ...
+
+    @property
+    def precision(self) -> str: ...
+
 
 # (config, tokenizer, device) -> the reward in the place of --reward's, or None where none is needed
 OwnReward = Callable[[Any, Tokenizer, torch.device], RewardFn | None]
@@ -343,6 +362,18 @@ def open_task(
     if reward_fn is not None and isinstance(config, EngineConfig):
         reward_fn = as_paid(config, reward_fn)
     return Task(policy, tokenizer, prompts, reward_fn, gold)
+
+
+def halve_frozen(task: Task) -> None:
+    """Linear layers of the task's reward models, judge and teacher in bfloat16 (gpt/half.py)."""
+    for source in (task.reward_fn, task.gold):
+        if isinstance(source, RewardModelReward):
+            half_linears(source.model)
+        elif isinstance(source, EnsembleReward):
+            for model in source.models:
+                half_linears(model)
+        elif isinstance(source, TeacherReward):
+            half_linears(source.teacher)
 
 
 class TextConfig(Protocol):

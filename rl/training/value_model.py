@@ -11,7 +11,7 @@ import torch.nn as nn
 from torch import Tensor
 
 from data.collate import ResponseBatch
-from gpt.border import at_least_float32
+from gpt.heads import head_product
 from gpt.log_probs import response_hidden, scatter_responses, score_in_micro_batches
 from gpt.lora import copy_to_train
 from gpt.model import GPT
@@ -61,7 +61,7 @@ class ValueModel(nn.Module):
 
     def _at(self, batch: ResponseBatch, columns: Tensor) -> Tensor:
         hidden = response_hidden(self.gpt, batch, columns)  # (M, D)
-        values = at_least_float32(self.head(hidden))[:, 0]  # (M,)
+        values = head_product(hidden, self.head.weight, self.head.bias)[:, 0]  # (M,)
         return scatter_responses(values, batch.response_mask)
 
     def rollout_values(self, batch: ResponseBatch, micro_batch_size: int) -> Tensor:

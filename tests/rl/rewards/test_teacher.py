@@ -37,9 +37,8 @@ from rl.rewards.teacher import (
     reverse_kl,
     teacher_log_probs,
 )
-from rl.training import evaluation
 from rl.training.config import EngineConfig
-from rl.training.evaluation import Validation, compare, evaluate
+from rl.training.evaluation import Conditions, Validation, compare, evaluate
 from scripts import make_teacher
 from scripts.make_teacher import TeacherConfig
 
@@ -202,7 +201,7 @@ def test_both_estimates_have_the_kl_of_responses_as_their_mean(temperature):
 
 def test_evaluations_with_a_teachers_reward_measure_the_distance(tmp_path, monkeypatch):
     """In every batch, for validations and for the report; not with another reward."""
-    monkeypatch.setattr(evaluation, "AT_ONCE", 3)
+    monkeypatch.setattr(Conditions, "prompts", 3)
     reward = TeacherReward(TEACHER, CONFIG, aggregate="sum", reverse_kl=True)
     measured = evaluate(POLICY, LETTERS, RECORDS, PARAMS, reward)
     assert measured.reverse_kl.shape == measured.reverse_kl_full.shape == (8,)

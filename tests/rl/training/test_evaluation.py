@@ -15,10 +15,12 @@ from gpt.files import write_json
 from gpt.generate import SamplingParams
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import build_tokenizer
+from rl.grpo_engine import GRPOConfig
 from rl.rewards.sources import RuleReward
 from rl.training import evaluation
 from rl.training.evaluation import (
     Comparison,
+    Conditions,
     Evaluation,
     Validation,
     best_of_n,
@@ -73,7 +75,7 @@ def result(
 
 
 def test_one_response_per_prompt_in_their_order(monkeypatch):
-    monkeypatch.setattr(evaluation, "AT_ONCE", 16)  # three batches
+    monkeypatch.setattr(Conditions, "prompts", 16)  # three batches
     measured = evaluate(EVEN, LETTERS, RECORDS, ONE_TOKEN, INDEX, gold=GOLD)
     assert measured.records == RECORDS
     assert measured.reward.tolist() == [float(text == "b") for text in measured.responses]
@@ -85,9 +87,9 @@ def test_one_response_per_prompt_in_their_order(monkeypatch):
 def test_the_same_seed_pairs_the_random_numbers():
     """Two policies that differ in a per mille answer alike; another seed answers otherwise."""
     near = fixed_gpt({"a": 0.501, "b": 0.499})
-    first = evaluate(EVEN, LETTERS, RECORDS, ONE_TOKEN, INDEX, seed=5)
-    paired = evaluate(near, LETTERS, RECORDS, ONE_TOKEN, INDEX, seed=5)
-    other = evaluate(EVEN, LETTERS, RECORDS, ONE_TOKEN, INDEX, seed=6)
+    first = evaluate(EVEN, LETTERS, RECORDS, ONE_TOKEN, INDEX, conditions=Conditions(seed=5))
+    paired = evaluate(near, LETTERS, RECORDS, ONE_TOKEN, INDEX, conditions=Conditions(seed=5))
+    other = evaluate(EVEN, LETTERS, RECORDS, ONE_TOKEN, INDEX, conditions=Conditions(seed=6))
     differ = [a != b for a, b in zip(first.responses, paired.responses, strict=True)]
     assert sum(differ) <= 1
     assert sum(a != b for a, b in zip(first.responses, other.responses, strict=True)) > 5
@@ -113,7 +115,7 @@ def test_a_model_has_no_kl_from_itself():
 
 
 def test_without_a_reward_everything_else_is_measured(monkeypatch):
-    monkeypatch.setattr(evaluation, "AT_ONCE", 16)
+    monkeypatch.setattr(Conditions, "prompts", 16)
     measured = evaluate(EVEN, LETTERS, RECORDS, ONE_TOKEN, None, reference=EVEN)
     scored = evaluate(EVEN, LETTERS, RECORDS, ONE_TOKEN, INDEX, reference=EVEN)
     assert measured.reward is None and measured.responses == scored.responses
@@ -123,6 +125,32 @@ def test_without_a_reward_everything_else_is_measured(monkeypatch):
     ]
     lines = Comparison(measured, measured, "", "DPO").text(samples=0).splitlines()
     assert lines[3].split()[:3] == ["before", "-", "0.000"]
+
+
+def test_forwards_of_an_evaluation_fit_the_runs_micro_batches(monkeypatch):
+    """At most 8 rows are sampled together where an update has 1, and 2 scored; the same numbers."""
+    sampled, scored = [], []
+    sample, score = evaluation.sample_rollout, evaluation.token_log_probs
+    monkeypatch.setattr(
+        evaluation, "sample_rollout", lambda *a: sampled.append(len(a[2])) or sample(*a)
+    )
+    monkeypatch.setattr(
+        evaluation, "token_log_probs", lambda m, b, **k: scored.append(len(b)) or score(m, b, **k)
+    )
+    found = [
+        evaluate(
+            EVEN, LETTERS, RECORDS, ONE_TOKEN, INDEX, reference=EVEN,
+            conditions=Conditions(micro_batch_size=size),
+        )
+        for size in (1, 32)
+    ]  # fmt: skip
+    assert sampled == [8] * 5 + [40]
+    assert scored == [2] * 40 + [40] * 2
+    assert found[0].responses == found[1].responses and torch.equal(found[0].kl, found[1].kl)
+    tiny, large = Conditions(), Conditions.of(GRPOConfig(micro_batch_size=4, precision="bfloat16"))
+    assert (tiny.prompts, tiny.prompts_of(8), tiny.scored) == (256, 64, 64)
+    assert (large.prompts, large.prompts_of(8), large.scored) == (32, 8, 8)
+    assert large.prompts_of(100) == 1 and large.precision == "bfloat16"
 
 
 def test_no_prompts_are_refused():
@@ -174,9 +202,8 @@ def test_standard_error():
 # Best of n
 
 
-def test_best_of_n_keeps_what_the_reward_likes_and_reports_its_gold(monkeypatch):
+def test_best_of_n_keeps_what_the_reward_likes_and_reports_its_gold():
     """Gold is the reward's negative here: picking by gold would return the smallest index."""
-    monkeypatch.setattr(evaluation, "AT_ONCE_OF_N", 16)
     policy = fixed_gpt(dict.fromkeys("abcdefgh", 1 / 8))
     seen: list[list[float]] = []
 
@@ -186,8 +213,9 @@ def test_best_of_n_keeps_what_the_reward_likes_and_reports_its_gold(monkeypatch)
         return value
 
     reward, gold = best_of_n(
-        policy, LETTERS, RECORDS, ONE_TOKEN, RuleReward(noted, ""), 5, gold=GOLD
-    )
+        policy, LETTERS, RECORDS, ONE_TOKEN, RuleReward(noted, ""), 5, gold=GOLD,
+        conditions=Conditions(micro_batch_size=5),  # 16 prompts at once
+    )  # fmt: skip
     assert len(seen) == 5 * 40
     for i, record in enumerate(RECORDS):
         mine = seen[5 * i : 5 * i + 5]
@@ -207,7 +235,7 @@ def test_best_of_one_is_a_sample():
 
 def test_validation_repeats_itself_and_keeps_samples(tmp_path):
     path = tmp_path / "samples.jsonl"
-    validate = Validation(LETTERS, RECORDS, ONE_TOKEN, INDEX, GOLD, samples_path=path, shown=3)
+    validate = Validation(LETTERS, RECORDS, ONE_TOKEN, INDEX, GOLD, samples_path=path)
     policy = fixed_gpt({"a": 0.8, "b": 0.2})
     first, second = validate(policy, EVEN, 10), validate(policy, EVEN, 20)
     assert first == second
@@ -217,8 +245,8 @@ def test_validation_repeats_itself_and_keeps_samples(tmp_path):
     }
     assert first["validation/gold"] == -first["validation/reward"]
     rows = [json.loads(line) for line in path.read_text().splitlines()]
-    assert [row["step"] for row in rows] == [10, 10, 10, 20, 20, 20]
-    assert [row["prompt"] for row in rows[:3]] == [record.prompt for record in RECORDS[:3]]
+    assert [row["step"] for row in rows] == [10] * 8 + [20] * 8
+    assert [row["prompt"] for row in rows[:8]] == [record.prompt for record in RECORDS[:8]]
     assert set(rows[0]) == {"step", "prompt", "response", "reward", "gold"}
 
 

@@ -1,0 +1,205 @@
+"""Heads under bfloat16 autocast: at the height of GPT-2's published logits rounding is not small."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+
+from data.collate import ResponseBatch, collate_responses
+from gpt.distillation import forward_kl, sampled_cross_entropy, sampled_targets
+from gpt.generate import SamplingParams, generate
+from gpt.heads import head_product
+from gpt.log_probs import full_kl, token_log_probs, token_scores
+from gpt.log_probs import token_scores_and_kl as scores_and_kl
+from gpt.model import GPT, GPTConfig
+from reward_model.model import RewardModel
+from rl.training.value_model import ValueModel
+
+V, EOS = 33, 32
+PROMPTS = [[3, 1], [5], [2, 2, 6, 1], [4, 0, 1]]
+RESPONSES = [[1, 5, 32], [6, 6, 2, 4, 9, 30], [7, 7], [0, 11, 12, 13, 32]]
+BATCH = collate_responses(PROMPTS, RESPONSES, EOS)
+MASK = BATCH.response_mask
+
+
+def autocast() -> torch.autocast:
+    return torch.autocast("cpu", dtype=torch.bfloat16)
+
+
+def gpt_at_the_published_height(seed: int = 0) -> GPT:
+    """Logits between about -110 and -75, as those of GPT-2's weights.
+
+    One component of the last LayerNorm is 32 for every prefix, and the head's weights there are -3.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    model = GPT(GPTConfig(V, 16, n_layer=2, n_head=2, n_embd=32)).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.15)
+        model.wte.weight.mul_(4)
+        model.wte.weight[:, 0] = -3
+        model.ln_f.weight.fill_(1)
+        model.ln_f.weight[0], model.ln_f.bias[0] = 0, 32
+    return model
+
+
+MODEL, OTHER = gpt_at_the_published_height(0), gpt_at_the_published_height(1)
+
+
+def log_probs_of(model: GPT) -> torch.Tensor:
+    """(N, S, V) by a head of float64 on the hidden states that autocast computes."""
+    with torch.no_grad(), autocast():
+        hidden = model.hidden(BATCH.tokens)
+    return (hidden.double() @ model.wte.weight.double().T).log_softmax(-1)
+
+
+def at_responses(per_column: torch.Tensor) -> torch.Tensor:
+    """(N, S, ...) at the columns that predict the response tokens, (N, T, ...)."""
+    rows = torch.arange(len(BATCH))[:, None]
+    return per_column[rows, BATCH.predicting_columns]
+
+
+def test_the_model_has_logits_at_the_published_height():
+    logits = MODEL(BATCH.tokens).detach()
+    assert -112 < float(logits.min()) < -100 and -80 < float(logits.max()) < -70
+    assert float((logits.bfloat16() - logits).abs().max()) > 0.2  # what half precision does to them
+
+
+@pytest.mark.parametrize("chunk_elements", [2 * V, 10**9])
+def test_policy_heads_are_float32_under_autocast(chunk_elements):
+    """Every way to a log-prob, an entropy or a KL, against the head in float64; was off by 0.1."""
+    log_p, log_other = at_responses(log_probs_of(MODEL)), at_responses(log_probs_of(OTHER))
+    chosen = log_p.gather(2, BATCH.response_tokens[..., None])[..., 0] * MASK
+    entropy = -(log_p.exp() * log_p).sum(-1) * MASK
+    kl = (log_p.exp() * (log_p - log_other)).sum(-1) * MASK
+    forward = (log_other.exp() * (log_other - log_p)).sum(-1) * MASK
+    options = dict(chunk_elements=chunk_elements)
+    with autocast():
+        found = {
+            "log_probs": (token_log_probs(MODEL, BATCH, **options), chosen),
+            "scores": (token_scores(MODEL, BATCH, **options).log_probs, chosen),
+            "entropy": (token_scores(MODEL, BATCH, **options).entropy, entropy),
+            "bonus": (
+                token_scores(MODEL, BATCH, entropy_gradient=True, **options).entropy,
+                entropy,
+            ),
+            "kl": (full_kl(MODEL, OTHER, BATCH, **options), kl),
+            "both": (scores_and_kl(MODEL, OTHER, BATCH, **options)[1], kl),
+            "beside": (scores_and_kl(MODEL, OTHER, BATCH, **options)[0].log_probs, chosen),
+            "forward_kl": (forward_kl(MODEL, OTHER, BATCH, **options), forward),
+        }
+    for name, (value, expected) in found.items():
+        assert value.dtype == torch.float32, name
+        torch.testing.assert_close(value.double(), expected, rtol=1e-4, atol=1e-4, msg=name)
+
+
+def test_topk_cross_entropy_is_float32_under_autocast():
+    """With all ids sampled it is the cross-entropy of the teacher's whole distribution."""
+    with autocast():
+        ids, targets = sampled_targets(OTHER, BATCH, V)
+        loss = sampled_cross_entropy(MODEL, BATCH, ids, targets)
+    log_p, log_q = at_responses(log_probs_of(OTHER)), at_responses(log_probs_of(MODEL))
+    expected = -(log_p.exp() * log_q).sum(-1) * MASK
+    torch.testing.assert_close(loss.double(), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_the_sampler_and_the_scorer_agree_under_autocast():
+    """Cached decode and whole forward round the trunk differently, and the head adds nothing to it.
+
+    A head in bfloat16 turns a difference that is next to nothing into one of 0.5 in a logit: here
+    ratios of one and the same policy came out as far as 0.5 away from 1.
+    """
+    policy = gpt_at_the_published_height(2)
+    with autocast():
+        sampled = generate(
+            policy, PROMPTS, SamplingParams(max_new_tokens=10), torch.Generator().manual_seed(0),
+            eos_id=EOS, samples_per_prompt=32,
+        )  # fmt: skip
+        prompts = [prompt for prompt in PROMPTS for _ in range(32)]
+        again = token_log_probs(policy, collate_responses(prompts, sampled.token_lists(), EOS))
+    ratio = (again.detach() - sampled.log_probs)[sampled.response_mask].exp()
+    assert len(ratio) > 1000
+    assert float((ratio - 1).abs().max()) < 0.02
+
+
+def test_the_same_rows_have_a_ratio_of_one_under_autocast():
+    """Scored alone or among others, as old and new log-probs are."""
+    with autocast():
+        together = token_log_probs(MODEL, BATCH).detach()
+        alone = [token_log_probs(MODEL, BATCH.rows(torch.tensor([i]))) for i in range(len(BATCH))]
+    ratio = (torch.cat(alone).detach() - together).exp()
+    assert float((ratio - 1).abs().max()) < 1e-3
+
+
+def value_head(model: GPT) -> ValueModel:
+    critic = ValueModel.from_policy(model)
+    with torch.no_grad():
+        critic.head.weight.copy_(model.wte.weight[:1])
+        critic.head.bias.fill_(0.3)
+    return critic
+
+
+def reward_head(model: GPT) -> RewardModel:
+    reward = RewardModel.from_policy(model, "last_token")
+    with torch.no_grad():
+        reward.head.weight.copy_(model.wte.weight[:1])
+        reward.head.bias.fill_(0.3)
+    return reward
+
+
+def test_value_and_reward_heads_are_float32_under_autocast():
+    """Values near -80: bfloat16 would step by 0.5."""
+    critic, reward = value_head(MODEL), reward_head(MODEL)
+    with torch.no_grad(), autocast():
+        hidden = MODEL.hidden(BATCH.tokens).double()
+        values, scores = critic(BATCH), reward.token_scores(BATCH)
+    expected = hidden @ MODEL.wte.weight[0].double() + 0.3  # (N, S)
+    rows = torch.arange(len(BATCH))[:, None]
+    for found, columns in (
+        (values, BATCH.predicting_columns),
+        (scores, BATCH.response_columns),
+    ):
+        assert found.dtype == torch.float32
+        torch.testing.assert_close(
+            found.double(), expected[rows, columns] * MASK, atol=1e-4, rtol=0
+        )
+
+
+def gradients(model: GPT, batch: ResponseBatch, chunk_elements: int, inside: bool) -> torch.Tensor:
+    model = copy.deepcopy(model)
+    with autocast():
+        loss = token_log_probs(model, batch, chunk_elements=chunk_elements).sum()
+        if inside:
+            loss.backward()
+    if not inside:
+        loss.backward()
+    return model.wte.weight.grad
+
+
+def test_the_gradient_in_chunks_is_that_of_the_whole_under_autocast():
+    """The head's part of it, which is written out, also where backward runs inside autocast."""
+    whole = gradients(MODEL, BATCH, 10**9, inside=False)
+    assert whole.dtype == torch.float32
+    for inside in (False, True):
+        chunked = gradients(MODEL, BATCH, 3 * V, inside=inside)
+        assert float((chunked - whole).norm()) < 2e-3 * float(whole.norm())
+
+
+def test_a_head_in_float32_is_the_plain_product_bit_for_bit_and_float64_stays():
+    hidden = torch.randn(5, 8, generator=torch.Generator().manual_seed(0))
+    weight, bias = hidden[:3] * 2, torch.ones(3)
+    assert torch.equal(
+        head_product(hidden, weight, bias), torch.nn.functional.linear(hidden, weight, bias)
+    )
+    assert head_product(hidden.double(), weight.double()).dtype == torch.float64
+    half = head_product(hidden.bfloat16(), weight.bfloat16(), bias.bfloat16())
+    assert half.dtype == torch.float32
+    exact = hidden.bfloat16().double() @ weight.bfloat16().double().T + 1
+    torch.testing.assert_close(half.double(), exact, rtol=0, atol=1e-5)
+
+
+def test_a_head_on_the_meta_device_gives_shapes():
+    with torch.device("meta"):
+        assert head_product(torch.ones(2, 3, 8), torch.ones(5, 8)).shape == (2, 3, 5)

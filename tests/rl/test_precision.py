@@ -1,0 +1,219 @@
+"""`--precision bfloat16`: every forward of every engine and script runs in it, none in float32."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn as nn
+from engines import ENGINES, LETTERS, PROMPTS, SHARE_OF_A, Crash, Engine, Texts, small_gpt
+
+from gpt import distillation, finetuning, pretraining
+from gpt.common import MetricLog, save_gpt
+from gpt.generate import SamplingParams
+from gpt.model import GPT
+from gpt.tokenizer import load_tokenizer
+from reward_model import reward_model_training
+from reward_model.model import RewardModel, save_reward_model
+from rl.batches.rollout import sample_rollout
+from rl.ppo_engine import PPOConfig, open_critic_and_text
+from rl.rewards.ensemble import EnsembleReward
+from rl.rewards.sources import RewardModelReward
+from rl.rewards.step_rewards import RewardModelSteps
+from rl.rewards.teacher import TeacherReward
+from rl.rewards.verifiable import VerifiableReward
+from rl.training.evaluation import Conditions, Validation, best_of_n, measure_accuracy
+from rl.training.run import run_training
+from rl.training.setup import Task, halve_frozen
+
+BFLOAT16 = Conditions(precision="bfloat16")
+PARAMS = SamplingParams(max_new_tokens=4)
+# The single-model engine says so of every run with one update a batch.
+pytestmark = pytest.mark.filterwarnings("ignore:with one update a batch")
+
+
+@pytest.fixture
+def products() -> Iterator[Counter[torch.dtype]]:
+    """How many linear layers of a trunk have computed in which dtype since the test began."""
+    seen: Counter[torch.dtype] = Counter()
+
+    def note(layer: nn.Module, inputs: object, output: torch.Tensor) -> None:
+        if isinstance(layer, nn.Linear):
+            seen[output.dtype] += 1
+
+    handle = nn.modules.module.register_module_forward_hook(note)
+    yield seen
+    handle.remove()
+
+
+def reward_model(seed: int = 3) -> RewardModel:
+    generator = torch.Generator().manual_seed(seed)
+    return RewardModel.from_policy(small_gpt(seed, sharpness=4.0), "mean_score", generator)
+
+
+def each_engine(test):
+    params = [pytest.param(engine, id=engine.name) for engine in ENGINES]
+    return pytest.mark.parametrize("engine", params)(test)
+
+
+@each_engine
+def test_every_forward_of_an_engine_runs_in_the_flags_precision(engine: Engine, products):
+    """Sampling, scoring, reward, critic, teacher, update and validation with its KL."""
+    model = reward_model()
+    for precision, dtype in (("bfloat16", torch.bfloat16), ("float32", torch.float32)):
+        reward = RewardModelReward(model, dtype=precision) if engine.rule else None
+        options = dict(steps=1, eval_every=1, precision=precision) | engine.everything
+        config = engine.configured(**{k: v for k, v in options.items() if engine.has(k)})
+        judged = reward or SHARE_OF_A
+        if engine.taught_by is not None:
+            judged = engine.taught_by(config, engine.teacher)
+        validate = Validation(
+            LETTERS, PROMPTS, PARAMS, judged, start=small_gpt(1), conditions=Conditions.of(config)
+        )
+        products.clear()
+        engine.run(small_gpt(), reward, validate=validate, **options)
+        assert products.keys() == {dtype}
+
+
+def published(seed: int = 0) -> GPT:
+    """A policy whose logits lie where those of GPT-2's weights do: about -96, give or take 6."""
+    policy = small_gpt(seed, noise=0.1)
+    with torch.no_grad():
+        policy.wte.weight.mul_(4)
+        policy.wte.weight[:, 0] = -3
+        policy.ln_f.weight[0], policy.ln_f.bias[0] = 0, 32
+    return policy
+
+
+def test_the_published_policy_is_where_bfloat16_steps_are_half_a_nat():
+    with torch.no_grad():
+        logits = published()(torch.arange(8)[None])
+    assert -112 < float(logits.min()) < -98 and -92 < float(logits.max()) < -76
+
+
+@each_engine
+def test_the_ratio_at_the_first_update_is_one_at_the_published_height(engine: Engine):
+    """Within 1e-3, in bfloat16: old and new log-probs are of one precision and one function."""
+    if engine.name == "dpo":
+        pytest.skip("recorded pairs: there is no old policy")
+    options = dict(steps=1, precision="bfloat16", micro_batch_size=8)
+    (row,) = engine.run(published(), SHARE_OF_A if engine.rule else None, **options)
+    assert row["ratio_error_at_start"] < 1e-3
+
+
+def test_rewards_by_models_run_in_their_precision(products):
+    rollout = sample_rollout(
+        small_gpt(), LETTERS, PROMPTS, PARAMS, 2, torch.Generator().manual_seed(0)
+    )
+    model, reference = reward_model(), rollout.sequences.rows(torch.arange(4))
+    exact = RewardModelReward(model)(rollout)
+    products.clear()
+    rewards = RewardModelReward(model, dtype="bfloat16")(rollout)
+    ensemble = EnsembleReward([model, reward_model(4)], reference=reference, dtype="bfloat16")
+    ensemble(rollout)
+    RewardModelSteps(model, LETTERS, dtype="bfloat16")(rollout, rewards)
+    assert products.keys() == {torch.bfloat16}
+    torch.testing.assert_close(rewards, exact, rtol=0.02, atol=0.02)
+    assert not torch.equal(rewards, exact)
+
+
+def test_measurements_of_a_policy_run_in_their_precision(products):
+    check = VerifiableReward(lambda record, text, ended: float("a" in text), "has an a")
+    reward = RewardModelReward(reward_model(), dtype="bfloat16")
+    best_of_n(small_gpt(), LETTERS, PROMPTS, PARAMS, reward, 3, conditions=BFLOAT16)
+    measure_accuracy(small_gpt(), LETTERS, PROMPTS, PARAMS, check, k=3, conditions=BFLOAT16)
+    assert products.keys() == {torch.bfloat16}
+
+
+def test_pretraining_and_its_held_out_loss(products):
+    config = pretraining.PretrainingConfig(steps=1, precision="bfloat16")
+    (row,) = pretraining.train(config, small_gpt(), Texts(), MetricLog(1))
+    assert "held_out_loss" in row and products.keys() == {torch.bfloat16}
+
+
+def test_finetuning_and_its_held_out_loss(products):
+    examples = [([1, 2], [3, 8]), ([4], [5, 6, 8])]
+    config = finetuning.FinetuningConfig(precision="bfloat16")
+    (row,) = finetuning.train(config, small_gpt(), examples, examples, MetricLog(1), eos_id=8)
+    assert "held_out_loss" in row and products.keys() == {torch.bfloat16}
+
+
+@pytest.mark.parametrize("loss", ["forward_kl", "reverse_kl", "topk_ce"])
+def test_distillation_and_its_sampling(products, loss):
+    config = distillation.DistillationConfig(
+        steps=1, batch_size=4, max_new_tokens=4, loss=loss, precision="bfloat16", sampled_tokens=2
+    )
+    teacher = small_gpt(1).requires_grad_(False)
+    distillation.train(config, small_gpt(), teacher, LETTERS, PROMPTS, MetricLog(1))
+    assert products.keys() == {torch.bfloat16}
+
+
+def test_the_reward_model_its_pairs_and_its_report(products, tmp_path: Path, monkeypatch):
+    """The whole script on the reviews."""
+    glassbox = load_tokenizer("glassbox")
+    base = small_gpt(n_vocab=glassbox.n_vocab, context=48, n_layer=1)
+    save_gpt(tmp_path / "base" / "model.safetensors", base, glassbox)
+    reward_model_training.main(
+        reward_model_training.RewardModelConfig(
+            base=tmp_path / "base", pairs=12, held_out_pairs=4, responses_per_prompt=3, steps=1,
+            max_response_tokens=4, precision="bfloat16", out=tmp_path / "out",
+        )
+    )  # fmt: skip
+    assert products.keys() == {torch.bfloat16}
+
+
+# Frozen models
+
+
+def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> Any:
+    """A run on the reviews up to its `train`: the dtypes of the reward model's layers there."""
+    monkeypatch.setattr(pretraining, "RUNS", tmp_path)
+    glassbox = load_tokenizer("glassbox")
+    policy = small_gpt(n_vocab=glassbox.n_vocab, context=96, n_layer=1)
+    save_gpt(tmp_path / "pretraining-reviews-tiny" / "model.safetensors", policy, glassbox)
+    model = RewardModel.from_policy(policy, "mean_score", torch.Generator().manual_seed(0))
+    save_reward_model(tmp_path / "reward_model-reviews-tiny" / "model.safetensors", model, glassbox)
+    seen: list[set[torch.dtype]] = []
+
+    def train(config: Any, policy: GPT, tokenizer: Any, reward_fn: Any, *rest: Any, **extra: Any):
+        linears = [m for m in reward_fn.model.gpt.modules() if isinstance(m, nn.Linear)]
+        seen.append({layer.weight.dtype for layer in linears})
+        assert policy.h[0].attn.c_attn.weight.dtype == torch.float32
+        if "value_model" in extra:
+            assert {p.dtype for p in extra["value_model"].parameters()} == {torch.float32}
+        raise Crash
+
+    prepare = changes.pop("prepare", None)
+    config = PPOConfig(eval_prompts=0, test_prompts=0, out=tmp_path / "out", **changes)
+    with pytest.raises(Crash):
+        run_training("ppo", config, train, prepare)
+    return seen[0]
+
+
+def test_reward_models_of_a_run_are_halved_once_and_the_critic_is_not(tmp_path, monkeypatch):
+    how = dict(precision="bfloat16", prepare=open_critic_and_text)
+    assert opened(tmp_path, monkeypatch, **how) == {torch.bfloat16}
+
+
+def test_reward_models_stay_whole_in_float32_and_where_they_are_trained_again(
+    tmp_path, monkeypatch
+):
+    assert opened(tmp_path, monkeypatch) == {torch.float32}
+    refreshed = dict(precision="bfloat16", prepare=lambda config, task: {"refresh": None})
+    assert opened(tmp_path, monkeypatch, **refreshed) == {torch.float32}
+
+
+def test_ensembles_judges_and_teachers_are_halved(tmp_path):
+    models = [reward_model(seed) for seed in (1, 2, 3)]
+    for model in models:
+        model.requires_grad_(False)
+    teacher = small_gpt(4).requires_grad_(False)
+    judge, config = RewardModelReward(models[2], name="judge"), PPOConfig()
+    for reward in (EnsembleReward(models[:2]), TeacherReward(teacher, config)):
+        halve_frozen(Task(small_gpt(), LETTERS, {}, reward, judge))
+    for trunk in (*(model.gpt for model in models), teacher):
+        assert trunk.h[1].mlp.c_fc.weight.dtype == torch.bfloat16
