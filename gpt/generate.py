@@ -30,6 +30,7 @@ from torch import Tensor
 
 from data.collate import first_eos_mask, left_pad
 from gpt.border import at_least_float32
+from gpt.compiling import is_compiled
 from gpt.cuda_graph import aside, recorded
 from gpt.model import GPT
 from gpt.ranks import joined_blocks, own_block
@@ -431,19 +432,20 @@ def chosen_decoding(params: SamplingParams, device: torch.device) -> Decoding:
     return cast(Decoding, wished)
 
 
-def cast_once(model: GPT) -> GPT:
-    """The model as autocast would see it: linear layers in its dtype, so that no step casts them again.
+def as_sampled(model: GPT) -> GPT:
+    """The model as the loops call it: not compiled, and its weights cast once instead of at every step.
 
-    Everything else is shared with `model`. Without autocast, or where the weights have the dtype
-    already, nothing is copied.
+    Under autocast the linear layers are copied in autocast's dtype unless they have it already.
+    Everything else is shared with `model`.
     """
     kind = model.device.type
-    if not torch.is_autocast_enabled(kind):
+    cast = torch.is_autocast_enabled(kind)
+    if not (cast or is_compiled(model)):
         return model
     dtype = torch.get_autocast_dtype(kind)
     shared: dict[int, object] = {id(x): x for x in (*model.parameters(), *model.buffers())}
     for layer in model.modules():
-        if isinstance(layer, nn.Linear):
+        if cast and isinstance(layer, nn.Linear):
             for weight in layer.parameters(recurse=False):
                 if weight.dtype == torch.float32:
                     shared[id(weight)] = nn.Parameter(weight.detach().to(dtype), False)
@@ -489,7 +491,7 @@ def generate(
     how = chosen_decoding(params, model.device)
     loop = decode if how == "eager" else partial(decode_static, capture=how == "captured")
     with evaluation_mode(models):
-        models = [cast_once(one) for one in models]
+        models = [as_sampled(one) for one in models]
         mine = own_block(len(prompts))  # of several ranks each answers prompts of its own
         rows = slice(mine.start * samples_per_prompt, mine.stop * samples_per_prompt)
         answered = None

@@ -151,6 +151,8 @@ class DPOConfig:
     """Steps between resumable checkpoints."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """bfloat16: autocast over float32 weights, for GPUs."""
+    compile: bool = False
+    """torch.compile for the update's blocks, where there is a compiler: slow at first, then faster."""
     seed: int = 0
     device: str = "auto"
     """auto (cuda, then mps, then cpu) or a device name."""

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
+import torch.nn as nn
+
 from gpt.common import (
     MODEL_FILE,
     STATE_FILE,
@@ -20,6 +22,7 @@ from gpt.common import (
     saved_step,
     write_json,
 )
+from gpt.compiling import compile_blocks
 from gpt.generate import SamplingParams
 from gpt.model import GPT
 from gpt.pretraining import default_folder
@@ -98,6 +101,8 @@ def run_training(
     done = saved_step(folder) if config.resume else 0
     keep_until(folder / "samples.jsonl", done)
     start = copy.deepcopy(task.policy).requires_grad_(False)
+    if config.compile:
+        compile_trained(task.policy, *extra.values())
     log = MetricLog(
         config.steps,
         path=folder / "metrics.jsonl",
@@ -126,6 +131,18 @@ def run_training(
     (folder / STATE_FILE).unlink(missing_ok=True)  # the finished weights replace it
     report(name, config, task, start, rows, folder)
     return folder
+
+
+def compile_trained(*parts: Any) -> None:
+    """Compile the models among these that are trained: the policy and a critic, not a teacher."""
+    trained = [
+        part
+        for part in parts
+        if isinstance(part, nn.Module) and any(p.requires_grad for p in part.parameters())
+    ]
+    for model in trained:
+        if not compile_blocks(model, next(model.parameters()).device):
+            return
 
 
 def sampling_params(config: Any) -> SamplingParams:

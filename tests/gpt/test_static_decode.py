@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpt import cuda_graph
 from gpt import generate as generation
-from gpt.generate import SamplingParams, cast_once, chosen_decoding, generate
+from gpt.generate import SamplingParams, as_sampled, chosen_decoding, generate
 from gpt.model import GPT, GPTConfig
 
 EOS = 3
@@ -205,15 +205,15 @@ def test_the_counter_counts():
 # bfloat16 autocast
 
 
-def test_weights_are_cast_once_and_no_bit_changes():
+def test_weights_are_as_sampled_and_no_bit_changes():
     """Under autocast the linear layers are copied, all else is shared; outside of it nothing is."""
     model = random_gpt().requires_grad_(True)
-    assert cast_once(model) is model
+    assert as_sampled(model) is model
     tokens = torch.tensor([[1, 2, 4]])
     with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
-        cast = cast_once(model)
+        cast = as_sampled(model)
         assert torch.equal(cast(tokens), model(tokens))
-        again = cast_once(cast)
+        again = as_sampled(cast)
     own, kept = dict(model.named_parameters()), dict(cast.named_parameters())
     copied = {name for name in own if kept[name] is not own[name]}
     linear = ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj")
