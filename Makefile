@@ -2,6 +2,7 @@
 # make test    set up once, then run the tests
 # make dev     add the contributors' tools;  make lint, make mutants: use them
 # make bench   time the same work here, in transformers and in TRL, which get an environment of their own
+# make gpu     measure the CUDA card here in under 8 minutes and write docs/gpu.md
 # make clean   delete the environments and caches; runs/ stays
 # The tests run in one process a core, at most four: ARGS="-n 0 --pdb" is one process.
 # Another Python:  make demo PYTHON=python3.12
@@ -12,7 +13,7 @@ PY := .venv/bin/python
 PEERS_PY := .venv-peers/bin/python
 ARGS ?=
 
-.PHONY: help demo test dev lint mutants bench clean
+.PHONY: help demo test dev lint mutants bench gpu clean
 
 help:
 	@sed -n '/^#/!q; s/^# //p' Makefile
@@ -35,6 +36,9 @@ mutants: .venv/.dev
 
 bench: .venv-peers/.ok
 	$(PEERS_PY) bench/peers.py $(ARGS)
+
+gpu: .venv-peers/.ok
+	$(PEERS_PY) bench/gpu.py $(ARGS)
 
 # Keeps runs/, which holds trained models.
 clean:

@@ -1,4 +1,4 @@
-"""What each side of bench/peers.py does: one process runs one of these functions.
+"""What each side of bench/peers.py and bench/gpu.py does: one process runs one of these functions.
 
 A side sets up its models, then `while turns.next()` does one repetition each time. Both sides start
 from the same random weights and the same prompts. The end of a text has an id that no model can
@@ -15,6 +15,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -32,7 +33,7 @@ from gpt.model import GPT, GPTConfig, preset_config
 from gpt.optimizer import adamw, clip_and_step
 from gpt.pretrained import save_gpt2
 from gpt.tokenizer import load_tokenizer
-from rl import grpo_engine
+from rl import grpo_engine, ppo_engine, rloo_engine
 from rl.batches.rollout import Rollout
 from rl.equations.losses import clipped_surrogate, sequence_mean
 
@@ -46,8 +47,8 @@ def shape(case: Case) -> GPTConfig:
     return preset_config(case.preset, case.vocab or own)
 
 
-def model_of(case: Case) -> GPT:
-    return GPT(shape(case)).initialize(make_generator(0, "weights")).eval()
+def model_of(case: Case, device: str = "cpu") -> GPT:
+    return GPT(shape(case)).initialize(make_generator(0, "weights")).eval().to(device)
 
 
 def prompts_of(case: Case, count: int) -> list[list[int]]:
@@ -80,7 +81,7 @@ def all_drawn(lengths: Sequence[int], case: Case) -> None:
 
 def sample_ours(side: Side, turns: Turns) -> None:
     """gpt.generate; in bfloat16 with bfloat16 weights."""
-    case, model = side.case, model_of(side.case)
+    case, model = side.case, model_of(side.case, side.device)
     model.to(getattr(torch, side.precision))
     params = SamplingParams(max_new_tokens=case.new_tokens)
     prompts, end = prompts_of(case, case.prompts), model.config.vocab_size
@@ -122,7 +123,8 @@ class EvenShare:
 
     def __call__(self, rollout: Rollout) -> Tensor:
         all_drawn(rollout.lengths.tolist(), self.case)
-        return torch.tensor([even_share(row) for row in rollout.response_tokens.tolist()])
+        shares = [even_share(row) for row in rollout.response_tokens.tolist()]
+        return torch.tensor(shares, device=rollout.response_tokens.device)
 
 
 class Over(Exception):
@@ -142,21 +144,29 @@ class TurnLog(MetricLog):
             raise Over
 
 
-def grpo_ours(side: Side, turns: Turns) -> None:
-    """rl/grpo_engine.py's whole steps: rollout, reward, reference, one update, metrics."""
-    case, policy = side.case, model_of(side.case)
-    config = grpo_engine.GRPOConfig(
+ENGINES: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    "grpo": (partial(grpo_engine.GRPOConfig, clip_low=CLIP, clip_high=CLIP), grpo_engine.train),
+    "rloo": (rloo_engine.RLOOConfig, rloo_engine.train),
+    "ppo": (ppo_engine.PPOConfig, ppo_engine.train),  # its critic starts as a copy of the policy
+}
+
+
+def engine_ours(side: Side, turns: Turns) -> None:
+    """An engine's whole steps: rollout, reward, reference, one update, metrics."""
+    case, policy = side.case, model_of(side.case, side.device)
+    config_class, train = ENGINES[case.task]
+    config = config_class(
         prompts_per_step=case.prompts, group_size=case.group, max_new_tokens=case.new_tokens,
-        updates_per_batch=1, minibatches=1, micro_batch_size=case.rows, lr=LR, warmup=0,
-        clip_low=CLIP, clip_high=CLIP, kl_coef=KL_COEF, max_norm=MAX_NORM, stop_kl=None,
-        steps=10**9, checkpoint_every=10**9, precision=side.precision, device="cpu",
+        updates_per_batch=1, minibatches=1, micro_batch_size=case.micro_rows, lr=LR, warmup=0,
+        kl_coef=KL_COEF, max_norm=MAX_NORM, stop_kl=None,
+        steps=10**9, checkpoint_every=10**9, precision=side.precision, device=side.device,
     )  # fmt: skip
     records = [PromptRecord(text_of(prompt)) for prompt in prompts_of(case, 256)]
     numbers: Any = Numbers(policy.config.vocab_size)
     if turns.next():
         try:
             reward = EvenShare(case)
-            grpo_engine.train(config, policy, numbers, reward, records, TurnLog(turns))
+            train(config, policy, numbers, reward, records, TurnLog(turns))
         except Over:
             pass
 
@@ -173,8 +183,8 @@ def loss_ours(
 
 def update_ours(side: Side, turns: Turns) -> None:
     """One policy update: log-probs, clipped surrogate, backward, clip, AdamW."""
-    model = model_of(side.case)
-    batch, old, advantages = sampled_batch(side.case)
+    model = model_of(side.case, side.device)
+    batch, old, advantages = (x.to(side.device) for x in sampled_batch(side.case))
     optimizer = adamw(model, LR, betas=BETAS, weight_decay=0.0)
     while turns.next():
         optimizer.zero_grad(set_to_none=True)
@@ -199,10 +209,10 @@ def sample_peer(side: Side, turns: Turns) -> None:
     """transformers' `generate`; in bfloat16 with bfloat16 weights."""
     case = side.case
     rows = [prompt for prompt in prompts_of(case, case.prompts) for _ in range(case.group)]
-    tokens = torch.tensor(rows)
+    tokens = torch.tensor(rows, device=side.device)
     torch.manual_seed(0)
     with peer_model(case) as model:
-        model.to(getattr(torch, side.precision))
+        model.to(side.device, getattr(torch, side.precision))
         end = model.config.vocab_size
         while turns.next():
             drawn = model.generate(
@@ -226,25 +236,35 @@ def peer_tokenizer(vocab: int) -> Any:
     )
 
 
+# The paper's loss. RLOO's takes log-ratios of whole responses as TRL has them.
+TRL_LOSS: dict[str, dict[str, Any]] = {
+    "grpo": dict(
+        loss_type="grpo", scale_rewards="group", importance_sampling_level="token",
+        use_bias_correction_kl=False,
+    ),
+    "rloo": dict(normalize_advantages=False),
+}  # fmt: skip
+
+
 def trl_config(side: Side, folder: str) -> Any:
     """TRL's options, all of them said that change the work or the loss (docs/benchmarks.md)."""
-    from trl import GRPOConfig
+    import trl
 
     case = side.case
-    return GRPOConfig(
-        output_dir=f"{folder}/trl",
-        # One batch of prompts x group rows, sampled, scored and trained on once, in one forward.
-        per_device_train_batch_size=case.rows, gradient_accumulation_steps=1,
-        steps_per_generation=1, num_iterations=1, num_generations=case.group,
+    pieces = case.rows // case.micro_rows
+    return {"grpo": trl.GRPOConfig, "rloo": trl.RLOOConfig}[case.task](
+        output_dir=f"{folder}/trl", **TRL_LOSS[case.task],
+        # One batch of prompts x group rows, sampled, scored and trained on once, one optimizer step.
+        per_device_train_batch_size=case.micro_rows, gradient_accumulation_steps=pieces,
+        steps_per_generation=pieces, num_iterations=1, num_generations=case.group,
         max_completion_length=case.new_tokens, temperature=1.0, top_p=1.0, top_k=0,
-        # The paper's loss.
-        loss_type="grpo", scale_rewards="group", importance_sampling_level="token", epsilon=CLIP,
-        beta=KL_COEF, use_bias_correction_kl=False, mask_truncated_completions=False,
+        epsilon=CLIP, beta=KL_COEF, mask_truncated_completions=False,
         # The same optimizer.
         learning_rate=LR, lr_scheduler_type="constant", warmup_steps=0, optim="adamw_torch_fused",
         adam_beta1=BETAS[0], adam_beta2=BETAS[1], weight_decay=0.0, max_grad_norm=MAX_NORM,
         # The same precision, and nothing beside the steps.
-        bf16=side.precision == "bfloat16", gradient_checkpointing=False, use_cpu=True,
+        bf16=side.precision == "bfloat16", gradient_checkpointing=False,
+        use_cpu=side.device == "cpu",
         logging_strategy="no", save_strategy="no", report_to="none", disable_tqdm=True,
         max_steps=10**6, seed=0,
     )  # fmt: skip
@@ -262,10 +282,10 @@ def turn_callback(turns: Turns) -> Any:
     return TurnCallback()
 
 
-def grpo_peer(side: Side, turns: Turns) -> None:
-    """TRL's GRPOTrainer, one step a turn."""
+def engine_peer(side: Side, turns: Turns) -> None:
+    """TRL's GRPOTrainer or RLOOTrainer, one step a turn."""
+    import trl
     from datasets import Dataset
-    from trl import GRPOTrainer
 
     case = side.case
 
@@ -275,7 +295,7 @@ def grpo_peer(side: Side, turns: Turns) -> None:
 
     texts = [text_of(prompt) for prompt in prompts_of(case, 256)]
     with peer_model(case) as model:
-        trainer = GRPOTrainer(
+        trainer = {"grpo": trl.GRPOTrainer, "rloo": trl.RLOOTrainer}[case.task](
             model=model, reward_funcs=reward, args=trl_config(side, model.name_or_path),
             train_dataset=Dataset.from_dict({"prompt": texts}),
             processing_class=peer_tokenizer(model.config.vocab_size),
@@ -289,7 +309,7 @@ def loss_peer(
     model: Any, batch: ResponseBatch, old: Tensor, advantages: Tensor, dtype: str
 ) -> Tensor:
     """`loss_ours` as one writes it with transformers: the responses' logits, log-softmax, gather."""
-    with precision(torch.device("cpu"), dtype):
+    with precision(model.device, dtype):
         logits = model(batch.tokens, logits_to_keep=old.shape[1] + 1).logits[:, :-1]
     chosen = logits.float().log_softmax(-1).gather(2, batch.response_tokens[..., None])
     ratio = (chosen.squeeze(2) - old).exp()
@@ -299,8 +319,9 @@ def loss_peer(
 
 def update_peer(side: Side, turns: Turns) -> None:
     """One policy update in a plain loop; the optimizer is the fused one, as on our side."""
-    batch, old, advantages = sampled_batch(side.case)
+    batch, old, advantages = (x.to(side.device) for x in sampled_batch(side.case))
     with peer_model(side.case) as model:
+        model.to(side.device)
         optimizer = torch.optim.AdamW(
             model.parameters(), lr=LR, betas=BETAS, weight_decay=0.0, fused=True
         )
@@ -332,12 +353,15 @@ def memory_copy(side: Side, turns: Turns) -> None:
 
 FUNCTIONS: dict[tuple[str, str], Callable[[Side, Turns], None]] = {
     ("ours", "sample"): sample_ours,
-    ("ours", "grpo"): grpo_ours,
+    ("ours", "grpo"): engine_ours,
+    ("ours", "rloo"): engine_ours,
+    ("ours", "ppo"): engine_ours,
     ("ours", "update"): update_ours,
     ("ours", "product"): matrix_product,
     ("ours", "copy"): memory_copy,
     ("peer", "sample"): sample_peer,
-    ("peer", "grpo"): grpo_peer,
+    ("peer", "grpo"): engine_peer,
+    ("peer", "rloo"): engine_peer,
     ("peer", "update"): update_peer,
 }
 

@@ -26,11 +26,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TextIO
 
+import torch
+
 from gpt.common import REPOSITORY
 from gpt.errors import UserError
 from gpt.ranks import on_main, total
 
-Task = Literal["sample", "grpo", "update", "product", "copy"]
+Task = Literal["sample", "grpo", "rloo", "ppo", "update", "product", "copy"]
 
 
 @dataclass(frozen=True)
@@ -45,10 +47,15 @@ class Case:
     prompt_tokens: int = 16
     new_tokens: int = 32
     size: int = 1024  # of the square matrices of "product"; of "copy" in MiB
+    micro: int = 0  # rows of an engine's forward pass; 0: all
 
     @property
     def rows(self) -> int:
         return self.prompts * self.group
+
+    @property
+    def micro_rows(self) -> int:
+        return self.micro or self.rows
 
 
 @dataclass(frozen=True)
@@ -85,6 +92,7 @@ class Turns:
 
         Of several ranks the first reports and waits, for all; the memory is that of all together.
         """
+        wait_for_gpu()
         now = time.perf_counter()
         if self.begin is None:
             reset_peak()
@@ -92,7 +100,7 @@ class Turns:
             report: dict[str, Any] = {"ready": True}
         else:
             mib = total({"mib": peak_mib()})["mib"] - self.base
-            report = {"seconds": now - self.begin, "mib": mib}
+            report = {"seconds": now - self.begin, "mib": mib, "gpu_mib": gpu_peak_mib()}
         goes_on = on_main(lambda: self._say_and_wait(report))
         self.begin = time.perf_counter()
         return goes_on
@@ -110,6 +118,17 @@ def own_turns() -> Turns:
     reports = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     return Turns(sys.stdin, reports)
+
+
+def wait_for_gpu() -> None:
+    """Return once the GPU that this process uses, if it uses one, has done what it was asked."""
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+
+
+def gpu_peak_mib() -> float:
+    """The most that tensors have held on the GPU so far, in MiB; 0 without one."""
+    return torch.cuda.max_memory_allocated() / 2**20 if torch.cuda.is_initialized() else 0.0
 
 
 def reset_peak() -> None:

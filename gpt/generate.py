@@ -4,14 +4,24 @@ Prompts are left-padded so that all rows write their next token into the same co
 random numbers are drawn up front, one per row and step, and a token is found by inverting the
 cumulative distribution: a row's sample depends on its own numbers alone, so dropping finished rows
 from the batch changes nothing for the others.
+
+There are two loops. `decode` drops finished rows and asks after every token whether any is left,
+which costs a CPU nothing; it is the plain one. `decode_static` is its twin for GPUs: the same shapes
+at every step, so that a step can be recorded and replayed (gpt/cuda_graph.py), and a question only
+every 16 tokens.
 """
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import os
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
+from typing import Literal, cast, get_args
 
 import torch
 import torch.nn as nn
@@ -20,8 +30,17 @@ from torch import Tensor
 
 from data.collate import first_eos_mask, left_pad
 from gpt.border import at_least_float32
+from gpt.compiling import is_compiled
+from gpt.cuda_graph import aside, recorded
 from gpt.model import GPT
 from gpt.ranks import joined_blocks, own_block
+
+Decoding = Literal["auto", "eager", "static", "captured"]
+DECODING = "GLASSBOX_DECODING"  # the environment variable that decides where "auto" stands
+
+LOOK_EVERY = 16  # tokens after which the static loop asks whether a row is still running
+WINDOW = 128  # columns by which those that a static step reads grow; each time it is recorded anew
+ALIGNED = 16  # columns are a multiple of it: attention kernels copy masks of other widths
 
 
 @dataclass(frozen=True)
@@ -38,6 +57,7 @@ class SamplingParams:
     min_p: float = 0.0  # keep tokens at least this likely relative to the likeliest
     greedy: bool = False
     max_new_tokens: int = 64
+    decoding: Decoding = "auto"  # how the loop runs, never what it draws: see `chosen_decoding`
 
     def __post_init__(self) -> None:
         if not self.temperature > 0:
@@ -51,6 +71,10 @@ class SamplingParams:
             )
         if self.max_new_tokens < 1:
             raise ValueError(f"max_new_tokens={self.max_new_tokens} must be at least 1")
+        if self.decoding not in get_args(Decoding):
+            raise ValueError(
+                f"decoding={self.decoding!r} must be one of {', '.join(get_args(Decoding))}"
+            )
 
     @property
     def truncates(self) -> bool:
@@ -137,11 +161,10 @@ class _Reader:
     """A model that reads along: its cache, and the hidden state (rows, D) behind the last column."""
 
     def __init__(
-        self, model: GPT, tokens: Tensor, prompt_mask: Tensor, columns: int, repeats: int
+        self, model: GPT, tokens: Tensor, mask: Tensor | None, columns: int, repeats: int
     ) -> None:
         self.model, self.cache = model, model.new_cache(len(tokens) * repeats, columns)
         self.cache.rows = len(tokens)
-        mask = None if prompt_mask.all() else prompt_mask
         self.last = model.hidden(tokens, mask, self.cache)[:, -1]  # (B, D)
         if repeats > 1:
             self.cache.repeat(repeats)
@@ -201,6 +224,11 @@ def _check_prompts(
         )
 
 
+def _ragged(prompts: Sequence[Sequence[int]]) -> bool:
+    """Whether their lengths differ, so that some are padded."""
+    return len({len(prompt) for prompt in prompts}) > 1
+
+
 def _read_prompts(
     models: Sequence[GPT],
     prompts: Sequence[Sequence[int]],
@@ -214,7 +242,8 @@ def _read_prompts(
     """
     device = models[0].device
     tokens, prompt_mask = (x.to(device) for x in left_pad(prompts, eos_id))
-    readers = [_Reader(one, tokens, prompt_mask, columns, samples_per_prompt) for one in models]
+    given = prompt_mask if _ragged(prompts) else None
+    readers = [_Reader(one, tokens, given, columns, samples_per_prompt) for one in models]
     mask = F.pad(prompt_mask, (0, columns - tokens.shape[1]), value=True)
     return readers, mask.repeat_interleave(samples_per_prompt, 0)
 
@@ -238,12 +267,8 @@ def decode(
     device, (N, steps) = models[0].device, uniforms.shape
     longest = max(len(prompt) for prompt in prompts)
     readers, mask = _read_prompts(models, prompts, eos_id, longest + steps, N // len(prompts))
-    ragged = not bool(mask.all())
-
     uniforms = uniforms.to(device)
-    out_tokens = torch.full((N, steps), eos_id, dtype=torch.long, device=device)
-    dtype = torch.promote_types(models[0].wte.weight.dtype, torch.float32)
-    out_log_probs, own_log_probs = torch.zeros(2, N, steps, dtype=dtype, device=device)
+    out_tokens, out_log_probs, own_log_probs = _empty_answers(models[0], N, steps, eos_id)
     rows = torch.arange(N, device=device)  # the output row of each cache row
     running = torch.ones(N, dtype=torch.bool, device=device)  # per cache row
     for step in range(steps):
@@ -260,15 +285,171 @@ def decode(
             for reader in readers:
                 reader.cache.keep(keep)
             rows, running, chosen, mask = rows[keep], running[keep], chosen[keep], mask[keep]
-        seen = mask[:, : longest + step + 1] if ragged else None
+        seen = mask[:, : longest + step + 1] if _ragged(prompts) else None
         for reader in readers:
             reader.read(chosen, seen)
-    valid, _ = first_eos_mask(out_tokens, eos_id)  # a row was sampled on until it was dropped
+    return _cut_at_eos(out_tokens, out_log_probs, own_log_probs, eos_id)
+
+
+def _empty_answers(model: GPT, rows: int, steps: int, eos_id: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Tokens (rows, steps) that are all EOS, and zeros for their two kinds of log-probs."""
+    tokens = torch.full((rows, steps), eos_id, dtype=torch.long, device=model.device)
+    dtype = torch.promote_types(model.wte.weight.dtype, torch.float32)
+    log_probs, own_log_probs = torch.zeros(2, rows, steps, dtype=dtype, device=model.device)
+    return tokens, log_probs, own_log_probs
+
+
+def _cut_at_eos(
+    tokens: Tensor, log_probs: Tensor, own_log_probs: Tensor, eos_id: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """All three with nothing behind a row's first EOS: it was sampled on for a while."""
+    valid, _ = first_eos_mask(tokens, eos_id)
     return (
-        torch.where(valid, out_tokens, eos_id),
-        torch.where(valid, out_log_probs, 0.0),
+        torch.where(valid, tokens, eos_id),
+        torch.where(valid, log_probs, 0.0),
         torch.where(valid, own_log_probs, 0.0),
     )
+
+
+class _StaticStep:
+    """All readers read one token of every row, with the same kernels on the same addresses each time.
+
+    A step reads the first `end` columns of the caches, filled or not. When they are full the next
+    window is opened: its first step runs as it stands, the second is recorded, all others replay.
+    """
+
+    def __init__(
+        self, readers: Sequence[_Reader], mask: Tensor, filled: int, capture: bool
+    ) -> None:
+        self.readers, self.capture, self.filled, self.end = readers, capture, filled, filled
+        self.seen = mask.clone()  # (N, columns) bool, which columns hold tokens by now
+        self.seen[:, filled:] = False
+        self.at = torch.full(
+            (1,), filled, device=mask.device
+        )  # `filled`, where the device knows it
+        self.tokens = torch.zeros(len(mask), dtype=torch.long, device=mask.device)
+        self.replays: list[Callable[[], None]] = []  # of each window; old ones may still be at work
+        self.recorded = False  # this window
+        for reader in readers:
+            reader.cache.stand_still(self.at)
+            reader.last = reader.last.clone()  # from now on written in place
+
+    def read(self, chosen: Tensor) -> None:
+        """Append one token (rows,) to each row."""
+        self.tokens.copy_(chosen)
+        if self.filled == self.end:
+            self._open_window()
+            with aside(chosen.device) if self.capture else nullcontext():
+                self._advance()
+        else:
+            if self.capture and not self.recorded:
+                self._record()
+            self.replays[-1]() if self.recorded else self._advance()
+        self.filled += 1
+
+    def _open_window(self) -> None:
+        columns = self.seen.shape[1]
+        self.end = min((self.filled // WINDOW + 1) * WINDOW, columns)
+        self.recorded = False
+        for reader in self.readers:
+            reader.cache.end = self.end
+
+    def _advance(self) -> None:
+        self.seen.index_fill_(1, self.at, True)
+        for reader in self.readers:
+            seen = self.seen[:, : self.end]
+            reader.last.copy_(reader.model.decode(self.tokens, seen, reader.cache))
+        self.at.add_(1)
+
+    def _record(self) -> None:
+        try:
+            self.replays.append(recorded(self._advance, self.tokens.device))
+            self.recorded = True
+        except RuntimeError as error:
+            self.capture = False
+            reason = str(error).splitlines()[0]
+            warnings.warn(
+                f"a decoding step could not be recorded as a CUDA graph ({reason}), so it runs "
+                f"without one, which is slower: {DECODING}=static asks for that without this warning",
+                stacklevel=2,
+            )
+
+
+@torch.no_grad()
+def decode_static(
+    models: Sequence[GPT],
+    prompts: Sequence[Sequence[int]],
+    uniforms: Tensor,
+    params: SamplingParams,
+    *,
+    eos_id: int,
+    teacher_share: float = 0.0,
+    capture: bool = False,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The twin of `decode` whose steps are all alike: same arguments, same tokens.
+
+    All rows go on until the last has ended, which is noticed up to 16 tokens later. With `capture`
+    the models' part of a step is a CUDA graph; drawing stays outside, because its (N, V)
+    intermediates would stay in the graph's memory, and it is a dozen kernels only.
+    """
+    (N, steps), longest = uniforms.shape, max(len(prompt) for prompt in prompts)
+    columns = -(-(longest + steps) // ALIGNED) * ALIGNED
+    readers, mask = _read_prompts(models, prompts, eos_id, columns, N // len(prompts))
+    uniforms = uniforms.to(mask.device)
+    out_tokens, out_log_probs, own_log_probs = _empty_answers(models[0], N, steps, eos_id)
+    running = torch.ones(N, dtype=torch.bool, device=mask.device)
+    static = _StaticStep(readers, mask, longest, capture)
+    for step in range(steps):
+        chosen, log_probs, own = _draw(readers, teacher_share, params, uniforms[:, step])
+        out_tokens[:, step] = chosen
+        out_log_probs[:, step] = log_probs
+        own_log_probs[:, step] = own
+        running &= chosen != eos_id
+        look = step % LOOK_EVERY == LOOK_EVERY - 1
+        if step + 1 == steps or (look and not running.any()):
+            break
+        static.read(chosen)
+    if capture:
+        torch.cuda.current_stream(mask.device).synchronize()  # no replay outlives its recording
+    return _cut_at_eos(out_tokens, out_log_probs, own_log_probs, eos_id)
+
+
+def chosen_decoding(params: SamplingParams, device: torch.device) -> Decoding:
+    """What "auto" means: GLASSBOX_DECODING if it is set, else captured on CUDA and eager elsewhere.
+
+    ValueError for a word that is none, and for captured where there is no CUDA device.
+    """
+    wished = os.environ.get(DECODING, "auto") if params.decoding == "auto" else params.decoding
+    known = get_args(Decoding)
+    if wished not in known:
+        raise ValueError(f"{DECODING}={wished} must be one of {', '.join(known)}")
+    if wished == "captured" and device.type != "cuda":
+        raise ValueError(
+            f"decoding=captured needs a CUDA device and the model is on {device}: use static or eager"
+        )
+    if wished == "auto":
+        return "captured" if device.type == "cuda" else "eager"
+    return cast(Decoding, wished)
+
+
+def as_sampled(model: GPT) -> GPT:
+    """The model as the loops call it: not compiled, and its weights cast once instead of at every step.
+
+    Under autocast the linear layers are copied in autocast's dtype unless they have it already.
+    Everything else is shared with `model`.
+    """
+    kind = model.device.type
+    cast = torch.is_autocast_enabled(kind)
+    if not (cast or is_compiled(model)):
+        return model
+    dtype = torch.get_autocast_dtype(kind)
+    shared: dict[int, object] = {id(x): x for x in (*model.parameters(), *model.buffers())}
+    for layer in model.modules():
+        if cast and isinstance(layer, nn.Linear):
+            for weight in layer.parameters(recurse=False):
+                if weight.dtype == torch.float32:
+                    shared[id(weight)] = nn.Parameter(weight.detach().to(dtype), False)
+    return copy.deepcopy(model, shared)  # whose memo says what takes the place of what
 
 
 @contextmanager
@@ -295,9 +476,10 @@ def generate(
 ) -> Generation:
     """Sample `samples_per_prompt` responses for each prompt (token lists), rows of a prompt adjacent.
 
-    The prompts are read once and their cache rows repeated. A row stops at its first EOS, and once
-    a third of the rows has stopped they are dropped from the batch, so finished rows stop costing
-    time. `generator` lives on the CPU, so that a seed gives the same numbers on every device.
+    The prompts are read once and their cache rows repeated. A row stops at its first EOS. On a CPU,
+    once a third of the rows has stopped, they are dropped from the batch, so finished rows stop
+    costing time; on CUDA steps are recorded and replayed (`chosen_decoding`). `generator` lives on
+    the CPU, so that a seed gives the same numbers on every device.
     With a teacher each token is drawn from `mixed_logits` of both models; a share of 0 is the model
     alone. Raises ValueError for an empty prompt or one that leaves no room for max_new_tokens.
     """
@@ -306,12 +488,15 @@ def generate(
     uniforms = torch.rand(
         len(prompts) * samples_per_prompt, params.max_new_tokens, generator=generator
     )
+    how = chosen_decoding(params, model.device)
+    loop = decode if how == "eager" else partial(decode_static, capture=how == "captured")
     with evaluation_mode(models):
+        models = [as_sampled(one) for one in models]
         mine = own_block(len(prompts))  # of several ranks each answers prompts of its own
         rows = slice(mine.start * samples_per_prompt, mine.stop * samples_per_prompt)
         answered = None
         if prompts[mine]:
-            answered = decode(
+            answered = loop(
                 models, prompts[mine], uniforms[rows], params,
                 eos_id=eos_id, teacher_share=teacher_share,
             )  # fmt: skip

@@ -66,6 +66,7 @@ class KVCache:
     """Keys and values of every layer for `rows` rows and up to `columns` columns, allocated once.
 
     `length` columns are filled. A forward that is given the cache appends its own columns.
+    After `stand_still` a step looks the same whichever column it fills: a GPU can replay it.
     """
 
     def __init__(
@@ -82,9 +83,18 @@ class KVCache:
         self.values = torch.empty(shape, device=device, dtype=dtype)
         self.length = 0
         self.rows = rows
+        self.at: Tensor | None = None  # (1,) int64, see `stand_still`
+        self.end = columns
 
     def extend(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Write one layer's new columns behind the filled ones; return all of them, (N, H, S, D/H)."""
+        """Write one layer's new columns behind the filled ones; return all of them, (N, H, S, D/H).
+
+        Once it stands still: one column, written at `at`, and the first `end` are returned.
+        """
+        if self.at is not None:
+            for store, new in ((self.keys, keys), (self.values, values)):
+                store[layer].index_copy_(2, self.at, new.to(store.dtype))
+            return self.keys[layer, :, :, : self.end], self.values[layer, :, :, : self.end]
         end = self.length + keys.shape[2]
         self.keys[layer, : self.rows, :, self.length : end] = keys
         self.values[layer, : self.rows, :, self.length : end] = values
@@ -102,6 +112,17 @@ class KVCache:
         for store in (self.keys, self.values):
             store[:, : len(index), :, : self.length] = store[:, index, :, : self.length]
         self.rows = len(index)
+
+    def stand_still(self, at: Tensor) -> None:
+        """From now on a tensor, (1,) int64, says to which column `extend` writes.
+
+        So every step has the same shapes and addresses. The first `end` columns are attended to,
+        filled or not, and those to come must be masked. They become 0 here, because a weight of 0
+        times what stood there by chance can be NaN.
+        """
+        for store in (self.keys, self.values):
+            store[..., self.length :, :] = 0
+        self.at = at
 
 
 def plain_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
@@ -157,7 +178,8 @@ class Attention(nn.Module):
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
         """The kernel for this case; (N, H, S, d)."""
         one, exact = query.shape[2] == 1, query.dtype in (torch.float32, torch.float64)
-        if one and exact and query.device.type == "cpu" and not self.training:
+        added = mask is not None and mask.dtype != torch.bool  # to the scores: see `GPT.decode`
+        if one and exact and query.device.type == "cpu" and not self.training and not added:
             return one_query_attention(query, key, value, mask)
         return F.scaled_dot_product_attention(
             query,
@@ -277,6 +299,22 @@ class GPT(nn.Module):
         if self.checkpoint_blocks and cache is None and torch.is_grad_enabled():
             return checkpoint(self.h[layer], x, mask, cache, layer, use_reentrant=False)
         return self.h[layer](x, mask, cache, layer)
+
+    def decode(self, tokens: Tensor, seen: Tensor, cache: KVCache) -> Tensor:
+        """Hidden states (N, D) after one more token (N,) of each row, at column `cache.at`.
+
+        The twin of `hidden` for a cache that stands still: nothing in it depends on how many columns
+        are filled, and nothing asks the device for a number. seen (N, cache.end) bool: the columns
+        that hold tokens, this one included; the position is the number of those before it.
+        """
+        positions = seen.sum(1) - 1  # (N,)
+        x = (self.wte(tokens) + self.wpe(positions))[:, None]  # (N, 1, D)
+        # 0 or -inf, added to the scores: a bool mask would be turned into this in every layer.
+        mask = torch.zeros(seen.shape, dtype=cache.keys.dtype, device=seen.device)
+        mask = mask.masked_fill_(~seen, float("-inf"))[:, None, None]  # (N, 1, 1, K)
+        for layer, block in enumerate(self.h):
+            x = block(x, mask, cache, layer)
+        return self.ln_f(x)[:, 0]
 
     @staticmethod
     def _attention_mask(

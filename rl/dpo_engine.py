@@ -154,6 +154,8 @@ class DPOConfig:
     """alpha of LoRA, whose change of a weight is alpha / rank times B A; default: twice the rank."""
     adapter: Path | None = None
     """Folder in PEFT's format with the adapter to go on from, of rank lora_rank; default: a new one."""
+    compile: bool = False
+    """torch.compile for the update's blocks, where there is a compiler: slow at first, then faster."""
     seed: int = 0
     device: str = "auto"
     """auto (cuda, then mps, then cpu) or a device name."""

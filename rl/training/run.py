@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
+import torch.nn as nn
+
 from gpt.adapter import fit_for_training, save_adapter
 from gpt.common import (
     MODEL_FILE,
@@ -15,6 +17,7 @@ from gpt.common import (
     save_gpt,
     saved_step,
 )
+from gpt.compiling import compile_blocks
 from gpt.files import display_path, keep_until, write_json
 from gpt.frozen import frozen_copy
 from gpt.generate import SamplingParams
@@ -112,6 +115,8 @@ def run_training(
     start = frozen_copy(task.policy)
     if fixed_reference:
         extra["reference"] = start
+    if config.compile:
+        compile_trained(task.policy, *extra.values())
     log = MetricLog(
         config.steps,
         path=folder / "metrics.jsonl",
@@ -143,6 +148,18 @@ def run_training(
     report(name, config, task, start, rows, folder)
     finish_run(folder)
     return folder
+
+
+def compile_trained(*parts: Any) -> None:
+    """Compile the models among these that are trained: the policy and a critic, not a teacher."""
+    trained = [
+        part
+        for part in parts
+        if isinstance(part, nn.Module) and any(p.requires_grad for p in part.parameters())
+    ]
+    for model in trained:
+        if not compile_blocks(model, next(model.parameters()).device):
+            return
 
 
 def sampling_params(config: Any) -> SamplingParams:

@@ -1,0 +1,505 @@
+"""What this project does on one GPU, in one command, under 8 minutes: docs/gpu.md with the card's name.
+
+    make gpu                                       sets up .venv-peers (with TRL), then this
+    python bench/gpu.py --only decode update       some of the sections
+    python bench/gpu.py --toy                      the same code at toy size, on any device: no numbers
+
+Sections: ceilings (matrix product, memory), decode (tokens a second against what reading weights and
+cache allows), update (against the matrix product), memory (peaks against the forecast), engines
+(GRPO, RLOO and PPO steps, the first two beside TRL's) and demo. A section that fails or does not fit
+into the time is skipped with its reason, and the page is written after each one. Nothing here is a
+test: timings are not asserted.
+"""
+
+from __future__ import annotations
+
+import data.threads  # isort: skip  # noqa: F401  (before PyTorch is loaded)
+
+import gc
+import importlib.util
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import torch
+from arithmetic import decode_bytes, operations
+from gpu_page import PAGE, RESULTS, write_page
+from peers import NEEDED, versions
+from sides import (
+    BETAS,
+    LR,
+    MAX_NORM,
+    EvenShare,
+    Numbers,
+    loss_ours,
+    model_of,
+    prompts_of,
+    sampled_batch,
+    shape,
+    text_of,
+)
+from turns import Case, Side, environment, measure, peak_mib, reset_peak
+
+from data.records import PromptRecord
+from gpt.common import (
+    REPOSITORY,
+    RUNS,
+    MetricLog,
+    from_preset,
+    make_generator,
+    pick_device,
+    precision,
+    run_script,
+)
+from gpt.compiling import compile_blocks
+from gpt.errors import UserError
+from gpt.generate import SamplingParams, generate
+from gpt.model import GPT
+from gpt.optimizer import adamw, clip_and_step
+from rl import grpo_engine
+
+Rows = list[list[str]]
+
+
+@dataclass(frozen=True)
+class GpuConfig:
+    """Measure one card and write docs/gpu.md."""
+
+    only: tuple[str, ...] = ()
+    """Sections to run; by default all. The others stay as they were measured."""
+    minutes: float = 8.0
+    """No section begins after this, and the demo is ended."""
+    toy: bool = False
+    """Next to nothing to do, on any device: to see whether everything works."""
+    device: str = "auto"
+    """auto or a device name; anything but CUDA needs --toy."""
+    out: Path | None = None
+    """Folder of gpu.md and gpu.json; default: docs, with --toy runs/gpu-toy."""
+
+    def __post_init__(self) -> None:
+        unknown = sorted(set(self.only) - set(SECTIONS))
+        if unknown:
+            raise ValueError(f"only knows {', '.join(SECTIONS)}: got {', '.join(unknown)}")
+        if not self.minutes > 0:
+            raise ValueError(f"minutes must be above 0: got {self.minutes}")
+
+    @property
+    def folder(self) -> Path:
+        """Where the results go."""
+        return self.out or (RUNS / "gpu-toy" if self.toy else PAGE.parent)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much work each section does."""
+
+    matrix: int = 8192
+    copy_mib: int = 2048
+    repeats: int = 3
+    decode: Case = Case("sample", "gpt2", prompts=256, prompt_tokens=64, new_tokens=256)
+    update: Case = Case("update", "gpt2", prompts=32, prompt_tokens=512, new_tokens=512, micro=8)
+    engine: Case = Case(
+        "grpo", "gpt2", prompts=64, group=8, prompt_tokens=64, new_tokens=256, micro=32
+    )
+    presets: tuple[str, ...] = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")
+    prompt_tokens: int = 128  # of the rows whose memory is measured
+    overrides: dict[str, Any] = field(default_factory=dict)  # of the preset's flags
+    demo: tuple[str, ...] = ()
+
+
+TINY = dict(preset="tiny", prompts=2, prompt_tokens=4, new_tokens=20, micro=2)
+TOY = Sizes(
+    matrix=64, copy_mib=1, repeats=1, decode=Case("sample", **TINY), update=Case("update", **TINY),
+    engine=Case("grpo", group=2, **TINY), presets=("tiny",), prompt_tokens=4,
+    overrides=dict(prompts_per_step=1, group_size=2, micro_batch_size=2, max_new_tokens=4),
+    demo=("--budget", "small", "--test-prompts", "8"),
+)  # fmt: skip
+
+
+@dataclass
+class Bench:
+    """What the sections share."""
+
+    device: torch.device
+    sizes: Sizes
+    deadline: float  # of time.monotonic
+    ceilings: dict[str, float] = field(default_factory=dict)  # FLOP/s by precision; bytes/s: memory
+
+    @property
+    def on_gpu(self) -> bool:
+        return self.device.type == "cuda"
+
+    def seconds(self, function: Callable[[], object]) -> float:
+        """The median of the repeats, after one that does not count."""
+        times = []
+        for _ in range(self.sizes.repeats + 1):
+            self.wait()
+            begin = time.perf_counter()
+            function()
+            self.wait()
+            times.append(time.perf_counter() - begin)
+        return statistics.median(times[1:])
+
+    def wait(self) -> None:
+        if self.on_gpu:
+            torch.cuda.synchronize()
+
+    def left(self) -> float:
+        """Seconds until the deadline."""
+        return self.deadline - time.monotonic()
+
+
+@dataclass
+class Section:
+    """A table, numbers that the page compares with the targets, and remarks."""
+
+    columns: list[str]
+    rows: Rows
+    numbers: dict[str, float] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+# Precisions ---------------------------------------------------------------------------------------
+
+
+def precisions(bench: Bench) -> list[str]:
+    """float32 (the whole product), tf32 (where the card has it) and bfloat16 (autocast)."""
+    has_tf32 = bench.on_gpu and torch.cuda.get_device_capability(bench.device) >= (8, 0)
+    return ["float32", *(["tf32"] if has_tf32 else []), "bfloat16"]
+
+
+@contextmanager
+def computing_in(name: str, device: torch.device) -> Iterator[None]:
+    """Matrix products in this precision."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if name == "tf32" else "highest")
+    try:
+        with precision(device, "bfloat16" if name == "bfloat16" else "float32"):
+            yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+# Sections -----------------------------------------------------------------------------------------
+
+
+def ceilings(bench: Bench) -> Section:
+    """What the card can do at best: a square matrix product, and a copy of memory."""
+    rows: Rows = []
+    n, times = bench.sizes.matrix, 10
+    for name in precisions(bench):
+        dtype = torch.bfloat16 if name == "bfloat16" else torch.float32
+        a, b = torch.randn(2, n, n, device=bench.device).to(dtype)
+        out = torch.empty_like(a)
+        with computing_in("tf32" if name == "tf32" else "float32", bench.device):
+            taken = bench.seconds(lambda: [torch.mm(a, b.t(), out=out) for _ in range(times)])  # noqa: B023
+        bench.ceilings[name] = times * 2 * n**3 / taken
+        rows.append([f"matrix product, {name}", f"{bench.ceilings[name] / 1e12:.3g} TFLOP/s"])
+    source = torch.ones(bench.sizes.copy_mib * 2**18, device=bench.device)
+    target = torch.empty_like(source)
+    taken = bench.seconds(lambda: [target.copy_(source) for _ in range(times)])
+    bench.ceilings["memory"] = times * 2 * source.nbytes / taken
+    rows.append(["memory, read and written", f"{bench.ceilings['memory'] / 1e9:.4g} GB/s"])
+    return Section(["", "measured"], rows, dict(bench.ceilings))
+
+
+def decode(bench: Bench) -> Section:
+    """Sampling by each loop against the time that reading weights and filled cache takes."""
+    case, section = bench.sizes.decode, Section(["", "tokens/s", "bound", "of the bound"], [])
+    model, bandwidth = model_of(case, str(bench.device)), known(bench, "memory")
+    prompts, end = prompts_of(case, case.prompts), model.config.vocab_size
+    loops: list[Any] = ["eager", "static", *(["captured"] if bench.on_gpu else [])]
+    for name in precisions(bench):
+        size = 2 if name == "bfloat16" else 4
+        bound = case.rows * case.new_tokens * bandwidth / decode_bytes(shape(case), case, size)
+        for loop in loops:
+            params = SamplingParams(max_new_tokens=case.new_tokens, decoding=loop)
+
+            def sample(params: SamplingParams = params) -> None:
+                generate(model, prompts, params, make_generator(0, "sampling"), eos_id=end)
+
+            with computing_in(name, bench.device):
+                rate = case.rows * case.new_tokens / bench.seconds(sample)
+            section.numbers[f"{loop}, {name}"] = rate / bound
+            section.rows.append(
+                [f"{loop}, {name}", f"{rate:,.0f}", f"{bound:,.0f}", f"{rate / bound:.0%}"]
+            )
+    section.notes = [described(case) + ". " + BOUND]
+    return section
+
+
+BOUND = (
+    "The bound is the measured memory rate over the bytes that have to be read: all weights for every "
+    "token, and the filled columns of the cache, both in the precision of the row; bfloat16 runs read the "
+    "head in float32 all the same."
+)
+
+
+def update(bench: Bench) -> Section:
+    """Policy updates against the matrix product in the same precision."""
+    case, section = bench.sizes.update, Section(["", "seconds", "TFLOP/s", "of the product"], [])
+    batch, old, advantages = (x.to(bench.device) for x in sampled_batch(case))
+    ways = [(name, False) for name in precisions(bench)]
+    for name, compiled in [*ways, *([("bfloat16", True)] if bench.on_gpu else [])]:
+        model = model_of(case, str(bench.device))
+        if compiled and not compile_blocks(model, bench.device):
+            section.notes.append("Not compiled: there is no compiler here.")
+            continue
+        optimizer = adamw(model, LR, betas=BETAS, weight_decay=0.0)
+
+        def one(
+            model: GPT = model, optimizer: torch.optim.Optimizer = optimizer, name: str = name
+        ) -> None:
+            optimizer.zero_grad(set_to_none=True)
+            dtype = "bfloat16" if name == "bfloat16" else "float32"
+            for rows in torch.arange(case.rows, device=bench.device).split(case.micro_rows):
+                piece = batch.rows(rows)
+                loss = loss_ours(model, piece, old[rows], advantages[rows], dtype)
+                (loss * len(rows) / case.rows).backward()
+            clip_and_step(optimizer, model.parameters(), MAX_NORM)
+
+        with computing_in("tf32" if name == "tf32" else "float32", bench.device):
+            taken = bench.seconds(one)
+        rate, label = operations(shape(case), case) / taken, name + ", compiled" * compiled
+        share = rate / known(bench, name)
+        section.numbers[label] = share
+        section.rows.append([label, f"{taken:.3g}", f"{rate / 1e12:.3g}", f"{share:.0%}"])
+    section.notes.append(described(case) + f", {case.micro_rows} rows a forward pass.")
+    return section
+
+
+def engines(bench: Bench) -> Section:
+    """Whole steps of engines, each side in a process of its own, in turns."""
+    section = Section(["", "seconds a step", "times as fast", "peak GB"], [])
+    missing = [name for name in NEEDED["grpo"] if importlib.util.find_spec(name) is None]
+    if missing:
+        section.notes.append(f"Without TRL: {', '.join(missing)} not installed; run  make gpu .")
+    section.notes.append("TRL 1.16 has no PPO any more.")
+    for task in ("grpo", "rloo", "ppo"):
+        case = replace(bench.sizes.engine, task=task)
+        if bench.left() <= 0:
+            section.notes.append(f"{task.upper()}: the time was used up before it.")
+            break
+        reports = {"ours": reports_of(bench, "ours", case)}
+        if task != "ppo" and not missing:
+            try:
+                reports = {"peer": reports_of(bench, "peer", case), **reports}
+            except UserError as error:  # TRL's trouble must not take our numbers with it
+                section.notes.append(f"{task.upper()}: {error}.")
+        for library, own in reports.items():
+            seconds = statistics.median(report["seconds"] for report in own)
+            peak = max(report["gpu_mib"] for report in own) * 2**20 / 1e9
+            name, fast = f"{task.upper()}, {'TRL' if library == 'peer' else 'ours'}", ""
+            if library == "ours" and "peer" in reports:
+                ratio = statistics.median(r["seconds"] for r in reports["peer"]) / seconds
+                section.numbers[f"{task} beside TRL"], fast = ratio, f"{ratio:.2f}"
+            section.rows.append([name, f"{seconds:.3g}", fast, f"{peak:.3g}"])
+    section.notes.insert(0, described(bench.sizes.engine) + ", bfloat16 autocast.")
+    return section
+
+
+def reports_of(bench: Bench, library: Any, case: Case) -> list[dict[str, float]]:
+    """One side's reports. The sides do not share the card: the memory of both may not fit."""
+    device = str(bench.device)
+    side = Side(f"{case.task}, {library}", library, case, 1, "bfloat16", device=device)
+    (reports,) = measure([side], bench.sizes.repeats)
+    return reports
+
+
+def memory(bench: Bench) -> Section:
+    """The peak of GRPO steps of every preset, in full and with what saves memory, and its forecast."""
+    section = Section(["preset", "measured GB", "forecast GB", "off by"], [])
+    saving = dict(lora_rank=16, checkpoint_blocks=True)
+    for preset in bench.sizes.presets:
+        for flags in ({}, saving):
+            label = f"{preset}, LoRA and checkpoints" if flags else preset
+            try:
+                measured, forecast = grpo_peak(bench, preset, flags)
+            except torch.OutOfMemoryError:
+                section.rows.append([label, "does not fit", "", ""])
+                continue
+            finally:
+                free()
+            off = measured / forecast - 1
+            section.numbers[label] = off
+            section.rows.append(
+                [label, f"{measured / 1e9:.3g}", f"{forecast / 1e9:.3g}", f"{off:+.0%}"]
+            )
+    section.notes.append(
+        f"Two GRPO steps with the preset's flags in bfloat16, prompts of {bench.sizes.prompt_tokens} "
+        "tokens, responses of full length, no validation; without what CUDA itself takes."
+    )
+    return section
+
+
+def grpo_peak(bench: Bench, preset: str, flags: dict[str, Any]) -> tuple[float, float]:
+    """Bytes at the peak of two steps, and what was forecast, both without the libraries'."""
+    from rl.training.forecast import Given, engine_forecast
+
+    from gpt.adapter import fit_for_training
+
+    overrides = dict(
+        precision="bfloat16", steps=2, eval_prompts=0, test_prompts=0, stop_kl=None,
+        checkpoint_every=10**9, device=str(bench.device), ranks=1,
+    )  # fmt: skip
+    config = from_preset(
+        grpo_engine.GRPOConfig, grpo_engine.PRESETS, preset,
+        **overrides | bench.sizes.overrides | flags,
+    )  # fmt: skip
+    tokens = bench.sizes.prompt_tokens
+    case = Case("grpo", preset, prompts=config.prompts_per_step, group=config.group_size,
+                prompt_tokens=tokens, new_tokens=config.max_new_tokens)  # fmt: skip
+    base = start_peak(bench)
+    policy = GPT(shape(case)).to(bench.device).eval()  # PyTorch's start: its numbers do not matter
+    fit_for_training(config, policy)
+    records = [PromptRecord(text_of(prompt)) for prompt in prompts_of(case, 2 * case.prompts)]
+    numbers: Any = Numbers(policy.config.vocab_size)
+    grpo_engine.train(config, policy, numbers, EvenShare(case), records, MetricLog(2))
+    peak = torch.cuda.max_memory_allocated() if bench.on_gpu else peak_mib() * 2**20
+    forecast = engine_forecast(
+        "grpo", config, Given(policy.config, prompt_tokens=tokens, device=bench.device.type)
+    )
+    return peak - base, forecast.peak - forecast.parts.libraries
+
+
+def start_peak(bench: Bench) -> float:
+    """Let the peak start anew; bytes that are held now."""
+    free()
+    if bench.on_gpu:
+        torch.cuda.reset_peak_memory_stats()
+        return torch.cuda.memory_allocated()
+    reset_peak()
+    return peak_mib() * 2**20
+
+
+def demo(bench: Bench) -> Section:
+    """`make demo` on this device."""
+    side = Side("demo", "ours", bench.sizes.engine, 1)
+    with tempfile.TemporaryDirectory(prefix="demo-") as folder:
+        command = [sys.executable, "scripts/demo.py", "--device", str(bench.device)]
+        command += ["--out", f"{folder}/demo", *bench.sizes.demo]
+        begin = time.perf_counter()
+        try:
+            result = subprocess.run(
+                command, cwd=REPOSITORY, env=environment(side), capture_output=True, text=True,
+                timeout=bench.left(),
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            raise UserError(f"not done after {time.perf_counter() - begin:.0f} s") from None
+        taken = time.perf_counter() - begin
+    if result.returncode:
+        raise UserError((result.stderr.strip().splitlines() or ["it said nothing"])[-1])
+    table = [line.split("  ") for line in result.stdout.splitlines() if line.startswith("GRPO ")]
+    cells = [" ".join(filter(None, map(str.strip, line))) for line in table[-1:]]
+    return Section(["", "seconds"], [["make demo", f"{taken:.0f}"]], {"seconds": taken}, cells)
+
+
+SECTIONS: dict[str, Callable[[Bench], Section]] = {
+    "ceilings": ceilings,
+    "decode": decode,
+    "update": update,
+    "memory": memory,
+    "engines": engines,
+    "demo": demo,
+}
+
+
+# The command --------------------------------------------------------------------------------------
+
+
+def known(bench: Bench, name: str) -> float:
+    """A ceiling; UserError if it has not been measured in this run."""
+    if name not in bench.ceilings:
+        raise UserError("the ceilings have not been measured in this run, nothing to compare with")
+    return bench.ceilings[name]
+
+
+def described(case: Case) -> str:
+    """The work in words."""
+    rows = f"{case.prompts} x {case.group} rows" if case.group > 1 else f"{case.prompts} rows"
+    return (
+        f"{case.preset}, random weights: {rows}, prompts of {case.prompt_tokens} tokens, responses of "
+        f"{case.new_tokens}"
+    )
+
+
+def free() -> None:
+    """Give back what no one holds any more."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def outcome(name: str, bench: Bench) -> dict[str, Any]:
+    """A section's result as plain data, or the reason why there is none."""
+    if bench.left() <= 0:
+        return {"skipped": "the time was used up before it"}
+    begin = time.monotonic()
+    try:
+        section = SECTIONS[name](bench)
+    except Exception as error:  # whatever it is: the other sections still run
+        lines = str(error).strip().splitlines()
+        return {"skipped": lines[0] if lines else type(error).__name__}
+    finally:
+        free()
+    return {**vars(section), "seconds": time.monotonic() - begin}
+
+
+def machine(device: torch.device, toy: bool) -> dict[str, Any]:
+    """The card's name and what ran on it."""
+    found: dict[str, Any] = {
+        "card": "no card",
+        "toy": toy,
+        "date": date.today().isoformat(),
+    }
+    if device.type == "cuda":
+        properties = torch.cuda.get_device_properties(device)
+        found |= {
+            "card": properties.name,
+            "memory_gb": round(properties.total_memory / 1e9, 1),
+            "cuda": torch.version.cuda,
+        }
+    return found | {"versions": versions()}
+
+
+def chosen(only: Sequence[str]) -> list[str]:
+    """The sections in their order; whoever compares needs the ceilings first."""
+    wanted = set(only or SECTIONS)
+    if wanted & {"decode", "update"}:
+        wanted.add("ceilings")
+    return [name for name in SECTIONS if name in wanted]
+
+
+def main(config: GpuConfig) -> None:
+    """Run the sections and write the page after each."""
+    device = pick_device(config.device)
+    if device.type != "cuda" and not config.toy:
+        raise UserError(
+            f"bench/gpu.py measures a CUDA card and this is {device}: run it on one, or add --toy to "
+            "see whether it works"
+        )
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    sizes = TOY if config.toy else Sizes()
+    bench = Bench(device, sizes, time.monotonic() + 60 * config.minutes)
+    results: dict[str, Any] = {}
+    for name in chosen(config.only):
+        results[name] = outcome(name, bench)
+        page = write_page(config.folder, machine(device, config.toy), results)
+        skipped = results[name].get("skipped")
+        print(f"{name}: " + (f"skipped: {skipped}" if skipped else "done"), flush=True)
+    print(f"wrote {page} and {RESULTS.name} beside it")
+
+
+if __name__ == "__main__":
+    import tyro
+
+    run_script(main, tyro.cli(GpuConfig))

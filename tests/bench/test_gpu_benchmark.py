@@ -1,0 +1,251 @@
+"""bench/gpu.py at toy size on a CPU: every section, what is skipped and why, and the page."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import arithmetic
+import gpu
+import gpu_page
+import pytest
+import torch
+from gpu import TOY, Bench, GpuConfig, Section
+from turns import Case
+
+from gpt.errors import UserError
+from gpt.model import GPTConfig
+
+ROOT = Path(__file__).resolve().parents[2]
+CPU = torch.device("cpu")
+
+
+def toy_bench(**ceilings: float) -> Bench:
+    return Bench(CPU, TOY, time.monotonic() + 600, dict(ceilings))
+
+
+def test_bytes_of_sampling_by_hand():
+    """L = 1, D = 2, V = 3: 48 weights in the block and 6 in the head, read for each of 3 tokens.
+
+    Two rows with prompts of 2: two tokens are read, attending to 3 and 4 columns of 2 + 2 numbers.
+    """
+    shape = GPTConfig(vocab_size=3, context=8, n_layer=1, n_head=1, n_embd=2)
+    case = Case("sample", prompts=2, prompt_tokens=2, new_tokens=3)
+    assert arithmetic.decode_bytes(shape, case, 4) == 4 * (3 * (48 + 6) + 2 * 4 * (3 + 4))
+
+
+def test_the_command_at_toy_size(tmp_path, capsys):
+    gpu.main(GpuConfig(toy=True, out=tmp_path, only=("decode", "update", "ceilings")))
+    found = json.loads((tmp_path / "gpu.json").read_text())
+    assert list(found["sections"]) == ["ceilings", "decode", "update"]
+    assert not any("skipped" in section for section in found["sections"].values())
+    labels = [row[0] for row in found["sections"]["decode"]["rows"]]
+    assert labels == ["eager, float32", "static, float32", "eager, bfloat16", "static, bfloat16"]
+    assert [row[0] for row in found["sections"]["update"]["rows"]] == ["float32", "bfloat16"]
+    page = (tmp_path / "gpu.md").read_text()
+    assert "on **no card**" in page and gpu_page.TOY in page and "Not run on a card" not in page
+    assert "Skipped" not in page and "| static, float32 |" in page
+    assert capsys.readouterr().out.splitlines()[:3] == [
+        "ceilings: done", "decode: done", "update: done",
+    ]  # fmt: skip
+
+
+def test_the_update_of_the_benchmark_is_one_optimizer_step(monkeypatch):
+    """In pieces of one row the loss's gradient is that of all rows at once."""
+    gradients = []
+    monkeypatch.setattr(
+        gpu, "clip_and_step",
+        lambda optimizer, parameters, norm: gradients.append([p.grad.clone() for p in parameters]),
+    )  # fmt: skip
+    for micro in (1, 2):
+        bench = toy_bench(float32=1.0, bfloat16=1.0)
+        bench.sizes = replace(TOY, update=replace(TOY.update, micro=micro))
+        gpu.update(bench)
+    in_pieces, at_once = gradients[0], gradients[4]
+    for a, b in zip(in_pieces, at_once, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-6)
+
+
+# Engines
+
+
+def reports(monkeypatch, seconds: dict[str, float], broken: str = "") -> list[str]:
+    """Sides that take this long instead of running; those of the library `broken` fail."""
+    met: list[str] = []
+
+    def measured(sides, rounds):
+        (side,) = sides
+        met.append(f"{side.case.task} {side.library} {side.precision} {side.device}")
+        if side.library == broken:
+            raise UserError("the side ended before its work was done: out of memory")
+        return [[{"seconds": seconds[side.library], "gpu_mib": 953.67431640625}]]
+
+    monkeypatch.setattr(gpu, "measure", measured)
+    return met
+
+
+def test_engines_beside_trl(monkeypatch):
+    monkeypatch.setattr(gpu.importlib.util, "find_spec", lambda name: object())
+    met = reports(monkeypatch, {"ours": 2.0, "peer": 7.0})
+    section = gpu.engines(toy_bench())
+    assert met == [
+        f"{what} bfloat16 cpu"
+        for what in ("grpo ours", "grpo peer", "rloo ours", "rloo peer", "ppo ours")
+    ]
+    assert section.rows == [
+        ["GRPO, TRL", "7", "", "1"], ["GRPO, ours", "2", "3.50", "1"],
+        ["RLOO, TRL", "7", "", "1"], ["RLOO, ours", "2", "3.50", "1"],
+        ["PPO, ours", "2", "", "1"],
+    ]  # fmt: skip
+    assert section.numbers == {"grpo beside TRL": 3.5, "rloo beside TRL": 3.5}
+
+
+def test_without_trl_our_side_runs_alone(monkeypatch):
+    monkeypatch.setattr(gpu.importlib.util, "find_spec", lambda name: name != "trl" or None)
+    reports(monkeypatch, {"ours": 2.0})
+    section = gpu.engines(toy_bench())
+    assert [row[0] for row in section.rows] == ["GRPO, ours", "RLOO, ours", "PPO, ours"]
+    assert "Without TRL: trl not installed; run  make gpu ." in section.notes
+
+
+def test_trls_trouble_does_not_take_our_numbers_with_it(monkeypatch):
+    monkeypatch.setattr(gpu.importlib.util, "find_spec", lambda name: object())
+    reports(monkeypatch, {"ours": 2.0}, broken="peer")
+    section = gpu.engines(toy_bench())
+    assert len(section.rows) == 3 and section.numbers == {}
+    assert "GRPO: the side ended before its work was done: out of memory." in section.notes
+
+
+# Demo
+
+
+def test_the_demo_is_ended_with_the_time(monkeypatch):
+    def slow(command, **options):
+        assert 0 < options["timeout"] <= 600
+        raise subprocess.TimeoutExpired(command, options["timeout"])
+
+    monkeypatch.setattr(gpu.subprocess, "run", slow)
+    assert "not done after" in gpu.outcome("demo", toy_bench())["skipped"]
+
+
+@pytest.mark.parametrize("status", [0, 1])
+def test_the_demo_says_what_came_out(monkeypatch, status):
+    table = "base  0.46  0.500\nGRPO   0.905   0.975\n"
+    done = subprocess.CompletedProcess([], status, stdout=table, stderr="Traceback\nno memory\n")
+    monkeypatch.setattr(gpu.subprocess, "run", lambda command, **options: done)
+    found = gpu.outcome("demo", toy_bench())
+    if status:
+        assert found["skipped"] == "no memory"
+    else:
+        assert found["rows"] == [["make demo", "0"]] and found["notes"] == ["GRPO 0.905 0.975"]
+
+
+# What is skipped
+
+
+def fail(bench: Bench) -> Section:
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate much\nand a long story")
+
+
+def test_a_section_that_fails_is_skipped_and_nothing_is_lost(tmp_path, monkeypatch):
+    pages: list[str] = []
+
+    def good(bench: Bench) -> Section:
+        pages.append((tmp_path / "gpu.md").read_text())
+        return Section([""], [["all is well"]])
+
+    monkeypatch.setattr(gpu, "SECTIONS", {"ceilings": fail, "memory": good, "demo": good})
+    gpu.main(GpuConfig(toy=True, out=tmp_path))
+    assert "Skipped: CUDA out of memory. Tried to allocate much." in pages[0]  # before the second
+    assert "all is well" in pages[1] and "### The demo" not in pages[1]
+    assert (tmp_path / "gpu.md").read_text().count("all is well") == 2
+
+
+def test_what_does_not_fit_into_the_time_is_skipped(tmp_path, monkeypatch):
+    gpu.main(GpuConfig(toy=True, out=tmp_path, only=("demo",), minutes=1e-9))
+    found = json.loads((tmp_path / "gpu.json").read_text())["sections"]
+    assert found == {"demo": {"skipped": "the time was used up before it"}}
+
+
+def test_without_ceilings_there_is_nothing_to_compare_with():
+    assert "ceilings have not been measured" in gpu.outcome("decode", toy_bench())["skipped"]
+    assert gpu.chosen(("update",)) == ["ceilings", "update"]
+    assert gpu.chosen(("demo", "memory")) == ["memory", "demo"]
+    assert gpu.chosen(()) == list(gpu.SECTIONS) == list(gpu_page.TITLES)
+
+
+def test_a_cpu_is_refused_without_toy():
+    with pytest.raises(UserError, match="measures a CUDA card and this is cpu.*add --toy"):
+        gpu.main(GpuConfig(device="cpu"))
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [({"only": ("speed",)}, "only knows ceilings, .*: got speed"), ({"minutes": 0}, "above 0")],
+)
+def test_flags_that_mean_nothing_are_refused(flags, message):
+    with pytest.raises(ValueError, match=message):
+        GpuConfig(**flags)
+
+
+def test_toy_numbers_never_reach_the_docs():
+    assert GpuConfig(toy=True).folder != gpu_page.PAGE.parent == GpuConfig().folder
+
+
+# The page
+
+CARD = {"card": "Card X", "toy": False, "date": "2026-01-02", "memory_gb": 80.0, "cuda": "13.0",
+        "versions": {"torch": "2.11"}}  # fmt: skip
+
+
+def table(**numbers: float) -> dict:
+    return {"columns": ["", "a"], "rows": [["b", "c"]], "numbers": numbers, "notes": ["a note."]}
+
+
+def test_targets_are_reached_missed_or_not_measured():
+    found = {
+        "decode": table(**{"captured, bfloat16": 0.5}),
+        "update": table(bfloat16=0.39),
+        "engines": {"skipped": "no memory"},
+    }
+    assert [row[1:] for row in gpu_page.verdicts(found)] == [
+        ["50%", "reached"], ["39%", "missed"], ["", "not measured"],
+    ]  # fmt: skip
+
+
+def test_the_page_names_the_card(tmp_path):
+    gpu_page.write_page(tmp_path, CARD, {"decode": table(), "demo": {"skipped": "it is late"}})
+    text = (tmp_path / "gpu.md").read_text()
+    assert "on **Card X** (80.0 GB), torch 2.11, CUDA 13.0, 2026-01-02." in text
+    assert "### Sampling\n\na note.\n\n|  | a |\n| --- | --- |\n| b | c |" in text
+    assert "### The demo\n\nSkipped: it is late." in text and "Not run on a card" not in text
+
+
+def test_earlier_sections_of_the_same_card_stay(tmp_path):
+    gpu_page.write_page(tmp_path, CARD, {"decode": table()})
+    gpu_page.write_page(tmp_path, CARD, {"update": table()})
+    assert set(json.loads((tmp_path / "gpu.json").read_text())["sections"]) == {"decode", "update"}
+    gpu_page.write_page(tmp_path, CARD | {"card": "Card Y"}, {"demo": table()})
+    assert set(json.loads((tmp_path / "gpu.json").read_text())["sections"]) == {"demo"}
+
+
+def test_our_page_has_the_markers_and_says_whether_it_was_run():
+    text = gpu_page.PAGE.read_text(encoding="utf-8")
+    gpu_page.page_with(text, "")
+    assert ("**Not run on a card yet.**" in text) != gpu_page.RESULTS.exists()
+    with pytest.raises(UserError, match="lacks the lines"):
+        gpu_page.page_with("no markers", "")
+
+
+def test_every_target_stands_on_the_page():
+    text = " ".join(gpu_page.PAGE.read_text(encoding="utf-8").split())
+    for words in ("50% of the bandwidth bound", "40% of the matrix product", "3 times as fast"):
+        assert words in text
+
+
+def test_make_gpu_runs_it():
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert "gpu: .venv-peers/.ok\n\t$(PEERS_PY) bench/gpu.py $(ARGS)\n" in makefile

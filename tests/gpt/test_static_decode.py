@@ -1,0 +1,375 @@
+"""The static loop beside its twin, the eager one: same tokens, few questions to the device."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from gpt import cuda_graph
+from gpt import generate as generation
+from gpt.generate import SamplingParams, as_sampled, chosen_decoding, generate
+from gpt.model import GPT, GPTConfig
+
+EOS = 3
+RAGGED = [[1, 2], [3], [4, 0, 1, 2], [2, 2, 2]]
+EVEN = [[1, 2, 0], [3, 4, 4]]
+CPU = torch.device("cpu")
+
+
+def seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def random_gpt(seed: int = 0, vocab_size: int = 6, context: int = 64, scale: float = 0.5) -> GPT:
+    config = GPTConfig(vocab_size, context=context, n_layer=2, n_head=2, n_embd=8)
+    model, generator = GPT(config).eval(), seeded(seed)
+    for parameter in model.parameters():
+        parameter.data = torch.randn(parameter.shape, generator=generator) * scale
+    return model.requires_grad_(False)
+
+
+MODEL, TEACHER = random_gpt(), random_gpt(1)
+NEVER = 5  # the end of a text for ENDLESS: an id that it all but never draws
+ENDLESS = random_gpt()
+ENDLESS.ln_f.weight[0], ENDLESS.ln_f.bias[0] = 0, 1
+ENDLESS.wte.weight[NEVER, 0] = -50
+
+
+@pytest.fixture(autouse=True)
+def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a short response passes through several."""
+    monkeypatch.setattr(generation, "WINDOW", 16)
+    monkeypatch.delenv(generation.DECODING, raising=False)
+
+
+def both_ways(model: GPT, prompts: list[list[int]], params: SamplingParams, **options):
+    return [
+        generate(model, prompts, replace(params, decoding=how), seeded(5), eos_id=EOS, **options)
+        for how in ("eager", "static")
+    ]
+
+
+def same(eager, static) -> None:
+    assert static.token_lists() == eager.token_lists()
+    assert torch.equal(static.response_tokens, eager.response_tokens)
+    assert torch.equal(static.response_mask, eager.response_mask)
+    assert torch.equal(static.has_eos, eager.has_eos)
+    for name in ("log_probs", "model_log_probs"):
+        found, expected = getattr(static, name), getattr(eager, name)
+        assert found.dtype == expected.dtype
+        exact = found.dtype == torch.float64
+        atol, rtol = (1e-12, 0.0) if exact else (1e-6, 5e-7)  # rtol: four units in the last place
+        torch.testing.assert_close(found, expected, rtol=rtol, atol=atol)
+
+
+PLAIN = SamplingParams(max_new_tokens=36)
+CASES = {
+    "plain": PLAIN,
+    "cold": replace(PLAIN, temperature=0.7),
+    "greedy": replace(PLAIN, greedy=True),
+    "top-k": replace(PLAIN, top_k=3),
+    "top-p": replace(PLAIN, top_p=0.8),
+    "min-p": replace(PLAIN, min_p=0.2),
+    "one token": replace(PLAIN, max_new_tokens=1),
+    "up to a look": replace(PLAIN, max_new_tokens=16),
+}
+
+
+@pytest.mark.parametrize("params", CASES.values(), ids=CASES)
+@pytest.mark.parametrize("prompts", [RAGGED, EVEN, [[1, 4]]], ids=["ragged", "even", "one row"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_static_loop_draws_the_same_tokens(params, prompts, dtype):
+    """Rows end by EOS at all sorts of places: early, late, in one window or another, never."""
+    model = random_gpt().to(dtype)
+    group = 1 if prompts == [[1, 4]] else 6
+    eager, static = both_ways(model, prompts, params, samples_per_prompt=group)
+    same(eager, static)
+    if group == 6 and params == PLAIN:
+        lengths = set(eager.response_mask.sum(1).tolist())
+        assert min(lengths) <= 3 and max(lengths) > 16 and len(lengths) > 5
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_with_a_teacher_in_the_mixture(dtype):
+    model, teacher = random_gpt().to(dtype), random_gpt(1).to(dtype)
+    eager, static = both_ways(
+        model, RAGGED, PLAIN, samples_per_prompt=5, teacher=teacher, teacher_share=0.4
+    )
+    same(eager, static)
+    assert not torch.equal(eager.log_probs, eager.model_log_probs)
+
+
+def test_rows_that_never_end_fill_every_window():
+    """EOS is an id that cannot be drawn: 60 tokens from 4 up to the context's last position."""
+    params = replace(PLAIN, max_new_tokens=60)
+    runs = [
+        generate(ENDLESS, RAGGED, replace(params, decoding=how), seeded(2), eos_id=NEVER)
+        for how in ("eager", "static")
+    ]
+    same(*runs)
+    assert runs[1].response_mask.all() and runs[1].response_tokens.shape == (4, 60)
+
+
+def test_the_window_changes_nothing(monkeypatch):
+    params = replace(PLAIN, decoding="static")
+    small = generate(MODEL, RAGGED, params, seeded(1), eos_id=EOS, samples_per_prompt=3)
+    monkeypatch.setattr(generation, "WINDOW", 128)
+    large = generate(MODEL, RAGGED, params, seeded(1), eos_id=EOS, samples_per_prompt=3)
+    same(large, small)
+
+
+def test_what_stood_in_the_cache_by_chance_is_never_read(monkeypatch):
+    """Memory that is not written yet may hold NaN, and 0 times NaN is NaN."""
+    made = GPT.new_cache
+
+    def dirty(model: GPT, rows: int, columns: int):
+        fresh = made(model, rows, columns)
+        fresh.keys.fill_(torch.nan), fresh.values.fill_(torch.nan)
+        return fresh
+
+    expected = generate(MODEL, RAGGED, PLAIN, seeded(3), eos_id=EOS)
+    monkeypatch.setattr(GPT, "new_cache", dirty)
+    same(
+        expected, generate(MODEL, RAGGED, replace(PLAIN, decoding="static"), seeded(3), eos_id=EOS)
+    )
+
+
+def test_all_rows_done_is_noticed_within_16_tokens(monkeypatch):
+    model = random_gpt(context=1024)
+    model.ln_f.weight.data.zero_()  # logits are the same whatever is read: half of the draws are EOS
+    model.ln_f.bias.data = model.wte.weight[EOS] * 3
+    read = 0
+    decode = GPT.decode
+
+    def counted(*arguments):
+        nonlocal read
+        read += 1
+        return decode(*arguments)
+
+    monkeypatch.setattr(GPT, "decode", counted)
+    params = replace(PLAIN, max_new_tokens=900, decoding="static")
+    sampled = generate(model, EVEN, params, seeded(0), eos_id=EOS)
+    longest = int(sampled.response_mask.sum(1).max())
+    assert longest <= 16 and read == 15  # the look comes after the 16th draw, before it is read
+
+
+# Questions to the device
+
+WAITS = ("_local_scalar_dense", "nonzero", "masked_select", "equal", "is_nonzero", "unique")
+
+
+class Waits(TorchDispatchMode):
+    """Counts calls whose result a GPU's host would have to wait for, and indexing by a bool mask."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = func.overloadpacket.__name__
+        indices = args[1] if name in ("index", "index_put", "index_put_") else ()
+        by_mask = any(isinstance(i, Tensor) and i.dtype == torch.bool for i in indices)
+        self.count += name in WAITS or by_mask
+        return func(*args, **(kwargs or {}))
+
+
+def waits(how: str, steps: int, prompts: list[list[int]] = RAGGED, **options) -> int:
+    params = replace(PLAIN, max_new_tokens=steps, decoding=how)
+    with Waits() as counted:
+        generate(ENDLESS, prompts, params, seeded(0), eos_id=NEVER, samples_per_prompt=4, **options)
+    return counted.count
+
+
+@pytest.mark.parametrize("options", [{}, {"teacher": TEACHER, "teacher_share": 0.3}])
+def test_the_static_loop_asks_the_device_every_16_tokens(options):
+    few, many = waits("static", 8, **options), waits("static", 8 + 48, **options)
+    assert many - few == 3
+    assert few == 1  # the width of the result
+
+
+def test_the_eager_loop_asks_the_device_once_a_token():
+    assert waits("eager", 56) - waits("eager", 8) == 48
+
+
+def test_the_counter_counts():
+    x = torch.tensor([1.0, 0.0])
+    with Waits() as counted:
+        x[x > 0], float(x.sum()), x.nonzero(), x[torch.tensor([0])]
+    assert counted.count == 3
+
+
+# bfloat16 autocast
+
+
+def test_weights_are_as_sampled_and_no_bit_changes():
+    """Under autocast the linear layers are copied, all else is shared; outside of it nothing is."""
+    model = random_gpt().requires_grad_(True)
+    assert as_sampled(model) is model
+    tokens = torch.tensor([[1, 2, 4]])
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        cast = as_sampled(model)
+        assert torch.equal(cast(tokens), model(tokens))
+        again = as_sampled(cast)
+    own, kept = dict(model.named_parameters()), dict(cast.named_parameters())
+    copied = {name for name in own if kept[name] is not own[name]}
+    linear = ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj")
+    assert copied == {f"h.{i}.{n}.{part}" for i in (0, 1) for n in linear
+                      for part in ("weight", "bias")}  # fmt: skip
+    assert all(kept[name].dtype == torch.bfloat16 for name in copied)
+    assert all(a is b for a, b in zip(again.parameters(), cast.parameters(), strict=True))
+    assert all(p.requires_grad and p.dtype == torch.float32 for p in model.parameters())
+
+
+def test_no_step_casts_a_weight():
+    """Frozen weights are cast anew by every call under autocast: here only activations are."""
+    cast_shapes: list[tuple[int, ...]] = []
+
+    class Casts(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            name, to = func.overloadpacket.__name__, (kwargs or {}).get("dtype")
+            if name == "_to_copy" and to == torch.bfloat16:
+                cast_shapes.append(tuple(args[0].shape))
+            return func(*args, **(kwargs or {}))
+
+    params = replace(PLAIN, max_new_tokens=12, decoding="static")
+    with torch.autocast("cpu", dtype=torch.bfloat16), Casts():
+        generate(MODEL, EVEN, params, seeded(0), eos_id=-1)
+    for name, parameter in MODEL.named_parameters():
+        if name.startswith("h.") and parameter.ndim == 2:
+            assert cast_shapes.count(tuple(parameter.shape)) == 2, name  # once in each layer
+
+
+@pytest.mark.parametrize("how", ["eager", "static"])
+def test_bfloat16_autocast(how):
+    params = replace(PLAIN, decoding=how)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        sampled = generate(MODEL, RAGGED, params, seeded(1), eos_id=EOS, samples_per_prompt=3)
+    assert sampled.log_probs.dtype == torch.float32 and sampled.log_probs.isfinite().all()
+    assert (sampled.log_probs[sampled.response_mask] < 0).all()
+
+
+def test_the_autocast_cache_is_off_inside_and_comes_back():
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        with cuda_graph.without_autocast_cache():
+            assert not torch.is_autocast_cache_enabled()
+        assert torch.is_autocast_cache_enabled()
+
+
+# Which loop
+
+
+def test_the_rule():
+    cuda = torch.device("cuda", 1)
+    assert chosen_decoding(PLAIN, CPU) == "eager"
+    assert chosen_decoding(PLAIN, torch.device("mps")) == "eager"
+    assert chosen_decoding(PLAIN, cuda) == "captured"
+    assert chosen_decoding(replace(PLAIN, decoding="static"), cuda) == "static"
+
+
+def test_the_environment_decides_where_the_parameters_do_not(monkeypatch):
+    monkeypatch.setenv(generation.DECODING, "static")
+    assert chosen_decoding(PLAIN, CPU) == "static"
+    assert chosen_decoding(replace(PLAIN, decoding="eager"), CPU) == "eager"
+    monkeypatch.setenv(generation.DECODING, "quick")
+    with pytest.raises(ValueError, match="GLASSBOX_DECODING=quick must be one of auto, eager"):
+        generate(MODEL, EVEN, PLAIN, eos_id=EOS)
+
+
+def test_wishes_that_cannot_be_are_refused():
+    with pytest.raises(ValueError, match="decoding='quick' must be one of auto, eager, static"):
+        SamplingParams(decoding="quick")
+    with pytest.raises(ValueError, match="needs a CUDA device and the model is on cpu: use static"):
+        generate(MODEL, EVEN, replace(PLAIN, decoding="captured"), eos_id=EOS)
+
+
+# Recording, without a GPU
+
+
+class Studio:
+    """Stands for gpt/cuda_graph.py: a recording runs nothing, a replay calls the function."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, breaks: bool = False) -> None:
+        self.notes: list[str] = []
+        self.breaks = breaks
+        monkeypatch.setattr(generation, "recorded", self.recorded)
+        monkeypatch.setattr(generation, "aside", self.aside)
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda device: self)
+
+    def synchronize(self) -> None:
+        self.notes.append("wait")
+
+    def aside(self, device):
+        self.notes.append("warm up")
+        return torch.no_grad()
+
+    def recorded(self, function, device):
+        self.notes.append("record")
+        if self.breaks:
+            raise RuntimeError("operation not permitted when stream is capturing\nmore")
+
+        def replay() -> None:
+            self.notes.append("replay")
+            function()
+
+        return replay
+
+
+def captured(params: SamplingParams):
+    return generation.decode_static(
+        [MODEL], EVEN, torch.rand(2, params.max_new_tokens, generator=seeded(0)), params,
+        eos_id=-1, capture=True,
+    )  # fmt: skip
+
+
+def test_each_window_is_warmed_up_recorded_once_and_replayed(monkeypatch):
+    """Prompts of 3, 20 tokens: 19 are read, into columns 3 to 15 and 16 to 21."""
+    studio = Studio(monkeypatch)
+    params = replace(PLAIN, max_new_tokens=20)
+    tokens, log_probs, _ = captured(params)
+    window = [["warm up", "record", *["replay"] * (n - 1)] for n in (13, 6)]
+    assert studio.notes == [*window[0], *window[1], "wait"]
+    expected = generate(MODEL, EVEN, params, seeded(0), eos_id=-1)
+    assert torch.equal(tokens, expected.response_tokens)
+    torch.testing.assert_close(log_probs, expected.log_probs, rtol=0, atol=1e-6)
+
+
+def test_a_step_that_cannot_be_recorded_runs_without(monkeypatch):
+    studio = Studio(monkeypatch, breaks=True)
+    params = replace(PLAIN, max_new_tokens=20)
+    with pytest.warns(UserWarning, match="could not be recorded.*when stream is capturing\\)") as w:
+        tokens, _, _ = captured(params)
+    assert len(w) == 1 and studio.notes == ["warm up", "record", "wait"]
+    expected = generate(MODEL, EVEN, params, seeded(0), eos_id=-1)
+    assert torch.equal(tokens, expected.response_tokens)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("prompts", [RAGGED, EVEN], ids=["ragged", "even"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_captured_on_a_gpu(prompts, dtype):
+    model = random_gpt().to("cuda", dtype)
+    runs = [
+        generate(model, prompts, replace(PLAIN, decoding=how), seeded(5), eos_id=EOS,
+                 samples_per_prompt=6)
+        for how in ("eager", "static", "captured", "captured")
+    ]  # fmt: skip
+    tolerance = 1e-5 if dtype == torch.float32 else 1e-9
+    for other in runs[1:]:
+        assert torch.equal(other.response_tokens, runs[0].response_tokens)
+        torch.testing.assert_close(other.log_probs, runs[0].log_probs, rtol=0, atol=tolerance)
+
+
+@pytest.mark.gpu
+def test_captured_under_autocast_on_a_gpu():
+    model = random_gpt().to("cuda").requires_grad_(True)
+    runs = []
+    for how in ("static", "captured"):
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            params = replace(PLAIN, decoding=how)
+            runs.append(generate(model, RAGGED, params, seeded(5), eos_id=EOS))
+    assert torch.equal(runs[0].response_tokens, runs[1].response_tokens)
+    assert torch.equal(runs[0].log_probs, runs[1].log_probs)
