@@ -114,6 +114,23 @@ def _all_prompts(bucket: str, held_out: bool) -> Iterator[PromptRecord]:
                             yield PromptRecord(template.format(**meta), meta=meta)
 
 
+def read_prompt(text: str) -> PromptRecord | None:
+    """The prompt of this world that someone has typed, white space around it aside; None for any other."""
+    for template in TEMPLATES:
+        match = re.fullmatch(_pattern(template), text.strip())
+        if match is not None:
+            return PromptRecord(template.format(**match.groupdict()), meta=match.groupdict())
+    return None
+
+
+def _pattern(template: str) -> str:
+    words = {"name": NAMES, "adjective": ADJECTIVES, "item": ITEMS}
+    pattern = re.escape(template.strip())
+    for key, choices in words.items():
+        pattern = pattern.replace(rf"\{{{key}\}}", f"(?P<{key}>{'|'.join(choices)})")
+    return pattern
+
+
 # the slot grammar
 
 

@@ -14,6 +14,7 @@ Most of what a policy gains from reinforcement here is the habit of writing the 
 from __future__ import annotations
 
 import random
+import re
 from typing import NamedTuple
 
 from data.records import PromptRecord, ResponseRecord
@@ -74,6 +75,12 @@ def _text(a: int, b: int) -> str:
 
 def _prompt(a: int, b: int) -> PromptRecord:
     return PromptRecord(_text(a, b), answer=str(a + b), meta={"a": a, "b": b})
+
+
+def read_prompt(text: str) -> PromptRecord | None:
+    """The prompt of this world that someone has typed, white space around it aside; None for any other."""
+    match = re.fullmatch(r"([1-9][0-9]{2})\+([1-9][0-9]{2})=", text.strip())
+    return None if match is None else _prompt(int(match[1]), int(match[2]))
 
 
 # responses

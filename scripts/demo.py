@@ -314,6 +314,7 @@ def pipeline(config: DemoConfig, seed: int, folder: Path) -> dict[str, Any]:
     print(f"\n{total:.0f} s: " + ", ".join(f"{k} {v:.0f}" for k, v in seconds.items()))
     print(f"figure {display_path(folder / 'demo.png')}")
     print(f"numbers {display_path(folder / 'results.json')}")
+    print(f"talk to it: python -m rl.talk {display_path(folder / 'grpo')} --against")
     return results | {"seconds": seconds | {"total": total}}
 
 

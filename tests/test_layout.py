@@ -26,6 +26,7 @@ else:
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("data", "gpt", "reward_model", "rl")  # each may import itself and what stands before it
 ROOMS = ("equations", "batches", "rewards", "training")  # of rl/, likewise
+COMMANDS = ("talk.py",)  # at the top of rl/ beside the engines
 CODE_FOLDERS = (*PACKAGES, "scripts", "bench", "notebooks", "tests")
 RUNTIME = {
     *("torch", "tiktoken", "numpy", "matplotlib", "safetensors", "tyro", "tqdm"),
@@ -132,10 +133,10 @@ def test_imports_point_one_way_between_the_rooms_of_rl(path: Path) -> None:
 
 
 def test_the_top_of_rl_shows_engines() -> None:
-    """Whoever opens rl/ sees the engines, a README and the rooms."""
+    """Whoever opens rl/ sees the engines, a README, the rooms and the commands that look at a run."""
     entries = {path.name for path in (ROOT / "rl").iterdir() if path.name != "__pycache__"}
     engines = {name for name in entries if name.endswith("_engine.py")}
-    assert entries - engines == {"README.md", "__init__.py", *ROOMS}
+    assert entries - engines == {"README.md", "__init__.py", *ROOMS, *COMMANDS}
 
 
 def test_no_module_hides_the_standard_library_or_a_dependency() -> None:

@@ -1,0 +1,467 @@
+"""Talking to run folders: models made here, asked through a pipe, a terminal and --json."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from data import reviews, sums
+from gpt.common import MODEL_FILE, UserError, save_gpt
+from gpt.model import GPT, GPTConfig
+from gpt.tokenizer import build_tokenizer, load_tokenizer
+from reward_model.model import RewardModel, load_reward_model, save_reward_model
+from rl import talk
+from rl.batches.rollout import Rollout
+from rl.talk import Talk, TalkConfig, in_terminal, open_talk, printable, with_start
+from rl.training import conversation
+from rl.training.conversation import Answer, FilePrompts, RunFolder, Scorer, open_typed
+
+ROOT = Path(__file__).resolve().parents[2]
+TOKENIZER = load_tokenizer("glassbox")
+KETTLE = "Review the red kettle for Anna."
+CPU = TalkConfig(device="cpu", max_new_tokens=6)
+
+
+def model(seed: int, context: int = 64) -> GPT:
+    shape = GPTConfig(TOKENIZER.n_vocab, context, n_layer=1, n_head=2, n_embd=16)
+    made = GPT(shape).initialize(torch.Generator().manual_seed(seed)).eval()
+    with torch.no_grad():
+        for parameter in made.parameters():  # so that two models differ by more than rounding
+            parameter += 0.2 * torch.randn(
+                parameter.shape, generator=torch.Generator().manual_seed(seed)
+            )
+    return made
+
+
+def run_folder(folder: Path, seed: int, context: int = 64, **flags) -> Path:
+    """A finished run: weights and config.json."""
+    save_gpt(folder / MODEL_FILE, model(seed, context), TOKENIZER)
+    (folder / "config.json").write_text(json.dumps(flags), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    """A base model, a reward model on it and a policy trained from the one on the other."""
+    run_folder(tmp_path / "base", 1, preset="tiny", data="reviews", lr=2e-3)
+    save_reward_model(tmp_path / "judge" / MODEL_FILE, RewardModel.from_policy(model(3)), TOKENIZER)
+    (tmp_path / "judge" / "config.json").write_text('{"data": "reviews"}', encoding="utf-8")
+    run_folder(
+        tmp_path / "grpo", 2, preset="tiny", data="reviews", reward="auto", temperature=0.7,
+        policy=str(tmp_path / "base"), reward_model=[str(tmp_path / "judge")], max_new_tokens=9,
+    )  # fmt: skip
+    return tmp_path
+
+
+def ask(folder: Path, text: str = KETTLE, config: TalkConfig = CPU) -> dict:
+    opened = open_talk(folder, config)
+    return opened.as_object(text)
+
+
+def slow_kl(policy: GPT, start: GPT, prompt: list[int], answer: list[int], tau: float) -> float:
+    """sum_t KL(policy || start) at the prefixes of one answer, by one forward without padding."""
+    rows = [m(torch.tensor([prompt + answer]))[0] / tau for m in (policy, start)]
+    p, q = (row[len(prompt) - 1 : -1].detach().log_softmax(-1) for row in rows)
+    return (p.exp() * (p - q)).sum().item()
+
+
+# --- what is measured -----------------------------------------------------------------------------
+
+
+def test_an_answer_has_the_runs_reward_the_worlds_gold_and_the_kl_to_its_start(
+    runs: Path, monkeypatch
+) -> None:
+    sampled: list[Rollout] = []
+    real = conversation.sample_rollout
+    monkeypatch.setattr(
+        conversation, "sample_rollout", lambda *given: sampled.append(real(*given)) or sampled[-1]
+    )
+    answers = ask(runs / "grpo", config=replace(CPU, samples=3))["answers"]
+    record = reviews.read_prompt(KETTLE)
+    assert record is not None and record.prompt == KETTLE + "\n"
+    (rollout,) = sampled
+    judge, _ = load_reward_model(runs / "judge")
+    scores = judge(rollout.sequences)
+    for row, answer in enumerate(answers):
+        tokens = rollout.response_tokens[row][rollout.response_mask[row]].tolist()
+        assert answer["text"] == TOKENIZER.decode(tokens) and answer["tokens"] == len(tokens)
+        gold = reviews.gold_reward(record, answer["text"], answer["ended"])
+        assert answer["gold"] == pytest.approx(gold)
+        assert answer["reward"] == pytest.approx(float(scores[row]), rel=1e-4)
+        kl = slow_kl(model(2), model(1), TOKENIZER.encode(record.prompt), tokens, 0.7)
+        assert kl > 0.1
+        assert answer["kl"] == pytest.approx(kl, rel=1e-3)
+
+
+def test_gold_is_left_out_for_a_prompt_that_the_world_does_not_know(runs: Path) -> None:
+    (answer,) = ask(runs / "grpo", "What about lunch?")["answers"]
+    assert answer["gold"] is None and answer["reward"] is not None and answer["kl"] is not None
+
+
+def test_temperature_and_length_are_the_runs_own_unless_they_are_given(runs: Path) -> None:
+    own = open_talk(runs / "grpo", TalkConfig(device="cpu"))
+    assert isinstance(own, Talk)
+    assert (own.params.temperature, own.params.max_new_tokens) == (0.7, 9)
+    given = open_talk(runs / "grpo", TalkConfig(device="cpu", temperature=0, max_new_tokens=3))
+    assert isinstance(given, Talk)
+    assert given.params.greedy and given.params.max_new_tokens == 3
+    base = open_talk(runs / "base", TalkConfig(device="cpu"))
+    assert isinstance(base, Talk) and base.params.max_new_tokens == 48
+
+
+def test_greedy_answers_are_one_and_sampled_ones_follow_the_seed(runs: Path) -> None:
+    def texts(**changes) -> list[str]:
+        answers = ask(runs / "grpo", config=replace(CPU, samples=4, **changes))["answers"]
+        return [answer["text"] for answer in answers]
+
+    assert len(set(texts(temperature=0))) == 1
+    assert texts() == texts() != texts(seed=1)
+
+
+def test_sums_are_checked_by_their_rule(tmp_path: Path) -> None:
+    run_folder(tmp_path / "sums", 1, data="sums", reward="auto", policy=None, preset="tiny")
+    opened = open_talk(tmp_path / "sums", CPU)
+    assert isinstance(opened, Talk)
+    (answer,) = opened.as_object("347+588=")["answers"]
+    record = sums.read_prompt("347+588=")
+    assert record is not None and record.answer == "935"
+    assert answer["reward"] == answer["gold"] == 0.0
+    assert opened.as_object("one and one is")["answers"][0]["gold"] is None
+
+
+@pytest.fixture
+def questions(tmp_path: Path) -> Path:
+    """A file of instructions with answers that can be checked."""
+    path = tmp_path / "questions.jsonl"
+    rows = [
+        {"prompt": f"### Instruction:\nWhat is {n} + 1?\n\n### Response:\n", "answer": str(n + 1)}
+        for n in range(40)
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def test_a_files_prompts_bring_their_template_and_their_answers(
+    tmp_path: Path, questions: Path
+) -> None:
+    prompts = open_typed(str(questions))
+    assert isinstance(prompts, FilePrompts)
+    known = prompts.read("What is 4 + 1?")
+    assert (known.known, known.record.answer) == (True, "5")
+    assert known.record.prompt == "### Instruction:\nWhat is 4 + 1?\n\n### Response:\n"
+    other = prompts.read("Why?")
+    assert (other.known, other.record.prompt) == (
+        False,
+        "### Instruction:\nWhy?\n\n### Response:\n",
+    )
+    assert all(prompts.read(text).known for text in prompts.examples())
+    run_folder(tmp_path / "run", 1, data=str(questions), reward="auto", preset="tiny")
+    answers = {
+        text: ask(tmp_path / "run", text)["answers"][0] for text in ("What is 4 + 1?", "Why?")
+    }
+    assert answers["What is 4 + 1?"]["gold"] in (0.0, 1.0)
+    assert answers["Why?"]["gold"] is answers["Why?"]["reward"] is None
+
+
+def test_a_teachers_run_shows_how_much_likelier_the_teacher_finds_the_answer(runs: Path) -> None:
+    run_folder(
+        runs / "kd", 2, data="reviews", teacher=str(runs / "base"), policy=str(runs / "base"),
+        reward="auto", reward_model=[],
+    )  # fmt: skip
+    answers = ask(runs / "kd", config=replace(CPU, samples=64))["answers"]
+    rewards = torch.tensor([answer["reward"] for answer in answers])
+    kls = torch.tensor([answer["kl"] for answer in answers])
+    # Teacher and start are one here, so the mean reward is minus the KL, but for noise.
+    error = float(rewards.std()) / 8
+    assert float((rewards + kls).mean().abs()) < 4 * error
+    assert error < float(kls.mean())
+
+
+# --- what is missing ------------------------------------------------------------------------------
+
+
+def test_what_is_gone_leaves_a_note_and_the_model_still_answers(runs: Path) -> None:
+    run_folder(
+        runs / "lonely", 2, data="reviews", preset="tiny", reward="auto",
+        policy=str(runs / "nowhere"), reward_model=[str(runs / "nothing")],
+    )  # fmt: skip
+    opened = open_talk(runs / "lonely", CPU)
+    assert isinstance(opened, Talk)
+    notes = "\n".join(opened.partners[0].measures.notes)
+    assert "no reward: there is no reward model in" in notes and "no KL" in notes
+    (answer,) = opened.as_object(KETTLE)["answers"]
+    assert answer["reward"] is answer["kl"] is None and answer["gold"] is not None
+
+
+def test_folders_that_were_moved_together_still_find_each_other(runs: Path, tmp_path: Path) -> None:
+    moved = tmp_path / "elsewhere"
+    moved.mkdir()
+    for name in ("grpo", "base", "judge"):
+        (runs / name).rename(moved / name)
+    opened = open_talk(moved / "grpo", CPU)
+    assert isinstance(opened, Talk) and opened.partners[0].measures.notes == []
+
+
+def test_a_folder_with_weights_alone_is_enough(tmp_path: Path) -> None:
+    save_gpt(tmp_path / MODEL_FILE, model(1), TOKENIZER)
+    (answer,) = ask(tmp_path, "Hello")["answers"]
+    assert answer["reward"] is answer["gold"] is answer["kl"] is None and answer["tokens"] > 0
+
+
+def test_a_function_named_in_a_run_folder_is_not_started(runs: Path) -> None:
+    """The folder may be somebody else's."""
+    (runs / "evil.py").write_text("raise SystemExit('started')\n", encoding="utf-8")
+    run_folder(runs / "own", 2, data="reviews", reward=f"{runs / 'evil.py'}:reward", policy=None)
+    opened = open_talk(runs / "own", CPU)
+    assert isinstance(opened, Talk)
+    assert any("not called from here" in note for note in opened.partners[0].measures.notes)
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (lambda folder: folder / "nothing", "there is no run folder"),
+        (lambda folder: folder, "there is no model.safetensors in"),
+    ],
+)
+def test_no_run_and_no_model_are_one_sentence(tmp_path: Path, make, expected: str) -> None:
+    with pytest.raises(UserError, match=expected):
+        open_talk(make(tmp_path), CPU)
+
+
+def test_damaged_files_are_one_sentence(runs: Path) -> None:
+    (runs / "grpo" / "config.json").write_text("{", encoding="utf-8")
+    with pytest.raises(UserError, match="config.json is damaged"):
+        open_talk(runs / "grpo", CPU)
+    (runs / "base" / MODEL_FILE).write_bytes(b"no weights")
+    with pytest.raises(UserError, match="not a readable safetensors file"):
+        open_talk(runs / "base", CPU)
+
+
+def test_a_prompt_that_is_too_long_or_empty_is_one_sentence(runs: Path) -> None:
+    opened = open_talk(runs / "grpo", CPU)
+    with pytest.raises(UserError, match="leaves no room for an answer"):
+        opened.as_object("word " * 64)
+    long = open_talk(runs / "grpo", replace(CPU, max_new_tokens=1000)).as_object(KETTLE)
+    assert long["answers"][0]["tokens"] <= 64
+    run_folder(runs / "plain", 1)
+    with pytest.raises(UserError, match="empty prompt"):
+        open_talk(runs / "plain", CPU).as_object("")
+
+
+# --- two models -----------------------------------------------------------------------------------
+
+
+def test_against_alone_is_the_start_with_the_same_random_numbers(runs: Path) -> None:
+    assert with_start(["run", "--against", "--samples", "2"]) == [
+        "run", "--against", "start", "--samples", "2",
+    ]  # fmt: skip
+    assert with_start(["run", "--against"]) == ["run", "--against", "start"]
+    assert with_start(["--against", "other", "run"]) == ["--against", "other", "run"]
+    both = ask(runs / "grpo", config=replace(CPU, against="start", samples=2, temperature=0.7))
+    assert both["against"]["run"] == "base"
+    assert [answer["kl"] for answer in both["against"]["answers"]] == pytest.approx([0, 0])
+    alone = ask(runs / "base", config=replace(CPU, samples=2, temperature=0.7))
+    texts = [answer["text"] for answer in alone["answers"]]
+    assert [answer["text"] for answer in both["against"]["answers"]] == texts
+    assert [answer["text"] for answer in both["answers"]] != texts
+
+
+def test_against_another_run_and_what_cannot_be_compared(runs: Path) -> None:
+    run_folder(runs / "other", 5, data="reviews")
+    both = ask(runs / "grpo", config=replace(CPU, against=str(runs / "other")))
+    assert both["against"]["run"] == "other" and both["against"]["answers"][0]["kl"] > 0
+    with pytest.raises(UserError, match="nothing in .* says which model it started from"):
+        ask(runs / "base", config=replace(CPU, against="start"))
+    with pytest.raises(UserError, match="no answers to lay side by side"):
+        ask(runs / "judge", config=replace(CPU, against="start"))
+    with pytest.raises(UserError, match="holds a reward_model, not a gpt"):
+        ask(runs / "grpo", config=replace(CPU, against=str(runs / "judge")))
+
+
+def test_a_reward_model_scores(runs: Path) -> None:
+    opened = open_talk(runs / "judge", CPU)
+    with pytest.raises(UserError, match="give it a prompt, a tab and an answer"):
+        opened.as_object(KETTLE)
+    answer = "Hi Anna! The kettle is great. I hope this helps."
+    scored = opened.as_object(f"{KETTLE}\t{answer}")["answers"][0]
+    assert scored["gold"] == pytest.approx(0.963636, abs=1e-6) and scored["reward"] is not None
+    worse = opened.as_object(f"{KETTLE}\tGo away.")["answers"][0]
+    assert worse["gold"] < 0.5 and worse["reward"] != scored["reward"]
+    with pytest.raises(UserError, match="do not fit the model's 64 positions"):
+        opened.as_object(f"{KETTLE}\t{answer * 9}")
+    assert isinstance(opened.scorer, Scorer)
+
+
+# --- a terminal -----------------------------------------------------------------------------------
+
+LONG = Answer("Hi Anna! " * 20, 80, False, 1.23456, 0.5, 3.25)
+
+
+@pytest.mark.parametrize("width", [40, 80, 100])
+@pytest.mark.parametrize("models", [1, 2])
+def test_no_line_is_wider_than_the_terminal(width: int, models: int) -> None:
+    names = ["a-very-long-name-of-a-run-folder-that-somebody-chose", "start"][:models]
+    shown = in_terminal(names, [[LONG, LONG]] * models, width)
+    assert max(map(len, shown.splitlines())) <= width
+    for number in ("reward 1.235", "gold 0.500", "KL 3.25", "cut off at 80"):
+        assert shown.count(number) == 2 * models
+    assert shown.count("Anna!") == 40 * models
+    assert (" | " in shown) == (models == 2 and width >= 60)
+
+
+def test_what_a_model_writes_does_not_steer_the_terminal() -> None:
+    assert printable("a\x1b[2Jb\tc\nd\u202ee\ufffd é") == "a\\x1b[2Jb\\tc\nd\\u202ee\ufffd é"
+    shown = in_terminal(["run"], [[Answer("\x1b[31mred\x07", 3, True)]], 80)
+    assert "\x1b" not in shown and "\x07" not in shown and "red" in shown
+
+
+def typing(*lines: str):
+    """Somebody who types these lines and then Ctrl-D."""
+    left = iter(lines)
+
+    def ask(question: str) -> str:
+        print(question)  # and what is typed ends the line
+        try:
+            return next(left)
+        except StopIteration:
+            raise EOFError from None
+
+    return ask
+
+
+def test_a_terminal_suggests_prompts_and_survives_mistakes(runs: Path, capsys) -> None:
+    opened = open_talk(runs / "grpo", CPU)
+    talk.from_terminal(opened, typing("", "?", "word " * 64, KETTLE))
+    shown = capsys.readouterr().out
+    assert "reward: reward model" in shown and "KL: to" in shown
+    tests = {record.prompt.strip() for record in reviews.prompts("test")}
+    suggested = [line.strip() for line in shown.splitlines() if line.strip() in tests]
+    assert len(set(suggested)) == 8
+    assert "error: the prompt has" in shown
+    assert shown.count("  reward ") == 1 and shown.endswith("\n")
+    assert max(map(len, shown.splitlines())) <= 80
+
+
+def test_a_terminal_asks_for_the_answer_that_a_reward_model_scores(runs: Path, capsys) -> None:
+    talk.from_terminal(open_talk(runs / "judge", CPU), typing(KETTLE, "Hi Anna!"))
+    shown = capsys.readouterr().out
+    assert "answer> " in shown and "gold 0." in shown
+
+
+def test_ctrl_c_ends_an_answer_and_then_the_talk(runs: Path, capsys, monkeypatch) -> None:
+    opened = open_talk(runs / "grpo", CPU)
+
+    def interrupted(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(opened, "as_text", interrupted)
+    questions = []
+
+    def ask(question: str) -> str:
+        questions.append(question)
+        if len(questions) > 1:
+            raise KeyboardInterrupt
+        return KETTLE
+
+    talk.from_terminal(opened, ask)
+    assert "(stopped)" in capsys.readouterr().out and len(questions) == 2
+
+
+# --- pipes ----------------------------------------------------------------------------------------
+
+
+def command(*arguments: str, given: bytes, **environment: str) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, "-m", "rl.talk", *arguments, "--device", "cpu", "--max-new-tokens", "6"],
+        input=given,
+        capture_output=True,
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"} | environment,
+    )
+
+
+def test_a_pipe_gets_an_object_per_prompt_and_the_exit_status_of_the_worst(runs: Path) -> None:
+    given = f"{KETTLE}\n\n{'word ' * 64}\r\nWhy?\n".encode()
+    result = command(str(runs / "grpo"), "--json", "--against", given=given)
+    rows = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [row["prompt"] for row in rows] == [KETTLE, "word " * 64, "Why?"]
+    assert [sorted(row) for row in (rows[0], rows[1])] == [
+        ["against", "answers", "prompt", "run"], ["error", "prompt"],
+    ]  # fmt: skip
+    assert result.returncode == 1
+    (line,) = result.stderr.decode().splitlines()
+    assert line.startswith("error: the prompt has")
+
+
+def test_a_terminal_of_ascii_alone_and_broken_input_do_not_end_the_talk(runs: Path) -> None:
+    given = "Überprüfe".encode() + b" \xff\xfe\n"
+    result = command(
+        str(runs / "grpo"), "--samples", "3", given=given,
+        PYTHONIOENCODING="ascii", PYTHONUTF8="0", LC_ALL="C",
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.isascii() and result.stdout.count(b"reward ") == 3
+    assert result.stderr == b""
+
+
+def test_no_run_ends_with_one_sentence_and_no_traceback(tmp_path: Path) -> None:
+    result = command(str(tmp_path / "nothing"), given=b"")
+    assert result.returncode == 1
+    (line,) = result.stderr.decode().splitlines()
+    assert line.startswith("error: there is no run folder")
+
+
+def test_another_tokenizer_is_refused(runs: Path) -> None:
+    letters = build_tokenizer("gpt2", {bytes([i]): i for i in range(256)})
+    save_gpt(runs / "other" / MODEL_FILE, model(1), letters)
+    with pytest.raises(Exception, match="tokenizer"):
+        open_talk(runs / "grpo", replace(CPU, against=str(runs / "other")))
+
+
+@pytest.mark.parametrize("wrong", [dict(samples=0), dict(temperature=-1.0), dict(max_new_tokens=0)])
+def test_flags_that_nothing_can_mean_are_refused(wrong: dict) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        TalkConfig(**wrong)
+
+
+def test_run_folders_say_where_they_started(tmp_path: Path) -> None:
+    def start(**flags) -> Path | None:
+        return RunFolder(tmp_path, flags).start
+
+    assert start(policy="x", data="sums") == Path("x")
+    assert start(data="sums", lr=1) is None
+    assert start(base=None, weights="gpt2", data="sums") is None
+    runs = start(policy=None, data="reviews", preset="study")
+    assert runs is not None and runs.name == "pretraining-reviews-study"
+    teacher = start(base=None, data="sums", preset="tiny", least_reward=None)
+    assert teacher is not None and teacher.name == "pretraining-sums-teacher"
+
+
+def test_readers_of_prompts_know_their_worlds_and_nothing_else() -> None:
+    for split in ("train", "test", "held_out"):
+        for record in reviews.prompts(split)[:200]:
+            assert reviews.read_prompt(f" {record.prompt.strip()}  ") == record
+    for record in sums.prompts("test", count=50):
+        assert sums.read_prompt(record.prompt) == record
+    for text in (KETTLE[:-1], "Review the red moon for Anna.", KETTLE + " Please."):
+        assert reviews.read_prompt(text) is None
+    for text in ("12+345=", "012+345=", "123+456", "123+456=7", "1234+456="):
+        assert sums.read_prompt(text) is None
+
+
+def test_a_stream_without_an_encoding_is_left_alone(runs: Path, monkeypatch) -> None:
+    """As pytest's own are, and those of a notebook."""
+    out = io.StringIO()
+    monkeypatch.setattr(sys, "stdin", io.StringIO(f"{KETTLE}\n"))
+    monkeypatch.setattr(sys, "stdout", out)
+    talk.main(runs / "grpo", replace(CPU, json=True))
+    assert json.loads(out.getvalue())["run"] == "grpo"
