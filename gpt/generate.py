@@ -267,6 +267,7 @@ def decode(
     device, (N, steps) = models[0].device, uniforms.shape
     longest = max(len(prompt) for prompt in prompts)
     readers, mask = _read_prompts(models, prompts, eos_id, longest + steps, N // len(prompts))
+    ragged = _ragged(prompts)
     uniforms = uniforms.to(device)
     out_tokens, out_log_probs, own_log_probs = _empty_answers(models[0], N, steps, eos_id)
     rows = torch.arange(N, device=device)  # the output row of each cache row
@@ -285,7 +286,7 @@ def decode(
             for reader in readers:
                 reader.cache.keep(keep)
             rows, running, chosen, mask = rows[keep], running[keep], chosen[keep], mask[keep]
-        seen = mask[:, : longest + step + 1] if _ragged(prompts) else None
+        seen = mask[:, : longest + step + 1] if ragged else None
         for reader in readers:
             reader.read(chosen, seen)
     return _cut_at_eos(out_tokens, out_log_probs, own_log_probs, eos_id)

@@ -160,6 +160,7 @@ TEST_REWARDS = "tests/rl/equations/test_reward_arithmetic.py"
 TEST_RLOO = "tests/rl/test_rloo_engine.py"
 TEST_ROLLOUT = "tests/rl/batches/test_rollout.py"
 TEST_SINGLE_MODEL = "tests/rl/test_grpo_single_model_engine.py"
+TEST_STATIC_DECODE = "tests/gpt/test_static_decode.py"
 TEST_STEP_REWARDS = "tests/rl/rewards/test_step_rewards.py"
 TEST_VALUE_MODEL = "tests/rl/training/test_value_model.py"
 TEST_VARIANTS = "tests/rl/test_grpo_variants_engine.py"
@@ -299,6 +300,38 @@ MUTATIONS = (
         "    probs = (logits * params.temperature).softmax(-1)\n"
         "    return tokens.squeeze(1), probs.gather(1, tokens).log().squeeze(1)\n",
         TEST_GENERATE,
+    ),
+    bug(
+        "static-positions-by-column",
+        "the static decoding step gives left-padded rows the positions of their columns",
+        MODEL,
+        "positions = seen.sum(1) - 1  # (N,)",
+        "positions = cache.at.expand(len(seen))",
+        TEST_STATIC_DECODE,
+    ),
+    bug(
+        "static-cache-not-zeroed",
+        "the columns to come hold what stood in memory by chance, NaN too",
+        MODEL,
+        "            store[..., self.length :, :] = 0\n",
+        "            store.abs()\n",
+        TEST_STATIC_DECODE,
+    ),
+    bug(
+        "static-sees-columns-to-come",
+        "the static decoding step attends to columns that are not filled yet",
+        GENERATE,
+        "self.seen[:, filled:] = False",
+        "self.seen[:, filled:] = True",
+        TEST_STATIC_DECODE,
+    ),
+    bug(
+        "static-records-one-window",
+        "the recording of the first window is replayed when the columns have grown",
+        GENERATE,
+        "        self.recorded = False\n        for reader",
+        "        for reader",
+        TEST_STATIC_DECODE,
     ),
     bug(
         "rollout-temperature",
