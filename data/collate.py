@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -92,15 +93,55 @@ class ResponseBatch:
         columns = self.prompt_lengths[:, None] - 1 + steps[None, :]
         return columns.clamp(max=self.tokens.shape[1] - 1)
 
+    @cached_property
+    def sizes(self) -> Tensor:
+        """(N, 2) int64 on the CPU: prompt and response tokens of each row.
+
+        A GPU is asked once: rows and copies of a batch know theirs from it. Whatever needs to know
+        how many there are reads it here, because every other question would wait for the device.
+        """
+        return torch.stack([self.prompt_lengths, self.lengths], dim=1).cpu()
+
+    @property
+    def totals(self) -> Tensor:
+        """(N,) int64 on the CPU: all tokens of each row."""
+        return self.sizes.sum(1)
+
+    @cached_property
+    def valid(self) -> Tensor:
+        """(M,) int64: where the M response tokens stand in the flattened (N, T), row by row.
+
+        The numbers of `response_mask`'s True positions, without asking the device how many there are.
+        """
+        lengths = self.sizes[:, 1]
+        row = torch.arange(len(lengths)).repeat_interleave(lengths)
+        before = (lengths.cumsum(0) - lengths)[row]  # tokens of earlier rows
+        width = self.response_mask.shape[1]
+        return on_device(row * width + torch.arange(len(row)) - before, self.tokens.device)
+
     def rows(self, index: Tensor) -> ResponseBatch:
-        """These rows only. T is kept; storage columns that are padding in all of them are dropped."""
-        index = index.to(self.tokens.device)
+        """These rows only. T is kept; storage columns that are padding in all of them are dropped.
+
+        An index on the CPU is best: one on a GPU has to be brought back.
+        """
+        sizes, index = self.sizes[index.cpu()], on_device(index, self.tokens.device)
         batch = replace(self, **{f.name: getattr(self, f.name)[index] for f in fields(self)})
-        longest = int((batch.prompt_lengths + batch.lengths).max()) if len(index) else 1
-        return replace(batch, tokens=batch.tokens[:, :longest])
+        longest = max(sizes.sum(1).tolist(), default=1)
+        return replace(batch, tokens=batch.tokens[:, :longest])._knowing(sizes)
 
     def to(self, device: torch.device | str) -> ResponseBatch:
-        return replace(self, **{f.name: getattr(self, f.name).to(device) for f in fields(self)})
+        """The same batch on this device."""
+        copy = replace(self, **{f.name: getattr(self, f.name).to(device) for f in fields(self)})
+        return copy._knowing(self.sizes)
+
+    def _knowing(self, sizes: Tensor) -> ResponseBatch:
+        self.__dict__["sizes"] = sizes
+        return self
+
+
+def on_device(index: Tensor, device: torch.device) -> Tensor:
+    """A small tensor on this device; the copy to a GPU is not waited for."""
+    return index.to(device, non_blocking=device.type == "cuda")
 
 
 def join_responses(

@@ -161,7 +161,12 @@ def response_hidden(model: GPT, batch: ResponseBatch, columns: Tensor) -> Tensor
     hidden = model.hidden(batch.tokens)  # (N, S, D); right padding needs no mask
     N, S, D = hidden.shape
     flat = torch.arange(N, device=columns.device)[:, None] * S + columns  # (N, T) into N * S
-    return hidden.reshape(N * S, D).index_select(0, flat[batch.response_mask])
+    return hidden.reshape(N * S, D).index_select(0, flat.flatten().index_select(0, batch.valid))
+
+
+def response_targets(batch: ResponseBatch) -> Tensor:
+    """The valid response tokens, (M,), in the order of `response_hidden`."""
+    return batch.response_tokens.flatten().index_select(0, batch.valid)
 
 
 def scatter_responses(values: Tensor, mask: Tensor) -> Tensor:
@@ -184,7 +189,7 @@ def token_log_probs(
     token t: the first is scored by the last prompt token.
     """
     hidden = response_hidden(model, batch, batch.predicting_columns)  # (M, D)
-    targets = batch.response_tokens[batch.response_mask]  # (M,)
+    targets = response_targets(batch)  # (M,)
     weight = model.wte.weight
     chosen = score_in_chunks(_chosen, chunk_elements, temperature, hidden, weight, targets)
     return scatter_responses(chosen[:, 0], batch.response_mask)
@@ -203,7 +208,7 @@ def token_scores(
     The entropy is only for the log, unless an entropy bonus asks for its gradient.
     """
     hidden = response_hidden(model, batch, batch.predicting_columns)
-    targets = batch.response_tokens[batch.response_mask]
+    targets = response_targets(batch)
     weight = model.wte.weight
 
     def score(hidden: Tensor, targets: Tensor) -> Tensor:
@@ -256,7 +261,7 @@ def token_scores_and_kl(
     hidden = response_hidden(model, batch, columns)
     with torch.no_grad():
         other_hidden = response_hidden(other, batch, columns)
-    targets = batch.response_tokens[batch.response_mask]
+    targets = response_targets(batch)
     weight, other_weight = model.wte.weight, other.wte.weight.detach()
 
     def score(hidden: Tensor, other_hidden: Tensor, targets: Tensor) -> Tensor:
@@ -281,6 +286,6 @@ def score_in_micro_batches(
 
     Of several ranks each scores rows of its own, and all get the whole (N, ...).
     """
-    order = own_chunks(batch.prompt_lengths + batch.lengths, micro_batch_size)
+    order = own_chunks(batch.totals, micro_batch_size)
     pieces = [(index, score(batch.rows(index))) for index in order]
     return placed(pieces, len(batch), batch.tokens.device)

@@ -160,13 +160,14 @@ def add_text_gradient(
     reads rows of its own, and what it returns is its part of L_PT, which add up.
     """
     text = corpus.batch(number)
-    nats = 0.0
+    parts: list[Tensor] = []
     for rows in own_chunks(text.prompt_lengths + text.lengths, micro_batch_size):
         with precision(model.device, dtype):
             part = text.rows(rows).to(model.device)
             loss = language_model_loss(model, part, denominator=corpus.tokens_per_batch)
         (weight * loss).backward()
-        nats += float(loss.detach())
+        parts.append(loss.detach())
+    nats = sum(torch.stack(parts).tolist()) if parts else 0.0  # the device is waited for once
     return nats * corpus.tokens_per_batch / max(int(text.response_mask.sum()), 1)
 
 

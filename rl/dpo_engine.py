@@ -256,10 +256,10 @@ def train(
             part_loss = preference_loss(config, both, pairs=config.batch_size)
             part_loss.backward()
             loss += part_loss.detach()
-            compared.append(both.detach().cpu())
+            compared.append(both.detach())
         norm = clip_and_step(optimizer, policy.parameters(), config.max_norm)
         row = {**total({"loss": float(loss)}), "grad_norm": float(norm), "lr": lr}
-        row |= pair_metrics(config.loss, gathered(compared), config)
+        row |= pair_metrics(config.loss, gathered([both.cpu() for both in compared]), config)
         row["pairs_per_second"] = config.batch_size / (time.perf_counter() - begin)
         state.step = step + 1
         if len(held_out) and (state.step % config.eval_every == 0 or state.step == config.steps):

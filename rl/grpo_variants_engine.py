@@ -370,6 +370,7 @@ def update_policy(
             optimizer.zero_grad(set_to_none=True)
             loss = torch.zeros((), device=policy.device)
             eligible = policy_loss_tokens(config, policy, rollout, rows, given.mask)
+            whole = given.mask[rows]
             for part, batch in micro_batches(rollout.sequences, rows, config.micro_batch_size):
                 of_part, bonus = given.rows(part), config.entropy_coef > 0
                 with precision(policy.device, config.precision):
@@ -379,7 +380,7 @@ def update_policy(
                     scores,
                     of_part,
                     kl_coef=kl_coef,
-                    whole=given.mask[rows],
+                    whole=whole,
                     eligible=eligible[part],
                     full=partial(vocabulary_kl, config, policy, reference, batch),
                 )

@@ -265,7 +265,7 @@ def train(
             for update, rows in enumerate(updates):
                 models.zero_grad()
                 loss = torch.zeros((), device=policy.device)
-                tokens = int(rollout.lengths[rows].sum())
+                tokens = rollout.tokens_of(rows)
                 for part, batch in micro_batches(rollout.sequences, rows, config.micro_batch_size):
                     scores, values = models.scores_and_values(batch)
                     goal = targets.rows(part)

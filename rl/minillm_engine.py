@@ -256,7 +256,7 @@ def train(
                     part_targets = targets.rows(part)
                     part_loss = minillm_loss(  # Single + Long
                         config, scores.log_probs, token_kl, part_targets, batch.response_mask,
-                        tokens=int(rollout.lengths[rows].sum()),
+                        tokens=rollout.tokens_of(rows),
                     )  # fmt: skip
                     part_loss.backward()
                     loss += part_loss.detach()

@@ -280,6 +280,7 @@ def preference_metrics(
     """L_pref, and the first loss's accuracy and margin, over all pairs that the step has compared."""
     if not config.preference_coef:
         return {}
+    compared = gathered([part.cpu() for part in compared])
     if not compared:
         return {"pairs": pairs, "preference_loss": 0.0}
     count = sum(len(part.log_probs) for part in compared)
@@ -358,12 +359,12 @@ def train(
                         config, scores.log_probs, old_log_probs[part], ref, advantages[part],
                         batch.response_mask, kl_coef=kl.coef, rows=len(rows),
                     )  # fmt: skip
-                    here = pairs_within(pairs, part)  # whole groups, so no pair is split
+                    here = pairs_within(pairs, part.cpu())  # whole groups, so no pair is split
                     if len(here):
                         both = compared_rows(scores.log_probs, ref, batch.response_mask, here)
                         l_pref = preference_loss(config, both, pairs=pair_count)  # line 7
                         part_loss = part_loss + config.preference_coef * l_pref  # line 8
-                        compared.append(both.detach().cpu())
+                        compared.append(both.detach())
                     part_loss.backward()
                     loss += part_loss.detach()
                     meter.add_tokens(scores, old_log_probs[part], advantages[part], batch)
@@ -374,13 +375,13 @@ def train(
                     part_loss = config.preference_coef * l_pref
                     part_loss.backward()
                     loss += part_loss.detach()
-                    compared.append(both.detach().cpu())
+                    compared.append(both.detach())
                 norm = clip_and_step(optimizer, policy.parameters(), config.max_norm)
                 meter.add_update(loss, norm)
 
         row = rollout_metrics(rollout, rewards, old_log_probs, ref_log_probs)
         row |= meter.metrics() | {"non_finite_rewards": non_finite, "kl_coef": kl.coef, "lr": lr}
-        row |= preference_metrics(config, len(pairs) + recorded.batch_size, gathered(compared))
+        row |= preference_metrics(config, len(pairs) + recorded.batch_size, compared)
         row |= clock.metrics(tokens=int(rollout.lengths.sum()))
         if "kl" in row:
             kl.update(row["kl"], len(rollout))

@@ -271,7 +271,7 @@ def train(
                             advantages[part],
                             batch.response_mask,
                             rows=len(rows),
-                            tokens=int(rollout.lengths[rows].sum()),
+                            tokens=rollout.tokens_of(rows),
                         )
                         part_loss.backward()
                         loss += part_loss.detach()

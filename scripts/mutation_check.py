@@ -1031,9 +1031,9 @@ MUTATIONS = (
         "approx-kl-overflows",
         "a log-ratio above 88 makes the measured KL inf - inf, which no limit stops",
         METRICS,
-        "rho_minus_log(scores.log_probs, old_log_probs)[mask]",
-        "(scores.log_probs - old_log_probs).exp()[mask] - 1 "
-        "- (scores.log_probs - old_log_probs).exp()[mask].log()",
+        "valid(rho_minus_log(scores.log_probs, old_log_probs), batch)",
+        "valid((scores.log_probs - old_log_probs).exp(), batch) - 1 "
+        "- valid((scores.log_probs - old_log_probs).exp(), batch).log()",
         TEST_METRICS,
     ),
     bug(
@@ -1799,16 +1799,16 @@ MUTATIONS = (
         "ranks-stop-alone",
         "each rank compares the KL of its own rows with target_kl and leaves the batch alone",
         METRICS,
-        'both = total({"kl": float(self.minibatch_kl), "tokens": self.minibatch_tokens})',
-        'both = {"kl": float(self.minibatch_kl), "tokens": self.minibatch_tokens}',
+        'both = total({"kl": kl, "tokens": self.minibatch_tokens})',
+        'both = {"kl": kl, "tokens": self.minibatch_tokens}',
         TEST_RANKS,
     ),
     bug(
         "ranks-log-their-own-rows",
         "the logged means are those of the first rank's rows",
         METRICS,
-        "sums = total({name: float(value) for name, value in self.sums.items()})",
-        "sums = {name: float(value) for name, value in self.sums.items()}",
+        "        sums = total(sums)\n",
+        "",
         TEST_RANKS,
     ),
     bug(

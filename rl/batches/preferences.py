@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from data.collate import ResponseBatch, epoch_shuffled_indices
+from data.collate import ResponseBatch, epoch_shuffled_indices, on_device
 from data.readers import read_preferences, split_records
 from data.records import PreferenceRecord
 from gpt.common import derive_seed, precision
@@ -228,7 +228,8 @@ class PairStream:
         index = self.indices(step)
         chosen = [self.pairs[i] for i in index.tolist()]
         for part, batch in pair_micro_batches(chosen, self.eos_id, self.config.micro_batch_size):
-            yield batch, None if self.ref_log_probs is None else self.ref_log_probs[index[part]]
+            ref = self.ref_log_probs
+            yield batch, None if ref is None else ref[on_device(index[part], ref.device)]
 
 
 # --- the pairs of a rollout -----------------------------------------------------------------------
@@ -249,6 +250,7 @@ def compared_rows(
     pairs: Tensor,  # (k, 2) row numbers
 ) -> Compared:
     """Pairs of rows of one forward of a rollout."""
+    pairs = on_device(pairs, log_probs.device)
     ref = None if ref_log_probs is None else row_sums(ref_log_probs, response_mask)[pairs]
     return Compared(row_sums(log_probs, response_mask)[pairs], ref, response_mask.sum(1)[pairs])
 

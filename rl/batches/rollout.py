@@ -19,6 +19,7 @@ from data.collate import (
     ResponseBatch,
     epoch_shuffled_indices,
     join_responses,
+    on_device,
 )
 from data.records import PromptRecord
 from gpt.common import precision
@@ -65,6 +66,10 @@ class Rollout:
     def lengths(self) -> Tensor:
         """(N,) int64, response tokens with the EOS."""
         return self.sequences.lengths
+
+    def tokens_of(self, rows: Tensor) -> int:
+        """The response tokens of these rows (int64 indices on the CPU) together."""
+        return sum(self.sequences.sizes[rows, 1].tolist())
 
 
 def sample_rollout(
@@ -225,12 +230,11 @@ def micro_batches(
     gradient is the minibatch's. Every `group_size` rows that follow each other stay in one forward,
     for a loss that compares them.
     """
-    totals = sequences.prompt_lengths.cpu() + sequences.lengths.cpu()
-    longest = totals[rows].view(-1, group_size).amax(1)
+    longest = sequences.totals[rows].view(-1, group_size).amax(1)
     within = torch.arange(group_size)
     for groups in own_chunks(longest, size // group_size):
-        chunk = (groups[:, None] * group_size + within).flatten()
-        yield rows[chunk], sequences.rows(rows[chunk])
+        chunk = rows[(groups[:, None] * group_size + within).flatten()]
+        yield on_device(chunk, sequences.tokens.device), sequences.rows(chunk)
 
 
 class ScoringConfig(Protocol):

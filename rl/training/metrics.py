@@ -111,14 +111,14 @@ class UpdateMeter:
 
     def __init__(self, clip: tuple[float, float] | None = None, ratio: Ratio = token_ratio) -> None:
         self.clip, self.ratio = clip, ratio
-        self.sums: dict[str, float] = {}
-        self.tokens = 0
-        self.parts: dict[str, list[float]] = {"loss": []}
-        self.norms: list[float] = []
-        self.critic_norms: list[float] = []
-        self.ratio_at_start = 0.0
-        self.started = False
-        self.minibatch_kl = self.minibatch_tokens = 0.0
+        self.tokens = self.updates = 0
+        self.sums: list[tuple[list[str], Tensor]] = []  # of each micro-batch, on the device
+        self.parts: dict[str, list[Tensor | float]] = {"loss": []}
+        self.norms: list[Tensor | float] = []
+        self.critic_norms: list[Tensor | float] = []
+        self.deviations: list[Tensor] = []  # max |ratio - 1| of each micro-batch before any update
+        self.minibatch_kl: list[Tensor] = []
+        self.minibatch_tokens = 0
 
     @torch.no_grad()
     def add_tokens(
@@ -131,30 +131,32 @@ class UpdateMeter:
         clipped: Tensor | None = None,  # (n, T) bool, where another kind of clip acted
         **extra: Tensor,  # (n, T) each
     ) -> None:
-        """Record one micro-batch; `extra` names an engine's own numbers, one per token."""
+        """Record one micro-batch; `extra` names an engine's own numbers, one per token.
+
+        Nothing is asked of the device here: `metrics` reads what all micro-batches have left there.
+        """
         mask = batch.response_mask
         if clipped is None and self.clip is not None:
             clipped_ratio = self.ratio(scores.log_probs, old_log_probs, mask)
             clipped = clip_acted(clipped_ratio, advantages, *self.clip)
         clipped = torch.zeros_like(mask) if clipped is None else clipped.expand_as(mask)
-        ratio = likelihood_ratio(scores.log_probs, old_log_probs)[mask]
-        kl = rho_minus_log(scores.log_probs, old_log_probs)[mask]  # KL(old || new), old samples
+        ratio = valid(likelihood_ratio(scores.log_probs, old_log_probs), batch)
+        kl = valid(rho_minus_log(scores.log_probs, old_log_probs), batch)  # KL(old || new)
         positive = (advantages > 0).expand_as(mask)
-        for name, values in {
-            "clip_high_fraction": (clipped & positive)[mask],
-            "clip_low_fraction": (clipped & ~positive)[mask],
-            "entropy": scores.entropy[mask],
+        measured = {
+            "clip_high_fraction": valid(clipped & positive, batch),
+            "clip_low_fraction": valid(clipped & ~positive, batch),
+            "entropy": valid(scores.entropy, batch),
             "approx_kl": kl,
-            **{name: values.detach()[mask] for name, values in extra.items()},
-        }.items():
-            self.sums[name] = self.sums.get(name, 0.0) + float(values.sum())
-        self.tokens += int(mask.sum())
-        self.minibatch_kl += float(kl.sum())
+            **{name: valid(values.detach(), batch) for name, values in extra.items()},
+        }
+        sums = torch.stack([values.sum().to(kl.dtype) for values in measured.values()])
+        self.sums.append(([*measured], sums))
+        self.minibatch_kl.append(kl.sum())
         self.minibatch_tokens += len(ratio)
-        if not self.started:  # before the first optimizer step the policy is the old policy
-            deviation = float((ratio - 1).abs().max()) if len(ratio) else 0.0
-            if exceeds(deviation, self.ratio_at_start):
-                self.ratio_at_start = deviation
+        self.tokens += len(ratio)
+        if not self.updates and len(ratio):  # before it the policy is the old policy
+            self.deviations.append((ratio - 1).abs().max())
 
     def add_update(
         self,
@@ -170,12 +172,12 @@ class UpdateMeter:
         """
         measured: dict[str, Tensor | float] = {"loss": loss, **parts}
         for name, value in measured.items():
-            self.parts.setdefault(name, []).append(float(value))
-        self.norms.append(float(norm))
+            self.parts.setdefault(name, []).append(value)
+        self.norms.append(norm)
         if critic_grad_norm is not None:
-            self.critic_norms.append(float(critic_grad_norm))
-        self.started = True
-        self.minibatch_kl = self.minibatch_tokens = 0.0
+            self.critic_norms.append(critic_grad_norm)
+        self.updates += 1
+        self.minibatch_kl, self.minibatch_tokens = [], 0
 
     @property
     def approx_kl(self) -> float:
@@ -183,7 +185,8 @@ class UpdateMeter:
 
         Of all ranks together, so that they agree on what follows from it.
         """
-        both = total({"kl": float(self.minibatch_kl), "tokens": self.minibatch_tokens})
+        kl = sum(on_cpu(self.minibatch_kl))
+        both = total({"kl": kl, "tokens": self.minibatch_tokens})
         return both["kl"] / max(both["tokens"], 1)
 
     def moved_beyond(self, limit: float | None) -> bool:
@@ -192,18 +195,38 @@ class UpdateMeter:
 
     def metrics(self) -> dict[str, float]:
         """The step's means; ratio_error_at_start is max |ratio - 1| before the first update."""
-        updates = max(len(self.norms), 1)
-        sums = total({name: float(value) for name, value in self.sums.items()})
+        updates = max(self.updates, 1)
+        sums: dict[str, float] = {}
+        values = iter(torch.cat([row for _, row in self.sums]).tolist() if self.sums else [])
+        for names, _ in self.sums:
+            for name in names:
+                sums[name] = sums.get(name, 0.0) + next(values)
+        sums = total(sums)
         tokens = total({"tokens": self.tokens})["tokens"]
-        parts = total({name: sum(values) for name, values in self.parts.items()})
+        parts = total({name: sum(on_cpu(values)) for name, values in self.parts.items()})
         means = {name: value / max(tokens, 1) for name, value in sums.items()}
         means |= {name: value / updates for name, value in parts.items()}
         if self.critic_norms:
-            means["critic_grad_norm"] = sum(self.critic_norms) / updates
+            means["critic_grad_norm"] = sum(on_cpu(self.critic_norms)) / updates
         return means | {
-            "grad_norm": sum(self.norms) / updates,
-            "ratio_error_at_start": largest(gather(self.ratio_at_start)),
+            "grad_norm": sum(on_cpu(self.norms)) / updates,
+            "ratio_error_at_start": largest(gather(largest([0.0, *on_cpu(self.deviations)]))),
         }
+
+
+def valid(values: Tensor, batch: ResponseBatch) -> Tensor:
+    """`values` (n, T) of the valid response tokens, (M,)."""
+    return values.flatten().index_select(0, batch.valid)
+
+
+def on_cpu(numbers: Sequence[Tensor | float]) -> list[float]:
+    """Numbers as floats; those on the device are brought together, which waits for it once."""
+    tensors = [number.detach() for number in numbers if isinstance(number, Tensor)]
+    if not tensors:
+        return [float(number) for number in numbers]
+    widest = max((tensor.dtype for tensor in tensors), key=lambda dtype: dtype.itemsize)
+    read = iter(torch.stack([tensor.to(widest) for tensor in tensors]).tolist())
+    return [next(read) if isinstance(number, Tensor) else float(number) for number in numbers]
 
 
 def largest(deviations: Sequence[float]) -> float:

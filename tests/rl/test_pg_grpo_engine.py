@@ -472,7 +472,12 @@ def test_the_mean_ratio_by_loops_and_its_clip():
 
     meter = pg_grpo_engine.update_meter(config)
     scores = TokenScores(new, torch.zeros(3, 4))
-    meter.add_tokens(scores, old, advantages, SimpleNamespace(response_mask=mask))
+    meter.add_tokens(
+        scores,
+        old,
+        advantages,
+        SimpleNamespace(response_mask=mask, valid=mask.flatten().nonzero()[:, 0]),
+    )
     meter.add_update(loss, torch.ones(()))
     row = meter.metrics()
     assert row["clip_high_fraction"] == pytest.approx(3 / 8)  # the whole first response

@@ -86,7 +86,7 @@ def scores(ratios: list[list[float]], entropy: list[list[float]]) -> TokenScores
 
 
 def batch(mask: torch.Tensor) -> SimpleNamespace:
-    return SimpleNamespace(response_mask=mask)
+    return SimpleNamespace(response_mask=mask, valid=mask.flatten().nonzero()[:, 0])
 
 
 def test_update_metrics_are_means_over_tokens():
