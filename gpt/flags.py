@@ -42,8 +42,11 @@ def check_ranges(config: Any) -> None:
         share = getattr(config, name, None)
         if share is not None and not 0 < share <= 1:
             raise ValueError(f"{name} is a share, above 0 and at most 1: got {share}")
-    if getattr(config, "adapter", None) is not None and not config.lora_rank:
-        raise ValueError("adapter goes on from a LoRA adapter: give lora_rank its rank")
+    if getattr(config, "adapter", None) is not None:
+        if not config.lora_rank:
+            raise ValueError("adapter goes on from a LoRA adapter: give lora_rank its rank")
+        if config.lora_alpha is not None:
+            raise ValueError("an adapter brings its own alpha: leave lora_alpha out")
     for name, value in vars(config).items():
         if isinstance(value, float) and math.isnan(value):
             raise ValueError(f"{name} must be a number: got nan")

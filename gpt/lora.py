@@ -98,16 +98,18 @@ def base_names(module: nn.Module) -> set[str]:
     return names
 
 
+def thaw(module: nn.Module) -> None:
+    """Let everything in `module` be trained, but for what lies frozen under adapters."""
+    base = base_names(module)
+    for name, parameter in module.named_parameters():
+        parameter.requires_grad_(name not in base)
+
+
 def copy_to_train(model: GPT) -> GPT:
     """A copy that can be trained beside `model`; of one with adapters over the same frozen tensors."""
-    if not has_adapters(model):
-        return copy.deepcopy(model).requires_grad_(True)
-    base = base_names(model)
-    tensors = model.state_dict(keep_vars=True)
-    copied = copy.deepcopy(model, {id(tensors[name]): tensors[name] for name in base})
-    for layer in adapters(copied).values():
-        layer.lora_A.requires_grad_(True)
-        layer.lora_B.requires_grad_(True)
+    shared = [model.get_parameter(name) for name in base_names(model)]
+    copied = copy.deepcopy(model, {id(tensor): tensor for tensor in shared})
+    thaw(copied)
     return copied
 
 

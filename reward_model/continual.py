@@ -22,6 +22,7 @@ from gpt.common import MetricLog, derive_seed, make_generator, precision
 from gpt.errors import UserError
 from gpt.files import append_jsonl, display_path, keep_until, read_jsonl
 from gpt.generate import SamplingParams
+from gpt.lora import changing_state, load_changing_state, thaw
 from gpt.model import GPT
 from gpt.optimizer import adamw
 from gpt.tokenizer import Tokenizer
@@ -152,7 +153,7 @@ class ContinualRewardModel:
         rows = [row for visit in self.original for row in visit]
         self.reference = [as_pair(row, tokenizer) for row in rows[:: max(len(rows) // 250, 1)]]
         self.probe = list(probe)
-        model.requires_grad_(True)
+        thaw(model)
         self.optimizer = adamw(
             model, config.lr, betas=(0.9, 0.95), weight_decay=config.weight_decay
         )
@@ -160,11 +161,11 @@ class ContinualRewardModel:
 
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run needs besides the pairs, which are in their file."""
-        return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+        return {"model": changing_state(self.model), "optimizer": self.optimizer.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` gave."""
-        self.model.load_state_dict(state["model"])
+        load_changing_state(self.model, state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
 
     def open(self, folder: Path, step: int) -> None:
@@ -190,7 +191,7 @@ class ContinualRewardModel:
 
         mix = [*new, *old]
         steps = max(config.epochs * len(by_prompt(mix)) // config.batch_size, 1)
-        self.model.requires_grad_(True)
+        thaw(self.model)
         fit(
             self.model, mix, config, MetricLog(steps), eos_id=self.tokenizer.eos_id,
             optimizer=self.optimizer,

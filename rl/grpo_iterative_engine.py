@@ -33,6 +33,7 @@ import torch
 from torch import Tensor
 
 from data.records import PromptRecord
+from gpt.adapter import fit_for_training
 from gpt.common import (
     MetricLog,
     TrainingState,
@@ -303,6 +304,7 @@ def open_refresh(config: IterativeGRPOConfig, task: Task) -> dict[str, Any]:
         checkpoint_blocks=config.checkpoint_blocks,
         seed=config.seed,
     )
+    fit_for_training(config, task.reward_fn.model.gpt)
     refresh = ContinualRewardModel(
         task.reward_fn.model,
         task.tokenizer,

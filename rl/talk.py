@@ -26,7 +26,9 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from gpt.common import UserError, display_path, explained, make_generator, pick_device
+from gpt.common import explained, make_generator, pick_device
+from gpt.errors import UserError
+from gpt.files import display_path
 from gpt.generate import SamplingParams
 from rl.training.conversation import (
     Answer,

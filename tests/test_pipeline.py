@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from data import reviews
 from data.readers import read_preferences
@@ -127,6 +128,42 @@ def test_a_run_folder_holds_what_its_script_says(world: Runs) -> None:
     assert names(world.grpo) == common | {"samples.jsonl", "report.json", "learning_curves.png"}
     for figure in (world.reward_model / "report.png", world.grpo / "learning_curves.png"):
         assert figure.read_bytes()[:4] == PNG
+
+
+def test_every_stage_trains_with_lora_and_the_next_one_opens_the_result(
+    world: Runs, tmp_path: Path
+) -> None:
+    """Merged weights differ from the base in the four projections alone, and the adapter is kept."""
+    memory = dict(lora_rank=2, checkpoint_blocks=True)
+    scorer = reward_model_training.main(
+        RewardModelConfig(**REWARD_MODEL, **memory, out=tmp_path / "reward_model")
+    )
+    of_pairs = FINETUNING | dict(pairs=scorer / "pairs.jsonl")
+    tuned = finetuning.main(FinetuningConfig(**of_pairs, **memory, out=tmp_path / "finetuning"))
+    flags = dict(policy=tuned, reward_model=(scorer,), out=tmp_path / "grpo")
+    trained = grpo_engine.main(GRPOConfig(**GRPO, **memory, **flags))
+    projections = {
+        f"h.0.{name}.weight" for name in ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj")
+    }
+    base = load_gpt(world.pretraining)[0]
+    for start, model in (
+        (base, load_reward_model(scorer)[0].gpt),
+        (base, load_gpt(tuned)[0]),
+        (load_gpt(tuned)[0], load_gpt(trained)[0]),
+    ):
+        before, after = start.state_dict(), model.state_dict()
+        assert {
+            name for name in before if not torch.equal(before[name], after[name])
+        } == projections
+    assert names(tuned / "adapter") == {"adapter_config.json", "adapter_model.safetensors"}
+    assert names(trained) == names(world.grpo) | {"adapter"}
+    # With a learning rate of 0 the adapter that a run goes on from is the one that it ends with.
+    flags = dict(lora_rank=2, adapter=tuned / "adapter", lr=0.0, out=tmp_path / "more")
+    more = finetuning.main(FinetuningConfig(**of_pairs, **flags))
+    for name in ("model.safetensors", "adapter/adapter_model.safetensors"):
+        before, after = load_file(tuned / name), load_file(more / name)
+        assert before.keys() == after.keys()
+        assert all(torch.equal(before[key], after[key]) for key in before)
 
 
 def test_all_json_is_strict(world: Runs) -> None:

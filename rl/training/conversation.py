@@ -21,7 +21,9 @@ from data.collate import collate_responses
 from data.readers import DataError, read_prompts, split_records
 from data.records import PromptRecord
 from data.templates import HEADINGS, instruction_prompt
-from gpt.common import MODEL_FILE, UserError, display_path, load_gpt
+from gpt.common import MODEL_FILE, load_gpt
+from gpt.errors import UserError
+from gpt.files import display_path
 from gpt.generate import SamplingParams
 from gpt.log_probs import full_kl
 from gpt.model import GPT

@@ -455,11 +455,14 @@ def folders(tmp_path) -> dict[str, Path]:
     return made
 
 
-def test_main_writes_what_it_measured(tmp_path, folders, capsys):
+@pytest.mark.parametrize(
+    "memory", [{}, dict(lora_rank=2, checkpoint_blocks=True)], ids=["", "lora"]
+)
+def test_main_writes_what_it_measured(tmp_path, folders, capsys, memory):
     out = tmp_path / "out"
     config = DistillationConfig(
         loss="topk_ce", steps=4, batch_size=4, eval_every=2, eval_prompts=8, test_prompts=8,
-        max_new_tokens=8, device="cpu", out=out, **folders,
+        max_new_tokens=8, device="cpu", out=out, **folders, **memory,
     )  # fmt: skip
     assert main(config) == out
     rows = read_jsonl(out / "metrics.jsonl")
@@ -473,7 +476,8 @@ def test_main_writes_what_it_measured(tmp_path, folders, capsys):
     student, _ = load_gpt(out)
     start, _ = load_gpt(folders["base"])
     assert not torch.equal(weights(student), weights(start))
-    assert not (out / "state.pt").exists()
+    assert torch.equal(student.wte.weight, start.wte.weight) == bool(memory)
+    assert (out / "adapter").exists() == bool(memory) and not (out / "state.pt").exists()
     assert "topk_ce, text by the teacher" in capsys.readouterr().out
 
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import math
 import re
+from pathlib import Path
 
 import pytest
 
 from gpt.finetuning import FinetuningConfig
 from gpt.pretraining import PretrainingConfig
 from reward_model.reward_model_training import RewardModelConfig
+from rl.dpo_engine import DPOConfig
 from rl.grpo_engine import GRPOConfig
 from rl.grpo_iterative_engine import IterativeGRPOConfig
+from rl.grpo_variants_engine import GRPOVariantsConfig
+from rl.kd_ppo_engine import KDPPOConfig
 from rl.ppo_engine import PPOConfig
 from rl.training.config import EngineConfig
 from scripts.demo import DemoConfig
@@ -65,6 +69,24 @@ def test_the_ranges_that_all_scripts_share(config, changes, message):
         (RewardModelConfig, dict(held_out_pairs=0), "1 held-out pair"),
         (TeacherConfig, dict(batch_size=0), "batch_size must be at least 1"),
         (TeacherConfig, dict(eval_prompts=-1), "eval_prompts must not be negative"),
+        (EngineConfig, dict(lora_rank=-1), "lora_rank must not be negative: got -1"),
+        (
+            FinetuningConfig,
+            dict(lora_rank=4, lora_alpha=0.0),
+            "lora_alpha must be above 0: got 0.0",
+        ),
+        (
+            EngineConfig,
+            dict(adapter=Path("a")),
+            "adapter goes on from a LoRA adapter: give lora_rank",
+        ),
+        (DPOConfig, dict(adapter=Path("a"), lora_rank=4, lora_alpha=8.0), "brings its own alpha"),
+        (
+            GRPOVariantsConfig,
+            dict(lora_rank=4, reference_mixing=0.5),
+            "takes 0.5 of the policy mixes",
+        ),
+        (KDPPOConfig, dict(lora_rank=4, reference_update="mix", kl_coef=0.1), "takes 0.6 of the"),
         (DemoConfig, dict(seeds=0), "got 0 and 512"),
         (DemoConfig, dict(test_prompts=1), "got 1 and 1"),
         (MutationCheckConfig, dict(jobs=0), "jobs must be at least 1"),
@@ -79,4 +101,5 @@ def test_the_edges_are_allowed():
     config = EngineConfig(steps=1, lr=0.0, warmup=0, eval_prompts=0, test_prompts=0, max_norm=1e-9)
     assert config.stop_kl == 8.0 and EngineConfig(stop_kl=None).stop_kl is None
     assert EngineConfig(stop_kl=math.inf, max_norm=math.inf).max_norm == math.inf
+    assert GRPOVariantsConfig(lora_rank=4, reference_mixing=1.0).lora_alpha is None
     assert FinetuningConfig().steps is None and PretrainingConfig(dropout=0.0).dropout == 0

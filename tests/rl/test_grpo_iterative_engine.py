@@ -34,6 +34,7 @@ from gpt import corpus, model, pretraining
 from gpt.common import MetricLog, saved_step
 from gpt.errors import UserError
 from gpt.files import read_jsonl
+from gpt.lora import add_adapters
 from gpt.model import GPT, GPTConfig
 from gpt.pretraining import PretrainingConfig
 from reward_model import continual, reward_model_training
@@ -92,6 +93,8 @@ def original_visits() -> list[list[dict[str, Any]]]:
 def continual_model(**changes: Any) -> ContinualRewardModel:
     probe = [as_pair(visit[0], LETTERS) for visit in original_visits()]
     scorer = RewardModel.from_policy(small_gpt(), generator=torch.Generator().manual_seed(1))
+    if rank := changes.pop("rank", 0):
+        add_adapters(scorer.gpt, rank, generator=torch.Generator().manual_seed(2))
     return ContinualRewardModel(
         scorer, LETTERS, PROMPTS, changes.pop("annotator", prefers("a")),
         replace(FITTING, **changes.pop("fitting", {})), History(original_visits(), **changes),
@@ -366,6 +369,21 @@ def test_order_accuracy_follows_gold_where_it_is_known():
 
 # The first reward model dislikes the letter d, which this annotator is for.
 DISAGREEING = dict(annotator=prefers("d"), fitting=dict(pairs=300, epochs=2, lr=1e-2), fraction=0.0)
+
+
+def test_a_refresh_of_a_reward_model_with_adapters_leaves_its_base_alone(tmp_path):
+    """Adapters and head learn and are what a checkpoint holds; in between everything is frozen."""
+    refresh, base = continual_model(rank=2), small_gpt().state_dict()
+    assert len(refresh.state_dict()["model"]) == 2 * 4 * 2 + 4  # A and B; the head, mean and std
+    before = {name: tensor.clone() for name, tensor in refresh.model.state_dict().items()}
+    refresh.update(small_gpt(), 3)
+    for name, tensor in refresh.model.state_dict().items():
+        same = torch.equal(tensor, before[name])
+        assert same == (name.removeprefix("gpt.") in base), name
+    assert not any(parameter.requires_grad for parameter in refresh.model.parameters())
+    other = continual_model(rank=2)
+    other.load_state_dict(refresh.state_dict())
+    assert torch.equal(weights(other.model), weights(refresh.model))
 
 
 def test_a_refresh_brings_back_a_reward_model_that_is_wrong():

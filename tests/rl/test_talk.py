@@ -14,7 +14,8 @@ import pytest
 import torch
 
 from data import reviews, sums
-from gpt.common import MODEL_FILE, UserError, save_gpt
+from gpt.common import MODEL_FILE, save_gpt
+from gpt.errors import UserError
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import build_tokenizer, load_tokenizer
 from reward_model.model import RewardModel, load_reward_model, save_reward_model
