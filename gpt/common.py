@@ -312,7 +312,8 @@ class TrainingState:
                 "parts": {name: part.state_dict() for name, part in self.parts.items()},
                 "generators": {name: g.get_state() for name, g in self.generators.items()},
             }
-            torch.save(state, path)
+            with path.open("wb") as file:  # through Python, which says why a write fails
+                torch.save(state, file)
 
         for name, part in self.parts.items():
             if isinstance(part, torch.nn.Module):
