@@ -119,7 +119,7 @@ def stepping(log: MetricLog, folder: Path) -> Iterator[None]:
     except Diverged as error:
         step = error.step or (log.rows[-1]["step"] + 1 if log.rows else 1)
         kept = "nothing was saved before"
-        if on_main((folder / STATE_FILE).exists):
+        if (folder / STATE_FILE).exists():
             kept = f"the state after step {saved_step(folder)} is kept in {folder / STATE_FILE}"
         raise UserError(f"step {step}: {error}; {kept}") from error
 

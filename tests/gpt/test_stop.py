@@ -146,6 +146,15 @@ def test_ranks_stop_after_the_same_step(tmp_path):
     assert "Traceback" not in said and saved_step(out) == done
 
 
+def test_an_import_is_ended_without_a_traceback():
+    """What `python -m` is while it imports PyTorch: its name stands where the script's will."""
+    program = "import os, signal, sys; sys.argv = ['-m']; import data; os.kill(os.getpid(), signal.SIGINT)"
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (130, "ended by SIGINT before it began\n")
+
+
 # A full disk
 
 
