@@ -110,6 +110,10 @@ REWARD_MODEL = "reward_model/model.py"
 REWARD_TRAINING = "reward_model/reward_model_training.py"
 REWARDS = "rl/rewards/sources.py"
 RLOO = "rl/rloo_engine.py"
+REPORT = "reward_model/report.py"
+RL_RUN = "rl/training/run.py"
+RUNS = "gpt/runs.py"
+STOP = "gpt/stop.py"
 ROLLOUT = "rl/batches/rollout.py"
 SETUP = "rl/training/setup.py"
 SINGLE_MODEL = "rl/grpo_single_model_engine.py"
@@ -159,6 +163,11 @@ TEST_REWARD_TRAINING = "tests/reward_model/test_reward_model_training.py"
 TEST_REWARDS = "tests/rl/equations/test_reward_arithmetic.py"
 TEST_RLOO = "tests/rl/test_rloo_engine.py"
 TEST_ROLLOUT = "tests/rl/batches/test_rollout.py"
+TEST_LET_IN = "tests/test_nothing_let_in.py"
+TEST_PIPELINE = "tests/test_pipeline.py"
+TEST_REPORT = "tests/reward_model/test_report.py"
+TEST_RUNS = "tests/gpt/test_runs.py"
+TEST_STOP = "tests/gpt/test_stop.py"
 TEST_SINGLE_MODEL = "tests/rl/test_grpo_single_model_engine.py"
 TEST_STATIC_DECODE = "tests/gpt/test_static_decode.py"
 TEST_STEP_REWARDS = "tests/rl/rewards/test_step_rewards.py"
@@ -1818,6 +1827,86 @@ MUTATIONS = (
         "for rows in own_chunks(text.prompt_lengths + text.lengths, micro_batch_size):",
         "for rows in torch.arange(len(text)).split(micro_batch_size):",
         TEST_RANKS,
+    ),
+    bug(
+        "trust-two-runs-in-one-folder",
+        "the lock on a run's folder is not taken",
+        RUNS,
+        "        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)\n",
+        "        pass\n",
+        TEST_RUNS,
+    ),
+    bug(
+        "trust-any-folder-is-moved",
+        "whatever --out names is moved aside, be it a run or not",
+        RUNS,
+        "    if earlier != script:\n",
+        "    if False:\n",
+        TEST_RUNS,
+    ),
+    bug(
+        "trust-another-engine-resumes",
+        "a run goes on under another script",
+        RUNS,
+        "    if started[SCRIPT] != now[SCRIPT]:\n",
+        "    if False:\n",
+        TEST_RUNS,
+    ),
+    bug(
+        "trust-changed-inputs",
+        "a resumed run does not look whether its data is what it was",
+        RUNS,
+        "        if now[INPUTS].get(name) != digests:\n",
+        "        if False:\n",
+        TEST_RUNS,
+    ),
+    bug(
+        "trust-state-goes-before-the-report",
+        "the state is deleted when the weights are written, before figure and report",
+        RL_RUN,
+        "    report(name, config, task, start, rows, folder)\n    finish_run(folder)\n",
+        "    finish_run(folder)\n    report(name, config, task, start, rows, folder)\n",
+        TEST_PIPELINE,
+    ),
+    bug(
+        "trust-early-stop-goes-on",
+        "a run that stopped early, resumed for its report, trains on",
+        RL_RUN,
+        "    state.stopped = last and state.step < config.steps\n",
+        "    state.stopped = False\n",
+        TEST_PIPELINE,
+    ),
+    bug(
+        "trust-checksums-unread",
+        "zeroed bytes inside state.pt are loaded",
+        COMMON,
+        "        if damaged:\n",
+        "        if False:\n",
+        TEST_LET_IN,
+    ),
+    bug(
+        "trust-diverged-weights-saved",
+        "a state with NaN weights replaces the last good one",
+        COMMON,
+        "                check_weights(name, part, self.step)\n",
+        "                pass\n",
+        TEST_RUNS,
+    ),
+    bug(
+        "trust-signals-never-insist",
+        "a second signal waits for the end of the step too",
+        STOP,
+        "    if _asked or not _in_steps:\n",
+        "    if not _in_steps:\n",
+        TEST_STOP,
+    ),
+    bug(
+        "trust-interval-by-rounding",
+        "the interval of n in n ends below 1 for some n",
+        REPORT,
+        "    return max(min(centre - half, p), 0.0), min(max(centre + half, p), 1.0)\n",
+        "    return centre - half, centre + half\n",
+        TEST_REPORT,
     ),
     bug(
         "ranks-numbers-of-the-first-rows",

@@ -263,20 +263,22 @@ def test_a_second_run_moves_the_first_aside_and_repeats_it(world: Runs, tmp_path
     assert same_weights(out, tmp_path / "grpo.1") and same_weights(out, world.grpo)
 
 
+@pytest.mark.parametrize("before", ["save_gpt", "plot_learning_curves", "write_json"])
 def test_an_interrupted_run_resumes_into_the_same_result(
-    world: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str
 ) -> None:
-    """Ended after the last step and before the weights were written; the state is of step 2."""
+    """Ended after the last step, before the weights, the figure or the report were written."""
 
     def interrupt(*args: Any) -> None:
         raise KeyboardInterrupt
 
     out = tmp_path / "grpo"
     with monkeypatch.context() as patch:
-        patch.setattr(run_module, "save_gpt", interrupt)
+        patch.setattr(run_module, before, interrupt)
         with pytest.raises(KeyboardInterrupt):
             grpo_engine.main(explicit(world, out))
-    assert STATE_FILE in names(out) and "model.safetensors" not in names(out)
+    assert STATE_FILE in names(out) and "report.json" not in names(out)
+    assert ("model.safetensors" in names(out)) == (before != "save_gpt")
     grpo_engine.main(explicit(world, out, resume=True))
     assert names(out) == names(world.grpo)
     assert untimed(out) == untimed(world.grpo)
@@ -293,14 +295,30 @@ def test_an_engine_goes_on_from_a_fine_tuned_model(world: Runs, tmp_path: Path) 
 
 
 def test_a_run_that_stops_early_says_so(
-    world: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    world: Runs,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    flags: dict[str, Any] = dict(steps=7, stop_kl=-10.0, eval_every=4, test_prompts=0)
+    """And a kill before its report is written: resumed, it takes no further step."""
+    flags: dict[str, Any] = dict(steps=7, stop_kl=1e-9, lr=0.01, eval_every=4, test_prompts=0)
     out = grpo_engine.main(explicit(world, tmp_path / "grpo", **flags))
     printed = capsys.readouterr().out
     assert len(read_rows(out / "metrics.jsonl")) == 5
     assert "grpo 5/7" in printed
-    assert "stopped: the KL per response is above --stop-kl -10 nats" in printed
+    assert "stopped: the KL per response is above --stop-kl 1e-09 nats" in printed
+
+    def interrupt(*args: Any) -> None:
+        raise KeyboardInterrupt
+
+    killed = tmp_path / "killed"
+    with monkeypatch.context() as patch:
+        patch.setattr(run_module, "plot_learning_curves", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            grpo_engine.main(explicit(world, killed, **flags))
+    grpo_engine.main(explicit(world, killed, resume=True, **flags))
+    assert untimed(killed) == untimed(out) and same_weights(killed, out)
+    assert names(killed) == names(out)
 
 
 def test_evaluations_can_be_left_out(world: Runs, tmp_path: Path) -> None:
