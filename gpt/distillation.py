@@ -477,6 +477,16 @@ def tested(
     return {"prompts": len(records)} | report
 
 
+def teacher_of(config: DistillationConfig, tokenizer: Tokenizer, device: torch.device) -> GPT:
+    """The frozen teacher, its linear layers in the precision of the run."""
+    teacher = open_teacher(
+        config.teacher, tokenizer, device, data=config.data, preset=config.preset
+    )
+    if config.precision == "bfloat16":
+        half_linears(teacher)
+    return teacher
+
+
 def main(config: DistillationConfig) -> Path:
     """Distil with all I/O and return the run folder. Test prompts are answered after training."""
     device = pick_device(config.device)
@@ -484,11 +494,7 @@ def main(config: DistillationConfig) -> Path:
     student, tokenizer = load_policy(base, device)
     fit_for_training(config, student)
     start = frozen_copy(student)
-    teacher = open_teacher(
-        config.teacher, tokenizer, device, data=config.data, preset=config.preset
-    )
-    if config.precision == "bfloat16":
-        half_linears(teacher)
+    teacher = teacher_of(config, tokenizer, device)
     room = min(model.config.context for model in (student, teacher)) - config.max_new_tokens
     if room < 1:
         raise UserError(f"--max-new-tokens {config.max_new_tokens} leaves no room for a prompt")

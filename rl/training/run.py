@@ -104,19 +104,11 @@ def run_training(
     """
     device = pick_device(config.device)
     task = open_task(config, device, own_reward)
-    fit_for_training(config, task.policy, config.adapter)
-    extra = prepare(config, task) if prepare else {}
-    if config.precision == "bfloat16" and "refresh" not in extra:  # it trains the reward model
-        halve_frozen(task)
+    start, parts = models_of_run(config, task, prepare, fixed_reference)
     folder = config.out or default_folder(name, config.data, config.preset)
     folder = open_run(folder, config, resume=config.resume)
     done = saved_step(folder) if config.resume else 0
     keep_until(folder / "samples.jsonl", done)
-    start = frozen_copy(task.policy)
-    if fixed_reference:
-        extra["reference"] = start
-    if config.compile:
-        compile_trained(task.policy, *extra.values())
     log = MetricLog(
         config.steps,
         path=folder / "metrics.jsonl",
@@ -137,7 +129,7 @@ def run_training(
             log,
             validate=open_validation(config, task, start, folder),
             folder=folder,
-            **extra,
+            **parts,
         )
     if rows and rows[-1]["step"] < config.steps:
         log.close()
@@ -148,6 +140,25 @@ def run_training(
     report(name, config, task, start, rows, folder)
     finish_run(folder)
     return folder
+
+
+def models_of_run(
+    config: Any,
+    task: Task,
+    prepare: Callable[[Any, Task], dict[str, Any]] | None,
+    fixed_reference: bool,
+) -> tuple[GPT, dict[str, Any]]:
+    """The policy as it starts, frozen, and what an engine's `train` is given by keyword."""
+    fit_for_training(config, task.policy, config.adapter)
+    parts = prepare(config, task) if prepare else {}
+    if config.precision == "bfloat16" and "refresh" not in parts:  # it trains the reward model
+        halve_frozen(task)
+    start = frozen_copy(task.policy)
+    if fixed_reference:
+        parts["reference"] = start
+    if config.compile:
+        compile_trained(task.policy, *parts.values())
+    return start, parts
 
 
 def compile_trained(*parts: Any) -> None:
