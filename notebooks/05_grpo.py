@@ -381,7 +381,7 @@ assert change[order[0]] > 0 > change[order[-1]]
 
 # %%
 source = inspect.getsource(grpo_engine.train)
-print(source[source.index("    for step in range") : source.index("        state.step = step + 1")])
+print(source[source.index("    for step in") : source.index("        state.step = step + 1")])
 
 # %%
 config = GRPOConfig(

@@ -368,7 +368,7 @@ assert outside["responses"][3] > 2 * outside["tokens"][3] and outside["responses
 
 # %%
 source = inspect.getsource(rloo_engine.train)
-print(source[source.index("    for step in range") : source.index("        state.step = step + 1")])
+print(source[source.index("    for step in") : source.index("        state.step = step + 1")])
 
 # %%
 policy, rows = run(config)

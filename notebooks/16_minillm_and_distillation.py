@@ -373,7 +373,7 @@ plt.show()
 
 # %%
 source = inspect.getsource(minillm_engine.train)
-print(source[source.index("    for step in range") : source.index("        rewards = row_sums")])
+print(source[source.index("    for step in") : source.index("        rewards = row_sums")])
 
 # %%
 curves, students = {}, {}

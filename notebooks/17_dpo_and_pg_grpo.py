@@ -289,7 +289,7 @@ assert all(len(pairs[k].chosen) == row[1] for k, row in enumerate(table))
 
 # %%
 source = inspect.getsource(dpo_engine.train)
-print(source[source.index("    for step in range") : source.index("        if len(held_out)")])
+print(source[source.index("    for step in") : source.index("        if len(held_out)")])
 
 # %%
 config = DPOConfig(
