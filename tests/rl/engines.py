@@ -465,6 +465,7 @@ ENGINES = [
         skips=dict(
             without_a_kl_no_reference_is_asked=NO_REFERENCE,
             the_reference_matters_where_it_is_asked=NO_REFERENCE,
+            with_adapters_the_reference_is_the_base=NO_REFERENCE,
             stop_kl_ends_the_run_with_a_validation=NO_REFERENCE,
             a_stronger_kl_penalty_stays_nearer="no penalty holds the drift: see its own file",
         ),
@@ -597,6 +598,7 @@ ENGINES = [
             centred_advantages_make_a_loss_of_zero="a KL over the vocabulary is part of the loss",
             without_a_kl_no_reference_is_asked=NO_REFERENCE,
             the_reference_matters_where_it_is_asked=NO_REFERENCE,
+            with_adapters_the_reference_is_the_base=NO_REFERENCE,
             stop_kl_ends_the_run_with_a_validation=NO_REFERENCE,
             the_adaptive_controller_moves_the_penalty=NO_REFERENCE,
             a_stronger_kl_penalty_stays_nearer=NO_REFERENCE,

@@ -9,7 +9,6 @@ import math
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -608,7 +607,7 @@ def test_simpo_opens_and_scores_no_reference(monkeypatch):
         asked.append(model)
         return real(model, batch, config)
 
-    monkeypatch.setattr(dpo_engine, "copy", SimpleNamespace(deepcopy=refuse))
+    monkeypatch.setattr(dpo_engine, "frozen_copy", refuse)
     for module in (dpo_engine, preferences):
         monkeypatch.setattr(module, "pair_log_probs", spy)
     seen: list[object] = []

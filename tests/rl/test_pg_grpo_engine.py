@@ -426,7 +426,7 @@ def test_simpo_alone_needs_no_reference(monkeypatch, pairs):
     def refuse(*_: object) -> None:
         raise AssertionError("a reference was made or asked")
 
-    monkeypatch.setattr(pg_grpo_engine, "copy", SimpleNamespace(deepcopy=refuse))
+    monkeypatch.setattr(pg_grpo_engine, "frozen_copy", refuse)
     monkeypatch.setattr(pg_grpo_engine, "rollout_log_probs", refuse)
     policy = small_gpt()
     options = dict(steps=2, kl_coef=0.0, pairs=pairs, preference_loss=("simpo",))
