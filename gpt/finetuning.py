@@ -276,7 +276,7 @@ def sample_rows(
 
 def main(config: FinetuningConfig) -> Path:
     """Fine-tune with all I/O and return the run folder."""
-    device = pick_device(config.device)
+    device = pick_device(config.device, config.precision)
     if config.data == "sums":
         raise UserError(
             "sums come without preferred answers: their texts are what gpt.pretraining learns from"

@@ -111,6 +111,7 @@ def load_reward_model(
     """A reward model written by `save_reward_model`, frozen, with its tokenizer."""
     tensors, about = load_weights(path, "reward_model")
     tokenizer = checked_tokenizer(about, path)
-    model = RewardModel(GPT(GPTConfig(**about["gpt"])), about["pooling"])
+    with torch.device("meta"):  # shapes alone: the tensors of the file become the weights
+        model = RewardModel(GPT(GPTConfig(**about["gpt"])), about["pooling"])
     load_strictly(model, tensors, path)
     return model.to(device).eval().requires_grad_(False), tokenizer

@@ -396,7 +396,7 @@ def check_data(config: RewardModelConfig) -> None:
 
 def main(config: RewardModelConfig) -> Path:
     """Make or read the pairs, train, report, and return the run folder."""
-    device = pick_device(config.device)
+    device = pick_device(config.device, config.precision)
     check_data(config)
     base = base_folder(config)
     policy, tokenizer = load_policy(base, device)

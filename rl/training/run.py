@@ -90,7 +90,7 @@ def run_training(
     the reward in the place of --reward's, None for validations without one. Returns the run folder.
     Test prompts are sampled once, after training.
     """
-    device = pick_device(config.device)
+    device = pick_device(config.device, config.precision)
     task = open_task(config, device, own_reward)
     extra = prepare(config, task) if prepare else {}
     if config.precision == "bfloat16" and "refresh" not in extra:  # it trains the reward model
