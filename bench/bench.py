@@ -116,7 +116,7 @@ def generate_without_cache(model: GPT, prompts: list[list[int]], steps: int) -> 
 
 def main(config: BenchConfig) -> None:
     """Print one table."""
-    device = pick_device(config.device)
+    device = pick_device(config.device, config.precision)
     tokenizer = load_tokenizer("glassbox")
     vocab = tokenizer.n_vocab if config.preset == "tiny" else 50257
     model = GPT(preset_config(config.preset, vocab)).initialize(make_generator(0, "weights"))

@@ -49,8 +49,14 @@ Config = TypeVar("Config")
 # Devices and seeds --------------------------------------------------------------------------------
 
 
-def pick_device(name: str = "auto") -> torch.device:
-    """cuda, then mps, then cpu for "auto"; otherwise the named device, or UserError without it."""
+def pick_device(name: str = "auto", dtype: str = "float32") -> torch.device:
+    """cuda, then mps, then cpu for "auto"; otherwise the named device, or UserError without it.
+
+    `dtype` is the flag --precision. On CUDA it also decides what a float32 product is: exact with
+    float32, TF32 (10 bits of mantissa in, float32 out) with bfloat16, where only the heads are
+    computed so, whose log-probs it moves by some 0.002 nats. The sampler's log-probs are reused as
+    old ones in float32 alone, so old and new ones are always of one kind.
+    """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
         if name == "cpu" and torch.backends.mps.is_available():
@@ -67,8 +73,23 @@ def pick_device(name: str = "auto") -> torch.device:
     if missing:
         raise UserError(f"--device {name}: PyTorch finds no such device here; use --device cpu")
     if device == torch.device("cuda") and world() > 1:
-        return torch.device("cuda", torch.cuda.current_device())  # each rank has its own
+        device = torch.device("cuda", torch.cuda.current_device())  # each rank has its own
+    if device.type == "cuda":
+        _prepare_cuda(device, dtype)
     return device
+
+
+def _prepare_cuda(device: torch.device, dtype: str) -> None:
+    """Make it the current device, choose the float32 product, and say so if bfloat16 is emulated."""
+    if device.index is not None:
+        torch.cuda.set_device(device)
+    torch.backends.cuda.matmul.allow_tf32 = dtype == "bfloat16"
+    if dtype == "bfloat16" and not torch.cuda.is_bf16_supported(including_emulation=False):
+        print(
+            f"note: {torch.cuda.get_device_name(device)} has no bfloat16 arithmetic and emulates it, "
+            "slowly: --precision float32 is faster there",
+            flush=True,
+        )
 
 
 def make_generator(seed: int, concern: str) -> torch.Generator:
@@ -342,12 +363,12 @@ class TrainingState:
 
 
 def saved_step(folder: Path) -> int:
-    """Completed steps of the run that `folder`'s state.pt continues."""
-    return int(read_state(folder)["step"])
+    """Completed steps of the run that `folder`'s state.pt continues; its tensors stay on the disk."""
+    return int(read_state(folder, mapped=True)["step"])
 
 
-def read_state(folder: Path) -> dict[str, Any]:
-    """What state.pt holds. UserError if it cannot be read."""
+def read_state(folder: Path, *, mapped: bool = False) -> dict[str, Any]:
+    """What state.pt holds; if `mapped`, a tensor is read when it is used. UserError if it cannot be."""
     path = folder / STATE_FILE
     try:
         if path.exists() and not path.is_file():
@@ -356,7 +377,7 @@ def read_state(folder: Path) -> dict[str, Any]:
             damaged = records.testzip()
         if damaged:
             raise ValueError(f"{damaged} is damaged")
-        state = torch.load(path, map_location="cpu", weights_only=True)
+        state = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
     except Exception as error:  # a damaged file: torch, pickle and zip raise their own classes
         raise UserError(
             f"{path} cannot be read ({type(error).__name__}): leave --resume out to start anew"
@@ -427,7 +448,8 @@ def load_gpt(path: Path, device: torch.device | str = "cpu") -> tuple[GPT, Token
     """A checkpoint written by `save_gpt`, with the tokenizer that it was trained with."""
     tensors, about = load_weights(path, "gpt")
     tokenizer = checked_tokenizer(about, path)
-    model = GPT(gpt_config_of(about, tensors, path))
+    with torch.device("meta"):  # shapes alone: the tensors of the file become the weights
+        model = GPT(gpt_config_of(about, tensors, path))
     load_strictly(model, tensors, path)
     return model.to(device).eval(), tokenizer
 
@@ -487,7 +509,10 @@ def checked_tokenizer(about: Mapping[str, Any], path: Path) -> Tokenizer:
 
 
 def load_strictly(model: torch.nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Load every tensor into its place; UserError for any left over, missing or of another shape."""
+    """Put every tensor into its place; UserError for any left over, missing or of another shape.
+
+    They become the model's own, not copies: a model built on the meta device takes no memory before.
+    """
     own = model.state_dict()
     missing, extra = sorted(own.keys() - tensors.keys()), sorted(tensors.keys() - own.keys())
     if missing or extra:
@@ -501,7 +526,8 @@ def load_strictly(model: torch.nn.Module, tensors: Mapping[str, Tensor], path: P
                 f"{path}: {name} has shape {tuple(tensor.shape)}, the model wants "
                 f"{tuple(own[name].shape)}: the checkpoint belongs to another model size"
             )
-    model.load_state_dict(dict(tensors))
+    fitting = {name: tensor.to(own[name].dtype) for name, tensor in tensors.items()}
+    model.load_state_dict(fitting, assign=True)
 
 
 def load_policy(folder: Path, device: torch.device) -> tuple[GPT, Tokenizer]:

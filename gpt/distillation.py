@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from data import reviews, sums
-from data.collate import ResponseBatch, epoch_shuffled_indices, join_responses
+from data.collate import ResponseBatch, epoch_shuffled_indices, join_responses, on_device
 from data.records import PromptRecord
 from gpt.adapter import fit_for_training, save_adapter
 from gpt.common import (
@@ -181,6 +181,21 @@ def sample_token_ids(probs: Tensor, k: int, uniforms: Tensor) -> Tensor:
     return (probs / exponential).topk(min(k, probs.shape[-1])).indices
 
 
+def uniforms(
+    rows: int, columns: int, device: torch.device, generator: torch.Generator | None = None
+) -> Tensor:
+    """Random numbers (rows, columns) in [0, 1), drawn on `device`.
+
+    `generator` is one on the CPU. Elsewhere it draws the seed of another generator: millions of
+    numbers for each chunk of positions would take longer to draw and to copy than the forward pass.
+    """
+    if device.type == "cpu":
+        return torch.rand(rows, columns, generator=generator)
+    seed = int(torch.randint(2**62, (), generator=generator))
+    there = torch.Generator(device).manual_seed(seed)
+    return torch.rand(rows, columns, generator=there, device=device)
+
+
 def renormalised(probs: Tensor, ids: Tensor) -> Tensor:
     """p~(v) = p(v) / sum of p over the sampled ids, (M, V) and (M, k) int64 -> (M, k).
 
@@ -250,8 +265,9 @@ def sampled_targets(
     counts = [int(piece.sum()) for piece in pieces]
     for here, piece in zip(pieces, hidden.split(counts), strict=True):
         probs = (head_product(piece, weight) / temperature).softmax(-1)
-        uniforms = torch.rand(len(here), len(weight), generator=generator)[here].to(probs.device)
-        chosen = sample_token_ids(probs, k, uniforms)
+        drawn = uniforms(len(here), len(weight), probs.device, generator)
+        uniform = drawn.index_select(0, on_device(here.nonzero()[:, 0], probs.device))
+        chosen = sample_token_ids(probs, k, uniform)
         ids.append(chosen)
         targets.append(renormalised(probs, chosen))
     return torch.cat(ids), torch.cat(targets)
@@ -489,7 +505,7 @@ def teacher_of(config: DistillationConfig, tokenizer: Tokenizer, device: torch.d
 
 def main(config: DistillationConfig) -> Path:
     """Distil with all I/O and return the run folder. Test prompts are answered after training."""
-    device = pick_device(config.device)
+    device = pick_device(config.device, config.precision)
     base = config.base or default_folder("pretraining", config.data, config.preset)
     student, tokenizer = load_policy(base, device)
     fit_for_training(config, student)

@@ -240,7 +240,7 @@ def train(
 
 def main(config: PretrainingConfig) -> Path:
     """Pre-train with all I/O and return the run folder."""
-    device = pick_device(config.device)
+    device = pick_device(config.device, config.precision)
     tokenizer = load_tokenizer(config.tokenizer)
     shape = preset_config(config.preset, tokenizer.n_vocab, config.dropout)
     corpus = open_corpus(

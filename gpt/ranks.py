@@ -81,8 +81,13 @@ def own_chunks(lengths: Tensor, size: int) -> list[Tensor]:
     return [mine[chunk] for chunk in length_sorted_chunks(lengths[mine], size)] if len(mine) else []
 
 
-def own_part(batch: ResponseBatch) -> list[ResponseBatch]:
-    """This rank's rows of a batch, in a list of one; of none where there are fewer rows than ranks."""
+def own_part(batch: ResponseBatch, size: int | None = None) -> list[ResponseBatch]:
+    """This rank's rows of a batch, in a list of one; of none where there are fewer rows than ranks.
+
+    With a `size` in pieces of at most so many rows of similar length.
+    """
+    if size is not None:
+        return [batch.rows(rows) for rows in own_chunks(batch.totals, size)]
     if world() == 1:
         return [batch]
     rows = own(torch.arange(len(batch)))

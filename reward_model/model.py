@@ -115,6 +115,7 @@ def load_reward_model(
     tokenizer = checked_tokenizer(about, path)
     if about.get("pooling") not in get_args(Pooling):
         raise UserError(f"{path} does not say how it pools scores: it is damaged, train it again")
-    model = RewardModel(GPT(gpt_config_of(about, tensors, path, "gpt.")), about["pooling"])
+    with torch.device("meta"):  # shapes alone: the tensors of the file become the weights
+        model = RewardModel(GPT(gpt_config_of(about, tensors, path, "gpt.")), about["pooling"])
     load_strictly(model, tensors, path)
     return model.to(device).eval().requires_grad_(False), tokenizer

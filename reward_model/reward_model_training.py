@@ -77,10 +77,12 @@ PRESETS: dict[str, dict[str, Any]] = {
     "tiny/reviews": dict(batch_size=4),
     "study": dict(pooling="last_token", pairs=160_000),
     **{
-        name: dict(batch_size=8, lr=lr, epochs=1, max_response_tokens=max_response)
-        for name, lr, max_response in [
-            ("small", 1e-4, 128), ("gpt2", 1e-5, 512), ("gpt2-medium", 9e-6, 512),
-            ("gpt2-large", 5e-6, 512), ("gpt2-xl", 3e-6, 512),
+        name: dict(
+            batch_size=8, micro_batch_size=micro, lr=lr, epochs=1, max_response_tokens=max_response
+        )
+        for name, micro, lr, max_response in [
+            ("small", None, 1e-4, 128), ("gpt2", 8, 1e-5, 512), ("gpt2-medium", 4, 9e-6, 512),
+            ("gpt2-large", 2, 5e-6, 512), ("gpt2-xl", 2, 3e-6, 512),
         ]
     },
 }  # fmt: skip
@@ -112,6 +114,9 @@ class RewardModelConfig:
     """Optimizer steps; overrides epochs."""
     batch_size: int = 8
     """Prompts per optimizer step, each with all its pairs."""
+    micro_batch_size: int | None = None
+    """Responses per forward pass, but at least all of one prompt; changes memory and speed, never the
+    gradient. Default: all of a step."""
     lr: float = 2e-3
     """Peak learning rate."""
     warmup: int = 20
@@ -264,27 +269,51 @@ def add_comparisons(
     Returns the loss, how many pairs are ordered right and the sum of their gaps. Of several ranks
     each reads prompts of its own.
     """
-    mine = own(groups)
-    compared = [pair for group in mine for pair in group]
-    if not compared:
+    pairs = sum(map(len, groups))
+    sums = []
+    for part in prompts_per_forward(own(groups), config.micro_batch_size):
+        compared = [pair for group in part for pair in group]
+        margin = pair_margins(compared, config, model.device)
+        weights = pair_weights(part, config, model.device)
+        batch, chosen_rows, rejected_rows = collate_comparisons(compared, eos_id)
+        with precision(model.device, config.precision):
+            scores = model.raw_scores(batch.to(model.device))
+        chosen, rejected = scores[chosen_rows], scores[rejected_rows]
+        loss = bradley_terry_loss(
+            chosen,
+            rejected,
+            margin=margin,
+            weights=weights,
+            centering=config.centering,
+            denominator=pairs if weights is None else len(groups),
+        )
+        loss.backward()
+        gaps = (chosen - rejected).detach()
+        sums.append(torch.stack([loss.detach(), (gaps > 0).sum().to(loss), gaps.sum()]))
+    if not sums:
         return total({})
-    margin = pair_margins(compared, config, model.device)
-    weights = pair_weights(mine, config, model.device)
-    batch, chosen_rows, rejected_rows = collate_comparisons(compared, eos_id)
-    with precision(model.device, config.precision):
-        scores = model.raw_scores(batch.to(model.device))
-    chosen, rejected = scores[chosen_rows], scores[rejected_rows]
-    loss = bradley_terry_loss(
-        chosen,
-        rejected,
-        margin=margin,
-        weights=weights,
-        centering=config.centering,
-        denominator=len(groups) if weights is not None else sum(map(len, groups)),
+    return total(
+        dict(zip(("loss", "right", "gap"), torch.stack(sums).sum(0).tolist(), strict=True))
     )
-    loss.backward()
-    gaps = (chosen - rejected).detach()
-    return total({"loss": float(loss), "right": float((gaps > 0).sum()), "gap": float(gaps.sum())})
+
+
+def prompts_per_forward(
+    groups: Sequence[Sequence[TokenPair]], responses: int | None
+) -> list[list[Sequence[TokenPair]]]:
+    """The prompts, each with its pairs, cut into forwards of at most so many different responses.
+
+    A prompt whose own responses are more than that has a forward for itself. None: one for all.
+    """
+    parts: list[list[Sequence[TokenPair]]] = []
+    room = 0.0
+    for group in groups:
+        count = len({tuple(side) for pair in group for side in (pair.chosen, pair.rejected)})
+        if not parts or count > room:
+            parts.append([])
+            room = math.inf if responses is None else responses
+        parts[-1].append(group)
+        room -= count
+    return parts
 
 
 def score_pairs(
@@ -449,7 +478,7 @@ def recorded_pairs(folder: Path, tokenizer: Tokenizer) -> tuple[list[TokenPair],
 
 def main(config: RewardModelConfig) -> Path:
     """Make or read the pairs, train, report, and return the run folder."""
-    device = pick_device(config.device)
+    device = pick_device(config.device, config.precision)
     check_data(config)
     base = base_folder(config)
     policy, tokenizer = load_policy(base, device)
@@ -485,8 +514,9 @@ def main(config: RewardModelConfig) -> Path:
         fit(model, pairs, config, log, eos_id=tokenizer.eos_id, folder=folder)
     reference = collate_pairs(pairs[:: max(len(pairs) // 2000, 1)], tokenizer.eos_id)
     with precision(device, config.precision):
-        model.normalize_on(reference.to(device))
-        chosen, rejected, batch = score_pairs(model, held_out, tokenizer.eos_id)
+        at_once = 64 if config.micro_batch_size is None else 2 * config.micro_batch_size
+        model.normalize_on(reference.to(device), at_once)
+        chosen, rejected, batch = score_pairs(model, held_out, tokenizer.eos_id, at_once)
     save_reward_model(folder / MODEL_FILE, model, tokenizer)
     report = preference_report(
         chosen, rejected, batch.lengths.cpu(), held_out, scale=float(model.std)

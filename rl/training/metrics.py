@@ -19,6 +19,14 @@ from rl.equations.kl import k1, k3, rho_minus_log
 from rl.equations.losses import clip_acted, likelihood_ratio, mean_ratio, row_sums, sequence_ratio
 
 
+def wait_for_device() -> None:
+    """Until a GPU that this process uses has done its work; `pick_device` made it the current one."""
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+    elif torch.backends.mps.is_available():
+        torch.mps.synchronize()
+
+
 class Stopwatch:
     """Seconds spent per named phase of a step."""
 
@@ -30,8 +38,7 @@ class Stopwatch:
         """Add the time of the enclosed block to `name`."""
         begin = time.perf_counter()
         yield
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
+        wait_for_device()
         self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - begin
 
     def metrics(self, tokens: int) -> dict[str, float]:

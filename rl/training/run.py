@@ -102,7 +102,7 @@ def run_training(
     the start of the run is passed to `train` as its reference, which then needs no copy of its own.
     Returns the run folder. Test prompts are sampled once, after training.
     """
-    device = pick_device(config.device)
+    device = pick_device(config.device, config.precision)
     task = open_task(config, device, own_reward)
     start, parts = models_of_run(config, task, prepare, fixed_reference)
     folder = config.out or default_folder(name, config.data, config.preset)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -83,6 +84,49 @@ def test_missing_device(monkeypatch, name):
 def test_misspelt_device(name):
     with pytest.raises(UserError, match=f"--device {name}: use auto, cpu, cuda, cuda:N or mps"):
         pick_device(name)
+
+
+@pytest.fixture
+def cuda(monkeypatch) -> Iterator[dict[str, object]]:
+    """What a CUDA device is asked and told, without one."""
+    told: dict[str, object] = {"bfloat16": True}
+    availability(monkeypatch, cuda=True, mps=False)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: told.update(current=device))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Tesla T4")
+    monkeypatch.setattr(
+        torch.cuda, "is_bf16_supported", lambda including_emulation: told["bfloat16"]
+    )
+    before = torch.backends.cuda.matmul.allow_tf32
+    yield told
+    torch.backends.cuda.matmul.allow_tf32 = before
+
+
+def test_tf32_is_on_with_bfloat16_alone(cuda):
+    """With float32 the sampler's log-probs are the old ones, which needs exact products."""
+    pick_device("cuda", "bfloat16")
+    assert torch.backends.cuda.matmul.allow_tf32
+    pick_device("cuda", "float32")
+    assert not torch.backends.cuda.matmul.allow_tf32
+    pick_device("cpu", "bfloat16")
+    assert not torch.backends.cuda.matmul.allow_tf32  # a rule for CUDA alone
+
+
+def test_a_numbered_device_becomes_the_current_one(cuda):
+    """The stopwatch waits for the current device."""
+    assert pick_device("cuda:1") == cuda["current"] == torch.device("cuda:1")
+
+
+def test_a_card_without_bfloat16_says_so(cuda, capsys):
+    pick_device("cuda", "bfloat16")
+    assert capsys.readouterr().out == ""
+    cuda["bfloat16"] = False
+    pick_device("cuda", "float32")
+    assert capsys.readouterr().out == ""
+    pick_device("cuda", "bfloat16")
+    assert capsys.readouterr().out == (
+        "note: Tesla T4 has no bfloat16 arithmetic and emulates it, slowly: --precision float32 is "
+        "faster there\n"
+    )
 
 
 def test_derived_seeds_never_change():
@@ -373,6 +417,18 @@ def test_training_state_round_trip(tmp_path):
     assert torch.equal(one_step(other), one_step(state))
 
 
+def test_the_saved_step_reads_no_tensor(tmp_path, monkeypatch):
+    """GPT-2 xl's state is 18 GB; the file is mapped, and only the step is read."""
+    state_of(seed=1).save(tmp_path)
+    asked = []
+    load = torch.load
+    monkeypatch.setattr(
+        torch, "load", lambda *args, **options: asked.append(options) or load(*args, **options)
+    )
+    assert saved_step(tmp_path) == 0
+    assert [options["mmap"] for options in asked] == [True]
+
+
 def test_a_state_of_another_run_is_refused(tmp_path):
     state_of(seed=1).save(tmp_path)
     larger, more = state_of(seed=1, n_embd=8), state_of(seed=1)
@@ -427,6 +483,36 @@ def altered(tmp_path: Path, change) -> Path:
     change(tensors, about)
     save_weights(path, tensors, "gpt", about)
     return path
+
+
+def test_loading_initialises_nothing_and_takes_the_files_tensors(tmp_path, monkeypatch):
+    """No second model beside the loaded tensors; they can be trained, and the file stays as it is."""
+    path, model = tmp_path / "model.safetensors", small_gpt()
+    save_gpt(path, model, TOKENIZER)
+    content = path.read_bytes()
+    devices = []
+    for layer in (torch.nn.Linear, torch.nn.Embedding):
+        monkeypatch.setattr(
+            layer, "reset_parameters", lambda self: devices.append(self.weight.device.type)
+        )
+    loaded, _ = load_gpt(path)
+    assert set(devices) == {"meta"}
+    for (name, found), wanted in zip(loaded.named_parameters(), model.parameters(), strict=True):
+        assert torch.equal(found, wanted) and found.requires_grad, name
+        assert found.device.type == "cpu" and found.dtype == torch.float32
+    with torch.no_grad():
+        for parameter in loaded.parameters():
+            parameter.zero_()
+    assert path.read_bytes() == content
+
+
+def test_tensors_of_another_precision_become_float32(tmp_path):
+    def halve(tensors, about) -> None:
+        tensors.update({name: tensor.bfloat16() for name, tensor in tensors.items()})
+
+    loaded, _ = load_gpt(altered(tmp_path, halve))
+    assert {parameter.dtype for parameter in loaded.parameters()} == {torch.float32}
+    assert torch.equal(loaded.wte.weight, small_gpt().wte.weight.bfloat16().float())
 
 
 def test_a_missing_checkpoint(tmp_path):

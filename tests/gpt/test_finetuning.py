@@ -58,6 +58,25 @@ def test_the_loss_is_the_mean_over_response_tokens_alone():
     assert rows[0]["held_out_loss"] == pytest.approx(total / count, abs=1e-5)
 
 
+@pytest.mark.parametrize("size", [1, 3])
+def test_micro_batches_change_no_gradient(monkeypatch, size):
+    """In float64; forwards have at most `size` rows."""
+    gradients, logs, rows = [], [], []
+    real = finetuning.language_model_loss
+    monkeypatch.setattr(
+        finetuning, "language_model_loss", lambda m, b, **k: rows.append(len(b)) or real(m, b, **k)
+    )
+    for micro_batch_size in (None, size):
+        model = small_gpt().double()
+        config = replace(CONFIG, lr=0.0, max_norm=1e9, micro_batch_size=micro_batch_size)
+        logs += train(config, model, EXAMPLES, [], MetricLog(1), eos_id=EOS)
+        gradients.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
+    assert rows[0] == 8 and max(rows[1:]) == size and sum(rows[1:]) == 8
+    torch.testing.assert_close(gradients[1], gradients[0], rtol=0, atol=1e-6)
+    assert logs[1]["loss"] == pytest.approx(logs[0]["loss"], abs=1e-9)
+    assert float(gradients[0].norm()) > 1e-2
+
+
 def test_the_eos_is_learned_and_the_prompt_is_not():
     batch = collate_examples([([4, 5, 6], [7, EOS]), ([3], [8, 9, EOS])], EOS)
     assert batch.response_mask.tolist() == [[True, True, False], [True, True, True]]

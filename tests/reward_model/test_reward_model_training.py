@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import math
 import random
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -82,6 +84,42 @@ def accuracy(model: RewardModel, pairs: list[TokenPair]) -> float:
 
 
 # fit
+
+
+def comparisons(prompts: int, responses: int) -> list[TokenPair]:
+    """Every two of `responses` answers to each prompt."""
+    rng = random.Random(0)
+    pairs = []
+    for i in range(prompts):
+        answers = [[6 + j, *(rng.randrange(V) for _ in range(j))] for j in range(responses)]
+        pairs += [TokenPair([7, 8 + i], a, b) for a, b in itertools.combinations(answers, 2)]
+    return pairs
+
+
+@pytest.mark.parametrize("weighting", ["pair", "prompt"])
+def test_micro_batches_change_no_gradient(monkeypatch, weighting):
+    """In float64, with prompts of 3 and of 2 answers: forwards of all, of several and of one prompt."""
+    pairs = [*comparisons(4, 3), *swapped(synthetic_pairs(3, 2))]
+    gradients, logs, rows = [], [], []
+    real = RewardModel.raw_scores
+    monkeypatch.setattr(
+        RewardModel, "raw_scores", lambda self, b: rows.append(len(b)) or real(self, b)
+    )
+    for size in (None, 7, 2):
+        model = fresh_model().double()
+        config = replace(
+            CONFIG, batch_size=7, micro_batch_size=size, pair_weighting=weighting, margin=0.5,
+            centering=0.01, max_norm=1e9, lr=0.0,
+        )  # fmt: skip
+        [row] = fit(model, pairs, config, MetricLog(1), eos_id=EOS)
+        gradients.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
+        logs.append([row[name] for name in ("loss", "accuracy", "margin", "grad_norm")])
+    assert rows[0] == 18 and len(rows) == 1 + 3 + 7
+    assert max(rows[1:4]) <= 7 and sorted(rows[4:]) == [2, 2, 2, 3, 3, 3, 3]
+    for gradient, log in zip(gradients[1:], logs[1:], strict=True):
+        torch.testing.assert_close(gradient, gradients[0], rtol=0, atol=1e-6)
+        assert log == pytest.approx([float(x) for x in logs[0]], abs=1e-9)
+    assert float(gradients[0].norm()) > 1e-2
 
 
 def test_the_loss_starts_at_log_two():
