@@ -35,7 +35,7 @@ from gpt.model import GPT, GPTConfig
 from gpt.optimizer import check_weights
 from gpt.ranks import Drifted, LostRank, is_main, world
 from gpt.stop import Ended, forgiving_output, signals_noted
-from gpt.tokenizer import TOKENIZER_NAMES, Tokenizer, TokenizerUnavailable, load_tokenizer
+from gpt.tokenizer import Tokenizer, TokenizerUnavailable, load_tokenizer
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 RUNS = REPOSITORY / "runs"
@@ -470,12 +470,10 @@ def gpt_config_of(
 
 def checked_tokenizer(about: Mapping[str, Any], path: Path) -> Tokenizer:
     """The tokenizer that a checkpoint names; UserError if its ranks have changed since."""
-    name = about.get("tokenizer")
-    if name not in TOKENIZER_NAMES:
-        raise UserError(
-            f"{path} names the tokenizer {name!r:.40}, which is unknown: train it again"
-        )
-    tokenizer = load_tokenizer(name)
+    try:
+        tokenizer = load_tokenizer(about.get("tokenizer", ""))
+    except ValueError as error:
+        raise UserError(f"{path}: {error}; train it again") from error
     if tokenizer.fingerprint != about.get("tokenizer_fingerprint"):
         raise UserError(
             f"{path} was trained with another version of tokenizer {tokenizer.name!r} (its ranks "
