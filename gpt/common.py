@@ -174,8 +174,8 @@ def explained(debug: bool | None = None) -> Iterator[None]:
             hint = "\n(add --debug to see where it came from)" if debug is False else ""
             _end(f"error: {error}{hint}", debug)
         except Finished as done:
-            if first_to_fail():
-                print(done)
+            if first_to_fail():  # any rank, of which only the first has an output
+                print(done, file=sys.stderr)
             sys.exit(0)
         except Ended as end:
             if first_to_fail():
