@@ -36,7 +36,7 @@ from gpt.model import GPT, GPTConfig
 from gpt.optimizer import check_weights
 from gpt.ranks import Drifted, LostRank, is_main, world
 from gpt.stop import Ended, forgiving_output, signals_noted
-from gpt.tokenizer import TOKENIZER_NAMES, Tokenizer, TokenizerUnavailable, load_tokenizer
+from gpt.tokenizer import Tokenizer, TokenizerUnavailable, load_tokenizer
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 RUNS = REPOSITORY / "runs"
@@ -197,8 +197,8 @@ def explained(debug: bool | None = None) -> Iterator[None]:
             hint = "\n(add --debug to see where it came from)" if debug is False else ""
             _end(f"error: {error}{hint}", debug)
         except Finished as done:
-            if first_to_fail():
-                print(done)
+            if first_to_fail():  # any rank, of which only the first has an output
+                print(done, file=sys.stderr)
             sys.exit(0)
         except Ended as end:
             if first_to_fail():
@@ -494,12 +494,10 @@ def gpt_config_of(
 
 def checked_tokenizer(about: Mapping[str, Any], path: Path) -> Tokenizer:
     """The tokenizer that a checkpoint names; UserError if its ranks have changed since."""
-    name = about.get("tokenizer")
-    if name not in TOKENIZER_NAMES:
-        raise UserError(
-            f"{path} names the tokenizer {name!r:.40}, which is unknown: train it again"
-        )
-    tokenizer = load_tokenizer(name)
+    try:
+        tokenizer = load_tokenizer(about.get("tokenizer", ""))
+    except ValueError as error:
+        raise UserError(f"{path}: {error}; train it again") from error
     if tokenizer.fingerprint != about.get("tokenizer_fingerprint"):
         raise UserError(
             f"{path} was trained with another version of tokenizer {tokenizer.name!r} (its ranks "

@@ -50,7 +50,7 @@ SCRIPT, INPUTS, MADE_WITH = "script", "inputs", "made_with"  # its keys that are
 # What may change when a run is resumed: how long it is, where it runs and how it is watched.
 FREE_FLAGS = (
     "steps", "device", "out", "resume", "eval_every", "eval_prompts", "test_prompts",
-    "checkpoint_every", "ranks",
+    "checkpoint_every", "ranks", "debug",
 )  # fmt: skip
 
 # Open and finish ----------------------------------------------------------------------------------
@@ -74,6 +74,10 @@ def _open_run(folder: Path, config: Any, *, resume: bool) -> Path:
         return _take_up(folder, config)
     folder.mkdir(parents=True, exist_ok=True)
     hold(folder)
+    for left_over in folder.glob(
+        f".{CONFIG_FILE}.*.tmp"
+    ):  # a run that was killed in its first moment
+        left_over.unlink()
     while any(folder.iterdir()):  # again, should a run have begun and ended there in between
         _move_aside(folder, script_of(config))
         folder.mkdir(exist_ok=True)

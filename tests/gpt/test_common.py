@@ -31,7 +31,7 @@ from gpt.common import (
     save_weights,
     saved_step,
 )
-from gpt.errors import UserError
+from gpt.errors import Finished, UserError
 from gpt.files import append_jsonl, keep_until, read_jsonl, write_atomically, write_json
 from gpt.model import GPT, GPTConfig
 from gpt.optimizer import adamw
@@ -221,6 +221,16 @@ def test_scripts_end_with_a_sentence(error, message):
     with pytest.raises(SystemExit) as exit_:
         run_script(main, Flags())
     assert exit_.value.code == message
+
+
+def test_what_is_finished_is_said_and_no_failure(capsys):
+    def main(config: Flags) -> None:
+        raise Finished("the run is finished")
+
+    with pytest.raises(SystemExit) as exit_:
+        run_script(main, Flags())
+    assert exit_.value.code == 0
+    assert capsys.readouterr().err == "the run is finished\n"
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path):

@@ -82,10 +82,12 @@ def test_resuming_with_other_flags_is_refused(tmp_path):
     class MoreFlags(RunFlags):
         lr: float = 0.1
         teacher: Path | None = None
+        debug: bool = False
 
     folder = open_run(tmp_path / "demo", MoreFlags(teacher=Path("a")))
     TrainingState({}, {}).save(folder)
-    open_run(folder, MoreFlags(9, Path("elsewhere"), teacher=Path("a")), resume=True)
+    other = MoreFlags(9, Path("elsewhere"), teacher=Path("a"), debug=True)
+    open_run(folder, other, resume=True)
     here = MoreFlags(teacher=Path("a").resolve())  # another way to write the same
     open_run(folder, here, resume=True)
     for flags, words in (
@@ -256,6 +258,14 @@ def test_a_data_file_or_a_model_that_has_changed_is_noticed(tmp_path):
         path.write_text("after")
         refused(folder, config, f"^{flag} .* is no longer what the run", resume=True)
         path.write_text("before")
+
+
+def test_a_run_that_was_killed_before_it_wrote_anything_leaves_no_trace(tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / ".config.json.123.tmp").write_text("{")
+    open_run(folder, RunFlags())
+    assert [path.name for path in folder.iterdir()] == ["config.json"]
 
 
 def test_a_finished_run_says_so(tmp_path):
