@@ -181,21 +181,6 @@ def sample_token_ids(probs: Tensor, k: int, uniforms: Tensor) -> Tensor:
     return (probs / exponential).topk(min(k, probs.shape[-1])).indices
 
 
-def uniforms(
-    rows: int, columns: int, device: torch.device, generator: torch.Generator | None = None
-) -> Tensor:
-    """Random numbers (rows, columns) in [0, 1), drawn on `device`.
-
-    `generator` is one on the CPU. Elsewhere it draws the seed of another generator: millions of
-    numbers for each chunk of positions would take longer to draw and to copy than the forward pass.
-    """
-    if device.type == "cpu":
-        return torch.rand(rows, columns, generator=generator)
-    seed = int(torch.randint(2**62, (), generator=generator))
-    there = torch.Generator(device).manual_seed(seed)
-    return torch.rand(rows, columns, generator=there, device=device)
-
-
 def renormalised(probs: Tensor, ids: Tensor) -> Tensor:
     """p~(v) = p(v) / sum of p over the sampled ids, (M, V) and (M, k) int64 -> (M, k).
 
@@ -238,6 +223,21 @@ def forward_kl(
 
     kl = in_chunks(divergence, chunk_elements // len(weight), hidden, teacher_hidden)
     return scatter_responses(kl[:, 0], batch.response_mask)
+
+
+def uniforms(
+    rows: int, columns: int, device: torch.device, generator: torch.Generator | None = None
+) -> Tensor:
+    """Random numbers (rows, columns) in [0, 1), drawn on `device`.
+
+    `generator` is one on the CPU. Elsewhere it draws the seed of another generator: millions of
+    numbers for each chunk of positions would take longer to draw and to copy than the forward pass.
+    """
+    if device.type == "cpu":
+        return torch.rand(rows, columns, generator=generator)
+    seed = int(torch.randint(2**62, (), generator=generator))
+    there = torch.Generator(device).manual_seed(seed)
+    return torch.rand(rows, columns, generator=there, device=device)
 
 
 @torch.no_grad()
