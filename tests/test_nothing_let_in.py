@@ -25,7 +25,8 @@ from gpt.tokenizer import load_tokenizer
 from reward_model.model import RewardModel, load_reward_model, save_reward_model
 from rl import grpo_engine
 from rl.grpo_engine import GRPOConfig
-from rl.training.setup import answer_rule
+from rl.rewards.sources import RewardModelReward
+from rl.training.setup import answer_rule, require_reach
 
 ROOT = Path(__file__).resolve().parents[1]
 TOKENIZER = load_tokenizer("glassbox")
@@ -256,6 +257,20 @@ def test_more_spaces_than_the_encoder_has_a_stack_for():
     assert len(TOKENIZER.encode("a" + " " * 200_000)) > 0
     with pytest.raises(ValueError, match="more than 250,000 spaces in a row behind 'dear'"):
         TOKENIZER.encode("dear" + " " * 1_000_000 + "end")
+
+
+def test_a_reward_model_that_cannot_read_what_will_be_written():
+    """Refused before an earlier run is moved aside, not at the first reward."""
+    shape = GPTConfig(TOKENIZER.n_vocab, context=64, n_layer=1, n_head=1, n_embd=4)
+    policy, prompts = GPT(shape), {"train": [PromptRecord("a b", None)], "test": []}
+    reward = RewardModelReward(RewardModel.from_policy(small_gpt()))  # reads 8
+    ask = (reward, policy, TOKENIZER, prompts)
+    longest = len(TOKENIZER.encode("a b"))
+    require_reach(*ask, 8 - longest)
+    assert refusal(require_reach, *ask, 9 - longest).startswith(
+        "a reward model reads 8 tokens, a prom"
+    )
+    require_reach(None, *ask[1:], 60)
 
 
 def test_answers_that_are_empty_would_never_be_earned():

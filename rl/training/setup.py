@@ -365,6 +365,8 @@ def open_task(
     else:
         reward_fn = open_reward(RewardChoice.of(config), tokenizer, device, rule)
     gold = open_gold(config, rule, reward_fn, tokenizer, device)
+    for scorer in (reward_fn, gold):
+        require_reach(scorer, policy, tokenizer, prompts, config.max_new_tokens)
     if reward_fn is not None and isinstance(config, EngineConfig):
         reward_fn = as_paid(config, reward_fn)
     return Task(policy, tokenizer, prompts, reward_fn, gold)
@@ -380,6 +382,28 @@ def halve_frozen(task: Task) -> None:
                 half_linears(model)
         elif isinstance(source, TeacherReward):
             half_linears(source.teacher)
+
+
+def require_reach(
+    reward_fn: RewardFn | None,
+    policy: GPT,
+    tokenizer: Tokenizer,
+    prompts: Mapping[str, Sequence[PromptRecord]],
+    max_new_tokens: int,
+) -> None:
+    """UserError for a reward model that cannot read the longest row that the policy may write."""
+    models = [reward_fn.model] if isinstance(reward_fn, RewardModelReward) else []
+    models = reward_fn.models if isinstance(reward_fn, EnsembleReward) else models
+    reach = min((model.gpt.config.context for model in models), default=policy.config.context)
+    if reach >= policy.config.context:
+        return
+    texts = {record.prompt for records in prompts.values() for record in records}
+    longest = max(len(tokenizer.encode(text)) for text in texts)
+    if longest + max_new_tokens > reach:
+        raise UserError(
+            f"a reward model reads {reach} tokens, a prompt has up to {longest} and --max-new-tokens adds "
+            f"{max_new_tokens}: lower that, or train the reward model on a base with more positions"
+        )
 
 
 class TextConfig(Protocol):

@@ -80,7 +80,7 @@ def test_missing_device(monkeypatch, name):
     )
 
 
-@pytest.mark.parametrize("name", ["gpu", "cuda:x", ""])
+@pytest.mark.parametrize("name", ["gpu", "cuda:x", "", "meta", "xpu", "vulkan"])
 def test_misspelt_device(name):
     with pytest.raises(UserError, match=f"--device {name}: use auto, cpu, cuda, cuda:N or mps"):
         pick_device(name)
