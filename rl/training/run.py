@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -24,6 +26,7 @@ from gpt.generate import SamplingParams
 from gpt.model import GPT
 from gpt.pretraining import default_folder
 from gpt.ranks import check_alike
+from rl.training.doctor import as_text, examine
 from rl.training.evaluation import Validation, compare, plot_learning_curves
 from rl.training.metrics import kl_exceeded
 from rl.training.setup import OwnReward, Task, batch_description, open_task
@@ -125,7 +128,15 @@ def run_training(
     save_gpt(folder / MODEL_FILE, task.policy, task.tokenizer)
     (folder / STATE_FILE).unlink(missing_ok=True)  # the finished weights replace it
     report(name, config, task, start, rows, folder)
+    say_findings(config, rows, folder)
     return folder
+
+
+def say_findings(config: Any, rows: list[dict[str, Any]], folder: Path) -> None:
+    """Print what the doctor finds in a run's numbers, if there is anything."""
+    flags = json.loads(json.dumps(asdict(config), default=str))  # as config.json has them
+    if findings := examine(rows, flags):
+        print(f"python -m rl.doctor {display_path(folder)} says:\n{as_text(findings)}")
 
 
 def sampling_params(config: Any) -> SamplingParams:
