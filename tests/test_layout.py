@@ -26,13 +26,14 @@ else:
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("data", "gpt", "reward_model", "rl")  # each may import itself and what stands before it
 ROOMS = ("equations", "batches", "rewards", "training")  # of rl/, likewise
-COMMANDS = ("talk.py",)  # at the top of rl/ beside the engines
+COMMANDS = ("doctor.py", "export.py", "talk.py")  # at the top of rl/ beside the engines
 CODE_FOLDERS = (*PACKAGES, "scripts", "bench", "notebooks", "tests")
 RUNTIME = {
     *("torch", "tiktoken", "numpy", "matplotlib", "safetensors", "tyro", "tqdm"),
 }
 OPTIONAL = {
-    "gpt/pretrained.py": {"huggingface_hub"}
+    "gpt/pretrained.py": {"huggingface_hub"},
+    "rl/export.py": {"tensorboard"},
 }  # extras: inside functions of these files only
 FOREIGN_NAMES = RUNTIME | {
     *("pytest", "hypothesis", "transformers", "tokenizers", "trl", "datasets", "accelerate"),

@@ -59,6 +59,7 @@ def rollout_metrics(
         "reward_std": float(rewards.std()) if len(rewards) > 1 else 0.0,
         "response_length": float(rollout.lengths.float().mean()),
         "eos_rate": float(rollout.has_eos.float().mean()),
+        "distinct_responses": len(set(rollout.responses)) / len(rollout),
     }
     if rollout.group_size > 1:
         groups = rewards.view(-1, rollout.group_size)

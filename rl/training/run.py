@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -26,6 +28,7 @@ from gpt.optimizer import check_losses
 from gpt.pretraining import default_folder
 from gpt.ranks import check_alike
 from gpt.runs import finish_run, keep_state, open_run, stepping
+from rl.training.doctor import as_text, examine
 from rl.training.evaluation import (
     Conditions,
     Validation,
@@ -138,6 +141,7 @@ def run_training(
     base = config.policy or default_folder("pretraining", config.data, config.preset)
     save_adapter(folder / "adapter", task.policy, display_path(base))
     report(name, config, task, start, rows, folder)
+    say_findings(config, rows, folder)
     finish_run(folder)
     return folder
 
@@ -171,6 +175,13 @@ def compile_trained(*parts: Any) -> None:
     for model in trained:
         if not compile_blocks(model, next(model.parameters()).device):
             return
+
+
+def say_findings(config: Any, rows: list[dict[str, Any]], folder: Path) -> None:
+    """Print what the doctor finds in a run's numbers, if there is anything."""
+    flags = json.loads(json.dumps(asdict(config), default=str))  # as config.json has them
+    if findings := examine(rows, flags):
+        print(f"python -m rl.doctor {display_path(folder)} says:\n{as_text(findings)}")
 
 
 def sampling_params(config: Any) -> SamplingParams:

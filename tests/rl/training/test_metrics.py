@@ -48,6 +48,7 @@ def test_rewards_lengths_and_eos():
             "reward_std": math.sqrt((1 + 1 + 0 + 4) / 3),
             "response_length": 2.0,
             "eos_rate": 0.75,
+            "distinct_responses": 0.25,  # four texts that are one
             "zero_spread_groups": 0.5,  # the first group's rewards are equal
         }
     )

@@ -1,0 +1,77 @@
+"""What a run's numbers say is wrong with it, and what to change.
+
+    python -m rl.doctor runs/grpo-reviews-tiny
+    python -m rl.doctor runs/*                    several runs, or any stage's
+    python -m rl.doctor runs/grpo-reviews-tiny --json
+
+Every engine prints the same findings at its end, if there are any. A finding has its evidence in
+numbers, the likeliest cause, what to change, and the page to read: a notebook or a file in docs/.
+The exit status is 1 where numbers are wrong ("error"), so that a script can stop there.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from gpt.common import explained
+from gpt.errors import UserError
+from gpt.files import display_path, read_jsonl
+from rl.training.doctor import Finding, as_text, examine
+
+METRICS = "metrics.jsonl"
+
+
+@dataclass(frozen=True)
+class DoctorConfig:
+    """How the findings are written."""
+
+    json: bool = False
+    """Write one JSON object per run and nothing else."""
+
+
+def examine_folder(folder: Path) -> list[Finding]:
+    """The findings of one run folder. UserError if it has no metrics."""
+    if not (folder / METRICS).exists():
+        raise UserError(
+            f"there is no {METRICS} in {display_path(folder)}: give the folder of a run"
+        )
+    config = folder / "config.json"
+    try:
+        flags = json.loads(config.read_text(encoding="utf-8")) if config.exists() else {}
+    except ValueError as error:
+        raise UserError(f"{display_path(config)} is damaged, it is no JSON: mend it") from error
+    return examine(read_jsonl(folder / METRICS), flags)
+
+
+def main(runs: tuple[Path, ...], /, config: DoctorConfig) -> None:
+    """Say what the numbers of runs show.
+
+    Args:
+        runs: Run folders.
+    """
+    if not runs:
+        raise UserError("nothing to examine: give run folders, as in runs/NAME")
+    wrong = False
+    for folder in runs:
+        findings = examine_folder(folder)
+        wrong |= any(finding.severity == "error" for finding in findings)
+        if config.json:
+            print(json.dumps({"run": str(folder), "findings": [asdict(f) for f in findings]}))
+            continue
+        print(
+            f"{display_path(folder)}: {len(findings) or 'no'} finding{'s' * (len(findings) != 1)}"
+        )
+        if findings:
+            print(as_text(findings))
+    if wrong:
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    import tyro
+
+    with explained():
+        tyro.cli(main, config=(tyro.conf.OmitArgPrefixes,))

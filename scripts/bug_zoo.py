@@ -1,0 +1,397 @@
+"""Small runs with one bug planted in each, recorded for the doctor's tests.
+
+    python scripts/bug_zoo.py                       every bug and every control, some minutes
+    python scripts/bug_zoo.py --only loss_sign      one of them
+    python scripts/bug_zoo.py --keep runs/grpo-reviews-tiny    record a run as it is, thinned
+
+A bug is a wrong line as one would write it, put over the right one while a small run trains: a
+two-layer GPT on eight letters, whose reward is known. A control is the same run without the bug.
+What is recorded is what metrics.jsonl would hold, by columns, without times.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+
+from data.collate import first_eos_mask
+from data.records import PromptRecord
+from gpt import generate
+from gpt.common import REPOSITORY, MetricLog, explained
+from gpt.files import read_jsonl
+from gpt.generate import SamplingParams
+from gpt.log_probs import token_scores
+from gpt.model import GPT, GPTConfig
+from gpt.tokenizer import build_tokenizer
+from rl import grpo_engine, ppo_engine, reinforce_pp_engine, rloo_engine
+from rl.batches.rollout import Rollout, sample_rollout
+from rl.equations.advantages import gae, whiten
+from rl.equations.kl import k1, k3
+from rl.equations.losses import clipped_surrogate
+from rl.rewards.sources import RuleReward, checked_rewards
+from rl.training import actor_critic
+from rl.training.evaluation import Validation
+from rl.training.metrics import UpdateMeter
+
+RECORDINGS = REPOSITORY / "tests" / "rl" / "training" / "recordings"
+MOST_ROWS = 40  # of a recorded run; longer ones keep every second row, or every third, ...
+
+# The small run ------------------------------------------------------------------------------------
+
+LETTERS = build_tokenizer("letters", {bytes([97 + i]): i for i in range(8)})  # EOS 8, padding 9
+PROMPTS = [PromptRecord(text) for text in ("ab", "c", "hgfed", "aaa", "fa", "gh", "bbbb", "e")]
+SHARED: dict[str, Any] = dict(
+    steps=30, lr=1e-3, warmup=3, kl_coef=0.05, stop_kl=None, max_new_tokens=20, eval_every=10,
+    micro_batch_size=64, test_prompts=0, eval_prompts=64, checkpoint_every=1000, data="letters",
+)  # fmt: skip
+GROUPED = SHARED | dict(prompts_per_step=8, group_size=8, minibatches=2, updates_per_batch=2)
+SINGLE = SHARED | dict(prompts_per_step=64, group_size=1, minibatches=2, updates_per_batch=2)
+
+
+def worth(record: PromptRecord, text: str, ended: bool) -> float:
+    """Up to eight times an a, and an end: neither length nor silence pays."""
+    return ended * (0.2 + 0.1 * min(text.count("a"), 8))
+
+
+def small_gpt() -> GPT:
+    shape = GPTConfig(LETTERS.n_vocab, 32, n_layer=2, n_head=2, n_embd=32, dropout=0.1)
+    return GPT(shape).initialize(torch.Generator().manual_seed(0)).eval()
+
+
+@dataclass(frozen=True)
+class Engine:
+    """How a small run of one engine is made."""
+
+    module: ModuleType
+    config: Any
+
+
+ENGINES = {
+    "grpo": Engine(grpo_engine, grpo_engine.GRPOConfig(**GROUPED | dict(lr=6e-4, kl_coef=0.1))),
+    "ppo": Engine(ppo_engine, ppo_engine.PPOConfig(**SINGLE | dict(critic_lr=1e-2))),
+    "rloo": Engine(
+        rloo_engine, rloo_engine.RLOOConfig(**GROUPED | dict(updates_per_batch=1, kl_coef=0.1))
+    ),
+    "reinforce_pp": Engine(
+        reinforce_pp_engine, reinforce_pp_engine.ReinforcePPConfig(**SINGLE | dict(kl_coef=0.1))
+    ),
+}
+
+
+def small_run(engine: Engine, **changes: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """The rows and the flags of one small run."""
+    config, policy = replace(engine.config, **changes), small_gpt()
+    reward = RuleReward(worth, "letters")
+    start = small_gpt().requires_grad_(False)
+    params = SamplingParams(config.temperature, max_new_tokens=config.max_new_tokens)
+    validate = Validation(LETTERS, PROMPTS * 8, params, reward, reward, start=start)
+    rows = engine.module.train(
+        config, policy, LETTERS, reward, PROMPTS, MetricLog(config.steps), validate=validate
+    )
+    return rows, json.loads(json.dumps(asdict(config), default=str))
+
+
+# The bugs -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Bug:
+    """One wrong line: `plant()` puts it in while the context lasts."""
+
+    words: str
+    engine: str
+    plant: Callable[[], Any]
+    changes: Mapping[str, Any] | None = None
+
+
+def over(module: Any, name: str, wrong: Any) -> Callable[[], Any]:
+    """`wrong` in the place of module.name."""
+    return lambda: patch.object(module, name, wrong)
+
+
+def negated_surrogate(*arguments: Any) -> Tensor:
+    return -clipped_surrogate(*arguments)
+
+
+def batch_advantages(rewards: Tensor, group_size: int) -> Tensor:
+    """The baseline of all prompts together."""
+    return ((rewards - rewards.mean()) / rewards.std().clamp(min=1e-6))[:, None]
+
+
+def plus_baseline(rewards: Tensor, group_size: int) -> Tensor:
+    groups = rewards.view(-1, group_size)
+    std = groups.std(1, keepdim=True) + 1e-2
+    return ((groups + groups.mean(1, keepdim=True)) / std).view(-1, 1)
+
+
+@contextmanager
+def std_of_tokens() -> Iterator[None]:
+    """The group's deviation over tokens: a long response counts as often as it has tokens."""
+    seen: list[Rollout] = []
+
+    def noted(*arguments: Any) -> Any:
+        seen.append(arguments[1])
+        return checked_rewards(*arguments)
+
+    def wrong(rewards: Tensor, group_size: int) -> Tensor:
+        groups, lengths = rewards.view(-1, group_size), seen[-1].lengths.view(-1, group_size)
+        rows = zip(groups, lengths, strict=True)
+        stds = torch.stack([row.repeat_interleave(count).std() for row, count in rows])
+        centred = groups - groups.mean(1, keepdim=True)
+        return (centred / stds[:, None].clamp(min=1e-6)).view(-1, 1)
+
+    with patch.object(grpo_engine, "checked_rewards", noted):
+        with patch.object(grpo_engine, "group_advantages", wrong):
+            yield
+
+
+def late_mask(*arguments: Any) -> Rollout:
+    """Every response's mask one column to the right."""
+    rollout = sample_rollout(*arguments)
+    mask = rollout.response_mask
+    late = torch.cat([torch.zeros_like(mask[:, :1]), mask[:, :-1]], dim=1)
+    return replace(rollout, sequences=replace(rollout.sequences, response_mask=late))
+
+
+def mask_without_eos(tokens: Tensor, eos_id: int) -> tuple[Tensor, Tensor]:
+    mask, _ = first_eos_mask(tokens, eos_id)
+    mask = mask & (tokens != eos_id)
+    return mask, ((tokens == eos_id) & mask).any(1)
+
+
+def prompt_as_response(*arguments: Any) -> Rollout:
+    """All but the first token of the prompt counts as the response's."""
+    rollout = sample_rollout(*arguments)
+    old, rows = rollout.sequences, []
+    for row in range(len(rollout)):
+        end = int(old.prompt_lengths[row] + old.lengths[row])
+        rows.append(old.tokens[row, 1:end])
+    tokens = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+    mask = torch.arange(tokens.shape[1]) < torch.tensor([len(row) for row in rows])[:, None]
+    wrong = replace(
+        old, prompt_lengths=torch.ones_like(old.prompt_lengths), response_tokens=tokens,
+        response_mask=mask,
+    )  # fmt: skip
+    return replace(rollout, sequences=wrong)
+
+
+@contextmanager
+def prompt_trained_on() -> Iterator[None]:
+    """The prompt's tokens are in the mask, and the old log-probs are scored with the same mask."""
+
+    def in_float32(model: GPT, rollout: Rollout, config: Any) -> Tensor:
+        with torch.no_grad():
+            return token_scores(model, rollout.sequences, config.temperature).log_probs
+
+    with patch.object(grpo_engine, "sample_rollout", prompt_as_response):
+        with patch.object(grpo_engine, "old_policy_log_probs", in_float32):
+            yield
+
+
+def summed_k3(log_probs: Tensor, ref_log_probs: Tensor) -> Tensor:
+    """Each token carries the KL of its whole response."""
+    return k3(log_probs, ref_log_probs).sum(1, keepdim=True).expand_as(log_probs)
+
+
+def kl_added(*arguments: Any, **options: Any) -> Tensor:
+    """r + beta KL: the penalty is a bonus."""
+    return real_token_rewards(*arguments, **options | dict(penalty=lambda new, ref: -k1(new, ref)))
+
+
+real_token_rewards = rloo_engine.token_level_rewards
+
+
+class MeterOfNewest(UpdateMeter):
+    """What the meter sees where the engine's old log-probs are today's."""
+
+    def add_tokens(self, scores: Any, old_log_probs: Tensor, *rest: Any, **options: Any) -> None:
+        super().add_tokens(scores, scores.log_probs, *rest, **options)
+
+
+@contextmanager
+def old_is_new() -> Iterator[None]:
+    def wrong(new: Tensor, old: Tensor, *rest: Any) -> Tensor:
+        return clipped_surrogate(new, new.detach(), *rest)
+
+    with patch.object(grpo_engine, "clipped_surrogate", wrong):
+        with patch.object(grpo_engine, "UpdateMeter", MeterOfNewest):
+            yield
+
+
+def scored_at_one(policy: GPT, batch: Any, temperature: float, **options: Any) -> Any:
+    return token_scores(policy, batch, 1.0, **options)
+
+
+def scored_with_dropout(policy: GPT, batch: Any, *rest: Any, **options: Any) -> Any:
+    policy.train()
+    return token_scores(policy, batch, *rest, **options)
+
+
+def whitened_rows(values: Tensor, mask: Tensor, **options: Any) -> Tensor:
+    return torch.cat(
+        [whiten(values[i : i + 1], mask[i : i + 1], **options) for i in range(len(values))]
+    )
+
+
+def gae_beyond_the_end(
+    rewards: Tensor, values: Tensor, mask: Tensor, gamma: float, lambda_: float, **options: Any
+) -> tuple[Tensor, Tensor]:
+    """The value after the EOS is the critic's of the EOS itself, not 0."""
+    last = values.gather(1, mask.sum(1, keepdim=True) - 1)[:, 0]
+    return gae(rewards, values, mask, gamma, lambda_, bootstrap_values=last)
+
+
+def step_of_the_policy_alone(self: Any) -> tuple[Tensor, Tensor]:
+    norm = actor_critic.clip_and_step(
+        self.optimizer, self.policy.parameters(), self.config.max_norm
+    )
+    parameters = [p.grad for p in self.value_model.parameters() if p.grad is not None]
+    return norm, torch.nn.utils.get_total_norm(parameters)
+
+
+def rewards_of_the_row_above(*arguments: Any) -> tuple[Tensor, int]:
+    rewards, count = checked_rewards(*arguments)
+    return rewards.roll(1), count
+
+
+def reference_is_the_policy(model: GPT, rollout: Rollout, config: Any) -> Tensor:
+    return rollout.log_probs
+
+
+BUGS = {
+    "loss_sign": Bug(
+        "loss sign flipped", "grpo", over(grpo_engine, "clipped_surrogate", negated_surrogate)
+    ),
+    "global_baseline": Bug(
+        "baseline over all prompts instead of the group", "grpo",
+        over(grpo_engine, "group_advantages", batch_advantages),
+    ),
+    "token_std": Bug("std computed per token", "grpo", std_of_tokens),
+    "late_mask": Bug(
+        "response mask one column late", "grpo", over(grpo_engine, "sample_rollout", late_mask)
+    ),
+    "no_eos": Bug(
+        "EOS left out of the mask", "grpo", over(generate, "first_eos_mask", mask_without_eos)
+    ),
+    "prompt_tokens": Bug("prompt tokens trained on", "grpo", prompt_trained_on),
+    "kl_sign": Bug(
+        "KL sign flipped in the reward", "rloo", over(rloo_engine, "token_level_rewards", kl_added)
+    ),
+    "kl_per_response": Bug(
+        "KL per response used with a per-token coefficient", "grpo",
+        over(grpo_engine, "k3", summed_k3),
+    ),
+    "old_is_new": Bug(
+        "old log-probs recomputed after the first update (ratio always 1)", "grpo", old_is_new
+    ),
+    "plus_baseline": Bug(
+        "advantages with the baseline's sign flipped", "grpo",
+        over(grpo_engine, "group_advantages", plus_baseline),
+    ),
+    "no_temperature": Bug(
+        "temperature missing in the scorer", "grpo",
+        over(grpo_engine, "token_scores", scored_at_one), dict(temperature=0.7),
+    ),
+    "dropout": Bug("dropout left on", "grpo", over(grpo_engine, "token_scores", scored_with_dropout)),
+    "whitened_rows": Bug(
+        "whitening per response", "ppo", over(actor_critic, "whiten", whitened_rows)
+    ),
+    "gae_beyond": Bug(
+        "GAE bootstrapping across the EOS", "ppo", over(actor_critic, "gae", gae_beyond_the_end)
+    ),
+    "critic_rests": Bug(
+        "value loss without the critic's optimizer stepping", "ppo",
+        over(actor_critic.ActorCritic, "clip_and_step", step_of_the_policy_alone),
+    ),
+    "row_above": Bug(
+        "reward of row i given to row i+1", "grpo",
+        over(grpo_engine, "checked_rewards", rewards_of_the_row_above),
+    ),
+    "reference_follows": Bug(
+        "reference updated every step", "grpo",
+        over(grpo_engine, "rollout_log_probs", reference_is_the_policy),
+    ),
+}  # fmt: skip
+
+# Recording ----------------------------------------------------------------------------------------
+
+
+def thinned(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """At most MOST_ROWS rows by columns, four digits a number, without times; None: not logged.
+
+    The first and the last row stay, and every row with a validation.
+    """
+    stride = max(math.ceil(len(rows) / MOST_ROWS), 1)
+    rare = {"validation/gold", "held_out_loss"}
+    kept = [
+        row
+        for number, row in enumerate(rows)
+        if number % stride == 0 or row is rows[-1] or rare & row.keys()
+    ]
+    keys = [key for key in dict.fromkeys(key for row in kept for key in row) if "second" not in key]
+    return {key: [rounded(row.get(key)) for row in kept] for key in keys}
+
+
+def rounded(value: Any) -> Any:
+    return float(f"{value:.4g}") if isinstance(value, float) and math.isfinite(value) else value
+
+
+def record(
+    path: Path, rows: Sequence[Mapping[str, Any]], flags: Mapping[str, Any], about: str
+) -> None:
+    """Write one recording."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    flags = {name: value for name, value in flags.items() if "/" not in json.dumps(value)}
+    columns = {key: json.dumps(values) for key, values in thinned(rows).items()}
+    body = ",\n".join(f'    "{key}": {values}' for key, values in columns.items())
+    text = f'{{\n  "about": {json.dumps(about)},\n  "flags": {json.dumps(flags)},\n'
+    path.write_text(f'{text}  "columns": {{\n{body}\n  }}\n}}\n', encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class ZooConfig:
+    """Record small runs, with bugs and without."""
+
+    only: str | None = None
+    """One bug, or one engine's control."""
+    keep: Path | None = None
+    """A run folder to record as it is, thinned."""
+    out: Path = RECORDINGS
+    """Folder of the recordings."""
+
+
+def main(config: ZooConfig) -> None:
+    """Write what the flags ask for."""
+    torch.set_num_threads(1)
+    if config.keep is not None:
+        flags = json.loads((config.keep / "config.json").read_text(encoding="utf-8"))
+        rows = read_jsonl(config.keep / "metrics.jsonl")
+        record(config.out / "healthy" / f"{config.keep.name}.json", rows, flags, config.keep.name)
+        return
+    for name, engine in ENGINES.items():
+        if config.only in (None, name):
+            rows, flags = small_run(engine)
+            record(config.out / "healthy" / f"letters_{name}.json", rows, flags, "no bug")
+    for name, bug in BUGS.items():
+        if config.only in (None, name):
+            with bug.plant():
+                rows, flags = small_run(ENGINES[bug.engine], **dict(bug.changes or {}))
+            record(config.out / "bugs" / f"{name}.json", rows, flags, bug.words)
+            print(name, flush=True)
+
+
+if __name__ == "__main__":
+    import tyro
+
+    with explained():
+        main(tyro.cli(ZooConfig))

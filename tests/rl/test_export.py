@@ -1,0 +1,129 @@
+"""Metrics for TensorBoard, read back with TensorBoard's own reader."""
+
+from __future__ import annotations
+
+import builtins
+import json
+import math
+import os
+from pathlib import Path
+
+import pytest
+from conftest import require_package
+
+from gpt.errors import UserError
+from rl import export
+from rl.export import ExportConfig, clock, run_folders, run_names
+
+require_package("tensorboard")
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # noqa: E402
+
+ROWS = [
+    {"step": 1, "reward": -0.5, "kl": 0.0, "seconds/rollout": 2.0, "seconds/update": 1.0},
+    {
+        "step": 2,
+        "reward": 0.25,
+        "validation/gold": 0.5,
+        "seconds/rollout": 4.0,
+        "note": "no number",
+    },
+    {"step": 5, "reward": float("nan"), "kl": 1.5, "non_finite_rewards": 3, "done": True},
+]
+
+
+def run_folder(folder: Path, rows=ROWS, **flags) -> Path:
+    folder.mkdir(parents=True)
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    (folder / "metrics.jsonl").write_text(text, encoding="utf-8")
+    (folder / "config.json").write_text(json.dumps(flags), encoding="utf-8")
+    return folder
+
+
+def read(folder: Path) -> EventAccumulator:
+    reader = EventAccumulator(str(folder))
+    reader.Reload()
+    return reader
+
+
+def test_every_number_arrives_at_its_step_under_its_name(tmp_path: Path) -> None:
+    run = run_folder(tmp_path / "run", data="reviews", lr=1e-4)
+    os.utime(run / "metrics.jsonl", (0, 1_000_000))
+    export.main((run,), ExportConfig(tmp_path / "out"))
+    reader = read(tmp_path / "out" / "run")
+    keys = {key for row in ROWS for key in row} - {"step", "note", "done"}
+    assert set(reader.Tags()["scalars"]) == keys
+    for key in keys - {"reward"}:
+        expected = [(row["step"], row[key]) for row in ROWS if key in row]
+        assert [(event.step, event.value) for event in reader.Scalars(key)] == expected
+    rewards = reader.Scalars("reward")
+    assert [event.step for event in rewards] == [1, 2, 5]
+    assert [event.value for event in rewards[:2]] == [-0.5, 0.25] and math.isnan(rewards[2].value)
+    # The last row was written when the file was; it holds no times, the one before took 4 seconds.
+    assert [event.wall_time for event in rewards] == [999_996.0, 1_000_000.0, 1_000_000.0]
+
+
+def test_flags_are_shown_as_they_are_and_not_as_markup(tmp_path: Path) -> None:
+    run = run_folder(tmp_path / "run", data="<img src=x onerror=alert(1)>\n# heading")
+    export.main((run,), ExportConfig(tmp_path / "out"))
+    reader = read(tmp_path / "out" / "run")
+    (tag,) = reader.Tags()["tensors"]
+    (text,) = reader.Tensors(tag)[0].tensor_proto.string_val
+    lines = text.decode().splitlines()
+    assert any("onerror" in line for line in lines)
+    assert all(line.startswith("    ") for line in lines)  # a block of code, to Markdown
+
+
+def test_exporting_again_replaces_what_was_exported_and_nothing_else(tmp_path: Path) -> None:
+    run, out = run_folder(tmp_path / "run", ROWS[:1]), tmp_path / "out"
+    export.main((run,), ExportConfig(out))
+    own = out / "run" / "events.out.tfevents.1.host.somebody-elses"
+    own.write_bytes(b"")
+    with (run / "metrics.jsonl").open("a", encoding="utf-8") as file:
+        file.write(json.dumps(ROWS[1]) + "\n" + '{"step": 3, "rew')  # the run goes on
+    export.main((run,), ExportConfig(out))
+    assert [event.step for event in read(out / "run").Scalars("reward")] == [1, 2]
+    assert len(list((out / "run").iterdir())) == 2 and own.exists()
+
+
+def test_a_folder_of_runs_stands_for_them_and_names_are_told_apart(tmp_path: Path) -> None:
+    for name in ("a/grpo", "a/ppo", "b/grpo"):
+        run_folder(tmp_path / name)
+    (tmp_path / "a" / "plots").mkdir()
+    folders = run_folders([tmp_path / "a", tmp_path / "b" / "grpo", tmp_path / "a" / "grpo"])
+    assert run_names(folders) == ["a/grpo", "ppo", "b/grpo"]
+    export.main((tmp_path / "a", tmp_path / "b" / "grpo"), ExportConfig(tmp_path / "out"))
+    for name in ("a/grpo", "ppo", "b/grpo"):
+        assert len(read(tmp_path / "out" / name).Scalars("reward")) == 3
+
+
+def test_times_are_left_equal_where_nothing_was_timed() -> None:
+    assert clock([{"step": 1, "loss": 2.0}, {"step": 2, "loss": 1.0}], 7.0) == [7.0, 7.0]
+    rows = [{"seconds/a": 5.0}, {"seconds/a": 1.0, "seconds/b": 2.0}, {"seconds/a": 4.0}]
+    assert clock(rows, 100.0) == [93.0, 96.0, 100.0]
+
+
+def test_what_is_no_run_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="nothing to export"):
+        export.main((), ExportConfig(tmp_path / "out"))
+    with pytest.raises(UserError, match="there is no run folder"):
+        export.main((tmp_path / "nothing",), ExportConfig(tmp_path / "out"))
+    with pytest.raises(UserError, match=r"there is no metrics.jsonl in"):
+        export.main((tmp_path,), ExportConfig(tmp_path / "out"))
+    run = run_folder(tmp_path / "run")
+    (run / "metrics.jsonl").write_text('{"step": 1}\n{"step"\n{"step": 3}\n', encoding="utf-8")
+    with pytest.raises(UserError, match="metrics.jsonl:2 is damaged"):
+        export.main((run,), ExportConfig(tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
+
+
+def test_without_the_package_one_sentence_says_how_to_get_it(tmp_path: Path, monkeypatch) -> None:
+    real = builtins.__import__
+
+    def without(name, *arguments, **options):
+        if name.startswith("torch.utils.tensorboard"):
+            raise ModuleNotFoundError("No module named 'tensorboard'", name="tensorboard")
+        return real(name, *arguments, **options)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(UserError, match=r"tensorboard is not installed.*\[tensorboard\]"):
+        export.main((run_folder(tmp_path / "run"),), ExportConfig(tmp_path / "out"))
