@@ -28,6 +28,7 @@ from tqdm import tqdm
 from gpt.launch import first_to_fail, run_on_ranks
 from gpt.model import GPT, GPTConfig
 from gpt.ranks import Drifted, LostRank, is_main, on_main, world
+from gpt.report.writing import refresh
 from gpt.tokenizer import Tokenizer, TokenizerUnavailable, load_tokenizer
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -243,7 +244,7 @@ def keep_until(path: Path, step: int) -> list[dict[str, Any]]:
 # What may change when a run is resumed: how long it is, where it runs and how it is watched.
 FREE_FLAGS = (
     "steps", "device", "out", "resume", "eval_every", "eval_prompts", "test_prompts",
-    "checkpoint_every", "ranks",
+    "checkpoint_every", "ranks", "record_tokens",
 )  # fmt: skip
 
 
@@ -334,6 +335,8 @@ class MetricLog:
         self.rows.append(row)
         if self.path is not None:
             append_jsonl(self.path, [row])
+            if any(key.startswith(("validation/", "held_out_")) for key in row):
+                refresh(self.path.parent, self.rows)
         if self.bar is not None:
             self.bar.update(step - self.bar.n)
         if self.show and (step % self.every == 0 or step == self.total):

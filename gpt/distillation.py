@@ -68,6 +68,7 @@ from gpt.model import GPT
 from gpt.optimizer import adamw, clip_and_step, cosine_schedule, set_learning_rate
 from gpt.pretraining import Preset, default_folder
 from gpt.ranks import check_alike, own, total
+from gpt.report.writing import open_page, refresh
 from gpt.teacher import open_teacher, reverse_kl
 from gpt.tokenizer import Tokenizer
 
@@ -488,6 +489,7 @@ def main(config: DistillationConfig) -> Path:
         )  # fmt: skip
     folder = config.out or default_folder("distillation", config.data, config.preset)
     open_run(folder, config, resume=config.resume)
+    open_page(folder, "distillation", config)
     done = saved_step(folder) if config.resume else 0
     keep_until(folder / "samples.jsonl", done)
     rule = world_rule(config.data)
@@ -521,7 +523,8 @@ def main(config: DistillationConfig) -> Path:
         models = {"before": start, "after": student, "teacher": teacher}
         report = tested(models, measured, prompts["test"][: config.test_prompts])
         write_json(folder / "report.json", report)
-    print(f"wrote {display_path(folder)}")
+    refresh(folder, log.rows)
+    print(f"wrote {display_path(folder)} (report: report.html)")
     return folder
 
 

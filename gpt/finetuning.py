@@ -57,6 +57,7 @@ from gpt.pretraining import (
     language_model_loss,
 )
 from gpt.ranks import check_alike, own_part, rank, total
+from gpt.report.writing import open_page, refresh
 from gpt.tokenizer import Tokenizer, load_tokenizer
 
 Example = tuple[list[int], list[int]]  # prompt tokens, response tokens with EOS
@@ -284,6 +285,7 @@ def main(config: FinetuningConfig) -> Path:
     examples, held_out = read_examples(config, tokenizer, model.config.context)
     folder = config.out or default_folder("finetuning", config.data, config.preset)
     open_run(folder, config, resume=config.resume)
+    open_page(folder, "finetuning", config)
     steps = config.steps or max(config.epochs * len(examples) // config.batch_size, 1)
     print(f"fine-tuning on {len(examples)} answers for {steps} steps ({device})")
     log = MetricLog(
@@ -301,9 +303,12 @@ def main(config: FinetuningConfig) -> Path:
     longest = max((len(prompt) for prompt, _ in shown), default=0)
     room = min(config.max_response_tokens, model.config.context - longest)
     append_jsonl(folder / "samples.jsonl", sample_rows(model, tokenizer, shown, room, config.seed))
+    refresh(folder, rows)
     if "held_out_loss" in rows[-1]:
         print(f"held-out loss {rows[-1]['held_out_loss']:.3f} nats per token")
-    print(f"wrote {display_path(folder)} (answers to held-out prompts: samples.jsonl)")
+    print(
+        f"wrote {display_path(folder)} (report: report.html, answers to held-out prompts: samples.jsonl)"
+    )
     return folder
 
 

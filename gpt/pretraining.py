@@ -42,6 +42,7 @@ from gpt.log_probs import token_log_probs
 from gpt.model import GPT, preset_config
 from gpt.optimizer import adamw, clip_and_step, cosine_schedule, set_learning_rate
 from gpt.ranks import check_alike, own, own_chunks, own_part, rank, total
+from gpt.report.writing import open_page, refresh
 from gpt.tokenizer import load_tokenizer
 
 Preset = Literal["tiny", "study", "small", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"]
@@ -243,6 +244,7 @@ def main(config: PretrainingConfig) -> Path:
     )
     folder = config.out or default_folder("pretraining", config.data, config.preset)
     open_run(folder, config, resume=config.resume)
+    open_page(folder, "pretraining", config)
     model = GPT(shape).initialize(make_generator(config.seed, "weights")).to(device)
     print(f"pre-training {model.parameter_count():,} weights on {corpus.description} ({device})")
     start = saved_step(folder) if config.resume else 0
@@ -257,8 +259,9 @@ def main(config: PretrainingConfig) -> Path:
     rows = train(config, model, corpus, log, folder)
     save_gpt(folder / MODEL_FILE, model, tokenizer)
     (folder / "state.pt").unlink(missing_ok=True)  # the finished weights replace it
+    refresh(folder, rows)
     print(f"held-out loss {rows[-1]['held_out_loss']:.3f} nats per token")
-    print(f"wrote {display_path(folder)}")
+    print(f"wrote {display_path(folder)} (report: report.html)")
     return folder
 
 

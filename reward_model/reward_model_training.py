@@ -50,6 +50,7 @@ from gpt.model import GPT
 from gpt.optimizer import adamw, clip_and_step, cosine_schedule, set_learning_rate
 from gpt.pretraining import Preset, PretrainingConfig, default_folder
 from gpt.ranks import check_alike, on_main, own, total
+from gpt.report.writing import open_page, refresh
 from gpt.tokenizer import Tokenizer
 from reward_model.loss import bradley_terry_loss
 from reward_model.model import Pooling, RewardModel, save_reward_model
@@ -402,6 +403,7 @@ def main(config: RewardModelConfig) -> Path:
     if config.data != "reviews":  # and one with too few before an earlier run is moved aside
         pairs, held_out = file_pairs(config, tokenizer, policy.config.context)
     open_run(folder, config)
+    open_page(folder, "reward_model", config)
     if config.data == "reviews":
         pairs = world_pairs(
             policy,
@@ -443,8 +445,11 @@ def main(config: RewardModelConfig) -> Path:
     )
     write_json(folder / "report.json", report.numbers)
     plot_report(report, folder / "report.png")
+    refresh(folder, log.rows)
     print(report.text())
-    print(f"wrote {display_path(folder)} (figure: report.png, numbers: report.json)")
+    print(
+        f"wrote {display_path(folder)} (report: report.html, figure: report.png, numbers: report.json)"
+    )
     return folder
 
 

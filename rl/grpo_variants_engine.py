@@ -83,6 +83,7 @@ from rl.training.config import EngineConfig, kl_controller, require_groups, size
 from rl.training.evaluation import Validation
 from rl.training.metrics import CLIPPED, Stopwatch, UpdateMeter, rollout_metrics
 from rl.training.run import finish_step, run_training
+from rl.training.token_log import ClipRule, watch
 
 PRESETS = size_presets()
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -421,6 +422,7 @@ def train(
         state.load(folder)
 
     keep = SAMPLING_FILTERS[config.sampling_filter]
+    clip = ClipRule(partial(CLIPPED[config.surrogate], config))
     for step in range(state.step, config.steps):
         lr = config.lr * warmed_up(config, step)
         set_learning_rate(optimizer, lr)
@@ -469,6 +471,7 @@ def train(
                     config, policy, reference, optimizer, rollout, given, kl.coef,
                     generators["minibatches"],
                 )  # fmt: skip
+            watch(validate, clip, rollout, rewards, advantages)
             measured = rollout_metrics(rollout, rewards, old_log_probs, ref_log_probs)
             row |= {key: measured[key] for key in ("kl", "kl_k3") if key in measured}
         if "kl" in row:

@@ -18,13 +18,14 @@ from gpt.generate import SamplingParams
 from gpt.log_probs import score_in_micro_batches, token_log_probs
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
-from rl.batches.rollout import sample_rollout
+from rl.batches.rollout import Rollout, sample_rollout, select_rows
 from rl.equations.kl import k1
 from rl.equations.losses import row_sums
 from rl.rewards.sources import RewardFn
 from rl.rewards.teacher import TeacherReward, reverse_kl
 from rl.rewards.verifiable import VerifiableReward, pass_at_k
 from rl.training.setup import Task
+from rl.training.token_log import TokenLog
 
 PASS_K = 8  # samples per prompt where an answer can be checked
 AT_ONCE = 256  # prompts that are answered together
@@ -45,6 +46,7 @@ class Evaluation:
     # With a teacher, two estimates of KL(policy || teacher) of the response, nats (gpt/teacher.py).
     reverse_kl: Tensor | None = None
     reverse_kl_full: Tensor | None = None
+    shown: Rollout | None = None  # the first responses as they were sampled, for the token log
 
     def summary(self) -> dict[str, float]:
         """Means under the names that metrics.jsonl and the tables use."""
@@ -59,6 +61,11 @@ class Evaluation:
             if values is not None:
                 numbers[name] = float(values.mean())
         return numbers
+
+    def notes(self, count: int) -> dict[str, list[float]]:
+        """Reward and gold of the first `count` responses, where they are known."""
+        known = {"reward": self.reward, "gold": self.gold}
+        return {name: v[:count].tolist() for name, v in known.items() if v is not None}
 
     def sample_rows(self, count: int) -> list[dict[str, Any]]:
         """The first `count` responses as readable rows."""
@@ -86,11 +93,12 @@ def evaluate(
     reference: GPT | None = None,
     gold: RewardFn | None = None,
     seed: int = 0,
+    shown: int = 0,
 ) -> Evaluation:
     """Sample one response to each prompt and score it. The same seed gives paired random numbers.
 
     With a teacher's reward the distance to the teacher is measured as well; without a reward what
-    needs none.
+    needs none. The first `shown` responses are kept token by token.
     """
     if not records:
         raise ValueError("there are no prompts to evaluate on: give at least one")
@@ -126,14 +134,21 @@ def evaluate(
                 kl=kl,
                 reverse_kl=None if teacher_kl is None else teacher_kl.sampled.cpu(),
                 reverse_kl_full=None if teacher_kl is None else teacher_kl.full.cpu(),
+                shown=first_rows(rollout, shown - start),
             )
         )
     return _joined(parts)
 
 
+def first_rows(rollout: Rollout, count: int) -> Rollout | None:
+    """At most `count` rows of a rollout; None for none."""
+    return select_rows(rollout, torch.arange(min(count, len(rollout)))) if count > 0 else None
+
+
 def _joined(parts: Sequence[Evaluation]) -> Evaluation:
     """Several batches as one."""
-    names = [f.name for f in fields(Evaluation) if f.name not in ("records", "responses")]
+    others = ("records", "responses", "shown")
+    names = [f.name for f in fields(Evaluation) if f.name not in others]
 
     def cat(name: str) -> Any:
         values = [getattr(part, name) for part in parts]
@@ -142,6 +157,7 @@ def _joined(parts: Sequence[Evaluation]) -> Evaluation:
     return Evaluation(
         records=[record for part in parts for record in part.records],
         responses=[text for part in parts for text in part.responses],
+        shown=parts[0].shown,
         **{name: cat(name) for name in names},
     )
 
@@ -234,10 +250,12 @@ class Validation:
         samples_path: Path | None = None,
         shown: int = 8,
         start: GPT | None = None,
+        token_log: TokenLog | None = None,
     ) -> None:
         self.tokenizer, self.records, self.params = tokenizer, list(records), params
         self.reward_fn, self.gold = reward_fn, gold
         self.samples_path, self.shown, self.start = samples_path, shown, start
+        self.token_log = token_log
 
     def __call__(self, policy: GPT, reference: GPT | None, step: int) -> dict[str, float]:
         """`validation/...` numbers; gold is reported here and steers nothing."""
@@ -249,7 +267,11 @@ class Validation:
             self.reward_fn,
             reference=self.start or reference,
             gold=self.gold,
+            shown=self.token_log.prompts if self.token_log else 0,
         )
+        if self.token_log is not None and result.shown is not None:
+            notes = result.notes(len(result.shown))
+            self.token_log.write(policy, self.start or reference, step, result.shown, notes)
         if self.samples_path is not None:
             rows = [{"step": step} | row for row in result.sample_rows(self.shown)]
             append_jsonl(self.samples_path, rows)
@@ -298,6 +320,18 @@ class Comparison:
             f"over-optimisation: the reward rose by {gain:.3f} while the {self.gold_name} fell by "
             f"{fall:.3f} (+- {error:.3f}, 95%)"
         )
+
+    def sample_rows(self, count: int) -> list[dict[str, str]]:
+        """The first responses side by side."""
+        records = self.before.records[:count]
+        return [
+            {
+                "prompt": record.prompt,
+                "before": self.before.responses[i],
+                "after": self.after.responses[i],
+            }
+            for i, record in enumerate(records)
+        ]
 
     def text(self, samples: int = 3) -> str:
         """A table and the first responses side by side."""

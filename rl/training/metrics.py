@@ -133,10 +133,9 @@ class UpdateMeter:
     ) -> None:
         """Record one micro-batch; `extra` names an engine's own numbers, one per token."""
         mask = batch.response_mask
-        if clipped is None and self.clip is not None:
-            clipped_ratio = self.ratio(scores.log_probs, old_log_probs, mask)
-            clipped = clip_acted(clipped_ratio, advantages, *self.clip)
-        clipped = torch.zeros_like(mask) if clipped is None else clipped.expand_as(mask)
+        if clipped is None:
+            clipped = self.acted(scores.log_probs, old_log_probs, advantages, mask)
+        clipped = clipped.expand_as(mask)
         ratio = likelihood_ratio(scores.log_probs, old_log_probs)[mask]
         kl = rho_minus_log(scores.log_probs, old_log_probs)[mask]  # KL(old || new), old samples
         positive = (advantages > 0).expand_as(mask)
@@ -155,6 +154,14 @@ class UpdateMeter:
             deviation = float((ratio - 1).abs().max()) if len(ratio) else 0.0
             if exceeds(deviation, self.ratio_at_start):
                 self.ratio_at_start = deviation
+
+    def acted(
+        self, log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, mask: Tensor
+    ) -> Tensor:
+        """Where the clip acts, (n, T) or (n, 1) bool; nowhere without one."""
+        if self.clip is None:
+            return torch.zeros_like(mask)
+        return clip_acted(self.ratio(log_probs, old_log_probs, mask), advantages, *self.clip)
 
     def add_update(
         self,

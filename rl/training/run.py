@@ -24,9 +24,12 @@ from gpt.generate import SamplingParams
 from gpt.model import GPT
 from gpt.pretraining import default_folder
 from gpt.ranks import check_alike
+from gpt.report.page import TOKENS
+from gpt.report.writing import add_to_page, open_page, refresh
 from rl.training.evaluation import Validation, compare, plot_learning_curves
 from rl.training.metrics import kl_exceeded
 from rl.training.setup import OwnReward, Task, batch_description, open_task
+from rl.training.token_log import TokenLog
 
 SHOWN = (
     "reward", "solve_rate", "accuracy", "margin", "kl", "entropy", "response_length",
@@ -96,7 +99,9 @@ def run_training(
     folder = config.out or default_folder(name, config.data, config.preset)
     open_run(folder, config, resume=config.resume)
     done = saved_step(folder) if config.resume else 0
-    keep_until(folder / "samples.jsonl", done)
+    for name_of_file in ("samples.jsonl", TOKENS):
+        keep_until(folder / name_of_file, done)
+    open_page(folder, name, config)
     start = copy.deepcopy(task.policy).requires_grad_(False)
     log = MetricLog(
         config.steps,
@@ -145,7 +150,15 @@ def open_validation(config: Any, task: Task, start: GPT, folder: Path) -> Valida
         task.gold,
         samples_path=folder / "samples.jsonl",
         start=start,
+        token_log=open_token_log(config, task, folder),
     )
+
+
+def open_token_log(config: Any, task: Task, folder: Path) -> TokenLog | None:
+    """What keeps responses token by token; None with record_tokens 0."""
+    if not config.record_tokens:
+        return None
+    return TokenLog(folder / TOKENS, task.tokenizer, task.reward_fn, config)
 
 
 def report(
@@ -160,6 +173,8 @@ def report(
     if config.test_prompts:
         comparison = compare(start, task, sampling_params(config), config.test_prompts, after=name)
         write_json(folder / "report.json", comparison.numbers)
+        add_to_page(folder, before_after=comparison.sample_rows(8))
         print(comparison.text())
         made += ", numbers: report.json"
-    print(f"wrote {display_path(folder)} ({made})")
+    refresh(folder, rows)
+    print(f"wrote {display_path(folder)} (report: report.html, {made})")
