@@ -69,7 +69,8 @@ def tables() -> Mapping[str, Mapping[str, Entry]]:
 
 
 def plain(cell: str) -> str:
-    """A table's cell as text: without back-quotes, and links by their words."""
+    """A table's cell as text: without back-quotes, links by their words, formulas without TeX."""
+    cell = re.sub(r"\$([^$]*)\$", lambda match: match[1].replace("\\", ""), cell)
     return re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", cell).replace("`", "").strip()
 
 

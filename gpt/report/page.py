@@ -27,10 +27,12 @@ SAMPLES = 6
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")  # Okabe and Ito 2008
 VALIDATION = "#d55e00"
 LEADING = (
-    "loss", "held_out_loss", "reward", "gold", "accuracy", "held_out_accuracy", "margin", "kl",
-    "reverse_kl", "entropy", "response_length", "eos_rate", "grad_norm", "ratio_error_at_start",
-    "zero_spread_groups", "clip_high_fraction", "clip_low_fraction", "approx_kl", "solve_rate",
+    "reward", "gold", "accuracy", "margin", "kl", "reverse_kl", "entropy", "response_length",
+    "eos_rate", "solve_rate", "explained_variance", "value_loss", "loss", "grad_norm",
+    "ratio_error_at_start", "zero_spread_groups", "clip_high_fraction", "clip_low_fraction",
+    "approx_kl",
 )  # fmt: skip
+MEASURED = ("validation/", "held_out_")  # the same number on prompts or text that is not trained on
 HIDDEN = ("step", "gold_error", "iteration")
 # Flags that say where and how a run is run; no difference between two experiments.
 PLACES = ("out", "resume", "device", "ranks")
@@ -138,11 +140,18 @@ def differences(config: Any) -> dict[str, list[Any]]:
 def panels_of(runs: Sequence[Run]) -> list[dict[str, Any]]:
     """One panel per metric; the validations of a metric are drawn over it."""
     keys = {key for run in runs for row in run.rows for key in row}
-    bases = {key.removeprefix("validation/") for key in keys if not key.startswith("seconds/")}
+    bases = {base_of(key) for key in keys if not key.startswith("seconds/")}
     order = {name: i for i, name in enumerate(LEADING)}
     ordered = sorted(bases - set(HIDDEN), key=lambda base: (order.get(base, len(order)), base))
     made = [panel(f"panel-{i}", base, runs) for i, base in enumerate(ordered)]
     return [each for each in made if each["series"]]
+
+
+def base_of(key: str) -> str:
+    """The metric of a key, without what it was measured on."""
+    for prefix in MEASURED:
+        key = key.removeprefix(prefix)
+    return key
 
 
 def panel(name: str, base: str, runs: Sequence[Run]) -> dict[str, Any]:
@@ -150,7 +159,7 @@ def panel(name: str, base: str, runs: Sequence[Run]) -> dict[str, Any]:
     series, broken = [], []
     for i, run in enumerate(runs):
         own = COLOURS[i % len(COLOURS)]
-        for key, dots in ((base, False), (f"validation/{base}", True)):
+        for key, dots in ((base, False), *((f"{prefix}{base}", True) for prefix in MEASURED)):
             points = [(row["step"], row[key]) for row in run.rows if key in row and "step" in row]
             points = [(s, v) for s, v in points if isinstance(v, (int, float))]
             if not points:
@@ -165,7 +174,8 @@ def panel(name: str, base: str, runs: Sequence[Run]) -> dict[str, Any]:
                 "dash": "dashed" if dots and len(runs) > 1 else "solid",
                 "colour": VALIDATION if dots and len(runs) == 1 else own,
             })  # fmt: skip
-    entry = explain(base, runs[0].script) or explain(f"validation/{base}", runs[0].script)
+    names = (base, *(f"{prefix}{base}" for prefix in MEASURED))
+    entry = next(filter(None, (explain(key, runs[0].script) for key in names)), None)
     return {
         "id": name, "title": base, "series": series, "band": HEALTHY.get(base),
         "broken": ", ".join(broken), "last": last_values(series) if len(runs) == 1 else "",
@@ -212,8 +222,8 @@ def phases_of(runs: Sequence[Run]) -> list[dict[str, Any]]:
 def results_of(runs: Sequence[Run]) -> dict[str, Any] | None:
     """report.json as a table: a column each for before and after, or for every run."""
     if len(runs) > 1:
-        columns = {run.label: flat(run.results or final_numbers(run)) for run in runs}
-        caption = "report.json, or the last logged numbers where a run has none"
+        columns = {run.label: flat(final_numbers(run)) for run in runs}
+        caption = "The last logged numbers, and those on test prompts after training."
     else:
         groups = {k: v for k, v in runs[0].results.items() if isinstance(v, dict)}
         columns = {name: flat(numbers) for name, numbers in groups.items()}
@@ -240,11 +250,13 @@ def flat(numbers: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
 
 
 def final_numbers(run: Run) -> dict[str, Any]:
-    """The last value of each logged number."""
+    """The last value of each logged number, and what report.json says of the trained model."""
     last: dict[str, Any] = {}
     for row in run.rows:
         last |= row
-    return {key: value for key, value in last.items() if not key.startswith("seconds/")}
+    logged = {key: value for key, value in last.items() if not key.startswith("seconds/")}
+    after = run.results.get("after", run.results)
+    return logged | {"test": after if isinstance(after, Mapping) else {}}
 
 
 def samples_of(run: Run) -> dict[str, Any] | None:

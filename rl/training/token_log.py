@@ -158,6 +158,10 @@ class TokenLog:
         score = model.prefix_scores
         return {"prefix_score": score_in_micro_batches(score, rollout.sequences, len(rollout))}
 
+    def token_text(self, token: int) -> str:
+        """The text of one token; the EOS, which decodes to nothing, has a name."""
+        return "<eos>" if token == self.tokenizer.eos_id else self.tokenizer.decode([token])
+
     def rows(
         self,
         kind: str,
@@ -176,7 +180,7 @@ class TokenLog:
                 "step": step,
                 "kind": kind,
                 "prompt": rollout.records[i].prompt,
-                "tokens": [self.tokenizer.decode([token]) for token in ids[i][:length]],
+                "tokens": [self.token_text(token) for token in ids[i][:length]],
                 "values": {n: [round(v, 4) for v in c[i][:length]] for n, c in columns.items()},
                 **({} if acted is None else {"clipped": [int(c) for c in acted[i][:length]]}),
                 "notes": {name: round(numbers[i], 4) for name, numbers in notes.items()},

@@ -6,13 +6,18 @@
     return near.length ? near.reduce((a, b) => a + b, 0) / near.length : NaN;
   });
   const numbers = values => values.map(v => v === null ? NaN : v);
+  Bokeh.set_log_level('error');
   function draw(panel, element) {
     const figure = Bokeh.Plotting.figure({height: 190, sizing_mode: 'stretch_width', tools: '', toolbar_location: null,
       x_axis_label: 'step', min_border_left: 45, min_border_right: 8});
     figure.add_tools(new Bokeh.HoverTool({tooltips: [['', '@name'], ['step', '@x'], ['', '@label']], mode: 'mouse'}));
     figure.title = '';
-    if (panel.band) figure.add_layout(new Bokeh.BoxAnnotation({bottom: panel.band[0], top: panel.band[1],
-      fill_color: '#009e73', fill_alpha: 0.13, line_alpha: 0, level: 'underlay'}));
+    if (panel.band) {
+      const band = {fill_color: '#009e73', fill_alpha: 0.13, line_color: '#009e73', line_alpha: 0.5, level: 'underlay'};
+      if (panel.band[0] !== null) band.bottom = panel.band[0];
+      if (panel.band[1] !== null) band.top = panel.band[1];
+      figure.add_layout(new Bokeh.BoxAnnotation(band));
+    }
     const values = panel.series.flatMap(s => s.y).filter(v => v !== null);
     if (values.length) { /* the data decide what is seen, not the band */
       let low = Math.min(...values), high = Math.max(...values);
@@ -24,7 +29,7 @@
       const source = new Bokeh.ColumnDataSource({data: {x: s.x, y: y, mean: s.dots ? y : mean(s.y, 5),
         label: y.map(v => Number(v).toPrecision(4)), name: steps.map(() => s.name)}});
       const x = {field: 'x'};
-      if (!s.dots) figure.line(x, {field: 'y'}, {source, line_color: s.colour, line_alpha: 0.3});
+      if (!s.dots) figure.line(x, {field: 'y'}, {source, line_color: s.colour, line_alpha: 0.4});
       figure.line(x, {field: 'mean'}, {source, line_color: s.colour, line_width: 2, line_dash: s.dash});
       if (s.dots || s.x.length < 3) figure.scatter(x, {field: 'y'}, {source, size: 6, fill_color: s.colour, line_color: s.colour});
     }
