@@ -28,7 +28,7 @@ PACKAGES = ("data", "gpt", "reward_model", "rl")  # each may import itself and w
 ROOMS = ("equations", "batches", "rewards", "training")  # of rl/, likewise
 CODE_FOLDERS = (*PACKAGES, "scripts", "bench", "notebooks", "tests")
 RUNTIME = {
-    *("torch", "tiktoken", "numpy", "matplotlib", "safetensors", "tyro", "tqdm"),
+    *("torch", "tiktoken", "numpy", "matplotlib", "safetensors", "tyro", "tqdm", "jinja2", "bokeh"),
 }
 OPTIONAL = {
     "gpt/pretrained.py": {"huggingface_hub"}
@@ -132,10 +132,10 @@ def test_imports_point_one_way_between_the_rooms_of_rl(path: Path) -> None:
 
 
 def test_the_top_of_rl_shows_engines() -> None:
-    """Whoever opens rl/ sees the engines, a README and the rooms."""
+    """Whoever opens rl/ sees the engines, what looks at their runs, a README and the rooms."""
     entries = {path.name for path in (ROOT / "rl").iterdir() if path.name != "__pycache__"}
     engines = {name for name in entries if name.endswith("_engine.py")}
-    assert entries - engines == {"README.md", "__init__.py", *ROOMS}
+    assert entries - engines == {"README.md", "__init__.py", "report.py", *ROOMS}
 
 
 def test_no_module_hides_the_standard_library_or_a_dependency() -> None:

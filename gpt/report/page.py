@@ -339,8 +339,6 @@ def libraries() -> tuple[str, ...]:
 
 def page_html(runs: Sequence[Run]) -> str:
     """The page of one run, or of several over each other. All text in it is escaped."""
-    from markupsafe import Markup
-
     panels, first = panels_of(runs), runs[0]
     alone = len(runs) == 1
     tokens = (
@@ -360,12 +358,12 @@ def page_html(runs: Sequence[Run]) -> str:
         findings=findings_of(runs),
         results=results_of(runs),
         panels=panels,
-        tokens=Markup(tokens),
+        tokens=tokens,
         samples=samples_of(first) if alone else None,
         flags=flags_of(runs),
         phases=phases_of(runs),
         data={"panels": [{k: p[k] for k in ("id", "series", "band")} for p in panels]},
-        libraries=[Markup(script) for script in libraries()],
+        libraries=libraries(),
     )  # fmt: skip
 
 

@@ -68,8 +68,9 @@ def watch(
     **critic: Tensor | None,  # old_values and token_rewards (N, T), where there is a critic
 ) -> None:
     """Show a step's batch to the token log; the next validation writes its first group down."""
-    if validate is not None and validate.token_log is not None:
-        validate.token_log.keep(clip, rollout, rewards, advantages, critic)
+    log: TokenLog | None = getattr(validate, "token_log", None)  # a plain function has none
+    if log is not None:
+        log.keep(clip, rollout, rewards, advantages, critic)
 
 
 class TokenLog:
