@@ -301,7 +301,10 @@ def flags_of(runs: Sequence[Run]) -> dict[str, Any]:
     """What differs from the defaults, or between runs, and all flags of a single run."""
     if len(runs) > 1:
         names = list(dict.fromkeys(name for run in runs for name in run.flags))
-        rows = [[name, *(text(run.flags.get(name)) for run in runs)] for name in names]
+        rows = [
+            [name, *(text(run.flags[name]) if name in run.flags else "–" for run in runs)]
+            for name in names
+        ]
         rows = [row for row in rows if len(set(row[1:])) > 1 and row[0] not in PLACES]
         caption = "What differs between the runs." if rows else "All flags are the same."
         columns = ["flag", *(run.label for run in runs)]

@@ -160,8 +160,10 @@ class TokenLog:
         return {"prefix_score": score_in_micro_batches(score, rollout.sequences, len(rollout))}
 
     def token_text(self, token: int) -> str:
-        """The text of one token; the EOS, which decodes to nothing, has a name."""
-        return "<eos>" if token == self.tokenizer.eos_id else self.tokenizer.decode([token])
+        """The text of one token; special ones, which decode to nothing, have a name."""
+        if token == self.tokenizer.eos_id:
+            return "<eos>"
+        return self.tokenizer.decode([token]) or f"<{token}>"
 
     def rows(
         self,

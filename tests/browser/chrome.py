@@ -36,7 +36,13 @@ class Chrome:
             os.dup2(high[0], 3)
             os.dup2(high[1], 4)
 
-        flags = ("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--hide-scrollbars")
+        flags = (
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--no-first-run",
+            "--hide-scrollbars",
+        )
         self.process = subprocess.Popen(
             [command, *flags, "--remote-debugging-pipe", f"--user-data-dir={self.profile.name}"],
             preexec_fn=as_three_and_four, close_fds=False, start_new_session=True,

@@ -63,7 +63,7 @@ def write_run(folder: Path, **files: Any) -> Path:
 
 
 def hostile_run(folder: Path, text: str = HOSTILE) -> Path:
-    finding = {k: text for k in ("rule", "severity", "evidence", "cause", "remedy", "page")}
+    finding = dict.fromkeys(("rule", "severity", "evidence", "cause", "remedy", "page"), text)
     return write_run(
         folder,
         config={"data": text, text: 1},
@@ -122,7 +122,7 @@ def test_a_page_asks_for_nothing_from_elsewhere(tmp_path: Path) -> None:
 def test_a_long_run_stays_under_three_megabytes(tmp_path: Path) -> None:
     """20,000 steps of 40 metrics, and tokens of 200 validations."""
     keys = [f"metric_{i}" for i in range(40)]
-    rows = [{"step": s, **{k: s * 1.234567 for k in keys}} for s in range(1, 20_001)]
+    rows = [{"step": s, **dict.fromkeys(keys, s * 1.234567)} for s in range(1, 20_001)]
     tokens = [
         token_row(step, tokens=["word"] * 128, values={f"q{i}": [0.12345] * 128 for i in range(8)})
         for step in range(10, 2001, 10) for _ in range(12)
@@ -279,7 +279,10 @@ def test_one_response_by_one_quantity() -> None:
 
 
 def test_padded_tensors_and_lists_of_responses() -> None:
-    values = {"kl": torch.tensor([[1.0, 2.0, 0.0], [3.0, 4.0, 5.0]]), "entropy": [[1, 2], [3, 4, 5]]}
+    values = {
+        "kl": torch.tensor([[1.0, 2.0, 0.0], [3.0, 4.0, 5.0]]),
+        "entropy": [[1, 2], [3, 4, 5]],
+    }
     view = show_tokens([["a", "b"], ["c", "d", "e"]], values, prompts=["p", "q"])
     assert [row["values"]["kl"] for row in view.rows] == [[1.0, 2.0], [3.0, 4.0, 5.0]]
     assert [row["prompt"] for row in view.rows] == ["p", "q"]

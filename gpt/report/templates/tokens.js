@@ -5,6 +5,7 @@ function glassTokens(root) {
   const kinds = [...new Set(data.frames.map(f => f.kind))];
   const state = {kind: kinds.includes('training') ? 'training' : kinds[kinds.length - 1], step: 0, row: 0, quantity: 0};
   const frames = () => data.frames.filter(f => f.kind === state.kind);
+  const has = (frame, i) => frame.rows.some(r => data.quantities[i].name in r.values);
   const add = (parent, tag, cls, text) => {
     const node = document.createElement(tag);
     if (cls) node.className = cls;
@@ -70,12 +71,12 @@ function glassTokens(root) {
     state.step = Math.max(0, Math.min(all.length - 1, state.step));
     const frame = all[state.step];
     state.row = Math.max(0, Math.min(frame.rows.length - 1, state.row));
-    state.quantity = (state.quantity + data.quantities.length) % data.quantities.length;
+    for (let i = 0; i < data.quantities.length && !has(frame, state.quantity); i++) state.quantity = (state.quantity + 1) % data.quantities.length;
     const row = frame.rows[state.row], q = data.quantities[state.quantity];
     sets.forEach(([kind, node]) => node.setAttribute('aria-pressed', kind === state.kind));
     chosen.forEach((node, i) => {
       node.setAttribute('aria-pressed', i === state.quantity);
-      node.hidden = !frame.rows.some(r => r.values[data.quantities[i].name]);
+      node.hidden = !has(frame, i);
     });
     bars.step.hidden = all.length < 2;
     bars.step.style.display = all.length < 2 ? 'none' : '';
@@ -109,21 +110,14 @@ function glassTokens(root) {
   root.addEventListener('keydown', event => {
     if (event.target.tagName === 'INPUT' || event.ctrlKey || event.metaKey || event.altKey) return;
     const keys = {ArrowLeft: () => state.row--, ArrowRight: () => state.row++, ArrowUp: () => state.step++, ArrowDown: () => state.step--,
-      q: () => state.quantity++, v: () => { state.kind = kinds[(kinds.indexOf(state.kind) + 1) % kinds.length]; }};
+      q: () => { state.quantity = (state.quantity + 1) % data.quantities.length; }, v: () => { state.kind = kinds[(kinds.indexOf(state.kind) + 1) % kinds.length]; }};
     const act = keys[event.key];
     if (!act) return;
     event.preventDefault();
     act();
-    if (event.key === 'q') for (let i = 0; i < data.quantities.length; i++) {
-      const at = (state.quantity + i) % data.quantities.length;
-      const frame = frames()[Math.min(state.step, frames().length - 1)];
-      if (frame.rows.some(r => r.values[data.quantities[at].name])) { state.quantity = at; break; }
-    }
     draw();
     root.focus({preventScroll: true});
   });
   state.step = frames().length - 1;
-  const first = frames()[state.step];
-  state.quantity = Math.max(0, data.quantities.findIndex(q => first.rows.some(r => r.values[q.name])));
   draw();
 }
