@@ -125,7 +125,7 @@ class EngineConfig:
     """Steps between validations."""
     record_tokens: int = 4
     """Validation prompts whose answers are kept token by token for the report, with one group of the
-    step's batch; 0 keeps nothing."""
+    step's batch; at most 16, and 0 keeps nothing."""
     eval_prompts: int = 128
     """Prompts per validation, one response each; 0 skips it."""
     test_prompts: int = 512

@@ -29,6 +29,7 @@ from rl.training.token_log import TokenLog
 
 PASS_K = 8  # samples per prompt where an answer can be checked
 AT_ONCE = 256  # prompts that are answered together
+KEPT_TOKENS = 16  # responses of an evaluation that are kept token by token
 AT_ONCE_OF_N = 64  # the same where each gets several responses
 
 
@@ -93,12 +94,11 @@ def evaluate(
     reference: GPT | None = None,
     gold: RewardFn | None = None,
     seed: int = 0,
-    shown: int = 0,
 ) -> Evaluation:
     """Sample one response to each prompt and score it. The same seed gives paired random numbers.
 
     With a teacher's reward the distance to the teacher is measured as well; without a reward what
-    needs none. The first `shown` responses are kept token by token.
+    needs none. The first responses are kept token by token.
     """
     if not records:
         raise ValueError("there are no prompts to evaluate on: give at least one")
@@ -134,7 +134,7 @@ def evaluate(
                 kl=kl,
                 reverse_kl=None if teacher_kl is None else teacher_kl.sampled.cpu(),
                 reverse_kl_full=None if teacher_kl is None else teacher_kl.full.cpu(),
-                shown=first_rows(rollout, shown - start),
+                shown=first_rows(rollout, KEPT_TOKENS - start),
             )
         )
     return _joined(parts)
@@ -142,7 +142,9 @@ def evaluate(
 
 def first_rows(rollout: Rollout, count: int) -> Rollout | None:
     """At most `count` rows of a rollout; None for none."""
-    return select_rows(rollout, torch.arange(min(count, len(rollout)))) if count > 0 else None
+    if count <= 0:
+        return None
+    return select_rows(rollout, torch.arange(min(count, len(rollout))))
 
 
 def _joined(parts: Sequence[Evaluation]) -> Evaluation:
@@ -250,12 +252,11 @@ class Validation:
         samples_path: Path | None = None,
         shown: int = 8,
         start: GPT | None = None,
-        token_log: TokenLog | None = None,
     ) -> None:
         self.tokenizer, self.records, self.params = tokenizer, list(records), params
         self.reward_fn, self.gold = reward_fn, gold
         self.samples_path, self.shown, self.start = samples_path, shown, start
-        self.token_log = token_log
+        self.token_log: TokenLog | None = None  # a run's own sets one (rl/training/run.py)
 
     def __call__(self, policy: GPT, reference: GPT | None, step: int) -> dict[str, float]:
         """`validation/...` numbers; gold is reported here and steers nothing."""
@@ -267,11 +268,10 @@ class Validation:
             self.reward_fn,
             reference=self.start or reference,
             gold=self.gold,
-            shown=self.token_log.prompts if self.token_log else 0,
         )
         if self.token_log is not None and result.shown is not None:
-            notes = result.notes(len(result.shown))
-            self.token_log.write(policy, self.start or reference, step, result.shown, notes)
+            shown, notes = result.shown, result.notes(len(result.shown))
+            self.token_log.write(policy, self.start or reference, step, shown, notes)
         if self.samples_path is not None:
             rows = [{"step": step} | row for row in result.sample_rows(self.shown)]
             append_jsonl(self.samples_path, rows)

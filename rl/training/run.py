@@ -142,7 +142,7 @@ def open_validation(config: Any, task: Task, start: GPT, folder: Path) -> Valida
     """The validations of a run, whose samples go to its folder; None with eval_prompts 0."""
     if not config.eval_prompts:
         return None
-    return Validation(
+    validation = Validation(
         task.tokenizer,
         task.prompts["validation"][: config.eval_prompts],
         sampling_params(config),
@@ -150,8 +150,9 @@ def open_validation(config: Any, task: Task, start: GPT, folder: Path) -> Valida
         task.gold,
         samples_path=folder / "samples.jsonl",
         start=start,
-        token_log=open_token_log(config, task, folder),
     )
+    validation.token_log = open_token_log(config, task, folder)
+    return validation
 
 
 def open_token_log(config: Any, task: Task, folder: Path) -> TokenLog | None:

@@ -114,7 +114,8 @@ class TokenLog:
         shown: Rollout,
         notes: Mapping[str, Any],
     ) -> None:
-        """Append the answers to the fixed prompts, `notes` of them, and the group that was kept."""
+        """Append the first answers to the fixed prompts, `notes` of them, and the group kept."""
+        shown = select_rows(shown, torch.arange(min(self.prompts, len(shown))))
         rows = self.rows("validation", step, shown, self.scored(policy, reference, shown), notes)
         if self.watched is not None:
             group = self.watched

@@ -26,7 +26,8 @@ from rl import grpo_engine, kd_grpo_engine, ppo_engine
 
 pytestmark = pytest.mark.browser
 PHONE, DESKTOP = 390, 1280
-HOSTILE = "</script><script>document.title='stolen'</script><img src=x onerror=\"document.title='stolen'\"><!--<script>"
+STEAL = "document.title='stolen'"
+HOSTILE = f'</script><script>{STEAL}</script><img src=x onerror="{STEAL}"><!--<script>'
 SHORT: dict[str, Any] = dict(
     steps=4, eval_every=2, eval_prompts=8, test_prompts=4, prompts_per_step=4, max_new_tokens=12,
     device="cpu", ranks=1,

@@ -43,7 +43,9 @@ def validation(engine: Engine, path: Path | None, policy: GPT, **options: Any) -
     log = None if path is None else TokenLog(path, LETTERS, reward, engine.config)
     params = SamplingParams(engine.config.temperature, max_new_tokens=8)
     start = copy.deepcopy(policy)
-    return Validation(LETTERS, PROMPTS, params, reward, start=start, token_log=log)
+    validate = Validation(LETTERS, PROMPTS, params, reward, start=start)
+    validate.token_log = log
+    return validate
 
 
 def rows_of(
