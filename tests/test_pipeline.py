@@ -118,13 +118,15 @@ def test_each_stage_finds_the_one_before_it_by_default(world: Runs) -> None:
 
 def test_a_run_folder_holds_what_its_script_says(world: Runs) -> None:
     """No state.pt: a finished run has nothing to resume. No temporary files either."""
-    common = {"config.json", "metrics.jsonl", "model.safetensors"}
+    common = {"config.json", "metrics.jsonl", "model.safetensors", "page.json", "report.html"}
     assert names(world.pretraining) == common
     assert names(world.finetuning) == common | {"samples.jsonl"}
     assert names(world.reward_model) == common | {
         "pairs.jsonl", "held_out_pairs.jsonl", "report.json", "report.png"
     }  # fmt: skip
-    assert names(world.grpo) == common | {"samples.jsonl", "report.json", "learning_curves.png"}
+    assert names(world.grpo) == common | {
+        "samples.jsonl", "tokens.jsonl", "report.json", "learning_curves.png"
+    }  # fmt: skip
     for figure in (world.reward_model / "report.png", world.grpo / "learning_curves.png"):
         assert figure.read_bytes()[:4] == PNG
 
@@ -241,7 +243,8 @@ def test_an_interrupted_run_resumes_into_the_same_result(
     grpo_engine.main(explicit(world, out, resume=True))
     assert names(out) == names(world.grpo)
     assert untimed(out) == untimed(world.grpo)
-    assert read_rows(out / "samples.jsonl") == read_rows(world.grpo / "samples.jsonl")
+    for name in ("samples.jsonl", "tokens.jsonl"):
+        assert read_rows(out / name) == read_rows(world.grpo / name)
     assert same_weights(out, world.grpo)
     assert (out / "report.json").read_text() == (world.grpo / "report.json").read_text()
 

@@ -654,7 +654,7 @@ def test_main_writes_the_run_folder(tmp_path, monkeypatch, engine):
     assert folder.parent == tmp_path and folder.name.startswith(engine.name)
     assert {path.name for path in folder.iterdir()} == {
         "config.json", "metrics.jsonl", "samples.jsonl", "report.json", "learning_curves.png",
-        "model.safetensors", *engine.writes,
+        "model.safetensors", "page.json", "report.html", "tokens.jsonl", *engine.writes,
     }  # fmt: skip
     (row,) = read_jsonl(folder / "metrics.jsonl")
     assert {"validation/reward", "validation/gold", "validation/kl"} <= set(row)
