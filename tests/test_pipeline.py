@@ -133,9 +133,8 @@ def test_a_run_folder_holds_what_its_script_says(world: Runs) -> None:
 
 def test_all_json_is_strict(world: Runs) -> None:
     files = [path for folder in vars(world).values() for path in folder.glob("*.json*")]
-    assert (
-        len(files) == 4 * 2 + 2 + 2 + 2
-    )  # config, metrics; two samples, two reports, two of pairs
+    # config, metrics, page; two samples, two reports, two of pairs; tokens
+    assert len(files) == 4 * 3 + 2 + 2 + 2 + 1
     for path in files:
         rows = read_rows(path) if path.suffix == ".jsonl" else [strict(path.read_text("utf-8"))]
         assert rows and all(isinstance(row, dict) for row in rows), path
