@@ -35,6 +35,7 @@ from gpt.lora import changing_state, load_changing_state, merged_state
 from gpt.model import GPT, GPTConfig
 from gpt.optimizer import check_weights
 from gpt.ranks import Drifted, LostRank, is_main, world
+from gpt.report.writing import refresh
 from gpt.stop import Ended, forgiving_output, signals_noted
 from gpt.tokenizer import Tokenizer, TokenizerUnavailable, load_tokenizer
 
@@ -267,6 +268,8 @@ class MetricLog:
         self.rows.append(row)
         if self.path is not None:
             append_jsonl(self.path, [row])
+            if any(key.startswith(("validation/", "held_out_")) for key in row):
+                refresh(self.path.parent, self.rows)
         if self.bar is not None:
             self.bar.update(step - self.bar.n)
         if self.show and (step % self.every == 0 or step == self.total):

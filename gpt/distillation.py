@@ -65,6 +65,7 @@ from gpt.model import GPT
 from gpt.optimizer import adamw, check_losses, clip_and_step, cosine_schedule, set_learning_rate
 from gpt.pretraining import Preset, default_folder
 from gpt.ranks import check_alike, own, total
+from gpt.report.writing import open_page, refresh
 from gpt.runs import finish_run, keep_state, open_run, stepping
 from gpt.teacher import open_teacher, reverse_kl
 from gpt.tokenizer import Tokenizer
@@ -523,6 +524,7 @@ def main(config: DistillationConfig) -> Path:
         )  # fmt: skip
     folder = config.out or default_folder("distillation", config.data, config.preset)
     folder = open_run(folder, config, resume=config.resume)
+    open_page(folder, "distillation", config)
     done = saved_step(folder) if config.resume else 0
     keep_until(folder / "samples.jsonl", done)
     rule = world_rule(config.data)
@@ -558,8 +560,9 @@ def main(config: DistillationConfig) -> Path:
         models = {"before": start, "after": student, "teacher": teacher}
         report = tested(models, measured, prompts["test"][: config.test_prompts])
         write_json(folder / "report.json", report)
+    refresh(folder, log.rows)
     finish_run(folder)
-    print(f"wrote {display_path(folder)}")
+    print(f"wrote {display_path(folder)} (report: report.html)")
     return folder
 
 

@@ -55,6 +55,7 @@ from gpt.pretraining import (
     language_model_loss,
 )
 from gpt.ranks import check_alike, on_main, own_part, rank, total
+from gpt.report.writing import open_page, refresh
 from gpt.runs import finish_run, keep_state, open_run, stepping
 from gpt.tokenizer import Tokenizer, load_tokenizer
 
@@ -300,6 +301,7 @@ def main(config: FinetuningConfig) -> Path:
     examples, held_out = read_examples(config, tokenizer, model.config.context)
     folder = config.out or default_folder("finetuning", config.data, config.preset)
     folder = open_run(folder, config, resume=config.resume)
+    open_page(folder, "finetuning", config)
     steps = config.steps or max(config.epochs * len(examples) // config.batch_size, 1)
     print(f"fine-tuning on {len(examples)} answers for {steps} steps ({device})")
     log = MetricLog(
@@ -324,10 +326,13 @@ def main(config: FinetuningConfig) -> Path:
     with precision(device, config.precision):
         answers = sample_rows(model, tokenizer, shown, room, config.seed)
     append_jsonl(folder / "samples.jsonl", answers)
+    refresh(folder, rows)
     if "held_out_loss" in rows[-1]:
         print(f"held-out loss {rows[-1]['held_out_loss']:.3f} nats per token")
     finish_run(folder)
-    print(f"wrote {display_path(folder)} (answers to held-out prompts: samples.jsonl)")
+    print(
+        f"wrote {display_path(folder)} (report: report.html, answers to held-out prompts: samples.jsonl)"
+    )
     return folder
 
 

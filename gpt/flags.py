@@ -14,7 +14,8 @@ AT_LEAST_ONE = (
 ABOVE_ZERO = ("max_norm", "temperature", "wide_temperature", "lora_alpha")
 NOT_NEGATIVE = (
     "lr", "critic_lr", "reward_lr", "warmup", "weight_decay", "clip_low", "clip_high",
-    "eval_prompts", "test_prompts", "held_out_pairs", "max_resamples", "off_policy_mask", "lora_rank",
+    "record_tokens", "eval_prompts", "test_prompts", "held_out_pairs", "max_resamples",
+    "off_policy_mask", "lora_rank",
 )  # fmt: skip
 SHARES = ("entropy_top_share", "reference_mixing")
 LIMITS = ("stop_kl", "max_norm")  # of which infinity means that there is none

@@ -41,6 +41,7 @@ from gpt.log_probs import token_log_probs
 from gpt.model import GPT, preset_config
 from gpt.optimizer import adamw, check_losses, clip_and_step, cosine_schedule, set_learning_rate
 from gpt.ranks import check_alike, own, own_chunks, own_part, rank, total
+from gpt.report.writing import open_page, refresh
 from gpt.runs import finish_run, keep_state, open_run, stepping
 from gpt.tokenizer import load_tokenizer
 
@@ -252,6 +253,7 @@ def main(config: PretrainingConfig) -> Path:
     )
     folder = config.out or default_folder("pretraining", config.data, config.preset)
     folder = open_run(folder, config, resume=config.resume)
+    open_page(folder, "pretraining", config)
     model = GPT(shape).initialize(make_generator(config.seed, "weights")).to(device)
     model.checkpoint_blocks = config.checkpoint_blocks
     print(f"pre-training {model.parameter_count():,} weights on {corpus.description} ({device})")
@@ -267,9 +269,10 @@ def main(config: PretrainingConfig) -> Path:
     with stepping(log, folder):
         rows = train(config, model, corpus, log, folder)
     save_gpt(folder / MODEL_FILE, model, tokenizer)
+    refresh(folder, rows)
     print(f"held-out loss {rows[-1]['held_out_loss']:.3f} nats per token")
     finish_run(folder)
-    print(f"wrote {display_path(folder)}")
+    print(f"wrote {display_path(folder)} (report: report.html)")
     return folder
 
 

@@ -50,7 +50,7 @@ SCRIPT, INPUTS, MADE_WITH = "script", "inputs", "made_with"  # its keys that are
 # What may change when a run is resumed: how long it is, where it runs and how it is watched.
 FREE_FLAGS = (
     "steps", "device", "out", "resume", "eval_every", "eval_prompts", "test_prompts",
-    "checkpoint_every", "ranks", "debug",
+    "checkpoint_every", "ranks", "debug", "record_tokens",
 )  # fmt: skip
 
 # Open and finish ----------------------------------------------------------------------------------

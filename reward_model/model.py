@@ -89,6 +89,13 @@ class RewardModel(nn.Module):
         last = (lengths - 1).clamp(min=0)
         return scores.gather(1, last[:, None]).squeeze(1)
 
+    def prefix_scores(self, batch: ResponseBatch) -> Tensor:
+        """The normalised reward if the response ended after this token, (N, T), 0 at padding."""
+        scores, mask = self.token_scores(batch), batch.response_mask
+        if self.pooling == "mean_score":
+            scores = scores.cumsum(1) / mask.cumsum(1).clamp(min=1)
+        return torch.where(mask, (scores - self.mean) / self.std, 0.0)
+
     def forward(self, batch: ResponseBatch) -> Tensor:
         """One normalised score per response, (N,): the reward that RL sees."""
         return (self.raw_scores(batch) - self.mean) / self.std

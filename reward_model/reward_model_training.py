@@ -50,6 +50,7 @@ from gpt.model import GPT
 from gpt.optimizer import adamw, check_losses, clip_and_step, cosine_schedule, set_learning_rate
 from gpt.pretraining import Preset, PretrainingConfig, default_folder
 from gpt.ranks import check_alike, on_main, own, total
+from gpt.report.writing import open_page, refresh
 from gpt.runs import finish_run, keep_state, open_run, stepping
 from gpt.tokenizer import Tokenizer
 from reward_model.loss import bradley_terry_loss
@@ -486,6 +487,7 @@ def main(config: RewardModelConfig) -> Path:
     if config.data != "reviews":  # and one with too few before an earlier run is moved aside
         pairs, held_out = file_pairs(config, tokenizer, policy.config.context)
     folder = open_run(folder, config, resume=config.resume)
+    open_page(folder, "reward_model", config)
     if config.resume:
         pairs, held_out = recorded_pairs(folder, tokenizer)
     else:
@@ -523,9 +525,12 @@ def main(config: RewardModelConfig) -> Path:
     )
     write_json(folder / "report.json", report.numbers)
     plot_report(report, folder / "report.png")
+    refresh(folder, log.rows)
     print(report.text())
     finish_run(folder)
-    print(f"wrote {display_path(folder)} (figure: report.png, numbers: report.json)")
+    print(
+        f"wrote {display_path(folder)} (report: report.html, figure: report.png, numbers: report.json)"
+    )
     return folder
 
 

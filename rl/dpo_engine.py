@@ -137,6 +137,8 @@ class DPOConfig:
     """Held-out pairs that are scored with every validation; 0 skips them."""
     eval_every: int = 50
     """Steps between validations."""
+    record_tokens: int = 4
+    """Validation prompts whose answers are kept token by token for the report, at most 16; 0 keeps none."""
     eval_prompts: int = 128
     """Prompts per validation, one response each; 0 skips it."""
     test_prompts: int = 512

@@ -79,6 +79,7 @@ from rl.training.evaluation import Validation
 from rl.training.metrics import Stopwatch, UpdateMeter, rollout_metrics
 from rl.training.run import finish_step, run_training
 from rl.training.setup import Task
+from rl.training.token_log import watch
 
 PRESETS = size_presets()
 
@@ -253,6 +254,7 @@ def train(
                     norm = clip_and_step(optimizer, policy.parameters(), config.max_norm)  # line 11
                     meter.add_update(loss, norm)
 
+        watch(validate, meter, rollout, rewards, advantages)
         row = rollout_metrics(rollout, rewards, old_log_probs, ref_log_probs)
         row |= step_metrics(steps, advantages, config.group_size)
         row |= meter.metrics() | {"kl_coef": kl.coef, "lr": lr}

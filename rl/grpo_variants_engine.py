@@ -84,6 +84,7 @@ from rl.training.evaluation import Validation
 from rl.training.metrics import CLIPPED, Stopwatch, UpdateMeter, rollout_metrics
 from rl.training.reference import check_mix_of_adapters
 from rl.training.run import finish_step, run_training
+from rl.training.token_log import ClipRule, watch
 
 PRESETS = size_presets()
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -426,6 +427,7 @@ def train(
         state.load(folder)
 
     keep = SAMPLING_FILTERS[config.sampling_filter]
+    clip = ClipRule(partial(CLIPPED[config.surrogate], config))
     for step in state.steps_left(config.steps):
         lr = config.lr * warmed_up(config, step)
         set_learning_rate(optimizer, lr)
@@ -472,6 +474,7 @@ def train(
                     config, policy, reference, optimizer, rollout, given, kl.coef,
                     generators["minibatches"],
                 )  # fmt: skip
+            watch(validate, clip, rollout, rewards, advantages)
             measured = rollout_metrics(rollout, rewards, old_log_probs, ref_log_probs)
             row |= {key: measured[key] for key in ("kl", "kl_k3") if key in measured}
         if "kl" in row:

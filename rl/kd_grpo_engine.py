@@ -80,6 +80,7 @@ from rl.training.reference import check_moving_reference, moved_reference
 from rl.training.run import finish_step, run_training
 from rl.training.setup import open_text
 from rl.training.text import text_gradient
+from rl.training.token_log import watch
 
 PRESETS = size_presets(dict(pretraining_coef=1.0))
 
@@ -289,6 +290,7 @@ def train(
                 norm = clip_and_step(optimizer, policy.parameters(), config.max_norm)
                 meter.add_update(loss, norm, **extra)
 
+        watch(validate, meter, rollout, rewards, advantages)
         row = rollout_metrics(rollout, rewards, old_log_probs, ref_log_probs)
         row |= meter.metrics() | {"non_finite_rewards": non_finite, "kl_coef": kl.coef, "lr": lr}
         row |= clock.metrics(tokens=int(rollout.lengths.sum()))

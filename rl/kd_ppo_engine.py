@@ -78,6 +78,7 @@ from rl.training.reference import check_moving_reference, moved_reference
 from rl.training.run import finish_step, run_training
 from rl.training.setup import open_text
 from rl.training.text import text_gradient
+from rl.training.token_log import watch
 from rl.training.value_model import ValueModel
 
 PRESETS = size_presets(
@@ -282,6 +283,7 @@ def train(
                 norm, critic_norm = models.clip_and_step()
                 meter.add_update(loss, norm, critic_grad_norm=critic_norm, **extra)
 
+        watch(validate, meter, rollout, rewards, token_rewards=token_rewards, **targets._asdict())
         row = rollout_metrics(rollout, rewards, old_log_probs, ref_log_probs)
         row |= meter.metrics() | {"non_finite_rewards": non_finite, "kl_coef": kl.coef, "lr": lr}
         row |= of_text | explained_variance(

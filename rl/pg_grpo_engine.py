@@ -93,6 +93,7 @@ from rl.training.evaluation import Validation
 from rl.training.metrics import Stopwatch, UpdateMeter, rollout_metrics
 from rl.training.run import finish_step, run_training
 from rl.training.setup import Task
+from rl.training.token_log import watch
 
 PRESETS = size_presets(dict(micro_batch_size=8))  # a whole group per forward
 
@@ -315,9 +316,9 @@ def train(
     optimizer = adamw(policy, config.lr, weight_decay=0.0)
     kl = kl_controller(config)
     generators = {name: make_generator(config.seed, name) for name in ("sampling", "minibatches")}
-    parts: dict[str, HasState] = {"policy": policy, "optimizer": optimizer, "kl": kl}
-    frozen = {} if reference is None else {"reference": reference}
-    state = TrainingState(parts | frozen, generators)
+    models: dict[str, HasState] = {} if reference is None else {"reference": reference}
+    models |= {"policy": policy, "optimizer": optimizer, "kl": kl}
+    state = TrainingState(models, generators)
     if config.resume and folder is not None:
         state.load(folder)
     recorded = recorded_stream(config, offline_pairs, reference, tokenizer.eos_id)
@@ -379,6 +380,7 @@ def train(
                 norm = clip_and_step(optimizer, policy.parameters(), config.max_norm)
                 meter.add_update(loss, norm)
 
+        watch(validate, meter, rollout, rewards, advantages)
         row = rollout_metrics(rollout, rewards, old_log_probs, ref_log_probs)
         row |= meter.metrics() | {"non_finite_rewards": non_finite, "kl_coef": kl.coef, "lr": lr}
         row |= preference_metrics(config, len(pairs) + recorded.batch_size, compared)

@@ -72,6 +72,7 @@ from rl.training.config import EngineConfig, kl_controller, require_groups, size
 from rl.training.evaluation import Validation
 from rl.training.metrics import Stopwatch, UpdateMeter, rollout_metrics, token_ratio
 from rl.training.run import finish_step, run_training
+from rl.training.token_log import watch
 
 PRESETS = size_presets()
 
@@ -279,6 +280,7 @@ def train(
                     norm = clip_and_step(optimizer, policy.parameters(), config.max_norm)
                     meter.add_update(loss, norm)
 
+        watch(validate, meter, rollout, rewards, advantages)
         row = rollout_metrics(rollout, rewards, old_log_probs, ref_log_probs)
         row |= meter.metrics() | {"non_finite_rewards": non_finite, "kl_coef": kl.coef, "lr": lr}
         row |= clock.metrics(tokens=int(rollout.lengths.sum()))

@@ -41,6 +41,7 @@ from gpt.finetuning import FinetuningConfig, preferred_answers
 from gpt.generate import SamplingParams
 from gpt.model import GPT
 from gpt.pretraining import PretrainingConfig
+from gpt.report.page import REPORT
 from gpt.runs import finish_run, open_run
 from gpt.tokenizer import Tokenizer
 from reward_model import reward_model_training
@@ -314,6 +315,7 @@ def pipeline(config: DemoConfig, seed: int, folder: Path) -> dict[str, Any]:
     print(f"\n{total:.0f} s: " + ", ".join(f"{k} {v:.0f}" for k, v in seconds.items()))
     print(f"figure {display_path(folder / 'demo.png')}")
     print(f"numbers {display_path(folder / 'results.json')}")
+    print(f"report  {display_path(folder / 'grpo' / REPORT)} (open it in a browser)")
     print(f"talk to it: python -m rl.talk {display_path(folder / 'grpo')} --against")
     return results | {"seconds": seconds | {"total": total}}
 

@@ -119,13 +119,15 @@ def test_each_stage_finds_the_one_before_it_by_default(world: Runs) -> None:
 
 def test_a_run_folder_holds_what_its_script_says(world: Runs) -> None:
     """No state.pt: a finished run has nothing to resume. No temporary files either."""
-    common = {"config.json", "metrics.jsonl", "model.safetensors"}
+    common = {"config.json", "metrics.jsonl", "model.safetensors", "page.json", "report.html"}
     assert names(world.pretraining) == common
     assert names(world.finetuning) == common | {"samples.jsonl"}
     assert names(world.reward_model) == common | {
         "pairs.jsonl", "held_out_pairs.jsonl", "report.json", "report.png"
     }  # fmt: skip
-    assert names(world.grpo) == common | {"samples.jsonl", "report.json", "learning_curves.png"}
+    assert names(world.grpo) == common | {
+        "samples.jsonl", "tokens.jsonl", "report.json", "learning_curves.png"
+    }  # fmt: skip
     for figure in (world.reward_model / "report.png", world.grpo / "learning_curves.png"):
         assert figure.read_bytes()[:4] == PNG
 
@@ -168,9 +170,8 @@ def test_every_stage_trains_with_lora_and_the_next_one_opens_the_result(
 
 def test_all_json_is_strict(world: Runs) -> None:
     files = [path for folder in vars(world).values() for path in folder.glob("*.json*")]
-    assert (
-        len(files) == 4 * 2 + 2 + 2 + 2
-    )  # config, metrics; two samples, two reports, two of pairs
+    # config, metrics, page; two samples, two reports, two of pairs; tokens
+    assert len(files) == 4 * 3 + 2 + 2 + 2 + 1
     for path in files:
         rows = read_rows(path) if path.suffix == ".jsonl" else [strict(path.read_text("utf-8"))]
         assert rows and all(isinstance(row, dict) for row in rows), path
@@ -282,7 +283,8 @@ def test_an_interrupted_run_resumes_into_the_same_result(
     grpo_engine.main(explicit(world, out, resume=True))
     assert names(out) == names(world.grpo)
     assert untimed(out) == untimed(world.grpo)
-    assert read_rows(out / "samples.jsonl") == read_rows(world.grpo / "samples.jsonl")
+    for name in ("samples.jsonl", "tokens.jsonl"):
+        assert read_rows(out / name) == read_rows(world.grpo / name)
     assert same_weights(out, world.grpo)
     assert (out / "report.json").read_text() == (world.grpo / "report.json").read_text()
 

@@ -124,6 +124,9 @@ class EngineConfig:
     """Put this number in place of a NaN or infinite reward; by default such a reward is refused."""
     eval_every: int = 10
     """Steps between validations."""
+    record_tokens: int = 4
+    """Validation prompts whose answers are kept token by token for the report, with one group of the
+    step's batch; at most 16, and 0 keeps nothing."""
     eval_prompts: int = 128
     """Prompts per validation, one response each; 0 skips it."""
     test_prompts: int = 512

@@ -19,15 +19,17 @@ from gpt.generate import SamplingParams
 from gpt.log_probs import score_in_micro_batches, token_log_probs
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
-from rl.batches.rollout import sample_rollout
+from rl.batches.rollout import Rollout, sample_rollout, select_rows
 from rl.equations.kl import k1
 from rl.equations.losses import row_sums
 from rl.rewards.sources import RewardFn
 from rl.rewards.teacher import TeacherReward, reverse_kl
 from rl.rewards.verifiable import VerifiableReward, pass_at_k
 from rl.training.setup import Task
+from rl.training.token_log import TokenLog
 
 PASS_K = 8  # samples per prompt where an answer can be checked
+KEPT_TOKENS = 16  # responses of an evaluation that are kept token by token
 SHOWN = 8  # responses of a validation that are kept to be read
 
 
@@ -77,6 +79,7 @@ class Evaluation:
     # With a teacher, two estimates of KL(policy || teacher) of the response, nats (gpt/teacher.py).
     reverse_kl: Tensor | None = None
     reverse_kl_full: Tensor | None = None
+    shown: Rollout | None = None  # the first responses as they were sampled, for the token log
 
     def summary(self) -> dict[str, float]:
         """Means under the names that metrics.jsonl and the tables use."""
@@ -91,6 +94,11 @@ class Evaluation:
             if values is not None:
                 numbers[name] = float(values.mean())
         return numbers
+
+    def notes(self, count: int) -> dict[str, list[float]]:
+        """Reward and gold of the first `count` responses, where they are known."""
+        known = {"reward": self.reward, "gold": self.gold}
+        return {name: v[:count].tolist() for name, v in known.items() if v is not None}
 
     def sample_rows(self, count: int) -> list[dict[str, Any]]:
         """The first `count` responses as readable rows."""
@@ -122,7 +130,7 @@ def evaluate(
     """Sample one response to each prompt and score it. The same `conditions` give paired random numbers.
 
     With a teacher's reward the distance to the teacher is measured as well; without a reward what
-    needs none.
+    needs none. The first responses are kept token by token.
     """
     if not records:
         raise ValueError("there are no prompts to evaluate on: give at least one")
@@ -159,14 +167,23 @@ def evaluate(
                 kl=kl,
                 reverse_kl=None if teacher_kl is None else teacher_kl.sampled.cpu(),
                 reverse_kl_full=None if teacher_kl is None else teacher_kl.full.cpu(),
+                shown=first_rows(rollout, KEPT_TOKENS - start),
             )
         )
     return _joined(parts)
 
 
+def first_rows(rollout: Rollout, count: int) -> Rollout | None:
+    """At most `count` rows of a rollout; None for none."""
+    if count <= 0:
+        return None
+    return select_rows(rollout, torch.arange(min(count, len(rollout))))
+
+
 def _joined(parts: Sequence[Evaluation]) -> Evaluation:
     """Several batches as one."""
-    names = [f.name for f in fields(Evaluation) if f.name not in ("records", "responses")]
+    others = ("records", "responses", "shown")
+    names = [f.name for f in fields(Evaluation) if f.name not in others]
 
     def cat(name: str) -> Any:
         values = [getattr(part, name) for part in parts]
@@ -175,6 +192,7 @@ def _joined(parts: Sequence[Evaluation]) -> Evaluation:
     return Evaluation(
         records=[record for part in parts for record in part.records],
         responses=[text for part in parts for text in part.responses],
+        shown=parts[0].shown,
         **{name: cat(name) for name in names},
     )
 
@@ -275,6 +293,7 @@ class Validation:
         self.conditions = conditions
         self.reward_fn, self.gold = reward_fn, gold
         self.samples_path, self.start = samples_path, start
+        self.token_log: TokenLog | None = None  # a run's own sets one (rl/training/run.py)
 
     def __call__(self, policy: GPT, reference: GPT | None, step: int) -> dict[str, float]:
         """`validation/...` numbers; gold is reported here and steers nothing."""
@@ -288,6 +307,9 @@ class Validation:
             gold=self.gold,
             conditions=self.conditions,
         )
+        if self.token_log is not None and result.shown is not None:
+            shown, notes = result.shown, result.notes(len(result.shown))
+            self.token_log.write(policy, self.start or reference, step, shown, notes)
         if self.samples_path is not None:
             rows = [{"step": step} | row for row in result.sample_rows(SHOWN)]
             append_jsonl(self.samples_path, rows)
@@ -336,6 +358,18 @@ class Comparison:
             f"over-optimisation: the reward rose by {gain:.3f} while the {self.gold_name} fell by "
             f"{fall:.3f} (+- {error:.3f}, 95%)"
         )
+
+    def sample_rows(self, count: int) -> list[dict[str, str]]:
+        """The first responses side by side."""
+        records = self.before.records[:count]
+        return [
+            {
+                "prompt": record.prompt,
+                "before": self.before.responses[i],
+                "after": self.after.responses[i],
+            }
+            for i, record in enumerate(records)
+        ]
 
     def text(self, samples: int = 3) -> str:
         """A table and the first responses side by side."""

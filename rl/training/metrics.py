@@ -144,10 +144,9 @@ class UpdateMeter:
         Nothing is asked of the device here: `metrics` reads what all micro-batches have left there.
         """
         mask = batch.response_mask
-        if clipped is None and self.clip is not None:
-            clipped_ratio = self.ratio(scores.log_probs, old_log_probs, mask)
-            clipped = clip_acted(clipped_ratio, advantages, *self.clip)
-        clipped = torch.zeros_like(mask) if clipped is None else clipped.expand_as(mask)
+        if clipped is None:
+            clipped = self.acted(scores.log_probs, old_log_probs, advantages, mask)
+        clipped = clipped.expand_as(mask)
         ratio = valid(likelihood_ratio(scores.log_probs, old_log_probs), batch)
         kl = valid(rho_minus_log(scores.log_probs, old_log_probs), batch)  # KL(old || new)
         positive = (advantages > 0).expand_as(mask)
@@ -165,6 +164,14 @@ class UpdateMeter:
         self.tokens += len(ratio)
         if not self.updates and len(ratio):  # before it the policy is the old policy
             self.deviations.append((ratio - 1).abs().max())
+
+    def acted(
+        self, log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, mask: Tensor
+    ) -> Tensor:
+        """Where the clip acts, (n, T) or (n, 1) bool; nowhere without one."""
+        if self.clip is None:
+            return torch.zeros_like(mask)
+        return clip_acted(self.ratio(log_probs, old_log_probs, mask), advantages, *self.clip)
 
     def add_update(
         self,

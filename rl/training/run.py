@@ -27,6 +27,8 @@ from gpt.model import GPT
 from gpt.optimizer import check_losses
 from gpt.pretraining import default_folder
 from gpt.ranks import check_alike
+from gpt.report.page import TOKENS
+from gpt.report.writing import add_to_page, open_page, refresh
 from gpt.runs import finish_run, keep_state, open_run, stepping
 from rl.training.doctor import as_text, examine
 from rl.training.evaluation import (
@@ -38,6 +40,7 @@ from rl.training.evaluation import (
 )
 from rl.training.metrics import kl_exceeded
 from rl.training.setup import OwnReward, Task, batch_description, halve_frozen, open_task
+from rl.training.token_log import TokenLog
 
 SHOWN = (
     "reward", "solve_rate", "accuracy", "margin", "kl", "entropy", "response_length",
@@ -111,7 +114,9 @@ def run_training(
     folder = config.out or default_folder(name, config.data, config.preset)
     folder = open_run(folder, config, resume=config.resume)
     done = saved_step(folder) if config.resume else 0
-    keep_until(folder / "samples.jsonl", done)
+    for name_of_file in ("samples.jsonl", TOKENS):
+        keep_until(folder / name_of_file, done)
+    open_page(folder, name, config)
     log = MetricLog(
         config.steps,
         path=folder / "metrics.jsonl",
@@ -193,7 +198,7 @@ def open_validation(config: Any, task: Task, start: GPT, folder: Path) -> Valida
     """The validations of a run, whose samples go to its folder; None with eval_prompts 0."""
     if not config.eval_prompts:
         return None
-    return Validation(
+    validation = Validation(
         task.tokenizer,
         task.prompts["validation"][: config.eval_prompts],
         sampling_params(config),
@@ -203,6 +208,15 @@ def open_validation(config: Any, task: Task, start: GPT, folder: Path) -> Valida
         start=start,
         conditions=Conditions.of(config),
     )
+    validation.token_log = open_token_log(config, task, folder)
+    return validation
+
+
+def open_token_log(config: Any, task: Task, folder: Path) -> TokenLog | None:
+    """What keeps responses token by token; None with record_tokens 0."""
+    if not config.record_tokens:
+        return None
+    return TokenLog(folder / TOKENS, task.tokenizer, task.reward_fn, config)
 
 
 def report(
@@ -222,6 +236,8 @@ def report(
             conditions=Conditions.of(config),
         )  # fmt: skip
         write_json(folder / "report.json", comparison.numbers)
+        add_to_page(folder, before_after=comparison.sample_rows(8))
         print(comparison.text())
         made += ", numbers: report.json"
-    print(f"wrote {display_path(folder)} ({made})")
+    refresh(folder, rows)
+    print(f"wrote {display_path(folder)} (report: report.html, {made})")

@@ -217,3 +217,21 @@ def test_the_two_kinds_of_checkpoint_are_not_mistaken(tmp_path):
         load_gpt(tmp_path / "rm")
     with pytest.raises(UserError, match="no checkpoint"):
         load_reward_model(tmp_path / "nothing")
+
+
+# Prefixes
+
+
+@pytest.mark.parametrize("pooling", ["mean_score", "last_token"])
+def test_prefix_scores_are_the_rewards_of_the_shorter_responses(pooling):
+    """Each prefix cut off there and scored on its own; 0 at padding."""
+    model = reward_model(pooling)
+    model.mean.fill_(0.3)
+    model.std.fill_(2.0)
+    batch = batch_of()
+    scores = model.prefix_scores(batch)
+    for i, (prompt, response) in enumerate(zip(PROMPTS, RESPONSES, strict=True)):
+        for t in range(len(response)):
+            alone = model(batch_of([prompt], [response[: t + 1]]))
+            torch.testing.assert_close(scores[i, t], alone[0], rtol=0, atol=1e-12)
+        assert scores[i, len(response) :].tolist() == [0.0] * (4 - len(response))

@@ -758,7 +758,8 @@ def test_main_writes_the_run_folder(tmp_path, monkeypatch, engine, memory):
     assert folder.parent == tmp_path and folder.name.startswith(engine.name)
     assert {path.name for path in folder.iterdir()} == {
         "config.json", "metrics.jsonl", "samples.jsonl", "report.json", "learning_curves.png",
-        "model.safetensors", *engine.writes, *(["adapter"] if memory else []),
+        "model.safetensors", "page.json", "report.html", "tokens.jsonl", *engine.writes,
+        *(["adapter"] if memory else []),
     }  # fmt: skip
     trained, start = (
         load_gpt(path)[0].state_dict() for path in (folder, tmp_path / "pretraining-reviews-tiny")

@@ -1,0 +1,63 @@
+"""The page of a run, written anew, or several runs over each other with the differences of their flags.
+
+    python -m rl.report runs/grpo-reviews-tiny                          its report.html
+    python -m rl.report runs/grpo-reviews-tiny runs/ppo-reviews-tiny    one page for both
+
+Every script writes report.html itself; docs/report.md says what is on it. Any run folder will do, of
+pre-training and of a reward model too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from gpt.common import RUNS, run_script
+from gpt.errors import UserError
+from gpt.files import display_path
+from gpt.report.page import REPORT, Run, page_html, read_run
+from gpt.report.writing import write_text
+
+
+@dataclass(frozen=True)
+class ReportConfig:
+    """Write the page of one run, or of several over each other."""
+
+    runs: tuple[Path, ...]
+    """Run folders."""
+    out: Path | None = None
+    """The file; default report.html in the run folder, of several runs runs/comparison.html."""
+
+
+def open_runs(folders: tuple[Path, ...]) -> list[Run]:
+    """The runs of the folders, with labels that tell them apart."""
+    runs = []
+    for folder in folders:
+        if not (folder / "metrics.jsonl").is_file():
+            raise UserError(
+                f"there is no run in {display_path(folder)} (no metrics.jsonl): name a run folder"
+            )
+        runs.append(read_run(folder))
+    if len({run.label for run in runs}) < len(runs):
+        runs = [replace(run, label=display_path(run.folder)) for run in runs]
+    return runs
+
+
+def main(config: ReportConfig) -> Path:
+    """Write the page and return its path."""
+    if not config.runs:
+        raise UserError("no run is named: give one run folder or several")
+    runs = open_runs(config.runs)
+    single = runs[0].folder / REPORT if len(runs) == 1 else RUNS / "comparison.html"
+    path = config.out or single
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, page_html(runs))
+    print(f"wrote {display_path(path)}")
+    return path
+
+
+if __name__ == "__main__":
+    import tyro
+
+    settings = (tyro.conf.PositionalRequiredArgs,)
+    run_script(main, tyro.cli(ReportConfig, config=settings))

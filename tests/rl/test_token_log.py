@@ -1,0 +1,218 @@
+"""Responses token by token: every number against its definition, and training left as it is."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from engines import (
+    DIVERSE,
+    ENGINES,
+    LETTERS,
+    PROMPTS,
+    SHARE_OF_A,
+    Engine,
+    chosen,
+    numbers,
+    small_gpt,
+    weights,
+)
+
+from gpt.files import read_jsonl
+from gpt.generate import SamplingParams
+from gpt.model import GPT
+from reward_model.model import RewardModel
+from rl import grpo_engine, kd_grpo_engine, ppo_engine
+from rl.batches.rollout import Rollout, sample_rollout
+from rl.rewards.sources import RewardModelReward
+from rl.training.evaluation import Validation
+from rl.training.token_log import ROWS, ClipRule, TokenLog, watch
+
+pytestmark = pytest.mark.filterwarnings("ignore:with one update a batch")
+BY_NAME = {engine.name: engine for engine in ENGINES}
+
+
+def validation(engine: Engine, path: Path | None, policy: GPT, **options: Any) -> Validation:
+    """Validations of an engine's toy task, with a token log where there is a path."""
+    reward: Any = options.pop("reward_fn", SHARE_OF_A)
+    if engine.taught_by is not None:
+        reward = engine.taught_by(engine.config, engine.teacher)
+    log = None if path is None else TokenLog(path, LETTERS, reward, engine.config)
+    params = SamplingParams(engine.config.temperature, max_new_tokens=8)
+    start = copy.deepcopy(policy)
+    validate = Validation(LETTERS, PROMPTS, params, reward, start=start)
+    validate.token_log = log
+    return validate
+
+
+def rows_of(
+    engine: Engine, path: Path, policy: GPT, reward_fn: Any = None, **changes: Any
+) -> list[dict[str, Any]]:
+    """What the token log of a run holds."""
+    validate = validation(engine, path, policy)
+    engine.run(policy, reward_fn, eval_every=1, validate=validate, **changes)
+    return read_jsonl(path)
+
+
+def ids_of(row: dict[str, Any]) -> list[int]:
+    """Letters, the EOS 8 and the padding 9, which the toy policy may sample too."""
+    special = {"<eos>": [8], "<9>": [9]}
+    return [(special.get(token) or LETTERS.encode(token))[0] for token in row["tokens"]]
+
+
+def log_probs(model: GPT, row: dict[str, Any]) -> torch.Tensor:
+    """Of a recorded response, from an unpadded forward of its own."""
+    return torch.stack(chosen(model, LETTERS.encode(row["prompt"]), ids_of(row))).detach()
+
+
+def distributions(model: GPT, row: dict[str, Any]) -> torch.Tensor:
+    """(L, V) log-probabilities at the response's positions."""
+    prompt, response = LETTERS.encode(row["prompt"]), ids_of(row)
+    logits = model(torch.tensor([prompt + response]))[0].detach()
+    return logits[len(prompt) - 1 : -1].log_softmax(-1)
+
+
+def close(values: list[float], expected: torch.Tensor) -> None:
+    """Files hold four decimals."""
+    torch.testing.assert_close(torch.tensor(values), expected.float(), rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.name)
+def test_the_token_log_changes_no_number_of_any_engine(engine: Engine, tmp_path: Path) -> None:
+    """Metrics and weights bit for bit, and a number for every token of every response."""
+    ends, logs = [], []
+    for path in (None, tmp_path / "tokens.jsonl"):
+        policy = small_gpt()
+        validate = validation(engine, path, policy)
+        reward = DIVERSE if engine.rule else None
+        logs.append(numbers(engine.run(policy, reward, steps=2, eval_every=1, validate=validate)))
+        ends.append(weights(policy))
+    assert logs[0] == logs[1] and torch.equal(*ends)
+    rows = read_jsonl(tmp_path / "tokens.jsonl")
+    for row in rows:
+        assert row["tokens"] and {len(v) for v in row["values"].values()} == {len(row["tokens"])}
+    kinds = [(row["step"], row["kind"]) for row in rows]
+    assert kinds.count((2, "validation")) == engine.config.record_tokens
+    assert ((2, "training") in kinds) == engine.has("prompts_per_step")
+    if engine.has("prompts_per_step"):
+        assert all("advantage" in r["values"] for r in rows if r["kind"] == "training")
+
+
+def test_a_group_is_recorded_as_it_was_trained_on(tmp_path: Path) -> None:
+    """Log-ratio, KL, entropy, advantage and clip of GRPO's first step, each by its definition."""
+    start, policy = small_gpt(noise=0.1), small_gpt(noise=0.1)
+    path, options = tmp_path / "t.jsonl", dict(steps=1, lr=3e-2, updates_per_batch=2)
+    rows = rows_of(BY_NAME["grpo"], path, policy, DIVERSE, **options)
+    group = [row for row in rows if row["kind"] == "training"]
+    rewards = torch.tensor([row["notes"]["reward"] for row in group])
+    A = (rewards - rewards.mean()) / (rewards.std() + 1e-6)
+    assert len(group) == 4 and len({row["prompt"] for row in group}) == 1
+    acted = 0
+    for row, advantage in zip(group, A.tolist(), strict=True):
+        new, old = log_probs(policy, row), log_probs(start, row)
+        values, p, q = row["values"], distributions(policy, row), distributions(start, row)
+        close(values["advantage"], torch.full((len(new),), advantage))
+        close(values["log_prob"], new)
+        close(values["log_ratio"], new - old)
+        close(values["kl"], (p.exp() * (p - q)).sum(-1))
+        close(values["entropy"], -(p.exp() * p).sum(-1))
+        ratio = (new - old).exp()
+        beyond = ratio > 1.2 if advantage > 0 else ratio < 0.8
+        assert row["clipped"] == [int(b) for b in beyond]
+        acted += sum(row["clipped"])
+    assert acted  # so that the comparison is of something
+
+
+def test_validation_rows_are_the_same_prompts_every_time(tmp_path: Path) -> None:
+    rows = rows_of(BY_NAME["grpo"], tmp_path / "t.jsonl", small_gpt(), steps=2)
+    for step in (1, 2):
+        own = [r for r in rows if r["kind"] == "validation" and r["step"] == step]
+        assert [r["prompt"] for r in own] == [record.prompt for record in PROMPTS[:4]]
+        for row in own:
+            text = "".join(token for token in row["tokens"] if "<" not in token)
+            assert row["notes"]["reward"] == pytest.approx(text.count("a") / 8)
+
+
+def two_responses(mask: list[list[bool]]) -> Rollout:
+    policy = small_gpt()
+    params = SamplingParams(max_new_tokens=len(mask[0]))
+    rollout = sample_rollout(policy, LETTERS, PROMPTS[:1], params, len(mask))
+    rollout.sequences.response_mask.copy_(torch.tensor(mask))
+    return rollout
+
+
+def test_td_errors_by_hand(tmp_path: Path) -> None:
+    """delta_t = r_t + gamma V_{t+1} - V_t, with 0 after the last token."""
+    config = ppo_engine.PPOConfig(gamma=0.5)
+    log = TokenLog(tmp_path / "t.jsonl", LETTERS, None, config)
+    rollout = two_responses([[True, True, True], [True, True, False]])
+    ones = torch.ones(2, 3)
+    log.keep(
+        ClipRule(lambda new, old, A, m: torch.zeros_like(m)), rollout, torch.zeros(2), ones,
+        dict(
+            old_values=torch.tensor([[1.0, 2, 3], [4, 5, 0]]),
+            token_rewards=torch.tensor([[0.0, 0, 1], [1, 2, 0]]),
+            returns=ones,
+        ),
+    )  # fmt: skip
+    assert log.watched is not None
+    errors = log.watched.values["td_error"]
+    assert errors[0].tolist() == [0.0, -0.5, -2.0]
+    assert errors[1, :2].tolist() == [-0.5, -3.0]
+
+
+def test_a_critic_of_zeros_is_surprised_by_the_token_rewards(tmp_path: Path) -> None:
+    """PPO's first step without a KL: the value is 0, and so is the TD error but for the last token."""
+    options = dict(steps=1, kl_coef=0.0, value_model=None)
+    rows = rows_of(BY_NAME["ppo"], tmp_path / "t.jsonl", small_gpt(), DIVERSE, **options)
+    group = [row for row in rows if row["kind"] == "training"]
+    assert len(group) == 4 and any(row["notes"]["reward"] for row in group)
+    for row in group:
+        length = len(row["tokens"])
+        assert row["values"]["value"] == [0.0] * length
+        expected = [0.0] * (length - 1) + [row["notes"]["reward"]]
+        assert row["values"]["td_error"] == pytest.approx(expected, abs=1e-4)
+
+
+def test_a_teacher_is_recorded_beside_its_student(tmp_path: Path) -> None:
+    """log p of the teacher and log q of the student that sampled, before its update."""
+    engine = BY_NAME["kd_grpo"]
+    assert engine.module is kd_grpo_engine and engine.teacher is not None
+    start = small_gpt()
+    rows = rows_of(engine, tmp_path / "t.jsonl", small_gpt(), steps=1)
+    group = [row for row in rows if row["kind"] == "training"]
+    assert len(group) == 4
+    for row in group:
+        close(row["values"]["log_p"], log_probs(engine.teacher, row))
+        close(row["values"]["log_q"], log_probs(start, row))
+
+
+def test_a_reward_model_scores_every_prefix(tmp_path: Path) -> None:
+    """The last prefix is the response: its score is the reward."""
+    model = RewardModel.from_policy(small_gpt(3), generator=torch.Generator().manual_seed(1)).eval()
+    engine, policy = BY_NAME["grpo"], small_gpt()
+    reward = RewardModelReward(model)
+    validate = validation(engine, tmp_path / "t.jsonl", policy, reward_fn=reward)
+    engine.run(policy, reward, steps=1, eval_every=1, validate=validate)
+    for row in read_jsonl(tmp_path / "t.jsonl"):
+        assert row["values"]["prefix_score"][-1] == pytest.approx(row["notes"]["reward"], abs=2e-4)
+
+
+def test_large_groups_are_cut(tmp_path: Path) -> None:
+    log = TokenLog(tmp_path / "t.jsonl", LETTERS, None, grpo_engine.GRPOConfig())
+    rollout = two_responses([[True]] * (ROWS + 4))
+    log.keep(
+        ClipRule(lambda new, old, A, m: m), rollout, torch.zeros(ROWS + 4),
+        torch.zeros(ROWS + 4, 1), {},
+    )  # fmt: skip
+    assert log.watched is not None and len(log.watched.rollout) == ROWS
+
+
+def test_watching_without_a_token_log_does_nothing() -> None:
+    rollout = two_responses([[True]])
+    rule = ClipRule(lambda new, old, A, m: m)
+    for validate in (None, lambda policy, reference, step: {}):
+        watch(validate, rule, rollout, torch.zeros(1), torch.zeros(1, 1))  # type: ignore[arg-type]
