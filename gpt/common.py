@@ -25,6 +25,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from tqdm import tqdm
 
+from gpt.forecast import is_out_of_memory, out_of_memory_text
 from gpt.launch import first_to_fail, run_on_ranks
 from gpt.lora import changing_state, load_changing_state, merged_state
 from gpt.model import GPT, GPTConfig
@@ -155,6 +156,8 @@ def explained() -> Iterator[None]:
     except KeyboardInterrupt:
         _end("interrupted; what was written so far is kept, and --resume goes on from state.pt")
     except Exception as error:
+        if is_out_of_memory(error) and not os.environ.get("GLASSBOX_TRACEBACK"):
+            _end(f"error: {out_of_memory_text()}")
         if isinstance(error, OSError) and error.filename is not None:
             _end(f"error: {error.filename}: {error.strerror}")
         if not first_to_fail():

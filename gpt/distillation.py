@@ -33,6 +33,7 @@ from data.collate import ResponseBatch, epoch_shuffled_indices, join_responses
 from data.records import PromptRecord
 from gpt.adapter import fit_for_training, save_adapter
 from gpt.border import at_least_float32
+from gpt.budget import announce
 from gpt.common import (
     MODEL_FILE,
     STATE_FILE,
@@ -56,6 +57,7 @@ from gpt.common import (
 )
 from gpt.corpus import Corpus, open_corpus, open_prompts
 from gpt.flags import check_ranges
+from gpt.forecast import Forecast, forecast
 from gpt.frozen import frozen_copy
 from gpt.generate import SamplingParams, generate
 from gpt.log_probs import (
@@ -69,7 +71,8 @@ from gpt.log_probs import (
 from gpt.model import GPT
 from gpt.optimizer import adamw, clip_and_step, cosine_schedule, set_learning_rate
 from gpt.pretraining import Preset, default_folder
-from gpt.ranks import check_alike, own, total
+from gpt.ranks import check_alike, own, total, world
+from gpt.supervised_forecast import distillation_work, longest_prompt
 from gpt.teacher import open_teacher, reverse_kl
 from gpt.tokenizer import Tokenizer
 
@@ -476,6 +479,23 @@ def tested(
     return {"prompts": len(records)} | report
 
 
+def announce_memory(
+    config: DistillationConfig,
+    student: GPT,
+    teacher: GPT,
+    tokenizer: Tokenizer,
+    prompts: Sequence[PromptRecord],
+) -> Forecast:
+    """Print what the run needs; UserError if the student's device has less."""
+    longest = longest_prompt([record.prompt for record in prompts], tokenizer)
+    shapes, device = (student.config, teacher.config), student.device
+
+    def memory_of(changed: DistillationConfig) -> Forecast:
+        return forecast(distillation_work(changed, *shapes, longest, device.type, world()))
+
+    return announce(config, memory_of, device)
+
+
 def main(config: DistillationConfig) -> Path:
     """Distil with all I/O and return the run folder. Test prompts are answered after training."""
     device = pick_device(config.device)
@@ -496,6 +516,7 @@ def main(config: DistillationConfig) -> Path:
             config.data, tokenizer, batch_size=config.batch_size, seed=config.seed,
             context=student.config.context,
         )  # fmt: skip
+    announce_memory(config, student, teacher, tokenizer, prompts["train"])
     folder = config.out or default_folder("distillation", config.data, config.preset)
     open_run(folder, config, resume=config.resume)
     done = saved_step(folder) if config.resume else 0

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
+import torch
+
 from gpt.adapter import fit_for_training, save_adapter
 from gpt.common import (
     MODEL_FILE,
@@ -26,6 +28,7 @@ from gpt.model import GPT
 from gpt.pretraining import default_folder
 from gpt.ranks import check_alike
 from rl.training.evaluation import Validation, compare, plot_learning_curves
+from rl.training.forecast import announce_run
 from rl.training.metrics import kl_exceeded
 from rl.training.setup import OwnReward, Task, batch_description, open_task
 
@@ -96,7 +99,7 @@ def run_training(
     """
     device = pick_device(config.device)
     task = open_task(config, device, own_reward)
-    fit_for_training(config, task.policy, config.adapter)
+    fit_in_memory(name, config, task, device)
     extra = prepare(config, task) if prepare else {}
     folder = config.out or default_folder(name, config.data, config.preset)
     open_run(folder, config, resume=config.resume)
@@ -135,6 +138,13 @@ def run_training(
     (folder / STATE_FILE).unlink(missing_ok=True)  # the finished weights replace it
     report(name, config, task, start, rows, folder)
     return folder
+
+
+def fit_in_memory(name: str, config: Any, task: Task, device: torch.device) -> None:
+    """Say what the run needs, refuse what cannot fit, and let the policy be trained as the flags ask."""
+    announce_run(name, config, task, device)
+    task.policy.sample_rows = getattr(config, "sample_rows", None)
+    fit_for_training(config, task.policy, config.adapter)
 
 
 def sampling_params(config: Any) -> SamplingParams:
