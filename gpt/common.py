@@ -30,6 +30,7 @@ from tqdm import tqdm
 
 from gpt.errors import Finished, UserError
 from gpt.files import append_jsonl, display_path, keep_until, write_atomically
+from gpt.forecast import is_out_of_memory, out_of_memory_text
 from gpt.launch import first_to_fail, run_on_ranks
 from gpt.lora import changing_state, load_changing_state, merged_state
 from gpt.model import GPT, GPTConfig
@@ -206,6 +207,8 @@ def explained(debug: bool | None = None) -> Iterator[None]:
                 print(_farewell(end), file=sys.stderr)
             sys.exit(end.status)
         except Exception as error:
+            if is_out_of_memory(error):
+                _end(f"error: {out_of_memory_text()}", debug)
             if isinstance(error, OSError) and error.filename is not None:
                 _end(f"error: {error.filename}: {error.strerror}", debug)
             if not first_to_fail():

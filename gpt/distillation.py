@@ -31,6 +31,7 @@ from data import reviews, sums
 from data.collate import ResponseBatch, epoch_shuffled_indices, join_responses, on_device
 from data.records import PromptRecord
 from gpt.adapter import fit_for_training, save_adapter
+from gpt.budget import announce
 from gpt.common import (
     MODEL_FILE,
     MetricLog,
@@ -49,6 +50,7 @@ from gpt.corpus import Corpus, open_corpus, open_prompts
 from gpt.errors import UserError
 from gpt.files import append_jsonl, display_path, keep_until, write_json
 from gpt.flags import check_ranges
+from gpt.forecast import Forecast, forecast
 from gpt.frozen import frozen_copy
 from gpt.generate import SamplingParams, generate
 from gpt.half import half_linears
@@ -64,9 +66,10 @@ from gpt.log_probs import (
 from gpt.model import GPT
 from gpt.optimizer import adamw, check_losses, clip_and_step, cosine_schedule, set_learning_rate
 from gpt.pretraining import Preset, default_folder
-from gpt.ranks import check_alike, own, total
+from gpt.ranks import check_alike, own, total, world
 from gpt.report.writing import open_page, refresh
 from gpt.runs import finish_run, keep_state, open_run, stepping
+from gpt.supervised_forecast import distillation_work, longest_prompt
 from gpt.teacher import open_teacher, reverse_kl
 from gpt.tokenizer import Tokenizer
 
@@ -504,6 +507,23 @@ def teacher_of(config: DistillationConfig, tokenizer: Tokenizer, device: torch.d
     return teacher
 
 
+def announce_memory(
+    config: DistillationConfig,
+    student: GPT,
+    teacher: GPT,
+    tokenizer: Tokenizer,
+    prompts: Sequence[PromptRecord],
+) -> Forecast:
+    """Print what the run needs; UserError if the student's device has less."""
+    longest = longest_prompt([record.prompt for record in prompts], tokenizer)
+    shapes, device = (student.config, teacher.config), student.device
+
+    def memory_of(changed: DistillationConfig) -> Forecast:
+        return forecast(distillation_work(changed, *shapes, longest, device.type, world()))
+
+    return announce(config, memory_of, device)
+
+
 def main(config: DistillationConfig) -> Path:
     """Distil with all I/O and return the run folder. Test prompts are answered after training."""
     device = pick_device(config.device, config.precision)
@@ -522,6 +542,7 @@ def main(config: DistillationConfig) -> Path:
             config.data, tokenizer, batch_size=config.batch_size, seed=config.seed,
             context=student.config.context,
         )  # fmt: skip
+    announce_memory(config, student, teacher, tokenizer, prompts["train"])
     folder = config.out or default_folder("distillation", config.data, config.preset)
     folder = open_run(folder, config, resume=config.resume)
     open_page(folder, "distillation", config)

@@ -25,6 +25,7 @@ from data.collate import ResponseBatch, collate_responses, epoch_shuffled_indice
 from data.readers import keep_within, read_preferences, read_responses, split_records
 from data.records import PreferenceRecord, ResponseRecord
 from gpt.adapter import fit_for_training, save_adapter
+from gpt.budget import announce
 from gpt.common import (
     MODEL_FILE,
     RUNS,
@@ -43,6 +44,7 @@ from gpt.common import (
 from gpt.errors import UserError
 from gpt.files import append_jsonl, display_path
 from gpt.flags import check_ranges
+from gpt.forecast import Forecast, forecast
 from gpt.generate import SamplingParams, generate
 from gpt.model import GPT
 from gpt.optimizer import adamw, check_losses, clip_and_step, cosine_schedule, set_learning_rate
@@ -54,9 +56,10 @@ from gpt.pretraining import (
     held_out_loss,
     language_model_loss,
 )
-from gpt.ranks import check_alike, on_main, own_part, rank, total
+from gpt.ranks import check_alike, on_main, own_part, rank, total, world
 from gpt.report.writing import open_page, refresh
 from gpt.runs import finish_run, keep_state, open_run, stepping
+from gpt.supervised_forecast import finetuning_work
 from gpt.tokenizer import Tokenizer, load_tokenizer
 
 Example = tuple[list[int], list[int]]  # prompt tokens, response tokens with EOS
@@ -289,6 +292,18 @@ def sample_rows(
     ]
 
 
+def announce_memory(config: FinetuningConfig, model: GPT, examples: Sequence[Example]) -> Forecast:
+    """Print what the run needs; UserError if the model's device has less."""
+    tokens = max(len(prompt) + len(response) for prompt, response in examples)
+    scored = max(len(response) for _, response in examples)
+    shape, device = model.config, model.device
+
+    def memory_of(changed: FinetuningConfig) -> Forecast:
+        return forecast(finetuning_work(changed, shape, tokens, scored, device.type, world()))
+
+    return announce(config, memory_of, device)
+
+
 def main(config: FinetuningConfig) -> Path:
     """Fine-tune with all I/O and return the run folder."""
     device = pick_device(config.device, config.precision)
@@ -299,6 +314,7 @@ def main(config: FinetuningConfig) -> Path:
     model, tokenizer = starting_model(config, device)
     fit_for_training(config, model, config.adapter)
     examples, held_out = read_examples(config, tokenizer, model.config.context)
+    announce_memory(config, model, [*examples, *held_out])
     folder = config.out or default_folder("finetuning", config.data, config.preset)
     folder = open_run(folder, config, resume=config.resume)
     open_page(folder, "finetuning", config)

@@ -9,7 +9,7 @@ AT_LEAST_ONE = (
     "steps", "epochs", "batch_size", "accumulation", "prompts_per_step", "group_size",
     "updates_per_batch", "minibatches", "micro_batch_size", "max_new_tokens", "eval_every",
     "checkpoint_every", "reward_batch_size", "reward_epochs", "repeats", "grpo_steps", "jobs",
-    "reference_mixing_every", "ranks",
+    "reference_mixing_every", "ranks", "sample_rows",
 )  # fmt: skip
 ABOVE_ZERO = ("max_norm", "temperature", "wide_temperature", "lora_alpha")
 NOT_NEGATIVE = (

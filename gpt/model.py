@@ -227,13 +227,15 @@ class GPT(nn.Module):
 
     With `checkpoint_blocks` a block's activations are not kept for the backward pass, which computes
     them again from the block's input (Chen et al. 2016, arXiv:1604.06174): less memory, a third more
-    work, the same gradients.
+    work, the same gradients. `sample_rows` bounds how many rows a rollout samples from it at once, and
+    so the size of its cache; None: all of them.
     """
 
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
         self.config = config
         self.checkpoint_blocks = False
+        self.sample_rows: int | None = None
         self.wte = nn.Embedding(config.vocab_size, config.n_embd)
         self.wpe = nn.Embedding(config.context, config.n_embd)
         self.h = nn.ModuleList(Block(config) for _ in range(config.n_layer))

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from data.collate import ResponseBatch
+from gpt.budget import announce
 from gpt.common import (
     MODEL_FILE,
     RUNS,
@@ -37,12 +38,14 @@ from gpt.common import (
 from gpt.corpus import Corpus, open_corpus
 from gpt.files import display_path
 from gpt.flags import check_ranges
+from gpt.forecast import forecast
 from gpt.log_probs import token_log_probs
 from gpt.model import GPT, preset_config
 from gpt.optimizer import adamw, check_losses, clip_and_step, cosine_schedule, set_learning_rate
-from gpt.ranks import check_alike, own, own_chunks, own_part, rank, total
+from gpt.ranks import check_alike, own, own_chunks, own_part, rank, total, world
 from gpt.report.writing import open_page, refresh
 from gpt.runs import finish_run, keep_state, open_run, stepping
+from gpt.supervised_forecast import pretraining_work
 from gpt.tokenizer import load_tokenizer
 
 Preset = Literal["tiny", "study", "small", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"]
@@ -250,6 +253,13 @@ def main(config: PretrainingConfig) -> Path:
         batch_size=config.batch_size,
         context=shape.context,
         seed=config.seed,
+    )
+    announce(
+        config,
+        lambda changed: forecast(
+            pretraining_work(changed, shape, device=device.type, ranks=world())
+        ),
+        device,
     )
     folder = config.out or default_folder("pretraining", config.data, config.preset)
     folder = open_run(folder, config, resume=config.resume)

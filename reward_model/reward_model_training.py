@@ -28,6 +28,7 @@ from data.readers import read_preferences, split_records
 from data.records import PreferenceRecord, PromptRecord
 from gpt import pretraining
 from gpt.adapter import fit_for_training
+from gpt.budget import announce
 from gpt.common import (
     MODEL_FILE,
     MetricLog,
@@ -44,15 +45,17 @@ from gpt.common import (
 from gpt.errors import UserError
 from gpt.files import append_jsonl, display_path, read_jsonl, write_json
 from gpt.flags import check_ranges
+from gpt.forecast import Forecast, forecast
 from gpt.generate import SamplingParams
 from gpt.log_probs import score_in_micro_batches
 from gpt.model import GPT
 from gpt.optimizer import adamw, check_losses, clip_and_step, cosine_schedule, set_learning_rate
 from gpt.pretraining import Preset, PretrainingConfig, default_folder
-from gpt.ranks import check_alike, on_main, own, total
+from gpt.ranks import check_alike, on_main, own, total, world
 from gpt.report.writing import open_page, refresh
 from gpt.runs import finish_run, keep_state, open_run, stepping
 from gpt.tokenizer import Tokenizer
+from reward_model.forecast import longest_pair, most_responses, reward_model_work
 from reward_model.loss import bradley_terry_loss
 from reward_model.model import Pooling, RewardModel, save_reward_model
 from reward_model.pairs import (
@@ -477,6 +480,17 @@ def recorded_pairs(folder: Path, tokenizer: Tokenizer) -> tuple[list[TokenPair],
     return pairs, held_out
 
 
+def announce_memory(config: RewardModelConfig, base: GPT, tokens: int, responses: int) -> Forecast:
+    """Print what training needs; UserError if the base's device has less."""
+
+    def memory_of(changed: RewardModelConfig) -> Forecast:
+        return forecast(
+            reward_model_work(changed, base.config, tokens, responses, base.device.type, world())
+        )
+
+    return announce(config, memory_of, base.device)
+
+
 def main(config: RewardModelConfig) -> Path:
     """Make or read the pairs, train, report, and return the run folder."""
     device = pick_device(config.device, config.precision)
@@ -486,6 +500,10 @@ def main(config: RewardModelConfig) -> Path:
     folder = config.out or default_folder("reward_model", config.data, config.preset)
     if config.data != "reviews":  # and one with too few before an earlier run is moved aside
         pairs, held_out = file_pairs(config, tokenizer, policy.config.context)
+        announce_memory(config, policy, longest_pair(pairs), most_responses(by_prompt(pairs)))
+    else:
+        longest = min(config.max_prompt_tokens + config.max_response_tokens, policy.config.context)
+        announce_memory(config, policy, longest, config.responses_per_prompt)
     folder = open_run(folder, config, resume=config.resume)
     open_page(folder, "reward_model", config)
     if config.resume:

@@ -23,7 +23,7 @@ from data.collate import (
 )
 from data.records import PromptRecord
 from gpt.common import precision
-from gpt.generate import SamplingParams, generate
+from gpt.generate import Generation, SamplingParams, generate
 from gpt.log_probs import score_in_micro_batches, token_log_probs, token_scores
 from gpt.model import GPT
 from gpt.ranks import own_chunks
@@ -85,20 +85,26 @@ def sample_rollout(
 ) -> Rollout:
     """Sample `group_size` responses to each prompt with the policy as it is now (no gradient).
 
+    Where the policy has `sample_rows`, that many rows are sampled at once: the same numbers are drawn.
     With a `teacher_share` the tokens are drawn from the mixture of both (gpt/generate.py); the
     log-probs are the policy's own all the same.
     """
     encoded = [tokenizer.encode(record.prompt) for record in records]
-    sampled = generate(
-        policy,
-        encoded,
-        params,
-        generator,
-        eos_id=tokenizer.eos_id,
-        samples_per_prompt=group_size,
-        teacher=teacher,
-        teacher_share=teacher_share,
-    )
+    size = max((policy.sample_rows or len(records) * group_size) // group_size, 1)
+    pieces = [
+        generate(
+            policy,
+            encoded[start : start + size],
+            params,
+            generator,
+            eos_id=tokenizer.eos_id,
+            samples_per_prompt=group_size,
+            teacher=teacher,
+            teacher_share=teacher_share,
+        )
+        for start in range(0, max(len(encoded), 1), size)
+    ]
+    sampled = pieces[0] if len(pieces) == 1 else _joined(pieces)
     rows = [index for index in range(len(records)) for _ in range(group_size)]
     sequences = join_responses(
         [encoded[index] for index in rows],
@@ -112,6 +118,17 @@ def sample_rollout(
         sequences=sequences,
         log_probs=sampled.model_log_probs,
         group_size=group_size,
+    )
+
+
+def _joined(pieces: Sequence[Generation]) -> Generation:
+    """The responses of several calls as those of one, padded to the longest."""
+    return Generation(
+        response_tokens=_stacked([piece.response_tokens for piece in pieces]),
+        response_mask=_stacked([piece.response_mask for piece in pieces]),
+        has_eos=torch.cat([piece.has_eos for piece in pieces]),
+        log_probs=_stacked([piece.log_probs for piece in pieces]),
+        model_log_probs=_stacked([piece.model_log_probs for piece in pieces]),
     )
 
 

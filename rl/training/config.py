@@ -99,6 +99,9 @@ class EngineConfig:
     """Optimizer steps per pass."""
     micro_batch_size: int = 32
     """Rows per forward pass; changes memory and speed, never the gradient."""
+    sample_rows: int | None = None
+    """Rows that are sampled at once; default: all of a batch. Fewer need a smaller cache and more time,
+    and draw the same tokens."""
     lr: float = 2e-4
     """Peak learning rate, constant after the warm-up."""
     warmup: int = 5

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
 
+import torch
 import torch.nn as nn
 
 from gpt.adapter import fit_for_training, save_adapter
@@ -38,6 +39,7 @@ from rl.training.evaluation import (
     plot_iterations,
     plot_learning_curves,
 )
+from rl.training.forecast import announce_run
 from rl.training.metrics import kl_exceeded
 from rl.training.setup import OwnReward, Task, batch_description, halve_frozen, open_task
 from rl.training.token_log import TokenLog
@@ -110,7 +112,7 @@ def run_training(
     """
     device = pick_device(config.device, config.precision)
     task = open_task(config, device, own_reward)
-    start, parts = models_of_run(config, task, prepare, fixed_reference)
+    start, parts = models_of_run(name, config, task, prepare, fixed_reference)
     folder = config.out or default_folder(name, config.data, config.preset)
     folder = open_run(folder, config, resume=config.resume)
     done = saved_step(folder) if config.resume else 0
@@ -152,13 +154,14 @@ def run_training(
 
 
 def models_of_run(
+    name: str,
     config: Any,
     task: Task,
     prepare: Callable[[Any, Task], dict[str, Any]] | None,
     fixed_reference: bool,
 ) -> tuple[GPT, dict[str, Any]]:
     """The policy as it starts, frozen, and what an engine's `train` is given by keyword."""
-    fit_for_training(config, task.policy, config.adapter)
+    fit_in_memory(name, config, task, task.policy.device)
     parts = prepare(config, task) if prepare else {}
     if config.precision == "bfloat16" and "refresh" not in parts:  # it trains the reward model
         halve_frozen(task)
@@ -187,6 +190,13 @@ def say_findings(config: Any, rows: list[dict[str, Any]], folder: Path) -> None:
     flags = json.loads(json.dumps(asdict(config), default=str))  # as config.json has them
     if findings := examine(rows, flags):
         print(f"python -m rl.doctor {display_path(folder)} says:\n{as_text(findings)}")
+
+
+def fit_in_memory(name: str, config: Any, task: Task, device: torch.device) -> None:
+    """Say what the run needs, refuse what cannot fit, and let the policy be trained as the flags ask."""
+    announce_run(name, config, task, device)
+    task.policy.sample_rows = getattr(config, "sample_rows", None)
+    fit_for_training(config, task.policy, config.adapter)
 
 
 def sampling_params(config: Any) -> SamplingParams:

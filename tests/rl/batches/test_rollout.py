@@ -10,7 +10,7 @@ import torch
 
 from data.collate import left_pad
 from data.records import PromptRecord
-from gpt.generate import SamplingParams
+from gpt.generate import SamplingParams, generate
 from gpt.log_probs import token_log_probs
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import build_tokenizer
@@ -117,6 +117,25 @@ def test_the_same_generator_gives_the_same_rollout():
     assert torch.equal(a.response_tokens, b.response_tokens)
     assert torch.equal(a.log_probs, b.log_probs)
     assert a.responses != other.responses
+
+
+@pytest.mark.parametrize("rows", [1, G, 2 * G + 1])
+def test_fewer_rows_at_once_draw_the_same_responses(rows, monkeypatch):
+    """Whole groups, at least one, in each call; a shorter piece is padded like the longest."""
+    whole, calls = rollout_of(), []
+
+    def counted(model, prompts, *args, **kwargs):
+        calls.append(len(prompts))
+        return generate(model, prompts, *args, **kwargs)
+
+    monkeypatch.setattr(rollout_module, "generate", counted)
+    monkeypatch.setattr(MODEL, "sample_rows", rows)
+    pieces = rollout_of()
+    assert calls == {1: [1, 1, 1, 1], G: [1, 1, 1, 1], 2 * G + 1: [2, 2]}[rows]
+    assert pieces.responses == whole.responses
+    assert torch.equal(pieces.response_mask, whole.response_mask)
+    assert torch.equal(pieces.has_eos, whole.has_eos)
+    torch.testing.assert_close(pieces.log_probs, whole.log_probs)
 
 
 def test_sampling_keeps_no_graph_and_leaves_the_mode():
