@@ -524,6 +524,15 @@ def announce_memory(
     return announce(config, memory_of, device)
 
 
+def corpus_of(config: DistillationConfig, tokenizer: Tokenizer, context: int) -> Corpus | None:
+    """The texts that are distilled, where the corpus is their author."""
+    if config.author != "corpus":
+        return None
+    return open_corpus(
+        config.data, tokenizer, batch_size=config.batch_size, seed=config.seed, context=context
+    )
+
+
 def main(config: DistillationConfig) -> Path:
     """Distil with all I/O and return the run folder. Test prompts are answered after training."""
     device = pick_device(config.device, config.precision)
@@ -536,12 +545,7 @@ def main(config: DistillationConfig) -> Path:
     if room < 1:
         raise UserError(f"--max-new-tokens {config.max_new_tokens} leaves no room for a prompt")
     prompts = open_prompts(config.data, tokenizer, room)
-    corpus = None
-    if config.author == "corpus":
-        corpus = open_corpus(
-            config.data, tokenizer, batch_size=config.batch_size, seed=config.seed,
-            context=student.config.context,
-        )  # fmt: skip
+    corpus = corpus_of(config, tokenizer, student.config.context)
     announce_memory(config, student, teacher, tokenizer, prompts["train"])
     folder = config.out or default_folder("distillation", config.data, config.preset)
     folder = open_run(folder, config, resume=config.resume)

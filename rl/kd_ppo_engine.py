@@ -253,13 +253,9 @@ def train(
                 penalty=reward_penalty(config.kl_penalty),
             )
             targets = gae_targets(  # v, A and the returns
-                config,
-                rollout,
-                token_rewards,
-                old_log_probs,
-                value_model,
+                config, rollout, token_rewards, old_log_probs, value_model,
                 ref_log_probs=ref_log_probs,
-            )
+            )  # fmt: skip
 
         with clock.phase("update"):
             updates = epoch_minibatches(config, len(rollout), generators["minibatches"])

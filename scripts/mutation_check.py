@@ -1861,10 +1861,10 @@ MUTATIONS = (
         TEST_RUNS,
     ),
     bug(
-        "trust-state-goes-before-the-report",
+        "trust-state-before-report",
         "the state is deleted when the weights are written, before figure and report",
         RL_RUN,
-        "    report(name, config, task, start, rows, folder)\n    finish_run(folder)\n",
+        "    report(name, config, task, start, rows, folder)\n",
         "    finish_run(folder)\n    report(name, config, task, start, rows, folder)\n",
         TEST_PIPELINE,
     ),

@@ -26,12 +26,7 @@ else:
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("data", "gpt", "reward_model", "rl")  # each may import itself and what stands before it
 ROOMS = ("equations", "batches", "rewards", "training")  # of rl/, likewise
-COMMANDS = (
-    "doctor.py",
-    "export.py",
-    "report.py",
-    "talk.py",
-)  # at the top of rl/ beside the engines
+COMMANDS = ("doctor.py", "export.py", "memory.py", "report.py", "talk.py")
 CODE_FOLDERS = (*PACKAGES, "scripts", "bench", "notebooks", "tests")
 RUNTIME = {
     *("torch", "tiktoken", "numpy", "matplotlib", "safetensors", "tyro", "tqdm", "jinja2", "bokeh"),
