@@ -59,6 +59,8 @@ def pick_device(name: str = "auto") -> torch.device:
         device = torch.device(name)
     except RuntimeError:  # torch lists two dozen kinds of hardware
         raise UserError(f"--device {name}: use auto, cpu, cuda, cuda:N or mps") from None
+    if device.type not in ("cpu", "cuda", "mps"):
+        raise UserError(f"--device {name}: use auto, cpu, cuda, cuda:N or mps")
     missing = (device.type == "cuda" and not torch.cuda.is_available()) or (
         device.type == "mps" and not torch.backends.mps.is_available()
     )
@@ -314,7 +316,8 @@ class TrainingState:
                 "parts": {name: changing_state(part) for name, part in self.parts.items()},
                 "generators": {name: g.get_state() for name, g in self.generators.items()},
             }
-            torch.save(state, path)
+            with path.open("wb") as file:  # through Python, which says why a write fails
+                torch.save(state, file)
 
         for name, part in self.parts.items():
             if isinstance(part, torch.nn.Module):
@@ -347,6 +350,8 @@ def read_state(folder: Path) -> dict[str, Any]:
     """What state.pt holds. UserError if it cannot be read."""
     path = folder / STATE_FILE
     try:
+        if path.exists() and not path.is_file():
+            raise ValueError("no regular file, it may never end")
         with zipfile.ZipFile(path) as records:  # torch does not look at their checksums
             damaged = records.testzip()
         if damaged:
@@ -438,7 +443,9 @@ def gpt_config_of(
     sizes = about.get("gpt")
     if not isinstance(sizes, dict) or sizes.keys() != names:
         raise UserError(f"{path} does not say its model's shape: it is damaged, train it again")
-    layers = {name.split(".")[1] for name in tensors if name.startswith(f"{prefix}h.")}
+    layers = {
+        name[len(prefix) :].split(".")[1] for name in tensors if name.startswith(f"{prefix}h.")
+    }
     stored = {"n_layer": len(layers)}
     for table, count in (("wte", "vocab_size"), ("wpe", "context")):
         shape = (

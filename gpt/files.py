@@ -96,6 +96,8 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
     UserError for any other line that is no JSON.
     """
     rows = []
+    if path.exists() and not path.is_file():
+        raise UserError(f"{display_path(path)} is no regular file: remove it")
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             try:

@@ -132,7 +132,7 @@ def shard_names(index: Path) -> list[str]:
     """The files that an index names, each once; UserError if it is no index."""
     try:
         names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-        beside_it = all(Path(name).name == name for name in names)
+        beside_it = all(name and Path(name).name == name for name in names)
     except (ValueError, KeyError, TypeError, AttributeError):
         names, beside_it = [], False
     if not names or not beside_it:

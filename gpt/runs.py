@@ -45,6 +45,7 @@ except ImportError:  # Windows, where two runs in one folder are the user's to a
     fcntl = None  # type: ignore[assignment]
 
 CONFIG_FILE = "config.json"
+SCRIPT, INPUTS, MADE_WITH = "script", "inputs", "made_with"  # its keys that are no flags
 
 # What may change when a run is resumed: how long it is, where it runs and how it is watched.
 FREE_FLAGS = (
@@ -149,7 +150,7 @@ def check_place(folder: Path, config: Any) -> None:
 def _move_aside(folder: Path, script: str) -> None:
     """Rename an earlier run of the script; UserError for anything else, which stays where it is."""
     try:
-        earlier = read_record(folder).get("script")
+        earlier = read_record(folder).get(SCRIPT)
     except UserError:
         earlier = None
     if earlier != script:
@@ -233,9 +234,9 @@ def _check_same_run(
     folder: Path, config: Any, started: dict[str, Any], now: dict[str, Any]
 ) -> None:
     """UserError for another script, another flag or an input that has changed."""
-    if started.get("script") != now["script"]:
+    if started[SCRIPT] != now[SCRIPT]:
         raise UserError(
-            f"the run in {folder} was started by {started.get('script')}, not by {now['script']}: "
+            f"the run in {folder} was started by {started[SCRIPT]}, not by {now[SCRIPT]}: "
             "resume it with the script that started it, or leave --resume out"
         )
     for field in dataclasses.fields(config):
@@ -252,8 +253,8 @@ def _check_same_run(
                 f"the run in {folder} was started with {name} {started[name]}, not {now[name]}: "
                 "resume with the flags in its config.json, or leave --resume out"
             )
-    for name, digest in started.get("inputs", {}).items():
-        if now["inputs"].get(name) != digest:
+    for name, digests in started.get(INPUTS, {}).items():
+        if now[INPUTS].get(name) != digests:
             raise UserError(
                 f"{flag_name(name)} {now[name]} is no longer what the run in {folder} was started "
                 "with: restore it, or leave --resume out"
@@ -289,16 +290,21 @@ def _say_finished(folder: Path, started: dict[str, Any], now: dict[str, Any]) ->
 def record(config: Any) -> dict[str, Any]:
     """The content of config.json: flags, script, inputs and what the run is made with."""
     flags = json.loads(json.dumps(dataclasses.asdict(config), default=str))
-    inputs: dict[str, Any] = {}
+    return flags | {
+        SCRIPT: script_of(config),
+        INPUTS: input_digests(config),
+        MADE_WITH: made_with(config),
+    }
+
+
+def input_digests(config: Any) -> dict[str, list[str]]:
+    """The sha256 of every file that a flag names, and of the model in every folder; by flag."""
+    digests: dict[str, list[str]] = {}
     for flag, path in named_paths(config):
         path = path / MODEL_FILE if path.is_dir() else path
         if path.is_file():
-            inputs[flag] = [*inputs.get(flag, []), sha256_of(path)]
-    return flags | {
-        "script": script_of(config),
-        "inputs": inputs,
-        "made_with": made_with(config),
-    }
+            digests.setdefault(flag, []).append(sha256_of(path))
+    return digests
 
 
 def read_record(folder: Path) -> dict[str, Any]:
@@ -315,7 +321,7 @@ def read_record(folder: Path) -> dict[str, Any]:
         raise UserError(
             f"{path} cannot be read ({reason}): restore it, or leave --resume out"
         ) from None
-    if not isinstance(values, dict) or not isinstance(values.get("script"), str):
+    if not isinstance(values, dict) or not isinstance(values.get(SCRIPT), str):
         raise UserError(
             f"{path} does not say which script the run is of: restore it, or leave --resume out"
         )

@@ -45,7 +45,6 @@ def signals_noted() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    _asked, _in_steps = 0, False
     before = {number: signal.getsignal(number) for number in SIGNALS}
     is_child = multiprocessing.parent_process() is not None
     for number in SIGNALS:
@@ -56,6 +55,7 @@ def signals_noted() -> Iterator[None]:
     try:
         yield
     finally:
+        _asked, _in_steps = 0, False
         for number, handler in before.items():
             signal.signal(number, handler)
 

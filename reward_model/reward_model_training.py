@@ -387,8 +387,10 @@ def file_pairs(
         print(f"left out {count} pairs: {reason}")
     if not fitting["train"] or not fitting["validation"]:
         usable = sum(map(len, fitting.values()))
+        prompts = len({tuple(pair.prompt) for part in fitting.values() for pair in part})
         raise UserError(
-            f"{config.data}: {usable} usable pairs are too few to train and validate on"
+            f"{config.data}: {usable} usable pairs are too few to train and validate on, which takes "
+            f"several prompts (these have {prompts}): give more"
         )
     return fitting["train"], fitting["validation"]
 

@@ -258,12 +258,13 @@ def test_an_engine_goes_on_from_a_fine_tuned_model(world: Runs, tmp_path: Path) 
 def test_a_run_that_stops_early_says_so(
     world: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    flags: dict[str, Any] = dict(steps=7, stop_kl=-10.0, eval_every=4, test_prompts=0)
+    """And a kill before its report is written: resumed, it takes no further step."""
+    flags: dict[str, Any] = dict(steps=7, stop_kl=1e-9, lr=0.01, eval_every=4, test_prompts=0)
     out = grpo_engine.main(explicit(world, tmp_path / "grpo", **flags))
     printed = capsys.readouterr().out
     assert len(read_rows(out / "metrics.jsonl")) == 5
     assert "grpo 5/7" in printed
-    assert "stopped: the KL per response is above --stop-kl -10 nats" in printed
+    assert "stopped: the KL per response is above --stop-kl 1e-09 nats" in printed
 
 
 def test_evaluations_can_be_left_out(world: Runs, tmp_path: Path) -> None:

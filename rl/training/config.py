@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from gpt.common import MODEL_FILE
 from gpt.flags import check_ranges
 from gpt.pretraining import Preset
 from rl.equations.kl import AdaptiveKL, DoublingKL, FixedKL
@@ -171,7 +172,10 @@ class EngineConfig:
     @property
     def first_reward_model(self) -> Path | None:
         """The reward model of an engine that can use one alone: its recorded pairs, its replay."""
-        return self.reward_model[0] if self.reward_model else None
+        if not self.reward_model:
+            return None
+        first = self.reward_model[0]
+        return first.parent if first.name == MODEL_FILE else first
 
 
 def check_ensemble(config: EngineConfig) -> None:

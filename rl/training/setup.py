@@ -69,6 +69,12 @@ def answer_rule(
             f"{data}: {missing} of {len(answers)} prompts have no answer to check: give one to "
             "every prompt, or to none"
         )
+    empty = sum(not str(answer).strip() for answer in answers)
+    if empty:
+        raise UserError(
+            f"{data}: {empty} of {len(answers)} answers are empty, which no response can match: fill "
+            "them in, or remove the rows"
+        )
     return VerifiableReward(answer_match, "right answer", reads=read_answer)
 
 
@@ -162,7 +168,7 @@ def reference_responses(
 
     Both answers of its first held-out pairs that fit in `room` tokens; None where it kept no pairs.
     """
-    path = folder / "held_out_pairs.jsonl"
+    path = _run_folder(folder) / "held_out_pairs.jsonl"
     if not path.exists():
         return None
     rows = [

@@ -10,6 +10,7 @@ import pytest
 from gpt.finetuning import FinetuningConfig
 from gpt.pretraining import PretrainingConfig
 from reward_model.reward_model_training import RewardModelConfig
+from rl.dpo_engine import DPOConfig
 from rl.grpo_engine import GRPOConfig
 from rl.grpo_iterative_engine import IterativeGRPOConfig
 from rl.ppo_engine import PPOConfig
@@ -48,6 +49,16 @@ def test_the_ranges_that_all_scripts_share(config, changes, message):
         (EngineConfig, dict(test_prompts=-1), "test_prompts must not be negative"),
         (EngineConfig, dict(non_finite_reward=NAN), "non_finite_reward must be a number: got nan"),
         (EngineConfig, dict(stop_kl=NAN), "stop_kl must be a number: got nan"),
+        (EngineConfig, dict(stop_kl=-1.0), "stop_kl must be above 0, any run would stop there"),
+        (EngineConfig, dict(stop_kl=-math.inf), "stop_kl must be finite"),
+        (EngineConfig, dict(stop_kl=0.0), "stop_kl must be above 0"),
+        (EngineConfig, dict(kl_coef=math.inf), "kl_coef must be finite, and at most 1e+12 in size"),
+        (EngineConfig, dict(temperature=1e300), "temperature must be finite, and at most 1e+12"),
+        (DPOConfig, dict(beta=1e300), "beta must be finite"),
+        (RewardModelConfig, dict(centering=math.inf), "centering must be finite"),
+        (FinetuningConfig, dict(weight_decay=math.inf), "weight_decay must be finite"),
+        (EngineConfig, dict(seed=10**30), "seed must be at most 9223372036854775807 in size"),
+        (PretrainingConfig, dict(data=""), "data is empty: give reviews, sums or a file"),
         (RewardModelConfig, dict(centering=NAN), "centering must be a number: got nan"),
         (TeacherConfig, dict(least_reward=NAN), "least_reward must be a number: got nan"),
         (GRPOConfig, dict(clip_low=-0.2), "clip_low must not be negative: got -0.2"),

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import random
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from data import reviews
 from data.collate import collate_responses
 from data.splits import split_of
 from gpt import pretraining
-from gpt.common import MetricLog, save_gpt
+from gpt.common import MetricLog, save_gpt, saved_step
 from gpt.errors import UserError
+from gpt.files import append_jsonl, read_jsonl
 from gpt.generate import SamplingParams, generate
 from gpt.model import GPT, GPTConfig
 from gpt.optimizer import adamw
 from gpt.tokenizer import load_tokenizer
 from reward_model import reward_model_training
 from reward_model.model import RewardModel
-from reward_model.pairs import TokenPair, preference_strength
+from reward_model.pairs import TokenPair, pair_as_text, preference_strength
 from reward_model.reward_model_training import (
     ReviewsAnnotator,
     RewardModelConfig,
@@ -29,6 +35,7 @@ from reward_model.reward_model_training import (
     file_pairs,
     fit,
     main,
+    recorded_pairs,
     score_pairs,
     world_pairs,
 )
@@ -224,8 +231,12 @@ def test_a_pair_of_unknown_strength_has_no_margin():
 
 
 def test_margins_that_cannot_be_are_refused(tmp_path):
-    for margin, words in ((-0.1, " from 0 on"), (math.inf, " from 0 on"), (math.nan, ": got nan")):
-        with pytest.raises(ValueError, match=f"margin must be a number{words}"):
+    for margin, words in (
+        (-0.1, "a number from 0 on"),
+        (math.inf, "finite"),
+        (math.nan, "a number: got nan"),
+    ):
+        with pytest.raises(ValueError, match=f"margin must be {words}"):
             RewardModelConfig(margin=margin)
     with pytest.raises(ValueError, match="--margin-from strength multiplies --margin, which is 0"):
         RewardModelConfig(margin_from="strength")
@@ -498,3 +509,77 @@ def test_pairs_are_sampled_at_full_temperature(monkeypatch):
     model = fresh_model(vocab_size=GLASSBOX.n_vocab)
     world_pairs(model.gpt, GLASSBOX, RewardModelConfig(max_response_tokens=4), "train", 5, 2)
     assert used == [SamplingParams(temperature=1.0, max_new_tokens=4)]
+
+
+# Going on after a kill
+
+
+KILLED = """
+import os, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from gpt.common import MetricLog
+from reward_model import reward_model_training as training
+from reward_model.reward_model_training import RewardModelConfig
+
+write = MetricLog.write
+
+def killing(self, *, step, **metrics):
+    write(self, step=step, **metrics)
+    if self.title == "reward model" and step == int(sys.argv[4]):
+        os.kill(os.getpid(), 9)
+
+MetricLog.write = killing
+training.main(
+    RewardModelConfig(
+        base=Path(sys.argv[2]), out=Path(sys.argv[3]), pairs=60, responses_per_prompt=4,
+        held_out_pairs=8, batch_size=2, checkpoint_every=2, max_response_tokens=8, device="cpu", ranks=1,
+    )
+)
+"""
+
+
+def test_a_killed_run_resumes_into_the_same_model(tmp_path):
+    """Also before its first checkpoint: the pairs, which take the longest, are kept from the start."""
+    shape = GPTConfig(GLASSBOX.n_vocab, 96, n_layer=1, n_head=2, n_embd=16)
+    model = GPT(shape).initialize(torch.Generator().manual_seed(1))
+    save_gpt(tmp_path / "base" / "model.safetensors", model, GLASSBOX)
+    config = RewardModelConfig(
+        base=tmp_path / "base", pairs=60, responses_per_prompt=4, held_out_pairs=8, batch_size=2,
+        checkpoint_every=2, max_response_tokens=8, device="cpu", ranks=1,
+    )  # fmt: skip
+    whole = main(dataclasses.replace(config, out=tmp_path / "whole"))
+    expected = load_file(whole / "model.safetensors")
+    assert len(read_jsonl(whole / "metrics.jsonl")) >= 5
+    for step, kept in ((1, 0), (3, 2)):
+        out = tmp_path / f"killed after {step}"
+        arguments = [str(Path(__file__).parents[2]), str(tmp_path / "base"), str(out), str(step)]
+        done = subprocess.run([sys.executable, "-c", KILLED, *arguments], capture_output=True)
+        assert done.returncode == -9, done.stderr
+        assert saved_step(out) == kept and not (out / "model.safetensors").exists()
+        main(dataclasses.replace(config, out=out, resume=True))
+        weights = load_file(out / "model.safetensors")
+        assert all(torch.equal(weights[name], expected[name]) for name in expected)
+        timed = {"pairs_per_second"}
+        rows, whole_rows = (
+            [
+                {key: row[key] for key in row.keys() - timed}
+                for row in read_jsonl(f / "metrics.jsonl")
+            ]
+            for f in (out, whole)
+        )
+        assert rows == whole_rows
+        for name in ("pairs.jsonl", "held_out_pairs.jsonl", "report.json"):
+            assert (out / name).read_bytes() == (whole / name).read_bytes(), name
+        assert {path.name for path in out.iterdir()} == {path.name for path in whole.iterdir()}
+
+
+def test_recorded_pairs_are_the_pairs_that_were_trained_on(tmp_path):
+    """With what a margin is taken from."""
+    pairs = [
+        TokenPair([1, 2], [3, GLASSBOX.eos_id], [4, 5], {"margin": 2.5}),
+        TokenPair([1, 2], [7], [9, GLASSBOX.eos_id], {"gold_chosen": 0.25, "gold_rejected": 1.0}),
+    ]
+    for name, kept in (("pairs.jsonl", pairs), ("held_out_pairs.jsonl", pairs[:1])):
+        append_jsonl(tmp_path / name, [pair_as_text(pair, GLASSBOX) for pair in kept])
+    assert recorded_pairs(tmp_path, GLASSBOX) == (pairs, pairs[:1])
