@@ -1,6 +1,7 @@
 # make demo    set up once, then train and evaluate the whole pipeline (ARGS="--help" lists the options)
 # make test    set up once, then run the tests
 # make dev     add the contributors' tools;  make lint, make mutants: use them
+# make soak    kill, starve and confuse every training script, in under 30 minutes (ARGS="--help")
 # make bench   time the same work here, in transformers and in TRL, which get an environment of their own
 # make gpu     measure the CUDA card here in under 8 minutes and write docs/gpu.md
 # make clean   delete the environments and caches; runs/ stays
@@ -13,7 +14,7 @@ PY := .venv/bin/python
 PEERS_PY := .venv-peers/bin/python
 ARGS ?=
 
-.PHONY: help demo test dev lint mutants bench gpu clean
+.PHONY: help demo test dev lint mutants soak bench gpu clean
 
 help:
 	@sed -n '/^#/!q; s/^# //p' Makefile
@@ -33,6 +34,9 @@ lint: .venv/.dev
 
 mutants: .venv/.dev
 	$(PY) scripts/mutants.py $(ARGS)
+
+soak: .venv/.dev
+	OMP_NUM_THREADS=1 $(PY) scripts/soak.py $(ARGS)
 
 bench: .venv-peers/.ok
 	$(PEERS_PY) bench/peers.py $(ARGS)
