@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 @pytest.mark.skipif(sys.platform != "linux", reason="the soak forks and reads /proc")
 def test_the_short_soak_finds_nothing(tmp_path):
     command = [sys.executable, "scripts/soak.py", "--short", "--out", str(tmp_path / "soak")]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True,
                           check=False)  # fmt: skip
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
