@@ -176,8 +176,7 @@ def explained(debug: bool | None = None) -> Iterator[None]:
             hint = "\n(add --debug to see where it came from)" if debug is False else ""
             _end(f"error: {error}{hint}", debug)
         except Finished as done:
-            if first_to_fail():
-                print(done)
+            print(done)  # of several ranks all, but only the first one's output goes anywhere
             sys.exit(0)
         except Ended as end:
             if first_to_fail():

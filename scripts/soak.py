@@ -45,10 +45,11 @@ from toy_runs import (
     Job,
     Run,
     Wrong,
-    as_nobody,
     job_named,
     make_inputs,
+    may_write,
     prepare,
+    without_privileges,
 )
 
 from gpt.common import MODEL_FILE, REPOSITORY, RUNS, STATE_FILE, run_script
@@ -274,21 +275,18 @@ def tmpfs_piece(place: Workplace, job: Job) -> None:
 
 def closed_piece(place: Workplace, job: Job) -> None:
     """Neither a new run nor a resumed one may write; nothing appears, and the state stays."""
-    place.folder.chmod(0o755)
     run = stopped_early(place, job)
     step = run.saved() or 0
     shut = [run.folder, run.folder.parent]
     new = Run(job, place.inputs, run.folder.parent / "new")
-    for log in (run.log, new.log):  # their output goes on
-        log.touch()
-        log.chmod(0o666)
+    new.log.touch()  # their output goes on
     for folder in shut:
         folder.chmod(0o555)
     try:
-        if os.geteuid() == 0 and not readable_by_others(place.folder):
-            raise Skipped("root may write everywhere, and nobody cannot reach this folder")
-        run.start("--resume", before=as_nobody).refuses("Permission", "written", "denied")
-        new.start(before=as_nobody).refuses("Permission", "written", "denied")
+        if may_write(run.folder):
+            raise Skipped("this user may write everywhere, whatever the permissions")
+        run.start("--resume", before=without_privileges).refuses("Permission", "written", "denied")
+        new.start(before=without_privileges).refuses("Permission", "written", "denied")
         if new.folder.exists():
             raise Wrong("a refused run has left a folder", "stray")
     finally:
@@ -296,13 +294,6 @@ def closed_piece(place: Workplace, job: Job) -> None:
             folder.chmod(0o755)
     place.counts["closed folders"] += 2
     still_good(place, run, step)
-
-
-def readable_by_others(folder: Path) -> bool:
-    """Whether anyone may enter the folder and all above it."""
-    return all(
-        path.stat().st_mode & 0o001 for path in (folder.resolve(), *folder.resolve().parents)
-    )
 
 
 def twice_piece(place: Workplace, job: Job, ranks: int) -> None:
@@ -333,7 +324,6 @@ def pytest_piece(place: Workplace, file: str, examples: int, count: str) -> None
         command, cwd=REPOSITORY, env=environment, capture_output=True, text=True,
         timeout=4 * LONGEST, check=False,
     )  # fmt: skip
-    place.folder.mkdir(parents=True, exist_ok=True)
     (place.folder / "pytest.log").write_text(done.stdout + done.stderr)
     place.counts[count] += sum(map(int, re.findall(rf"{count}: (\d+)", done.stdout)))
     if done.returncode:
@@ -398,6 +388,7 @@ def one_piece(config: SoakConfig, name: str, piece: Piece) -> dict[str, Any]:
     """Do it; its result as one row."""
     folder, begin = config.out / "pieces" / name.replace("/", "-"), time.monotonic()
     shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
     rng = random.Random(f"{config.seed}/{name}")
     place = Workplace(folder, config.out / "inputs", config.out / "references", rng)
     row: dict[str, Any] = {"piece": name, "seed": config.seed, "result": "good"}

@@ -33,7 +33,6 @@ from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import load_tokenizer
 
 LONGEST = 300.0  # seconds that a run of seconds may take before it counts as hanging
-NOBODY = 65534
 STEPS = 6
 
 
@@ -60,7 +59,9 @@ class Job:
         return [*(flag.format(inputs=inputs) for flag in flags), "--out", str(out)]
 
 
-START = "--policy {inputs}/base --max-new-tokens 8 --eval-every 3 --eval-prompts 4 --test-prompts 4"
+START = (
+    "--policy {inputs}/base --max-new-tokens 12 --eval-every 3 --eval-prompts 4 --test-prompts 4"
+)
 ENGINE = f"{START} --prompts-per-step 4 --group-size 2"
 JUDGED = f"{ENGINE} --reward-model {{inputs}}/reward_model"
 TAUGHT = f"{ENGINE} --teacher {{inputs}}/teacher --pretraining-batch-size 2"
@@ -353,9 +354,23 @@ def last_line(text: str) -> str:
     return next((line for line in reversed(text.splitlines()) if line.strip()), "nothing was said")
 
 
-def as_nobody() -> None:
-    """Give up the rights that let root write where nobody may."""
-    if os.geteuid() == 0:
-        os.setgroups([])
-        os.setgid(NOBODY)
-        os.setuid(NOBODY)
+def without_privileges() -> None:
+    """Give up what lets root write where nobody may: CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH."""
+    header, sets = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.capget(header, sets) == 0:
+        sets[0] &= ~0b110  # effective, and permitted
+        sets[1] &= ~0b110
+        libc.capset(header, sets)
+
+
+def may_write(folder: Path) -> bool:
+    """Whether a process without privileges can make a file there."""
+
+    def attempt() -> None:
+        without_privileges()
+        (folder / "attempt").touch()
+
+    _, status = os.waitpid(fork(attempt, Path(os.devnull)), 0)
+    (folder / "attempt").unlink(missing_ok=True)
+    return status == 0
