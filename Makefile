@@ -2,6 +2,7 @@
 # make test    set up once, then run the tests
 # make dev     add the contributors' tools;  make lint, make mutants: use them
 # make browser open reports in headless Chromium (Debian: apt install chromium) and use them
+# make soak    kill, starve and confuse every training script, in under 30 minutes (ARGS="--help")
 # make bench   time the same work here, in transformers and in TRL, which get an environment of their own
 # make gpu     measure the CUDA card here in under 8 minutes and write docs/gpu.md
 # make clean   delete the environments and caches; runs/ stays
@@ -14,7 +15,7 @@ PY := .venv/bin/python
 PEERS_PY := .venv-peers/bin/python
 ARGS ?=
 
-.PHONY: help demo test dev lint mutants browser bench gpu clean
+.PHONY: help demo test dev lint mutants browser soak bench gpu clean
 
 help:
 	@sed -n '/^#/!q; s/^# //p' Makefile
@@ -37,6 +38,9 @@ mutants: .venv/.dev
 
 browser: .venv/.ok
 	$(PY) -m pytest -m browser tests/browser $(ARGS)
+
+soak: .venv/.dev
+	OMP_NUM_THREADS=1 $(PY) scripts/soak.py $(ARGS)
 
 bench: .venv-peers/.ok
 	$(PEERS_PY) bench/peers.py $(ARGS)

@@ -89,7 +89,7 @@ def kind_of(value: object) -> str:
 
 def listed(row: Row) -> str:
     """The first keys of a row, for messages, and how many more there are."""
-    names = [key[:40] for key in list(row)[:10]]
+    names = [key[:40] if key and key.isprintable() else repr(key[:40]) for key in list(row)[:10]]
     more = f" and {len(row) - 10:,} more" if len(row) > 10 else ""
     return ", ".join(names) + more or "none"
 

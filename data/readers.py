@@ -256,7 +256,9 @@ def _recognise(path: str | Path, place: str, row: Row) -> Format:
         if kind.matches(row):
             return kind
     known = "; ".join(kind.keys for kind in FORMATS)
-    raise DataError(f"{path}:{place}: keys {listed(row)} fit no format; known are {known}")
+    raise DataError(
+        f"{path}:{place}: keys {listed(row)} fit no format: give a row the keys of one, {known}"
+    )
 
 
 # From a file to rows. `place` is the line, with the record's number in an array.
@@ -269,7 +271,10 @@ def _rows(path: str | Path) -> Iterator[tuple[str, Row]]:
         rows = _array_rows if start.startswith(b"[") else _line_rows
         for place, row in rows(path, stream):
             if not isinstance(row, dict):
-                raise DataError(f"{path}:{place}: {kind_of(row)} where a row is an object {{...}}")
+                raise DataError(
+                    f"{path}:{place}: {kind_of(row)} where a row is an object {{...}}; correct the row "
+                    "or remove it"
+                )
             yield place, row
 
 
@@ -302,7 +307,7 @@ def _parsed(path: str | Path, text: str, line: int) -> Any:
     except json.JSONDecodeError as error:
         place = f"{path}:{line + error.lineno - 1}: not valid JSON: {error.msg}"
         raise DataError(
-            f"{place} at column {error.colno}; a file holds one object a line or one array"
+            f"{place} at column {error.colno}; correct it, a file holds one object a line or one array"
         ) from None
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path}:{line}: not usable JSON: {error}; remove the row") from None

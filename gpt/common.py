@@ -199,8 +199,7 @@ def explained(debug: bool | None = None) -> Iterator[None]:
             hint = "\n(add --debug to see where it came from)" if debug is False else ""
             _end(f"error: {error}{hint}", debug)
         except Finished as done:
-            if first_to_fail():  # any rank, of which only the first has an output
-                print(done, file=sys.stderr)
+            print(done)  # of several ranks all, but only the first one's output goes anywhere
             sys.exit(0)
         except Ended as end:
             if first_to_fail():
@@ -421,7 +420,9 @@ def load_weights(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, An
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}
     except Exception as error:  # safetensors raises its own class for a damaged file
-        raise UserError(f"{path} is not a readable safetensors file ({error})") from error
+        raise UserError(
+            f"{path} is not a readable safetensors file ({error}): train it again, or copy it again"
+        ) from error
     if metadata.get("kind") != kind:
         raise UserError(
             f"{path} holds a {metadata.get('kind', 'file of another program')}, not a {kind}: "
@@ -522,7 +523,7 @@ def load_strictly(model: torch.nn.Module, tensors: Mapping[str, Tensor], path: P
     if missing or extra:
         raise UserError(
             f"{path} does not match the model: missing {missing[:3]}, left over {extra[:3]}; "
-            "was it saved by another version?"
+            "it was saved by another version, train it again"
         )
     for name, tensor in tensors.items():
         if tensor.shape != own[name].shape:

@@ -443,6 +443,13 @@ def test_unknown_keys_are_named_beside_the_known_formats(tmp_path: Path) -> None
     assert "prompt + chosen + rejected" in str(caught.value)
 
 
+def test_keys_with_control_characters_do_not_reach_the_terminal(tmp_path: Path) -> None:
+    path = write(tmp_path, {"a\nb": 1, "\x1b[2J": 2, "": 3, "Straße": 4})
+    with pytest.raises(DataError) as caught:
+        read_preferences(path)
+    assert r"keys 'a\nb', '\x1b[2J', '', Straße fit no format" in str(caught.value)
+
+
 def test_a_reader_names_the_formats_it_could_use(tmp_path: Path) -> None:
     path = write(tmp_path, {"prompt": "Hi"})
     with pytest.raises(DataError, match=":1: prompts rows hold no answers; .*prompt [+] response"):

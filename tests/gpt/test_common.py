@@ -549,7 +549,9 @@ def test_a_checkpoint_of_another_kind(tmp_path):
 def test_a_damaged_checkpoint(tmp_path, damage):
     path = altered(tmp_path, lambda tensors, about: None)
     path.write_bytes(path.read_bytes()[:-100] if damage is None else damage)
-    refused(path, f"{path} is not a readable safetensors file (", ")")
+    refused(
+        path, f"{path} is not a readable safetensors file (", "): train it again, or copy it again"
+    )
 
 
 def test_a_checkpoint_of_another_tokenizer(tmp_path):
@@ -573,10 +575,14 @@ def test_a_tensor_of_another_shape(tmp_path):
 def test_missing_and_left_over_tensors(tmp_path):
     path = altered(tmp_path, lambda tensors, about: tensors.pop("ln_f.bias"))
     refused(
-        path, f"{path} does not match the model: missing ['ln_f.bias'], left over []", "version?"
+        path,
+        f"{path} does not match the model: missing ['ln_f.bias'], left over []",
+        "train it again",
     )
     path = altered(tmp_path, lambda tensors, about: tensors.update(head=torch.zeros(1)))
-    refused(path, f"{path} does not match the model: missing [], left over ['head']", "version?")
+    refused(
+        path, f"{path} does not match the model: missing [], left over ['head']", "train it again"
+    )
 
 
 class Trap:

@@ -250,3 +250,12 @@ def test_deterministic_algorithms_are_for_the_run_alone(tmp_path):
         config = Flags(tmp_path / f"{deterministic}", deterministic=deterministic)
         run_script(lambda config: seen.append(torch.are_deterministic_algorithms_enabled()), config)
     assert seen == [True, False] and not torch.are_deterministic_algorithms_enabled()
+
+
+def test_a_finished_run_is_told_of_whichever_rank_is_the_first_to_end(monkeypatch, capsys):
+    """The others' output goes nowhere, so the first rank must not leave it to them."""
+    monkeypatch.setattr("gpt.common.first_to_fail", lambda: False)
+    with pytest.raises(SystemExit) as end:
+        with explained():
+            raise Finished("the run is finished")
+    assert end.value.code == 0 and capsys.readouterr().out == "the run is finished\n"

@@ -1,0 +1,513 @@
+"""Kill, starve and confuse every training script, and see that nothing is lost.
+
+    python scripts/soak.py                    everything, under 30 minutes on 2 quiet cores
+    python scripts/soak.py --short            a few pieces of each kind
+    python scripts/soak.py --only kill/ppo_engine/1
+    python scripts/soak.py --resume           the pieces that have no good result yet
+    python scripts/soak.py --write-docs       also puts the table into docs/reliability.md
+
+kill     a run at toy size (scripts/toy_runs.py) is killed by SIGKILL several times: at a seeded moment,
+         while state.pt is being written, after its last step, in a refresh of the reward model; of
+         two ranks the first, the other or both. Then it is resumed to its end and compared with a
+         run that nobody disturbed: weights, metrics, samples, pairs and reports, bit for bit.
+disk     state.pt hits a limit of the file size; `tmpfs` a file system that is really full
+closed   the folder of a run, or the one above it, cannot be written
+twice    a second run is given the folder of one that is running
+inputs   what is malformed (scripts/bad_inputs.py); `fuzz` what hypothesis makes up
+
+Linux only. A piece that fails is listed with the command that repeats it, and the others go on.
+"""
+
+from __future__ import annotations
+
+import data.threads  # isort: skip  # noqa: F401  (before PyTorch is loaded)
+
+import os
+import platform
+import random
+import re
+import resource
+import shutil
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from toy_runs import (
+    JOBS,
+    LONGEST,
+    Job,
+    Run,
+    Wrong,
+    job_named,
+    make_inputs,
+    may_write,
+    prepare,
+    without_privileges,
+)
+
+from gpt.common import MODEL_FILE, REPOSITORY, RUNS, STATE_FILE, run_script
+from gpt.errors import UserError
+from gpt.files import append_jsonl, display_path, read_jsonl, write_json
+from gpt.runs import sha256_of
+
+DOCUMENT = REPOSITORY / "docs" / "reliability.md"
+BEGIN, END = "<!-- soak -->", "<!-- end of soak -->"
+MOMENTS = {  # how a chain of kills goes, by the number of ranks
+    1: ("step", "write", "step", "end"),
+    2: ("step", "write", "end"),
+}
+FUZZ_EXAMPLES = 1500  # of each property: more than 10,000 in all
+
+
+@dataclass(frozen=True)
+class SoakConfig:
+    """Kill, starve and confuse every training script, and see that nothing is lost."""
+
+    short: bool = False
+    """A few pieces of each kind, for the tests."""
+    only: tuple[str, ...] = ()
+    """Pieces to do, by name or by the beginning of their names; default: all."""
+    seed: int = 0
+    """Of the moments at which runs are killed."""
+    resume: bool = False
+    """Keep what an earlier soak in this folder has found good, with this seed."""
+    out: Path = RUNS / "soak"
+    """Folder for the toy runs, pieces.jsonl and soak.json."""
+    keep: bool = False
+    """Keep the folders of pieces that went well, too."""
+    write_docs: bool = False
+    """Put the table into docs/reliability.md."""
+    debug: bool = False
+    """Show the traceback of an error."""
+
+
+@dataclass
+class Workplace:
+    """Where a piece works: its own folder, the shared inputs, and what it counts."""
+
+    folder: Path
+    inputs: Path
+    references: Path
+    rng: random.Random
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def run(self, job: Job, ranks: int = 1, name: str = "run") -> Run:
+        """A run of its own."""
+        return Run(job, self.inputs, self.folder / name / job.name, ranks)
+
+    def reference(self, job: Job, ranks: int = 1) -> Run:
+        """The run that nobody disturbed, made when it is first asked for."""
+        run = Run(job, self.inputs, self.references / f"{job.name}-{ranks}", ranks)
+        done = (run.folder / MODEL_FILE).exists() and not (run.folder / STATE_FILE).exists()
+        if not done:
+            shutil.rmtree(run.folder, ignore_errors=True)
+            run.start().expect(0)
+            self.counts["runs"] += 1
+        return run
+
+
+# Kills --------------------------------------------------------------------------------------------
+
+
+def kill_piece(place: Workplace, job: Job, ranks: int, moments: tuple[str, ...]) -> None:
+    """Kill one run again and again, then take it to its end and compare."""
+    reference = place.reference(job, ranks)
+    run = place.run(job, ranks)
+    run.start()
+    for moment in moments:
+        for attempt in range(8):
+            if kill_once(place, run, moment):
+                break
+            if attempt == 7:
+                raise Wrong(f"it always ended before it could be killed ({moment})", "unclear")
+            check_finished(run, reference)  # then another one is killed
+            shutil.rmtree(run.folder)
+            run.start()
+        run.again()
+    run.expect(0)
+    place.counts["resumed to the end"] += 1
+    check_finished(run, reference)
+
+
+def check_finished(run: Run, reference: Run) -> None:
+    """A finished run is the reference, and says that it is finished when it is resumed."""
+    run.expect(0)
+    run.same_as(reference)
+    before = fingerprint(run.folder)
+    said = run.start("--resume").expect(0)
+    if "is finished" not in said:
+        raise Wrong(f"a resumed finished run said: {said.strip()[-200:]}")
+    if fingerprint(run.folder) != before:
+        raise Wrong("resuming a finished run changed its folder", "different")
+
+
+def kill_once(place: Workplace, run: Run, moment: str) -> bool:
+    """Kill at such a moment and look at what is left; False if the run ended first."""
+    begun = run.saved() or 0
+    who = "first" if run.ranks == 1 else place.rng.choice(["first", "another", "all"])
+    first, last = (begun + 1, run.job.steps) if moment == "write" else (begun, run.job.steps - 1)
+    row = place.rng.randint(min(first, last), last)
+    delay = place.rng.random() * 0.2
+    if moment == "refresh":
+        row = run.job.steps // 2
+    if moment == "end":
+        row = run.job.steps
+    if not wait_for(run, moment, row - (moment == "write"), delay):
+        return False
+    seen = run.rows()
+    run.kill(who)
+    status = run.end()
+    if status == 0:  # the blow came too late
+        return False
+    place.counts["kills"] += 1
+    place.counts[f"kills: {said_of(run, moment)}"] += 1
+    place.counts[f"kills: {run.ranks} rank{'s' * (run.ranks > 1)}"] += 1
+    if who == "another" and status > 0 and "Traceback" in run.said():
+        raise Wrong("the first rank showed a traceback when another one was killed")
+    saved = run.saved()
+    if saved is None and (run.folder / MODEL_FILE).exists():
+        return True  # after the state was deleted: the run is complete
+    if (saved or 0) < max(begun, seen - 1):
+        raise Wrong(f"step {max(begun, seen - 1)} was saved, and {saved} is left", "lost")
+    return True
+
+
+def wait_for(run: Run, moment: str, row: int, delay: float) -> bool:
+    """Wait for the moment; False if the run has ended."""
+
+    def come() -> bool:
+        if moment == "refresh":  # which begins when the step before it is saved
+            return run.rows() >= row and not run.being_written(STATE_FILE) and run.saved() == row
+        return run.rows() >= row
+
+    def writing() -> bool:
+        return moment != "write" or run.being_written(STATE_FILE)
+
+    for ready in (come, writing):
+        while not ready():
+            if not run.running():
+                return False
+            time.sleep(0.001 if ready is come else 0)
+    time.sleep(0 if moment == "write" else delay)
+    return run.running()
+
+
+def said_of(run: Run, moment: str) -> str:
+    """Where a kill has hit, by what it has left."""
+    if run.being_written(STATE_FILE):
+        return "in the middle of writing a checkpoint"
+    if moment == "refresh" and run.rows() == run.job.steps // 2:
+        return "in a refresh of the reward model"
+    if run.rows() >= run.job.steps:
+        return "after the last step"
+    if not (run.folder / STATE_FILE).exists():
+        return "before the first checkpoint"
+    return "between two checkpoints"
+
+
+def fingerprint(folder: Path) -> dict[str, str]:
+    """Every file with its content's hash."""
+    return {str(path): sha256_of(path) for path in folder.rglob("*") if path.is_file()}
+
+
+# Disk, permissions, two at once -------------------------------------------------------------------
+
+
+def stopped_early(place: Workplace, job: Job) -> Run:
+    """A run that was killed with a checkpoint, to be gone on with under worse conditions."""
+    run = place.run(job)
+    run.start()
+    if not wait_for(run, "step", 2, 0):
+        raise Wrong("it ended before it could be stopped")
+    run.kill_all()
+    run.end()
+    if run.saved() is None:
+        raise Wrong("two steps are done and no state is there", "lost")
+    return run
+
+
+def still_good(place: Workplace, run: Run, step: int) -> None:
+    """The state from before is there, and leads to the reference."""
+    if (run.saved() or 0) < step:
+        raise Wrong(f"the state of step {step} is gone", "lost")
+    run.again().expect(0)
+    check_finished(run, place.reference(run.job))
+
+
+def disk_piece(place: Workplace, job: Job) -> None:
+    """No file may become as large as the state: the run ends with a sentence, the state stays."""
+    run = stopped_early(place, job)
+    step, limit = run.saved() or 0, (run.folder / STATE_FILE).stat().st_size * 2 // 3
+    starve = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (limit, limit))
+    run.start("--resume", before=starve).refuses("could not be written")
+    place.counts["full disks"] += 1
+    still_good(place, run, step)
+
+
+def tmpfs_piece(place: Workplace, job: Job) -> None:
+    """The same on a file system that has no room for a second state."""
+    first = stopped_early(place, job)
+    size = sum(path.stat().st_size for path in first.folder.rglob("*") if path.is_file())
+    disk = place.folder / "small"
+    disk.mkdir()
+    room = (size + (first.folder / STATE_FILE).stat().st_size // 2) // 4096 * 4096
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={room}", "tmpfs", str(disk)]
+    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode:
+        raise Skipped("no tmpfs can be mounted here")
+    try:
+        run = Run(job, place.inputs, disk / job.name)
+        shutil.copytree(first.folder, run.folder)
+        step = run.saved() or 0
+        run.start("--resume").refuses("could not be written")
+        place.counts["full disks"] += 1
+        subprocess.run(["mount", "-o", "remount,size=64m", str(disk)], check=True)
+        still_good(place, run, step)
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+def closed_piece(place: Workplace, job: Job) -> None:
+    """Neither a new run nor a resumed one may write; nothing appears, and the state stays."""
+    run = stopped_early(place, job)
+    step = run.saved() or 0
+    shut = [run.folder, run.folder.parent]
+    new = Run(job, place.inputs, run.folder.parent / "new")
+    new.log.touch()  # their output goes on
+    for folder in shut:
+        folder.chmod(0o555)
+    try:
+        if may_write(run.folder):
+            raise Skipped("this user may write everywhere, whatever the permissions")
+        run.start("--resume", before=without_privileges).refuses("Permission", "written", "denied")
+        new.start(before=without_privileges).refuses("Permission", "written", "denied")
+        if new.folder.exists():
+            raise Wrong("a refused run has left a folder", "stray")
+    finally:
+        for folder in shut:
+            folder.chmod(0o755)
+    place.counts["closed folders"] += 2
+    still_good(place, run, step)
+
+
+def twice_piece(place: Workplace, job: Job, ranks: int) -> None:
+    """While a run is there, a new one and a resumed one in its folder are refused."""
+    first = place.run(job, ranks).start()
+    if not wait_for(first, "step", 1, 0):
+        raise Wrong("it ended before a second one could be started")
+    os.killpg(first.process, 19)  # SIGSTOP, so that it is there for as long as this takes
+    try:
+        for more in ((), ("--resume",)):
+            second = Run(job, place.inputs, first.folder, ranks)
+            second.start(*more).refuses("another run is writing")
+            place.counts["second runs refused"] += 1
+    finally:
+        os.killpg(first.process, 18)  # SIGCONT
+    first.expect(0)
+    check_finished(first, place.reference(job, ranks))
+
+
+# What is malformed --------------------------------------------------------------------------------
+
+
+def pytest_piece(place: Workplace, file: str, examples: int, count: str) -> None:
+    """The tests of a file, with so many examples; what they print as `count: N` is counted."""
+    command = [sys.executable, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", file]
+    environment = os.environ | {"FUZZ_EXAMPLES": str(examples), "PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run(
+        command, cwd=REPOSITORY, env=environment, capture_output=True, text=True,
+        timeout=4 * LONGEST, check=False,
+    )  # fmt: skip
+    (place.folder / "pytest.log").write_text(done.stdout + done.stderr)
+    place.counts[count] += sum(map(int, re.findall(rf"{count}: (\d+)", done.stdout)))
+    if done.returncode:
+        raise Wrong(f"{file} fails: see {place.folder / 'pytest.log'}")
+
+
+# The pieces ---------------------------------------------------------------------------------------
+
+Piece = Callable[[Workplace], None]
+SHORT = ("kill/pretraining/1", "refresh/grpo_iterative_engine/1", "disk/grpo_engine",
+         "twice/grpo_engine/1")  # fmt: skip
+
+
+class Skipped(Exception):
+    """A piece that cannot be done here, with the reason."""
+
+
+def pieces() -> Iterator[tuple[str, Piece]]:
+    """Every piece by name."""
+    for job in JOBS:
+        for ranks, moments in MOMENTS.items():
+            yield (
+                f"kill/{job.name}/{ranks}",
+                partial(kill_piece, job=job, ranks=ranks, moments=moments),
+            )
+    refreshed = job_named("grpo_iterative_engine")
+    for ranks in (1, 2):
+        kills = partial(kill_piece, job=refreshed, ranks=ranks, moments=("refresh",) * 3)
+        yield f"refresh/{refreshed.name}/{ranks}", kills
+    for job in JOBS:
+        yield f"disk/{job.name}", partial(disk_piece, job=job)
+    yield "tmpfs/grpo_engine", partial(tmpfs_piece, job=job_named("grpo_engine"))
+    for name in ("pretraining", "reward_model_training", "grpo_engine", "dpo_engine"):
+        yield f"closed/{name}", partial(closed_piece, job=job_named(name))
+        for ranks in (1, 2):
+            yield f"twice/{name}/{ranks}", partial(twice_piece, job=job_named(name), ranks=ranks)
+    yield (
+        "inputs",
+        partial(
+            pytest_piece, file="tests/test_bad_inputs.py", examples=1, count="malformed inputs"
+        ),
+    )
+    yield (
+        "fuzz",
+        partial(pytest_piece, file="tests/test_fuzz.py", examples=FUZZ_EXAMPLES, count="fuzzed"),
+    )
+
+
+def chosen(config: SoakConfig) -> dict[str, Piece]:
+    """The pieces that the flags ask for; UserError if there is no such piece."""
+    every = dict(pieces())
+    wanted = config.only or (SHORT if config.short else tuple(every))
+    names = [name for name in every if name.startswith(wanted)]
+    if not names:
+        raise UserError(
+            f"--only {' '.join(wanted)}: there is no such piece, as {next(iter(every))}"
+        )
+    return {name: every[name] for name in names}
+
+
+def one_piece(config: SoakConfig, name: str, piece: Piece) -> dict[str, Any]:
+    """Do it; its result as one row."""
+    folder, begin = config.out / "pieces" / name.replace("/", "-"), time.monotonic()
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    rng = random.Random(f"{config.seed}/{name}")
+    place = Workplace(folder, config.out / "inputs", config.out / "references", rng)
+    row: dict[str, Any] = {"piece": name, "seed": config.seed, "result": "good"}
+    try:
+        piece(place)
+    except Skipped as reason:
+        row |= {"result": "skipped", "what": str(reason)}
+    except Wrong as wrong:
+        row |= {"result": wrong.kind, "what": str(wrong)}
+    except Exception as error:  # of this script; the other pieces go on
+        row |= {"result": "broken", "what": f"{type(error).__name__}: {error}"}
+    if row["result"] in ("good", "skipped") and not config.keep:
+        shutil.rmtree(folder, ignore_errors=True)
+    return row | {"counts": dict(place.counts), "seconds": time.monotonic() - begin}
+
+
+def main(config: SoakConfig) -> None:
+    """Do all pieces, write the result, and end with an error if one of them is not good."""
+    prepare()
+    wanted, begin = chosen(config), time.monotonic()
+    file = config.out / "pieces.jsonl"
+    before = read_jsonl(file) if config.resume and file.exists() else []
+    kept = {row["piece"]: row for row in before
+            if row["seed"] == config.seed and row["result"] == "good"}  # fmt: skip
+    config.out.mkdir(parents=True, exist_ok=True)
+    if not config.resume:
+        shutil.rmtree(config.out / "references", ignore_errors=True)
+        file.unlink(missing_ok=True)
+    make_inputs(config.out / "inputs")
+    rows = [kept[name] for name in wanted if name in kept]
+    left = [name for name in wanted if name not in kept]
+    for number, name in enumerate(left, start=1):
+        row = one_piece(config, name, wanted[name])
+        rows.append(row)
+        append_jsonl(file, [row])
+        spent = time.monotonic() - begin
+        kills = sum(row["counts"].get("kills", 0) for row in rows)
+        print(
+            f"soak {number}/{len(left)}  {name}: {row['result']} {row.get('what', '')}  kills {kills}  "
+            f"ETA {spent / number * (len(left) - number):.0f} s",
+            flush=True,
+        )
+    conclude(config, rows, time.monotonic() - begin)
+
+
+# The result ---------------------------------------------------------------------------------------
+
+
+def conclude(config: SoakConfig, rows: list[dict[str, Any]], seconds: float) -> None:
+    """Write and show what was found; UserError if something was."""
+    summary = summarize(rows) | {
+        "seconds": seconds, "seed": config.seed, "torch": torch.__version__,
+        "python": platform.python_version(), "config": asdict(config),
+    }  # fmt: skip
+    write_json(config.out / "soak.json", summary)
+    print(table(summary))
+    print(f"wrote {display_path(config.out / 'soak.json')}")
+    if config.write_docs:
+        write_document(table(summary))
+        write_json(DOCUMENT.with_name("reliability.json"), summary | {"config": None})
+        print(f"wrote {display_path(DOCUMENT)}")
+    for failure in summary["failures"]:
+        print(f"{failure['piece']}: {failure['what']}\n    {failure['repeat']}")
+    if summary["failures"]:
+        raise UserError(f"{len(summary['failures'])} of {len(rows)} pieces are not good, see above")
+
+
+def summarize(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """All counts of all pieces, and what went wrong by kind."""
+    counts: Counter[str] = Counter()
+    for row in rows:
+        counts.update(row["counts"])
+    results = Counter(row["result"] for row in rows)
+    failures = [
+        {
+            "piece": row["piece"],
+            "what": row["what"],
+            "repeat": f"python scripts/soak.py --only {row['piece']} --seed {row['seed']} --keep",
+        }
+        for row in rows
+        if row["result"] not in ("good", "skipped")
+    ]
+    skipped = {row["piece"]: row["what"] for row in rows if row["result"] == "skipped"}
+    return {
+        "pieces": len(rows), "counts": dict(sorted(counts.items())), "lost runs": results["lost"],
+        "corrupt checkpoints": results["corrupt"], "differing results": results["different"],
+        "hanging or stray processes": results["hung"] + results["stray"],
+        "unclear endings": results["unclear"] + results["broken"],
+        "skipped": skipped, "failures": failures,
+    }  # fmt: skip
+
+
+def table(summary: Mapping[str, Any]) -> str:
+    """The summary as a table in Markdown."""
+    lines = [f"| what | {len(JOBS)} scripts |", "|---|---|"]
+    counted = {name: count for name, count in summary["counts"].items() if name != "runs"}
+    found = ("lost runs", "corrupt checkpoints", "differing results",
+             "hanging or stray processes", "unclear endings")  # fmt: skip
+    lines += [f"| {name} | {count:,} |" for name, count in counted.items()]
+    lines += [f"| **{name}** | **{summary[name]}** |" for name in found]
+    lines += [f"| skipped: {name} | {reason} |" for name, reason in summary["skipped"].items()]
+    lines += ["", f"Seed {summary['seed']}, {summary['seconds'] / 60:.0f} minutes, PyTorch "
+              f"{summary['torch']}, Python {summary['python']}."]  # fmt: skip
+    return "\n".join(lines)
+
+
+def write_document(text: str) -> None:
+    """Put the table between its marks in docs/reliability.md, or at the end."""
+    document = DOCUMENT.read_text(encoding="utf-8") if DOCUMENT.exists() else "# Reliability\n"
+    block = f"{BEGIN}\n\n{text}\n\n{END}"
+    if BEGIN in document and END in document:
+        head, rest = document.split(BEGIN, 1)
+        document = head + block + rest.split(END, 1)[1]
+    else:
+        document = f"{document.rstrip()}\n\n## The soak\n\n`make soak` has found:\n\n{block}\n"
+    DOCUMENT.write_text(document, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    import tyro
+
+    run_script(main, tyro.cli(SoakConfig))

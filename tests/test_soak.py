@@ -1,0 +1,89 @@
+"""The short form of the soak, and what the long one makes of its pieces."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import soak
+from toy_runs import JOBS, Wrong
+
+from gpt.errors import UserError
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the soak forks and reads /proc")
+def test_the_short_soak_finds_nothing(tmp_path):
+    command = [sys.executable, "scripts/soak.py", "--short", "--out", str(tmp_path / "soak")]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True,
+                          check=False)  # fmt: skip
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    result = json.loads((tmp_path / "soak" / "soak.json").read_text())
+    assert result["pieces"] == len(soak.SHORT) and not result["failures"]
+    assert result["counts"]["kills"] == 7 and result["counts"]["resumed to the end"] == 2
+    assert result["counts"]["second runs refused"] == 2
+    for kind in ("lost runs", "corrupt checkpoints", "differing results"):
+        assert result[kind] == 0
+
+
+def test_every_training_script_and_engine_is_killed():
+    modules = {job.module for job in JOBS}
+    engines = {f"rl.{path.stem}" for path in (ROOT / "rl").glob("*_engine.py")}
+    assert engines <= modules and len(engines) == 13
+    assert modules - engines == {
+        "gpt.pretraining", "gpt.finetuning", "gpt.distillation",
+        "reward_model.reward_model_training",
+    }  # fmt: skip
+    kills = sum(len(moments) for moments in soak.MOMENTS.values()) * len(JOBS)
+    assert kills >= 60
+    names = [name for name, _ in soak.pieces()]
+    assert len(set(names)) == len(names) and set(soak.SHORT) <= set(names)
+
+
+def bad_piece(error: Exception):
+    def piece(place) -> None:
+        place.counts["kills"] += 2
+        raise error
+
+    return piece
+
+
+def test_a_failing_piece_is_listed_with_its_command_and_the_others_go_on(tmp_path):
+    config = soak.SoakConfig(out=tmp_path, seed=3)
+    rows = [
+        soak.one_piece(config, "kill/a/1", bad_piece(Wrong("step 2 is gone", "lost"))),
+        soak.one_piece(config, "kill/b/1", bad_piece(RuntimeError("no idea"))),
+        soak.one_piece(config, "tmpfs/c", bad_piece(soak.Skipped("no mount"))),
+        soak.one_piece(config, "kill/d/1", lambda place: None),
+    ]
+    summary = soak.summarize(rows)
+    assert summary["lost runs"] == 1 and summary["unclear endings"] == 1
+    assert summary["counts"] == {"kills": 6} and summary["skipped"] == {"tmpfs/c": "no mount"}
+    assert [failure["repeat"] for failure in summary["failures"]] == [
+        f"python scripts/soak.py --only {name} --seed 3 --keep" for name in ("kill/a/1", "kill/b/1")
+    ]
+    with pytest.raises(UserError, match="2 of 4 pieces are not good"):
+        soak.conclude(config, rows, 60.0)
+    assert json.loads((tmp_path / "soak.json").read_text())["failures"] == summary["failures"]
+
+
+def test_an_unknown_piece_is_refused():
+    with pytest.raises(UserError, match="there is no such piece"):
+        soak.chosen(soak.SoakConfig(only=("kill/nothing",)))
+
+
+def test_the_table_goes_between_its_marks(tmp_path, monkeypatch):
+    document = tmp_path / "reliability.md"
+    monkeypatch.setattr(soak, "DOCUMENT", document)
+    document.write_text("# Reliability\n\ntext\n")
+    soak.write_document("| a |")
+    soak.write_document("| b |")
+    text = document.read_text()
+    assert text.startswith("# Reliability\n\ntext\n\n## The soak") and text.count(soak.BEGIN) == 1
+    assert "| b |" in text and "| a |" not in text
