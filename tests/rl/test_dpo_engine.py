@@ -418,6 +418,7 @@ def test_the_whole_script_writes_what_every_engine_writes(tmp_path, data):
     )  # fmt: skip
     assert {path.name for path in out.iterdir()} == {
         "config.json", "metrics.jsonl", "samples.jsonl", "report.json", "learning_curves.png",
+        "page.json", "report.html", "tokens.jsonl",
         "model.safetensors",
     }  # fmt: skip
     rows = read_jsonl(out / "metrics.jsonl")
