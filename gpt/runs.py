@@ -74,10 +74,8 @@ def _open_run(folder: Path, config: Any, *, resume: bool) -> Path:
         return _take_up(folder, config)
     folder.mkdir(parents=True, exist_ok=True)
     hold(folder)
-    for left_over in folder.glob(
-        f".{CONFIG_FILE}.*.tmp"
-    ):  # a run that was killed in its first moment
-        left_over.unlink()
+    for left_over in folder.glob(f".{CONFIG_FILE}.*.tmp"):  # of a run that was killed as it began
+        left_over.unlink(missing_ok=True)
     while any(folder.iterdir()):  # again, should a run have begun and ended there in between
         _move_aside(folder, script_of(config))
         folder.mkdir(exist_ok=True)

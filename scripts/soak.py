@@ -7,13 +7,14 @@
     python scripts/soak.py --write-docs       also puts the table into docs/reliability.md
 
 kill     a run at toy size (scripts/toy_runs.py) is killed by SIGKILL several times: at a seeded moment,
-         while state.pt is being written, after its last step, in a refresh of the reward model; of
-         two ranks the first, the other or both. Then it is resumed to its end and compared with a
-         run that nobody disturbed: weights, metrics, samples, pairs and reports, bit for bit.
+         as it begins, while state.pt is being written, after its last step, in a refresh of the
+         reward model; of two ranks the first, the other or both. Then it is resumed to its end and
+         compared with a run that nobody disturbed: weights, metrics, samples, pairs and reports, bit
+         for bit.
 disk     state.pt hits a limit of the file size; `tmpfs` a file system that is really full
 closed   the folder of a run, or the one above it, cannot be written
 twice    a second run is given the folder of one that is running
-inputs   what is malformed (scripts/bad_inputs.py); `fuzz` what hypothesis makes up
+inputs   what is malformed (tests/bad_inputs.py); `fuzz` what hypothesis makes up
 
 Linux only. A piece that fails is listed with the command that repeats it, and the others go on.
 """
@@ -55,12 +56,12 @@ from toy_runs import (
 from gpt.common import MODEL_FILE, REPOSITORY, RUNS, STATE_FILE, run_script
 from gpt.errors import UserError
 from gpt.files import append_jsonl, display_path, read_jsonl, write_json
-from gpt.runs import sha256_of
+from gpt.runs import CONFIG_FILE, sha256_of
 
 DOCUMENT = REPOSITORY / "docs" / "reliability.md"
 BEGIN, END = "<!-- soak -->", "<!-- end of soak -->"
 MOMENTS = {  # how a chain of kills goes, by the number of ranks
-    1: ("step", "write", "step", "end"),
+    1: ("begin", "step", "write", "end"),
     2: ("step", "write", "end"),
 }
 FUZZ_EXAMPLES = 1500  # of each property: more than 10,000 in all
@@ -155,10 +156,7 @@ def kill_once(place: Workplace, run: Run, moment: str) -> bool:
     first, last = (begun + 1, run.job.steps) if moment == "write" else (begun, run.job.steps - 1)
     row = place.rng.randint(min(first, last), last)
     delay = place.rng.random() * 0.2
-    if moment == "refresh":
-        row = run.job.steps // 2
-    if moment == "end":
-        row = run.job.steps
+    row = {"begin": 0, "refresh": run.job.steps // 2, "end": run.job.steps}.get(moment, row)
     if not wait_for(run, moment, row - (moment == "write"), delay):
         return False
     seen = run.rows()
@@ -188,6 +186,8 @@ def wait_for(run: Run, moment: str, row: int, delay: float) -> bool:
         return run.rows() >= row
 
     def writing() -> bool:
+        if moment == "begin":  # the first file of a run
+            return run.being_written(CONFIG_FILE) or (run.folder / CONFIG_FILE).exists()
         return moment != "write" or run.being_written(STATE_FILE)
 
     for ready in (come, writing):
@@ -195,12 +195,14 @@ def wait_for(run: Run, moment: str, row: int, delay: float) -> bool:
             if not run.running():
                 return False
             time.sleep(0.001 if ready is come else 0)
-    time.sleep(0 if moment == "write" else delay)
+    time.sleep(0 if moment in ("begin", "write") else delay)
     return run.running()
 
 
 def said_of(run: Run, moment: str) -> str:
     """Where a kill has hit, by what it has left."""
+    if run.being_written(CONFIG_FILE):
+        return "in the middle of writing config.json"
     if run.being_written(STATE_FILE):
         return "in the middle of writing a checkpoint"
     if moment == "refresh" and run.rows() == run.job.steps // 2:

@@ -327,6 +327,7 @@ def contents(folder: Path) -> Iterator[tuple[str, object]]:
     for path in sorted(folder.iterdir()):
         if path.name == "config.json":
             flags = json.loads(path.read_text())
+            flags["made_with"].pop("git")  # whoever edits files during a soak changes it
             yield path.name, {k: v for k, v in flags.items() if k not in ("out", "resume")}
         elif path.name == "metrics.jsonl" or path.suffix in (".png", ".safetensors"):
             yield path.name, True  # compared by `differences`, or a picture of what is

@@ -65,6 +65,14 @@ def test_an_empty_folder_is_used_as_it_is(tmp_path):
     assert [folder.name for folder in tmp_path.iterdir()] == ["demo"]
 
 
+def test_a_run_that_was_killed_as_it_began_is_no_hindrance(tmp_path):
+    (tmp_path / "demo").mkdir()
+    (tmp_path / "demo" / ".config.json.123.tmp").write_text("{")
+    folder = open_run(tmp_path / "demo", RunFlags())
+    assert [file.name for file in folder.iterdir()] == ["config.json"]
+    assert [folder.name for folder in tmp_path.iterdir()] == ["demo"]
+
+
 def test_resuming_keeps_the_folder(tmp_path):
     folder = open_run(tmp_path / "demo", RunFlags(1))
     TrainingState({}, {}).save(folder)
