@@ -391,6 +391,9 @@ def _changes(config: Any, name: str) -> Iterator[Change]:
     if name == "sample_rows" and hasattr(config, name):
         value = value or config.prompts_per_step * config.group_size
         config = replace(config, sample_rows=value)
+    if name == "micro_batch_size" and value is None and hasattr(config, name):  # the whole batch
+        value = config.batch_size
+        config = replace(config, micro_batch_size=value)
     if value is None:
         return
     if name in ALWAYS_GOOD:

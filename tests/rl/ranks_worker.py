@@ -189,11 +189,13 @@ def engine_sequences() -> Any:
 
 
 def resumable(job: Job) -> dict[str, Any]:
-    """GRPO for 5 steps with a checkpoint after 3; and from the checkpoint of another world, if any."""
+    """GRPO for 5 steps, and 3 with a checkpoint; and from the checkpoint of another world, if any."""
     engine, done = engine_named("grpo"), {}
-    flags = dict(SHAPE, steps=5, checkpoint_every=3, kl_controller="adaptive", kl_horizon=160)
+    flags = dict(SHAPE, steps=5, kl_controller="adaptive", kl_horizon=160)
+    three = flags | {"steps": 3}
+    engine.run(small_gpt().double(), DIVERSE, folder=job.out.parent / f"run{job.ranks}", **three)
     policy = small_gpt().double()
-    rows = engine.run(policy, DIVERSE, folder=job.out.parent / f"run{job.ranks}", **flags)
+    rows = engine.run(policy, DIVERSE, **flags)
     done["uninterrupted"] = {"rows": numbers(rows), "weights": weights(policy)}
     if job.checkpoint is not None:
         policy = small_gpt(5).double()

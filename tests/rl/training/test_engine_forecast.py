@@ -42,7 +42,7 @@ def test_every_script_is_forecast(script: str, preset: Any) -> None:
     assert all(size >= 0 for parts in result.phases.values() for size in parts)
     shape = preset_config(preset, memory.vocabulary(preset))
     assert result.peak > 4 * 4 * parameters(shape)
-    sizes = [name for name in ("micro_batch_size", "batch_size") if hasattr(config, name)]
+    sizes = [name for name in ("micro_batch_size", "batch_size") if getattr(config, name, None)]
     double: Any = replace(config, **{name: 2 * getattr(config, name) for name in sizes})
     larger = memory_of(double).phases["update"].activations
     assert larger > 1.5 * result.phases["update"].activations
