@@ -12,6 +12,8 @@ import os
 import platform
 import sys
 import tempfile
+import threading
+import time
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -171,8 +173,24 @@ def _as_rank(
     number: int, here: Meeting, main: Callable[[Any], Any], config: Any, guard: Guard
 ) -> None:
     """The life of a rank that `run_on_ranks` has started."""
+
+    def gone() -> bool:
+        return os.getppid() != here.parent
+
+    threading.Thread(target=_wait_for_nobody, args=(gone,), daemon=True).start()
     with guard():
-        here.join(number, lambda: os.getppid() != here.parent, main, config)
+        here.join(number, gone, main, config)
+
+
+def _wait_for_nobody(gone: Callable[[], bool]) -> None:
+    """End this rank if the first one is killed before they have met: torch would wait half an hour.
+
+    Once they have, every wait looks for it itself.
+    """
+    while not dist.is_initialized():
+        if gone():
+            os._exit(1)
+        time.sleep(0.2)
 
 
 def _take_part(

@@ -57,7 +57,10 @@ def signals_noted() -> Iterator[None]:
     finally:
         _asked, _in_steps = 0, False
         for number, handler in before.items():
-            signal.signal(number, handler)
+            if (
+                not is_child
+            ):  # a forked rank would get its parent's `_note` back, and end in a traceback
+                signal.signal(number, handler)
 
 
 def _note(number: int, frame: FrameType | None) -> None:

@@ -306,3 +306,9 @@ def test_a_container_has_the_cores_of_its_quota(tmp_path, text, cores):
     assert launch.container_cores(limit) == sys.maxsize  # no container
     limit.write_text(text + "\n")
     assert launch.container_cores(limit) == cores
+
+
+def test_a_rank_does_not_wait_for_a_first_one_that_was_killed_before_they_met():
+    alone = "from gpt import launch; launch._wait_for_nobody(lambda: True); print('waited')"
+    result = subprocess.run([sys.executable, "-c", alone], capture_output=True, timeout=60)
+    assert result.returncode == 1 and not result.stdout
