@@ -329,7 +329,10 @@ def contents(folder: Path) -> Iterator[tuple[str, object]]:
             flags = json.loads(path.read_text())
             flags["made_with"].pop("git")  # whoever edits files during a soak changes it
             yield path.name, {k: v for k, v in flags.items() if k not in ("out", "resume")}
-        elif path.name == "metrics.jsonl" or path.suffix in (".png", ".safetensors"):
+        elif path.name == "page.json":
+            about = json.loads(path.read_text())
+            yield path.name, {k: v for k, v in about.items() if k != "differs"}  # the flags again
+        elif path.name == "metrics.jsonl" or path.suffix in (".png", ".html", ".safetensors"):
             yield path.name, True  # compared by `differences`, or a picture of what is
         elif path.suffix == ".jsonl":
             yield path.name, read_jsonl(path)
