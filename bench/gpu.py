@@ -342,9 +342,8 @@ def memory(bench: Bench) -> Section:
 
 def grpo_peak(bench: Bench, preset: str, flags: dict[str, Any]) -> tuple[float, float]:
     """Bytes at the peak of two steps, and what was forecast, both without the libraries'."""
-    from rl.training.forecast import Given, engine_forecast
-
     from gpt.adapter import fit_for_training
+    from rl.training.forecast import Given, engine_forecast
 
     overrides = dict(
         precision="bfloat16", steps=2, eval_prompts=0, test_prompts=0, stop_kl=None,

@@ -93,7 +93,6 @@ def test_memory_is_compared_with_the_forecast_and_what_does_not_fit_is_said(monk
 
 def test_two_real_steps_have_a_peak_and_a_forecast():
     """Of so small a model neither is worth a comparison: the process holds more than it."""
-    pytest.importorskip("rl.training.forecast", reason="this revision has no forecast")
     measured, forecast = gpu.grpo_peak(toy_bench(), "tiny", {"checkpoint_blocks": True})
     assert measured > 0 and 5e6 < forecast < 1e8
 
