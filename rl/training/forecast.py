@@ -106,10 +106,10 @@ def held_models(config: Any, given: Given, needs: Needs) -> tuple[Model, ...]:
     shares = rank > 0
     models = [
         Model("policy", given.policy, trained=True, lora_rank=rank),
-        Model("start", given.policy, lora_rank=rank, shares=shares),
+        Model("start", given.policy, lora_rank=rank, shares=shares, narrow=narrow and not shares),
     ]
     if needs.moves:
-        models.append(replace(models[1], name="reference"))
+        models.append(replace(models[1], name="reference", narrow=False))
     if needs.critic:
         trunk = given.rewards[0] if given.rewards and given.teacher is None else given.policy
         models.append(Model("critic", trunk, trained=True, lora_rank=rank, shares=shares))

@@ -24,6 +24,8 @@ from gpt.compiling import compile_blocks
 from gpt.files import display_path, keep_until, write_json
 from gpt.frozen import frozen_copy
 from gpt.generate import SamplingParams
+from gpt.half import half_linears
+from gpt.lora import has_adapters
 from gpt.model import GPT
 from gpt.optimizer import check_losses
 from gpt.pretraining import default_folder
@@ -166,6 +168,8 @@ def models_of_run(
     if config.precision == "bfloat16" and "refresh" not in parts:  # it trains the reward model
         halve_frozen(task)
     start = frozen_copy(task.policy)
+    if config.precision == "bfloat16" and not has_adapters(start):  # which share the policy's base
+        half_linears(start)
     if fixed_reference:
         parts["reference"] = start
     if config.compile:

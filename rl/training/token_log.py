@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from data.collate import ResponseBatch
+from gpt.common import precision
 from gpt.files import append_jsonl
 from gpt.log_probs import score_in_micro_batches, token_scores, token_scores_and_kl
 from gpt.model import GPT
@@ -83,6 +84,7 @@ class TokenLog:
         self.prompts: int = config.record_tokens
         self.temperature: float = config.temperature
         self.gamma: float = getattr(config, "gamma", 1.0)
+        self.precision: str = config.precision
         self.watched: Watched | None = None
 
     @torch.no_grad()
@@ -140,10 +142,10 @@ class TokenLog:
             scores, kl = token_scores_and_kl(policy, reference, part, self.temperature)
             return torch.stack([*scores, kl], dim=2)
 
-        columns = score_in_micro_batches(score, batch, size).unbind(2)
-        found = dict(zip(("log_prob", "entropy", "kl"), columns, strict=False))
-        found |= self.judged(rollout)
-        return found
+        with precision(policy.device, self.precision):  # frozen models may be in half precision
+            columns = score_in_micro_batches(score, batch, size).unbind(2)
+            found = dict(zip(("log_prob", "entropy", "kl"), columns, strict=False))
+            return found | self.judged(rollout)
 
     def judged(self, rollout: Rollout) -> dict[str, Tensor]:
         """The teacher's log p beside the sampler's log q, or the reward model's score of each prefix."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ from gpt.model import GPT
 from gpt.tokenizer import load_tokenizer
 from reward_model import reward_model_training
 from reward_model.model import RewardModel, save_reward_model
+from rl import grpo_engine
 from rl.batches.rollout import sample_rollout
 from rl.ppo_engine import PPOConfig, open_critic_and_text
 from rl.rewards.ensemble import EnsembleReward
@@ -169,14 +171,19 @@ def test_the_reward_model_its_pairs_and_its_report(products, tmp_path: Path, mon
 # Frozen models
 
 
-def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> Any:
-    """A run on the reviews up to its `train`: the dtypes of the reward model's layers there."""
+def write_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A base and a reward model where the scripts look for them."""
     monkeypatch.setattr(pretraining, "RUNS", tmp_path)
     glassbox = load_tokenizer("glassbox")
     policy = small_gpt(n_vocab=glassbox.n_vocab, context=96, n_layer=1)
     save_gpt(tmp_path / "pretraining-reviews-tiny" / "model.safetensors", policy, glassbox)
     model = RewardModel.from_policy(policy, "mean_score", torch.Generator().manual_seed(0))
     save_reward_model(tmp_path / "reward_model-reviews-tiny" / "model.safetensors", model, glassbox)
+
+
+def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> Any:
+    """A run on the reviews up to its `train`: the dtypes of the reward model's layers there."""
+    write_models(tmp_path, monkeypatch)
     seen: list[set[torch.dtype]] = []
 
     def train(config: Any, policy: GPT, tokenizer: Any, reward_fn: Any, *rest: Any, **extra: Any):
@@ -205,6 +212,30 @@ def test_reward_models_stay_whole_in_float32_and_where_they_are_trained_again(
     assert opened(tmp_path, monkeypatch) == {torch.float32}
     refreshed = dict(precision="bfloat16", prepare=lambda config, task: {"refresh": None})
     assert opened(tmp_path, monkeypatch, **refreshed) == {torch.float32}
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_a_whole_run_in_bfloat16_with_its_frozen_start_in_half(tmp_path, monkeypatch, rank):
+    """Validation, token log, checkpoint and comparison: all of them meet halved models."""
+    write_models(tmp_path, monkeypatch)
+    seen: list[set[torch.dtype]] = []
+
+    def halved(config: Any, policy: GPT, *rest: Any, reference: GPT, **extra: Any) -> Any:
+        seen.append(
+            {layer.c_attn.weight.dtype for layer in (reference.h[0].attn, policy.h[0].attn)}
+        )
+        return grpo_engine.train(config, policy, *rest, reference=reference, **extra)
+
+    config = grpo_engine.GRPOConfig(
+        precision="bfloat16", lora_rank=rank, steps=2, eval_every=1, eval_prompts=4, test_prompts=4,
+        prompts_per_step=2, group_size=2, minibatches=1, max_new_tokens=8, checkpoint_every=1,
+        out=tmp_path / "grpo", device="cpu",
+    )  # fmt: skip
+    folder = run_training("grpo", config, halved, fixed_reference=True)
+    assert seen == [{torch.float32} if rank else {torch.float32, torch.bfloat16}]
+    rows = [json.loads(line) for line in (folder / "tokens.jsonl").read_text().splitlines()]
+    assert {row["kind"] for row in rows} == {"training", "validation"}
+    assert "prefix_score" in rows[0]["values"]
 
 
 def test_ensembles_judges_and_teachers_are_halved(tmp_path):
