@@ -230,7 +230,7 @@ def test_what_is_finished_is_said_and_no_failure(capsys):
     with pytest.raises(SystemExit) as exit_:
         run_script(main, Flags())
     assert exit_.value.code == 0
-    assert capsys.readouterr().err == "the run is finished\n"
+    assert capsys.readouterr().out == "the run is finished\n"
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path):
