@@ -1,7 +1,7 @@
 """report.html: what a run did, on one page that needs no server and no network.
 
 The page is made of what lies in the run folder: config.json, metrics.jsonl, samples.jsonl,
-tokens.jsonl, report.json, findings.json, and page.json, which the script wrote when it started. The
+tokens.jsonl, report.json, and page.json, which the script wrote when it started. The
 curves are drawn in the browser by BokehJS, whose file the package brings, so that writing a page
 takes milliseconds. A finding is {rule, severity, evidence, cause, remedy, page}.
 """
@@ -21,7 +21,7 @@ from gpt.report.guide import HEALTHY, explain
 from gpt.report.templating import finite, render
 from gpt.report.tokens import TokenView
 
-ABOUT, REPORT, TOKENS, FINDINGS = "page.json", "report.html", "tokens.jsonl", "findings.json"
+ABOUT, REPORT, TOKENS = "page.json", "report.html", "tokens.jsonl"
 POINTS = 400  # of one curve; more would not be seen
 SAMPLES = 6
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")  # Okabe and Ito 2008
@@ -79,7 +79,7 @@ def read_run(folder: Path, rows: Sequence[Mapping[str, Any]] | None = None) -> R
         samples=lines(folder / "samples.jsonl"),
         tokens=lines(folder / TOKENS),
         results=read(folder / "report.json", {}),
-        findings=read(folder / FINDINGS, []),
+        findings=about.get("findings", []),
         before_after=about.get("before_after", []),
     )
 

@@ -13,7 +13,12 @@ from gpt.report.page import ABOUT, REPORT, differences, page_html, read, read_ru
 
 
 def open_page(folder: Path, script: str, config: Any, title: str = "") -> None:
-    """Note what the page has to say of the script; from now on `refresh` writes it."""
+    """Note what the page has to say of the script; from now on `refresh` writes it.
+
+    A run that is resumed has been noted already.
+    """
+    if getattr(config, "resume", False) and (folder / ABOUT).is_file():
+        return
     about = {
         "script": script,
         "title": title or f"{script} on {getattr(config, 'data', '')}",

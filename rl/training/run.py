@@ -30,7 +30,7 @@ from gpt.model import GPT
 from gpt.optimizer import check_losses
 from gpt.pretraining import default_folder
 from gpt.ranks import check_alike
-from gpt.report.page import FINDINGS, TOKENS
+from gpt.report.page import TOKENS
 from gpt.report.writing import add_to_page, open_page, refresh
 from gpt.runs import finish_run, keep_state, open_run, stepping
 from rl.training.doctor import as_text, examine
@@ -194,7 +194,7 @@ def say_findings(config: Any, rows: list[dict[str, Any]], folder: Path) -> None:
     flags = json.loads(json.dumps(asdict(config), default=str))  # as config.json has them
     if findings := examine(rows, flags):
         on_page = [asdict(finding) | {"remedy": finding.change} for finding in findings]
-        write_json(folder / FINDINGS, on_page)
+        add_to_page(folder, findings=on_page)
         refresh(folder, rows)
         print(f"python -m rl.doctor {display_path(folder)} says:\n{as_text(findings)}")
 

@@ -416,7 +416,7 @@ def test_the_whole_script_writes_what_every_engine_writes(tmp_path, data):
             device="cpu",
         )
     )  # fmt: skip
-    assert {path.name for path in out.iterdir()} - {"findings.json"} == {
+    assert {path.name for path in out.iterdir()} == {
         "config.json", "metrics.jsonl", "samples.jsonl", "report.json", "learning_curves.png",
         "page.json", "report.html", "tokens.jsonl",
         "model.safetensors",

@@ -756,10 +756,7 @@ def test_main_writes_the_run_folder(tmp_path, monkeypatch, engine, memory):
     moves = engine.name == "grpo_iterative"
     assert len(copies) == 1 + moves  # the start of the run is the reference, too, if that stays
     assert folder.parent == tmp_path and folder.name.startswith(engine.name)
-    found = {path.name for path in folder.iterdir()} - {
-        "findings.json"
-    }  # there if the doctor has some
-    assert found == {
+    assert {path.name for path in folder.iterdir()} == {
         "config.json", "metrics.jsonl", "samples.jsonl", "report.json", "learning_curves.png",
         "model.safetensors", "page.json", "report.html", "tokens.jsonl", *engine.writes,
         *(["adapter"] if memory else []),

@@ -584,7 +584,7 @@ def test_from_a_base_model_to_a_report(monkeypatch, tmp_path):
         )
     )  # fmt: skip
     assert out.name == "grpo_iterative-reviews-tiny"
-    assert {path.name for path in out.iterdir()} - {"findings.json"} == {
+    assert {path.name for path in out.iterdir()} == {
         "config.json", "metrics.jsonl", "model.safetensors", "samples.jsonl", "report.json",
         "learning_curves.png", "iterations.png", "pairs.jsonl", "reward_model.safetensors",
         "page.json", "report.html", "tokens.jsonl",

@@ -17,7 +17,7 @@ import pytest
 from markupsafe import escape
 
 from gpt.errors import UserError
-from gpt.report.page import FINDINGS, REPORT
+from gpt.report.page import REPORT
 from gpt.report.writing import open_page
 from rl import doctor
 from rl.doctor import DoctorConfig, examine_folder
@@ -293,10 +293,10 @@ def test_an_engine_says_at_its_end_what_is_found_and_nothing_else(tmp_path: Path
     config = GRPOConfig(steps=40, device="cpu")
     say_findings(config, steady(), tmp_path)
     assert capsys.readouterr().out == ""
-    assert not (tmp_path / FINDINGS).exists()
+    assert list(tmp_path.iterdir()) == []
     open_page(tmp_path, "grpo", config)
     say_findings(config, steady(ratio_error_at_start=1.0), tmp_path)
-    (told,) = json.loads((tmp_path / FINDINGS).read_text())
+    (told,) = json.loads((tmp_path / "page.json").read_text())["findings"]
     page = (tmp_path / REPORT).read_text()
     assert told["rule"] in page and escape(told["remedy"]) in page
     said = capsys.readouterr().out
