@@ -1,0 +1,33 @@
+"""Five hundred steps take no more memory than a hundred."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from engines import DIVERSE, engine_named, small_gpt
+
+from gpt.common import MetricLog
+
+
+class MeasuringLog(MetricLog):
+    """Notes the resident memory, in pages, after each step."""
+
+    def write(self, *, step: int, **metrics: Any) -> None:
+        super().write(step=step, **metrics)
+        self.pages = [*getattr(self, "pages", []), resident_pages()]
+
+
+def resident_pages() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="resident memory is read from /proc")
+def test_memory_is_flat_over_five_hundred_steps() -> None:
+    log = MeasuringLog(500)
+    flags = dict(steps=500, prompts_per_step=2, group_size=2, minibatches=1, lr=1e-4, stop_kl=None)
+    engine_named("grpo").run(small_gpt(), DIVERSE, log=log, **flags)
+    assert len(log.pages) == 500
+    assert max(log.pages[400:]) < 1.05 * max(log.pages[:100])
