@@ -77,8 +77,11 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
 def broken(folder: Path, like: Path) -> None:
     """A run whose loss is NaN, whose files are cut off, and whose texts are markup."""
     folder.mkdir()
-    about = {"script": HOSTILE, "title": f"broken {HOSTILE}", "differs": {HOSTILE: [HOSTILE, 1]}}
     finding = dict.fromkeys(("rule", "evidence", "cause", "remedy", "page"), HOSTILE)
+    about = {
+        "script": HOSTILE, "title": f"broken {HOSTILE}", "differs": {HOSTILE: [HOSTILE, 1]},
+        "findings": [finding | {"severity": "error"}],
+    }  # fmt: skip
     tokens = [json.loads(line) for line in (like / "tokens.jsonl").read_text().splitlines()]
     for row in tokens:
         row["prompt"], row["tokens"][0] = HOSTILE, HOSTILE
@@ -89,8 +92,7 @@ def broken(folder: Path, like: Path) -> None:
     for name, content in write.items():
         text = "".join(json.dumps(row) + "\n" for row in content)
         (folder / f"{name}.jsonl").write_text(text + '{"step": 3, "lo', encoding="utf-8")
-    for name, value in {"page": about, "config": {HOSTILE: HOSTILE},
-                        "findings": [finding | {"severity": "error"}]}.items():  # fmt: skip
+    for name, value in {"page": about, "config": {HOSTILE: HOSTILE}}.items():
         (folder / f"{name}.json").write_text(json.dumps(value), encoding="utf-8")
     page = page_html([read_run(folder)])
     (folder / "report.html").write_text(page, encoding="utf-8")
