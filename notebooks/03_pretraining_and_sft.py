@@ -20,7 +20,7 @@
 # choose the kernel of `.venv`. It takes about half a minute on one CPU core. The pages before this
 # one: [01_gpt2_from_scratch](01_gpt2_from_scratch.ipynb),
 # [02_tokens_padding_masks](02_tokens_padding_masks.ipynb); the next:
-# [04_reward_model](04_reward_model.ipynb).
+# [04_policy_gradients_and_baselines](04_policy_gradients_and_baselines.ipynb).
 
 # %%
 import copy

@@ -28,8 +28,8 @@
 #
 # **To run it yourself:** `make demo` once sets up `.venv`, `make dev` adds the Jupyter kernel; then
 # choose the kernel of `.venv`. It takes about half a minute on one CPU core. The page before this
-# one: [07_policy_gradients_and_baselines](07_policy_gradients_and_baselines.ipynb); the next:
-# [09_rloo](09_rloo.ipynb).
+# one: [07_grpo](07_grpo.ipynb); the next:
+# [10_rloo](10_rloo.ipynb).
 
 # %%
 import copy
@@ -81,7 +81,7 @@ from rl.training.value_model import ValueModel
 tokenizer = load_tokenizer("glassbox")
 
 # %% [markdown]
-# The policy to improve is that of [05_grpo](05_grpo.ipynb): a small base model of the reviews world,
+# The policy to improve is that of [07_grpo](07_grpo.ipynb): a small base model of the reviews world,
 # pre-trained in ten seconds. The reward is the world's **gold reward**, from 0 to 1, in the place of
 # a reward model.
 
@@ -174,7 +174,7 @@ print("mean KL, at the end", [round(x, 2) for x in mean_kl[0].tolist()])
 #
 # The gradient does not pass through these numbers. They are what the sampler's log-probabilities
 # were: constants, like any reward. That is why k1 is right here and useless as a loss
-# ([06_kl_estimators](06_kl_estimators.ipynb)).
+# ([14_kl_estimators](14_kl_estimators.ipynb)).
 
 # %% [markdown]
 # ## 3. A value for every token
@@ -282,7 +282,7 @@ assert not change[: t + 1].any() and change[t + 1 : t + 4].min() > 0
 # $$A_t = (1 - \lambda) \sum_{n \ge 1} \lambda^{n-1} A^{(n)}_t
 # = \sum_{l \ge 0} (\gamma \lambda)^l \delta_{t+l}$$
 #
-# [07](07_policy_gradients_and_baselines.ipynb) shows the code of `gae` and its mask. Here is the
+# [04](04_policy_gradients_and_baselines.ipynb) shows the code of `gae` and its mask. Here is the
 # sum, term by term, for the first token of the best response:
 
 # %%
@@ -420,7 +420,7 @@ assert not alone.any()  # nothing left to learn
 # $$L_{CLIP} = -\min \left( \rho_t A_t, \; \mathrm{clip}(\rho_t, 1 - \varepsilon, 1 + \varepsilon)
 # A_t \right), \qquad \rho_t = \frac{\pi_\theta(y_t)}{\pi_{old}(y_t)}$$
 #
-# (arXiv:1707.06347, Eq. 7, as a loss.) [05_grpo](05_grpo.ipynb) draws it. What matters is the
+# (arXiv:1707.06347, Eq. 7, as a loss.) [07_grpo](07_grpo.ipynb) draws it. What matters is the
 # gradient, and it is a small table. `clip` in it means: no gradient.
 
 # %%
@@ -728,7 +728,7 @@ assert gain.mean() - half > 0.2
 # A good $\beta$ depends on the reward's scale, which nobody knows in advance. How far a policy may
 # go, in nats per response, is easier to say. The controller of Ziegler et al. 2019
 # ([arXiv:1909.08593](https://arxiv.org/abs/1909.08593), section 2.2) turns $\beta$ until the KL is
-# there ([06_kl_estimators](06_kl_estimators.ipynb), section 8):
+# there ([14_kl_estimators](14_kl_estimators.ipynb), section 8):
 #
 # $$e = \mathrm{clip} \left( \frac{\mathrm{KL}}{\mathrm{target}} - 1, -0.2, 0.2 \right), \qquad
 # \beta \leftarrow \beta \left( 1 + \frac{\mathrm{responses}}{\mathrm{horizon}} \, e \right)$$
@@ -824,7 +824,7 @@ assert 1.7 < table[1][1] / table[0][1] < 1.9  # nine copies against five
 # advantage for every token, and no need to answer each prompt several times.
 #
 # **What this page left out.** A learned reward, with which PPO over-optimises as everyone does
-# ([04_reward_model](04_reward_model.ipynb), section 8). And `--pretraining-coef`, InstructGPT's
+# ([06_reward_model](06_reward_model.ipynb), section 8). And `--pretraining-coef`, InstructGPT's
 # PPO-ptx: its gradient is the language model's, added to the policy's at each update.
 #
 # ## Exercise

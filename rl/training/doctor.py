@@ -449,7 +449,7 @@ RULES: dict[str, Rule] = {
         "the old log-probs are recomputed after the first update, so no ratio ever leaves 1 and no "
         "clip can act",
         "compute the old log-probs once per batch, before its first update",
-        "07_policy_gradients_and_baselines",
+        "04_policy_gradients_and_baselines",
     ),
     "impossible_length": Rule(
         "error", impossible_length,
@@ -462,41 +462,41 @@ RULES: dict[str, Rule] = {
         "the KL's sign or its samples are wrong: log pi and log pi_ref are swapped, or the reference "
         "is not the policy that training started from",
         "check the order of the two log-probs, and that the reference is a frozen copy of the start",
-        "06_kl_estimators",
+        "14_kl_estimators",
     ),
     "reference_follows": Rule(
         "error", reference_follows,
         "the reference is updated with the policy (every step), so the penalty holds nothing",
         "copy the reference once, before training, and freeze it",
-        "06_kl_estimators",
+        "14_kl_estimators",
     ),
     "loss_is_not_its_sum": Rule(
         "error", loss_is_not_its_sum,
         "advantages are not centred (the baseline's sign is flipped), or the KL is summed over a "
         "response where its coefficient is per token",
         "advantage = (reward - group mean) / std; the loss averages k3 over the tokens of a response",
-        "05_grpo",
+        "07_grpo",
     ),
     "no_gradient": Rule(
         "error", no_gradient,
         "advantages are zero: equal rewards, or whitening within each response, which takes away what "
         "tells responses apart",
         "whiten over the batch or the group, and look at zero_spread_groups",
-        "10_reinforce_plus_plus",
+        "11_reinforce_plus_plus",
     ),
     "reward_falls": Rule(
         "error", reward_falls,
         "the loss has the wrong sign, or something else is rewarded more than the reward (a KL penalty "
         "whose sign is flipped)",
         "the loss is minus the objective; check the sign of every term on one batch",
-        "07_policy_gradients_and_baselines",
+        "04_policy_gradients_and_baselines",
     ),
     "reward_flat": Rule(
         "warning", reward_flat,
         "nothing of the reward reaches the gradient: the reward of row i is given to another row, "
         "advantages are whitened within a response, the KL penalty is far too strong, or --lr is too low",
         "check which row gets which reward; then lower --kl-coef or raise --lr",
-        "07_policy_gradients_and_baselines",
+        "04_policy_gradients_and_baselines",
     ),
     "critic_is_worse": Rule(
         "warning", critic_is_worse,
@@ -510,7 +510,7 @@ RULES: dict[str, Rule] = {
         "the prompts are too hard or too easy for the policy, or the reward is too coarse",
         "take easier prompts where rewards are low and harder ones where they are high, a larger "
         "--group-size, or dynamic sampling (rl.grpo_variants_engine --variant dapo)",
-        "12_grpo_family",
+        "13_grpo_family",
     ),
     "never_warmed_up": Rule(
         "warning", never_warmed_up,
@@ -528,20 +528,20 @@ RULES: dict[str, Rule] = {
         "warning", steps_too_large,
         "the policy leaves the one that sampled within one batch: too many passes, or too large an --lr",
         "lower --lr, --updates-per-batch or --minibatches",
-        "12_grpo_family",
+        "13_grpo_family",
     ),
     "entropy_collapse": Rule(
         "warning", entropy_collapse,
         "the policy writes one text for everything: the KL penalty is too weak, or the reward has a "
         "single favourite",
         "raise --kl-coef, stop earlier, and read samples.jsonl",
-        "15_knowledge_distillation_rewards",
+        "18_knowledge_distillation_rewards",
     ),
     "length_drift": Rule(
         "warning", length_drift,
         "the reward pays for length, or for silence",
         "look at the reward model's length_correlation in its report.json; raise --kl-coef",
-        "12_grpo_family",
+        "13_grpo_family",
     ),
     "truncation": Rule(
         "warning", truncation,
@@ -554,20 +554,20 @@ RULES: dict[str, Rule] = {
         "warning", kl_runs_away,
         "little holds the policy back: the KL penalty is too weak or its sign is flipped",
         "raise --kl-coef, or train for fewer steps; check the sign of the KL in the reward",
-        "06_kl_estimators",
+        "14_kl_estimators",
     ),
     "over_optimised": Rule(
         "warning", over_optimised,
         "the reward model is exploited: the policy found what it overrates",
         "stop at the best step, raise --kl-coef, or train the reward model on this policy's responses",
-        "04_reward_model",
+        "06_reward_model",
     ),
     "proxy_suspected": Rule(
         "warning", proxy_suspected,
         "the reward model is probably exploited: few kinds of responses, far from all that it was "
         "trained on",
         "read samples.jsonl; raise --kl-coef, stop earlier, or let --judge measure",
-        "04_reward_model",
+        "06_reward_model",
     ),
     "memorising": Rule(
         "note", memorising,

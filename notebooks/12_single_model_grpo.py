@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 11. One model: GRPO without a reference
 #
-# **Why.** GRPO ([05_grpo](05_grpo.ipynb)) needs a second copy of the policy, the frozen reference,
+# **Why.** GRPO ([07_grpo](07_grpo.ipynb)) needs a second copy of the policy, the frozen reference,
 # for one thing only: its log-probabilities of the sampled tokens enter the KL penalty. The
 # log-probabilities of the policy that *sampled* are there anyway. What if they do both jobs? Then
 # no second copy is needed, and it is one line less. It is also another algorithm: a small
@@ -31,8 +31,8 @@
 #
 # **To run it yourself:** `make demo` once sets up `.venv`, `make dev` adds the Jupyter kernel; then
 # choose the kernel of `.venv`. It takes about half a minute on one CPU core. The page before this
-# one: [10_reinforce_plus_plus](10_reinforce_plus_plus.ipynb); the next:
-# [12_grpo_family](12_grpo_family.ipynb).
+# one: [11_reinforce_plus_plus](11_reinforce_plus_plus.ipynb); the next:
+# [13_grpo_family](13_grpo_family.ipynb).
 
 # %%
 import copy
@@ -68,7 +68,7 @@ torch.set_num_threads(1)  # one thread adds up in the same order on every machin
 
 # %% [markdown]
 # The policy is a small base model of the reviews world, pre-trained in ten seconds, and the reward
-# is the world's gold reward, as in [05_grpo](05_grpo.ipynb): this page is about the loss alone.
+# is the world's gold reward, as in [07_grpo](07_grpo.ipynb): this page is about the loss alone.
 
 # %%
 tokenizer = load_tokenizer("glassbox")
@@ -390,7 +390,7 @@ assert held[-1] > 1.3 * anchored[-1]
 # Whether that is bad depends on the reward. Here it is the truth, drift costs nothing, and the
 # policy that is held least gains the most. For a checkable reward (sums, mathematics) many leave the
 # KL out altogether. A *learned* reward is right only near the data it was trained on
-# ([04_reward_model](04_reward_model.ipynb), section 8), and then the anchor is what keeps the
+# ([06_reward_model](06_reward_model.ipynb), section 8), and then the anchor is what keeps the
 # policy where it can be trusted. `stop_kl`, which ends a run that has gone too far, would need a copy
 # of the start, so this engine refuses it instead of ignoring it:
 

@@ -12,9 +12,9 @@
 #
 # **To run it yourself:** `make demo` once sets up `.venv`, `make dev` adds the Jupyter kernel; then
 # choose the kernel of `.venv`. It takes about half a minute on one CPU core. Read
-# [05_grpo](05_grpo.ipynb) first. The page before this one:
-# [13_process_and_iterative_grpo](13_process_and_iterative_grpo.ipynb); the next:
-# [15_knowledge_distillation_rewards](15_knowledge_distillation_rewards.ipynb).
+# [07_grpo](07_grpo.ipynb) first. The page before this one:
+# [15_process_and_iterative_grpo](15_process_and_iterative_grpo.ipynb); the next:
+# [18_knowledge_distillation_rewards](18_knowledge_distillation_rewards.ipynb).
 
 # %%
 import copy
@@ -214,7 +214,7 @@ assert abs(numbers["reward/answer"] + numbers["reward/format"] - float(total.mea
 # `solve_rate` (the share of prompts with at least one right response) and `solve_rate_all` (with
 # nothing but right ones). With rewards of 0 and 1, `zero_spread_groups` = 1 - `solve_rate` +
 # `solve_rate_all`. Neither of them is the chance that *one* response is right: that is
-# `correct_rate` in the log, and the success rate of [12_grpo_family](12_grpo_family.ipynb).
+# `correct_rate` in the log, and the success rate of [13_grpo_family](13_grpo_family.ipynb).
 
 # %%
 print(inspect.getsource(solve_rates))

@@ -24,8 +24,8 @@
 #
 # **To run it yourself:** `make demo` once sets up `.venv`, `make dev` adds the Jupyter kernel; then
 # choose the kernel of `.venv`. It takes about half a minute on one CPU core. The page before this
-# one: [04_reward_model](04_reward_model.ipynb); the next:
-# [06_kl_estimators](06_kl_estimators.ipynb).
+# one: [06_reward_model](06_reward_model.ipynb); the next:
+# [08_ppo](08_ppo.ipynb).
 
 # %%
 import copy
@@ -532,7 +532,7 @@ plt.show()
 #
 # **What this page left out.** The reward was the truth itself. With a learned one the curves of
 # section 8 look the same, until the policy finds what the reward model does not see
-# ([04_reward_model](04_reward_model.ipynb), section 8): then the reward goes on rising and the
+# ([06_reward_model](06_reward_model.ipynb), section 8): then the reward goes on rising and the
 # truth falls.
 #
 # ## Exercise

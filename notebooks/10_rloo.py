@@ -24,9 +24,9 @@
 #
 # **To run it yourself:** `make demo` once sets up `.venv`, `make dev` adds the Jupyter kernel; then
 # choose the kernel of `.venv`. It takes about half a minute on one CPU core. The page before this
-# one: [08_ppo](08_ppo.ipynb); the next: [10_reinforce_plus_plus](10_reinforce_plus_plus.ipynb). Its
-# relatives: [05_grpo](05_grpo.ipynb) is the same loop with other advantages, and
-# [07_policy_gradients_and_baselines](07_policy_gradients_and_baselines.ipynb) measures bias and
+# one: [08_ppo](08_ppo.ipynb); the next: [11_reinforce_plus_plus](11_reinforce_plus_plus.ipynb). Its
+# relatives: [07_grpo](07_grpo.ipynb) is the same loop with other advantages, and
+# [04_policy_gradients_and_baselines](04_policy_gradients_and_baselines.ipynb) measures bias and
 # noise of the baselines.
 
 # %%
@@ -141,7 +141,7 @@ assert torch.allclose(weights["sequence_mean"].sum(1), torch.full((3,), 1 / 3))
 # This is the objective of RLHF (Ouyang et al. 2022,
 # [arXiv:2203.02155](https://arxiv.org/abs/2203.02155), Eq. 2), and its gradient is the policy
 # gradient of this reward: k1 belongs *here*. As a loss of its own it would do nothing
-# ([06_kl_estimators](06_kl_estimators.ipynb)). The penalty counts per **response**: a response twice as
+# ([14_kl_estimators](14_kl_estimators.ipynb)). The penalty counts per **response**: a response twice as
 # long can cost twice as much.
 #
 # To have a KL that is not zero, the policy has to move first: eight steps of the engine itself.

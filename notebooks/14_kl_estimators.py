@@ -20,8 +20,8 @@
 #
 # **To run it yourself:** `make demo` once sets up `.venv`, `make dev` adds the Jupyter kernel; then
 # choose the kernel of `.venv`. It takes about ten seconds on one CPU core. The page before this
-# one: [05_grpo](05_grpo.ipynb); the next:
-# [07_policy_gradients_and_baselines](07_policy_gradients_and_baselines.ipynb).
+# one: [13_grpo_family](13_grpo_family.ipynb); the next:
+# [15_process_and_iterative_grpo](15_process_and_iterative_grpo.ipynb).
 
 # %%
 import inspect

@@ -21,9 +21,9 @@
 #
 # **To run it yourself:** `make demo` once sets up `.venv`, `make dev` adds the Jupyter kernel; then
 # choose the kernel of `.venv`. It takes about half a minute on one CPU core. GRPO itself is
-# explained in [05_grpo](05_grpo.ipynb). The page before this one:
-# [11_single_model_grpo](11_single_model_grpo.ipynb); the next:
-# [13_process_and_iterative_grpo](13_process_and_iterative_grpo.ipynb).
+# explained in [07_grpo](07_grpo.ipynb). The page before this one:
+# [12_single_model_grpo](12_single_model_grpo.ipynb); the next:
+# [14_kl_estimators](14_kl_estimators.ipynb).
 
 # %%
 import copy

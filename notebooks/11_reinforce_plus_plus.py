@@ -19,7 +19,7 @@
 #
 # **To run it yourself:** `make demo` once sets up `.venv`, `make dev` adds the Jupyter kernel; then
 # choose the kernel of `.venv`. It takes about half a minute on one CPU core. The page before this
-# one: [09_rloo](09_rloo.ipynb); the next: [11_single_model_grpo](11_single_model_grpo.ipynb).
+# one: [10_rloo](10_rloo.ipynb); the next: [12_single_model_grpo](12_single_model_grpo.ipynb).
 
 # %%
 import copy
@@ -391,7 +391,7 @@ assert curves["k2"][-1] < 0.1 * curves["k2"][0] and curves["k1"][-1] > 0.4 * cur
 
 # %% [markdown]
 # (k3, GRPO's, arrives too: its expected gradient is that of the KL the other way round. More in
-# [06_kl_estimators](06_kl_estimators.ipynb).)
+# [14_kl_estimators](14_kl_estimators.ipynb).)
 #
 # ## 6. The loop
 #

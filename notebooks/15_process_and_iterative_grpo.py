@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 13. Process supervision and iterative GRPO
 #
-# **Why.** [05_grpo](05_grpo.ipynb) is the middle of the GRPO paper (Shao et al. 2024,
+# **Why.** [07_grpo](07_grpo.ipynb) is the middle of the GRPO paper (Shao et al. 2024,
 # [arXiv:2402.03300](https://arxiv.org/abs/2402.03300)): one reward per response, one reward model,
 # one reference. The paper has two more ideas, and this page reads both beside the code.
 #
@@ -13,8 +13,8 @@
 #
 # **To run it yourself:** `make demo` once sets up `.venv`, `make dev` adds the Jupyter kernel; then
 # choose the kernel of `.venv`. It takes about half a minute on one CPU core. The page before this
-# one: [12_grpo_family](12_grpo_family.ipynb); the next:
-# [14_verifiable_rewards](14_verifiable_rewards.ipynb).
+# one: [14_kl_estimators](14_kl_estimators.ipynb); the next:
+# [16_verifiable_rewards](16_verifiable_rewards.ipynb).
 
 # %%
 import copy

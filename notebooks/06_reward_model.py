@@ -20,7 +20,8 @@
 #
 # **To run it yourself:** `make demo` once sets up `.venv`, `make dev` adds the Jupyter kernel; then
 # choose the kernel of `.venv`. It takes about half a minute on one CPU core. The page before this
-# one: [03_pretraining_and_sft](03_pretraining_and_sft.ipynb); the next: [05_grpo](05_grpo.ipynb).
+# one: [04_policy_gradients_and_baselines](04_policy_gradients_and_baselines.ipynb); the next:
+# [07_grpo](07_grpo.ipynb).
 
 # %%
 import inspect
@@ -537,7 +538,7 @@ assert min(list(noticed.values())[:4]) > 170 and noticed["another item"] < 160
 #
 # 1. No: both answers of a comparison belong to one prompt, so its constant cancels. The level of a
 #    prompt is nowhere in the data, and one normalisation for all prompts cannot set it. A baseline
-#    that is made per prompt takes it away again (the group mean of [05_grpo](05_grpo.ipynb)); one
+#    that is made per prompt takes it away again (the group mean of [07_grpo](07_grpo.ipynb)); one
 #    mean over all prompts keeps it as noise.
 # 2. Nearly nothing: another item is noticed in 64 %, another name in 49 %. A policy's knowledge of
 #    *what to write next* is not yet a judge's. What is missing is comparisons in which the item

@@ -18,12 +18,12 @@
 #
 # Closest in print: MiniLLM (Gu et al. 2024, [arXiv:2306.08543](https://arxiv.org/abs/2306.08543)),
 # which is not a reward plugged into GRPO; page
-# [16_minillm_and_distillation](16_minillm_and_distillation.ipynb) is about it.
+# [19_minillm_and_distillation](19_minillm_and_distillation.ipynb) is about it.
 #
 # **To run it yourself:** `make demo` once sets up `.venv`, `make dev` adds the Jupyter kernel; then
 # choose the kernel of `.venv`. It takes about half a minute on one CPU core. The page before this
-# one: [14_verifiable_rewards](14_verifiable_rewards.ipynb); the next:
-# [16_minillm_and_distillation](16_minillm_and_distillation.ipynb).
+# one: [16_verifiable_rewards](16_verifiable_rewards.ipynb); the next:
+# [19_minillm_and_distillation](19_minillm_and_distillation.ipynb).
 
 # %%
 import copy
@@ -218,7 +218,7 @@ assert per_token[by_mean[:10]].mean() > per_token.mean() + 0.2
 #
 # ## 4. Three runs of KD-GRPO
 #
-# The engine is [05_grpo](05_grpo.ipynb) with this reward; the ratio, the clip and the group's
+# The engine is [07_grpo](07_grpo.ipynb) with this reward; the ratio, the clip and the group's
 # baseline are the same code. No penalty to a reference here, so that the reward is alone.
 
 # %%
@@ -439,7 +439,7 @@ plt.show()
 #
 # **What this page left out.** The student was small, the teacher no larger, the runs short and with
 # one seed. A sampled reverse KL has noise that MiniLLM takes away by summing the first step over
-# the vocabulary: [16_minillm_and_distillation](16_minillm_and_distillation.ipynb). Gemma 3's
+# the vocabulary: [19_minillm_and_distillation](19_minillm_and_distillation.ipynb). Gemma 3's
 # distillation ([arXiv:2503.19786](https://arxiv.org/abs/2503.19786), section 2.2), often named in
 # this company, is no reward at all: it is a cross-entropy with the teacher's sampled logits.
 #

@@ -21,10 +21,10 @@
 #
 # **To run it yourself:** `make demo` once sets up `.venv`, `make dev` adds the Jupyter kernel; then
 # choose the kernel of `.venv`. It takes about half a minute on one CPU core. Pages to know first:
-# [06_kl_estimators](06_kl_estimators.ipynb) and
-# [07_policy_gradients_and_baselines](07_policy_gradients_and_baselines.ipynb). The page before this
-# one: [15_knowledge_distillation_rewards](15_knowledge_distillation_rewards.ipynb); the next:
-# [17_dpo_and_pg_grpo](17_dpo_and_pg_grpo.ipynb).
+# [14_kl_estimators](14_kl_estimators.ipynb) and
+# [04_policy_gradients_and_baselines](04_policy_gradients_and_baselines.ipynb). The page before this
+# one: [18_knowledge_distillation_rewards](18_knowledge_distillation_rewards.ipynb); the next:
+# [20_dpo_and_pg_grpo](20_dpo_and_pg_grpo.ipynb).
 
 # %%
 import copy

@@ -19,8 +19,8 @@
 #
 # **To run it yourself:** `make demo` once sets up `.venv`, `make dev` adds the Jupyter kernel; then
 # choose the kernel of `.venv`. It takes about half a minute on one CPU core. To read before:
-# [04_reward_model](04_reward_model.ipynb) and [05_grpo](05_grpo.ipynb). The page before this one:
-# [16_minillm_and_distillation](16_minillm_and_distillation.ipynb). It is the last;
+# [06_reward_model](06_reward_model.ipynb) and [07_grpo](07_grpo.ipynb). The page before this one:
+# [19_minillm_and_distillation](19_minillm_and_distillation.ipynb). It is the last;
 # [docs/study.md](../docs/study.md) compares the engines over several seeds.
 
 # %%
@@ -238,7 +238,7 @@ plt.show()
 #
 # A small base model of the reviews world, pre-trained in ten seconds, answers training prompts twice
 # each, and the world's annotator, who errs, compares the two answers
-# ([04_reward_model](04_reward_model.ipynb), section 4).
+# ([06_reward_model](06_reward_model.ipynb), section 4).
 
 # %%
 shape = GPTConfig(vocab_size=tokenizer.n_vocab, context=96, n_layer=2, n_head=2, n_embd=96)

@@ -19,7 +19,8 @@
 #
 # **To run it yourself:** `make demo` once sets up `.venv`, `make dev` adds the Jupyter kernel; then
 # choose the kernel of `.venv`. It takes about ten seconds on one CPU core. The page before this one
-# is [06_kl_estimators](06_kl_estimators.ipynb); the next: [08_ppo](08_ppo.ipynb).
+# is [03_pretraining_and_sft](03_pretraining_and_sft.ipynb); the next:
+# [06_reward_model](06_reward_model.ipynb).
 
 # %%
 import inspect
@@ -573,7 +574,7 @@ assert leaks["right"][-1] < 1e-9 < leaks["values and rewards leak"][-1]
 #
 # The value hides what happens; the gradient shows it. It is 0 where the token already moved far in
 # the direction its advantage asks for, and *nowhere else*: a token that moved the wrong way is
-# pulled back with full force. (The code stands in [05_grpo](05_grpo.ipynb), section 4.) The **dual
+# pulled back with full force. (The code stands in [07_grpo](07_grpo.ipynb), section 4.) The **dual
 # clip** ([arXiv:1912.09729](https://arxiv.org/abs/1912.09729), Eq. 5) is a second bound, for bad
 # tokens alone:
 
