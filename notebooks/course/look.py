@@ -40,9 +40,9 @@ COLOURS: dict[str, str] = {
     "k3": "#44AA99",
 }
 ALIASES = {"reward": "proxy", "good": "gold", "student": "policy", "before": "reference"}
-LINES: dict[str, str] = {
-    **{"policy": "-", "reference": "--", "proxy": "-.", "gold": "-", "critic": ":"},
-    **{"teacher": (0, (5, 1, 1, 1, 1, 1)), "exact": ":", "bad": "--"},  # type: ignore[dict-item]
+LINES: dict[str, Any] = {
+    **{"policy": "-", "reference": "--", "proxy": "-.", "gold": (0, (8, 2)), "critic": ":"},
+    **{"teacher": (0, (5, 1, 1, 1, 1, 1)), "exact": (0, (2, 2)), "bad": (0, (4, 1, 1, 1))},
     **{"k1": "-", "k2": "--", "k3": "-."},
 }
 MARKERS: dict[str, str] = {
@@ -74,7 +74,8 @@ def use() -> None:
             "figure.dpi": 80,
             "figure.facecolor": "white",
             "font.size": 11,
-            "legend.frameon": False,
+            "legend.framealpha": 0.85,
+            "legend.edgecolor": "none",
             "lines.linewidth": 2,
             "image.cmap": SHADE,
         }
@@ -136,7 +137,7 @@ def curves(
         if not marker:
             style.pop("marker", None)
         if smooth > 1:
-            axis.plot(xs, ys, color=style["color"], alpha=0.25, linewidth=1)
+            axis.plot(xs, ys, color=style["color"], alpha=0.25, linewidth=1, linestyle="-")
             ys = running_mean(ys, smooth)
         axis.plot(xs, ys, label=label, **style)
     axis.set(**texts)
