@@ -249,7 +249,10 @@ def test_only_the_four_packages_are_installed() -> None:
 
 def test_declared_requirements_agree() -> None:
     """requirements.txt: the project's own list, torch with a cap, what tests it, the project last."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    whole = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    project = whole["project"]
+    assert whole["tool"]["uv"]["constraint-dependencies"] == ["torch<2.14"]  # for `uv sync`
+    assert whole["dependency-groups"]["dev"] == ["pytest>=8", "pytest-xdist>=3.6"]
     lines = (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines()
     lines = [line for line in lines if not line.startswith("#")]
     assert lines[0] == "torch>=2.6,<2.14" and lines[-3:] == [
