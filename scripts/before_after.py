@@ -10,6 +10,9 @@ is blue, what it made rarer is orange.
 
 from __future__ import annotations
 
+import data.threads  # isort: skip  # noqa: F401  (before PyTorch is loaded)
+
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +24,7 @@ import torch
 from data import reviews
 from data.collate import collate_responses
 from data.records import PromptRecord
-from gpt.common import load_policy, make_generator, run_script
+from gpt.common import make_generator, run_script
 from gpt.files import display_path, write_atomically
 from gpt.generate import SamplingParams, generate
 from gpt.log_probs import token_log_probs
@@ -29,7 +32,10 @@ from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
 
 ROOT = Path(__file__).resolve().parents[1]
-KEPT = ROOT / "notebooks" / "course" / "kept"
+sys.path.insert(0, str(ROOT / "notebooks"))
+
+from course import kept  # noqa: E402
+
 CHARACTER, LINE, WIDTH, MARGIN = 9.0, 28, 1000, 24
 FULL_COLOUR = 4.0  # nats
 LIKELIER, RARER = "#56B4E9", "#E69F00"
@@ -129,10 +135,6 @@ def picture(base: GPT, policy: GPT, tokenizer: Tokenizer, records: Sequence[Prom
 class BeforeAfterConfig:
     """Draw the front page's answers, coloured token by token."""
 
-    base: Path = KEPT / "base"
-    """Run folder of the base model."""
-    policy: Path = KEPT / "policy"
-    """Run folder of a policy that was trained from it."""
     prompts: int = 3
     """How many prompts of the test split."""
     out: Path = ROOT / "docs" / "before_after.svg"
@@ -141,8 +143,8 @@ class BeforeAfterConfig:
 
 def main(config: BeforeAfterConfig) -> None:
     """Write the picture."""
-    base, tokenizer = load_policy(config.base, torch.device("cpu"))
-    policy, _ = load_policy(config.policy, torch.device("cpu"))
+    base, tokenizer = kept.base()
+    policy, _ = kept.policy()
     records = list(reviews.prompts("test"))[: config.prompts]
     text = picture(base, policy, tokenizer, records)
     write_atomically(config.out, lambda path: path.write_text(text, encoding="utf-8"))

@@ -21,8 +21,8 @@ from gpt.files import display_path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "notebooks"))
 
-import demo  # noqa: E402
-from course import kept  # noqa: E402
+import demo
+from course import kept
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,12 @@ of the same rounded weights within 1e-3 nats per token (`make browser`).
 
 from __future__ import annotations
 
+import data.threads  # isort: skip  # noqa: F401  (before PyTorch is loaded)
+
 import base64
 import json
+import sys
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -27,8 +31,12 @@ from gpt.model import GPT
 from gpt.tokenizer import RANKS_FILE, Tokenizer
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "notebooks"))
+
+from course import kept  # noqa: E402
+
+Opened = tuple[GPT, Tokenizer]
 PARTS = ROOT / "docs" / "playground"
-KEPT = ROOT / "notebooks" / "course" / "kept"
 SCRIPTS = ("tokenizer.js", "gpt2.js", "page.js")
 MAX_NEW_TOKENS = 48
 MOST_BYTES = 8_000_000
@@ -73,10 +81,19 @@ def playground(base: GPT, policy: GPT, tokenizer: Tokenizer, repository: str) ->
     )
 
 
-def write_playground(base: Path, policy: Path, out: Path, repository: str) -> None:
+def opened(folder: Path | None, kept_model: Callable[[], Opened]) -> Opened:
+    """The model of a run folder, or without one the model that the course keeps."""
+    return kept_model() if folder is None else load_policy(folder, torch.device("cpu"))
+
+
+def write_playground(
+    base: Path | None, policy: Path | None, out: Path, repository: str = ".."
+) -> None:
     """Write the page of these two run folders to `out`. Raises UserError where it would pass 8 MB."""
-    first, tokenizer = load_policy(base, torch.device("cpu"))
-    second, _ = load_policy(policy, torch.device("cpu"))
+    if (base is None) != (policy is None):
+        raise UserError("--base and --policy belong together: name both, or neither")
+    first, tokenizer = opened(base, kept.base)
+    second, _ = opened(policy, kept.policy)
     page = playground(first, second, tokenizer, repository).encode("utf-8")
     if len(page) > MOST_BYTES:
         raise UserError(
@@ -90,10 +107,10 @@ def write_playground(base: Path, policy: Path, out: Path, repository: str) -> No
 class PlaygroundConfig:
     """Write one page that holds two models and runs them in the browser."""
 
-    base: Path = KEPT / "base"
-    """Run folder of the base model (gpt.pretraining)."""
-    policy: Path = KEPT / "policy"
-    """Run folder of a policy that was trained from it."""
+    base: Path | None = None
+    """Run folder of the base model (gpt.pretraining); default: the model that the course keeps."""
+    policy: Path | None = None
+    """Run folder of a policy that was trained from it; default: the course's."""
     out: Path = Path("build/playground.html")
     """The page."""
     repository: str = ".."

@@ -65,6 +65,13 @@ def test_models_of_two_shapes_are_refused(tokenizer: Tokenizer) -> None:
         playground.playground(model(tokenizer), model(tokenizer, n_layer=2), tokenizer, "..")
 
 
+def test_the_kept_models_fit_and_one_folder_alone_is_refused(tmp_path: Path) -> None:
+    playground.write_playground(None, None, tmp_path / "page.html")
+    assert 4_000_000 < (tmp_path / "page.html").stat().st_size < 8_000_000
+    with pytest.raises(UserError, match="name both"):
+        playground.write_playground(tmp_path, None, tmp_path / "other.html")
+
+
 def test_a_page_above_8_mb_is_refused(
     tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
