@@ -41,7 +41,18 @@ from gpt.stop import Ended, forgiving_output, signals_noted
 from gpt.tokenizer import Tokenizer, TokenizerUnavailable, load_tokenizer
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-RUNS = REPOSITORY / "runs"
+
+
+def runs_folder(here: Path) -> Path:
+    """Where run folders go by default: the checkout's runs/ inside of it, else runs/ under `here`.
+
+    An installed package has no checkout, and nothing is written beside it.
+    """
+    inside = (REPOSITORY / "pyproject.toml").exists() and here.is_relative_to(REPOSITORY)
+    return (REPOSITORY if inside else here) / "runs"
+
+
+RUNS = runs_folder(Path.cwd())
 MODEL_FILE = "model.safetensors"
 STATE_FILE = "state.pt"
 

@@ -1,3 +1,12 @@
 """Reinforcement learning from preferences: rollouts, advantages, losses and one file per engine."""
 
-from data import threads as threads  # before PyTorch is loaded
+try:
+    from data import packages
+    from data import threads as threads  # before PyTorch is loaded
+except ImportError as error:
+    raise ImportError(
+        f"another package hides Glassbox's 'data' ({error}): start Python from another folder, or "
+        "rename that package"
+    ) from None
+
+packages.require_ours("gpt", "reward_model")

@@ -161,9 +161,33 @@ def test_package_inits_hold_a_docstring_and_the_settings_of_the_process_only(pac
     """Every package imports `data`, and so what `data` imports."""
     docstring, *settings = tree_of(ROOT / package / "__init__.py").body
     assert isinstance(docstring, ast.Expr) and isinstance(docstring.value, ast.Constant)
-    own = ("early", "memory") if package == "data" else ()
-    expected = [f"from data import {name} as {name}" for name in (*own, "threads")]
-    assert [ast.unparse(setting) for setting in settings] == expected
+    if package == "data":
+        expected = [f"from data import {name} as {name}" for name in ("early", "memory", "threads")]
+        assert [ast.unparse(setting) for setting in settings] == expected
+        return
+    guarded, *checks = settings
+    assert isinstance(guarded, ast.Try)
+    assert ast.unparse(guarded.body[-1]) == "from data import threads as threads"
+    below = PACKAGES[1 : PACKAGES.index(package)]
+    expected = [f"packages.require_ours({', '.join(map(repr, below))})"] if below else []
+    assert [ast.unparse(check) for check in checks] == expected
+
+
+@pytest.mark.parametrize("package", PACKAGES[:-1])
+@pytest.mark.parametrize("kind", ["{}.py", "{}/__init__.py"])
+def test_a_package_that_hides_one_of_ours_is_named(tmp_path: Path, package: str, kind: str) -> None:
+    other = tmp_path / kind.format(package)
+    other.parent.mkdir(exist_ok=True)
+    other.write_text("mine = 1\n", encoding="utf-8")
+    code = (
+        f"import sys; sys.path.insert(1, {str(ROOT)!r}); import rl"  # the working folder is first
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True
+    )
+    last = result.stderr.strip().splitlines()[-1]
+    assert last.startswith("ImportError: ") and str(other) in last, result.stderr
+    assert f"'{package}'" in last and "another" in last
 
 
 @pytest.mark.parametrize("path", python_files(*PACKAGES, "scripts"), ids=label)
@@ -225,7 +249,10 @@ def test_only_the_four_packages_are_installed() -> None:
 
 def test_declared_requirements_agree() -> None:
     """requirements.txt: the project's own list, torch with a cap, what tests it, the project last."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    whole = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    project = whole["project"]
+    assert whole["tool"]["uv"]["constraint-dependencies"] == ["torch<2.14"]  # for `uv sync`
+    assert whole["dependency-groups"]["dev"] == ["pytest>=8", "pytest-xdist>=3.6"]
     lines = (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines()
     lines = [line for line in lines if not line.startswith("#")]
     assert lines[0] == "torch>=2.6,<2.14" and lines[-3:] == [

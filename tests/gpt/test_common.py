@@ -600,3 +600,17 @@ def test_loading_runs_no_code_from_the_file(tmp_path):
     with pytest.raises(UserError, match="cannot be read"):
         saved_step(tmp_path)
     assert not (tmp_path / "sprung").exists()
+
+
+def test_run_folders_go_to_the_checkout_or_to_the_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkout, elsewhere = tmp_path / "checkout", tmp_path / "elsewhere"
+    (checkout / "notebooks").mkdir(parents=True)
+    monkeypatch.setattr(common, "REPOSITORY", checkout)
+    (checkout / "pyproject.toml").touch()
+    assert common.runs_folder(checkout) == checkout / "runs"
+    assert common.runs_folder(checkout / "notebooks") == checkout / "runs"
+    assert common.runs_folder(elsewhere) == elsewhere / "runs"
+    (checkout / "pyproject.toml").unlink()  # as in site-packages
+    assert common.runs_folder(checkout / "notebooks") == checkout / "notebooks" / "runs"

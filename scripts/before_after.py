@@ -1,0 +1,157 @@
+"""The front page's picture: answers of the base model and of the policy, each token coloured.
+
+    python scripts/before_after.py        writes docs/before_after.svg with the models that the course keeps
+
+The prompts are the first of the test split, which no stage was trained on, and the answers are the first
+samples of seed 0 at temperature 1, all from the same random numbers: nothing is chosen. A token's
+colour is its log-ratio, log p under the policy less log p under the base model: what GRPO made likelier
+is blue, what it made rarer is orange.
+"""
+
+from __future__ import annotations
+
+import data.threads  # isort: skip  # noqa: F401  (before PyTorch is loaded)
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import torch
+
+from data import reviews
+from data.collate import collate_responses
+from data.records import PromptRecord
+from gpt.common import make_generator, run_script
+from gpt.files import display_path, write_atomically
+from gpt.generate import SamplingParams, generate
+from gpt.log_probs import token_log_probs
+from gpt.model import GPT
+from gpt.tokenizer import Tokenizer
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "notebooks"))
+
+from course import kept  # noqa: E402
+
+CHARACTER, LINE, WIDTH, MARGIN = 9.0, 28, 1000, 24
+FULL_COLOUR = 4.0  # nats
+LIKELIER, RARER = "#56B4E9", "#E69F00"
+KEY = "Numbers: gold reward, 0 to 1. Blue: likelier after GRPO. Orange: rarer. Full colour: 4 nats."
+
+PICTURE = jinja2.Template(
+    """\
+<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {{ width }} {{ height }}" role="img">
+<title>Answers of the base model and of the policy after GRPO, coloured by log-ratio</title>
+<rect width="{{ width }}" height="{{ height }}" rx="10" fill="#fbfbf8" stroke="#8888"/>
+<g font-family="ui-monospace, Menlo, Consolas, monospace" font-size="15" fill="#1a1a1a">
+{%- for row in rows %}
+<text x="{{ margin }}" y="{{ row.y }}" font-weight="{{ row.weight }}" fill="{{ row.ink }}">
+{{- row.label }}</text>
+{%- for piece in row.pieces %}
+<rect x="{{ piece.x }}" y="{{ row.y + piece.below - 17 }}" width="{{ piece.width }}" height="23"
+ fill="{{ piece.fill }}" fill-opacity="{{ piece.opacity }}"><title>{{ piece.note }}</title></rect>
+<text x="{{ piece.x }}" y="{{ row.y + piece.below }}" textLength="{{ piece.width }}" xml:space="preserve">
+{{- piece.text }}</text>
+{%- endfor %}
+{%- endfor %}
+</g>
+</svg>
+""",
+    autoescape=True,
+)
+
+
+def answer(model: GPT, tokenizer: Tokenizer, prompt: str) -> list[int]:
+    """The first sample of seed 0 at temperature 1, its EOS included."""
+    drawn = generate(
+        model,
+        [tokenizer.encode(prompt)],
+        SamplingParams(max_new_tokens=48),
+        make_generator(0, "front page"),
+        eos_id=tokenizer.eos_id,
+    )
+    return drawn.token_lists()[0]
+
+
+def log_ratios(
+    policy: GPT, base: GPT, prompt: list[int], response: list[int], eos_id: int
+) -> list[float]:
+    """log pi - log pi_ref of each token, in nats."""
+    batch = collate_responses([prompt], [response], eos_id)
+    with torch.no_grad():
+        return (token_log_probs(policy, batch) - token_log_probs(base, batch))[0].tolist()
+
+
+def pieces_of(tokens: list[int], ratios: list[float], tokenizer: Tokenizer) -> list[dict[str, Any]]:
+    """A rectangle and a text for each token; the EOS is shown as [end], long answers are wrapped."""
+    pieces, start, below = [], MARGIN + 18 * CHARACTER, 0
+    x = start
+    for token, ratio in zip(tokens, ratios, strict=True):
+        text = "[end]" if token == tokenizer.eos_id else tokenizer.decode([token])
+        if x + len(text) * CHARACTER > WIDTH - MARGIN:
+            x, below = start, below + LINE
+        pieces.append(
+            dict(
+                x=round(x, 1),
+                below=below,
+                width=round(len(text) * CHARACTER, 1),
+                text=text,
+                fill=LIKELIER if ratio > 0 else RARER,
+                opacity=round(min(abs(ratio) / FULL_COLOUR, 1) * 0.75, 2),
+                note=f"{ratio:+.2f} nats",
+            )
+        )
+        x += len(text) * CHARACTER
+    return pieces
+
+
+def picture(base: GPT, policy: GPT, tokenizer: Tokenizer, records: Sequence[PromptRecord]) -> str:
+    """The whole SVG."""
+    rows: list[dict[str, Any]] = []
+    y = 0.0
+    for record in records:
+        prompt = record.prompt
+        y += LINE + 10
+        rows.append(dict(y=y, label=prompt.strip(), weight="bold", ink="#1a1a1a", pieces=[]))
+        for name, model in (("base model", base), ("policy, GRPO", policy)):
+            response = answer(model, tokenizer, prompt)
+            asked = tokenizer.encode(prompt)
+            ratios = log_ratios(policy, base, asked, response, tokenizer.eos_id)
+            pieces = pieces_of(response, ratios, tokenizer)
+            gold = reviews.gold_reward(record, tokenizer.decode(response))
+            y += LINE
+            label = f"{name:12} {gold:.2f}"
+            rows.append(dict(y=y, label=label, weight="normal", ink="#555", pieces=pieces))
+            y += pieces[-1]["below"]
+    y += LINE + 8
+    rows.append(dict(y=y, label=KEY, weight="normal", ink="#555", pieces=[]))
+    return PICTURE.render(rows=rows, width=WIDTH, height=round(y + 20), margin=MARGIN) + "\n"
+
+
+@dataclass(frozen=True)
+class BeforeAfterConfig:
+    """Draw the front page's answers, coloured token by token."""
+
+    prompts: int = 3
+    """How many prompts of the test split."""
+    out: Path = ROOT / "docs" / "before_after.svg"
+    """The picture."""
+
+
+def main(config: BeforeAfterConfig) -> None:
+    """Write the picture."""
+    base, tokenizer = kept.base()
+    policy, _ = kept.policy()
+    records = list(reviews.prompts("test"))[: config.prompts]
+    text = picture(base, policy, tokenizer, records)
+    write_atomically(config.out, lambda path: path.write_text(text, encoding="utf-8"))
+    print(display_path(config.out))
+
+
+if __name__ == "__main__":
+    import tyro
+
+    run_script(main, tyro.cli(BeforeAfterConfig))

@@ -1,0 +1,62 @@
+"""scripts/before_after.py: the picture says what the models say."""
+
+from __future__ import annotations
+
+import re
+
+import before_after
+import pytest
+import torch
+
+from data import reviews
+from gpt.model import GPT, GPTConfig
+from gpt.tokenizer import load_tokenizer
+
+TOKENIZER = load_tokenizer("glassbox")
+
+
+def model(seed: int) -> GPT:
+    shape = GPTConfig(TOKENIZER.n_vocab, context=128, n_layer=1, n_head=2, n_embd=16)
+    return GPT(shape).initialize(torch.Generator().manual_seed(seed)).eval()
+
+
+def test_a_log_ratio_is_the_difference_of_two_log_softmaxes() -> None:
+    policy, base = model(0), model(1)
+    prompt, response = [5, 6, 7], [8, 9, TOKENIZER.eos_id]
+    found = before_after.log_ratios(policy, base, prompt, response, TOKENIZER.eos_id)
+    with torch.no_grad():
+        rows = [one(torch.tensor([prompt + response])).log_softmax(-1)[0] for one in (policy, base)]
+    expected = [
+        float(rows[0][2 + t, token] - rows[1][2 + t, token]) for t, token in enumerate(response)
+    ]
+    assert found == pytest.approx(expected, abs=1e-5)
+
+
+def test_likelier_tokens_are_blue_and_four_nats_are_full_colour() -> None:
+    tokens = [*TOKENIZER.encode("a<b"), TOKENIZER.eos_id]
+    ratios = [4.0, -1.0, 9.0, 0.0][: len(tokens) - 1] + [-8.0]
+    pieces = before_after.pieces_of(tokens, ratios, TOKENIZER)
+    assert "".join(piece["text"] for piece in pieces) == "a<b[end]"
+    assert (pieces[0]["fill"], pieces[0]["opacity"]) == ("#56B4E9", 0.75)
+    assert (pieces[1]["fill"], pieces[1]["opacity"]) == ("#E69F00", 0.19)
+    assert (pieces[-1]["fill"], pieces[-1]["opacity"]) == ("#E69F00", 0.75)
+
+
+def test_a_long_answer_is_wrapped_inside_the_picture() -> None:
+    tokens = TOKENIZER.encode("I find the kettle charming. " * 12)
+    pieces = before_after.pieces_of(tokens, [0.0] * len(tokens), TOKENIZER)
+    assert pieces[-1]["below"] >= 3 * before_after.LINE
+    assert max(piece["x"] + piece["width"] for piece in pieces) <= before_after.WIDTH
+
+
+def test_the_picture_holds_each_prompt_twice_answered_and_escapes_markup() -> None:
+    records = list(reviews.prompts("test"))[:2]
+    svg = before_after.picture(model(0), model(1), TOKENIZER, records)
+    assert svg == before_after.picture(model(0), model(1), TOKENIZER, records)
+    for record in records:
+        assert svg.count(record.prompt.strip()) == 1
+    assert len(re.findall(r"base model +[01]\.\d\d", svg)) == 2
+    shown = before_after.PICTURE.render(
+        rows=[dict(y=1, label="<b>&", pieces=[])], width=9, height=9
+    )
+    assert "&lt;b&gt;&amp;" in shown
