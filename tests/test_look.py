@@ -90,6 +90,15 @@ def test_a_script_prints_what_a_notebook_shows(capsys: pytest.CaptureFixture[str
         look.diagram("no_such")
 
 
+def test_a_document_is_shown_with_links_that_work_from_a_page(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    look.document("cheat_sheet")
+    shown = capsys.readouterr().out
+    assert "](../docs/symbols.md)" in shown and "](../rl/grpo_engine.py)" in shown
+    assert not shown.startswith("#")
+
+
 def test_plots_draw_what_they_are_given() -> None:
     look.use()
     axis = look.curves({"policy": [1, 2, 3], "other": ([0, 2], [5, 5])}, [0, 1, 2], xlabel="step")

@@ -511,6 +511,18 @@ def diagram(name: str) -> None:
         print(text)
 
 
+def document(name: str) -> None:
+    """Show docs/<name>.md without its title; its links lead to the same files from a page."""
+    text = (REPOSITORY / "docs" / f"{name}.md").read_text(encoding="utf-8")
+    text = re.sub(r"\]\((\w+\.md)", r"](../docs/\1", text.split("\n", 2)[2])
+    if in_notebook():
+        from IPython.display import display
+
+        display({"text/markdown": text, "text/plain": text}, raw=True)
+    else:
+        print(text)
+
+
 def show(rich: str, text: str) -> None:
     """Show HTML in a notebook, with `text` for readers that know no HTML; a script prints `text`."""
     if in_notebook():
