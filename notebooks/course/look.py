@@ -10,6 +10,7 @@ import difflib
 import html
 import inspect
 import math
+import re
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
@@ -354,20 +355,24 @@ def difference(
     names: tuple[str, str] | None = None,
     context: int = 2,
     docstring: bool = False,
+    comments: bool = False,
 ) -> None:
     """Show what changes from one source to the next: two functions, classes or texts.
 
     A line that goes has a minus and orange, one that comes a plus and blue; of unchanged lines
-    `context` remain on either side. `names` go over it instead of the files.
+    `context` remain on either side. `names` go over it instead of the files. Comments at the end of a
+    line (the line numbers of an algorithm box) are left out unless asked for.
     """
-    text = difference_text(a, b, names=names, context=context, docstring=docstring)
+    text = difference_text(
+        a, b, names=names, context=context, docstring=docstring, comments=comments
+    )
     rows = []
     for row in text.splitlines():
         kind = row[:1]
         if row.startswith("#"):
             rows.append(f'<div style="{HEAD}">{html.escape(row[2:])}</div>')
             continue
-        style = {"-": REMOVED, "+": ADDED}.get(kind, "")
+        style = {"-": REMOVED, "+": ADDED}.get(kind, KEPT)
         body = highlighted(row[2:]) if row[2:].strip() else ""
         ellipsis = row.strip() == "..."
         shown = "⋮" if ellipsis else f"{html.escape(kind or ' ')} {body}"
@@ -383,10 +388,13 @@ def difference_text(
     names: tuple[str, str] | None = None,
     context: int = 2,
     docstring: bool = False,
+    comments: bool = False,
 ) -> str:
     """The unified difference that `difference` shows, one line each, with -, + or a blank in front."""
     names = names or (title_of(a, "before"), title_of(b, "after"))
     texts = [source(thing, docstring=docstring or isinstance(thing, str)) for thing in (a, b)]
+    if not comments:
+        texts = [re.sub(r"  # .*$", "", text, flags=re.MULTILINE) for text in texts]
     compared = difflib.ndiff(*(text.splitlines() for text in texts))
     changes = [row for row in compared if row[0] != "?"]
     near = {
@@ -433,6 +441,7 @@ PRE = (
     "padding:0.6em 0.8em;background:transparent;color:#1F2328;border:0"
 )
 REMOVED = "background:#FBE3CC;border-left:4px solid #D55E00"
+KEPT = "border-left:4px solid transparent"
 ADDED = "background:#D8E9F7;border-left:4px double #0072B2"
 
 
@@ -498,6 +507,18 @@ def diagram(name: str) -> None:
 
         picture = path.read_text(encoding="utf-8")
         display({"image/svg+xml": picture, "text/plain": text}, raw=True)
+    else:
+        print(text)
+
+
+def document(name: str) -> None:
+    """Show docs/<name>.md without its title; its links lead to the same files from a page."""
+    text = (REPOSITORY / "docs" / f"{name}.md").read_text(encoding="utf-8")
+    text = re.sub(r"\]\((\w+\.md)", r"](../docs/\1", text.split("\n", 2)[2])
+    if in_notebook():
+        from IPython.display import display
+
+        display({"text/markdown": text, "text/plain": text}, raw=True)
     else:
         print(text)
 

@@ -1,0 +1,135 @@
+# %% [markdown]
+# # Start here
+#
+# **What is in this repository, and in which order should you read it?** This page is the map: the
+# pipeline, the models, the algorithms, three reading paths, and every symbol and term. You need
+# Python and PyTorch. You need no reinforcement learning. The page takes about ten seconds to run.
+#
+# **To run it yourself:** `make demo` once sets up `.venv`, `make dev` adds the Jupyter kernel; then
+# choose the kernel of `.venv`.
+#
+# ## The whole story in ten seconds
+#
+# A small language model has learned to write product reviews. It knows the words, but it often
+# praises the wrong thing or is rude. People compare pairs of its reviews. A **reward model** learns
+# from the comparisons. Then the **policy**, a copy of the language model, is trained to earn a high
+# reward. Below are the model before and after, on the same prompts.
+
+# %%
+try:
+    from data import reviews
+except ModuleNotFoundError as error:
+    raise ImportError("run `make demo` once, then choose the kernel of .venv") from error
+
+from course import kept, look
+
+from gpt.common import make_generator
+from gpt.generate import SamplingParams
+from rl.batches.rollout import sample_rollout
+from rl.rewards.sources import RewardModelReward, RuleReward
+
+look.use()
+base, tokenizer = kept.base()
+policy, _ = kept.policy()
+judge, _ = kept.reward_model()
+
+# %%
+prompts = reviews.prompts("test")[:64]
+gold_reward = RuleReward(reviews.gold_reward, "gold reward")
+answers = {}
+for name, model in (("before", base), ("after", policy)):
+    rollout = sample_rollout(
+        model, tokenizer, prompts, SamplingParams(max_new_tokens=48), 1, make_generator(0, "map")
+    )
+    answers[name] = rollout, RewardModelReward(judge)(rollout), gold_reward(rollout)
+
+rows = []
+for i in range(4):
+    for name, (rollout, reward, gold) in answers.items():
+        prompt = prompts[i].prompt.strip() if name == "before" else ""
+        rows.append([prompt, name, rollout.responses[i], float(reward[i]), float(gold[i])])
+look.table(["prompt", "", "answer", "learned reward", "gold reward"], rows, number=".2f")
+
+# %% [markdown]
+# The learned reward is what training maximised. The **gold reward** is what was meant: 1 for a
+# review that is kind, polite, well formed and about the right thing. A generated world lets us
+# compute it. In the real world nobody can. Over all 64 prompts:
+
+# %%
+left, right = look.panels(2)[1]
+for axis, place, label in ((left, 1, "learned reward"), (right, 2, "gold reward")):
+    values = {name: parts[place] for name, parts in answers.items()}
+    look.histograms(
+        values, axis=axis, bins=16, styles={"before": "reference", "after": "policy"},
+        xlabel=label, ylabel="answers",
+    )  # fmt: skip
+gain = float((answers["after"][2] - answers["before"][2]).mean())
+print(f"the gold reward rose by {gain:.2f} on average")
+assert gain > 0.25
+
+# %% [markdown]
+# ## The pipeline
+#
+# Four folders, four kinds of command. Each stage leaves a folder in `runs/`, and the next stage
+# finds it there. `make demo` runs the first four boxes in a few minutes.
+
+# %%
+look.diagram("pipeline")
+
+# %% [markdown]
+# ## The models of PPO
+#
+# The loop in the box `rl/` needs more than one model. PPO has four. GRPO, the engine of page 07,
+# leaves out the critic.
+
+# %%
+look.diagram("four_models")
+
+# %% [markdown]
+# ## The algorithms
+#
+# There are many names, but few ideas. Neighbours differ in a line or two, and each engine is one
+# file that reads like its paper's algorithm box: [rl/README.md](../rl/README.md).
+
+# %%
+look.diagram("algorithm_map")
+
+# %% [markdown]
+# ## Three ways to read
+#
+# **An hour: what is GRPO?**
+# [04 policy gradients](04_policy_gradients_and_baselines.ipynb) (three words, one gradient),
+# [06 the reward model](06_reward_model.ipynb), [07 GRPO](07_grpo.ipynb). Skip the exercises.
+#
+# **A day: RLHF from nothing.**
+# [01 GPT-2](01_gpt2_from_scratch.ipynb), [02 tokens and masks](02_tokens_padding_masks.ipynb),
+# [03 pre-training](03_pretraining_and_sft.ipynb), [04](04_policy_gradients_and_baselines.ipynb),
+# [05 what a KL is](05_what_a_kl_is.ipynb), [06](06_reward_model.ipynb), [07](07_grpo.ipynb),
+# [08 PPO](08_ppo.ipynb), [17 when the proxy breaks](17_when_the_proxy_breaks.ipynb), and the
+# [bug zoo](22_bug_zoo.ipynb). Type the exercises: `check` tells you what is wrong.
+#
+# **A week: all of it, in order.** Add
+# [09 PPO's details](09_ppo_details.ipynb), [10 RLOO](10_rloo.ipynb),
+# [11 REINFORCE++](11_reinforce_plus_plus.ipynb), [12 the single model](12_single_model_grpo.ipynb),
+# [13 the family of GRPO](13_grpo_family.ipynb), [14 KL estimators](14_kl_estimators.ipynb),
+# [15 process and iterative GRPO](15_process_and_iterative_grpo.ipynb),
+# [16 answers that can be checked](16_verifiable_rewards.ipynb),
+# [18 teachers as rewards](18_knowledge_distillation_rewards.ipynb),
+# [19 MiniLLM](19_minillm_and_distillation.ipynb), [20 DPO](20_dpo_and_pg_grpo.ipynb),
+# [21 real English](21_real_english.ipynb) and the [cheat sheet](23_cheat_sheet.ipynb).
+#
+# Every page has the same rhythm: a question, an example small enough to check by hand, the formula,
+# a few lines of code, the same from the library, a picture, and exercises. A colour means the same
+# on every page: blue is the policy, grey the reference, orange a learned reward, green the gold
+# reward, pink a critic, light blue a teacher, black an exact number, and vermilion a trap.
+#
+# ## Symbols and terms
+#
+# Do not learn these. Come back when a page uses one that you have forgotten. They are also in
+# [docs/symbols.md](../docs/symbols.md).
+
+# %%
+look.document("symbols")
+
+# %% [markdown]
+# Next: [GPT-2 from scratch](01_gpt2_from_scratch.ipynb)
