@@ -26,7 +26,9 @@ def best_of_n_weights(answers: int, n: int) -> Tensor:
     come from the i - 1 below it (Nakano et al. 2021, arXiv:2112.09332). n from 1 to N.
     """
     if not 1 <= n <= answers:
-        raise ValueError(f"the best of n needs n from 1 to the {answers} answers there are: got {n}")
+        raise ValueError(
+            f"the best of n needs n from 1 to the {answers} answers there are: got {n}"
+        )
     below = torch.arange(answers, dtype=torch.float64)  # i - 1
     return torch.exp(_log_choose(below, n - 1) - _log_choose(torch.tensor(float(answers)), n))
 
