@@ -21,11 +21,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from overopt.jobs import Clock, is_done, left_to_do, run_piece, work
+from overopt.plan import PARTS, Job, plan
+from overopt.settings import SETTINGS
+
 from gpt.common import RUNS, run_script
 from gpt.errors import UserError
-from scripts.overopt.jobs import Clock, is_done, left_to_do, run_piece, work
-from scripts.overopt.plan import PARTS, Job, plan
-from scripts.overopt.settings import SETTINGS
 
 Part = Literal["law", "cures", "budget"]
 
@@ -85,7 +86,7 @@ def main(config: OveroptimisationConfig) -> None:
         work(jobs[config.work], settings, root)
         return
     if config.draw:
-        from scripts.overopt.pages import draw
+        from overopt.pages import draw
 
         draw(config.draw, settings, root, config.docs)
         return

@@ -6,9 +6,10 @@ import math
 
 import numpy as np
 import pytest
+from overopt import fits, intervals, runs, terms
+from overopt.runs import has_turned
 
-from scripts.overopt import fits, intervals
-from scripts.overopt.runs import has_turned
+from data import reviews
 
 
 def test_a_value_at_equal_distance_lies_between_two_points() -> None:
@@ -133,3 +134,24 @@ def test_gold_has_turned_when_it_lies_well_below_its_best() -> None:
     assert not has_turned(rising, 0.1, 2) and has_turned(fallen, 0.1, 2)
     assert not has_turned(fallen, 0.13, 2)  # means .6 .8 .775 .675: .125 below the best
     assert not has_turned([0.9, 0.1], 0.1, 3)  # too few for one mean
+
+
+def test_the_parts_of_a_fall_add_up_to_it() -> None:
+    """One answer: content 1 -> .75 (politeness gone), care 1 -> .65 (qual .5); gold 1 -> .4875."""
+    ones = {name: np.ones(1) for name in ("sent", "topic", "polite", "form", "qual")}
+    after = ones | {"polite": np.zeros(1), "qual": np.full(1, 0.5)}
+    parts = terms.change_by_term(ones, after)
+    expected = {"sent": 0, "topic": 0, "polite": -0.25 * 0.825, "form": 0, "qual": -0.35 * 0.875}
+    assert parts == pytest.approx(expected)
+    assert sum(parts.values()) == pytest.approx(0.4875 - 1)
+
+
+def test_the_split_knows_the_gold_rewards_own_weights() -> None:
+    """On real texts the parts add up to the difference of the world's own gold rewards."""
+    record = reviews.prompts("train")[0]
+    texts = ("The lamp is great.", "Hi Ben! It is bad. It is bad.", "", "Who cares? This is nice")
+    parts = [reviews.gold_parts(record, text) for text in texts]
+    for a, b in ((0, 1), (1, 3), (3, 0), (2, 1)):
+        one, other = ({n: np.array([getattr(parts[i], n)]) for n in runs.TERMS} for i in (a, b))
+        change = sum(terms.change_by_term(one, other).values())
+        assert change == pytest.approx(parts[b].reward - parts[a].reward)

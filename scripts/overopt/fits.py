@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from scripts.overopt.intervals import Array, bootstrap, interval
+from overopt.intervals import Array, bootstrap, interval
 
 NEAREST = 0.05  # nats; nearer points say nothing, and log d runs away
 

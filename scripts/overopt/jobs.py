@@ -14,8 +14,8 @@ from pathlib import Path
 
 from gpt.errors import UserError
 from gpt.files import display_path, write_json
-from scripts.overopt.plan import STAGES, Job
-from scripts.overopt.settings import Settings
+from overopt.plan import STAGES, Job
+from overopt.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
 DONE = "done.json"

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from scripts.overopt import runs, stages
-from scripts.overopt.settings import ENGINES, TUNING, VARIANTS, Settings
-from scripts.overopt.stages import base_name
+from overopt import runs, stages
+from overopt.settings import ENGINES, TUNING, VARIANTS, Settings
+from overopt.stages import base_name
 
 PARTS = ("law", "cures", "budget")
 STAGES: dict[str, Callable[..., None]] = {

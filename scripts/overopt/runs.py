@@ -23,11 +23,11 @@ from gpt.common import MetricLog, from_preset, pick_device
 from gpt.files import read_jsonl, write_json
 from gpt.generate import SamplingParams
 from gpt.model import GPT
+from overopt.settings import TUNING, VARIANTS, Settings
+from overopt.stages import LONGEST
 from rl.training.evaluation import Conditions, Evaluation, evaluate
 from rl.training.run import models_of_run
 from rl.training.setup import Task, open_task
-from scripts.overopt.settings import TUNING, VARIANTS, Settings
-from scripts.overopt.stages import LONGEST
 
 TERMS = ("sent", "topic", "polite", "form", "qual")
 KEPT_TEXTS = 6

@@ -22,13 +22,13 @@ from gpt.model import GPT, GPTConfig
 from gpt.pretraining import PretrainingConfig
 from gpt.pretraining import train as pretrain
 from gpt.tokenizer import Tokenizer, load_tokenizer
+from overopt.settings import SHAPES, Settings
 from reward_model.model import RewardModel, load_reward_model, save_reward_model
 from reward_model.pairs import TokenPair, as_pair, collate_pairs, pair_as_text
 from reward_model.report import preference_report
 from reward_model.reward_model_training import RewardModelConfig, fit, score_pairs, world_pairs
 from rl.batches.rollout import sample_rollout
 from rl.equations.best_of_n import best_of_n_kl, best_of_n_mean
-from scripts.overopt.settings import SHAPES, Settings
 
 CONTEXT = 128
 LONGEST = {"reviews": 48, "sums": 40}
