@@ -5,6 +5,7 @@
     python scripts/overoptimisation.py --only start-0/law     jobs by a part of their name
     python scripts/overoptimisation.py --plan                 what is done and left, and for how long
     python scripts/overoptimisation.py --draw law             tables and figure of one part, no training
+    python scripts/overoptimisation.py --record               one cell as the course's page replays it
 
 Three parts. law: reward models of 4 sizes on 5 numbers of labels, each optimised by GRPO until its
 gold reward has turned, and by best-of-n. cures: what helps, compared at equal KL. budget: every
@@ -22,13 +23,17 @@ from pathlib import Path
 from typing import Literal
 
 from overopt.jobs import Clock, is_done, left_to_do, run_piece, work
+from overopt.pages import draw
 from overopt.plan import PARTS, Job, plan
+from overopt.recording import record
 from overopt.settings import SETTINGS
 
 from gpt.common import RUNS, run_script
 from gpt.errors import UserError
 
 Part = Literal["law", "cures", "budget"]
+ROOT = Path(__file__).resolve().parents[1]
+RECORDING = ROOT / "notebooks" / "course" / "recordings" / "overoptimisation.json"
 
 
 @dataclass(frozen=True)
@@ -47,11 +52,13 @@ class OveroptimisationConfig:
     """Say what is done and what is left, and run nothing."""
     draw: tuple[Part, ...] = ()
     """Write the numbers, tables and figures of these parts from the finished jobs, and run nothing."""
+    record: bool = False
+    """Write notebooks/course/recordings/overoptimisation.json from the finished jobs, and run nothing."""
     size: Literal["full", "rehearsal"] = "full"
     """rehearsal: everything once, in toy sizes, to see that it works."""
     out: Path = RUNS / "overoptimisation"
     """Folder of all runs."""
-    docs: Path = Path(__file__).resolve().parents[1] / "docs"
+    docs: Path = ROOT / "docs"
     """Folder of the page, its numbers and its figures."""
     work: str = ""
     """Do this one job here and now; what the script starts itself with."""
@@ -86,9 +93,10 @@ def main(config: OveroptimisationConfig) -> None:
         work(jobs[config.work], settings, root)
         return
     if config.draw:
-        from overopt.pages import draw
-
         draw(config.draw, settings, root, config.docs)
+        return
+    if config.record:
+        record(settings, root, RECORDING)
         return
     todo = left_to_do(jobs, root, config.parts, config.only)
     print(said(jobs, todo, root, config.jobs), flush=True)

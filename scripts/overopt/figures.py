@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from overopt.fits import FORMS
 
@@ -29,8 +28,10 @@ def root_kl(points: Mapping[str, Sequence[float]]) -> np.ndarray:
     return np.sqrt(np.clip(np.array(points["kl"], float), 0, None))
 
 
-def panels(count: int, columns: int, size: tuple[float, float]) -> tuple[Figure, list[Any]]:
+def panels(count: int, columns: int, size: tuple[float, float]) -> tuple[Any, list[Any]]:
     """A grid of axes that share their scales; those that are left over are removed."""
+    from matplotlib.figure import Figure
+
     rows = -(-count // columns)
     figure = Figure(figsize=(size[0] * columns, size[1] * rows), layout="constrained")
     grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
@@ -44,7 +45,7 @@ def panels(count: int, columns: int, size: tuple[float, float]) -> tuple[Figure,
     return figure, axes[:count]
 
 
-def save(figure: Figure, path: Path) -> None:
+def save(figure: Any, path: Path) -> None:
     """A PNG of a size for a page."""
     figure.savefig(path, dpi=110)
 
@@ -108,7 +109,7 @@ def draw_fit(axis: Any, fit: Mapping[str, Any], cells: Sequence[Mapping[str, Any
     axis.plot(d, start + curve, label="fitted form", **FITTED)
 
 
-def add_legend(figure: Figure, axes: Sequence[Any]) -> None:
+def add_legend(figure: Any, axes: Sequence[Any]) -> None:
     """One legend for all panels, below them."""
     found: dict[str, Any] = {}
     for axis in axes:

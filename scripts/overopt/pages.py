@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -87,48 +87,66 @@ TITLES = {
 NOT_RUN = "Not run yet: `{command} --parts {part}`, then `{command} --draw {part}`.\n\n"
 
 
+def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A table in Markdown."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines) + "\n\n"
+
+
 def progress_text(numbers: Numbers) -> str:
     """What has been run and what not yet."""
-    lines = [
-        "## What has been run\n",
-        "| part | jobs done | CPU hours spent | CPU hours left (forecast) | the rest of it |",
-        "|---|---|---|---|---|",
-    ]
+    rows = []
     for part, row in numbers["progress"].items():
-        rest = "all of it is done"
-        if row["done"] < row["jobs"]:
-            rest = f"`{COMMAND} --parts {part}`"
-        lines.append(
-            f"| {part} | {row['done']} of {row['jobs']} | {row['cpu_hours']:.1f} | "
-            f"{row['cpu_hours_left']:.1f} | {rest} |"
-        )
+        whole = row["done"] == row["jobs"]
+        rest = "all of it is done" if whole else f"`{COMMAND} --parts {part}`"
+        done = f"{row['done']} of {row['jobs']}"
+        rows.append((part, done, row["cpu_hours"], row["cpu_hours_left"], rest))
     left = sum(row["cpu_hours_left"] for row in numbers["progress"].values())
-    closing = (
-        "\nParts share their starts, so a job of two parts is counted in both. The forecast is of one thread "
-        f"each with every run going on to its last step, about {left / 2:.0f} hours on 2 cores; many "
-        "runs end earlier, when gold has turned. A piece takes at most 90 minutes and keeps what is "
-        "finished.\n\n"
+    head = (
+        "part",
+        "jobs done",
+        "CPU hours spent",
+        "CPU hours left (forecast)",
+        "what does the rest",
     )
-    return "\n".join(lines) + closing
+    return (
+        "## What has been run\n\n"
+        + table(head, rows)
+        + "Parts share their starts, so a job of two parts is counted in both. The forecast lets every "
+        f"run go on to its last step: about {left / 2:.1f} hours on 2 cores. Many runs end earlier, when "
+        "gold has turned. A piece takes at most 90 minutes, keeps what is finished, and goes on there.\n\n"
+    )
 
 
 def method_text(numbers: Numbers) -> str:
     """How it is measured; the numbers are those of the settings."""
     s = numbers["settings"]
-    return f"""## How it is measured
+    words = {
+        **s,
+        "batch": f"{s['prompts_per_step']} prompts x {s['group_size']} answers",
+        "bank": f"{s['bank_prompts']} other test prompts x {s['bank_answers']:,} answers",
+        "asked": 3 * s["measure_every"],
+    }
+    return METHOD.format(**words)
 
-- **Start.** Every start trains its own base model (4 layers, width 128) and samples its own comparisons at temperature 1,
-  {s["responses_per_prompt"]} answers to a prompt, every two of them compared by the world's noisy annotator. Fewer labels are the first of
-  the same list.
-- **Reward models.** Shapes are layers x width; the smaller ones have smaller base models of their own. One epoch, or up to
-  {s["most_epochs"]} where that is fewer than {s["fewest_reward_steps"]} steps.
-- **Optimisation.** {s["prompts_per_step"]} prompts x {s["group_size"]} answers a step, learning rate {s["lr"]:g}, no KL penalty, no early stop.
-- **Stop rule.** Every {s["measure_every"]} steps the policy answers the same {s["prompts"]} test prompts with the same random numbers. Gold has turned
-  when the mean of {s["smooth"]} measurements in a row lies {s["fall"]:.2f} below the best such mean; this is asked every {3 * s["measure_every"]} steps, and a run
-  ends there or after {s["most_steps"]} steps. Gold decides the end of a run and nothing else.
-- **Best-of-n.** One bank per start, {s["bank_prompts"]} other test prompts x {s["bank_answers"]:,} answers; the expected gold of the best of n is the mean over all
-  subsets, and its distance is log n - (n - 1)/n, so the best of 512 is only 5.2 nats away.
-- **Intervals** are 95% bootstraps over starts, seeds within starts, and prompts, which all runs share.
+
+METHOD = """## How it is measured
+
+- **Start.** Every start trains its own base model (4 layers, width 128). It samples its own
+  comparisons at temperature 1, {responses_per_prompt} answers to a prompt, every two of them compared
+  by the world's noisy annotator. Fewer labels are the first of the same list.
+- **Reward models.** Shapes are layers x width; the smaller ones have smaller base models of their
+  own. One epoch, or up to {most_epochs} where that is fewer than {fewest_reward_steps} steps.
+- **Optimisation.** {batch} a step, learning rate {lr:g}, no KL penalty, no early stop.
+- **Stop rule.** Every {measure_every} steps the policy answers the same {prompts} test prompts with
+  the same random numbers. Gold has turned when the mean of {smooth} measurements in a row lies
+  {fall:.2f} below the best such mean. This is asked every {asked} steps; a run ends
+  there, or after {most_steps} steps. Gold decides the end of a run and nothing else.
+- **Best-of-n.** One bank per start: {bank}. The expected gold of the best of n is
+  the mean over all subsets. Its distance is log n - (n - 1)/n, so the best of 512 is only 5.2 nats
+  away.
+- **Intervals** are 95% bootstraps over starts, seeds within starts, and prompts, which all runs
+  share.
 
 """
 
@@ -136,54 +154,72 @@ def method_text(numbers: Numbers) -> str:
 def law_text(numbers: Numbers) -> str:
     """Table of cells, fits, what was exploited."""
     law = numbers["law"]
-    text = "![gold against the distance from the start](overoptimisation_law.png)\n\n"
-    text += "The proxy is moved and stretched to start at gold's start and end at 1: it shows a shape, not a size.\n\n"
+    text = (
+        "![gold against the distance from the start](overoptimisation_law.png)\n\n"
+        "The proxy is moved and stretched to begin at gold's start and end at 1: it shows a shape, not a "
+        "size.\n\n"
+    )
     return (
         text + cell_table(law) + fit_table(law) + trend_text(law) + fall_table(law) + samples(law)
     )
 
 
+CELL = ("reward model", "labels", "start", "engine")
+
+
 def cell_table(law: Numbers) -> str:
     """Per run its best gold and its end."""
-    lines = [
-        "| reward model | labels | start | engine | orders held-out pairs like gold | best gold | at KL | gold at the end | at KL | best of 512 |",
-        "|---|---|---|---|---|---|---|---|---|---|",
-    ]
+    head = (
+        *CELL, "orders held-out pairs like gold", "best gold", "at KL", "gold at the end", "at KL",
+        "best of the largest n",
+    )  # fmt: skip
+    rows = []
     for cell in law["cells"]:
         gold, kl, best = cell["points"]["gold"], cell["points"]["kl"], cell["best"]
-        bank = cell.get("best_of_n")
-        accuracy = cell["gold_accuracy"]
-        cells = (
-            cell["size"], f"{cell['labels']:,}", cell["start"], cell["engine"],
-            "-" if accuracy is None else f"{accuracy:.3f}", f"{gold[best]:.3f}", f"{kl[best]:.1f}",
-            f"{gold[-1]:.3f}", f"{kl[-1]:.1f}", f"{bank['gold'][-1]:.3f}" if bank else "-",
+        bank, accuracy = cell.get("best_of_n"), cell["gold_accuracy"]
+        measured = f"{gold[best]:.3f}", f"{kl[best]:.1f}", f"{gold[-1]:.3f}", f"{kl[-1]:.1f}"
+        rows.append(
+            (
+                *named(cell), "-" if accuracy is None else f"{accuracy:.3f}", *measured,
+                f"{bank['gold'][-1]:.3f} ({bank['n'][-1]})" if bank else "-",
+            )
         )  # fmt: skip
-        lines.append("| " + " | ".join(map(str, cells)) + " |")
-    return "\n".join(lines) + "\n\n"
+    return table(head, rows)
+
+
+def named(cell: Numbers) -> tuple[object, ...]:
+    """The first columns of a run's row."""
+    return cell["size"], f"{cell['labels']:,}", cell["start"], cell["engine"]
 
 
 def fit_table(law: Numbers) -> str:
     """alpha, beta, their intervals, residuals and where the form is highest."""
     if not law["fits"]:
         return ""
-    lines = [
-        "Fits of the gain of gold over the start, R = d (alpha - beta log d) for RL and d (alpha - beta d) for "
-        "best-of-n (arXiv:2210.10760), d = sqrt(KL). Residuals are means over the nearest, middle and "
-        "farthest third: a form that bends rightly has three zeros.\n",
-        "| reward model | labels | kind | starts | alpha | beta | rmse | residuals | fitted peak at d |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
+    head = (
+        *CELL[:2], "kind", "starts", "alpha", "beta", "rmse", "residuals: near, middle, far",
+        "fitted peak at d",
+    )  # fmt: skip
+    rows = []
     for fit in law["fits"]:
-        thirds = ", ".join(f"{x:+.3f}" for x in fit["residual_thirds"])
         top = "never turns" if fit["peak_d"] is None else f"{fit['peak_d']:.2f}"
-        lines.append(
-            f"| {fit['size']} | {fit['labels']:,} | {fit['kind']} | {fit['starts']} | "
-            f"{fit['alpha']:.3f} {between(fit['alpha_interval'])} | "
-            f"{fit['beta']:.3f} {between(fit['beta_interval'])} | {fit['rmse']:.3f} | {thirds} | {top} |"
-        )
+        rows.append(
+            (
+                fit["size"], f"{fit['labels']:,}", fit["kind"], fit["starts"],
+                f"{fit['alpha']:.3f} {between(fit['alpha_interval'])}",
+                f"{fit['beta']:.3f} {between(fit['beta_interval'])}", f"{fit['rmse']:.3f}",
+                ", ".join(f"{x:+.3f}" for x in fit["residual_thirds"]), top,
+            )
+        )  # fmt: skip
+    text = (
+        "Fits of the gain of gold over the start: R = d (alpha - beta log d) for RL, d (alpha - beta d) "
+        "for best-of-n ([arXiv:2210.10760](https://arxiv.org/abs/2210.10760)), with d = sqrt(KL). "
+        "Residuals are means over the nearest, middle and farthest third of the points; a form that bends "
+        "as the points do has three zeros.\n\n"
+    )
     alone = any(fit["starts"] == 1 for fit in law["fits"])
-    note = "\n\nWith one start the intervals are over prompts alone.\n\n" if alone else "\n\n"
-    return "\n".join(lines) + note
+    note = "With one start the intervals are over prompts alone.\n\n" if alone else ""
+    return text + table(head, rows) + note
 
 
 def between(pair: Sequence[float]) -> str:
@@ -194,98 +230,102 @@ def between(pair: Sequence[float]) -> str:
 def trend_text(law: Numbers) -> str:
     """How the fitted numbers move with labels and size, where there are enough cells."""
     if not law["trends"]:
-        return "How alpha and beta move with labels and with size needs three different cells or more.\n\n"
-    lines = ["| fitted | of | per e-fold more | slope | standard error |", "|---|---|---|---|---|"]
-    for row in law["trends"]:
-        lines.append(
-            f"| {row['of']} | {row['kind']} | {row['over']} | {row['slope']:+.4f} | {row['error']:.4f} |"
+        return (
+            "How alpha and beta move with labels and with size needs three different cells or more: "
+            "not to be seen yet.\n\n"
         )
-    return "\n".join(lines) + "\n\n"
+    rows = [
+        (r["of"], r["kind"], r["over"], f"{r['slope']:+.4f}", f"{r['error']:.4f}")
+        for r in law["trends"]
+    ]
+    head = ("fitted", "of", "per e-fold more", "slope", "standard error")
+    return table(head, rows)
 
 
 def fall_table(law: Numbers) -> str:
     """Which term of the gold reward fell between the best measurement and the end."""
-    rows = [cell for cell in law["cells"] if "fall" in cell]
-    lines = [
-        "What was exploited: the change of gold from its best to the end of the run, split exactly over its "
-        "terms (`scripts/overopt/terms.py`).\n",
-        "| reward model | labels | start | engine | sentiment | topic | politeness | form | repetition | sum |",
-        "|---|---|---|---|---|---|---|---|---|---|",
-    ]
-    for cell in rows:
-        parts = list(cell["fall"].values())
-        numbers = " | ".join(f"{x:+.3f}" for x in (*parts, sum(parts)))
-        lines.append(
-            f"| {cell['size']} | {cell['labels']:,} | {cell['start']} | {cell['engine']} | {numbers} |"
-        )
-    return "\n".join(lines) + "\n\n"
+    head = (*CELL, "sentiment", "topic", "politeness", "form", "repetition", "sum")
+    rows = []
+    for cell in law["cells"]:
+        if "fall" in cell:
+            parts = list(cell["fall"].values())
+            rows.append((*named(cell), *(f"{x:+.3f}" for x in (*parts, sum(parts)))))
+    return (
+        "What was exploited: the change of gold from its best to the end of the run, split exactly over "
+        "its terms (`scripts/overopt/terms.py`).\n\n" + table(head, rows)
+    )
 
 
 def samples(law: Numbers) -> str:
-    """Answers to one prompt at the start, at the best and at the end of the first run."""
-    texts = law["cells"][0]["texts"]
+    """Answers to a few prompts at the start, at the best and at the end of the first run."""
     cell = law["cells"][0]
-    lines = [
-        f"Answers of the run against {cell['size']} on {cell['labels']:,} labels, start {cell['start']}:\n",
-        "| step | prompt | answer | proxy | gold |",
-        "|---|---|---|---|---|",
-    ]
-    for row in texts:
-        answer = re.sub(r"\s+", " ", row["response"].replace("|", "/")).strip()
-        lines.append(
-            f"| {row['step']} | {row['prompt'].strip()} | {answer} | {row['reward']:.2f} | "
-            f"{row['gold']:.2f} |"
+    rows = [
+        (
+            row["step"], row["prompt"].strip(),
+            re.sub(r"\s+", " ", row["response"].replace("|", "/")).strip(),
+            f"{row['reward']:.2f}", f"{row['gold']:.2f}",
         )
-    return "\n".join(lines) + "\n\n"
+        for row in sorted(cell["texts"], key=lambda row: (row["prompt"], row["step"]))
+    ]  # fmt: skip
+    lead = (
+        f"Answers of the run against {cell['size']} on {cell['labels']:,} labels, start {cell['start']}, "
+        "at the start, at the best and at the end:\n\n"
+    )
+    return lead + table(("step", "prompt", "answer", "proxy", "gold"), rows)
 
 
 def cures_text(numbers: Numbers) -> str:
     """Gold at equal KL, the differences, and the alarm."""
     cures, s = numbers["cures"], numbers["settings"]
     size, labels = s["cure_cell"]
-    lines = [
-        "![each cure beside the patient](overoptimisation_cures.png)\n",
-        f"The patient is {size} on {labels:,} labels. Gold where a run's KL first reaches a distance, linear between two "
-        "measurements; the difference is to the patient from the same start, prompt by prompt. p is corrected "
-        "over the cures of one distance (Holm).\n",
-        "| KL | cure | reached | gold | difference to the patient | p |",
-        "|---|---|---|---|---|---|",
+    rows = [
+        (f"{r['kl']:g}", r["cure"], f"{r['reached']} of {r['of']}", value_of(r), *difference(r))
+        for r in cures["table"]
     ]
-    for row in cures["table"]:
-        gold = (
-            f"{row['mean']:.3f} ({row['low']:.3f} to {row['high']:.3f})"
-            if "mean" in row
-            else "not reached"
-        )
-        lines.append(
-            f"| {row['kl']:g} | {row['cure']} | {row['reached']} of {row['of']} | {gold} | "
-            f"{difference(row)} |"
-        )
-    lines.append("")
-    for row in cures["alarms"]:
-        if row["step"] is None:
-            lines.append(f"- Start {row['start']}: the doctor never suspected the proxy.")
-            continue
-        lines.append(
-            f"- Start {row['start']}: without gold, the doctor suspects the proxy at step {row['step']} "
-            f"({row['kl']:.1f} nats). Stopped there gold is {row['gold']:.3f}; its best was {row['best']:.3f}, "
-            f"its end {row['end']:.3f}."
-        )
+    head = ("KL", "cure", "runs that reach it", "gold", "difference to the patient", "p (Holm)")
     done = {row["start"] for row in cures["runs"]}
+    few = ""
     if len(done) < len(s["cure_starts"]):
-        lines.append(
-            f"\n{len(done)} of {len(s['cure_starts'])} starts have been run: intervals are over prompts, "
-            "not over starts, where there is one, and nothing here is a finding about starts in general."
+        few = (
+            f"{len(done)} of {len(s['cure_starts'])} starts have been run. With one start the intervals "
+            "are over prompts alone: nothing here is a finding about starts in general yet.\n\n"
         )
-    return "\n".join(lines) + "\n\n"
+    return (
+        "![each cure beside the patient](overoptimisation_cures.png)\n\n"
+        f"The patient is {size} on {labels:,} labels. Gold is taken where a run's KL first reaches a "
+        "distance, linear between two measurements. The difference is to the patient from the same "
+        "start, prompt by prompt; p is corrected over the cures of one distance.\n\n"
+        + few
+        + table(head, rows)
+        + "".join(map(alarm_text, cures["alarms"]))
+        + "\n"
+    )
 
 
-def difference(row: Numbers) -> str:
+def alarm_text(row: Numbers) -> str:
+    """What the doctor's alarm would have been worth in one run."""
+    if row["step"] is None:
+        return f"- Start {row['start']}: the doctor never suspected the proxy.\n"
+    return (
+        f"- Start {row['start']}: without gold, the doctor suspects the proxy at step {row['step']} "
+        f"({row['kl']:.1f} nats). Gold is {row['gold']:.3f} there, {row['best']:.3f} at its best and "
+        f"{row['end']:.3f} at the end of the run.\n"
+    )
+
+
+def value_of(row: Numbers) -> str:
+    """Mean and interval, or that no run got there."""
+    if "mean" not in row:
+        return "not reached"
+    return f"{row['mean']:.3f} ({row['low']:.3f} to {row['high']:.3f})"
+
+
+def difference(row: Numbers) -> tuple[str, str]:
     """The two last cells of a table's row."""
     if "difference" not in row:
-        return "- | -"
+        return "-", "-"
     d = row["difference"]
-    return f"{d['mean']:+.3f} ({d['low']:+.3f} to {d['high']:+.3f}) | {d['holm']:.3f}"
+    return f"{d['mean']:+.3f} ({d['low']:+.3f} to {d['high']:+.3f})", f"{d['holm']:.3f}"
 
 
 VIEWS = {
@@ -299,40 +339,30 @@ def budget_text(numbers: Numbers) -> str:
     """A table per world and view."""
     text = ""
     for world, found in numbers["budget"].items():
-        text += f"### {world.capitalize()}\n\n![every engine beside GRPO](overoptimisation_{world}.png)\n\n"
         text += (
-            f"The budget is {found['tokens']:,.0f} sampled tokens, or the {found['seconds']:.0f} CPU seconds that GRPO "
-            "needs for them; a run that its own early stop ended before counts with its end. Differences to GRPO are "
-            "paired by start, seed and prompt, and p is Holm's. A new run's mean is expected in the prediction "
-            "interval.\n\n"
+            f"### {world.capitalize()}\n\n"
+            f"![every engine beside GRPO](overoptimisation_{world}.png)\n\n"
+            f"The budget is {found['tokens']:,.0f} sampled tokens, or the {found['seconds']:.0f} CPU "
+            "seconds that GRPO needs for them. A run that its own early stop ended before counts "
+            "with its end. Differences to GRPO are paired by start, seed and prompt. A new run's mean is "
+            "expected in the prediction interval.\n\n"
         )
         for view, title in VIEWS.items():
             text += budget_table(found["table"], view, title)
     return text
 
 
-def budget_table(table: Sequence[Numbers], view: str, title: str) -> str:
+def budget_table(measured: Sequence[Numbers], view: str, title: str) -> str:
     """One view of one world."""
-    lines = [
-        f"| engine | runs | {title} | prediction interval | difference to GRPO | p |",
-        "|---|---|---|---|---|---|",
-    ]
-    for row in table:
-        if row["view"] != view:
-            continue
-        value = (
-            f"{row['mean']:.3f} ({row['low']:.3f} to {row['high']:.3f})"
-            if "mean" in row
-            else "not reached"
-        )
-        expected = "-"
-        if "prediction" in row:
-            expected = f"{row['prediction'][0]:.3f} to {row['prediction'][1]:.3f}"
-        lines.append(
-            f"| {row['engine']} | {row['reached']} of {row['of']} | {value} | {expected} | "
-            f"{difference(row)} |"
-        )
-    return "\n".join(lines) + "\n\n"
+    head = ("engine", "runs", title, "prediction interval", "difference to GRPO", "p (Holm)")
+    rows = []
+    for row in measured:
+        if row["view"] == view:
+            expected = row.get("prediction")
+            between_them = f"{expected[0]:.3f} to {expected[1]:.3f}" if expected else "-"
+            runs = f"{row['reached']} of {row['of']}"
+            rows.append((row["engine"], runs, value_of(row), between_them, *difference(row)))
+    return table(head, rows)
 
 
 def into_study(numbers: Numbers, path: Path) -> None:

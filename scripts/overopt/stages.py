@@ -159,6 +159,7 @@ def score_bank(folder: Path, settings: Settings, root: Path, *, start: int, mode
         "kl": torch.tensor([best_of_n_kl(n) for n in sizes]),
         "gold": torch.stack([best_of_n_mean(scores, bank["gold"], n) for n in sizes]),  # (n, P)
         "proxy": torch.stack([best_of_n_mean(scores, scores, n) for n in sizes]),
+        "scores": scores,
     }
     torch.save(result, folder / "best_of_n.pt")
 
