@@ -35,6 +35,7 @@ LIBRARY = (
     "gpt.distillation",
     "reward_model.loss",
     "rl.equations.advantages",
+    "rl.equations.best_of_n",
     "rl.equations.ensembles",
     "rl.equations.kl",
     "rl.equations.losses",

@@ -1,0 +1,176 @@
+"""Figures of the over-optimisation study, drawn from its JSON alone.
+
+Small multiples: one question per panel, the comparison in grey behind it, the same axes everywhere.
+Colours are Okabe and Ito's, and every line also has a style of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from overopt.fits import FORMS
+
+Style = dict[str, Any]
+GREY: Style = dict(color="0.65", linewidth=1.6)
+GOLD: Style = dict(color="#0072B2", linewidth=1.8)
+PROXY: Style = dict(color="#D55E00", linewidth=1.2, linestyle="--")
+BEST_OF_N: Style = dict(color="#009E73", linewidth=1.4, linestyle="-", marker="o", markersize=3)
+FITTED: Style = dict(color="black", linewidth=1.0, linestyle=":")
+ENOUGH = 0.02  # nats: nearer points lie on each other
+
+
+def root_kl(points: Mapping[str, Sequence[float]]) -> np.ndarray:
+    """d = sqrt(KL); a mean estimate a little below 0 counts as 0."""
+    return np.sqrt(np.clip(np.array(points["kl"], float), 0, None))
+
+
+def panels(count: int, columns: int, size: tuple[float, float]) -> tuple[Any, list[Any]]:
+    """A grid of axes that share their scales; those that are left over are removed."""
+    from matplotlib.figure import Figure
+
+    rows = -(-count // columns)
+    figure = Figure(figsize=(size[0] * columns, size[1] * rows), layout="constrained")
+    grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+    axes = list(grid.flat)
+    for extra in axes[count:]:
+        extra.remove()
+    for axis in axes[:count]:
+        axis.tick_params(labelsize=8)
+        for side in ("top", "right"):
+            axis.spines[side].set_visible(False)
+    return figure, axes[:count]
+
+
+def save(figure: Any, path: Path) -> None:
+    """A PNG of a size for a page."""
+    figure.savefig(path, dpi=110)
+
+
+# --- part 1 ---------------------------------------------------------------------------------------
+
+
+def draw_law(numbers: Mapping[str, Any], path: Path) -> None:
+    """A panel per cell: gold of every start against d, best-of-n, the fitted form, the proxy."""
+    law, settings = numbers["law"], numbers["settings"]
+    names = [(size, labels) for size in settings["sizes"] for labels in settings["labels"]]
+    figure, axes = panels(len(names), len(settings["labels"]), (2.5, 2.1))
+    for axis, (size, labels) in zip(axes, names, strict=True):
+        cells = [c for c in law["cells"] if (c["size"], c["labels"]) == (size, labels)]
+        fits = {f["kind"]: f for f in law["fits"] if (f["size"], f["labels"]) == (size, labels)}
+        axis.set_title(f"{size}, {labels:,} labels", fontsize=9)
+        if not cells:
+            axis.text(0.5, 0.5, "not run yet", ha="center", transform=axis.transAxes, fontsize=8)
+        for cell in cells:
+            draw_cell(axis, cell, first=cell is cells[0])
+        if "grpo" in fits and cells:
+            draw_fit(axis, fits["grpo"], cells)
+    for axis in axes[:: len(settings["labels"])]:
+        axis.set_ylabel("gold reward", fontsize=8)
+    for axis in axes[-len(settings["labels"]) :]:
+        axis.set_xlabel("d = sqrt(KL in nats)", fontsize=8)
+    add_legend(figure, axes)
+    save(figure, path)
+
+
+def draw_cell(axis: Any, cell: Mapping[str, Any], *, first: bool) -> None:
+    """One start's run: gold, the proxy moved onto gold's scale, and best-of-n."""
+    d, points = root_kl(cell["points"]), cell["points"]
+    ppo = cell["engine"] == "ppo"
+    gold: Style = GOLD | (dict(color="#CC79A7", linestyle="-.") if ppo else {})
+    label = "gold, PPO" if ppo else "gold, GRPO"
+    axis.plot(d, points["gold"], label=label if first or ppo else None, **gold)
+    if ppo:
+        return
+    axis.plot(d, on_gold_scale(points), label="proxy (scaled)" if first else None, **PROXY)
+    if "best_of_n" in cell:
+        bank = cell["best_of_n"]
+        gold_of_bank = np.array(bank["gold"]) - bank["gold"][0] + points["gold"][0]
+        label = "gold, best of n" if first else None
+        axis.plot(root_kl(bank), gold_of_bank, label=label, **BEST_OF_N)
+
+
+def on_gold_scale(points: Mapping[str, Sequence[float]]) -> np.ndarray:
+    """The proxy, moved and stretched so that its start is gold's and its end is 1: shape, not size."""
+    proxy = np.array(points["proxy"], float)
+    rise = max(float(proxy.max() - proxy[0]), 1e-6)
+    return points["gold"][0] + (proxy - proxy[0]) / rise * (1 - points["gold"][0])
+
+
+def draw_fit(axis: Any, fit: Mapping[str, Any], cells: Sequence[Mapping[str, Any]]) -> None:
+    """d (alpha - beta log d) over the range of the points."""
+    farthest = max(float(root_kl(cell["points"]).max()) for cell in cells)
+    start = float(np.mean([cell["points"]["gold"][0] for cell in cells]))
+    d = np.linspace(0.2, max(farthest, 0.3), 100)
+    curve = FORMS["RL"](d) @ np.array([fit["alpha"], fit["beta"]])
+    axis.plot(d, start + curve, label="fitted form", **FITTED)
+
+
+def add_legend(figure: Any, axes: Sequence[Any]) -> None:
+    """One legend for all panels, below them."""
+    found: dict[str, Any] = {}
+    for axis in axes:
+        for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
+            found.setdefault(label, handle)
+    if found:
+        figure.legend(
+            list(found.values()), list(found), loc="outside lower center", ncols=6, fontsize=8
+        )
+
+
+# --- part 2 ---------------------------------------------------------------------------------------
+
+
+def draw_cures(numbers: Mapping[str, Any], path: Path) -> None:
+    """A panel per cure: its gold against d, every start a line, the patient's runs in grey behind."""
+    rows = numbers["cures"]["runs"]
+    names = list(dict.fromkeys(row["cure"] for row in rows))
+    figure, axes = panels(len(names), 3, (3.2, 2.4))
+    for axis, name in zip(axes, names, strict=True):
+        for row in rows:
+            if row["cure"] == "patient":
+                axis.plot(root_kl(row["points"]), row["points"]["gold"], **GREY)
+        own = [row for row in rows if row["cure"] == name and name != "patient"]
+        for row in own:
+            axis.plot(root_kl(row["points"]), row["points"]["gold"], **GOLD)
+        if name == "patient":
+            draw_alarms(axis, numbers["cures"]["alarms"])
+        axis.set_title(name.replace("_", " "), fontsize=9)
+        axis.set_xlabel("d = sqrt(KL in nats)", fontsize=8)
+        axis.set_ylabel("gold reward", fontsize=8)
+    save(figure, path)
+
+
+def draw_alarms(axis: Any, alarms: Sequence[Mapping[str, Any]]) -> None:
+    """Where the doctor, who sees no gold, would have stopped the patient."""
+    for row in alarms:
+        if row["step"] is not None:
+            axis.plot([max(row["kl"], 0) ** 0.5], [row["gold"]], "X", color="#D55E00", markersize=8)
+    axis.plot([], [], "X", color="#D55E00", label="the doctor's alarm")
+    axis.legend(fontsize=7, frameon=False)
+
+
+# --- part 3 ---------------------------------------------------------------------------------------
+
+
+def draw_budget(numbers: Mapping[str, Any], world: str, path: Path) -> None:
+    """A panel per engine: gold against d, every run a line, GRPO's runs in grey behind."""
+    rows = numbers["budget"][world]["runs"]
+    names = list(dict.fromkeys(row["engine"] for row in rows))
+    figure, axes = panels(len(names), 4, (2.7, 2.2))
+    for axis, name in zip(axes, names, strict=True):
+        for row in rows:
+            if row["engine"] == "grpo":
+                axis.plot(root_kl(row["points"]), row["points"]["gold"], **GREY)
+        for row in rows:
+            if row["engine"] == name and name != "grpo":
+                axis.plot(root_kl(row["points"]), row["points"]["gold"], **GOLD)
+        axis.set_title(name, fontsize=9)
+    for axis in axes[::4]:
+        axis.set_ylabel("gold" if world == "reviews" else "exact match", fontsize=8)
+    for axis in axes[-4:]:
+        axis.set_xlabel("d = sqrt(KL in nats)", fontsize=8)
+    save(figure, path)

@@ -1,0 +1,133 @@
+"""Means over seeds and prompts with intervals, values at equal KL, and many comparisons at once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+DRAWS = 2000
+LEVEL = 0.95
+# The 0.975 quantile of Student's t, by degrees of freedom.
+T975 = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}
+T975 |= {10: 2.228, 11: 2.201, 12: 2.179, 13: 2.160, 14: 2.145, 15: 2.131, 20: 2.086, 30: 2.042}
+
+
+def at_distance(kl: Array, values: Array, target: float) -> Array | None:
+    """`values` (points, P) where the run's mean KL (points,) first reaches `target`, (P,).
+
+    Between the last point below and the first at or above it, linear in the KL, prompt by prompt.
+    None where the run never gets there: nothing is extrapolated.
+    """
+    reached = np.flatnonzero(kl >= target)
+    if not len(reached):
+        return None
+    after = int(reached[0])
+    if after == 0 or kl[after] == target:
+        return values[after]
+    share = (target - kl[after - 1]) / (kl[after] - kl[after - 1])
+    return (1 - share) * values[after - 1] + share * values[after]
+
+
+def at_cost(cost: Array, values: Array, limit: float) -> Array:
+    """`values` (points, P) where `cost` (points,), which rises, is `limit`; the end where it is less."""
+    if cost[-1] <= limit:
+        return values[-1]
+    reached = at_distance(cost, values, limit)
+    assert reached is not None
+    return reached
+
+
+def resampled(values: Array, rng: np.random.Generator, draws: int = DRAWS) -> Array:
+    """Means of a hierarchical bootstrap, (draws,), of (starts, seeds, prompts).
+
+    Starts are drawn with replacement, within each its seeds, and once for all of them the prompts,
+    which every run has answered. NaN rows, runs without a value, are left out of a mean.
+    """
+    starts, seeds, prompts = values.shape
+    means = np.empty(draws)
+    for draw in range(draws):
+        chosen = rng.integers(starts, size=starts)
+        within = rng.integers(seeds, size=(starts, seeds))
+        asked = rng.integers(prompts, size=prompts)
+        picked = values[chosen[:, None], within][:, :, asked]
+        means[draw] = np.nanmean(picked) if np.isfinite(picked).any() else np.nan
+    return means[np.isfinite(means)]
+
+
+def interval(means: Array, level: float = LEVEL) -> tuple[float, float]:
+    """The central `level` of bootstrapped numbers."""
+    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)
+
+
+def mean_with_interval(values: Array, seed: int = 0) -> dict[str, float]:
+    """Mean of (starts, seeds, prompts) with its 95% interval; NaN runs are left out and counted."""
+    low, high = interval(resampled(values, np.random.default_rng(seed)))
+    reached = int(np.isfinite(values).all(axis=2).sum())
+    return {"mean": float(np.nanmean(values)), "low": low, "high": high, "runs": reached}
+
+
+def paired_difference(values: Array, others: Array, seed: int = 0) -> dict[str, float]:
+    """values - others, run by run and prompt by prompt, (starts, seeds, prompts) each, and its p.
+
+    p is two-sided: twice the smaller share of bootstrapped differences beyond 0, with one added to
+    both counts, so that it is never 0.
+    """
+    means = resampled(values - others, np.random.default_rng(seed))
+    low, high = interval(means)
+    beyond = min(int((means <= 0).sum()), int((means >= 0).sum()))
+    p = min(2 * (beyond + 1) / (len(means) + 1), 1.0)
+    return {"mean": float(np.nanmean(values - others)), "low": low, "high": high, "p": p}
+
+
+def holm(p_values: Mapping[str, float]) -> dict[str, float]:
+    """Holm's step-down correction (Holm 1979): p-values that hold for all comparisons together.
+
+    The i-th smallest of m, from 1, is multiplied by m - i + 1, and none is below a smaller one's.
+    """
+    order = sorted(p_values, key=lambda name: p_values[name])
+    adjusted: dict[str, float] = {}
+    largest = 0.0
+    for place, name in enumerate(order):
+        largest = max(largest, min((len(order) - place) * p_values[name], 1.0))
+        adjusted[name] = largest
+    return {name: adjusted[name] for name in p_values}
+
+
+def prediction_interval(values: Sequence[float]) -> tuple[float, float]:
+    """Where a new run's mean is expected with 95%: mean +- t s sqrt(1 + 1 / n), of n >= 2 runs."""
+    n = len(values)
+    freedom = max(f for f in T975 if f <= n - 1)
+    half = T975[freedom] * float(np.std(values, ddof=1)) * math.sqrt(1 + 1 / n)
+    mean = float(np.mean(values))
+    return mean - half, mean + half
+
+
+def bootstrap(
+    runs: Sequence[Sequence[Array]],
+    statistic: Callable[[list[list[Array]]], Array],
+    *,
+    seed: int = 0,
+    draws: int = 300,
+) -> Array:
+    """`statistic` of resampled runs, (draws, K): runs are drawn, and the prompts of all arrays.
+
+    A run is a list of arrays whose last axis is the prompts; arrays with as many prompts are
+    resampled together, over all runs.
+    """
+    rng = np.random.default_rng(seed)
+    rows = []
+    for _ in range(draws):
+        asked: dict[int, NDArray[np.int64]] = {}
+        picked = []
+        for index in rng.integers(len(runs), size=len(runs)):
+            for array in runs[index]:
+                prompts = array.shape[-1]
+                asked.setdefault(prompts, rng.integers(prompts, size=prompts))
+            picked.append([array[..., asked[array.shape[-1]]] for array in runs[index]])
+        rows.append(statistic(picked))
+    return np.stack(rows)

@@ -1,0 +1,381 @@
+"""docs/overoptimisation.json, its page and its figures, and the budget's part of docs/study.md."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gpt.errors import UserError
+from gpt.files import display_path
+from overopt import figures, results
+from overopt.settings import Settings
+
+JSON, PAGE = "overoptimisation.json", "overoptimisation.md"
+Numbers = Mapping[str, Any]
+COMMAND = "python scripts/overoptimisation.py"
+MARK = "<!-- one budget: written by scripts/overoptimisation.py --draw budget -->"
+END_MARK = "<!-- end of one budget -->"
+
+
+def draw(parts: Sequence[str], settings: Settings, root: Path, docs: Path) -> None:
+    """Write the numbers of these parts, where runs are there, and everything drawn from numbers.
+
+    Without runs the committed JSON stays as it is and the page is drawn from it.
+    """
+    path = docs / JSON
+    numbers = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    for part in parts:
+        if found := results.collect(part, settings, root):
+            numbers[part] = found
+            numbers["settings"] = results.rounded(settings.as_rows())
+            numbers["progress"] = results.rounded(results.progress(settings, root), 2)
+    if "settings" not in numbers:
+        raise UserError(f"no run of {' '.join(parts)} is finished in {root}: run some first")
+    docs.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(numbers, separators=(",", ":")) + "\n", encoding="utf-8")
+    for part in parts:
+        draw_figures(part, numbers, docs)
+    (docs / PAGE).write_text(page(numbers), encoding="utf-8")
+    if "budget" in parts:
+        into_study(numbers, docs / "study.md")
+    print(f"wrote {display_path(docs / PAGE)}, {JSON} and the figures")
+
+
+def draw_figures(part: str, numbers: Numbers, docs: Path) -> None:
+    """The figures of one part, where it has numbers."""
+    if part not in numbers:
+        return
+    if part == "budget":
+        for world in numbers["budget"]:
+            figures.draw_budget(numbers, world, docs / f"overoptimisation_{world}.png")
+        return
+    draw_part = {"law": figures.draw_law, "cures": figures.draw_cures}[part]
+    draw_part(numbers, docs / f"overoptimisation_{part}.png")
+
+
+# --- the page -------------------------------------------------------------------------------------
+
+HEAD = """# The price of a proxy
+
+Optimise a learned reward model hard enough and the true reward falls while the learned one rises. Here the
+true reward is known exactly, so the fall can be measured, taken apart and fitted. This page is written by
+`{command} --draw law cures budget` from [overoptimisation.json](overoptimisation.json).
+
+"""
+
+
+def page(numbers: Numbers) -> str:
+    """The whole of docs/overoptimisation.md."""
+    parts: tuple[tuple[str, Callable[[Numbers], str]], ...] = (
+        ("law", law_text), ("cures", cures_text), ("budget", budget_text),
+    )  # fmt: skip
+    text = HEAD.format(command=COMMAND) + progress_text(numbers) + method_text(numbers)
+    for name, write in parts:
+        text += TITLES[name]
+        text += write(numbers) if name in numbers else NOT_RUN.format(command=COMMAND, part=name)
+    return text
+
+
+TITLES = {
+    "law": "## 1. The law on a laptop\n\n",
+    "cures": "## 2. What helps, at equal KL\n\n",
+    "budget": "## 3. Every engine on one budget\n\n",
+}
+NOT_RUN = "Not run yet: `{command} --parts {part}`, then `{command} --draw {part}`.\n\n"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A table in Markdown."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines) + "\n\n"
+
+
+def progress_text(numbers: Numbers) -> str:
+    """What has been run and what not yet."""
+    rows = []
+    for part, row in numbers["progress"].items():
+        whole = row["done"] == row["jobs"]
+        rest = "all of it is done" if whole else f"`{COMMAND} --parts {part}`"
+        done = f"{row['done']} of {row['jobs']}"
+        rows.append((part, done, row["cpu_hours"], row["cpu_hours_left"], rest))
+    left = sum(row["cpu_hours_left"] for row in numbers["progress"].values())
+    head = (
+        "part",
+        "jobs done",
+        "CPU hours spent",
+        "CPU hours left (forecast)",
+        "what does the rest",
+    )
+    return (
+        "## What has been run\n\n"
+        + table(head, rows)
+        + "Parts share their starts, so a job of two parts is counted in both. The forecast lets every "
+        f"run go on to its last step: about {left / 2:.1f} hours on 2 cores. Many runs end earlier, when "
+        "gold has turned. A piece takes at most 90 minutes, keeps what is finished, and goes on there.\n\n"
+    )
+
+
+def method_text(numbers: Numbers) -> str:
+    """How it is measured; the numbers are those of the settings."""
+    s = numbers["settings"]
+    words = {
+        **s,
+        "batch": f"{s['prompts_per_step']} prompts x {s['group_size']} answers",
+        "bank": f"{s['bank_prompts']} other test prompts x {s['bank_answers']:,} answers",
+        "asked": 3 * s["measure_every"],
+    }
+    return METHOD.format(**words)
+
+
+METHOD = """## How it is measured
+
+- **Start.** Every start trains its own base model (4 layers, width 128). It samples its own
+  comparisons at temperature 1, {responses_per_prompt} answers to a prompt, every two of them compared
+  by the world's noisy annotator. Fewer labels are the first of the same list.
+- **Reward models.** Shapes are layers x width; the smaller ones have smaller base models of their
+  own. One epoch, or up to {most_epochs} where that is fewer than {fewest_reward_steps} steps.
+- **Optimisation.** {batch} a step, learning rate {lr:g}, no KL penalty, no early stop.
+- **Stop rule.** Every {measure_every} steps the policy answers the same {prompts} test prompts with
+  the same random numbers. Gold has turned when the mean of {smooth} measurements in a row lies
+  {fall:.2f} below the best such mean. This is asked every {asked} steps; a run ends
+  there, or after {most_steps} steps. Gold decides the end of a run and nothing else.
+- **Best-of-n.** One bank per start: {bank}. The expected gold of the best of n is
+  the mean over all subsets. Its distance is log n - (n - 1)/n, so the best of 512 is only 5.2 nats
+  away.
+- **Intervals** are 95% bootstraps over starts, seeds within starts, and prompts, which all runs
+  share.
+
+"""
+
+
+def law_text(numbers: Numbers) -> str:
+    """Table of cells, fits, what was exploited."""
+    law = numbers["law"]
+    text = (
+        "![gold against the distance from the start](overoptimisation_law.png)\n\n"
+        "The proxy is moved and stretched to begin at gold's start and end at 1: it shows a shape, not a "
+        "size.\n\n"
+    )
+    return (
+        text + cell_table(law) + fit_table(law) + trend_text(law) + fall_table(law) + samples(law)
+    )
+
+
+CELL = ("reward model", "labels", "start", "engine")
+
+
+def cell_table(law: Numbers) -> str:
+    """Per run its best gold and its end."""
+    head = (
+        *CELL, "orders held-out pairs like gold", "best gold", "at KL", "gold at the end", "at KL",
+        "best of the largest n",
+    )  # fmt: skip
+    rows = []
+    for cell in law["cells"]:
+        gold, kl, best = cell["points"]["gold"], cell["points"]["kl"], cell["best"]
+        bank, accuracy = cell.get("best_of_n"), cell["gold_accuracy"]
+        measured = f"{gold[best]:.3f}", f"{kl[best]:.1f}", f"{gold[-1]:.3f}", f"{kl[-1]:.1f}"
+        rows.append(
+            (
+                *named(cell), "-" if accuracy is None else f"{accuracy:.3f}", *measured,
+                f"{bank['gold'][-1]:.3f} ({bank['n'][-1]})" if bank else "-",
+            )
+        )  # fmt: skip
+    return table(head, rows)
+
+
+def named(cell: Numbers) -> tuple[object, ...]:
+    """The first columns of a run's row."""
+    return cell["size"], f"{cell['labels']:,}", cell["start"], cell["engine"]
+
+
+def fit_table(law: Numbers) -> str:
+    """alpha, beta, their intervals, residuals and where the form is highest."""
+    if not law["fits"]:
+        return ""
+    head = (
+        *CELL[:2], "kind", "starts", "alpha", "beta", "rmse", "residuals: near, middle, far",
+        "fitted peak at d",
+    )  # fmt: skip
+    rows = []
+    for fit in law["fits"]:
+        top = "never turns" if fit["peak_d"] is None else f"{fit['peak_d']:.2f}"
+        rows.append(
+            (
+                fit["size"], f"{fit['labels']:,}", fit["kind"], fit["starts"],
+                f"{fit['alpha']:.3f} {between(fit['alpha_interval'])}",
+                f"{fit['beta']:.3f} {between(fit['beta_interval'])}", f"{fit['rmse']:.3f}",
+                ", ".join(f"{x:+.3f}" for x in fit["residual_thirds"]), top,
+            )
+        )  # fmt: skip
+    text = (
+        "Fits of the gain of gold over the start: R = d (alpha - beta log d) for RL, d (alpha - beta d) "
+        "for best-of-n ([arXiv:2210.10760](https://arxiv.org/abs/2210.10760)), with d = sqrt(KL). "
+        "Residuals are means over the nearest, middle and farthest third of the points; a form that bends "
+        "as the points do has three zeros.\n\n"
+    )
+    alone = any(fit["starts"] == 1 for fit in law["fits"])
+    note = "With one start the intervals are over prompts alone.\n\n" if alone else ""
+    return text + table(head, rows) + note
+
+
+def between(pair: Sequence[float]) -> str:
+    """(low to high)."""
+    return f"({pair[0]:.3f} to {pair[1]:.3f})"
+
+
+def trend_text(law: Numbers) -> str:
+    """How the fitted numbers move with labels and size, where there are enough cells."""
+    if not law["trends"]:
+        return (
+            "How alpha and beta move with labels and with size needs three different cells or more: "
+            "not to be seen yet.\n\n"
+        )
+    rows = [
+        (r["of"], r["kind"], r["over"], f"{r['slope']:+.4f}", f"{r['error']:.4f}")
+        for r in law["trends"]
+    ]
+    head = ("fitted", "of", "per e-fold more", "slope", "standard error")
+    return table(head, rows)
+
+
+def fall_table(law: Numbers) -> str:
+    """Which term of the gold reward fell between the best measurement and the end."""
+    head = (*CELL, "sentiment", "topic", "politeness", "form", "repetition", "sum")
+    rows = []
+    for cell in law["cells"]:
+        if "fall" in cell:
+            parts = list(cell["fall"].values())
+            rows.append((*named(cell), *(f"{x:+.3f}" for x in (*parts, sum(parts)))))
+    return (
+        "What was exploited: the change of gold from its best to the end of the run, split exactly over "
+        "its terms (`scripts/overopt/terms.py`).\n\n" + table(head, rows)
+    )
+
+
+def samples(law: Numbers) -> str:
+    """Answers to a few prompts at the start, at the best and at the end of the first run."""
+    cell = law["cells"][0]
+    rows = [
+        (
+            row["step"], row["prompt"].strip(),
+            re.sub(r"\s+", " ", row["response"].replace("|", "/")).strip(),
+            f"{row['reward']:.2f}", f"{row['gold']:.2f}",
+        )
+        for row in sorted(cell["texts"], key=lambda row: (row["prompt"], row["step"]))
+    ]  # fmt: skip
+    lead = (
+        f"Answers of the run against {cell['size']} on {cell['labels']:,} labels, start {cell['start']}, "
+        "at the start, at the best and at the end:\n\n"
+    )
+    return lead + table(("step", "prompt", "answer", "proxy", "gold"), rows)
+
+
+def cures_text(numbers: Numbers) -> str:
+    """Gold at equal KL, the differences, and the alarm."""
+    cures, s = numbers["cures"], numbers["settings"]
+    size, labels = s["cure_cell"]
+    rows = [
+        (f"{r['kl']:g}", r["cure"], f"{r['reached']} of {r['of']}", value_of(r), *difference(r))
+        for r in cures["table"]
+    ]
+    head = ("KL", "cure", "runs that reach it", "gold", "difference to the patient", "p (Holm)")
+    done = {row["start"] for row in cures["runs"]}
+    few = ""
+    if len(done) < len(s["cure_starts"]):
+        few = (
+            f"{len(done)} of {len(s['cure_starts'])} starts have been run. With one start the intervals "
+            "are over prompts alone: nothing here is a finding about starts in general yet.\n\n"
+        )
+    return (
+        "![each cure beside the patient](overoptimisation_cures.png)\n\n"
+        f"The patient is {size} on {labels:,} labels. Gold is taken where a run's KL first reaches a "
+        "distance, linear between two measurements. The difference is to the patient from the same "
+        "start, prompt by prompt; p is corrected over the cures of one distance.\n\n"
+        + few
+        + table(head, rows)
+        + "".join(map(alarm_text, cures["alarms"]))
+        + "\n"
+    )
+
+
+def alarm_text(row: Numbers) -> str:
+    """What the doctor's alarm would have been worth in one run."""
+    if row["step"] is None:
+        return f"- Start {row['start']}: the doctor never suspected the proxy.\n"
+    return (
+        f"- Start {row['start']}: without gold, the doctor suspects the proxy at step {row['step']} "
+        f"({row['kl']:.1f} nats). Gold is {row['gold']:.3f} there, {row['best']:.3f} at its best and "
+        f"{row['end']:.3f} at the end of the run.\n"
+    )
+
+
+def value_of(row: Numbers) -> str:
+    """Mean and interval, or that no run got there."""
+    if "mean" not in row:
+        return "not reached"
+    return f"{row['mean']:.3f} ({row['low']:.3f} to {row['high']:.3f})"
+
+
+def difference(row: Numbers) -> tuple[str, str]:
+    """The two last cells of a table's row."""
+    if "difference" not in row:
+        return "-", "-"
+    d = row["difference"]
+    return f"{d['mean']:+.3f} ({d['low']:+.3f} to {d['high']:+.3f})", f"{d['holm']:.3f}"
+
+
+VIEWS = {
+    "tokens": "gold at equal sampled tokens", "seconds": "gold at equal CPU time",
+    "kl_2": "gold at 2 nats", "kl_4": "gold at 4 nats", "kl_6": "gold at 6 nats",
+    "kl_at_tokens": "KL at equal sampled tokens",
+}  # fmt: skip
+
+
+def budget_text(numbers: Numbers) -> str:
+    """A table per world and view."""
+    text = ""
+    for world, found in numbers["budget"].items():
+        text += (
+            f"### {world.capitalize()}\n\n"
+            f"![every engine beside GRPO](overoptimisation_{world}.png)\n\n"
+            f"The budget is {found['tokens']:,.0f} sampled tokens, or the {found['seconds']:.0f} CPU "
+            "seconds that GRPO needs for them. A run that its own early stop ended before counts "
+            "with its end. Differences to GRPO are paired by start, seed and prompt. A new run's mean is "
+            "expected in the prediction interval.\n\n"
+        )
+        for view, title in VIEWS.items():
+            text += budget_table(found["table"], view, title)
+    return text
+
+
+def budget_table(measured: Sequence[Numbers], view: str, title: str) -> str:
+    """One view of one world."""
+    head = ("engine", "runs", title, "prediction interval", "difference to GRPO", "p (Holm)")
+    rows = []
+    for row in measured:
+        if row["view"] == view:
+            expected = row.get("prediction")
+            between_them = f"{expected[0]:.3f} to {expected[1]:.3f}" if expected else "-"
+            runs = f"{row['reached']} of {row['of']}"
+            rows.append((row["engine"], runs, value_of(row), between_them, *difference(row)))
+    return table(head, rows)
+
+
+def into_study(numbers: Numbers, path: Path) -> None:
+    """Put the budget's part between its two marks in docs/study.md."""
+    if not path.exists():
+        return
+    text = path.read_text(encoding="utf-8")
+    own = NOT_RUN.format(command=COMMAND, part="budget")
+    if "budget" in numbers:
+        own = budget_text(numbers)
+    body = f"{MARK}\n\n{own}{END_MARK}"
+    if MARK in text:
+        text = re.sub(
+            re.escape(MARK) + ".*?" + re.escape(END_MARK), lambda _: body, text, flags=re.S
+        )
+        path.write_text(text, encoding="utf-8")

@@ -1,0 +1,263 @@
+"""The list of everything that the study runs: names, what each needs, what each costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from overopt import runs, stages
+from overopt.settings import ENGINES, TUNING, VARIANTS, Settings
+from overopt.stages import base_name
+
+PARTS = ("law", "cures", "budget")
+STAGES: dict[str, Callable[..., None]] = {
+    "base": stages.train_base,
+    "pairs": stages.make_pairs,
+    "reward model": stages.train_reward_model,
+    "bank": stages.make_bank,
+    "best of n": stages.score_bank,
+    "run": runs.optimise,
+}
+WORK = {"1x32": 0.15, "2x64": 0.35, "3x96": 0.65, "4x128": 1.0}  # of a pass of the largest size
+
+
+@dataclass(frozen=True)
+class Job:
+    """One piece of work. `name` is its folder under the study's root, and says what it is."""
+
+    name: str
+    stage: str
+    arguments: dict[str, Any]
+    needs: tuple[str, ...] = ()
+    seconds: float = 0.0  # of CPU time on one thread, as forecast
+    parts: frozenset[str] = field(default_factory=frozenset)
+
+
+def plan(settings: Settings) -> dict[str, Job]:
+    """Every job by name, each after what it needs; a job that several parts need is there once."""
+    jobs: dict[str, Job] = {}
+    for part, listed in (("law", law(settings)), ("cures", cures(settings))):
+        _add(jobs, part, listed)
+    _add(jobs, "budget", budget(settings))
+    return jobs
+
+
+def _add(jobs: dict[str, Job], part: str, listed: Iterator[Job]) -> None:
+    for job in listed:
+        known = jobs.get(job.name, job)
+        jobs[job.name] = Job(
+            job.name, job.stage, job.arguments, job.needs, job.seconds, known.parts | {part}
+        )
+
+
+# --- what all parts stand on ----------------------------------------------------------------------
+
+
+def start_jobs(settings: Settings, start: int) -> Iterator[Job]:
+    """The policy's base model and its comparisons."""
+    yield base(settings, start, settings.policy)
+    yield pairs(settings, start, "pairs", max(settings.labels), settings.responses_per_prompt, 1.0)
+
+
+def base(settings: Settings, start: int, size: str, world: str = "reviews") -> Job:
+    """A base model of one size."""
+    seconds = (185 if world == "reviews" else 260) * WORK[size]
+    name = base_name(start, size, world)
+    return Job(name, "base", dict(start=start, size=size, world=world), (), seconds)
+
+
+def pairs(settings: Settings, start: int, kind: str, count: int, K: int, wide: float) -> Job:
+    """The comparisons of one start; a forecast of 3 ms an answer."""
+    arguments = dict(start=start, count=count, K=K, wide=wide)
+    seconds = 15 + 0.003 * 2 * count / (K - 1)
+    needs = (base_name(start, settings.policy),)
+    return Job(f"start-{start}/{kind}", "pairs", arguments, needs, seconds)
+
+
+def reward_model(
+    settings: Settings, start: int, size: str, labels: int, *, kind: str = "pairs", member: int = 0
+) -> Job:
+    """A reward model of one size on so many labels."""
+    source = f"start-{start}/{kind}"
+    suffix = ("" if kind == "pairs" else f"-{kind}") + (f"-{member}" if member else "")
+    arguments = dict(start=start, size=size, labels=labels, pairs=source, member=member)
+    seconds = 15 + settings.reward_steps(labels) * 0.17 * WORK[size]
+    needs = (source, base_name(start, size))
+    name = f"start-{start}/rm/{size}-{labels}{suffix}"
+    return Job(name, "reward model", arguments, needs, seconds)
+
+
+def run(
+    settings: Settings, name: str, start: int, models: tuple[str, ...], module: str, **flags: Any
+) -> Job:
+    """A policy optimised without penalty and without a stop, until gold has turned."""
+    common = dict(
+        kl_coef=0.0, stop_kl=None, lr=settings.lr, prompts_per_step=settings.prompts_per_step,
+        group_size=settings.group_size, steps=settings.most_steps,
+    )  # fmt: skip
+    policy = base_name(start, settings.policy)
+    arguments = dict(
+        module=module, policy=policy, reward_models=models, flags=common | flags, seed=start
+    )
+    seconds = (1.1 if "ppo" in module else 0.65 + 0.1 * len(models)) * settings.most_steps
+    return Job(name, "run", arguments, (policy, *models), seconds + 30)
+
+
+# --- part 1: the law ------------------------------------------------------------------------------
+
+
+def law(settings: Settings) -> Iterator[Job]:
+    """Sizes x labels x starts: a reward model, best-of-n, GRPO; PPO in some cells."""
+    for start in settings.starts:
+        yield from start_jobs(settings, start)
+        policy = base_name(start, settings.policy)
+        yield Job(f"start-{start}/bank", "bank", dict(start=start), (policy,), 180)
+        for size in settings.sizes:
+            yield base(settings, start, size)
+            for labels in settings.labels:
+                yield from cell(settings, start, size, labels)
+
+
+def cell(settings: Settings, start: int, size: str, labels: int) -> Iterator[Job]:
+    """One reward model and what is made of it."""
+    model = reward_model(settings, start, size, labels)
+    label = f"{size}-{labels}"
+    yield model
+    bank = f"start-{start}/bank"
+    yield Job(
+        f"start-{start}/best_of_n/{label}", "best of n", dict(start=start, model=model.name),
+        (bank, model.name), 15 + 85 * WORK[size],
+    )  # fmt: skip
+    models = (model.name,)
+    yield run(settings, f"start-{start}/law/grpo-{label}", start, models, "rl.grpo_engine")
+    if (size, labels) in settings.ppo_cells:
+        yield run(
+            settings, f"start-{start}/law/ppo-{label}", start, models, "rl.ppo_engine",
+            kl_loss_coef=0.0,
+        )  # fmt: skip
+
+
+# --- part 2: cures --------------------------------------------------------------------------------
+
+COEFFICIENTS = (0.02, 0.1)
+
+
+def cures(settings: Settings) -> Iterator[Job]:
+    """One cell of the law, and what may help; the first cell's own run is the patient."""
+    for start in settings.cure_starts:
+        yield from start_jobs(settings, start)
+        size, labels = settings.cure_cell
+        yield base(settings, start, size)
+        members = [
+            reward_model(settings, start, size, labels, member=i) for i in range(settings.members)
+        ]
+        yield from members
+        more = reward_model(settings, start, size, next_labels(settings))
+        yield more
+        yield pairs(
+            settings, start, "wide", labels, settings.responses_per_prompt,
+            settings.wide_temperature,
+        )  # fmt: skip
+        wide = reward_model(settings, start, size, labels, kind="wide")
+        yield wide
+        yield from cured_runs(settings, start, [m.name for m in members], more.name, wide.name)
+
+
+def next_labels(settings: Settings) -> int:
+    """The label count that follows the patient's: three times as many in the full study."""
+    return settings.labels[settings.labels.index(settings.cure_cell[1]) + 1]
+
+
+def cured_runs(
+    settings: Settings, start: int, members: list[str], more: str, wide: str
+) -> Iterator[Job]:
+    """The patient and every cure, from one start."""
+    size, labels = settings.cure_cell
+    one, all_members = (members[0],), tuple(members)
+
+    def named(cure: str) -> str:
+        return f"start-{start}/cures/{cure}"
+
+    grpo = "rl.grpo_engine"
+    yield run(settings, f"start-{start}/law/grpo-{size}-{labels}", start, one, grpo)
+    for combine in ("mean", "min", "uwo"):
+        name = named(f"ensemble_{combine}")
+        yield run(settings, name, start, all_members, grpo, ensemble=combine)
+    yield run(settings, named("more_labels"), start, (more,), grpo)
+    yield run(settings, named("wide_pairs"), start, (wide,), grpo)
+    for coefficient in COEFFICIENTS:
+        yield run(settings, named(f"kl_{coefficient}"), start, one, grpo, kl_coef=coefficient)
+    iterations = 3
+    job = run(
+        settings, named("own_answers"), start, one, "rl.grpo_iterative_engine",
+        steps=settings.most_steps // iterations * iterations, iterations=iterations,
+        new_pairs=labels, check_pairs=settings.held_out_pairs,
+        responses_per_prompt=settings.responses_per_prompt, wide_temperature=1.0,
+        reward_batch_size=settings.reward_batch,
+    )  # fmt: skip
+    yield Job(
+        job.name, job.stage, job.arguments | dict(until_turned=False), job.needs, job.seconds + 60
+    )
+
+
+CURES = (
+    "patient", "more_labels", "own_answers", "wide_pairs", "ensemble_mean", "ensemble_min",
+    "ensemble_uwo", *(f"kl_{coefficient}" for coefficient in COEFFICIENTS),
+)  # fmt: skip
+
+
+# --- part 3: one budget ---------------------------------------------------------------------------
+
+
+def budget(settings: Settings) -> Iterator[Job]:
+    """Every engine of both worlds at its own settings, a little further than the common budget."""
+    for start in settings.budget_starts:
+        yield base(settings, start, settings.policy)
+        K = 8 if settings.budget_labels > 1000 else settings.responses_per_prompt
+        yield pairs(settings, start, "judge_pairs", settings.budget_labels, K, 1.5)
+        yield reward_model(
+            settings, start, settings.policy, settings.budget_labels, kind="judge_pairs"
+        )
+        yield base(settings, start, settings.policy, "sums")
+        for world in ("reviews", "sums"):
+            if start == settings.budget_starts[0]:
+                yield from tries(settings, start, world)
+            for seed in settings.budget_seeds:
+                for name, engine in ENGINES.items():
+                    if world in engine.worlds:
+                        yield budget_run(settings, start, world, seed, name)
+
+
+def budget_run(
+    settings: Settings, start: int, world: str, seed: int, name: str, **more: Any
+) -> Job:
+    """One engine with its own defaults; batches of 128 answers, a quarter more than the budget."""
+    engine = ENGINES[name]
+    steps = -(-settings.budget_responses * 5 // 4 // 128)
+    steps += -steps % 3  # the iterative engine's three equal iterations
+    policy = base_name(start, settings.policy, world)
+    judge = f"start-{start}/rm/{settings.policy}-{settings.budget_labels}-judge_pairs"
+    models = (judge,) if world == "reviews" else ()
+    tuned = f"start-{settings.budget_starts[0]}/budget/{world}/sapo_tries"
+    needs = (policy, *models)
+    arguments = dict(
+        module=engine.module, policy=policy, reward_models=models, world=world, seed=seed,
+        flags=dict(engine.flags) | dict(steps=steps) | more, until_turned=False,
+    )  # fmt: skip
+    if name == "sapo_tuned":
+        arguments["tuned_by"] = tuned
+        needs += tuple(f"{tuned}/try-{number}" for number in range(len(TUNING)))
+    seconds = steps * (1.4 if world == "reviews" else 1.6) * (1.6 if "ppo" in name else 1) + 20
+    return Job(f"start-{start}/budget/{world}/{name}-{seed}", "run", arguments, needs, seconds)
+
+
+def tries(settings: Settings, start: int, world: str) -> Iterator[Job]:
+    """SAPO at every setting of TUNING, measured on validation prompts alone."""
+    for number, flags in enumerate(TUNING):
+        job = budget_run(settings, start, world, 0, "sapo", **flags)
+        assert ENGINES["sapo"].module == VARIANTS
+        yield Job(
+            f"start-{start}/budget/{world}/sapo_tries/try-{number}", job.stage,
+            job.arguments | dict(split="validation"), job.needs, job.seconds,
+        )  # fmt: skip

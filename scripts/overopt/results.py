@@ -1,0 +1,364 @@
+"""Finished jobs -> numbers: what docs/overoptimisation.json holds. Nothing here trains or draws."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from gpt.files import read_jsonl
+from overopt.fits import pooled_fit, slope
+from overopt.intervals import (
+    Array,
+    at_cost,
+    at_distance,
+    holm,
+    mean_with_interval,
+    paired_difference,
+    prediction_interval,
+)
+from overopt.jobs import DONE, is_done
+from overopt.plan import CURES, PARTS, plan
+from overopt.runs import TERMS, sampled_tokens
+from overopt.settings import ENGINES, Settings
+from overopt.terms import change_by_term
+from rl.training.doctor import Run, proxy_suspected
+
+Points = dict[str, Array]
+CURE_DISTANCES = (2.0, 4.0, 8.0, 16.0)
+BUDGET_DISTANCES = (2.0, 4.0, 6.0)
+SHOWN = ("step", "kl", "gold", "proxy", "length", "eos", *TERMS)
+TEXTS = 3  # prompts whose answers are kept, of the steps that are told about
+
+
+def collect(part: str, settings: Settings, root: Path) -> dict[str, Any]:
+    """The numbers of one part; {} where none of its runs is finished."""
+    found = {"law": law, "cures": cures, "budget": budget}[part](settings, root)
+    return rounded(found) if found else {}
+
+
+def progress(settings: Settings, root: Path) -> dict[str, Any]:
+    """How many jobs of each part are done, and their CPU hours, spent and still forecast."""
+    jobs = plan(settings).values()
+    rows = {}
+    for part in PARTS:
+        own = [job for job in jobs if part in job.parts]
+        done = [job for job in own if is_done(root, job.name)]
+        spent = [json.loads((root / job.name / DONE).read_text("utf-8"))["cpu"] for job in done]
+        left = sum(job.seconds for job in own) - sum(job.seconds for job in done)
+        rows[part] = {
+            "jobs": len(own), "done": len(done),
+            "cpu_hours": sum(spent) / 3600, "cpu_hours_left": left / 3600,
+        }  # fmt: skip
+    return rows
+
+
+def read_points(folder: Path) -> Points:
+    """Every measurement of a run: (points, P) per prompt, (points,) for steps and seconds."""
+    points = torch.load(folder / "points.pt")
+    return {name: value.double().numpy() for name, value in points.items()}
+
+
+def thin(points: Points) -> dict[str, list[float]]:
+    """Means over the prompts, by name."""
+    return {
+        name: [float(x) for x in (v if v.ndim == 1 else v.mean(axis=1))]
+        for name, v in points.items()
+        if name in SHOWN
+    }
+
+
+def best_point(points: Points, settings: Settings) -> int:
+    """Where gold is highest as a running mean; the middle of that mean's window."""
+    gold, width = points["gold"].mean(axis=1), min(settings.smooth, len(points["gold"]))
+    means = np.convolve(gold, np.ones(width) / width, mode="valid")
+    return int(means.argmax()) + width // 2
+
+
+def about_run(folder: Path, settings: Settings) -> dict[str, Any]:
+    """A run's curve, its best and its end, what fell in between, and a few answers."""
+    points = read_points(folder)
+    best, last = best_point(points, settings), len(points["gold"]) - 1
+    row: dict[str, Any] = {"points": thin(points), "best": best}
+    if TERMS[0] in points:
+        moments = [{name: points[name][i] for name in TERMS} for i in (best, last)]
+        row["fall"] = change_by_term(*moments)
+    steps = [float(points["step"][i]) for i in sorted({0, best, last})]
+    texts = json.loads((folder / "texts.json").read_text("utf-8"))
+    kept = [text for text in texts if text["step"] in steps]
+    prompts = list(dict.fromkeys(text["prompt"] for text in kept))[:TEXTS]
+    row["texts"] = [text for text in kept if text["prompt"] in prompts]
+    return row
+
+
+# --- part 1 ---------------------------------------------------------------------------------------
+
+
+def law(settings: Settings, root: Path) -> dict[str, Any]:
+    """Cells with their curves; a fit per cell and kind, through all starts; trends of the fits."""
+    cells, fits = [], []
+    for size in settings.sizes:
+        for labels in settings.labels:
+            rows = list(law_rows(settings, root, size, labels))
+            cells += rows
+            for kind in ("grpo", "ppo", "best_of_n"):
+                if fitted := fit_of_cell(settings, root, size, labels, kind):
+                    fits.append({"size": size, "labels": labels, "kind": kind} | fitted)
+    return {"cells": cells, "fits": fits, "trends": trends(cells, fits)} if cells else {}
+
+
+def law_rows(settings: Settings, root: Path, size: str, labels: int) -> Iterable[dict[str, Any]]:
+    """What is finished of one cell, a row per start and engine."""
+    for start in settings.starts:
+        folder, name = root / f"start-{start}", f"{size}-{labels}"
+        for engine in ("grpo", "ppo"):
+            if not is_done(folder, f"law/{engine}-{name}"):
+                continue
+            report = json.loads((folder / "rm" / name / "report.json").read_text("utf-8"))
+            row = {
+                "size": size, "labels": labels, "start": start, "engine": engine,
+                "weights": report["weights"], "gold_accuracy": report.get("gold_accuracy"),
+            }  # fmt: skip
+            row |= about_run(folder / "law" / f"{engine}-{name}", settings)
+            if engine == "grpo" and is_done(folder, f"best_of_n/{name}"):
+                row["best_of_n"] = best_of_n_rows(folder / "best_of_n" / name)
+            yield row
+
+
+def best_of_n_rows(folder: Path) -> dict[str, list[float]]:
+    """n, KL, gold and proxy as means over the bank's prompts."""
+    found = torch.load(folder / "best_of_n.pt")
+    rows = {"n": found["n"].tolist(), "kl": found["kl"].tolist()}
+    return rows | {name: found[name].mean(1).tolist() for name in ("gold", "proxy")}
+
+
+def fit_of_cell(
+    settings: Settings, root: Path, size: str, labels: int, kind: str
+) -> dict[str, Any] | None:
+    """One fit through the finished starts of a cell."""
+    runs = []
+    for start in settings.starts:
+        folder, name = root / f"start-{start}", f"{size}-{labels}"
+        if kind == "best_of_n" and is_done(folder, f"best_of_n/{name}"):
+            bank = torch.load(folder / "best_of_n" / name / "best_of_n.pt")
+            gold = bank["gold"].double().numpy()
+            runs.append([bank["kl"].double().numpy()[:, None], gold - gold[:1]])
+        elif kind != "best_of_n" and is_done(folder, f"law/{kind}-{name}"):
+            points = read_points(folder / "law" / f"{kind}-{name}")
+            runs.append([points["kl"], points["gold"] - points["gold"][:1]])
+    if not runs or max(len(run[0]) for run in runs) < 4:
+        return None
+    form = "best of n" if kind == "best_of_n" else "RL"
+    return {"starts": len(runs)} | pooled_fit(form, runs)
+
+
+def trends(cells: list[dict[str, Any]], fits: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """How alpha and beta move with the logarithms of labels and weights: slopes and their errors."""
+    weights = {cell["size"]: cell["weights"] for cell in cells}
+    rows = []
+    for kind in ("grpo", "best_of_n"):
+        own = [fit for fit in fits if fit["kind"] == kind]
+        for over, value in (
+            ("labels", lambda fit: fit["labels"]), ("weights", lambda fit: weights[fit["size"]]),
+        ):  # fmt: skip
+            x = [float(np.log(value(fit))) for fit in own]
+            if len(set(x)) < 3:
+                continue
+            for name in ("alpha", "beta"):
+                found, error = slope(x, [fit[name] for fit in own])
+                rows.append(
+                    {"kind": kind, "over": over, "of": name, "slope": found, "error": error}
+                )
+    return rows
+
+
+# --- part 2 ---------------------------------------------------------------------------------------
+
+
+def cure_folder(settings: Settings, root: Path, start: int, cure: str) -> Path:
+    """Where a cure's run lies; the patient is the law's."""
+    size, labels = settings.cure_cell
+    if cure == "patient":
+        return root / f"start-{start}" / "law" / f"grpo-{size}-{labels}"
+    return root / f"start-{start}" / "cures" / cure
+
+
+def cures(settings: Settings, root: Path) -> dict[str, Any]:
+    """Every cure's curves, gold at equal KL beside the patient's, and the doctor's alarm."""
+    runs: dict[str, dict[int, Points]] = {}
+    rows = []
+    for cure in CURES:
+        for start in settings.cure_starts:
+            folder = cure_folder(settings, root, start, cure)
+            if is_done(folder, ""):
+                runs.setdefault(cure, {})[start] = read_points(folder)
+                rows.append({"cure": cure, "start": start} | about_run(folder, settings))
+    if "patient" not in runs:
+        return {}
+    table = [row for distance in CURE_DISTANCES for row in compared_at(runs, distance, settings)]
+    alarms = [
+        {"start": start} | alarm(cure_folder(settings, root, start, "patient"), settings)
+        for start in runs["patient"]
+    ]
+    return {"runs": rows, "table": table, "alarms": alarms}
+
+
+def compared_at(
+    runs: Mapping[str, Mapping[int, Points]], distance: float, settings: Settings
+) -> list[dict[str, Any]]:
+    """Gold of every cure at one KL, and its paired difference to the patient on the same starts."""
+    values = {
+        cure: {start: gold_at(points, distance) for start, points in by_start.items()}
+        for cure, by_start in runs.items()
+    }
+    rows, p_values = [], {}
+    for cure, by_start in values.items():
+        row: dict[str, Any] = {"cure": cure, "kl": distance, "of": len(by_start)}
+        reached = {start: gold for start, gold in by_start.items() if gold is not None}
+        row["reached"] = len(reached)
+        if reached:
+            row |= mean_with_interval(np.stack(list(reached.values()))[:, None])
+        both = [s for s in reached if values["patient"].get(s) is not None]
+        if both and cure != "patient":
+            own, others = (
+                np.stack([values[name][s] for s in both])[:, None] for name in (cure, "patient")
+            )
+            row["difference"] = paired_difference(own, others)
+            p_values[cure] = row["difference"]["p"]
+        rows.append(row)
+    return with_holm(rows, p_values, "cure")
+
+
+def with_holm(
+    rows: list[dict[str, Any]], p_values: Mapping[str, float], key: str
+) -> list[dict[str, Any]]:
+    """The corrected p beside every difference."""
+    for name, p in holm(p_values).items():
+        for row in rows:
+            if row[key] == name:
+                row["difference"]["holm"] = p
+    return rows
+
+
+def gold_at(points: Points, distance: float) -> Array | None:
+    """Gold per prompt where the run first is so many nats away; None where it never is."""
+    return at_distance(points["kl"].mean(axis=1), points["gold"], distance)
+
+
+def alarm(folder: Path, settings: Settings) -> dict[str, Any]:
+    """When the doctor first suspects the proxy, without gold, and what gold was there and later."""
+    points, rows = read_points(folder), read_jsonl(folder / "metrics.jsonl")
+    gold, steps = points["gold"].mean(axis=1), points["step"]
+    first = next((i for i in range(1, len(rows) + 1) if proxy_suspected(Run(rows[:i]))), None)
+    row = {"best": float(gold[best_point(points, settings)]), "end": float(gold[-1])}
+    if first is None:
+        return row | {"step": None}
+    at = int(np.searchsorted(steps, rows[first - 1]["step"]))
+    at = min(at, len(gold) - 1)
+    return row | {
+        "step": rows[first - 1]["step"], "gold": float(gold[at]),
+        "kl": float(points["kl"][at].mean()), "says": proxy_suspected(Run(rows[:first])),
+    }  # fmt: skip
+
+
+# --- part 3 ---------------------------------------------------------------------------------------
+
+
+def budget(settings: Settings, root: Path) -> dict[str, Any]:
+    """Per world: every engine's curves, and its gold at equal tokens, CPU time and KL."""
+    worlds = {}
+    for world in ("reviews", "sums"):
+        runs = budget_runs(settings, root, world)
+        if "grpo" in runs:
+            worlds[world] = compared_budgets(runs, settings)
+    return worlds
+
+
+def budget_runs(
+    settings: Settings, root: Path, world: str
+) -> dict[str, dict[tuple[int, int], Points]]:
+    """Finished runs by engine and (start, seed), with the tokens sampled at every measurement."""
+    runs: dict[str, dict[tuple[int, int], Points]] = {}
+    for name in ENGINES:
+        for start in settings.budget_starts:
+            for seed in settings.budget_seeds:
+                folder = root / f"start-{start}" / "budget" / world / f"{name}-{seed}"
+                if is_done(folder, ""):
+                    points = read_points(folder)
+                    tokens = [0.0, *sampled_tokens(folder)]
+                    points["tokens"] = np.array([tokens[int(step)] for step in points["step"]])
+                    runs.setdefault(name, {})[start, seed] = points
+    return runs
+
+
+def compared_budgets(
+    runs: Mapping[str, Mapping[tuple[int, int], Points]], settings: Settings
+) -> dict[str, Any]:
+    """One table of a world: each view of equality, each engine, beside GRPO."""
+    grpo = list(runs["grpo"].values())
+    length = float(np.mean([points["length"][0].mean() for points in grpo]))
+    tokens = settings.budget_responses * length
+    seconds = float(np.mean([np.interp(tokens, p["tokens"], p["seconds"]) for p in grpo]))
+    views = {
+        "tokens": lambda points: at_cost(points["tokens"], points["gold"], tokens),
+        "seconds": lambda points: at_cost(points["seconds"], points["gold"], seconds),
+        "kl_at_tokens": lambda points: at_cost(points["tokens"], points["kl"], tokens),
+    } | {
+        f"kl_{distance:g}": lambda points, distance=distance: gold_at(points, distance)
+        for distance in BUDGET_DISTANCES
+    }
+    table = [row for view, at in views.items() for row in compared_by(runs, view, at, settings)]
+    rows = [
+        {"engine": name, "start": start, "seed": seed, "points": thin(points)}
+        for name, by_run in runs.items()
+        for (start, seed), points in by_run.items()
+    ]
+    return {"tokens": tokens, "seconds": seconds, "table": table, "runs": rows}
+
+
+def compared_by(
+    runs: Mapping[str, Mapping[tuple[int, int], Points]], view: str, at: Any, settings: Settings
+) -> list[dict[str, Any]]:
+    """Every engine under one view: mean, interval, prediction interval, difference to GRPO."""
+    grids = {name: grid(by_run, at, settings) for name, by_run in runs.items()}
+    rows, p_values = [], {}
+    for name, values in grids.items():
+        row: dict[str, Any] = {"engine": name, "view": view, "of": len(runs[name])}
+        means = values[np.isfinite(values).all(axis=2)].mean(axis=1)
+        row["reached"] = len(means)
+        if len(means):
+            row |= mean_with_interval(values)
+        if len(means) > 1:
+            row["prediction"] = prediction_interval(means.tolist())
+        both = np.isfinite(values - grids["grpo"]).all(axis=2)
+        if name != "grpo" and both.any():
+            row["difference"] = paired_difference(values, grids["grpo"])
+            p_values[name] = row["difference"]["p"]
+        rows.append(row)
+    return with_holm(rows, p_values, "engine")
+
+
+def grid(by_run: Mapping[tuple[int, int], Points], at: Any, settings: Settings) -> Array:
+    """(starts, seeds, prompts), NaN where a run is not there or never got so far."""
+    shape = len(settings.budget_starts), len(settings.budget_seeds)
+    prompts = next(iter(by_run.values()))["gold"].shape[1]
+    values = np.full((*shape, prompts), np.nan)
+    for (start, seed), points in by_run.items():
+        found = at(points)
+        if found is not None:
+            place = settings.budget_starts.index(start), settings.budget_seeds.index(seed)
+            values[place] = found
+    return values
+
+
+def rounded(value: Any, digits: int = 4) -> Any:
+    """Numbers as they are written down: four decimals."""
+    if isinstance(value, dict):
+        return {str(key): rounded(each, digits) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [rounded(each, digits) for each in value]
+    return round(value, digits) if isinstance(value, float) else value

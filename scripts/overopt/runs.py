@@ -1,0 +1,226 @@
+"""The stage that optimises a policy, and what is measured on the way.
+
+An engine sees this file's `Measuring` as its validation: test prompts answered with the same random
+numbers every time, and every number kept per prompt, so that runs can be paired and resampled.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from data import reviews, sums
+from data.records import PromptRecord
+from gpt.common import MetricLog, from_preset, pick_device
+from gpt.files import read_jsonl, write_json
+from gpt.generate import SamplingParams
+from gpt.model import GPT
+from overopt.settings import TUNING, VARIANTS, Settings
+from overopt.stages import LONGEST
+from rl.training.evaluation import Conditions, Evaluation, evaluate
+from rl.training.run import models_of_run
+from rl.training.setup import Task, open_task
+
+TERMS = ("sent", "topic", "polite", "form", "qual")
+KEPT_TEXTS = 6
+PREPARE = {  # what an engine opens beside the task
+    "rl.ppo_engine": "open_critic_and_text",
+    "rl.grpo_iterative_engine": "open_refresh",
+    "rl.grpo_process_engine": "open_step_rewards",
+}
+MOVING_REFERENCE = ("rl.grpo_iterative_engine", "rl.grpo_single_model_engine")
+
+
+def has_turned(gold: Sequence[float], fall: float, smooth: int) -> bool:
+    """Whether the last mean of `smooth` measurements lies `fall` below the best such mean."""
+    means = [statistics.fmean(gold[i : i + smooth]) for i in range(len(gold) - smooth + 1)]
+    return bool(means) and max(means) - means[-1] >= fall
+
+
+class Measuring:
+    """Called by an engine as `validate(policy, reference, step)`; keeps what it finds per prompt."""
+
+    token_log = None
+
+    def __init__(
+        self, task: Task, world: str, prompts: Sequence[PromptRecord], start: GPT, micro: int
+    ) -> None:
+        self.task, self.world, self.prompts, self.start = task, world, list(prompts), start
+        self.params = SamplingParams(max_new_tokens=LONGEST[world])
+        self.conditions = Conditions(micro)
+        self.points: list[dict[str, Any]] = []
+        self.texts: list[dict[str, Any]] = []
+        self.own_seconds, self.begin = 0.0, time.process_time()
+
+    def __call__(self, policy: GPT, reference: GPT | None, step: int) -> dict[str, float]:
+        now = time.process_time()
+        result = evaluate(
+            policy, self.task.tokenizer, self.prompts, self.params, self.task.reward_fn,
+            reference=self.start, gold=self.task.gold, conditions=self.conditions,
+        )  # fmt: skip
+        self.keep(result, step, now - self.begin - self.own_seconds)
+        self.own_seconds += time.process_time() - now
+        return {f"validation/{name}": value for name, value in result.summary().items()}
+
+    def keep(self, result: Evaluation, step: int, seconds: float) -> None:
+        """One measurement, per prompt; the first answers as text."""
+        assert result.gold is not None and result.kl is not None and result.reward is not None
+        terms = self.terms(result)
+        self.points.append(
+            {"step": step, "seconds": seconds, "gold": result.gold, "proxy": result.reward}
+            | {"kl": result.kl, "length": result.lengths.float(), "eos": result.has_eos.float()}
+            | {name: terms[:, i] for i, name in enumerate(TERMS[: terms.shape[1]])}
+        )
+        rows = result.sample_rows(KEPT_TEXTS)
+        for i, row in enumerate(rows):
+            numbers = {"kl": float(result.kl[i])} | dict(
+                zip(TERMS, terms[i].tolist(), strict=False)
+            )
+            self.texts.append({"step": step} | row | numbers)
+
+    def terms(self, result: Evaluation) -> torch.Tensor:
+        """The terms of the gold reward, (P, 5); of sums, which have one alone, (P, 0)."""
+        if self.world != "reviews":
+            return torch.empty(len(result.records), 0)
+        judged = zip(result.records, result.responses, result.has_eos.tolist(), strict=True)
+        parts = [reviews.gold_parts(*each) for each in judged]
+        return torch.tensor([[getattr(part, name) for name in TERMS] for part in parts])
+
+    @property
+    def gold(self) -> list[float]:
+        """Mean gold of every measurement so far."""
+        return [float(point["gold"].mean()) for point in self.points]
+
+    def save(self, folder: Path) -> None:
+        """points.pt, every tensor (measurements, prompts) or (measurements,), and texts.json."""
+        names = self.points[0].keys()
+        stacked = {
+            name: torch.stack([torch.as_tensor(point[name]) for point in self.points])
+            for name in names
+        }
+        torch.save(stacked, folder / "points.pt")
+        write_json(folder / "texts.json", self.texts)
+
+
+def optimise(
+    folder: Path,
+    settings: Settings,
+    root: Path,
+    *,
+    module: str,
+    policy: str,
+    reward_models: Sequence[str] = (),
+    flags: dict[str, Any],
+    world: str = "reviews",
+    seed: int = 0,
+    split: str = "test",
+    until_turned: bool = True,
+    tuned_by: str = "",
+) -> None:
+    """Train one policy with one engine, measured every few steps, until gold has turned or the end."""
+    engine = importlib.import_module(module)
+    flags = flags | (best_of_tuning(root / tuned_by) if tuned_by else {})
+    config = config_of(
+        engine, world,
+        flags | dict(
+            policy=root / policy, reward_model=tuple(root / name for name in reward_models),
+            seed=seed, device="cpu", ranks=1, out=folder, record_tokens=0,
+            eval_every=settings.measure_every, checkpoint_every=10**6,
+        ),
+    )  # fmt: skip
+    task = open_task(config, pick_device("cpu"))
+    prepare = getattr(engine, PREPARE[module]) if module in PREPARE else None
+    fixed = module not in MOVING_REFERENCE
+    name = module.removeprefix("rl.").removesuffix("_engine")
+    start, parts = models_of_run(name, config, task, prepare, fixed)
+    measuring = Measuring(
+        task, world, prompts_of(world, split, settings.prompts), start, config.micro_batch_size
+    )
+    measuring(task.policy, None, 0)
+    train_in_chunks(engine, config, task, parts, measuring, settings, until_turned, folder)
+    measuring.save(folder)
+    write_json(folder / "flags.json", {key: str(value) for key, value in flags.items()})
+    (folder / "state.pt").unlink(missing_ok=True)
+
+
+def train_in_chunks(
+    engine: Any,
+    config: Any,
+    task: Task,
+    parts: dict[str, Any],
+    measuring: Measuring,
+    settings: Settings,
+    until_turned: bool,
+    folder: Path,
+) -> None:
+    """The engine's own loop, resumed every few measurements to ask whether gold has turned."""
+    every = 3 * settings.measure_every if until_turned else config.steps
+    done = 0
+    for end in [*range(every, config.steps, every), config.steps]:
+        log = MetricLog(
+            end, path=folder / "metrics.jsonl", show=("reward", "validation/gold", "validation/kl"),
+            every=settings.measure_every, title=folder.name, start=done,
+        )  # fmt: skip
+        piece = replace(config, steps=end, resume=done > 0)
+        rows = engine.train(
+            piece, task.policy, task.tokenizer, task.reward_fn, task.prompts["train"], log,
+            validate=measuring, folder=folder, **parts,
+        )  # fmt: skip
+        turned = has_turned(measuring.gold, settings.fall, settings.smooth)
+        if (until_turned and turned) or rows[-1]["step"] < end:  # or stopped by its own KL
+            return
+        done = end
+
+
+def config_of(engine: Any, world: str, flags: dict[str, Any]) -> Any:
+    """An engine's config of the `study` preset with some fields set."""
+    name = next(
+        name
+        for name, value in vars(engine).items()
+        if name.endswith("Config") and getattr(value, "__module__", "") == engine.__name__
+    )
+    bundle = engine.VARIANTS[flags["variant"]] if engine.__name__ == VARIANTS else {}
+    return from_preset(
+        getattr(engine, name), engine.PRESETS, "study", **(bundle | dict(data=world) | flags)
+    )
+
+
+def prompts_of(world: str, split: str, count: int) -> list[PromptRecord]:
+    """The first prompts of a split."""
+    if world == "sums":
+        return sums.prompts(split, count=count)
+    return reviews.prompts(split)[:count]
+
+
+def best_of_tuning(root: Path) -> dict[str, Any]:
+    """The flags of TUNING that ended highest on validation prompts."""
+    ends = []
+    for number in range(len(TUNING)):
+        points = torch.load(root / f"try-{number}" / "points.pt")
+        ends.append(float(points["gold"][-3:].mean()))
+    best = max(range(len(ends)), key=ends.__getitem__)
+    print(f"validation gold of the tries: {[round(end, 3) for end in ends]}; taken: {TUNING[best]}")
+    return TUNING[best]
+
+
+def sampled_tokens(folder: Path) -> list[float]:
+    """Tokens sampled up to and with every step of a run."""
+    total, sums_ = 0.0, []
+    for row in read_jsonl(folder / "metrics.jsonl"):
+        seconds = sum(value for key, value in row.items() if key.startswith("seconds/"))
+        total += row["tokens_per_second"] * seconds
+        sums_.append(total)
+    return sums_
+
+
+def seconds_of(folder: Path) -> float:
+    """CPU seconds of a finished job."""
+    return float(json.loads((folder / "done.json").read_text(encoding="utf-8"))["cpu"])

@@ -1,0 +1,116 @@
+"""The price of a proxy: over-optimisation against a known gold reward, and every engine on one budget.
+
+    python scripts/overoptimisation.py                        90 minutes of what is left, with an ETA
+    python scripts/overoptimisation.py --parts law            the law alone; likewise cures, budget
+    python scripts/overoptimisation.py --only start-0/law     jobs by a part of their name
+    python scripts/overoptimisation.py --plan                 what is done and left, and for how long
+    python scripts/overoptimisation.py --draw law             tables and figure of one part, no training
+    python scripts/overoptimisation.py --record               one cell as the course's page replays it
+
+Three parts. law: reward models of 4 sizes on 5 numbers of labels, each optimised by GRPO until its
+gold reward has turned, and by best-of-n. cures: what helps, compared at equal KL. budget: every
+engine on the same number of sampled tokens. The list stands in scripts/overopt/plan.py and its sizes
+in scripts/overopt/settings.py. What is finished is kept: start it again for the next piece. Numbers
+go to docs/overoptimisation.json, from which every table and figure is drawn.
+"""
+
+from __future__ import annotations
+
+import data.threads  # isort: skip  # noqa: F401  (before PyTorch is loaded)
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from overopt.jobs import Clock, is_done, left_to_do, run_piece, work
+from overopt.pages import draw
+from overopt.plan import PARTS, Job, plan
+from overopt.recording import record
+from overopt.settings import SETTINGS
+
+from gpt.common import RUNS, run_script
+from gpt.errors import UserError
+
+Part = Literal["law", "cures", "budget"]
+ROOT = Path(__file__).resolve().parents[1]
+RECORDING = ROOT / "notebooks" / "course" / "recordings" / "overoptimisation.json"
+
+
+@dataclass(frozen=True)
+class OveroptimisationConfig:
+    """Run a piece of the study, or draw what is there."""
+
+    parts: tuple[Part, ...] = PARTS  # type: ignore[assignment]
+    """Which parts."""
+    only: str = ""
+    """Only jobs whose name holds this; what they need is run as well."""
+    minutes: float = 90.0
+    """No job begins that would end later than this."""
+    jobs: int = 2
+    """Processes at a time, one thread each."""
+    plan: bool = False
+    """Say what is done and what is left, and run nothing."""
+    draw: tuple[Part, ...] = ()
+    """Write the numbers, tables and figures of these parts from the finished jobs, and run nothing."""
+    record: bool = False
+    """Write notebooks/course/recordings/overoptimisation.json from the finished jobs, and run nothing."""
+    size: Literal["full", "rehearsal"] = "full"
+    """rehearsal: everything once, in toy sizes, to see that it works."""
+    out: Path = RUNS / "overoptimisation"
+    """Folder of all runs."""
+    docs: Path = ROOT / "docs"
+    """Folder of the page, its numbers and its figures."""
+    work: str = ""
+    """Do this one job here and now; what the script starts itself with."""
+
+    def __post_init__(self) -> None:
+        if self.minutes <= 0 or self.jobs < 1:
+            raise ValueError(
+                f"minutes must be positive and jobs at least 1: got {self.minutes} and {self.jobs}"
+            )
+
+
+def said(jobs: dict[str, Job], todo: list[Job], root: Path, at_a_time: int) -> str:
+    """What is done and left of each part, and how long the rest takes."""
+    clock, lines = Clock(root, jobs), []
+    for part in PARTS:
+        own = [job for job in jobs.values() if part in job.parts]
+        done = sum(is_done(root, job.name) for job in own)
+        hours = sum(job.seconds for job in own if not is_done(root, job.name)) / 3600
+        lines.append(f"{part:7} {done} of {len(own)} jobs done, {hours:.1f} CPU hours left")
+    left = clock.left(todo, at_a_time) / 3600
+    lines.append(f"asked for: {len(todo)} jobs, about {left:.1f} hours with {at_a_time} at a time")
+    return "\n".join(lines)
+
+
+def main(config: OveroptimisationConfig) -> None:
+    """One piece of the study, its plan, or its figures."""
+    settings, root = SETTINGS[config.size], config.out.resolve()
+    jobs = plan(settings)
+    if config.work:
+        if config.work not in jobs:
+            raise UserError(f"there is no job {config.work!r}: --plan says what there is")
+        work(jobs[config.work], settings, root)
+        return
+    if config.draw:
+        draw(config.draw, settings, root, config.docs)
+        return
+    if config.record:
+        record(settings, root, RECORDING)
+        return
+    todo = left_to_do(jobs, root, config.parts, config.only)
+    print(said(jobs, todo, root, config.jobs), flush=True)
+    if config.plan:
+        for job in todo:
+            print(f"    {job.name}  {job.seconds:.0f} s")
+        return
+    left = run_piece(
+        jobs, todo, root, ("--size", config.size), at_a_time=config.jobs, minutes=config.minutes
+    )
+    print(f"{len(left)} jobs left: the same command goes on" if left else "all of it is done")
+
+
+if __name__ == "__main__":
+    import tyro
+
+    run_script(main, tyro.cli(OveroptimisationConfig))

@@ -1,0 +1,77 @@
+"""Best-of-n from a bank of answers: worked numbers, every subset counted, and what must not matter."""
+
+import itertools
+import math
+import statistics
+
+import pytest
+import torch
+
+from rl.equations.best_of_n import best_of_n_kl, best_of_n_mean, best_of_n_weights
+
+
+def f(values):
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def test_worked_numbers():
+    """Best of 2 from 3, gold by rising proxy .2, .5, .6: (0 * .2 + 1 * .5 + 2 * .6) / 3."""
+    assert best_of_n_weights(3, 2).tolist() == pytest.approx([0, 1 / 3, 2 / 3])
+    proxy, gold = f([[3.0, 1.0, 2.0]]), f([[0.6, 0.2, 0.5]])
+    assert best_of_n_mean(proxy, gold, 2).tolist() == pytest.approx([0.566667], abs=1e-6)
+    assert best_of_n_mean(proxy, gold, 1).tolist() == pytest.approx([1.3 / 3])
+    assert best_of_n_mean(proxy, gold, 3).tolist() == pytest.approx([0.6])
+
+
+def test_the_distance_of_the_best_of_n():
+    """log 2 - 1/2, log 16 - 15/16, and 512 answers for 5.24 nats."""
+    assert best_of_n_kl(1) == 0
+    assert best_of_n_kl(2) == pytest.approx(0.193147, abs=1e-6)
+    assert best_of_n_kl(16) == pytest.approx(1.835089, abs=1e-6)
+    assert best_of_n_kl(512) == pytest.approx(5.240278, abs=1e-6)
+
+
+def test_the_distance_is_the_kl_of_the_enumerated_distribution():
+    """The best of n of a uniform variable on (0, 1) has density n u^(n-1): KL to 1 is the integral."""
+    for n in (2, 3, 8):
+        points = [(k + 0.5) / 20_000 for k in range(20_000)]
+        density = [n * u ** (n - 1) for u in points]
+        kl = statistics.fmean(p * math.log(p) for p in density)
+        assert best_of_n_kl(n) == pytest.approx(kl, abs=1e-3)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 5, 6])
+def test_it_is_the_mean_over_all_subsets(n):
+    generator = torch.Generator().manual_seed(n)
+    proxy = torch.randn(4, 6, generator=generator, dtype=torch.float64)
+    gold = torch.rand(4, 6, generator=generator, dtype=torch.float64)
+    for row, mean in enumerate(best_of_n_mean(proxy, gold, n).tolist()):
+        best = [
+            max(subset, key=lambda i: float(proxy[row, i]))
+            for subset in itertools.combinations(range(6), n)
+        ]
+        assert mean == pytest.approx(statistics.fmean(float(gold[row, i]) for i in best))
+
+
+@pytest.mark.parametrize(("answers", "n"), [(1, 1), (7, 3), (1024, 1), (1024, 512), (1024, 1024)])
+def test_weights_are_a_distribution_that_rises(answers, n):
+    weights = best_of_n_weights(answers, n)
+    assert weights.shape == (answers,) and weights.dtype == torch.float64
+    assert float(weights.sum()) == pytest.approx(1, abs=1e-9)
+    assert (weights.diff() >= -1e-15).all() and (weights[: n - 1] == 0).all()
+
+
+def test_only_the_order_of_the_proxy_matters():
+    generator = torch.Generator().manual_seed(0)
+    proxy, gold = torch.randn(3, 9, generator=generator), torch.rand(3, 9, generator=generator)
+    expected = best_of_n_mean(proxy, gold, 4)
+    torch.testing.assert_close(best_of_n_mean(proxy.exp() * 7 - 3, gold, 4), expected)
+    mixed = torch.randperm(9, generator=generator)
+    torch.testing.assert_close(best_of_n_mean(proxy[:, mixed], gold[:, mixed], 4), expected)
+    assert not torch.allclose(best_of_n_mean(-proxy, gold, 4), expected)
+
+
+@pytest.mark.parametrize("n", [0, 5])
+def test_more_than_there_are_is_refused(n):
+    with pytest.raises(ValueError, match="n from 1 to the 4 answers"):
+        best_of_n_weights(4, n)

@@ -1,0 +1,157 @@
+"""The statistics of the over-optimisation study: worked numbers, and what they must notice."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from overopt import fits, intervals, runs, terms
+from overopt.runs import has_turned
+
+from data import reviews
+
+
+def test_a_value_at_equal_distance_lies_between_two_points() -> None:
+    """From 1 to 3 nats, 2 is half way; each prompt moves on its own line."""
+    kl = np.array([0.0, 1.0, 3.0, 2.5])
+    values = np.array([[0.0, 0.0], [0.4, 0.2], [0.8, 0.0], [9.0, 9.0]])
+    assert intervals.at_distance(kl, values, 2.0) == pytest.approx([0.6, 0.1])
+    assert intervals.at_distance(kl, values, 1.0) == pytest.approx([0.4, 0.2])
+    assert intervals.at_distance(kl, values, 0.0) == pytest.approx([0.0, 0.0])
+    assert intervals.at_distance(kl, values, 3.01) is None  # not reached, and not extrapolated
+
+
+def test_a_value_at_equal_cost_is_the_end_of_a_run_that_cost_less() -> None:
+    cost, values = np.array([0.0, 10.0, 20.0]), np.array([[0.0], [1.0], [3.0]])
+    assert intervals.at_cost(cost, values, 15.0) == pytest.approx([2.0])
+    assert intervals.at_cost(cost, values, 99.0) == pytest.approx([3.0])
+
+
+def test_holm_multiplies_by_the_comparisons_left() -> None:
+    """.005 * 4, .01 * 3, then .03 * 2 and, no smaller than that, .04."""
+    p = {"a": 0.01, "b": 0.04, "c": 0.03, "d": 0.005}
+    assert intervals.holm(p) == pytest.approx({"a": 0.03, "b": 0.06, "c": 0.06, "d": 0.02})
+    assert intervals.holm({"a": 0.9, "b": 0.8}) == {"a": 1.0, "b": 1.0}
+    assert list(intervals.holm(p)) == list(p)
+
+
+def test_a_prediction_interval_is_wider_than_that_of_the_mean() -> None:
+    """1, 2, 3: mean 2, s 1, t(2) 4.303, so 2 +- 4.303 sqrt(4 / 3)."""
+    low, high = intervals.prediction_interval([1.0, 2.0, 3.0])
+    assert (low, high) == pytest.approx((2 - 4.9687, 2 + 4.9687), abs=1e-3)
+
+
+def test_the_bootstrap_knows_three_levels() -> None:
+    """Runs that agree leave the prompts' spread; runs that differ add theirs."""
+    rng = np.random.default_rng(0)
+    prompts = rng.normal(size=100)
+    same = np.broadcast_to(prompts, (3, 2, 100)).copy()
+    means = intervals.resampled(same, np.random.default_rng(1))
+    assert means.std() == pytest.approx(prompts.std() / 10, rel=0.1)
+    apart = same + np.array([-5.0, 0.0, 5.0])[:, None, None]
+    spread = intervals.resampled(apart, np.random.default_rng(1)).std()
+    assert spread == pytest.approx(math.sqrt(50 / 3 / 3), rel=0.1)
+    within = same + np.array([-5.0, 5.0])[None, :, None]
+    spread = intervals.resampled(within, np.random.default_rng(1)).std()
+    assert spread == pytest.approx(math.sqrt(25 / 2 / 3), rel=0.1)
+
+
+def test_runs_that_never_got_there_are_left_out_and_counted() -> None:
+    values = np.full((2, 2, 5), 0.25)
+    values[0, 1] = np.nan
+    found = intervals.mean_with_interval(values)
+    assert found == {"mean": 0.25, "low": 0.25, "high": 0.25, "runs": 3}
+
+
+def test_a_paired_difference_does_not_see_what_both_share() -> None:
+    rng = np.random.default_rng(0)
+    hard = 10 * rng.normal(size=(3, 2, 50))
+    better = hard + 0.5 + 0.01 * rng.normal(size=hard.shape)
+    found = intervals.paired_difference(better, hard)
+    assert found["low"] > 0.49 and found["high"] < 0.51 and found["p"] == pytest.approx(2 / 2001)
+    none = intervals.paired_difference(hard, hard)
+    assert none["mean"] == 0 and none["p"] == 1
+
+
+@pytest.mark.parametrize("form", fits.FORMS)
+def test_a_fit_finds_what_made_the_points(form: str) -> None:
+    kl = np.array([0.0, 0.01, 0.25, 1.0, 4.0, 9.0, 25.0])
+    far = kl[kl > fits.NEAREST]
+    gain = np.full(len(kl), 7.0)  # of points too near: they must not count
+    gain[kl > fits.NEAREST] = fits.FORMS[form](np.sqrt(far)) @ np.array([0.4, 0.1])
+    found = fits.fit(form, kl, gain)
+    assert (found.alpha, found.beta) == pytest.approx((0.4, 0.1))
+    assert found.rmse < 1e-12 and len(found.residuals) == 5
+
+
+def test_the_forms_by_hand() -> None:
+    """d = 2: 2 (.4 - .1 * 2) = .4 and 2 (.4 - .1 log 2) = .661371."""
+    at_two = np.array([2.0])
+    numbers = {n: float(form(at_two)[0] @ np.array([0.4, 0.1])) for n, form in fits.FORMS.items()}
+    assert numbers == pytest.approx({"best of n": 0.4, "RL": 0.661371}, abs=1e-6)
+
+
+def test_where_the_fitted_gold_is_highest() -> None:
+    """d (.4 - .1 d) at 2; d (.4 - .1 log d) at e^3; and never without a beta."""
+    assert fits.peak("best of n", 0.4, 0.1) == pytest.approx((2.0, 0.4))
+    assert fits.peak("RL", 0.4, 0.1) == pytest.approx((math.exp(3), 0.1 * math.exp(3)))
+    assert fits.peak("RL", 0.4, 0.0) == (math.inf, math.inf)
+
+
+def test_residuals_show_where_a_form_bends_wrongly() -> None:
+    """Points of the other form: too high in the middle and too low at both ends, or the reverse."""
+    kl = np.linspace(0.1, 30, 30)
+    gain = fits.best_of_n_form(np.sqrt(kl)) @ np.array([0.4, 0.1])
+    near, middle, far = fits.fit("RL", kl, gain).by_thirds
+    assert middle * near < 0 and middle * far < 0
+
+
+def test_two_points_are_needed() -> None:
+    with pytest.raises(ValueError, match="two points beyond 0.05 nats: got 1"):
+        fits.fit("RL", np.array([0.0, 0.04, 1.0]), np.zeros(3))
+
+
+def test_a_pooled_fit_has_intervals_that_hold_the_truth() -> None:
+    rng = np.random.default_rng(0)
+    kl = np.linspace(0.2, 16, 12)[:, None] * np.ones((12, 40))
+    truth = (fits.rl_form(np.sqrt(kl[:, 0])) @ np.array([0.4, 0.1]))[:, None]
+    runs = [[kl, truth + 0.1 * rng.normal(size=kl.shape)] for _ in range(3)]
+    found = fits.pooled_fit("RL", runs, draws=100)
+    assert found["alpha_interval"][0] < 0.4 < found["alpha_interval"][1]
+    assert found["beta_interval"][0] < 0.1 < found["beta_interval"][1]
+    assert found["alpha_interval"][1] - found["alpha_interval"][0] < 0.1
+
+
+def test_a_slope_and_its_error() -> None:
+    """0, 1, 2 against 1, 2, 4: slope 1.5, residuals 1/6, -1/3, 1/6."""
+    value, error = fits.slope([0, 1, 2], [1, 2, 4])
+    assert value == pytest.approx(1.5) and error == pytest.approx(math.sqrt(1 / 6 / 2))
+
+
+def test_gold_has_turned_when_it_lies_well_below_its_best() -> None:
+    rising, fallen = [0.4, 0.6, 0.8, 0.8], [0.4, 0.8, 0.8, 0.75, 0.6]
+    assert not has_turned(rising, 0.1, 2) and has_turned(fallen, 0.1, 2)
+    assert not has_turned(fallen, 0.13, 2)  # means .6 .8 .775 .675: .125 below the best
+    assert not has_turned([0.9, 0.1], 0.1, 3)  # too few for one mean
+
+
+def test_the_parts_of_a_fall_add_up_to_it() -> None:
+    """One answer: content 1 -> .75 (politeness gone), care 1 -> .65 (qual .5); gold 1 -> .4875."""
+    ones = {name: np.ones(1) for name in ("sent", "topic", "polite", "form", "qual")}
+    after = ones | {"polite": np.zeros(1), "qual": np.full(1, 0.5)}
+    parts = terms.change_by_term(ones, after)
+    expected = {"sent": 0, "topic": 0, "polite": -0.25 * 0.825, "form": 0, "qual": -0.35 * 0.875}
+    assert parts == pytest.approx(expected)
+    assert sum(parts.values()) == pytest.approx(0.4875 - 1)
+
+
+def test_the_split_knows_the_gold_rewards_own_weights() -> None:
+    """On real texts the parts add up to the difference of the world's own gold rewards."""
+    record = reviews.prompts("train")[0]
+    texts = ("The lamp is great.", "Hi Ben! It is bad. It is bad.", "", "Who cares? This is nice")
+    parts = [reviews.gold_parts(record, text) for text in texts]
+    for a, b in ((0, 1), (1, 3), (3, 0), (2, 1)):
+        one, other = ({n: np.array([getattr(parts[i], n)]) for n in runs.TERMS} for i in (a, b))
+        change = sum(terms.change_by_term(one, other).values())
+        assert change == pytest.approx(parts[b].reward - parts[a].reward)

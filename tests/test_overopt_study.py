@@ -1,0 +1,311 @@
+"""The over-optimisation study: its list, one rehearsal of the law, and a page from its JSON alone."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import overoptimisation
+import pytest
+import torch
+from overopt import jobs, pages, results, runs
+from overopt.plan import CURES, PARTS, STAGES, Job, plan
+from overopt.settings import ENGINES, SETTINGS, SHAPES, TUNING, Settings
+
+from gpt.common import from_preset
+from gpt.errors import UserError
+from gpt.files import append_jsonl, write_json
+from scripts import study
+
+FULL, SMALL = SETTINGS["full"], SETTINGS["rehearsal"]
+
+
+# --- the list -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
+def test_every_job_comes_after_what_it_needs(settings: Settings) -> None:
+    listed = plan(settings)
+    names = list(listed)
+    for place, job in enumerate(listed.values()):
+        assert job.stage in STAGES and job.parts <= set(PARTS) and job.parts
+        assert all(names.index(need) < place for need in job.needs)
+        assert job.seconds > 0
+
+
+def test_the_law_is_what_was_asked_for() -> None:
+    """4 sizes x 5 label counts x 3 starts by GRPO and best-of-n, 6 of the 20 cells by PPO too."""
+    names = [name for name, job in plan(FULL).items() if "law" in job.parts]
+    kinds = {kind: [n for n in names if kind in n] for kind in ("law/grpo", "law/ppo", "best_of_n")}
+    assert {kind: len(found) for kind, found in kinds.items()} == {
+        "law/grpo": 60, "law/ppo": 18, "best_of_n": 60,
+    }  # fmt: skip
+    assert sum(name.endswith("/bank") for name in names) == 3
+    assert len(set(FULL.ppo_cells)) == 6 and FULL.best_of[-1] == 512
+    assert (FULL.bank_prompts, FULL.bank_answers) == (64, 1024)
+    assert set(FULL.sizes) == set(SHAPES) and FULL.policy in FULL.sizes
+
+
+def test_cures_and_engines_are_what_was_asked_for() -> None:
+    listed = plan(FULL)
+    cures = [name for name in listed if "/cures/" in name]
+    assert len(cures) == (len(CURES) - 1) * 5  # the patient is the law's
+    reviews = {name.rsplit("/", 1)[1] for name in listed if "/budget/reviews/" in name}
+    engines = {name.rsplit("-", 1)[0] for name in reviews} - {"try"}
+    assert engines == {name for name, engine in ENGINES.items() if "reviews" in engine.worlds}
+    assert len([n for n in listed if "/budget/sums/grpo-" in n]) == 3 * 2
+    modules = {engine.module for engine in ENGINES.values()}
+    known = {module for module, *_ in (study.RECIPES[name] for name in study.ENGINES)}
+    assert modules == known
+
+
+@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("world", ["reviews", "sums"])
+def test_every_engine_takes_its_flags(name: str, world: str) -> None:
+    """And the tries of SAPO; CISPO at 5 has its weights end at 1 + 4."""
+    import importlib
+
+    engine = ENGINES[name]
+    module = importlib.import_module(engine.module)
+    for more in TUNING if name == "sapo" else ({},):
+        config = runs.config_of(module, world, dict(engine.flags) | dict(steps=60) | more)
+        assert (config.data, config.steps, config.preset) == (world, 60, "study")
+        assert config.prompts_per_step * config.group_size == 128  # one size of batch for all
+        if name.startswith("cispo"):
+            assert config.clip_high == (4.0 if name == "cispo_5" else 0.2)
+
+
+def test_a_variant_is_its_published_bundle() -> None:
+    """What the command line fills in for --variant, config_of fills in too."""
+    from rl import grpo_variants_engine as variants
+
+    config = runs.config_of(variants, "reviews", dict(variant="dapo"))
+    overrides = dict(variant="dapo", **variants.VARIANTS["dapo"])
+    assert config == from_preset(
+        variants.GRPOVariantsConfig, variants.PRESETS, "study", data="reviews", **overrides
+    )
+
+
+@pytest.mark.parametrize(
+    ("labels", "steps"), [(600, 48), (1800, 148), (5400, 224), (16200, 337), (48600, 1012)]
+)
+def test_few_labels_are_read_again_and_many_once(labels: int, steps: int) -> None:
+    """6 comparisons a prompt, 8 prompts a step: 600 labels are 12 steps, four times over."""
+    assert FULL.reward_steps(labels) == steps
+
+
+# --- running it -----------------------------------------------------------------------------------
+
+
+def listed(root: Path) -> dict[str, Job]:
+    return {
+        "a": Job("a", "base", {}, (), 10.0, frozenset({"law"})),
+        "b": Job("b", "base", {}, ("a",), 10.0, frozenset({"law", "cures"})),
+        "c": Job("c", "base", {}, ("a",), 1000.0, frozenset({"budget"})),
+    }
+
+
+def test_what_is_asked_for_brings_what_it_needs_and_what_is_done_is_kept(tmp_path: Path) -> None:
+    known = listed(tmp_path)
+    assert [job.name for job in jobs.left_to_do(known, tmp_path, ("cures",), "")] == ["a", "b"]
+    write_json(tmp_path / "a" / jobs.DONE, {"cpu": 5.0, "wall": 20.0, "forecast": 10.0})
+    assert [job.name for job in jobs.left_to_do(known, tmp_path, PARTS, "")] == ["b", "c"]
+    assert [job.name for job in jobs.left_to_do(known, tmp_path, PARTS, "c")] == ["c"]
+    clock = jobs.Clock(tmp_path, known)
+    assert clock.left([known["b"]], 2) == pytest.approx(
+        10
+    )  # twice as slow as forecast, two at a time
+
+
+def test_a_piece_begins_nothing_that_would_end_too_late(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ran = []
+
+    def pretend(job: Job, root: Path, flags: object) -> float:
+        ran.append(job.name)
+        write_json(root / job.name / jobs.DONE, {"cpu": 1.0, "wall": 1.0, "forecast": job.seconds})
+        return job.seconds
+
+    monkeypatch.setattr(jobs, "in_process", pretend)
+    known = listed(tmp_path)
+    left = jobs.run_piece(known, list(known.values()), tmp_path, (), at_a_time=2, minutes=5)
+    assert sorted(ran) == ["a", "b"] and ran[0] == "a"
+    assert [job.name for job in left] == ["c"]
+    assert "2/3 b: 10 s; all that is left: about" in capsys.readouterr().out
+
+
+def test_a_job_that_fails_ends_the_piece_with_its_words(tmp_path: Path) -> None:
+    job = Job("no/such", "base", {})
+    with pytest.raises(UserError, match=r"no/such failed, see .*such.log: .*--plan says"):
+        jobs.in_process(job, tmp_path, ("--size", "rehearsal"))
+
+
+@pytest.fixture(scope="module")
+def rehearsed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Start 0 of the rehearsal: the law, and two cures."""
+    torch.set_num_threads(1)
+    root = tmp_path_factory.mktemp("rehearsal")
+    known = plan(SMALL)
+    law = [name for name in known if name.startswith("start-0/") and "law" in known[name].parts]
+    cures = ["start-0/rm/1x32-12-1", "start-0/cures/ensemble_min", "start-0/cures/own_answers"]
+    for name in [*law, *cures]:
+        jobs.work(known[name], SMALL, root)
+    return root
+
+
+def test_a_run_is_measured_per_prompt_and_its_gold_is_its_terms(rehearsed: Path) -> None:
+    points = results.read_points(rehearsed / "start-0/law/grpo-1x32-24")
+    assert points["gold"].shape == points["kl"].shape == points["qual"].shape == (4, SMALL.prompts)
+    assert points["step"].tolist() == [0, 2, 4, 6]
+    assert points["kl"][0] == pytest.approx(0, abs=1e-4) and abs(points["kl"][-1]).max() > 0
+    content = sum(w * points[n] for n, w in (("sent", 0.3), ("topic", 0.3), ("polite", 0.25)))
+    gold = (content + 0.15 * points["form"]) * (0.3 + 0.7 * points["qual"])
+    assert points["gold"] == pytest.approx(gold, abs=1e-6)
+    assert np.diff(points["seconds"]).min() > 0
+    assert len(runs.sampled_tokens(rehearsed / "start-0/law/grpo-1x32-24")) == 6
+
+
+def test_a_run_in_chunks_is_the_run_in_one_piece(rehearsed: Path, tmp_path: Path) -> None:
+    """Asking every few steps whether gold has turned changes no number, and a rerun is equal."""
+    job = plan(SMALL)["start-0/law/grpo-1x32-24"]
+    (tmp_path / "whole").mkdir()
+    runs.optimise(
+        tmp_path / "whole", replace(SMALL, measure_every=2), rehearsed,
+        **(job.arguments | dict(until_turned=False)),
+    )  # fmt: skip
+    whole = results.read_points(tmp_path / "whole")
+    chunks = results.read_points(rehearsed / job.name)
+    for name in ("gold", "proxy", "kl"):
+        assert np.array_equal(whole[name], chunks[name])
+
+
+def test_best_of_n_rises_by_the_proxy(rehearsed: Path) -> None:
+    """At n = 1 it is the bank's mean; the proxy of the best of more is higher on every prompt."""
+    bank = torch.load(rehearsed / "start-0/bank/bank.pt")
+    found = torch.load(rehearsed / "start-0/best_of_n/1x32-24/best_of_n.pt")
+    assert found["n"].tolist() == [1, 2, 4] and found["gold"].shape == (3, SMALL.bank_prompts)
+    assert found["gold"][0].tolist() == pytest.approx(bank["gold"].mean(1).tolist(), abs=1e-6)
+    assert (found["proxy"].diff(dim=0) > 0).all()
+
+
+def test_more_labels_contain_fewer(rehearsed: Path) -> None:
+    few, more = (
+        (rehearsed / f"start-0/rm/1x32-{labels}/pairs.jsonl").read_text().splitlines()
+        for labels in SMALL.labels
+    )
+    assert len(few) == 12 and few == more[:12]
+
+
+def test_the_page_is_written_from_the_runs_and_again_from_the_json(
+    rehearsed: Path, tmp_path: Path
+) -> None:
+    docs = tmp_path / "docs"
+    pages.draw(("law", "cures"), SMALL, rehearsed, docs)
+    numbers = json.loads((docs / "overoptimisation.json").read_text())
+    assert {cell["engine"] for cell in numbers["law"]["cells"]} == {"grpo", "ppo"}
+    assert numbers["progress"]["law"]["done"] == 9 and numbers["progress"]["budget"]["done"] < 5
+    text = (docs / "overoptimisation.md").read_text()
+    assert "`python scripts/overoptimisation.py --parts budget`" in text and "Not run yet" in text
+    assert "1 of 2 starts have been run" in text and "| 1x32 | 24 | 0 | ppo |" in text
+    for line in text.splitlines():
+        if line.startswith("|"):
+            assert line.count("|") > 3
+    figure = (docs / "overoptimisation_law.png").read_bytes()
+    assert figure[:4] == b"\x89PNG" and (docs / "overoptimisation_cures.png").exists()
+    pages.draw(("law", "cures"), SMALL, tmp_path / "nothing", docs)
+    assert (docs / "overoptimisation.md").read_text() == text
+
+
+def test_nothing_to_draw_is_said(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no run of law is finished"):
+        pages.draw(("law",), SMALL, tmp_path, tmp_path / "docs")
+
+
+# --- one budget, on invented runs -----------------------------------------------------------------
+
+
+def invented_run(folder: Path, gold: float, seed: int, *, far: float = 5.0) -> None:
+    """Four measurements on 8 prompts: gold rises from 0.4, KL to `far`, 100 tokens a step."""
+    rng = np.random.default_rng(seed)
+    noise = torch.from_numpy(rng.normal(size=8) * 0.02)
+    share = torch.tensor([0.0, 0.4, 0.8, 1.0], dtype=torch.float64)[:, None]
+    step = torch.tensor([0, 2, 4, 6])
+    points: dict[str, Any] = {
+        "step": step, "seconds": step * 1.0, "gold": 0.4 + share * (gold - 0.4) + noise,
+        "kl": far * share + torch.zeros(8), "proxy": share + torch.zeros(8),
+        "length": torch.full((4, 8), 4.0), "eos": torch.ones(4, 8),
+    }  # fmt: skip
+    folder.mkdir(parents=True)
+    torch.save(points, folder / "points.pt")
+    rows = [{"step": s, "tokens_per_second": 50.0, "seconds/rollout": 2.0} for s in range(1, 7)]
+    append_jsonl(folder / "metrics.jsonl", rows)
+    write_json(folder / jobs.DONE, {"cpu": 6.0, "wall": 6.0, "forecast": 6.0})
+
+
+@pytest.fixture
+def compared(tmp_path: Path) -> dict[str, Any]:
+    """GRPO ends at 0.8, RLOO at 0.9, PPO at 0.8 but only 3 nats away."""
+    for start in SMALL.budget_starts:
+        for seed in SMALL.budget_seeds:
+            for name, gold, far in (("grpo", 0.8, 5.0), ("rloo", 0.9, 5.0), ("ppo", 0.8, 3.0)):
+                folder = tmp_path / f"start-{start}" / "budget" / "reviews" / f"{name}-{seed}"
+                invented_run(folder, gold, 10 * start + seed, far=far)
+    settings = replace(SMALL, budget_responses=100)  # x 4 tokens: after four steps of six
+    return {"root": tmp_path, "settings": settings, **results.collect("budget", settings, tmp_path)}
+
+
+def row_of(compared: dict[str, Any], engine: str, view: str) -> dict[str, Any]:
+    (row,) = (
+        row
+        for row in compared["reviews"]["table"]
+        if (row["engine"], row["view"]) == (engine, view)
+    )
+    return row
+
+
+def test_equal_tokens_and_equal_time(compared: dict[str, Any]) -> None:
+    """400 tokens are four steps: 0.4 + 0.8 of the way, also for GRPO's four seconds."""
+    assert compared["reviews"]["tokens"] == pytest.approx(400)
+    assert compared["reviews"]["seconds"] == pytest.approx(4)
+    for view in ("tokens", "seconds"):
+        grpo, rloo = (row_of(compared, name, view) for name in ("grpo", "rloo"))
+        assert rloo["mean"] - grpo["mean"] == pytest.approx(0.08, abs=1e-3)
+        assert rloo["difference"]["low"] == pytest.approx(0.08, abs=1e-3)  # paired: no noise left
+        assert grpo["reached"] == 4 and "difference" not in grpo
+
+
+def test_equal_distance_or_not_reached(compared: dict[str, Any]) -> None:
+    """At 4 nats GRPO is 0.8 of the way; PPO, never further than 3, has no number there."""
+    at_four = row_of(compared, "grpo", "kl_4")
+    assert at_four["mean"] == pytest.approx(0.72, abs=0.02)
+    assert row_of(compared, "ppo", "kl_4")["reached"] == 0
+    assert "mean" not in row_of(compared, "ppo", "kl_4")
+    assert row_of(compared, "grpo", "kl_6")["reached"] == 0
+    nearer = row_of(compared, "ppo", "kl_2")
+    assert nearer["difference"]["mean"] == pytest.approx(2 / 3 * 0.4 - 2 / 5 * 0.4, abs=1e-3)
+    p = [row_of(compared, name, "kl_2")["difference"] for name in ("ppo", "rloo")]
+    assert all(each["holm"] >= each["p"] for each in p)
+
+
+def test_the_budgets_part_of_the_study_page(compared: dict[str, Any], tmp_path: Path) -> None:
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    (docs / "study.md").write_text(f"before\n\n{pages.MARK}\n\nold\n{pages.END_MARK}\n\nafter\n")
+    pages.draw(("budget",), compared["settings"], compared["root"], docs)
+    text = (docs / "study.md").read_text()
+    assert text.startswith("before") and text.endswith("after\n") and "old" not in text
+    assert re.search(r"\| rloo \| 4 of 4 \| 0\.\d+ \(.*\) \| .* \| \+0\.080", text)
+    assert "| ppo | 0 of 4 | not reached | - | - | - |" in text
+    assert (docs / "overoptimisation_reviews.png").exists()
+
+
+def test_flags_that_make_no_piece_are_refused() -> None:
+    with pytest.raises(ValueError, match="minutes must be positive"):
+        overoptimisation.OveroptimisationConfig(minutes=0)
+    with pytest.raises(UserError, match="there is no job 'none'"):
+        overoptimisation.main(overoptimisation.OveroptimisationConfig(work="none"))
