@@ -67,6 +67,7 @@ from gpt.model import GPT
 from gpt.optimizer import adamw, check_losses, clip_and_step, cosine_schedule, set_learning_rate
 from gpt.pretraining import Preset, default_folder
 from gpt.ranks import check_alike, own, total, world
+from gpt.report.doctor import say_findings
 from gpt.report.writing import open_page, refresh
 from gpt.runs import finish_run, keep_state, open_run, stepping
 from gpt.supervised_forecast import distillation_work, longest_prompt
@@ -586,6 +587,7 @@ def main(config: DistillationConfig) -> Path:
         report = tested(models, measured, prompts["test"][: config.test_prompts])
         write_json(folder / "report.json", report)
     refresh(folder, log.rows)
+    say_findings(config, log.rows, folder)
     finish_run(folder)
     print(f"wrote {display_path(folder)} (report: report.html)")
     return folder

@@ -57,6 +57,7 @@ from gpt.pretraining import (
     language_model_loss,
 )
 from gpt.ranks import check_alike, on_main, own_part, rank, total, world
+from gpt.report.doctor import say_findings
 from gpt.report.writing import open_page, refresh
 from gpt.runs import finish_run, keep_state, open_run, stepping
 from gpt.supervised_forecast import finetuning_work
@@ -343,6 +344,7 @@ def main(config: FinetuningConfig) -> Path:
         answers = sample_rows(model, tokenizer, shown, room, config.seed)
     append_jsonl(folder / "samples.jsonl", answers)
     refresh(folder, rows)
+    say_findings(config, rows, folder)
     if "held_out_loss" in rows[-1]:
         print(f"held-out loss {rows[-1]['held_out_loss']:.3f} nats per token")
     finish_run(folder)

@@ -43,6 +43,7 @@ from gpt.log_probs import token_log_probs
 from gpt.model import GPT, preset_config
 from gpt.optimizer import adamw, check_losses, clip_and_step, cosine_schedule, set_learning_rate
 from gpt.ranks import check_alike, own, own_chunks, own_part, rank, total, world
+from gpt.report.doctor import say_findings
 from gpt.report.writing import open_page, refresh
 from gpt.runs import finish_run, keep_state, open_run, stepping
 from gpt.supervised_forecast import pretraining_work
@@ -280,6 +281,7 @@ def main(config: PretrainingConfig) -> Path:
         rows = train(config, model, corpus, log, folder)
     save_gpt(folder / MODEL_FILE, model, tokenizer)
     refresh(folder, rows)
+    say_findings(config, rows, folder)
     print(f"held-out loss {rows[-1]['held_out_loss']:.3f} nats per token")
     finish_run(folder)
     print(f"wrote {display_path(folder)} (report: report.html)")

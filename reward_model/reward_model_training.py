@@ -52,6 +52,7 @@ from gpt.model import GPT
 from gpt.optimizer import adamw, check_losses, clip_and_step, cosine_schedule, set_learning_rate
 from gpt.pretraining import Preset, PretrainingConfig, default_folder
 from gpt.ranks import check_alike, on_main, own, total, world
+from gpt.report.doctor import say_findings
 from gpt.report.writing import open_page, refresh
 from gpt.runs import finish_run, keep_state, open_run, stepping
 from gpt.tokenizer import Tokenizer
@@ -544,6 +545,7 @@ def main(config: RewardModelConfig) -> Path:
     write_json(folder / "report.json", report.numbers)
     plot_report(report, folder / "report.png")
     refresh(folder, log.rows)
+    say_findings(config, log.rows, folder)
     print(report.text())
     finish_run(folder)
     print(

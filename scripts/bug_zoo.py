@@ -347,15 +347,28 @@ def rounded(value: Any) -> Any:
 
 
 def record(
-    path: Path, rows: Sequence[Mapping[str, Any]], flags: Mapping[str, Any], about: str
+    path: Path,
+    rows: Sequence[Mapping[str, Any]],
+    flags: Mapping[str, Any],
+    about: str,
+    results: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write one recording."""
+    """Write one recording; of report.json (`results`) the plain numbers, as of a reward model's."""
     path.parent.mkdir(parents=True, exist_ok=True)
     flags = {name: value for name, value in flags.items() if "/" not in json.dumps(value)}
     columns = {key: json.dumps(values) for key, values in thinned(rows).items()}
     body = ",\n".join(f'    "{key}": {values}' for key, values in columns.items())
     text = f'{{\n  "about": {json.dumps(about)},\n  "flags": {json.dumps(flags)},\n'
+    if results:
+        kept = {name: value for name, value in results.items() if plain_result(value)}
+        text += f'  "results": {json.dumps(kept)},\n'
     path.write_text(f'{text}  "columns": {{\n{body}\n  }}\n}}\n', encoding="utf-8")
+
+
+def plain_result(value: Any) -> bool:
+    """A number, or an interval of two."""
+    pair = isinstance(value, list) and len(value) == 2
+    return isinstance(value, int | float) or (pair and not isinstance(value[0], list))
 
 
 @dataclass(frozen=True)
