@@ -68,6 +68,7 @@ from gpt.optimizer import adamw, check_losses, clip_and_step, cosine_schedule, s
 from gpt.pretraining import Preset, default_folder
 from gpt.ranks import check_alike, own, total, world
 from gpt.report.doctor import say_findings
+from gpt.report.token_rows import TextLog, open_texts
 from gpt.report.writing import open_page, refresh
 from gpt.runs import finish_run, keep_state, open_run, stepping
 from gpt.supervised_forecast import distillation_work, longest_prompt
@@ -125,6 +126,9 @@ class DistillationConfig:
     """Steps between validations."""
     eval_prompts: int = 128
     """Prompts per validation, one response each; 0 skips it."""
+    record_tokens: int = 4
+    """Answers of the teacher whose log-probs under both models are kept token by token at validations,
+    for the report; 0 keeps nothing."""
     test_prompts: int = 512
     """Test prompts that the start and the result answer once, after training; 0 skips it."""
     checkpoint_every: int = 100
@@ -534,6 +538,36 @@ def corpus_of(config: DistillationConfig, tokenizer: Tokenizer, context: int) ->
     )
 
 
+def teacher_texts(
+    config: DistillationConfig,
+    teacher: GPT,
+    tokenizer: Tokenizer,
+    records: Sequence[PromptRecord],
+    folder: Path,
+    start: int,
+) -> TextLog | None:
+    """A log of how both models read a few answers of the teacher, the same ones all along."""
+    first = records[: config.record_tokens]
+    if not first:
+        return None
+    generator = make_generator(config.seed, "texts that are shown")
+    with precision(teacher.device, config.precision):
+        batch, _ = sampled_batch(teacher, tokenizer, first, config.max_new_tokens, generator)
+    return open_texts(config, folder, tokenizer, batch, start, teacher)
+
+
+def open_log(config: DistillationConfig, folder: Path, done: int) -> MetricLog:
+    """The run's metrics.jsonl, which also prints."""
+    return MetricLog(
+        config.steps,
+        path=folder / "metrics.jsonl",
+        show=("loss", "validation/reverse_kl_full", "validation/gold"),
+        every=config.eval_every,
+        title=config.loss,
+        start=done,
+    )
+
+
 def main(config: DistillationConfig) -> Path:
     """Distil with all I/O and return the run folder. Test prompts are answered after training."""
     device = pick_device(config.device, config.precision)
@@ -554,6 +588,7 @@ def main(config: DistillationConfig) -> Path:
     done = saved_step(folder) if config.resume else 0
     keep_until(folder / "samples.jsonl", done)
     rule = world_rule(config.data)
+    texts = teacher_texts(config, teacher, tokenizer, prompts["validation"], folder, done)
 
     def measured(
         model: GPT, records: Sequence[PromptRecord]
@@ -564,16 +599,11 @@ def main(config: DistillationConfig) -> Path:
     def validate(model: GPT, step: int) -> dict[str, float]:
         numbers, answers = measured(model, prompts["validation"][: config.eval_prompts])
         append_jsonl(folder / "samples.jsonl", [{"step": step} | row for row in answers[:8]])
+        if texts is not None:
+            texts.write(model, step)
         return {f"validation/{name}": value for name, value in numbers.items()}
 
-    log = MetricLog(
-        config.steps,
-        path=folder / "metrics.jsonl",
-        show=("loss", "validation/reverse_kl_full", "validation/gold"),
-        every=config.eval_every,
-        title=config.loss,
-        start=done,
-    )
+    log = open_log(config, folder, done)
     print(f"distillation on {config.data}: {config.loss}, text by the {config.author} ({device})")
     with stepping(log, folder):
         train(

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal
 from unittest.mock import patch
 
 import torch
@@ -32,6 +32,7 @@ from gpt.files import read_jsonl
 from gpt.generate import SamplingParams
 from gpt.log_probs import token_scores
 from gpt.model import GPT, GPTConfig
+from gpt.runs import INPUTS, MADE_WITH, SCRIPT
 from gpt.tokenizer import build_tokenizer
 from rl import grpo_engine, ppo_engine, reinforce_pp_engine, rloo_engine
 from rl.batches.rollout import Rollout, sample_rollout
@@ -326,12 +327,12 @@ BUGS = {
 # Recording ----------------------------------------------------------------------------------------
 
 
-def thinned(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """At most MOST_ROWS rows by columns, four digits a number, without times; None: not logged.
+def thinned(rows: Sequence[Mapping[str, Any]], most: int = MOST_ROWS) -> dict[str, list[Any]]:
+    """At most `most` rows by columns, four digits a number, without times; None: not logged.
 
     The first and the last row stay, and every row with a validation.
     """
-    stride = max(math.ceil(len(rows) / MOST_ROWS), 1)
+    stride = max(math.ceil(len(rows) / most), 1)
     rare = {"validation/gold", "held_out_loss"}
     kept = [
         row
@@ -352,17 +353,29 @@ def record(
     flags: Mapping[str, Any],
     about: str,
     results: Mapping[str, Any] | None = None,
+    most: int = MOST_ROWS,
 ) -> None:
     """Write one recording; of report.json (`results`) the plain numbers, as of a reward model's."""
     path.parent.mkdir(parents=True, exist_ok=True)
     flags = {name: value for name, value in flags.items() if "/" not in json.dumps(value)}
-    columns = {key: json.dumps(values) for key, values in thinned(rows).items()}
+    columns = {key: json.dumps(values) for key, values in thinned(rows, most).items()}
     body = ",\n".join(f'    "{key}": {values}' for key, values in columns.items())
     text = f'{{\n  "about": {json.dumps(about)},\n  "flags": {json.dumps(flags)},\n'
     if results:
         kept = {name: value for name, value in results.items() if plain_result(value)}
         text += f'  "results": {json.dumps(kept)},\n'
     path.write_text(f'{text}  "columns": {{\n{body}\n  }}\n}}\n', encoding="utf-8")
+
+
+def keep_run(folder: Path, out: Path, most: int = MOST_ROWS) -> None:
+    """Record a run folder as it is, thinned."""
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    flags = {k: v for k, v in config.items() if k not in (SCRIPT, INPUTS, MADE_WITH)}
+    results = folder / "report.json"
+    numbers = json.loads(results.read_text(encoding="utf-8")) if results.exists() else None
+    about = f"{folder.name}: a real run of the repository on {flags.get('data')}"
+    rows = read_jsonl(folder / "metrics.jsonl")
+    record(out / f"{folder.name}.json", rows, flags, about, numbers, most)
 
 
 def plain_result(value: Any) -> bool:
@@ -379,6 +392,10 @@ class ZooConfig:
     """One bug, or one engine's control."""
     keep: Path | None = None
     """A run folder to record as it is, thinned."""
+    kind: Literal["healthy", "unhealthy"] = "healthy"
+    """What such a run is an example of."""
+    most_rows: int = MOST_ROWS
+    """Rows that stay of such a run."""
     out: Path = RECORDINGS
     """Folder of the recordings."""
 
@@ -387,9 +404,7 @@ def main(config: ZooConfig) -> None:
     """Write what the flags ask for."""
     torch.set_num_threads(1)
     if config.keep is not None:
-        flags = json.loads((config.keep / "config.json").read_text(encoding="utf-8"))
-        rows = read_jsonl(config.keep / "metrics.jsonl")
-        record(config.out / "healthy" / f"{config.keep.name}.json", rows, flags, config.keep.name)
+        keep_run(config.keep, config.out / config.kind, config.most_rows)
         return
     for name, engine in ENGINES.items():
         if config.only in (None, name):

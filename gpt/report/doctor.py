@@ -196,13 +196,13 @@ def loss_rises(run: Run) -> str | None:
     fifth = len(losses) // 5
     if not run.supervised or fifth < 3:
         return None
-    parts = [losses[i * fifth : (i + 1) * fifth] for i in range(5)]
+    parts = [losses[:3], *(losses[i * fifth : (i + 1) * fifth] for i in range(5))]
     lowest, last = min(parts, key=mean_of), losses[-fifth:]
     best, now = mean_of(lowest), mean_of(last)
-    error = math.sqrt((statistics.variance(lowest) + statistics.variance(last)) / fifth)
+    error = math.sqrt(sum(statistics.variance(part) / len(part) for part in (lowest, last)))
     if now - best <= max(4 * error, 0.15 * abs(best)):
         return None
-    return f"loss rose from {best:.3g} to {now:.3g} (its lowest and its last fifth)"
+    return f"loss rose from {best:.3g} to {now:.3g} (where it was lowest, and the last fifth)"
 
 
 def nothing_learned(run: Run) -> str | None:

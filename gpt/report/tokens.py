@@ -24,10 +24,12 @@ QUANTITIES: dict[str, tuple[str, str]] = {
     "kl": ("KL to the reference", "over the whole vocabulary at this position, nats"),
     "entropy": ("entropy", "of the policy's choice of this token, nats"),
     "log_prob": ("log-prob", "of the token under the policy that is trained, nats"),
+    "surprise": ("surprise", "-log p of the token, nats: 0 is certain"),
+    "gap": ("log p - log q", "above 0 the teacher finds the token likelier than the student does"),
     "value": ("value", "what the critic expects from here on, before the update"),
     "td_error": ("TD error", "r + gamma V(next) - V: how far the critic was surprised"),
     "log_p": ("log p, teacher", "of the token under the teacher, nats"),
-    "log_q": ("log q, student", "of the token under the student that sampled, nats"),
+    "log_q": ("log q, student", "of the token under the student, nats"),
     "prefix_score": (
         "reward of the prefix",
         "the reward model's score if the response ended with this token",

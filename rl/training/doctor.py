@@ -241,6 +241,9 @@ def over_optimised(run: Run) -> str | None:
     )
 
 
+FAR = 1.5  # standard deviations: few responses that the reward model was trained on are as good
+
+
 def proxy_suspected(run: Run) -> str | None:
     """Signs of over-optimisation that need no gold: two of them, while the reward rises."""
     rewards = run.values("reward")
@@ -253,6 +256,9 @@ def proxy_suspected(run: Run) -> str | None:
     kl = run.end("kl") if run.values("kl") else run.end("validation/kl", 1)
     if kl is not None and kl > 8:
         signs.append(f"kl {kl:.1f} nats per response")
+    spread, rise = run.start("reward_std"), sum(rewards[-5:]) / 5 - sum(rewards[:5]) / 5
+    if spread and rise > FAR * spread:
+        signs.append(f"a rise of {rise / spread:.1f} standard deviations of the first responses")
     for key, share in (("reward_std", 0.35), ("entropy", 0.25), ("distinct_responses", 0.5)):
         before, now = run.start(key), run.end(key)
         if before and now is not None and now < share * before:

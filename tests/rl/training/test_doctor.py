@@ -359,3 +359,32 @@ def test_a_planted_bug_is_found_today_as_it_was_when_it_was_recorded(name: str) 
     assert documented_bugs()[name] in {finding.rule for finding in examine(rows, flags)}
     rows, flags = bug_zoo.small_run(engine, steps=4)
     assert not any(finding.severity == "error" for finding in examine(rows, flags))
+
+
+# --- a run that is not healthy ----------------------------------------------------------------------
+
+
+def told_at(rows: list[dict[str, Any]], flags: dict[str, Any], rule: str) -> int:
+    """The first step after which the doctor, asked at every step, names this rule."""
+    for count in range(1, len(rows) + 1):
+        if rule in {finding.rule for finding in examine(rows[:count], flags)}:
+            return rows[count - 1]["step"]
+    raise AssertionError(f"{rule} is never named")
+
+
+def test_over_optimisation_is_told_without_gold_before_gold_tells_it() -> None:
+    """Recorded: GRPO without a KL penalty against a reward model of 1,400 labels (docs/doctor.md)."""
+    rows, flags, _ = recording(RECORDINGS / "unhealthy" / "overoptimised-0.json")
+    blind = [{k: v for k, v in row.items() if "gold" not in k} for row in rows]
+    assert blind != rows
+    told, proven = told_at(blind, flags, "proxy_suspected"), told_at(rows, flags, "over_optimised")
+    gold = {row["step"]: row["validation/gold"] for row in rows if "validation/gold" in row}
+    best = max(gold, key=lambda step: gold[step])
+    assert best < told < proven
+    assert gold[best] - gold[min(step for step in gold if step >= told)] < 0.05  # hardly lost yet
+    assert gold[best] - gold[max(gold)] > 0.5  # and lost in the end
+    assert (best, told, proven) == (20, 26, 35)  # as docs/doctor.md has it
+
+
+def test_a_reward_model_of_few_labels_is_found_to_memorise_them() -> None:
+    assert rules_of(RECORDINGS / "unhealthy" / "reward_model-few.json") == {"memorising"}
