@@ -186,6 +186,11 @@ class RewardModelConfig:
                 "--margin-from strength multiplies --margin, which is 0: give --margin 1"
             )
 
+    @property
+    def scored_at_once(self) -> int:
+        """Responses per forward pass without a gradient, which needs less memory."""
+        return 64 if self.micro_batch_size is None else 2 * self.micro_batch_size
+
 
 def pair_margins(
     pairs: Sequence[TokenPair], config: RewardModelConfig, device: torch.device
@@ -504,7 +509,7 @@ def normalise_and_test(
     eos_id: int,
 ) -> Report:
     """Centre the scores on up to 2000 of the pairs, and compare those of the held-out ones."""
-    at_once = 64 if config.micro_batch_size is None else 2 * config.micro_batch_size
+    at_once = config.scored_at_once
     reference = collate_pairs(pairs[:: max(len(pairs) // 2000, 1)], eos_id)
     model.normalize_on(reference.to(model.device), at_once)
     chosen, rejected, batch = score_pairs(model, held_out, eos_id, at_once)

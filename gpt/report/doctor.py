@@ -373,10 +373,17 @@ def say_findings(
     """What is found in a run's numbers, if there is anything: in print and on its page."""
     flags = json.loads(json.dumps(asdict(config), default=str))  # as config.json has them
     if findings := examine(rows, flags, read(folder / "report.json", {}), rules):
-        on_page = [asdict(finding) | {"remedy": finding.change} for finding in findings]
-        add_to_page(folder, findings=on_page)
-        refresh(folder, rows)
+        put_on_page(folder, rows, findings)
         print(f"python -m rl.doctor {display_path(folder)} says:\n{as_text(findings)}")
+
+
+def put_on_page(
+    folder: Path, rows: Sequence[Mapping[str, Any]], findings: Sequence[Finding]
+) -> None:
+    """Write the findings onto a run's page."""
+    on_page = [asdict(finding) | {"remedy": finding.change} for finding in findings]
+    add_to_page(folder, findings=on_page)
+    refresh(folder, rows)
 
 
 def page_path(page: str) -> str:

@@ -48,7 +48,7 @@ def test_surprise_is_minus_the_log_prob_of_each_token(tmp_path: Path) -> None:
         for name, expected in (("surprise", -log_q), ("log_p", log_p), ("gap", log_p - log_q)):
             assert row["values"][name] == pytest.approx(expected[i, :count].tolist(), abs=1e-4)
         assert row["notes"]["nats per token"] == pytest.approx(
-            float(-log_q[i].sum()) / count, abs=1e-4
+            float(-log_q[i].detach().sum()) / count, abs=1e-4
         )
 
 

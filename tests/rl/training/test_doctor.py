@@ -353,7 +353,7 @@ def test_a_thinned_run_keeps_its_ends_its_validations_and_four_digits() -> None:
 def test_a_planted_bug_is_found_today_as_it_was_when_it_was_recorded(name: str) -> None:
     """Four steps are enough for what is wrong from the first one on; twelve for the critic."""
     bug = bug_zoo.BUGS[name]
-    engine = bug_zoo.ENGINES[bug.engine]
+    engine = bug_zoo.ENGINES[bug_zoo.STORIES[name].engine]
     with bug.plant():
         rows, flags = bug_zoo.small_run(engine, steps=12 if name == "critic_rests" else 4)
     assert documented_bugs()[name] in {finding.rule for finding in examine(rows, flags)}
