@@ -21,7 +21,6 @@
 # repository, so the page takes a few seconds.
 
 # %%
-import inspect
 import json
 
 try:
@@ -91,7 +90,6 @@ for name, run in runs.items():
 
 # %%
 look.code(doctor.ratio_at_start)
-assert "bfloat16" in inspect.getsource(doctor.ratio_at_start)
 
 # %% [markdown]
 # A rule sees a *symptom*. The doctor adds the likeliest cause, what to change, and the page to read.
@@ -284,7 +282,8 @@ TokenView([json.loads(line) for line in kept.read_text(encoding="utf-8").splitli
 
 # %% [markdown]
 # At step 100 the policy writes *asking asking asking* until it is cut off. The reward model pays it 3
-# standard deviations for that; gold gives 0.09. How such a run is cured is the subject of page 17.
+# standard deviations for that; gold gives 0.09. How such a run is cured is the subject of
+# [17_when_the_proxy_breaks](17_when_the_proxy_breaks.ipynb).
 #
 # **What would happen if** you trusted `entropy` instead? It falls in healthy runs too: in
 # `healthy/grpo-demo0` to half of its start. That is why no single sign raises the alarm.
@@ -342,4 +341,6 @@ check("rise_in_errors", rise_in_errors)
 # **Play on**: `python scripts/bug_zoo.py` trains with a bug that you do not know, writes the run's
 # report, and asks.
 #
-# The table of all rules is in [docs/doctor.md](../docs/doctor.md). Next: page 23, the cheat sheet.
+# The table of all rules is in [docs/doctor.md](../docs/doctor.md).
+#
+# Next: [23_cheat_sheet](23_cheat_sheet.ipynb).

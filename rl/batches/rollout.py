@@ -299,7 +299,7 @@ def scores_to_descend(
     A batch of more than micro_batch_size rows is read twice, in forwards of that size: once for the
     numbers, once for their gradient, whose activations are never there for all rows at a time. The
     sum over parts of (d loss / d log-probs) log-probs has the loss's gradient (Gao et al. 2021,
-    arXiv:2101.06983, section 3.2). Of the scores only log-probs have a gradient.
+    arXiv:2101.06983). Of the scores only log-probs have a gradient.
     """
 
     def score(part: ResponseBatch) -> TokenScores:
