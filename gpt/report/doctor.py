@@ -196,7 +196,11 @@ def loss_rises(run: Run) -> str | None:
     fifth = len(losses) // 5
     if not run.supervised or fifth < 3:
         return None
-    parts = [losses[:3], *(losses[i * fifth : (i + 1) * fifth] for i in range(5))]
+    parts = [losses[i * fifth : (i + 1) * fifth] for i in range(5)]
+    worst, start = max(map(statistics.median, parts)), losses[0]
+    if run.rows[0].get("step") == 1 and worst > 1.5 * start + 0.05:
+        return f"loss climbed from {start:.3g} at step 1 to {worst:.3g} (median of a fifth of the run)"
+    parts.append(losses[:3])
     lowest, last = min(parts, key=mean_of), losses[-fifth:]
     best, now = mean_of(lowest), mean_of(last)
     error = math.sqrt(sum(statistics.variance(part) / len(part) for part in (lowest, last)))

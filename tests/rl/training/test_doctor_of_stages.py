@@ -76,7 +76,7 @@ def pretrained(config: PretrainingConfig) -> Rows:
 def test_pretraining_is_silent_on_a_good_run_and_names_a_learning_rate_that_is_too_high() -> None:
     assert rules(PRETRAINING, pretrained(PRETRAINING)) == set()
     hot = dataclasses.replace(PRETRAINING, lr=1.0, max_norm=1e3)
-    assert rules(hot, pretrained(hot)) & {"loss_rises", "exploding_gradient"}
+    assert "loss_rises" in rules(hot, pretrained(hot))  # though it ends near where it began
 
 
 def test_a_schedule_that_never_reaches_the_optimizer_is_named(monkeypatch) -> None:
