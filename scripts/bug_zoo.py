@@ -418,7 +418,11 @@ def ask(bug: str, names: Sequence[str], findings: Sequence[Finding]) -> None:
         print(f"  {number}  {STORIES[name].words}")
     while True:
         try:
-            said = input(f"1 to {len(names)}, d for the doctor, g to give up: ").strip().lower()
+            said = (
+                input(f"1 to {len(names)}, d for what the doctor makes of it, g to give up: ")
+                .strip()
+                .lower()
+            )
         except EOFError:
             print()
             return
@@ -449,7 +453,9 @@ def play(config: ZooConfig) -> None:
     put_on_page(folder, rows, findings)
     print(f"\n{zoo.table(rows, zoo.control(engine).rows)}\n")
     print(f"The run's page, with every curve and token: {display_path(folder / REPORT)}")
-    print(f"The doctor has {len(findings) or 'no'} finding{'s' * (len(findings) != 1)}.")
+    print("The doctor sees:" if findings else "The doctor sees nothing.")
+    for finding in findings:
+        print(f"  {finding.severity}: {finding.evidence}")
     ask(bug, zoo.choices(bug), findings)
     print(f"\n{zoo.reveal(bug)}")
     print("\nHow to read a run: notebooks/22_bug_zoo.ipynb")

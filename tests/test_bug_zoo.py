@@ -77,7 +77,9 @@ def test_a_game_ends_with_the_right_answer_and_the_line(
     bug_zoo.play(ZooConfig(only="late_mask", run=folder))
     said = capsys.readouterr().out
     assert "'x' is none of them" in said and "'0' is none of them" in said
-    assert "(ratio_at_start)" in said  # the doctor, who was asked
+    shown, asked = said.split("Which line is wrong?")
+    assert "error: |ratio - 1| before the first update" in shown and "likely:" not in shown
+    assert "(ratio_at_start)" in asked and "likely:" in asked  # d was typed
     assert f"No. That one looks like this: {zoo.STORIES[names[wrong - 1]].shows}" in said
     told, revealed = said.split("Yes.")
     story = zoo.STORIES["late_mask"]

@@ -199,7 +199,9 @@ def loss_rises(run: Run) -> str | None:
     parts = [losses[i * fifth : (i + 1) * fifth] for i in range(5)]
     worst, start = max(map(statistics.median, parts)), losses[0]
     if run.rows[0].get("step") == 1 and worst > 1.5 * start + 0.05:
-        return f"loss climbed from {start:.3g} at step 1 to {worst:.3g} (median of a fifth of the run)"
+        return (
+            f"loss climbed from {start:.3g} at step 1 to {worst:.3g} (median of a fifth of the run)"
+        )
     parts.append(losses[:3])
     lowest, last = min(parts, key=mean_of), losses[-fifth:]
     best, now = mean_of(lowest), mean_of(last)
