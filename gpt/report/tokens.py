@@ -16,6 +16,8 @@ from gpt.report.templating import finite, render
 
 # What the quantities are called and what they say, in the order of the buttons.
 QUANTITIES: dict[str, tuple[str, str]] = {
+    "surprise": ("surprise", "-log p of the token, nats: 0 is certain"),
+    "gap": ("log p - log q", "above 0 the teacher finds the token likelier than the student does"),
     "advantage": ("advantage", "above 0 the token is made likelier, below 0 less likely"),
     "log_ratio": (
         "log-ratio",
@@ -24,8 +26,6 @@ QUANTITIES: dict[str, tuple[str, str]] = {
     "kl": ("KL to the reference", "over the whole vocabulary at this position, nats"),
     "entropy": ("entropy", "of the policy's choice of this token, nats"),
     "log_prob": ("log-prob", "of the token under the policy that is trained, nats"),
-    "surprise": ("surprise", "-log p of the token, nats: 0 is certain"),
-    "gap": ("log p - log q", "above 0 the teacher finds the token likelier than the student does"),
     "value": ("value", "what the critic expects from here on, before the update"),
     "td_error": ("TD error", "r + gamma V(next) - V: how far the critic was surprised"),
     "log_p": ("log p, teacher", "of the token under the teacher, nats"),
