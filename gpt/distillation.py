@@ -67,6 +67,8 @@ from gpt.model import GPT
 from gpt.optimizer import adamw, check_losses, clip_and_step, cosine_schedule, set_learning_rate
 from gpt.pretraining import Preset, default_folder
 from gpt.ranks import check_alike, own, total, world
+from gpt.report.doctor import say_findings
+from gpt.report.token_rows import TextLog, open_texts
 from gpt.report.writing import open_page, refresh
 from gpt.runs import finish_run, keep_state, open_run, stepping
 from gpt.supervised_forecast import distillation_work, longest_prompt
@@ -110,6 +112,8 @@ class DistillationConfig:
     """Optimizer steps."""
     batch_size: int = 64
     """Responses per optimizer step."""
+    micro_batch_size: int | None = None
+    """Responses per forward pass; changes memory and speed, never the gradient. Default: all of a step."""
     lr: float = 5e-4
     """Peak learning rate."""
     warmup: int = 10
@@ -124,6 +128,9 @@ class DistillationConfig:
     """Steps between validations."""
     eval_prompts: int = 128
     """Prompts per validation, one response each; 0 skips it."""
+    record_tokens: int = 4
+    """Answers of the teacher whose log-probs under both models are kept token by token at validations,
+    for the report; 0 keeps nothing."""
     test_prompts: int = 512
     """Test prompts that the start and the result answer once, after training; 0 skips it."""
     checkpoint_every: int = 100
@@ -338,17 +345,24 @@ def own_gradient(
     batch: ResponseBatch,
     generator: torch.Generator,
 ) -> float:
-    """Add the gradient of this rank's rows of the batch; returns their part of the batch's loss."""
-    rows = own(torch.arange(len(batch)))
-    chosen = torch.zeros_like(batch.response_mask)
-    chosen[rows] = True
-    with precision(student.device, config.precision):
-        loss = distillation_loss(
-            config, student, teacher, batch.rows(rows), generator,
-            denominator=int(batch.response_mask.sum()), taken=chosen[batch.response_mask],
-        )  # fmt: skip
-    loss.backward()
-    return float(loss.detach())
+    """Add the gradient of this rank's rows of the batch; returns their part of the batch's loss.
+
+    Every micro-batch takes its random numbers from one draw for the whole batch (`sampled_targets`).
+    """
+    rows, drawn = own(torch.arange(len(batch))), generator.get_state()
+    parts = []
+    for part in rows.split(config.micro_batch_size or max(len(rows), 1)):
+        generator.set_state(drawn)
+        chosen = torch.zeros_like(batch.response_mask)
+        chosen[part] = True
+        with precision(student.device, config.precision):
+            loss = distillation_loss(
+                config, student, teacher, batch.rows(part), generator,
+                denominator=int(batch.response_mask.sum()), taken=chosen[batch.response_mask],
+            )  # fmt: skip
+        loss.backward()
+        parts.append(loss.detach())
+    return float(torch.stack(parts).sum())
 
 
 # --- the text, and what a student is worth --------------------------------------------------------
@@ -533,6 +547,36 @@ def corpus_of(config: DistillationConfig, tokenizer: Tokenizer, context: int) ->
     )
 
 
+def teacher_texts(
+    config: DistillationConfig,
+    teacher: GPT,
+    tokenizer: Tokenizer,
+    records: Sequence[PromptRecord],
+    folder: Path,
+    start: int,
+) -> TextLog | None:
+    """A log of how both models read a few answers of the teacher, the same ones all along."""
+    first = records[: config.record_tokens]
+    if not first:
+        return None
+    generator = make_generator(config.seed, "texts that are shown")
+    with precision(teacher.device, config.precision):
+        batch, _ = sampled_batch(teacher, tokenizer, first, config.max_new_tokens, generator)
+    return open_texts(config, folder, tokenizer, batch, start, teacher)
+
+
+def open_log(config: DistillationConfig, folder: Path, done: int) -> MetricLog:
+    """The run's metrics.jsonl, which also prints."""
+    return MetricLog(
+        config.steps,
+        path=folder / "metrics.jsonl",
+        show=("loss", "validation/reverse_kl_full", "validation/gold"),
+        every=config.eval_every,
+        title=config.loss,
+        start=done,
+    )
+
+
 def main(config: DistillationConfig) -> Path:
     """Distil with all I/O and return the run folder. Test prompts are answered after training."""
     device = pick_device(config.device, config.precision)
@@ -553,6 +597,7 @@ def main(config: DistillationConfig) -> Path:
     done = saved_step(folder) if config.resume else 0
     keep_until(folder / "samples.jsonl", done)
     rule = world_rule(config.data)
+    texts = teacher_texts(config, teacher, tokenizer, prompts["validation"], folder, done)
 
     def measured(
         model: GPT, records: Sequence[PromptRecord]
@@ -563,16 +608,11 @@ def main(config: DistillationConfig) -> Path:
     def validate(model: GPT, step: int) -> dict[str, float]:
         numbers, answers = measured(model, prompts["validation"][: config.eval_prompts])
         append_jsonl(folder / "samples.jsonl", [{"step": step} | row for row in answers[:8]])
+        if texts is not None:
+            texts.write(model, step)
         return {f"validation/{name}": value for name, value in numbers.items()}
 
-    log = MetricLog(
-        config.steps,
-        path=folder / "metrics.jsonl",
-        show=("loss", "validation/reverse_kl_full", "validation/gold"),
-        every=config.eval_every,
-        title=config.loss,
-        start=done,
-    )
+    log = open_log(config, folder, done)
     print(f"distillation on {config.data}: {config.loss}, text by the {config.author} ({device})")
     with stepping(log, folder):
         train(
@@ -586,6 +626,7 @@ def main(config: DistillationConfig) -> Path:
         report = tested(models, measured, prompts["test"][: config.test_prompts])
         write_json(folder / "report.json", report)
     refresh(folder, log.rows)
+    say_findings(config, log.rows, folder)
     finish_run(folder)
     print(f"wrote {display_path(folder)} (report: report.html)")
     return folder

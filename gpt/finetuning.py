@@ -57,6 +57,8 @@ from gpt.pretraining import (
     language_model_loss,
 )
 from gpt.ranks import check_alike, on_main, own_part, rank, total, world
+from gpt.report.doctor import say_findings
+from gpt.report.token_rows import TextLog, open_texts
 from gpt.report.writing import open_page, refresh
 from gpt.runs import finish_run, keep_state, open_run, stepping
 from gpt.supervised_forecast import finetuning_work
@@ -113,6 +115,8 @@ class FinetuningConfig:
     """Longer answers are left out and counted."""
     eval_every: int = 50
     """Steps between held-out losses."""
+    record_tokens: int = 4
+    """Held-out answers whose surprise is kept token by token for the report; 0 keeps nothing."""
     checkpoint_every: int = 200
     """Steps between resumable checkpoints."""
     precision: Literal["float32", "bfloat16"] = "float32"
@@ -159,8 +163,12 @@ def train(
     *,
     eos_id: int,
     folder: Path | None = None,
+    texts: TextLog | None = None,
 ) -> list[dict[str, Any]]:
-    """Fine-tune `model` in place for `log.total` steps and return one metrics row a step."""
+    """Fine-tune `model` in place for `log.total` steps and return one metrics row a step.
+
+    `texts` are written down with each held-out loss.
+    """
     optimizer = adamw(model, config.lr, weight_decay=config.weight_decay)
     state = TrainingState({"model": model, "optimizer": optimizer}, {})
     if config.resume and folder is not None:
@@ -194,6 +202,8 @@ def train(
         if held_out_batches and (state.step % config.eval_every == 0 or state.step == log.total):
             with precision(model.device, config.precision):
                 row["held_out_loss"] = held_out_loss(model, held_out_batches)
+            if texts is not None:
+                texts.write(model, state.step)
             check_alike(model, "model")
         check_losses(row)
         log.write(step=state.step, **row)
@@ -328,8 +338,20 @@ def main(config: FinetuningConfig) -> Path:
         title="fine-tuning",
         start=saved_step(folder) if config.resume else 0,
     )
+    first = held_out[: config.record_tokens]
+    in_data = collate_examples(first, tokenizer.eos_id) if first else None
+    texts = open_texts(config, folder, tokenizer, in_data, log.start)
     with stepping(log, folder):
-        rows = train(config, model, examples, held_out, log, eos_id=tokenizer.eos_id, folder=folder)
+        rows = train(
+            config,
+            model,
+            examples,
+            held_out,
+            log,
+            eos_id=tokenizer.eos_id,
+            folder=folder,
+            texts=texts,
+        )
     save_gpt(folder / MODEL_FILE, model, tokenizer)
     base = config.base or default_folder("pretraining", config.data, config.preset)
     save_adapter(folder / "adapter", model, config.weights or display_path(base))
@@ -343,6 +365,7 @@ def main(config: FinetuningConfig) -> Path:
         answers = sample_rows(model, tokenizer, shown, room, config.seed)
     append_jsonl(folder / "samples.jsonl", answers)
     refresh(folder, rows)
+    say_findings(config, rows, folder)
     if "held_out_loss" in rows[-1]:
         print(f"held-out loss {rows[-1]['held_out_loss']:.3f} nats per token")
     finish_run(folder)

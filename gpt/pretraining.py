@@ -43,6 +43,8 @@ from gpt.log_probs import token_log_probs
 from gpt.model import GPT, preset_config
 from gpt.optimizer import adamw, check_losses, clip_and_step, cosine_schedule, set_learning_rate
 from gpt.ranks import check_alike, own, own_chunks, own_part, rank, total, world
+from gpt.report.doctor import say_findings
+from gpt.report.token_rows import TextLog, open_texts
 from gpt.report.writing import open_page, refresh
 from gpt.runs import finish_run, keep_state, open_run, stepping
 from gpt.supervised_forecast import pretraining_work
@@ -103,6 +105,8 @@ class PretrainingConfig:
     a third more work, the same gradients."""
     eval_every: int = 200
     """Steps between held-out losses."""
+    record_tokens: int = 4
+    """Held-out texts whose surprise is kept token by token for the report; 0 keeps nothing."""
     checkpoint_every: int = 500
     """Steps between resumable checkpoints."""
     seed: int = 0
@@ -196,11 +200,13 @@ def train(
     corpus: Corpus,
     log: MetricLog,
     folder: Path | None = None,
+    texts: TextLog | None = None,
 ) -> list[dict[str, Any]]:
     """Train `model` in place and return one metrics row a step.
 
     `corpus.batch(index)` gives the rows of forward pass number `index`. With a folder, a resumable
-    state is kept there; log.start says how many steps are done already.
+    state is kept there; log.start says how many steps are done already. `texts` are written down
+    with each held-out loss.
     """
     optimizer = adamw(model, config.lr, weight_decay=config.weight_decay)
     state = TrainingState({"model": model, "optimizer": optimizer}, {})
@@ -234,6 +240,8 @@ def train(
         if state.step % config.eval_every == 0 or state.step == config.steps:
             with precision(model.device, config.precision):
                 row["held_out_loss"] = held_out_loss(model, held_out)
+            if texts is not None:
+                texts.write(model, state.step)
             check_alike(model, "model")
         check_losses(row)
         log.write(step=state.step, **row)
@@ -276,10 +284,13 @@ def main(config: PretrainingConfig) -> Path:
         title="pre-training",
         start=start,
     )
+    held_out = corpus.held_out_batches()
+    texts = open_texts(config, folder, tokenizer, held_out[0] if held_out else None, start)
     with stepping(log, folder):
-        rows = train(config, model, corpus, log, folder)
+        rows = train(config, model, corpus, log, folder, texts)
     save_gpt(folder / MODEL_FILE, model, tokenizer)
     refresh(folder, rows)
+    say_findings(config, rows, folder)
     print(f"held-out loss {rows[-1]['held_out_loss']:.3f} nats per token")
     finish_run(folder)
     print(f"wrote {display_path(folder)} (report: report.html)")

@@ -112,12 +112,14 @@ def as_row(pair: TokenPair, tokenizer: Tokenizer, step: int) -> dict[str, Any]:
 # --- training again -------------------------------------------------------------------------------
 
 
-def order_accuracy(model: RewardModel, pairs: Sequence[TokenPair], eos_id: int) -> float:
+def order_accuracy(
+    model: RewardModel, pairs: Sequence[TokenPair], eos_id: int, micro_batch_size: int = 64
+) -> float:
     """The share of pairs that the model orders as gold does, where it is known, or as the labels do.
 
     Pairs of equal gold are left out; a tie of the model is wrong.
     """
-    chosen, rejected, _ = score_pairs(model, pairs, eos_id)
+    chosen, rejected, _ = score_pairs(model, pairs, eos_id, micro_batch_size)
     right = []
     for gap, pair in zip((chosen - rejected).tolist(), pairs, strict=True):
         gold = pair.meta.get("gold_chosen", 1.0) - pair.meta.get("gold_rejected", 0.0)
@@ -200,7 +202,7 @@ class ContinualRewardModel:
         self.model.requires_grad_(False)
         reference = collate_pairs(self.reference, self.tokenizer.eos_id)
         with precision(self.model.device, config.precision):
-            self.model.normalize_on(reference.to(self.model.device))
+            self.model.normalize_on(reference.to(self.model.device), config.scored_at_once)
 
         rows = [as_row(pair, self.tokenizer, step) for pair in new]
         self.recent += visits_of(rows)
@@ -237,11 +239,11 @@ class ContinualRewardModel:
     @torch.no_grad()
     def _measure(self, fresh: Sequence[TokenPair], when: str) -> dict[str, float]:
         """Accuracy on the policy's new responses and on the probe, and the probe's mean reward."""
-        eos_id = self.tokenizer.eos_id
+        how = (self.tokenizer.eos_id, self.config.scored_at_once)
         with precision(self.model.device, self.config.precision):
-            numbers = {f"fresh_accuracy/{when}": order_accuracy(self.model, fresh, eos_id)}
+            numbers = {f"fresh_accuracy/{when}": order_accuracy(self.model, fresh, *how)}
             if self.probe:
-                chosen, rejected, _ = score_pairs(self.model, self.probe, eos_id)
+                chosen, rejected, _ = score_pairs(self.model, self.probe, *how)
                 numbers[f"probe_reward/{when}"] = float(torch.cat([chosen, rejected]).mean())
-                numbers[f"probe_accuracy/{when}"] = order_accuracy(self.model, self.probe, eos_id)
+                numbers[f"probe_accuracy/{when}"] = order_accuracy(self.model, self.probe, *how)
         return numbers

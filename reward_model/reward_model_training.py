@@ -52,6 +52,9 @@ from gpt.model import GPT
 from gpt.optimizer import adamw, check_losses, clip_and_step, cosine_schedule, set_learning_rate
 from gpt.pretraining import Preset, PretrainingConfig, default_folder
 from gpt.ranks import check_alike, on_main, own, total, world
+from gpt.report.doctor import say_findings
+from gpt.report.page import TOKENS
+from gpt.report.token_rows import token_rows
 from gpt.report.writing import open_page, refresh
 from gpt.runs import finish_run, keep_state, open_run, stepping
 from gpt.tokenizer import Tokenizer
@@ -72,7 +75,7 @@ from reward_model.pairs import (
     preference_strength,
     sample_pairs,
 )
-from reward_model.report import plot_report, preference_report
+from reward_model.report import Report, plot_report, preference_report
 
 PRESETS: dict[str, dict[str, Any]] = {
     # On the reviews world RL against last_token scores gets further at the same KL (README).
@@ -110,6 +113,8 @@ class RewardModelConfig:
     """Temperature at which every second half of those responses is drawn; the rest are at 1."""
     held_out_pairs: int = 1000
     """Pairs to sample for the held-out report (a world only)."""
+    record_tokens: int = 4
+    """Held-out pairs whose answers are kept with the score of each prefix, for the report; 0: none."""
     pooling: Pooling = "mean_score"
     """How token scores become one score."""
     epochs: int = 1
@@ -180,6 +185,11 @@ class RewardModelConfig:
             raise ValueError(
                 "--margin-from strength multiplies --margin, which is 0: give --margin 1"
             )
+
+    @property
+    def scored_at_once(self) -> int:
+        """Responses per forward pass without a gradient, which needs less memory."""
+        return 64 if self.micro_batch_size is None else 2 * self.micro_batch_size
 
 
 def pair_margins(
@@ -491,6 +501,46 @@ def announce_memory(config: RewardModelConfig, base: GPT, tokens: int, responses
     return announce(config, memory_of, base.device)
 
 
+def normalise_and_test(
+    model: RewardModel,
+    pairs: Sequence[TokenPair],
+    held_out: Sequence[TokenPair],
+    config: RewardModelConfig,
+    eos_id: int,
+) -> Report:
+    """Centre the scores on up to 2000 of the pairs, and compare those of the held-out ones."""
+    at_once = config.scored_at_once
+    reference = collate_pairs(pairs[:: max(len(pairs) // 2000, 1)], eos_id)
+    model.normalize_on(reference.to(model.device), at_once)
+    chosen, rejected, batch = score_pairs(model, held_out, eos_id, at_once)
+    return preference_report(
+        chosen, rejected, batch.lengths.cpu(), held_out, scale=float(model.std)
+    )
+
+
+@torch.no_grad()
+def record_prefixes(
+    model: RewardModel, pairs: Sequence[TokenPair], tokenizer: Tokenizer, folder: Path
+) -> None:
+    """Write the answers of a few pairs with the score after each of their tokens, the preferred first."""
+    on_main(lambda: (folder / TOKENS).unlink(missing_ok=True))  # of a run that was ended here
+    if not pairs:
+        return
+    ordered = [pairs[i : i + 1] for i in range(len(pairs))]
+    batches = [collate_pairs(pair, tokenizer.eos_id) for pair in ordered]
+    for number, (batch, (pair,)) in enumerate(zip(batches, ordered, strict=True)):
+        scores = model.prefix_scores(batch.to(model.device))
+        last = scores.gather(1, batch.lengths[:, None].to(scores.device) - 1)[:, 0].tolist()
+        notes = {"reward": last, "preferred": [1.0, 0.0]}
+        if "gold_chosen" in pair.meta:
+            notes["gold"] = [pair.meta["gold_chosen"], pair.meta["gold_rejected"]]
+        rows = token_rows(
+            tokenizer, batch, [tokenizer.decode(pair.prompt)] * 2, {"prefix_score": scores}, notes,
+            kind=f"held-out pair {number + 1}", step=0,
+        )  # fmt: skip
+        append_jsonl(folder / TOKENS, rows)
+
+
 def main(config: RewardModelConfig) -> Path:
     """Make or read the pairs, train, report, and return the run folder."""
     device = pick_device(config.device, config.precision)
@@ -532,18 +582,14 @@ def main(config: RewardModelConfig) -> Path:
     )
     with stepping(log, folder):
         fit(model, pairs, config, log, eos_id=tokenizer.eos_id, folder=folder)
-    reference = collate_pairs(pairs[:: max(len(pairs) // 2000, 1)], tokenizer.eos_id)
     with precision(device, config.precision):
-        at_once = 64 if config.micro_batch_size is None else 2 * config.micro_batch_size
-        model.normalize_on(reference.to(device), at_once)
-        chosen, rejected, batch = score_pairs(model, held_out, tokenizer.eos_id, at_once)
+        report = normalise_and_test(model, pairs, held_out, config, tokenizer.eos_id)
+        record_prefixes(model, held_out[: config.record_tokens], tokenizer, folder)
     save_reward_model(folder / MODEL_FILE, model, tokenizer)
-    report = preference_report(
-        chosen, rejected, batch.lengths.cpu(), held_out, scale=float(model.std)
-    )
     write_json(folder / "report.json", report.numbers)
     plot_report(report, folder / "report.png")
     refresh(folder, log.rows)
+    say_findings(config, log.rows, folder)
     print(report.text())
     finish_run(folder)
     print(

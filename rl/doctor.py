@@ -4,7 +4,7 @@
     python -m rl.doctor runs/*                    several runs, or any stage's
     python -m rl.doctor runs/grpo-reviews-tiny --json
 
-Every engine prints the same findings at its end, if there are any. A finding has its evidence in
+Every script prints the same findings at its end, if there are any. A finding has its evidence in
 numbers, the likeliest cause, what to change, and the page to read: a notebook or a file in docs/.
 The exit status is 1 where numbers are wrong ("error"), so that a script can stop there.
 """
@@ -19,7 +19,9 @@ from pathlib import Path
 from gpt.common import explained
 from gpt.errors import UserError
 from gpt.files import display_path, read_jsonl
-from rl.training.doctor import Finding, as_text, examine
+from gpt.report.doctor import Finding, as_text, examine
+from gpt.report.page import read
+from rl.training.doctor import RULES
 
 METRICS = "metrics.jsonl"
 
@@ -43,7 +45,7 @@ def examine_folder(folder: Path) -> list[Finding]:
         flags = json.loads(config.read_text(encoding="utf-8")) if config.exists() else {}
     except ValueError as error:
         raise UserError(f"{display_path(config)} is damaged, it is no JSON: mend it") from error
-    return examine(read_jsonl(folder / METRICS), flags)
+    return examine(read_jsonl(folder / METRICS), flags, read(folder / "report.json", {}), RULES)
 
 
 def main(runs: tuple[Path, ...], /, config: DoctorConfig) -> None:

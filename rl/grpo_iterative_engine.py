@@ -112,6 +112,9 @@ class IterativeGRPOConfig(EngineConfig):
     """Peak learning rate of the reward model in each refresh."""
     reward_batch_size: int = 8
     """Prompts per optimizer step of the reward model, each with all its pairs."""
+    reward_micro_batch_size: int | None = None
+    """Responses per forward pass of the reward model, but at least all of one prompt; changes memory and
+    speed, never the gradient. Default: all of a step."""
     reward_epochs: int = 1
     """Passes of the reward model over the mix."""
     clip_low: float = 0.2
@@ -300,6 +303,7 @@ def open_refresh(config: IterativeGRPOConfig, task: Task) -> dict[str, Any]:
         max_response_tokens=config.max_new_tokens,
         epochs=config.reward_epochs,
         batch_size=config.reward_batch_size,
+        micro_batch_size=config.reward_micro_batch_size,
         lr=config.reward_lr,
         warmup=5,
         precision=config.precision,

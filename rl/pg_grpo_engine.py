@@ -49,7 +49,6 @@ from gpt.common import (
 )
 from gpt.frozen import frozen_copy
 from gpt.generate import SamplingParams
-from gpt.log_probs import token_scores
 from gpt.model import GPT
 from gpt.optimizer import adamw, clip_and_step, set_learning_rate
 from gpt.ranks import gathered
@@ -76,6 +75,7 @@ from rl.batches.rollout import (
     prompt_batch,
     rollout_log_probs,
     sample_rollout,
+    scores_to_descend,
 )
 from rl.equations.advantages import best_worst_pairs, group_advantages, ordered_pairs
 from rl.equations.kl import loss_estimator
@@ -95,7 +95,7 @@ from rl.training.run import finish_step, run_training
 from rl.training.setup import Task
 from rl.training.token_log import watch
 
-PRESETS = size_presets(dict(micro_batch_size=8))  # a whole group per forward
+PRESETS = size_presets()
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class PGGRPOConfig(EngineConfig):
     """One weight for each of them; L_pref is the weighted sum."""
     pairs: Literal["best_worst", "all", "offline", "both"] = "best_worst"
     """best_worst: of each group. all: every two of a group. offline: recorded ones. both: the first
-    and the third. Pairs within a group keep it in one forward."""
+    and the third."""
     margin: float = 0.0
     """Two responses of a group are a pair only if their rewards differ by more than this."""
     dpo_beta: float = 0.1
@@ -158,11 +158,6 @@ class PGGRPOConfig(EngineConfig):
             )
         if not weights:
             raise ValueError("preference_loss must name a loss: for none set preference_coef to 0")
-        if self.micro_batch_size < self.rows_together:
-            raise ValueError(
-                f"micro_batch_size {self.micro_batch_size} is less than a group of "
-                f"{self.group_size}, whose pairs need one forward: raise it, or lower group_size"
-            )
 
     @property
     def compares_groups(self) -> bool:
@@ -196,8 +191,13 @@ class PGGRPOConfig(EngineConfig):
 
     @property
     def rows_together(self) -> int:
-        """How many neighbouring rows one forward must not separate."""
+        """How many neighbouring rows one loss must not separate."""
         return self.group_size if self.compares_groups else 1
+
+    @property
+    def rows_of_loss(self) -> int:
+        """Rows that one loss sees: a forward's, or of smaller ones those of a group."""
+        return max(self.micro_batch_size, self.rows_together)
 
 
 def update_meter(config: PGGRPOConfig) -> UpdateMeter:
@@ -351,10 +351,9 @@ def train(
                 loss = torch.zeros((), device=policy.device)
                 pair_count = len(pairs_within(pairs, rows)) + recorded.batch_size
                 for part, batch in micro_batches(
-                    rollout.sequences, rows, config.micro_batch_size, config.rows_together
+                    rollout.sequences, rows, config.rows_of_loss, config.rows_together
                 ):
-                    with precision(policy.device, config.precision):
-                        scores = token_scores(policy, batch, config.temperature)
+                    scores, descend = scores_to_descend(policy, batch, config)
                     ref = None if ref_log_probs is None else ref_log_probs[part]
                     part_loss = policy_loss(  # line 6
                         config, scores.log_probs, old_log_probs[part], ref, advantages[part],
@@ -366,7 +365,7 @@ def train(
                         l_pref = preference_loss(config, both, pairs=pair_count)  # line 7
                         part_loss = part_loss + config.preference_coef * l_pref  # line 8
                         compared.append(both.detach())
-                    part_loss.backward()
+                    descend(part_loss)
                     loss += part_loss.detach()
                     meter.add_tokens(scores, old_log_probs[part], advantages[part], batch)
                 for batch, ref_sums in recorded.micro_batches(step):

@@ -1,24 +1,29 @@
-"""Small runs with one bug planted in each, recorded for the doctor's tests.
+"""The bug zoo: train with a bug that you do not know, read the run, say which it is.
 
-    python scripts/bug_zoo.py                       every bug and every control, some minutes
-    python scripts/bug_zoo.py --only loss_sign      one of them
+    python scripts/bug_zoo.py                       one of 17 bugs, drawn; ten seconds of training
+    python scripts/bug_zoo.py --only loss_sign      this one
+    python scripts/bug_zoo.py --record              every bug and every control for the doctor's tests
     python scripts/bug_zoo.py --keep runs/grpo-reviews-tiny    record a run as it is, thinned
 
 A bug is a wrong line as one would write it, put over the right one while a small run trains: a
 two-layer GPT on eight letters, whose reward is known. A control is the same run without the bug.
-What is recorded is what metrics.jsonl would hold, by columns, without times.
+The run has a folder with a report like any other; what the bugs are is told in
+notebooks/course/zoo.py. Nothing is scored. What is recorded is what metrics.jsonl would hold, by
+columns, without times.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import random
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal
 from unittest.mock import patch
 
 import torch
@@ -27,23 +32,41 @@ from torch import Tensor
 from data.collate import first_eos_mask
 from data.records import PromptRecord
 from gpt import generate
-from gpt.common import REPOSITORY, MetricLog, explained
-from gpt.files import read_jsonl
+from gpt.common import REPOSITORY, RUNS, MetricLog, explained
+from gpt.errors import UserError
+from gpt.files import append_jsonl, display_path, read_jsonl
 from gpt.generate import SamplingParams
 from gpt.log_probs import token_scores
 from gpt.model import GPT, GPTConfig
+from gpt.report.doctor import Finding, as_text, examine, put_on_page
+from gpt.report.page import REPORT, TOKENS
+from gpt.report.writing import open_page, refresh
+from gpt.runs import INPUTS, MADE_WITH, SCRIPT
 from gpt.tokenizer import build_tokenizer
-from rl import grpo_engine, ppo_engine, reinforce_pp_engine, rloo_engine
+from rl import (
+    grpo_engine,
+    grpo_iterative_engine,
+    grpo_variants_engine,
+    ppo_engine,
+    reinforce_pp_engine,
+    rloo_engine,
+)
 from rl.batches.rollout import Rollout, sample_rollout
 from rl.equations.advantages import gae, whiten
 from rl.equations.kl import k1, k3
 from rl.equations.losses import clipped_surrogate
 from rl.rewards.sources import RuleReward, checked_rewards
 from rl.training import actor_critic
+from rl.training.doctor import RULES
 from rl.training.evaluation import Validation
 from rl.training.metrics import UpdateMeter
+from rl.training.token_log import TokenLog
 
-RECORDINGS = REPOSITORY / "tests" / "rl" / "training" / "recordings"
+sys.path.insert(0, str(REPOSITORY / "notebooks"))
+
+from course import zoo
+from course.zoo import RECORDINGS, STORIES
+
 MOST_ROWS = 40  # of a recorded run; longer ones keep every second row, or every third, ...
 
 # The small run ------------------------------------------------------------------------------------
@@ -55,6 +78,7 @@ SHARED: dict[str, Any] = dict(
     micro_batch_size=64, test_prompts=0, eval_prompts=64, checkpoint_every=1000, data="letters",
 )  # fmt: skip
 GROUPED = SHARED | dict(prompts_per_step=8, group_size=8, minibatches=2, updates_per_batch=2)
+WITHOUT_KL: dict[str, Any] = dict(lr=4e-4, stop_kl=100.0)  # the KL is measured all the same
 SINGLE = SHARED | dict(prompts_per_step=64, group_size=1, minibatches=2, updates_per_batch=2)
 
 
@@ -82,19 +106,36 @@ ENGINES = {
     "rloo": Engine(
         rloo_engine, rloo_engine.RLOOConfig(**GROUPED | dict(updates_per_batch=1, kl_coef=0.1))
     ),
+    **{
+        variant: Engine(
+            grpo_variants_engine,
+            grpo_variants_engine.GRPOVariantsConfig(
+                variant=variant, **GROUPED | grpo_variants_engine.VARIANTS[variant] | WITHOUT_KL
+            ),
+        )
+        for variant in ("dr_grpo", "gspo", "cispo", "sapo")
+    },
+    "grpo_iterative": Engine(
+        grpo_iterative_engine,
+        grpo_iterative_engine.IterativeGRPOConfig(**GROUPED | dict(iterations=2, lr=6e-4)),
+    ),
     "reinforce_pp": Engine(
         reinforce_pp_engine, reinforce_pp_engine.ReinforcePPConfig(**SINGLE | dict(kl_coef=0.1))
     ),
 }
 
 
-def small_run(engine: Engine, **changes: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """The rows and the flags of one small run."""
+def small_run(
+    engine: Engine, folder: Path | None = None, **changes: Any
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """The rows and the flags of one small run, which with a folder keeps its tokens there."""
     config, policy = replace(engine.config, **changes), small_gpt()
     reward = RuleReward(worth, "letters")
     start = small_gpt().requires_grad_(False)
     params = SamplingParams(config.temperature, max_new_tokens=config.max_new_tokens)
     validate = Validation(LETTERS, PROMPTS * 8, params, reward, reward, start=start)
+    if folder is not None:
+        validate.token_log = TokenLog(folder / TOKENS, LETTERS, reward, config)
     rows = engine.module.train(
         config, policy, LETTERS, reward, PROMPTS, MetricLog(config.steps), validate=validate
     )
@@ -106,10 +147,8 @@ def small_run(engine: Engine, **changes: Any) -> tuple[list[dict[str, Any]], dic
 
 @dataclass(frozen=True)
 class Bug:
-    """One wrong line: `plant()` puts it in while the context lasts."""
+    """One wrong line: `plant()` puts it in while the context lasts. Its story has its words."""
 
-    words: str
-    engine: str
     plant: Callable[[], Any]
     changes: Mapping[str, Any] | None = None
 
@@ -269,69 +308,34 @@ def reference_is_the_policy(model: GPT, rollout: Rollout, config: Any) -> Tensor
 
 
 BUGS = {
-    "loss_sign": Bug(
-        "loss sign flipped", "grpo", over(grpo_engine, "clipped_surrogate", negated_surrogate)
-    ),
-    "global_baseline": Bug(
-        "baseline over all prompts instead of the group", "grpo",
-        over(grpo_engine, "group_advantages", batch_advantages),
-    ),
-    "token_std": Bug("std computed per token", "grpo", std_of_tokens),
-    "late_mask": Bug(
-        "response mask one column late", "grpo", over(grpo_engine, "sample_rollout", late_mask)
-    ),
-    "no_eos": Bug(
-        "EOS left out of the mask", "grpo", over(generate, "first_eos_mask", mask_without_eos)
-    ),
-    "prompt_tokens": Bug("prompt tokens trained on", "grpo", prompt_trained_on),
-    "kl_sign": Bug(
-        "KL sign flipped in the reward", "rloo", over(rloo_engine, "token_level_rewards", kl_added)
-    ),
-    "kl_per_response": Bug(
-        "KL per response used with a per-token coefficient", "grpo",
-        over(grpo_engine, "k3", summed_k3),
-    ),
-    "old_is_new": Bug(
-        "old log-probs recomputed after the first update (ratio always 1)", "grpo", old_is_new
-    ),
-    "plus_baseline": Bug(
-        "advantages with the baseline's sign flipped", "grpo",
-        over(grpo_engine, "group_advantages", plus_baseline),
-    ),
-    "no_temperature": Bug(
-        "temperature missing in the scorer", "grpo",
-        over(grpo_engine, "token_scores", scored_at_one), dict(temperature=0.7),
-    ),
-    "dropout": Bug("dropout left on", "grpo", over(grpo_engine, "token_scores", scored_with_dropout)),
-    "whitened_rows": Bug(
-        "whitening per response", "ppo", over(actor_critic, "whiten", whitened_rows)
-    ),
-    "gae_beyond": Bug(
-        "GAE bootstrapping across the EOS", "ppo", over(actor_critic, "gae", gae_beyond_the_end)
-    ),
-    "critic_rests": Bug(
-        "value loss without the critic's optimizer stepping", "ppo",
-        over(actor_critic.ActorCritic, "clip_and_step", step_of_the_policy_alone),
-    ),
-    "row_above": Bug(
-        "reward of row i given to row i+1", "grpo",
-        over(grpo_engine, "checked_rewards", rewards_of_the_row_above),
-    ),
-    "reference_follows": Bug(
-        "reference updated every step", "grpo",
-        over(grpo_engine, "rollout_log_probs", reference_is_the_policy),
-    ),
-}  # fmt: skip
+    "loss_sign": Bug(over(grpo_engine, "clipped_surrogate", negated_surrogate)),
+    "global_baseline": Bug(over(grpo_engine, "group_advantages", batch_advantages)),
+    "token_std": Bug(std_of_tokens),
+    "late_mask": Bug(over(grpo_engine, "sample_rollout", late_mask)),
+    "no_eos": Bug(over(generate, "first_eos_mask", mask_without_eos)),
+    "prompt_tokens": Bug(prompt_trained_on),
+    "kl_sign": Bug(over(rloo_engine, "token_level_rewards", kl_added)),
+    "kl_per_response": Bug(over(grpo_engine, "k3", summed_k3)),
+    "old_is_new": Bug(old_is_new),
+    "plus_baseline": Bug(over(grpo_engine, "group_advantages", plus_baseline)),
+    "no_temperature": Bug(over(grpo_engine, "token_scores", scored_at_one), dict(temperature=0.7)),
+    "dropout": Bug(over(grpo_engine, "token_scores", scored_with_dropout)),
+    "whitened_rows": Bug(over(actor_critic, "whiten", whitened_rows)),
+    "gae_beyond": Bug(over(actor_critic, "gae", gae_beyond_the_end)),
+    "critic_rests": Bug(over(actor_critic.ActorCritic, "clip_and_step", step_of_the_policy_alone)),
+    "row_above": Bug(over(grpo_engine, "checked_rewards", rewards_of_the_row_above)),
+    "reference_follows": Bug(over(grpo_engine, "rollout_log_probs", reference_is_the_policy)),
+}
 
 # Recording ----------------------------------------------------------------------------------------
 
 
-def thinned(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """At most MOST_ROWS rows by columns, four digits a number, without times; None: not logged.
+def thinned(rows: Sequence[Mapping[str, Any]], most: int = MOST_ROWS) -> dict[str, list[Any]]:
+    """At most `most` rows by columns, four digits a number, without times; None: not logged.
 
     The first and the last row stay, and every row with a validation.
     """
-    stride = max(math.ceil(len(rows) / MOST_ROWS), 1)
+    stride = max(math.ceil(len(rows) / most), 1)
     rare = {"validation/gold", "held_out_loss"}
     kept = [
         row
@@ -347,37 +351,159 @@ def rounded(value: Any) -> Any:
 
 
 def record(
-    path: Path, rows: Sequence[Mapping[str, Any]], flags: Mapping[str, Any], about: str
+    path: Path,
+    rows: Sequence[Mapping[str, Any]],
+    flags: Mapping[str, Any],
+    about: str,
+    results: Mapping[str, Any] | None = None,
+    most: int = MOST_ROWS,
 ) -> None:
-    """Write one recording."""
+    """Write one recording; of report.json (`results`) the plain numbers, as of a reward model's."""
     path.parent.mkdir(parents=True, exist_ok=True)
     flags = {name: value for name, value in flags.items() if "/" not in json.dumps(value)}
-    columns = {key: json.dumps(values) for key, values in thinned(rows).items()}
+    columns = {key: json.dumps(values) for key, values in thinned(rows, most).items()}
     body = ",\n".join(f'    "{key}": {values}' for key, values in columns.items())
     text = f'{{\n  "about": {json.dumps(about)},\n  "flags": {json.dumps(flags)},\n'
+    if results:
+        kept = {name: value for name, value in results.items() if plain_result(value)}
+        text += f'  "results": {json.dumps(kept)},\n'
     path.write_text(f'{text}  "columns": {{\n{body}\n  }}\n}}\n', encoding="utf-8")
+
+
+def keep_run(folder: Path, out: Path, most: int = MOST_ROWS) -> None:
+    """Record a run folder as it is, thinned."""
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    flags = {k: v for k, v in config.items() if k not in (SCRIPT, INPUTS, MADE_WITH)}
+    results = folder / "report.json"
+    numbers = json.loads(results.read_text(encoding="utf-8")) if results.exists() else None
+    about = f"{folder.name}: a real run of the repository on {flags.get('data')}"
+    rows = read_jsonl(folder / "metrics.jsonl")
+    record(out / f"{folder.name}.json", rows, flags, about, numbers, most)
+
+
+def plain_result(value: Any) -> bool:
+    """A number, or an interval of two."""
+    pair = isinstance(value, list) and len(value) == 2
+    return isinstance(value, int | float) or (pair and not isinstance(value[0], list))
+
+
+# The game -----------------------------------------------------------------------------------------
+
+
+def bugged_run(name: str, folder: Path) -> list[dict[str, Any]]:
+    """Train with one bug, seconds; the folder gets what any run's has, its report with it."""
+    bug, engine = BUGS[name], ENGINES[STORIES[name].engine]
+    config = replace(engine.config, **dict(bug.changes or {}))
+    folder.mkdir(parents=True)
+    title = f"a run of {STORIES[name].engine} in which one line is wrong"
+    open_page(folder, STORIES[name].engine, config, title=title)
+    with bug.plant():
+        rows, flags = small_run(engine, folder, **dict(bug.changes or {}))
+    (folder / "config.json").write_text(json.dumps(flags) + "\n", encoding="utf-8")
+    append_jsonl(folder / "metrics.jsonl", rows)
+    refresh(folder, rows)
+    return rows
+
+
+def new_folder() -> Path:
+    """runs/bug-zoo, or runs/bug-zoo-2 and so on: earlier games stay."""
+    names = ["bug-zoo", *(f"bug-zoo-{number}" for number in range(2, 1000))]
+    return next(RUNS / name for name in names if not (RUNS / name).exists())
+
+
+def ask(bug: str, names: Sequence[str], findings: Sequence[Finding]) -> None:
+    """The numbered list, until the right one is named, the reader gives up or the input ends."""
+    print("\nWhich line is wrong?")
+    for number, name in enumerate(names, start=1):
+        print(f"  {number}  {STORIES[name].words}")
+    while True:
+        try:
+            said = (
+                input(f"1 to {len(names)}, d for what the doctor makes of it, g to give up: ")
+                .strip()
+                .lower()
+            )
+        except EOFError:
+            print()
+            return
+        if said == "g":
+            return
+        if said == "d":
+            print(as_text(findings) or "The doctor finds nothing: not every bug can be seen.")
+        elif not said.isdigit() or not 1 <= int(said) <= len(names):
+            print(f"{said!r} is none of them.")
+        elif names[int(said) - 1] == bug:
+            print("Yes.")
+            return
+        else:
+            print(f"No. That one looks like this: {STORIES[names[int(said) - 1]].shows}")
+
+
+def play(config: ZooConfig) -> None:
+    """One game: train, look, choose, reveal."""
+    drawn = random.Random(config.seed)  # None: another bug each time
+    bug = config.only or drawn.choice(sorted(BUGS))
+    engine, folder = STORIES[bug].engine, config.run or new_folder()
+    print(
+        f"A run of {engine} on eight letters, in which one line is wrong. Training ...", flush=True
+    )
+    rows = bugged_run(bug, folder)
+    flags = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    findings = examine(rows, flags, rules=RULES)
+    put_on_page(folder, rows, findings)
+    print(f"\n{zoo.table(rows, zoo.control(engine).rows)}\n")
+    print(f"The run's page, with every curve and token: {display_path(folder / REPORT)}")
+    print("The doctor sees:" if findings else "The doctor sees nothing.")
+    for finding in findings:
+        print(f"  {finding.severity}: {finding.evidence}")
+    ask(bug, zoo.choices(bug), findings)
+    print(f"\n{zoo.reveal(bug)}")
+    print("\nHow to read a run: notebooks/22_bug_zoo.ipynb")
 
 
 @dataclass(frozen=True)
 class ZooConfig:
-    """Record small runs, with bugs and without."""
+    """Play with a bug, or record small runs, with bugs and without."""
 
     only: str | None = None
-    """One bug, or one engine's control."""
+    """One bug; with --record also one engine's control."""
+    seed: int | None = None
+    """Draws the bug of a game; default: another one each time."""
+    run: Path | None = None
+    """Folder of the game's run; default: a new one under runs/."""
+    record: bool = False
+    """Record every bug and every control anew for the doctor's tests, some minutes."""
     keep: Path | None = None
     """A run folder to record as it is, thinned."""
+    kind: Literal["healthy", "unhealthy"] = "healthy"
+    """What such a run is an example of."""
+    most_rows: int = MOST_ROWS
+    """Rows that stay of such a run."""
     out: Path = RECORDINGS
     """Folder of the recordings."""
 
+    def __post_init__(self) -> None:
+        known = [*BUGS, *ENGINES] if self.record else [*BUGS]
+        if self.only is not None and self.only not in known:
+            raise UserError(f"there is no {self.only!r} in the zoo: use one of {', '.join(known)}")
+        if self.run is not None and self.run.exists():
+            raise UserError(f"{display_path(self.run)} is there already: give --run a new folder")
+
 
 def main(config: ZooConfig) -> None:
-    """Write what the flags ask for."""
+    """Play, or write what the flags ask for."""
     torch.set_num_threads(1)
     if config.keep is not None:
-        flags = json.loads((config.keep / "config.json").read_text(encoding="utf-8"))
-        rows = read_jsonl(config.keep / "metrics.jsonl")
-        record(config.out / "healthy" / f"{config.keep.name}.json", rows, flags, config.keep.name)
+        keep_run(config.keep, config.out / config.kind, config.most_rows)
         return
+    if config.record:
+        record_all(config)
+    else:
+        play(config)
+
+
+def record_all(config: ZooConfig) -> None:
+    """Every control and every bug, or the one that is asked for."""
     for name, engine in ENGINES.items():
         if config.only in (None, name):
             rows, flags = small_run(engine)
@@ -385,8 +511,8 @@ def main(config: ZooConfig) -> None:
     for name, bug in BUGS.items():
         if config.only in (None, name):
             with bug.plant():
-                rows, flags = small_run(ENGINES[bug.engine], **dict(bug.changes or {}))
-            record(config.out / "bugs" / f"{name}.json", rows, flags, bug.words)
+                rows, flags = small_run(ENGINES[STORIES[name].engine], **dict(bug.changes or {}))
+            record(config.out / "bugs" / f"{name}.json", rows, flags, STORIES[name].words)
             print(name, flush=True)
 
 

@@ -16,6 +16,8 @@ from gpt.report.templating import finite, render
 
 # What the quantities are called and what they say, in the order of the buttons.
 QUANTITIES: dict[str, tuple[str, str]] = {
+    "surprise": ("surprise", "-log p of the token, nats: 0 is certain"),
+    "gap": ("log p - log q", "above 0 the teacher finds the token likelier than the student does"),
     "advantage": ("advantage", "above 0 the token is made likelier, below 0 less likely"),
     "log_ratio": (
         "log-ratio",
@@ -27,7 +29,7 @@ QUANTITIES: dict[str, tuple[str, str]] = {
     "value": ("value", "what the critic expects from here on, before the update"),
     "td_error": ("TD error", "r + gamma V(next) - V: how far the critic was surprised"),
     "log_p": ("log p, teacher", "of the token under the teacher, nats"),
-    "log_q": ("log q, student", "of the token under the student that sampled, nats"),
+    "log_q": ("log q, student", "of the token under the student, nats"),
     "prefix_score": (
         "reward of the prefix",
         "the reward model's score if the response ended with this token",

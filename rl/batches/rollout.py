@@ -7,7 +7,7 @@ use the named fields only. Inside, a row is stored contiguously as [prompt, resp
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -24,7 +24,7 @@ from data.collate import (
 from data.records import PromptRecord
 from gpt.common import precision
 from gpt.generate import Generation, SamplingParams, generate
-from gpt.log_probs import score_in_micro_batches, token_log_probs, token_scores
+from gpt.log_probs import TokenScores, score_in_micro_batches, token_log_probs, token_scores
 from gpt.model import GPT
 from gpt.ranks import own_chunks
 from gpt.tokenizer import Tokenizer
@@ -289,6 +289,37 @@ def response_entropy(model: GPT, sequences: ResponseBatch, config: ScoringConfig
             sequences,
             config.micro_batch_size,
         )
+
+
+def scores_to_descend(
+    policy: GPT, batch: ResponseBatch, config: ScoringConfig
+) -> tuple[TokenScores, Callable[[Tensor], None]]:
+    """The scores (N, T) of rows that one loss compares, and what does loss.backward().
+
+    A batch of more than micro_batch_size rows is read twice, in forwards of that size: once for the
+    numbers, once for their gradient, whose activations are never there for all rows at a time. The
+    sum over parts of (d loss / d log-probs) log-probs has the loss's gradient (Gao et al. 2021,
+    arXiv:2101.06983). Of the scores only log-probs have a gradient.
+    """
+
+    def score(part: ResponseBatch) -> TokenScores:
+        with precision(policy.device, config.precision):
+            return token_scores(policy, part, config.temperature)
+
+    if len(batch) <= config.micro_batch_size:
+        return score(batch), Tensor.backward
+    parts = torch.arange(len(batch)).split(config.micro_batch_size)
+    with torch.no_grad():
+        pieces = [score(batch.rows(rows)) for rows in parts]
+    log_probs, entropy = (torch.cat(columns) for columns in zip(*pieces, strict=True))
+    log_probs.requires_grad_()
+
+    def descend(loss: Tensor) -> None:
+        (gradient,) = torch.autograd.grad(loss, log_probs)
+        for rows in parts:
+            (score(batch.rows(rows)).log_probs * gradient[rows]).sum().backward()
+
+    return TokenScores(log_probs, entropy), descend
 
 
 def old_policy_log_probs(policy: GPT, rollout: Rollout, config: ScoringConfig) -> Tensor:

@@ -1,121 +1,17 @@
-"""What can be told from a run's numbers: rules over the rows of metrics.jsonl, no model needed.
+"""The doctor's rules for reinforcement learning, beside those of every stage (gpt/report/doctor.py).
 
-A rule is a function of a `Run`, its rows and its flags. It returns the numbers that speak for a
-finding, or None. What the finding means, what to change and where to read on stands beside it in
-RULES. A rule is silent where its keys are missing, so any stage's log can be examined.
-
-A rule sees symptoms. The cause that it names is the likeliest one, and a curve of rewards cannot
-tell a wrong formula from a hard task: docs/doctor.md says which planted bugs each rule finds.
+RULES holds both. Each rule is silent where its keys are missing, so RULES can read any stage's log.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
 
-Severity = Literal["error", "warning", "note"]  # numbers are wrong; the run suffers; worth knowing
-ORDER: tuple[Severity, ...] = ("error", "warning", "note")
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One thing that a run's numbers say."""
-
-    rule: str
-    severity: Severity
-    evidence: str
-    cause: str
-    change: str
-    page: str
-
-
-@dataclass(frozen=True)
-class Rule:
-    """What to look for, and what it means. `page` is a notebook's slug or a file in docs/."""
-
-    severity: Severity
-    check: Callable[[Run], str | None]
-    cause: str
-    change: str
-    page: str
-
-
-@dataclass(frozen=True)
-class Run:
-    """A run's rows in order, and its flags (none where nobody kept them)."""
-
-    rows: Sequence[Mapping[str, Any]]
-    flags: Mapping[str, Any] = field(default_factory=dict)
-
-    def values(self, key: str) -> list[float]:
-        """The finite numbers that were logged under `key`, in order."""
-        return [
-            float(row[key])
-            for row in self.rows
-            if isinstance(row.get(key), int | float) and math.isfinite(row[key])
-        ]
-
-    def start(self, key: str, count: int = 5) -> float | None:
-        """Mean of the first `count` values; None without any."""
-        return mean(self.values(key)[:count])
-
-    def end(self, key: str, count: int = 5) -> float | None:
-        """Mean of the last `count` values; None without any."""
-        return mean(self.values(key)[-count:])
-
-    def flag(self, name: str, default: Any = None) -> Any:
-        """A flag, `default` where it is missing or None."""
-        value = self.flags.get(name)
-        return default if value is None else value
-
-    @property
-    def checked(self) -> bool:
-        """Whether answers are checked by a rule: the best policy then has no spread left."""
-        return any("solve_rate" in row for row in self.rows)
-
-    @property
-    def solved(self) -> bool:
-        """Whether nearly every prompt is answered right by now."""
-        return self.checked and (self.end("reward") or 0.0) > 0.8
-
-    @property
-    def updates(self) -> int:
-        """Optimizer steps per batch of rollouts."""
-        groups = int(self.flag("prompts_per_step", 1))
-        return int(self.flag("updates_per_batch", 1)) * min(
-            int(self.flag("minibatches", 1)), groups
-        )
-
-
-def mean(values: Iterable[float]) -> float | None:
-    """The mean; None of nothing."""
-    values = list(values)
-    return sum(values) / len(values) if values else None
-
-
-def halves(values: Sequence[float]) -> tuple[float, float, float]:
-    """Means of the first and the last third, and the standard error of their difference."""
-    third = max(len(values) // 3, 2)
-    first, last = values[:third], values[-third:]
-    error = math.sqrt((statistics.variance(first) + statistics.variance(last)) / third)
-    return sum(first) / third, sum(last) / third, error
-
+from gpt.report import doctor
+from gpt.report.doctor import Rule, Run, halves
 
 # Wrong numbers ------------------------------------------------------------------------------------
-
-
-def non_finite(run: Run) -> str | None:
-    """NaN or infinity anywhere, or rewards that were replaced."""
-    for row in run.rows:
-        for key, value in row.items():
-            if isinstance(value, float) and not math.isfinite(value):
-                return f"{key} is {value} at step {row.get('step')}"
-    replaced = sum(run.values("non_finite_rewards"))
-    return f"{replaced:g} rewards were NaN or infinite and were replaced" if replaced else None
 
 
 def ratio_at_start(run: Run) -> str | None:
@@ -229,19 +125,6 @@ def zero_spread(run: Run) -> str | None:
     return f"{share:.0%} of the groups have equal rewards over the last steps"
 
 
-def no_gradient(run: Run) -> str | None:
-    """Nothing to learn from, or less and less."""
-    norms = run.values("grad_norm")
-    if len(norms) < 5:
-        return None
-    first, last = statistics.median(norms[:5]), statistics.median(norms[-5:])
-    if last < 1e-7:
-        return f"grad_norm is {last:.1g} over the last steps"
-    if last < first / 100 and not run.solved:
-        return f"grad_norm fell from {first:.2g} to {last:.2g}"
-    return None
-
-
 def reward_falls(run: Run) -> str | None:
     """The reward that is maximised goes down."""
     rewards = run.values("reward")
@@ -282,39 +165,7 @@ def critic_is_worse(run: Run) -> str | None:
     return None
 
 
-def never_warmed_up(run: Run) -> str | None:
-    """A learning rate that is 0, that starts at its peak, or that never reached it."""
-    rates, peak, warmup = run.values("lr"), run.flag("lr"), run.flag("warmup", 0)
-    if not rates or peak is None:
-        return None
-    if max(rates) == 0 < len(rates) and peak:
-        return "lr is 0 in every step"
-    fresh = run.rows[0].get("step") == 1
-    if fresh and warmup > 1 and rates[0] > 0.99 * peak:
-        return f"lr is {rates[0]:.2g} at step 1, its peak, with --warmup {warmup}"
-    if len(rates) > warmup and max(rates) < 0.9 * peak:
-        return f"lr never went above {max(rates):.2g}, with --lr {peak:.2g}"
-    return None
-
-
 # Too much of it -----------------------------------------------------------------------------------
-
-
-def exploding_gradient(run: Run) -> str | None:
-    """A gradient norm that grows tenfold, or jumps there again and again."""
-    for key in ("grad_norm", "critic_grad_norm"):
-        norms = run.values(key)[5:] if key == "critic_grad_norm" else run.values(key)
-        if len(norms) < 10:
-            continue
-        usual = statistics.median(norms[: len(norms) // 2])
-        late = norms[len(norms) // 5 :]
-        spikes = sum(norm > 10 * usual for norm in late)
-        if usual > 1e-6 and spikes >= max(3, len(late) // 50):
-            return (
-                f"{key} was above ten times its usual {usual:.2g} in {spikes} steps, up to "
-                f"{max(late):.2g}"
-            )
-    return None
 
 
 def steps_too_large(run: Run) -> str | None:
@@ -390,6 +241,9 @@ def over_optimised(run: Run) -> str | None:
     )
 
 
+FAR = 1.5  # standard deviations: few responses that the reward model was trained on are as good
+
+
 def proxy_suspected(run: Run) -> str | None:
     """Signs of over-optimisation that need no gold: two of them, while the reward rises."""
     rewards = run.values("reward")
@@ -402,6 +256,9 @@ def proxy_suspected(run: Run) -> str | None:
     kl = run.end("kl") if run.values("kl") else run.end("validation/kl", 1)
     if kl is not None and kl > 8:
         signs.append(f"kl {kl:.1f} nats per response")
+    spread, rise = run.start("reward_std"), sum(rewards[-5:]) / 5 - sum(rewards[:5]) / 5
+    if spread and rise > FAR * spread:
+        signs.append(f"a rise of {rise / spread:.1f} standard deviations of the first responses")
     for key, share in (("reward_std", 0.35), ("entropy", 0.25), ("distinct_responses", 0.5)):
         before, now = run.start(key), run.end(key)
         if before and now is not None and now < share * before:
@@ -414,29 +271,10 @@ def proxy_suspected(run: Run) -> str | None:
     return f"the reward rose from {first:.2f} to {last:.2f} with " + ", ".join(signs)
 
 
-def memorising(run: Run) -> str | None:
-    """The loss on held-out text or pairs rises while the training loss falls."""
-    held_out, losses = run.values("held_out_loss"), run.values("loss")
-    if len(held_out) < 3 or held_out[-1] < 1.03 * min(held_out):
-        return None
-    first, last, _ = halves(losses)
-    if last >= first:
-        return None
-    return (
-        f"held_out_loss rose from {min(held_out):.3f} to {held_out[-1]:.3f} while loss fell from "
-        f"{first:.3f} to {last:.3f}"
-    )
-
-
 # The list -----------------------------------------------------------------------------------------
 
 RULES: dict[str, Rule] = {
-    "non_finite": Rule(
-        "error", non_finite,
-        "a reward, a loss or a gradient is no number, and every later number follows from it",
-        "mend the reward that gives it; lower --lr where a loss became NaN by itself",
-        "docs/metrics.md",
-    ),
+    **doctor.RULES,
     "ratio_at_start": Rule(
         "error", ratio_at_start,
         "sampler and scorer disagree: the temperature is missing in one of them, dropout is on, or a "
@@ -477,13 +315,6 @@ RULES: dict[str, Rule] = {
         "advantage = (reward - group mean) / std; the loss averages k3 over the tokens of a response",
         "07_grpo",
     ),
-    "no_gradient": Rule(
-        "error", no_gradient,
-        "advantages are zero: equal rewards, or whitening within each response, which takes away what "
-        "tells responses apart",
-        "whiten over the batch or the group, and look at zero_spread_groups",
-        "11_reinforce_plus_plus",
-    ),
     "reward_falls": Rule(
         "error", reward_falls,
         "the loss has the wrong sign, or something else is rewarded more than the reward (a KL penalty "
@@ -511,18 +342,6 @@ RULES: dict[str, Rule] = {
         "take easier prompts where rewards are low and harder ones where they are high, a larger "
         "--group-size, or dynamic sampling (rl.grpo_variants_engine --variant dapo)",
         "13_grpo_family",
-    ),
-    "never_warmed_up": Rule(
-        "warning", never_warmed_up,
-        "the schedule is not applied to the optimizer, or --warmup is longer than the run",
-        "set the learning rate of every step, and keep --warmup well below --steps",
-        "03_pretraining_and_sft",
-    ),
-    "exploding_gradient": Rule(
-        "warning", exploding_gradient,
-        "the learning rate is too high, or a few responses carry nearly the whole gradient",
-        "lower --lr (or --critic-lr), and read samples.jsonl at those steps",
-        "docs/metrics.md",
     ),
     "steps_too_large": Rule(
         "warning", steps_too_large,
@@ -569,49 +388,4 @@ RULES: dict[str, Rule] = {
         "read samples.jsonl; raise --kl-coef, stop earlier, or let --judge measure",
         "06_reward_model",
     ),
-    "memorising": Rule(
-        "note", memorising,
-        "the training data are being memorised",
-        "stop where held_out_loss was lowest, or take more data",
-        "03_pretraining_and_sft",
-    ),
 }  # fmt: skip
-
-
-def examine(
-    rows: Sequence[Mapping[str, Any]], flags: Mapping[str, Any] | None = None
-) -> list[Finding]:
-    """Every finding, the gravest first; empty for a healthy run, or for one without rows."""
-    run = Run(rows, flags or {})
-    findings = []
-    for name, rule in RULES.items() if rows else ():
-        evidence = rule.check(run)
-        if evidence is not None:
-            findings.append(
-                Finding(name, rule.severity, evidence, rule.cause, rule.change, rule.page)
-            )
-    return sorted(findings, key=lambda finding: ORDER.index(finding.severity))
-
-
-def page_path(page: str) -> str:
-    """Where a page is in the repository: a file in docs/, or a notebook by its slug."""
-    return page if page.startswith("docs/") else f"notebooks/{page}.ipynb"
-
-
-def as_text(findings: Sequence[Finding], width: int = 80) -> str:
-    """The findings as paragraphs of at most `width` columns; "" for none."""
-    lines = []
-    for finding in findings:
-        about = (
-            f"{finding.severity}: {finding.evidence} ({finding.rule})",
-            f"likely: {finding.cause}",
-            f"change: {finding.change}",
-            f"read: {page_path(finding.page)}",
-        )
-        for number, text in enumerate(about):
-            indent = "  " if number else ""
-            lines += textwrap.wrap(
-                text, width, initial_indent=indent, subsequent_indent="    ",
-                break_long_words=False, break_on_hyphens=False,
-            )  # fmt: skip
-    return "\n".join(lines)

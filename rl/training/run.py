@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -30,10 +28,11 @@ from gpt.model import GPT
 from gpt.optimizer import check_losses
 from gpt.pretraining import default_folder
 from gpt.ranks import check_alike
+from gpt.report.doctor import say_findings
 from gpt.report.page import TOKENS
 from gpt.report.writing import add_to_page, open_page, refresh
 from gpt.runs import finish_run, keep_state, open_run, stepping
-from rl.training.doctor import as_text, examine
+from rl.training.doctor import RULES
 from rl.training.evaluation import (
     Conditions,
     Validation,
@@ -150,7 +149,7 @@ def run_training(
     base = config.policy or default_folder("pretraining", config.data, config.preset)
     save_adapter(folder / "adapter", task.policy, display_path(base))
     report(name, config, task, start, rows, folder)
-    say_findings(config, rows, folder)
+    say_findings(config, rows, folder, RULES)
     finish_run(folder)
     return folder
 
@@ -187,16 +186,6 @@ def compile_trained(*parts: Any) -> None:
     for model in trained:
         if not compile_blocks(model, next(model.parameters()).device):
             return
-
-
-def say_findings(config: Any, rows: list[dict[str, Any]], folder: Path) -> None:
-    """What the doctor finds in a run's numbers, if there is anything: on its page and in print."""
-    flags = json.loads(json.dumps(asdict(config), default=str))  # as config.json has them
-    if findings := examine(rows, flags):
-        on_page = [asdict(finding) | {"remedy": finding.change} for finding in findings]
-        add_to_page(folder, findings=on_page)
-        refresh(folder, rows)
-        print(f"python -m rl.doctor {display_path(folder)} says:\n{as_text(findings)}")
 
 
 def fit_in_memory(name: str, config: Any, task: Task, device: torch.device) -> None:

@@ -20,6 +20,7 @@ from gpt.common import precision
 from gpt.files import append_jsonl
 from gpt.log_probs import score_in_micro_batches, token_scores, token_scores_and_kl
 from gpt.model import GPT
+from gpt.report.token_rows import token_rows
 from gpt.tokenizer import Tokenizer
 from rl.batches.rollout import Rollout, select_rows
 from rl.equations.advantages import gae
@@ -162,12 +163,6 @@ class TokenLog:
         score = model.prefix_scores
         return {"prefix_score": score_in_micro_batches(score, rollout.sequences, len(rollout))}
 
-    def token_text(self, token: int) -> str:
-        """The text of one token; special ones, which decode to nothing, have a name."""
-        if token == self.tokenizer.eos_id:
-            return "<eos>"
-        return self.tokenizer.decode([token]) or f"<{token}>"
-
     def rows(
         self,
         kind: str,
@@ -178,18 +173,8 @@ class TokenLog:
         clipped: Tensor | None = None,
     ) -> list[dict[str, Any]]:
         """One readable row a response: only its valid tokens."""
-        ids, lengths = rollout.response_tokens.tolist(), rollout.lengths.tolist()
-        columns = {name: tensor.tolist() for name, tensor in values.items()}
-        acted = None if clipped is None else clipped.tolist()
-        return [
-            {
-                "step": step,
-                "kind": kind,
-                "prompt": rollout.records[i].prompt,
-                "tokens": [self.token_text(token) for token in ids[i][:length]],
-                "values": {n: [round(v, 4) for v in c[i][:length]] for n, c in columns.items()},
-                **({} if acted is None else {"clipped": [int(c) for c in acted[i][:length]]}),
-                "notes": {name: round(numbers[i], 4) for name, numbers in notes.items()},
-            }
-            for i, length in enumerate(lengths)
-        ]
+        prompts = [record.prompt for record in rollout.records]
+        return token_rows(
+            self.tokenizer, rollout.sequences, prompts, values, notes,
+            kind=kind, step=step, clipped=clipped,
+        )  # fmt: skip

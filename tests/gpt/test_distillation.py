@@ -24,6 +24,7 @@ from gpt.distillation import (
     forward_kl,
     main,
     measure,
+    own_gradient,
     sample_token_ids,
     sampled_cross_entropy,
     sampled_targets,
@@ -143,7 +144,7 @@ def test_chunks_change_neither_value_nor_gradient(loss, chunk_elements):
 
 def test_the_teacher_gets_no_gradient():
     for loss in ("forward_kl", "reverse_kl", "topk_ce"):
-        student, teacher = random_gpt(0), random_gpt(1)
+        student, teacher = random_gpt(0), TEACHER
         distillation_loss(replace(CONFIG, loss=loss), student, teacher, BATCH, seeded(0)).backward()
         assert all(parameter.grad is None for parameter in teacher.parameters())
         assert float(student.wte.weight.grad.abs().max()) > 1e-3
@@ -299,6 +300,25 @@ def test_impossible_ids_are_sampled_last():
     draws = sample_token_ids(probs, 2, torch.rand(100, 4, generator=seeded(0)))
     assert set(map(tuple, draws.sort(1).values.tolist())) == {(1, 2)}
     assert sample_token_ids(probs[:1], 2, torch.zeros(1, 4)).sort(1).values.tolist() == [[1, 2]]
+
+
+@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize("loss", ["forward_kl", "reverse_kl", "topk_ce"])
+def test_micro_batches_change_no_gradient(loss, size):
+    """Nor the random numbers of the ids that are drawn: each part reads the whole batch's draw."""
+    student, teacher = random_gpt(0), TEACHER
+    found = []
+    for micro in (None, size):
+        config = replace(CONFIG, loss=loss, sampled_tokens=3, micro_batch_size=micro)
+        generator = seeded(5)
+        student.zero_grad()
+        value = own_gradient(config, student, teacher, BATCH, generator)
+        found.append((gradients(student), value, generator.get_state()))
+    (one, value, state), (parts, summed, other_state) = found
+    close(parts, one)
+    assert float(one.abs().max()) > 1e-3
+    assert summed == pytest.approx(value, rel=1e-5)
+    assert torch.equal(state, other_state)
 
 
 # Training

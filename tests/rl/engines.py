@@ -661,7 +661,6 @@ ENGINES = [
             for name in ("all", "both")
         ),
         reference="always",
-        smallest=4,
         headings=("PG-GRPO",),
         keys=(dict(pairs="both"),),
         skips=dict(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,30 +18,32 @@ import pytest
 from markupsafe import escape
 
 from gpt.errors import UserError
+from gpt.report import doctor as every_stage
+from gpt.report.doctor import Finding, as_text, page_path, say_findings
 from gpt.report.page import REPORT
 from gpt.report.writing import open_page
 from rl import doctor
 from rl.doctor import DoctorConfig, examine_folder
 from rl.grpo_engine import GRPOConfig
-from rl.training.doctor import RULES, Finding, as_text, examine, page_path
-from rl.training.run import say_findings
+from rl.training.doctor import RULES
 
 ROOT = Path(__file__).resolve().parents[3]
 RECORDINGS = Path(__file__).parent / "recordings"
 HEALTHY = sorted((RECORDINGS / "healthy").glob("*.json"))
 BUGS = sorted((RECORDINGS / "bugs").glob("*.json"))
 DOCUMENT = ROOT / "docs" / "doctor.md"
+examine = partial(every_stage.examine, rules=RULES)
 
 
-def recording(path: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """The rows and the flags of a recording."""
+def recording(path: Path) -> tuple[list[dict[str, Any]], dict[str, Any], dict[str, Any]]:
+    """The rows, the flags and the report.json of a recording."""
     kept = json.loads(path.read_text(encoding="utf-8"))
     columns = kept["columns"]
     rows = [
         {key: values[i] for key, values in columns.items() if values[i] is not None}
         for i in range(len(columns["step"]))
     ]
-    return rows, kept["flags"]
+    return rows, kept["flags"], kept.get("results", {})
 
 
 def rules_of(path: Path) -> set[str]:
@@ -138,8 +141,16 @@ FLAGS: dict[str, Any] = dict(
 )  # fmt: skip
 
 
-def found(rows: list[dict[str, Any]], **flags: Any) -> dict[str, Finding]:
-    return {finding.rule: finding for finding in examine(rows, FLAGS | flags)}
+RESULTS: dict[str, dict[str, Any]] = {  # report.json, for the rules that read it
+    "no_better_than_length": dict(accuracy=0.61, length_accuracy=0.4),
+    "above_the_labels": dict(accuracy=0.95, accuracy_interval=[0.93, 0.97], label_ceiling=0.8),
+}
+
+
+def found(
+    rows: list[dict[str, Any]], results: dict[str, Any] | None = None, **flags: Any
+) -> dict[str, Finding]:
+    return {finding.rule: finding for finding in examine(rows, FLAGS | flags, results)}
 
 
 def test_the_steady_run_is_healthy() -> None:
@@ -186,6 +197,11 @@ SICK: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {},
     ),
     "memorising": (dict(loss=lambda s: 2 - s / 40, held_out_loss=lambda s: 1.5 + s / 40), {}),
+    "loss_rises": (dict(reward=None, loss=lambda step: 2 + step / 20), {}),
+    "nothing_learned": (dict(reward=None, loss=0.7, accuracy=lambda s: 0.5 + 0.02 * (s % 3)), {}),
+    "no_better_than_length": ({}, {}),
+    "above_the_labels": ({}, {}),
+    "away_from_teacher": ({"validation/reverse_kl_full": lambda step: 2 + step / 20}, {}),
 }  # fmt: skip
 
 
@@ -196,7 +212,7 @@ def test_every_rule_has_an_example() -> None:
 @pytest.mark.parametrize("rule", RULES)
 def test_a_rule_finds_its_example_and_says_what_it_saw(rule: str) -> None:
     columns, flags = SICK[rule]
-    finding = found(steady(**columns), **flags)[rule]
+    finding = found(steady(**columns), RESULTS.get(rule), **flags)[rule]
     assert re.search(r"\d", finding.evidence), finding.evidence
     assert finding.severity == RULES[rule].severity
 
@@ -216,6 +232,10 @@ def test_a_rule_finds_its_example_and_says_what_it_saw(rule: str) -> None:
         ("exploding_gradient", dict(grad_norm=lambda step: 9.0 if step < 3 else 0.4), {}),
         ("kl_runs_away", dict(kl=lambda step: 0.22 * (step - 1)), dict(stop_kl=None)),
         ("non_finite", dict(non_finite_rewards=0), {}),
+        ("loss_rises", dict(loss=lambda step: 2 + step / 20), {}),  # of RL a loss says nothing
+        ("loss_rises", dict(reward=None, loss=lambda step: 2 + 0.3 * (step % 3)), {}),
+        ("nothing_learned", dict(reward=None, loss=1.1), {}),  # fine-tuning on text it knows
+        ("away_from_teacher", {"validation/reverse_kl_full": lambda step: 3 - step / 20}, {}),
     ],
 )
 def test_a_rule_is_silent_where_the_same_numbers_are_right(
@@ -291,11 +311,11 @@ def test_the_command_speaks_of_every_run_and_fails_for_wrong_numbers(
 
 def test_an_engine_says_at_its_end_what_is_found_and_nothing_else(tmp_path: Path, capsys) -> None:
     config = GRPOConfig(steps=40, device="cpu")
-    say_findings(config, steady(), tmp_path)
+    say_findings(config, steady(), tmp_path, RULES)
     assert capsys.readouterr().out == ""
     assert list(tmp_path.iterdir()) == []
     open_page(tmp_path, "grpo", config)
-    say_findings(config, steady(ratio_error_at_start=1.0), tmp_path)
+    say_findings(config, steady(ratio_error_at_start=1.0), tmp_path, RULES)
     (told,) = json.loads((tmp_path / "page.json").read_text())["findings"]
     page = (tmp_path / REPORT).read_text()
     assert told["rule"] in page and escape(told["remedy"]) in page
@@ -333,9 +353,38 @@ def test_a_thinned_run_keeps_its_ends_its_validations_and_four_digits() -> None:
 def test_a_planted_bug_is_found_today_as_it_was_when_it_was_recorded(name: str) -> None:
     """Four steps are enough for what is wrong from the first one on; twelve for the critic."""
     bug = bug_zoo.BUGS[name]
-    engine = bug_zoo.ENGINES[bug.engine]
+    engine = bug_zoo.ENGINES[bug_zoo.STORIES[name].engine]
     with bug.plant():
         rows, flags = bug_zoo.small_run(engine, steps=12 if name == "critic_rests" else 4)
     assert documented_bugs()[name] in {finding.rule for finding in examine(rows, flags)}
     rows, flags = bug_zoo.small_run(engine, steps=4)
     assert not any(finding.severity == "error" for finding in examine(rows, flags))
+
+
+# --- a run that is not healthy ----------------------------------------------------------------------
+
+
+def told_at(rows: list[dict[str, Any]], flags: dict[str, Any], rule: str) -> int:
+    """The first step after which the doctor, asked at every step, names this rule."""
+    for count in range(1, len(rows) + 1):
+        if rule in {finding.rule for finding in examine(rows[:count], flags)}:
+            return rows[count - 1]["step"]
+    raise AssertionError(f"{rule} is never named")
+
+
+def test_over_optimisation_is_told_without_gold_before_gold_tells_it() -> None:
+    """Recorded: GRPO without a KL penalty against a reward model of 1,400 labels (docs/doctor.md)."""
+    rows, flags, _ = recording(RECORDINGS / "unhealthy" / "overoptimised-0.json")
+    blind = [{k: v for k, v in row.items() if "gold" not in k} for row in rows]
+    assert blind != rows
+    told, proven = told_at(blind, flags, "proxy_suspected"), told_at(rows, flags, "over_optimised")
+    gold = {row["step"]: row["validation/gold"] for row in rows if "validation/gold" in row}
+    best = max(gold, key=lambda step: gold[step])
+    assert best < told < proven
+    assert gold[best] - gold[min(step for step in gold if step >= told)] < 0.05  # hardly lost yet
+    assert gold[best] - gold[max(gold)] > 0.5  # and lost in the end
+    assert (best, told, proven) == (20, 26, 35)  # as docs/doctor.md has it
+
+
+def test_a_reward_model_of_few_labels_is_found_to_memorise_them() -> None:
+    assert rules_of(RECORDINGS / "unhealthy" / "reward_model-few.json") == {"memorising"}

@@ -1,0 +1,114 @@
+"""How a model reads a few texts, token by token: the rows that the report shows."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from data.collate import collate_responses
+from gpt.common import MetricLog
+from gpt.finetuning import Example, FinetuningConfig, train
+from gpt.log_probs import token_scores
+from gpt.model import GPT, GPTConfig
+from gpt.report.page import REPORT, TOKENS
+from gpt.report.token_rows import WINDOW, TextLog, open_texts, shortened
+from gpt.report.writing import open_page, refresh
+from gpt.tokenizer import build_tokenizer
+from reward_model.model import RewardModel
+from reward_model.pairs import TokenPair
+from reward_model.reward_model_training import record_prefixes
+
+LETTERS = build_tokenizer("letters", {bytes([97 + i]): i for i in range(8)})  # EOS 8
+BATCH = collate_responses([[0, 1], [2]], [[3, 4, 5, 8], [6, 8]], 8)
+EXAMPLES: list[Example] = [([i % 8], [(i + 1) % 8, (i + 2) % 8, 8]) for i in range(24)]
+
+
+def small_gpt(seed: int = 0, dropout: float = 0.0) -> GPT:
+    shape = GPTConfig(LETTERS.n_vocab, 128, n_layer=1, n_head=2, n_embd=16, dropout=dropout)
+    return GPT(shape).initialize(torch.Generator().manual_seed(seed))
+
+
+def rows_of(folder: Path) -> list[dict]:
+    return [json.loads(line) for line in (folder / TOKENS).read_text().splitlines()]
+
+
+def test_surprise_is_minus_the_log_prob_of_each_token(tmp_path: Path) -> None:
+    model, teacher = small_gpt(), small_gpt(1).eval()
+    TextLog(tmp_path, LETTERS, BATCH, teacher=teacher).write(model, 7)
+    first, second = rows_of(tmp_path)
+    assert first["tokens"] == ["d", "e", "f", "<eos>"] and second["tokens"] == ["g", "<eos>"]
+    assert (first["prompt"], second["prompt"], first["step"]) == ("ab", "c", 7)
+    log_q = token_scores(model.eval(), BATCH).log_probs
+    log_p = token_scores(teacher, BATCH).log_probs
+    for i, row in enumerate((first, second)):
+        count = len(row["tokens"])
+        for name, expected in (("surprise", -log_q), ("log_p", log_p), ("gap", log_p - log_q)):
+            assert row["values"][name] == pytest.approx(expected[i, :count].tolist(), abs=1e-4)
+        assert row["notes"]["nats per token"] == pytest.approx(
+            float(-log_q[i].detach().sum()) / count, abs=1e-4
+        )
+
+
+def test_it_is_written_without_dropout_and_leaves_the_model_as_it_was(tmp_path: Path) -> None:
+    model = small_gpt(dropout=0.5).train()
+    state = torch.get_rng_state()
+    log = TextLog(tmp_path, LETTERS, BATCH)
+    log.write(model, 1)
+    log.write(model, 2)
+    assert model.training and torch.equal(state, torch.get_rng_state())
+    one, two = rows_of(tmp_path)[:2], rows_of(tmp_path)[2:]
+    assert [row["values"] for row in one] == [row["values"] for row in two]
+
+
+def test_a_resumed_run_drops_the_rows_that_it_writes_again(tmp_path: Path) -> None:
+    for step in (1, 2, 3):
+        TextLog(tmp_path, LETTERS, BATCH, start=step - 1).write(small_gpt(), step)
+    TextLog(tmp_path, LETTERS, BATCH, start=2)
+    assert {row["step"] for row in rows_of(tmp_path)} == {1, 2}
+
+
+def test_long_texts_are_cut_and_none_are_kept_if_none_are_asked_for(tmp_path: Path) -> None:
+    long = collate_responses([[0]], [[1] * 100], 8)
+    cut = shortened(long, WINDOW)
+    assert cut.response_mask.shape == (1, WINDOW) and int(cut.lengths) == WINDOW
+    full = token_scores(small_gpt().eval(), long).log_probs[:, :WINDOW]
+    torch.testing.assert_close(token_scores(small_gpt().eval(), cut).log_probs, full)
+    assert open_texts(FinetuningConfig(record_tokens=0), tmp_path, LETTERS, BATCH) is None
+    assert open_texts(FinetuningConfig(), tmp_path, LETTERS, None) is None
+    kept = open_texts(FinetuningConfig(record_tokens=1), tmp_path, LETTERS, BATCH)
+    assert kept is not None and kept.prompts == ["ab"]
+
+
+def test_training_is_the_same_with_and_without_and_the_page_shows_it(tmp_path: Path) -> None:
+    config = FinetuningConfig(batch_size=8, eval_every=4, lr=1e-2, warmup=2)
+    open_page(tmp_path, "finetuning", config)
+
+    def run(texts: TextLog | None) -> list[float]:
+        rows = train(
+            config, small_gpt(), EXAMPLES, EXAMPLES[:4], MetricLog(8), eos_id=8, texts=texts
+        )
+        return [row["loss"] for row in rows]
+
+    assert run(None) == run(TextLog(tmp_path, LETTERS, BATCH))
+    assert [row["step"] for row in rows_of(tmp_path)] == [4, 4, 8, 8]
+    refresh(tmp_path, [])
+    assert "-log p of the token" in (tmp_path / REPORT).read_text()
+
+
+def test_a_pair_has_the_score_after_each_token_the_preferred_answer_first(tmp_path: Path) -> None:
+    model = RewardModel.from_policy(small_gpt(), "last_token", torch.Generator().manual_seed(0))
+    pair = TokenPair([0], [1, 2, 8], [3, 8], {"gold_chosen": 0.9, "gold_rejected": 0.1})
+    record_prefixes(model, [pair], LETTERS, tmp_path)
+    better, worse = rows_of(tmp_path)
+    assert better["tokens"] == ["b", "c", "<eos>"] and worse["tokens"] == ["d", "<eos>"]
+    for row, tokens, preferred in ((better, pair.chosen, 1.0), (worse, pair.rejected, 0.0)):
+        scores = row["values"]["prefix_score"]
+        ended = collate_responses([pair.prompt], [tokens], 8)
+        assert scores[-1] == pytest.approx(float(model(ended)), abs=1e-4)
+        assert row["notes"]["reward"] == scores[-1] and row["notes"]["preferred"] == preferred
+    assert (better["notes"]["gold"], worse["notes"]["gold"]) == (0.9, 0.1)
+    record_prefixes(model, [], LETTERS, tmp_path)
+    assert not (tmp_path / TOKENS).exists()

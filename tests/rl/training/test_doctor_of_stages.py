@@ -1,0 +1,209 @@
+"""The doctor after pre-training, fine-tuning, a reward model and distillation: small runs on letters.
+
+Each stage is trained as it is, which raises no alarm, and with a fault that a rule has to name.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import random
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import bug_zoo
+import torch
+from bug_zoo import LETTERS
+
+from data.collate import ResponseBatch, collate_documents
+from data.records import PromptRecord
+from gpt import distillation, finetuning, pretraining
+from gpt.common import MetricLog
+from gpt.distillation import DistillationConfig
+from gpt.finetuning import Example, FinetuningConfig
+from gpt.model import GPT
+from gpt.pretraining import PretrainingConfig
+from gpt.report.doctor import examine, say_findings
+from gpt.report.page import REPORT
+from gpt.report.writing import open_page
+from reward_model.model import RewardModel
+from reward_model.pairs import TokenPair
+from reward_model.report import preference_report
+from reward_model.reward_model_training import RewardModelConfig, fit, score_pairs
+
+Rows = list[dict[str, Any]]
+
+
+def letters(rng: random.Random, count: int = 10) -> list[int]:
+    """A text in which each letter is the next of the alphabet, or the same: something to learn."""
+    text = [rng.randrange(8)]
+    while len(text) < count:
+        text.append((text[-1] + rng.randrange(2)) % 8)
+    return text
+
+
+class Letters:
+    """Endless letters as a corpus."""
+
+    description, tokens_per_batch = "letters", 9.0 * 16
+
+    def batch(self, index: int) -> ResponseBatch:
+        rng = random.Random(index)
+        return collate_documents([letters(rng) for _ in range(16)])
+
+    def held_out_batches(self) -> list[ResponseBatch]:
+        return [self.batch(10_000)]
+
+
+def flags(config: Any) -> dict[str, Any]:
+    return json.loads(json.dumps(asdict(config), default=str))
+
+
+def rules(config: Any, rows: Rows, results: dict[str, Any] | None = None) -> set[str]:
+    return {finding.rule for finding in examine(rows, flags(config), results)}
+
+
+# --- pre-training ---------------------------------------------------------------------------------
+
+PRETRAINING = PretrainingConfig(steps=40, lr=3e-3, warmup=5, eval_every=10)
+
+
+def pretrained(config: PretrainingConfig) -> Rows:
+    return pretraining.train(config, bug_zoo.small_gpt(), Letters(), MetricLog(config.steps))
+
+
+def test_pretraining_is_silent_on_a_good_run_and_names_a_learning_rate_that_is_too_high() -> None:
+    assert rules(PRETRAINING, pretrained(PRETRAINING)) == set()
+    hot = dataclasses.replace(PRETRAINING, lr=1.0, max_norm=1e3)
+    assert "loss_rises" in rules(hot, pretrained(hot))  # though it ends near where it began
+
+
+def test_a_schedule_that_never_reaches_the_optimizer_is_named(monkeypatch) -> None:
+    monkeypatch.setattr(pretraining, "cosine_schedule", lambda *_, peak, **__: peak)
+    assert "never_warmed_up" in rules(PRETRAINING, pretrained(PRETRAINING))
+
+
+def test_a_loss_that_does_not_reach_the_weights_is_named(monkeypatch) -> None:
+    real = pretraining.language_model_loss
+
+    def of_a_copy(model: GPT, batch: ResponseBatch, denominator: float) -> torch.Tensor:
+        return real(model, batch, denominator).detach() + 0.0 * model.wte.weight.sum()
+
+    monkeypatch.setattr(pretraining, "language_model_loss", of_a_copy)
+    assert "no_gradient" in rules(PRETRAINING, pretrained(PRETRAINING))
+
+
+# --- fine-tuning ----------------------------------------------------------------------------------
+
+FINETUNING = FinetuningConfig(lr=1e-3, warmup=5, eval_every=10, batch_size=16)
+
+
+def answers(count: int, seed: int = 0) -> list[Example]:
+    rng = random.Random(seed)
+    return [([rng.randrange(8)], [*rng.choices(range(8), k=8), 8]) for _ in range(count)]
+
+
+def finetuned(config: FinetuningConfig, examples: list[Example], steps: int = 40) -> Rows:
+    torch.manual_seed(0)
+    model, held_out = bug_zoo.small_gpt(), answers(32, 1)
+    return finetuning.train(config, model, examples, held_out, MetricLog(steps), eos_id=8)
+
+
+def test_fine_tuning_is_silent_on_many_answers_and_finds_that_a_few_are_memorised() -> None:
+    assert rules(FINETUNING, finetuned(FINETUNING, answers(2000))) == set()
+    again_and_again = dataclasses.replace(FINETUNING, lr=1e-2)
+    assert rules(again_and_again, finetuned(again_and_again, answers(16), 80)) == {"memorising"}
+
+
+# --- reward model ---------------------------------------------------------------------------------
+
+REWARD = RewardModelConfig(lr=3e-3, warmup=5, batch_size=16, pooling="mean_score")
+
+
+def preferences(count: int, label: str, seed: int) -> list[TokenPair]:
+    """Answers with more of the letter a win, or (label "coin") either, or (label "long") longer ones."""
+    rng = random.Random(seed)
+    pairs = []
+    for number in range(count):
+        a, b = ([*rng.choices(range(8), k=rng.randrange(4, 12)), 8] for _ in range(2))
+        order = {
+            "a": a.count(0) - b.count(0),
+            "long": len(a) - len(b),
+            "coin": rng.random() - 0.5,
+        }[label]
+        better, worse = (a, b) if order > 0 else (b, a)
+        pairs.append(TokenPair([number % 8, seed % 8, number // 8 % 8], better, worse, {}))
+    return pairs
+
+
+def rewarded(
+    config: RewardModelConfig, label: str, count: int = 1600, steps: int = 40, truth: str = ""
+) -> tuple[Rows, dict[str, Any]]:
+    model = RewardModel.from_policy(
+        bug_zoo.small_gpt(), config.pooling, torch.Generator().manual_seed(0)
+    )
+    held_out = preferences(300, truth or label, 1)
+    rows = fit(model, preferences(count, label, 0), config, MetricLog(steps), eos_id=8)
+    chosen, rejected, batch = score_pairs(model, held_out, 8)
+    return rows, preference_report(chosen, rejected, batch.lengths, held_out).numbers
+
+
+def test_a_reward_model_is_silent_where_it_learns() -> None:
+    assert rules(REWARD, *rewarded(REWARD, "a")) == set()
+
+
+def test_labels_by_a_coin_are_named() -> None:
+    assert "nothing_learned" in rules(REWARD, *rewarded(REWARD, "coin"))
+
+
+def test_a_reward_model_that_learned_lengths_is_named() -> None:
+    """Its labels were longer answers, what is held out says otherwise."""
+    assert "no_better_than_length" in rules(REWARD, *rewarded(REWARD, "long", truth="a"))
+
+
+def test_pairs_that_are_known_by_heart_are_named() -> None:
+    found = rules(REWARD, *rewarded(REWARD, "coin", count=24, steps=100))
+    assert "memorising" in found and "nothing_learned" not in found
+
+
+# --- distillation ---------------------------------------------------------------------------------
+
+DISTILLATION = DistillationConfig(
+    steps=40, lr=3e-3, warmup=5, batch_size=32, eval_every=10, max_new_tokens=8
+)
+PROMPTS = [PromptRecord(text) for text in "abcdefgh"]
+
+
+def distilled(config: DistillationConfig) -> Rows:
+    teacher, student = bug_zoo.small_gpt(), bug_zoo.small_gpt()
+    pretraining.train(PRETRAINING, teacher, Letters(), MetricLog(40))
+    teacher.requires_grad_(False)
+
+    def validate(model: GPT, step: int) -> dict[str, float]:
+        numbers, _ = distillation.measure(model, teacher, LETTERS, PROMPTS, 8)
+        return {f"validation/{name}": value for name, value in numbers.items()}
+
+    return distillation.train(
+        config, student, teacher, LETTERS, PROMPTS, MetricLog(40), validate=validate
+    )
+
+
+def test_distillation_is_silent_on_a_good_run_and_finds_a_loss_of_the_wrong_sign(
+    monkeypatch,
+) -> None:
+    assert rules(DISTILLATION, distilled(DISTILLATION)) == set()
+    real = distillation.forward_kl
+    monkeypatch.setattr(distillation, "forward_kl", lambda *each: -real(*each))
+    assert "away_from_teacher" in rules(DISTILLATION, distilled(DISTILLATION))
+
+
+# --- on the page ----------------------------------------------------------------------------------
+
+
+def test_a_stage_says_what_is_found_in_print_and_on_its_page(tmp_path: Path, capsys) -> None:
+    open_page(tmp_path, "pretraining", PRETRAINING)
+    rows = [{"step": i, "loss": 2.0 + i / 9, "grad_norm": 0.3, "lr": 1e-4} for i in range(1, 31)]
+    say_findings(PRETRAINING, rows, tmp_path)
+    assert "loss rose" in capsys.readouterr().out
+    assert "loss_rises" in (tmp_path / REPORT).read_text()

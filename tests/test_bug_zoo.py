@@ -1,0 +1,117 @@
+"""The bug zoo as a game: piped input, every story with its line, and a report like any run's."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import bug_zoo
+import pytest
+from bug_zoo import ZooConfig
+from course import zoo
+
+from gpt.errors import UserError
+from gpt.report.page import REPORT
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Games of four steps."""
+    real = bug_zoo.small_run
+    monkeypatch.setattr(bug_zoo, "small_run", lambda *a, **changes: real(*a, **changes, steps=4))
+
+
+def answers(monkeypatch: pytest.MonkeyPatch, *lines: str) -> None:
+    """What is typed, then the end of the input."""
+    left = iter(lines)
+
+    def read(prompt: str) -> str:
+        try:
+            return next(left)
+        except StopIteration:
+            raise EOFError from None
+
+    monkeypatch.setattr("builtins.input", read)
+
+
+def test_there_is_a_story_for_every_bug_and_at_least_fifteen() -> None:
+    assert set(zoo.STORIES) == set(bug_zoo.BUGS)
+    assert len(zoo.STORIES) >= 15
+    assert {story.engine for story in zoo.STORIES.values()} <= set(bug_zoo.ENGINES)
+
+
+@pytest.mark.parametrize("name", zoo.STORIES)
+def test_the_right_line_stands_where_the_story_says(name: str) -> None:
+    story = zoo.STORIES[name]
+    path, number = zoo.place(story).split(":")
+    lines = (zoo.REPOSITORY / path).read_text(encoding="utf-8").splitlines()
+    assert story.right in lines[int(number) - 1]
+    assert story.wrong != story.right
+
+
+@pytest.mark.parametrize("name", zoo.STORIES)
+def test_the_choices_hold_the_bug_and_are_the_same_each_time(name: str) -> None:
+    names = zoo.choices(name)
+    assert name in names and len(set(names)) == len(names) == zoo.CHOICES
+    assert names == zoo.choices(name)
+    places = {zoo.choices(name, seed).index(name) for seed in range(30)}
+    assert len(places) > 2, "the right answer must not always stand at the same place"
+
+
+def test_of_lines_that_occur_again_the_first_one_is_meant() -> None:
+    """clipped_surrogate's return stands in other surrogates too."""
+    path, number = zoo.place(zoo.STORIES["loss_sign"]).split(":")
+    lines = (zoo.REPOSITORY / path).read_text(encoding="utf-8").splitlines()[: int(number)]
+    functions = [line for line in lines if line.startswith("def ")]
+    assert functions[-1].startswith("def clipped_surrogate(")
+
+
+def test_a_game_ends_with_the_right_answer_and_the_line(
+    short: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = zoo.choices("late_mask")
+    right = names.index("late_mask") + 1
+    wrong = right % len(names) + 1
+    answers(monkeypatch, "x", "0", "d", str(wrong), str(right))
+    folder = tmp_path / "game"
+    bug_zoo.play(ZooConfig(only="late_mask", run=folder))
+    said = capsys.readouterr().out
+    assert "'x' is none of them" in said and "'0' is none of them" in said
+    shown, asked = said.split("Which line is wrong?")
+    assert "error: |ratio - 1| before the first update" in shown and "likely:" not in shown
+    assert "(ratio_at_start)" in asked and "likely:" in asked  # d was typed
+    assert f"No. That one looks like this: {zoo.STORIES[names[wrong - 1]].shows}" in said
+    told, revealed = said.split("Yes.")
+    story = zoo.STORIES["late_mask"]
+    assert story.wrong in revealed and zoo.place(story) in revealed
+    assert story.wrong not in told and story.why not in told
+    assert str(folder / REPORT) in said
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows] == [1, 2, 3, 4]
+    page = (folder / REPORT).read_text()
+    assert "ratio_at_start" in page and "one line is wrong" in page and "late_mask" not in page
+
+
+def test_a_game_whose_input_ends_reveals_at_once(
+    short: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answers(monkeypatch)
+    bug_zoo.play(ZooConfig(seed=3, run=tmp_path / "game"))
+    said = capsys.readouterr().out
+    assert "Yes." not in said and "right: " in said and "wrong: " in said
+
+
+def test_what_the_zoo_does_not_have_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="there is no 'lion' in the zoo: use one of loss_sign"):
+        ZooConfig(only="lion")
+    with pytest.raises(UserError, match="is there already: give --run a new folder"):
+        ZooConfig(run=tmp_path)
+    assert ZooConfig(only="ppo", record=True).only == "ppo"
+
+
+def test_the_table_shows_both_runs() -> None:
+    rows = zoo.recording("loss_sign").rows
+    text = zoo.table(rows, zoo.control("grpo").rows)
+    line = next(line for line in text.splitlines() if line.startswith("reward "))
+    first, last, first_beside, last_beside = map(float, line.split()[1:])
+    assert last < first and last_beside > first_beside
