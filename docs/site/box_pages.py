@@ -31,7 +31,7 @@ def inline_part(part: str) -> str:
     text = html.escape(part, quote=False)
     text = re.sub(r"\*\*(.+?)\*\*", r"<b>\1</b>", text)
     text = re.sub(r"\*(.+?)\*", r"<i>\1</i>", text)
-    return re.sub(r"\[([^\]]+)\]\(([^)]+)\)", r'<a href="\2">\1</a>', text)
+    return re.sub(r"\[([^\]]+)\]\((\w+)\.md\)", r'<a href="\2.html">\1</a>', text)  # another box
 
 
 def block(text: str) -> str:
@@ -42,9 +42,10 @@ def block(text: str) -> str:
 
 def shown_functions(box: Box) -> list[str]:
     """Ledger functions that the engine names, in its code or in its line map, in the file's order."""
-    source = box.source.read_text("utf-8")
     head = " ".join(boxes.line_map(box.engine).values())
-    words = [*re.findall(r"\w+", head), *re.findall(r"\w+", source)]
+    tree = ast.walk(ast.parse(box.source.read_text("utf-8")))
+    used = sorted((n.lineno, n.id) for n in tree if isinstance(n, ast.Name))
+    words = [*re.findall(r"\w+", head), *(name for _, name in used)]
     words += [name.rsplit(".", 1)[-1] for line in box.lines for name in line.see]
     extra = re.split(r",\s*", box.fields.get("equations", ""))
     return [name for name in dict.fromkeys([*words, *extra]) if name in ledger.equations()]
@@ -139,7 +140,10 @@ def study_table(box: Box) -> str:
     """The rows of the study that ran this engine, each table with its head, and the picture."""
     names = re.split(r",\s*", box.fields.get("study", ""))
     rows, text, head = ledger.rows_of(names), "", None
-    for row in rows:
+    sections = {row.section for row in rows}
+    rows = [row for row in ledger.rows_of(["base model", *names]) if row.section in sections]
+    rows = list({(row.section, row.cells[0]): row for row in reversed(rows)}.values())[::-1]
+    for row in rows:  # of several tables in a section the first: three seeds, the main setting
         if (row.section, row.head) != head:
             head = (row.section, row.head)
             text += f"\n**{row.section}**\n\n| {' | '.join(row.head)} |\n|{'---|' * len(row.head)}\n"

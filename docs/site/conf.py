@@ -15,6 +15,7 @@ import files
 import source_pages
 from docutils import nodes
 from latex2mathml.converter import convert
+from sphinx import addnodes
 from sphinx.transforms.post_transforms import SphinxPostTransform
 
 project = "Glassbox RLHF"
@@ -38,6 +39,7 @@ html_show_sphinx = False
 html_show_copyright = False
 html_show_search_summary = False  # it would fetch pages, which no browser does from file://
 html_last_updated_fmt = None
+html_context: dict[str, Any] = {}
 html_theme_options = {"navigation_with_keys": True}
 pygments_style = "default"
 pygments_dark_style = "github-dark"
@@ -69,20 +71,32 @@ def relative(page: str, here: str) -> str:
     return posixpath.relpath(f"{page}.html", posixpath.dirname(here) or ".")
 
 
-def link_to_file(app: Any, env: Any, node: Any, content: Any) -> Any:
-    """A link to a file or folder of the repository leads to the page that shows it."""
-    target, _, anchor = str(node["reftarget"]).partition("#")
-    here = node.get("refdoc", env.docname)
+def page_of_link(target: str, here: str) -> str | None:
+    """The page that shows the file or folder which a page links to."""
     if target.startswith("code/"):
-        name = target.removeprefix("code/") or "."
-    else:
-        folder = posixpath.dirname("README" if here == "index" else here)
-        name = posixpath.normpath(posixpath.join(folder, target))
-    page = files.page_of(name)
-    if page is None:
-        return None
-    address = relative(page, here) + (f"#{anchor}" if anchor else "")
-    return nodes.reference("", "", content, refuri=address, internal=True)
+        return files.page_of(target.removeprefix("code/") or ".")
+    folder = posixpath.dirname("README" if here == "index" else here)
+    return files.page_of(posixpath.normpath(posixpath.join(folder, target)))
+
+
+class LinkedFiles(SphinxPostTransform):
+    """A link to a file or folder of the repository leads to the page that shows it."""
+
+    default_priority = 5  # before MyST looks for a page of that name and finds none
+    formats = ("html",)
+
+    def run(self, **kwargs: Any) -> None:
+        for node in list(self.document.findall(addnodes.pending_xref)):
+            if node.get("reftype") != "myst" or node.get("refdomain"):
+                continue
+            target, _, anchor = str(node["reftarget"]).partition("#")
+            here = self.env.docname
+            page = page_of_link(target, here) if target else None
+            if page is not None:
+                address = relative(page, here) + (f"#{anchor}" if anchor else "")
+                link = nodes.reference("", "", refuri=address, internal=True)
+                link.extend(node.children)
+                node.replace_self(link)
 
 
 class LinkedNames(SphinxPostTransform):
@@ -127,13 +141,14 @@ def collect_names() -> None:
 
 def code_pages(app: Any) -> Any:
     """Rendered files; they stay out of the search, which would drown in them."""
-    yield from source_pages.pages()
+    if "only" not in app.config.html_context:
+        yield from source_pages.pages()
 
 
 def setup(app: Any) -> dict[str, Any]:
     collect_names()
     app.add_html_math_renderer("mathml", (inline_math, None), (block_math, None))
-    app.connect("missing-reference", link_to_file)
     app.connect("html-collect-pages", code_pages)
+    app.add_post_transform(LinkedFiles)
     app.add_post_transform(LinkedNames)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -64,6 +64,8 @@ def page_of(name: str) -> str | None:
         return page_of_guide(name)
     if name in notebooks():
         return name.removesuffix(".ipynb")
+    if name.startswith("docs/boxes/") and name in tracked():
+        return f"beside/{Path(name).stem}"
     if f"{name}/README.md" in guides():
         return f"{name}/README"
     if name in sources():

@@ -60,11 +60,11 @@ def attachments(cell: dict[str, Any], pictures: Path, stem: str, number: int) ->
 
 
 def folded(text: str) -> str:
-    """`<details>` as a directive, so that the Markdown inside is Markdown on the site too."""
+    """`<details>` with its Markdown as Markdown: the tags become blocks of HTML of their own."""
 
     def block(match: re.Match[str]) -> str:
-        title, content = match[1].strip(), match[2].strip()
-        return f"\n::::{{dropdown}} {title}\n{content}\n::::\n"
+        begin = f'<details class="fold"><summary>{match[1].strip()}</summary>'
+        return f"\n{fence('{raw} html', begin)}\n{match[2].strip()}\n\n{fence('{raw} html', '</details>')}\n"
 
     pattern = r"<details>\s*<summary>(.+?)</summary>\n(.*?)</details>"
     return re.sub(pattern, block, text, flags=re.DOTALL)

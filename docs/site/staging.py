@@ -33,14 +33,14 @@ def contents(pages: list[str]) -> str:
     course = [name.removesuffix(".ipynb") for name in files.notebooks()]
     text = ""
     for title, listed in SECTIONS.items():
-        entries = [page for page in listed if page in pages]
+        entries = list(listed)
         if title == "Course":
             entries = [page for page in rest if page.startswith("notebooks/")] + course
         elif title == "Results":
             entries += [page for page in rest if is_result(page)]
         elif title == "Guide":
             entries += [p for p in rest if not is_result(p) and not p.startswith("notebooks/")]
-        lines = "\n".join(f"/{page}" for page in entries)
+        lines = "\n".join(f"/{page}" for page in entries if page in pages)
         text += f"\n```{{toctree}}\n:hidden:\n:caption: {title}\n\n{lines}\n```\n"
     return text + "\n"
 
@@ -49,8 +49,11 @@ def is_result(page: str) -> bool:
     return any(word in page for word in RESULTS)
 
 
-def stage(target: Path) -> None:
-    """Write all pages but the rendered code into `target`, which is emptied first."""
+def stage(target: Path, only: tuple[str, ...] = ()) -> None:
+    """Write all pages but the rendered code into `target`, which is emptied first.
+
+    With `only`, the first page and those whose names begin like one of them.
+    """
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)
     for name in files.tracked():
@@ -64,6 +67,8 @@ def stage(target: Path) -> None:
         pictures = target / Path(name).parent / "pictures"
         pages[name.removesuffix(".ipynb")] = notebook_pages.markdown_of(path, pictures)
     pages |= api_pages.pages() | box_pages.pages()
+    if only:
+        pages = {n: text for n, text in pages.items() if n.startswith(("index", *only))}
     pages["index"] += contents(list(pages))
     for page, text in pages.items():
         path = target / f"{page}.md"
