@@ -64,7 +64,11 @@ def signature(node: Definition, lines: list[str]) -> str:
     if isinstance(node, ast.ClassDef):
         fields = [n for n in node.body if isinstance(n, ast.AnnAssign)]
         documented = ast.get_docstring(node) is not None
-        head = lines[first - 1 : node.body[0].lineno - 1] if documented else lines[first - 1 : body - 1]
+        head = (
+            lines[first - 1 : node.body[0].lineno - 1]
+            if documented
+            else lines[first - 1 : body - 1]
+        )
         rest = lines[fields[0].lineno - 1 : end_of_fields(node)] if fields else []
         return "\n".join(head or lines[first - 1 : node.lineno]) + "\n" + "\n".join(rest)
     return "\n".join(lines[first - 1 : last])

@@ -57,7 +57,9 @@ def see_links(line: BoxLine) -> str:
     for name in line.see:
         module, function = name.rsplit(".", 1)
         path = module.replace(".", "/") + ".py"
-        links.append(f'<a href="../code/{path}.html#{function}"><code>{html.escape(name)}</code></a>')
+        links.append(
+            f'<a href="../code/{path}.html#{function}"><code>{html.escape(name)}</code></a>'
+        )
     return f'<div class="bx-words">also in {", ".join(links)}</div>' if links else ""
 
 
@@ -96,7 +98,9 @@ def code_block(box: Box, marked: dict[int, list[tuple[int, int]]]) -> str:
     out, previous = [], 0
     for first, last in code_parts(box, marked):
         if previous and first > previous + 1:
-            out.append(f'<span class="bx-gap">lines {previous + 1} to {first - 1} of the file</span>')
+            out.append(
+                f'<span class="bx-gap">lines {previous + 1} to {first - 1} of the file</span>'
+            )
         for at in range(first, last + 1):
             numbers = " ".join(map(str, sorted(belongs.get(at, ()))))
             badge = " ".join(map(str, sorted(starts.get(at, ()))))
@@ -146,7 +150,9 @@ def study_table(box: Box) -> str:
     for row in rows:  # of several tables in a section the first: three seeds, the main setting
         if (row.section, row.head) != head:
             head = (row.section, row.head)
-            text += f"\n**{row.section}**\n\n| {' | '.join(row.head)} |\n|{'---|' * len(row.head)}\n"
+            text += (
+                f"\n**{row.section}**\n\n| {' | '.join(row.head)} |\n|{'---|' * len(row.head)}\n"
+            )
         text += f"| {' | '.join(row.cells)} |\n"
     for section, picture in dict.fromkeys((row.section, row.picture) for row in rows):
         text += f"\n![{section}: every engine of the study](/docs/{picture})\n"
@@ -202,7 +208,9 @@ def pages() -> dict[str, str]:
     for box in all_boxes:
         link = f"[{box.title}](/beside/{box.engine}.md)"
         first = re.split(r",\s*", box.fields["arxiv"])[0]
-        index += f"| {link} | {box.fields['idea']} | [arXiv:{first}](https://arxiv.org/abs/{first}) |\n"
+        index += (
+            f"| {link} | {box.fields['idea']} | [arXiv:{first}](https://arxiv.org/abs/{first}) |\n"
+        )
     tree = "\n".join(f"/{name}" for name in result)
     index += f"\n```{{toctree}}\n:hidden:\n\n{tree}\n```\n"
     return {"beside/index": index} | result

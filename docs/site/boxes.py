@@ -150,7 +150,9 @@ def markers(engine: str) -> dict[int, list[tuple[int, int]]]:
             line = at
             if alone:
                 line = min(n.lineno for n in nodes if n.lineno > at)
-            for number in numbers(first, how or None, second or None) + ([int(third)] if third else []):
+            for number in numbers(first, how or None, second or None) + (
+                [int(third)] if third else []
+            ):
                 found.setdefault(number, []).append(extent(line, nodes))
     return found
 
@@ -173,13 +175,19 @@ def problems(engine: str) -> list[str]:
     for line in box.lines:
         here = f"docs/boxes/{engine}.md, line {line.number}"
         if line.left_out and line.number in marked:
-            found.append(f"{here} is said to be left out, and rl/{engine}_engine.py marks code for it")
+            found.append(
+                f"{here} is said to be left out, and rl/{engine}_engine.py marks code for it"
+            )
         if not line.left_out and line.number not in marked:
             found.append(f"{here} has no code: put `# line {line.number}` in rl/{engine}_engine.py")
         if not line.left_out and line.number not in mapped:
             found.append(f"{here} is missing in the line map of rl/{engine}_engine.py's docstring")
     for number in sorted(set(marked) - known):
-        found.append(f"rl/{engine}_engine.py marks line {number}, which docs/boxes/{engine}.md lacks")
+        found.append(
+            f"rl/{engine}_engine.py marks line {number}, which docs/boxes/{engine}.md lacks"
+        )
     for number in sorted(set(mapped) - known):
-        found.append(f"rl/{engine}_engine.py maps line {number}, which docs/boxes/{engine}.md lacks")
+        found.append(
+            f"rl/{engine}_engine.py maps line {number}, which docs/boxes/{engine}.md lacks"
+        )
     return found

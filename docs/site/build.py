@@ -60,7 +60,8 @@ def main() -> None:
         sys.exit("\n".join(broken))
     first = files.BUILD / "html" / "index.html"
     count = len(list(first.parent.rglob("*.html")))
-    print(f"{count} pages{'' if part else ', all links good'}, {time.perf_counter() - begin:.0f} s: {first}")
+    seconds, checked = time.perf_counter() - begin, "" if part else ", all links good"
+    print(f"{count} pages{checked}, {seconds:.0f} s: {first}")
     if arguments.open:
         webbrowser.open(first.as_uri())
 

@@ -64,7 +64,8 @@ def folded(text: str) -> str:
 
     def block(match: re.Match[str]) -> str:
         begin = f'<details class="fold"><summary>{match[1].strip()}</summary>'
-        return f"\n{fence('{raw} html', begin)}\n{match[2].strip()}\n\n{fence('{raw} html', '</details>')}\n"
+        end = fence("{raw} html", "</details>")
+        return f"\n{fence('{raw} html', begin)}\n{match[2].strip()}\n\n{end}\n"
 
     pattern = r"<details>\s*<summary>(.+?)</summary>\n(.*?)</details>"
     return re.sub(pattern, block, text, flags=re.DOTALL)
