@@ -1,6 +1,8 @@
 # make demo    set up once, then train and evaluate the whole pipeline (ARGS="--help" lists the options)
 # make test    set up once, then run the tests
 # make dev     add the contributors' tools;  make lint, make mutants: use them
+# make docs    build the site, offline and searchable: build/docs/html/index.html
+# make docs-browser  the same, then open its pages in headless Chromium: phone and desktop, dark and light
 # make browser open reports in headless Chromium (Debian: apt install chromium) and use them
 # make soak    kill, starve and confuse every training script, in under 30 minutes (ARGS="--help")
 # make bench   time the same work here, in transformers and in TRL, which get an environment of their own
@@ -15,7 +17,7 @@ PY := .venv/bin/python
 PEERS_PY := .venv-peers/bin/python
 ARGS ?=
 
-.PHONY: help demo test dev lint mutants browser soak bench gpu clean
+.PHONY: help demo test dev lint mutants docs docs-browser browser soak bench gpu clean
 
 help:
 	@sed -n '/^#/!q; s/^# //p' Makefile
@@ -35,6 +37,12 @@ lint: .venv/.dev
 
 mutants: .venv/.dev
 	$(PY) scripts/mutants.py $(ARGS)
+
+docs: .venv/.docs
+	$(PY) docs/site/build.py $(ARGS)
+
+docs-browser: docs
+	$(PY) -m pytest -m browser tests/browser/test_site_in_chromium.py
 
 browser: .venv/.ok
 	$(PY) -m pytest -m browser tests/browser $(ARGS)
@@ -66,6 +74,10 @@ clean:
 
 .venv/.dev: .venv/.ok requirements-dev.txt
 	$(PY) -m pip install -r requirements-dev.txt
+	@touch $@
+
+.venv/.docs: .venv/.ok requirements-docs.txt
+	$(PY) -m pip install -r requirements-docs.txt
 	@touch $@
 
 # transformers and TRL stay out of .venv: nothing but the benchmark needs them.

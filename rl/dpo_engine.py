@@ -1,12 +1,12 @@
 """DPO: Direct Preference Optimization (Rafailov et al. 2023, arXiv:2305.18290, section 4).
 
-    1) sample y_1, y_2 ~ pi_ref(. | x), have them      pairs: recorded before, one batch after the
-       compared: D = (x, y_w, y_l)                     other in shuffled epochs
-    2) minimise L_DPO for pi_ref, D and beta:
-       pi_ref <- policy                                reference; its log-probs are computed once
-       log pi(y | x) = sum_t log pi(y_t | x, y_<t)     pair_log_probs, frozen_log_probs
-       h = log pi/pi_ref(y_w) - log pi/pi_ref(y_l)     dpo_loss (Eq. 7)
-       descend the mean of -log sigmoid(beta h)        preference_loss
+    line 1   sample y_1, y_2 ~ pi_ref(. | x), have them      pairs: recorded before, one batch after
+             compared: D = (x, y_w, y_l)                     the other in shuffled epochs
+    line 2   pi_ref <- policy                                reference; its log-probs are computed once
+    line 3   for every batch of pairs                        steps, PairStream
+    line 4     log pi(y | x) = sum_t log pi(y_t | x, y_<t)   pair_log_probs, frozen_log_probs
+    line 5     h = log pi/pi_ref(y_w) - log pi/pi_ref(y_l)   dpo_loss (Eq. 7)
+    line 6     descend the mean of -log sigmoid(beta h)      preference_loss
 
 The same preferences as for a reward model, without one and without sampling: the offline control of
 every RL engine here. `--loss` names a row of PREFERENCE_LOSSES (rl/batches/preferences.py): cdpo is
@@ -188,7 +188,7 @@ def preference_loss(config: DPOConfig, compared: Compared, *, pairs: int) -> Ten
     (1/pairs) sum -log sigmoid(beta h), h = log(pi / pi_ref)(y_w|x) - log(pi / pi_ref)(y_l|x), with
     `pairs` the size of the whole batch, so that micro-batches add up.
     """
-    return pair_losses(config.loss, compared, config).sum() / pairs
+    return pair_losses(config.loss, compared, config).sum() / pairs  # lines 5-6
 
 
 def held_out_metrics(
@@ -228,14 +228,14 @@ def train(
     """
     eos_id = tokenizer.eos_id
     if needs_reference([config.loss]):  # SimPO has none
-        reference = reference or frozen_copy(policy)
+        reference = reference or frozen_copy(policy)  # line 2
     policy.eval()  # no dropout: h must compare two functions, not two random masks
     optimizer = adamw(policy, config.lr, weight_decay=0.0)
     frozen = {} if reference is None else {"reference": reference}
     state = TrainingState({"policy": policy, **frozen, "optimizer": optimizer}, {})
     if config.resume and folder is not None:
         state.load(folder)
-    stream = PairStream(
+    stream = PairStream(  # line 1
         pairs, reference, eos_id, config,
         batch_size=config.batch_size, steps=config.steps, seed=config.seed,
     )  # fmt: skip
@@ -245,21 +245,21 @@ def train(
         every = torch.arange(len(held_out))
         held_out_ref = frozen_log_probs(reference, held_out, eos_id, config, every)
 
-    for step in state.steps_left(config.steps):
+    for step in state.steps_left(config.steps):  # line 3
         begin = time.perf_counter()
         lr = cosine_schedule(step, config.steps, peak=config.lr, warmup=config.warmup)
         set_learning_rate(optimizer, lr)
         loss = torch.zeros((), device=policy.device)
         compared: list[Compared] = []
         optimizer.zero_grad(set_to_none=True)
-        for batch, ref_log_probs in stream.micro_batches(step):
-            log_probs = pair_log_probs(policy, batch, config)  # (k, 2)
-            both = Compared(log_probs, ref_log_probs, sides(batch.lengths))
-            part_loss = preference_loss(config, both, pairs=config.batch_size)
+        for batch, ref_log_probs in stream.micro_batches(step):  # line 3
+            log_probs = pair_log_probs(policy, batch, config)  # (k, 2)  line 4
+            both = Compared(log_probs, ref_log_probs, sides(batch.lengths))  # line 5
+            part_loss = preference_loss(config, both, pairs=config.batch_size)  # line 6
             part_loss.backward()
             loss += part_loss.detach()
             compared.append(both.detach())
-        norm = clip_and_step(optimizer, policy.parameters(), config.max_norm)
+        norm = clip_and_step(optimizer, policy.parameters(), config.max_norm)  # line 6
         row = {**total({"loss": float(loss)}), "grad_norm": float(norm), "lr": lr}
         row |= pair_metrics(config.loss, gathered([both.cpu() for both in compared]), config)
         row["pairs_per_second"] = config.batch_size / (time.perf_counter() - begin)
@@ -271,7 +271,7 @@ def train(
     return log.rows
 
 
-def recorded_pairs(config: DPOConfig, task: Task) -> dict[str, Any]:
+def recorded_pairs(config: DPOConfig, task: Task) -> dict[str, Any]:  # line 1
     """The training and the held-out pairs that `train` takes."""
     room = task.policy.config.context - config.max_new_tokens
     pairs, held_out = open_pairs(

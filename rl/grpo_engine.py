@@ -2,6 +2,7 @@
 
     line 1     policy model <- initial policy          the pre-trained or fine-tuned GPT
     line 3     reference model <- policy               reference (frozen copy)
+    line 4     for step = 1..M                         steps
     line 5     sample a batch of prompts               prompt_batch
     line 6     old policy <- policy                    only its log-probs are kept
     line 7     sample G outputs per prompt             sample_rollout
@@ -85,7 +86,7 @@ class GRPOConfig(EngineConfig):
         loss_estimator(self.kl_estimator)
 
 
-def grpo_loss(
+def grpo_loss(  # line 11
     config: GRPOConfig,
     log_probs: Tensor,  # (n, T)
     old_log_probs: Tensor,  # (n, T)
@@ -114,7 +115,7 @@ def grpo_loss(
 
 def train(
     config: GRPOConfig,
-    policy: GPT,
+    policy: GPT,  # line 1
     tokenizer: Tokenizer,
     reward_fn: RewardFn,
     prompts: Sequence[PromptRecord],
@@ -141,7 +142,7 @@ def train(
     if config.resume and folder is not None:
         state.load(folder)
 
-    for step in state.steps_left(config.steps):
+    for step in state.steps_left(config.steps):  # line 4
         lr = config.lr * warmed_up(config, step)
         set_learning_rate(optimizer, lr)
         clock, meter = Stopwatch(), UpdateMeter(clip=(config.clip_low, config.clip_high))
@@ -153,7 +154,7 @@ def train(
         with clock.phase("reward"):  # line 8
             rewards, non_finite = checked_rewards(reward_fn, rollout, config.non_finite_reward)
         with clock.phase("score"):
-            old_log_probs = old_policy_log_probs(policy, rollout, config)  # (N, T)
+            old_log_probs = old_policy_log_probs(policy, rollout, config)  # (N, T)  line 6
             ref_log_probs = None
             if kl.coef or config.stop_kl is not None:  # for the penalty, or to know when to stop
                 ref_log_probs = rollout_log_probs(reference, rollout, config)  # (N, T)
@@ -173,7 +174,7 @@ def train(
                     ):
                         with precision(policy.device, config.precision):
                             scores = token_scores(policy, batch, config.temperature)
-                        part_loss = grpo_loss(
+                        part_loss = grpo_loss(  # line 11
                             config,
                             scores.log_probs,
                             old_log_probs[part],

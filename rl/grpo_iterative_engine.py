@@ -148,7 +148,7 @@ class IterativeGRPOConfig(EngineConfig):
             )
 
 
-def grpo_loss(
+def grpo_loss(  # line 11
     config: IterativeGRPOConfig,
     log_probs: Tensor,  # (n, T)
     old_log_probs: Tensor,  # (n, T)
@@ -177,7 +177,7 @@ def grpo_loss(
 
 def train(
     config: IterativeGRPOConfig,
-    policy: GPT,
+    policy: GPT,  # line 1
     tokenizer: Tokenizer,
     reward_fn: RewardFn,
     prompts: Sequence[PromptRecord],
@@ -227,7 +227,7 @@ def train(
         with clock.phase("reward"):  # line 8
             rewards, non_finite = checked_rewards(reward_fn, rollout, config.non_finite_reward)
         with clock.phase("score"):
-            old_log_probs = old_policy_log_probs(policy, rollout, config)  # (N, T)
+            old_log_probs = old_policy_log_probs(policy, rollout, config)  # (N, T)  line 6
             ref_log_probs = None
             if kl.coef or config.stop_kl is not None:  # for the penalty, or to know when to stop
                 ref_log_probs = rollout_log_probs(reference, rollout, config)  # (N, T)
@@ -247,7 +247,7 @@ def train(
                     ):
                         with precision(policy.device, config.precision):
                             scores = token_scores(policy, batch, config.temperature)
-                        part_loss = grpo_loss(
+                        part_loss = grpo_loss(  # line 11
                             config,
                             scores.log_probs,
                             old_log_probs[part],

@@ -4,6 +4,7 @@ Algorithm 1 with lines 8 and 9 exchanged for the step-wise ones:
 
     line 1     policy model <- initial policy          the pre-trained or fine-tuned GPT
     line 3     reference model <- policy               reference (frozen copy)
+    line 4     for step = 1..M                         steps
     line 5     sample a batch of prompts               prompt_batch
     line 6     old policy <- policy                    only its log-probs are kept
     line 7     sample G outputs per prompt             sample_rollout
@@ -136,7 +137,7 @@ def open_step_rewards(config: ProcessGRPOConfig, task: Task) -> dict[str, StepRe
     return {"step_reward_fn": source}
 
 
-def process_grpo_loss(
+def process_grpo_loss(  # line 11
     config: ProcessGRPOConfig,
     log_probs: Tensor,  # (n, T)
     old_log_probs: Tensor,  # (n, T)
@@ -175,7 +176,7 @@ def step_metrics(steps: StepRewards, advantages: Tensor, group_size: int) -> dic
 
 def train(
     config: ProcessGRPOConfig,
-    policy: GPT,
+    policy: GPT,  # line 1
     tokenizer: Tokenizer,
     reward_fn: RewardFn,
     prompts: Sequence[PromptRecord],
@@ -203,7 +204,7 @@ def train(
     if config.resume and folder is not None:
         state.load(folder)
 
-    for step in state.steps_left(config.steps):
+    for step in state.steps_left(config.steps):  # line 4
         lr = config.lr * warmed_up(config, step)
         set_learning_rate(optimizer, lr)
         clock, meter = Stopwatch(), UpdateMeter(clip=(config.clip_low, config.clip_high))
@@ -218,7 +219,7 @@ def train(
                 step_reward_fn, rollout, rewards, config.non_finite_reward
             )
         with clock.phase("score"):
-            old_log_probs = old_policy_log_probs(policy, rollout, config)  # (N, T)
+            old_log_probs = old_policy_log_probs(policy, rollout, config)  # (N, T)  line 6
             ref_log_probs = None
             if kl.coef or config.stop_kl is not None:  # for the penalty, or to know when to stop
                 ref_log_probs = rollout_log_probs(reference, rollout, config)  # (N, T)
@@ -238,7 +239,7 @@ def train(
                     ):
                         with precision(policy.device, config.precision):
                             scores = token_scores(policy, batch, config.temperature)
-                        part_loss = process_grpo_loss(
+                        part_loss = process_grpo_loss(  # line 11
                             config,
                             scores.log_probs,
                             old_log_probs[part],

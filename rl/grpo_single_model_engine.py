@@ -6,6 +6,7 @@ and K2; those regress on log-probs, and here it is GRPO's own objective that has
 
     line 1     policy model <- initial policy          the pre-trained or fine-tuned GPT
     line 3     reference model <- policy               left out: no second copy of the weights
+    line 4     for step = 1..M                         steps
     line 5     sample a batch of prompts               prompt_batch
     line 6     old policy, reference <- policy         old_log_probs serve as both
     line 7     sample G outputs per prompt             sample_rollout
@@ -136,7 +137,7 @@ class SingleModelGRPOConfig(EngineConfig):
             )
 
 
-def single_model_grpo_loss(
+def single_model_grpo_loss(  # line 11
     config: SingleModelGRPOConfig,
     log_probs: Tensor,  # (n, T)
     old_log_probs: Tensor,  # (n, T)
@@ -180,7 +181,7 @@ def batch_kl(new_log_probs: Tensor, old_log_probs: Tensor, rollout: Rollout) -> 
 
 def train(
     config: SingleModelGRPOConfig,
-    policy: GPT,
+    policy: GPT,  # line 1
     tokenizer: Tokenizer,
     reward_fn: RewardFn,
     prompts: Sequence[PromptRecord],
@@ -203,7 +204,7 @@ def train(
     if config.resume and folder is not None:
         state.load(folder)
 
-    for step in state.steps_left(config.steps):
+    for step in state.steps_left(config.steps):  # line 4
         lr = config.lr * warmed_up(config, step)
         set_learning_rate(optimizer, lr)
         clock, meter = Stopwatch(), UpdateMeter(clip=(config.clip_low, config.clip_high))
@@ -232,7 +233,7 @@ def train(
                     ):
                         with precision(policy.device, config.precision):
                             scores = token_scores(policy, batch, config.temperature)
-                        part_loss = single_model_grpo_loss(
+                        part_loss = single_model_grpo_loss(  # line 11
                             config,
                             scores.log_probs,
                             old_log_probs[part],

@@ -3,6 +3,7 @@
 The box is that of DAPO (Yu et al. 2025, arXiv:2503.14476, Algorithm 1), which is GRPO's with a
 buffer; after each line the fields that choose what happens there:
 
+    line 1     for step = 1..M                         steps
     line 2     sample a batch of prompts               PromptCursor.take
     line 3     old policy <- policy                    only its log-probs are kept
     line 4     sample G outputs per prompt             sample_rollout
@@ -290,7 +291,7 @@ class Losses(NamedTuple):
     policy_tokens: Tensor  # (n, T) bool, whose policy loss counts
 
 
-def variant_loss(
+def variant_loss(  # line 11
     config: GRPOVariantsConfig,
     scores: TokenScores,  # (n, T) each, of the policy in training
     given: Given,
@@ -376,7 +377,7 @@ def update_policy(
                 of_part, bonus = given.rows(part), config.entropy_coef > 0
                 with precision(policy.device, config.precision):
                     scores = token_scores(policy, batch, config.temperature, entropy_gradient=bonus)
-                part_loss = variant_loss(
+                part_loss = variant_loss(  # line 11
                     config,
                     scores,
                     of_part,
@@ -428,7 +429,7 @@ def train(
 
     keep = SAMPLING_FILTERS[config.sampling_filter]
     clip = ClipRule(partial(CLIPPED[config.surrogate], config))
-    for step in state.steps_left(config.steps):
+    for step in state.steps_left(config.steps):  # line 1
         lr = config.lr * warmed_up(config, step)
         set_learning_rate(optimizer, lr)
         clock, buffer = Stopwatch(), GroupBuffer(config.prompts_per_step)
@@ -445,7 +446,7 @@ def train(
             buffer.add(rollout, rewards, groups, non_finite)
         rollout, rewards = buffer.sampled()
         tokens = int(rollout.lengths.sum())
-        if config.overlong_tokens is not None:
+        if config.overlong_tokens is not None:  # line 5
             rewards = with_overlong_penalty(
                 rollout, rewards, config.max_new_tokens, config.overlong_tokens
             )
@@ -453,10 +454,10 @@ def train(
         row = rollout_metrics(rollout, rewards, rollout.log_probs, None)
         row |= {"non_finite_rewards": buffer.non_finite, "kl_coef": kl.coef, "lr": lr}
         row |= buffer.metrics() if config.sampling_filter != "none" else {}
-        rollout, rewards = buffer.to_train(rollout, rewards)
+        rollout, rewards = buffer.to_train(rollout, rewards)  # line 6
         if len(rollout):
             with clock.phase("score"):
-                old_log_probs = old_policy_log_probs(policy, rollout, config)  # (N, T)
+                old_log_probs = old_policy_log_probs(policy, rollout, config)  # (N, T)  line 3
                 ref_log_probs = None
                 if kl.coef or config.stop_kl is not None:  # in the loss, or to know when to stop
                     ref_log_probs = rollout_log_probs(reference, rollout, config)  # (N, T)

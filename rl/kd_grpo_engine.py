@@ -3,18 +3,18 @@
 Two boxes in one, the second being the first with the lines marked (2). Their nearest relative in
 print is MiniLLM (Gu et al. 2024, arXiv:2306.08543); the rest is GRPO (arXiv:2402.03300).
 
-    student <- start; teacher frozen                   policy; TeacherReward
-    reference <- student                               reference
-    for each batch of prompts                          prompt_batch
-      G outputs per prompt                             sample_rollout
-      r = log p_teacher(o | q)                         TeacherReward, teacher_reward
-      r = r - lambda L_PT(o), of the output itself (3) own_text_coef: own_text_penalty
-      A = (r - mean of the group) / (std + eps)        group_advantages
-      L_policy = -A log pi(o | q)                      kd_grpo_loss, policy_loss
-      L_KL to the reference                            scores_and_penalty, kl_estimator
-      L_PT = -log pi(d), d from pre-training text  (2) text_gradient
-      L = L_policy + beta L_KL + lambda L_PT       (2) kl_coef, pretraining_coef; clip_and_step
-      now and then: reference <- student               reference_update, moved_reference
+    line 1   student <- start; teacher frozen                   policy; TeacherReward
+    line 2   reference <- student                               reference
+    line 3   for each batch of prompts                          prompt_batch
+    line 4     G outputs per prompt                             sample_rollout
+    line 5     r = log p_teacher(o | q)                         TeacherReward, teacher_reward
+    line 6     r = r - lambda L_PT(o), of the output itself (3) own_text_coef: own_text_penalty
+    line 7     A = (r - mean of the group) / (std + eps)        group_advantages
+    line 8     L_policy = -A log pi(o | q)                      kd_grpo_loss, policy_loss
+    line 9     L_KL to the reference                            scores_and_penalty, kl_estimator
+    line 10    L_PT = -log pi(d), d from pre-training text  (2) text_gradient
+    line 11    L = L_policy + beta L_KL + lambda L_PT       (2) kl_coef, pretraining_coef; clip_and_step
+    line 12    now and then: reference <- student               reference_update, moved_reference
 
 Where it differs from the boxes, and why. r = log p alone has no entropy term: what maximises it is
 the teacher's one likeliest output, and as a sum over tokens it favours short ones; by default the
@@ -158,7 +158,7 @@ class KDGRPOConfig(EngineConfig):
         return self.updates_per_batch * self.minibatches
 
 
-def scores_and_penalty(
+def scores_and_penalty(  # line 9
     config: KDGRPOConfig,
     policy: GPT,
     reference: GPT,
@@ -177,7 +177,7 @@ def scores_and_penalty(
     return scores, loss_estimator(config.kl_estimator)(scores.log_probs, ref_log_probs)
 
 
-def kd_grpo_loss(
+def kd_grpo_loss(  # lines 8 and 11
     config: KDGRPOConfig,
     log_probs: Tensor,  # (n, T)
     old_log_probs: Tensor,  # (n, T)
@@ -212,7 +212,7 @@ def kd_grpo_loss(
 
 def train(
     config: KDGRPOConfig,
-    policy: GPT,
+    policy: GPT,  # line 1
     tokenizer: Tokenizer,
     reward_fn: RewardFn,
     prompts: Sequence[PromptRecord],
@@ -233,7 +233,7 @@ def train(
         raise ValueError("pretraining_coef needs a corpus: pass one, or set it to 0")
     text = corpus if config.pretraining_coef else None
     params = SamplingParams(config.temperature, max_new_tokens=config.max_new_tokens)
-    reference = reference or frozen_copy(policy)
+    reference = reference or frozen_copy(policy)  # line 2
     policy.eval()  # dropout stays off: old and new log-probs must describe the same function
     optimizer = adamw(policy, config.lr, weight_decay=0.0)
     kl = kl_controller(config)
@@ -245,24 +245,24 @@ def train(
         state.load(folder)
 
     clip = config.clip_low, config.clip_high
-    for step in state.steps_left(config.steps):
+    for step in state.steps_left(config.steps):  # line 3
         lr = config.lr * warmed_up(config, step)
         set_learning_rate(optimizer, lr)
         clock = Stopwatch()
         meter = UpdateMeter(clip if config.policy_loss == "clipped" else None)
-        records = prompt_batch(prompts, step, config.prompts_per_step, config.seed)
+        records = prompt_batch(prompts, step, config.prompts_per_step, config.seed)  # line 3
         with clock.phase("rollout"), precision(policy.device, config.precision):
-            rollout = sample_rollout(  # G outputs per prompt
+            rollout = sample_rollout(  # line 4
                 policy, tokenizer, records, params, config.group_size, generators["sampling"]
             )
-        with clock.phase("reward"):  # r = log p_teacher(o | q)
+        with clock.phase("reward"):  # lines 5-6
             rewards, non_finite = checked_rewards(reward_fn, rollout, config.non_finite_reward)
         with clock.phase("score"):
             old_log_probs = old_policy_log_probs(policy, rollout, config)  # (N, T)
             ref_log_probs = None
             if kl.coef or config.stop_kl is not None:  # for the penalty, or to know when to stop
                 ref_log_probs = rollout_log_probs(reference, rollout, config)  # (N, T)
-        advantages = group_advantages(rewards, config.group_size)  # (N, 1)
+        advantages = group_advantages(rewards, config.group_size)  # (N, 1)  line 7
 
         with clock.phase("update"):
             updates = epoch_minibatches(
@@ -273,9 +273,9 @@ def train(
                 loss = torch.zeros((), device=policy.device)
                 for part, batch in micro_batches(rollout.sequences, rows, config.micro_batch_size):
                     ref = None if ref_log_probs is None else ref_log_probs[part]
-                    with precision(policy.device, config.precision):  # L_KL
+                    with precision(policy.device, config.precision):  # line 9
                         scores, penalty = scores_and_penalty(config, policy, reference, batch, ref)
-                    part_loss = kd_grpo_loss(  # L_policy + beta L_KL
+                    part_loss = kd_grpo_loss(  # lines 8 and 11: L_policy + beta L_KL
                         config, scores.log_probs, old_log_probs[part], penalty, advantages[part],
                         batch.response_mask, kl_coef=kl.coef, rows=len(rows),
                     )  # fmt: skip
@@ -283,11 +283,11 @@ def train(
                     loss += part_loss.detach()
                     meter.add_tokens(scores, old_log_probs[part], advantages[part], batch)
                 extra: dict[str, float] = {}
-                if text is not None:  # lambda L_PT: fresh text each time
+                if text is not None:  # line 10: fresh text each time
                     index = step * config.updates + update
                     extra["pretraining_loss"] = text_gradient(config, policy, text, index)
                     loss += config.pretraining_coef * extra["pretraining_loss"]
-                norm = clip_and_step(optimizer, policy.parameters(), config.max_norm)
+                norm = clip_and_step(optimizer, policy.parameters(), config.max_norm)  # line 11
                 meter.add_update(loss, norm, **extra)
 
         watch(validate, meter, rollout, rewards, advantages)
@@ -297,13 +297,13 @@ def train(
         if "kl" in row:
             kl.update(row["kl"], len(rollout))
         state.step = step + 1
-        moved_reference(config, state.step, reference, policy)
+        moved_reference(config, state.step, reference, policy)  # line 12
         if finish_step(config, state, row, log, policy, reference, validate, folder):
             break
     return log.rows
 
 
-def teacher_reward(config: KDGRPOConfig, teacher: GPT) -> TeacherReward:
+def teacher_reward(config: KDGRPOConfig, teacher: GPT) -> TeacherReward:  # lines 5-6
     """The teacher's reward in the form that the flags ask for."""
     reverse_kl = config.teacher_reward == "reverse_kl"
     averaged = config.teacher_reward == "mean" or config.per_token
@@ -317,7 +317,7 @@ def open_teacher_reward(
     config: KDGRPOConfig, tokenizer: Tokenizer, device: torch.device
 ) -> TeacherReward:
     """The teacher of the run folder that the flags name, as a reward."""
-    teacher = open_teacher(
+    teacher = open_teacher(  # line 1
         config.teacher, tokenizer, device, data=config.data, preset=config.preset
     )
     return teacher_reward(config, teacher)

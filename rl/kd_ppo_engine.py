@@ -3,19 +3,19 @@
 Two boxes in one, the second being the first with the lines marked (2). Their nearest relative in
 print is MiniLLM (Gu et al. 2024, arXiv:2306.08543); the rest is PPO (arXiv:1707.06347).
 
-    student <- start; teacher frozen                   policy; TeacherReward
-    reference <- student; critic                       reference; value_model, a head of zeros
-    for each batch of prompts                          prompt_batch
-      o ~ student; l_old; v = V(state)                 sample_rollout, old_policy_log_probs, gae_targets
-      r = log p_teacher(o | q) [- beta KL]             TeacherReward, kd_token_rewards, placement
-      r = r - lambda L_PT, for all outputs         (2) pt_mode="reward_bonus": it does nothing
-      A, returns = GAE(r, V)                           gae, whiten (arXiv:1506.02438, Eq. 16);
-                                                       critic_lambda = 1: Monte-Carlo returns
-      for K epochs, shuffled minibatches               updates_per_batch, minibatches
-        L = L_policy + c_v L_value - c_H entropy       ppo_loss: clipped_surrogate, value_loss
-        ... + lambda L_PT                          (2) pt_mode="loss": text_gradient
-        [... + beta KL, if it is not in the reward]    kl_loss_coef, kl_loss
-      update the reference if needed                   reference_update, moved_reference
+    line 1   student <- start; teacher frozen                   policy; TeacherReward
+    line 2   reference <- student; critic                       reference; value_model, a head of zeros
+    line 3   for each batch of prompts                          prompt_batch
+    line 4     o ~ student; l_old; v = V(state)                 sample_rollout, old_policy_log_probs
+    line 5     r = log p_teacher(o | q) [- beta KL]             TeacherReward, kd_token_rewards, placement
+    line 6     r = r - lambda L_PT, for all outputs         (2) pt_mode="reward_bonus": it does nothing
+    line 7     A, returns = GAE(r, V)                           gae_targets: gae, whiten (arXiv:1506.02438,
+                                                                Eq. 16); critic_lambda = 1: Monte-Carlo
+    line 8     for K epochs, shuffled minibatches               updates_per_batch, minibatches
+    line 9       L = L_policy + c_v L_value - c_H entropy       ppo_loss: clipped_surrogate, value_loss
+    line 10      ... + lambda L_PT                          (2) pt_mode="loss": text_gradient
+    line 11      [... + beta KL, if it is not in the reward]    kl_loss_coef, kl_loss
+    line 12    update the reference if needed                   reference_update, moved_reference
 
 Where it differs from the boxes, and why. The teacher judges every token, so every token gets its
 own reward (`--placement terminal` is the box: their sum at the last one; with gamma = 1 the returns
@@ -139,7 +139,7 @@ def rewards_of_tokens(
     return reward_fn.token_rewards(rollout)
 
 
-def kd_token_rewards(
+def kd_token_rewards(  # lines 5-6
     rewards: Tensor,  # (N,), the sum over the tokens
     teacher_rewards: Tensor | None,  # (N, T), the tokens; None: terminal
     old_log_probs: Tensor,  # (N, T)
@@ -198,7 +198,7 @@ def text_bonus(
 
 def train(
     config: KDPPOConfig,
-    policy: GPT,
+    policy: GPT,  # line 1
     tokenizer: Tokenizer,
     reward_fn: RewardFn,
     prompts: Sequence[PromptRecord],
@@ -217,8 +217,8 @@ def train(
     """
     text = text_of(config, corpus)
     params = SamplingParams(config.temperature, max_new_tokens=config.max_new_tokens)
-    reference = reference or frozen_copy(policy)
-    value_model = ValueModel.from_policy(policy)
+    reference = reference or frozen_copy(policy)  # line 2
+    value_model = ValueModel.from_policy(policy)  # line 2
     models = ActorCritic(config, policy, value_model)
     kl = kl_controller(config)
     generators = {name: make_generator(config.seed, name) for name in ("sampling", "minibatches")}
@@ -226,23 +226,23 @@ def train(
     if config.resume and folder is not None:
         state.load(folder)
 
-    for step in state.steps_left(config.steps):
+    for step in state.steps_left(config.steps):  # line 3
         lr = models.set_learning_rates(warmed_up(config, step))
         clock, meter = Stopwatch(), UpdateMeter(clip=(config.clip_low, config.clip_high))
-        records = prompt_batch(prompts, step, config.prompts_per_step, config.seed)
-        with clock.phase("rollout"), precision(policy.device, config.precision):  # o ~ student
+        records = prompt_batch(prompts, step, config.prompts_per_step, config.seed)  # line 3
+        with clock.phase("rollout"), precision(policy.device, config.precision):  # line 4
             rollout = sample_rollout(
                 policy, tokenizer, records, params, config.group_size, generators["sampling"]
             )
-        with clock.phase("reward"):  # r = log p_teacher(o | q)
+        with clock.phase("reward"):  # lines 5-6
             rewards, non_finite = checked_rewards(reward_fn, rollout, config.non_finite_reward)
-            bonus, of_text = text_bonus(config, policy, text, step)  # - lambda L_PT
+            bonus, of_text = text_bonus(config, policy, text, step)  # line 6
         with clock.phase("score"):
-            old_log_probs = old_policy_log_probs(policy, rollout, config)  # (N, T)
+            old_log_probs = old_policy_log_probs(policy, rollout, config)  # (N, T)  line 4
             ref_log_probs = None
             if kl.coef or config.kl_loss_coef or config.stop_kl is not None:
                 ref_log_probs = rollout_log_probs(reference, rollout, config)  # (N, T)
-            token_rewards = kd_token_rewards(  # (N, T)
+            token_rewards = kd_token_rewards(  # (N, T)  lines 5-6
                 rewards,
                 rewards_of_tokens(config, reward_fn, rollout),
                 old_log_probs,
@@ -252,31 +252,32 @@ def train(
                 bonus=bonus,
                 penalty=reward_penalty(config.kl_penalty),
             )
-            targets = gae_targets(  # v, A and the returns
+            targets = gae_targets(  # lines 4 and 7: v, A and the returns
                 config, rollout, token_rewards, old_log_probs, value_model,
                 ref_log_probs=ref_log_probs,
             )  # fmt: skip
 
         with clock.phase("update"):
-            updates = epoch_minibatches(config, len(rollout), generators["minibatches"])
-            for update, rows in enumerate(updates):
+            updates = epoch_minibatches(config, len(rollout), generators["minibatches"])  # line 8
+            for update, rows in enumerate(updates):  # line 8
                 models.zero_grad()
                 loss = torch.zeros((), device=policy.device)
                 tokens = rollout.tokens_of(rows)
                 for part, batch in micro_batches(rollout.sequences, rows, config.micro_batch_size):
                     scores, values = models.scores_and_values(batch)
                     goal = targets.rows(part)
+                    # lines 9 and 11
                     part_loss = ppo_loss(config, scores, values, goal, batch.response_mask, tokens)
                     part_loss.total.backward()
                     loss += part_loss.total.detach()
                     measured = part_loss.per_token()
                     meter.add_tokens(scores, goal.old_log_probs, goal.advantages, batch, **measured)
                 extra: dict[str, float] = {}
-                if text is not None and config.pt_mode == "loss":  # L_PT: fresh text each time
+                if text is not None and config.pt_mode == "loss":  # line 10: fresh text each time
                     number = step * config.updates + update
                     extra["pretraining_loss"] = text_gradient(config, policy, text, number)
                     loss += config.pretraining_coef * extra["pretraining_loss"]
-                norm, critic_norm = models.clip_and_step()
+                norm, critic_norm = models.clip_and_step()  # line 9
                 meter.add_update(loss, norm, critic_grad_norm=critic_norm, **extra)
 
         watch(validate, meter, rollout, rewards, token_rewards=token_rewards, **targets._asdict())
@@ -289,7 +290,7 @@ def train(
         if "kl" in row:
             kl.update(row["kl"], len(rollout))
         state.step = step + 1
-        moved_reference(config, state.step, reference, policy)
+        moved_reference(config, state.step, reference, policy)  # line 12
         if finish_step(config, state, row, log, policy, reference, validate, folder):
             break
     return log.rows
@@ -305,7 +306,7 @@ def open_teacher_reward(
     config: KDPPOConfig, tokenizer: Tokenizer, device: torch.device
 ) -> TeacherReward:
     """The teacher of the run folder that the flags name, as a reward."""
-    teacher = open_teacher(
+    teacher = open_teacher(  # line 1
         config.teacher, tokenizer, device, data=config.data, preset=config.preset
     )
     return teacher_reward(config, teacher)

@@ -1,17 +1,17 @@
 """MiniLLM: distillation by the reverse KL of whole responses (Gu et al. 2024, arXiv:2306.08543).
 
-    student <- start; teacher p frozen                    policy; teacher
-    repeat
-      prompts x; y ~ p~ = alpha p + (1 - alpha) q,        sample_rollout (Eq. 4: each token is drawn
-        token by token                                      from the mixture of both models)
-      w_t = q / p~ of token t                             mixed_sampling_weights
-      r_t = log p(y_t) / q(y_t)                           teacher_rewards (Eq. 2)
-      R_{t+1} = the mean of r after token t               length_normalized_returns (Eq. 6)
-      for the inner epochs, in minibatches                updates_per_batch, minibatches
-        Single = w_t KL(q(.|s_t) || p(.|s_t))             token_scores_and_kl (Eq. 3, Eq. 5)
-        Long   = -w_t R_{t+1} min(rho_t, clip(rho_t))     clipped_surrogate
-        L_PT   = cross-entropy on pre-training text       text_gradient
-        descend Single + Long + lambda L_PT               minillm_loss
+    line 1   student <- start; teacher p frozen                 policy; teacher
+    line 2   repeat                                             steps
+    line 3     prompts x; y ~ p~ = alpha p + (1 - alpha) q,     prompt_batch, sample_rollout (Eq. 4: each
+               token by token                                   token from the mixture of both models)
+    line 4     r_t = log p(y_t) / q(y_t)                        teacher_rewards (Eq. 2)
+    line 5     w_t = q / p~ of token t                          mixed_sampling_weights
+    line 6     R_{t+1} = the mean of r after token t            length_normalized_returns (Eq. 6)
+    line 7     for the inner epochs, in minibatches             updates_per_batch, minibatches
+    line 8       Single = w_t KL(q(.|s_t) || p(.|s_t))          token_scores_and_kl (Eq. 3, Eq. 5)
+    line 9       Long   = -w_t R_{t+1} min(rho_t, clip(rho_t))  clipped_surrogate
+    line 10      L_PT   = cross-entropy on pre-training text    text_gradient
+    line 11      descend Single + Long + lambda L_PT            minillm_loss
 
 The gradient of KL(q || p) over responses is that of the token KLs along the way (Single) plus the
 effect of a token on the tokens after it (Long): the current token's own reward is in Single, summed
@@ -161,15 +161,15 @@ def minillm_loss(
 
     1/tokens sum_{i,t} [ w KL_t + max(-rho w R_{t+1}, -clip(rho) w R_{t+1}) ]
     """
-    surrogate = clipped_surrogate(
+    surrogate = clipped_surrogate(  # line 9
         log_probs,
         targets.old_log_probs,
         targets.weights * targets.returns,
         config.clip_low,
         config.clip_high,
     )
-    token_loss = targets.weights * token_kl + surrogate
-    return token_mean(token_loss, response_mask, denominator=tokens)
+    token_loss = targets.weights * token_kl + surrogate  # lines 8 and 11
+    return token_mean(token_loss, response_mask, denominator=tokens)  # line 11
 
 
 def minillm_targets(
@@ -179,21 +179,21 @@ def minillm_targets(
     response_mask: Tensor,  # (N, T)
 ) -> tuple[Targets, Tensor]:
     """The constants of a rollout, and r_t = log p / q of its tokens (N, T)."""
-    token_rewards = teacher_rewards(
+    token_rewards = teacher_rewards(  # line 4
         teacher_log_probs, old_log_probs, response_mask, reverse_kl=True
     )
     if not token_rewards.isfinite().all():
         raise ValueError("the teacher's log-probs are not finite: its weights must be broken")
-    weights = mixed_sampling_weights(
+    weights = mixed_sampling_weights(  # line 5
         old_log_probs, teacher_log_probs, response_mask, config.teacher_share
     )
-    returns = length_normalized_returns(token_rewards, response_mask)
+    returns = length_normalized_returns(token_rewards, response_mask)  # line 6
     return Targets(old_log_probs, returns, weights), token_rewards
 
 
 def train(
     config: MiniLLMConfig,
-    policy: GPT,
+    policy: GPT,  # line 1
     tokenizer: Tokenizer,
     reward_fn: TeacherReward,
     prompts: Sequence[PromptRecord],
@@ -212,7 +212,7 @@ def train(
         raise ValueError("pretraining_coef needs a corpus: pass one, or set it to 0")
     text = corpus if config.pretraining_coef else None
     params = SamplingParams(config.temperature, max_new_tokens=config.max_new_tokens)
-    teacher = reward_fn.teacher
+    teacher = reward_fn.teacher  # line 1
     policy.eval()  # dropout stays off: old and new log-probs must describe the same function
     optimizer = adamw(policy, config.lr, weight_decay=0.0)
     generators = {name: make_generator(config.seed, name) for name in ("sampling", "minibatches")}
@@ -220,13 +220,13 @@ def train(
     if config.resume and folder is not None:
         state.load(folder)
 
-    for step in state.steps_left(config.steps):
+    for step in state.steps_left(config.steps):  # line 2
         lr = config.lr * warmed_up(config, step)
         set_learning_rate(optimizer, lr)
         clock, meter = Stopwatch(), UpdateMeter(clip=(config.clip_low, config.clip_high))
-        records = prompt_batch(prompts, step, config.prompts_per_step, config.seed)
+        records = prompt_batch(prompts, step, config.prompts_per_step, config.seed)  # line 3
         with clock.phase("rollout"), precision(policy.device, config.precision):
-            rollout = sample_rollout(  # y ~ p~, token by token
+            rollout = sample_rollout(  # line 3: y ~ p~, token by token
                 policy,
                 tokenizer,
                 records,
@@ -236,26 +236,26 @@ def train(
                 teacher=teacher,
                 teacher_share=config.teacher_share,
             )
-        with clock.phase("reward"):  # log p
+        with clock.phase("reward"):  # line 4: log p
             judged = teacher_log_probs(teacher, rollout, config)  # (N, T)
-        with clock.phase("score"):  # w, r, R
+        with clock.phase("score"):  # lines 4-6: r, w, R
             old_log_probs = old_policy_log_probs(policy, rollout, config)  # (N, T)
             targets, token_rewards = minillm_targets(
                 config, judged, old_log_probs, rollout.response_mask
             )
 
         with clock.phase("update"):
-            updates = epoch_minibatches(config, len(rollout), generators["minibatches"])
-            for update, rows in enumerate(updates):
+            updates = epoch_minibatches(config, len(rollout), generators["minibatches"])  # line 7
+            for update, rows in enumerate(updates):  # line 7
                 optimizer.zero_grad(set_to_none=True)
                 loss = torch.zeros((), device=policy.device)
                 for part, batch in micro_batches(rollout.sequences, rows, config.micro_batch_size):
                     with precision(policy.device, config.precision):
-                        scores, token_kl = token_scores_and_kl(
+                        scores, token_kl = token_scores_and_kl(  # line 8
                             policy, teacher, batch, config.temperature
                         )
                     part_targets = targets.rows(part)
-                    part_loss = minillm_loss(  # Single + Long
+                    part_loss = minillm_loss(  # line 11: Single + Long
                         config, scores.log_probs, token_kl, part_targets, batch.response_mask,
                         tokens=rollout.tokens_of(rows),
                     )  # fmt: skip
@@ -266,11 +266,11 @@ def train(
                         single_step_kl=token_kl, mixing_weight=part_targets.weights,
                     )  # fmt: skip
                 extra: dict[str, float] = {}
-                if text is not None:  # lambda L_PT: fresh text each time
+                if text is not None:  # line 10: fresh text each time
                     index = step * config.updates + update
                     extra["pretraining_loss"] = text_gradient(config, policy, text, index)
                     loss += config.pretraining_coef * extra["pretraining_loss"]
-                norm = clip_and_step(optimizer, policy.parameters(), config.max_norm)
+                norm = clip_and_step(optimizer, policy.parameters(), config.max_norm)  # line 11
                 meter.add_update(loss, norm, **extra)
 
         rewards = row_sums(token_rewards, rollout.response_mask)  # log p(y) / q(y), (N,)

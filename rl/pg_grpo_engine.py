@@ -210,7 +210,7 @@ def update_meter(config: PGGRPOConfig) -> UpdateMeter:
     return UpdateMeter(clip)
 
 
-def policy_loss(
+def policy_loss(  # line 6
     config: PGGRPOConfig,
     log_probs: Tensor,  # (n, T)
     old_log_probs: Tensor,  # (n, T)
@@ -321,7 +321,7 @@ def train(
     state = TrainingState(models, generators)
     if config.resume and folder is not None:
         state.load(folder)
-    recorded = recorded_stream(config, offline_pairs, reference, tokenizer.eos_id)
+    recorded = recorded_stream(config, offline_pairs, reference, tokenizer.eos_id)  # line 4
 
     for step in state.steps_left(config.steps):
         lr = config.lr * warmed_up(config, step)
@@ -329,7 +329,7 @@ def train(
         clock, meter = Stopwatch(), update_meter(config)
         records = prompt_batch(prompts, step, config.prompts_per_step, config.seed)  # line 2
         with clock.phase("rollout"), precision(policy.device, config.precision):
-            rollout = sample_rollout(
+            rollout = sample_rollout(  # line 2
                 policy, tokenizer, records, params, config.group_size, generators["sampling"]
             )
         with clock.phase("reward"):  # line 3
@@ -339,7 +339,7 @@ def train(
             ref_log_probs = None  # asked for the penalty, the stop, or L_pref of the groups
             if reference is not None and config.scores_rollouts:
                 ref_log_probs = rollout_log_probs(reference, rollout, config)  # (N, T)
-        advantages = group_advantages(rewards, config.group_size)  # (N, 1)
+        advantages = group_advantages(rewards, config.group_size)  # (N, 1)  line 3
         pairs = group_pairs(config, rewards)  # (K, 2)  line 4
         compared: list[Compared] = []  # for the log
 
@@ -371,12 +371,12 @@ def train(
                 for batch, ref_sums in recorded.micro_batches(step):
                     log_probs = pair_log_probs(policy, batch, config)  # (k, 2)
                     both = Compared(log_probs, ref_sums, sides(batch.lengths))
-                    l_pref = preference_loss(config, both, pairs=pair_count)
-                    part_loss = config.preference_coef * l_pref
+                    l_pref = preference_loss(config, both, pairs=pair_count)  # line 7
+                    part_loss = config.preference_coef * l_pref  # line 8
                     part_loss.backward()
                     loss += part_loss.detach()
                     compared.append(both.detach())
-                norm = clip_and_step(optimizer, policy.parameters(), config.max_norm)
+                norm = clip_and_step(optimizer, policy.parameters(), config.max_norm)  # line 8
                 meter.add_update(loss, norm)
 
         watch(validate, meter, rollout, rewards, advantages)

@@ -1,18 +1,18 @@
 """PPO for RLHF (Schulman et al. 2017, arXiv:1707.06347; Ouyang et al. 2022, arXiv:2203.02155).
 
-    policy <- start, reference <- frozen copy          policy, reference
-    critic <- reward model                             value_model (a GPT of its own)
-    for each batch of prompts                          prompt_batch
-      y ~ policy; scores R = r_phi(x, y)               sample_rollout, reward_fn, score_missing_eos
-      l_old, l_ref, V_old: constants from here on      old_policy_log_probs, rollout_values
-      r_t = -beta (l_old - l_ref)_t, and R at the end  token_level_rewards (InstructGPT, Eq. 2)
-      A, returns = GAE(r, V_old); A = whiten(A)        gae, whiten (arXiv:1506.02438, Eq. 16)
-      for K epochs, shuffled minibatches               updates_per_batch, minibatches
-        L = L_CLIP + c_v L_VF - c_H H + gamma L_ptx    ppo_loss, text_gradient
-          [+ c_3 KL, in place of the one in r_t]       kl_loss_coef, kl_loss
-        clip each model's gradient, step both          ActorCritic.clip_and_step
-        stop the epochs once KL(old || new) is large   target_kl
-      adapt beta to the KL per response                kl_controller (arXiv:1909.08593)
+    line 1   policy <- start, reference <- frozen copy          policy, reference
+    line 2   critic <- reward model                             value_model (a GPT of its own)
+    line 3   for each batch of prompts                          prompt_batch
+    line 4     y ~ policy; scores R = r_phi(x, y)               sample_rollout, reward_fn, score_missing_eos
+    line 5     l_old, l_ref, V_old: constants from here on      old_policy_log_probs, rollout_values
+    line 6     r_t = -beta (l_old - l_ref)_t, and R at the end  token_level_rewards (InstructGPT, Eq. 2)
+    line 7     A, returns = GAE(r, V_old); A = whiten(A)        gae, whiten (arXiv:1506.02438, Eq. 16)
+    line 8     for K epochs, shuffled minibatches               updates_per_batch, minibatches
+    line 9       L = L_CLIP + c_v L_VF - c_H H + gamma L_ptx    ppo_loss, text_gradient
+    line 10        [+ c_3 KL, in place of the one in r_t]       kl_loss_coef, kl_loss
+    line 11      clip each model's gradient, step both          ActorCritic.clip_and_step
+    line 12      stop the epochs once KL(old || new) is large   target_kl
+    line 13    adapt beta to the KL per response                kl_controller (arXiv:1909.08593)
 
 What is new next to GRPO: a critic predicts what a state is worth, so one response per prompt is
 enough and every token has an advantage of its own; the KL penalty is part of the reward. The
@@ -127,7 +127,7 @@ class PPOConfig(ActorCriticConfig):
             )
 
 
-def shaped_scores(config: PPOConfig, rewards: Tensor, has_eos: Tensor) -> Tensor:
+def shaped_scores(config: PPOConfig, rewards: Tensor, has_eos: Tensor) -> Tensor:  # line 4
     """Scores (N,) after the rule for responses without EOS and the clip."""
     scores = score_missing_eos(rewards, has_eos, config.missing_eos, config.missing_eos_value)
     if config.score_clip is not None:
@@ -135,7 +135,7 @@ def shaped_scores(config: PPOConfig, rewards: Tensor, has_eos: Tensor) -> Tensor
     return scores
 
 
-def ppo_targets(
+def ppo_targets(  # line 7
     config: PPOConfig,
     rollout: Rollout,
     token_rewards: Tensor,  # (N, T)
@@ -186,8 +186,8 @@ def train(
     if config.pretraining_coef and corpus is None:
         raise ValueError("pretraining_coef needs a corpus: pass one, or set it to 0")
     params = SamplingParams(config.temperature, max_new_tokens=config.max_new_tokens)
-    reference = reference or frozen_copy(policy)
-    value_model = value_model or ValueModel.from_policy(policy)
+    reference = reference or frozen_copy(policy)  # line 1
+    value_model = value_model or ValueModel.from_policy(policy)  # line 2
     models = ActorCritic(config, policy, value_model)
     kl = kl_controller(config)
     generators = {name: make_generator(config.seed, name) for name in ("sampling", "minibatches")}
@@ -195,22 +195,22 @@ def train(
     if config.resume and folder is not None:
         state.load(folder)
 
-    for step in state.steps_left(config.steps):
+    for step in state.steps_left(config.steps):  # line 3
         lr = models.set_learning_rates(warmed_up(config, step))
         clock, meter = Stopwatch(), UpdateMeter(clip=(config.clip_low, config.clip_high))
-        records = prompt_batch(prompts, step, config.prompts_per_step, config.seed)
-        with clock.phase("rollout"), precision(policy.device, config.precision):  # y ~ policy
+        records = prompt_batch(prompts, step, config.prompts_per_step, config.seed)  # line 3
+        with clock.phase("rollout"), precision(policy.device, config.precision):  # line 4
             rollout = sample_rollout(
                 policy, tokenizer, records, params, config.group_size, generators["sampling"]
             )
-        with clock.phase("reward"):  # R
+        with clock.phase("reward"):  # line 4: R
             rewards, non_finite = checked_rewards(reward_fn, rollout, config.non_finite_reward)
         with clock.phase("score"):
-            old_log_probs = old_policy_log_probs(policy, rollout, config)  # (N, T)
+            old_log_probs = old_policy_log_probs(policy, rollout, config)  # (N, T)  line 5
             ref_log_probs = None
             if kl.coef or config.kl_loss_coef or config.stop_kl is not None:
-                ref_log_probs = rollout_log_probs(reference, rollout, config)  # (N, T)
-            token_rewards = token_level_rewards(  # r_t, (N, T)
+                ref_log_probs = rollout_log_probs(reference, rollout, config)  # (N, T)  line 5
+            token_rewards = token_level_rewards(  # line 6: r_t, (N, T)
                 shaped_scores(config, rewards, rollout.has_eos),
                 old_log_probs,
                 ref_log_probs,
@@ -219,7 +219,7 @@ def train(
                 kl=config.kl_in_reward,
                 penalty=reward_penalty(config.kl_penalty),
             )
-            targets = ppo_targets(  # V_old, A and the returns
+            targets = ppo_targets(  # lines 5 and 7: V_old, A and the returns
                 config,
                 rollout,
                 token_rewards,
@@ -229,27 +229,28 @@ def train(
             )
 
         with clock.phase("update"):
-            updates = epoch_minibatches(config, len(rollout), generators["minibatches"])
-            for update, rows in enumerate(updates):
+            updates = epoch_minibatches(config, len(rollout), generators["minibatches"])  # line 8
+            for update, rows in enumerate(updates):  # line 8
                 models.zero_grad()
                 loss = torch.zeros((), device=policy.device)
                 tokens = rollout.tokens_of(rows)
                 for part, batch in micro_batches(rollout.sequences, rows, config.micro_batch_size):
                     scores, values = models.scores_and_values(batch)
                     goal = targets.rows(part)
+                    # lines 9-10
                     part_loss = ppo_loss(config, scores, values, goal, batch.response_mask, tokens)
                     part_loss.total.backward()
                     loss += part_loss.total.detach()
                     measured = part_loss.per_token()
                     meter.add_tokens(scores, goal.old_log_probs, goal.advantages, batch, **measured)
                 if config.target_kl is not None and meter.moved_beyond(1.5 * config.target_kl):
-                    break  # without the step: this minibatch is far enough from the old policy
+                    break  # without the step: far enough from the old policy. line 12
                 extra: dict[str, Any] = {}
-                if config.pretraining_coef and corpus is not None:  # PPO-ptx: fresh text each time
+                if config.pretraining_coef and corpus is not None:  # line 9: fresh text each time
                     number = step * config.updates + update
                     extra["pretraining_loss"] = text_gradient(config, policy, corpus, number)
                     loss += config.pretraining_coef * extra["pretraining_loss"]
-                norm, critic_norm = models.clip_and_step()
+                norm, critic_norm = models.clip_and_step()  # line 11
                 meter.add_update(loss, norm, critic_grad_norm=critic_norm, **extra)
 
         watch(validate, meter, rollout, rewards, token_rewards=token_rewards, **targets._asdict())
@@ -258,7 +259,7 @@ def train(
         row |= explained_variance(targets.old_values, targets.returns, rollout.response_mask)
         row |= clock.metrics(tokens=int(rollout.lengths.sum()))
         if "kl" in row:
-            kl.update(row["kl"], len(rollout))
+            kl.update(row["kl"], len(rollout))  # line 13
         state.step = step + 1
         if finish_step(config, state, row, log, policy, reference, validate, folder):
             break

@@ -2,18 +2,18 @@
 
 Plain REINFORCE++ (k = group_size, usually 1), `--variant plain`:
 
-    k outputs per prompt from the old policy             sample_rollout
-    r_t = -beta k1_t, plus R at the last token           token_level_rewards
-    A_t = R - beta sum_{u >= t} k1_u             (Eq. 4) discounted_returns, gamma = 1
-    A_t = (A_t - mean) / std over the batch      (Eq. 5) whiten, over all tokens of the batch
-    ascend the clipped objective                 (Eq. 1) reinforce_pp_loss: clipped_surrogate,
-                                                         sequence_mean
+    line 1   k outputs per prompt from the old policy             sample_rollout
+    line 2   r_t = -beta k1_t, plus R at the last token           token_level_rewards
+    line 3   A_t = R - beta sum_{u >= t} k1_u             (Eq. 4) discounted_returns, gamma = 1
+    line 4   A_t = (A_t - mean) / std over the batch      (Eq. 5) whiten, over all tokens of the batch
+    line 5   ascend the clipped objective                 (Eq. 1) reinforce_pp_loss: clipped_surrogate,
+                                                                  sequence_mean
 
 REINFORCE++-baseline (k > 1), `--variant baseline`, has other advantages and the KL in the loss:
 
-    A = R - mean over the prompt's k outputs     (Eq. 6) group_advantages without a scale
-    A = (A - mean) / std over the batch          (Eq. 7) whiten, over all responses of the batch
-    ascend Eq. 1, minus lambda k2                (Eq. 8) reinforce_pp_loss, kl_coef = lambda
+    line 6   A = R - mean over the prompt's k outputs     (Eq. 6) group_advantages without a scale
+    line 7   A = (A - mean) / std over the batch          (Eq. 7) whiten, over all responses of the batch
+    line 8   ascend Eq. 1, minus lambda k2                (Eq. 8) reinforce_pp_loss, kl_coef = lambda
 
 The paper's appendix B.2 gives a reward to the last token alone; Eq. 4 is what its released code
 computes, and what stands here. Eq. 7 runs over the N responses there, as here by default; the
@@ -141,10 +141,10 @@ def reward_to_go(
 ) -> Tensor:  # (N, T)
     """R - kl_coef * sum_{u >= t} k1_u, discounted by gamma (Eq. 4); k1, or what kl_penalty names."""
     penalty = reward_penalty(config.kl_penalty)
-    token_rewards = token_level_rewards(
+    token_rewards = token_level_rewards(  # line 2
         rewards, old_log_probs, ref_log_probs, response_mask, kl_coef, penalty=penalty
     )
-    return discounted_returns(token_rewards, response_mask, config.gamma)
+    return discounted_returns(token_rewards, response_mask, config.gamma)  # line 3
 
 
 def group_centred(
@@ -156,13 +156,13 @@ def group_centred(
     kl_coef: float,
 ) -> Tensor:  # (N, T)
     """R minus the mean reward of the prompt's group, the same for every token (Eq. 6)."""
-    centred = group_advantages(rewards, config.group_size, scale="none")
+    centred = group_advantages(rewards, config.group_size, scale="none")  # line 6
     return centred.expand(response_mask.shape)
 
 
 def over_tokens(advantages: Tensor, response_mask: Tensor) -> Tensor:
     """Normalised by the mean and standard deviation of all tokens of the batch, (N, T)."""
-    return whiten(advantages, response_mask)
+    return whiten(advantages, response_mask)  # line 4
 
 
 def over_sequences(advantages: Tensor, response_mask: Tensor) -> Tensor:
@@ -170,7 +170,7 @@ def over_sequences(advantages: Tensor, response_mask: Tensor) -> Tensor:
 
     The first token's reward to go is the return of the whole response.
     """
-    return whiten(advantages[:, :1], response_mask[:, :1])
+    return whiten(advantages[:, :1], response_mask[:, :1])  # line 7
 
 
 VARIANTS = {"plain": (reward_to_go, "token"), "baseline": (group_centred, "sequence")}
@@ -211,12 +211,12 @@ def reinforce_pp_loss(
     size of the whole minibatch, so that micro-batches add up. Only the baseline variant has the KL
     in the loss.
     """
-    token_loss = clipped_surrogate(
+    token_loss = clipped_surrogate(  # line 5
         log_probs, old_log_probs, advantages, config.clip_low, config.clip_high
     )
     if config.variant == "baseline" and ref_log_probs is not None:
-        token_loss = token_loss + kl_coef * k2(log_probs, ref_log_probs)
-    return sequence_mean(token_loss, response_mask, denominator=rows)
+        token_loss = token_loss + kl_coef * k2(log_probs, ref_log_probs)  # line 8
+    return sequence_mean(token_loss, response_mask, denominator=rows)  # lines 5 and 8
 
 
 def train(
@@ -254,17 +254,17 @@ def train(
         clock, meter = Stopwatch(), UpdateMeter(clip=(config.clip_low, config.clip_high))
         records = prompt_batch(prompts, step, config.prompts_per_step, config.seed)
         with clock.phase("rollout"), precision(policy.device, config.precision):
-            rollout = sample_rollout(  # k outputs per prompt
+            rollout = sample_rollout(  # line 1
                 policy, tokenizer, records, params, config.group_size, generators["sampling"]
             )
-        with clock.phase("reward"):
+        with clock.phase("reward"):  # line 2
             rewards, non_finite = checked_rewards(reward_fn, rollout, config.non_finite_reward)
         with clock.phase("score"):
             old_log_probs = old_policy_log_probs(policy, rollout, config)  # (N, T)
             ref_log_probs = None
             if kl.coef or config.stop_kl is not None:  # for the penalty, or to know when to stop
                 ref_log_probs = rollout_log_probs(reference, rollout, config)  # (N, T)
-        advantages = reinforce_pp_advantages(  # (N, T) or (N, 1)  Eqs. 4 and 5, or 6 and 7
+        advantages = reinforce_pp_advantages(  # lines 3-4, or 6-7: (N, T) or (N, 1)
             config, rewards, old_log_probs, ref_log_probs, rollout.response_mask, kl.coef
         )
 
@@ -280,7 +280,7 @@ def train(
                     ):
                         with precision(policy.device, config.precision):
                             scores = token_scores(policy, batch, config.temperature)
-                        part_loss = reinforce_pp_loss(  # Eq. 1, or Eq. 8
+                        part_loss = reinforce_pp_loss(  # lines 5 and 8: Eq. 1, or Eq. 8
                             config,
                             scores.log_probs,
                             old_log_probs[part],

@@ -4,11 +4,11 @@ The paper gives an estimator in the place of a box (after Kool et al. 2019, k = 
 
     1/k sum_i [ R(y_i, x) - 1/(k-1) sum_{j != i} R(y_j, x) ] grad log pi(y_i | x)
 
-    y_1 ... y_k ~ pi( . | x)                           sample_rollout
-    R(y, x) = r(x, y) - beta log(pi / pi_ref)(y | x)   token_level_rewards, summed over the tokens
-    R(y_i, x) - the mean of the other k - 1            leave_one_out_advantages
-    grad log pi(y | x), the whole response             rloo_loss: policy_gradient, sequence_sum
-    two gradient steps a batch (appendix C)            minibatches, on disjoint rows
+    line 1     y_1 ... y_k ~ pi( . | x)                           sample_rollout
+    line 2     R(y, x) = r(x, y) - beta log(pi / pi_ref)(y | x)   reward_fn; token_level_rewards, summed
+    line 3     R(y_i, x) - the mean of the other k - 1            leave_one_out_advantages
+    line 4     two gradient steps a batch (appendix C)            minibatches, on disjoint rows
+    line 5     grad log pi(y | x), the whole response             rloo_loss: policy_gradient, sequence_sum
 
 The whole response is one action: log pi(y | x) is the sum over its tokens, undivided by the length.
 Two other forms have the name too and are a flag away: `--loss clipped` puts the ratio of whole
@@ -113,7 +113,7 @@ def update_meter(config: RLOOConfig) -> UpdateMeter:
     return UpdateMeter((config.clip_low, config.clip_high), ratio)
 
 
-def sequence_loss(
+def sequence_loss(  # line 5
     config: RLOOConfig,
     log_probs: Tensor,  # (n, T)
     old_log_probs: Tensor,  # (n, T)
@@ -175,10 +175,10 @@ def rloo_advantages(
     the KL's part: the response nearer to the reference gains.
     """
     penalty = reward_penalty(config.kl_penalty)
-    penalised = token_level_rewards(
+    penalised = token_level_rewards(  # line 2
         rewards, old_log_probs, ref_log_probs, response_mask, kl_coef, penalty=penalty
     )
-    advantages = leave_one_out_advantages(penalised.sum(1), config.group_size)
+    advantages = leave_one_out_advantages(penalised.sum(1), config.group_size)  # line 3
     if config.normalize_advantages:  # of the whole batch, before it is split
         advantages = whiten(advantages, torch.ones_like(advantages, dtype=torch.bool))
     return advantages
@@ -239,23 +239,23 @@ def train(
         clock, meter = Stopwatch(), update_meter(config)
         records = prompt_batch(prompts, step, config.prompts_per_step, config.seed)
         with clock.phase("rollout"), precision(policy.device, config.precision):
-            rollout = sample_rollout(  # y_1 ... y_k ~ pi( . | x)
+            rollout = sample_rollout(  # line 1: y_1 ... y_k ~ pi( . | x)
                 policy, tokenizer, records, params, config.group_size, generators["sampling"]
             )
-        with clock.phase("reward"):  # r(x, y)
+        with clock.phase("reward"):  # line 2: r(x, y)
             rewards, non_finite = checked_rewards(reward_fn, rollout, config.non_finite_reward)
         with clock.phase("score"):
             old_log_probs = old_policy_log_probs(policy, rollout, config)  # (N, T)
             ref_log_probs = None
             if kl.coef or config.stop_kl is not None:  # for the penalty, or to know when to stop
                 ref_log_probs = rollout_log_probs(reference, rollout, config)  # (N, T)
-        advantages = rloo_advantages(  # (N, 1)  R(y_i, x) - the mean of the other k - 1
+        advantages = rloo_advantages(  # (N, 1)  lines 2-3
             config, rewards, old_log_probs, ref_log_probs, rollout.response_mask, kl.coef
         )
 
         with clock.phase("update"):
             for _ in range(config.updates_per_batch):  # 1, unless the loss has a ratio
-                for rows in minibatches(
+                for rows in minibatches(  # line 4
                     len(rollout), config.minibatches, generators["minibatches"], config.group_size
                 ):
                     optimizer.zero_grad(set_to_none=True)
@@ -265,7 +265,7 @@ def train(
                     ):
                         with precision(policy.device, config.precision):
                             scores = token_scores(policy, batch, config.temperature)
-                        part_loss = rloo_loss(  # A grad log pi(y | x)
+                        part_loss = rloo_loss(  # line 5: A grad log pi(y | x)
                             config,
                             scores.log_probs,
                             old_log_probs[part],
@@ -277,7 +277,7 @@ def train(
                         part_loss.backward()
                         loss += part_loss.detach()
                         meter.add_tokens(scores, old_log_probs[part], advantages[part], batch)
-                    norm = clip_and_step(optimizer, policy.parameters(), config.max_norm)
+                    norm = clip_and_step(optimizer, policy.parameters(), config.max_norm)  # line 5
                     meter.add_update(loss, norm)
 
         watch(validate, meter, rollout, rewards, advantages)

@@ -854,7 +854,7 @@ MUTATIONS = (
         "kd-ppo-reference-stays",
         "the reference of KD-PPO never moves, whatever reference_update says",
         KD_PPO,
-        "        moved_reference(config, state.step, reference, policy)\n",
+        "        moved_reference(config, state.step, reference, policy)  # line 12\n",
         "",
         TEST_KD_PPO,
     ),
@@ -1074,7 +1074,7 @@ MUTATIONS = (
         "rloo-kl-after-the-baseline",
         "the KL is taken off the advantage, after the baseline: no other response's KL balances it",
         RLOO,
-        "    advantages = leave_one_out_advantages(penalised.sum(1), config.group_size)\n",
+        "    advantages = leave_one_out_advantages(penalised.sum(1), config.group_size)  # line 3\n",
         "    advantages = leave_one_out_advantages(rewards, config.group_size)\n"
         "    advantages = advantages + (penalised.sum(1) - rewards)[:, None]\n",
         TEST_RLOO,

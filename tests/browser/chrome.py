@@ -102,14 +102,24 @@ class Chrome:
             if not address.startswith(("file:", "data:", "about:")):
                 self.requests.append(address)
 
-    def open(self, path: Path, width: int = 1280, height: int = 900) -> None:
-        """Load a file in a window of this size, phones by their width."""
+    def open(
+        self,
+        path: Path,
+        width: int = 1280,
+        height: int = 900,
+        *,
+        query: str = "",
+        dark: bool = False,
+    ) -> None:
+        """Load a file in a window of this size, phones by their width; `dark`: the reader likes it so."""
         self.errors.clear()
         self.requests.clear()
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.ask("Emulation.setEmulatedMedia", features=[scheme])
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
         self.ask("Emulation.setDeviceMetricsOverride", **size)
         self.loaded = False
-        self.ask("Page.navigate", url=path.resolve().as_uri())
+        self.ask("Page.navigate", url=path.resolve().as_uri() + query)
         while not self.loaded:
             self.read()
 

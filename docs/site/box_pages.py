@@ -1,0 +1,216 @@
+"""Code beside the paper: one page an engine, made from its box, its file and the ledger."""
+
+from __future__ import annotations
+
+import ast
+import html
+import re
+
+import boxes
+import files
+import ledger
+from boxes import Box, BoxLine
+from latex2mathml.converter import convert
+from notebook_pages import raw
+from pygments import highlight
+from pygments.formatters import HtmlFormatter
+from pygments.lexers import PythonLexer
+
+
+def inline(text: str) -> str:
+    """`code`, **bold**, *italics*, [links](..) and $math$ as HTML."""
+    parts = re.split(r"(\$[^$]+\$|`[^`]+`)", text)
+    return "".join(inline_part(part) for part in parts)
+
+
+def inline_part(part: str) -> str:
+    if part.startswith("$") and len(part) > 1:
+        return convert(part.strip("$"))
+    if part.startswith("`"):
+        return f"<code>{html.escape(part.strip('`'))}</code>"
+    text = html.escape(part, quote=False)
+    text = re.sub(r"\*\*(.+?)\*\*", r"<b>\1</b>", text)
+    text = re.sub(r"\*(.+?)\*", r"<i>\1</i>", text)
+    return re.sub(r"\[([^\]]+)\]\((\w+)\.md\)", r'<a href="\2.html">\1</a>', text)  # another box
+
+
+def block(text: str) -> str:
+    if text.startswith("$$"):
+        return f'<div class="bx-formula">{convert(text.strip("$"), display="block")}</div>'
+    return f'<div class="bx-words">{inline(text)}</div>'
+
+
+def shown_functions(box: Box) -> list[str]:
+    """Ledger functions that the engine names, in its code or in its line map, in the file's order."""
+    head = " ".join(boxes.line_map(box.engine).values())
+    tree = ast.walk(ast.parse(box.source.read_text("utf-8")))
+    used = sorted((n.lineno, n.id) for n in tree if isinstance(n, ast.Name))
+    words = [*re.findall(r"\w+", head), *(name for _, name in used)]
+    words += [name.rsplit(".", 1)[-1] for line in box.lines for name in line.see]
+    extra = re.split(r",\s*", box.fields.get("equations", ""))
+    return [name for name in dict.fromkeys([*words, *extra]) if name in ledger.equations()]
+
+
+def see_links(line: BoxLine) -> str:
+    """Where else the code of a line is, as links."""
+    links = []
+    for name in line.see:
+        module, function = name.rsplit(".", 1)
+        path = module.replace(".", "/") + ".py"
+        links.append(
+            f'<a href="../code/{path}.html#{function}"><code>{html.escape(name)}</code></a>'
+        )
+    return f'<div class="bx-words">also in {", ".join(links)}</div>' if links else ""
+
+
+def box_line(line: BoxLine, first: int | None) -> str:
+    number = f'<span class="bx-number">{line.number}</span>'
+    text = f'<div class="bx-text">{inline(line.text)}</div>' + "".join(map(block, line.more))
+    if line.left_out:
+        text += f'<div class="bx-words">left out here: {inline(line.left_out)}</div>'
+    text += see_links(line)
+    state = 'class="bx-line bx-left-out"' if first is None else (
+        f'class="bx-line" tabindex="0" role="button" data-line="{line.number}" data-code="L{first}"'
+    )  # fmt: skip
+    return f'<div {state} style="--depth:{line.depth}">{number}<div>{text}</div></div>'
+
+
+def code_parts(box: Box, marked: dict[int, list[tuple[int, int]]]) -> list[tuple[int, int]]:
+    """The functions that carry markers, from first to last line, in the file's order."""
+    tree = ast.parse(box.source.read_text("utf-8"))
+    spans = [(n.lineno, n.end_lineno or n.lineno) for n in tree.body if hasattr(n, "lineno")]
+    used = {at for extents in marked.values() for first, last in extents for at in (first, last)}
+    return [(a, b) for a, b in spans if any(a <= line <= b for line in used)]
+
+
+def code_block(box: Box, marked: dict[int, list[tuple[int, int]]]) -> str:
+    source = box.source.read_text("utf-8")
+    rows = highlight(source, PythonLexer(stripnl=False), HtmlFormatter(nowrap=True)).split("\n")
+    belongs: dict[int, set[int]] = {}
+    for number, extents in marked.items():
+        for first, last in extents:
+            for at in range(first, last + 1):
+                belongs.setdefault(at, set()).add(number)
+    starts: dict[int, set[int]] = {}
+    for number, extents in marked.items():
+        for first, _ in extents:
+            starts.setdefault(first, set()).add(number)
+    out, previous = [], 0
+    for first, last in code_parts(box, marked):
+        if previous and first > previous + 1:
+            out.append(
+                f'<span class="bx-gap">lines {previous + 1} to {first - 1} of the file</span>'
+            )
+        for at in range(first, last + 1):
+            numbers = " ".join(map(str, sorted(belongs.get(at, ()))))
+            badge = " ".join(map(str, sorted(starts.get(at, ()))))
+            state = f' data-lines="{numbers}"' if numbers else ""
+            out.append(
+                f'<span class="bx-code" id="L{at}"{state}><span class="bx-badge">{badge}</span>'
+                f'<span class="bx-at">{at}</span>{rows[at - 1]}</span>'
+            )
+        previous = last
+    return '<div class="highlight bx-source"><pre>' + "".join(out) + "</pre></div>"
+
+
+def beside(box: Box) -> str:
+    marked = boxes.markers(box.engine)
+    first = {n: min(a for a, _ in extents) for n, extents in marked.items()}
+    # The loop is what one reads first: go to the last function that has the line.
+    goal = {n: max(a for a, _ in extents) for n, extents in marked.items()}
+    lines = "".join(box_line(line, goal.get(line.number)) for line in box.lines if first)
+    name = f"rl/{box.engine}_engine.py"
+    return (
+        '<div class="beside"><div class="bx-box"><p class="bx-title">'
+        f"{inline(box.fields['box'])}</p>{lines}</div>"
+        f'<div class="bx-file"><p class="bx-title"><a href="../code/{name}.html">{name}</a></p>'
+        f"{code_block(box, marked)}</div></div>"
+    )
+
+
+def equation_list(box: Box) -> str:
+    text = ""
+    for name in shown_functions(box):
+        entry = ledger.equations()[name]
+        peers = f", {entry.peers} other implementations agree" if entry.peers else ""
+        text += (
+            f"**[{entry.title}](/docs/equations.md#{entry.anchor})** `{entry.function}`, "
+            f"{len(entry.tests)} tests{peers}\n\n$$\n{entry.formula}\n$$\n\n"
+        )
+    return text
+
+
+def study_table(box: Box) -> str:
+    """The rows of the study that ran this engine, each table with its head, and the picture."""
+    names = re.split(r",\s*", box.fields.get("study", ""))
+    rows, text, head = ledger.rows_of(names), "", None
+    sections = {row.section for row in rows}
+    rows = [row for row in ledger.rows_of(["base model", *names]) if row.section in sections]
+    rows = list({(row.section, row.cells[0]): row for row in reversed(rows)}.values())[::-1]
+    for row in rows:  # of several tables in a section the first: three seeds, the main setting
+        if (row.section, row.head) != head:
+            head = (row.section, row.head)
+            text += (
+                f"\n**{row.section}**\n\n| {' | '.join(row.head)} |\n|{'---|' * len(row.head)}\n"
+            )
+        text += f"| {' | '.join(row.cells)} |\n"
+    for section, picture in dict.fromkeys((row.section, row.picture) for row in rows):
+        text += f"\n![{section}: every engine of the study](/docs/{picture})\n"
+    return text
+
+
+def notebook_link(box: Box) -> str:
+    """The course's page about an engine, found by its name without the number."""
+    wanted = box.fields.get("notebook", "")
+    for name in files.notebooks():
+        stem = name.split("/")[-1].removesuffix(".ipynb")
+        if wanted and re.sub(r"^\d+_", "", stem) == wanted:
+            return f"[{stem.replace('_', ' ')}](/{name.removesuffix('.ipynb')}.md)"
+    return ""
+
+
+def page(box: Box) -> str:
+    arxiv = ", ".join(
+        f"[arXiv:{number}](https://arxiv.org/abs/{number})"
+        for number in re.split(r",\s*", box.fields["arxiv"])
+    )
+    course = notebook_link(box)
+    links = [f"Paper: {box.fields['paper']} ({arxiv})."]
+    links += [f"Course: {course}."] if course else []
+    text = f"---\nhide-toc: true\n---\n# {box.title}\n\n{box.fields['idea']} {' '.join(links)}\n\n"
+    text += (
+        "*Point at a line of the box, or tap it, to see the lines of code that carry it out, and the "
+        "other way round. The box is in our words; equation numbers are the paper's.*\n\n"
+    )
+    text += raw(beside(box), "bx-page") + "\n"
+    for title, body in box.sections.items():
+        text += f"## {title}\n\n{body}\n\n"
+    text += f"## Its equations, each with its proofs\n\n{equation_list(box)}"
+    table = study_table(box)
+    if table:
+        text += (
+            "## What it does\n\nFrom [the study](/docs/study.md): mean (lowest to highest) of three "
+            f"seeds.\n{table}\n"
+        )
+    return text
+
+
+def pages() -> dict[str, str]:
+    """Page -> Markdown: one an engine, in the order of docs/boxes/ORDER, and an index."""
+    all_boxes = sorted(map(boxes.read_box, boxes.engines()), key=lambda b: int(b.fields["order"]))
+    result = {f"beside/{box.engine}": page(box) for box in all_boxes}
+    index = (
+        "# Code beside the paper\n\nLeft the algorithm box, right the lines that carry it out. Each "
+        "page is made from the engine's own file. Every engine has the same shape, so the second "
+        "one reads faster than the first: begin with GRPO.\n\n"
+        "| engine | the idea | paper |\n|---|---|---|\n"
+    )
+    for box in all_boxes:
+        link = f"[{box.title}](/beside/{box.engine}.md)"
+        first = re.split(r",\s*", box.fields["arxiv"])[0]
+        index += (
+            f"| {link} | {box.fields['idea']} | [arXiv:{first}](https://arxiv.org/abs/{first}) |\n"
+        )
+    tree = "\n".join(f"/{name}" for name in result)
+    index += f"\n```{{toctree}}\n:hidden:\n\n{tree}\n```\n"
+    return {"beside/index": index} | result

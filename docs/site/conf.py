@@ -1,0 +1,154 @@
+"""Sphinx's settings, math as MathML, and links from pages to the code. Built by build.py."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import api_pages
+import files
+import source_pages
+from docutils import nodes
+from latex2mathml.converter import convert
+from sphinx import addnodes
+from sphinx.transforms.post_transforms import SphinxPostTransform
+
+project = "Glassbox RLHF"
+html_title = "Glassbox RLHF"
+author = "Glassbox RLHF contributors"
+extensions = ["myst_parser"]
+source_suffix = {".md": "markdown"}
+master_doc = "index"
+myst_enable_extensions = ["dollarmath", "amsmath"]
+myst_heading_anchors = 6
+myst_dmath_double_inline = True
+suppress_warnings = ["myst.header", "misc.highlighting_failure"]
+html_theme = "furo"
+html_static_path = ["static"]
+html_css_files = ["site.css"]
+html_js_files = ["site.js"]
+html_math_renderer = "mathml"
+html_copy_source = False
+html_show_sourcelink = False
+html_show_sphinx = False
+html_show_copyright = False
+html_show_search_summary = False  # it would fetch pages, which no browser does from file://
+html_last_updated_fmt = None
+html_context: dict[str, Any] = {}
+html_theme_options = {"navigation_with_keys": True}
+pygments_style = "default"
+pygments_dark_style = "github-dark"
+
+
+# --- math -----------------------------------------------------------------------------------------
+
+
+def mathml(latex: str, display: str) -> str:
+    """LaTeX as MathML, which browsers draw without a script or a font of ours."""
+    return convert(re.sub(r"\\(?:label|tag)\{[^}]*\}", "", latex), display=display)
+
+
+def inline_math(self: Any, node: nodes.math) -> None:
+    self.body.append(mathml(node.astext(), "inline"))
+    raise nodes.SkipNode
+
+
+def block_math(self: Any, node: nodes.math_block) -> None:
+    self.body.append(f'<div class="formula">{mathml(node.astext(), "block")}</div>')
+    raise nodes.SkipNode
+
+
+# --- links to the code ----------------------------------------------------------------------------
+
+
+def relative(page: str, here: str) -> str:
+    """The address of a page, seen from another one."""
+    return posixpath.relpath(f"{page}.html", posixpath.dirname(here) or ".")
+
+
+def page_of_link(target: str, here: str) -> str | None:
+    """The page that shows the file or folder which a page links to."""
+    if target.startswith("code/"):
+        return files.page_of(target.removeprefix("code/") or ".")
+    folder = posixpath.dirname("README" if here == "index" else here)
+    return files.page_of(posixpath.normpath(posixpath.join(folder, target)))
+
+
+class LinkedFiles(SphinxPostTransform):
+    """A link to a file or folder of the repository leads to the page that shows it."""
+
+    default_priority = 5  # before MyST looks for a page of that name and finds none
+    formats = ("html",)
+
+    def run(self, **kwargs: Any) -> None:
+        for node in list(self.document.findall(addnodes.pending_xref)):
+            if node.get("reftype") != "myst" or node.get("refdomain"):
+                continue
+            target, _, anchor = str(node["reftarget"]).partition("#")
+            here = self.env.docname
+            page = page_of_link(target, here) if target else None
+            if page is not None:
+                address = relative(page, here) + (f"#{anchor}" if anchor else "")
+                link = nodes.reference("", "", refuri=address, internal=True)
+                link.extend(node.children)
+                node.replace_self(link)
+
+
+class LinkedNames(SphinxPostTransform):
+    """Names of files, tests and functions in code style become links to where they are."""
+
+    default_priority = 500
+    formats = ("html",)
+
+    def run(self, **kwargs: Any) -> None:
+        for node in list(self.document.findall(nodes.literal)):
+            inside = node.parent
+            while inside is not None and not isinstance(inside, (nodes.reference, nodes.title)):
+                inside = inside.parent
+            address = None if inside is not None else address_of(node.astext())
+            if address:
+                page, anchor = address
+                uri = relative(page, self.env.docname) + (f"#{anchor}" if anchor else "")
+                link = nodes.reference("", "", refuri=uri, internal=True, classes=["code-name"])
+                node.replace_self(link)
+                link += node
+
+
+FUNCTIONS: dict[str, str] = {}  # dotted name -> page, of everything the reference pages show
+
+
+def address_of(text: str) -> tuple[str, str] | None:
+    """Page and anchor of `rl/grpo_engine.py`, `tests/x.py::test_y`, `rl.equations.kl.k3`."""
+    path, _, name = text.partition("::")
+    if re.fullmatch(r"[\w./-]+\.\w+", path) and path in files.sources():
+        return f"code/{path}", name.split("[")[0]
+    if text in FUNCTIONS:
+        return FUNCTIONS[text], text.removeprefix(FUNCTIONS[text].removeprefix("api/") + ".")
+    return None
+
+
+def collect_names() -> None:
+    for name in api_pages.modules():
+        page = f"api/{api_pages.module_name(name)}"
+        for title in api_pages.titles(name):
+            FUNCTIONS[f"{api_pages.module_name(name)}.{title}"] = page
+
+
+def code_pages(app: Any) -> Any:
+    """Rendered files; they stay out of the search, which would drown in them."""
+    if "only" not in app.config.html_context:
+        yield from source_pages.pages()
+
+
+def setup(app: Any) -> dict[str, Any]:
+    collect_names()
+    app.add_html_math_renderer("mathml", (inline_math, None), (block_math, None))
+    app.connect("html-collect-pages", code_pages)
+    app.add_post_transform(LinkedFiles)
+    app.add_post_transform(LinkedNames)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

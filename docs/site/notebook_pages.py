@@ -1,0 +1,87 @@
+"""Committed notebooks as Markdown pages: texts, code, and the outputs as they were stored."""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+ANSI = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def fence(language: str, text: str, mark: str = "`") -> str:
+    """A fenced block that its own content cannot end."""
+    longest = max((len(run) for run in re.findall(rf"{mark}{{3,}}", text)), default=2)
+    marks = mark * (longest + 1)
+    return f"{marks}{language}\n{text.rstrip(chr(10))}\n{marks}\n"
+
+
+def raw(content: str, name: str = "nb-output") -> str:
+    return fence("{raw} html", f'<div class="{name}">\n{content}\n</div>')
+
+
+def joined(text: str | list[str]) -> str:
+    return text if isinstance(text, str) else "".join(text)
+
+
+def output_text(output: dict[str, Any], pictures: Path, stem: str, number: str) -> str:
+    """One output as Markdown; a picture becomes a file in `pictures`."""
+    if output["output_type"] == "stream":
+        return raw(f"<pre>{html.escape(ANSI.sub('', joined(output['text'])))}</pre>", "nb-text")
+    data = output.get("data", {})
+    if "text/html" in data:
+        return raw(joined(data["text/html"]))
+    if "image/svg+xml" in data:
+        return raw(joined(data["image/svg+xml"]))
+    if "image/png" in data:
+        pictures.mkdir(parents=True, exist_ok=True)
+        file = pictures / f"{stem}-{number}.png"
+        file.write_bytes(base64.b64decode(joined(data["image/png"])))
+        words = joined(data.get("text/plain", "")).strip("<>")
+        alt = "plot" if "Figure" in words or not words else words
+        return f"```{{image}} pictures/{file.name}\n:alt: {alt}\n:class: nb-picture\n```\n"
+    if "text/markdown" in data:
+        return joined(data["text/markdown"])
+    return raw(f"<pre>{html.escape(joined(data.get('text/plain', '')))}</pre>", "nb-text")
+
+
+def attachments(cell: dict[str, Any], pictures: Path, stem: str, number: int) -> str:
+    """The text of a cell, with the pictures that it carries in itself written beside the page."""
+    text = joined(cell["source"])
+    for name, kinds in cell.get("attachments", {}).items():
+        pictures.mkdir(parents=True, exist_ok=True)
+        file = pictures / f"{stem}-{number}-{name}"
+        file.write_bytes(base64.b64decode(joined(next(iter(kinds.values())))))
+        text = text.replace(f"attachment:{name}", f"pictures/{file.name}")
+    return text
+
+
+def folded(text: str) -> str:
+    """`<details>` with its Markdown as Markdown: the tags become blocks of HTML of their own."""
+
+    def block(match: re.Match[str]) -> str:
+        begin = f'<details class="fold"><summary>{match[1].strip()}</summary>'
+        end = fence("{raw} html", "</details>")
+        return f"\n{fence('{raw} html', begin)}\n{match[2].strip()}\n\n{end}\n"
+
+    pattern = r"<details>\s*<summary>(.+?)</summary>\n(.*?)</details>"
+    return re.sub(pattern, block, text, flags=re.DOTALL)
+
+
+def markdown_of(notebook: Path, pictures: Path) -> str:
+    """The page of one .ipynb; pictures are written into the folder `pictures`."""
+    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    parts = []
+    for number, cell in enumerate(cells):
+        if cell["cell_type"] == "markdown":
+            parts.append(folded(attachments(cell, pictures, notebook.stem, number)) + "\n")
+            continue
+        source = joined(cell["source"])
+        if source.strip():
+            parts.append(fence("python", source))
+        for order, output in enumerate(cell.get("outputs", [])):
+            parts.append(output_text(output, pictures, notebook.stem, f"{number:02d}-{order}"))
+    return "\n".join(parts)

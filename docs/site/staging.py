@@ -1,0 +1,76 @@
+"""Lay out everything that Sphinx reads, in the same tree as the repository, so that links keep."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import api_pages
+import box_pages
+import files
+import notebook_pages
+from files import ROOT
+
+# Sidebar: title -> pages in order. What is not named here is found and goes where it belongs.
+SECTIONS = {
+    "Guide": ["docs/faq", "data/README", "rl/README", "docs/report", "docs/doctor",
+              "docs/extending", "docs/ranks", "docs/memory", "docs/lora", "docs/gpu",
+              "docs/reliability"],
+    "Course": [],
+    "Code beside the paper": ["beside/index"],
+    "Results": ["docs/study", "docs/benchmarks"],
+    "Proofs": ["docs/equations", "docs/engine_contract", "docs/mutation_check", "docs/mutants"],
+    "Look up": ["docs/glossary", "docs/metrics", "api/index"],
+}  # fmt: skip
+RESULTS = ("result", "study", "benchmark")  # pages so named stand with the results
+
+
+def contents(pages: list[str]) -> str:
+    """The table of contents behind the sidebar."""
+    known = {page for listed in SECTIONS.values() for page in listed}
+    found = [files.page_of_guide(name) for name in files.guides()]
+    rest = [page for page in found if page not in known | {"index"}]
+    course = [name.removesuffix(".ipynb") for name in files.notebooks()]
+    text = ""
+    for title, listed in SECTIONS.items():
+        entries = list(listed)
+        if title == "Course":
+            entries = [page for page in rest if page.startswith("notebooks/")] + course
+        elif title == "Results":
+            entries += [page for page in rest if is_result(page)]
+        elif title == "Guide":
+            entries += [p for p in rest if not is_result(p) and not p.startswith("notebooks/")]
+        lines = "\n".join(f"/{page}" for page in entries if page in pages)
+        text += f"\n```{{toctree}}\n:hidden:\n:caption: {title}\n\n{lines}\n```\n"
+    return text + "\n"
+
+
+def is_result(page: str) -> bool:
+    return any(word in page for word in RESULTS)
+
+
+def stage(target: Path, only: tuple[str, ...] = ()) -> None:
+    """Write all pages but the rendered code into `target`, which is emptied first.
+
+    With `only`, the first page and those whose names begin like one of them.
+    """
+    shutil.rmtree(target, ignore_errors=True)
+    target.mkdir(parents=True)
+    for name in files.tracked():
+        if name.endswith(files.PICTURES):
+            copy = target / name
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(ROOT / name, copy)
+    pages = {files.page_of_guide(n): (ROOT / n).read_text("utf-8") for n in files.guides()}
+    for name in files.notebooks():
+        path = ROOT / name
+        pictures = target / Path(name).parent / "pictures"
+        pages[name.removesuffix(".ipynb")] = notebook_pages.markdown_of(path, pictures)
+    pages |= api_pages.pages() | box_pages.pages()
+    if only:
+        pages = {n: text for n, text in pages.items() if n.startswith(("index", *only))}
+    pages["index"] += contents(list(pages))
+    for page, text in pages.items():
+        path = target / f"{page}.md"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")

@@ -1,0 +1,44 @@
+// Code beside the paper: a line of the box and its lines of code light up together.
+"use strict";
+(() => {
+  const page = document.querySelector(".beside");
+  if (!page) return;
+  const lines = [...page.querySelectorAll(".bx-line[data-line]")];
+  const code = [...page.querySelectorAll(".bx-code[data-lines]")];
+  const numbers = (row) => row.dataset.lines.split(" ");
+  let held = null; // the line that a tap has chosen; pointing elsewhere is only a look
+
+  const show = (chosen) => {
+    for (const line of lines) line.classList.toggle("on", chosen.includes(line.dataset.line));
+    for (const row of code) row.classList.toggle("on", numbers(row).some((n) => chosen.includes(n)));
+  };
+  const back = () => show(held ? [held] : []);
+  const gentle = matchMedia("(prefers-reduced-motion: reduce)").matches ? "auto" : "smooth";
+  const into = (element, block) => element.scrollIntoView({ behavior: gentle, block, inline: "nearest" });
+
+  const choose = (line) => {
+    held = held === line.dataset.line ? null : line.dataset.line;
+    back();
+    if (held) into(document.getElementById(line.dataset.code), innerWidth < 1008 ? "start" : "center");
+  };
+  for (const line of lines) {
+    line.addEventListener("pointerenter", () => show([line.dataset.line]));
+    line.addEventListener("pointerleave", back);
+    line.addEventListener("focus", () => show([line.dataset.line]));
+    line.addEventListener("click", (event) => { if (!event.target.closest("a")) choose(line); });
+    line.addEventListener("keydown", (event) => {
+      if (event.key === "Enter" || event.key === " ") { event.preventDefault(); choose(line); }
+    });
+  }
+  for (const row of code) {
+    row.addEventListener("pointerenter", () => show(numbers(row)));
+    row.addEventListener("pointerleave", back);
+    row.addEventListener("click", () => {
+      if (String(getSelection())) return; // somebody is copying code
+      held = numbers(row).at(-1);
+      back();
+      const line = lines.find((one) => one.dataset.line === held);
+      line.parentElement.scrollTo({ top: line.offsetTop - 60, behavior: gentle });
+    });
+  }
+})();

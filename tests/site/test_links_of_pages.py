@@ -1,0 +1,133 @@
+"""Links of the Markdown pages, the FAQ's numbers, and the checker of the built site."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+
+import boxes
+import links
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+FAQ = ROOT / "docs" / "faq.md"
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("*/README.md")])
+WITHOUT_A_NUMBER = {
+    "Out of memory": "the forecast before the first step",
+    "How do I use my own data?": "the line that says how many rows were kept",
+    "Two runs of one seed differ": "any number",
+}
+
+
+def without_code(text: str) -> str:
+    return re.sub(r"`[^`\n]*`", "", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S))
+
+
+@cache
+def anchors(path: Path) -> frozenset[str]:
+    """The places that a page's headings make, as GitHub and the site name them."""
+    text = re.sub(r"^```.*?^```", "", path.read_text("utf-8"), flags=re.M | re.S)
+    titles = re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)
+    plain = [re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", title).lower() for title in titles]
+    return frozenset(re.sub(r"[^\w\- ]", "", title).strip().replace(" ", "-") for title in plain)
+
+
+def broken(path: Path, text: str) -> list[str]:
+    """Links of a page to files that are not there, or to places that they do not have."""
+    found = []
+    for target in re.findall(r"\]\(<?([^)\s>]+)>?\)", without_code(text)):
+        if re.match(r"[a-z]+:", target):
+            continue
+        name, _, anchor = target.partition("#")
+        start = ROOT if name.startswith("/") else path.parent
+        file = (start / name.lstrip("/")).resolve() if name else path
+        if not file.exists():
+            found.append(f"{path.name}: {target} leads nowhere")
+        elif anchor and file.suffix == ".md" and anchor not in anchors(file):
+            found.append(f"{path.name}: {target} has no such heading")
+    return found
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_links_of_a_page_lead_somewhere(path: Path) -> None:
+    assert broken(path, path.read_text("utf-8")) == []
+
+
+def test_a_broken_link_is_noticed() -> None:
+    page = "[a](no_such.md) [b](metrics.md#no-such-place) [c](metrics.md#ppo) `[d](no.md)`"
+    assert len(broken(FAQ, page)) == 2
+
+
+# --- the FAQ -------------------------------------------------------------------------------------
+
+
+def questions() -> dict[str, str]:
+    parts = re.split(r"^## (.+)$", FAQ.read_text("utf-8"), flags=re.MULTILINE)[1:]
+    return dict(zip(parts[::2], parts[1::2], strict=True))
+
+
+@cache
+def metric_keys() -> frozenset[str]:
+    text = (ROOT / "docs" / "metrics.md").read_text("utf-8")
+    rows = re.findall(r"^\| (`[^|]+) \|", text, flags=re.MULTILINE)
+    return frozenset(key for row in rows for key in re.findall(r"`([^`]+)`", row))
+
+
+@pytest.mark.parametrize("question", questions())
+def test_an_answer_names_its_number_and_its_page(question: str) -> None:
+    """Every answer says what to look at, with a key that a run logs, and which page explains it."""
+    body = questions()[question]
+    look = re.search(r"\*\*Look at\*\* (.+?)(?=\n- |\Z)", body, re.DOTALL)
+    read = re.search(r"\*\*Read\*\* (.+?)(?=\n- |\Z)", body, re.DOTALL)
+    assert look and read
+    named = [n for n in re.findall(r"`([a-z_/0-9]+)`", look[1]) if "." not in n]
+    assert [n for n in named if n not in metric_keys()] == []
+    assert named or question in WITHOUT_A_NUMBER
+    assert re.findall(r"\]\(", read[1])
+
+
+def test_rules_that_the_faq_names_are_the_doctors() -> None:
+    known = set(re.findall(r"^\| `(\w+)` \|", (ROOT / "docs/doctor.md").read_text("utf-8"), re.M))
+    text = FAQ.read_text("utf-8")
+    sentences = re.findall(r"the doctor's rules? ([^(;,.]*(?:,[^(;.]*)?)", text)
+    named = {name for sentence in sentences for name in re.findall(r"`(\w+)`", sentence)}
+    assert len(named) > 8 and named <= known | metric_keys()
+
+
+def test_flags_that_the_faq_names_exist() -> None:
+    known = {"--reducer", "--variant"} | {
+        f"--{name.replace('_', '-')}"
+        for path in [*ROOT.glob("*/*.py"), *ROOT.glob("rl/training/*.py")]
+        for name in re.findall(r"^    (\w+): ", path.read_text("utf-8"), flags=re.MULTILINE)
+    }
+    known |= set(re.findall(r'"(--[\w-]+)"', (ROOT / "scripts" / "repeat.py").read_text("utf-8")))
+    assert set(re.findall(r"`?(--[a-z][\w-]*)", FAQ.read_text("utf-8"))) - known == set()
+
+
+# --- the checker of the built site ---------------------------------------------------------------
+
+
+def test_the_checker_of_the_site_finds_what_is_broken(tmp_path: Path) -> None:
+    good = '<h1 id="top">x</h1><a href="b.html#here">b</a><a href="#top">t</a>'
+    (tmp_path / "a.html").write_text(good, encoding="utf-8")
+    (tmp_path / "b.html").write_text('<p id="here"></p><a href="https://x.org">x</a>', "utf-8")
+    assert links.problems(tmp_path) == []
+    bad = (
+        '<a href="no.html">1</a><a href="b.html#no">2</a><img src="no.png"><script src="//x.org/a">'
+    )
+    (tmp_path / "c.html").write_text(bad, encoding="utf-8")
+    said = "\n".join(links.problems(tmp_path))
+    for part in ("no.html leads nowhere", "b.html#no has no such place", "no.png", "a network"):
+        assert part in said
+
+
+def test_folders_of_boxes_are_what_the_site_shows() -> None:
+    """A link to a box in the repository is a link to its page on the site."""
+    import files
+
+    for engine in boxes.engines():
+        assert files.page_of(f"docs/boxes/{engine}.md") == f"beside/{engine}"
+    assert files.page_of("rl/grpo_engine.py") == "code/rl/grpo_engine.py"
+    assert files.page_of("rl") == "rl/README" and files.page_of("gpt") == "code/gpt/index"
+    assert files.page_of("no/such.py") is None
