@@ -120,13 +120,14 @@ def test_each_stage_finds_the_one_before_it_by_default(world: Runs) -> None:
 def test_a_run_folder_holds_what_its_script_says(world: Runs) -> None:
     """No state.pt: a finished run has nothing to resume. No temporary files either."""
     common = {"config.json", "metrics.jsonl", "model.safetensors", "page.json", "report.html"}
+    common |= {"tokens.jsonl"}
     assert names(world.pretraining) == common
     assert names(world.finetuning) == common | {"samples.jsonl"}
     assert names(world.reward_model) == common | {
         "pairs.jsonl", "held_out_pairs.jsonl", "report.json", "report.png"
     }  # fmt: skip
     assert names(world.grpo) == common | {
-        "samples.jsonl", "tokens.jsonl", "report.json", "learning_curves.png"
+        "samples.jsonl", "report.json", "learning_curves.png"
     }  # fmt: skip
     for figure in (world.reward_model / "report.png", world.grpo / "learning_curves.png"):
         assert figure.read_bytes()[:4] == PNG

@@ -282,7 +282,8 @@ def samples_of(run: Run) -> dict[str, Any] | None:
         own = [row for row in run.samples if str(row.get("prompt", "")) == prompt]
         parts = [part for step in ends for part in sample_parts(own, step)]
         rows.append({"prompt": prompt, "parts": parts})
-    caption = f"Validation prompts, steps {steps[0]} and {steps[-1]}." if steps else ""
+    numbers = " and ".join(map(str, ends))
+    caption = f"Validation prompts, step{'s' * (len(ends) > 1)} {numbers}." if steps else ""
     return {"caption": caption, "rows": rows}
 
 

@@ -266,7 +266,7 @@ def test_main_writes_a_model_that_is_better_than_its_base(tmp_path):
     )  # fmt: skip
     assert finetuning.main(config) == tmp_path / "out"
     names = {path.name for path in (tmp_path / "out").iterdir()}
-    page = {"page.json", "report.html"}
+    page = {"page.json", "report.html", "tokens.jsonl"}
     assert names == page | {"config.json", "metrics.jsonl", "samples.jsonl", "model.safetensors"}
     tuned, _ = load_gpt(tmp_path / "out")
     _, held_out = read_examples(config, GLASSBOX, 64)

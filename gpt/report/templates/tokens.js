@@ -3,7 +3,7 @@ function glassTokens(root) {
   const data = JSON.parse(root.querySelector('script[type="application/json"]').textContent);
   if (!data.frames.length) return;
   const kinds = [...new Set(data.frames.map(f => f.kind))];
-  const state = {kind: kinds.includes('training') ? 'training' : kinds[kinds.length - 1], step: 0, row: 0, quantity: 0};
+  const state = {kind: kinds.includes('training') ? 'training' : kinds[0], step: 0, row: 0, quantity: 0};
   const frames = () => data.frames.filter(f => f.kind === state.kind);
   const has = (frame, i) => frame.rows.some(r => data.quantities[i].name in r.values);
   const add = (parent, tag, cls, text) => {
