@@ -12,7 +12,7 @@ import numpy as np
 import overoptimisation
 import pytest
 import torch
-from overopt import jobs, pages, results, runs
+from overopt import jobs, pages, recording, results, runs
 from overopt.plan import CURES, PARTS, STAGES, Job, plan
 from overopt.settings import ENGINES, SETTINGS, SHAPES, TUNING, Settings
 
@@ -221,9 +221,22 @@ def test_the_page_is_written_from_the_runs_and_again_from_the_json(
     assert (docs / "overoptimisation.md").read_text() == text
 
 
-def test_nothing_to_draw_is_said(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no run of law is finished"):
-        pages.draw(("law",), SMALL, tmp_path, tmp_path / "docs")
+def test_a_page_before_any_run_says_so(tmp_path: Path) -> None:
+    pages.draw(PARTS, SMALL, tmp_path / "nothing", tmp_path / "docs")
+    text = (tmp_path / "docs" / "overoptimisation.md").read_text()
+    assert text.count("Not run yet") == 3 and "| law | 0 of 20 |" in text
+    assert [path.suffix for path in (tmp_path / "docs").iterdir()].count(".png") == 0
+
+
+def test_a_recording_holds_what_the_page_shows(rehearsed: Path, tmp_path: Path) -> None:
+    recording.record(SMALL, rehearsed, tmp_path / "recording.json")
+    found = json.loads((tmp_path / "recording.json").read_text())
+    assert list(found["runs"]) == ["patient", "own_answers", "ensemble_min"]
+    assert found["best_of_n"]["n"] == [1, 2, 4] and found["alarm"]["step"] is None
+    assert len(found["bank"]["proxy"][0]) == len(found["bank"]["gold"][0]) == SMALL.bank_answers
+    assert {row["step"] for row in found["texts"]} == {0, 2, 4, 6}
+    with pytest.raises(UserError, match="is not finished: run it with\n    python scripts/overopt"):
+        recording.record(SMALL, tmp_path, tmp_path / "other.json")
 
 
 # --- one budget, on invented runs -----------------------------------------------------------------

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gpt.errors import UserError
 from gpt.files import display_path
 from overopt import figures, results
 from overopt.settings import Settings
@@ -23,17 +22,16 @@ END_MARK = "<!-- end of one budget -->"
 def draw(parts: Sequence[str], settings: Settings, root: Path, docs: Path) -> None:
     """Write the numbers of these parts, where runs are there, and everything drawn from numbers.
 
-    Without runs the committed JSON stays as it is and the page is drawn from it.
+    Without the runs' folder the committed JSON stays as it is and the page is drawn from it.
     """
     path = docs / JSON
     numbers = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     for part in parts:
         if found := results.collect(part, settings, root):
             numbers[part] = found
-            numbers["settings"] = results.rounded(settings.as_rows())
-            numbers["progress"] = results.rounded(results.progress(settings, root), 2)
-    if "settings" not in numbers:
-        raise UserError(f"no run of {' '.join(parts)} is finished in {root}: run some first")
+    if root.exists() or "progress" not in numbers:
+        numbers["settings"] = results.rounded(settings.as_rows())
+        numbers["progress"] = results.rounded(results.progress(settings, root), 2)
     docs.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(numbers, separators=(",", ":")) + "\n", encoding="utf-8")
     for part in parts:

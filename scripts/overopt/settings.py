@@ -37,7 +37,7 @@ class Settings:
     # One budget: every engine in both worlds.
     budget_starts: tuple[int, ...] = (0, 1, 2)
     budget_seeds: tuple[int, ...] = (0, 1)
-    budget_responses: int = 7680
+    budget_responses: int = 6144
     budget_labels: int = 112_000
 
     # How models are trained.
@@ -56,7 +56,7 @@ class Settings:
     lr: float = 4e-4
     prompts_per_step: int = 8
     group_size: int = 8
-    most_steps: int = 150
+    most_steps: int = 120
     measure_every: int = 5
     prompts: int = 128  # test prompts, one answer each, the same random numbers every time
     fall: float = 0.10  # gold has turned when it lies this far below its best
