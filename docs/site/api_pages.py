@@ -24,11 +24,11 @@ def module_name(name: str) -> str:
 
 
 def escaped(text: str) -> str:
-    """Running text of a docstring; what stands in backticks stays code."""
-    parts = re.split(r"(`[^`]+`)", text)
+    """Running text of a docstring; code and *emphasis* stay what they are."""
+    parts = re.split(r"(`[^`]+`|(?<!\w)\*\w[\w ]*\*(?!\w))", text)
     return "".join(
-        part if part.startswith("`") else re.sub(r"([\\*_$<>\[\]|{}#~])", r"\\\1", part)
-        for part in parts
+        part if at % 2 else re.sub(r"([\\*_$<>\[\]|{}#~])", r"\\\1", part)
+        for at, part in enumerate(parts)
     )
 
 
@@ -109,7 +109,8 @@ def public(body: list[ast.stmt]) -> list[Definition]:
 def module_page(name: str) -> str:
     text = (ROOT / name).read_text("utf-8")
     tree, lines = ast.parse(text), text.splitlines()
-    page = f"# {escaped(module_name(name))}\n\n[source](<code/{name}>)\n\n"
+    links = f"[all modules](/api/index.md), [source](<code/{name}>)"
+    page = f"---\norphan: true\n---\n# {escaped(module_name(name))}\n\n{links}\n\n"
     page += docstring_markdown(ast.get_docstring(tree) or "")
     return page + "\n" + "\n".join(entry(node, name, lines) for node in public(tree.body))
 
@@ -144,6 +145,4 @@ def pages() -> dict[str, str]:
         index += f"\n## {escaped(group.replace('/', '.'))}\n\n| module | |\n|---|---|\n"
         for n in members:
             index += f"| [{escaped(module_name(n))}](/api/{module_name(n)}.md) | {summary(n)} |\n"
-    tree = "\n".join(f"/{page}" for page in result)
-    index += f"\n```{{toctree}}\n:hidden:\n\n{tree}\n```\n"
     return result | {"api/index": index}

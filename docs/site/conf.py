@@ -12,7 +12,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import api_pages
 import files
-import source_pages
 from docutils import nodes
 from latex2mathml.converter import convert
 from sphinx import addnodes
@@ -39,8 +38,8 @@ html_show_sphinx = False
 html_show_copyright = False
 html_show_search_summary = False  # it would fetch pages, which no browser does from file://
 html_last_updated_fmt = None
-html_context: dict[str, Any] = {}
 html_theme_options = {"navigation_with_keys": True}
+highlight_language = "none"  # of blocks that name none: commands and outputs
 pygments_style = "default"
 pygments_dark_style = "github-dark"
 
@@ -139,16 +138,9 @@ def collect_names() -> None:
             FUNCTIONS[f"{api_pages.module_name(name)}.{title}"] = page
 
 
-def code_pages(app: Any) -> Any:
-    """Rendered files; they stay out of the search, which would drown in them."""
-    if "only" not in app.config.html_context:
-        yield from source_pages.pages()
-
-
 def setup(app: Any) -> dict[str, Any]:
     collect_names()
     app.add_html_math_renderer("mathml", (inline_math, None), (block_math, None))
-    app.connect("html-collect-pages", code_pages)
     app.add_post_transform(LinkedFiles)
     app.add_post_transform(LinkedNames)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import ast
 import html
-from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 import files
 from files import ROOT
 from pygments import highlight
 from pygments.formatters import HtmlFormatter
+from pygments.lexer import Lexer
 from pygments.lexers import TextLexer, get_lexer_for_filename
 from pygments.util import ClassNotFound
 
@@ -32,10 +32,10 @@ def definitions(name: str, text: str) -> dict[int, str]:
 
 def file_page(name: str) -> str:
     text = (ROOT / name).read_text("utf-8", errors="replace")
-    try:
-        lexer = get_lexer_for_filename(name, stripnl=False)
-    except ClassNotFound:
-        lexer = TextLexer(stripnl=False)
+    lexer: Lexer = TextLexer(stripnl=False)
+    if not name.endswith(".json"):  # long, and no clearer in colour
+        with suppress(ClassNotFound):
+            lexer = get_lexer_for_filename(name, stripnl=False)
     rows = highlight(text, lexer, HtmlFormatter(nowrap=True)).rstrip("\n").split("\n")
     names, out = definitions(name, text), []
     for number, row in enumerate(rows, 1):
@@ -67,7 +67,7 @@ def trail(name: str) -> str:
     parts = Path(name).parts if name != "." else ()
     links, depth = [], len(parts)
     is_folder = name in files.folders()
-    for at, part in enumerate(("repository", *parts)):
+    for at, part in enumerate(("files", *parts)):
         up = depth - at if is_folder else depth - at - 1
         last = at == depth
         target = "../" * max(up, 0) + "index.html"
@@ -75,13 +75,37 @@ def trail(name: str) -> str:
     return " / ".join(links)
 
 
-def pages() -> Iterator[tuple[str, dict[str, Any], str]]:
-    """(page, what the theme's template gets, template) of all files and folders."""
+TEMPLATE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title} - Glassbox RLHF</title>
+<link rel="stylesheet" href="{up}_static/pygments.css">
+<link rel="stylesheet" href="{up}_static/site.css">
+<script>document.documentElement.className = "plain";
+addEventListener("DOMContentLoaded", () => {{
+  document.body.dataset.theme = localStorage.getItem("theme") || "auto"; }});</script>
+</head><body class="plain" data-theme="auto">
+<nav><a href="{up}index.html">Glassbox RLHF</a> / {trail}</nav>
+<main><h1>{title}</h1>{body}</main></body></html>
+"""
+
+
+def write_page(html_folder: Path, page: str, title: str, path_above: str, body: str) -> None:
+    target = html_folder / f"{page}.html"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    up = "../" * page.count("/")
+    values = {"title": html.escape(title), "up": up, "trail": path_above, "body": body}
+    target.write_text(TEMPLATE.format(**values), encoding="utf-8")
+
+
+def write_pages(html_folder: Path) -> None:
+    """All files and folders, beside Sphinx's pages and without their table of contents.
+
+    They stay out of the search, which would drown in them.
+    """
     for name in files.sources():
-        body = f"<h1>{html.escape(name)}</h1><p>{trail(name)}</p>{file_page(name)}"
-        yield f"code/{name}", {"title": name, "body": body}, "page.html"
+        write_page(html_folder, f"code/{name}", name, trail(name), file_page(name))
     for folder in sorted(files.folders()):
         title = "The repository" if folder == "." else folder
         page = "code/index" if folder == "." else f"code/{folder}/index"
-        body = f"<h1>{html.escape(title)}</h1><p>{trail(folder)}</p>{folder_page(folder)}"
-        yield page, {"title": title, "body": body}, "page.html"
+        write_page(html_folder, page, title, trail(folder), folder_page(folder))
