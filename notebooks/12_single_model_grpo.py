@@ -1,74 +1,133 @@
 # %% [markdown]
-# # 11. One model: GRPO without a reference
+# # 12. One model: GRPO without a reference
 #
-# **Why.** GRPO ([07_grpo](07_grpo.ipynb)) needs a second copy of the policy, the frozen reference,
-# for one thing only: its log-probabilities of the sampled tokens enter the KL penalty. The
-# log-probabilities of the policy that *sampled* are there anyway. What if they do both jobs? Then
-# no second copy is needed, and it is one line less. It is also another algorithm: a small
-# experiment in what a KL penalty is good for.
+# **The question.** GRPO keeps a frozen copy of the policy, for the KL penalty alone. What if the policy
+# that *sampled* the batch does that job as well?
 #
-# The idea is not ours. Kimi k1.5 ([arXiv:2501.12599](https://arxiv.org/abs/2501.12599)) and Kimi K2
-# ([arXiv:2507.20534](https://arxiv.org/abs/2507.20534)) make the current policy the reference of
-# each iteration, which is called *policy mirror descent*. Their loss is another one, a regression:
-# $(r_i - \bar r - \tau \log \rho_i)^2$ for whole responses. A study of it
-# ([arXiv:2602.05933](https://arxiv.org/abs/2602.05933)) finds a $\chi^2$ regulariser hidden in it.
-# GRPO's own loss with the reference moved like that we have seen in no paper. A $\chi^2$ appears
-# here as well (section 3), for another reason.
-#
-# | line of Algorithm 1 | GRPO ([arXiv:2402.03300](https://arxiv.org/abs/2402.03300)) | one model |
-# | --- | --- | --- |
-# | 3: reference $\pi_{ref} \leftarrow \pi_\theta$ | a frozen copy | left out |
-# | 6: old policy $\pi_{old} \leftarrow \pi_\theta$ | its log-probs are kept | the reference's too |
-# | 11: penalty (Eq. 4), $r = \pi_{ref} / \pi_\theta$ | $r - \log r - 1$ | $1 / \rho + \log \rho - 1$ |
+# **Why.** Its log-probabilities are there anyway, for the ratio. So no second copy is needed, and the
+# code is one line shorter. It is also another algorithm: a small experiment in what a KL penalty is good
+# for. It has a published relative, *policy mirror descent*, which section 4 derives. GRPO's own loss with
+# the reference moved like that we have seen in no paper.
 #
 # | section | question |
 # | --- | --- |
 # | 1 | what does it save? |
 # | 2 | what is the penalty at the start of a batch? |
 # | 3 | which divergence is it? |
-# | 4 | does it hold the policy near its start? |
-# | 5 | what can be steered with it? |
+# | 4 | what has it to do with policy mirror descent? |
+# | 5 | does it hold the policy near its start? |
+#
+# **You need** [07_grpo](07_grpo.ipynb) and [05_what_a_kl_is](05_what_a_kl_is.ipynb). The engine is
+# [rl/grpo_single_model_engine.py](../rl/grpo_single_model_engine.py).
 #
 # **To run it yourself:** `make demo` once sets up `.venv`, `make dev` adds the Jupyter kernel; then
-# choose the kernel of `.venv`. It takes about half a minute on one CPU core. The page before this
-# one: [11_reinforce_plus_plus](11_reinforce_plus_plus.ipynb); the next:
-# [13_grpo_family](13_grpo_family.ipynb).
+# choose the kernel of `.venv`. It takes about half a minute on one CPU core.
 
 # %%
 import copy
-import gc
-import inspect
 import warnings
 
 import matplotlib.pyplot as plt
 import torch
+from course import look
+from course.exercises import check
 from torch import Tensor
 
-try:
-    from data import reviews
-    from gpt import pretraining
-    from gpt.common import MetricLog, make_generator
-    from gpt.corpus import WorldCorpus
-    from gpt.generate import SamplingParams
-    from gpt.log_probs import token_log_probs
-    from gpt.model import GPT, PRESETS, GPTConfig
-    from gpt.tokenizer import load_tokenizer
-    from rl import grpo_engine
-    from rl import grpo_single_model_engine as single
-    from rl.batches.rollout import prompt_batch, sample_rollout
-    from rl.equations.advantages import group_advantages
-    from rl.equations.kl import k3, rho_minus_log
-    from rl.grpo_single_model_engine import SingleModelGRPOConfig
-    from rl.rewards.sources import RuleReward
-    from rl.training.evaluation import Validation, format_table, running_mean
-except ModuleNotFoundError as error:
-    raise ImportError("run `make demo` once, then choose the kernel of .venv") from error
+from data import reviews
+from gpt import pretraining
+from gpt.common import MetricLog, make_generator
+from gpt.corpus import WorldCorpus
+from gpt.generate import SamplingParams
+from gpt.log_probs import token_log_probs
+from gpt.model import GPT, PRESETS, GPTConfig
+from gpt.report.tokens import show_tokens
+from gpt.tokenizer import load_tokenizer
 
+# %%
+from rl import grpo_engine
+from rl import grpo_single_model_engine as single
+from rl.batches.rollout import prompt_batch, sample_rollout
+from rl.equations.advantages import group_advantages
+from rl.equations.kl import k3, rho_minus_log
+from rl.grpo_single_model_engine import SingleModelGRPOConfig
+from rl.rewards.sources import RuleReward
+from rl.training.evaluation import Validation
+
+look.use()
 torch.set_num_threads(1)  # one thread adds up in the same order on every machine
 
 # %% [markdown]
-# The policy is a small base model of the reviews world, pre-trained in ten seconds, and the reward
-# is the world's gold reward, as in [07_grpo](07_grpo.ipynb): this page is about the loss alone.
+# ## 1. What it saves
+#
+# In training every parameter of the policy has four numbers: its weight, its gradient, and the two
+# running means of Adam. GRPO's frozen reference is a fifth. So a fifth of that memory is saved.
+# (Activations come on top in both, and so does a reward model.)
+
+# %%
+rows = []
+for name in ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"):
+    with torch.device("meta"):  # shapes without memory
+        parameters = sum(parameter.numel() for parameter in GPT(PRESETS[name]).parameters())
+    grpo, one = (4 * parameters * count / 2**30 for count in (5, 4))  # float32: 4 bytes each
+    rows.append([name, f"{parameters / 1e6:.0f} M", f"{grpo:.2f}", f"{one:.2f}"])
+look.table(["policy", "parameters", "GRPO (GiB)", "one model (GiB)"], rows)
+assert rows[0][1] == "124 M" and rows[-1][1] == "1558 M"
+
+# %% [markdown]
+# The difference to GRPO's loss is one argument and the line of the penalty: $\pi_{ref}$ is gone, and
+# $\pi_{old}$ stands in its place.
+
+# %%
+look.difference(
+    look.source(grpo_engine.grpo_loss, docstring=False),
+    look.source(single.single_model_grpo_loss, docstring=False),
+    names=("rl/grpo_engine.py: grpo_loss", "rl/grpo_single_model_engine.py"),
+    context=1,
+)
+
+# %% [markdown]
+# ## 2. Before the first update of a batch the penalty is nothing
+#
+# With $\rho = \pi_\theta / \pi_{old}$ and $\pi_{ref} = \pi_{old}$, GRPO's penalty k3
+# ([arXiv:2402.03300](https://arxiv.org/abs/2402.03300), Eq. 4) reads
+#
+# $$D = \frac{1}{\rho} + \log \rho - 1, \qquad \frac{\partial D}{\partial \log \pi_\theta} =
+# 1 - \frac{1}{\rho}$$
+#
+# Both are 0 at $\rho = 1$, where every batch begins. The engine offers a second form, $\rho - 1 - \log
+# \rho$, for a reason that section 3 gives. By hand, for a token that has become twice as likely:
+
+# %%
+rho = torch.tensor([[1.0, 2.0]])
+naive = {"k3": 1 / rho + rho.log() - 1, "rho - 1 - log rho": rho - 1 - rho.log()}
+zeros = torch.zeros(1, 2)  # log pi_old, so that log pi is log rho
+library = {"k3": k3(rho.log(), zeros), "rho - 1 - log rho": rho_minus_log(rho.log(), zeros)}
+for name in naive:
+    print(f"{name:18} at rho 1: {naive[name][0, 0]:.4f}, at rho 2: {naive[name][0, 1]:.4f}")
+    torch.testing.assert_close(naive[name], library[name])
+look.code(rho_minus_log, docstring=False)
+
+# %%
+ratios = torch.linspace(0.25, 3, 276, dtype=torch.float64)
+FORMS = {"k3": (k3, look.line("k3")), "rho - 1 - log rho": (rho_minus_log, look.line("policy"))}
+figure, (left, right) = look.panels(2)
+for name, (penalty, style) in FORMS.items():
+    x = ratios.log()[None].requires_grad_()  # log pi, with log pi_old = 0
+    value = penalty(x, torch.zeros_like(x))
+    (slope,) = torch.autograd.grad(value.sum(), x)
+    left.plot(ratios, value[0].detach(), label=name, **style)
+    right.plot(ratios, slope[0], **style)
+for axis, label in ((left, "penalty (nats)"), (right, "its gradient for log pi")):
+    axis.axvline(1, **look.line("exact"))
+    look.labels(axis, "ratio of a sampled token", label, legend=axis is left)
+plt.show()
+
+# %% [markdown]
+# k3 pulls hard on tokens that have become unlikely, and weakly on those that have become likely. The
+# other form does the opposite.
+#
+# The policy of this page is a small model of the reviews world, trained here in ten seconds. The reward
+# is the world's gold reward: the page is about the loss alone.
 
 # %%
 tokenizer = load_tokenizer("glassbox")
@@ -78,123 +137,17 @@ pretraining_config = pretraining.PretrainingConfig(
     steps=550, batch_size=16, lr=6e-3, warmup=30, eval_every=550, device="cpu"
 )
 corpus = WorldCorpus("reviews", tokenizer, pretraining_config.batch_size, seed=0)
-log = pretraining.train(pretraining_config, base, corpus, MetricLog(550))
-print(f"base model: {log[-1]['held_out_loss']:.2f} nats per token (held out)")
-
-prompts = reviews.prompts("train")
-params = SamplingParams(temperature=1.0, max_new_tokens=48)
+pretraining.train(pretraining_config, base, corpus, MetricLog(550))
+prompts, params = reviews.prompts("train"), SamplingParams(temperature=1.0, max_new_tokens=48)
 gold = RuleReward(reviews.gold_reward, "gold reward")
-
-# %% [markdown]
-# ## 1. What it saves
-#
-# Both engines below train the same model on the same batch. While they do, the reward function
-# looks around in memory and counts every GPT that is alive.
-
-
-# %%
-class Census(RuleReward):
-    """The gold reward; counts the parameters of all models that exist while it is asked."""
-
-    def __call__(self, rollout) -> Tensor:
-        gc.collect()
-        models = [thing for thing in gc.get_objects() if type(thing) is GPT and thing is not base]
-        self.parameters = sum(p.numel() for model in models for p in model.parameters())
-        return super().__call__(rollout)
-
-
-ENGINES = {
-    "GRPO": (grpo_engine, grpo_engine.GRPOConfig),
-    "single model": (single, SingleModelGRPOConfig),
-}
 COMMON = dict(
     prompts_per_step=8, group_size=8, updates_per_batch=2, minibatches=2, micro_batch_size=64,
     lr=7e-4, stop_kl=None, device="cpu",
 )  # fmt: skip
-one_model = sum(parameter.numel() for parameter in base.parameters())
-for name, (engine, config_class) in ENGINES.items():
-    census, log = Census(reviews.gold_reward, "gold reward"), MetricLog(1)
-    config = config_class(steps=1, **COMMON)
-    engine.train(config, copy.deepcopy(base), tokenizer, census, prompts, log)
-    print(
-        f"{name:12} {census.parameters:9,} parameters in models = {census.parameters / one_model:.0f} x"
-    )
-    assert census.parameters == one_model * (2 if name == "GRPO" else 1)
 
 # %% [markdown]
-# The trained model is more than its weights: every parameter has a gradient and two running means
-# of Adam. In float32 each of these is four bytes, so GRPO keeps five numbers per parameter and the
-# single model four: a fifth of that memory is saved. (Activations come on top in both, and so does
-# a reward model.)
-
-# %%
-KEPT = {"weights": 1, "gradient": 1, "Adam's two means": 2, "frozen reference": 1}
-sizes = {}
-for name in ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"):
-    with torch.device("meta"):  # shapes without memory
-        sizes[name] = sum(parameter.numel() for parameter in GPT(PRESETS[name]).parameters())
-table = []
-for name, parameters in sizes.items():
-    both = [4 * parameters * count / 2**30 for count in (5, 4)]
-    table.append([name, f"{parameters / 1e6:.0f} M", *both, both[0] - both[1]])
-print(format_table(["model", "parameters", "GRPO, GiB", "single model, GiB", "saved"], table))
-assert 124e6 < sizes["gpt2"] < 125e6 and 1.5e9 < sizes["gpt2-xl"] < 1.6e9
-
-# %%
-figure, axis = plt.subplots(figsize=(7.5, 3.2), layout="constrained")
-left = [0.0] * len(sizes)
-for (part, count), color in zip(KEPT.items(), ("C0", "C2", "C1", "0.6"), strict=True):
-    width = [4 * parameters * count / 2**30 for parameters in sizes.values()]
-    axis.barh(list(sizes), width, left=left, color=color, label=part)
-    left = [a + b for a, b in zip(left, width, strict=True)]
-axis.set(xlabel="GiB of float32 while training", ylabel="policy", title="The grey part is saved")
-axis.invert_yaxis()
-axis.legend()
-plt.show()
-
-# %% [markdown]
-# What is *not* saved is time: this engine spends the forward pass of the reference on a measurement
-# (section 3), because what it does to the policy should be seen.
-#
-# ## 2. Before the first update of a batch the penalty is nothing
-#
-# With $\rho = \pi_\theta / \pi_{old}$ and $\pi_{ref} = \pi_{old}$, Eq. 4 of the paper reads
-#
-# $$D = \frac{1}{\rho} + \log \rho - 1, \qquad \frac{\partial D}{\partial \log \pi_\theta} =
-# 1 - \frac{1}{\rho}$$
-#
-# and both are 0 at $\rho = 1$, where every batch begins. The engine offers a second form, $\rho - 1
-# - \log \rho$, for a reason that section 3 gives.
-
-# %%
-print(inspect.getsource(single.single_model_grpo_loss))
-print(inspect.getsource(rho_minus_log))
-
-# %%
-rho = torch.linspace(0.25, 3, 276, dtype=torch.float64)
-figure, axes = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained", sharex=True)
-for name, penalty, style in (
-    ("k3: 1/rho + log rho - 1", k3, "-"),
-    ("rho - 1 - log rho", rho_minus_log, "--"),
-):
-    x = rho.log()[None].requires_grad_()  # log pi, with log pi_old = 0
-    value = penalty(x, torch.zeros_like(x))
-    (gradient,) = torch.autograd.grad(value.sum(), x)
-    axes[0].plot(rho, value[0].detach(), style, label=name)
-    axes[1].plot(rho, gradient[0], style, label=name)
-    at_one = (rho - 1).abs().argmin()
-    assert abs(value[0, at_one]) < 1e-12 and abs(gradient[0, at_one]) < 1e-12
-for axis, label in zip(axes, ("penalty (nats)", "its gradient for log pi"), strict=True):
-    axis.axvline(1, color="grey", linewidth=0.8)
-    axis.axhline(0, color="grey", linewidth=0.8)
-    axis.set(xlabel="ratio rho = pi / pi_old of a sampled token", ylabel=label)
-axes[0].legend()
-plt.show()
-
-# %% [markdown]
-# k3 pulls hard on tokens that have become unlikely and weakly on those that have become likely (its
-# gradient never exceeds 1); the other form does the opposite. Now on a real batch: no
-# penalty, then one with weight 100, and not a bit of the gradient changes.
+# **Predict, then run.** On a real batch: no penalty, then one with the weight 100. How much does the
+# gradient change, before the first update and after it?
 
 # %%
 records = prompt_batch(prompts, step=0, batch_size=4, seed=0)
@@ -216,12 +169,8 @@ def gradient_of(kl_coef: float) -> Tensor:
 
 
 free, held = gradient_of(0.0), gradient_of(100.0)
-print(
-    f"before any update: norm {free.norm():.4f} and {held.norm():.4f}, equal: {torch.equal(free, held)}"
-)
+print(f"before: norm {free.norm():.4f} and {held.norm():.4f}, equal: {torch.equal(free, held)}")
 assert torch.equal(free, held) and free.norm() > 0.1
-
-# %%
 with torch.no_grad():
     policy.wte.weight -= 0.05 * free  # one update
 moved = (gradient_of(0.0) - gradient_of(100.0)).norm()
@@ -229,8 +178,9 @@ print(f"after one update the two differ by {moved:.4f}")
 assert moved > 0.01
 
 # %% [markdown]
-# So with **one update per batch** the weight of the penalty has no effect whatever. GRPO's paper uses
-# one update per batch, and there the single-model variant is GRPO without any KL. The config warns:
+# Before the first update not a bit changes. So with **one update per batch** the weight of the penalty
+# has no effect whatever. GRPO's paper uses one update per batch, and there the single model is GRPO
+# without any KL. The config warns:
 
 # %%
 with warnings.catch_warnings(record=True) as caught:
@@ -240,19 +190,39 @@ print(caught[0].message)
 assert len(caught) == 1
 
 # %% [markdown]
+# After the update, token by token: blue tokens have become more likely, orange ones less. Switch to the
+# two penalties, and to the advantage that has moved them.
+
+# %%
+with torch.no_grad():
+    new_log_probs = token_log_probs(policy, rollout.sequences)
+mask = rollout.response_mask
+texts = [
+    ["(EOS)" if t == tokenizer.eos_id else tokenizer.decode([t]) for t in row[keep].tolist()]
+    for row, keep in zip(rollout.response_tokens[:8], mask[:8], strict=True)
+]
+quantities = {
+    "log-ratio": (new_log_probs - old_log_probs) * mask,
+    "1/rho + log rho - 1": k3(new_log_probs, old_log_probs),
+    "rho - 1 - log rho": rho_minus_log(new_log_probs, old_log_probs),
+    "advantage": advantages * mask,
+}
+show_tokens(texts, {name: values[:8] for name, values in quantities.items()})
+
+# %% [markdown]
 # ## 3. Which divergence?
 #
 # In GRPO the samples come from $\pi_\theta$ (nearly), and k3 is an unbiased estimate of
-# $\mathrm{KL}(\pi_\theta \Vert \pi_{ref})$. Here the very policy that sampled is the reference, and
-# the samples are *its*. The average over them is
+# $\mathrm{KL}(\pi_\theta \Vert \pi_{ref})$. Here the very policy that sampled is the reference, and the
+# samples are *its*. The average over them is
 #
 # $$\mathbb{E}_{\pi_{old}} \left[ \frac{1}{\rho} + \log \rho - 1 \right] =
 # \chi^2(\pi_{old} \Vert \pi_\theta) - \mathrm{KL}(\pi_{old} \Vert \pi_\theta), \qquad
 # \mathbb{E}_{\pi_{old}} \left[ \rho - 1 - \log \rho \right] = \mathrm{KL}(\pi_{old} \Vert \pi_\theta)$$
 #
-# with $\chi^2(p \Vert q) = \sum p^2 / q - 1$. The second is the divergence that PPO's variant with a
-# KL penalty holds ([arXiv:1707.06347](https://arxiv.org/abs/1707.06347), Eq. 8). With three symbols
-# all of it can be written down:
+# with $\chi^2(p \Vert q) = \sum p^2 / q - 1$. The second is the divergence of PPO's variant with a KL
+# penalty ([arXiv:1707.06347](https://arxiv.org/abs/1707.06347), Eq. 8), and as a *loss* it has exactly
+# that KL's gradient. With three symbols all of it can be written down:
 
 # %%
 OLD = torch.tensor([0.2, 0.5, 0.3], dtype=torch.float64)
@@ -269,58 +239,105 @@ def kl(p: Tensor, q: Tensor) -> Tensor:
 
 
 chi_squared = (OLD**2 / NEW).sum() - 1
-table = [
-    ["k3", float(average(k3, NEW)), "chi^2 - KL(old, new)", float(chi_squared - kl(OLD, NEW))],
-    ["rho - 1 - log rho", float(average(rho_minus_log, NEW)), "KL(old, new)", float(kl(OLD, NEW))],
-]
-print(format_table(["penalty", "mean", "divergence", "value"], table))
+print(
+    f"k3                mean {average(k3, NEW):.4f}, chi^2 - KL(old, new) {chi_squared - kl(OLD, NEW):.4f}"
+)
+print(f"rho - 1 - log rho mean {average(rho_minus_log, NEW):.4f}, KL(old, new) {kl(OLD, NEW):.4f}")
 torch.testing.assert_close(average(k3, NEW), chi_squared - kl(OLD, NEW))
 torch.testing.assert_close(average(rho_minus_log, NEW), kl(OLD, NEW))
 
 # %%
-steps = torch.linspace(-0.6, 1.3, 96, dtype=torch.float64)
-path = [((1 - s) * OLD.log() + s * NEW.log()).softmax(0) for s in steps]  # from OLD to NEW and on
-figure, axis = plt.subplots(figsize=(7.5, 3.6), layout="constrained")
-axis.plot(steps, [kl(OLD, q) for q in path], color="0.7", linewidth=6, label="KL(old, new)")
-axis.plot(
-    steps, [average(rho_minus_log, q) for q in path], "C1--", label="mean of rho - 1 - log rho"
-)
-axis.plot(steps, [average(k3, q) for q in path], "C0", label="mean of k3")
-axis.set(
-    xlabel="way from old (0) to new (1), in logits",
-    ylabel="nats",
-    title="Averages over samples of old",
-)
+way = torch.linspace(-0.6, 1.3, 96, dtype=torch.float64)
+path = [((1 - s) * OLD.log() + s * NEW.log()).softmax(0) for s in way]  # from OLD to NEW and on
+averages = {"mean of k3": [average(k3, q) for q in path],
+            "mean of rho - 1 - log rho": [average(rho_minus_log, q) for q in path]}  # fmt: skip
+axis = look.curves(
+    averages, way.tolist(), styles={"mean of k3": "k3", "mean of rho - 1 - log rho": "policy"},
+    xlabel="way from old (0) to new (1), in logits", ylabel="nats",
+)  # fmt: skip
+axis.plot(way, [kl(OLD, q) for q in path], label="KL(old, new)", **look.line("exact"))
 axis.legend()
 plt.show()
 
 # %% [markdown]
-# Near the old policy the two agree (both are the same parabola there); further out k3 is some other
-# measure of distance, and no KL. As a *loss* the second form has exactly the gradient of
-# $\mathrm{KL}(\pi_{old} \Vert \pi_\theta)$.
-#
-# The engine measures how far each batch has moved the policy: after the last update of a batch the
-# responses are scored once more, and both directions are estimated from these samples of the old
-# policy.
+# Near the old policy the two agree. Further out k3 is some other measure of distance, and no KL. The
+# engine measures how far each batch has moved the policy. After the last update of a batch the responses
+# are scored once more, and the KL is estimated from these samples of the *old* policy:
 
 # %%
-print(inspect.getsource(single.batch_kl))
-with torch.no_grad():
-    new_log_probs = token_log_probs(policy, rollout.sequences)
-moved = single.batch_kl(new_log_probs, old_log_probs, rollout)
-print("the update of section 2:", {name: round(value, 5) for name, value in moved.items()})
-
-ratio = (new_log_probs - old_log_probs).exp() * rollout.response_mask + ~rollout.response_mask
-by_hand = (ratio - 1 - ratio.log()).sum(1).mean()  # padding has ratio 1 and adds nothing
-assert abs(moved["kl_old_new"] - by_hand) < 1e-5 and moved["kl_old_new"] > 1e-3
+ratio = (new_log_probs - old_log_probs).exp() * mask + ~mask  # padding has ratio 1 and adds nothing
+naive = (ratio - 1 - ratio.log()).sum(1).mean()
+measured = single.batch_kl(new_log_probs, old_log_probs, rollout)
+print(f"by hand {naive:.5f};", {name: round(value, 5) for name, value in measured.items()})
+assert abs(measured["kl_old_new"] - naive) < 1e-5 and naive > 1e-3
 
 # %% [markdown]
-# ## 4. A trust region is no anchor
+# ## 4. The relative: policy mirror descent
 #
-# GRPO's reference stays where the training began. Here it moves along with every batch. Three runs
-# from the same base model, with the same prompts and random numbers: GRPO with its anchor, the
-# single model without any penalty, and with a strong one. The distance from the *start* is measured
-# in validation only, which has kept the start for that purpose.
+# Kimi k1.5 ([arXiv:2501.12599](https://arxiv.org/abs/2501.12599)) and Kimi K2
+# ([arXiv:2507.20534](https://arxiv.org/abs/2507.20534)) make the current policy the reference of each
+# iteration, too. One iteration asks for the best policy near the old one, and section 1 of
+# [20_dpo_and_pg_grpo](20_dpo_and_pg_grpo.ipynb) derives what that is:
+#
+# $$\max_\pi \; E_\pi[r] - \tau \, \mathrm{KL}(\pi \Vert \pi_{old}) \quad \Rightarrow \quad
+# \pi^{\ast} = \frac{1}{Z} \, \pi_{old} \, e^{r / \tau} \quad \Rightarrow \quad
+# \tau \log \frac{\pi^{\ast}}{\pi_{old}} = r - \tau \log Z$$
+#
+# Their loss is the squared error of the last equation, for whole responses, with the group's mean reward
+# $\bar r$ for $\tau \log Z$:
+#
+# $$\mathcal{L}_{PMD} = \left( r_i - \bar r - \tau \log \frac{\pi(y_i)}{\pi_{old}(y_i)} \right)^2$$
+#
+# At the start of a batch $\log \rho = 0$, and its gradient is $-2 \tau (r_i - \bar r) \nabla \log \pi$: a
+# policy gradient with the group's mean as the baseline, as in GRPO. The second half, $2 \tau^2 \log \rho
+# \, \nabla \log \pi$, is the pull back, and it is 0 there as well.
+
+# %%
+tau, group = 0.5, torch.tensor([1.0, 0.0, 0.0, 1.0])
+log_ratio = torch.zeros(4, requires_grad=True)  # log pi(y) - log pi_old(y), at the start
+loss = ((group - group.mean() - tau * log_ratio) ** 2).sum()
+(slope,) = torch.autograd.grad(loss, log_ratio)
+centred = group_advantages(group, 4, scale="none")[:, 0]
+print("gradient of the regression", slope.tolist())
+print("-2 tau (r - mean)         ", (-2 * tau * centred).tolist())
+torch.testing.assert_close(slope, -2 * tau * centred)
+
+# %% [markdown]
+# (A study of that loss, [arXiv:2602.05933](https://arxiv.org/abs/2602.05933), finds that the mean reward
+# in the place of $\tau \log Z$ hides a $\chi^2$ regulariser. A $\chi^2$ appeared in section 3 as well, for
+# another reason.)
+#
+# **Predict, then run.** Each iteration is held near the one before. How far from the *start* does the
+# policy get in 30 iterations? Three symbols, solved exactly, beside the anchored optimum
+# $\pi_{start} e^{r / \tau} / Z$:
+
+# %%
+r = torch.tensor([1.0, 0.6, 0.0], dtype=torch.float64)
+mirror, tau, trace = OLD.clone(), 2.0, []
+for _ in range(30):
+    mirror = (mirror.log() + r / tau).softmax(0)  # the exact solution of one iteration
+    trace.append([float(kl(mirror, OLD)), float(mirror @ r)])
+anchored = (OLD.log() + r / tau).softmax(0)
+figure, axes = look.panels(2)
+for axis, column, label in ((axes[0], 0, "KL from the start (nats)"), (axes[1], 1, "mean reward")):
+    fixed = [float(kl(anchored, OLD)), float(anchored @ r)][column]
+    look.curves({"reference moves along": [row[column] for row in trace],
+                 "reference stays": [fixed] * 30}, range(1, 31), axis=axis,
+                styles={"reference moves along": "policy", "reference stays": "reference"},
+                xlabel="iteration", ylabel=label)  # fmt: skip
+plt.show()
+print("after 30 iterations:", [round(p, 4) for p in mirror.tolist()])
+assert trace[-1][0] > 5 * float(kl(anchored, OLD)) and mirror[0] > 0.95
+
+# %% [markdown]
+# After $n$ iterations the policy is $\pi_{start} e^{n r / \tau} / Z$. Small steps in one direction add up,
+# and in the end the best symbol is all that is left. A larger $\tau$ only makes the same way slower.
+#
+# ## 5. A trust region is no anchor
+#
+# The same with a language model. Three runs from the same base model, with the same prompts and random
+# numbers: GRPO with its anchor, the single model without any penalty, and with a strong one. The distance
+# from the start is measured in validation only, which has kept the start for that purpose.
 
 # %%
 STEPS = 24
@@ -330,10 +347,8 @@ def run(engine, config) -> list[dict]:
     """Train a copy of the base model; its metrics, one row per batch."""
     validation = reviews.prompts("validation")[:96]
     validate = Validation(tokenizer, validation, params, gold, start=base)
-    log = MetricLog(config.steps)
-    return engine.train(
-        config, copy.deepcopy(base), tokenizer, gold, prompts, log, validate=validate
-    )
+    log, policy = MetricLog(config.steps), copy.deepcopy(base)
+    return engine.train(config, policy, tokenizer, gold, prompts, log, validate=validate)
 
 
 RUN = COMMON | dict(steps=STEPS, eval_every=6)
@@ -342,57 +357,60 @@ runs = {
     "single model, beta 0": run(single, SingleModelGRPOConfig(**RUN, kl_coef=0.0)),
     "single model, beta 5": run(single, SingleModelGRPOConfig(**RUN, kl_coef=5.0)),
 }
-table = []
-for name, rows in runs.items():
-    last, moved = rows[-1], [row.get("kl_old_new") for row in rows]
-    per_batch = None if moved[0] is None else sum(moved) / STEPS
-    table.append([name, per_batch, last["validation/kl"], last["validation/reward"]])
-print(format_table(["", "KL per batch", "KL from the start", "gold (validation)"], table))
 
 # %%
-figure, axes = plt.subplots(1, 3, figsize=(11.5, 3.6), layout="constrained")
-for (name, rows), color in zip(runs.items(), ("0.4", "C3", "C0"), strict=True):
-    steps = [row["step"] for row in rows]
-    if "kl_old_new" in rows[0]:
-        moved = [row["kl_old_new"] for row in rows]
-        axes[0].plot(steps, moved, color=color, alpha=0.3)
-        axes[0].plot(steps, running_mean(moved, 5), color=color, label=name)
-    measured = [row for row in rows if "validation/kl" in row]
-    for axis, key in zip(axes[1:], ("validation/kl", "validation/reward"), strict=True):
-        x, y = [row["step"] for row in measured], [row[key] for row in measured]
-        axis.plot(x, y, "o-", color=color, label=name)
-axes[0].set(
-    xlabel="step (rollout batch)", ylabel="KL(old, new) of one batch\n(nats per response)", ylim=0
-)
-axes[1].set(xlabel="step (rollout batch)", ylabel="KL from the start\n(nats per response)", ylim=0)
-axes[2].set(xlabel="step (rollout batch)", ylabel="gold reward, validation")
-axes[2].legend(loc="lower right")
-figure.suptitle("Left: pale one batch, strong the mean of five")
+STYLES = dict(zip(runs, ("reference", "bad", "policy"), strict=True))
+figure, axes = look.panels(3, width=12)
+for axis, key, label in (
+    (axes[0], "kl_old_new", "KL(old, new) of one batch\n(nats per response, mean of five)"),
+    (axes[1], "validation/kl", "KL from the start\n(nats per response)"),
+    (axes[2], "validation/reward", "gold reward, validation"),
+):
+    series = {
+        name: (
+            [row["step"] for row in rows if key in row],
+            [row[key] for row in rows if key in row],
+        )
+        for name, rows in runs.items()
+        if any(key in row for row in rows)
+    }
+    look.curves(series, axis=axis, styles=STYLES, smooth=5 if key == "kl_old_new" else 1,
+                marker=key != "kl_old_new", xlabel="step (rollout batch)", ylabel=label)  # fmt: skip
+    if axis is not axes[2]:
+        axis.get_legend().remove()
 plt.show()
 
 # %%
-anchored, free, held = (
-    [r["validation/kl"] for r in rows if "validation/kl" in r] for rows in runs.values()
-)
-batch = {name: sum(row.get("kl_old_new", 0) for row in rows) / STEPS for name, rows in runs.items()}
-assert batch["single model, beta 5"] < 0.5 * batch["single model, beta 0"]  # it does hold the batch
+away = {name: [row["validation/kl"] for row in rows if "validation/kl" in row]
+        for name, rows in runs.items()}  # fmt: skip
+reward = {name: [row["validation/reward"] for row in rows if "validation/reward" in row]
+          for name, rows in runs.items()}  # fmt: skip
+rows = []
+for name, log in runs.items():
+    steps = [row["kl_old_new"] for row in log if "kl_old_new" in row]
+    per_batch = f"{sum(steps) / STEPS:.3f}" if steps else "-"
+    rows.append([name, per_batch, f"{away[name][-1]:.2f}", f"{reward[name][-1]:.3f}"])
+look.table(["", "KL per batch", "KL from the start", "gold (validation)"], rows)
+anchored, free, held = away.values()
+assert float(rows[2][1]) < 0.5 * float(rows[1][1])  # it does hold the batch
 assert held == sorted(held) and held[-1] > 2 * held[0]  # but not the distance from the start
 assert held[-1] > 1.3 * anchored[-1]
 
 # %% [markdown]
-# The penalty does what it can: each batch moves the policy much less than without it. But small
-# steps in one direction add up, and nothing pulls back. The distance grows for as long as there is
-# reward to gain, while GRPO's has settled. A larger $\beta$ only makes the same way slower.
+# The penalty does what it can: each batch moves the policy much less than without it. But the distance
+# from the start grows for as long as there is reward to gain, while GRPO's has settled.
 #
-# GRPO's own gold reward stops rising where its distance does. With $\beta = 0.3$ the anchor is as
-# strong as what the rewards still ask for.
+# Look at GRPO's own gold reward, too. It stops rising where its distance stops: with $\beta = 0.3$ the
+# anchor pulls back as strongly as the rewards pull away. From there on it only wanders, and may even
+# fall by a few hundredths from one validation to the next. That is noise: 96 prompts measure a mean to
+# within some 0.04. It has not got worse; it has stopped.
 #
-# Whether that is bad depends on the reward. Here it is the truth, drift costs nothing, and the
-# policy that is held least gains the most. For a checkable reward (sums, mathematics) many leave the
-# KL out altogether. A *learned* reward is right only near the data it was trained on
-# ([06_reward_model](06_reward_model.ipynb), section 8), and then the anchor is what keeps the
-# policy where it can be trusted. `stop_kl`, which ends a run that has gone too far, would need a copy
-# of the start, so this engine refuses it instead of ignoring it:
+# Is the missing anchor bad? That depends on the reward. Here it is the truth, drift costs nothing, and the
+# policy that is held least gains the most. For rewards that can be checked many leave the KL out
+# altogether ([16_verifiable_rewards](16_verifiable_rewards.ipynb)). A *learned* reward is right only near
+# the data it was trained on, and then the anchor is what keeps the policy where it can be trusted
+# ([17_when_the_proxy_breaks](17_when_the_proxy_breaks.ipynb)). `stop_kl`, which ends a run that has gone
+# too far, would need a copy of the start, so this engine refuses it instead of ignoring it:
 
 # %%
 try:
@@ -401,75 +419,104 @@ except ValueError as error:
     print(error)
 
 # %% [markdown]
-# ## 5. What it can hold: the size of a step
-#
-# The adaptive controller (Ziegler et al. 2019,
-# [arXiv:1909.08593](https://arxiv.org/abs/1909.08593)) is given the quantity that the penalty acts
-# on, `kl_old_new` of each batch, and its target is therefore small: nats per response *per batch*.
-
-# %%
-target = 0.04
-adaptive = SingleModelGRPOConfig(
-    **(RUN | dict(eval_every=STEPS)), kl_coef=1.0, kl_controller="adaptive",
-    penalty="rho_minus_log", kl_target=target, kl_horizon=64,
-)  # fmt: skip
-rows = run(single, adaptive)
-moved, steps = [row["kl_old_new"] for row in rows], [row["step"] for row in rows]
-figure, axes = plt.subplots(1, 2, figsize=(10, 3.4), layout="constrained")
-axes[0].plot(steps, moved, color="C0", alpha=0.3)
-axes[0].plot(steps, running_mean(moved, 5), color="C0", label="measured (mean of five)")
-axes[0].axhline(target, color="black", linestyle="--", label="target")
-axes[0].set(
-    xlabel="step (rollout batch)", ylabel="KL(old, new) of one batch\n(nats per response)", ylim=0
-)
-axes[0].legend()
-axes[1].plot(steps, [row["kl_coef"] for row in rows], "C1")
-axes[1].set(xlabel="step (rollout batch)", ylabel="kl_coef", ylim=0)
-plt.show()
-
-# %%
-late = sum(moved[-8:]) / 8
-print(
-    f"mean of the last eight batches: {late:.3f} nats (target {target}), kl_coef {rows[-1]['kl_coef']:.1f}"
-)
-start = rows[-1]["validation/kl"]
-print(f"KL from the start: {start:.1f} nats, {start / target:.0f} times the target")
-assert 0.5 * target < late < 2 * target and rows[-1]["kl_coef"] > 1.5
-
-# %% [markdown]
-# **In short.**
-#
-# | | GRPO | single model |
+# | in short | GRPO | single model |
 # | --- | --- | --- |
 # | numbers kept per parameter | 5 | 4 |
 # | forward passes without a gradient, per batch | 1 (reference) | 1 (measurement) |
 # | the penalty holds | the distance from the start | the size of a batch's step |
 # | with one update per batch | acts from the second batch on | never acts |
 # | k3 on the samples estimates | KL(policy, reference) | $\chi^2$ - KL |
-# | a KL to stop at | `kl` | none in training; `validation/kl` |
 #
-# ## Exercise
+# **The command**: `python -m rl.grpo_single_model_engine --data sums`. With `--kl-controller adaptive` the
+# size of a batch's step (`kl_old_new`) is held at a target.
+
+# %%
+look.code(single.batch_kl, docstring=False)
+
+# %% [markdown]
+# ## 6. Exercises
 #
-# 1. Derive the average of $1 / \rho + \log \rho - 1$ over samples of the old policy.
-# 2. Show that $\rho - 1 - \log \rho$, used as a loss, has the gradient of $\mathrm{KL}(\pi_{old}
-#    \Vert \pi_\theta)$ on average, and for whole responses too, although it is a sum over tokens.
-# 3. The reference's log-probabilities could be cached before training, and no second model would be
-#    needed. Why does that not work? What would give an anchor without a second copy?
+# Fill in the functions and run the cells. `check` says in words what is right or wrong.
+#
+# **1.** Write the penalty that fits samples of the old policy, (N, T).
+
+
+# %%
+def my_rho_minus_log(log_probs, old_log_probs):
+    return ...  # your lines
+
+
+check("rho_minus_log", my_rho_minus_log)
+
+# %% [markdown]
+# <details>
+# <summary>Solution</summary>
+#
+# ```python
+# def my_rho_minus_log(log_probs, old_log_probs):
+#     log_rho = log_probs - old_log_probs
+#     return log_rho.exp() - 1 - log_rho
+# ```
+#
+# </details>
+#
+# **2.** Write the loss of policy mirror descent, one number per response, (N,). `log_ratio` is (N,), of
+# whole responses; the groups are neighbours.
+
+
+# %%
+def my_mirror_descent_loss(log_ratio, rewards, group_size, tau):
+    return ...  # your lines
+
+
+check("mirror_descent_loss", my_mirror_descent_loss)
+
+# %% [markdown]
+# <details>
+# <summary>Solution</summary>
+#
+# ```python
+# def my_mirror_descent_loss(log_ratio, rewards, group_size, tau):
+#     groups = rewards.view(-1, group_size)
+#     centred = (groups - groups.mean(1, keepdim=True)).view(-1)
+#     return (centred - tau * log_ratio) ** 2
+# ```
+#
+# </details>
+#
+# **3.** Write how far a batch has moved the policy: KL(old, new) in nats per response, one number.
+
+
+# %%
+def my_batch_kl(new_log_probs, old_log_probs, mask):
+    return ...  # your lines
+
+
+check("batch_kl", my_batch_kl)
+
+# %% [markdown]
+# <details>
+# <summary>Solution</summary>
+#
+# ```python
+# def my_batch_kl(new_log_probs, old_log_probs, mask):
+#     log_rho = new_log_probs - old_log_probs
+#     return ((log_rho.exp() - 1 - log_rho) * mask).sum(1).mean()
+# ```
+#
+# </details>
+#
+# **To think about.** The reference's log-probabilities could be cached before training, and no second
+# model would be needed. Why does that not work? What would give an anchor without a second copy?
 #
 # <details>
 # <summary>Answer</summary>
 #
-# 1. $\sum \pi_{old} \cdot \pi_{old} / \pi_\theta = \chi^2(\pi_{old} \Vert \pi_\theta) + 1$, and $\sum
-#    \pi_{old} \log (\pi_\theta / \pi_{old}) = -\mathrm{KL}(\pi_{old} \Vert \pi_\theta)$; the two ones
-#    cancel.
-# 2. Its gradient is $(\rho - 1) \nabla \log \pi_\theta$. Averaged over $\pi_{old}$: $\sum \pi_\theta
-#    \nabla \log \pi_\theta = 0$, and $- \sum \pi_{old} \nabla \log \pi_\theta = \nabla
-#    \mathrm{KL}(\pi_{old} \Vert \pi_\theta)$. For responses: the prefixes come from the old policy,
-#    which does not depend on $\theta$, so the KL of the response is the sum of the KLs at these
-#    prefixes, and so is its gradient. (That is special to this direction; a loss per token on
-#    samples of $\pi_\theta$ ignores that $\theta$ also changes the prefixes.)
-# 3. The responses are new in every batch, and only the reference itself can score them. Trained
-#    adapters (LoRA) on frozen weights are a way out: switched off, the same weights are the
-#    reference. Or the reference waits in slower memory between its forward passes.
+# The responses are new in every batch, and only the reference itself can score them. Trained adapters
+# (LoRA) on frozen weights are a way out: switched off, the same weights are the reference. Or the
+# reference waits in slower memory between its forward passes.
 #
 # </details>
+#
+# ---
+# Next: [13_grpo_family](13_grpo_family.ipynb).

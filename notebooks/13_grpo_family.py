@@ -1,99 +1,141 @@
 # %% [markdown]
-# # 12. The GRPO family
+# # 13. The GRPO family
 #
-# **Why.** A year after GRPO a dozen papers had each changed a line or two of it and given the
-# result a name. Read as names they are a zoo. Read as *choices* they are few: how token losses are
-# averaged, what the rewards are divided by, which ratio is held back and how, which groups and
-# which tokens are trained on. This page takes the choices one at a time and shows what each does,
-# by sums that are exact and on a model that is small enough to be measured exactly.
+# **The question.** A year after GRPO a dozen papers had each changed a line or two of it and given
+# the result a name. Which line does each of them change, and what does the change do?
 #
-# | section | choice | field in `rl/grpo_variants_engine.py` | source |
-# | --- | --- | --- | --- |
-# | 1 | names are bundles of choices | `variant` | |
-# | 2 | how token losses are averaged | `reducer` | Dr. GRPO, arXiv:2503.20783 |
-# | 3 | what rewards are divided by | `reward_scale` | Dr. GRPO, arXiv:2503.20783 |
-# | 4 | the upper clip | `clip_high` | DAPO, arXiv:2503.14476 |
-# | 5 | one ratio per response | `surrogate` | GSPO, arXiv:2507.18071 |
-# | 6 | a weight or a gate for the clip | `surrogate` | CISPO, arXiv:2506.13585; SAPO, arXiv:2511.20347 |
-# | 7 | which groups are trained on | `sampling_filter` | DAPO, arXiv:2503.14476 |
-# | 8 | which tokens are trained on | `entropy_top_share`, `off_policy_mask` | 2506.01939, 2512.02556 |
-# | 9 | all of them side by side | `variant` | |
+# **Why.** Read as names they are a zoo. Read as *choices* they are few: how token losses are
+# averaged, what rewards are divided by, which ratio is held back and how, which groups and which
+# tokens are trained on. This page takes the choices one at a time. It shows each one by sums that are
+# exact, and in a world so small that a policy's success can be read off its probabilities.
+#
+# **You need** [07_grpo](07_grpo.ipynb), and the clip's four cases from
+# [04_policy_gradients_and_baselines](04_policy_gradients_and_baselines.ipynb).
+#
+# The engine is [rl/grpo_variants_engine.py](../rl/grpo_variants_engine.py).
 #
 # **To run it yourself:** `make demo` once sets up `.venv`, `make dev` adds the Jupyter kernel; then
-# choose the kernel of `.venv`. It takes about half a minute on one CPU core. GRPO itself is
-# explained in [07_grpo](07_grpo.ipynb). The page before this one:
-# [12_single_model_grpo](12_single_model_grpo.ipynb); the next:
-# [14_kl_estimators](14_kl_estimators.ipynb).
+# choose the kernel of `.venv`. It takes about twenty seconds on one CPU core.
 
 # %%
 import copy
-import inspect
 import math
 import random
 
 import matplotlib.pyplot as plt
 import torch
+from course import look
+from course.exercises import check
 from torch import Tensor
 
-try:
-    from data.collate import collate_responses
-    from data.records import PromptRecord
-    from gpt.common import MetricLog, make_generator
-    from gpt.generate import SamplingParams
-    from gpt.log_probs import token_log_probs, token_scores
-    from gpt.model import GPT, GPTConfig
-    from gpt.tokenizer import build_tokenizer
-    from rl import grpo_engine, grpo_variants_engine
-    from rl.batches import dynamic_sampling
-    from rl.batches.rollout import sample_rollout
-    from rl.equations import losses
-    from rl.equations.advantages import group_advantages
-    from rl.equations.losses import clipped_surrogate, gspo, gspo_token, sequence_mean, token_mean
-    from rl.equations.token_rewards import overlong_penalty
-    from rl.grpo_variants_engine import REDUCERS, SURROGATES, VARIANTS, from_variant
-    from rl.rewards.sources import RuleReward
-    from rl.training.evaluation import format_table, running_mean
-except ModuleNotFoundError as error:
-    raise ImportError("run `make demo` once, then choose the kernel of .venv") from error
+from data.collate import collate_responses
+from data.records import PromptRecord
+from gpt.common import MetricLog, make_generator
+from gpt.generate import SamplingParams
+from gpt.log_probs import token_log_probs
+from gpt.model import GPT, GPTConfig
+from gpt.report.tokens import show_tokens
+from gpt.tokenizer import build_tokenizer
 
 # %%
+from rl import grpo_variants_engine
+from rl.batches.rollout import sample_rollout
+from rl.equations import losses
+from rl.equations.advantages import group_advantages
+from rl.equations.losses import clipped_surrogate, token_mean
+from rl.grpo_variants_engine import REDUCERS, SURROGATES, VARIANTS, from_variant
+from rl.rewards.sources import RuleReward
+
+look.use()
 torch.set_num_threads(1)  # one thread adds up in the same order on every machine
 torch.set_printoptions(precision=3, sci_mode=False, linewidth=100)
 
 # %% [markdown]
 # ## 1. Names are bundles of choices
 #
-# The engine has one loop. A published name fills in some fields before all other flags, and what is
-# given by hand still wins. This is all there is to a variant:
-
-# %%
-for name, choices in VARIANTS.items():
-    print(f"{name:8}", ", ".join(f"{field}={value}" for field, value in choices.items()) or "-")
-
-plain = from_variant("grpo")
-assert (
-    from_variant("dapo").clip_high == 0.28 and from_variant("dapo", clip_high=0.5).clip_high == 0.5
-)
-
-# %% [markdown]
-# All of them go through one loss, which looks up the chosen pieces in three tables of small
-# functions:
+# GRPO's loss once more, for groups of $G$ responses with rewards $R$:
 #
-# $$\mathcal{L} = \mathrm{reduce}_{i,t} \left[ \mathcal{L}^{policy}_{i,t} + \beta \,
-# k(\pi_\theta, \pi_{ref})_{i,t} \right] - c_H \, \mathrm{mean}_{i,t} H_{i,t}$$
+# $$\mathcal{L} = -\frac{1}{N} \sum_i \frac{1}{L_i} \sum_t \min \left[ \rho_{i,t} A_i,
+# \mathrm{clip}(\rho_{i,t}, 1 - \epsilon, 1 + \epsilon) A_i \right], \qquad A_i =
+# \frac{R_i - \mathrm{mean}(R)}{\mathrm{std}(R)}, \qquad \rho = \frac{\pi}{\pi_{old}}$$
+#
+# (The KL penalty is a term of its own, which all the others leave out.) In code these are six lines:
 
 # %%
-text = inspect.getsource(grpo_variants_engine)
-print(text[text.index("# (config, log_probs") : text.index("# --- the loss")])
-print(inspect.getsource(grpo_variants_engine.variant_loss))
+G = 4
+
+
+def grpo(rewards: Tensor, log_probs: Tensor, old_log_probs: Tensor, mask: Tensor) -> Tensor:
+    centred = rewards.view(-1, G) - rewards.view(-1, G).mean(1, keepdim=True)
+    A = (centred / (centred.std(1, keepdim=True) + 1e-4)).view(-1, 1)
+    ratio = (log_probs - old_log_probs).exp()
+    clipped = ratio.clamp(1 - 0.2, 1 + 0.2)
+    gain = torch.minimum(ratio * A, clipped * A) * mask
+    return -(gain.sum(1) / mask.sum(1)).mean()
+
 
 # %% [markdown]
-# **A world to measure in.** Prompts are three letters of `a` to `h`, 512 in all; a response is right
-# if it *begins with the last letter of the prompt*. What follows up to the end is noise that nobody
+# Every neighbour is this text with a line or two replaced. The sections below show each as a difference: a
+# line with a minus goes, a line with a plus comes.
+
+# %%
+A, RATIO, CLIPPED, GAIN, MEAN = look.source(grpo).splitlines()[2:]
+CHANGES = {
+    "dr_grpo": {A: "    A = centred.view(-1, 1)", MEAN: "    return -(gain.sum(1) / 32).mean()"},
+    "dapo": {CLIPPED: "    clipped = ratio.clamp(1 - 0.2, 1 + 0.28)",
+             MEAN: "    return -gain.sum() / mask.sum()"},
+    "gspo": {RATIO: "    log_ratio = ((log_probs - old_log_probs) * mask).sum(1, keepdim=True)\n"
+                    "    ratio = (log_ratio / mask.sum(1, keepdim=True)).exp()",
+             CLIPPED: "    clipped = ratio.clamp(1 - 3e-4, 1 + 4e-4)"},
+    "cispo": {CLIPPED: "    weight = ratio.clamp(max=5.0).detach()",
+              GAIN: "    gain = weight * A * log_probs * mask",
+              MEAN: "    return -gain.sum() / mask.sum()"},
+    "sapo": {CLIPPED: "    tau = torch.where(A > 0, 1.0, 1.05)",
+             GAIN: "    gain = 4 / tau * torch.sigmoid(tau * (ratio - 1)) * A * mask"},
+}  # fmt: skip
+TEXTS = {"grpo": look.source(grpo)}
+for name, changes in CHANGES.items():
+    lines = [changes.get(line, line) for line in TEXTS["grpo"].splitlines()]
+    TEXTS[name] = "\n".join(lines).replace("def grpo(", f"def {name}(")
+
+# %% [markdown]
+# The engine has one loop. A name only fills in fields, and each field picks a small function from a table.
+# Are these the same losses? On a random batch all six agree, in value and in gradient:
+
+# %%
+BOUND = {"cispo": dict(clip_high=4.0)}  # its own bound: 5 = 1 + clip_high
+noise, naive = make_generator(0, "batch"), {}
+rewards, old = torch.randn(8, generator=noise), -3 * torch.rand(8, 6, generator=noise)
+moved = old + 0.3 * torch.randn(8, 6, generator=noise)
+mask = torch.arange(6) < torch.tensor([1, 6, 3, 2, 5, 4, 6, 2])[:, None]
+
+
+def by_the_engine(name: str, log_probs: Tensor) -> Tensor:
+    """The loss of a variant, from the tables of rl/grpo_variants_engine.py."""
+    config = from_variant(name, max_new_tokens=32, **BOUND.get(name, {}))
+    A = group_advantages(rewards, G, scale=config.reward_scale)
+    token_loss = SURROGATES[config.surrogate](config, log_probs, old, A, mask)
+    return REDUCERS[config.reducer](config, token_loss, mask, mask)
+
+
+for name, text in TEXTS.items():
+    exec(text, {"torch": torch, "Tensor": Tensor, "G": G}, naive)
+    x = moved.clone().requires_grad_()
+    mine, engines = naive[name](rewards, x, old, mask), by_the_engine(name, x)
+    torch.testing.assert_close(mine, engines)
+    torch.testing.assert_close(*(torch.autograd.grad(loss, x)[0] for loss in (mine, engines)))
+    print(f"{name:8} {mine:+.4f}   {', '.join(f'{k}={v}' for k, v in VARIANTS[name].items())}")
+
+# %% [markdown]
+# **A world to measure in.** Prompts are three letters of `a` to `h`, 512 in all. A response is right
+# if it *begins with the last letter of the prompt*. What follows up to the end is chatter that nobody
 # grades. The base model has learned the habit for some letters only: `a b c` are easy, `d e f` come
-# out right now and then, `g h` as seldom as by guessing. The model is tiny, so that its true success
-# rate, the chance that *one* response is right, can be read off the probabilities of all 512
-# prompts, without sampling.
+# out right now and then, `g h` as seldom as by guessing.
+#
+# The **success rate** of a prompt is the chance that *one* response to it is right. The model is tiny,
+# so all 512 success rates can be read off its probabilities, without sampling. (Page
+# [16_verifiable_rewards](16_verifiable_rewards.ipynb) has the *solve rate*, which is something else:
+# the share of prompts with at least one right response in the group.)
 
 # %%
 LETTERS = build_tokenizer("letters", {bytes([97 + i]): i for i in range(8)})
@@ -125,17 +167,14 @@ def success_rates(policy: GPT) -> Tensor:
     return policy(tokens)[:, -1].softmax(-1).gather(1, tokens[:, -1:])[:, 0]
 
 
-for letters in ("abc", "def", "gh"):
-    rates = [
-        r for r, p in zip(success_rates(base), PROMPTS, strict=True) if p.prompt[-1] in letters
-    ]
-    print(f"prompts that end in one of {letters:3}: success rate {sum(rates) / len(rates):.3f}")
-print(f"all of them: {success_rates(base).mean():.3f}")
+by_ending = success_rates(base).view(64, 8).mean(0)  # the last letter varies fastest
+print("success rate by last letter:", by_ending)
+print(f"all prompts: {success_rates(base).mean():.3f}")
 
 
 # %% [markdown]
-# First the promise that the names rest on. With its default choices the engine *is* GRPO: the same
-# run, with several updates per batch, ends in the same weights to the last bit.
+# A run copies the base model and trains the copy. (With its default choices the engine is
+# [rl/grpo_engine.py](../rl/grpo_engine.py) to the last bit, which a test holds.)
 
 
 # %%
@@ -147,75 +186,70 @@ def exact(policy: GPT, reference: GPT | None, step: int) -> dict[str, float]:
 def run(variant: str = "grpo", **changes) -> tuple[list[dict], GPT]:
     """Train a copy of the base model; returns the metrics and the policy."""
     shared = dict(prompts_per_step=8, group_size=8, lr=2e-3, warmup=3, stop_kl=None)
-    shared |= dict(max_new_tokens=8, max_norm=1e9, eval_every=1, steps=40, kl_coef=0.0)
+    shared |= dict(max_new_tokens=8, max_norm=1e9, eval_every=1, steps=36, kl_coef=0.0)
     config = from_variant(variant, **(shared | changes))
     policy, log = copy.deepcopy(base), MetricLog(config.steps)
     rows = grpo_variants_engine.train(config, policy, LETTERS, echo, PROMPTS, log, validate=exact)
     return rows, policy
 
 
-_, ours = run(steps=3, updates_per_batch=2, kl_coef=0.1)
-theirs, log = copy.deepcopy(base), MetricLog(3)
-settings = dict(prompts_per_step=8, group_size=8, lr=2e-3, warmup=3, stop_kl=None, kl_coef=0.1)
-settings |= dict(max_new_tokens=8, max_norm=1e9, steps=3, updates_per_batch=2)
-grpo_engine.train(grpo_engine.GRPOConfig(**settings), theirs, LETTERS, echo, PROMPTS, log)
-same = [torch.equal(a, b) for a, b in zip(ours.parameters(), theirs.parameters(), strict=True)]
-print(f"{sum(same)} of {len(same)} tensors are equal to those of rl/grpo_engine.py, bit for bit")
-assert all(same)
-
 # %% [markdown]
 # ## 2. `reducer`: who pays for a long answer
 #
-# GRPO averages over the tokens of a response first, then over responses (arXiv:2402.03300, Eq. 3).
-# A token of a long response therefore weighs less than a token of a short one. DAPO
-# ([arXiv:2503.14476](https://arxiv.org/abs/2503.14476), Eq. 12) averages over all tokens at once,
-# Dr. GRPO ([arXiv:2503.20783](https://arxiv.org/abs/2503.20783)) divides by the constant that a
-# response could at most have been long. The weight of each token of a response of 4 tokens and one
-# of 16, in a budget of 32:
+# GRPO averages over the tokens of a response first, then over responses (arXiv:2402.03300, Eq. 3). So
+# a token of a long response weighs less than a token of a short one. DAPO
+# ([arXiv:2503.14476](https://arxiv.org/abs/2503.14476), Eq. 12) averages over all tokens at once. Dr.
+# GRPO ([arXiv:2503.20783](https://arxiv.org/abs/2503.20783)) divides by a constant, the longest that
+# a response may become, and leaves the standard deviation out as well:
+
+# %%
+look.difference(TEXTS["grpo"], TEXTS["dr_grpo"], names=("GRPO", "Dr. GRPO"), context=0)
 
 # %%
 config = from_variant("grpo", max_new_tokens=32)
-mask = torch.arange(16) < torch.tensor([[4], [16]])
+lengths_mask = torch.arange(16) < torch.tensor([[4], [16]])
 rows = []
 for name, reduce in REDUCERS.items():
     x = torch.zeros(2, 16, requires_grad=True)
-    (weight,) = torch.autograd.grad(reduce(config, x, mask, mask), x)
+    (weight,) = torch.autograd.grad(reduce(config, x, lengths_mask, lengths_mask), x)
     short, long = weight[0, 0].item(), weight[1, 0].item()
-    rows.append([name, short, long, short / long, 16 * long / (4 * short)])
-print(format_table(
-    ["", "token of 4", "token of 16", "ratio", "long response / short one"], rows
-))  # fmt: skip
-assert [round(row[3]) for row in rows] == [4, 1, 1, 1]
+    rows.append([name, short, long, f"{short / long:.0f} to 1"])
+columns = ["reducer", "weight of a token of a response of 4", "of 16", "ratio"]
+look.table(columns, rows, shade={"4 to 1": "bad", "1 to 1": "good"}.get)
+assert [row[3] for row in rows] == ["4 to 1"] + ["1 to 1"] * 3
 
 # %% [markdown]
-# Is that a matter of taste? A policy whose length has *nothing* to do with its reward answers that:
-# whatever the loss does to its length is a mistake of the loss. A quarter of the responses are
-# right, by luck. In both kinds, right and wrong, the policy stops after each token with a
-# probability of its own, $s = 0.15$ at the start, so a response of $L$ tokens has
-# $\log \pi = \log s + (L - 1) \log (1 - s)$. By the sum over all lengths, the expected push on the
-# stop logit from wrong responses with $A = -1$:
+# Eight responses of the base model to one prompt, coloured by the push on each token, $A_i$ times its
+# weight. Switch between the reducers above the text. Under `sequence_mean` the long wrong answers are
+# pale.
+
+# %%
+group = sample_rollout(
+    base, LETTERS, [PromptRecord("abe")], SamplingParams(max_new_tokens=8), 8,
+    make_generator(5, "view"),
+)  # fmt: skip
+A, tokens_mask = group_advantages(echo(group), 8), group.response_mask
+L = tokens_mask.sum(1, keepdim=True)
+show_tokens(
+    [[*text, "(end)"][: int(n)] for text, n in zip(group.responses, L, strict=True)],
+    {"sequence_mean": A / (8 * L) * tokens_mask, "token_mean": A / L.sum() * tokens_mask},
+    prompts=["abe"] * 8,
+)
+
+# %% [markdown]
+# Is that a matter of taste? Take a policy whose length has *nothing* to do with its reward. Whatever
+# the loss does to its length is then a mistake of the loss. A quarter of the responses are right, by
+# luck. Right and wrong responses each stop after every token with a probability of their own, $s =
+# 0.15$ at the start. The push on both should be 0 on average.
+#
+# **Predict, then run.** What will wrong answers learn, and what will right ones learn? With the
+# engine's own reducers, and 512 responses a step:
+
 
 # %%
 s, budget = 0.15, 64
-lengths = torch.tensor([*range(1, budget + 1), budget]).double()  # the last one: cut off
-stops = torch.tensor([1.0] * budget + [0.0]).double()
-p = s**stops * (1 - s) ** (lengths - stops)
-slope = stops * (1 - s) - (lengths - stops) * s  # d log pi / d logit
-torch.testing.assert_close(p.sum(), torch.tensor(1.0).double())
-
-pushes = {"sequence_mean": -(p * slope / lengths).sum(), "sequence_sum": -(p * slope).sum()}
-for name, push in pushes.items():
-    print(f"{name:13} {round(float(push), 6) + 0.0:+.6f}")
-assert pushes["sequence_mean"] < -0.1 and abs(pushes["sequence_sum"]) < 1e-9
-
-# %% [markdown]
-# (`constant_length_mean` and, for a given batch, `token_mean` are `sequence_sum` times a number.) The
-# push should be 0. Under `sequence_mean` it is not: a wrong response escapes part of its punishment
-# by being long, so wrong answers learn not to stop, and right ones, where the signs are turned
-# round, to stop early. Let it learn, with the engine's own reducers and 512 responses a step:
 
 
-# %%
 def drift(reducer: str, steps: int = 120) -> Tensor:
     """Mean length of (right, wrong) responses over the steps, (steps, 2); groups of 8."""
     generator, logit = make_generator(0, "lengths"), torch.full((2,), math.log(s / (1 - s)))
@@ -239,17 +273,16 @@ def drift(reducer: str, steps: int = 120) -> Tensor:
 curves = {name: drift(name) for name in REDUCERS}
 
 # %%
-figure, axes = plt.subplots(1, 4, figsize=(12, 3.2), layout="constrained", sharey=True)
+figure, axes = look.panels(4, width=12)
 for axis, (name, curve) in zip(axes, curves.items(), strict=True):
-    axis.plot(curve[:, 1], color="tab:red", label="wrong responses")
-    axis.plot(curve[:, 0], color="tab:green", label="right responses")
-    axis.axhline(1 / s, color="grey", lw=0.8, ls="--")
-    axis.set(title=name, xlabel="step", ylabel="mean length (tokens)")
+    by_kind = {"wrong responses": curve[:, 1], "right responses": curve[:, 0]}
+    look.curves(by_kind, axis=axis, styles={"wrong responses": "bad", "right responses": "good"},
+                title=name, xlabel="step", ylabel="mean length (tokens)", ylim=(0, None))  # fmt: skip
+    axis.axhline(1 / s, **look.line("exact"))
     axis.label_outer()
-axes[0].legend()
-figure.suptitle("The reward does not depend on the length, the loss does")
+    if name != "sequence_mean":
+        axis.get_legend().remove()
 plt.show()
-
 for name, curve in curves.items():
     right, wrong = curve[-10:].mean(0).tolist()
     print(f"{name:21} right {right:5.1f}, wrong {wrong:5.1f} tokens (start {1 / s:.1f})")
@@ -258,50 +291,17 @@ for name in ("token_mean", "sequence_sum", "constant_length_mean"):
     assert (curves[name][-10:].mean(0) - 1 / s).abs().max() < 2.5
 
 # %% [markdown]
-# The dashed line is where the lengths should have stayed. This is the "length bias" of the Dr. GRPO
-# paper: wrong answers that grow are a product of the average, not of thinking. The others hold the
-# line up to noise. They let a long response weigh more in all (the last column of the table above),
-# which is what a sum of log-probabilities means.
+# The dotted line is where the lengths should have stayed. Wrong answers grow, right ones shrink. This
+# is the "length bias" of the Dr. GRPO paper: wrong answers that grow are a product of the average, not
+# of thinking. The other three hold the line up to noise.
 #
 # ## 3. `reward_scale`: which prompts are loud
 #
 # $$A_i = \frac{R_i - \mathrm{mean}(R_{1..G})}{\mathrm{std} + \epsilon}, \qquad \mathrm{std}
 # \text{ of the group, of the batch, or } 1$$
 #
-# Dividing by the group's own standard deviation gives every group the same sum of squares, however
-# little its rewards differ. How loud does that make a group of eight with $k$ right responses? The
-# sum of its $|A_i|$, in a batch that holds each $k$ once:
-
-# %%
-G = 8
-batch = torch.tensor([[1.0] * k + [0.0] * (G - k) for k in range(G + 1)]).flatten()
-loudness = {
-    scale: group_advantages(batch, G, scale=scale).abs().view(-1, G).sum(1)
-    for scale in ("group", "batch", "none")
-}
-figure, (left, right) = plt.subplots(1, 2, figsize=(10.5, 3.4), layout="constrained")
-for (scale, values), mark in zip(loudness.items(), "osx", strict=True):
-    left.plot(range(G + 1), values, marker=mark, label=f"{scale}")
-    right.plot(range(1, G), (values / loudness["none"])[1:-1], marker=mark)
-left.set(xlabel="right responses out of 8", ylabel="sum of |A| of the group")
-right.set(xlabel="right responses out of 8", ylabel="factor on R - mean(R)", ylim=(0, None))
-left.legend(title="reward_scale")
-figure.suptitle("How loud a group is, and what its centred rewards are multiplied by")
-plt.show()
-for values in loudness.values():
-    assert values[0] == values[-1] == 0 and values.argmax() == 4
-
-# %%
-factor = (loudness["group"] / loudness["none"])[1:-1]
-print("1 / std for 1 to 7 right responses:", factor)
-print(f"nearly solved or nearly hopeless against half solved: {factor[0] / factor[3]:.2f}")
-assert torch.allclose(factor, factor.flip(0)) and 1.4 < factor[0] / factor[3] < 1.6
-
-# %% [markdown]
-# Right panel: the group's own deviation turns up the nearly solved and the nearly hopeless prompts,
-# the "difficulty bias" of the Dr. GRPO paper; with more responses per group, by more. With rewards
-# of a model, which are hardly ever equal, there is no bound at all. Four answers that differ by a
-# hair, and four that differ by a world:
+# Dividing by the group's own deviation makes every group equally loud, however little its rewards
+# differ. Four answers that differ by a hair, beside four that differ by a world:
 
 # %%
 hair, world = torch.tensor([0.50, 0.50, 0.50, 0.51]), torch.tensor([0.0, 0.0, 0.0, 1.0])
@@ -312,92 +312,40 @@ for scale in ("group", "batch", "none"):
     assert (ratio < 1.1) if scale == "group" else math.isclose(ratio, 100, rel_tol=1e-3)
 
 # %% [markdown]
-# `group` makes noise of the reward model as loud as its verdict. `batch` keeps the proportions and
-# still takes out the unit, `none` (Dr. GRPO) leaves the unit to the learning rate.
+# `group` makes the noise of a reward model as loud as its verdict. `batch` keeps the proportions and
+# still takes out the unit. `none` (Dr. GRPO) leaves the unit to the learning rate. With rewards of 0 and 1
+# the effect is milder: nearly solved and nearly hopeless prompts are turned up, by a factor of 1.5 for
+# groups of eight. That is the "difficulty bias" of the Dr. GRPO paper.
 #
 # ## 4. `clip_high`: room for what is rare
 #
-# The clip holds the *ratio* below $1 + \epsilon$. That is a different freedom for different tokens:
+# The clip holds the *ratio* below $1 + \epsilon$. A token with probability 0.9 may become certain in
+# one batch. A token with probability 0.01 may reach 0.012. So something rare stays rare, and DAPO
+# (section 3.1) raises the upper end to 0.28. It also averages over tokens:
 
 # %%
-print("probability      at most, epsilon 0.2     at most, epsilon 0.28")
-for p_old in (0.01, 0.1, 0.5, 0.9):
-    print(f"{p_old:11.2f} {min(1, p_old * 1.2):24.4f} {min(1, p_old * 1.28):25.4f}")
+look.difference(TEXTS["grpo"], TEXTS["dapo"], names=("GRPO", "DAPO"), context=0)
 
 # %% [markdown]
-# Something common may become certain in one batch, something rare stays rare: DAPO's argument
-# (section 3.1) for `clip_high` 0.28. Ten actions; the best one, worth 1, has a probability of 0.002,
-# the commonest one is worth 0.5, the others nothing. Each batch holds every action in exactly the
-# right proportion, so that no luck is involved, and is used for eight updates with Adam:
-
-
-# %%
-def rare_action(clip_high: float, batches: int = 30) -> tuple[list[float], list[float]]:
-    """Probability of the best action after each batch, and by which factor the batch raised it."""
-    logits = torch.tensor([0.002, 0.75, *[0.031] * 8]).log().requires_grad_()
-    reward = torch.tensor([1.0, 0.5, *[0.0] * 8])
-    optimizer = torch.optim.Adam([logits], lr=0.05, betas=(0.9, 0.95))
-    rare, growth = [], []
-    for _ in range(batches):
-        old = logits.detach().log_softmax(-1)
-        mean = old.exp() @ reward
-        advantages = (reward - mean) / (old.exp() @ (reward - mean).square()).sqrt()
-        for _ in range(8):
-            new = logits.log_softmax(-1)
-            loss = clipped_surrogate(new[None], old[None], advantages[None], 0.2, clip_high)
-            optimizer.zero_grad()
-            (old.exp() * loss[0]).sum().backward()
-            optimizer.step()
-        rare.append(float(logits.detach().softmax(-1)[0]))
-        growth.append(rare[-1] / float(old[0].exp()))
-    return rare, growth
-
-
-# %%
-figure, (left, right) = plt.subplots(1, 2, figsize=(10.5, 3.4), layout="constrained")
-results = {high: rare_action(high) for high in (0.2, 0.28, 1e6)}
-for (high, (rare, growth)), color in zip(results.items(), ("C0", "C1", "grey"), strict=True):
-    left.plot(range(1, 31), rare, color=color, label=f"{high}" if high < 1 else "none")
-    right.plot(range(1, 31), growth, color=color)
-    if high < 1:
-        right.axhline(1 + high, color=color, lw=0.8, ls="--")
-left.set(xlabel="batch", ylabel="probability of the best action")
-right.set(xlabel="batch", ylabel="grown in this batch by a factor of")
-left.legend(title="clip_high")
-figure.suptitle("A rare good action under the upper clip (dashed: 1 + clip_high)")
-plt.show()
-
-# %%
-needed = {}
-for high, (rare, growth) in results.items():
-    needed[high] = next(i for i, p in enumerate(rare, 1) if p > 0.5)
-    name = f"clip_high {high}" if high < 1 else "no upper clip"
-    print(
-        f"{name:14} above one half after {needed[high]} batches, fastest growth {max(growth):.2f}"
-    )
-assert needed[0.2] > needed[0.28] > needed[1e6]
-assert max(results[0.2][1]) < 0.8 * max(results[1e6][1])
-
-# %% [markdown]
-# The effect is there and it is no wall: past the bound the good action has no gradient of its own,
-# but the others are still pushed down, and what they lose it gains. And the bound has to be
-# *reached*. With one update per batch and one minibatch every ratio is 1, and no clip range does
-# anything: look at `clip_high_fraction` before believing in one.
+# The bound has to be *reached* to matter. With one update per batch and one minibatch every ratio is 1,
+# and no clip range does anything: look at `clip_high_fraction` before believing in one.
 #
 # ## 5. `surrogate`: one ratio per response
 #
-# GSPO ([arXiv:2507.18071](https://arxiv.org/abs/2507.18071), Eqs. 5 and 7) objects that the reward
-# belongs to the response and the ratio to the token. It clips
+# The reward belongs to the response, the ratio to the token. GSPO
+# ([arXiv:2507.18071](https://arxiv.org/abs/2507.18071), Eqs. 5 and 7) takes one ratio per response,
+# the geometric mean of its tokens' ratios:
 #
 # $$s_i = \left( \frac{\pi_\theta(y_i \mid x)}{\pi_{old}(y_i \mid x)} \right)^{1 / L_i} =
 # \exp \frac{1}{L_i} \sum_t \log \frac{\pi_\theta(y_{i,t})}{\pi_{old}(y_{i,t})}$$
-#
-# Without the root it is the *product* of the token ratios, as in clipped RLOO (`sequence`). What the
-# root is for shows on responses of very different lengths: a random model, whose parameters are
-# moved a little at random, scored before and after.
 
 # %%
-print(inspect.getsource(gspo))
+look.difference(TEXTS["grpo"], TEXTS["gspo"], names=("GRPO", "GSPO"), context=0)
+
+# %% [markdown]
+# What is the root $1 / L$ for? Without it the ratio is the *product* of the token ratios (surrogate
+# `sequence`). Responses of very different lengths show it. A random model is moved a little at random,
+# and scored before and after.
 
 # %%
 old_model = GPT(GPTConfig(LETTERS.n_vocab, context=72, n_layer=2, n_head=2, n_embd=32))
@@ -417,76 +365,54 @@ root = product / L  # log of GSPO's ratio
 print(f"{len(L)} responses of {L.min()} to {L.max()} tokens")
 
 # %%
-figure, axes = plt.subplots(1, 3, figsize=(11.5, 3.4), layout="constrained")
+figure, axes = look.panels(3, width=11)
 per_token = L[:, None].expand_as(change)[rollout.response_mask]
 for axis, x, y, title in (
     (axes[0], per_token, change[rollout.response_mask], "token"),
     (axes[1], L, product, "product (sequence)"),
     (axes[2], L, root, "root of the product (gspo)"),
 ):
-    axis.plot(x, y, ".", markersize=2, alpha=0.5)
-    axis.axhspan(math.log(0.8), math.log(1.2), color="tab:green", alpha=0.25)
+    axis.plot(x, y, ".", markersize=2, alpha=0.5, color=look.colour("policy"))
+    for edge in (0.8, 1.2):
+        axis.axhline(math.log(edge), **look.line("exact"))
     axis.set(title=title, xlabel="response length (tokens)", ylabel="log ratio", ylim=(-1.6, 1.6))
     axis.label_outer()
-figure.suptitle("The same small change of the model, seen through three ratios (green: 0.8 to 1.2)")
 plt.show()
-
-# %%
-table, bins = [], [(1, 2), (3, 8), (9, 20), (21, 64)]
-for low, high in bins:
-    rows = (L >= low) & (L <= high)
-    tokens = change[rows][rollout.response_mask[rows]]
-    table.append(
-        [f"{low} to {high}", *(float(x.std()) for x in (tokens, product[rows], root[rows]))]
-    )
-print(format_table(["length", "std: token", "product", "root"], table))
-assert table[-1][2] > 2.5 * table[0][2] and table[-1][3] < 0.6 * table[0][3]
 for name, x, low, high in (
     ("token", change[rollout.response_mask], 0.2, 0.2), ("product", product, 0.2, 0.2),
     ("root", root, 0.2, 0.2), ("root", root, 3e-4, 4e-4),
 ):  # fmt: skip
     outside = ((x.exp() < 1 - low) | (x.exp() > 1 + high)).float().mean()
-    print(f"{name:8} outside 1 - {low} to 1 + {high}: {outside:.1%}")
+    print(f"{name:8} outside of 1 - {low} to 1 + {high}: {outside:.1%}")
+short, long = L <= 2, L > 20
+assert product[long].std() > 2.5 * product[short].std() and root[long].std() < root[short].std()
 
 # %% [markdown]
-# The product drifts out of any range as responses get longer, so a long response is clipped for its
-# length. The root calms down with the length, and needs a range of its own: under 0.2 it would
-# never be clipped, under the paper's 3e-4 and 4e-4 nearly everything is that has been moved at all.
-# (The change here is one of a thousand possible ones. How much is clipped in a run is in
-# `clip_low_fraction` and `clip_high_fraction`.)
+# The dotted lines are the ratios 0.8 and 1.2. The product drifts out of any range as responses get
+# longer, so a long response would be clipped for its length. The root calms down instead, and so it
+# needs a range of its own. Under 0.2 it would hardly ever be clipped. Under the paper's 3e-4 and 4e-4
+# nearly everything is that has moved at all.
 #
 # GSPO-token (Eqs. 13 and 14) writes the same ratio so that each token may have an advantage of its
-# own. With one per response it is GSPO, in value and gradient; and whoever averages either over
-# tokens multiplies each response by its length, so the engine refuses:
-
-# %%
-advantages = torch.randn(len(L), 1, generator=noise)
-gradients = []
-for form in (gspo, gspo_token):
-    x = (rollout.log_probs + change).requires_grad_()
-    mask = rollout.response_mask
-    token_loss = form(x, rollout.log_probs, advantages, mask, 0.05, 0.05)
-    gradients.append(torch.autograd.grad(sequence_mean(token_loss, mask), x)[0])
-torch.testing.assert_close(*gradients)
-try:
-    from_variant("gspo", reducer="token_mean")
-except ValueError as error:
-    print("refused:", error)
-
-# %% [markdown]
+# own. Whoever averages either of them over *tokens* multiplies each response by its length, so the
+# engine refuses that combination.
+#
 # ## 6. `surrogate`: what happens to a token that has moved too far
 #
-# The clip silences it. A rare but decisive token ("wait", "however") is often the first to move far
+# The clip silences it. A rare but decisive token ("wait", "however") is often the first to move far,
 # and is then heard no more in this batch. CISPO
 # ([arXiv:2506.13585](https://arxiv.org/abs/2506.13585), Eqs. 4 and 5) clips the *weight* of
-# $\log \pi$ and keeps every gradient; SAPO ([arXiv:2511.20347](https://arxiv.org/abs/2511.20347))
-# replaces the edge by a sigmoid:
-#
-# $$\mathcal{L}^{CISPO} = -\mathrm{sg}[\min(\rho, 1 + \epsilon_{high})] \, A \log \pi, \qquad
-# \mathcal{L}^{SAPO} = -\tfrac{4}{\tau} \sigma(\tau (\rho - 1)) \, A$$
-#
-# with $\tau = 1$ for $A > 0$ and $1.05$ otherwise. The gradient for $\log \pi$ of the token, over the
-# ratio:
+# $\log \pi$ instead and keeps every gradient. SAPO
+# ([arXiv:2511.20347](https://arxiv.org/abs/2511.20347)) replaces the edge by a sigmoid.
+
+# %%
+look.difference(TEXTS["grpo"], TEXTS["cispo"], names=("GRPO", "CISPO"), context=0)
+look.difference(TEXTS["grpo"], TEXTS["sapo"], names=("GRPO", "SAPO"), context=0)
+
+# %% [markdown]
+# The push on $\log \pi$ of one token, over its ratio. MiniMax-M1 does not print CISPO's bound.
+# ScaleRL ([arXiv:2510.13786](https://arxiv.org/abs/2510.13786)) states the bound itself, 5, which is
+# `clip_high` 4 in the engine's terms, and that one is drawn here.
 
 
 # %%
@@ -505,67 +431,54 @@ def push(
 SHAPES = {
     "token": from_variant("grpo"),
     "token, dual clip 3": from_variant("grpo", dual_clip=3.0),
-    "cispo": from_variant("cispo"),
+    "cispo, bound 5": from_variant("cispo", clip_high=4.0),
     "sapo": from_variant("sapo"),
 }
-ratios = torch.linspace(0.02, 4, 400)
-figure, axes = plt.subplots(1, 2, figsize=(11, 3.8), layout="constrained")
+ratios = torch.linspace(0.02, 7, 700)
+figure, axes = look.panels(2)
 for axis, A in zip(axes, (1.0, -1.0), strict=True):
-    for (name, config), style in zip(SHAPES.items(), ("-", "--", "-", "-"), strict=True):
-        axis.plot(ratios, push(config, ratios, A), style, lw=2, alpha=0.8, label=name)
-    axis.axvline(1, color="grey", lw=0.8)
-    axis.set(xlabel="ratio pi / pi_old", ylabel="push on log pi", title=f"A = {A:+.0f}")
-axes[0].legend()
+    pushes = {name: push(config, ratios, A) for name, config in SHAPES.items()}
+    look.curves(pushes, ratios.tolist(), axis=axis, xlabel="ratio pi / pi_old",
+                ylabel="push on log pi", title=f"A = {A:+.0f}")  # fmt: skip
+    axis.axvline(1, **look.line("exact"))
+axes[1].get_legend().remove()
 plt.show()
 
 # %%
-at = torch.tensor([0.1, 0.5, 1.0, 1.1, 1.5, 3.5])
-for A in (1.0, -1.0):
-    print(f"A = {A:+.0f}; ratio  " + "".join(f"{r:8.2f}" for r in at))
-    for name, config in SHAPES.items():
-        print(f"{name:18}" + "".join(f"{g:8.3f}" for g in push(config, at, A) + 0.0))
+at = torch.tensor([0.1, 0.5, 1.0, 1.1, 1.5, 3.5, 6.0])
 for config in SHAPES.values():  # at ratio 1 all of them are REINFORCE
     torch.testing.assert_close(push(config, torch.ones(1), -1.0), torch.tensor([-1.0]))
-assert push(SHAPES["token"], at, 1.0)[-2:].tolist() == [0, 0]
-assert push(SHAPES["token"], at, -1.0)[-1] < -3.4 and push(SHAPES["cispo"], at, -1.0)[-1] > -1.3
+assert push(SHAPES["token"], at, 1.0)[-3:].tolist() == [0, 0, 0]
+assert push(SHAPES["token"], at, -1.0)[-1] < -5.9
+assert math.isclose(push(SHAPES["cispo, bound 5"], at, -1.0)[-1], -5, rel_tol=1e-5)
 assert push(SHAPES["token, dual clip 3"], at, -1.0)[-1] == 0
 
 # %% [markdown]
-# - **token**: silent beyond the edge on the promising side; on the other side there is no bound, a
-#   bad token at ratio 3.5 pulls three and a half times as hard. **Dual clip** ends that.
-# - **cispo** never falls silent, and no token pulls harder than $1 + \epsilon_{high}$. Here that is
-#   1.2, the engine's `clip_high`. MiniMax-M1 does not print its bound. ScaleRL
-#   ([arXiv:2510.13786](https://arxiv.org/abs/2510.13786)) states the bound itself and takes 5, which
-#   is `clip_high` 4 in these terms.
-# - **sapo** follows the unclipped push near 1, bends, and fades far away, for both signs of $A$
-#   nearly alike. (The push is $\rho$ times the slope of the gate, so its summit is not at 1.)
+# - **token** is silent beyond the edge on the promising side. On the other side there is no bound: a
+#   bad token at ratio 6 pulls six times as hard. **Dual clip** ends that.
+# - **cispo** never falls silent, and no token pulls harder than its bound.
+# - **sapo** follows the unclipped push near 1, bends, and fades far away, nearly alike for both signs.
 #
 # ## 7. `sampling_filter`: which groups are trained on
 #
 # A group whose rewards are all equal has no advantage and teaches nothing. With a success rate $p$
-# that happens with probability $p^G + (1-p)^G$. In the world of this page, exactly:
+# that happens with probability $p^G + (1 - p)^G$. In this world, exactly:
 
 # %%
 rates = success_rates(base)
 silent = rates**8 + (1 - rates) ** 8
-for letters in ("abc", "def", "gh"):
-    of = torch.tensor([record.prompt[-1] in letters for record in PROMPTS])
-    print(f"ends in {letters:3}: {silent[of].mean():.2f} of the groups of 8 are silent")
-print(f"all prompts: {silent.mean():.2f}")
+print("silent groups of 8 by last letter:", silent.view(64, 8).mean(0))
 assert 0.2 < silent.mean() < 0.6
 
 # %% [markdown]
-# DAPO drops such groups and samples other prompts until the batch is full. The engine asks for as
-# many prompts as are missing, at most `max_resamples` times; a step of which nothing is left is
-# skipped. Forty-five steps of eight groups, three times each with other random numbers:
+# DAPO drops such groups and samples other prompts until the batch is full (*dynamic sampling*). The
+# engine asks for as many prompts as are missing, at most `max_resamples` times. **Predict, then run:**
+# is it better per step? Is it better per sampled response?
 
 # %%
-print(inspect.getsource(dynamic_sampling.GroupBuffer))
-
-# %%
-steps = dict(steps=45, minibatches=1)
+steps = dict(steps=36, minibatches=1)
 runs = {
-    name: [run(sampling_filter=name, seed=seed, **steps)[0] for seed in (0, 1, 2)]
+    name: [run(sampling_filter=name, seed=seed, **steps)[0] for seed in (0, 1)]
     for name in ("none", "dynamic")
 }
 
@@ -574,186 +487,168 @@ def column(rows: list[dict], key: str) -> list[float]:
     return [row.get(key, 64) for row in rows]  # without the filter: 8 prompts, 8 responses each
 
 
-figure, axes = plt.subplots(1, 3, figsize=(12, 3.5), layout="constrained")
-for (name, three), color in zip(runs.items(), ("tab:blue", "tab:orange"), strict=True):
-    for number, rows in enumerate(three):
+figure, axes = look.panels(3, width=11)
+for color, (name, pair) in zip(look.SERIES, runs.items(), strict=False):
+    for number, rows in enumerate(pair):
+        style = {"color": color, "linestyle": "-" if name == "none" else "--"}
         label, solved = (name if number == 0 else None), column(rows, "success_rate")
         sampled = torch.tensor(column(rows, "sampled_responses")).cumsum(0)
-        axes[0].plot(solved, color=color, label=label)
-        axes[1].plot(sampled, solved, color=color)
-        axes[2].plot(running_mean(column(rows, "zero_spread_groups"), 10), color=color)
-axes[0].set(xlabel="step", ylabel="success rate (exact)")
-axes[1].set(xlabel="responses sampled", ylabel="success rate (exact)")
-axes[2].set(xlabel="step", ylabel="silent groups (share, mean of 10)")
-axes[0].legend(title="sampling_filter")
+        axes[0].plot(solved, label=label, **style)
+        axes[1].plot(sampled, solved, **style)
+        silent_groups = look.running_mean(column(rows, "zero_spread_groups"), 10)
+        axes[2].plot(silent_groups, **style)
+look.labels(axes[0], "step", "success rate (exact)", legend=True)
+look.labels(axes[1], "responses sampled", "success rate (exact)")
+look.labels(axes[2], "step", "silent groups (share, mean of 10)")
 plt.show()
 
 # %%
-budget = min(sum(column(rows, "sampled_responses")) for rows in runs["none"])  # 45 full batches
-table = []
-for name, three in runs.items():
-    for rows in three:
-        sampled, solved = (
-            torch.tensor(column(rows, "sampled_responses")),
-            column(rows, "success_rate"),
-        )
-        dropped = 8 * sum(row.get("dropped_groups", 0) for row in rows)
-        within = int((sampled.cumsum(0) <= budget).sum())  # steps that the budget pays for
-        last, equal = (sum(solved[n - 10 : n]) / 10 for n in (45, within))
-        table.append([name, int(sampled.sum()), int(sampled.sum()) - dropped, last, within, equal])
-columns = ["", "sampled", "trained on", "success, 45 steps", "steps", "success, same samples"]
-print(format_table(columns, table))
-assert min(row[1] for row in table[3:]) > 1.4 * max(row[1] for row in table[:3])
-assert max(row[2] for row in table[3:]) <= budget
-assert sum(row[5] for row in table[3:]) < sum(row[5] for row in table[:3])
+sampled = {name: sum(map(sum, (column(rows, "sampled_responses") for rows in pair))) // 2
+           for name, pair in runs.items()}  # fmt: skip
+print("responses sampled in 36 steps:", sampled)
+assert sampled["dynamic"] > 1.3 * sampled["none"]
 
 # %% [markdown]
-# What the filter buys and what it costs: every update has a full batch of groups that teach
-# something, and nearly every second response is thrown away for it. Counted in steps (left panel)
-# it is at least as good; counted in samples (middle panel, last column), in this world, it is not
-# worth its price: a prompt that is dropped has cost as much as one that is kept. Where an update
-# costs more than its samples the sum comes out differently. (`reward` in the log is of *everything*
-# that was sampled; of the kept groups alone it would never come near 1.)
+# Every update has a full batch of groups that teach something. But many a response is thrown away for
+# it, and a prompt that is dropped has cost as much as one that is kept. Counted in samples, in this
+# world, the filter is not worth its price. Where an update costs more than its samples the sum comes
+# out differently.
 #
-# A second filter of DAPO's sits in the reward: responses that near the budget are made to feel it
-# (Eq. 13, `overlong_buffer`), or are left out of the loss when they are cut off (`mask_truncated`).
-
-# %%
-lengths = torch.tensor([10, 38, 40, 42, 44, 46, 48])
-print("length ", lengths.tolist())
-print("penalty", [round(x, 2) for x in overlong_penalty(lengths, 48, 10).tolist()])
-assert from_variant("dapo", max_new_tokens=48).overlong_tokens == 9  # a fifth, as in the paper
-
-# %% [markdown]
+# (DAPO's second filter sits in the reward: `overlong_buffer` makes responses that near the budget feel it,
+# Eq. 13, and `mask_truncated` leaves those that were cut off out of the loss.)
+#
 # ## 8. Which tokens are trained on
 #
-# **High entropy.** Most tokens of a text are forced by the ones before; only some are decisions.
-# [arXiv:2506.01939](https://arxiv.org/abs/2506.01939) keeps the policy loss on the fifth of a
-# batch's tokens at which the policy is least certain, and divides by all of them as before. Here
-# half of the tokens are kept, so that there is more to see. Two answers each to an easy, a middling
-# and a hard prompt; tokens that stay are marked, `.` is the EOS:
-
-# %%
-print(inspect.getsource(losses.high_entropy_mask))
-
-# %%
-asked = [PromptRecord(text) for text in ("dga", "abe", "fch")]
-rollout = sample_rollout(
-    base, LETTERS, asked, SamplingParams(max_new_tokens=8), 64, make_generator(2, "tokens")
-)
-with torch.no_grad():
-    entropy = token_scores(base, rollout.sequences).entropy
-kept = losses.high_entropy_mask(entropy, rollout.response_mask, 0.5)
-for row in (0, 1, 64, 65, 128, 129):
-    text = rollout.responses[row] + "." * int(rollout.has_eos[row])
-    marks = "".join("^" if mark else " " for mark in kept[row].tolist())
-    numbers = " ".join(f"{h:.2f}" for h in entropy[row][rollout.response_mask[row]].tolist())
-    print(f"{rollout.records[row].prompt} -> {text:8}   entropy {numbers}\n       {marks}")
-
-# %%
-first = kept[:, 0].view(3, 64).float().mean(1)  # the one token that decides, per prompt
-later = kept[:, 1:][rollout.response_mask[:, 1:]].float().mean()
-for record, share in zip(asked, first, strict=True):
-    print(f"first token after {record.prompt}: kept in {share:.0%} of the responses")
-print(f"all later tokens: {later:.0%}")
-assert first[0] == 0 and later > 0.5
-
-# %% [markdown]
-# Here the choice is a bad one: the letters that nobody grades are the least certain of all. Entropy
-# finds decisions in texts where decisions are rare and the rest is forced. It knows nothing of
-# rewards, and a world in which chatter is free is the counterexample.
+# The *entropy* of the next token says how uncertain the policy is there. Most tokens of a text are forced
+# by the ones before; only some are decisions. `entropy_top_share` keeps the policy loss on the fifth of a
+# batch's tokens with the highest entropy ([arXiv:2506.01939](https://arxiv.org/abs/2506.01939)). It finds
+# decisions where decisions are rare and the rest is forced. It knows nothing of rewards: in the world of
+# this page the chatter that nobody grades is the least certain of all.
 #
-# **Left behind.** With several updates per batch a bad response may have lost its probability long
-# before the batch is used up. DeepSeek-V3.2 ([arXiv:2512.02556](https://arxiv.org/abs/2512.02556),
-# Eq. 9) drops its policy loss from then on, and keeps the KL. Good responses are never dropped:
-
-# %%
-print(inspect.getsource(losses.off_policy_sequence_mask))
-lost = torch.tensor([[0.9, 0.4, 0.0], [0.9, 0.4, 0.0], [0.3, 0.2, 0.1]])  # log pi_old - log pi
-mask = torch.tensor([[1, 1, 0], [1, 1, 0], [1, 1, 1]]).bool()
-advantages = torch.tensor([[-1.0], [1.0], [-1.0]])
-stays = losses.off_policy_sequence_mask(-lost, torch.zeros(3, 3), advantages, mask, threshold=0.5)
-for row in range(3):
-    mean = float(lost[row][mask[row]].mean())
-    print(f"A {advantages[row, 0]:+.0f}, lost {mean:.2f} nats a token: stays {stays[row, 0]}")
-assert stays[:, 0].tolist() == [False, True, True]
-
-# %% [markdown]
+# (A second choice, `off_policy_mask`, looks at what has been *left behind*: with several updates per batch
+# a bad response may have lost its probability long before the batch is used up. DeepSeek-V3.2,
+# [arXiv:2512.02556](https://arxiv.org/abs/2512.02556), Eq. 9, drops its policy loss from then on.)
+#
 # ## 9. All of them side by side
 #
-# Every variant for forty-five steps, two minibatches each, so that there are ratios to hold back,
-# from the same start, with the same random numbers; twice each.
+# Every variant for 24 steps of two minibatches each, so that there are ratios to hold back, from
+# the same start; twice each, with other random numbers. CISPO has its own bound.
 
 # %%
-steps = dict(steps=45, minibatches=2)
-runs = {name: [run(name, seed=seed, **steps)[0] for seed in (0, 1)] for name in VARIANTS}
-figure, axes = plt.subplots(2, 3, figsize=(11, 5.4), layout="constrained", sharex=True, sharey=True)
-for axis, (name, pair) in zip(axes.flat, runs.items(), strict=True):
-    for rows in runs["grpo"]:
-        axis.plot(column(rows, "success_rate"), color="lightgrey")
-    for rows in pair:
-        axis.plot(column(rows, "success_rate"), color="tab:blue")
-    axis.set(title=name, xlabel="step", ylabel="success rate (exact)")
-    axis.label_outer()
-figure.suptitle("Each variant (grey: grpo)")
-plt.show()
-
-# %%
+steps = dict(steps=24, minibatches=2)
+runs = {name: [run(name, seed=seed, **steps, **BOUND.get(name, {}))[0] for seed in (0, 1)]
+        for name in VARIANTS}  # fmt: skip
 table = []
 for name, pair in runs.items():
     rows = pair[0] + pair[1]
     clipped = [
         row["clip_low_fraction"] + row["clip_high_fraction"] for row in rows if "loss" in row
     ]
-    last = [sum(column(run_rows, "success_rate")[-10:]) / 10 for run_rows in pair]
+    last = [sum(column(run_rows, "success_rate")[-6:]) / 6 for run_rows in pair]
     samples = sum(column(rows, "sampled_responses")) / 2
     table.append([name, *last, sum(clipped) / len(clipped), int(samples)])
-columns = ["", "success rate, run 1", "run 2", "clipped tokens", "samples a run"]
-print(format_table(columns, table))
-print(f"success rate at the start: {success_rates(base).mean():.3f}")
+look.table(["", "success, run 1", "run 2", "clipped tokens", "samples a run"], table)
+start = float(success_rates(base).mean())
+print(f"success rate at the start: {start:.3f}")
 clip, samples = ({row[0]: row[k] for row in table} for k in (3, 4))
 assert clip["gspo"] > 0.05 > clip["grpo"] and clip["sapo"] == 0
-assert samples["dapo"] > 1.4 * samples["grpo"]
-assert min(min(row[1:3]) for row in table) > success_rates(base).mean() + 0.15
+assert samples["dapo"] > 1.3 * samples["grpo"]
+assert min(min(row[1:3]) for row in table) > start + 0.05
 
 # %% [markdown]
 # What to take from this, and what not:
 #
-# - All of them learn. Between two runs of *one* variant lies about as much as between most pairs of
-#   variants; a single curve that beats another proves nothing. A tiny model at 64 responses a batch
-#   cannot say which is best for a large one.
-# - What differs reliably is what the choices say: GSPO's narrow range clips a share of tokens that
-#   the others hardly ever clip, DAPO pays for its steps with samples, SAPO has nothing to clip.
+# - All of them learn. Two runs of *one* variant differ about as much as most pairs of variants. A
+#   single curve that beats another proves nothing.
+# - What differs reliably is what the choices say. GSPO's narrow range clips tokens that the others
+#   hardly ever clip. DAPO pays for its steps with samples. SAPO has nothing to clip.
 # - So choose by the *reason*: long answers of very different lengths (sections 2 and 5), several
-#   updates per batch (sections 4 and 6), many silent groups (section 7), a noisy learned reward
-#   (section 3). Where the reason is absent the choice does nothing.
+#   updates per batch (4 and 6), many silent groups (7), a noisy learned reward (3). Where the reason is
+#   absent, the choice does nothing.
 #
-# ## Exercise
+# The command: `python -m rl.grpo_variants_engine --variant dapo`, or any of the fields by hand.
 #
-# 1. Write the config of "Dr. GRPO with clip-higher, a KL penalty of 0.05 that stays unbiased over
-#    four updates per batch, and truncated responses left out".
-# 2. For which success rates $p$ is a group of $G = 8$ silent in at most one case out of ten? And of
-#    $G = 64$?
-# 3. Truncated responses leave the loss but stay in the mean of their group. What would go wrong if
-#    they left that, too?
+# ## 10. Exercises
+#
+# Fill in the functions and run the cells. `check` says in words what is right or wrong.
+#
+# **1.** Write DAPO's average over all tokens of a batch: a scalar from (N, T) losses and their mask.
+
+
+# %%
+def my_token_mean(loss, mask):
+    return ...  # your line
+
+
+check("token_mean", my_token_mean)
+
+# %% [markdown]
+# <details>
+# <summary>Solution</summary>
+#
+# ```python
+# def my_token_mean(loss, mask):
+#     return (loss * mask).sum() / mask.sum()
+# ```
+#
+# </details>
+#
+# **2.** Write GSPO's ratio, one per response: (N, 1).
+
+
+# %%
+def my_gspo_ratio(log_probs, old_log_probs, mask):
+    return ...  # your lines
+
+
+check("gspo_ratio", my_gspo_ratio)
+
+# %% [markdown]
+# <details>
+# <summary>Solution</summary>
+#
+# ```python
+# def my_gspo_ratio(log_probs, old_log_probs, mask):
+#     log_ratio = ((log_probs - old_log_probs) * mask).sum(1, keepdim=True)
+#     return (log_ratio / mask.sum(1, keepdim=True)).exp()
+# ```
+#
+# </details>
+#
+# **3.** Write CISPO's loss per token, (N, T). Its gradient is checked, too.
+
+
+# %%
+def my_cispo(log_probs, old_log_probs, advantages, clip_high):
+    return ...  # your lines
+
+
+check("cispo", my_cispo)
+
+# %% [markdown]
+# <details>
+# <summary>Solution</summary>
+#
+# ```python
+# def my_cispo(log_probs, old_log_probs, advantages, clip_high):
+#     ratio = (log_probs - old_log_probs).exp()
+#     weight = ratio.clamp(max=1 + clip_high).detach()
+#     return -weight * advantages * log_probs
+# ```
+#
+# </details>
+#
+# **To think about.** Truncated responses leave the loss (`mask_truncated`) but stay in the mean of
+# their group. What would go wrong if they left that, too?
 #
 # <details>
 # <summary>Answer</summary>
 #
-# 1. `from_variant("dr_grpo", clip_high=0.28, kl_coef=0.05, kl_estimator="k3_importance",
-#    updates_per_batch=4, mask_truncated=True)`. Plain k3 is unbiased for samples of the policy
-#    itself, which they are no longer after the first update.
-# 2. $p^8 + (1-p)^8 \le 0.1$ for $p$ from 0.25 to 0.75, $p^{64} + (1-p)^{64} \le 0.1$ from 0.035 to
-#    0.965:
-#
-# ```python
-# p = torch.linspace(0, 1, 2001).double()
-# for G in (8, 64):
-#     print(G, p[p**G + (1 - p) ** G <= 0.1][[0, -1]])
-# ```
-#
-# 3. A truncated response is mostly a wrong one. Without it the mean of the group is too high, so the
-#    responses that did end look worse than they are, and ending is discouraged by just those
-#    prompts at which the policy fails to end.
+# A truncated response is mostly a wrong one. Without it the mean of the group is too high, so the
+# responses that did end look worse than they are. Ending is then discouraged by just those prompts at
+# which the policy fails to end.
 #
 # </details>
+#
+# ---
+# Next: [14_kl_estimators](14_kl_estimators.ipynb).

@@ -1,63 +1,70 @@
 # %% [markdown]
-# # 13. Process supervision and iterative GRPO
+# # 15. Process supervision and iterative GRPO
+#
+# **The question.** Can a reward say *which step* of an answer went wrong? And what happens to a reward
+# model when the policy moves away from the texts that it was trained on?
 #
 # **Why.** [07_grpo](07_grpo.ipynb) is the middle of the GRPO paper (Shao et al. 2024,
-# [arXiv:2402.03300](https://arxiv.org/abs/2402.03300)): one reward per response, one reward model,
-# one reference. The paper has two more ideas, and this page reads both beside the code.
+# [arXiv:2402.03300](https://arxiv.org/abs/2402.03300)): one reward per response, one reward model, one
+# reference. The paper has two more ideas.
 #
-# - **Process supervision** (section 4.1.3): a reward at the end of every *step* of a response, so
-#   that a token answers for what it and later tokens did, not for an error before it.
-# - **Iterative GRPO** (section 4.1.4 and the outer loop of Algorithm 1): a policy that improves
-#   leaves the text on which its reward model was trained. So new comparisons are collected from it,
-#   the reward model is trained again, and the reference moves up.
+# | part | idea | source |
+# | --- | --- | --- |
+# | A, sections 1 to 3 | process supervision: a reward at the end of every *step* | section 4.1.3 |
+# | B, sections 4 to 6 | iterative GRPO: the reward model is trained again | section 4.1.4 |
+#
+# The engines are [rl/grpo_process_engine.py](../rl/grpo_process_engine.py) and
+# [rl/grpo_iterative_engine.py](../rl/grpo_iterative_engine.py).
+#
+# **You need** [07_grpo](07_grpo.ipynb) and, for part B, [06_reward_model](06_reward_model.ipynb).
 #
 # **To run it yourself:** `make demo` once sets up `.venv`, `make dev` adds the Jupyter kernel; then
-# choose the kernel of `.venv`. It takes about half a minute on one CPU core. The page before this
-# one: [14_kl_estimators](14_kl_estimators.ipynb); the next:
-# [16_verifiable_rewards](16_verifiable_rewards.ipynb).
+# choose the kernel of `.venv`. It takes about half a minute on one CPU core.
 
 # %%
 import copy
-import inspect
 import random
 
 import matplotlib.pyplot as plt
 import torch
+from course import look
+from course.exercises import check
 
-try:
-    from data import reviews, sums
-    from data.collate import join_responses
-    from data.records import PromptRecord
-    from gpt import pretraining
-    from gpt.common import MetricLog, make_generator
-    from gpt.corpus import WorldCorpus
-    from gpt.generate import SamplingParams
-    from gpt.model import GPT, GPTConfig
-    from gpt.tokenizer import load_tokenizer
-    from reward_model import continual
-    from reward_model.model import RewardModel
-    from reward_model.pairs import PairSampling, collate_pairs, sample_pairs
-    from reward_model.reward_model_training import ReviewsAnnotator, RewardModelConfig, fit
-except ModuleNotFoundError as error:
-    raise ImportError("run `make demo` once, then choose the kernel of .venv") from error
+from data import reviews, sums
+from data.collate import join_responses
+from data.records import PromptRecord
+from gpt import pretraining
+from gpt.common import MetricLog, make_generator
+from gpt.corpus import WorldCorpus
+from gpt.generate import SamplingParams
+from gpt.model import GPT, GPTConfig
+from gpt.report.tokens import show_tokens
+from gpt.tokenizer import load_tokenizer
+from reward_model import continual
+from reward_model.model import RewardModel
+from reward_model.pairs import PairSampling, collate_pairs, sample_pairs
+from reward_model.reward_model_training import ReviewsAnnotator, RewardModelConfig, fit
 
 # %%
-from rl import grpo_iterative_engine
+from rl import grpo_engine, grpo_iterative_engine, grpo_process_engine
 from rl.batches.rollout import Rollout
 from rl.equations.advantages import group_advantages, process_advantages
 from rl.rewards.sources import RewardModelReward, RuleReward
 from rl.rewards.step_rewards import CheckedSteps, OutcomeSteps
-from rl.training.evaluation import Validation, draw_iterations, format_table
+from rl.training.evaluation import Validation
 
+look.use()
 torch.set_num_threads(1)  # one thread adds up in the same order on every machine
 tokenizer = load_tokenizer("glassbox")
 
 # %% [markdown]
+# # A. Process supervision
+#
 # ## 1. Four answers to one sum
 #
-# In the sums world an answer may write its steps, column by column with carries, and every step can
-# be checked. The second answer below goes wrong in its middle step, the third in its first; what
-# follows an error builds on it. The last one writes no steps.
+# In the sums world an answer may write its steps, column by column with carries, and every step can be
+# checked. The second answer below goes wrong in its middle step, the third in its first. What follows an
+# error builds on it. The last one writes no steps.
 
 # %%
 G = 4
@@ -78,52 +85,66 @@ sequences = join_responses(
 )  # fmt: skip
 rollout = Rollout([record] * G, texts, sequences, torch.zeros(G, T), group_size=G)
 rewards = torch.tensor([sums.exact_match(record, text, True) for text in texts])
-print(rewards)
+print(record.prompt, "one reward per answer:", rewards.tolist())
 
 # %% [markdown]
-# ## 2. A reward for every step
-#
-# `CheckedSteps` cuts a response into steps, so that each token belongs to exactly one of them: the
-# written sums, then the answer. A step is worth 1 if it is right.
+# `CheckedSteps` cuts a response into steps, so that each token belongs to exactly one of them: the written
+# sums, then the answer. A step is worth 1 if it is right. (The last column is the answer. The fourth
+# response has no other step.)
 
 # %%
-print(inspect.getsource(CheckedSteps.__call__))
 steps = CheckedSteps(tokenizer)(rollout, rewards)
+names = ["first step", "second", "third", "answer"]
+grid = torch.full((G, 4), torch.nan)
 for i in range(G):
-    start, pieces = 0, []
-    for value, end in zip(steps.rewards[i, steps.mask[i]], steps.ends[i, steps.mask[i]]):
-        pieces.append(f"{tokenizer.decode(tokens[i][start : end + 1])!r} {value:.0f}")
-        start = int(end) + 1
-    print("   ".join(pieces))
+    values = steps.rewards[i, steps.mask[i]]
+    grid[i, 4 - len(values) :] = values
+rows = [f"{i + 1}. {text}" for i, text in enumerate(texts)]
+look.heat(grid, rows, names, axis=look.panels(1, width=9, height=2.6)[1], numbers=".0f",
+          xlabel="step", ylabel="response", title="what each step is worth")  # fmt: skip
+plt.show()
 assert [int(n) for n in steps.mask.sum(1)] == [4, 4, 4, 1]
 assert torch.equal(steps.rewards.sum(1), torch.tensor([4.0, 2.0, 2.0, 0.0]))
 
 # %% [markdown]
-# ## 3. From step rewards to advantages
+# ## 2. From step rewards to advantages
 #
-# All step rewards of all outputs of a prompt form one set $\mathbf R$. Each is normalised with its
-# mean and standard deviation, and a token gets the sum over the steps that are still to end
-# (section 4.1.3):
+# All step rewards of all responses to a prompt form one set $\mathbf R$. Each is normalised with its mean
+# and standard deviation. A token at $t$ then gets the sum over the steps that end at $t$ or later (the step
+# $j$ of response $i$ ends at token $e_{i,j}$):
 #
 # $$\tilde r_{i,j} = \frac{r_{i,j} - \mathrm{mean}(\mathbf R)}{\mathrm{std}(\mathbf R)}, \qquad
 # \hat A_{i,t} = \sum_{j \,:\, e_{i,j} \ge t} \tilde r_{i,j}$$
+#
+# Numbers small enough for paper: two responses with steps that end at tokens 1, 3 and 0, 2, worth 2, 1 and
+# 0, 1. The mean is 1 and the standard deviation 0.816. Naively:
 
 # %%
-print(inspect.getsource(process_advantages))
+step_rewards, step_ends = [[2.0, 1.0], [0.0, 1.0]], [[1, 3], [0, 2]]
+pool = torch.tensor(step_rewards).flatten()
+mean, std = pool.mean(), pool.std()
+
+naive = torch.zeros(2, 4)
+for i in range(2):
+    for t in range(4):
+        for reward, end in zip(step_rewards[i], step_ends[i], strict=True):
+            if end >= t:
+                naive[i, t] += (reward - mean) / std
+
+mask = torch.tensor([[True, True, True, True], [True, True, True, False]])
+library = process_advantages(
+    torch.tensor(step_rewards), torch.tensor(step_ends), torch.ones(2, 2, dtype=torch.bool), mask,
+    group_size=2, eps=0.0,
+)  # fmt: skip
+print(naive)
+torch.testing.assert_close(naive, library)
+look.code(process_advantages, ("scores = _step_z_scores", "return torch.where"))
 
 # %% [markdown]
-# Numbers small enough for paper: two outputs with steps that end at tokens 1, 3 and 0, 2, worth
-# 2, 1 and 0, 1. Mean 1, standard deviation 0.816.
-
-# %%
-mask = torch.tensor([[True, True, True, True], [True, True, True, False]])
-example = process_advantages(
-    torch.tensor([[2.0, 1.0], [0.0, 1.0]]), torch.tensor([[1, 3], [0, 2]]),
-    torch.ones(2, 2, dtype=torch.bool), mask, group_size=2, eps=0.0,
-)  # fmt: skip
-print(example)
-a = 1.5**0.5  # 1 / 0.8165
-assert torch.allclose(example, torch.tensor([[a, a, 0, 0], [-a, 0, 0, 0]]), atol=1e-6)
+# ## 3. Who is to blame?
+#
+# **Predict, then run.** The second response has a right first step, a wrong second, a right third and a
+# wrong answer. With one reward for the response, which of its tokens are pushed down? With one per step?
 
 # %%
 m = rollout.response_mask
@@ -131,43 +152,58 @@ outcome = OutcomeSteps()(rollout, rewards)
 by_outcome = process_advantages(*outcome, m, G)
 by_step = process_advantages(*steps, m, G)
 assert torch.equal(by_outcome, torch.where(m, group_advantages(rewards, G), 0.0))  # GRPO itself
-
-limit = 1.4 * float(by_step.abs().max())
-figure, axes = plt.subplots(2, 1, figsize=(11, 4.6), layout="constrained")
-for axis, A, title in ((axes[0], by_outcome, "one reward"), (axes[1], by_step, "one per step")):
-    image = axis.imshow(A, cmap="RdBu", vmin=-limit, vmax=limit, aspect="auto")
-    for i in range(G):
-        for t, token in enumerate(tokens[i][:-1]):
-            axis.text(t, i, tokenizer.decode([token]), ha="center", va="center", fontsize=9)
-    axis.set(xlabel="token t", ylabel="response i", title=f"Advantage of every token: {title}")
-    axis.set_yticks(range(G))
-figure.colorbar(image, ax=axes, label="advantage")
-plt.show()
+pieces = [[*(tokenizer.decode([t]) for t in row[:-1]), "(EOS)"] for row in tokens]
+show_tokens(pieces, {"one reward per step": by_step, "one reward per response": by_outcome},
+            prompts=[record.prompt] * G)  # fmt: skip
 
 # %%
+figure, axes = look.panels(2, width=13, height=2.6)
+for axis, A, title in ((axes[0], by_outcome, "one reward per response"),
+                       (axes[1], by_step, "one reward per step")):  # fmt: skip
+    grid = torch.full((G, 4), torch.nan)
+    for i in range(G):
+        values = A[i, steps.ends[i, steps.mask[i]]]  # the same at every token of a step
+        grid[i, 4 - len(values) :] = values
+    look.heat(grid, rows, names, axis=axis, signed=True, title=f"advantage, {title}",
+              xlabel="step", ylabel="response")  # fmt: skip
+    axis.label_outer()
+plt.show()
 wrong_middle = by_step[1, steps.ends[1]]
-print("response 1, step by step:", [round(value, 2) for value in wrong_middle.tolist()])
 assert wrong_middle.argmin() == 1 and wrong_middle[2] > wrong_middle[0] > wrong_middle[1]
 assert (by_step[0, m[0]] > 0).all() and by_outcome[1, m[1]].unique().numel() == 1
 
 # %% [markdown]
-# With one reward all tokens of response 1 (the second row) are pushed down alike. With one per step
-# the tokens of its wrong step are pushed down most: they answer for it and for the wrong answer that
-# came of it. The step behind is not blamed for the error in front of it. The right first step is
-# pushed down too, but less: it has its own credit, and the blame of everything that followed.
+# With one reward all tokens of the second response are pushed down alike. With one per step the tokens of
+# its wrong step are pushed down most: they answer for it, and for the wrong answer that came of it. The
+# step *after* the error is not blamed for it. The right first step is pushed down too, but less: it has its
+# own *credit* (its share of praise or blame), and the blame of everything that followed.
 #
-# Three things to know before using it. (i) Nothing divides by the number of steps: a response of
-# four steps can have an advantage four times as large. (ii) One mean serves all steps: where most
-# are right, a right one earns little and a wrong one costs much. (iii) A reward model that was
-# trained on whole responses does not know what a *step* is worth: only one score of a response was
-# ever compared with anything, so the scores inside it are a heuristic (`rl/rewards/step_rewards.py` says so
-# where it offers them). Steps that a rule checks do not have this problem. With one step per response
-# all of it is plain GRPO, bit for bit.
+# Three things to know before using it.
+#
+# 1. Nothing divides by the number of steps. A response of four steps can have an advantage four times as
+#    large.
+# 2. One mean serves all steps. Where most are right, a right one earns little and a wrong one costs much.
+# 3. A reward model that was trained on whole responses does not know what a *step* is worth. Its scores
+#    inside a response are a heuristic (`rl/rewards/step_rewards.py` says so where it offers them). Steps
+#    that a rule checks do not have this problem.
+#
+# In the engine this is a difference of a few lines:
+
+# %%
+look.difference(
+    look.source(grpo_engine.train, ('with clock.phase("reward")', "with clock.phase(\"update\")")),
+    look.source(grpo_process_engine.train, ('with clock.phase("reward")', 'with clock.phase("update")')),
+    names=("rl/grpo_engine.py", "rl/grpo_process_engine.py"), context=1,
+)  # fmt: skip
+
+# %% [markdown]
+# # B. Iterative GRPO
 #
 # ## 4. A reward model that is left behind
 #
-# The second idea. A base model of the reviews world, and a reward model from only 1,400 comparisons
-# of its responses: a weak one, on purpose.
+# A policy that improves leaves the text on which its reward model was trained. To see what that does, we
+# need a policy that moves and a weak reward model: a base model of the reviews world, and a reward model
+# from only 1,400 comparisons of its responses.
 
 # %%
 shape = GPTConfig(vocab_size=tokenizer.n_vocab, context=96, n_layer=2, n_head=2, n_embd=96)
@@ -205,26 +241,26 @@ accuracy = continual.order_accuracy(scorer, probe, tokenizer.eos_id)
 print(f"orders {accuracy:.2f} of held-out pairs as the gold reward does (a coin: 0.50)")
 
 # %% [markdown]
-# ## 5. Line 12: "continuous training using a replay mechanism"
+# ## 5. "Continuous training using a replay mechanism"
 #
-# After each iteration: comparisons of the policy's *present* responses, labelled, mixed with "10%
-# of historical data" so that the old ones are not forgotten. The ten percent can be read in two
-# ways; ours is that a share $f$ of the mix is old,
+# That is line 12 of the paper's Algorithm 1. After each iteration comparisons of the policy's
+# *present* responses are labelled, and mixed with "10% of historical data" so that the old ones are
+# not forgotten. The ten percent can be read in two ways. Ours is that a share $f$ of the mix is old.
+# From $n_{old} = f \, (n_{new} + n_{old})$ follows
 #
 # $$n_{old} = n_{new} \, \frac{f}{1 - f}$$
 
 # %%
-print(inspect.getsource(continual.history_count))
+f = 0.1
 for new, history in ((90, 1000), (5600, 1400), (5600, 160_000)):
-    mix, of_history = (
-        continual.history_count(new, history, 0.1, reading)
-        for reading in ("share_of_mix", "share_of_history")
-    )
+    naive = round(new * f / (1 - f))
+    mix, of_history = (continual.history_count(new, history, f, reading)
+                       for reading in ("share_of_mix", "share_of_history"))  # fmt: skip
     print(f"{new} new, {history} old: {mix} replayed, or {of_history} in the other reading")
-    assert abs(mix / (new + mix) - 0.1) < 0.001 and of_history == history // 10
-
-# %%
-print(inspect.getsource(continual.ContinualRewardModel.update))
+    assert mix == naive and abs(mix / (new + mix) - f) < 0.001
+look.code(
+    continual.ContinualRewardModel.update, ("new = self._sample", "self.model.requires_grad_")
+)
 
 # %% [markdown]
 # ## 6. The outer loop, refreshed and frozen
@@ -232,14 +268,13 @@ print(inspect.getsource(continual.ContinualRewardModel.update))
 # The lines that GRPO does not have, in `rl/grpo_iterative_engine.py`:
 
 # %%
-source = inspect.getsource(grpo_iterative_engine.train).splitlines()
-first = next(i for i, line in enumerate(source) if "a new iteration" in line)
-print("\n".join(source[first : first + 5]))
+look.code(grpo_iterative_engine.train, ("a new iteration", "reference.load_state_dict"))
 
 # %% [markdown]
-# Three iterations of twelve steps. Two runs with the same policy, reward model, prompts and random
-# numbers: one trains its reward model again, the other moves its reference alone. Each refresh brings
-# 5,600 new pairs, four times what the first model was trained on.
+# Three iterations of twelve steps. Two runs with the same policy, reward model, prompts and random numbers.
+# One trains its reward model again, each time with 5,600 new pairs, four times what the first model was
+# trained on. The other moves its reference alone. **Predict, then run:** in which of them does the reward
+# rise? In which does the gold reward?
 
 # %%
 config = grpo_iterative_engine.IterativeGRPOConfig(
@@ -264,15 +299,33 @@ for name in ("refreshed", "frozen"):
     )  # fmt: skip
 
 # %%
-figure, axes = plt.subplots(1, 4, figsize=(14, 3.4), layout="constrained")
-draw_iterations(axes, runs)
+STYLES = {"refreshed": "policy", "frozen": "bad"}
+figure, axes = look.panels(4, width=14)
+for axis, key, label in (
+    (axes[0], "validation/gold", "gold reward, validation"),
+    (axes[1], "reward", "the run's own reward"),
+    (axes[2], "kl", "KL to the reference (nats)"),
+    (axes[3], "validation/kl", "KL from the start (nats)"),
+):
+    series = {
+        name: (
+            [row["step"] for row in rows if key in row],
+            [row[key] for row in rows if key in row],
+        )
+        for name, rows in runs.items()
+    }
+    look.curves(series, axis=axis, styles=STYLES, marker="/" in key, xlabel="step", ylabel=label)
+    for begin in (12.5, 24.5):  # a new iteration
+        axis.axvline(begin, **look.line("exact"))
+    if axis is not axes[0]:
+        axis.get_legend().remove()
 plt.show()
 
 # %%
 keys = [f"{what}/{when}" for what in ("fresh_accuracy", "probe_accuracy", "probe_reward")
         for when in ("before", "after")]  # fmt: skip
 refreshes = [row for row in runs["refreshed"] if "pairs/new" in row]
-print(format_table(["", *keys], [[f"step {r['step']}", *(r[k] for k in keys)] for r in refreshes]))
+look.table(["", *keys], [[f"step {r['step']}", *(r[k] for k in keys)] for r in refreshes])
 last = {name: rows[-1]["validation/gold"] for name, rows in runs.items()}
 print(f"gold at the end: {last['refreshed']:.2f} refreshed, {last['frozen']:.2f} frozen")
 for rows in runs.values():
@@ -286,37 +339,116 @@ first, second = (sum(row["reward"] for row in runs["frozen"][part])
 assert second > first
 
 # %% [markdown]
-# - **Gold** (left): the frozen reward model sends the policy the wrong way once it has left the
-#   responses that it knows; its own reward rises all the same. That is over-optimisation.
+# - **Gold** (left): once the policy has left the responses that it knows, the frozen reward model sends it
+#   the wrong way. Its own reward rises all the same. That is over-optimisation, and
+#   [17_when_the_proxy_breaks](17_when_the_proxy_breaks.ipynb) is about it.
 # - **The refreshed model** could hardly order the policy's responses before the first refresh
-#   (`fresh_accuracy/before`) and orders three in four after it. These are pairs that it was not
-#   trained on. `probe_accuracy`, on responses of the first policy, rises too: nothing is forgotten.
-# - **Rewards** (second panel) of two iterations of the refreshed run are on different scales: its
-#   jumps at the dashed lines are jumps of the ruler, not of the policy. `probe_reward` is the same
-#   responses under both models.
-# - **KL**: to the reference it falls to 0 with every iteration; from the start nothing bounds it,
-#   and the frozen run ends far away. The reset gives up the anchor, so how far the policy has gone
-#   is read in the last panel alone.
+#   (`fresh_accuracy/before`) and orders three in four after it. These are pairs that it was not trained on.
+#   `probe_accuracy`, on responses of the first policy, rises too: nothing is forgotten.
+# - **Reward** (second panel): in the refreshed run two iterations are on different scales. The jumps at the
+#   dotted lines are jumps of the ruler, not of the policy. `probe_reward` is the same responses under both
+#   models.
+# - **KL**: to the reference it falls to 0 with every iteration. From the start nothing bounds it, and the
+#   frozen run ends far away. The reset gives up the anchor
+#   ([12_single_model_grpo](12_single_model_grpo.ipynb) does that in every batch).
 #
-# With a reward model that is good to begin with (160,000 comparisons) the frozen run did as well, in
-# three iterations of thirty steps ([docs/study.md](../docs/study.md)); the refresh pays where the
-# model is weak. It is not free either: every refresh needs somebody who labels new pairs.
+# With a reward model that is good to begin with (160,000 comparisons) the frozen run did as well, in three
+# iterations of thirty steps ([docs/study.md](../docs/study.md)). The refresh pays where the model is weak,
+# and it is not free: every refresh needs somebody who labels new pairs.
 #
-# ## Exercises
+# **The commands**: `python -m rl.grpo_process_engine` and `python -m rl.grpo_iterative_engine`.
+
+# %%
+look.code(continual.history_count, docstring=False)
+
+# %% [markdown]
+# ## 7. Exercises
 #
-# 1. Add a constant to all step rewards of a prompt. What changes in the advantages? And if a
-#    response without steps joins the group?
-# 2. Why is the reward model's score centred again after each refresh, although GRPO's advantages do
-#    not change when a constant is added to all rewards?
+# Fill in the functions and run the cells. `check` says in words what is right or wrong.
 #
+# **1.** Write the z-scores of step rewards, (N, K): of all steps of all `group_size` responses to a prompt
+# together. 0 where `step_mask` is False.
+
+
+# %%
+def my_step_z_scores(step_rewards, step_mask, group_size):
+    return ...  # your lines
+
+
+check("step_z_scores", my_step_z_scores)
+
+# %% [markdown]
 # <details>
-# <summary>Answers</summary>
+# <summary>Solution</summary>
 #
-# 1. Nothing changes: mean and standard deviation are of the pooled set. A response without any step
-#    has no reward in the set and advantage 0 at every token. (In the engine each token belongs to a
-#    step, so this happens in no rollout; the sum above would allow it.)
-# 2. For everything around it: a reward in the log, a penalty for a missing EOS and a KL in the
-#    reward are all compared with the score's zero. The Bradley-Terry loss leaves that zero open, so
-#    it would drift from refresh to refresh.
+# ```python
+# def my_step_z_scores(step_rewards, step_mask, group_size):
+#     scores = torch.zeros_like(step_rewards)
+#     for first in range(0, len(step_rewards), group_size):
+#         rows = slice(first, first + group_size)
+#         pool = step_rewards[rows][step_mask[rows]]
+#         scores[rows] = (step_rewards[rows] - pool.mean()) / (pool.std() + 1e-4)
+#     return scores * step_mask
+# ```
 #
 # </details>
+#
+# **2.** Write the advantages, (N, T), from z-scores and the ends of the steps.
+
+
+# %%
+def my_process_advantages(z_scores, step_ends, step_mask, response_mask):
+    return ...  # your lines
+
+
+check("process_advantages", my_process_advantages)
+
+# %% [markdown]
+# <details>
+# <summary>Solution</summary>
+#
+# ```python
+# def my_process_advantages(z_scores, step_ends, step_mask, response_mask):
+#     t = torch.arange(response_mask.shape[1])
+#     still_to_end = step_mask[:, :, None] & (step_ends[:, :, None] >= t)  # (N, K, T)
+#     return (z_scores[:, :, None] * still_to_end).sum(1) * response_mask
+# ```
+#
+# </details>
+#
+# **3.** Write how many old pairs are replayed beside `new` ones if a share of the mix is to be old, and no
+# more than there are: a rounded number.
+
+
+# %%
+def my_replay_count(new, history, share):
+    return ...  # your line
+
+
+check("replay_count", my_replay_count)
+
+# %% [markdown]
+# <details>
+# <summary>Solution</summary>
+#
+# ```python
+# def my_replay_count(new, history, share):
+#     return min(round(new * share / (1 - share)), history)
+# ```
+#
+# </details>
+#
+# **To think about.** Why is the reward model's score centred again after each refresh, although GRPO's
+# advantages do not change when a constant is added to all rewards?
+#
+# <details>
+# <summary>Answer</summary>
+#
+# For everything around it. A reward in the log, a penalty for a missing EOS and a KL in the reward are all
+# compared with the score's zero. The Bradley-Terry loss leaves that zero open, so it would drift from
+# refresh to refresh.
+#
+# </details>
+#
+# ---
+# Next: [16_verifiable_rewards](16_verifiable_rewards.ipynb).

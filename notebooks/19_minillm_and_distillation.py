@@ -1,12 +1,13 @@
 # %% [markdown]
-# # 16. Distillation and MiniLLM
+# # 19. Distillation and MiniLLM
 #
-# **Why.** A large model answers well and costs much; a small one shall learn from it. Both give
-# probabilities for the same tokens, so the teacher has more to offer than a grade for a whole
-# response: a target for every token. Which text the student learns on, and which of the two KL
-# divergences it lowers, makes the difference between imitation and what MiniLLM (Gu et al. 2024,
-# [arXiv:2306.08543](https://arxiv.org/abs/2306.08543)) does: policy gradients whose reward is the
-# teacher. This page goes from the first to the second.
+# **The question.** A large model answers well and costs much. How does a small one learn from it?
+#
+# **Why.** Both models give probabilities to the same tokens. So the teacher has more to offer than a
+# grade for a whole response: a target for every token. Two choices make all the difference: whose
+# text the student learns on, and which of the two KL divergences it lowers. At one end stands
+# imitation, at the other MiniLLM (Gu et al. 2024, [arXiv:2306.08543](https://arxiv.org/abs/2306.08543)),
+# a policy gradient whose reward is the teacher.
 #
 # | method | text by | lowers | in this repository |
 # | --- | --- | --- | --- |
@@ -15,126 +16,134 @@
 # | on-policy (arXiv:2306.13649) | student | $\mathrm{KL}(q \parallel p)$ per token | `reverse_kl` |
 # | MiniLLM (arXiv:2306.08543) | both, mixed | $\mathrm{KL}(q \parallel p)$ of responses | an engine |
 #
-# (The first three are values of `--loss` of `gpt.distillation`, the last is `rl.minillm_engine`.)
+# $p$ is the teacher and $q$ the student, on all of this page. The first three are values of `--loss`
+# of `gpt.distillation`; the last is [rl/minillm_engine.py](../rl/minillm_engine.py).
 #
-# $p$ is the teacher, $q$ the student.
+# **You need** [05_what_a_kl_is](05_what_a_kl_is.ipynb) (the two directions) and
+# [04_policy_gradients_and_baselines](04_policy_gradients_and_baselines.ipynb).
+# [18_knowledge_distillation_rewards](18_knowledge_distillation_rewards.ipynb) is the page before.
 #
 # **To run it yourself:** `make demo` once sets up `.venv`, `make dev` adds the Jupyter kernel; then
-# choose the kernel of `.venv`. It takes about half a minute on one CPU core. Pages to know first:
-# [14_kl_estimators](14_kl_estimators.ipynb) and
-# [04_policy_gradients_and_baselines](04_policy_gradients_and_baselines.ipynb). The page before this
-# one: [18_knowledge_distillation_rewards](18_knowledge_distillation_rewards.ipynb); the next:
-# [20_dpo_and_pg_grpo](20_dpo_and_pg_grpo.ipynb).
+# choose the kernel of `.venv`. It takes about twenty seconds on one CPU core.
 
 # %%
 import copy
-import inspect
 import itertools
 
 import matplotlib.pyplot as plt
 import torch
+from course import kept, look
+from course.exercises import check
+from torch import Tensor
 
-try:
-    from data import reviews
-    from data.collate import collate_responses
-    from gpt import distillation, finetuning, pretraining
-    from gpt.common import MetricLog, make_generator
-    from gpt.corpus import WorldCorpus
-    from gpt.distillation import DistillationConfig, forward_kl, measure, sampled_targets
-    from gpt.generate import SamplingParams, mixed_logits
-    from gpt.log_probs import token_log_probs, token_scores_and_kl
-    from gpt.model import GPT, GPTConfig
-    from gpt.tokenizer import load_tokenizer
-    from rl import minillm_engine
-    from rl.batches.rollout import sample_rollout
-    from rl.equations.losses import length_normalized_returns, mixed_sampling_weights
-    from rl.minillm_engine import MiniLLMConfig, Targets, minillm_loss
-    from rl.rewards.sources import RuleReward
-    from rl.rewards.teacher import BestOf, TeacherReward, best_answers, teacher_log_probs
-    from rl.training.evaluation import format_table
-except ModuleNotFoundError as error:
-    raise ImportError("run `make demo` once, then choose the kernel of .venv") from error
+from data import reviews
+from data.collate import collate_responses
+from gpt import distillation
+from gpt.common import MetricLog, make_generator
+from gpt.distillation import DistillationConfig, forward_kl, measure, sampled_targets
+from gpt.generate import SamplingParams
+from gpt.log_probs import token_log_probs, token_scores_and_kl
+from gpt.model import GPT, GPTConfig
+from gpt.report.tokens import show_tokens
 
+# %%
+from rl import grpo_engine, minillm_engine
+from rl.batches.rollout import sample_rollout
+from rl.equations.losses import length_normalized_returns, mixed_sampling_weights
+from rl.minillm_engine import MiniLLMConfig, Targets, minillm_loss
+from rl.rewards.teacher import TeacherReward, teacher_log_probs
+
+look.use()
 torch.set_num_threads(1)  # one thread adds up in the same order on every machine
-tokenizer = load_tokenizer("glassbox")
+(base, tokenizer), (teacher, _) = kept.base(), kept.policy()
+teacher = teacher.requires_grad_(False)
+prompts = reviews.prompts("train")
 
 # %% [markdown]
-# ## 1. Two directions
+# ## 1. The smallest example: how a review begins
 #
 # $$\mathrm{KL}(p \parallel q) = \sum_v p(v) \log \frac{p(v)}{q(v)} \qquad
 # \mathrm{KL}(q \parallel p) = \sum_v q(v) \log \frac{q(v)}{p(v)}$$
 #
-# Both are 0 for $q = p$. A student that is too small to be the teacher has to choose what to get
-# wrong. The forward KL is large where the student gives little to something that the teacher says:
-# it covers everything, also what lies between. The reverse KL is large where the student says what
-# the teacher never would: it keeps to a part. Here the teacher has two peaks and the student, a bell
-# with two parameters, can have one.
+# Both are 0 for $q = p$. They differ in what they do to a student that *cannot* be the teacher. In
+# this section the teacher is the course's base model, because it knows many ways to begin. The first
+# two words of its reviews, for one prompt:
 
 # %%
-symbols = torch.arange(40, dtype=torch.float64)
-
-
-def bell(centre: float, width: float) -> torch.Tensor:
-    """A discrete Gaussian over the 40 symbols."""
-    return (-(((symbols - centre) / width) ** 2) / 2).softmax(0)
-
-
-p = 0.6 * bell(11, 2.5) + 0.4 * bell(28, 3.0)
-grid = [(c, w) for c in torch.arange(5.0, 35.0, 0.5) for w in torch.arange(1.0, 14.0, 0.5)]
-students = torch.stack([bell(c, w) for c, w in grid])
-forward = (p * (p / students).log()).sum(1)
-reverse = (students * (students / p).log()).sum(1)
-best = {
-    "forward KL(p || q)": students[forward.argmin()],
-    "reverse KL(q || p)": students[reverse.argmin()],
-}
-
-figure, axis = plt.subplots(figsize=(7, 3.4), layout="constrained")
-axis.fill_between(symbols, p, color="grey", alpha=0.35, label="teacher p")
-for (name, q), color in zip(best.items(), ("tab:blue", "tab:orange"), strict=True):
-    axis.plot(symbols, q, color=color, linewidth=2, label=f"student with the least {name}")
-axis.set(xlabel="symbol", ylabel="probability", title="What a student with one peak makes of two")
-axis.legend()
-plt.show()
-valley = slice(17, 22)
-assert best["forward KL(p || q)"][valley].sum() > 5 * p[valley].sum()  # covers, with the valley
-assert best["reverse KL(q || p)"][4:19].sum() > 0.95  # keeps to one peak
+record = prompts[2]
+start = torch.tensor([tokenizer.encode(record.prompt)])
+with torch.no_grad():
+    first = base(start)[0, -1].softmax(-1).topk(6)
+    second = base(torch.cat([start.repeat(6, 1), first.indices[:, None]], 1))[:, -1].softmax(-1)
+columns = second.argmax(1).unique()  # the likeliest second words
+joint = first.values[:, None] * second[:, columns]
+p = joint / joint.sum()  # (6, columns): what the teacher says, of these alone
+FIRST = [tokenizer.decode([i]) for i in first.indices.tolist()]
+SECOND = [tokenizer.decode([i]) for i in columns.tolist()]
+print(record.prompt.strip())
+print(f"these {p.numel()} pairs are {joint.sum():.0%} of all that the teacher may begin with")
 
 # %% [markdown]
-# For text the valley between two good answers is a bad answer. That is the argument for the reverse
-# direction in MiniLLM.
+# The student is too small: it has no memory. It chooses the second word without knowing the first, so
+# $q(a, b) = q_1(a) \, q_2(b)$. **Predict, then run:** what will it say if it lowers the forward KL? And
+# the reverse one?
+
+
+# %%
+def kl(one: Tensor, other: Tensor) -> Tensor:
+    return (one * (one.clamp(min=1e-30) / other.clamp(min=1e-30)).log()).sum()
+
+
+def fitted(direction: str, seed: int) -> Tensor:
+    """The student that lowers one KL, from a random start."""
+    generator = make_generator(seed, "student")
+    logits = [torch.randn(n, generator=generator).requires_grad_() for n in p.shape]
+    optimizer = torch.optim.Adam(logits, lr=0.1)
+    for _ in range(400):
+        q = torch.outer(*(part.softmax(0) for part in logits))
+        loss = kl(p, q) if direction == "forward" else kl(q, p)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return q.detach()
+
+
+cover = fitted("forward", 0)
+seek = min((fitted("reverse", seed) for seed in range(4)), key=lambda q: float(kl(q, p)))
+torch.testing.assert_close(cover, torch.outer(p.sum(1), p.sum(0)), atol=1e-3, rtol=0)  # marginals
+
+# %%
+figure, axes = look.panels(3, width=13, height=3.6)
+for axis, q, title in (
+    (axes[0], p, "the teacher p"),
+    (axes[1], cover, "least forward KL(p || q): covers"),
+    (axes[2], seek, "least reverse KL(q || p): seeks"),
+):
+    look.heat(q, FIRST, SECOND, axis=axis, title=title, xlabel="second word", ylabel="first word")
+    axis.label_outer()
+plt.show()
+nonsense = p < 0.002  # what the teacher would hardly ever say
+for name, q in (("forward", cover), ("reverse", seek)):
+    print(f"{name}: {q[nonsense].sum():.0%} of the student's text is nonsense to the teacher, and "
+          f"{p[q > 0.01].sum():.0%} of the teacher's text can still come")  # fmt: skip
+assert cover[nonsense].sum() > 0.4 and seek[nonsense].sum() < 0.05
+
+# %% [markdown]
+# The forward KL is large where the student gives little to something that the teacher says. So it
+# *covers* all beginnings, and says "Who find" and "Not cares" on the way. The reverse KL is large where
+# the student says what the teacher never would. So it *seeks* one way to begin, and gives the others
+# up. For text, what lies between two good answers is a bad answer. That is MiniLLM's argument for the
+# reverse direction.
 #
 # ## 2. A student and a teacher
 #
-# The student is a small base model of the reviews world, pre-trained in ten seconds. Its teacher here is
-# the same model after fine-tuning on the best of 16 of its own answers to each of 320 prompts, judged
-# by the gold reward so that this page needs no reward model. `scripts/make_teacher.py` does
-# the same with a larger model, for longer, and with the learned reward model as the judge.
-
-# %%
-shape = GPTConfig(vocab_size=tokenizer.n_vocab, context=96, n_layer=2, n_head=2, n_embd=96)
-base = GPT(shape).initialize(make_generator(0, "weights"))
-pretraining_config = pretraining.PretrainingConfig(
-    steps=500, batch_size=16, lr=6e-3, warmup=30, eval_every=500, device="cpu"
-)
-corpus = WorldCorpus("reviews", tokenizer, pretraining_config.batch_size, seed=0)
-log = pretraining.train(pretraining_config, base, corpus, MetricLog(500))
-print(f"student: {log[-1]['held_out_loss']:.2f} nats per token (held out)")
-
-gold = RuleReward(reviews.gold_reward, "gold reward")
-params = SamplingParams(max_new_tokens=40)
-prompts = reviews.prompts("train")
-answers = best_answers(base, tokenizer, prompts[:320], gold, BestOf(16, params))
-teacher = copy.deepcopy(base)
-steps = MetricLog(6 * len(answers) // 32)  # six passes
-settings = finetuning.FinetuningConfig(lr=1e-3)
-finetuning.train(settings, teacher, answers, [], steps, eos_id=tokenizer.eos_id)
-teacher = teacher.eval().requires_grad_(False)
-print(f"teacher: the student after six passes over {len(answers)} answers")
+# Now the student is the base model. The teacher is the course's policy, the same model after GRPO. So
+# this student *can* become its teacher, and the distance has a true zero. Usually the teacher is the
+# larger one (`scripts/make_teacher.py`).
 
 
 # %%
-def value(model: GPT, count: int = 256) -> dict[str, float]:
+def value(model: GPT, count: int = 96) -> dict[str, float]:
     """Gold reward and distance to the teacher on prompts that no model has seen."""
     unseen = reviews.prompts("validation")[:count]
     return measure(model, teacher, tokenizer, unseen, 40, reviews.gold_reward)[0]
@@ -144,10 +153,27 @@ results = {"student before": value(base), "teacher": value(teacher)}
 for name, numbers in results.items():
     print(f"{name:15} gold {numbers['gold']:.3f} +- {1.96 * numbers['gold_error']:.3f}", end="")
     print(f"   KL to the teacher {numbers['reverse_kl_full']:.2f} nats per response")
-assert results["teacher"]["gold"] > results["student before"]["gold"] + 0.05
-assert (
-    abs(results["teacher"]["reverse_kl_full"]) < 1e-4 < results["student before"]["reverse_kl_full"]
-)
+assert results["teacher"]["gold"] > results["student before"]["gold"] + 0.1
+assert abs(results["teacher"]["reverse_kl_full"]) < 1e-4
+
+# %% [markdown]
+# The teacher against the student, on text of the *student*. Blue tokens are likelier under the teacher,
+# orange ones less likely. Switch to the KL to see where the two distributions differ.
+
+# %%
+params = SamplingParams(max_new_tokens=40)
+rollout = sample_rollout(base, tokenizer, prompts[:6], params, 1, make_generator(3, "show"))
+with torch.no_grad():
+    scores, token_kl = token_scores_and_kl(base, teacher, rollout.sequences)
+    judged = token_log_probs(teacher, rollout.sequences)
+texts = [
+    ["(EOS)" if t == tokenizer.eos_id else tokenizer.decode([t]) for t in row[keep].tolist()]
+    for row, keep in zip(rollout.response_tokens, rollout.response_mask, strict=True)
+]
+show_tokens(
+    texts, {"log p - log q": judged - scores.log_probs, "KL(q || p) at this place": token_kl},
+    prompts=[record.prompt.strip() for record in rollout.records],
+)  # fmt: skip
 
 # %% [markdown]
 # ## 3. Forward KL on the teacher's text
@@ -155,19 +181,31 @@ assert (
 # $$L = \frac{1}{\sum_i L_i} \sum_{i,t} \mathrm{KL} \left( p(\cdot \mid s_{i,t}) \parallel
 # q(\cdot \mid s_{i,t}) \right), \qquad y_i \sim p$$
 #
-# with the state $s_t = (x, y_{\lt t})$. The target is the teacher's whole distribution (Hinton et
-# al. 2015), not the one token that it happened to sample.
+# with the state $s_t = (x, y_{\lt t})$, the prompt and the tokens before $t$. The target is the
+# teacher's whole distribution (Hinton et al. 2015), not the one token that it happened to say. Naively:
 
 # %%
-print(inspect.getsource(forward_kl))
+batch, row = rollout.sequences, torch.arange(6)[:, None]
+with torch.no_grad():  # the logits that predict each response token: (N, T, V)
+    log_q = base(batch.tokens)[row, batch.predicting_columns].log_softmax(-1)
+    log_p = teacher(batch.tokens)[row, batch.predicting_columns].log_softmax(-1)
+    naive = (log_p.exp() * (log_p - log_q)).sum(-1) * batch.response_mask
+    library = forward_kl(base, teacher, batch)
+print(f"{naive.sum(1).mean():.3f} nats per response, largest difference from the library's "
+      f"{(naive - library).abs().max():.1e}")  # fmt: skip
+torch.testing.assert_close(naive, library, atol=1e-4, rtol=1e-4)
+look.code(forward_kl, ("def divergence", "return kl_from_logits"))
 
 # %% [markdown]
-# Is a sum of token divergences a divergence of responses? For this direction on this text, exactly.
-# To see it, every response of a tiny language is listed: tokens 1 and 2, EOS = 0, at most three
-# tokens, 15 responses. A sum over all of them takes the place of sampling.
+# (The library works in chunks, because the logits of a whole batch over a large vocabulary do not fit
+# in memory.)
+#
+# Is a sum of token divergences a divergence of *responses*? For this direction on this text, exactly.
+# To see it, we list every response of a tiny language: tokens 1 and 2, EOS = 0, at most three tokens,
+# 15 responses. A sum over all of them takes the place of sampling.
 
 # %%
-ended = [(*start, 0) for n in range(3) for start in itertools.product((1, 2), repeat=n)]
+ended = [(*begin, 0) for n in range(3) for begin in itertools.product((1, 2), repeat=n)]
 responses = ended + list(itertools.product((1, 2), repeat=3))
 language = collate_responses([[1, 2]] * 15, responses, eos_id=0)
 
@@ -185,13 +223,16 @@ q_model, p_model = tiny_gpt(0), tiny_gpt(1)
 log_q = token_log_probs(q_model, language)  # (15, 3), with gradient
 log_p = token_log_probs(p_model, language).detach()
 q, p = log_q.sum(1).exp(), log_p.sum(1).exp()  # probabilities of the 15 responses
-rows = [[str(r), float(a), float(b)] for r, a, b in zip(responses, p.detach(), q.detach())]
-print(format_table(["response", "teacher p", "student q"], rows))
+names = ["".join(".AB"[t] for t in r) for r in responses]  # the dot is the EOS
+look.bars({"teacher p": p, "student q": q}, names, axis=look.panels(1, width=9)[1],
+          styles={"teacher p": "teacher", "student q": "student"},
+          xlabel="response", ylabel="probability")  # fmt: skip
+plt.show()
 assert torch.isclose(q.sum(), torch.ones(()).double()) and torch.isclose(p.sum(), q.sum())
 
 
 # %%
-def gradient(loss: torch.Tensor) -> torch.Tensor:
+def gradient(loss: Tensor) -> Tensor:
     """With respect to the tiny student's weights, as one vector."""
     parts = torch.autograd.grad(loss, list(q_model.parameters()), retain_graph=True)
     return torch.cat([part.flatten() for part in parts])
@@ -199,12 +240,7 @@ def gradient(loss: torch.Tensor) -> torch.Tensor:
 
 of_responses = (p * (log_p.sum(1) - log_q.sum(1))).sum()  # KL(p || q), by its definition
 of_tokens = (p * forward_kl(q_model, p_model, language).sum(1)).sum()  # E of the token KLs
-print(
-    f"KL(p || q) of responses {of_responses.item():.6f}, summed over tokens {of_tokens.item():.6f}"
-)
-print(
-    f"largest difference of the gradients {(gradient(of_responses) - gradient(of_tokens)).abs().max():.1e}"
-)
+print(f"KL(p || q) of responses {of_responses.item():.6f}, of tokens {of_tokens.item():.6f}")
 assert torch.isclose(of_responses, of_tokens)
 assert torch.allclose(gradient(of_responses), gradient(of_tokens), atol=1e-12)
 
@@ -212,44 +248,35 @@ assert torch.allclose(gradient(of_responses), gradient(of_tokens), atol=1e-12)
 # ## 4. Gemma's shortcut: cross-entropy on sampled ids
 #
 # Storing a distribution over 262 thousand ids for every token of a corpus is too much. Gemma 3
-# samples 256 ids by the teacher's probability, gives all others 0, and renormalises:
+# ([arXiv:2503.19786](https://arxiv.org/abs/2503.19786), section 2.2) samples 256 ids by the teacher's
+# probability, gives all others 0, and renormalises:
 #
 # $$\tilde p(v) = \frac{p(v) \, [v \in S]}{\sum_{u \in S} p(u)}, \qquad
 # L = -\sum_{v \in S} \tilde p(v) \log q(v)$$
 #
-# It is distillation, no reward and no reinforcement, whatever has been said of it.
-
-# %%
-print(inspect.getsource(sampled_targets))
-
-# %% [markdown]
-# The draw is without replacement. One id is an ordinary sample and all ids are the whole
-# distribution: both are right on average. In between the average target is *not* $p$: an unlikely
-# id has to share with likely ones whenever it is drawn. Here the teacher's distribution after one
-# prompt, and the mean target of 4000 draws.
+# The draw is without replacement. One id is an ordinary sample, and all ids are the whole
+# distribution: both are right on average. **Predict, then run:** is the average target right in
+# between? An unlikely id has to share with likely ones whenever it is drawn. Here 4000 draws at one
+# position.
 
 # %%
 prompt = tokenizer.encode(prompts[0].prompt)
 first = collate_responses([prompt] * 4000, [[tokenizer.eos_id]] * 4000, tokenizer.eos_id)
-probs = teacher(torch.tensor([prompt]))[0, -1].softmax(0)
-V = len(probs)
+with torch.no_grad():
+    probs = base(torch.tensor([prompt]))[0, -1].softmax(0)
 bias = {}
 for k in (1, 2, 4, 16, 64):
-    ids, targets = sampled_targets(teacher, first, k, make_generator(0, f"ids {k}"))
-    mean = torch.zeros(len(first), V).scatter_(1, ids, targets).mean(0)
+    ids, targets = sampled_targets(base, first, k, make_generator(0, f"ids {k}"))
+    mean = torch.zeros(len(first), len(probs)).scatter_(1, ids, targets.detach()).mean(0)
     bias[k] = float((mean - probs).abs().sum() / 2)
-    print(f"k = {k:3}: largest target {mean.max():.3f} (p: {probs.max():.3f}), "
-          f"total variation from p {bias[k]:.3f}")  # fmt: skip
+rows = [[f"{k}", f"{distance:.3f}"] for k, distance in bias.items()]
+look.table(["k ids sampled", "total variation of the mean target from p"], rows)
 assert bias[4] > 2 * bias[64]
 
-whole = sampled_targets(teacher, first.rows(torch.tensor([0])), V)
-loss = distillation.sampled_cross_entropy(base, first.rows(torch.tensor([0])), *whole)
-kl = forward_kl(base, teacher, first.rows(torch.tensor([0])))
-entropy = -(probs * probs.log()).sum()
-print(f"k = V: cross-entropy {loss.item():.4f} = KL {kl.item():.4f} + entropy of p {entropy:.4f}")
-assert torch.isclose(loss[0, 0], kl[0, 0] + entropy, atol=1e-4)
-
 # %% [markdown]
+# It is not right in between, though the error is small at a useful k.
+# Gemma's method is distillation, no reward and no reinforcement, whatever has been said of it.
+#
 # ## 5. Reverse KL on the student's text, and what it leaves out
 #
 # The reverse KL asks what *the student* says, so the student writes:
@@ -257,216 +284,260 @@ assert torch.isclose(loss[0, 0], kl[0, 0] + entropy, atol=1e-4)
 # $$\mathrm{KL}(q \parallel p) = E_{y \sim q} \sum_t \mathrm{KL} \left( q(\cdot \mid s_t) \parallel
 # p(\cdot \mid s_t) \right)$$
 #
-# The value is right. The gradient of the right-hand side with the text held fixed is not the
-# gradient of the left: a token also decides which states come after it. MiniLLM (Eqs. 2 and 3)
+# The value is right. But differentiate the right-hand side with the text held fixed, and the gradient
+# is not that of the left: a token also decides which states come after it. MiniLLM (Eqs. 2 and 3)
 # splits the gradient exactly. With $r_t = \log p(y_t) / q(y_t)$ and $R_t = \sum_{u \ge t} r_u$,
 #
 # $$\nabla \, \mathrm{KL}(q \parallel p) = \underbrace{E_{y \sim q} \sum_t \nabla \, \mathrm{KL}
 # \left( q(\cdot \mid s_t) \parallel p(\cdot \mid s_t) \right)}_{\text{Single}} \;
 # \underbrace{- \, E_{y \sim q} \sum_t R_{t+1} \nabla \log q(y_t \mid s_t)}_{\text{Long}}$$
 #
-# Long is a policy gradient whose reward is the teacher. $R_{t+1}$ begins *after* token t: the
-# token's own reward is in Single, summed over the whole vocabulary, without noise. With $R_t$ in Long,
-# as in MiniLLM's released code, it would count twice: the last line below.
+# Long is a policy gradient whose reward is the teacher. $R_{t+1}$ begins *after* token $t$: the token's
+# own reward is in Single, summed over the whole vocabulary, without noise. In code, naively:
 
 # %%
-print(inspect.getsource(minillm_loss))
+with torch.no_grad():
+    rewards = log_p - log_q  # r_t, (15, 3), 0 at padding
+    after = rewards.flip(1).cumsum(1).flip(1) - rewards  # R_{t+1}
+chance = q.detach()[:, None]  # each response with its share of the student's text
+_, token_kl = token_scores_and_kl(q_model, p_model, language)  # KL(q(.|s_t) || p(.|s_t))
 
-# %%
-rewards = log_p - log_q.detach()  # r_t, (15, 3), 0 at padding
-after = rewards.flip(1).cumsum(1).flip(1) - rewards  # R_{t+1}
-chance = log_q.detach().sum(1).exp()[:, None].expand(15, 3)  # in the place of sampling from q
-scores, token_kl = token_scores_and_kl(q_model, p_model, language)
-config = MiniLLMConfig(pretraining_coef=0.0, device="cpu")
-
-
-def expected_gradient(returns: torch.Tensor, token_kl: torch.Tensor) -> torch.Tensor:
-    """The gradient of minillm_loss, averaged over all responses of the student."""
-    targets = Targets(log_q.detach(), returns, chance)
-    mask = language.response_mask
-    return gradient(minillm_loss(config, scores.log_probs, token_kl, targets, mask, tokens=1))
-
-
-exact = gradient((q * (log_q.sum(1) - log_p.sum(1))).sum())
-both = expected_gradient(after, token_kl)
-single = expected_gradient(torch.zeros_like(after), token_kl)
-twice = expected_gradient(after + rewards, token_kl)
-for name, found in (("Single + Long", both), ("Single alone", single), ("own reward twice", twice)):
-    print(f"{name:17} largest error of the gradient {(found - exact).abs().max():.1e}")
-assert torch.allclose(both, exact, atol=1e-12)
+single = gradient((chance * token_kl).sum())
+long = gradient((chance * -after * log_q).sum())
+exact = gradient((q * (log_q.sum(1) - log_p.sum(1))).sum())  # of KL(q || p), by its definition
+twice = gradient((chance * (token_kl - (after + rewards) * log_q)).sum())
+for name, found in (("Single + Long", single + long), ("Single alone", single),
+                    ("own reward in Long as well", twice)):  # fmt: skip
+    print(f"{name:27} largest error of the gradient {(found - exact).abs().max():.1e}")
+assert torch.allclose(single + long, exact, atol=1e-12)
 assert (single - exact).abs().max() > 1e-3 and (twice - exact).abs().max() > 1e-3
 
 # %%
-largest = exact.abs().argsort(descending=True)[:12]
-figure, axis = plt.subplots(figsize=(9, 3.4), layout="constrained")
-places = torch.arange(12)
-axis.bar(places - 0.27, exact[largest], 0.26, color="grey", label="KL of responses, exact")
-axis.bar(places, single[largest], 0.26, color="tab:blue", label="Single alone")
-axis.bar(places + 0.27, both[largest], 0.26, color="tab:orange", label="Single + Long")
-axis.axhline(0, color="black", linewidth=0.8)
-axis.set(xlabel="the twelve weights with the largest gradient", ylabel="expected gradient")
-axis.legend()
+largest = exact.abs().argsort(descending=True)[:10]
+look.bars(
+    {"exact": exact[largest], "Single alone": single[largest],
+     "Single + Long": (single + long)[largest]},
+    [str(i + 1) for i in range(10)], axis=look.panels(1, width=9)[1],
+    styles={"Single alone": "bad", "Single + Long": "policy"},
+    xlabel="the ten weights with the largest gradient", ylabel="expected gradient",
+)  # fmt: skip
 plt.show()
+
+# %% [markdown]
+# The engine's loss is the same, with two additions that the next two sections explain: a clip, as in
+# PPO, and weights $w$. At the start of an update, with all weights 1, it has the exact gradient:
+
+# %%
+look.code(minillm_loss, docstring=False)
+scores, token_kl = token_scores_and_kl(q_model, p_model, language)
+settings = MiniLLMConfig(pretraining_coef=0.0, device="cpu")
+targets = Targets(log_q.detach(), after, chance.expand(15, 3))
+loss = minillm_loss(settings, scores.log_probs, token_kl, targets, language.response_mask, tokens=1)
+assert torch.allclose(gradient(loss), exact, atol=1e-12)
 
 # %% [markdown]
 # ## 6. Length normalisation
 #
-# A sum over many tokens is noisy, and long responses weigh most. MiniLLM takes the mean of the
-# rewards after t in the place of their sum (Eq. 6). The paper prints the factor $1 / (T - t - 1)$,
-# which is 0 in the denominator where one token is left; here it is the number of terms.
-
-# %%
-print(inspect.getsource(length_normalized_returns))
+# A sum over many tokens is noisy, and long responses weigh most. MiniLLM takes the mean of the rewards
+# after $t$ instead of their sum (Eq. 6). The paper prints the factor $1 / (T - t - 1)$, which would
+# divide by 0 where one token is left. Here it is the number of terms.
 
 # %%
 r = torch.tensor([[-0.2, 0.5, -0.9]])
+naive = [[(0.5 - 0.9) / 2, -0.9, 0.0]]  # the mean of what follows, 0 at the end
 R = length_normalized_returns(r, torch.ones(1, 3, dtype=torch.bool))
 print("r        ", [round(x, 3) for x in r[0].tolist()])
-print("R_(t+1)  ", [round(x, 3) for x in R[0].tolist()], " the mean of what follows, 0 at the end")
-assert torch.allclose(R, torch.tensor([[(0.5 - 0.9) / 2, -0.9, 0.0]]))
+print("R_(t+1)  ", [round(x, 3) for x in R[0].tolist()])
+assert torch.allclose(R, torch.tensor(naive))
+look.code(length_normalized_returns, docstring=False)
 
 # %% [markdown]
 # ## 7. The teacher helps to sample
 #
 # Early on the student writes text that the teacher finds absurd, and about absurd text its
-# probabilities say little. So each token is drawn from a mixture (Eq. 4), and weighted with its own
-# importance weight; $\alpha = 0.2$:
+# probabilities say little. So each token is drawn from a mixture (Eq. 4), and counts with its own
+# importance weight:
 #
-# $$\tilde p = \alpha p + (1 - \alpha) q, \qquad w_t = \frac{q(y_t \mid s_t)}{\tilde p(y_t \mid s_t)}
-# \le \frac{1}{1 - \alpha}$$
+# $$\tilde p = \alpha p + (1 - \alpha) q, \qquad w_t = \frac{q(y_t \mid s_t)}{\tilde p(y_t \mid
+# s_t)} \le \frac{1}{1 - \alpha}$$
 #
-# The exact weight of token t would be the product over all tokens up to it; one factor is biased, and
+# The exact weight of token $t$ would be the product over all tokens up to it. One factor is biased, and
 # bounded.
 
 # %%
-print(inspect.getsource(mixed_logits))
-print(inspect.getsource(mixed_sampling_weights))
-
-# %%
-figure, axes = plt.subplots(1, 2, figsize=(10, 3.4), layout="constrained")
-for axis, share in zip(axes, (0.2, 0.7), strict=True):
-    rollout = sample_rollout(
-        base, tokenizer, prompts[:256], params, 1, make_generator(1, "mixture"),
-        teacher=teacher, teacher_share=share,
-    )  # fmt: skip
-    mask = rollout.response_mask
-    judged = teacher_log_probs(teacher, rollout, config)
-    w = mixed_sampling_weights(rollout.log_probs, judged, mask, share)[mask]
-    print(
-        f"alpha {share}: mean weight {w.mean():.3f}, largest {w.max():.3f} <= {1 / (1 - share):.3f}"
-    )
-    assert w.max() <= 1 / (1 - share) + 1e-4 and abs(w.mean() - 1) < 0.1
-    axis.hist(w, bins=40, color="tab:blue")
-    axis.axvline(1 / (1 - share), color="tab:red", linestyle="--", label="1 / (1 - alpha)")
-    axis.set(
-        xlabel="weight of a sampled token", ylabel="tokens", title=f"alpha = {share}", yscale="log"
-    )
-    axis.legend()
+look.code(mixed_sampling_weights, docstring=False)
+drawn = sample_rollout(
+    base, tokenizer, prompts[:96], params, 1, make_generator(1, "mixture"), teacher=teacher,
+    teacher_share=0.2,
+)  # fmt: skip
+mask = drawn.response_mask
+judged, own = teacher_log_probs(teacher, drawn, settings)[mask], drawn.log_probs[mask]
+naive = own.exp() / (0.2 * judged.exp() + 0.8 * own.exp())
+w = mixed_sampling_weights(own[None], judged[None], torch.ones_like(own[None]).bool(), 0.2)[0]
+torch.testing.assert_close(naive, w, atol=1e-4, rtol=1e-4)
+print(f"{len(w)} tokens: mean weight {w.mean():.3f}, largest {w.max():.4f} <= 1 / 0.8 = 1.25")
+assert w.max() <= 1.25 + 1e-4 and abs(w.mean() - 1) < 0.1
+look.histograms({"weight of a sampled token": w}, bins=40, yscale="log", xlabel="w",
+                ylabel="tokens").axvline(1.25, **look.line("exact"))  # fmt: skip
 plt.show()
 
 # %% [markdown]
 # ## 8. The four of them, on the same base model
 #
-# The loop of MiniLLM, which also adds the language model's loss on pre-training text
-# ($\lambda_{PT}$, so that a small student does not forget the rest of the language). On this page it
-# is off: the teacher and the text want different things here.
+# MiniLLM's loop is GRPO's with another reward, other returns and another loss. The rewards part:
 
 # %%
-source = inspect.getsource(minillm_engine.train)
-print(source[source.index("    for step in") : source.index("        rewards = row_sums")])
+look.difference(
+    look.source(grpo_engine.train, ('with clock.phase("rollout")', "advantages = group_adv")),
+    look.source(minillm_engine.train, ('with clock.phase("rollout")', "config, judged, old_log")),
+    names=("rl/grpo_engine.py", "rl/minillm_engine.py"),
+)
 
 # %%
 curves, students = {}, {}
-common = dict(steps=36, batch_size=32, lr=1e-3, warmup=4, max_new_tokens=40, eval_every=12)
+common = dict(steps=20, batch_size=32, lr=1e-3, warmup=3, max_new_tokens=40, eval_every=10)
 for loss in ("forward_kl", "topk_ce", "reverse_kl"):
     students[loss] = copy.deepcopy(base)
     rows = distillation.train(
         DistillationConfig(loss=loss, sampled_tokens=16, device="cpu", **common),
-        students[loss], teacher, tokenizer, prompts, MetricLog(36),
-        validate=lambda model, step: value(model, 96),
+        students[loss], teacher, tokenizer, prompts, MetricLog(20),
+        validate=lambda model, step: value(model, 64),
     )  # fmt: skip
     curves[loss] = [row for row in rows if "gold" in row]
 
 # %%
 config = MiniLLMConfig(
-    steps=18, prompts_per_step=64, minibatches=2, updates_per_batch=1, lr=1e-3, warmup=2,
-    max_new_tokens=40, micro_batch_size=64, pretraining_coef=0.0, eval_every=6, device="cpu",
+    steps=10, prompts_per_step=64, minibatches=2, updates_per_batch=1, lr=1e-3, warmup=2,
+    max_new_tokens=40, micro_batch_size=64, pretraining_coef=0.0, eval_every=5, device="cpu",
 )  # fmt: skip
 students["MiniLLM"] = copy.deepcopy(base)
 reward = TeacherReward(teacher, config, aggregate="sum", reverse_kl=True)
 rows = minillm_engine.train(
-    config, students["MiniLLM"], tokenizer, reward, prompts, MetricLog(18),
-    validate=lambda policy, reference, step: value(policy, 96),
+    config, students["MiniLLM"], tokenizer, reward, prompts, MetricLog(10),
+    validate=lambda policy, reference, step: value(policy, 64),
 )  # fmt: skip
 curves["MiniLLM"] = [row for row in rows if "gold" in row]
-print(f"largest ratio_error_at_start {max(row['ratio_error_at_start'] for row in rows):.1e}")
 assert max(row["ratio_error_at_start"] for row in rows) < 1e-4
 
 # %%
-figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
-for name, points in curves.items():
-    updates = [0, *(row["step"] * (2 if name == "MiniLLM" else 1) for row in points)]
-    for axis, key in ((left, "reverse_kl_full"), (right, "gold")):
-        axis.plot(
-            updates, [results["student before"][key], *(row[key] for row in points)],
-            marker="o", label=name,
-        )  # fmt: skip
-right.axhline(results["teacher"]["gold"], color="grey", linestyle="--", label="teacher")
-left.set(
-    xlabel="optimizer step", ylabel="KL(student || teacher)\n(nats per response)", yscale="log"
-)
-right.set(xlabel="optimizer step", ylabel="gold reward, validation prompts")
+figure, (left, right) = look.panels(2)
+for axis, key in ((left, "reverse_kl_full"), (right, "gold")):
+    series = {
+        name: ([0, 10, 20], [results["student before"][key], *(row[key] for row in points)])
+        for name, points in curves.items()
+    }
+    look.curves(series, axis=axis, marker=True, xlabel="optimizer step")
+left.set(ylabel="KL(student || teacher)\n(nats per response)", yscale="log")
+right.axhline(results["teacher"]["gold"], label="the teacher", **look.line("teacher"))
+right.set(ylabel="gold reward, validation prompts")
 right.legend()
+left.get_legend().remove()
 plt.show()
-
-# %%
 keys = ("gold", "reverse_kl", "reverse_kl_full", "response_length", "eos_rate")
 results |= {name: value(student) for name, student in students.items()}
-print(format_table(["", *keys], [[name, *(row[k] for k in keys)] for name, row in results.items()]))
+look.table(["", *keys], [[name, *(row[k] for k in keys)] for name, row in results.items()])
 before = results["student before"]
 for name in students:
-    assert results[name]["reverse_kl_full"] < 0.5 * before["reverse_kl_full"]
+    assert results[name]["reverse_kl_full"] < 0.6 * before["reverse_kl_full"]
     assert results[name]["gold"] > before["gold"] + 0.08
 
 # %% [markdown]
-# All four bring the student close to the teacher, in nats and in gold reward. With a student as large
-# as its teacher there is little to choose between the directions; they part where the student is too
-# small, as in the first figure. The student of `topk_ce` (k = 16 of 624) ends a little further away;
-# one run does not tell whether for the bias of its targets, small at this k (section 4), or for their
-# noise.
+# All four bring the student close to its teacher, in nats and in gold reward. With a student as large
+# as its teacher there is little to choose between the directions. They part where the student is too
+# small, as in section 1. MiniLLM has learned from as many responses as the others. What it adds, the
+# Long part, costs noise, and pays where a token's effect on the rest of the response matters. Its paper
+# measures that with students of 120 million weights and more.
 #
-# MiniLLM learned from as many responses as the others here. What it adds, the Long part, costs noise
-# and pays where a token's effect on the rest of the response matters; its paper measures that with
-# students of 120 million weights and more.
+# **At full size**: `python scripts/make_teacher.py` once, then `python -m rl.minillm_engine` and
+# `python -m gpt.distillation`. MiniLLM also adds the loss on pre-training text, so that a small student
+# does not forget the rest of the language. It is off on this page.
+
+# %%
+look.code(minillm_engine.open_teacher_reward, docstring=False)
+
+# %% [markdown]
+# ## 9. Exercises
 #
-# At full size: `python scripts/make_teacher.py` once, then `python -m rl.minillm_engine` and
-# `python -m gpt.distillation`.
+# Fill in the functions and run the cells. `check` says in words what is right or wrong.
 #
-# ## Exercise
+# **1.** Write the forward KL of rows of logits, (N,): the loss of classical distillation.
+
+
+# %%
+def my_distillation_loss(student_logits, teacher_logits):
+    return ...  # your lines
+
+
+check("distillation_loss", my_distillation_loss)
+
+# %% [markdown]
+# <details>
+# <summary>Solution</summary>
 #
-# 1. What is $R_{t+1}$ for a response of one token, an EOS at once? Which part of MiniLLM's loss still
-#    acts on it?
-# 2. Why is the mean of the weights $w_t$ over sampled tokens 1, whatever $\alpha$ is? Why is the
-#    product of the weights of a response not used, although it would be exact?
-# 3. Put $\log p(y_t)$ without $- \log q(y_t)$ into the reward. Towards which distribution over the 15
-#    responses of section 3 does that push?
+# ```python
+# def my_distillation_loss(student_logits, teacher_logits):
+#     log_q, log_p = student_logits.log_softmax(-1), teacher_logits.log_softmax(-1)
+#     return (log_p.exp() * (log_p - log_q)).sum(-1)
+# ```
+#
+# </details>
+#
+# **2.** Write the weight of a token that was drawn from the mixture, (N, T).
+
+
+# %%
+def my_mixed_sample_weight(student_log_probs, teacher_log_probs, alpha):
+    return ...  # your lines
+
+
+check("mixed_sample_weight", my_mixed_sample_weight)
+
+# %% [markdown]
+# <details>
+# <summary>Solution</summary>
+#
+# ```python
+# def my_mixed_sample_weight(student_log_probs, teacher_log_probs, alpha):
+#     q, p = student_log_probs.exp(), teacher_log_probs.exp()
+#     return q / (alpha * p + (1 - alpha) * q)
+# ```
+#
+# </details>
+#
+# **3.** Write MiniLLM's length-normalised return, (N, T).
+
+
+# %%
+def my_returns_after(token_rewards, mask):
+    return ...  # your lines
+
+
+check("returns_after", my_returns_after)
+
+# %% [markdown]
+# <details>
+# <summary>Solution</summary>
+#
+# ```python
+# def my_returns_after(token_rewards, mask):
+#     r, counts = token_rewards * mask, mask.long()
+#     after = r.sum(1, keepdim=True) - r.cumsum(1)
+#     count = counts.sum(1, keepdim=True) - counts.cumsum(1)
+#     return torch.where(mask & (count > 0), after / count.clamp(min=1), 0.0)
+# ```
+#
+# </details>
+#
+# **To think about.** Why is the product of the weights of a response not used, although it would be
+# exact?
 #
 # <details>
 # <summary>Answer</summary>
 #
-# 1. 0: nothing follows. Single alone acts, $\nabla \mathrm{KL}$ at the prompt, which is the whole
-#    gradient for responses of one token.
-# 2. Tokens are drawn from $\tilde p$, and $\sum_v \tilde p(v) \, q(v) / \tilde p(v) = \sum_v q(v) = 1$
-#    at every position. The product over $t$ is unbiased, but its largest value grows like
-#    $(1 - \alpha)^{-L}$: 35 for a response of 16 tokens and $\alpha = 0.2$, so that a few responses
-#    would make up the whole gradient.
-# 3. Towards the one response that is likeliest under the teacher: the mean of $\log p(y)$ under $q$ is
-#    largest where $q$ puts everything on $\arg\max_y p(y)$.
-#
-# ```python
-# log_p_of_responses = token_log_probs(p_model, language).sum(1)
-# print(responses[log_p_of_responses.argmax()])
-# assert log_p_of_responses.max() > (q * log_p_of_responses).sum()
-# ```
+# Its largest value grows like $(1 - \alpha)^{-L}$: 35 for a response of 16 tokens and $\alpha = 0.2$. A
+# few responses would make up the whole gradient.
 #
 # </details>
+#
+# ---
+# Next: [20_dpo_and_pg_grpo](20_dpo_and_pg_grpo.ipynb).

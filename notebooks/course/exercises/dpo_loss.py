@@ -1,0 +1,114 @@
+"""DPO's loss of a pair: how surprised the implicit reward is by the verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from course.exercises import Case, Exercise, Mistake
+from rl.equations import preferences as library
+
+
+def dpo_loss(
+    policy_chosen: Tensor,
+    policy_rejected: Tensor,
+    ref_chosen: Tensor,
+    ref_rejected: Tensor,
+    beta: float,
+) -> Tensor:
+    h = (policy_chosen - ref_chosen) - (policy_rejected - ref_rejected)
+    return -F.logsigmoid(beta * h)
+
+
+def pairs(generator: torch.Generator) -> Mapping[str, Any]:
+    """Log-probs of whole responses, and a policy that has moved a few nats."""
+    ref = -10 - 5 * torch.rand(2, 5, generator=generator)
+    policy = ref + 2 * torch.randn(2, 5, generator=generator)
+    return case_of(policy[0], policy[1], ref[0], ref[1], beta=0.3)
+
+
+def case_of(
+    policy_chosen: Tensor,
+    policy_rejected: Tensor,
+    ref_chosen: Tensor,
+    ref_rejected: Tensor,
+    beta: float,
+) -> Mapping[str, Any]:
+    """The arguments by name."""
+    return {
+        "policy_chosen": policy_chosen,
+        "policy_rejected": policy_rejected,
+        "ref_chosen": ref_chosen,
+        "ref_rejected": ref_rejected,
+        "beta": beta,
+    }
+
+
+def numbers(*values: float) -> tuple[Tensor, ...]:
+    return tuple(torch.tensor([float(value)]) for value in values)
+
+
+EXERCISE = Exercise(
+    statement=(
+        "Compute -log sigmoid(beta h), (pairs,), with h = (policy_chosen - ref_chosen) - "
+        "(policy_rejected - ref_rejected). All four are (pairs,) log-probs of whole responses."
+    ),
+    solution=dpo_loss,
+    library=library.dpo_loss,
+    cases=(
+        Case(
+            "the gap is 1.5 nats, beta 0.1",
+            case_of(*numbers(-10, -12, -11, -11.5), beta=0.1),
+            [0.620957],
+        ),
+        Case(
+            "policy and reference agree, so the loss is log 2",
+            case_of(*numbers(-3, -7, -3, -7), beta=0.5),
+            [0.693147],
+        ),
+    ),
+    random=pairs,
+    gradient="policy_chosen",
+    mistakes=(
+        Mistake(
+            "reference_forgotten",
+            "you leave the reference out. Then a response that was likely before training counts "
+            "as preferred: measure how far the policy has *moved* from the reference.",
+            lambda pc, pr, rc, rr, beta: -F.logsigmoid(beta * (pc - pr)),
+        ),
+        Mistake(
+            "sides_swapped",
+            "you have chosen and rejected the wrong way round: this raises the response that "
+            "people did not want.",
+            lambda pc, pr, rc, rr, beta: -F.logsigmoid(beta * ((pr - rr) - (pc - rc))),
+        ),
+        Mistake(
+            "beta_outside",
+            "beta stands outside of the logarithm. It belongs inside: -log sigmoid(beta h). "
+            "Outside it only scales the loss.",
+            lambda pc, pr, rc, rr, beta: -beta * F.logsigmoid((pc - rc) - (pr - rr)),
+        ),
+        Mistake(
+            "gain_not_loss",
+            "this is the log-likelihood, which is maximised. An optimizer minimises: put a minus "
+            "in front.",
+            lambda pc, pr, rc, rr, beta: F.logsigmoid(beta * ((pc - rc) - (pr - rr))),
+        ),
+        Mistake(
+            "no_logarithm",
+            "you forgot the logarithm: this is the probability of the wrong verdict, not the "
+            "negative logarithm of the right one.",
+            lambda pc, pr, rc, rr, beta: torch.sigmoid(-beta * ((pc - rc) - (pr - rr))),
+        ),
+        Mistake(
+            "sum_of_rewards",
+            "you add the two implicit rewards. The loss needs their difference: chosen minus "
+            "rejected.",
+            lambda pc, pr, rc, rr, beta: -F.logsigmoid(beta * ((pc - rc) + (pr - rr))),
+        ),
+    ),
+)

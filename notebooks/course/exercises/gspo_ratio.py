@@ -1,0 +1,94 @@
+"""GSPO's ratio of a response: the geometric mean of its tokens' ratios."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from course.exercises import Case, Exercise, Mistake, ragged_mask, random_log_probs
+from rl.equations import losses as library
+
+
+def gspo_ratio(log_probs: Tensor, old_log_probs: Tensor, mask: Tensor) -> Tensor:
+    log_ratio = ((log_probs - old_log_probs) * mask).sum(1, keepdim=True)
+    return (log_ratio / mask.sum(1, keepdim=True)).exp()
+
+
+def ragged(generator: torch.Generator) -> Mapping[str, Any]:
+    old = random_log_probs(generator, 4, 6)
+    moved = old + 0.4 * torch.randn(4, 6, generator=generator)
+    return {"log_probs": moved, "old_log_probs": old, "mask": ragged_mask(generator, 4, 6)}
+
+
+EXERCISE = Exercise(
+    statement=(
+        "Compute exp(1/L sum_t (log pi - log pi_old)) of each response, (N, 1), from log-probs "
+        "(N, T) and the mask of its L tokens (N, T)."
+    ),
+    solution=gspo_ratio,
+    library=library.mean_ratio,
+    cases=(
+        Case(
+            "token ratios 4 and 1: the geometric mean is 2",
+            {
+                "log_probs": torch.tensor([[4.0, 1.0, 8.0]]).log(),
+                "old_log_probs": torch.zeros(1, 3),
+                "mask": torch.tensor([[True, True, False]]),
+            },
+            [[2.0]],
+        ),
+        Case(
+            "three tokens, each twice as likely",
+            {
+                "log_probs": torch.full((1, 3), 2.0).log(),
+                "old_log_probs": torch.zeros(1, 3),
+                "mask": torch.ones(1, 3, dtype=torch.bool),
+            },
+            [[2.0]],
+        ),
+    ),
+    random=ragged,
+    gradient="log_probs",
+    mistakes=(
+        Mistake(
+            "product",
+            "this is the product of the token ratios. It leaves any range as a response gets "
+            "longer: take the L-th root, that is divide the sum of log-ratios by L.",
+            lambda new, old, mask: ((new - old) * mask).sum(1, keepdim=True).exp(),
+        ),
+        Mistake(
+            "arithmetic_mean",
+            "this is the arithmetic mean of the token ratios. GSPO takes the geometric one: "
+            "average the *log*-ratios, then take the exponential.",
+            lambda new, old, mask: (
+                ((new - old).exp() * mask).sum(1, keepdim=True) / mask.sum(1, keepdim=True)
+            ),
+        ),
+        Mistake(
+            "padded_length",
+            "you divide by the padded length T. Divide by the response's own length L, the sum of "
+            "its mask.",
+            lambda new, old, mask: (
+                ((new - old) * mask).sum(1, keepdim=True) / mask.shape[1]
+            ).exp(),
+        ),
+        Mistake(
+            "mask_forgotten",
+            "padding takes part in your sum: multiply by the mask first.",
+            lambda new, old, mask: (new - old).mean(1, keepdim=True).exp(),
+        ),
+        Mistake(
+            "upside_down",
+            "your ratio is old / new. It is the policy in training over the one that sampled.",
+            lambda new, old, mask: gspo_ratio(old, new, mask),
+        ),
+        Mistake(
+            "no_exponential",
+            "this is the logarithm of the ratio: the exponential is missing.",
+            lambda new, old, mask: gspo_ratio(new, old, mask).log(),
+        ),
+    ),
+)

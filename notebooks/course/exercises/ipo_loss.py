@@ -1,0 +1,73 @@
+"""IPO's loss of a pair: the gap is regressed on a finite target."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from course.exercises import Case, Exercise, Mistake
+from course.exercises.dpo_loss import case_of, dpo_loss, numbers, pairs
+from rl.equations import preferences as library
+
+
+def ipo_loss(
+    policy_chosen: Tensor,
+    policy_rejected: Tensor,
+    ref_chosen: Tensor,
+    ref_rejected: Tensor,
+    beta: float,
+) -> Tensor:
+    h = (policy_chosen - ref_chosen) - (policy_rejected - ref_rejected)
+    return (h - 1 / (2 * beta)) ** 2
+
+
+EXERCISE = Exercise(
+    statement=(
+        "Compute (h - 1 / (2 beta))^2, (pairs,), with h = (policy_chosen - ref_chosen) - "
+        "(policy_rejected - ref_rejected)."
+    ),
+    solution=ipo_loss,
+    library=library.ipo_loss,
+    cases=(
+        Case(
+            "the gap is 1.5 nats, beta 0.1: the target is 5",
+            case_of(*numbers(-10, -12, -11, -11.5), beta=0.1),
+            [12.25],
+        ),
+        Case(
+            "the gap is at its target",
+            case_of(*numbers(-3, -7, -4, -7), beta=0.5),
+            [0.0],
+        ),
+    ),
+    random=pairs,
+    gradient="policy_chosen",
+    mistakes=(
+        Mistake(
+            "target_one_over_beta",
+            "your target is 1 / beta. It is half of that: 1 / (2 beta).",
+            lambda pc, pr, rc, rr, beta: ((pc - rc) - (pr - rr) - 1 / beta) ** 2,
+        ),
+        Mistake(
+            "target_half_beta",
+            "your target is beta / 2. It is 1 / (2 beta): a small beta is a weak hold on the "
+            "reference, so the gap may become large.",
+            lambda pc, pr, rc, rr, beta: ((pc - rc) - (pr - rr) - beta / 2) ** 2,
+        ),
+        Mistake(
+            "sign_of_the_target",
+            "you add the target where it must be subtracted, so the gap is driven below 0: the "
+            "wrong way.",
+            lambda pc, pr, rc, rr, beta: ((pc - rc) - (pr - rr) + 1 / (2 * beta)) ** 2,
+        ),
+        Mistake(
+            "reference_forgotten",
+            "you leave the reference out of the gap.",
+            lambda pc, pr, rc, rr, beta: (pc - pr - 1 / (2 * beta)) ** 2,
+        ),
+        Mistake(
+            "dpo",
+            "this is DPO's loss. IPO is a square: the distance of the gap from its target.",
+            dpo_loss,
+        ),
+    ),
+)

@@ -1,0 +1,79 @@
+"""DAPO's reducer: every token of the batch weighs the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from course.exercises import Case, Exercise, Mistake, ragged_mask
+from rl.equations import losses as library
+
+MASK = torch.tensor([[True, True, True, True], [True, False, False, False]])
+
+
+def token_mean(loss: Tensor, mask: Tensor) -> Tensor:
+    return (loss * mask).sum() / mask.sum()
+
+
+def ragged(generator: torch.Generator) -> Mapping[str, Any]:
+    return {
+        "loss": torch.randn(4, 6, generator=generator) + 1,
+        "mask": ragged_mask(generator, 4, 6),
+    }
+
+
+EXERCISE = Exercise(
+    statement=(
+        "From token losses (N, T) and their bool mask (N, T), compute the mean over all tokens of "
+        "the batch where the mask is True: a scalar."
+    ),
+    solution=token_mean,
+    library=library.token_mean,
+    cases=(
+        Case(
+            "a response of 4 tokens with loss 1 each, and one token with loss 6",
+            {"loss": torch.tensor([[1.0, 1, 1, 1], [6, 9, 9, 9]]), "mask": MASK},
+            2.0,
+        ),
+        Case(
+            "no padding at all",
+            {"loss": torch.tensor([[1.0, 2, 3, 6]]), "mask": MASK[:1]},
+            3.0,
+        ),
+    ),
+    random=ragged,
+    gradient="loss",
+    mistakes=(
+        Mistake(
+            "mean_of_means",
+            "you average within each response first. That is GRPO's sequence mean, under which a "
+            "token of a long response weighs less.",
+            lambda loss, mask: ((loss * mask).sum(1) / mask.sum(1)).mean(),
+        ),
+        Mistake(
+            "padding_in_the_denominator",
+            "padding counts in your denominator: divide by the number of True positions, not by "
+            "N T.",
+            lambda loss, mask: (loss * mask).mean(),
+        ),
+        Mistake(
+            "padding_in_both",
+            "padding takes part: multiply by the mask, and divide by its sum.",
+            lambda loss, mask: loss.mean(),
+        ),
+        Mistake(
+            "sum_over_responses",
+            "you divide by the number of responses. Then a batch of long responses takes longer "
+            "steps: divide by the number of tokens.",
+            lambda loss, mask: (loss * mask).sum() / len(mask),
+        ),
+        Mistake(
+            "padding_in_the_numerator",
+            "the losses at padding are in your sum: multiply by the mask before you add up.",
+            lambda loss, mask: loss.sum() / mask.sum(),
+        ),
+    ),
+)
