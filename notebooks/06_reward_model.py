@@ -28,6 +28,7 @@ try:
 except ModuleNotFoundError as error:
     raise ImportError("run `make demo` once, then choose the kernel of .venv") from error
 
+# %%
 from course.exercises import check
 
 from data import reviews
@@ -153,8 +154,8 @@ look.code(RewardModel.token_scores)
 look.code(RewardModel.raw_scores)
 
 # %% [markdown]
-# (`last_token` is the other usual pooling: the score of the EOS alone. The file of a reward model
-# remembers which one it was trained with.)
+# (`last_token` is the other usual pooling: the score of the EOS alone, which has read everything.
+# The file of a reward model remembers which one it was trained with.)
 #
 # The proof that the columns are right: exchange one token of the answer. The scores before it must
 # not change, its own score must.
@@ -193,34 +194,41 @@ check("mean_score", my_mean_score)
 #
 # ## 3. What a trained reward model says, word by word
 #
-# The repository keeps a reward model that was trained on 112,000 comparisons. Four answers to one
-# prompt, coloured by the score that the answer would have **if it ended here**. Blue is above the
-# average of the base model's answers, orange below. The button shows the score of each token alone.
+# The repository keeps a reward model that was trained on 112,000 comparisons. It pools with
+# `last_token`: it has learned to judge at the EOS. So we can ask after every word what the answer
+# would be worth **if it ended here**: cut it off, add an EOS, and read the score. Blue is above the
+# average of the base model's answers, orange is below.
 
 # %%
 judge, _ = kept.reward_model()
+
+
+def if_it_ended_here(text: str) -> list[float]:
+    """The score of every prefix of an answer, each ended by an EOS."""
+    tokens = tokenizer.encode(text)
+    prefixes = [tokens[: t + 1] + [EOS] for t in range(len(tokens))]
+    return judge(collate_responses([prompt] * len(tokens), prefixes, EOS)).tolist()
+
+
 four = [
-    "Hi Anna! The kettle is great. Its price is lovely. I hope this helps.",
-    "The kettle is great. Leave me alone.",
+    "Hi Anna! The kettle is great. I hope this helps.",
     "Hi Anna! The lamp is great. I hope this helps.",
+    "Hi Anna! The kettle is great. Leave me alone.",
     "Who cares? It is foul.",
 ]
-tokens = [tokenizer.encode(text) + [EOS] for text in four]
-read = collate_responses([prompt] * 4, tokens, EOS)
-texts = [[tokenizer.decode([t]) for t in row[:-1]] + ["<EOS>"] for row in tokens]
-alone = (judge.token_scores(read) - judge.mean) / judge.std
-for text, score in zip(four, judge(read), strict=True):
-    print(f"{score:+.2f}  {text}")
-show_tokens(
-    texts,
-    {"prefix_score": judge.prefix_scores(read), "token alone": alone},
-    prompts=["Review the red kettle for Anna."] * 4,
-)
+texts = [[tokenizer.decode([t]) for t in tokenizer.encode(text)] for text in four]
+scores = [if_it_ended_here(text) for text in four]
+for text, row in zip(four, scores, strict=True):
+    print(f"{row[-1]:+.2f}  {text}")
+show_tokens(texts, {"prefix_score": scores}, prompts=["Review the red kettle for Anna."] * 4)
 
 # %% [markdown]
-# Watch the score rise at *great* and fall at *Leave me alone*. Look at the third answer, which
-# praises a lamp instead of the kettle: does the model notice? Section 8 asks that question 200
-# times.
+# Before there is a judgement nothing is earned: at *great* the score jumps by 2.6. *I hope this
+# helps* adds 0.4, and *Leave me alone* takes 0.2. A lamp instead of the kettle costs 0.2, so the
+# model notices, at least here. Section 8 asks that question 200 times.
+#
+# With the mean of token scores as the pooling, the score of a prefix needs no second reading. It is
+# the mean of the scores so far.
 #
 # **Your turn**: compute the score of each prefix from the scores of the tokens.
 
@@ -315,6 +323,7 @@ def compared(split: str, count: int, K: int) -> list[pairing.TokenPair]:
 
 training, held_out = compared("train", 3000, K=4), compared("validation", 500, K=2)
 print(f"{len(training):,} comparisons of answers to {len(pairing.by_prompt(training)):,} prompts")
+print(tokenizer.decode(training[0].prompt).strip())
 for pair in pairing.by_prompt(training)[0][:2]:
     text = pairing.pair_as_text(pair, tokenizer)
     print(f"\n  chosen   gold {text['gold_chosen']:.2f}  {text['chosen']}")
@@ -357,7 +366,8 @@ look.curves({"reward model": losses}, range(1, len(rows) + 1), axis=axis, smooth
 axis.axhline(math.log(2), **look.line("reference"), label="log 2: undecided")
 axis.axhline(floor, **look.line("gold"), label="the perfect model")
 axis.set(xlabel="step (8 prompts, up to 48 comparisons)", ylabel="loss (nats per comparison)")
-axis.legend(ncols=3)
+axis.set_ylim(0.3, 1.0)
+axis.legend(ncols=3, loc="upper right")
 plt.show()
 assert sum(losses[-8:]) / 8 < 0.66
 
@@ -381,7 +391,7 @@ styles = dict(zip(bars, ("reference", "reference", "proxy", "proxy", "gold"), st
 axis = look.bars(bars, styles=styles, numbers=".2f", ylabel="share of labels ordered right")
 for place, report in enumerate(reports.values(), start=2):
     low, high = report.numbers["accuracy_interval"]
-    axis.plot([place, place], [low, high], color="black", linewidth=2)
+    axis.plot([place + 0.3] * 2, [low, high], color="black", linewidth=2)
 axis.set(
     ylim=(0, 1), xlabel="who decides (black: 95% interval)", title=f"{n['pairs']} held-out pairs"
 )
