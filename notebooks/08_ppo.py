@@ -34,7 +34,9 @@ try:
 except ModuleNotFoundError as error:
     raise ImportError("run `make demo` once, then choose the kernel of .venv") from error
 
+# %%
 from course.exercises import check
+from course.runs import WithGold, curves
 
 from data import reviews
 from data.collate import collate_responses
@@ -44,7 +46,7 @@ from gpt.log_probs import score_in_micro_batches
 from gpt.report.tokens import show_tokens
 from rl import ppo_engine
 from rl.batches.rollout import prompt_batch, sample_rollout
-from rl.equations.advantages import gae, whiten
+from rl.equations.advantages import gae
 from rl.equations.losses import value_loss
 from rl.equations.token_rewards import token_level_rewards
 from rl.ppo_engine import PPOConfig
@@ -78,7 +80,6 @@ params = SamplingParams(temperature=1.0, max_new_tokens=48)
 critic = ValueModel.from_reward_model(judge)
 for name, model in (("policy", base), ("reward model", judge), ("critic", critic)):
     print(f"{name:12} {sum(p.numel() for p in model.parameters()):,} weights")
-look.code(ValueModel.forward, docstring=False)
 look.code(ValueModel._at, docstring=False)
 
 # %% [markdown]
@@ -177,7 +178,7 @@ for name, i in (("best", scores.nan_to_num(-9).argmax()), ("worst", scores.nan_t
     examples[name] = (tokens, true_values(base, record, tokens), float(scores[i]))
 
 # %%
-figure, axes = look.panels(2, height=3.4)
+figure, axes = look.panels(2, height=3)
 for axis, (name, (tokens, values, score)) in zip(axes, examples.items(), strict=True):
     states = ["start", *text_of(tokens)]
     line = [*values.tolist(), score]
@@ -378,10 +379,12 @@ error = {n: [b + v / 64 for b, v in zip(bias[n], variance[n], strict=True)] for 
 
 figure, axes = look.panels(3, height=3.2, width=11)
 titles = ("bias squared", "variance of one sample", "both, with 64 samples")
-for axis, curves, title in zip(axes, (bias, variance, error), titles, strict=True):
-    look.curves(curves, lambdas, axis=axis, marker=True, title=title, xlabel="lambda")
+for axis, lines, title in zip(axes, (bias, variance, error), titles, strict=True):
+    look.curves(lines, lambdas, axis=axis, marker=True, title=title, xlabel="lambda")
 axes[0].set(ylabel="squared error of the comparison")
 axes[2].set(yscale="log")
+for axis in axes[1:]:
+    axis.get_legend().remove()
 plt.show()
 best = {name: lambdas[values.index(min(values))] for name, values in error.items()}
 print("least error at lambda:", best)
@@ -421,9 +424,6 @@ look.code(value_loss, lines=("squared =", "return"))
 
 # %%
 look.code(ppo_loss, lines=("policy_loss =", "return Losses"))
-x = torch.tensor([[1.0, 2, 3], [4, 0, 0]])
-three_and_one = torch.tensor([[True, True, True], [True, False, False]])
-print(whiten(x, three_and_one))
 
 # %% [markdown]
 # ## 7. The loop, and a run
@@ -441,49 +441,24 @@ print(whiten(x, three_and_one))
 look.code(ppo_engine.train, lines=("for update, rows in", "part_loss.total.backward()"))
 
 # %% [markdown]
-# Twelve batches of 64 prompts, one response each. The score is the reward model's; the gold reward
-# is measured beside it, as in [07](07_grpo.ipynb).
+# Ten batches of 64 prompts, one response each. The score is the reward model's; the gold reward is
+# measured beside it, as in [07](07_grpo.ipynb).
 
 
 # %%
-class LearnedReward:
-    """The reward model's score; the gold reward goes to the log alone."""
-
-    name = "reward model"
-
-    def __call__(self, rollout):
-        return learned(rollout)
-
-    def with_metrics(self, rollout):
-        return learned(rollout), {"gold": float(gold(rollout).mean())}
-
-
 config = PPOConfig(
-    steps=12, prompts_per_step=64, updates_per_batch=2, minibatches=2, lr=7e-4, critic_lr=1e-3, warmup=1,
+    steps=10, prompts_per_step=64, updates_per_batch=2, minibatches=2, lr=7e-4, critic_lr=1e-3, warmup=1,
     micro_batch_size=64, kl_coef=0.05, stop_kl=None, device="cpu",
 )  # fmt: skip
 policy, log = copy.deepcopy(base), MetricLog(config.steps)
 rows = ppo_engine.train(
-    config, policy, tokenizer, LearnedReward(), prompts, log, value_model=critic
+    config, policy, tokenizer, WithGold(learned, gold), prompts, log, value_model=critic
 )
 assert max(row["ratio_error_at_start"] for row in rows) < 1e-4 and abs(rows[0]["kl"]) < 1e-4
 
 # %%
-figure, axes = plt.subplots(2, 3, figsize=(10, 5), sharex=True)
-panels = {
-    "reward": ("proxy", "reward model's score (std)"),
-    "gold": ("gold", "gold reward (0 to 1)"),
-    "kl": ("policy", "KL from the reference\n(nats per response)"),
-    "value_loss": ("critic", "value loss"),
-    "explained_variance": ("critic", "explained variance"),
-    "entropy": ("policy", "entropy (nats per token)"),
-}
-steps = [row["step"] for row in rows]
-for axis, (key, (meaning, label)) in zip(axes.flat, panels.items(), strict=True):
-    look.curves({meaning: (steps, [row[key] for row in rows])}, axis=axis, smooth=4, ylabel=label)
-    axis.set(xlabel="step (rollout batch)")
-axes[1, 1].axhline(0, **look.line("exact"))
-plt.show()
+keys = ["reward", "gold", "kl", "value_loss", "explained_variance", "entropy"]
+curves({"PPO": rows}, keys)
 
 
 def mean_of(key: str, chosen: list[dict]) -> float:
@@ -494,8 +469,10 @@ assert mean_of("gold", rows[-4:]) > mean_of("gold", rows[:2]) + 0.1
 
 # %% [markdown]
 # The **explained variance** is the critic's mark, $1 - \mathrm{Var}(G - V) / \mathrm{Var}(G)$. A
-# critic that knows every return has 1, a constant has 0, and below 0 a constant would have been
-# better. It cannot come near 1: much of a return is decided by words that are not chosen yet.
+# critic that knows every return has 1, a constant has 0. Below 0 a constant would have been better.
+# That is where it starts: the reward model has learned to judge at the EOS, and what it says before
+# is no forecast yet. It cannot come near 1 either, because much of a return is decided by words
+# that are not chosen yet.
 #
 # ## 8. What the critic has learned, token by token
 #
@@ -523,17 +500,17 @@ show_tokens([text_of(tokens)], views, prompts=[fresh.records[i].prompt])
 
 # %%
 lines = {"critic": values[i, :L], "exact": truth}
-axis = look.panels(1, height=3)[1]
+axis = look.panels(1, height=3.2, width=9)[1]
 look.curves(lines, axis=axis, marker=True, ylabel="V before the token (std)", xlabel="token")
 axis.axhline(float(earned[i]), **look.line("proxy"), label="score of this response")
 axis.set_xticks(range(L), text_of(tokens), rotation=60, fontsize=9)
-axis.legend(["critic", "mean of 24 ends", "score of this response"], ncols=3, fontsize=9)
+names = ["critic", "mean of 24 ends", "score of this response"]
+axis.legend(names, ncols=3, loc="lower center", bbox_to_anchor=(0.5, 1.0))
 plt.show()
 
 # %% [markdown]
-# Where the black line steps and the critic's does not, the critic has something to learn. There the
-# blame falls on all tokens alike, as with one value per prompt. To compare the response with the
-# *prompt* is the hard part of this world, for a critic as for a policy.
+# Where the black line steps and the critic's does not, the critic has something to learn: ten
+# batches are few. What it misses falls on all tokens alike, as with one value per prompt.
 #
 # Prompts that the policy has never seen, before and after, with the same random numbers:
 
@@ -547,7 +524,7 @@ look.table(
     ["policy", "score", "gold", "KL", "length"],
     [[name, *(result.summary()[key] for key in columns)] for name, result in results.items()],
 )
-for i in range(3):
+for i in range(2):
     print(unseen[i].prompt.strip())
     for name, result in results.items():
         print(f"  {name:9} gold {result.gold[i]:.2f}  {result.responses[i]}")
