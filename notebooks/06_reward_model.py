@@ -1,30 +1,21 @@
 # %% [markdown]
-# # 4. The reward model
+# # 6. The reward model
 #
-# **Why.** Nobody can write down what makes an answer good, but anybody can say which of two answers
-# is better. A reward model turns such comparisons into a number for every answer; reinforcement
-# learning then maximises that number. Everything a policy learns later, it learns from this model,
-# its mistakes included. It is step 2 of Figure 2 of InstructGPT (Ouyang et al. 2022,
+# **The question.** Nobody can write down what makes an answer good. Anybody can say which of two
+# answers is better. How do you make a number out of that?
+#
+# **Why.** Reinforcement learning needs a number for every answer. A **reward model** learns it from
+# comparisons. Everything that a policy learns later, it learns from this model, mistakes included.
+# It is step 2 of Figure 2 of InstructGPT (Ouyang et al. 2022,
 # [arXiv:2203.02155](https://arxiv.org/abs/2203.02155), section 3.5).
 #
-# | section | idea | code |
-# | --- | --- | --- |
-# | 1 | from comparisons to scores: Bradley and Terry | `bradley_terry_loss` |
-# | 2 | where the head reads, and how token scores become one | `RewardModel` |
-# | 3 | K responses, all comparisons in one batch | `sample_pairs`, `collate_comparisons` |
-# | 4 | an annotator who errs, and the ceiling this sets | `annotate`, `label_agreement` |
-# | 5 | a short training run | `reward_model_training.fit` |
-# | 6 | held-out accuracy, beside a ruler and a coin | `preference_report` |
-# | 7 | the scale: normalisation and calibration | `normalize_on`, `calibration` |
-# | 8 | what the model does not see | |
+# **You need** [02](02_tokens_padding_masks.ipynb) (masks, which column is which) and
+# [03](03_pretraining_and_sft.ipynb) (the base model and the reviews world).
 #
-# **To run it yourself:** `make demo` once sets up `.venv`, `make dev` adds the Jupyter kernel; then
-# choose the kernel of `.venv`. It takes about half a minute on one CPU core. The page before this
-# one: [04_policy_gradients_and_baselines](04_policy_gradients_and_baselines.ipynb); the next:
-# [07_grpo](07_grpo.ipynb).
+# **It takes** about 15 seconds on one CPU core. `make demo` once sets up `.venv`, `make dev` adds
+# the Jupyter kernel; then choose the kernel of `.venv`.
 
 # %%
-import inspect
 import itertools
 import math
 import random
@@ -33,69 +24,72 @@ import matplotlib.pyplot as plt
 import torch
 
 try:
-    from data import reviews
-    from data.collate import ResponseBatch, collate_responses
-    from data.records import PreferenceRecord
-    from gpt import pretraining
-    from gpt.common import MetricLog, make_generator
-    from gpt.corpus import WorldCorpus
-    from gpt.generate import SamplingParams
-    from gpt.log_probs import score_in_micro_batches
-    from gpt.model import GPT, GPTConfig
-    from gpt.tokenizer import load_tokenizer
-    from reward_model import pairs as pairing
-    from reward_model import reward_model_training
-    from reward_model.loss import bradley_terry_loss
-    from reward_model.model import RewardModel
-    from reward_model.report import calibration, preference_report, wilson_interval
+    from course import kept, look
 except ModuleNotFoundError as error:
     raise ImportError("run `make demo` once, then choose the kernel of .venv") from error
 
+# %%
+from course.exercises import check
+
+from data import reviews
+from data.collate import collate_responses
+from data.records import PreferenceRecord
+from gpt.common import MetricLog, make_generator
+from gpt.generate import SamplingParams
+from gpt.log_probs import score_in_micro_batches
+from gpt.report.tokens import show_tokens
+from reward_model import pairs as pairing
+from reward_model import reward_model_training
+from reward_model.loss import bradley_terry_loss
+from reward_model.model import RewardModel
+from reward_model.report import calibration, preference_report, wilson_interval
+
 torch.set_num_threads(1)  # one thread adds up in the same order on every machine
-tokenizer = load_tokenizer("glassbox")
+look.use()
+base, tokenizer = kept.base()
 EOS = tokenizer.eos_id
 
 # %% [markdown]
 # ## 1. From comparisons to scores
 #
-# Bradley and Terry (1952) give every answer a score, and say that the chance of winning a
-# comparison depends on the gap between the two scores alone:
+# Two answers, A with the score 1.0 and B with the score 0.5. How likely is it that somebody prefers
+# A? Bradley and Terry (1952) say that only the gap between the scores counts:
 #
-# $$P(y_w \succ y_l \mid x) = \sigma \left( r(x, y_w) - r(x, y_l) \right), \qquad
-# \sigma(z) = \frac{1}{1 + e^{-z}}$$
+# $$P(A \succ B) = \sigma(r_A - r_B), \qquad \sigma(z) = \frac{1}{1 + e^{-z}}$$
 #
-# Fitting the scores to verdicts means maximising their likelihood. Of K answers to a prompt every
-# two are compared, and the loss is the mean over the comparisons (arXiv:2203.02155, Eq. 1):
+# Here $\sigma(0.5) = 0.62$. If A was preferred, the loss is $-\log 0.62 = 0.474$, the surprise at
+# that verdict. In a second comparison the winner scores 0.2 and the loser 0.8. That was less
+# likely, $\sigma(-0.6) = 0.35$, and costs 1.037. The loss of the model is the mean over all
+# comparisons (arXiv:2203.02155, Eq. 1):
 #
-# $$\mathcal{L}(\theta) = - \frac{1}{\binom{K}{2}} \, E_{(x, y_w, y_l) \sim D}
-# \left[ \log \sigma \left( r_\theta(x, y_w) - r_\theta(x, y_l) \right) \right]$$
-
-# %%
-print(inspect.getsource(bradley_terry_loss))
-
-# %% [markdown]
-# Two comparisons by hand. In the first the chosen answer leads by 0.5, in the second it trails by
-# 0.6: $-\log \sigma(0.5) = 0.474$ and $-\log \sigma(-0.6) = 1.037$. An undecided model pays
-# $\log 2$ for every pair.
+# $$\mathcal{L} = - E \left[ \log \sigma \left( r(x, y_w) - r(x, y_l) \right) \right]$$
 
 # %%
 chosen, rejected = torch.tensor([1.0, 0.2]), torch.tensor([0.5, 0.8])
-each = [bradley_terry_loss(chosen[i : i + 1], rejected[i : i + 1]).item() for i in range(2)]
-loss = bradley_terry_loss(chosen, rejected)
-print(f"pair by pair {each[0]:.6f}, {each[1]:.6f}; mean {loss:.6f}")
+each = -torch.sigmoid(chosen - rejected).log()
+print(each, each.mean())
 
-assert math.isclose(loss, 0.755782, abs_tol=5e-7)
-assert math.isclose(bradley_terry_loss(chosen, chosen), math.log(2), rel_tol=1e-6)
-assert torch.isclose(bradley_terry_loss(chosen + 100, rejected + 100), loss, atol=1e-5)
+torch.testing.assert_close(each.mean(), bradley_terry_loss(chosen, rejected))
+assert math.isclose(each.mean(), 0.755782, abs_tol=5e-7)
+look.code(bradley_terry_loss, lines=("gap =", "return loss.sum()"))
 
 # %% [markdown]
-# The last line is worth a thought: **only gaps are learned**, so the origin of the scale is nowhere
-# in the data. Section 7 sets it.
+# The library has the same line, and options around it: a margin that the winner must lead by, and
+# weights of the pairs. It uses `logsigmoid`, which stays finite for a pair that is far on the wrong
+# side.
 #
-# The gradient tells how hard a pair pulls: $\frac{\partial \mathcal{L}}{\partial r_w} =
-# -\sigma(r_l - r_w)$, the probability that the model gives to the wrong verdict. Pairs in good
-# order hardly pull; a pair on the wrong side pulls with at most 1, however wrong it is, which is
-# why a few wrong labels do no great harm.
+# **Predict, then run.** Add 100 to all four scores. What happens to the loss?
+
+# %%
+print(bradley_terry_loss(chosen + 100, rejected + 100))
+assert torch.isclose(bradley_terry_loss(chosen + 100, rejected + 100), each.mean(), atol=1e-5)
+
+# %% [markdown]
+# Nothing. **Only gaps are learned**, so the zero of the scale is nowhere in the data. Section 7
+# sets it.
+#
+# How hard does a comparison pull on the scores? Its slope is minus the probability that the model
+# gave to the wrong verdict.
 
 # %%
 gap = torch.linspace(-5, 5, 201, requires_grad=True)
@@ -103,348 +97,354 @@ losses = torch.stack([bradley_terry_loss(g[None], torch.zeros(1)) for g in gap])
 (slope,) = torch.autograd.grad(losses.sum(), gap)
 assert torch.allclose(slope, -torch.sigmoid(-gap), atol=1e-6)
 
-figure, axis = plt.subplots(figsize=(7, 3.3), layout="constrained")
-axis.plot(gap.detach(), losses.detach(), color="tab:blue", label="loss")
-axis.plot(gap.detach(), slope, color="tab:orange", label="its slope")
-axis.plot((chosen - rejected), each, "o", color="black", label="the two pairs above")
-axis.axhline(math.log(2), color="grey", linestyle=":", label="log 2: undecided")
-axis.axvline(0, color="grey", linewidth=0.6)
-axis.set(xlabel="gap: score of chosen minus score of rejected (logits)", ylabel="nats per pair")
-axis.set_title("Bradley-Terry loss of one comparison")
+axis = look.panels(1)[1]
+look.curves({"loss": losses, "its slope": slope}, gap, axis=axis)
+axis.plot(chosen - rejected, each, "o", color="black", label="the two comparisons above")
+axis.axhline(math.log(2), **look.line("reference"), label="log 2: undecided")
+axis.set(xlabel="gap: score of the winner minus score of the loser", ylabel="nats per comparison")
 axis.legend()
 plt.show()
 
 # %% [markdown]
+# Pairs in good order hardly pull. A pair on the wrong side pulls with at most 1, however wrong it
+# is. That is why a few wrong labels do no great harm.
+#
+# **Your turn.** Write the loss so that it stays finite.
+
+
+# %%
+def my_bradley_terry_loss(chosen, rejected):
+    """Scores (pairs,) and (pairs,) -> a scalar."""
+    ...
+
+
+check("bradley_terry_loss", my_bradley_terry_loss)
+
+# %% [markdown]
+# <details>
+# <summary>Solution</summary>
+#
+# ```python
+# def my_bradley_terry_loss(chosen, rejected):
+#     return -torch.nn.functional.logsigmoid(chosen - rejected).mean()
+# ```
+#
+# </details>
+#
 # ## 2. Where the head reads
 #
-# The reward model is a pre-trained GPT whose output layer is replaced by one with a single number.
-# A language model predicts token t from the column *before* it. A judge has to have read what it
-# judges: the score of token t comes from **token t's own column**.
+# The reward model is a pre-trained GPT. Its output layer, the **head**, is replaced by one with a
+# single number. A language model predicts token t from the column *before* it. A judge has to have
+# read what it judges: the score of token t comes from **token t's own column**. The scores of a
+# response's tokens are then averaged, the EOS included and the prompt not.
 
 # %%
-print(inspect.getsource(RewardModel.token_scores))
-print(inspect.getsource(RewardModel.raw_scores))
-
-
-# %%
-def fresh_gpt() -> GPT:
-    shape = GPTConfig(vocab_size=tokenizer.n_vocab, context=96, n_layer=2, n_head=2, n_embd=96)
-    return GPT(shape).initialize(make_generator(0, "weights")).eval()
-
-
 prompt = tokenizer.encode("Review the red kettle for Anna.\n")
 answers = [tokenizer.encode("The kettle is great.") + [EOS], tokenizer.encode("It is bad.") + [EOS]]
 batch = collate_responses([prompt, prompt], answers, EOS)
-print(f"prompt of {len(prompt)} tokens, so response token 0 stands in column {len(prompt)}\n")
-for name in ("predicting_columns", "response_columns", "response_mask"):
-    print(f"{name:19}", getattr(batch, name).long().tolist())
+fresh = RewardModel.from_policy(base, "mean_score", make_generator(0, "head")).requires_grad_(False)
 
-judge = RewardModel.from_policy(fresh_gpt(), "mean_score", make_generator(0, "head"))
-judge.requires_grad_(False)
-print("\ntoken scores, EOS included, 0 at padding\n", judge.token_scores(batch))
+hidden = fresh.gpt.hidden(batch.tokens)  # (2, columns, D)
+scores = hidden @ fresh.head.weight[0] + fresh.head.bias  # one number per column
+naive = [scores[i, len(prompt) : len(prompt) + len(answers[i])].mean() for i in range(2)]
+print("mean scores", torch.stack(naive))
+
+torch.testing.assert_close(torch.stack(naive), fresh.raw_scores(batch), rtol=1e-4, atol=1e-5)
+look.code(RewardModel.token_scores)
+look.code(RewardModel.raw_scores)
 
 # %% [markdown]
-# The proof that the columns are right: exchange one token of the response. The scores before it
-# must not change (attention is causal), its own score must.
-
+# (`last_token` is the other usual pooling: the score of the EOS alone, which has read everything.
+# The file of a reward model remembers which one it was trained with.)
+#
+# The proof that the columns are right: exchange one token of the answer. The scores before it must
+# not change, its own score must.
 
 # %%
-def exchanged(t: int) -> ResponseBatch:
-    """The first answer with another token in place t."""
-    tokens = list(answers[0])
-    tokens[t] = tokenizer.encode("a")[0] if t < len(tokens) - 1 else tokens[0]
-    return collate_responses([prompt], [tokens], EOS)
-
-
-original = judge.token_scores(batch)[0]
-for t in range(len(answers[0])):
-    change = (judge.token_scores(exchanged(t))[0] - original[: len(answers[0])]).abs()
+original = fresh.token_scores(batch)[0]
+for t in range(3):
+    other = list(answers[0])
+    other[t] = tokenizer.encode("a")[0]
+    change = (fresh.token_scores(collate_responses([prompt], [other], EOS))[0] - original).abs()
     print(f"token {t} exchanged: scores move by", [f"{x:.2f}" for x in change.tolist()])
     assert (change[:t] < 1e-5).all() and change[t] > 1e-3
 
 # %% [markdown]
-# (Were the head to read the predicting columns, the score of the last token would never depend on
-# the last token.)
-#
-# **Pooling** makes one number of the token scores. `mean_score` averages them over the response,
-# the EOS included and the prompt not; `last_token` takes the score of the EOS, which has read
-# everything. For a linear head the mean of the scores is the score of the mean hidden state, so
-# that would be no third way. Neither is right or wrong; but a policy is rewarded with *the same*
-# pooling as in training, so the file of a reward model remembers it.
+# **Your turn**: the pooling.
+
 
 # %%
-valid = list(zip(judge.token_scores(batch), batch.response_mask, strict=True))
-mean_score = judge.raw_scores(batch)
-judge.pooling = "last_token"
-last_token = judge.raw_scores(batch)
-print("mean_score", mean_score, "\nlast_token", last_token)
+def my_mean_score(token_scores, mask):
+    """Scores (N, T), mask (N, T) up to and including the EOS -> (N,)."""
+    ...
 
-assert torch.allclose(mean_score, torch.stack([s[m].mean() for s, m in valid]))
-assert torch.equal(last_token, torch.stack([s[m][-1] for s, m in valid]))
-hidden = judge.gpt.hidden(batch.tokens)[0, len(prompt) : len(prompt) + len(answers[0])]
-assert torch.allclose(judge.head(hidden.mean(0)), mean_score[:1], atol=1e-5)
+
+check("mean_score", my_mean_score)
 
 # %% [markdown]
-# ## 3. K responses, all comparisons in one batch
+# <details>
+# <summary>Solution</summary>
 #
-# **Why.** To rank K answers is cheaper for a person than K(K-1)/2 separate comparisons, and for the
-# model too: each answer is read once, whatever number of comparisons it takes part in. Shuffled
-# into single pairs, each answer would be seen K - 1 times in an epoch, and InstructGPT's model
-# overfitted within one pass (section 3.5). So all comparisons of a prompt stay together, as one
-# element of the batch.
+# ```python
+# def my_mean_score(token_scores, mask):
+#     return torch.where(mask, token_scores, 0.0).sum(1) / mask.sum(1)
+# ```
+#
+# </details>
+#
+# ## 3. What a trained reward model says, word by word
+#
+# The repository keeps a reward model that was trained on 112,000 comparisons. It pools with
+# `last_token`: it has learned to judge at the EOS. So we can ask after every word what the answer
+# would be worth **if it ended here**: cut it off, add an EOS, and read the score. Blue is above the
+# average of the base model's answers, orange is below.
 
 # %%
-print(inspect.getsource(pairing.by_prompt))
-print(inspect.getsource(pairing.collate_comparisons))
+judge, _ = kept.reward_model()
 
-# %%
-ranked = [
+
+def if_it_ended_here(text: str) -> list[float]:
+    """The score of every prefix of an answer, each ended by an EOS."""
+    tokens = tokenizer.encode(text)
+    prefixes = [tokens[: t + 1] + [EOS] for t in range(len(tokens))]
+    return judge(collate_responses([prompt] * len(tokens), prefixes, EOS)).tolist()
+
+
+four = [
     "Hi Anna! The kettle is great. I hope this helps.",
-    "The kettle is great.",
-    "It is okay.",
+    "Hi Anna! The lamp is great. I hope this helps.",
+    "Hi Anna! The kettle is great. Leave me alone.",
     "Who cares? It is foul.",
 ]
-records = [
-    PreferenceRecord("Review the red kettle for Anna.\n", better, worse)
-    for better, worse in itertools.combinations(ranked, 2)
-]
-six = pairing.encode_pairs(records, tokenizer)
+texts = [[tokenizer.decode([t]) for t in tokenizer.encode(text)] for text in four]
+scores = [if_it_ended_here(text) for text in four]
+for text, row in zip(four, scores, strict=True):
+    print(f"{row[-1]:+.2f}  {text}")
+show_tokens(texts, {"prefix_score": scores}, prompts=["Review the red kettle for Anna."] * 4)
+
+# %% [markdown]
+# Before there is a judgement nothing is earned: at *great* the score jumps by 2.6. *I hope this
+# helps* adds 0.4, and *Leave me alone* takes 0.2. A lamp instead of the kettle costs 0.2, so the
+# model notices, at least here. Section 8 asks that question 200 times.
+#
+# With the mean of token scores as the pooling, the score of a prefix needs no second reading. It is
+# the mean of the scores so far.
+#
+# **Your turn**: compute the score of each prefix from the scores of the tokens.
+
+
+# %%
+def my_prefix_scores(token_scores, mask):
+    """Scores (N, T), mask (N, T) -> the mean up to each token (N, T), 0 in the padding."""
+    ...
+
+
+check("prefix_scores", my_prefix_scores)
+
+# %% [markdown]
+# <details>
+# <summary>Solution</summary>
+#
+# ```python
+# def my_prefix_scores(token_scores, mask):
+#     valid = torch.where(mask, token_scores, 0.0)
+#     return torch.where(mask, valid.cumsum(1) / mask.cumsum(1).clamp(min=1), 0.0)
+# ```
+#
+# </details>
+#
+# ## 4. K answers, all comparisons in one batch
+#
+# To rank K answers gives K(K-1)/2 comparisons. Each answer needs to be read once only, whatever
+# number of comparisons it takes part in. Shuffled into single pairs, each answer would be seen K -
+# 1 times in a pass over the data, and InstructGPT's model overfitted within one pass (section 3.5).
+# So all comparisons of a prompt stay together.
+
+# %%
+six = pairing.encode_pairs(
+    [
+        PreferenceRecord("Review the red kettle for Anna.\n", better, worse)
+        for better, worse in itertools.combinations(four, 2)
+    ],
+    tokenizer,
+)
 together, chosen_rows, rejected_rows = pairing.collate_comparisons(six, EOS)
 apart = pairing.collate_pairs(six, EOS)
 print(f"{len(six)} comparisons: {len(together)} rows together, {len(apart)} as separate pairs")
-print("chosen rows  ", chosen_rows.tolist(), "\nrejected rows", rejected_rows.tolist())
+
+row_scores = fresh.raw_scores(together)
+one_pass = bradley_terry_loss(row_scores[chosen_rows], row_scores[rejected_rows])
+torch.testing.assert_close(one_pass, bradley_terry_loss(*fresh.raw_scores(apart).chunk(2)))
 
 # %% [markdown]
-# The same loss and the same gradient, for a third of the work.
+# ## 5. An annotator who errs
+#
+# In this world we know what an answer is really worth, its **gold reward** $R$ from 0 to 1
+# ([03](03_pretraining_and_sft.ipynb)). The annotator sees it, but hesitates like a Bradley-Terry
+# model:
+#
+# $$P(A \succ B) = \sigma \left( \frac{R_A - R_B}{0.12} \right)$$
+#
+# An answer that is better by 0.12 wins in 73% of the cases. So the perfect reward model is known as
+# well: it is $R / 0.12$, up to a constant. Even that one disagrees with the labels whenever the
+# annotator errs. The mean probability that the annotator is right is the **ceiling** of any model's
+# accuracy.
 
 # %%
-judge = RewardModel.from_policy(fresh_gpt(), "mean_score", make_generator(0, "head"))
-scores = judge.raw_scores(together)
-loss_together = bradley_terry_loss(scores[chosen_rows], scores[rejected_rows])
-loss_apart = bradley_terry_loss(*judge.raw_scores(apart).chunk(2))
-gradients = [
-    torch.autograd.grad(loss, judge.head.weight)[0] for loss in (loss_together, loss_apart)
-]
-print(f"loss {loss_together:.6f} together, {loss_apart:.6f} apart")
-assert len(together) == 4 and len(apart) == 12
-assert torch.allclose(loss_together, loss_apart, atol=1e-6)
-assert torch.allclose(*gradients, atol=1e-5)
-
-# %% [markdown]
-# ## 4. An annotator who errs
-#
-# In this world we know what an answer is really worth, its **gold reward** $R$
-# ([03_pretraining_and_sft](03_pretraining_and_sft.ipynb), section 1). The annotator sees it, but
-# hesitates like a Bradley-Terry model of temperature 0.12:
-#
-# $$P(a \succ b) = \sigma \left( \frac{R_a - R_b}{0.12} \right)$$
-#
-# So the perfect reward model is known as well: it is $R / 0.12$, up to a constant. And even it would
-# be "wrong" whenever the annotator is: the mean of `label_agreement` over the pairs is the
-# **ceiling** of label accuracy.
-
-# %%
-print(inspect.getsource(reviews.annotate))
-print(inspect.getsource(reviews.label_agreement))
-
-# %%
-rng = random.Random(0)
 gaps = [g / 20 for g in range(-12, 13)]
+rng = random.Random(0)
 asked = [sum(reviews.annotate(g, 0.0, rng) for _ in range(400)) / 400 for g in gaps]
 curve = [1 / (1 + math.exp(-g / reviews.ANNOTATOR_TEMPERATURE)) for g in gaps]
 assert max(abs(a - c) for a, c in zip(asked, curve, strict=True)) < 0.1
-assert reviews.label_agreement(0.4, 0.4) == 0.5
 
-figure, axis = plt.subplots(figsize=(7, 3.2), layout="constrained")
-axis.plot(gaps, curve, color="tab:blue", label="probability")
-axis.plot(gaps, asked, "o", color="tab:orange", label="400 verdicts each")
-axis.set(xlabel="gold reward of a minus gold reward of b", ylabel="share of verdicts for a")
-axis.set_title("How sure the annotator is")
-axis.legend()
+axis = look.panels(1, height=3)[1]
+look.curves({"exact": curve}, gaps, axis=axis)
+axis.plot(gaps, asked, "o", color=look.colour("gold"), label="400 verdicts each")
+axis.set(xlabel="gold reward of A minus gold reward of B", ylabel="share of verdicts for A")
+axis.legend(["probability", "400 verdicts each"])
 plt.show()
 
 # %% [markdown]
-# Now the data. A small base model is pre-trained as on the last page (about ten seconds), answers
-# training prompts K = 4 times, and the annotator compares every two different answers. The held-out
-# pairs are answers to prompts that occur nowhere in training.
+# Now data for a small reward model of our own. The base model answers training prompts K = 4 times,
+# and the annotator compares every two different answers. The held-out pairs are answers to prompts
+# that occur nowhere in training.
+
 
 # %%
-base = fresh_gpt()
-pretraining_config = pretraining.PretrainingConfig(
-    steps=550, batch_size=16, lr=6e-3, warmup=30, eval_every=550, device="cpu"
-)
-corpus = WorldCorpus("reviews", tokenizer, pretraining_config.batch_size, seed=0)
-log = pretraining.train(pretraining_config, base, corpus, MetricLog(550))
-print(f"base model: {log[-1]['held_out_loss']:.2f} nats per token (held out)")
-
-# %%
-print(inspect.getsource(reward_model_training.ReviewsAnnotator.__call__))
-
-
 def compared(split: str, count: int, K: int) -> list[pairing.TokenPair]:
     """`count` comparisons of K answers of the base model to each prompt of a split."""
     batches = pairing.sample_pairs(
         base, tokenizer, reviews.prompts(split), count, reward_model_training.ReviewsAnnotator(),
-        pairing.PairSampling(SamplingParams(max_new_tokens=48), K, batch_size=128),
+        pairing.PairSampling(SamplingParams(max_new_tokens=48), K, batch_size=64),
         generator=make_generator(0, split), rng=random.Random(0),
     )  # fmt: skip
     return [pair for batch in batches for pair in batch]
 
 
-training, held_out = compared("train", 9000, K=4), compared("validation", 1000, K=2)
-print(f"{len(training):,} pairs of {len(pairing.by_prompt(training)):,} prompts to train on")
+training, held_out = compared("train", 3000, K=4), compared("validation", 500, K=2)
+print(f"{len(training):,} comparisons of answers to {len(pairing.by_prompt(training)):,} prompts")
+print(tokenizer.decode(training[0].prompt).strip())
+for pair in pairing.by_prompt(training)[0][:2]:
+    text = pairing.pair_as_text(pair, tokenizer)
+    print(f"\n  chosen   gold {text['gold_chosen']:.2f}  {text['chosen']}")
+    print(f"  rejected gold {text['gold_rejected']:.2f}  {text['rejected']}")
 assert not {tuple(p.prompt) for p in training} & {tuple(p.prompt) for p in held_out}
 
-# %%
-for group in pairing.by_prompt(training)[:1]:
-    print(tokenizer.decode(group[0].prompt).strip())
-    for pair in group:
-        text = pairing.pair_as_text(pair, tokenizer)
-        print(f"\n  chosen   {text['gold_chosen']:.2f}  {text['chosen']}")
-        print(f"  rejected {text['gold_rejected']:.2f}  {text['rejected']}")
-
 # %% [markdown]
-# ## 5. Training
+# ## 6. Training, and how good it is
 #
-# The trunk starts from the base model, which knows the language already; the head starts random.
-# One pass over the data: a second one would teach the labels' errors by heart.
+# The trunk starts from the base model, which knows the language already. The head starts random.
+# There is one pass over the data: a second one would learn the errors of the labels by heart.
 
 # %%
-print(inspect.getsource(reward_model_training.fit))
-print(inspect.getsource(reward_model_training.add_comparisons))
-
-# %%
-config = reward_model_training.RewardModelConfig(batch_size=8, lr=2e-3, warmup=20, device="cpu")
-model = RewardModel.from_policy(base, "mean_score", make_generator(0, "head"))
+config = reward_model_training.RewardModelConfig(batch_size=8, lr=2e-3, warmup=10, device="cpu")
+small = RewardModel.from_policy(base, "mean_score", make_generator(0, "head"))
 steps = len(pairing.by_prompt(training)) // config.batch_size
-rows = reward_model_training.fit(model, training, config, MetricLog(steps), eos_id=EOS)
-model.requires_grad_(False)
-print(f"{steps} steps of {config.batch_size} prompts, with all their comparisons")
+rows = reward_model_training.fit(small, training, config, MetricLog(steps), eos_id=EOS)
+small.requires_grad_(False)
+small.normalize_on(pairing.collate_pairs(training[::9], EOS))  # section 7
+look.code(reward_model_training.add_comparisons)
 
 # %% [markdown]
-# Two lines frame the loss. A model that is undecided pays $\log 2$; the perfect one, $R / 0.12$,
-# still pays the entropy of the annotator's verdicts, because a coin that falls on its heads with
-# probability 0.7 cannot be predicted any better.
+# Two lines frame the loss. An undecided model pays $\log 2$ for each comparison. The perfect one
+# still pays the annotator's uncertainty: a coin that falls on heads with probability 0.7 cannot be
+# predicted any better.
 
 
 # %%
-def entropy(p: float) -> float:
-    """Of a coin, in nats."""
+def surprise(p: float) -> float:
+    """The entropy of a coin, in nats: the mean surprise of somebody who knows p."""
     return -sum(q * math.log(q) for q in (p, 1 - p) if q > 0)
 
 
-def mean_entropy(pairs: list[pairing.TokenPair]) -> float:
-    golds = [(p.meta["gold_chosen"], p.meta["gold_rejected"]) for p in pairs]
-    return sum(entropy(reviews.label_agreement(*pair)) for pair in golds) / len(pairs)
-
-
-floor = mean_entropy(training)
-losses = torch.tensor([row["loss"] for row in rows])
-mean10 = losses.unfold(0, 10, 1).mean(1)  # the first belongs to step 10
-figure, axis = plt.subplots(figsize=(8, 3.4), layout="constrained")
-axis.plot(range(1, steps + 1), losses, alpha=0.3)
-axis.plot(range(10, steps + 1), mean10, color="tab:blue", label="mean of 10 steps")
-axis.axhline(math.log(2), color="grey", linestyle=":", label="log 2: undecided")
-axis.axhline(floor, color="tab:green", linestyle="--", label="the perfect model")
-axis.set(xlabel="step (8 prompts, up to 48 comparisons in all)", ylabel="loss (nats per pair)")
-axis.set_title("Training: one pass over the comparisons")
+golds = [(p.meta["gold_chosen"], p.meta["gold_rejected"]) for p in training]
+floor = sum(surprise(reviews.label_agreement(*pair)) for pair in golds) / len(golds)
+losses = [row["loss"] for row in rows]
+axis = look.panels(1, width=8)[1]
+look.curves({"reward model": losses}, range(1, len(rows) + 1), axis=axis, smooth=8,
+            styles={"reward model": "proxy"})  # fmt: skip
+axis.axhline(math.log(2), **look.line("reference"), label="log 2: undecided")
+axis.axhline(floor, **look.line("gold"), label="the perfect model")
+axis.set(xlabel="step (8 prompts, up to 48 comparisons)", ylabel="loss (nats per comparison)")
+axis.set_ylim(0.3, 1.0)
 axis.legend(ncols=3, loc="upper right")
 plt.show()
-print(f"loss {losses[0]:.3f} at the start, {mean10[-1]:.3f} at the end, floor {floor:.3f}")
-assert mean10[-1] < 0.62
+assert sum(losses[-8:]) / 8 < 0.66
 
 # %% [markdown]
-# ## 6. Held-out accuracy, beside a ruler and a coin
-#
-# An accuracy alone says nothing. Three numbers belong beside it: a coin (0.5); "the longer answer
-# wins", which costs no training at all and beats many reward models; and the ceiling of section 4.
-# And since the share of $n$ pairs is itself an estimate, an interval (Wilson 1927), for the share
-# $\hat p$ with $z = 1.96$:
-#
-# $$\frac{1}{1 + z^2 / n} \left( \hat p + \frac{z^2}{2 n} \pm z \sqrt{\frac{\hat p (1 - \hat p)}{n}
-# + \frac{z^2}{4 n^2}} \right)$$
+# An accuracy alone says nothing. Three numbers belong beside it: a coin; "the longer answer wins",
+# a ruler that needs no training; and the ceiling. A share of $n$ pairs is itself an estimate, so it
+# gets an interval.
 
 # %%
-model.normalize_on(pairing.collate_pairs(training[::9], EOS))  # section 7
-chosen, rejected, batch = reward_model_training.score_pairs(model, held_out, EOS)
-report = preference_report(chosen, rejected, batch.lengths, held_out, scale=float(model.std))
-print(report.text())
+reports = {}
+for name, model in (("3,000 comparisons", small), ("112,000, kept", judge)):
+    won, lost, both = reward_model_training.score_pairs(model, held_out, EOS)
+    reports[name] = preference_report(won, lost, both.lengths, held_out, scale=float(model.std))
+    print(f"{name}\n{reports[name].text()}\n")
+n = reports["3,000 comparisons"].numbers
+bars = {"coin": 0.5, "longer wins": n["length_accuracy"]}
+bars |= {name: report.numbers["accuracy"] for name, report in reports.items()}
+bars["ceiling"] = n["label_ceiling"]
 
-# %%
-n = report.numbers
-bars = {
-    "coin": (0.5, None),
-    "longer wins": (n["length_accuracy"], None),
-    "reward model": (n["accuracy"], n["accuracy_interval"]),
-    "ceiling": (n["label_ceiling"], None),
-}
-low, high = n["accuracy_interval"]
-figure, axis = plt.subplots(figsize=(6.5, 3.2), layout="constrained")
-colors = ["lightgrey", "tab:grey", "tab:blue", "tab:green"]
-axis.bar(list(bars), [value for value, _ in bars.values()], color=colors)
-error = [[n["accuracy"] - low], [high - n["accuracy"]]]
-axis.errorbar([2], [n["accuracy"]], yerr=error, color="black", capsize=6)
-axis.set(xlabel="who decides", ylabel="share of labels ordered right", ylim=(0, 1))
-axis.set_title(f"{n['pairs']} held-out pairs, 95 % interval")
+styles = dict(zip(bars, ("reference", "reference", "proxy", "proxy", "gold"), strict=True))
+axis = look.bars(bars, styles=styles, numbers=".2f", ylabel="share of labels ordered right")
+for place, report in enumerate(reports.values(), start=2):
+    low, high = report.numbers["accuracy_interval"]
+    axis.plot([place + 0.3] * 2, [low, high], color="black", linewidth=2)
+axis.set(
+    ylim=(0, 1), xlabel="who decides (black: 95% interval)", title=f"{n['pairs']} held-out pairs"
+)
+axis.figure.set_size_inches(9, 3.2)
 plt.show()
-assert low > n["length_accuracy"] + 0.03 and low > 0.6
-assert (low, high) == wilson_interval(round(n["accuracy"] * n["pairs"]), n["pairs"])
+assert n["accuracy_interval"][0] > 0.55
 
 # %% [markdown]
 # Against the gold order, without the annotator's errors, the same scores do better than against the
-# labels: part of the missing accuracy is the labels' and not the model's.
+# labels. Part of what is missing is the labels' fault, not the model's.
 #
 # ## 7. The scale: normalisation and calibration
 #
-# **Normalisation.** The loss left the origin open, and the spread is whatever training made it. A
-# KL coefficient, a penalty for answers without an end, a value model: all of them need to know how
-# large a reward is. So the scores are shifted and scaled once, on training answers, to mean 0 and
-# spread 1 (Ziegler et al. 2019, [arXiv:1909.08593](https://arxiv.org/abs/1909.08593)). Rewards are
-# then read in standard deviations. The order of answers does not change.
+# **Normalisation.** The loss left the zero open, and the spread is whatever training made it. A KL
+# coefficient, a penalty for answers without an end, a critic: all of them need to know how large a
+# reward is. So the scores are shifted and scaled once, on training answers, to mean 0 and standard
+# deviation 1 (Ziegler et al. 2019, [arXiv:1909.08593](https://arxiv.org/abs/1909.08593)). The order
+# of answers does not change.
 
 # %%
-print(inspect.getsource(RewardModel.normalize_on))
 reference = pairing.collate_pairs(training[::9], EOS)
-raw = score_in_micro_batches(model.raw_scores, reference, 64)
-normalised = score_in_micro_batches(model, reference, 64)
-print(f"raw mean {raw.mean():.2f}, std {raw.std():.2f}")
-print(f"normalised mean {normalised.mean():.2f}, std {normalised.std():.2f}")
-assert abs(normalised.mean()) < 1e-4 and abs(normalised.std() - 1) < 1e-3
-assert torch.allclose(raw, normalised * model.std + model.mean, atol=1e-4)
+raw = score_in_micro_batches(small.raw_scores, reference, 64)
+normalised = (raw - raw.mean()) / raw.std()
+torch.testing.assert_close(
+    normalised, score_in_micro_batches(small, reference, 64), rtol=1e-3, atol=1e-3
+)
+print(f"raw: mean {raw.mean():.2f}, standard deviation {raw.std():.2f}; normalised: 0 and 1")
 
 # %% [markdown]
 # **Calibration.** The raw gap is more than an order: $\sigma(\mathrm{gap})$ claims how probable the
-# verdict is. Among all pairs of which the model is "75 % sure", three quarters should be ordered
-# right. That is a sharper test than accuracy, and it uses the raw scale (hence `scale` above).
+# verdict is. Among all pairs of which the model is "75% sure", three quarters should be ordered
+# right.
 
 # %%
-print(inspect.getsource(calibration))
-figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
-left.hist(report.margins[report.margins > 0], bins=20, color="tab:blue", label="right")
-left.hist(report.margins[report.margins <= 0], bins=14, color="tab:orange", label="wrong")
-left.axvline(0, color="black", linewidth=1)
-left.set(xlabel="score of chosen minus rejected (std)", ylabel="held-out pairs")
-left.set_title(f"Margins: {n['accuracy']:.1%} right")
-left.legend()
-claimed, won, counts = zip(*n["calibration"], strict=True)
-limits = [wilson_interval(w * k, k) for w, k in zip(won, counts, strict=True)]
-error = [
-    [w - low for w, (low, _) in zip(won, limits, strict=True)],
-    [high - w for w, (_, high) in zip(won, limits, strict=True)],
-]
-right.errorbar(claimed, won, yerr=error, marker="o", capsize=3, label="reward model, 95 %")
-right.plot([0.5, 1], [0.5, 1], color="grey", linestyle="--", label="calibrated")
-right.set(xlabel="probability claimed", ylabel="share ordered right", title="Calibration")
-right.legend()
+figure, axis = look.panels(1)
+for (name, report), meaning in zip(reports.items(), ("policy", "proxy"), strict=True):
+    claimed, won, counts = zip(*report.numbers["calibration"], strict=True)
+    limits = [wilson_interval(w * k, k) for w, k in zip(won, counts, strict=True)]
+    low, high = zip(*limits, strict=True)
+    look.curves({name: (claimed, won)}, axis=axis, styles={name: meaning}, marker=True)
+    axis.fill_between(claimed, low, high, color=look.colour(meaning), alpha=0.12)
+axis.plot([0.5, 1], [0.5, 1], **look.line("exact"), label="calibrated")
+axis.set(xlabel="probability claimed", ylabel="share ordered right (band: 95%)")
+axis.legend()
 plt.show()
-assert n["calibration_error"] < 0.1
+assert calibration(reports["112,000, kept"].margins * float(judge.std))
 
 # %% [markdown]
 # ## 8. What the model does not see
 #
 # An accuracy is an average over the pairs that happened to be sampled. A sharper question: spoil
 # **one** thing in a perfect answer, and ask whether the score notices. The gold reward says what
-# each fault costs; the model should put the spoilt answer below the good one every time.
+# each fault costs. A good reward model puts the spoilt answer below the good one every time.
 
 # %%
 good = "Hi {name}! The {item} is great. Its {aspect} is lovely. I hope this helps."
@@ -467,84 +467,82 @@ fills = [
     }
     for record in asked
 ]
+whole = [good.format(**fill) for fill in fills]
 
 
 # %%
-def scored(texts: list[str]) -> torch.Tensor:
+def scored(model: RewardModel, answers: list[str]) -> torch.Tensor:
     """The normalised score of one answer to each prompt of `asked`."""
     prompts = [tokenizer.encode(record.prompt) for record in asked]
-    responses = [tokenizer.encode(text) + [EOS] for text in texts]
+    responses = [tokenizer.encode(text) + [EOS] for text in answers]
     return score_in_micro_batches(model, collate_responses(prompts, responses, EOS), 64)
 
 
-def golds(texts: list[str]) -> torch.Tensor:
-    pairs = zip(asked, texts, strict=True)
-    return torch.tensor([reviews.gold_reward(record, text) for record, text in pairs])
-
-
-whole = [good.format(**fill) for fill in fills]
-print("fault               gold change   score change   noticed")
-noticed = {}
-for name, spoil in faults.items():
+noticed = {"3,000 comparisons": [], "112,000, kept": []}
+cost = []
+for spoil in faults.values():
     spoilt = [spoil(text, fill) for text, fill in zip(whole, fills, strict=True)]
-    change = scored(spoilt) - scored(whole)
-    noticed[name] = int((change < 0).sum())
-    lost = (golds(spoilt) - golds(whole)).mean()
-    print(f"{name:18} {lost:10.2f} {change.mean():13.2f} {noticed[name] / len(asked):11.0%}")
+    golds = [[reviews.gold_reward(r, t) for r, t in zip(asked, ts)] for ts in (whole, spoilt)]
+    cost.append((sum(golds[0]) - sum(golds[1])) / len(asked))
+    for (_, shares), model in zip(noticed.items(), (small, judge), strict=True):
+        shares.append(float((scored(model, spoilt) < scored(model, whole)).float().mean()))
+rows = zip(faults, cost, *noticed.values(), strict=True)
+look.table(["fault", "costs in gold", *(f"noticed: {name}" for name in noticed)], list(rows))
 
 # %%
-shares = [count / len(asked) for count in noticed.values()]
-limits = [wilson_interval(count, len(asked)) for count in noticed.values()]
-error = [
-    [share - low for share, (low, _) in zip(shares, limits, strict=True)],
-    [high - share for share, (_, high) in zip(shares, limits, strict=True)],
-]
-figure, axis = plt.subplots(figsize=(8, 3.4), layout="constrained")
-axis.barh(list(noticed), shares, xerr=error, capsize=4, color="tab:blue", alpha=0.8)
-axis.axvline(0.5, color="black", linestyle="--", label="coin")
-axis.invert_yaxis()
-axis.set(xlabel="share of spoilt answers scored below the good one", xlim=(0, 1.02))
-axis.set_ylabel("what was spoilt")
-axis.set_title("200 perfect answers, one fault each (95 % interval)")
-axis.legend(loc="lower left")
+axis = look.bars(noticed, list(faults), styles=dict(zip(noticed, ("policy", "proxy"), strict=True)))
+axis.axhline(0.5, **look.line("exact"), label="coin")
+axis.set(ylabel="share noticed", xlabel="what was spoilt, in 200 perfect answers", ylim=(0, 1.25))
+axis.legend(ncols=3, loc="upper right")
+axis.figure.set_size_inches(10, 3.4)
 plt.show()
-assert min(list(noticed.values())[:4]) > 170 and noticed["another item"] < 160
+assert min(noticed["112,000, kept"][:3]) > 0.9
 
 # %% [markdown]
-# The model has learned tone, manners and completeness, which stand in the answer. What it hardly
-# sees is whether the answer is about **the prompt's** item, or speaks to **the prompt's** person:
-# for that it has to compare two places far apart, and 9,000 comparisons, most of them decided by
-# tone, do not teach it. Neither the loss nor the accuracy gave a hint. (Size helps, but does not
-# settle it: three models trained by the default configuration, on 112,000 pairs, noticed another
-# item in 96 to 98 % of these answers, and another name in 45 to 57 %, still a coin.)
+# Tone and manners stand in the answer itself, and a few thousand comparisons teach them. Whether
+# the answer is about **the prompt's** item, or speaks to **the prompt's** person, has to be
+# compared across a distance. The small model sees little of that. The kept one, with 37 times as
+# many comparisons, has learned the item. The name remains close to a coin. Neither the loss nor the
+# accuracy gave a hint.
 #
-# A policy that is trained against this model will find out. To praise the wrong item earns as much
-# as to praise the right one, and whatever is easier will be reinforced: a reward model is a proxy,
-# and optimising a proxy far enough makes the truth worse (Gao et al. 2022,
-# [arXiv:2210.10760](https://arxiv.org/abs/2210.10760)).
+# A policy that is trained against such a model will find out. To greet the wrong person earns as
+# much as to greet the right one. A reward model is a **proxy**, and optimising a proxy far enough
+# makes the truth worse (Gao et al. 2022, [arXiv:2210.10760](https://arxiv.org/abs/2210.10760)).
+# [17](17_when_the_proxy_breaks.ipynb) does it.
 #
-# ## Exercise
+# ## 9. The command
 #
-# 1. Add a constant to all scores of *one* prompt, another constant to those of another. Does the
+# ```
+# python -m reward_model.reward_model_training     # base model, comparisons, reward model, report
+# python -m reward_model.reward_model_training --data pairs.json --preset small    # your own comparisons
+# ```
+#
+# The model is [reward_model/model.py](../reward_model/model.py), the loss
+# [reward_model/loss.py](../reward_model/loss.py), the format of a file of comparisons stands in
+# [data/README.md](../data/README.md).
+#
+# ## Exercises
+#
+# Three stand above: `bradley_terry_loss`, `mean_score` and `prefix_scores`. **On paper:**
+#
+# 4. Add a constant to all scores of *one* prompt, another constant to those of another. Does the
 #    loss change? What does it mean for the policy?
-# 2. Is the trunk to blame for section 8? Pre-train the base model for 800 steps instead of 550: it
-#    then names the right item much more often. What becomes of the table?
-# 3. Llama 2 ([arXiv:2307.09288](https://arxiv.org/abs/2307.09288), Eq. 2) gives pairs that people
+#
+# 5. Llama 2 ([arXiv:2307.09288](https://arxiv.org/abs/2307.09288), Eq. 2) gives pairs that people
 #    found clear a margin, $-\log \sigma(r_w - r_l - \mu)$. Which gap costs $\log 2$ now? Should the
 #    pairs of an annotator like ours have one?
 #
 # <details>
-# <summary>Answer</summary>
+# <summary>Answers</summary>
 #
-# 1. No: both answers of a comparison belong to one prompt, so its constant cancels. The level of a
-#    prompt is nowhere in the data, and one normalisation for all prompts cannot set it. A baseline
-#    that is made per prompt takes it away again (the group mean of [07_grpo](07_grpo.ipynb)); one
-#    mean over all prompts keeps it as noise.
-# 2. Nearly nothing: another item is noticed in 64 %, another name in 49 %. A policy's knowledge of
-#    *what to write next* is not yet a judge's. What is missing is comparisons in which the item
-#    decides.
-# 3. The gap $\mu$: `bradley_terry_loss(r, l, margin=r - l)` is $\log 2$ for every pair. With labels
-#    drawn from a Bradley-Terry model the loss without a margin is the likelihood, and a margin
-#    would push the scores further apart than the verdicts warrant: calibration suffers.
+# 4\. No: both answers of a comparison belong to one prompt, so its constant cancels. The level of a
+# prompt is nowhere in the data. A baseline that is made per prompt takes it away again (the group's
+# mean of [07](07_grpo.ipynb)). One mean over all prompts keeps it as noise.
+#
+# 5\. The gap $\mu$. With labels drawn from a Bradley-Terry model, the loss without a margin is the
+# likelihood. A margin would push the scores further apart than the verdicts warrant, and
+# calibration would suffer.
 #
 # </details>
+#
+# Next: [07_grpo](07_grpo.ipynb) trains a policy against this reward model.

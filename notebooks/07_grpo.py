@@ -1,571 +1,604 @@
 # %% [markdown]
-# # 5. GRPO, line by line
+# # 7. GRPO: the other answers are the baseline
 #
-# **Why.** PPO needs a second network, as large as the policy, that predicts the reward: the
-# baseline against which an answer is good or bad. Group Relative Policy Optimization (Shao et al.
-# 2024, DeepSeekMath, [arXiv:2402.03300](https://arxiv.org/abs/2402.03300)) samples several answers
-# to the same prompt and takes *their mean* instead. What remains is short enough to be read beside
-# the paper's box. This page goes through Algorithm 1 line by line, on one rollout that can be
-# printed, and then lets it run.
+# **The question.** An answer scored 0.6. Was that good? It depends on what this policy usually
+# scores on this prompt. Where does that number come from?
 #
-# | line of Algorithm 1 | in the paper | in `rl/grpo_engine.py` | section |
-# | --- | --- | --- | --- |
-# | 3 | reference model $\pi_{ref} \leftarrow \pi_\theta$ | `reference`, a frozen copy | 5 |
-# | 5 | sample a batch of prompts | `prompt_batch` | 1 |
-# | 6 | old policy $\pi_{old} \leftarrow \pi_\theta$ | only its log-probs are kept | 3 |
-# | 7 | sample G outputs for each prompt | `sample_rollout` | 1 |
-# | 8 | compute the rewards | `reward_fn` | 1 |
-# | 9 | group relative advantages | `group_advantages` | 2 |
-# | 10 | for GRPO iteration = 1 ... $\mu$ | `updates_per_batch` | 9 |
-# | 11 | maximise the GRPO objective | `grpo_loss` | 4 to 7 |
+# **Why.** [04](04_policy_gradients_and_baselines.ipynb) ended with a baseline: subtract what you
+# expected, and the noise of the gradient falls. PPO trains a second network to say what to expect.
+# **Group Relative Policy Optimization** (GRPO; Shao et al. 2024, DeepSeekMath,
+# [arXiv:2402.03300](https://arxiv.org/abs/2402.03300)) does without it. It samples several answers
+# to the same prompt and compares each one with the mean of the group.
 #
-# (Lines 1, 2 and 4 are the initial policy and the two outer loops; line 12 trains the reward model
-# again between iterations.)
+# **You need** [02](02_tokens_padding_masks.ipynb) (log-probs of tokens, the mask),
+# [04](04_policy_gradients_and_baselines.ipynb) (REINFORCE, baseline, ratio, clip),
+# [05](05_what_a_kl_is.ipynb) (KL) and [06](06_reward_model.ipynb) (the reward model).
 #
-# **To run it yourself:** `make demo` once sets up `.venv`, `make dev` adds the Jupyter kernel; then
-# choose the kernel of `.venv`. It takes about half a minute on one CPU core. The page before this
-# one: [06_reward_model](06_reward_model.ipynb); the next:
-# [08_ppo](08_ppo.ipynb).
+# **It takes** about 15 seconds on one CPU core. `make demo` once sets up `.venv`, `make dev` adds
+# the Jupyter kernel; then choose the kernel of `.venv`.
 
 # %%
 import copy
-import dataclasses
-import inspect
 import math
 
 import matplotlib.pyplot as plt
 import torch
 
 try:
-    from data import reviews
+    from course import kept, look
 except ModuleNotFoundError as error:
     raise ImportError("run `make demo` once, then choose the kernel of .venv") from error
 
-torch.set_num_threads(1)  # one thread adds up in the same order on every machine
+from course.exercises import check
 
-# %%
-from gpt import pretraining
+from data import reviews
 from gpt.common import MetricLog, make_generator
-from gpt.corpus import WorldCorpus
 from gpt.generate import SamplingParams
 from gpt.log_probs import token_log_probs
-from gpt.model import GPT, GPTConfig
-from gpt.tokenizer import load_tokenizer
+from gpt.report.tokens import show_tokens
 from rl import grpo_engine
 from rl.batches.rollout import prompt_batch, sample_rollout
 from rl.equations.advantages import group_advantages
-from rl.equations.kl import k1, k2, k3
+from rl.equations.kl import k1, k3
 from rl.equations.losses import (
     clip_acted,
     clipped_surrogate,
-    likelihood_ratio,
     row_sums,
     sequence_mean,
     token_mean,
 )
 from rl.grpo_engine import GRPOConfig, grpo_loss
-from rl.rewards.sources import RuleReward
-from rl.training.evaluation import Evaluation, evaluate, format_table, running_mean
+from rl.rewards.sources import RewardModelReward, RuleReward
+from rl.training.evaluation import evaluate
 
-tokenizer = load_tokenizer("glassbox")
-
-# %% [markdown]
-# The policy to improve: a small base model of the reviews world, pre-trained in ten seconds as in
-# [03_pretraining_and_sft](03_pretraining_and_sft.ipynb). The reward is the world's **gold reward**
-# itself, so that this page is about the algorithm alone. A learned reward takes its place with one
-# other argument.
-
-# %%
-shape = GPTConfig(vocab_size=tokenizer.n_vocab, context=96, n_layer=2, n_head=2, n_embd=96)
-base = GPT(shape).initialize(make_generator(0, "weights"))
-pretraining_config = pretraining.PretrainingConfig(
-    steps=550, batch_size=16, lr=6e-3, warmup=30, eval_every=550, device="cpu"
-)
-corpus = WorldCorpus("reviews", tokenizer, pretraining_config.batch_size, seed=0)
-log = pretraining.train(pretraining_config, base, corpus, MetricLog(550))
-print(f"base model: {log[-1]['held_out_loss']:.2f} nats per token (held out)")
-
-prompts = reviews.prompts("train")
-gold = RuleReward(reviews.gold_reward, "gold reward")
-params = SamplingParams(temperature=1.0, max_new_tokens=48)
+torch.set_num_threads(1)  # one thread adds up in the same order on every machine
+look.use()
 
 # %% [markdown]
-# ## 1. Lines 5, 7 and 8: prompts, G outputs each, rewards
+# ## 1. Four answers and their mean
+#
+# Four answers to one prompt scored 1, 2, 3 and 4. Their mean is 2.5, so the answers are worth -1.5,
+# -0.5, +0.5 and +1.5. GRPO also divides by the standard deviation of the group, here
+# $\sqrt{5/3} = 1.29$. What comes out is called the **advantage** of each answer (section 4.1.2 of
+# the paper):
+#
+# $$A_i = \frac{r_i - \mathrm{mean}(r_1 \ldots r_G)}{\mathrm{std}(r_1 \ldots r_G)}$$
+#
+# $G$ is the size of the group. Every token of answer $i$ gets the same advantage $A_i$. That is two
+# lines of code:
 
 # %%
-print(inspect.getsource(sample_rollout))
+rewards = torch.tensor([[1.0, 2, 3, 4], [2, 2, 2, 2]])  # two prompts, G = 4 answers each
+mean, std = rewards.mean(1, keepdim=True), rewards.std(1, keepdim=True)
+A = (rewards - mean) / (std + 1e-4)  # 1e-4, so that four equal rewards do not give 0 / 0
+print(A)
 
-# %%
-G = 4
-records = prompt_batch(prompts, step=0, batch_size=2, seed=0)  # line 5
-rollout = sample_rollout(base, tokenizer, records, params, G, make_generator(3, "demo"))  # line 7
-rewards = gold(rollout)  # (N,)  line 8
-
-for row in range(len(rollout)):
-    if row % G == 0:
-        print(rollout.records[row].prompt.strip())
-    print(f"  {rewards[row]:.2f}  {rollout.responses[row]}")
-N, T = rollout.response_tokens.shape
-print(f"\nN = {N} responses of at most T = {T} tokens, lengths {rollout.lengths.tolist()}")
+torch.testing.assert_close(A.view(-1, 1), group_advantages(rewards.flatten(), group_size=4))
 
 # %% [markdown]
-# Rows of one prompt are neighbours: rows $bG$ to $bG + G - 1$ answer prompt $b$. Everything that
-# follows has the shape (N, T), one number for every response token, with a mask that ends with the
-# first EOS. Sampling is at the temperature at which the policy is scored later, and nothing is cut
-# off the distribution (no top-k, no top-p): else the log-probabilities would not be those of the
-# sampler.
+# The last line says that the library agrees. Its own lines, with the flags that published variants
+# need:
 
 # %%
-for tokens in rollout.response_mask.long().tolist():
-    print(*tokens)
-assert rollout.response_mask.sum(1).tolist() == rollout.lengths.tolist()
-assert all(rollout.records[i] is records[i // G] for i in range(N))
+look.code(group_advantages, lines=("centred =", "return centred / (rewards.std(1"))
 
 # %% [markdown]
-# ## 2. Line 9: the group is the baseline
-#
-# $$\hat A_{i,t} = \frac{r_i - \mathrm{mean}(r_1 \ldots r_G)}{\mathrm{std}(r_1 \ldots r_G)}$$
-#
-# the same for all tokens $t$ of a response (section 4.1.2 of the paper). An easy prompt with high
-# rewards for everything teaches no more than a hard one: only the difference to the neighbours
-# counts.
+# **Predict, then run.** What happens to the advantages of the first prompt if every reward is
+# multiplied by 10 and 7 is added? What does the second prompt teach?
 
 # %%
-print(inspect.getsource(group_advantages))
-
-# %%
-example = torch.tensor([1.0, 2, 3, 4, 2, 2, 2, 2])
-advantages = group_advantages(example, group_size=4)
-print("rewards   ", example.tolist())
-print("advantages", [round(a, 3) for a in advantages[:, 0].tolist()])
-
-std = math.sqrt(5 / 3)  # of 1, 2, 3, 4, with n - 1
-wanted = torch.tensor([-1.5, -0.5, 0.5, 1.5]) / (std + 1e-4)
-assert torch.allclose(advantages[:4, 0], wanted)
-assert (advantages[4:] == 0).all()  # all equal: nothing to learn, and no 0 / 0
-assert torch.allclose(group_advantages(10 * example + 7, 4), advantages, atol=1e-3)
+flat = rewards.flatten()
+print("10 r + 7:", group_advantages(10 * flat + 7, 4)[:4, 0])
+print("the second prompt:", group_advantages(flat, 4)[4:, 0])
+assert torch.allclose(group_advantages(10 * flat + 7, 4), A.view(-1, 1), atol=1e-3)
 
 # %% [markdown]
-# Two consequences. A group whose rewards are all equal is lost work; the share of such groups is
-# logged as `zero_spread_groups`. And the scale of the rewards drops out, so that two answers that
-# differ by a hair are told apart as loudly as good and terrible ones, which some see as a bias
-# (Dr. GRPO, [arXiv:2503.20783](https://arxiv.org/abs/2503.20783): `scale="none"`).
+# The unit and the zero of the reward drop out. That is handy, because a reward model has neither
+# ([06](06_reward_model.ipynb)). It also has a price: two answers that differ by a hair are told
+# apart as loudly as a good and a terrible one. Dr. GRPO
+# ([arXiv:2503.20783](https://arxiv.org/abs/2503.20783)) therefore leaves the division out
+# (`scale="none"`).
+#
+# And a group of equal rewards teaches nothing at all. Its sampling was wasted. Runs log the share
+# of such groups as `zero_spread_groups`.
+#
+# **Your turn.** Fill in the line and run the cell. The check says what is wrong, if anything is.
+
 
 # %%
-advantages = group_advantages(rewards, G)  # (N, 1), for the rollout above
-print(format_table(
-    ["response", "reward", "advantage"],
-    [[rollout.responses[i][:50], float(rewards[i]), float(advantages[i])] for i in range(N)],
-))  # fmt: skip
-assert advantages.shape == (N, 1)
-assert torch.allclose(advantages.view(-1, G).sum(1), torch.zeros(2), atol=1e-5)
+def my_advantages(rewards, group_size):
+    """Rewards (N,), the answers to one prompt in a row -> advantages (N, 1)."""
+    ...
+
+
+check("group_advantages", my_advantages)
 
 # %% [markdown]
-# ## 3. Line 6: the old policy, of which only log-probs remain
+# <details>
+# <summary>Solution</summary>
 #
-# The objective compares the policy in training with the one that sampled:
+# ```python
+# def my_advantages(rewards, group_size):
+#     groups = rewards.view(-1, group_size)
+#     centred = groups - groups.mean(1, keepdim=True)
+#     return (centred / (groups.std(1, keepdim=True) + 1e-4)).view(-1, 1)
+# ```
 #
-# $$\rho_{i,t} = \frac{\pi_\theta(o_{i,t} \mid q, o_{i,<t})}{\pi_{old}(o_{i,t} \mid q, o_{i,<t})}$$
+# </details>
 #
-# No second copy of the weights is needed: the sampler's log-probabilities of the sampled tokens are
-# enough, and the rollout has kept them. Before the first update both policies are the same, so
-# every ratio is 1. This is the best test of an implementation there is: wrong temperature, dropout,
-# a position off by the padding, a mask off by one, and it fails.
+# ## 2. The loss in five lines
+#
+# GRPO maximises this (Eq. 3 of the paper, with $\pi_{old}$ the policy that sampled the answers and
+# $L_i$ the length of answer $i$):
+#
+# $$J = \frac1G \sum_{i=1}^{G} \frac{1}{L_i} \sum_{t=1}^{L_i} \left\lbrace
+# \min \left[ \rho_{i,t} A_i, \; \mathrm{clip}(\rho_{i,t}, 1 - \varepsilon, 1 +
+# \varepsilon) A_i \right] - \beta \, \mathrm{k3}_{i,t} \right\rbrace$$
+#
+# You know most of it. $\rho = \pi_\theta / \pi_{old}$ is the ratio of
+# [04](04_policy_gradients_and_baselines.ipynb), and the minimum is PPO's clip. New are the term k3,
+# which section 3 explains, and the two means: first over the tokens of an answer, then over
+# answers. As code, with a minus sign because optimizers minimise:
+
 
 # %%
-old_log_probs = rollout.log_probs  # (N, T), while sampling, one token at a time with a cache
-with torch.no_grad():
-    log_probs = token_log_probs(base, rollout.sequences)  # (N, T), one pass over whole rows
-ratio = (log_probs - old_log_probs).exp()[rollout.response_mask]
-print(f"largest |ratio - 1| over {len(ratio)} tokens: {(ratio - 1).abs().max():.1e}")
-assert (ratio - 1).abs().max() < 1e-5
+def naive_grpo_loss(log_probs, old_log_probs, ref_log_probs, A, mask, eps=0.2, beta=0.04):
+    ratio = (log_probs - old_log_probs).exp()
+    surrogate = torch.minimum(ratio * A, ratio.clamp(1 - eps, 1 + eps) * A)
+    delta = ref_log_probs - log_probs
+    k3 = delta.exp() - delta - 1
+    per_token = torch.where(mask, surrogate - beta * k3, 0.0)
+    return -(per_token.sum(1) / mask.sum(1)).mean()
+
 
 # %% [markdown]
-# ## 4. Line 11, first part: the clipped surrogate
-#
-# The objective (arXiv:2402.03300, Eq. 3, where $\pi_{old}$ has sampled the outputs $o_i$):
-#
-# $$J(\theta) = E \, \frac1G \sum_{i=1}^{G} \frac{1}{L_i} \sum_{t=1}^{L_i} \left\lbrace
-# \min \left[ \rho_{i,t} \hat A_{i,t}, \; \mathrm{clip}(\rho_{i,t}, 1 - \varepsilon, 1 +
-# \varepsilon) \hat A_{i,t} \right] - \beta \, D_{KL} \left[ \pi_\theta \parallel \pi_{ref} \right]
-# \right\rbrace$$
-#
-# The minimum is PPO's ([arXiv:1707.06347](https://arxiv.org/abs/1707.06347), Eq. 7). It is
-# pessimistic: moving further than $\varepsilon$ in the *promising* direction earns nothing more,
-# but moving in the wrong direction costs in full.
+# Two answers, of three tokens and of two. The sixth number of each table is padding.
 
 # %%
-print(inspect.getsource(likelihood_ratio))
-print(inspect.getsource(clipped_surrogate))
-print(inspect.getsource(clip_acted))
+new = torch.tensor([[-1.0, -0.5, -2.0], [-0.7, -1.2, 9.0]])  # log pi of each token, now
+old = torch.tensor([[-1.2, -0.5, -1.8], [-0.7, -0.9, 9.0]])  # when it was sampled
+ref = torch.tensor([[-1.1, -0.6, -2.0], [-0.5, -1.2, 9.0]])  # under the reference
+mask = torch.tensor([[True, True, True], [True, True, False]])
+A = torch.tensor([[0.7071], [-0.7071]])  # the first answer was better
+
+naive = naive_grpo_loss(new, old, ref, A, mask)
+print(f"loss {naive:.6f}")
+assert math.isclose(naive, -0.037284, abs_tol=1e-6)
 
 # %% [markdown]
-# What is printed is the whole formula. The line above `def` is the border
-# ([gpt/border.py](../gpt/border.py)): it refuses tensors of another shape, lets only `log_probs`
-# carry a gradient, and keeps garbage in the padding out of the arithmetic.
+# **Check the first token by hand.** The ratio is $e^{-1.0 + 1.2} = 1.22$. The answer was good and
+# the token has already become 22% likelier, more than the 20% that the clip allows, so
+# $1.2 \cdot 0.7071 = 0.8485$ counts. The KL term takes $0.04 \cdot 0.0048$ off.
+#
+# The library has the same three pieces as functions of their own, and the engine puts them
+# together:
 
 # %%
-ratios = torch.linspace(0.4, 1.6, 241)
-figure, axes = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
-for axis, A in zip(axes, (1.0, -1.0), strict=True):
-    x = ratios.log()[None].requires_grad_()  # log pi, with log pi_old = 0
-    loss = clipped_surrogate(x, torch.zeros_like(x), torch.tensor([[A]]), 0.2, 0.2)
-    (gradient,) = torch.autograd.grad(loss.sum(), x)
-    axis.plot(ratios, loss[0].detach(), color="tab:blue", linewidth=5, alpha=0.4, label="loss")
-    axis.plot(ratios, gradient[0], color="tab:orange", label="its gradient for log pi")
-    axis.axvspan(0.8, 1.2, color="grey", alpha=0.12, label="1 - 0.2 to 1 + 0.2")
-    axis.axvline(1, color="grey", linewidth=0.8)
-    side = "likelier is better" if A > 0 else "likelier is worse"
-    axis.set(xlabel="ratio pi / pi_old", ylabel="per token", title=f"A = {A:+.0f}: {side}")
-axes[1].legend(loc="upper left")
-plt.show()
+per_token = clipped_surrogate(new, old, A, 0.2, 0.2) + 0.04 * k3(new, ref)
+from_pieces = sequence_mean(per_token, mask)
+
+config = GRPOConfig(kl_coef=0.04, device="cpu")
+from_engine = grpo_loss(config, new, old, ref, A, mask, kl_coef=0.04, rows=2)
+
+torch.testing.assert_close(from_pieces, naive)
+torch.testing.assert_close(from_engine, naive)
+look.code(clipped_surrogate, docstring=False)
+look.code(k3, docstring=False)
+look.code(grpo_loss, lines=("token_loss = ", "return"))
 
 # %% [markdown]
-# (Where nothing is clipped, the two lines are one: $\rho A$ is its own derivative for $\log \pi$.)
-# Left: the gradient vanishes above 1.2, where a good token has been made likelier enough; below
-# 0.8, where the update went the wrong way, it stays. Right: the mirror image. The gradient, not the
-# value, is what implementations get wrong, so it is asserted at six points.
+# (The line with `@` above a function is its border. It refuses tensors of a wrong shape and keeps
+# whatever stands in the padding out of the arithmetic: [gpt/border.py](../gpt/border.py).)
+#
+# ## 3. The two new terms
+#
+# **k3, the KL of one token.** The policy must not drift far from the **reference**, the frozen copy
+# that still knows what language looks like. [05](05_what_a_kl_is.ipynb) measured that drift with k1
+# $= \log \pi - \log \pi_{ref}$ of the sampled token. The mean of k1 is the KL, but a single k1 is
+# often negative. Schulman (2020, "Approximating KL Divergence") adds a term whose mean is zero:
+#
+# $$\mathrm{k3} = \frac{\pi_{ref}}{\pi} - \log \frac{\pi_{ref}}{\pi} - 1$$
+#
+# Take a vocabulary of three words, and list them instead of sampling:
 
 # %%
-for A, at, wanted in [
-    (1.0, 0.5, -0.5), (1.0, 1.0, -1.0), (1.0, 1.5, 0.0),
-    (-1.0, 0.5, 0.0), (-1.0, 1.0, 1.0), (-1.0, 1.5, 1.5),
-]:  # fmt: skip
-    x, advantage = torch.tensor([[math.log(at)]], requires_grad=True), torch.tensor([[A]])
-    loss = clipped_surrogate(x, torch.zeros(1, 1), advantage, 0.2, 0.2)
-    clipped = clip_acted(x.exp(), advantage, 0.2, 0.2)
-    (gradient,) = torch.autograd.grad(loss.sum(), x)
-    print(
-        f"A {A:+.0f}  ratio {at}  loss {loss.item():+.1f}  gradient {gradient.item():+.1f}", end=""
-    )
-    print("  clipped" if clipped else "")
-    assert math.isclose(gradient.item(), wanted, abs_tol=1e-6) and clipped.item() == (wanted == 0)
+p, q = torch.tensor([[0.5, 0.3, 0.2]]), torch.tensor([[0.2, 0.5, 0.3]])  # policy, reference
+kl = (p * (p / q).log()).sum()
+for name, estimate in (("k1", k1), ("k3", k3)):
+    each = estimate(p.log(), q.log())
+    print(name, [round(x, 3) for x in each[0].tolist()], f"mean {(p * each).sum():.4f}")
+    torch.testing.assert_close((p * each).sum(), kl)
+print(f"the KL itself {kl:.4f}")
+assert (k3(p.log(), q.log()) >= 0).all()
 
 # %% [markdown]
-# ## 5. Line 11, second part: the KL penalty
+# Both have the KL as their mean. k3 is never negative and varies less. As a *penalty in a loss* it
+# pulls the policy back to the reference. ([14](14_kl_estimators.ipynb) shows a surprise in its
+# gradient. Nothing here depends on it.)
 #
-# The policy shall not run away from the reference (line 3), the only part of the game that knows
-# what language looks like. The paper estimates the KL divergence from the sampled tokens alone
-# (Eq. 4):
-#
-# $$D_{KL} \left[ \pi_\theta \parallel \pi_{ref} \right] = \frac{\pi_{ref}(o_{i,t})}{\pi_\theta(o_{i,t})}
-# - \log \frac{\pi_{ref}(o_{i,t})}{\pi_\theta(o_{i,t})} - 1$$
-#
-# which Schulman (2020, "Approximating KL Divergence") calls k3. The obvious estimator, k1, is
-# $\log \pi_\theta - \log \pi_{ref}$. Both have the KL as their mean; k3 is never negative.
-# (k2, which is drawn beside them, is half the square of k1. The next page compares them all.)
+# **The mean over tokens, then over answers.** An answer of three tokens and one of one token, with
+# losses 1, 2, 3 and 4. The mean of each answer is 2 and 4, and the mean of those is 3. The mean
+# over all four tokens would be 2.5. The difference is how much one token weighs:
 
 # %%
-print(inspect.getsource(k3))
-p = torch.tensor([0.40, 0.25, 0.15, 0.10, 0.06, 0.04]).log()  # the policy, six symbols
-q = torch.tensor([0.25, 0.30, 0.15, 0.15, 0.10, 0.05]).log()  # the reference
-exact = (p.exp() * (p - q)).sum()
-for name, estimator in (("k1", k1), ("k2", k2), ("k3", k3)):
-    values = estimator(p[None], q[None])[0]  # one value per symbol
-    mean = (p.exp() * values).sum()
-    std = (p.exp() * (values - mean) ** 2).sum().sqrt()
-    print(f"{name}: expectation {mean:.4f}, spread of one sample {std:.4f}; exact KL {exact:.4f}")
-    assert name == "k2" or torch.isclose(mean, exact, atol=1e-6)
-    assert name == "k1" or (values >= 0).all()
-
-# %%
-draws = torch.multinomial(p.exp(), 1000, replacement=True, generator=make_generator(0, "draws"))
-count = torch.arange(1, 1001)
-change = torch.linspace(-2, 2, 201)[None]
-figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
-colors = {"k1": "tab:blue", "k2": "tab:green", "k3": "tab:orange"}
-for name, estimator in (("k1", k1), ("k2", k2), ("k3", k3)):
-    left.plot(change[0], estimator(change, torch.zeros_like(change))[0], colors[name], label=name)
-    if name != "k2":
-        estimates = estimator(p[draws][None], q[draws][None])[0].cumsum(0) / count
-        right.plot(count, estimates, color=colors[name], label=f"{name}, mean so far")
-left.axhline(0, color="grey", linewidth=0.8)
-left.set(xlabel="log pi - log pi_ref of the sampled token", ylabel="estimate (nats)")
-left.set_title("Value for one token")
-right.axhline(float(exact), color="black", linestyle="--", label="exact KL")
-right.set(xlabel="samples", ylabel="estimate (nats)", xscale="log", ylim=(-0.3, 0.5))
-right.set_title("Mean of the samples so far")
-for axis in (left, right):
-    axis.legend()
-plt.show()
-
-# %% [markdown]
-# A good *value* is not yet a good *gradient*. Differentiated as a loss, which GRPO does, k3 has the
-# gradient of the KL the other way round, $\mathrm{KL}(\pi_{ref} \parallel \pi_\theta)$ (exercise
-# 2), and k1 has none at all. In practice k3 pulls the policy back towards the reference all the
-# same.
-#
-# ## 6. Line 11, third part: the mean
-#
-# $\frac1G \sum_i \frac{1}{L_i} \sum_t$: first over the tokens of a response, then over responses.
-# DAPO ([arXiv:2503.14476](https://arxiv.org/abs/2503.14476), Eq. 12) averages over all tokens at
-# once. With one long and one short response:
-
-# %%
-token_loss = torch.tensor([[1.0, 2.0, 3.0, 9.0], [4.0, 9.0, 9.0, 9.0]])
-mask = torch.tensor([[True, True, True, False], [True, False, False, False]])
-by_sequence, by_token = sequence_mean(token_loss, mask), token_mean(token_loss, mask)
-print(f"sequence_mean (2 + 4) / 2 = {by_sequence}, token_mean (1 + 2 + 3 + 4) / 4 = {by_token}")
-assert by_sequence == 3.0 and by_token == 2.5
-
-weights = []
+loss = torch.tensor([[1.0, 2, 3], [4, 9, 9]], requires_grad=True)
+mask_31 = torch.tensor([[True, True, True], [True, False, False]])
 for reducer in (sequence_mean, token_mean):
-    x = token_loss.clone().requires_grad_()
-    weights.append(torch.autograd.grad(reducer(x, mask), x)[0])
-    print(f"\nweight of each token under {reducer.__name__}\n", weights[-1])
-assert torch.allclose(weights[0].sum(1), torch.tensor([0.5, 0.5]))
+    value = reducer(loss, mask_31)
+    (weight,) = torch.autograd.grad(value, loss)
+    print(f"{reducer.__name__:13} {value:.2f}, weight of each token\n{weight}")
 
 # %% [markdown]
-# Under `sequence_mean` a token of a long response weighs less. A long bad answer is punished less
-# per token than a short bad one, which invites length once answers get long; at the ten to thirty
-# tokens of this world it matters little. Padding (the nines) weighs nothing in both.
+# Under GRPO's mean, a token of a long answer weighs less than a token of a short one. A long bad
+# answer is punished less per token than a short bad one. In this course answers have ten to thirty
+# tokens and it matters little. [13](13_grpo_family.ipynb) shows where it matters.
+
+# %% [markdown]
+# ## 4. One step, as a flip-book
 #
-# ## 7. The whole loss, on the rollout above
+# Now with a real policy. These are the models of GRPO, and what flows between them:
 
 # %%
-print(inspect.getsource(grpo_loss))
+look.diagram("three_models")
+
+# %% [markdown]
+# The policy is the kept base model of the reviews world, the reward is the kept reward model
+# ([06](06_reward_model.ipynb) shows how one is made). **Page 1 of the flip-book**: one prompt, six
+# answers, their rewards and their advantages.
 
 # %%
-config = GRPOConfig(group_size=G, kl_coef=0.05, device="cpu")
-policy, reference = copy.deepcopy(base), copy.deepcopy(base).requires_grad_(False)  # line 3
+base, tokenizer = kept.base()
+learned = RewardModelReward(kept.reward_model()[0])
+gold = RuleReward(reviews.gold_reward, "gold reward")
+prompts = reviews.prompts("train")
+params = SamplingParams(temperature=1.0, max_new_tokens=48)
+G = 6
+
+records = prompt_batch(prompts, step=0, batch_size=1, seed=0)
+rollout = sample_rollout(base, tokenizer, records, params, G, make_generator(3, "demo"))
+rewards = learned(rollout)  # (N,)
+A = group_advantages(rewards, G)  # (N, 1)
+mask, old_log_probs = rollout.response_mask, rollout.log_probs  # (N, T) each
+
+print(records[0].prompt)
+table = [[f"{rewards[i]:+.2f}", f"{A[i, 0]:+.2f}", rollout.responses[i]] for i in range(G)]
+look.table(["reward", "advantage", "answer"], table)
+
+# %% [markdown]
+# **Page 2**: the push. The gradient of the loss for each log-prob says how hard it is pushed, and
+# which way. **Page 3**: one optimizer step. **Page 4**: the log-probs before and after it.
+
+# %%
+policy, reference = copy.deepcopy(base), copy.deepcopy(base).requires_grad_(False)
 with torch.no_grad():
     ref_log_probs = token_log_probs(reference, rollout.sequences)  # (N, T)
-log_probs = token_log_probs(policy, rollout.sequences)  # (N, T), with gradient
-loss = grpo_loss(
-    config, log_probs, old_log_probs, ref_log_probs, advantages, rollout.response_mask,
-    kl_coef=config.kl_coef, rows=N,
-)  # fmt: skip
-gradient = torch.autograd.grad(loss, policy.wte.weight, retain_graph=True)[0]
-clipped = clip_acted(likelihood_ratio(log_probs, old_log_probs), advantages, 0.2, 0.2)
-print(
-    f"loss {abs(loss.item()):.6f}, clipped tokens {int(clipped.sum())}, norm {gradient.norm():.3f}"
-)
-assert abs(loss) < 1e-5 and not clipped.any()
 
-# %% [markdown]
-# The loss is zero, and the gradient is not! At ratio 1 the loss is minus the mean of the
-# advantages, and those add up to zero in every group. **Its value says nothing about progress**;
-# look at the reward. And the gradient is that of REINFORCE (Williams 1992), $-A \nabla \log \pi$;
-# the KL term has its minimum here, and none.
+log_probs = token_log_probs(policy, rollout.sequences)  # (N, T), with a gradient
+loss = naive_grpo_loss(log_probs, old_log_probs, ref_log_probs, A, mask)
+(push,) = torch.autograd.grad(-loss, log_probs, retain_graph=True)
 
-# %%
-reinforce = sequence_mean(-advantages * log_probs, rollout.response_mask)
-wanted = torch.autograd.grad(reinforce, policy.wte.weight)[0]
-assert torch.allclose(gradient, wanted, atol=1e-5) and gradient.norm() > 0.1
-
-# %% [markdown]
-# One small step against this gradient, and the responses' log-probabilities before and after. Good
-# ones get likelier and bad ones less likely, more or less: they share weights, and what two
-# responses have in common is pulled both ways.
-
-# %%
-optimizer = torch.optim.SGD(policy.parameters(), lr=0.05)
-optimizer.zero_grad()
-log_probs = token_log_probs(policy, rollout.sequences)
-inputs = (log_probs, old_log_probs, ref_log_probs, advantages, rollout.response_mask)
-grpo_loss(config, *inputs, kl_coef=config.kl_coef, rows=N).backward()
+optimizer = torch.optim.SGD(policy.parameters(), lr=0.03)
+loss.backward()
 optimizer.step()
 with torch.no_grad():
-    change = row_sums(token_log_probs(policy, rollout.sequences) - log_probs, rollout.response_mask)
-order = advantages[:, 0].argsort(descending=True)
-for i in order.tolist():
-    print(f"A {advantages[i, 0]:+.2f}  log pi {change[i]:+.3f}  {rollout.responses[i][:60]}")
-assert change[order[0]] > 0 > change[order[-1]]
+    after = token_log_probs(policy, rollout.sequences)
+change = after - log_probs.detach()  # (N, T)
+
+# %%
+figure, axes = plt.subplots(1, 4, figsize=(11, 2.8), sharey=True)
+colours = [look.colour("good" if a > 0 else "bad") for a in A[:, 0]]
+pages = {
+    "1. reward": rewards,
+    "2. advantage": A[:, 0],
+    "3. push per token": push.sum(1) / mask.sum(1),
+    "4. change of log pi(answer)": row_sums(change, mask),
+}
+for axis, (title, values) in zip(axes, pages.items(), strict=True):
+    axis.barh(range(G), values, color=colours)
+    axis.axvline(0, color="grey", linewidth=0.8)
+    axis.set(title=title, xlabel="nats" if "log" in title else "")
+axes[0].set(ylabel="answer", yticks=range(G))
+axes[0].invert_yaxis()
+plt.show()
 
 # %% [markdown]
-# ## 8. The loop
+# Good answers became likelier and bad ones less likely, more or less. They share weights, so what
+# two answers have in common is pulled both ways. The same step token by token: the buttons switch
+# between the pages.
+
+# %%
+texts = [
+    [tokenizer.decode([t]) if t != tokenizer.eos_id else "<EOS>" for t in row[keep].tolist()]
+    for row, keep in zip(rollout.response_tokens, mask, strict=True)
+]
+pages = {
+    "change": change,
+    "advantage": A.expand_as(push),
+    "push": push,
+    "log_prob": log_probs.detach(),
+}
+show_tokens(texts, pages, prompts=[record.prompt for record in rollout.records])
+
+# %% [markdown]
+# Look at a token that occurs in good *and* bad answers, such as a full stop: it hardly moves. Look
+# at a word that only one answer has: it moves with its answer. No reward of a token was ever given.
+# The comparison of whole answers sorts it out, if there are enough of them.
 #
-# All of this in `train`, with the line numbers of the box. The box lacks two things: `minibatches` may
-# cut the rollout for several optimizer steps, and `micro_batches` saves memory (the gradients of its
-# parts add up to the minibatch's). `clock` and `meter` collect what is logged.
+# **The loss was zero, and its gradient was not.** At the first update every ratio is 1, so the loss
+# is minus the mean of the advantages. In each group they add up to zero.
 
 # %%
-source = inspect.getsource(grpo_engine.train)
-print(source[source.index("    for step in") : source.index("        state.step = step + 1")])
+log_probs = token_log_probs(base, rollout.sequences)
+largest = (log_probs - old_log_probs)[mask].abs().max()
+value = naive_grpo_loss(log_probs, old_log_probs, ref_log_probs, A, mask)
+reinforce = sequence_mean(-A * log_probs, mask)
+ours, theirs = (
+    torch.autograd.grad(x, base.wte.weight, retain_graph=True)[0] for x in (value, reinforce)
+)
+print(f"largest |log ratio| {largest:.1e}, loss {abs(value):.6f}, gradient norm {ours.norm():.3f}")
+assert largest < 1e-4 and abs(value) < 1e-4 and ours.norm() > 0.1
+torch.testing.assert_close(ours, theirs, rtol=1e-2, atol=1e-4)
+
+# %% [markdown]
+# So **the value of the loss says nothing about progress**. Look at the reward. And the gradient of
+# a first update is exactly the one of REINFORCE. Ratios of 1 before the first update are also the
+# best test of an implementation that there is. A wrong temperature, dropout left on, a position off
+# by the padding, a mask off by one: each of them breaks it. Every run logs it as
+# `ratio_error_at_start`.
+
+# %% [markdown]
+# ## 5. The loop
+#
+# | line of Algorithm 1 | in the paper | in `rl/grpo_engine.py` |
+# | --- | --- | --- |
+# | 3 | reference model $\pi_{ref} \leftarrow \pi_\theta$ | `reference`, a frozen copy |
+# | 5 | sample a batch of prompts | `prompt_batch` |
+# | 6 | old policy $\pi_{old} \leftarrow \pi_\theta$ | only its log-probs are kept |
+# | 7 | sample $G$ outputs for each prompt | `sample_rollout` |
+# | 8 | compute the rewards | `reward_fn` |
+# | 9 | group relative advantages | `group_advantages` |
+# | 10 | for GRPO iteration = 1 ... $\mu$ | `updates_per_batch` |
+# | 11 | maximise the GRPO objective | `grpo_loss` |
+#
+# The inner loop, lines 10 and 11, is below.
+#
+# (Lines 1, 2 and 4 are the initial policy and the two outer loops. Line 12 trains the reward model
+# again between iterations: [15](15_process_and_iterative_grpo.ipynb).)
 
 # %%
+look.code(grpo_engine.train, lines=("for _ in range(config.updates", "meter.add_update"))
+
+# %% [markdown]
+# Two things are not in the paper's box. `minibatches` may cut the rollout for several optimizer
+# steps. `micro_batches` saves memory: the gradients of the parts add up to that of the whole.
+#
+# ## 6. A run against the learned reward, with the truth beside
+#
+# What training maximises is the score of the reward model. In this world we also know what an
+# answer is really worth, its **gold reward**. It is measured beside, and the policy never sees it.
+
+
+# %%
+class LearnedReward:
+    """The reward model's score; the gold reward goes to the log alone."""
+
+    name = "reward model"
+
+    def __call__(self, rollout):
+        return learned(rollout)
+
+    def with_metrics(self, rollout):
+        return learned(rollout), {"gold": float(gold(rollout).mean())}
+
+
 config = GRPOConfig(
-    steps=30, prompts_per_step=8, group_size=8, updates_per_batch=2, minibatches=1, lr=7e-4,
-    micro_batch_size=64, kl_coef=0.05, device="cpu",
+    steps=12, prompts_per_step=8, group_size=8, updates_per_batch=2, minibatches=1, lr=7e-4, warmup=1,
+    micro_batch_size=64, kl_coef=0.05, stop_kl=None, device="cpu",
 )  # fmt: skip
-
-
-def run(config: GRPOConfig) -> tuple[GPT, list[dict]]:
-    """Train a copy of the base model; its metrics, one row per rollout batch."""
-    policy = copy.deepcopy(base)
-    log = MetricLog(config.steps)
-    return policy, grpo_engine.train(config, policy, tokenizer, gold, prompts, log)
-
-
-policy, rows = run(config)
-print(f"{len(rows)} batches of 8 prompts with 8 responses each")
-print(f"ratio_error_at_start, largest: {max(row['ratio_error_at_start'] for row in rows):.1e}")
-assert max(row["ratio_error_at_start"] for row in rows) < 1e-4
-assert abs(rows[0]["kl"]) < 1e-4  # the policy is still the reference
+policy, log = copy.deepcopy(base), MetricLog(config.steps)
+rows = grpo_engine.train(config, policy, tokenizer, LearnedReward(), prompts, log)
+assert max(row["ratio_error_at_start"] for row in rows) < 1e-4 and abs(rows[0]["kl"]) < 1e-4
 
 # %%
-curves = {
-    "reward": "reward (gold, 0 to 1)",
-    "kl": "KL from the reference\n(nats per response)",
-    "response_length": "length (tokens)",
-    "entropy": "entropy (nats per token)",
-    "clip_fraction": "clipped tokens (share)",
-    "grad_norm": "gradient norm before its clip",
-}
-figure, axes = plt.subplots(2, 3, figsize=(11, 5.4), layout="constrained", sharex=True)
-for axis, (key, label) in zip(axes.flat, curves.items(), strict=True):
-    values = [
-        row["clip_low_fraction"] + row["clip_high_fraction"] if key == "clip_fraction" else row[key]
-        for row in rows
-    ]
-    steps = [row["step"] for row in rows]
-    axis.plot(steps, values, color="tab:blue", alpha=0.3)
-    axis.plot(steps, running_mean(values, 5), color="tab:blue", linewidth=2)
-    axis.set(xlabel="step (rollout batch)", ylabel=label, ylim=(0, None))
-figure.suptitle("GRPO with mu = 2: thin one step, bold the mean of five")
-plt.show()
-
-
-# %% [markdown]
-# The reward rises, and the price is paid in the other curves: distance from the reference, and
-# entropy, for the policy settles on few ways of writing. The length hardly moves: nothing in this
-# reward asks for more. Few tokens are clipped: two updates a batch do not go far. Now prompts that
-# the policy has never seen, before and after, with the same random numbers.
-
-
-# %%
-def measure(policy: GPT) -> Evaluation:
-    validation = reviews.prompts("validation")[:256]
-    return evaluate(policy, tokenizer, validation, params, gold, reference=base)
-
-
-results = {"before": measure(base), "after": measure(policy)}
-table = []
-for name, result in results.items():
-    parts = [reviews.gold_parts(*row) for row in zip(result.records, result.responses, strict=True)]
-    means = [sum(getattr(p, key) for p in parts) / 256 for key in ("sent", "topic", "polite")]
-    numbers = result.summary()
-    table.append([name, numbers["reward"], *means, numbers["kl"], numbers["response_length"]])
-print(format_table(["", "gold", "sent", "topic", "polite", "KL", "length"], table), "\n")
-for i in range(4):
-    print(results["before"].records[i].prompt.strip())
-    for name, result in results.items():
-        print(f"  {name:6}  {result.reward[i]:.2f}  {result.responses[i]}")
-
-# %% [markdown]
-# Tone and manners were quick to learn, and to name the right item became twice as frequent: it
-# happened now and then, and was rewarded. What never happens is never reinforced.
-
-# %%
-gain = results["after"].reward - results["before"].reward  # prompt by prompt
-half = float(1.96 * gain.std() / math.sqrt(len(gain)))
-print(f"gain {gain.mean():.3f} +- {half:.3f} (95 % interval)")
-assert gain.mean() - half > 0.15
-
-figure, axis = plt.subplots(figsize=(7.5, 3.2), layout="constrained")
-for (name, result), color in zip(results.items(), ("tab:grey", "tab:green"), strict=True):
-    mean = result.reward.mean()
-    axis.hist(result.reward, bins=25, range=(0, 1), color=color, alpha=0.6, label=name)
-    axis.axvline(mean, color=color, linestyle="--", label=f"mean {mean:.2f}")
-axis.set(xlabel="gold reward of a response", ylabel="responses out of 256")
-axis.set_title("Unseen prompts, before and after GRPO")
-axis.legend()
-plt.show()
-
-# %% [markdown]
-# ## 9. Line 10: what $\mu$ and the clip do
-#
-# Sampling is the expensive part of RL, so each batch is used for $\mu$ updates. In the first one
-# all ratios are 1. From the second on the batch is *old*: it comes from a policy that is no longer
-# there, and the ratio corrects for that, but only as long as the two are close. Holding them close
-# is what the clip is for.
-#
-# Three runs of twelve rollout batches at a higher learning rate: $\mu = 1$; $\mu = 4$; and $\mu =
-# 4$ with a clip range so wide that it never acts.
-
-# %%
-short = dataclasses.replace(config, steps=12, lr=1e-3, updates_per_batch=1)
-four = dataclasses.replace(short, updates_per_batch=4)
-runs = {
-    "mu = 1": run(short)[1],
-    "mu = 4": run(four)[1],
-    "mu = 4, no clip": run(dataclasses.replace(four, clip_low=1.0, clip_high=1e6))[1],
-}
-
-
-def clip_fraction(row: dict) -> float:
-    return row["clip_low_fraction"] + row["clip_high_fraction"]
-
-
-assert all(clip_fraction(row) == 0 for row in runs["mu = 1"])  # by definition
-assert all(clip_fraction(row) > 0 for row in runs["mu = 4"][1:])
-for name, run_rows in runs.items():
-    late = run_rows[-5:]
-    reward, clip, moved = (
-        sum(f(row) for row in late) / 5
-        for f in (lambda r: r["reward"], clip_fraction, lambda r: r["approx_kl"])
-    )
-    print(f"{name:16} reward {reward:.3f}  clipped {clip:.3f}  approx_kl {moved:.4f}")
-
-# %%
+figure, axes = plt.subplots(2, 3, figsize=(10, 5), sharex=True)
 panels = {
-    "reward (gold, 0 to 1)": lambda row: row["reward"],
-    "clipped tokens (share)": clip_fraction,
-    "moved by one batch:\nKL(old, new) (nats per token)": lambda row: row["approx_kl"],
+    "reward": ("proxy", "reward model's score (std)"),
+    "gold": ("gold", "gold reward (0 to 1)"),
+    "kl": ("policy", "KL from the reference\n(nats per answer)"),
+    "response_length": ("policy", "length (tokens)"),
+    "entropy": ("policy", "entropy (nats per token)"),
+    "clipped": ("policy", "clipped tokens (share)"),
 }
-figure, axes = plt.subplots(1, 3, figsize=(11.5, 3.6), layout="constrained")
-for axis, (label, value) in zip(axes, panels.items(), strict=True):
-    for (name, run_rows), style in zip(runs.items(), ("o-", "s-", "^--"), strict=True):
-        steps = [row["step"] for row in run_rows]
-        axis.plot(steps, [value(row) for row in run_rows], style, markersize=4, label=name)
-    axis.set(xlabel="step (rollout batch)", ylabel=label, xticks=range(2, 13, 2))
-axes[0].legend()
-figure.suptitle("The same batches used once, four times, and four times without a clip")
+for row in rows:
+    row["clipped"] = row["clip_low_fraction"] + row["clip_high_fraction"]
+steps = [row["step"] for row in rows]
+for axis, (key, (meaning, label)) in zip(axes.flat, panels.items(), strict=True):
+    look.curves({meaning: (steps, [row[key] for row in rows])}, axis=axis, smooth=4, ylabel=label)
+    axis.set(xlabel="step (rollout batch)")
+for axis in axes.flat[1:]:
+    axis.set_ylim(0, None)  # an axis that is cut off makes a small change look big
 plt.show()
 
 # %% [markdown]
-# More updates per batch learn more from the same number of samples. What they cost is in the right
-# panel: one batch moves the policy further, without the clip about twice as far, and that is no
-# better. (With $\mu = 1$ the measure is zero because it is taken before the update.) The clip is
-# no wall: it takes away the gradient of tokens that have gone far enough, but does not bring them
-# back, and tokens that share weights with others are moved on by these.
+# The score rises, and the truth rises with it. What was paid for it? The KL grows: the policy
+# leaves the reference. The **entropy** falls. Entropy is the mean surprise over the next token,
+# $-\sum \pi \log \pi$, and a policy with less of it writes fewer different answers.
 #
-# **What this page left out.** The reward was the truth itself. With a learned one the curves of
-# section 8 look the same, until the policy finds what the reward model does not see
-# ([06_reward_model](06_reward_model.ipynb), section 8): then the reward goes on rising and the
-# truth falls.
+# Twelve steps are a taste. Here are prompts that the policy has never seen, answered with the same
+# random numbers by the base model, by the policy above, and by a policy that the command of section
+# 8 has trained for 80 steps (it is kept in the repository):
+
+# %%
+unseen = reviews.prompts("validation")[:64]
+models = {"base": base, "12 steps": policy, "80 steps": kept.policy()[0]}
+results = {
+    name: evaluate(model, tokenizer, unseen, params, learned, reference=base, gold=gold)
+    for name, model in models.items()
+}
+columns = ("reward", "gold", "kl", "response_length")
+look.table(
+    ["policy", "score", "gold", "KL", "length"],
+    [[name, *(r.summary()[key] for key in columns)] for name, r in results.items()],
+)
+for i in range(3):
+    print(unseen[i].prompt.strip())
+    for name, result in results.items():
+        print(f"  {name:9} gold {result.gold[i]:.2f}  {result.responses[i]}")
+
+gain = results["12 steps"].gold - results["base"].gold  # prompt by prompt
+half = float(1.96 * gain.std() / math.sqrt(len(gain)))
+print(f"\ngain in gold after 12 steps {gain.mean():.3f} +- {half:.3f} (95% interval)")
+assert gain.mean() > half
+
+# %% [markdown]
+# Read the answers. Greetings, thanks and kind words are learned first. Whether the answer speaks of
+# the right thing, to the right person, is harder: for the reward model
+# ([06](06_reward_model.ipynb), section 8), and so for every policy that learns from it.
 #
-# ## Exercise
+# With a learned reward the two curves do not rise together for ever. At some point the policy finds
+# what the reward model does not see. Then the score goes on rising and the truth falls.
+# [17](17_when_the_proxy_breaks.ipynb) trains on until that happens.
 #
-# 1. With G = 2 and different rewards, what are the two advantages? What is lost?
-# 2. Show by enumeration over the six symbols of section 5 that k3, used as a loss on samples of the
-#    policy, has the gradient of $\mathrm{KL}(\pi_{ref} \parallel \pi_\theta)$.
-# 3. With $\mu = 1$ and one minibatch, which of `clip_low`, `clip_high`, `kl_coef` and `group_size`
+# ## 7. What would happen if a batch were used again and again?
+#
+# Sampling is the expensive part of RL, so each batch is used for $\mu$ updates (line 10). From the
+# second update on the batch is *old*: it was sampled by a policy that is no longer there. Such
+# training is called **off-policy**. The ratio corrects for it, as long as the two policies are
+# close. The clip is there to hold them close.
+#
+# **Predict, then run.** Six updates on the same 64 answers, once with the clip and once with a clip
+# range so wide that it never acts. Which one moves further? Does the clip hold the policy at a
+# fixed distance?
+
+# %%
+batch = prompt_batch(prompts, step=1, batch_size=8, seed=0)
+many = sample_rollout(base, tokenizer, batch, params, 8, make_generator(5, "many"))
+many_A = group_advantages(learned(many), 8)
+
+
+def reuse(eps: float, updates: int = 6) -> dict[str, list[float]]:
+    """KL(old, new) per token and the share of clipped tokens, before each update."""
+    student = copy.deepcopy(base)
+    optimizer = torch.optim.AdamW(student.parameters(), lr=1e-3, betas=(0.9, 0.95))
+    seen = {"moved": [], "clipped": []}
+    for _ in range(updates):
+        log_probs = token_log_probs(student, many.sequences)
+        log_ratio = (log_probs - many.log_probs).detach()
+        acted = clip_acted(log_ratio.exp(), many_A, eps, eps)[many.response_mask]
+        seen["moved"].append(float((log_ratio.exp() - 1 - log_ratio)[many.response_mask].mean()))
+        seen["clipped"].append(float(acted.float().mean()))
+        loss = clipped_surrogate(log_probs, many.log_probs, many_A, eps, eps)
+        optimizer.zero_grad()
+        sequence_mean(loss, many.response_mask).backward()
+        optimizer.step()
+    return seen
+
+
+with_clip, without = reuse(0.2), reuse(1e6)
+
+# %%
+figure, (left, right) = look.panels(2)
+moved = {"with the clip": with_clip["moved"], "without": without["moved"]}
+styles = {"with the clip": "policy", "without": "bad"}
+updates = range(1, 7)
+look.curves(
+    moved, updates, axis=left, styles=styles, marker=True, xlabel="update on the same batch"
+)
+left.set(ylabel="KL(old, new), nats per token")
+clipped = {"with the clip": with_clip["clipped"]}
+look.curves(
+    clipped, updates, axis=right, styles=styles, marker=True, xlabel="update on the same batch"
+)
+right.set(ylabel="clipped tokens (share)", ylim=(0, None))
+plt.show()
+assert with_clip["clipped"][0] == 0 and with_clip["clipped"][-1] > 0
+assert without["moved"][-1] > with_clip["moved"][-1]
+
+# %% [markdown]
+# The clip slows the policy down. It is no wall. It takes away the gradient of tokens that have gone
+# far enough, but it does not bring them back. And a token that shares weights with others is moved
+# on by these. So $\mu$ is small in practice: 1 in the paper, 2 in this repository.
+#
+# ## 8. The command
+#
+# ```
+# python -m reward_model.reward_model_training     # once: base model and reward model
+# python -m rl.grpo_engine                         # GRPO against that reward model
+# python -m rl.grpo_engine --reward gold           # against the truth itself, for comparison
+# ```
+#
+# The engine is [rl/grpo_engine.py](../rl/grpo_engine.py). It writes `report.html` into its run
+# folder, with these curves and a token view like the one above.
+#
+# ## Exercises
+#
+# **1. `k3`.** The KL estimate of section 3, per token.
+
+
+# %%
+def my_k3(log_probs, ref_log_probs):
+    """(N, T) and (N, T) -> (N, T)."""
+    ...
+
+
+check("k3", my_k3)
+
+# %% [markdown]
+# **2. `sequence_mean`.** GRPO's mean: over the valid tokens of each answer first, then over
+# answers.
+
+
+# %%
+def my_mean(loss, mask):
+    """Loss (N, T), mask (N, T) bool -> a scalar."""
+    ...
+
+
+check("sequence_mean", my_mean)
+
+# %% [markdown]
+# **3. `grpo_loss`.** The whole loss, from memory. Minimise it; the clip is the same on both sides.
+
+
+# %%
+def my_grpo_loss(log_probs, old_log_probs, ref_log_probs, advantages, mask, eps, beta):
+    """(N, T) each, advantages (N, 1), mask (N, T) bool -> a scalar."""
+    ...
+
+
+check("grpo_loss", my_grpo_loss)
+
+# %% [markdown]
+# **On paper.** 4. With $G = 2$ and different rewards, what are the two advantages? What is lost?
+#
+# 5. With $\mu = 1$ and one minibatch, which of `clip_low`, `clip_high`, `kl_coef` and `group_size`
 #    can be changed without changing the run?
 #
 # <details>
-# <summary>Answer</summary>
+# <summary>Solutions</summary>
 #
-# 1. The mean is half way between, and the standard deviation (n - 1) is the gap divided by
-#    $\sqrt 2$. So the advantages are $\pm 1 / \sqrt 2 = \pm 0.707$, whatever the gap: *how much*
-#    better the winner is, is lost, and what remains is a comparison.
-# 2. The samples are constants; only the estimate is differentiated, and then averaged under the
-#    policy:
+# ```python
+# def my_k3(log_probs, ref_log_probs):
+#     delta = ref_log_probs - log_probs
+#     return delta.exp() - delta - 1
 #
-#    ```python
-#    logits = p.clone().requires_grad_()
-#    log_p = logits.log_softmax(0)
-#    loss = (p.exp() * k3(log_p[None], q[None])[0]).sum()  # p.exp() is where samples come from
-#    forward = (q.exp() * (q - log_p)).sum()
-#    (a,) = torch.autograd.grad(loss, logits, retain_graph=True)
-#    (b,) = torch.autograd.grad(forward, logits)
-#    assert torch.allclose(a, b, atol=1e-6)
-#    ```
+# def my_mean(loss, mask):
+#     return (torch.where(mask, loss, 0.0).sum(1) / mask.sum(1)).mean()
 #
-#    By hand: the derivative of k3 for $\log \pi$ is $1 - \pi_{ref} / \pi$; its mean under $\pi$,
-#    weighted with $\nabla \log \pi$, is $0 - \sum \pi_{ref} \nabla \log \pi$, which is the gradient
-#    of $\mathrm{KL}(\pi_{ref} \parallel \pi)$.
+# def my_grpo_loss(log_probs, old_log_probs, ref_log_probs, advantages, mask, eps, beta):
+#     ratio = (log_probs - old_log_probs).exp()
+#     surrogate = torch.minimum(ratio * advantages, ratio.clamp(1 - eps, 1 + eps) * advantages)
+#     per_token = -surrogate + beta * my_k3(log_probs, ref_log_probs)
+#     return my_mean(per_token, mask)
+# ```
 #
-# 3. The clip ranges: all ratios are 1 and the clip never acts. The other two are in the gradient.
+# 4\. The mean is half way between the two. The standard deviation (with $n - 1$) is the gap divided
+# by $\sqrt 2$. So the advantages are $\pm 0.707$, whatever the gap. *How much* better the winner
+# is, is lost. What remains is a comparison.
+#
+# 5\. The two clip ranges. All ratios are 1, so the clip never acts. The other two are in the
+# gradient.
 #
 # </details>
+#
+# Next: [08_ppo](08_ppo.ipynb), which asks which *token* was good.

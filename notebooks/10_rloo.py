@@ -1,222 +1,116 @@
 # %% [markdown]
-# # 9. RLOO: the whole response is one action
+# # 10. RLOO: the whole response is one action
+#
+# **The question.** How much of PPO can be left out if a response counts as *one* action?
 #
 # **Why.** PPO was made for games: hundreds of moves, a reward here and there, a policy that starts
 # from nothing. A fine-tuned language model is another case. It is good before RL begins, one reward
-# arrives at the end, and the "environment" between two tokens does nothing but append the last one.
-# Ahmadian et al. (2024, "Back to Basics",
-# [arXiv:2402.14740](https://arxiv.org/abs/2402.14740)) therefore take the value model, the clip and
-# the steps out again. What is left is REINFORCE on whole responses, with the other responses to the
-# same prompt as its baseline: **REINFORCE Leave-One-Out** (Kool et al. 2019).
+# arrives at the end, and the "environment" between two tokens only appends the last one. Ahmadian
+# et al. (2024, "Back to Basics", [arXiv:2402.14740](https://arxiv.org/abs/2402.14740)) therefore
+# take the critic, the clip and the single tokens out again. What is left is REINFORCE on whole
+# responses, with the other responses to the same prompt as the baseline: **REINFORCE
+# Leave-One-Out** (Kool et al. 2019).
 #
-# The paper prints an estimator, not a box. Each factor has a section here ($k$ is `group_size`):
+# **You need** [04](04_policy_gradients_and_baselines.ipynb) (REINFORCE, baseline),
+# [05](05_what_a_kl_is.ipynb) (KL in the reward) and [07](07_grpo.ipynb), from which this page
+# differs in three places.
 #
-# $$\frac{1}{k} \sum_{i=1}^{k} \Big[ R(y_i, x) - \frac{1}{k-1} \sum_{j \ne i} R(y_j, x) \Big]
-# \nabla_\theta \log \pi_\theta(y_i \mid x), \qquad y_1 \ldots y_k \sim \pi_\theta(\cdot \mid x)$$
-#
-# | factor | in `rl/rloo_engine.py` | section |
-# | --- | --- | --- |
-# | $\nabla \log \pi(y \mid x)$ of the whole response | `policy_gradient`, `sequence_sum` | 1 |
-# | $R(y, x)$: the reward minus the KL of the response | `token_level_rewards`, summed | 2 |
-# | minus the mean of the others | `leave_one_out_advantages` | 3 |
-# | two other losses with the same name | `clipped_loss`, `token_loss` | 4, 5 |
-# | the loop | `train` | 6, 7 |
-#
-# **To run it yourself:** `make demo` once sets up `.venv`, `make dev` adds the Jupyter kernel; then
-# choose the kernel of `.venv`. It takes about half a minute on one CPU core. The page before this
-# one: [08_ppo](08_ppo.ipynb); the next: [11_reinforce_plus_plus](11_reinforce_plus_plus.ipynb). Its
-# relatives: [07_grpo](07_grpo.ipynb) is the same loop with other advantages, and
-# [04_policy_gradients_and_baselines](04_policy_gradients_and_baselines.ipynb) measures bias and
-# noise of the baselines.
+# **It takes** about 15 seconds on one CPU core. `make demo` once sets up `.venv`, `make dev` adds
+# the Jupyter kernel; then choose the kernel of `.venv`.
 
 # %%
 import copy
-import dataclasses
-import inspect
 import itertools
 import math
+import re
 
 import matplotlib.pyplot as plt
 import torch
 from torch import Tensor
 
 try:
-    from data import reviews
-    from gpt import pretraining
-    from gpt.common import MetricLog, make_generator
-    from gpt.corpus import WorldCorpus
-    from gpt.generate import SamplingParams
-    from gpt.log_probs import token_log_probs
-    from gpt.model import GPT, GPTConfig
-    from gpt.tokenizer import load_tokenizer
-    from rl import rloo_engine
-    from rl.batches.rollout import prompt_batch, sample_rollout
-    from rl.equations.advantages import group_advantages, leave_one_out_advantages
-    from rl.equations.losses import policy_gradient, row_sums, sequence_mean, sequence_sum
-    from rl.equations.token_rewards import token_level_rewards
-    from rl.rewards.sources import RuleReward
-    from rl.rloo_engine import RLOOConfig, rloo_advantages, rloo_loss
-    from rl.training.evaluation import Evaluation, evaluate, format_table, running_mean
+    from course import kept, look
 except ModuleNotFoundError as error:
     raise ImportError("run `make demo` once, then choose the kernel of .venv") from error
 
-# %% [markdown]
-# The policy is a small base model of the reviews world, pre-trained in ten seconds; the reward is the
-# world's **gold reward** itself, between 0 and 1.
+from course.exercises import check
 
-# %%
+from data import reviews
+from gpt.common import MetricLog, make_generator
+from gpt.generate import SamplingParams
+from gpt.log_probs import token_log_probs
+from gpt.report.tokens import show_tokens
+from rl import grpo_engine, rloo_engine
+from rl.batches.rollout import prompt_batch, sample_rollout
+from rl.equations.advantages import group_advantages, leave_one_out_advantages
+from rl.equations.losses import policy_gradient, row_sums, sequence_mean, sequence_sum
+from rl.rewards.sources import RewardModelReward, RuleReward
+from rl.rloo_engine import RLOOConfig, rloo_advantages
+from rl.training.evaluation import evaluate
+
 torch.set_num_threads(1)  # one thread adds up in the same order on every machine
-tokenizer = load_tokenizer("glassbox")
-shape = GPTConfig(vocab_size=tokenizer.n_vocab, context=96, n_layer=2, n_head=2, n_embd=96)
-base = GPT(shape).initialize(make_generator(0, "weights"))
-pretraining_config = pretraining.PretrainingConfig(
-    steps=550, batch_size=16, lr=6e-3, warmup=30, eval_every=550, device="cpu"
-)
-corpus = WorldCorpus("reviews", tokenizer, pretraining_config.batch_size, seed=0)
-log = pretraining.train(pretraining_config, base, corpus, MetricLog(550))
-print(f"base model: {log[-1]['held_out_loss']:.2f} nats per token (held out)")
-
-prompts = reviews.prompts("train")
-gold = RuleReward(reviews.gold_reward, "gold reward")
-params = SamplingParams(temperature=1.0, max_new_tokens=48)
+look.use()
 
 # %% [markdown]
-# ## 1. One response, one action
+# ## 1. Four answers, and the mean of the others
 #
-# $$\log \pi(y \mid x) = \sum_{t=1}^{L} \log \pi(y_t \mid x, y_{\lt t})$$
+# Four answers to one prompt scored 1, 2, 3 and 4. GRPO compares each with the mean of all four,
+# 2.5. RLOO compares each with the mean of the other three:
 #
-# The probability of a response is a product, its logarithm a sum, and REINFORCE (Eq. 6 of the paper)
-# wants the gradient of exactly that sum: nothing is divided by the length.
+# | reward | the others | their mean | advantage |
+# | --- | --- | --- | --- |
+# | 1 | 2, 3, 4 | 3 | -2 |
+# | 2 | 1, 3, 4 | 2.67 | -0.67 |
+# | 3 | 1, 2, 4 | 2.33 | +0.67 |
+# | 4 | 1, 2, 3 | 2 | +2 |
+#
+# $$A_i = R_i - \frac{1}{k-1} \sum_{j \ne i} R_j = \frac{k}{k-1} \left( R_i - \mathrm{mean}(R) \right)$$
+#
+# ($k$ is the size of the group, `group_size`.) Nothing is divided by a standard deviation.
 
 # %%
-G = 4
-records = prompt_batch(prompts, step=0, batch_size=2, seed=0)
-rollout = sample_rollout(base, tokenizer, records, params, G, make_generator(3, "demo"))
-rewards, mask = gold(rollout), rollout.response_mask  # (N,), (N, T)
-N = len(rollout)
-with torch.no_grad():
-    log_probs = token_log_probs(base, rollout.sequences)  # (N, T)
-of_response = row_sums(log_probs, mask)  # (N,)
+rewards = torch.tensor([[1.0, 2, 3, 4]])
+others = (rewards.sum(1, keepdim=True) - rewards) / 3  # the sum without my own, over k - 1
+A = rewards - others
+print(A)
 
-for i in range(N):
-    if i % G == 0:
-        print(rollout.records[i].prompt.strip())
-    print(f"  R {rewards[i]:.2f}  log pi {of_response[i]:6.1f}  {rollout.responses[i][:66]}")
-
-# %%
-print(inspect.getsource(policy_gradient))
-print(inspect.getsource(sequence_sum))
+torch.testing.assert_close(A.view(-1, 1), leave_one_out_advantages(rewards.flatten(), 4))
+look.code(leave_one_out_advantages)
 
 # %% [markdown]
-# How much weight does a token get? Under `sequence_sum` the same in every response; under GRPO's
-# `sequence_mean` it is divided by the length. The second is not the gradient of $\log \pi(y \mid x)$
-# any more: the *response* with few tokens is moved by as much as the long one, each of its tokens by
-# more. Three responses of 2, 4 and 8 tokens:
+# **Your turn.**
+
 
 # %%
-lengths = torch.tensor([2, 4, 8])
-three = torch.arange(8) < lengths[:, None]  # (3, 8)
-weights = {}
-for reducer in (sequence_sum, sequence_mean):
-    x = torch.zeros(3, 8, requires_grad=True)
-    loss = reducer(policy_gradient(x, torch.ones(3, 1)), three)
-    weights[reducer.__name__] = -torch.autograd.grad(loss, x)[0]
-figure, axes = plt.subplots(1, 2, figsize=(9, 2.4), layout="constrained", sharey=True)
-for axis, (name, weight) in zip(axes, weights.items(), strict=True):
-    axis.imshow(weight, cmap="Blues", vmin=0, vmax=0.8)
-    for (row, column), value in zip(three.nonzero().tolist(), weight[three], strict=True):
-        axis.text(column, row, f"{value:.2f}", ha="center", va="center", fontsize=8)
-    axis.set(title=name, xlabel="token t", ylabel="response", yticks=range(3))
-figure.suptitle("Weight of each token's log-probability, A = 1")
-plt.show()
-assert torch.allclose(weights["sequence_sum"][three], torch.tensor(1 / 3))
-assert torch.allclose(weights["sequence_mean"].sum(1), torch.full((3,), 1 / 3))
+def my_leave_one_out(rewards, group_size):
+    """Rewards (N,), the answers to one prompt in a row -> advantages (N, 1)."""
+    ...
+
+
+check("leave_one_out", my_leave_one_out)
 
 # %% [markdown]
-# ## 2. The KL is part of the reward
+# <details>
+# <summary>Solution</summary>
 #
-# $$R(y, x) = r(x, y) - \beta \log \frac{\pi(y \mid x)}{\pi_{ref}(y \mid x)}
-# = r(x, y) - \beta \sum_t \left( \log \pi(y_t) - \log \pi_{ref}(y_t) \right)$$
+# ```python
+# def my_leave_one_out(rewards, group_size):
+#     groups = rewards.view(-1, group_size)
+#     others = (groups.sum(1, keepdim=True) - groups) / (group_size - 1)
+#     return (groups - others).view(-1, 1)
+# ```
 #
-# This is the objective of RLHF (Ouyang et al. 2022,
-# [arXiv:2203.02155](https://arxiv.org/abs/2203.02155), Eq. 2), and its gradient is the policy
-# gradient of this reward: k1 belongs *here*. As a loss of its own it would do nothing
-# ([14_kl_estimators](14_kl_estimators.ipynb)). The penalty counts per **response**: a response twice as
-# long can cost twice as much.
+# </details>
 #
-# To have a KL that is not zero, the policy has to move first: eight steps of the engine itself.
-
-# %%
-config = RLOOConfig(
-    steps=30, prompts_per_step=8, group_size=8, minibatches=2, micro_batch_size=64, lr=1e-3,
-    kl_coef=0.02, device="cpu",
-)  # fmt: skip
-
-
-def run(config: RLOOConfig) -> tuple[GPT, list[dict]]:
-    """Train a copy of the base model; its metrics, one row per rollout batch."""
-    policy = copy.deepcopy(base)
-    log = MetricLog(config.steps)
-    return policy, rloo_engine.train(config, policy, tokenizer, gold, prompts, log)
-
-
-moved, _ = run(dataclasses.replace(config, steps=8))
-
-# %%
-beta = 0.1
-rollout = sample_rollout(moved, tokenizer, records, params, G, make_generator(2, "demo"))
-rewards, mask, old_log_probs = gold(rollout), rollout.response_mask, rollout.log_probs
-with torch.no_grad():
-    ref_log_probs = token_log_probs(base, rollout.sequences)  # (N, T)
-token_rewards = token_level_rewards(rewards, old_log_probs, ref_log_probs, mask, beta)  # (N, T)
-penalised = token_rewards.sum(1)  # (N,)  R'
-
-kl = row_sums(old_log_probs - ref_log_probs, mask)
-table = [[i, float(rewards[i]), float(kl[i]), float(penalised[i])] for i in range(N)]
-print(format_table(["response", "reward r", "log pi / pi_ref", "R'"], table))
-torch.testing.assert_close(penalised, rewards - beta * kl)
-
-# %% [markdown]
-# A sampled log-ratio may be negative: the response is then likelier under the reference than under the
-# policy, and is paid for it. Only the *mean* is a KL divergence, and cannot be negative.
+# ## 2. Why leave the own reward out?
 #
-# ## 3. The others are the baseline
+# A baseline may be anything that does not depend on the action itself
+# ([04](04_policy_gradients_and_baselines.ipynb)). The group's mean does depend on it: it contains
+# $R_i / k$. So a response is compared with itself a little.
 #
-# $$A_i = R'_i - \frac{1}{k-1} \sum_{j \ne i} R'_j
-# = \frac{k}{k-1} \left( R'_i - \mathrm{mean}(R'_1 \ldots R'_k) \right)$$
-#
-# The KL is in $R'$ *before* the baseline is taken, so that the neighbours' KL is subtracted as well.
-
-# %%
-print(inspect.getsource(leave_one_out_advantages))
-print(inspect.getsource(rloo_advantages))
-
-# %%
-demo = dataclasses.replace(config, group_size=G, kl_coef=beta)
-advantages = rloo_advantages(demo, rewards, old_log_probs, ref_log_probs, mask, beta)  # (N, 1)
-for i in range(N):
-    others = [j for j in range(i // G * G, i // G * G + G) if j != i]
-    baseline = penalised[others].mean()
-    print(f"R' {penalised[i]:+.3f} - others {baseline:+.3f} = A {advantages[i, 0]:+.3f}")
-    torch.testing.assert_close(advantages[i, 0], penalised[i] - baseline, atol=1e-5, rtol=0)
-
-# %% [markdown]
-# Equal rewards do *not* mean "nothing to learn", as they do in GRPO: the KL's part is left, and the
-# response that is nearest to the reference gains.
-
-# %%
-same = rloo_advantages(demo, torch.full((N,), 0.7), old_log_probs, ref_log_probs, mask, beta)
-nearest = kl.view(-1, G).argmin(1)
-print("equal rewards, advantages:", [round(a, 3) for a in same[:, 0].tolist()])
-assert (same.view(-1, G).argmax(1) == nearest).all() and same.abs().max() > 0.01
-nothing = rloo_advantages(demo, torch.full((N,), 0.7), old_log_probs, None, mask, 0.0)
-assert (nothing == 0).all()
-
-# %% [markdown]
-# **Why leave $R_i$ out?** A baseline may be anything that does not depend on $y_i$. The group's mean
-# does: it contains $R_i / k$. So a response is compared with itself a little, and the expected
-# gradient shrinks by exactly $1 - 1/k$. To see it without sampling noise, take a policy over four
-# possible responses and *list* all $4^k$ groups.
+# **Predict, then run.** What does that do to the expected gradient? Does it change its direction,
+# its length, or both? To see it without sampling noise, take a policy over four possible responses
+# and list all $4^k$ groups.
 
 # %%
 theta = torch.tensor([0.4, -0.3, 0.1, 0.0], dtype=torch.float64)
@@ -243,264 +137,349 @@ def factor_twice(rewards: Tensor, k: int) -> Tensor:
 
 # %%
 sizes, curves = range(2, 8), {}
-for estimator in (leave_one_out_advantages, group_mean, factor_twice):
+names = ("leave one out", "mean of the group", "factor twice (a mistake)")
+estimators = (leave_one_out_advantages, group_mean, factor_twice)
+for name, estimator in zip(names, estimators, strict=True):
     expected = [expected_gradient(estimator, k) for k in sizes]
     assert all(torch.cosine_similarity(g, TRUE, dim=0) > 1 - 1e-9 for g in expected)
-    curves[estimator.__name__] = [float(g.norm() / TRUE.norm()) for g in expected]
-figure, axis = plt.subplots(figsize=(7, 3.3), layout="constrained")
-for (name, curve), style in zip(curves.items(), ("o-", "s-", "^--"), strict=True):
-    axis.plot(sizes, curve, style, label=name)
-    print(f"{name:25}", [round(x, 4) for x in curve])
-axis.axhline(1, color="grey", linewidth=0.8)
-axis.set(xlabel="k responses per prompt", ylabel="expected gradient / true gradient")
-axis.set(ylim=(0, 2.1), title="The same direction, another length")
-axis.legend()
-plt.show()
+    curves[name] = [float(g.norm() / TRUE.norm()) for g in expected]
 for k, loo, mean in zip(sizes, *list(curves.values())[:2], strict=True):
     assert math.isclose(loo, 1, rel_tol=1e-9) and math.isclose(mean, 1 - 1 / k, rel_tol=1e-9)
 
-# %% [markdown]
-# Does a factor matter? With Adam, and the KL inside the reward, hardly: everything shrinks together.
-# With a KL term *beside* it in the loss, as in GRPO, yes: the reward's gradient shrinks and the
-# penalty's does not. With $k = 2$ the effective $\beta$ doubles.
-#
-# ## 4. Three losses of one name
-#
-# The paper's loss has no ratio. It is right for samples of the policy as it is *now*, so one pass over
-# a batch is all that it allows (the paper takes two optimizer steps, each on one half). Other code
-# that is called RLOO takes the advantages above and puts them into PPO's clip, in one of two ways:
-
-# %%
-for loss in (rloo_engine.sequence_loss, rloo_engine.clipped_loss, rloo_engine.token_loss):
-    source = inspect.getsource(loss)
-    print(f"{loss.__name__}:\n{source[source.index('    ' + chr(34) * 3) :]}")
-
-# %% [markdown]
-# At $\theta = \theta_{old}$ every ratio is 1 and nothing is clipped: the first two have the same
-# gradient, and the third is $N / \sum_i L_i$ of it, because it averages over tokens. On the rollout
-# above, through the whole network:
-
-
-# %%
-def full_gradient(form: str, policy: GPT = moved) -> Tensor:
-    """Gradient of one form of the loss on the rollout, all parameters in one vector."""
-    config = dataclasses.replace(demo, loss=form)
-    loss = rloo_loss(
-        config, token_log_probs(policy, rollout.sequences), old_log_probs, advantages, mask,
-        rows=N, tokens=int(mask.sum()),
-    )  # fmt: skip
-    gradients = torch.autograd.grad(loss, list(policy.parameters()))
-    return torch.cat([g.flatten() for g in gradients]).double()
-
-
-by_form = {form: full_gradient(form) for form in rloo_engine.LOSSES}
-for form, g in by_form.items():
-    cosine = torch.cosine_similarity(g, by_form["sequence"], dim=0)
-    relative = g.norm() / by_form["sequence"].norm()
-    print(f"{form:9} cosine with sequence {cosine:.6f}, length {relative:.4f} of it")
-print(f"N / sum of lengths = {N / int(mask.sum()):.4f}")
-largest = float(by_form["sequence"].abs().max())
-torch.testing.assert_close(by_form["clipped"], by_form["sequence"], rtol=0, atol=1e-4 * largest)
-scaled = by_form["token"] * int(mask.sum()) / N
-torch.testing.assert_close(scaled, by_form["sequence"], rtol=0, atol=1e-4 * largest)
-
-# %% [markdown]
-# ## 5. Why the ratio of a response saturates
-#
-# From the second update on they part. The clipped form compares whole responses,
-#
-# $$s_i = \frac{\pi(y_i \mid x)}{\pi_{old}(y_i \mid x)} = \prod_t \rho_{i,t}
-# = \exp \sum_t \left( \log \pi(y_{i,t}) - \log \pi_{old}(y_{i,t}) \right)$$
-#
-# and a product does not stay near 1. A hundred tokens that each drift by 0.02 nats, which no one
-# would call a large step, make $s = e^2 = 7.4$. Measured: 64 responses, and up to ten optimizer steps
-# on them with the paper's loss.
-
-# %%
-many = sample_rollout(
-    base, tokenizer, prompt_batch(prompts, 1, 8, seed=0), params, 8, make_generator(5, "many")
+axis = look.panels(1)[1]
+styles = dict(zip(names, ("policy", "reference", "bad"), strict=True))
+look.curves(
+    curves, sizes, axis=axis, styles=styles, marker=True, title="same direction, other length"
 )
-many_advantages = leave_one_out_advantages(gold(many), 8)
-policy, used = copy.deepcopy(base), many.response_mask
-optimizer = torch.optim.AdamW(policy.parameters(), lr=5e-4, betas=(0.9, 0.95), weight_decay=0)
+axis.set(xlabel="k responses per prompt", ylabel="expected / true gradient", ylim=(0, 2.1))
+plt.show()
+
+# %% [markdown]
+# The direction is right in all three. With the group's mean the gradient is shorter, by exactly $1
+# - 1/k$.
+#
+# Does a factor matter? With Adam, and the KL inside the reward, hardly: everything shrinks
+# together. With a KL term *beside* it in the loss, as in GRPO, it does. The reward's gradient
+# shrinks and the penalty's does not. With $k = 2$ the effective $\beta$ doubles.
+#
+# ## 3. The log-probability of a response is a sum
+#
+# $$\log \pi(y \mid x) = \sum_{t=1}^{L} \log \pi(y_t \mid x, y_{\lt t})$$
+#
+# REINFORCE wants the gradient of exactly that sum. Nothing is divided by the length. Two answers of
+# two tokens and one of one token, with the advantages 0.5, 0.05 and -0.55:
+
+# %%
+log_probs = torch.tensor([[-1.0, -2.0], [-4.0, 9.0], [-2.0, -3.0]])  # the 9 is padding
+mask = torch.tensor([[True, True], [True, False], [True, True]])
+A = torch.tensor([[0.5], [0.05], [-0.55]])
+
+of_response = torch.where(mask, log_probs, 0.0).sum(1)  # -3, -4, -5
+naive = -(A[:, 0] * of_response).mean()
+print("log pi(y | x)", of_response.tolist(), f"loss {naive:.2f}")  # -(-1.5 - 0.2 + 2.75) / 3
+
+torch.testing.assert_close(naive, sequence_sum(policy_gradient(log_probs, A), mask))
+look.code(policy_gradient)
+look.code(rloo_engine.sequence_loss, docstring=False)
+
+# %% [markdown]
+# How much does one token weigh? With RLOO's sum as much in every response, with GRPO's mean less in
+# a long one. Three responses of 2, 4 and 8 tokens:
+
+# %%
+three = torch.arange(8) < torch.tensor([2, 4, 8])[:, None]  # (3, 8)
+figure, axes = look.panels(2, height=2.2)
+for axis, reducer in zip(axes, (sequence_sum, sequence_mean), strict=True):
+    x = torch.zeros(3, 8, requires_grad=True)
+    loss = reducer(policy_gradient(x, torch.ones(3, 1)), three)
+    weight = -torch.autograd.grad(loss, x)[0]
+    look.heat(torch.where(three, weight, torch.nan), axis=axis, title=reducer.__name__)
+    axis.set(xlabel="token t", ylabel="response", yticks=range(3))
+    total = weight.sum(1)
+    assert torch.allclose(
+        total, torch.tensor([2.0, 4, 8]) / 3 if reducer is sequence_sum else total[0]
+    )
+plt.show()
+
+# %% [markdown]
+# **Your turn.**
+
+
+# %%
+def my_rloo_loss(log_probs, advantages, mask):
+    """(N, T), (N, 1), (N, T) -> a scalar to minimise."""
+    ...
+
+
+check("rloo_loss", my_rloo_loss)
+
+# %% [markdown]
+# <details>
+# <summary>Solution</summary>
+#
+# ```python
+# def my_rloo_loss(log_probs, advantages, mask):
+#     of_response = torch.where(mask, log_probs, 0.0).sum(1)
+#     return -(advantages[:, 0] * of_response).mean()
+# ```
+#
+# </details>
+#
+# ## 4. The KL is part of the reward, before the baseline
+#
+# $$R' = R - \beta \log \frac{\pi(y \mid x)}{\pi_{ref}(y \mid x)}
+# = R - \beta \sum_t \left( \log \pi(y_t) - \log \pi_{ref}(y_t) \right)$$
+#
+# Three responses with rewards 1, 0.5 and 0. Their log-ratios, summed over the tokens, are 2, 0 and
+# -1. With $\beta = 0.1$ that makes $R'$ = 0.8, 0.5 and 0.1. The baseline of the first is (0.5 +
+# 0.1) / 2 = 0.3, so its advantage is 0.5.
+
+# %%
+R, log_ratio = torch.tensor([1.0, 0.5, 0.0]), torch.tensor([[2.0], [0.0], [-1.0]])
+penalised = (R - 0.1 * log_ratio.sum(1)).view(1, 3)
+naive = penalised - (penalised.sum(1, keepdim=True) - penalised) / 2
+print(
+    "R'",
+    [round(x, 2) for x in penalised[0].tolist()],
+    "A",
+    [round(a, 3) for a in naive[0].tolist()],
+)
+
+three = RLOOConfig(group_size=3, device="cpu")
+one_token = torch.ones(3, 1, dtype=torch.bool)
+zeros = torch.zeros(3, 1)
+engine = rloo_advantages(three, R, log_ratio, zeros, one_token, 0.1)
+torch.testing.assert_close(naive.view(-1, 1), engine)
+look.code(rloo_advantages, lines=("penalised = ", "advantages = leave"))
+
+# %% [markdown]
+# **Predict, then run.** All three rewards are equal. GRPO learns nothing then. What does RLOO do?
+
+# %%
+equal = rloo_advantages(three, torch.full((3,), 0.7), log_ratio, zeros, one_token, 0.1)
+print([round(a, 3) for a in equal[:, 0].tolist()])
+assert equal.argmax() == 2  # the one with the smallest log-ratio
+
+# %% [markdown]
+# The KL's part is left. The response that is nearest to the reference gains.
+#
+# Where does a trained policy pay? Here are answers of the kept policy, coloured by the log-ratio of
+# each token to the base model. Blue tokens cost, orange ones are paid back.
+
+# %%
+base, tokenizer = kept.base()
+trained, _ = kept.policy()
+prompts = reviews.prompts("train")
+params = SamplingParams(temperature=1.0, max_new_tokens=48)
+records = prompt_batch(prompts, step=0, batch_size=1, seed=0)
+rollout = sample_rollout(trained, tokenizer, records, params, 4, make_generator(2, "demo"))
+with torch.no_grad():
+    k1 = rollout.log_probs - token_log_probs(base, rollout.sequences)  # (N, T)
+
+texts = [
+    ["<EOS>" if t == tokenizer.eos_id else tokenizer.decode([t]) for t in row[keep].tolist()]
+    for row, keep in zip(rollout.response_tokens, rollout.response_mask, strict=True)
+]
+print("sum per response:", [round(x, 1) for x in row_sums(k1, rollout.response_mask).tolist()])
+show_tokens(texts, {"log pi - log pi_ref": k1}, prompts=[records[0].prompt] * 4)
+
+# %% [markdown]
+# The penalty counts per **response**: one that is twice as long can cost twice as much. A sampled
+# log-ratio may be negative. Only its *mean* is a KL divergence, and cannot be negative.
+#
+# ## 5. The difference to GRPO
+#
+# The loop of [07](07_grpo.ipynb), and what changes (comments are left out):
+
+
+# %%
+def loop(engine) -> str:
+    """The training loop of an engine without its comments."""
+    return re.sub(r"  # .*", "", look.source(engine.train, ("advantages = ", "meter.add_update")))
+
+
+look.difference(loop(grpo_engine), loop(rloo_engine), names=("GRPO", "RLOO"), context=1)
+
+# %% [markdown]
+# | | GRPO | RLOO |
+# | --- | --- | --- |
+# | baseline | mean of the group | mean of the others |
+# | divided by | the group's standard deviation | nothing |
+# | the KL | k3 in the loss | k1 in the reward, before the baseline |
+# | a response's tokens | averaged | summed |
+# | ratio and clip | yes | no |
+#
+# Without a ratio the loss is right only for samples of the policy as it is *now*. So one pass over
+# a batch is all that it allows. (The paper takes two optimizer steps per batch, each on one half.)
+# The engine refuses more:
+
+# %%
+try:
+    RLOOConfig(updates_per_batch=4)
+except ValueError as error:
+    print("refused:", error)
+
+# %% [markdown]
+# ## 6. Why the ratio of a response saturates
+#
+# Other code that is called RLOO puts these advantages into PPO's clip, with the ratio of the whole
+# response (`--loss clipped`):
+#
+# $$s_i = \frac{\pi(y_i \mid x)}{\pi_{old}(y_i \mid x)} = \prod_t \rho_{i,t}$$
+#
+# **Predict.** A hundred tokens drift by 0.02 nats each, which nobody would call a large step. What
+# is $s$? ($e^{2} = 7.4$.) Measured on 64 responses, with a few optimizer steps on the same batch:
+
+# %%
+learned, gold = RewardModelReward(kept.reward_model()[0]), RuleReward(reviews.gold_reward, "gold")
+batch = prompt_batch(prompts, 1, 8, seed=0)
+many = sample_rollout(base, tokenizer, batch, params, 8, make_generator(5, "many"))
+many_A = leave_one_out_advantages(learned(many), 8)
+student, used = copy.deepcopy(base), many.response_mask
+optimizer = torch.optim.AdamW(student.parameters(), lr=5e-4, betas=(0.9, 0.95), weight_decay=0)
 outside: dict[str, list[float]] = {"tokens": [], "responses": []}
-for _ in range(11):
-    log_ratio = token_log_probs(policy, many.sequences) - many.log_probs  # (64, T)
+for _ in range(6):
+    log_ratio = token_log_probs(student, many.sequences) - many.log_probs  # (64, T)
     whole = row_sums(log_ratio, used).detach().exp()  # (64,)  s
     each = log_ratio[used].detach().exp()  # (tokens,)  rho
     outside["tokens"].append(float(((each - 1).abs() > 0.2).float().mean()))
     outside["responses"].append(float(((whole - 1).abs() > 0.2).float().mean()))
-    loss = sequence_sum(policy_gradient(log_ratio, many_advantages), used)  # old is a constant
     optimizer.zero_grad()
-    loss.backward()
+    sequence_sum(policy_gradient(log_ratio, many_A), used).backward()
     optimizer.step()
 
 # %%
-figure, (left, right) = plt.subplots(1, 2, figsize=(10.5, 3.6), layout="constrained")
-for (name, share), style in zip(outside.items(), ("s-", "o-"), strict=True):
-    left.plot(share, style, label=f"ratio of {name}")
+figure, (left, right) = look.panels(2)
+look.curves({f"ratio of {name}": share for name, share in outside.items()}, axis=left, marker=True)
 left.set(xlabel="optimizer steps on one batch", ylabel="share outside of 0.8 to 1.2", ylim=(0, 1))
-left.set_title("measured")
-long = torch.arange(1, 129)
-for drift, color in ((0.005, "tab:green"), (0.02, "tab:blue"), (0.05, "tab:red")):
-    right.plot(long, (drift * long).exp(), color=color, label=f"{drift} nats per token")
+length = torch.arange(1, 129)
+drifts = {f"{d} nats per token": (d * length).exp() for d in (0.005, 0.02, 0.05)}
+look.curves(drifts, length, axis=right, yscale="log", ylim=(0.7, 100))
 right.axhspan(0.8, 1.2, color="grey", alpha=0.3)
-right.set(xlabel="length of the response (tokens)", ylabel="ratio s", yscale="log", ylim=(0.7, 100))
-right.set_title("drift times length")
-for axis in (left, right):
-    axis.legend()
+right.set(xlabel="length of the response (tokens)", ylabel="ratio s")
 plt.show()
-print(
-    f"after 3 steps: {outside['tokens'][3]:.0%} of tokens, {outside['responses'][3]:.0%} of", end=""
-)
-print(f" responses outside; mean length {many.lengths.float().mean():.0f}")
-assert outside["responses"][3] > 2 * outside["tokens"][3] and outside["responses"][0] == 0
+assert outside["responses"][2] > 1.5 * outside["tokens"][2] and outside["responses"][0] == 0
 
 # %% [markdown]
-# A response outside of the range, on the side where its advantage pushes it, has *no* gradient: all
-# its tokens stop together, those included that have hardly moved. So the clipped form uses up its
-# batch within an update or two, sooner with longer responses. GSPO
-# ([arXiv:2507.18071](https://arxiv.org/abs/2507.18071)) takes the $L$-th root of $s$ for this reason.
+# A response outside of the range, on the side where its advantage pushes it, has *no* gradient. All
+# its tokens stop together, those included that have hardly moved. GSPO
+# ([arXiv:2507.18071](https://arxiv.org/abs/2507.18071), page [13](13_grpo_family.ipynb)) takes the
+# $L$-th root of $s$ for this reason.
 #
-# ## 6. The loop
+# ## 7. A run
 #
-# GRPO's, with two other lines: the advantages and the loss.
-
-# %%
-source = inspect.getsource(rloo_engine.train)
-print(source[source.index("    for step in") : source.index("        state.step = step + 1")])
-
-# %%
-policy, rows = run(config)
-print(f"{len(rows)} batches of 8 prompts with 8 responses each")
-print(f"ratio_error_at_start, largest: {max(row['ratio_error_at_start'] for row in rows):.1e}")
-assert max(row["ratio_error_at_start"] for row in rows) < 1e-4
-assert abs(rows[0]["kl"]) < 1e-4  # the policy is still the reference
-assert all(row["clip_low_fraction"] + row["clip_high_fraction"] == 0 for row in rows)
-
-# %%
-labels = {
-    "reward": "reward r (gold, 0 to 1)",
-    "penalised": "r - beta KL,\nwhat is maximised",
-    "kl": "KL from the reference\n(nats per response)",
-    "response_length": "length (tokens)",
-    "entropy": "entropy (nats per token)",
-    "grad_norm": "gradient norm before its clip",
-}
-figure, axes = plt.subplots(2, 3, figsize=(11, 5.4), layout="constrained", sharex=True)
-for axis, (key, label) in zip(axes.flat, labels.items(), strict=True):
-    values = [
-        (row | {"penalised": row["reward"] - config.kl_coef * row["kl"]})[key] for row in rows
-    ]
-    steps = [row["step"] for row in rows]
-    axis.plot(steps, values, color="tab:blue", alpha=0.3)
-    axis.plot(steps, running_mean(values, 5), color="tab:blue", linewidth=2)
-    axis.set(xlabel="step (rollout batch)", ylabel=label)
-figure.suptitle("RLOO: thin one step, bold the mean of five")
-plt.show()
-
-# %% [markdown]
-# Now prompts that the policy has never seen, before and after, with the same random numbers.
+# The learned reward, with the gold reward measured beside it:
 
 
 # %%
-def measure(policy: GPT) -> Evaluation:
-    validation = reviews.prompts("validation")[:256]
-    return evaluate(policy, tokenizer, validation, params, gold, reference=base)
+class LearnedReward:
+    """The reward model's score; the gold reward goes to the log alone."""
+
+    name = "reward model"
+
+    def __call__(self, rollout):
+        return learned(rollout)
+
+    def with_metrics(self, rollout):
+        return learned(rollout), {"gold": float(gold(rollout).mean())}
 
 
-results = {"before": measure(base), "after": measure(policy)}
-table = [
-    [name, *(result.summary()[key] for key in ("reward", "kl", "response_length"))]
-    for name, result in results.items()
-]
-print(format_table(["", "gold", "KL", "length"], table), "\n")
-for i in range(3):
-    print(results["before"].records[i].prompt.strip())
-    for name, result in results.items():
-        print(f"  {name:6}  {result.reward[i]:.2f}  {result.responses[i]}")
-gain = results["after"].reward - results["before"].reward  # prompt by prompt
-half = float(1.96 * gain.std() / math.sqrt(len(gain)))
-print(f"\ngain {gain.mean():.3f} +- {half:.3f} (95 % interval)")
-assert gain.mean() - half > 0.1
-
-# %% [markdown]
-# ## 7. Four passes over each batch
-#
-# The two forms with a ratio may use a batch several times. Twelve rollout batches, four passes each.
-# What the paper's form would do there is not shown, because it is refused:
+config = RLOOConfig(
+    steps=12, prompts_per_step=8, group_size=8, minibatches=2, micro_batch_size=64, lr=7e-4, warmup=1,
+    kl_coef=0.05, stop_kl=None, device="cpu",
+)  # fmt: skip
+policy, log = copy.deepcopy(base), MetricLog(config.steps)
+rows = rloo_engine.train(config, policy, tokenizer, LearnedReward(), prompts, log)
+assert max(row["ratio_error_at_start"] for row in rows) < 1e-4 and abs(rows[0]["kl"]) < 1e-4
 
 # %%
-try:
-    dataclasses.replace(config, updates_per_batch=4)
-except ValueError as error:
-    print("refused:", error)
-short = dataclasses.replace(config, steps=12, minibatches=1)
-runs = {
-    "sequence, 1 pass": run(short)[1],
-    "clipped, 4 passes": run(dataclasses.replace(short, loss="clipped", updates_per_batch=4))[1],
-    "token, 4 passes": run(dataclasses.replace(short, loss="token", updates_per_batch=4))[1],
-}
+figure, axes = look.panels(4, height=2.8, width=11)
 panels = {
-    "reward (gold, 0 to 1)": lambda row: row["reward"],
-    "clipped tokens (share)": lambda row: row["clip_low_fraction"] + row["clip_high_fraction"],
-    "moved by one batch:\nKL(old, new) (nats per token)": lambda row: row["approx_kl"],
+    "reward": ("proxy", "reward model's score (std)"),
+    "gold": ("gold", "gold reward (0 to 1)"),
+    "kl": ("policy", "KL (nats per response)"),
+    "response_length": ("policy", "length (tokens)"),
 }
-figure, axes = plt.subplots(1, 3, figsize=(11.5, 3.6), layout="constrained")
-for axis, (label, value) in zip(axes, panels.items(), strict=True):
-    for (name, run_rows), style in zip(runs.items(), ("o-", "s-", "^--"), strict=True):
-        steps = [row["step"] for row in run_rows]
-        axis.plot(steps, [value(row) for row in run_rows], style, markersize=4, label=name)
-    axis.set(xlabel="step (rollout batch)", ylabel=label, xticks=range(2, 13, 2))
-axes[1].legend(loc="center right")
+steps = [row["step"] for row in rows]
+for axis, (key, (meaning, label)) in zip(axes, panels.items(), strict=True):
+    look.curves({meaning: (steps, [row[key] for row in rows])}, axis=axis, smooth=4, ylabel=label)
+    axis.set(xlabel="step (rollout batch)")
+for axis in axes[1:]:
+    axis.set_ylim(0, None)
 plt.show()
 
+# %% [markdown]
+# Prompts that the policy has never seen, before and after, with the same random numbers:
+
 # %%
-clip_share = panels["clipped tokens (share)"]
-late = {
-    name: (sum(clip_share(row) for row in r[-6:]) / 6, sum(row["reward"] for row in r[-6:]) / 6)
-    for name, r in runs.items()
+unseen = reviews.prompts("validation")[:64]
+results = {
+    name: evaluate(model, tokenizer, unseen, params, learned, reference=base, gold=gold)
+    for name, model in {"base": base, "after RLOO": policy}.items()
 }
-for name, (clipped, reward) in late.items():
-    print(f"{name:18} last six steps: clipped {clipped:.3f}, reward {reward:.3f}")
-assert late["clipped, 4 passes"][0] > 2 * late["token, 4 passes"][0] > 0
-assert late["sequence, 1 pass"][0] == 0
-clipped_kl, token_kl = (
-    sum(row["approx_kl"] for row in runs[name][-6:])
-    for name in ("clipped, 4 passes", "token, 4 passes")
+columns = ("reward", "gold", "kl", "response_length")
+look.table(
+    ["policy", "score", "gold", "KL", "length"],
+    [[name, *(result.summary()[key] for key in columns)] for name, result in results.items()],
 )
-assert clipped_kl < token_kl
+for i in range(2):
+    print(unseen[i].prompt.strip())
+    for name, result in results.items():
+        print(f"  {name:10} gold {result.gold[i]:.2f}  {result.responses[i]}")
+gain = results["after RLOO"].gold - results["base"].gold  # prompt by prompt
+half = float(1.96 * gain.std() / math.sqrt(len(gain)))
+print(f"\ngain in gold {gain.mean():.3f} +- {half:.3f} (95% interval)")
+assert gain.mean() > half
 
 # %% [markdown]
-# The clip of whole responses acts on several times as many tokens as the clip of single ones, and it
-# holds the policy nearer to the sampler. (Twelve steps of one seed say nothing about which form ends
-# higher.)
+# ## 8. The command
 #
-# ## Exercise
-#
-# 1. Two responses to a prompt with $R' = 1$ and $0$: what are the advantages of RLOO, of the group
-#    mean, and of GRPO's z-score? What happens to each when the rewards are doubled?
-# 2. Someone subtracts $\beta \log (\pi / \pi_{ref})(y_i \mid x)$ from $A_i$ *after* the baseline. Is
-#    the gradient still right on average? What has become worse?
-# 3. Why may the paper take two optimizer steps per batch although its loss has no ratio?
-#
-# <details>
-# <summary>Answer</summary>
-#
-# 1. RLOO: $\pm 1$, the difference of the two. Group mean: $\pm 1/2$. z-score: $\pm 0.7071$. Doubled
-#    rewards double the first two; the z-score does not notice.
-# 2. Yes: the neighbours' KL, which the baseline no longer contains, has the mean 0 in the gradient,
-#    as every baseline. But then the KL's part has *no* baseline, and the noise grows by what the
-#    KLs of a group have in common. One can look at it on the rollout of section 2:
-#
-# ```python
-# after = leave_one_out_advantages(rewards, G) - beta * kl[:, None]
-# print(advantages.view(-1, G).sum(1), after.view(-1, G).sum(1))  # 0, and not 0
+# ```
+# python -m rl.rloo_engine                                           # the paper's loss
+# python -m rl.rloo_engine --loss clipped --updates-per-batch 2      # the ratio of whole responses, clipped
 # ```
 #
-# 3. Strictly it may not: at the second step the rows come from a policy that is one step old, and
-#    the missing ratio is a bias. It is small because the rows are *other* rows, to which nothing has
-#    been fitted yet: one step on half of the batch of section 5 brings two thirds of that half out of
-#    0.8 to 1.2, but only an eighth of the other half. `approx_kl` measures it.
+# The engine is [rl/rloo_engine.py](../rl/rloo_engine.py).
+#
+# ## Exercises
+#
+# Two stand above: `leave_one_out` and `rloo_loss`. **3. `rloo_advantages`**, with the KL:
+
+
+# %%
+def my_rloo_advantages(rewards, log_probs, ref_log_probs, mask, kl_coef, group_size):
+    """(N,), then (N, T) three times -> advantages (N, 1)."""
+    ...
+
+
+check("rloo_advantages", my_rloo_advantages)
+
+# %% [markdown]
+# **On paper.** 4. Two responses to a prompt with $R' = 1$ and $0$: what are the advantages of RLOO,
+# of the group's mean, and of GRPO? What happens to each when the rewards are doubled?
+#
+# 5. Someone subtracts $\beta \log (\pi / \pi_{ref})(y_i \mid x)$ from $A_i$ *after* the baseline.
+#    Is the gradient still right on average? What has become worse?
+#
+# <details>
+# <summary>Solutions</summary>
+#
+# ```python
+# def my_rloo_advantages(rewards, log_probs, ref_log_probs, mask, kl_coef, group_size):
+#     kl = torch.where(mask, log_probs - ref_log_probs, 0.0).sum(1)
+#     groups = (rewards - kl_coef * kl).view(-1, group_size)
+#     others = (groups.sum(1, keepdim=True) - groups) / (group_size - 1)
+#     return (groups - others).view(-1, 1)
+# ```
+#
+# 4\. RLOO: $\pm 1$, the difference of the two. Group's mean: $\pm 0.5$. GRPO: $\pm 0.707$. Doubled
+# rewards double the first two. GRPO does not notice.
+#
+# 5\. Yes: what the baseline no longer contains, the neighbours' KL, has the mean 0 in the gradient,
+# like every baseline. But then the KL's part has *no* baseline, and the noise grows by what the KLs
+# of a group have in common.
 #
 # </details>
+#
+# Next: [11_reinforce_plus_plus](11_reinforce_plus_plus.ipynb), which needs one response per
+# prompt and no critic.

@@ -1,31 +1,26 @@
 # %% [markdown]
-# # 10. REINFORCE++: the batch is the baseline
+# # 11. REINFORCE++: the batch is the baseline
 #
-# **Why.** A group per prompt (GRPO, RLOO) costs: eight answers to one question instead of answers to
-# eight questions. REINFORCE++ (Hu et al. 2025,
-# [arXiv:2501.03262](https://arxiv.org/abs/2501.03262), version 9) can do with **one** answer per
-# prompt and without a value model. It takes PPO's token rewards and PPO's clip, and normalises the
-# advantages with the mean and the standard deviation of the *whole batch*. A second form,
-# **REINFORCE++-baseline**, goes back to groups for the mean, and keeps the batch for the spread.
+# **The question.** One answer per prompt, and no critic. Against what is a reward compared?
 #
-# | in the paper | in `rl/reinforce_pp_engine.py` | section |
-# | --- | --- | --- |
-# | the KL in every token's reward | `token_level_rewards` | 1 |
-# | Eq. 4: reward to go | `reward_to_go`: `discounted_returns` | 2 |
-# | Eq. 5: normalisation over the batch | `over_tokens`: `whiten` | 3 |
-# | Eqs. 6 and 7: the form with groups | `group_centred`, `over_sequences` | 4 |
-# | Eq. 8: k2 as a loss | `reinforce_pp_loss`, `k2` | 5 |
-# | Eq. 1: the clipped objective, and the loop | `reinforce_pp_loss`, `train` | 6 |
+# **Why.** A group per prompt (GRPO, RLOO) has a price: eight answers to one question instead of
+# answers to eight questions. REINFORCE++ (Hu et al. 2025,
+# [arXiv:2501.03262](https://arxiv.org/abs/2501.03262), version 9) can do with one answer per
+# prompt. It takes PPO's token rewards and PPO's clip, and compares every token with the *whole
+# batch*. A second form, **REINFORCE++-baseline**, goes back to groups for the mean and keeps the
+# batch for the spread.
 #
-# **To run it yourself:** `make demo` once sets up `.venv`, `make dev` adds the Jupyter kernel; then
-# choose the kernel of `.venv`. It takes about half a minute on one CPU core. The page before this
-# one: [10_rloo](10_rloo.ipynb); the next: [12_single_model_grpo](12_single_model_grpo.ipynb).
+# **You need** [05](05_what_a_kl_is.ipynb) (KL in the reward), [07](07_grpo.ipynb) (the loop) and
+# sections 2 and 6 of [08](08_ppo.ipynb) (rewards of tokens, whitening).
+#
+# **It takes** about 20 seconds on one CPU core. `make demo` once sets up `.venv`, `make dev` adds
+# the Jupyter kernel; then choose the kernel of `.venv`.
 
 # %%
 import copy
 import dataclasses
-import inspect
 import math
+import re
 from unittest import mock
 
 import matplotlib.pyplot as plt
@@ -33,150 +28,167 @@ import torch
 from torch import Tensor
 
 try:
-    from data import reviews
-    from gpt import pretraining
-    from gpt.common import MetricLog, make_generator
-    from gpt.corpus import WorldCorpus
-    from gpt.generate import SamplingParams
-    from gpt.log_probs import token_log_probs
-    from gpt.model import GPT, GPTConfig
-    from gpt.tokenizer import load_tokenizer
-    from rl import reinforce_pp_engine
-    from rl.batches.rollout import prompt_batch, sample_rollout
-    from rl.equations.advantages import discounted_returns, group_advantages, whiten
-    from rl.equations.kl import k1, k2, k3
-    from rl.equations.losses import policy_gradient, row_sums, sequence_mean
-    from rl.equations.token_rewards import token_level_rewards
-    from rl.reinforce_pp_engine import ReinforcePPConfig, reinforce_pp_advantages
-    from rl.rewards.sources import RuleReward
-    from rl.training.evaluation import Evaluation, evaluate, format_table, running_mean
+    from course import kept, look
 except ModuleNotFoundError as error:
     raise ImportError("run `make demo` once, then choose the kernel of .venv") from error
 
-# %% [markdown]
-# The policy is a small base model of the reviews world, pre-trained in ten seconds; the reward is the
-# world's **gold reward** itself, between 0 and 1.
+from course.exercises import check
 
-# %%
+from data import reviews
+from gpt.common import MetricLog, make_generator
+from gpt.generate import SamplingParams
+from gpt.log_probs import token_log_probs
+from gpt.report.tokens import show_tokens
+from rl import grpo_engine, reinforce_pp_engine
+from rl.batches.rollout import prompt_batch, sample_rollout
+from rl.equations.advantages import discounted_returns, group_advantages, whiten
+from rl.equations.kl import k1, k2
+from rl.equations.losses import policy_gradient, row_sums, sequence_mean
+from rl.equations.token_rewards import token_level_rewards
+from rl.reinforce_pp_engine import ReinforcePPConfig, reinforce_pp_advantages
+from rl.rewards.sources import RewardModelReward, RuleReward
+from rl.training.evaluation import evaluate
+
 torch.set_num_threads(1)  # one thread adds up in the same order on every machine
-tokenizer = load_tokenizer("glassbox")
-shape = GPTConfig(vocab_size=tokenizer.n_vocab, context=96, n_layer=2, n_head=2, n_embd=96)
-base = GPT(shape).initialize(make_generator(0, "weights"))
-pretraining_config = pretraining.PretrainingConfig(
-    steps=550, batch_size=16, lr=6e-3, warmup=30, eval_every=550, device="cpu"
-)
-corpus = WorldCorpus("reviews", tokenizer, pretraining_config.batch_size, seed=0)
-log = pretraining.train(pretraining_config, base, corpus, MetricLog(550))
-print(f"base model: {log[-1]['held_out_loss']:.2f} nats per token (held out)")
-
-prompts = reviews.prompts("train")
-gold = RuleReward(reviews.gold_reward, "gold reward")
-params = SamplingParams(temperature=1.0, max_new_tokens=48)
+look.use()
 
 # %% [markdown]
-# ## 1. The KL in every token's reward
+# ## 1. Reward to go
 #
-# $$r_t = -\beta \left( \log \pi(y_t) - \log \pi_{ref}(y_t) \right)
-# + \begin{cases} R & t \text{ is the last token} \\ 0 & \text{else} \end{cases}$$
-#
-# The score comes once, at the end; the KL, which is a sum over tokens anyway, is paid where it
-# arises. This is the reward of PPO for language models (Ouyang et al. 2022,
-# [arXiv:2203.02155](https://arxiv.org/abs/2203.02155), Eq. 2), token by token. To have a KL that is
-# not zero, the policy moves first: ten steps of the engine itself.
-
-# %%
-config = ReinforcePPConfig(
-    steps=30, prompts_per_step=64, minibatches=2, micro_batch_size=64, lr=1e-3, kl_coef=0.02,
-    device="cpu",
-)  # fmt: skip
-
-
-def run(config: ReinforcePPConfig) -> tuple[GPT, list[dict]]:
-    """Train a copy of the base model; its metrics, one row per rollout batch."""
-    policy = copy.deepcopy(base)
-    log = MetricLog(config.steps)
-    return policy, reinforce_pp_engine.train(config, policy, tokenizer, gold, prompts, log)
-
-
-moved, _ = run(dataclasses.replace(config, steps=10))
-
-# %%
-print(inspect.getsource(token_level_rewards))
-
-# %%
-beta = 0.1
-records = prompt_batch(prompts, step=0, batch_size=8, seed=0)
-rollout = sample_rollout(moved, tokenizer, records, params, 1, make_generator(1, "demo"))
-rewards, mask, old_log_probs = gold(rollout), rollout.response_mask, rollout.log_probs
-with torch.no_grad():
-    ref_log_probs = token_log_probs(base, rollout.sequences)  # (N, T)
-token_rewards = token_level_rewards(rewards, old_log_probs, ref_log_probs, mask, beta)  # (N, T)
-returns = discounted_returns(token_rewards, mask, gamma=1.0)  # (N, T), section 2
-N, T = mask.shape
-
-row = int((rollout.lengths - 10).abs().argmin())  # a response that fits on the page
-print(f"R = {rewards[row]:.3f}, beta = {beta}: {rollout.responses[row]}")
-table = []
-for t in range(int(rollout.lengths[row])):
-    token = rollout.response_tokens[row, t].item()
-    text = "EOS" if token == tokenizer.eos_id else repr(tokenizer.decode([token]))
-    log_ratio = old_log_probs[row, t] - ref_log_probs[row, t]
-    table.append([text, *(float(x) for x in (log_ratio, token_rewards[row, t], returns[row, t]))])
-print(format_table(["token", "k1", "r_t", "reward to go"], table))
-kl = row_sums(old_log_probs - ref_log_probs, mask)  # (N,)
-torch.testing.assert_close(token_rewards.sum(1), rewards - beta * kl)  # RLOO's R'
-
-# %% [markdown]
-# ## 2. Reward to go
-#
-# A token is to blame for what comes after it, not for what came before. With $\gamma = 1$ (Eq. 4):
+# The rewards of the tokens are PPO's ([08](08_ppo.ipynb), section 2): each pays its own part of the
+# KL, and the last one gets the score. A token answers for what comes *after* it, not for what came
+# before. So its **return** is its own reward plus all later ones. Three tokens with rewards -0.02,
+# 0.05 and 1.0 have the returns 1.03, 1.05 and 1.0. In general (Eq. 4 of the paper, with
+# $\gamma = 1$):
 #
 # $$A_t = \sum_{u \ge t} \gamma^{u - t} r_u = R - \beta \sum_{u \ge t} \mathrm{k1}_u$$
 
 # %%
-print(inspect.getsource(reinforce_pp_engine.reward_to_go))
+r = torch.tensor([[-0.02, 0.05, 1.0]])
+to_go = r.flip(1).cumsum(1).flip(1)  # summed from the end
+print(to_go)
+
+torch.testing.assert_close(to_go, discounted_returns(r, torch.ones(1, 3, dtype=torch.bool), 1.0))
+look.code(discounted_returns)
 
 # %% [markdown]
-# The last column of the table above. Its first entry is the whole return, its last one the last
-# reward. What makes tokens of a response differ is **the KL alone**: without it ($\beta = 0$) all of
-# them get $R$, and "credit per token" is a name without content. With $\gamma \lt 1$ early tokens get
-# *less* of $R$, which says nothing about who earned it.
+# **Your turn.** Mind the padding.
+
 
 # %%
-torch.testing.assert_close(returns[:, 0], rewards - beta * kl)
-last = rollout.lengths - 1
-torch.testing.assert_close(returns[range(N), last], token_rewards[range(N), last])
-terminal = token_level_rewards(rewards, old_log_probs, None, mask, kl_coef=0.0)  # R at the end
-assert (discounted_returns(terminal, mask, 1.0) == torch.where(mask, rewards[:, None], 0.0)).all()
+def my_reward_to_go(token_rewards, mask):
+    """(N, T) and (N, T) -> returns (N, T), 0 in the padding."""
+    ...
 
-long = torch.ones(1, 50, dtype=torch.bool)
+
+check("reward_to_go", my_reward_to_go)
+
+# %% [markdown]
+# <details>
+# <summary>Solution</summary>
+#
+# ```python
+# def my_reward_to_go(token_rewards, mask):
+#     valid = torch.where(mask, token_rewards, 0.0)
+#     return torch.where(mask, valid.flip(1).cumsum(1).flip(1), 0.0)
+# ```
+#
+# </details>
+#
+# Now eight responses of the kept policy, which has moved away from its reference, so that there is
+# a KL. One of them in colour:
+
+# %%
+base, tokenizer = kept.base()
+moved, _ = kept.policy()
+learned, gold = RewardModelReward(kept.reward_model()[0]), RuleReward(reviews.gold_reward, "gold")
+prompts, params = reviews.prompts("train"), SamplingParams(temperature=1.0, max_new_tokens=48)
+records = prompt_batch(prompts, step=0, batch_size=8, seed=0)
+rollout = sample_rollout(moved, tokenizer, records, params, 1, make_generator(1, "demo"))
+rewards, mask = learned(rollout), rollout.response_mask  # (N,), (N, T)
+with torch.no_grad():
+    ref_log_probs = token_log_probs(base, rollout.sequences)  # (N, T)
+token_rewards = token_level_rewards(rewards, rollout.log_probs, ref_log_probs, mask, 0.1)  # (N, T)
+returns = discounted_returns(token_rewards, mask, gamma=1.0)  # (N, T)
+
+one = int((rollout.lengths - 12).abs().argmin())  # of a length that fits on the page
+ids = rollout.response_tokens[one][mask[one]].tolist()
+words = ["<EOS>" if t == tokenizer.eos_id else tokenizer.decode([t]) for t in ids]
+views = {"reward of the token": token_rewards[one], "reward to go": returns[one]}
+print(f"score {rewards[one]:.2f}, beta 0.1")
+show_tokens(words, views)
+
+# %% [markdown]
+# What makes the tokens of one response differ is **the KL alone**. Without it ($\beta = 0$) all of
+# them get $R$, and "credit per token" is a name without content. With $\gamma \lt 1$ early tokens
+# get *less* of $R$, which says nothing about who earned it.
+
+# %%
+kl = row_sums(rollout.log_probs - ref_log_probs, mask)  # (N,)
+torch.testing.assert_close(returns[:, 0], rewards - 0.1 * kl, rtol=1e-4, atol=1e-4)
+terminal = token_level_rewards(rewards, rollout.log_probs, None, mask, kl_coef=0.0)  # R at the end
+plain = discounted_returns(terminal, mask, 1.0)  # (N, T), beta = 0
+assert (plain == torch.where(mask, rewards[:, None], 0.0)).all()
+
 end = torch.zeros(1, 50)
 end[0, -1] = 1.0
-figure, axis = plt.subplots(figsize=(7, 2.8), layout="constrained")
-for gamma in (1.0, 0.99, 0.95, 0.9):
-    axis.plot(discounted_returns(end, long, gamma)[0], label=f"gamma = {gamma}")
-axis.set(xlabel="token t of a response of 50", ylabel="reward to go", ylim=(0, 1.05))
-axis.set_title("A reward of 1 at the end, without a KL")
-axis.legend(loc="upper left", bbox_to_anchor=(1.01, 1))
+fifty = torch.ones(1, 50, dtype=torch.bool)
+gammas = {f"gamma {g}": discounted_returns(end, fifty, g)[0] for g in (1.0, 0.99, 0.95, 0.9)}
+axis = look.panels(1, height=2.8)[1]
+look.curves(gammas, axis=axis, title="a reward of 1 at the end, no KL", ylim=(0, 1.05))
+axis.set(xlabel="token t of a response of 50", ylabel="reward to go")
 plt.show()
-assert math.isclose(float(discounted_returns(end, long, 0.9)[0, 0]), 0.9**49, rel_tol=1e-4)
 
 # %% [markdown]
-# ## 3. Normalised over the batch, never inside a response
+# ## 2. Normalised over the batch
 #
-# Without a baseline every response with $R \gt 0$ "was good". The mean of the batch is the baseline
-# here, and its standard deviation the unit (Eq. 5; mean and std over *all valid tokens* of the
-# batch):
+# Without a baseline every response with $R \gt 0$ "was good". Here the mean of the batch is the
+# baseline, and its standard deviation is the unit. Both run over *all valid tokens* of the batch
+# (Eq. 5):
 #
 # $$\hat A_{i,t} = \frac{A_{i,t} - \mathrm{mean}_{batch}(A)}{\mathrm{std}_{batch}(A)}$$
+#
+# A response of three tokens with 1, 2 and 3, and one of one token with 4. The mean is 2.5, the
+# standard deviation 1.29:
 
 # %%
-print(inspect.getsource(whiten))
+x = torch.tensor([[1.0, 2, 3], [4, 9, 9]])  # the nines are padding
+valid = torch.tensor([[True, True, True], [True, False, False]])
+naive = torch.where(valid, (x - x[valid].mean()) / x[valid].std(), 0.0)
+print(naive)
+
+torch.testing.assert_close(naive, whiten(x, valid))
+look.code(whiten, docstring=False)
 
 # %% [markdown]
-# The same formula, applied to each response on its own, is a bug that runs without an error. If
-# the reward comes at the end and $\beta = 0$, all tokens of a response have the same return, equal to
-# their mean. Nothing is left:
+# **Your turn.**
+
+
+# %%
+def my_whiten(x, mask):
+    """(N, T) and (N, T) -> (N, T), 0 in the padding."""
+    ...
+
+
+check("whiten", my_whiten)
+
+# %% [markdown]
+# <details>
+# <summary>Solution</summary>
+#
+# ```python
+# def my_whiten(x, mask):
+#     valid = x[mask]
+#     return torch.where(mask, (x - valid.mean()) / (valid.std() + 1e-8), 0.0)
+# ```
+#
+# </details>
+#
+# ## 3. The same formula, applied to each response: a bug
+#
+# It runs without an error. **Predict, then run.** All tokens of a response have the same return $R$
+# ($\beta = 0$). What is left of it when each response is normalised by its own tokens? And what
+# with $\beta = 0.1$?
 
 
 # %%
@@ -185,88 +197,117 @@ def per_response(advantages: Tensor, mask: Tensor) -> Tensor:
     return torch.cat([whiten(advantages[i : i + 1], mask[i : i + 1]) for i in range(len(mask))])
 
 
-plain = discounted_returns(terminal, mask, 1.0)  # beta = 0
 versions = {
     "return": plain,
-    "whitened over the batch": whiten(plain, mask),
-    "whitened per response: WRONG": per_response(plain, mask),
-    "the same with beta = 0.1: WRONG": per_response(returns, mask),
+    "over the batch": whiten(plain, mask),
+    "per response: WRONG": per_response(plain, mask),
+    "the same, beta = 0.1: WRONG": per_response(returns, mask),
 }
-figure, axes = plt.subplots(1, 4, figsize=(12.5, 2.9), layout="constrained", sharey=True)
+figure, axes = look.panels(4, height=2.8, width=12)
 for axis, (name, values) in zip(axes, versions.items(), strict=True):
     picture = torch.where(mask, values, torch.nan)
-    image = axis.imshow(picture, cmap="RdBu", vmin=-2, vmax=2, aspect="auto")
-    axis.set(xlabel="token t")
-    axis.set_title(name, fontsize=10)
+    look.heat(picture, axis=axis, numbers=None, signed=True, title=name, xlabel="token t")
 axes[0].set_ylabel("response")
-figure.colorbar(image, ax=axes)
 plt.show()
 
-# %%
-assert (versions["whitened per response: WRONG"] == 0).all()
-gradients = {}
 for name, values in versions.items():
     log_probs = token_log_probs(moved, rollout.sequences)
     loss = sequence_mean(policy_gradient(log_probs, values), mask)
-    gradients[name] = torch.autograd.grad(loss, moved.wte.weight)[0].norm()
-    means = (row_sums(values, mask) / rollout.lengths).tolist()
-    print(f"{name}: gradient norm {gradients[name]:.3f}")
-    print("   mean advantage of each response:", [round(m, 2) + 0.0 for m in means])
-assert gradients["whitened per response: WRONG"] == 0
-assert gradients["whitened over the batch"] > 0.1
-erased = row_sums(versions["the same with beta = 0.1: WRONG"], mask) / rollout.lengths
-assert erased.abs().max() < 1e-5
+    norm = torch.autograd.grad(loss, moved.wte.weight)[0].norm()
+    means = row_sums(values, mask) / rollout.lengths
+    print(f"{name:28} gradient norm {norm:.3f}, means", [round(m, 1) + 0.0 for m in means.tolist()])
+assert (versions["per response: WRONG"] == 0).all()
+erased = row_sums(versions["the same, beta = 0.1: WRONG"], mask) / rollout.lengths
+assert erased.abs().max() < 1e-4
 
 # %% [markdown]
-# With $\beta \gt 0$ the bug is harder to see: there are advantages, of unit variance and with nice
-# curves. But every response has the mean 0, the best and the worst. Whatever $R$ said is gone, and
-# the *shape* of the KL is blown up to fill the space. Twelve steps of the engine, once as it is and
-# once with the bug in the place of `over_tokens`:
+# Nothing is left: the third panel is white, and the gradient is zero.
+#
+# With $\beta \gt 0$ the bug is harder to see. There are advantages, of unit variance, and the
+# curves look healthy. But every response has the mean 0, the best and the worst. Whatever $R$ said
+# is gone, and the *shape* of the KL is blown up to fill the space. A few steps of the engine, once
+# as it is and once with the bug in place of `over_tokens`:
+
 
 # %%
-short = dataclasses.replace(config, steps=12)
-_, right = run(short)
+class LearnedReward:
+    """The reward model's score; the gold reward goes to the log alone."""
+
+    name = "reward model"
+
+    def __call__(self, rollout):
+        return learned(rollout)
+
+    def with_metrics(self, rollout):
+        return learned(rollout), {"gold": float(gold(rollout).mean())}
+
+
+config = ReinforcePPConfig(
+    steps=12, prompts_per_step=48, minibatches=2, micro_batch_size=64, lr=7e-4, warmup=1,
+    kl_coef=0.05, stop_kl=None, device="cpu",
+)  # fmt: skip
+
+
+def run(config: ReinforcePPConfig):
+    """Train a copy of the base model; its metrics, one row per rollout batch."""
+    policy, log = copy.deepcopy(base), MetricLog(config.steps)
+    reward = LearnedReward()
+    return policy, reinforce_pp_engine.train(config, policy, tokenizer, reward, prompts, log)
+
+
+trained = {"plain": run(config)}
 with mock.patch.dict(reinforce_pp_engine.NORMS, token=per_response):
-    _, wrong = run(short)
-figure, axis = plt.subplots(figsize=(7, 3), layout="constrained")
-for rows, name, color in (
-    (right, "over the batch", "tab:blue"),
-    (wrong, "per response", "tab:red"),
-):
-    axis.plot([row["step"] for row in rows], [row["reward"] for row in rows], "o-", color=color)
-    axis.plot([], [], "o-", color=color, label=f"whitened {name}")
-axis.set(xlabel="step (rollout batch)", ylabel="reward (gold, 0 to 1)", ylim=(0.2, 0.8))
-axis.legend()
+    _, wrong = run(dataclasses.replace(config, steps=7))
+
+# %%
+right = trained["plain"][1][:7]
+curves = {"over the batch": right, "per response (the bug)": wrong}
+steps = [row["step"] for row in wrong]
+axis = look.curves(
+    {name: (steps, [row["gold"] for row in rows]) for name, rows in curves.items()},
+    styles={"over the batch": "policy", "per response (the bug)": "bad"}, marker=True,
+    xlabel="step (rollout batch)", ylabel="gold reward (0 to 1)", ylim=(0, 1),
+)  # fmt: skip
 plt.show()
-gain_right, gain_wrong = (
-    sum(row["reward"] for row in rows[-3:]) / 3 - rows[0]["reward"] for rows in (right, wrong)
-)
-print(f"gain after 12 steps: {gain_right:+.3f} over the batch, {gain_wrong:+.3f} per response")
-assert gain_right > gain_wrong + 0.05
+gains = [sum(row["gold"] for row in rows[-3:]) / 3 - rows[0]["gold"] for rows in (right, wrong)]
+print(f"gain in 7 steps: {gains[0]:+.3f} over the batch, {gains[1]:+.3f} per response")
+assert gains[0] > gains[1] + 0.03
 
 # %% [markdown]
 # ## 4. With groups: REINFORCE++-baseline
 #
 # The batch's mean does not know the prompt. If some prompts are easy and others hopeless, a poor
 # answer to an easy one looks good. With several answers per prompt the group's mean takes that out,
-# and the batch gives only the unit (Eqs. 6 and 7):
+# and the batch gives only the unit (Eqs. 6 and 7). Two groups of two, with the rewards 1, 0 and 1,
+# 1. The group's means leave 0.5, -0.5, 0 and 0. Their standard deviation is 0.408:
 #
 # $$A'_i = R_i - \mathrm{mean}_{group}(R), \qquad
 # \hat A_i = \frac{A'_i - \mathrm{mean}_{batch}(A')}{\mathrm{std}_{batch}(A')}$$
 
 # %%
-print(inspect.getsource(reinforce_pp_engine.group_centred))
-print(inspect.getsource(reinforce_pp_engine.over_sequences))
+R = torch.tensor([1.0, 0.0, 1.0, 1.0]).view(2, 2)
+centred = (R - R.mean(1, keepdim=True)).view(-1, 1)
+naive = (centred - centred.mean()) / centred.std()
+print(naive[:, 0])
+
+two = ReinforcePPConfig(variant="baseline", group_size=2, device="cpu")
+whole = torch.ones(4, 3, dtype=torch.bool)
+engine = reinforce_pp_advantages(two, R.flatten(), torch.zeros(4, 3), None, whole, 0.0)
+torch.testing.assert_close(naive, engine)
+look.code(reinforce_pp_engine.group_centred, lines=("centred =", "return"))
+look.code(reinforce_pp_engine.over_sequences)
 
 # %% [markdown]
-# Eight prompts with eight answers. Each prompt gets a number between -1 and 1 that is added to all of
-# its rewards: how *easy* it is. +1 is the easiest prompt, where every answer earns much. The number
-# says nothing about which answer is better.
+# Eight prompts with eight answers. To all rewards of a prompt we add a number that says how *easy*
+# it is, from -1, the hardest, to +1, the easiest. The number says nothing about which answer is
+# better.
+#
+# **Predict.** Which answers get a high advantage in the plain form?
 
 # %%
 groups = sample_rollout(base, tokenizer, records, params, 8, make_generator(4, "groups"))
 fair = gold(groups)
-ease = torch.linspace(-1, 1, 8).repeat_interleave(8)  # the prompt of every row
+ease = torch.linspace(-1, 1, 8).repeat_interleave(8)  # the prompt of every row; +1 is the easiest
 forms = {
     "plain": ReinforcePPConfig(group_size=8, prompts_per_step=8, norm_over="sequence"),
     "baseline": ReinforcePPConfig(group_size=8, prompts_per_step=8, variant="baseline"),
@@ -279,224 +320,197 @@ def advantages_of(form: str, rewards: Tensor) -> Tensor:
     return reinforce_pp_advantages(forms[form], *arguments)[:, 0]
 
 
-figure, axes = plt.subplots(1, 2, figsize=(10, 3.4), layout="constrained", sharey=True)
+figure, axes = look.panels(2)
 for axis, form in zip(axes, forms, strict=True):
     dots = axis.scatter(fair, advantages_of(form, fair + ease), c=ease, cmap="viridis")
-    axis.set(xlabel="gold reward, before the ease is added", title=form)
-axes[0].set_ylabel("advantage")
-figure.colorbar(dots, ax=axes, label="ease of the prompt (+1: easiest)")
+    axis.set(xlabel="gold reward, before the ease is added", ylabel="advantage", title=form)
+figure.colorbar(dots, ax=axes, label="ease (+1: easiest prompt)")
 plt.show()
 
 # %%
+better = fair - fair.view(8, 8).mean(1).repeat_interleave(8)  # than the answers to the same prompt
 for form in forms:
     with_it, without = advantages_of(form, fair + ease), advantages_of(form, fair)
-    centred = fair - fair.view(8, 8).mean(1).repeat_interleave(8)  # how good among its neighbours
-    both = torch.corrcoef(torch.stack([with_it, centred]))[0, 1]
-    print(f"{form:8} correlation of A with 'better than its neighbours': {both:.3f}")
-    same = torch.allclose(with_it, without, atol=1e-4)
-    assert same == (form == "baseline")
+    both = torch.corrcoef(torch.stack([with_it, better]))[0, 1]
+    print(f"{form:8} correlation of A with 'better than its neighbours': {both:.2f}")
+    assert torch.allclose(with_it, without, atol=1e-4) == (form == "baseline")
     assert both < 0.6 if form == "plain" else both > 0.9
 
 # %% [markdown]
-# **Whose spread?** GRPO divides by the group's, so that two prompts weigh the same even if the
-# answers to one of them differ by a hair. The batch's spread lets it stay quiet. And there are two
-# ways to take it: over responses (the paper's appendix B.2; the default here) or over tokens, where
-# long responses count more often.
+# In the plain form the colour decides: easy prompts (yellow) get the high advantages, whatever the
+# answer. With the group's mean the colour is gone.
+#
+# **Whose spread?** GRPO divides by the group's, so two prompts weigh the same even if the answers
+# to one of them differ by a hair. The batch's spread lets that prompt stay quiet:
 
 # %%
-example = torch.tensor([0.0, 1.0, 0.0, 1.0, 0.50, 0.51, 0.50, 0.51])
-print("rewards of two groups", [round(x, 2) for x in example.tolist()])
+example = torch.tensor([0.0, 1.0, 0.0, 1.0, 0.50, 0.51, 0.50, 0.51])  # two groups of four
 by_group = group_advantages(example, 4)[:, 0]
-by_batch = whiten(group_advantages(example, 4, scale="none"), torch.ones(8, 1, dtype=torch.bool))[
-    :, 0
-]
-print("std of the group     ", [round(x, 2) for x in by_group.tolist()])
-print("std of the batch     ", [round(x, 2) for x in by_batch.tolist()])
+centred = group_advantages(example, 4, scale="none")
+by_batch = (centred / centred.std())[:, 0]
+look.table(
+    ["rewards of two groups", *(f"{x:.2f}" for x in example)],
+    [[name, *(f"{x:+.2f}" for x in values)]
+     for name, values in (("std of the group (GRPO)", by_group), ("std of the batch", by_batch))],
+)  # fmt: skip
 assert by_group[5] > 0.8 * by_group[1] and by_batch[5] < 0.02 * by_batch[1]
 
-four = torch.tensor([1.0, 0.0, 1.0, 1.0])  # two groups of two, 2, 1, 2 and 2 tokens
-two = torch.tensor([[True, True], [True, False], [True, True], [True, True]])
-for norm_over in ("sequence", "token"):
-    pair = ReinforcePPConfig(variant="baseline", group_size=2, norm_over=norm_over)
-    A = reinforce_pp_advantages(pair, four, torch.zeros(4, 2), None, two, 0.0)[:, 0]
-    print(f"norm_over {norm_over:9}", [round(a, 4) for a in A.tolist()])
-assert A.tolist()[2] < -0.2  # over tokens: the all-equal group is pushed down
-
 # %% [markdown]
-# Look at the last row. The second group has equal rewards and should teach nothing; under the token
-# norm it gets a *negative* advantage, because the winner has two tokens, the loser one, and the mean
-# over tokens is no longer zero.
+# ## 5. k2 in the loss
 #
-# ## 5. k2 as a loss, and why not k1
-#
-# The baseline form keeps the KL out of the reward and adds it to the loss (Eq. 8):
+# The baseline form keeps the KL out of the reward and adds it to the loss, as k2 (Eq. 8):
 #
 # $$\mathcal{L} = \mathcal{L}_{clip} + \lambda \, \mathrm{k2}, \qquad
 # \mathrm{k2}_t = \tfrac12 \left( \log \pi(y_t) - \log \pi_{ref}(y_t) \right)^2$$
 #
-# Samples $y$ are constants; only $\log \pi(y)$ is differentiated. What does that do *on average*?
-# For six symbols it can be listed:
-#
-# - $\mathbb{E}[\nabla \mathrm{k1}] = \mathbb{E}[\nabla \log \pi] = 0$: k1 as a loss is pure noise.
-# - $\mathbb{E}[\nabla \mathrm{k2}] = \mathbb{E}[\log \tfrac{\pi}{\pi_{ref}} \nabla \log \pi] = \nabla
-#   \mathrm{KL}(\pi \parallel \pi_{ref})$, the same as k1 in the *reward*.
+# Why not k1, which is right in the reward? A sample is a constant, and only $\log \pi$ is
+# differentiated. What does that do on average? For a vocabulary of six symbols it can be listed:
 
 # %%
 start = torch.tensor([1.5, 0.5, -0.5, -1.0, 0.0, -0.5], dtype=torch.float64)
 reference = torch.tensor([0.40, 0.10, 0.15, 0.20, 0.05, 0.10], dtype=torch.float64).log()
-
-
-def exact_kl(logits: Tensor) -> Tensor:
-    log_p = logits.log_softmax(0)
-    return (log_p.exp() * (log_p - reference)).sum()
-
-
 logits = start.clone().requires_grad_()
 log_p, p = logits.log_softmax(0), start.softmax(0)  # p: where the samples come from
-(true,) = torch.autograd.grad(exact_kl(logits), logits, retain_graph=True)
-print("gradient of the KL ", [round(x, 4) for x in true.tolist()])
-expected = {}
-for name, estimator in (("k1", k1), ("k2", k2), ("k3", k3)):
+(true,) = torch.autograd.grad((log_p.exp() * (log_p - reference)).sum(), logits, retain_graph=True)
+print("gradient of the KL", [round(x, 3) for x in true.tolist()])
+for name, estimator, wanted in (("k1", k1, torch.zeros_like(true)), ("k2", k2, true)):
     loss = (p * estimator(log_p[None], reference[None])[0]).sum()
-    (expected[name],) = torch.autograd.grad(loss, logits, retain_graph=True)
-    print(f"{name} as a loss       ", [round(x, 4) + 0.0 for x in expected[name].tolist()])
-in_reward = (p * k1(log_p[None], reference[None])[0].detach() * log_p).sum()
-(expected["k1 in the reward"],) = torch.autograd.grad(in_reward, logits)
-torch.testing.assert_close(expected["k1"], torch.zeros_like(true), atol=1e-12, rtol=0)
-for name in ("k2", "k1 in the reward"):
-    torch.testing.assert_close(expected[name], true, atol=1e-12, rtol=0)
+    (gradient,) = torch.autograd.grad(loss, logits, retain_graph=True)
+    print(f"{name} as a loss      ", [round(x, 3) + 0.0 for x in gradient.tolist()])
+    torch.testing.assert_close(gradient, wanted, atol=1e-12, rtol=0)
 
 # %% [markdown]
-# And with samples, 32 at a time, from the same start; nothing but the KL is trained:
-
-# %%
-generator = torch.Generator().manual_seed(0)
-curves: dict[str, list[float]] = {}
-for name, estimator in (("k1", k1), ("k2", k2), ("k3", k3)):
-    logits, curves[name] = start.clone(), []
-    for _ in range(200):
-        curves[name].append(float(exact_kl(logits)))
-        logits.requires_grad_()
-        drawn = torch.multinomial(logits.softmax(0), 32, replacement=True, generator=generator)
-        log_p = logits.log_softmax(0)[drawn]
-        loss = estimator(log_p[None], reference[drawn][None]).mean()
-        logits = (logits - 0.2 * torch.autograd.grad(loss, logits)[0]).detach()
-figure, axis = plt.subplots(figsize=(7, 3.2), layout="constrained")
-for name, color in (("k1", "tab:red"), ("k2", "tab:green"), ("k3", "tab:blue")):
-    axis.plot(curves[name], color=color, label=f"{name} as the loss")
-axis.set(xlabel="step", ylabel="exact KL to the reference (nats)", ylim=(0, None))
-axis.legend()
-plt.show()
-assert curves["k2"][-1] < 0.1 * curves["k2"][0] and curves["k1"][-1] > 0.4 * curves["k1"][0]
-
-# %% [markdown]
-# (k3, GRPO's, arrives too: its expected gradient is that of the KL the other way round. More in
-# [14_kl_estimators](14_kl_estimators.ipynb).)
+# k1 as a loss is pure noise: its gradient is zero on average, whatever the reference is. k2 as a
+# loss has exactly the gradient of the KL. ([14](14_kl_estimators.ipynb) has the whole table.)
 #
-# ## 6. The loop
+# ## 6. The difference to GRPO
 #
-# Both forms ascend PPO's clipped objective, averaged over the tokens of a response and then over
-# responses (Eq. 1).
-
-# %%
-print(inspect.getsource(reinforce_pp_engine.reinforce_pp_loss))
-source = inspect.getsource(reinforce_pp_engine.train)
-print(source[source.index("        advantages = ") : source.index("        row = rollout_metrics")])
-
-# %% [markdown]
-# The same 64 responses a step: 64 prompts once, or 8 prompts 8 times. The two KL weights do not mean
-# the same. In the plain form the KL is divided by the batch's spread along with the reward, in the
-# other it stands beside an advantage of unit spread. To be equally strict $\lambda$ must be about
-# $\beta / \mathrm{std}(R)$.
-
-# %%
-with_groups = dataclasses.replace(
-    config, variant="baseline", prompts_per_step=8, group_size=8, kl_coef=0.1
-)
-trained = {"plain": run(config), "baseline": run(with_groups)}
-first = trained["plain"][1][0]
-print(f"std of the rewards {first['reward_std']:.2f}: beta 0.02 is a lambda of about", end=" ")
-print(f"{0.02 / first['reward_std']:.2f}")
-for name, (_, rows) in trained.items():
-    print(f"{name}: ratio_error_at_start {max(row['ratio_error_at_start'] for row in rows):.1e}")
-    assert max(row["ratio_error_at_start"] for row in rows) < 1e-4 and abs(rows[0]["kl"]) < 1e-4
-    assert ("zero_spread_groups" in rows[0]) == (name == "baseline")  # one answer: no groups
-
-# %%
-labels = {
-    "reward": "reward (gold, 0 to 1)",
-    "kl": "KL from the reference\n(nats per response)",
-    "response_length": "length (tokens)",
-    "entropy": "entropy (nats per token)",
-    "approx_kl": "moved by one batch:\nKL(old, new) (nats per token)",
-    "grad_norm": "gradient norm before its clip",
-}
-figure, axes = plt.subplots(2, 3, figsize=(11, 5.4), layout="constrained", sharex=True)
-for axis, (key, label) in zip(axes.flat, labels.items(), strict=True):
-    for (name, (_, rows)), color in zip(trained.items(), ("tab:blue", "tab:orange"), strict=True):
-        steps, values = [row["step"] for row in rows], [row[key] for row in rows]
-        axis.plot(steps, values, color=color, alpha=0.3)
-        axis.plot(steps, running_mean(values, 5), color=color, linewidth=2, label=name)
-    axis.set(xlabel="step (rollout batch)", ylabel=label)
-axes[0, 0].legend()
-figure.suptitle("REINFORCE++: thin one step, bold the mean of five")
-plt.show()
-
-# %% [markdown]
-# Prompts that the policy has never seen, before and after, with the same random numbers:
+# The loop of [07](07_grpo.ipynb), and what changes (comments are left out). First the loop, then
+# the loss:
 
 
 # %%
-def measure(policy: GPT) -> Evaluation:
-    validation = reviews.prompts("validation")[:256]
-    return evaluate(policy, tokenizer, validation, params, gold, reference=base)
+def bare(function, first: str, last: str) -> str:
+    """A part of a function without its comments."""
+    return re.sub(r"  # .*", "", look.source(function, (first, last)))
 
 
-results = {"before": measure(base)} | {name: measure(p) for name, (p, _) in trained.items()}
-table = [
-    [name, *(result.summary()[key] for key in ("reward", "kl", "response_length"))]
-    for name, result in results.items()
+names = ("GRPO", "REINFORCE++")
+loops = [
+    bare(e.train, "advantages = ", "meter.add_update") for e in (grpo_engine, reinforce_pp_engine)
 ]
-print(format_table(["", "gold", "KL", "length"], table), "\n")
-for i in range(3):
-    print(results["before"].records[i].prompt.strip())
-    for name, result in results.items():
-        print(f"  {name:8}  {result.reward[i]:.2f}  {result.responses[i]}")
-for name in trained:
-    gain = results[name].reward - results["before"].reward  # prompt by prompt
-    half = float(1.96 * gain.std() / math.sqrt(len(gain)))
-    print(f"{name}: gain {gain.mean():.3f} +- {half:.3f} (95 % interval)")
-    assert gain.mean() - half > 0.1
+look.difference(*loops, names=names, context=1)
+losses = (grpo_engine.grpo_loss, reinforce_pp_engine.reinforce_pp_loss)
+look.difference(*(bare(f, "token_loss = ", "return") for f in losses), names=names)
 
 # %% [markdown]
-# One seed, thirty steps: enough to see that both learn, not which is better. Here all prompts are
-# about equally hard, so the plain form lacks little; section 4 shows what it would lack elsewhere.
+# ## 7. A run of both forms
 #
-# ## Exercise
+# The same 48 responses a step: 48 prompts once, or 6 prompts 8 times. The two KL weights do not
+# mean the same. In the plain form the KL is divided by the batch's spread along with the reward. In
+# the other form it stands beside an advantage of unit spread. The spread of this reward is near 1,
+# so the same number is a fair choice.
+
+# %%
+with_groups = dataclasses.replace(config, variant="baseline", prompts_per_step=6, group_size=8)
+trained["baseline"] = run(with_groups)
+for _, rows in trained.values():
+    assert max(row["ratio_error_at_start"] for row in rows) < 1e-4 and abs(rows[0]["kl"]) < 1e-4
+
+figure, axes = look.panels(4, height=2.8, width=12)
+panels = {
+    "reward": "reward model's score (std)",
+    "gold": "gold reward (0 to 1)",
+    "kl": "KL (nats per response)",
+    "entropy": "entropy (nats per token)",
+}
+for axis, (key, label) in zip(axes, panels.items(), strict=True):
+    both = {
+        name: ([row["step"] for row in rows], [row[key] for row in rows])
+        for name, (_, rows) in trained.items()
+    }
+    look.curves(both, axis=axis, smooth=4, xlabel="step (rollout batch)", ylabel=label)
+for axis in axes[1:]:
+    axis.set_ylim(0, None)
+plt.show()
+
+# %% [markdown]
+# Prompts that the policies have never seen, with the same random numbers:
+
+# %%
+unseen = reviews.prompts("validation")[:64]
+models = {"base": base} | {name: policy for name, (policy, _) in trained.items()}
+results = {
+    name: evaluate(model, tokenizer, unseen, params, learned, reference=base, gold=gold)
+    for name, model in models.items()
+}
+columns = ("reward", "gold", "kl", "response_length")
+look.table(
+    ["policy", "score", "gold", "KL", "length"],
+    [[name, *(result.summary()[key] for key in columns)] for name, result in results.items()],
+)
+for i in range(2):
+    print(unseen[i].prompt.strip())
+    for name, result in results.items():
+        print(f"  {name:8} gold {result.gold[i]:.2f}  {result.responses[i]}")
+for name in trained:
+    gain = results[name].gold - results["base"].gold  # prompt by prompt
+    half = float(1.96 * gain.std() / math.sqrt(len(gain)))
+    print(f"{name}: gain in gold {gain.mean():.3f} +- {half:.3f} (95% interval)")
+    assert gain.mean() > half
+
+# %% [markdown]
+# One seed and twelve steps: enough to see that both learn, not which is better. Here all prompts
+# are about equally hard, so the plain form lacks little. Section 4 shows what it would lack
+# elsewhere.
 #
-# 1. Plain form, $\gamma = 0.9$, $\beta = 0$, a response of 50 tokens with $R = 1$ and one of 10 tokens
-#    with $R = 1$. Which of their tokens have an advantage above the batch's mean?
-# 2. A batch has one response. What are its advantages under the token norm with $\beta = 0$?
-# 3. In the baseline form with one prompt a step, $\lambda = 0$: which algorithm is this?
+# ## 8. The command
 #
-# <details>
-# <summary>Answer</summary>
-#
-# 1. Those near the end. The mean over the 60 tokens is about $0.27$, and $0.9^{12} = 0.28$: the last
-#    13 tokens of the long response and all 10 of the short one ($0.9^9 = 0.39$). The opening of a
-#    *good* long response is pushed down, for being far from the end.
-#
-# ```python
-# two = torch.arange(50) < torch.tensor([[50], [10]])
-# end = torch.zeros(2, 50)
-# end[0, 49] = end[1, 9] = 1
-# discounted = discounted_returns(end, two, 0.9)
-# print(discounted[two].mean(), (whiten(discounted, two) > 0).sum(1))  # 0.2744, [13, 10]
+# ```
+# python -m rl.reinforce_pp_engine      # one answer per prompt
+# python -m rl.reinforce_pp_engine --variant baseline --group-size 8 --prompts-per-step 16
 # ```
 #
-# 2. All 0: every token has the return $R$, which is the mean. A batch needs at least two responses,
-#    and the engine asks for them.
-# 3. GRPO without its KL term, up to the $10^{-4}$ that GRPO adds to the standard deviation: the group
-#    is the batch.
+# The engine is [rl/reinforce_pp_engine.py](../rl/reinforce_pp_engine.py).
+#
+# ## Exercises
+#
+# Two stand above: `reward_to_go` and `whiten`. **3. `batch_normalised`**, the advantages of section
+# 4:
+
+
+# %%
+def my_batch_normalised(rewards, group_size):
+    """Rewards (N,), the answers to one prompt in a row -> advantages (N, 1)."""
+    ...
+
+
+check("batch_normalised", my_batch_normalised)
+
+# %% [markdown]
+# **On paper.** 4. Plain form, $\gamma = 0.9$, $\beta = 0$, a response of 50 tokens with $R = 1$ and
+# one of 10 tokens with $R = 1$. Which of their tokens have an advantage above the batch's mean?
+#
+# 5. In the baseline form with one prompt a step and $\lambda = 0$: which algorithm is this?
+#
+# <details>
+# <summary>Solutions</summary>
+#
+# ```python
+# def my_batch_normalised(rewards, group_size):
+#     groups = rewards.view(-1, group_size)
+#     centred = (groups - groups.mean(1, keepdim=True)).view(-1, 1)
+#     return centred / (centred.std() + 1e-6)
+# ```
+#
+# 4\. Those near the end. The mean over the 60 tokens is 0.27, and $0.9^{12} = 0.28$. So it is the
+# last 13 tokens of the long response and all 10 of the short one ($0.9^9 = 0.39$). The opening of a
+# *good* long response is pushed down, for being far from the end.
+#
+# 5\. GRPO without its KL term, up to the $10^{-4}$ that GRPO adds to the standard deviation: the
+# group is the batch.
 #
 # </details>
+#
+# Next: [12_single_model_grpo](12_single_model_grpo.ipynb), which leaves out the reference as
+# well.

@@ -1,0 +1,99 @@
+"""How far an update has moved the policy: KL(old || new) per token, from samples of the old one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from course.exercises import Case, Exercise, Mistake, ragged_mask, random_log_probs
+from rl.equations import kl as library
+from rl.equations.losses import token_mean
+
+
+def approx_kl(log_probs: Tensor, old_log_probs: Tensor, mask: Tensor) -> Tensor:
+    log_ratio = (log_probs - old_log_probs)[mask]
+    return (log_ratio.exp() - 1 - log_ratio).mean()
+
+
+def by_library(log_probs: Tensor, old_log_probs: Tensor, mask: Tensor) -> Tensor:
+    return token_mean(library.rho_minus_log(log_probs, old_log_probs), mask)
+
+
+def upside_down(log_probs: Tensor, old_log_probs: Tensor, mask: Tensor) -> Tensor:
+    return approx_kl(old_log_probs, log_probs, mask)
+
+
+def log_ratio_alone(log_probs: Tensor, old_log_probs: Tensor, mask: Tensor) -> Tensor:
+    return (old_log_probs - log_probs)[mask].mean()
+
+
+def half_the_square(log_probs: Tensor, old_log_probs: Tensor, mask: Tensor) -> Tensor:
+    return ((log_probs - old_log_probs)[mask] ** 2 / 2).mean()
+
+
+def one_too_many(log_probs: Tensor, old_log_probs: Tensor, mask: Tensor) -> Tensor:
+    return approx_kl(log_probs, old_log_probs, mask) + 1
+
+
+def padding_counted(log_probs: Tensor, old_log_probs: Tensor, mask: Tensor) -> Tensor:
+    return approx_kl(log_probs, old_log_probs, torch.ones_like(mask))
+
+
+def added_up(log_probs: Tensor, old_log_probs: Tensor, mask: Tensor) -> Tensor:
+    return approx_kl(log_probs, old_log_probs, mask) * mask.sum()
+
+
+def ragged(generator: torch.Generator) -> Mapping[str, Any]:
+    mask = ragged_mask(generator, 3, 6)
+    mask[0], mask[1] = torch.arange(6) < 3, True  # there is padding for certain
+    old = random_log_probs(generator, 3, 6)
+    new = old + 0.5 * torch.randn(3, 6, generator=generator)
+    return {"log_probs": new, "old_log_probs": old, "mask": mask}
+
+
+EXERCISE = Exercise(
+    statement=(
+        "From log_probs (new), old_log_probs and mask (N, T), compute the mean over all True tokens "
+        "of ratio - 1 - log ratio, with ratio = new / old; a scalar."
+    ),
+    solution=approx_kl,
+    library=by_library,
+    cases=(
+        Case(
+            "one token that has become twice as likely, one that has not moved",
+            {
+                "log_probs": torch.tensor([[-1.0 + 0.6931472, -2.0]]),
+                "old_log_probs": torch.tensor([[-1.0, -2.0]]),
+                "mask": torch.ones(1, 2, dtype=torch.bool),
+            },
+            0.153426,
+        ),
+    ),
+    random=ragged,
+    mask="mask",
+    mistakes=(
+        Mistake(
+            "upside_down",
+            "your ratio is old / new. The samples come from the old policy, so it stands below: "
+            "new / old.",
+            upside_down,
+        ),
+        Mistake(
+            "log_ratio_alone",
+            "this is the mean of -log ratio. Its expectation is right, but one batch may make it "
+            "negative: add ratio - 1, whose mean is 0.",
+            log_ratio_alone,
+        ),
+        Mistake(
+            "half_the_square",
+            "this is half the squared log-ratio: close to it for small steps, and biased.",
+            half_the_square,
+        ),
+        Mistake("one_too_many", "the - 1 is missing: no move must give 0.", one_too_many),
+        Mistake("padding_counted", "the padding takes part: use the mask.", padding_counted),
+        Mistake("added_up", "you add the tokens up: take their mean.", added_up),
+    ),
+)

@@ -1,0 +1,159 @@
+"""PPO's reward of each token: minus beta k1, and the score at the last token."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from course.exercises import Case, Exercise, Mistake, ragged_mask, random_log_probs
+from rl.equations import token_rewards as library
+
+
+def kl_in_reward(
+    scores: Tensor, log_probs: Tensor, ref_log_probs: Tensor, response_mask: Tensor, kl_coef: float
+) -> Tensor:
+    rewards = torch.where(response_mask, -kl_coef * (log_probs - ref_log_probs), 0.0)
+    last = response_mask.sum(1) - 1
+    rewards[torch.arange(len(scores)), last] += scores
+    return rewards
+
+
+def penalty(log_probs: Tensor, ref: Tensor, mask: Tensor, beta: float) -> Tensor:
+    return torch.where(mask, -beta * (log_probs - ref), 0.0)
+
+
+def paid_for_the_kl(
+    scores: Tensor, log_probs: Tensor, ref: Tensor, mask: Tensor, beta: float
+) -> Tensor:
+    return kl_in_reward(scores, log_probs, ref, mask, -beta)
+
+
+def score_at_every_token(
+    scores: Tensor, log_probs: Tensor, ref: Tensor, mask: Tensor, beta: float
+) -> Tensor:
+    return torch.where(mask, penalty(log_probs, ref, mask, beta) + scores[:, None], 0.0)
+
+
+def score_in_the_last_column(
+    scores: Tensor, log_probs: Tensor, ref: Tensor, mask: Tensor, beta: float
+) -> Tensor:
+    rewards = penalty(log_probs, ref, mask, beta)
+    rewards[:, -1] += scores
+    return rewards
+
+
+def score_after_the_end(
+    scores: Tensor, log_probs: Tensor, ref: Tensor, mask: Tensor, beta: float
+) -> Tensor:
+    rewards = penalty(log_probs, ref, mask, beta)
+    after = mask.sum(1).clamp(max=mask.shape[1] - 1)
+    rewards[torch.arange(len(scores)), after] += scores
+    return rewards
+
+
+def last_token_not_charged(
+    scores: Tensor, log_probs: Tensor, ref: Tensor, mask: Tensor, beta: float
+) -> Tensor:
+    rewards = penalty(log_probs, ref, mask, beta)
+    rewards[torch.arange(len(scores)), mask.sum(1) - 1] = scores
+    return rewards
+
+
+def mean_kl_at_the_end(
+    scores: Tensor, log_probs: Tensor, ref: Tensor, mask: Tensor, beta: float
+) -> Tensor:
+    mean = penalty(log_probs, ref, mask, beta).sum(1) / mask.sum(1)
+    rewards = torch.zeros_like(log_probs)
+    rewards[torch.arange(len(scores)), mask.sum(1) - 1] = scores + mean
+    return rewards
+
+
+def padding_charged(
+    scores: Tensor, log_probs: Tensor, ref: Tensor, mask: Tensor, beta: float
+) -> Tensor:
+    rewards = -beta * (log_probs - ref)
+    rewards[torch.arange(len(scores)), mask.sum(1) - 1] += scores
+    return rewards
+
+
+def ragged(generator: torch.Generator) -> Mapping[str, Any]:
+    mask = ragged_mask(generator, 4, 6)
+    mask[0] = torch.arange(6) < 3  # one is shorter for certain
+    log_probs = random_log_probs(generator, 4, 6)
+    return {
+        "scores": torch.randn(4, generator=generator),
+        "log_probs": log_probs,
+        "ref_log_probs": log_probs + 0.5 * torch.randn(4, 6, generator=generator),
+        "response_mask": mask,
+        "kl_coef": 0.3,
+    }
+
+
+EXERCISE = Exercise(
+    statement=(
+        "From scores (N,), log_probs and ref_log_probs (N, T) and response_mask (N, T), compute "
+        "-kl_coef (log_probs - ref_log_probs) at every token, plus the score at the last True "
+        "position; 0 in the padding."
+    ),
+    solution=kl_in_reward,
+    library=library.token_level_rewards,
+    cases=(
+        Case(
+            "three tokens, score 1, beta 0.1",
+            {
+                "scores": torch.tensor([1.0]),
+                "log_probs": torch.tensor([[-1.0, -2.0, -0.5]]),
+                "ref_log_probs": torch.tensor([[-1.2, -1.5, -0.5]]),
+                "response_mask": torch.ones(1, 3, dtype=torch.bool),
+                "kl_coef": 0.1,
+            },
+            [[-0.02, 0.05, 1.0]],
+        ),
+    ),
+    random=ragged,
+    mask="response_mask",
+    mistakes=(
+        Mistake(
+            "paid_for_the_kl",
+            "your KL has the wrong sign: a token that the policy likes more than the reference must "
+            "cost something.",
+            paid_for_the_kl,
+        ),
+        Mistake(
+            "score_at_every_token",
+            "the score belongs to the last token alone. At every token it would be counted as often "
+            "as the response is long.",
+            score_at_every_token,
+        ),
+        Mistake(
+            "score_in_the_last_column",
+            "the score stands in the last column, which is padding for a short response. Its place "
+            "is the response's own last token, mask.sum(1) - 1.",
+            score_in_the_last_column,
+        ),
+        Mistake(
+            "score_after_the_end",
+            "the score stands one column after the last token: the index is mask.sum(1) - 1.",
+            score_after_the_end,
+        ),
+        Mistake(
+            "last_token_not_charged",
+            "the last token gets the score and loses its KL. Add the score (+=).",
+            last_token_not_charged,
+        ),
+        Mistake(
+            "mean_kl_at_the_end",
+            "you take the mean of k1 off the score. It is the sum that is InstructGPT's, and each "
+            "token pays its own part.",
+            mean_kl_at_the_end,
+        ),
+        Mistake(
+            "padding_charged",
+            "right at every token, but the padding has a KL too. Outside of the mask it must be 0.",
+            padding_charged,
+        ),
+    ),
+)

@@ -1,0 +1,111 @@
+"""RLOO's loss: minus the advantage times the log-probability of the whole response."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from course.exercises import Case, Exercise, Mistake, ragged_mask, random_log_probs
+from rl.equations import losses as library
+
+
+def rloo_loss(log_probs: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
+    of_response = torch.where(mask, log_probs, 0.0).sum(1)  # log pi(y | x), (N,)
+    return -(advantages[:, 0] * of_response).mean()
+
+
+def by_library(log_probs: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
+    return library.sequence_sum(library.policy_gradient(log_probs, advantages), mask)
+
+
+def divided_by_length(log_probs: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
+    return library.sequence_mean(library.policy_gradient(log_probs, advantages), mask)
+
+
+def over_all_tokens(log_probs: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
+    return library.token_mean(library.policy_gradient(log_probs, advantages), mask)
+
+
+def gain_not_loss(log_probs: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
+    return -rloo_loss(log_probs, advantages, mask)
+
+
+def padding_included(log_probs: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
+    return rloo_loss(log_probs, advantages, torch.ones_like(mask))
+
+
+def not_averaged(log_probs: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
+    return rloo_loss(log_probs, advantages, mask) * len(log_probs)
+
+
+def every_pair(log_probs: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
+    return -(advantages * torch.where(mask, log_probs, 0.0).sum(1)).mean()
+
+
+def probabilities(log_probs: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
+    of_response = torch.where(mask, log_probs, 0.0).sum(1)
+    return -(advantages[:, 0] * of_response.exp()).mean()
+
+
+def ragged(generator: torch.Generator) -> Mapping[str, Any]:
+    mask = ragged_mask(generator, 4, 5)
+    mask[0], mask[1] = torch.arange(5) < 2, True  # lengths differ for certain
+    return {
+        "log_probs": random_log_probs(generator, 4, 5),
+        "advantages": torch.randn(4, 1, generator=generator),
+        "mask": mask,
+    }
+
+
+EXERCISE = Exercise(
+    statement=(
+        "From log_probs (N, T), advantages (N, 1) and mask (N, T), compute minus the mean over "
+        "responses of advantage times the sum of the response's log-probs, a scalar."
+    ),
+    solution=rloo_loss,
+    library=by_library,
+    cases=(
+        Case(
+            "advantages 0.5, 0.05, -0.55; log-probs of the responses -3, -4, -5",
+            {
+                "log_probs": torch.tensor([[-1.0, -2.0], [-4.0, 9.0], [-2.0, -3.0]]),
+                "advantages": torch.tensor([[0.5], [0.05], [-0.55]]),
+                "mask": torch.tensor([[True, True], [True, False], [True, True]]),
+            },
+            -0.35,
+        ),
+    ),
+    random=ragged,
+    mask="mask",
+    gradient="log_probs",
+    mistakes=(
+        Mistake(
+            "divided_by_length",
+            "you divide by the length of the response. The log-probability of a response is the sum "
+            "over its tokens, undivided.",
+            divided_by_length,
+        ),
+        Mistake(
+            "over_all_tokens",
+            "you average over all tokens. Sum over the tokens of a response, average over responses.",
+            over_all_tokens,
+        ),
+        Mistake("gain_not_loss", "the minus is missing: an optimizer minimises.", gain_not_loss),
+        Mistake("padding_included", "the padding takes part: use the mask.", padding_included),
+        Mistake("not_averaged", "you add up the responses: take their mean.", not_averaged),
+        Mistake(
+            "every_pair",
+            "(N, 1) times (N,) broadcasts to (N, N): every advantage meets every response. Give both "
+            "the same shape.",
+            every_pair,
+        ),
+        Mistake(
+            "probabilities",
+            "you take the probability of the response. REINFORCE wants its logarithm.",
+            probabilities,
+        ),
+    ),
+)
