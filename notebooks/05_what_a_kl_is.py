@@ -263,9 +263,9 @@ prompts = [record.prompt for record in reviews.prompts("validation")[:4]]
 show_tokens(texts, {"k1 of the token": drift[:4], "KL at this place": exact[:4]}, prompts=prompts)
 
 # %% [markdown]
-# Most tokens are white: grammar has not changed. The drift sits in a few choices, at the beginning
-# (how to greet) and where a judgement is made. The button "KL at this place" shows the same without
-# the luck of the draw: the sum over the whole vocabulary, never negative.
+# Most tokens are white: grammar has not changed, and names were copied before. The drift sits in a few
+# choices: to greet politely, to judge kindly, to close with "I hope this helps". The button "KL at this
+# place" shows the same without the luck of the draw: the sum over the whole vocabulary, never negative.
 #
 # ## 6. The leash in the reward
 #
