@@ -149,8 +149,8 @@ labels = [
 ]
 notes = [["learn" if r else "" for r in row] for row in takes_part.tolist()]
 figure, axis = look.panels(1, width=13, height=3)
-draw_cells(axis, labels, kinds, notes)
 axis.set_title("blue: prompt, green: response (takes part in the loss), grey: padding")
+draw_cells(axis, labels, kinds, notes)
 
 # %% [markdown]
 # What would be lost if the prompt took part? Prompts of this world are a uniform draw of a name, an
@@ -170,7 +170,7 @@ floor = sum(math.log(beginning_with[prompt[0]]) for prompt, _ in test) / len(tes
 print(f"{len(possible):,} prompts; a perfect model pays {floor:.1f} nats for each, for ever")
 
 # %% [markdown]
-# The model that we train below pays about 21 nats for a whole response. So more than a quarter of a
+# The model that we train below pays about 20 nats for a whole response. So more than a quarter of a
 # loss over whole documents would be spent on what nobody can predict. The library's generated worlds
 # therefore take the response only, in pre-training as well. For real texts without a prompt, every
 # token takes part (`collate_documents`).
