@@ -1,0 +1,471 @@
+# %% [markdown]
+# # 5. What a KL divergence is
+#
+# **Why.** A policy that only follows a reward forgets everything else: grammar, variety, sense. So
+# RLHF holds it on a leash. It may move away from the model it started from, but it has to pay for
+# the distance. The distance is a KL divergence. What does it measure, in which unit, in which
+# direction, and who pays?
+#
+# | section | question | source | code |
+# | --- | --- | --- | --- |
+# | 1 | what is it? | Kullback & Leibler 1951 | `kl_from_logits` |
+# | 2 | what is a nat? | | |
+# | 3 | which direction? | | |
+# | 4 | how is it measured from samples? | Schulman 2020 | `k1` |
+# | 5 | per response or per token? | | `row_sums`, `token_mean` |
+# | 6 | how does it enter the reward? | arXiv:2203.02155, Eq. 2 | `token_level_rewards` |
+# | 7 | where does the leash lead? | arXiv:2305.18290, Eq. 4 | |
+#
+# **You need** [04_policy_gradients_and_baselines](04_policy_gradients_and_baselines.ipynb): policy,
+# reward, $\nabla J = \mathbb{E}[R \, \nabla \log \pi]$; and log-probabilities per token from
+# [02_tokens_padding_masks](02_tokens_padding_masks.ipynb).
+#
+# **To run it yourself:** `make demo` once sets up `.venv`, `make dev` adds the Jupyter kernel; then
+# choose the kernel of `.venv`. The page takes about five seconds on one CPU core.
+
+# %%
+import math
+
+import torch
+
+try:
+    from course import look
+    from course.exercises import check
+    from course.kept import base, policy
+
+    from data import reviews
+    from data.collate import join_responses
+    from gpt.generate import SamplingParams, generate
+    from gpt.log_probs import full_kl, kl_from_logits, token_log_probs
+    from gpt.report.tokens import show_tokens
+    from rl.equations.kl import k1
+    from rl.equations.losses import row_sums, token_mean
+    from rl.equations.token_rewards import token_level_rewards
+except ModuleNotFoundError as error:
+    raise ImportError("run `make demo` once, then choose the kernel of .venv") from error
+
+look.use()
+torch.set_num_threads(1)  # one thread adds up in the same order on every machine
+torch.set_printoptions(precision=4, sci_mode=False, linewidth=100)
+
+# %% [markdown]
+# ## 1. Two bars
+#
+# The **reference** $\pi_{ref}$ is a frozen copy of the model before training. The divergence of the
+# policy from it is an average, over what the *policy* says, of how much more often it says it:
+#
+# $$\mathrm{KL}(\pi \Vert \pi_{ref}) = \sum_y \pi(y) \log \frac{\pi(y)}{\pi_{ref}(y)}
+# = \mathbb{E}_{y \sim \pi}\left[ \log \pi(y) - \log \pi_{ref}(y) \right]$$
+#
+# Two words are enough. The policy says each half of the time, the reference 1 to 3:
+
+# %%
+pi = torch.tensor([0.5, 0.5])
+ref = torch.tensor([0.25, 0.75])
+
+kl = (pi * (pi.log() - ref.log())).sum()  # 0.5 log 2 + 0.5 log(2/3)
+
+print(f"0.5 * {math.log(2):.4f} + 0.5 * {math.log(2 / 3):.4f} = {kl:.4f} nats")
+torch.testing.assert_close(kl, kl_from_logits(pi.log(), ref.log()))
+look.code(kl_from_logits, docstring=False)
+
+# %%
+axis = look.bars(
+    {"policy": pi, "reference": ref},
+    ["word 0", "word 1"],
+    numbers=".2f",
+    xlabel="word",
+    ylabel="probability",
+    title=f"KL(policy || reference) = {kl:.4f} nats",
+)
+
+# %% [markdown]
+# It is 0 where both agree, and positive otherwise. Single words may contribute negative amounts
+# (word 1 does), but the sum never is negative.
+#
+# ## 2. What is a nat?
+#
+# With natural logarithms the unit is the **nat**. A feeling for its size: what does it cost to
+# *select*? Suppose the policy does what the reference does, but keeps only answers of a certain
+# kind, which have probability $s$ under the reference. Inside this set $\pi = \pi_{ref} / s$, so
+# every term is $\log(1/s)$, and
+#
+# $$\mathrm{KL}(\pi \Vert \pi_{ref}) = \log \frac{1}{s}$$
+#
+# > **Predict, then run.** How many nats does it cost to give only answers from the best half? The
+# > best in a hundred? The best in a million?
+
+# %%
+for s in (1 / 2, 1 / 6, 1 / 100, 1 / 1_000_000):
+    print(f"the best 1 in {round(1 / s):9,}: {math.log(1 / s):5.2f} nats")
+
+uniform = torch.full((6,), 1 / 6)
+best_of_six = torch.tensor([1.0, 1e-30, 1e-30, 1e-30, 1e-30, 1e-30])
+torch.testing.assert_close(
+    kl_from_logits(best_of_six.log(), uniform.log()), torch.tensor(6.0).log()
+)
+
+# %% [markdown]
+# A few nats buy a lot of selection. Ziegler et al. 2019
+# ([arXiv:1909.08593](https://arxiv.org/abs/1909.08593)) aimed at 6 and at 10 nats per response: as
+# far as choosing the best of 400 answers, or of 22,000.
+#
+# ## 3. Which direction?
+#
+# The two directions are two different numbers: 0.1438 and 0.1308 for the bars above. More than that,
+# they dislike different things. Let the reference like two words equally, and move the policy's
+# share $s$ of word 0 from 0 to 1.
+
+# %%
+share = torch.linspace(0.001, 0.999, 200)
+moving = torch.stack([share, 1 - share], 1)  # (200, 2)
+halves = torch.full_like(moving, 0.5)
+reverse = kl_from_logits(moving.log(), halves.log())  # KL(pi || ref)
+forward = kl_from_logits(halves.log(), moving.log())  # KL(ref || pi)
+
+axis = look.curves(
+    {"reverse, KL(policy || ref)": reverse, "forward, KL(ref || policy)": forward},
+    share,
+    styles={"reverse, KL(policy || ref)": "policy", "forward, KL(ref || policy)": "reference"},
+    xlabel="the policy's probability of word 0 (the reference's: 0.5)",
+    ylabel="nats",
+    ylim=(0, 3.2),
+    title="Dropping a word: cheap in one direction, infinite in the other",
+)
+assert reverse.max() < math.log(2) < forward.max()
+
+# %% [markdown]
+# - The **reverse** KL averages over what the policy says. To *drop* a good answer costs at most
+#   $\log 2$ here. But to say something that the reference never says costs infinitely much.
+# - The **forward** KL averages over what the reference says. To drop an answer costs infinitely much.
+#   To add nonsense is cheap.
+#
+# RLHF uses the reverse direction: "stay within what the reference might have said, and choose
+# freely". The price is variety, which nothing protects. Fine-tuning on texts (next-token loss)
+# minimises the forward direction: "be able to say everything in the data".
+#
+# The classic picture: a reference with two peaks, and a policy that can only have one. Which one
+# peak does each direction choose? We try all of them.
+
+# %%
+x = torch.arange(1.0, 16.0)  # say, 15 lengths of an answer
+peaks = 0.6 * (-((x - 4) ** 2) / 2).exp() + 0.4 * (-((x - 11) ** 2) / 2).exp()
+reference = peaks / peaks.sum() * 0.97 + 0.03 / 15
+
+centres, widths = torch.meshgrid(
+    torch.linspace(1, 15, 57), torch.linspace(0.8, 7, 63), indexing="ij"
+)
+bumps = -((x - centres[..., None]) ** 2) / (2 * widths[..., None] ** 2)  # logits (57, 63, 15)
+fits = {}
+for name, divergence in (
+    ("reverse: seeks one peak", kl_from_logits(bumps, reference.log())),
+    ("forward: covers both", kl_from_logits(reference.log().expand_as(bumps), bumps)),
+):
+    best = divergence.flatten().argmin()
+    fits[name] = bumps.flatten(0, 1)[best].softmax(-1)
+    print(f"{name:24} centre {centres.flatten()[best]:.1f}, width {widths.flatten()[best]:.1f}")
+
+# %%
+figure, axes = look.panels(2, height=3)
+for axis, (name, fit) in zip(axes, fits.items(), strict=True):
+    look.bars({"reference": reference, "policy": fit}, [f"{i:.0f}" for i in x], axis=axis,
+              xlabel="answer", ylabel="probability", title=name, ylim=(0, 0.42))  # fmt: skip
+seeking, covering = fits.values()
+assert seeking[3] > 0.3 and seeking[10] < 0.01  # the larger peak, and nothing of the other
+assert covering[6] > 3 * reference[6]  # the gap between the peaks is filled
+
+# %% [markdown]
+# **Seeking** picks the larger peak and forgets the other. **Covering** lies over both, and spends
+# much of its probability in the gap, on answers that the reference hardly ever gives.
+#
+# ## 4. From samples: k1
+#
+# Nobody can sum over all responses of a language model. But the formula is an average over what the
+# policy says, so samples do: for one sampled token, or response, $y$
+#
+# $$k_1 = \log \pi(y) - \log \pi_{ref}(y), \qquad \mathbb{E}_{y \sim \pi}[k_1]
+# = \mathrm{KL}(\pi \Vert \pi_{ref})$$
+#
+# k1 is right on average, but one number may be negative. Two relatives are never negative; with
+# $\delta = \log \pi_{ref} - \log \pi$ they are $k_2 = \frac12 \delta^2$ and $k_3 = e^\delta - \delta
+# - 1$ (Schulman 2020, ["Approximating KL Divergence"](http://joschu.net/blog/kl-approx.html)). You
+# will meet k3 in GRPO's loss. Which of them is right where is measured in
+# [14_kl_estimators](14_kl_estimators.ipynb); until then k1 is enough.
+
+# %%
+words = torch.multinomial(pi, 10_000, True, generator=torch.Generator().manual_seed(0))
+samples = pi.log()[words] - ref.log()[words]  # k1 of every sample
+
+print("k1 of the first ten samples", [round(v, 2) for v in samples[:10].tolist()])
+print(f"mean of 10,000 samples {samples.mean():.3f}, exact {kl:.3f}")
+assert abs(samples.mean() - kl) < 4 * samples.std() / 100
+
+# %% [markdown]
+# ## 5. Per response or per token?
+#
+# A response is many tokens. Its log-probability is a sum over tokens, and so is its k1. This gives
+# two scales for the same thing: the sum, in **nats per response**, and the mean, in **nats per
+# token**. Three responses of 4, 2 and 1 tokens:
+
+# %%
+mask = torch.arange(4) < torch.tensor([4, 2, 1])[:, None]  # (3, 4)
+log_probs = torch.tensor([[-1.0, -0.5, -2.0, -0.2], [-0.3, -0.4, 9, 9], [-0.1, 9, 9, 9]])
+ref_log_probs = torch.tensor([[-1.2, -1.0, -1.9, -0.4], [-0.5, -0.9, 9, 9], [-0.4, 9, 9, 9]])
+
+k1_t = torch.where(mask, log_probs - ref_log_probs, 0.0)  # (N, T)
+per_response = k1_t.sum(1).mean()
+per_token = k1_t.sum() / mask.sum()
+
+print(k1_t)
+print(f"{per_response:.4f} nats per response, {per_token:.4f} nats per token")
+torch.testing.assert_close(per_response, row_sums(k1(log_probs, ref_log_probs), mask).mean())
+torch.testing.assert_close(per_token, token_mean(k1(log_probs, ref_log_probs), mask))
+torch.testing.assert_close(per_response / per_token, mask.sum() / 3)  # the mean length
+
+# %% [markdown]
+# > **Predict.** A run's curve shows "KL 0.1", its responses have 60 tokens on average, and the curve
+# > is in nats per token. The paper you follow stops at "KL 10". Who has gone further?
+#
+# (0.1 per token are 6 per response: a bit more than half of the paper's. A curve without a unit says
+# nothing, and a coefficient tuned on one scale is wrong by the length on the other.)
+#
+# ### Where does a trained policy differ? In colour
+#
+# The course keeps two small models: a **base**, pre-trained, and a **policy**, which is the base after
+# 80 steps of GRPO ([07_grpo](07_grpo.ipynb)). The policy writes, both score. Blue tokens are those
+# that the policy says more often than the base; orange ones it says *less* often, and still drew.
+
+# %%
+trained, tokenizer = policy()
+before, _ = base()
+asked = [tokenizer.encode(record.prompt) for record in reviews.prompts("validation")[:64]]
+params = SamplingParams(max_new_tokens=64)
+written = generate(
+    trained, asked, params, torch.Generator().manual_seed(0), eos_id=tokenizer.eos_id
+)
+batch = join_responses(asked, written.response_tokens, written.response_mask, written.has_eos)
+with torch.no_grad():
+    here, there = token_log_probs(trained, batch), token_log_probs(before, batch)  # (64, T)
+    exact = full_kl(trained, before, batch)  # (64, T), over the whole vocabulary
+
+drift = k1(here, there)
+print(f"{row_sums(drift, batch.response_mask).mean():.2f} nats per response, ", end="")
+print(f"{token_mean(drift, batch.response_mask):.3f} nats per token, ", end="")
+print(f"{batch.lengths.float().mean():.1f} tokens on average")
+print(f"with the whole vocabulary: {row_sums(exact, batch.response_mask).mean():.2f} per response")
+
+# %%
+texts = [
+    ["<EOS>" if i == tokenizer.eos_id else tokenizer.decode([i]) for i in row[:length].tolist()]
+    for row, length in zip(batch.response_tokens[:4], batch.lengths[:4].tolist(), strict=True)
+]
+prompts = [record.prompt for record in reviews.prompts("validation")[:4]]
+show_tokens(texts, {"k1 of the token": drift[:4], "KL at this place": exact[:4]}, prompts=prompts)
+
+# %% [markdown]
+# Most tokens are white: grammar has not changed, and names were copied before. The drift sits in a few
+# choices: to greet politely, to judge kindly, to close with "I hope this helps". The button "KL at this
+# place" shows the same without the luck of the draw: the sum over the whole vocabulary, never negative.
+#
+# ## 6. The leash in the reward
+#
+# InstructGPT (Ouyang et al. 2022, [arXiv:2203.02155](https://arxiv.org/abs/2203.02155), Eq. 2)
+# subtracts the distance from the reward, with a coefficient $\beta$:
+#
+# $$R(y) - \beta \log \frac{\pi(y)}{\pi_{ref}(y)} = R(y) - \beta \sum_t k_{1,t}$$
+#
+# Token by token: each pays for its own step away from the reference, and the last one also gets the
+# score of the response. Naively:
+
+# %%
+scores = torch.tensor([1.0, 0.0, 0.5])
+beta = 0.1
+
+rewards = -beta * k1_t  # (3, 4)
+last = mask.sum(1) - 1
+rewards[torch.arange(3), last] += scores
+
+print(rewards)
+print("per response", rewards.sum(1))
+torch.testing.assert_close(
+    rewards, token_level_rewards(scores, log_probs, ref_log_probs, mask, beta)
+)
+look.code(token_level_rewards, ("kl_t = penalty", "return -kl_coef"))
+
+# %% [markdown]
+# Why k1, and why in the reward? Page 04's gradient works on any reward, and k1 is treated like one: a
+# number, without a gradient of its own. On average this gives exactly the gradient of
+# $J - \beta \, \mathrm{KL}$. On the three words of page 04, as a sum:
+
+# %%
+REF = torch.tensor([0.2, 0.3, 0.5]).log()  # great, fine, awful
+NOW = torch.tensor([0.5, 0.3, 0.2]).log()
+R = torch.tensor([3.0, 2.0, 1.0])
+
+
+def objective(logits, beta):
+    return logits.softmax(-1) @ R - beta * kl_from_logits(logits, REF)
+
+
+logits = NOW.clone().requires_grad_()
+wanted = torch.autograd.grad(objective(logits, 0.5), logits)[0]
+
+numbers = R - 0.5 * (NOW - REF)  # reward minus beta k1, for each word
+estimates = numbers[:, None] * (torch.eye(3) - NOW.softmax(-1))  # R grad log pi, as on page 04
+print("gradient of J - beta KL   ", wanted)
+print("average of (R - beta k1) grad log pi", NOW.softmax(-1) @ estimates)
+torch.testing.assert_close(NOW.softmax(-1) @ estimates, wanted)
+
+# %% [markdown]
+# **What if the k1 were a loss instead?** Differentiate it, average over samples, and the gradient is
+# 0, whatever the reference is: $\mathbb{E}[\nabla (\log \pi - \log \pi_{ref})] = \mathbb{E}[\nabla
+# \log \pi] = 0$, by the same line that made baselines free. The leash would hang loose, and no curve
+# would show it.
+
+# %%
+logits = NOW.clone().requires_grad_()
+as_loss = NOW.softmax(-1) @ (logits.log_softmax(-1) - REF)  # weights fixed, as samples are
+slope = torch.autograd.grad(as_loss, logits)[0]
+print("gradient of k1 as a loss", slope)
+assert slope.abs().max() < 1e-6
+
+# %% [markdown]
+# ## 7. Where does the leash lead?
+#
+# Reward minus $\beta$ KL has a best policy that can be written down. It is the reference, with every
+# answer reweighted by its reward:
+#
+# $$\pi^*(y) = \frac{\pi_{ref}(y) \, e^{R(y) / \beta}}{\sum_u \pi_{ref}(u) \, e^{R(u) / \beta}}$$
+#
+# This line comes back in [20_dpo_and_pg_grpo](20_dpo_and_pg_grpo.ipynb): DPO turns it round (Rafailov
+# et al. 2023, [arXiv:2305.18290](https://arxiv.org/abs/2305.18290), Eq. 4).
+#
+# > **Predict, then run.** What is $\pi^*$ for a very large $\beta$? For a very small one?
+
+# %%
+best = {}
+for beta in (10.0, 1.0, 0.3):
+    closed_form = (REF + R / beta).softmax(-1)
+    theta = REF.clone()
+    for _ in range(2000):  # climb the objective itself
+        theta.requires_grad_()
+        theta = (
+            theta + torch.autograd.grad(objective(theta, beta), theta)[0] / (1 + beta)
+        ).detach()
+    torch.testing.assert_close(theta.softmax(-1), closed_form, atol=1e-3, rtol=0)
+    best[f"beta = {beta:g}"] = closed_form
+    nats = kl_from_logits(closed_form.log(), REF)
+    print(f"beta {beta:4}: {closed_form}  reward {closed_form @ R:.2f}, KL {nats:.2f} nats")
+
+# %%
+axis = look.bars(
+    {"reference": REF.softmax(-1), **best},
+    ["great (3)", "fine (2)", "awful (1)"],
+    axis=look.panels(1, width=9)[1],
+    numbers=".2f",
+    xlabel="word (its reward)",
+    ylabel="probability",
+    ylim=(0, 1.1),
+    title="A longer leash (smaller beta): more reward, fewer words",
+)
+
+# %% [markdown]
+# A large $\beta$ keeps the reference. A small one leaves the best word alone. $\beta$ is an exchange
+# rate: how much reward one nat must bring. The unit of the reward belongs to it. A reward that is ten
+# times as large, with the same $\beta$, is a leash ten times as long.
+#
+# ## Where this lives
+#
+# - estimators and coefficients that steer themselves: [rl/equations/kl.py](../rl/equations/kl.py)
+# - k1 in the reward: [rl/equations/token_rewards.py](../rl/equations/token_rewards.py), used by PPO,
+#   RLOO and REINFORCE++
+# - the sum over the vocabulary, `full_kl`: [gpt/log_probs.py](../gpt/log_probs.py)
+# - in the log of every run: the metric `kl`, in nats per response
+#   ([docs/metrics.md](../docs/metrics.md))
+#
+# ## Exercises
+#
+# **1. The divergence, in the right direction.** Words that $p$ never says must cost nothing.
+
+
+# %%
+def my_kl(p, q):
+    """p, q: probabilities (V,), q above 0 -> KL(p || q) in nats, a number."""
+    ...  # your code
+
+
+check("kl_divergence", my_kl)
+
+# %% [markdown]
+# <details>
+# <summary>Solution</summary>
+#
+# ```python
+# def my_kl(p, q):
+#     says = p > 0
+#     return (p[says] * (p[says].log() - q[says].log())).sum()
+# ```
+#
+# </details>
+#
+# **2. Two scales.** Return both numbers of section 5. What stands at padding is garbage.
+
+
+# %%
+def my_scales(log_probs, ref_log_probs, mask):
+    """log_probs, ref_log_probs, mask (N, T) -> tensor([nats per response, nats per token])."""
+    ...  # your code
+
+
+check("kl_scales", my_scales)
+
+# %% [markdown]
+# <details>
+# <summary>Solution</summary>
+#
+# ```python
+# def my_scales(log_probs, ref_log_probs, mask):
+#     k1_t = torch.where(mask, log_probs - ref_log_probs, 0.0)
+#     return torch.stack([k1_t.sum(1).mean(), k1_t.sum() / mask.sum()])
+# ```
+#
+# </details>
+#
+# **3. k1 in the reward.**
+
+
+# %%
+def my_token_rewards(scores, log_probs, ref_log_probs, mask, kl_coef):
+    """scores (N,), the others (N, T) -> rewards per token (N, T), 0 at padding."""
+    ...  # your code
+
+
+check("k1_in_reward", my_token_rewards)
+
+# %% [markdown]
+# <details>
+# <summary>Solution</summary>
+#
+# ```python
+# def my_token_rewards(scores, log_probs, ref_log_probs, mask, kl_coef):
+#     rewards = torch.where(mask, -kl_coef * (log_probs - ref_log_probs), 0.0)
+#     rewards[torch.arange(len(scores)), mask.sum(1) - 1] += scores
+#     return rewards
+# ```
+#
+# </details>
+#
+# **To think about.** A code base divides the penalty of each response by its length, "so that long
+# responses are not punished". What will the policy learn about length?
+#
+# <details>
+# <summary>Answer</summary>
+#
+# A response of length $L$ pays $1/L$ of the price. Drifting gets cheaper the longer the response is,
+# so the policy can buy any drift by writing more. The divergence between whole responses, which the
+# formula means, is a sum.
+#
+# </details>
+#
+# Next: [06_reward_model](06_reward_model.ipynb). So far somebody handed us the rewards. Where do
+# they come from when only people know what is good?

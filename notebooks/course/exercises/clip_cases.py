@@ -1,0 +1,127 @@
+"""The four cases of PPO's clip: which tokens still get a gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from course.exercises import Case, Exercise, Mistake
+from rl.equations import losses as library
+
+
+def clip_cases(ratio: Tensor, advantages: Tensor, clip_low: float, clip_high: float) -> Tensor:
+    went_up_enough = (advantages > 0) & (ratio > 1 + clip_high)
+    went_down_enough = (advantages < 0) & (ratio < 1 - clip_low)
+    return ~(went_up_enough | went_down_enough)
+
+
+def by_autograd(ratio: Tensor, advantages: Tensor, clip_low: float, clip_high: float) -> Tensor:
+    """Where the library's loss has a gradient with respect to log pi."""
+    log_probs = ratio.log().requires_grad_()
+    old = torch.zeros_like(ratio)
+    loss = library.clipped_surrogate(log_probs, old, advantages, clip_low, clip_high)
+    return torch.autograd.grad(loss.sum(), log_probs)[0] != 0
+
+
+def inside_the_range(
+    ratio: Tensor, advantages: Tensor, clip_low: float, clip_high: float
+) -> Tensor:
+    return (ratio > 1 - clip_low) & (ratio < 1 + clip_high)
+
+
+def the_clipped_ones(
+    ratio: Tensor, advantages: Tensor, clip_low: float, clip_high: float
+) -> Tensor:
+    return ~clip_cases(ratio, advantages, clip_low, clip_high)
+
+
+def maximum_for_bad_tokens(
+    ratio: Tensor, advantages: Tensor, clip_low: float, clip_high: float
+) -> Tensor:
+    good = (advantages > 0) & (ratio < 1 + clip_high)
+    bad = (advantages < 0) & (ratio < 1 + clip_high)
+    return good | bad
+
+
+def sides_swapped(ratio: Tensor, advantages: Tensor, clip_low: float, clip_high: float) -> Tensor:
+    return clip_cases(ratio, -advantages, clip_low, clip_high)
+
+
+def one_range_for_both(
+    ratio: Tensor, advantages: Tensor, clip_low: float, clip_high: float
+) -> Tensor:
+    return clip_cases(ratio, advantages, clip_low, clip_low)
+
+
+def ragged(generator: torch.Generator) -> Mapping[str, Any]:
+    rows = int(torch.randint(3, 6, (1,), generator=generator))
+    columns = int(torch.randint(4, 8, (1,), generator=generator))
+    return {
+        "ratio": (0.5 * torch.randn(rows, columns, generator=generator)).exp(),
+        "advantages": torch.randn(rows, columns, generator=generator),
+        "clip_low": 0.2,
+        "clip_high": 0.4,
+    }
+
+
+def case(about: str, advantage: float, wanted: list[bool], clip_high: float = 0.2) -> Case:
+    """The ratios 0.5, 0.9, 1.1 and 1.5 with one advantage."""
+    ratio = torch.tensor([[0.5, 0.9, 1.1, 1.5]])
+    arguments = {
+        "ratio": ratio,
+        "advantages": torch.full_like(ratio, advantage),
+        "clip_low": 0.2,
+        "clip_high": clip_high,
+    }
+    return Case(about, arguments, [wanted])
+
+
+EXERCISE = Exercise(
+    statement=(
+        "Return a bool tensor (N, T): True where the clipped loss still gives the token a "
+        "gradient. Look at the sign of its advantage and at the side to which its ratio moved."
+    ),
+    solution=clip_cases,
+    library=by_autograd,
+    cases=(
+        case("a good token at the ratios 0.5, 0.9, 1.1, 1.5", 1.0, [True, True, True, False]),
+        case("a bad token at the same ratios", -1.0, [False, True, True, True]),
+        case("a good token with clip_high = 0.6", 1.0, [True, True, True, True], clip_high=0.6),
+    ),
+    random=ragged,
+    mistakes=(
+        Mistake(
+            "inside_the_range",
+            "you cut the gradient on both sides of the range. A token that moved the wrong way "
+            "must be pulled back, however far it is: look at the sign of its advantage.",
+            inside_the_range,
+        ),
+        Mistake(
+            "the_clipped_ones",
+            "this is the complement: True where the clip acted. True is wanted where a gradient "
+            "is left.",
+            the_clipped_ones,
+        ),
+        Mistake(
+            "maximum_for_bad_tokens",
+            "for A < 0 you stop where the ratio is high. This is the max in the place of the min: "
+            "a bad token that became likelier would never be pulled back.",
+            maximum_for_bad_tokens,
+        ),
+        Mistake(
+            "sides_swapped",
+            "the sides are swapped: a good token is done when its ratio is high, a bad one when "
+            "its ratio is low.",
+            sides_swapped,
+        ),
+        Mistake(
+            "one_range_for_both",
+            "right with one range for both sides, but the upper end is 1 + clip_high, which may "
+            "differ from clip_low.",
+            one_range_for_both,
+        ),
+    ),
+)
