@@ -227,7 +227,6 @@ def train(
                 value_model,
                 ref_log_probs=ref_log_probs,
             )
-
         with clock.phase("update"):
             updates = epoch_minibatches(config, len(rollout), generators["minibatches"])  # line 8
             for update, rows in enumerate(updates):  # line 8
