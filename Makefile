@@ -39,7 +39,7 @@ mutants: .venv/.dev
 	$(PY) scripts/mutants.py $(ARGS)
 
 docs: .venv/.docs
-	$(PY) docs/site/build.py $(ARGS)
+	$(PY) docs/site/make_site.py $(ARGS)
 
 docs-browser: docs
 	$(PY) -m pytest -m browser tests/browser/test_site_in_chromium.py

@@ -266,9 +266,8 @@ def train(
                 for part, batch in micro_batches(rollout.sequences, rows, config.micro_batch_size):
                     scores, values = models.scores_and_values(batch)
                     goal = targets.rows(part)
-                    # lines 9 and 11
                     part_loss = ppo_loss(config, scores, values, goal, batch.response_mask, tokens)
-                    part_loss.total.backward()
+                    part_loss.total.backward()  # lines 9 and 11: L of ppo_loss
                     loss += part_loss.total.detach()
                     measured = part_loss.per_token()
                     meter.add_tokens(scores, goal.old_log_probs, goal.advantages, batch, **measured)

@@ -227,6 +227,7 @@ def train(
                 value_model,
                 ref_log_probs=ref_log_probs,
             )
+
         with clock.phase("update"):
             updates = epoch_minibatches(config, len(rollout), generators["minibatches"])  # line 8
             for update, rows in enumerate(updates):  # line 8
@@ -236,9 +237,8 @@ def train(
                 for part, batch in micro_batches(rollout.sequences, rows, config.micro_batch_size):
                     scores, values = models.scores_and_values(batch)
                     goal = targets.rows(part)
-                    # lines 9-10
                     part_loss = ppo_loss(config, scores, values, goal, batch.response_mask, tokens)
-                    part_loss.total.backward()
+                    part_loss.total.backward()  # lines 9-10: L of ppo_loss
                     loss += part_loss.total.detach()
                     measured = part_loss.per_token()
                     meter.add_tokens(scores, goal.old_log_probs, goal.advantages, batch, **measured)

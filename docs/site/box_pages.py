@@ -113,12 +113,19 @@ def code_block(box: Box, marked: dict[int, list[tuple[int, int]]]) -> str:
     return '<div class="highlight bx-source"><pre>' + "".join(out) + "</pre></div>"
 
 
+def best_place(box: Box, extents: list[tuple[int, int]]) -> int:
+    """Where a tap on a line goes: into the loop, which is what one reads, if the line is there."""
+    tree = ast.parse(box.source.read_text("utf-8"))
+    loop = next(n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == "train")
+    starts = sorted(first for first, _ in extents)
+    inside = [line for line in starts if loop.lineno <= line <= (loop.end_lineno or 0)]
+    return (inside or starts)[0]
+
+
 def beside(box: Box) -> str:
     marked = boxes.markers(box.engine)
-    first = {n: min(a for a, _ in extents) for n, extents in marked.items()}
-    # The loop is what one reads first: go to the last function that has the line.
-    goal = {n: max(a for a, _ in extents) for n, extents in marked.items()}
-    lines = "".join(box_line(line, goal.get(line.number)) for line in box.lines if first)
+    goal = {number: best_place(box, extents) for number, extents in marked.items()}
+    lines = "".join(box_line(line, goal.get(line.number)) for line in box.lines)
     name = f"rl/{box.engine}_engine.py"
     return (
         '<div class="beside"><div class="bx-box"><p class="bx-title">'

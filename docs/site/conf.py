@@ -1,4 +1,4 @@
-"""Sphinx's settings, math as MathML, and links from pages to the code. Built by build.py."""
+"""Sphinx's settings, math as MathML, and links from pages to the code. Built by make_site.py."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ SECTIONS = {
     "Code beside the paper": ["beside/index"],
     "Results": ["docs/study", "docs/benchmarks"],
     "Proofs": ["docs/equations", "docs/engine_contract", "docs/mutation_check", "docs/mutants"],
-    "Look up": ["docs/glossary", "docs/metrics", "api/index"],
+    "Look up": ["docs/glossary", "docs/metrics", "docs/papers", "api/index"],
 }  # fmt: skip
 RESULTS = ("result", "study", "benchmark")  # pages so named stand with the results
 
@@ -35,7 +35,7 @@ def contents(pages: list[str]) -> str:
     for title, listed in SECTIONS.items():
         entries = list(listed)
         if title == "Course":
-            entries = [page for page in rest if page.startswith("notebooks/")] + course
+            entries = course + [page for page in rest if page.startswith("notebooks/")]
         elif title == "Results":
             entries += [page for page in rest if is_result(page)]
         elif title == "Guide":

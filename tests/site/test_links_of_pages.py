@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+import sys
 from functools import cache
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "docs" / "site"))
 
 import boxes
 import links

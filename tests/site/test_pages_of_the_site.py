@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import base64
 import json
+import sys
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "docs" / "site"))
 
 import api_pages
 import files

@@ -1,8 +1,8 @@
 """Build the site: every page of the repository, offline and searchable, in build/docs/html.
 
-    python docs/site/build.py          lay the pages out, run Sphinx, check every internal link
-    python docs/site/build.py --open   and open the first page in the browser
-    python docs/site/build.py --only docs/faq beside    a quick look at some pages while writing
+    python docs/site/make_site.py          lay the pages out, run Sphinx, check every internal link
+    python docs/site/make_site.py --open   and open the first page in the browser
+    python docs/site/make_site.py --only docs/faq beside    a quick look at some pages while writing
 
 Nothing is executed: notebooks come with their stored outputs, the reference from the docstrings, the
 pages of code beside the paper from the engines' files. Needs requirements-docs.txt: `make docs`.
