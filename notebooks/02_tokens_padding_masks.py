@@ -349,11 +349,11 @@ for row, p, end in zip(batch.tokens.tolist(), batch.prompt_lengths.tolist(), end
         ["prompt" if c < p else "response" if c < end else "padding" for c in range(len(row))]
     )
 figure, axis = look.panels(1, width=10, height=3.6)
-draw_cells(axis, labels, kinds)
-draw_arrows(axis, batch, look.COLOURS["bad"])
 axis.set_title(
     "blue: prompt, green: response. An arrow leads from the logits to the token they score"
 )
+draw_cells(axis, labels, kinds)
+draw_arrows(axis, batch, look.COLOURS["bad"])
 
 # %% [markdown]
 # ## 8. Log-probabilities of a response
@@ -425,7 +425,8 @@ print("a whole response costs", [round(x, 1) for x in total.tolist()], "nats")
 
 # %% [markdown]
 # Grammar is cheap, choices are expensive. The choices are where a policy has something to decide,
-# and where reinforcement learning will push.
+# and where reinforcement learning will push. (The most expensive token is an EOS: one answer breaks
+# off in the middle of a sentence, as some documents of the corpus do.)
 #
 # **The sampler and the scorer must agree.** The sampler worked with left padding, a cache and one
 # column at a time; the scorer with right padding and all columns at once. If their numbers differ,

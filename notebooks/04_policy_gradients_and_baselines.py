@@ -8,12 +8,8 @@
 # then be written out as a sum, so nothing has to be believed. REINFORCE, RLOO, GRPO and PPO are all
 # made of the steps below.
 #
-# | section | step | source |
-# | --- | --- | --- |
-# | 1-4 | the expected reward, its gradient, and one sample of it: REINFORCE | Williams 1992 |
-# | 5-7 | noise, and the baseline against it; bias and variance, exactly | arXiv:2402.14740 |
-# | 8 | more than one token: credit | |
-# | 9-11 | old samples: the ratio and the clip | arXiv:1707.06347, Eq. 7 |
+# The sources: Williams 1992 (REINFORCE), [arXiv:2402.14740](https://arxiv.org/abs/2402.14740)
+# (baselines), [arXiv:1707.06347](https://arxiv.org/abs/1707.06347) (ratio and clip).
 #
 # **You need** PyTorch's `softmax` and `autograd`, and log-probabilities from
 # [02_tokens_padding_masks](02_tokens_padding_masks.ipynb). No reinforcement learning.
@@ -79,8 +75,8 @@ torch.testing.assert_close(TRUE, pi * (REWARDS - 1.7))
 #
 # ## 2. A gradient that can be sampled, in three lines
 #
-# A language model can give more answers than there are atoms. Nobody can write this sum. But an *average*
-# can be estimated from a few draws. So the goal is to write the gradient as an average over $\pi$:
+# A language model can give more answers than there are atoms. Nobody can write this sum. But an
+# *average* can be estimated from a few draws. So we write the gradient as an average over $\pi$:
 #
 # $$\begin{aligned}
 # \nabla J &= \sum_y R(y) \, \nabla \pi(y) \\
@@ -112,7 +108,7 @@ torch.testing.assert_close(line_3, TRUE, atol=0.02, rtol=0)
 #
 # For a softmax, the gradient of a log-probability is short: **one-hot minus probabilities**,
 # $\partial \log \pi(y) / \partial \theta_k = [k = y] - \pi_k$. It raises the logit of the word that
-# was said and lowers all the others. REINFORCE (Williams 1992) multiplies that with the reward.
+# was said and lowers all the others. REINFORCE (Williams 1992) multiplies this by the reward.
 #
 # > **Predict, then run.** The policy says "awful" and gets 1 point, the worst reward there is. Does
 # > this sample make "awful" likelier or less likely?
@@ -152,7 +148,6 @@ said = torch.tensor([2, 0, 2, 1])  # a batch of four words: awful, great, awful,
 
 log_probs = logits.log_softmax(-1)[said]  # (4,)
 naive_loss = -(REWARDS[said] * log_probs).mean()
-
 naive_loss.backward()
 print("minus the gradient", -logits.grad, "\nmean of the pushes", pushes[said].mean(0))
 torch.testing.assert_close(-logits.grad, pushes[said].mean(0))
@@ -175,14 +170,14 @@ torch.testing.assert_close(library_loss, naive_loss)
 # The loop: draw, look at the rewards, step, draw again. The samples come from the policy that is
 # being changed. This is called **on-policy**.
 #
-# While it learns, the policy makes up its mind. How undecided it is, its **entropy** tells:
+# While it learns, the policy makes up its mind. Its **entropy** says how undecided it is:
 # $H = -\sum_y \pi(y) \log \pi(y)$, from $\log 3 = 1.10$ (all words equal) down to 0 (always the same
 # word). Once the entropy is 0 there is nothing left to compare, and learning stops.
 
 
 # %%
 def learn(advantage, rewards=REWARDS, steps=150, rate=0.3, seed=0):
-    """REINFORCE with four words a step. Returns J and the entropy at each step, (steps, 2)."""
+    """REINFORCE with four words a step: J and the entropy at each step, (steps, 2)."""
     generator, theta, curve = torch.Generator().manual_seed(seed), START.clone(), []
     for _ in range(steps):
         theta.requires_grad_()
@@ -198,7 +193,7 @@ def learn(advantage, rewards=REWARDS, steps=150, rate=0.3, seed=0):
 plain = torch.stack([learn(lambda r: r, seed=seed) for seed in range(20)])  # (runs, steps, 2)
 
 # %%
-figure, axes = look.panels(2, height=2.3)
+figure, axes = look.panels(2, height=2.1)
 for axis, column, name in zip(axes, (0, 1), ("expected reward J", "entropy (nats)"), strict=True):
     axis.plot(plain[:, :, column].T, color=look.COLOURS["policy"], ls="-", lw=0.8, alpha=0.5)
     look.labels(axis, "step", name, "REINFORCE, 20 runs")
@@ -253,17 +248,17 @@ assert 5 <= stuck.sum() <= 15
 #
 # In the second step $b$ was taken out of the sum. This needs a $b$ that is **the same for every
 # word that could have been said**. It may depend on the prompt, on earlier words, on other samples.
-# It may not depend on the word that it judges.
+# It must not depend on the word that it judges.
 
 # %%
 levels = torch.linspace(-2, 5, 141)
 noises = [mean_and_noise(REWARDS - b)[1] for b in levels]
-axis = look.panels(1, height=2.2)[1]
+axis = look.panels(1, height=2.1)[1]
 axis.plot(levels, noises, **look.line("policy"))
 for b, name in ((0.0, "no baseline"), (1.7, "b = E[R]")):
     place = (b, mean_and_noise(REWARDS - b)[1])
     axis.plot(*place, "o", color="black")
-    axis.annotate(name, place, (-12, -14), textcoords="offset points", ha="right")
+    axis.annotate(name, place, (4, 14), textcoords="offset points")
 axis.set_ylim(0, None)
 look.labels(axis, "baseline b", "noise", "Same average for every b, less scatter near E[R]")
 assert mean_and_noise(REWARDS - 1.7)[1] < mean_and_noise(REWARDS)[1] / 3
@@ -301,7 +296,6 @@ R = torch.tensor([1.0, 2.0, 3.0, 6.0])  # one group of G = 4
 
 others = (R.sum() - R) / (len(R) - 1)  # the mean of the others, for each row
 leave_one_out = R - others
-
 print("the others' mean    ", others, "\nleave-one-out       ", leave_one_out)
 print("minus the group mean", R - R.mean(), " = 3/4 of that")
 torch.testing.assert_close(leave_one_out, library.leave_one_out_advantages(R, 4)[:, 0])
@@ -312,7 +306,8 @@ look.code(library.leave_one_out_advantages, docstring=False)
 # By the rule of section 6 the group mean should be wrong, and leave-one-out should be right. There
 # are $3^4 = 81$ groups of four words, each with a known probability. So for every choice of advantage
 # it can be computed, without a random number, what it does **on average** and **how much it
-# scatters**. GRPO's **z-score** takes part, too: group mean, divided by the group's spread.
+# scatters**. GRPO's **z-score** takes part, too: reward minus group mean, divided by the group's
+# standard deviation.
 
 # %%
 GROUPS = torch.tensor(list(itertools.product(range(3), repeat=4)))  # (81, 4)
@@ -347,7 +342,7 @@ assert abs(results["group mean"][0] - 3 / 4) < 1e-12 and results["group z-score 
 # - The **group mean** goes exactly $1 - 1/G = 3/4$ of the way: it subtracts a quarter of $R_i$ from
 #   the response that earned it. The direction is untouched, so it is only a smaller learning rate,
 #   unless a second term stands beside it that does not shrink along, such as a KL penalty.
-# - The **z-score** divides by a spread that depends on the very rewards it divides, so it is biased,
+# - The **z-score** divides by a number that depends on the very rewards it divides, so it is biased,
 #   in direction as well. But its bias is much smaller than the noise of a group. It shows only in
 #   large batches, where the noise averages out and the bias stays.
 # - The unbiased ones differ in noise, and *only* there. A baseline matters more than the finer points.
@@ -358,7 +353,7 @@ assert abs(results["group mean"][0] - 3 / 4) < 1e-12 and results["group z-score 
 helped = torch.stack(
     [learn(lambda r: (r - r.mean()) * 4 / 3, REWARDS + 10, seed=seed) for seed in range(20)]
 )
-figure, axes = look.panels(2, height=2.3)
+figure, axes = look.panels(2, height=2.1)
 panels = (("no baseline", shifted, "bad"), ("leave-one-out", helped, "policy"))
 for axis, (name, runs, colour) in zip(axes, panels, strict=True):
     axis.plot(runs[:, :, 0].T, color=look.COLOURS[colour], ls="-", lw=0.8, alpha=0.6)
@@ -477,7 +472,7 @@ look.table(["A", "ratio", "gradient by log pi", "what happens"], rows)
 
 # %%
 grid = torch.linspace(0.05, 2.5, 246)[:, None]
-figure, (left, right) = look.panels(2, height=2.3)
+figure, (left, right) = look.panels(2, height=2.1)
 for advantage, style in ((1.0, "good"), (-1.0, "bad")):
     log_probs = grid.log().requires_grad_()
     value = clipped_loss(log_probs, torch.zeros_like(grid), advantage)
@@ -486,7 +481,9 @@ for advantage, style in ((1.0, "good"), (-1.0, "bad")):
     right.plot(grid, slope, **look.line(style))
 for axis, name in ((left, "loss"), (right, "gradient by log pi")):
     axis.axvspan(0.8, 1.2, color="lightgray", alpha=0.5, lw=0, label="clip range")
-    look.labels(axis, "ratio", name, name, legend=axis is left)
+    look.labels(axis, "ratio", name, name)
+left.legend(loc="upper left", fontsize=8)
+assert (value.diff(dim=0) >= 0).all()  # for A = -1 the loss never falls as the ratio grows
 
 # %% [markdown]
 # ## 11. Many steps on one rollout
@@ -515,7 +512,7 @@ for name, token_loss in losses.items():
 print("the rollout:", [WORDS[word] for word in words])
 
 # %%
-figure, axes = look.panels(3, width=11, height=2.3)
+figure, axes = look.panels(3, width=11, height=2.1)
 for axis, (name, trace) in zip(axes, traces.items(), strict=True):
     look.curves(dict(zip(WORDS, trace.T, strict=True)), axis=axis, ylim=(0, 1.02),
                 styles={"great": "gold", "fine": "policy", "awful": "bad"},
@@ -551,8 +548,7 @@ torch.testing.assert_close(-theta.grad, TRUE)
 #
 # ## Exercises
 #
-# Fill in a function and run the cell. `check` compares it with numbers that you can verify by hand
-# and with the library, and says in words what it finds.
+# Fill in a function and run the cell. `check` says in words what it finds.
 #
 # **1. REINFORCE by hand.** The push of one sample on the logits, without autograd: reward times
 # (one-hot minus probabilities).
