@@ -25,28 +25,23 @@ import matplotlib.pyplot as plt
 import torch
 
 try:
-    from course import kept, look
+    from course import flipbook, kept, look
 except ModuleNotFoundError as error:
     raise ImportError("run `make demo` once, then choose the kernel of .venv") from error
 
+# %%
 from course.exercises import check
+from course.runs import WithGold, curves
 
 from data import reviews
 from gpt.common import MetricLog, make_generator
 from gpt.generate import SamplingParams
 from gpt.log_probs import token_log_probs
-from gpt.report.tokens import show_tokens
 from rl import grpo_engine
 from rl.batches.rollout import prompt_batch, sample_rollout
 from rl.equations.advantages import group_advantages
 from rl.equations.kl import k1, k3
-from rl.equations.losses import (
-    clip_acted,
-    clipped_surrogate,
-    row_sums,
-    sequence_mean,
-    token_mean,
-)
+from rl.equations.losses import clip_acted, clipped_surrogate, sequence_mean, token_mean
 from rl.grpo_engine import GRPOConfig, grpo_loss
 from rl.rewards.sources import RewardModelReward, RuleReward
 from rl.training.evaluation import evaluate
@@ -187,9 +182,6 @@ look.code(k3, docstring=False)
 look.code(grpo_loss, lines=("token_loss = ", "return"))
 
 # %% [markdown]
-# (The line with `@` above a function is its border. It refuses tensors of a wrong shape and keeps
-# whatever stands in the padding out of the arithmetic: [gpt/border.py](../gpt/border.py).)
-#
 # ## 3. The two new terms
 #
 # **k3, the KL of one token.** The policy must not drift far from the **reference**, the frozen copy
@@ -243,8 +235,7 @@ look.diagram("three_models")
 
 # %% [markdown]
 # The policy is the kept base model of the reviews world, the reward is the kept reward model
-# ([06](06_reward_model.ipynb) shows how one is made). **Page 1 of the flip-book**: one prompt, six
-# answers, their rewards and their advantages.
+# ([06](06_reward_model.ipynb) shows how one is made). First one prompt and four answers.
 
 # %%
 base, tokenizer = kept.base()
@@ -252,7 +243,7 @@ learned = RewardModelReward(kept.reward_model()[0])
 gold = RuleReward(reviews.gold_reward, "gold reward")
 prompts = reviews.prompts("train")
 params = SamplingParams(temperature=1.0, max_new_tokens=48)
-G = 6
+G = 4
 
 records = prompt_batch(prompts, step=0, batch_size=1, seed=0)
 rollout = sample_rollout(base, tokenizer, records, params, G, make_generator(3, "demo"))
@@ -260,13 +251,10 @@ rewards = learned(rollout)  # (N,)
 A = group_advantages(rewards, G)  # (N, 1)
 mask, old_log_probs = rollout.response_mask, rollout.log_probs  # (N, T) each
 
-print(records[0].prompt)
-table = [[f"{rewards[i]:+.2f}", f"{A[i, 0]:+.2f}", rollout.responses[i]] for i in range(G)]
-look.table(["reward", "advantage", "answer"], table)
 
 # %% [markdown]
-# **Page 2**: the push. The gradient of the loss for each log-prob says how hard it is pushed, and
-# which way. **Page 3**: one optimizer step. **Page 4**: the log-probs before and after it.
+# Then one optimizer step. The gradient of the loss for each log-prob says how hard a token is
+# pushed, and which way.
 
 # %%
 policy, reference = copy.deepcopy(base), copy.deepcopy(base).requires_grad_(False)
@@ -282,44 +270,17 @@ loss.backward()
 optimizer.step()
 with torch.no_grad():
     after = token_log_probs(policy, rollout.sequences)
-change = after - log_probs.detach()  # (N, T)
-
-# %%
-figure, axes = plt.subplots(1, 4, figsize=(11, 2.8), sharey=True)
-colours = [look.colour("good" if a > 0 else "bad") for a in A[:, 0]]
-pages = {
-    "1. reward": rewards,
-    "2. advantage": A[:, 0],
-    "3. push per token": push.sum(1) / mask.sum(1),
-    "4. change of log pi(answer)": row_sums(change, mask),
-}
-for axis, (title, values) in zip(axes, pages.items(), strict=True):
-    axis.barh(range(G), values, color=colours)
-    axis.axvline(0, color="grey", linewidth=0.8)
-    axis.set(title=title, xlabel="nats" if "log" in title else "")
-axes[0].set(ylabel="answer", yticks=range(G))
-axes[0].invert_yaxis()
-plt.show()
-
-# %% [markdown]
-# Good answers became likelier and bad ones less likely, more or less. They share weights, so what
-# two answers have in common is pulled both ways. The same step token by token: the buttons switch
-# between the pages.
-
-# %%
 texts = [
     [tokenizer.decode([t]) if t != tokenizer.eos_id else "<EOS>" for t in row[keep].tolist()]
     for row, keep in zip(rollout.response_tokens, mask, strict=True)
 ]
-pages = {
-    "change": change,
-    "advantage": A.expand_as(push),
-    "push": push,
-    "log_prob": log_probs.detach(),
-}
-show_tokens(texts, pages, prompts=[record.prompt for record in rollout.records])
+flipbook.step(records[0].prompt, texts, rewards, A, push, log_probs.detach().exp(), after.exp())
 
 # %% [markdown]
+# Answers that are better than the group get a push up on all their tokens, the others a push down.
+# The probabilities follow, more or less. The answers share weights, so what two of them have in
+# common is pulled both ways.
+#
 # Look at a token that occurs in good *and* bad answers, such as a full stop: it hardly moves. Look
 # at a word that only one answer has: it moves with its answer. No reward of a token was ever given.
 # The comparison of whole answers sorts it out, if there are enough of them.
@@ -360,10 +321,8 @@ torch.testing.assert_close(ours, theirs, rtol=1e-2, atol=1e-4)
 # | 10 | for GRPO iteration = 1 ... $\mu$ | `updates_per_batch` |
 # | 11 | maximise the GRPO objective | `grpo_loss` |
 #
-# The inner loop, lines 10 and 11, is below.
-#
 # (Lines 1, 2 and 4 are the initial policy and the two outer loops. Line 12 trains the reward model
-# again between iterations: [15](15_process_and_iterative_grpo.ipynb).)
+# again between iterations: [15](15_process_and_iterative_grpo.ipynb).) Lines 10 and 11 in the file:
 
 # %%
 look.code(grpo_engine.train, lines=("for _ in range(config.updates", "meter.add_update"))
@@ -375,62 +334,35 @@ look.code(grpo_engine.train, lines=("for _ in range(config.updates", "meter.add_
 # ## 6. A run against the learned reward, with the truth beside
 #
 # What training maximises is the score of the reward model. In this world we also know what an
-# answer is really worth, its **gold reward**. It is measured beside, and the policy never sees it.
+# answer is really worth, its **gold reward**. It is measured alongside, and the policy never sees
+# it.
 
 
 # %%
-class LearnedReward:
-    """The reward model's score; the gold reward goes to the log alone."""
-
-    name = "reward model"
-
-    def __call__(self, rollout):
-        return learned(rollout)
-
-    def with_metrics(self, rollout):
-        return learned(rollout), {"gold": float(gold(rollout).mean())}
-
-
 config = GRPOConfig(
-    steps=12, prompts_per_step=8, group_size=8, updates_per_batch=2, minibatches=1, lr=7e-4, warmup=1,
+    steps=10, prompts_per_step=8, group_size=8, updates_per_batch=2, minibatches=1, lr=7e-4, warmup=1,
     micro_batch_size=64, kl_coef=0.05, stop_kl=None, device="cpu",
 )  # fmt: skip
 policy, log = copy.deepcopy(base), MetricLog(config.steps)
-rows = grpo_engine.train(config, policy, tokenizer, LearnedReward(), prompts, log)
+rows = grpo_engine.train(config, policy, tokenizer, WithGold(learned, gold), prompts, log)
 assert max(row["ratio_error_at_start"] for row in rows) < 1e-4 and abs(rows[0]["kl"]) < 1e-4
 
 # %%
-figure, axes = plt.subplots(2, 3, figsize=(10, 5), sharex=True)
-panels = {
-    "reward": ("proxy", "reward model's score (std)"),
-    "gold": ("gold", "gold reward (0 to 1)"),
-    "kl": ("policy", "KL from the reference\n(nats per answer)"),
-    "response_length": ("policy", "length (tokens)"),
-    "entropy": ("policy", "entropy (nats per token)"),
-    "clipped": ("policy", "clipped tokens (share)"),
-}
-for row in rows:
-    row["clipped"] = row["clip_low_fraction"] + row["clip_high_fraction"]
-steps = [row["step"] for row in rows]
-for axis, (key, (meaning, label)) in zip(axes.flat, panels.items(), strict=True):
-    look.curves({meaning: (steps, [row[key] for row in rows])}, axis=axis, smooth=4, ylabel=label)
-    axis.set(xlabel="step (rollout batch)")
-for axis in axes.flat[1:]:
-    axis.set_ylim(0, None)  # an axis that is cut off makes a small change look big
-plt.show()
+keys = ["reward", "gold", "kl", "response_length", "entropy", "clipped"]
+curves({"GRPO": rows}, keys)
 
 # %% [markdown]
 # The score rises, and the truth rises with it. What was paid for it? The KL grows: the policy
 # leaves the reference. The **entropy** falls. Entropy is the mean surprise over the next token,
 # $-\sum \pi \log \pi$, and a policy with less of it writes fewer different answers.
 #
-# Twelve steps are a taste. Here are prompts that the policy has never seen, answered with the same
+# Ten steps are a taste. Here are prompts that the policy has never seen, answered with the same
 # random numbers by the base model, by the policy above, and by a policy that the command of section
 # 8 has trained for 80 steps (it is kept in the repository):
 
 # %%
 unseen = reviews.prompts("validation")[:64]
-models = {"base": base, "12 steps": policy, "80 steps": kept.policy()[0]}
+models = {"base": base, "10 steps": policy, "80 steps": kept.policy()[0]}
 results = {
     name: evaluate(model, tokenizer, unseen, params, learned, reference=base, gold=gold)
     for name, model in models.items()
@@ -440,14 +372,14 @@ look.table(
     ["policy", "score", "gold", "KL", "length"],
     [[name, *(r.summary()[key] for key in columns)] for name, r in results.items()],
 )
-for i in range(3):
+for i in range(2):
     print(unseen[i].prompt.strip())
     for name, result in results.items():
         print(f"  {name:9} gold {result.gold[i]:.2f}  {result.responses[i]}")
 
-gain = results["12 steps"].gold - results["base"].gold  # prompt by prompt
+gain = results["10 steps"].gold - results["base"].gold  # prompt by prompt
 half = float(1.96 * gain.std() / math.sqrt(len(gain)))
-print(f"\ngain in gold after 12 steps {gain.mean():.3f} +- {half:.3f} (95% interval)")
+print(f"\ngain in gold after 10 steps {gain.mean():.3f} +- {half:.3f} (95% interval)")
 assert gain.mean() > half
 
 # %% [markdown]
@@ -497,7 +429,7 @@ def reuse(eps: float, updates: int = 6) -> dict[str, list[float]]:
 with_clip, without = reuse(0.2), reuse(1e6)
 
 # %%
-figure, (left, right) = look.panels(2)
+figure, (left, right) = look.panels(2, height=2.6)
 moved = {"with the clip": with_clip["moved"], "without": without["moved"]}
 styles = {"with the clip": "policy", "without": "bad"}
 updates = range(1, 7)
