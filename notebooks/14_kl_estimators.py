@@ -4,9 +4,8 @@
 # **The question.** RLHF replaces a KL divergence by one number per sampled token. Which number has
 # the right *value*, and which has the right *gradient*?
 #
-# **Why.** They are not the same one, and training uses the gradient alone. This page is for those
-# who want to know what each choice does. It computes everything on distributions small enough to
-# list, so "exact" means exact.
+# **Why.** They are not the same one, and training uses the gradient alone. This page computes both on
+# distributions small enough to list, so "exact" means exact.
 #
 # **You need** [05_what_a_kl_is](05_what_a_kl_is.ipynb), which explains the two directions, nats per
 # response against nats per token, and why k1 belongs in the reward. You also need
@@ -457,9 +456,7 @@ assert 0.03 < medians[1e-3] < 0.12 and 0.5 < medians[3e-4] < 1.5
 
 # %% [markdown]
 # At a drift of 1e-3 the naive form is off by some 6 %. Near 3e-4 its error is nearly as large as the
-# value, and below that it is noise.
-#
-# Far away there is another trap. $e^\delta$ overflows for large $\delta$, so the library holds
+# value, and below that it is noise. Far away there is another trap. $e^\delta$ overflows for large $\delta$, so the library holds
 # $\delta$ at 20. Some programs clamp the *result* instead, usually at 10, and with it the gradient:
 # the farther a token has drifted, the less it is pulled back.
 
@@ -533,7 +530,7 @@ assert (gradients["k2 in the loss"] - whole)[0].abs().max() > 1e-3  # the first 
 # sentence that says why. All estimators are in [rl/equations/kl.py](../rl/equations/kl.py). Which
 # coefficient holds a policy six nats from its reference nobody knows before training. A rule that adapts
 # it is `--kl-controller adaptive` ([arXiv:1909.08593](https://arxiv.org/abs/1909.08593), section 2.2). Its
-# target is in nats per *response*: fed with a mean per token, it would let the policy drift much further.
+# target is in nats per *response*.
 
 # %%
 look.code(kl.loss_estimator, docstring=False)
