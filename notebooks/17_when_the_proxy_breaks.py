@@ -189,8 +189,9 @@ look.curves(
 plt.show()
 
 # %% [markdown]
-# Both gain at first. The distance between the curves is what the missing labels cost. Best-of-n
-# stays within what the base model would write itself, so it cannot break a proxy very badly.
+# Both gain at first. The distance between the curves is what the missing labels cost. With few labels
+# more answers stop helping at n = 16; with many they still help at 32. But best-of-n never leaves what
+# the base model would write itself, so it goes only so far.
 #
 # ## 4. GRPO against it
 #
@@ -262,9 +263,10 @@ print(f"at the end, {kl[-1]:.1f} nats away, it is {gold_curve[-1]:.2f}")
 
 # %% [markdown]
 # The left panel is *over-optimisation*: the curve that training sees keeps rising, and the one that
-# we mean has turned. The right panel is the way to compare optimisers: gold against the distance
-# d = sqrt(KL) from the start. Two optimisers that stand at different distances cannot be compared by
-# their end points.
+# we mean gains little and then turns. The right panel is the way to compare optimisers: gold against
+# the distance d = sqrt(KL) from the start. Two optimisers that stand at different distances cannot be
+# compared by their end points. (The two curves have prompts of their own, 32 and 8, and so starts of
+# their own: compare their shapes here, and not their heights.)
 #
 # ## 5. What was exploited
 #
@@ -337,13 +339,14 @@ plt.show()
 print(f"alpha {alpha:.2f}, beta {beta:.2f}")
 
 # %% [markdown]
-# One run on 32 prompts is no test of a law. The study has three starts, four sizes of reward model and
-# five numbers of labels, with intervals and residuals.
+# The fit is poor: one run on 32 prompts is no test of a law. The study has three starts, four sizes
+# of reward model and five numbers of labels, with intervals and residuals.
 #
 # ## 7. What helps
 #
-# **Stop early, without gold.** Nobody has gold in real life. The doctor looks at the run's own numbers:
-# a proxy that rises while the KL is large and the answers become alike is suspect.
+# **Stop early, without gold.** Nobody has gold in real life. The doctor looks at the run's own numbers: a
+# proxy that rises is suspect once two more signs come together. They are a KL above 8 nats, rewards,
+# entropy or answers that become alike, and an ensemble that disagrees.
 
 # %%
 alarm = next(
@@ -381,11 +384,15 @@ spread = [float(s.std(0).mean()) for s in both]
 print(f"spread of the two: {spread[0]:.2f} at the start, {spread[-1]:.2f} at the end")
 
 # %% [markdown]
-# The members disagree more and more: the policy has left the answers that they were trained on.
-# Paying the lowest of them, or the mean less its variance, takes the reward away there
-# ([arXiv:2310.02743](https://arxiv.org/abs/2310.02743)). Here the other models only watch. What it does
-# when the policy is *trained* against an ensemble, or with more labels, new labels on its own answers or
-# a KL penalty, is a question for equal distances and several seeds:
+# The doctor is silent although gold has turned: an alarm without gold can miss. The model with
+# 112,000 labels is not fooled; it stays where it is from step 20 on, while the proxy nearly
+# doubles. The two weak models disagree only a little more than at the start: they share their
+# labels, and so most of their mistakes. Where members do disagree, the policy has left the answers
+# that they were trained on. Paying the lowest of them, or the mean less its variance, takes the
+# reward away there ([arXiv:2310.02743](https://arxiv.org/abs/2310.02743)). Here the other models
+# only watch. What it does when the policy is *trained* against an ensemble, or with more labels,
+# new labels on its own answers or a KL penalty, is a question for equal distances and several
+# seeds:
 
 # %%
 look.code(ensembles.uncertainty_weighted)
