@@ -208,7 +208,7 @@ def test_the_page_is_written_from_the_runs_and_again_from_the_json(
     pages.draw(("law", "cures"), SMALL, rehearsed, docs)
     numbers = json.loads((docs / "overoptimisation.json").read_text())
     assert {cell["engine"] for cell in numbers["law"]["cells"]} == {"grpo", "ppo"}
-    assert numbers["progress"]["law"]["done"] == 9 and numbers["progress"]["budget"]["done"] < 5
+    assert numbers["progress"]["law"]["done"] == 10 and numbers["progress"]["budget"]["done"] < 5
     text = (docs / "overoptimisation.md").read_text()
     assert "`python scripts/overoptimisation.py --parts budget`" in text and "Not run yet" in text
     assert "1 of 2 starts have been run" in text and "| 1x32 | 24 | 0 | ppo |" in text
@@ -260,9 +260,10 @@ def invented_run(folder: Path, gold: float, seed: int, *, far: float = 5.0) -> N
     write_json(folder / jobs.DONE, {"cpu": 6.0, "wall": 6.0, "forecast": 6.0})
 
 
-@pytest.fixture
-def compared(tmp_path: Path) -> dict[str, Any]:
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """GRPO ends at 0.8, RLOO at 0.9, PPO at 0.8 but only 3 nats away."""
+    tmp_path = tmp_path_factory.mktemp("budget")
     for start in SMALL.budget_starts:
         for seed in SMALL.budget_seeds:
             for name, gold, far in (("grpo", 0.8, 5.0), ("rloo", 0.9, 5.0), ("ppo", 0.8, 3.0)):
@@ -308,10 +309,10 @@ def test_equal_distance_or_not_reached(compared: dict[str, Any]) -> None:
 def test_the_budgets_part_of_the_study_page(compared: dict[str, Any], tmp_path: Path) -> None:
     docs = tmp_path / "docs"
     docs.mkdir()
-    (docs / "study.md").write_text(f"before\n\n{pages.MARK}\n\nold\n{pages.END_MARK}\n\nafter\n")
+    (docs / "study.md").write_text(f"before\n\n{pages.MARK}\n\nstale\n{pages.END_MARK}\n\nafter\n")
     pages.draw(("budget",), compared["settings"], compared["root"], docs)
     text = (docs / "study.md").read_text()
-    assert text.startswith("before") and text.endswith("after\n") and "old" not in text
+    assert text.startswith("before") and text.endswith("after\n") and "stale" not in text
     assert re.search(r"\| rloo \| 4 of 4 \| 0\.\d+ \(.*\) \| .* \| \+0\.080", text)
     assert "| ppo | 0 of 4 | not reached | - | - | - |" in text
     assert (docs / "overoptimisation_reviews.png").exists()

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from gpt.files import read_jsonl
-from overopt.fits import pooled_fit, slope
+from overopt.fits import NEAREST, pooled_fit, slope
 from overopt.intervals import (
     Array,
     at_cost,
@@ -32,6 +32,7 @@ Points = dict[str, Array]
 CURE_DISTANCES = (2.0, 4.0, 8.0, 16.0)
 BUDGET_DISTANCES = (2.0, 4.0, 6.0)
 SHOWN = ("step", "kl", "gold", "proxy", "length", "eos", *TERMS)
+FEWEST = 4  # measurements beyond the nearest distance, in every run of a fit
 TEXTS = 3  # prompts whose answers are kept, of the steps that are told about
 
 
@@ -139,7 +140,7 @@ def best_of_n_rows(folder: Path) -> dict[str, list[float]]:
 def fit_of_cell(
     settings: Settings, root: Path, size: str, labels: int, kind: str
 ) -> dict[str, Any] | None:
-    """One fit through the finished starts of a cell."""
+    """One fit through the finished starts of a cell; None where a run hardly moved."""
     runs = []
     for start in settings.starts:
         folder, name = root / f"start-{start}", f"{size}-{labels}"
@@ -150,7 +151,7 @@ def fit_of_cell(
         elif kind != "best_of_n" and is_done(folder, f"law/{kind}-{name}"):
             points = read_points(folder / "law" / f"{kind}-{name}")
             runs.append([points["kl"], points["gold"] - points["gold"][:1]])
-    if not runs or max(len(run[0]) for run in runs) < 4:
+    if not runs or min(int((run[0].mean(axis=1) > NEAREST).sum()) for run in runs) < FEWEST:
         return None
     form = "best of n" if kind == "best_of_n" else "RL"
     return {"starts": len(runs)} | pooled_fit(form, runs)

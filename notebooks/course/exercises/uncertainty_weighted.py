@@ -17,7 +17,9 @@ def uncertainty_weighted(scores: Tensor, coef: float) -> Tensor:
 
 
 def over_the_responses(scores: Tensor, coef: float) -> Tensor:
-    return (scores - scores.mean(1, keepdim=True)).mean(0) - coef * scores.var(1).mean()
+    return (scores - scores.mean(1, keepdim=True)).mean(0) - coef * scores.var(
+        1, correction=0
+    ).mean()
 
 
 def by_the_deviation(scores: Tensor, coef: float) -> Tensor:

@@ -1,0 +1,475 @@
+# %% [markdown]
+# # 17. When the proxy breaks
+#
+# **The question.** How far can a learned reward be trusted, and what happens beyond that point?
+#
+# **Why.** The policy is not judged by what we want, the *gold* reward. It is judged by a *proxy*, a
+# reward model that was learned from a limited number of labels. Where the two differ, training
+# finds the difference. Here we train a reward model on too few labels and optimise it until it
+# breaks, with the gold reward beside it. We know the gold reward of our world of reviews exactly;
+# in real life nobody does, which is why this is worth seeing once.
+#
+# **What it needs:** [06, the reward model](06_reward_model.ipynb), [07, GRPO](07_grpo.ipynb) and
+# [05, what a KL is](05_what_a_kl_is.ipynb).
+#
+# | section | idea |
+# | --- | --- |
+# | 1 | best-of-n: the simplest way to optimise a reward, by hand |
+# | 2 | a reward model from few labels |
+# | 3 | best-of-n against it |
+# | 4 | GRPO against it, until gold turns |
+# | 5 | what was exploited: texts, and terms of the gold reward |
+# | 6 | the law of Gao et al. |
+# | 7 | what helps |
+#
+# **To run it yourself:** `make demo` once sets up `.venv`, `make dev` adds the Jupyter kernel; then
+# choose the kernel of `.venv`. It takes about a minute on one CPU core.
+
+# %%
+import itertools
+import random
+
+import matplotlib.pyplot as plt
+import torch
+from course import kept, look
+from course.exercises import check
+
+try:
+    from data import reviews
+    from data.collate import collate_responses
+    from gpt.common import MetricLog, make_generator
+    from gpt.frozen import frozen_copy
+    from gpt.generate import SamplingParams
+    from reward_model import pairs as pairing
+    from reward_model.model import RewardModel
+    from reward_model.reward_model_training import ReviewsAnnotator, RewardModelConfig, fit
+    from rl import grpo_engine
+    from rl.batches.rollout import sample_rollout
+    from rl.equations import best_of_n, ensembles
+    from rl.rewards.sources import RewardModelReward, RuleReward
+    from rl.training import doctor
+    from rl.training.evaluation import evaluate
+except ModuleNotFoundError as error:
+    raise ImportError("run `make demo` once, then choose the kernel of .venv") from error
+
+look.use()
+torch.set_num_threads(1)  # one thread adds up in the same order on every machine
+
+# %% [markdown]
+# ## 1. Best-of-n by hand
+#
+# Sample n answers and keep the one that the proxy likes best. This is *best-of-n*. It needs no
+# training, and it optimises the proxy all the same: the larger n, the higher the proxy.
+#
+# A bank of three answers is enough to see it. The proxy orders them one way, and the gold reward is
+# only read off afterwards. For n = 2 there are three subsets of two answers:
+
+# %%
+proxy = torch.tensor([3.0, 1.0, 2.0])
+gold = torch.tensor([0.6, 0.2, 0.5])
+chosen = []
+for a, b in itertools.combinations(range(3), 2):
+    winner = a if proxy[a] > proxy[b] else b
+    chosen.append(float(gold[winner]))
+    print(f"of answers {a} and {b} the proxy keeps {winner}, whose gold is {gold[winner]:.1f}")
+naive = sum(chosen) / len(chosen)
+print(f"gold of the best of 2: {naive:.4f}")
+
+# %% [markdown]
+# With 1,024 answers nobody counts subsets. Sort the N answers so that the proxy rises. Answer i is
+# the best of n if it is drawn and the n - 1 others come from the i - 1 below it
+# ([arXiv:2112.09332](https://arxiv.org/abs/2112.09332)):
+#
+# $$\mathbb{E}[\text{gold of the best of } n]
+# = \sum_{i=n}^{N} \binom{i-1}{n-1} \Big/ \binom{N}{n} \; \text{gold}_{(i)}$$
+#
+# How far is the best of n from the policy itself? That is known exactly, too
+# ([arXiv:2009.01325](https://arxiv.org/abs/2009.01325), appendix G.3):
+#
+# $$\mathrm{KL}(\text{best of } n \,\|\, \pi) = \log n - \frac{n-1}{n}$$
+
+# %%
+counted = best_of_n.best_of_n_mean(proxy[None], gold[None], 2)
+assert abs(float(counted) - naive) < 1e-6
+for n in (1, 2, 16, 512):
+    print(f"best of {n:3}: {best_of_n.best_of_n_kl(n):.2f} nats away")
+look.code(best_of_n.best_of_n_mean)
+
+# %% [markdown]
+# Best-of-512 costs 512 answers and is only 5.2 nats away. Reinforcement learning goes much further.
+#
+# ## 2. A reward model from few labels
+#
+# The kept reward model of these pages has seen 112,000 comparisons. Ours gets 480: four answers to
+# each of 80 prompts, every two of them compared by the noisy annotator. We train two of them that
+# differ in their seed alone; the second is needed in section 7.
+
+# %%
+base, tokenizer = kept.base()
+strong, _ = kept.reward_model()
+PARAMS = SamplingParams(max_new_tokens=40)
+
+
+def compare(split, count, seed):
+    """`count` comparisons of the base model's own answers, labelled by the annotator."""
+    drawn = pairing.sample_pairs(
+        base, tokenizer, reviews.prompts(split), count, ReviewsAnnotator(),
+        pairing.PairSampling(PARAMS, responses_per_prompt=4, batch_size=40),
+        generator=make_generator(seed, "pairs"), rng=random.Random(seed),
+    )  # fmt: skip
+    return [pair for pairs in drawn for pair in pairs]
+
+
+labels, held_out = compare("train", 480, 0), compare("validation", 240, 1)
+first = labels[0]
+print("prompt:   ", tokenizer.decode(first.prompt).strip())
+print("preferred:", tokenizer.decode(first.chosen[:-1]))
+print("rejected: ", tokenizer.decode(first.rejected[:-1]))
+
+
+# %%
+def learn(seed):
+    """A reward model: the base with a scalar head, three passes over the few labels."""
+    model = RewardModel.from_policy(base, "last_token", make_generator(seed, "head"))
+    config = RewardModelConfig(batch_size=8, lr=2e-3, warmup=5, seed=seed)
+    fit(model, labels, config, MetricLog(30), eos_id=tokenizer.eos_id)
+    model.normalize_on(pairing.collate_pairs(labels[::3], tokenizer.eos_id))
+    return model.requires_grad_(False)
+
+
+@torch.no_grad()
+def orders_like_gold(model):
+    """The share of held-out pairs that the model orders as the gold reward does."""
+    scores = model(pairing.collate_pairs(held_out, tokenizer.eos_id)).view(2, -1)
+    true = torch.tensor([p.meta["gold_chosen"] - p.meta["gold_rejected"] for p in held_out])
+    differs = true != 0
+    right = (scores[0] - scores[1]).sign() == true.sign()
+    return float(right[differs].float().mean())
+
+
+weak, second = (learn(seed) for seed in range(2))
+for name, model in (("480 labels", weak), ("112,000 labels", strong)):
+    print(f"{name:>14}: orders {orders_like_gold(model):.1%} of new pairs as gold does")
+
+# %% [markdown]
+# A number like this is often all that is known of a reward model. It says how good the model is on
+# the *base model's own* answers. It says nothing about answers that only an optimiser would write.
+#
+# ## 3. Best-of-n against it
+#
+# One bank, 8 prompts x 64 answers, serves every n and both reward models.
+
+
+# %%
+def gold_of(rollout):
+    rows = zip(rollout.records, rollout.responses, rollout.has_eos.tolist())
+    return torch.tensor([reviews.gold_reward(*row) for row in rows])
+
+
+prompts = reviews.prompts("test")
+bank = sample_rollout(base, tokenizer, prompts[-8:], PARAMS, 64, make_generator(0, "bank"))
+bank_gold = gold_of(bank).view(8, 64)
+SIZES = (1, 2, 4, 8, 16, 32)
+bank_distance = [best_of_n.best_of_n_kl(n) ** 0.5 for n in SIZES]
+
+
+def by(model):
+    """Mean gold and proxy of the best of every n by one reward model."""
+    scores = RewardModelReward(model)(bank).view(8, 64)
+    pick = [best_of_n.best_of_n_mean(scores, bank_gold, n).mean() for n in SIZES]
+    return [float(x) for x in pick]
+
+
+weak_best, strong_best = by(weak), by(strong)
+look.curves(
+    {"480 labels": (SIZES, weak_best), "112,000 labels": (SIZES, strong_best)},
+    styles={"480 labels": "proxy", "112,000 labels": "gold"}, marker=True,
+    xscale="log", xlabel="n", ylabel="gold of the best of n",
+)  # fmt: skip
+plt.show()
+
+# %% [markdown]
+# Both gain at first. The distance between the curves is what the missing labels cost. With few labels
+# more answers stop helping at n = 16; with many they still help at 32. But best-of-n never leaves what
+# the base model would write itself, so it goes only so far.
+#
+# ## 4. GRPO against it
+#
+# Now the same proxy with an optimiser that has no such bound. No KL penalty, no early stop. Every
+# five steps we stop and look: the proxy, the gold reward and its terms, the KL, the texts, and what
+# the other reward models say of the same answers.
+#
+# **Predict first:** which of these will rise to the end, and which will turn?
+
+# %%
+TERMS = ("sent", "topic", "polite", "form", "qual")
+judges = {"strong": strong, "second": second}
+found = []
+
+
+def look_at(policy, reference, step):
+    """What the engine calls as its validation."""
+    result = evaluate(
+        policy, tokenizer, prompts[:32], PARAMS, RewardModelReward(weak),
+        reference=base, gold=RuleReward(reviews.gold_reward, "gold"),
+    )  # fmt: skip
+    rows = list(zip(result.records, result.responses, result.has_eos.tolist()))
+    asked = [tokenizer.encode(record.prompt) for record, _, _ in rows]
+    said = [tokenizer.encode(text) + [tokenizer.eos_id] * ended for _, text, ended in rows]
+    batch = collate_responses(asked, said, tokenizer.eos_id)
+    parts = [reviews.gold_parts(*row) for row in rows]
+    terms = torch.tensor([[getattr(part, name) for name in TERMS] for part in parts])
+    with torch.no_grad():
+        judged = {name: model(batch) for name, model in judges.items()}
+    found.append({"step": step, "result": result, "terms": terms} | judged)
+    return {f"validation/{name}": value for name, value in result.summary().items()}
+
+
+# %%
+config = grpo_engine.GRPOConfig(
+    steps=40, prompts_per_step=4, group_size=8, lr=5e-4, warmup=3, minibatches=1,
+    kl_coef=0.0, stop_kl=None, max_new_tokens=40, eval_every=5, seed=0,
+)  # fmt: skip
+policy = kept.base()[0]
+look_at(policy, base, 0)
+log = MetricLog(config.steps)
+grpo_engine.train(
+    config, policy, tokenizer, RewardModelReward(weak), reviews.prompts("train"), log,
+    reference=frozen_copy(base), validate=look_at,
+)  # fmt: skip
+steps = [row["step"] for row in found]
+kl = [float(row["result"].kl.mean()) for row in found]
+proxy_curve = [float(row["result"].reward.mean()) for row in found]
+gold_curve = [float(row["result"].gold.mean()) for row in found]
+for step, distance, p, g in zip(steps, kl, proxy_curve, gold_curve):
+    print(f"step {step:2}: {distance:5.1f} nats, proxy {p:5.2f}, gold {g:.2f}")
+
+# %%
+figure, (left, right) = look.panels(2)
+look.curves(
+    {"proxy": proxy_curve, "gold": gold_curve}, steps, axis=left, marker=True,
+    xlabel="GRPO step", ylabel="reward",
+)  # fmt: skip
+distance = [max(nats, 0) ** 0.5 for nats in kl]
+look.curves(
+    {"GRPO": (distance, gold_curve), "best of n": (bank_distance, weak_best)}, axis=right,
+    styles={"GRPO": "gold", "best of n": "policy"}, marker=True,
+    xlabel="d = sqrt(KL in nats)", ylabel="gold reward",
+)  # fmt: skip
+plt.show()
+best = max(range(len(steps)), key=gold_curve.__getitem__)
+print(f"gold is highest at step {steps[best]}, {kl[best]:.1f} nats away: {gold_curve[best]:.2f}")
+print(f"at the end, {kl[-1]:.1f} nats away, it is {gold_curve[-1]:.2f}")
+
+# %% [markdown]
+# The left panel is *over-optimisation*: the curve that training sees keeps rising, and the one that
+# we mean gains little and then turns. The right panel is the way to compare optimisers: gold against
+# the distance d = sqrt(KL) from the start. Two optimisers that stand at different distances cannot be
+# compared by their end points. (The two curves have prompts of their own, 32 and 8, and so starts of
+# their own: compare their shapes here, and not their heights.)
+#
+# ## 5. What was exploited
+#
+# The texts tell first. One prompt, at the start, where gold was highest, and at the end:
+
+# %%
+for index in (0, best, len(steps) - 1):
+    result = found[index]["result"]
+    print(f"step {steps[index]}: proxy {result.reward[1]:.2f}, gold {result.gold[1]:.2f}")
+    print("   ", result.responses[1].strip())
+print("the prompt:", prompts[1].prompt.strip())
+
+# %% [markdown]
+# The gold reward has five terms, so the fall can be taken apart. Gold is
+# content x care, with content = 0.3 sentiment + 0.3 topic + 0.25 politeness + 0.15 form, and care = 0.3 +
+# 0.7 quality, which falls with every repetition. The change of a product splits exactly:
+#
+# change(content) x mean(care) + mean(content) x change(care), each mean over the two moments.
+
+# %%
+WEIGHTS = torch.tensor([0.3, 0.3, 0.25, 0.15])
+
+
+def change_by_term(before, after):
+    """How much of the change of gold each term carries; terms are (P, 5)."""
+    content, care = (before + after)[:, :4] @ WEIGHTS / 2, 0.3 + 0.7 * (before + after)[:, 4] / 2
+    change = after - before
+    parts = [float((w * change[:, i] * care).mean()) for i, w in enumerate(WEIGHTS)]
+    return dict(zip(TERMS, [*parts, float((0.7 * change[:, 4] * content).mean())]))
+
+
+rise = change_by_term(found[0]["terms"], found[best]["terms"])
+fall = change_by_term(found[best]["terms"], found[-1]["terms"])
+assert abs(sum(fall.values()) - (gold_curve[-1] - gold_curve[best])) < 1e-4
+look.bars(
+    {"start to best": list(rise.values()), "best to end": list(fall.values())},
+    ["sentiment", "topic", "politeness", "form", "repetition"],
+    styles={"start to best": "gold", "best to end": "bad"}, ylabel="change of gold",
+    xlabel="term of the gold reward",
+)  # fmt: skip
+plt.show()
+
+# %% [markdown]
+# ## 6. The law of Gao et al.
+#
+# Gao, Schulman and Hilton ([arXiv:2210.10760](https://arxiv.org/abs/2210.10760)) measured this with a
+# large reward model in the place of gold. Over a wide range of sizes they could fit the gain of gold
+# with two numbers, alpha and beta:
+#
+# $$R_{\text{best-of-n}}(d) = d\,(\alpha - \beta d), \qquad R_{\text{RL}}(d) = d\,(\alpha - \beta \log d)$$
+#
+# alpha is how fast gold rises at first; beta is how fast the proxy loses its worth. Both forms are
+# linear in alpha and beta, so least squares is one line.
+
+# %%
+d = torch.tensor([x for x in distance if x > 0.25])
+gain = torch.tensor([g - gold_curve[0] for x, g in zip(distance, gold_curve) if x > 0.25])
+columns = torch.stack([d, -d * d.log()], dim=1)
+alpha, beta = torch.linalg.lstsq(columns, gain[:, None]).solution[:, 0].tolist()
+line = torch.linspace(0.25, float(d.max()), 50)
+axis = look.curves(
+    {"measured": (d, gold_curve[0] + gain)}, styles={"measured": "gold"}, marker=True,
+    xlabel="d = sqrt(KL in nats)", ylabel="gold reward",
+)  # fmt: skip
+axis.plot(
+    line, gold_curve[0] + line * (alpha - beta * line.log()), **look.line("exact"), label="fit"
+)
+axis.legend()
+plt.show()
+print(f"alpha {alpha:.2f}, beta {beta:.2f}")
+
+# %% [markdown]
+# The fit is poor: one run on 32 prompts is no test of a law. The study has three starts, four sizes
+# of reward model and five numbers of labels, with intervals and residuals.
+#
+# ## 7. What helps
+#
+# **Stop early, without gold.** Nobody has gold in real life. The doctor looks at the run's own numbers: a
+# proxy that rises is suspect once two more signs come together. They are a KL above 8 nats, rewards,
+# entropy or answers that become alike, and an ensemble that disagrees.
+
+# %%
+alarm = next(
+    (n for n in range(20, len(log.rows) + 1) if doctor.proxy_suspected(doctor.Run(log.rows[:n]))),
+    None,
+)
+if alarm is None:
+    print("the doctor sees nothing in these 40 steps")
+else:
+    print(f"at step {alarm} the doctor says:", doctor.proxy_suspected(doctor.Run(log.rows[:alarm])))
+
+# %% [markdown]
+# **Ask several.** The second reward model has read the same labels. The two share what the labels
+# say, and differ in their accidents. What does it think of the answers that please the first one? And
+# what does the model with 112,000 labels think?
+
+# %%
+both = [torch.stack([row["result"].reward, row["second"]]) for row in found]  # (2, P) each
+look.curves(
+    {
+        "the proxy": proxy_curve,
+        "lower of two": [float(ensembles.worst_case(s).mean()) for s in both],
+        "112,000 labels": [float(row["strong"].mean()) for row in found],
+        "gold (0 to 1)": gold_curve,
+    },
+    steps,
+    styles={
+        "the proxy": "proxy", "lower of two": "policy", "112,000 labels": "teacher",
+        "gold (0 to 1)": "gold",
+    },
+    xlabel="GRPO step", ylabel="score of the same answers",
+)  # fmt: skip
+plt.show()
+spread = [float(s.std(0).mean()) for s in both]
+print(f"spread of the two: {spread[0]:.2f} at the start, {spread[-1]:.2f} at the end")
+
+# %% [markdown]
+# The doctor is silent although gold has turned: an alarm without gold can miss. The model with
+# 112,000 labels is not fooled; it stays where it is from step 20 on, while the proxy nearly
+# doubles. The two weak models disagree only a little more than at the start: they share their
+# labels, and so most of their mistakes. Where members do disagree, the policy has left the answers
+# that they were trained on. Paying the lowest of them, or the mean less its variance, takes the
+# reward away there ([arXiv:2310.02743](https://arxiv.org/abs/2310.02743)). Here the other models
+# only watch. What it does when the policy is *trained* against an ensemble, or with more labels,
+# new labels on its own answers or a KL penalty, is a question for equal distances and several
+# seeds:
+
+# %%
+look.code(ensembles.uncertainty_weighted)
+
+# %% [markdown]
+# **Where this lives.** `rl/equations/best_of_n.py`, `rl/equations/ensembles.py` and
+# `rl/training/doctor.py`. To train against an ensemble:
+# `python -m rl.grpo_engine --reward-model A B C --ensemble min`. The whole study:
+# `python scripts/overoptimisation.py`, and what of it has been run:
+# [docs/overoptimisation.md](../docs/overoptimisation.md).
+#
+# ## Exercises
+#
+# **1.** How far is the best of n?
+
+
+# %%
+def my_best_of_n_kl(n):
+    """log n - (n - 1) / n."""
+    return None
+
+
+check("best_of_n_kl", my_best_of_n_kl)
+
+# %% [markdown]
+# <details>
+# <summary>Solution</summary>
+#
+# ```python
+# def my_best_of_n_kl(n):
+#     return math.log(n) - (n - 1) / n
+# ```
+# </details>
+#
+# **2.** The expected gold of the best of n, from a bank of N answers to one prompt.
+
+
+# %%
+def my_best_of_n_mean(proxy, gold, n):
+    """proxy and gold are (N,); the weights are C(i - 1, n - 1) / C(N, n), worst answer first."""
+    return None
+
+
+check("best_of_n_mean", my_best_of_n_mean)
+
+# %% [markdown]
+# <details>
+# <summary>Solution</summary>
+#
+# ```python
+# def my_best_of_n_mean(proxy, gold, n):
+#     N = len(proxy)
+#     rising = gold[proxy.argsort()]
+#     chosen = [math.comb(i - 1, n - 1) / math.comb(N, n) for i in range(1, N + 1)]
+#     return (rising * torch.tensor(chosen)).sum()
+# ```
+# </details>
+#
+# **3.** An ensemble that pays less where its members disagree.
+
+
+# %%
+def my_uncertainty_weighted(scores, coef):
+    """scores are (K, N): the mean over the members less coef times their variance."""
+    return None
+
+
+check("uncertainty_weighted", my_uncertainty_weighted)
+
+# %% [markdown]
+# <details>
+# <summary>Solution</summary>
+#
+# ```python
+# def my_uncertainty_weighted(scores, coef):
+#     return scores.mean(0) - coef * scores.var(0)
+# ```
+# </details>
+#
+# Next: [18, teachers as rewards](18_knowledge_distillation_rewards.ipynb)
