@@ -378,6 +378,7 @@ for axis, key, label in (
                 marker=key != "kl_old_new", xlabel="step (rollout batch)", ylabel=label)  # fmt: skip
     if axis is not axes[2]:
         axis.get_legend().remove()
+axes[2].legend(loc="lower right", fontsize=9)
 plt.show()
 
 # %%

@@ -339,17 +339,17 @@ first, second = (sum(row["reward"] for row in runs["frozen"][part])
 assert second > first
 
 # %% [markdown]
-# - **Gold** (left): once the policy has left the responses that it knows, the frozen reward model sends it
-#   the wrong way. Its own reward rises all the same. That is over-optimisation, and
+# - **Gold** (left): once the policy has left the responses that the frozen reward model knows, its gold
+#   stands still, while its own reward goes on rising. That is over-optimisation, and
 #   [17_when_the_proxy_breaks](17_when_the_proxy_breaks.ipynb) is about it.
 # - **The refreshed model** could hardly order the policy's responses before the first refresh
-#   (`fresh_accuracy/before`) and orders three in four after it. These are pairs that it was not trained on.
-#   `probe_accuracy`, on responses of the first policy, rises too: nothing is forgotten.
-# - **Reward** (second panel): in the refreshed run two iterations are on different scales. The jumps at the
-#   dotted lines are jumps of the ruler, not of the policy. `probe_reward` is the same responses under both
-#   models.
-# - **KL**: to the reference it falls to 0 with every iteration. From the start nothing bounds it, and the
-#   frozen run ends far away. The reset gives up the anchor
+#   (`fresh_accuracy/before`), and orders about four in five after it. These are pairs that it was not
+#   trained on. `probe_accuracy`, on responses of the first policy, rises too: nothing is forgotten.
+# - **Reward** (second panel): in the refreshed run two iterations are on different scales. The jumps at
+#   the dotted lines are jumps of the ruler, not of the policy. `probe_reward` is the same responses
+#   under both models.
+# - **KL**: to the reference it falls to 0 with every iteration. From the start nothing bounds it, and
+#   both runs end far away. The reset gives up the anchor
 #   ([12_single_model_grpo](12_single_model_grpo.ipynb) does that in every batch).
 #
 # With a reward model that is good to begin with (160,000 comparisons) the frozen run did as well, in three

@@ -389,9 +389,9 @@ assert float(change["lambda 0.95"][0]) < float(change["lambda 0.95"][15]) - 0.1
 
 # %% [markdown]
 # So at $\lambda_{GAE} = 0.95$ the bonus is a *disturbance* until the critic has learned it: it punishes
-# whatever stands near the end of a response, the EOS first. A run with it may therefore end worse than
-# one without, and protects nothing: no gradient of $L_{PT}$ reaches the weights through a number. The
-# engine offers it in order to show this, and says so. Three short runs:
+# whatever stands near the end of a response, the EOS first. A run with it may end a little better or a
+# little worse than one without. But it protects nothing, because no gradient of $L_{PT}$ reaches the
+# weights through a number. The engine offers it in order to show this, and says so. Three short runs:
 
 # %%
 ppo = KDPPOConfig(

@@ -235,7 +235,8 @@ plt.show()
 # ## 5. DPO on text
 #
 # The base model of the course answers training prompts twice each. The annotator of the reviews
-# world, who errs now and then, says which answer he prefers.
+# world, who errs now and then, says which answer he prefers. (The number is the gold reward, which he does
+# not see.)
 
 # %%
 base, tokenizer = kept.base()
@@ -269,7 +270,7 @@ look.code(dpo_engine.train, ("for batch, ref_log_probs", "norm = clip_and_step")
 
 # %%
 config = DPOConfig(
-    steps=50, batch_size=16, lr=1e-3, warmup=10, beta=0.1, held_out_pairs=120, eval_every=25,
+    steps=50, batch_size=16, lr=6e-4, warmup=10, beta=0.1, held_out_pairs=120, eval_every=25,
     device="cpu",
 )  # fmt: skip
 direct = copy.deepcopy(base)
@@ -282,7 +283,7 @@ for row in rows[24::25]:
     print(f"step {row['step']:3}  held-out loss {row['held_out_loss']:.3f}", end="")
     print(f"  held-out pairs in order {row['held_out_accuracy']:.2f}")
 assert abs(first["loss"] - math.log(2)) < 1e-5 and abs(first["margin"]) < 1e-5
-assert last["held_out_accuracy"] > 0.55 and last["held_out_loss"] < 0.68
+assert last["held_out_accuracy"] > 0.55 and last["held_out_loss"] < 0.685
 
 # %% [markdown]
 # **Predict, then run.** The loss rewards a chosen response for rising and a rejected one for
@@ -469,10 +470,11 @@ firsts = [rows[0]["preference_loss"] for name, rows in runs.items() if name != "
 assert all(abs(value - math.log(2)) < 1e-4 for value in firsts)
 
 # %%
+STYLES = {"GRPO": "reference", "pairs in the group": "policy", "recorded pairs": "proxy"}
 figure, axes = look.panels(3, width=12)
 for axis, key, label in (
     (axes[0], "reward", "gold reward (0 to 1)"),
-    (axes[1], "kl", "KL from the reference (nats per response)"),
+    (axes[1], "kl", "KL from the reference\n(nats per response)"),
     (axes[2], "preference_accuracy", "compared pairs in order (share)"),
 ):
     series = {
@@ -483,7 +485,7 @@ for axis, key, label in (
         for name, rows in runs.items()
         if key in rows[0]
     }
-    look.curves(series, axis=axis, smooth=3, xlabel="step (rollout batch)", ylabel=label)
+    look.curves(series, axis=axis, styles=STYLES, smooth=3, xlabel="step", ylabel=label)
     axis.set_xticks(range(2, 11, 2))
 plt.show()
 
