@@ -410,6 +410,6 @@ def test_a_source_reads_the_same_twice(build: ModuleType, stored: Path, tmp_path
 
 
 def test_a_wrong_name_lists_the_notebooks(build: ModuleType) -> None:
-    assert build.sources(["01"]) == [SOURCES[0]]
+    assert build.sources(["00"]) == [SOURCES[0]]
     with pytest.raises(build.NotebookError, match=SOURCES[0].stem):
         build.sources(["no_such"])

@@ -26,8 +26,8 @@ def draw_cells(
             text = word if notes is None else f"{word}\n{notes[row][column]}"
             axis.text(column + 0.5, row + 0.5, text, ha="center", va="center", size=10)
     width = max(map(len, labels))
-    axis.set_xticks([column + 0.5 for column in range(width)], range(width))
-    axis.set_yticks([row + 0.5 for row in range(len(labels))], range(len(labels)))
+    axis.set_xticks([column + 0.5 for column in range(width)], list(map(str, range(width))))
+    axis.set_yticks([row + 0.5 for row in range(len(labels))], list(map(str, range(len(labels)))))
     axis.set(xlabel="column", ylabel="row", xlim=(0, width), ylim=(len(labels), 0))
     axis.grid(visible=False)
 
@@ -39,6 +39,6 @@ def draw_arrows(axis: Axes, batch: ResponseBatch, color: str) -> None:
         for t in range(length):
             start = int(batch.predicting_columns[row, t])
             end = int(batch.response_columns[row, t])
-            place = {"xy": (end + 0.5, row + 0.36), "xytext": (start + 0.5, row + 0.36)}
-            axis.annotate("", **place, arrowprops=style)
+            head, tail = (end + 0.5, row + 0.36), (start + 0.5, row + 0.36)
+            axis.annotate("", xy=head, xytext=tail, arrowprops=style)
             axis.text(end, row + 0.14, f"t={t}", ha="center", size=9, color=color)

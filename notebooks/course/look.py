@@ -395,7 +395,7 @@ def difference_text(
     texts = [source(thing, docstring=docstring or isinstance(thing, str)) for thing in (a, b)]
     if not comments:
         texts = [re.sub(r"  # .*$", "", text, flags=re.MULTILINE) for text in texts]
-    compared = difflib.ndiff(*(text.splitlines() for text in texts))
+    compared = difflib.ndiff(texts[0].splitlines(), texts[1].splitlines())
     changes = [row for row in compared if row[0] != "?"]
     near = {
         j

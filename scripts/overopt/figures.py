@@ -89,8 +89,8 @@ def draw_cell(axis: Any, cell: Mapping[str, Any], *, first: bool) -> None:
     if "best_of_n" in cell:
         bank = cell["best_of_n"]
         gold_of_bank = np.array(bank["gold"]) - bank["gold"][0] + points["gold"][0]
-        label = "gold, best of n" if first else None
-        axis.plot(root_kl(bank), gold_of_bank, label=label, **BEST_OF_N)
+        named = "gold, best of n" if first else None
+        axis.plot(root_kl(bank), gold_of_bank, label=named, **BEST_OF_N)
 
 
 def on_gold_scale(points: Mapping[str, Sequence[float]]) -> np.ndarray:

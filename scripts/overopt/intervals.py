@@ -53,7 +53,7 @@ def resampled(values: Array, rng: np.random.Generator, draws: int = DRAWS) -> Ar
         chosen = rng.integers(starts, size=starts)
         within = rng.integers(seeds, size=(starts, seeds))
         asked = rng.integers(prompts, size=prompts)
-        picked = values[chosen[:, None], within][:, :, asked]
+        picked = values[np.expand_dims(chosen, 1), within][:, :, asked]
         means[draw] = np.nanmean(picked) if np.isfinite(picked).any() else np.nan
     return means[np.isfinite(means)]
 

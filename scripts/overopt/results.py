@@ -226,7 +226,8 @@ def compared_at(
         both = [s for s in reached if values["patient"].get(s) is not None]
         if both and cure != "patient":
             own, others = (
-                np.stack([values[name][s] for s in both])[:, None] for name in (cure, "patient")
+                np.stack([np.asarray(values[name][s]) for s in both])[:, None]
+                for name in (cure, "patient")
             )
             row["difference"] = paired_difference(own, others)
             p_values[cure] = row["difference"]["p"]
