@@ -6,13 +6,11 @@
 #
 # **Why.** Read as names they are a zoo. Read as *choices* they are few: how token losses are
 # averaged, what rewards are divided by, which ratio is held back and how, which groups and which
-# tokens are trained on. This page takes the choices one at a time. It shows each one by sums that are
-# exact, and in a world so small that a policy's success can be read off its probabilities.
+# tokens are trained on. This page takes the choices one at a time.
 #
 # **You need** [07_grpo](07_grpo.ipynb), and the clip's four cases from
-# [04_policy_gradients_and_baselines](04_policy_gradients_and_baselines.ipynb).
-#
-# The engine is [rl/grpo_variants_engine.py](../rl/grpo_variants_engine.py).
+# [04_policy_gradients_and_baselines](04_policy_gradients_and_baselines.ipynb). The engine is
+# [rl/grpo_variants_engine.py](../rl/grpo_variants_engine.py).
 #
 # **To run it yourself:** `make demo` once sets up `.venv`, `make dev` adds the Jupyter kernel; then
 # choose the kernel of `.venv`. It takes about twenty seconds on one CPU core.
@@ -96,7 +94,7 @@ CHANGES = {
 TEXTS = {"grpo": look.source(grpo)}
 for name, changes in CHANGES.items():
     lines = [changes.get(line, line) for line in TEXTS["grpo"].splitlines()]
-    TEXTS[name] = "\n".join(lines).replace("def grpo(", f"def {name}(")
+    TEXTS[name] = "\n".join(lines)
 
 # %% [markdown]
 # The engine has one loop. A name only fills in fields, and each field picks a small function from a table.
@@ -104,7 +102,7 @@ for name, changes in CHANGES.items():
 
 # %%
 BOUND = {"cispo": dict(clip_high=4.0)}  # its own bound: 5 = 1 + clip_high
-noise, naive = make_generator(0, "batch"), {}
+noise = make_generator(0, "batch")
 rewards, old = torch.randn(8, generator=noise), -3 * torch.rand(8, 6, generator=noise)
 moved = old + 0.3 * torch.randn(8, 6, generator=noise)
 mask = torch.arange(6) < torch.tensor([1, 6, 3, 2, 5, 4, 6, 2])[:, None]
@@ -119,9 +117,9 @@ def by_the_engine(name: str, log_probs: Tensor) -> Tensor:
 
 
 for name, text in TEXTS.items():
-    exec(text, {"torch": torch, "Tensor": Tensor, "G": G}, naive)
+    exec(text, {"torch": torch, "Tensor": Tensor, "G": G}, made := {})
     x = moved.clone().requires_grad_()
-    mine, engines = naive[name](rewards, x, old, mask), by_the_engine(name, x)
+    mine, engines = made["grpo"](rewards, x, old, mask), by_the_engine(name, x)
     torch.testing.assert_close(mine, engines)
     torch.testing.assert_close(*(torch.autograd.grad(loss, x)[0] for loss in (mine, engines)))
     print(f"{name:8} {mine:+.4f}   {', '.join(f'{k}={v}' for k, v in VARIANTS[name].items())}")
@@ -173,8 +171,7 @@ print(f"all prompts: {success_rates(base).mean():.3f}")
 
 
 # %% [markdown]
-# A run copies the base model and trains the copy. (With its default choices the engine is
-# [rl/grpo_engine.py](../rl/grpo_engine.py) to the last bit, which a test holds.)
+# A run trains a copy of the base model. (With its defaults the engine is GRPO's to the last bit.)
 
 
 # %%
@@ -277,7 +274,7 @@ figure, axes = look.panels(4, width=12)
 for axis, (name, curve) in zip(axes, curves.items(), strict=True):
     by_kind = {"wrong responses": curve[:, 1], "right responses": curve[:, 0]}
     look.curves(by_kind, axis=axis, styles={"wrong responses": "bad", "right responses": "good"},
-                title=name, xlabel="step", ylabel="mean length (tokens)", ylim=(0, None))  # fmt: skip
+                title=name, xlabel="step", ylabel="mean length (tokens)", ylim=(0, 18))  # fmt: skip
     axis.axhline(1 / s, **look.line("exact"))
     axis.label_outer()
     if name != "sequence_mean":
@@ -308,8 +305,7 @@ hair, world = torch.tensor([0.50, 0.50, 0.50, 0.51]), torch.tensor([0.0, 0.0, 0.
 for scale in ("group", "batch", "none"):
     of_hair, of_world = group_advantages(torch.cat([hair, world]), 4, scale=scale).view(2, 4)
     print(f"{scale:6} a hair", of_hair, " a world", of_world)
-    ratio = float(of_world[-1] / of_hair[-1])
-    assert (ratio < 1.1) if scale == "group" else math.isclose(ratio, 100, rel_tol=1e-3)
+    assert of_world[-1] / of_hair[-1] < 1.1 if scale == "group" else 99 < of_world[-1] / of_hair[-1]
 
 # %% [markdown]
 # `group` makes the noise of a reward model as loud as its verdict. `batch` keeps the proportions and
@@ -393,9 +389,8 @@ assert product[long].std() > 2.5 * product[short].std() and root[long].std() < r
 # needs a range of its own. Under 0.2 it would hardly ever be clipped. Under the paper's 3e-4 and 4e-4
 # nearly everything is that has moved at all.
 #
-# GSPO-token (Eqs. 13 and 14) writes the same ratio so that each token may have an advantage of its
-# own. Whoever averages either of them over *tokens* multiplies each response by its length, so the
-# engine refuses that combination.
+# Whoever averages this loss over *tokens* multiplies each response by its length, so the engine refuses
+# that combination.
 #
 # ## 6. `surrogate`: what happens to a token that has moved too far
 #
@@ -445,13 +440,10 @@ axes[1].get_legend().remove()
 plt.show()
 
 # %%
-at = torch.tensor([0.1, 0.5, 1.0, 1.1, 1.5, 3.5, 6.0])
-for config in SHAPES.values():  # at ratio 1 all of them are REINFORCE
-    torch.testing.assert_close(push(config, torch.ones(1), -1.0), torch.tensor([-1.0]))
-assert push(SHAPES["token"], at, 1.0)[-3:].tolist() == [0, 0, 0]
-assert push(SHAPES["token"], at, -1.0)[-1] < -5.9
-assert math.isclose(push(SHAPES["cispo, bound 5"], at, -1.0)[-1], -5, rel_tol=1e-5)
-assert push(SHAPES["token, dual clip 3"], at, -1.0)[-1] == 0
+far = {name: push(config, torch.tensor([1.0, 6.0]), -1.0) for name, config in SHAPES.items()}
+print({name: [round(x, 2) for x in pushes.tolist()] for name, pushes in far.items()})
+assert all(pushes[0] == -1 for pushes in far.values())  # at ratio 1 all of them are REINFORCE
+assert far["token"][1] < -5.9 and far["token, dual clip 3"][1] == 0
 
 # %% [markdown]
 # - **token** is silent beyond the edge on the promising side. On the other side there is no bound: a
@@ -462,15 +454,9 @@ assert push(SHAPES["token, dual clip 3"], at, -1.0)[-1] == 0
 # ## 7. `sampling_filter`: which groups are trained on
 #
 # A group whose rewards are all equal has no advantage and teaches nothing. With a success rate $p$
-# that happens with probability $p^G + (1 - p)^G$. In this world, exactly:
-
-# %%
-rates = success_rates(base)
-silent = rates**8 + (1 - rates) ** 8
-print("silent groups of 8 by last letter:", silent.view(64, 8).mean(0))
-assert 0.2 < silent.mean() < 0.6
-
-# %% [markdown]
+# that happens with probability $p^G + (1 - p)^G$. In this world that is nearly four in ten groups of
+# eight, most of them of the easiest prompts.
+#
 # DAPO drops such groups and samples other prompts until the batch is full (*dynamic sampling*). The
 # engine asks for as many prompts as are missing, at most `max_resamples` times. **Predict, then run:**
 # is it better per step? Is it better per sampled response?
@@ -502,20 +488,11 @@ look.labels(axes[1], "responses sampled", "success rate (exact)")
 look.labels(axes[2], "step", "silent groups (share, mean of 10)")
 plt.show()
 
-# %%
-sampled = {name: sum(map(sum, (column(rows, "sampled_responses") for rows in pair))) // 2
-           for name, pair in runs.items()}  # fmt: skip
-print("responses sampled in 36 steps:", sampled)
-assert sampled["dynamic"] > 1.3 * sampled["none"]
-
 # %% [markdown]
 # Every update has a full batch of groups that teach something. But many a response is thrown away for
 # it, and a prompt that is dropped has cost as much as one that is kept. Counted in samples, in this
 # world, the filter is not worth its price. Where an update costs more than its samples the sum comes
 # out differently.
-#
-# (DAPO's second filter sits in the reward: `overlong_buffer` makes responses that near the budget feel it,
-# Eq. 13, and `mask_truncated` leaves those that were cut off out of the loss.)
 #
 # ## 8. Which tokens are trained on
 #
@@ -524,10 +501,6 @@ assert sampled["dynamic"] > 1.3 * sampled["none"]
 # batch's tokens with the highest entropy ([arXiv:2506.01939](https://arxiv.org/abs/2506.01939)). It finds
 # decisions where decisions are rare and the rest is forced. It knows nothing of rewards: in the world of
 # this page the chatter that nobody grades is the least certain of all.
-#
-# (A second choice, `off_policy_mask`, looks at what has been *left behind*: with several updates per batch
-# a bad response may have lost its probability long before the batch is used up. DeepSeek-V3.2,
-# [arXiv:2512.02556](https://arxiv.org/abs/2512.02556), Eq. 9, drops its policy loss from then on.)
 #
 # ## 9. All of them side by side
 #

@@ -456,9 +456,9 @@ assert 0.03 < medians[1e-3] < 0.12 and 0.5 < medians[3e-4] < 1.5
 
 # %% [markdown]
 # At a drift of 1e-3 the naive form is off by some 6 %. Near 3e-4 its error is nearly as large as the
-# value, and below that it is noise. Far away there is another trap. $e^\delta$ overflows for large $\delta$, so the library holds
-# $\delta$ at 20. Some programs clamp the *result* instead, usually at 10, and with it the gradient:
-# the farther a token has drifted, the less it is pulled back.
+# value, and below that it is noise. Far away there is another trap. $e^\delta$ overflows for large
+# $\delta$, so the library holds $\delta$ at 20. Some programs clamp the *result* instead, usually at 10,
+# and with it the gradient: the farther a token has drifted, the less it is pulled back.
 
 # %%
 print("delta    gradient of k3   gradient of k3 clamped at 10")
