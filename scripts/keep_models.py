@@ -1,0 +1,58 @@
+"""Make the small models again that the pages start from (notebooks/course/kept).
+
+    python scripts/keep_models.py                    train them from nothing: the demo, then its files
+    python scripts/keep_models.py --run runs/demo    take a demo that has been trained already
+
+Trained are a base model, a reward model and a GRPO policy of the reviews world, 0.9 million weights
+each. What is kept of them takes 3.6 MB: the base in bfloat16, the others as 8-bit differences.
+"""
+
+from __future__ import annotations
+
+import data.threads  # isort: skip  # noqa: F401  (before PyTorch is loaded)
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpt.common import RUNS, run_script
+from gpt.errors import UserError
+from gpt.files import display_path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "notebooks"))
+
+import demo  # noqa: E402
+from course import kept  # noqa: E402
+
+
+@dataclass(frozen=True)
+class KeepConfig:
+    """A finished demo, or none: then it is trained first."""
+
+    run: Path | None = None
+    """Folder of a finished scripts/demo.py; default: train one."""
+    seed: int = 0
+    """Seed of the demo that is trained."""
+    out: Path = kept.FOLDER
+    """Where the three files go."""
+    debug: bool = False
+    """Show the traceback of an error."""
+
+
+def main(config: KeepConfig) -> None:
+    """Train if need be, then write the files."""
+    run = config.run
+    if run is None:
+        run = RUNS / "kept"
+        demo.main(demo.DemoConfig(seed=config.seed, out=run))
+    elif not (run / "results.json").exists():
+        raise UserError(f"{display_path(run)} is no finished demo: it holds no results.json")
+    kept.keep(run, config.out)
+    size = sum((config.out / path.name).stat().st_size for path in kept.FILES.values())
+    print(f"kept {len(kept.FILES)} models in {display_path(config.out)}, {size / 1e6:.2f} MB")
+
+
+if __name__ == "__main__":
+    import tyro
+
+    run_script(main, tyro.cli(KeepConfig))

@@ -1,0 +1,129 @@
+"""Every exercise of the pages: solutions pass, typical mistakes are caught by name, nothing crashes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from course import exercises
+from course.exercises import Mistake, verdict
+
+NAMES = exercises.names()
+MISTAKES = [(name, mistake) for name in NAMES for mistake in exercises.load(name).mistakes]
+
+each_exercise = pytest.mark.parametrize("name", NAMES)
+
+
+def test_there_are_exercises() -> None:
+    assert {"group_advantages", "clipped_surrogate"} <= set(NAMES)
+
+
+@each_exercise
+def test_the_solution_passes(name: str) -> None:
+    found = verdict(name, exercises.load(name).solution)
+    assert found.right, found.text
+
+
+@each_exercise
+def test_the_worked_numbers_are_the_librarys(name: str) -> None:
+    """Literals against the library: neither can drift alone."""
+    exercise = exercises.load(name)
+    assert exercise.cases
+    for case in exercise.cases:
+        (result, *_) = exercises.library_answer(exercise, case.arguments)
+        wanted = torch.as_tensor(case.wanted, dtype=torch.float32)
+        assert torch.allclose(result, wanted, atol=exercise.tolerance), case.about
+
+
+@each_exercise
+def test_at_least_three_mistakes_with_sentences_of_their_own(name: str) -> None:
+    mistakes = exercises.load(name).mistakes
+    assert len(mistakes) >= 3
+    for part in ("name", "says"):
+        parts = [getattr(mistake, part) for mistake in mistakes]
+        assert len(set(parts)) == len(parts)
+    assert all(len(mistake.says.split()) >= 6 for mistake in mistakes)
+
+
+@pytest.mark.parametrize(
+    ("name", "mistake"), MISTAKES, ids=[f"{name}-{mistake.name}" for name, mistake in MISTAKES]
+)
+def test_a_typical_mistake_is_caught_by_its_name(name: str, mistake: Mistake) -> None:
+    found = verdict(name, mistake.function)
+    assert not found.right
+    assert found.mistake == mistake.name, found.text
+    assert mistake.says in found.text
+
+
+@each_exercise
+def test_an_unfilled_stub_is_no_mistake(name: str) -> None:
+    def raises(*arguments: Any) -> Any:
+        raise NotImplementedError
+
+    for stub in (None, ..., lambda *arguments: None, lambda *arguments: ..., raises):
+        found = verdict(name, stub)
+        assert not found.right and found.mistake is None
+        assert found.text.startswith("not filled in yet")
+        assert exercises.load(name).statement in found.text
+
+
+@each_exercise
+def test_strange_answers_get_a_sentence(name: str) -> None:
+    def broken(*arguments: Any) -> Any:
+        raise IndexError("too many indices")
+
+    def in_place(*arguments: Any) -> Any:
+        next(a for a in arguments if isinstance(a, torch.Tensor)).detach().fill_(0)
+        return arguments[0]
+
+    assert "IndexError (too many indices)" in verdict(name, broken).text
+    assert "must be a function" in verdict(name, 3).text
+    for strange in (lambda *arguments: torch.zeros(7, 3, 2), lambda *arguments: "text", in_place):
+        found = verdict(name, strange)
+        assert not found.right and found.text.startswith("not yet: your ")
+
+
+def test_partial_rightness_is_said() -> None:
+    def only_one_group(rewards: torch.Tensor, group_size: int) -> torch.Tensor:
+        return ((rewards - rewards.mean()) / (rewards.std() + 1e-4)).view(-1, 1)
+
+    text = verdict("group_advantages", only_one_group).text
+    assert text.startswith("right on: one group of four")
+    assert "same prompt" in text
+
+
+def test_a_mistake_that_nobody_named_is_described() -> None:
+    solution = exercises.load("group_advantages").solution
+
+    doubled = verdict("group_advantages", lambda rewards, size: 2 * solution(rewards, size))
+    assert doubled.mistake is None and "2 times what is wanted" in doubled.text
+
+    def last_is_wrong(rewards: torch.Tensor, size: int) -> torch.Tensor:
+        result = solution(rewards, size)
+        result[-1] += 0.5
+        return result
+
+    text = verdict("group_advantages", last_is_wrong).text
+    assert "differs at 1 of 4 places, first at [3, 0]" in text and "rewards = [1.0, 2.0" in text
+
+
+def test_a_wrong_gradient_with_right_numbers_is_told_apart() -> None:
+    solution = exercises.load("clipped_surrogate").solution
+
+    def half(log_probs: torch.Tensor, *others: Any) -> torch.Tensor:
+        result = solution(log_probs, *others)
+        return (result + result.detach()) / 2
+
+    text = verdict("clipped_surrogate", half).text
+    assert "the numbers are right, but the gradient of your result for log_probs is 0.5" in text
+
+
+def test_check_prints_the_verdict(capsys: pytest.CaptureFixture[str]) -> None:
+    exercises.check("group_advantages", exercises.load("group_advantages").solution)
+    assert capsys.readouterr().out.startswith("right: 3 worked cases")
+
+
+def test_an_unknown_exercise_lists_the_known_ones() -> None:
+    with pytest.raises(ValueError, match="group_advantages"):
+        verdict("no_such", lambda: None)
