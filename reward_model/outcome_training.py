@@ -125,7 +125,7 @@ class OutcomeConfig:
         check_ranges(self)
         if min(self.layers, self.held_out_texts) < 1 or self.shortest < 2:
             raise ValueError(
-                "at least 1 layer, 1 held-out text and 2 tokens in a piece are needed: got "
+                "layers and held_out_texts must be at least 1, shortest at least 2: got "
                 f"{self.layers}, {self.held_out_texts} and {self.shortest}"
             )
         if self.width < 1 or self.width % HEAD_WIDTH:

@@ -265,8 +265,8 @@ def train_classifiers(config: IMDBConfig, folder: Path) -> None:
     )  # fmt: skip
     run_stage(
         config, folder / "classifier_b", "reward_model.outcome_training", "--data",
-        texts / "b.jsonl", "--tokenizer", folder / "reviews.tiktoken", "--layers", 1, "--width", 64,
-        "--epochs", 4, "--lr", 2e-3, *common, *small(config, "outcome"),
+        texts / "b.jsonl", "--tokenizer", folder / "reviews.tiktoken", "--layers", 1, "--width", 128,
+        "--epochs", 7, "--lr", 2e-3, *common, *small(config, "outcome"),
     )  # fmt: skip
 
 
