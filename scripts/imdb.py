@@ -26,9 +26,9 @@ import sys
 import time
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -39,8 +39,15 @@ from data.collate import collate_documents
 from data.labelled import LabelledText, read_labelled
 from data.readers import read_text
 from data.records import PromptRecord
-from gpt.common import MODEL_FILE, RUNS, STATE_FILE, load_gpt, make_generator, pick_device
-from gpt.common import run_script as run
+from gpt.common import (
+    MODEL_FILE,
+    RUNS,
+    STATE_FILE,
+    load_gpt,
+    make_generator,
+    pick_device,
+    run_script,
+)
 from gpt.corpus import open_prompts
 from gpt.errors import UserError
 from gpt.files import append_jsonl, display_path, read_jsonl, save_figure, write_json
@@ -63,6 +70,7 @@ ROOT = Path(__file__).resolve().parents[1]
 VOCABULARY = 4096
 NEW_TOKENS = 32
 SHORTEST_PROMPT, LONGEST_PROMPT = 2, 8  # tokens
+SHORT_REVIEW = 1000  # characters
 SHOWN = 8  # prompts whose answers are kept to be read
 STEERING = (
     "--prompts-per-step", 16, "--group-size", 8, "--eval-every", 10, "--eval-prompts", 128,
@@ -103,8 +111,8 @@ class IMDBConfig:
     """Steps of pre-training; default: the preset's, 10M tokens."""
     budget: Literal["full", "small"] = "full"
     """small: a smoke test with too little training to convince."""
-    ranks: int | None = None
-    """Processes that share the work; default: one per core on a CPU."""
+    processes: int | None = None
+    """--ranks of every stage; default: one per core on a CPU."""
     device: str = "auto"
     """auto (cuda, then mps, then cpu) or a device name."""
     out: Path = RUNS / "imdb"
@@ -184,18 +192,25 @@ def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 
 
 def write_prompts(config: IMDBConfig, folder: Path, tokenizer: Tokenizer) -> None:
-    """The first 2 to 8 tokens of reviews, as text; each beginning once."""
+    """The first 2 to 8 tokens of reviews, as text; each beginning once.
+
+    continuations.jsonl holds the short ones of these reviews whole, as prompt and answer: what
+    `gpt.finetuning --weights gpt2` reads (docs/imdb.md).
+    """
     path = folder / "prompts.jsonl"
     if path.exists():
         return
-    prompts: dict[str, None] = {}
+    prompts: dict[str, str] = {}
     for text in read_text(folder / "texts.jsonl"):
         count = SHORTEST_PROMPT + zlib.crc32(text.encode()) % (LONGEST_PROMPT - SHORTEST_PROMPT + 1)
         prompt = tokenizer.decode(tokenizer.encode(text[:200])[:count])
         if "\ufffd" not in prompt and "\n" not in prompt:
-            prompts[prompt] = None
+            prompts.setdefault(prompt, text[len(prompt) :])
         if len(prompts) == config.prompts:
             break
+    rows = [{"prompt": prompt, "response": rest} for prompt, rest in prompts.items()]
+    short = [row for row in rows if 0 < len(row["response"]) <= SHORT_REVIEW]
+    write_rows(folder / "continuations.jsonl", short)
     write_rows(path, [{"prompt": prompt} for prompt in prompts])
 
 
@@ -210,11 +225,10 @@ def run_stage(config: IMDBConfig, folder: Path, module: str, *flags: object) -> 
     if (folder / MODEL_FILE).exists() and not (folder / STATE_FILE).exists():
         print(f"{display_path(folder)} is there", flush=True)
         return
-    command = [sys.executable, "-m", module, *map(str, flags), "--device", config.device]
-    command += ["--out", str(folder)] + (
-        [] if config.ranks is None else ["--ranks", str(config.ranks)]
-    )
-    command += ["--resume"] * (folder / STATE_FILE).exists()
+    words = [*flags, "--device", config.device, "--out", folder]
+    words += [] if config.processes is None else ["--ranks", config.processes]
+    words += ["--resume"] * (folder / STATE_FILE).exists()
+    command = [sys.executable, "-m", module, *map(str, words)]
     print(f"{display_path(folder)}: {module} ...", flush=True)
     log = folder.with_name(f"{folder.name}.log")
     begin = time.perf_counter()
@@ -432,11 +446,7 @@ def measure_all(config: IMDBConfig, judges: Judges, folder: Path) -> dict[str, A
     }
     for name, seed in runs_of(config):
         run_folder = folder / f"{name}-{seed}"
-
-        def numbers(run_folder: Path = run_folder) -> dict[str, Any]:
-            return judges.measure(load_gpt(run_folder, judges.device)[0])
-
-        row = once(run_folder / "measured.json", numbers)
+        row = once(run_folder / "measured.json", partial(measure_run, judges, run_folder))
         seconds = json.loads((run_folder / "seconds.json").read_text(encoding="utf-8"))
         steps = read_jsonl(run_folder / "metrics.jsonl")[-1]["step"]
         rows.setdefault(name, []).append(row | {"seed": seed, "seconds": seconds, "steps": steps})
@@ -446,7 +456,12 @@ def measure_all(config: IMDBConfig, judges: Judges, folder: Path) -> dict[str, A
     return rows
 
 
-def once(path: Path, make: Any) -> dict[str, Any]:
+def measure_run(judges: Judges, folder: Path) -> dict[str, Any]:
+    """The row of the policy in a run folder."""
+    return judges.measure(load_gpt(folder, judges.device)[0])
+
+
+def once(path: Path, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """What `make()` returns, kept in a file."""
     if not path.exists():
         write_json(path, make())
@@ -567,4 +582,4 @@ def main(config: IMDBConfig) -> Path:
 if __name__ == "__main__":
     import tyro
 
-    run(main, tyro.cli(IMDBConfig, description=__doc__))
+    run_script(main, tyro.cli(IMDBConfig, description=__doc__))

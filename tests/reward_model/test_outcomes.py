@@ -159,3 +159,27 @@ def test_labels_of_one_kind_are_refused(tmp_path):
     data = write_texts(tmp_path / "good.jsonl", [r for r in texts_of(40) if r.label])
     with pytest.raises(UserError, match="both good and bad ones are needed"):
         outcome_training.main(OutcomeConfig(data=data, device="cpu", out=tmp_path / "run"))
+
+
+def test_an_interrupted_run_resumes_into_the_same_model(tmp_path, monkeypatch):
+    data = write_texts(tmp_path / "train.jsonl", texts_of(60))
+    config = OutcomeConfig(
+        data=data, steps=6, batch_size=4, shortest=4, width=32, context=16, checkpoint_every=2,
+        device="cpu", ranks=1, out=tmp_path / "whole",
+    )  # fmt: skip
+    whole, _ = load_reward_model(outcome_training.main(config))
+    write = MetricLog.write
+
+    def stopping(self, *, step, **metrics):
+        write(self, step=step, **metrics)
+        if step == 5:
+            raise RuntimeError("stopped")
+
+    monkeypatch.setattr(MetricLog, "write", stopping)
+    half = dataclasses.replace(config, out=tmp_path / "half")
+    with pytest.raises(RuntimeError, match="stopped"):
+        outcome_training.main(half)
+    monkeypatch.setattr(MetricLog, "write", write)
+    resumed, _ = load_reward_model(outcome_training.main(dataclasses.replace(half, resume=True)))
+    for one, other in zip(whole.parameters(), resumed.parameters(), strict=True):
+        assert torch.equal(one, other)
