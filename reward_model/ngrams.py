@@ -42,6 +42,7 @@ class NgramRegression:
         """The log-odds that each text is good, (N,)."""
         return scores_of(self.weight, *bags([features(text) for text in texts]))
 
+    @torch.enable_grad()  # also while others only measure
     def fit(
         self,
         texts: Sequence[str],

@@ -73,17 +73,18 @@ SHORTEST_PROMPT, LONGEST_PROMPT = 2, 8  # tokens
 SHORT_REVIEW = 1000  # characters
 SHOWN = 8  # prompts whose answers are kept to be read
 STEERING = (
-    "--prompts-per-step", 16, "--group-size", 8, "--eval-every", 10, "--eval-prompts", 128,
-    "--test-prompts", 0, "--checkpoint-every", 20,
+    "--prompts-per-step", 16, "--group-size", 8, "--eval-every", 5, "--eval-prompts", 128,
+    "--test-prompts", 0, "--checkpoint-every", 10, "--stop-kl", 5,
 )  # fmt: skip
 RECIPES: dict[str, tuple[object, ...]] = {  # name: module and its flags
-    "grpo": ("rl.grpo_engine", *STEERING, "--steps", 100, "--lr", 2e-4, "--kl-coef", 0.1,
-             "--stop-kl", 9),
-    "ppo": ("rl.ppo_engine", *STEERING, "--steps", 70, "--stop-kl", 9),
-    "rloo": ("rl.rloo_engine", *STEERING, "--steps", 100, "--stop-kl", 9),
-    "dpo": ("rl.dpo_engine", "--steps", 200, "--eval-every", 20, "--eval-prompts", 128,
+    "grpo": ("rl.grpo_engine", *STEERING, "--steps", 60, "--lr", 1.5e-4, "--minibatches", 1,
+             "--kl-coef", 0.2),
+    "ppo": ("rl.ppo_engine", *STEERING, "--steps", 50, "--lr", 4e-5, "--kl-coef", 0.1),
+    "rloo": ("rl.rloo_engine", *STEERING, "--steps", 60, "--lr", 1.5e-4, "--minibatches", 1,
+             "--kl-coef", 0.2),
+    "dpo": ("rl.dpo_engine", "--steps", 120, "--lr", 2e-4, "--eval-every", 10, "--eval-prompts", 128,
             "--test-prompts", 0),
-    "unbounded": ("rl.grpo_engine", *STEERING, "--steps", 200, "--lr", 4e-4, "--kl-coef", 0,
+    "unbounded": ("rl.grpo_engine", *STEERING, "--steps", 60, "--lr", 4e-4, "--kl-coef", 0,
                   "--stop-kl", "None"),
 }  # fmt: skip
 NAMES = {
@@ -565,7 +566,7 @@ def main(config: IMDBConfig) -> Path:
     train_classifiers(config, folder)
     judges = Judges(config, folder)
     if "dpo" in config.engines:
-        write_pairs(judges, folder / "data" / "pairs.jsonl", config.prompts // 4)
+        write_pairs(judges, folder / "data" / "pairs.jsonl", config.prompts // 8)
     steer(config, folder)
     rows = measure_all(config, judges, folder)
     found = recordings(config, judges, rows)
