@@ -71,6 +71,7 @@ VOCABULARY = 4096
 NEW_TOKENS = 32
 SHORTEST_PROMPT, LONGEST_PROMPT = 2, 8  # tokens
 SHORT_REVIEW = 1000  # characters
+UNSEEN = 8  # test prompts in the file of pairs
 SHOWN = 8  # prompts whose answers are kept to be read
 STEERING = (
     "--prompts-per-step", 16, "--group-size", 8, "--eval-every", 5, "--eval-prompts", 128,
@@ -82,9 +83,9 @@ RECIPES: dict[str, tuple[object, ...]] = {  # name: module and its flags
     "ppo": ("rl.ppo_engine", *STEERING, "--steps", 50, "--lr", 4e-5, "--kl-coef", 0.1),
     "rloo": ("rl.rloo_engine", *STEERING, "--steps", 60, "--lr", 1.5e-4, "--minibatches", 1,
              "--kl-coef", 0.2),
-    "dpo": ("rl.dpo_engine", "--steps", 120, "--lr", 2e-4, "--eval-every", 10, "--eval-prompts", 128,
+    "dpo": ("rl.dpo_engine", "--steps", 30, "--lr", 2e-4, "--eval-every", 5, "--eval-prompts", 128,
             "--test-prompts", 0),
-    "unbounded": ("rl.grpo_engine", *STEERING, "--steps", 60, "--lr", 4e-4, "--kl-coef", 0,
+    "unbounded": ("rl.grpo_engine", *STEERING, "--steps", 30, "--lr", 4e-4, "--kl-coef", 0,
                   "--stop-kl", "None"),
 }  # fmt: skip
 NAMES = {
@@ -321,7 +322,6 @@ class Judges:
         )
         prompts = open_prompts(str(folder / "data" / "prompts.jsonl"), self.tokenizer, 64)
         self.prompts = prompts["test"][: config.measured]
-        self.train_prompts = prompts["train"]
 
     @cached_property
     def ngrams(self) -> NgramRegression:
@@ -384,17 +384,18 @@ def distinct(texts: Sequence[str], n: int) -> float:
 
 
 def write_pairs(judges: Judges, path: Path, prompts: int, tries: int = 4) -> None:
-    """DPO's pairs: of `tries` answers of the base to a prompt, the one that A likes best and least."""
+    """DPO's pairs: of `tries` answers of the base to a prompt, the one that A likes best and least.
+
+    Every split has some, as an engine wants; those of the test prompts are neither trained on nor read.
+    """
     if path.exists():
         return
     generator = make_generator(0, "pairs")
     params = SamplingParams(max_new_tokens=NEW_TOKENS)
     rows = []
-    asked = judges.train_prompts[:prompts]
-    held_out = open_prompts(str(path.with_name("prompts.jsonl")), judges.tokenizer, 64)[
-        "validation"
-    ]
-    asked = [*asked, *held_out[: max(prompts // 10, 1)]]
+    splits = open_prompts(str(path.with_name("prompts.jsonl")), judges.tokenizer, 64)
+    asked = [*splits["train"][:prompts], *splits["validation"][: max(prompts // 10, 1)]]
+    asked += splits["test"][-UNSEEN:]
     for start in range(0, len(asked), 64):
         batch = asked[start : start + 64]
         rollout = sample_rollout(judges.base, judges.tokenizer, batch, params, tries, generator)

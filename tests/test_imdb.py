@@ -88,7 +88,7 @@ def judges_of(folder, favourite):
     judges.a = lambda rollout: (rollout.response_tokens == favourite).sum(1).float() - 0.5
     judges.b = lambda rollout: -torch.ones(len(rollout))
     judges.__dict__["ngrams"] = lambda texts: torch.ones(len(texts))
-    judges.prompts = judges.train_prompts = [PromptRecord(f"a cup {i}") for i in range(12)]
+    judges.prompts = [PromptRecord(f"a cup {i}") for i in range(12)]
     return judges
 
 
@@ -108,7 +108,7 @@ def test_a_row_of_the_base_has_no_kl_and_its_own_perplexity(tmp_path):
 def test_a_pair_is_the_best_and_the_worst_answer_token_by_token(tmp_path):
     judges = judges_of(tmp_path, favourite=5)
     rollout = sample_rollout(
-        judges.base, TOKENIZER, judges.prompts, SamplingParams(max_new_tokens=60), 4,
+        judges.base, TOKENIZER, judges.prompts, SamplingParams(max_new_tokens=40), 4,
         make_generator(0, "pairs"),
     )  # fmt: skip
     rows = imdb.pairs_of(rollout, judges, judges.prompts)
