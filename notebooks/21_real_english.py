@@ -77,8 +77,9 @@ for sample in run["rows"]["base"][0]["samples"][:4]:
     print(f"[{sample['prompt']}]{sample['answer']}\n")
 
 # %% [markdown]
-# The grammar of short phrases is there, and the tone of a review. The thread is lost after a sentence:
-# two million weights and a quarter of an hour of reading buy no more.
+# Short phrases are right, and the tone of a review is there. Names and rare words are invented, and the
+# thread is lost within a sentence. Two million weights that have read half of the text once can do no
+# more. It is enough for an opinion, and opinions are what we steer.
 #
 # ## 2. A reward from labels
 #
@@ -156,8 +157,8 @@ axis = look.bars(
 
 # %% [markdown]
 # Both columns of a pair have read the same words: the first 32, 64 or 256 tokens of a review. Short pieces
-# are hard for everybody, because many reviews begin with the plot. Counting is strong. A larger model with
-# more reading would pass it; ours does well to come near.
+# are hard for everybody, because many reviews begin with the plot. Counting is strong: both classifiers
+# stay below it, and on long pieces by several points. They are small, and they saw few texts.
 #
 # An answer of the policy has 32 tokens. So the reward is a noisy one, about as sure as the left bars.
 #
@@ -278,7 +279,8 @@ check("distinct_pairs", my_distinct_pairs)
 #
 # ## 5. Over-optimisation, in English
 #
-# One run had no KL penalty and a doubled learning rate. **Predict** what it writes before you look.
+# One run had no KL penalty, no early stop and a larger learning rate. **Predict** what it writes before you
+# look. **Predict** also what judge B says about it.
 
 # %%
 if "unbounded" in run["rows"]:
@@ -299,13 +301,19 @@ for axis, key, title in (
         for name, label in engines.items()
         if name in run["curves"]
     }
-    look.curves(
-        found, axis=axis, title=title, xlabel="KL (nats per answer)", ylabel="mean log-odds"
-    )
+    look.curves(found, axis=axis, title=title, xscale="log", marker=True)
+    look.labels(axis, "KL (nats per answer)", "mean log-odds", title, legend=True)
 
 # %% [markdown]
-# The reward goes on rising with the KL. Where the judge's curve flattens or falls, the policy has found
-# what only A believes. That is Goodhart's law from [17](17_when_the_proxy_breaks.ipynb), in English.
+# The reward goes on rising with the KL, and so does the judge. B was trained on other labels and on a trunk
+# of its own, and it is fooled all the same: a second classifier shares the blind spot of the first. Neither
+# has ever seen a text that is nothing but praise, and to both it is the best review of all. Counting words
+# is fooled too.
+#
+# What notices is of another kind. Distinct-2 falls to a twentieth of the base's, and the base finds the
+# answers more than three times as odd. This is Goodhart's law from
+# [17](17_when_the_proxy_breaks.ipynb), in English: a measure stops being one when it becomes the target.
+# **A share of positive answers is worth nothing without the price beside it.**
 #
 # ## 6. The command
 #

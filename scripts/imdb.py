@@ -538,7 +538,7 @@ def recordings(config: IMDBConfig, judges: Judges, rows: Mapping[str, Any]) -> d
 
 
 def plot(found: Mapping[str, Any], path: Path) -> None:
-    """The reward and the judge against the KL: where they part, the reward is over-optimised."""
+    """The reward and the judge against the KL."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 4), layout="constrained")
@@ -552,9 +552,9 @@ def plot(found: Mapping[str, Any], path: Path) -> None:
             engine = name.rpartition("-")[0]
             points = [(row["validation/kl"], row[key]) for row in rows]
             axis.plot(*zip(*points, strict=True), styles[engine], marker=".", label=name)
-        axis.set(xlabel="KL from the base (nats per answer)", title=title)
+        axis.set(xlabel="KL from the base (nats per answer)", title=title, xscale="log")
     axes[0].set_ylabel("mean log-odds of positive")
-    axes[1].legend(fontsize="small")
+    axes[0].legend(fontsize="small")
     save_figure(figure, path)
 
 
