@@ -21,13 +21,13 @@ from gpt.files import display_path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "notebooks"))
 
-import demo  # noqa: E402
-from course import kept  # noqa: E402
+import demo
+from course import kept
 
 
 @dataclass(frozen=True)
 class KeepConfig:
-    """A finished demo, or none: then it is trained first."""
+    """What to keep: the models of a finished demo, or of one that is trained now."""
 
     run: Path | None = None
     """Folder of a finished scripts/demo.py; default: train one."""

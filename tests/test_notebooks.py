@@ -1,11 +1,13 @@
 """The committed notebooks as a reader opens them: complete, clean and equal to their sources.
 
-Nothing is executed here; `python notebooks/build.py --check` does that.
+Nothing is executed here; `python notebooks/build.py --check` does that. A page that imports `course`
+has the form of the second edition, and the rules of that form hold for it.
 """
 
 from __future__ import annotations
 
 import ast
+import base64
 import importlib.util
 import inspect
 import json
@@ -18,12 +20,25 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from course import exercises, look
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "notebooks"
 SOURCES = sorted(FOLDER.glob("[0-9][0-9]_*.py"))
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 LONGEST_CELL = 30
+COURSE = (
+    *("00_start_here", "01_gpt2_from_scratch", "02_tokens_padding_masks", "03_pretraining_and_sft"),
+    *("04_policy_gradients_and_baselines", "05_what_a_kl_is", "06_reward_model", "07_grpo"),
+    *("08_ppo", "09_ppo_details", "10_rloo", "11_reinforce_plus_plus", "12_single_model_grpo"),
+    *("13_grpo_family", "14_kl_estimators", "15_process_and_iterative_grpo"),
+    *("16_verifiable_rewards", "17_when_the_proxy_breaks", "18_knowledge_distillation_rewards"),
+    *("19_minillm_and_distillation", "20_dpo_and_pg_grpo", "21_real_english", "22_bug_zoo"),
+    "23_cheat_sheet",
+)  # in reading order
+AROUND = ("00_start_here", "21_real_english", "22_bug_zoo", "23_cheat_sheet")  # teach no equation
+TYPED = 3  # exercises of a page that teaches one
+SCREENS, LINES_A_SCREEN, COLUMNS, PIXELS_A_LINE = 12, 60, 100, 18
 
 each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 
@@ -83,10 +98,64 @@ def imported_names(source: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
-def test_printed_source_is_the_source_of_today(source: Path) -> None:
-    """A function printed in full stands there in full; of a part every indented line is current."""
+def test_shown_source_is_the_source_of_today(source: Path) -> None:
+    """What look.code and look.difference show of the library, if the page built today would show it."""
     names = imported_names(source.read_text(encoding="utf-8"))
     for cell in cells_of(source.with_suffix(".ipynb")):
+        if cell["cell_type"] != "code":
+            continue
+        shown = "".join(
+            "".join(output.get("data", {}).get("text/plain", []))
+            for output in cell.get("outputs", [])
+        )
+        for text in shown_sources("".join(cell["source"]), names):
+            assert text in shown, f"this source has changed, build again:\n{text}"
+
+
+def shown_sources(code: str, names: dict[str, Any]) -> list[str]:
+    """What the calls of look.code and look.difference in a cell show of imported things."""
+    texts_shown = []
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in (
+            "look.code",
+            "look.difference",
+        ):
+            show = look.source if ast.unparse(node.func) == "look.code" else look.difference_text
+            call = ast.Call(ast.Name("show", ast.Load()), node.args, node.keywords)
+            expression = ast.fix_missing_locations(ast.Expression(call))
+            try:
+                texts_shown.append(
+                    eval(compile(expression, "cell", "eval"), names | {"show": show})
+                )
+            except NameError:
+                continue  # something that the page defines itself
+    return texts_shown
+
+
+def is_new(path: Path) -> bool:
+    """Whether a page has the form of the second edition."""
+    return "from course import" in path.with_suffix(".py").read_text(encoding="utf-8")
+
+
+each_old_page = pytest.mark.parametrize(
+    "path", [path for path in NOTEBOOKS if not is_new(path)], ids=lambda path: path.stem
+)
+each_new_page = pytest.mark.parametrize(
+    "path", [path for path in NOTEBOOKS if is_new(path)], ids=lambda path: path.stem
+)
+
+
+def has_folded_answers(prose: str) -> bool:
+    """Each <details> has a summary and then a blank line, or GitHub shows raw markdown."""
+    hidden = re.findall(r"<details>\s*<summary>.+?</summary>\n\n.+?</details>", prose, re.DOTALL)
+    return len(hidden) == prose.count("<details>") >= 1
+
+
+@each_old_page
+def test_printed_source_of_an_old_page_is_the_source_of_today(path: Path) -> None:
+    """A function printed in full stands there in full; of a part every indented line is current."""
+    names = imported_names(path.with_suffix(".py").read_text(encoding="utf-8"))
+    for cell in cells_of(path):
         code = "".join(cell["source"])
         shown = "".join(
             text for output in cell.get("outputs", []) for text in output.get("text", [])
@@ -104,8 +173,8 @@ def test_printed_source_is_the_source_of_today(source: Path) -> None:
             assert not stale, f"{stale[0].strip()!r} is no line of the source: build again"
 
 
-@each_notebook
-def test_parts_of_a_notebook(path: Path) -> None:
+@each_old_page
+def test_parts_of_an_old_page(path: Path) -> None:
     """Why, equation, source, the package's own code, a property, a plot, an exercise."""
     prose, code = "\n".join(texts(path, "markdown")), "\n".join(texts(path, "code"))
     assert re.search(r"\bWhy\b", prose)
@@ -116,10 +185,137 @@ def test_parts_of_a_notebook(path: Path) -> None:
     assert any("image/png" in output.get("data", {}) for output in outputs(path))
     assert "xlabel" in code and "ylabel" in code
     assert re.search(r"^#+ .*Exercise", prose, flags=re.MULTILINE)
-    hidden = re.findall(r"<details>\s*<summary>.+?</summary>\n\n.+?</details>", prose, re.DOTALL)
-    assert (
-        len(hidden) == prose.count("<details>") >= 1
-    )  # a blank line, or GitHub shows raw markdown
+    assert has_folded_answers(prose)
+
+
+@each_new_page
+def test_a_page_begins_with_a_question_and_ends_with_the_next_page(path: Path) -> None:
+    first, last = texts(path, "markdown")[0], texts(path, "markdown")[-1]
+    assert "?" in first, "the question that the page answers"
+    assert re.search(r"\b(seconds?|minutes?)\b", first), "how long the page takes to run"
+    if path.stem != COURSE[-1]:
+        following = COURSE[COURSE.index(path.stem) + 1]
+        assert re.search(rf"Next: \[.+?\]\({following}\.ipynb\)", last)
+
+
+@each_new_page
+def test_a_new_page_shows_its_formula_as_code(path: Path) -> None:
+    """An equation, the library's lines highlighted, an assertion, a picture, typed exercises."""
+    if path.stem in AROUND:
+        return
+    prose, code = "\n".join(texts(path, "markdown")), "\n".join(texts(path, "code"))
+    assert prose.count("$$") >= 2 and prose.count("$$") % 2 == 0
+    assert re.search(r"arXiv:\d{4}\.\d{4,5}", prose)
+    assert re.search(r"look\.(code|difference)\(", code)
+    assert re.search(r"^ *assert ", code, flags=re.MULTILINE)
+    kinds = {kind for output in outputs(path) for kind in output.get("data", {})}
+    assert kinds & {"image/png", "image/svg+xml"}
+    assert re.search(r"^#+ .*Exercise", prose, flags=re.MULTILINE)
+    assert has_folded_answers(prose)
+    checked = set(re.findall(r"\bcheck\(\s*\"(\w+)\"", code))
+    assert len(checked) >= TYPED, "exercises that are typed and checked"
+    assert checked <= set(exercises.names())
+
+
+@each_new_page
+def test_the_source_is_not_printed_but_shown(path: Path) -> None:
+    assert "inspect.getsource" not in "\n".join(texts(path, "code"))
+
+
+@each_new_page
+def test_a_page_fits_twelve_screens(path: Path) -> None:
+    """By an estimate: a screen is 60 lines of 100 columns, a line of a picture 18 pixels high."""
+    screens = sum(height(cell) for cell in cells_of(path)) / LINES_A_SCREEN
+    assert screens <= SCREENS, f"about {screens:.1f} screens: shorten the page, or split it"
+
+
+def height(cell: dict[str, Any]) -> float:
+    """Lines of a cell and its outputs, a blank one after each; a folded answer is one line."""
+    source = re.sub(r"<details>.*?</details>", "folded", "".join(cell["source"]), flags=re.DOTALL)
+    if cell["cell_type"] == "markdown":
+        return 1 + sum(wrapped(block) for block in source.split("\n\n"))
+    return 1 + len(source.splitlines()) + sum(map(height_of_output, cell["outputs"]))
+
+
+def wrapped(block: str) -> float:
+    """Lines of a paragraph, which flows, or of a list or table, which has a line each; and a blank."""
+    lines = block.splitlines()
+    if all(re.match(r"\s*([|*-]|\d+\.) ", line) for line in lines):
+        return len(lines) + 1
+    return len(" ".join(lines)) / COLUMNS + 1.5
+
+
+def height_of_output(output: dict[str, Any]) -> float:
+    data = output.get("data", {})
+    if "image/png" in data:
+        header = base64.b64decode("".join(data["image/png"])[:64])
+        return int.from_bytes(header[20:24], "big") / PIXELS_A_LINE + 1  # after the width
+    if "image/svg+xml" in data:
+        size = re.search(r'viewBox="0 0 \S+ (\S+)"', "".join(data["image/svg+xml"]))
+        return (float(size[1]) if size else 400.0) / PIXELS_A_LINE + 1
+    text = "".join(output.get("text", data.get("text/plain", [])))
+    return len(text.splitlines()) + 1
+
+
+# Links, offline --------------------------------------------------------------------------------
+
+TEXTS = [
+    *SOURCES,
+    *sorted(path for path in ROOT.glob("*.md")),
+    *sorted(path for path in ROOT.glob("*/*.md") if not path.parts[-2].startswith(".")),
+    *sorted((FOLDER / "course").glob("*.md")),
+]
+CODE = sorted(
+    path
+    for folder in ("data", "gpt", "reward_model", "rl", "scripts", "bench", "notebooks")
+    for path in (ROOT / folder).rglob("*.py")
+)
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_every_link_inside_the_repository_leads_somewhere(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    prose = re.sub(r"```.*?```|`[^`\n]*`", "", text, flags=re.DOTALL)
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose):
+        name, _, anchor = target.partition("#")
+        if re.match(r"https?:|mailto:", target) or not re.fullmatch(r"[\w./#-]+", target):
+            continue
+        planned = name.endswith(".ipynb") and Path(name).stem in COURSE
+        there = (path.parent / name).exists() if name else True
+        assert there or planned, f"{path.name} links to {target}, which is not there"
+        if anchor and there and name.endswith(".md"):
+            headings = re.findall(
+                r"^#+ (.*)$", (path.parent / name).read_text("utf-8"), re.MULTILINE
+            )
+            slugs = [re.sub(r"[^\w -]", "", h.lower()).replace(" ", "-") for h in headings]
+            assert anchor in slugs, f"{path.name}: {name} has no heading {anchor}"
+
+
+def test_every_cited_paper_is_in_the_table_of_papers() -> None:
+    table = (ROOT / "docs" / "papers.md").read_text(encoding="utf-8")
+    known = re.findall(
+        r"^\| \[(\d{4}\.\d{4,5})\]\(https://arxiv\.org/abs/\1\) \|", table, re.MULTILINE
+    )
+    assert known == sorted(set(known)), "one row a paper, by number"
+    for path in {*TEXTS, *CODE}:
+        text = path.read_text(encoding="utf-8")
+        cited = re.findall(r"(?:arXiv[: ]|arxiv\.org/(?:abs|pdf)/)(\d{4}\.\d{4,5})", text)
+        missing = sorted(set(cited) - set(known))
+        assert not missing, f"{path.relative_to(ROOT)} cites {missing}: add a row to docs/papers.md"
+
+
+def test_the_table_of_papers_names_a_file_that_uses_each() -> None:
+    table = (ROOT / "docs" / "papers.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| \[(\d{4}\.\d{4,5})\].*\[.+?\]\(\.\./(\S+?)\) \|$", table, re.MULTILINE)
+    assert len(rows) == table.count("https://arxiv.org/abs/")
+    for number, name in rows:
+        assert number in (ROOT / name).read_text(encoding="utf-8"), (
+            f"{name} no longer cites {number}"
+        )
+
+
+def test_pages_have_the_names_of_the_course() -> None:
+    assert {path.stem for path in SOURCES} <= set(COURSE)
 
 
 @each_notebook
