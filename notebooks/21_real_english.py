@@ -14,7 +14,6 @@
 # seconds on one core. `make demo` once sets up `.venv`, `make dev` adds the Jupyter kernel.
 
 # %%
-import inspect
 import json
 import math
 from pathlib import Path
@@ -26,7 +25,6 @@ try:
     from course import look
     from course.exercises import check
 
-    from gpt.log_probs import token_log_probs
     from reward_model.loss import outcome_loss
     from reward_model.ngrams import features
 except ModuleNotFoundError as error:
@@ -90,7 +88,8 @@ for sample in run["rows"]["base"][0]["samples"][:4]:
 #
 # $$-y \log \sigma(R) - (1 - y) \log \sigma(-R)$$
 #
-# Such a reward model is called an **outcome reward model**. By hand: a score of 1 means a probability of
+# Such a reward model is called an **outcome reward model** (Cobbe et al. 2021,
+# [arXiv:2110.14168](https://arxiv.org/abs/2110.14168)). By hand: a score of 1 means a probability of
 # 0.731. If the text is positive that costs $-\log 0.731 = 0.313$; if it is negative, $-\log 0.269 = 1.313$.
 
 # %%
@@ -104,7 +103,9 @@ assert torch.allclose(outcome_loss(scores, labels), by_hand.mean())
 look.code(outcome_loss, docstring=False)
 
 # %% [markdown]
-# **Exercise 1.** Write the loss so that it survives a score of -200, whose probability is 0 in float32.
+# ### Exercise 1
+#
+# Write the loss so that it survives a score of -200, whose probability is 0 in float32.
 # `torch.nn.functional.logsigmoid` helps.
 
 
@@ -230,8 +231,11 @@ for name, kl, perplexity, one, two in zip(shown, *columns, strict=True):
 # By hand: an answer of two tokens with probabilities 1/2 and 1/8 has the surprises log 2 and log 8. Their
 # mean is log 4, so the perplexity is 4.
 #
-# **Exercise 2.** Compute the perplexity of several answers from the log-probs of their tokens. The library
-# gives these with `token_log_probs`; what stands behind an answer's end must not count.
+# ### Exercise 2
+#
+# Compute the perplexity of several answers from the log-probs of their tokens. The library
+# gives these with `token_log_probs` ([02](02_tokens_padding_masks.ipynb)). What stands behind an answer's
+# end must not count.
 
 
 # %%
@@ -241,7 +245,6 @@ def my_perplexity(log_probs, mask):
 
 
 check("perplexity", my_perplexity)
-print(str(inspect.signature(token_log_probs)))
 
 # %% [markdown]
 # <details><summary>Solution</summary>
@@ -253,7 +256,9 @@ print(str(inspect.signature(token_log_probs)))
 # ```
 # </details>
 #
-# **Exercise 3.** Compute distinct-2. Each word is a number, and 0 is padding.
+# ### Exercise 3
+#
+# Compute distinct-2. Each word is a number, and 0 is padding.
 
 
 # %%
