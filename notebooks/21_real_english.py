@@ -4,7 +4,7 @@
 # **The question.** Everything so far happened in generated worlds. Does the same code change the mind of
 # a model that has read nothing but real film reviews?
 #
-# This page follows one experiment from raw text to a steered policy: 75,000 reviews of the Large Movie
+# This page follows one experiment from raw text to a steered policy: 100,000 reviews of the Large Movie
 # Review Dataset (Maas et al. 2011), a language model trained from nothing, a reward learned from labels,
 # and four engines that use it. Training took longer than a page may run, so the page is drawn from a
 # recording. [docs/imdb.md](../docs/imdb.md) has the one command that makes the recording again.
@@ -228,6 +228,10 @@ for name, kl, perplexity, one, two in zip(shown, *columns, strict=True):
     print(f"{titles[name]:14s} {kl:6.1f} {perplexity:10.1f} {one:10.3f} {two:10.3f}")
 
 # %% [markdown]
+# GRPO's answers are no odder to the base than its own. DPO has moved as far in nats, and its answers are half
+# as odd again: its probability went to words that the base would not choose, and its distinct-2 is the
+# highest of all for that reason. So neither number is good or bad alone.
+#
 # By hand: an answer of two tokens with probabilities 1/2 and 1/8 has the surprises log 2 and log 8. Their
 # mean is log 4, so the perplexity is 4.
 #
