@@ -17,6 +17,7 @@ import gzip
 import io
 import json
 import os
+import re
 import stat
 import warnings
 import zlib
@@ -45,6 +46,9 @@ from data.records import PreferenceRecord, PromptRecord, ResponseRecord
 from data.splits import Split, split_of
 
 Record = TypeVar("Record", PreferenceRecord, ResponseRecord, PromptRecord)
+
+
+HTML_BREAKS = re.compile(r"\s*(?:<br ?/?>\s*)+")  # paragraphs of these files end in two of them
 
 
 class DataError(ValueError):
@@ -105,11 +109,14 @@ def read_prompts(path: str | Path, *, limit: int | None = None) -> ReadResult[Pr
 def read_text(path: str | Path) -> list[str]:
     """Read documents: the `text` of every row of a .json or .jsonl file, or one whole text file.
 
-    Blank documents are left out, with a warning that counts them. Line breaks stay as they are.
+    A folder gives one document per .txt file in it, by name, with HTML's `<br />` as line breaks: so
+    the Large Movie Review Dataset comes. Blank documents are left out, with a warning that counts them.
     """
     names = Path(path).name.lower().removesuffix(".gz")
-    if names.endswith((".json", ".jsonl")):
-        documents = [_document(path, place, row) for place, row in _rows(path)]
+    if Path(path).is_dir():
+        documents = [text for _, text in folder_texts(Path(path))]
+    elif names.endswith((".json", ".jsonl")):
+        documents = [_document(path, place, row) for place, row in rows_of(path)]
     else:
         documents = [_whole_text(path)]
     kept = [document for document in documents if document.strip()]
@@ -118,6 +125,12 @@ def read_text(path: str | Path) -> list[str]:
     if len(kept) < len(documents):
         warnings.warn(f"{path}: {len(documents) - len(kept):,} blank documents", stacklevel=2)
     return kept
+
+
+def folder_texts(folder: Path) -> Iterator[tuple[Path, str]]:
+    """Each .txt file of a folder with its text, by name; HTML's line breaks become real ones."""
+    for path in sorted(folder.glob("*.txt")):
+        yield path, HTML_BREAKS.sub("\n", _whole_text(path))
 
 
 def keep_within(
@@ -231,7 +244,7 @@ def _read(
     records: list[Record] = []
     dropped: Counter[str] = Counter()
     kind = None
-    for place, row in _rows(path):
+    for place, row in rows_of(path):
         kind = kind or _recognise(path, place, row)
         try:
             records.append(convert(kind, row))
@@ -264,7 +277,8 @@ def _recognise(path: str | Path, place: str, row: Row) -> Format:
 # From a file to rows. `place` is the line, with the record's number in an array.
 
 
-def _rows(path: str | Path) -> Iterator[tuple[str, Row]]:
+def rows_of(path: str | Path) -> Iterator[tuple[str, Row]]:
+    """The objects of a file with the place of each, for messages; DataError for anything else."""
     with _opened(path) as stream:
         start = stream.read(1024).lstrip(b"\xef\xbb\xbf \t\r\n")
         stream.seek(0)

@@ -34,7 +34,10 @@ PER_TOKEN = (
     *("log_probs", "old_log_probs", "ref_log_probs", "teacher_log_probs", "entropy", "penalty"),
     *("values", "old_values", "returns", "token_rewards", "loss", "x", "mask", "response_mask"),
 )
-PER_RESPONSE = ("rewards", "scores", "lengths", "has_eos", "bootstrap_values")
+PER_RESPONSE = (
+    *("rewards", "scores", "lengths", "has_eos", "bootstrap_values"),
+    *("outcome_scores", "labels"),
+)
 PER_STEP = ("step_rewards", "step_ends", "step_mask")
 PER_PAIR = (
     *("chosen", "rejected", "margin", "weights"),
@@ -50,7 +53,7 @@ SHAPES: dict[str, tuple[Axes, ...]] = {  # by name, the shapes that a tensor may
 MASKS = ("mask", "response_mask", "step_mask", "has_eos")
 TRAINED = {
     *("log_probs", "values", "entropy", "loss", "x"),
-    *("chosen", "rejected", "policy_chosen", "policy_rejected"),
+    *("chosen", "rejected", "policy_chosen", "policy_rejected", "outcome_scores"),
 }
 
 

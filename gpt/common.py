@@ -38,7 +38,13 @@ from gpt.optimizer import check_weights
 from gpt.ranks import Drifted, LostRank, is_main, world
 from gpt.report.writing import refresh
 from gpt.stop import Ended, forgiving_output, signals_noted
-from gpt.tokenizer import Tokenizer, TokenizerUnavailable, load_tokenizer
+from gpt.tokenizer import (
+    Tokenizer,
+    TokenizerUnavailable,
+    build_tokenizer,
+    load_tokenizer,
+    parse_ranks,
+)
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 
@@ -449,12 +455,16 @@ def load_weights(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, An
 
 
 def about_gpt(model: GPT, tokenizer: Tokenizer) -> dict[str, Any]:
-    """What a checkpoint's header must say to rebuild the model and refuse a wrong tokenizer."""
-    return {
+    """What a checkpoint's header must say to rebuild the model and refuse a wrong tokenizer.
+
+    The ranks of a tokenizer from a file travel with the model, which then needs no second file.
+    """
+    about = {
         "gpt": dataclasses.asdict(model.config),
         "tokenizer": tokenizer.name,
         "tokenizer_fingerprint": tokenizer.fingerprint,
     }
+    return about if tokenizer.ranks is None else about | {"tokenizer_ranks": tokenizer.ranks}
 
 
 def save_gpt(path: Path, model: GPT, tokenizer: Tokenizer) -> None:
@@ -512,8 +522,12 @@ def gpt_config_of(
 
 def checked_tokenizer(about: Mapping[str, Any], path: Path) -> Tokenizer:
     """The tokenizer that a checkpoint names; UserError if its ranks have changed since."""
+    name, ranks = about.get("tokenizer", ""), about.get("tokenizer_ranks")
     try:
-        tokenizer = load_tokenizer(about.get("tokenizer", ""))
+        if isinstance(ranks, str) and isinstance(name, str):
+            tokenizer = build_tokenizer(name, parse_ranks(ranks, path))
+        else:
+            tokenizer = load_tokenizer(name)
     except ValueError as error:
         raise UserError(f"{path}: {error}; train it again") from error
     if tokenizer.fingerprint != about.get("tokenizer_fingerprint"):

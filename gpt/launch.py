@@ -30,7 +30,7 @@ from gpt import ranks
 from gpt.board import Board
 
 # One single-threaded process per core is faster for models up to this width (docs/ranks.md).
-SMALL_WIDTH_PRESETS = ("tiny", "study", "teacher", "small")
+SMALL_WIDTH_PRESETS = ("tiny", "study", "teacher", "english", "small")
 MOST_BY_DEFAULT = 8  # a batch of 16 prompts gives more ranks too little to do
 
 Guard = Callable[[], AbstractContextManager[Any]]

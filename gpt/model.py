@@ -47,6 +47,9 @@ PRESETS: dict[str, GPTConfig] = {
     "tiny": GPTConfig(context=128, n_layer=4, n_head=4, n_embd=128),
     "study": GPTConfig(context=128, n_layer=4, n_head=4, n_embd=128),  # tiny, trained for longer
     "teacher": GPTConfig(context=128, n_layer=6, n_head=6, n_embd=192),  # what tiny learns from
+    "english": GPTConfig(
+        context=256, n_layer=4, n_head=5, n_embd=160
+    ),  # for real text, on two cores
     "small": GPTConfig(context=256, n_layer=4, n_head=6, n_embd=192),
     "gpt2": GPTConfig(),
     "gpt2-medium": GPTConfig(n_layer=24, n_head=16, n_embd=1024),

@@ -4,12 +4,15 @@
     python -m gpt.pretraining --data sums              the arithmetic world
     python -m gpt.pretraining --data text.txt --preset small
     python -m gpt.pretraining --data pairs.json        the prompts and chosen answers of a data file
+    python -m gpt.pretraining --preset english --data texts.jsonl --tokenizer texts.tiktoken
+                                                       10M tokens of real text on two cores (docs/imdb.md)
 
 The loss is the mean over predicted tokens of -log p(token | tokens before it).
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -48,7 +51,7 @@ from gpt.report.token_rows import TextLog, open_texts
 from gpt.report.writing import open_page, refresh
 from gpt.runs import finish_run, keep_state, open_run, stepping
 from gpt.supervised_forecast import pretraining_work
-from gpt.tokenizer import load_tokenizer
+from gpt.tokenizer import Tokenizer, load_tokenizer
 
 Preset = Literal["tiny", "study", "small", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"]
 
@@ -59,6 +62,9 @@ PRESETS: dict[str, dict[str, Any]] = {
     "study/sums": dict(steps=2200),
     "teacher": dict(steps=2000, lr=1.5e-3),
     "teacher/sums": dict(steps=2500, lr=1.5e-3),
+    "english": dict(
+        steps=2450, batch_size=16, lr=3e-3, warmup=100, eval_every=175, checkpoint_every=175
+    ),
     "small": dict(tokenizer="gpt2", lr=1e-3, batch_size=8, steps=100, eval_every=25, warmup=20),
     **{
         name: dict(
@@ -76,12 +82,12 @@ PRESETS: dict[str, dict[str, Any]] = {
 class PretrainingConfig:
     """Pre-train a GPT-2 from random weights."""
 
-    preset: Literal[Preset, "teacher"] = "tiny"
+    preset: Literal[Preset, "teacher", "english"] = "tiny"
     """Model shape and matching defaults, applied before all other flags."""
     data: str = "reviews"
-    """A world (reviews, sums) or a file: .txt, or a data file whose texts are joined."""
+    """A world (reviews, sums), a file (.txt, or a data file whose texts are joined) or a folder of .txt."""
     tokenizer: str = "glassbox"
-    """glassbox (ours, no download) or gpt2 (tiktoken)."""
+    """glassbox (ours, no download), gpt2 (tiktoken) or a rank file of gpt.tokenizer_training."""
     steps: int = 1000
     """Optimizer steps."""
     batch_size: int = 32
@@ -194,6 +200,17 @@ def held_out_loss(model: GPT, batches: Sequence[ResponseBatch]) -> float:
     return both["nats"] / max(both["tokens"], 1)
 
 
+def bytes_per_token(batches: Sequence[ResponseBatch], tokenizer: Tokenizer) -> float:
+    """UTF-8 bytes that a predicted token stands for on average, an EOS for none.
+
+    Nats per token / log 2 / this are bits per byte, which compare models of different vocabularies.
+    """
+    special = (tokenizer.eos_id, tokenizer.pad_id)
+    ids = [i for batch in batches for i in batch.response_tokens[batch.response_mask].tolist()]
+    spelled = tokenizer.encoding.decode_bytes([i for i in ids if i not in special])
+    return len(spelled) / max(len(ids), 1)
+
+
 def train(
     config: PretrainingConfig,
     model: GPT,
@@ -291,7 +308,9 @@ def main(config: PretrainingConfig) -> Path:
     save_gpt(folder / MODEL_FILE, model, tokenizer)
     refresh(folder, rows)
     say_findings(config, rows, folder)
-    print(f"held-out loss {rows[-1]['held_out_loss']:.3f} nats per token")
+    loss = rows[-1]["held_out_loss"]
+    bits = loss / math.log(2) / bytes_per_token(corpus.held_out_batches(), tokenizer)
+    print(f"held-out loss {loss:.3f} nats per token, {bits:.3f} bits per byte")
     finish_run(folder)
     print(f"wrote {display_path(folder)} (report: report.html)")
     return folder

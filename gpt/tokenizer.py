@@ -2,7 +2,8 @@
 
 "glassbox" is this project's own byte-level BPE (Sennrich et al. 2016, arXiv:1508.07909, on bytes as
 in GPT-2), trained by `gpt/tokenizer_training.py` and read from a file in this folder: it needs no
-download. "gpt2" is OpenAI's, through tiktoken. Both run on tiktoken's encoder.
+download. "gpt2" is OpenAI's, through tiktoken. A path that ends in .tiktoken is a rank file that the
+same training has written from other texts. All run on tiktoken's encoder.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ PATTERN = r"'(?:[sdmt]|ll|ve|re)| ?[^\W\d_]+|\d|\n| ?(?:[^\s\w]|_)+|[^\S\n]+(?!\
 END_OF_TEXT = "<|endoftext|>"
 PAD = "<|pad|>"
 TOKENIZER_NAMES = ("glassbox", "gpt2")
+SUFFIX = ".tiktoken"
 MOST_SPACES = 250_000
 SPACES = re.compile(rf"\s{{{MOST_SPACES}}}")
 
@@ -60,6 +62,11 @@ class Tokenizer:
         digest.update(json.dumps([self.encoding._pat_str, specials]).encode("utf-8"))
         return digest.hexdigest()
 
+    @property
+    def ranks(self) -> str | None:
+        """The rank file's text, where the name alone cannot bring the tokenizer back."""
+        return None if self.name in TOKENIZER_NAMES else rank_lines(self.encoding._mergeable_ranks)
+
     def encode(self, text: str) -> list[int]:
         """Return the ids of ordinary text: "<|endoftext|>" in it is spelled out, not special.
 
@@ -88,15 +95,22 @@ class Tokenizer:
 
 
 def load_tokenizer(name: str) -> Tokenizer:
-    """Return "glassbox" (from this folder) or "gpt2" (from tiktoken's cache, else downloaded).
+    """Return "glassbox" (from this folder), "gpt2" (from tiktoken's cache, else downloaded) or a file's.
 
     Raises ValueError for another name, TokenizerUnavailable when gpt2's files cannot be had.
     """
+    if name.endswith(SUFFIX):
+        if not Path(name).is_file():
+            raise ValueError(f"there is no tokenizer at {name}: check the path, or train it first")
+        return build_tokenizer(Path(name).name, read_ranks(Path(name)))
     if name == "glassbox":
         return build_tokenizer(name, read_ranks(RANKS_FILE))
     if name == "gpt2":
         return _load_gpt2()
-    raise ValueError(f"unknown tokenizer {name!r}: choose one of {', '.join(TOKENIZER_NAMES)}")
+    choices = ", ".join(TOKENIZER_NAMES)
+    raise ValueError(
+        f"unknown tokenizer {name!r}: choose one of {choices}, or a rank file that ends in {SUFFIX}"
+    )
 
 
 def build_tokenizer(name: str, ranks: dict[bytes, int]) -> Tokenizer:
@@ -137,8 +151,13 @@ def read_ranks(path: Path) -> dict[bytes, int]:
 
     tiktoken's own reader copies what it reads into its cache and would serve an old copy later.
     """
+    return parse_ranks(path.read_text(encoding="ascii"), path)
+
+
+def parse_ranks(text: str, path: Path) -> dict[bytes, int]:
+    """The ranks that `rank_lines` has written as `text`, which stands in the file at `path`."""
     ranks: dict[bytes, int] = {}
-    for number, line in enumerate(path.read_text(encoding="ascii").splitlines(), start=1):
+    for number, line in enumerate(text.splitlines(), start=1):
         try:
             encoded, rank = line.split()
             token = base64.b64decode(encoded, validate=True)

@@ -1,23 +1,36 @@
-"""Train the "glassbox" byte-pair tokenizer on text of both worlds and write its rank file.
+"""Train a byte-pair tokenizer and write its rank file.
 
-    python -m gpt.tokenizer_training            # rewrites gpt/glassbox.tiktoken, a few seconds
+    python -m gpt.tokenizer_training            # "glassbox", on text of both worlds: a few seconds
+    python -m gpt.tokenizer_training --data texts.jsonl --vocab-size 4096 --out texts.tiktoken
+
+`--tokenizer texts.tiktoken` then pre-trains a model with it; the model keeps the ranks in its own file.
 
 Byte-pair encoding (Sennrich et al. 2016, arXiv:1508.07909, Algorithm 1) on bytes, as in GPT-2:
 start from the 256 single bytes and merge the most frequent neighbouring pair again and again. A
 merge never crosses the pieces that the pattern cuts the text into, so it is enough to count in
 unique pieces.
+
+`train_ranks` counts all pairs once. A merge changes the counts only of pairs in pieces that hold it, so
+only those pieces are counted again. `train_ranks_plainly` recounts everything at every merge, as the
+paper's algorithm is written: the tests hold one to the other.
 """
 
 from __future__ import annotations
 
+import heapq
 import re
-from collections import Counter
-from collections.abc import Iterable
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from data import reviews, sums
-from gpt.tokenizer import PATTERN, RANKS_FILE, rank_lines
+from gpt.corpus import read_documents
+from gpt.errors import UserError
+from gpt.files import display_path, write_atomically
+from gpt.tokenizer import PATTERN, RANKS_FILE, SUFFIX, rank_lines
 
 N_SPECIALS = 2  # <|endoftext|> and <|pad|>, numbered after the ranks
 
@@ -27,20 +40,25 @@ Pair = tuple[bytes, bytes]
 
 @dataclass(frozen=True)
 class TokenizerTrainingConfig:
-    """What the committed rank file was trained with."""
+    """Train a byte-pair tokenizer; the defaults are what the committed rank file was trained with."""
 
+    data: str = "worlds"
+    """worlds: the reviews and the sums. Otherwise a file or folder of texts (data/README.md)."""
     vocab_size: int = 624
     """Number of ids: 256 bytes, the merges, 2 special tokens. With 624 every word is one token."""
     documents: int = 20_000
-    """Documents of each world to count in."""
+    """Documents to count in: of each world, or the first ones of the texts."""
     seed: int = 0
     """Seed of both worlds."""
     out: Path = RANKS_FILE
     """Where the rank file goes (tiktoken's format)."""
 
 
-def training_text(documents: int, seed: int) -> Iterable[str]:
-    """Yield the text of `documents` documents of each world, prompt and response joined."""
+def training_text(documents: int, seed: int, data: str = "worlds") -> Iterator[str]:
+    """Yield the text of `documents` documents of each world, prompt and response joined, or of `data`."""
+    if data != "worlds":
+        yield from islice(read_documents(Path(data)), documents)
+        return
     for record in [*reviews.corpus(documents, seed), *sums.corpus(documents, seed)]:
         yield record.prompt + record.response
 
@@ -51,21 +69,72 @@ def train_ranks(texts: Iterable[str], vocab_size: int) -> dict[bytes, int]:
     A tie between equally frequent pairs goes to the smaller pair in byte order: the text alone
     decides. Raises ValueError if the text supports fewer merges.
     """
-    if vocab_size < 256 + N_SPECIALS:
-        raise ValueError(f"vocab_size is {vocab_size}, but bytes and special tokens take 258 ids")
+    ranks = _single_bytes(vocab_size)
+    pieces = [[piece, count] for piece, count in count_pieces(texts).items()]
+    pairs: Counter[Pair] = Counter()
+    holders: defaultdict[Pair, set[int]] = defaultdict(set)  # pieces that hold a pair, or once did
+    for index, (piece, count) in enumerate(pieces):
+        for pair in zip(piece, piece[1:], strict=False):
+            pairs[pair] += count
+            holders[pair].add(index)
+    queue = [(-count, pair) for pair, count in pairs.items()]
+    heapq.heapify(queue)
+    while len(ranks) + N_SPECIALS < vocab_size:
+        pair = _most_frequent(queue, pairs)
+        if pair is None:
+            raise _exhausted(len(ranks), vocab_size)
+        ranks.setdefault(pair[0] + pair[1], len(ranks))  # dots may come by two ways
+        changed: Counter[Pair] = Counter()
+        for index in holders.pop(pair):
+            piece, count = pieces[index]
+            merged = merge(piece, pair)
+            for old in zip(piece, piece[1:], strict=False):
+                changed[old] -= count
+            for new in zip(merged, merged[1:], strict=False):
+                changed[new] += count
+                holders[new].add(index)
+            pieces[index][0] = merged
+        for other, change in changed.items():
+            if change:
+                pairs[other] += change
+                heapq.heappush(queue, (-pairs[other], other))
+    return ranks
+
+
+def _most_frequent(queue: list[tuple[int, Pair]], pairs: Counter[Pair]) -> Pair | None:
+    """Take the pair with the highest count; entries of counts that have changed since are dropped."""
+    while queue:
+        count, pair = heapq.heappop(queue)
+        if count and -count == pairs[pair]:
+            return pair
+    return None
+
+
+def train_ranks_plainly(texts: Iterable[str], vocab_size: int) -> dict[bytes, int]:
+    """The readable twin of `train_ranks`: every merge counts every pair anew."""
+    ranks = _single_bytes(vocab_size)
     pieces = count_pieces(texts)
-    ranks = {bytes([value]): value for value in range(256)}
     while len(ranks) + N_SPECIALS < vocab_size:
         pairs = count_pairs(pieces)
         if not pairs:
-            raise ValueError(
-                f"the text is exhausted at {len(ranks) + N_SPECIALS} ids, before {vocab_size}: "
-                "train on more varied text or ask for a smaller vocabulary"
-            )
+            raise _exhausted(len(ranks), vocab_size)
         pair = min(pairs, key=lambda candidate: (-pairs[candidate], candidate))
-        ranks[pair[0] + pair[1]] = len(ranks)
+        ranks.setdefault(pair[0] + pair[1], len(ranks))  # dots may come by two ways
         pieces = Counter({merge(piece, pair): count for piece, count in pieces.items()})
     return ranks
+
+
+def _single_bytes(vocab_size: int) -> dict[bytes, int]:
+    if vocab_size < 256 + N_SPECIALS:
+        raise ValueError(f"vocab_size is {vocab_size}, but bytes and special tokens take 258 ids")
+    return {bytes([value]): value for value in range(256)}
+
+
+def _exhausted(ranks: int, vocab_size: int) -> ValueError:
+    return ValueError(
+        f"the text is exhausted at {ranks + N_SPECIALS} ids, before {vocab_size}: "
+        "train on more varied text or ask for a smaller vocabulary"
+    )
 
 
 def count_pieces(texts: Iterable[str]) -> Counter[Piece]:
@@ -104,9 +173,19 @@ def merge(piece: Piece, pair: Pair) -> Piece:
 
 def main(config: TokenizerTrainingConfig) -> None:
     """Train and write the rank file."""
-    ranks = train_ranks(training_text(config.documents, config.seed), config.vocab_size)
-    config.out.write_bytes(rank_lines(ranks).encode("ascii"))
-    print(f"wrote {len(ranks)} ranks ({len(ranks) - 256} merges) to {config.out}")
+    if config.out.suffix != SUFFIX:
+        raise UserError(f"--out {config.out}: give a file that ends in {SUFFIX}")
+    if config.data != "worlds" and config.out.resolve() == RANKS_FILE:
+        raise UserError(f"--data {config.data} needs --out FILE{SUFFIX}: glassbox keeps its own")
+    begin = time.perf_counter()
+    texts = training_text(config.documents, config.seed, config.data)
+    ranks = train_ranks(texts, config.vocab_size)
+    written = rank_lines(ranks).encode("ascii")
+    write_atomically(config.out, lambda path: path.write_bytes(written))
+    print(
+        f"wrote {len(ranks)} ranks ({len(ranks) - 256} merges) to {display_path(config.out)} "
+        f"in {time.perf_counter() - begin:.0f} s"
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The pairwise loss of a scalar reward model."""
+"""The losses of a scalar reward model: of pairs, and of labels."""
 
 import torch.nn.functional as F
 from torch import Tensor
@@ -36,4 +36,22 @@ def bradley_terry_loss(
     loss = -F.logsigmoid(gap) + centering * (chosen + rejected).square()
     if weights is not None:
         return (weights * loss).sum() / (denominator or weights.sum())
+    return loss.sum() / (denominator or max(len(loss), 1))
+
+
+@row_equation
+def outcome_loss(
+    outcome_scores: Tensor,  # (N,)
+    labels: Tensor,  # (N,), 1 for a good response, 0 for a bad one
+    *,
+    denominator: float | None = None,
+) -> Tensor:  # scalar
+    """mean[-y log sigmoid(R) - (1 - y) log sigmoid(-R)], a scalar: binary cross-entropy.
+
+    The outcome reward model: R is the log-odds that the whole response is good. Cobbe et al. 2021
+    (arXiv:2110.14168, section 4.2) predict it after every token; here the response has one score.
+    A score of 0 costs log 2. Unlike pairs, labels fix the origin of the scale: adding a constant to
+    every score changes the loss. `denominator` is the whole batch's count where these are a part.
+    """
+    loss = -labels * F.logsigmoid(outcome_scores) - (1 - labels) * F.logsigmoid(-outcome_scores)
     return loss.sum() / (denominator or max(len(loss), 1))

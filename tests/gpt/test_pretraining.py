@@ -290,7 +290,8 @@ def test_presets_fit_the_shapes_and_the_flags():
             default=preset_defaults(PretrainingConfig, PRESETS, ["--steps", "7", "--preset", name]),
         )
         assert (config.preset, config.steps) == (name, 7)
-        assert config.tokenizer == ("glassbox" if name in ("tiny", "study", "teacher") else "gpt2")
+        own = ("tiny", "study", "teacher", "english")
+        assert config.tokenizer == ("glassbox" if name in own else "gpt2")
 
 
 def test_default_folder():

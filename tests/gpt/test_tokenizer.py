@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import random
 import re
 import shutil
 
 import pytest
 import requests
 import tiktoken
+import torch
 from conftest import given, st
 
 from data import reviews, sums
 from gpt import tokenizer_training
+from gpt.common import load_gpt, save_gpt
+from gpt.errors import UserError
+from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import (
     PATTERN,
     RANKS_FILE,
@@ -191,6 +196,56 @@ def test_no_merge_crosses_digits_newlines_or_words():
 def test_vocabulary_smaller_than_the_bytes_is_refused():
     with pytest.raises(ValueError, match="vocab_size is 200"):
         tokenizer_training.train_ranks(["a"], 200)
+
+
+def test_counting_what_changes_gives_the_merges_of_counting_everything():
+    """Runs of one sign make one token in several ways; random words make many ties."""
+    rng = random.Random(0)
+    words = ["".join(rng.choice("abcd") for _ in range(rng.randint(1, 9))) for _ in range(200)]
+    texts = [
+        " ".join(rng.choice(words) for _ in range(30)) + "." * rng.randint(0, 9) for _ in range(80)
+    ]
+    texts += ["!" * count for count in range(20)] + ["aaaa aaaaaaa éé日本日本"]
+    for size in (259, 300, 520):
+        fast = tokenizer_training.train_ranks(texts, size)
+        assert list(fast.items()) == list(
+            tokenizer_training.train_ranks_plainly(texts, size).items()
+        )
+
+
+def test_a_token_that_two_pairs_spell_has_one_id():
+    """Of "......" both (.., ....) and (...., ..) may come up; ids stay consecutive."""
+    ranks = tokenizer_training.train_ranks(
+        ["." * n for n in range(1, 40) for _ in range(n % 7)], 290
+    )
+    assert list(ranks.values()) == list(range(288))
+
+
+def test_training_on_a_file_writes_a_tokenizer_that_models_carry(tmp_path):
+    texts, out = tmp_path / "texts.txt", tmp_path / "words.tiktoken"
+    texts.write_text("the film was good, the film was bad\n" * 20, encoding="utf-8")
+    config = tokenizer_training.TokenizerTrainingConfig(data=str(texts), vocab_size=270, out=out)
+    tokenizer_training.main(config)
+    tokenizer = load_tokenizer(str(out))
+    assert (tokenizer.name, tokenizer.n_vocab) == ("words.tiktoken", 270)
+    assert tokenizer.decode(tokenizer.encode("a film, bad!")) == "a film, bad!"
+    model = GPT(GPTConfig(270, 16, 1, 1, 8)).initialize(torch.Generator().manual_seed(0))
+    save_gpt(tmp_path / "model.safetensors", model, tokenizer)
+    out.unlink()
+    assert load_gpt(tmp_path / "model.safetensors")[1].fingerprint == tokenizer.fingerprint
+
+
+def test_training_keeps_glassbox_and_wants_a_rank_file(tmp_path):
+    configs = tokenizer_training.TokenizerTrainingConfig
+    with pytest.raises(UserError, match="glassbox keeps its own"):
+        tokenizer_training.main(configs(data="texts.txt"))
+    with pytest.raises(UserError, match=r"give a file that ends in \.tiktoken"):
+        tokenizer_training.main(configs(out=tmp_path / "ranks.json"))
+
+
+def test_a_rank_file_that_is_missing_is_one_sentence(tmp_path):
+    with pytest.raises(ValueError, match="there is no tokenizer at .*check the path"):
+        load_tokenizer(str(tmp_path / "none.tiktoken"))
 
 
 # gpt2

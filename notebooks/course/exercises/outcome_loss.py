@@ -1,0 +1,107 @@
+"""The cross-entropy of an outcome reward model: each text has a label, and a score for its log-odds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from course.exercises import Case, Exercise, Mistake
+from reward_model import loss as library
+
+
+def outcome_loss(outcome_scores: Tensor, labels: Tensor) -> Tensor:
+    good = -F.logsigmoid(outcome_scores)  # the cost if the text is good
+    bad = -F.logsigmoid(-outcome_scores)  # the cost if it is bad
+    return (labels * good + (1 - labels) * bad).mean()
+
+
+def good_ones_alone(outcome_scores: Tensor, labels: Tensor) -> Tensor:
+    return (-labels * F.logsigmoid(outcome_scores)).mean()
+
+
+def labels_swapped(outcome_scores: Tensor, labels: Tensor) -> Tensor:
+    return outcome_loss(outcome_scores, 1 - labels)
+
+
+def summed(outcome_scores: Tensor, labels: Tensor) -> Tensor:
+    return outcome_loss(outcome_scores, labels) * len(labels)
+
+
+def without_minus(outcome_scores: Tensor, labels: Tensor) -> Tensor:
+    return -outcome_loss(outcome_scores, labels)
+
+
+def squared(outcome_scores: Tensor, labels: Tensor) -> Tensor:
+    return (outcome_scores.sigmoid() - labels).square().mean()
+
+
+def ragged(generator: torch.Generator) -> Mapping[str, Any]:
+    count = int(torch.randint(2, 12, (1,), generator=generator))
+    labels = torch.randint(0, 2, (count,), generator=generator).float()
+    labels[:2] = torch.tensor([0.0, 1.0])
+    return {"outcome_scores": 3 * torch.randn(count, generator=generator), "labels": labels}
+
+
+EXERCISE = Exercise(
+    statement=(
+        "From the scores (N,) and the labels (N,), 1 for a good text and 0 for a bad one, compute the "
+        "mean of -log sigmoid(score) for good texts and -log sigmoid(-score) for bad ones."
+    ),
+    solution=outcome_loss,
+    library=library.outcome_loss,
+    gradient="outcome_scores",
+    cases=(
+        Case(
+            "a good text with score 1",
+            {"outcome_scores": torch.tensor([1.0]), "labels": torch.tensor([1.0])},
+            0.313262,
+        ),
+        Case(
+            "a bad text with score 1",
+            {"outcome_scores": torch.tensor([1.0]), "labels": torch.tensor([0.0])},
+            1.313262,
+        ),
+        Case(
+            "both together, and a good text far on the wrong side, score -200",
+            {
+                "outcome_scores": torch.tensor([1.0, 1.0, -200.0]),
+                "labels": torch.tensor([1.0, 0.0, 1.0]),
+            },
+            67.208842,
+        ),
+    ),
+    random=ragged,
+    mistakes=(
+        Mistake(
+            "good_ones_alone",
+            "bad texts cost nothing in your loss, so a model that calls every text good is perfect. "
+            "Add (1 - y) times -log sigmoid(-score).",
+            good_ones_alone,
+        ),
+        Mistake(
+            "labels_swapped",
+            "your labels are the wrong way round: label 1 is a good text, whose score is to rise.",
+            labels_swapped,
+        ),
+        Mistake(
+            "summed",
+            "you add the texts up. The mean makes the learning rate independent of the batch's size.",
+            summed,
+        ),
+        Mistake(
+            "without_minus",
+            "this is the log-likelihood, which is maximised. A loss is minimised: put a minus in front.",
+            without_minus,
+        ),
+        Mistake(
+            "squared",
+            "you take the squared distance of probability and label. Its gradient dies where the model "
+            "is sure and wrong; the cross-entropy's does not.",
+            squared,
+        ),
+    ),
+)

@@ -1,0 +1,287 @@
+"""Train an outcome reward model on labelled texts by binary cross-entropy.
+
+    python -m reward_model.outcome_training --data train.jsonl --base runs/pretraining-texts-english
+    python -m reward_model.outcome_training --data aclImdb/train --tokenizer texts.tiktoken --layers 1
+
+The same scalar head as the Bradley-Terry model's learns from labels instead of pairs: the score of a
+text is the log-odds that it is good. Without --base the trunk starts from random weights. It reads
+pieces of the texts, of all lengths that a policy may write. RL takes the run folder as --reward-model
+or --judge, as it takes any other.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from data.collate import epoch_shuffled_indices
+from data.labelled import read_labelled
+from data.readers import split_records
+from gpt.budget import announce
+from gpt.common import (
+    MODEL_FILE,
+    RUNS,
+    MetricLog,
+    TrainingState,
+    derive_seed,
+    load_policy,
+    make_generator,
+    pick_device,
+    precision,
+    run_script,
+    saved_step,
+)
+from gpt.errors import UserError
+from gpt.files import display_path, write_json
+from gpt.flags import check_ranges
+from gpt.forecast import forecast
+from gpt.model import GPT, GPTConfig
+from gpt.optimizer import adamw, check_losses, clip_and_step, cosine_schedule, set_learning_rate
+from gpt.pretraining import data_name
+from gpt.ranks import check_alike, own_chunks, total, world
+from gpt.report.writing import open_page, refresh
+from gpt.runs import finish_run, keep_state, open_run, stepping
+from gpt.tokenizer import Tokenizer, load_tokenizer
+from reward_model.forecast import reward_model_work
+from reward_model.loss import outcome_loss
+from reward_model.model import Pooling, RewardModel, save_reward_model
+from reward_model.outcomes import (
+    LabelledTokens,
+    encode_labelled,
+    outcome_report,
+    piece_batch,
+    plot_outcomes,
+    report_text,
+)
+
+HEAD_WIDTH = 32  # of a fresh trunk's attention heads
+
+
+@dataclass(frozen=True)
+class OutcomeConfig:
+    """Train an outcome reward model on labelled texts."""
+
+    data: str = "train.jsonl"
+    """Labelled texts: a file, or a folder with pos/ and neg/ (data/README.md)."""
+    held_out: str | None = None
+    """Labelled texts to report on; default: the validation tenth of the data."""
+    held_out_texts: int = 2000
+    """The most texts to report on."""
+    base: Path | None = None
+    """Run folder of the language model whose copy is the trunk; default: a fresh trunk."""
+    tokenizer: str = "glassbox"
+    """Tokenizer of a fresh trunk: glassbox, gpt2 or a rank file of gpt.tokenizer_training."""
+    layers: int = 1
+    """Layers of a fresh trunk."""
+    width: int = 64
+    """Width of a fresh trunk, a multiple of 32."""
+    context: int = 256
+    """Positions of a fresh trunk."""
+    pooling: Pooling = "mean_score"
+    """How token scores become one score."""
+    shortest: int = 16
+    """Tokens of the shortest pieces to learn from; the longest fill the context."""
+    epochs: int = 3
+    """Passes over the texts, each with new pieces."""
+    steps: int | None = None
+    """Optimizer steps; overrides epochs."""
+    batch_size: int = 32
+    """Texts per optimizer step."""
+    micro_batch_size: int = 32
+    """Texts per forward pass; changes memory and speed, never the gradient."""
+    lr: float = 5e-4
+    """Peak learning rate."""
+    warmup: int = 50
+    """Steps of linear warm-up."""
+    weight_decay: float = 0.1
+    """AdamW decay of matrices."""
+    max_norm: float = 1.0
+    """Gradient norm at which gradients are clipped."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """bfloat16: autocast over float32 weights, for GPUs."""
+    seed: int = 0
+    device: str = "auto"
+    """auto (cuda, then mps, then cpu) or a device name."""
+    ranks: int | None = None
+    """Processes that share the work; default: one per core on a CPU, else one."""
+    out: Path | None = None
+    """Run folder; default runs/outcome-DATA."""
+    checkpoint_every: int = 200
+    """Steps between resumable checkpoints."""
+    resume: bool = False
+    """Continue the run in the run folder."""
+    deterministic: bool = False
+    """Only algorithms that give the same bits each time, also on a GPU; slower there."""
+    debug: bool = False
+    """Show the traceback of an error."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+        if min(self.layers, self.held_out_texts) < 1 or self.shortest < 2:
+            raise ValueError(
+                "layers and held_out_texts must be at least 1, shortest at least 2: got "
+                f"{self.layers}, {self.held_out_texts} and {self.shortest}"
+            )
+        if self.width < 1 or self.width % HEAD_WIDTH:
+            raise ValueError(f"width must be a multiple of {HEAD_WIDTH}: got {self.width}")
+        if self.context < self.shortest:
+            raise ValueError(
+                f"context {self.context} is less than the shortest piece, {self.shortest} tokens"
+            )
+
+
+def fit(
+    model: RewardModel,
+    texts: Sequence[LabelledTokens],
+    config: OutcomeConfig,
+    log: MetricLog,
+    *,
+    folder: Path | None = None,
+) -> list[dict[str, Any]]:
+    """Minimise the cross-entropy in place and return one metrics row a step.
+
+    `log.total` steps of `config.batch_size` texts, one piece each, in epochs shuffled by the seed.
+    With a folder a resumable state is kept there.
+    """
+    optimizer = adamw(model, config.lr, weight_decay=config.weight_decay)
+    state = TrainingState({"model": model, "optimizer": optimizer}, {})
+    if config.resume and folder is not None:
+        state.load(folder)
+    model.eval()  # no dropout: the scores in training are the scores in use
+    seed, longest = derive_seed(config.seed, "text order"), model.gpt.config.context
+    for step in state.steps_left(log.total):
+        begin = time.perf_counter()
+        lr = cosine_schedule(step, log.total, peak=config.lr, warmup=config.warmup)
+        set_learning_rate(optimizer, lr)
+        index = epoch_shuffled_indices(step, config.batch_size, len(texts), seed).tolist()
+        rng = random.Random(derive_seed(config.seed, f"pieces {step}"))
+        visited = [texts[i] for i in index]
+        optimizer.zero_grad(set_to_none=True)
+        row = add_texts(model, visited, config, longest, rng)
+        row |= {"grad_norm": clip_and_step(optimizer, model.parameters(), config.max_norm)}
+        row |= {"lr": lr, "texts_per_second": len(visited) / (time.perf_counter() - begin)}
+        check_losses(row)
+        state.step = step + 1
+        log.write(step=state.step, **row)
+        last = state.step == log.total
+        if state.step % log.every == 0 or last:
+            check_alike(model, "reward model")
+        keep_state(state, folder, config.checkpoint_every, last=last)
+    return log.rows
+
+
+def add_texts(
+    model: RewardModel,
+    texts: Sequence[LabelledTokens],
+    config: OutcomeConfig,
+    longest: int,
+    rng: random.Random,
+) -> dict[str, Any]:
+    """Add the gradient of the loss of a piece of each text; returns the loss and the accuracy.
+
+    Of several ranks each reads pieces of its own.
+    """
+    batch, labels = piece_batch(texts, config.shortest, longest, rng)
+    sums = {"loss": 0.0, "accuracy": 0.0}
+    for rows in own_chunks(batch.totals, config.micro_batch_size):
+        wanted = labels[rows].to(model.device)
+        with precision(model.device, config.precision):
+            scores = model.raw_scores(batch.rows(rows).to(model.device))
+        loss = outcome_loss(scores, wanted, denominator=len(texts))
+        loss.backward()
+        sums["loss"] += float(loss.detach())
+        sums["accuracy"] += float(((scores > 0) == (wanted > 0)).sum()) / len(texts)
+    return total(sums)
+
+
+def open_texts(
+    config: OutcomeConfig, tokenizer: Tokenizer
+) -> tuple[list[LabelledTokens], list[LabelledTokens]]:
+    """Training and held-out texts: splits by a hash of the text, or a source of their own."""
+    result = read_labelled(config.data)
+    print(result.summary())
+    if config.held_out is None:
+        splits = split_records(result.records, key=lambda record: record.text)
+        train, held_out = splits["train"], splits["validation"]
+    else:
+        train = result.records
+        known = [record.text for record in train]
+        other = read_labelled(config.held_out, known=known, limit=config.held_out_texts)
+        print(other.summary())
+        held_out = other.records
+    held_out = held_out[: config.held_out_texts]
+    if len({record.label for record in train}) < 2 or not held_out:
+        raise UserError(
+            f"{config.data}: {len(train)} texts to train on and {len(held_out)} to report on are too "
+            "few, and both good and bad ones are needed: give more"
+        )
+    return encode_labelled(train, tokenizer), encode_labelled(held_out, tokenizer)
+
+
+def open_trunk(config: OutcomeConfig, device: torch.device) -> tuple[GPT, Tokenizer]:
+    """The base model, or a fresh trunk with random weights."""
+    if config.base is not None:
+        return load_policy(config.base, device)
+    tokenizer = load_tokenizer(config.tokenizer)
+    shape = GPTConfig(
+        tokenizer.n_vocab, config.context, config.layers, config.width // HEAD_WIDTH, config.width
+    )
+    return GPT(shape).initialize(make_generator(config.seed, "weights")).to(device), tokenizer
+
+
+def report_lengths(context: int) -> list[int]:
+    """The whole context, a quarter and an eighth of it."""
+    return [context // 8, context // 4, context]
+
+
+def main(config: OutcomeConfig) -> Path:
+    """Read the texts, train, report, and return the run folder."""
+    device = pick_device(config.device, config.precision)
+    trunk, tokenizer = open_trunk(config, device)
+    texts, held_out = open_texts(config, tokenizer)
+    shape = trunk.config
+    announce(
+        config,
+        lambda changed: forecast(
+            reward_model_work(changed, shape, shape.context, 1, device.type, world())
+        ),
+        device,
+    )
+    folder = config.out or RUNS / f"outcome-{data_name(config.data)}"
+    folder = open_run(folder, config, resume=config.resume)
+    open_page(folder, "reward_model", config)
+    model = RewardModel.from_policy(trunk, config.pooling, make_generator(config.seed, "head"))
+    steps = config.steps or max(config.epochs * len(texts) // config.batch_size, 1)
+    print(f"training an outcome reward model on {len(texts):,} texts for {steps} steps ({device})")
+    log = MetricLog(
+        steps,
+        path=folder / "metrics.jsonl",
+        show=("loss", "accuracy", "texts_per_second"),
+        every=max(steps // 8, 1),
+        title="outcome reward model",
+        start=saved_step(folder) if config.resume else 0,
+    )
+    with stepping(log, folder):
+        fit(model, texts, config, log, folder=folder)
+    save_reward_model(folder / MODEL_FILE, model, tokenizer)
+    lengths, at_once = report_lengths(shape.context), 2 * config.micro_batch_size
+    report = outcome_report(model, texts, held_out, tokenizer, lengths, at_once)
+    write_json(folder / "report.json", report)
+    plot_outcomes(report, folder / "report.png")
+    refresh(folder, log.rows)
+    print(report_text(report))
+    finish_run(folder)
+    print(f"wrote {display_path(folder)} (figure: report.png, numbers: report.json)")
+    return folder
+
+
+if __name__ == "__main__":
+    import tyro
+
+    run_script(main, tyro.cli(OutcomeConfig, description=__doc__))

@@ -1,0 +1,587 @@
+"""Real English: film reviews, from the raw files to a steered policy and the table that measures it.
+
+    python scripts/imdb.py --data aclImdb              the folder of the Large Movie Review Dataset
+    python scripts/imdb.py --data FOLDER               train.jsonl, test.jsonl, unsup.jsonl (or .gz)
+    python scripts/imdb.py --data FOLDER --budget small    the same code in minutes, for a smoke test
+
+A tokenizer and a language model learn from the unlabelled reviews. Classifier A, the reward, learns
+from one half of the labels on the language model's trunk; classifier B, the judge, from the other half
+on a trunk of its own; n-gram regression on B's half is a third judge. GRPO (several seeds), PPO, RLOO
+and DPO then make the language model's continuations positive by A's measure, and one run without a KL
+penalty shows what over-optimisation looks like. Every stage is a script of this project with its own
+folder. A stage that is finished is kept, and one that was interrupted is resumed. The results are
+table.md, results.json, recordings.json and figure.png in the run folder.
+"""
+
+from __future__ import annotations
+
+import data.threads  # isort: skip  # noqa: F401  (before PyTorch is loaded)
+
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import time
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from data.collate import collate_documents
+from data.labelled import LabelledText, read_labelled
+from data.readers import read_text
+from data.records import PromptRecord
+from gpt.common import (
+    MODEL_FILE,
+    RUNS,
+    STATE_FILE,
+    load_gpt,
+    make_generator,
+    pick_device,
+    run_script,
+)
+from gpt.corpus import open_prompts
+from gpt.errors import UserError
+from gpt.files import append_jsonl, display_path, read_jsonl, save_figure, write_json
+from gpt.flags import check_ranges
+from gpt.generate import SamplingParams
+from gpt.log_probs import score_in_micro_batches, token_log_probs
+from gpt.model import GPT
+from gpt.pretraining import bytes_per_token, held_out_loss
+from gpt.report.writing import write_text
+from gpt.tokenizer import Tokenizer, load_tokenizer
+from reward_model.model import load_reward_model
+from reward_model.ngrams import NgramRegression
+from reward_model.pairs import TokenPair, pair_as_text
+from rl.batches.rollout import Rollout, sample_rollout
+from rl.equations.kl import k1
+from rl.equations.losses import row_sums
+from rl.rewards.sources import RewardModelReward
+
+ROOT = Path(__file__).resolve().parents[1]
+VOCABULARY = 4096
+NEW_TOKENS = 32
+SHORTEST_PROMPT, LONGEST_PROMPT = 2, 8  # tokens
+SHORT_REVIEW = 1000  # characters
+UNSEEN = 8  # test prompts in the file of pairs
+SHOWN = 8  # prompts whose answers are kept to be read
+STEERING = (
+    "--prompts-per-step", 16, "--group-size", 8, "--eval-every", 5, "--eval-prompts", 128,
+    "--test-prompts", 0, "--checkpoint-every", 10, "--stop-kl", 5,
+)  # fmt: skip
+RECIPES: dict[str, tuple[object, ...]] = {  # name: module and its flags
+    "grpo": ("rl.grpo_engine", *STEERING, "--steps", 60, "--lr", 1.5e-4, "--minibatches", 1,
+             "--kl-coef", 0.2),
+    "ppo": ("rl.ppo_engine", *STEERING, "--steps", 50, "--lr", 4e-5, "--kl-coef", 0.1),
+    "rloo": ("rl.rloo_engine", *STEERING, "--steps", 60, "--lr", 1.5e-4, "--minibatches", 1,
+             "--kl-coef", 0.2),
+    "dpo": ("rl.dpo_engine", "--steps", 30, "--lr", 2e-4, "--eval-every", 5, "--eval-prompts", 128,
+            "--test-prompts", 0),
+    "unbounded": ("rl.grpo_engine", *STEERING, "--steps", 30, "--lr", 4e-4, "--kl-coef", 0,
+                  "--stop-kl", "None"),
+}  # fmt: skip
+NAMES = {
+    "base": "base model", "grpo": "GRPO", "ppo": "PPO", "rloo": "RLOO", "dpo": "DPO",
+    "unbounded": "GRPO without a KL penalty",
+}  # fmt: skip
+JUDGES = ("a", "b", "ngrams")
+
+
+@dataclass(frozen=True)
+class IMDBConfig:
+    """From raw reviews to steered policies and the table that compares them."""
+
+    data: Path = Path("aclImdb")
+    """The extracted aclImdb folder, or one with train, test and unsup as .jsonl or .jsonl.gz."""
+    seeds: tuple[int, ...] = (0, 1, 2)
+    """Seeds of GRPO; the other engines take the first."""
+    engines: tuple[str, ...] = ("grpo", "ppo", "rloo", "dpo", "unbounded")
+    """Which engines to run."""
+    prompts: int = 8000
+    """Beginnings of reviews to steer from; about a tenth of them is measured on."""
+    measured: int = 512
+    """The most test prompts in the table, one answer each."""
+    pretraining_steps: int | None = None
+    """Steps of pre-training; default: the preset's, 10M tokens."""
+    budget: Literal["full", "small"] = "full"
+    """small: a smoke test with too little training to convince."""
+    processes: int | None = None
+    """--ranks of every stage; default: one per core on a CPU."""
+    device: str = "auto"
+    """auto (cuda, then mps, then cpu) or a device name."""
+    out: Path = RUNS / "imdb"
+    """Run folder."""
+    debug: bool = False
+    """Show the traceback of an error."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+        if not self.seeds or min(self.prompts, self.measured) < 1:
+            raise ValueError("at least one seed, one prompt and one measured prompt are needed")
+        unknown = [name for name in self.engines if name not in RECIPES]
+        if unknown:
+            raise ValueError(f"there is no run {unknown[0]!r}: choose from {', '.join(RECIPES)}")
+
+
+SMALL: dict[str, tuple[object, ...]] = {  # what a smoke test changes, by stage
+    "pretraining": ("--steps", 20, "--eval-every", 10),
+    "outcome": ("--steps", 8, "--held-out-texts", 60),
+    "steering": ("--steps", 2, "--eval-every", 1, "--eval-prompts", 8),
+}
+
+
+def small(config: IMDBConfig, stage: str) -> tuple[object, ...]:
+    """The flags that a smoke test adds to a stage; later ones win."""
+    return SMALL[stage] if config.budget == "small" else ()
+
+
+# --- the raw files --------------------------------------------------------------------------------
+
+
+def sources(folder: Path) -> dict[str, Path]:
+    """Where train, test and unsup are, in either layout."""
+    if (folder / "train" / "pos").is_dir():
+        return {
+            "train": folder / "train", "test": folder / "test", "unsup": folder / "train" / "unsup",
+        }  # fmt: skip
+    found = {}
+    for name in ("train", "test", "unsup"):
+        paths = [folder / f"{name}.jsonl{end}" for end in ("", ".gz")]
+        there = [path for path in paths if path.is_file()]
+        if not there:
+            raise UserError(
+                f"--data {folder}: neither train/pos/ nor {name}.jsonl or {name}.jsonl.gz is in it: "
+                "give the extracted aclImdb folder, or one with the three files"
+            )
+        found[name] = there[0]
+    return found
+
+
+def prepare(config: IMDBConfig, folder: Path) -> None:
+    """Write the texts that each stage reads: no text is in two of them."""
+    if (folder / "done").exists():
+        return
+    found = sources(config.data)
+    train = read_labelled(found["train"])
+    test = read_labelled(found["test"], known=[record.text for record in train.records])
+    for result in (train, test):
+        print(result.summary(), flush=True)
+    halves: dict[str, list[LabelledText]] = {"a": [], "b": []}
+    for record in train.records:
+        halves["ab"[zlib.crc32(b"half:" + record.text.encode()) % 2]].append(record)
+    labelled = {record.text for record in [*train.records, *test.records]}
+    texts = [text for text in dict.fromkeys(read_text(found["unsup"])) if text not in labelled]
+    print(f"{found['unsup']}: {len(texts):,} texts, without repeated and labelled ones", flush=True)
+    for name, records in [*halves.items(), ("test", test.records)]:
+        write_rows(folder / f"{name}.jsonl", [vars(record) for record in records])
+    write_rows(folder / "texts.jsonl", [{"text": text} for text in texts])
+    write_text(folder / "done", "")
+
+
+def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """A new file of JSON lines."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    append_jsonl(path, rows)
+
+
+def write_prompts(config: IMDBConfig, folder: Path, tokenizer: Tokenizer) -> None:
+    """The first 2 to 8 tokens of reviews, as text; each beginning once.
+
+    continuations.jsonl holds the short ones of these reviews whole, as prompt and answer: what
+    `gpt.finetuning --weights gpt2` reads (docs/imdb.md).
+    """
+    path = folder / "prompts.jsonl"
+    if path.exists():
+        return
+    prompts: dict[str, str] = {}
+    for text in read_text(folder / "texts.jsonl"):
+        count = SHORTEST_PROMPT + zlib.crc32(text.encode()) % (LONGEST_PROMPT - SHORTEST_PROMPT + 1)
+        prompt = tokenizer.decode(tokenizer.encode(text[:200])[:count])
+        if "\ufffd" not in prompt and "\n" not in prompt:
+            prompts.setdefault(prompt, text[len(prompt) :])
+        if len(prompts) == config.prompts:
+            break
+    rows = [{"prompt": prompt, "response": rest} for prompt, rest in prompts.items()]
+    short = [row for row in rows if 0 < len(row["response"]) <= SHORT_REVIEW]
+    write_rows(folder / "continuations.jsonl", short)
+    write_rows(path, [{"prompt": prompt} for prompt in prompts])
+
+
+# --- training: every stage is its own script ------------------------------------------------------
+
+
+def run_stage(config: IMDBConfig, folder: Path, module: str, *flags: object) -> None:
+    """Run one script into `folder`, unless it is finished there; its output goes to FOLDER.log.
+
+    An interrupted one is resumed. Its seconds, by the clock and of CPU time, are written beside it.
+    """
+    if (folder / MODEL_FILE).exists() and not (folder / STATE_FILE).exists():
+        print(f"{display_path(folder)} is there", flush=True)
+        return
+    words = [*flags, "--device", config.device, "--out", folder]
+    words += [] if config.processes is None else ["--ranks", config.processes]
+    words += ["--resume"] * (folder / STATE_FILE).exists()
+    command = [sys.executable, "-m", module, *map(str, words)]
+    print(f"{display_path(folder)}: {module} ...", flush=True)
+    log = folder.with_name(f"{folder.name}.log")
+    begin = time.perf_counter()
+    with log.open("a", encoding="utf-8") as file:
+        process = subprocess.Popen(command, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT)
+        status, cpu = wait(process)
+    seconds = {"wall": time.perf_counter() - begin, "cpu": cpu}
+    if status != 0:
+        lines = [line.strip("╭╮╰╯│─ ") for line in log.read_text(encoding="utf-8").splitlines()]
+        last = [line for line in lines if line][-1:]
+        raise UserError(f"{module} failed, see {display_path(log)}: {' '.join(last)}")
+    write_json(folder / "seconds.json", seconds | {"resumed": "--resume" in command})
+    print(f"{display_path(folder)}: {seconds['wall']:.0f} s", flush=True)
+
+
+def wait(process: subprocess.Popen[bytes]) -> tuple[int, float | None]:
+    """The exit status of a process and its CPU seconds, where the system counts them."""
+    if not hasattr(os, "wait4"):
+        return process.wait(), None
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    return process.returncode, usage.ru_utime + usage.ru_stime
+
+
+def train_language_model(config: IMDBConfig, folder: Path, texts: Path) -> None:
+    """The tokenizer, then the language model, both from the unlabelled texts."""
+    ranks = folder / "reviews.tiktoken"
+    if not ranks.exists():
+        flags = {"--data": texts, "--vocab-size": VOCABULARY, "--documents": 50_000, "--out": ranks}
+        words = [str(word) for pair in flags.items() for word in pair]
+        command = [sys.executable, "-m", "gpt.tokenizer_training", *words]
+        if subprocess.run(command, cwd=ROOT).returncode:
+            raise UserError("gpt.tokenizer_training failed: see the lines above")
+    steps = () if config.pretraining_steps is None else ("--steps", config.pretraining_steps)
+    run_stage(
+        config, folder / "pretraining", "gpt.pretraining", "--preset", "english", "--data", texts,
+        "--tokenizer", ranks, *steps, *small(config, "pretraining"),
+    )  # fmt: skip
+
+
+def train_classifiers(config: IMDBConfig, folder: Path) -> None:
+    """A on the language model's trunk; B on a trunk of its own, from random weights."""
+    texts = folder / "data"
+    common = ("--held-out", texts / "test.jsonl")
+    run_stage(
+        config, folder / "classifier_a", "reward_model.outcome_training", "--data",
+        texts / "a.jsonl", "--base", folder / "pretraining", *common, *small(config, "outcome"),
+    )  # fmt: skip
+    run_stage(
+        config, folder / "classifier_b", "reward_model.outcome_training", "--data",
+        texts / "b.jsonl", "--tokenizer", folder / "reviews.tiktoken", "--layers", 1, "--width", 128,
+        "--epochs", 7, "--lr", 2e-3, *common, *small(config, "outcome"),
+    )  # fmt: skip
+
+
+def runs_of(config: IMDBConfig) -> list[tuple[str, int]]:
+    """Engine and seed of every steered policy."""
+    return [
+        (name, seed)
+        for name in config.engines
+        for seed in (config.seeds if name == "grpo" else config.seeds[:1])
+    ]
+
+
+def steer(config: IMDBConfig, folder: Path) -> None:
+    """One run for every engine and seed, all from the same language model and the same reward."""
+    for name, seed in runs_of(config):
+        module, *flags = RECIPES[name]
+        prompts = folder / "data" / ("pairs.jsonl" if name == "dpo" else "prompts.jsonl")
+        run_stage(
+            config, folder / f"{name}-{seed}", str(module), *flags, "--data", prompts, "--seed", seed,
+            "--policy", folder / "pretraining", "--reward-model", folder / "classifier_a", "--judge",
+            folder / "classifier_b", "--max-new-tokens", NEW_TOKENS, *small(config, "steering"),
+        )  # fmt: skip
+
+
+# --- measuring ------------------------------------------------------------------------------------
+
+
+class Judges:
+    """The base model, the two classifiers and the n-gram regression, opened once."""
+
+    def __init__(self, config: IMDBConfig, folder: Path) -> None:
+        self.folder, self.device = folder, pick_device(config.device)
+        self.base, self.tokenizer = load_gpt(folder / "pretraining", self.device)
+        self.a, self.b = (
+            RewardModelReward(load_reward_model(folder / name, self.device)[0])
+            for name in ("classifier_a", "classifier_b")
+        )
+        prompts = open_prompts(str(folder / "data" / "prompts.jsonl"), self.tokenizer, 64)
+        self.prompts = prompts["test"][: config.measured]
+
+    @cached_property
+    def ngrams(self) -> NgramRegression:
+        """The third judge, from B's half of the labels: each text whole, and its first words."""
+        records = read_labelled(self.folder / "data" / "b.jsonl").records
+        texts = [record.text for record in records] + [record.text[:150] for record in records]
+        return NgramRegression().fit(texts, [record.label for record in records] * 2)
+
+    def answers(self, policy: GPT) -> Rollout:
+        """One sampled answer to every test prompt, with the same random numbers for every policy."""
+        generator = make_generator(0, "evaluation")
+        params = SamplingParams(max_new_tokens=NEW_TOKENS)
+        return sample_rollout(policy, self.tokenizer, self.prompts, params, 1, generator)
+
+    def log_odds(self, rollout: Rollout) -> dict[str, Tensor]:
+        """What each judge makes of prompt and answer, (N,) each."""
+        texts = [r.prompt + t for r, t in zip(rollout.records, rollout.responses, strict=True)]
+        return {
+            "a": self.a(rollout).cpu(),
+            "b": self.b(rollout).cpu(),
+            "ngrams": self.ngrams(texts),
+        }
+
+    @torch.no_grad()
+    def measure(self, policy: GPT) -> dict[str, Any]:
+        """A row of the table, and the first answers."""
+        rollout = self.answers(policy)
+        own, base = (
+            score_in_micro_batches(
+                lambda batch, model=model: token_log_probs(model, batch), rollout.sequences, 64
+            )
+            for model in (policy, self.base)
+        )
+        mask, odds = rollout.response_mask, self.log_odds(rollout)
+        row: dict[str, Any] = {
+            f"positive_{name}": float((values > 0).double().mean()) for name, values in odds.items()
+        }
+        row |= {f"score_{name}": float(values.mean()) for name, values in odds.items()}
+        row["kl"] = float(row_sums(k1(own, base), mask).mean())
+        row["perplexity"] = math.exp(-float(base.sum() / mask.sum()))
+        row["own_perplexity"] = math.exp(-float(own.sum() / mask.sum()))
+        row |= {f"distinct_{n}": distinct(rollout.responses, n) for n in (1, 2)}
+        row["repeated_answers"] = 1 - len(set(rollout.responses)) / len(rollout)
+        row["tokens"] = float(rollout.lengths.double().mean())
+        row["samples"] = [
+            {"prompt": rollout.records[i].prompt, "answer": rollout.responses[i]}
+            | {name: round(float(values[i]), 2) for name, values in odds.items()}
+            for i in range(min(SHOWN, len(rollout)))
+        ]
+        return row
+
+
+def distinct(texts: Sequence[str], n: int) -> float:
+    """Different n-grams of words over all n-grams, in all texts together (Li et al. 2016)."""
+    grams: Counter[tuple[str, ...]] = Counter()
+    for text in texts:
+        words = text.split()
+        grams.update(tuple(words[i : i + n]) for i in range(len(words) - n + 1))
+    return len(grams) / max(grams.total(), 1)
+
+
+def write_pairs(judges: Judges, path: Path, prompts: int, tries: int = 4) -> None:
+    """DPO's pairs: of `tries` answers of the base to a prompt, the one that A likes best and least.
+
+    Every split has some, as an engine wants; those of the test prompts are neither trained on nor read.
+    """
+    if path.exists():
+        return
+    generator = make_generator(0, "pairs")
+    params = SamplingParams(max_new_tokens=NEW_TOKENS)
+    rows = []
+    splits = open_prompts(str(path.with_name("prompts.jsonl")), judges.tokenizer, 64)
+    asked = [*splits["train"][:prompts], *splits["validation"][: max(prompts // 10, 1)]]
+    asked += splits["test"][-UNSEEN:]
+    for start in range(0, len(asked), 64):
+        batch = asked[start : start + 64]
+        rollout = sample_rollout(judges.base, judges.tokenizer, batch, params, tries, generator)
+        rows += pairs_of(rollout, judges, batch)
+    write_rows(path, rows)
+    print(f"{display_path(path)}: {len(rows):,} pairs", flush=True)
+
+
+def pairs_of(
+    rollout: Rollout, judges: Judges, records: Sequence[PromptRecord]
+) -> list[dict[str, Any]]:
+    """One row for every prompt whose best and worst answers differ."""
+    scores = judges.a(rollout).cpu().view(len(records), -1)
+    answers = zip(rollout.response_tokens.tolist(), rollout.lengths.tolist(), strict=True)
+    tokens, tries = [row[:length] for row, length in answers], scores.shape[1]
+    rows = []
+    for index, record in enumerate(records):
+        best, worst = int(scores[index].argmax()), int(scores[index].argmin())
+        chosen, rejected = tokens[index * tries + best], tokens[index * tries + worst]
+        if chosen == rejected:
+            continue
+        margin = float(scores[index, best] - scores[index, worst])
+        pair = TokenPair(
+            judges.tokenizer.encode(record.prompt), chosen, rejected, {"margin": margin}
+        )
+        rows.append(pair_as_text(pair, judges.tokenizer))
+    return rows
+
+
+def language_model_numbers(judges: Judges, texts: int = 400) -> dict[str, float]:
+    """Bits per byte and perplexity on reviews of the test set, which no stage has read."""
+    context, rows = judges.base.config.context, []
+    for record in read_labelled(judges.folder / "data" / "test.jsonl", limit=texts).records:
+        tokens = [*judges.tokenizer.encode(record.text), judges.tokenizer.eos_id]
+        rows += [tokens[i : i + context] for i in range(0, len(tokens), context)]
+    rows = [row for row in rows if len(row) > 1]
+    batches = [collate_documents(rows[i : i + 32]) for i in range(0, len(rows), 32)]
+    loss = held_out_loss(judges.base, batches)
+    size = bytes_per_token(batches, judges.tokenizer)
+    return {
+        "loss": loss, "bits_per_byte": loss / math.log(2) / size, "perplexity": math.exp(loss),
+        "bytes_per_token": size, "texts": texts,
+    }  # fmt: skip
+
+
+def measure_all(config: IMDBConfig, judges: Judges, folder: Path) -> dict[str, Any]:
+    """The base's row and one for every steered policy, each measured once and kept."""
+    rows: dict[str, list[dict[str, Any]]] = {
+        "base": [once(folder / "base.json", lambda: judges.measure(judges.base))]
+    }
+    for name, seed in runs_of(config):
+        run_folder = folder / f"{name}-{seed}"
+        row = once(run_folder / "measured.json", partial(measure_run, judges, run_folder))
+        seconds = json.loads((run_folder / "seconds.json").read_text(encoding="utf-8"))
+        steps = read_jsonl(run_folder / "metrics.jsonl")[-1]["step"]
+        rows.setdefault(name, []).append(row | {"seed": seed, "seconds": seconds, "steps": steps})
+        print(
+            f"{NAMES[name]} seed {seed}: positive by B {row['positive_b']:.2f}, KL {row['kl']:.1f}"
+        )
+    return rows
+
+
+def measure_run(judges: Judges, folder: Path) -> dict[str, Any]:
+    """The row of the policy in a run folder."""
+    return judges.measure(load_gpt(folder, judges.device)[0])
+
+
+def once(path: Path, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """What `make()` returns, kept in a file."""
+    if not path.exists():
+        write_json(path, make())
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+# --- the results ----------------------------------------------------------------------------------
+
+COLUMNS = (
+    ("positive by A", "positive_a", "{:.2f}"), ("by B", "positive_b", "{:.2f}"),
+    ("by n-grams", "positive_ngrams", "{:.2f}"), ("KL, nats", "kl", "{:.1f}"),
+    ("perplexity under the base", "perplexity", "{:.1f}"), ("distinct-1", "distinct_1", "{:.3f}"),
+    ("distinct-2", "distinct_2", "{:.3f}"),
+)  # fmt: skip
+
+
+def table(rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
+    """Markdown: a line per engine, the mean over its seeds and half their range."""
+    lines = ["| policy | seeds | " + " | ".join(title for title, _, _ in COLUMNS) + " |"]
+    lines.append("| --- " * (len(COLUMNS) + 2) + "|")
+    for name, measured in rows.items():
+        cells = [NAMES[name], str(len(measured))]
+        for _, key, form in COLUMNS:
+            values = [row[key] for row in measured]
+            cell = form.format(statistics.mean(values))
+            if len(values) > 1:
+                cell += " ± " + form.format((max(values) - min(values)) / 2)
+            cells.append(cell)
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+KEPT = ("step", "reward", "kl", "validation/reward", "validation/gold", "validation/kl", "entropy")
+
+
+def curves(config: IMDBConfig, folder: Path) -> dict[str, list[dict[str, Any]]]:
+    """The validations of every run and what stands beside them, rounded."""
+    found = {}
+    for name, seed in runs_of(config):
+        rows = read_jsonl(folder / f"{name}-{seed}" / "metrics.jsonl")
+        found[f"{name}-{seed}"] = [
+            {key: round(row[key], 4) for key in KEPT if key in row}
+            for row in rows if "validation/reward" in row
+        ]  # fmt: skip
+    return found
+
+
+def recordings(config: IMDBConfig, judges: Judges, rows: Mapping[str, Any]) -> dict[str, Any]:
+    """All that a page needs: the table, the curves, the samples, the classifiers' reports."""
+    folder = judges.folder
+    pretraining = read_jsonl(folder / "pretraining" / "metrics.jsonl")
+    return {
+        "rows": rows,
+        "curves": curves(config, folder),
+        "language_model": once(
+            folder / "language_model.json", lambda: language_model_numbers(judges)
+        ),
+        "pretraining": [
+            {key: round(row[key], 4) for key in ("step", "loss", "held_out_loss") if key in row}
+            for row in pretraining
+            if "held_out_loss" in row or row["step"] % 25 == 0
+        ],
+        "classifiers": {
+            name: json.loads((folder / f"classifier_{name}" / "report.json").read_text("utf-8"))
+            for name in ("a", "b")
+        },
+        "seconds": {
+            path.parent.name: json.loads(path.read_text("utf-8"))
+            for path in sorted(folder.glob("*/seconds.json"))
+        },
+    }
+
+
+def plot(found: Mapping[str, Any], path: Path) -> None:
+    """The reward and the judge against the KL."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 4), layout="constrained")
+    axes = figure.subplots(1, 2, sharey=True)
+    styles = {"grpo": "-", "ppo": "--", "rloo": "-.", "dpo": ":", "unbounded": "-"}
+    for axis, key, title in (
+        (axes[0], "validation/reward", "classifier A, the reward"),
+        (axes[1], "validation/gold", "classifier B, the judge"),
+    ):
+        for name, rows in found["curves"].items():
+            engine = name.rpartition("-")[0]
+            points = [(row["validation/kl"], row[key]) for row in rows]
+            axis.plot(*zip(*points, strict=True), styles[engine], marker=".", label=name)
+        axis.set(xlabel="KL from the base (nats per answer)", title=title, xscale="log")
+    axes[0].set_ylabel("mean log-odds of positive")
+    axes[0].legend(fontsize="small")
+    save_figure(figure, path)
+
+
+def main(config: IMDBConfig) -> Path:
+    """All stages in order, then the results."""
+    folder, begin = config.out, time.perf_counter()
+    prepare(config, folder / "data")
+    train_language_model(config, folder, folder / "data" / "texts.jsonl")
+    write_prompts(config, folder / "data", load_tokenizer(str(folder / "reviews.tiktoken")))
+    train_classifiers(config, folder)
+    judges = Judges(config, folder)
+    if "dpo" in config.engines:
+        write_pairs(judges, folder / "data" / "pairs.jsonl", config.prompts // 8)
+    steer(config, folder)
+    rows = measure_all(config, judges, folder)
+    found = recordings(config, judges, rows)
+    write_json(folder / "recordings.json", found)
+    plot(found, folder / "figure.png")
+    write_text(folder / "table.md", table(rows))
+    print(table(rows))
+    numbers = found["language_model"]
+    print(f"language model: {numbers['bits_per_byte']:.3f} bits per byte on unseen reviews")
+    print(f"wrote {display_path(folder)} in {time.perf_counter() - begin:.0f} s")
+    return folder
+
+
+if __name__ == "__main__":
+    import tyro
+
+    run_script(main, tyro.cli(IMDBConfig, description=__doc__))

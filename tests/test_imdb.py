@@ -1,0 +1,168 @@
+"""scripts/imdb.py: reading the raw files, the measures, the table; all of it where the data is at hand."""
+
+import json
+import os
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from data.records import PromptRecord
+from gpt.common import make_generator
+from gpt.errors import UserError
+from gpt.files import read_jsonl
+from gpt.generate import SamplingParams
+from gpt.model import GPT, GPTConfig
+from gpt.tokenizer import load_tokenizer
+from rl.batches.rollout import sample_rollout
+from scripts import imdb
+from scripts.imdb import IMDBConfig
+
+TOKENIZER = load_tokenizer("glassbox")
+RAW = "GLASSBOX_IMDB"  # the environment variable that names the data's folder
+
+
+def write(folder, name, rows):
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+def raw_folder(tmp_path):
+    train = [{"text": f"train {i}", "label": i % 2 == 0} for i in range(40)]
+    test = [{"text": f"test {i}", "label": i % 2 == 0} for i in range(6)]
+    unsup = [{"text": f"a review, number {i}"} for i in range(30)]
+    folder = tmp_path / "raw"
+    write(folder, "train.jsonl", [*train, train[0]])
+    write(folder, "test.jsonl", [*test, train[3]])
+    write(folder, "unsup.jsonl", [*unsup, {"text": "train 1"}, unsup[2], {"text": "test 5"}])
+    return folder
+
+
+def test_no_text_is_in_two_of_the_prepared_files(tmp_path):
+    folder = tmp_path / "data"
+    imdb.prepare(IMDBConfig(data=raw_folder(tmp_path)), folder)
+    names = ("a", "b", "test", "texts")
+    found = {name: [row["text"] for row in read_jsonl(folder / f"{name}.jsonl")] for name in names}
+    every = [text for texts in found.values() for text in texts]
+    assert len(every) == len(set(every)) == 40 + 6 + 30
+    assert len(found["a"]) + len(found["b"]) == 40 and min(map(len, found.values())) >= 6
+    assert set(found["test"]) == {f"test {i}" for i in range(6)}
+
+
+def test_both_layouts_are_found_and_others_explained(tmp_path):
+    for part in ("train/pos", "train/neg", "train/unsup", "test/pos", "test/neg"):
+        (tmp_path / "aclImdb" / part).mkdir(parents=True)
+    found = imdb.sources(tmp_path / "aclImdb")
+    assert found["unsup"] == tmp_path / "aclImdb" / "train" / "unsup"
+    assert imdb.sources(raw_folder(tmp_path))["test"].name == "test.jsonl"
+    with pytest.raises(UserError, match="neither train/pos/ nor train.jsonl"):
+        imdb.sources(tmp_path)
+
+
+def test_prompts_are_beginnings_of_two_to_eight_tokens_each_once(tmp_path):
+    texts = [f"the red cup {i} was new and good" for i in range(30)] * 2 + [
+        "\nline",
+        "a\nb c d e f",
+    ]
+    write(tmp_path, "texts.jsonl", [{"text": text} for text in texts])
+    imdb.write_prompts(IMDBConfig(prompts=500), tmp_path, TOKENIZER)
+    prompts = [row["prompt"] for row in read_jsonl(tmp_path / "prompts.jsonl")]
+    assert prompts and len(prompts) == len(set(prompts)) and not any("\n" in p for p in prompts)
+    assert all(any(text.startswith(prompt) for text in texts) for prompt in prompts)
+    assert {len(TOKENIZER.encode(prompt)) for prompt in prompts} <= set(range(2, 9))
+
+
+def test_distinct_counts_over_all_answers_and_never_across_two():
+    assert imdb.distinct(["a b a b"], 2) == pytest.approx(2 / 3)  # ab, ba, ab
+    assert imdb.distinct(["a b", "a b"], 2) == 0.5
+    assert imdb.distinct(["a b", "c d"], 1) == 1
+    assert imdb.distinct([""], 2) == 0
+
+
+def judges_of(folder, favourite):
+    """Stand-ins for the classifiers: A counts a token, B and the n-grams say no and yes."""
+    base = GPT(GPTConfig(TOKENIZER.n_vocab, 64, 1, 1, 16)).initialize(make_generator(0, "weights"))
+    judges = object.__new__(imdb.Judges)
+    judges.folder, judges.device, judges.base, judges.tokenizer = folder, "cpu", base, TOKENIZER
+    judges.a = lambda rollout: (rollout.response_tokens == favourite).sum(1).float() - 0.5
+    judges.b = lambda rollout: -torch.ones(len(rollout))
+    judges.__dict__["ngrams"] = lambda texts: torch.ones(len(texts))
+    judges.prompts = [PromptRecord(f"a cup {i}") for i in range(12)]
+    return judges
+
+
+def test_a_row_of_the_base_has_no_kl_and_its_own_perplexity(tmp_path):
+    judges = judges_of(tmp_path, favourite=5)
+    row = judges.measure(judges.base)
+    assert row["kl"] == 0 and row["perplexity"] == row["own_perplexity"]
+    assert (row["positive_b"], row["positive_ngrams"]) == (0, 1) and 0 <= row["positive_a"] <= 1
+    assert len(row["samples"]) == imdb.SHOWN and set(row["samples"][0]) >= {"prompt", "answer", "b"}
+    other = GPT(judges.base.config).initialize(make_generator(1, "weights"))
+    moved = judges.measure(other)
+    gap = moved["tokens"] * (torch.tensor(moved["perplexity"]).log() - torch.tensor(
+        moved["own_perplexity"]).log())  # fmt: skip
+    assert moved["kl"] == pytest.approx(float(gap), rel=1e-3)
+
+
+def test_a_pair_is_the_best_and_the_worst_answer_token_by_token(tmp_path):
+    judges = judges_of(tmp_path, favourite=5)
+    rollout = sample_rollout(
+        judges.base, TOKENIZER, judges.prompts, SamplingParams(max_new_tokens=40), 4,
+        make_generator(0, "pairs"),
+    )  # fmt: skip
+    rows = imdb.pairs_of(rollout, judges, judges.prompts)
+    assert rows
+    for row in rows:
+        chosen, rejected = (row[f"{side}_tokens"].count(5) for side in ("chosen", "rejected"))
+        assert chosen - rejected == row["margin"] >= 0
+        assert TOKENIZER.decode(row["chosen_tokens"]) == row["chosen"]
+
+
+def test_the_table_has_means_and_half_ranges():
+    keys = [key for _, key, _ in imdb.COLUMNS]
+    rows = {"base": [dict.fromkeys(keys, 0.5)],
+            "grpo": [dict.fromkeys(keys, 0.8), dict.fromkeys(keys, 0.9)]}  # fmt: skip
+    lines = imdb.table(rows).splitlines()
+    assert lines[2].startswith("| base model | 1 | 0.50 |")
+    assert lines[3].startswith("| GRPO | 2 | 0.85 ± 0.05 |")
+    assert {line.count("|") for line in lines} == {len(keys) + 3}
+
+
+def test_a_finished_stage_is_kept_and_an_interrupted_one_resumed(tmp_path, monkeypatch):
+    commands = []
+    process = SimpleNamespace(wait=lambda: 0, pid=0)
+    monkeypatch.setattr(
+        imdb.subprocess, "Popen", lambda words, **_: commands.append(words) or process
+    )
+    monkeypatch.setattr(imdb, "wait", lambda process: (0, 1.0))
+    config, done, half = IMDBConfig(device="cpu"), tmp_path / "done", tmp_path / "half"
+    for folder in (done, half):
+        folder.mkdir()
+        (folder / "model.safetensors").touch()
+    (half / "state.pt").touch()
+    imdb.run_stage(config, done, "gpt.pretraining")
+    assert commands == []
+    imdb.run_stage(config, half, "gpt.pretraining", "--steps", 3)
+    assert commands[0][1:5] == ["-m", "gpt.pretraining", "--steps", "3"]
+    assert "--resume" in commands[0]
+    assert json.loads((half / "seconds.json").read_text())["cpu"] == 1.0
+
+
+@pytest.mark.parametrize("wrong", [{"seeds": ()}, {"prompts": 0}, {"engines": ("gpro",)}])
+def test_flags_that_mean_nothing_are_refused(wrong):
+    with pytest.raises(ValueError, match="at least one|there is no run"):
+        IMDBConfig(**wrong)
+
+
+def test_the_whole_on_a_small_budget(tmp_path):
+    if RAW not in os.environ:
+        pytest.skip(f"set {RAW} to the folder with the Large Movie Review Dataset")
+    config = IMDBConfig(
+        data=Path(os.environ[RAW]), budget="small", seeds=(0,), engines=("grpo", "dpo"),
+        prompts=600, measured=16, device="cpu", out=tmp_path / "imdb",
+    )  # fmt: skip
+    imdb.main(config)
+    found = json.loads((config.out / "recordings.json").read_text())
+    assert set(found["rows"]) == {"base", "grpo", "dpo"}
+    assert 1 < found["language_model"]["bits_per_byte"] < 8
