@@ -203,7 +203,7 @@ assert correlation < -0.5 and beaten > 0.5
 # %%
 look.difference(
     look.source(grpo_engine.train, ("part_loss = grpo_loss", "norm = clip_and_step")),
-    look.source(kd_grpo_engine.train, ("with precision(policy.device, config.precision):  # L_KL",
+    look.source(kd_grpo_engine.train, ("with precision(policy.device, config.precision):  # line 9",
                                        "norm = clip_and_step")),
     names=("rl/grpo_engine.py", "rl/kd_grpo_engine.py"),
 )  # fmt: skip
