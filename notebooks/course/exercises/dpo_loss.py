@@ -48,8 +48,17 @@ def case_of(
     }
 
 
-def numbers(*values: float) -> tuple[Tensor, ...]:
-    return tuple(torch.tensor([float(value)]) for value in values)
+def numbers(
+    policy_chosen: float,
+    policy_rejected: float,
+    ref_chosen: float,
+    ref_rejected: float,
+    beta: float,
+) -> Mapping[str, Any]:
+    """The arguments of one pair."""
+    four = (policy_chosen, policy_rejected, ref_chosen, ref_rejected)
+    a, b, c, d = (torch.tensor([float(value)]) for value in four)
+    return case_of(a, b, c, d, beta)
 
 
 EXERCISE = Exercise(
@@ -62,12 +71,12 @@ EXERCISE = Exercise(
     cases=(
         Case(
             "the gap is 1.5 nats, beta 0.1",
-            case_of(*numbers(-10, -12, -11, -11.5), beta=0.1),
+            numbers(-10, -12, -11, -11.5, beta=0.1),
             [0.620957],
         ),
         Case(
             "policy and reference agree, so the loss is log 2",
-            case_of(*numbers(-3, -7, -3, -7), beta=0.5),
+            numbers(-3, -7, -3, -7, beta=0.5),
             [0.693147],
         ),
     ),
