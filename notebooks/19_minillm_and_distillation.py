@@ -24,7 +24,7 @@
 # [18_knowledge_distillation_rewards](18_knowledge_distillation_rewards.ipynb) is the page before.
 #
 # **To run it yourself:** `make demo` once sets up `.venv`, `make dev` adds the Jupyter kernel; then
-# choose the kernel of `.venv`. It takes about twenty seconds on one CPU core.
+# choose the kernel of `.venv`. It takes about half a minute on one CPU core.
 
 # %%
 import copy

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -28,17 +28,37 @@ def pairs(generator: torch.Generator) -> Mapping[str, Any]:
     """Log-probs of whole responses, and a policy that has moved a few nats."""
     ref = -10 - 5 * torch.rand(2, 5, generator=generator)
     policy = ref + 2 * torch.randn(2, 5, generator=generator)
-    return case_of((policy[0], policy[1], ref[0], ref[1]), 0.3)
+    return case_of(policy[0], policy[1], ref[0], ref[1], beta=0.3)
 
 
-def case_of(log_probs: Sequence[Tensor], beta: float) -> Mapping[str, Any]:
-    """The arguments by name: the policy's two log-probs, then the reference's."""
-    names = ("policy_chosen", "policy_rejected", "ref_chosen", "ref_rejected")
-    return {**dict(zip(names, log_probs, strict=True)), "beta": beta}
+def case_of(
+    policy_chosen: Tensor,
+    policy_rejected: Tensor,
+    ref_chosen: Tensor,
+    ref_rejected: Tensor,
+    beta: float,
+) -> Mapping[str, Any]:
+    """The arguments by name."""
+    return {
+        "policy_chosen": policy_chosen,
+        "policy_rejected": policy_rejected,
+        "ref_chosen": ref_chosen,
+        "ref_rejected": ref_rejected,
+        "beta": beta,
+    }
 
 
-def numbers(*values: float) -> tuple[Tensor, ...]:
-    return tuple(torch.tensor([float(value)]) for value in values)
+def numbers(
+    policy_chosen: float,
+    policy_rejected: float,
+    ref_chosen: float,
+    ref_rejected: float,
+    beta: float,
+) -> Mapping[str, Any]:
+    """The arguments of one pair."""
+    four = (policy_chosen, policy_rejected, ref_chosen, ref_rejected)
+    a, b, c, d = (torch.tensor([float(value)]) for value in four)
+    return case_of(a, b, c, d, beta)
 
 
 EXERCISE = Exercise(
@@ -51,12 +71,12 @@ EXERCISE = Exercise(
     cases=(
         Case(
             "the gap is 1.5 nats, beta 0.1",
-            case_of(numbers(-10, -12, -11, -11.5), 0.1),
+            numbers(-10, -12, -11, -11.5, beta=0.1),
             [0.620957],
         ),
         Case(
             "policy and reference agree, so the loss is log 2",
-            case_of(numbers(-3, -7, -3, -7), 0.5),
+            numbers(-3, -7, -3, -7, beta=0.5),
             [0.693147],
         ),
     ),

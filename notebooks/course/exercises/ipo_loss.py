@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from course.exercises import Case, Exercise, Mistake
-from course.exercises.dpo_loss import case_of, dpo_loss, numbers, pairs
+from course.exercises.dpo_loss import dpo_loss, numbers, pairs
 from rl.equations import preferences as library
 
 
@@ -30,12 +30,12 @@ EXERCISE = Exercise(
     cases=(
         Case(
             "the gap is 1.5 nats, beta 0.1: the target is 5",
-            case_of(numbers(-10, -12, -11, -11.5), 0.1),
+            numbers(-10, -12, -11, -11.5, beta=0.1),
             [12.25],
         ),
         Case(
             "the gap is at its target",
-            case_of(numbers(-3, -7, -4, -7), 0.5),
+            numbers(-3, -7, -4, -7, beta=0.5),
             [0.0],
         ),
     ),
