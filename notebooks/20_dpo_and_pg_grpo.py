@@ -428,10 +428,9 @@ assert int((preference_pull(choices["best_worst"], torch.zeros(G)) != 0).sum()) 
 #
 # ## 7. The difference to GRPO's loop
 #
-# The pairs live inside a group, so a group is never split over two forward passes, and
-# $\mathcal{L}_{pref}$ reuses the log-probs that GRPO has computed anyway. It needs the *frozen
-# reference*, not the policy that sampled the batch. Measured from that one, $h$ would start from 0
-# again in every step. Lines with a plus are new in [rl/pg_grpo_engine.py](../rl/pg_grpo_engine.py):
+# Pairs live inside a group, so the rows of a group stay in one loss. $\mathcal{L}_{pref}$ reuses
+# GRPO's log-probs, and it needs the *frozen reference*: measured from the policy that sampled, $h$
+# would start from 0 in every step. New in [rl/pg_grpo_engine.py](../rl/pg_grpo_engine.py):
 
 # %%
 look.difference(
@@ -441,8 +440,7 @@ look.difference(
 )
 
 # %% [markdown]
-# **Predict, then run.** The pairs in the group are made from the same rewards as GRPO's advantages.
-# Will they speed the run up? Will the recorded pairs?
+# **Predict, then run.** Will pairs made from the rewards that GRPO has anyway speed it up? Recorded ones?
 
 # %%
 prompts = reviews.prompts("train")
@@ -490,19 +488,13 @@ for axis, key, label in (
 plt.show()
 
 # %% [markdown]
-# One seed and ten steps, so a difference of a few hundredths means nothing. Pairs made in the
-# group hold nothing that the rewards had not said before. They only weigh it in another way.
-# Recorded pairs bring something from outside: here the verdicts of an annotator who errs, while the
-# reward is the truth itself, so they gain nothing. They are worth having where the comparisons know
-# something that the reward does not.
+# One seed and ten steps: a few hundredths mean nothing. Pairs made in the group say nothing that the
+# rewards had not said. Recorded pairs bring in an annotator who errs, so here they gain nothing.
 #
-# **At full size.** `make demo` trains a reward model from comparisons. With the same comparisons,
-# `python -m rl.dpo_engine` trains the policy directly, and `python -m rl.pg_grpo_engine` does both.
-# [docs/study.md](../docs/study.md) compares the engines over several seeds.
+# **At full size:** `make demo`, then `python -m rl.dpo_engine` and `python -m rl.pg_grpo_engine`; several
+# seeds in [docs/study.md](../docs/study.md).
 #
 # ## 8. Exercises
-#
-# Fill in the functions and run the cells. `check` says in words what is right or wrong.
 #
 # **1.** Write the loss of DPO, one number per pair. All arguments are (pairs,) sums of log-probs.
 
