@@ -70,30 +70,31 @@ def train_ranks(texts: Iterable[str], vocab_size: int) -> dict[bytes, int]:
     decides. Raises ValueError if the text supports fewer merges.
     """
     ranks = _single_bytes(vocab_size)
-    pieces = [[piece, count] for piece, count in count_pieces(texts).items()]
+    counted = count_pieces(texts)
+    pieces, counts = list(counted), list(counted.values())
     pairs: Counter[Pair] = Counter()
     holders: defaultdict[Pair, set[int]] = defaultdict(set)  # pieces that hold a pair, or once did
-    for index, (piece, count) in enumerate(pieces):
+    for index, piece in enumerate(pieces):
         for pair in zip(piece, piece[1:], strict=False):
-            pairs[pair] += count
+            pairs[pair] += counts[index]
             holders[pair].add(index)
     queue = [(-count, pair) for pair, count in pairs.items()]
     heapq.heapify(queue)
     while len(ranks) + N_SPECIALS < vocab_size:
-        pair = _most_frequent(queue, pairs)
-        if pair is None:
+        best = _most_frequent(queue, pairs)
+        if best is None:
             raise _exhausted(len(ranks), vocab_size)
-        ranks.setdefault(pair[0] + pair[1], len(ranks))  # dots may come by two ways
+        ranks.setdefault(best[0] + best[1], len(ranks))  # dots may come by two ways
         changed: Counter[Pair] = Counter()
-        for index in holders.pop(pair):
-            piece, count = pieces[index]
-            merged = merge(piece, pair)
+        for index in holders.pop(best):
+            piece, count = pieces[index], counts[index]
+            merged = merge(piece, best)
             for old in zip(piece, piece[1:], strict=False):
                 changed[old] -= count
             for new in zip(merged, merged[1:], strict=False):
                 changed[new] += count
                 holders[new].add(index)
-            pieces[index][0] = merged
+            pieces[index] = merged
         for other, change in changed.items():
             if change:
                 pairs[other] += change

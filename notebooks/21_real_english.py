@@ -228,8 +228,8 @@ for name, kl, perplexity, one, two in zip(shown, *columns, strict=True):
     print(f"{titles[name]:14s} {kl:6.1f} {perplexity:10.1f} {one:10.3f} {two:10.3f}")
 
 # %% [markdown]
-# GRPO's answers are no odder to the base than its own. DPO has moved as far in nats, and its answers are half
-# as odd again: its probability went to words that the base would not choose, and its distinct-2 is the
+# GRPO's answers are no odder to the base than its own. DPO has moved as far in nats, and its answers are
+# half as odd again: its probability went to words that the base would not choose, and its distinct-2 is the
 # highest of all for that reason. So neither number is good or bad alone.
 #
 # By hand: an answer of two tokens with probabilities 1/2 and 1/8 has the surprises log 2 and log 8. Their

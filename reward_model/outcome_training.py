@@ -22,7 +22,7 @@ import torch
 
 from data.collate import epoch_shuffled_indices
 from data.labelled import read_labelled
-from data.readers import split_records
+from data.splits import split_of
 from gpt.budget import announce
 from gpt.common import (
     MODEL_FILE,
@@ -207,8 +207,10 @@ def open_texts(
     result = read_labelled(config.data)
     print(result.summary())
     if config.held_out is None:
-        splits = split_records(result.records, key=lambda record: record.text)
-        train, held_out = splits["train"], splits["validation"]
+        train, held_out = (
+            [record for record in result.records if split_of(record.text) == split]
+            for split in ("train", "validation")
+        )
     else:
         train = result.records
         known = [record.text for record in train]

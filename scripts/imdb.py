@@ -350,9 +350,7 @@ class Judges:
         """A row of the table, and the first answers."""
         rollout = self.answers(policy)
         own, base = (
-            score_in_micro_batches(
-                lambda batch, model=model: token_log_probs(model, batch), rollout.sequences, 64
-            )
+            score_in_micro_batches(partial(token_log_probs, model), rollout.sequences, 64)
             for model in (policy, self.base)
         )
         mask, odds = rollout.response_mask, self.log_odds(rollout)
