@@ -19,6 +19,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -142,19 +143,21 @@ def check(source: Path, seconds: int) -> None:
         raise NotebookError("\n".join(problems))
 
 
-def run_all(step: Callable[[Path], None], paths: Sequence[Path]) -> list[str]:
-    """Apply `step` to each path, print its wall time, and return what failed."""
-    failures = []
-    for path in paths:
-        begin = time.perf_counter()
+def run_all(step: Callable[[Path], None], paths: Sequence[Path], jobs: int = 1) -> list[str]:
+    """Apply `step` to each path, `jobs` at a time, print wall times, and return what failed."""
+
+    def run(path: Path) -> str | None:
+        begin, failure = time.perf_counter(), None
         try:
             step(path)
-            verdict = "ok"
         except NotebookError as error:
-            failures.append(str(error))
-            verdict = "FAILED"
+            failure = str(error)
+        verdict = "ok" if failure is None else "FAILED"
         print(f"{path.stem:32} {time.perf_counter() - begin:6.1f} s  {verdict}", flush=True)
-    return failures
+        return failure
+
+    with ThreadPoolExecutor(jobs) as pool:  # each page is a process of its own
+        return [failure for failure in pool.map(run, paths) if failure is not None]
 
 
 def main() -> None:
@@ -164,10 +167,11 @@ def main() -> None:
     parser.add_argument("names", nargs="*", help="beginnings of notebook names; default: all")
     parser.add_argument("--check", action="store_true", help="run as scripts; write nothing")
     parser.add_argument("--seconds", type=int, default=60, help="with --check: limit per notebook")
+    parser.add_argument("--jobs", type=int, default=1, help="pages at a time, one core each")
     arguments = parser.parse_args()
     step = partial(check, seconds=arguments.seconds) if arguments.check else build
     try:
-        failures = run_all(step, sources(arguments.names))
+        failures = run_all(step, sources(arguments.names), arguments.jobs)
     except NotebookError as error:
         failures = [str(error)]
     if failures:
