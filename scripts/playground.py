@@ -53,7 +53,9 @@ def example_prompts(count: int = 40) -> list[str]:
     return [record.prompt.strip() for record in reviews.prompts("test")][:count]
 
 
-def playground(base: GPT, policy: GPT, tokenizer: Tokenizer, repository: str) -> str:
+def playground(
+    base: GPT, policy: GPT, tokenizer: Tokenizer, repository: str, suffix: str = ""
+) -> str:
     """The whole page. Raises UserError where the two models or the tokenizer do not fit together."""
     if base.config != policy.config:
         raise UserError(
@@ -73,6 +75,7 @@ def playground(base: GPT, policy: GPT, tokenizer: Tokenizer, repository: str) ->
     return jinja2.Template((PARTS / "page.html").read_text(encoding="utf-8")).render(
         weights=f"{base.parameter_count():,}",
         repository=repository.rstrip("/"),
+        suffix=suffix,
         ranks=RANKS_FILE.read_text(encoding="ascii"),
         about=json.dumps(about).replace("<", "\\u003c"),
         base=embedded_weights(base),
@@ -87,14 +90,14 @@ def opened(folder: Path | None, kept_model: Callable[[], Opened]) -> Opened:
 
 
 def write_playground(
-    base: Path | None, policy: Path | None, out: Path, repository: str = ".."
+    base: Path | None, policy: Path | None, out: Path, repository: str = "..", suffix: str = ""
 ) -> None:
     """Write the page of these two run folders to `out`. Raises UserError where it would pass 8 MB."""
     if (base is None) != (policy is None):
         raise UserError("--base and --policy belong together: name both, or neither")
     first, tokenizer = opened(base, kept.base)
     second, _ = opened(policy, kept.policy)
-    page = playground(first, second, tokenizer, repository).encode("utf-8")
+    page = playground(first, second, tokenizer, repository, suffix).encode("utf-8")
     if len(page) > MOST_BYTES:
         raise UserError(
             f"the page would have {len(page) / 1e6:.1f} MB, above {MOST_BYTES / 1e6:.0f}: "

@@ -15,12 +15,16 @@ import shutil
 import sys
 import time
 import webbrowser
+from pathlib import Path
+
+sys.path[1:1] = [str(Path(__file__).resolve().parents[2] / name) for name in ("", "scripts")]
 
 import boxes
 import files
 import links
 import source_pages
 import staging
+from playground import write_playground
 
 
 def run_sphinx(jobs: str, part: bool) -> int:
@@ -58,6 +62,7 @@ def main() -> None:
         sys.exit("the pages above need mending")
     if not part:
         source_pages.write_pages(files.BUILD / "html")
+        write_playground(None, None, files.BUILD / "html" / "playground.html", "code", ".html")
     broken = [] if part else links.problems(files.BUILD / "html")
     if broken:
         sys.exit("\n".join(broken))

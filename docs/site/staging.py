@@ -13,9 +13,9 @@ from files import ROOT
 
 # Sidebar: title -> pages in order. What is not named here is found and goes where it belongs.
 SECTIONS = {
-    "Guide": ["docs/faq", "data/README", "rl/README", "docs/report", "docs/doctor",
-              "docs/extending", "docs/ranks", "docs/memory", "docs/lora", "docs/gpu",
-              "docs/reliability"],
+    "Guide": ["docs/guide", "docs/faq", "data/README", "rl/README", "docs/report", "docs/doctor",
+              "docs/ask_both_models", "docs/extending", "docs/ranks", "docs/memory", "docs/lora",
+              "docs/gpu", "docs/reliability"],
     "Course": [],
     "Code beside the paper": ["beside/index"],
     "Results": ["docs/study", "docs/benchmarks"],
