@@ -84,7 +84,7 @@ def train_ranks(texts: Iterable[str], vocab_size: int) -> dict[bytes, int]:
         best = _most_frequent(queue, pairs)
         if best is None:
             raise _exhausted(len(ranks), vocab_size)
-        ranks.setdefault(best[0] + best[1], len(ranks))  # dots may come by two ways
+        ranks.setdefault(best[0] + best[1], len(ranks))  # a token that is there keeps its id
         changed: Counter[Pair] = Counter()
         for index in holders.pop(best):
             piece, count = pieces[index], counts[index]
@@ -120,7 +120,7 @@ def train_ranks_plainly(texts: Iterable[str], vocab_size: int) -> dict[bytes, in
         if not pairs:
             raise _exhausted(len(ranks), vocab_size)
         pair = min(pairs, key=lambda candidate: (-pairs[candidate], candidate))
-        ranks.setdefault(pair[0] + pair[1], len(ranks))  # dots may come by two ways
+        ranks.setdefault(pair[0] + pair[1], len(ranks))  # a token that is there keeps its id
         pieces = Counter({merge(piece, pair): count for piece, count in pieces.items()})
     return ranks
 

@@ -199,7 +199,7 @@ def test_vocabulary_smaller_than_the_bytes_is_refused():
 
 
 def test_counting_what_changes_gives_the_merges_of_counting_everything():
-    """Runs of one sign make one token in several ways; random words make many ties."""
+    """Long runs of one sign, and random words, which make many ties."""
     rng = random.Random(0)
     words = ["".join(rng.choice("abcd") for _ in range(rng.randint(1, 9))) for _ in range(200)]
     texts = [
@@ -213,8 +213,7 @@ def test_counting_what_changes_gives_the_merges_of_counting_everything():
         )
 
 
-def test_a_token_that_two_pairs_spell_has_one_id():
-    """Of "......" both (.., ....) and (...., ..) may come up; ids stay consecutive."""
+def test_runs_of_one_sign_give_consecutive_ids():
     ranks = tokenizer_training.train_ranks(
         ["." * n for n in range(1, 40) for _ in range(n % 7)], 290
     )
