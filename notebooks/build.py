@@ -126,7 +126,7 @@ def check(source: Path, seconds: int) -> None:
         result = subprocess.run(
             [sys.executable, source.name],
             cwd=FOLDER,
-            env=environment(MPLBACKEND="Agg"),
+            env=environment(MPLBACKEND="Agg", OMP_NUM_THREADS="1"),  # a page, a core
             capture_output=True,
             text=True,
             timeout=seconds,
