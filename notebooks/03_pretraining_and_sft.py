@@ -311,8 +311,8 @@ for probability, i in zip(best.values.tolist(), best.indices.tolist(), strict=Tr
 assert seen[int(heads.sum(0).argmax())] == "kettle"
 
 # %% [markdown]
-# Both heads point at the item of the prompt. Its probability is near the habit of the writers. Of 100 first sentences by the writers, 70 name an item, and 55 of these name the right one:
-# 79 %.
+# Both heads point at the item of the prompt. Its probability is near the habit of the writers. Of 100
+# first sentences by the writers, 70 name an item, and 55 of these name the right one: 79 %.
 #
 # ### Before and after, in colour
 #
