@@ -68,7 +68,6 @@ torch.testing.assert_close(TRUE, pi * (REWARDS - 1.7))
 
 # %% [markdown]
 # The gradient of a sum needs no trick. All estimates below are compared with this **true gradient**.
-#
 # Words that are better than the average 1.7 go up, the others go down. The three numbers add up to
 # 0, because probability that one word gains must come from the others.
 #
