@@ -75,7 +75,7 @@ assert gain > 0.25
 # ## The pipeline
 #
 # Four folders, four kinds of command. Each stage leaves a folder in `runs/`, and the next stage
-# finds it there. `make demo` runs all of it except the last box, in a few minutes.
+# finds it there. `make demo` runs all of it, up to the better policy, in a few minutes.
 
 # %%
 look.diagram("pipeline")

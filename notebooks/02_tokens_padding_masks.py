@@ -428,7 +428,7 @@ print("a whole response costs", [round(x, 1) for x in total.tolist()], "nats")
 
 # %% [markdown]
 # Grammar is cheap, choices are expensive. A full stop costs nothing. The name of the thing costs
-# little, because it can be copied from the prompt. The first word and every judgement are dear. There a
+# little, because it can be copied from the prompt. The first word and every judgement cost a lot. There a
 # policy has something to decide, and there reinforcement learning will push. (The most expensive token
 # is an EOS: one answer breaks off in the middle of a sentence, as some documents of the corpus do.)
 #
