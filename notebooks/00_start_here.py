@@ -11,9 +11,10 @@
 # ## The whole story in ten seconds
 #
 # A small language model has learned to write product reviews. It knows the words, but it often
-# praises the wrong thing or is rude. People compare pairs of its reviews. A **reward model** learns
-# from the comparisons. Then the **policy**, a copy of the language model, is trained to earn a high
-# reward. Below are the model before and after, on the same prompts.
+# praises the wrong thing or is rude. People compare pairs of its reviews. (Here a program plays the
+# people, and it makes mistakes as they do.) A **reward model** learns from the comparisons. Then the
+# **policy**, a copy of the language model, is trained to earn a high reward. Below are the model
+# before and after, on the same prompts.
 
 # %%
 try:
@@ -51,6 +52,9 @@ for i in range(4):
 look.table(["prompt", "", "answer", "learned reward", "gold reward"], rows, number=".2f")
 
 # %% [markdown]
+# After training the answers are kind and polite. They are not perfect: one greets Noah although Grace
+# has asked, and one ends in a broken sentence.
+#
 # The learned reward is what training maximised. The **gold reward** is what was meant: 1 for a
 # review that is kind, polite, well formed and about the right thing. A generated world lets us
 # compute it. In the real world nobody can. Over all 64 prompts:
@@ -71,7 +75,7 @@ assert gain > 0.25
 # ## The pipeline
 #
 # Four folders, four kinds of command. Each stage leaves a folder in `runs/`, and the next stage
-# finds it there. `make demo` runs the first four boxes in a few minutes.
+# finds it there. `make demo` runs all of it, up to the better policy, in a few minutes.
 
 # %%
 look.diagram("pipeline")
@@ -79,8 +83,9 @@ look.diagram("pipeline")
 # %% [markdown]
 # ## The models of PPO
 #
-# The loop in the box `rl/` needs more than one model. PPO has four. GRPO, the engine of page 07,
-# leaves out the critic.
+# The loop in the box `rl/` needs more than one model. PPO has four. One of them is the **critic**: it
+# predicts, at every token, the reward that is still to come. GRPO, the engine of page 07, leaves out
+# the critic.
 
 # %%
 look.diagram("four_models")
@@ -118,10 +123,10 @@ look.diagram("algorithm_map")
 # [19 MiniLLM](19_minillm_and_distillation.ipynb), [20 DPO](20_dpo_and_pg_grpo.ipynb),
 # [21 real English](21_real_english.ipynb) and the [cheat sheet](23_cheat_sheet.ipynb).
 #
-# Every page has the same rhythm: a question, an example small enough to check by hand, the formula,
-# a few lines of code, the same from the library, a picture, and exercises. A colour means the same
-# on every page: blue is the policy, grey the reference, orange a learned reward, green the gold
-# reward, pink a critic, light blue a teacher, black an exact number, and vermilion a trap.
+# Nearly every page has the same rhythm: a question, an example small enough to check by hand, the
+# formula, a few lines of code, the same from the library, a picture, and exercises. A colour means
+# the same on every page: blue is the policy, grey the reference, orange a learned reward, green the
+# gold reward, pink a critic, light blue a teacher, black an exact number, and vermilion a trap.
 #
 # ## Symbols and terms
 #

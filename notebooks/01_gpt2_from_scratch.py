@@ -272,7 +272,8 @@ axis = look.bars(shares, list(counts), axis=look.panels(1, width=9, height=2.8)[
 # ## 6. Logits, and which token they are about
 #
 # Column $j$ of the logits is the model's guess at token $j + 1$. So the loss compares all columns but
-# the last with all tokens but the first. It is the mean **surprise**:
+# the last with all tokens but the first. It is the mean **surprise**, in **nats** (the unit of a
+# natural logarithm):
 #
 # $$\mathcal{L} = -\frac{1}{S - 1} \sum_{j=0}^{S-2} \log p(x_{j+1} \mid x_0 \dots x_j), \qquad
 # p(\cdot \mid x_0 \dots x_j) = \mathrm{softmax}(\mathrm{logits}_j)$$
@@ -297,8 +298,9 @@ shown = [tokenizer.decode([i]) for i in ids[0, 1:].tolist()]
 show_tokens(shown, {"trained": surprise(model), "fresh": surprise(fresh)})
 
 # %% [markdown]
-# The trained model cannot guess the prompt: which thing, which name? (It never had to, since its loss
-# was on responses only.) Once the prompt is read, the answer holds few surprises.
+# The trained model cannot guess the prompt: which thing, which name? It is even worse there than a
+# uniform guess. It never had to learn prompts, since its loss was on responses only. Once the prompt is
+# read, the answer holds few surprises.
 #
 # ## 7. Generation with a cache
 #
@@ -352,11 +354,14 @@ axis = look.curves(times, lengths, marker=True, ylim=(0, None), xlabel="tokens s
 assert times["with the cache"][-1] < times["everything again"][-1]
 
 # %% [markdown]
+# Reading everything again costs more with every token. With the cache the cost hardly grows.
+#
 # ## 8. From logits to a token: temperature and top-p
 #
-# The **temperature** $\tau$ divides the logits: below 1 the likely gets likelier. **Top-p** keeps the
-# smallest set of tokens that has at least the probability $p$, scaled up to a sum of 1 (Holtzman et
-# al. 2020, [arXiv:1904.09751](https://arxiv.org/abs/1904.09751), section 3):
+# The **temperature** $\tau$ divides the logits $z$: below 1 the likely gets likelier. **Top-p** keeps
+# the smallest set $W$ of tokens that has at least the probability $p$ together. Their probabilities
+# are scaled up to a sum of 1 (Holtzman et al. 2020,
+# [arXiv:1904.09751](https://arxiv.org/abs/1904.09751), section 3):
 #
 # $$p_\tau(v) = \frac{\exp(z_v / \tau)}{\sum_u \exp(z_u / \tau)}, \qquad
 # V^{(p)} = \arg\min_{W} |W| \quad \mathrm{with} \quad \sum_{v \in W} p_\tau(v) \ge p$$
@@ -388,8 +393,8 @@ for axis in (left, right):
 # %% [markdown]
 # **For reinforcement learning one rule follows:** sample with the full distribution (no top-k, no
 # top-p), and score with the temperature that was sampled with. With top-p = 0.6 the sampler never
-# says "poor", though the policy does in 5 % of cases. Ratios and KL divergences computed from the
-# policy would then describe another sampler.
+# says "poor", though the policy does in 5 % of cases. What later pages compute from the policy's
+# probabilities (ratios on page 04, KL divergences on page 05) would then describe another sampler.
 #
 # How a token is drawn: line the probabilities up from 0 to 1, throw a uniform number, see where it
 # lands.
@@ -492,16 +497,17 @@ check("top_p", my_top_p)
 # </details>
 #
 # **To think about.** The cache holds one key and one value vector of width $D$ per layer, row and
-# token. A rollout of GPT-2 samples 64 responses at the full context of 1,024 tokens, in float32. How
-# large is the cache next to the weights? What does grouping 8 samples per prompt save?
+# token. GPT-2 (12 layers, width 768) samples 64 responses at the full context of 1,024 tokens, in
+# float32, 4 bytes a number. How large is the cache next to the weights? Now let 8 rows at a time answer
+# the same prompt. Every row still has a cache of its own. What is saved?
 #
 # <details>
 # <summary>Answer</summary>
 #
 # $2 \cdot 12 \cdot 768 \cdot 4 = 73{,}728$ bytes per token, times $64 \cdot 1024$ is 4.8 GB. The
 # weights take $124{,}439{,}808 \cdot 4 \approx 0.5$ GB. It is the cache that limits the number of
-# rows. With groups the prompt is *read* once instead of eight times, which saves time but no memory:
-# every row gets a copy of its own.
+# rows. Each prompt is *read* once instead of eight times. That saves time but no memory, because every
+# row gets its own copy of the prompt's keys and values.
 #
 # </details>
 #

@@ -95,7 +95,8 @@ for text in ("The nice kettle.", "The metal kettles are nice!", "Käse \N{CHEESE
 
 # %% [markdown]
 # The project's own tokenizer "glassbox" is the same function on 40,000 documents of its two worlds,
-# with 366 merges. Its text gets four times shorter than in bytes; foreign text, one and a half times.
+# with 366 merges. Texts of these worlds become four times shorter than in bytes. Other texts become
+# only one and a half times shorter.
 #
 # ## 2. Digits are tokens of their own
 #
@@ -259,8 +260,9 @@ for name, mask in (("lengths (right)", right_answer), ("ids != pad (wrong)", by_
 assert (right_answer.sum(1) - by_comparison.sum(1)).tolist() == [1, 1]  # one EOS lost per row
 
 # %% [markdown]
-# Losing one token of sixteen sounds harmless. But it is the only token that says "stop". Dropping it
-# from the loss is the same as training on answers without it. So the damage can be measured:
+# An answer has about sixteen tokens on average. Losing one of them sounds harmless. But it is the
+# only token that says "stop". Dropping it from the loss is the same as training on answers without
+# it. So the damage can be measured:
 #
 # > **Predict, then run.** The same small model, the same 640 answers, 80 steps from random weights,
 # > once with and once without their EOS. How long are the answers of the second model?
@@ -361,9 +363,9 @@ draw_arrows(axis, batch, look.COLOURS["bad"])
 # $$\log \pi(y_t \mid x, y_{<t}) = \frac{z_{y_t}}{\tau} - \log \sum_v \exp\left(
 # \frac{z_v}{\tau}\right), \qquad z = \mathrm{logits}_{p - 1 + t}$$
 #
-# Every algorithm of this project is made of this one quantity: ratios, KL divergences and losses are
-# differences of it. The temperature $\tau$ must be the sampler's (here 1). For one row it is four
-# lines: log-softmax, shift by one, gather.
+# Every algorithm of this project is made of this one quantity. The losses, the ratios of page 04 and
+# the KL divergences of page 05 are all computed from it. The temperature $\tau$ must be the sampler's
+# (here 1). For one row it is four lines: log-softmax, shift by one, gather.
 #
 # From here on we use a model that has read the whole world: the **kept base**, a GPT-2 of 0.9 million
 # weights that the course trained once ([course/kept.py](course/kept.py)).
@@ -393,7 +395,8 @@ look.code(token_log_probs, docstring=False)
 # ### Surprise, in colour
 #
 # We let the model answer four prompts and look at its surprise at its own words, $-\log p$ in
-# **nats** (natural logarithm; 0.69 nats is a coin flip). White tokens were sure, blue ones a choice.
+# **nats** (natural logarithm; 0.69 nats is a coin flip). White tokens were certain, blue ones were a
+# choice.
 #
 # > **Predict, then look.** Which words are expensive? The greeting? The name of the thing? The full
 # > stop? The EOS?
@@ -424,14 +427,16 @@ total = -(log_probs * batch.response_mask).sum(1)
 print("a whole response costs", [round(x, 1) for x in total.tolist()], "nats")
 
 # %% [markdown]
-# Grammar is cheap, choices are expensive. The choices are where a policy has something to decide,
-# and where reinforcement learning will push. (The most expensive token is an EOS: one answer breaks
-# off in the middle of a sentence, as some documents of the corpus do.)
+# Grammar is cheap, choices are expensive. A full stop costs nothing. The name of the thing costs
+# little, because it can be copied from the prompt. The first word and every judgement cost a lot. There a
+# policy has something to decide, and there reinforcement learning will push. (The most expensive token
+# is an EOS: one answer breaks off in the middle of a sentence, as some documents of the corpus do.)
 #
 # **The sampler and the scorer must agree.** The sampler worked with left padding, a cache and one
-# column at a time; the scorer with right padding and all columns at once. If their numbers differ,
-# the very first ratio $\pi / \pi_{old}$ of PPO is not 1. And the usual mistake, one column further,
-# is far off:
+# column at a time; the scorer with right padding and all columns at once. Later pages divide the
+# probability of a token now by its probability when it was sampled. Before any training step this ratio
+# $\pi / \pi_{old}$ must be 1, so the two must agree. The usual mistake reads the logits one column too
+# late, and is far off:
 
 # %%
 difference = (log_probs - generation.log_probs).abs()[batch.response_mask].max()
@@ -541,10 +546,10 @@ check("token_log_probs", my_log_probs)
 # <details>
 # <summary>Answer</summary>
 #
-# The rule keeps a token whose left neighbour is not an EOS. An answer that is empty (just the EOS)
-# after a prompt that ends with `<|endoftext|>`, as GPT-2's unconditional samples do, loses its only
-# token. And in the first column `roll` brings the last column round. Ids cannot tell an EOS that was
-# written from one that fills: count from the lengths.
+# The rule drops an EOS whose left neighbour is also an EOS. Take a prompt that ends with
+# `<|endoftext|>` (GPT-2's unconditional samples begin with it) and an empty answer, just the EOS. The
+# answer loses its only token. Also, `roll` brings the last column round to the first. Ids cannot tell
+# an EOS that was written from one that fills the row: count from the lengths.
 #
 # </details>
 #

@@ -3,10 +3,10 @@
 #
 # **Why.** Where does a policy get its first words from? Reinforcement learning can only make likelier
 # what a policy already does now and then. Pre-training gives it a language, supervised fine-tuning
-# (**SFT**) shows it good answers. These are the first rows of every RLHF table (InstructGPT, Ouyang
-# et al. 2022, [arXiv:2203.02155](https://arxiv.org/abs/2203.02155), Figure 2), and SFT is the
-# baseline that reinforcement learning has to beat. Both are one loss, next-token prediction. They
-# differ in *which text* and *which tokens*.
+# (**SFT**) shows it good answers. Both come before reinforcement learning in the usual recipe
+# (InstructGPT, Ouyang et al. 2022, [arXiv:2203.02155](https://arxiv.org/abs/2203.02155), Figure 2).
+# SFT is also the baseline that reinforcement learning has to beat. Both are one loss, next-token
+# prediction. They differ in *which text* and *which tokens*.
 #
 # | section | idea | code |
 # | --- | --- | --- |
@@ -65,8 +65,8 @@ tokenizer = load_tokenizer("glassbox")
 # $$R = \left( 0.3 \cdot \mathrm{sent} + 0.3 \cdot \mathrm{topic} + 0.25 \cdot \mathrm{polite}
 # + 0.15 \cdot \mathrm{form} \right) \left( 0.3 + 0.7 \cdot \mathrm{qual} \right)$$
 #
-# Sentiment, topic, politeness and form earn points; repetition and padding (low `qual`) cost a share
-# of them.
+# Sentiment, topic, politeness and form earn points. Repetition, more than five sentences, and more than
+# three words of praise lower `qual` and cost a share of the points.
 #
 # > **Predict, then run.** Order these answers from best to worst.
 
@@ -99,8 +99,8 @@ for document in documents[:3]:
     print(document.prompt.strip(), "\n    ", document.response)
 
 # %% [markdown]
-# The writers are mediocre on average, and one answer in six is good. That is the room in which this
-# project works.
+# The writers are mediocre on average, and one answer in six is good. So there is much room to
+# improve.
 #
 # ## 2. The loss in four lines
 #
@@ -177,11 +177,11 @@ print(f"{len(possible):,} prompts; a perfect model pays {floor:.1f} nats for eac
 #
 # ## 4. The learning rate: warm-up and cosine
 #
-# In the first steps AdamW ([arXiv:1711.05101](https://arxiv.org/abs/1711.05101)) knows the size of
-# the gradients badly, and full steps would throw the fresh weights far off. So the rate rises
-# linearly over $W$ steps. At the end small steps let the weights settle. Half a cosine connects the
-# two (Loshchilov & Hutter 2017, [arXiv:1608.03983](https://arxiv.org/abs/1608.03983), Eq. 5), here
-# down to $f = 0.1$ of the peak:
+# In the first steps AdamW ([arXiv:1711.05101](https://arxiv.org/abs/1711.05101)) has only a poor
+# estimate of the size of the gradients, and full steps would throw the fresh weights far off. So the
+# rate rises linearly over $W$ steps. At the end small steps let the weights settle. Half a cosine
+# connects the two (Loshchilov & Hutter 2017, [arXiv:1608.03983](https://arxiv.org/abs/1608.03983),
+# Eq. 5), here down to $f = 0.1$ of the peak:
 #
 # $$\eta_t = \eta_{max} \frac{t + 1}{W} \quad (t < W), \qquad \eta_t = \eta_{max} \left[ f +
 # \frac{1 - f}{2} \left( 1 + \cos \frac{\pi (t - W)}{T - W} \right) \right] \quad (t \ge W)$$
@@ -213,8 +213,9 @@ axis = look.curves({"learning rate": rates}, styles={"learning rate": "policy"},
 look.code(pretraining.train, ("optimizer.zero_grad", "clip_and_step"))
 
 # %% [markdown]
-# (The denominator is the *expected* token count of a batch, not its own: rows of similar length share
-# a batch, and divided by its own count a batch of short rows would weigh each of its tokens more.)
+# (The sum is divided by the token count that a batch has *on average*, not by the batch's own count.
+# Rows of similar length share a batch. Divided by its own count, a batch of short rows would give each
+# of its tokens more weight.)
 #
 # One layer of width 128 with two heads, 16 fresh documents a step. Every 100 steps the model answers
 # 128 prompts that occur in no training document, and the judge says whether it writes about the right
@@ -281,8 +282,9 @@ assert log[-1]["held_out_loss"] < 1.35
 
 # %% [markdown]
 # Two phases. In fifty steps the model knows the sentences of this world. Then the loss hardly moves
-# for a while, until the model finds out that the item of the prompt is worth **copying**. (The spikes
-# are no accidents: a batch of answers that are cut off after a few words is hard to predict.)
+# for a while. Between steps 200 and 500 the model finds out that the item of the prompt is worth
+# **copying**. (The spikes are no accidents: a batch of answers that are cut off after a few words is
+# hard to predict.)
 #
 # How does it copy? With one layer that can be seen directly. The text breaks off where the item must
 # come, and we look at what the last token's attention weights are put on.
@@ -309,13 +311,14 @@ for probability, i in zip(best.values.tolist(), best.indices.tolist(), strict=Tr
 assert seen[int(heads.sum(0).argmax())] == "kettle"
 
 # %% [markdown]
-# Both heads point at the item of the prompt, and its probability is near that of the writers: 55 of
-# the 70 in 100 who name an item name the right one, 79 %.
+# Both heads point at the item of the prompt. Its probability is near the habit of the writers. Of 100
+# first sentences by the writers, 70 name an item, and 55 of these name the right one: 79 %.
 #
 # ### Before and after, in colour
 #
-# The same document, its surprise per token before and after training (the buttons switch). Before,
-# everything costs $\log V$. After, only choices cost.
+# The surprise per token of two documents, before and after training (the buttons switch). Before,
+# everything costs about $\log V$. After, only the choices of the *answer* still cost. The prompt costs
+# even more than before, because its tokens never took part in the loss.
 
 # %%
 both = [encode_record(document, tokenizer) for document in documents[:2]]
@@ -393,12 +396,12 @@ for index in (0, 1, 2):
         print(f"  {name:12} {golds[name][index]:.2f}  {written[name][0][index]}")
 
 # %% [markdown]
-# (The difference is taken on the same prompts with the same random numbers. The two columns are not
-# independent, so subtracting prompt by prompt makes the interval honest, and narrower.)
+# (Both models answer the same prompts with the same random numbers, so their rewards are not
+# independent. The interval of the difference is therefore taken from differences prompt by prompt.)
 #
 # **What fine-tuning cannot do.** It knows only that these answers are good, not *why*, and not that
-# others are worse. So it gets about as good as what it imitates, and somebody had to pick that. The
-# next pages learn from a reward instead, and let the policy improve on its own answers.
+# others are worse. So it gets about as good as the answers that it imitates, and somebody had to choose
+# those. The next pages learn from a reward instead, and let the policy improve on its own answers.
 #
 # ## Where this lives
 #

@@ -5,7 +5,7 @@
 # right answer to imitate. How do you turn this number into a gradient?
 #
 # This page builds the answer step by step, with a model that knows three words. Every average can
-# then be written out as a sum, so nothing has to be believed. REINFORCE, RLOO, GRPO and PPO are all
+# then be written out as a sum, and every claim can be checked. REINFORCE, RLOO, GRPO and PPO are all
 # made of the steps below.
 #
 # The sources: Williams 1992 (REINFORCE), [arXiv:2402.14740](https://arxiv.org/abs/2402.14740)
@@ -67,9 +67,7 @@ for word, slope, by_hand in zip(WORDS, TRUE, pi * (REWARDS - 1.7), strict=True):
 torch.testing.assert_close(TRUE, pi * (REWARDS - 1.7))
 
 # %% [markdown]
-# The gradient of a sum needs no trick. This **true gradient** is what everything below is measured
-# against.
-#
+# The gradient of a sum needs no trick. All estimates below are compared with this **true gradient**.
 # Words that are better than the average 1.7 go up, the others go down. The three numbers add up to
 # 0, because probability that one word gains must come from the others.
 #
@@ -233,10 +231,10 @@ print(f"rewards 13, 12, 11: {int(stuck.sum())} of 20 runs decide for a worse wor
 assert 5 <= stuck.sum() <= 15
 
 # %% [markdown]
-# The true gradient does not see the offset at all. The noise does: with +10 the scatter of one
-# sample is 21 times as long as the gradient. Whatever is drawn first is pushed up by 11 points or
-# more, and half of the runs decide for it for ever. With -2 the scatter is smallest. The zero of a
-# reward means nothing, yet REINFORCE pays for it. So choose the zero well.
+# The true gradient does not see the offset at all. The noise does: with +10 the scatter of one sample
+# is 21 times as long as the gradient. Whatever is drawn first gets a push of 11 points or more, and
+# half of the runs settle on a worse word for good. With -2 the scatter is the smallest of the three.
+# The zero of a reward means nothing, yet a bad choice makes REINFORCE noisy. So choose it well.
 #
 # ## 6. The baseline
 #
@@ -340,8 +338,8 @@ assert abs(results["group mean"][0] - 3 / 4) < 1e-12 and results["group z-score 
 # (Bias and noise are in units of the true gradient, after division by the scale.) Three readings:
 #
 # - The **group mean** goes exactly $1 - 1/G = 3/4$ of the way: it subtracts a quarter of $R_i$ from
-#   the response that earned it. The direction is untouched, so it is only a smaller learning rate,
-#   unless a second term stands beside it that does not shrink along, such as a KL penalty.
+#   the response that earned it. The direction is untouched, so it is only a smaller learning rate.
+#   (This matters if the loss has a second term that does not shrink, such as page 05's KL.)
 # - The **z-score** divides by a number that depends on the very rewards it divides, so it is biased,
 #   in direction as well. But its bias is much smaller than the noise of a group. It shows only in
 #   large batches, where the noise averages out and the bias stays.
@@ -395,8 +393,7 @@ torch.testing.assert_close(to_go, library.discounted_returns(paid, mask, 1.0))
 #
 # Writing answers with a language model is slow; a gradient step is fast. So one would like to take
 # several steps with the same samples. But after the first step they come from a policy of the past,
-# $\pi_{old}$. This is called **off-policy**. The correction is a weight, the **ratio** of the
-# probabilities:
+# $\pi_{old}$. This is called **off-policy**. The correction is a weight, the **ratio** $\rho$:
 #
 # $$\rho(y) = \frac{\pi(y)}{\pi_{old}(y)}, \qquad \mathbb{E}_{y \sim \pi_{old}}[\rho(y) R(y)]
 # = \sum_y \pi_{old}(y) \frac{\pi(y)}{\pi_{old}(y)} R(y) = \sum_y \pi(y) R(y) = J$$
@@ -428,14 +425,14 @@ torch.testing.assert_close(pi @ (ratio * REWARDS), expected_reward(NEW))
 #
 # ## 10. The clip: four cases
 #
-# The average over *all* samples is exact; the average over the few that we have is not. Without a
-# limit, many steps on one rollout fit that rollout and nothing else. PPO's clip ends the push on a
-# word once its ratio has moved by $\epsilon$ in the direction that its advantage asks for (Schulman
-# et al. 2017, [arXiv:1707.06347](https://arxiv.org/abs/1707.06347), Eq. 7):
+# The average over *all* samples is exact; the average over the few that we have is not. A **rollout**
+# is a batch of sampled answers. Without a limit, many steps on one rollout fit it and nothing else.
+# PPO's clip ends the push on a word once its ratio has moved by $\varepsilon$ in the direction that
+# its advantage asks for ([arXiv:1707.06347](https://arxiv.org/abs/1707.06347), Eq. 7):
 #
-# $$\mathcal{L} = -\min\left(\rho A, \; \mathrm{clip}(\rho, 1 - \epsilon, 1 + \epsilon) \, A\right)$$
+# $$\mathcal{L} = -\min(\rho A, \; \mathrm{clip}(\rho, 1 - \varepsilon, 1 + \varepsilon) \, A)$$
 #
-# > **Predict, then run.** With $\epsilon = 0.2$: a good word ($A = +1$) and a bad word ($A = -1$),
+# > **Predict, then run.** Let $\varepsilon = 0.2$: a good word ($A = +1$), a bad word ($A = -1$),
 # > each at the ratios 0.5 and 1.5. Which of the four still get a gradient?
 
 
@@ -467,8 +464,8 @@ rows = [[f"{a:+.0f}", f"{r:.1f}", f"{g + 0.0:+.1f}", text] for a, r, g, text in 
 look.table(["A", "ratio", "gradient by log pi", "what happens"], rows)
 
 # %% [markdown]
-# The clip is a pessimist. It refuses a gain that was already taken, and never ignores a loss. And it
-# is the same `min` for both signs of $A$.
+# The clip is a pessimist. It refuses a gain that was already taken, and never ignores a loss. One
+# `min` does this for both signs of $A$. (`clip_low` and `clip_high`: $\varepsilon$ below and above 1.)
 
 # %%
 grid = torch.linspace(0.05, 2.5, 246)[:, None]
@@ -523,9 +520,9 @@ for axis, (name, trace) in zip(axes, traces.items(), strict=True):
 assert traces["ratio, no clip"][-1, 0] < 0.05 < 0.19 < traces["clip 0.2"][-1, 0]
 
 # %% [markdown]
-# Without the clip, "fine" takes everything, and the best word, which nobody happened to say, has
-# all but disappeared: no later rollout will contain it. With the clip the policy moves a little,
-# stops, and waits for fresh samples.
+# Without the clip, "fine" takes everything, with or without the ratio. The best word, which nobody
+# happened to say, has all but disappeared: later rollouts will hardly ever contain it. With the clip
+# the policy moves a little, stops, and waits for fresh samples.
 #
 # At the very first step all ratios are 1 and the clip does nothing. PPO's first gradient is that of
 # REINFORCE:

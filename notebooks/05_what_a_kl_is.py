@@ -52,7 +52,8 @@ torch.set_printoptions(precision=4, sci_mode=False, linewidth=100)
 # ## 1. Two bars
 #
 # The **reference** $\pi_{ref}$ is a frozen copy of the model before training. The divergence of the
-# policy from it is an average, over what the *policy* says, of how much more often it says it:
+# policy from it is an average over what the *policy* says: the average log of how many times more
+# often it says it.
 #
 # $$\mathrm{KL}(\pi \Vert \pi_{ref}) = \sum_y \pi(y) \log \frac{\pi(y)}{\pi_{ref}(y)}
 # = \mathbb{E}_{y \sim \pi}\left[ \log \pi(y) - \log \pi_{ref}(y) \right]$$
@@ -81,7 +82,7 @@ axis = look.bars(
 
 # %% [markdown]
 # It is 0 where both agree, and positive otherwise. Single words may contribute negative amounts
-# (word 1 does), but the sum never is negative.
+# (word 1 does), but the sum is never negative.
 #
 # ## 2. What is a nat?
 #
@@ -107,8 +108,8 @@ torch.testing.assert_close(
 
 # %% [markdown]
 # A few nats buy a lot of selection. Ziegler et al. 2019
-# ([arXiv:1909.08593](https://arxiv.org/abs/1909.08593)) aimed at 6 and at 10 nats per response: as
-# far as choosing the best of 400 answers, or of 22,000.
+# ([arXiv:1909.08593](https://arxiv.org/abs/1909.08593)) aimed at 6 and at 10 nats per response. That is
+# as far as keeping only the best 1 in 400 answers, or 1 in 22,000.
 #
 # ## 3. Which direction?
 #
@@ -181,7 +182,7 @@ assert covering[6] > 3 * reference[6]  # the gap between the peaks is filled
 # ## 4. From samples: k1
 #
 # Nobody can sum over all responses of a language model. But the formula is an average over what the
-# policy says, so samples do: for one sampled token, or response, $y$
+# policy says, so it can be estimated from samples. For one sampled token, or response, $y$
 #
 # $$k_1 = \log \pi(y) - \log \pi_{ref}(y), \qquad \mathbb{E}_{y \sim \pi}[k_1]
 # = \mathrm{KL}(\pi \Vert \pi_{ref})$$
@@ -224,10 +225,11 @@ torch.testing.assert_close(per_response / per_token, mask.sum() / 3)  # the mean
 
 # %% [markdown]
 # > **Predict.** A run's curve shows "KL 0.1", its responses have 60 tokens on average, and the curve
-# > is in nats per token. The paper you follow stops at "KL 10". Who has gone further?
+# > is in nats per token. The paper you follow stops at "KL 10", in nats per response. Who has gone
+# > further?
 #
-# (0.1 per token are 6 per response: a bit more than half of the paper's. A curve without a unit says
-# nothing, and a coefficient tuned on one scale is wrong by the length on the other.)
+# (0.1 per token is 6 per response, so the paper has gone further. A curve without a unit says nothing.
+# A coefficient that was tuned on one scale is wrong on the other, by a factor of the length.)
 #
 # ### Where does a trained policy differ? In colour
 #
@@ -265,7 +267,9 @@ show_tokens(texts, {"k1 of the token": drift[:4], "KL at this place": exact[:4]}
 # %% [markdown]
 # Most tokens are white: grammar has not changed, and names were copied before. The drift sits in a few
 # choices: to greet politely, to judge kindly, to close with "I hope this helps". The button "KL at this
-# place" shows the same without the luck of the draw: the sum over the whole vocabulary, never negative.
+# place" sums over the whole vocabulary, so it does not depend on which token was drawn, and it is never
+# negative. Both numbers per response above estimate the same divergence. With only 64 responses they
+# can differ this much.
 #
 # ## 6. The leash in the reward
 #
@@ -293,6 +297,9 @@ torch.testing.assert_close(
 look.code(token_level_rewards, ("kl_t = penalty", "return -kl_coef"))
 
 # %% [markdown]
+# (The library can also charge a mean over the tokens, `sequence_mean`. The last question of this page
+# is about that choice.)
+#
 # Why k1, and why in the reward? Page 04's gradient works on any reward, and k1 is treated like one: a
 # number, without a gradient of its own. On average this gives exactly the gradient of
 # $J - \beta \, \mathrm{KL}$. On the three words of page 04, as a sum:
@@ -370,9 +377,9 @@ axis = look.bars(
 )
 
 # %% [markdown]
-# A large $\beta$ keeps the reference. A small one leaves the best word alone. $\beta$ is an exchange
-# rate: how much reward one nat must bring. The unit of the reward belongs to it. A reward that is ten
-# times as large, with the same $\beta$, is a leash ten times as long.
+# A large $\beta$ keeps the reference. A small one leaves little but the best word. $\beta$ is an
+# exchange rate: how much reward one nat must bring. So it depends on the unit of the reward. A reward
+# that is ten times as large, with the same $\beta$, acts like a $\beta$ ten times smaller.
 #
 # ## Where this lives
 #
