@@ -290,6 +290,9 @@ look.code(reinforce_pp_engine.group_centred, lines=("centred =", "return"))
 look.code(reinforce_pp_engine.over_sequences)
 
 # %% [markdown]
+# (`over_sequences` takes mean and spread over responses, as the paper's appendix B.2 does. The
+# authors' code takes them over tokens, as in section 2: `--norm-over token`.)
+#
 # Eight prompts with eight answers. To all rewards of a prompt we add a number that says how *easy*
 # it is, from -1, the hardest, to +1, the easiest. The number says nothing about which answer is
 # better.
