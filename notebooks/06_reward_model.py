@@ -88,8 +88,8 @@ assert torch.isclose(bradley_terry_loss(chosen + 100, rejected + 100), each.mean
 # Nothing. **Only gaps are learned**, so the zero of the scale is nowhere in the data. Section 7
 # sets it.
 #
-# How hard does a comparison pull on the scores? Its slope is minus the probability that the model
-# gave to the wrong verdict.
+# How hard does a comparison pull on the scores? That is the slope of its loss: minus the
+# probability that the model gave to the other verdict, the one that was not given.
 
 # %%
 gap = torch.linspace(-5, 5, 201, requires_grad=True)
@@ -106,8 +106,8 @@ axis.legend()
 plt.show()
 
 # %% [markdown]
-# Pairs in good order hardly pull. A pair on the wrong side pulls with at most 1, however wrong it
-# is. That is why a few wrong labels do no great harm.
+# A pair whose winner is far ahead hardly pulls. A pair on the wrong side pulls with at most 1,
+# however wrong it is. That is why a few wrong labels do no great harm.
 #
 # **Your turn.** Write the loss so that it stays finite.
 
@@ -223,12 +223,12 @@ for text, row in zip(four, scores, strict=True):
 show_tokens(texts, {"prefix_score": scores}, prompts=["Review the red kettle for Anna."] * 4)
 
 # %% [markdown]
-# Before there is a judgement nothing is earned: at *great* the score jumps by 2.6. *I hope this
-# helps* adds 0.4, and *Leave me alone* takes 0.2. A lamp instead of the kettle costs 0.2, so the
+# Before there is a judgement the score stays far below the average. At *great* it jumps by 2.6. *I
+# hope this helps* adds 0.4, and *Leave me alone* takes 0.2. A lamp instead of the kettle costs 0.2, so the
 # model notices, at least here. Section 8 asks that question 200 times.
 #
-# With the mean of token scores as the pooling, the score of a prefix needs no second reading. It is
-# the mean of the scores so far.
+# With the mean of token scores as the pooling, a prefix need not be read again. Its score (without
+# an EOS of its own) is the mean of the scores so far.
 #
 # **Your turn**: compute the score of each prefix from the scores of the tokens.
 
@@ -255,10 +255,10 @@ check("prefix_scores", my_prefix_scores)
 #
 # ## 4. K answers, all comparisons in one batch
 #
-# To rank K answers gives K(K-1)/2 comparisons. Each answer needs to be read once only, whatever
-# number of comparisons it takes part in. Shuffled into single pairs, each answer would be seen K -
-# 1 times in a pass over the data, and InstructGPT's model overfitted within one pass (section 3.5).
-# So all comparisons of a prompt stay together.
+# A ranking of K answers gives K(K-1)/2 comparisons. Each answer takes part in K - 1 of them, but
+# has to be read only once. If the pairs were shuffled one by one, the model would see each answer
+# K - 1 times in a pass over the data. InstructGPT's model overfitted that way within one pass
+# (section 3.5). So all comparisons of a prompt stay together.
 
 # %%
 six = pairing.encode_pairs(
@@ -400,8 +400,9 @@ plt.show()
 assert n["accuracy_interval"][0] > 0.55
 
 # %% [markdown]
-# Against the gold order, without the annotator's errors, the same scores do better than against the
-# labels. Part of what is missing is the labels' fault, not the model's.
+# Compare the kept model with the gold order instead, in which the annotator makes no errors. It
+# orders 0.86 of the pairs right, and only 0.76 as they are labelled. Much of what is missing is the
+# labels' fault. The small model gets 0.67 of both: its errors are its own.
 #
 # ## 7. The scale: normalisation and calibration
 #
@@ -422,8 +423,8 @@ print(f"raw: mean {raw.mean():.2f}, standard deviation {raw.std():.2f}; normalis
 
 # %% [markdown]
 # **Calibration.** The raw gap is more than an order: $\sigma(\mathrm{gap})$ claims how probable the
-# verdict is. Among all pairs of which the model is "75% sure", three quarters should be ordered
-# right.
+# verdict is. Among all pairs of which the model is "75% sure", three quarters should be ordered as
+# they are labelled. Then the points lie on the dotted line.
 
 # %%
 figure, axis = look.panels(1)
@@ -501,12 +502,12 @@ assert min(noticed["112,000, kept"][:3]) > 0.9
 # %% [markdown]
 # Tone and manners stand in the answer itself, and a few thousand comparisons teach them. Whether
 # the answer is about **the prompt's** item, or speaks to **the prompt's** person, has to be
-# compared across a distance. The small model sees little of that. The kept one, with 37 times as
-# many comparisons, has learned the item. The name remains close to a coin. Neither the loss nor the
-# accuracy gave a hint.
+# compared across a distance. The small model sees nothing of that: its shares are those of a coin.
+# The kept one, with 37 times as many comparisons, has learned the item. The name remains close to a
+# coin. Neither the loss nor the accuracy gave a hint.
 #
-# A policy that is trained against such a model will find out. To greet the wrong person earns as
-# much as to greet the right one. A reward model is a **proxy**, and optimising a proxy far enough
+# A policy that is trained against such a model will find out: which person it greets hardly matters
+# for its reward. A reward model is a **proxy**, and optimising a proxy far enough
 # makes the truth worse (Gao et al. 2022, [arXiv:2210.10760](https://arxiv.org/abs/2210.10760)).
 # [17](17_when_the_proxy_breaks.ipynb) does it.
 #
@@ -518,15 +519,16 @@ assert min(noticed["112,000, kept"][:3]) > 0.9
 # ```
 #
 # The model is [reward_model/model.py](../reward_model/model.py), the loss
-# [reward_model/loss.py](../reward_model/loss.py), the format of a file of comparisons stands in
-# [data/README.md](../data/README.md).
+# [reward_model/loss.py](../reward_model/loss.py). [data/README.md](../data/README.md) describes the
+# format of a file of comparisons.
 #
 # ## Exercises
 #
 # Three stand above: `bradley_terry_loss`, `mean_score` and `prefix_scores`. **On paper:**
 #
 # 4. Add a constant to all scores of *one* prompt, another constant to those of another. Does the
-#    loss change? What does it mean for the policy?
+#    loss change? What does it mean for a policy that is trained with a baseline
+#    ([04](04_policy_gradients_and_baselines.ipynb))?
 #
 # 5. Llama 2 ([arXiv:2307.09288](https://arxiv.org/abs/2307.09288), Eq. 2) gives pairs that people
 #    found clear a margin, $-\log \sigma(r_w - r_l - \mu)$. Which gap costs $\log 2$ now? Should the

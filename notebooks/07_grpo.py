@@ -166,7 +166,7 @@ assert math.isclose(naive, -0.037284, abs_tol=1e-6)
 # $1.2 \cdot 0.7071 = 0.8485$ counts. The KL term takes $0.04 \cdot 0.0048$ off.
 #
 # The library has the same three pieces as functions of their own, and the engine puts them
-# together:
+# together. (It can also take k2 instead of k3: [11](11_reinforce_plus_plus.ipynb), section 5.)
 
 # %%
 per_token = clipped_surrogate(new, old, A, 0.2, 0.2) + 0.04 * k3(new, ref)
@@ -278,15 +278,16 @@ flipbook.step(records[0].prompt, texts, rewards, A, push, log_probs.detach().exp
 
 # %% [markdown]
 # Answers that are better than the group get a push up on all their tokens, the others a push down.
-# The probabilities follow, more or less. The answers share weights, so what two of them have in
-# common is pulled both ways.
+# The probabilities follow, more or less, because all answers share the same weights.
 #
-# Look at a token that occurs in good *and* bad answers, such as a full stop: it hardly moves. Look
-# at a word that only one answer has: it moves with its answer. No reward of a token was ever given.
-# The comparison of whole answers sorts it out, if there are enough of them.
+# The largest changes are where a sentence opens. *The*, as in the best answer, becomes likelier by
+# 0.08. *Its*, as in the worst, becomes less likely by as much. Both also occur in answer 3, whose
+# own push is close to zero, and they move there too. A full stop does not move: the policy was
+# already certain of it. No reward of a token was ever given. The comparison of whole answers sorts
+# out which words were good, if there are enough answers.
 #
-# **The loss was zero, and its gradient was not.** At the first update every ratio is 1, so the loss
-# is minus the mean of the advantages. In each group they add up to zero.
+# **The loss was zero, and its gradient was not.** At the first update every ratio is 1 and every k3
+# is 0, so the loss is minus the mean of the advantages. In each group they add up to zero.
 
 # %%
 log_probs = token_log_probs(base, rollout.sequences)
@@ -302,10 +303,10 @@ torch.testing.assert_close(ours, theirs, rtol=1e-2, atol=1e-4)
 
 # %% [markdown]
 # So **the value of the loss says nothing about progress**. Look at the reward. And the gradient of
-# a first update is exactly the one of REINFORCE. Ratios of 1 before the first update are also the
-# best test of an implementation that there is. A wrong temperature, dropout left on, a position off
-# by the padding, a mask off by one: each of them breaks it. Every run logs it as
-# `ratio_error_at_start`.
+# a first update is the one of REINFORCE. Ratios of 1 before the first update are also the best test
+# of an implementation that there is. A wrong temperature, dropout left on, a position off by the
+# padding, a mask off by one: each of them breaks it. Every run logs how far the ratios are from 1,
+# as `ratio_error_at_start`.
 
 # %% [markdown]
 # ## 5. The loop
@@ -447,9 +448,11 @@ assert with_clip["clipped"][0] == 0 and with_clip["clipped"][-1] > 0
 assert without["moved"][-1] > with_clip["moved"][-1]
 
 # %% [markdown]
-# The clip slows the policy down. It is no wall. It takes away the gradient of tokens that have gone
-# far enough, but it does not bring them back. And a token that shares weights with others is moved
-# on by these. So $\mu$ is small in practice: 1 in the paper, 2 in this repository.
+# The clip slows the policy down. It is no wall: the distance keeps growing. The clip takes away the
+# gradient of tokens that have gone far enough, but it does not bring them back. And the gradients
+# of other tokens still move them, because all tokens share weights. So $\mu$ is small in practice:
+# 1 in the paper and in this engine's defaults, which cut each batch into two minibatches. The run
+# of section 6 took 2.
 #
 # ## 8. The command
 #

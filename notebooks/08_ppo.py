@@ -192,9 +192,11 @@ figure.suptitle(record.prompt.strip())
 plt.show()
 
 # %% [markdown]
-# The line moves where the response is decided: at the name of the thing, at a kind or an unkind
-# word, at the closing. It hardly moves at a full stop. The step of the line at one token is that
-# token's **temporal difference** (TD error):
+# The line moves where the response is decided. In the worst response it falls by 0.9 at *bike*,
+# which is the wrong thing, and by 0.4 at *bad*. In the best it rises by 0.3 at *splendid* and by
+# 0.4 at *I*, which opens a kind closing. Not every step means something: the line also moves by up
+# to 0.3 at a full stop, because each point is the mean of only 24 ends. The step of the line at one
+# token is that token's **temporal difference** (TD error):
 #
 # $$\delta_t = r_t + V(s_{t+1}) - V(s_t)$$
 #
@@ -212,7 +214,8 @@ show_tokens(texts, {"td_error": deltas, "value": levels}, prompts=[record.prompt
 
 # %% [markdown]
 # The TD errors of a response add up to its score minus what was expected of the prompt (the
-# `assert`). So a critic shares out the same total that GRPO's advantage has as one number.
+# `assert`). GRPO gives that difference to every token as one number. A critic shares it out among
+# the tokens.
 #
 # **Predict, then look.** Suppose the critic read the prompt alone and gave one value $V(x)$ for all
 # of the response, the dashed line. What would the TD errors be? (All zero, but for the last token.
@@ -236,9 +239,9 @@ assert change[:5].max() < 1e-4 and change[5] > 1e-3
 # ## 4. GAE, by hand on five tokens
 #
 # A real critic is often wrong, so one TD error alone cannot be trusted. **Generalised advantage
-# estimation** (arXiv:1506.02438, Eq. 16) adds up the TD errors of this token and of all later ones,
-# each next one with a factor $\lambda$ less weight. $\gamma$ discounts later rewards. For language
-# it is 1.
+# estimation** (GAE; arXiv:1506.02438, Eq. 16) adds up the TD errors of this token and of all later
+# ones. The weight shrinks by the factor $\gamma \lambda$ at each step. $\gamma$ discounts later
+# rewards. For language it is 1.
 #
 # $$A_t = \delta_t + \gamma \lambda \, \delta_{t+1} + (\gamma \lambda)^2 \delta_{t+2} + \ldots
 # = \delta_t + \gamma \lambda A_{t+1}$$
@@ -289,8 +292,8 @@ show_tokens(["The", " lamp", " is", " great", "<EOS>"], by_lambda)
 
 # %% [markdown]
 # $\lambda = 0$ is the TD error alone. $\lambda = 1$ is the whole reward to come minus the value:
-# 0.5, 0.5, 0.3, 0.4, 0.1. It trusts the critic with nothing but the expectation. Such an estimate
-# is called **Monte Carlo**.
+# 0.5, 0.5, 0.3, 0.4, 0.1. Here the critic is no more than a baseline. Such an estimate is called
+# **Monte Carlo**.
 #
 # **Your turn.**
 
@@ -324,7 +327,7 @@ check("gae", my_gae)
 #
 # ## 5. Which lambda?
 #
-# It depends on the critic. Take a case in which the truth is known: a walk of ten steps that each
+# It depends on the critic. Take a case in which the truth is known: a walk of nine steps that each
 # add a random number to $S$, with the reward $S$ at the end. Then $V = S$, and the true advantage
 # of a step is exactly the number that it adds. Three critics: one says 0, one says half of the
 # truth, one is right up to ripples.
@@ -420,7 +423,7 @@ look.code(value_loss, lines=("squared =", "return"))
 # mean 0 and standard deviation 1 first, so that one learning rate fits all rewards. This is called
 # **whitening**. It runs over all tokens of the batch. ([11](11_reinforce_plus_plus.ipynb) shows
 # what happens when it runs over each response.) Then everything is averaged over all tokens of the
-# batch:
+# minibatch:
 
 # %%
 look.code(ppo_loss, lines=("policy_loss =", "return Losses"))
@@ -476,8 +479,8 @@ assert mean_of("gold", rows[-4:]) > mean_of("gold", rows[:2]) + 0.1
 #
 # ## 8. What the critic has learned, token by token
 #
-# One response of the trained policy: what the critic says, what it should say (24 ends for every
-# prefix, as in section 3), and the advantage that each token gets from it.
+# One response of the trained policy: what the critic says, the mean score of 24 ends for every
+# prefix (as in section 3), and the advantage that each token gets from the critic.
 
 # %%
 unseen = reviews.prompts("validation")[:64]
@@ -509,8 +512,9 @@ axis.legend(names, ncols=3, loc="lower center", bbox_to_anchor=(0.5, 1.0))
 plt.show()
 
 # %% [markdown]
-# Where the black line steps and the critic's does not, the critic has something to learn: ten
-# batches are few. What it misses falls on all tokens alike, as with one value per prompt.
+# Where the two lines differ, the critic has something to learn: ten batches are few. Over the first
+# words it expects too little, and it catches up at *nice*, where the black line hardly moves. So
+# *nice* gets the largest advantage for an error of the critic.
 #
 # Prompts that the policy has never seen, before and after, with the same random numbers:
 
@@ -560,7 +564,7 @@ check("value_loss", my_value_loss)
 
 # %% [markdown]
 # **On paper.** 4. In section 4, what are the advantages with $\gamma = \lambda = 1$ and a critic
-# that says 0? Whose advantage is that, before it is normalised?
+# that says 0? Which algorithm of an earlier page weighs its tokens like that?
 #
 # 5. $\gamma = 0.99$ is usual for games. Over a response of 100 tokens, how much of the reward does
 #    the first token see, with $\lambda = 1$? Is a short response then better than a long one with
@@ -575,8 +579,9 @@ check("value_loss", my_value_loss)
 #     return torch.maximum((values - returns) ** 2, (near_old - returns) ** 2) / 2
 # ```
 #
-# 4\. All of them are 1: the reward still to come. It is REINFORCE++'s advantage
-# ([11](11_reinforce_plus_plus.ipynb)), and with the group's mean taken off, GRPO's.
+# 4\. All of them are 1: the reward still to come. It is REINFORCE with reward to go
+# ([04](04_policy_gradients_and_baselines.ipynb)), without a baseline. With the group's mean taken
+# off it is GRPO's advantage before the division. [11](11_reinforce_plus_plus.ipynb) builds on it.
 #
 # 5\. It sees $0.99^{99} = 0.37$ of it. Yes: ending early is worth about 1% per token. Nobody asked
 # for that, and InstructGPT does not discount.

@@ -6,8 +6,8 @@
 #
 # **Why.** Two programs that are both called PPO often differ in ten such details, and the details
 # decide whether a run works. Huang et al. 2024
-# ([arXiv:2403.17031](https://arxiv.org/abs/2403.17031)) list those of RLHF. Here each one gets a
-# paragraph and a curve.
+# ([arXiv:2403.17031](https://arxiv.org/abs/2403.17031)) list those of RLHF. Here ten options get a
+# section each, most of them with a curve. The last section counts what PPO costs.
 #
 # **You need** [08](08_ppo.ipynb). Read the sections in any order.
 #
@@ -130,9 +130,10 @@ for name, rows in held.items():
     print(f"{name}: at the end KL {late(rows, 'kl'):.1f}, beta {late(rows, 'kl_coef'):.3f}")
 
 # %% [markdown]
-# Both arrive at the same $\beta$, 0.06, and close in on 3 nats. The small start first goes far
-# beyond the target: the policy learns faster than $\beta$ rises, and comes back when the price is
-# high enough. The usual horizon of 10,000 responses is slow on purpose.
+# After 90 batches both have a $\beta$ of 0.06, and a KL of 4.1 and 3.5, a little above the target.
+# The small start first goes far beyond it: the policy learns faster than $\beta$ rises, and comes
+# back when the price is high enough. The large start hardly leaves the reference until $\beta$ has
+# come down. The usual horizon of 10,000 responses is slow on purpose.
 #
 # ## 2. `--target-kl`: stop the epochs of a batch early
 #
@@ -147,6 +148,9 @@ compare(stopped, approx_kl="KL(old, new)\n(nats per token)", reward="reward")
 assert late(stopped["target_kl 0.01"], "approx_kl") < late(stopped["eight epochs"], "approx_kl")
 
 # %% [markdown]
+# With the target, the KL is about 0.01 nats per token instead of 0.05 (the mean over the epochs of
+# a batch). The reward rises a little more slowly.
+#
 # ## 3. `--missing-eos`: what a response is worth that never ended
 #
 # This toy is paid for more letters, so it learns never to stop. A response that was cut off has no
@@ -227,14 +231,14 @@ bonus = {"default": default, "entropy_coef 0.1": run(entropy_coef=0.1)}
 compare(bonus, entropy="entropy (nats per token)", reward="reward")
 
 # %% [markdown]
-# Language models are rarely given one. The KL to the reference already keeps variety, and of a
-# better kind.
+# The bonus keeps the entropy up, and a little of the reward is lost. Language models are rarely
+# given one. The KL to the reference already keeps variety, that of ordinary language.
 #
 # ## 7. `--kl-in-reward sequence_mean`: the mean of the KL instead of the sum
 #
-# Some descriptions take the *mean* of k1 over a response off the score. Then the penalty is smaller
-# by the length, and no token knows which part of it is its own. With the same $\beta$ the policy
-# goes further:
+# Some descriptions subtract the *mean* of k1 over a response from its score. Then the penalty is
+# divided by the length, and no token is charged its own part. With the same $\beta$ the policy goes
+# further:
 
 # %%
 mean_kl = {
@@ -247,9 +251,10 @@ assert late(mean_kl["sequence_mean"], "kl") > late(mean_kl["token"], "kl")
 # %% [markdown]
 # ## 8. `--kl-loss-coef`: the KL in the loss instead
 #
-# GRPO has its KL in the loss. PPO can have it there too, as k2, whose gradient is that of the KL.
-# Then the reward, the critic and the advantages are free of it. Both at once would count the same
-# KL twice, and are refused.
+# GRPO has its KL in the loss. PPO can have it there too, as k2: half the square of k1. Its gradient
+# is on average that of the KL ([11](11_reinforce_plus_plus.ipynb), section 5). Then the reward, the
+# critic and the advantages are free of it. Both at once would count the same KL twice, and are
+# refused.
 
 # %%
 in_loss = {
@@ -263,17 +268,17 @@ except ValueError as error:
     print("refused:", error)
 
 # %% [markdown]
-# The same number is not the same strength. In the reward the KL is whitened along with everything
-# else. In the loss it stands beside advantages of unit spread, and the advantages do not grow with
-# the reward.
+# The same number is not the same strength. Here 0.1 in the reward holds the KL below 1, and 0.1 in
+# the loss lets it grow to 14. In the reward the KL is whitened along with the score. In the loss it
+# stands beside advantages of unit spread, whatever the size of the reward.
 #
 # ## 9. `--gae-lambda` and `--critic-lambda`
 #
 # $\lambda$ says how far to trust the critic ([08](08_ppo.ipynb), section 5). VC-PPO (Yuan et al.
 # 2025, [arXiv:2503.01491](https://arxiv.org/abs/2503.01491)) gives the critic's own targets a
 # $\lambda$ of 1, the Monte-Carlo return: what it learns then does not depend on its own errors. In
-# this toy the critic starts at 0 and the reward comes at the end, so a policy with $\lambda = 0$
-# has to wait until the value has travelled back from there:
+# this toy the critic starts at 0 and the reward comes at the end, so a run with $\lambda = 0$ has to
+# wait until the value has travelled back from there:
 
 # %%
 trust = {
@@ -284,7 +289,8 @@ trust = {
 compare(trust, reward="reward", explained_variance="explained variance")
 
 # %% [markdown]
-# It does wait, and targets that are right from the start help it a little at the end.
+# It does wait, and targets that are right from the start help it a little at the end. (Do not
+# compare the runs by their explained variance: each is measured against its own targets.)
 #
 # ## 10. `--pretraining-coef`: do not forget how to write
 #
@@ -331,7 +337,7 @@ assert 2 + 6 * K == 2 * (1 + 3 * K)
 # python -m rl.ppo_engine --kl-controller adaptive --kl-target 6 --target-kl 0.02
 # ```
 #
-# The flags stand in [rl/ppo_engine.py](../rl/ppo_engine.py) and
+# The flags are defined in [rl/ppo_engine.py](../rl/ppo_engine.py) and
 # [rl/training/actor_critic.py](../rl/training/actor_critic.py).
 #
 # ## Exercises

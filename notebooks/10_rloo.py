@@ -12,8 +12,8 @@
 # Leave-One-Out** (Kool et al. 2019).
 #
 # **You need** [04](04_policy_gradients_and_baselines.ipynb) (REINFORCE, baseline),
-# [05](05_what_a_kl_is.ipynb) (KL in the reward) and [07](07_grpo.ipynb), from which this page
-# differs in three places.
+# [05](05_what_a_kl_is.ipynb) (KL in the reward) and [07](07_grpo.ipynb), with which section 5
+# compares.
 #
 # **It takes** about 15 seconds on one CPU core. `make demo` once sets up `.venv`, `make dev` adds
 # the Jupyter kernel; then choose the kernel of `.venv`.
@@ -110,7 +110,7 @@ check("leave_one_out", my_leave_one_out)
 # ([04](04_policy_gradients_and_baselines.ipynb)). The group's mean does depend on it: it contains
 # $R_i / k$. So a response is compared with itself a little.
 #
-# **Predict, then run.** What does that do to the expected gradient? Does it change its direction,
+# **Predict, then run.** What does that do to the expected gradient? Does its direction change, or
 # its length, or both? To see it without sampling noise, take a policy over four possible responses
 # and list all $4^k$ groups.
 
@@ -157,8 +157,8 @@ axis.set(xlabel="k responses per prompt", ylabel="expected / true gradient", yli
 plt.show()
 
 # %% [markdown]
-# The direction is right in all three. With the group's mean the gradient is shorter, by exactly $1
-# - 1/k$.
+# The direction is right in all three. With the group's mean the gradient is shorter: it is exactly
+# $1 - 1/k$ times the true one. The third line divides twice by $1 - 1/k$, and is too long.
 #
 # Does a factor matter? With Adam, and the KL inside the reward, hardly: everything shrinks
 # together. With a KL term *beside* it in the loss, as in GRPO, it does. The reward's gradient
@@ -168,8 +168,8 @@ plt.show()
 #
 # $$\log \pi(y \mid x) = \sum_{t=1}^{L} \log \pi(y_t \mid x, y_{\lt t})$$
 #
-# REINFORCE wants the gradient of exactly that sum. Nothing is divided by the length. Two answers of
-# two tokens and one of one token, with the advantages 0.5, 0.05 and -0.55:
+# REINFORCE wants the gradient of exactly that sum. Nothing is divided by the length. Three answers
+# of two, one and two tokens, with the advantages 0.5, 0.05 and -0.55:
 
 # %%
 log_probs = torch.tensor([[-1.0, -2.0], [-4.0, 9.0], [-2.0, -3.0]])  # the 9 is padding
@@ -185,8 +185,8 @@ look.code(policy_gradient)
 look.code(rloo_engine.sequence_loss, docstring=False)
 
 # %% [markdown]
-# How much does one token weigh? With RLOO's sum as much in every response, with GRPO's mean less in
-# a long one. Three responses of 2, 4 and 8 tokens:
+# How much does one token weigh? With RLOO's sum it weighs the same in every response. With GRPO's
+# mean it weighs less in a long one. Three responses of 2, 4 and 8 tokens:
 
 # %%
 three = torch.arange(8) < torch.tensor([2, 4, 8])[:, None]  # (3, 8)
@@ -263,10 +263,11 @@ print([round(a, 3) for a in equal[:, 0].tolist()])
 assert equal.argmax() == 2  # the one with the smallest log-ratio
 
 # %% [markdown]
-# The KL's part is left. The response that is nearest to the reference gains.
+# The KL's part is left. The response with the lowest log-ratio gains: it has become less likely
+# than it was under the reference.
 #
 # Where does a trained policy pay? Here are answers of the kept policy, coloured by the log-ratio of
-# each token to the base model. Blue tokens cost, orange ones are paid back.
+# each token to the base model. Blue tokens cost reward, orange ones earn some back.
 
 # %%
 base, tokenizer = kept.base()
@@ -286,8 +287,9 @@ print("sum per response:", [round(x, 1) for x in row_sums(k1, rollout.response_m
 show_tokens(texts, {"log pi - log pi_ref": k1}, prompts=[records[0].prompt] * 4)
 
 # %% [markdown]
-# The penalty counts per **response**: one that is twice as long can cost twice as much. A sampled
-# log-ratio may be negative. Only its *mean* is a KL divergence, and cannot be negative.
+# The penalty counts per **response**: one that is twice as long can cost twice as much. The
+# log-ratio of one sample may be negative. Its *mean* is the KL divergence, which cannot be
+# negative.
 #
 # ## 5. The difference to GRPO
 #
@@ -311,9 +313,9 @@ look.difference(loop(grpo_engine), loop(rloo_engine), names=("GRPO", "RLOO"), co
 # | a response's tokens | averaged | summed |
 # | ratio and clip | yes | no |
 #
-# Without a ratio the loss is right only for samples of the policy as it is *now*. So one pass over
-# a batch is all that it allows. (The paper takes two optimizer steps per batch, each on one half.)
-# The engine refuses more:
+# Without a ratio the loss is right only for samples of the policy as it is *now*. So it allows one
+# pass over a batch and no more. (Even there the paper takes two optimizer steps, each on one half of
+# the batch.) The engine refuses more passes:
 
 # %%
 try:
@@ -409,8 +411,9 @@ print(f"\ngain in gold {gain.mean():.3f} +- {half:.3f} (95% interval)")
 assert gain.mean() > half
 
 # %% [markdown]
-# One of these answers may hold a sentence that is no English. Neither reward looks at grammar, and
-# ten large steps are rough.
+# Read the answers. *I find the Anna* and *The Thank you again* are no English, yet the first of
+# these answers has the gold reward 1.00: it does not look at grammar. And ten large steps are
+# rough.
 #
 # ## 8. The command
 #

@@ -60,8 +60,8 @@ look.use()
 # The rewards of the tokens are PPO's ([08](08_ppo.ipynb), section 2): each pays its own part of the
 # KL, and the last one gets the score. A token answers for what comes *after* it, not for what came
 # before. So its **return** is its own reward plus all later ones. Three tokens with rewards -0.02,
-# 0.05 and 1.0 have the returns 1.03, 1.05 and 1.0. In general (Eq. 4 of the paper, with
-# $\gamma = 1$):
+# 0.05 and 1.0 have the returns 1.03, 1.05 and 1.0. In general (Eq. 4 of the paper; the last form
+# holds for $\gamma = 1$):
 #
 # $$A_t = \sum_{u \ge t} \gamma^{u - t} r_u = R - \beta \sum_{u \ge t} \mathrm{k1}_u$$
 
@@ -226,10 +226,10 @@ assert erased.abs().max() < 1e-4
 # Nothing is left: the third panel is white, and the gradient is zero.
 #
 # With $\beta \gt 0$ the bug is harder to see. There are advantages, of unit variance, and the
-# curves look healthy. The gradient is as large as the right one. But every response has the mean 0,
-# the best and the worst. Whatever $R$ said is gone, and the *shape* of the KL is blown up to fill
-# the space. A few steps of the engine, once as it is and once with the bug in place of
-# `over_tokens`:
+# gradient is about as large as the right one. But every response has the mean 0, the best and the
+# worst. Whatever $R$ said is gone. What is left is the *shape* of the KL, scaled up to unit
+# variance. Here are six steps of the engine as it is (its function is called `over_tokens`), and
+# six with the bug in its place:
 
 
 # %%
@@ -269,8 +269,9 @@ assert gains[0] > gains[1] + 0.03
 #
 # The batch's mean does not know the prompt. If some prompts are easy and others hopeless, a poor
 # answer to an easy one looks good. With several answers per prompt the group's mean takes that out,
-# and the batch gives only the unit (Eqs. 6 and 7). Two groups of two, with the rewards 1, 0 and 1,
-# 1. The group's means leave 0.5, -0.5, 0 and 0. Their standard deviation is 0.408:
+# and the batch gives only the unit (Eqs. 6 and 7). Take two groups of two. The rewards are 1 and 0
+# in the first, 1 and 1 in the second. The group's means leave 0.5, -0.5, 0 and 0. Their standard
+# deviation is 0.408:
 #
 # $$A'_i = R_i - \mathrm{mean}_{group}(R), \qquad
 # \hat A_i = \frac{A'_i - \mathrm{mean}_{batch}(A')}{\mathrm{std}_{batch}(A')}$$
@@ -289,6 +290,9 @@ look.code(reinforce_pp_engine.group_centred, lines=("centred =", "return"))
 look.code(reinforce_pp_engine.over_sequences)
 
 # %% [markdown]
+# (`over_sequences` takes mean and spread over responses, as the paper's appendix B.2 does. The
+# authors' code takes them over tokens, as in section 2: `--norm-over token`.)
+#
 # Eight prompts with eight answers. To all rewards of a prompt we add a number that says how *easy*
 # it is, from -1, the hardest, to +1, the easiest. The number says nothing about which answer is
 # better.
@@ -328,8 +332,9 @@ for form in forms:
     assert both < 0.6 if form == "plain" else both > 0.9
 
 # %% [markdown]
-# In the plain form the colour decides: easy prompts (yellow) get the high advantages, whatever the
-# answer. With the group's mean the colour is gone.
+# In the plain form the colour decides more than the answer does: easy prompts (yellow) get the high
+# advantages. With the group's mean this is gone: the ease of a prompt no longer changes any
+# advantage.
 #
 # **Whose spread?** GRPO divides by the group's, so two prompts weigh the same even if the answers
 # to one of them differ by a hair. The batch's spread lets that prompt stay quiet:
@@ -354,8 +359,9 @@ assert by_group[5] > 0.8 * by_group[1] and by_batch[5] < 0.02 * by_batch[1]
 # $$\mathcal{L} = \mathcal{L}_{clip} + \lambda \, \mathrm{k2}, \qquad
 # \mathrm{k2}_t = \tfrac12 \left( \log \pi(y_t) - \log \pi_{ref}(y_t) \right)^2$$
 #
-# Why not k1, which is right in the reward? A sample is a constant, and only $\log \pi$ is
-# differentiated. What does that do on average? For a vocabulary of six symbols it can be listed:
+# Why not k1, which is right in the reward? In the loss, the sampled token is a constant, and only
+# its $\log \pi$ is differentiated. What does that do on average? A vocabulary of six symbols can be
+# listed:
 
 # %%
 start = torch.tensor([1.5, 0.5, -0.5, -1.0, 0.0, -0.5], dtype=torch.float64)
@@ -438,10 +444,10 @@ for name in trained:
 
 # %% [markdown]
 # Look at the KL. In this run the plain form moves 16 nats away from the reference and gets less for
-# it than the other form with 2. Its baseline does not know the prompt, so more of each push is
-# noise, and at this learning rate the noise carries the policy away. The usual remedies are a
-# smaller learning rate and a larger batch (the engine's default is 128 prompts). One seed and ten
-# steps cannot say more.
+# it than the other form with 2. A likely reason: its baseline does not know the prompt, so more of
+# each push is noise, and at this learning rate the noise carries the policy away. The usual
+# remedies are a smaller learning rate and a larger batch (the engine's default is 128 prompts). One
+# seed and ten steps cannot say more.
 #
 # ## 8. The command
 #
@@ -470,7 +476,8 @@ check("batch_normalised", my_batch_normalised)
 # **On paper.** 4. Plain form, $\gamma = 0.9$, $\beta = 0$, a response of 50 tokens with $R = 1$ and
 # one of 10 tokens with $R = 1$. Which of their tokens have an advantage above the batch's mean?
 #
-# 5. In the baseline form with one prompt a step and $\lambda = 0$: which algorithm is this?
+# 5. In the baseline form with one prompt a step and $\lambda = 0$ (the weight of k2): which
+#    algorithm is this?
 #
 # <details>
 # <summary>Solutions</summary>
