@@ -18,8 +18,8 @@
 # | 4 | PPO: a reward at every token, or all at the end | [rl/kd_ppo_engine.py](../rl/kd_ppo_engine.py) |
 # | 5 | the loss on pre-training text, and a bonus that cannot replace it | `text_gradient` |
 #
-# Closest in print is MiniLLM (Gu et al. 2024, [arXiv:2306.08543](https://arxiv.org/abs/2306.08543)),
-# on the next page.
+# The closest published method is MiniLLM (Gu et al. 2024,
+# [arXiv:2306.08543](https://arxiv.org/abs/2306.08543)), on the next page.
 #
 # **You need** [07_grpo](07_grpo.ipynb), [05_what_a_kl_is](05_what_a_kl_is.ipynb) and, for section 4,
 # [08_ppo](08_ppo.ipynb).
@@ -114,9 +114,10 @@ torch.testing.assert_close(log_p_over_q, teacher_rewards(p, q, mask, reverse_kl=
 look.code(teacher_rewards, docstring=False)
 
 # %% [markdown]
-# On real text of the student. Blue: the teacher likes the token better than the student does; orange:
-# worse. Most tokens are forced by the ones before and bring nothing in log p / q. What counts are the
-# few that are a choice. Switch to log p: there *every* token costs something.
+# Now the same on text that the student has really written. Blue: the teacher finds the token likelier
+# than the student does; orange: less likely. Most tokens are forced by the ones before them, and
+# their log p / q is near 0. What counts are the few that are a choice. Switch to log p: there *every*
+# token costs something.
 
 # %%
 params = SamplingParams(temperature=1.0, max_new_tokens=40)
@@ -135,8 +136,9 @@ show_tokens(texts, {"log p / q": parts[:6], "log p": p[:6], "log q": q[:6]},
             prompts=[record.prompt.strip() for record in rollout.records[:6]])  # fmt: skip
 
 # %% [markdown]
-# Summed over a response that $q$ has written, the mean of $\log p / q$ is $-\mathrm{KL}(q \parallel
-# p)$, the reverse KL. So it is largest, 0, where the student is the teacher:
+# Add $\log p / q$ up over a response that $q$ has written. The mean of this sum is $-\mathrm{KL}(q
+# \parallel p)$, minus the reverse KL. So it is largest, 0, where the student is the teacher. The
+# second line below measures the same KL on other samples and with less noise:
 
 # %%
 per_response = row_sums(parts, mask)  # (N,)
@@ -155,8 +157,8 @@ assert abs(mean + exact.mean()) < 4 * (error + exact.std() / 11)
 # - under the **sum** over tokens, where every further token costs something?
 # - under the **mean** per token, where length is free?
 #
-# Two hundred responses that the teacher itself has drawn to one prompt, and one that it almost never
-# writes: nothing at all, an EOS.
+# The candidates are two hundred responses to one prompt, drawn from the teacher itself, and one that
+# it almost never writes: nothing at all, only an EOS.
 
 # %%
 record = train_prompts[0]
@@ -191,9 +193,9 @@ print(f"nothing at all beats {beaten:.0%} of the drawn responses in the sum")
 assert correlation < -0.5 and beaten > 0.5
 
 # %% [markdown]
-# To say nothing beats most responses in the sum. The teacher almost never does it, but almost never is
-# still likelier than any particular twenty tokens. The mean is best for smooth text, made of the
-# likeliest words. Either way the reward asks for something else than to write like the teacher.
+# In the sum, nothing at all beats most of the responses. The teacher almost never says nothing, but
+# one particular response of twenty tokens is rarer still. The mean is best for smooth text, made of
+# the likeliest words. Neither form asks the student to write like the teacher.
 #
 # ## 3. Three runs of KD-GRPO
 #
@@ -279,21 +281,22 @@ assert after["sum of log p"]["response_length"] < 0.75 * start["the student"]["r
 assert after["log p / q"]["gold"] > start["the student"]["gold"] + 0.03
 
 # %% [markdown]
-# All three runs succeed, by their own reward. The sum of $\log p$ ends in silence. The mean keeps a
-# length and gives up the variety. With $-\log q$ in the reward the distance falls, and what the teacher
-# is good at comes along, although no run has seen the gold reward. (With `--teacher-reward mean` or
-# `sum` the `reward` alone says little; `reverse_kl`, `entropy` and `response_length` are logged beside
-# it.)
+# All three runs succeed, by their own reward. The sum of $\log p$ ends near silence, in a word or one
+# short sentence. The mean keeps the length and gives up the variety: its entropy halves. With $-\log
+# q$ in the reward the distance falls, and what the teacher is good at comes along, although no run
+# has seen the gold reward. (With `--teacher-reward mean` or `sum` the `reward` alone says little;
+# `reverse_kl`, `entropy` and `response_length` are logged beside it.)
 #
-# A penalty to the *reference* is no replacement. It slows the collapse down, because it holds on to
-# where the student came from. The reverse KL holds on to where the student should go.
+# A KL penalty to the *reference* (page 07) cannot replace $-\log q$. It can slow the collapse down,
+# because it holds on to where the student came from. The reverse KL holds on to where the student
+# should go.
 #
 # ## 4. KD-PPO: at every token, or all at the end
 #
-# A reward model judges a finished response, so PPO puts its score at the last token. The teacher judges
-# every token, so each can have its own part: *dense* instead of *terminal*. The sum is the same. What
-# differs is the *credit*, what a token is praised and blamed for. Dense, that is only what comes from
-# there on, its *reward to go*:
+# A reward model judges a finished response, so PPO puts its score at the last token. The teacher
+# judges every token, so each can have its own part: *dense* instead of *terminal*. The sum is the
+# same. What differs is the *credit*: what a token is praised or blamed for. With the dense reward
+# that is only the token's own part and what comes after it, its *reward to go*:
 #
 # $$\text{dense:} \quad \sum_{u \ge t} \log \frac{p(y_u)}{q(y_u)} \qquad \qquad \text{terminal:} \quad
 # \sum_{u} \log \frac{p(y_u)}{q(y_u)} \text{ for every } t$$
@@ -315,8 +318,8 @@ show_tokens(texts, {name: values[:6] for name, values in to_go.items()})
 
 # %% [markdown]
 # Both are right on average: a token's *past* rewards do not depend on it, so leaving them out changes
-# no expectation. They are noise. **Predict, then run:** how much quieter is the gradient without them?
-# The same 128 responses, cut into 8 batches of 16:
+# no expectation. They only add noise. **Predict, then run:** how much quieter is the gradient without
+# them? The same 128 responses, cut into 8 batches of 16:
 
 
 # %%
@@ -343,20 +346,22 @@ plt.show()
 assert variance["dense"] < 0.9 * variance["terminal"]
 
 # %% [markdown]
-# The batch would have to be that much larger to make up for it. (A perfect critic would see in the
-# prefix what has been lost already, and take the difference away. It has to learn that first.)
+# The terminal form has about 1.6 times the variance, so it would need a batch about 1.6 times as
+# large. (A perfect critic would see in the prefix what has been lost already, and remove the
+# difference. It has to learn that first.)
 #
 # ## 5. The loss on pre-training text, and the bonus that cannot replace it
 #
-# A student that follows a teacher on a few prompts forgets the rest. PPO-ptx and MiniLLM therefore go
-# on with pre-training beside the RL, as a second loss (MiniLLM, section 2.2):
+# A student that follows a teacher on a few prompts forgets the rest. InstructGPT (there called
+# PPO-ptx, [arXiv:2203.02155](https://arxiv.org/abs/2203.02155)) and MiniLLM (section 2.2) therefore
+# go on with pre-training beside the RL, as a second loss:
 #
 # $$L = L_{policy} + \lambda L_{PT}, \qquad L_{PT} = - \frac{1}{|D|} \sum_{d \in D} \log q(d)$$
 #
-# a mean over the tokens $d$ of some text $D$. It is tempting to put it into the *reward* instead, $R_i
-# \leftarrow R_i - \lambda L_{PT}$. But then it is a number that was computed without a gradient, and
-# the same for every response of the batch. Such a number is what baselines are made to remove. In
-# GRPO the group's mean takes it away, exactly:
+# a mean over the tokens $d$ of some ordinary text $D$, with a weight $\lambda$. It is tempting to put
+# it into the *reward* instead, $R_i \leftarrow R_i - \lambda L_{PT}$. But then it is a number that
+# was computed without a gradient, and the same for every response of the batch. Such a number is what
+# baselines are made to remove. In GRPO the group's mean takes it away, exactly:
 
 # %%
 bonus = -5 * held_out_loss(student, [corpus.batch(7)])
@@ -366,9 +371,10 @@ torch.testing.assert_close(plain, with_bonus, atol=1e-4, rtol=1e-3)
 
 # %% [markdown]
 # In PPO the bonus stands at the last token. GAE at $\gamma = \lambda_{GAE} = 1$ hands it to every
-# token alike, and the whitening of the advantages removes it. At the usual $\lambda_{GAE} = 0.95$ it does
-# *not* go away: with a critic of zeros a bonus $c$ changes the advantage of token $t$ by $c \,
-# \lambda^{L - 1 - t}$. Tokens near the end are blamed for it, those at the beginning are not:
+# token alike, and the whitening of the advantages removes it. At the usual $\lambda_{GAE} = 0.95$ it
+# does *not* go away: with a critic of zeros a bonus $c$ changes the advantage of token $t$ of a
+# response of $L$ tokens by $c \, \lambda_{GAE}^{L - 1 - t}$. After the whitening, tokens near the end
+# are blamed for it, and those far from the end are praised:
 
 # %%
 values = torch.zeros_like(q)  # a critic of zeros
@@ -388,10 +394,11 @@ assert max(abs(float(x)) for x in change["lambda 1.0"]) < 1e-3
 assert float(change["lambda 0.95"][0]) < float(change["lambda 0.95"][15]) - 0.1
 
 # %% [markdown]
-# So at $\lambda_{GAE} = 0.95$ the bonus is a *disturbance* until the critic has learned it: it punishes
-# whatever stands near the end of a response, the EOS first. A run with it may end a little better or a
-# little worse than one without. But it protects nothing, because no gradient of $L_{PT}$ reaches the
-# weights through a number. The engine offers it in order to show this, and says so. Three short runs:
+# So at $\lambda_{GAE} = 0.95$ the bonus is a *disturbance* until the critic has learned it: it
+# punishes whatever stands near the end of a response, the EOS first. A run with it may end a little
+# better or a little worse than one without. But it protects nothing, because no gradient of $L_{PT}$
+# reaches the weights through a number. The engine offers it only to show this, and warns. Three short
+# runs with the sum of $\log p$ as the reward, which section 3 has shown to be a bad one:
 
 # %%
 ppo = KDPPOConfig(
@@ -420,14 +427,14 @@ assert losses["PPO + loss"] < losses["start"] + 0.1
 assert min(losses["PPO"], losses["PPO + bonus"]) > losses["PPO + loss"]
 
 # %% [markdown]
-# As a loss it keeps the text where it was, also under a reward that would ruin it. As a bonus it
-# protects nothing, and where the two runs without protection differ, the disturbance above is why. The
-# loss is not free either: it pulls towards the ordinary text, away from the teacher, in proportion to
-# $\lambda$. And it hides a bad reward rather than mend it.
+# As a loss it keeps the student's loss on ordinary text near where it was, even under this reward. As
+# a bonus it protects nothing: the small difference between the two runs without protection is the
+# disturbance from above. The loss is not free either. It pulls towards the ordinary text and away
+# from the teacher, in proportion to $\lambda$. And it hides a bad reward instead of mending it.
 #
-# **What this page left out.** The student was small, the teacher no larger, the runs short and with one
-# seed. **At full size**: `python scripts/make_teacher.py` once, then `python -m rl.kd_grpo_engine` or
-# `python -m rl.kd_ppo_engine`.
+# **What this page left out.** The student was small and the teacher no larger. The runs were short,
+# with one seed each. **At full size**: `python scripts/make_teacher.py` once, then `python -m
+# rl.kd_grpo_engine` or `python -m rl.kd_ppo_engine`.
 
 # %%
 look.code(kd_grpo_engine.teacher_reward, docstring=False)
@@ -508,9 +515,9 @@ check("terminal_rewards", my_terminal_rewards)
 # <details>
 # <summary>Answer</summary>
 #
-# The reward to go of token $t$ changes by $c \, (L - t)$. With the negative $c$ of $-\lambda L_{PT}$ that
-# is a penalty on length. It is not the same number for every token, so no baseline removes it; and it
-# is nothing that anyone wanted.
+# The reward to go of token $t$ changes by $c \, (L - t)$. With the negative $c$ of $-\lambda L_{PT}$
+# that is a penalty on length. It is not the same number for every token, so no baseline of the batch
+# or the group removes it. And nobody asked for short responses.
 #
 # </details>
 #

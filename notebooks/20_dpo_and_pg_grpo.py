@@ -59,7 +59,7 @@ torch.set_num_threads(1)  # one thread adds up in the same order on every machin
 #
 # $$J(\pi) = E_{y \sim \pi}[r(y)] - \beta \, \mathrm{KL}(\pi \parallel \pi_{ref})$$
 #
-# Which $\pi$ is the best? Pull both terms into one logarithm, and the answer stands there.
+# Which $\pi$ is the best? Put both terms into one logarithm, and the answer can be read off:
 #
 # $$J(\pi) = -\beta \, E_{y \sim \pi} \left[ \log \frac{\pi(y)}{\pi_{ref}(y) \, e^{r(y) / \beta}}
 # \right] = -\beta \, \mathrm{KL}(\pi \parallel \pi^{\ast}) + \beta \log Z, \qquad
@@ -234,9 +234,9 @@ plt.show()
 #
 # ## 5. DPO on text
 #
-# The base model of the course answers training prompts twice each. The annotator of the reviews
-# world, who errs now and then, says which answer he prefers. (The number is the gold reward, which he does
-# not see.)
+# The base model of the course answers training prompts twice each. The annotator of the reviews world
+# says which answer he prefers. His verdict is a noisy reading of the gold reward (the numbers below),
+# so he errs. The base model often writes about the wrong product.
 
 # %%
 base, tokenizer = kept.base()
@@ -355,15 +355,16 @@ assert results["DPO"]["reward"] > results["base"]["reward"] + 0.05
 # %% [markdown]
 # ## 6. PG-GRPO: pairs made in the group
 #
-# GRPO samples $G$ responses to a prompt and scores them. That is a ranking, and a ranking is made of
-# comparisons. PG-GRPO adds the preference loss over $K$ such pairs to the loss of GRPO. (No paper of
-# that name defines it. The nearest is AMIR-GRPO, [arXiv:2601.03661](https://arxiv.org/abs/2601.03661).)
+# GRPO samples $G$ responses to a prompt and scores them. Scores make a ranking, and a ranking
+# contains comparisons. PG-GRPO adds the preference loss over $K$ such pairs to the loss of GRPO. (No
+# paper of that name defines it. The nearest is AMIR-GRPO,
+# [arXiv:2601.03661](https://arxiv.org/abs/2601.03661).)
 #
 # $$\mathcal{L} = \mathcal{L}_{GRPO} + \lambda \, \mathcal{L}_{pref}, \qquad \mathcal{L}_{pref} =
 # \frac{1}{K} \sum_{(w, l)} - \log \sigma(\beta_{dpo} \, h_{w, l})$$
 #
 # Which pairs? `best_worst` takes one from each group, and none where all rewards are equal. `all`
-# takes every two responses whose rewards differ by more than a margin. `offline` takes recorded
+# takes every pair of responses whose rewards differ by more than a margin. `offline` takes recorded
 # pairs, as in section 5. `both` is the first and the third.
 
 # %%
@@ -440,7 +441,7 @@ look.difference(
 )
 
 # %% [markdown]
-# **Predict, then run.** Will pairs made from the rewards that GRPO has anyway speed it up? Recorded ones?
+# **Predict, then run.** Do pairs made from its own rewards speed GRPO up? Do recorded pairs?
 
 # %%
 prompts = reviews.prompts("train")
@@ -488,8 +489,9 @@ for axis, key, label in (
 plt.show()
 
 # %% [markdown]
-# One seed and ten steps: a few hundredths mean nothing. Pairs made in the group say nothing that the
-# rewards had not said. Recorded pairs bring in an annotator who errs, so here they gain nothing.
+# Neither helped visibly. With one seed and ten steps, a few hundredths mean nothing. Pairs made in
+# the group say nothing that the rewards had not said. Recorded pairs do, but from an annotator who
+# errs. (At step 1 all $h$ are 0: a tie is not in order.)
 #
 # **At full size:** `make demo`, then `python -m rl.dpo_engine` and `python -m rl.pg_grpo_engine`; several
 # seeds in [docs/study.md](../docs/study.md).

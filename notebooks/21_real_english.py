@@ -38,7 +38,9 @@ print("recorded:", ", ".join(run))
 # ## 1. A language model of reviews
 #
 # The tokenizer is our own byte-pair encoding with 4,096 entries, trained on the unlabelled reviews.
-# The model has 1.9 million weights. It predicts the next token, as in [03](03_pretraining_and_sft.ipynb).
+# The model has 1.9 million weights. It predicts the next token, as in
+# [03](03_pretraining_and_sft.ipynb). The numbers below come from 400 reviews of the test set. The
+# curve after them has its own held-out text, so it ends at a slightly different loss.
 #
 # A loss in **nats per token** cannot be compared with a model of another vocabulary: longer tokens are
 # harder to guess, and there are fewer of them. **Bits per byte** can be compared. Divide by log 2 to turn
@@ -75,13 +77,13 @@ for sample in run["rows"]["base"][0]["samples"][:4]:
     print(f"[{sample['prompt']}]{sample['answer']}\n")
 
 # %% [markdown]
-# Short phrases are right, and the tone of a review is there. Names and rare words are invented, and the
-# thread is lost within a sentence. Two million weights that have read half of the text once can do no
-# more. It is enough for an opinion, and opinions are what we steer.
+# Short phrases are right, and the tone of a review is there. Names and rare words are invented, and
+# the thread is lost within a sentence. A model of two million weights that has read less than half of
+# the text once can do no more. It is enough for an opinion, and opinions are what we steer.
 #
 # ## 2. A reward from labels
 #
-# In [06](06_reward_model.ipynb) people compared two answers. Here a review simply carries a label: its
+# In [06](06_reward_model.ipynb) people compared two answers. Here a review carries a label: its
 # author gave many stars or few. The same scalar head can learn from that. Let its score $R$ be the
 # **log-odds** that the text is positive, so that $\sigma(R)$ is the probability. The loss is the
 # surprise at the true label, the *binary cross-entropy*:
@@ -122,8 +124,8 @@ check("outcome_loss", my_outcome_loss)
 #
 # ```python
 # def my_outcome_loss(outcome_scores, labels):
-#     good = -F.logsigmoid(outcome_scores)
-#     bad = -F.logsigmoid(-outcome_scores)
+#     good = -torch.nn.functional.logsigmoid(outcome_scores)
+#     bad = -torch.nn.functional.logsigmoid(-outcome_scores)
 #     return (labels * good + (1 - labels) * bad).mean()
 # ```
 #
@@ -132,10 +134,11 @@ check("outcome_loss", my_outcome_loss)
 #
 # ### Two classifiers and a counter
 #
-# The labels are cut in two halves. Classifier **A** learns from one half, on top of the language model. It
-# will be the reward. Classifier **B** learns from the other half, on a small trunk of its own that has
-# read nothing else. It is the **judge**: it steers nothing. A third judge counts words and pairs of
-# neighbouring words and weighs them by logistic regression, also on B's half.
+# The labels are cut in two halves. Classifier **A** learns from one half, on top of the language
+# model. It will be the reward. Classifier **B** learns from the other half, on a small trunk (the
+# layers below the head) of its own that has read nothing else. It is the **judge**: it steers
+# nothing. A third judge counts words and pairs of neighbouring words and weighs them by logistic
+# regression, also on B's half.
 
 # %%
 print(len(features("Not good, not good at all!")), "features: words and neighbours, each once")
@@ -161,14 +164,15 @@ axis = look.bars(
 # are hard for everybody, because many reviews begin with the plot. Counting is strong: both classifiers
 # stay below it, and on long pieces by several points. They are small, and they saw few texts.
 #
-# An answer of the policy has 32 tokens. So the reward is a noisy one, about as sure as the left bars.
+# An answer of the policy has 32 tokens. On pieces of that length A is right in 68% of the cases, the
+# leftmost bar. So the reward is a noisy one.
 #
 # ## 3. Steering
 #
-# A prompt is the first 2 to 8 tokens of a review. The policy writes 32 tokens. Its reward is A's log-odds.
-# Nothing else changes: GRPO from [07](07_grpo.ipynb), PPO from [08](08_ppo.ipynb), RLOO from
-# [10](10_rloo.ipynb), and DPO from [20](20_dpo_and_pg_grpo.ipynb) on pairs of the base's own
-# answers, of which A likes one better.
+# A prompt is the first 2 to 8 tokens of a review. The policy writes 32 tokens. Its reward is A's
+# log-odds. Nothing else changes: GRPO from [07](07_grpo.ipynb), PPO from [08](08_ppo.ipynb), RLOO
+# from [10](10_rloo.ipynb), and DPO from [20](20_dpo_and_pg_grpo.ipynb) on pairs of the base's own
+# answers, of which A likes one better. One more run has no KL penalty; section 5 comes back to it.
 #
 # **Predict:** the reward will rise. Will judge B agree? Will the sentences stay sentences?
 
@@ -209,7 +213,9 @@ for before, after in zip(
     print(f"  GRPO {after['b']:+.1f}: {after['answer'].strip()!r}\n")
 
 # %% [markdown]
-# The number is judge B's log-odds.
+# The number is judge B's log-odds. B agrees for the most part: its share of positive answers rises
+# from 0.46 to 0.82 (DPO) and up to 0.89 (PPO). Not every answer turns, as the first shows. And the
+# sentences are as broken as before. (GRPO's bars are the mean of three seeds. The others have one.)
 #
 # ## 4. What it cost
 #
@@ -218,8 +224,9 @@ for before, after in zip(
 #
 # - the **KL** from the base, in nats per answer: how far the policy has moved;
 # - the **perplexity under the base**: how odd the base finds the new answers;
-# - **distinct-2**: how many of all neighbouring pairs of words are different ones. A policy that gives one
-#   answer to everything has a distinct-2 near 0, whatever its perplexity.
+# - **distinct-2**: the share of different ones among all neighbouring pairs of words. (Distinct-1 is
+#   the same for single words.) A policy that gives one answer to everything has a distinct-2 near 0,
+#   whatever its perplexity.
 
 # %%
 print(f"{'policy':14s} {'KL':>6s} {'perplexity':>10s} {'distinct-1':>10s} {'distinct-2':>10s}")
@@ -228,18 +235,19 @@ for name, kl, perplexity, one, two in zip(shown, *columns, strict=True):
     print(f"{titles[name]:14s} {kl:6.1f} {perplexity:10.1f} {one:10.3f} {two:10.3f}")
 
 # %% [markdown]
-# GRPO's answers are no odder to the base than its own. DPO has moved as far in nats, and its answers
-# are half as odd again: its probability went to words that the base would not choose, and its
-# distinct-2 is the highest of all for that reason. So neither number is good or bad alone.
+# GRPO's answers are no odder to the base than the base's own, but they repeat more words. DPO has
+# moved about as far in nats, and its perplexity is half as high again: its probability went to words
+# that the base would not choose. For the same reason its distinct-2 is the highest of all. So neither
+# number is good or bad alone.
 #
 # By hand: an answer of two tokens with probabilities 1/2 and 1/8 has the surprises log 2 and log 8. Their
 # mean is log 4, so the perplexity is 4.
 #
 # ### Exercise 2
 #
-# Compute the perplexity of several answers from the log-probs of their tokens. The library
-# gives these with `token_log_probs` ([02](02_tokens_padding_masks.ipynb)). What stands behind an answer's
-# end must not count.
+# Compute the perplexity of several answers from the log-probs of their tokens. The library gives
+# these with `token_log_probs` ([02](02_tokens_padding_masks.ipynb)). What comes after an answer's end
+# must not count.
 
 
 # %%
@@ -314,15 +322,15 @@ for axis, key, title in (
     look.labels(axis, "KL (nats per answer)", "mean log-odds", title, legend=True)
 
 # %% [markdown]
-# The reward goes on rising with the KL, and so does the judge. B was trained on other labels and on a trunk
-# of its own, and it is fooled all the same: a second classifier shares the blind spot of the first. Neither
-# has ever seen a text that is nothing but praise, and to both it is the best review of all. Counting words
-# is fooled too.
+# The reward goes on rising with the KL, and so does the judge's log-odds. B was trained on other
+# labels and on a trunk of its own, and it is fooled all the same: a second classifier shares the
+# blind spot of the first. Neither has ever seen a text that is nothing but praise, and to both it is
+# the best review of all. Counting words is fooled too.
 #
-# What notices is of another kind. Distinct-2 falls to a twentieth of the base's, and the base finds the
-# answers more than three times as odd. This is Goodhart's law from
-# [17](17_when_the_proxy_breaks.ipynb), in English: a measure stops being one when it becomes the target.
-# **A share of positive answers is worth nothing without the price beside it.**
+# What notices is another kind of number. Distinct-2 falls to a twentieth of the base's, and the base
+# finds the answers more than three times as odd. This is Goodhart's law from
+# [17](17_when_the_proxy_breaks.ipynb), in English: a measure stops being a good one when it becomes
+# the target. **A share of positive answers is worth nothing without the price beside it.**
 #
 # ## 6. The command
 #
@@ -331,7 +339,7 @@ for axis, key, title in (
 # ```
 #
 # It does everything on this page, keeps every finished stage, and goes on where it was interrupted.
-# [scripts/imdb.py](../scripts/imdb.py) is one file. The stages are the scripts that you know:
+# [scripts/imdb.py](../scripts/imdb.py) is one file. Its stages are scripts of their own:
 # `gpt.tokenizer_training`, `gpt.pretraining`, `reward_model.outcome_training` and the engines.
 #
 # Next: [22_bug_zoo](22_bug_zoo.ipynb), runs with a fault in them, and how to see it.

@@ -46,7 +46,8 @@ look.use()
 #
 # At step 1 it also is the reference, so the KL is 0. And GRPO's advantages average to 0 within each
 # group (Shao et al. 2024, [arXiv:2402.03300](https://arxiv.org/abs/2402.03300)), so with ratios near
-# 1 hardly more than the penalty is left of the loss:
+# 1 hardly more is left of the loss than the penalty. With $\beta$ its coefficient and $k_3$ the KL
+# estimate of a whole response:
 #
 # $$ L \approx \beta \, \frac{k_3}{\text{length}}. $$
 #
@@ -133,12 +134,14 @@ beside(runs["loss_sign"], healthy, ("reward", "kl", "ratio_error_at_start"), "lo
 
 # %% [markdown]
 # The reward tells, from the first steps on. Group 1 says nothing: the ratio is 1 and the KL starts at
-# 0, because a wrong sign leaves both alone. *Right numbers do not mean a right objective.*
+# 0, because a wrong sign leaves both alone. The loss stays within what the doctor allows. *Right
+# numbers do not mean a right objective.*
 #
 # ## 4. The zoo
 #
 # Seventeen wrong lines, as people write them, were planted in small runs. Four of them follow. For
-# each: **look** at the numbers, **choose** from the list, and only then open the answer.
+# each: **look** at the numbers, **choose** from the list, and only then open the answer. *First* and
+# *last* are means of three steps, so a KL that starts at 0 need not show exactly 0.
 
 
 # %%
@@ -153,15 +156,15 @@ def visit(name):
 visit("critic_rests")
 
 # %% [markdown]
-# One number here is not noisy, it is *constant*.
+# One number here is not noisy. It is *constant*.
 #
 # <details>
 # <summary>Answer</summary>
 #
 # **Value loss without the critic's optimizer stepping.** The critic keeps its first guess, and
-# `explained_variance` never leaves 0. Of a healthy critic it starts there and rises. The reward still
-# rises, because a useless baseline makes a gradient noisy, not wrong: the reward alone would not have
-# told you. The right line is in `rl/training/actor_critic.py`: both optimizers step.
+# `explained_variance` never leaves 0. With a healthy critic it starts near 0 and rises. The reward
+# still rises, because a useless baseline makes a gradient noisy, not wrong. So the reward alone would
+# not have told you. The right line is in `rl/training/actor_critic.py`: both optimizers step.
 #
 # </details>
 
@@ -180,7 +183,7 @@ beside(runs["reference_follows"], healthy, ("kl", "validation/kl", "reward"), "w
 #
 # **The reference is updated every step.** `kl` measures the distance to yesterday's policy and stays
 # at 0. `validation/kl` measures it from the start and grows. A penalty against such a reference holds
-# nothing. Two numbers that should agree are worth more than one that looks good.
+# nothing back. Two numbers that should agree are worth more than one that looks good.
 #
 # </details>
 
@@ -202,8 +205,8 @@ for name in ("healthy/letters_grpo", "kl_per_response", "plus_baseline"):
 # <summary>Answer</summary>
 #
 # **A KL per response, used with a coefficient per token.** Each token carries the KL of its whole
-# response, so the penalty is about as many times too strong as there are tokens. The flipped baseline
-# shows in the same place: its advantages do not average to 0. The doctor's rule
+# response. So for a response of ten tokens the penalty is about ten times too strong. The flipped
+# baseline shows in the same place: its advantages do not average to 0. The doctor's rule
 # `loss_is_not_its_sum` finds both, and cannot tell them apart.
 #
 # </details>
@@ -215,15 +218,16 @@ visit("global_baseline")
 # <details>
 # <summary>Answer</summary>
 #
-# **The baseline is taken over all prompts instead of the group.** If you could not tell: nobody can.
-# It is another baseline, not a broken one. It has more noise, because easy and hard prompts are mixed,
-# and it learns. Only one group, worked out by hand, tells.
+# **The baseline is taken over all prompts instead of the group.** It is no fault if you could not
+# tell: nobody can. It is another baseline, not a broken one. It has more noise, because easy and hard
+# prompts are mixed, and it learns. Only one group, worked out by hand, tells.
 #
 # </details>
 #
 # ## 5. What can be seen from outside
 #
-# **Predict**: how many of the seventeen does some rule find that names the bug among its causes?
+# **Predict**: how many of the seventeen bugs are found by a rule that names the bug among its likely
+# causes?
 
 # %%
 rows = []
@@ -233,9 +237,11 @@ for name, story in zoo.STORIES.items():
     print(f"{story.words[:66]:66}  {rows[-1][1]}")
 
 # %% [markdown]
-# Thirteen are named; `docs/doctor.md` has the table. The four others change what an advantage *is*
-# without changing its mean, its sign or the samples that it belongs to. That is why the formulas of
-# this repository are tested against numbers that were worked out by hand, and not against curves.
+# Thirteen are named; [docs/doctor.md](../docs/doctor.md) has the table. Three of the four others
+# (baseline, std, GAE) change what an advantage *is*, but leave all these numbers plausible. The
+# fourth, prompt tokens, changes every number a little and none in an impossible way. That is why the
+# formulas of this repository are tested against numbers that were worked out by hand, and not against
+# curves.
 #
 # And the other way round: thirty-eight recorded runs without a bug raise no alarm. A doctor who always
 # finds something is of no use.
@@ -272,9 +278,10 @@ assert alarms["without gold"] < alarms["with gold"]
 
 # %% [markdown]
 # The reward never stops rising. Gold, which nothing is trained on, turns after step 20. The alarm
-# without gold looks at what the reward model cannot know: a KL above 8 nats, and a reward that is 1.5
-# standard deviations above where it began, where few of the answers were that it learned from. This
-# is the score after each token, of two prompts at steps 20, 50 and 100:
+# without gold needs two signs that the policy has left what the reward model learned from. Two of
+# them are a KL above 8 nats, and a reward 1.5 standard deviations above where it began: few of the
+# answers that the reward model learned from were that good. Below is the reward model's score after
+# each token, of two prompts at steps 20, 50 and 100:
 
 # %%
 kept = zoo.RECORDINGS / "unhealthy" / "overoptimised-0.tokens.jsonl"
@@ -282,7 +289,7 @@ TokenView([json.loads(line) for line in kept.read_text(encoding="utf-8").splitli
 
 # %% [markdown]
 # At step 100 the policy writes *asking asking asking* until it is cut off. The reward model pays it 3
-# standard deviations for that; gold gives 0.09. How such a run is cured is the subject of
+# standard deviations for that; gold gives only 0.09. How such a run is cured is the subject of
 # [17_when_the_proxy_breaks](17_when_the_proxy_breaks.ipynb).
 #
 # **What would happen if** you trusted `entropy` instead? It falls in healthy runs too: in
@@ -291,7 +298,8 @@ TokenView([json.loads(line) for line in kept.read_text(encoding="utf-8").splitli
 # %% [markdown]
 # ## Exercises
 #
-# Write the three measurements that helped most. An unfilled stub is no error.
+# Write the three measurements that helped most. The formulas are in the messages. An unfilled
+# function is no error.
 
 
 # %%

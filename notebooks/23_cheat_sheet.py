@@ -40,7 +40,7 @@ look.document("cheat_sheet")
 # %% [markdown]
 # ## 2. One rollout, every gradient
 #
-# A formula does not tell how far two objectives lie apart. A gradient does. We take the policy of
+# A formula does not tell how far apart two objectives are. Their gradients do. We take the policy of
 # [page 04](04_policy_gradients_and_baselines.ipynb), whose answers can be listed: two letters, and
 # `.` ends an answer of at most three tokens. That makes 15 answers. Here there are **two prompts**,
 # with 7 prefixes each and 3 logits for each prefix: 42 numbers are the whole policy.
@@ -97,9 +97,9 @@ def angle(a, b):
 
 
 # %% [markdown]
-# One rollout: $G = 8$ answers to each prompt. The engines differ in the advantage and in the
-# average, and here are both, a line each, with the library's functions. PPO gets a perfect critic:
-# with 15 answers, the value of a prefix is a sum as well.
+# One rollout: $G = 8$ answers to each prompt. The engines differ in the advantage and in the average.
+# Here are both, one line each, with the library's functions. PPO gets a perfect critic: with 15
+# answers, the value of a prefix is a sum as well.
 
 
 # %%
@@ -190,10 +190,11 @@ axis.tick_params(axis="x", rotation=40)
 
 # %% [markdown]
 # Read the last column first. On one rollout of 16 answers every engine is at least 30 degrees away
-# from the truth. REINFORCE is nearly at a right angle: its gradient is mostly noise. Then look for
-# the zeros. RLOO and Dr. GRPO point the same way: the group's mean with or without the answer itself
-# is a factor. So do GRPO and GSPO, and DAPO and CISPO. Before the first update every ratio is 1, no
-# clip acts, and what is left is the advantage and the average.
+# from the truth. REINFORCE and REINFORCE++ are nearly at a right angle to it. Then look for the
+# zeros. RLOO and Dr. GRPO point the same way: whether the group's mean includes the answer itself
+# changes the advantage by a constant factor only. GRPO and GSPO coincide too, and so do DAPO and
+# CISPO. Before the first update every ratio is 1, no clip acts, and what is left is the advantage and
+# the average.
 #
 # **Predict:** is the distance to the exact gradient noise, which more answers would cure, or does an
 # engine's gradient point elsewhere even on average? Average 120 rollouts and see.
@@ -215,10 +216,11 @@ assert average["RLOO"] < 10 and single["RLOO"] < single["REINFORCE"]
 # %% [markdown]
 # The grey bars are noise and bias together. The blue ones are mostly bias.
 #
-# - **RLOO, Dr. GRPO and PPO point along the exact gradient** on average. So does REINFORCE, but its
-#   noise needs many more rollouts to average out.
-# - **GRPO, DAPO, GSPO and CISPO divide by the group's deviation.** The flat second prompt becomes as
-#   loud as the first, and the direction turns by some 25 degrees.
+# - **RLOO, Dr. GRPO and PPO point along the exact gradient** on average. So would REINFORCE, but it
+#   has so much noise that 120 rollouts leave 20 degrees.
+# - **GRPO, DAPO, GSPO and CISPO divide by the group's deviation.** The flat second prompt then weighs
+#   as much as the first, and the direction turns by 25 to 29 degrees. DPO, which sees only the best
+#   and the worst answer of a group, turns by about as much.
 # - **REINFORCE++ is the surprise.** Its baseline is the mean of the batch, so here nearly every
 #   answer to the easy prompt has a positive advantage and nearly every answer to the hard one a
 #   negative one. A constant advantage cancels in a *sum* over an answer's tokens, because
@@ -263,10 +265,11 @@ look.curves(
 assert moved["CISPO"][-1] > moved["CISPO"][0]
 
 # %% [markdown]
-# At 0 only the averages differ. GSPO's range of 3e-4 is made for one ratio per answer that hardly
-# moves: half a step of this size leaves it, most answers stop at once, and in the end all of them
-# (no point is drawn). GRPO and DAPO clip token by token, so they stay close to each other. CISPO
-# keeps the gradient of every token, and drifts away from GRPO as more tokens are clipped there.
+# At 0 no clip acts: DAPO and CISPO differ from GRPO in the average, RLOO in the advantage as well.
+# GSPO's range of 3e-4 is made for one ratio per answer that hardly moves. Half a step of this size
+# leaves it: most answers stop at once, and at 8 steps all of them, so no point is drawn. GRPO and
+# DAPO clip token by token, so they stay close to each other. CISPO keeps the gradient of every token,
+# and drifts away from GRPO as more tokens are clipped there.
 #
 # ## 4. Write your own engine
 #
@@ -280,7 +283,7 @@ look.difference(
 )  # fmt: skip
 
 # %% [markdown]
-# 2. Put a new equation into [rl/equations](../rl/equations/losses.py): a bare formula, with a
+# 2. Put a new equation into [rl/equations](../rl/equations/losses.py): a bare formula under a
 #    decorator of [gpt/border.py](../gpt/border.py) that guards it.
 # 3. Write its worked numbers by hand first, then the test. Enumerate, as this page does, before you
 #    train: an angle takes a second, a run takes minutes.
