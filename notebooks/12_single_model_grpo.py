@@ -5,9 +5,9 @@
 # that *sampled* the batch does that job as well?
 #
 # **Why.** Its log-probabilities are there anyway, for the ratio. So no second copy is needed, and the
-# code is one line shorter. It is also another algorithm: a small experiment in what a KL penalty is good
-# for. It has a published relative, *policy mirror descent*, which section 4 derives. GRPO's own loss with
-# the reference moved like that we have seen in no paper.
+# code is one line shorter. It is also another algorithm: a small experiment in what a KL penalty is
+# good for. It has a published relative, *policy mirror descent*, which section 4 derives. We have
+# seen no paper that moves the reference in this way and keeps GRPO's own loss.
 #
 # | section | question |
 # | --- | --- |
@@ -74,8 +74,8 @@ look.table(["policy", "parameters", "GRPO (GiB)", "one model (GiB)"], rows)
 assert rows[0][1] == "124 M" and rows[-1][1] == "1558 M"
 
 # %% [markdown]
-# The difference to GRPO's loss is one argument and the line of the penalty: $\pi_{ref}$ is gone, and
-# $\pi_{old}$ stands in its place.
+# The loss differs from GRPO's in one argument and in the penalty: $\pi_{ref}$ is gone, and
+# $\pi_{old}$ is used instead.
 
 # %%
 look.difference(
@@ -288,9 +288,10 @@ assert abs(measured["kl_old_new"] - naive) < 1e-5 and naive > 1e-3
 #
 # $$\mathcal{L}_{PMD} = \left( r_i - \bar r - \tau \log \frac{\pi(y_i)}{\pi_{old}(y_i)} \right)^2$$
 #
-# At the start of a batch $\log \rho = 0$, and its gradient is $-2 \tau (r_i - \bar r) \nabla \log \pi$: a
-# policy gradient with the group's mean as the baseline, as in GRPO. The second half, $2 \tau^2 \log \rho
-# \, \nabla \log \pi$, is the pull back, and it is 0 there as well.
+# Its gradient has two parts, with $\rho = \pi(y_i) / \pi_{old}(y_i)$. The first is $-2 \tau (r_i -
+# \bar r) \nabla \log \pi$: a policy gradient with the group's mean as the baseline, as in GRPO. The
+# second, $2 \tau^2 \log \rho \, \nabla \log \pi$, pulls back to the old policy. At the start of a
+# batch $\log \rho = 0$, so this part is 0 there, like the penalty of section 2.
 
 # %%
 tau, group = 0.5, torch.tensor([1.0, 0.0, 0.0, 1.0])
@@ -303,9 +304,9 @@ print("-2 tau (r - mean)         ", (-2 * tau * centred).tolist())
 torch.testing.assert_close(slope, -2 * tau * centred)
 
 # %% [markdown]
-# (A study of that loss, [arXiv:2602.05933](https://arxiv.org/abs/2602.05933), finds that the mean reward
-# in the place of $\tau \log Z$ hides a $\chi^2$ regulariser. A $\chi^2$ appeared in section 3 as well, for
-# another reason.)
+# (A study of that loss, [arXiv:2602.05933](https://arxiv.org/abs/2602.05933), finds that using the
+# mean reward instead of $\tau \log Z$ adds a hidden $\chi^2$ regulariser. A $\chi^2$ appeared in
+# section 3 as well, for another reason.)
 #
 # **Predict, then run.** Each iteration is held near the one before. How far from the *start* does the
 # policy get in 30 iterations? Three symbols, solved exactly, beside the anchored optimum
@@ -330,14 +331,16 @@ print("after 30 iterations:", [round(p, 4) for p in mirror.tolist()])
 assert trace[-1][0] > 5 * float(kl(anchored, OLD)) and mirror[0] > 0.95
 
 # %% [markdown]
-# After $n$ iterations the policy is $\pi_{start} e^{n r / \tau} / Z$. Small steps in one direction add up,
-# and in the end the best symbol is all that is left. A larger $\tau$ only makes the same way slower.
+# After $n$ iterations the policy is $\pi_{start} e^{n r / \tau} / Z$. Small steps in one direction
+# add up, and in the end the best symbol is all that is left. A larger $\tau$ takes the same path,
+# only more slowly.
 #
 # ## 5. A trust region is no anchor
 #
-# The same with a language model. Three runs from the same base model, with the same prompts and random
-# numbers: GRPO with its anchor, the single model without any penalty, and with a strong one. The distance
-# from the start is measured in validation only, which has kept the start for that purpose.
+# The same with a language model. Three runs from the same base model, with the same prompts and
+# random numbers: GRPO with its anchor, the single model without any penalty, and the single model
+# with a strong one. Only validation measures the distance from the start: it keeps a copy of the
+# start for that purpose.
 
 # %%
 STEPS = 24
@@ -401,10 +404,10 @@ assert held[-1] > 1.3 * anchored[-1]
 # The penalty does what it can: each batch moves the policy much less than without it. But the distance
 # from the start grows for as long as there is reward to gain, while GRPO's has settled.
 #
-# Look at GRPO's own gold reward, too. It stops rising where its distance stops: with $\beta = 0.3$ the
-# anchor pulls back as strongly as the rewards pull away. From there on it only wanders, and may even
-# fall by a few hundredths from one validation to the next. That is noise: 96 prompts measure a mean to
-# within some 0.04. It has not got worse; it has stopped.
+# Look at GRPO's own gold reward, too. It flattens where its distance does: with $\beta = 0.3$ the
+# anchor then pulls back about as strongly as the rewards pull away. Do not read anything into a
+# change of a few hundredths from one validation to the next: 96 prompts measure a mean to within some
+# 0.04.
 #
 # Is the missing anchor bad? That depends on the reward. Here it is the truth, drift costs nothing, and the
 # policy that is held least gains the most. For rewards that can be checked many leave the KL out

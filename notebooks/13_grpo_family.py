@@ -73,8 +73,8 @@ def grpo(rewards: Tensor, log_probs: Tensor, old_log_probs: Tensor, mask: Tensor
 
 
 # %% [markdown]
-# Every neighbour is this text with a line or two replaced. The sections below show each as a difference: a
-# line with a minus goes, a line with a plus comes.
+# Every neighbour is this text with two or three lines replaced. Below, a line with a
+# minus goes, a line with a plus comes.
 
 # %%
 A, RATIO, CLIPPED, GAIN, MEAN = look.source(grpo).splitlines()[2:]
@@ -97,8 +97,10 @@ for name, changes in CHANGES.items():
     TEXTS[name] = "\n".join(lines)
 
 # %% [markdown]
-# The engine has one loop. A name only fills in fields, and each field picks a small function from a table.
-# Are these the same losses? On a random batch all six agree, in value and in gradient:
+# The engine has one loop. A name only fills in fields, and each field picks a small function from a
+# table. Are these the same losses? On a random batch all six agree, in value and in gradient. (DAPO's
+# `sampling_filter` is section 7. Its `overlong_buffer` lowers the reward of responses near the length
+# limit.)
 
 # %%
 BOUND = {"cispo": dict(clip_high=4.0)}  # its own bound: 5 = 1 + clip_high
@@ -128,7 +130,7 @@ for name, text in TEXTS.items():
 # **A world to measure in.** Prompts are three letters of `a` to `h`, 512 in all. A response is right
 # if it *begins with the last letter of the prompt*. What follows up to the end is chatter that nobody
 # grades. The base model has learned the habit for some letters only: `a b c` are easy, `d e f` come
-# out right now and then, `g h` as seldom as by guessing.
+# out right about four times in ten, `g h` as seldom as by guessing.
 #
 # The **success rate** of a prompt is the chance that *one* response to it is right. The model is tiny,
 # so all 512 success rates can be read off its probabilities, without sampling. (Page
@@ -171,7 +173,7 @@ print(f"all prompts: {success_rates(base).mean():.3f}")
 
 
 # %% [markdown]
-# A run trains a copy of the base model. (With its defaults the engine is GRPO's to the last bit.)
+# A run trains a copy of the base model.
 
 
 # %%
@@ -309,9 +311,9 @@ for scale in ("group", "batch", "none"):
 
 # %% [markdown]
 # `group` makes the noise of a reward model as loud as its verdict. `batch` keeps the proportions and
-# still takes out the unit. `none` (Dr. GRPO) leaves the unit to the learning rate. With rewards of 0 and 1
-# the effect is milder: nearly solved and nearly hopeless prompts are turned up, by a factor of 1.5 for
-# groups of eight. That is the "difficulty bias" of the Dr. GRPO paper.
+# still takes out the unit. `none` (Dr. GRPO) leaves the unit to the learning rate. With rewards of 0
+# and 1 the effect is milder. A group of eight with one right or one wrong answer is turned up 1.5
+# times as much as a half-solved one. That is the "difficulty bias" of the Dr. GRPO paper.
 #
 # ## 4. `clip_high`: room for what is rare
 #
@@ -385,9 +387,9 @@ assert product[long].std() > 2.5 * product[short].std() and root[long].std() < r
 
 # %% [markdown]
 # The dotted lines are the ratios 0.8 and 1.2. The product drifts out of any range as responses get
-# longer, so a long response would be clipped for its length. The root calms down instead, and so it
-# needs a range of its own. Under 0.2 it would hardly ever be clipped. Under the paper's 3e-4 and 4e-4
-# nearly everything is that has moved at all.
+# longer, so a long response would be clipped for its length. The root comes closer to 1, and so it
+# needs a range of its own. No response leaves 0.8 to 1.2; nearly all (99%) leave the paper's 3e-4 and
+# 4e-4.
 #
 # Whoever averages this loss over *tokens* multiplies each response by its length, so the engine refuses
 # that combination.
@@ -447,7 +449,8 @@ assert far["token"][1] < -5.9 and far["token, dual clip 3"][1] == 0
 
 # %% [markdown]
 # - **token** is silent beyond the edge on the promising side. On the other side there is no bound: a
-#   bad token at ratio 6 pulls six times as hard. **Dual clip** ends that.
+#   bad token at ratio 6 pulls six times as hard. **Dual clip** ends that: here such
+#   a token falls silent beyond ratio 3.
 # - **cispo** never falls silent, and no token pulls harder than its bound.
 # - **sapo** follows the unclipped push near 1, bends, and fades far away, nearly alike for both signs.
 #
@@ -489,10 +492,9 @@ look.labels(axes[2], "step", "silent groups (share, mean of 10)")
 plt.show()
 
 # %% [markdown]
-# Every update has a full batch of groups that teach something. But many a response is thrown away for
-# it, and a prompt that is dropped has cost as much as one that is kept. Counted in samples, in this
-# world, the filter is not worth its price. Where an update costs more than its samples the sum comes
-# out differently.
+# Per step (left) the filtered runs end a little higher: every update has a full batch of groups that
+# teach something. But a prompt that is dropped has cost as much as one that is kept. Per sample
+# (middle) the filter is not worth its price in this world. Where updates cost more, it may be.
 #
 # ## 8. Which tokens are trained on
 #
@@ -531,10 +533,10 @@ assert min(min(row[1:3]) for row in table) > start + 0.05
 # %% [markdown]
 # What to take from this, and what not:
 #
-# - All of them learn. Two runs of *one* variant differ about as much as most pairs of variants. A
-#   single curve that beats another proves nothing.
-# - What differs reliably is what the choices say. GSPO's narrow range clips tokens that the others
-#   hardly ever clip. DAPO pays for its steps with samples. SAPO has nothing to clip.
+# - All of them learn. GRPO, Dr. GRPO, CISPO and SAPO end within 0.015 of each other, and two runs of
+#   *one* variant are up to 0.011 apart. So small a lead proves nothing.
+# - DAPO ends higher, and pays with 1.7 times the samples. GSPO ends lower: its narrow range clips
+#   a sixth of the tokens. The others clip next to nothing.
 # - So choose by the *reason*: long answers of very different lengths (sections 2 and 5), several
 #   updates per batch (4 and 6), many silent groups (7), a noisy learned reward (3). Where the reason is
 #   absent, the choice does nothing.

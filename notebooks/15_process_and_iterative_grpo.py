@@ -62,9 +62,9 @@ tokenizer = load_tokenizer("glassbox")
 #
 # ## 1. Four answers to one sum
 #
-# In the sums world an answer may write its steps, column by column with carries, and every step can be
-# checked. The second answer below goes wrong in its middle step, the third in its first. What follows an
-# error builds on it. The last one writes no steps.
+# In the sums world an answer may write its steps, column by column with carries, and every step can
+# be checked. The second answer below goes wrong in its middle step, the third in its first. Their
+# later steps are right in themselves, but the error reaches the answer. The last one writes no steps.
 
 # %%
 G = 4
@@ -173,10 +173,11 @@ assert wrong_middle.argmin() == 1 and wrong_middle[2] > wrong_middle[0] > wrong_
 assert (by_step[0, m[0]] > 0).all() and by_outcome[1, m[1]].unique().numel() == 1
 
 # %% [markdown]
-# With one reward all tokens of the second response are pushed down alike. With one per step the tokens of
-# its wrong step are pushed down most: they answer for it, and for the wrong answer that came of it. The
-# step *after* the error is not blamed for it. The right first step is pushed down too, but less: it has its
-# own *credit* (its share of praise or blame), and the blame of everything that followed.
+# With one reward all tokens of the second response are pushed down alike. With one per step the
+# tokens of its wrong step are pushed down most: they answer for it, and for the wrong answer that
+# came from it. The step *after* the error is not blamed for it. The right first step is pushed down
+# too, but less: it has its own *credit* (its share of praise or blame), and the blame of everything
+# that followed.
 #
 # Three things to know before using it.
 #
@@ -201,9 +202,9 @@ look.difference(
 #
 # ## 4. A reward model that is left behind
 #
-# A policy that improves leaves the text on which its reward model was trained. To see what that does, we
-# need a policy that moves and a weak reward model: a base model of the reviews world, and a reward model
-# from only 1,400 comparisons of its responses.
+# A policy that improves writes other texts than those on which its reward model was trained. To see
+# what that does, we need a policy that moves and a weak reward model: a base model of the reviews
+# world, and a reward model from only 1,400 comparisons of its responses.
 
 # %%
 shape = GPTConfig(vocab_size=tokenizer.n_vocab, context=96, n_layer=2, n_head=2, n_embd=96)
@@ -271,10 +272,10 @@ look.code(
 look.code(grpo_iterative_engine.train, ("a new iteration", "reference.load_state_dict"))
 
 # %% [markdown]
-# Three iterations of twelve steps. Two runs with the same policy, reward model, prompts and random numbers.
-# One trains its reward model again, each time with 5,600 new pairs, four times what the first model was
-# trained on. The other moves its reference alone. **Predict, then run:** in which of them does the reward
-# rise? In which does the gold reward?
+# Three iterations of twelve steps. Two runs with the same policy, reward model, prompts and random
+# numbers. One trains its reward model again, each time with 5,600 new pairs, four times what the
+# first model was trained on. The other only moves its reference. **Predict, then run:** in which of
+# them does the reward rise? In which does the gold reward rise?
 
 # %%
 config = grpo_iterative_engine.IterativeGRPOConfig(
@@ -345,11 +346,11 @@ assert second > first
 # - **The refreshed model** could hardly order the policy's responses before the first refresh
 #   (`fresh_accuracy/before`), and orders about four in five after it. These are pairs that it was not
 #   trained on. `probe_accuracy`, on responses of the first policy, rises too: nothing is forgotten.
-# - **Reward** (second panel): in the refreshed run two iterations are on different scales. The jumps at
-#   the dotted lines are jumps of the ruler, not of the policy. `probe_reward` is the same responses
-#   under both models.
+# - **Reward** (second panel): in the refreshed run every iteration has a scale of its own. The jump
+#   at the second dotted line is a jump of the ruler, not of the policy. `probe_reward` is the same
+#   responses under both models.
 # - **KL**: to the reference it falls to 0 with every iteration. From the start nothing bounds it, and
-#   both runs end far away. The reset gives up the anchor
+#   both runs end far away. Moving the reference gives up the anchor
 #   ([12_single_model_grpo](12_single_model_grpo.ipynb) does that in every batch).
 #
 # With a reward model that is good to begin with (160,000 comparisons) the frozen run did as well, in three

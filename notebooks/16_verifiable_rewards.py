@@ -282,13 +282,14 @@ print(f"exact pass@{k} {exact:.4f}, counting subsets {unbiased:.4f}, the obvious
 assert abs(unbiased - exact) < 1e-9 and obvious < exact - 0.01
 
 # %% [markdown]
-# It comes out too low: it puts every sample back into the urn.
+# It comes out too low: it draws the $k$ samples with replacement, so the same wrong one may count
+# twice.
 #
 # ## 6. Training with the rule
 #
-# GRPO as it is; the rule stands where the reward model stood. No KL penalty: there is no reward model
-# whose blind spots the policy could find, so there is less to guard against. **Predict, then run:** what
-# happens to pass@1? And to pass@32?
+# GRPO is unchanged, and the rule stands where the reward model stood. No KL penalty: there is no
+# reward model whose blind spots the policy could find, so there is less to guard against. **Predict,
+# then run:** what happens to pass@1? And to pass@32?
 
 # %%
 config = grpo_engine.GRPOConfig(
@@ -348,7 +349,8 @@ look.code(verifiable.answer_match, docstring=False)
 #
 # Fill in the functions and run the cells. `check` says in words what is right or wrong.
 #
-# **1.** Write pass@k as the mean over prompts, from a bool tensor (P, n). `math.comb` may help.
+# **1.** Write pass@k as the mean over prompts, from a bool tensor (P, n). `math.comb` may help
+# (`import math` first).
 
 
 # %%
@@ -363,6 +365,9 @@ check("pass_at_k", my_pass_at_k)
 # <summary>Solution</summary>
 #
 # ```python
+# import math
+#
+#
 # def my_pass_at_k(correct, k):
 #     n = correct.shape[1]
 #     misses = [math.comb(n - c, k) / math.comb(n, k) for c in correct.sum(1).tolist()]

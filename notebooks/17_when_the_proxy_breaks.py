@@ -280,9 +280,12 @@ for index in (0, best, len(steps) - 1):
 print("the prompt:", prompts[1].prompt.strip())
 
 # %% [markdown]
-# The gold reward has five terms, so the fall can be taken apart. Gold is
-# content x care, with content = 0.3 sentiment + 0.3 topic + 0.25 politeness + 0.15 form, and care = 0.3 +
-# 0.7 quality, which falls with every repetition. The change of a product splits exactly:
+# One prompt need not follow the mean: here gold falls from the start. The last answer says "nasty"
+# twice, and speaks of a camera and a drill where a wallet was asked about.
+#
+# The gold reward has five terms, so the fall can be taken apart. Gold is content x care, with content
+# = 0.3 sentiment + 0.3 topic + 0.25 politeness + 0.15 form, and care = 0.3 + 0.7 quality, which falls
+# with every repetition. The change of a product splits exactly:
 #
 # change(content) x mean(care) + mean(content) x change(care), each mean over the two moments.
 
@@ -310,11 +313,14 @@ look.bars(
 plt.show()
 
 # %% [markdown]
+# Up to the best step nearly all of the gain is politeness. After it half of that is lost again, and
+# about as much is lost to repetition.
+#
 # ## 6. The law of Gao et al.
 #
 # Gao, Schulman and Hilton ([arXiv:2210.10760](https://arxiv.org/abs/2210.10760)) measured this with a
-# large reward model in the place of gold. Over a wide range of sizes they could fit the gain of gold
-# with two numbers, alpha and beta:
+# large reward model instead of gold. Over a wide range of sizes they could fit the gain of gold with
+# two numbers, alpha and beta:
 #
 # $$R_{\text{best-of-n}}(d) = d\,(\alpha - \beta d), \qquad R_{\text{RL}}(d) = d\,(\alpha - \beta \log d)$$
 #
@@ -339,14 +345,17 @@ plt.show()
 print(f"alpha {alpha:.2f}, beta {beta:.2f}")
 
 # %% [markdown]
-# The fit is poor: one run on 32 prompts is no test of a law. The study has three starts, four sizes
-# of reward model and five numbers of labels, with intervals and residuals.
+# The fit is poor: one run on 32 prompts is no test of a law. A larger study is planned, with three
+# starts, four sizes of reward model and five numbers of labels:
+# [docs/overoptimisation.md](../docs/overoptimisation.md) says what of it has been run.
 #
 # ## 7. What helps
 #
-# **Stop early, without gold.** Nobody has gold in real life. The doctor looks at the run's own numbers: a
-# proxy that rises is suspect once two more signs come together. They are a KL above 8 nats, rewards,
-# entropy or answers that become alike, and an ensemble that disagrees.
+# **Stop early, without gold.** Nobody has gold in real life. The doctor
+# ([rl/training/doctor.py](../rl/training/doctor.py)) looks at the run's own numbers. A proxy that
+# rises is suspect once two more signs come together: a KL above 8 nats, a rise that is large beside
+# the spread of the first rewards, a collapse of the rewards' spread, of the entropy or of the number
+# of different answers, or an ensemble that disagrees more than at first.
 
 # %%
 alarm = next(
@@ -385,14 +394,14 @@ print(f"spread of the two: {spread[0]:.2f} at the start, {spread[-1]:.2f} at the
 
 # %% [markdown]
 # The doctor is silent although gold has turned: an alarm without gold can miss. The model with
-# 112,000 labels is not fooled; it stays where it is from step 20 on, while the proxy nearly
-# doubles. The two weak models disagree only a little more than at the start: they share their
-# labels, and so most of their mistakes. Where members do disagree, the policy has left the answers
-# that they were trained on. Paying the lowest of them, or the mean less its variance, takes the
-# reward away there ([arXiv:2310.02743](https://arxiv.org/abs/2310.02743)). Here the other models
-# only watch. What it does when the policy is *trained* against an ensemble, or with more labels,
-# new labels on its own answers or a KL penalty, is a question for equal distances and several
-# seeds:
+# 112,000 labels is not fooled: it stays near 0.4 from step 20 on, while the proxy rises from 1.1 to
+# 1.8. The two weak models disagree only a little more than at the start: they share their labels, and
+# so most of their mistakes. Where members do disagree, the policy has left the answers that they were
+# trained on. Paying the lowest of them, or the mean less its variance, takes the reward away there
+# ([arXiv:2310.02743](https://arxiv.org/abs/2310.02743)). Here the other models only watch. What
+# happens when the policy is *trained* against an ensemble, or with more labels, with new labels on
+# its own answers or with a KL penalty? That has to be compared at equal distances and with several
+# seeds. The mean less the variance is one line:
 
 # %%
 look.code(ensembles.uncertainty_weighted)
@@ -406,7 +415,7 @@ look.code(ensembles.uncertainty_weighted)
 #
 # ## Exercises
 #
-# **1.** How far is the best of n?
+# **1.** How far is the best of n from the policy, in nats? (`import math` first.)
 
 
 # %%
@@ -422,6 +431,9 @@ check("best_of_n_kl", my_best_of_n_kl)
 # <summary>Solution</summary>
 #
 # ```python
+# import math
+#
+#
 # def my_best_of_n_kl(n):
 #     return math.log(n) - (n - 1) / n
 # ```
