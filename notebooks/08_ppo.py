@@ -416,7 +416,7 @@ near = V_old + (V - V_old).clamp(-0.2, 0.2)
 naive = torch.maximum((V - G) ** 2, (near - G) ** 2) / 2
 torch.testing.assert_close(naive, value_loss(V, V_old, G, 0.2))
 print(f"{naive.item():.3f}")
-look.code(value_loss, lines=("squared =", "return"))
+look.code(value_loss, lines=("squared =", "return squared"))
 
 # %% [markdown]
 # The policy's loss is the clipped surrogate of [07](07_grpo.ipynb). Its advantages are brought to
