@@ -4,7 +4,7 @@
 # **The question.** RLHF replaces a KL divergence by one number per sampled token. Which number has
 # the right *value*, and which has the right *gradient*?
 #
-# **Why.** They are not the same one, and training uses the gradient alone. This page computes both on
+# **Why.** They are not the same, and training uses the gradient alone. This page computes both on
 # distributions small enough to list, so "exact" means exact.
 #
 # **You need** [05_what_a_kl_is](05_what_a_kl_is.ipynb), which explains the two directions, nats per
@@ -124,9 +124,12 @@ texts = [
 show_tokens(texts, quantities, prompts=[record.prompt.strip() for record in rollout.records])
 
 # %% [markdown]
+# Four responses are few: k3's number is nearly twice k1's, and the first (EOS) alone is a quarter of
+# it.
+#
 # **Predict, then run.** A batch gives one number. Which estimator's number scatters less, k1's or
-# k3's? We take six symbols and draw 20,000 batches of 64 samples, once with a policy near the
-# reference and once with a policy far from it.
+# k3's? Six symbols, 20,000 batches of 64 samples: once with a policy near the reference, once with
+# one far from it.
 
 # %%
 generator = torch.Generator().manual_seed(0)
@@ -199,8 +202,8 @@ torch.testing.assert_close(in_reward, of_the_kl, atol=1e-12, rtol=0)
 # same k1 is exactly right.
 #
 # Now every form, in both places, with samples of the policy (*on-policy*) and with samples of an
-# older policy (*off-policy*): the one that wrote the rollout, before the first update. The names in
-# the table are **computed**: each gradient is compared with the candidates, to 1e-12.
+# older policy (*off-policy*): the one that wrote the rollout. The names in the table are
+# **computed**, by comparing each gradient with candidates.
 
 
 # %%
@@ -282,14 +285,14 @@ assert [TABLE[name][4] for name in ("ratio k1", "ratio k3", "full")] == ["revers
 assert TABLE["k1"][4] == "away from old" and TABLE["k3"][4] == "none of these"
 
 # %% [markdown]
-# Read it by rows. Green is what one wants, orange is a trap, yellow is another KL.
+# Green is what one wants, orange is a trap, yellow is another KL.
 #
 # - **k1** belongs in the reward. As a loss it does nothing on-policy. Off-policy it is *worse* than
 #   nothing: it pushes away from whatever the old policy said, and the reference plays no part.
 # - **k2** as a loss is the reverse KL, though its value is biased.
 # - **k3** as a loss is the *forward* KL, though its value is exact. Both are 0 at the reference only,
-#   so GRPO does regularise, but a little differently from what its Eq. 4 is called.
-# - **k3 in the reward** is pulled back by one divergence and pushed away by the other.
+#   so GRPO does regularise, but with another KL than the one its Eq. 4 names.
+# - **k3 in the reward** pulls back with one divergence and pushes away with the other.
 # - **ratio k1** and **ratio k3** multiply by $\rho = \pi / \pi_{old}$, *differentiated as well*. They
 #   are the reverse KL with old samples too (DeepSeek-V3.2,
 #   [arXiv:2512.02556](https://arxiv.org/abs/2512.02556), "unbiased KL estimate").
@@ -301,8 +304,8 @@ assert TABLE["k1"][4] == "away from old" and TABLE["k3"][4] == "none of these"
 # ## 3. Why k1 as a loss regularises nothing
 #
 # **Predict, then run.** "Its expected gradient is 0" sounds harmless. A softmax over three symbols
-# starts far from the reference and minimises the penalty, and nothing else: once with the exact
-# gradient, once with 8 samples per step (the mean of 64 runs). Where does k1 lead with samples?
+# starts far from the reference and minimises the penalty alone: once with the exact gradient, once
+# with 8 samples per step (mean of 64 runs). Where does k1 lead with samples?
 
 # %%
 START = torch.tensor([0.10, 0.15, 0.75]).log()
@@ -353,7 +356,7 @@ assert sampled["k1"][-1] > sampled["k1"][0]  # noise only
 #
 # With a reward there is an exact answer to compare with, which section 1 of
 # [20_dpo_and_pg_grpo](20_dpo_and_pg_grpo.ipynb) derives. The best policy is
-# $\pi^* \propto \pi_{ref} \, e^{R / \beta}$. Training with each penalty until nothing moves:
+# $\pi^* \propto \pi_{ref} \, e^{R / \beta}$. Training with each penalty:
 
 # %%
 SCORES, BETA = torch.tensor([1.0, 0.6, 0.0]), 0.5
@@ -394,6 +397,9 @@ for name in ("k1 in\nthe reward", "k2 in\nthe loss"):
 assert trained["k1 in\nthe loss"][0] > 0.99  # as if there were no penalty
 
 # %% [markdown]
+# k1 in the reward and k2 in the loss reach the optimum, and k3 in the loss stops beside it. The other
+# two put everything on one symbol.
+#
 # ## 4. Old samples
 #
 # PPO and GRPO take several updates from one rollout. From the second one on the samples come from
@@ -427,8 +433,8 @@ for truth, found in zip(estimates["exact KL"], estimates["ratio k3, old samples"
 #
 # At the start of training policy and reference agree. Then $\delta$ is tiny, and $k_3 \approx
 # \delta^2 / 2$ is a difference of numbers near 1. Float32 has 24 bits: around 1 it cannot see
-# anything below $6 \cdot 10^{-8}$. `expm1` computes $e^\delta - 1$ without passing through 1, and
-# that is why the library uses it.
+# anything below $6 \cdot 10^{-8}$. `expm1` computes $e^\delta - 1$ without passing through 1, so the
+# library uses it.
 
 # %%
 small = torch.logspace(-7, 0, 4000, dtype=torch.float32)
@@ -455,10 +461,10 @@ medians = {at: float(errors["exp(d) - 1 - d"][(small / at).log().abs() < 0.2].me
 assert 0.03 < medians[1e-3] < 0.12 and 0.5 < medians[3e-4] < 1.5
 
 # %% [markdown]
-# At a drift of 1e-3 the naive form is off by some 6 %. Near 3e-4 its error is nearly as large as the
-# value, and below that it is noise. Far away there is another trap. $e^\delta$ overflows for large
-# $\delta$, so the library holds $\delta$ at 20. Some programs clamp the *result* instead, usually at 10,
-# and with it the gradient: the farther a token has drifted, the less it is pulled back.
+# The naive form is off by 6 % at 1e-3 and by most of the value near 3e-4. Below that it is noise. For
+# large $\delta$, $e^\delta$ overflows, so the library holds $\delta$ at 20. Some programs clamp the
+# *result* instead, usually at 10, and with it the gradient: the farther a token has drifted, the less
+# it is pulled back.
 
 # %%
 print("delta    gradient of k3   gradient of k3 clamped at 10")
@@ -475,10 +481,10 @@ assert k3(torch.zeros(1, 1), torch.full((1, 1), 800.0)).isfinite().all()
 # %% [markdown]
 # ## 6. More than one token
 #
-# A penalty in the reward charges a token for the KL of *everything after it*, because its advantage
-# contains the rewards to come. A penalty in the loss charges a token for its own step only. Which of
+# A penalty in the reward charges a token for its own KL and for *everything after it*, because its
+# advantage contains the rewards to come. A penalty in the loss charges its own step only. Which of
 # them is the gradient of the KL between whole *responses*? Three symbols and two tokens make nine
-# responses and four prefixes, so it can be enumerated.
+# responses, so it can be listed.
 
 # %%
 RESPONSES = torch.tensor(list(itertools.product(range(3), repeat=2)))  # (9, 2)
@@ -523,14 +529,13 @@ assert (gradients["k2 in the loss"] - whole)[0].abs().max() > 1e-3  # the first 
 # %% [markdown]
 # Only k1 in the reward is exact. k2 is right for the last token. For the first it misses that this
 # token also chooses where the second one is drawn. The importance ratio of section 4 has the same
-# blind spot: it corrects the choice of a token, not how often its prefix is visited. While old and
-# new policy are close, the difference is small.
+# blind spot: it corrects the choice of a token, not how often its prefix is visited.
 #
 # **In the engines.** `--kl-estimator` of `rl.grpo_engine` takes `k2` or `k3` and refuses `k1`, with a
-# sentence that says why. All estimators are in [rl/equations/kl.py](../rl/equations/kl.py). Which
-# coefficient holds a policy six nats from its reference nobody knows before training. A rule that adapts
-# it is `--kl-controller adaptive` ([arXiv:1909.08593](https://arxiv.org/abs/1909.08593), section 2.2). Its
-# target is in nats per *response*.
+# sentence that says why. All estimators are in [rl/equations/kl.py](../rl/equations/kl.py). A rule
+# that adapts the coefficient is `--kl-controller adaptive`
+# ([arXiv:1909.08593](https://arxiv.org/abs/1909.08593), section 2.2). Its target is in nats per
+# *response*.
 
 # %%
 look.code(kl.loss_estimator, docstring=False)
@@ -619,10 +624,11 @@ check("k3_old_samples", my_k3_old_samples)
 # <summary>Answer</summary>
 #
 # It is never negative, 0 at agreement, and near the reference it is $\delta^2 / 2$ like the right
-# one, so no curve looks suspicious. It estimates $\mathbb{E}_\pi[\pi / \pi_{ref}] - 1 -
-# \mathrm{KL} = \chi^2(\pi \Vert \pi_{ref}) - \mathrm{KL}(\pi \Vert \pi_{ref})$. For the three symbols
-# of section 1 that is 0.339529, where the KL is 0.223805. As a loss it pulls back harder and harder
-# where the policy has gained mass: a penalty, but not the one in the paper.
+# one, so no curve looks suspicious. It estimates $\mathbb{E}_\pi[\pi / \pi_{ref}] - 1 - \mathrm{KL} =
+# \chi^2(\pi \Vert \pi_{ref}) - \mathrm{KL}(\pi \Vert \pi_{ref})$, with $\chi^2(p \Vert q) = \sum p^2
+# / q - 1$. For the three symbols of section 1 that is 0.339529, where the KL is 0.223805. As a loss
+# it pulls back harder and harder where the policy has gained mass: a penalty, but not the one in the
+# paper.
 #
 # </details>
 #
