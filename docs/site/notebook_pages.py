@@ -5,9 +5,12 @@ from __future__ import annotations
 import base64
 import html
 import json
+import posixpath
 import re
 from pathlib import Path
 from typing import Any
+
+import files
 
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -27,13 +30,23 @@ def joined(text: str | list[str]) -> str:
     return text if isinstance(text, str) else "".join(text)
 
 
+def to_pages(content: str) -> str:
+    """Links of an output to files of the repository lead to the pages that show them."""
+
+    def page(match: re.Match[str]) -> str:
+        found = files.page_of(posixpath.normpath(posixpath.join("notebooks", match[1])))
+        return f'href="../{found}.html"' if found else match[0]
+
+    return re.sub(r'href="([\w./-]+)"', page, content)
+
+
 def output_text(output: dict[str, Any], pictures: Path, stem: str, number: str) -> str:
     """One output as Markdown; a picture becomes a file in `pictures`."""
     if output["output_type"] == "stream":
         return raw(f"<pre>{html.escape(ANSI.sub('', joined(output['text'])))}</pre>", "nb-text")
     data = output.get("data", {})
     if "text/html" in data:
-        return raw(joined(data["text/html"]))
+        return raw(to_pages(joined(data["text/html"])))
     if "image/svg+xml" in data:
         return raw(joined(data["image/svg+xml"]))
     if "image/png" in data:

@@ -53,6 +53,13 @@ def test_a_notebook_keeps_its_texts_code_and_outputs(tmp_path: Path) -> None:
     assert picture.read_bytes() == b"\x89PNG picture" and f"pictures/{picture.name}" in text
 
 
+def test_links_in_an_output_lead_to_the_pages_of_their_files() -> None:
+    shown = notebook_pages.to_pages(
+        '<a href="../gpt/log_probs.py">a</a> <a href="https://x.y">b</a>'
+    )
+    assert shown == '<a href="../code/gpt/log_probs.py.html">a</a> <a href="https://x.y">b</a>'
+
+
 def test_every_notebook_guide_and_module_has_a_page() -> None:
     course = sorted(path.name for path in (files.ROOT / "notebooks").glob("*.ipynb"))
     assert [name.removeprefix("notebooks/") for name in files.notebooks()] == course != []
