@@ -527,7 +527,7 @@ def checked_tokenizer(about: Mapping[str, Any], path: Path) -> Tokenizer:
         if isinstance(ranks, str) and isinstance(name, str):
             tokenizer = build_tokenizer(name, parse_ranks(ranks, path))
         else:
-            tokenizer = load_tokenizer(name)
+            tokenizer = load_tokenizer(str(name))
     except ValueError as error:
         raise UserError(f"{path}: {error}; train it again") from error
     if tokenizer.fingerprint != about.get("tokenizer_fingerprint"):

@@ -9,4 +9,4 @@ except ImportError as error:
         "rename that package"
     ) from None
 
-packages.require_ours("gpt")
+packages.require_ours("data", "gpt")

@@ -9,4 +9,4 @@ except ImportError as error:
         "rename that package"
     ) from None
 
-packages.require_ours("gpt", "reward_model")
+packages.require_ours("data", "gpt", "reward_model")

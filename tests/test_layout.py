@@ -168,8 +168,8 @@ def test_package_inits_hold_a_docstring_and_the_settings_of_the_process_only(pac
     guarded, *checks = settings
     assert isinstance(guarded, ast.Try)
     assert ast.unparse(guarded.body[-1]) == "from data import threads as threads"
-    below = PACKAGES[1 : PACKAGES.index(package)]
-    expected = [f"packages.require_ours({', '.join(map(repr, below))})"] if below else []
+    below = PACKAGES[: PACKAGES.index(package)]
+    expected = [f"packages.require_ours({', '.join(map(repr, below))})"]
     assert [ast.unparse(check) for check in checks] == expected
 
 

@@ -461,6 +461,8 @@ def test_a_new_run_in_a_used_folder_replays_none_of_its_pairs(tmp_path):
 def load_reward_model_of_letters(folder: Path):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("gpt.common.load_tokenizer", lambda name: LETTERS)
+        patch.setattr("gpt.common.parse_ranks", lambda ranks, path: {})  # letters are no bytes
+        patch.setattr("gpt.common.build_tokenizer", lambda name, ranks: LETTERS)
         return load_reward_model(folder / "reward_model.safetensors")
 
 

@@ -205,5 +205,5 @@ def test_a_stage_says_what_is_found_in_print_and_on_its_page(tmp_path: Path, cap
     open_page(tmp_path, "pretraining", PRETRAINING)
     rows = [{"step": i, "loss": 2.0 + i / 9, "grad_norm": 0.3, "lr": 1e-4} for i in range(1, 31)]
     say_findings(PRETRAINING, rows, tmp_path)
-    assert "loss rose" in capsys.readouterr().out
+    assert "loss climbed" in capsys.readouterr().out
     assert "loss_rises" in (tmp_path / REPORT).read_text()
