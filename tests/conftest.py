@@ -148,6 +148,12 @@ except ModuleNotFoundError:
         return pytest.mark.skip(reason="hypothesis is not installed; `make dev` installs it")
 
 
+@pytest.fixture(autouse=True)
+def same_random_numbers() -> None:
+    """Unseeded draws are the same ones alone, in any order and in any of several processes."""
+    torch.manual_seed(0)
+
+
 @pytest.fixture(scope="session")
 def require() -> Callable[[str], ModuleType]:
     """`require("transformers")`: the imported package, or a skip with a reason (see above)."""

@@ -139,7 +139,8 @@ def test_validation_rows_are_the_same_prompts_every_time(tmp_path: Path) -> None
 def two_responses(mask: list[list[bool]]) -> Rollout:
     policy = small_gpt()
     params = SamplingParams(max_new_tokens=len(mask[0]))
-    rollout = sample_rollout(policy, LETTERS, PROMPTS[:1], params, len(mask))
+    seeded = torch.Generator().manual_seed(0)  # draws in which a response has all its tokens
+    rollout = sample_rollout(policy, LETTERS, PROMPTS[:1], params, len(mask), seeded)
     rollout.sequences.response_mask.copy_(torch.tensor(mask))
     return rollout
 
