@@ -31,7 +31,8 @@ SHORT = GB  # a run that needs less is forecast in one line
 LIBRARIES = {"cpu": 350 * 10**6, "cuda": 700 * 10**6, "mps": 500 * 10**6}
 
 # On a CPU freed memory is kept for the next tensor (data/memory.py), and activations, blocks of many
-# sizes that come and go, leave gaps: they take this much more than they are (docs/memory.md).
+# sizes that come and go, leave gaps: they take this much more than they are. So do pieces of logits,
+# of which the last is smaller than the others: one piece more (docs/memory.md).
 GAPS = 1.2
 
 Config = TypeVar("Config")
@@ -193,7 +194,7 @@ def phase_parts(work: Work, phase: Phase) -> Parts:
         parts = (_sampling if phase.does == "sampling" else _scoring)(work, phase)
         parts = parts._replace(gradients=between)
     parts = parts._replace(weights=weights + parts.weights, optimizer=optimizer)
-    return _on_device(work, parts)
+    return _on_device(work, phase, parts)
 
 
 def _sampling(work: Work, phase: Phase) -> Parts:
@@ -260,13 +261,14 @@ def _casts(work: Work, phase: Phase) -> int:
     return sum(casts) if work.bfloat16 else 0
 
 
-def _on_device(work: Work, parts: Parts) -> Parts:
-    """The libraries, and on a CPU the gaps that activations leave, counted with them."""
-    gaps = work.gaps if work.device == "cpu" else 0.0
-    return parts._replace(
-        libraries=LIBRARIES.get(work.device, LIBRARIES["cuda"]),
-        activations=round(parts.activations * (1 + gaps)),
-    )
+def _on_device(work: Work, phase: Phase, parts: Parts) -> Parts:
+    """The libraries, and on a CPU the gaps that activations and logits leave, counted with them."""
+    parts = parts._replace(libraries=LIBRARIES.get(work.device, LIBRARIES["cuda"]))
+    if work.device != "cpu" or not work.gaps:
+        return parts
+    activations = round(parts.activations * (1 + work.gaps))
+    piece = max(chunk_of_logits(model, phase.rows, phase.scored) for model in phase.models)
+    return parts._replace(activations=activations, logits=parts.logits + piece)
 
 
 @dataclass(frozen=True)

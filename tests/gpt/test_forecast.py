@@ -134,6 +134,19 @@ def test_the_largest_phase_is_the_forecast() -> None:
     assert result.parts.cache == 2 * 48 * 64 * 256 * 1600 * 4
 
 
+def test_on_a_cpu_freed_memory_leaves_gaps() -> None:
+    """1.2 times the activations, and a piece of logits of 2^24 or fewer; a GPU has neither."""
+    there = forecast(grpo_like()).phases
+    here = forecast(grpo_like(device="cpu")).phases
+    piece = 4 * 2 * 128 * XL.vocab_size  # fewer than 2^24 logits: one piece
+    assert here["update"].logits == there["update"].logits + piece
+    assert here["update"].activations == round(2.2 * there["update"].activations)
+    assert here["sampling"].logits == there["sampling"].logits
+    own = forecast(grpo_like(device="cpu", gaps=0.0)).phases["update"]
+    assert own.logits == there["update"].logits
+    assert own.activations == there["update"].activations
+
+
 def test_one_pass_a_step_holds_activations_or_gradients() -> None:
     """They are never there together in full: gradients come as activations go."""
     update = Phase("update", "update", (XL,), 2, 256, 128)
