@@ -90,6 +90,17 @@ def append_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     on_main(append)
 
 
+def read_object(path: Path) -> dict[str, Any]:
+    """The object in a JSON file. UserError where it holds something else."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:  # no JSON, or no UTF-8
+        raise UserError(f"{display_path(path)} is damaged, it is no JSON: mend it") from error
+    if not isinstance(found, dict):
+        raise UserError(f"{display_path(path)} is damaged, it is no object: mend it")
+    return found
+
+
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
     """Every row of a JSON-lines file; a last line cut off by a crash is left out.
 

@@ -132,7 +132,8 @@ class OutcomeConfig:
             raise ValueError(f"width must be a multiple of {HEAD_WIDTH}: got {self.width}")
         if self.context < self.shortest:
             raise ValueError(
-                f"context {self.context} is less than the shortest piece, {self.shortest} tokens"
+                f"context {self.context} is less than the shortest piece, {self.shortest} tokens: raise "
+                "the one or lower the other"
             )
 
 

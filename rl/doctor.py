@@ -18,7 +18,7 @@ from pathlib import Path
 
 from gpt.common import explained
 from gpt.errors import UserError
-from gpt.files import display_path, read_jsonl
+from gpt.files import display_path, read_jsonl, read_object
 from gpt.report.doctor import Finding, as_text, examine
 from gpt.report.page import read
 from rl.training.doctor import RULES
@@ -41,10 +41,7 @@ def examine_folder(folder: Path) -> list[Finding]:
             f"there is no {METRICS} in {display_path(folder)}: give the folder of a run"
         )
     config = folder / "config.json"
-    try:
-        flags = json.loads(config.read_text(encoding="utf-8")) if config.exists() else {}
-    except ValueError as error:
-        raise UserError(f"{display_path(config)} is damaged, it is no JSON: mend it") from error
+    flags = read_object(config) if config.exists() else {}
     return examine(read_jsonl(folder / METRICS), flags, read(folder / "report.json", {}), RULES)
 
 

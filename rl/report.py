@@ -50,8 +50,14 @@ def main(config: ReportConfig) -> Path:
     runs = open_runs(config.runs)
     single = runs[0].folder / REPORT if len(runs) == 1 else RUNS / "comparison.html"
     path = config.out or single
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, page_html(runs))
+    page = page_html(runs)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, page)
+    except OSError as error:
+        raise UserError(
+            f"{display_path(path)} cannot be written ({error.strerror}): give --out another file"
+        ) from error
     print(f"wrote {display_path(path)}")
     return path
 

@@ -34,7 +34,7 @@ from data.records import PromptRecord
 from gpt import generate
 from gpt.common import REPOSITORY, RUNS, MetricLog, explained
 from gpt.errors import UserError
-from gpt.files import append_jsonl, display_path, read_jsonl
+from gpt.files import append_jsonl, display_path, read_jsonl, read_object
 from gpt.generate import SamplingParams
 from gpt.log_probs import token_scores
 from gpt.model import GPT, GPTConfig
@@ -372,12 +372,19 @@ def record(
 
 def keep_run(folder: Path, out: Path, most: int = MOST_ROWS) -> None:
     """Record a run folder as it is, thinned."""
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    for name in ("config.json", "metrics.jsonl"):
+        if not (folder / name).is_file():
+            raise UserError(
+                f"there is no {name} in {display_path(folder)}: give --keep a run folder"
+            )
+    config = read_object(folder / "config.json")
     flags = {k: v for k, v in config.items() if k not in (SCRIPT, INPUTS, MADE_WITH)}
     results = folder / "report.json"
-    numbers = json.loads(results.read_text(encoding="utf-8")) if results.exists() else None
+    numbers = read_object(results) if results.exists() else None
     about = f"{folder.name}: a real run of the repository on {flags.get('data')}"
     rows = read_jsonl(folder / "metrics.jsonl")
+    if not rows:
+        raise UserError(f"{display_path(folder)} has no row of metrics: give --keep another run")
     record(out / f"{folder.name}.json", rows, flags, about, numbers, most)
 
 
@@ -488,6 +495,8 @@ class ZooConfig:
             raise UserError(f"there is no {self.only!r} in the zoo: use one of {', '.join(known)}")
         if self.run is not None and self.run.exists():
             raise UserError(f"{display_path(self.run)} is there already: give --run a new folder")
+        if self.most_rows < 1:
+            raise UserError(f"most_rows must be at least 1: got {self.most_rows}")
 
 
 def main(config: ZooConfig) -> None:

@@ -36,7 +36,7 @@ import torch
 from torch import Tensor
 
 from data.collate import collate_documents
-from data.labelled import LabelledText, read_labelled
+from data.labelled import LabelledText, LabelledTexts, read_labelled
 from data.readers import read_text
 from data.records import PromptRecord
 from gpt.common import (
@@ -125,7 +125,11 @@ class IMDBConfig:
     def __post_init__(self) -> None:
         check_ranges(self)
         if not self.seeds or min(self.prompts, self.measured) < 1:
-            raise ValueError("at least one seed, one prompt and one measured prompt are needed")
+            raise ValueError("give at least one of seeds, of prompts and of measured prompts")
+        for name in ("pretraining_steps", "processes"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1: got {value}")
         unknown = [name for name in self.engines if name not in RECIPES]
         if unknown:
             raise ValueError(f"there is no run {unknown[0]!r}: choose from {', '.join(RECIPES)}")
@@ -174,16 +178,27 @@ def prepare(config: IMDBConfig, folder: Path) -> None:
     test = read_labelled(found["test"], known=[record.text for record in train.records])
     for result in (train, test):
         print(result.summary(), flush=True)
+        check_both_sides(result)
     halves: dict[str, list[LabelledText]] = {"a": [], "b": []}
     for record in train.records:
         halves["ab"[zlib.crc32(b"half:" + record.text.encode()) % 2]].append(record)
     labelled = {record.text for record in [*train.records, *test.records]}
     texts = [text for text in dict.fromkeys(read_text(found["unsup"])) if text not in labelled]
+    if not texts:
+        raise UserError(
+            f"{found['unsup']}: all its texts are labelled ones: give others to learn from"
+        )
     print(f"{found['unsup']}: {len(texts):,} texts, without repeated and labelled ones", flush=True)
     for name, records in [*halves.items(), ("test", test.records)]:
         write_rows(folder / f"{name}.jsonl", [vars(record) for record in records])
     write_rows(folder / "texts.jsonl", [{"text": text} for text in texts])
     write_text(folder / "done", "")
+
+
+def check_both_sides(result: LabelledTexts) -> None:
+    """UserError for texts of one label alone, before hours are spent on them."""
+    if len({record.label for record in result.records}) < 2:
+        raise UserError(f"{result.source}: all its labels are the same: give good and bad texts")
 
 
 def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -559,6 +574,7 @@ def plot(found: Mapping[str, Any], path: Path) -> None:
 def main(config: IMDBConfig) -> Path:
     """All stages in order, then the results."""
     folder, begin = config.out, time.perf_counter()
+    pick_device(config.device)  # one that is not there is named now, not in the first stage
     prepare(config, folder / "data")
     train_language_model(config, folder, folder / "data" / "texts.jsonl")
     write_prompts(config, folder / "data", load_tokenizer(str(folder / "reviews.tiktoken")))

@@ -122,6 +122,20 @@ TEACHER = "rl/rewards/teacher.py"
 VALUE_MODEL = "rl/training/value_model.py"
 VARIANTS = "rl/grpo_variants_engine.py"
 VERIFIABLE = "rl/rewards/verifiable.py"
+BEST_OF_N = "rl/equations/best_of_n.py"
+DOCTOR = "gpt/report/doctor.py"
+IMDB = "scripts/imdb.py"
+KEPT = "notebooks/course/kept.py"
+LABELLED = "data/labelled.py"
+NGRAMS = "reward_model/ngrams.py"
+OUTCOMES = "reward_model/outcomes.py"
+OUTCOME_TRAINING = "reward_model/outcome_training.py"
+OVEROPT_FITS = "scripts/overopt/fits.py"
+OVEROPT_INTERVALS = "scripts/overopt/intervals.py"
+OVEROPT_RESULTS = "scripts/overopt/results.py"
+TOKENIZER_TRAINING = "gpt/tokenizer_training.py"
+TOKEN_LOG = "rl/training/token_log.py"
+TOKEN_ROWS = "gpt/report/token_rows.py"
 
 TEST_ACTOR_CRITIC = "tests/rl/training/test_actor_critic.py"
 TEST_ADAPTER = "tests/gpt/test_adapter.py"
@@ -175,6 +189,18 @@ TEST_VALUE_MODEL = "tests/rl/training/test_value_model.py"
 TEST_VARIANTS = "tests/rl/test_grpo_variants_engine.py"
 TEST_VERIFIABLE = "tests/rl/rewards/test_verifiable.py"
 TEST_WORKED = "tests/rl/equations/test_worked_numbers.py"
+TEST_BEST_OF_N = "tests/rl/equations/test_best_of_n.py"
+TEST_DOCTOR = "tests/rl/training/test_doctor.py"
+TEST_IMDB = "tests/test_imdb.py"
+TEST_KEPT = "tests/test_kept.py"
+TEST_LABELLED = "tests/data/test_labelled.py"
+TEST_NGRAMS = "tests/reward_model/test_ngrams.py"
+TEST_OUTCOMES = "tests/reward_model/test_outcomes.py"
+TEST_OUTCOME_LOSS = "tests/reward_model/test_outcome_loss.py"
+TEST_OVEROPT = "tests/test_overopt_statistics.py"
+TEST_TOKENIZER = "tests/gpt/test_tokenizer.py"
+TEST_TOKEN_LOG = "tests/rl/test_token_log.py"
+TEST_TOKEN_ROWS = "tests/gpt/test_token_rows.py"
 
 
 def bug(name: str, what: str, path: str, old: str, new: str, *tests: str) -> Mutation:
@@ -1915,6 +1941,390 @@ MUTATIONS = (
         "models, prompts[mine], uniforms[rows], params,",
         "models, prompts[mine], uniforms[: rows.stop - rows.start], params,",
         TEST_RANKS,
+    ),
+    # labelled texts and the models that learn from them
+    bug(
+        "labelled-sides-swapped",
+        "the texts of pos/ are labelled bad",
+        LABELLED,
+        '(("pos", True), ("neg", False))',
+        '(("pos", False), ("neg", True))',
+        TEST_LABELLED,
+    ),
+    bug(
+        "labelled-one-side-first",
+        "a limit keeps texts of one side alone",
+        LABELLED,
+        "for index in reversed(range(len(sides))):",
+        "for index in [0]:",
+        TEST_LABELLED,
+    ),
+    bug(
+        "labelled-limit-counts-dropped",
+        "a limit counts the texts that were dropped",
+        LABELLED,
+        "if len(records) == limit:",
+        "if len(records) + sum(dropped.values()) == limit:",
+        TEST_LABELLED,
+    ),
+    Mutation(
+        "labelled-twice-with-both-labels",
+        "a text that stands there as good and as bad is kept twice",
+        (
+            Edit(LABELLED, "elif record.text in seen:", "elif record in seen:"),
+            Edit(LABELLED, "seen.add(record.text)", "seen.add(record)"),
+        ),
+        (TEST_LABELLED,),
+    ),
+    bug(
+        "outcome-split-leaks",
+        "the held-out texts are among those that are trained on",
+        OUTCOME_TRAINING,
+        'for split in ("train", "validation")\n        )\n',
+        'for split in ("train", "validation")\n        )\n        train = result.records\n',
+        f"{TEST_OUTCOMES}::test_no_text_that_is_reported_on_is_trained_on",
+    ),
+    bug(
+        "outcome-known-texts-held-out",
+        "a held-out source keeps the texts that were trained on",
+        OUTCOME_TRAINING,
+        "known=known, limit=config.held_out_texts",
+        "limit=config.held_out_texts",
+        f"{TEST_OUTCOMES}::test_no_text_that_is_reported_on_is_trained_on",
+    ),
+    bug(
+        "outcome-labels-flipped",
+        "a good text has the label 0",
+        OUTCOMES,
+        "[float(text.label) for text in texts]",
+        "[float(not text.label) for text in texts]",
+        f"{TEST_OUTCOMES}::test_a_batch_gives_the_first_token_and_scores_the_rest",
+    ),
+    bug(
+        "outcome-cross-entropy-sign",
+        "a bad text costs -log sigmoid(R), as a good one",
+        PREFERENCE,
+        "(1 - labels) * F.logsigmoid(-outcome_scores)",
+        "(1 - labels) * F.logsigmoid(outcome_scores)",
+        TEST_OUTCOME_LOSS,
+    ),
+    bug(
+        "outcome-micro-batch-denominator",
+        "each micro-batch of labelled texts is averaged over its own",
+        OUTCOME_TRAINING,
+        "outcome_loss(scores, wanted, denominator=len(texts))",
+        "outcome_loss(scores, wanted)",
+        f"{TEST_OUTCOMES}::test_micro_batches_change_no_gradient",
+    ),
+    bug(
+        "outcome-threshold-of-one-half",
+        "log-odds are compared with 0.5, as if they were probabilities",
+        OUTCOME_TRAINING,
+        "((scores > 0) == (wanted > 0))",
+        "((scores > 0.5) == (wanted > 0))",
+        f"{TEST_OUTCOMES}::test_loss_and_accuracy_of_a_step_by_hand",
+    ),
+    bug(
+        "outcome-one-piece-a-text",
+        "every epoch reads the same piece of a text",
+        OUTCOME_TRAINING,
+        'derive_seed(config.seed, f"pieces {step}")',
+        'derive_seed(config.seed, f"pieces {step % max(len(texts) // config.batch_size, 1)}")',
+        f"{TEST_OUTCOMES}::test_it_learns_a_word",
+    ),
+    bug(
+        "outcome-end-never-read",
+        "no piece from the middle holds the last token",
+        OUTCOMES,
+        "last = max(len(tokens) - length, 0)",
+        "last = max(len(tokens) - length - 1, 0)",
+        f"{TEST_OUTCOMES}::test_pieces_are_neighbouring_tokens_of_every_length_half_from_the_start",
+    ),
+    bug(
+        "outcome-majority-of-the-good",
+        "the majority's accuracy is the share of good texts, also below a half",
+        OUTCOMES,
+        "max(good, count - good) / count",
+        "good / count",
+        f"{TEST_OUTCOMES}::test_the_majority_may_be_bad",
+    ),
+    bug(
+        "outcome-rival-reads-answers",
+        "the n-gram baseline learns from the texts that it is measured on",
+        OUTCOMES,
+        "NgramRegression().fit(ours, [text.label for text in train])",
+        "NgramRegression().fit(theirs, [text.label for text in held_out])",
+        f"{TEST_OUTCOMES}::test_the_rival_learns_from_the_training_texts_alone",
+    ),
+    bug(
+        "ngrams-mean",
+        "an n-gram score is divided by the number of n-grams, not by its root",
+        NGRAMS,
+        ".clamp(min=1).sqrt()",
+        ".clamp(min=1)",
+        TEST_NGRAMS,
+    ),
+    bug(
+        "ngrams-labels-in-file-order",
+        "n-gram batches are shuffled, their labels are not",
+        NGRAMS,
+        "wanted[rows])",
+        "wanted[: len(rows)])",
+        TEST_NGRAMS,
+    ),
+    # the tokenizer's training
+    bug(
+        "bpe-words-counted-once",
+        "a merge takes its old pairs away once, however often their word stands there",
+        TOKENIZER_TRAINING,
+        "changed[old] -= count",
+        "changed[old] -= 1",
+        TEST_TOKENIZER,
+    ),
+    bug(
+        "bpe-new-pairs-forgotten",
+        "words that hold a new pair are not looked at when it is merged",
+        TOKENIZER_TRAINING,
+        "                holders[new].add(index)\n",
+        "",
+        TEST_TOKENIZER,
+    ),
+    bug(
+        "bpe-stale-counts",
+        "a pair is merged by a count that an earlier merge has lowered",
+        TOKENIZER_TRAINING,
+        "if count and -count == pairs[pair]:",
+        "if count:",
+        TEST_TOKENIZER,
+    ),
+    # best of n, and the study of over-optimisation
+    bug(
+        "best-of-n-kl-without-its-rest",
+        "the KL of the best of n is log n",
+        BEST_OF_N,
+        "return math.log(n) - (n - 1) / n",
+        "return math.log(n)",
+        TEST_BEST_OF_N,
+    ),
+    bug(
+        "best-of-n-with-replacement",
+        "the n answers are drawn with replacement: biased where n is near N",
+        BEST_OF_N,
+        "return torch.exp(_log_choose(below, n - 1) - _log_choose(torch.tensor(float(answers)), n))",
+        "return ((below + 1) / answers) ** n - (below / answers) ** n",
+        TEST_BEST_OF_N,
+    ),
+    bug(
+        "best-of-n-by-gold",
+        "the best of n is chosen by the gold reward",
+        BEST_OF_N,
+        "values.double().gather(1, proxy.argsort(dim=1, stable=True))",
+        "values.double().sort(dim=1).values",
+        TEST_BEST_OF_N,
+    ),
+    bug(
+        "overopt-d-is-the-kl",
+        "the fitted forms take the KL in the place of its root",
+        OVEROPT_FITS,
+        "d, gain = np.sqrt(kl[far]), gain[far]",
+        "d, gain = kl[far], gain[far]",
+        TEST_OVEROPT,
+    ),
+    bug(
+        "overopt-gold-not-from-the-start",
+        "the forms are fitted to gold itself, which is not 0 at d = 0",
+        OVEROPT_RESULTS,
+        'runs.append([points["kl"], points["gold"] - points["gold"][:1]])',
+        'runs.append([points["kl"], points["gold"]])',
+        TEST_OVEROPT,
+    ),
+    bug(
+        "overopt-interpolated-backwards",
+        "gold at equal KL weighs the two points the wrong way round",
+        OVEROPT_INTERVALS,
+        "return (1 - share) * values[after - 1] + share * values[after]",
+        "return share * values[after - 1] + (1 - share) * values[after]",
+        TEST_OVEROPT,
+    ),
+    bug(
+        "overopt-extrapolated",
+        "a run that never got so far has its last gold there",
+        OVEROPT_INTERVALS,
+        "    if not len(reached):\n        return None\n",
+        "    if not len(reached):\n        return values[-1]\n",
+        TEST_OVEROPT,
+    ),
+    bug(
+        "bootstrap-without-the-seeds",
+        "starts and prompts are drawn again, the seeds are not",
+        OVEROPT_INTERVALS,
+        "within = rng.integers(seeds, size=(starts, seeds))",
+        "within = np.tile(np.arange(seeds), (starts, 1))",
+        TEST_OVEROPT,
+    ),
+    Mutation(
+        "bootstrap-prompts-of-each-run",
+        "prompts are drawn for each run, as if no two had answered the same",
+        (
+            Edit(
+                OVEROPT_INTERVALS,
+                "        asked = rng.integers(prompts, size=prompts)\n        picked",
+                "        asked = rng.integers(prompts, size=values.shape)\n        picked",
+            ),
+            Edit(
+                OVEROPT_INTERVALS,
+                "values[np.expand_dims(chosen, 1), within][:, :, asked]",
+                "np.take_along_axis(values[np.expand_dims(chosen, 1), within], asked, axis=2)",
+            ),
+        ),
+        (TEST_OVEROPT,),
+    ),
+    bug(
+        "bootstrap-fits-of-the-same-runs",
+        "a fit's interval knows the prompts and not the runs",
+        OVEROPT_INTERVALS,
+        "for index in rng.integers(len(runs), size=len(runs)):",
+        "for index in range(len(runs)):",
+        TEST_OVEROPT,
+    ),
+    bug(
+        "p-value-one-sided",
+        "a difference in either direction is looked for, and one counted",
+        OVEROPT_INTERVALS,
+        "p = min(2 * (beyond + 1) / (len(means) + 1), 1.0)",
+        "p = min((beyond + 1) / (len(means) + 1), 1.0)",
+        TEST_OVEROPT,
+    ),
+    bug(
+        "holm-falls-again",
+        "a larger p-value is corrected to a smaller one",
+        OVEROPT_INTERVALS,
+        "largest = max(largest, min((len(order) - place) * p_values[name], 1.0))",
+        "largest = min((len(order) - place) * p_values[name], 1.0)",
+        TEST_OVEROPT,
+    ),
+    bug(
+        "overopt-best-at-windows-edge",
+        "the best step is the first of the running mean's window",
+        OVEROPT_RESULTS,
+        "return int(means.argmax()) + width // 2",
+        "return int(means.argmax())",
+        TEST_OVEROPT,
+    ),
+    # film reviews
+    bug(
+        "imdb-distinct-loses-the-last",
+        "distinct-n leaves out the last n-gram of each answer",
+        IMDB,
+        "range(len(words) - n + 1)",
+        "range(len(words) - n)",
+        TEST_IMDB,
+    ),
+    bug(
+        "imdb-perplexity-over-padding",
+        "the perplexity under the base counts the padding",
+        IMDB,
+        'row["perplexity"] = math.exp(-float(base.sum() / mask.sum()))',
+        'row["perplexity"] = math.exp(-float(base.mean()))',
+        TEST_IMDB,
+    ),
+    bug(
+        "imdb-positive-above-one-half",
+        "an answer is positive above log-odds of 0.5",
+        IMDB,
+        "float((values > 0).double().mean())",
+        "float((values > 0.5).double().mean())",
+        TEST_IMDB,
+    ),
+    bug(
+        "imdb-measured-on-training",
+        "the table is measured on prompts that policies were trained on",
+        IMDB,
+        'self.prompts = prompts["test"][: config.measured]',
+        'self.prompts = prompts["train"][: config.measured]',
+        TEST_IMDB,
+    ),
+    bug(
+        "imdb-judge-learns-the-rewards",
+        "the judge B learns from the labels of the reward A",
+        IMDB,
+        'texts / "b.jsonl", "--tokenizer"',
+        'texts / "a.jsonl", "--tokenizer"',
+        TEST_IMDB,
+    ),
+    bug(
+        "imdb-ngrams-learn-the-rewards",
+        "the third judge learns from the labels of the reward A",
+        IMDB,
+        'read_labelled(self.folder / "data" / "b.jsonl")',
+        'read_labelled(self.folder / "data" / "a.jsonl")',
+        TEST_IMDB,
+    ),
+    # what a run says about itself
+    bug(
+        "doctor-spread-for-error",
+        "a rise is compared with the spread of single steps, not of their mean",
+        DOCTOR,
+        "(statistics.variance(first) + statistics.variance(last)) / third)",
+        "statistics.variance(first) + statistics.variance(last))",
+        f"{TEST_DOCTOR}::test_the_error_of_two_thirds_by_hand",
+    ),
+    bug(
+        "doctor-shorter-is-no-baseline",
+        "a reward model that learned to like short answers passes",
+        DOCTOR,
+        "baseline = max(length, 1 - length)",
+        "baseline = length",
+        f"{TEST_DOCTOR}::test_a_rule_finds_its_example_and_says_what_it_saw",
+    ),
+    bug(
+        "token-log-td-error-summed",
+        "the TD error shown is the sum of all that follow",
+        TOKEN_LOG,
+        "gae(r, v, mask, self.gamma, 0.0)",
+        "gae(r, v, mask, self.gamma, 1.0)",
+        f"{TEST_TOKEN_LOG}::test_td_errors_by_hand",
+    ),
+    bug(
+        "token-log-clip-turned-over",
+        "clip flags are those of pi_old / pi",
+        TOKEN_LOG,
+        "group.clip.acted(new, old, group.advantages, mask)",
+        "group.clip.acted(old, new, group.advantages, mask)",
+        f"{TEST_TOKEN_LOG}::test_a_group_is_recorded_as_it_was_trained_on",
+    ),
+    bug(
+        "token-rows-mean-over-padding",
+        "nats per token of a text are divided by the width of the batch",
+        TOKEN_ROWS,
+        '(values["surprise"].sum(1) / batch.lengths.clamp(min=1)).tolist()',
+        'values["surprise"].mean(1).tolist()',
+        TEST_TOKEN_ROWS,
+    ),
+    # the kept models
+    bug(
+        "kept-cut-instead-of-rounded",
+        "8-bit changes are cut towards 0, not rounded",
+        KEPT,
+        "(change / scale).round().to(torch.int8)",
+        "(change / scale).to(torch.int8)",
+        f"{TEST_KEPT}::test_a_descendant_survives_storing",
+    ),
+    bug(
+        "kept-one-scale-a-matrix",
+        "all rows of a matrix share the scale of the largest",
+        KEPT,
+        "change.abs().amax(1, keepdim=True)",
+        "change.abs().amax().reshape(1, 1)",
+        f"{TEST_KEPT}::test_a_descendant_survives_storing",
+    ),
+    bug(
+        "kept-difference-from-float32",
+        "a descendant is stored against the base before its bfloat16 rounding",
+        KEPT,
+        'difference(rounded, trained), "gpt_difference", about',
+        'difference(model, trained), "gpt_difference", about',
+        f"{TEST_KEPT}::test_what_is_kept_of_a_run_is_what_it_trained",
     ),
 )
 

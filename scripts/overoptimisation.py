@@ -64,10 +64,12 @@ class OveroptimisationConfig:
     """Do this one job here and now; what the script starts itself with."""
 
     def __post_init__(self) -> None:
-        if self.minutes <= 0 or self.jobs < 1:
+        if not self.minutes > 0 or self.jobs < 1:  # NaN is refused too
             raise ValueError(
                 f"minutes must be positive and jobs at least 1: got {self.minutes} and {self.jobs}"
             )
+        if not self.parts:
+            raise ValueError(f"parts is empty: name one or several of {', '.join(PARTS)}")
 
 
 def said(jobs: dict[str, Job], todo: list[Job], root: Path, at_a_time: int) -> str:
@@ -89,7 +91,7 @@ def main(config: OveroptimisationConfig) -> None:
     jobs = plan(settings)
     if config.work:
         if config.work not in jobs:
-            raise UserError(f"there is no job {config.work!r}: --plan says what there is")
+            raise UserError(f"there is no job {config.work!r}: name one that --plan lists")
         work(jobs[config.work], settings, root)
         return
     if config.draw:
@@ -98,6 +100,11 @@ def main(config: OveroptimisationConfig) -> None:
     if config.record:
         record(settings, root, RECORDING)
         return
+    if not any(config.only in job.name for job in jobs.values() if job.parts & set(config.parts)):
+        raise UserError(
+            f"--only {config.only}: no job of {', '.join(config.parts)} has that in its name: give a "
+            "part of a name that --plan lists"
+        )
     todo = left_to_do(jobs, root, config.parts, config.only)
     print(said(jobs, todo, root, config.jobs), flush=True)
     if config.plan:

@@ -1,6 +1,7 @@
 """scripts/imdb.py: reading the raw files, the measures, the table; all of it where the data is at hand."""
 
 import json
+import math
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,12 +10,15 @@ import pytest
 import torch
 
 from data.records import PromptRecord
-from gpt.common import make_generator
+from data.splits import split_of
+from gpt.common import MODEL_FILE, make_generator, save_gpt
 from gpt.errors import UserError
 from gpt.files import read_jsonl
 from gpt.generate import SamplingParams
+from gpt.log_probs import token_log_probs
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import load_tokenizer
+from reward_model.model import RewardModel, save_reward_model
 from rl.batches.rollout import sample_rollout
 from scripts import imdb
 from scripts.imdb import IMDBConfig
@@ -103,6 +107,56 @@ def test_a_row_of_the_base_has_no_kl_and_its_own_perplexity(tmp_path):
     gap = moved["tokens"] * (torch.tensor(moved["perplexity"]).log() - torch.tensor(
         moved["own_perplexity"]).log())  # fmt: skip
     assert moved["kl"] == pytest.approx(float(gap), rel=1e-3)
+
+
+def test_a_row_by_hand(tmp_path):
+    """Answers of 10 and of 32 tokens: the mean surprise is over tokens, a third is above 0."""
+    judges = judges_of(tmp_path, favourite=5)
+    rollout = judges.answers(judges.base)
+    rollout.sequences.response_mask[:6, 10:] = False
+    judges.answers = lambda policy: rollout
+    judges.b = lambda rollout: torch.tensor([0.25, -0.25, -3.0] * 4)
+    row = judges.measure(judges.base)
+    assert row["tokens"] == 21
+    assert (row["positive_b"], row["score_b"]) == pytest.approx((1 / 3, -1))
+    log_probs = token_log_probs(judges.base, rollout.sequences).detach()
+    surprise = -float(log_probs[rollout.response_mask].mean())
+    assert row["perplexity"] == pytest.approx(math.exp(surprise), rel=1e-4)
+
+
+def test_policies_are_measured_on_test_prompts(tmp_path):
+    base = judges_of(tmp_path, favourite=5).base
+    save_gpt(tmp_path / "pretraining" / MODEL_FILE, base, TOKENIZER)
+    model = RewardModel.from_policy(base, "mean_score", make_generator(0, "head"))
+    for name in ("classifier_a", "classifier_b"):
+        save_reward_model(tmp_path / name / MODEL_FILE, model, TOKENIZER)
+    write(tmp_path / "data", "prompts.jsonl", [{"prompt": f"the cup {i}"} for i in range(200)])
+    judges = imdb.Judges(IMDBConfig(measured=6, device="cpu"), tmp_path)
+    assert [split_of(record.prompt) for record in judges.prompts] == ["test"] * 6
+
+
+def test_reward_and_judges_learn_from_different_labels(tmp_path, monkeypatch):
+    """A from its half on the language model's trunk, B and the n-grams from the other half."""
+    stages = {}
+    monkeypatch.setattr(
+        imdb,
+        "run_stage",
+        lambda config, folder, module, *flags: stages.update({folder.name: flags}),
+    )
+    imdb.train_classifiers(IMDBConfig(), tmp_path)
+    for name, half in (("classifier_a", "a.jsonl"), ("classifier_b", "b.jsonl")):
+        flags = stages[name]
+        assert flags[flags.index("--data") + 1] == tmp_path / "data" / half
+        assert flags[flags.index("--held-out") + 1] == tmp_path / "data" / "test.jsonl"
+        assert ("--base" in flags) == (name == "classifier_a")
+    rows = [{"text": f"good {i}", "label": True} for i in range(9)]
+    rows += [{"text": f"bad {i}", "label": False} for i in range(9)]
+    write(tmp_path / "data", "b.jsonl", rows)
+    write(tmp_path / "data", "a.jsonl", [row | {"label": not row["label"]} for row in rows])
+    judges = object.__new__(imdb.Judges)
+    judges.folder = tmp_path
+    good, bad = judges.ngrams(["good", "bad"])
+    assert good > 0 > bad
 
 
 def test_a_pair_is_the_best_and_the_worst_answer_token_by_token(tmp_path):

@@ -13,10 +13,11 @@ from course import kept
 
 from data import reviews
 from data.records import PreferenceRecord
-from gpt.common import load_weights, make_generator
+from gpt.common import MODEL_FILE, load_weights, make_generator, save_gpt
 from gpt.errors import UserError
 from gpt.generate import SamplingParams
-from gpt.model import GPT
+from gpt.model import GPT, GPTConfig
+from reward_model.model import RewardModel, save_reward_model
 from reward_model.pairs import collate_pairs, encode_pair
 from rl.batches.rollout import Rollout, sample_rollout
 from rl.rewards.sources import RuleReward
@@ -93,6 +94,29 @@ def test_a_descendant_survives_storing() -> None:
     half_a_step = (trained["w"] - base["w"]).abs().amax(1, keepdim=True) / 254
     assert ((again["w"] - trained["w"]).abs() <= half_a_step + 1e-6).all()
     assert not torch.equal(again["w"], base["w"])
+
+
+def test_what_is_kept_of_a_run_is_what_it_trained(tmp_path: Path, monkeypatch) -> None:
+    """The base in bfloat16; its descendants add their changes to that, not to the base of the run."""
+    tokenizer = kept.base()[1]
+    shape = GPTConfig(tokenizer.n_vocab, context=16, n_layer=1, n_head=1, n_embd=8)
+    base = GPT(shape).initialize(make_generator(0, "weights"))
+    trained = GPT(shape).initialize(make_generator(0, "weights"))
+    with torch.no_grad():
+        for weight in trained.parameters():
+            weight.mul_(1.001)
+    judge = RewardModel.from_policy(trained, "last_token", make_generator(0, "head"))
+    save_gpt(tmp_path / "pretraining" / MODEL_FILE, base, tokenizer)
+    save_gpt(tmp_path / "grpo" / MODEL_FILE, trained, tokenizer)
+    save_reward_model(tmp_path / "reward_model" / MODEL_FILE, judge, tokenizer)
+    kept.keep(tmp_path, tmp_path)
+    for name in kept.FILES:
+        monkeypatch.setitem(kept.FILES, name, tmp_path / f"{name}.safetensors")
+    rounded = base.wte.weight.to(torch.bfloat16).float()
+    assert torch.equal(kept.base()[0].wte.weight, rounded)
+    half_a_step = (trained.wte.weight - rounded).abs().amax(1, keepdim=True) / 254
+    for again in (kept.policy()[0], kept.reward_model()[0].gpt):
+        assert ((again.wte.weight - trained.wte.weight).abs() <= half_a_step + 1e-8).all()
 
 
 def test_an_unfinished_run_is_refused(tmp_path: Path) -> None:

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
-from overopt import fits, intervals, runs, terms
+import torch
+from overopt import fits, intervals, jobs, results, runs, terms
 from overopt.runs import has_turned
+from overopt.settings import Settings
 
 from data import reviews
+from gpt.files import write_json
 
 
 def test_a_value_at_equal_distance_lies_between_two_points() -> None:
-    """From 1 to 3 nats, 2 is half way; each prompt moves on its own line."""
+    """From 1 to 3 nats, 2 is half way and 1.5 a quarter; each prompt moves on its own line."""
     kl = np.array([0.0, 1.0, 3.0, 2.5])
     values = np.array([[0.0, 0.0], [0.4, 0.2], [0.8, 0.0], [9.0, 9.0]])
     assert intervals.at_distance(kl, values, 2.0) == pytest.approx([0.6, 0.1])
+    assert intervals.at_distance(kl, values, 1.5) == pytest.approx([0.5, 0.15])
     assert intervals.at_distance(kl, values, 1.0) == pytest.approx([0.4, 0.2])
     assert intervals.at_distance(kl, values, 0.0) == pytest.approx([0.0, 0.0])
     assert intervals.at_distance(kl, values, 3.01) is None  # not reached, and not extrapolated
@@ -55,6 +60,24 @@ def test_the_bootstrap_knows_three_levels() -> None:
     within = same + np.array([-5.0, 5.0])[None, :, None]
     spread = intervals.resampled(within, np.random.default_rng(1)).std()
     assert spread == pytest.approx(math.sqrt(25 / 2 / 3), rel=0.1)
+
+
+def test_the_bootstrap_of_a_fit_draws_runs_and_for_all_of_them_the_same_prompts() -> None:
+    """Spread of the mean: prompts' / 10 where three runs agree; sqrt(50 / 3 / 3) at -5, 0 and 5."""
+
+    def spread(at: tuple[float, ...], prompts: intervals.Array) -> float:
+        return float(
+            intervals.bootstrap(
+                [[prompts + each] for each in at],
+                lambda picked: np.array([np.mean([run[0].mean() for run in picked])]),
+                draws=1000,
+            ).std()
+        )
+
+    prompts = np.random.default_rng(0).normal(size=100)
+    assert spread((0.0, 0.0, 0.0), prompts) == pytest.approx(prompts.std() / 10, rel=0.1)
+    apart = spread((-5.0, 0.0, 5.0), np.zeros(10))
+    assert apart == pytest.approx(math.sqrt(50 / 3 / 3), rel=0.1)
 
 
 def test_runs_that_never_got_there_are_left_out_and_counted() -> None:
@@ -121,6 +144,32 @@ def test_a_pooled_fit_has_intervals_that_hold_the_truth() -> None:
     assert found["alpha_interval"][0] < 0.4 < found["alpha_interval"][1]
     assert found["beta_interval"][0] < 0.1 < found["beta_interval"][1]
     assert found["alpha_interval"][1] - found["alpha_interval"][0] < 0.1
+
+
+def test_what_is_fitted_is_the_gain_over_the_start(tmp_path: Path) -> None:
+    """Gold 0.5 + d (.4 - .1 log d): the fit of the cell must find .4 and .1."""
+    kl = np.array([0.0, 1.0, 4.0, 9.0, 16.0])
+    far = kl > 0
+    gold = np.full(len(kl), 0.5)
+    gold[far] += fits.rl_form(np.sqrt(kl[far])) @ np.array([0.4, 0.1])
+    folder = tmp_path / "start-0" / "law" / "grpo-1x32-600"
+    folder.mkdir(parents=True)
+    of_prompts = {"kl": kl, "gold": gold}
+    torch.save(
+        {name: torch.tensor(x)[:, None].expand(-1, 3) for name, x in of_prompts.items()},
+        folder / "points.pt",
+    )
+    write_json(folder / jobs.DONE, {})
+    found = results.fit_of_cell(Settings(), tmp_path, "1x32", 600, "grpo")
+    assert found is not None and found["starts"] == 1
+    assert (found["alpha"], found["beta"]) == pytest.approx((0.4, 0.1))
+
+
+def test_the_best_point_is_the_middle_of_the_best_three() -> None:
+    """Means of three from .1 .5 .9 .6 .1: .5, .667, .533."""
+    gold = np.array([0.1, 0.5, 0.9, 0.6, 0.1])[:, None]
+    assert results.best_point({"gold": gold}, Settings()) == 2
+    assert results.best_point({"gold": gold[:1]}, Settings()) == 0
 
 
 def test_a_slope_and_its_error() -> None:

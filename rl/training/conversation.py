@@ -6,7 +6,6 @@ a note and is done without: only the model itself is needed.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,7 +22,7 @@ from data.records import PromptRecord
 from data.templates import HEADINGS, instruction_prompt
 from gpt.common import MODEL_FILE, load_gpt
 from gpt.errors import UserError
-from gpt.files import display_path
+from gpt.files import display_path, read_object
 from gpt.generate import SamplingParams
 from gpt.log_probs import full_kl
 from gpt.model import GPT
@@ -59,7 +58,7 @@ class RunFolder:
 
     @classmethod
     def read(cls, path: Path) -> RunFolder:
-        """UserError if there is no such folder, no model in it, or a config.json that is no JSON."""
+        """UserError if there is no such folder, no model in it, or a damaged config.json."""
         path = path.parent if path.name == MODEL_FILE else path
         if not path.is_dir():
             raise UserError(
@@ -71,11 +70,7 @@ class RunFolder:
                 "give the folder of a finished run"
             )
         config = path / "config.json"
-        try:
-            flags = json.loads(config.read_text(encoding="utf-8")) if config.exists() else {}
-        except ValueError as error:
-            raise UserError(f"{display_path(config)} is damaged, it is no JSON: mend it") from error
-        return cls(path, flags if isinstance(flags, dict) else {})
+        return cls(path, read_object(config) if config.exists() else {})
 
     @property
     def data(self) -> str:

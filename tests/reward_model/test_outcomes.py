@@ -14,12 +14,13 @@ from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import load_tokenizer
 from reward_model import outcome_training
 from reward_model.model import RewardModel, load_reward_model
-from reward_model.outcome_training import OutcomeConfig, add_texts, fit
+from reward_model.outcome_training import OutcomeConfig, add_texts, fit, open_texts
 from reward_model.outcomes import (
     LabelledTokens,
     cut_piece,
     encode_labelled,
     log_odds_report,
+    ngram_accuracy,
     outcome_report,
     piece_batch,
     report_text,
@@ -87,6 +88,16 @@ def test_micro_batches_change_no_gradient():
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-7)
 
 
+def test_loss_and_accuracy_of_a_step_by_hand(monkeypatch):
+    """Log-odds .3 of a good text, -.2 and 2 of bad ones: two are right, at .554, .598 and 2.127."""
+    texts = [LabelledTokens([4, 5, 6], label) for label in (True, False, False)]
+    model, scores = model_of(), torch.tensor([0.3, -0.2, 2.0], requires_grad=True)
+    monkeypatch.setattr(model, "raw_scores", lambda batch: scores)
+    numbers = add_texts(model, texts, OutcomeConfig(shortest=4), 16, random.Random(0))
+    assert numbers["accuracy"] == pytest.approx(2 / 3)
+    assert numbers["loss"] == pytest.approx((0.554355 + 0.598139 + 2.126928) / 3, abs=1e-6)
+
+
 @pytest.mark.parametrize("pooling", ["mean_score", "last_token"])
 def test_it_learns_a_word(pooling):
     texts = encode_labelled(texts_of(200), TOKENIZER)
@@ -107,6 +118,20 @@ def test_report_reads_scores_in_their_confident_direction():
     sure, unsure = torch.sigmoid(torch.tensor([2.0, 0.5])).tolist()
     error = (abs(sure - 2 / 3) * 3 + abs(unsure - 1)) / 4
     assert report["calibration_error"] == pytest.approx(error)
+
+
+def test_the_majority_may_be_bad():
+    labels = torch.tensor([False, False, False, True])
+    report = log_odds_report(torch.ones(4), labels, torch.arange(4.0))
+    assert (report["accuracy"], report["majority_accuracy"]) == (0.25, 0.75)
+
+
+def test_the_rival_learns_from_the_training_texts_alone():
+    """Held-out labels that say the opposite are all missed."""
+    train = encode_labelled(texts_of(40), TOKENIZER)
+    turned = [LabelledTokens(text.tokens, not text.label) for text in train]
+    assert ngram_accuracy(train, train, TOKENIZER, 16) == 1
+    assert ngram_accuracy(train, turned, TOKENIZER, 16) == 0
 
 
 def test_the_report_gives_both_readers_the_same_tokens():
@@ -132,6 +157,18 @@ def test_flags_that_mean_nothing_are_refused(wrong):
 def write_texts(path, records):
     path.write_text("".join(json.dumps(vars(r)) + "\n" for r in records), encoding="utf-8")
     return str(path)
+
+
+def test_no_text_that_is_reported_on_is_trained_on(tmp_path):
+    """Neither of the data's own tenth nor of a source that repeats training texts."""
+    data = write_texts(tmp_path / "train.jsonl", texts_of(200))
+    train, held_out = open_texts(OutcomeConfig(data=data), TOKENIZER)
+    assert not {tuple(t.tokens) for t in train} & {tuple(t.tokens) for t in held_out}
+    assert len(train) > 6 * len(held_out) > 40
+    other = write_texts(tmp_path / "test.jsonl", [*texts_of(5), *texts_of(9, seed=1)])
+    train, held_out = open_texts(OutcomeConfig(data=data, held_out=other), TOKENIZER)
+    assert (len(train), len(held_out)) == (200, 9)
+    assert not {tuple(t.tokens) for t in train} & {tuple(t.tokens) for t in held_out}
 
 
 def test_the_script_trains_reports_and_writes_a_reward_model(tmp_path, capsys):

@@ -19,7 +19,7 @@ from markupsafe import escape
 
 from gpt.errors import UserError
 from gpt.report import doctor as every_stage
-from gpt.report.doctor import Finding, as_text, page_path, say_findings
+from gpt.report.doctor import Finding, as_text, halves, page_path, say_findings
 from gpt.report.page import REPORT
 from gpt.report.writing import open_page
 from rl import doctor
@@ -243,6 +243,11 @@ def test_a_rule_is_silent_where_the_same_numbers_are_right(
     rule: str, columns: dict[str, Any], flags: dict[str, Any]
 ) -> None:
     assert rule not in found(steady(**columns), **flags)
+
+
+def test_the_error_of_two_thirds_by_hand() -> None:
+    """1 2 3 and 5 6 7: means 2 and 6, variances 1, so the difference has error sqrt(2 / 3)."""
+    assert halves([1, 2, 3, 9, 9, 9, 5, 6, 7]) == pytest.approx((2, 6, math.sqrt(2 / 3)))
 
 
 def test_gold_that_falls_by_chance_is_no_alarm() -> None:
