@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -162,8 +163,9 @@ def test_a_failing_baseline_stops_everything():
         def run(self, root, tests):
             return 1, "1 failed"
 
-    with pytest.raises(UserError, match="the tests fail without any mutation:\n1 failed"):
-        mutation_check.check_baseline(MUTATIONS[:1], [], Failing())
+    failed = pytest.raises(UserError, match="the tests fail without any mutation:\n1 failed")
+    with ThreadPoolExecutor(2) as pool, failed:
+        mutation_check.check_baseline(MUTATIONS[:1], [], Failing(), pool)
 
 
 def test_list_runs_nothing(pretend, capsys):
