@@ -113,6 +113,22 @@ def labels(axis: Axes, x: str, y: str, title: str = "", *, legend: bool = False)
         axis.legend()
 
 
+def legend(axis: Axes) -> None:
+    """A legend at the best place inside the axes; beside them if it covers a labelled line there."""
+    box = axis.legend()
+    figure = axis.get_figure()
+    if not isinstance(figure, Figure):
+        return
+    figure.draw_without_rendering()  # only now the legend has its place
+    extent = box.get_window_extent()
+    for drawn in box.axes.get_lines():
+        path = drawn.get_transform().transform_path(drawn.get_path())
+        labelled = not str(drawn.get_label()).startswith("_")
+        if labelled and path.intersects_bbox(extent, filled=False):
+            axis.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+            return
+
+
 def curves(
     series: Mapping[str, Any],
     x: Sequence[float] | None = None,
@@ -128,6 +144,7 @@ def curves(
     A label that is a meaning ("policy", "gold", "k3") has its colour and line style; `styles` says
     {label: meaning} for others, and the rest take turns. `smooth` draws the mean of that many
     neighbours over a faint line. `texts`: xlabel, ylabel, title, xscale, ylim, ... of the axes.
+    The legend moves out of the axes, to their right, where it would cover a line.
     """
     axis = axis or panels(1)[1]
     for label, values in series.items():
@@ -142,7 +159,7 @@ def curves(
             ys = running_mean(ys, smooth)
         axis.plot(xs, ys, label=label, **style)
     axis.set(**texts)
-    axis.legend()
+    legend(axis)
     return axis
 
 
