@@ -436,8 +436,9 @@ assert min(losses["PPO"], losses["PPO + bonus"]) > losses["PPO + loss"]
 # %% [markdown]
 # As a loss it keeps the student's loss on ordinary text near where it was, even under this reward. As
 # a bonus it protects nothing: here that run has even lost more than the one without it. (The
-# disturbance from above can turn out either way; one seed does not say which.) The loss is not free either. It pulls towards the ordinary text and away
-# from the teacher, in proportion to $\lambda$. And it hides a bad reward instead of mending it.
+# disturbance from above can turn out either way; one seed does not say which.) The loss is not free
+# either. It pulls towards the ordinary text and away from the teacher, in proportion to $\lambda$.
+# And it hides a bad reward instead of mending it.
 #
 # **What this page left out.** The student was small and the teacher no larger. The runs were short,
 # with one seed each. **At full size**: `python scripts/make_teacher.py` once, then `python -m
