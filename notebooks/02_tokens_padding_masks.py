@@ -352,10 +352,10 @@ for row, p, end in zip(batch.tokens.tolist(), batch.prompt_lengths.tolist(), end
     )
 figure, axis = look.panels(1, width=10, height=3.6)
 axis.set_title(
-    "blue: prompt, green: response. An arrow leads from the logits to the token they score"
+    "white: prompt, blue: response. An arrow leads from the logits to the token they score"
 )
 draw_cells(axis, labels, kinds)
-draw_arrows(axis, batch, look.COLOURS["bad"])
+draw_arrows(axis, batch, look.COLOURS["exact"])
 
 # %% [markdown]
 # ## 8. Log-probabilities of a response

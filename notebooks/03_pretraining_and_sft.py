@@ -149,7 +149,7 @@ labels = [
 ]
 notes = [["learn" if r else "" for r in row] for row in takes_part.tolist()]
 figure, axis = look.panels(1, width=13, height=3)
-axis.set_title("blue: prompt, green: response (takes part in the loss), grey: padding")
+axis.set_title("white: prompt, blue: response (takes part in the loss), grey: padding")
 draw_cells(axis, labels, kinds, notes)
 
 # %% [markdown]
@@ -199,9 +199,9 @@ def rate(t):
 rates = [rate(t) for t in range(STEPS)]
 library = [cosine_schedule(t, STEPS, peak=PEAK, warmup=WARMUP) for t in range(STEPS)]
 torch.testing.assert_close(torch.tensor(rates), torch.tensor(library))
-axis = look.curves({"learning rate": rates}, styles={"learning rate": "policy"}, xlabel="step",
-                   axis=look.panels(1, height=2.2)[1],
+axis = look.curves({"policy": rates}, axis=look.panels(1, height=2.2)[1], xlabel="step",
                    ylabel="learning rate", title="The schedule of the run below")  # fmt: skip
+axis.get_legend().remove()
 
 # %% [markdown]
 # ## 5. Pre-training
@@ -273,7 +273,7 @@ look.curves({"training batch (faint), held out": series("held_out_loss")}, axis=
             styles={"training batch (faint), held out": "policy"}, ylim=(1, 6.6),
             xlabel="step", ylabel="loss (nats per token)", title="The loss")  # fmt: skip
 look.curves({"the model": series("topic")}, axis=right, marker=True, ylim=(0, 0.7),
-            styles={"the model": "gold"}, xlabel="step", ylabel="topic (0 to 1)",
+            styles={"the model": "policy"}, xlabel="step", ylabel="topic (0 to 1)",
             title="Writing about the right thing")  # fmt: skip
 right.axhline(corpus_topic, label="the writers of the corpus", **look.line("exact"))
 right.legend()

@@ -450,6 +450,10 @@ loss = clipped_loss(log_probs, old, A)
 slope = torch.autograd.grad(loss.sum(), log_probs)[0]
 torch.testing.assert_close(loss, clipped_surrogate(log_probs, old, A, 0.2, 0.2))
 torch.testing.assert_close(slope[:, 0], torch.tensor([-0.5, 0.0, 0.0, 1.5]))
+
+first = START.clone().requires_grad_()  # at PPO's first step all ratios are 1
+(pi @ clipped_loss(first.log_softmax(-1), START, REWARDS)).backward()
+torch.testing.assert_close(-first.grad, TRUE)
 look.code(clipped_surrogate, docstring=False)
 
 # %%
@@ -466,6 +470,7 @@ look.table(["A", "ratio", "gradient by log pi", "what happens"], rows)
 # %% [markdown]
 # The clip is a pessimist. It refuses a gain that was already taken, and never ignores a loss. One
 # `min` does this for both signs of $A$. (`clip_low` and `clip_high`: $\varepsilon$ below and above 1.)
+# At the very first step all ratios are 1, so PPO's first gradient is that of REINFORCE.
 
 # %%
 grid = torch.linspace(0.05, 2.5, 246)[:, None]
@@ -479,7 +484,7 @@ for advantage, style in ((1.0, "good"), (-1.0, "bad")):
 for axis, name in ((left, "loss"), (right, "gradient by log pi")):
     axis.axvspan(0.8, 1.2, color="lightgray", alpha=0.5, lw=0, label="clip range")
     look.labels(axis, "ratio", name, name)
-left.legend(loc="upper left", fontsize=8)
+figure.legend(*left.get_legend_handles_labels(), loc="outside right center")
 assert (value.diff(dim=0) >= 0).all()  # for A = -1 the loss never falls as the ratio grows
 
 # %% [markdown]
@@ -515,7 +520,7 @@ for axis, (name, trace) in zip(axes, traces.items(), strict=True):
                 styles={"great": "gold", "fine": "policy", "awful": "bad"},
                 xlabel="step", ylabel="probability", title=name)  # fmt: skip
     axis.label_outer()
-    if axis is not axes[1]:
+    if axis is not axes[2]:
         axis.get_legend().remove()
 assert traces["ratio, no clip"][-1, 0] < 0.05 < 0.19 < traces["clip 0.2"][-1, 0]
 
@@ -524,17 +529,6 @@ assert traces["ratio, no clip"][-1, 0] < 0.05 < 0.19 < traces["clip 0.2"][-1, 0]
 # happened to say, has all but disappeared: later rollouts will hardly ever contain it. With the clip
 # the policy moves a little, stops, and waits for fresh samples.
 #
-# At the very first step all ratios are 1 and the clip does nothing. PPO's first gradient is that of
-# REINFORCE:
-
-# %%
-theta = START.clone().requires_grad_()
-token_loss = clipped_loss(theta.log_softmax(-1), START, REWARDS)  # one row for each word
-(pi @ token_loss).backward()
-print("PPO's first step", -theta.grad, "  the true gradient", TRUE)
-torch.testing.assert_close(-theta.grad, TRUE)
-
-# %% [markdown]
 # ## Where this lives
 #
 # - REINFORCE, ratio, clip, reducers: [rl/equations/losses.py](../rl/equations/losses.py)

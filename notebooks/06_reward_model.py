@@ -387,7 +387,8 @@ bars = {"coin": 0.5, "longer wins": n["length_accuracy"]}
 bars |= {name: report.numbers["accuracy"] for name, report in reports.items()}
 bars["ceiling"] = n["label_ceiling"]
 
-styles = dict(zip(bars, ("reference", "reference", "proxy", "proxy", "gold"), strict=True))
+MODELS = {"3,000 comparisons": "proxy", "112,000, kept": 0}  # their colours from here on
+styles = {"coin": "reference", "longer wins": "reference", "ceiling": "gold"} | MODELS
 axis = look.bars(bars, styles=styles, numbers=".2f", ylabel="share of labels ordered right")
 for place, report in enumerate(reports.values(), start=2):
     low, high = report.numbers["accuracy_interval"]
@@ -428,12 +429,12 @@ print(f"raw: mean {raw.mean():.2f}, standard deviation {raw.std():.2f}; normalis
 
 # %%
 figure, axis = look.panels(1)
-for (name, report), meaning in zip(reports.items(), ("policy", "proxy"), strict=True):
+for name, report in reports.items():
     claimed, won, counts = zip(*report.numbers["calibration"], strict=True)
     limits = [wilson_interval(w * k, k) for w, k in zip(won, counts, strict=True)]
     low, high = zip(*limits, strict=True)
-    look.curves({name: (claimed, won)}, axis=axis, styles={name: meaning}, marker=True)
-    axis.fill_between(claimed, low, high, color=look.colour(meaning), alpha=0.12)
+    look.curves({name: (claimed, won)}, axis=axis, styles=MODELS, marker=True)
+    axis.fill_between(claimed, low, high, color=axis.get_lines()[-1].get_color(), alpha=0.12)
 axis.plot([0.5, 1], [0.5, 1], **look.line("exact"), label="calibrated")
 axis.set(xlabel="probability claimed", ylabel="share ordered right (band: 95%)")
 axis.legend()
@@ -491,7 +492,7 @@ rows = zip(faults, cost, *noticed.values(), strict=True)
 look.table(["fault", "costs in gold", *(f"noticed: {name}" for name in noticed)], list(rows))
 
 # %%
-axis = look.bars(noticed, list(faults), styles=dict(zip(noticed, ("policy", "proxy"), strict=True)))
+axis = look.bars(noticed, list(faults), styles=MODELS)
 axis.axhline(0.5, **look.line("exact"), label="coin")
 axis.set(ylabel="share noticed", xlabel="what was spoilt, in 200 perfect answers", ylim=(0, 1.25))
 axis.legend(ncols=3, loc="upper right")

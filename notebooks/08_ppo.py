@@ -486,7 +486,7 @@ assert mean_of("gold", rows[-4:]) > mean_of("gold", rows[:2]) + 0.1
 unseen = reviews.prompts("validation")[:64]
 fresh = sample_rollout(policy, tokenizer, unseen[:32], params, 1, make_generator(6, "fresh"))
 values, earned = critic.rollout_values(fresh.sequences, 64), learned(fresh)
-i = int(earned.argsort()[6])  # one of the lower ones: something goes wrong in it
+i = int(earned.argsort()[6])  # the seventh lowest score of the 32
 tokens = fresh.response_tokens[i][fresh.response_mask[i]].tolist()
 L, truth = len(tokens), true_values(policy, fresh.records[i], tokens)
 

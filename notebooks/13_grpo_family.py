@@ -282,9 +282,6 @@ for axis, (name, curve) in zip(axes, curves.items(), strict=True):
     if name != "sequence_mean":
         axis.get_legend().remove()
 plt.show()
-for name, curve in curves.items():
-    right, wrong = curve[-10:].mean(0).tolist()
-    print(f"{name:21} right {right:5.1f}, wrong {wrong:5.1f} tokens (start {1 / s:.1f})")
 assert curves["sequence_mean"][-10:, 1].mean() > 2 * curves["sequence_mean"][0, 1]
 for name in ("token_mean", "sequence_sum", "constant_length_mean"):
     assert (curves[name][-10:].mean(0) - 1 / s).abs().max() < 2.5
@@ -443,7 +440,6 @@ plt.show()
 
 # %%
 far = {name: push(config, torch.tensor([1.0, 6.0]), -1.0) for name, config in SHAPES.items()}
-print({name: [round(x, 2) for x in pushes.tolist()] for name, pushes in far.items()})
 assert all(pushes[0] == -1 for pushes in far.values())  # at ratio 1 all of them are REINFORCE
 assert far["token"][1] < -5.9 and far["token, dual clip 3"][1] == 0
 
@@ -522,7 +518,8 @@ for name, pair in runs.items():
     last = [sum(column(run_rows, "success_rate")[-6:]) / 6 for run_rows in pair]
     samples = sum(column(rows, "sampled_responses")) / 2
     table.append([name, *last, sum(clipped) / len(clipped), int(samples)])
-look.table(["", "success, run 1", "run 2", "clipped tokens", "samples a run"], table)
+shown = [[n, f"{a:.3f}", f"{b:.3f}", f"{c:.2%}", f"{k:,}"] for n, a, b, c, k in table]
+look.table(["", "success, run 1", "run 2", "clipped tokens", "samples a run"], shown)
 start = float(success_rates(base).mean())
 print(f"success rate at the start: {start:.3f}")
 clip, samples = ({row[0]: row[k] for row in table} for k in (3, 4))

@@ -340,7 +340,7 @@ for axis, traces, title in zip(
 ):
     look.curves(traces, axis=axis, styles={"|k1|": "bad"}, title=title, xlabel="step",
                 ylabel="KL(pi || ref) (nats)", yscale="log", ylim=(1e-6, 20))  # fmt: skip
-axes[1].get_legend().remove()
+axes[0].get_legend().remove()
 plt.show()
 for name in LOSSES:
     print(f"{name:5} from {exact[name][0]:.4f} nats: exact to {exact[name][-1]:.4f}", end="")
@@ -389,9 +389,6 @@ axis = look.bars(bars, list(trained), axis=look.panels(1, width=9)[1], ylim=(0, 
                  ylabel="probability after training", xlabel="penalty")  # fmt: skip
 axis.legend(ncols=3, loc="upper center")
 plt.show()
-for name, p in trained.items():
-    value = float(p @ SCORES - BETA * kl_between(p.clamp(min=1e-12).log(), REF))
-    print(f"{name.replace(chr(10), ' '):16} reward minus 0.5 KL: {value:.4f}")
 for name in ("k1 in\nthe reward", "k2 in\nthe loss"):
     torch.testing.assert_close(trained[name], optimum, atol=1e-6, rtol=0)
 assert trained["k1 in\nthe loss"][0] > 0.99  # as if there were no penalty
@@ -450,14 +447,11 @@ for (name, error), meaning in zip(errors.items(), ("bad", "k3"), strict=True):
 axis.axhline(1, **look.line("exact"))
 look.labels(axis, r"$\delta$ (nats)", "relative error", "Above the dotted line: noise", legend=True)
 plt.show()
+medians = {}
 for at in (1e-3, 3e-4, 1e-4):
     near = (small / at).log().abs() < 0.2
-    print(f"near delta = {at:.0e}:  median error {errors['exp(d) - 1 - d'][near].median():4.0%} "
-          f"naively, {errors['k3 with expm1'][near].median():.3%} with expm1")  # fmt: skip
-
-# %%
-medians = {at: float(errors["exp(d) - 1 - d"][(small / at).log().abs() < 0.2].median())
-           for at in (1e-3, 3e-4)}  # fmt: skip
+    medians[at], with_expm1 = (float(error[near].median()) for error in errors.values())
+    print(f"near {at:.0e}: median error {medians[at]:4.0%} naively, {with_expm1:.3%} with expm1")
 assert 0.03 < medians[1e-3] < 0.12 and 0.5 < medians[3e-4] < 1.5
 
 # %% [markdown]
@@ -568,7 +562,9 @@ check("reverse_kl", my_reverse_kl)
 # </details>
 #
 # **2.** What does k2 do in the loss, on average? Write its expected gradient for the logits of one
-# distribution, (V,), without autograd.
+# distribution, (V,), without autograd. (By the chain rule $\nabla k_2(y) = \log \frac{\pi(y)}
+# {\pi_{ref}(y)} \nabla \log \pi(y)$, and $\nabla \log \pi(y)$ is the one-hot of $y$ minus the
+# probabilities: [page 04](04_policy_gradients_and_baselines.ipynb), section 3. Then average over $y$.)
 
 
 # %%

@@ -415,7 +415,9 @@ look.code(ensembles.uncertainty_weighted)
 #
 # ## Exercises
 #
-# **1.** How far is the best of n from the policy, in nats? (`import math` first.)
+# The first two use the module `math`: write `import math` at the top of your first cell.
+#
+# **1.** How far is the best of n from the policy, in nats?
 
 
 # %%

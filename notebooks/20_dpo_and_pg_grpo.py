@@ -8,8 +8,7 @@
 # number. Direct Preference Optimization, DPO (Rafailov et al. 2023,
 # [arXiv:2305.18290](https://arxiv.org/abs/2305.18290)), shows that the detour can be left out: a
 # policy *is* a reward model already. So DPO is the control experiment for every other engine here.
-# It spends the same comparisons *offline*, which means on texts that were written before training
-# began. At the end of the page, PG-GRPO puts both ideas into one loss.
+# It spends the same comparisons *offline*, on texts that were written before training began.
 #
 # **You need** [06_reward_model](06_reward_model.ipynb) (Bradley and Terry),
 # [05_what_a_kl_is](05_what_a_kl_is.ipynb) and [07_grpo](07_grpo.ipynb).
@@ -123,7 +122,7 @@ assert torch.allclose(implicit[:, None] - implicit, reward[:, None] - reward)  #
 # $$\mathcal{L}_{DPO} = -\log \sigma(\beta h), \qquad h = \log
 # \frac{\pi(y_w \mid x)}{\pi_{ref}(y_w \mid x)} - \log \frac{\pi(y_l \mid x)}{\pi_{ref}(y_l \mid x)}$$
 #
-# In code these are two lines. A pair to check by hand: the chosen response went from $-11$ to $-10$
+# A pair to check by hand: the chosen response went from $-11$ to $-10$
 # nats, the rejected one from $-11.5$ to $-12$.
 
 # %%
@@ -168,8 +167,7 @@ look.bars(
 plt.show()
 
 # %% [markdown]
-# It does. Comparisons say nothing about the height of the rewards, but the optimum does not depend
-# on their height.
+# It does. Comparisons say nothing about the height of the rewards, and the optimum does not need it.
 #
 # ## 4. How hard a pair pulls
 #
@@ -199,8 +197,7 @@ assert math.isclose(slope.item(), by_hand, rel_tol=1e-5)
 # - **IPO** (Azar et al. 2023, [arXiv:2310.12036](https://arxiv.org/abs/2310.12036), Eq. 17) gives the
 #   gap a finite target, $\mathcal{L}_{IPO} = \left( h - \frac{1}{2 \beta} \right)^2$.
 #
-# (We take sums of log-probabilities in both, as OpenRLHF does. TRL takes means per token for IPO,
-# and reports that IPO's authors confirmed that.)
+# (Both take sums of log-probabilities over the tokens of a response; TRL's IPO takes means.)
 
 # %%
 beta, s = 0.1, 0.2
@@ -229,14 +226,13 @@ left.get_legend().remove()
 plt.show()
 
 # %% [markdown]
-# DPO's pull is at most $\beta$, on the wrong side, and fades on the right side. It never changes its
-# sign. The other two pull *back* beyond their target.
+# DPO's pull is at most $\beta$, fades on the right side, and never changes its sign. The other two
+# pull *back* beyond their target.
 #
 # ## 5. DPO on text
 #
 # The base model of the course answers training prompts twice each. The annotator of the reviews world
-# says which answer he prefers. His verdict is a noisy reading of the gold reward (the numbers below),
-# so he errs. The base model often writes about the wrong product.
+# says which answer he prefers. His verdict is a noisy reading of the gold reward (the numbers below).
 
 # %%
 base, tokenizer = kept.base()
@@ -252,7 +248,7 @@ def compared(split: str, count: int) -> list[pairing.TokenPair]:
     return [pair for batch in batches for pair in batch]
 
 
-pairs, held_out = compared("train", 800), compared("validation", 120)
+pairs, held_out = compared("train", 640), compared("validation", 120)
 for pair in pairs[:3]:
     text = pairing.pair_as_text(pair, tokenizer)
     print(text["prompt"].strip())
@@ -260,9 +256,7 @@ for pair in pairs[:3]:
     print(f"  rejected {text['gold_rejected']:.2f}  {text['rejected']}")
 
 # %% [markdown]
-# The log-probability of a response is the **sum** over its tokens. (Many programs take the mean.
-# That is another loss: a long response then counts as little as a short one.) The reference is
-# frozen, so its side is computed once, before training. The core of
+# The reference is frozen, so its side is computed once, before training. The core of
 # [rl/dpo_engine.py](../rl/dpo_engine.py):
 
 # %%
@@ -270,7 +264,7 @@ look.code(dpo_engine.train, ("for batch, ref_log_probs", "norm = clip_and_step")
 
 # %%
 config = DPOConfig(
-    steps=50, batch_size=16, lr=6e-4, warmup=10, beta=0.1, held_out_pairs=120, eval_every=25,
+    steps=40, batch_size=16, lr=7e-4, warmup=8, beta=0.1, held_out_pairs=120, eval_every=20,
     device="cpu",
 )  # fmt: skip
 direct = copy.deepcopy(base)
@@ -279,7 +273,7 @@ rows = dpo_engine.train(
 )
 first, last = rows[0], rows[-1]
 print(f"loss at step 1: {first['loss']:.4f}, log 2 is {math.log(2):.4f}")
-for row in rows[24::25]:
+for row in rows[19::20]:
     print(f"step {row['step']:3}  held-out loss {row['held_out_loss']:.3f}", end="")
     print(f"  held-out pairs in order {row['held_out_accuracy']:.2f}")
 assert abs(first["loss"] - math.log(2)) < 1e-5 and abs(first["margin"]) < 1e-5
@@ -292,15 +286,17 @@ assert last["held_out_accuracy"] > 0.55 and last["held_out_loss"] < 0.685
 # %%
 figure, (left, right) = look.panels(2)
 shown = rows[1:]  # at step 1 every gap is 0 up to rounding
+steps = [row["step"] for row in shown]
 chosen_line = {"chosen": "good", "rejected": "bad"}
 moved_by = {
     kind: [row[f"reward_{kind}"] / config.beta for row in shown] for kind in ("chosen", "rejected")
 }
-look.curves(moved_by, axis=left, styles=chosen_line, smooth=12,
+look.curves(moved_by, steps, axis=left, styles=chosen_line, smooth=12,
             xlabel="optimizer step", ylabel="log pi - log pi_ref (nats)")  # fmt: skip
 left.axhline(0, **look.line("exact"))
-look.curves({"pairs in order": [row["accuracy"] for row in shown]}, axis=right, smooth=12,
-            styles={"pairs in order": "policy"}, xlabel="optimizer step", ylabel="share")  # fmt: skip
+look.curves({"policy": [row["accuracy"] for row in shown]}, steps, axis=right, smooth=12,
+            xlabel="optimizer step", ylabel="pairs in order (share)")  # fmt: skip
+right.get_legend().remove()
 plt.show()
 for kind, values in moved_by.items():
     print(f"{kind:8} {sum(values[-20:]) / 20:+.2f} nats per response, last 20 steps")
@@ -309,9 +305,8 @@ assert sum(row["margin"] for row in rows[-20:]) / 20 > 0.05
 
 # %% [markdown]
 # The gap grows, as it should. But the chosen responses have become **less** likely as well, only by
-# less than the rejected ones. Nothing in the loss forbids it: only the gap is paid for. The tokens
-# show where. Blue tokens have become more likely than they were under the reference, orange ones
-# less likely.
+# less than the rejected ones. Nothing in the loss forbids it: only the gap is paid for. Blue tokens
+# have become more likely than they were under the reference, orange ones less likely.
 
 
 # %%
@@ -355,10 +350,9 @@ assert results["DPO"]["reward"] > results["base"]["reward"] + 0.05
 # %% [markdown]
 # ## 6. PG-GRPO: pairs made in the group
 #
-# GRPO samples $G$ responses to a prompt and scores them. Scores make a ranking, and a ranking
-# contains comparisons. PG-GRPO adds the preference loss over $K$ such pairs to the loss of GRPO. (No
-# paper of that name defines it. The nearest is AMIR-GRPO,
-# [arXiv:2601.03661](https://arxiv.org/abs/2601.03661).)
+# The scores of a group make a ranking, and a ranking contains comparisons. PG-GRPO adds the
+# preference loss over $K$ such pairs to the loss of GRPO. (No paper of that name defines it. The
+# nearest is AMIR-GRPO, [arXiv:2601.03661](https://arxiv.org/abs/2601.03661).)
 #
 # $$\mathcal{L} = \mathcal{L}_{GRPO} + \lambda \, \mathcal{L}_{pref}, \qquad \mathcal{L}_{pref} =
 # \frac{1}{K} \sum_{(w, l)} - \log \sigma(\beta_{dpo} \, h_{w, l})$$
@@ -425,13 +419,12 @@ assert int((preference_pull(choices["best_worst"], torch.zeros(G)) != 0).sum()) 
 # %% [markdown]
 # GRPO pulls by **how much** better a response is, whatever the policy already knows. The preference
 # loss pulls by **how wrongly** the pair is ordered since the start, and eases off as it comes into
-# order. `best_worst` sees two responses of a group. `all` counts how many others a response beats.
+# order.
 #
 # ## 7. The difference to GRPO's loop
 #
 # Pairs live inside a group, so the rows of a group stay in one loss. $\mathcal{L}_{pref}$ reuses
-# GRPO's log-probs, and it needs the *frozen reference*: measured from the policy that sampled, $h$
-# would start from 0 in every step. New in [rl/pg_grpo_engine.py](../rl/pg_grpo_engine.py):
+# GRPO's log-probs. New in [rl/pg_grpo_engine.py](../rl/pg_grpo_engine.py):
 
 # %%
 look.difference(
@@ -446,7 +439,7 @@ look.difference(
 # %%
 prompts = reviews.prompts("train")
 common = dict(
-    steps=10, prompts_per_step=8, group_size=8, minibatches=1, micro_batch_size=64, lr=4e-4,
+    steps=8, prompts_per_step=6, group_size=8, minibatches=1, micro_batch_size=48, lr=6e-4,
     kl_coef=0.05, max_new_tokens=40, device="cpu",
 )  # fmt: skip
 variants = {
@@ -458,7 +451,7 @@ runs, table = {}, []
 for name, changes in variants.items():
     config, policy = PGGRPOConfig(**(common | changes)), copy.deepcopy(base)
     runs[name] = pg_grpo_engine.train(
-        config, policy, tokenizer, gold, prompts, MetricLog(10), offline_pairs=pairs
+        config, policy, tokenizer, gold, prompts, MetricLog(8), offline_pairs=pairs
     )
     late = runs[name][-4:]
     mean = {key: sum(row[key] for row in late) / 4 for key in ("reward", "kl")}
@@ -485,11 +478,13 @@ for axis, key, label in (
         if key in rows[0]
     }
     look.curves(series, axis=axis, styles=STYLES, smooth=3, xlabel="step", ylabel=label)
-    axis.set_xticks(range(2, 11, 2))
+    axis.set_xticks(range(2, 9, 2))
+    if axis is not axes[0]:
+        axis.get_legend().remove()
 plt.show()
 
 # %% [markdown]
-# Neither helped visibly. With one seed and ten steps, a few hundredths mean nothing. Pairs made in
+# Neither helped visibly. With one seed and eight steps, a few hundredths mean nothing. Pairs made in
 # the group say nothing that the rewards had not said. Recorded pairs do, but from an annotator who
 # errs. (At step 1 all $h$ are 0: a tie is not in order.)
 #

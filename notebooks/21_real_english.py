@@ -31,7 +31,8 @@ except ModuleNotFoundError as error:
     raise ImportError("run `make demo` once, then choose the kernel of .venv") from error
 
 look.use()
-run = json.loads(Path("course/recordings/imdb.json").read_text(encoding="utf-8"))
+recorded = Path("course/recordings/imdb.json").read_text(encoding="utf-8")
+run = json.loads(recorded.replace("\x96", "-").replace("\x85", "..."))  # signs of old web pages
 print("recorded:", ", ".join(run))
 
 # %% [markdown]
@@ -98,7 +99,7 @@ for sample in run["rows"]["base"][0]["samples"][:4]:
 scores, labels = torch.tensor([1.0, 1.0]), torch.tensor([1.0, 0.0])
 probability = scores.sigmoid()
 by_hand = -labels * probability.log() - (1 - labels) * (1 - probability).log()
-print(by_hand.tolist())
+print([round(x, 3) for x in by_hand.tolist()])
 assert torch.allclose(outcome_loss(scores, labels), by_hand.mean())
 
 # %%

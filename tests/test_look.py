@@ -11,6 +11,8 @@ import matplotlib.pyplot as plt
 import pytest
 import torch
 from course import diagrams, flipbook, look
+from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
 
 from rl.equations.advantages import group_advantages, leave_one_out_advantages
 from rl.equations.losses import clipped_surrogate
@@ -109,10 +111,26 @@ def test_plots_draw_what_they_are_given() -> None:
     assert list(smooth.get_ydata()) == [0.0, 1.0, 3.0]
     bars = look.bars({"k1": [1, 2], "k3": [3, 4]}, ["a", "b"], ylabel="nats")
     assert [bar.get_height() for bar in bars.patches] == [1, 2, 3, 4]
+    turns = look.bars({"one": 1, "two": 2}, styles={"two": 0}).patches
+    assert [to_hex(bar.get_facecolor()).upper() for bar in turns] == [look.SERIES[0]] * 2
     heat = look.heat([[1.0, -2.0], [0.5, None]], signed=True)
     assert [text.get_text() for text in heat.texts] == ["1.00", "-2.00", "0.50", ""]
     counts = look.histograms({"policy": [0.0, 1.0, 1.0], "reference": [0.0]}, bins=2)
     assert "policy, mean 0.667" in counts.get_legend_handles_labels()[1]
+    plt.close("all")
+
+
+def inside(axis: Axes) -> bool:
+    """Whether the legend stands within the axes."""
+    axis.figure.draw_without_rendering()
+    return axis.get_legend().get_window_extent().x1 <= axis.get_window_extent().x1 + 1
+
+
+def test_a_legend_covers_no_line() -> None:
+    free = look.curves({"policy": [0.0, 1.0, 1.0, 1.0]})
+    assert inside(free)
+    crowd = {f"setting {i}": [i, 10 - i, float("nan"), 10 - i, i] for i in range(11)}
+    assert not inside(look.curves(crowd))
     plt.close("all")
 
 

@@ -8,8 +8,8 @@ from matplotlib.axes import Axes
 
 from data.collate import ResponseBatch
 
-# One light colour and one letter for each kind of cell: colour is never the only sign.
-FILLS = {"prompt": "#C6DCEC", "response": "#C2E5D8", "padding": "#ECECEC"}
+# A light blue for what the policy writes and learns from, as in look.COLOURS; a prompt is only given.
+FILLS = {"prompt": "#FFFFFF", "response": "#C6DCEC", "padding": "#ECECEC"}
 
 
 def draw_cells(
@@ -22,7 +22,9 @@ def draw_cells(
     for row, words in enumerate(labels):
         for column, word in enumerate(words):
             fill = FILLS[kinds[row][column]]
-            axis.fill_between([column, column + 1], row, row + 1, facecolor=fill, edgecolor="white")
+            axis.fill_between(
+                [column, column + 1], row, row + 1, facecolor=fill, edgecolor="#B8BEC4"
+            )
             text = word if notes is None else f"{word}\n{notes[row][column]}"
             axis.text(column + 0.5, row + 0.5, text, ha="center", va="center", size=10)
     width = max(map(len, labels))

@@ -113,12 +113,28 @@ def labels(axis: Axes, x: str, y: str, title: str = "", *, legend: bool = False)
         axis.legend()
 
 
+def legend(axis: Axes) -> None:
+    """A legend at the best place inside the axes; beside them if it covers a labelled line there."""
+    box = axis.legend()
+    figure = axis.get_figure()
+    if not isinstance(figure, Figure):
+        return
+    figure.draw_without_rendering()  # only now the legend has its place
+    extent = box.get_window_extent()
+    for drawn in box.axes.get_lines():
+        path = drawn.get_transform().transform_path(drawn.get_path())
+        labelled = not str(drawn.get_label()).startswith("_")
+        if labelled and path.intersects_bbox(extent, filled=False):
+            axis.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+            return
+
+
 def curves(
     series: Mapping[str, Any],
     x: Sequence[float] | None = None,
     *,
     axis: Axes | None = None,
-    styles: Mapping[str, str] | None = None,
+    styles: Mapping[str, str | int] | None = None,
     smooth: int = 1,
     marker: bool = False,
     **texts: Any,
@@ -126,8 +142,9 @@ def curves(
     """Lines with a legend: {label: values}, or {label: (x, values)}.
 
     A label that is a meaning ("policy", "gold", "k3") has its colour and line style; `styles` says
-    {label: meaning} for others, and the rest take turns. `smooth` draws the mean of that many
-    neighbours over a faint line. `texts`: xlabel, ylabel, title, xscale, ylim, ... of the axes.
+    {label: meaning} for others, or {label: turn in SERIES}, and the rest take turns. `smooth` draws
+    the mean of that many neighbours over a faint line. `texts`: xlabel, ylabel, title, xscale, ylim,
+    ... of the axes. The legend moves to the right of the axes where it would cover a line.
     """
     axis = axis or panels(1)[1]
     for label, values in series.items():
@@ -142,7 +159,7 @@ def curves(
             ys = running_mean(ys, smooth)
         axis.plot(xs, ys, label=label, **style)
     axis.set(**texts)
-    axis.legend()
+    legend(axis)
     return axis
 
 
@@ -151,7 +168,7 @@ def bars(
     names: Sequence[str] | None = None,
     *,
     axis: Axes | None = None,
-    styles: Mapping[str, str] | None = None,
+    styles: Mapping[str, str | int] | None = None,
     numbers: str | None = None,
     **texts: Any,
 ) -> Axes:
@@ -188,7 +205,7 @@ def histograms(
     *,
     axis: Axes | None = None,
     bins: Any = 30,
-    styles: Mapping[str, str] | None = None,
+    styles: Mapping[str, str | int] | None = None,
     means: bool = True,
     **texts: Any,
 ) -> Axes:
@@ -255,9 +272,11 @@ def heat(
     return axis
 
 
-def style_of(name: str, turn: int) -> dict[str, Any]:
-    """The style of a meaning; for another name the style whose turn it is."""
-    if ALIASES.get(name, name) in COLOURS:
+def style_of(name: str | int, turn: int) -> dict[str, Any]:
+    """The style of a meaning, or of a turn given as a number; for another name that of `turn`."""
+    if isinstance(name, int):
+        turn = name
+    elif ALIASES.get(name, name) in COLOURS:
         return line(name, marker=True)
     place = turn % len(SERIES)
     style = {"color": SERIES[place], "linestyle": SERIES_LINES[place]}
