@@ -84,13 +84,35 @@ def folded(text: str) -> str:
     return re.sub(pattern, block, text, flags=re.DOTALL)
 
 
+def title_of(notebook: Path) -> str:
+    """The page's first heading."""
+    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    texts = (joined(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
+    return next(match[1] for text in texts if (match := re.search(r"^# (.+)$", text, re.M)))
+
+
+def one_title(texts: list[str]) -> list[str]:
+    """A page has one title; where its parts have titles too, all that follows goes one deeper."""
+    titles = [re.findall(r"^# ", text, re.M) for text in texts]
+    if sum(map(len, titles)) < 2:
+        return texts
+    first = next(at for at, found in enumerate(titles) if found)
+    deeper = [re.sub(r"^(#+ )", r"#\1", text, flags=re.M) for text in texts]
+    return [*texts[: first + 1], *deeper[first + 1 :]]
+
+
 def markdown_of(notebook: Path, pictures: Path) -> str:
     """The page of one .ipynb; pictures are written into the folder `pictures`."""
     cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
-    parts = []
+    texts = [
+        folded(attachments(cell, pictures, notebook.stem, number))
+        for number, cell in enumerate(cells)
+        if cell["cell_type"] == "markdown"
+    ]
+    prose, parts = iter(one_title(texts)), []
     for number, cell in enumerate(cells):
         if cell["cell_type"] == "markdown":
-            parts.append(folded(attachments(cell, pictures, notebook.stem, number)) + "\n")
+            parts.append(next(prose) + "\n")
             continue
         source = joined(cell["source"])
         if source.strip():
