@@ -43,7 +43,9 @@ def to_pages(content: str) -> str:
 def output_text(output: dict[str, Any], pictures: Path, stem: str, number: str) -> str:
     """One output as Markdown; a picture becomes a file in `pictures`."""
     if output["output_type"] == "stream":
-        return raw(f"<pre>{html.escape(ANSI.sub('', joined(output['text'])))}</pre>", "nb-text")
+        text = ANSI.sub("", joined(output["text"]))
+        columns = re.search(r"\S {2,}\S", text)  # a table keeps its lines, sentences may be wrapped
+        return raw(f"<pre>{html.escape(text)}</pre>", "nb-text" if columns else "nb-text nb-words")
     data = output.get("data", {})
     if "text/html" in data:
         return raw(to_pages(joined(data["text/html"])))

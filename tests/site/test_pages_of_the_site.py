@@ -61,6 +61,15 @@ def test_links_in_an_output_lead_to_the_pages_of_their_files() -> None:
     assert shown == '<a href="../code/gpt/log_probs.py.html">a</a> <a href="https://x.y">b</a>'
 
 
+def test_sentences_of_an_output_are_wrapped_and_tables_are_not(tmp_path: Path) -> None:
+    def shown(text: str) -> str:
+        output = {"output_type": "stream", "name": "stdout", "text": text}
+        return notebook_pages.output_text(output, tmp_path, "page", "0")
+
+    assert 'class="nb-text nb-words"' in shown("A sentence.\n  And one set in.\n")
+    assert 'class="nb-text"' in shown("name   1.0\nother  2.0\n")
+
+
 def test_a_notebook_in_parts_has_one_title() -> None:
     texts = ["# Page\n\n## First", "text", "# Part\n\n## Second", "### Third"]
     wanted = ["# Page\n\n## First", "text", "## Part\n\n### Second", "#### Third"]
