@@ -9,8 +9,9 @@ import re
 import boxes
 import files
 import ledger
+import notebook_pages
 from boxes import Box, BoxLine
-from latex2mathml.converter import convert
+from formulas import mathml
 from notebook_pages import raw
 from pygments import highlight
 from pygments.formatters import HtmlFormatter
@@ -25,7 +26,7 @@ def inline(text: str) -> str:
 
 def inline_part(part: str) -> str:
     if part.startswith("$") and len(part) > 1:
-        return convert(part.strip("$"))
+        return mathml(part.strip("$"))
     if part.startswith("`"):
         return f"<code>{html.escape(part.strip('`'))}</code>"
     text = html.escape(part, quote=False)
@@ -36,7 +37,7 @@ def inline_part(part: str) -> str:
 
 def block(text: str) -> str:
     if text.startswith("$$"):
-        return f'<div class="bx-formula">{convert(text.strip("$"), display="block")}</div>'
+        return f'<div class="bx-formula">{mathml(text.strip("$"), display="block")}</div>'
     return f'<div class="bx-words">{inline(text)}</div>'
 
 
@@ -172,7 +173,8 @@ def notebook_link(box: Box) -> str:
     for name in files.notebooks():
         stem = name.split("/")[-1].removesuffix(".ipynb")
         if wanted and re.sub(r"^\d+_", "", stem) == wanted:
-            return f"[{stem.replace('_', ' ')}](/{name.removesuffix('.ipynb')}.md)"
+            title = notebook_pages.title_of(files.ROOT / name)
+            return f"[{title}](/{name.removesuffix('.ipynb')}.md)"
     return ""
 
 
@@ -183,7 +185,7 @@ def page(box: Box) -> str:
     )
     course = notebook_link(box)
     links = [f"Paper: {box.fields['paper']} ({arxiv})."]
-    links += [f"Course: {course}."] if course else []
+    links += [f"In the course: {course}."] if course else []
     text = f"---\nhide-toc: true\n---\n# {box.title}\n\n{box.fields['idea']} {' '.join(links)}\n\n"
     text += (
         "*Point at a line of the box, or tap it, to see the lines of code that carry it out, and the "

@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import api_pages
 import files
 from docutils import nodes
-from latex2mathml.converter import convert
+from formulas import mathml
 from sphinx import addnodes
 from sphinx.transforms.post_transforms import SphinxPostTransform
 
@@ -35,6 +35,7 @@ html_math_renderer = "mathml"
 html_copy_source = False
 html_show_sourcelink = False
 html_show_sphinx = False
+html_use_index = False  # it would be empty: the search finds names
 html_show_copyright = False
 html_show_search_summary = False  # it would fetch pages, which no browser does from file://
 html_last_updated_fmt = None
@@ -45,11 +46,6 @@ pygments_dark_style = "github-dark"
 
 
 # --- math -----------------------------------------------------------------------------------------
-
-
-def mathml(latex: str, display: str) -> str:
-    """LaTeX as MathML, which browsers draw without a script or a font of ours."""
-    return convert(re.sub(r"\\(?:label|tag)\{[^}]*\}", "", latex), display=display)
 
 
 def inline_math(self: Any, node: nodes.math) -> None:

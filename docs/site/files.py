@@ -64,6 +64,8 @@ def page_of(name: str) -> str | None:
         return page_of_guide(name)
     if name in notebooks():
         return name.removesuffix(".ipynb")
+    if name == "docs/boxes":
+        return "beside/index"
     if name.startswith("docs/boxes/") and name in tracked():
         return f"beside/{Path(name).stem}"
     if f"{name}/README.md" in guides():

@@ -43,7 +43,9 @@ def to_pages(content: str) -> str:
 def output_text(output: dict[str, Any], pictures: Path, stem: str, number: str) -> str:
     """One output as Markdown; a picture becomes a file in `pictures`."""
     if output["output_type"] == "stream":
-        return raw(f"<pre>{html.escape(ANSI.sub('', joined(output['text'])))}</pre>", "nb-text")
+        text = ANSI.sub("", joined(output["text"]))
+        columns = re.search(r"\S {2,}\S", text)  # a table keeps its lines, sentences may be wrapped
+        return raw(f"<pre>{html.escape(text)}</pre>", "nb-text" if columns else "nb-text nb-words")
     data = output.get("data", {})
     if "text/html" in data:
         return raw(to_pages(joined(data["text/html"])))
@@ -84,13 +86,35 @@ def folded(text: str) -> str:
     return re.sub(pattern, block, text, flags=re.DOTALL)
 
 
+def title_of(notebook: Path) -> str:
+    """The page's first heading."""
+    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    texts = (joined(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
+    return next(match[1] for text in texts if (match := re.search(r"^# (.+)$", text, re.M)))
+
+
+def one_title(texts: list[str]) -> list[str]:
+    """A page has one title; where its parts have titles too, all that follows goes one deeper."""
+    titles = [re.findall(r"^# ", text, re.M) for text in texts]
+    if sum(map(len, titles)) < 2:
+        return texts
+    first = next(at for at, found in enumerate(titles) if found)
+    deeper = [re.sub(r"^(#+ )", r"#\1", text, flags=re.M) for text in texts]
+    return [*texts[: first + 1], *deeper[first + 1 :]]
+
+
 def markdown_of(notebook: Path, pictures: Path) -> str:
     """The page of one .ipynb; pictures are written into the folder `pictures`."""
     cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
-    parts = []
+    texts = [
+        folded(attachments(cell, pictures, notebook.stem, number))
+        for number, cell in enumerate(cells)
+        if cell["cell_type"] == "markdown"
+    ]
+    prose, parts = iter(one_title(texts)), []
     for number, cell in enumerate(cells):
         if cell["cell_type"] == "markdown":
-            parts.append(folded(attachments(cell, pictures, notebook.stem, number)) + "\n")
+            parts.append(next(prose) + "\n")
             continue
         source = joined(cell["source"])
         if source.strip():

@@ -15,12 +15,16 @@ from files import ROOT
 SECTIONS = {
     "Guide": ["docs/guide", "docs/faq", "data/README", "rl/README", "docs/report", "docs/doctor",
               "docs/ask_both_models", "docs/extending", "docs/ranks", "docs/memory", "docs/lora",
-              "docs/gpu", "docs/reliability"],
+              "docs/gpu"],
     "Course": [],
     "Code beside the paper": ["beside/index"],
-    "Results": ["docs/study", "docs/benchmarks"],
-    "Proofs": ["docs/equations", "docs/engine_contract", "docs/mutation_check", "docs/mutants"],
-    "Look up": ["docs/glossary", "docs/metrics", "docs/papers", "api/index"],
+    "Results": ["docs/results", "docs/study", "docs/imdb", "docs/overoptimisation",
+                "docs/benchmarks"],
+    "Proofs": ["docs/equations", "docs/engine_contract", "docs/mutation_check", "docs/mutants",
+               "docs/reliability"],
+    "Look up": ["docs/glossary", "docs/symbols", "docs/cheat_sheet", "docs/metrics", "docs/papers",
+                "api/index"],
+    "Project": ["CONTRIBUTING", "CHANGELOG"],
 }  # fmt: skip
 RESULTS = ("result", "study", "benchmark")  # pages so named stand with the results
 

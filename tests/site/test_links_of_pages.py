@@ -131,6 +131,7 @@ def test_folders_of_boxes_are_what_the_site_shows() -> None:
 
     for engine in boxes.engines():
         assert files.page_of(f"docs/boxes/{engine}.md") == f"beside/{engine}"
+    assert files.page_of("docs/boxes") == "beside/index"
     assert files.page_of("rl/grpo_engine.py") == "code/rl/grpo_engine.py"
     assert files.page_of("rl") == "rl/README" and files.page_of("gpt") == "code/gpt/index"
     assert files.page_of("no/such.py") is None

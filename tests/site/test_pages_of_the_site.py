@@ -12,6 +12,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "docs" / "site"))
 import api_pages
 import files
 import notebook_pages
+import pytest
 
 PIXEL = base64.b64encode(b"\x89PNG picture").decode()
 CELLS = [
@@ -58,6 +59,36 @@ def test_links_in_an_output_lead_to_the_pages_of_their_files() -> None:
         '<a href="../gpt/log_probs.py">a</a> <a href="https://x.y">b</a>'
     )
     assert shown == '<a href="../code/gpt/log_probs.py.html">a</a> <a href="https://x.y">b</a>'
+
+
+def test_sentences_of_an_output_are_wrapped_and_tables_are_not(tmp_path: Path) -> None:
+    def shown(text: str) -> str:
+        output = {"output_type": "stream", "name": "stdout", "text": text}
+        return notebook_pages.output_text(output, tmp_path, "page", "0")
+
+    assert 'class="nb-text nb-words"' in shown("A sentence.\n  And one set in.\n")
+    assert 'class="nb-text"' in shown("name   1.0\nother  2.0\n")
+
+
+def test_a_notebook_in_parts_has_one_title() -> None:
+    texts = ["# Page\n\n## First", "text", "# Part\n\n## Second", "### Third"]
+    wanted = ["# Page\n\n## First", "text", "## Part\n\n### Second", "#### Third"]
+    assert notebook_pages.one_title(texts) == wanted
+    assert notebook_pages.one_title(texts[:2]) == texts[:2]
+
+
+def test_every_page_of_the_course_has_a_title() -> None:
+    titles = [notebook_pages.title_of(files.ROOT / name) for name in files.notebooks()]
+    assert len(set(titles)) == len(titles) and all(titles)
+
+
+def test_a_formula_keeps_argmax_together_and_log_apart() -> None:
+    pytest.importorskip("latex2mathml")  # of requirements-docs.txt
+    import formulas
+
+    shown = formulas.mathml(r"\arg\max_a f + \mathrm{x} \log \pi + \log (p)")
+    assert "\\" not in shown and ">argmax<" in shown
+    assert 'rspace="0.167em">log<' in shown and 'rspace="0em">log<' in shown
 
 
 def test_every_notebook_guide_and_module_has_a_page() -> None:

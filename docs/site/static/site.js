@@ -42,3 +42,15 @@
     });
   }
 })();
+
+// A picture that the page shows smaller than it is opens by itself at a tap, in its own size.
+(() => {
+  for (const picture of document.querySelectorAll("article img")) {
+    if (picture.closest("a")) continue;
+    const mark = () => picture.classList.toggle("wide", picture.naturalWidth > picture.clientWidth * 1.2);
+    if (picture.complete) mark(); else picture.addEventListener("load", mark);
+    picture.addEventListener("click", () => {
+      if (picture.classList.contains("wide")) location.href = picture.src;
+    });
+  }
+})();
