@@ -58,7 +58,7 @@ torch.set_num_threads(1)  # one thread adds up in the same order on every machin
 tokenizer = load_tokenizer("glassbox")
 
 # %% [markdown]
-# # A. Process supervision
+# **Part A: process supervision**
 #
 # ## 1. Four answers to one sum
 #
@@ -198,7 +198,7 @@ look.difference(
 )  # fmt: skip
 
 # %% [markdown]
-# # B. Iterative GRPO
+# **Part B: iterative GRPO**
 #
 # ## 4. A reward model that is left behind
 #

@@ -393,15 +393,16 @@ spread = [float(s.std(0).mean()) for s in both]
 print(f"spread of the two: {spread[0]:.2f} at the start, {spread[-1]:.2f} at the end")
 
 # %% [markdown]
-# The doctor is silent although gold has turned: an alarm without gold can miss. The model with
-# 112,000 labels is not fooled: its score stays around 0.4 from step 20 on, while the proxy rises from
-# 1.1 to 1.8. The two weak models disagree only a little more than at the start: they share their
-# labels, and so most of their mistakes. Where members do disagree, the policy has left the answers
-# that they were trained on. Paying the lowest of them, or the mean less its variance, takes the
-# reward away there ([arXiv:2310.02743](https://arxiv.org/abs/2310.02743)). Here the other models only
-# watch. What happens when the policy is *trained* against an ensemble, or with more labels, with new
-# labels on its own answers or with a KL penalty? That has to be compared at equal distances and with
-# several seeds. The mean less the variance is one line:
+# The doctor speaks at step 35, 10.4 nats away. Gold was highest at step 20: an alarm without gold
+# comes late, but it comes. The model with 112,000 labels is not fooled: its score stays around 0.4
+# from step 20 on, while the proxy rises from 1.1 to 1.8. The two weak models disagree only a little
+# more than at the start: they share their labels, and so most of their mistakes. Where members do
+# disagree, the policy has left the answers that they were trained on. Paying the lowest of them, or
+# the mean less its variance, takes the reward away there
+# ([arXiv:2310.02743](https://arxiv.org/abs/2310.02743)). Here the other models only watch. What
+# happens when the policy is *trained* against an ensemble, or with more labels, with new labels on
+# its own answers or with a KL penalty? That has to be compared at equal distances and with several
+# seeds. The mean less the variance is one line:
 
 # %%
 look.code(ensembles.uncertainty_weighted)
