@@ -190,7 +190,8 @@ assert covering[6] > 3 * reference[6]  # the gap between the peaks is filled
 # k1 is right on average, but one number may be negative. Two relatives are never negative; with
 # $\delta = \log \pi_{ref} - \log \pi$ they are $k_2 = \frac12 \delta^2$ and
 # $k_3 = e^\delta - \delta - 1$ (Schulman 2020,
-# ["Approximating KL Divergence"](http://joschu.net/blog/kl-approx.html)). You will meet k3 in GRPO's loss. Which of them is right where is measured in
+# ["Approximating KL Divergence"](http://joschu.net/blog/kl-approx.html)). You will meet k3 in
+# GRPO's loss. Which of them is right where is measured in
 # [14_kl_estimators](14_kl_estimators.ipynb); until then k1 is enough.
 
 # %%
