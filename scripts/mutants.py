@@ -86,7 +86,15 @@ GROUPS = (
     Group("engines", ("rl/*_engine.py",), 65, (CONFIG_TESTS, CONTRACT)),
 )
 OWN_TESTS = {  # of files whose tests have another name
-    "reward_model/loss.py": ("tests/reward_model/test_bradley_terry_loss.py",),
+    "reward_model/loss.py": (
+        "tests/reward_model/test_bradley_terry_loss.py",
+        "tests/reward_model/test_outcome_loss.py",
+    ),
+    "gpt/generate.py": (
+        "tests/gpt/test_generate.py",
+        "tests/gpt/test_static_decode.py",
+        "tests/gpt/test_half.py",
+    ),
     "rl/batches/preferences.py": (
         "tests/rl/test_dpo_engine.py",
         "tests/rl/test_pg_grpo_engine.py",

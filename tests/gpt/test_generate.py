@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from data.collate import join_responses
+from gpt import generate as generation
 from gpt.generate import SamplingParams, choose_tokens, generate, mixed_logits, truncate_logits
 from gpt.log_probs import token_log_probs
 from gpt.model import GPT, GPTConfig, KVCache
@@ -368,6 +369,28 @@ def test_everything_stops_when_all_rows_have():
     assert sampled.response_mask.tolist() == [[True], [True]]
     assert sampled.has_eos.tolist() == [True, True]
     assert sampled.token_lists() == [[2], [2]]
+
+
+@pytest.mark.parametrize(
+    ("probs", "draws", "reads"), [([1e-9, 1e-9, 1], 1, 1), ([1, 1e-9, 1e-9], 4, 4)]
+)
+def test_nothing_is_computed_that_nobody_uses(probs, draws, reads, monkeypatch):
+    """No draw once all rows have ended, and no token is read whose successor is not drawn."""
+    calls = {"_draw": 0, "hidden": 0}
+
+    def counted(owner, name):
+        plain = getattr(owner, name)
+
+        def call(*arguments, **options):
+            calls[name] += 1
+            return plain(*arguments, **options)
+
+        monkeypatch.setattr(owner, name, call)
+
+    counted(generation, "_draw")
+    counted(GPT, "hidden")  # the prompts at once, then token by token
+    generate(fixed_gpt(probs), [[0], [1]], SamplingParams(max_new_tokens=4), seeded(0), eos_id=2)
+    assert calls == {"_draw": draws, "hidden": reads}
 
 
 def test_rows_without_eos_are_cut_off():

@@ -11,7 +11,7 @@ import torch
 from data.collate import left_pad
 from data.records import PromptRecord
 from gpt.generate import SamplingParams, generate
-from gpt.log_probs import token_log_probs
+from gpt.log_probs import token_log_probs, token_scores
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import build_tokenizer
 from rl.batches import rollout as rollout_module
@@ -24,6 +24,7 @@ from rl.batches.rollout import (
     prompt_batch,
     rollout_log_probs,
     sample_rollout,
+    scores_to_descend,
     select_rows,
 )
 from rl.grpo_engine import GRPOConfig
@@ -280,6 +281,27 @@ def test_selected_rows_keep_their_order_and_drop_what_was_measured():
 def test_scores_of_a_rollout_have_no_gradient():
     model = copy.deepcopy(MODEL).requires_grad_(True)
     assert not rollout_log_probs(model, rollout_of(), GRPOConfig(micro_batch_size=5)).requires_grad
+
+
+@pytest.mark.parametrize("micro_batch_size", [1, 5, 64])
+def test_a_loss_over_all_rows_descends_in_parts(micro_batch_size):
+    """The gradient of a loss that compares rows, against one forward of all of them."""
+    batch = rollout_of().sequences
+
+    def loss_of(log_probs):  # no sum over rows: each is weighed by the others
+        return log_probs.sum(1).softmax(0).square().sum()
+
+    whole, parts = (copy.deepcopy(MODEL).requires_grad_(True) for _ in range(2))
+    expected = token_scores(whole, batch, 1.0)
+    loss_of(expected.log_probs).backward()
+    config = GRPOConfig(micro_batch_size=micro_batch_size)
+    scores, descend = scores_to_descend(parts, batch, config)
+    torch.testing.assert_close(scores, expected)
+    assert scores.log_probs.is_leaf == (micro_batch_size < len(batch))  # activations are not kept
+    descend(loss_of(scores.log_probs))
+    for a, b in zip(parts.parameters(), whole.parameters(), strict=True):
+        torch.testing.assert_close(a.grad, b.grad, rtol=1e-4, atol=1e-7)
+    assert any(p.grad.abs().max() > 1e-4 for p in whole.parameters())
 
 
 @pytest.mark.parametrize("micro_batch_size", [1, 5, 64])

@@ -121,6 +121,15 @@ def test_update_metrics_are_means_over_tokens():
     )
 
 
+def test_without_a_clip_nothing_is_clipped():
+    meter, mask = UpdateMeter(), torch.ones(1, 2, dtype=torch.bool)
+    ratios = scores([[5.0, 0.1]], [[0.0, 0.0]])
+    meter.add_tokens(ratios, torch.zeros(1, 2), torch.tensor([[1.0, -1.0]]), batch(mask))
+    meter.add_update(torch.tensor(0.0), torch.tensor(0.0))
+    metrics = meter.metrics()
+    assert metrics["clip_high_fraction"] == metrics["clip_low_fraction"] == 0
+
+
 def test_the_ratio_error_is_read_before_the_first_update_only():
     meter, mask = UpdateMeter(), torch.ones(1, 1, dtype=torch.bool)
     rest = (torch.zeros(1, 1), torch.zeros(1, 1), batch(mask))
