@@ -98,13 +98,6 @@ HARMLESS = (
         "equivalent: where total < k the next line puts -inf, whatever stands there",
     ),
     Harmless(
-        "gpt/generate.py",
-        "",
-        "LOOK_EVERY = 16 # tokens after which the static loop asks whether a row is still running",
-        "LOOK_EVERY = 15 # tokens after which the static loop asks whether a row is still running",
-        "harmless: it says how often the loop looks; what is drawn after the last EOS is cut off",
-    ),
-    Harmless(
         "gpt/log_probs.py",
         "_score",
         "log_probs = _logits(hidden, weight, temperature).log_softmax(-1) # (M, V)",
