@@ -141,7 +141,7 @@ def test_a_piece_begins_nothing_that_would_end_too_late(
 
 def test_a_job_that_fails_ends_the_piece_with_its_words(tmp_path: Path) -> None:
     job = Job("no/such", "base", {})
-    with pytest.raises(UserError, match=r"no/such failed, see .*such.log: .*--plan says"):
+    with pytest.raises(UserError, match=r"no/such failed, see .*such.log: .*--plan lists"):
         jobs.in_process(job, tmp_path, ("--size", "rehearsal"))
 
 
