@@ -26,7 +26,7 @@ demo: .venv/.ok
 	$(PY) scripts/demo.py $(ARGS)
 
 test: .venv/.ok
-	OMP_NUM_THREADS=1 $(PY) -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile $(ARGS)
+	OMP_NUM_THREADS=1 $(PY) -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 dev: .venv/.dev
 

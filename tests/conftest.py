@@ -33,6 +33,10 @@ REAL_DATA_FILES = (
 )
 
 
+# Files of few tests that take long begin first, so that no process is left with one at the end.
+LONGEST = ("test_soak.py", "test_ranks.py", "test_bad_inputs.py", "test_peer_benchmark.py")
+
+
 class NetworkBlocked(OSError):
     """A test tried to reach something that is not this machine.
 
@@ -97,6 +101,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path.name not in LONGEST)  # stable: the rest keeps its order
     if torch.cuda.is_available():
         return
     for item in items:
