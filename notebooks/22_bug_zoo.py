@@ -313,10 +313,10 @@ check("largest_ratio_error", largest_ratio_error)
 
 
 # %%
-def variance_explained(values, returns, mask): ...  # (N, T) each -> one number
+def explained_variance(values, returns, mask): ...  # (N, T) each -> one number
 
 
-check("variance_explained", variance_explained)
+check("explained_variance", explained_variance)
 
 
 # %%
@@ -335,7 +335,7 @@ check("rise_in_errors", rise_in_errors)
 #     return (ratio - 1).abs()[mask].max()
 #
 #
-# def variance_explained(values, returns, mask):
+# def explained_variance(values, returns, mask):
 #     errors = (returns - values)[mask]
 #     return 1 - errors.var() / returns[mask].var()
 #

@@ -19,7 +19,6 @@ import data.threads  # isort: skip  # noqa: F401  (before PyTorch is loaded)
 
 import json
 import math
-import os
 import statistics
 import subprocess
 import sys
@@ -33,6 +32,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from processes import run_into_log
 from torch import Tensor
 
 from data.collate import collate_documents
@@ -248,26 +248,10 @@ def run_stage(config: IMDBConfig, folder: Path, module: str, *flags: object) -> 
     command = [sys.executable, "-m", module, *map(str, words)]
     print(f"{display_path(folder)}: {module} ...", flush=True)
     log = folder.with_name(f"{folder.name}.log")
-    begin = time.perf_counter()
-    with log.open("a", encoding="utf-8") as file:
-        process = subprocess.Popen(command, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT)
-        status, cpu = wait(process)
-    seconds = {"wall": time.perf_counter() - begin, "cpu": cpu}
-    if status != 0:
-        lines = [line.strip("╭╮╰╯│─ ") for line in log.read_text(encoding="utf-8").splitlines()]
-        last = [line for line in lines if line][-1:]
-        raise UserError(f"{module} failed, see {display_path(log)}: {' '.join(last)}")
-    write_json(folder / "seconds.json", seconds | {"resumed": "--resume" in command})
-    print(f"{display_path(folder)}: {seconds['wall']:.0f} s", flush=True)
-
-
-def wait(process: subprocess.Popen[bytes]) -> tuple[int, float | None]:
-    """The exit status of a process and its CPU seconds, where the system counts them."""
-    if not hasattr(os, "wait4"):
-        return process.wait(), None
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    return process.returncode, usage.ru_utime + usage.ru_stime
+    wall, cpu = run_into_log(module, command, log, append=True)
+    seconds = {"wall": wall, "cpu": cpu, "resumed": "--resume" in command}
+    write_json(folder / "seconds.json", seconds)
+    print(f"{display_path(folder)}: {wall:.0f} s", flush=True)
 
 
 def train_language_model(config: IMDBConfig, folder: Path, texts: Path) -> None:

@@ -22,9 +22,7 @@ import json
 import math
 import os
 import statistics
-import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -33,11 +31,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from processes import run_into_log
 
 from data import reviews, sums
 from gpt.common import MODEL_FILE, RUNS, load_gpt, make_generator, pick_device, run_script
 from gpt.corpus import open_corpus
-from gpt.errors import UserError
 from gpt.files import display_path, read_jsonl, write_json
 from gpt.generate import SamplingParams
 from gpt.model import GPT
@@ -52,7 +50,6 @@ from rl.rewards.teacher import TeacherReward
 from rl.training.evaluation import Evaluation, best_of_n, evaluate, running_mean, win_rate
 from rl.training.setup import world_rule
 
-ROOT = Path(__file__).resolve().parents[1]
 PAIR_MODES, PAIR_WEIGHTS = ("best_worst", "all", "offline", "both"), ("0.1", "1", "10")
 KD_GRPO, KD_PPO, MINILLM = "rl.kd_grpo_engine", "rl.kd_ppo_engine", "rl.minillm_engine"
 RECIPES: dict[str, tuple[str, ...]] = {  # name: module and its flags
@@ -216,30 +213,11 @@ def run_stage(folder: Path, module: str, *flags: object, threads: int) -> None:
         return
     command = [sys.executable, "-m", module, *map(str, flags), "--out", str(folder)]
     environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    begin = time.perf_counter()
     log = folder.with_name(f"{folder.name}.log")
-    with log.open("w", encoding="utf-8") as file:
-        process = subprocess.Popen(
-            command, cwd=ROOT, env=environment, stdout=file, stderr=subprocess.STDOUT
-        )
-        status, cpu = wait(process)
-    seconds = {"wall": time.perf_counter() - begin, "threads": threads}
-    if status != 0:
-        lines = [line.strip("╭╮╰╯│─ ") for line in log.read_text(encoding="utf-8").splitlines()]
-        last = [line for line in lines if line][-1:]
-        raise UserError(f"{module} failed, see {display_path(log)}: {' '.join(last)}")
+    wall, cpu = run_into_log(module, command, log, environment=environment)
+    seconds = {"wall": wall, "threads": threads}
     write_json(folder / "seconds.json", seconds if cpu is None else seconds | {"cpu": cpu})
-    print(f"{display_path(folder)}: {seconds['wall']:.0f} s", flush=True)
-
-
-def wait(process: subprocess.Popen[bytes]) -> tuple[int, float | None]:
-    """The exit status of a process and its CPU seconds, where the system counts them."""
-    if not hasattr(os, "wait4"):
-        return process.wait(), None
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    return process.returncode, usage.ru_utime + usage.ru_stime
+    print(f"{display_path(folder)}: {wall:.0f} s", flush=True)
 
 
 def train_start(config: StudyConfig, world: str, folder: Path, *, teacher: bool) -> None:

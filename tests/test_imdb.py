@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from types import SimpleNamespace
 
+import processes
 import pytest
 import torch
 
@@ -187,9 +188,9 @@ def test_a_finished_stage_is_kept_and_an_interrupted_one_resumed(tmp_path, monke
     commands = []
     process = SimpleNamespace(wait=lambda: 0, pid=0)
     monkeypatch.setattr(
-        imdb.subprocess, "Popen", lambda words, **_: commands.append(words) or process
+        processes.subprocess, "Popen", lambda words, **_: commands.append(words) or process
     )
-    monkeypatch.setattr(imdb, "wait", lambda process: (0, 1.0))
+    monkeypatch.setattr(processes, "wait", lambda process: (0, 1.0))
     config, done, half = IMDBConfig(device="cpu"), tmp_path / "done", tmp_path / "half"
     for folder in (done, half):
         folder.mkdir()

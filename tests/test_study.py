@@ -10,12 +10,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import processes
 import pytest
 import torch
 import tyro
 
 from data import reviews
-from gpt.common import preset_defaults
+from gpt.common import REPOSITORY, preset_defaults
 from gpt.errors import UserError
 from gpt.files import append_jsonl
 from gpt.model import GPT, GPTConfig
@@ -36,7 +37,7 @@ def test_every_run_is_a_script_and_named_once() -> None:
 
 def test_every_run_is_in_a_study_and_every_engine_in_a_run() -> None:
     assert {name for study in STUDIES.values() for name in study.runs} == set(RECIPES)
-    engines = {f"rl.{path.stem}" for path in (study.ROOT / "rl").glob("*_engine.py")}
+    engines = {f"rl.{path.stem}" for path in (REPOSITORY / "rl").glob("*_engine.py")}
     assert engines <= {module for module, *_ in RECIPES.values()}
 
 
@@ -112,7 +113,7 @@ def test_a_finished_stage_leaves_its_seconds(tmp_path: Path) -> None:
     module = tmp_path / "writes_a_folder.py"
     module.write_text(program)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(study, "ROOT", tmp_path)
+        patch.setattr(processes, "REPOSITORY", tmp_path)
         run_stage(tmp_path / "run", "writes_a_folder", threads=2)
     seconds = json.loads((tmp_path / "run" / "seconds.json").read_text())
     assert seconds["wall"] > 0 and seconds["threads"] == 2

@@ -22,6 +22,8 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
+from rl.training.evaluation import running_mean
+
 FOLDER = Path(__file__).resolve().parents[1]
 REPOSITORY = FOLDER.parent
 
@@ -281,12 +283,6 @@ def style_of(name: str | int, turn: int) -> dict[str, Any]:
     place = turn % len(SERIES)
     style = {"color": SERIES[place], "linestyle": SERIES_LINES[place]}
     return style | {"marker": SERIES_MARKERS[place], "markersize": 5}
-
-
-def running_mean(values: Sequence[float], width: int) -> list[float]:
-    """The mean of each value and up to `width` - 1 before it."""
-    windows = (values[max(0, end - width) : end] for end in range(1, len(values) + 1))
-    return [sum(window) / len(window) for window in windows]
 
 
 def plain(values: Any) -> list[Any]:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
-from gpt.errors import UserError
-from gpt.files import display_path, write_json
+from processes import run_into_log
+
+from gpt.files import write_json
 from overopt.plan import STAGES, Job
 from overopt.settings import Settings
 
@@ -115,14 +115,5 @@ def in_process(job: Job, root: Path, flags: Sequence[str]) -> float:
     command = [sys.executable, str(script), *flags, "--out", str(root), "--work", job.name]
     paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
-    log = root / f"{job.name}.log"
-    log.parent.mkdir(parents=True, exist_ok=True)
-    begin = time.perf_counter()
-    with log.open("w", encoding="utf-8") as file:
-        status = subprocess.run(
-            command, cwd=ROOT, env=environment, stdout=file, stderr=subprocess.STDOUT
-        ).returncode
-    if status:
-        lines = [line for line in log.read_text("utf-8").splitlines() if line.strip()]
-        raise UserError(f"{job.name} failed, see {display_path(log)}: {' '.join(lines[-1:])}")
-    return time.perf_counter() - begin
+    wall, _ = run_into_log(job.name, command, root / f"{job.name}.log", environment=environment)
+    return wall

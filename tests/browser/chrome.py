@@ -11,8 +11,11 @@ import signal
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 PATIENCE = 120  # seconds for an answer, on a busy machine too
@@ -152,3 +155,13 @@ class Chrome:
             self.process.wait()
         os.close(self.into)
         self.profile.cleanup()
+
+
+def open_chrome() -> Iterator[Chrome]:
+    """A browser for a fixture, closed behind it; skips where there is none."""
+    command = find_chromium()
+    if command is None:
+        pytest.skip("no Chromium here: apt install chromium, or name one in $CHROMIUM")
+    browser = Chrome(command)
+    yield browser
+    browser.close()

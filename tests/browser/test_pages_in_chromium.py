@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chrome import Chrome, find_chromium
+from chrome import Chrome, open_chrome
 
 from gpt import pretraining
 from gpt.common import from_preset
@@ -36,12 +36,7 @@ SHORT: dict[str, Any] = dict(
 
 @pytest.fixture(scope="module")
 def chrome() -> Iterator[Chrome]:
-    command = find_chromium()
-    if command is None:
-        pytest.skip("no Chromium here: apt install chromium, or name one in $CHROMIUM")
-    browser = Chrome(command)
-    yield browser
-    browser.close()
+    yield from open_chrome()
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from pathlib import Path
 import playground
 import pytest
 import torch
-from chrome import Chrome, find_chromium
+from chrome import Chrome, open_chrome
 
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import Tokenizer, load_tokenizer
@@ -25,12 +25,7 @@ ANSWERS = (
 
 @pytest.fixture(scope="module")
 def chrome() -> Iterator[Chrome]:
-    command = find_chromium()
-    if command is None:
-        pytest.skip("no Chromium here: apt install chromium, or name one in $CHROMIUM")
-    browser = Chrome(command)
-    yield browser
-    browser.close()
+    yield from open_chrome()
 
 
 @pytest.fixture(scope="module")

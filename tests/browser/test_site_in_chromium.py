@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from chrome import Chrome, find_chromium
+from chrome import Chrome, open_chrome
 
 pytestmark = pytest.mark.browser
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,14 +28,9 @@ PAGES = [
 
 @pytest.fixture(scope="module")
 def chrome() -> Iterator[Chrome]:
-    command = find_chromium()
-    if command is None:
-        pytest.skip("no Chromium here: apt install chromium, or name one in $CHROMIUM")
     if not (SITE / "index.html").exists():
         pytest.skip("the site has not been built: make docs")
-    browser = Chrome(command)
-    yield browser
-    browser.close()
+    yield from open_chrome()
 
 
 def brightness(chrome: Chrome) -> float:

@@ -50,7 +50,9 @@ def ragged(generator: torch.Generator) -> Mapping[str, Any]:
     mask[0], mask[1] = torch.arange(6) < 3, True  # there is padding for certain
     returns = torch.randn(3, 6, generator=generator)
     noise = torch.randn(3, 6, generator=generator)
-    return {"values": 0.6 * returns + 0.4 * noise + 0.5, "returns": returns, "mask": mask}
+    values = 0.6 * returns + 0.4 * noise + 0.5
+    returns = torch.where(mask, returns, 9.0)  # what stands at padding is never read
+    return {"values": values, "returns": returns, "mask": mask}
 
 
 EXERCISE = Exercise(
@@ -78,6 +80,24 @@ EXERCISE = Exercise(
                 "mask": torch.ones(1, 3, dtype=torch.bool),
             },
             0.0,
+        ),
+        Case(
+            "a critic that is right up to a constant explains all of it",
+            {
+                "values": torch.tensor([[1.0, 2.0], [3.0, 7.0]]),
+                "returns": torch.tensor([[2.0, 3.0], [4.0, 5.0]]),
+                "mask": torch.tensor([[True, True], [True, False]]),
+            },
+            1.0,
+        ),
+        Case(
+            "a critic with the wrong sign is worse than a constant",
+            {
+                "values": torch.tensor([[0.0, -1.0, -2.0]]),
+                "returns": torch.tensor([[0.0, 1.0, 2.0]]),
+                "mask": torch.ones(1, 3, dtype=torch.bool),
+            },
+            -3.0,
         ),
     ),
     random=ragged,
