@@ -26,6 +26,12 @@ def raw(content: str, name: str = "nb-output") -> str:
     return fence("{raw} html", f'<div class="{name}">\n{content}\n</div>')
 
 
+def between(begin: str, markdown: str, end: str) -> str:
+    """Markdown inside tags of HTML, which become blocks of their own."""
+    html_block = "{raw} html"
+    return f"{fence(html_block, begin)}\n{markdown.strip()}\n\n{fence(html_block, end)}"
+
+
 def joined(text: str | list[str]) -> str:
     return text if isinstance(text, str) else "".join(text)
 
@@ -57,7 +63,8 @@ def output_text(output: dict[str, Any], pictures: Path, stem: str, number: str) 
         file.write_bytes(base64.b64decode(joined(data["image/png"])))
         words = joined(data.get("text/plain", "")).strip("<>")
         alt = "plot" if "Figure" in words or not words else words
-        return f"```{{image}} pictures/{file.name}\n:alt: {alt}\n:class: nb-picture\n```\n"
+        image = f"```{{image}} pictures/{file.name}\n:alt: {alt}\n:class: nb-picture\n```\n"
+        return between('<div class="nb-scroll">', image, "</div>")
     if "text/markdown" in data:
         return joined(data["text/markdown"])
     return raw(f"<pre>{html.escape(joined(data.get('text/plain', '')))}</pre>", "nb-text")
@@ -74,13 +81,17 @@ def attachments(cell: dict[str, Any], pictures: Path, stem: str, number: int) ->
     return text
 
 
+def fold(summary: str, markdown: str) -> str:
+    """Markdown that a reader opens."""
+    begin = f'<details class="fold"><summary>{summary}</summary>'
+    return between(begin, markdown, "</details>")
+
+
 def folded(text: str) -> str:
     """`<details>` with its Markdown as Markdown: the tags become blocks of HTML of their own."""
 
     def block(match: re.Match[str]) -> str:
-        begin = f'<details class="fold"><summary>{match[1].strip()}</summary>'
-        end = fence("{raw} html", "</details>")
-        return f"\n{fence('{raw} html', begin)}\n{match[2].strip()}\n\n{end}\n"
+        return f"\n{fold(match[1].strip(), match[2])}\n"
 
     pattern = r"<details>\s*<summary>(.+?)</summary>\n(.*?)</details>"
     return re.sub(pattern, block, text, flags=re.DOTALL)
@@ -103,6 +114,14 @@ def one_title(texts: list[str]) -> list[str]:
     return [*texts[: first + 1], *deeper[first + 1 :]]
 
 
+def code_block(cell: dict[str, Any], first: bool) -> str:
+    """The code of a cell; a page's imports and settings, which come before its subject, are folded."""
+    source = joined(cell["source"])
+    code = fence("python", source)
+    setup = first and source.startswith(("import ", "from ")) and not cell.get("outputs")
+    return fold("Imports and settings", code) if setup else code
+
+
 def markdown_of(notebook: Path, pictures: Path) -> str:
     """The page of one .ipynb; pictures are written into the folder `pictures`."""
     cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
@@ -111,14 +130,14 @@ def markdown_of(notebook: Path, pictures: Path) -> str:
         for number, cell in enumerate(cells)
         if cell["cell_type"] == "markdown"
     ]
-    prose, parts = iter(one_title(texts)), []
+    prose, parts, first = iter(one_title(texts)), [], True
     for number, cell in enumerate(cells):
         if cell["cell_type"] == "markdown":
             parts.append(next(prose) + "\n")
             continue
-        source = joined(cell["source"])
-        if source.strip():
-            parts.append(fence("python", source))
+        if joined(cell["source"]).strip():
+            parts.append(code_block(cell, first))
+            first = False
         for order, output in enumerate(cell.get("outputs", [])):
             parts.append(output_text(output, pictures, notebook.stem, f"{number:02d}-{order}"))
     return "\n".join(parts)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -52,6 +53,17 @@ def test_a_notebook_keeps_its_texts_code_and_outputs(tmp_path: Path) -> None:
     assert '<details class="fold"><summary>Answer</summary>' in text and "\n**bold**\n" in text
     (picture,) = (tmp_path / "pictures").iterdir()
     assert picture.read_bytes() == b"\x89PNG picture" and f"pictures/{picture.name}" in text
+
+
+def test_imports_that_come_first_are_folded_and_later_ones_are_not(tmp_path: Path) -> None:
+    sources = "import math\n\nn = 1", "import copy"
+    cells = [{"cell_type": "code", "source": source, "outputs": []} for source in sources]
+    path = tmp_path / "00_try.ipynb"
+    path.write_text(json.dumps({"cells": cells}), encoding="utf-8")
+    before, inside, after = re.split(
+        r"<details.+|</details>", notebook_pages.markdown_of(path, tmp_path)
+    )
+    assert "import" not in before and "n = 1" in inside and "import copy" in after
 
 
 def test_links_in_an_output_lead_to_the_pages_of_their_files() -> None:

@@ -47,7 +47,10 @@
 (() => {
   for (const picture of document.querySelectorAll("article img")) {
     if (picture.closest("a")) continue;
-    const mark = () => picture.classList.toggle("wide", picture.naturalWidth > picture.clientWidth * 1.2);
+    const mark = () => {
+      picture.classList.toggle("strip", picture.naturalWidth > picture.naturalHeight * 2);
+      picture.classList.toggle("wide", picture.naturalWidth > picture.clientWidth * 1.2);
+    };
     if (picture.complete) mark(); else picture.addEventListener("load", mark);
     picture.addEventListener("click", () => {
       if (picture.classList.contains("wide")) location.href = picture.src;
