@@ -20,7 +20,9 @@ GOLD: Style = dict(color="#0072B2", linewidth=1.8)
 PROXY: Style = dict(color="#D55E00", linewidth=1.2, linestyle="--")
 BEST_OF_N: Style = dict(color="#009E73", linewidth=1.4, linestyle="-", marker="o", markersize=3)
 FITTED: Style = dict(color="black", linewidth=1.0, linestyle=":")
-ENOUGH = 0.02  # nats: nearer points lie on each other
+LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
+SIZES = ("#E69F00", "#56B4E9", "#009E73", "#D55E00")
+MARKERS = ("o", "s", "^", "D")
 
 
 def root_kl(points: Mapping[str, Sequence[float]]) -> np.ndarray:
@@ -67,7 +69,7 @@ def draw_law(numbers: Mapping[str, Any], path: Path) -> None:
         for cell in cells:
             draw_cell(axis, cell, first=cell is cells[0])
         if "grpo" in fits and cells:
-            draw_fit(axis, fits["grpo"], cells)
+            draw_fit(axis, fits["grpo"], [cell for cell in cells if cell["engine"] == "grpo"])
     for axis in axes[:: len(settings["labels"])]:
         axis.set_ylabel("gold reward", fontsize=8)
     for axis in axes[-len(settings["labels"]) :]:
@@ -119,6 +121,71 @@ def add_legend(figure: Any, axes: Sequence[Any]) -> None:
         figure.legend(
             list(found.values()), list(found), loc="outside lower center", ncols=6, fontsize=8
         )
+
+
+def draw_price(numbers: Mapping[str, Any], path: Path) -> None:
+    """For the front page: gold on the way for the largest judge, and the best gold by labels and size."""
+    from matplotlib import colormaps
+    from matplotlib.figure import Figure
+
+    blues = colormaps["cividis_r"]
+    law, settings = numbers["law"], numbers["settings"]
+    figure = Figure(figsize=(9.2, 3.3), layout="constrained")
+    left, right = figure.subplots(1, 2, width_ratios=(1.25, 1))
+    runs = [cell for cell in law["cells"] if cell["engine"] == "grpo"]
+    size = settings["sizes"][-1]
+    shades = np.linspace(0.25, 0.95, len(settings["labels"]))
+    for labels, shade, style in zip(settings["labels"], shades, LINES, strict=False):
+        cells = [c for c in runs if (c["size"], c["labels"]) == (size, labels)]
+        if cells:
+            d, gold = mean_curve(cells)
+            left.plot(
+                d,
+                gold,
+                linestyle=style,
+                color=blues(shade),
+                linewidth=1.8,
+                label=f"{labels:,} labels",
+            )
+    for number, name in enumerate(settings["sizes"]):
+        pairs = [best_of_cells(runs, name, labels) for labels in settings["labels"]]
+        drawn: Style = dict(
+            color=SIZES[number], marker=MARKERS[number], linewidth=1.5, markersize=5
+        )
+        on_the_way, by_choice = zip(*pairs, strict=True)
+        right.plot(settings["labels"], on_the_way, label=f"GRPO, judge of {name}", **drawn)
+        right.plot(settings["labels"], by_choice, linestyle="--", **drawn | {"linewidth": 1.0})
+    left.set(
+        xlabel="d = sqrt(KL in nats)", ylabel="gold reward", title=f"GRPO against a judge of {size}"
+    )
+    right.set(xlabel="labels that the judge has seen", title="its best gold; dashed: best of n")
+    right.set_xscale("log")
+    for axis in (left, right):
+        axis.spines[["top", "right"]].set_visible(False)
+        if axis.get_legend_handles_labels()[0]:
+            axis.legend(fontsize=8, frameon=False)
+    save(figure, path)
+
+
+def mean_curve(cells: Sequence[Mapping[str, Any]]) -> tuple[np.ndarray, np.ndarray]:
+    """Gold against d, the mean of several runs, as far as the shortest of them goes."""
+    curves = [(np.maximum.accumulate(root_kl(c["points"])), c["points"]["gold"]) for c in cells]
+    grid = np.linspace(0, min(d[-1] for d, _ in curves), 60)
+    return grid, np.mean([np.interp(grid, d, gold) for d, gold in curves], axis=0)
+
+
+def best_of_cells(
+    cells: Sequence[Mapping[str, Any]], size: str, labels: int
+) -> tuple[float, float]:
+    """GRPO's best gold on the way and the gold of the largest best-of-n, means over the starts.
+
+    NaN where no run is there.
+    """
+    own = [c for c in cells if (c["size"], c["labels"]) == (size, labels)]
+    best = [c["points"]["gold"][c["best"]] for c in own]
+    chosen = [c["best_of_n"]["gold"][-1] for c in own if "best_of_n" in c]
+    means = [float(np.mean(values)) if values else float("nan") for values in (best, chosen)]
+    return means[0], means[1]
 
 
 # --- part 2 ---------------------------------------------------------------------------------------

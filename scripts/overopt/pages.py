@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from gpt.files import display_path
 from overopt import figures, results
+from overopt.law_page import law_text
 from overopt.settings import Settings
+from overopt.tables import Numbers, difference, table, value_of
 
 JSON, PAGE = "overoptimisation.json", "overoptimisation.md"
-Numbers = Mapping[str, Any]
 COMMAND = "python scripts/overoptimisation.py"
 MARK = "<!-- one budget: written by scripts/overoptimisation.py --draw budget -->"
 END_MARK = "<!-- end of one budget -->"
@@ -52,6 +52,8 @@ def draw_figures(part: str, numbers: Numbers, docs: Path) -> None:
         return
     draw_part = {"law": figures.draw_law, "cures": figures.draw_cures}[part]
     draw_part(numbers, docs / f"overoptimisation_{part}.png")
+    if part == "law":
+        figures.draw_price(numbers, docs / "overoptimisation.png")
 
 
 # --- the page -------------------------------------------------------------------------------------
@@ -83,12 +85,6 @@ TITLES = {
     "budget": "## 3. Every engine on one budget\n\n",
 }
 NOT_RUN = "Not run yet: `{command} --parts {part}`, then `{command} --draw {part}`.\n\n"
-
-
-def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A table in Markdown."""
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines) + "\n\n"
 
 
 def progress_text(numbers: Numbers) -> str:
@@ -149,129 +145,6 @@ METHOD = """## How it is measured
 """
 
 
-def law_text(numbers: Numbers) -> str:
-    """Table of cells, fits, what was exploited."""
-    law = numbers["law"]
-    text = (
-        "![gold against the distance from the start](overoptimisation_law.png)\n\n"
-        "The proxy is moved and stretched to begin at gold's start and end at 1: it shows a shape, not a "
-        "size.\n\n"
-    )
-    return (
-        text + cell_table(law) + fit_table(law) + trend_text(law) + fall_table(law) + samples(law)
-    )
-
-
-CELL = ("reward model", "labels", "start", "engine")
-
-
-def cell_table(law: Numbers) -> str:
-    """Per run its best gold and its end."""
-    head = (
-        *CELL, "orders held-out pairs like gold", "best gold", "at KL", "gold at the end", "at KL",
-        "best of the largest n",
-    )  # fmt: skip
-    rows = []
-    for cell in law["cells"]:
-        gold, kl, best = cell["points"]["gold"], cell["points"]["kl"], cell["best"]
-        bank, accuracy = cell.get("best_of_n"), cell["gold_accuracy"]
-        measured = f"{gold[best]:.3f}", f"{kl[best]:.1f}", f"{gold[-1]:.3f}", f"{kl[-1]:.1f}"
-        rows.append(
-            (
-                *named(cell), "-" if accuracy is None else f"{accuracy:.3f}", *measured,
-                f"{bank['gold'][-1]:.3f} ({bank['n'][-1]})" if bank else "-",
-            )
-        )  # fmt: skip
-    return table(head, rows)
-
-
-def named(cell: Numbers) -> tuple[object, ...]:
-    """The first columns of a run's row."""
-    return cell["size"], f"{cell['labels']:,}", cell["start"], cell["engine"]
-
-
-def fit_table(law: Numbers) -> str:
-    """alpha, beta, their intervals, residuals and where the form is highest."""
-    if not law["fits"]:
-        return ""
-    head = (
-        *CELL[:2], "kind", "starts", "alpha", "beta", "rmse", "residuals: near, middle, far",
-        "fitted peak at d",
-    )  # fmt: skip
-    rows = []
-    for fit in law["fits"]:
-        top = "never turns" if fit["peak_d"] is None else f"{fit['peak_d']:.2f}"
-        rows.append(
-            (
-                fit["size"], f"{fit['labels']:,}", fit["kind"], fit["starts"],
-                f"{fit['alpha']:.3f} {between(fit['alpha_interval'])}",
-                f"{fit['beta']:.3f} {between(fit['beta_interval'])}", f"{fit['rmse']:.3f}",
-                ", ".join(f"{x:+.3f}" for x in fit["residual_thirds"]), top,
-            )
-        )  # fmt: skip
-    text = (
-        "Fits of the gain of gold over the start: R = d (alpha - beta log d) for RL, d (alpha - beta d) "
-        "for best-of-n ([arXiv:2210.10760](https://arxiv.org/abs/2210.10760)), with d = sqrt(KL). "
-        "Residuals are means over the nearest, middle and farthest third of the points; a form that bends "
-        "as the points do has three zeros.\n\n"
-    )
-    alone = any(fit["starts"] == 1 for fit in law["fits"])
-    note = "With one start the intervals are over prompts alone.\n\n" if alone else ""
-    return text + table(head, rows) + note
-
-
-def between(pair: Sequence[float]) -> str:
-    """(low to high)."""
-    return f"({pair[0]:.3f} to {pair[1]:.3f})"
-
-
-def trend_text(law: Numbers) -> str:
-    """How the fitted numbers move with labels and size, where there are enough cells."""
-    if not law["trends"]:
-        return (
-            "How alpha and beta move with labels and with size needs three different cells or more: "
-            "not to be seen yet.\n\n"
-        )
-    rows = [
-        (r["of"], r["kind"], r["over"], f"{r['slope']:+.4f}", f"{r['error']:.4f}")
-        for r in law["trends"]
-    ]
-    head = ("fitted", "of", "per e-fold more", "slope", "standard error")
-    return table(head, rows)
-
-
-def fall_table(law: Numbers) -> str:
-    """Which term of the gold reward fell between the best measurement and the end."""
-    head = (*CELL, "sentiment", "topic", "politeness", "form", "repetition", "sum")
-    rows = []
-    for cell in law["cells"]:
-        if "fall" in cell:
-            parts = list(cell["fall"].values())
-            rows.append((*named(cell), *(f"{x:+.3f}" for x in (*parts, sum(parts)))))
-    return (
-        "What was exploited: the change of gold from its best to the end of the run, split exactly over "
-        "its terms (`scripts/overopt/terms.py`).\n\n" + table(head, rows)
-    )
-
-
-def samples(law: Numbers) -> str:
-    """Answers to a few prompts at the start, at the best and at the end of the first run."""
-    cell = law["cells"][0]
-    rows = [
-        (
-            row["step"], row["prompt"].strip(),
-            re.sub(r"\s+", " ", row["response"].replace("|", "/")).strip(),
-            f"{row['reward']:.2f}", f"{row['gold']:.2f}",
-        )
-        for row in sorted(cell["texts"], key=lambda row: (row["prompt"], row["step"]))
-    ]  # fmt: skip
-    lead = (
-        f"Answers of the run against {cell['size']} on {cell['labels']:,} labels, start {cell['start']}, "
-        "at the start, at the best and at the end:\n\n"
-    )
-    return lead + table(("step", "prompt", "answer", "proxy", "gold"), rows)
-
-
 def cures_text(numbers: Numbers) -> str:
     """Gold at equal KL, the differences, and the alarm."""
     cures, s = numbers["cures"], numbers["settings"]
@@ -309,21 +182,6 @@ def alarm_text(row: Numbers) -> str:
         f"({row['kl']:.1f} nats). Gold is {row['gold']:.3f} there, {row['best']:.3f} at its best and "
         f"{row['end']:.3f} at the end of the run.\n"
     )
-
-
-def value_of(row: Numbers) -> str:
-    """Mean and interval, or that no run got there."""
-    if "mean" not in row:
-        return "not reached"
-    return f"{row['mean']:.3f} ({row['low']:.3f} to {row['high']:.3f})"
-
-
-def difference(row: Numbers) -> tuple[str, str]:
-    """The two last cells of a table's row."""
-    if "difference" not in row:
-        return "-", "-"
-    d = row["difference"]
-    return f"{d['mean']:+.3f} ({d['low']:+.3f} to {d['high']:+.3f})", f"{d['holm']:.3f}"
 
 
 VIEWS = {

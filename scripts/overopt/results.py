@@ -162,7 +162,7 @@ def trends(cells: list[dict[str, Any]], fits: list[dict[str, Any]]) -> list[dict
     weights = {cell["size"]: cell["weights"] for cell in cells}
     rows = []
     for kind in ("grpo", "best_of_n"):
-        own = [fit for fit in fits if fit["kind"] == kind]
+        own = [fit for fit in fits if fit["kind"] == kind and fit["size"] in weights]
         for over, value in (
             ("labels", lambda fit: fit["labels"]), ("weights", lambda fit: weights[fit["size"]]),
         ):  # fmt: skip

@@ -57,7 +57,7 @@ class Settings:
     prompts_per_step: int = 8
     group_size: int = 8
     most_steps: int = 120
-    measure_every: int = 5
+    measure_every: int = 3
     prompts: int = 128  # test prompts, one answer each, the same random numbers every time
     fall: float = 0.10  # gold has turned when it lies this far below its best
     smooth: int = 3  # each a mean over so many measurements

@@ -1,0 +1,244 @@
+"""The law's part of docs/overoptimisation.md: every number and every sentence comes from the JSON."""
+
+from __future__ import annotations
+
+import math
+import re
+import statistics
+from collections.abc import Iterator, Sequence
+
+from overopt.fits import RISE, TREND
+from overopt.runs import has_turned
+from overopt.tables import Numbers, between, table
+
+CELL = ("reward model", "labels", "engine")
+FIT_KINDS = {"grpo": "GRPO", "ppo": "PPO", "best_of_n": "best of n"}
+
+
+def law_text(numbers: Numbers) -> str:
+    """What is seen, the cells, the fits, what was exploited, samples, and every run."""
+    law, settings = numbers["law"], numbers["settings"]
+    return (
+        "![gold on the way, and the best of it by labels and size](overoptimisation.png)\n\n"
+        "Left: means over the starts, as far as the shortest run goes. Right: the best gold that GRPO "
+        "passes through, and, dashed, the gold of the largest best-of-n. All cells:\n\n"
+        "![gold against the distance from the start](overoptimisation_law.png)\n\n"
+        "The proxy is moved and stretched to begin at gold's start and end at 1: it shows a shape, "
+        "not a size.\n\n"
+        + seen(law, settings)
+        + cell_table(law)
+        + fit_table(law)
+        + trend_text(law)
+        + fall_table(law)
+        + samples(law)
+        + run_table(law, settings)
+    )
+
+
+def groups(law: Numbers) -> Iterator[tuple[tuple[str, str, str], list[Numbers]]]:
+    """The runs of every cell and engine, with the first columns of their row."""
+    keys = dict.fromkeys((c["size"], c["labels"], c["engine"]) for c in law["cells"])
+    for size, labels, engine in keys:
+        own = [
+            cell for cell in law["cells"]
+            if (cell["size"], cell["labels"], cell["engine"]) == (size, labels, engine)
+        ]  # fmt: skip
+        yield (size, f"{labels:,}", engine), own
+
+
+# --- what is seen ---------------------------------------------------------------------------------
+
+
+def seen(law: Numbers, settings: Numbers) -> str:
+    """Sentences that count: which runs turned, where best-of-n did, what more labels buy."""
+    lines = [turned_sentence(law, settings), *best_of_n_sentences(law), *label_sentences(law)]
+    return "".join(f"- {line}\n" for line in lines) + "\n"
+
+
+def turned(cell: Numbers, settings: Numbers) -> bool:
+    """Whether a run was ended by the stop rule."""
+    return has_turned(cell["points"]["gold"], settings["fall"], settings["smooth"])
+
+
+def turned_sentence(law: Numbers, settings: Numbers) -> str:
+    """How many runs ended because gold had turned."""
+    whole = len(law["cells"])
+    done = sum(turned(cell, settings) for cell in law["cells"])
+    rest = f" The other {whole - done} reached the last step; the list of all runs names them."
+    return f"Gold has turned in {done} of {whole} runs.{rest if done < whole else ''}"
+
+
+def best_of_n_sentences(law: Numbers) -> Iterator[str]:
+    """Where the gold of the best of n falls again before the largest n."""
+    banks = [(cell, cell["best_of_n"]) for cell in law["cells"] if "best_of_n" in cell]
+    if not banks:
+        return
+    fell = [(c, b) for c, b in banks if max(b["gold"]) - b["gold"][-1] > RISE]
+    most, kl = banks[0][1]["n"][-1], banks[0][1]["kl"][-1]
+    yield (
+        f"Best-of-n ends at n = {most}, {kl:.1f} nats away. There gold is more than {RISE:g} below its "
+        f"own highest value in {len(fell)} of {len(banks)} reward models, and in the others it has "
+        "not turned."
+    )
+
+
+def label_sentences(law: Numbers) -> Iterator[str]:
+    """The best gold that GRPO passes through, by labels, over sizes and starts."""
+    runs = [cell for cell in law["cells"] if cell["engine"] == "grpo"]
+    for key, unit in (("labels", "labels"), ("size", "")):
+        means = []
+        for value in dict.fromkeys(cell[key] for cell in runs):
+            best = [c["points"]["gold"][c["best"]] for c in runs if c[key] == value]
+            shown = f"{value:,}" if isinstance(value, int) else value
+            means.append(f"{statistics.fmean(best):.3f} ({shown})")
+        if len(means) > 1:
+            yield f"Best gold on the way, mean over GRPO's runs, by {unit or key}: {', '.join(means)}."
+
+
+# --- tables ---------------------------------------------------------------------------------------
+
+
+def spread(values: Sequence[float], digits: int) -> str:
+    """The mean, and the lowest and highest where there are several."""
+    mean = f"{statistics.fmean(values):.{digits}f}"
+    if len(values) == 1:
+        return mean
+    return f"{mean} ({min(values):.{digits}f} to {max(values):.{digits}f})"
+
+
+def cell_table(law: Numbers) -> str:
+    """Per cell and engine: accuracy, best gold, end, best-of-n, each a mean over the starts."""
+    head = (
+        *CELL, "starts", "orders held-out pairs like gold", "best gold", "at KL",
+        "gold at the end", "at KL", "gold of the largest best-of-n",
+    )  # fmt: skip
+    rows = []
+    for names, cells in groups(law):
+        at = [(cell["points"], cell["best"]) for cell in cells]
+        accuracy = [c["gold_accuracy"] for c in cells if c["gold_accuracy"] is not None]
+        banks = [cell["best_of_n"]["gold"][-1] for cell in cells if "best_of_n" in cell]
+        rows.append(
+            (
+                *names, len(cells), spread(accuracy, 3) if accuracy else "-",
+                spread([points["gold"][best] for points, best in at], 3),
+                spread([points["kl"][best] for points, best in at], 1),
+                spread([points["gold"][-1] for points, _ in at], 3),
+                spread([points["kl"][-1] for points, _ in at], 1),
+                spread(banks, 3) if banks else "-",
+            )
+        )  # fmt: skip
+    return "Means over the starts (lowest to highest):\n\n" + table(head, rows)
+
+
+def fit_table(law: Numbers) -> str:
+    """alpha, beta, their intervals, residuals, and where the form and the points are highest."""
+    if not law["fits"]:
+        return ""
+    head = (
+        "reward model", "labels", "kind", "starts", "alpha", "beta", "rmse",
+        "residuals: near, middle, far", "form is highest at d", "runs at d",
+    )  # fmt: skip
+    rows = []
+    for fit in law["fits"]:
+        top = "never turns" if fit["peak_d"] is None else f"{fit['peak_d']:.2f}"
+        rows.append(
+            (
+                fit["size"], f"{fit['labels']:,}", FIT_KINDS[fit["kind"]], fit["starts"],
+                f"{fit['alpha']:.3f} {between(fit['alpha_interval'])}",
+                f"{fit['beta']:.3f} {between(fit['beta_interval'])}", f"{fit['rmse']:.3f}",
+                ", ".join(f"{x:+.3f}" for x in fit["residual_thirds"]), top, measured_top(law, fit),
+            )
+        )  # fmt: skip
+    text = (
+        "Fits of the gain of gold over the start: R = d (alpha - beta log d) for RL, d (alpha - beta d) "
+        "for best-of-n ([arXiv:2210.10760](https://arxiv.org/abs/2210.10760)), with d = sqrt(KL). "
+        "Residuals are means over the nearest, middle and farthest third of the points; a form that bends "
+        "as the points do has three zeros.\n\n"
+    )
+    alone = any(fit["starts"] == 1 for fit in law["fits"])
+    note = "With one start the intervals are over prompts alone.\n\n" if alone else ""
+    return text + table(head, rows) + note
+
+
+def measured_top(law: Numbers, fit: Numbers) -> str:
+    """The mean d at which the runs of a fit were best."""
+    same = [c for c in law["cells"] if (c["size"], c["labels"]) == (fit["size"], fit["labels"])]
+    if fit["kind"] == "best_of_n":
+        banks = [cell["best_of_n"] for cell in same if "best_of_n" in cell]
+        tops = [bank["kl"][bank["gold"].index(max(bank["gold"]))] for bank in banks]
+    else:
+        tops = [c["points"]["kl"][c["best"]] for c in same if c["engine"] == fit["kind"]]
+    return f"{statistics.fmean(math.sqrt(max(kl, 0)) for kl in tops):.2f}" if tops else "-"
+
+
+def trend_text(law: Numbers) -> str:
+    """How the fitted numbers move with labels and size, where there are enough cells."""
+    if not law["trends"]:
+        return (
+            "How alpha and beta move with labels and with size needs three different cells or more: "
+            "not to be seen yet.\n\n"
+        )
+    rows = [
+        (
+            r["of"], FIT_KINDS[r["kind"]], r["over"], f"{r['slope']:+.4f}", f"{r['error']:.4f}",
+            "yes" if abs(r["slope"]) > TREND * r["error"] else "no",
+        )
+        for r in law["trends"]
+    ]  # fmt: skip
+    head = ("fitted", "of", "per e-fold more", "slope", "standard error", "a trend")
+    return (
+        "How alpha and beta move: least-squares slopes over the cells, one point a cell. A slope more "
+        f"than {TREND:g} standard errors away from 0 is called a trend.\n\n" + table(head, rows)
+    )
+
+
+def fall_table(law: Numbers) -> str:
+    """Which term of the gold reward fell between the best measurement and the end, mean of starts."""
+    head = (*CELL, "sentiment", "topic", "politeness", "form", "repetition", "sum")
+    rows = []
+    for names, cells in groups(law):
+        falls = [list(cell["fall"].values()) for cell in cells if "fall" in cell]
+        if falls:
+            parts = [statistics.fmean(part) for part in zip(*falls, strict=True)]
+            rows.append((*names, *(f"{x:+.3f}" for x in (*parts, sum(parts)))))
+    return (
+        "What was exploited: the change of gold from its best to the end of the runs, split exactly over "
+        "its terms (`scripts/overopt/terms.py`), mean over the starts.\n\n" + table(head, rows)
+    )
+
+
+def samples(law: Numbers) -> str:
+    """Answers to a few prompts at the start, at the best and at the end of the first run."""
+    cell = law["cells"][0]
+    rows = [
+        (
+            row["step"], row["prompt"].strip(),
+            re.sub(r"\s+", " ", row["response"].replace("|", "/")).strip(),
+            f"{row['reward']:.2f}", f"{row['gold']:.2f}",
+        )
+        for row in sorted(cell["texts"], key=lambda row: (row["prompt"], row["step"]))
+    ]  # fmt: skip
+    lead = (
+        f"Answers of the run against {cell['size']} on {cell['labels']:,} labels, start {cell['start']}, "
+        "at the start, at the best and at the end:\n\n"
+    )
+    return lead + table(("step", "prompt", "answer", "proxy", "gold"), rows)
+
+
+def run_table(law: Numbers, settings: Numbers) -> str:
+    """Every run in a fold."""
+    head = (*CELL, "start", "best gold", "at KL", "gold at the end", "at KL", "steps", "turned")
+    rows = []
+    for (size, labels, engine), cells in groups(law):
+        for cell in cells:
+            points, best = cell["points"], cell["best"]
+            rows.append(
+                (
+                    size, labels, engine, cell["start"],
+                    f"{points['gold'][best]:.3f}", f"{points['kl'][best]:.1f}",
+                    f"{points['gold'][-1]:.3f}", f"{points['kl'][-1]:.1f}",
+                    f"{points['step'][-1]:.0f}", "yes" if turned(cell, settings) else "no",
+                )
+            )  # fmt: skip
+    begin = '<details class="fold"><summary>Every run</summary>\n\n'
+    return begin + table(head, rows) + "</details>\n\n"
