@@ -124,7 +124,7 @@ def add_legend(figure: Any, axes: Sequence[Any]) -> None:
 
 
 def draw_price(numbers: Mapping[str, Any], path: Path) -> None:
-    """For the front page: gold on the way for the largest judge, and the best gold by labels and size."""
+    """For the front page: gold on the way for the largest reward model, and the best gold by labels and size."""
     from matplotlib import colormaps
     from matplotlib.figure import Figure
 
@@ -153,17 +153,22 @@ def draw_price(numbers: Mapping[str, Any], path: Path) -> None:
             color=SIZES[number], marker=MARKERS[number], linewidth=1.5, markersize=5
         )
         on_the_way, by_choice = zip(*pairs, strict=True)
-        right.plot(settings["labels"], on_the_way, label=f"GRPO, judge of {name}", **drawn)
+        right.plot(settings["labels"], on_the_way, label=name, **drawn)
         right.plot(settings["labels"], by_choice, linestyle="--", **drawn | {"linewidth": 1.0})
     left.set(
-        xlabel="d = sqrt(KL in nats)", ylabel="gold reward", title=f"GRPO against a judge of {size}"
+        xlabel="d = sqrt(KL in nats)",
+        ylabel="gold reward",
+        title=f"GRPO against a reward model of {size}",
     )
-    right.set(xlabel="labels that the judge has seen", title="its best gold; dashed: best of n")
+    right.set(
+        xlabel="labels that the reward model has seen", title="its best gold; dashed: best of n"
+    )
     right.set_xscale("log")
+    titles = ("", "reward model")
     for axis in (left, right):
         axis.spines[["top", "right"]].set_visible(False)
         if axis.get_legend_handles_labels()[0]:
-            axis.legend(fontsize=8, frameon=False)
+            axis.legend(fontsize=8, frameon=False, title=titles[axis is right], title_fontsize=8)
     save(figure, path)
 
 

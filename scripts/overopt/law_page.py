@@ -64,7 +64,7 @@ def turned_sentence(law: Numbers, settings: Numbers) -> str:
     """How many runs ended because gold had turned."""
     whole = len(law["cells"])
     done = sum(turned(cell, settings) for cell in law["cells"])
-    rest = f" The other {whole - done} reached the last step; the list of all runs names them."
+    rest = f" The list of all runs names the {whole - done} that reached the last step instead."
     return f"Gold has turned in {done} of {whole} runs.{rest if done < whole else ''}"
 
 
@@ -80,19 +80,38 @@ def best_of_n_sentences(law: Numbers) -> Iterator[str]:
         f"own highest value in {len(fell)} of {len(banks)} reward models, and in the others it has "
         "not turned."
     )
+    gains = [
+        (b["gold"][-1] - b["gold"][0], c["points"]["gold"][c["best"]] - c["points"]["gold"][0])
+        for c, b in banks
+    ]
+    ahead = sum(chosen > trained for chosen, trained in gains)
+    yield (
+        f"In {ahead} of {len(gains)} runs the best of {most} gains more gold over the base than GRPO does "
+        "anywhere on its way, each on its own test prompts."
+    )
 
 
 def label_sentences(law: Numbers) -> Iterator[str]:
-    """The best gold that GRPO passes through, by labels, over sizes and starts."""
+    """The best gold that GRPO passes through, by labels and by size, over what all of them share."""
     runs = [cell for cell in law["cells"] if cell["engine"] == "grpo"]
-    for key, unit in (("labels", "labels"), ("size", "")):
-        means = []
-        for value in dict.fromkeys(cell[key] for cell in runs):
-            best = [c["points"]["gold"][c["best"]] for c in runs if c[key] == value]
-            shown = f"{value:,}" if isinstance(value, int) else value
-            means.append(f"{statistics.fmean(best):.3f} ({shown})")
-        if len(means) > 1:
-            yield f"Best gold on the way, mean over GRPO's runs, by {unit or key}: {', '.join(means)}."
+    for key, other, unit in (
+        ("labels", "size", "labels"),
+        ("size", "labels", "size of the reward model"),
+    ):
+        best: dict[object, dict[tuple[object, int], float]] = {}
+        for cell in runs:
+            gold = cell["points"]["gold"][cell["best"]]
+            best.setdefault(cell[key], {})[cell[other], cell["start"]] = gold
+        shared = set.intersection(*(set(values) for values in best.values()))
+        if len(best) < 2 or not shared:
+            continue
+        means = {
+            f"{value:,}" if isinstance(value, int) else value:
+            statistics.fmean(gold for each, gold in values.items() if each in shared)
+            for value, values in best.items()
+        }  # fmt: skip
+        shown = ", ".join(f"{mean:.3f} ({value})" for value, mean in means.items())
+        yield f"Best gold on the way, mean over GRPO's runs, by {unit}: {shown}."
 
 
 # --- tables ---------------------------------------------------------------------------------------
