@@ -526,7 +526,9 @@ assert min(noticed["112,000, kept"][:3]) > 0.9
 #
 # ## Exercises
 #
-# Three stand above: `bradley_terry_loss`, `mean_score` and `prefix_scores`. **On paper:**
+# Exercises 1 to 3 stand above: `bradley_terry_loss`, `mean_score` and `prefix_scores`.
+#
+# **On paper:**
 #
 # 4. Add a constant to all scores of *one* prompt, another constant to those of another. Does the
 #    loss change? What does it mean for a policy that is trained with a baseline

@@ -506,8 +506,8 @@ check("grpo_loss", my_grpo_loss)
 # %% [markdown]
 # **On paper.** 4. With $G = 2$ and different rewards, what are the two advantages? What is lost?
 #
-# 5. With $\mu = 1$ and one minibatch, which of `clip_low`, `clip_high`, `kl_coef` and `group_size`
-#    can be changed without changing the run?
+# 5\. With $\mu = 1$ and one minibatch, which of `clip_low`, `clip_high`, `kl_coef` and `group_size`
+# can be changed without changing the run?
 #
 # <details>
 # <summary>Solutions</summary>

@@ -553,7 +553,9 @@ assert gain.mean() > half
 #
 # ## Exercises
 #
-# Two stand above: `kl_in_reward` and `gae`. **3. `value_loss`**, the loss of section 6:
+# Exercises 1 and 2 stand above: `kl_in_reward` and `gae`.
+#
+# **3. `value_loss`**, the loss of section 6:
 
 
 # %%
@@ -568,9 +570,9 @@ check("value_loss", my_value_loss)
 # **On paper.** 4. In section 4, what are the advantages with $\gamma = \lambda = 1$ and a critic
 # that says 0? Which algorithm of an earlier page weighs its tokens like that?
 #
-# 5. $\gamma = 0.99$ is usual for games. Over a response of 100 tokens, how much of the reward does
-#    the first token see, with $\lambda = 1$? Is a short response then better than a long one with
-#    the same score?
+# 5\. $\gamma = 0.99$ is usual for games. Over a response of 100 tokens, how much of the reward does
+# the first token see, with $\lambda = 1$? Is a short response then better than a long one with
+# the same score?
 #
 # <details>
 # <summary>Solutions</summary>

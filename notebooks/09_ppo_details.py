@@ -392,8 +392,8 @@ check("explained_variance", my_explained_variance)
 # `value_coef` is ten times as large, and the gradient of the critic is below `max_norm` in both
 # cases?
 #
-# 5. With one epoch and one minibatch, which of `clip_low`, `value_clip` and `target_kl` can be
-#    changed without changing the run?
+# 5\. With one epoch and one minibatch, which of `clip_low`, `value_clip` and `target_kl` can be
+# changed without changing the run?
 #
 # <details>
 # <summary>Solutions</summary>

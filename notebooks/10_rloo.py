@@ -428,7 +428,9 @@ assert gain.mean() > half
 #
 # ## Exercises
 #
-# Two stand above: `leave_one_out` and `rloo_loss`. **3. `rloo_advantages`**, with the KL:
+# Exercises 1 and 2 stand above: `leave_one_out` and `rloo_loss`.
+#
+# **3. `rloo_advantages`**, with the KL:
 
 
 # %%
@@ -443,8 +445,8 @@ check("rloo_advantages", my_rloo_advantages)
 # **On paper.** 4. Two responses to a prompt with $R' = 1$ and $0$: what are the advantages of RLOO,
 # of the group's mean, and of GRPO? What happens to each when the rewards are doubled?
 #
-# 5. Someone subtracts $\beta \log (\pi / \pi_{ref})(y_i \mid x)$ from $A_i$ *after* the baseline.
-#    Is the gradient still right on average? What has become worse?
+# 5\. Someone subtracts $\beta \log (\pi / \pi_{ref})(y_i \mid x)$ from $A_i$ *after* the baseline.
+# Is the gradient still right on average? What has become worse?
 #
 # <details>
 # <summary>Solutions</summary>

@@ -463,8 +463,9 @@ for name in trained:
 #
 # ## Exercises
 #
-# Two stand above: `reward_to_go` and `whiten`. **3. `batch_normalised`**, the advantages of section
-# 4:
+# Exercises 1 and 2 stand above: `reward_to_go` and `whiten`.
+#
+# **3. `batch_normalised`**, the advantages of section 4:
 
 
 # %%
@@ -479,8 +480,8 @@ check("batch_normalised", my_batch_normalised)
 # **On paper.** 4. Plain form, $\gamma = 0.9$, $\beta = 0$, a response of 50 tokens with $R = 1$ and
 # one of 10 tokens with $R = 1$. Which of their tokens have an advantage above the batch's mean?
 #
-# 5. In the baseline form with one prompt a step and $\lambda = 0$ (the weight of k2): which
-#    algorithm is this?
+# 5\. In the baseline form with one prompt a step and $\lambda = 0$ (the weight of k2): which
+# algorithm is this?
 #
 # <details>
 # <summary>Solutions</summary>
