@@ -428,7 +428,6 @@ axis = look.bars(
     styles={"start": "reference", "PPO": "bad", "PPO + bonus": "bad", "PPO + loss": "good"},
     xlabel="run", ylabel="loss on ordinary text\n(nats per token)",
 )  # fmt: skip
-axis.axhline(losses["start"], **look.line("exact"))
 plt.show()
 assert losses["PPO + loss"] < losses["start"] + 0.1
 assert min(losses["PPO"], losses["PPO + bonus"]) > losses["PPO + loss"]
