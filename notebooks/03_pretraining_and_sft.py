@@ -1,12 +1,14 @@
 # %% [markdown]
 # # 3. Pre-training and supervised fine-tuning
 #
-# **Why.** Where does a policy get its first words from? Reinforcement learning can only make likelier
-# what a policy already does now and then. Pre-training gives it a language, supervised fine-tuning
-# (**SFT**) shows it good answers. Both come before reinforcement learning in the usual recipe
-# (InstructGPT, Ouyang et al. 2022, [arXiv:2203.02155](https://arxiv.org/abs/2203.02155), Figure 2).
-# SFT is also the baseline that reinforcement learning has to beat. Both are one loss, next-token
-# prediction. They differ in *which text* and *which tokens*.
+# **The question.** Where does a policy get its first words from?
+#
+# **Why.** Reinforcement learning can only make likelier what a policy already does now and then.
+# Pre-training gives it a language, supervised fine-tuning (**SFT**) shows it good answers. Both
+# come before reinforcement learning in the usual recipe (InstructGPT, Ouyang et al. 2022,
+# [arXiv:2203.02155](https://arxiv.org/abs/2203.02155), Figure 2). SFT is also the baseline that
+# reinforcement learning has to beat. Both are one loss, next-token prediction. They differ in
+# *which text* and *which tokens*.
 #
 # | section | idea | code |
 # | --- | --- | --- |
@@ -104,7 +106,8 @@ for document in documents[:3]:
 #
 # ## 2. The loss in four lines
 #
-# Next-token prediction: the mean surprise at the tokens that take part, $m_{i,t} = 1$.
+# The loss is the mean surprise at the next token. The mean runs over the tokens that take part, those
+# with $m_{i,t} = 1$.
 #
 # $$\mathcal{L}(\theta) = - \frac{\sum_{i,t} m_{i,t} \log \pi_\theta(y_{i,t} \mid x_i, y_{i,<t})}
 # {\sum_{i,t} m_{i,t}}$$
@@ -206,8 +209,8 @@ axis.get_legend().remove()
 # %% [markdown]
 # ## 5. Pre-training
 #
-# The loop is the one you know: batch, loss, gradient, clip, step. In the library it stands with its
-# logging and checkpoints; the heart of it:
+# The loop is the one you know: batch, loss, gradient, clip, step. In the library it stands
+# among logging and checkpoints. Its heart:
 
 # %%
 look.code(pretraining.train, ("optimizer.zero_grad", "clip_and_step"))
@@ -311,8 +314,9 @@ for probability, i in zip(best.values.tolist(), best.indices.tolist(), strict=Tr
 assert seen[int(heads.sum(0).argmax())] == "kettle"
 
 # %% [markdown]
-# Both heads point at the item of the prompt. Its probability is near the habit of the writers. Of 100
-# first sentences by the writers, 70 name an item, and 55 of these name the right one: 79 %.
+# Both heads point at the item of the prompt. Its probability, 0.74, is near the habit of the
+# writers. Of 100 first sentences by the writers, 70 name an item, and 55 of these name the right
+# one: 79 %.
 #
 # ### Before and after, in colour
 #

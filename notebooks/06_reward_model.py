@@ -333,8 +333,9 @@ assert not {tuple(p.prompt) for p in training} & {tuple(p.prompt) for p in held_
 # %% [markdown]
 # ## 6. Training, and how good it is
 #
-# The trunk starts from the base model, which knows the language already. The head starts random.
-# There is one pass over the data: a second one would learn the errors of the labels by heart.
+# All layers below the head start from the base model, which knows the language already. The head
+# starts random. There is one pass over the data: a second one would learn the errors of the labels
+# by heart.
 
 # %%
 config = reward_model_training.RewardModelConfig(batch_size=8, lr=2e-3, warmup=10, device="cpu")
@@ -343,7 +344,7 @@ steps = len(pairing.by_prompt(training)) // config.batch_size
 rows = reward_model_training.fit(small, training, config, MetricLog(steps), eos_id=EOS)
 small.requires_grad_(False)
 small.normalize_on(pairing.collate_pairs(training[::9], EOS))  # section 7
-look.code(reward_model_training.add_comparisons)
+look.code(reward_model_training.add_comparisons, lines=("for part in", "loss.backward()"))
 
 # %% [markdown]
 # Two lines frame the loss. An undecided model pays $\log 2$ for each comparison. The perfect one
@@ -392,7 +393,7 @@ styles = {"coin": "reference", "longer wins": "reference", "ceiling": "gold"} | 
 axis = look.bars(bars, styles=styles, numbers=".2f", ylabel="share of labels ordered right")
 for place, report in enumerate(reports.values(), start=2):
     low, high = report.numbers["accuracy_interval"]
-    axis.plot([place + 0.3] * 2, [low, high], color="black", linewidth=2)
+    axis.plot([place + 0.45] * 2, [low, high], color="black", linestyle="-", linewidth=2)
 axis.set(
     ylim=(0, 1), xlabel="who decides (black: 95% interval)", title=f"{n['pairs']} held-out pairs"
 )
@@ -425,7 +426,7 @@ print(f"raw: mean {raw.mean():.2f}, standard deviation {raw.std():.2f}; normalis
 # %% [markdown]
 # **Calibration.** The raw gap is more than an order: $\sigma(\mathrm{gap})$ claims how probable the
 # verdict is. Among all pairs of which the model is "75% sure", three quarters should be ordered as
-# they are labelled. Then the points lie on the dotted line.
+# they are labelled. Then the points lie on the black line.
 
 # %%
 figure, axis = look.panels(1)
@@ -509,7 +510,7 @@ assert min(noticed["112,000, kept"][:3]) > 0.9
 #
 # A policy that is trained against such a model will find out: which person it greets hardly matters
 # for its reward. A reward model is a **proxy**, and optimising a proxy far enough
-# makes the truth worse (Gao et al. 2022, [arXiv:2210.10760](https://arxiv.org/abs/2210.10760)).
+# makes the truth worse (Gao et al. 2023, [arXiv:2210.10760](https://arxiv.org/abs/2210.10760)).
 # [17](17_when_the_proxy_breaks.ipynb) does it.
 #
 # ## 9. The command
@@ -525,7 +526,9 @@ assert min(noticed["112,000, kept"][:3]) > 0.9
 #
 # ## Exercises
 #
-# Three stand above: `bradley_terry_loss`, `mean_score` and `prefix_scores`. **On paper:**
+# Exercises 1 to 3 stand above: `bradley_terry_loss`, `mean_score` and `prefix_scores`.
+#
+# **On paper:**
 #
 # 4. Add a constant to all scores of *one* prompt, another constant to those of another. Does the
 #    loss change? What does it mean for a policy that is trained with a baseline

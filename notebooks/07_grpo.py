@@ -450,9 +450,9 @@ assert without["moved"][-1] > with_clip["moved"][-1]
 # %% [markdown]
 # The clip slows the policy down. It is no wall: the distance keeps growing. The clip takes away the
 # gradient of tokens that have gone far enough, but it does not bring them back. And the gradients
-# of other tokens still move them, because all tokens share weights. So $\mu$ is small in practice:
-# 1 in the paper and in this engine's defaults, which cut each batch into two minibatches. The run
-# of section 6 took 2.
+# of other tokens still move them, because all tokens share weights. So $\mu$ is small in practice.
+# The paper takes 1. This engine's default is 1 as well, with each batch cut into two minibatches.
+# The run of section 6 took 2.
 #
 # ## 8. The command
 #
@@ -506,8 +506,8 @@ check("grpo_loss", my_grpo_loss)
 # %% [markdown]
 # **On paper.** 4. With $G = 2$ and different rewards, what are the two advantages? What is lost?
 #
-# 5. With $\mu = 1$ and one minibatch, which of `clip_low`, `clip_high`, `kl_coef` and `group_size`
-#    can be changed without changing the run?
+# 5\. With $\mu = 1$ and one minibatch, which of `clip_low`, `clip_high`, `kl_coef` and `group_size`
+# can be changed without changing the run?
 #
 # <details>
 # <summary>Solutions</summary>

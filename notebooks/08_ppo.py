@@ -112,7 +112,7 @@ torch.testing.assert_close(r, token_level_rewards(R, log_probs, ref_log_probs, m
 torch.testing.assert_close(r.sum(1), R - beta * (log_probs - ref_log_probs).sum(1))  # the equation
 
 # %% [markdown]
-# These numbers are constants. No gradient passes through them, as through no reward.
+# These numbers are constants: like any reward, they pass no gradient on.
 #
 # **Your turn.**
 
@@ -187,7 +187,8 @@ for axis, (name, (tokens, values, score)) in zip(axes, examples.items(), strict=
     axis.axhline(line[0], **look.line("reference"), label="the prompt's value")
     axis.set_xticks(range(len(states)), states, rotation=70, fontsize=9)
     axis.set(xlabel="after this token", ylabel="expected score")
-    axis.legend()
+    axis.get_legend().remove()
+axes[0].legend(loc="lower right", bbox_to_anchor=(1, 0.1))
 figure.suptitle(record.prompt.strip())
 plt.show()
 
@@ -200,7 +201,8 @@ plt.show()
 #
 # $$\delta_t = r_t + V(s_{t+1}) - V(s_t)$$
 #
-# It says what this one word was worth. Here are the same two responses, coloured by it:
+# It says what this one word was worth. Here are the same two responses. The view opens with the
+# values. The button `TD error` colours the words by what each of them has changed:
 
 # %%
 texts, deltas, levels = [], [], []
@@ -512,9 +514,9 @@ axis.legend(names, ncols=3, loc="lower center", bbox_to_anchor=(0.5, 1.0))
 plt.show()
 
 # %% [markdown]
-# Where the two lines differ, the critic has something to learn: ten batches are few. Over the first
-# words it expects too little, and it catches up at *nice*, where the black line hardly moves. So
-# *nice* gets the largest advantage for an error of the critic.
+# Where the critic's line and the black one differ, the critic has something to learn: ten batches
+# are few. Over the first words it expects too little. It catches up at *nice*, where the black line
+# hardly moves. So *nice* gets the largest advantage, for an error of the critic.
 #
 # Prompts that the policy has never seen, before and after, with the same random numbers:
 
@@ -551,7 +553,9 @@ assert gain.mean() > half
 #
 # ## Exercises
 #
-# Two stand above: `kl_in_reward` and `gae`. **3. `value_loss`**, the loss of section 6:
+# Exercises 1 and 2 stand above: `kl_in_reward` and `gae`.
+#
+# **3. `value_loss`**, the loss of section 6:
 
 
 # %%
@@ -566,9 +570,9 @@ check("value_loss", my_value_loss)
 # **On paper.** 4. In section 4, what are the advantages with $\gamma = \lambda = 1$ and a critic
 # that says 0? Which algorithm of an earlier page weighs its tokens like that?
 #
-# 5. $\gamma = 0.99$ is usual for games. Over a response of 100 tokens, how much of the reward does
-#    the first token see, with $\lambda = 1$? Is a short response then better than a long one with
-#    the same score?
+# 5\. $\gamma = 0.99$ is usual for games. Over a response of 100 tokens, how much of the reward does
+# the first token see, with $\lambda = 1$? Is a short response then better than a long one with
+# the same score?
 #
 # <details>
 # <summary>Solutions</summary>

@@ -104,7 +104,7 @@ check("leave_one_out", my_leave_one_out)
 #
 # </details>
 #
-# ## 2. Why leave the own reward out?
+# ## 2. Why leave a response's own reward out?
 #
 # A baseline may be anything that does not depend on the action itself
 # ([04](04_policy_gradients_and_baselines.ipynb)). The group's mean does depend on it: it contains
@@ -160,9 +160,10 @@ plt.show()
 # The direction is right in all three. With the group's mean the gradient is shorter: it is exactly
 # $1 - 1/k$ times the true one. The third line divides twice by $1 - 1/k$, and is too long.
 #
-# Does a factor matter? With Adam, and the KL inside the reward, hardly: everything shrinks
-# together. With a KL term *beside* it in the loss, as in GRPO, it does. The reward's gradient
-# shrinks and the penalty's does not. With $k = 2$ the effective $\beta$ doubles.
+# Does a factor matter? Where the KL is inside the reward, hardly: everything shrinks together, and
+# Adam divides the gradient by its own size. With a KL term *beside* it in the loss, as in GRPO, it
+# does matter. The reward's gradient shrinks and the penalty's does not. With $k = 2$ the effective
+# $\beta$ doubles.
 #
 # ## 3. The log-probability of a response is a sum
 #
@@ -356,6 +357,7 @@ for _ in range(6):
 figure, (left, right) = look.panels(2)
 look.curves({f"ratio of {name}": share for name, share in outside.items()}, axis=left, marker=True)
 left.set(xlabel="optimizer steps on one batch", ylabel="share outside of 0.8 to 1.2", ylim=(0, 1))
+left.legend(loc="center right", bbox_to_anchor=(1, 0.58))
 length = torch.arange(1, 129)
 drifts = {f"{d} nats per token": (d * length).exp() for d in (0.005, 0.02, 0.05)}
 look.curves(drifts, length, axis=right, yscale="log", ylim=(0.7, 100))
@@ -411,9 +413,9 @@ print(f"\ngain in gold {gain.mean():.3f} +- {half:.3f} (95% interval)")
 assert gain.mean() > half
 
 # %% [markdown]
-# Read the answers. *I find the Anna* and *The Thank you again* are no English, yet the first of
-# these answers has the gold reward 1.00: it does not look at grammar. And ten large steps are
-# rough.
+# Read the answers. *I find the Anna* and *The Thank you again* are not English, yet the first of
+# these answers has the gold reward 1.00: it does not look at grammar. Ten large steps make a
+# rough policy.
 #
 # ## 8. The command
 #
@@ -426,7 +428,9 @@ assert gain.mean() > half
 #
 # ## Exercises
 #
-# Two stand above: `leave_one_out` and `rloo_loss`. **3. `rloo_advantages`**, with the KL:
+# Exercises 1 and 2 stand above: `leave_one_out` and `rloo_loss`.
+#
+# **3. `rloo_advantages`**, with the KL:
 
 
 # %%
@@ -441,8 +445,8 @@ check("rloo_advantages", my_rloo_advantages)
 # **On paper.** 4. Two responses to a prompt with $R' = 1$ and $0$: what are the advantages of RLOO,
 # of the group's mean, and of GRPO? What happens to each when the rewards are doubled?
 #
-# 5. Someone subtracts $\beta \log (\pi / \pi_{ref})(y_i \mid x)$ from $A_i$ *after* the baseline.
-#    Is the gradient still right on average? What has become worse?
+# 5\. Someone subtracts $\beta \log (\pi / \pi_{ref})(y_i \mid x)$ from $A_i$ *after* the baseline.
+# Is the gradient still right on average? What has become worse?
 #
 # <details>
 # <summary>Solutions</summary>

@@ -265,6 +265,9 @@ print(f"gain in 6 steps: {gains[0]:+.3f} over the batch, {gains[1]:+.3f} per res
 assert gains[0] > gains[1] + 0.03
 
 # %% [markdown]
+# The bug raises no error, and its gradient is about as large as the right one. The run just learns
+# next to nothing.
+#
 # ## 4. With groups: REINFORCE++-baseline
 #
 # The batch's mean does not know the prompt. If some prompts are easy and others hopeless, a poor
@@ -293,9 +296,9 @@ look.code(reinforce_pp_engine.over_sequences)
 # (`over_sequences` takes mean and spread over responses, as the paper's appendix B.2 does. The
 # authors' code takes them over tokens, as in section 2: `--norm-over token`.)
 #
-# Eight prompts with eight answers. To all rewards of a prompt we add a number that says how *easy*
-# it is, from -1, the hardest, to +1, the easiest. The number says nothing about which answer is
-# better.
+# Take eight prompts with eight answers each. To all rewards of a prompt we add a number that says
+# how *easy* it is, from -1, the hardest, to +1, the easiest. The number says nothing about which
+# answer is better.
 #
 # **Predict.** Which answers get a high advantage in the plain form?
 
@@ -460,8 +463,9 @@ for name in trained:
 #
 # ## Exercises
 #
-# Two stand above: `reward_to_go` and `whiten`. **3. `batch_normalised`**, the advantages of section
-# 4:
+# Exercises 1 and 2 stand above: `reward_to_go` and `whiten`.
+#
+# **3. `batch_normalised`**, the advantages of section 4:
 
 
 # %%
@@ -476,8 +480,8 @@ check("batch_normalised", my_batch_normalised)
 # **On paper.** 4. Plain form, $\gamma = 0.9$, $\beta = 0$, a response of 50 tokens with $R = 1$ and
 # one of 10 tokens with $R = 1$. Which of their tokens have an advantage above the batch's mean?
 #
-# 5. In the baseline form with one prompt a step and $\lambda = 0$ (the weight of k2): which
-#    algorithm is this?
+# 5\. In the baseline form with one prompt a step and $\lambda = 0$ (the weight of k2): which
+# algorithm is this?
 #
 # <details>
 # <summary>Solutions</summary>

@@ -190,8 +190,9 @@ print(caught[0].message)
 assert len(caught) == 1
 
 # %% [markdown]
-# After the update, token by token: blue tokens have become more likely, orange ones less. Switch to the
-# two penalties, and to the advantage that has moved them.
+# After the update, token by token. The view opens with the advantages, which have moved the tokens.
+# Press `log-ratio`: blue tokens have become more likely, orange ones less. The other two buttons show
+# the penalties.
 
 # %%
 with torch.no_grad():
@@ -213,8 +214,8 @@ show_tokens(texts, {name: values[:8] for name, values in quantities.items()})
 # ## 3. Which divergence?
 #
 # In GRPO the samples come from $\pi_\theta$ (nearly), and k3 is an unbiased estimate of
-# $\mathrm{KL}(\pi_\theta \Vert \pi_{ref})$. Here the very policy that sampled is the reference, and the
-# samples are *its*. The average over them is
+# $\mathrm{KL}(\pi_\theta \Vert \pi_{ref})$. Here the policy that sampled *is* the reference. So the
+# samples come from the reference, and the average over them is
 #
 # $$\mathbb{E}_{\pi_{old}} \left[ \frac{1}{\rho} + \log \rho - 1 \right] =
 # \chi^2(\pi_{old} \Vert \pi_\theta) - \mathrm{KL}(\pi_{old} \Vert \pi_\theta), \qquad
@@ -260,7 +261,7 @@ axis.legend()
 plt.show()
 
 # %% [markdown]
-# Near the old policy the two agree. Further out k3 is some other measure of distance, and no KL. The
+# Near the old policy the two agree. Further out k3 is another measure of distance, not a KL. The
 # engine measures how far each batch has moved the policy. After the last update of a batch the responses
 # are scored once more, and the KL is estimated from these samples of the *old* policy:
 
@@ -406,11 +407,11 @@ assert held[-1] > 1.3 * anchored[-1]
 #
 # Look at GRPO's own gold reward, too. It flattens where its distance does: with $\beta = 0.3$ the
 # anchor then pulls back about as strongly as the rewards pull away. Do not read anything into a
-# change of a few hundredths from one validation to the next: 96 prompts measure a mean to within some
-# 0.04.
+# change of a few hundredths from one validation to the next: 96 prompts measure a mean to within
+# about 0.04.
 #
 # Is the missing anchor bad? That depends on the reward. Here it is the truth, drift costs nothing, and the
-# policy that is held least gains the most. For rewards that can be checked many leave the KL out
+# policy that is held least gains the most. For rewards that can be checked many people leave the KL out
 # altogether ([16_verifiable_rewards](16_verifiable_rewards.ipynb)). A *learned* reward is right only near
 # the data it was trained on, and then the anchor is what keeps the policy where it can be trusted
 # ([17_when_the_proxy_breaks](17_when_the_proxy_breaks.ipynb)). `stop_kl`, which ends a run that has gone

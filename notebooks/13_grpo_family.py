@@ -404,9 +404,9 @@ look.difference(TEXTS["grpo"], TEXTS["cispo"], names=("GRPO", "CISPO"), context=
 look.difference(TEXTS["grpo"], TEXTS["sapo"], names=("GRPO", "SAPO"), context=0)
 
 # %% [markdown]
-# The push on $\log \pi$ of one token, over its ratio. MiniMax-M1 does not print CISPO's bound.
-# ScaleRL ([arXiv:2510.13786](https://arxiv.org/abs/2510.13786)) states the bound itself, 5, which is
-# `clip_high` 4 in the engine's terms, and that one is drawn here.
+# The next plot shows the push on $\log \pi$ of one token, over its ratio. CISPO's own paper does not
+# print its bound. ScaleRL ([arXiv:2510.13786](https://arxiv.org/abs/2510.13786)) states the bound
+# itself, 5, which is `clip_high` 4 in the engine's terms. That one is drawn here.
 
 
 # %%
@@ -490,7 +490,9 @@ plt.show()
 # %% [markdown]
 # Per step (left) the filtered runs end a little higher: every update has a full batch of groups that
 # teach something. But a prompt that is dropped has cost as much as one that is kept. Per sample
-# (middle) the filter is not worth its price in this world. Where updates cost more, it may be.
+# (middle) the filter is not worth its price in this world. Where updates cost more, it may be. The
+# share of silent groups among all that were sampled (right) is about the same in both: a quarter to a
+# half.
 #
 # ## 8. Which tokens are trained on
 #
@@ -502,8 +504,8 @@ plt.show()
 #
 # ## 9. All of them side by side
 #
-# Every variant for 24 steps of two minibatches each, so that there are ratios to hold back, from
-# the same start; twice each, with other random numbers. CISPO has its own bound.
+# Every variant trains for 24 steps of two minibatches each, so that there are ratios to hold back. All
+# begin at the same base model, and each runs twice, with other random numbers. CISPO has its own bound.
 
 # %%
 steps = dict(steps=24, minibatches=2)

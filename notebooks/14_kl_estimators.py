@@ -97,9 +97,8 @@ look.code(k3, docstring=False)
 
 # %% [markdown]
 # On real text: responses of the course's policy, which was trained with GRPO, and its reference, the
-# base model. Each token is coloured by k1, then by k3, then by the exact KL of the next-token
-# distribution at that place. Switch the quantity above the text. k1 takes both signs, and most
-# tokens say nothing.
+# base model. The buttons above the text choose what colours a token: k1, k3, or the true KL of the
+# next-token distribution at that place. k1 takes both signs, and most tokens say nothing.
 
 # %%
 torch.set_default_dtype(torch.float32)
@@ -112,7 +111,7 @@ with torch.no_grad():
     scores, full = token_scores_and_kl(policy, reference, rollout.sequences)
     ref_log_probs = token_scores(reference, rollout.sequences).log_probs
 quantities = {"k1": k1(scores.log_probs, ref_log_probs), "k3": k3(scores.log_probs, ref_log_probs),
-              "exact KL at this place": full}  # fmt: skip
+              "true KL at this place": full}  # fmt: skip
 mask = rollout.response_mask
 for name, values in quantities.items():
     print(f"{name:22} {row_sums(values, mask).mean():.3f} nats per response")
@@ -124,8 +123,8 @@ texts = [
 show_tokens(texts, quantities, prompts=[record.prompt.strip() for record in rollout.records])
 
 # %% [markdown]
-# Four responses are few: k3's number is nearly twice k1's, and the first (EOS) alone is a quarter of
-# it.
+# Four responses are few. k3's number is nearly twice k1's, and the first (EOS) alone makes up a
+# quarter of it.
 #
 # **Predict, then run.** A batch gives one number. Which estimator's number scatters less, k1's or
 # k3's? Six symbols, 20,000 batches of 64 samples: once with a policy near the reference, once with
@@ -149,8 +148,8 @@ for axis, strength, where in zip(axes, (0.5, 2.55), ("near", "far"), strict=True
     axis.axvline(truth, **look.line("exact"))
 axes[1].set_xlim(0, 2.5)
 plt.show()
-print({f"{where}, {name}": f"{share:.0%} of the batches too low" for (where, name), share in
-       below.items()})  # fmt: skip
+for (where, name), share in below.items():
+    print(f"{where:4} {name}: {share:.0%} of the batches too low")
 assert below["far", "k3"] > 0.6 > below["far", "k1"]
 
 # %% [markdown]
@@ -406,14 +405,15 @@ assert trained["k1 in\nthe loss"][0] > 0.99  # as if there were no penalty
 # %%
 direction, moves = torch.tensor([1.0, 0.0, 0.0]), torch.linspace(-3, 3, 61)
 walk = [OLD + s * direction for s in moves]
-estimates = {"exact KL": [kl_between(z, REF) for z in walk]}
+estimates = {}
 for name in ("k1", "k3", "ratio k3"):
     estimates[f"{name}, old samples"] = [
         expectation(OLD, FORMS[name](listed(z), listed(OLD), listed(REF))) for z in walk
     ]
+estimates["exact KL"] = [kl_between(z, REF) for z in walk]  # drawn last, over the line it equals
 look.curves(
     {name: [float(v) for v in values] for name, values in estimates.items()}, moves.tolist(),
-    styles={"exact KL": "reference", "k1, old samples": "k1", "k3, old samples": "k3",
+    styles={"exact KL": "exact", "k1, old samples": "k1", "k3, old samples": "k3",
             "ratio k3, old samples": "policy"},
     axis=look.panels(1, width=7)[1], ylim=(-1, 3), ylabel="expected estimate (nats)",
     xlabel="logit of symbol 0, relative to the old policy",
@@ -423,7 +423,7 @@ for truth, found in zip(estimates["exact KL"], estimates["ratio k3, old samples"
     torch.testing.assert_close(truth, found)
 
 # %% [markdown]
-# "ratio k3" lies on the exact line everywhere. Plain k3 follows for a small step only. k1 goes the
+# "ratio k3" and the exact KL are one line everywhere. Plain k3 follows for a small step only. k1 goes the
 # wrong way.
 #
 # ## 5. What float32 leaves of k3
@@ -445,7 +445,7 @@ figure, axis = look.panels(1, width=7)
 for (name, error), meaning in zip(errors.items(), ("bad", "k3"), strict=True):
     axis.loglog(small, error.clamp(min=1e-9), ".", ms=2, color=look.colour(meaning), label=name)
 axis.axhline(1, **look.line("exact"))
-look.labels(axis, r"$\delta$ (nats)", "relative error", "Above the dotted line: noise", legend=True)
+look.labels(axis, r"$\delta$ (nats)", "relative error", "Above the dashed line: noise", legend=True)
 plt.show()
 medians = {}
 for at in (1e-3, 3e-4, 1e-4):

@@ -272,10 +272,10 @@ look.code(
 look.code(grpo_iterative_engine.train, ("a new iteration", "reference.load_state_dict"))
 
 # %% [markdown]
-# Three iterations of eight steps. Two runs with the same policy, reward model, prompts and random
-# numbers. One trains its reward model again, each time with 2,800 new pairs, twice what the
-# first model was trained on. The other only moves its reference. **Predict, then run:** in which of
-# them does the reward rise? In which does the gold reward rise?
+# Two runs take three iterations of eight steps each. They begin with the same policy, reward model,
+# prompts and random numbers. One trains its reward model again, each time with 2,800 new pairs,
+# twice what the first model was trained on. The other only moves its reference. **Predict, then
+# run:** in which of them does the reward rise? In which does the gold reward rise?
 
 # %%
 config = grpo_iterative_engine.IterativeGRPOConfig(

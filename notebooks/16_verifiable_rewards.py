@@ -71,7 +71,7 @@ tokenizer = load_tokenizer("glassbox")
 #
 # A response is free text. The rule looks at the **response alone**: an answer that stands in the prompt
 # must not pay, not even when the policy copies the prompt. The naive rule takes the last number of the
-# text. **Predict, then run:** on which of these eight responses does it read something else than the
+# text. **Predict, then run:** in which of these eight responses does it read something other than the
 # writer meant?
 
 
@@ -115,9 +115,10 @@ look.code(final_answer, docstring=False)
 #
 # ## 2. When two answers are equal
 #
-# As decimal numbers where both are numbers, otherwise as text. `Decimal` alone would accept much more:
-# `NaN`, `Infinity`, `1_000`, digits of any script. Every extra way to be right is a way to be right by
-# accident, so the pattern is strict. Floats would be worse: in floats 0.1 + 0.2 is not 0.3.
+# The library compares two answers as decimal numbers where both are numbers, and as text otherwise.
+# Python's `Decimal` alone would accept much more: `NaN`, `Infinity`, `1_000`, digits of any script.
+# Every extra way to be right is a way to be right by accident, so the pattern is strict. Floats
+# would be worse: in floats 0.1 + 0.2 is not 0.3.
 
 # %%
 pairs = [
@@ -132,12 +133,16 @@ assert equal == [True] * 6 + [False, True] + [False] * 3 + [True]
 # %% [markdown]
 # ## 3. What an answer earns
 #
+# The reward of response $i$ may have several parts $R_{i,k}$, each with a weight $w_k$. The answer is
+# one of them:
+#
 # $$R_i = \sum_k w_k R_{i,k}, \qquad R_{i,\text{answer}} = 1 \text{ if right, else } 0
 # \text{ (or } -1\text{)}$$
 #
-# A response that was cut off before its end is wrong, whatever it says. A rule that raises pays like a
-# wrong answer and is counted (`rule_errors`): there is one reward for every row, always. A format rule
-# (DeepSeek-R1's: one `<think>...</think>`, then text) may be a second part.
+# A response that was cut off before its end is wrong, whatever it says. A rule that raises an
+# exception pays like a wrong answer and is counted (`rule_errors`): there is one reward for every
+# row, always. A format rule (DeepSeek-R1's: one `<think>...</think>`, then text) may be a second
+# part.
 #
 # Now a small task: questions such as "What is 7+8?", and a GPT of two layers that has read sloppy
 # answers to them. Half of the numbers are wrong, and three answers in ten give none. It is trained here
@@ -190,10 +195,11 @@ assert all(a == b for a, b, copy_ in zip(rewards, naive, copied, strict=True) if
 assert answer_match(PromptRecord("What is 0+7?\n", "7"), "What is 0+7? It is hard.", True) == 0
 
 # %% [markdown]
-# A copied question earns nothing, although its last number is sometimes the right one (0+7). The
-# advantages of the same responses, token by token. With GRPO it does not matter whether a wrong answer
-# earns 0 or -1: the group's mean and deviation take out shift and scale. A group in which all are right,
-# or none is, stays white.
+# A copied question earns nothing, although its last number is sometimes the right one (0+7).
+#
+# Next come the advantages of the same responses, token by token. With GRPO it does not matter whether
+# a wrong answer earns 0 or -1: the group's mean and deviation take out shift and scale. A group in
+# which all are right, or none is, stays white.
 
 # %%
 A = group_advantages(rewards, G)
@@ -210,7 +216,7 @@ show_tokens(texts, {"advantage": A * mask, "reward": rewards[:, None] * mask},
 # %% [markdown]
 # ## 4. What 0 and 1 can teach
 #
-# Two words, one meaning each. The **success rate** $p$ of a prompt is the chance that *one* response is
+# Two terms, one meaning each. The **success rate** $p$ of a prompt is the chance that *one* response is
 # right; over a batch it is `correct_rate` in the log, and pass@1 in a report. The **solve rate** is the
 # share of prompts with *at least one* right response among $G$ (`solve_rate`), and `solve_rate_all` is
 # the share with nothing but right ones.
@@ -283,8 +289,8 @@ print(f"exact pass@{k} {exact:.4f}, counting subsets {unbiased:.4f}, the obvious
 assert abs(unbiased - exact) < 1e-9 and obvious < exact - 0.01
 
 # %% [markdown]
-# It comes out too low: it draws the $k$ samples with replacement, so the same wrong one may count
-# twice.
+# The obvious estimate comes out too low: it draws the $k$ samples with replacement, so the same
+# wrong one may count twice.
 #
 # ## 6. Training with the rule
 #

@@ -6,7 +6,7 @@
 #
 # **Why.** A reward model has to be trained on somebody's preferences. A better language model is a
 # judge that is there already: it gives a probability to every text. Using $\log p_{teacher}$ as the
-# reward of GRPO or PPO is knowledge distillation by reinforcement, a few lines on top of the engines.
+# reward of GRPO or PPO is knowledge distillation (KD) by reinforcement, a few lines on top of the engines.
 # In its plain form it goes wrong, in ways that the reward curve does not show. This page shows them,
 # and what to do instead.
 #
@@ -114,10 +114,10 @@ torch.testing.assert_close(log_p_over_q, teacher_rewards(p, q, mask, reverse_kl=
 look.code(teacher_rewards, docstring=False)
 
 # %% [markdown]
-# Now the same on text that the student has really written. Blue: the teacher finds the token likelier
-# than the student does; orange: less likely. Most tokens are forced by the ones before them, and
-# their log p / q is near 0. What counts are the few that are a choice. Switch to log p: there *every*
-# token costs something.
+# Now the same on text that the student has really written. The view opens with log p: there every
+# choice of a word costs something, the teacher's own favourites too. Press `log p / q`. Blue: the
+# teacher finds the token likelier than the student does. Orange: less likely. Most tokens are forced
+# by the ones before them, and their log p / q is near 0. What counts are the few that are a choice.
 
 # %%
 params = SamplingParams(temperature=1.0, max_new_tokens=40)
@@ -294,9 +294,9 @@ assert after["log p / q"]["gold"] > start["the student"]["gold"] + 0.03
 # has seen the gold reward. (With `--teacher-reward mean` or `sum` the `reward` alone says little;
 # `reverse_kl`, `entropy` and `response_length` are logged beside it.)
 #
-# A KL penalty to the *reference* (page 07) cannot replace $-\log q$. It can slow the collapse down,
-# because it holds on to where the student came from. The reverse KL holds on to where the student
-# should go.
+# A KL penalty to the *reference* ([07](07_grpo.ipynb)) cannot replace $-\log q$. It can slow the
+# collapse down, because it holds on to where the student came from. The reverse KL holds on to
+# where the student should go.
 #
 # ## 4. KD-PPO: at every token, or all at the end
 #
@@ -428,7 +428,6 @@ axis = look.bars(
     styles={"start": "reference", "PPO": "bad", "PPO + bonus": "bad", "PPO + loss": "good"},
     xlabel="run", ylabel="loss on ordinary text\n(nats per token)",
 )  # fmt: skip
-axis.axhline(losses["start"], **look.line("exact"))
 plt.show()
 assert losses["PPO + loss"] < losses["start"] + 0.1
 assert min(losses["PPO"], losses["PPO + bonus"]) > losses["PPO + loss"]

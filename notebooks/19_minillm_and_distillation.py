@@ -158,8 +158,9 @@ assert results["teacher"]["gold"] > results["student before"]["gold"] + 0.1
 assert abs(results["teacher"]["reverse_kl_full"]) < 1e-4
 
 # %% [markdown]
-# The teacher against the student, on text of the *student*. Blue tokens are likelier under the teacher,
-# orange ones less likely. Switch to the KL to see where the two distributions differ.
+# The teacher against the student, on text of the *student*. The view opens with the KL, which says
+# where the two distributions differ. Press `log p - log q`: blue tokens are likelier under the teacher,
+# orange ones less likely.
 
 # %%
 params = SamplingParams(max_new_tokens=40)
@@ -387,7 +388,8 @@ plt.show()
 # %% [markdown]
 # ## 8. The four of them, on the same base model
 #
-# MiniLLM's loop is GRPO's with another reward, other returns and another loss. The rewards part:
+# MiniLLM's loop is GRPO's with another reward, other returns and another loss. Here is the part
+# about rewards:
 
 # %%
 look.difference(

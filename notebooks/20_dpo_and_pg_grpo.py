@@ -37,7 +37,7 @@ from reward_model import pairs as pairing
 from reward_model.reward_model_training import ReviewsAnnotator
 
 # %%
-from rl import dpo_engine, grpo_engine, pg_grpo_engine
+from rl import dpo_engine, pg_grpo_engine
 from rl.batches.rollout import prompt_batch, sample_rollout
 from rl.dpo_engine import DPOConfig
 from rl.equations.advantages import best_worst_pairs, group_advantages, ordered_pairs
@@ -109,7 +109,7 @@ assert torch.isclose(objective(best), beta * Z.log())
 implicit = beta * (best / reference).log()
 print("reward         ", [f"{r:+.3f}" for r in reward.tolist()])
 print("implicit reward", [f"{r:+.3f}" for r in implicit.tolist()])
-print(f"every difference of the two rows is beta log Z = {beta * Z.log():.3f}")
+print(f"the two rows differ by beta log Z = {beta * Z.log():.3f}")
 assert torch.allclose(implicit + beta * Z.log(), reward)  # line two
 assert torch.allclose(implicit[:, None] - implicit, reward[:, None] - reward)  # line three
 
@@ -226,7 +226,7 @@ left.get_legend().remove()
 plt.show()
 
 # %% [markdown]
-# DPO's pull is at most $\beta$, fades on the right side, and never changes its sign. The other two
+# DPO's pull is at most $\beta$. It fades as the gap grows, and never changes its sign. The other two
 # pull *back* beyond their target.
 #
 # ## 5. DPO on text
@@ -325,7 +325,7 @@ for name, change in zip(names, row_sums(moved, batch.response_mask).tolist(), st
     print(f"{change:+6.2f} nats  {name}")
 show_tokens(
     [[words(token) for token in answer] for answer in answers],
-    {"log pi - log pi_ref": moved, "log pi": log_probs},
+    {"log pi - log pi_ref": moved},
     prompts=names,
 )
 
@@ -423,15 +423,12 @@ assert int((preference_pull(choices["best_worst"], torch.zeros(G)) != 0).sum()) 
 #
 # ## 7. The difference to GRPO's loop
 #
-# Pairs live inside a group, so the rows of a group stay in one loss. $\mathcal{L}_{pref}$ reuses
-# GRPO's log-probs. New in [rl/pg_grpo_engine.py](../rl/pg_grpo_engine.py):
+# Pairs live inside a group, so the rows of a group stay in one loss. The first call in
+# [rl/pg_grpo_engine.py](../rl/pg_grpo_engine.py) is GRPO's loss. The lines under it are new. They
+# reuse GRPO's log-probs. (Recorded pairs get the same three lines in a loop of their own.)
 
 # %%
-look.difference(
-    look.source(grpo_engine.train, ("part_loss = grpo_loss", "part_loss.backward()")),
-    look.source(pg_grpo_engine.train, ("part_loss = policy_loss", "part_loss.backward()")),
-    names=("rl/grpo_engine.py", "rl/pg_grpo_engine.py"),
-)
+look.code(pg_grpo_engine.train, lines=("part_loss = policy_loss", "compared.append"))
 
 # %% [markdown]
 # **Predict, then run.** Do pairs made from its own rewards speed GRPO up? Do recorded pairs?

@@ -264,7 +264,8 @@ def told_at(rule, rows):
 blind = [{key: value for key, value in row.items() if "gold" not in key} for row in run.rows]
 alarms = {"without gold": told_at("proxy_suspected", blind)}
 alarms["with gold"] = told_at("over_optimised", run.rows)
-print(alarms)
+for label, step in alarms.items():
+    print(f"alarm {label} at step {step}")
 
 # %%
 figure, axes = look.panels(2, width=10.5)
@@ -278,10 +279,12 @@ assert alarms["without gold"] < alarms["with gold"]
 
 # %% [markdown]
 # The reward never stops rising. Gold, which nothing is trained on, turns after step 20. The alarm
-# without gold needs two signs that the policy has left what the reward model learned from. Two of
-# them are a KL above 8 nats, and a reward 1.5 standard deviations above where it began: few of the
-# answers that the reward model learned from were that good. Below is the reward model's score after
-# each token, of two prompts at steps 20, 50 and 100:
+# without gold needs at least two signs that the policy has left what the reward model learned from.
+# Two such signs are a KL above 8 nats, and a reward 1.5 standard deviations above where it began: few
+# of the answers that the reward model learned from were that good.
+#
+# Below are answers to two prompts at steps 20, 50 and 100. The view opens at step 100, with the KL to
+# the reference. Press `reward of the prefix` for the reward model's score after each token:
 
 # %%
 kept = zoo.RECORDINGS / "unhealthy" / "overoptimised-0.tokens.jsonl"

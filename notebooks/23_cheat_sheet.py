@@ -1,7 +1,9 @@
 # %% [markdown]
 # # 23. Cheat sheet, and what next
 #
-# **All these objectives: how different are they really?** This page writes them in one notation,
+# **The question.** All these objectives: how different are they really?
+#
+# This page writes them in one notation,
 # computes every engine's gradient on one rollout, and measures the angles between them, and to the
 # exact gradient. Then it says how to write an engine of your own, and what to read. You need
 # [07](07_grpo.ipynb) and [08](08_ppo.ipynb); the rest is repetition. It takes about fifteen seconds.
@@ -189,12 +191,12 @@ look.heat(
 axis.tick_params(axis="x", rotation=40)
 
 # %% [markdown]
-# Read the last column first. On one rollout of 16 answers every engine is at least 30 degrees away
-# from the truth. REINFORCE and REINFORCE++ are nearly at a right angle to it. Then look for the
-# zeros. RLOO and Dr. GRPO point the same way: whether the group's mean includes the answer itself
-# changes the advantage by a constant factor only. GRPO and GSPO coincide too, and so do DAPO and
-# CISPO. Before the first update every ratio is 1, no clip acts, and what is left is the advantage and
-# the average.
+# (RF is short for REINFORCE.) Read the last column first. On one rollout of 16 answers every engine
+# is at least 30 degrees away from the truth. REINFORCE and REINFORCE++ are nearly at a right angle
+# to it. Then look for the zeros. RLOO and Dr. GRPO point the same way: whether the group's mean
+# includes the answer itself changes the advantage by a constant factor only. GRPO and GSPO coincide
+# too, and so do DAPO and CISPO. Before the first update every ratio is 1, no clip acts, and what is
+# left is the advantage and the average.
 #
 # **Predict:** is the distance to the exact gradient noise, which more answers would cure, or does an
 # engine's gradient point elsewhere even on average? Average 120 rollouts and see.
