@@ -124,7 +124,7 @@ def add_legend(figure: Any, axes: Sequence[Any]) -> None:
 
 
 def draw_price(numbers: Mapping[str, Any], path: Path) -> None:
-    """For the front page: gold on the way for the largest reward model, and the best gold by labels and size."""
+    """For the front page: gold against d for the largest reward model, and its best by labels and size."""
     from matplotlib import colormaps
     from matplotlib.figure import Figure
 
