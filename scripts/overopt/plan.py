@@ -188,13 +188,11 @@ def cured_runs(
     yield run(settings, named("wide_pairs"), start, (wide,), grpo)
     for coefficient in COEFFICIENTS:
         yield run(settings, named(f"kl_{coefficient}"), start, one, grpo, kl_coef=coefficient)
-    iterations = 3
     job = run(
         settings, named("own_answers"), start, one, "rl.grpo_iterative_engine",
-        steps=settings.most_steps // iterations * iterations, iterations=iterations,
-        new_pairs=labels, check_pairs=settings.held_out_pairs,
-        responses_per_prompt=settings.responses_per_prompt, wide_temperature=1.0,
-        reward_batch_size=settings.reward_batch,
+        iterations=settings.most_steps // settings.refresh_every, new_pairs=labels // 3,
+        check_pairs=labels // 6, responses_per_prompt=settings.responses_per_prompt,
+        wide_temperature=1.0, reward_batch_size=settings.reward_batch,
     )  # fmt: skip
     yield Job(
         job.name, job.stage, job.arguments | dict(until_turned=False), job.needs, job.seconds + 60

@@ -33,6 +33,7 @@ class Settings:
     cure_cell: tuple[str, int] = ("4x128", 1800)
     cure_starts: tuple[int, ...] = (0, 1, 2, 3, 4)
     members: int = 3
+    refresh_every: int = 12  # steps between two trainings on the policy's own answers
 
     # One budget: every engine in both worlds.
     budget_starts: tuple[int, ...] = (0, 1, 2)
@@ -102,6 +103,7 @@ class Rehearsal(Settings):
     group_size: int = 4
     most_steps: int = 6
     measure_every: int = 2
+    refresh_every: int = 3
     prompts: int = 8
     smooth: int = 1
 
