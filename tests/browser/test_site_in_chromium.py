@@ -102,6 +102,15 @@ def test_the_search_finds_without_a_server(chrome: Chrome) -> None:
     assert chrome.errors == [] and chrome.requests == []
 
 
+def test_the_search_without_a_word_says_what_to_do(chrome: Chrome) -> None:
+    hint = "document.querySelector('#search-results .search-hint')"
+    chrome.open(SITE / "search.html", PHONE)
+    assert "search field" in chrome.run(f"{hint}.innerText")
+    assert chrome.run(f"{hint}.querySelector('a').getAttribute('href')") == "?q=advantage"
+    chrome.open(SITE / "search.html", PHONE, query="?q=advantage")
+    assert chrome.run(f"{hint} === null")
+
+
 def test_token_views_of_a_notebook_answer_clicks(chrome: Chrome) -> None:
     """A page of the course with coloured tokens shows another quantity at a click."""
     with_views = [
