@@ -40,6 +40,7 @@ html_show_copyright = False
 html_show_search_summary = False  # it would fetch pages, which no browser does from file://
 html_last_updated_fmt = None
 html_theme_options = {"navigation_with_keys": True}
+smartquotes_action = "qe"  # quotes and dots, and no dash made of the two hyphens of a flag
 highlight_language = "none"  # of blocks that name none: commands and outputs
 pygments_style = "default"
 pygments_dark_style = "github-dark"

@@ -59,6 +59,16 @@
   }
 })();
 
+// A table that is wider than the page scrolls. Then its rows need not be tall: a text gets room for two lines.
+(() => {
+  for (const table of document.querySelectorAll("article .table-wrapper")) {
+    if (table.scrollWidth <= table.clientWidth + 1) continue;
+    for (const cell of table.querySelectorAll("td")) {
+      cell.style.minWidth = `${Math.min(13, 1 + 0.23 * cell.textContent.length)}rem`;
+    }
+  }
+})();
+
 // The search page without a word to search for says what to do.
 (() => {
   const results = document.getElementById("search-results");
