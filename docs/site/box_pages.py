@@ -84,6 +84,13 @@ def code_parts(box: Box, marked: dict[int, list[tuple[int, int]]]) -> list[tuple
     return [(a, b) for a, b in spans if any(a <= line <= b for line in used)]
 
 
+def gap(source: list[str], first: int, last: int) -> str:
+    """What stands for the lines between two functions that are shown."""
+    left_out = any(map(str.strip, source[first - 1 : last]))
+    words = f"lines {first} to {last} are not shown" if left_out else ""
+    return f'<span class="bx-gap">{words}</span>'
+
+
 def code_block(box: Box, marked: dict[int, list[tuple[int, int]]]) -> str:
     source = box.source.read_text("utf-8")
     rows = highlight(source, PythonLexer(stripnl=False), HtmlFormatter(nowrap=True)).split("\n")
@@ -98,10 +105,8 @@ def code_block(box: Box, marked: dict[int, list[tuple[int, int]]]) -> str:
             starts.setdefault(first, set()).add(number)
     out, previous = [], 0
     for first, last in code_parts(box, marked):
-        if previous and first > previous + 1:
-            out.append(
-                f'<span class="bx-gap">lines {previous + 1} to {first - 1} of the file</span>'
-            )
+        if previous:
+            out.append(gap(source.splitlines(), previous + 1, first - 1))
         for at in range(first, last + 1):
             numbers = " ".join(map(str, sorted(belongs.get(at, ()))))
             badge = " ".join(map(str, sorted(starts.get(at, ()))))
@@ -136,11 +141,15 @@ def beside(box: Box) -> str:
     )
 
 
+def in_words(peers: int) -> str:
+    return "1 other implementation agrees" if peers == 1 else f"{peers} other implementations agree"
+
+
 def equation_list(box: Box) -> str:
     text = ""
     for name in shown_functions(box):
         entry = ledger.equations()[name]
-        peers = f", {entry.peers} other implementations agree" if entry.peers else ""
+        peers = f", {in_words(entry.peers)}" if entry.peers else ""
         text += (
             f"**[{entry.title}](/docs/equations.md#{entry.anchor})** `{entry.function}`, "
             f"{len(entry.tests)} tests{peers}\n\n$$\n{entry.formula}\n$$\n\n"
@@ -149,20 +158,26 @@ def equation_list(box: Box) -> str:
 
 
 def study_table(box: Box) -> str:
-    """The rows of the study that ran this engine, each table with its head, and the picture."""
-    names = re.split(r",\s*", box.fields.get("study", ""))
-    rows, text, head = ledger.rows_of(names), "", None
-    sections = {row.section for row in rows}
-    rows = [row for row in ledger.rows_of(["base model", *names]) if row.section in sections]
-    rows = list({(row.section, row.cells[0]): row for row in reversed(rows)}.values())[::-1]
-    for row in rows:  # of several tables in a section the first: three seeds, the main setting
+    """The rows of the study that ran this engine, each table with its head, and the picture.
+
+    A section that only has GRPO to compare with, or rows that another section shows, is left out.
+    """
+    names, text, head = re.split(r",\s*", box.fields.get("study", "")), "", None
+    own = [name for name in names if name != "grpo" or box.engine == "grpo"]
+    first_seen = {row.cells: row for row in reversed(ledger.rows_of(own))}
+    sections = {row.section for row in first_seen.values()}
+    rows: dict[tuple[str, str], ledger.StudyRow] = {}
+    for row in ledger.rows_of(["base model", *names]):
+        if row.section in sections:  # of several tables in one the first: three seeds, main setting
+            rows.setdefault((row.section, row.cells[0]), row)
+    for row in rows.values():
         if (row.section, row.head) != head:
             head = (row.section, row.head)
             text += (
                 f"\n**{row.section}**\n\n| {' | '.join(row.head)} |\n|{'---|' * len(row.head)}\n"
             )
         text += f"| {' | '.join(row.cells)} |\n"
-    for section, picture in dict.fromkeys((row.section, row.picture) for row in rows):
+    for section, picture in dict.fromkeys((row.section, row.picture) for row in rows.values()):
         text += f"\n![{section}: every engine of the study](/docs/{picture})\n"
     return text
 
@@ -188,8 +203,8 @@ def page(box: Box) -> str:
     links += [f"In the course: {course}."] if course else []
     text = f"---\nhide-toc: true\n---\n# {box.title}\n\n{box.fields['idea']} {' '.join(links)}\n\n"
     text += (
-        "*Point at a line of the box, or tap it, to see the lines of code that carry it out, and the "
-        "other way round. The box is in our words; equation numbers are the paper's.*\n\n"
+        "*Point at a line of the box, or tap it: the lines of code that carry it out light up. It works "
+        "the other way round too. The box is in our words, with the paper's equation numbers.*\n\n"
     )
     text += raw(beside(box), "bx-page") + "\n"
     for title, body in box.sections.items():
@@ -209,9 +224,9 @@ def pages() -> dict[str, str]:
     all_boxes = sorted(map(boxes.read_box, boxes.engines()), key=lambda b: int(b.fields["order"]))
     result = {f"beside/{box.engine}": page(box) for box in all_boxes}
     index = (
-        "# Code beside the paper\n\nLeft the algorithm box, right the lines that carry it out. Each "
-        "page is made from the engine's own file. Every engine has the same shape, so the second "
-        "one reads faster than the first: begin with GRPO.\n\n"
+        "# Code beside the paper\n\nEach page shows an algorithm box and, beside it, the lines of "
+        "code that carry it out. The code is the engine's own file. All engines have the same shape, "
+        "so the second one reads faster than the first. Begin with GRPO.\n\n"
         "| engine | the idea | paper |\n|---|---|---|\n"
     )
     for box in all_boxes:

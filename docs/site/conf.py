@@ -40,6 +40,7 @@ html_show_copyright = False
 html_show_search_summary = False  # it would fetch pages, which no browser does from file://
 html_last_updated_fmt = None
 html_theme_options = {"navigation_with_keys": True}
+smartquotes_action = "qe"  # quotes and dots, and no dash made of the two hyphens of a flag
 highlight_language = "none"  # of blocks that name none: commands and outputs
 pygments_style = "default"
 pygments_dark_style = "github-dark"
@@ -134,9 +135,16 @@ def collect_names() -> None:
             FUNCTIONS[f"{api_pages.module_name(name)}.{title}"] = page
 
 
+def mark_long_words(app: Any, page: str, template: str, context: dict[str, Any], tree: Any) -> None:
+    """A word of code that no line of a phone holds may be cut; site.css keeps the others whole."""
+    body = context.get("body") or ""
+    context["body"] = re.sub(r'<span class="pre">(?=[^<]{38})', '<span class="pre long">', body)
+
+
 def setup(app: Any) -> dict[str, Any]:
     collect_names()
     app.add_html_math_renderer("mathml", (inline_math, None), (block_math, None))
     app.add_post_transform(LinkedFiles)
     app.add_post_transform(LinkedNames)
+    app.connect("html-page-context", mark_long_words)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -42,6 +42,27 @@ def test_what_a_box_names_exists(engine: str) -> None:
         assert f"def {function}(" in source or f"class {function}" in source, name
 
 
+def test_a_page_shows_the_tables_that_its_engine_is_in() -> None:
+    """Not those of GRPO, which stands there to compare with, and the base model first."""
+    pytest.importorskip("latex2mathml")  # of requirements-docs.txt
+    import box_pages
+
+    text = box_pages.study_table(boxes.read_box("pg_grpo"))
+    assert "**Pairs**" in text and "**Reviews**" not in text and "**Sums**" not in text
+    names = [row.split(" | ")[0] for row in text.split("|---|\n")[1].split("\n\n")[0].split("\n")]
+    assert names[:2] == ["| base model", "| grpo"] and "| pg_grpo_both_1" in names
+    assert "**Reviews**" in box_pages.study_table(boxes.read_box("grpo"))
+
+
+def test_code_that_a_page_leaves_out_is_named_and_empty_lines_are_not() -> None:
+    pytest.importorskip("latex2mathml")  # of requirements-docs.txt
+    import box_pages
+
+    source = ["a = 1", "", " ", "b = 2"]
+    assert box_pages.gap(source, 2, 3) == '<span class="bx-gap"></span>'
+    assert "lines 2 to 4 are not shown" in box_pages.gap(source, 2, 4)
+
+
 # --- the checker itself --------------------------------------------------------------------------
 
 ENGINE = '''"""An engine.

@@ -103,6 +103,15 @@ def test_a_formula_keeps_argmax_together_and_log_apart() -> None:
     assert 'rspace="0.167em">log<' in shown and 'rspace="0em">log<' in shown
 
 
+def test_an_index_that_is_a_word_stands_upright_and_letters_do_not() -> None:
+    pytest.importorskip("latex2mathml")  # of requirements-docs.txt
+    import formulas
+
+    assert formulas.mathml(r"\pi_{ref}") == formulas.mathml(r"\pi_{\mathrm{ref}}")
+    assert formulas.mathml(r"\ell_{old,t}") == formulas.mathml(r"\ell_{\mathrm{old},t}")
+    assert "normal" in formulas.mathml(r"\pi_{ref}") and "normal" not in formulas.mathml("A_{it}")
+
+
 def test_every_notebook_guide_and_module_has_a_page() -> None:
     course = sorted(path.name for path in (files.ROOT / "notebooks").glob("*.ipynb"))
     assert [name.removeprefix("notebooks/") for name in files.notebooks()] == course != []

@@ -49,6 +49,7 @@
     if (picture.closest("a")) continue;
     const mark = () => {
       picture.classList.toggle("strip", picture.naturalWidth > picture.naturalHeight * 2);
+      if (picture.matches("p > .strip:only-child")) picture.parentElement.classList.add("nb-scroll");
       picture.classList.toggle("wide", picture.naturalWidth > picture.clientWidth * 1.2);
     };
     if (picture.complete) mark(); else picture.addEventListener("load", mark);
@@ -56,4 +57,23 @@
       if (picture.classList.contains("wide")) location.href = picture.src;
     });
   }
+})();
+
+// A table that is wider than the page scrolls. Then its rows need not be tall: a text gets room for two lines.
+(() => {
+  for (const table of document.querySelectorAll("article .table-wrapper")) {
+    if (table.scrollWidth <= table.clientWidth + 1) continue;
+    for (const cell of table.querySelectorAll("td")) {
+      cell.style.minWidth = `${Math.min(13, 1 + 0.23 * cell.textContent.length)}rem`;
+    }
+  }
+})();
+
+// The search page without a word to search for says what to do.
+(() => {
+  const results = document.getElementById("search-results");
+  if (!results || new URLSearchParams(location.search).get("q")) return;
+  results.innerHTML = `<h1>Search</h1><p class="search-hint">Type a word into the search field of the sidebar
+    (on a phone behind the menu button), or begin with <a href="?q=advantage">advantage</a>,
+    <a href="?q=entropy">entropy</a> or <a href="?q=grpo_loss">grpo_loss</a>.</p>`;
 })();
