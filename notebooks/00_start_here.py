@@ -128,10 +128,10 @@ look.diagram("algorithm_map")
 # the same on every page: blue is the policy, grey the reference, orange a learned reward, green the
 # gold reward, pink a critic, light blue a teacher, black an exact number, and vermilion a trap.
 #
-# ## Symbols and terms
+# ## Symbols
 #
 # Do not learn these. Come back when a page uses one that you have forgotten. They are also in
-# [docs/symbols.md](../docs/symbols.md).
+# [docs/symbols.md](../docs/symbols.md); words stand in [docs/glossary.md](../docs/glossary.md).
 
 # %%
 look.document("symbols")
