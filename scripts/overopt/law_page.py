@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import statistics
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from overopt.fits import RISE, TREND
@@ -12,6 +13,10 @@ from overopt.runs import has_turned
 from overopt.tables import Numbers, between, table
 
 CELL = ("reward model", "labels", "engine")
+TERMS = {
+    "sent": "sentiment", "topic": "topic", "polite": "politeness", "form": "form",
+    "qual": "repetition",
+}  # fmt: skip
 FIT_KINDS = {"grpo": "GRPO", "ppo": "PPO", "best_of_n": "best of n"}
 
 
@@ -51,7 +56,10 @@ def groups(law: Numbers) -> Iterator[tuple[tuple[str, str, str], list[Numbers]]]
 
 def seen(law: Numbers, settings: Numbers) -> str:
     """Sentences that count: which runs turned, where best-of-n did, what more labels buy."""
-    lines = [turned_sentence(law, settings), *best_of_n_sentences(law), *label_sentences(law)]
+    lines = [
+        turned_sentence(law, settings), *best_of_n_sentences(law), *label_sentences(law),
+        *exploited_sentence(law),
+    ]  # fmt: skip
     return "".join(f"- {line}\n" for line in lines) + "\n"
 
 
@@ -112,6 +120,16 @@ def label_sentences(law: Numbers) -> Iterator[str]:
         }  # fmt: skip
         shown = ", ".join(f"{mean:.3f} ({value})" for value, mean in means.items())
         yield f"Best gold on the way, mean over GRPO's runs, by {unit}: {shown}."
+
+
+def exploited_sentence(law: Numbers) -> Iterator[str]:
+    """Which term of gold fell most after the best, in how many runs."""
+    falls = [cell["fall"] for cell in law["cells"] if "fall" in cell]
+    if not falls:
+        return
+    most = Counter(min(fall, key=fall.__getitem__) for fall in falls)
+    shown = ", ".join(f"{TERMS[name]} in {count}" for name, count in most.most_common())
+    yield f"The term of gold that falls most after the best is {shown} of {len(falls)} runs."
 
 
 # --- tables ---------------------------------------------------------------------------------------
@@ -213,7 +231,7 @@ def trend_text(law: Numbers) -> str:
 
 def fall_table(law: Numbers) -> str:
     """Which term of the gold reward fell between the best measurement and the end, mean of starts."""
-    head = (*CELL, "sentiment", "topic", "politeness", "form", "repetition", "sum")
+    head = (*CELL, *TERMS.values(), "sum")
     rows = []
     for names, cells in groups(law):
         falls = [list(cell["fall"].values()) for cell in cells if "fall" in cell]
