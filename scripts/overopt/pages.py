@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Sequence
+from itertools import repeat
 from pathlib import Path
 
 from gpt.files import display_path
@@ -15,6 +16,7 @@ from overopt.tables import Numbers, difference, table, value_of
 
 JSON, PAGE = "overoptimisation.json", "overoptimisation.md"
 COMMAND = "python scripts/overoptimisation.py"
+SURE = 0.05
 MARK = "<!-- one budget: written by scripts/overoptimisation.py --draw budget -->"
 END_MARK = "<!-- end of one budget -->"
 
@@ -168,11 +170,44 @@ def cures_text(numbers: Numbers) -> str:
         f"The patient is {size} on {labels:,} labels. Gold is taken where a run's KL first reaches a "
         "distance, linear between two measurements. The difference is to the patient from the same "
         "start, prompt by prompt; p is corrected over the cures of one distance.\n\n"
+        + CURE_WORDS.format(
+            more=s["labels"][s["labels"].index(labels) + 1],
+            new=labels // 3,
+            every=s["refresh_every"],
+            members=s["members"],
+            wide=s["wide_temperature"],
+        )
         + few
+        + "".join(
+            map(better_sentence, dict.fromkeys(r["kl"] for r in cures["table"]), repeat(cures))
+        )
+        + "\n"
         + table(head, rows)
         + "".join(map(alarm_text, cures["alarms"]))
         + "\n"
     )
+
+
+CURE_WORDS = """- `more_labels`: {more:,} labels.
+- `own_answers`: every {every} steps the reward model is trained again, on {new:,} comparisons of the
+  policy's own answers ([grpo_iterative_engine.py](../rl/grpo_iterative_engine.py)).
+- `wide_pairs`: as many labels; half of the compared answers are sampled at temperature {wide:g}.
+- `ensemble_mean`, `ensemble_min`, `ensemble_uwo`: {members} reward models with their own seeds; the reward
+  is their mean, the lowest, or the mean less the variance.
+- `kl_0.02`, `kl_0.1`: a KL penalty of this weight.
+
+"""
+
+
+def better_sentence(distance: float, cures: Numbers) -> str:
+    """Which cures differ from the patient at one distance, after the correction."""
+    told = [r for r in cures["table"] if r["kl"] == distance and "difference" in r]
+    sure = [r for r in told if r["difference"]["holm"] < SURE]
+    better = [f"`{r['cure']}`" for r in sure if r["difference"]["mean"] > 0]
+    worse = [f"`{r['cure']}`" for r in sure if r["difference"]["mean"] < 0]
+    text = f"- At {distance:g} nats (p < {SURE:g} after the correction): better than the patient "
+    text += ", ".join(better) if better else "none"
+    return text + (f"; worse {', '.join(worse)}.\n" if worse else ".\n")
 
 
 def alarm_text(row: Numbers) -> str:
