@@ -20,6 +20,9 @@ GOLD: Style = dict(color="#0072B2", linewidth=1.8)
 PROXY: Style = dict(color="#D55E00", linewidth=1.2, linestyle="--")
 BEST_OF_N: Style = dict(color="#009E73", linewidth=1.4, linestyle="-", marker="o", markersize=3)
 FITTED: Style = dict(color="black", linewidth=1.0, linestyle=":")
+FARTHEST = (
+    8.0  # d at the right edge of the law's panels: few runs go on, and they would squeeze the rest
+)
 LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
 SIZES = ("#E69F00", "#56B4E9", "#009E73", "#D55E00")
 MARKERS = ("o", "s", "^", "D")
@@ -56,7 +59,7 @@ def save(figure: Any, path: Path) -> None:
 
 
 def draw_law(numbers: Mapping[str, Any], path: Path) -> None:
-    """A panel per cell: gold of every start against d, best-of-n, the fitted form, the proxy."""
+    """A panel per cell: gold of every start against d, best-of-n, the fitted form, a proxy."""
     law, settings = numbers["law"], numbers["settings"]
     names = [(size, labels) for size in settings["sizes"] for labels in settings["labels"]]
     figure, axes = panels(len(names), len(settings["labels"]), (2.5, 2.1))
@@ -70,6 +73,7 @@ def draw_law(numbers: Mapping[str, Any], path: Path) -> None:
             draw_cell(axis, cell, first=cell is cells[0])
         if "grpo" in fits and cells:
             draw_fit(axis, fits["grpo"], [cell for cell in cells if cell["engine"] == "grpo"])
+    axes[0].set_xlim(-0.2, FARTHEST)
     for axis in axes[:: len(settings["labels"])]:
         axis.set_ylabel("gold reward", fontsize=8)
     for axis in axes[-len(settings["labels"]) :]:
@@ -87,7 +91,8 @@ def draw_cell(axis: Any, cell: Mapping[str, Any], *, first: bool) -> None:
     axis.plot(d, points["gold"], label=label if first or ppo else None, **gold)
     if ppo:
         return
-    axis.plot(d, on_gold_scale(points), label="proxy (scaled)" if first else None, **PROXY)
+    if first:
+        axis.plot(d, on_gold_scale(points), label="proxy of the first start (scaled)", **PROXY)
     if "best_of_n" in cell:
         bank = cell["best_of_n"]
         gold_of_bank = np.array(bank["gold"]) - bank["gold"][0] + points["gold"][0]
