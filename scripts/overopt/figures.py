@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from overopt.fits import FORMS
+from overopt.intervals import at_distance
 
 Style = dict[str, Any]
 GREY: Style = dict(color="0.65", linewidth=1.6)
@@ -143,7 +144,7 @@ def draw_price(numbers: Mapping[str, Any], path: Path) -> None:
     for labels, shade, style in zip(settings["labels"], shades, LINES, strict=False):
         cells = [c for c in runs if (c["size"], c["labels"]) == (size, labels)]
         if cells:
-            d, gold = mean_curve(cells)
+            d, gold = median_curve(cells)
             left.plot(
                 d,
                 gold,
@@ -177,11 +178,19 @@ def draw_price(numbers: Mapping[str, Any], path: Path) -> None:
     save(figure, path)
 
 
-def mean_curve(cells: Sequence[Mapping[str, Any]]) -> tuple[np.ndarray, np.ndarray]:
-    """Gold against d, the mean of several runs, as far as the shortest of them goes."""
-    curves = [(np.maximum.accumulate(root_kl(c["points"])), c["points"]["gold"]) for c in cells]
-    grid = np.linspace(0, min(d[-1] for d, _ in curves), 60)
-    return grid, np.mean([np.interp(grid, d, gold) for d, gold in curves], axis=0)
+def median_curve(cells: Sequence[Mapping[str, Any]]) -> tuple[np.ndarray, np.ndarray]:
+    """Gold where each run first is so far away, the median, as far as more than half of them go.
+
+    A median, because one answer of hundreds of nats can throw a run's mean KL far out for a moment.
+    """
+    runs = [[np.array(cell["points"][name], float) for name in ("kl", "gold")] for cell in cells]
+    farthest = sorted(root_kl(cell["points"]).max() for cell in cells)
+    grid = np.linspace(0, farthest[(len(cells) - 1) // 2], 80)
+    medians = []
+    for d in grid:
+        found = [at_distance(kl, gold[:, None], d**2) for kl, gold in runs]
+        medians.append(np.median([gold[0] for gold in found if gold is not None]))
+    return grid, np.array(medians)
 
 
 def best_of_cells(
