@@ -163,7 +163,7 @@ def cures_text(numbers: Numbers) -> str:
     if len(done) < len(s["cure_starts"]):
         few = (
             f"{len(done)} of {len(s['cure_starts'])} starts have been run. With one start the intervals "
-            "are over prompts alone: nothing here is a finding about starts in general yet.\n\n"
+            "are over prompts alone: that is no finding about starts in general.\n\n"
         )
     return (
         "![each cure beside the patient](overoptimisation_cures.png)\n\n"
@@ -205,9 +205,14 @@ def better_sentence(distance: float, cures: Numbers) -> str:
     sure = [r for r in told if r["difference"]["holm"] < SURE]
     better = [f"`{r['cure']}`" for r in sure if r["difference"]["mean"] > 0]
     worse = [f"`{r['cure']}`" for r in sure if r["difference"]["mean"] < 0]
+    alone = [r for r in told if r["in_one_start"]["low"] > 0 or r["in_one_start"]["high"] < 0]
     text = f"- At {distance:g} nats (p < {SURE:g} after the correction): better than the patient "
     text += ", ".join(better) if better else "none"
-    return text + (f"; worse {', '.join(worse)}.\n" if worse else ".\n")
+    text += f"; worse {', '.join(worse)}." if worse else "."
+    return text + (
+        f" In the first start alone {len(alone)} of {len(told)} differences have an interval over prompts "
+        "that leaves out 0.\n"
+    )
 
 
 def alarm_text(row: Numbers) -> str:

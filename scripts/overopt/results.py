@@ -230,6 +230,7 @@ def compared_at(
                 for name in (cure, "patient")
             )
             row["difference"] = paired_difference(own, others)
+            row["in_one_start"] = paired_difference(own[:1], others[:1])
             p_values[cure] = row["difference"]["p"]
         rows.append(row)
     return with_holm(rows, p_values, "cure")
