@@ -397,7 +397,7 @@ look.table(
 # With 600 labels gold hardly rises at all; with 48,600 it comes near 0.9 before it turns. So labels
 # decide how high the peak is. They move it less: from 5,400 to 48,600 it stays near d = 2.4.
 #
-# Best-of-n lies above GRPO in every panel, and Gao et al. saw the same. Its answers are the policy's
+# Best-of-n lies above GRPO nearly everywhere, and Gao et al. saw the same. Its answers are the policy's
 # own, and only the choice is the proxy's; training also spends distance on what earns nothing. So
 # the distance is a fair measure for two rewards under one optimiser, and not for two optimisers.
 #
@@ -501,9 +501,9 @@ plt.show()
 
 # %% [markdown]
 # Look at this picture alone, and the lowest of three models is a cure. Its curve is far above the
-# patient's. In this start seven of the eight differences at 8 nats have an interval over prompts that leaves
-# out 0. The other starts take that back: in the table no difference is sure. Runs differ by their start
-# more than by their cure. So a comparison needs several starts, and its interval has to be taken over them.
+# patient's. In this start seven of the eight differences at 8 nats have an interval over prompts that
+# leaves out 0. The other starts take that back: in the table no difference is sure. Runs differ by their
+# start more than by their cure. So a comparison needs several starts, and an interval over them.
 #
 # What the study does show is above: more labels raise the peak, and the place of the peak is the time to
 # stop. [docs/overoptimisation.md](../docs/overoptimisation.md) has all distances and all starts.
