@@ -367,10 +367,8 @@ def against_distance(points):
 
 figure, axes = look.panels(3)
 for axis, count in zip(axes, (600, 5400, 48600)):
-    both = {
-        "GRPO": against_distance(recorded[count]["points"]),
-        "best of n": against_distance(recorded[count]["best_of_n"]),
-    }
+    kinds = {"GRPO": recorded[count]["points"], "best of n": recorded[count]["best_of_n"]}
+    both = {name: against_distance(points) for name, points in kinds.items()}
     look.curves(
         both, axis=axis, styles={"GRPO": "gold", "best of n": "policy"}, marker=True,
         xlabel="d = sqrt(KL in nats)", ylabel="gold reward", title=f"{count:,} labels",
@@ -381,25 +379,18 @@ for axis, count in zip(axes, (600, 5400, 48600)):
 plt.show()
 
 # %%
-fits = [fit for fit in study["law"]["fits"] if fit["size"] == "4x128" and fit["kind"] == "grpo"]
-look.table(
-    ["labels", "alpha", "beta", "rmse of the fit", "fitted peak at d"],
-    [
-        [
-            f"{fit['labels']:,}",
-            *(f"{fit[name]:.3f}" for name in ("alpha", "beta", "rmse", "peak_d")),
-        ]
-        for fit in fits
-    ],
-)
+for fit in study["law"]["fits"]:
+    if fit["size"] == "4x128" and fit["kind"] == "grpo":
+        print(
+            "{labels:6} labels: alpha {alpha:.3f}, beta {beta:.3f}, rmse {rmse:.3f}".format(**fit)
+        )
 
 # %% [markdown]
 # With 600 labels gold hardly rises at all; with 48,600 it comes near 0.9 before it turns. So labels
 # decide how high the peak is. They move it less: from 5,400 to 48,600 it stays near d = 2.4.
 #
-# Best-of-n lies above GRPO nearly everywhere, and Gao et al. saw the same. Its answers are the policy's
-# own, and only the choice is the proxy's; training also spends distance on what earns nothing. So
-# the distance is a fair measure for two rewards under one optimiser, and not for two optimisers.
+# Best-of-n lies above GRPO nearly everywhere, and Gao et al. saw the same. So the distance is a fair
+# measure for two rewards under one optimiser, and not for two optimisers.
 #
 # The fitted form bends as the curves do. It misses their beginning, where gold lies below it. Over all 20
 # kinds of reward model alpha rises with the number of labels, and so, a little, does beta. A better
@@ -471,31 +462,29 @@ look.code(ensembles.uncertainty_weighted)
 # %%
 def shown(row):
     """One cure: gold at this distance, and its difference to the patient."""
-    gold = f"{row['mean']:.3f} ({row['low']:.3f} to {row['high']:.3f})"
-    d = row.get("difference")
-    return [
-        row["cure"],
-        gold,
-        f"{d['mean']:+.3f} ({d['low']:+.3f} to {d['high']:+.3f})" if d else "",
-    ]
+    d = row.get("difference", {"mean": 0, "low": 0, "high": 0})
+    return [row["cure"], *("{mean:.3f} ({low:.3f} to {high:.3f})".format(**x) for x in (row, d))]
 
 
 at_eight = [row for row in study["cures"]["table"] if row["kl"] == 8 and "mean" in row]
-print(f"starts: {at_eight[-1]['of']}")
-look.table(["cure", "gold at 8 nats", "difference"], [shown(row) for row in at_eight])
+look.table(
+    ["cure", f"gold at 8 nats, {at_eight[-1]['of']} starts", "difference"],
+    [shown(row) for row in at_eight],
+)
 
 # %% [markdown]
-# And the runs of the first start, three cures beside the patient:
+# The first start's runs:
 
 # %%
 path = Path("course/recordings/overoptimisation.json")
 runs = json.loads(path.read_text(encoding="utf-8"))["runs"]
+axis = look.panels(1, height=2.6)[1]
 look.curves(
     {
         name.replace("_", " "): against_distance(runs[name]["points"])
         for name in ("patient", "more_labels", "own_answers", "ensemble_min")
     },
-    styles={"patient": "bad"}, xlabel="d = sqrt(KL in nats)", ylabel="gold reward",
+    axis=axis, styles={"patient": "bad"}, xlabel="d = sqrt(KL in nats)", ylabel="gold reward",
 )  # fmt: skip
 plt.show()
 
@@ -505,14 +494,11 @@ plt.show()
 # leaves out 0. The other starts take that back: in the table no difference is sure. Runs differ by their
 # start more than by their cure. So a comparison needs several starts, and an interval over them.
 #
-# What the study does show is above: more labels raise the peak, and the place of the peak is the time to
-# stop. [docs/overoptimisation.md](../docs/overoptimisation.md) has all distances and all starts.
-#
-# **Where this lives.** `rl/equations/best_of_n.py`, `rl/equations/ensembles.py` and
+# **Where this lives.** All distances and starts: [docs/overoptimisation.md](../docs/overoptimisation.md).
+# `rl/equations/best_of_n.py`, `rl/equations/ensembles.py` and
 # `rl/training/doctor.py`. To train against an ensemble:
-# `python -m rl.grpo_engine --reward-model A B C --ensemble min`. The whole study:
-# `python scripts/overoptimisation.py`, and what of it has been run:
-# [docs/overoptimisation.md](../docs/overoptimisation.md).
+# `python -m rl.grpo_engine --reward-model A B C --ensemble min`. The study:
+# `python scripts/overoptimisation.py`.
 #
 # ## Exercises
 #

@@ -64,7 +64,7 @@ HEAD = """# The price of a proxy
 
 Optimise a learned reward model hard enough and the true reward falls while the learned one rises. Here the
 true reward is known exactly, so the fall can be measured, taken apart and fitted. This page is written by
-`{command} --draw law cures budget` from [overoptimisation.json](overoptimisation.json).
+`{command} --draw law cures budget` from `docs/overoptimisation.json`.
 
 """
 
