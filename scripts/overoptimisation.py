@@ -28,12 +28,11 @@ from overopt.plan import PARTS, Job, plan
 from overopt.recording import record
 from overopt.settings import SETTINGS
 
-from gpt.common import RUNS, run_script
+from gpt.common import REPOSITORY, RUNS, run_script
 from gpt.errors import UserError
 
 Part = Literal["law", "cures", "budget"]
-ROOT = Path(__file__).resolve().parents[1]
-RECORDING = ROOT / "notebooks" / "course" / "recordings" / "overoptimisation.json"
+RECORDING = REPOSITORY / "notebooks" / "course" / "recordings" / "overoptimisation.json"
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,7 @@ class OveroptimisationConfig:
     """rehearsal: everything once, in toy sizes, to see that it works."""
     out: Path = RUNS / "overoptimisation"
     """Folder of all runs."""
-    docs: Path = ROOT / "docs"
+    docs: Path = REPOSITORY / "docs"
     """Folder of the page, its numbers and its figures."""
     work: str = ""
     """Do this one job here and now; what the script starts itself with."""

@@ -12,7 +12,7 @@ import numpy as np
 import overoptimisation
 import pytest
 import torch
-from overopt import jobs, pages, recording, results, runs
+from overopt import budget_page, jobs, pages, recording, results, runs
 from overopt.plan import CURES, PARTS, STAGES, Job, plan
 from overopt.settings import ENGINES, SETTINGS, SHAPES, TUNING, Settings
 
@@ -210,7 +210,7 @@ def test_the_page_is_written_from_the_runs_and_again_from_the_json(
     assert {cell["engine"] for cell in numbers["law"]["cells"]} == {"grpo", "ppo"}
     assert numbers["progress"]["law"]["done"] == 10 and numbers["progress"]["budget"]["done"] < 5
     text = (docs / "overoptimisation.md").read_text()
-    assert "`python scripts/overoptimisation.py --parts budget`" in text and "Not run yet" in text
+    assert "`python scripts/overoptimisation.py --parts budget`" in text
     assert "1 of 2 starts have been run" in text and "| 1x32 | 24 | ppo | 0 |" in text
     for line in text.splitlines():
         if line.startswith("|"):
@@ -224,7 +224,7 @@ def test_the_page_is_written_from_the_runs_and_again_from_the_json(
 def test_a_page_before_any_run_says_so(tmp_path: Path) -> None:
     pages.draw(PARTS, SMALL, tmp_path / "nothing", tmp_path / "docs")
     text = (tmp_path / "docs" / "overoptimisation.md").read_text()
-    assert text.count("Not run yet") == 3 and "| law | 0 of 20 |" in text
+    assert text.count("Not run yet") == 2 and "| law | 0 of 20 |" in text
     assert [path.suffix for path in (tmp_path / "docs").iterdir()].count(".png") == 0
 
 
@@ -309,13 +309,16 @@ def test_equal_distance_or_not_reached(compared: dict[str, Any]) -> None:
 def test_the_budgets_part_of_the_study_page(compared: dict[str, Any], tmp_path: Path) -> None:
     docs = tmp_path / "docs"
     docs.mkdir()
-    (docs / "study.md").write_text(f"before\n\n{pages.MARK}\n\nstale\n{pages.END_MARK}\n\nafter\n")
+    marks = budget_page.MARK, budget_page.END_MARK
+    (docs / "study.md").write_text(f"before\n\n{marks[0]}\n\nstale\n{marks[1]}\n\nafter\n")
     pages.draw(("budget",), compared["settings"], compared["root"], docs)
     text = (docs / "study.md").read_text()
     assert text.startswith("before") and text.endswith("after\n") and "stale" not in text
     assert re.search(r"\| rloo \| 4 of 4 \| 0\.\d+ \(.*\) \| .* \| \+0\.080", text)
     assert "| ppo | 0 of 4 | not reached | - | - | - |" in text
-    assert (docs / "overoptimisation_reviews.png").exists()
+    assert "| rloo | 0.8" in text and "`rloo` (+0.080)" in text and "not chosen yet" in text
+    for name in ("study_budget.png", "study_budget_reviews.png"):
+        assert (docs / name).read_bytes()[:4] == b"\x89PNG"
 
 
 def test_flags_that_make_no_piece_are_refused() -> None:

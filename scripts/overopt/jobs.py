@@ -13,11 +13,11 @@ from pathlib import Path
 
 from processes import run_into_log
 
+from gpt.common import REPOSITORY
 from gpt.files import write_json
 from overopt.plan import STAGES, Job
 from overopt.settings import Settings
 
-ROOT = Path(__file__).resolve().parents[2]
 DONE = "done.json"
 
 
@@ -111,9 +111,9 @@ def run_piece(
 
 def in_process(job: Job, root: Path, flags: Sequence[str]) -> float:
     """Do a job in a process of its own with one thread; its seconds by the clock."""
-    script = ROOT / "scripts" / "overoptimisation.py"
+    script = REPOSITORY / "scripts" / "overoptimisation.py"
     command = [sys.executable, str(script), *flags, "--out", str(root), "--work", job.name]
-    paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    paths = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
     wall, _ = run_into_log(job.name, command, root / f"{job.name}.log", environment=environment)
     return wall

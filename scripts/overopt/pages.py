@@ -1,24 +1,21 @@
-"""docs/overoptimisation.json, its page and its figures, and the budget's part of docs/study.md."""
+"""docs/overoptimisation.json, its page and its figures."""
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Sequence
 from itertools import repeat
 from pathlib import Path
 
 from gpt.files import display_path
 from overopt import figures, results
+from overopt.budget_page import into_study
+from overopt.intervals import SURE
 from overopt.law_page import law_text
 from overopt.settings import Settings
-from overopt.tables import Numbers, difference, table, value_of
+from overopt.tables import COMMAND, NOT_RUN, Numbers, difference, table, value_of
 
 JSON, PAGE = "overoptimisation.json", "overoptimisation.md"
-COMMAND = "python scripts/overoptimisation.py"
-SURE = 0.05
-MARK = "<!-- one budget: written by scripts/overoptimisation.py --draw budget -->"
-END_MARK = "<!-- end of one budget -->"
 
 
 def draw(parts: Sequence[str], settings: Settings, root: Path, docs: Path) -> None:
@@ -49,8 +46,9 @@ def draw_figures(part: str, numbers: Numbers, docs: Path) -> None:
     if part not in numbers:
         return
     if part == "budget":
+        figures.draw_differences(numbers, docs / "study_budget.png")
         for world in numbers["budget"]:
-            figures.draw_budget(numbers, world, docs / f"overoptimisation_{world}.png")
+            figures.draw_budget(numbers, world, docs / f"study_budget_{world}.png")
         return
     draw_part = {"law": figures.draw_law, "cures": figures.draw_cures}[part]
     draw_part(numbers, docs / f"overoptimisation_{part}.png")
@@ -72,21 +70,24 @@ true reward is known exactly, so the fall can be measured, taken apart and fitte
 def page(numbers: Numbers) -> str:
     """The whole of docs/overoptimisation.md."""
     parts: tuple[tuple[str, Callable[[Numbers], str]], ...] = (
-        ("law", law_text), ("cures", cures_text), ("budget", budget_text),
+        ("law", law_text), ("cures", cures_text),
     )  # fmt: skip
     text = HEAD.format(command=COMMAND) + progress_text(numbers) + method_text(numbers)
     for name, write in parts:
         text += TITLES[name]
-        text += write(numbers) if name in numbers else NOT_RUN.format(command=COMMAND, part=name)
-    return text
+        text += write(numbers) if name in numbers else NOT_RUN.format(part=name)
+    return text + ELSEWHERE
 
 
 TITLES = {
     "law": "## 1. The law on a laptop\n\n",
     "cures": "## 2. What helps, at equal KL\n\n",
-    "budget": "## 3. Every engine on one budget\n\n",
 }
-NOT_RUN = "Not run yet: `{command} --parts {part}`, then `{command} --draw {part}`.\n\n"
+ELSEWHERE = """## 3. Every engine on one budget
+
+Every engine of this repository on the same sampled tokens, the same CPU time and at the same distance:
+[study.md](study.md#one-budget).
+"""
 
 
 def progress_text(numbers: Numbers) -> str:
@@ -224,56 +225,3 @@ def alarm_text(row: Numbers) -> str:
         f"({row['kl']:.1f} nats). Gold is {row['gold']:.3f} there, {row['best']:.3f} at its best and "
         f"{row['end']:.3f} at the end of the run.\n"
     )
-
-
-VIEWS = {
-    "tokens": "gold at equal sampled tokens", "seconds": "gold at equal CPU time",
-    "kl_2": "gold at 2 nats", "kl_4": "gold at 4 nats", "kl_6": "gold at 6 nats",
-    "kl_at_tokens": "KL at equal sampled tokens",
-}  # fmt: skip
-
-
-def budget_text(numbers: Numbers) -> str:
-    """A table per world and view."""
-    text = ""
-    for world, found in numbers["budget"].items():
-        text += (
-            f"### {world.capitalize()}\n\n"
-            f"![every engine beside GRPO](overoptimisation_{world}.png)\n\n"
-            f"The budget is {found['tokens']:,.0f} sampled tokens, or the {found['seconds']:.0f} CPU "
-            "seconds that GRPO needs for them. A run that its own early stop ended before counts "
-            "with its end. Differences to GRPO are paired by start, seed and prompt. A new run's mean is "
-            "expected in the prediction interval.\n\n"
-        )
-        for view, title in VIEWS.items():
-            text += budget_table(found["table"], view, title)
-    return text
-
-
-def budget_table(measured: Sequence[Numbers], view: str, title: str) -> str:
-    """One view of one world."""
-    head = ("engine", "runs", title, "prediction interval", "difference to GRPO", "p (Holm)")
-    rows = []
-    for row in measured:
-        if row["view"] == view:
-            expected = row.get("prediction")
-            between_them = f"{expected[0]:.3f} to {expected[1]:.3f}" if expected else "-"
-            runs = f"{row['reached']} of {row['of']}"
-            rows.append((row["engine"], runs, value_of(row), between_them, *difference(row)))
-    return table(head, rows)
-
-
-def into_study(numbers: Numbers, path: Path) -> None:
-    """Put the budget's part between its two marks in docs/study.md."""
-    if not path.exists():
-        return
-    text = path.read_text(encoding="utf-8")
-    own = NOT_RUN.format(command=COMMAND, part="budget")
-    if "budget" in numbers:
-        own = budget_text(numbers)
-    body = f"{MARK}\n\n{own}{END_MARK}"
-    if MARK in text:
-        text = re.sub(
-            re.escape(MARK) + ".*?" + re.escape(END_MARK), lambda _: body, text, flags=re.S
-        )
-        path.write_text(text, encoding="utf-8")

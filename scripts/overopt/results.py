@@ -23,14 +23,14 @@ from overopt.intervals import (
 )
 from overopt.jobs import DONE, is_done
 from overopt.plan import CURES, PARTS, plan
-from overopt.runs import TERMS, sampled_tokens
-from overopt.settings import ENGINES, Settings
+from overopt.runs import TERMS, best_of_tuning, sampled_tokens
+from overopt.settings import ENGINES, TUNING, Settings
 from overopt.terms import change_by_term
 from rl.training.doctor import Run, proxy_suspected
 
 Points = dict[str, Array]
 CURE_DISTANCES = (2.0, 4.0, 8.0, 16.0)
-BUDGET_DISTANCES = (2.0, 4.0, 6.0)
+BUDGET_DISTANCES = (1.0, 2.0, 4.0, 6.0)
 SHOWN = ("step", "kl", "gold", "proxy", "length", "eos", *TERMS)
 FEWEST = 4  # measurements beyond the nearest distance, in every run of a fit
 TEXTS = 3  # prompts whose answers are kept, of the steps that are told about
@@ -277,8 +277,18 @@ def budget(settings: Settings, root: Path) -> dict[str, Any]:
     for world in ("reviews", "sums"):
         runs = budget_runs(settings, root, world)
         if "grpo" in runs:
-            worlds[world] = compared_budgets(runs, settings)
+            worlds[world] = compared_budgets(runs, settings) | {
+                "tuned": tuned_flags(settings, root, world)
+            }
     return worlds
+
+
+def tuned_flags(settings: Settings, root: Path, world: str) -> dict[str, Any] | None:
+    """What the tries of SAPO chose; None before all of them are there."""
+    tries = f"start-{settings.budget_starts[0]}/budget/{world}/sapo_tries"
+    if all(is_done(root, f"{tries}/try-{number}") for number in range(len(TUNING))):
+        return best_of_tuning(root / tries)
+    return None
 
 
 def budget_runs(
@@ -311,7 +321,7 @@ def compared_budgets(
         "seconds": lambda points: at_cost(points["seconds"], points["gold"], seconds),
         "kl_at_tokens": lambda points: at_cost(points["tokens"], points["kl"], tokens),
     } | {
-        f"kl_{distance:g}": lambda points, distance=distance: gold_at(points, distance)
+        distance_view(distance): lambda points, distance=distance: gold_at(points, distance)
         for distance in BUDGET_DISTANCES
     }
     table = [row for view, at in views.items() for row in compared_by(runs, view, at, settings)]
@@ -321,6 +331,17 @@ def compared_budgets(
         for (start, seed), points in by_run.items()
     ]
     return {"tokens": tokens, "seconds": seconds, "table": table, "runs": rows}
+
+
+def distance_view(distance: float) -> str:
+    """The name of gold at one KL, in nats, among the views."""
+    return f"kl_{distance:g}"
+
+
+def farthest_for_all(table: Iterable[Mapping[str, Any]]) -> float | None:
+    """The largest distance that every run of GRPO reaches."""
+    whole = {r["view"] for r in table if r["engine"] == "grpo" and r["reached"] == r["of"]}
+    return max((d for d in BUDGET_DISTANCES if distance_view(d) in whole), default=None)
 
 
 def compared_by(

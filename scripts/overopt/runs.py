@@ -206,9 +206,7 @@ def best_of_tuning(root: Path) -> dict[str, Any]:
     for number in range(len(TUNING)):
         points = torch.load(root / f"try-{number}" / "points.pt")
         ends.append(float(points["gold"][-3:].mean()))
-    best = max(range(len(ends)), key=ends.__getitem__)
-    print(f"validation gold of the tries: {[round(end, 3) for end in ends]}; taken: {TUNING[best]}")
-    return TUNING[best]
+    return TUNING[max(range(len(ends)), key=ends.__getitem__)]
 
 
 def sampled_tokens(folder: Path) -> list[float]:

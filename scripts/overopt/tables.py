@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 Numbers = Mapping[str, Any]
+COMMAND = "python scripts/overoptimisation.py"
+NOT_RUN = f"Not run yet: `{COMMAND} --parts {{part}}`, then `{COMMAND} --draw {{part}}`.\n\n"
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
@@ -23,7 +25,7 @@ def value_of(row: Numbers) -> str:
     """Mean and interval, or that no run got there."""
     if "mean" not in row:
         return "not reached"
-    return f"{row['mean']:.3f} ({row['low']:.3f} to {row['high']:.3f})"
+    return f"{row['mean']:.3f} {between((row['low'], row['high']))}"
 
 
 def difference(row: Numbers) -> tuple[str, str]:

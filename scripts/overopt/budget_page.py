@@ -1,0 +1,146 @@
+"""The budget's part of docs/study.md: every number and every sentence comes from the JSON."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from overopt.intervals import SURE
+from overopt.results import BUDGET_DISTANCES, distance_view
+from overopt.tables import NOT_RUN, Numbers, difference, table, value_of
+
+MARK = "<!-- one budget: written by scripts/overoptimisation.py --draw budget -->"
+END_MARK = "<!-- end of one budget -->"
+AT_COST = {"tokens": "equal sampled tokens", "seconds": "equal CPU time"}
+AT_KL = {distance_view(distance): f"KL {distance:g}" for distance in BUDGET_DISTANCES}
+GOLD = {"reviews": "gold", "sums": "exact match"}
+
+
+def into_study(numbers: Numbers, path: Path) -> None:
+    """Put the budget's part between its two marks in docs/study.md."""
+    if not path.exists():
+        return
+    own = NOT_RUN.format(part="budget")
+    if "budget" in numbers:
+        own = budget_text(numbers)
+    body = f"{MARK}\n\n{own}{END_MARK}"
+    text = path.read_text(encoding="utf-8")
+    between_marks = re.escape(MARK) + ".*?" + re.escape(END_MARK)
+    path.write_text(re.sub(between_marks, lambda _: body, text, flags=re.S), encoding="utf-8")
+
+
+def budget_text(numbers: Numbers) -> str:
+    """The differences to GRPO as a picture; per world what is sure, the means, and every view."""
+    text = "![every engine's difference to GRPO](study_budget.png)\n\n" + HOW.format(
+        starts=len(numbers["settings"]["budget_starts"]),
+        seeds=len(numbers["settings"]["budget_seeds"]),
+        tuned=flags_text(numbers),
+    )
+    for world, found in numbers["budget"].items():
+        text += (
+            f"### One budget: {world}\n\n"
+            f"The budget is {found['tokens']:,.0f} sampled tokens, or the {found['seconds']:.0f} CPU "
+            "seconds that GRPO needs for them.\n\n"
+            + "".join(f"- {line}\n" for line in seen(found, world))
+            + "\n"
+            + means_table(found["table"], world)
+            + f"![gold against distance, GRPO in grey](study_budget_{world}.png)\n\n"
+            + '<details class="fold"><summary>Every view: intervals of new runs, differences, p'
+            + "</summary>\n\n"
+            + "".join(
+                view_table(found["table"], view, f"{GOLD[world]} at {title}")
+                for view, title in (AT_COST | AT_KL).items()
+            )
+            + view_table(found["table"], "kl_at_tokens", "KL at equal sampled tokens")
+            + "</details>\n\n"
+        )
+    return text
+
+
+HOW = """How to read it:
+
+- {starts} whole starts, {seeds} seeds each. Intervals are 95% bootstraps over starts, seeds within starts,
+  and prompts. A bootstrap of so few starts is too narrow rather than too wide.
+- Differences to GRPO are paired by start, seed and prompt. A star, or a filled mark, stands where p < 0.05
+  after Holm's correction over the engines of one column.
+- A run that its own early stop ended before the budget counts with its end. At a KL (nats) count the runs
+  that reach it, and "not reached" means that none does.
+- `cispo_5` is CISPO at ScaleRL's bound of 5. `sapo_tuned` has the settings that did best on validation
+  prompts of the first start: {tuned}.
+
+"""
+
+
+def flags_text(numbers: Numbers) -> str:
+    """What the tries chose, per world."""
+    chosen = {world: found["tuned"] for world, found in numbers["budget"].items()}
+    said = {
+        world: " ".join(f"`--{k.replace('_', '-')} {v:g}`" for k, v in flags.items()) or "its own"
+        for world, flags in chosen.items()
+        if flags is not None
+    }
+    return "; ".join(f"{flags} on {world}" for world, flags in said.items()) or "not chosen yet"
+
+
+def seen(found: Numbers, world: str) -> list[str]:
+    """A sentence per view: which engines differ from GRPO for sure, and how many cannot be told."""
+    lines = []
+    for view, title in (AT_COST | AT_KL).items():
+        told = [r for r in found["table"] if r["view"] == view and "difference" in r]
+        if told:
+            lines.append(f"{GOLD[world].capitalize()} at {title}: {sure_ones(told)}")
+    return lines
+
+
+def sure_ones(told: Sequence[Numbers]) -> str:
+    """Engines above and below GRPO after the correction."""
+    sure = [r for r in told if r["difference"]["holm"] < SURE]
+    named = []
+    for word, sign in (("above", 1), ("below", -1)):
+        rows = [r for r in sure if sign * r["difference"]["mean"] > 0]
+        if rows:
+            shown = ", ".join(f"`{r['engine']}` ({r['difference']['mean']:+.3f})" for r in rows)
+            named.append(f"{word} GRPO are {shown}")
+    rest = len(told) - len(sure)
+    if not named:
+        return f"none of {len(told)} engines can be told from GRPO."
+    return "; ".join(named) + (f"; {rest} cannot be told from it." if rest else ".")
+
+
+def means_table(measured: Sequence[Numbers], world: str) -> str:
+    """An engine a line, a view a column."""
+    views = AT_COST | AT_KL
+    by_place = {(row["engine"], row["view"]): row for row in measured}
+    rows = [
+        (engine, *(mean_text(by_place[engine, view]) for view in (*views, "kl_at_tokens")))
+        for engine in dict.fromkeys(row["engine"] for row in measured)
+    ]
+    head = (
+        "engine",
+        *(f"{GOLD[world]} at {title}" for title in views.values()),
+        "KL at equal tokens",
+    )
+    return table(head, rows)
+
+
+def mean_text(row: Numbers) -> str:
+    """A mean, how many runs it is of where some are missing, and a star where it is surely not GRPO's."""
+    if "mean" not in row:
+        return "not reached"
+    star = "\\*" if row.get("difference", {}).get("holm", 1) < SURE else ""
+    missing = f" ({row['reached']} of {row['of']})" if row["reached"] < row["of"] else ""
+    return f"{row['mean']:.3f}{star}{missing}"
+
+
+def view_table(measured: Sequence[Numbers], view: str, title: str) -> str:
+    """One view of one world."""
+    head = ("engine", "runs", title, "a new run (95%)", "difference to GRPO", "p (Holm)")
+    rows = []
+    for row in measured:
+        if row["view"] == view:
+            expected = row.get("prediction")
+            new_run = f"{expected[0]:.3f} to {expected[1]:.3f}" if expected else "-"
+            runs = f"{row['reached']} of {row['of']}"
+            rows.append((row["engine"], runs, value_of(row), new_run, *difference(row)))
+    return table(head, rows)
