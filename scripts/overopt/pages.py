@@ -182,6 +182,7 @@ def cures_text(numbers: Numbers) -> str:
         + "".join(
             map(better_sentence, dict.fromkeys(r["kl"] for r in cures["table"]), repeat(cures))
         )
+        + nearest_sentence(cures)
         + "\n"
         + table(head, rows)
         + "".join(map(alarm_text, cures["alarms"]))
@@ -207,13 +208,27 @@ def better_sentence(distance: float, cures: Numbers) -> str:
     better = [f"`{r['cure']}`" for r in sure if r["difference"]["mean"] > 0]
     worse = [f"`{r['cure']}`" for r in sure if r["difference"]["mean"] < 0]
     alone = [r for r in told if r["in_one_start"]["low"] > 0 or r["in_one_start"]["high"] < 0]
-    text = f"- At {distance:g} nats (p < {SURE:g} after the correction): better than the patient "
-    text += ", ".join(better) if better else "none"
-    text += f"; worse {', '.join(worse)}." if worse else "."
-    return text + (
+    found = [
+        f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} surely {word}"
+        for word, names in (("better", better), ("worse", worse))
+        if names
+    ]
+    text = "; ".join(found) if found else "no cure surely differs from the patient"
+    return f"- At {distance:g} nats {text} (p < {SURE:g} after the correction)." + (
         f" In the first start alone {len(alone)} of {len(told)} differences have an interval over prompts "
         "that leaves out 0.\n"
     )
+
+
+def nearest_sentence(cures: Numbers) -> str:
+    """The difference least likely to be chance, among cures whose runs all got so far."""
+    told = [r for r in cures["table"] if "difference" in r and r["reached"] == r["of"]]
+    if not told:
+        return ""
+    nearest = min(told, key=lambda r: (r["difference"]["holm"], r["difference"]["p"]))
+    shown, p = difference(nearest)
+    name = f"`{nearest['cure']}` at {nearest['kl']:g} nats"
+    return f"- Least likely to be chance: {name}, {shown}, p = {p}.\n"
 
 
 def alarm_text(row: Numbers) -> str:
@@ -222,6 +237,6 @@ def alarm_text(row: Numbers) -> str:
         return f"- Start {row['start']}: the doctor never suspected the proxy.\n"
     return (
         f"- Start {row['start']}: without gold, the doctor suspects the proxy at step {row['step']} "
-        f"({row['kl']:.1f} nats). Gold is {row['gold']:.3f} there, {row['best']:.3f} at its best and "
-        f"{row['end']:.3f} at the end of the run.\n"
+        f"({row['kl']:.1f} nats). Gold is {row['gold']:.3f} there, {row['best']:.3f} at the top of its "
+        f"running mean and {row['end']:.3f} at the end of the run.\n"
     )
