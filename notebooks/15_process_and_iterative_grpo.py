@@ -153,7 +153,7 @@ by_outcome = process_advantages(*outcome, m, G)
 by_step = process_advantages(*steps, m, G)
 assert torch.equal(by_outcome, torch.where(m, group_advantages(rewards, G), 0.0))  # GRPO itself
 pieces = [[*(tokenizer.decode([t]) for t in row[:-1]), "(EOS)"] for row in tokens]
-show_tokens(pieces, {"one reward per step": by_step, "one reward per response": by_outcome},
+show_tokens(pieces, {"one reward per response": by_outcome, "one reward per step": by_step},
             prompts=[record.prompt] * G)  # fmt: skip
 
 # %%

@@ -132,7 +132,7 @@ texts = [
     ["(EOS)" if t == tokenizer.eos_id else tokenizer.decode([t]) for t in row[keep].tolist()]
     for row, keep in zip(rollout.response_tokens[:6], mask[:6], strict=True)
 ]
-show_tokens(texts, {"log p / q": parts[:6], "log p": p[:6], "log q": q[:6]},
+show_tokens(texts, {"log p": p[:6], "log p / q": parts[:6], "log q": q[:6]},
             prompts=[record.prompt.strip() for record in rollout.records[:6]])  # fmt: skip
 
 # %% [markdown]
