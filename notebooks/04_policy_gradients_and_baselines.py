@@ -393,7 +393,8 @@ torch.testing.assert_close(to_go, library.discounted_returns(paid, mask, 1.0))
 #
 # Writing answers with a language model is slow; a gradient step is fast. So one would like to take
 # several steps with the same samples. But after the first step they come from a policy of the past,
-# $\pi_{old}$. This is called **off-policy**. The correction is a weight, the **ratio** $\rho$:
+# $\pi_{old}$. This is called **off-policy**. The correction is a weight, the **ratio** $\rho$ (also called
+# the importance weight):
 #
 # $$\rho(y) = \frac{\pi(y)}{\pi_{old}(y)}, \qquad \mathbb{E}_{y \sim \pi_{old}}[\rho(y) R(y)]
 # = \sum_y \pi_{old}(y) \frac{\pi(y)}{\pi_{old}(y)} R(y) = \sum_y \pi(y) R(y) = J$$

@@ -171,7 +171,8 @@ assert late(eos["replaced by -1"], "eos_rate") > late(default, "eos_rate") + 0.1
 # ## 4. `--bootstrap-truncated`: a cut-off is not an end
 #
 # GAE takes the value after the last token to be 0, because the response has ended. A response that
-# was *cut off* has not: there was more to earn. The option asks the critic what. Three tokens with
+# was *cut off* has not: there was more to earn. The option asks the critic how much. (To use a
+# critic's guess where rewards have not been seen is called *bootstrapping*.) Three tokens with
 # rewards 0, 0, 1, values 0.5, 0.4, 0.3, and a state after the cut that is worth 0.6:
 
 # %%
