@@ -289,7 +289,7 @@ for name in ("token_mean", "sequence_sum", "constant_length_mean"):
     assert (curves[name][-10:].mean(0) - 1 / s).abs().max() < 2.5
 
 # %% [markdown]
-# The dotted line is where the lengths should have stayed. Wrong answers grow, right ones shrink. This
+# The dashed line is where the lengths should have stayed. Wrong answers grow, right ones shrink. This
 # is the "length bias" of the Dr. GRPO paper: wrong answers that grow are a product of the average, not
 # of thinking. The other three hold the line up to noise.
 #
@@ -385,7 +385,7 @@ short, long = L <= 2, L > 20
 assert product[long].std() > 2.5 * product[short].std() and root[long].std() < root[short].std()
 
 # %% [markdown]
-# The dotted lines are the ratios 0.8 and 1.2. The product drifts out of any range as responses get
+# The dashed lines are the ratios 0.8 and 1.2. The product drifts out of any range as responses get
 # longer, so a long response would be clipped for its length. The root comes closer to 1, and so it
 # needs a range of its own. No response leaves 0.8 to 1.2; nearly all (99%) leave the paper's 3e-4 and
 # 4e-4.

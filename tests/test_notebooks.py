@@ -97,9 +97,17 @@ def imported_names(source: str) -> dict[str, Any]:
     return names
 
 
+# What a page shows of the repository, and the text that this is today.
+SHOWN = {
+    "look.code": look.source,
+    "look.difference": look.difference_text,
+    "look.document": look.document_text,
+}
+
+
 @pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
 def test_shown_source_is_the_source_of_today(source: Path) -> None:
-    """What look.code and look.difference show of the library, if the page built today would show it."""
+    """Code, differences and documents of the repository: as a page built today would show them."""
     names = imported_names(source.read_text(encoding="utf-8"))
     for cell in cells_of(source.with_suffix(".ipynb")):
         if cell["cell_type"] != "code":
@@ -113,14 +121,11 @@ def test_shown_source_is_the_source_of_today(source: Path) -> None:
 
 
 def shown_sources(code: str, names: dict[str, Any]) -> list[str]:
-    """What the calls of look.code and look.difference in a cell show of imported things."""
+    """What the calls of SHOWN in a cell show of imported things."""
     texts_shown = []
     for node in ast.walk(ast.parse(code)):
-        if isinstance(node, ast.Call) and ast.unparse(node.func) in (
-            "look.code",
-            "look.difference",
-        ):
-            show = look.source if ast.unparse(node.func) == "look.code" else look.difference_text
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in SHOWN:
+            show = SHOWN[ast.unparse(node.func)]
             call = ast.Call(ast.Name("show", ast.Load()), node.args, node.keywords)
             expression = ast.fix_missing_locations(ast.Expression(call))
             try:
@@ -130,6 +135,14 @@ def shown_sources(code: str, names: dict[str, Any]) -> list[str]:
             except NameError:
                 continue  # something that the page defines itself
     return texts_shown
+
+
+@each_notebook
+def test_a_shown_diagram_is_the_drawn_one(path: Path) -> None:
+    drawn = [picture.read_text(encoding="utf-8") for picture in (FOLDER / "figures").glob("*.svg")]
+    for output in outputs(path):
+        shown = "".join(output.get("data", {}).get("image/svg+xml", ()))
+        assert not shown or shown in drawn, "this diagram has changed, build again"
 
 
 def is_new(path: Path) -> bool:
