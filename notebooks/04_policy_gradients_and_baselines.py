@@ -616,5 +616,9 @@ check("clip_cases", gets_gradient)
 #
 # </details>
 #
+# **4. More, if you like: the clipped loss itself.** Add a cell with a function of `log_probs` (N, T),
+# `old_log_probs` (N, T), `advantages` (N, 1), `clip_low` and `clip_high` that gives the loss of every
+# token, (N, T). Check it with `check("clipped_surrogate", your_function)`. Section 10 has the answer.
+#
 # Next: [05_what_a_kl_is](05_what_a_kl_is.ipynb). A policy that only follows a reward forgets
 # everything else. The next page is about the leash.

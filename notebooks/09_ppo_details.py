@@ -389,9 +389,10 @@ def my_explained_variance(values, returns, mask):
 check("explained_variance", my_explained_variance)
 
 # %% [markdown]
-# **On paper.** 4. The critic has weights and an Adam of its own. How far does training change if
-# `value_coef` is ten times as large, and the gradient of the critic is below `max_norm` in both
-# cases?
+# **On paper.** 4. The critic has weights and an Adam of its own. Its loss has the weight `value_coef`
+# ($c_v$ in [08](08_ppo.ipynb), section 7), and a gradient longer than `max_norm` is cut to that
+# length. How far does training change if `value_coef` is ten times as large, and the gradient of the
+# critic is below `max_norm` in both cases?
 #
 # 5\. With one epoch and one minibatch, which of `clip_low`, `value_clip` and `target_kl` can be
 # changed without changing the run?
