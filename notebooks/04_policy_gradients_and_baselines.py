@@ -393,7 +393,8 @@ torch.testing.assert_close(to_go, library.discounted_returns(paid, mask, 1.0))
 #
 # Writing answers with a language model is slow; a gradient step is fast. So one would like to take
 # several steps with the same samples. But after the first step they come from a policy of the past,
-# $\pi_{old}$. This is called **off-policy**. The correction is a weight, the **ratio** $\rho$:
+# $\pi_{old}$. This is called **off-policy**. The correction is a weight, the **ratio** $\rho$ (also called
+# the importance weight):
 #
 # $$\rho(y) = \frac{\pi(y)}{\pi_{old}(y)}, \qquad \mathbb{E}_{y \sim \pi_{old}}[\rho(y) R(y)]
 # = \sum_y \pi_{old}(y) \frac{\pi(y)}{\pi_{old}(y)} R(y) = \sum_y \pi(y) R(y) = J$$
@@ -614,6 +615,10 @@ check("clip_cases", gets_gradient)
 # ```
 #
 # </details>
+#
+# **4. More, if you like: the clipped loss itself.** Add a cell with a function of `log_probs` (N, T),
+# `old_log_probs` (N, T), `advantages` (N, 1), `clip_low` and `clip_high` that gives the loss of every
+# token, (N, T). Check it with `check("clipped_surrogate", your_function)`. Section 10 has the answer.
 #
 # Next: [05_what_a_kl_is](05_what_a_kl_is.ipynb). A policy that only follows a reward forgets
 # everything else. The next page is about the leash.

@@ -131,9 +131,10 @@ check("group_advantages", my_advantages)
 # \varepsilon) A_i \right] - \beta \, \mathrm{k3}_{i,t} \right\rbrace$$
 #
 # You know most of it. $\rho = \pi_\theta / \pi_{old}$ is the ratio of
-# [04](04_policy_gradients_and_baselines.ipynb), and the minimum is PPO's clip. New are the term k3,
-# which section 3 explains, and the two means: first over the tokens of an answer, then over
-# answers. As code, with a minus sign because optimizers minimise:
+# [04](04_policy_gradients_and_baselines.ipynb), and the minimum is PPO's clip. (It is called the
+# *clipped surrogate*: a loss that is made for its gradient.) New are the term k3, which section 3
+# explains, and the two means: first over the tokens of an answer, then over answers. As code, with a
+# minus sign because optimizers minimise:
 
 
 # %%

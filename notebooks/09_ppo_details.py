@@ -171,7 +171,8 @@ assert late(eos["replaced by -1"], "eos_rate") > late(default, "eos_rate") + 0.1
 # ## 4. `--bootstrap-truncated`: a cut-off is not an end
 #
 # GAE takes the value after the last token to be 0, because the response has ended. A response that
-# was *cut off* has not: there was more to earn. The option asks the critic what. Three tokens with
+# was *cut off* has not: there was more to earn. The option asks the critic how much. (To use a
+# critic's guess where rewards have not been seen is called *bootstrapping*.) Three tokens with
 # rewards 0, 0, 1, values 0.5, 0.4, 0.3, and a state after the cut that is worth 0.6:
 
 # %%
@@ -388,9 +389,10 @@ def my_explained_variance(values, returns, mask):
 check("explained_variance", my_explained_variance)
 
 # %% [markdown]
-# **On paper.** 4. The critic has weights and an Adam of its own. How far does training change if
-# `value_coef` is ten times as large, and the gradient of the critic is below `max_norm` in both
-# cases?
+# **On paper.** 4. The critic has weights and an Adam of its own. Its loss has the weight `value_coef`
+# ($c_v$ in [08](08_ppo.ipynb), section 7), and a gradient longer than `max_norm` is cut to that
+# length. How far does training change if `value_coef` is ten times as large, and the gradient of the
+# critic is below `max_norm` in both cases?
 #
 # 5\. With one epoch and one minibatch, which of `clip_low`, `value_clip` and `target_kl` can be
 # changed without changing the run?

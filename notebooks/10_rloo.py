@@ -367,8 +367,8 @@ plt.show()
 assert outside["responses"][2] > 1.5 * outside["tokens"][2] and outside["responses"][0] == 0
 
 # %% [markdown]
-# A response outside of the range, on the side where its advantage pushes it, has *no* gradient. All
-# its tokens stop together, those included that have hardly moved. GSPO
+# A response outside of the range, on the side to which its advantage pushes it, has *no* gradient. All
+# its tokens stop together, even those that have hardly moved. GSPO
 # ([arXiv:2507.18071](https://arxiv.org/abs/2507.18071), page [13](13_grpo_family.ipynb)) takes the
 # $L$-th root of $s$ for this reason.
 #

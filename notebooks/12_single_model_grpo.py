@@ -277,8 +277,9 @@ assert abs(measured["kl_old_new"] - naive) < 1e-5 and naive > 1e-3
 #
 # Kimi k1.5 ([arXiv:2501.12599](https://arxiv.org/abs/2501.12599)) and Kimi K2
 # ([arXiv:2507.20534](https://arxiv.org/abs/2507.20534)) make the current policy the reference of each
-# iteration, too. One iteration asks for the best policy near the old one, and section 1 of
-# [20_dpo_and_pg_grpo](20_dpo_and_pg_grpo.ipynb) derives what that is:
+# iteration, too. One iteration asks for the best policy near the old one. What that is, section 7 of
+# [05_what_a_kl_is](05_what_a_kl_is.ipynb) says. [20_dpo_and_pg_grpo](20_dpo_and_pg_grpo.ipynb) derives
+# it:
 #
 # $$\max_\pi \; E_\pi[r] - \tau \, \mathrm{KL}(\pi \Vert \pi_{old}) \quad \Rightarrow \quad
 # \pi^{\ast} = \frac{1}{Z} \, \pi_{old} \, e^{r / \tau} \quad \Rightarrow \quad
@@ -338,10 +339,11 @@ assert trace[-1][0] > 5 * float(kl(anchored, OLD)) and mirror[0] > 0.95
 #
 # ## 5. A trust region is no anchor
 #
-# The same with a language model. Three runs from the same base model, with the same prompts and
-# random numbers: GRPO with its anchor, the single model without any penalty, and the single model
-# with a strong one. Only validation measures the distance from the start: it keeps a copy of the
-# start for that purpose.
+# A penalty that bounds each step is called a *trust region*. One that holds the policy near a fixed
+# place is an *anchor*. Now both with a language model. Three runs begin at the same base model, with the
+# same prompts and random numbers: GRPO with its anchor, the single model without any penalty, and the
+# single model with a strong one. Only validation measures the distance from the start: it keeps a copy
+# of the start for that purpose.
 
 # %%
 STEPS = 24

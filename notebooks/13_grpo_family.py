@@ -73,8 +73,8 @@ def grpo(rewards: Tensor, log_probs: Tensor, old_log_probs: Tensor, mask: Tensor
 
 
 # %% [markdown]
-# Every neighbour is this text with two or three lines replaced. Below, a line with a
-# minus goes, a line with a plus comes.
+# Every neighbour is this text with a few lines replaced. The next cell only lists the new lines. The
+# sections below show each neighbour beside GRPO: a line with a minus goes, a line with a plus comes.
 
 # %%
 A, RATIO, CLIPPED, GAIN, MEAN = look.source(grpo).splitlines()[2:]
@@ -195,11 +195,12 @@ def run(variant: str = "grpo", **changes) -> tuple[list[dict], GPT]:
 # %% [markdown]
 # ## 2. `reducer`: who pays for a long answer
 #
-# GRPO averages over the tokens of a response first, then over responses (arXiv:2402.03300, Eq. 3). So
-# a token of a long response weighs less than a token of a short one. DAPO
-# ([arXiv:2503.14476](https://arxiv.org/abs/2503.14476), Eq. 12) averages over all tokens at once. Dr.
-# GRPO ([arXiv:2503.20783](https://arxiv.org/abs/2503.20783)) divides by a constant, the longest that
-# a response may become, and leaves the standard deviation out as well:
+# GRPO averages over the tokens of a response first, then over responses (`sequence_mean`;
+# arXiv:2402.03300, Eq. 3). So a token of a long response weighs less than a token of a short one. DAPO
+# ([arXiv:2503.14476](https://arxiv.org/abs/2503.14476), Eq. 12) averages over all tokens at once
+# (`token_mean`). RLOO adds the tokens of a response up (`sequence_sum`). Dr. GRPO
+# ([arXiv:2503.20783](https://arxiv.org/abs/2503.20783)) divides that sum by a constant, the longest
+# that a response may become (`constant_length_mean`). It leaves the standard deviation out as well:
 
 # %%
 look.difference(TEXTS["grpo"], TEXTS["dr_grpo"], names=("GRPO", "Dr. GRPO"), context=0)
@@ -238,8 +239,8 @@ show_tokens(
 # %% [markdown]
 # Is that a matter of taste? Take a policy whose length has *nothing* to do with its reward. Whatever
 # the loss does to its length is then a mistake of the loss. A quarter of the responses are right, by
-# luck. Right and wrong responses each stop after every token with a probability of their own, $s =
-# 0.15$ at the start. The push on both should be 0 on average.
+# luck. After every token a response stops with the probability $s$. Right and wrong responses each have
+# an $s$ of their own, and both start at 0.15. The push on both should be 0 on average.
 #
 # **Predict, then run.** What will wrong answers learn, and what will right ones learn? With the
 # engine's own reducers, and 512 responses a step:
@@ -253,6 +254,7 @@ def drift(reducer: str, steps: int = 120) -> Tensor:
     """Mean length of (right, wrong) responses over the steps, (steps, 2); groups of 8."""
     generator, logit = make_generator(0, "lengths"), torch.full((2,), math.log(s / (1 - s)))
     config, curve = from_variant("grpo", max_new_tokens=budget), []
+    # Reducers differ in scale: with this factor their steps are alike in size.
     unit = {"constant_length_mean": budget, "sequence_sum": 1.0}.get(reducer, 1 / s)
     for _ in range(steps):
         kind = (torch.rand(512, generator=generator) > 0.25).long()  # 0 right, 1 wrong
@@ -287,7 +289,7 @@ for name in ("token_mean", "sequence_sum", "constant_length_mean"):
     assert (curves[name][-10:].mean(0) - 1 / s).abs().max() < 2.5
 
 # %% [markdown]
-# The dotted line is where the lengths should have stayed. Wrong answers grow, right ones shrink. This
+# The dashed line is where the lengths should have stayed. Wrong answers grow, right ones shrink. This
 # is the "length bias" of the Dr. GRPO paper: wrong answers that grow are a product of the average, not
 # of thinking. The other three hold the line up to noise.
 #
@@ -383,7 +385,7 @@ short, long = L <= 2, L > 20
 assert product[long].std() > 2.5 * product[short].std() and root[long].std() < root[short].std()
 
 # %% [markdown]
-# The dotted lines are the ratios 0.8 and 1.2. The product drifts out of any range as responses get
+# The dashed lines are the ratios 0.8 and 1.2. The product drifts out of any range as responses get
 # longer, so a long response would be clipped for its length. The root comes closer to 1, and so it
 # needs a range of its own. No response leaves 0.8 to 1.2; nearly all (99%) leave the paper's 3e-4 and
 # 4e-4.
@@ -393,11 +395,12 @@ assert product[long].std() > 2.5 * product[short].std() and root[long].std() < r
 #
 # ## 6. `surrogate`: what happens to a token that has moved too far
 #
-# The clip silences it. A rare but decisive token ("wait", "however") is often the first to move far,
-# and is then heard no more in this batch. CISPO
-# ([arXiv:2506.13585](https://arxiv.org/abs/2506.13585), Eqs. 4 and 5) clips the *weight* of
-# $\log \pi$ instead and keeps every gradient. SAPO
-# ([arXiv:2511.20347](https://arxiv.org/abs/2511.20347)) replaces the edge by a sigmoid.
+# The clip takes its gradient away. A rare but decisive token ("wait", "however") is often the first to
+# move far, and then teaches nothing more in this batch. CISPO
+# ([arXiv:2506.13585](https://arxiv.org/abs/2506.13585), Eqs. 4 and 5) takes the ratio as a mere *weight*
+# of $\log \pi$, without a gradient of its own (`detach`). It bounds that weight from above, and so every
+# token keeps a gradient. SAPO ([arXiv:2511.20347](https://arxiv.org/abs/2511.20347)) replaces the edge
+# by a sigmoid.
 
 # %%
 look.difference(TEXTS["grpo"], TEXTS["cispo"], names=("GRPO", "CISPO"), context=0)
@@ -444,10 +447,10 @@ assert all(pushes[0] == -1 for pushes in far.values())  # at ratio 1 all of them
 assert far["token"][1] < -5.9 and far["token, dual clip 3"][1] == 0
 
 # %% [markdown]
-# - **token** is silent beyond the edge on the promising side. On the other side there is no bound: a
-#   bad token at ratio 6 pulls six times as hard. **Dual clip** ends that: here such
-#   a token falls silent beyond ratio 3.
-# - **cispo** never falls silent, and no token pulls harder than its bound.
+# - **token** has no push beyond the edge, on the side to which its advantage pushes. On the other side
+#   there is no bound: a bad token at ratio 6 pulls six times as hard. **Dual clip** ends that: here such
+#   a token has no push beyond ratio 3.
+# - **cispo** always has a push, and none is larger than its bound.
 # - **sapo** follows the unclipped push near 1, bends, and fades far away, nearly alike for both signs.
 #
 # ## 7. `sampling_filter`: which groups are trained on
@@ -612,8 +615,8 @@ check("cispo", my_cispo)
 #
 # </details>
 #
-# **To think about.** Truncated responses leave the loss (`mask_truncated`) but stay in the mean of
-# their group. What would go wrong if they left that, too?
+# **To think about.** With `mask_truncated` a response that was cut off at the length limit has no part
+# in the loss. It still counts in the mean of its group. What would go wrong if it left that, too?
 #
 # <details>
 # <summary>Answer</summary>

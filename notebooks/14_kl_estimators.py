@@ -10,7 +10,7 @@
 # **You need** [05_what_a_kl_is](05_what_a_kl_is.ipynb), which explains the two directions, nats per
 # response against nats per token, and why k1 belongs in the reward. You also need
 # [04_policy_gradients_and_baselines](04_policy_gradients_and_baselines.ipynb), for the policy
-# gradient and the importance ratio.
+# gradient and the ratio.
 #
 # **To run it yourself:** `make demo` once sets up `.venv`, `make dev` adds the Jupyter kernel; then
 # choose the kernel of `.venv`. It takes about ten seconds on one CPU core.
@@ -76,9 +76,10 @@ columns = ["", "symbol 0, p 0.5", "symbol 1, p 0.3", "symbol 2, p 0.2", "average
 look.table(columns, rows, shade=lambda cell: "good" if cell == "exact" else None)
 
 # %% [markdown]
-# k1 is unbiased, but negative for two symbols of three, though a divergence never is. k3 is
-# unbiased *and* never negative: it adds $e^\delta - 1$ to k1, whose average is $\sum \pi_{ref} - 1 =
-# 0$. k2 is right only near the reference. The absolute value of k1 estimates something else.
+# k1 is *unbiased*: its average is exactly right. But it is negative for two symbols of three, though a
+# divergence never is. k3 is unbiased *and* never negative. It adds $e^\delta - 1$ to k1, and the average
+# of that is $\sum \pi_{ref} - 1 = 0$. k2 is nearly right, and only near the reference. The absolute
+# value of k1 estimates something else.
 #
 # The library's functions take log-probabilities of shape (N, T), here N = 3 and T = 1:
 
@@ -166,7 +167,7 @@ assert below["far", "k3"] > 0.6 > below["far", "k1"]
 #   work on it, $\mathbb{E}_{y \sim \pi}[\bar k(y) \nabla \log \pi(y)]$.
 #
 # The gradient of the *average* has both parts, because the distribution that the samples come from
-# moves as well. Automatic differentiation of the samples sees only the second:
+# moves as well. Whoever calls `backward` on a mean over samples gets the second part alone:
 #
 # $$\nabla \mathbb{E}_{y \sim \pi}[k(y)] = \mathbb{E}_{y \sim \pi}[\bar k(y) \nabla \log \pi(y)]
 # + \mathbb{E}_{y \sim \pi}[\nabla k(y)]$$
@@ -353,9 +354,9 @@ assert sampled["k1"][-1] > sampled["k1"][0]  # noise only
 # distribution ends in a corner: the KL *grows*. k2 and k3 return to the reference. The absolute
 # value arrives but cannot settle, because it pulls next to the reference as hard as far away.
 #
-# With a reward there is an exact answer to compare with, which section 1 of
-# [20_dpo_and_pg_grpo](20_dpo_and_pg_grpo.ipynb) derives. The best policy is
-# $\pi^* \propto \pi_{ref} \, e^{R / \beta}$. Training with each penalty:
+# With a reward there is an exact answer to compare with: the best policy is $\pi^* \propto \pi_{ref} \,
+# e^{R / \beta}$ ([05](05_what_a_kl_is.ipynb), section 7; [20](20_dpo_and_pg_grpo.ipynb) derives it).
+# Training with each penalty:
 
 # %%
 SCORES, BETA = torch.tensor([1.0, 0.6, 0.0]), 0.5
@@ -394,7 +395,7 @@ assert trained["k1 in\nthe loss"][0] > 0.99  # as if there were no penalty
 
 # %% [markdown]
 # k1 in the reward and k2 in the loss reach the optimum, and k3 in the loss stops beside it. The other
-# two put everything on one symbol.
+# two, k3 in the reward and k1 in the loss, put everything on one symbol.
 #
 # ## 4. Old samples
 #
@@ -522,8 +523,8 @@ assert (gradients["k2 in the loss"] - whole)[0].abs().max() > 1e-3  # the first 
 
 # %% [markdown]
 # Only k1 in the reward is exact. k2 is right for the last token. For the first it misses that this
-# token also chooses where the second one is drawn. The importance ratio of section 4 has the same
-# blind spot: it corrects the choice of a token, not how often its prefix is visited.
+# token also chooses where the second one is drawn. The ratio of section 4 has the same blind spot: it
+# corrects the choice of a token, not how often the tokens before it are visited.
 #
 # **In the engines.** `--kl-estimator` of `rl.grpo_engine` takes `k2` or `k3` and refuses `k1`, with a
 # sentence that says why. All estimators are in [rl/equations/kl.py](../rl/equations/kl.py). A rule

@@ -153,7 +153,7 @@ by_outcome = process_advantages(*outcome, m, G)
 by_step = process_advantages(*steps, m, G)
 assert torch.equal(by_outcome, torch.where(m, group_advantages(rewards, G), 0.0))  # GRPO itself
 pieces = [[*(tokenizer.decode([t]) for t in row[:-1]), "(EOS)"] for row in tokens]
-show_tokens(pieces, {"one reward per step": by_step, "one reward per response": by_outcome},
+show_tokens(pieces, {"one reward per response": by_outcome, "one reward per step": by_step},
             prompts=[record.prompt] * G)  # fmt: skip
 
 # %%
@@ -347,7 +347,7 @@ assert second > first
 #   (`fresh_accuracy/before`), and more than three in four after the second. These are pairs that it was
 #   not trained on. `probe_accuracy`, on responses of the first policy, rises too: nothing is forgotten.
 # - **Reward** (second panel): in the refreshed run every iteration has a ruler of its own, so do not read
-#   its curve across a dotted line. The drop there is the new model's verdict on the same policy.
+#   its curve across a dashed line. The drop there is the new model's verdict on the same policy.
 #   `probe_reward`, the base model's responses under both models, hardly moves.
 # - **KL**: to the reference it falls to 0 with every iteration. From the start nothing bounds it, and
 #   the frozen run ends 18 nats away. Moving the reference gives up the anchor

@@ -217,9 +217,9 @@ show_tokens(texts, {"advantage": A * mask, "reward": rewards[:, None] * mask},
 # ## 4. What 0 and 1 can teach
 #
 # Two terms, one meaning each. The **success rate** $p$ of a prompt is the chance that *one* response is
-# right; over a batch it is `correct_rate` in the log, and pass@1 in a report. The **solve rate** is the
-# share of prompts with *at least one* right response among $G$ (`solve_rate`), and `solve_rate_all` is
-# the share with nothing but right ones.
+# right; over a batch it is `correct_rate` in the log, and pass@1 in a report (section 5). The **solve
+# rate** is the share of prompts with *at least one* right response among $G$ (`solve_rate`), and
+# `solve_rate_all` is the share with nothing but right ones.
 #
 # In a group of equal rewards every advantage is 0. With $G$ independent samples, a group has something
 # to say with probability

@@ -115,7 +115,7 @@ look.code(teacher_rewards, docstring=False)
 
 # %% [markdown]
 # Now the same on text that the student has really written. The view opens with log p: there every
-# choice of a word costs something, the teacher's own favourites too. Press `log p / q`. Blue: the
+# choice of a word costs something, even the teacher's own favourites. Press `log p / q`. Blue: the
 # teacher finds the token likelier than the student does. Orange: less likely. Most tokens are forced
 # by the ones before them, and their log p / q is near 0. What counts are the few that are a choice.
 
@@ -132,7 +132,7 @@ texts = [
     ["(EOS)" if t == tokenizer.eos_id else tokenizer.decode([t]) for t in row[keep].tolist()]
     for row, keep in zip(rollout.response_tokens[:6], mask[:6], strict=True)
 ]
-show_tokens(texts, {"log p / q": parts[:6], "log p": p[:6], "log q": q[:6]},
+show_tokens(texts, {"log p": p[:6], "log p / q": parts[:6], "log q": q[:6]},
             prompts=[record.prompt.strip() for record in rollout.records[:6]])  # fmt: skip
 
 # %% [markdown]
@@ -290,9 +290,9 @@ assert after["log p / q"]["gold"] > start["the student"]["gold"] + 0.03
 # %% [markdown]
 # All three runs succeed, by their own reward. The sum of $\log p$ ends near silence, in a word or one
 # short sentence. The mean keeps the length and gives up the variety: its entropy halves. With $-\log
-# q$ in the reward the distance falls, and what the teacher is good at comes along, although no run
-# has seen the gold reward. (With `--teacher-reward mean` or `sum` the `reward` alone says little;
-# `reverse_kl`, `entropy` and `response_length` are logged beside it.)
+# q$ in the reward the distance falls. The gold reward rises too, although no run has seen it: the
+# student takes over what its teacher is good at. (With `--teacher-reward mean` or `sum` the `reward`
+# alone says little; `reverse_kl`, `entropy` and `response_length` are logged beside it.)
 #
 # A KL penalty to the *reference* ([07](07_grpo.ipynb)) cannot replace $-\log q$. It can slow the
 # collapse down, because it holds on to where the student came from. The reverse KL holds on to

@@ -173,7 +173,7 @@ texts = [
     for row, keep in zip(rollout.response_tokens, rollout.response_mask, strict=True)
 ]
 show_tokens(
-    texts, {"log p - log q": judged - scores.log_probs, "KL(q || p) at this place": token_kl},
+    texts, {"KL(q || p) at this place": token_kl, "log p - log q": judged - scores.log_probs},
     prompts=[record.prompt.strip() for record in rollout.records],
 )  # fmt: skip
 

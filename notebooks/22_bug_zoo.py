@@ -301,8 +301,8 @@ TokenView([json.loads(line) for line in kept.read_text(encoding="utf-8").splitli
 # %% [markdown]
 # ## Exercises
 #
-# Write the three measurements that helped most. The formulas are in the messages. An unfilled
-# function is no error. `rise_in_errors` compares the mean of a curve's last third with that of its
+# Write the three measurements that helped most. Run a cell as it is, and `check` prints the formula.
+# `rise_in_errors` compares the mean of a curve's last third with that of its
 # first, as the doctor does, so that a single odd step decides nothing. A third has `T // 3` values.
 # The difference is divided by its own standard error, the root of (Var first + Var last) / (T // 3),
 # with the variances *within* the two thirds (`.var()`). A result above 2 or so is more than noise.

@@ -6,7 +6,8 @@
 # This page writes them in one notation,
 # computes every engine's gradient on one rollout, and measures the angles between them, and to the
 # exact gradient. Then it says how to write an engine of your own, and what to read. You need
-# [07](07_grpo.ipynb) and [08](08_ppo.ipynb); the rest is repetition. It takes about fifteen seconds.
+# [07](07_grpo.ipynb), [08](08_ppo.ipynb) and [13](13_grpo_family.ipynb). The other engines are told in
+# a line each. It takes about fifteen seconds.
 #
 # **To run it yourself:** `make demo` once sets up `.venv`, `make dev` adds the Jupyter kernel; then
 # choose the kernel of `.venv`.
@@ -198,6 +199,11 @@ axis.tick_params(axis="x", rotation=40)
 # too, and so do DAPO and CISPO. Before the first update every ratio is 1, no clip acts, and what is
 # left is the advantage and the average.
 #
+# The engines that are left out add no new direction. For the same reason SAPO and the single model have
+# GRPO's gradient here, and PG-GRPO with its default weight is about one degree away from it. Process
+# supervision, iterative GRPO, KD-GRPO and KD-PPO put other rewards into GRPO or PPO. MiniLLM has
+# another goal: its teacher.
+#
 # **Predict:** is the distance to the exact gradient noise, which more answers would cure, or does an
 # engine's gradient point elsewhere even on average? Average 120 rollouts and see.
 
@@ -270,8 +276,8 @@ assert moved["CISPO"][-1] > moved["CISPO"][0]
 # At 0 no clip acts: DAPO and CISPO differ from GRPO in the average, RLOO in the advantage as well.
 # GSPO's range of 3e-4 is made for one ratio per answer that hardly moves. Half a step of this size
 # leaves it: most answers stop at once, and at 8 steps all of them, so no point is drawn. GRPO and
-# DAPO clip token by token, so they stay close to each other. CISPO keeps the gradient of every token,
-# and drifts away from GRPO as more tokens are clipped there.
+# DAPO clip token by token, so they stay close to each other. CISPO (here with GRPO's bound, 1.2) keeps
+# the gradient of every token, and drifts away from GRPO as more tokens are clipped there.
 #
 # ## 4. Write your own engine
 #

@@ -1,7 +1,6 @@
 """The committed notebooks as a reader opens them: complete, clean and equal to their sources.
 
-Nothing is executed here; `python notebooks/build.py --check` does that. A page that imports `course`
-has the form of the second edition, and the rules of that form hold for it.
+Nothing is executed here; `python notebooks/build.py --check` does that.
 """
 
 from __future__ import annotations
@@ -9,7 +8,6 @@ from __future__ import annotations
 import ast
 import base64
 import importlib.util
-import inspect
 import json
 import re
 import shutil
@@ -97,9 +95,17 @@ def imported_names(source: str) -> dict[str, Any]:
     return names
 
 
+# What a page shows of the repository, and the text that this is today.
+SHOWN: dict[str, Callable[..., str]] = {
+    "look.code": look.source,
+    "look.difference": look.difference_text,
+    "look.document": look.document_text,
+}
+
+
 @pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
 def test_shown_source_is_the_source_of_today(source: Path) -> None:
-    """What look.code and look.difference show of the library, if the page built today would show it."""
+    """Code, differences and documents of the repository: as a page built today would show them."""
     names = imported_names(source.read_text(encoding="utf-8"))
     for cell in cells_of(source.with_suffix(".ipynb")):
         if cell["cell_type"] != "code":
@@ -113,14 +119,11 @@ def test_shown_source_is_the_source_of_today(source: Path) -> None:
 
 
 def shown_sources(code: str, names: dict[str, Any]) -> list[str]:
-    """What the calls of look.code and look.difference in a cell show of imported things."""
+    """What the calls of SHOWN in a cell show of imported things."""
     texts_shown = []
     for node in ast.walk(ast.parse(code)):
-        if isinstance(node, ast.Call) and ast.unparse(node.func) in (
-            "look.code",
-            "look.difference",
-        ):
-            show = look.source if ast.unparse(node.func) == "look.code" else look.difference_text
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in SHOWN:
+            show = SHOWN[ast.unparse(node.func)]
             call = ast.Call(ast.Name("show", ast.Load()), node.args, node.keywords)
             expression = ast.fix_missing_locations(ast.Expression(call))
             try:
@@ -132,17 +135,12 @@ def shown_sources(code: str, names: dict[str, Any]) -> list[str]:
     return texts_shown
 
 
-def is_new(path: Path) -> bool:
-    """Whether a page has the form of the second edition."""
-    return "from course import" in path.with_suffix(".py").read_text(encoding="utf-8")
-
-
-each_old_page = pytest.mark.parametrize(
-    "path", [path for path in NOTEBOOKS if not is_new(path)], ids=lambda path: path.stem
-)
-each_new_page = pytest.mark.parametrize(
-    "path", [path for path in NOTEBOOKS if is_new(path)], ids=lambda path: path.stem
-)
+@each_notebook
+def test_a_shown_diagram_is_the_drawn_one(path: Path) -> None:
+    drawn = [picture.read_text(encoding="utf-8") for picture in (FOLDER / "figures").glob("*.svg")]
+    for output in outputs(path):
+        shown = "".join(output.get("data", {}).get("image/svg+xml", ()))
+        assert not shown or shown in drawn, "this diagram has changed, build again"
 
 
 def has_folded_answers(prose: str) -> bool:
@@ -151,44 +149,7 @@ def has_folded_answers(prose: str) -> bool:
     return len(hidden) == prose.count("<details>") >= 1
 
 
-@each_old_page
-def test_printed_source_of_an_old_page_is_the_source_of_today(path: Path) -> None:
-    """A function printed in full stands there in full; of a part every indented line is current."""
-    names = imported_names(path.with_suffix(".py").read_text(encoding="utf-8"))
-    for cell in cells_of(path):
-        code = "".join(cell["source"])
-        shown = "".join(
-            text for output in cell.get("outputs", []) for text in output.get("text", [])
-        )
-        current = ""
-        for direct, name in re.findall(r"(print\()?inspect\.getsource\(([\w.]+)\)", code):
-            if name.split(".")[0] in names:
-                text = inspect.getsource(eval(name, names))
-                current += text
-                assert not direct or text.strip() in shown, f"{name} has changed: build again"
-        if current:
-            lines = {line.strip() for line in current.splitlines()}
-            printed_lines = [line for line in shown.splitlines() if line.startswith("        ")]
-            stale = [line for line in printed_lines if line.strip() not in lines]
-            assert not stale, f"{stale[0].strip()!r} is no line of the source: build again"
-
-
-@each_old_page
-def test_parts_of_an_old_page(path: Path) -> None:
-    """Why, equation, source, the package's own code, a property, a plot, an exercise."""
-    prose, code = "\n".join(texts(path, "markdown")), "\n".join(texts(path, "code"))
-    assert re.search(r"\bWhy\b", prose)
-    assert prose.count("$$") >= 2 and prose.count("$$") % 2 == 0
-    assert re.search(r"arXiv:\d{4}\.\d{4,5}", prose)
-    assert "inspect.getsource(" in code
-    assert re.search(r"^ *assert ", code, flags=re.MULTILINE)
-    assert any("image/png" in output.get("data", {}) for output in outputs(path))
-    assert "xlabel" in code and "ylabel" in code
-    assert re.search(r"^#+ .*Exercise", prose, flags=re.MULTILINE)
-    assert has_folded_answers(prose)
-
-
-@each_new_page
+@each_notebook
 def test_a_page_begins_with_a_question_and_ends_with_the_next_page(path: Path) -> None:
     first, last = texts(path, "markdown")[0], texts(path, "markdown")[-1]
     assert "?" in first, "the question that the page answers"
@@ -198,8 +159,8 @@ def test_a_page_begins_with_a_question_and_ends_with_the_next_page(path: Path) -
         assert re.search(rf"Next: \[.+?\]\({following}\.ipynb\)", last)
 
 
-@each_new_page
-def test_a_new_page_shows_its_formula_as_code(path: Path) -> None:
+@each_notebook
+def test_a_page_shows_its_formula_as_code(path: Path) -> None:
     """An equation, the library's lines highlighted, an assertion, a picture, typed exercises."""
     if path.stem in AROUND:
         return
@@ -217,12 +178,12 @@ def test_a_new_page_shows_its_formula_as_code(path: Path) -> None:
     assert checked <= set(exercises.names())
 
 
-@each_new_page
+@each_notebook
 def test_the_source_is_not_printed_but_shown(path: Path) -> None:
     assert "inspect.getsource" not in "\n".join(texts(path, "code"))
 
 
-@each_new_page
+@each_notebook
 def test_a_page_fits_twelve_screens(path: Path) -> None:
     """By an estimate: a screen is 60 lines of 100 columns, a line of a picture 18 pixels high."""
     screens = sum(height(cell) for cell in cells_of(path)) / LINES_A_SCREEN
@@ -280,10 +241,9 @@ def test_every_link_inside_the_repository_leads_somewhere(path: Path) -> None:
         name, _, anchor = target.partition("#")
         if re.match(r"https?:|mailto:", target) or not re.fullmatch(r"[\w./#-]+", target):
             continue
-        planned = name.endswith(".ipynb") and Path(name).stem in COURSE
         there = (path.parent / name).exists() if name else True
-        assert there or planned, f"{path.name} links to {target}, which is not there"
-        if anchor and there and name.endswith(".md"):
+        assert there, f"{path.name} links to {target}, which is not there"
+        if anchor and name.endswith(".md"):
             headings = re.findall(
                 r"^#+ (.*)$", (path.parent / name).read_text("utf-8"), re.MULTILINE
             )
@@ -315,7 +275,7 @@ def test_the_table_of_papers_names_a_file_that_uses_each() -> None:
 
 
 def test_pages_have_the_names_of_the_course() -> None:
-    assert {path.stem for path in SOURCES} <= set(COURSE)
+    assert tuple(path.stem for path in SOURCES) == COURSE
 
 
 @each_notebook

@@ -114,12 +114,9 @@ def one_title(texts: list[str]) -> list[str]:
     return [*texts[: first + 1], *deeper[first + 1 :]]
 
 
-def code_block(cell: dict[str, Any], first: bool) -> str:
-    """The code of a cell; a page's imports and settings, which come before its subject, are folded."""
-    source = joined(cell["source"])
-    code = fence("python", source)
-    setup = first and source.startswith(("import ", "from ")) and not cell.get("outputs")
-    return fold("Imports and settings", code) if setup else code
+def is_setup(cell: dict[str, Any]) -> bool:
+    """Whether a cell holds imports and settings, and shows nothing."""
+    return joined(cell["source"]).startswith(("import ", "from ")) and not cell.get("outputs")
 
 
 def markdown_of(notebook: Path, pictures: Path) -> str:
@@ -136,8 +133,8 @@ def markdown_of(notebook: Path, pictures: Path) -> str:
             parts.append(next(prose) + "\n")
             continue
         if joined(cell["source"]).strip():
-            parts.append(code_block(cell, first))
-            first = False
+            code, first = fence("python", joined(cell["source"])), first and is_setup(cell)
+            parts.append(fold("Imports and settings", code) if first else code)
         for order, output in enumerate(cell.get("outputs", [])):
             parts.append(output_text(output, pictures, notebook.stem, f"{number:02d}-{order}"))
     return "\n".join(parts)

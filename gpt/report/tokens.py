@@ -44,7 +44,8 @@ def show_tokens(tokens: Any, values: Any, *, prompts: Sequence[str] = ()) -> Tok
 
     `tokens`: strings of one response, or a list of such lists. `values`: one number a token in the
     same shape, or {quantity: numbers}; a padded (N, T) tensor will do. Raises ValueError where
-    numbers are missing. Orange is negative, blue positive, white 0.
+    numbers are missing. Orange is negative, blue positive, white 0. The view opens with the first
+    quantity: those of a report come first, in their order there, then your own as you gave them.
     """
     rows = [list(tokens)] if not tokens or isinstance(tokens[0], str) else [list(r) for r in tokens]
     named = values if isinstance(values, Mapping) else {"value": values}
@@ -76,9 +77,11 @@ class TokenView:
     def data(self) -> dict[str, Any]:
         """What the script of the fragment reads: quantities with their scales, then frames."""
         frames = thinned(frames_of(self.rows), self.budget)
-        names = {name for frame in frames for row in frame["rows"] for name in row["values"]}
+        names = dict.fromkeys(
+            name for frame in frames for row in frame["rows"] for name in row["values"]
+        )
         known = [name for name in QUANTITIES if name in names]
-        ordered = [*known, *sorted(names - set(known))]
+        ordered = [*known, *(name for name in names if name not in QUANTITIES)]
         quantities = [
             {
                 "name": name,

@@ -528,14 +528,19 @@ def diagram(name: str) -> None:
 
 def document(name: str) -> None:
     """Show docs/<name>.md without its title; its links lead to the same files from a page."""
-    text = (REPOSITORY / "docs" / f"{name}.md").read_text(encoding="utf-8")
-    text = re.sub(r"\]\((\w+\.md)", r"](../docs/\1", text.split("\n", 2)[2])
+    text = document_text(name)
     if in_notebook():
         from IPython.display import display
 
         display({"text/markdown": text, "text/plain": text}, raw=True)
     else:
         print(text)
+
+
+def document_text(name: str) -> str:
+    """What `document` shows."""
+    text = (REPOSITORY / "docs" / f"{name}.md").read_text(encoding="utf-8")
+    return re.sub(r"\]\((\w+\.md)", r"](../docs/\1", text.split("\n", 2)[2])
 
 
 def show(rich: str, text: str) -> None:

@@ -289,6 +289,11 @@ def test_padded_tensors_and_lists_of_responses() -> None:
     assert [q["name"] for q in view.data()["quantities"]] == ["kl", "entropy"]
 
 
+def test_quantities_of_a_report_come_first_and_then_those_of_the_caller_as_given() -> None:
+    view = show_tokens(["a"], {"mine": [1.0], "kl": [2.0], "Before": [3.0], "advantage": [4.0]})
+    assert [q["name"] for q in view.data()["quantities"]] == ["advantage", "kl", "mine", "Before"]
+
+
 @pytest.mark.parametrize("values", [[0.5], {"kl": [[0.5]]}, {"kl": []}])
 def test_missing_numbers_are_refused(values: Any) -> None:
     with pytest.raises(ValueError, match="too few numbers for response 0, which has 2 tokens"):

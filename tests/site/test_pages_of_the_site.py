@@ -56,14 +56,15 @@ def test_a_notebook_keeps_its_texts_code_and_outputs(tmp_path: Path) -> None:
 
 
 def test_imports_that_come_first_are_folded_and_later_ones_are_not(tmp_path: Path) -> None:
-    sources = "import math\n\nn = 1", "import copy"
+    sources = "import math\n\nn = 1", "from rl import kl", "print(n)", "import copy"
     cells = [{"cell_type": "code", "source": source, "outputs": []} for source in sources]
     path = tmp_path / "00_try.ipynb"
     path.write_text(json.dumps({"cells": cells}), encoding="utf-8")
-    before, inside, after = re.split(
+    before, one, between, two, after = re.split(
         r"<details.+|</details>", notebook_pages.markdown_of(path, tmp_path)
     )
-    assert "import" not in before and "n = 1" in inside and "import copy" in after
+    assert "n = 1" in one and "from rl" in two and "print(n)" in after and "import copy" in after
+    assert "import" not in before + between
 
 
 def test_links_in_an_output_lead_to_the_pages_of_their_files() -> None:
