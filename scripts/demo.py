@@ -1,7 +1,7 @@
 """The whole story on one laptop: pre-train a GPT-2, learn a reward model from noisy preferences,
 improve the policy with GRPO, and compare with what the same preferences give without RL.
 
-    python scripts/demo.py                    one pipeline, 3.5 minutes on 2 CPU cores
+    python scripts/demo.py                    one pipeline, 2 to 8 minutes on 2 CPU cores
     python scripts/demo.py --budget small     the same code in about a minute, for a smoke test
     python scripts/demo.py --seeds 3          three whole pipelines, mean and spread
 
@@ -201,10 +201,11 @@ def print_samples(before: Evaluation, after: Evaluation, count: int = 4) -> None
 def plot(folder: Path, table: Mapping[str, Mapping[str, float | None]], path: Path) -> None:
     """Reward and gold against the step, gold against KL, and the comparison."""
     from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     rows = read_jsonl(folder / "grpo" / "metrics.jsonl")
     validated = [row for row in rows if "validation/gold" in row]
-    figure = Figure(figsize=(13, 3.8), layout="constrained")
+    figure = Figure(figsize=(13, 3.8), layout=ConstrainedLayoutEngine(w_pad=0.12))
     left, middle, right = figure.subplots(1, 3, width_ratios=[1, 1, 1.15])
     steps = [row["step"] for row in rows]
     rewards = [row["reward"] for row in rows]

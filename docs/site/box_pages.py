@@ -193,13 +193,18 @@ def notebook_link(box: Box) -> str:
     return ""
 
 
-def page(box: Box) -> str:
+def papers(box: Box) -> str:
+    """The papers of an engine in words, and links to them."""
     arxiv = ", ".join(
         f"[arXiv:{number}](https://arxiv.org/abs/{number})"
         for number in re.split(r",\s*", box.fields["arxiv"])
     )
+    return f"{box.fields['paper']} ({arxiv})"
+
+
+def page(box: Box) -> str:
     course = notebook_link(box)
-    links = [f"Paper: {box.fields['paper']} ({arxiv})."]
+    links = [f"Paper: {papers(box)}."]
     links += [f"In the course: {course}."] if course else []
     text = f"---\nhide-toc: true\n---\n# {box.title}\n\n{box.fields['idea']} {' '.join(links)}\n\n"
     text += (
@@ -231,10 +236,7 @@ def pages() -> dict[str, str]:
     )
     for box in all_boxes:
         link = f"[{box.title}](/beside/{box.engine}.md)"
-        first = re.split(r",\s*", box.fields["arxiv"])[0]
-        index += (
-            f"| {link} | {box.fields['idea']} | [arXiv:{first}](https://arxiv.org/abs/{first}) |\n"
-        )
+        index += f"| {link} | {box.fields['idea']} | {papers(box)} |\n"
     tree = "\n".join(f"/{name}" for name in result)
     index += f"\n```{{toctree}}\n:hidden:\n\n{tree}\n```\n"
     return {"beside/index": index} | result

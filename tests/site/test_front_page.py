@@ -1,0 +1,56 @@
+"""What the front page says of the project is true: Pythons, licence, version, pages."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def text(name: str) -> str:
+    return (ROOT / name).read_text("utf-8")
+
+
+def versions(shown: str) -> list[str]:
+    """3.10 and its like, in order; an arXiv number has five digits."""
+    return re.findall(r"\b3\.1\d\b(?!\.)", shown)
+
+
+def supported() -> list[str]:
+    """The Pythons between the two ends of `requires-python`."""
+    ends = re.search(r'requires-python = ">=3\.(\d+),<3\.(\d+)"', text("pyproject.toml"))
+    assert ends
+    return [f"3.{minor}" for minor in range(int(ends[1]), int(ends[2]))]
+
+
+def test_the_pythons_that_are_named_are_those_that_ci_tests() -> None:
+    assert sorted(versions(text(".github/workflows/ci.yml"))) == supported()
+    badge = text("docs/badges/python.svg")
+    (sentence,) = re.findall(r"^All tests were run on Python .+$", text("docs/guide.md"), re.M)
+    assert versions(sentence) == supported()
+    assert [versions(line) for line in badge.splitlines() if versions(line)] == [supported()] * 3
+    ends = f"Python {supported()[0]} to {supported()[-1]}"
+    assert all(ends in text(name) for name in ("README.md", "docs/guide.md", "Makefile"))
+
+
+def test_the_licence_is_the_one_of_the_badge() -> None:
+    assert text("LICENSE").startswith("MIT License")
+    assert ">MIT</text>" in text("docs/badges/licence.svg")
+    assert 'license = "MIT"' in text("pyproject.toml") and "license: MIT" in text("CITATION.cff")
+
+
+def test_the_version_is_the_same_everywhere() -> None:
+    (version,) = re.findall(r'^version = "(.+)"$', text("pyproject.toml"), re.M)
+    assert f"\nversion: {version}\n" in text("CITATION.cff")
+    assert f"\n## {version}\n" in text("CHANGELOG.md")
+
+
+def test_the_front_page_is_short_and_leads_to_every_engine_and_page() -> None:
+    page = text("README.md")
+    assert len(page.splitlines()) <= 150
+    links = set(re.findall(r"\]\(([^)#]+)", page))
+    course = {f"notebooks/{path.name}" for path in (ROOT / "notebooks").glob("*.ipynb")}
+    engines = {f"rl/{path.name}" for path in (ROOT / "rl").glob("*_engine.py")}
+    assert (course | engines) - links == set()
+    assert f"the course, {len(course)} pages" in page
