@@ -159,6 +159,11 @@ LOSSES = {  # of log_probs, old_log_probs, {name: advantages} and the mask
     ),
     "GSPO": lambda lp, old, A, m: by_answer(gspo(lp, old, A["group"], m, 3e-4, 4e-4), m),
     "CISPO": lambda lp, old, A, m: by_token(cispo(lp, old, A["group"], 0.2), m),
+    "SAPO": lambda lp, old, A, m: by_answer(losses.sapo(lp, old, A["group"]), m),
+    "single model": lambda lp, old, A, m: by_answer(clip(lp, lp.detach(), A["group"]), m),
+    "PG-GRPO": lambda lp, old, A, m: (
+        LOSSES["GRPO"](lp, old, A, m) + 0.1 * LOSSES["DPO"](lp, old, A, m)
+    ),
     "DPO": lambda lp, old, A, m: best_and_worst(lp, old, A["reward"][:, 0], m),
 }
 
@@ -181,12 +186,13 @@ def gradients(seed, at=theta, chosen=LOSSES):
 
 one = gradients(seed=1)
 order = [*LOSSES, "exact"]
+short = [name.replace("REINFORCE", "RF").replace(" model", "\nmodel") for name in order]
 table = torch.tensor(
     [[angle(a, b) for b in [*one.values(), exact]] for a in [*one.values(), exact]]
 )
-axis = look.panels(1, height=5, width=8.5)[1]
+axis = look.panels(1, height=6, width=9.5)[1]
 look.heat(
-    table, order, [name.replace("REINFORCE", "RF") for name in order], axis=axis, numbers=".0f",
+    table, order, short, axis=axis, numbers=".0f",
     title="angles between the gradients of one rollout, degrees",
 )  # fmt: skip
 axis.tick_params(axis="x", rotation=40)
@@ -195,14 +201,13 @@ axis.tick_params(axis="x", rotation=40)
 # (RF is short for REINFORCE.) Read the last column first. On one rollout of 16 answers every engine
 # is at least 30 degrees away from the truth. REINFORCE and REINFORCE++ are nearly at a right angle
 # to it. Then look for the zeros. RLOO and Dr. GRPO point the same way: whether the group's mean
-# includes the answer itself changes the advantage by a constant factor only. GRPO and GSPO coincide
-# too, and so do DAPO and CISPO. Before the first update every ratio is 1, no clip acts, and what is
-# left is the advantage and the average.
+# includes the answer itself changes the advantage by a constant factor only. GRPO, GSPO, SAPO and the
+# single model coincide too, and so do DAPO and CISPO. Before the first update every ratio is 1, no clip
+# acts, and what is left is the advantage and the average. PG-GRPO adds DPO's gradient with a weight of
+# 0.1, which hardly turns it.
 #
-# The engines that are left out add no new direction. For the same reason SAPO and the single model have
-# GRPO's gradient here, and PG-GRPO with its default weight is about one degree away from it. Process
-# supervision, iterative GRPO, KD-GRPO and KD-PPO put other rewards into GRPO or PPO. MiniLLM has
-# another goal: its teacher.
+# The engines that are left out add no new direction. Process supervision, iterative GRPO, KD-GRPO and
+# KD-PPO put other rewards into GRPO or PPO. MiniLLM has another goal: its teacher.
 #
 # **Predict:** is the distance to the exact gradient noise, which more answers would cure, or does an
 # engine's gradient point elsewhere even on average? Average 120 rollouts and see.
@@ -214,8 +219,7 @@ single = {name: sum(angle(run[name], exact) for run in runs) / SEEDS for name in
 average = {name: angle(sum(run[name] for run in runs), exact) for name in LOSSES}
 look.bars(
     {"one rollout (mean of 120)": list(single.values()), "mean gradient of 120": list(average.values())},
-    [name.replace("REINFORCE", "RF") for name in LOSSES],
-    axis=look.panels(1, width=10)[1], numbers=".0f",
+    short[:-1], axis=look.panels(1, width=10)[1], numbers=".0f",
     styles={"one rollout (mean of 120)": "reference", "mean gradient of 120": "policy"},
     ylabel="degrees to the exact gradient", ylim=(0, 90),
 )  # fmt: skip
@@ -226,9 +230,9 @@ assert average["RLOO"] < 10 and single["RLOO"] < single["REINFORCE"]
 #
 # - **RLOO, Dr. GRPO and PPO point along the exact gradient** on average. So would REINFORCE, but it
 #   has so much noise that 120 rollouts leave 20 degrees.
-# - **GRPO, DAPO, GSPO and CISPO divide by the group's deviation.** The flat second prompt then weighs
-#   as much as the first, and the direction turns by 25 to 29 degrees. DPO, which sees only the best
-#   and the worst answer of a group, turns by about as much.
+# - **All of GRPO's family but Dr. GRPO divide by the group's deviation.** The flat second prompt then
+#   weighs as much as the first, and the direction turns by 25 to 29 degrees. DPO, which sees only the
+#   best and the worst answer of a group, turns by about as much.
 # - **REINFORCE++ is the surprise.** Its baseline is the mean of the batch, so here nearly every
 #   answer to the easy prompt has a positive advantage and nearly every answer to the hard one a
 #   negative one. A constant advantage cancels in a *sum* over an answer's tokens, because

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import ast
 import html
+import json
 import re
+from functools import cache
+from pathlib import Path
+from typing import Any
 
 import boxes
 import files
@@ -13,6 +17,7 @@ import notebook_pages
 from boxes import Box, BoxLine
 from formulas import mathml
 from notebook_pages import raw
+from overopt.figures import draw_engines
 from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
@@ -221,7 +226,45 @@ def page(box: Box) -> str:
             "## What it does\n\nFrom [the study](/docs/study.md): mean (lowest to highest) of three "
             f"seeds.\n{table}\n"
         )
+    if curves_of(box):
+        text += (
+            "**On one budget.** Its gold reward against the distance from the start, every run a line, "
+            "with GRPO's runs in grey ([all engines](/docs/study.md#one-budget)).\n\n"
+            f"![gold against distance](/{curve_of(box)})\n"
+        )
     return text
+
+
+@cache
+def measured() -> dict[str, Any]:
+    """The numbers of the study of one budget and of over-optimisation."""
+    path = files.ROOT / "docs" / "overoptimisation.json"
+    return json.loads(path.read_text("utf-8")) if path.exists() else {}
+
+
+def curves_of(box: Box) -> list[tuple[str, str]]:
+    """World and row of the runs on one budget that are this engine's own."""
+    names = re.split(r",\s*", box.fields.get("study", ""))
+    return [
+        (world, row)
+        for world, found in measured().get("budget", {}).items()
+        for row in dict.fromkeys(run["engine"] for run in found["runs"])
+        if row in names and (row != "grpo" or box.engine == "grpo")
+    ]
+
+
+def curve_of(box: Box) -> str:
+    """The picture of these runs, from the site's root."""
+    return f"beside/{box.engine}-budget.png"
+
+
+def draw_curves(target: Path) -> None:
+    """A picture for every engine that has run on the budget."""
+    for box in map(boxes.read_box, boxes.engines()):
+        if wanted := curves_of(box):
+            picture = target / curve_of(box)
+            picture.parent.mkdir(parents=True, exist_ok=True)
+            draw_engines(measured(), wanted, picture)
 
 
 def pages() -> dict[str, str]:

@@ -246,21 +246,25 @@ def draw_alarms(axis: Any, alarms: Sequence[Mapping[str, Any]]) -> None:
 
 
 def draw_budget(numbers: Mapping[str, Any], world: str, path: Path) -> None:
-    """A panel per engine: gold against d, every run a line, GRPO's runs in grey behind."""
-    rows = numbers["budget"][world]["runs"]
-    names = list(dict.fromkeys(row["engine"] for row in rows))
-    figure, axes = panels(len(names), 4, (2.7, 2.2))
-    for axis, name in zip(axes, names, strict=True):
-        for row in rows:
-            if row["engine"] == "grpo":
-                axis.plot(root_kl(row["points"]), row["points"]["gold"], **GREY)
-        for row in rows:
-            if row["engine"] == name and name != "grpo":
-                axis.plot(root_kl(row["points"]), row["points"]["gold"], **GOLD)
-        axis.set_title(name, fontsize=9)
-    for axis in axes[::4]:
-        axis.set_ylabel("gold" if world == "reviews" else "exact match", fontsize=8)
-    for axis in axes[-4:]:
+    """A panel per engine of a world."""
+    names = dict.fromkeys(row["engine"] for row in numbers["budget"][world]["runs"])
+    draw_engines(numbers, [(world, name) for name in names], path)
+
+
+def draw_engines(numbers: Mapping[str, Any], wanted: Sequence[tuple[str, str]], path: Path) -> None:
+    """A panel per world and engine: gold against d, every run a line, GRPO's runs in grey behind."""
+    worlds = dict.fromkeys(world for world, _ in wanted)
+    columns = min(len(wanted), 4)
+    figure, axes = panels(len(wanted), columns, (2.7, 2.2))
+    for axis, (world, name) in zip(axes, wanted, strict=True):
+        for row in numbers["budget"][world]["runs"]:
+            if row["engine"] in ("grpo", name):
+                front = GOLD | {"zorder": 3} if row["engine"] == name else GREY
+                axis.plot(root_kl(row["points"]), row["points"]["gold"], **front)
+        axis.set_title(f"{name}, {world}" if len(worlds) > 1 else name, fontsize=9)
+    for axis in axes[::columns]:
+        axis.set_ylabel("exact match" if list(worlds) == ["sums"] else "gold reward", fontsize=8)
+    for axis in axes[-columns:]:
         axis.set_xlabel("d = sqrt(KL in nats)", fontsize=8)
     save(figure, path)
 

@@ -103,10 +103,11 @@ def train_reward_model(
     chosen, rejected, batch = score_pairs(model, held_out, tokenizer.eos_id)
     report = preference_report(chosen, rejected, batch.lengths, held_out, scale=float(model.std))
     write_json(folder / "report.json", report.numbers | {"weights": weights_of(model)})
-    rows = (pair_as_text(pair, tokenizer) for pair in compared)
-    if labels <= 20_000:  # what the iterative engine replays
-        append_jsonl(folder / PAIRS, rows)
-        append_jsonl(folder / HELD_OUT, (pair_as_text(pair, tokenizer) for pair in held_out))
+    for name, kept in (
+        (PAIRS, compared),
+        (HELD_OUT, held_out),
+    ):  # what the iterative engine replays
+        append_jsonl(folder / name, (pair_as_text(pair, tokenizer) for pair in kept))
 
 
 def weights_of(model: RewardModel) -> int:

@@ -10,6 +10,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "docs" / "site"))
 import boxes
 import ledger
 import pytest
+from overopt.settings import ENGINES as BUDGET
 
 ENGINES = boxes.engines()
 each_engine = pytest.mark.parametrize("engine", ENGINES)
@@ -33,7 +34,7 @@ def test_what_a_box_names_exists(engine: str) -> None:
     named = [n for n in box.fields.get("equations", "").split(", ") if n]
     assert [n for n in named if n not in ledger.equations()] == []
     rows = [n for n in box.fields["study"].split(", ") if n]
-    assert [n for n in rows if not ledger.rows_of([n])] == []
+    assert [n for n in rows if not ledger.rows_of([n]) and n not in BUDGET] == []
     assert {"idea", "paper", "arxiv", "box", "notebook"} <= box.fields.keys()
     assert any(title.startswith("Where it differs") for title in box.sections)
     for name in (name for line in box.lines for name in line.see):
@@ -52,6 +53,26 @@ def test_a_page_shows_the_tables_that_its_engine_is_in() -> None:
     names = [row.split(" | ")[0] for row in text.split("|---|\n")[1].split("\n\n")[0].split("\n")]
     assert names[:2] == ["| base model", "| grpo"] and "| pg_grpo_both_1" in names
     assert "**Reviews**" in box_pages.study_table(boxes.read_box("grpo"))
+
+
+def test_a_page_draws_its_own_runs_on_one_budget(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GRPO's runs are the grey ones behind the others, and stand in front on its own page."""
+    pytest.importorskip("latex2mathml")  # of requirements-docs.txt
+    import box_pages
+
+    points = {"kl": [0.0, 1.0], "gold": [0.4, 0.5]}
+    runs = [{"engine": n, "points": points} for n in ("grpo", "cispo", "cispo_5", "ppo")]
+    monkeypatch.setattr(box_pages, "measured", lambda: {"budget": {"reviews": {"runs": runs}}})
+    found = {name: box_pages.curves_of(boxes.read_box(name)) for name in ENGINES}
+    assert found["grpo_variants"] == [("reviews", "cispo"), ("reviews", "cispo_5")]
+    assert found["grpo"] == [("reviews", "grpo")] and found["dpo"] == found["pg_grpo"] == []
+    box_pages.draw_curves(tmp_path)
+    drawn = sorted(path.name for path in (tmp_path / "beside").iterdir())
+    assert drawn == ["grpo-budget.png", "grpo_variants-budget.png", "ppo-budget.png"]
+    assert "beside/ppo-budget.png" in box_pages.page(boxes.read_box("ppo"))
+    assert "-budget.png" not in box_pages.page(boxes.read_box("dpo"))
 
 
 def test_code_that_a_page_leaves_out_is_named_and_empty_lines_are_not() -> None:
