@@ -272,7 +272,7 @@ def line_of(name: str, sampler: Tensor) -> list[str]:
 
 TABLE = {name: line_of(name, POLICY) + line_of(name, OLD) for name in FORMS}
 SHADES = {"exact": "good", "reverse": "good", "reverse - to old": "good", "0": "bad",
-          "away from old": "bad", "none of these": "bad", "forward": "proxy"}  # fmt: skip
+          "away from old": "bad", "none of these": "bad"}  # fmt: skip
 columns = ["", "value", "in the loss", "in the reward"]
 columns += ["old samples: value", "in the loss", "in the reward"]
 look.table(columns, [[name, *cells] for name, cells in TABLE.items()], shade=SHADES.get)
@@ -285,7 +285,7 @@ assert [TABLE[name][4] for name in ("ratio k1", "ratio k3", "full")] == ["revers
 assert TABLE["k1"][4] == "away from old" and TABLE["k3"][4] == "none of these"
 
 # %% [markdown]
-# Green is what one wants, orange is a trap, yellow is another KL.
+# Green is what one wants, orange is a trap, and no colour means another KL.
 #
 # - **k1** belongs in the reward. As a loss it does nothing on-policy. Off-policy it is *worse* than
 #   nothing: it pushes away from whatever the old policy said, and the reference plays no part.

@@ -185,7 +185,7 @@ def by(model):
 weak_best, strong_best = by(weak), by(strong)
 look.curves(
     {"480 labels": (SIZES, weak_best), "112,000 labels": (SIZES, strong_best)},
-    styles={"480 labels": "proxy", "112,000 labels": "gold"}, marker=True,
+    styles={"480 labels": "proxy", "112,000 labels": 3}, marker=True,
     xscale="log", xlabel="n", ylabel="gold of the best of n",
 )  # fmt: skip
 plt.show()
@@ -255,7 +255,7 @@ look.curves(
 distance = [max(nats, 0) ** 0.5 for nats in kl]
 look.curves(
     {"GRPO": (distance, gold_curve), "best of n": (bank_distance, weak_best)}, axis=right,
-    styles={"GRPO": "gold", "best of n": "policy"}, marker=True,
+    styles={"GRPO": "gold", "best of n": 0}, marker=True,
     xlabel="d = sqrt(KL in nats)", ylabel="gold reward",
 )  # fmt: skip
 plt.show()
@@ -370,7 +370,7 @@ for axis, count in zip(axes, (600, 5400, 48600)):
     kinds = {"GRPO": recorded[count]["points"], "best of n": recorded[count]["best_of_n"]}
     both = {name: against_distance(points) for name, points in kinds.items()}
     look.curves(
-        both, axis=axis, styles={"GRPO": "gold", "best of n": "policy"}, marker=True,
+        both, axis=axis, styles={"GRPO": "gold", "best of n": 0}, marker=True,
         xlabel="d = sqrt(KL in nats)", ylabel="gold reward", title=f"{count:,} labels",
     )  # fmt: skip
     axis.set(xlim=(0, 6.5), ylim=(0.3, 1))
@@ -430,8 +430,7 @@ look.curves(
     },
     steps,
     styles={
-        "the proxy": "proxy", "lower of two": "policy", "112,000 labels": "teacher",
-        "gold (0 to 1)": "gold",
+        "the proxy": "proxy", "lower of two": 0, "112,000 labels": 3, "gold (0 to 1)": "gold",
     },
     xlabel="GRPO step", ylabel="score of the same answers",
 )  # fmt: skip
