@@ -317,6 +317,7 @@ def test_the_budgets_part_of_the_study_page(compared: dict[str, Any], tmp_path: 
     assert re.search(r"\| rloo \| 4 of 4 \| 0\.\d+ \(.*\) \| .* \| \+0\.080", text)
     assert "| ppo | 0 of 4 | not reached | - | - | - |" in text
     assert "| rloo | 0.8" in text and "`rloo` (+0.080)" in text and "not chosen yet" in text
+    assert "**Not all of it is run:** 12 runs are there, of 2 of 2 starts" in text
     for name in ("study_budget.png", "study_budget_reviews.png"):
         assert (docs / name).read_bytes()[:4] == b"\x89PNG"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from overopt.intervals import SURE
 from overopt.results import BUDGET_DISTANCES, distance_view
-from overopt.tables import NOT_RUN, Numbers, difference, table, value_of
+from overopt.tables import COMMAND, NOT_RUN, Numbers, difference, table, value_of
 
 MARK = "<!-- one budget: written by scripts/overoptimisation.py --draw budget -->"
 END_MARK = "<!-- end of one budget -->"
@@ -32,10 +32,15 @@ def into_study(numbers: Numbers, path: Path) -> None:
 
 def budget_text(numbers: Numbers) -> str:
     """The differences to GRPO as a picture; per world what is sure, the means, and every view."""
-    text = "![every engine's difference to GRPO](study_budget.png)\n\n" + HOW.format(
-        starts=len(numbers["settings"]["budget_starts"]),
-        seeds=len(numbers["settings"]["budget_seeds"]),
-        tuned=flags_text(numbers),
+    picture = "![every engine's difference to GRPO](study_budget.png)\n\n"
+    text = (
+        missing_runs(numbers)
+        + picture
+        + HOW.format(
+            starts=len(numbers["settings"]["budget_starts"]),
+            seeds=len(numbers["settings"]["budget_seeds"]),
+            tuned=flags_text(numbers),
+        )
     )
     for world, found in numbers["budget"].items():
         text += (
@@ -70,6 +75,19 @@ HOW = """How to read it:
   prompts of the first start: {tuned}.
 
 """
+
+
+def missing_runs(numbers: Numbers) -> str:
+    """How far the runs have come, where some are still to be made."""
+    done, settings = numbers["progress"]["budget"], numbers["settings"]
+    if done["done"] == done["jobs"]:
+        return ""
+    runs = [run for found in numbers["budget"].values() for run in found["runs"]]
+    starts, of = len({run["start"] for run in runs}), len(settings["budget_starts"])
+    return (
+        f"**Not all of it is run:** {len(runs)} runs are there, of {starts} of {of} starts; "
+        f"`{COMMAND} --parts budget` goes on. Until then read every interval as too narrow.\n\n"
+    )
 
 
 def flags_text(numbers: Numbers) -> str:
