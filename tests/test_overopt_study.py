@@ -306,6 +306,17 @@ def test_equal_distance_or_not_reached(compared: dict[str, Any]) -> None:
     assert all(each["holm"] >= each["p"] for each in p)
 
 
+def test_one_start_makes_no_difference(compared: dict[str, Any]) -> None:
+    """Its interval would be over prompts alone; a second start, and the difference is told."""
+    settings = compared["settings"]
+    runs = results.budget_runs(settings, compared["root"], "reviews")
+    alone = {name: {k: v for k, v in own.items() if k[0] == 0} for name, own in runs.items()}
+    for kept, told in ((alone, False), (runs, True)):
+        table = results.compared_budgets(kept, settings)["table"]
+        rows = [row for row in table if row["engine"] == "rloo" and row["view"] == "tokens"]
+        assert [("difference" in row) for row in rows] == [told]
+
+
 def test_the_budgets_part_of_the_study_page(compared: dict[str, Any], tmp_path: Path) -> None:
     docs = tmp_path / "docs"
     docs.mkdir()
@@ -316,10 +327,26 @@ def test_the_budgets_part_of_the_study_page(compared: dict[str, Any], tmp_path: 
     assert text.startswith("before") and text.endswith("after\n") and "stale" not in text
     assert re.search(r"\| rloo \| 4 of 4 \| 0\.\d+ \(.*\) \| .* \| \+0\.080", text)
     assert "| ppo | 0 of 4 | not reached | - | - | - |" in text
-    assert "| rloo | 0.8" in text and "`rloo` (+0.080)" in text and "not chosen yet" in text
+    assert (
+        "| rloo | 0.8" in text
+        and "`rloo` (+0.080)" in text
+        and "not all of them are run yet" in text
+    )
     assert "**Not all of it is run:** 12 runs are there, of 2 of 2 starts" in text
     for name in ("study_budget.png", "study_budget_reviews.png"):
         assert (docs / name).read_bytes()[:4] == b"\x89PNG"
+
+
+@pytest.mark.parametrize(
+    ("tuned", "words"),
+    [
+        (None, "not all of them are run yet"),
+        ({}, "its own settings, the row `sapo`, did best on sums"),
+        ({"kl_coef": 0.1, "lr": 1e-4}, "`--kl-coef 0.1` `--lr 0.0001` (`sapo_tuned`) did best on sums"),
+    ],
+)  # fmt: skip
+def test_what_the_tries_of_sapo_chose_is_told(tuned: dict[str, float] | None, words: str) -> None:
+    assert budget_page.tuned_text({"budget": {"sums": {"tuned": tuned}}}) == words
 
 
 def test_flags_that_make_no_piece_are_refused() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from overopt.intervals import SURE
 from overopt.results import BUDGET_DISTANCES, distance_view
+from overopt.settings import TUNING
 from overopt.tables import COMMAND, NOT_RUN, Numbers, difference, table, value_of
 
 MARK = "<!-- one budget: written by scripts/overoptimisation.py --draw budget -->"
@@ -39,7 +40,8 @@ def budget_text(numbers: Numbers) -> str:
         + HOW.format(
             starts=len(numbers["settings"]["budget_starts"]),
             seeds=len(numbers["settings"]["budget_seeds"]),
-            tuned=flags_text(numbers),
+            tries=len(TUNING),
+            tuned=tuned_text(numbers),
         )
     )
     for world, found in numbers["budget"].items():
@@ -56,6 +58,7 @@ def budget_text(numbers: Numbers) -> str:
             + "".join(
                 view_table(found["table"], view, f"{GOLD[world]} at {title}")
                 for view, title in (AT_COST | AT_KL).items()
+                if any("mean" in row for row in found["table"] if row["view"] == view)
             )
             + view_table(found["table"], "kl_at_tokens", "KL at equal sampled tokens")
             + "</details>\n\n"
@@ -70,9 +73,9 @@ HOW = """How to read it:
 - Differences to GRPO are paired by start, seed and prompt. A star, or a filled mark, stands where p < 0.05
   after Holm's correction over the engines of one column.
 - A run that its own early stop ended before the budget counts with its end. At a KL (nats) count the runs
-  that reach it, and "not reached" means that none does.
-- `cispo_5` is CISPO at ScaleRL's bound of 5. `sapo_tuned` has the settings that did best on validation
-  prompts of the first start: {tuned}.
+  that reach it, and "not reached" means that none does. A difference needs pairs of at least two starts.
+- `cispo_5` is CISPO at ScaleRL's bound of 5. SAPO was tried at {tries} settings on validation prompts of
+  the first start: {tuned}.
 
 """
 
@@ -90,15 +93,18 @@ def missing_runs(numbers: Numbers) -> str:
     )
 
 
-def flags_text(numbers: Numbers) -> str:
-    """What the tries chose, per world."""
-    chosen = {world: found["tuned"] for world, found in numbers["budget"].items()}
-    said = {
-        world: " ".join(f"`--{k.replace('_', '-')} {v:g}`" for k, v in flags.items()) or "its own"
-        for world, flags in chosen.items()
-        if flags is not None
-    }
-    return "; ".join(f"{flags} on {world}" for world, flags in said.items()) or "not chosen yet"
+def tuned_text(numbers: Numbers) -> str:
+    """What the tries of SAPO chose, per world."""
+    said = []
+    for world, found in numbers["budget"].items():
+        chosen = " ".join(
+            f"`--{name.replace('_', '-')} {value:g}`"
+            for name, value in (found["tuned"] or {}).items()
+        )
+        best = f"{chosen} (`sapo_tuned`)" if chosen else "its own settings, the row `sapo`,"
+        if found["tuned"] is not None:
+            said.append(f"{best} did best on {world}")
+    return "; ".join(said) or "not all of them are run yet"
 
 
 def seen(found: Numbers, world: str) -> list[str]:

@@ -32,6 +32,7 @@ Points = dict[str, Array]
 CURE_DISTANCES = (2.0, 4.0, 8.0, 16.0)
 BUDGET_DISTANCES = (1.0, 2.0, 4.0, 6.0)
 SHOWN = ("step", "kl", "gold", "proxy", "length", "eos", *TERMS)
+FEWEST_STARTS = 2  # of a difference: within one start its interval would be over prompts alone
 FEWEST = 4  # measurements beyond the nearest distance, in every run of a fit
 TEXTS = 3  # prompts whose answers are kept, of the steps that are told about
 
@@ -224,7 +225,7 @@ def compared_at(
         if reached:
             row |= mean_with_interval(np.stack(list(reached.values()))[:, None])
         both = [s for s in reached if values["patient"].get(s) is not None]
-        if both and cure != "patient":
+        if len(both) >= FEWEST_STARTS and cure != "patient":
             own, others = (
                 np.stack([np.asarray(values[name][s]) for s in both])[:, None]
                 for name in (cure, "patient")
@@ -275,11 +276,11 @@ def budget(settings: Settings, root: Path) -> dict[str, Any]:
     """Per world: every engine's curves, and its gold at equal tokens, CPU time and KL."""
     worlds = {}
     for world in ("reviews", "sums"):
-        runs = budget_runs(settings, root, world)
+        runs, tuned = budget_runs(settings, root, world), tuned_flags(settings, root, world)
+        if tuned == {}:  # SAPO's own settings were the best: the same runs a second time
+            runs.pop("sapo_tuned", None)
         if "grpo" in runs:
-            worlds[world] = compared_budgets(runs, settings) | {
-                "tuned": tuned_flags(settings, root, world)
-            }
+            worlds[world] = compared_budgets(runs, settings) | {"tuned": tuned}
     return worlds
 
 
@@ -358,8 +359,8 @@ def compared_by(
             row |= mean_with_interval(values)
         if len(means) > 1:
             row["prediction"] = prediction_interval(means.tolist())
-        both = np.isfinite(values - grids["grpo"]).all(axis=2)
-        if name != "grpo" and both.any():
+        starts = np.isfinite(values - grids["grpo"]).all(axis=2).any(axis=1)
+        if name != "grpo" and starts.sum() >= FEWEST_STARTS:
             row["difference"] = paired_difference(values, grids["grpo"])
             p_values[name] = row["difference"]["p"]
         rows.append(row)
