@@ -170,8 +170,8 @@ def cures_text(numbers: Numbers) -> str:
         "![each cure beside the patient](overoptimisation_cures.png)\n\n"
         f"The patient is {size} on {labels:,} labels. Gold is taken where a run's KL first reaches a "
         "distance, linear between two measurements. The difference is to the patient from the same "
-        "start, prompt by prompt, where at least two starts have both; p is corrected over the cures of one "
-        "distance.\n\n"
+        "start, prompt by prompt, where at least two starts have both; p is corrected over the cures of "
+        "one distance.\n\n"
         + CURE_WORDS.format(
             more=s["labels"][s["labels"].index(labels) + 1],
             new=labels // 3,
