@@ -592,4 +592,4 @@ check("value_loss", my_value_loss)
 #
 # </details>
 #
-# Next: [09_ppo_details](09_ppo_details.ipynb): what PPO's many options do, one curve each.
+# Next: [09_ppo_details](09_ppo_details.ipynb): what PPO's many options do, most with a curve.
