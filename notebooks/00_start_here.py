@@ -124,9 +124,10 @@ look.diagram("algorithm_map")
 # [21 real English](21_real_english.ipynb) and the [cheat sheet](23_cheat_sheet.ipynb).
 #
 # Nearly every page has the same rhythm: a question, an example small enough to check by hand, the
-# formula, a few lines of code, the same from the library, a picture, and exercises. A colour means
-# the same on every page: blue is the policy, grey the reference, orange a learned reward, green the
-# gold reward, pink a critic, light blue a teacher, black an exact number, and vermilion a trap.
+# formula, a few lines of code, the same from the library, a picture, and exercises. In the plots a
+# colour means the same on every page: blue is the policy, grey the reference, orange a learned
+# reward, green the gold reward, pink a critic, light blue a teacher, black an exact number, and
+# vermilion a trap.
 #
 # ## Symbols
 #

@@ -76,12 +76,12 @@ torch.testing.assert_close(TRUE, pi * (REWARDS - 1.7))
 # A language model can give more answers than there are atoms. Nobody can write this sum. But an
 # *average* can be estimated from a few draws. So we write the gradient as an average over $\pi$:
 #
-# $$\begin{aligned}
+# $$\begin{split}
 # \nabla J &= \sum_y R(y) \, \nabla \pi(y) \\
 # &= \sum_y \pi(y) \, R(y) \, \nabla \log \pi(y) \qquad \mathrm{because} \quad
 # \nabla \log \pi = \nabla \pi / \pi \\
 # &= \mathbb{E}_{y \sim \pi} \left[ R(y) \, \nabla \log \pi(y) \right]
-# \end{aligned}$$
+# \end{split}$$
 #
 # The second line is the whole idea, $\nabla \pi = \pi \, \nabla \log \pi$. It puts a $\pi(y)$ back in
 # front, and "sum over all words, weighted with $\pi$" means "average over words that the policy says".

@@ -201,8 +201,8 @@ plt.show()
 #
 # $$\delta_t = r_t + V(s_{t+1}) - V(s_t)$$
 #
-# It says what this one word was worth. Here are the same two responses. The view opens with the
-# values. The button `TD error` colours the words by what each of them has changed:
+# It says what this one word was worth. Here are the same two responses, values first. The captions
+# say "critic" for our means of 24 ends. The button `TD error` shows what each word has changed:
 
 # %%
 texts, deltas, levels = [], [], []
@@ -592,4 +592,4 @@ check("value_loss", my_value_loss)
 #
 # </details>
 #
-# Next: [09_ppo_details](09_ppo_details.ipynb): what PPO's many options do, one curve each.
+# Next: [09_ppo_details](09_ppo_details.ipynb): what PPO's many options do, most with a curve.

@@ -148,7 +148,7 @@ compare(stopped, approx_kl="KL(old, new)\n(nats per token)", reward="reward")
 assert late(stopped["target_kl 0.01"], "approx_kl") < late(stopped["eight epochs"], "approx_kl")
 
 # %% [markdown]
-# With the target, the KL is about 0.01 nats per token instead of 0.05 (the mean over the epochs of
+# With the target, the KL is about 0.01 nats per token instead of 0.06 (the mean over the epochs of
 # a batch). The reward rises a little more slowly.
 #
 # ## 3. `--missing-eos`: what a response is worth that never ended
