@@ -183,7 +183,7 @@ for axis, (name, (tokens, values, score)) in zip(axes, examples.items(), strict=
     states = ["start", *text_of(tokens)]
     line = [*values.tolist(), score]
     look.curves({"V(s), mean of 24 ends": line}, axis=axis, marker=True, title=f"{name}: {score:.2f}",
-                styles={"V(s), mean of 24 ends": "critic"})  # fmt: skip
+                styles={"V(s), mean of 24 ends": "exact"})  # fmt: skip
     axis.axhline(line[0], **look.line("reference"), label="the prompt's value")
     axis.set_xticks(range(len(states)), states, rotation=70, fontsize=9)
     axis.set(xlabel="after this token", ylabel="expected score")

@@ -13,6 +13,7 @@ WORD = r"([_^]\{)([a-z]{3,}|[A-Z]{2,})(?=[,}(])"  # pi_{ref}: a word, no product
 def mathml(latex: str, display: str = "inline") -> str:
     """The converter's MathML: argmax and indices that are words upright, room around log and exp."""
     latex = re.sub(r"\\(?:label|tag)\{[^}]*\}", "", latex)
+    latex = latex.replace("{aligned}", "{split}")  # the one of the two that the converter knows
     latex = re.sub(r"\\arg\s*\\(max|min)", r"\\operatorname*{arg\1}", latex)
     latex = re.sub(WORD, r"\1\\mathrm{\2}", latex)
     text = convert(latex, display=display)

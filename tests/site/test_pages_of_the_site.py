@@ -109,6 +109,8 @@ def test_an_index_that_is_a_word_stands_upright_and_letters_do_not() -> None:
     import formulas
 
     assert formulas.mathml(r"\pi_{ref}") == formulas.mathml(r"\pi_{\mathrm{ref}}")
+    rows = r"\begin{aligned} a &= b \\ &= c \end{aligned}"
+    assert "<mtable" in formulas.mathml(rows) and "&amp;" not in formulas.mathml(rows)
     assert formulas.mathml(r"\ell_{old,t}") == formulas.mathml(r"\ell_{\mathrm{old},t}")
     assert "normal" in formulas.mathml(r"\pi_{ref}") and "normal" not in formulas.mathml("A_{it}")
 
