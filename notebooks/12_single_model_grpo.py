@@ -5,9 +5,9 @@
 # that *sampled* the batch does that job as well?
 #
 # **Why.** Its log-probabilities are there anyway, for the ratio. So no second copy is needed, and the
-# code is one line shorter. It is also another algorithm: a small experiment in what a KL penalty is
-# good for. It has a published relative, *policy mirror descent*, which section 4 derives. We have
-# seen no paper that moves the reference in this way and keeps GRPO's own loss.
+# loss has one argument less. It is also another algorithm: a small experiment in what a KL penalty
+# is good for. It has a published relative, *policy mirror descent*, which section 4 derives. We
+# have seen no paper that moves the reference in this way and keeps GRPO's own loss.
 #
 # | section | question |
 # | --- | --- |

@@ -291,8 +291,10 @@ assert after["log p / q"]["gold"] > start["the student"]["gold"] + 0.03
 # All three runs succeed, by their own reward. The sum of $\log p$ ends near silence, in a word or one
 # short sentence. The mean keeps the length and gives up the variety: its entropy halves. With $-\log
 # q$ in the reward the distance falls. The gold reward rises too, although no run has seen it: the
-# student takes over what its teacher is good at. (With `--teacher-reward mean` or `sum` the `reward`
-# alone says little; `reverse_kl`, `entropy` and `response_length` are logged beside it.)
+# student takes over what its teacher is good at. (Under the mean gold rises as well, and the
+# distance with it. The curves are means over four steps, so they lag behind the table.) With
+# `--teacher-reward mean` or `sum` the `reward` alone says little; `reverse_kl`, `entropy` and
+# `response_length` are logged beside it.
 #
 # A KL penalty to the *reference* ([07](07_grpo.ipynb)) cannot replace $-\log q$. It can slow the
 # collapse down, because it holds on to where the student came from. The reverse KL holds on to

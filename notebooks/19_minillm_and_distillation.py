@@ -328,8 +328,8 @@ look.bars(
 plt.show()
 
 # %% [markdown]
-# The engine's loss is the same, with two additions that the next two sections explain: a clip, as in
-# PPO, and weights $w$. At the start of an update, with all weights 1, it has the exact gradient:
+# The engine's loss is the same, with two additions: a clip, as in PPO, and weights $w$, which
+# section 7 explains. At the start of an update, with all weights 1, it has the exact gradient:
 
 # %%
 look.code(minillm_loss, docstring=False)

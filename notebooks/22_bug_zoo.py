@@ -278,10 +278,10 @@ for axis, key, meaning in zip(axes, ("reward", "validation/gold"), ("proxy", "go
 assert alarms["without gold"] < alarms["with gold"]
 
 # %% [markdown]
-# The reward never stops rising. Gold, which nothing is trained on, turns after step 20. The alarm
-# without gold needs at least two signs that the policy has left what the reward model learned from.
-# Two such signs are a KL above 8 nats, and a reward 1.5 standard deviations above where it began: few
-# of the answers that the reward model learned from were that good.
+# The reward rises to 3 and stays there. Gold, which nothing is trained on, turns after step 20. The
+# alarm without gold needs at least two signs that the policy has left what the reward model learned
+# from. Two such signs are a KL above 8 nats, and a reward 1.5 standard deviations above where it
+# began: few of the answers that the reward model learned from were that good.
 #
 # Below are answers to two prompts at steps 20, 50 and 100. The view opens at step 100, with the KL to
 # the reference. Press `reward of the prefix` for the reward model's score after each token:
