@@ -326,7 +326,8 @@ plt.show()
 keys = [f"{what}/{when}" for what in ("fresh_accuracy", "probe_accuracy", "probe_reward")
         for when in ("before", "after")]  # fmt: skip
 refreshes = [row for row in runs["refreshed"] if "pairs/new" in row]
-look.table(["", *keys], [[f"step {r['step']}", *(f"{r[k]:.2f}" for k in keys)] for r in refreshes])
+heads = [key.replace("_", " ").replace("/", ", ") for key in keys]
+look.table(["step", *heads], [[r["step"], *(f"{r[k]:.2f}" for k in keys)] for r in refreshes])
 last = {name: rows[-1]["validation/gold"] for name, rows in runs.items()}
 print(f"gold at the end: {last['refreshed']:.2f} refreshed, {last['frozen']:.2f} frozen")
 for rows in runs.values():

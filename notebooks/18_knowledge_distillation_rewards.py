@@ -172,7 +172,8 @@ per_token = row_means(drawn.log_probs, drawn.response_mask)
 rows = [["nothing", "", 1, log_p_empty, log_p_empty]]
 for name, i in [("best sum", total.argmax()), ("best mean", per_token.argmax()),
                 ("median", total.argsort()[100]), ("worst sum", total.argmin())]:  # fmt: skip
-    text = drawn.responses[i][:60]
+    text = drawn.responses[i]
+    text = text[:60] + "..." * (len(text) > 60)
     rows.append([name, text, int(drawn.lengths[i]), float(total[i]), float(per_token[i])])
 print(record.prompt.strip())
 look.table(["", "response", "tokens", "sum of log p", "mean of log p"], rows)
@@ -424,7 +425,7 @@ for name, changes in modes.items():
         policy, _ = distil(dataclasses.replace(ppo, **changes), kd_ppo_engine)
     losses[name] = held_out_loss(policy, held_out)
     for warning in said:
-        print("the engine warns:", str(warning.message)[:76], "...")
+        print("the engine warns:", str(warning.message).partition(":")[0])
 axis = look.bars(
     losses, axis=look.panels(1, width=7)[1], numbers=".2f",
     styles={"start": "reference", "PPO": "bad", "PPO + bonus": "bad", "PPO + loss": "good"},

@@ -49,7 +49,9 @@
     if (picture.closest("a")) continue;
     const mark = () => {
       picture.classList.toggle("strip", picture.naturalWidth > picture.naturalHeight * 2);
-      if (picture.matches("p > .strip:only-child")) picture.parentElement.classList.add("nb-scroll");
+      const broad = picture.naturalWidth > 700 && !picture.classList.contains("strip");
+      picture.classList.toggle("broad", broad);
+      if (picture.matches("p > :is(.strip, .broad):only-child")) picture.parentElement.classList.add("nb-scroll");
       picture.classList.toggle("wide", picture.naturalWidth > picture.clientWidth * 1.2);
     };
     if (picture.complete) mark(); else picture.addEventListener("load", mark);

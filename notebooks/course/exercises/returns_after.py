@@ -59,7 +59,7 @@ def ragged(generator: torch.Generator) -> Mapping[str, Any]:
 
 EXERCISE = Exercise(
     statement=(
-        "Of every token t compute the mean reward of the tokens *after* t, (N, T): 0 where nothing "
+        "Of every token t compute the mean reward of the tokens after t, (N, T): 0 where nothing "
         "follows, and 0 where the mask is False."
     ),
     solution=returns_after,
