@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ Points = dict[str, Array]
 CURE_DISTANCES = (2.0, 4.0, 8.0, 16.0)
 BUDGET_DISTANCES = (1.0, 2.0, 4.0, 6.0)
 SHOWN = ("step", "kl", "gold", "proxy", "length", "eos", *TERMS)
+DRAWN = ("step", "kl", "gold", "length")  # of the many runs on one budget
 FEWEST_STARTS = 2  # of a difference: within one start its interval would be over prompts alone
 FEWEST = 4  # measurements beyond the nearest distance, in every run of a fit
 TEXTS = 3  # prompts whose answers are kept, of the steps that are told about
@@ -65,12 +66,12 @@ def read_points(folder: Path) -> Points:
     return {name: value.double().numpy() for name, value in points.items()}
 
 
-def thin(points: Points) -> dict[str, list[float]]:
+def thin(points: Points, names: Sequence[str] = SHOWN) -> dict[str, list[float]]:
     """Means over the prompts, by name."""
     return {
         name: [float(x) for x in (v if v.ndim == 1 else v.mean(axis=1))]
         for name, v in points.items()
-        if name in SHOWN
+        if name in names
     }
 
 
@@ -327,7 +328,7 @@ def compared_budgets(
     }
     table = [row for view, at in views.items() for row in compared_by(runs, view, at, settings)]
     rows = [
-        {"engine": name, "start": start, "seed": seed, "points": thin(points)}
+        {"engine": name, "start": start, "seed": seed, "points": thin(points, DRAWN)}
         for name, by_run in runs.items()
         for (start, seed), points in by_run.items()
     ]
