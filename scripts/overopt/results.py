@@ -360,8 +360,8 @@ def compared_by(
             row |= mean_with_interval(values)
         if len(means) > 1:
             row["prediction"] = prediction_interval(means.tolist())
-        starts = np.isfinite(values - grids["grpo"]).all(axis=2).any(axis=1)
-        if name != "grpo" and starts.sum() >= FEWEST_STARTS:
+        in_both = np.all(np.isfinite(values - grids["grpo"]), axis=2)  # (starts, seeds)
+        if name != "grpo" and np.sum(np.any(in_both, axis=1)) >= FEWEST_STARTS:
             row["difference"] = paired_difference(values, grids["grpo"])
             p_values[name] = row["difference"]["p"]
         rows.append(row)
