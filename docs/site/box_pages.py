@@ -162,14 +162,23 @@ def equation_list(box: Box) -> str:
     return text
 
 
+def study_names(box: Box) -> list[str]:
+    """The rows of the study that a page shows."""
+    return re.split(r",\s*", box.fields.get("study", ""))
+
+
+def own_rows(box: Box) -> list[str]:
+    """Those that are this engine's own: GRPO stands on the other pages to compare with."""
+    return [name for name in study_names(box) if name != "grpo" or box.engine == "grpo"]
+
+
 def study_table(box: Box) -> str:
     """The rows of the study that ran this engine, each table with its head, and the picture.
 
     A section that only has GRPO to compare with, or rows that another section shows, is left out.
     """
-    names, text, head = re.split(r",\s*", box.fields.get("study", "")), "", None
-    own = [name for name in names if name != "grpo" or box.engine == "grpo"]
-    first_seen = {row.cells: row for row in reversed(ledger.rows_of(own))}
+    names, text, head = study_names(box), "", None
+    first_seen = {row.cells: row for row in reversed(ledger.rows_of(own_rows(box)))}
     sections = {row.section for row in first_seen.values()}
     rows: dict[tuple[str, str], ledger.StudyRow] = {}
     for row in ledger.rows_of(["base model", *names]):
@@ -244,12 +253,12 @@ def measured() -> dict[str, Any]:
 
 def curves_of(box: Box) -> list[tuple[str, str]]:
     """World and row of the runs on one budget that are this engine's own."""
-    names = re.split(r",\s*", box.fields.get("study", ""))
+    own = own_rows(box)
     return [
         (world, row)
         for world, found in measured().get("budget", {}).items()
         for row in dict.fromkeys(run["engine"] for run in found["runs"])
-        if row in names and (row != "grpo" or box.engine == "grpo")
+        if row in own
     ]
 
 

@@ -71,9 +71,10 @@ def stage(target: Path, only: tuple[str, ...] = ()) -> None:
         pictures = target / Path(name).parent / "pictures"
         pages[name.removesuffix(".ipynb")] = notebook_pages.markdown_of(path, pictures)
     pages |= api_pages.pages() | box_pages.pages()
-    box_pages.draw_curves(target)
     if only:
         pages = {n: text for n, text in pages.items() if n.startswith(("index", *only))}
+    if any(name.startswith("beside/") for name in pages):
+        box_pages.draw_curves(target)
     pages["index"] += contents(list(pages))
     for page, text in pages.items():
         path = target / f"{page}.md"

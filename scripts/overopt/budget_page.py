@@ -7,14 +7,23 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from overopt.intervals import SURE
-from overopt.results import BUDGET_DISTANCES, distance_view
 from overopt.settings import TUNING
-from overopt.tables import COMMAND, NOT_RUN, Numbers, difference, table, value_of
+from overopt.tables import (
+    BUDGET_DISTANCES,
+    COMMAND,
+    NOT_RUN,
+    Numbers,
+    difference,
+    distance_view,
+    surely,
+    table,
+    value_of,
+)
 
 MARK = "<!-- one budget: written by scripts/overoptimisation.py --draw budget -->"
 END_MARK = "<!-- end of one budget -->"
-AT_COST = {"tokens": "equal sampled tokens", "seconds": "equal CPU time"}
-AT_KL = {distance_view(distance): f"KL {distance:g}" for distance in BUDGET_DISTANCES}
+VIEWS = {"tokens": "equal sampled tokens", "seconds": "equal CPU time"}
+VIEWS |= {distance_view(distance): f"KL {distance:g}" for distance in BUDGET_DISTANCES}
 GOLD = {"reviews": "gold", "sums": "exact match"}
 
 
@@ -57,7 +66,7 @@ def budget_text(numbers: Numbers) -> str:
             + "</summary>\n\n"
             + "".join(
                 view_table(found["table"], view, f"{GOLD[world]} at {title}")
-                for view, title in (AT_COST | AT_KL).items()
+                for view, title in VIEWS.items()
                 if any("mean" in row for row in found["table"] if row["view"] == view)
             )
             + view_table(found["table"], "kl_at_tokens", "KL at equal sampled tokens")
@@ -110,7 +119,7 @@ def tuned_text(numbers: Numbers) -> str:
 def seen(found: Numbers, world: str) -> list[str]:
     """A sentence per view: which engines differ from GRPO for sure, and how many cannot be told."""
     lines = []
-    for view, title in (AT_COST | AT_KL).items():
+    for view, title in VIEWS.items():
         told = [r for r in found["table"] if r["view"] == view and "difference" in r]
         if told:
             lines.append(f"{GOLD[world].capitalize()} at {title}: {sure_ones(told)}")
@@ -119,14 +128,13 @@ def seen(found: Numbers, world: str) -> list[str]:
 
 def sure_ones(told: Sequence[Numbers]) -> str:
     """Engines above and below GRPO after the correction."""
-    sure = [r for r in told if r["difference"]["holm"] < SURE]
+    above, below = surely(told)
     named = []
-    for word, sign in (("above", 1), ("below", -1)):
-        rows = [r for r in sure if sign * r["difference"]["mean"] > 0]
+    for word, rows in (("above", above), ("below", below)):
         if rows:
             shown = ", ".join(f"`{r['engine']}` ({r['difference']['mean']:+.3f})" for r in rows)
             named.append(f"{word} GRPO are {shown}")
-    rest = len(told) - len(sure)
+    rest = len(told) - len(above) - len(below)
     if not named:
         return f"none of {len(told)} engines can be told from GRPO."
     return "; ".join(named) + (f"; {rest} cannot be told from it." if rest else ".")
@@ -134,15 +142,14 @@ def sure_ones(told: Sequence[Numbers]) -> str:
 
 def means_table(measured: Sequence[Numbers], world: str) -> str:
     """An engine a line, a view a column."""
-    views = AT_COST | AT_KL
     by_place = {(row["engine"], row["view"]): row for row in measured}
     rows = [
-        (engine, *(mean_text(by_place[engine, view]) for view in (*views, "kl_at_tokens")))
+        (engine, *(mean_text(by_place[engine, view]) for view in (*VIEWS, "kl_at_tokens")))
         for engine in dict.fromkeys(row["engine"] for row in measured)
     ]
     head = (
         "engine",
-        *(f"{GOLD[world]} at {title}" for title in views.values()),
+        *(f"{GOLD[world]} at {title}" for title in VIEWS.values()),
         "KL at equal tokens",
     )
     return table(head, rows)

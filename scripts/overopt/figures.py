@@ -14,7 +14,7 @@ import numpy as np
 
 from overopt.fits import FORMS
 from overopt.intervals import SURE, at_distance
-from overopt.results import distance_view, farthest_for_all
+from overopt.tables import distance_view, farthest_for_all
 
 Style = dict[str, Any]
 GREY: Style = dict(color="0.65", linewidth=1.6)

@@ -13,7 +13,7 @@ from overopt.budget_page import into_study
 from overopt.intervals import SURE
 from overopt.law_page import law_text
 from overopt.settings import Settings
-from overopt.tables import COMMAND, NOT_RUN, Numbers, difference, table, value_of
+from overopt.tables import COMMAND, NOT_RUN, Numbers, difference, surely, table, value_of
 
 JSON, PAGE = "overoptimisation.json", "overoptimisation.md"
 
@@ -205,14 +205,12 @@ CURE_WORDS = """- `more_labels`: {more:,} labels.
 def better_sentence(distance: float, cures: Numbers) -> str:
     """Which cures differ from the patient at one distance, after the correction."""
     told = [r for r in cures["table"] if r["kl"] == distance and "difference" in r]
-    sure = [r for r in told if r["difference"]["holm"] < SURE]
-    better = [f"`{r['cure']}`" for r in sure if r["difference"]["mean"] > 0]
-    worse = [f"`{r['cure']}`" for r in sure if r["difference"]["mean"] < 0]
     alone = [r for r in told if r["in_one_start"]["low"] > 0 or r["in_one_start"]["high"] < 0]
     found = [
-        f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} surely {word}"
-        for word, names in (("better", better), ("worse", worse))
-        if names
+        ", ".join(f"`{r['cure']}`" for r in rows)
+        + f" {'is' if len(rows) == 1 else 'are'} surely {word}"
+        for word, rows in zip(("better", "worse"), surely(told), strict=True)
+        if rows
     ]
     text = "; ".join(found) if found else "no cure surely differs from the patient"
     return f"- At {distance:g} nats {text} (p < {SURE:g} after the correction)." + (

@@ -25,12 +25,12 @@ from overopt.jobs import DONE, is_done
 from overopt.plan import CURES, PARTS, plan
 from overopt.runs import TERMS, best_of_tuning, sampled_tokens
 from overopt.settings import ENGINES, TUNING, Settings
+from overopt.tables import BUDGET_DISTANCES, distance_view
 from overopt.terms import change_by_term
 from rl.training.doctor import Run, proxy_suspected
 
 Points = dict[str, Array]
 CURE_DISTANCES = (2.0, 4.0, 8.0, 16.0)
-BUDGET_DISTANCES = (1.0, 2.0, 4.0, 6.0)
 SHOWN = ("step", "kl", "gold", "proxy", "length", "eos", *TERMS)
 DRAWN = ("step", "kl", "gold", "length")  # of the many runs on one budget
 FEWEST_STARTS = 2  # of a difference: within one start its interval would be over prompts alone
@@ -333,17 +333,6 @@ def compared_budgets(
         for (start, seed), points in by_run.items()
     ]
     return {"tokens": tokens, "seconds": seconds, "table": table, "runs": rows}
-
-
-def distance_view(distance: float) -> str:
-    """The name of gold at one KL, in nats, among the views."""
-    return f"kl_{distance:g}"
-
-
-def farthest_for_all(table: Iterable[Mapping[str, Any]]) -> float | None:
-    """The largest distance that every run of GRPO reaches."""
-    whole = {r["view"] for r in table if r["engine"] == "grpo" and r["reached"] == r["of"]}
-    return max((d for d in BUDGET_DISTANCES if distance_view(d) in whole), default=None)
 
 
 def compared_by(

@@ -103,10 +103,7 @@ def train_reward_model(
     chosen, rejected, batch = score_pairs(model, held_out, tokenizer.eos_id)
     report = preference_report(chosen, rejected, batch.lengths, held_out, scale=float(model.std))
     write_json(folder / "report.json", report.numbers | {"weights": weights_of(model)})
-    for name, kept in (
-        (PAIRS, compared),
-        (HELD_OUT, held_out),
-    ):  # what the iterative engine replays
+    for name, kept in ((PAIRS, compared), (HELD_OUT, held_out)):  # what is replayed in iterations
         append_jsonl(folder / name, (pair_as_text(pair, tokenizer) for pair in kept))
 
 
