@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-PR_SET_THP_DISABLE = 41  # linux/prctl.h: with large pages a new tensor would be 32 faults, or 16,384
+PR_SET_THP_DISABLE = 41  # linux/prctl.h: how many large pages a tensor gets is the kernel's choice
 TENSORS, PAGES_OF_A_TENSOR = 12, 2**26 // 4096
 
 FAULTS = f"""
