@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 import overoptimisation
 import pytest
 import torch
-from overopt import budget_page, jobs, pages, recording, results, runs
+from overopt import budget_page, jobs, pages, recording, repeats, results, runs
 from overopt.plan import CURES, PARTS, STAGES, Job, plan
 from overopt.settings import ENGINES, SETTINGS, SHAPES, TUNING, Settings
 
@@ -37,9 +38,14 @@ def test_every_job_comes_after_what_it_needs(settings: Settings) -> None:
         assert job.seconds > 0
 
 
+def first(name: str) -> bool:
+    """Not a run made once more."""
+    return not name.startswith("repeats/")
+
+
 def test_the_law_is_what_was_asked_for() -> None:
     """4 sizes x 5 label counts x 3 starts by GRPO and best-of-n, 6 of the 20 cells by PPO too."""
-    names = [name for name, job in plan(FULL).items() if "law" in job.parts]
+    names = [name for name, job in plan(FULL).items() if "law" in job.parts and first(name)]
     kinds = {kind: [n for n in names if kind in n] for kind in ("law/grpo", "law/ppo", "best_of_n")}
     assert {kind: len(found) for kind, found in kinds.items()} == {
         "law/grpo": 60, "law/ppo": 18, "best_of_n": 60,
@@ -51,7 +57,7 @@ def test_the_law_is_what_was_asked_for() -> None:
 
 
 def test_cures_and_engines_are_what_was_asked_for() -> None:
-    listed = plan(FULL)
+    listed = {name: job for name, job in plan(FULL).items() if first(name)}
     cures = [name for name in listed if "/cures/" in name]
     assert len(cures) == (len(CURES) - 1) * 5  # the patient is the law's
     reviews = {name.rsplit("/", 1)[1] for name in listed if "/budget/reviews/" in name}
@@ -335,6 +341,92 @@ def test_the_budgets_part_of_the_study_page(compared: dict[str, Any], tmp_path: 
     assert "**Not all of it is run:** 12 runs are there, of 2 of 2 starts" in text
     for name in ("study_budget.png", "study_budget_reviews.png"):
         assert (docs / name).read_bytes()[:4] == b"\x89PNG"
+
+
+# --- a row made once more -------------------------------------------------------------------------
+
+
+def test_a_repeat_differs_in_its_seed_alone() -> None:
+    """One of them not even in that; each needs what its run needs, and belongs to the run's part."""
+    listed = plan(FULL)
+    for run in FULL.repeated:
+        job = listed[run]
+        same, new = (listed[f"repeats/{run}/{kind}"] for kind in ("same_seed", "new_seed"))
+        assert same == replace(job, name=same.name)
+        assert new == replace(
+            job, name=new.name, arguments=job.arguments | dict(seed=FULL.new_seed)
+        )
+    seeds = {job.arguments.get("seed") for name, job in listed.items() if first(name)}
+    assert FULL.new_seed not in seeds
+
+
+def again(root: Path, run: str, gold: float, *, far: float = 5.0) -> None:
+    """Both repeats of a run: one that took twice its seconds, and one that ends elsewhere."""
+    same, new = (root / "repeats" / run / kind for kind in ("same_seed", "new_seed"))
+    shutil.copytree(root / run, same)
+    points = torch.load(same / "points.pt")
+    torch.save(points | {"seconds": 2 * points["seconds"]}, same / "points.pt")
+    invented_run(new, gold, 0, far=far)
+
+
+@pytest.mark.parametrize(
+    ("gold", "far", "outside"),
+    [
+        (0.8, 5.0, []),
+        (0.9, 5.0, ["tokens", "seconds", "kl_1", "kl_2", "kl_4"]),
+        (0.8, 3.0, ["kl_at_tokens", "kl_1", "kl_2", "kl_4"]),
+    ],
+)
+def test_a_new_seed_is_compared_with_what_its_rows_expect(
+    tmp_path: Path, gold: float, far: float, outside: list[str]
+) -> None:
+    """The four runs of GRPO end near 0.8 and 5 nats."""
+    run = "start-0/budget/reviews/grpo-0"
+    settings = replace(SMALL, budget_responses=100, repeated=(run,))
+    for number, (start, seed) in enumerate(((0, 0), (0, 1), (1, 0), (1, 1))):
+        folder = tmp_path / f"start-{start}/budget/reviews/grpo-{seed}"
+        invented_run(folder, 0.794 + 0.004 * number, 10 * start + seed, far=5 + number * 0.01)
+    assert results.collect("budget", settings, tmp_path)["reviews"]["repeats"] == []
+    again(tmp_path, run, gold, far=far)
+    (row,) = results.collect("budget", settings, tmp_path)["reviews"]["repeats"]
+    assert row["run"] == run and row["equal"]
+    assert [m["of"] for m in row["measures"] if not repeats.inside(m)] == outside
+    text = repeats.repeats_text([row], budget_page.titles("reviews"))
+    count = len(row["measures"])
+    assert "is equal in every measurement" in text
+    assert f"inside {count - len(outside)} of {count} intervals" in text
+    assert ("which it does not reach" in text) == (far < 4)
+
+
+@pytest.mark.parametrize("name", ["gold", "kl", "step"])
+def test_one_bit_is_not_equal(tmp_path: Path, name: str) -> None:
+    run = "start-0/budget/reviews/grpo-0"
+    invented_run(tmp_path / run, 0.8, 0)
+    again(tmp_path, run, 0.8)
+    same = tmp_path / "repeats" / run / "same_seed" / "points.pt"
+    points = torch.load(same)
+    last = points[name].double().clone()
+    last[-1] = torch.nextafter(last[-1], last[-1] + 1)
+    torch.save(points | {name: last}, same)
+    row = repeats.repeated(tmp_path, run, {}, lambda _: {})
+    assert row is not None and not row["equal"]
+    assert "**is not equal**" in repeats.repeats_text([row], {})
+
+
+def test_the_law_compares_the_best_gold(tmp_path: Path) -> None:
+    run = "start-0/law/grpo-1x32-24"
+    invented_run(tmp_path / run, 0.8, 0)
+    again(tmp_path, run, 0.7)
+    own = {"engine": "grpo", "size": "1x32", "labels": 24, "best": 1}
+    cells = [own | {"points": {"gold": [0.4, best]}} for best in (0.78, 0.80, 0.82)]
+    others = [cell | {"engine": "ppo", "points": {"gold": [0.4, 0.1]}} for cell in cells]
+    (row,) = results.law_repeats(replace(SMALL, repeated=(run,)), tmp_path, cells + others)
+    (measure,) = row["measures"]
+    noise = np.random.default_rng(0).normal(size=8).mean() * 0.02
+    assert measure["value"] == pytest.approx(0.7 + noise) and row["equal"]
+    half = 4.303 * 0.02 * (1 + 1 / 3) ** 0.5  # Student's t with 2 degrees of freedom
+    assert measure["expected"] == pytest.approx([0.8 - half, 0.8 + half])
+    assert repeats.inside(measure)
 
 
 @pytest.mark.parametrize(

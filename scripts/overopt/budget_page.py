@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from overopt.intervals import SURE
+from overopt.repeats import repeats_text
 from overopt.settings import TUNING
 from overopt.tables import (
     BUDGET_DISTANCES,
@@ -65,14 +66,20 @@ def budget_text(numbers: Numbers) -> str:
             + '<details class="fold"><summary>Every view: intervals of new runs, differences, p'
             + "</summary>\n\n"
             + "".join(
-                view_table(found["table"], view, f"{GOLD[world]} at {title}")
-                for view, title in VIEWS.items()
+                view_table(found["table"], view, title)
+                for view, title in titles(world).items()
                 if any("mean" in row for row in found["table"] if row["view"] == view)
             )
-            + view_table(found["table"], "kl_at_tokens", "KL at equal sampled tokens")
             + "</details>\n\n"
+            + repeats_text(found.get("repeats", ()), titles(world))
         )
     return text
+
+
+def titles(world: str) -> dict[str, str]:
+    """What each view measures, in words."""
+    gold = {view: f"{GOLD[world]} at {title}" for view, title in VIEWS.items()}
+    return gold | {"kl_at_tokens": "KL at equal sampled tokens"}
 
 
 HOW = """How to read it:

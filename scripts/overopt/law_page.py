@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from overopt.figures import FARTHEST
 from overopt.fits import RISE, TREND
+from overopt.repeats import repeats_text
 from overopt.runs import has_turned
 from overopt.tables import Numbers, between, table
 
@@ -42,6 +43,7 @@ def law_text(numbers: Numbers) -> str:
         + seen(law, settings)
         + GAO
         + cell_table(law)
+        + repeats_text(law.get("repeats", ()), {"best gold": "best gold"})
         + fit_table(law)
         + trend_text(law)
         + fall_table(law)

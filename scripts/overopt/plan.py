@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from overopt import runs, stages
@@ -40,6 +40,9 @@ def plan(settings: Settings) -> dict[str, Job]:
     for part, listed in (("law", law(settings)), ("cures", cures(settings))):
         _add(jobs, part, listed)
     _add(jobs, "budget", budget(settings))
+    for name in settings.repeated:
+        (part,) = jobs[name].parts
+        _add(jobs, part, repeats(jobs[name], settings.new_seed))
     return jobs
 
 
@@ -49,6 +52,18 @@ def _add(jobs: dict[str, Job], part: str, listed: Iterator[Job]) -> None:
         jobs[job.name] = Job(
             job.name, job.stage, job.arguments, job.needs, job.seconds, known.parts | {part}
         )
+
+
+def repeats(job: Job, new_seed: int) -> Iterator[Job]:
+    """A run once more, with its own seed and with one that no row has."""
+    for kind, seed in (("same_seed", job.arguments["seed"]), ("new_seed", new_seed)):
+        arguments = job.arguments | dict(seed=seed)
+        yield replace(job, name=repeat_name(job.name, kind), arguments=arguments)
+
+
+def repeat_name(run: str, kind: str) -> str:
+    """The folder of a repeat: same_seed or new_seed."""
+    return f"repeats/{run}/{kind}"
 
 
 # --- what all parts stand on ----------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +23,13 @@ from overopt.intervals import (
 )
 from overopt.jobs import DONE, is_done
 from overopt.plan import CURES, PARTS, plan
-from overopt.runs import TERMS, best_of_tuning, sampled_tokens
+from overopt.repeats import repeated
+from overopt.runs import TERMS, Points, best_of_tuning, read_points, sampled_tokens
 from overopt.settings import ENGINES, TUNING, Settings
 from overopt.tables import BUDGET_DISTANCES, distance_view
 from overopt.terms import change_by_term
 from rl.training.doctor import Run, proxy_suspected
 
-Points = dict[str, Array]
 CURE_DISTANCES = (2.0, 4.0, 8.0, 16.0)
 SHOWN = ("step", "kl", "gold", "proxy", "length", "eos", *TERMS)
 DRAWN = ("step", "kl", "gold", "length")  # of the many runs on one budget
@@ -58,12 +58,6 @@ def progress(settings: Settings, root: Path) -> dict[str, Any]:
             "cpu_hours": sum(spent) / 3600, "cpu_hours_left": left / 3600,
         }  # fmt: skip
     return rows
-
-
-def read_points(folder: Path) -> Points:
-    """Every measurement of a run: (points, P) per prompt, (points,) for steps and seconds."""
-    points = torch.load(folder / "points.pt")
-    return {name: value.double().numpy() for name, value in points.items()}
 
 
 def thin(points: Points, names: Sequence[str] = SHOWN) -> dict[str, list[float]]:
@@ -111,7 +105,10 @@ def law(settings: Settings, root: Path) -> dict[str, Any]:
             for kind in ("grpo", "ppo", "best_of_n"):
                 if fitted := fit_of_cell(settings, root, size, labels, kind):
                     fits.append({"size": size, "labels": labels, "kind": kind} | fitted)
-    return {"cells": cells, "fits": fits, "trends": trends(cells, fits)} if cells else {}
+    if not cells:
+        return {}
+    found: dict[str, Any] = {"cells": cells, "fits": fits, "trends": trends(cells, fits)}
+    return found | {"repeats": law_repeats(settings, root, cells)}
 
 
 def law_rows(settings: Settings, root: Path, size: str, labels: int) -> Iterable[dict[str, Any]]:
@@ -130,6 +127,28 @@ def law_rows(settings: Settings, root: Path, size: str, labels: int) -> Iterable
             if engine == "grpo" and is_done(folder, f"best_of_n/{name}"):
                 row["best_of_n"] = best_of_n_rows(folder / "best_of_n" / name)
             yield row
+
+
+def law_repeats(
+    settings: Settings, root: Path, cells: list[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """The best gold of a run with a new seed, beside what the starts of its cell make expected."""
+    found = []
+    for run in settings.repeated:
+        best = [
+            cell["points"]["gold"][cell["best"]] for cell in cells
+            if run.endswith(f"/law/{cell['engine']}-{cell['size']}-{cell['labels']}")
+        ]  # fmt: skip
+        if len(best) > 1:
+            expected = {"best gold": prediction_interval(best)}
+            found.append(repeated(root, run, expected, lambda new: best_gold(new, settings)))
+    return [row for row in found if row]
+
+
+def best_gold(folder: Path, settings: Settings) -> dict[str, float]:
+    """As a law's row shows it."""
+    points = read_points(folder)
+    return {"best gold": float(points["gold"][best_point(points, settings)].mean())}
 
 
 def best_of_n_rows(folder: Path) -> dict[str, list[float]]:
@@ -281,8 +300,29 @@ def budget(settings: Settings, root: Path) -> dict[str, Any]:
         if tuned == {}:  # SAPO's own settings were the best: the same runs a second time
             runs.pop("sapo_tuned", None)
         if "grpo" in runs:
-            worlds[world] = compared_budgets(runs, settings) | {"tuned": tuned}
+            found = compared_budgets(runs, settings) | {"tuned": tuned}
+            worlds[world] = found | {"repeats": budget_repeats(settings, root, world, found)}
     return worlds
+
+
+def budget_repeats(
+    settings: Settings, root: Path, world: str, found: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """Every view of a run with a new seed, beside the interval that its engine's row gives."""
+    views, rows = views_of(found["tokens"], found["seconds"]), []
+
+    def values(folder: Path) -> dict[str, float | None]:
+        points = budget_points(folder)
+        by_view = {view: at(points) for view, at in views.items()}
+        return {view: None if v is None else float(np.mean(v)) for view, v in by_view.items()}
+
+    for run in settings.repeated:
+        if f"/budget/{world}/" in run:
+            engine = run.rsplit("/", 1)[1].rsplit("-", 1)[0]
+            own = [row for row in found["table"] if row["engine"] == engine]
+            expected = {row["view"]: row["prediction"] for row in own if "prediction" in row}
+            rows.append(repeated(root, run, expected, values))
+    return [row for row in rows if row]
 
 
 def tuned_flags(settings: Settings, root: Path, world: str) -> dict[str, Any] | None:
@@ -303,11 +343,14 @@ def budget_runs(
             for seed in settings.budget_seeds:
                 folder = root / f"start-{start}" / "budget" / world / f"{name}-{seed}"
                 if is_done(folder, ""):
-                    points = read_points(folder)
-                    tokens = [0.0, *sampled_tokens(folder)]
-                    points["tokens"] = np.array([tokens[int(step)] for step in points["step"]])
-                    runs.setdefault(name, {})[start, seed] = points
+                    runs.setdefault(name, {})[start, seed] = budget_points(folder)
     return runs
+
+
+def budget_points(folder: Path) -> Points:
+    """A run's measurements, with the tokens sampled until each."""
+    points, tokens = read_points(folder), [0.0, *sampled_tokens(folder)]
+    return points | {"tokens": np.array([tokens[int(step)] for step in points["step"]])}
 
 
 def compared_budgets(
@@ -318,14 +361,7 @@ def compared_budgets(
     length = float(np.mean([points["length"][0].mean() for points in grpo]))
     tokens = settings.budget_responses * length
     seconds = float(np.mean([np.interp(tokens, p["tokens"], p["seconds"]) for p in grpo]))
-    views = {
-        "tokens": lambda points: at_cost(points["tokens"], points["gold"], tokens),
-        "seconds": lambda points: at_cost(points["seconds"], points["gold"], seconds),
-        "kl_at_tokens": lambda points: at_cost(points["tokens"], points["kl"], tokens),
-    } | {
-        distance_view(distance): lambda points, distance=distance: gold_at(points, distance)
-        for distance in BUDGET_DISTANCES
-    }
+    views = views_of(tokens, seconds)
     table = [row for view, at in views.items() for row in compared_by(runs, view, at, settings)]
     rows = [
         {"engine": name, "start": start, "seed": seed, "points": thin(points, DRAWN)}
@@ -333,6 +369,19 @@ def compared_budgets(
         for (start, seed), points in by_run.items()
     ]
     return {"tokens": tokens, "seconds": seconds, "table": table, "runs": rows}
+
+
+def views_of(tokens: float, seconds: float) -> dict[str, Callable[[Points], Array | None]]:
+    """What is compared of a run, per prompt: gold at equal tokens, seconds and KL; KL at equal tokens."""
+    by_cost: dict[str, Callable[[Points], Array | None]] = {
+        "tokens": lambda points: at_cost(points["tokens"], points["gold"], tokens),
+        "seconds": lambda points: at_cost(points["seconds"], points["gold"], seconds),
+        "kl_at_tokens": lambda points: at_cost(points["tokens"], points["kl"], tokens),
+    }
+    return by_cost | {
+        distance_view(distance): lambda points, distance=distance: gold_at(points, distance)
+        for distance in BUDGET_DISTANCES
+    }
 
 
 def compared_by(

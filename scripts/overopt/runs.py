@@ -23,12 +23,14 @@ from gpt.common import MetricLog, from_preset, pick_device
 from gpt.files import read_jsonl, write_json
 from gpt.generate import SamplingParams
 from gpt.model import GPT
+from overopt.intervals import Array
 from overopt.settings import TUNING, VARIANTS, Settings
 from overopt.stages import LONGEST
 from rl.training.evaluation import Conditions, Evaluation, evaluate
 from rl.training.run import models_of_run
 from rl.training.setup import Task, open_task
 
+Points = dict[str, Array]
 TERMS = ("sent", "topic", "polite", "form", "qual")
 KEPT_TEXTS = 6
 PREPARE = {  # what an engine opens beside the task
@@ -207,6 +209,12 @@ def best_of_tuning(root: Path) -> dict[str, Any]:
         points = torch.load(root / f"try-{number}" / "points.pt")
         ends.append(float(points["gold"][-3:].mean()))
     return TUNING[max(range(len(ends)), key=ends.__getitem__)]
+
+
+def read_points(folder: Path) -> Points:
+    """Every measurement of a run: (points, P) per prompt, (points,) for steps and seconds."""
+    points = torch.load(folder / "points.pt")
+    return {name: value.double().numpy() for name, value in points.items()}
 
 
 def sampled_tokens(folder: Path) -> list[float]:

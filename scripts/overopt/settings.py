@@ -41,6 +41,12 @@ class Settings:
     budget_responses: int = 6144
     budget_labels: int = 112_000
 
+    # Runs made once more: with their own seed they must be equal, with a new one where rows expect it.
+    repeated: tuple[str, ...] = (
+        "start-0/law/grpo-2x64-5400", "start-0/budget/reviews/ppo-0", "start-0/budget/sums/grpo-0",
+    )  # fmt: skip
+    new_seed: int = 100
+
     # How models are trained.
     policy: str = "4x128"
     pretraining_steps: int = 1500
@@ -93,6 +99,9 @@ class Rehearsal(Settings):
     budget_seeds: tuple[int, ...] = (0, 1)
     budget_responses: int = 32
     budget_labels: int = 24
+    repeated: tuple[str, ...] = (
+        "start-0/law/grpo-1x32-24", "start-0/budget/reviews/ppo-0", "start-0/budget/sums/grpo-0",
+    )  # fmt: skip
     policy: str = "1x32"
     pretraining_steps: int = 30
     sums_pretraining_steps: int = 30
