@@ -196,7 +196,9 @@ for axis, reducer in zip(axes, (sequence_sum, sequence_mean), strict=True):
     x = torch.zeros(3, 8, requires_grad=True)
     loss = reducer(policy_gradient(x, torch.ones(3, 1)), three)
     weight = -torch.autograd.grad(loss, x)[0]
-    look.heat(torch.where(three, weight, torch.nan), axis=axis, title=reducer.__name__)
+    look.heat(
+        torch.where(three, weight, torch.nan), axis=axis, title=reducer.__name__, largest=1 / 3
+    )
     axis.set(xlabel="token t", ylabel="response", yticks=range(3))
     total = weight.sum(1)
     assert torch.allclose(

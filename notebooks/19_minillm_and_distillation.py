@@ -393,8 +393,10 @@ plt.show()
 
 # %%
 look.difference(
-    look.source(grpo_engine.train, ('with clock.phase("rollout")', "advantages = group_adv")),
-    look.source(minillm_engine.train, ('with clock.phase("rollout")', "config, judged, old_log")),
+    look.source(grpo_engine.train, ('with clock.phase("rollout")', 'with clock.phase("update")')),
+    look.source(
+        minillm_engine.train, ('with clock.phase("rollout")', 'with clock.phase("update")')
+    ),
     names=("rl/grpo_engine.py", "rl/minillm_engine.py"),
 )
 

@@ -240,17 +240,18 @@ def heat(
     axis: Axes | None = None,
     numbers: str | None = ".2f",
     signed: bool = False,
+    largest: float | None = None,
     label: str = "",
     **texts: Any,
 ) -> Axes:
     """A matrix as coloured cells with their numbers; `signed` takes the scale orange - white - blue.
 
-    None or NaN leaves a cell empty (padding).
+    None or NaN leaves a cell empty (padding). `largest` ends the scale, where two pictures share it.
     """
     axis = axis or panels(1)[1]
     table = [[math.nan if v is None else float(v) for v in plain(row)] for row in plain(matrix)]
     sizes = [abs(v) for row in table for v in row if not math.isnan(v)] or [1.0]
-    limit = max(sizes) or 1.0
+    limit = largest or max(sizes) or 1.0
     image = axis.imshow(
         table, aspect="auto", cmap=DIVERGING if signed else SHADE,
         vmin=-limit if signed else min(0.0, *(v for r in table for v in r if v == v), 0.0),
