@@ -143,6 +143,10 @@ def sure_ones(told: Sequence[Numbers]) -> str:
             named.append(f"{word} GRPO are {shown}")
     rest = len(told) - len(above) - len(below)
     if not named:
+        if len(told) == 1:
+            return (
+                f"`{told[0]['engine']}`, the only one with enough pairs, cannot be told from GRPO."
+            )
         return f"none of {len(told)} engines can be told from GRPO."
     return "; ".join(named) + (f"; {rest} cannot be told from it." if rest else ".")
 

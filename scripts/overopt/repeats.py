@@ -57,7 +57,7 @@ def repeat_sentences(row: Numbers, titles: Mapping[str, str]) -> str:
     count = len(row["measures"])
     text = (
         f"Made once more with the same seed, `{row['run']}` {outcome}. With a new seed it lies inside "
-        f"{count - len(missed)} of {count} intervals that its rows give for a new run"
+        f"{count - len(missed)} of {count} interval{'s' * (count > 1)} for a new run"
     )
     return text + (f". Outside: {'; '.join(missed)}." if missed else ".")
 
