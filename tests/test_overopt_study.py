@@ -230,7 +230,7 @@ def test_the_page_is_written_from_the_runs_and_again_from_the_json(
 def test_a_page_before_any_run_says_so(tmp_path: Path) -> None:
     pages.draw(PARTS, SMALL, tmp_path / "nothing", tmp_path / "docs")
     text = (tmp_path / "docs" / "overoptimisation.md").read_text()
-    assert text.count("Not run yet") == 2 and "| law | 0 of 20 |" in text
+    assert text.count("Not run yet") == 2 and "| law | 0 of 22 |" in text
     assert [path.suffix for path in (tmp_path / "docs").iterdir()].count(".png") == 0
 
 
