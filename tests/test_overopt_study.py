@@ -13,7 +13,7 @@ import numpy as np
 import overoptimisation
 import pytest
 import torch
-from overopt import budget_page, jobs, pages, recording, repeats, results, runs
+from overopt import budget_page, jobs, pages, recording, repeats, results, runs, tables
 from overopt.plan import CURES, PARTS, STAGES, Job, plan
 from overopt.settings import ENGINES, SETTINGS, SHAPES, TUNING, Settings
 
@@ -390,8 +390,8 @@ def test_a_new_seed_is_compared_with_what_its_rows_expect(
     again(tmp_path, run, gold, far=far)
     (row,) = results.collect("budget", settings, tmp_path)["reviews"]["repeats"]
     assert row["run"] == run and row["equal"]
-    assert [m["of"] for m in row["measures"] if not repeats.inside(m)] == outside
-    text = repeats.repeats_text([row], budget_page.titles("reviews"))
+    assert [m["of"] for m in row["measures"] if not tables.inside(m)] == outside
+    text = tables.repeats_text([row], budget_page.titles("reviews"))
     count = len(row["measures"])
     assert "is equal in every measurement" in text
     assert f"inside {count - len(outside)} of {count} intervals" in text
@@ -410,7 +410,7 @@ def test_one_bit_is_not_equal(tmp_path: Path, name: str) -> None:
     torch.save(points | {name: last}, same)
     row = repeats.repeated(tmp_path, run, {}, lambda _: {})
     assert row is not None and not row["equal"]
-    assert "**is not equal**" in repeats.repeats_text([row], {})
+    assert "**is not equal**" in tables.repeats_text([row], {})
 
 
 def test_the_law_compares_the_best_gold(tmp_path: Path) -> None:
@@ -426,7 +426,7 @@ def test_the_law_compares_the_best_gold(tmp_path: Path) -> None:
     assert measure["value"] == pytest.approx(0.7 + noise) and row["equal"]
     half = 4.303 * 0.02 * (1 + 1 / 3) ** 0.5  # Student's t with 2 degrees of freedom
     assert measure["expected"] == pytest.approx([0.8 - half, 0.8 + half])
-    assert repeats.inside(measure)
+    assert tables.inside(measure)
 
 
 @pytest.mark.parametrize(

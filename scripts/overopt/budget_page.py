@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from overopt.intervals import SURE
-from overopt.repeats import repeats_text
 from overopt.settings import TUNING
 from overopt.tables import (
     BUDGET_DISTANCES,
@@ -16,6 +15,7 @@ from overopt.tables import (
     Numbers,
     difference,
     distance_view,
+    repeats_text,
     surely,
     table,
     value_of,

@@ -10,9 +10,8 @@ from collections.abc import Iterator, Sequence
 
 from overopt.figures import FARTHEST
 from overopt.fits import RISE, TREND
-from overopt.repeats import repeats_text
 from overopt.runs import has_turned
-from overopt.tables import Numbers, between, table
+from overopt.tables import Numbers, between, repeats_text, table
 
 CELL = ("reward model", "labels", "engine")
 TERMS = {
