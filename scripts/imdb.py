@@ -110,7 +110,7 @@ class IMDBConfig:
     measured: int = 512
     """The most test prompts in the table, one answer each."""
     pretraining_steps: int | None = None
-    """Steps of pre-training; default: the preset's, 10M tokens."""
+    """Steps of pre-training; default: the preset's, 12M tokens."""
     budget: Literal["full", "small"] = "full"
     """small: a smoke test with too little training to convince."""
     processes: int | None = None
@@ -276,7 +276,8 @@ def train_classifiers(config: IMDBConfig, folder: Path) -> None:
     common = ("--held-out", texts / "test.jsonl")
     run_stage(
         config, folder / "classifier_a", "reward_model.outcome_training", "--data",
-        texts / "a.jsonl", "--base", folder / "pretraining", *common, *small(config, "outcome"),
+        texts / "a.jsonl", "--base", folder / "pretraining", "--epochs", 6, "--lr", 1e-3, *common,
+        *small(config, "outcome"),
     )  # fmt: skip
     run_stage(
         config, folder / "classifier_b", "reward_model.outcome_training", "--data",
