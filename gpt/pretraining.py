@@ -5,7 +5,7 @@
     python -m gpt.pretraining --data text.txt --preset small
     python -m gpt.pretraining --data pairs.json        the prompts and chosen answers of a data file
     python -m gpt.pretraining --preset english --data texts.jsonl --tokenizer texts.tiktoken
-                                                       12M tokens of real text on two cores (docs/imdb.md)
+                                                       17.6M tokens of real text on two cores (docs/imdb.md)
 
 The loss is the mean over predicted tokens of -log p(token | tokens before it).
 """
@@ -63,7 +63,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "teacher": dict(steps=2000, lr=1.5e-3),
     "teacher/sums": dict(steps=2500, lr=1.5e-3),
     "english": dict(
-        steps=5800, batch_size=8, lr=3e-3, warmup=200, eval_every=400, checkpoint_every=400
+        steps=8600, batch_size=8, lr=3e-3, warmup=200, eval_every=400, checkpoint_every=400
     ),
     "small": dict(tokenizer="gpt2", lr=1e-3, batch_size=8, steps=100, eval_every=25, warmup=20),
     **{
