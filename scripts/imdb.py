@@ -78,12 +78,12 @@ STEERING = (
     "--test-prompts", 0, "--checkpoint-every", 10, "--stop-kl", 5,
 )  # fmt: skip
 RECIPES: dict[str, tuple[object, ...]] = {  # name: module and its flags
-    "grpo": ("rl.grpo_engine", *STEERING, "--steps", 60, "--lr", 1.5e-4, "--minibatches", 1,
-             "--kl-coef", 0.2),
+    "grpo": ("rl.grpo_engine", *STEERING, "--steps", 100, "--lr", 1.5e-4, "--minibatches", 1,
+             "--kl-coef", 0.2, "--stop-kl", 7),
     "ppo": ("rl.ppo_engine", *STEERING, "--steps", 50, "--lr", 4e-5, "--kl-coef", 0.1),
     "rloo": ("rl.rloo_engine", *STEERING, "--steps", 60, "--lr", 1.5e-4, "--minibatches", 1,
              "--kl-coef", 0.2),
-    "dpo": ("rl.dpo_engine", "--steps", 30, "--lr", 2e-4, "--eval-every", 5, "--eval-prompts", 128,
+    "dpo": ("rl.dpo_engine", "--steps", 40, "--lr", 2e-4, "--eval-every", 5, "--eval-prompts", 128,
             "--test-prompts", 0),
     "unbounded": ("rl.grpo_engine", *STEERING, "--steps", 30, "--lr", 4e-4, "--kl-coef", 0,
                   "--stop-kl", "None"),
