@@ -41,7 +41,7 @@ print("recorded:", ", ".join(run))
 # The tokenizer is our own byte-pair encoding with 4,096 entries, trained on the unlabelled reviews.
 # The model has 1.9 million weights. It predicts the next token, as in
 # [03](03_pretraining_and_sft.ipynb). The numbers below come from 400 reviews of the test set. The
-# curve after them has its own held-out text, so it ends at a slightly different loss.
+# curve after them has a held-out text of its own.
 #
 # A loss in **nats per token** cannot be compared with a model of another vocabulary: longer tokens are
 # harder to guess, and there are fewer of them. **Bits per byte** can be compared. Divide by log 2 to turn
@@ -79,8 +79,8 @@ for sample in run["rows"]["base"][0]["samples"][:4]:
 
 # %% [markdown]
 # Short phrases are right, and the tone of a review is there. Names and rare words are invented, and
-# the thread is lost within a sentence. A model of two million weights that has read less than half of
-# the text once can do no more. It is enough for an opinion, and opinions are what we steer.
+# the thread is lost within a sentence. A model of two million weights, after as many tokens as the
+# text has, can do no more. It is enough for an opinion, and opinions are what we steer.
 #
 # ## 2. A reward from labels
 #
@@ -162,10 +162,11 @@ axis = look.bars(
 
 # %% [markdown]
 # Both columns of a pair have read the same words: the first 32, 64 or 256 tokens of a review. Short pieces
-# are hard for everybody, because many reviews begin with the plot. Counting is strong: both classifiers
-# stay below it, and on long pieces by several points. They are small, and they saw few texts.
+# are hard for everybody, because many reviews begin with the plot. Counting is strong: A, which
+# stands on the language model, is within about a point of it on every length. B has read nothing but its
+# half, and on long pieces it stays four points below.
 #
-# An answer of the policy has 32 tokens. On pieces of that length A is right in 68% of the cases, the
+# An answer of the policy has 32 tokens. On pieces of that length A is right in 71% of the cases, the
 # leftmost bar. So the reward is a noisy one.
 #
 # ## 3. Steering
@@ -215,8 +216,9 @@ for before, after in zip(
 
 # %% [markdown]
 # The number is judge B's log-odds. B agrees for the most part: its share of positive answers rises
-# from 0.46 to 0.82 (DPO) and up to 0.89 (PPO). Not every answer turns, as the first shows. And the
-# sentences are as broken as before. (GRPO's bars are the mean of three seeds. The others have one.)
+# from 0.47 to 0.83 (PPO, RLOO), 0.88 (DPO) and 0.92 (GRPO). Not every answer turns: the first says
+# "brilliant", and then "moronic". And the sentences are as broken as before. (GRPO's bars are the mean of
+# three seeds. The others have one.)
 #
 # ## 4. What it cost
 #
@@ -236,9 +238,9 @@ for name, kl, perplexity, one, two in zip(shown, *columns, strict=True):
     print(f"{titles[name]:14s} {kl:6.1f} {perplexity:10.1f} {one:10.3f} {two:10.3f}")
 
 # %% [markdown]
-# GRPO's answers are no odder to the base than the base's own, but they repeat more words. DPO has
-# moved about as far in nats, and its perplexity is half as high again: its probability went to words
-# that the base would not choose. For the same reason its distinct-2 is the highest of all. So neither
+# GRPO's answers are less odd to the base than the base's own, but they repeat more words. DPO has moved
+# one nat farther, and its perplexity is twice the base's: its probability went to words that the base
+# would not choose. For the same reason its distinct-2 is the highest of all. So neither
 # number is good or bad alone.
 #
 # By hand: an answer of two tokens with probabilities 1/2 and 1/8 has the surprises log 2 and log 8. Their
@@ -328,8 +330,8 @@ for axis, key, title in (
 # blind spot of the first. Neither has ever seen a text that is nothing but praise, and to both it is
 # the best review of all. Counting words is fooled too.
 #
-# What notices is another kind of number. Distinct-2 falls to a twentieth of the base's, and the base
-# finds the answers more than three times as odd. This is Goodhart's law from
+# What notices is another kind of number. Distinct-2 falls to 3% of the base's, and the base finds
+# the answers two and a half times as odd. This is Goodhart's law from
 # [17](17_when_the_proxy_breaks.ipynb), in English: a measure stops being a good one when it becomes
 # the target. **A share of positive answers is worth nothing without the price beside it.**
 #

@@ -10,7 +10,7 @@ on a trunk of its own; n-gram regression on B's half is a third judge. GRPO (sev
 and DPO then make the language model's continuations positive by A's measure, and one run without a KL
 penalty shows what over-optimisation looks like. Every stage is a script of this project with its own
 folder. A stage that is finished is kept, and one that was interrupted is resumed. The results are
-table.md, results.json, recordings.json and figure.png in the run folder.
+table.md, recordings.json (all numbers) and figure.png in the run folder.
 """
 
 from __future__ import annotations
@@ -522,7 +522,7 @@ def recordings(config: IMDBConfig, judges: Judges, rows: Mapping[str, Any]) -> d
         "pretraining": [
             {key: round(row[key], 4) for key in ("step", "loss", "held_out_loss") if key in row}
             for row in pretraining
-            if "held_out_loss" in row or row["step"] % 25 == 0
+            if "held_out_loss" in row or row["step"] % 100 == 0
         ],
         "classifiers": {
             name: json.loads((folder / f"classifier_{name}" / "report.json").read_text("utf-8"))
