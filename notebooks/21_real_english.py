@@ -216,7 +216,7 @@ for before, after in zip(
 
 # %% [markdown]
 # The number is judge B's log-odds. B agrees for the most part: its share of positive answers rises
-# from 0.47 to 0.83 (PPO, RLOO), 0.88 (DPO) and 0.92 (GRPO). Not every answer turns: the first says
+# from 0.47 to 0.85 (PPO), 0.87 (RLOO), 0.88 (DPO) and 0.92 (GRPO). Not every answer turns: the first says
 # "brilliant", and then "moronic". And the sentences are as broken as before. (GRPO's bars are the mean of
 # three seeds. The others have one.)
 #
@@ -238,9 +238,9 @@ for name, kl, perplexity, one, two in zip(shown, *columns, strict=True):
     print(f"{titles[name]:14s} {kl:6.1f} {perplexity:10.1f} {one:10.3f} {two:10.3f}")
 
 # %% [markdown]
-# GRPO's answers are less odd to the base than the base's own, but they repeat more words. DPO has moved
-# one nat farther, and its perplexity is twice the base's: its probability went to words that the base
-# would not choose. For the same reason its distinct-2 is the highest of all. So neither
+# The answers of GRPO, PPO and RLOO are less odd to the base than its own, but they repeat more words. DPO
+# has moved a nat farther than GRPO, and its perplexity is twice the base's: its probability went to words
+# that the base would not choose. For the same reason its distinct-2 is the highest of all. So neither
 # number is good or bad alone.
 #
 # By hand: an answer of two tokens with probabilities 1/2 and 1/8 has the surprises log 2 and log 8. Their

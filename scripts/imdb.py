@@ -77,7 +77,7 @@ STEERING = (
     "--prompts-per-step", 16, "--group-size", 8, "--eval-every", 5, "--eval-prompts", 128,
     "--test-prompts", 0, "--checkpoint-every", 10, "--stop-kl", 7,
 )  # fmt: skip
-# GRPO divides by the rewards' spread in a group, some 2.5 here: its 0.2 is a penalty of 0.5 to the others.
+# GRPO divides by the rewards' spread in a group, some 2 here: its 0.2 weighs like 0.4 in the others.
 RECIPES: dict[str, tuple[object, ...]] = {  # name: module and its flags
     "grpo": ("rl.grpo_engine", *STEERING, "--steps", 100, "--lr", 1.5e-4, "--minibatches", 1,
              "--kl-coef", 0.2),
