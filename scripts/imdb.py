@@ -111,7 +111,7 @@ class IMDBConfig:
     measured: int = 512
     """The most test prompts in the table, one answer each."""
     pretraining_steps: int | None = None
-    """Steps of pre-training; default: the preset's, 17.6M tokens."""
+    """Steps of pre-training; default: the preset's."""
     budget: Literal["full", "small"] = "full"
     """small: a smoke test with too little training to convince."""
     processes: int | None = None
