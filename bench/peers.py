@@ -12,7 +12,7 @@ timings are not asserted.
 
 from __future__ import annotations
 
-import data.threads  # isort: skip  # noqa: F401  (before PyTorch is loaded)
+import harness  # isort: skip  # noqa: F401  (before PyTorch is loaded)
 
 import dataclasses
 import importlib.util
@@ -28,9 +28,10 @@ from typing import Any, Literal
 from peer_tables import markdown_page, page_with, text_table
 from turns import Case, Side, measure
 
-from gpt.common import REPOSITORY, run_script
-from gpt.errors import UserError
-from gpt.files import write_atomically, write_json
+from harness.command_line import run_script
+from harness.errors import UserError
+from harness.files import write_atomically, write_json
+from harness.paths import REPOSITORY
 
 PAGE = REPOSITORY / "docs" / "benchmarks.md"
 RESULTS = REPOSITORY / "docs" / "benchmarks.json"

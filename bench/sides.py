@@ -8,7 +8,7 @@ look for it in every step all the same.
 
 from __future__ import annotations
 
-import data.threads  # isort: skip  # noqa: F401  (before PyTorch is loaded)
+import harness  # isort: skip  # noqa: F401  (before PyTorch is loaded)
 
 import math
 import sys
@@ -25,14 +25,16 @@ from turns import Case, Side, Turns, own_turns, side_from_json
 
 from data.collate import ResponseBatch, join_responses
 from data.records import PromptRecord
-from gpt.common import MetricLog, make_generator, precision
 from gpt.generate import SamplingParams, generate
-from gpt.launch import run_on_ranks
 from gpt.log_probs import token_log_probs
 from gpt.model import GPT, GPTConfig, preset_config
-from gpt.optimizer import adamw, clip_and_step
 from gpt.pretrained import save_gpt2
 from gpt.tokenizer import load_tokenizer
+from harness.device import precision
+from harness.metric_log import MetricLog
+from harness.optimizer import adamw, clip_and_step
+from harness.ranks.launch import run_on_ranks
+from harness.seeds import make_generator
 from rl import grpo_engine, ppo_engine, rloo_engine
 from rl.batches.rollout import Rollout
 from rl.equations.losses import clipped_surrogate, sequence_mean

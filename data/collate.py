@@ -19,6 +19,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from harness.ranks.collectives import shard, shard_chunks, world
+
 
 def left_pad(rows: Sequence[Sequence[int]], pad_id: int) -> tuple[Tensor, Tensor]:
     """Token lists -> (tokens (N, P) int64, mask (N, P) bool) with padding in front."""
@@ -216,13 +218,14 @@ def epoch_shuffled_indices(step: int, batch_size: int, count: int, seed: int) ->
     return indices
 
 
-def length_sorted_chunks(lengths: Tensor, size: int) -> list[Tensor]:
-    """Row indices in chunks of at most `size` rows, rows of similar length together.
+def shard_batch(batch: ResponseBatch, size: int | None = None) -> list[ResponseBatch]:
+    """This rank's rows of a batch, in a list of one; of none where there are fewer rows than ranks.
 
-    Rows of one forward are padded to the longest of them, so sorting saves the padding. The order
-    of rows carries no meaning in any loss: the chunks' sums add up to the batch's.
+    With a `size` in pieces of at most so many rows of similar length.
     """
-    if size < 1:
-        raise ValueError(f"a micro-batch of {size} rows is empty: use at least 1")
-    order = torch.argsort(lengths, stable=True)
-    return list(order.split(size))
+    if size is not None:
+        return [batch.rows(rows) for rows in shard_chunks(batch.totals, size)]
+    if world() == 1:
+        return [batch]
+    rows = shard(torch.arange(len(batch)))
+    return [batch.rows(rows)] if len(rows) else []

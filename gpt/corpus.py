@@ -24,9 +24,9 @@ from data.readers import (
     split_records,
 )
 from data.records import PromptRecord, ResponseRecord
-from gpt.common import derive_seed
-from gpt.errors import UserError
 from gpt.tokenizer import Tokenizer
+from harness.errors import UserError
+from harness.seeds import derive_seed
 
 POOL = 64  # batches that are generated and sorted by length together
 HELD_OUT_ROWS = 256

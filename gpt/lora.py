@@ -6,21 +6,31 @@
 
 Adapters sit on the four projections of each block. Embeddings, LayerNorms and biases stay as they
 are. So gradients, Adam and checkpoints hold A and B alone, and every frozen copy shares the base
-(gpt/frozen.py). A and W0 are as nn.Linear holds them, which is the orientation of PEFT's files too.
+(harness/frozen_copy.py). A and W0 are as nn.Linear holds them, the orientation of PEFT's
+files too.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
-from typing import Any
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
 
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from gpt.model import GPT
+from harness.errors import UserError
+from harness.files import display_path, write_atomically, write_json
+from harness.seeds import make_generator
+from harness.training_state import unchanging_names
 
 PROJECTIONS = ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj")  # of each block
 
@@ -88,26 +98,16 @@ def has_adapters(part: object) -> bool:
     return isinstance(part, nn.Module) and bool(adapters(part))
 
 
-def base_names(module: nn.Module) -> set[str]:
-    """The names of the tensors that lie frozen under adapters: all of their GPT but A and B."""
-    names = set()
-    for prefix, trunk in module.named_modules():
-        if isinstance(trunk, GPT) and has_adapters(trunk):
-            own = (name for name in trunk.state_dict() if not name.endswith(("lora_A", "lora_B")))
-            names |= {f"{prefix}.{name}" if prefix else name for name in own}
-    return names
-
-
 def thaw(module: nn.Module) -> None:
     """Let everything in `module` be trained, but for what lies frozen under adapters."""
-    base = base_names(module)
+    base = unchanging_names(module)
     for name, parameter in module.named_parameters():
         parameter.requires_grad_(name not in base)
 
 
 def copy_to_train(model: GPT) -> GPT:
     """A copy that can be trained beside `model`; of one with adapters over the same frozen tensors."""
-    shared = [model.get_parameter(name) for name in base_names(model)]
+    shared = [model.get_parameter(name) for name in unchanging_names(model)]
     copied = copy.deepcopy(model, {id(tensor): tensor for tensor in shared})
     thaw(copied)
     return copied
@@ -136,20 +136,195 @@ def merged_state(module: nn.Module) -> dict[str, Tensor]:
     return state
 
 
-def changing_state(part: Any) -> Any:
-    """What a checkpoint holds of a part of a run: its state, without what lies frozen under adapters."""
-    state = part.state_dict()
-    if not has_adapters(part):
-        return state
-    base = base_names(part)
-    return {name: tensor for name, tensor in state.items() if name not in base}
+# --- files in the format of PEFT ----------------------------------------------------------------
+# A folder holds adapter_config.json and adapter_model.safetensors, as PEFT's save_pretrained writes
+# them for a GPT-2 of transformers:
+#
+#     base_model.model.transformer.h.0.attn.c_attn.lora_A.weight    (r, in)
+#     base_model.model.transformer.h.0.attn.c_attn.lora_B.weight    (out, r)
+#
+# transformers stores the projections of GPT-2 transposed, as (in, out): fan_in_fan_out. A and B are
+# not transposed by that; PEFT transposes their product. The format:
+# https://huggingface.co/docs/peft/developer_guides/checkpoint
+
+CONFIG_FILE = "adapter_config.json"
+TENSOR_FILE = "adapter_model.safetensors"
+PREFIX = "base_model.model.transformer."
+# Settings of PEFT under which the same tensors would mean something else, and their neutral values.
+PLAIN: dict[str, tuple[Any, ...]] = {
+    "peft_type": ("LORA",),
+    "bias": (None, "none"),
+    "use_dora": (None, False),
+    "use_rslora": (None, False),
+    "lora_bias": (None, False),
+    "rank_pattern": (None, {}),
+    "alpha_pattern": (None, {}),
+    "modules_to_save": (None, []),
+    "layer_replication": (None, []),
+}
 
 
-def load_changing_state(part: Any, state: Mapping[str, Any]) -> None:
-    """Restore what `changing_state` gave. ValueError for the state of other adapters, or of none."""
-    if not has_adapters(part):
-        part.load_state_dict(state)
+# The flags ----------------------------------------------------------------------------------------
+
+
+class MemoryFlags(Protocol):
+    """The fields of a script's config that decide what training a model costs in memory."""
+
+    @property
+    def checkpoint_blocks(self) -> bool: ...
+
+    @property
+    def lora_rank(self) -> int: ...
+
+    @property
+    def lora_alpha(self) -> float | None: ...
+
+    @property
+    def seed(self) -> int: ...
+
+
+def fit_for_training(config: MemoryFlags, model: GPT, adapter: Path | None = None) -> GPT:
+    """Let `model` be trained as the flags ask, in place: checkpointed blocks, adapters. Returns it.
+
+    `adapter` is a folder with the adapter to go on from; otherwise it is a new one.
+    """
+    model.checkpoint_blocks = config.checkpoint_blocks
+    if adapter is not None:
+        load_adapter(model, adapter, config.lora_rank)
+    elif config.lora_rank:
+        generator = make_generator(config.seed, "adapters")
+        add_adapters(model, config.lora_rank, config.lora_alpha, generator)
+    if config.lora_rank:
+        trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+        print(f"LoRA: {trained:,} weights are trained, {model.parameter_count():,} with the frozen")
+    return model
+
+
+def trunk_to_train(config: MemoryFlags, model: GPT) -> GPT:
+    """A copy of a frozen model to train beside it: with LoRA only new adapters over its tensors."""
+    if not config.lora_rank:
+        return copy_to_train(model)
+    generator = make_generator(config.seed, "critic adapters")
+    return copy_with_adapters(model, config.lora_rank, config.lora_alpha, generator)
+
+
+# PEFT's format ------------------------------------------------------------------------------------
+
+
+def save_adapter(folder: Path, model: GPT, base: str) -> None:
+    """Write the model's adapter as PEFT does; `base` says what it belongs on. Nothing without one.
+
+    peft.PeftModel.from_pretrained(GPT2LMHeadModel, folder) opens it.
+    """
+    layers = adapters(model)
+    if not layers:
         return
-    if state.keys() != changing_state(part).keys():
-        raise ValueError("it holds other tensors than the adapters of this model")
-    part.load_state_dict(part.state_dict() | dict(state))
+    tensors = {
+        f"{PREFIX}{name}.{matrix}.weight": getattr(layer, matrix).detach().float().cpu()
+        for name, layer in layers.items()
+        for matrix in ("lora_A", "lora_B")
+    }
+    write_atomically(
+        folder / TENSOR_FILE, lambda temporary: save_file(tensors, temporary, {"format": "pt"})
+    )
+    first = next(iter(layers.values()))
+    rank = len(first.lora_A)
+    projections = {".".join(name.split(".")[2:]) for name in layers}
+    write_json(folder / CONFIG_FILE, peft_config(rank, first.scale * rank, projections, base))
+
+
+def peft_config(rank: int, alpha: float, projections: set[str], base: str) -> dict[str, Any]:
+    """adapter_config.json. A target is the end of a module's name: attn.c_proj, not mlp.c_proj."""
+    return {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": base,
+        "r": rank,
+        "lora_alpha": int(alpha) if alpha == int(alpha) else alpha,
+        "lora_dropout": 0.0,
+        "target_modules": sorted(projections),
+        "fan_in_fan_out": True,  # transformers' Conv1D stores (in, out)
+        "bias": "none",
+        "init_lora_weights": True,
+        "inference_mode": True,
+        "modules_to_save": None,
+    }
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """What a folder in PEFT's format holds."""
+
+    rank: int
+    alpha: float
+    projections: tuple[str, ...]  # those of each block that have one, of PROJECTIONS
+    tensors: dict[str, Tensor]  # h.0.attn.c_attn.lora_A, ...
+
+
+def load_adapter(model: GPT, folder: Path, rank: int | None = None) -> GPT:
+    """Put the adapter in `folder` on `model`, in place; returns it.
+
+    UserError, in one sentence, for files that are missing, damaged, of another model or of a kind of
+    adapter that is not read here, and for another rank than `rank`.
+    """
+    adapter = read_adapter(folder)
+    if rank is not None and adapter.rank != rank:
+        raise UserError(
+            f"the adapter in {display_path(folder)} has rank {adapter.rank}: give --lora-rank "
+            f"{adapter.rank}"
+        )
+    add_adapters(model, adapter.rank, adapter.alpha, projections=adapter.projections)
+    own = {
+        f"{name}.{matrix}": getattr(layer, matrix)
+        for name, layer in adapters(model).items()
+        for matrix in ("lora_A", "lora_B")
+    }
+    wrong = sorted(own.keys() ^ adapter.tensors.keys()) or sorted(
+        name for name, tensor in own.items() if tensor.shape != adapter.tensors[name].shape
+    )
+    if wrong:
+        raise UserError(
+            f"{display_path(folder / TENSOR_FILE)} belongs on another model: {wrong[0]} is missing, "
+            "left over or of another shape; pass the adapter of this base"
+        )
+    with torch.no_grad():
+        for name, tensor in own.items():
+            tensor.copy_(adapter.tensors[name])
+    return model
+
+
+def read_adapter(folder: Path) -> Adapter:
+    """The two files of `folder`, checked as far as that goes without a model."""
+    where = display_path(folder)
+    for name in (CONFIG_FILE, TENSOR_FILE):
+        if not (folder / name).exists():
+            raise UserError(
+                f"there is no {name} in {where}: pass a folder that PEFT's save_pretrained wrote, or "
+                "the adapter/ of a run"
+            )
+    try:
+        config = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
+        rank, alpha = int(config["r"]), float(config["lora_alpha"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{where}/{CONFIG_FILE} is no LoRA's config ({error!r})") from error
+    for key, plain in PLAIN.items():
+        if config.get(key) not in plain:
+            raise UserError(
+                f"{where}/{CONFIG_FILE}: {key} is {config.get(key)!r}, which is not read here: pass a "
+                "plain LoRA adapter"
+            )
+    try:
+        stored = load_file(folder / TENSOR_FILE)
+    except SafetensorError as error:
+        raise UserError(f"{where}/{TENSOR_FILE} is not a safetensors file ({error})") from error
+    tensors = {
+        name.removeprefix(PREFIX).removesuffix(".weight"): tensor for name, tensor in stored.items()
+    }
+    found = {".".join(name.split(".")[2:-1]) for name in tensors}
+    if not found or not found <= set(PROJECTIONS):
+        other = ", ".join(sorted(found - set(PROJECTIONS))) or "nothing"
+        raise UserError(
+            f"{where}/{TENSOR_FILE} adapts {other}: only {', '.join(PROJECTIONS)} of a GPT-2 of "
+            "transformers are read here"
+        )
+    return Adapter(rank, alpha, tuple(p for p in PROJECTIONS if p in found), tensors)

@@ -10,6 +10,7 @@ published checkpoint maps one to one. Shapes: N rows, S columns, D embedding, H 
 from __future__ import annotations
 
 import math
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
 import torch
@@ -18,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from gpt.heads import head_product
+from harness.equation_checks import at_least_float32
 
 INIT_STD = 0.02  # OpenAI's gpt-2/src/model.py; position embeddings use half of it
 
@@ -263,6 +264,15 @@ class GPT(nn.Module):
     def device(self) -> torch.device:
         return self.wte.weight.device
 
+    def unchanging_names(self) -> set[str]:
+        """The tensors that lie frozen under adapters (gpt/lora.py); none where there are none.
+
+        They stay what they were in the base, so a checkpoint of a run leaves them out.
+        """
+        names = set(self.state_dict())
+        trained = {name for name in names if name.endswith(("lora_A", "lora_B"))}
+        return names - trained if trained else set()
+
     def hidden(
         self, tokens: Tensor, attention_mask: Tensor | None = None, cache: KVCache | None = None
     ) -> Tensor:
@@ -355,3 +365,27 @@ class GPT(nn.Module):
     def parameter_count(self) -> int:
         """Number of weights; the tied head counts once."""
         return sum(parameter.numel() for parameter in self.parameters())
+
+
+# The head -----------------------------------------------------------------------------------------
+
+
+def head_product(hidden: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """hidden (..., D) times weight (V, D), plus bias (V,): (..., V), float32 at least.
+
+    The one product behind every head: logits, values and reward scores. Whatever autocast says, half
+    precision is widened before the product, and float64 stays. The logits of published GPT-2 weights
+    lie between -120 and -70, where neighbouring bfloat16 numbers are 0.5 apart: rounded so,
+    log-probabilities are off by 0.1 nats per token, and one ratio in a hundred leaves PPO's clip
+    range although nothing was learned.
+    """
+    with without_autocast(hidden.device):
+        bias = None if bias is None else at_least_float32(bias)
+        return F.linear(at_least_float32(hidden), at_least_float32(weight), bias)
+
+
+def without_autocast(device: torch.device) -> AbstractContextManager[None]:
+    """Inside, products are computed in the dtype of their inputs."""
+    if device.type == "meta":  # shapes alone: autocast does not know this device
+        return nullcontext()
+    return torch.autocast(device.type, enabled=False)

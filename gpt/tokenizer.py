@@ -20,6 +20,8 @@ from pathlib import Path
 
 import tiktoken
 
+from harness.errors import UserError
+
 RANKS_FILE = Path(__file__).with_name("glassbox.tiktoken")
 # GPT-2's pattern with two changes: each digit and each newline is a piece of its own, without a
 # leading space. Merges never cross pieces, so numbers are always read digit by digit. [^\W\d_] is
@@ -31,10 +33,6 @@ TOKENIZER_NAMES = ("glassbox", "gpt2")
 SUFFIX = ".tiktoken"
 MOST_SPACES = 250_000
 SPACES = re.compile(rf"\s{{{MOST_SPACES}}}")
-
-
-class TokenizerUnavailable(RuntimeError):
-    """The files of a downloadable tokenizer are neither cached nor reachable."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +95,7 @@ class Tokenizer:
 def load_tokenizer(name: str) -> Tokenizer:
     """Return "glassbox" (from this folder), "gpt2" (from tiktoken's cache, else downloaded) or a file's.
 
-    Raises ValueError for another name, TokenizerUnavailable when gpt2's files cannot be had.
+    Raises ValueError for another name, UserError when gpt2's files cannot be had.
     """
     if name.endswith(SUFFIX):
         if not Path(name).is_file():
@@ -130,7 +128,7 @@ def _load_gpt2() -> Tokenizer:
     try:
         encoding = tiktoken.get_encoding("gpt2")
     except (OSError, ValueError) as error:  # requests' errors are OSErrors; else a wrong hash
-        raise TokenizerUnavailable(
+        raise UserError(
             "the gpt2 tokenizer is not cached and could not be downloaded "
             f"({type(error).__name__}): put the files 6d1cbeee0f20b3d9449abfede4726ed8212e3aee "
             "(vocab.bpe) and 6c7ea1a7e38e3a7f062df639a5b80947f075ffe6 (encoder.json) into one "

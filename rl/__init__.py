@@ -1,12 +1,11 @@
 """Reinforcement learning from preferences: rollouts, advantages, losses and one file per engine."""
 
 try:
-    from data import packages
-    from data import threads as threads  # before PyTorch is loaded
+    from harness import process
 except ImportError as error:
     raise ImportError(
-        f"another package hides Glassbox's 'data' ({error}): start Python from another folder, or "
+        f"another package hides Glassbox's 'harness' ({error}): start Python from another folder, or "
         "rename that package"
     ) from None
 
-packages.require_ours("data", "gpt", "reward_model")
+process.require_ours("harness", "data", "gpt", "reward_model")

@@ -10,7 +10,7 @@ is blue, what it made rarer is orange.
 
 from __future__ import annotations
 
-import data.threads  # isort: skip  # noqa: F401  (before PyTorch is loaded)
+import harness  # isort: skip  # noqa: F401  (before PyTorch is loaded)
 
 import sys
 from collections.abc import Sequence
@@ -24,17 +24,18 @@ import torch
 from data import reviews
 from data.collate import collate_responses
 from data.records import PromptRecord
-from gpt.common import make_generator, run_script
-from gpt.files import display_path, write_atomically
 from gpt.generate import SamplingParams, generate
 from gpt.log_probs import token_log_probs
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
+from harness.command_line import run_script
+from harness.files import display_path, write_atomically
+from harness.seeds import make_generator
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "notebooks"))
 
-from course import kept  # noqa: E402
+from course import saved_models  # noqa: E402
 
 CHARACTER, LINE, WIDTH, MARGIN = 9.0, 28, 1000, 24
 FULL_COLOUR = 4.0  # nats
@@ -143,8 +144,8 @@ class BeforeAfterConfig:
 
 def main(config: BeforeAfterConfig) -> None:
     """Write the picture."""
-    base, tokenizer = kept.base()
-    policy, _ = kept.policy()
+    base, tokenizer = saved_models.base()
+    policy, _ = saved_models.policy()
     records = list(reviews.prompts("test"))[: config.prompts]
     text = picture(base, policy, tokenizer, records)
     write_atomically(config.out, lambda path: path.write_text(text, encoding="utf-8"))

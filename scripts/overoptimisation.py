@@ -16,7 +16,7 @@ go to docs/overoptimisation.json, from which every table and figure is drawn.
 
 from __future__ import annotations
 
-import data.threads  # isort: skip  # noqa: F401  (before PyTorch is loaded)
+import harness  # isort: skip  # noqa: F401  (before PyTorch is loaded)
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,8 +28,9 @@ from overopt.plan import PARTS, Job, plan
 from overopt.recording import record
 from overopt.settings import SETTINGS
 
-from gpt.common import REPOSITORY, RUNS, run_script
-from gpt.errors import UserError
+from harness.command_line import run_script
+from harness.errors import UserError
+from harness.paths import REPOSITORY, RUNS
 
 Part = Literal["law", "cures", "budget"]
 RECORDING = REPOSITORY / "notebooks" / "course" / "recordings" / "overoptimisation.json"

@@ -10,7 +10,7 @@ of the same rounded weights within 1e-3 nats per token (`make browser`).
 
 from __future__ import annotations
 
-import data.threads  # isort: skip  # noqa: F401  (before PyTorch is loaded)
+import harness  # isort: skip  # noqa: F401  (before PyTorch is loaded)
 
 import base64
 import json
@@ -24,16 +24,17 @@ import torch
 from safetensors.torch import save
 
 from data import reviews
-from gpt.common import load_policy, run_script
-from gpt.errors import UserError
-from gpt.files import display_path, write_atomically
+from gpt.checkpoint import load_policy
 from gpt.model import GPT
 from gpt.tokenizer import RANKS_FILE, Tokenizer
+from harness.command_line import run_script
+from harness.errors import UserError
+from harness.files import display_path, write_atomically
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "notebooks"))
 
-from course import kept  # noqa: E402
+from course import saved_models  # noqa: E402
 
 Opened = tuple[GPT, Tokenizer]
 PARTS = ROOT / "docs" / "playground"
@@ -95,8 +96,8 @@ def write_playground(
     """Write the page of these two run folders to `out`. Raises UserError where it would pass 8 MB."""
     if (base is None) != (policy is None):
         raise UserError("--base and --policy belong together: name both, or neither")
-    first, tokenizer = opened(base, kept.base)
-    second, _ = opened(policy, kept.policy)
+    first, tokenizer = opened(base, saved_models.base)
+    second, _ = opened(policy, saved_models.policy)
     page = playground(first, second, tokenizer, repository, suffix).encode("utf-8")
     if len(page) > MOST_BYTES:
         raise UserError(

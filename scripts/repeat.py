@@ -21,10 +21,11 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
-from gpt.common import REPOSITORY, run_script
-from gpt.errors import UserError
-from gpt.files import display_path, read_jsonl
-from gpt.runs import (
+from harness.command_line import run_script
+from harness.errors import UserError
+from harness.files import display_path, read_jsonl
+from harness.paths import REPOSITORY
+from harness.run_folder import (
     INPUTS,
     MADE_WITH,
     SCRIPT,

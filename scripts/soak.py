@@ -21,7 +21,7 @@ Linux only. A piece that fails is listed with the command that repeats it, and t
 
 from __future__ import annotations
 
-import data.threads  # isort: skip  # noqa: F401  (before PyTorch is loaded)
+import harness  # isort: skip  # noqa: F401  (before PyTorch is loaded)
 
 import os
 import platform
@@ -53,10 +53,11 @@ from toy_runs import (
     without_privileges,
 )
 
-from gpt.common import MODEL_FILE, REPOSITORY, RUNS, STATE_FILE, run_script
-from gpt.errors import UserError
-from gpt.files import append_jsonl, display_path, read_jsonl, write_json
-from gpt.runs import CONFIG_FILE, sha256_of
+from harness.command_line import run_script
+from harness.errors import UserError
+from harness.files import append_jsonl, display_path, read_jsonl, write_json
+from harness.paths import MODEL_FILE, REPOSITORY, RUNS, STATE_FILE
+from harness.run_folder import CONFIG_FILE, sha256_of
 
 DOCUMENT = REPOSITORY / "docs" / "reliability.md"
 BEGIN, END = "<!-- soak -->", "<!-- end of soak -->"

@@ -16,7 +16,7 @@ chosen by them.
 
 from __future__ import annotations
 
-import data.threads  # isort: skip  # noqa: F401  (before PyTorch is loaded)
+import harness  # isort: skip  # noqa: F401  (before PyTorch is loaded)
 
 import json
 import math
@@ -34,14 +34,18 @@ import torch
 from processes import run_into_log
 
 from data import reviews, sums
-from gpt.common import MODEL_FILE, RUNS, load_gpt, make_generator, pick_device, run_script
+from gpt.checkpoint import load_gpt
 from gpt.corpus import open_corpus
-from gpt.files import display_path, read_jsonl, write_json
 from gpt.generate import SamplingParams
 from gpt.model import GPT
 from gpt.pretraining import held_out_loss
 from gpt.teacher import open_teacher
 from gpt.tokenizer import Tokenizer
+from harness.command_line import run_script
+from harness.device import pick_device
+from harness.files import display_path, read_jsonl, write_json
+from harness.paths import MODEL_FILE, RUNS
+from harness.seeds import make_generator
 from reward_model.model import load_reward_model
 from rl.batches.rollout import sample_rollout
 from rl.kd_grpo_engine import KDGRPOConfig

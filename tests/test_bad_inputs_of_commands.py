@@ -19,9 +19,11 @@ from bug_zoo import ZooConfig
 from overoptimisation import OveroptimisationConfig
 from test_bad_inputs import REMEDY
 
-from gpt.common import MODEL_FILE, explained, save_gpt
+from gpt.checkpoint import save_gpt
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import load_tokenizer
+from harness.command_line import explained
+from harness.paths import MODEL_FILE
 from reward_model import outcome_training
 from reward_model.outcome_training import OutcomeConfig
 from rl import doctor, report, talk

@@ -28,11 +28,12 @@ from data.readers import (
     split_records,
 )
 from data.records import PromptRecord
-from gpt.common import MODEL_FILE, load_gpt, save_gpt
-from gpt.errors import UserError
-from gpt.files import keep_until, read_jsonl
+from gpt.checkpoint import load_gpt, save_gpt
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import MOST_SPACES, load_tokenizer
+from harness.errors import UserError
+from harness.files import keep_until, read_jsonl
+from harness.paths import MODEL_FILE
 
 hypothesis = require_package("hypothesis")
 

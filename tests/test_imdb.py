@@ -12,13 +12,15 @@ import torch
 
 from data.records import PromptRecord
 from data.splits import split_of
-from gpt.common import MODEL_FILE, make_generator, save_gpt
-from gpt.errors import UserError
-from gpt.files import read_jsonl
+from gpt.checkpoint import save_gpt
 from gpt.generate import SamplingParams
 from gpt.log_probs import token_log_probs
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import load_tokenizer
+from harness.errors import UserError
+from harness.files import read_jsonl
+from harness.paths import MODEL_FILE
+from harness.seeds import make_generator
 from reward_model.model import RewardModel, save_reward_model
 from rl.batches.rollout import sample_rollout
 from scripts import imdb

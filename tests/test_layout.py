@@ -24,7 +24,13 @@ else:
     import tomli as tomllib  # pytest brings it where the standard library lacks it
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = ("data", "gpt", "reward_model", "rl")  # each may import itself and what stands before it
+PACKAGES = (
+    "harness",
+    "data",
+    "gpt",
+    "reward_model",
+    "rl",
+)  # each may import itself and what stands before it
 ROOMS = ("equations", "batches", "rewards", "training")  # of rl/, likewise
 COMMANDS = ("doctor.py", "export.py", "memory.py", "report.py", "talk.py")
 CODE_FOLDERS = (*PACKAGES, "scripts", "bench", "notebooks", "tests")
@@ -157,19 +163,22 @@ def test_packages_are_the_ones_in_this_repository(package: str) -> None:
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_package_inits_hold_a_docstring_and_the_settings_of_the_process_only(package: str) -> None:
-    """Every package imports `data`, and so what `data` imports."""
-    docstring, *settings = tree_of(ROOT / package / "__init__.py").body
+def test_package_inits_hold_a_docstring_and_look_for_what_hides_us(package: str) -> None:
+    """And harness alone prepares the process, for a command."""
+    docstring, *statements = tree_of(ROOT / package / "__init__.py").body
     assert isinstance(docstring, ast.Expr) and isinstance(docstring.value, ast.Constant)
-    if package == "data":
-        expected = [f"from data import {name} as {name}" for name in ("early", "memory", "threads")]
-        assert [ast.unparse(setting) for setting in settings] == expected
+    if package == "harness":
+        expected = [
+            "from harness import process",
+            "if process.is_command():\n    process.prepare()",
+        ]
+        assert [ast.unparse(statement) for statement in statements] == expected
         return
-    guarded, *checks = settings
+    guarded, *checks = statements
     assert isinstance(guarded, ast.Try)
-    assert ast.unparse(guarded.body[-1]) == "from data import threads as threads"
+    assert ast.unparse(guarded.body[-1]) == "from harness import process"
     below = PACKAGES[: PACKAGES.index(package)]
-    expected = [f"packages.require_ours({', '.join(map(repr, below))})"]
+    expected = [f"process.require_ours({', '.join(map(repr, below))})"]
     assert [ast.unparse(check) for check in checks] == expected
 
 
@@ -240,7 +249,7 @@ def test_test_files_have_unique_names() -> None:
     assert "__init__.py" not in names
 
 
-def test_only_the_four_packages_are_installed() -> None:
+def test_only_the_packages_are_installed() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     find = project["tool"]["setuptools"]["packages"]["find"]
     assert {name.split(".")[0] for name in find["include"]} == set(PACKAGES)

@@ -11,17 +11,20 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from data.readers import DataError, read_preferences, read_prompts, read_text
 from data.records import PromptRecord
-from gpt import common, pretraining
-from gpt.common import load_gpt, load_weights, read_state, save_gpt, save_weights
-from gpt.errors import UserError
-from gpt.files import keep_until, read_jsonl
+from gpt import pretraining
+from gpt.checkpoint import load_gpt, save_gpt
 from gpt.model import GPT, GPTConfig
 from gpt.pretrained import load_gpt2, shard_names
 from gpt.pretraining import PretrainingConfig
 from gpt.tokenizer import load_tokenizer
+from harness.errors import UserError
+from harness.files import keep_until, read_jsonl
+from harness.safetensors_file import load_weights, save_weights
+from harness.training_state import TrainingState, read_state
 from reward_model.model import RewardModel, load_reward_model, save_reward_model
 from rl import grpo_engine
 from rl.grpo_engine import GRPOConfig
@@ -161,7 +164,7 @@ def test_weights_and_states_that_may_never_end_are_refused(endless, tmp_path):
 def test_a_header_that_says_nothing(tmp_path, about):
     path = tmp_path / "model.safetensors"
     metadata = {"kind": "gpt"} | ({} if about is None else {"about": about})
-    common.save_file(dict(small_gpt().state_dict()), path, metadata)
+    save_file(dict(small_gpt().state_dict()), path, metadata)
     assert "train it again" in refusal(load_gpt, path)
 
 
@@ -208,7 +211,7 @@ def test_a_state_that_counts_no_steps(tmp_path, state):
 
 
 def test_a_state_with_a_few_zeroed_bytes_is_damaged(tmp_path):
-    state = common.TrainingState({"model": small_gpt()}, {})
+    state = TrainingState({"model": small_gpt()}, {})
     state.save(tmp_path)
     path = tmp_path / "state.pt"
     content = bytearray(path.read_bytes())

@@ -18,10 +18,11 @@ from data import reviews
 from data.readers import read_preferences
 from data.splits import split_of
 from gpt import corpus, finetuning, pretraining
-from gpt.common import STATE_FILE, load_gpt
+from gpt.checkpoint import load_gpt
 from gpt.finetuning import FinetuningConfig
 from gpt.model import PRESETS, GPTConfig
 from gpt.pretraining import PretrainingConfig
+from harness.paths import STATE_FILE
 from reward_model import reward_model_training
 from reward_model.model import load_reward_model
 from reward_model.reward_model_training import RewardModelConfig

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from data.collate import ResponseBatch
-from gpt.common import precision
 from gpt.log_probs import score_in_micro_batches
+from harness.device import precision
 from reward_model.model import RewardModel
 from rl.batches.rollout import Rollout
 from rl.equations.ensembles import ensemble_mean, uncertainty_weighted, worst_case

@@ -21,9 +21,9 @@ import torch
 from torch import Tensor
 
 from data import sums
-from gpt.common import precision
 from gpt.log_probs import score_in_micro_batches
 from gpt.tokenizer import Tokenizer
+from harness.device import precision
 from reward_model.model import RewardModel
 from rl.batches.rollout import Rollout
 

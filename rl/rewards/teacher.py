@@ -15,12 +15,13 @@ import torch
 from torch import Tensor
 
 from data.records import PromptRecord
-from gpt.common import MetricLog, make_generator
 from gpt.finetuning import Example
 from gpt.generate import SamplingParams
 from gpt.model import GPT
 from gpt.teacher import ReverseKL, open_teacher, reverse_kl
 from gpt.tokenizer import Tokenizer
+from harness.metric_log import MetricLog
+from harness.seeds import make_generator
 from rl.batches.rollout import Rollout, ScoringConfig, rollout_log_probs, sample_rollout
 from rl.equations.losses import row_means, row_sums, token_mean
 from rl.equations.token_rewards import own_text_penalty, teacher_rewards

@@ -11,10 +11,11 @@ from typing import Literal, NamedTuple
 from torch import Tensor
 
 from data.collate import ResponseBatch
-from gpt.common import HasState, precision
 from gpt.log_probs import TokenScores, token_scores
 from gpt.model import GPT
-from gpt.optimizer import adamw, clip_and_step, set_learning_rate
+from harness.device import precision
+from harness.optimizer import adamw, clip_and_step, set_learning_rate
+from harness.training_state import HasState
 from rl.batches.rollout import Rollout
 from rl.equations.advantages import gae, whiten
 from rl.equations.kl import loss_estimator

@@ -13,12 +13,13 @@ import torch
 from torch import Tensor
 
 from data.records import PromptRecord
-from gpt.common import make_generator, precision
-from gpt.files import append_jsonl, save_figure
 from gpt.generate import SamplingParams
 from gpt.log_probs import score_in_micro_batches, token_log_probs
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
+from harness.device import precision
+from harness.files import append_jsonl, save_figure
+from harness.seeds import make_generator
 from rl.batches.rollout import Rollout, sample_rollout, select_rows
 from rl.equations.kl import k1
 from rl.equations.losses import row_sums

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from processes import run_into_log
 
-from gpt.common import REPOSITORY
-from gpt.files import write_json
+from harness.files import write_json
+from harness.paths import REPOSITORY
 from overopt.plan import STAGES, Job
 from overopt.settings import Settings
 

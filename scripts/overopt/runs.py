@@ -19,10 +19,12 @@ import torch
 
 from data import reviews, sums
 from data.records import PromptRecord
-from gpt.common import MetricLog, from_preset, pick_device
-from gpt.files import read_jsonl, write_json
 from gpt.generate import SamplingParams
 from gpt.model import GPT
+from harness.command_line import from_preset
+from harness.device import pick_device
+from harness.files import read_jsonl, write_json
+from harness.metric_log import MetricLog
 from overopt.intervals import Array
 from overopt.settings import TUNING, VARIANTS, Settings
 from overopt.stages import LONGEST

@@ -12,8 +12,7 @@ import torch
 from data.records import PreferenceRecord
 from data.splits import split_of
 from gpt import finetuning, pretraining
-from gpt.common import MetricLog, load_gpt, saved_step
-from gpt.errors import UserError
+from gpt.checkpoint import load_gpt
 from gpt.finetuning import (
     FinetuningConfig,
     collate_examples,
@@ -26,6 +25,9 @@ from gpt.finetuning import (
 from gpt.model import GPT, GPTConfig
 from gpt.pretrained import save_gpt2
 from gpt.tokenizer import load_tokenizer
+from harness.errors import UserError
+from harness.metric_log import MetricLog
+from harness.training_state import saved_step
 
 V, EOS = 12, 0
 GLASSBOX = load_tokenizer("glassbox")

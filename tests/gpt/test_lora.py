@@ -8,24 +8,23 @@ import pytest
 import torch
 
 from data.collate import collate_documents
-from gpt.common import TrainingState, load_gpt, save_gpt
-from gpt.errors import UserError
-from gpt.frozen import frozen_copy
+from gpt.checkpoint import load_gpt, save_gpt
 from gpt.log_probs import token_log_probs
 from gpt.lora import (
     adapters,
     add_adapters,
-    base_names,
-    changing_state,
     copy_to_train,
     copy_with_adapters,
     has_adapters,
     merged_state,
 )
 from gpt.model import GPT, GPTConfig
-from gpt.optimizer import adamw, mix_into
 from gpt.pretrained import load_gpt2, save_gpt2
 from gpt.tokenizer import build_tokenizer, load_tokenizer
+from harness.errors import UserError
+from harness.frozen_copy import frozen_copy
+from harness.optimizer import adamw, mix_into
+from harness.training_state import TrainingState, changing_state, unchanging_names
 from reward_model.model import RewardModel
 from rl.training.value_model import ValueModel
 
@@ -169,7 +168,7 @@ def test_a_frozen_copy_shares_the_base_and_keeps_the_adapter_as_it_was():
     copied, logits = frozen_copy(model), model(BATCH.tokens).detach()
     shared = dict(model.named_parameters())
     for name, parameter in copied.named_parameters():
-        assert (parameter is shared[name]) == (name in base_names(model)), name
+        assert (parameter is shared[name]) == (name in unchanging_names(model)), name
     with torch.no_grad():
         for layer in adapters(model).values():
             layer.lora_A.add_(1.0)
@@ -202,7 +201,7 @@ def test_a_copy_to_train_has_adapters_of_its_own(frozen):
     copied = copy_to_train(model)
     mine, theirs = dict(copied.named_parameters()), dict(model.named_parameters())
     for name in mine:
-        base = name in base_names(model)
+        base = name in unchanging_names(model)
         assert torch.equal(mine[name], theirs[name]) and (mine[name] is theirs[name]) == base
         assert mine[name].requires_grad == (not base)
 

@@ -8,10 +8,12 @@ import pytest
 import torch
 
 from data.labelled import LabelledText
-from gpt.common import MetricLog, make_generator, save_gpt
-from gpt.errors import UserError
+from gpt.checkpoint import save_gpt
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import load_tokenizer
+from harness.errors import UserError
+from harness.metric_log import MetricLog
+from harness.seeds import make_generator
 from reward_model import outcome_training
 from reward_model.model import RewardModel, load_reward_model
 from reward_model.outcome_training import OutcomeConfig, add_texts, fit, open_texts

@@ -19,9 +19,9 @@ import torch
 
 from data.collate import ResponseBatch, collate_documents
 from data.records import PromptRecord
-from gpt.common import MetricLog
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import build_tokenizer
+from harness.metric_log import MetricLog
 from reward_model.model import RewardModel
 from reward_model.pairs import TokenPair
 from rl import (

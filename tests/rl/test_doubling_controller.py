@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from data.records import PromptRecord
-from gpt.common import MetricLog, saved_step
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import build_tokenizer
+from harness.metric_log import MetricLog
+from harness.training_state import saved_step
 from rl.rewards.sources import RuleReward
 from rl.rewards.step_rewards import OutcomeSteps
 

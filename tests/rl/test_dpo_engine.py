@@ -29,13 +29,13 @@ from engines import (
 from data.readers import read_preferences
 from data.splits import split_of
 from gpt import pretraining
-from gpt.common import load_gpt, save_gpt
-from gpt.errors import UserError
-from gpt.files import append_jsonl, read_jsonl
+from gpt.checkpoint import load_gpt, save_gpt
 from gpt.generate import SamplingParams
 from gpt.model import GPT, GPTConfig
-from gpt.optimizer import cosine_schedule
 from gpt.tokenizer import load_tokenizer
+from harness.errors import UserError
+from harness.files import append_jsonl, read_jsonl
+from harness.optimizer import cosine_schedule
 from reward_model.model import RewardModel, save_reward_model
 from reward_model.pairs import TokenPair, pair_as_text
 from rl import dpo_engine

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from data.records import PromptRecord
-from gpt.common import MetricLog
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import build_tokenizer
+from harness.metric_log import MetricLog
 from rl import grpo_engine, grpo_iterative_engine, grpo_single_model_engine, grpo_variants_engine
 from rl.batches.rollout import Rollout
 from rl.grpo_engine import GRPOConfig

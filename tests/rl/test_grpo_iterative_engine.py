@@ -31,12 +31,13 @@ from matplotlib.figure import Figure
 
 from data.records import PromptRecord
 from gpt import corpus, model, pretraining
-from gpt.common import MetricLog, saved_step
-from gpt.errors import UserError
-from gpt.files import read_jsonl
 from gpt.lora import add_adapters
 from gpt.model import GPT, GPTConfig
 from gpt.pretraining import PretrainingConfig
+from harness.errors import UserError
+from harness.files import read_jsonl
+from harness.metric_log import MetricLog
+from harness.training_state import saved_step
 from reward_model import continual, reward_model_training
 from reward_model.continual import (
     ContinualRewardModel,
@@ -460,9 +461,9 @@ def test_a_new_run_in_a_used_folder_replays_none_of_its_pairs(tmp_path):
 
 def load_reward_model_of_letters(folder: Path):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gpt.common.load_tokenizer", lambda name: LETTERS)
-        patch.setattr("gpt.common.parse_ranks", lambda ranks, path: {})  # letters are no bytes
-        patch.setattr("gpt.common.build_tokenizer", lambda name, ranks: LETTERS)
+        patch.setattr("gpt.checkpoint.load_tokenizer", lambda name: LETTERS)
+        patch.setattr("gpt.checkpoint.parse_ranks", lambda ranks, path: {})  # letters are no bytes
+        patch.setattr("gpt.checkpoint.build_tokenizer", lambda name, ranks: LETTERS)
         return load_reward_model(folder / "reward_model.safetensors")
 
 

@@ -26,9 +26,10 @@ from engines import (
     weights,
 )
 
-from gpt.common import MetricLog, from_preset
 from gpt.generate import SamplingParams
 from gpt.model import GPT
+from harness.command_line import from_preset
+from harness.metric_log import MetricLog
 from rl import grpo_engine, grpo_single_model_engine
 from rl.batches.rollout import Rollout
 from rl.equations.kl import rho_minus_log

@@ -27,10 +27,10 @@ from engines import (
     weights,
 )
 
-from gpt.common import MetricLog
 from gpt.generate import SamplingParams
 from gpt.log_probs import TokenScores
 from gpt.model import GPT
+from harness.metric_log import MetricLog
 from rl import grpo_engine, grpo_variants_engine
 from rl.batches.rollout import Rollout, join_rollouts, prompt_batch, sample_rollout, select_rows
 from rl.equations.losses import high_entropy_mask, off_policy_sequence_mask

@@ -30,12 +30,13 @@ from engines import SHARP_TEACHER as TEACHER
 import gpt.teacher
 from data.collate import collate_documents
 from gpt import pretraining
-from gpt.common import MetricLog, save_gpt
+from gpt.checkpoint import save_gpt
 from gpt.corpus import WorldCorpus
 from gpt.generate import SamplingParams
 from gpt.model import GPT, GPTConfig
 from gpt.pretraining import language_model_loss
 from gpt.tokenizer import load_tokenizer
+from harness.metric_log import MetricLog
 from rl import grpo_engine, kd_grpo_engine
 from rl.batches.rollout import Rollout, sample_rollout
 from rl.equations.losses import clip_acted, likelihood_ratio, row_means, row_sums

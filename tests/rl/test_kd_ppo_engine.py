@@ -27,10 +27,10 @@ from engines import (
 from engines import SHARP_TEACHER as TEACHER
 
 from gpt import pretraining
-from gpt.common import MetricLog
 from gpt.generate import SamplingParams
 from gpt.log_probs import TokenScores
 from gpt.model import GPT
+from harness.metric_log import MetricLog
 from rl import kd_ppo_engine, ppo_engine
 from rl.batches.rollout import Rollout, sample_rollout
 from rl.equations.advantages import gae, group_advantages, leave_one_out_advantages, whiten

@@ -22,12 +22,12 @@ from engines import (
 from engines import NOISY_TEACHER as TEACHER
 
 from data.collate import collate_responses
-from gpt.common import make_generator
 from gpt.corpus import TextCorpus
 from gpt.generate import SamplingParams
 from gpt.log_probs import token_log_probs, token_scores_and_kl
 from gpt.model import GPT, GPTConfig
 from gpt.pretraining import language_model_loss
+from harness.seeds import make_generator
 from rl import minillm_engine
 from rl.batches.rollout import Rollout, sample_rollout
 from rl.equations.losses import clip_acted, mixed_sampling_weights

@@ -17,8 +17,8 @@ import pytest
 import torch
 from engines import ENGINES
 
-from gpt import launch, ranks
-from gpt.launch import cores, default_ranks
+from harness.ranks import collectives, launch
+from harness.ranks.launch import cores, default_ranks
 
 ROOT = Path(__file__).resolve().parents[2]
 WORLDS = (2, 4)  # compared with 1
@@ -152,10 +152,11 @@ FAILING = """
 import os, signal, sys
 from dataclasses import dataclass
 import torch
-from gpt import ranks
-from gpt.common import run_script
-from gpt.errors import UserError
-from gpt.files import append_jsonl
+from harness.here import HERE
+from harness.ranks import collectives
+from harness.command_line import run_script
+from harness.errors import UserError
+from harness.files import append_jsonl
 from pathlib import Path
 
 @dataclass
@@ -165,8 +166,8 @@ class Config:
 
 def main(config):
     what, who = sys.argv[1], int(sys.argv[2])
-    mine = who in (ranks.rank(), -1)
-    print("world", ranks.gather(ranks.rank()))
+    mine = who in (collectives.rank(), -1)
+    print("world", collectives.gather(collectives.rank()))
     if what == "error" and mine:
         raise UserError(f"rank {who} has met an error")
     if what == "bug" and mine:
@@ -177,24 +178,24 @@ def main(config):
         model = torch.nn.Linear(3, 2)
         torch.nn.init.constant_(model.weight, 1.0 + (1e-6 if mine else 0.0))
         torch.nn.init.zeros_(model.bias)
-        ranks.check_alike(model)
+        collectives.check_alike(model)
     if what == "file":
-        append_jsonl(Path(sys.argv[3]), [{"rank": ranks.rank()}])
+        append_jsonl(Path(sys.argv[3]), [{"rank": collectives.rank()}])
         append_jsonl(Path(sys.argv[3]) / "below a file", [{}])
     if what == "board":
-        board = ranks._board
+        board = HERE.board
         for size in (1, 1000, 3_000_000):  # the last one needs several pieces
-            mine = torch.arange(size, dtype=torch.float64) * (ranks.rank() + 1)
+            mine = torch.arange(size, dtype=torch.float64) * (collectives.rank() + 1)
             on_board, plain = mine.clone(), mine.clone()
             board.sum(on_board)
             torch.distributed.all_reduce(plain)
             assert torch.equal(on_board, plain), size
-            text = chr(97 + ranks.rank()) * size * (1 + ranks.rank())
+            text = chr(97 + collectives.rank()) * size * (1 + collectives.rank())
             assert board.gather(text) == ["a" * size, "b" * size * 2], size
-            ranks.talk_on(None)
-            assert ranks.gather(text) == board.gather(text)
-            ranks.talk_on(board)
-    ranks.gather(2)
+            collectives.use_shared_memory(None)
+            assert collectives.gather(text) == board.gather(text)
+            collectives.use_shared_memory(board)
+    collectives.gather(2)
 
 if __name__ == "__main__":
     run_script(main, Config())
@@ -287,14 +288,14 @@ def test_a_wish_for_few_threads_is_one_for_few_ranks(monkeypatch):
 
 def test_a_single_process_needs_no_other():
     """The defaults of every function here, which a notebook runs with."""
-    assert (ranks.world(), ranks.rank(), ranks.is_main()) == (1, 0, True)
-    assert ranks.own([3, 1, 2]) == [3, 1, 2] and ranks.own_block(3) == slice(0, 3)
-    assert ranks.gather("x") == ["x"] and ranks.total({"a": 2.0}) == {"a": 2.0}
-    assert ranks.on_main(lambda: 5) == 5
+    assert (collectives.world(), collectives.rank(), collectives.is_main()) == (1, 0, True)
+    assert collectives.shard([3, 1, 2]) == [3, 1, 2] and collectives.shard_block(3) == slice(0, 3)
+    assert collectives.gather("x") == ["x"] and collectives.all_reduce_sum({"a": 2.0}) == {"a": 2.0}
+    assert collectives.on_main(lambda: 5) == 5
     layer = torch.nn.Linear(2, 2)
-    ranks.sum_gradients(layer.parameters())
+    collectives.sum_gradients(layer.parameters())
     assert layer.weight.grad is None
-    ranks.check_alike(layer)
+    collectives.check_alike(layer)
 
 
 @pytest.mark.parametrize(
@@ -309,6 +310,8 @@ def test_a_container_has_the_cores_of_its_quota(tmp_path, text, cores):
 
 
 def test_a_rank_does_not_wait_for_a_first_one_that_was_killed_before_they_met():
-    alone = "from gpt import launch; launch._wait_for_nobody(lambda: True); print('waited')"
+    alone = (
+        "from harness.ranks import launch; launch._wait_for_nobody(lambda: True); print('waited')"
+    )
     result = subprocess.run([sys.executable, "-c", alone], capture_output=True, timeout=60)
     assert result.returncode == 1 and not result.stdout

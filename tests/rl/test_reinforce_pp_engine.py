@@ -22,8 +22,8 @@ from engines import (
     weights,
 )
 
-from gpt.common import MetricLog
 from gpt.model import GPT
+from harness.metric_log import MetricLog
 from rl import grpo_engine, reinforce_pp_engine
 from rl.batches.rollout import Rollout
 from rl.equations.losses import clip_acted, likelihood_ratio

@@ -14,10 +14,11 @@ import pytest
 import torch
 
 from data import reviews, sums
-from gpt.common import MODEL_FILE, save_gpt
-from gpt.errors import UserError
+from gpt.checkpoint import save_gpt
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import build_tokenizer, load_tokenizer
+from harness.errors import UserError
+from harness.paths import MODEL_FILE
 from reward_model.model import RewardModel, load_reward_model, save_reward_model
 from rl import talk
 from rl.batches.rollout import Rollout

@@ -14,9 +14,9 @@ import pytest
 import torch
 
 from data.records import PromptRecord
-from gpt.common import MetricLog
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import build_tokenizer
+from harness.metric_log import MetricLog
 from rl import grpo_engine
 from rl.batches.rollout import Rollout
 from rl.equations.losses import (

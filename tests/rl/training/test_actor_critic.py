@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from data.collate import join_responses
-from gpt.common import TrainingState
 from gpt.model import GPT, GPTConfig
+from harness.training_state import TrainingState
 from rl.training.actor_critic import ActorCritic, ActorCriticConfig
 from rl.training.value_model import ValueModel
 

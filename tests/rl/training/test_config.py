@@ -13,7 +13,7 @@ from typing import get_type_hints
 
 import pytest
 
-from gpt.common import from_preset, preset_defaults
+from harness.command_line import from_preset, preset_defaults
 from rl.equations.kl import AdaptiveKL, DoublingKL, FixedKL
 from rl.training.config import (
     SIZES,

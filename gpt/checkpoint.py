@@ -1,0 +1,137 @@
+"""A GPT with its tokenizer in one file, written by `save_gpt` and read by `load_gpt`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gpt.lora import merged_state
+from gpt.model import GPT, GPTConfig
+from gpt.tokenizer import Tokenizer, build_tokenizer, load_tokenizer, parse_ranks
+from harness.errors import UserError
+from harness.files import display_path
+from harness.paths import MODEL_FILE
+from harness.safetensors_file import load_weights, save_weights
+
+
+def about_gpt(model: GPT, tokenizer: Tokenizer) -> dict[str, Any]:
+    """What a checkpoint's header must say to rebuild the model and refuse a wrong tokenizer.
+
+    The ranks of a tokenizer from a file travel with the model, which then needs no second file.
+    """
+    about = {
+        "gpt": dataclasses.asdict(model.config),
+        "tokenizer": tokenizer.name,
+        "tokenizer_fingerprint": tokenizer.fingerprint,
+    }
+    return about if tokenizer.ranks is None else about | {"tokenizer_ranks": tokenizer.ranks}
+
+
+def save_gpt(path: Path, model: GPT, tokenizer: Tokenizer) -> None:
+    """Write a GPT checkpoint (float32 tensors in our own names); an adapter is merged."""
+    save_weights(path, merged_state(model), "gpt", about_gpt(model, tokenizer))
+
+
+def load_gpt(path: Path, device: torch.device | str = "cpu") -> tuple[GPT, Tokenizer]:
+    """A checkpoint written by `save_gpt`, with the tokenizer that it was trained with."""
+    tensors, about = load_weights(path, "gpt")
+    tokenizer = checked_tokenizer(about, path)
+    with torch.device("meta"):  # shapes alone: the tensors of the file become the weights
+        model = GPT(gpt_config_of(about, tensors, path))
+    load_strictly(model, tensors, path)
+    return model.to(device).eval(), tokenizer
+
+
+def gpt_config_of(
+    about: Mapping[str, Any], tensors: Mapping[str, Tensor], path: Path, prefix: str = ""
+) -> GPTConfig:
+    """The shape that a header gives; UserError unless it is that of the tensors beside it.
+
+    Checked before a model is built: a wrong number could ask for more than any memory holds.
+    """
+    names = {field.name for field in dataclasses.fields(GPTConfig)}
+    sizes = about.get("gpt")
+    if not isinstance(sizes, dict) or sizes.keys() != names:
+        raise UserError(f"{path} does not say its model's shape: it is damaged, train it again")
+    layers = {
+        name[len(prefix) :].split(".")[1] for name in tensors if name.startswith(f"{prefix}h.")
+    }
+    stored = {"n_layer": len(layers)}
+    for table, count in (("wte", "vocab_size"), ("wpe", "context")):
+        shape = (
+            tensors[f"{prefix}{table}.weight"].shape if f"{prefix}{table}.weight" in tensors else ()
+        )
+        if len(shape) == 2:
+            stored |= {count: shape[0], "n_embd": shape[1]}
+    for name, value in sizes.items():
+        kinds = (int, float) if name == "dropout" else (int,)
+        if (
+            type(value) not in kinds
+            or value < (name != "dropout")
+            or stored.get(name, value) != value
+        ):
+            raise UserError(
+                f"{path} says {name} {value!r:.40}, its tensors {stored.get(name, 'allow no such size')}: "
+                "it is damaged, train it again"
+            )
+    try:
+        return GPTConfig(**sizes)
+    except ValueError as error:
+        raise UserError(f"{path}: {error}") from error
+
+
+def checked_tokenizer(about: Mapping[str, Any], path: Path) -> Tokenizer:
+    """The tokenizer that a checkpoint names; UserError if its ranks have changed since."""
+    name, ranks = about.get("tokenizer", ""), about.get("tokenizer_ranks")
+    try:
+        if isinstance(ranks, str) and isinstance(name, str):
+            tokenizer = build_tokenizer(name, parse_ranks(ranks, path))
+        else:
+            tokenizer = load_tokenizer(str(name))
+    except UserError:  # the file is right, gpt2's own cannot be had
+        raise
+    except ValueError as error:
+        raise UserError(f"{path}: {error}; train it again") from error
+    if tokenizer.fingerprint != about.get("tokenizer_fingerprint"):
+        raise UserError(
+            f"{path} was trained with another version of tokenizer {tokenizer.name!r} (its ranks "
+            "differ from the ones here): train the model again"
+        )
+    return tokenizer
+
+
+def load_strictly(model: torch.nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:
+    """Put every tensor into its place; UserError for any left over, missing or of another shape.
+
+    They become the model's own, not copies: a model built on the meta device takes no memory before.
+    """
+    own = model.state_dict()
+    missing, extra = sorted(own.keys() - tensors.keys()), sorted(tensors.keys() - own.keys())
+    if missing or extra:
+        raise UserError(
+            f"{path} does not match the model: missing {missing[:3]}, left over {extra[:3]}; "
+            "it was saved by another version, train it again"
+        )
+    for name, tensor in tensors.items():
+        if tensor.shape != own[name].shape:
+            raise UserError(
+                f"{path}: {name} has shape {tuple(tensor.shape)}, the model wants "
+                f"{tuple(own[name].shape)}: the checkpoint belongs to another model size"
+            )
+    fitting = {name: tensor.to(own[name].dtype) for name, tensor in tensors.items()}
+    model.load_state_dict(fitting, assign=True)
+
+
+def load_policy(folder: Path, device: torch.device) -> tuple[GPT, Tokenizer]:
+    """`load_gpt` with the hint that a script's user needs when the folder is not there."""
+    if not (Path(folder) / MODEL_FILE).exists():
+        raise UserError(
+            f"there is no model in {display_path(Path(folder))}: pass the run folder of "
+            "gpt.pretraining or gpt.finetuning"
+        )
+    return load_gpt(Path(folder), device)

@@ -1,0 +1,1 @@
+"""What a run will need in memory, told before its first step."""

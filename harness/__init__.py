@@ -1,0 +1,6 @@
+"""What every command needs and no paper is about: files, processes, ranks, flags, pages."""
+
+from harness import process
+
+if process.is_command():
+    process.prepare()

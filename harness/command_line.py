@@ -1,0 +1,152 @@
+"""From a command line to a script's main: presets below the flags, ranks, and how a script may end."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, NoReturn, TypeVar
+
+import torch
+
+from harness.errors import Finished, UserError
+from harness.here import HERE
+from harness.paths import STATE_FILE
+from harness.ranks.collectives import Drifted, LostRank
+from harness.ranks.launch import first_to_fail, run_on_ranks
+from harness.signals import Ended, forgiving_output, signals_noted
+
+Config = TypeVar("Config")
+
+
+def preset_defaults(
+    config_class: Callable[..., Config],
+    presets: Mapping[str, Mapping[str, Any]],
+    arguments: Sequence[str] | None = None,
+) -> Config:
+    """The default config for a command line: `--preset` and `--data` are looked up before the rest.
+
+    tyro then parses all flags on top of it, so a preset never overrides a flag that is given.
+    """
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    name = flag_value(arguments, "--preset")
+    data = flag_value(arguments, "--data")
+    overrides = {} if data is None else {"data": data}
+    if (
+        name is None or name not in presets
+    ):  # a wrong name is left to the parser, which lists the choices
+        name = "tiny"
+    return from_preset(config_class, presets, name, **overrides)
+
+
+def flag_value(arguments: Sequence[str], flag: str) -> str | None:
+    """What a command line gives to `flag`, as `--flag value` or `--flag=value`; None if nothing."""
+    for index, argument in enumerate(arguments):
+        name, equals, value = argument.partition("=")
+        if name == flag and (equals or index + 1 < len(arguments)):
+            return value if equals else arguments[index + 1]
+    return None
+
+
+def from_preset(
+    config_class: Callable[..., Config],
+    presets: Mapping[str, Mapping[str, Any]],
+    name: str,
+    **overrides: Any,
+) -> Config:
+    """The config of a named preset with some fields replaced.
+
+    "NAME/DATA" among the presets holds what differs for one world, such as "tiny/sums". Without
+    `data` among the overrides the world is the reviews, as every script has it by default.
+    """
+    world = presets.get(f"{name}/{overrides.get('data', 'reviews')}", {})
+    return config_class(**({"preset": name} | dict(presets[name]) | dict(world) | overrides))
+
+
+def run_script(main: Callable[[Config], Any], config: Config) -> None:
+    """Call main(config), on as many ranks as the flags ask for (harness/ranks/launch.py)."""
+    guard = partial(explained, getattr(config, "debug", None))
+    with guard():
+        run_on_ranks(partial(_as_asked, main), config, guard)
+
+
+def _as_asked(main: Callable[[Config], Any], config: Config) -> Any:
+    """main(config) on one rank, by deterministic algorithms if the flags ask for them."""
+    if not getattr(config, "deterministic", False):
+        return main(config)
+    os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # read when the GPU is first used
+    torch.use_deterministic_algorithms(True)
+    try:
+        return main(config)
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+@contextmanager
+def explained(debug: bool | None = None) -> Iterator[None]:
+    """A UserError and its kin end the script with one sentence, not a traceback.
+
+    Of several ranks the first one that fails speaks; the others end in silence. With `debug` it shows
+    the traceback too; None stands for a script without that flag.
+    """
+    with forgiving_output():
+        try:
+            with signals_noted():
+                yield
+        except (UserError, LostRank, Drifted) as error:
+            _end(f"error: {error}", debug)
+        except (
+            ValueError
+        ) as error:  # readers, configs and models explain themselves in one sentence
+            hint = "\n(add --debug to see where it came from)" if debug is False else ""
+            _end(f"error: {error}{hint}", debug)
+        except Finished as done:
+            print(done)  # of several ranks all, but only the first one's output goes anywhere
+            sys.exit(0)
+        except Ended as end:
+            if first_to_fail():
+                print(_farewell(end), file=sys.stderr)
+            sys.exit(end.status)
+        except Exception as error:
+            if is_out_of_memory(error):
+                _end(f"error: {out_of_memory_text()}", debug)
+            if isinstance(error, OSError) and error.filename is not None:
+                _end(f"error: {error.filename}: {error.strerror}", debug)
+            if not first_to_fail():
+                sys.exit(1)
+            raise
+
+
+def _farewell(end: Ended) -> str:
+    """What a user who has ended a run must know to go on."""
+    if end.saved is not None:
+        return (
+            f"ended by {end.name} after step {end.saved}, which is saved: --resume goes on from it"
+        )
+    return f"ended by {end.name}; --resume goes on from the run's last {STATE_FILE}, if it has one"
+
+
+def _end(message: str, debug: bool | None) -> NoReturn:
+    if not first_to_fail():
+        sys.exit(1)
+    if debug:
+        traceback.print_exc()
+    sys.exit(message)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether a device, or the machine, had no memory left: each of them says so in its own way."""
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return True
+    words = ("can't allocate memory", "not enough memory", "out of memory")
+    return isinstance(error, RuntimeError) and any(word in str(error) for word in words)
+
+
+def out_of_memory_text() -> str:
+    """One sentence with the flags that need less, if the run's forecast has told them."""
+    advice = HERE.memory_advice
+    flags = advice() if advice else "use a smaller --micro-batch-size or --batch-size"
+    return f"there is not enough memory for the next step: {flags}"

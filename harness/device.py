@@ -1,0 +1,61 @@
+"""The device that a run computes on, and in which precision."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+
+from harness.errors import UserError
+from harness.ranks.collectives import world
+
+
+def pick_device(name: str = "auto", dtype: str = "float32") -> torch.device:
+    """cuda, then mps, then cpu for "auto"; otherwise the named device, or UserError without it.
+
+    `dtype` is the flag --precision. On CUDA it also decides what a float32 product is: exact with
+    float32, TF32 (10 bits of mantissa in, float32 out) with bfloat16, where only the heads are
+    computed so, whose log-probs it moves by some 0.002 nats. The sampler's log-probs are reused as
+    old ones in float32 alone, so old and new ones are always of one kind.
+    """
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+        if name == "cpu" and torch.backends.mps.is_available():
+            name = "mps"
+    try:
+        device = torch.device(name)
+    except RuntimeError:  # torch lists two dozen kinds of hardware
+        raise UserError(f"--device {name}: use auto, cpu, cuda, cuda:N or mps") from None
+    if device.type not in ("cpu", "cuda", "mps"):
+        raise UserError(f"--device {name}: use auto, cpu, cuda, cuda:N or mps")
+    missing = (device.type == "cuda" and not torch.cuda.is_available()) or (
+        device.type == "mps" and not torch.backends.mps.is_available()
+    )
+    if missing:
+        raise UserError(f"--device {name}: PyTorch finds no such device here; use --device cpu")
+    if device == torch.device("cuda") and world() > 1:
+        device = torch.device("cuda", torch.cuda.current_device())  # each rank has its own
+    if device.type == "cuda":
+        _prepare_cuda(device, dtype)
+    return device
+
+
+def _prepare_cuda(device: torch.device, dtype: str) -> None:
+    """Make it the current device, choose the float32 product, and say so if bfloat16 is emulated."""
+    if device.index is not None:
+        torch.cuda.set_device(device)
+    torch.backends.cuda.matmul.allow_tf32 = dtype == "bfloat16"
+    if dtype == "bfloat16" and not torch.cuda.is_bf16_supported(including_emulation=False):
+        print(
+            f"note: {torch.cuda.get_device_name(device)} has no bfloat16 arithmetic and emulates it, "
+            "slowly: --precision float32 is faster there",
+            flush=True,
+        )
+
+
+def precision(device: torch.device, dtype: str) -> Any:
+    """A context manager: bfloat16 autocast over float32 weights, or nothing for "float32"."""
+    if dtype == "float32":
+        return nullcontext()
+    return torch.autocast(device.type, dtype=torch.bfloat16)

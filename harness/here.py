@@ -1,0 +1,27 @@
+"""What this process is in a run: which rank, which signal came, what it holds. One object for all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from harness.ranks.shared_memory import Board
+
+
+@dataclass
+class Here:
+    """The state that belongs to the process and to no run folder, model or config."""
+
+    board: Board | None = None  # where ranks on one machine talk; without it torch.distributed does
+    store: Any = None  # where the ranks met
+    another_speaks: bool = False  # of the failure that ends the run
+    on_main_alone: bool = False  # inside `on_main`, where the other ranks wait
+    in_steps: bool = False  # whether somebody asks `stop_asked` after every step
+    signal: int = 0  # the number of the signal that came, 0 for none
+    locks: dict[tuple[int, int], int] = field(default_factory=dict)  # (device, inode): descriptor
+    memory_advice: Callable[[], str] | None = None  # which flags need less memory
+
+
+HERE = Here()

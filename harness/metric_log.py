@@ -1,0 +1,80 @@
+"""The numbers of a run: one row a step, in a file and on the screen."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+from tqdm import tqdm
+
+from harness.files import append_jsonl, keep_until
+from harness.ranks.collectives import is_main
+from harness.report.writing import refresh
+
+
+class MetricLog:
+    """Collects one row of numbers a step, appends it to a file and shows progress with an ETA.
+
+    One line every `every` steps, in a terminal above a tqdm bar; `show` names the metrics on it.
+    Without a path and with show=() it only collects, as notebooks and tests want it.
+    """
+
+    def __init__(
+        self,
+        total: int,
+        *,
+        path: Path | None = None,
+        show: Sequence[str] = (),
+        every: int = 10,
+        title: str = "",
+        start: int = 0,
+    ) -> None:
+        self.rows: list[dict[str, Any]] = []
+        self.path, self.show, self.every, self.total, self.title = path, show, every, total, title
+        if path is not None:  # a file is there if the run is resumed
+            self.rows = keep_until(path, start)
+        self.start, self.begin = start, time.perf_counter()
+        self.bar = None
+        if show and sys.stderr.isatty() and is_main():
+            self.bar = tqdm(total=total, initial=start, desc=title, unit="step", leave=True)
+
+    def write(self, *, step: int, **metrics: Any) -> None:
+        """Record step number `step`, counted from 1. Tensors of one element become numbers."""
+        row = {"step": step} | {
+            key: value.item() if isinstance(value, Tensor) else value
+            for key, value in metrics.items()
+        }
+        self.rows.append(row)
+        if self.path is not None:
+            append_jsonl(self.path, [row])
+            if any(key.startswith(("validation/", "held_out_")) for key in row):
+                refresh(self.path.parent, self.rows)
+        if self.bar is not None:
+            self.bar.update(step - self.bar.n)
+        if self.show and (step % self.every == 0 or step == self.total):
+            self._print(row)
+        if step == self.total:
+            self.close()
+
+    def _print(self, row: Mapping[str, Any]) -> None:
+        step = row["step"]
+        shown = "  ".join(f"{key} {row[key]:.4g}" for key in self.show if key in row)
+        elapsed = time.perf_counter() - self.begin
+        left = elapsed / max(step - self.start, 1) * (self.total - step)
+        line = f"{self.title} {step}/{self.total}  {shown}"
+        if self.bar is not None:
+            self.bar.write(line)  # above the bar, which has its own ETA
+        else:
+            print(f"{line}  ETA {left:.0f} s", flush=True)
+
+    def close(self) -> None:
+        """The end of the run, before `total` steps too: print the last row if it was not due."""
+        row = self.rows[-1] if self.rows else None
+        if self.show and row and row["step"] % self.every and row["step"] != self.total:
+            self._print(row)
+        if self.bar is not None:
+            self.bar.close()

@@ -1,0 +1,21 @@
+"""Where run folders are, and what the files in them are called."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+MODEL_FILE = "model.safetensors"
+STATE_FILE = "state.pt"
+
+
+def runs_folder(here: Path) -> Path:
+    """Where run folders go by default: the checkout's runs/ inside of it, else runs/ under `here`.
+
+    An installed package has no checkout, and nothing is written beside it.
+    """
+    inside = (REPOSITORY / "pyproject.toml").exists() and here.is_relative_to(REPOSITORY)
+    return (REPOSITORY if inside else here) / "runs"
+
+
+RUNS = runs_folder(Path.cwd())

@@ -1,0 +1,78 @@
+"""What a process is set up to do before PyTorch is loaded: only for a command, never for an import.
+
+`python -m rl.grpo_engine` imports the package `rl` before the module, and the package imports this
+file. So the settings are made in time, and a program of somebody else that imports `rl` keeps its own.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import os
+import platform
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = ("harness", "data", "gpt", "reward_model", "rl")  # each imports what stands before it
+M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # glibc's malloc.h
+
+
+def is_command() -> bool:
+    """Whether this process was started as `python -m` one of our modules, or as a script of ours."""
+    arguments = sys.orig_argv
+    if "-m" in arguments[:-1]:
+        module = arguments[arguments.index("-m") + 1]
+        return module.split(".")[0] in PACKAGES
+    script = Path(sys.argv[0]).resolve() if sys.argv and sys.argv[0] else ROOT
+    return script.parent in (ROOT / "scripts", ROOT / "bench")
+
+
+def prepare() -> None:
+    """Set up this process for a command: waiting threads, freed memory, Ctrl-C while it starts."""
+    # Spinning threads are no faster on a quiet machine, and on a busy one they slow training down
+    # tenfold. OpenMP reads the setting when it is loaded.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    keep_freed_memory()
+    if sys.argv[:1] == ["-m"]:  # what Python puts there until the module is found
+        signal.signal(signal.SIGINT, _leave)  # until harness/signals.py takes over
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    os.write(2, b"ended by SIGINT before it began\n")
+    os._exit(128 + number)
+
+
+def keep_freed_memory() -> None:
+    """Let glibc serve tensors of any size from one heap that never shrinks, in large pages.
+
+    The logits of a large vocabulary are tens of megabytes that are wanted anew for every chunk. By
+    default the C library gives them back to the kernel each time, which then has to find and clear
+    every page again: about half of the time that such an update takes. Only with glibc, and not
+    where an environment variable already tunes its allocator.
+    """
+    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # PyTorch's; only Linux reads it
+    tuned = any(name.startswith("MALLOC_") for name in os.environ)
+    if tuned or "GLIBC_TUNABLES" in os.environ or platform.libc_ver()[0] != "glibc":
+        return
+    libc = ctypes.CDLL(None)
+    libc.mallopt(M_MMAP_MAX, 0)
+    libc.mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
+
+
+def require_ours(*names: str) -> None:
+    """Raise ImportError, with both places and what to do, where a name leads to another package.
+
+    `python -m` and scripts look into the working folder first, and `data` or `gpt` are names that a
+    project of one's own has too. Without this check the first sign is an attribute that is missing.
+    """
+    for name in names:
+        spec = importlib.util.find_spec(name)
+        found = Path(spec.origin) if spec is not None and spec.origin else None
+        if found is None or found.resolve().parents[1] != ROOT:
+            raise ImportError(
+                f"{found or 'something else'} hides Glassbox's package {name!r} in {ROOT}: start "
+                "Python from another folder, or rename that one"
+            )

@@ -1,0 +1,1 @@
+"""Several processes for one run: how they start, what they exchange."""

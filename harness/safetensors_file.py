@@ -1,0 +1,58 @@
+"""Weights in a file: safetensors, whose header says what they are. Nothing is loaded through pickle."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from harness.errors import UserError
+from harness.files import write_atomically
+from harness.paths import MODEL_FILE
+
+
+def save_weights(path: Path, tensors: Mapping[str, Tensor], kind: str, about: Mapping) -> None:
+    """Write tensors as safetensors; the header says what they are (`kind`) and `about` it."""
+    metadata = {"kind": kind, "about": json.dumps(about)}
+
+    def write(temporary: Path) -> None:
+        plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+        save_file(plain, temporary, metadata)
+
+    write_atomically(path, write)
+
+
+def load_weights(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Tensors and `about` of a checkpoint of this kind. UserError if it is missing or another kind."""
+    path = Path(path)
+    if path.is_dir():
+        path = path / MODEL_FILE
+    if not path.exists():
+        raise UserError(f"there is no checkpoint at {path}: check the path, or train it first")
+    if not path.is_file():
+        raise UserError(f"{path} is no regular file, so no checkpoint: check the path")
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}
+    except Exception as error:  # safetensors raises its own class for a damaged file
+        raise UserError(
+            f"{path} is not a readable safetensors file ({error}): train it again, or copy it again"
+        ) from error
+    if metadata.get("kind") != kind:
+        raise UserError(
+            f"{path} holds a {metadata.get('kind', 'file of another program')}, not a {kind}: "
+            "pass the run folder of the right script"
+        )
+    try:
+        about = json.loads(metadata["about"])
+    except (KeyError, ValueError, RecursionError):
+        about = None
+    if not isinstance(about, dict):
+        raise UserError(f"{path} does not say what it holds: it is damaged, train it again")
+    return tensors, about

@@ -1,0 +1,138 @@
+"""What a run needs to go on: weights, optimizers, generators and the step, in state.pt."""
+
+from __future__ import annotations
+
+import dataclasses
+import zipfile
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from harness.errors import UserError
+from harness.files import write_atomically
+from harness.optimizer import check_weights
+from harness.paths import STATE_FILE
+
+
+class HasState(Protocol):
+    """A module, an optimizer or anything else that can be saved and restored."""
+
+    def state_dict(self) -> Any: ...
+
+    def load_state_dict(self, state: Any) -> Any: ...
+
+
+@dataclasses.dataclass
+class TrainingState:
+    """All that changes during a run, in one place: what is saved is what is resumed."""
+
+    parts: dict[str, HasState]
+    generators: dict[str, torch.Generator]
+    step: int = 0  # completed steps
+    stopped: bool = False  # the run has ended early, and no step follows
+
+    def steps_left(self, total: int) -> range:
+        """The 0-based steps of `total` that are still to do, each of which `keep_state` follows."""
+        if self.step > total:
+            raise UserError(
+                f"{self.step} steps are done already, more than --steps {total}: raise --steps, or "
+                "leave --resume out"
+            )
+        return range(self.step, self.step if self.stopped else total)
+
+    def save(self, folder: Path) -> None:
+        """Write state.pt: tensors and plain dicts only, so that it loads without pickle.
+
+        All ranks hold the same, so it may be resumed on any number of them. Raises Diverged instead of
+        writing a weight that is not finite over an earlier state.
+        """
+
+        def write(path: Path) -> None:
+            state = {
+                "step": self.step,
+                "stopped": self.stopped,
+                "parts": {name: changing_state(part) for name, part in self.parts.items()},
+                "generators": {name: g.get_state() for name, g in self.generators.items()},
+            }
+            with path.open("wb") as file:  # through Python, which says why a write fails
+                torch.save(state, file)
+
+        for name, part in self.parts.items():
+            if isinstance(part, torch.nn.Module):
+                check_weights(name, part, self.step)
+        write_atomically(folder / STATE_FILE, write)
+
+    def load(self, folder: Path) -> None:
+        """Restore everything from state.pt."""
+        path, state = folder / STATE_FILE, read_state(folder)
+        try:
+            for name, part in self.parts.items():
+                load_changing_state(part, state["parts"][name])
+            for name, generator in self.generators.items():
+                generator.set_state(state["generators"][name])
+            self.step, self.stopped = state["step"], state["stopped"]
+        except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            raise UserError(
+                f"{path} does not fit this run ({reason}): resume with the flags in its "
+                "config.json, or leave --resume out"
+            ) from error
+
+
+def unchanging_names(part: HasState) -> set[str]:
+    """The names in a part's state that no step changes: what its modules say of their own tensors."""
+    if not isinstance(part, torch.nn.Module):
+        return set()
+    return {
+        f"{prefix}.{name}" if prefix else name
+        for prefix, module in part.named_modules()
+        if hasattr(module, "unchanging_names")
+        for name in module.unchanging_names()
+    }
+
+
+def changing_state(part: HasState) -> Any:
+    """What a checkpoint holds of a part of a run: its state without what no step changes."""
+    state, unchanging = part.state_dict(), unchanging_names(part)
+    if not unchanging:
+        return state
+    return {name: tensor for name, tensor in state.items() if name not in unchanging}
+
+
+def load_changing_state(part: HasState, state: Any) -> None:
+    """Restore what `changing_state` gave. ValueError for the state of other adapters, or of none."""
+    if not unchanging_names(part):
+        part.load_state_dict(state)
+        return
+    if state.keys() != changing_state(part).keys():
+        raise ValueError("it holds other tensors than the adapters of this model")
+    part.load_state_dict(part.state_dict() | dict(state))
+
+
+def saved_step(folder: Path) -> int:
+    """Completed steps of the run that `folder`'s state.pt continues; its tensors stay on the disk."""
+    return int(read_state(folder, mapped=True)["step"])
+
+
+def read_state(folder: Path, *, mapped: bool = False) -> dict[str, Any]:
+    """What state.pt holds; if `mapped`, a tensor is read when it is used. UserError if it cannot be."""
+    path = folder / STATE_FILE
+    try:
+        if path.exists() and not path.is_file():
+            raise ValueError("no regular file, it may never end")
+        with zipfile.ZipFile(path) as records:  # torch does not look at their checksums
+            damaged = records.testzip()
+        if damaged:
+            raise ValueError(f"{damaged} is damaged")
+        state = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
+    except Exception as error:  # a damaged file: torch, pickle and zip raise their own classes
+        raise UserError(
+            f"{path} cannot be read ({type(error).__name__}): leave --resume out to start anew"
+        ) from error
+    step = state.get("step") if isinstance(state, dict) else None
+    if type(step) is not int or step < 0:
+        raise UserError(
+            f"{path} is no state of a run, it counts no steps: leave --resume out to start anew"
+        )
+    return state
