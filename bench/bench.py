@@ -29,7 +29,7 @@ from gpt.model import GPT, preset_config
 from gpt.tokenizer import Tokenizer, load_tokenizer
 from harness.command_line import from_preset, run_script
 from harness.device import pick_device, precision
-from harness.flag_ranges import check_ranges
+from harness.flag_ranges import AtLeastOne, Seed, check_ranges
 from harness.metric_log import MetricLog
 from harness.ranks.collectives import length_sorted_chunks
 from harness.seeds import make_generator
@@ -49,11 +49,11 @@ class BenchConfig:
     """auto (cuda, then mps, then cpu) or a device name."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """bfloat16: autocast over float32 weights, for GPUs."""
-    repeats: int = 7
+    repeats: AtLeastOne = 7
     """Timed runs of each side, after one that is not counted."""
-    grpo_steps: int = 5
+    grpo_steps: AtLeastOne = 5
     """GRPO steps to time."""
-    seed: int = 0
+    seed: Seed = 0
 
     def __post_init__(self) -> None:
         check_ranges(self)

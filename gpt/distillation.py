@@ -46,16 +46,17 @@ from gpt.memory.announce import announce
 from gpt.memory.forecast import Forecast, forecast
 from gpt.memory.supervised import distillation_work, longest_prompt
 from gpt.model import GPT, head_product
-from gpt.pretraining import Preset, default_folder
+from gpt.pretraining import SMALL_WIDTH_PRESETS, Data, Preset, default_folder
 from gpt.teacher import open_teacher, reverse_kl
 from gpt.token_rows import TextLog, open_texts
 from gpt.tokenizer import Tokenizer
 from harness.bfloat16_weights import linears_to_bfloat16
-from harness.command_line import preset_defaults, run_script
+from harness.command_flags import MemoryFlags, TrainingFlags
+from harness.command_line import run_command
 from harness.device import pick_device, precision
 from harness.errors import UserError
 from harness.files import append_jsonl, display_path, keep_until, write_json
-from harness.flag_ranges import check_ranges
+from harness.flag_ranges import AtLeastOne, Count, Limit, NotNegative
 from harness.frozen_copy import frozen_copy
 from harness.metric_log import MetricLog
 from harness.optimizer import (
@@ -89,12 +90,12 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class DistillationConfig:
+class DistillationConfig(MemoryFlags, TrainingFlags):
     """Distil a teacher into a GPT-2 with a supervised loss."""
 
     preset: Preset = "tiny"
     """Size of the student and matching defaults, applied before all other flags."""
-    data: str = "reviews"
+    data: Data = "reviews"
     """A world (reviews, sums) or a file with prompts (formats: data/README.md)."""
     base: Path | None = None
     """Run folder of the student; default: gpt.pretraining's for this data and preset."""
@@ -104,62 +105,40 @@ class DistillationConfig:
     """KL(teacher || student), KL(student || teacher), or cross-entropy on sampled token ids."""
     responses: Literal["auto", "teacher", "student", "corpus"] = "auto"
     """Who writes the text. auto: the student for reverse_kl, otherwise the teacher."""
-    sampled_tokens: int = 32
+    sampled_tokens: AtLeastOne = 32
     """k of topk_ce: token ids sampled per position (Gemma 3: 256, of 262 thousand)."""
-    steps: int = 160
+    steps: AtLeastOne = 160
     """Optimizer steps."""
-    batch_size: int = 64
+    batch_size: AtLeastOne = 64
     """Responses per optimizer step."""
-    micro_batch_size: int | None = None
+    micro_batch_size: AtLeastOne | None = None
     """Responses per forward pass; changes memory and speed, never the gradient. Default: all of a step."""
-    lr: float = 5e-4
+    lr: NotNegative = 5e-4
     """Peak learning rate."""
-    warmup: int = 10
+    warmup: Count = 10
     """Steps of linear warm-up."""
-    weight_decay: float = 0.0
+    weight_decay: NotNegative = 0.0
     """AdamW decay of matrices."""
-    max_norm: float = 1.0
+    max_norm: Limit = 1.0
     """Gradient norm at which gradients are clipped."""
-    max_new_tokens: int = 48
+    max_new_tokens: AtLeastOne = 48
     """Longest response; a longer one is cut off and has no EOS."""
-    eval_every: int = 50
+    eval_every: AtLeastOne = 50
     """Steps between validations."""
-    eval_prompts: int = 128
+    eval_prompts: Count = 128
     """Prompts per validation, one response each; 0 skips it."""
-    record_tokens: int = 4
+    record_tokens: Count = 4
     """Answers of the teacher whose log-probs under both models are kept token by token at validations,
     for the report; 0 keeps nothing."""
-    test_prompts: int = 512
+    test_prompts: Count = 512
     """Test prompts that the start and the result answer once, after training; 0 skips it."""
-    checkpoint_every: int = 100
+    checkpoint_every: AtLeastOne = 100
     """Steps between resumable checkpoints."""
-    precision: Literal["float32", "bfloat16"] = "float32"
-    """bfloat16: autocast over float32 weights, for GPUs."""
-    checkpoint_blocks: bool = False
-    """Compute each block's activations again in the backward pass instead of keeping them: less memory,
-    a third more work, the same gradients."""
-    lora_rank: int = 0
-    """LoRA: train adapters of this rank beside frozen weights (gpt/lora.py); 0 trains all weights."""
-    lora_alpha: float | None = None
-    """alpha of LoRA, whose change of a weight is alpha / rank times B A; default: twice the rank."""
-    seed: int = 0
-    device: str = "auto"
-    """auto (cuda, then mps, then cpu) or a device name."""
-    ranks: int | None = None
-    """Processes that share the work; default: one per core for small models on a CPU, else one."""
-    out: Path | None = None
-    """Run folder; default runs/distillation-DATA-PRESET."""
-    resume: bool = False
-    """Continue the run in the run folder."""
-    deterministic: bool = False
-    """Only algorithms that give the same bits each time, also on a GPU; slower there."""
-    debug: bool = False
-    """Show the traceback of an error."""
 
-    def __post_init__(self) -> None:
-        check_ranges(self)
-        if self.sampled_tokens < 1:
-            raise ValueError(f"sampled_tokens must be at least 1: got {self.sampled_tokens}")
+    @property
+    def is_small(self) -> bool:
+        """Whether one process a core is faster than threads."""
+        return self.preset in SMALL_WIDTH_PRESETS
 
     @property
     def author(self) -> str:
@@ -631,8 +610,4 @@ def main(config: DistillationConfig) -> Path:
 
 
 if __name__ == "__main__":
-    import tyro
-
-    run_script(
-        main, tyro.cli(DistillationConfig, default=preset_defaults(DistillationConfig, PRESETS))
-    )
+    run_command(main, DistillationConfig, PRESETS)

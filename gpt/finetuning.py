@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
@@ -33,6 +33,8 @@ from gpt.memory.supervised import finetuning_work
 from gpt.model import GPT
 from gpt.pretrained import load_gpt2
 from gpt.pretraining import (
+    SMALL_WIDTH_PRESETS,
+    Data,
     Preset,
     default_folder,
     flags_for,
@@ -41,11 +43,12 @@ from gpt.pretraining import (
 )
 from gpt.token_rows import TextLog, open_texts
 from gpt.tokenizer import Tokenizer, load_tokenizer
-from harness.command_line import preset_defaults, run_script
+from harness.command_flags import AdapterFlags, TrainingFlags, check_adapter
+from harness.command_line import run_command
 from harness.device import pick_device, precision
 from harness.errors import UserError
 from harness.files import append_jsonl, display_path
-from harness.flag_ranges import check_ranges
+from harness.flag_ranges import AtLeastOne, Count, Limit, NotNegative
 from harness.metric_log import MetricLog
 from harness.optimizer import (
     adamw,
@@ -78,12 +81,12 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class FinetuningConfig:
+class FinetuningConfig(AdapterFlags, TrainingFlags):
     """Fine-tune a GPT-2 on prompt + answer records."""
 
     preset: Preset = "tiny"
     """Size of the base model and matching defaults, applied before all other flags."""
-    data: str = "reviews"
+    data: Data = "reviews"
     """reviews (the preferred answers in the reward model's pairs) or a file (data/README.md)."""
     pairs: Path | None = None
     """reviews only: the file of preference pairs; default: the one in the reward model's run folder."""
@@ -91,59 +94,39 @@ class FinetuningConfig:
     """Run folder of the model to start from; default: gpt.pretraining's."""
     weights: str | None = None
     """Start from GPT-2 instead: gpt2, gpt2-medium, gpt2-large, gpt2-xl, hf://OWNER/NAME or a folder."""
-    epochs: int = 2
+    epochs: AtLeastOne = 2
     """Passes over the training records."""
-    steps: int | None = None
+    steps: AtLeastOne | None = None
     """Optimizer steps; overrides epochs."""
-    batch_size: int = 32
+    batch_size: AtLeastOne = 32
     """Records per optimizer step."""
-    micro_batch_size: int | None = None
+    micro_batch_size: AtLeastOne | None = None
     """Records per forward pass; changes memory and speed, never the gradient. Default: all of a step."""
-    lr: float = 5e-4
+    lr: NotNegative = 5e-4
     """Peak learning rate."""
-    warmup: int = 20
+    warmup: Count = 20
     """Steps of linear warm-up."""
-    weight_decay: float = 0.01
+    weight_decay: NotNegative = 0.01
     """AdamW decay of matrices."""
-    max_norm: float = 1.0
+    max_norm: Limit = 1.0
     """Gradient norm at which gradients are clipped."""
     max_prompt_tokens: int = 128
     """Longer prompts are left out and counted."""
     max_response_tokens: int = 48
     """Longer answers are left out and counted."""
-    eval_every: int = 50
+    eval_every: AtLeastOne = 50
     """Steps between held-out losses."""
-    record_tokens: int = 4
+    record_tokens: Count = 4
     """Held-out answers whose surprise is kept token by token for the report; 0 keeps nothing."""
-    checkpoint_every: int = 200
-    """Steps between resumable checkpoints."""
-    precision: Literal["float32", "bfloat16"] = "float32"
-    """bfloat16: autocast over float32 weights, for GPUs."""
-    checkpoint_blocks: bool = False
-    """Compute each block's activations again in the backward pass instead of keeping them: less memory,
-    a third more work, the same gradients."""
-    lora_rank: int = 0
-    """LoRA: train adapters of this rank beside frozen weights (gpt/lora.py); 0 trains all weights."""
-    lora_alpha: float | None = None
-    """alpha of LoRA, whose change of a weight is alpha / rank times B A; default: twice the rank."""
-    adapter: Path | None = None
-    """Folder in PEFT's format with the adapter to go on from, of rank lora_rank; default: a new one."""
-    seed: int = 0
-    device: str = "auto"
-    """auto (cuda, then mps, then cpu) or a device name."""
-    ranks: int | None = None
-    """Processes that share the work; default: one per core for small models on a CPU, else one."""
-    out: Path | None = None
-    """Run folder; default runs/finetuning-DATA-PRESET."""
-    resume: bool = False
-    """Continue the run in the run folder."""
-    deterministic: bool = False
-    """Only algorithms that give the same bits each time, also on a GPU; slower there."""
-    debug: bool = False
-    """Show the traceback of an error."""
+
+    @property
+    def is_small(self) -> bool:
+        """Whether one process a core is faster than threads: published weights are not small."""
+        return self.weights is None and self.preset in SMALL_WIDTH_PRESETS
 
     def __post_init__(self) -> None:
-        check_ranges(self)
+        super().__post_init__()
+        check_adapter(self)
 
 
 def collate_examples(examples: Sequence[Example], eos_id: int) -> ResponseBatch:
@@ -374,6 +357,4 @@ def main(config: FinetuningConfig) -> Path:
 
 
 if __name__ == "__main__":
-    import tyro
-
-    run_script(main, tyro.cli(FinetuningConfig, default=preset_defaults(FinetuningConfig, PRESETS)))
+    run_command(main, FinetuningConfig, PRESETS)

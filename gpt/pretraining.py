@@ -17,7 +17,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor
@@ -32,10 +32,11 @@ from gpt.memory.supervised import pretraining_work
 from gpt.model import GPT, preset_config
 from gpt.token_rows import TextLog, open_texts
 from gpt.tokenizer import Tokenizer, load_tokenizer
-from harness.command_line import preset_defaults, run_script
+from harness.command_flags import TrainingFlags
+from harness.command_line import run_command
 from harness.device import pick_device, precision
 from harness.files import display_path
-from harness.flag_ranges import check_ranges
+from harness.flag_ranges import AtLeastOne, Count, Limit, NotEmpty, NotNegative, Range
 from harness.metric_log import MetricLog
 from harness.optimizer import (
     adamw,
@@ -52,7 +53,9 @@ from harness.run_folder import finish_run, keep_state, open_run, stepping
 from harness.seeds import derive_seed, make_generator
 from harness.training_state import TrainingState, saved_step
 
+Data = Annotated[str, NotEmpty("is empty: give reviews, sums or a file")]
 Preset = Literal["tiny", "study", "small", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"]
+SMALL_WIDTH_PRESETS = ("tiny", "study", "teacher", "english", "small")  # of models for one thread
 
 PRESETS: dict[str, dict[str, Any]] = {
     "tiny": {},
@@ -78,60 +81,45 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class PretrainingConfig:
+class PretrainingConfig(TrainingFlags):
     """Pre-train a GPT-2 from random weights."""
 
     preset: Literal[Preset, "teacher", "english"] = "tiny"
     """Model shape and matching defaults, applied before all other flags."""
-    data: str = "reviews"
+    data: Data = "reviews"
     """A world (reviews, sums), a file (.txt, or a data file whose texts are joined) or a folder of .txt."""
     tokenizer: str = "glassbox"
     """glassbox (ours, no download), gpt2 (tiktoken) or a rank file of gpt.tokenizer_training."""
-    steps: int = 1000
+    steps: AtLeastOne = 1000
     """Optimizer steps."""
-    batch_size: int = 32
+    batch_size: AtLeastOne = 32
     """Rows per forward pass."""
-    accumulation: int = 1
+    accumulation: AtLeastOne = 1
     """Forward passes per optimizer step."""
-    lr: float = 2e-3
+    lr: NotNegative = 2e-3
     """Peak learning rate."""
-    warmup: int = 50
+    warmup: Count = 50
     """Steps of linear warm-up."""
-    weight_decay: float = 0.1
+    weight_decay: NotNegative = 0.1
     """AdamW decay of matrices."""
-    max_norm: float = 1.0
+    max_norm: Limit = 1.0
     """Gradient norm at which gradients are clipped."""
-    dropout: float = 0.0
+    dropout: Annotated[float, Range("[0, 1)", "must be at least 0 and below 1")] = 0.0
     """Dropout while pre-training (GPT-2: 0.1)."""
-    precision: Literal["float32", "bfloat16"] = "float32"
-    """bfloat16: autocast over float32 weights, for GPUs."""
     checkpoint_blocks: bool = False
     """Compute each block's activations again in the backward pass instead of keeping them: less memory,
     a third more work, the same gradients."""
-    eval_every: int = 200
+    eval_every: AtLeastOne = 200
     """Steps between held-out losses."""
-    record_tokens: int = 4
+    record_tokens: Count = 4
     """Held-out texts whose surprise is kept token by token for the report; 0 keeps nothing."""
-    checkpoint_every: int = 500
+    checkpoint_every: AtLeastOne = 500
     """Steps between resumable checkpoints."""
-    seed: int = 0
-    device: str = "auto"
-    """auto (cuda, then mps, then cpu) or a device name."""
-    ranks: int | None = None
-    """Processes that share the work; default: one per core for small models on a CPU, else one."""
-    out: Path | None = None
-    """Run folder; default runs/pretraining-DATA-PRESET."""
-    resume: bool = False
-    """Continue the run in the run folder."""
-    deterministic: bool = False
-    """Only algorithms that give the same bits each time, also on a GPU; slower there."""
-    debug: bool = False
-    """Show the traceback of an error."""
 
-    def __post_init__(self) -> None:
-        check_ranges(self)
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout must be at least 0 and below 1: got {self.dropout}")
+    @property
+    def is_small(self) -> bool:
+        """Whether one process a core is faster than threads."""
+        return self.preset in SMALL_WIDTH_PRESETS
 
 
 def default_folder(stage: str, data: str, preset: str) -> Path:
@@ -316,8 +304,4 @@ def main(config: PretrainingConfig) -> Path:
 
 
 if __name__ == "__main__":
-    import tyro
-
-    run_script(
-        main, tyro.cli(PretrainingConfig, default=preset_defaults(PretrainingConfig, PRESETS))
-    )
+    run_command(main, PretrainingConfig, PRESETS)

@@ -29,8 +29,10 @@ from pathlib import Path
 from data import reviews, sums
 from gpt.corpus import read_documents
 from gpt.tokenizer import PATTERN, RANKS_FILE, SUFFIX, rank_lines
+from harness.command_line import run_command
 from harness.errors import UserError
 from harness.files import display_path, write_atomically
+from harness.flag_ranges import Seed
 
 N_SPECIALS = 2  # <|endoftext|> and <|pad|>, numbered after the ranks
 
@@ -48,7 +50,7 @@ class TokenizerTrainingConfig:
     """Number of ids: 256 bytes, the merges, 2 special tokens. With 624 every word is one token."""
     documents: int = 20_000
     """Documents to count in: of each world, or the first ones of the texts."""
-    seed: int = 0
+    seed: Seed = 0
     """Seed of both worlds."""
     out: Path = RANKS_FILE
     """Where the rank file goes (tiktoken's format)."""
@@ -190,8 +192,4 @@ def main(config: TokenizerTrainingConfig) -> None:
 
 
 if __name__ == "__main__":
-    import tyro
-
-    from harness.command_line import run_script
-
-    run_script(main, tyro.cli(TokenizerTrainingConfig, description=__doc__))
+    run_command(main, TokenizerTrainingConfig)

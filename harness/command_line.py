@@ -8,15 +8,18 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import torch
 
+from harness.command_flags import CommandFlags
 from harness.errors import Finished, UserError
+from harness.help_page import help_page
 from harness.here import HERE
-from harness.paths import STATE_FILE
+from harness.paths import REPOSITORY, STATE_FILE
 from harness.ranks.collectives import Drifted, LostRank
-from harness.ranks.launch import first_to_fail, run_on_ranks
+from harness.ranks.launch import Wish, first_to_fail, run_on_ranks
 from harness.signals import Ended, forgiving_output, signals_noted
 
 Config = TypeVar("Config")
@@ -66,21 +69,58 @@ def from_preset(
     return config_class(**({"preset": name} | dict(presets[name]) | dict(world) | overrides))
 
 
+def run_command(
+    main: Callable[[Config], Any],
+    config_class: Callable[..., Config],
+    presets: Mapping[str, Mapping[str, Any]] | None = None,
+    default: Config | None = None,
+) -> None:
+    """What stands under `__name__ == "__main__"`: parse the flags, then main(config).
+
+    Flags that are not given have the value of `default`, or of the preset that is named.
+    """
+    import tyro  # takes a moment that an import of the module need not
+
+    with explained():
+        if default is None:
+            default = preset_defaults(config_class, presets) if presets else config_class()
+        name = command_name()
+        if not {"-h", "--help"}.isdisjoint(sys.argv[1:]):
+            print(help_page(type(default), default, name))
+            return
+        config = tyro.cli(type(default), default=default, prog=name)
+    run_script(main, config)
+
+
+def command_name() -> str:
+    """How this process was started, as one types it: python -m rl.grpo_engine."""
+    main = sys.modules["__main__"]
+    if main.__spec__ is not None:
+        return f"python -m {main.__spec__.name}"
+    path = Path(sys.argv[0]).resolve()
+    return f"python {path.relative_to(REPOSITORY) if path.is_relative_to(REPOSITORY) else path}"
+
+
 def run_script(main: Callable[[Config], Any], config: Config) -> None:
     """Call main(config), on as many ranks as the flags ask for (harness/ranks/launch.py)."""
-    guard = partial(explained, getattr(config, "debug", None))
+    if not isinstance(config, CommandFlags):
+        with explained():
+            main(config)
+        return
+    guard = partial(explained, config.debug)
+    work = partial(main, config)
+    if config.deterministic:
+        work = partial(_deterministic, work)
     with guard():
-        run_on_ranks(partial(_as_asked, main), config, guard)
+        run_on_ranks(work, Wish(config.ranks, config.device, config.is_small), guard)
 
 
-def _as_asked(main: Callable[[Config], Any], config: Config) -> Any:
-    """main(config) on one rank, by deterministic algorithms if the flags ask for them."""
-    if not getattr(config, "deterministic", False):
-        return main(config)
+def _deterministic(work: Callable[[], Any]) -> Any:
+    """work() by deterministic algorithms."""
     os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # read when the GPU is first used
     torch.use_deterministic_algorithms(True)
     try:
-        return main(config)
+        return work()
     finally:
         torch.use_deterministic_algorithms(False)
 

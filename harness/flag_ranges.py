@@ -1,26 +1,71 @@
-"""The ranges of flags that mean the same in every script."""
+"""What a flag may be, written beside the flag: `lr: NotNegative = 1e-3`.
+
+A range is part of a field's type, and `check_ranges` reads it from there. So a flag that no range
+protects is seen where it is declared.
+"""
 
 from __future__ import annotations
 
+import functools
 import math
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any, get_args, get_type_hints
 
-AT_LEAST_ONE = (
-    "steps", "epochs", "batch_size", "accumulation", "prompts_per_step", "group_size",
-    "updates_per_batch", "minibatches", "micro_batch_size", "max_new_tokens", "eval_every",
-    "checkpoint_every", "reward_batch_size", "reward_epochs", "repeats", "grpo_steps", "jobs",
-    "reference_mixing_every", "ranks", "sample_rows",
-)  # fmt: skip
-ABOVE_ZERO = ("max_norm", "temperature", "wide_temperature", "lora_alpha")
-NOT_NEGATIVE = (
-    "lr", "critic_lr", "reward_lr", "warmup", "weight_decay", "clip_low", "clip_high",
-    "record_tokens", "eval_prompts", "test_prompts", "held_out_pairs", "max_resamples",
-    "off_policy_mask", "lora_rank",
-)  # fmt: skip
-SHARES = ("entropy_top_share", "reference_mixing")
-LIMITS = ("stop_kl", "max_norm")  # of which infinity means that there is none
 LARGEST = 1e12  # what multiplies numbers in float32 must leave room for them
 LARGEST_SEED = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class Range:
+    """An interval, as in "[0, 1)", and the words for a value outside of it."""
+
+    interval: str
+    words: str
+
+    def holds(self, value: float) -> bool:
+        """Whether the value lies inside; NaN lies in no interval."""
+        low, high = (float(end) for end in self.interval[1:-1].split(", "))
+        above = value >= low if self.interval[0] == "[" else value > low
+        return above and (value <= high if self.interval[-1] == "]" else value < high)
+
+    @property
+    def unlimited(self) -> bool:
+        """Whether infinity is one of its values, which then means that there is no limit."""
+        return self.interval.endswith("inf]")
+
+
+@dataclass(frozen=True)
+class NotEmpty:
+    """A text that must say something, and the words for one that does not."""
+
+    words: str
+
+
+AtLeastOne = Annotated[int, Range("[1, inf)", "must be at least 1")]
+AtLeastTwo = Annotated[int, Range("[2, inf)", "must be at least 2")]
+Count = Annotated[int, Range("[0, inf)", "must not be negative")]
+NotNegative = Annotated[float, Range("[0, inf)", "must not be negative")]
+AboveZero = Annotated[float, Range("(0, inf)", "must be above 0")]
+Limit = Annotated[float, Range("(0, inf]", "must be above 0")]
+KLLimit = Annotated[float, Range("(0, inf]", "must be above 0, any run would stop there")]
+Share = Annotated[float, Range("(0, 1]", "is a share, above 0 and at most 1")]
+Seed = Annotated[
+    int, Range(f"[{-LARGEST_SEED}, {LARGEST_SEED}]", f"must be at most {LARGEST_SEED} in size")
+]
+
+
+@functools.cache
+def ranges_of(config_class: Any) -> dict[str, Range | NotEmpty]:
+    """The range of every field that has one. A class that gives only a new default keeps its base's."""
+    ranges: dict[str, Range | NotEmpty] = {}
+    for base in reversed(config_class.__mro__[:-1]):
+        for name, hint in get_type_hints(base, include_extras=True).items():
+            if name not in vars(base).get("__annotations__", {}):
+                continue
+            for part in (hint, *get_args(hint)):
+                found = getattr(part, "__metadata__", ())
+                ranges.update((name, r) for r in found if isinstance(r, (Range, NotEmpty)))
+    return ranges
 
 
 def check_ranges(config: Any) -> None:
@@ -30,34 +75,27 @@ def check_ranges(config: Any) -> None:
     what the flag controls. So is a number that float32 cannot calculate with. Called when the flags
     are parsed, before an earlier run is moved aside. None passes.
     """
-    for names, least, words in (
-        (AT_LEAST_ONE, 1, "be at least 1"),
-        (ABOVE_ZERO, math.ulp(0), "be above 0"),
-        (NOT_NEGATIVE, 0, "not be negative"),
-    ):
-        for name in names:
-            value = getattr(config, name, None)
-            if value is not None and not value >= least:  # NaN is refused too
-                raise ValueError(f"{name} must {words}: got {value}")
-    for name in SHARES:
-        share = getattr(config, name, None)
-        if share is not None and not 0 < share <= 1:
-            raise ValueError(f"{name} is a share, above 0 and at most 1: got {share}")
-    if getattr(config, "adapter", None) is not None:
-        if not config.lora_rank:
-            raise ValueError("adapter goes on from a LoRA adapter: give lora_rank its rank")
-        if config.lora_alpha is not None:
-            raise ValueError("an adapter brings its own alpha: leave lora_alpha out")
-    for name, value in vars(config).items():
-        if isinstance(value, float) and math.isnan(value):
+    values, ranges = vars(config), ranges_of(type(config))
+    for name, value in values.items():
+        if isinstance(value, float) and math.isnan(value) and name not in ranges:
             raise ValueError(f"{name} must be a number: got nan")
-        no_limit = value == math.inf and name in LIMITS
-        if isinstance(value, float) and abs(value) > LARGEST and not no_limit:
+    for name, allowed in ranges.items():
+        for value in values[name] if isinstance(values[name], tuple) else (values[name],):
+            if not _inside(value, allowed):
+                raise ValueError(
+                    f"{name} {allowed.words}" + (f": got {value}" if value != "" else "")
+                )
+    for name, value in values.items():
+        limit = ranges.get(name)
+        unlimited = isinstance(limit, Range) and limit.unlimited and value == math.inf
+        if isinstance(value, float) and abs(value) > LARGEST and not unlimited:
             raise ValueError(f"{name} must be finite, and at most {LARGEST:g} in size: got {value}")
-    stop_kl = getattr(config, "stop_kl", None)
-    if stop_kl is not None and stop_kl <= 0:
-        raise ValueError(f"stop_kl must be above 0, any run would stop there: got {stop_kl}")
-    if abs(getattr(config, "seed", 0)) > LARGEST_SEED:
-        raise ValueError(f"seed must be at most {LARGEST_SEED} in size: got {config.seed}")
-    if getattr(config, "data", None) == "":
-        raise ValueError("data is empty: give reviews, sums or a file")
+
+
+def _inside(value: Any, allowed: Range | NotEmpty) -> bool:
+    """Whether a value is in its range; infinity is told with words of its own, below."""
+    if isinstance(allowed, NotEmpty):
+        return value != ""
+    if not isinstance(value, (int, float)):
+        return True
+    return math.isinf(value) or allowed.holds(value)

@@ -24,6 +24,7 @@ from typing import Any
 
 import torch
 
+from harness.command_flags import Flags
 from harness.device import pick_device
 from harness.errors import Finished, UserError
 from harness.files import display_path, write_json
@@ -52,7 +53,7 @@ FREE_FLAGS = (
 # Open and finish ----------------------------------------------------------------------------------
 
 
-def open_run(folder: Path, config: Any, *, resume: bool = False) -> Path:
+def open_run(folder: Path, config: Flags, *, resume: bool = False) -> Path:
     """Make a run folder, lock it and write config.json. An earlier run there is moved aside.
 
     Only runs of the same script are: UserError for a folder that holds anything else, that holds an
@@ -64,7 +65,7 @@ def open_run(folder: Path, config: Any, *, resume: bool = False) -> Path:
     return on_main(lambda: _open_run(folder.expanduser(), config, resume=resume))
 
 
-def _open_run(folder: Path, config: Any, *, resume: bool) -> Path:
+def _open_run(folder: Path, config: Flags, *, resume: bool) -> Path:
     check_place(folder, config)
     if resume:
         return _take_up(folder, config)
@@ -125,7 +126,7 @@ def stepping(log: MetricLog, folder: Path) -> Iterator[None]:
 # The folder ---------------------------------------------------------------------------------------
 
 
-def check_place(folder: Path, config: Any) -> None:
+def check_place(folder: Path, config: Flags) -> None:
     """UserError for a folder that a run must not take: the current one, a file, one with its inputs."""
     if folder.is_symlink() and not folder.exists():
         raise UserError(f"--out {folder} is a link to nothing: remove it, or name another folder")
@@ -201,7 +202,7 @@ def unlock(folder: Path) -> None:
 # Resuming -----------------------------------------------------------------------------------------
 
 
-def _take_up(folder: Path, config: Any) -> Path:
+def _take_up(folder: Path, config: Flags) -> Path:
     """Check that the run in the folder is this one, and bring its FREE_FLAGS up to date."""
     if not (folder / CONFIG_FILE).exists():
         raise UserError(
@@ -224,7 +225,7 @@ def _take_up(folder: Path, config: Any) -> Path:
 
 
 def _check_same_run(
-    folder: Path, config: Any, started: dict[str, Any], now: dict[str, Any]
+    folder: Path, config: Flags, started: dict[str, Any], now: dict[str, Any]
 ) -> None:
     """UserError for another script, another flag or an input that has changed."""
     if started[SCRIPT] != now[SCRIPT]:
@@ -280,7 +281,7 @@ def _say_finished(folder: Path, started: dict[str, Any], now: dict[str, Any]) ->
 # What is recorded ---------------------------------------------------------------------------------
 
 
-def record(config: Any) -> dict[str, Any]:
+def record(config: Flags) -> dict[str, Any]:
     """The content of config.json: flags, script, inputs and what the run is made with."""
     flags = json.loads(json.dumps(dataclasses.asdict(config), default=str))
     return flags | {
@@ -290,7 +291,7 @@ def record(config: Any) -> dict[str, Any]:
     }
 
 
-def input_digests(config: Any) -> dict[str, list[str]]:
+def input_digests(config: Flags) -> dict[str, list[str]]:
     """The sha256 of every file that a flag names, and of the model in every folder; by flag."""
     digests: dict[str, list[str]] = {}
     for flag, path in named_paths(config):
@@ -321,17 +322,16 @@ def read_record(folder: Path) -> dict[str, Any]:
     return values
 
 
-def named_paths(config: Any) -> list[tuple[str, Path]]:
+def named_paths(config: Flags) -> list[tuple[str, Path]]:
     """The flags that name files or folders which a run reads, each with its path."""
     found: list[tuple[str, Path]] = []
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        if field.name == "out":
+    for name, value in vars(config).items():
+        if name == "out":
             continue
-        if field.name == "data" and isinstance(value, str) and Path(value).is_file():
+        if name == "data" and isinstance(value, str) and Path(value).is_file():
             value = Path(value)
         values = value if isinstance(value, tuple) else (value,)
-        found += [(field.name, path) for path in values if isinstance(path, Path)]
+        found += [(name, path) for path in values if isinstance(path, Path)]
     return found
 
 
@@ -340,7 +340,7 @@ def flag_name(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def script_of(config: Any) -> str:
+def script_of(config: Flags) -> str:
     """The module that a config belongs to, also where that runs as `__main__`."""
     name = type(config).__module__
     if name not in ("__main__", "__mp_main__"):
@@ -353,9 +353,9 @@ def script_of(config: Any) -> str:
     return ".".join((path.relative_to(REPOSITORY) if inside else path).with_suffix("").parts)
 
 
-def made_with(config: Any) -> dict[str, Any]:
+def made_with(config: Flags) -> dict[str, Any]:
     """Versions, processes, hardware and revision: what the same flags may differ by elsewhere."""
-    device = pick_device(getattr(config, "device", "cpu"))
+    device = pick_device(dataclasses.asdict(config).get("device", "cpu"))
     gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else None
     return {
         "python": platform.python_version(),

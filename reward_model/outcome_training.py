@@ -16,7 +16,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
@@ -29,11 +29,12 @@ from gpt.memory.forecast import forecast
 from gpt.model import GPT, GPTConfig
 from gpt.pretraining import data_name
 from gpt.tokenizer import Tokenizer, load_tokenizer
-from harness.command_line import run_script
+from harness.command_flags import TrainingFlags
+from harness.command_line import run_command
 from harness.device import pick_device, precision
 from harness.errors import UserError
 from harness.files import display_path, write_json
-from harness.flag_ranges import check_ranges
+from harness.flag_ranges import AtLeastOne, Count, Limit, NotNegative
 from harness.metric_log import MetricLog
 from harness.optimizer import (
     adamw,
@@ -64,20 +65,20 @@ HEAD_WIDTH = 32  # of a fresh trunk's attention heads
 
 
 @dataclass(frozen=True)
-class OutcomeConfig:
+class OutcomeConfig(TrainingFlags):
     """Train an outcome reward model on labelled texts."""
 
     data: str = "train.jsonl"
     """Labelled texts: a file, or a folder with pos/ and neg/ (data/README.md)."""
     held_out: str | None = None
     """Labelled texts to report on; default: the validation tenth of the data."""
-    held_out_texts: int = 2000
+    held_out_texts: AtLeastOne = 2000
     """The most texts to report on."""
     base: Path | None = None
     """Run folder of the language model whose copy is the trunk; default: a fresh trunk."""
     tokenizer: str = "glassbox"
     """Tokenizer of a fresh trunk: glassbox, gpt2 or a rank file of gpt.tokenizer_training."""
-    layers: int = 1
+    layers: AtLeastOne = 1
     """Layers of a fresh trunk."""
     width: int = 64
     """Width of a fresh trunk, a multiple of 32."""
@@ -87,42 +88,25 @@ class OutcomeConfig:
     """How token scores become one score."""
     shortest: int = 16
     """Tokens of the shortest pieces to learn from; the longest fill the context."""
-    epochs: int = 3
+    epochs: AtLeastOne = 3
     """Passes over the texts, each with new pieces."""
-    steps: int | None = None
+    steps: AtLeastOne | None = None
     """Optimizer steps; overrides epochs."""
-    batch_size: int = 32
+    batch_size: AtLeastOne = 32
     """Texts per optimizer step."""
-    micro_batch_size: int = 32
+    micro_batch_size: AtLeastOne = 32
     """Texts per forward pass; changes memory and speed, never the gradient."""
-    lr: float = 5e-4
+    lr: NotNegative = 5e-4
     """Peak learning rate."""
-    warmup: int = 50
+    warmup: Count = 50
     """Steps of linear warm-up."""
-    weight_decay: float = 0.1
+    weight_decay: NotNegative = 0.1
     """AdamW decay of matrices."""
-    max_norm: float = 1.0
+    max_norm: Limit = 1.0
     """Gradient norm at which gradients are clipped."""
-    precision: Literal["float32", "bfloat16"] = "float32"
-    """bfloat16: autocast over float32 weights, for GPUs."""
-    seed: int = 0
-    device: str = "auto"
-    """auto (cuda, then mps, then cpu) or a device name."""
-    ranks: int | None = None
-    """Processes that share the work; default: one per core on a CPU, else one."""
-    out: Path | None = None
-    """Run folder; default runs/outcome-DATA."""
-    checkpoint_every: int = 200
-    """Steps between resumable checkpoints."""
-    resume: bool = False
-    """Continue the run in the run folder."""
-    deterministic: bool = False
-    """Only algorithms that give the same bits each time, also on a GPU; slower there."""
-    debug: bool = False
-    """Show the traceback of an error."""
 
     def __post_init__(self) -> None:
-        check_ranges(self)
+        super().__post_init__()
         if min(self.layers, self.held_out_texts) < 1 or self.shortest < 2:
             raise ValueError(
                 "layers and held_out_texts must be at least 1, shortest at least 2: got "
@@ -285,6 +269,4 @@ def main(config: OutcomeConfig) -> Path:
 
 
 if __name__ == "__main__":
-    import tyro
-
-    run_script(main, tyro.cli(OutcomeConfig, description=__doc__))
+    run_command(main, OutcomeConfig)

@@ -37,7 +37,7 @@ from gpt.model import GPT
 from gpt.pretraining import Preset, PretrainingConfig, default_folder
 from gpt.token_rows import token_rows
 from gpt.tokenizer import Tokenizer
-from harness.command_line import preset_defaults, run_script
+from harness.command_line import run_command
 from harness.device import pick_device, precision
 from harness.errors import UserError
 from harness.files import append_jsonl, display_path, read_jsonl, write_json
@@ -599,8 +599,4 @@ def main(config: RewardModelConfig) -> Path:
 
 
 if __name__ == "__main__":
-    import tyro
-
-    run_script(
-        main, tyro.cli(RewardModelConfig, default=preset_defaults(RewardModelConfig, PRESETS))
-    )
+    run_command(main, RewardModelConfig, PRESETS)

@@ -30,18 +30,18 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from data.records import PromptRecord
 from gpt.model import GPT
-from gpt.pretraining import Preset, default_folder
+from gpt.pretraining import Data, default_folder
 from gpt.tokenizer import Tokenizer
-from harness.command_line import preset_defaults, run_script
+from harness.command_line import run_command
 from harness.files import display_path
-from harness.flag_ranges import check_ranges
+from harness.flag_ranges import AtLeastOne, Count, NotNegative
 from harness.frozen_copy import frozen_copy
 from harness.metric_log import MetricLog
 from harness.optimizer import adamw, clip_and_step, cosine_schedule, set_learning_rate
@@ -65,6 +65,8 @@ from rl.batches.preferences import (
     sides,
 )
 from rl.rewards.sources import RewardFn
+from rl.training.config import RunFlags
+from rl.training.engine import Engine, Needs
 from rl.training.evaluation import Validation
 from rl.training.run import finish_step, run_training
 from rl.training.setup import RewardChoice, Task, open_reward
@@ -87,24 +89,16 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class DPOConfig:
+class DPOConfig(RunFlags):
     """Improve a policy on preference pairs alone, with DPO or a relative of it."""
 
-    preset: Preset = "tiny"
-    """Size of the policy and matching defaults, applied before all other flags."""
-    data: str = "reviews"
+    data: Data = "reviews"
     """reviews (the pairs in the reward model's run folder) or a preference file (data/README.md)."""
-    policy: Path | None = None
-    """Run folder to start from; default: gpt.pretraining's for this data and preset."""
     reward_model: Path | None = None
     """Run folder of the reward model; default: the one of this data and preset."""
     reward: Literal["auto", "model", "gold"] = "auto"
     """What scores the validation samples; nothing is trained on it. auto: the reward model;
     nothing for a file that has none. gold: the true objective."""
-    judge: Path | None = None
-    """Run folder of a second reward model that measures validation/gold where no rule knows it."""
-    gold: Literal["rule", "judge"] = "rule"
-    """judge: measure by --judge although a rule is known."""
     loss: LossName = "dpo"
     """dpo: -log sigmoid(beta h). cdpo: the same with label_smoothing. ipo: (h - 1 / (2 beta))^2;
     ipo_mean: h from means per token. hinge: max(0, 1 - beta h). simpo: -log sigmoid(simpo_beta (l_w
@@ -120,66 +114,25 @@ class DPOConfig:
     length_norm: bool = False
     """Average a response's log-probs over its tokens in the losses that sum them, as DPO's paper
     does; ipo_mean and simpo average by themselves."""
-    steps: int = 200
+    steps: AtLeastOne = 200
     """Optimizer steps."""
-    batch_size: int = 32
+    batch_size: AtLeastOne = 32
     """Pairs per optimizer step."""
-    micro_batch_size: int = 64
+    micro_batch_size: AtLeastOne = 64
     """Rows per forward pass, two a pair; changes memory and speed, never the gradient."""
-    lr: float = 4e-4
+    lr: NotNegative = 4e-4
     """Peak learning rate; a cosine brings it to a tenth."""
-    warmup: int = 20
+    warmup: Count = 20
     """Steps of linear warm-up."""
-    max_norm: float = 1.0
-    """Gradient norm at which gradients are clipped."""
-    temperature: float = 1.0
-    """tau, of all log-probs and of the validation samples."""
-    max_new_tokens: int = 48
-    """Longest validation sample; pairs with a longer answer are left out and counted."""
-    held_out_pairs: int = 256
+    held_out_pairs: Count = 256
     """Held-out pairs that are scored with every validation; 0 skips them."""
-    eval_every: int = 50
+    eval_every: AtLeastOne = 50
     """Steps between validations."""
-    record_tokens: int = 4
-    """Validation prompts whose answers are kept token by token for the report, at most 16; 0 keeps none."""
-    eval_prompts: int = 128
-    """Prompts per validation, one response each; 0 skips it."""
-    test_prompts: int = 512
-    """Test prompts that the start and the result answer once, after training; 0 skips it."""
-    checkpoint_every: int = 100
+    checkpoint_every: AtLeastOne = 100
     """Steps between resumable checkpoints."""
-    precision: Literal["float32", "bfloat16"] = "float32"
-    """bfloat16: autocast over float32 weights, for GPUs."""
-    checkpoint_blocks: bool = False
-    """Compute each block's activations again in the backward pass instead of keeping them: less memory,
-    a third more work, the same gradients."""
-    lora_rank: int = 0
-    """LoRA: train adapters of this rank beside frozen weights (gpt/lora.py); 0 trains all weights."""
-    lora_alpha: float | None = None
-    """alpha of LoRA, whose change of a weight is alpha / rank times B A; default: twice the rank."""
-    adapter: Path | None = None
-    """Folder in PEFT's format with the adapter to go on from, of rank lora_rank; default: a new one."""
-    compile: bool = False
-    """torch.compile for the update's blocks, where there is a compiler: slow at first, then faster."""
-    seed: int = 0
-    device: str = "auto"
-    """auto (cuda, then mps, then cpu) or a device name."""
-    ranks: int | None = None
-    """Processes that share the work; default: one per core for small models on a CPU, else one."""
-    out: Path | None = None
-    """Run folder; default runs/dpo-DATA-PRESET."""
-    resume: bool = False
-    """Continue the run in the run folder."""
-    deterministic: bool = False
-    """Only algorithms that give the same bits each time, also on a GPU; slower there."""
-    debug: bool = False
-    """Show the traceback of an error."""
-
-    stop_kl: ClassVar[float | None] = None
-    """No flag: an offline method samples nothing in training, so it has no KL to be stopped by."""
 
     def __post_init__(self) -> None:
-        check_ranges(self)
+        super().__post_init__()
         if self.micro_batch_size < 2:
             raise ValueError(f"micro_batch_size must be at least 2: got {self.micro_batch_size}")
         check_preference_flags(self, [self.loss])
@@ -314,18 +267,29 @@ def describe(config: DPOConfig) -> str:
     )
 
 
+ENGINE = Engine(
+    name="dpo",
+    box="DPO",
+    config=DPOConfig,
+    train=offline,
+    presets=PRESETS,
+    learns_from="pairs",
+    groups=False,
+    prepare=recorded_pairs,
+    describe=describe,
+    # The reviews' pairs are in a reward model's run folder, so there is a model to score with.
+    own_reward=lambda config: None if config.data == "reviews" else file_reward,
+    reference=lambda config: needs_reference([config.loss]),
+    needs=lambda config: Needs(update_rows=2 * config.batch_size),
+    toy="--batch-size 4 --held-out-pairs 8",
+)
+
+
 def main(config: DPOConfig) -> Path:
     """Run DPO with all I/O and return the run folder."""
     require_pairs(config.data)
-    # The reviews' pairs are in a reward model's run folder, so there is a model to score with.
-    own_reward = None if config.data == "reviews" else file_reward
-    return run_training(
-        "dpo", config, offline, recorded_pairs, describe, own_reward,
-        fixed_reference=needs_reference([config.loss]),
-    )  # fmt: skip
+    return run_training(ENGINE, config)
 
 
 if __name__ == "__main__":
-    import tyro
-
-    run_script(main, tyro.cli(DPOConfig, default=preset_defaults(DPOConfig, PRESETS)))
+    run_command(main, DPOConfig, PRESETS)

@@ -36,8 +36,9 @@ from gpt.generate import SamplingParams
 from gpt.log_probs import token_scores
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
-from harness.command_line import preset_defaults, run_script
+from harness.command_line import run_command
 from harness.device import precision
+from harness.flag_ranges import NotNegative
 from harness.frozen_copy import frozen_copy
 from harness.metric_log import MetricLog
 from harness.optimizer import adamw, clip_and_step, set_learning_rate
@@ -56,6 +57,7 @@ from rl.equations.kl import k2, k3, loss_estimator
 from rl.equations.losses import clipped_surrogate, sequence_mean
 from rl.rewards.sources import RewardFn, checked_rewards
 from rl.training.config import EngineConfig, kl_controller, require_groups, size_presets, warmed_up
+from rl.training.engine import Engine
 from rl.training.evaluation import Validation
 from rl.training.metrics import Stopwatch, UpdateMeter, rollout_metrics
 from rl.training.run import finish_step, run_training
@@ -68,9 +70,9 @@ PRESETS = size_presets()
 class GRPOConfig(EngineConfig):
     """Improve a policy with GRPO."""
 
-    clip_low: float = 0.2
+    clip_low: NotNegative = 0.2
     """epsilon below 1."""
-    clip_high: float = 0.2
+    clip_high: NotNegative = 0.2
     """epsilon above 1."""
     kl_estimator: Literal["k3", "k2", "k1"] = "k3"
     """k3 is the paper's; k2 has the gradient of KL(policy || reference); k1 is refused, and says why."""
@@ -199,12 +201,19 @@ def train(
     return log.rows
 
 
+ENGINE = Engine(
+    name="grpo",
+    box="GRPO",
+    config=GRPOConfig,
+    train=train,
+    presets=PRESETS,
+)
+
+
 def main(config: GRPOConfig) -> Path:
     """Run GRPO with all I/O and return the run folder."""
-    return run_training("grpo", config, train, fixed_reference=True)
+    return run_training(ENGINE, config)
 
 
 if __name__ == "__main__":
-    import tyro
-
-    run_script(main, tyro.cli(GRPOConfig, default=preset_defaults(GRPOConfig, PRESETS)))
+    run_command(main, GRPOConfig, PRESETS)

@@ -39,9 +39,10 @@ from gpt.lora import fit_for_training
 from gpt.model import GPT
 from gpt.pretraining import default_folder
 from gpt.tokenizer import Tokenizer
-from harness.command_line import preset_defaults, run_script
+from harness.command_line import run_command
 from harness.device import precision
 from harness.errors import UserError
+from harness.flag_ranges import AboveZero, AtLeastOne, NotNegative
 from harness.frozen_copy import frozen_copy
 from harness.metric_log import MetricLog
 from harness.optimizer import adamw, clip_and_step, set_learning_rate
@@ -69,6 +70,7 @@ from rl.equations.kl import k2, k3, loss_estimator
 from rl.equations.losses import clipped_surrogate, sequence_mean
 from rl.rewards.sources import RewardFn, RewardModelReward, checked_rewards
 from rl.training.config import EngineConfig, kl_controller, require_groups, size_presets, warmed_up
+from rl.training.engine import Engine, sampling_needs
 from rl.training.evaluation import Validation
 from rl.training.metrics import Stopwatch, UpdateMeter, rollout_metrics
 from rl.training.run import finish_step, run_training
@@ -86,37 +88,37 @@ PRESETS = size_presets(
 class IterativeGRPOConfig(EngineConfig):
     """Improve a policy with GRPO in iterations that move the reference and the reward model."""
 
-    steps: int = 90
+    steps: AtLeastOne = 90
     """Rollout batches of all iterations together."""
-    iterations: int = 3
+    iterations: AtLeastOne = 3
     """I: how often the reference becomes the policy; each iteration has steps / iterations steps."""
     refresh_reward_model: bool = True
     """Train the reward model again between iterations; without, only the reference is reset."""
-    new_pairs: int = 5600
+    new_pairs: AtLeastOne = 5600
     """Comparisons of the policy's responses to sample and label between iterations."""
     responses_per_prompt: int = 8
     """K: responses to a prompt of which every two are compared."""
-    wide_temperature: float = 1.5
+    wide_temperature: AboveZero = 1.5
     """Temperature at which every second half of those responses is drawn; the rest are at 1."""
-    check_pairs: int = 256
+    check_pairs: AtLeastOne = 256
     """More comparisons, on which the reward model is measured and never trained."""
     replay_fraction: float = 0.1
     """Share of earlier comparisons, see replay."""
     replay: Literal["share_of_mix", "share_of_history"] = "share_of_mix"
     """share_of_mix: this share of what is trained on is old. share_of_history: this share of all old
     comparisons joins the new ones. The paper's "10% of historical data" can be read in both ways."""
-    reward_lr: float = 5e-4
+    reward_lr: NotNegative = 5e-4
     """Peak learning rate of the reward model in each refresh."""
-    reward_batch_size: int = 8
+    reward_batch_size: AtLeastOne = 8
     """Prompts per optimizer step of the reward model, each with all its pairs."""
-    reward_micro_batch_size: int | None = None
+    reward_micro_batch_size: AtLeastOne | None = None
     """Responses per forward pass of the reward model, but at least all of one prompt; changes memory and
     speed, never the gradient. Default: all of a step."""
-    reward_epochs: int = 1
+    reward_epochs: AtLeastOne = 1
     """Passes of the reward model over the mix."""
-    clip_low: float = 0.2
+    clip_low: NotNegative = 0.2
     """epsilon below 1."""
-    clip_high: float = 0.2
+    clip_high: NotNegative = 0.2
     """epsilon above 1."""
     kl_estimator: Literal["k3", "k2", "k1"] = "k3"
     """k3 is the paper's; k2 has the gradient of KL(policy || reference); k1 is refused, and says why."""
@@ -320,15 +322,23 @@ def open_refresh(config: IterativeGRPOConfig, task: Task) -> dict[str, Any]:
     return {"refresh": refresh}
 
 
+ENGINE = Engine(
+    name="grpo_iterative",
+    box="Iterative GRPO",
+    config=IterativeGRPOConfig,
+    train=train,
+    presets=PRESETS,
+    prepare=open_refresh,
+    reference=lambda config: False,  # it becomes the policy, so `train` keeps a copy
+    needs=lambda config: sampling_needs(config, moving_reference=True),
+    toy="--iterations 2 --new-pairs 160 --check-pairs 16 --responses-per-prompt 4 --reward-batch-size 2",
+)
+
+
 def main(config: IterativeGRPOConfig) -> Path:
     """Run iterative GRPO with all I/O and return the run folder."""
-    return run_training("grpo_iterative", config, train, open_refresh)
+    return run_training(ENGINE, config)
 
 
 if __name__ == "__main__":
-    import tyro
-
-    run_script(
-        main,
-        tyro.cli(IterativeGRPOConfig, default=preset_defaults(IterativeGRPOConfig, PRESETS)),
-    )
+    run_command(main, IterativeGRPOConfig, PRESETS)

@@ -43,9 +43,10 @@ from gpt.generate import SamplingParams
 from gpt.log_probs import token_scores
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
-from harness.command_line import preset_defaults, run_script
+from harness.command_line import run_command
 from harness.device import precision
 from harness.errors import UserError
+from harness.flag_ranges import NotNegative
 from harness.frozen_copy import frozen_copy
 from harness.metric_log import MetricLog
 from harness.optimizer import adamw, clip_and_step, set_learning_rate
@@ -73,6 +74,7 @@ from rl.rewards.step_rewards import (
     checked_steps,
 )
 from rl.training.config import EngineConfig, kl_controller, require_groups, size_presets, warmed_up
+from rl.training.engine import Engine
 from rl.training.evaluation import Validation
 from rl.training.metrics import Stopwatch, UpdateMeter, rollout_metrics
 from rl.training.run import finish_step, run_training
@@ -89,9 +91,9 @@ class ProcessGRPOConfig(EngineConfig):
     steps_from: Literal["auto", "rule", "outcome", "reward_model"] = "auto"
     """rule: each written step of a sum is checked; reward_model: its score after each sentence;
     outcome: one step, plain GRPO. auto: the rule for sums, else the reward model if there is one."""
-    clip_low: float = 0.2
+    clip_low: NotNegative = 0.2
     """epsilon below 1."""
-    clip_high: float = 0.2
+    clip_high: NotNegative = 0.2
     """epsilon above 1."""
     kl_estimator: Literal["k3", "k2", "k1"] = "k3"
     """k3 is the paper's; k2 has the gradient of KL(policy || reference); k1 is refused, and says why."""
@@ -266,13 +268,20 @@ def train(
     return log.rows
 
 
+ENGINE = Engine(
+    name="grpo_process",
+    box="Process-supervised GRPO",
+    config=ProcessGRPOConfig,
+    train=train,
+    presets=PRESETS,
+    prepare=open_step_rewards,
+)
+
+
 def main(config: ProcessGRPOConfig) -> Path:
     """Run process-supervised GRPO with all I/O and return the run folder."""
-    return run_training("grpo_process", config, train, open_step_rewards, fixed_reference=True)
+    return run_training(ENGINE, config)
 
 
 if __name__ == "__main__":
-    import tyro
-
-    default = preset_defaults(ProcessGRPOConfig, PRESETS)
-    run_script(main, tyro.cli(ProcessGRPOConfig, default=default))
+    run_command(main, ProcessGRPOConfig, PRESETS)

@@ -54,8 +54,9 @@ from gpt.generate import SamplingParams
 from gpt.log_probs import token_scores
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
-from harness.command_line import preset_defaults, run_script
+from harness.command_line import run_command
 from harness.device import precision
+from harness.flag_ranges import AtLeastOne, KLLimit, NotNegative
 from harness.metric_log import MetricLog
 from harness.optimizer import adamw, clip_and_step, set_learning_rate
 from harness.seeds import make_generator
@@ -74,6 +75,7 @@ from rl.equations.kl import k3, k3_importance, rho_minus_log
 from rl.equations.losses import clipped_surrogate, row_sums, sequence_mean
 from rl.rewards.sources import RewardFn, checked_rewards
 from rl.training.config import EngineConfig, kl_controller, require_groups, size_presets, warmed_up
+from rl.training.engine import Engine
 from rl.training.evaluation import Validation
 from rl.training.metrics import Stopwatch, UpdateMeter, rollout_metrics
 from rl.training.run import finish_step, run_training
@@ -90,15 +92,15 @@ PENALTIES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 class SingleModelGRPOConfig(EngineConfig):
     """Improve a policy with GRPO and no reference model: a trust region around each batch."""
 
-    steps: int = 40
+    steps: AtLeastOne = 40
     """Rollout batches. Nothing else bounds the distance from the start: more of them go further."""
-    clip_low: float = 0.2
+    clip_low: NotNegative = 0.2
     """epsilon below 1."""
-    clip_high: float = 0.2
+    clip_high: NotNegative = 0.2
     """epsilon above 1."""
     penalty: Literal["k3", "rho_minus_log"] = "k3"
     """k3: Eq. 4 with the old policy as the reference; rho_minus_log: the one that is a KL here."""
-    updates_per_batch: int = 2
+    updates_per_batch: AtLeastOne = 2
     """mu: passes over each rollout batch; with one update a batch the penalty is exactly 0."""
     kl_coef: float = 1.0
     """beta, the weight of the penalty on leaving the policy of this batch."""
@@ -109,7 +111,7 @@ class SingleModelGRPOConfig(EngineConfig):
     """Nats per response from the old policy, per batch, that the controller holds."""
     kl_horizon: int = 1_000
     """Responses over which the adaptive controller acts; fewer is faster."""
-    stop_kl: float | None = None
+    stop_kl: KLLimit | None = None
     """A number is refused: it would stop at a KL from the start, and no copy of the start is kept."""
 
     takes_parts = True
@@ -259,13 +261,20 @@ def train(
     return log.rows
 
 
+ENGINE = Engine(
+    name="grpo_single_model",
+    box="Single-model GRPO",
+    config=SingleModelGRPOConfig,
+    train=train,
+    presets=PRESETS,
+    reference=lambda config: False,  # the old policy takes its place
+)
+
+
 def main(config: SingleModelGRPOConfig) -> Path:
     """Run single-model GRPO with all I/O and return the run folder."""
-    return run_training("grpo_single_model", config, train)
+    return run_training(ENGINE, config)
 
 
 if __name__ == "__main__":
-    import tyro
-
-    default = preset_defaults(SingleModelGRPOConfig, PRESETS)
-    run_script(main, tyro.cli(SingleModelGRPOConfig, default=default))
+    run_command(main, SingleModelGRPOConfig, PRESETS)

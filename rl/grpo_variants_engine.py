@@ -53,8 +53,9 @@ from gpt.generate import SamplingParams
 from gpt.log_probs import TokenScores, full_kl, token_scores
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
-from harness.command_line import flag_value, from_preset, preset_defaults, run_script
+from harness.command_line import flag_value, from_preset, preset_defaults, run_command
 from harness.device import precision
+from harness.flag_ranges import AtLeastOne, Count, NotNegative, Share
 from harness.frozen_copy import frozen_copy
 from harness.metric_log import MetricLog
 from harness.optimizer import adamw, clip_and_step, mix_into, set_learning_rate
@@ -75,6 +76,7 @@ from rl.equations.advantages import gdpo_advantages, group_advantages
 from rl.equations.kl import k1_importance, k2, k3, k3_importance, loss_estimator
 from rl.rewards.sources import RewardFn, checked_rewards, with_overlong_penalty
 from rl.training.config import EngineConfig, kl_controller, require_groups, size_presets, warmed_up
+from rl.training.engine import Engine, sampling_needs
 from rl.training.evaluation import Validation
 from rl.training.metrics import CLIPPED, Stopwatch, UpdateMeter, rollout_metrics
 from rl.training.reference import check_mix_of_adapters
@@ -106,9 +108,9 @@ class GRPOVariantsConfig(EngineConfig):
     """The policy loss. token: PPO's clipped ratio per token. sequence, gspo, gspo_token: one ratio per
     response (the product of its tokens', and their geometric mean). cispo: a clipped weight of
     log pi. sapo: a soft gate."""
-    clip_low: float = 0.2
+    clip_low: NotNegative = 0.2
     """epsilon below 1; cispo and sapo have none."""
-    clip_high: float = 0.2
+    clip_high: NotNegative = 0.2
     """epsilon above 1; sapo has none. It is relative for cispo too, whose weights end at 1 + clip_high:
     1.2 by default, and ScaleRL's bound of 5.0 (arXiv:2510.13786) is --clip-high 4."""
     kl_coef: float = EngineConfig.kl_coef
@@ -124,7 +126,7 @@ class GRPOVariantsConfig(EngineConfig):
     """Divide the centred rewards by the standard deviation of their group, of the batch, or not."""
     sampling_filter: Literal["none", "dynamic"] = "none"
     """dynamic: drop groups whose rewards are all equal and sample other prompts in their place."""
-    max_resamples: int = 4
+    max_resamples: Count = 4
     """Rounds of such sampling a step; a batch that is still short is trained on as it is."""
     overlong_buffer: int | Literal["fifth"] | None = None
     """The penalty of long responses grows from 0 to 1 over the last so many of max_new_tokens
@@ -136,16 +138,16 @@ class GRPOVariantsConfig(EngineConfig):
     """k3 is GRPO's. The importance forms stay unbiased after the first update of a batch, for the KL of
     each token given the old policy's prefixes; full sums over the vocabulary and costs two more
     forward passes; k1 is refused, and says why."""
-    off_policy_mask: float | None = None
+    off_policy_mask: NotNegative | None = None
     """Drop the policy loss of a bad response once its tokens have lost this many nats on average."""
-    entropy_coef: float = 0.0
+    entropy_coef: NotNegative = 0.0
     """Weight of the entropy bonus."""
-    entropy_top_share: float | None = None
+    entropy_top_share: Share | None = None
     """Policy loss only on this share of a minibatch's tokens, those of highest entropy (0.2)."""
-    reference_mixing: float | None = None
+    reference_mixing: Share | None = None
     """Move the reference's weights this share of the way to the policy's, now and then (0.6). The KL,
     and --stop-kl with it, is then measured from where the reference stands."""
-    reference_mixing_every: int = 10
+    reference_mixing_every: AtLeastOne = 10
     """Batches between two such moves."""
 
     takes_parts = True
@@ -483,15 +485,27 @@ def train(
     return log.rows
 
 
+ENGINE = Engine(
+    name="grpo_variants",
+    box="The GRPO family",
+    config=GRPOVariantsConfig,
+    train=train,
+    presets=PRESETS,
+    run_name=lambda config: f"grpo_variants_{config.variant}",
+    reference=lambda config: not config.reference_mixing,
+    needs=lambda config: sampling_needs(
+        config,
+        moving_reference=bool(config.reference_mixing),
+        compares_vocabularies=config.kl_estimator == "full",
+    ),
+    toy="--variant cispo",
+)
+
+
 def main(config: GRPOVariantsConfig) -> Path:
     """Run the chosen variant with all I/O and return the run folder."""
-    return run_training(
-        f"grpo_variants_{config.variant}", config, train,
-        fixed_reference=not config.reference_mixing,
-    )  # fmt: skip
+    return run_training(ENGINE, config)
 
 
 if __name__ == "__main__":
-    import tyro
-
-    run_script(main, tyro.cli(GRPOVariantsConfig, default=command_line_defaults()))
+    run_command(main, GRPOVariantsConfig, default=command_line_defaults())

@@ -50,8 +50,9 @@ from gpt.generate import SamplingParams
 from gpt.log_probs import TokenScores, token_scores, token_scores_and_kl
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
-from harness.command_line import preset_defaults, run_script
+from harness.command_line import run_command
 from harness.device import precision
+from harness.flag_ranges import AtLeastOne, KLLimit, NotNegative
 from harness.frozen_copy import frozen_copy
 from harness.metric_log import MetricLog
 from harness.optimizer import adamw, clip_and_step, set_learning_rate
@@ -71,6 +72,7 @@ from rl.equations.losses import clipped_surrogate, policy_gradient, sequence_mea
 from rl.rewards.sources import RewardFn, checked_rewards
 from rl.rewards.teacher import TeacherReward, open_teacher, refuse_other_rewards
 from rl.training.config import EngineConfig, kl_controller, require_groups, size_presets, warmed_up
+from rl.training.engine import Engine, sampling_needs
 from rl.training.evaluation import Validation
 from rl.training.metrics import Stopwatch, UpdateMeter, rollout_metrics
 from rl.training.reference import check_moving_reference, moved_reference
@@ -100,9 +102,9 @@ class KDGRPOConfig(EngineConfig):
     policy_loss: Literal["clipped", "reinforce"] = "clipped"
     """clipped: GRPO's ratio and clip. reinforce: -A log pi of the whole response, for one pass only;
     of several minibatches all but the first are then a little older than the policy."""
-    clip_low: float = 0.2
+    clip_low: NotNegative = 0.2
     """epsilon below 1."""
-    clip_high: float = 0.2
+    clip_high: NotNegative = 0.2
     """epsilon above 1."""
     kl_coef: float = 0.04
     """beta, the weight of the KL to the reference; with 0 and no stop_kl none is asked."""
@@ -110,7 +112,7 @@ class KDGRPOConfig(EngineConfig):
     """k3, k2 of the sampled tokens, or full, over the vocabulary; k1 is refused, and says why."""
     reference_update: Literal["never", "per_iteration", "mix"] = "never"
     """per_iteration: the reference becomes the policy every reference_every batches. mix: a part."""
-    reference_every: int = 20
+    reference_every: AtLeastOne = 20
     """Rollout batches between updates of the reference."""
     reference_mix: float = 0.6
     """alpha of mix: reference <- alpha * policy + (1 - alpha) * reference (TR-DPO)."""
@@ -118,9 +120,9 @@ class KDGRPOConfig(EngineConfig):
     """lambda, the weight of the language model's loss on pre-training text; 0 needs no text. MiniLLM
     and the larger presets have 1; a world's text is worse than what its teacher writes, and 1 holds
     back."""
-    pretraining_batch_size: int = 32
+    pretraining_batch_size: AtLeastOne = 32
     """Rows of pre-training text per optimizer step."""
-    stop_kl: float | None = None
+    stop_kl: KLLimit | None = None
     """Stop early once the KL to the reference, averaged over 5 steps, exceeds this many nats."""
 
     def __post_init__(self) -> None:
@@ -320,15 +322,30 @@ def open_teacher_reward(
     return teacher_reward(config, teacher)
 
 
+ENGINE = Engine(
+    name="kd_grpo",
+    box="KD-GRPO",
+    config=KDGRPOConfig,
+    train=train,
+    presets=PRESETS,
+    learns_from="teacher",
+    prepare=open_text,
+    own_reward=lambda config: open_teacher_reward,
+    reference=lambda config: config.reference_update == "never",
+    needs=lambda config: sampling_needs(
+        config,
+        moving_reference=config.reference_update != "never",
+        compares_vocabularies=config.kl_estimator == "full",
+        text_rows=config.pretraining_batch_size if config.pretraining_coef else 0,
+    ),
+    toy="--pretraining-batch-size 2",
+)
+
+
 def main(config: KDGRPOConfig) -> Path:
     """Run KD-GRPO with all I/O and return the run folder."""
-    return run_training(
-        "kd_grpo", config, train, open_text, own_reward=open_teacher_reward,
-        fixed_reference=config.reference_update == "never",
-    )  # fmt: skip
+    return run_training(ENGINE, config)
 
 
 if __name__ == "__main__":
-    import tyro
-
-    run_script(main, tyro.cli(KDGRPOConfig, default=preset_defaults(KDGRPOConfig, PRESETS)))
+    run_command(main, KDGRPOConfig, PRESETS)

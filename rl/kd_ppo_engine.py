@@ -48,8 +48,9 @@ from gpt.generate import SamplingParams
 from gpt.model import GPT
 from gpt.pretraining import held_out_loss
 from gpt.tokenizer import Tokenizer
-from harness.command_line import preset_defaults, run_script
+from harness.command_line import run_command
 from harness.device import precision
+from harness.flag_ranges import AtLeastOne, KLLimit
 from harness.frozen_copy import frozen_copy
 from harness.metric_log import MetricLog
 from harness.seeds import make_generator
@@ -69,6 +70,7 @@ from rl.rewards.sources import RewardFn, checked_rewards
 from rl.rewards.teacher import TeacherReward, open_teacher, refuse_other_rewards
 from rl.training.actor_critic import ActorCritic, ActorCriticConfig, gae_targets, ppo_loss
 from rl.training.config import kl_controller, size_presets, warmed_up
+from rl.training.engine import Engine, sampling_needs
 from rl.training.evaluation import Validation
 from rl.training.metrics import Stopwatch, UpdateMeter, explained_variance, rollout_metrics
 from rl.training.reference import check_moving_reference, moved_reference
@@ -99,7 +101,7 @@ class KDPPOConfig(ActorCriticConfig):
     """beta, the weight of the KL to the reference, in every token's reward."""
     reference_update: Literal["never", "per_iteration", "mix"] = "never"
     """per_iteration: the reference becomes the policy every reference_every batches. mix: a part."""
-    reference_every: int = 20
+    reference_every: AtLeastOne = 20
     """Rollout batches between updates of the reference."""
     reference_mix: float = 0.6
     """alpha of mix: reference <- alpha * policy + (1 - alpha) * reference (TR-DPO)."""
@@ -113,7 +115,7 @@ class KDPPOConfig(ActorCriticConfig):
     """lambda, the weight of the language model's loss on pre-training text; 0 needs no text. MiniLLM
     and the larger presets have 1; a world's text is worse than what its teacher writes, and 1 holds
     back."""
-    stop_kl: float | None = None
+    stop_kl: KLLimit | None = None
     """Stop early once the KL to the reference, averaged over 5 steps, exceeds this many nats."""
 
     def __post_init__(self) -> None:
@@ -308,15 +310,31 @@ def open_teacher_reward(
     return teacher_reward(config, teacher)
 
 
+ENGINE = Engine(
+    name="kd_ppo",
+    box="KD-PPO",
+    config=KDPPOConfig,
+    train=train,
+    presets=PRESETS,
+    learns_from="teacher",
+    groups=False,
+    prepare=open_text,
+    own_reward=lambda config: open_teacher_reward,
+    reference=lambda config: config.reference_update == "never",
+    needs=lambda config: sampling_needs(
+        config,
+        critic=True,
+        moving_reference=config.reference_update != "never",
+        text_rows=config.pretraining_batch_size if config.pretraining_coef else 0,
+    ),
+    toy="--pretraining-batch-size 2",
+)
+
+
 def main(config: KDPPOConfig) -> Path:
     """Run KD-PPO with all I/O and return the run folder."""
-    return run_training(
-        "kd_ppo", config, train, open_text, own_reward=open_teacher_reward,
-        fixed_reference=config.reference_update == "never",
-    )  # fmt: skip
+    return run_training(ENGINE, config)
 
 
 if __name__ == "__main__":
-    import tyro
-
-    run_script(main, tyro.cli(KDPPOConfig, default=preset_defaults(KDPPOConfig, PRESETS)))
+    run_command(main, KDPPOConfig, PRESETS)

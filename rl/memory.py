@@ -32,27 +32,14 @@ from gpt.memory.supervised import distillation_work, finetuning_work, pretrainin
 from gpt.model import GPTConfig, preset_config
 from gpt.pretraining import Preset
 from gpt.tokenizer import load_tokenizer
-from harness.command_line import from_preset, run_script
+from harness.command_line import from_preset, run_command
 from harness.files import save_figure
-from harness.flag_ranges import check_ranges
+from harness.flag_ranges import AtLeastOne, Count, check_ranges
 from harness.paths import REPOSITORY
 from reward_model import reward_model_training
 from reward_model.memory_needs import reward_model_work
-from rl import (
-    dpo_engine,
-    grpo_engine,
-    grpo_iterative_engine,
-    grpo_process_engine,
-    grpo_single_model_engine,
-    grpo_variants_engine,
-    kd_grpo_engine,
-    kd_ppo_engine,
-    minillm_engine,
-    pg_grpo_engine,
-    ppo_engine,
-    reinforce_pp_engine,
-    rloo_engine,
-)
+from rl.commands.engines import every_engine
+from rl.training.engine import Engine
 from rl.training.evaluation import format_table
 from rl.training.memory_needs import Given, engine_forecast
 
@@ -63,12 +50,6 @@ LETTERS = {
     "--batch-size": "B", "--prompts-per-step": "P",
 }  # fmt: skip
 
-Script = Literal[
-    "grpo", "rloo", "reinforce_pp", "grpo_single_model", "grpo_process", "grpo_iterative",
-    "grpo_variants", "pg_grpo", "ppo", "dpo", "kd_grpo", "kd_ppo", "minillm", "reward_model",
-    "pretraining", "finetuning", "distillation",
-]  # fmt: skip
-
 
 @dataclass(frozen=True)
 class MemoryConfig:
@@ -76,7 +57,7 @@ class MemoryConfig:
 
     preset: tuple[Preset, ...] = PUBLISHED
     """Model sizes; tiny, study and small too."""
-    script: tuple[Script, ...] = ()
+    script: tuple[str, ...] = ()
     """Training scripts, by the name of an engine or of a stage; default: all of them."""
     cards: tuple[int, ...] = (16, 24, 40, 80, 141)
     """GB of the cards in the table."""
@@ -86,13 +67,13 @@ class MemoryConfig:
     """Tokens of the longest prompt."""
     answer_tokens: int | None = None
     """Tokens of the longest answer, sampled or in the data; default: the preset's."""
-    micro_batch_size: int | None = None
+    micro_batch_size: AtLeastOne | None = None
     """Rows per forward pass; default: the preset's. So for the flags below."""
-    sample_rows: int | None = None
+    sample_rows: AtLeastOne | None = None
     """Rows that are sampled at once."""
-    batch_size: int | None = None
+    batch_size: AtLeastOne | None = None
     """Rows, pairs or prompts of a step, where a script has the flag."""
-    lora_rank: int = 0
+    lora_rank: Count = 0
     """Rank of LoRA's adapters; 0 trains all weights."""
     checkpoint_blocks: bool = False
     """Compute activations again in the backward pass."""
@@ -105,27 +86,16 @@ class MemoryConfig:
 
     def __post_init__(self) -> None:
         check_ranges(self)
+        unknown = sorted(set(self.script) - {*ENGINES, *STAGES})
+        if unknown:
+            raise ValueError(
+                f"there is no script {', '.join(unknown)}: choose of {', '.join((*ENGINES, *STAGES))}"
+            )
 
 
 # --- the scripts --------------------------------------------------------------------------------
 
-ENGINES: dict[str, tuple[Any, Any]] = {  # config, presets
-    "grpo": (grpo_engine.GRPOConfig, grpo_engine.PRESETS),
-    "rloo": (rloo_engine.RLOOConfig, rloo_engine.PRESETS),
-    "reinforce_pp": (reinforce_pp_engine.ReinforcePPConfig, reinforce_pp_engine.PRESETS),
-    "grpo_single_model": (
-        grpo_single_model_engine.SingleModelGRPOConfig, grpo_single_model_engine.PRESETS,
-    ),
-    "grpo_process": (grpo_process_engine.ProcessGRPOConfig, grpo_process_engine.PRESETS),
-    "grpo_iterative": (grpo_iterative_engine.IterativeGRPOConfig, grpo_iterative_engine.PRESETS),
-    "grpo_variants": (grpo_variants_engine.GRPOVariantsConfig, grpo_variants_engine.PRESETS),
-    "pg_grpo": (pg_grpo_engine.PGGRPOConfig, pg_grpo_engine.PRESETS),
-    "ppo": (ppo_engine.PPOConfig, ppo_engine.PRESETS),
-    "dpo": (dpo_engine.DPOConfig, dpo_engine.PRESETS),
-    "kd_grpo": (kd_grpo_engine.KDGRPOConfig, kd_grpo_engine.PRESETS),
-    "kd_ppo": (kd_ppo_engine.KDPPOConfig, kd_ppo_engine.PRESETS),
-    "minillm": (minillm_engine.MiniLLMConfig, minillm_engine.PRESETS),
-}  # fmt: skip
+ENGINES: dict[str, Engine] = {engine.name: engine for engine in every_engine()}
 STAGES: dict[str, tuple[Any, Any]] = {
     "reward_model": (
         reward_model_training.RewardModelConfig, reward_model_training.PRESETS,
@@ -138,7 +108,10 @@ STAGES: dict[str, tuple[Any, Any]] = {
 
 def config_of(script: str, preset: Preset, flags: MemoryConfig) -> Any:
     """The script's config at a preset, with the flags that it has."""
-    config_class, presets = (ENGINES | STAGES)[script]
+    if script in ENGINES:
+        config_class, presets = ENGINES[script].config, ENGINES[script].presets
+    else:
+        config_class, presets = STAGES[script]
     config = from_preset(config_class, presets, preset)
     wished = {
         "micro_batch_size": flags.micro_batch_size, "sample_rows": flags.sample_rows,
@@ -156,7 +129,7 @@ def forecasts(script: str, preset: Preset, flags: MemoryConfig) -> Callable[[Any
     """Config -> forecast of a script at a preset; a teacher has the policy's shape."""
     shape = preset_config(preset, vocabulary(preset))
     if script in ENGINES:
-        taught = script in ("kd_grpo", "kd_ppo", "minillm")
+        taught = ENGINES[script].learns_from == "teacher"
         scored = not (taught or flags.checked)
         given = Given(
             shape,
@@ -166,7 +139,7 @@ def forecasts(script: str, preset: Preset, flags: MemoryConfig) -> Callable[[Any
             checked=flags.checked,
             device=flags.device,
         )
-        return lambda config: engine_forecast(script, config, given)
+        return lambda config: engine_forecast(ENGINES[script], config, given)
     return lambda config: forecast(stage_work(script, config, shape, flags))
 
 
@@ -380,6 +353,4 @@ def main(flags: MemoryConfig) -> None:
 
 
 if __name__ == "__main__":
-    import tyro
-
-    run_script(main, tyro.cli(MemoryConfig))
+    run_command(main, MemoryConfig)

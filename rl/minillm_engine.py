@@ -43,8 +43,9 @@ from gpt.log_probs import token_scores_and_kl
 from gpt.model import GPT
 from gpt.teacher import open_teacher
 from gpt.tokenizer import Tokenizer
-from harness.command_line import preset_defaults, run_script
+from harness.command_line import run_command
 from harness.device import precision
+from harness.flag_ranges import AtLeastOne, KLLimit, NotNegative
 from harness.metric_log import MetricLog
 from harness.optimizer import adamw, clip_and_step, set_learning_rate
 from harness.seeds import make_generator
@@ -66,6 +67,7 @@ from rl.equations.losses import (
 from rl.equations.token_rewards import teacher_rewards
 from rl.rewards.teacher import TeacherReward, refuse_other_rewards, teacher_log_probs
 from rl.training.config import EngineConfig, size_presets, warmed_up
+from rl.training.engine import Engine, sampling_needs
 from rl.training.evaluation import Validation
 from rl.training.metrics import Stopwatch, UpdateMeter, rollout_metrics
 from rl.training.run import finish_step, run_training
@@ -84,24 +86,24 @@ class MiniLLMConfig(EngineConfig):
     """Run folder of the teacher; default: the one of this data."""
     teacher_share: float = 0.2
     """alpha: the teacher's share of the mixture that responses are drawn from; 0 is on-policy."""
-    prompts_per_step: int = 128
+    prompts_per_step: AtLeastOne = 128
     """Prompts per rollout batch."""
-    group_size: int = 1
+    group_size: AtLeastOne = 1
     """Responses per prompt; there is no baseline, so one is enough."""
-    updates_per_batch: int = 2
+    updates_per_batch: AtLeastOne = 2
     """Inner epochs of shuffled minibatches over each rollout batch (the paper's code: 4)."""
     kl_coef: float = 0.0
     """Must be 0: the KL to the teacher is the whole loss, and there is no reference."""
-    stop_kl: float | None = None
+    stop_kl: KLLimit | None = None
     """Must be left out: no KL to a reference is measured in training."""
-    clip_low: float = 0.2
+    clip_low: NotNegative = 0.2
     """epsilon below 1."""
-    clip_high: float = 0.2
+    clip_high: NotNegative = 0.2
     """epsilon above 1."""
     pretraining_coef: float = 0.1
     """lambda_PT: the weight of the language model's loss on pre-training text. The paper has 1, and so
     have the larger presets; a world's text is worse than what its teacher writes, and 1 holds back."""
-    pretraining_batch_size: int = 32
+    pretraining_batch_size: AtLeastOne = 32
     """Rows of pre-training text per optimizer step."""
 
     def __post_init__(self) -> None:
@@ -290,12 +292,31 @@ def open_teacher_reward(
     return TeacherReward(teacher, config, aggregate="sum", reverse_kl=True)
 
 
+ENGINE = Engine(
+    name="minillm",
+    box="MiniLLM",
+    config=MiniLLMConfig,
+    train=train,
+    presets=PRESETS,
+    learns_from="teacher",
+    groups=False,
+    prepare=open_text,
+    own_reward=lambda config: open_teacher_reward,
+    reference=lambda config: False,
+    needs=lambda config: sampling_needs(
+        config,
+        compares_vocabularies=True,
+        teacher_samples=config.teacher_share > 0,
+        text_rows=config.pretraining_batch_size if config.pretraining_coef else 0,
+    ),
+    toy="--pretraining-batch-size 2",
+)
+
+
 def main(config: MiniLLMConfig) -> Path:
     """Run MiniLLM with all I/O and return the run folder."""
-    return run_training("minillm", config, train, open_text, own_reward=open_teacher_reward)
+    return run_training(ENGINE, config)
 
 
 if __name__ == "__main__":
-    import tyro
-
-    run_script(main, tyro.cli(MiniLLMConfig, default=preset_defaults(MiniLLMConfig, PRESETS)))
+    run_command(main, MiniLLMConfig, PRESETS)

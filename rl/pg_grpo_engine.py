@@ -41,8 +41,9 @@ from data.records import PromptRecord
 from gpt.generate import SamplingParams
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
-from harness.command_line import preset_defaults, run_script
+from harness.command_line import run_command
 from harness.device import precision
+from harness.flag_ranges import AtLeastOne, NotNegative
 from harness.frozen_copy import frozen_copy
 from harness.metric_log import MetricLog
 from harness.optimizer import adamw, clip_and_step, set_learning_rate
@@ -85,6 +86,7 @@ from rl.equations.losses import (
 )
 from rl.rewards.sources import RewardFn, checked_rewards
 from rl.training.config import EngineConfig, kl_controller, require_groups, size_presets, warmed_up
+from rl.training.engine import Engine
 from rl.training.evaluation import Validation
 from rl.training.metrics import Stopwatch, UpdateMeter, rollout_metrics
 from rl.training.run import finish_step, run_training
@@ -98,9 +100,9 @@ PRESETS = size_presets()
 class PGGRPOConfig(EngineConfig):
     """Improve a policy with GRPO and a preference loss."""
 
-    clip_low: float = 0.2
+    clip_low: NotNegative = 0.2
     """epsilon below 1."""
-    clip_high: float = 0.2
+    clip_high: NotNegative = 0.2
     """epsilon above 1."""
     kl_estimator: Literal["k3", "k2", "k1"] = "k3"
     """k3 is GRPO's; k2 has the gradient of KL(policy || reference); k1 is refused, and says why."""
@@ -127,7 +129,7 @@ class PGGRPOConfig(EngineConfig):
     length_norm: bool = False
     """Average a response's log-probs over its tokens in the preference losses that sum them; DPO
     sums. ipo_mean and simpo average by themselves."""
-    offline_batch_size: int = 16
+    offline_batch_size: AtLeastOne = 16
     """Recorded pairs per rollout batch, in each of its optimizer steps (pairs offline and both)."""
     mode: Literal["token_ratio", "ratio_power", "mean_ratio"] = "token_ratio"
     """token_ratio: GRPO's. ratio_power: (pi(y) / pi_old(y)) ** ratio_power, one for the response.
@@ -400,15 +402,22 @@ def recorded_pairs(config: PGGRPOConfig, task: Task) -> dict[str, Any]:
     return {"offline_pairs": pairs}
 
 
+ENGINE = Engine(
+    name="pg_grpo",
+    box="PG-GRPO",
+    config=PGGRPOConfig,
+    train=train,
+    presets=PRESETS,
+    prepare=recorded_pairs,
+    reference=lambda config: config.measures_kl or config.needs_reference,
+    toy="--pairs both --offline-batch-size 4",
+)
+
+
 def main(config: PGGRPOConfig) -> Path:
     """Run PG-GRPO with all I/O and return the run folder."""
-    return run_training(
-        "pg_grpo", config, train, recorded_pairs,
-        fixed_reference=config.measures_kl or config.needs_reference,
-    )  # fmt: skip
+    return run_training(ENGINE, config)
 
 
 if __name__ == "__main__":
-    import tyro
-
-    run_script(main, tyro.cli(PGGRPOConfig, default=preset_defaults(PGGRPOConfig, PRESETS)))
+    run_command(main, PGGRPOConfig, PRESETS)

@@ -39,9 +39,10 @@ from gpt.generate import SamplingParams
 from gpt.lora import trunk_to_train
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
-from harness.command_line import preset_defaults, run_script
+from harness.command_line import run_command
 from harness.device import precision
 from harness.errors import UserError
+from harness.flag_ranges import AtLeastOne
 from harness.frozen_copy import frozen_copy
 from harness.metric_log import MetricLog
 from harness.seeds import make_generator
@@ -68,6 +69,7 @@ from rl.training.actor_critic import (
     ppo_loss,
 )
 from rl.training.config import kl_controller, size_presets, warmed_up
+from rl.training.engine import Engine, sampling_needs
 from rl.training.evaluation import Validation
 from rl.training.metrics import Stopwatch, UpdateMeter, explained_variance, rollout_metrics
 from rl.training.run import finish_step, run_training
@@ -86,7 +88,7 @@ PRESETS = size_presets(
 class PPOConfig(ActorCriticConfig):
     """Improve a policy with PPO."""
 
-    steps: int = 50
+    steps: AtLeastOne = 50
     """Rollout batches."""
     kl_coef: float = 0.05
     """beta, the weight of the KL penalty in the reward; with 0, no kl_loss_coef and no stop_kl no
@@ -284,12 +286,26 @@ def open_critic_and_text(config: PPOConfig, task: Task) -> dict[str, Any]:
     return extra | open_text(config, task)
 
 
+ENGINE = Engine(
+    name="ppo",
+    box="PPO",
+    config=PPOConfig,
+    train=train,
+    presets=PRESETS,
+    groups=False,
+    prepare=open_critic_and_text,
+    needs=lambda config: sampling_needs(
+        config,
+        critic=True,
+        text_rows=config.pretraining_batch_size if config.pretraining_coef else 0,
+    ),
+)
+
+
 def main(config: PPOConfig) -> Path:
     """Run PPO with all I/O and return the run folder."""
-    return run_training("ppo", config, train, open_critic_and_text, fixed_reference=True)
+    return run_training(ENGINE, config)
 
 
 if __name__ == "__main__":
-    import tyro
-
-    run_script(main, tyro.cli(PPOConfig, default=preset_defaults(PPOConfig, PRESETS)))
+    run_command(main, PPOConfig, PRESETS)

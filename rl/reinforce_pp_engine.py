@@ -42,8 +42,9 @@ from gpt.generate import SamplingParams
 from gpt.log_probs import token_scores
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
-from harness.command_line import preset_defaults, run_script
+from harness.command_line import run_command
 from harness.device import precision
+from harness.flag_ranges import AtLeastOne, NotNegative
 from harness.frozen_copy import frozen_copy
 from harness.metric_log import MetricLog
 from harness.optimizer import adamw, clip_and_step, set_learning_rate
@@ -63,6 +64,7 @@ from rl.equations.losses import clipped_surrogate, sequence_mean
 from rl.equations.token_rewards import token_level_rewards
 from rl.rewards.sources import RewardFn, checked_rewards
 from rl.training.config import EngineConfig, kl_controller, size_presets, warmed_up
+from rl.training.engine import Engine
 from rl.training.evaluation import Validation
 from rl.training.metrics import Stopwatch, UpdateMeter, rollout_metrics
 from rl.training.run import finish_step, run_training
@@ -85,16 +87,16 @@ class ReinforcePPConfig(EngineConfig):
     paper's appendix B.2 says; the authors' code (OpenRLHF) and verl use token for both."""
     gamma: float = 1.0
     """Discount per token of the plain variant's reward to go."""
-    prompts_per_step: int = 128
+    prompts_per_step: AtLeastOne = 128
     """Prompts per rollout batch."""
-    group_size: int = 1
+    group_size: AtLeastOne = 1
     """k: responses per prompt; the baseline variant needs at least 2."""
     kl_coef: float = 0.05
     """beta of the plain variant's reward, lambda of the baseline's loss; with 0 and no stop_kl no
     reference is asked."""
-    clip_low: float = 0.2
+    clip_low: NotNegative = 0.2
     """epsilon below 1."""
-    clip_high: float = 0.2
+    clip_high: NotNegative = 0.2
     """epsilon above 1."""
     kl_penalty: Literal["k1", "absolute", "squared"] = "k1"
     """What the plain variant takes off a token's reward, times kl_coef. k1: log pi - log pi_ref, the
@@ -305,14 +307,20 @@ def train(
     return log.rows
 
 
+ENGINE = Engine(
+    name="reinforce_pp",
+    box="REINFORCE++",
+    config=ReinforcePPConfig,
+    train=train,
+    presets=PRESETS,
+    toy="--variant baseline",
+)
+
+
 def main(config: ReinforcePPConfig) -> Path:
     """Run REINFORCE++ with all I/O and return the run folder."""
-    return run_training("reinforce_pp", config, train, fixed_reference=True)
+    return run_training(ENGINE, config)
 
 
 if __name__ == "__main__":
-    import tyro
-
-    run_script(
-        main, tyro.cli(ReinforcePPConfig, default=preset_defaults(ReinforcePPConfig, PRESETS))
-    )
+    run_command(main, ReinforcePPConfig, PRESETS)

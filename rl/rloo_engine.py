@@ -37,8 +37,9 @@ from gpt.generate import SamplingParams
 from gpt.log_probs import token_scores
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
-from harness.command_line import preset_defaults, run_script
+from harness.command_line import run_command
 from harness.device import precision
+from harness.flag_ranges import NotNegative
 from harness.frozen_copy import frozen_copy
 from harness.metric_log import MetricLog
 from harness.optimizer import adamw, clip_and_step, set_learning_rate
@@ -66,6 +67,7 @@ from rl.equations.losses import (
 from rl.equations.token_rewards import token_level_rewards
 from rl.rewards.sources import RewardFn, checked_rewards
 from rl.training.config import EngineConfig, kl_controller, require_groups, size_presets, warmed_up
+from rl.training.engine import Engine
 from rl.training.evaluation import Validation
 from rl.training.metrics import Stopwatch, UpdateMeter, rollout_metrics, token_ratio
 from rl.training.run import finish_step, run_training
@@ -81,9 +83,9 @@ class RLOOConfig(EngineConfig):
     loss: Literal["sequence", "clipped", "token"] = "sequence"
     """sequence: the paper's REINFORCE on whole responses. clipped: with the clipped ratio of whole
     responses. token: the token PPO loss."""
-    clip_low: float = 0.2
+    clip_low: NotNegative = 0.2
     """epsilon below 1, for the losses clipped and token."""
-    clip_high: float = 0.2
+    clip_high: NotNegative = 0.2
     """epsilon above 1, for the losses clipped and token."""
     normalize_advantages: bool = False
     """Divide the advantages by their standard deviation over the batch; the paper does not."""
@@ -289,12 +291,19 @@ def train(
     return log.rows
 
 
+ENGINE = Engine(
+    name="rloo",
+    box="RLOO",
+    config=RLOOConfig,
+    train=train,
+    presets=PRESETS,
+)
+
+
 def main(config: RLOOConfig) -> Path:
     """Run RLOO with all I/O and return the run folder."""
-    return run_training("rloo", config, train, fixed_reference=True)
+    return run_training(ENGINE, config)
 
 
 if __name__ == "__main__":
-    import tyro
-
-    run_script(main, tyro.cli(RLOOConfig, default=preset_defaults(RLOOConfig, PRESETS)))
+    run_command(main, RLOOConfig, PRESETS)

@@ -31,6 +31,7 @@ from harness.command_line import explained
 from harness.device import pick_device
 from harness.errors import UserError
 from harness.files import display_path
+from harness.flag_ranges import AboveZero, AtLeastOne, Seed
 from harness.seeds import make_generator
 from rl.training.conversation import (
     Answer,
@@ -59,13 +60,13 @@ class TalkConfig:
     --against alone, or `start`, is the model that training started from."""
     samples: int = 1
     """Answers per prompt."""
-    temperature: float | None = None
+    temperature: AboveZero | None = None
     """tau of sampling; 0 takes the likeliest token. Default: the run's own, or 1."""
-    max_new_tokens: int | None = None
+    max_new_tokens: AtLeastOne | None = None
     """Longest answer; a longer one is cut off. Default: the run's own, or 48."""
     reward_model: Path | None = None
     """Run folder of a reward model that scores in the place of the run's own reward."""
-    seed: int = 0
+    seed: Seed = 0
     """The same prompts in the same order get the same answers."""
     json: bool = False
     """Write one JSON object per prompt and nothing else."""

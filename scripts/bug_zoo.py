@@ -39,6 +39,7 @@ from gpt.tokenizer import build_tokenizer
 from harness.command_line import explained
 from harness.errors import UserError
 from harness.files import append_jsonl, display_path, read_jsonl, read_object
+from harness.flag_ranges import Seed
 from harness.metric_log import MetricLog
 from harness.paths import REPOSITORY, RUNS
 from harness.report.page import REPORT, TOKENS
@@ -476,7 +477,7 @@ class ZooConfig:
 
     only: str | None = None
     """One bug; with --record also one engine's control."""
-    seed: int | None = None
+    seed: Seed | None = None
     """Draws the bug of a game; default: another one each time."""
     run: Path | None = None
     """Folder of the game's run; default: a new one under runs/."""

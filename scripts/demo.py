@@ -35,6 +35,7 @@ from gpt.tokenizer import Tokenizer
 from harness.command_line import from_preset, run_script
 from harness.device import pick_device
 from harness.files import display_path, read_jsonl, save_figure, write_json
+from harness.flag_ranges import AtLeastOne, Count, Seed
 from harness.metric_log import MetricLog
 from harness.paths import MODEL_FILE, RUNS
 from harness.report.page import REPORT
@@ -69,15 +70,15 @@ class DemoConfig:
 
     budget: Literal["full", "small"] = "full"
     """small: a smoke test with too little training to convince."""
-    seed: int = 0
+    seed: Seed = 0
     """Seed of the whole pipeline (the first one, with --seeds)."""
     seeds: int = 1
     """Number of whole pipelines, with consecutive seeds."""
-    test_prompts: int = 512
+    test_prompts: Count = 512
     """Test prompts in the comparison."""
     device: str = "auto"
     """auto (cuda, then mps, then cpu) or a device name."""
-    ranks: int | None = None
+    ranks: AtLeastOne | None = None
     """Processes that share the work; default: one per core for small models on a CPU, else one."""
     out: Path = RUNS / "demo"
     """Run folder."""

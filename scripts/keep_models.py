@@ -18,6 +18,7 @@ from pathlib import Path
 from harness.command_line import run_script
 from harness.errors import UserError
 from harness.files import display_path
+from harness.flag_ranges import Seed
 from harness.paths import RUNS
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "notebooks"))
@@ -32,7 +33,7 @@ class KeepConfig:
 
     run: Path | None = None
     """Folder of a finished scripts/demo.py; default: train one."""
-    seed: int = 0
+    seed: Seed = 0
     """Seed of the demo that is trained."""
     out: Path = saved_models.FOLDER
     """Where the three files go."""

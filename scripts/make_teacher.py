@@ -37,7 +37,7 @@ from harness.command_line import from_preset, preset_defaults, run_script
 from harness.device import pick_device
 from harness.errors import UserError
 from harness.files import append_jsonl, display_path, write_json
-from harness.flag_ranges import check_ranges
+from harness.flag_ranges import AtLeastOne, Count, NotNegative, Seed, check_ranges
 from harness.metric_log import MetricLog
 from harness.paths import MODEL_FILE
 from harness.run_folder import finish_run, open_run
@@ -77,20 +77,20 @@ class TeacherConfig:
     """n: answers per prompt, of which the best is kept."""
     least_reward: float | None = None
     """Leave out prompts whose best answer earns less."""
-    max_new_tokens: int = 48
+    max_new_tokens: AtLeastOne = 48
     """Longest answer; one without EOS is never kept."""
-    epochs: int = 2
+    epochs: AtLeastOne = 2
     """Passes over the kept answers."""
-    batch_size: int = 32
+    batch_size: AtLeastOne = 32
     """Answers per optimizer step."""
-    lr: float = 3e-4
+    lr: NotNegative = 3e-4
     """Peak learning rate of the fine-tuning."""
-    eval_prompts: int = 256
+    eval_prompts: Count = 256
     """Validation prompts of the comparison."""
-    seed: int = 0
+    seed: Seed = 0
     device: str = "auto"
     """auto (cuda, then mps, then cpu) or a device name."""
-    ranks: int | None = None
+    ranks: AtLeastOne | None = None
     """Processes that share the work; default: one per core for small models on a CPU, else one."""
     out: Path | None = None
     """Run folder; default runs/teacher-DATA."""

@@ -38,7 +38,7 @@ from trials import ROOT, TIMED_OUT, TestRunners, repository_copy, repository_fil
 
 from harness.command_line import run_script
 from harness.errors import UserError
-from harness.flag_ranges import check_ranges
+from harness.flag_ranges import AtLeastOne, Seed, check_ranges
 
 DOCS = ROOT / "docs" / "mutants.md"
 RESULTS = ROOT / "runs" / "mutants.jsonl"
@@ -470,13 +470,13 @@ class MutantsConfig:
 
     count: int = 300
     """Mutants to draw; the groups keep their shares."""
-    seed: int = 0
+    seed: Seed = 0
     """Another seed draws others."""
     only: tuple[str, ...] = ()
     """Draw all of them from these files."""
     list: bool = False
     """Print the mutants and run nothing."""
-    jobs: int = 2
+    jobs: AtLeastOne = 2
     """Mutants at a time; each runs one single-threaded pytest."""
     write_docs: bool = False
     """Write the tables to docs/mutants.md (only without --only)."""

@@ -27,7 +27,7 @@ from trials import ROOT, TIMED_OUT, TIMEOUT, TestRunners, repository_copy, repos
 
 from harness.command_line import run_script
 from harness.errors import UserError
-from harness.flag_ranges import check_ranges
+from harness.flag_ranges import AtLeastOne, check_ranges
 
 DOCS = ROOT / "docs" / "mutation_check.md"
 
@@ -2445,7 +2445,7 @@ class MutationCheckConfig:
     """Names of the mutations to try; default: all."""
     list: bool = False
     """Print the names and what they do, and run nothing."""
-    jobs: int = 2
+    jobs: AtLeastOne = 2
     """Mutations at a time; each runs one single-threaded pytest."""
     write_docs: bool = False
     """Write the table to docs/mutation_check.md (only with all mutations)."""

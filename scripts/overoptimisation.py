@@ -30,6 +30,7 @@ from overopt.settings import SETTINGS
 
 from harness.command_line import run_script
 from harness.errors import UserError
+from harness.flag_ranges import AtLeastOne
 from harness.paths import REPOSITORY, RUNS
 
 Part = Literal["law", "cures", "budget"]
@@ -46,7 +47,7 @@ class OveroptimisationConfig:
     """Only jobs whose name holds this; what they need is run as well."""
     minutes: float = 90.0
     """No job begins that would end later than this."""
-    jobs: int = 2
+    jobs: AtLeastOne = 2
     """Processes at a time, one thread each."""
     plan: bool = False
     """Say what is done and what is left, and run nothing."""

@@ -56,6 +56,7 @@ from toy_runs import (
 from harness.command_line import run_script
 from harness.errors import UserError
 from harness.files import append_jsonl, display_path, read_jsonl, write_json
+from harness.flag_ranges import Seed
 from harness.paths import MODEL_FILE, REPOSITORY, RUNS, STATE_FILE
 from harness.run_folder import CONFIG_FILE, sha256_of
 
@@ -76,7 +77,7 @@ class SoakConfig:
     """A few pieces of each kind, for the tests."""
     only: tuple[str, ...] = ()
     """Pieces to do, by name or by the beginning of their names; default: all."""
-    seed: int = 0
+    seed: Seed = 0
     """Of the moments at which runs are killed."""
     resume: bool = False
     """Keep what an earlier soak in this folder has found good, with this seed."""

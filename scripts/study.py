@@ -44,6 +44,7 @@ from gpt.tokenizer import Tokenizer
 from harness.command_line import run_script
 from harness.device import pick_device
 from harness.files import display_path, read_jsonl, write_json
+from harness.flag_ranges import AtLeastOne
 from harness.paths import MODEL_FILE, RUNS
 from harness.seeds import make_generator
 from reward_model.model import load_reward_model
@@ -180,7 +181,7 @@ class StudyConfig:
     """Seeds of the RL runs."""
     flags: str = ""
     """Further flags for every run, in one string: "--steps 10 --lr 1e-4"."""
-    jobs: int = 1
+    jobs: AtLeastOne = 1
     """Runs at a time; the machine's threads are shared out among them."""
     split: Literal["test", "validation"] = "test"
     """validation: compare there instead, while tuning."""

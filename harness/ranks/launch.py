@@ -30,11 +30,19 @@ from harness.here import HERE
 from harness.ranks import collectives
 from harness.ranks.shared_memory import Board
 
-# One single-threaded process per core is faster for models up to this width (docs/ranks.md).
-SMALL_WIDTH_PRESETS = ("tiny", "study", "teacher", "english", "small")
 MOST_BY_DEFAULT = 8  # a batch of 16 prompts gives more ranks too little to do
 
 Guard = Callable[[], AbstractContextManager[Any]]
+Work = Callable[[], Any]
+
+
+@dataclass(frozen=True)
+class Wish:
+    """How many processes a command asks for, and where; None: as many as its model is fastest on."""
+
+    ranks: int | None = 1
+    device: str = "auto"
+    is_small: bool = True
 
 
 def cores() -> int:
@@ -57,40 +65,39 @@ def container_cores(limit: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
         return sys.maxsize
 
 
-def default_ranks(preset: str, device: str) -> int:
+def default_ranks(is_small: bool, device: str) -> int:
     """One rank per core for a small model on a CPU; otherwise one, whose threads use the cores."""
     accelerated = torch.cuda.is_available() or torch.backends.mps.is_available()
     on_cpu = device == "cpu" or (device == "auto" and not accelerated)
-    if not on_cpu or preset not in SMALL_WIDTH_PRESETS:
+    if not on_cpu or not is_small:
         return 1
     return min(cores(), MOST_BY_DEFAULT)
 
 
-def run_on_ranks(main: Callable[[Any], Any], config: Any, guard: Guard = nullcontext) -> Any:
-    """main(config) on every rank; returns what it returns on this one, rank 0.
+def run_on_ranks(work: Work, wish: Wish, guard: Guard = nullcontext) -> Any:
+    """work() on every rank; returns what it returns on this one, rank 0.
 
-    The flags `ranks`, `preset` and `device` of the config say how many, where it has them. `guard()`
-    is the context in which each rank lives and fails.
+    `guard()` is the context in which each rank lives and fails.
     """
     if "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun has started us, once per rank
         store, number, count = next(iter(dist.rendezvous("env://")))
         local = int(os.environ["LOCAL_WORLD_SIZE"])
-        _require_devices(local, getattr(config, "device", "auto"))
+        _require_devices(local, wish.device)
         torch.set_num_threads(max(cores() // local, 1))
-        return _take_part(number, count, store, main, config)
-    count, threads = _ranks_and_threads(config)
+        return _take_part(number, count, store, work, wish.device)
+    count, threads = _ranks_and_threads(wish)
     if count < 2:
-        return main(config)
-    _require_devices(count, getattr(config, "device", "auto"))
+        return work()
+    _require_devices(count, wish.device)
     # A fork costs nothing, but a process that has met CUDA, macOS's frameworks or a second thread
     # must not be forked: a forked rank has one thread, as those of a small model on a CPU.
     forks = platform.system() == "Linux" and not torch.cuda.is_available() and threads == 1
     context: Any = multiprocessing.get_context("fork" if forks else "spawn")
     with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
         file = os.path.join(folder, "meeting")
-        here = Meeting(count, threads, file, Board(context, count), os.getpid())
+        here = Meeting(count, threads, wish.device, file, Board(context, count), os.getpid())
         children = [
-            context.Process(target=_as_rank, args=(number, here, main, config, guard), daemon=True)
+            context.Process(target=_as_rank, args=(number, here, work, guard), daemon=True)
             for number in range(1, count)
         ]
         for child in children:
@@ -101,7 +108,7 @@ def run_on_ranks(main: Callable[[Any], Any], config: Any, guard: Guard = nullcon
 
         try:
             with guard():  # here, while the others can still be asked who failed first
-                return here.join(0, one_has_ended, main, config)
+                return here.join(0, one_has_ended, work)
         except BaseException:
             if HERE.another_speaks:  # let it finish its sentence
                 connection.wait([child.sentinel for child in children], timeout=5)
@@ -113,15 +120,12 @@ def run_on_ranks(main: Callable[[Any], Any], config: Any, guard: Guard = nullcon
                 child.join()
 
 
-def _ranks_and_threads(config: Any) -> tuple[int, int]:
-    """What the flags ask for: ranks by default have one thread, a number of them shares the cores."""
-    count = getattr(config, "ranks", 1)
-    if count is not None:
-        return count, max(cores() // count, 1)
-    if getattr(config, "weights", None) is not None:  # published ones are not small
-        return 1, cores()
-    device = getattr(config, "device", "auto")
-    return default_ranks(getattr(config, "preset", "tiny"), device), 1
+def _ranks_and_threads(wish: Wish) -> tuple[int, int]:
+    """What is asked for: ranks by default have one thread, a number of them shares the cores."""
+    if wish.ranks is not None:
+        return wish.ranks, max(cores() // wish.ranks, 1)
+    count = default_ranks(wish.is_small, wish.device)
+    return count, 1 if wish.is_small else cores()
 
 
 @dataclass(frozen=True)
@@ -130,13 +134,12 @@ class Meeting:
 
     count: int
     threads: int  # of each
+    device: str
     file: str
     board: Board
     parent: int  # the process of rank 0
 
-    def join(
-        self, number: int, gone: Callable[[], bool], main: Callable[[Any], Any], config: Any
-    ) -> Any:
+    def join(self, number: int, gone: Callable[[], bool], work: Work) -> Any:
         """Run as this rank; `gone()` says whether another one has ended before its time."""
         if platform.system() != "Windows":  # no need of the machine's network
             loopback = "lo0" if platform.system() == "Darwin" else "lo"
@@ -144,9 +147,8 @@ class Meeting:
         os.environ["LOCAL_RANK"], os.environ["LOCAL_WORLD_SIZE"] = str(number), str(self.count)
         torch.set_num_threads(self.threads)
         store = dist.FileStore(self.file, self.count)
-        return _take_part(
-            number, self.count, store, main, config, self.board.take_part(number, gone)
-        )
+        board = self.board.take_part(number, gone)
+        return _take_part(number, self.count, store, work, self.device, board)
 
 
 def _require_devices(count: int, device: str) -> None:
@@ -167,9 +169,7 @@ def _require_devices(count: int, device: str) -> None:
         )
 
 
-def _as_rank(
-    number: int, here: Meeting, main: Callable[[Any], Any], config: Any, guard: Guard
-) -> None:
+def _as_rank(number: int, here: Meeting, work: Work, guard: Guard) -> None:
     """The life of a rank that `run_on_ranks` has started."""
 
     def gone() -> bool:
@@ -177,7 +177,7 @@ def _as_rank(
 
     threading.Thread(target=_wait_for_nobody, args=(gone,), daemon=True).start()
     with guard():
-        here.join(number, gone, main, config)
+        here.join(number, gone, work)
 
 
 def _wait_for_nobody(gone: Callable[[], bool]) -> None:
@@ -195,25 +195,24 @@ def _take_part(
     number: int,
     count: int,
     store: Any,
-    main: Callable[[Any], Any],
-    config: Any,
+    work: Work,
+    device: str,
     board: Board | None = None,
 ) -> Any:
     """Join the others, run, leave."""
     HERE.store = store
-    cuda = torch.cuda.is_available() and getattr(config, "device", "auto") != "cpu"
+    cuda = torch.cuda.is_available() and device != "cpu"
     if cuda:
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    collectives.use_shared_memory(
-        board
-    )  # who has failed by now is missed here, not in torch's half an hour
+    # Who has failed by now is missed here, not in torch's half an hour.
+    collectives.use_shared_memory(board)
     try:
         backend = "cpu:gloo,cuda:nccl" if cuda else "gloo"
         dist.init_process_group(backend, store=store, rank=number, world_size=count)
         if number:
             sys.stdout = Path(os.devnull).open("w", encoding="utf-8")
             warnings.simplefilter("ignore")  # the first rank gives them
-        result = main(config)
+        result = work()
         collectives.gather(None)  # nobody leaves before the last one is done
         HERE.store = None
         return result

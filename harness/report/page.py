@@ -17,6 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from harness.command_flags import Flags
 from harness.report.guide import HEALTHY, explain
 from harness.report.templating import finite, render
 from harness.report.tokens import TokenView
@@ -107,11 +108,12 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def defaults_of(config: Any) -> dict[str, Any]:
+def defaults_of(config: Flags) -> dict[str, Any]:
     """The flags of a script's preset and data, with nothing else given."""
     module = sys.modules[type(config).__module__]
     presets = getattr(module, "PRESETS", {})
-    preset, data = getattr(config, "preset", ""), getattr(config, "data", None)
+    flags = vars(config)
+    preset, data = flags.get("preset", ""), flags.get("data")
     given = dict(presets.get(preset, {})) | dict(presets.get(f"{preset}/{data}", {}))
     fields = {
         field.name: field.default
@@ -124,7 +126,7 @@ def defaults_of(config: Any) -> dict[str, Any]:
     return fields | given | {"preset": preset, "data": fields.get("data")}
 
 
-def differences(config: Any) -> dict[str, list[Any]]:
+def differences(config: Flags) -> dict[str, list[Any]]:
     """{flag: [value, default]} for the flags of a run that are not the preset's."""
     defaults = defaults_of(config)
     return {

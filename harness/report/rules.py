@@ -21,6 +21,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from harness.command_flags import Flags
 from harness.files import display_path
 from harness.report.page import read
 from harness.report.writing import add_to_page, refresh
@@ -371,7 +372,7 @@ def examine(
 
 
 def say_findings(
-    config: Any,
+    config: Flags,
     rows: Sequence[Mapping[str, Any]],
     folder: Path,
     rules: Mapping[str, Rule] = RULES,

@@ -8,20 +8,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from harness.command_flags import Flags
 from harness.ranks.collectives import on_main
 from harness.report.page import ABOUT, REPORT, differences, page_html, read, read_run
 
 
-def open_page(folder: Path, script: str, config: Any, title: str = "") -> None:
+def open_page(folder: Path, script: str, config: Flags, title: str = "") -> None:
     """Note what the page has to say of the script; from now on `refresh` writes it.
 
     A run that is resumed has been noted already.
     """
-    if getattr(config, "resume", False) and (folder / ABOUT).is_file():
+    if vars(config).get("resume", False) and (folder / ABOUT).is_file():
         return
     about = {
         "script": script,
-        "title": title or f"{script} on {getattr(config, 'data', '')}",
+        "title": title or f"{script} on {vars(config).get('data', '')}",
         "differs": differences(config),
     }
     on_main(lambda: write_text(folder / ABOUT, json.dumps(about, indent=2, default=str) + "\n"))

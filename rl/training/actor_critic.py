@@ -14,6 +14,7 @@ from data.collate import ResponseBatch
 from gpt.log_probs import TokenScores, token_scores
 from gpt.model import GPT
 from harness.device import precision
+from harness.flag_ranges import AtLeastOne, NotNegative
 from harness.optimizer import adamw, clip_and_step, set_learning_rate
 from harness.training_state import HasState
 from rl.batches.rollout import Rollout
@@ -28,11 +29,11 @@ from rl.training.value_model import ValueModel
 class ActorCriticConfig(EngineConfig):
     """What an engine with a critic can be told, beside what every engine can."""
 
-    prompts_per_step: int = 128
+    prompts_per_step: AtLeastOne = 128
     """Prompts per rollout batch."""
-    group_size: int = 1
+    group_size: AtLeastOne = 1
     """Responses per prompt; the critic is the baseline, so one is enough."""
-    updates_per_batch: int = 2
+    updates_per_batch: AtLeastOne = 2
     """K: epochs of shuffled minibatches over each rollout batch."""
     kl_penalty: Literal["k1", "absolute", "squared"] = "k1"
     """What is taken off a token's reward, times kl_coef. k1: log pi - log pi_ref, the only one whose
@@ -48,22 +49,22 @@ class ActorCriticConfig(EngineConfig):
     """lambda of GAE; 1 is the whole return minus the value."""
     critic_lambda: float | None = None
     """lambda of the critic's own targets (VC-PPO); 1 is the Monte-Carlo return. None: gae_lambda."""
-    clip_low: float = 0.2
+    clip_low: NotNegative = 0.2
     """epsilon below 1."""
-    clip_high: float = 0.2
+    clip_high: NotNegative = 0.2
     """epsilon above 1."""
-    value_coef: float = 0.1
+    value_coef: NotNegative = 0.1
     """c_v, the weight of the value loss. The critic's weights and Adam are its own, and Adam ignores a
     constant factor: c_v acts through max_norm alone."""
     value_clip: float | None = 0.2
     """Clip the new value to the rollout's by this much in the value loss."""
-    entropy_coef: float = 0.0
+    entropy_coef: NotNegative = 0.0
     """c_H, the weight of the entropy bonus."""
-    critic_lr: float = 1e-3
+    critic_lr: NotNegative = 1e-3
     """Peak learning rate of the critic."""
     pretraining_coef: float = 0.0
     """The weight of the language model's loss on pre-training text; 0 needs no text."""
-    pretraining_batch_size: int = 32
+    pretraining_batch_size: AtLeastOne = 32
     """Rows of pre-training text per optimizer step."""
 
     def __post_init__(self) -> None:

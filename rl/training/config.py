@@ -11,8 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from gpt.pretraining import Preset
-from harness.flag_ranges import check_ranges
+from gpt.pretraining import SMALL_WIDTH_PRESETS, Data, Preset
+from harness.command_flags import AdapterFlags, TrainingFlags, check_adapter
+from harness.flag_ranges import (
+    AboveZero,
+    AtLeastOne,
+    Count,
+    KLLimit,
+    Limit,
+    NotNegative,
+)
 from harness.paths import MODEL_FILE
 from rl.equations.kl import AdaptiveKL, DoublingKL, FixedKL
 from rl.rewards.function import check_reward
@@ -55,17 +63,107 @@ def size_presets(
 
 
 @dataclass(frozen=True)
-class EngineConfig:
-    """Task, batch, optimizer, KL weight, evaluation and files of an RL run."""
+class StartFlags:
+    """Where it starts"""
 
     preset: Preset = "tiny"
     """Size of the policy and matching defaults, applied before all other flags."""
-    data: str = "reviews"
+    data: Data = "reviews"
     """A world (reviews, sums) or a file with prompts (formats: data/README.md)."""
+    policy: Path | None = None
+    """Run folder to start from; default: gpt.pretraining's for this data and preset."""
+
+
+@dataclass(frozen=True)
+class StepFlags:
+    """Steps"""
+
+    steps: AtLeastOne = 80
+    """Rollout batches."""
+    micro_batch_size: AtLeastOne = 32
+    """Rows per forward pass; changes memory and speed, never the gradient."""
+    lr: NotNegative = 2e-4
+    """Peak learning rate, constant after the warm-up."""
+    warmup: Count = 5
+    """Batches of linear warm-up."""
+    max_norm: Limit = 1.0
+    """Gradient norm at which gradients are clipped."""
+    temperature: AboveZero = 1.0
+    """tau, the same for sampling and scoring."""
+    max_new_tokens: AtLeastOne = 48
+    """Longest response; a longer one is cut off and has no EOS."""
+
+
+@dataclass(frozen=True)
+class MeasureFlags:
+    """Measuring"""
+
+    eval_every: AtLeastOne = 10
+    """Steps between validations."""
+    eval_prompts: Count = 128
+    """Prompts per validation, one response each; 0 skips it."""
+    test_prompts: Count = 512
+    """Test prompts that the start and the result answer once, after training; 0 skips it."""
+    record_tokens: Count = 4
+    """Validation prompts whose answers are kept token by token for the report, with one group of the
+    step's batch; at most 16, and 0 keeps nothing."""
+    judge: Path | None = None
+    """Run folder of a second reward model that is only measured, as validation/gold, in the report and
+    its win rate, where no rule knows the gold."""
+    gold: Literal["rule", "judge"] = "rule"
+    """judge: measure by --judge although a rule is known."""
+
+
+@dataclass(frozen=True)
+class EngineMemoryFlags(AdapterFlags):
+    """Memory"""
+
+    compile: bool = False
+    """torch.compile for the update's blocks, where there is a compiler: slow at first, then faster."""
+
+
+@dataclass(frozen=True)
+class RunFlags(StartFlags, StepFlags, MeasureFlags, EngineMemoryFlags, TrainingFlags):
+    """The run"""
+
+    checkpoint_every: AtLeastOne = 50
+    """Steps between resumable checkpoints."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_adapter(self)
+
+    @property
+    def is_small(self) -> bool:
+        """Whether one process a core is faster than threads."""
+        return self.preset in SMALL_WIDTH_PRESETS
+
+    @property
+    def kl_limit(self) -> float | None:
+        """Nats per response at which the run stops early; None: it does not."""
+        return None
+
+    @property
+    def rows_sampled_at_once(self) -> int | None:
+        """How many rows a rollout samples together; None: all of them."""
+        return None
+
+
+@dataclass(frozen=True)
+class RewardFlags:
+    """Reward"""
+
     reward: str = "auto"
     """auto: the rule where answers can be checked, otherwise the reward model. model, rule: that one.
     gold: the world's own. Or a function of yours, MODULE:FUNCTION or FILE.py:FUNCTION, that is called
     as function(prompt, response) and gives a number (rl/rewards/function.py)."""
+    reward_model: tuple[Path, ...] = ()
+    """Run folder of the reward model, or several of them; default: the one of this data and preset."""
+    ensemble: Literal["mean", "min", "uwo"] = "mean"
+    """What several reward models pay: their mean, the least of them, or uwo, the mean less uwo_coef
+    times their variance."""
+    uwo_coef: NotNegative = 0.5
+    """lambda, what the disagreement of the reward models costs with ensemble uwo."""
     wrong_reward: Literal[0, -1] = 0
     """What a checked answer earns if it is wrong; a right one earns 1."""
     format_weight: float = 0.0
@@ -73,41 +171,31 @@ class EngineConfig:
     normalize_parts: bool = False
     """GDPO's advantages: answer and format reward become z-scores within the group, their weighted sum
     one within the batch. `reward` in the log stays the plain sum."""
-    policy: Path | None = None
-    """Run folder to start from; default: gpt.pretraining's for this data and preset."""
-    reward_model: tuple[Path, ...] = ()
-    """Run folder of the reward model, or several of them; default: the one of this data and preset."""
-    ensemble: Literal["mean", "min", "uwo"] = "mean"
-    """What several reward models pay: their mean, the least of them, or uwo, the mean less uwo_coef
-    times their variance."""
-    uwo_coef: float = 0.5
-    """lambda, what the disagreement of the reward models costs with ensemble uwo."""
-    judge: Path | None = None
-    """Run folder of a second reward model that is only measured, as validation/gold, in the report and
-    its win rate, where no rule knows the gold."""
-    gold: Literal["rule", "judge"] = "rule"
-    """judge: measure by --judge although a rule is known."""
-    steps: int = 80
-    """Rollout batches."""
-    prompts_per_step: int = 16
+    non_finite_reward: float | None = None
+    """Put this number in place of a NaN or infinite reward; by default such a reward is refused."""
+
+
+@dataclass(frozen=True)
+class BatchFlags:
+    """Rollouts and updates"""
+
+    prompts_per_step: AtLeastOne = 16
     """Prompts per rollout batch."""
-    group_size: int = 8
+    group_size: AtLeastOne = 8
     """G: responses per prompt."""
-    updates_per_batch: int = 1
+    updates_per_batch: AtLeastOne = 1
     """mu: passes over each rollout batch."""
-    minibatches: int = 2
+    minibatches: AtLeastOne = 2
     """Optimizer steps per pass."""
-    micro_batch_size: int = 32
-    """Rows per forward pass; changes memory and speed, never the gradient."""
-    sample_rows: int | None = None
+    sample_rows: AtLeastOne | None = None
     """Rows that are sampled at once; default: all of a batch. Fewer need a smaller cache and more time,
     and draw the same tokens."""
-    lr: float = 2e-4
-    """Peak learning rate, constant after the warm-up."""
-    warmup: int = 5
-    """Batches of linear warm-up."""
-    max_norm: float = 1.0
-    """Gradient norm at which gradients are clipped."""
+
+
+@dataclass(frozen=True)
+class PenaltyFlags:
+    """KL to the reference"""
+
     kl_coef: float = 0.1
     """beta, the weight of the KL penalty; with 0 and no stop_kl no reference is asked."""
     kl_controller: Literal["fixed", "adaptive", "doubling"] = "fixed"
@@ -117,56 +205,18 @@ class EngineConfig:
     """Nats per response that the adaptive and the doubling controller hold."""
     kl_horizon: int = 10_000
     """Responses over which the adaptive controller acts; fewer is faster."""
-    temperature: float = 1.0
-    """tau, the same for sampling and scoring."""
-    max_new_tokens: int = 48
-    """Longest response; a longer one is cut off and has no EOS."""
-    stop_kl: float | None = 8.0
+    stop_kl: KLLimit | None = 8.0
     """Stop early once the KL per response, averaged over 5 steps, exceeds this many nats."""
-    non_finite_reward: float | None = None
-    """Put this number in place of a NaN or infinite reward; by default such a reward is refused."""
-    eval_every: int = 10
-    """Steps between validations."""
-    record_tokens: int = 4
-    """Validation prompts whose answers are kept token by token for the report, with one group of the
-    step's batch; at most 16, and 0 keeps nothing."""
-    eval_prompts: int = 128
-    """Prompts per validation, one response each; 0 skips it."""
-    test_prompts: int = 512
-    """Test prompts that the start and the result answer once, after training; 0 skips it."""
-    checkpoint_every: int = 50
-    """Steps between resumable checkpoints."""
-    precision: Literal["float32", "bfloat16"] = "float32"
-    """bfloat16: autocast over float32 weights, for GPUs."""
-    checkpoint_blocks: bool = False
-    """Compute each block's activations again in the backward pass instead of keeping them: less memory,
-    a third more work, the same gradients."""
-    lora_rank: int = 0
-    """LoRA: train adapters of this rank beside frozen weights (gpt/lora.py); 0 trains all weights."""
-    lora_alpha: float | None = None
-    """alpha of LoRA, whose change of a weight is alpha / rank times B A; default: twice the rank."""
-    adapter: Path | None = None
-    """Folder in PEFT's format with the adapter to go on from, of rank lora_rank; default: a new one."""
-    compile: bool = False
-    """torch.compile for the update's blocks, where there is a compiler: slow at first, then faster."""
-    seed: int = 0
-    device: str = "auto"
-    """auto (cuda, then mps, then cpu) or a device name."""
-    ranks: int | None = None
-    """Processes that share the work; default: one per core for small models on a CPU, else one."""
-    out: Path | None = None
-    """Run folder; default runs/ENGINE-DATA-PRESET."""
-    resume: bool = False
-    """Continue the run in the run folder."""
-    deterministic: bool = False
-    """Only algorithms that give the same bits each time, also on a GPU; slower there."""
-    debug: bool = False
-    """Show the traceback of an error."""
+
+
+@dataclass(frozen=True)
+class EngineConfig(BatchFlags, PenaltyFlags, RewardFlags, RunFlags):
+    """What every engine that samples is asked for."""
 
     takes_parts = False  # whether the engine's line 9 knows normalize_parts
 
     def __post_init__(self) -> None:
-        check_ranges(self)
+        super().__post_init__()
         if self.normalize_parts:
             require_parts(self)
         if self.non_finite_reward is not None and not math.isfinite(self.non_finite_reward):
@@ -174,6 +224,16 @@ class EngineConfig:
         check_reward(self.reward)
         check_ensemble(self)
         kl_controller(self)
+
+    @property
+    def kl_limit(self) -> float | None:
+        """Nats per response at which the run stops early; None: it does not."""
+        return self.stop_kl
+
+    @property
+    def rows_sampled_at_once(self) -> int | None:
+        """How many rows a rollout samples together; None: all of them."""
+        return self.sample_rows
 
     @property
     def first_reward_model(self) -> Path | None:
@@ -196,16 +256,13 @@ def check_ensemble(config: EngineConfig) -> None:
             f"ensemble {config.ensemble} needs several reward models: give reward_model two folders or "
             "more, or leave ensemble out"
         )
-    if not 0 <= config.uwo_coef < math.inf:
-        raise ValueError(f"uwo_coef must not be negative, and finite: got {config.uwo_coef}")
 
 
 def kl_controller(config: EngineConfig) -> FixedKL | AdaptiveKL | DoublingKL:
     """The rule for the KL coefficient that the flags ask for. Raises ValueError if it cannot work."""
     if config.kl_controller == "fixed":
         return FixedKL(config.kl_coef)
-    for name in ("kl_coef", "kl_target"):
-        value = getattr(config, name)
+    for name, value in (("kl_coef", config.kl_coef), ("kl_target", config.kl_target)):
         if not 0 < value < math.inf:
             raise ValueError(
                 f"{name} must be positive and finite with kl_controller {config.kl_controller}: "

@@ -1,6 +1,6 @@
 """The memory forecast of an engine: which models it holds, and on how many rows each phase works.
 
-The arithmetic is gpt/memory/forecast.py's. What differs between engines is in the table below.
+The arithmetic is gpt/memory/forecast.py's. What differs between engines stands in their entries.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 
@@ -21,50 +20,10 @@ from rl.rewards.ensemble import EnsembleReward
 from rl.rewards.sources import RewardFn, RewardModelReward
 from rl.rewards.teacher import TeacherReward
 from rl.rewards.verifiable import VerifiableReward
+from rl.training.config import RunFlags
+from rl.training.engine import Engine, Needs
 from rl.training.evaluation import PASS_K, Conditions
 from rl.training.setup import Task
-
-
-@dataclass(frozen=True)
-class Needs:
-    """What an engine holds beside the policy, its start and the reward."""
-
-    reference: bool = True  # one that never moves is the start itself
-    moves: bool = False  # the reference becomes another one than the start
-    critic: bool = False
-    compares_vocabularies: bool = False  # a divergence over all tokens in the update
-    pairs: bool = False  # it learns from recorded pairs and samples for its validations alone
-
-
-ENGINES = {
-    "grpo": Needs(),
-    "grpo_single_model": Needs(reference=False),
-    "grpo_process": Needs(),
-    "grpo_iterative": Needs(moves=True),
-    "grpo_variants": Needs(),
-    "rloo": Needs(),
-    "reinforce_pp": Needs(),
-    "ppo": Needs(critic=True),
-    "pg_grpo": Needs(),
-    "dpo": Needs(pairs=True),
-    "kd_grpo": Needs(),
-    "kd_ppo": Needs(critic=True),
-    "minillm": Needs(reference=False, compares_vocabularies=True),
-}
-
-
-def needs_of(engine: str, config: Any) -> Needs:
-    """The engine's row, as the flags change it."""
-    known = next(name for name in sorted(ENGINES, key=len, reverse=True) if engine.startswith(name))
-    needs = ENGINES[known]
-    moved = getattr(config, "reference_update", "never") != "never"
-    mixed = getattr(config, "reference_mixing", None)
-    full = "full" in str(getattr(config, "kl_estimator", ""))
-    return replace(
-        needs,
-        moves=needs.moves or moved or bool(mixed),
-        compares_vocabularies=needs.compares_vocabularies or full,
-    )
 
 
 @dataclass(frozen=True)
@@ -80,35 +39,35 @@ class Given:
     ranks: int = 1
 
 
-def engine_forecast(engine: str, config: Any, given: Given) -> Forecast:
+def engine_forecast(engine: Engine, config: RunFlags, given: Given) -> Forecast:
     """What a run with these flags needs."""
     return forecast(engine_work(engine, config, given))
 
 
-def engine_work(engine: str, config: Any, given: Given) -> Work:
+def engine_work(engine: Engine, config: RunFlags, given: Given) -> Work:
     """The models and the phases of a run with these flags."""
-    needs = needs_of(engine, config)
+    needs = engine.needs(config)
     phases = [*_scoring(config, given), *_update(config, given, needs), *_answering(config, given)]
-    if not needs.pairs:
-        phases = [_rollout(config, given), *phases]
+    if needs.prompts:
+        phases = [_rollout(config, given, needs), *phases]
     return Work(
         held_models(config, given, needs),
         tuple(phases),
         bfloat16=config.precision == "bfloat16",
-        checkpoint=getattr(config, "checkpoint_blocks", False),
+        checkpoint=config.checkpoint_blocks,
         device=given.device,
     )
 
 
-def held_models(config: Any, given: Given, needs: Needs) -> tuple[Model, ...]:
+def held_models(config: RunFlags, given: Given, needs: Needs) -> tuple[Model, ...]:
     """Every model in memory. A reference that stays is the start; under adapters both share tensors."""
-    rank, narrow = getattr(config, "lora_rank", 0), config.precision == "bfloat16"
+    rank, narrow = config.lora_rank, config.precision == "bfloat16"
     shares = rank > 0
     models = [
         Model("policy", given.policy, trained=True, lora_rank=rank),
         Model("start", given.policy, lora_rank=rank, shares=shares, narrow=narrow and not shares),
     ]
-    if needs.moves:
+    if needs.moving_reference:
         models.append(replace(models[1], name="reference", narrow=False))
     if needs.critic:
         trunk = given.rewards[0] if given.rewards and given.teacher is None else given.policy
@@ -124,30 +83,30 @@ def held_models(config: Any, given: Given, needs: Needs) -> tuple[Model, ...]:
 # --- phases -------------------------------------------------------------------------------------
 
 
-def _row(config: Any, given: Given) -> tuple[int, int]:
+def _row(config: RunFlags, given: Given) -> tuple[int, int]:
     """Columns of a row with its response, and those of the response."""
     responses = config.max_new_tokens
     return min(given.prompt_tokens + responses, given.policy.context), responses
 
 
-def _rollout(config: Any, given: Given) -> Phase:
+def _rollout(config: RunFlags, given: Given, needs: Needs) -> Phase:
     """All rows of a batch are sampled together; of several ranks each samples its own."""
     tokens, _ = _row(config, given)
     readers: tuple[GPTConfig, ...] = (given.policy,)
-    if getattr(config, "teacher_share", 0) and given.teacher is not None:
+    if needs.teacher_samples and given.teacher is not None:
         readers += (given.teacher,)
-    rows = _at_once(config, config.prompts_per_step, config.group_size, given.ranks)
+    rows = _at_once(config, needs.prompts, needs.group_size, given.ranks)
     return Phase("sampling", "sampling", readers, rows, tokens)
 
 
-def _at_once(config: Any, prompts: int, group_size: int, ranks: int) -> int:
+def _at_once(config: RunFlags, prompts: int, group_size: int, ranks: int) -> int:
     """Rows that are sampled together: whole groups, at most `sample_rows` but for one group."""
-    limit = getattr(config, "sample_rows", None) or prompts * group_size
+    limit = config.rows_sampled_at_once or prompts * group_size
     together = min(prompts, max(limit // group_size, 1))
     return math.ceil(together / ranks) * group_size
 
 
-def _scoring(config: Any, given: Given) -> Iterator[Phase]:
+def _scoring(config: RunFlags, given: Given) -> Iterator[Phase]:
     """Log-probs of the reference, scores of the reward model: no gradients, one model at a time."""
     tokens, scored = _row(config, given)
     largest = max((given.policy, *given.rewards, *filter(None, [given.teacher])), key=_width)
@@ -158,33 +117,25 @@ def _width(config: GPTConfig) -> int:
     return config.n_embd
 
 
-def _update(config: Any, given: Given, needs: Needs) -> Iterator[Phase]:
+def _update(config: RunFlags, given: Given, needs: Needs) -> Iterator[Phase]:
     """Micro-batches of the rollout, or of recorded pairs; and of text where there is any."""
     tokens, scored = _row(config, given)
     trained: tuple[GPTConfig, ...] = (given.policy,)
     if needs.critic:
         trunk = given.rewards[0] if given.rewards and given.teacher is None else given.policy
         trained += (trunk,)
-    micro, rows = config.micro_batch_size, _rows_of_update(config) // given.ranks
+    micro, rows = config.micro_batch_size, needs.update_rows // given.ranks
     yield Phase(
         "update", "update", trained, min(micro, max(rows, 1)), tokens, scored,
         chunks=FULL_KL_CHUNKS if needs.compares_vocabularies else 4, accumulates=rows > micro,
     )  # fmt: skip
-    if getattr(config, "pretraining_coef", 0):
+    if needs.text_rows:
         context = given.policy.context
-        rows = min(micro, config.pretraining_batch_size)
+        rows = min(micro, needs.text_rows)
         yield Phase("text", "update", (given.policy,), rows, context, context)
 
 
-def _rows_of_update(config: Any) -> int:
-    """Rows of an optimizer step: a minibatch's, or two for each pair."""
-    if hasattr(config, "prompts_per_step"):
-        rows = config.prompts_per_step * config.group_size
-        return math.ceil(rows / min(config.minibatches, config.prompts_per_step))
-    return 2 * config.batch_size
-
-
-def _answering(config: Any, given: Given) -> Iterator[Phase]:
+def _answering(config: RunFlags, given: Given) -> Iterator[Phase]:
     """Validations, and the test once the optimizer has gone; checked answers are drawn several times."""
     tokens, _ = _row(config, given)
     conditions = Conditions.of(config)
@@ -204,7 +155,7 @@ def _answering(config: Any, given: Given) -> Iterator[Phase]:
 # --- a run --------------------------------------------------------------------------------------
 
 
-def announce_run(engine: str, config: Any, task: Task, device: torch.device) -> None:
+def announce_run(engine: Engine, config: RunFlags, task: Task, device: torch.device) -> None:
     """Print what the run needs; UserError if its device has less."""
     given = given_by(task, device)
     announce(config, lambda changed: engine_forecast(engine, changed, given), device)

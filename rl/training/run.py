@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, cast
 
 import torch
 import torch.nn as nn
@@ -28,6 +27,8 @@ from harness.report.rules import say_findings
 from harness.report.writing import add_to_page, open_page, refresh
 from harness.run_folder import finish_run, keep_state, open_run, stepping
 from harness.training_state import TrainingState, saved_step
+from rl.training.config import RunFlags
+from rl.training.engine import Engine
 from rl.training.evaluation import (
     Conditions,
     Validation,
@@ -38,7 +39,7 @@ from rl.training.evaluation import (
 from rl.training.memory_needs import announce_run
 from rl.training.metrics import kl_exceeded
 from rl.training.run_rules import RULES
-from rl.training.setup import OwnReward, Task, batch_description, open_task, to_bfloat16
+from rl.training.setup import Task, open_task, to_bfloat16
 from rl.training.token_log import TokenLog
 
 SHOWN = (
@@ -47,24 +48,8 @@ SHOWN = (
 )  # fmt: skip
 
 
-class StepConfig(Protocol):
-    """The fields of an engine's config that decide what happens after a step."""
-
-    @property
-    def steps(self) -> int: ...
-
-    @property
-    def eval_every(self) -> int: ...
-
-    @property
-    def checkpoint_every(self) -> int: ...
-
-    @property
-    def stop_kl(self) -> float | None: ...
-
-
 def finish_step(
-    config: StepConfig,
+    config: RunFlags,
     state: TrainingState,
     row: dict[str, Any],
     log: MetricLog,
@@ -75,9 +60,9 @@ def finish_step(
 ) -> bool:
     """Validate, log and checkpoint the step that `state.step` counts; True if it was the last.
 
-    A run ends after config.steps, or early once the KL per response exceeds config.stop_kl.
+    A run ends after config.steps, or early once the KL per response exceeds its limit.
     """
-    last = state.step == config.steps or kl_exceeded(log.rows, row, config.stop_kl)
+    last = state.step == config.steps or kl_exceeded(log.rows, row, config.kl_limit)
     if validate is not None and (state.step % config.eval_every == 0 or last):
         row = row | validate(policy, reference, state.step)
         check_alike(policy)
@@ -88,28 +73,15 @@ def finish_step(
     return last
 
 
-def run_training(
-    name: str,
-    config: Any,
-    train: Callable[..., list[dict[str, Any]]],
-    prepare: Callable[[Any, Task], dict[str, Any]] | None = None,
-    describe: Callable[[Any], str] = batch_description,
-    own_reward: OwnReward | None = None,
-    *,
-    fixed_reference: bool = False,
-) -> Path:
+def run_training(engine: Engine, config: RunFlags) -> Path:
     """Load policy, prompts and reward; train; write weights, metrics, samples, figure and report.
 
-    `train(config, policy, tokenizer, reward_fn, prompts, log, validate=, folder=)` is an engine's;
-    what `prepare(config, task)` returns (a critic, a teacher, a corpus) is passed to it by keyword.
-    `describe(config)` is the line about batch sizes; `own_reward(config, tokenizer, device)` opens
-    the reward in the place of --reward's, None for validations without one. With `fixed_reference`
-    the start of the run is passed to `train` as its reference, which then needs no copy of its own.
-    Returns the run folder. Test prompts are sampled once, after training.
+    Test prompts are sampled once, after training. Returns the run folder.
     """
+    name = engine.name_of(config)
     device = pick_device(config.device, config.precision)
-    task = open_task(config, device, own_reward)
-    start, parts = models_of_run(name, config, task, prepare, fixed_reference)
+    task = open_task(cast("TaskConfig", config), device, engine.own_reward(config))
+    start, parts = models_of_run(engine, config, task)
     folder = config.out or default_folder(name, config.data, config.preset)
     folder = open_run(folder, config, resume=config.resume)
     done = saved_step(folder) if config.resume else 0
@@ -125,9 +97,9 @@ def run_training(
         start=done,
     )
     print(f"{name} on {config.data}, reward: {task.reward_name} ({device})")
-    print(describe(config))
+    print(engine.describe(config))
     with stepping(log, folder):
-        rows = train(
+        rows = engine.train(
             config,
             task.policy,
             task.tokenizer,
@@ -140,7 +112,7 @@ def run_training(
         )
     if rows and rows[-1]["step"] < config.steps:
         log.close()
-        print(f"stopped: the KL per response is above --stop-kl {config.stop_kl:g} nats")
+        print(f"stopped: the KL per response is above --stop-kl {config.kl_limit:g} nats")
     save_gpt(folder / MODEL_FILE, task.policy, task.tokenizer)
     base = config.policy or default_folder("pretraining", config.data, config.preset)
     save_adapter(folder / "adapter", task.policy, display_path(base))
@@ -150,22 +122,16 @@ def run_training(
     return folder
 
 
-def models_of_run(
-    name: str,
-    config: Any,
-    task: Task,
-    prepare: Callable[[Any, Task], dict[str, Any]] | None,
-    fixed_reference: bool,
-) -> tuple[GPT, dict[str, Any]]:
+def models_of_run(engine: Engine, config: RunFlags, task: Task) -> tuple[GPT, dict[str, Any]]:
     """The policy as it starts, frozen, and what an engine's `train` is given by keyword."""
-    fit_in_memory(name, config, task, task.policy.device)
-    parts = prepare(config, task) if prepare else {}
+    fit_in_memory(engine, config, task, task.policy.device)
+    parts = engine.prepare(config, task) if engine.prepare else {}
     if config.precision == "bfloat16" and "refresh" not in parts:  # it trains the reward model
         to_bfloat16(task)
     start = frozen_copy(task.policy)
     if config.precision == "bfloat16" and not has_adapters(start):  # which share the policy's base
         linears_to_bfloat16(start)
-    if fixed_reference:
+    if engine.reference(config):
         parts["reference"] = start
     if config.compile:
         compile_trained(task.policy, *parts.values())
@@ -184,19 +150,19 @@ def compile_trained(*parts: Any) -> None:
             return
 
 
-def fit_in_memory(name: str, config: Any, task: Task, device: torch.device) -> None:
+def fit_in_memory(engine: Engine, config: RunFlags, task: Task, device: torch.device) -> None:
     """Say what the run needs, refuse what cannot fit, and let the policy be trained as the flags ask."""
-    announce_run(name, config, task, device)
-    task.policy.sample_rows = getattr(config, "sample_rows", None)
+    announce_run(engine, config, task, device)
+    task.policy.sample_rows = config.rows_sampled_at_once
     fit_for_training(config, task.policy, config.adapter)
 
 
-def sampling_params(config: Any) -> SamplingParams:
+def sampling_params(config: RunFlags) -> SamplingParams:
     """How a run's validations and its test sample: as in training."""
     return SamplingParams(config.temperature, max_new_tokens=config.max_new_tokens)
 
 
-def open_validation(config: Any, task: Task, start: GPT, folder: Path) -> Validation | None:
+def open_validation(config: RunFlags, task: Task, start: GPT, folder: Path) -> Validation | None:
     """The validations of a run, whose samples go to its folder; None with eval_prompts 0."""
     if not config.eval_prompts:
         return None
@@ -214,7 +180,7 @@ def open_validation(config: Any, task: Task, start: GPT, folder: Path) -> Valida
     return validation
 
 
-def open_token_log(config: Any, task: Task, folder: Path) -> TokenLog | None:
+def open_token_log(config: RunFlags, task: Task, folder: Path) -> TokenLog | None:
     """What keeps responses token by token; None with record_tokens 0."""
     if not config.record_tokens:
         return None
@@ -222,7 +188,7 @@ def open_token_log(config: Any, task: Task, folder: Path) -> TokenLog | None:
 
 
 def report(
-    name: str, config: Any, task: Task, start: GPT, rows: list[dict[str, Any]], folder: Path
+    name: str, config: RunFlags, task: Task, start: GPT, rows: list[dict[str, Any]], folder: Path
 ) -> None:
     """The figure and, with test prompts, `start` and the trained policy side by side."""
     gold_name = task.gold.name if task.gold else ""

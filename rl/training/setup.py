@@ -435,14 +435,3 @@ def open_text(config: TextConfig, task: Task) -> dict[str, Any]:
         seed=config.seed,
     )
     return {"corpus": corpus}
-
-
-def batch_description(config: EngineConfig) -> str:
-    """The derived sizes of a batch in words, printed before a run."""
-    rows = config.prompts_per_step * config.group_size
-    minibatches = min(config.minibatches, config.prompts_per_step)
-    return (
-        f"{config.prompts_per_step} prompts x {config.group_size} responses = {rows} rows a step; "
-        f"{config.updates_per_batch * minibatches} optimizer steps on about {rows // minibatches} "
-        f"rows each, {config.micro_batch_size} rows per forward"
-    )

@@ -141,10 +141,7 @@ def optimise(
         ),
     )  # fmt: skip
     task = open_task(config, pick_device("cpu"))
-    prepare = getattr(engine, PREPARE[module]) if module in PREPARE else None
-    fixed = module not in MOVING_REFERENCE
-    name = module.removeprefix("rl.").removesuffix("_engine")
-    start, parts = models_of_run(name, config, task, prepare, fixed)
+    start, parts = models_of_run(engine.ENGINE, config, task)
     measuring = Measuring(
         task, world, prompts_of(world, split, settings.prompts), start, config.micro_batch_size
     )

@@ -1,0 +1,90 @@
+"""The flags that commands share. A config is made of such groups, and a function takes the group it reads.
+
+A field's docstring is its help text, and the first line of a class names its group in `--help`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Protocol
+
+from harness.flag_ranges import AboveZero, AtLeastOne, Count, Seed, check_ranges
+
+
+class Flags(Protocol):
+    """The config of any command: a dataclass whose fields are its flags."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+
+Precision = Literal["float32", "bfloat16"]
+
+
+@dataclass(frozen=True)
+class CommandFlags:
+    """The run"""
+
+    seed: Seed = 0
+    """Of every random number; each concern of a run has a stream of its own."""
+    device: str = "auto"
+    """auto (cuda, then mps, then cpu) or a device name."""
+    ranks: AtLeastOne | None = None
+    """Processes that share the work; default: one per core for small models on a CPU, else one."""
+    out: Path | None = None
+    """Run folder; default runs/COMMAND-DATA-PRESET."""
+    resume: bool = False
+    """Continue the run in the run folder."""
+    deterministic: bool = False
+    """Only algorithms that give the same bits each time, also on a GPU; slower there."""
+    debug: bool = False
+    """Show the traceback of an error."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+
+    @property
+    def is_small(self) -> bool:
+        """Whether the model is so small that one process a core beats one with threads (docs/ranks.md)."""
+        return True
+
+
+@dataclass(frozen=True)
+class TrainingFlags(CommandFlags):
+    """The run"""
+
+    precision: Precision = "float32"
+    """bfloat16: autocast over float32 weights, for GPUs."""
+    checkpoint_every: AtLeastOne = 200
+    """Steps between resumable checkpoints."""
+
+
+@dataclass(frozen=True)
+class MemoryFlags:
+    """Memory"""
+
+    checkpoint_blocks: bool = False
+    """Compute each block's activations again in the backward pass instead of keeping them: less memory,
+    a third more work, the same gradients."""
+    lora_rank: Count = 0
+    """LoRA: train adapters of this rank beside frozen weights (gpt/lora.py); 0 trains all weights."""
+    lora_alpha: AboveZero | None = None
+    """alpha of LoRA, whose change of a weight is alpha / rank times B A; default: twice the rank."""
+
+
+@dataclass(frozen=True)
+class AdapterFlags(MemoryFlags):
+    """Memory"""
+
+    adapter: Path | None = None
+    """Folder in PEFT's format with the adapter to go on from, of rank lora_rank; default: a new one."""
+
+
+def check_adapter(config: AdapterFlags) -> None:
+    """ValueError for an adapter without a rank, or beside an alpha of its own."""
+    if config.adapter is None:
+        return
+    if not config.lora_rank:
+        raise ValueError("adapter goes on from a LoRA adapter: give lora_rank its rank")
+    if config.lora_alpha is not None:
+        raise ValueError("an adapter brings its own alpha: leave lora_alpha out")

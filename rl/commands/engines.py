@@ -1,0 +1,18 @@
+"""Every engine of this repository, by its entry."""
+
+from __future__ import annotations
+
+import importlib
+from functools import cache
+from pathlib import Path
+
+from rl.training.engine import Engine
+
+ROOM = Path(__file__).resolve().parents[1]
+
+
+@cache
+def every_engine() -> tuple[Engine, ...]:
+    """The `ENGINE` of each rl/*_engine.py, in the order of their names."""
+    names = sorted(path.stem for path in ROOM.glob("*_engine.py"))
+    return tuple(importlib.import_module(f"rl.{name}").ENGINE for name in names)

@@ -1,0 +1,83 @@
+"""The entry of an engine: one `ENGINE = Engine(...)` at the end of its file says what others must know.
+
+The memory forecast, the toy runs, the soak, the study, the contract tests and the table of engines
+read it, and `run_training` runs it. It is a record and no framework: the loop stays in the engine's
+`train`, and nothing inherits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from rl.training.config import EngineConfig, RunFlags
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a run holds beside the policy, its start and the reward, and on how many rows it works."""
+
+    update_rows: int  # of an optimizer step
+    prompts: int = (
+        0  # of a rollout; 0: it learns from recorded pairs and samples for validations alone
+    )
+    group_size: int = 1
+    moving_reference: bool = False  # another model than the start of the run
+    critic: bool = False
+    compares_vocabularies: bool = False  # a divergence over all tokens in the update
+    teacher_samples: bool = False
+    text_rows: int = 0  # of pre-training text beside the update
+
+
+def sampling_needs(config: EngineConfig, **more: Any) -> Needs:
+    """Those of an engine that samples: a rollout, cut into minibatches."""
+    rows = config.prompts_per_step * config.group_size
+    return Needs(
+        update_rows=math.ceil(rows / min(config.minibatches, config.prompts_per_step)),
+        prompts=config.prompts_per_step,
+        group_size=config.group_size,
+        **more,
+    )
+
+
+def batch_description(config: EngineConfig) -> str:
+    """The derived sizes of a batch in words, printed before a run."""
+    rows = config.prompts_per_step * config.group_size
+    minibatches = min(config.minibatches, config.prompts_per_step)
+    return (
+        f"{config.prompts_per_step} prompts x {config.group_size} responses = {rows} rows a step; "
+        f"{config.updates_per_batch * minibatches} optimizer steps on about {rows // minibatches} "
+        f"rows each, {config.micro_batch_size} rows per forward"
+    )
+
+
+@dataclass(frozen=True)
+class Engine:
+    """What runs an engine, what it needs, and what its box is called.
+
+    `train(config, policy, tokenizer, reward_fn, prompts, log, validate=, folder=)` is its loop, which
+    gets by keyword what `prepare(config, task)` returns (a critic, a corpus) and, where `reference`
+    says so, the start of the run as its frozen reference. `own_reward` opens the reward in the place
+    of --reward's, for the configs for which it is not None.
+    """
+
+    name: str  # of run folders and messages: grpo
+    box: str  # what the paper calls it: GRPO
+    config: Callable[..., Any]
+    train: Callable[..., list[dict[str, Any]]]
+    presets: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: {"tiny": {}})
+    prepare: Callable[..., dict[str, Any]] | None = None
+    describe: Callable[[Any], str] = batch_description
+    own_reward: Callable[[Any], Callable[..., Any] | None] = lambda config: None
+    reference: Callable[[Any], bool] = lambda config: True
+    needs: Callable[[Any], Needs] = sampling_needs
+    learns_from: Literal["reward", "teacher", "pairs"] = "reward"
+    groups: bool = True  # whether the responses to a prompt are compared
+    toy: str = ""  # flags of a run of seconds that shows all of it
+    run_name: Callable[[Any], str] | None = None  # where a flag decides what the run is called
+
+    def name_of(self, config: RunFlags) -> str:
+        """What a run with these flags is called."""
+        return self.name if self.run_name is None else self.run_name(config)
