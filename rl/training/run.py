@@ -39,7 +39,7 @@ from rl.training.evaluation import (
 from rl.training.memory_needs import announce_run
 from rl.training.metrics import kl_exceeded
 from rl.training.run_rules import RULES
-from rl.training.setup import Task, open_task, to_bfloat16
+from rl.training.setup import Task, TaskConfig, open_task, to_bfloat16
 from rl.training.token_log import TokenLog
 
 SHOWN = (
