@@ -18,24 +18,21 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
+from harness.command_line import from_preset, run_script
+from harness.device import pick_device, precision
+from harness.metric_log import MetricLog
+from harness.seeds import make_generator
 from torch import Tensor
 
 from data import reviews
-from data.collate import ResponseBatch, left_pad, length_sorted_chunks
+from data.collate import ResponseBatch, left_pad
 from data.records import PromptRecord
-from gpt.common import (
-    MetricLog,
-    from_preset,
-    make_generator,
-    pick_device,
-    precision,
-    run_script,
-)
-from gpt.flags import check_ranges
 from gpt.generate import SamplingParams, generate
 from gpt.log_probs import token_log_probs
 from gpt.model import GPT, preset_config
 from gpt.tokenizer import Tokenizer, load_tokenizer
+from harness.flag_ranges import check_ranges
+from harness.ranks.collectives import length_sorted_chunks
 from rl import grpo_engine
 from rl.batches.rollout import Rollout, sample_rollout
 from rl.grpo_engine import GRPOConfig

@@ -32,6 +32,11 @@ from typing import Any
 import torch
 from arithmetic import decode_bytes, operations
 from gpu_page import PAGE, RESULTS, write_page
+from harness.command_line import from_preset, run_script
+from harness.device import pick_device, precision
+from harness.metric_log import MetricLog
+from harness.paths import REPOSITORY, RUNS
+from harness.seeds import make_generator
 from peers import NEEDED, versions
 from sides import (
     BETAS,
@@ -49,21 +54,11 @@ from sides import (
 from turns import Case, Side, environment, measure, peak_mib, reset_peak
 
 from data.records import PromptRecord
-from gpt.common import (
-    REPOSITORY,
-    RUNS,
-    MetricLog,
-    from_preset,
-    make_generator,
-    pick_device,
-    precision,
-    run_script,
-)
-from gpt.compiling import compile_blocks
-from gpt.errors import UserError
 from gpt.generate import SamplingParams, generate
 from gpt.model import GPT
-from gpt.optimizer import adamw, clip_and_step
+from harness.compile_blocks import compile_blocks
+from harness.errors import UserError
+from harness.optimizer import adamw, clip_and_step
 from rl import grpo_engine
 
 Rows = list[list[str]]
@@ -342,8 +337,8 @@ def memory(bench: Bench) -> Section:
 
 def grpo_peak(bench: Bench, preset: str, flags: dict[str, Any]) -> tuple[float, float]:
     """Bytes at the peak of two steps, and what was forecast, both without the libraries'."""
-    from gpt.adapter import fit_for_training
-    from rl.training.forecast import Given, engine_forecast
+    from gpt.lora import fit_for_training
+    from rl.training.memory_needs import Given, engine_forecast
 
     overrides = dict(
         precision="bfloat16", steps=2, eval_prompts=0, test_prompts=0, stop_kl=None,

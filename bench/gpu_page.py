@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from harness.paths import REPOSITORY
 from peer_tables import markdown_table
 
-from gpt.common import REPOSITORY
-from gpt.errors import UserError
-from gpt.files import write_atomically, write_json
+from harness.errors import UserError
+from harness.files import write_atomically, write_json
 
 PAGE = REPOSITORY / "docs" / "gpu.md"
 RESULTS = PAGE.with_suffix(".json")

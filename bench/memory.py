@@ -24,29 +24,32 @@ from typing import Any
 
 import torch
 import torch._dynamo  # the first optimizer loads it, 90 MiB: it belongs to the libraries
+from harness.command_line import run_script
+from harness.metric_log import MetricLog
+from harness.paths import REPOSITORY
+from harness.seeds import make_generator
 from sides import Numbers, text_of
 from turns import peak_mib, reset_peak
 
 from data.collate import collate_documents
 from data.records import PromptRecord
 from gpt import pretraining
-from gpt.adapter import fit_for_training, trunk_to_train
-from gpt.common import REPOSITORY, MetricLog, make_generator, run_script
-from gpt.errors import UserError
-from gpt.forecast import Forecast, forecast
-from gpt.frozen import frozen_copy
 from gpt.generate import SamplingParams
+from gpt.lora import fit_for_training, trunk_to_train
+from gpt.memory.forecast import Forecast, forecast
+from gpt.memory.supervised import pretraining_work
 from gpt.model import GPT, GPTConfig, preset_config
-from gpt.optimizer import adamw, clip_and_step
-from gpt.supervised_forecast import pretraining_work
+from harness.errors import UserError
+from harness.frozen_copy import frozen_copy
+from harness.optimizer import adamw, clip_and_step
 from reward_model import reward_model_training
-from reward_model.forecast import reward_model_work
+from reward_model.memory_needs import reward_model_work
 from reward_model.model import RewardModel
 from reward_model.pairs import TokenPair
 from rl import grpo_engine, ppo_engine
 from rl.rewards.sources import RewardModelReward
 from rl.training.evaluation import Validation, evaluate, format_table
-from rl.training.forecast import Given, engine_forecast
+from rl.training.memory_needs import Given, engine_forecast
 from rl.training.value_model import ValueModel
 
 

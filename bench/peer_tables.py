@@ -10,7 +10,7 @@ from arithmetic import operations
 from sides import shape
 from turns import Case
 
-from gpt.errors import UserError
+from harness.errors import UserError
 from rl.training.evaluation import format_table
 
 BEGIN = "<!-- written by bench/peers.py --write: begin -->"

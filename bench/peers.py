@@ -25,12 +25,13 @@ from datetime import date
 from importlib import metadata
 from typing import Any, Literal
 
+from harness.command_line import run_script
+from harness.paths import REPOSITORY
 from peer_tables import markdown_page, page_with, text_table
 from turns import Case, Side, measure
 
-from gpt.common import REPOSITORY, run_script
-from gpt.errors import UserError
-from gpt.files import write_atomically, write_json
+from harness.errors import UserError
+from harness.files import write_atomically, write_json
 
 PAGE = REPOSITORY / "docs" / "benchmarks.md"
 RESULTS = REPOSITORY / "docs" / "benchmarks.json"

@@ -20,19 +20,21 @@ from typing import Any
 
 import torch
 import torch._dynamo  # the first optimizer loads it, 90 MiB: here no side's memory counts it
+from harness.device import precision
+from harness.metric_log import MetricLog
+from harness.seeds import make_generator
 from torch import Tensor
 from turns import Case, Side, Turns, own_turns, side_from_json
 
 from data.collate import ResponseBatch, join_responses
 from data.records import PromptRecord
-from gpt.common import MetricLog, make_generator, precision
 from gpt.generate import SamplingParams, generate
-from gpt.launch import run_on_ranks
 from gpt.log_probs import token_log_probs
 from gpt.model import GPT, GPTConfig, preset_config
-from gpt.optimizer import adamw, clip_and_step
 from gpt.pretrained import save_gpt2
 from gpt.tokenizer import load_tokenizer
+from harness.optimizer import adamw, clip_and_step
+from harness.ranks.launch import run_on_ranks
 from rl import grpo_engine, ppo_engine, rloo_engine
 from rl.batches.rollout import Rollout
 from rl.equations.losses import clipped_surrogate, sequence_mean

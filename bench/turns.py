@@ -27,10 +27,10 @@ from pathlib import Path
 from typing import Any, Literal, TextIO
 
 import torch
+from harness.paths import REPOSITORY
 
-from gpt.common import REPOSITORY
-from gpt.errors import UserError
-from gpt.ranks import on_main, total
+from harness.errors import UserError
+from harness.ranks.collectives import all_reduce_sum, on_main
 
 Task = Literal["sample", "grpo", "rloo", "ppo", "update", "product", "copy"]
 
@@ -60,7 +60,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Side:
-    """Who does it, in which precision, on how many threads and, of ours, ranks (gpt/launch.py)."""
+    """Who does it, in which precision, on how many threads and, of ours, ranks (harness/ranks/launch.py)."""
 
     label: str
     library: Literal["ours", "peer"]
@@ -96,10 +96,10 @@ class Turns:
         now = time.perf_counter()
         if self.begin is None:
             reset_peak()
-            self.base = total({"mib": peak_mib()})["mib"]
+            self.base = all_reduce_sum({"mib": peak_mib()})["mib"]
             report: dict[str, Any] = {"ready": True}
         else:
-            mib = total({"mib": peak_mib()})["mib"] - self.base
+            mib = all_reduce_sum({"mib": peak_mib()})["mib"] - self.base
             report = {"seconds": now - self.begin, "mib": mib, "gpu_mib": gpu_peak_mib()}
         goes_on = on_main(lambda: self._say_and_wait(report))
         self.begin = time.perf_counter()

@@ -1,6 +1,6 @@
 """Ctrl-C while `python -m ...` still imports PyTorch: one line instead of a traceback.
 
-gpt/stop.py takes over when the script's main begins.
+harness/signals.py takes over when the script's main begins.
 """
 
 from __future__ import annotations

@@ -19,13 +19,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
+from harness.seeds import make_generator
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from gpt.common import make_generator
-from gpt.errors import UserError
-from gpt.files import display_path, write_atomically, write_json
 from gpt.lora import (
     PROJECTIONS,
     adapters,
@@ -34,6 +32,8 @@ from gpt.lora import (
     copy_with_adapters,
 )
 from gpt.model import GPT
+from harness.errors import UserError
+from harness.files import display_path, write_atomically, write_json
 
 CONFIG_FILE = "adapter_config.json"
 TENSOR_FILE = "adapter_model.safetensors"

@@ -28,23 +28,17 @@ from safetensors.torch import save_file
 from torch import Tensor
 from tqdm import tqdm
 
-from gpt.errors import Finished, UserError
-from gpt.files import append_jsonl, display_path, keep_until, write_atomically
-from gpt.forecast import is_out_of_memory, out_of_memory_text
-from gpt.launch import first_to_fail, run_on_ranks
 from gpt.lora import changing_state, load_changing_state, merged_state
+from gpt.memory.forecast import is_out_of_memory, out_of_memory_text
 from gpt.model import GPT, GPTConfig
-from gpt.optimizer import check_weights
-from gpt.ranks import Drifted, LostRank, is_main, world
-from gpt.report.writing import refresh
-from gpt.stop import Ended, forgiving_output, signals_noted
-from gpt.tokenizer import (
-    Tokenizer,
-    TokenizerUnavailable,
-    build_tokenizer,
-    load_tokenizer,
-    parse_ranks,
-)
+from gpt.tokenizer import Tokenizer, build_tokenizer, load_tokenizer, parse_ranks
+from harness.errors import Finished, UserError
+from harness.files import append_jsonl, display_path, keep_until, write_atomically
+from harness.optimizer import check_weights
+from harness.ranks.collectives import Drifted, LostRank, is_main, world
+from harness.ranks.launch import first_to_fail, run_on_ranks
+from harness.report.writing import refresh
+from harness.signals import Ended, forgiving_output, signals_noted
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 
@@ -179,7 +173,7 @@ def from_preset(
 
 
 def run_script(main: Callable[[Config], Any], config: Config) -> None:
-    """Call main(config), on as many ranks as the flags ask for (gpt/launch.py)."""
+    """Call main(config), on as many ranks as the flags ask for (harness/ranks/launch.py)."""
     guard = partial(explained, getattr(config, "debug", None))
     with guard():
         run_on_ranks(partial(_as_asked, main), config, guard)
@@ -208,7 +202,7 @@ def explained(debug: bool | None = None) -> Iterator[None]:
         try:
             with signals_noted():
                 yield
-        except (UserError, TokenizerUnavailable, LostRank, Drifted) as error:
+        except (UserError, UserError, LostRank, Drifted) as error:
             _end(f"error: {error}", debug)
         except (
             ValueError

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 import torch
+from harness.seeds import derive_seed
 
 from data import reviews, sums
 from data.collate import ResponseBatch, collate_documents, collate_responses
@@ -24,9 +25,8 @@ from data.readers import (
     split_records,
 )
 from data.records import PromptRecord, ResponseRecord
-from gpt.common import derive_seed
-from gpt.errors import UserError
 from gpt.tokenizer import Tokenizer
+from harness.errors import UserError
 
 POOL = 64  # batches that are generated and sorted by length together
 HELD_OUT_ROWS = 256

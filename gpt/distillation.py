@@ -25,36 +25,20 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from harness.command_line import preset_defaults, run_script
+from harness.device import pick_device, precision
+from harness.metric_log import MetricLog
+from harness.paths import MODEL_FILE
+from harness.seeds import derive_seed, make_generator
+from harness.training_state import TrainingState, saved_step
 from torch import Tensor
 
 from data import reviews, sums
 from data.collate import ResponseBatch, epoch_shuffled_indices, join_responses, on_device
 from data.records import PromptRecord
-from gpt.adapter import fit_for_training, save_adapter
-from gpt.budget import announce
-from gpt.common import (
-    MODEL_FILE,
-    MetricLog,
-    TrainingState,
-    derive_seed,
-    load_policy,
-    make_generator,
-    pick_device,
-    precision,
-    preset_defaults,
-    run_script,
-    save_gpt,
-    saved_step,
-)
+from gpt.checkpoint import load_policy, save_gpt
 from gpt.corpus import Corpus, open_corpus, open_prompts
-from gpt.errors import UserError
-from gpt.files import append_jsonl, display_path, keep_until, write_json
-from gpt.flags import check_ranges
-from gpt.forecast import Forecast, forecast
-from gpt.frozen import frozen_copy
 from gpt.generate import SamplingParams, generate
-from gpt.half import half_linears
-from gpt.heads import head_product
 from gpt.log_probs import (
     CHUNK_ELEMENTS,
     full_kl,
@@ -63,17 +47,31 @@ from gpt.log_probs import (
     response_hidden,
     scatter_responses,
 )
-from gpt.model import GPT
-from gpt.optimizer import adamw, check_losses, clip_and_step, cosine_schedule, set_learning_rate
+from gpt.lora import fit_for_training, save_adapter
+from gpt.memory.announce import announce
+from gpt.memory.forecast import Forecast, forecast
+from gpt.memory.supervised import distillation_work, longest_prompt
+from gpt.model import GPT, head_product
 from gpt.pretraining import Preset, default_folder
-from gpt.ranks import check_alike, own, total, world
-from gpt.report.doctor import say_findings
-from gpt.report.token_rows import TextLog, open_texts
-from gpt.report.writing import open_page, refresh
-from gpt.runs import finish_run, keep_state, open_run, stepping
-from gpt.supervised_forecast import distillation_work, longest_prompt
 from gpt.teacher import open_teacher, reverse_kl
+from gpt.token_rows import TextLog, open_texts
 from gpt.tokenizer import Tokenizer
+from harness.bfloat16_weights import linears_to_bfloat16
+from harness.errors import UserError
+from harness.files import append_jsonl, display_path, keep_until, write_json
+from harness.flag_ranges import check_ranges
+from harness.frozen_copy import frozen_copy
+from harness.optimizer import (
+    adamw,
+    check_losses,
+    clip_and_step,
+    cosine_schedule,
+    set_learning_rate,
+)
+from harness.ranks.collectives import all_reduce_sum, check_alike, shard, world
+from harness.report.rules import say_findings
+from harness.report.writing import open_page, refresh
+from harness.run_folder import finish_run, keep_state, open_run, stepping
 
 Rule = Callable[[PromptRecord, str, bool], float]
 
@@ -349,7 +347,7 @@ def own_gradient(
 
     Every micro-batch takes its random numbers from one draw for the whole batch (`sampled_targets`).
     """
-    rows, drawn = own(torch.arange(len(batch))), generator.get_state()
+    rows, drawn = shard(torch.arange(len(batch))), generator.get_state()
     parts = []
     for part in rows.split(config.micro_batch_size or max(len(rows), 1)):
         generator.set_state(drawn)
@@ -486,7 +484,7 @@ def train(
         loss = own_gradient(config, student, teacher, batch, generators["token ids"])
         norm = clip_and_step(optimizer, student.parameters(), config.max_norm)
         state.step = step + 1
-        row: dict[str, Any] = {**total({"loss": loss}), "grad_norm": norm, "lr": lr}
+        row: dict[str, Any] = {**all_reduce_sum({"loss": loss}), "grad_norm": norm, "lr": lr}
         row["response_length"] = float(batch.lengths.float().mean())
         row["tokens_per_second"] = int(batch.lengths.sum()) / (time.perf_counter() - begin)
         if validate and (state.step % config.eval_every == 0 or state.step == config.steps):
@@ -517,7 +515,7 @@ def teacher_of(config: DistillationConfig, tokenizer: Tokenizer, device: torch.d
         config.teacher, tokenizer, device, data=config.data, preset=config.preset
     )
     if config.precision == "bfloat16":
-        half_linears(teacher)
+        linears_to_bfloat16(teacher)
     return teacher
 
 

@@ -20,34 +20,23 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from harness.command_line import preset_defaults, run_script
+from harness.device import pick_device, precision
+from harness.metric_log import MetricLog
+from harness.paths import MODEL_FILE, RUNS
+from harness.seeds import derive_seed, make_generator
+from harness.training_state import TrainingState, saved_step
 
-from data.collate import ResponseBatch, collate_responses, epoch_shuffled_indices
+from data.collate import ResponseBatch, collate_responses, epoch_shuffled_indices, shard_batch
 from data.readers import keep_within, read_preferences, read_responses, split_records
 from data.records import PreferenceRecord, ResponseRecord
-from gpt.adapter import fit_for_training, save_adapter
-from gpt.budget import announce
-from gpt.common import (
-    MODEL_FILE,
-    RUNS,
-    MetricLog,
-    TrainingState,
-    derive_seed,
-    load_policy,
-    make_generator,
-    pick_device,
-    precision,
-    preset_defaults,
-    run_script,
-    save_gpt,
-    saved_step,
-)
-from gpt.errors import UserError
-from gpt.files import append_jsonl, display_path
-from gpt.flags import check_ranges
-from gpt.forecast import Forecast, forecast
+from gpt.checkpoint import load_policy, save_gpt
 from gpt.generate import SamplingParams, generate
+from gpt.lora import fit_for_training, save_adapter
+from gpt.memory.announce import announce
+from gpt.memory.forecast import Forecast, forecast
+from gpt.memory.supervised import finetuning_work
 from gpt.model import GPT
-from gpt.optimizer import adamw, check_losses, clip_and_step, cosine_schedule, set_learning_rate
 from gpt.pretrained import load_gpt2
 from gpt.pretraining import (
     Preset,
@@ -56,13 +45,22 @@ from gpt.pretraining import (
     held_out_loss,
     language_model_loss,
 )
-from gpt.ranks import check_alike, on_main, own_part, rank, total, world
-from gpt.report.doctor import say_findings
-from gpt.report.token_rows import TextLog, open_texts
-from gpt.report.writing import open_page, refresh
-from gpt.runs import finish_run, keep_state, open_run, stepping
-from gpt.supervised_forecast import finetuning_work
+from gpt.token_rows import TextLog, open_texts
 from gpt.tokenizer import Tokenizer, load_tokenizer
+from harness.errors import UserError
+from harness.files import append_jsonl, display_path
+from harness.flag_ranges import check_ranges
+from harness.optimizer import (
+    adamw,
+    check_losses,
+    clip_and_step,
+    cosine_schedule,
+    set_learning_rate,
+)
+from harness.ranks.collectives import all_reduce_sum, check_alike, on_main, rank, world
+from harness.report.rules import say_findings
+from harness.report.writing import open_page, refresh
+from harness.run_folder import finish_run, keep_state, open_run, stepping
 
 Example = tuple[list[int], list[int]]  # prompt tokens, response tokens with EOS
 
@@ -190,14 +188,14 @@ def train(
         tokens = int(batch.response_mask.sum())
         loss = torch.zeros((), device=model.device)
         optimizer.zero_grad(set_to_none=True)
-        for rows in own_part(batch, config.micro_batch_size):
+        for rows in shard_batch(batch, config.micro_batch_size):
             with precision(model.device, config.precision):
                 part = language_model_loss(model, rows, denominator=tokens)
             part.backward()
             loss += part.detach()
         norm = clip_and_step(optimizer, model.parameters(), config.max_norm)
         state.step = step + 1
-        row = {**total({"loss": float(loss)}), "grad_norm": norm, "lr": lr}  # float waits
+        row = {**all_reduce_sum({"loss": float(loss)}), "grad_norm": norm, "lr": lr}  # float waits
         row["tokens_per_second"] = tokens / (time.perf_counter() - begin)  # of training alone
         if held_out_batches and (state.step % config.eval_every == 0 or state.step == log.total):
             with precision(model.device, config.precision):

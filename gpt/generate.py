@@ -7,7 +7,7 @@ from the batch changes nothing for the others.
 
 There are two loops. `decode` drops finished rows and asks after every token whether any is left,
 which costs a CPU nothing; it is the plain one. `decode_static` is its twin for GPUs: the same shapes
-at every step, so that a step can be recorded and replayed (gpt/cuda_graph.py), and a question only
+at every step, so that a step can be recorded and replayed (harness/cuda_graph.py), and a question only
 every 16 tokens.
 """
 
@@ -29,11 +29,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from data.collate import first_eos_mask, left_pad
-from gpt.border import at_least_float32
-from gpt.compiling import is_compiled
-from gpt.cuda_graph import aside, recorded
 from gpt.model import GPT
-from gpt.ranks import joined_blocks, own_block
+from harness.compile_blocks import is_compiled
+from harness.cuda_graph import aside, recorded
+from harness.equation_checks import at_least_float32
+from harness.ranks.collectives import joined_blocks, shard_block
 
 Decoding = Literal["auto", "eager", "static", "captured"]
 DECODING = "GLASSBOX_DECODING"  # the environment variable that decides where "auto" stands
@@ -493,7 +493,7 @@ def generate(
     loop = decode if how == "eager" else partial(decode_static, capture=how == "captured")
     with evaluation_mode(models):
         models = [as_sampled(one) for one in models]
-        mine = own_block(len(prompts))  # of several ranks each answers prompts of its own
+        mine = shard_block(len(prompts))  # of several ranks each answers prompts of its own
         rows = slice(mine.start * samples_per_prompt, mine.stop * samples_per_prompt)
         answered = None
         if prompts[mine]:

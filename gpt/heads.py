@@ -1,6 +1,6 @@
 """The one product behind every head: logits, values and reward scores.
 
-The trunk may run in bfloat16 (`gpt.common.precision`), a head never does. The logits of published
+The trunk may run in bfloat16 (`harness.device.precision`), a head never does. The logits of published
 GPT-2 weights lie between -120 and -70, where neighbouring bfloat16 numbers are 0.5 apart: rounded so,
 log-probabilities are off by 0.1 nats per token, and one ratio in a hundred leaves PPO's clip range
 although nothing was learned.
@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gpt.border import at_least_float32
+from harness.equation_checks import at_least_float32
 
 
 def head_product(hidden: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -3,7 +3,7 @@
 Logits are the largest tensor of a language model: (N, T, V). They are formed only at response
 positions, in chunks, and when there is more than one chunk each is recomputed in the backward pass,
 so that at no time more than one chunk's logits exist. The logits and everything after them are
-float32 at least, also under autocast (gpt/heads.py).
+float32 at least, also under autocast (gpt/model.py).
 """
 
 from __future__ import annotations
@@ -18,10 +18,9 @@ from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
 from data.collate import ResponseBatch
-from gpt.border import at_least_float32
-from gpt.heads import head_product, without_autocast
-from gpt.model import GPT
-from gpt.ranks import own_chunks, placed
+from gpt.model import GPT, head_product, without_autocast
+from harness.equation_checks import at_least_float32
+from harness.ranks.collectives import scatter_rows, shard_chunks
 
 CHUNK_ELEMENTS = 2**24  # logits per chunk: 64 MiB of float32
 
@@ -286,6 +285,6 @@ def score_in_micro_batches(
 
     Of several ranks each scores rows of its own, and all get the whole (N, ...).
     """
-    order = own_chunks(batch.totals, micro_batch_size)
+    order = shard_chunks(batch.totals, micro_batch_size)
     pieces = [(index, score(batch.rows(index))) for index in order]
-    return placed(pieces, len(batch), batch.tokens.device)
+    return scatter_rows(pieces, len(batch), batch.tokens.device)

@@ -6,7 +6,7 @@
 
 Adapters sit on the four projections of each block. Embeddings, LayerNorms and biases stay as they
 are. So gradients, Adam and checkpoints hold A and B alone, and every frozen copy shares the base
-(gpt/frozen.py). A and W0 are as nn.Linear holds them, which is the orientation of PEFT's files too.
+(harness/frozen_copy.py). A and W0 are as nn.Linear holds them, which is the orientation of PEFT's files too.
 """
 
 from __future__ import annotations

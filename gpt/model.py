@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from gpt.heads import head_product
+from gpt.model import head_product
 
 INIT_STD = 0.02  # OpenAI's gpt-2/src/model.py; position embeddings use half of it
 

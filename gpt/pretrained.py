@@ -24,15 +24,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from harness.paths import MODEL_FILE
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from gpt.common import MODEL_FILE
-from gpt.errors import UserError
-from gpt.files import write_atomically, write_json
 from gpt.lora import merged_state
 from gpt.model import GPT, GPTConfig
+from harness.errors import UserError
+from harness.files import write_atomically, write_json
 
 CONFIG_FILE = "config.json"
 INDEX_FILE = f"{MODEL_FILE}.index.json"

@@ -20,38 +20,37 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from harness.command_line import preset_defaults, run_script
+from harness.device import pick_device, precision
+from harness.metric_log import MetricLog
+from harness.paths import MODEL_FILE, RUNS
+from harness.seeds import derive_seed, make_generator
+from harness.training_state import TrainingState, saved_step
 from torch import Tensor
 
-from data.collate import ResponseBatch
-from gpt.budget import announce
-from gpt.common import (
-    MODEL_FILE,
-    RUNS,
-    MetricLog,
-    TrainingState,
-    derive_seed,
-    make_generator,
-    pick_device,
-    precision,
-    preset_defaults,
-    run_script,
-    save_gpt,
-    saved_step,
-)
+from data.collate import ResponseBatch, shard_batch
+from gpt.checkpoint import save_gpt
 from gpt.corpus import Corpus, open_corpus
-from gpt.files import display_path
-from gpt.flags import check_ranges
-from gpt.forecast import forecast
 from gpt.log_probs import token_log_probs
+from gpt.memory.announce import announce
+from gpt.memory.forecast import forecast
+from gpt.memory.supervised import pretraining_work
 from gpt.model import GPT, preset_config
-from gpt.optimizer import adamw, check_losses, clip_and_step, cosine_schedule, set_learning_rate
-from gpt.ranks import check_alike, own, own_chunks, own_part, rank, total, world
-from gpt.report.doctor import say_findings
-from gpt.report.token_rows import TextLog, open_texts
-from gpt.report.writing import open_page, refresh
-from gpt.runs import finish_run, keep_state, open_run, stepping
-from gpt.supervised_forecast import pretraining_work
+from gpt.token_rows import TextLog, open_texts
 from gpt.tokenizer import Tokenizer, load_tokenizer
+from harness.files import display_path
+from harness.flag_ranges import check_ranges
+from harness.optimizer import (
+    adamw,
+    check_losses,
+    clip_and_step,
+    cosine_schedule,
+    set_learning_rate,
+)
+from harness.ranks.collectives import all_reduce_sum, check_alike, rank, shard, shard_chunks, world
+from harness.report.rules import say_findings
+from harness.report.writing import open_page, refresh
+from harness.run_folder import finish_run, keep_state, open_run, stepping
 
 Preset = Literal["tiny", "study", "small", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"]
 
@@ -175,7 +174,7 @@ def add_text_gradient(
     """
     text = corpus.batch(number)
     parts: list[Tensor] = []
-    for rows in own_chunks(text.prompt_lengths + text.lengths, micro_batch_size):
+    for rows in shard_chunks(text.prompt_lengths + text.lengths, micro_batch_size):
         with precision(model.device, dtype):
             part = text.rows(rows).to(model.device)
             loss = language_model_loss(model, part, denominator=corpus.tokens_per_batch)
@@ -191,12 +190,12 @@ def held_out_loss(model: GPT, batches: Sequence[ResponseBatch]) -> float:
     was_training = model.training
     model.eval()
     nats = tokens = 0.0
-    for batch in own(batches):
+    for batch in shard(batches):
         batch = batch.to(model.device)
         nats -= float(token_log_probs(model, batch).sum())
         tokens += float(batch.response_mask.sum())
     model.train(was_training)
-    both = total({"nats": nats, "tokens": tokens})
+    both = all_reduce_sum({"nats": nats, "tokens": tokens})
     return both["nats"] / max(both["tokens"], 1)
 
 
@@ -245,14 +244,14 @@ def train(
         tokens = sum(int(batch.response_mask.sum()) for batch in batches)
         optimizer.zero_grad(set_to_none=True)
         loss = torch.zeros((), device=model.device)
-        for batch in [part for whole in batches for part in own_part(whole)]:
+        for batch in [part for whole in batches for part in shard_batch(whole)]:
             with precision(model.device, config.precision):
                 part = language_model_loss(model, batch, denominator=expected_tokens)
             part.backward()
             loss += part.detach() * expected_tokens / tokens
         norm = clip_and_step(optimizer, model.parameters(), config.max_norm)
         state.step = step + 1
-        row = total({"loss": float(loss)}) | {"grad_norm": norm, "lr": lr}  # float waits
+        row = all_reduce_sum({"loss": float(loss)}) | {"grad_norm": norm, "lr": lr}  # float waits
         row["tokens_per_second"] = tokens / (time.perf_counter() - begin)  # of training alone
         if state.step % config.eval_every == 0 or state.step == config.steps:
             with precision(model.device, config.precision):

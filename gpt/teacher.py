@@ -9,16 +9,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from harness.paths import MODEL_FILE, RUNS
 from torch import Tensor
 
 from data.collate import ResponseBatch
-from gpt.common import MODEL_FILE, RUNS, load_gpt
-from gpt.errors import UserError
-from gpt.files import display_path
+from gpt.checkpoint import load_gpt
 from gpt.log_probs import full_kl, score_in_micro_batches, token_log_probs
 from gpt.model import GPT
 from gpt.pretraining import data_name
 from gpt.tokenizer import Tokenizer
+from harness.errors import UserError
+from harness.files import display_path
 
 
 def teacher_folder(data: str) -> Path:

@@ -28,9 +28,9 @@ from pathlib import Path
 
 from data import reviews, sums
 from gpt.corpus import read_documents
-from gpt.errors import UserError
-from gpt.files import display_path, write_atomically
 from gpt.tokenizer import PATTERN, RANKS_FILE, SUFFIX, rank_lines
+from harness.errors import UserError
+from harness.files import display_path, write_atomically
 
 N_SPECIALS = 2  # <|endoftext|> and <|pad|>, numbered after the ranks
 
@@ -191,7 +191,6 @@ def main(config: TokenizerTrainingConfig) -> None:
 
 if __name__ == "__main__":
     import tyro
-
-    from gpt.common import run_script
+    from harness.command_line import run_script
 
     run_script(main, tyro.cli(TokenizerTrainingConfig, description=__doc__))

@@ -22,17 +22,17 @@ try:
 except ModuleNotFoundError as error:
     raise ImportError("run `make demo` once, then choose the kernel of .venv") from error
 
-from course import kept, look
+from course import plots, saved_models
+from harness.seeds import make_generator
 
-from gpt.common import make_generator
 from gpt.generate import SamplingParams
 from rl.batches.rollout import sample_rollout
 from rl.rewards.sources import RewardModelReward, RuleReward
 
-look.use()
-base, tokenizer = kept.base()
-policy, _ = kept.policy()
-judge, _ = kept.reward_model()
+plots.use()
+base, tokenizer = saved_models.base()
+policy, _ = saved_models.policy()
+judge, _ = saved_models.reward_model()
 
 # %%
 prompts = reviews.prompts("test")[:64]
@@ -49,7 +49,7 @@ for i in range(4):
     for name, (rollout, reward, gold) in answers.items():
         prompt = prompts[i].prompt.strip() if name == "before" else ""
         rows.append([prompt, name, rollout.responses[i], float(reward[i]), float(gold[i])])
-look.table(["prompt", "", "answer", "learned reward", "gold reward"], rows, number=".2f")
+plots.table(["prompt", "", "answer", "learned reward", "gold reward"], rows, number=".2f")
 
 # %% [markdown]
 # After training the answers are kind and polite. They are not perfect: one greets Noah although Grace
@@ -60,10 +60,10 @@ look.table(["prompt", "", "answer", "learned reward", "gold reward"], rows, numb
 # compute it. In the real world nobody can. Over all 64 prompts:
 
 # %%
-left, right = look.panels(2)[1]
+left, right = plots.panels(2)[1]
 for axis, place, label in ((left, 1, "learned reward"), (right, 2, "gold reward")):
     values = {name: parts[place] for name, parts in answers.items()}
-    look.histograms(
+    plots.histograms(
         values, axis=axis, bins=16, styles={"before": "reference", "after": "policy"},
         xlabel=label, ylabel="answers",
     )  # fmt: skip
@@ -78,7 +78,7 @@ assert gain > 0.25
 # finds it there. `make demo` runs all of it, up to the better policy, in a few minutes.
 
 # %%
-look.diagram("pipeline")
+plots.diagram("pipeline")
 
 # %% [markdown]
 # ## The models of PPO
@@ -88,7 +88,7 @@ look.diagram("pipeline")
 # the critic.
 
 # %%
-look.diagram("four_models")
+plots.diagram("four_models")
 
 # %% [markdown]
 # ## The algorithms
@@ -97,7 +97,7 @@ look.diagram("four_models")
 # file that reads like its paper's algorithm box: [rl/README.md](../rl/README.md).
 
 # %%
-look.diagram("algorithm_map")
+plots.diagram("algorithm_map")
 
 # %% [markdown]
 # ## Three ways to read
@@ -135,7 +135,7 @@ look.diagram("algorithm_map")
 # [docs/symbols.md](../docs/symbols.md); words stand in [docs/glossary.md](../docs/glossary.md).
 
 # %%
-look.document("symbols")
+plots.document("symbols")
 
 # %% [markdown]
 # Next: [GPT-2 from scratch](01_gpt2_from_scratch.ipynb)

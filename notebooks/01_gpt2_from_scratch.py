@@ -29,17 +29,17 @@ import torch
 import torch.nn.functional as F
 
 try:
-    from course import look
+    from course import plots
     from course.exercises import check
-    from course.kept import base
+    from course.saved_models import base
 
     from gpt import generate as generation
     from gpt.model import GPT, PRESETS, Block, GPTConfig, KVCache, causal_mask, plain_attention
-    from gpt.report.tokens import show_tokens
+    from harness.report.tokens import show_tokens
 except ModuleNotFoundError as error:
     raise ImportError("run `make demo` once, then choose the kernel of .venv") from error
 
-look.use()
+plots.use()
 torch.set_num_threads(1)  # one thread adds up in the same order on every machine
 torch.set_printoptions(precision=3, sci_mode=False, linewidth=100)
 
@@ -74,7 +74,7 @@ library = plain_attention(query[None, None], key[None, None], value[None, None],
 fused = F.scaled_dot_product_attention(query, key, value, is_causal=True)
 torch.testing.assert_close(library, torch.stack(rows))
 torch.testing.assert_close(fused, library)  # the kernel that the model calls
-look.code(plain_attention, docstring=False)
+plots.code(plain_attention, docstring=False)
 
 # %% [markdown]
 # > **Predict, then run.** Why the $\sqrt d$? Take random queries and keys and leave it out. How much
@@ -128,8 +128,8 @@ def attention_weights(layer: int) -> torch.Tensor:
 every = torch.stack([attention_weights(layer) for layer in range(L)])  # (L, H, S, S)
 item = words.index("kettle")
 layer, head = divmod(int(every[:, :, -1, item].argmax()), H)  # who looks at the kettle most?
-axis = look.heat(
-    every[layer, head], words, words, axis=look.panels(1, width=8, height=5)[1],
+axis = plots.heat(
+    every[layer, head], words, words, axis=plots.panels(1, width=8, height=5)[1],
     label="attention weight", xlabel="token that is looked at (key)",
     ylabel="token that looks (query)", title=f"layer {layer}, head {head}: nothing above the diagonal",
 )  # fmt: skip
@@ -193,7 +193,7 @@ assert with_positions > 1e-3 and without < 1e-5
 # [arXiv:1608.05859](https://arxiv.org/abs/1608.05859)).
 
 # %%
-look.diagram("gpt_block")
+plots.diagram("gpt_block")
 
 # %% [markdown]
 # Now written out, with the weights of the kept model. ($\mathrm{GELU}(x) = x \Phi(x)$, in the form
@@ -230,7 +230,7 @@ with torch.no_grad():
     logits = model(tokens)  # (1, S, V)
     torch.testing.assert_close(gpt2(tokens), logits, atol=1e-4, rtol=1e-4)
 print(f"tokens {tuple(tokens.shape)} -> logits {tuple(logits.shape)}: the same numbers")
-look.code(Block)
+plots.code(Block)
 
 # %% [markdown]
 # The library's model is these lines plus dropout, a cache and checks: [gpt/model.py](../gpt/model.py).
@@ -264,7 +264,7 @@ for name in ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"):
         assert GPT(c).parameter_count() == sum(counts.values())
     print(f"{name:12} {sum(counts.values()):13,} weights")
     shares[name] = [100 * count / sum(counts.values()) for count in counts.values()]
-axis = look.bars(shares, list(counts), axis=look.panels(1, width=9, height=2.8)[1],
+axis = plots.bars(shares, list(counts), axis=plots.panels(1, width=9, height=2.8)[1],
                  xlabel="part", ylabel="share of the weights (%)",
                  title="Nearly a third of the smallest model is a dictionary")  # fmt: skip
 
@@ -309,7 +309,7 @@ show_tokens(shown, {"trained": surprise(model), "fresh": surprise(fresh)})
 # the blocks.
 
 # %%
-look.code(KVCache.extend, ("end = self.length", "return"))
+plots.code(KVCache.extend, ("end = self.length", "return"))
 
 
 @torch.no_grad()
@@ -348,7 +348,7 @@ def milliseconds(length: int, use_cache: bool) -> float:
 lengths = [16, 128, 256, 384, 512]
 times = {name: [milliseconds(n, name == "with the cache") for n in lengths]
          for name in ("everything again", "with the cache")}  # fmt: skip
-axis = look.curves(times, lengths, marker=True, ylim=(0, None), xlabel="tokens so far",
+axis = plots.curves(times, lengths, marker=True, ylim=(0, None), xlabel="tokens so far",
                    ylabel="ms for one more token", title="4 layers of width 128, one thread",
                    styles={"everything again": "bad", "with the cache": "policy"})  # fmt: skip
 assert times["with the cache"][-1] < times["everything again"][-1]
@@ -380,10 +380,10 @@ library = generation.truncate_logits(z[None], generation.SamplingParams(top_p=0.
 torch.testing.assert_close(library.softmax(-1)[0], nucleus)
 
 # %%
-figure, (left, right) = look.panels(2, width=11, height=2.8)
-look.curves({"tau = 0.5": cold, "tau = 1": probabilities, "tau = 2": warm}, range(8), axis=left,
+figure, (left, right) = plots.panels(2, width=11, height=2.8)
+plots.curves({"tau = 0.5": cold, "tau = 1": probabilities, "tau = 2": warm}, range(8), axis=left,
             marker=True, xlabel="next word", ylabel="probability", title="temperature")  # fmt: skip
-look.bars({"before": probabilities, "after": nucleus}, candidates, axis=right,
+plots.bars({"before": probabilities, "after": nucleus}, candidates, axis=right,
           styles={"before": "before", "after": "policy"},
           xlabel="next word", ylabel="probability", title="top-p = 0.6")  # fmt: skip
 left.set_xticks(range(8), candidates)

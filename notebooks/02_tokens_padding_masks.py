@@ -31,24 +31,24 @@ from collections import Counter
 import torch
 
 try:
-    from course import look
+    from course import plots
     from course.cells import draw_arrows, draw_cells
     from course.exercises import check
-    from course.kept import base
+    from course.saved_models import base
+    from harness.metric_log import MetricLog
 
     from data import collate, reviews
     from gpt import finetuning, tokenizer_training
-    from gpt.common import MetricLog
     from gpt.generate import SamplingParams, generate
     from gpt.log_probs import token_log_probs
     from gpt.model import GPT, GPTConfig
     from gpt.pretraining import language_model_loss
-    from gpt.report.tokens import show_tokens
     from gpt.tokenizer import PATTERN, build_tokenizer, load_tokenizer
+    from harness.report.tokens import show_tokens
 except ModuleNotFoundError as error:
     raise ImportError("run `make demo` once, then choose the kernel of .venv") from error
 
-look.use()
+plots.use()
 torch.set_num_threads(1)  # one thread adds up in the same order on every machine
 torch.set_printoptions(precision=3, sci_mode=False, linewidth=100)
 
@@ -158,7 +158,7 @@ positions = (left_mask.cumsum(1) - 1).clamp(min=0)  # the formula
 
 print(left_mask.long())
 print(positions)
-look.code(GPT.hidden, lines=("if attention_mask is None", "positions = (attention_mask"))
+plots.code(GPT.hidden, lines=("if attention_mask is None", "positions = (attention_mask"))
 
 
 # %%
@@ -167,7 +167,7 @@ def word(token: int) -> str:
     return names.get(token) or tokenizer.decode([token]).strip()
 
 
-figure, axes = look.plt.subplots(2, 1, figsize=(10, 5.2))
+figure, axes = plots.plt.subplots(2, 1, figsize=(10, 5.2))
 for axis, tokens, mask, side in (
     (axes[0], left, left_mask, "left"),
     (axes[1], right, right_mask, "right"),
@@ -234,7 +234,7 @@ assert torch.equal(mask, library_mask) and has_eos.tolist() == [True, False, Tru
 assert mask.sum(1).tolist() == [3, 5, 1]  # the lengths
 
 # %%
-look.code(collate.first_eos_mask, docstring=False)
+plots.code(collate.first_eos_mask, docstring=False)
 
 # %% [markdown]
 # ## 6. Why `ids != pad` is wrong
@@ -301,7 +301,7 @@ assert samples["with the EOS"].has_eos.float().mean() > 0.9
 assert samples["ids != pad"].has_eos.float().mean() < 0.1
 
 lengths = {name: generation.response_mask.sum(1) for name, generation in samples.items()}
-axis = look.histograms(
+axis = plots.histograms(
     lengths,
     bins=range(0, 68, 2),
     styles={"with the EOS": "good", "ids != pad": "bad"},
@@ -350,12 +350,12 @@ for row, p, end in zip(batch.tokens.tolist(), batch.prompt_lengths.tolist(), end
     kinds.append(
         ["prompt" if c < p else "response" if c < end else "padding" for c in range(len(row))]
     )
-figure, axis = look.panels(1, width=10, height=3.6)
+figure, axis = plots.panels(1, width=10, height=3.6)
 axis.set_title(
     "white: prompt, blue: response. An arrow leads from the logits to the token they score"
 )
 draw_cells(axis, labels, kinds)
-draw_arrows(axis, batch, look.COLOURS["exact"])
+draw_arrows(axis, batch, plots.COLOURS["exact"])
 
 # %% [markdown]
 # ## 8. Log-probabilities of a response
@@ -389,7 +389,7 @@ torch.testing.assert_close(library[0, :length], chosen)
 # a time: with GPT-2's 50,257 tokens the logits are the largest tensor of a training step.
 
 # %%
-look.code(token_log_probs, docstring=False)
+plots.code(token_log_probs, docstring=False)
 
 # %% [markdown]
 # ### Surprise, in colour

@@ -33,27 +33,28 @@ from collections import Counter
 import torch
 
 try:
-    from course import look
+    from course import plots
     from course.cells import draw_cells
     from course.exercises import check
+    from harness.metric_log import MetricLog
+    from harness.seeds import make_generator
 
     from data import reviews
     from data.collate import collate_documents, collate_responses
     from data.records import PromptRecord
     from data.splits import split_of
     from gpt import finetuning, pretraining
-    from gpt.common import MetricLog, make_generator
     from gpt.corpus import WorldCorpus, encode_record
     from gpt.generate import SamplingParams, generate
     from gpt.log_probs import token_log_probs
     from gpt.model import GPT, GPTConfig, causal_mask, plain_attention
-    from gpt.optimizer import cosine_schedule
-    from gpt.report.tokens import show_tokens
     from gpt.tokenizer import load_tokenizer
+    from harness.optimizer import cosine_schedule
+    from harness.report.tokens import show_tokens
 except ModuleNotFoundError as error:
     raise ImportError("run `make demo` once, then choose the kernel of .venv") from error
 
-look.use()
+plots.use()
 torch.set_num_threads(1)  # one thread adds up in the same order on every machine
 tokenizer = load_tokenizer("glassbox")
 
@@ -88,7 +89,7 @@ for answer in answers:
     assert math.isclose(naive * (0.3 + 0.7 * parts.qual), parts.reward, abs_tol=1e-9)
     numbers = (parts.reward, parts.sent, parts.topic, parts.polite, parts.form, parts.qual)
     rows.append([answer, *(f"{x:.2f}" for x in numbers)])
-look.table(["answer", "gold", "sent", "topic", "polite", "form", "qual"], rows)
+plots.table(["answer", "gold", "sent", "topic", "polite", "form", "qual"], rows)
 
 # %%
 documents = reviews.corpus(6000, seed=1)
@@ -130,7 +131,7 @@ with torch.no_grad():
     loss = -(chosen * m).sum() / m.sum()
     torch.testing.assert_close(loss, pretraining.language_model_loss(fresh, batch))
 print(f"{loss:.2f} nats per token; a uniform guess costs log V = {math.log(tokenizer.n_vocab):.2f}")
-look.code(pretraining.language_model_loss, docstring=False)
+plots.code(pretraining.language_model_loss, docstring=False)
 
 # %% [markdown]
 # ## 3. Which tokens?
@@ -151,7 +152,7 @@ labels = [
     for row in zip(batch.tokens.tolist(), kinds, strict=True)
 ]
 notes = [["learn" if r else "" for r in row] for row in takes_part.tolist()]
-figure, axis = look.panels(1, width=13, height=3)
+figure, axis = plots.panels(1, width=13, height=3)
 axis.set_title("white: prompt, blue: response (takes part in the loss), grey: padding")
 draw_cells(axis, labels, kinds, notes)
 
@@ -202,7 +203,7 @@ def rate(t):
 rates = [rate(t) for t in range(STEPS)]
 library = [cosine_schedule(t, STEPS, peak=PEAK, warmup=WARMUP) for t in range(STEPS)]
 torch.testing.assert_close(torch.tensor(rates), torch.tensor(library))
-axis = look.curves({"policy": rates}, axis=look.panels(1, height=2.2)[1], xlabel="step",
+axis = plots.curves({"policy": rates}, axis=plots.panels(1, height=2.2)[1], xlabel="step",
                    ylabel="learning rate", title="The schedule of the run below")  # fmt: skip
 axis.get_legend().remove()
 
@@ -213,7 +214,7 @@ axis.get_legend().remove()
 # among logging and checkpoints. Its heart:
 
 # %%
-look.code(pretraining.train, ("optimizer.zero_grad", "clip_and_step"))
+plots.code(pretraining.train, ("optimizer.zero_grad", "clip_and_step"))
 
 # %% [markdown]
 # (The sum is divided by the token count that a batch has *on average*, not by the batch's own count.
@@ -269,16 +270,16 @@ def series(key: str) -> tuple[list[int], list[float]]:
 
 
 # %%
-figure, (left, right) = look.panels(2, height=2.8)
+figure, (left, right) = plots.panels(2, height=2.8)
 steps, losses = series("loss")
-left.plot(steps, losses, color=look.COLOURS["policy"], ls="-", alpha=0.4, lw=0.8)
-look.curves({"training batch (faint), held out": series("held_out_loss")}, axis=left, marker=True,
+left.plot(steps, losses, color=plots.COLOURS["policy"], ls="-", alpha=0.4, lw=0.8)
+plots.curves({"training batch (faint), held out": series("held_out_loss")}, axis=left, marker=True,
             styles={"training batch (faint), held out": "policy"}, ylim=(1, 6.6),
             xlabel="step", ylabel="loss (nats per token)", title="The loss")  # fmt: skip
-look.curves({"the model": series("topic")}, axis=right, marker=True, ylim=(0, 0.7),
+plots.curves({"the model": series("topic")}, axis=right, marker=True, ylim=(0, 0.7),
             styles={"the model": "policy"}, xlabel="step", ylabel="topic (0 to 1)",
             title="Writing about the right thing")  # fmt: skip
-right.axhline(corpus_topic, label="the writers of the corpus", **look.line("exact"))
+right.axhline(corpus_topic, label="the writers of the corpus", **plots.line("exact"))
 right.legend()
 assert abs(log[0]["loss"] - math.log(tokenizer.n_vocab)) < 0.5
 assert log[-1]["held_out_loss"] < 1.35
@@ -305,8 +306,8 @@ with torch.no_grad():
     next_word = base(torch.tensor([ids]))[0, -1].softmax(-1)
 
 seen = [tokenizer.decode([i]).replace("\n", "\\n").strip() for i in ids]
-axis = look.bars({f"head {head}": heads[head] for head in range(H)}, seen,
-                 axis=look.panels(1, width=10, height=2.6)[1], xlabel="token that is looked at",
+axis = plots.bars({f"head {head}": heads[head] for head in range(H)}, seen,
+                 axis=plots.panels(1, width=10, height=2.6)[1], xlabel="token that is looked at",
                  ylabel="attention weight", title="What the last token looks at")  # fmt: skip
 best = next_word.topk(3)
 for probability, i in zip(best.values.tolist(), best.indices.tolist(), strict=True):
@@ -383,14 +384,14 @@ for name in ("pre-trained", "fine-tuned"):
     rows.append(
         [name, "{:.3f} +- {:.3f}".format(*interval(golds[name])), *(f"{x:.2f}" for x in means)]
     )
-look.table(["model", "gold", "sent", "topic", "polite", "form", "qual"], rows)
+plots.table(["model", "gold", "sent", "topic", "polite", "form", "qual"], rows)
 difference, half = interval(golds["fine-tuned"] - golds["pre-trained"])
 print(f"difference, prompt by prompt: {difference:.3f} +- {half:.3f}")
 assert difference - half > 0.05
 
-axis = look.histograms({"pre-trained": golds["pre-trained"], "fine-tuned": golds["fine-tuned"]},
+axis = plots.histograms({"pre-trained": golds["pre-trained"], "fine-tuned": golds["fine-tuned"]},
                        styles={"pre-trained": "before", "fine-tuned": "policy"}, bins=20,
-                       axis=look.panels(1, height=2.6)[1], xlabel="gold reward of an answer",
+                       axis=plots.panels(1, height=2.6)[1], xlabel="gold reward of an answer",
                        ylabel="answers of 256", title="Fewer bad answers, more good ones")  # fmt: skip
 
 # %%
@@ -411,7 +412,7 @@ for index in (0, 1, 2):
 #
 # - `python -m gpt.pretraining` and `python -m gpt.finetuning`: [gpt/pretraining.py](../gpt/pretraining.py),
 #   [gpt/finetuning.py](../gpt/finetuning.py)
-# - the schedule: [gpt/optimizer.py](../gpt/optimizer.py); the world: [data/reviews.py](../data/reviews.py)
+# - the schedule: [harness/optimizer.py](../harness/optimizer.py); the world: [data/reviews.py](../data/reviews.py)
 #
 # ## Exercises
 #

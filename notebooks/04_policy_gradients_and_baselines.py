@@ -23,7 +23,7 @@ import itertools
 import torch
 
 try:
-    from course import look
+    from course import plots
     from course.exercises import check
 
     from rl.equations import advantages as library
@@ -31,7 +31,7 @@ try:
 except ModuleNotFoundError as error:
     raise ImportError("run `make demo` once, then choose the kernel of .venv") from error
 
-look.use()
+plots.use()
 torch.set_num_threads(1)  # one thread adds up in the same order on every machine
 torch.set_default_dtype(torch.float64)  # "exact" below means: to 1e-12
 torch.set_printoptions(precision=4, sci_mode=False, linewidth=100)
@@ -127,11 +127,11 @@ torch.testing.assert_close(pi @ pushes, TRUE)
 # itself. Keep this picture in mind, it is the reason for sections 5 to 7.
 
 # %%
-figure, axes = look.panels(4, height=2.1, width=11)
+figure, axes = plots.panels(4, height=2.1, width=11)
 titles = [f'drew "{word}"' for word in WORDS] + ["average = true gradient"]
 for axis, push, title in zip(axes, [*pushes, TRUE], titles, strict=True):
     kind = "exact" if title.startswith("average") else "policy"
-    look.bars(dict(zip(WORDS, push, strict=True)), axis=axis, styles=dict.fromkeys(WORDS, kind))
+    plots.bars(dict(zip(WORDS, push, strict=True)), axis=axis, styles=dict.fromkeys(WORDS, kind))
     axis.axhline(0, color="black", lw=0.8)
     axis.set(title=title, ylim=(-1.8, 2.6), xlabel="word", ylabel="push on its logit")
     axis.label_outer()
@@ -156,7 +156,7 @@ torch.testing.assert_close(-logits.grad, pushes[said].mean(0))
 # reducer such as `sequence_sum` adds up the tokens and averages over responses.
 
 # %%
-look.code(policy_gradient, docstring=False)
+plots.code(policy_gradient, docstring=False)
 library_loss = sequence_sum(
     policy_gradient(log_probs[:, None], REWARDS[said, None]), torch.ones(4, 1, dtype=torch.bool)
 )
@@ -191,10 +191,10 @@ def learn(advantage, rewards=REWARDS, steps=150, rate=0.3, seed=0):
 plain = torch.stack([learn(lambda r: r, seed=seed) for seed in range(20)])  # (runs, steps, 2)
 
 # %%
-figure, axes = look.panels(2, height=2.1)
+figure, axes = plots.panels(2, height=2.1)
 for axis, column, name in zip(axes, (0, 1), ("expected reward J", "entropy (nats)"), strict=True):
-    axis.plot(plain[:, :, column].T, color=look.COLOURS["policy"], ls="-", lw=0.8, alpha=0.5)
-    look.labels(axis, "step", name, "REINFORCE, 20 runs")
+    axis.plot(plain[:, :, column].T, color=plots.COLOURS["policy"], ls="-", lw=0.8, alpha=0.5)
+    plots.labels(axis, "step", name, "REINFORCE, 20 runs")
 axes[0].axhline(3, color="black", ls=":", label='always "great"')
 axes[0].legend(loc="lower right")
 assert (plain[:, -1, 0] > 2.8).all() and plain[:, 0, 1].mean() > 1 > 0.3 > plain[:, -1, 1].mean()
@@ -251,14 +251,14 @@ assert 5 <= stuck.sum() <= 15
 # %%
 levels = torch.linspace(-2, 5, 141)
 noises = [mean_and_noise(REWARDS - b)[1] for b in levels]
-axis = look.panels(1, height=2.1)[1]
-axis.plot(levels, noises, **look.line("policy"))
+axis = plots.panels(1, height=2.1)[1]
+axis.plot(levels, noises, **plots.line("policy"))
 for b, name in ((0.0, "no baseline"), (1.7, "b = E[R]")):
     place = (b, mean_and_noise(REWARDS - b)[1])
     axis.plot(*place, "o", color="black")
     axis.annotate(name, place, (4, 14), textcoords="offset points")
 axis.set_ylim(0, None)
-look.labels(axis, "baseline b", "noise", "Same average for every b, less scatter near E[R]")
+plots.labels(axis, "baseline b", "noise", "Same average for every b, less scatter near E[R]")
 assert mean_and_noise(REWARDS - 1.7)[1] < mean_and_noise(REWARDS)[1] / 3
 
 # %% [markdown]
@@ -298,7 +298,7 @@ print("the others' mean    ", others, "\nleave-one-out       ", leave_one_out)
 print("minus the group mean", R - R.mean(), " = 3/4 of that")
 torch.testing.assert_close(leave_one_out, library.leave_one_out_advantages(R, 4)[:, 0])
 torch.testing.assert_close(R - R.mean(), library.group_advantages(R, 4, scale="none")[:, 0])
-look.code(library.leave_one_out_advantages, docstring=False)
+plots.code(library.leave_one_out_advantages, docstring=False)
 
 # %% [markdown]
 # By the rule of section 6 the group mean should be wrong, and leave-one-out should be right. There
@@ -328,7 +328,7 @@ for name, A in advantages.items():
     noise = (CHANCE @ (g - mean).square().sum(1)).sqrt() / scale / TRUE.norm()
     results[name] = [float(scale), float(bias), float(noise)]
 rows = [[name, *(f"{x:.3f}" for x in numbers)] for name, numbers in results.items()]
-look.table(["advantage", "scale", "bias", "noise"], rows)
+plots.table(["advantage", "scale", "bias", "noise"], rows)
 
 # %%
 assert max(r[1] for name, r in results.items() if "z-score" not in name) < 1e-12  # unbiased
@@ -351,11 +351,11 @@ assert abs(results["group mean"][0] - 3 / 4) < 1e-12 and results["group z-score 
 helped = torch.stack(
     [learn(lambda r: (r - r.mean()) * 4 / 3, REWARDS + 10, seed=seed) for seed in range(20)]
 )
-figure, axes = look.panels(2, height=2.1)
+figure, axes = plots.panels(2, height=2.1)
 panels = (("no baseline", shifted, "bad"), ("leave-one-out", helped, "policy"))
 for axis, (name, runs, colour) in zip(axes, panels, strict=True):
-    axis.plot(runs[:, :, 0].T, color=look.COLOURS[colour], ls="-", lw=0.8, alpha=0.6)
-    look.labels(axis, "step", "J (without the 10)", f"{name}, 20 runs")
+    axis.plot(runs[:, :, 0].T, color=plots.COLOURS[colour], ls="-", lw=0.8, alpha=0.6)
+    plots.labels(axis, "step", "J (without the 10)", f"{name}, 20 runs")
     axis.set_ylim(1, 3.1)
 print(f"mean J at the end: {shifted[:, -1, 0].mean():.2f} and {helped[:, -1, 0].mean():.2f}")
 assert (helped[:, -1, 0] > 2.8).all()
@@ -455,7 +455,7 @@ torch.testing.assert_close(slope[:, 0], torch.tensor([-0.5, 0.0, 0.0, 1.5]))
 first = START.clone().requires_grad_()  # at PPO's first step all ratios are 1
 (pi @ clipped_loss(first.log_softmax(-1), START, REWARDS)).backward()
 torch.testing.assert_close(-first.grad, TRUE)
-look.code(clipped_surrogate, docstring=False)
+plots.code(clipped_surrogate, docstring=False)
 
 # %%
 meaning = [
@@ -466,7 +466,7 @@ meaning = [
 ]
 cells = zip(A[:, 0], rho[:, 0], slope[:, 0], meaning, strict=True)
 rows = [[f"{a:+.0f}", f"{r:.1f}", f"{g + 0.0:+.1f}", text] for a, r, g, text in cells]
-look.table(["A", "ratio", "gradient by log pi", "what happens"], rows)
+plots.table(["A", "ratio", "gradient by log pi", "what happens"], rows)
 
 # %% [markdown]
 # The clip is a pessimist. It refuses a gain that was already taken, and never ignores a loss. One
@@ -475,16 +475,16 @@ look.table(["A", "ratio", "gradient by log pi", "what happens"], rows)
 
 # %%
 grid = torch.linspace(0.05, 2.5, 246)[:, None]
-figure, (left, right) = look.panels(2, height=2.1)
+figure, (left, right) = plots.panels(2, height=2.1)
 for advantage, style in ((1.0, "good"), (-1.0, "bad")):
     log_probs = grid.log().requires_grad_()
     value = clipped_loss(log_probs, torch.zeros_like(grid), advantage)
     slope = torch.autograd.grad(value.sum(), log_probs)[0]
-    left.plot(grid, value.detach(), label=f"A = {advantage:+.0f}", **look.line(style))
-    right.plot(grid, slope, **look.line(style))
+    left.plot(grid, value.detach(), label=f"A = {advantage:+.0f}", **plots.line(style))
+    right.plot(grid, slope, **plots.line(style))
 for axis, name in ((left, "loss"), (right, "gradient by log pi")):
     axis.axvspan(0.8, 1.2, color="lightgray", alpha=0.5, lw=0, label="clip range")
-    look.labels(axis, "ratio", name, name)
+    plots.labels(axis, "ratio", name, name)
 figure.legend(*left.get_legend_handles_labels(), loc="outside right center")
 assert (value.diff(dim=0) >= 0).all()  # for A = -1 the loss never falls as the ratio grows
 
@@ -515,9 +515,9 @@ for name, token_loss in losses.items():
 print("the rollout:", [WORDS[word] for word in words])
 
 # %%
-figure, axes = look.panels(3, width=11, height=2.1)
+figure, axes = plots.panels(3, width=11, height=2.1)
 for axis, (name, trace) in zip(axes, traces.items(), strict=True):
-    look.curves(dict(zip(WORDS, trace.T, strict=True)), axis=axis, ylim=(0, 1.02),
+    plots.curves(dict(zip(WORDS, trace.T, strict=True)), axis=axis, ylim=(0, 1.02),
                 styles={"great": "gold", "fine": "policy", "awful": "bad"},
                 xlabel="step", ylabel="probability", title=name)  # fmt: skip
     axis.label_outer()

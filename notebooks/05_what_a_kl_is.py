@@ -29,22 +29,22 @@ import math
 import torch
 
 try:
-    from course import look
+    from course import plots
     from course.exercises import check
-    from course.kept import base, policy
+    from course.saved_models import base, policy
 
     from data import reviews
     from data.collate import join_responses
     from gpt.generate import SamplingParams, generate
     from gpt.log_probs import full_kl, kl_from_logits, token_log_probs
-    from gpt.report.tokens import show_tokens
+    from harness.report.tokens import show_tokens
     from rl.equations.kl import k1
     from rl.equations.losses import row_sums, token_mean
     from rl.equations.token_rewards import token_level_rewards
 except ModuleNotFoundError as error:
     raise ImportError("run `make demo` once, then choose the kernel of .venv") from error
 
-look.use()
+plots.use()
 torch.set_num_threads(1)  # one thread adds up in the same order on every machine
 torch.set_printoptions(precision=4, sci_mode=False, linewidth=100)
 
@@ -68,10 +68,10 @@ kl = (pi * (pi.log() - ref.log())).sum()  # 0.5 log 2 + 0.5 log(2/3)
 
 print(f"0.5 * {math.log(2):.4f} + 0.5 * {math.log(2 / 3):.4f} = {kl:.4f} nats")
 torch.testing.assert_close(kl, kl_from_logits(pi.log(), ref.log()))
-look.code(kl_from_logits, docstring=False)
+plots.code(kl_from_logits, docstring=False)
 
 # %%
-axis = look.bars(
+axis = plots.bars(
     {"policy": pi, "reference": ref},
     ["word 0", "word 1"],
     numbers=".2f",
@@ -124,7 +124,7 @@ halves = torch.full_like(moving, 0.5)
 reverse = kl_from_logits(moving.log(), halves.log())  # KL(pi || ref)
 forward = kl_from_logits(halves.log(), moving.log())  # KL(ref || pi)
 
-axis = look.curves(
+axis = plots.curves(
     {"reverse, KL(policy || ref)": reverse, "forward, KL(ref || policy)": forward},
     share,
     styles={"reverse, KL(policy || ref)": "policy", "forward, KL(ref || policy)": "reference"},
@@ -167,9 +167,9 @@ for name, divergence in (
     print(f"{name:24} centre {centres.flatten()[best]:.1f}, width {widths.flatten()[best]:.1f}")
 
 # %%
-figure, axes = look.panels(2, height=3)
+figure, axes = plots.panels(2, height=3)
 for axis, (name, fit) in zip(axes, fits.items(), strict=True):
-    look.bars({"reference": reference, "policy": fit}, [f"{i:.0f}" for i in x], axis=axis,
+    plots.bars({"reference": reference, "policy": fit}, [f"{i:.0f}" for i in x], axis=axis,
               xlabel="answer", ylabel="probability", title=name, ylim=(0, 0.42))  # fmt: skip
 seeking, covering = fits.values()
 assert seeking[3] > 0.3 and seeking[10] < 0.01  # the larger peak, and nothing of the other
@@ -295,7 +295,7 @@ print("per response", rewards.sum(1))
 torch.testing.assert_close(
     rewards, token_level_rewards(scores, log_probs, ref_log_probs, mask, beta)
 )
-look.code(token_level_rewards, ("kl_t = penalty", "return -kl_coef"))
+plots.code(token_level_rewards, ("kl_t = penalty", "return -kl_coef"))
 
 # %% [markdown]
 # (The library can also charge a mean over the tokens, `sequence_mean`. The last question of this page
@@ -366,10 +366,10 @@ for beta in (10.0, 1.0, 0.3):
     print(f"beta {beta:4}: {closed_form}  reward {closed_form @ R:.2f}, KL {nats:.2f} nats")
 
 # %%
-axis = look.bars(
+axis = plots.bars(
     {"reference": REF.softmax(-1), **best},
     ["great (3)", "fine (2)", "awful (1)"],
-    axis=look.panels(1, width=9)[1],
+    axis=plots.panels(1, width=9)[1],
     numbers=".2f",
     xlabel="word (its reward)",
     ylabel="probability",

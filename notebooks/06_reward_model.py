@@ -24,29 +24,30 @@ import matplotlib.pyplot as plt
 import torch
 
 try:
-    from course import kept, look
+    from course import plots, saved_models
 except ModuleNotFoundError as error:
     raise ImportError("run `make demo` once, then choose the kernel of .venv") from error
 
 # %%
 from course.exercises import check
+from harness.metric_log import MetricLog
+from harness.seeds import make_generator
 
 from data import reviews
 from data.collate import collate_responses
 from data.records import PreferenceRecord
-from gpt.common import MetricLog, make_generator
 from gpt.generate import SamplingParams
 from gpt.log_probs import score_in_micro_batches
-from gpt.report.tokens import show_tokens
+from harness.report.tokens import show_tokens
 from reward_model import pairs as pairing
 from reward_model import reward_model_training
+from reward_model.accuracy_report import calibration, preference_report, wilson_interval
 from reward_model.loss import bradley_terry_loss
 from reward_model.model import RewardModel
-from reward_model.report import calibration, preference_report, wilson_interval
 
 torch.set_num_threads(1)  # one thread adds up in the same order on every machine
-look.use()
-base, tokenizer = kept.base()
+plots.use()
+base, tokenizer = saved_models.base()
 EOS = tokenizer.eos_id
 
 # %% [markdown]
@@ -71,7 +72,7 @@ print(each, each.mean())
 
 torch.testing.assert_close(each.mean(), bradley_terry_loss(chosen, rejected))
 assert math.isclose(each.mean(), 0.755782, abs_tol=5e-7)
-look.code(bradley_terry_loss, lines=("gap =", "return loss.sum()"))
+plots.code(bradley_terry_loss, lines=("gap =", "return loss.sum()"))
 
 # %% [markdown]
 # The library has the same line, and options around it: a margin that the winner must lead by, and
@@ -97,10 +98,10 @@ losses = torch.stack([bradley_terry_loss(g[None], torch.zeros(1)) for g in gap])
 (slope,) = torch.autograd.grad(losses.sum(), gap)
 assert torch.allclose(slope, -torch.sigmoid(-gap), atol=1e-6)
 
-axis = look.panels(1)[1]
-look.curves({"loss": losses, "its slope": slope}, gap, axis=axis)
+axis = plots.panels(1)[1]
+plots.curves({"loss": losses, "its slope": slope}, gap, axis=axis)
 axis.plot(chosen - rejected, each, "o", color="black", label="the two comparisons above")
-axis.axhline(math.log(2), **look.line("reference"), label="log 2: undecided")
+axis.axhline(math.log(2), **plots.line("reference"), label="log 2: undecided")
 axis.set(xlabel="gap: score of the winner minus score of the loser", ylabel="nats per comparison")
 axis.legend()
 plt.show()
@@ -150,8 +151,8 @@ naive = [scores[i, len(prompt) : len(prompt) + len(answers[i])].mean() for i in 
 print("mean scores", torch.stack(naive))
 
 torch.testing.assert_close(torch.stack(naive), fresh.raw_scores(batch), rtol=1e-4, atol=1e-5)
-look.code(RewardModel.token_scores)
-look.code(RewardModel.raw_scores)
+plots.code(RewardModel.token_scores)
+plots.code(RewardModel.raw_scores)
 
 # %% [markdown]
 # (`last_token` is the other usual pooling: the score of the EOS alone, which has read everything.
@@ -200,7 +201,7 @@ check("mean_score", my_mean_score)
 # average of the base model's answers, orange is below.
 
 # %%
-judge, _ = kept.reward_model()
+judge, _ = saved_models.reward_model()
 
 
 def if_it_ended_here(text: str) -> list[float]:
@@ -297,9 +298,9 @@ asked = [sum(reviews.annotate(g, 0.0, rng) for _ in range(400)) / 400 for g in g
 curve = [1 / (1 + math.exp(-g / reviews.ANNOTATOR_TEMPERATURE)) for g in gaps]
 assert max(abs(a - c) for a, c in zip(asked, curve, strict=True)) < 0.1
 
-axis = look.panels(1, height=3)[1]
-look.curves({"exact": curve}, gaps, axis=axis)
-axis.plot(gaps, asked, "o", color=look.colour("gold"), label="400 verdicts each")
+axis = plots.panels(1, height=3)[1]
+plots.curves({"exact": curve}, gaps, axis=axis)
+axis.plot(gaps, asked, "o", color=plots.colour("gold"), label="400 verdicts each")
 axis.set(xlabel="gold reward of A minus gold reward of B", ylabel="share of verdicts for A")
 axis.legend(["probability", "400 verdicts each"])
 plt.show()
@@ -344,7 +345,7 @@ steps = len(pairing.by_prompt(training)) // config.batch_size
 rows = reward_model_training.fit(small, training, config, MetricLog(steps), eos_id=EOS)
 small.requires_grad_(False)
 small.normalize_on(pairing.collate_pairs(training[::9], EOS))  # section 7
-look.code(reward_model_training.add_comparisons, lines=("for part in", "loss.backward()"))
+plots.code(reward_model_training.add_comparisons, lines=("for part in", "loss.backward()"))
 
 # %% [markdown]
 # Two lines frame the loss. An undecided model pays $\log 2$ for each comparison. The perfect one
@@ -361,11 +362,11 @@ def surprise(p: float) -> float:
 golds = [(p.meta["gold_chosen"], p.meta["gold_rejected"]) for p in training]
 floor = sum(surprise(reviews.label_agreement(*pair)) for pair in golds) / len(golds)
 losses = [row["loss"] for row in rows]
-axis = look.panels(1, width=8)[1]
-look.curves({"reward model": losses}, range(1, len(rows) + 1), axis=axis, smooth=8,
+axis = plots.panels(1, width=8)[1]
+plots.curves({"reward model": losses}, range(1, len(rows) + 1), axis=axis, smooth=8,
             styles={"reward model": "proxy"})  # fmt: skip
-axis.axhline(math.log(2), **look.line("reference"), label="log 2: undecided")
-axis.axhline(floor, **look.line("gold"), label="the perfect model")
+axis.axhline(math.log(2), **plots.line("reference"), label="log 2: undecided")
+axis.axhline(floor, **plots.line("gold"), label="the perfect model")
 axis.set(xlabel="step (8 prompts, up to 48 comparisons)", ylabel="loss (nats per comparison)")
 axis.set_ylim(0.3, 1.0)
 axis.legend(ncols=3, loc="upper right")
@@ -390,7 +391,7 @@ bars["ceiling"] = n["label_ceiling"]
 
 MODELS = {"3,000 comparisons": "proxy", "112,000, kept": 0}  # their colours from here on
 styles = {"coin": "reference", "longer wins": "reference", "ceiling": "gold"} | MODELS
-axis = look.bars(bars, styles=styles, numbers=".2f", ylabel="share of labels ordered right")
+axis = plots.bars(bars, styles=styles, numbers=".2f", ylabel="share of labels ordered right")
 for place, report in enumerate(reports.values(), start=2):
     low, high = report.numbers["accuracy_interval"]
     axis.plot([place + 0.45] * 2, [low, high], color="black", linestyle="-", linewidth=2)
@@ -429,14 +430,14 @@ print(f"raw: mean {raw.mean():.2f}, standard deviation {raw.std():.2f}; normalis
 # they are labelled. Then the points lie on the black line.
 
 # %%
-figure, axis = look.panels(1)
+figure, axis = plots.panels(1)
 for name, report in reports.items():
     claimed, won, counts = zip(*report.numbers["calibration"], strict=True)
     limits = [wilson_interval(w * k, k) for w, k in zip(won, counts, strict=True)]
     low, high = zip(*limits, strict=True)
-    look.curves({name: (claimed, won)}, axis=axis, styles=MODELS, marker=True)
+    plots.curves({name: (claimed, won)}, axis=axis, styles=MODELS, marker=True)
     axis.fill_between(claimed, low, high, color=axis.get_lines()[-1].get_color(), alpha=0.12)
-axis.plot([0.5, 1], [0.5, 1], **look.line("exact"), label="calibrated")
+axis.plot([0.5, 1], [0.5, 1], **plots.line("exact"), label="calibrated")
 axis.set(xlabel="probability claimed", ylabel="share ordered right (band: 95%)")
 axis.legend()
 plt.show()
@@ -490,11 +491,11 @@ for spoil in faults.values():
     for (_, shares), model in zip(noticed.items(), (small, judge), strict=True):
         shares.append(float((scored(model, spoilt) < scored(model, whole)).float().mean()))
 rows = zip(faults, cost, *noticed.values(), strict=True)
-look.table(["fault", "costs in gold", *(f"noticed: {name}" for name in noticed)], list(rows))
+plots.table(["fault", "costs in gold", *(f"noticed: {name}" for name in noticed)], list(rows))
 
 # %%
-axis = look.bars(noticed, list(faults), styles=MODELS)
-axis.axhline(0.5, **look.line("exact"), label="coin")
+axis = plots.bars(noticed, list(faults), styles=MODELS)
+axis.axhline(0.5, **plots.line("exact"), label="coin")
 axis.set(ylabel="share noticed", xlabel="what was spoilt, in 200 perfect answers", ylim=(0, 1.25))
 axis.legend(ncols=3, loc="upper right")
 axis.figure.set_size_inches(10, 3.4)

@@ -25,16 +25,17 @@ import matplotlib.pyplot as plt
 import torch
 
 try:
-    from course import flipbook, kept, look
+    from course import flipbook, plots, saved_models
 except ModuleNotFoundError as error:
     raise ImportError("run `make demo` once, then choose the kernel of .venv") from error
 
 # %%
 from course.exercises import check
 from course.runs import WithGold, curves
+from harness.metric_log import MetricLog
+from harness.seeds import make_generator
 
 from data import reviews
-from gpt.common import MetricLog, make_generator
 from gpt.generate import SamplingParams
 from gpt.log_probs import token_log_probs
 from rl import grpo_engine
@@ -47,7 +48,7 @@ from rl.rewards.sources import RewardModelReward, RuleReward
 from rl.training.evaluation import evaluate
 
 torch.set_num_threads(1)  # one thread adds up in the same order on every machine
-look.use()
+plots.use()
 
 # %% [markdown]
 # ## 1. Four answers and their mean
@@ -75,7 +76,7 @@ torch.testing.assert_close(A.view(-1, 1), group_advantages(rewards.flatten(), gr
 # need:
 
 # %%
-look.code(group_advantages, lines=("centred =", "return centred / (rewards.std(1"))
+plots.code(group_advantages, lines=("centred =", "return centred / (rewards.std(1"))
 
 # %% [markdown]
 # **Predict, then run.** What happens to the advantages of the first prompt if every reward is
@@ -178,9 +179,9 @@ from_engine = grpo_loss(config, new, old, ref, A, mask, kl_coef=0.04, rows=2)
 
 torch.testing.assert_close(from_pieces, naive)
 torch.testing.assert_close(from_engine, naive)
-look.code(clipped_surrogate, docstring=False)
-look.code(k3, docstring=False)
-look.code(grpo_loss, lines=("token_loss = ", "return"))
+plots.code(clipped_surrogate, docstring=False)
+plots.code(k3, docstring=False)
+plots.code(grpo_loss, lines=("token_loss = ", "return"))
 
 # %% [markdown]
 # ## 3. The two new terms
@@ -232,15 +233,15 @@ for reducer in (sequence_mean, token_mean):
 # Now with a real policy. These are the models of GRPO, and what flows between them:
 
 # %%
-look.diagram("three_models")
+plots.diagram("three_models")
 
 # %% [markdown]
 # The policy is the kept base model of the reviews world, the reward is the kept reward model
 # ([06](06_reward_model.ipynb) shows how one is made). First one prompt and four answers.
 
 # %%
-base, tokenizer = kept.base()
-learned = RewardModelReward(kept.reward_model()[0])
+base, tokenizer = saved_models.base()
+learned = RewardModelReward(saved_models.reward_model()[0])
 gold = RuleReward(reviews.gold_reward, "gold reward")
 prompts = reviews.prompts("train")
 params = SamplingParams(temperature=1.0, max_new_tokens=48)
@@ -327,7 +328,7 @@ torch.testing.assert_close(ours, theirs, rtol=1e-2, atol=1e-4)
 # again between iterations: [15](15_process_and_iterative_grpo.ipynb).) Lines 10 and 11 in the file:
 
 # %%
-look.code(grpo_engine.train, lines=("for _ in range(config.updates", "meter.add_update"))
+plots.code(grpo_engine.train, lines=("for _ in range(config.updates", "meter.add_update"))
 
 # %% [markdown]
 # Two things are not in the paper's box. `minibatches` may cut the rollout for several optimizer
@@ -364,13 +365,13 @@ curves({"GRPO": rows}, keys)
 
 # %%
 unseen = reviews.prompts("validation")[:64]
-models = {"base": base, "10 steps": policy, "80 steps": kept.policy()[0]}
+models = {"base": base, "10 steps": policy, "80 steps": saved_models.policy()[0]}
 results = {
     name: evaluate(model, tokenizer, unseen, params, learned, reference=base, gold=gold)
     for name, model in models.items()
 }
 columns = ("reward", "gold", "kl", "response_length")
-look.table(
+plots.table(
     ["policy", "score", "gold", "KL", "length"],
     [[name, *(r.summary()[key] for key in columns)] for name, r in results.items()],
 )
@@ -431,16 +432,16 @@ def reuse(eps: float, updates: int = 6) -> dict[str, list[float]]:
 with_clip, without = reuse(0.2), reuse(1e6)
 
 # %%
-figure, (left, right) = look.panels(2, height=2.6)
+figure, (left, right) = plots.panels(2, height=2.6)
 moved = {"with the clip": with_clip["moved"], "without": without["moved"]}
 styles = {"with the clip": "policy", "without": "bad"}
 updates = range(1, 7)
-look.curves(
+plots.curves(
     moved, updates, axis=left, styles=styles, marker=True, xlabel="update on the same batch"
 )
 left.set(ylabel="KL(old, new), nats per token")
 clipped = {"with the clip": with_clip["clipped"]}
-look.curves(
+plots.curves(
     clipped, updates, axis=right, styles=styles, marker=True, xlabel="update on the same batch"
 )
 right.set(ylabel="clipped tokens (share)", ylim=(0, None))

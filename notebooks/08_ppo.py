@@ -30,20 +30,21 @@ import torch
 from torch import Tensor
 
 try:
-    from course import kept, look
+    from course import plots, saved_models
 except ModuleNotFoundError as error:
     raise ImportError("run `make demo` once, then choose the kernel of .venv") from error
 
 # %%
 from course.exercises import check
 from course.runs import WithGold, curves
+from harness.metric_log import MetricLog
+from harness.seeds import make_generator
 
 from data import reviews
 from data.collate import collate_responses
-from gpt.common import MetricLog, make_generator
 from gpt.generate import SamplingParams, generate
 from gpt.log_probs import score_in_micro_batches
-from gpt.report.tokens import show_tokens
+from harness.report.tokens import show_tokens
 from rl import ppo_engine
 from rl.batches.rollout import prompt_batch, sample_rollout
 from rl.equations.advantages import gae
@@ -56,13 +57,13 @@ from rl.training.evaluation import evaluate
 from rl.training.value_model import ValueModel
 
 torch.set_num_threads(1)  # one thread adds up in the same order on every machine
-look.use()
+plots.use()
 
 # %% [markdown]
 # ## 1. Four models
 
 # %%
-look.diagram("four_models")
+plots.diagram("four_models")
 
 # %% [markdown]
 # The policy learns. The reference is its frozen copy from before. The reward model scores whole
@@ -71,8 +72,8 @@ look.diagram("four_models")
 # policy. (Without a reward model it starts from the policy with a head of zeros.)
 
 # %%
-base, tokenizer = kept.base()
-judge, _ = kept.reward_model()
+base, tokenizer = saved_models.base()
+judge, _ = saved_models.reward_model()
 learned, gold = RewardModelReward(judge), RuleReward(reviews.gold_reward, "gold reward")
 prompts = reviews.prompts("train")
 params = SamplingParams(temperature=1.0, max_new_tokens=48)
@@ -80,7 +81,7 @@ params = SamplingParams(temperature=1.0, max_new_tokens=48)
 critic = ValueModel.from_reward_model(judge)
 for name, model in (("policy", base), ("reward model", judge), ("critic", critic)):
     print(f"{name:12} {sum(p.numel() for p in model.parameters()):,} weights")
-look.code(ValueModel._at, docstring=False)
+plots.code(ValueModel._at, docstring=False)
 
 # %% [markdown]
 # ## 2. A reward for every token
@@ -178,13 +179,13 @@ for name, i in (("best", scores.nan_to_num(-9).argmax()), ("worst", scores.nan_t
     examples[name] = (tokens, true_values(base, record, tokens), float(scores[i]))
 
 # %%
-figure, axes = look.panels(2, height=3)
+figure, axes = plots.panels(2, height=3)
 for axis, (name, (tokens, values, score)) in zip(axes, examples.items(), strict=True):
     states = ["start", *text_of(tokens)]
     line = [*values.tolist(), score]
-    look.curves({"V(s), mean of 24 ends": line}, axis=axis, marker=True, title=f"{name}: {score:.2f}",
+    plots.curves({"V(s), mean of 24 ends": line}, axis=axis, marker=True, title=f"{name}: {score:.2f}",
                 styles={"V(s), mean of 24 ends": "exact"})  # fmt: skip
-    axis.axhline(line[0], **look.line("reference"), label="the prompt's value")
+    axis.axhline(line[0], **plots.line("reference"), label="the prompt's value")
     axis.set_xticks(range(len(states)), states, rotation=70, fontsize=9)
     axis.set(xlabel="after this token", ylabel="expected score")
     axis.get_legend().remove()
@@ -285,7 +286,7 @@ torch.testing.assert_close(advantages[0], torch.tensor([0.11875, 0.2375, 0.075, 
 # The library does the same for all rows at once. What it adds is the mask: padding is stepped over.
 
 # %%
-look.code(gae, lines=("advantages, A =", "return"))
+plots.code(gae, lines=("advantages, A =", "return"))
 by_lambda = {
     f"lambda {lam}": gae(torch.tensor([r]), torch.tensor([V]), five, 1.0, lam)[0]
     for lam in (0.0, 0.5, 1.0)
@@ -382,10 +383,10 @@ for name, function in critics.items():
         bias[name].append(max(float(off), 0.0))
 error = {n: [b + v / 64 for b, v in zip(bias[n], variance[n], strict=True)] for n in critics}
 
-figure, axes = look.panels(3, height=3.2, width=11)
+figure, axes = plots.panels(3, height=3.2, width=11)
 titles = ("bias squared", "variance of one sample", "both, with 64 samples")
 for axis, lines, title in zip(axes, (bias, variance, error), titles, strict=True):
-    look.curves(lines, lambdas, axis=axis, marker=True, title=title, xlabel="lambda")
+    plots.curves(lines, lambdas, axis=axis, marker=True, title=title, xlabel="lambda")
 axes[0].set(ylabel="squared error of the comparison")
 axes[2].set(yscale="log")
 for axis in axes[1:]:
@@ -418,7 +419,7 @@ near = V_old + (V - V_old).clamp(-0.2, 0.2)
 naive = torch.maximum((V - G) ** 2, (near - G) ** 2) / 2
 torch.testing.assert_close(naive, value_loss(V, V_old, G, 0.2))
 print(f"{naive.item():.3f}")
-look.code(value_loss, lines=("squared =", "return squared"))
+plots.code(value_loss, lines=("squared =", "return squared"))
 
 # %% [markdown]
 # The policy's loss is the clipped surrogate of [07](07_grpo.ipynb). Its advantages are brought to
@@ -428,7 +429,7 @@ look.code(value_loss, lines=("squared =", "return squared"))
 # minibatch:
 
 # %%
-look.code(ppo_loss, lines=("policy_loss =", "return Losses"))
+plots.code(ppo_loss, lines=("policy_loss =", "return Losses"))
 
 # %% [markdown]
 # ## 7. The loop, and a run
@@ -443,7 +444,7 @@ look.code(ppo_loss, lines=("policy_loss =", "return Losses"))
 # | step policy and critic | `models.clip_and_step` |
 
 # %%
-look.code(ppo_engine.train, lines=("for update, rows in", "part_loss.total.backward()"))
+plots.code(ppo_engine.train, lines=("for update, rows in", "part_loss.total.backward()"))
 
 # %% [markdown]
 # Ten batches of 64 prompts, one response each. The score is the reward model's; the gold reward is
@@ -505,9 +506,9 @@ show_tokens([text_of(tokens)], views, prompts=[fresh.records[i].prompt])
 
 # %%
 lines = {"critic": values[i, :L], "exact": truth}
-axis = look.panels(1, height=3.2, width=9)[1]
-look.curves(lines, axis=axis, marker=True, ylabel="V before the token (std)", xlabel="token")
-axis.axhline(float(earned[i]), **look.line("proxy"), label="score of this response")
+axis = plots.panels(1, height=3.2, width=9)[1]
+plots.curves(lines, axis=axis, marker=True, ylabel="V before the token (std)", xlabel="token")
+axis.axhline(float(earned[i]), **plots.line("proxy"), label="score of this response")
 axis.set_xticks(range(L), text_of(tokens), rotation=60, fontsize=9)
 names = ["critic", "mean of 24 ends", "score of this response"]
 axis.legend(names, ncols=3, loc="lower center", bbox_to_anchor=(0.5, 1.0))
@@ -526,7 +527,7 @@ results = {
     for name, model in {"base": base, "after PPO": policy}.items()
 }
 columns = ("reward", "gold", "kl", "response_length")
-look.table(
+plots.table(
     ["policy", "score", "gold", "KL", "length"],
     [[name, *(result.summary()[key] for key in columns)] for name, result in results.items()],
 )

@@ -22,15 +22,16 @@ import matplotlib.pyplot as plt
 import torch
 
 try:
-    from course import look
+    from course import plots
 except ModuleNotFoundError as error:
     raise ImportError("run `make demo` once, then choose the kernel of .venv") from error
 
 # %%
 from course.exercises import check
+from harness.metric_log import MetricLog
+from harness.seeds import make_generator
 
 from data.records import PromptRecord
-from gpt.common import MetricLog, make_generator
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import build_tokenizer
 from rl import ppo_engine
@@ -40,7 +41,7 @@ from rl.ppo_engine import PPOConfig
 from rl.rewards.sources import RuleReward
 
 torch.set_num_threads(1)  # one thread adds up in the same order on every machine
-look.use()
+plots.use()
 
 # %% [markdown]
 # ## The toy
@@ -76,10 +77,10 @@ def run(rule=count_a, **options) -> list[dict]:
 
 def compare(runs: dict[str, list[dict]], **panels: str) -> None:
     """One panel per metric, one line per run; the first run is the default."""
-    figure, axes = look.panels(len(panels), height=2.7)
+    figure, axes = plots.panels(len(panels), height=2.7)
     for axis, (key, label) in zip(axes, panels.items(), strict=True):
         lines = {name: [row.get(key, 0.0) for row in rows] for name, rows in runs.items()}
-        look.curves(lines, axis=axis, smooth=5, ylabel=label, xlabel="step (rollout batch)")
+        plots.curves(lines, axis=axis, smooth=5, ylabel=label, xlabel="step (rollout batch)")
     plt.show()
 
 
@@ -114,7 +115,7 @@ controller = AdaptiveKL(beta, target, horizon)
 controller.update(kl, responses)
 assert abs(controller.coef - naive) < 1e-12
 print(naive)
-look.code(AdaptiveKL.update)
+plots.code(AdaptiveKL.update)
 
 # %% [markdown]
 # **Predict, then run.** Two runs, one with a $\beta$ that is much too small at first, one much too
@@ -183,7 +184,7 @@ cut_off = gae(r, V, whole, 1.0, 0.95, bootstrap_values=torch.tensor([0.6]))[0]
 torch.testing.assert_close(ended, torch.tensor([[0.43675, 0.565, 0.7]]))
 torch.testing.assert_close(cut_off, torch.tensor([[0.97825, 1.135, 1.3]]))
 bars = {"value after it 0": ended[0], "bootstrapped": cut_off[0]}
-look.bars(
+plots.bars(
     bars,
     ["token 0", "token 1", "token 2"],
     numbers=".2f",
@@ -322,7 +323,7 @@ compare(trust, reward="reward", explained_variance="explained variance")
 
 # %%
 K, trained, frozen = 2, 4, 1
-look.table(
+plots.table(
     ["", "numbers in memory, per weight", "passes over the batch"],
     [
         [

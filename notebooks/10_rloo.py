@@ -29,19 +29,20 @@ import torch
 from torch import Tensor
 
 try:
-    from course import kept, look
+    from course import plots, saved_models
 except ModuleNotFoundError as error:
     raise ImportError("run `make demo` once, then choose the kernel of .venv") from error
 
 # %%
 from course.exercises import check
 from course.runs import WithGold, curves
+from harness.metric_log import MetricLog
+from harness.seeds import make_generator
 
 from data import reviews
-from gpt.common import MetricLog, make_generator
 from gpt.generate import SamplingParams
 from gpt.log_probs import token_log_probs
-from gpt.report.tokens import show_tokens
+from harness.report.tokens import show_tokens
 from rl import grpo_engine, rloo_engine
 from rl.batches.rollout import prompt_batch, sample_rollout
 from rl.equations.advantages import group_advantages, leave_one_out_advantages
@@ -51,7 +52,7 @@ from rl.rloo_engine import RLOOConfig, rloo_advantages
 from rl.training.evaluation import evaluate
 
 torch.set_num_threads(1)  # one thread adds up in the same order on every machine
-look.use()
+plots.use()
 
 # %% [markdown]
 # ## 1. Four answers, and the mean of the others
@@ -77,7 +78,7 @@ A = rewards - others
 print(A)
 
 torch.testing.assert_close(A.view(-1, 1), leave_one_out_advantages(rewards.flatten(), 4))
-look.code(leave_one_out_advantages)
+plots.code(leave_one_out_advantages)
 
 # %% [markdown]
 # **Your turn.**
@@ -148,9 +149,9 @@ for name, estimator in zip(names, estimators, strict=True):
 for k, loo, mean in zip(sizes, *list(lengths.values())[:2], strict=True):
     assert math.isclose(loo, 1, rel_tol=1e-9) and math.isclose(mean, 1 - 1 / k, rel_tol=1e-9)
 
-axis = look.panels(1)[1]
+axis = plots.panels(1)[1]
 styles = dict(zip(names, ("policy", "reference", "bad"), strict=True))
-look.curves(
+plots.curves(
     lengths, sizes, axis=axis, styles=styles, marker=True, title="same direction, other length"
 )
 axis.set(xlabel="k responses per prompt", ylabel="expected / true gradient", ylim=(0, 2.1))
@@ -182,8 +183,8 @@ naive = -(A[:, 0] * of_response).mean()
 print("log pi(y | x)", of_response.tolist(), f"loss {naive:.2f}")  # -(-1.5 - 0.2 + 2.75) / 3
 
 torch.testing.assert_close(naive, sequence_sum(policy_gradient(log_probs, A), mask))
-look.code(policy_gradient)
-look.code(rloo_engine.sequence_loss, docstring=False)
+plots.code(policy_gradient)
+plots.code(rloo_engine.sequence_loss, docstring=False)
 
 # %% [markdown]
 # How much does one token weigh? With RLOO's sum it weighs the same in every response. With GRPO's
@@ -191,12 +192,12 @@ look.code(rloo_engine.sequence_loss, docstring=False)
 
 # %%
 three = torch.arange(8) < torch.tensor([2, 4, 8])[:, None]  # (3, 8)
-figure, axes = look.panels(2, height=2.2)
+figure, axes = plots.panels(2, height=2.2)
 for axis, reducer in zip(axes, (sequence_sum, sequence_mean), strict=True):
     x = torch.zeros(3, 8, requires_grad=True)
     loss = reducer(policy_gradient(x, torch.ones(3, 1)), three)
     weight = -torch.autograd.grad(loss, x)[0]
-    look.heat(
+    plots.heat(
         torch.where(three, weight, torch.nan), axis=axis, title=reducer.__name__, largest=1 / 3
     )
     axis.set(xlabel="token t", ylabel="response", yticks=range(3))
@@ -255,7 +256,7 @@ one_token = torch.ones(3, 1, dtype=torch.bool)
 zeros = torch.zeros(3, 1)
 engine = rloo_advantages(three, R, log_ratio, zeros, one_token, 0.1)
 torch.testing.assert_close(naive.view(-1, 1), engine)
-look.code(rloo_advantages, lines=("penalised = ", "advantages = leave"))
+plots.code(rloo_advantages, lines=("penalised = ", "advantages = leave"))
 
 # %% [markdown]
 # **Predict, then run.** All three rewards are equal. GRPO learns nothing then. What does RLOO do?
@@ -273,8 +274,8 @@ assert equal.argmax() == 2  # the one with the smallest log-ratio
 # each token to the base model. Blue tokens cost reward, orange ones earn some back.
 
 # %%
-base, tokenizer = kept.base()
-trained, _ = kept.policy()
+base, tokenizer = saved_models.base()
+trained, _ = saved_models.policy()
 prompts = reviews.prompts("train")
 params = SamplingParams(temperature=1.0, max_new_tokens=48)
 records = prompt_batch(prompts, step=0, batch_size=1, seed=0)
@@ -302,10 +303,10 @@ show_tokens(texts, {"log pi - log pi_ref": k1}, prompts=[records[0].prompt] * 4)
 # %%
 def loop(engine) -> str:
     """The training loop of an engine without its comments."""
-    return re.sub(r"  # .*", "", look.source(engine.train, ("advantages = ", "meter.add_update")))
+    return re.sub(r"  # .*", "", plots.source(engine.train, ("advantages = ", "meter.add_update")))
 
 
-look.difference(loop(grpo_engine), loop(rloo_engine), names=("GRPO", "RLOO"), context=1)
+plots.difference(loop(grpo_engine), loop(rloo_engine), names=("GRPO", "RLOO"), context=1)
 
 # %% [markdown]
 # | | GRPO | RLOO |
@@ -338,7 +339,10 @@ except ValueError as error:
 # is $s$? ($e^{2} = 7.4$.) Measured on 64 responses, with a few optimizer steps on the same batch:
 
 # %%
-learned, gold = RewardModelReward(kept.reward_model()[0]), RuleReward(reviews.gold_reward, "gold")
+learned, gold = (
+    RewardModelReward(saved_models.reward_model()[0]),
+    RuleReward(reviews.gold_reward, "gold"),
+)
 batch = prompt_batch(prompts, 1, 8, seed=0)
 many = sample_rollout(base, tokenizer, batch, params, 8, make_generator(5, "many"))
 many_A = leave_one_out_advantages(learned(many), 8)
@@ -356,13 +360,13 @@ for _ in range(6):
     optimizer.step()
 
 # %%
-figure, (left, right) = look.panels(2)
-look.curves({f"ratio of {name}": share for name, share in outside.items()}, axis=left, marker=True)
+figure, (left, right) = plots.panels(2)
+plots.curves({f"ratio of {name}": share for name, share in outside.items()}, axis=left, marker=True)
 left.set(xlabel="optimizer steps on one batch", ylabel="share outside of 0.8 to 1.2", ylim=(0, 1))
 left.legend(loc="center right", bbox_to_anchor=(1, 0.58))
 length = torch.arange(1, 129)
 drifts = {f"{d} nats per token": (d * length).exp() for d in (0.005, 0.02, 0.05)}
-look.curves(drifts, length, axis=right, yscale="log", ylim=(0.7, 100))
+plots.curves(drifts, length, axis=right, yscale="log", ylim=(0.7, 100))
 right.axhspan(0.8, 1.2, color="grey", alpha=0.3)
 right.set(xlabel="length of the response (tokens)", ylabel="ratio s")
 plt.show()
@@ -401,7 +405,7 @@ results = {
     for name, model in {"base": base, "after RLOO": policy}.items()
 }
 columns = ("reward", "gold", "kl", "response_length")
-look.table(
+plots.table(
     ["policy", "score", "gold", "KL", "length"],
     [[name, *(result.summary()[key] for key in columns)] for name, result in results.items()],
 )

@@ -28,19 +28,20 @@ import torch
 from torch import Tensor
 
 try:
-    from course import kept, look
+    from course import plots, saved_models
 except ModuleNotFoundError as error:
     raise ImportError("run `make demo` once, then choose the kernel of .venv") from error
 
 # %%
 from course.exercises import check
 from course.runs import WithGold, curves
+from harness.metric_log import MetricLog
+from harness.seeds import make_generator
 
 from data import reviews
-from gpt.common import MetricLog, make_generator
 from gpt.generate import SamplingParams
 from gpt.log_probs import token_log_probs
-from gpt.report.tokens import show_tokens
+from harness.report.tokens import show_tokens
 from rl import grpo_engine, reinforce_pp_engine
 from rl.batches.rollout import prompt_batch, sample_rollout
 from rl.equations.advantages import discounted_returns, group_advantages, whiten
@@ -52,7 +53,7 @@ from rl.rewards.sources import RewardModelReward, RuleReward
 from rl.training.evaluation import evaluate
 
 torch.set_num_threads(1)  # one thread adds up in the same order on every machine
-look.use()
+plots.use()
 
 # %% [markdown]
 # ## 1. Reward to go
@@ -71,7 +72,7 @@ to_go = r.flip(1).cumsum(1).flip(1)  # summed from the end
 print(to_go)
 
 torch.testing.assert_close(to_go, discounted_returns(r, torch.ones(1, 3, dtype=torch.bool), 1.0))
-look.code(discounted_returns)
+plots.code(discounted_returns)
 
 # %% [markdown]
 # **Your turn.** Mind the padding.
@@ -101,9 +102,12 @@ check("reward_to_go", my_reward_to_go)
 # a KL. One of them in colour:
 
 # %%
-base, tokenizer = kept.base()
-moved, _ = kept.policy()
-learned, gold = RewardModelReward(kept.reward_model()[0]), RuleReward(reviews.gold_reward, "gold")
+base, tokenizer = saved_models.base()
+moved, _ = saved_models.policy()
+learned, gold = (
+    RewardModelReward(saved_models.reward_model()[0]),
+    RuleReward(reviews.gold_reward, "gold"),
+)
 prompts, params = reviews.prompts("train"), SamplingParams(temperature=1.0, max_new_tokens=48)
 records = prompt_batch(prompts, step=0, batch_size=8, seed=0)
 rollout = sample_rollout(moved, tokenizer, records, params, 1, make_generator(1, "demo"))
@@ -136,8 +140,8 @@ end = torch.zeros(1, 50)
 end[0, -1] = 1.0
 fifty = torch.ones(1, 50, dtype=torch.bool)
 gammas = {f"gamma {g}": discounted_returns(end, fifty, g)[0] for g in (1.0, 0.99, 0.95, 0.9)}
-axis = look.panels(1, height=2.8)[1]
-look.curves(gammas, axis=axis, title="a reward of 1 at the end, no KL", ylim=(0, 1.05))
+axis = plots.panels(1, height=2.8)[1]
+plots.curves(gammas, axis=axis, title="a reward of 1 at the end, no KL", ylim=(0, 1.05))
 axis.set(xlabel="token t of a response of 50", ylabel="reward to go")
 plt.show()
 
@@ -160,7 +164,7 @@ naive = torch.where(valid, (x - x[valid].mean()) / x[valid].std(), 0.0)
 print(naive)
 
 torch.testing.assert_close(naive, whiten(x, valid))
-look.code(whiten, docstring=False)
+plots.code(whiten, docstring=False)
 
 # %% [markdown]
 # **Your turn.**
@@ -205,10 +209,10 @@ versions = {
     "per response: WRONG": per_response(plain, mask),
     "the same, beta = 0.1: WRONG": per_response(returns, mask),
 }
-figure, axes = look.panels(4, height=2.8, width=12)
+figure, axes = plots.panels(4, height=2.8, width=12)
 for axis, (name, values) in zip(axes, versions.items(), strict=True):
     picture = torch.where(mask, values, torch.nan)
-    look.heat(picture, axis=axis, numbers=None, signed=True, title=name, xlabel="token t")
+    plots.heat(picture, axis=axis, numbers=None, signed=True, title=name, xlabel="token t")
 axes[0].set_ylabel("response")
 plt.show()
 
@@ -254,7 +258,7 @@ with mock.patch.dict(reinforce_pp_engine.NORMS, token=per_response):
 right = trained["plain"][1][:6]
 both = {"over the batch": right, "per response (the bug)": wrong}
 steps = [row["step"] for row in wrong]
-axis = look.curves(
+axis = plots.curves(
     {name: (steps, [row["gold"] for row in rows]) for name, rows in both.items()},
     styles={"over the batch": "policy", "per response (the bug)": "bad"}, marker=True,
     xlabel="step (rollout batch)", ylabel="gold reward (0 to 1)", ylim=(0, 1),
@@ -289,8 +293,8 @@ two = ReinforcePPConfig(variant="baseline", group_size=2, device="cpu")
 whole = torch.ones(4, 3, dtype=torch.bool)
 engine = reinforce_pp_advantages(two, R.flatten(), torch.zeros(4, 3), None, whole, 0.0)
 torch.testing.assert_close(naive, engine)
-look.code(reinforce_pp_engine.group_centred, lines=("centred =", "return"))
-look.code(reinforce_pp_engine.over_sequences)
+plots.code(reinforce_pp_engine.group_centred, lines=("centred =", "return"))
+plots.code(reinforce_pp_engine.over_sequences)
 
 # %% [markdown]
 # (`over_sequences` takes mean and spread over responses, as the paper's appendix B.2 does. The
@@ -318,7 +322,7 @@ def advantages_of(form: str, rewards: Tensor) -> Tensor:
     return reinforce_pp_advantages(forms[form], *arguments)[:, 0]
 
 
-figure, axes = look.panels(2)
+figure, axes = plots.panels(2)
 for axis, form in zip(axes, forms, strict=True):
     dots = axis.scatter(fair, advantages_of(form, fair + ease), c=ease, cmap="viridis")
     axis.set(xlabel="gold reward, before the ease is added", ylabel="advantage", title=form)
@@ -347,7 +351,7 @@ example = torch.tensor([0.0, 1.0, 0.0, 1.0, 0.50, 0.51, 0.50, 0.51])  # two grou
 by_group = group_advantages(example, 4)[:, 0]
 centred = group_advantages(example, 4, scale="none")
 by_batch = (centred / centred.std())[:, 0]
-look.table(
+plots.table(
     ["rewards of two groups", *(f"{x:.2f}" for x in example)],
     [[name, *(f"{x:+.2f}" for x in values)]
      for name, values in (("std of the group (GRPO)", by_group), ("std of the batch", by_batch))],
@@ -392,16 +396,16 @@ for name, estimator, wanted in (("k1", k1, torch.zeros_like(true)), ("k2", k2, t
 # %%
 def bare(function, first: str, last: str) -> str:
     """A part of a function without its comments."""
-    return re.sub(r"  # .*", "", look.source(function, (first, last)))
+    return re.sub(r"  # .*", "", plots.source(function, (first, last)))
 
 
 names = ("GRPO", "REINFORCE++")
 loops = [
     bare(e.train, "advantages = ", "meter.add_update") for e in (grpo_engine, reinforce_pp_engine)
 ]
-look.difference(*loops, names=names, context=1)
+plots.difference(*loops, names=names, context=1)
 losses = (grpo_engine.grpo_loss, reinforce_pp_engine.reinforce_pp_loss)
-look.difference(*(bare(f, "token_loss = ", "return") for f in losses), names=names)
+plots.difference(*(bare(f, "token_loss = ", "return") for f in losses), names=names)
 
 # %% [markdown]
 # ## 7. A run of both forms
@@ -431,7 +435,7 @@ results = {
     for name, model in models.items()
 }
 columns = ("reward", "gold", "kl", "response_length")
-look.table(
+plots.table(
     ["policy", "score", "gold", "KL", "length"],
     [[name, *(result.summary()[key] for key in columns)] for name, result in results.items()],
 )

@@ -29,19 +29,20 @@ import warnings
 
 import matplotlib.pyplot as plt
 import torch
-from course import look
+from course import plots
 from course.exercises import check
+from harness.metric_log import MetricLog
+from harness.seeds import make_generator
 from torch import Tensor
 
 from data import reviews
 from gpt import pretraining
-from gpt.common import MetricLog, make_generator
 from gpt.corpus import WorldCorpus
 from gpt.generate import SamplingParams
 from gpt.log_probs import token_log_probs
 from gpt.model import GPT, PRESETS, GPTConfig
-from gpt.report.tokens import show_tokens
 from gpt.tokenizer import load_tokenizer
+from harness.report.tokens import show_tokens
 
 # %%
 from rl import grpo_engine
@@ -53,7 +54,7 @@ from rl.grpo_single_model_engine import SingleModelGRPOConfig
 from rl.rewards.sources import RuleReward
 from rl.training.evaluation import Validation
 
-look.use()
+plots.use()
 torch.set_num_threads(1)  # one thread adds up in the same order on every machine
 
 # %% [markdown]
@@ -70,7 +71,7 @@ for name in ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"):
         parameters = sum(parameter.numel() for parameter in GPT(PRESETS[name]).parameters())
     grpo, one = (4 * parameters * count / 2**30 for count in (5, 4))  # float32: 4 bytes each
     rows.append([name, f"{parameters / 1e6:.0f} M", f"{grpo:.2f}", f"{one:.2f}"])
-look.table(["policy", "parameters", "GRPO (GiB)", "one model (GiB)"], rows)
+plots.table(["policy", "parameters", "GRPO (GiB)", "one model (GiB)"], rows)
 assert rows[0][1] == "124 M" and rows[-1][1] == "1558 M"
 
 # %% [markdown]
@@ -78,9 +79,9 @@ assert rows[0][1] == "124 M" and rows[-1][1] == "1558 M"
 # $\pi_{old}$ is used instead.
 
 # %%
-look.difference(
-    look.source(grpo_engine.grpo_loss, docstring=False),
-    look.source(single.single_model_grpo_loss, docstring=False),
+plots.difference(
+    plots.source(grpo_engine.grpo_loss, docstring=False),
+    plots.source(single.single_model_grpo_loss, docstring=False),
     names=("rl/grpo_engine.py: grpo_loss", "rl/grpo_single_model_engine.py"),
     context=1,
 )
@@ -105,12 +106,12 @@ library = {"k3": k3(rho.log(), zeros), "rho - 1 - log rho": rho_minus_log(rho.lo
 for name in naive:
     print(f"{name:18} at rho 1: {naive[name][0, 0]:.4f}, at rho 2: {naive[name][0, 1]:.4f}")
     torch.testing.assert_close(naive[name], library[name])
-look.code(rho_minus_log, docstring=False)
+plots.code(rho_minus_log, docstring=False)
 
 # %%
 ratios = torch.linspace(0.25, 3, 276, dtype=torch.float64)
-FORMS = {"k3": (k3, look.line("k3")), "rho - 1 - log rho": (rho_minus_log, look.line("policy"))}
-figure, (left, right) = look.panels(2)
+FORMS = {"k3": (k3, plots.line("k3")), "rho - 1 - log rho": (rho_minus_log, plots.line("policy"))}
+figure, (left, right) = plots.panels(2)
 for name, (penalty, style) in FORMS.items():
     x = ratios.log()[None].requires_grad_()  # log pi, with log pi_old = 0
     value = penalty(x, torch.zeros_like(x))
@@ -118,8 +119,8 @@ for name, (penalty, style) in FORMS.items():
     left.plot(ratios, value[0].detach(), label=name, **style)
     right.plot(ratios, slope[0], **style)
 for axis, label in ((left, "penalty (nats)"), (right, "its gradient for log pi")):
-    axis.axvline(1, **look.line("exact"))
-    look.labels(axis, "ratio of a sampled token", label, legend=axis is left)
+    axis.axvline(1, **plots.line("exact"))
+    plots.labels(axis, "ratio of a sampled token", label, legend=axis is left)
 plt.show()
 
 # %% [markdown]
@@ -252,11 +253,11 @@ way = torch.linspace(-0.6, 1.3, 96, dtype=torch.float64)
 path = [((1 - s) * OLD.log() + s * NEW.log()).softmax(0) for s in way]  # from OLD to NEW and on
 averages = {"mean of k3": [average(k3, q) for q in path],
             "mean of rho - 1 - log rho": [average(rho_minus_log, q) for q in path]}  # fmt: skip
-axis = look.curves(
+axis = plots.curves(
     averages, way.tolist(), styles={"mean of k3": "k3", "mean of rho - 1 - log rho": "policy"},
     xlabel="way from old (0) to new (1), in logits", ylabel="nats",
 )  # fmt: skip
-axis.plot(way, [kl(OLD, q) for q in path], label="KL(old, new)", **look.line("exact"))
+axis.plot(way, [kl(OLD, q) for q in path], label="KL(old, new)", **plots.line("exact"))
 axis.legend()
 plt.show()
 
@@ -321,10 +322,10 @@ for _ in range(30):
     mirror = (mirror.log() + r / tau).softmax(0)  # the exact solution of one iteration
     trace.append([float(kl(mirror, OLD)), float(mirror @ r)])
 anchored = (OLD.log() + r / tau).softmax(0)
-figure, axes = look.panels(2)
+figure, axes = plots.panels(2)
 for axis, column, label in ((axes[0], 0, "KL from the start (nats)"), (axes[1], 1, "mean reward")):
     fixed = [float(kl(anchored, OLD)), float(anchored @ r)][column]
-    look.curves({"reference moves along": [row[column] for row in trace],
+    plots.curves({"reference moves along": [row[column] for row in trace],
                  "reference stays": [fixed] * 30}, range(1, 31), axis=axis,
                 styles={"reference moves along": "policy", "reference stays": "reference"},
                 xlabel="iteration", ylabel=label)  # fmt: skip
@@ -366,7 +367,7 @@ runs = {
 
 # %%
 STYLES = dict(zip(runs, ("reference", "bad", "policy"), strict=True))
-figure, axes = look.panels(3, width=12)
+figure, axes = plots.panels(3, width=12)
 for axis, key, label in (
     (axes[0], "kl_old_new", "KL(old, new) of one batch\n(nats per response, mean of five)"),
     (axes[1], "validation/kl", "KL from the start\n(nats per response)"),
@@ -380,7 +381,7 @@ for axis, key, label in (
         for name, rows in runs.items()
         if any(key in row for row in rows)
     }
-    look.curves(series, axis=axis, styles=STYLES, smooth=5 if key == "kl_old_new" else 1,
+    plots.curves(series, axis=axis, styles=STYLES, smooth=5 if key == "kl_old_new" else 1,
                 marker=key != "kl_old_new", xlabel="step (rollout batch)", ylabel=label)  # fmt: skip
     if axis is not axes[2]:
         axis.get_legend().remove()
@@ -397,7 +398,7 @@ for name, log in runs.items():
     steps = [row["kl_old_new"] for row in log if "kl_old_new" in row]
     per_batch = f"{sum(steps) / STEPS:.3f}" if steps else "-"
     rows.append([name, per_batch, f"{away[name][-1]:.2f}", f"{reward[name][-1]:.3f}"])
-look.table(["", "KL per batch", "KL from the start", "gold (validation)"], rows)
+plots.table(["", "KL per batch", "KL from the start", "gold (validation)"], rows)
 anchored, free, held = away.values()
 assert float(rows[2][1]) < 0.5 * float(rows[1][1])  # it does hold the batch
 assert held == sorted(held) and held[-1] > 2 * held[0]  # but not the distance from the start
@@ -438,7 +439,7 @@ except ValueError as error:
 # size of a batch's step (`kl_old_new`) is held at a target.
 
 # %%
-look.code(single.batch_kl, docstring=False)
+plots.code(single.batch_kl, docstring=False)
 
 # %% [markdown]
 # ## 6. Exercises

@@ -22,18 +22,19 @@ import random
 
 import matplotlib.pyplot as plt
 import torch
-from course import look
+from course import plots
 from course.exercises import check
+from harness.metric_log import MetricLog
+from harness.seeds import make_generator
 from torch import Tensor
 
 from data.collate import collate_responses
 from data.records import PromptRecord
-from gpt.common import MetricLog, make_generator
 from gpt.generate import SamplingParams
 from gpt.log_probs import token_log_probs
 from gpt.model import GPT, GPTConfig
-from gpt.report.tokens import show_tokens
 from gpt.tokenizer import build_tokenizer
+from harness.report.tokens import show_tokens
 
 # %%
 from rl import grpo_variants_engine
@@ -44,7 +45,7 @@ from rl.equations.losses import clipped_surrogate, token_mean
 from rl.grpo_variants_engine import REDUCERS, SURROGATES, VARIANTS, from_variant
 from rl.rewards.sources import RuleReward
 
-look.use()
+plots.use()
 torch.set_num_threads(1)  # one thread adds up in the same order on every machine
 torch.set_printoptions(precision=3, sci_mode=False, linewidth=100)
 
@@ -77,7 +78,7 @@ def grpo(rewards: Tensor, log_probs: Tensor, old_log_probs: Tensor, mask: Tensor
 # sections below show each neighbour beside GRPO: a line with a minus goes, a line with a plus comes.
 
 # %%
-A, RATIO, CLIPPED, GAIN, MEAN = look.source(grpo).splitlines()[2:]
+A, RATIO, CLIPPED, GAIN, MEAN = plots.source(grpo).splitlines()[2:]
 CHANGES = {
     "dr_grpo": {A: "    A = centred.view(-1, 1)", MEAN: "    return -(gain.sum(1) / 32).mean()"},
     "dapo": {CLIPPED: "    clipped = ratio.clamp(1 - 0.2, 1 + 0.28)",
@@ -91,7 +92,7 @@ CHANGES = {
     "sapo": {CLIPPED: "    tau = torch.where(A > 0, 1.0, 1.05)",
              GAIN: "    gain = 4 / tau * torch.sigmoid(tau * (ratio - 1)) * A * mask"},
 }  # fmt: skip
-TEXTS = {"grpo": look.source(grpo)}
+TEXTS = {"grpo": plots.source(grpo)}
 for name, changes in CHANGES.items():
     lines = [changes.get(line, line) for line in TEXTS["grpo"].splitlines()]
     TEXTS[name] = "\n".join(lines)
@@ -203,7 +204,7 @@ def run(variant: str = "grpo", **changes) -> tuple[list[dict], GPT]:
 # that a response may become (`constant_length_mean`). It leaves the standard deviation out as well:
 
 # %%
-look.difference(TEXTS["grpo"], TEXTS["dr_grpo"], names=("GRPO", "Dr. GRPO"), context=0)
+plots.difference(TEXTS["grpo"], TEXTS["dr_grpo"], names=("GRPO", "Dr. GRPO"), context=0)
 
 # %%
 config = from_variant("grpo", max_new_tokens=32)
@@ -215,7 +216,7 @@ for name, reduce in REDUCERS.items():
     short, long = weight[0, 0].item(), weight[1, 0].item()
     rows.append([name, short, long, f"{short / long:.0f} to 1"])
 columns = ["reducer", "weight of a token of a response of 4", "of 16", "ratio"]
-look.table(columns, rows, shade={"4 to 1": "bad", "1 to 1": "good"}.get)
+plots.table(columns, rows, shade={"4 to 1": "bad", "1 to 1": "good"}.get)
 assert [row[3] for row in rows] == ["4 to 1"] + ["1 to 1"] * 3
 
 # %% [markdown]
@@ -274,12 +275,12 @@ def drift(reducer: str, steps: int = 120) -> Tensor:
 curves = {name: drift(name) for name in REDUCERS}
 
 # %%
-figure, axes = look.panels(4, width=12)
+figure, axes = plots.panels(4, width=12)
 for axis, (name, curve) in zip(axes, curves.items(), strict=True):
     by_kind = {"wrong responses": curve[:, 1], "right responses": curve[:, 0]}
-    look.curves(by_kind, axis=axis, styles={"wrong responses": "bad", "right responses": "good"},
+    plots.curves(by_kind, axis=axis, styles={"wrong responses": "bad", "right responses": "good"},
                 title=name, xlabel="step", ylabel="mean length (tokens)", ylim=(0, 18))  # fmt: skip
-    axis.axhline(1 / s, **look.line("exact"))
+    axis.axhline(1 / s, **plots.line("exact"))
     axis.label_outer()
     if axis is not axes[-1]:
         axis.get_legend().remove()
@@ -321,7 +322,7 @@ for scale in ("group", "batch", "none"):
 # (section 3.1) raises the upper end to 0.28. It also averages over tokens:
 
 # %%
-look.difference(TEXTS["grpo"], TEXTS["dapo"], names=("GRPO", "DAPO"), context=0)
+plots.difference(TEXTS["grpo"], TEXTS["dapo"], names=("GRPO", "DAPO"), context=0)
 
 # %% [markdown]
 # The bound has to be *reached* to matter. With one update per batch and one minibatch every ratio is 1,
@@ -337,7 +338,7 @@ look.difference(TEXTS["grpo"], TEXTS["dapo"], names=("GRPO", "DAPO"), context=0)
 # \exp \frac{1}{L_i} \sum_t \log \frac{\pi_\theta(y_{i,t})}{\pi_{old}(y_{i,t})}$$
 
 # %%
-look.difference(TEXTS["grpo"], TEXTS["gspo"], names=("GRPO", "GSPO"), context=0)
+plots.difference(TEXTS["grpo"], TEXTS["gspo"], names=("GRPO", "GSPO"), context=0)
 
 # %% [markdown]
 # What is the root $1 / L$ for? Without it the ratio is the *product* of the token ratios (surrogate
@@ -362,16 +363,16 @@ root = product / L  # log of GSPO's ratio
 print(f"{len(L)} responses of {L.min()} to {L.max()} tokens")
 
 # %%
-figure, axes = look.panels(3, width=11)
+figure, axes = plots.panels(3, width=11)
 per_token = L[:, None].expand_as(change)[rollout.response_mask]
 for axis, x, y, title in (
     (axes[0], per_token, change[rollout.response_mask], "token"),
     (axes[1], L, product, "product (sequence)"),
     (axes[2], L, root, "root of the product (gspo)"),
 ):
-    axis.plot(x, y, ".", markersize=2, alpha=0.5, color=look.colour("policy"))
+    axis.plot(x, y, ".", markersize=2, alpha=0.5, color=plots.colour("policy"))
     for edge in (0.8, 1.2):
-        axis.axhline(math.log(edge), **look.line("exact"))
+        axis.axhline(math.log(edge), **plots.line("exact"))
     axis.set(title=title, xlabel="response length (tokens)", ylabel="log ratio", ylim=(-1.6, 1.6))
     axis.label_outer()
 plt.show()
@@ -403,8 +404,8 @@ assert product[long].std() > 2.5 * product[short].std() and root[long].std() < r
 # by a sigmoid.
 
 # %%
-look.difference(TEXTS["grpo"], TEXTS["cispo"], names=("GRPO", "CISPO"), context=0)
-look.difference(TEXTS["grpo"], TEXTS["sapo"], names=("GRPO", "SAPO"), context=0)
+plots.difference(TEXTS["grpo"], TEXTS["cispo"], names=("GRPO", "CISPO"), context=0)
+plots.difference(TEXTS["grpo"], TEXTS["sapo"], names=("GRPO", "SAPO"), context=0)
 
 # %% [markdown]
 # The next plot shows the push on $\log \pi$ of one token, over its ratio. CISPO's own paper does not
@@ -432,12 +433,12 @@ SHAPES = {
     "sapo": from_variant("sapo"),
 }
 ratios = torch.linspace(0.02, 7, 700)
-figure, axes = look.panels(2)
+figure, axes = plots.panels(2)
 for axis, A in zip(axes, (1.0, -1.0), strict=True):
     pushes = {name: push(config, ratios, A) for name, config in SHAPES.items()}
-    look.curves(pushes, ratios.tolist(), axis=axis, xlabel="ratio pi / pi_old",
+    plots.curves(pushes, ratios.tolist(), axis=axis, xlabel="ratio pi / pi_old",
                 ylabel="push on log pi", title=f"A = {A:+.0f}")  # fmt: skip
-    axis.axvline(1, **look.line("exact"))
+    axis.axvline(1, **plots.line("exact"))
 axes[1].get_legend().remove()
 plt.show()
 
@@ -475,19 +476,19 @@ def column(rows: list[dict], key: str) -> list[float]:
     return [row.get(key, 64) for row in rows]  # without the filter: 8 prompts, 8 responses each
 
 
-figure, axes = look.panels(3, width=11)
-for color, (name, pair) in zip(look.SERIES, runs.items(), strict=False):
+figure, axes = plots.panels(3, width=11)
+for color, (name, pair) in zip(plots.SERIES, runs.items(), strict=False):
     for number, rows in enumerate(pair):
         style = {"color": color, "linestyle": "-" if name == "none" else "--"}
         label, solved = (name if number == 0 else None), column(rows, "success_rate")
         sampled = torch.tensor(column(rows, "sampled_responses")).cumsum(0)
         axes[0].plot(solved, label=label, **style)
         axes[1].plot(sampled, solved, **style)
-        silent_groups = look.running_mean(column(rows, "zero_spread_groups"), 10)
+        silent_groups = plots.running_mean(column(rows, "zero_spread_groups"), 10)
         axes[2].plot(silent_groups, **style)
-look.labels(axes[0], "step", "success rate (exact)", legend=True)
-look.labels(axes[1], "responses sampled", "success rate (exact)")
-look.labels(axes[2], "step", "silent groups (share, mean of 10)")
+plots.labels(axes[0], "step", "success rate (exact)", legend=True)
+plots.labels(axes[1], "responses sampled", "success rate (exact)")
+plots.labels(axes[2], "step", "silent groups (share, mean of 10)")
 plt.show()
 
 # %% [markdown]
@@ -524,7 +525,7 @@ for name, pair in runs.items():
     samples = sum(column(rows, "sampled_responses")) / 2
     table.append([name, *last, sum(clipped) / len(clipped), int(samples)])
 shown = [[n, f"{a:.3f}", f"{b:.3f}", f"{c:.2%}", f"{k:,}"] for n, a, b, c, k in table]
-look.table(["", "success, run 1", "run 2", "clipped tokens", "samples a run"], shown)
+plots.table(["", "success, run 1", "run 2", "clipped tokens", "samples a run"], shown)
 start = float(success_rates(base).mean())
 print(f"success rate at the start: {start:.3f}")
 clip, samples = ({row[0]: row[k] for row in table} for k in (3, 4))

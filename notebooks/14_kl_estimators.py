@@ -21,22 +21,22 @@ import math
 
 import matplotlib.pyplot as plt
 import torch
-from course import kept, look
+from course import plots, saved_models
 from course.exercises import check
+from harness.seeds import make_generator
 from torch import Tensor
 
 from data import reviews
-from gpt.common import make_generator
 from gpt.generate import SamplingParams
 from gpt.log_probs import kl_from_logits, token_scores, token_scores_and_kl
-from gpt.report.tokens import show_tokens
+from harness.report.tokens import show_tokens
 from rl.batches.rollout import sample_rollout
 from rl.equations import kl
 from rl.equations.advantages import discounted_returns
 from rl.equations.kl import absolute, k1, k1_importance, k2, k3, k3_importance
 from rl.equations.losses import clipped_surrogate, policy_gradient, row_sums
 
-look.use()
+plots.use()
 torch.set_num_threads(1)  # one thread adds up in the same order on every machine
 torch.set_default_dtype(torch.float64)  # "exact" below means: to 1e-12
 torch.set_printoptions(precision=6, sci_mode=False, linewidth=100)
@@ -73,7 +73,7 @@ for name, values in naive.items():
     rows.append([name, *(f"{v:+.4f}" for v in values.tolist()), f"{average:.6f}", bias])
 rows.append(["KL", "", "", "", f"{true_kl:.6f}", ""])
 columns = ["", "symbol 0, p 0.5", "symbol 1, p 0.3", "symbol 2, p 0.2", "average", "bias"]
-look.table(columns, rows, shade=lambda cell: "good" if cell == "exact" else None)
+plots.table(columns, rows, shade=lambda cell: "good" if cell == "exact" else None)
 
 # %% [markdown]
 # k1 is *unbiased*: its average is exactly right. But it is negative for two symbols of three, though a
@@ -93,8 +93,8 @@ def listed(logits: Tensor) -> Tensor:
 ESTIMATORS = {"k1": k1, "k2": k2, "k3": k3, "|k1|": absolute}
 for name, function in ESTIMATORS.items():
     torch.testing.assert_close(function(listed(POLICY), listed(REF))[:, 0], naive[name])
-look.code(k1, docstring=False)
-look.code(k3, docstring=False)
+plots.code(k1, docstring=False)
+plots.code(k3, docstring=False)
 
 # %% [markdown]
 # On real text: responses of the course's policy, which was trained with GRPO, and its reference, the
@@ -103,7 +103,7 @@ look.code(k3, docstring=False)
 
 # %%
 torch.set_default_dtype(torch.float32)
-(policy, tokenizer), (reference, _) = kept.policy(), kept.base()
+(policy, tokenizer), (reference, _) = saved_models.policy(), saved_models.base()
 rollout = sample_rollout(
     policy, tokenizer, reviews.prompts("validation")[:4], SamplingParams(max_new_tokens=40), 1,
     make_generator(0, "tokens"),
@@ -135,7 +135,7 @@ show_tokens(texts, quantities, prompts=[record.prompt.strip() for record in roll
 generator = torch.Generator().manual_seed(0)
 ref6 = torch.tensor([0.20, 0.22, 0.20, 0.18, 0.10, 0.10]).log()
 tilt = torch.tensor([1.0, 0.4, 0.1, -0.2, -0.5, -0.8])
-figure, axes = look.panels(2)
+figure, axes = plots.panels(2)
 below = {}
 for axis, strength, where in zip(axes, (0.5, 2.55), ("near", "far"), strict=True):
     one = (ref6 + strength * tilt).log_softmax(-1)
@@ -144,9 +144,9 @@ for axis, strength, where in zip(axes, (0.5, 2.55), ("near", "far"), strict=True
     means = {name: ESTIMATORS[name](one[draws, None], ref6[draws, None]).view(-1, 64).mean(1)
              for name in ("k1", "k3")}  # fmt: skip
     below |= {(where, name): float((m < truth).double().mean()) for name, m in means.items()}
-    look.histograms(means, axis=axis, bins=60, means=False, xlabel="mean of 64 samples (nats)",
+    plots.histograms(means, axis=axis, bins=60, means=False, xlabel="mean of 64 samples (nats)",
                     ylabel="batches", title=f"{where}: the KL is {truth:.2f} nats")  # fmt: skip
-    axis.axvline(truth, **look.line("exact"))
+    axis.axvline(truth, **plots.line("exact"))
 axes[1].set_xlim(0, 2.5)
 plt.show()
 for (where, name), share in below.items():
@@ -275,7 +275,7 @@ SHADES = {"exact": "good", "reverse": "good", "reverse - to old": "good", "0": "
           "away from old": "bad", "none of these": "bad"}  # fmt: skip
 columns = ["", "value", "in the loss", "in the reward"]
 columns += ["old samples: value", "in the loss", "in the reward"]
-look.table(columns, [[name, *cells] for name, cells in TABLE.items()], shade=SHADES.get)
+plots.table(columns, [[name, *cells] for name, cells in TABLE.items()], shade=SHADES.get)
 
 # %%
 in_loss = [cells[1] for cells in TABLE.values()]
@@ -334,11 +334,11 @@ exact = {name: minimise(FORMS[name], 1, 0) for name in LOSSES}
 sampled = {name: minimise(FORMS[name], 64, 8) for name in LOSSES}
 
 # %%
-figure, axes = look.panels(2)
+figure, axes = plots.panels(2)
 for axis, traces, title in zip(
     axes, (exact, sampled), ("exact gradient", "8 samples per step"), strict=True
 ):
-    look.curves(traces, axis=axis, styles={"|k1|": "bad"}, title=title, xlabel="step",
+    plots.curves(traces, axis=axis, styles={"|k1|": "bad"}, title=title, xlabel="step",
                 ylabel="KL(pi || ref) (nats)", yscale="log", ylim=(1e-6, 20))  # fmt: skip
 axes[0].get_legend().remove()
 plt.show()
@@ -385,7 +385,7 @@ for place, names in (("reward", ("k1", "k3")), ("loss", ("k1", "k2", "k3"))):
 # %%
 bars = {f"symbol {v}, reward {SCORES[v]:.1f}": [float(p[v]) for p in trained.values()]
         for v in range(3)}  # fmt: skip
-axis = look.bars(bars, list(trained), axis=look.panels(1, width=9)[1], ylim=(0, 1.25),
+axis = plots.bars(bars, list(trained), axis=plots.panels(1, width=9)[1], ylim=(0, 1.25),
                  ylabel="probability after training", xlabel="penalty")  # fmt: skip
 axis.legend(ncols=3, loc="upper center")
 plt.show()
@@ -412,11 +412,11 @@ for name in ("k1", "k3", "ratio k3"):
         expectation(OLD, FORMS[name](listed(z), listed(OLD), listed(REF))) for z in walk
     ]
 estimates["exact KL"] = [kl_between(z, REF) for z in walk]  # drawn last, over the line it equals
-look.curves(
+plots.curves(
     {name: [float(v) for v in values] for name, values in estimates.items()}, moves.tolist(),
     styles={"exact KL": "exact", "k1, old samples": "k1", "k3, old samples": "k3",
             "ratio k3, old samples": "policy"},
-    axis=look.panels(1, width=7)[1], ylim=(-1, 3), ylabel="expected estimate (nats)",
+    axis=plots.panels(1, width=7)[1], ylim=(-1, 3), ylabel="expected estimate (nats)",
     xlabel="logit of symbol 0, relative to the old policy",
 )  # fmt: skip
 plt.show()
@@ -442,11 +442,13 @@ truth = torch.where(wide < 1e-2, series, wide.expm1() - wide)
 zeros = torch.zeros_like(small)[:, None]
 ways = {"exp(d) - 1 - d": small.exp() - 1 - small, "k3 with expm1": k3(zeros, small[:, None])[:, 0]}
 errors = {name: ((value.double() - truth) / truth).abs() for name, value in ways.items()}
-figure, axis = look.panels(1, width=7)
+figure, axis = plots.panels(1, width=7)
 for (name, error), meaning in zip(errors.items(), ("bad", "k3"), strict=True):
-    axis.loglog(small, error.clamp(min=1e-9), ".", ms=2, color=look.colour(meaning), label=name)
-axis.axhline(1, **look.line("exact"))
-look.labels(axis, r"$\delta$ (nats)", "relative error", "Above the dashed line: noise", legend=True)
+    axis.loglog(small, error.clamp(min=1e-9), ".", ms=2, color=plots.colour(meaning), label=name)
+axis.axhline(1, **plots.line("exact"))
+plots.labels(
+    axis, r"$\delta$ (nats)", "relative error", "Above the dashed line: noise", legend=True
+)
 plt.show()
 medians = {}
 for at in (1e-3, 3e-4, 1e-4):
@@ -516,7 +518,7 @@ for name, found in gradients.items():
     verdict = "exact" if error.max() < 1e-12 else "not exact"
     rows.append([name, f"{error[0]:.4f}", f"{error[1:].max():.4f}", f"{cosine:.4f}", verdict])
 columns = ["", "error, first token", "error, second token", "cosine", ""]
-look.table(columns, rows, shade={"exact": "good", "not exact": "bad"}.get)
+plots.table(columns, rows, shade={"exact": "good", "not exact": "bad"}.get)
 torch.testing.assert_close(gradients["k1 in the reward"], whole, atol=1e-12, rtol=0)
 assert (gradients["k2 in the loss"] - whole)[1:].abs().max() < 1e-12  # the last token is right
 assert (gradients["k2 in the loss"] - whole)[0].abs().max() > 1e-3  # the first is to blame
@@ -533,7 +535,7 @@ assert (gradients["k2 in the loss"] - whole)[0].abs().max() > 1e-3  # the first 
 # *response*.
 
 # %%
-look.code(kl.loss_estimator, docstring=False)
+plots.code(kl.loss_estimator, docstring=False)
 
 # %% [markdown]
 # ## 7. Exercises

@@ -27,19 +27,20 @@ import random
 
 import matplotlib.pyplot as plt
 import torch
-from course import look
+from course import plots
 from course.exercises import check
+from harness.metric_log import MetricLog
+from harness.seeds import make_generator
 
 from data import reviews, sums
 from data.collate import join_responses
 from data.records import PromptRecord
 from gpt import pretraining
-from gpt.common import MetricLog, make_generator
 from gpt.corpus import WorldCorpus
 from gpt.generate import SamplingParams
 from gpt.model import GPT, GPTConfig
-from gpt.report.tokens import show_tokens
 from gpt.tokenizer import load_tokenizer
+from harness.report.tokens import show_tokens
 from reward_model import continual
 from reward_model.model import RewardModel
 from reward_model.pairs import PairSampling, collate_pairs, sample_pairs
@@ -53,7 +54,7 @@ from rl.rewards.sources import RewardModelReward, RuleReward
 from rl.rewards.step_rewards import CheckedSteps, OutcomeSteps
 from rl.training.evaluation import Validation
 
-look.use()
+plots.use()
 torch.set_num_threads(1)  # one thread adds up in the same order on every machine
 tokenizer = load_tokenizer("glassbox")
 
@@ -100,7 +101,7 @@ for i in range(G):
     values = steps.rewards[i, steps.mask[i]]
     grid[i, 4 - len(values) :] = values
 rows = [f"{i + 1}. {text}" for i, text in enumerate(texts)]
-look.heat(grid, rows, names, axis=look.panels(1, width=9, height=2.6)[1], numbers=".0f",
+plots.heat(grid, rows, names, axis=plots.panels(1, width=9, height=2.6)[1], numbers=".0f",
           xlabel="step", ylabel="response", title="what each step is worth")  # fmt: skip
 plt.show()
 assert [int(n) for n in steps.mask.sum(1)] == [4, 4, 4, 1]
@@ -138,7 +139,7 @@ library = process_advantages(
 )  # fmt: skip
 print(naive)
 torch.testing.assert_close(naive, library)
-look.code(process_advantages, ("scores = _step_z_scores", "return torch.where"))
+plots.code(process_advantages, ("scores = _step_z_scores", "return torch.where"))
 
 # %% [markdown]
 # ## 3. Who is to blame?
@@ -157,14 +158,14 @@ show_tokens(pieces, {"one reward per response": by_outcome, "one reward per step
             prompts=[record.prompt] * G)  # fmt: skip
 
 # %%
-figure, axes = look.panels(2, width=13, height=2.6)
+figure, axes = plots.panels(2, width=13, height=2.6)
 for axis, A, title in ((axes[0], by_outcome, "one reward per response"),
                        (axes[1], by_step, "one reward per step")):  # fmt: skip
     grid = torch.full((G, 4), torch.nan)
     for i in range(G):
         values = A[i, steps.ends[i, steps.mask[i]]]  # the same at every token of a step
         grid[i, 4 - len(values) :] = values
-    look.heat(grid, rows, names, axis=axis, signed=True, title=f"advantage, {title}",
+    plots.heat(grid, rows, names, axis=axis, signed=True, title=f"advantage, {title}",
               xlabel="step", ylabel="response")  # fmt: skip
     axis.label_outer()
 plt.show()
@@ -191,9 +192,9 @@ assert (by_step[0, m[0]] > 0).all() and by_outcome[1, m[1]].unique().numel() == 
 # In the engine this is a difference of a few lines:
 
 # %%
-look.difference(
-    look.source(grpo_engine.train, ('with clock.phase("reward")', "with clock.phase(\"update\")")),
-    look.source(grpo_process_engine.train, ('with clock.phase("reward")', 'with clock.phase("update")')),
+plots.difference(
+    plots.source(grpo_engine.train, ('with clock.phase("reward")', "with clock.phase(\"update\")")),
+    plots.source(grpo_process_engine.train, ('with clock.phase("reward")', 'with clock.phase("update")')),
     names=("rl/grpo_engine.py", "rl/grpo_process_engine.py"), context=1,
 )  # fmt: skip
 
@@ -259,7 +260,7 @@ for new, history in ((90, 1000), (2800, 1400), (2800, 160_000)):
                        for reading in ("share_of_mix", "share_of_history"))  # fmt: skip
     print(f"{new} new, {history} old: {mix} replayed, or {of_history} in the other reading")
     assert mix == naive and abs(mix / (new + mix) - f) < 0.001
-look.code(
+plots.code(
     continual.ContinualRewardModel.update, ("new = self._sample", "self.model.requires_grad_")
 )
 
@@ -269,7 +270,7 @@ look.code(
 # The lines that GRPO does not have, in `rl/grpo_iterative_engine.py`:
 
 # %%
-look.code(grpo_iterative_engine.train, ("a new iteration", "reference.load_state_dict"))
+plots.code(grpo_iterative_engine.train, ("a new iteration", "reference.load_state_dict"))
 
 # %% [markdown]
 # Two runs take three iterations of eight steps each. They begin with the same policy, reward model,
@@ -301,7 +302,7 @@ for name in ("refreshed", "frozen"):
 
 # %%
 STYLES = {"refreshed": "policy", "frozen": "bad"}
-figure, axes = look.panels(4, width=14)
+figure, axes = plots.panels(4, width=14)
 for axis, key, label in (
     (axes[0], "validation/gold", "gold reward, validation"),
     (axes[1], "reward", "the run's own reward"),
@@ -315,9 +316,9 @@ for axis, key, label in (
         )
         for name, rows in runs.items()
     }
-    look.curves(series, axis=axis, styles=STYLES, marker="/" in key, xlabel="step", ylabel=label)
+    plots.curves(series, axis=axis, styles=STYLES, marker="/" in key, xlabel="step", ylabel=label)
     for begin in (8.5, 16.5):  # a new iteration
-        axis.axvline(begin, **look.line("exact"))
+        axis.axvline(begin, **plots.line("exact"))
     if axis is not axes[0]:
         axis.get_legend().remove()
 plt.show()
@@ -327,7 +328,7 @@ keys = [f"{what}/{when}" for what in ("fresh_accuracy", "probe_accuracy", "probe
         for when in ("before", "after")]  # fmt: skip
 refreshes = [row for row in runs["refreshed"] if "pairs/new" in row]
 heads = [key.replace("_", " ").replace("/", ", ") for key in keys]
-look.table(["step", *heads], [[r["step"], *(f"{r[k]:.2f}" for k in keys)] for r in refreshes])
+plots.table(["step", *heads], [[r["step"], *(f"{r[k]:.2f}" for k in keys)] for r in refreshes])
 last = {name: rows[-1]["validation/gold"] for name, rows in runs.items()}
 print(f"gold at the end: {last['refreshed']:.2f} refreshed, {last['frozen']:.2f} frozen")
 for rows in runs.values():
@@ -361,7 +362,7 @@ assert second > first
 # **The commands**: `python -m rl.grpo_process_engine` and `python -m rl.grpo_iterative_engine`.
 
 # %%
-look.code(continual.history_count, docstring=False)
+plots.code(continual.history_count, docstring=False)
 
 # %% [markdown]
 # ## 7. Exercises

@@ -35,16 +35,17 @@ import re
 
 import matplotlib.pyplot as plt
 import torch
-from course import look
+from course import plots
 from course.exercises import check
+from harness.metric_log import MetricLog
+from harness.seeds import make_generator
 
 from data.records import PromptRecord
 from gpt import finetuning
-from gpt.common import MetricLog, make_generator
 from gpt.generate import SamplingParams
 from gpt.model import GPT, GPTConfig
-from gpt.report.tokens import show_tokens
 from gpt.tokenizer import load_tokenizer
+from harness.report.tokens import show_tokens
 
 # %%
 from rl import grpo_engine
@@ -62,7 +63,7 @@ from rl.rewards.verifiable import (
 )
 from rl.training.evaluation import measure_accuracy
 
-look.use()
+plots.use()
 torch.set_num_threads(1)  # one thread adds up in the same order on every machine
 tokenizer = load_tokenizer("glassbox")
 
@@ -97,7 +98,7 @@ for text, found in zip(responses, library, strict=True):
     naive = last_number(text)
     verdict = "same" if naive == found else "differs"
     rows.append([text.replace("\n", " / "), str(naive), str(found), verdict])
-look.table(["response", "last number", "library", ""], rows, shade={"differs": "bad"}.get)
+plots.table(["response", "last number", "library", ""], rows, shade={"differs": "bad"}.get)
 assert library == ["15", None, "9", "7", "\\frac{1}{2}", "$1,234.50", "8", None]
 
 # %% [markdown]
@@ -107,7 +108,7 @@ assert library == ["15", None, "9", "7", "\\frac{1}{2}", "$1,234.50", "8", None]
 
 # %%
 print(inspect.getdoc(verifiable).partition("Signs around")[0].strip())
-look.code(final_answer, docstring=False)
+plots.code(final_answer, docstring=False)
 
 # %% [markdown]
 # Any rule has a price. This one takes the 7 of "5, or maybe 7", and it pays for "7" after nonsense. Only
@@ -127,7 +128,7 @@ pairs = [
 ]  # fmt: skip
 equal = [same_answer(*pair) for pair in pairs]
 rows = [[*pair, "equal" if same else "not equal"] for pair, same in zip(pairs, equal, strict=True)]
-look.table(["given", "truth", ""], rows, shade={"equal": "good"}.get)
+plots.table(["given", "truth", ""], rows, shade={"equal": "good"}.get)
 assert equal == [True] * 6 + [False, True] + [False] * 3 + [True]
 
 # %% [markdown]
@@ -235,18 +236,18 @@ print(
     f"solve_rate {solved:.2f}, solve_rate_all {solved_all:.2f}, groups that teach {informative:.2f}"
 )
 assert solve_rates(groups.flatten(), 4) == {"solve_rate": 0.75, "solve_rate_all": 0.25}
-look.code(solve_rates, docstring=False)
+plots.code(solve_rates, docstring=False)
 
 # %%
 p, draws = torch.linspace(0, 1, 101), make_generator(0, "groups")
 teaches = {f"G = {size}": 1 - p**size - (1 - p) ** size for size in (4, 8, 64)}
-axis = look.curves(teaches, p.tolist(), axis=look.panels(1, width=6)[1],
+axis = plots.curves(teaches, p.tolist(), axis=plots.panels(1, width=6)[1],
                    xlabel="success rate p", ylabel="share of groups that teach")  # fmt: skip
 for size in (4, 8, 64):
     for chance in (0.02, 0.3, 0.9):
         rates = solve_rates(torch.rand(4000 * size, generator=draws) < chance, size)
         share = rates["solve_rate"] - rates["solve_rate_all"]
-        axis.plot(chance, share, "o", color=look.colour("exact"), markersize=4)
+        axis.plot(chance, share, "o", color=plots.colour("exact"), markersize=4)
         assert abs(share - (1 - chance**size - (1 - chance) ** size)) < 0.04
 plt.show()
 
@@ -270,7 +271,7 @@ subsets = list(itertools.combinations(correct[0].tolist(), 2))  # all pairs of t
 naive = sum(any(subset) for subset in subsets) / len(subsets)
 print(f"{len(subsets)} pairs, {naive:.2f} of them hold the right one")
 assert naive == pass_at_k(correct, 2) == 1 - math.comb(3, 2) / math.comb(4, 2) == 0.5
-look.code(pass_at_k, docstring=False)
+plots.code(pass_at_k, docstring=False)
 
 # %% [markdown]
 # **Predict, then run.** The obvious estimate is $1 - (1 - c/n)^k$. Is it right on average? All 256
@@ -307,10 +308,10 @@ policy = copy.deepcopy(base)
 log = grpo_engine.train(config, policy, tokenizer, reward, records, MetricLog(30))
 
 # %%
-figure, (left, right) = look.panels(2)
+figure, (left, right) = plots.panels(2)
 curves = {key: [row[key] for row in log]
           for key in ("correct_rate", "solve_rate", "solve_rate_all", "unanswered")}  # fmt: skip
-look.curves(curves, axis=left, styles={"correct_rate": "policy", "unanswered": "bad"}, smooth=5,
+plots.curves(curves, axis=left, styles={"correct_rate": "policy", "unanswered": "bad"}, smooth=5,
             xlabel="step", ylabel="share", ylim=(0, 1.4), title="Training")  # fmt: skip
 left.legend(ncols=2, loc="upper center")
 tries, passes = 32, {}
@@ -318,7 +319,7 @@ for name, model in (("before", base), ("after", policy)):
     samples = sample_rollout(model, tokenizer, records, params, tries, make_generator(1, name))
     correct = reward.correct(samples).view(-1, tries)
     passes[name] = [pass_at_k(correct, k) for k in range(1, tries + 1)]
-look.curves(passes, range(1, tries + 1), axis=right, styles={"after": "policy"}, xlabel="k",
+plots.curves(passes, range(1, tries + 1), axis=right, styles={"after": "policy"}, xlabel="k",
             ylabel="pass@k", ylim=(0, 1.02), title="Before and after")  # fmt: skip
 right.set_xscale("log", base=2)
 plt.show()
@@ -327,7 +328,7 @@ plt.show()
 accuracy = {name: measure_accuracy(model, tokenizer, records, params, reward)
             for name, model in (("before", base), ("after", policy))}  # fmt: skip
 keys = list(accuracy["before"])
-look.table(["", *keys], [[name, *(row[key] for key in keys)] for name, row in accuracy.items()])
+plots.table(["", *keys], [[name, *(row[key] for key in keys)] for name, row in accuracy.items()])
 first, last = ([row[key] for row in log] for key in ("unanswered", "correct_rate"))
 assert accuracy["after"]["pass@1"] > accuracy["before"]["pass@1"] + 0.1
 assert abs(passes["after"][-1] - passes["before"][-1]) < 0.06  # pass@32
@@ -349,7 +350,7 @@ for row in log:
 # `--reward my_file.py:my_function` with a rule of your own.
 
 # %%
-look.code(verifiable.answer_match, docstring=False)
+plots.code(verifiable.answer_match, docstring=False)
 
 # %% [markdown]
 # ## 7. Exercises

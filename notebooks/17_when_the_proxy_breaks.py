@@ -33,15 +33,17 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 import torch
-from course import kept, look
+from course import plots, saved_models
 from course.exercises import check
 
 try:
+    from harness.metric_log import MetricLog
+    from harness.seeds import make_generator
+
     from data import reviews
     from data.collate import collate_responses
-    from gpt.common import MetricLog, make_generator
-    from gpt.frozen import frozen_copy
     from gpt.generate import SamplingParams
+    from harness.frozen_copy import frozen_copy
     from reward_model import pairs as pairing
     from reward_model.model import RewardModel
     from reward_model.reward_model_training import ReviewsAnnotator, RewardModelConfig, fit
@@ -49,12 +51,12 @@ try:
     from rl.batches.rollout import sample_rollout
     from rl.equations import best_of_n, ensembles
     from rl.rewards.sources import RewardModelReward, RuleReward
-    from rl.training import doctor
+    from rl.training import run_rules
     from rl.training.evaluation import evaluate
 except ModuleNotFoundError as error:
     raise ImportError("run `make demo` once, then choose the kernel of .venv") from error
 
-look.use()
+plots.use()
 torch.set_num_threads(1)  # one thread adds up in the same order on every machine
 
 # %% [markdown]
@@ -95,7 +97,7 @@ counted = best_of_n.best_of_n_mean(proxy[None], gold[None], 2)
 assert abs(float(counted) - naive) < 1e-6
 for n in (1, 2, 16, 512):
     print(f"best of {n:3}: {best_of_n.best_of_n_kl(n):.2f} nats away")
-look.code(best_of_n.best_of_n_mean)
+plots.code(best_of_n.best_of_n_mean)
 
 # %% [markdown]
 # Best-of-512 costs 512 answers and is only 5.2 nats away. Reinforcement learning goes much further.
@@ -107,8 +109,8 @@ look.code(best_of_n.best_of_n_mean)
 # differ in their seed alone; the second is needed in section 7.
 
 # %%
-base, tokenizer = kept.base()
-strong, _ = kept.reward_model()
+base, tokenizer = saved_models.base()
+strong, _ = saved_models.reward_model()
 PARAMS = SamplingParams(max_new_tokens=40)
 
 
@@ -183,7 +185,7 @@ def by(model):
 
 
 weak_best, strong_best = by(weak), by(strong)
-look.curves(
+plots.curves(
     {"480 labels": (SIZES, weak_best), "112,000 labels": (SIZES, strong_best)},
     styles={"480 labels": "proxy", "112,000 labels": 3}, marker=True,
     xscale="log", xlabel="n", ylabel="gold of the best of n",
@@ -232,7 +234,7 @@ config = grpo_engine.GRPOConfig(
     steps=40, prompts_per_step=4, group_size=8, lr=5e-4, warmup=3, minibatches=1,
     kl_coef=0.0, stop_kl=None, max_new_tokens=40, eval_every=5, seed=0,
 )  # fmt: skip
-policy = kept.base()[0]
+policy = saved_models.base()[0]
 look_at(policy, base, 0)
 log = MetricLog(config.steps)
 grpo_engine.train(
@@ -247,13 +249,13 @@ for step, distance, p, g in zip(steps, kl, proxy_curve, gold_curve):
     print(f"step {step:2}: {distance:5.1f} nats, proxy {p:5.2f}, gold {g:.2f}")
 
 # %%
-figure, (left, right) = look.panels(2)
-look.curves(
+figure, (left, right) = plots.panels(2)
+plots.curves(
     {"proxy": proxy_curve, "gold": gold_curve}, steps, axis=left, marker=True,
     xlabel="GRPO step", ylabel="reward",
 )  # fmt: skip
 distance = [max(nats, 0) ** 0.5 for nats in kl]
-look.curves(
+plots.curves(
     {"GRPO": (distance, gold_curve), "best of n": (bank_distance, weak_best)}, axis=right,
     styles={"GRPO": "gold", "best of n": 0}, marker=True,
     xlabel="d = sqrt(KL in nats)", ylabel="gold reward",
@@ -306,7 +308,7 @@ def change_by_term(before, after):
 rise = change_by_term(found[0]["terms"], found[best]["terms"])
 fall = change_by_term(found[best]["terms"], found[-1]["terms"])
 assert abs(sum(fall.values()) - (gold_curve[-1] - gold_curve[best])) < 1e-4
-look.bars(
+plots.bars(
     {"start to best": list(rise.values()), "best to end": list(fall.values())},
     ["sentiment", "topic", "politeness", "form", "repetition"],
     styles={"start to best": "gold", "best to end": "bad"}, ylabel="change of gold",
@@ -335,12 +337,12 @@ gain = torch.tensor([g - gold_curve[0] for x, g in zip(distance, gold_curve) if 
 columns = torch.stack([d, -d * d.log()], dim=1)
 alpha, beta = torch.linalg.lstsq(columns, gain[:, None]).solution[:, 0].tolist()
 line = torch.linspace(0.25, float(d.max()), 50)
-axis = look.curves(
+axis = plots.curves(
     {"measured": (d, gold_curve[0] + gain)}, styles={"measured": "gold"}, marker=True,
     xlabel="d = sqrt(KL in nats)", ylabel="gold reward",
 )  # fmt: skip
 axis.plot(
-    line, gold_curve[0] + line * (alpha - beta * line.log()), **look.line("exact"), label="fit"
+    line, gold_curve[0] + line * (alpha - beta * line.log()), **plots.line("exact"), label="fit"
 )
 axis.legend()
 plt.show()
@@ -365,11 +367,11 @@ def against_distance(points):
     return [max(nats, 0) ** 0.5 for nats in points["kl"]], points["gold"]
 
 
-figure, axes = look.panels(3)
+figure, axes = plots.panels(3)
 for axis, count in zip(axes, (600, 5400, 48600)):
     kinds = {"GRPO": recorded[count]["points"], "best of n": recorded[count]["best_of_n"]}
     both = {name: against_distance(points) for name, points in kinds.items()}
-    look.curves(
+    plots.curves(
         both, axis=axis, styles={"GRPO": "gold", "best of n": 0}, marker=True,
         xlabel="d = sqrt(KL in nats)", ylabel="gold reward", title=f"{count:,} labels",
     )  # fmt: skip
@@ -399,20 +401,27 @@ for fit in study["law"]["fits"]:
 # ## 7. What helps
 #
 # **Stop early, without gold.** Nobody has gold in real life. The doctor
-# ([rl/training/doctor.py](../rl/training/doctor.py)) looks at the run's own numbers. A proxy that
+# ([rl/training/run_rules.py](../rl/training/run_rules.py)) looks at the run's own numbers. A proxy that
 # rises is suspect once two more signs come together: a KL above 8 nats, a rise that is large beside
 # the spread of the first rewards, a collapse of the rewards' spread, of the entropy or of the number
 # of different answers, or an ensemble that disagrees more than at first.
 
 # %%
 alarm = next(
-    (n for n in range(20, len(log.rows) + 1) if doctor.proxy_suspected(doctor.Run(log.rows[:n]))),
+    (
+        n
+        for n in range(20, len(log.rows) + 1)
+        if run_rules.proxy_suspected(run_rules.Run(log.rows[:n]))
+    ),
     None,
 )
 if alarm is None:
     print("the doctor sees nothing in these 40 steps")
 else:
-    print(f"at step {alarm} the doctor says:", doctor.proxy_suspected(doctor.Run(log.rows[:alarm])))
+    print(
+        f"at step {alarm} the doctor says:",
+        run_rules.proxy_suspected(run_rules.Run(log.rows[:alarm])),
+    )
 
 # %% [markdown]
 # **Ask several.** The second reward model has read the same labels. The two share what the labels
@@ -421,7 +430,7 @@ else:
 
 # %%
 both = [torch.stack([row["result"].reward, row["second"]]) for row in found]  # (2, P) each
-look.curves(
+plots.curves(
     {
         "the proxy": proxy_curve,
         "lower of two": [float(ensembles.worst_case(s).mean()) for s in both],
@@ -448,7 +457,7 @@ print(f"spread of the two: {spread[0]:.2f} at the start, {spread[-1]:.2f} at the
 # ([arXiv:2310.02743](https://arxiv.org/abs/2310.02743)). The mean less the variance is one line:
 
 # %%
-look.code(ensembles.uncertainty_weighted)
+plots.code(ensembles.uncertainty_weighted)
 
 # %% [markdown]
 # **Compare at equal distance.** Above, the other models only watch. What if the policy is *trained* with
@@ -468,7 +477,7 @@ def shown(row):
 
 
 at_eight = [row for row in study["cures"]["table"] if row["kl"] == 8 and "mean" in row]
-look.table(
+plots.table(
     ["cure", f"gold at 8 nats, {at_eight[-1]['of']} starts", "difference", "p (Holm)"],
     [shown(row) for row in at_eight],
 )
@@ -479,8 +488,8 @@ look.table(
 # %%
 path = Path("course/recordings/overoptimisation.json")
 runs = json.loads(path.read_text(encoding="utf-8"))["runs"]
-axis = look.panels(1, height=2.6)[1]
-look.curves(
+axis = plots.panels(1, height=2.6)[1]
+plots.curves(
     {
         name.replace("_", " "): against_distance(runs[name]["points"])
         for name in ("patient", "more_labels", "own_answers", "ensemble_min")
@@ -497,7 +506,7 @@ plt.show()
 #
 # **Where this lives.** All numbers: [docs/overoptimisation.md](../docs/overoptimisation.md), written by
 # `python scripts/overoptimisation.py`. The code: `rl/equations/best_of_n.py`, `rl/equations/ensembles.py`
-# and `rl/training/doctor.py`. An ensemble: `python -m rl.grpo_engine --reward-model A B C --ensemble min`.
+# and `rl/training/run_rules.py`. An ensemble: `python -m rl.grpo_engine --reward-model A B C --ensemble min`.
 #
 # ## Exercises
 #

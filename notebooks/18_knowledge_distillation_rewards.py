@@ -35,20 +35,21 @@ import warnings
 
 import matplotlib.pyplot as plt
 import torch
-from course import kept, look
+from course import plots, saved_models
 from course.exercises import check
+from harness.metric_log import MetricLog
+from harness.seeds import make_generator
 from torch import Tensor
 
 from data import reviews
 from data.collate import collate_responses
 from gpt import finetuning
-from gpt.common import MetricLog, make_generator
 from gpt.corpus import WorldCorpus, encode_record
 from gpt.generate import SamplingParams
 from gpt.log_probs import token_log_probs, token_scores
 from gpt.model import GPT
 from gpt.pretraining import held_out_loss
-from gpt.report.tokens import show_tokens
+from harness.report.tokens import show_tokens
 
 # %%
 from rl import grpo_engine, kd_grpo_engine, kd_ppo_engine
@@ -61,7 +62,7 @@ from rl.kd_ppo_engine import KDPPOConfig, kd_token_rewards
 from rl.rewards.sources import RuleReward
 from rl.training.evaluation import evaluate
 
-look.use()
+plots.use()
 torch.set_num_threads(1)  # one thread adds up in the same order on every machine
 
 # %% [markdown]
@@ -74,7 +75,7 @@ torch.set_num_threads(1)  # one thread adds up in the same order on every machin
 # log-probability of tokens means nothing to a model that cuts the text differently.
 
 # %%
-student, tokenizer = kept.base()
+student, tokenizer = saved_models.base()
 corpus = WorldCorpus("reviews", tokenizer, 16, seed=0)
 documents = reviews.corpus(3000, seed=5)
 good = [d for d in documents if reviews.gold_reward(d, d.response, True) >= 0.7]
@@ -111,7 +112,7 @@ print(
 )
 torch.testing.assert_close(log_p, teacher_rewards(p, q, mask, reverse_kl=False))
 torch.testing.assert_close(log_p_over_q, teacher_rewards(p, q, mask, reverse_kl=True))
-look.code(teacher_rewards, docstring=False)
+plots.code(teacher_rewards, docstring=False)
 
 # %% [markdown]
 # Now the same on text that the student has really written. The view opens with log p: there every
@@ -176,15 +177,15 @@ for name, i in [("best sum", total.argmax()), ("best mean", per_token.argmax()),
     text = text[:60] + "..." * (len(text) > 60)
     rows.append([name, text, int(drawn.lengths[i]), float(total[i]), float(per_token[i])])
 print(record.prompt.strip())
-look.table(["", "response", "tokens", "sum of log p", "mean of log p"], rows)
+plots.table(["", "response", "tokens", "sum of log p", "mean of log p"], rows)
 
 # %%
 lengths = drawn.lengths.float()
-figure, axes = look.panels(2)
+figure, axes = plots.panels(2)
 for axis, values, label in zip(axes, (total, per_token), ("sum", "mean"), strict=True):
-    axis.scatter(lengths, values, s=12, color=look.colour("teacher"), label="drawn by the teacher")
-    axis.scatter([1], [log_p_empty], color=look.colour("bad"), marker="*", s=120, label="nothing")
-    look.labels(axis, "length (tokens)", f"{label} of log p (nats)")
+    axis.scatter(lengths, values, s=12, color=plots.colour("teacher"), label="drawn by the teacher")
+    axis.scatter([1], [log_p_empty], color=plots.colour("bad"), marker="*", s=120, label="nothing")
+    plots.labels(axis, "length (tokens)", f"{label} of log p (nats)")
 axes[1].legend(loc="lower right")
 plt.show()
 correlation = torch.corrcoef(torch.stack([lengths, total]))[0, 1]
@@ -204,9 +205,9 @@ assert correlation < -0.5 and beaten > 0.5
 # are the same. What differs in a step (the loss on text comes in section 5):
 
 # %%
-look.difference(
-    look.source(grpo_engine.train, ("part_loss = grpo_loss", "norm = clip_and_step")),
-    look.source(kd_grpo_engine.train, ("with precision(policy.device, config.precision):  # line 9",
+plots.difference(
+    plots.source(grpo_engine.train, ("part_loss = grpo_loss", "norm = clip_and_step")),
+    plots.source(kd_grpo_engine.train, ("with precision(policy.device, config.precision):  # line 9",
                                        "norm = clip_and_step")),
     names=("rl/grpo_engine.py", "rl/kd_grpo_engine.py"),
 )  # fmt: skip
@@ -250,7 +251,7 @@ forms = {
     "log p / q": distil(config),
 }
 STYLES = {"sum of log p": "bad", "mean of log p": "proxy", "log p / q": "policy"}
-figure, axes = look.panels(4, width=14)
+figure, axes = plots.panels(4, width=14)
 for axis, key, label in (
     (axes[0], "reward", "its own reward,\nrescaled to 0..1"),
     (axes[1], "reverse_kl", "KL to the teacher\n(nats per response)"),
@@ -259,10 +260,10 @@ for axis, key, label in (
 ):
     series = {}
     for name, (_, rows) in forms.items():
-        values = look.running_mean([row[key] for row in rows], 4)
+        values = plots.running_mean([row[key] for row in rows], 4)
         low, high = (min(values), max(values)) if key == "reward" else (0, 1)
         series[name] = [(value - low) / (high - low) for value in values]
-    look.curves(series, range(1, config.steps + 1), axis=axis, styles=STYLES, xlabel="step",
+    plots.curves(series, range(1, config.steps + 1), axis=axis, styles=STYLES, xlabel="step",
                 ylabel=label, xticks=(1, 5, 10, 14))  # fmt: skip
     if axis is not axes[3]:
         axis.get_legend().remove()
@@ -274,7 +275,7 @@ after = {name: measure(policy) for name, (policy, _) in forms.items()}
 keys = ("reverse_kl_full", "entropy", "gold", "response_length", "held_out")
 columns = ["", "KL to the teacher", "entropy", "gold", "length", "loss on ordinary text"]
 rows = [[name, *(f"{m[k]:.2f}" for k in keys)] for name, m in (start | after).items()]
-look.table(columns, rows)
+plots.table(columns, rows)
 for name, (policy, _) in forms.items():
     shown = sample_rollout(policy, tokenizer, validation[:3], params, 1, make_generator(4, "show"))
     print(f"\n{name}")
@@ -350,7 +351,7 @@ for name, values in to_go.items():
     g = batch_gradients(values)
     variance[name] = float((g - g.mean(0)).square().sum(1).mean()) * 8 / 7
 student.zero_grad()
-look.bars(variance, axis=look.panels(1, width=4.5)[1], numbers=".0f",
+plots.bars(variance, axis=plots.panels(1, width=4.5)[1], numbers=".0f",
           ylabel="variance of a batch's gradient", xlabel="placement of the reward")  # fmt: skip
 plt.show()
 assert variance["dense"] < 0.9 * variance["terminal"]
@@ -397,7 +398,7 @@ for gae_lambda in (1.0, 0.95):
     shift = whitened[1] - whitened[0]
     before_end = rollout.lengths[:, None] - 1 - torch.arange(mask.shape[1])  # tokens still to come
     change[f"lambda {gae_lambda}"] = [shift[mask & (before_end == n)].mean() for n in range(20)]
-look.curves({name: [float(x) for x in row] for name, row in change.items()}, marker=True,
+plots.curves({name: [float(x) for x in row] for name, row in change.items()}, marker=True,
             xlabel="tokens still to come", ylabel="change of the\nwhitened advantage")  # fmt: skip
 plt.show()
 assert max(abs(float(x)) for x in change["lambda 1.0"]) < 1e-3
@@ -426,8 +427,8 @@ for name, changes in modes.items():
     losses[name] = held_out_loss(policy, held_out)
     for warning in said:
         print("the engine warns:", str(warning.message).partition(":")[0])
-axis = look.bars(
-    losses, axis=look.panels(1, width=7)[1], numbers=".2f",
+axis = plots.bars(
+    losses, axis=plots.panels(1, width=7)[1], numbers=".2f",
     styles={"start": "reference", "PPO": "bad", "PPO + bonus": "bad", "PPO + loss": "good"},
     xlabel="run", ylabel="loss on ordinary text\n(nats per token)",
 )  # fmt: skip
@@ -447,7 +448,7 @@ assert min(losses["PPO"], losses["PPO + bonus"]) > losses["PPO + loss"]
 # rl.kd_grpo_engine` or `python -m rl.kd_ppo_engine`.
 
 # %%
-look.code(kd_grpo_engine.teacher_reward, docstring=False)
+plots.code(kd_grpo_engine.teacher_reward, docstring=False)
 
 # %% [markdown]
 # ## 6. Exercises

@@ -33,19 +33,20 @@ import itertools
 
 import matplotlib.pyplot as plt
 import torch
-from course import kept, look
+from course import plots, saved_models
 from course.exercises import check
+from harness.metric_log import MetricLog
+from harness.seeds import make_generator
 from torch import Tensor
 
 from data import reviews
 from data.collate import collate_responses
 from gpt import distillation
-from gpt.common import MetricLog, make_generator
 from gpt.distillation import DistillationConfig, forward_kl, measure, sampled_targets
 from gpt.generate import SamplingParams
 from gpt.log_probs import token_log_probs, token_scores_and_kl
 from gpt.model import GPT, GPTConfig
-from gpt.report.tokens import show_tokens
+from harness.report.tokens import show_tokens
 
 # %%
 from rl import grpo_engine, minillm_engine
@@ -54,9 +55,9 @@ from rl.equations.losses import length_normalized_returns, mixed_sampling_weight
 from rl.minillm_engine import MiniLLMConfig, Targets, minillm_loss
 from rl.rewards.teacher import TeacherReward, teacher_log_probs
 
-look.use()
+plots.use()
 torch.set_num_threads(1)  # one thread adds up in the same order on every machine
-(base, tokenizer), (teacher, _) = kept.base(), kept.policy()
+(base, tokenizer), (teacher, _) = saved_models.base(), saved_models.policy()
 teacher = teacher.requires_grad_(False)
 prompts = reviews.prompts("train")
 
@@ -114,13 +115,13 @@ seek = min((fitted("reverse", seed) for seed in range(4)), key=lambda q: float(k
 torch.testing.assert_close(cover, torch.outer(p.sum(1), p.sum(0)), atol=1e-3, rtol=0)  # marginals
 
 # %%
-figure, axes = look.panels(3, width=13, height=3.6)
+figure, axes = plots.panels(3, width=13, height=3.6)
 for axis, q, title in (
     (axes[0], p, "the teacher p"),
     (axes[1], cover, "least forward KL(p || q): covers"),
     (axes[2], seek, "least reverse KL(q || p): seeks"),
 ):
-    look.heat(q, FIRST, SECOND, axis=axis, title=title, xlabel="second word", ylabel="first word")
+    plots.heat(q, FIRST, SECOND, axis=axis, title=title, xlabel="second word", ylabel="first word")
     axis.label_outer()
 plt.show()
 nonsense = p < 0.002  # what the teacher would hardly ever say
@@ -196,7 +197,7 @@ with torch.no_grad():  # the logits that predict each response token: (N, T, V)
 print(f"{naive.sum(1).mean():.3f} nats per response, largest difference from the library's "
       f"{(naive - library).abs().max():.1e}")  # fmt: skip
 torch.testing.assert_close(naive, library, atol=1e-4, rtol=1e-4)
-look.code(forward_kl, ("def divergence", "return kl_from_logits"))
+plots.code(forward_kl, ("def divergence", "return kl_from_logits"))
 
 # %% [markdown]
 # (The library works in chunks, because the logits of a whole batch over a large vocabulary do not fit
@@ -226,7 +227,7 @@ log_q = token_log_probs(q_model, language)  # (15, 3), with gradient
 log_p = token_log_probs(p_model, language).detach()
 q, p = log_q.sum(1).exp(), log_p.sum(1).exp()  # probabilities of the 15 responses
 names = ["".join(".AB"[t] for t in r) for r in responses]  # the dot is the EOS
-look.bars({"teacher p": p, "student q": q}, names, axis=look.panels(1, width=9)[1],
+plots.bars({"teacher p": p, "student q": q}, names, axis=plots.panels(1, width=9)[1],
           styles={"teacher p": "teacher", "student q": "student"},
           xlabel="response", ylabel="probability")  # fmt: skip
 plt.show()
@@ -272,7 +273,7 @@ for k in (1, 2, 4, 16, 64):
     mean = torch.zeros(len(first), len(probs)).scatter_(1, ids, targets.detach()).mean(0)
     bias[k] = float((mean - probs).abs().sum() / 2)
 rows = [[f"{k}", f"{distance:.3f}"] for k, distance in bias.items()]
-look.table(["k ids sampled", "total variation of the mean target from p"], rows)
+plots.table(["k ids sampled", "total variation of the mean target from p"], rows)
 assert bias[4] > 2 * bias[64]
 
 # %% [markdown]
@@ -318,10 +319,10 @@ assert (single - exact).abs().max() > 1e-3 and (twice - exact).abs().max() > 1e-
 
 # %%
 largest = exact.abs().argsort(descending=True)[:10]
-look.bars(
+plots.bars(
     {"exact": exact[largest], "Single alone": single[largest],
      "Single + Long": (single + long)[largest]},
-    [str(i + 1) for i in range(10)], axis=look.panels(1, width=9)[1],
+    [str(i + 1) for i in range(10)], axis=plots.panels(1, width=9)[1],
     styles={"Single alone": "bad", "Single + Long": "policy"},
     xlabel="the ten weights with the largest gradient", ylabel="expected gradient",
 )  # fmt: skip
@@ -332,7 +333,7 @@ plt.show()
 # section 7 explains. At the start of an update, with all weights 1, it has the exact gradient:
 
 # %%
-look.code(minillm_loss, docstring=False)
+plots.code(minillm_loss, docstring=False)
 scores, token_kl = token_scores_and_kl(q_model, p_model, language)
 settings = MiniLLMConfig(pretraining_coef=0.0, device="cpu")
 targets = Targets(log_q.detach(), after, chance.expand(15, 3))
@@ -353,7 +354,7 @@ R = length_normalized_returns(r, torch.ones(1, 3, dtype=torch.bool))
 print("r        ", [round(x, 3) for x in r[0].tolist()])
 print("R_(t+1)  ", [round(x, 3) for x in R[0].tolist()])
 assert torch.allclose(R, torch.tensor(naive))
-look.code(length_normalized_returns, docstring=False)
+plots.code(length_normalized_returns, docstring=False)
 
 # %% [markdown]
 # ## 7. The teacher helps to sample
@@ -369,7 +370,7 @@ look.code(length_normalized_returns, docstring=False)
 # the factors of all tokens up to it. MiniLLM keeps only the last factor, which is biased but bounded.
 
 # %%
-look.code(mixed_sampling_weights, docstring=False)
+plots.code(mixed_sampling_weights, docstring=False)
 drawn = sample_rollout(
     base, tokenizer, prompts[:96], params, 1, make_generator(1, "mixture"), teacher=teacher,
     teacher_share=0.2,
@@ -381,8 +382,8 @@ w = mixed_sampling_weights(own[None], judged[None], torch.ones_like(own[None]).b
 torch.testing.assert_close(naive, w, atol=1e-4, rtol=1e-4)
 print(f"{len(w)} tokens: mean weight {w.mean():.3f}, largest {w.max():.4f} <= 1 / 0.8 = 1.25")
 assert w.max() <= 1.25 + 1e-4 and abs(w.mean() - 1) < 0.1
-look.histograms({"weight of a sampled token": w}, bins=40, yscale="log", xlabel="w",
-                ylabel="tokens").axvline(1.25, **look.line("exact"))  # fmt: skip
+plots.histograms({"weight of a sampled token": w}, bins=40, yscale="log", xlabel="w",
+                ylabel="tokens").axvline(1.25, **plots.line("exact"))  # fmt: skip
 plt.show()
 
 # %% [markdown]
@@ -392,9 +393,9 @@ plt.show()
 # about rewards:
 
 # %%
-look.difference(
-    look.source(grpo_engine.train, ('with clock.phase("rollout")', 'with clock.phase("update")')),
-    look.source(
+plots.difference(
+    plots.source(grpo_engine.train, ('with clock.phase("rollout")', 'with clock.phase("update")')),
+    plots.source(
         minillm_engine.train, ('with clock.phase("rollout")', 'with clock.phase("update")')
     ),
     names=("rl/grpo_engine.py", "rl/minillm_engine.py"),
@@ -427,24 +428,24 @@ curves["MiniLLM"] = [row for row in rows if "gold" in row]
 assert max(row["ratio_error_at_start"] for row in rows) < 1e-4
 
 # %%
-figure, (left, right) = look.panels(2)
+figure, (left, right) = plots.panels(2)
 for axis, key in ((left, "reverse_kl_full"), (right, "gold")):
     series = {
         name: ([0, 10, 20], [results["student before"][key], *(row[key] for row in points)])
         for name, points in curves.items()
     }
-    look.curves(series, axis=axis, marker=True, xlabel="optimizer step")
+    plots.curves(series, axis=axis, marker=True, xlabel="optimizer step")
 left.set(ylabel="KL(student || teacher)\n(nats per response)", yscale="log", xticks=(0, 10, 20))
 left.set_yticks([0.1, 0.2, 0.5, 1, 2, 5], ["0.1", "0.2", "0.5", "1", "2", "5"])
 left.minorticks_off()
-right.axhline(results["teacher"]["gold"], label="the teacher", **look.line("teacher"))
+right.axhline(results["teacher"]["gold"], label="the teacher", **plots.line("teacher"))
 right.set(ylabel="gold reward, validation prompts", xticks=(0, 10, 20))
 right.legend()
 left.get_legend().remove()
 plt.show()
 keys = ("gold", "reverse_kl", "reverse_kl_full", "response_length", "eos_rate")
 results |= {name: value(student) for name, student in students.items()}
-look.table(["", *keys], [[name, *(row[k] for k in keys)] for name, row in results.items()])
+plots.table(["", *keys], [[name, *(row[k] for k in keys)] for name, row in results.items()])
 before = results["student before"]
 for name in students:
     assert results[name]["reverse_kl_full"] < 0.6 * before["reverse_kl_full"]
@@ -465,7 +466,7 @@ for name in students:
 # does not forget the rest of the language. It is off on this page.
 
 # %%
-look.code(minillm_engine.open_teacher_reward, docstring=False)
+plots.code(minillm_engine.open_teacher_reward, docstring=False)
 
 # %% [markdown]
 # ## 9. Exercises

@@ -23,16 +23,17 @@ import random
 
 import matplotlib.pyplot as plt
 import torch
-from course import kept, look
+from course import plots, saved_models
 from course.exercises import check
+from harness.metric_log import MetricLog
+from harness.seeds import make_generator
 from torch import Tensor
 
 from data import reviews
-from gpt.common import MetricLog, make_generator
 from gpt.generate import SamplingParams
 from gpt.log_probs import token_log_probs
 from gpt.model import GPT
-from gpt.report.tokens import show_tokens
+from harness.report.tokens import show_tokens
 from reward_model import pairs as pairing
 from reward_model.reward_model_training import ReviewsAnnotator
 
@@ -47,7 +48,7 @@ from rl.pg_grpo_engine import PGGRPOConfig
 from rl.rewards.sources import RuleReward
 from rl.training.evaluation import evaluate, format_table
 
-look.use()
+plots.use()
 torch.set_num_threads(1)  # one thread adds up in the same order on every machine
 
 # %% [markdown]
@@ -134,7 +135,7 @@ naive = -torch.sigmoid(0.1 * h).log()
 
 print(f"gap {h.item():.1f} nats, loss {naive.item():.6f}; at the start {math.log(2):.6f}")
 torch.testing.assert_close(naive, dpo_loss(chosen, rejected, ref_chosen, ref_rejected, beta=0.1))
-look.code(dpo_loss)
+plots.code(dpo_loss)
 
 # %% [markdown]
 # **Predict, then run.** The annotator below never shows a reward. He only says, for two of the six
@@ -159,8 +160,8 @@ assert torch.allclose(found, best, atol=1e-4)
 # %%
 responses = [f"{k + 1}  ({r:+.1f})" for k, r in enumerate(reward.tolist())]
 bars = {"reference": reference, "optimum of RLHF": best, "DPO, from comparisons alone": found}
-look.bars(
-    bars, responses, axis=look.panels(1, width=8)[1],
+plots.bars(
+    bars, responses, axis=plots.panels(1, width=8)[1],
     styles={"optimum of RLHF": "exact", "DPO, from comparisons alone": "policy"},
     xlabel="response (with its reward)", ylabel="probability", ylim=(0, 0.4),
 ).legend(ncols=3, loc="upper center")  # fmt: skip
@@ -216,11 +217,11 @@ assert math.isclose(stops["conservative DPO, s = 0.2"][0], math.log(4) / beta, a
 assert math.isclose(stops["IPO (divided by 25)"][0], 1 / (2 * beta), abs_tol=0.11)
 
 # %%
-figure, (left, right) = look.panels(2)
+figure, (left, right) = plots.panels(2)
 gaps = h.detach().tolist()
-look.curves(losses, gaps, axis=left, xlabel="gap h (nats)", ylabel="loss of one pair", ylim=(0, 4))
-look.curves(pulls, gaps, axis=right, xlabel="gap h (nats)", ylabel="pull on the pair (- slope)")
-right.axhline(0, **look.line("exact"))
+plots.curves(losses, gaps, axis=left, xlabel="gap h (nats)", ylabel="loss of one pair", ylim=(0, 4))
+plots.curves(pulls, gaps, axis=right, xlabel="gap h (nats)", ylabel="pull on the pair (- slope)")
+right.axhline(0, **plots.line("exact"))
 right.set(ylim=(-0.12, 0.25))
 left.get_legend().remove()
 plt.show()
@@ -235,7 +236,7 @@ plt.show()
 # says which answer he prefers. His verdict is a noisy reading of the gold reward (the numbers below).
 
 # %%
-base, tokenizer = kept.base()
+base, tokenizer = saved_models.base()
 
 
 def compared(split: str, count: int) -> list[pairing.TokenPair]:
@@ -260,7 +261,7 @@ for pair in pairs[:3]:
 # [rl/dpo_engine.py](../rl/dpo_engine.py):
 
 # %%
-look.code(dpo_engine.train, ("for batch, ref_log_probs", "norm = clip_and_step"))
+plots.code(dpo_engine.train, ("for batch, ref_log_probs", "norm = clip_and_step"))
 
 # %%
 config = DPOConfig(
@@ -284,17 +285,17 @@ assert last["held_out_accuracy"] > 0.55 and last["held_out_loss"] < 0.685
 # falling. After this training, has the probability of the *chosen* responses risen?
 
 # %%
-figure, (left, right) = look.panels(2)
+figure, (left, right) = plots.panels(2)
 shown = rows[1:]  # at step 1 every gap is 0 up to rounding
 steps = [row["step"] for row in shown]
 chosen_line = {"chosen": "good", "rejected": "bad"}
 moved_by = {
     kind: [row[f"reward_{kind}"] / config.beta for row in shown] for kind in ("chosen", "rejected")
 }
-look.curves(moved_by, steps, axis=left, styles=chosen_line, smooth=12,
+plots.curves(moved_by, steps, axis=left, styles=chosen_line, smooth=12,
             xlabel="optimizer step", ylabel="log pi - log pi_ref (nats)")  # fmt: skip
-left.axhline(0, **look.line("exact"))
-look.curves({"policy": [row["accuracy"] for row in shown]}, steps, axis=right, smooth=12,
+left.axhline(0, **plots.line("exact"))
+plots.curves({"policy": [row["accuracy"] for row in shown]}, steps, axis=right, smooth=12,
             xlabel="optimizer step", ylabel="pairs in order (share)")  # fmt: skip
 right.get_legend().remove()
 plt.show()
@@ -398,19 +399,19 @@ def preference_pull(chosen: Tensor, change: Tensor) -> Tensor:
 # %%
 order = rewards.argsort(descending=True)
 names = [f"{r:.2f}" for r in rewards[order].tolist()]
-figure, axes = look.panels(3, width=12)
-look.bars({"GRPO": relative[order]}, names, axis=axes[0], styles={"GRPO": "policy"},
+figure, axes = plots.panels(3, width=12)
+plots.bars({"GRPO": relative[order]}, names, axis=axes[0], styles={"GRPO": "policy"},
           ylabel="coefficient of grad log pi, per token", title="GRPO")  # fmt: skip
 axes[0].get_legend().remove()
 choices = {"best_worst": best_worst_pairs(rewards, G), "all": ordered_pairs(rewards, G)}
 for axis, (name, pair) in zip(axes[1:], choices.items(), strict=True):
     start, later = preference_pull(pair, torch.zeros(G)), preference_pull(pair, log_now - log_ref)
-    look.bars({"at the start": start[order], "after DPO": later[order]}, names, axis=axis,
+    plots.bars({"at the start": start[order], "after DPO": later[order]}, names, axis=axis,
               styles={"at the start": "reference", "after DPO": "policy"})  # fmt: skip
     axis.set_title(f"preference loss, {name}")
     assert abs(start.sum()) < 1e-6  # what one side gains the other loses
 for axis in axes:
-    axis.axhline(0, **look.line("exact"))
+    axis.axhline(0, **plots.line("exact"))
     axis.set_xlabel("response, the best first (reward)")
     axis.tick_params(axis="x", labelsize=8)
 plt.show()
@@ -428,7 +429,7 @@ assert int((preference_pull(choices["best_worst"], torch.zeros(G)) != 0).sum()) 
 # reuse GRPO's log-probs. (Recorded pairs get the same three lines in a loop of their own.)
 
 # %%
-look.code(pg_grpo_engine.train, lines=("part_loss = policy_loss", "compared.append"))
+plots.code(pg_grpo_engine.train, lines=("part_loss = policy_loss", "compared.append"))
 
 # %% [markdown]
 # **Predict, then run.** Do pairs made from its own rewards speed GRPO up? Do recorded pairs?
@@ -460,7 +461,7 @@ assert all(abs(value - math.log(2)) < 1e-4 for value in firsts)
 
 # %%
 STYLES = {"GRPO": "reference", "pairs in the group": "policy", "recorded pairs": "proxy"}
-figure, axes = look.panels(3, width=12)
+figure, axes = plots.panels(3, width=12)
 for axis, key, label in (
     (axes[0], "reward", "gold reward (0 to 1)"),
     (axes[1], "kl", "KL from the reference\n(nats per response)"),
@@ -474,7 +475,7 @@ for axis, key, label in (
         for name, rows in runs.items()
         if key in rows[0]
     }
-    look.curves(series, axis=axis, styles=STYLES, smooth=3, xlabel="step", ylabel=label)
+    plots.curves(series, axis=axis, styles=STYLES, smooth=3, xlabel="step", ylabel=label)
     axis.set_xticks(range(2, 9, 2))
     if axis is not axes[0]:
         axis.get_legend().remove()

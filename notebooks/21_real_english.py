@@ -22,7 +22,7 @@ import torch
 
 # %%
 try:
-    from course import look
+    from course import plots
     from course.exercises import check
 
     from reward_model.loss import outcome_loss
@@ -30,7 +30,7 @@ try:
 except ModuleNotFoundError as error:
     raise ImportError("run `make demo` once, then choose the kernel of .venv") from error
 
-look.use()
+plots.use()
 recorded = Path("course/recordings/imdb.json").read_text(encoding="utf-8")
 run = json.loads(recorded.replace("\x96", "-").replace("\x85", "..."))  # signs of old web pages
 print("recorded:", ", ".join(run))
@@ -59,7 +59,7 @@ assert abs(bits - language_model["bits_per_byte"]) < 1e-9
 rows = run["pretraining"]
 training = [(row["step"], row["loss"]) for row in rows if "loss" in row]
 held_out = [(row["step"], row["held_out_loss"]) for row in rows if "held_out_loss" in row]
-axis = look.curves(
+axis = plots.curves(
     {
         "training batch": tuple(zip(*training, strict=True)),
         "held out": tuple(zip(*held_out, strict=True)),
@@ -103,7 +103,7 @@ print([round(x, 3) for x in by_hand.tolist()])
 assert torch.allclose(outcome_loss(scores, labels), by_hand.mean())
 
 # %%
-look.code(outcome_loss, docstring=False)
+plots.code(outcome_loss, docstring=False)
 
 # %% [markdown]
 # ### Exercise 1
@@ -149,8 +149,8 @@ for name, report in run["classifiers"].items():
         names.append(f"{name.upper()}, {length} tokens")
         accuracy["classifier"].append(numbers["accuracy"])
         accuracy["n-gram regression"].append(numbers["ngram_accuracy"])
-figure, axis = look.panels(1, width=9)
-axis = look.bars(
+figure, axis = plots.panels(1, width=9)
+axis = plots.bars(
     accuracy,
     names,
     axis=axis,
@@ -189,8 +189,8 @@ def column(key):
     return [sum(row[key] for row in run["rows"][n]) / len(run["rows"][n]) for n in shown]
 
 
-figure, axis = look.panels(1, width=9)
-axis = look.bars(
+figure, axis = plots.panels(1, width=9)
+axis = plots.bars(
     {
         "A, the reward": column("positive_a"),
         "B, the judge": column("positive_b"),
@@ -309,7 +309,7 @@ if "unbounded" in run["rows"]:
         print(f"  {sample['answer'].strip()!r}\n")
 
 # %%
-figure, (left, right) = look.panels(2)
+figure, (left, right) = plots.panels(2)
 engines = {"grpo-0": "GRPO", "ppo-0": "PPO", "rloo-0": "RLOO", "dpo-0": "DPO",
            "unbounded-0": "no KL penalty"}  # fmt: skip
 for axis, key, title in (
@@ -321,8 +321,8 @@ for axis, key, title in (
         for name, label in engines.items()
         if name in run["curves"]
     }
-    look.curves(found, axis=axis, title=title, xscale="log", marker=True)
-    look.labels(axis, "KL (nats per answer)", "mean log-odds", title, legend=True)
+    plots.curves(found, axis=axis, title=title, xscale="log", marker=True)
+    plots.labels(axis, "KL (nats per answer)", "mean log-odds", title, legend=True)
 
 # %% [markdown]
 # The reward goes on rising with the KL, and so does the judge's log-odds. B was trained on other

@@ -24,17 +24,17 @@
 import json
 
 try:
-    from course import look, zoo
+    from course import plots, zoo
     from course.exercises import check
 
-    from gpt.report.doctor import Run, as_text, examine
-    from gpt.report.tokens import TokenView
-    from rl.training import doctor
-    from rl.training.doctor import RULES
+    from harness.report.rules import Run, as_text, examine
+    from harness.report.tokens import TokenView
+    from rl.training import run_rules
+    from rl.training.run_rules import RULES
 except ModuleNotFoundError as error:
     raise ImportError("run `make demo` once, then choose the kernel of .venv") from error
 
-look.use()
+plots.use()
 
 # %% [markdown]
 # ## 1. Numbers that are known before the run
@@ -80,7 +80,7 @@ names = [*zoo.STORIES, "healthy/letters_grpo", "healthy/letters_ppo", "healthy/g
 runs = {name: zoo.recording(name) for name in names}
 for name, run in runs.items():
     mine = ratio_rule(run.rows)
-    library = doctor.ratio_at_start(Run(run.rows, run.flags))
+    library = run_rules.ratio_at_start(Run(run.rows, run.flags))
     assert (mine is None) == (library is None), name
     if mine:
         print(f"{name:16} {mine}")
@@ -90,7 +90,7 @@ for name, run in runs.items():
 # larger:
 
 # %%
-look.code(doctor.ratio_at_start)
+plots.code(run_rules.ratio_at_start)
 
 # %% [markdown]
 # A rule sees a *symptom*. The doctor adds the likeliest cause, what to change, and the page to read.
@@ -119,11 +119,11 @@ print(as_text(examine(late.rows, late.flags, rules=RULES), width=96))
 
 # %%
 def beside(run, control, keys, title):
-    figure, axes = look.panels(len(keys), width=10.5)
+    figure, axes = plots.panels(len(keys), width=10.5)
     for axis, key in zip(axes, keys, strict=True):
         both = {"without a bug": control.curve(key), "this run": run.curve(key)}
         both = {label: points for label, points in both.items() if points[0]}
-        look.curves(both, axis=axis, styles={"without a bug": "reference", "this run": "bad"})
+        plots.curves(both, axis=axis, styles={"without a bug": "reference", "this run": "bad"})
         axis.set(xlabel="step", ylabel=key)
         if key == "ratio_error_at_start":
             axis.set_ylim(-5e-6, 1e-4)  # up to the doctor's limit
@@ -268,9 +268,9 @@ for label, step in alarms.items():
     print(f"alarm {label} at step {step}")
 
 # %%
-figure, axes = look.panels(2, width=10.5)
+figure, axes = plots.panels(2, width=10.5)
 for axis, key, meaning in zip(axes, ("reward", "validation/gold"), ("proxy", "gold"), strict=True):
-    look.curves({meaning: run.curve(key)}, axis=axis)
+    plots.curves({meaning: run.curve(key)}, axis=axis)
     for (label, step), style in zip(alarms.items(), (":", "--"), strict=True):
         axis.axvline(step, color="black", linewidth=1, linestyle=style, label=f"alarm {label}")
     axis.set(xlabel="step", ylabel=key)

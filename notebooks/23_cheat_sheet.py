@@ -16,7 +16,7 @@
 import itertools
 
 import torch
-from course import look
+from course import plots
 
 try:
     from rl.equations import advantages as adv
@@ -28,7 +28,7 @@ from rl.equations import losses
 from rl.equations.preferences import dpo_loss
 from rl.equations.token_rewards import at_last_token
 
-look.use()
+plots.use()
 torch.set_num_threads(1)
 
 # %% [markdown]
@@ -38,7 +38,7 @@ torch.set_num_threads(1)
 # [docs/symbols.md](../docs/symbols.md).
 
 # %%
-look.document("cheat_sheet")
+plots.document("cheat_sheet")
 
 # %% [markdown]
 # ## 2. One rollout, every gradient
@@ -190,8 +190,8 @@ short = [name.replace("REINFORCE", "RF").replace(" model", "\nmodel") for name i
 table = torch.tensor(
     [[angle(a, b) for b in [*one.values(), exact]] for a in [*one.values(), exact]]
 )
-axis = look.panels(1, height=6, width=9.5)[1]
-look.heat(
+axis = plots.panels(1, height=6, width=9.5)[1]
+plots.heat(
     table, order, short, axis=axis, numbers=".0f",
     title="angles between the gradients of one rollout, degrees",
 )  # fmt: skip
@@ -217,9 +217,9 @@ SEEDS = 120
 runs = [gradients(seed) for seed in range(SEEDS)]
 single = {name: sum(angle(run[name], exact) for run in runs) / SEEDS for name in LOSSES}
 average = {name: angle(sum(run[name] for run in runs), exact) for name in LOSSES}
-look.bars(
+plots.bars(
     {"one rollout (mean of 120)": list(single.values()), "mean gradient of 120": list(average.values())},
-    short[:-1], axis=look.panels(1, width=10)[1], numbers=".0f",
+    short[:-1], axis=plots.panels(1, width=10)[1], numbers=".0f",
     styles={"one rollout (mean of 120)": "reference", "mean gradient of 120": "policy"},
     ylabel="degrees to the exact gradient", ylim=(0, 90),
 )  # fmt: skip
@@ -270,7 +270,7 @@ for distance in distances:
     for name in shown:
         zero = min(there[name].norm(), there["GRPO"].norm()) < 1e-9
         moved[name].append(float("nan") if zero else angle(there[name], there["GRPO"]))
-look.curves(
+plots.curves(
     moved, distances, marker=True, xlabel="steps along GRPO's gradient",
     ylabel="degrees to GRPO's gradient there", title="the same rollout, used again",
 )  # fmt: skip
@@ -288,15 +288,15 @@ assert moved["CISPO"][-1] > moved["CISPO"][0]
 # 1. Copy the nearest engine; each is one file. This is all that RLOO changes in GRPO's loop:
 
 # %%
-look.difference(
-    look.source(grpo_engine.train, ("records = ", "part_loss"), docstring=False),
-    look.source(rloo_engine.train, ("records = ", "part_loss"), docstring=False),
+plots.difference(
+    plots.source(grpo_engine.train, ("records = ", "part_loss"), docstring=False),
+    plots.source(rloo_engine.train, ("records = ", "part_loss"), docstring=False),
     names=("rl/grpo_engine.py", "rl/rloo_engine.py"), context=1,
 )  # fmt: skip
 
 # %% [markdown]
 # 2. Put a new equation into [rl/equations](../rl/equations/losses.py): a bare formula under a
-#    decorator of [gpt/border.py](../gpt/border.py) that guards it.
+#    decorator of [harness/equation_checks.py](../harness/equation_checks.py) that guards it.
 # 3. Write its worked numbers by hand first, then the test. Enumerate, as this page does, before you
 #    train: an angle takes a second, a run takes minutes.
 # 4. Keep `train`'s signature ([rl/README.md](../rl/README.md)) and the promises that every engine

@@ -16,16 +16,18 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from harness.device import precision
+from harness.metric_log import MetricLog
+from harness.seeds import derive_seed, make_generator
 
 from data.records import PromptRecord
-from gpt.common import MetricLog, derive_seed, make_generator, precision
-from gpt.errors import UserError
-from gpt.files import append_jsonl, display_path, keep_until, read_jsonl
 from gpt.generate import SamplingParams
 from gpt.lora import changing_state, load_changing_state, thaw
 from gpt.model import GPT
-from gpt.optimizer import adamw
 from gpt.tokenizer import Tokenizer
+from harness.errors import UserError
+from harness.files import append_jsonl, display_path, keep_until, read_jsonl
+from harness.optimizer import adamw
 from reward_model.model import RewardModel
 from reward_model.pairs import (
     Annotator,

@@ -3,7 +3,7 @@
 import torch.nn.functional as F
 from torch import Tensor
 
-from gpt.border import row_equation
+from harness.equation_checks import row_equation
 
 
 @row_equation

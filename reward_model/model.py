@@ -11,23 +11,16 @@ from typing import Any, Literal, get_args
 
 import torch
 import torch.nn as nn
+from gpt.checkpoint import about_gpt, checked_tokenizer, gpt_config_of, load_strictly
+from harness.safetensors_file import load_weights, save_weights
 from torch import Tensor
 
 from data.collate import ResponseBatch
-from gpt.common import (
-    about_gpt,
-    checked_tokenizer,
-    gpt_config_of,
-    load_strictly,
-    load_weights,
-    save_weights,
-)
-from gpt.errors import UserError
-from gpt.heads import head_product
 from gpt.log_probs import response_hidden, scatter_responses, score_in_micro_batches
 from gpt.lora import copy_to_train, merged_state
-from gpt.model import GPT
+from gpt.model import GPT, head_product
 from gpt.tokenizer import Tokenizer
+from harness.errors import UserError
 
 Pooling = Literal["mean_score", "last_token"]
 

@@ -19,37 +19,37 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from gpt.checkpoint import load_policy
+from harness.command_line import run_script
+from harness.device import pick_device, precision
+from harness.metric_log import MetricLog
+from harness.paths import MODEL_FILE, RUNS
+from harness.seeds import derive_seed, make_generator
+from harness.training_state import TrainingState, saved_step
 
 from data.collate import epoch_shuffled_indices
 from data.labelled import read_labelled
 from data.splits import split_of
-from gpt.budget import announce
-from gpt.common import (
-    MODEL_FILE,
-    RUNS,
-    MetricLog,
-    TrainingState,
-    derive_seed,
-    load_policy,
-    make_generator,
-    pick_device,
-    precision,
-    run_script,
-    saved_step,
-)
-from gpt.errors import UserError
-from gpt.files import display_path, write_json
-from gpt.flags import check_ranges
-from gpt.forecast import forecast
+from gpt.memory.announce import announce
+from gpt.memory.forecast import forecast
 from gpt.model import GPT, GPTConfig
-from gpt.optimizer import adamw, check_losses, clip_and_step, cosine_schedule, set_learning_rate
 from gpt.pretraining import data_name
-from gpt.ranks import check_alike, own_chunks, total, world
-from gpt.report.writing import open_page, refresh
-from gpt.runs import finish_run, keep_state, open_run, stepping
 from gpt.tokenizer import Tokenizer, load_tokenizer
-from reward_model.forecast import reward_model_work
+from harness.errors import UserError
+from harness.files import display_path, write_json
+from harness.flag_ranges import check_ranges
+from harness.optimizer import (
+    adamw,
+    check_losses,
+    clip_and_step,
+    cosine_schedule,
+    set_learning_rate,
+)
+from harness.ranks.collectives import all_reduce_sum, check_alike, shard_chunks, world
+from harness.report.writing import open_page, refresh
+from harness.run_folder import finish_run, keep_state, open_run, stepping
 from reward_model.loss import outcome_loss
+from reward_model.memory_needs import reward_model_work
 from reward_model.model import Pooling, RewardModel, save_reward_model
 from reward_model.outcomes import (
     LabelledTokens,
@@ -190,7 +190,7 @@ def add_texts(
     """
     batch, labels = piece_batch(texts, config.shortest, longest, rng)
     sums = {"loss": 0.0, "accuracy": 0.0}
-    for rows in own_chunks(batch.totals, config.micro_batch_size):
+    for rows in shard_chunks(batch.totals, config.micro_batch_size):
         wanted = labels[rows].to(model.device)
         with precision(model.device, config.precision):
             scores = model.raw_scores(batch.rows(rows).to(model.device))
@@ -198,7 +198,7 @@ def add_texts(
         loss.backward()
         sums["loss"] += float(loss.detach())
         sums["accuracy"] += float(((scores > 0) == (wanted > 0)).sum()) / len(texts)
-    return total(sums)
+    return all_reduce_sum(sums)
 
 
 def open_texts(

@@ -15,13 +15,13 @@ from torch import Tensor
 
 from data.collate import ResponseBatch, collate_documents
 from data.labelled import LabelledText
-from gpt.files import save_figure
 from gpt.log_probs import score_in_micro_batches
-from gpt.ranks import on_main
 from gpt.tokenizer import Tokenizer
+from harness.files import save_figure
+from harness.ranks.collectives import on_main
+from reward_model.accuracy_report import calibration, correlation, wilson_interval
 from reward_model.model import RewardModel
 from reward_model.ngrams import NgramRegression
-from reward_model.report import calibration, correlation, wilson_interval
 
 FROM_THE_START = 0.5  # share of the pieces that begin where their text begins
 

@@ -21,45 +21,46 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from gpt.checkpoint import load_policy
+from harness.command_line import preset_defaults, run_script
+from harness.device import pick_device, precision
+from harness.metric_log import MetricLog
+from harness.paths import MODEL_FILE
+from harness.seeds import derive_seed, make_generator
+from harness.training_state import TrainingState, saved_step
 
 from data import reviews
 from data.collate import ResponseBatch, epoch_shuffled_indices
 from data.readers import read_preferences, split_records
 from data.records import PreferenceRecord, PromptRecord
 from gpt import pretraining
-from gpt.adapter import fit_for_training
-from gpt.budget import announce
-from gpt.common import (
-    MODEL_FILE,
-    MetricLog,
-    TrainingState,
-    derive_seed,
-    load_policy,
-    make_generator,
-    pick_device,
-    precision,
-    preset_defaults,
-    run_script,
-    saved_step,
-)
-from gpt.errors import UserError
-from gpt.files import append_jsonl, display_path, read_jsonl, write_json
-from gpt.flags import check_ranges
-from gpt.forecast import Forecast, forecast
 from gpt.generate import SamplingParams
 from gpt.log_probs import score_in_micro_batches
+from gpt.lora import fit_for_training
+from gpt.memory.announce import announce
+from gpt.memory.forecast import Forecast, forecast
 from gpt.model import GPT
-from gpt.optimizer import adamw, check_losses, clip_and_step, cosine_schedule, set_learning_rate
 from gpt.pretraining import Preset, PretrainingConfig, default_folder
-from gpt.ranks import check_alike, on_main, own, total, world
-from gpt.report.doctor import say_findings
-from gpt.report.page import TOKENS
-from gpt.report.token_rows import token_rows
-from gpt.report.writing import open_page, refresh
-from gpt.runs import finish_run, keep_state, open_run, stepping
+from gpt.token_rows import token_rows
 from gpt.tokenizer import Tokenizer
-from reward_model.forecast import longest_pair, most_responses, reward_model_work
+from harness.errors import UserError
+from harness.files import append_jsonl, display_path, read_jsonl, write_json
+from harness.flag_ranges import check_ranges
+from harness.optimizer import (
+    adamw,
+    check_losses,
+    clip_and_step,
+    cosine_schedule,
+    set_learning_rate,
+)
+from harness.ranks.collectives import all_reduce_sum, check_alike, on_main, shard, world
+from harness.report.page import TOKENS
+from harness.report.rules import say_findings
+from harness.report.writing import open_page, refresh
+from harness.run_folder import finish_run, keep_state, open_run, stepping
+from reward_model.accuracy_report import Report, plot_report, preference_report
 from reward_model.loss import bradley_terry_loss
+from reward_model.memory_needs import longest_pair, most_responses, reward_model_work
 from reward_model.model import Pooling, RewardModel, save_reward_model
 from reward_model.pairs import (
     Labelled,
@@ -75,7 +76,6 @@ from reward_model.pairs import (
     preference_strength,
     sample_pairs,
 )
-from reward_model.report import Report, plot_report, preference_report
 
 PRESETS: dict[str, dict[str, Any]] = {
     # On the reviews world RL against last_token scores gets further at the same KL (README).
@@ -285,7 +285,7 @@ def add_comparisons(
     """
     pairs = sum(map(len, groups))
     sums = []
-    for part in prompts_per_forward(own(groups), config.micro_batch_size):
+    for part in prompts_per_forward(shard(groups), config.micro_batch_size):
         compared = [pair for group in part for pair in group]
         margin = pair_margins(compared, config, model.device)
         weights = pair_weights(part, config, model.device)
@@ -305,8 +305,8 @@ def add_comparisons(
         gaps = (chosen - rejected).detach()
         sums.append(torch.stack([loss.detach(), (gaps > 0).sum().to(loss), gaps.sum()]))
     if not sums:
-        return total({})
-    return total(
+        return all_reduce_sum({})
+    return all_reduce_sum(
         dict(zip(("loss", "right", "gap"), torch.stack(sums).sum(0).tolist(), strict=True))
     )
 

@@ -16,12 +16,13 @@ import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from gpt.common import explained
-from gpt.errors import UserError
-from gpt.files import display_path, read_jsonl, read_object
-from gpt.report.doctor import Finding, as_text, examine
-from gpt.report.page import read
-from rl.training.doctor import RULES
+from harness.command_line import explained
+
+from harness.errors import UserError
+from harness.files import display_path, read_jsonl, read_object
+from harness.report.page import read
+from harness.report.rules import Finding, as_text, examine
+from rl.training.run_rules import RULES
 
 METRICS = "metrics.jsonl"
 

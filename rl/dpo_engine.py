@@ -33,18 +33,21 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import torch
+from harness.command_line import preset_defaults, run_script
+from harness.metric_log import MetricLog
+from harness.paths import MODEL_FILE
+from harness.training_state import TrainingState
 from torch import Tensor
 
 from data.records import PromptRecord
-from gpt.common import MODEL_FILE, MetricLog, TrainingState, preset_defaults, run_script
-from gpt.files import display_path
-from gpt.flags import check_ranges
-from gpt.frozen import frozen_copy
 from gpt.model import GPT
-from gpt.optimizer import adamw, clip_and_step, cosine_schedule, set_learning_rate
 from gpt.pretraining import Preset, default_folder
-from gpt.ranks import gathered, total
 from gpt.tokenizer import Tokenizer
+from harness.files import display_path
+from harness.flag_ranges import check_ranges
+from harness.frozen_copy import frozen_copy
+from harness.optimizer import adamw, clip_and_step, cosine_schedule, set_learning_rate
+from harness.ranks.collectives import all_gather_list, all_reduce_sum
 from reward_model.pairs import TokenPair
 from rl.batches.preferences import (
     Compared,
@@ -260,8 +263,8 @@ def train(
             loss += part_loss.detach()
             compared.append(both.detach())
         norm = clip_and_step(optimizer, policy.parameters(), config.max_norm)  # line 6
-        row = {**total({"loss": float(loss)}), "grad_norm": float(norm), "lr": lr}
-        row |= pair_metrics(config.loss, gathered([both.cpu() for both in compared]), config)
+        row = {**all_reduce_sum({"loss": float(loss)}), "grad_norm": float(norm), "lr": lr}
+        row |= pair_metrics(config.loss, all_gather_list([both.cpu() for both in compared]), config)
         row["pairs_per_second"] = config.batch_size / (time.perf_counter() - begin)
         state.step = step + 1
         if len(held_out) and (state.step % config.eval_every == 0 or state.step == config.steps):

@@ -17,9 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpt.common import RUNS, explained
-from gpt.errors import UserError
-from gpt.files import display_path, read_jsonl
+from harness.command_line import explained
+from harness.paths import RUNS
+
+from harness.errors import UserError
+from harness.files import display_path, read_jsonl
 
 METRICS = "metrics.jsonl"
 SUFFIX = ".glassbox"  # of the event files that this script has written, and may replace

@@ -29,23 +29,20 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from harness.command_line import preset_defaults, run_script
+from harness.device import precision
+from harness.metric_log import MetricLog
+from harness.seeds import make_generator
+from harness.training_state import TrainingState
 from torch import Tensor
 
 from data.records import PromptRecord
-from gpt.common import (
-    MetricLog,
-    TrainingState,
-    make_generator,
-    precision,
-    preset_defaults,
-    run_script,
-)
-from gpt.frozen import frozen_copy
 from gpt.generate import SamplingParams
 from gpt.log_probs import token_scores
 from gpt.model import GPT
-from gpt.optimizer import adamw, clip_and_step, set_learning_rate
 from gpt.tokenizer import Tokenizer
+from harness.frozen_copy import frozen_copy
+from harness.optimizer import adamw, clip_and_step, set_learning_rate
 from rl.batches.rollout import (
     micro_batches,
     minibatches,

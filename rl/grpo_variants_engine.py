@@ -45,27 +45,21 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
+from harness.command_line import flag_value, from_preset, preset_defaults, run_script
+from harness.device import precision
+from harness.metric_log import MetricLog
+from harness.seeds import make_generator
+from harness.training_state import HasState, TrainingState
 from torch import Tensor
 
 from data.collate import ResponseBatch
 from data.records import PromptRecord
-from gpt.common import (
-    HasState,
-    MetricLog,
-    TrainingState,
-    flag_value,
-    from_preset,
-    make_generator,
-    precision,
-    preset_defaults,
-    run_script,
-)
-from gpt.frozen import frozen_copy
 from gpt.generate import SamplingParams
 from gpt.log_probs import TokenScores, full_kl, token_scores
 from gpt.model import GPT
-from gpt.optimizer import adamw, clip_and_step, mix_into, set_learning_rate
 from gpt.tokenizer import Tokenizer
+from harness.frozen_copy import frozen_copy
+from harness.optimizer import adamw, clip_and_step, mix_into, set_learning_rate
 from rl.batches.dynamic_sampling import SAMPLING_FILTERS, GroupBuffer, PromptCursor
 from rl.batches.rollout import (
     Rollout,

@@ -14,13 +14,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from harness.command_line import from_preset, run_script
+from harness.paths import REPOSITORY
 from matplotlib.figure import Figure
 
 from gpt import distillation, finetuning, pretraining
-from gpt.common import REPOSITORY, from_preset, run_script
-from gpt.files import save_figure
-from gpt.flags import check_ranges
-from gpt.forecast import (
+from gpt.memory.forecast import (
     GB,
     Change,
     Forecast,
@@ -31,12 +30,14 @@ from gpt.forecast import (
     forecast_text,
     size_text,
 )
+from gpt.memory.supervised import distillation_work, finetuning_work, pretraining_work
 from gpt.model import GPTConfig, preset_config
 from gpt.pretraining import Preset
-from gpt.supervised_forecast import distillation_work, finetuning_work, pretraining_work
 from gpt.tokenizer import load_tokenizer
+from harness.files import save_figure
+from harness.flag_ranges import check_ranges
 from reward_model import reward_model_training
-from reward_model.forecast import reward_model_work
+from reward_model.memory_needs import reward_model_work
 from rl import (
     dpo_engine,
     grpo_engine,
@@ -53,7 +54,7 @@ from rl import (
     rloo_engine,
 )
 from rl.training.evaluation import format_table
-from rl.training.forecast import Given, engine_forecast
+from rl.training.memory_needs import Given, engine_forecast
 
 PUBLISHED: tuple[Preset, ...] = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")
 LETTERS = {

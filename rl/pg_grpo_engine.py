@@ -35,24 +35,20 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from harness.command_line import preset_defaults, run_script
+from harness.device import precision
+from harness.metric_log import MetricLog
+from harness.seeds import make_generator
+from harness.training_state import HasState, TrainingState
 from torch import Tensor
 
 from data.records import PromptRecord
-from gpt.common import (
-    HasState,
-    MetricLog,
-    TrainingState,
-    make_generator,
-    precision,
-    preset_defaults,
-    run_script,
-)
-from gpt.frozen import frozen_copy
 from gpt.generate import SamplingParams
 from gpt.model import GPT
-from gpt.optimizer import adamw, clip_and_step, set_learning_rate
-from gpt.ranks import gathered
 from gpt.tokenizer import Tokenizer
+from harness.frozen_copy import frozen_copy
+from harness.optimizer import adamw, clip_and_step, set_learning_rate
+from harness.ranks.collectives import all_gather_list
 from reward_model.pairs import TokenPair
 from rl.batches.preferences import (
     Compared,
@@ -281,7 +277,7 @@ def preference_metrics(
     """L_pref, and the first loss's accuracy and margin, over all pairs that the step has compared."""
     if not config.preference_coef:
         return {}
-    compared = gathered([part.cpu() for part in compared])
+    compared = all_gather_list([part.cpu() for part in compared])
     if not compared:
         return {"pairs": pairs, "preference_loss": 0.0}
     count = sum(len(part.log_probs) for part in compared)

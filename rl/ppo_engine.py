@@ -31,24 +31,21 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from harness.command_line import preset_defaults, run_script
+from harness.device import precision
+from harness.metric_log import MetricLog
+from harness.seeds import make_generator
+from harness.training_state import TrainingState
 from torch import Tensor
 
 from data.records import PromptRecord
-from gpt.adapter import trunk_to_train
-from gpt.common import (
-    MetricLog,
-    TrainingState,
-    make_generator,
-    precision,
-    preset_defaults,
-    run_script,
-)
 from gpt.corpus import Corpus
-from gpt.errors import UserError
-from gpt.frozen import frozen_copy
 from gpt.generate import SamplingParams
+from gpt.lora import trunk_to_train
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
+from harness.errors import UserError
+from harness.frozen_copy import frozen_copy
 from rl.batches.rollout import (
     Rollout,
     epoch_minibatches,

@@ -12,11 +12,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gpt.common import RUNS, run_script
-from gpt.errors import UserError
-from gpt.files import display_path
-from gpt.report.page import REPORT, Run, page_html, read_run
-from gpt.report.writing import write_text
+from harness.command_line import run_script
+from harness.paths import RUNS
+
+from harness.errors import UserError
+from harness.files import display_path
+from harness.report.page import REPORT, Run, page_html, read_run
+from harness.report.writing import write_text
 
 
 @dataclass(frozen=True)

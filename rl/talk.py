@@ -26,10 +26,13 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from gpt.common import explained, make_generator, pick_device
-from gpt.errors import UserError
-from gpt.files import display_path
+from harness.command_line import explained
+from harness.device import pick_device
+from harness.seeds import make_generator
+
 from gpt.generate import SamplingParams
+from harness.errors import UserError
+from harness.files import display_path
 from rl.training.conversation import (
     Answer,
     FilePrompts,

@@ -20,21 +20,22 @@ from typing import Any
 
 import jinja2
 import torch
+from harness.command_line import run_script
+from harness.seeds import make_generator
 
 from data import reviews
 from data.collate import collate_responses
 from data.records import PromptRecord
-from gpt.common import make_generator, run_script
-from gpt.files import display_path, write_atomically
 from gpt.generate import SamplingParams, generate
 from gpt.log_probs import token_log_probs
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
+from harness.files import display_path, write_atomically
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "notebooks"))
 
-from course import kept  # noqa: E402
+from course import saved_models
 
 CHARACTER, LINE, WIDTH, MARGIN = 9.0, 28, 1000, 24
 FULL_COLOUR = 4.0  # nats
@@ -143,8 +144,8 @@ class BeforeAfterConfig:
 
 def main(config: BeforeAfterConfig) -> None:
     """Write the picture."""
-    base, tokenizer = kept.base()
-    policy, _ = kept.policy()
+    base, tokenizer = saved_models.base()
+    policy, _ = saved_models.policy()
     records = list(reviews.prompts("test"))[: config.prompts]
     text = picture(base, policy, tokenizer, records)
     write_atomically(config.out, lambda path: path.write_text(text, encoding="utf-8"))

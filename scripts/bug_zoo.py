@@ -27,22 +27,24 @@ from typing import Any, Literal
 from unittest.mock import patch
 
 import torch
+from harness.command_line import explained
+from harness.metric_log import MetricLog
+from harness.paths import REPOSITORY, RUNS
 from torch import Tensor
 
 from data.collate import first_eos_mask
 from data.records import PromptRecord
 from gpt import generate
-from gpt.common import REPOSITORY, RUNS, MetricLog, explained
-from gpt.errors import UserError
-from gpt.files import append_jsonl, display_path, read_jsonl, read_object
 from gpt.generate import SamplingParams
 from gpt.log_probs import token_scores
 from gpt.model import GPT, GPTConfig
-from gpt.report.doctor import Finding, as_text, examine, put_on_page
-from gpt.report.page import REPORT, TOKENS
-from gpt.report.writing import open_page, refresh
-from gpt.runs import INPUTS, MADE_WITH, SCRIPT
 from gpt.tokenizer import build_tokenizer
+from harness.errors import UserError
+from harness.files import append_jsonl, display_path, read_jsonl, read_object
+from harness.report.page import REPORT, TOKENS
+from harness.report.rules import Finding, as_text, examine, put_on_page
+from harness.report.writing import open_page, refresh
+from harness.run_folder import INPUTS, MADE_WITH, SCRIPT
 from rl import (
     grpo_engine,
     grpo_iterative_engine,
@@ -57,9 +59,9 @@ from rl.equations.kl import k1, k3
 from rl.equations.losses import clipped_surrogate
 from rl.rewards.sources import RuleReward, checked_rewards
 from rl.training import actor_critic
-from rl.training.doctor import RULES
 from rl.training.evaluation import Validation
 from rl.training.metrics import UpdateMeter
+from rl.training.run_rules import RULES
 from rl.training.token_log import TokenLog
 
 sys.path.insert(0, str(REPOSITORY / "notebooks"))

@@ -21,29 +21,24 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from gpt.checkpoint import load_gpt, save_gpt
+from harness.command_line import from_preset, run_script
+from harness.device import pick_device
+from harness.metric_log import MetricLog
+from harness.paths import MODEL_FILE, RUNS
 
 from data import reviews
 from data.readers import read_preferences
 from data.records import PromptRecord
 from gpt import finetuning, pretraining
-from gpt.common import (
-    MODEL_FILE,
-    RUNS,
-    MetricLog,
-    from_preset,
-    load_gpt,
-    pick_device,
-    run_script,
-    save_gpt,
-)
-from gpt.files import display_path, read_jsonl, save_figure, write_json
 from gpt.finetuning import FinetuningConfig, preferred_answers
 from gpt.generate import SamplingParams
 from gpt.model import GPT
 from gpt.pretraining import PretrainingConfig
-from gpt.report.page import REPORT
-from gpt.runs import finish_run, open_run
 from gpt.tokenizer import Tokenizer
+from harness.files import display_path, read_jsonl, save_figure, write_json
+from harness.report.page import REPORT
+from harness.run_folder import finish_run, open_run
 from reward_model import reward_model_training
 from reward_model.model import load_reward_model
 from reward_model.reward_model_training import RewardModelConfig

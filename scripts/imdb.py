@@ -32,6 +32,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from gpt.checkpoint import load_gpt
+from harness.command_line import run_script
+from harness.device import pick_device
+from harness.paths import MODEL_FILE, RUNS, STATE_FILE
+from harness.seeds import make_generator
 from processes import run_into_log
 from torch import Tensor
 
@@ -39,25 +44,16 @@ from data.collate import collate_documents
 from data.labelled import LabelledText, LabelledTexts, read_labelled
 from data.readers import read_text
 from data.records import PromptRecord
-from gpt.common import (
-    MODEL_FILE,
-    RUNS,
-    STATE_FILE,
-    load_gpt,
-    make_generator,
-    pick_device,
-    run_script,
-)
 from gpt.corpus import open_prompts
-from gpt.errors import UserError
-from gpt.files import append_jsonl, display_path, read_jsonl, save_figure, write_json
-from gpt.flags import check_ranges
 from gpt.generate import SamplingParams
 from gpt.log_probs import score_in_micro_batches, token_log_probs
 from gpt.model import GPT
 from gpt.pretraining import bytes_per_token, held_out_loss
-from gpt.report.writing import write_text
 from gpt.tokenizer import Tokenizer, load_tokenizer
+from harness.errors import UserError
+from harness.files import append_jsonl, display_path, read_jsonl, save_figure, write_json
+from harness.flag_ranges import check_ranges
+from harness.report.writing import write_text
 from reward_model.model import load_reward_model
 from reward_model.ngrams import NgramRegression
 from reward_model.pairs import TokenPair, pair_as_text

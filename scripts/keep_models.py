@@ -15,14 +15,16 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpt.common import RUNS, run_script
-from gpt.errors import UserError
-from gpt.files import display_path
+from harness.command_line import run_script
+from harness.paths import RUNS
+
+from harness.errors import UserError
+from harness.files import display_path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "notebooks"))
 
 import demo
-from course import kept
+from course import saved_models
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,7 @@ class KeepConfig:
     """Folder of a finished scripts/demo.py; default: train one."""
     seed: int = 0
     """Seed of the demo that is trained."""
-    out: Path = kept.FOLDER
+    out: Path = saved_models.FOLDER
     """Where the three files go."""
     debug: bool = False
     """Show the traceback of an error."""
@@ -47,9 +49,11 @@ def main(config: KeepConfig) -> None:
         demo.main(demo.DemoConfig(seed=config.seed, out=run))
     elif not (run / "results.json").exists():
         raise UserError(f"{display_path(run)} is no finished demo: it holds no results.json")
-    kept.keep(run, config.out)
-    size = sum((config.out / path.name).stat().st_size for path in kept.FILES.values())
-    print(f"kept {len(kept.FILES)} models in {display_path(config.out)}, {size / 1e6:.2f} MB")
+    saved_models.keep(run, config.out)
+    size = sum((config.out / path.name).stat().st_size for path in saved_models.FILES.values())
+    print(
+        f"kept {len(saved_models.FILES)} models in {display_path(config.out)}, {size / 1e6:.2f} MB"
+    )
 
 
 if __name__ == "__main__":

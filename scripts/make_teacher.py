@@ -22,32 +22,26 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from gpt.checkpoint import load_gpt, load_policy, save_gpt
+from harness.command_line import from_preset, preset_defaults, run_script
+from harness.device import pick_device
+from harness.metric_log import MetricLog
+from harness.paths import MODEL_FILE
+from harness.seeds import derive_seed
 
 from data.collate import epoch_shuffled_indices
 from data.records import PromptRecord
 from gpt import finetuning, pretraining
-from gpt.common import (
-    MODEL_FILE,
-    MetricLog,
-    derive_seed,
-    from_preset,
-    load_gpt,
-    load_policy,
-    pick_device,
-    preset_defaults,
-    run_script,
-    save_gpt,
-)
-from gpt.errors import UserError
-from gpt.files import append_jsonl, display_path, write_json
 from gpt.finetuning import Example, FinetuningConfig
-from gpt.flags import check_ranges
 from gpt.generate import SamplingParams
 from gpt.model import GPT
 from gpt.pretraining import PretrainingConfig, default_folder
-from gpt.runs import finish_run, open_run
 from gpt.teacher import teacher_folder
 from gpt.tokenizer import Tokenizer, load_tokenizer
+from harness.errors import UserError
+from harness.files import append_jsonl, display_path, write_json
+from harness.flag_ranges import check_ranges
+from harness.run_folder import finish_run, open_run
 from rl.rewards.sources import RewardFn
 from rl.rewards.teacher import BestOf, best_answers
 from rl.training.evaluation import Conditions, evaluate, format_table

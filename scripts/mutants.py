@@ -34,11 +34,11 @@ from pathlib import Path
 from typing import Any
 
 from harmless_mutants import HARMLESS, Harmless
+from harness.command_line import run_script
 from trials import ROOT, TIMED_OUT, TestRunners, repository_copy, repository_files
 
-from gpt.common import run_script
-from gpt.errors import UserError
-from gpt.flags import check_ranges
+from harness.errors import UserError
+from harness.flag_ranges import check_ranges
 
 DOCS = ROOT / "docs" / "mutants.md"
 RESULTS = ROOT / "runs" / "mutants.jsonl"
@@ -93,7 +93,7 @@ OWN_TESTS = {  # of files whose tests have another name
     "gpt/generate.py": (
         "tests/gpt/test_generate.py",
         "tests/gpt/test_static_decode.py",
-        "tests/gpt/test_half.py",
+        "tests/harness/test_bfloat16_weights.py",
     ),
     "rl/batches/preferences.py": (
         "tests/rl/test_dpo_engine.py",

@@ -22,14 +22,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from harness.command_line import run_script
+from harness.paths import REPOSITORY, RUNS
 from overopt.jobs import Clock, is_done, left_to_do, run_piece, work
 from overopt.pages import draw
 from overopt.plan import PARTS, Job, plan
 from overopt.recording import record
 from overopt.settings import SETTINGS
 
-from gpt.common import REPOSITORY, RUNS, run_script
-from gpt.errors import UserError
+from harness.errors import UserError
 
 Part = Literal["law", "cures", "budget"]
 RECORDING = REPOSITORY / "notebooks" / "course" / "recordings" / "overoptimisation.json"

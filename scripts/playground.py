@@ -21,19 +21,20 @@ from pathlib import Path
 
 import jinja2
 import torch
+from gpt.checkpoint import load_policy
+from harness.command_line import run_script
 from safetensors.torch import save
 
 from data import reviews
-from gpt.common import load_policy, run_script
-from gpt.errors import UserError
-from gpt.files import display_path, write_atomically
 from gpt.model import GPT
 from gpt.tokenizer import RANKS_FILE, Tokenizer
+from harness.errors import UserError
+from harness.files import display_path, write_atomically
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "notebooks"))
 
-from course import kept  # noqa: E402
+from course import saved_models
 
 Opened = tuple[GPT, Tokenizer]
 PARTS = ROOT / "docs" / "playground"
@@ -95,8 +96,8 @@ def write_playground(
     """Write the page of these two run folders to `out`. Raises UserError where it would pass 8 MB."""
     if (base is None) != (policy is None):
         raise UserError("--base and --policy belong together: name both, or neither")
-    first, tokenizer = opened(base, kept.base)
-    second, _ = opened(policy, kept.policy)
+    first, tokenizer = opened(base, saved_models.base)
+    second, _ = opened(policy, saved_models.policy)
     page = playground(first, second, tokenizer, repository, suffix).encode("utf-8")
     if len(page) > MOST_BYTES:
         raise UserError(

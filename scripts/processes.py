@@ -8,9 +8,10 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from gpt.common import REPOSITORY
-from gpt.errors import UserError
-from gpt.files import display_path
+from harness.paths import REPOSITORY
+
+from harness.errors import UserError
+from harness.files import display_path
 
 
 def run_into_log(

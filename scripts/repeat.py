@@ -19,12 +19,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from harness.command_line import run_script
+from harness.paths import REPOSITORY
 from safetensors.torch import load_file
 
-from gpt.common import REPOSITORY, run_script
-from gpt.errors import UserError
-from gpt.files import display_path, read_jsonl
-from gpt.runs import (
+from harness.errors import UserError
+from harness.files import display_path, read_jsonl
+from harness.run_folder import (
     INPUTS,
     MADE_WITH,
     SCRIPT,

@@ -40,6 +40,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from harness.command_line import run_script
+from harness.paths import MODEL_FILE, REPOSITORY, RUNS, STATE_FILE
 from toy_runs import (
     JOBS,
     LONGEST,
@@ -53,10 +55,9 @@ from toy_runs import (
     without_privileges,
 )
 
-from gpt.common import MODEL_FILE, REPOSITORY, RUNS, STATE_FILE, run_script
-from gpt.errors import UserError
-from gpt.files import append_jsonl, display_path, read_jsonl, write_json
-from gpt.runs import CONFIG_FILE, sha256_of
+from harness.errors import UserError
+from harness.files import append_jsonl, display_path, read_jsonl, write_json
+from harness.run_folder import CONFIG_FILE, sha256_of
 
 DOCUMENT = REPOSITORY / "docs" / "reliability.md"
 BEGIN, END = "<!-- soak -->", "<!-- end of soak -->"

@@ -31,17 +31,21 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from gpt.checkpoint import load_gpt
+from harness.command_line import run_script
+from harness.device import pick_device
+from harness.paths import MODEL_FILE, RUNS
+from harness.seeds import make_generator
 from processes import run_into_log
 
 from data import reviews, sums
-from gpt.common import MODEL_FILE, RUNS, load_gpt, make_generator, pick_device, run_script
 from gpt.corpus import open_corpus
-from gpt.files import display_path, read_jsonl, write_json
 from gpt.generate import SamplingParams
 from gpt.model import GPT
 from gpt.pretraining import held_out_loss
 from gpt.teacher import open_teacher
 from gpt.tokenizer import Tokenizer
+from harness.files import display_path, read_jsonl, write_json
 from reward_model.model import load_reward_model
 from rl.batches.rollout import sample_rollout
 from rl.kd_grpo_engine import KDGRPOConfig

@@ -24,13 +24,15 @@ from functools import partial
 from pathlib import Path
 
 import torch
+from gpt.checkpoint import save_gpt
+from harness.paths import MODEL_FILE, STATE_FILE
+from harness.training_state import read_state
 from repeat import differences
 
-from gpt.common import MODEL_FILE, STATE_FILE, read_state, save_gpt
-from gpt.errors import UserError
-from gpt.files import read_jsonl
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import load_tokenizer
+from harness.errors import UserError
+from harness.files import read_jsonl
 
 LONGEST = 300.0  # seconds that a run of seconds may take before it counts as hanging
 STEPS = 6

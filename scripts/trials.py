@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
 
-from gpt.errors import UserError
+from harness.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[1]
 TIMEOUT = 600.0  # seconds for one run of tests: a loop that no longer ends is no result

@@ -20,17 +20,18 @@ from types import ModuleType
 from typing import Any
 
 import torch
+from gpt.checkpoint import save_gpt
+from harness.paths import MODEL_FILE, STATE_FILE
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from gpt import distillation, finetuning, pretraining
-from gpt.common import MODEL_FILE, STATE_FILE, save_gpt
 from gpt.distillation import DistillationConfig
 from gpt.finetuning import FinetuningConfig
-from gpt.flags import ABOVE_ZERO, AT_LEAST_ONE, NOT_NEGATIVE, SHARES
 from gpt.model import GPT, GPTConfig
 from gpt.pretraining import PretrainingConfig
 from gpt.tokenizer import load_tokenizer
+from harness.flag_ranges import ABOVE_ZERO, AT_LEAST_ONE, NOT_NEGATIVE, SHARES
 from reward_model import reward_model_training
 from reward_model.model import RewardModel, save_reward_model
 from reward_model.reward_model_training import RewardModelConfig

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 from bad_inputs import Case, cases, make_killed, make_start
+from harness.command_line import explained
 
-from gpt.common import explained
-from gpt.runs import FREE_FLAGS, release, script_of
+from harness.run_folder import FREE_FLAGS, script_of, unlock
 
 ROOT = Path(__file__).resolve().parents[1]
 # What a user can do about it, or what would be right.
@@ -66,7 +66,7 @@ def look_at(case: Case, folder: Path, start: Path) -> None:
         sentence = refusal(case, flags)
     finally:
         if flags["out"].is_dir():
-            release(flags["out"])  # the process that failed would have ended
+            unlock(flags["out"])  # the process that failed would have ended
     lines = sentence.removesuffix("\n(add --debug to see where it came from)").splitlines()
     assert sentence.startswith("error: ") and len(lines) <= 2, sentence  # the second is a command
     assert len(lines[0]) < 700 and len(lines) == 1 or lines[1].startswith("    python"), sentence

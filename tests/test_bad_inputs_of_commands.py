@@ -16,10 +16,12 @@ import overoptimisation
 import pytest
 import torch
 from bug_zoo import ZooConfig
+from gpt.checkpoint import save_gpt
+from harness.command_line import explained
+from harness.paths import MODEL_FILE
 from overoptimisation import OveroptimisationConfig
 from test_bad_inputs import REMEDY
 
-from gpt.common import MODEL_FILE, explained, save_gpt
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import load_tokenizer
 from reward_model import outcome_training

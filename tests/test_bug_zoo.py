@@ -10,8 +10,8 @@ import pytest
 from bug_zoo import ZooConfig
 from course import zoo
 
-from gpt.errors import UserError
-from gpt.report.page import REPORT
+from harness.errors import UserError
+from harness.report.page import REPORT
 
 
 @pytest.fixture

@@ -16,10 +16,10 @@ PEER_NUMBERS = json.loads(
 )
 OUTSIDE = {  # equations that live where the tensors are made, and the rules of their border
     "data.collate.first_eos_mask",
-    "gpt.border.at_least_float32",
-    "gpt.border.check_shapes",
-    "gpt.border.finite_inputs",
-    "gpt.border.masked_numbers",
+    "harness.equation_checks.at_least_float32",
+    "harness.equation_checks.check_shapes",
+    "harness.equation_checks.finite_inputs",
+    "harness.equation_checks.masked_numbers",
     "gpt.log_probs.full_kl",
     "gpt.log_probs.kl_from_logits",
     "gpt.log_probs.token_log_probs",
@@ -27,7 +27,7 @@ OUTSIDE = {  # equations that live where the tensors are made, and the rules of 
     "gpt.distillation.distillation_loss",
     "gpt.distillation.forward_kl",
     "gpt.teacher.reverse_kl",
-    "reward_model.report.calibration",
+    "reward_model.accuracy_report.calibration",
     "rl.rewards.verifiable.pass_at_k",
     "rl.training.metrics.explained_variance",
 }

@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import given, require_package, st
+from gpt.checkpoint import load_gpt, save_gpt
+from harness.paths import MODEL_FILE
 
 from data.collate import collate_documents, collate_responses, left_pad, right_pad
 from data.readers import (
@@ -28,11 +30,10 @@ from data.readers import (
     split_records,
 )
 from data.records import PromptRecord
-from gpt.common import MODEL_FILE, load_gpt, save_gpt
-from gpt.errors import UserError
-from gpt.files import keep_until, read_jsonl
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import MOST_SPACES, load_tokenizer
+from harness.errors import UserError
+from harness.files import keep_until, read_jsonl
 
 hypothesis = require_package("hypothesis")
 

@@ -9,16 +9,18 @@ from types import SimpleNamespace
 import processes
 import pytest
 import torch
+from gpt.checkpoint import save_gpt
+from harness.paths import MODEL_FILE
+from harness.seeds import make_generator
 
 from data.records import PromptRecord
 from data.splits import split_of
-from gpt.common import MODEL_FILE, make_generator, save_gpt
-from gpt.errors import UserError
-from gpt.files import read_jsonl
 from gpt.generate import SamplingParams
 from gpt.log_probs import token_log_probs
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import load_tokenizer
+from harness.errors import UserError
+from harness.files import read_jsonl
 from reward_model.model import RewardModel, save_reward_model
 from rl.batches.rollout import sample_rollout
 from scripts import imdb

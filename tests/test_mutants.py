@@ -29,7 +29,7 @@ from mutants import (
 )
 from trials import ROOT, TIMED_OUT
 
-from gpt.errors import UserError
+from harness.errors import UserError
 
 CODE = '''
 """1 + 1"""

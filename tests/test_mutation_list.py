@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from trials import ROOT, TIMED_OUT
 
-from gpt.errors import UserError
+from harness.errors import UserError
 from scripts import mutation_check
 from scripts.mutation_check import (
     DOCS,

@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from course import exercises, look
+from course import exercises, plots
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "notebooks"
@@ -97,9 +97,9 @@ def imported_names(source: str) -> dict[str, Any]:
 
 # What a page shows of the repository, and the text that this is today.
 SHOWN: dict[str, Callable[..., str]] = {
-    "look.code": look.source,
-    "look.difference": look.difference_text,
-    "look.document": look.document_text,
+    "look.code": plots.source,
+    "look.difference": plots.difference_text,
+    "look.document": plots.document_text,
 }
 
 

@@ -11,17 +11,19 @@ from pathlib import Path
 
 import pytest
 import torch
+from gpt.checkpoint import load_gpt, save_gpt
+from harness.safetensors_file import load_weights, save_weights
+from harness.training_state import read_state
 
 from data.readers import DataError, read_preferences, read_prompts, read_text
 from data.records import PromptRecord
 from gpt import common, pretraining
-from gpt.common import load_gpt, load_weights, read_state, save_gpt, save_weights
-from gpt.errors import UserError
-from gpt.files import keep_until, read_jsonl
 from gpt.model import GPT, GPTConfig
 from gpt.pretrained import load_gpt2, shard_names
 from gpt.pretraining import PretrainingConfig
 from gpt.tokenizer import load_tokenizer
+from harness.errors import UserError
+from harness.files import keep_until, read_jsonl
 from reward_model.model import RewardModel, load_reward_model, save_reward_model
 from rl import grpo_engine
 from rl.grpo_engine import GRPOConfig

@@ -13,7 +13,7 @@ from overopt.runs import has_turned
 from overopt.settings import Settings
 
 from data import reviews
-from gpt.files import write_json
+from harness.files import write_json
 
 
 def test_a_value_at_equal_distance_lies_between_two_points() -> None:

@@ -13,13 +13,13 @@ import numpy as np
 import overoptimisation
 import pytest
 import torch
+from harness.command_line import from_preset
 from overopt import budget_page, jobs, pages, recording, repeats, results, runs, tables
 from overopt.plan import CURES, PARTS, STAGES, Job, plan
 from overopt.settings import ENGINES, SETTINGS, SHAPES, TUNING, Settings
 
-from gpt.common import from_preset
-from gpt.errors import UserError
-from gpt.files import append_jsonl, write_json
+from harness.errors import UserError
+from harness.files import append_jsonl, write_json
 from scripts import study
 
 FULL, SMALL = SETTINGS["full"], SETTINGS["rehearsal"]

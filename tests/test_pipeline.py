@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 import torch
+from gpt.checkpoint import load_gpt
+from harness.paths import STATE_FILE
 from safetensors.torch import load_file
 
 from data import reviews
 from data.readers import read_preferences
 from data.splits import split_of
 from gpt import corpus, finetuning, pretraining
-from gpt.common import STATE_FILE, load_gpt
 from gpt.finetuning import FinetuningConfig
 from gpt.model import PRESETS, GPTConfig
 from gpt.pretraining import PretrainingConfig

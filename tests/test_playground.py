@@ -10,12 +10,12 @@ from pathlib import Path
 import playground
 import pytest
 import torch
+from gpt.checkpoint import save_gpt
 from safetensors.torch import load
 
-from gpt.common import save_gpt
-from gpt.errors import UserError
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import Tokenizer, load_tokenizer, read_ranks
+from harness.errors import UserError
 
 SHAPE = dict(context=32, n_layer=1, n_head=2, n_embd=8)
 

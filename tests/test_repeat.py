@@ -11,9 +11,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from gpt import pretraining
-from gpt.errors import UserError
-from gpt.files import read_jsonl
 from gpt.pretraining import PretrainingConfig
+from harness.errors import UserError
+from harness.files import read_jsonl
 from rl import grpo_engine
 from rl.grpo_engine import GRPOConfig
 from scripts import repeat

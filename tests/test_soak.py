@@ -12,7 +12,7 @@ import pytest
 import soak
 from toy_runs import JOBS, Wrong
 
-from gpt.errors import UserError
+from harness.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[1]
 

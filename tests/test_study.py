@@ -14,13 +14,14 @@ import processes
 import pytest
 import torch
 import tyro
+from harness.command_line import preset_defaults
+from harness.paths import REPOSITORY
 
 from data import reviews
-from gpt.common import REPOSITORY, preset_defaults
-from gpt.errors import UserError
-from gpt.files import append_jsonl
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import load_tokenizer
+from harness.errors import UserError
+from harness.files import append_jsonl
 from rl.kd_grpo_engine import KDGRPOConfig
 from rl.rewards.teacher import TeacherReward
 from rl.training.setup import world_rule

@@ -20,7 +20,7 @@ from trials import (
     run_in_new_process,
 )
 
-from gpt.errors import UserError
+from harness.errors import UserError
 
 
 def test_the_copy_holds_tracked_and_new_files_but_no_ignored_ones(tmp_path, monkeypatch):

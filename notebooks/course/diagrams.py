@@ -15,7 +15,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from course.look import COLOURS
+from course.plots import COLOURS
 
 FIGURES = Path(__file__).resolve().parents[1] / "figures"
 INK, GREY, PAPER = "#1F2328", "#767D86", "#FFFFFF"

@@ -8,7 +8,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 from torch import Tensor
 
-from course import look
+from course import plots
 from rl.batches.rollout import Rollout
 from rl.rewards.sources import RewardFn
 
@@ -69,7 +69,7 @@ def curves(
             for name, rows in runs.items()
         }
         styles = dict.fromkeys(runs, meaning) if len(runs) == 1 else {}
-        look.curves(series, axis=axis, smooth=smooth, styles=styles, ylabel=label)
+        plots.curves(series, axis=axis, smooth=smooth, styles=styles, ylabel=label)
         if key not in SIGNED:
             axis.set_ylim(0, None)
         if axis is not axes.flat[0] or len(runs) == 1:

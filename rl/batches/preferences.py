@@ -10,19 +10,20 @@ from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
 import torch
+from harness.device import precision
+from harness.seeds import derive_seed
 from torch import Tensor
 
 from data.collate import ResponseBatch, epoch_shuffled_indices, on_device
 from data.readers import read_preferences, split_records
 from data.records import PreferenceRecord
-from gpt.common import derive_seed, precision
-from gpt.errors import UserError
-from gpt.files import display_path
 from gpt.log_probs import token_log_probs
 from gpt.model import GPT
 from gpt.pretraining import default_folder, flags_for
-from gpt.ranks import gathered, own_chunks
 from gpt.tokenizer import Tokenizer
+from harness.errors import UserError
+from harness.files import display_path
+from harness.ranks.collectives import all_gather_list, shard_chunks
 from reward_model.pairs import TokenPair, collate_pairs, encode_pairs, keep_fitting
 from rl.equations.losses import row_sums
 from rl.equations.preferences import dpo_loss, hinge_loss, ipo_loss, simpo_loss
@@ -161,7 +162,7 @@ def pair_micro_batches(
     if not pairs:
         return
     lengths = [len(pair.prompt) + max(len(pair.chosen), len(pair.rejected)) for pair in pairs]
-    for index in own_chunks(torch.tensor(lengths), size // 2):
+    for index in shard_chunks(torch.tensor(lengths), size // 2):
         yield index, collate_pairs([pairs[i] for i in index.tolist()], eos_id)
 
 
@@ -186,7 +187,7 @@ def frozen_log_probs(
         (part, pair_log_probs(model, batch, config))
         for part, batch in pair_micro_batches(wanted, eos_id, config.micro_batch_size)
     ]
-    for part, log_probs in gathered([(part, rows.cpu()) for part, rows in scored]):
+    for part, log_probs in all_gather_list([(part, rows.cpu()) for part, rows in scored]):
         result[index[part]] = log_probs.to(result.device)
     return result
 

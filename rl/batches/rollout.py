@@ -13,6 +13,7 @@ from typing import Protocol
 
 import torch
 import torch.nn.functional as F
+from harness.device import precision
 from torch import Tensor
 
 from data.collate import (
@@ -22,12 +23,11 @@ from data.collate import (
     on_device,
 )
 from data.records import PromptRecord
-from gpt.common import precision
 from gpt.generate import Generation, SamplingParams, generate
 from gpt.log_probs import TokenScores, score_in_micro_batches, token_log_probs, token_scores
 from gpt.model import GPT
-from gpt.ranks import own_chunks
 from gpt.tokenizer import Tokenizer
+from harness.ranks.collectives import shard_chunks
 
 
 @dataclass(frozen=True)
@@ -243,13 +243,13 @@ def micro_batches(
     """Split a minibatch's rows into forwards of at most `size` rows of similar length.
 
     Yields (row indices, their sequences). Of several ranks each gets rows of its own, of all lengths,
-    or none (gpt/ranks.py). With losses divided by the whole minibatch's denominator the accumulated
+    or none (harness/ranks/collectives.py). With losses divided by the whole minibatch's denominator the accumulated
     gradient is the minibatch's. Every `group_size` rows that follow each other stay in one forward,
     for a loss that compares them.
     """
     longest = sequences.totals[rows].view(-1, group_size).amax(1)
     within = torch.arange(group_size)
-    for groups in own_chunks(longest, size // group_size):
+    for groups in shard_chunks(longest, size // group_size):
         chunk = rows[(groups[:, None] * group_size + within).flatten()]
         yield on_device(chunk, sequences.tokens.device), sequences.rows(chunk)
 

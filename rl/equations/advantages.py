@@ -1,7 +1,7 @@
 """Advantage estimators. All of them are constants to the policy: nothing here has a gradient.
 
 Rows are grouped by prompt: rows b * G ... b * G + G - 1 are the G responses to prompt b. The
-decorators (gpt/border.py) check shapes and groups, and put 0 at masked positions before and after.
+decorators (harness/equation_checks.py) check shapes and groups, and put 0 at masked positions before and after.
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from gpt.border import (
+from harness.equation_checks import (
     at_least_float32,
     check_shapes,
     constant_equation,

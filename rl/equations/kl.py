@@ -6,7 +6,7 @@ not yet a good *gradient*; what each form does when it is differentiated, or whe
 from the reward, stands with each function. The sum over the vocabulary is `gpt.log_probs.full_kl`.
 
 Inputs are (N, T) log-probabilities of the sampled tokens; NaN or infinity at a position gives NaN
-there and no gradient, so a reducer's mask removes it (gpt/border.py).
+there and no gradient, so a reducer's mask removes it (harness/equation_checks.py).
 """
 
 import math
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from gpt.border import token_equation
+from harness.equation_checks import token_equation
 from rl.equations.losses import MAX_LOG_RATIO, likelihood_ratio
 
 

@@ -1,7 +1,7 @@
 """Policy and value losses as the papers print them, and the reducers that average them.
 
 A token loss comes back unreduced, (N, T): N responses, T padded response length. A reducer then
-turns it into the scalar to minimise. The decorators are the border (gpt/border.py): they check
+turns it into the scalar to minimise. The decorators are the border (harness/equation_checks.py): they check
 shapes, let only `log_probs` and `values` of the model in training carry a gradient, and keep what
 is not finite or not valid out of the arithmetic. What stands in a body is the formula.
 """
@@ -11,8 +11,8 @@ import math
 import torch
 from torch import Tensor
 
-from gpt.border import constant_equation, in_range, masked_equation, response_equation
-from gpt.border import token_equation as token_loss
+from harness.equation_checks import constant_equation, in_range, masked_equation, response_equation
+from harness.equation_checks import token_equation as token_loss
 
 MAX_LOG_RATIO = 20.0  # exp(20) is finite in float32 and far outside any clip range
 

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gpt.border import in_range, row_equation
+from harness.equation_checks import in_range, row_equation
 
 
 @row_equation

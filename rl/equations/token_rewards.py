@@ -6,7 +6,13 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from gpt.border import at_least_float32, constant_equation, in_range, one_of, row_equation
+from harness.equation_checks import (
+    at_least_float32,
+    constant_equation,
+    in_range,
+    one_of,
+    row_equation,
+)
 from rl.equations.kl import k1
 from rl.equations.losses import row_means
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import Literal
 
 import torch
+from harness.device import precision
 from torch import Tensor
 
 from data.collate import ResponseBatch
-from gpt.common import precision
 from gpt.log_probs import score_in_micro_batches
 from reward_model.model import RewardModel
 from rl.batches.rollout import Rollout

@@ -30,8 +30,8 @@ import torch
 from torch import Tensor
 
 from data.records import PromptRecord
-from gpt.errors import UserError
-from gpt.ranks import gathered, own_block
+from harness.errors import UserError
+from harness.ranks.collectives import all_gather_list, shard_block
 from rl.batches.rollout import Rollout
 
 NAMED = ("auto", "model", "gold", "rule")  # what --reward takes beside WHERE:FUNCTION
@@ -178,11 +178,11 @@ class FunctionReward:
     def __call__(self, rollout: Rollout) -> Tensor:
         rows = zip(rollout.records, rollout.responses, rollout.has_eos.tolist(), strict=True)
         values = []
-        for number, row in list(enumerate(rows, start=1))[own_block(len(rollout))]:
+        for number, row in list(enumerate(rows, start=1))[shard_block(len(rollout))]:
             place = f"prompt {number} of {len(rollout)}, {row[0].prompt[:60]!r}"
             values.append(self._value(*row, place))
         return torch.tensor(
-            gathered(values), dtype=torch.float32, device=rollout.response_tokens.device
+            all_gather_list(values), dtype=torch.float32, device=rollout.response_tokens.device
         )
 
     def _value(self, record: PromptRecord, response: str, ended: bool, place: str) -> float:

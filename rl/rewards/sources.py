@@ -4,12 +4,12 @@ from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
 import torch
+from harness.device import precision
 from torch import Tensor
 
 from data.records import PromptRecord
-from gpt.common import precision
 from gpt.log_probs import score_in_micro_batches
-from gpt.ranks import gathered, own_block
+from harness.ranks.collectives import all_gather_list, shard_block
 from reward_model.model import RewardModel
 from rl.batches.rollout import Rollout
 from rl.equations.token_rewards import overlong_penalty
@@ -61,7 +61,7 @@ class RuleReward:
 
     def __call__(self, rollout: Rollout) -> Tensor:
         rows = zip(rollout.records, rollout.responses, rollout.has_eos.tolist(), strict=True)
-        values = gathered([self.rule(*row) for row in list(rows)[own_block(len(rollout))]])
+        values = all_gather_list([self.rule(*row) for row in list(rows)[shard_block(len(rollout))]])
         return torch.tensor(values, dtype=torch.float32, device=rollout.response_tokens.device)
 
 

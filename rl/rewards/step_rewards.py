@@ -18,10 +18,10 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import torch
+from harness.device import precision
 from torch import Tensor
 
 from data import sums
-from gpt.common import precision
 from gpt.log_probs import score_in_micro_batches
 from gpt.tokenizer import Tokenizer
 from reward_model.model import RewardModel

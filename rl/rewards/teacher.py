@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 import torch
+from harness.metric_log import MetricLog
+from harness.seeds import make_generator
 from torch import Tensor
 
 from data.records import PromptRecord
-from gpt.common import MetricLog, make_generator
 from gpt.finetuning import Example
 from gpt.generate import SamplingParams
 from gpt.model import GPT

@@ -8,13 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from harness.device import precision
+from harness.training_state import HasState
 from torch import Tensor
 
 from data.collate import ResponseBatch
-from gpt.common import HasState, precision
 from gpt.log_probs import TokenScores, token_scores
 from gpt.model import GPT
-from gpt.optimizer import adamw, clip_and_step, set_learning_rate
+from harness.optimizer import adamw, clip_and_step, set_learning_rate
 from rl.batches.rollout import Rollout
 from rl.equations.advantages import gae, whiten
 from rl.equations.kl import loss_estimator

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from gpt.common import MODEL_FILE
-from gpt.flags import check_ranges
+from harness.paths import MODEL_FILE
+
 from gpt.pretraining import Preset
+from harness.flag_ranges import check_ranges
 from rl.equations.kl import AdaptiveKL, DoublingKL, FixedKL
 from rl.rewards.function import check_reward
 

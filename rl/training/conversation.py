@@ -13,6 +13,8 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
 
 import torch
+from gpt.checkpoint import load_gpt
+from harness.paths import MODEL_FILE
 from safetensors import safe_open
 
 from data import reviews, sums
@@ -20,15 +22,14 @@ from data.collate import collate_responses
 from data.readers import DataError, read_prompts, split_records
 from data.records import PromptRecord
 from data.templates import HEADINGS, instruction_prompt
-from gpt.common import MODEL_FILE, load_gpt
-from gpt.errors import UserError
-from gpt.files import display_path, read_object
 from gpt.generate import SamplingParams
 from gpt.log_probs import full_kl
 from gpt.model import GPT
 from gpt.pretraining import default_folder
 from gpt.teacher import open_teacher, teacher_folder
 from gpt.tokenizer import Tokenizer
+from harness.errors import UserError
+from harness.files import display_path, read_object
 from reward_model.model import RewardModel, load_reward_model
 from rl.batches.rollout import Rollout, sample_rollout
 from rl.rewards.function import is_function
@@ -38,7 +39,7 @@ from rl.rewards.verifiable import VerifiableReward
 from rl.training.setup import (
     RewardChoice,
     answer_rule,
-    as_paid,
+    apply_answer_weights,
     open_reward,
     open_reward_model,
     world_rule,
@@ -277,7 +278,7 @@ def _reward(
     )
     paid = dict(wrong_reward=0, format_weight=0.0, normalize_parts=False) | dict(run.flags)
     reward = open_reward(choice, tokenizer, device, rule)
-    return as_paid(cast(Any, SimpleNamespace(**paid)), reward)
+    return apply_answer_weights(cast(Any, SimpleNamespace(**paid)), reward)
 
 
 def _present(run: RunFolder, path: Path, what: str) -> Path:

@@ -10,15 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from harness.device import precision
+from harness.seeds import make_generator
 from torch import Tensor
 
 from data.records import PromptRecord
-from gpt.common import make_generator, precision
-from gpt.files import append_jsonl, save_figure
 from gpt.generate import SamplingParams
 from gpt.log_probs import score_in_micro_batches, token_log_probs
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
+from harness.files import append_jsonl, save_figure
 from rl.batches.rollout import Rollout, sample_rollout, select_rows
 from rl.equations.kl import k1
 from rl.equations.losses import row_sums

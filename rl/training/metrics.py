@@ -13,7 +13,7 @@ from torch import Tensor
 
 from data.collate import ResponseBatch
 from gpt.log_probs import TokenScores
-from gpt.ranks import gather, total
+from harness.ranks.collectives import all_reduce_sum, gather
 from rl.batches.rollout import Rollout
 from rl.equations.kl import k1, k3, rho_minus_log
 from rl.equations.losses import clip_acted, likelihood_ratio, mean_ratio, row_sums, sequence_ratio
@@ -201,7 +201,7 @@ class UpdateMeter:
         Of all ranks together, so that they agree on what follows from it.
         """
         kl = sum(on_cpu(self.minibatch_kl))
-        both = total({"kl": kl, "tokens": self.minibatch_tokens})
+        both = all_reduce_sum({"kl": kl, "tokens": self.minibatch_tokens})
         return both["kl"] / max(both["tokens"], 1)
 
     def moved_beyond(self, limit: float | None) -> bool:
@@ -216,9 +216,9 @@ class UpdateMeter:
         for names, _ in self.sums:
             for name in names:
                 sums[name] = sums.get(name, 0.0) + next(values)
-        sums = total(sums)
-        tokens = total({"tokens": self.tokens})["tokens"]
-        parts = total({name: sum(on_cpu(values)) for name, values in self.parts.items()})
+        sums = all_reduce_sum(sums)
+        tokens = all_reduce_sum({"tokens": self.tokens})["tokens"]
+        parts = all_reduce_sum({name: sum(on_cpu(values)) for name, values in self.parts.items()})
         means = {name: value / max(tokens, 1) for name, value in sums.items()}
         means |= {name: value / updates for name, value in parts.items()}
         if self.critic_norms:

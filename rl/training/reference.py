@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from gpt.model import GPT
-from gpt.optimizer import mix_into
+from harness.optimizer import mix_into
 
 
 class MovingReference(Protocol):

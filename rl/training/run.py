@@ -8,31 +8,26 @@ from typing import Any, Protocol
 
 import torch
 import torch.nn as nn
+from gpt.checkpoint import save_gpt
+from harness.device import pick_device
+from harness.metric_log import MetricLog
+from harness.paths import MODEL_FILE
+from harness.training_state import TrainingState, saved_step
 
-from gpt.adapter import fit_for_training, save_adapter
-from gpt.common import (
-    MODEL_FILE,
-    MetricLog,
-    TrainingState,
-    pick_device,
-    save_gpt,
-    saved_step,
-)
-from gpt.compiling import compile_blocks
-from gpt.files import display_path, keep_until, write_json
-from gpt.frozen import frozen_copy
 from gpt.generate import SamplingParams
-from gpt.half import half_linears
-from gpt.lora import has_adapters
+from gpt.lora import fit_for_training, has_adapters, save_adapter
 from gpt.model import GPT
-from gpt.optimizer import check_losses
 from gpt.pretraining import default_folder
-from gpt.ranks import check_alike
-from gpt.report.doctor import say_findings
-from gpt.report.page import TOKENS
-from gpt.report.writing import add_to_page, open_page, refresh
-from gpt.runs import finish_run, keep_state, open_run, stepping
-from rl.training.doctor import RULES
+from harness.bfloat16_weights import linears_to_bfloat16
+from harness.compile_blocks import compile_blocks
+from harness.files import display_path, keep_until, write_json
+from harness.frozen_copy import frozen_copy
+from harness.optimizer import check_losses
+from harness.ranks.collectives import check_alike
+from harness.report.page import TOKENS
+from harness.report.rules import say_findings
+from harness.report.writing import add_to_page, open_page, refresh
+from harness.run_folder import finish_run, keep_state, open_run, stepping
 from rl.training.evaluation import (
     Conditions,
     Validation,
@@ -40,9 +35,10 @@ from rl.training.evaluation import (
     plot_iterations,
     plot_learning_curves,
 )
-from rl.training.forecast import announce_run
+from rl.training.memory_needs import announce_run
 from rl.training.metrics import kl_exceeded
-from rl.training.setup import OwnReward, Task, batch_description, halve_frozen, open_task
+from rl.training.run_rules import RULES
+from rl.training.setup import OwnReward, Task, batch_description, open_task, to_bfloat16
 from rl.training.token_log import TokenLog
 
 SHOWN = (
@@ -165,10 +161,10 @@ def models_of_run(
     fit_in_memory(name, config, task, task.policy.device)
     parts = prepare(config, task) if prepare else {}
     if config.precision == "bfloat16" and "refresh" not in parts:  # it trains the reward model
-        halve_frozen(task)
+        to_bfloat16(task)
     start = frozen_copy(task.policy)
     if config.precision == "bfloat16" and not has_adapters(start):  # which share the policy's base
-        half_linears(start)
+        linears_to_bfloat16(start)
     if fixed_reference:
         parts["reference"] = start
     if config.compile:

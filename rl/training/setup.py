@@ -9,19 +9,20 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
+from gpt.checkpoint import load_gpt
+from harness.paths import MODEL_FILE
 
 from data import reviews, sums
 from data.collate import ResponseBatch, collate_responses
 from data.readers import read_preferences, read_prompts
 from data.records import PromptRecord
-from gpt.common import MODEL_FILE, load_gpt
 from gpt.corpus import open_corpus, open_prompts
-from gpt.errors import UserError
-from gpt.files import display_path
-from gpt.half import half_linears
 from gpt.model import GPT
 from gpt.pretraining import default_folder, flags_for
 from gpt.tokenizer import Tokenizer
+from harness.bfloat16_weights import linears_to_bfloat16
+from harness.errors import UserError
+from harness.files import display_path
 from reward_model.model import RewardModel, load_reward_model
 from rl.rewards.ensemble import Combine, EnsembleReward
 from rl.rewards.function import is_function, open_function
@@ -262,7 +263,7 @@ def _run_folder(path: Path) -> Path:
     return path.parent if path.name == MODEL_FILE else path
 
 
-def as_paid(config: EngineConfig, reward_fn: RewardFn) -> RewardFn:
+def apply_answer_weights(config: EngineConfig, reward_fn: RewardFn) -> RewardFn:
     """The reward with what the flags say a checked answer earns; UserError if it checks none."""
     if not (config.wrong_reward or config.format_weight or config.normalize_parts):
         return reward_fn
@@ -368,20 +369,20 @@ def open_task(
     for scorer in (reward_fn, gold):
         require_reach(scorer, policy, tokenizer, prompts, config.max_new_tokens)
     if reward_fn is not None and isinstance(config, EngineConfig):
-        reward_fn = as_paid(config, reward_fn)
+        reward_fn = apply_answer_weights(config, reward_fn)
     return Task(policy, tokenizer, prompts, reward_fn, gold)
 
 
-def halve_frozen(task: Task) -> None:
-    """Linear layers of the task's reward models, judge and teacher in bfloat16 (gpt/half.py)."""
+def to_bfloat16(task: Task) -> None:
+    """Linear layers of the task's reward models, judge and teacher in bfloat16 (harness/bfloat16_weights.py)."""
     for source in (task.reward_fn, task.gold):
         if isinstance(source, RewardModelReward):
-            half_linears(source.model)
+            linears_to_bfloat16(source.model)
         elif isinstance(source, EnsembleReward):
             for model in source.models:
-                half_linears(model)
+                linears_to_bfloat16(model)
         elif isinstance(source, TeacherReward):
-            half_linears(source.teacher)
+            linears_to_bfloat16(source.teacher)
 
 
 def require_reach(

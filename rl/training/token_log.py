@@ -13,15 +13,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
+from harness.device import precision
 from torch import Tensor
 
 from data.collate import ResponseBatch
-from gpt.common import precision
-from gpt.files import append_jsonl
 from gpt.log_probs import score_in_micro_batches, token_scores, token_scores_and_kl
 from gpt.model import GPT
-from gpt.report.token_rows import token_rows
+from gpt.token_rows import token_rows
 from gpt.tokenizer import Tokenizer
+from harness.files import append_jsonl
 from rl.batches.rollout import Rollout, select_rows
 from rl.equations.advantages import gae
 from rl.rewards.ensemble import EnsembleReward

@@ -11,10 +11,9 @@ import torch.nn as nn
 from torch import Tensor
 
 from data.collate import ResponseBatch
-from gpt.heads import head_product
 from gpt.log_probs import response_hidden, scatter_responses, score_in_micro_batches
 from gpt.lora import copy_to_train
-from gpt.model import GPT
+from gpt.model import GPT, head_product
 from reward_model.model import RewardModel
 
 

@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
+from harness.paths import REPOSITORY
 from processes import run_into_log
 
-from gpt.common import REPOSITORY
-from gpt.files import write_json
+from harness.files import write_json
 from overopt.plan import STAGES, Job
 from overopt.settings import Settings
 

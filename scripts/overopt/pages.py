@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from itertools import repeat
 from pathlib import Path
 
-from gpt.files import display_path
+from harness.files import display_path
 from overopt import figures, results
 from overopt.budget_page import into_study
 from overopt.intervals import SURE

@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from gpt.errors import UserError
-from gpt.files import display_path
+from harness.errors import UserError
+from harness.files import display_path
 from overopt.jobs import is_done
 from overopt.plan import CURES
 from overopt.results import about_run, alarm, best_of_n_rows, cure_folder, fit_of_cell, rounded

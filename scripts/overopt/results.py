@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from gpt.files import read_jsonl
+from harness.files import read_jsonl
 from overopt.fits import NEAREST, pooled_fit, slope
 from overopt.intervals import (
     Array,
@@ -28,7 +28,7 @@ from overopt.runs import TERMS, Points, best_of_tuning, read_points, sampled_tok
 from overopt.settings import ENGINES, TUNING, Settings
 from overopt.tables import BUDGET_DISTANCES, distance_view
 from overopt.terms import change_by_term
-from rl.training.doctor import Run, proxy_suspected
+from rl.training.run_rules import Run, proxy_suspected
 
 CURE_DISTANCES = (2.0, 4.0, 8.0, 16.0)
 SHOWN = ("step", "kl", "gold", "proxy", "length", "eos", *TERMS)

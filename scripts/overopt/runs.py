@@ -16,13 +16,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from harness.command_line import from_preset
+from harness.device import pick_device
+from harness.metric_log import MetricLog
 
 from data import reviews, sums
 from data.records import PromptRecord
-from gpt.common import MetricLog, from_preset, pick_device
-from gpt.files import read_jsonl, write_json
 from gpt.generate import SamplingParams
 from gpt.model import GPT
+from harness.files import read_jsonl, write_json
 from overopt.intervals import Array
 from overopt.settings import TUNING, VARIANTS, Settings
 from overopt.stages import LONGEST

@@ -9,23 +9,26 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
+from gpt.checkpoint import load_gpt, save_gpt
+from harness.metric_log import MetricLog
+from harness.paths import MODEL_FILE
+from harness.seeds import make_generator
 
 from data import reviews
 from data.collate import ResponseBatch, join_responses
 from data.records import PromptRecord
-from gpt.common import MODEL_FILE, MetricLog, load_gpt, make_generator, save_gpt
 from gpt.corpus import open_corpus
-from gpt.files import append_jsonl, read_jsonl, write_json
 from gpt.generate import SamplingParams
 from gpt.log_probs import score_in_micro_batches
 from gpt.model import GPT, GPTConfig
 from gpt.pretraining import PretrainingConfig
 from gpt.pretraining import train as pretrain
 from gpt.tokenizer import Tokenizer, load_tokenizer
+from harness.files import append_jsonl, read_jsonl, write_json
 from overopt.settings import SHAPES, Settings
+from reward_model.accuracy_report import preference_report
 from reward_model.model import RewardModel, load_reward_model, save_reward_model
 from reward_model.pairs import TokenPair, as_pair, collate_pairs, pair_as_text
-from reward_model.report import preference_report
 from reward_model.reward_model_training import RewardModelConfig, fit, score_pairs, world_pairs
 from rl.batches.rollout import sample_rollout
 from rl.equations.best_of_n import best_of_n_kl, best_of_n_mean

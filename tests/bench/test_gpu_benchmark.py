@@ -16,8 +16,8 @@ import torch
 from gpu import TOY, Bench, GpuConfig, Section
 from turns import Case
 
-from gpt.errors import UserError
 from gpt.model import GPTConfig
+from harness.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[2]
 CPU = torch.device("cpu")

@@ -25,8 +25,8 @@ from conftest import require_package
 from peers import PeersConfig
 from turns import Case, Side, Turns, Worker
 
-from gpt.errors import UserError
 from gpt.model import GPTConfig
+from harness.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = Case("grpo", prompts=2, group=2, prompt_tokens=4, new_tokens=3)

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 from chrome import Chrome, open_chrome
+from harness.command_line import from_preset
 
 from gpt import pretraining
-from gpt.common import from_preset
 from gpt.model import PRESETS, GPTConfig
 from gpt.pretraining import PretrainingConfig
-from gpt.report.page import page_html, read_run
-from gpt.report.tokens import show_tokens
+from harness.report.page import page_html, read_run
+from harness.report.tokens import show_tokens
 from reward_model import reward_model_training
 from reward_model.reward_model_training import RewardModelConfig
 from rl import grpo_engine, kd_grpo_engine, ppo_engine

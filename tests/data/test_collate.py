@@ -16,9 +16,9 @@ from data.collate import (
     first_eos_mask,
     join_responses,
     left_pad,
-    length_sorted_chunks,
     right_pad,
 )
+from harness.ranks.collectives import length_sorted_chunks
 
 EOS = 0  # also what fills the padding: comparing ids with it must decide nothing
 

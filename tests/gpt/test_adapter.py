@@ -11,11 +11,17 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from gpt.adapter import fit_for_training, load_adapter, save_adapter, trunk_to_train
-from gpt.errors import UserError
-from gpt.lora import adapters, add_adapters
+from gpt.lora import (
+    adapters,
+    add_adapters,
+    fit_for_training,
+    load_adapter,
+    save_adapter,
+    trunk_to_train,
+)
 from gpt.model import GPT, GPTConfig
 from gpt.pretrained import save_gpt2
+from harness.errors import UserError
 
 SHAPE = GPTConfig(vocab_size=11, context=12, n_layer=2, n_head=2, n_embd=8)
 TOKENS = torch.randint(0, 11, (3, 9), generator=torch.Generator().manual_seed(2))

@@ -12,11 +12,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from gpt.checkpoint import load_gpt, save_gpt
+from harness.metric_log import MetricLog
+from harness.training_state import saved_step
 
 from data.collate import ResponseBatch, collate_responses
 from data.records import PromptRecord
 from gpt import distillation
-from gpt.common import MetricLog, load_gpt, save_gpt, saved_step
 from gpt.corpus import TextCorpus
 from gpt.distillation import (
     DistillationConfig,
@@ -30,10 +32,10 @@ from gpt.distillation import (
     sampled_targets,
     train,
 )
-from gpt.files import read_jsonl
 from gpt.log_probs import full_kl, token_log_probs
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import build_tokenizer, load_tokenizer
+from harness.files import read_jsonl
 
 V, EOS, T = 7, 0, 4
 PROMPTS = [[3, 1], [5], [2, 2, 6, 1], [4, 0, 1]]

@@ -8,12 +8,13 @@ from dataclasses import replace
 
 import pytest
 import torch
+from gpt.checkpoint import load_gpt
+from harness.metric_log import MetricLog
+from harness.training_state import saved_step
 
 from data.records import PreferenceRecord
 from data.splits import split_of
 from gpt import finetuning, pretraining
-from gpt.common import MetricLog, load_gpt, saved_step
-from gpt.errors import UserError
 from gpt.finetuning import (
     FinetuningConfig,
     collate_examples,
@@ -26,6 +27,7 @@ from gpt.finetuning import (
 from gpt.model import GPT, GPTConfig
 from gpt.pretrained import save_gpt2
 from gpt.tokenizer import load_tokenizer
+from harness.errors import UserError
 
 V, EOS = 12, 0
 GLASSBOX = load_tokenizer("glassbox")

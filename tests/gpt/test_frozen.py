@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 import torch.nn as nn
 
-from gpt.frozen import frozen_copy
 from gpt.model import GPT, GPTConfig
+from harness.frozen_copy import frozen_copy
 
 SHAPE = GPTConfig(vocab_size=11, context=8, n_layer=2, n_head=2, n_embd=8, dropout=0.5)
 

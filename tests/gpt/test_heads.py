@@ -10,10 +10,9 @@ import torch
 from data.collate import ResponseBatch, collate_responses
 from gpt.distillation import forward_kl, sampled_cross_entropy, sampled_targets
 from gpt.generate import SamplingParams, generate
-from gpt.heads import head_product
 from gpt.log_probs import full_kl, token_log_probs, token_scores
 from gpt.log_probs import token_scores_and_kl as scores_and_kl
-from gpt.model import GPT, GPTConfig
+from gpt.model import GPT, GPTConfig, head_product
 from reward_model.model import RewardModel
 from rl.training.value_model import ValueModel
 

@@ -11,7 +11,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from data.collate import ResponseBatch, collate_responses
-from gpt.border import at_least_float32
 from gpt.log_probs import (
     _score,
     entropy_from_logits,
@@ -24,6 +23,7 @@ from gpt.log_probs import (
     token_scores_and_kl,
 )
 from gpt.model import GPT, GPTConfig
+from harness.equation_checks import at_least_float32
 
 V, EOS = 7, 0
 PROMPTS = [[3, 1], [5], [2, 2, 6, 1], [4, 0, 1]]

@@ -6,11 +6,10 @@ import re
 
 import pytest
 import torch
+from gpt.checkpoint import load_gpt, save_gpt
+from harness.training_state import TrainingState
 
 from data.collate import collate_documents
-from gpt.common import TrainingState, load_gpt, save_gpt
-from gpt.errors import UserError
-from gpt.frozen import frozen_copy
 from gpt.log_probs import token_log_probs
 from gpt.lora import (
     adapters,
@@ -23,9 +22,11 @@ from gpt.lora import (
     merged_state,
 )
 from gpt.model import GPT, GPTConfig
-from gpt.optimizer import adamw, mix_into
 from gpt.pretrained import load_gpt2, save_gpt2
 from gpt.tokenizer import build_tokenizer, load_tokenizer
+from harness.errors import UserError
+from harness.frozen_copy import frozen_copy
+from harness.optimizer import adamw, mix_into
 from reward_model.model import RewardModel
 from rl.training.value_model import ValueModel
 

@@ -12,10 +12,10 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from data.collate import left_pad, right_pad
-from gpt.errors import UserError
 from gpt.generate import SamplingParams, generate
 from gpt.model import GPT, GPTConfig
 from gpt.pretrained import INDEX_FILE, load_gpt2, save_gpt2
+from harness.errors import UserError
 
 SMALL = GPTConfig(vocab_size=61, context=32, n_layer=3, n_head=4, n_embd=16)
 ROWS = [[5, 17, 3, 60, 9, 21, 8], [44, 2], [7, 7, 30, 12], [1]]

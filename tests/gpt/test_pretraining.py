@@ -10,15 +10,15 @@ from types import SimpleNamespace
 import pytest
 import torch
 import tyro
+from gpt.checkpoint import load_gpt
+from harness.command_line import preset_defaults
+from harness.metric_log import MetricLog
 
 from data.collate import ResponseBatch, collate_documents, collate_responses
 from gpt import pretraining
-from gpt.common import MetricLog, load_gpt, preset_defaults
 from gpt.corpus import TextCorpus, WorldCorpus
-from gpt.errors import Finished
 from gpt.model import GPT, GPTConfig
 from gpt.model import PRESETS as SHAPES
-from gpt.optimizer import cosine_schedule
 from gpt.pretraining import (
     PRESETS,
     PretrainingConfig,
@@ -30,6 +30,8 @@ from gpt.pretraining import (
 )
 from gpt.teacher import teacher_folder
 from gpt.tokenizer import load_tokenizer
+from harness.errors import Finished
+from harness.optimizer import cosine_schedule
 
 TOKENIZER = load_tokenizer("glassbox")
 SHAPE = GPTConfig(vocab_size=7, context=12, n_layer=2, n_head=2, n_embd=8)

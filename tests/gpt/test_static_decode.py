@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gpt import cuda_graph
 from gpt import generate as generation
 from gpt.generate import SamplingParams, as_sampled, chosen_decoding, generate
 from gpt.model import GPT, GPTConfig
+from harness import cuda_graph
 
 EOS = 3
 RAGGED = [[1, 2], [3], [4, 0, 1, 2], [2, 2, 2]]
@@ -290,7 +290,7 @@ def test_wishes_that_cannot_be_are_refused():
 
 
 class Studio:
-    """Stands for gpt/cuda_graph.py: a recording runs nothing, a replay calls the function."""
+    """Stands for harness/cuda_graph.py: a recording runs nothing, a replay calls the function."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, breaks: bool = False) -> None:
         self.notes: list[str] = []

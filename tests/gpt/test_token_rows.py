@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from harness.metric_log import MetricLog
 
 from data.collate import collate_responses
-from gpt.common import MetricLog
 from gpt.finetuning import Example, FinetuningConfig, train
 from gpt.log_probs import token_scores
 from gpt.model import GPT, GPTConfig
-from gpt.report.page import REPORT, TOKENS
-from gpt.report.token_rows import WINDOW, TextLog, open_texts, shortened
-from gpt.report.writing import open_page, refresh
+from gpt.token_rows import WINDOW, TextLog, open_texts, shortened
 from gpt.tokenizer import build_tokenizer
+from harness.report.page import REPORT, TOKENS
+from harness.report.writing import open_page, refresh
 from reward_model.model import RewardModel
 from reward_model.pairs import TokenPair
 from reward_model.reward_model_training import record_prefixes

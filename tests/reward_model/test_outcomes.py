@@ -6,12 +6,14 @@ import random
 
 import pytest
 import torch
+from gpt.checkpoint import save_gpt
+from harness.metric_log import MetricLog
+from harness.seeds import make_generator
 
 from data.labelled import LabelledText
-from gpt.common import MetricLog, make_generator, save_gpt
-from gpt.errors import UserError
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import load_tokenizer
+from harness.errors import UserError
 from reward_model import outcome_training
 from reward_model.model import RewardModel, load_reward_model
 from reward_model.outcome_training import OutcomeConfig, add_texts, fit, open_texts

@@ -11,10 +11,10 @@ import torch
 from data.collate import collate_responses
 from data.readers import read_preferences
 from data.records import PreferenceRecord, PromptRecord
-from gpt.files import append_jsonl
 from gpt.generate import Generation, SamplingParams, generate
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import Tokenizer, build_tokenizer, load_tokenizer
+from harness.files import append_jsonl
 from reward_model import pairs as pairs_module
 from reward_model.pairs import (
     Labelled,

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 import torch
+from gpt.checkpoint import load_gpt, save_gpt
 
 from data.collate import ResponseBatch, collate_responses
-from gpt.common import load_gpt, save_gpt
-from gpt.errors import UserError
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import load_tokenizer
+from harness.errors import UserError
 from reward_model.model import RewardModel, load_reward_model, save_reward_model
 
 V, D, EOS = 9, 8, 0

@@ -14,19 +14,21 @@ from pathlib import Path
 
 import pytest
 import torch
+from gpt.checkpoint import save_gpt
+from harness.metric_log import MetricLog
+from harness.training_state import saved_step
 from safetensors.torch import load_file
 
 from data import reviews
 from data.collate import collate_responses
 from data.splits import split_of
 from gpt import pretraining
-from gpt.common import MetricLog, save_gpt, saved_step
-from gpt.errors import UserError
-from gpt.files import append_jsonl, read_jsonl
 from gpt.generate import SamplingParams, generate
 from gpt.model import GPT, GPTConfig
-from gpt.optimizer import adamw
 from gpt.tokenizer import load_tokenizer
+from harness.errors import UserError
+from harness.files import append_jsonl, read_jsonl
+from harness.optimizer import adamw
 from reward_model import reward_model_training
 from reward_model.model import RewardModel
 from reward_model.pairs import TokenPair, pair_as_text, preference_strength
@@ -556,7 +558,7 @@ KILLED = """
 import os, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
-from gpt.common import MetricLog
+from harness.metric_log import MetricLog
 from reward_model import reward_model_training as training
 from reward_model.reward_model_training import RewardModelConfig
 

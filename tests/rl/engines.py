@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 import torch
+from harness.metric_log import MetricLog
 
 from data.collate import ResponseBatch, collate_documents
 from data.records import PromptRecord
-from gpt.common import MetricLog
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import build_tokenizer
 from reward_model.model import RewardModel

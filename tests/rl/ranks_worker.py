@@ -35,12 +35,15 @@ from engines import (
     teacher_in,
     weights,
 )
+from harness.command_line import explained
+from harness.metric_log import MetricLog
+from harness.seeds import make_generator
 
-from gpt import distillation, finetuning, pretraining, ranks
-from gpt.common import MetricLog, explained, make_generator
+from gpt import distillation, finetuning, pretraining
 from gpt.generate import SamplingParams, generate
-from gpt.launch import run_on_ranks
 from gpt.lora import add_adapters
+from harness.ranks import collectives
+from harness.ranks.launch import run_on_ranks
 from reward_model import reward_model_training
 from reward_model.model import RewardModel
 from reward_model.pairs import Labelled, PairSampling, sample_pairs
@@ -214,9 +217,11 @@ def in_float32() -> dict[str, Any]:
 def work(job: Job) -> None:
     """All of it, on one rank of `job.ranks`."""
     warnings.simplefilter("ignore")
-    assert ranks.world() == job.ranks
-    if job.ranks == 2:  # two talk by torch.distributed alone, four on the board of gpt/board.py
-        ranks.talk_on(None)
+    assert collectives.world() == job.ranks
+    if (
+        job.ranks == 2
+    ):  # two talk by torch.distributed alone, four on the board of harness/ranks/shared_memory.py
+        collectives.use_shared_memory(None)
     seen: list[torch.Tensor] = []
     gradients(seen)
     # A critic in the policy's precision.
@@ -227,8 +232,8 @@ def work(job: Job) -> None:
         "float32": in_float32(),
         "resumed": resumable(job),
     }
-    ranks.check_alike(small_gpt())
-    if ranks.is_main():
+    collectives.check_alike(small_gpt())
+    if collectives.is_main():
         torch.save(results, job.out)
 
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 import torch
+from harness.metric_log import MetricLog
+from harness.training_state import saved_step
 
 from data.records import PromptRecord
-from gpt.common import MetricLog, saved_step
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import build_tokenizer
 from rl.rewards.sources import RuleReward

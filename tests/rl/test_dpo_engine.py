@@ -25,17 +25,17 @@ from engines import (
     small_gpt,
     weights,
 )
+from gpt.checkpoint import load_gpt, save_gpt
 
 from data.readers import read_preferences
 from data.splits import split_of
 from gpt import pretraining
-from gpt.common import load_gpt, save_gpt
-from gpt.errors import UserError
-from gpt.files import append_jsonl, read_jsonl
 from gpt.generate import SamplingParams
 from gpt.model import GPT, GPTConfig
-from gpt.optimizer import cosine_schedule
 from gpt.tokenizer import load_tokenizer
+from harness.errors import UserError
+from harness.files import append_jsonl, read_jsonl
+from harness.optimizer import cosine_schedule
 from reward_model.model import RewardModel, save_reward_model
 from reward_model.pairs import TokenPair, pair_as_text
 from rl import dpo_engine

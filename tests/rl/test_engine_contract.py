@@ -34,19 +34,21 @@ from engines import (
     teacher_in,
     weights,
 )
+from gpt.checkpoint import load_gpt, save_gpt
+from harness.metric_log import MetricLog
+from harness.training_state import saved_step
 from matplotlib.figure import Figure
 
 import gpt.model
 import gpt.teacher
 from gpt import pretraining
-from gpt.common import MetricLog, load_gpt, save_gpt, saved_step
-from gpt.errors import UserError
-from gpt.files import read_jsonl
-from gpt.frozen import frozen_copy
 from gpt.generate import SamplingParams
 from gpt.lora import add_adapters
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import load_tokenizer
+from harness.errors import UserError
+from harness.files import read_jsonl
+from harness.frozen_copy import frozen_copy
 from reward_model.model import RewardModel, save_reward_model
 from rl.rewards.sources import RewardModelReward, RuleReward
 from rl.training import run

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from conftest import require_package
 
-from gpt.errors import UserError
+from harness.errors import UserError
 from rl import export
 from rl.export import ExportConfig, clock, run_folders, run_names
 

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 from engines import DIVERSE, engine_named, small_gpt
-
-from gpt.common import MetricLog
+from harness.metric_log import MetricLog
 
 
 class MeasuringLog(MetricLog):

@@ -7,9 +7,9 @@ from types import ModuleType
 
 import pytest
 import torch
+from harness.metric_log import MetricLog
 
 from data.records import PromptRecord
-from gpt.common import MetricLog
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import build_tokenizer
 from rl import grpo_engine, grpo_iterative_engine, grpo_single_model_engine, grpo_variants_engine

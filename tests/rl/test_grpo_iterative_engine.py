@@ -27,16 +27,17 @@ from engines import (
     small_gpt,
     weights,
 )
+from harness.metric_log import MetricLog
+from harness.training_state import saved_step
 from matplotlib.figure import Figure
 
 from data.records import PromptRecord
 from gpt import corpus, model, pretraining
-from gpt.common import MetricLog, saved_step
-from gpt.errors import UserError
-from gpt.files import read_jsonl
 from gpt.lora import add_adapters
 from gpt.model import GPT, GPTConfig
 from gpt.pretraining import PretrainingConfig
+from harness.errors import UserError
+from harness.files import read_jsonl
 from reward_model import continual, reward_model_training
 from reward_model.continual import (
     ContinualRewardModel,

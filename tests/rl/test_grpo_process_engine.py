@@ -24,12 +24,12 @@ from engines import (
     small_gpt,
     weights,
 )
+from harness.metric_log import MetricLog
 
 from data import reviews, sums
-from gpt.common import MetricLog
-from gpt.errors import UserError
 from gpt.model import GPT
 from gpt.tokenizer import load_tokenizer
+from harness.errors import UserError
 from reward_model.model import RewardModel
 from rl import grpo_engine, grpo_process_engine
 from rl.batches.rollout import Rollout

@@ -25,8 +25,9 @@ from engines import (
     small_gpt,
     weights,
 )
+from harness.command_line import from_preset
+from harness.metric_log import MetricLog
 
-from gpt.common import MetricLog, from_preset
 from gpt.generate import SamplingParams
 from gpt.model import GPT
 from rl import grpo_engine, grpo_single_model_engine

@@ -26,8 +26,8 @@ from engines import (
     small_gpt,
     weights,
 )
+from harness.metric_log import MetricLog
 
-from gpt.common import MetricLog
 from gpt.generate import SamplingParams
 from gpt.log_probs import TokenScores
 from gpt.model import GPT

@@ -26,11 +26,12 @@ from engines import (
     weights,
 )
 from engines import SHARP_TEACHER as TEACHER
+from gpt.checkpoint import save_gpt
+from harness.metric_log import MetricLog
 
 import gpt.teacher
 from data.collate import collate_documents
 from gpt import pretraining
-from gpt.common import MetricLog, save_gpt
 from gpt.corpus import WorldCorpus
 from gpt.generate import SamplingParams
 from gpt.model import GPT, GPTConfig

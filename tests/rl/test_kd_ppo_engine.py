@@ -25,9 +25,9 @@ from engines import (
     weights,
 )
 from engines import SHARP_TEACHER as TEACHER
+from harness.metric_log import MetricLog
 
 from gpt import pretraining
-from gpt.common import MetricLog
 from gpt.generate import SamplingParams
 from gpt.log_probs import TokenScores
 from gpt.model import GPT

@@ -20,9 +20,9 @@ from engines import (
     weights,
 )
 from engines import NOISY_TEACHER as TEACHER
+from harness.seeds import make_generator
 
 from data.collate import collate_responses
-from gpt.common import make_generator
 from gpt.corpus import TextCorpus
 from gpt.generate import SamplingParams
 from gpt.log_probs import token_log_probs, token_scores_and_kl

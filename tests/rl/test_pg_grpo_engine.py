@@ -25,14 +25,14 @@ from engines import (
     small_gpt,
     weights,
 )
+from harness.metric_log import MetricLog
 
 from data.splits import split_of
-from gpt.common import MetricLog
-from gpt.errors import UserError
 from gpt.generate import SamplingParams
 from gpt.log_probs import TokenScores
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import load_tokenizer
+from harness.errors import UserError
 from rl import grpo_engine, pg_grpo_engine
 from rl.batches import preferences
 from rl.batches.preferences import Compared, pairs_within

@@ -24,12 +24,12 @@ from engines import (
 
 from data.records import PromptRecord
 from gpt.corpus import WorldCorpus
-from gpt.errors import UserError
 from gpt.generate import SamplingParams
 from gpt.log_probs import TokenScores
 from gpt.model import GPT
 from gpt.pretraining import language_model_loss
 from gpt.tokenizer import load_tokenizer
+from harness.errors import UserError
 from reward_model.model import RewardModel
 from rl import ppo_engine
 from rl.batches.rollout import Rollout, epoch_minibatches, sample_rollout

@@ -12,9 +12,10 @@ import pytest
 import torch
 import torch.nn as nn
 from engines import ENGINES, LETTERS, PROMPTS, SHARE_OF_A, Crash, Engine, Texts, small_gpt
+from gpt.checkpoint import save_gpt
+from harness.metric_log import MetricLog
 
 from gpt import distillation, finetuning, pretraining
-from gpt.common import MetricLog, save_gpt
 from gpt.generate import SamplingParams
 from gpt.model import GPT
 from gpt.tokenizer import load_tokenizer
@@ -30,7 +31,7 @@ from rl.rewards.teacher import TeacherReward
 from rl.rewards.verifiable import VerifiableReward
 from rl.training.evaluation import Conditions, Validation, best_of_n, measure_accuracy
 from rl.training.run import run_training
-from rl.training.setup import Task, halve_frozen
+from rl.training.setup import Task, to_bfloat16
 
 BFLOAT16 = Conditions(precision="bfloat16")
 PARAMS = SamplingParams(max_new_tokens=4)
@@ -245,6 +246,6 @@ def test_ensembles_judges_and_teachers_are_halved(tmp_path):
     teacher = small_gpt(4).requires_grad_(False)
     judge, config = RewardModelReward(models[2], name="judge"), PPOConfig()
     for reward in (EnsembleReward(models[:2]), TeacherReward(teacher, config)):
-        halve_frozen(Task(small_gpt(), LETTERS, {}, reward, judge))
+        to_bfloat16(Task(small_gpt(), LETTERS, {}, reward, judge))
     for trunk in (*(model.gpt for model in models), teacher):
         assert trunk.h[1].mlp.c_fc.weight.dtype == torch.bfloat16

@@ -17,8 +17,8 @@ import pytest
 import torch
 from engines import ENGINES
 
-from gpt import launch, ranks
-from gpt.launch import cores, default_ranks
+from harness.ranks import collectives, launch
+from harness.ranks.launch import cores, default_ranks
 
 ROOT = Path(__file__).resolve().parents[2]
 WORLDS = (2, 4)  # compared with 1
@@ -152,10 +152,10 @@ FAILING = """
 import os, signal, sys
 from dataclasses import dataclass
 import torch
-from gpt import ranks
-from gpt.common import run_script
-from gpt.errors import UserError
-from gpt.files import append_jsonl
+from harness.ranks import collectives
+from harness.command_line import run_script
+from harness.errors import UserError
+from harness.files import append_jsonl
 from pathlib import Path
 
 @dataclass
@@ -287,14 +287,14 @@ def test_a_wish_for_few_threads_is_one_for_few_ranks(monkeypatch):
 
 def test_a_single_process_needs_no_other():
     """The defaults of every function here, which a notebook runs with."""
-    assert (ranks.world(), ranks.rank(), ranks.is_main()) == (1, 0, True)
-    assert ranks.own([3, 1, 2]) == [3, 1, 2] and ranks.own_block(3) == slice(0, 3)
-    assert ranks.gather("x") == ["x"] and ranks.total({"a": 2.0}) == {"a": 2.0}
-    assert ranks.on_main(lambda: 5) == 5
+    assert (collectives.world(), collectives.rank(), collectives.is_main()) == (1, 0, True)
+    assert collectives.shard([3, 1, 2]) == [3, 1, 2] and collectives.shard_block(3) == slice(0, 3)
+    assert collectives.gather("x") == ["x"] and collectives.all_reduce_sum({"a": 2.0}) == {"a": 2.0}
+    assert collectives.on_main(lambda: 5) == 5
     layer = torch.nn.Linear(2, 2)
-    ranks.sum_gradients(layer.parameters())
+    collectives.sum_gradients(layer.parameters())
     assert layer.weight.grad is None
-    ranks.check_alike(layer)
+    collectives.check_alike(layer)
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,8 @@ from engines import (
     small_gpt,
     weights,
 )
+from harness.metric_log import MetricLog
 
-from gpt.common import MetricLog
 from gpt.model import GPT
 from rl import grpo_engine, reinforce_pp_engine
 from rl.batches.rollout import Rollout

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpt.errors import UserError
+from harness.errors import UserError
 from rl.report import ReportConfig, main
 
 

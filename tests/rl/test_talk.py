@@ -12,12 +12,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from gpt.checkpoint import save_gpt
+from harness.paths import MODEL_FILE
 
 from data import reviews, sums
-from gpt.common import MODEL_FILE, save_gpt
-from gpt.errors import UserError
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import build_tokenizer, load_tokenizer
+from harness.errors import UserError
 from reward_model.model import RewardModel, load_reward_model, save_reward_model
 from rl import talk
 from rl.batches.rollout import Rollout

@@ -21,9 +21,9 @@ from engines import (
     weights,
 )
 
-from gpt.files import read_jsonl
 from gpt.generate import SamplingParams
 from gpt.model import GPT
+from harness.files import read_jsonl
 from reward_model.model import RewardModel
 from rl import grpo_engine, kd_grpo_engine, ppo_engine
 from rl.batches.rollout import Rollout, sample_rollout

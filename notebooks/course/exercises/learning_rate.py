@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from course.exercises import Case, Exercise, Mistake
-from gpt.optimizer import cosine_schedule
+from harness.optimizer import cosine_schedule
 
 
 def learning_rate(steps: Tensor, total: int, peak: float, warmup: int) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from course.exercises import Case, Exercise, Mistake
-from gpt.report.doctor import halves
+from harness.report.rules import halves
 
 
 def rise_in_errors(values: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from gpt.border import at_least_float32, finite_inputs
+from harness.equation_checks import at_least_float32, finite_inputs
 from rl.equations.losses import (
     cispo,
     clip_acted,

@@ -12,9 +12,9 @@ import statistics
 
 import pytest
 import torch
+from harness.metric_log import MetricLog
 
 from data.records import PromptRecord
-from gpt.common import MetricLog
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import build_tokenizer
 from rl import grpo_engine

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from gpt.checkpoint import save_gpt
 
 from data.records import PromptRecord
-from gpt.common import save_gpt
-from gpt.errors import UserError
 from gpt.generate import SamplingParams
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import build_tokenizer, load_tokenizer
+from harness.errors import UserError
 from rl import grpo_engine
 from rl.batches.rollout import Rollout, sample_rollout
 from rl.grpo_engine import GRPOConfig

@@ -11,18 +11,18 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from gpt.checkpoint import load_gpt, save_gpt
 
 from data.collate import collate_responses
 from data.records import PromptRecord
 from gpt import teacher as teacher_module
-from gpt.common import load_gpt, save_gpt
-from gpt.errors import UserError
-from gpt.files import read_jsonl
 from gpt.generate import SamplingParams
 from gpt.log_probs import token_log_probs
 from gpt.model import GPT, GPTConfig
 from gpt.model import PRESETS as SHAPES
 from gpt.tokenizer import build_tokenizer, load_tokenizer
+from harness.errors import UserError
+from harness.files import read_jsonl
 from reward_model.model import RewardModel, save_reward_model
 from rl.batches.rollout import Rollout, sample_rollout
 from rl.rewards import teacher as teacher_rewards_module

@@ -16,17 +16,18 @@ from typing import Any
 import pytest
 import torch
 from conftest import given, st
+from gpt.checkpoint import save_gpt
+from harness.metric_log import MetricLog
 
 from data import sums
 from data.collate import join_responses
 from data.records import PromptRecord
 from gpt import corpus, model, pretraining
-from gpt.common import MetricLog, save_gpt
-from gpt.errors import UserError
 from gpt.generate import SamplingParams
 from gpt.model import GPT, GPTConfig
 from gpt.pretraining import PretrainingConfig
 from gpt.tokenizer import build_tokenizer, load_tokenizer
+from harness.errors import UserError
 from reward_model.model import RewardModel, save_reward_model
 from rl import grpo_engine
 from rl.batches.rollout import Rollout

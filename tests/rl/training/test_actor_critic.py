@@ -6,10 +6,10 @@ import copy
 
 import pytest
 import torch
+from harness.training_state import TrainingState
 from torch import Tensor
 
 from data.collate import join_responses
-from gpt.common import TrainingState
 from gpt.model import GPT, GPTConfig
 from rl.training.actor_critic import ActorCritic, ActorCriticConfig
 from rl.training.value_model import ValueModel

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import get_type_hints
 
 import pytest
+from harness.command_line import from_preset, preset_defaults
 
-from gpt.common import from_preset, preset_defaults
 from rl.equations.kl import AdaptiveKL, DoublingKL, FixedKL
 from rl.training.config import (
     SIZES,

@@ -15,21 +15,21 @@ from typing import Any
 import bug_zoo
 import torch
 from bug_zoo import LETTERS
+from harness.metric_log import MetricLog
 
 from data.collate import ResponseBatch, collate_documents
 from data.records import PromptRecord
 from gpt import distillation, finetuning, pretraining
-from gpt.common import MetricLog
 from gpt.distillation import DistillationConfig
 from gpt.finetuning import Example, FinetuningConfig
 from gpt.model import GPT
 from gpt.pretraining import PretrainingConfig
-from gpt.report.doctor import examine, say_findings
-from gpt.report.page import REPORT
-from gpt.report.writing import open_page
+from harness.report.page import REPORT
+from harness.report.rules import examine, say_findings
+from harness.report.writing import open_page
+from reward_model.accuracy_report import preference_report
 from reward_model.model import RewardModel
 from reward_model.pairs import TokenPair
-from reward_model.report import preference_report
 from reward_model.reward_model_training import RewardModelConfig, fit, score_pairs
 
 Rows = list[dict[str, Any]]

@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 import torch
+from gpt.checkpoint import load_gpt, save_gpt
 
 from data.records import PromptRecord
 from gpt import pretraining
-from gpt.common import load_gpt, save_gpt
-from gpt.errors import UserError
 from gpt.generate import SamplingParams
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import load_tokenizer
+from harness.errors import UserError
 from reward_model.model import RewardModel, save_reward_model
 from rl import dpo_engine, grpo_engine
 from rl.batches.rollout import Rollout, sample_rollout

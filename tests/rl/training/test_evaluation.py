@@ -11,10 +11,10 @@ import torch
 from matplotlib.figure import Figure
 
 from data.records import PromptRecord
-from gpt.files import write_json
 from gpt.generate import SamplingParams
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import build_tokenizer
+from harness.files import write_json
 from rl.grpo_engine import GRPOConfig
 from rl.rewards.sources import RuleReward
 from rl.training import evaluation

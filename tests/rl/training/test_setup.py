@@ -7,15 +7,15 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from gpt.checkpoint import save_gpt
 
 from data import reviews, sums
 from data.splits import split_of
 from gpt import pretraining
-from gpt.common import save_gpt
-from gpt.errors import UserError
 from gpt.model import GPT, GPTConfig
 from gpt.pretraining import flags_for
 from gpt.tokenizer import load_tokenizer
+from harness.errors import UserError
 from reward_model.model import RewardModel, save_reward_model
 from rl.grpo_engine import GRPOConfig
 from rl.rewards.sources import RewardModelReward, RuleReward

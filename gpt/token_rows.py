@@ -1,0 +1,136 @@
+"""Texts token by token for the view in the report: rows of tokens.jsonl, and what writes a few of them.
+
+Kept are the same few texts each time, so that the view shows how a model's opinion of them changes.
+Scoring them draws no random number and touches no weight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from harness.device import precision
+from torch import Tensor
+
+from data.collate import ResponseBatch
+from gpt.log_probs import token_scores
+from gpt.model import GPT
+from gpt.tokenizer import Tokenizer
+from harness.files import append_jsonl, keep_until
+from harness.report.page import TOKENS
+
+WINDOW = 64  # tokens that are kept of a text, the first ones
+
+
+def token_text(tokenizer: Tokenizer, token: int) -> str:
+    """The text of one token; special ones, which decode to nothing, have a name."""
+    if token == tokenizer.eos_id:
+        return "<eos>"
+    return tokenizer.decode([token]) or f"<{token}>"
+
+
+def token_rows(
+    tokenizer: Tokenizer,
+    batch: ResponseBatch,
+    prompts: Sequence[str],
+    values: Mapping[str, Tensor],
+    notes: Mapping[str, Sequence[float]],
+    *,
+    kind: str,
+    step: int,
+    clipped: Tensor | None = None,
+) -> list[dict[str, Any]]:
+    """One readable row a response, only its valid tokens; `values` and `clipped` are (N, T) each."""
+    ids, lengths = batch.response_tokens.tolist(), batch.lengths.tolist()
+    columns = {name: tensor.tolist() for name, tensor in values.items()}
+    acted = None if clipped is None else clipped.tolist()
+    return [
+        {
+            "step": step,
+            "kind": kind,
+            "prompt": prompts[i],
+            "tokens": [token_text(tokenizer, token) for token in ids[i][:length]],
+            "values": {n: [round(v, 4) for v in c[i][:length]] for n, c in columns.items()},
+            **({} if acted is None else {"clipped": [int(c) for c in acted[i][:length]]}),
+            "notes": {name: round(numbers[i], 4) for name, numbers in notes.items()},
+        }
+        for i, length in enumerate(lengths)
+    ]
+
+
+class TextLog:
+    """Writes how a model reads a few held-out texts into tokens.jsonl; rows after `start` are dropped.
+
+    `batch` are the texts, on any device. With a `teacher` its log-probs stand beside the student's.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        tokenizer: Tokenizer,
+        batch: ResponseBatch,
+        *,
+        start: int = 0,
+        dtype: str = "float32",
+        teacher: GPT | None = None,
+    ) -> None:
+        self.path, self.tokenizer, self.dtype, self.teacher = (
+            folder / TOKENS,
+            tokenizer,
+            dtype,
+            teacher,
+        )
+        self.batch = shortened(batch, WINDOW)
+        rows = zip(self.batch.tokens.tolist(), self.batch.prompt_lengths.tolist(), strict=True)
+        self.prompts = [tokenizer.decode(tokens[:length]) for tokens, length in rows]
+        keep_until(self.path, start)
+
+    @torch.no_grad()
+    def write(self, model: GPT, step: int) -> None:
+        """Append what `model` thinks of each token of the texts; dropout off."""
+        was_training = model.training
+        model.eval()
+        batch = self.batch.to(model.device)
+        with precision(model.device, self.dtype):
+            scores = token_scores(model, batch)
+            values = {"surprise": -scores.log_probs, "entropy": scores.entropy}
+            if self.teacher is not None:
+                log_p = token_scores(self.teacher, batch).log_probs
+                gap = log_p - scores.log_probs
+                values = {"gap": gap, "log_p": log_p, "log_q": scores.log_probs} | values
+        model.train(was_training)
+        mean = (values["surprise"].sum(1) / batch.lengths.clamp(min=1)).tolist()
+        notes = {"nats per token": mean}
+        rows = token_rows(
+            self.tokenizer, batch, self.prompts, values, notes, kind="validation", step=step
+        )
+        append_jsonl(self.path, rows)
+
+
+def open_texts(
+    config: Any,
+    folder: Path,
+    tokenizer: Tokenizer,
+    batch: ResponseBatch | None,
+    start: int = 0,
+    teacher: GPT | None = None,
+) -> TextLog | None:
+    """A log of the first --record-tokens rows of a batch; None without any."""
+    if batch is None or not config.record_tokens:
+        return None
+    rows = batch.rows(torch.arange(min(config.record_tokens, len(batch))))
+    return TextLog(folder, tokenizer, rows, start=start, dtype=config.precision, teacher=teacher)
+
+
+def shortened(batch: ResponseBatch, count: int) -> ResponseBatch:
+    """The same rows, of each response the first `count` tokens."""
+    kept = torch.arange(batch.response_mask.shape[1], device=batch.response_mask.device) < count
+    return ResponseBatch(
+        batch.tokens,
+        batch.prompt_lengths,
+        batch.response_tokens[:, :count],
+        (batch.response_mask & kept)[:, :count],
+        batch.has_eos,
+    )

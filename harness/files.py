@@ -1,0 +1,159 @@
+"""Files of a run: written whole or not at all, by the first rank, and read again with a check.
+
+A file is written to a temporary name and renamed, so a crash never leaves half of one. Rows of
+JSON lines are appended; a crash may cut off the last one, which is then left out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+
+from harness.errors import UserError
+from harness.ranks.collectives import on_main
+
+
+def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
+    """Let `write` fill a temporary neighbour of `path`, then rename it into place.
+
+    Of several ranks the first one writes, and the others wait until the file is there.
+    """
+
+    def replace_it() -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        try:
+            temporary.touch()
+            mode = temporary.stat().st_mode  # the user's umask, for which safetensors does not ask
+            write(temporary)
+            temporary.chmod(mode)
+            _to_disk(temporary)
+            os.replace(temporary, path)
+        except (
+            OSError,
+            RuntimeError,
+            SafetensorError,
+        ) as error:  # torch's for a full disk is plain
+            raise _unwritten(path, error) from error
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    on_main(replace_it)
+
+
+def _to_disk(path: Path) -> None:
+    """Have the system write the file out: renamed before that, it could be empty after a power cut."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def _unwritten(path: Path, error: Exception) -> UserError:
+    """The sentence for a file that could not be written."""
+    while isinstance(
+        error.__cause__ or error.__context__, OSError
+    ):  # a full disk below torch's own
+        error = error.__cause__ or error.__context__  # type: ignore[assignment]
+    reason = getattr(error, "strerror", None) or (str(error).splitlines() or ["no reason given"])[0]
+    return UserError(
+        f"{display_path(path)} could not be written ({reason.rstrip('.')}): what was written before is "
+        "kept; see to space and permissions, then go on with --resume"
+    )
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write plain data as indented JSON, atomically."""
+    text = json.dumps(value, indent=2, default=str) + "\n"
+
+    def write(temporary: Path) -> None:
+        temporary.write_text(text, encoding="utf-8")
+
+    write_atomically(path, write)
+
+
+def append_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Append one JSON object a line and flush; of several ranks the first one, which alone reads `rows`."""
+
+    def append() -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with path.open("a", encoding="utf-8") as file:
+                for row in rows:
+                    file.write(json.dumps(row) + "\n")
+        except OSError as error:
+            raise _unwritten(path, error) from error
+
+    on_main(append)
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The object in a JSON file. UserError where it holds something else."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:  # no JSON, or no UTF-8
+        raise UserError(f"{display_path(path)} is damaged, it is no JSON: mend it") from error
+    if not isinstance(found, dict):
+        raise UserError(f"{display_path(path)} is damaged, it is no object: mend it")
+    return found
+
+
+def read_jsonl(path: Path) -> list[dict[str, Any]]:
+    """Every row of a JSON-lines file; a last line cut off by a crash is left out.
+
+    UserError for any other line that is no JSON.
+    """
+    rows = []
+    if path.exists() and not path.is_file():
+        raise UserError(f"{display_path(path)} is no regular file: remove it")
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                rows.append(json.loads(line))
+            except ValueError:  # no JSON, or no UTF-8
+                if not line.endswith(b"\n"):  # the last one, cut off while it was written
+                    break
+                raise UserError(
+                    f"{display_path(path)}:{number} is damaged, it is no JSON: mend or delete the line"
+                ) from None
+            if not isinstance(rows[-1], dict):
+                raise UserError(
+                    f"{display_path(path)}:{number} is damaged, it is no object: mend or delete the line"
+                )
+    return rows
+
+
+def keep_until(path: Path, step: int) -> list[dict[str, Any]]:
+    """Drop the rows after `step`, which a resumed run writes again; returns the rows that stay."""
+
+    def keep() -> list[dict[str, Any]]:
+        if not path.exists():
+            return []
+        rows = read_jsonl(path)
+        for number, row in enumerate(rows, start=1):
+            if type(row.get("step")) is not int:
+                raise UserError(
+                    f"{display_path(path)}:{number} is damaged, it names no step: mend or delete the line"
+                )
+        kept = [row for row in rows if row["step"] <= step]
+        write_atomically(path, lambda temporary: append_jsonl(temporary, kept))
+        return kept
+
+    return on_main(keep)
+
+
+def display_path(path: Path) -> str:
+    """Relative to the current folder where that is shorter."""
+    try:
+        return str(path.resolve().relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)
+
+
+def save_figure(figure: Any, path: Path) -> None:
+    """Write a matplotlib figure, its folder too."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    on_main(lambda: figure.savefig(path, dpi=120))

@@ -1,0 +1,98 @@
+"""AdamW with decay groups and the warm-up + cosine schedule, shared by every training loop."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+import torch.nn as nn
+
+from harness.ranks.collectives import sum_gradients
+
+
+class Diverged(ValueError):
+    """Training has left the finite numbers: which one, why, and after which step if that is known."""
+
+    def __init__(self, quantity: str, value: float, step: int | None = None) -> None:
+        super().__init__(
+            f"{quantity} is {value}, so training has diverged: lower the learning rate (lr), or start "
+            "from a model whose weights are finite"
+        )
+        self.step = step
+
+
+def adamw(
+    module: nn.Module, lr: float, *, betas: tuple[float, float] = (0.9, 0.95), weight_decay: float
+) -> torch.optim.AdamW:
+    """AdamW (Loshchilov & Hutter 2019, arXiv:1711.05101) with decay on matrices only.
+
+    Biases and LayerNorm gains are not decayed: pulling a gain towards 0 is not a prior anyone wants.
+    """
+    trained = [p for p in module.parameters() if p.requires_grad]
+    groups = [
+        {"params": [p for p in trained if p.ndim >= 2], "weight_decay": weight_decay},
+        {"params": [p for p in trained if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    fused = trained[0].device.type in ("cpu", "cuda")  # one kernel for all tensors: same numbers
+    return torch.optim.AdamW(groups, lr=lr, betas=betas, fused=fused)
+
+
+def cosine_schedule(
+    step: int, total: int, *, peak: float, warmup: int, final_fraction: float = 0.1
+) -> float:
+    """Learning rate of 0-based `step`: linear warm-up, then a cosine to `final_fraction` of `peak`."""
+    if step < warmup:
+        return peak * (step + 1) / warmup
+    progress = min((step - warmup) / max(total - warmup, 1), 1.0)
+    return peak * (final_fraction + (1 - final_fraction) * 0.5 * (1 + math.cos(math.pi * progress)))
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
+    """Give every parameter group this learning rate."""
+    for group in optimizer.param_groups:
+        group["lr"] = lr
+
+
+def clip_and_step(
+    optimizer: torch.optim.Optimizer, parameters: Iterable[nn.Parameter], max_norm: float
+) -> torch.Tensor:
+    """Sum the ranks' gradients, clip the sum, then step; returns the norm from before the clip.
+
+    Losses are divided by the whole batch's denominator, so the sum over the ranks, each with rows of
+    its own, is the batch's gradient. Clipping after the step would have no effect on the step just
+    taken. A gradient that is not finite is refused: stepped along, it would make every weight NaN.
+    """
+    parameters = list(parameters)
+    sum_gradients(parameters)
+    norm = torch.nn.utils.clip_grad_norm_(parameters, max_norm)
+    if not math.isfinite(norm):
+        raise Diverged("the gradient's norm", float(norm))
+    optimizer.step()
+    return norm
+
+
+def check_losses(row: Mapping[str, Any]) -> None:
+    """Diverged for a loss or a gradient's norm in a row of metrics that is not finite."""
+    for name, value in row.items():
+        if ("loss" in name or "grad_norm" in name) and not math.isfinite(value):
+            raise Diverged(name, float(value))
+
+
+def check_weights(name: str, module: nn.Module, step: int) -> None:
+    """Diverged for a module with a weight that is not finite after this step."""
+    for weight in module.parameters():
+        if not weight.isfinite().all():
+            worst = weight.detach()[~weight.isfinite()][0]
+            raise Diverged(f"a weight of the {name}", float(worst), step)
+
+
+@torch.no_grad()
+def mix_into(model: nn.Module, other: nn.Module, share: float) -> None:
+    """model <- share * other + (1 - share) * model, in the weights: a reference that moves.
+
+    (Gorbatovski et al. 2024, arXiv:2404.09656; a share of 1 copies.)
+    """
+    for old, new in zip(model.parameters(), other.parameters(), strict=True):
+        old.lerp_(new, share)

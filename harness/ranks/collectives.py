@@ -1,0 +1,249 @@
+"""One run on several processes ("ranks"): torch.distributed, and nothing around it.
+
+Every rank runs the whole program with the whole batch in hand. Only what takes time is shared out:
+sampling, scoring, and the forward and backward passes of an update, each rank on rows of its own.
+What a rank has sampled or scored is gathered at once, so advantages, whitening, the KL controller and
+the metrics are computed by the same code from the same numbers everywhere. Losses are divided by the
+whole minibatch's denominator, so the gradients of the ranks are *summed*, then clipped, and all ranks
+take the same step. Random numbers are drawn for the whole batch on every rank; each uses its own rows.
+So a run samples the same tokens on any number of ranks, but for what rounding does in the end. Rank 0
+alone writes and prints.
+
+Not DistributedDataParallel: it reduces the gradients of what went through `forward`, and every loss
+here reads `GPT.hidden` and the tied head.
+
+harness/ranks/launch.py starts the ranks. With one rank every function here does nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+import torch.nn as nn
+from torch import Tensor
+
+from data.collate import ResponseBatch
+from harness.ranks.collectives import length_sorted_chunks
+from harness.ranks.shared_memory import Board, PeerGone
+
+T = TypeVar("T")
+BUCKET = 2**22  # gradient elements that are summed together: 16 MiB in float32
+
+
+class LostRank(RuntimeError):
+    """Another rank is gone, or the connection to it."""
+
+
+class Drifted(RuntimeError):
+    """The ranks no longer hold the same weights."""
+
+
+_board: Board | None = None  # where ranks on one machine talk; without it torch.distributed does
+
+
+def use_shared_memory(board: Board | None) -> None:
+    """Let this rank talk on the board from now on, once all the others do; None ends it."""
+    global _board
+    _board = board
+    if board is not None:
+        _safely(board.gather, None)
+
+
+def world() -> int:
+    """How many ranks share the work."""
+    return dist.get_world_size() if dist.is_initialized() else 1
+
+
+def rank() -> int:
+    """The number of this one, from 0."""
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
+def is_main() -> bool:
+    """Whether this is the rank that writes and prints."""
+    return rank() == 0
+
+
+# Sharing out --------------------------------------------------------------------------------------
+
+
+def shard(items: Any) -> Any:
+    """This rank's share of a sequence or of a tensor's rows: every world-th, so sorted ones are even."""
+    return items[rank() :: world()]
+
+
+def shard_chunks(lengths: Tensor, size: int) -> list[Tensor]:
+    """This rank's row indices in chunks of at most `size` rows of similar length; perhaps no chunk."""
+    order = torch.argsort(lengths, stable=True)
+    mine = shard(order)
+    return [mine[chunk] for chunk in length_sorted_chunks(lengths[mine], size)] if len(mine) else []
+
+
+def own_part(batch: ResponseBatch, size: int | None = None) -> list[ResponseBatch]:
+    """This rank's rows of a batch, in a list of one; of none where there are fewer rows than ranks.
+
+    With a `size` in pieces of at most so many rows of similar length.
+    """
+    if size is not None:
+        return [batch.rows(rows) for rows in shard_chunks(batch.totals, size)]
+    if world() == 1:
+        return [batch]
+    rows = shard(torch.arange(len(batch)))
+    return [batch.rows(rows)] if len(rows) else []
+
+
+def shard_block(count: int) -> slice:
+    """This rank's share of `count` neighbours, as one block; some ranks may have one fewer, or none."""
+    return slice(count * rank() // world(), count * (rank() + 1) // world())
+
+
+# Putting together ---------------------------------------------------------------------------------
+
+
+def gather(value: T) -> list[T]:
+    """What every rank has, in the order of the ranks. Tensors are to be on the CPU."""
+    if world() == 1:
+        return [value]
+    if _board is not None:
+        return _safely(_board.gather, value)
+    values: list[Any] = [None] * world()
+    _safely(dist.all_gather_object, values, value)
+    return values
+
+
+def all_gather_list(items: Sequence[T]) -> list[T]:
+    """The ranks' lists of plain things as one list, in the order of the ranks."""
+    return [item for part in gather(list(items)) for item in part]
+
+
+def all_reduce_sum(numbers: Mapping[str, float]) -> dict[str, float]:
+    """The ranks' numbers added up, name by name; a rank may lack a name."""
+    parts = gather(dict(numbers))
+    names = dict.fromkeys(name for part in parts for name in part)
+    return {name: sum(part[name] for part in parts if name in part) for name in names}
+
+
+def scatter_rows(
+    pieces: Sequence[tuple[Tensor, Tensor]], count: int, device: torch.device
+) -> Tensor:
+    """One tensor of `count` rows from the ranks' pieces, each the indices of rows and the rows."""
+    if world() > 1:
+        pieces = all_gather_list([(index.cpu(), rows.cpu()) for index, rows in pieces])
+    first = pieces[0][1]
+    whole = torch.empty(count, *first.shape[1:], dtype=first.dtype, device=device)
+    for index, rows in pieces:
+        whole[index.to(device)] = rows.to(device)
+    return whole
+
+
+def joined_blocks(tensors: Sequence[Tensor] | None, device: torch.device) -> list[Tensor]:
+    """The ranks' blocks of rows below each other, tensor by tensor, on `device`; None is no rows."""
+    if world() == 1 and tensors is not None:
+        return list(tensors)
+    parts = gather(None if tensors is None else [tensor.cpu() for tensor in tensors])
+    blocks = [part for part in parts if part is not None]
+    return [torch.cat(pieces).to(device) for pieces in zip(*blocks, strict=True)]
+
+
+@torch.no_grad()
+def sum_gradients(parameters: Iterable[nn.Parameter]) -> None:
+    """Add up the ranks' gradients in place; one that a rank lacks counts as 0 there.
+
+    A parameter that no rank has a gradient for keeps none. In buckets: a flat copy of all
+    gradients at once would cost as much memory as the weights.
+    """
+    if world() == 1:
+        return
+    if _board is not None:  # a rank that has failed is missed here, before NCCL waits for it
+        _safely(_board.gather, None)
+    bucket: list[nn.Parameter] = []
+    size = 0
+    for parameter in parameters:
+        if not parameter.requires_grad:
+            continue
+        if bucket and size + parameter.numel() > BUCKET:
+            _sum_bucket(bucket)
+            bucket, size = [], 0
+        bucket.append(parameter)
+        size += parameter.numel()
+    if bucket:
+        _sum_bucket(bucket)
+
+
+def _sum_bucket(parameters: Sequence[nn.Parameter]) -> None:
+    """One message: the gradients behind each other, then which of them are there."""
+    first = parameters[0]
+    gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
+    there = torch.tensor([float(p.grad is not None) for p in parameters])
+    flat = torch.cat([*(g.flatten() for g in gradients), there.to(first.device, first.dtype)])
+    if _board is not None and flat.device.type == "cpu":
+        _safely(_board.sum, flat)
+    else:
+        _safely(dist.all_reduce, flat)
+    *summed, there = flat.split([*(g.numel() for g in gradients), len(parameters)])
+    for parameter, gradient, whole, found in zip(
+        parameters, gradients, summed, there.tolist(), strict=True
+    ):
+        gradient.copy_(whole.view_as(gradient))
+        parameter.grad = gradient if found else None
+
+
+def _safely(collective: Callable[..., T], *arguments: Any) -> T:
+    """Call it; a broken connection becomes LostRank, which is told apart from an error of ours."""
+    on_board = isinstance(getattr(collective, "__self__", None), Board)
+    broken = PeerGone if on_board else RuntimeError  # torch has no class for it
+    try:
+        return collective(*arguments)
+    except broken as error:
+        raise LostRank(
+            "another process of this run has ended (killed, or out of memory?): what was written "
+            "so far is kept, and --resume goes on from the last checkpoint"
+        ) from error
+
+
+# Doing things once --------------------------------------------------------------------------------
+
+_alone = False  # inside `on_main`, where the other ranks wait
+
+
+def on_main(function: Callable[[], T]) -> T:
+    """Let rank 0 alone call it; every rank gets what it returns, or what it raises."""
+    global _alone
+    if world() == 1 or _alone:
+        return function()
+    outcome: list[Any] = [None, None]
+    gather(None)  # the others may still be reading what is written now
+    if is_main():
+        _alone = True
+        try:
+            outcome[0] = function()
+        except Exception as error:
+            outcome[1] = error
+        finally:
+            _alone = False
+    theirs = gather(outcome)[0]
+    outcome = outcome if is_main() else theirs  # the error itself, where it was raised
+    if outcome[1] is not None:
+        raise outcome[1]
+    return outcome[0]
+
+
+def check_alike(module: nn.Module, name: str = "policy") -> None:
+    """Raise Drifted unless all ranks hold the same weights, by their sum and their sum of squares.
+
+    Nothing else would notice: every rank goes on with a model of its own.
+    """
+    if world() == 1:
+        return
+    weights = [p.detach().double() for p in module.parameters()]
+    sums = torch.stack([torch.stack([w.sum(), w.square().sum()]) for w in weights]).cpu()
+    for other, theirs in enumerate(gather(sums)):
+        if not torch.allclose(sums, theirs, rtol=1e-9, atol=1e-12, equal_nan=True):
+            raise Drifted(
+                f"the {name}'s weights on rank {other} are not those of rank {rank()}: the ranks "
+                "have drifted apart and the run cannot be trusted from the last validation on; go "
+                "back to an earlier checkpoint, and do not mix kinds of hardware or versions"
+            )

@@ -1,0 +1,382 @@
+"""report.html: what a run did, on one page that needs no server and no network.
+
+The page is made of what lies in the run folder: config.json, metrics.jsonl, samples.jsonl,
+tokens.jsonl, report.json, and page.json, which the script wrote when it started. The
+curves are drawn in the browser by BokehJS, whose file the package brings, so that writing a page
+takes milliseconds. A finding is {rule, severity, evidence, cause, remedy, page}.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from harness.report.guide import HEALTHY, explain
+from harness.report.templating import finite, render
+from harness.report.tokens import TokenView
+
+ABOUT, REPORT, TOKENS = "page.json", "report.html", "tokens.jsonl"
+POINTS = 400  # of one curve; more would not be seen
+SAMPLES = 6
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")  # Okabe and Ito 2008
+VALIDATION = "#d55e00"
+LEADING = (
+    "reward", "gold", "accuracy", "margin", "kl", "reverse_kl", "entropy", "response_length",
+    "eos_rate", "solve_rate", "explained_variance", "value_loss", "loss", "grad_norm",
+    "ratio_error_at_start", "zero_spread_groups", "clip_high_fraction", "clip_low_fraction",
+    "approx_kl",
+)  # fmt: skip
+MEASURED = ("validation/", "held_out_")  # the same number on prompts or text that is not trained on
+HIDDEN = ("step", "gold_error", "iteration")
+# Flags that say where and how a run is run; no difference between two experiments.
+PLACES = ("out", "resume", "device", "ranks")
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """What a page reads of one run folder."""
+
+    folder: Path
+    label: str
+    script: str  # "grpo", "pretraining", ...; "" if the folder does not say
+    title: str
+    flags: Mapping[str, Any]
+    differs: Mapping[str, Sequence[Any]] | None  # flag -> (value, default)
+    rows: Sequence[Mapping[str, Any]]
+    samples: Sequence[Mapping[str, Any]]
+    tokens: Sequence[Mapping[str, Any]]
+    results: Mapping[str, Any]
+    findings: Sequence[Mapping[str, Any]]
+    before_after: Sequence[Mapping[str, Any]]
+
+
+# Reading ------------------------------------------------------------------------------------------
+
+
+def read_run(folder: Path, rows: Sequence[Mapping[str, Any]] | None = None) -> Run:
+    """A run folder; `rows` are its metrics where they are in memory already.
+
+    Files that are missing or cut off leave their part of the page empty. FileNotFoundError for a
+    folder that is no run's.
+    """
+    if not folder.is_dir():
+        raise FileNotFoundError(folder)
+    about = read(folder / ABOUT, {})
+    return Run(
+        folder=folder,
+        label=folder.name,
+        script=about.get("script", ""),
+        title=about.get("title", folder.name),
+        flags=read(folder / "config.json", {}),
+        differs=about.get("differs"),
+        rows=lines(folder / "metrics.jsonl") if rows is None else rows,
+        samples=lines(folder / "samples.jsonl"),
+        tokens=lines(folder / TOKENS),
+        results=read(folder / "report.json", {}),
+        findings=about.get("findings", []),
+        before_after=about.get("before_after", []),
+    )
+
+
+def read(path: Path, otherwise: Any) -> Any:
+    """A JSON file, or `otherwise` where there is none of the same kind."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return otherwise
+    return value if isinstance(value, type(otherwise)) else otherwise
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    """The rows of a JSON-lines file that can be read; a page is also made of a damaged run."""
+    rows = []
+    if path.is_file():
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+            try:
+                row = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(row, dict):
+                rows.append(row)
+    return rows
+
+
+def defaults_of(config: Any) -> dict[str, Any]:
+    """The flags of a script's preset and data, with nothing else given."""
+    module = sys.modules[type(config).__module__]
+    presets = getattr(module, "PRESETS", {})
+    preset, data = getattr(config, "preset", ""), getattr(config, "data", None)
+    given = dict(presets.get(preset, {})) | dict(presets.get(f"{preset}/{data}", {}))
+    fields = {
+        field.name: field.default
+        if field.default is not dataclasses.MISSING
+        else field.default_factory()
+        if field.default_factory is not dataclasses.MISSING
+        else None
+        for field in dataclasses.fields(config)
+    }
+    return fields | given | {"preset": preset, "data": fields.get("data")}
+
+
+def differences(config: Any) -> dict[str, list[Any]]:
+    """{flag: [value, default]} for the flags of a run that are not the preset's."""
+    defaults = defaults_of(config)
+    return {
+        name: [value, defaults.get(name)]
+        for name, value in dataclasses.asdict(config).items()
+        if value != defaults.get(name) and name not in PLACES
+    }
+
+
+# The parts of the page ----------------------------------------------------------------------------
+
+
+def panels_of(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """One panel per metric; the validations of a metric are drawn over it."""
+    keys = {key for run in runs for row in run.rows for key in row}
+    bases = {base_of(key) for key in keys if not key.startswith("seconds/")}
+    order = {name: i for i, name in enumerate(LEADING)}
+    ordered = sorted(bases - set(HIDDEN), key=lambda base: (order.get(base, len(order)), base))
+    made = [panel(f"panel-{i}", base, runs) for i, base in enumerate(ordered)]
+    return [each for each in made if each["series"]]
+
+
+def base_of(key: str) -> str:
+    """The metric of a key, without what it was measured on."""
+    for prefix in MEASURED:
+        key = key.removeprefix(prefix)
+    return key
+
+
+def panel(name: str, base: str, runs: Sequence[Run]) -> dict[str, Any]:
+    """The curves of one metric and what docs/metrics.md says of it."""
+    series, broken = [], []
+    for i, run in enumerate(runs):
+        own = COLOURS[i % len(COLOURS)]
+        for key, dots in ((base, False), *((f"{prefix}{base}", True) for prefix in MEASURED)):
+            points = [(row["step"], row[key]) for row in run.rows if key in row and "step" in row]
+            points = [(s, v) for s, v in points if isinstance(v, (int, float))]
+            if not points:
+                continue
+            broken += [f"{key} at step {s}" for s, v in points if finite(v) is None][:1]
+            shown = spread(points)
+            series.append({
+                "name": f"{run.label}: {key}" if len(runs) > 1 else key,
+                "x": [step for step, _ in shown],
+                "y": [finite(value) for _, value in shown],
+                "dots": dots,
+                "dash": "dashed" if dots and len(runs) > 1 else "solid",
+                "colour": VALIDATION if dots and len(runs) == 1 else own,
+            })  # fmt: skip
+    names = (base, *(f"{prefix}{base}" for prefix in MEASURED))
+    entry = next(filter(None, (explain(key, runs[0].script) for key in names)), None)
+    return {
+        "id": name, "title": base, "series": series, "band": HEALTHY.get(base),
+        "broken": ", ".join(broken), "last": last_values(series) if len(runs) == 1 else "",
+        **{part: getattr(entry, part, "") for part in ("unit", "meaning", "healthy", "worry")},
+    }  # fmt: skip
+
+
+def last_values(series: Sequence[Mapping[str, Any]]) -> str:
+    """From the first to the last value of each curve, in words."""
+    said = []
+    for each in series:
+        values = [value for value in each["y"] if value is not None]
+        if values:
+            said.append(f"{each['name']}: {values[0]:.4g} → {values[-1]:.4g}")
+    return "; ".join(said)
+
+
+def spread(points: Sequence[tuple[Any, Any]], count: int = POINTS) -> list[tuple[Any, Any]]:
+    """At most `count` + 1 of the points, evenly spaced, the last one with them."""
+    if len(points) <= count:
+        return list(points)
+    stride = -(-len(points) // count)
+    kept = list(points[::stride])
+    return kept if kept[-1] == points[-1] else [*kept, points[-1]]
+
+
+def phases_of(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """Seconds by phase, from the seconds/... of the steps."""
+    made = []
+    for run in runs:
+        sums: dict[str, float] = {}
+        for row in run.rows:
+            for key, value in row.items():
+                if key.startswith("seconds/"):
+                    sums[key[8:]] = sums.get(key[8:], 0.0) + (finite(value) or 0.0)
+        whole = sum(sums.values()) or 1.0
+        for name, seconds in sorted(sums.items(), key=lambda item: -item[1]):
+            mean = seconds / max(len(run.rows), 1)
+            phase = {"name": name, "run": run.label, "seconds": seconds, "mean": mean}
+            made.append(phase | {"share": seconds / whole})
+    return made
+
+
+def results_of(runs: Sequence[Run]) -> dict[str, Any] | None:
+    """report.json as a table: a column each for before and after, or for every run."""
+    if len(runs) > 1:
+        columns = {run.label: flat(final_numbers(run)) for run in runs}
+        caption = "The last logged numbers, and those on test prompts after training."
+    else:
+        groups = {k: v for k, v in runs[0].results.items() if isinstance(v, dict)}
+        columns = {name: flat(numbers) for name, numbers in groups.items()}
+        plain = flat({k: v for k, v in runs[0].results.items() if k not in groups})
+        caption = ", ".join(f"{k} {v:.4g}" for k, v in plain.items())
+        if not columns:
+            columns, caption = {"": plain}, "report.json"
+    keys = list(dict.fromkeys(key for numbers in columns.values() for key in numbers))
+    if not keys:
+        return None
+    rows = [[key, *(numbers.get(key) for numbers in columns.values())] for key in keys]
+    return {"caption": caption, "columns": ["", *columns], "rows": rows}
+
+
+def flat(numbers: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
+    """{"after/gold": 0.9} of nested numbers; what is no number is left out."""
+    found: dict[str, float] = {}
+    for key, value in numbers.items():
+        if isinstance(value, Mapping):
+            found |= flat(value, f"{prefix}{key}/")
+        elif finite(value) is not None:
+            found[f"{prefix}{key}"] = float(value)
+    return found
+
+
+def final_numbers(run: Run) -> dict[str, Any]:
+    """The last value of each logged number, and what report.json says of the trained model."""
+    last: dict[str, Any] = {}
+    for row in run.rows:
+        last |= row
+    logged = {key: value for key, value in last.items() if not key.startswith("seconds/")}
+    after = run.results.get("after", run.results)
+    return logged | {"test": after if isinstance(after, Mapping) else {}}
+
+
+def samples_of(run: Run) -> dict[str, Any] | None:
+    """Some prompts with what was answered before training, or at the first validation, and at last."""
+    if run.before_after:
+        return {
+            "caption": "Test prompts, before and after training, with the same random numbers.",
+            "rows": [
+                {"prompt": row.get("prompt", ""), "parts": [
+                    {"label": "before", "text": row.get("before", "")},
+                    {"label": "after", "text": row.get("after", "")},
+                ]}
+                for row in run.before_after[:SAMPLES]
+            ],
+        }  # fmt: skip
+    if not run.samples:
+        return None
+    steps = sorted({row["step"] for row in run.samples if "step" in row})
+    prompts = list(dict.fromkeys(str(row.get("prompt", "")) for row in run.samples))[:SAMPLES]
+    ends = sorted({steps[0], steps[-1]}) if steps else [None]
+    rows = []
+    for prompt in prompts:
+        own = [row for row in run.samples if str(row.get("prompt", "")) == prompt]
+        parts = [part for step in ends for part in sample_parts(own, step)]
+        rows.append({"prompt": prompt, "parts": parts})
+    numbers = " and ".join(map(str, ends))
+    caption = f"Validation prompts, step{'s' * (len(ends) > 1)} {numbers}." if steps else ""
+    return {"caption": caption, "rows": rows}
+
+
+def sample_parts(rows: Sequence[Mapping[str, Any]], step: int | None) -> list[dict[str, str]]:
+    """The answer to one prompt at one step, with its numbers, and the one in the data."""
+    for row in rows:
+        if row.get("step") == step:
+            numbers = [f"{k} {v:.3f}" for k, v in row.items() if isinstance(v, float)]
+            label = ", ".join([f"step {step}" if step is not None else "model", *numbers])
+            data = [{"label": "data", "text": str(row["data"])}] if "data" in row else []
+            return [{"label": label, "text": str(row.get("response", ""))}, *data]
+    return []
+
+
+def flags_of(runs: Sequence[Run]) -> dict[str, Any]:
+    """What differs from the defaults, or between runs, and all flags of a single run."""
+    if len(runs) > 1:
+        names = list(dict.fromkeys(name for run in runs for name in run.flags))
+        rows = [
+            [name, *(text(run.flags[name]) if name in run.flags else "–" for run in runs)]
+            for name in names
+        ]
+        rows = [row for row in rows if len(set(row[1:])) > 1 and row[0] not in PLACES]
+        caption = "What differs between the runs." if rows else "All flags are the same."
+        columns = ["flag", *(run.label for run in runs)]
+        return {"columns": columns, "rows": rows, "all": [], "caption": caption}
+    run = runs[0]
+    everything = [(name, text(value)) for name, value in run.flags.items()]
+    columns, rows = ["flag", "here", "default"], []
+    caption = "Which flags differ from the defaults is not recorded here."
+    if run.differs is not None:
+        rows = [
+            [name, text(value), text(default)] for name, (value, default) in run.differs.items()
+        ]
+        caption = "What differs from the preset's defaults." if rows else "All flags are defaults."
+    return {"columns": columns, "rows": rows, "all": everything, "caption": caption}
+
+
+def text(value: Any) -> str:
+    """A flag's value in one line."""
+    return value if isinstance(value, str) else json.dumps(value, default=str)
+
+
+# The page -----------------------------------------------------------------------------------------
+
+
+@cache
+def libraries() -> tuple[str, ...]:
+    """BokehJS and its plotting interface, from the installed package, which is not imported."""
+    spec = importlib.util.find_spec("bokeh")
+    if spec is None or not spec.submodule_search_locations:
+        raise ModuleNotFoundError("bokeh is not installed: run  pip install -r requirements.txt")
+    folder = Path(list(spec.submodule_search_locations)[0]) / "server" / "static" / "js"
+    names = ("bokeh.min.js", "bokeh-api.min.js")
+    return tuple((folder / name).read_text(encoding="utf-8") for name in names)
+
+
+def page_html(runs: Sequence[Run]) -> str:
+    """The page of one run, or of several over each other. All text in it is escaped."""
+    panels, first = panels_of(runs), runs[0]
+    alone = len(runs) == 1
+    tokens = (
+        TokenView(first.tokens, name="run-tokens")._repr_html_() if alone and first.tokens else ""
+    )
+    subtitle = (
+        f"{first.folder.name} · {max((r.get('step', 0) for r in first.rows), default=0)} steps"
+    )
+    return render(
+        "page.html",
+        title=first.title if alone else "Runs: " + ", ".join(run.label for run in runs),
+        subtitle=subtitle if alone else "",
+        runs=[
+            {"label": run.label, "colour": COLOURS[i % len(COLOURS)], "steps": len(run.rows)}
+            for i, run in enumerate(runs)
+        ],
+        findings=findings_of(runs),
+        results=results_of(runs),
+        panels=panels,
+        tokens=tokens,
+        samples=samples_of(first) if alone else None,
+        flags=flags_of(runs),
+        phases=phases_of(runs),
+        data={"panels": [{k: p[k] for k in ("id", "series", "band")} for p in panels]},
+        libraries=libraries(),
+    )  # fmt: skip
+
+
+def findings_of(runs: Sequence[Run]) -> list[dict[str, str]]:
+    """The findings as text, each with all its fields."""
+    fields = ("rule", "severity", "evidence", "cause", "remedy", "page")
+    return [
+        {name: str(finding.get(name, "")) for name in fields}
+        | {"run": f"{run.label}: " if len(runs) > 1 else ""}
+        for run in runs
+        for finding in run.findings
+    ]

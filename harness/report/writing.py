@@ -1,0 +1,64 @@
+"""When a run's page is written: opened at the start, refreshed at validations, closed at the end."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from harness.ranks.collectives import on_main
+from harness.report.page import ABOUT, REPORT, differences, page_html, read, read_run
+
+
+def open_page(folder: Path, script: str, config: Any, title: str = "") -> None:
+    """Note what the page has to say of the script; from now on `refresh` writes it.
+
+    A run that is resumed has been noted already.
+    """
+    if getattr(config, "resume", False) and (folder / ABOUT).is_file():
+        return
+    about = {
+        "script": script,
+        "title": title or f"{script} on {getattr(config, 'data', '')}",
+        "differs": differences(config),
+    }
+    on_main(lambda: write_text(folder / ABOUT, json.dumps(about, indent=2, default=str) + "\n"))
+
+
+def add_to_page(folder: Path, **more: Any) -> None:
+    """Add to what the page has been told, such as `before_after`: rows of prompt, before, after."""
+
+    def add() -> None:
+        about = read(folder / ABOUT, {}) | more
+        write_text(folder / ABOUT, json.dumps(about, indent=2, default=str) + "\n")
+
+    on_main(add)
+
+
+def refresh(folder: Path, rows: Sequence[Mapping[str, Any]] | None = None) -> None:
+    """Write report.html of a run whose page was opened; of several ranks the first one writes.
+
+    A page that cannot be written ends no training: the reason is printed and the run goes on.
+    """
+    on_main(lambda: _refresh(folder, rows))
+
+
+def _refresh(folder: Path, rows: Sequence[Mapping[str, Any]] | None) -> None:
+    if not (folder / ABOUT).is_file():
+        return
+    try:
+        write_text(folder / REPORT, page_html([read_run(folder, rows)]))
+    except Exception as error:
+        print(f"{folder / REPORT} was not written ({type(error).__name__}: {error})", flush=True)
+
+
+def write_text(path: Path, content: str) -> None:
+    """Write a temporary neighbour, then rename it into place."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_text(content, encoding="utf-8")
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -1,0 +1,396 @@
+"""A run's folder: opened anew or to be resumed, never mixed with another run's.
+
+config.json holds the flags and, under three keys that are no flags, what else a run depends on:
+`script`, the module that wrote it, `inputs`, the sha256 of the files that its flags name, and
+`made_with`, versions, threads, ranks, device and git revision. The lock on a folder is the operating
+system's, on the folder itself: it ends with the process that holds it, however that ends.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+from harness.device import pick_device
+from harness.metric_log import MetricLog
+from harness.paths import MODEL_FILE, REPOSITORY, STATE_FILE
+from harness.training_state import TrainingState, saved_step
+
+from harness.errors import Finished, UserError
+from harness.files import display_path, write_json
+from harness.optimizer import Diverged
+from harness.ranks.collectives import on_main, world
+from harness.signals import Ended, signals_wait, stop_asked
+
+try:
+    import fcntl
+except ImportError:  # Windows, where two runs in one folder are the user's to avoid
+    fcntl = None  # type: ignore[assignment]
+
+CONFIG_FILE = "config.json"
+SCRIPT, INPUTS, MADE_WITH = "script", "inputs", "made_with"  # its keys that are no flags
+
+# What may change when a run is resumed: how long it is, where it runs and how it is watched.
+FREE_FLAGS = (
+    "steps", "device", "out", "resume", "eval_every", "eval_prompts", "test_prompts",
+    "checkpoint_every", "ranks", "debug", "record_tokens",
+)  # fmt: skip
+
+# Open and finish ----------------------------------------------------------------------------------
+
+
+def open_run(folder: Path, config: Any, *, resume: bool = False) -> Path:
+    """Make a run folder, lock it and write config.json. An earlier run there is moved aside.
+
+    Only runs of the same script are: UserError for a folder that holds anything else, that holds an
+    input or the current folder, or in which another process runs. With `resume` the folder is kept as
+    it is, must hold a state.pt and have been started by the same script with the same flags, but for
+    FREE_FLAGS, and the same inputs; Finished if that run is complete. Returns the folder, in which a
+    leading ~ is the home folder.
+    """
+    return on_main(lambda: _open_run(folder.expanduser(), config, resume=resume))
+
+
+def _open_run(folder: Path, config: Any, *, resume: bool) -> Path:
+    check_place(folder, config)
+    if resume:
+        return _take_up(folder, config)
+    folder.mkdir(parents=True, exist_ok=True)
+    lock(folder)
+    for left_over in folder.glob(f".{CONFIG_FILE}.*.tmp"):  # of a run that was killed as it began
+        left_over.unlink(missing_ok=True)
+    while any(folder.iterdir()):  # again, should a run have begun and ended there in between
+        _move_aside(folder, script_of(config))
+        folder.mkdir(exist_ok=True)
+        lock(folder)
+    write_json(folder / CONFIG_FILE, record(config))
+    return folder
+
+
+def finish_run(folder: Path) -> None:
+    """The run is complete: its state goes last, because a kill before would leave nothing to resume."""
+
+    def finish() -> None:
+        (folder / STATE_FILE).unlink(missing_ok=True)
+        unlock(folder)
+
+    on_main(finish)
+
+
+def keep_state(state: TrainingState, folder: Path | None, every: int, *, last: bool) -> None:
+    """After a step: save what is due, every `every` steps and the last one.
+
+    Raises Ended if a signal has asked to stop, which is then saved too. Without a folder it does
+    nothing.
+    """
+    if folder is None:
+        return
+    asked = stop_asked()
+    if last or asked or state.step % every == 0:
+        state.save(folder)
+    if asked:
+        raise Ended(asked, state.step)
+
+
+@contextmanager
+def stepping(log: MetricLog, folder: Path) -> Iterator[None]:
+    """Around the steps of a run, each of which `keep_state` follows: signals wait for it.
+
+    Diverged becomes a UserError that names the step and says what is kept.
+    """
+    try:
+        with signals_wait():
+            yield
+    except Diverged as error:
+        step = error.step or (log.rows[-1]["step"] + 1 if log.rows else 1)
+        kept = "nothing was saved before"
+        if (folder / STATE_FILE).exists():
+            kept = f"the state after step {saved_step(folder)} is kept in {folder / STATE_FILE}"
+        raise UserError(f"step {step}: {error}; {kept}") from error
+
+
+# The folder ---------------------------------------------------------------------------------------
+
+
+def check_place(folder: Path, config: Any) -> None:
+    """UserError for a folder that a run must not take: the current one, a file, one with its inputs."""
+    if folder.is_symlink() and not folder.exists():
+        raise UserError(f"--out {folder} is a link to nothing: remove it, or name another folder")
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"--out {folder} is a file: name a folder")
+    taken, here = folder.resolve(), Path.cwd()
+    if taken == here or taken in here.parents:
+        raise UserError(
+            f"--out {folder} is the folder that you are in, or one above it: name a folder for this "
+            "run alone"
+        )
+    for flag, path in named_paths(config):
+        if taken == path.resolve() or taken in path.resolve().parents:
+            raise UserError(
+                f"--out {folder} holds {flag_name(flag)} {path}, which this run reads: name another "
+                "folder"
+            )
+
+
+def _move_aside(folder: Path, script: str) -> None:
+    """Rename an earlier run of the script; UserError for anything else, which stays where it is."""
+    try:
+        earlier = read_record(folder).get(SCRIPT)
+    except UserError:
+        earlier = None
+    if earlier != script:
+        unlock(folder)
+        holds = f"a run of {earlier}" if earlier else "something that is no run"
+        raise UserError(
+            f"--out {display_path(folder)} holds {holds}, which is not moved aside for {script}: "
+            "name another folder, or move it yourself"
+        )
+    number = 1
+    while (aside := folder.with_name(f"{folder.name}.{number}")).exists():
+        number += 1
+    folder.rename(aside)
+    unlock(aside)
+    print(f"an earlier run was moved to {display_path(aside)}", flush=True)
+
+
+_held: dict[
+    tuple[int, int], int
+] = {}  # (device, inode) of a folder -> the descriptor with its lock
+
+
+def lock(folder: Path) -> None:
+    """Lock the folder for this process until `release`; UserError if another one has it."""
+    if fcntl is None:
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    status = os.fstat(descriptor)
+    key = (status.st_dev, status.st_ino)
+    if key in _held:
+        os.close(descriptor)
+        return
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise UserError(
+            f"another run is writing in {display_path(folder)}: wait until it has ended, or give this "
+            "one another --out"
+        ) from None
+    except OSError:  # a file system without locks
+        os.close(descriptor)
+        return
+    _held[key] = descriptor
+
+
+def unlock(folder: Path) -> None:
+    """Unlock the folder."""
+    status = folder.stat()
+    descriptor = _held.pop((status.st_dev, status.st_ino), None)
+    if descriptor is not None:
+        os.close(descriptor)
+
+
+# Resuming -----------------------------------------------------------------------------------------
+
+
+def _take_up(folder: Path, config: Any) -> Path:
+    """Check that the run in the folder is this one, and bring its FREE_FLAGS up to date."""
+    if not (folder / CONFIG_FILE).exists():
+        raise UserError(
+            f"{folder} holds no {STATE_FILE} to resume from: leave --resume out to start anew"
+        )
+    lock(folder)
+    started, now = read_record(folder), record(config)
+    _check_same_run(folder, config, started, now)
+    if not (folder / STATE_FILE).exists():
+        if not (folder / MODEL_FILE).exists():
+            raise UserError(
+                f"{folder} holds no {STATE_FILE} to resume from: leave --resume out to start anew"
+            )
+        _say_finished(folder, started, now)
+    for left_over in folder.glob(".*.tmp"):  # by a process that was killed while it wrote
+        left_over.unlink(missing_ok=True)
+    free = {name: now[name] for name in FREE_FLAGS if name in now}
+    write_json(folder / CONFIG_FILE, started | free)
+    return folder
+
+
+def _check_same_run(
+    folder: Path, config: Any, started: dict[str, Any], now: dict[str, Any]
+) -> None:
+    """UserError for another script, another flag or an input that has changed."""
+    if started[SCRIPT] != now[SCRIPT]:
+        raise UserError(
+            f"the run in {folder} was started by {started[SCRIPT]}, not by {now[SCRIPT]}: "
+            "resume it with the script that started it, or leave --resume out"
+        )
+    for field in dataclasses.fields(config):
+        name = field.name
+        if name in FREE_FLAGS:
+            continue
+        if name not in started:
+            raise UserError(
+                f"{folder / CONFIG_FILE} does not say {name}: restore it, or leave --resume out"
+            )
+        is_path = name in {flag for flag, _ in named_paths(config)}
+        if started[name] != now[name] and not (is_path and _same_paths(started[name], now[name])):
+            raise UserError(
+                f"the run in {folder} was started with {name} {started[name]}, not {now[name]}: "
+                "resume with the flags in its config.json, or leave --resume out"
+            )
+    for name, digests in started.get(INPUTS, {}).items():
+        if now[INPUTS].get(name) != digests:
+            raise UserError(
+                f"{flag_name(name)} {now[name]} is no longer what the run in {folder} was started "
+                "with: restore it, or leave --resume out"
+            )
+
+
+def _same_paths(one: Any, other: Any) -> bool:
+    """Whether two recorded paths, or lists of them, are the same places."""
+    ones, others = ([p] if isinstance(p, str) else p for p in (one, other))
+    if not isinstance(ones, list) or not isinstance(others, list) or len(ones) != len(others):
+        return False
+    return all(Path(a).resolve() == Path(b).resolve() for a, b in zip(ones, others, strict=True))
+
+
+def _say_finished(folder: Path, started: dict[str, Any], now: dict[str, Any]) -> None:
+    """Raise Finished, or UserError where the complete run is to be made longer."""
+    unlock(folder)
+    done, wanted = started.get("steps"), now.get("steps")
+    if done is not None and wanted is not None and wanted > done:
+        raise UserError(
+            f"the run in {folder} is finished after its {done} steps and cannot be taken on to {wanted}: "
+            "leave --resume out to start anew"
+        )
+    raise Finished(
+        f"the run in {display_path(folder)} is finished, its model is in {MODEL_FILE}: nothing is left "
+        "to resume"
+    )
+
+
+# What is recorded ---------------------------------------------------------------------------------
+
+
+def record(config: Any) -> dict[str, Any]:
+    """The content of config.json: flags, script, inputs and what the run is made with."""
+    flags = json.loads(json.dumps(dataclasses.asdict(config), default=str))
+    return flags | {
+        SCRIPT: script_of(config),
+        INPUTS: input_digests(config),
+        MADE_WITH: made_with(config),
+    }
+
+
+def input_digests(config: Any) -> dict[str, list[str]]:
+    """The sha256 of every file that a flag names, and of the model in every folder; by flag."""
+    digests: dict[str, list[str]] = {}
+    for flag, path in named_paths(config):
+        path = path / MODEL_FILE if path.is_dir() else path
+        if path.is_file():
+            digests.setdefault(flag, []).append(sha256_of(path))
+    return digests
+
+
+def read_record(folder: Path) -> dict[str, Any]:
+    """config.json of a run; UserError if it is none of ours or cannot be read."""
+    path = folder / CONFIG_FILE
+    if path.exists() and not path.is_file():
+        raise UserError(f"{path} is no regular file: restore it, or leave --resume out")
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{folder} is no run folder, it holds no {CONFIG_FILE}") from None
+    except (OSError, ValueError, RecursionError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(
+            f"{path} cannot be read ({reason}): restore it, or leave --resume out"
+        ) from None
+    if not isinstance(values, dict) or not isinstance(values.get(SCRIPT), str):
+        raise UserError(
+            f"{path} does not say which script the run is of: restore it, or leave --resume out"
+        )
+    return values
+
+
+def named_paths(config: Any) -> list[tuple[str, Path]]:
+    """The flags that name files or folders which a run reads, each with its path."""
+    found: list[tuple[str, Path]] = []
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if field.name == "out":
+            continue
+        if field.name == "data" and isinstance(value, str) and Path(value).is_file():
+            value = Path(value)
+        values = value if isinstance(value, tuple) else (value,)
+        found += [(field.name, path) for path in values if isinstance(path, Path)]
+    return found
+
+
+def flag_name(name: str) -> str:
+    """A config's field as it is written on a command line."""
+    return "--" + name.replace("_", "-")
+
+
+def script_of(config: Any) -> str:
+    """The module that a config belongs to, also where that runs as `__main__`."""
+    name = type(config).__module__
+    if name not in ("__main__", "__mp_main__"):
+        return name
+    main = sys.modules["__main__"]
+    if main.__spec__ is not None:
+        return main.__spec__.name
+    path = Path(str(main.__file__)).resolve()
+    inside = path.is_relative_to(REPOSITORY)
+    return ".".join((path.relative_to(REPOSITORY) if inside else path).with_suffix("").parts)
+
+
+def made_with(config: Any) -> dict[str, Any]:
+    """Versions, processes, hardware and revision: what the same flags may differ by elsewhere."""
+    device = pick_device(getattr(config, "device", "cpu"))
+    gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else None
+    return {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": metadata.version("numpy"),
+        "device": f"{device} ({gpu})" if gpu else str(device),
+        "machine": f"{platform.system()} {platform.machine()}",
+        "ranks": world(),
+        "threads": torch.get_num_threads(),
+        "git": revision(),
+    }
+
+
+@functools.cache
+def revision() -> str | None:
+    """The commit of the checkout that runs, with -dirty if files differ from it; None without one."""
+    if not (REPOSITORY / ".git").exists():
+        return None
+    command = ["git", "-C", str(REPOSITORY), "describe", "--always", "--dirty", "--abbrev=40",
+               "--exclude=*"]  # fmt: skip
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None
+
+
+def sha256_of(path: Path) -> str:
+    """The sha256 of a file's content, in hex."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+    return digest.hexdigest()

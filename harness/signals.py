@@ -1,0 +1,150 @@
+"""What happens to a run from outside: signals that end it, and output that nobody takes.
+
+A signal lets the step end and be saved, a second one ends the run at once.
+
+SIGINT is Ctrl-C, SIGTERM what schedulers send before they kill, SIGHUP a terminal that was closed.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import Any
+
+from harness.ranks.collectives import gather
+
+SIGNALS = [
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+]
+
+_in_steps = False  # whether somebody asks `stop_asked` after every step
+_asked = 0  # the number of the signal that came, 0 for none
+
+
+class Ended(BaseException):
+    """A signal has ended the run; `saved` says after which step its state was kept, None for none."""
+
+    def __init__(self, number: int, saved: int | None = None) -> None:
+        super().__init__(number, saved)
+        self.name, self.status, self.saved = signal.Signals(number).name, 128 + number, saved
+
+
+@contextmanager
+def signals_noted() -> Iterator[None]:
+    """While this is open, SIGNALS are answered as above. Only the main thread can ask for that.
+
+    A rank that another process has started leaves them to it: the terminal sends Ctrl-C to all.
+    """
+    global _asked, _in_steps
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    is_child = multiprocessing.parent_process() is not None
+    for number in SIGNALS:
+        if not is_child:
+            signal.signal(number, _note)
+        else:
+            signal.signal(number, signal.SIG_DFL if number == signal.SIGTERM else signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        _asked, _in_steps = 0, False
+        for number, handler in before.items():
+            if (
+                not is_child
+            ):  # a forked rank would get its parent's `_note` back, and end in a traceback
+                signal.signal(number, handler)
+
+
+def _note(number: int, frame: FrameType | None) -> None:
+    """Remember the first signal while steps are taken; end at once otherwise, or at the second."""
+    global _asked
+    if _asked or not _in_steps:
+        raise Ended(number)
+    _asked = number
+    words = f"{signal.Signals(number).name}: stopping after this step; once more ends it at once\n"
+    with suppress(OSError):
+        os.write(2, words.encode())  # print may be what the signal has interrupted
+
+
+@contextmanager
+def signals_wait() -> Iterator[None]:
+    """Inside, the first signal waits for `stop_asked`; at the end it is answered at the latest."""
+    global _in_steps
+    _in_steps = True
+    try:
+        yield
+    finally:
+        _in_steps = False
+    if _asked:
+        raise Ended(_asked)
+
+
+def stop_asked() -> int:
+    """The signal that came to any of the ranks, so that they agree to stop; 0 for none."""
+    return max(gather(_asked))
+
+
+# Output -------------------------------------------------------------------------------------------
+
+
+class ForgivingOutput:
+    """A text stream of which a failed write is forgotten, and with it all that follows.
+
+    A pipe whose reader has gone, or a full disk behind `>`, is no reason to end hours of training.
+    """
+
+    def __init__(self, stream: Any) -> None:
+        self.stream = stream
+
+    def write(self, text: str) -> int:
+        """Write if that is possible."""
+        try:
+            return self.stream.write(text)
+        except OSError as error:
+            self._give_up(error)
+            return len(text)
+
+    def flush(self) -> None:
+        """Flush if that is possible."""
+        try:
+            self.stream.flush()
+        except OSError as error:
+            self._give_up(error)
+
+    def _give_up(self, error: OSError) -> None:
+        """Let the rest go nowhere, what is still buffered too."""
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, self.stream.fileno())
+        os.close(nowhere)
+        with suppress(OSError):
+            os.write(
+                2, f"output cannot be written ({error.strerror}): going on in silence\n".encode()
+            )
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+
+@contextmanager
+def forgiving_output() -> Iterator[None]:
+    """While this is open, print never fails, neither by where it goes to nor by an unknown character."""
+    stream: Any = sys.stdout
+    if stream is None or isinstance(stream, ForgivingOutput):
+        yield
+        return
+    if getattr(stream, "errors", None) == "strict" and hasattr(stream, "reconfigure"):
+        stream.reconfigure(errors="backslashreplace")
+    sys.stdout = forgiving = ForgivingOutput(stream)
+    try:
+        yield
+    finally:
+        forgiving.flush()
+        sys.stdout = stream

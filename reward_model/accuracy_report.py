@@ -1,0 +1,180 @@
+"""How good a reward model is on held-out pairs: accuracy, baselines, calibration, length bias."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from data import reviews
+from harness.files import save_figure
+from reward_model.pairs import TokenPair
+
+
+@dataclass(frozen=True)
+class Report:
+    """`numbers` are for report.json; the rest is what the figure draws."""
+
+    numbers: dict[str, Any]
+    margins: Tensor  # (K,) score of chosen minus rejected
+    scores: Tensor  # (2K,)
+    lengths: Tensor  # (2K,) response tokens
+
+    def text(self) -> str:
+        """The report in a few lines."""
+        n = self.numbers
+        lines = [
+            f"held-out accuracy {_with_interval(n['accuracy'], n['accuracy_interval'])} on "
+            f"{n['pairs']} labelled pairs",
+            f"  baselines: longer answer wins {n['length_accuracy']:.3f}, coin 0.500",
+        ]
+        if "gold_accuracy" in n:
+            lines += [
+                "  ordered like the gold reward "
+                f"{_with_interval(n['gold_accuracy'], n['gold_accuracy_interval'])}, longer answer "
+                f"{n['length_gold_accuracy']:.3f}",
+                f"  the labels themselves agree with gold in {n['label_ceiling']:.3f}",
+            ]
+        lines += [
+            f"  calibration error {n['calibration_error']:.3f}, score-length correlation "
+            f"{n['length_correlation']:+.2f}"
+        ]
+        return "\n".join(lines)
+
+
+def _with_interval(value: float, interval: Sequence[float]) -> str:
+    return f"{value:.3f} (95% interval {interval[0]:.3f} to {interval[1]:.3f})"
+
+
+def wilson_interval(successes: float, trials: int, z: float = 1.96) -> tuple[float, float]:
+    """95% interval of a proportion (Wilson 1927); sensible also near 0 and 1.
+
+    At 0 and 1 rounding would leave the proportion itself outside, and a figure has no bar of a
+    negative length.
+    """
+    if trials == 0:
+        return 0.0, 1.0
+    p = successes / trials
+    centre = (p + z * z / (2 * trials)) / (1 + z * z / trials)
+    half = z / (1 + z * z / trials) * math.sqrt(p * (1 - p) / trials + z * z / (4 * trials**2))
+    return max(min(centre - half, p), 0.0), min(max(centre + half, p), 1.0)
+
+
+def correlation(a: Tensor, b: Tensor) -> float:
+    """Pearson correlation of two (K,) tensors; 0 where one of them is constant."""
+    a, b = a.double() - a.double().mean(), b.double() - b.double().mean()
+    scale = float(a.norm() * b.norm())
+    return float(a @ b) / scale if scale > 0 else 0.0
+
+
+def calibration(margins: Tensor, bins: int = 10) -> list[tuple[float, float, int]]:
+    """(mean claimed probability, share of wins, pairs) per bin of sigmoid(margin).
+
+    Each pair is read in the order in which the model is the more confident, from 0.5 to 1: it
+    claims to be right with that probability, and is right if the margin is positive.
+    """
+    claimed = torch.sigmoid(margins.abs())
+    right = (margins > 0).double()
+    index = ((claimed - 0.5) * 2 * bins).long().clamp(max=bins - 1)
+    table = []
+    for b in range(bins):
+        inside = index == b
+        if inside.any():
+            table.append(
+                (float(claimed[inside].mean()), float(right[inside].mean()), int(inside.sum()))
+            )
+    return table
+
+
+def preference_report(
+    chosen: Tensor,
+    rejected: Tensor,
+    lengths: Tensor,
+    pairs: Sequence[TokenPair],
+    scale: float = 1.0,
+) -> Report:
+    """Compare scores (K,) each with labels, gold and length.
+
+    lengths (2K,): of the chosen, then of the rejected. `scale` turns normalised scores back into
+    the logits of the Bradley-Terry model, in which calibration is measured. Ties count as wrong.
+    """
+    margins = chosen - rejected
+    longer = lengths[: len(chosen)].double() - lengths[len(chosen) :].double()
+    scores = torch.cat([chosen, rejected])
+    count = len(pairs)
+    right = int((margins > 0).sum())
+    table = calibration(margins * scale)
+    numbers: dict[str, Any] = {
+        "pairs": count,
+        "accuracy": right / count,
+        "accuracy_interval": wilson_interval(right, count),
+        "length_accuracy": _share(longer),
+        "calibration": table,
+        "calibration_error": sum(abs(c - r) * n for c, r, n in table) / count,
+        "length_correlation": correlation(scores, lengths),
+        "mean_margin": float(margins.mean()),
+    }
+    if all("gold_chosen" in pair.meta for pair in pairs):
+        gold = torch.tensor([p.meta["gold_chosen"] - p.meta["gold_rejected"] for p in pairs])
+        decided = gold != 0  # pairs of equal gold have no right order
+        sign = gold.sign()[decided]
+        agree = int((margins[decided] * sign > 0).sum())
+        agreement = [
+            reviews.label_agreement(p.meta["gold_chosen"], p.meta["gold_rejected"]) for p in pairs
+        ]
+        numbers |= {
+            "gold_pairs": int(decided.sum()),
+            "gold_accuracy": agree / max(int(decided.sum()), 1),
+            "gold_accuracy_interval": wilson_interval(agree, int(decided.sum())),
+            "length_gold_accuracy": _share(longer[decided] * sign),
+            "label_ceiling": sum(agreement) / count,
+        }
+    return Report(numbers, margins, scores, lengths)
+
+
+def _share(differences: Tensor) -> float:
+    """Share of positive differences; half of the ties count, as if they were decided by a coin."""
+    if len(differences) == 0:
+        return 0.0
+    return float((differences > 0).double().mean() + 0.5 * (differences == 0).double().mean())
+
+
+def plot_report(report: Report, path: Path) -> None:
+    """Three panels: margins, calibration, score against length."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(12, 3.8), layout="constrained")
+    left, middle, right = figure.subplots(1, 3)
+    accuracy = report.numbers["accuracy"]
+    left.hist(report.margins.numpy(), bins=40, color="tab:blue", alpha=0.8)
+    left.axvline(0, color="black", linewidth=1)
+    left.set(
+        xlabel="score of chosen minus rejected (standard deviations)",
+        ylabel="held-out pairs",
+        title=f"{accuracy:.1%} of the labels ordered right",
+    )
+    claimed, won, counts = zip(*report.numbers["calibration"], strict=True)
+    middle.plot([0.5, 1], [0.5, 1], color="grey", linestyle="--", label="calibrated")
+    errors = [(w - wilson_interval(w * n, n)[0], wilson_interval(w * n, n)[1] - w)
+              for w, n in zip(won, counts, strict=True)]  # fmt: skip
+    middle.errorbar(
+        claimed, won, yerr=list(zip(*errors, strict=True)), marker="o", label="95% interval"
+    )
+    middle.set(
+        xlabel="probability claimed for the preferred answer",
+        ylabel="share of labels that agree",
+        title="calibration",
+    )
+    middle.legend()
+    right.scatter(report.lengths.numpy(), report.scores.numpy(), s=5, alpha=0.3)
+    right.set(
+        xlabel="response length (tokens)",
+        ylabel="score (standard deviations)",
+        title=f"correlation with length {report.numbers['length_correlation']:+.2f}",
+    )
+    save_figure(figure, path)

@@ -1,0 +1,235 @@
+"""The memory forecast of an engine: which models it holds, and on how many rows each phase works.
+
+The arithmetic is gpt/memory/forecast.py's. What differs between engines is in the table below.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from gpt.memory.announce import announce
+from gpt.memory.forecast import Forecast, Model, Phase, Work, forecast
+from gpt.memory.supervised import FULL_KL_CHUNKS, longest_prompt
+from gpt.model import GPTConfig
+from harness.ranks.collectives import world
+from rl.rewards.ensemble import EnsembleReward
+from rl.rewards.sources import RewardFn, RewardModelReward
+from rl.rewards.teacher import TeacherReward
+from rl.rewards.verifiable import VerifiableReward
+from rl.training.evaluation import PASS_K, Conditions
+from rl.training.setup import Task
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What an engine holds beside the policy, its start and the reward."""
+
+    reference: bool = True  # one that never moves is the start itself
+    moves: bool = False  # the reference becomes another one than the start
+    critic: bool = False
+    compares_vocabularies: bool = False  # a divergence over all tokens in the update
+    pairs: bool = False  # it learns from recorded pairs and samples for its validations alone
+
+
+ENGINES = {
+    "grpo": Needs(),
+    "grpo_single_model": Needs(reference=False),
+    "grpo_process": Needs(),
+    "grpo_iterative": Needs(moves=True),
+    "grpo_variants": Needs(),
+    "rloo": Needs(),
+    "reinforce_pp": Needs(),
+    "ppo": Needs(critic=True),
+    "pg_grpo": Needs(),
+    "dpo": Needs(pairs=True),
+    "kd_grpo": Needs(),
+    "kd_ppo": Needs(critic=True),
+    "minillm": Needs(reference=False, compares_vocabularies=True),
+}
+
+
+def needs_of(engine: str, config: Any) -> Needs:
+    """The engine's row, as the flags change it."""
+    known = next(name for name in sorted(ENGINES, key=len, reverse=True) if engine.startswith(name))
+    needs = ENGINES[known]
+    moved = getattr(config, "reference_update", "never") != "never"
+    mixed = getattr(config, "reference_mixing", None)
+    full = "full" in str(getattr(config, "kl_estimator", ""))
+    return replace(
+        needs,
+        moves=needs.moves or moved or bool(mixed),
+        compares_vocabularies=needs.compares_vocabularies or full,
+    )
+
+
+@dataclass(frozen=True)
+class Given:
+    """What the flags do not say: the shapes of the models, and how long the prompts are."""
+
+    policy: GPTConfig
+    rewards: tuple[GPTConfig, ...] = ()  # reward models, a judge
+    teacher: GPTConfig | None = None
+    prompt_tokens: int = 128
+    checked: bool = False  # answers can be checked: the test draws several of each prompt
+    device: str = "cpu"
+    ranks: int = 1
+
+
+def engine_forecast(engine: str, config: Any, given: Given) -> Forecast:
+    """What a run with these flags needs."""
+    return forecast(engine_work(engine, config, given))
+
+
+def engine_work(engine: str, config: Any, given: Given) -> Work:
+    """The models and the phases of a run with these flags."""
+    needs = needs_of(engine, config)
+    phases = [*_scoring(config, given), *_update(config, given, needs), *_answering(config, given)]
+    if not needs.pairs:
+        phases = [_rollout(config, given), *phases]
+    return Work(
+        held_models(config, given, needs),
+        tuple(phases),
+        bfloat16=config.precision == "bfloat16",
+        checkpoint=getattr(config, "checkpoint_blocks", False),
+        device=given.device,
+    )
+
+
+def held_models(config: Any, given: Given, needs: Needs) -> tuple[Model, ...]:
+    """Every model in memory. A reference that stays is the start; under adapters both share tensors."""
+    rank, narrow = getattr(config, "lora_rank", 0), config.precision == "bfloat16"
+    shares = rank > 0
+    models = [
+        Model("policy", given.policy, trained=True, lora_rank=rank),
+        Model("start", given.policy, lora_rank=rank, shares=shares, narrow=narrow and not shares),
+    ]
+    if needs.moves:
+        models.append(replace(models[1], name="reference", narrow=False))
+    if needs.critic:
+        trunk = given.rewards[0] if given.rewards and given.teacher is None else given.policy
+        models.append(Model("critic", trunk, trained=True, lora_rank=rank, shares=shares))
+    for number, shape in enumerate(given.rewards, start=1):
+        name = "reward model" if len(given.rewards) == 1 else f"reward model {number}"
+        models.append(Model(name, shape, narrow=narrow))
+    if given.teacher is not None:
+        models.append(Model("teacher", given.teacher, narrow=narrow))
+    return tuple(models)
+
+
+# --- phases -------------------------------------------------------------------------------------
+
+
+def _row(config: Any, given: Given) -> tuple[int, int]:
+    """Columns of a row with its response, and those of the response."""
+    responses = config.max_new_tokens
+    return min(given.prompt_tokens + responses, given.policy.context), responses
+
+
+def _rollout(config: Any, given: Given) -> Phase:
+    """All rows of a batch are sampled together; of several ranks each samples its own."""
+    tokens, _ = _row(config, given)
+    readers: tuple[GPTConfig, ...] = (given.policy,)
+    if getattr(config, "teacher_share", 0) and given.teacher is not None:
+        readers += (given.teacher,)
+    rows = _at_once(config, config.prompts_per_step, config.group_size, given.ranks)
+    return Phase("sampling", "sampling", readers, rows, tokens)
+
+
+def _at_once(config: Any, prompts: int, group_size: int, ranks: int) -> int:
+    """Rows that are sampled together: whole groups, at most `sample_rows` but for one group."""
+    limit = getattr(config, "sample_rows", None) or prompts * group_size
+    together = min(prompts, max(limit // group_size, 1))
+    return math.ceil(together / ranks) * group_size
+
+
+def _scoring(config: Any, given: Given) -> Iterator[Phase]:
+    """Log-probs of the reference, scores of the reward model: no gradients, one model at a time."""
+    tokens, scored = _row(config, given)
+    largest = max((given.policy, *given.rewards, *filter(None, [given.teacher])), key=_width)
+    yield Phase("scoring", "scoring", (largest,), config.micro_batch_size, tokens, scored)
+
+
+def _width(config: GPTConfig) -> int:
+    return config.n_embd
+
+
+def _update(config: Any, given: Given, needs: Needs) -> Iterator[Phase]:
+    """Micro-batches of the rollout, or of recorded pairs; and of text where there is any."""
+    tokens, scored = _row(config, given)
+    trained: tuple[GPTConfig, ...] = (given.policy,)
+    if needs.critic:
+        trunk = given.rewards[0] if given.rewards and given.teacher is None else given.policy
+        trained += (trunk,)
+    micro, rows = config.micro_batch_size, _rows_of_update(config) // given.ranks
+    yield Phase(
+        "update", "update", trained, min(micro, max(rows, 1)), tokens, scored,
+        chunks=FULL_KL_CHUNKS if needs.compares_vocabularies else 4, accumulates=rows > micro,
+    )  # fmt: skip
+    if getattr(config, "pretraining_coef", 0):
+        context = given.policy.context
+        rows = min(micro, config.pretraining_batch_size)
+        yield Phase("text", "update", (given.policy,), rows, context, context)
+
+
+def _rows_of_update(config: Any) -> int:
+    """Rows of an optimizer step: a minibatch's, or two for each pair."""
+    if hasattr(config, "prompts_per_step"):
+        rows = config.prompts_per_step * config.group_size
+        return math.ceil(rows / min(config.minibatches, config.prompts_per_step))
+    return 2 * config.batch_size
+
+
+def _answering(config: Any, given: Given) -> Iterator[Phase]:
+    """Validations, and the test once the optimizer has gone; checked answers are drawn several times."""
+    tokens, _ = _row(config, given)
+    conditions = Conditions.of(config)
+    for name, prompts, finished in (
+        ("validation", config.eval_prompts, False), ("test", config.test_prompts, True)
+    ):  # fmt: skip
+        rows = _at_once(config, min(prompts, conditions.prompts), 1, given.ranks)
+        if finished and given.checked:
+            several = _at_once(
+                config, min(prompts, conditions.prompts_of(PASS_K)), PASS_K, given.ranks
+            )
+            rows = max(rows, several)
+        if prompts:
+            yield Phase(name, "sampling", (given.policy,), rows, tokens, finished=finished)
+
+
+# --- a run --------------------------------------------------------------------------------------
+
+
+def announce_run(engine: str, config: Any, task: Task, device: torch.device) -> None:
+    """Print what the run needs; UserError if its device has less."""
+    given = given_by(task, device)
+    announce(config, lambda changed: engine_forecast(engine, changed, given), device)
+
+
+def given_by(task: Task, device: torch.device) -> Given:
+    """The shapes of a task's models and its longest prompt."""
+    texts = [record.prompt for record in task.prompts["train"]]
+    return Given(
+        policy=task.policy.config,
+        rewards=(*reward_shapes(task.reward_fn), *reward_shapes(task.gold)),
+        teacher=task.reward_fn.teacher.config
+        if isinstance(task.reward_fn, TeacherReward)
+        else None,
+        prompt_tokens=longest_prompt(texts, task.tokenizer),
+        checked=isinstance(task.gold, VerifiableReward),
+        device=device.type,
+        ranks=world(),
+    )
+
+
+def reward_shapes(reward: RewardFn | None) -> tuple[GPTConfig, ...]:
+    """Of the models that a reward asks."""
+    if isinstance(reward, RewardModelReward):
+        return (reward.model.gpt.config,)
+    if isinstance(reward, EnsembleReward):
+        return tuple(model.gpt.config for model in reward.models)
+    return ()

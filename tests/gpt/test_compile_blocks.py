@@ -1,0 +1,101 @@
+"""torch.compile for the update: the same gradients, plain copies, and one sentence without a compiler."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+
+from gpt.generate import SamplingParams, as_sampled, generate
+from gpt.model import GPT, GPTConfig
+from harness import compile_blocks
+from harness.compile_blocks import compile_blocks, is_compiled, why_not
+from rl.training.run import compile_trained
+
+CPU = torch.device("cpu")
+TRACED = "aot_eager"  # everything of torch.compile but the compiler, which takes a minute on a CPU
+
+
+def small_gpt() -> GPT:
+    config = GPTConfig(7, context=16, n_layer=2, n_head=2, n_embd=8)
+    return GPT(config).initialize(torch.Generator().manual_seed(0)).eval()
+
+
+def gradients(model: GPT, rows: int, columns: int) -> list[torch.Tensor]:
+    tokens = torch.randint(7, (rows, columns), generator=torch.Generator().manual_seed(1))
+    model.zero_grad()
+    model(tokens).log_softmax(-1)[..., 0].sum().backward()
+    return [parameter.grad for parameter in model.parameters()]
+
+
+def test_a_compiled_model_has_the_same_gradients_at_any_shape():
+    model, twin = small_gpt(), small_gpt()
+    assert compile_blocks(model, CPU, TRACED) and is_compiled(model) and not is_compiled(twin)
+    assert model.state_dict().keys() == twin.state_dict().keys()
+    for shape in ((2, 5), (3, 9), (4, 7)):
+        pairs = zip(gradients(model, *shape), gradients(twin, *shape), strict=True)
+        for found, expected in pairs:
+            torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+
+
+def test_copies_and_samples_are_plain():
+    """The sampler's cache grows with every token: a compiled block would be compiled for each."""
+    model, twin = small_gpt(), small_gpt()
+    assert compile_blocks(model, CPU, TRACED)
+    assert not is_compiled(copy.deepcopy(model))
+    view = as_sampled(model)
+    assert not is_compiled(view) and is_compiled(model)
+    assert all(a is b for a, b in zip(view.parameters(), model.parameters(), strict=True))
+    model.h[0]._compiled_call_impl = refuse
+    params = SamplingParams(max_new_tokens=6)
+    runs = [
+        generate(one, [[1, 2], [3]], params, torch.Generator().manual_seed(0), eos_id=0)
+        for one in (model, twin)
+    ]
+    assert torch.equal(runs[0].response_tokens, runs[1].response_tokens)
+    assert torch.equal(runs[0].log_probs, runs[1].log_probs)
+    with pytest.raises(AssertionError, match="the compiled block was called"):
+        model(torch.tensor([[1, 2]]))
+
+
+def refuse(*arguments):
+    raise AssertionError("the compiled block was called")
+
+
+def test_where_nothing_can_be_compiled_one_sentence_says_so(monkeypatch, capsys):
+    def no_compiler(*arguments, **options):
+        raise RuntimeError("no C++ compiler was found\nand much more")
+
+    monkeypatch.setattr(torch, "compile", no_compiler)
+    model = small_gpt()
+    assert not compile_blocks(model, CPU)
+    said = capsys.readouterr().out
+    assert said.count("\n") == 1 and "(no C++ compiler was found); the update runs without" in said
+    assert not is_compiled(model)
+
+
+def test_what_is_trained_is_compiled(monkeypatch):
+    """The policy and the critic, not a frozen teacher, and nothing after the first refusal."""
+    met: list[object] = []
+    monkeypatch.setattr("rl.training.run.compile_blocks", lambda m, device: met.append(m) or True)
+    policy, teacher, critic = small_gpt(), small_gpt().requires_grad_(False), small_gpt()
+    compile_trained(policy, teacher, critic, object())
+    assert met == [policy, critic]
+    monkeypatch.setattr("rl.training.run.compile_blocks", lambda m, device: met.append(m))
+    compile_trained(policy, critic)
+    assert met == [policy, critic, policy]
+
+
+@pytest.mark.gpu
+def test_compiled_on_a_gpu():
+    reason = why_not(torch.device("cuda"))
+    if reason:
+        pytest.skip(f"nothing can be compiled here: {reason}")
+    model, twin = small_gpt().cuda(), small_gpt().cuda()
+    assert compile_blocks(model, torch.device("cuda"), compile_blocks.BACKEND)
+    tokens = torch.randint(7, (2, 5), device="cuda")
+    for one in (model, twin):
+        one(tokens).log_softmax(-1)[..., 0].sum().backward()
+    for a, b in zip(model.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(a.grad, b.grad, rtol=0, atol=1e-4)

@@ -1,0 +1,273 @@
+"""The memory forecast: its parts against tensors that really exist, and what is said about them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+import torch
+from harness.command_line import explained
+
+from gpt.lora import add_adapters
+from gpt.memory import forecast as forecasts
+from gpt.memory.announce import ANYWAY, announce
+from gpt.memory.forecast import (
+    GB,
+    Forecast,
+    Model,
+    Phase,
+    Work,
+    adapter_parameters,
+    cache_bytes,
+    device_memory,
+    fitting_change,
+    forecast,
+    forecast_text,
+    kept_activations,
+    kept_by_block,
+    parameters,
+    projections,
+    size_text,
+)
+from gpt.model import GPT, GPTConfig, KVCache, preset_config
+from harness.errors import UserError
+
+SMALL = GPTConfig(vocab_size=97, context=32, n_layer=3, n_head=2, n_embd=24)
+XL = preset_config("gpt2-xl", 50257)
+
+
+def test_counts_are_those_of_a_real_model() -> None:
+    model = GPT(SMALL)
+    assert parameters(SMALL) == model.parameter_count()
+    assert parameters(XL) == 1_557_611_200  # the published 1.5B
+    linear = [p for name, p in model.named_parameters() if p.ndim == 2 and name.startswith("h.")]
+    assert projections(SMALL) == sum(p.numel() for p in linear)
+    add_adapters(model, rank=5)
+    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    assert adapter_parameters(SMALL, 5) == trained
+
+
+def test_the_cache_is_that_of_a_real_one() -> None:
+    for dtype in (torch.float32, torch.bfloat16):
+        cache = KVCache(SMALL, rows=7, columns=11, device=torch.device("cpu"), dtype=dtype)
+        stored = sum(x.numel() * x.element_size() for x in (cache.keys, cache.values))
+        assert cache_bytes(SMALL, 7, 11, bfloat16=dtype == torch.bfloat16) == stored
+
+
+def kept_for_backward(model: GPT, rows: int, tokens: int, dtype: torch.dtype) -> int:
+    """Bytes of the different tensors that a forward pass of the blocks keeps, weights left out."""
+    weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    kept: dict[int, int] = {}
+
+    def keep(x: torch.Tensor) -> torch.Tensor:
+        storage = x.untyped_storage()
+        if storage.data_ptr() not in weights and x.is_floating_point():
+            kept[storage.data_ptr()] = storage.nbytes()
+        held.append(x)  # so that no address is used twice
+        return x
+
+    held: list[torch.Tensor] = []
+    ids = torch.randint(model.config.vocab_size, (rows, tokens))
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
+            model.hidden(ids)
+    return sum(kept.values())
+
+
+@pytest.mark.parametrize("checkpoint", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_activations_are_those_that_autograd_keeps(dtype: torch.dtype, checkpoint: bool) -> None:
+    """A layer more costs what the formula says, within the few numbers a LayerNorm keeps of a row."""
+    sizes = []
+    for layers in (2, 3):
+        shape = GPTConfig(vocab_size=31, context=64, n_layer=layers, n_head=2, n_embd=128)
+        model = GPT(shape).initialize()
+        model.checkpoint_blocks = checkpoint
+        sizes.append(kept_for_backward(model, 4, 64, dtype))
+    per_layer = 4 if checkpoint else kept_by_block(dtype == torch.bfloat16)
+    casts = 2 * projections(replace(SMALL, n_layer=1, n_embd=128))  # bfloat16 copies of weights
+    more = sizes[1] - sizes[0] - (casts if dtype == torch.bfloat16 and not checkpoint else 0)
+    assert more / (4 * 64 * 128) == pytest.approx(per_layer, rel=0.06)
+
+
+def test_checkpoints_keep_the_inputs_and_one_block() -> None:
+    whole = kept_activations(XL, 2, 256)
+    assert whole == 2 * 256 * 1600 * (64 * 48 + 4)
+    saved = kept_activations(XL, 2, 256, checkpoint=True)
+    assert saved == 2 * 256 * 1600 * (4 * 48 + 64 + 4)
+
+
+def grpo_like(**changes: object) -> Work:
+    models = (Model("policy", XL, trained=True), Model("start", XL), Model("reward model", XL))
+    phases = (
+        Phase("sampling", "sampling", (XL,), 64, 256),
+        Phase("update", "update", (XL,), 2, 256, 128),
+    )
+    return replace(Work(models, phases, device="cuda"), **changes)  # type: ignore[arg-type]
+
+
+def test_the_copies_of_the_weights_in_an_update() -> None:
+    """Policy 4, start and reward model 1 each: 6 of 6.23 GB; under adapters 2 and little more."""
+    update = forecast(grpo_like()).phases["update"]
+    copies = update.weights + update.gradients + update.optimizer
+    assert copies == 6 * 4 * parameters(XL)
+    policy, start, reward = grpo_like().models
+    thin = replace(policy, lora_rank=16), replace(start, lora_rank=16, shares=True), reward
+    update = forecast(grpo_like(models=thin)).phases["update"]
+    copies = update.weights + update.gradients + update.optimizer
+    adapters = 4 * adapter_parameters(XL, 16)
+    assert copies == 2 * 4 * parameters(XL) + 5 * adapters  # of the start too; gradient, Adam
+
+
+def test_a_narrow_model_keeps_its_projections_in_half_the_bytes() -> None:
+    wide, narrow = Model("teacher", XL), Model("teacher", XL, narrow=True)
+    assert wide.weights - narrow.weights == 2 * projections(XL)
+
+
+def test_the_largest_phase_is_the_forecast() -> None:
+    result = forecast(grpo_like())
+    assert result.at == "sampling" and result.peak == max(p.sum for p in result.phases.values())
+    assert result.parts.cache == 2 * 48 * 64 * 256 * 1600 * 4
+
+
+def test_on_a_cpu_freed_memory_leaves_gaps() -> None:
+    """1.2 times the activations, and a piece of logits of 2^24 or fewer; a GPU has neither."""
+    there = forecast(grpo_like()).phases
+    here = forecast(grpo_like(device="cpu")).phases
+    piece = 4 * 2 * 128 * XL.vocab_size  # fewer than 2^24 logits: one piece
+    assert here["update"].logits == there["update"].logits + piece
+    assert here["update"].activations == round(2.2 * there["update"].activations)
+    assert here["sampling"].logits == there["sampling"].logits
+    own = forecast(grpo_like(device="cpu", gaps=0.0)).phases["update"]
+    assert own.logits == there["update"].logits
+    assert own.activations == there["update"].activations
+
+
+def test_one_pass_a_step_holds_activations_or_gradients() -> None:
+    """They are never there together in full: gradients come as activations go."""
+    update = Phase("update", "update", (XL,), 2, 256, 128)
+    for phase, gradients in (
+        (update, 4 * parameters(XL)),
+        (replace(update, rows=64), 4 * XL.vocab_size * XL.n_embd),
+    ):
+        several = forecast(grpo_like(phases=(phase,))).parts
+        one = forecast(grpo_like(phases=(replace(phase, accumulates=False),))).parts
+        assert several.gradients == 4 * parameters(XL) and several.activations > 0
+        assert one.gradients == gradients
+        assert one.activations == (0 if phase is update else several.activations)
+
+
+# --- what is said -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Flags:
+    micro_batch_size: int = 8
+    lora_rank: int = 0
+    checkpoint_blocks: bool = False
+
+
+def memory_of(flags: Flags) -> Forecast:
+    policy = Model("policy", XL, trained=True, lora_rank=flags.lora_rank)
+    update = Phase("update", "update", (XL,), flags.micro_batch_size, 256, 128)
+    return forecast(Work((policy,), (update,), checkpoint=flags.checkpoint_blocks, device="cuda"))
+
+
+def test_the_fewest_flags_that_fit() -> None:
+    limit = memory_of(Flags(micro_batch_size=4)).peak
+    change, peak = fitting_change(Flags(), memory_of, limit) or pytest.fail("nothing fits")
+    assert change.flags == "--micro-batch-size 4" and peak == limit
+    limit = memory_of(Flags(checkpoint_blocks=True, lora_rank=16)).peak  # of 8 rows
+    change, peak = fitting_change(Flags(), memory_of, limit) or pytest.fail("nothing fits")
+    assert change.flags == "--checkpoint-blocks --lora-rank 16" and peak == limit
+    assert change.config == Flags(checkpoint_blocks=True, lora_rank=16)
+    assert fitting_change(Flags(), memory_of, GB) is None
+
+
+def test_what_cannot_fit_is_refused_with_the_flags(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpt.memory.announce.device_memory", lambda device: 9 * GB)
+    with pytest.raises(UserError, match="cpu has 9.0 GB: try --micro-batch-size 1 --lora-rank 16"):
+        announce(Flags(), memory_of, torch.device("cpu"))
+    monkeypatch.setattr("gpt.memory.announce.device_memory", lambda device: GB)
+    with pytest.raises(UserError, match="no flag makes it fit"):
+        announce(Flags(), memory_of, torch.device("cpu"))
+
+
+def test_it_starts_all_the_same_where_the_user_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("gpt.memory.announce.device_memory", lambda device: GB)
+    monkeypatch.setenv(ANYWAY, "1")
+    announce(Flags(), memory_of, torch.device("cpu"))
+    printed = capsys.readouterr().out
+    for part in (
+        "weights",
+        "gradients",
+        "optimizer",
+        "activations",
+        "logits",
+        "cache",
+        "of 1.0 GB",
+    ):
+        assert part in printed
+
+
+def test_a_small_run_is_one_line_and_unknown_memory_is_no_reason_to_refuse() -> None:
+    work = Work(
+        (Model("policy", SMALL, trained=True),),
+        (Phase("update", "update", (SMALL,), 2, 16, 8),),
+    )
+    line = forecast_text(forecast(work), None, "xpu")
+    assert "\n" not in line and " of " not in line
+    assert device_memory(torch.device("meta")) is None
+
+
+def test_the_memory_of_this_machine_is_found() -> None:
+    here = device_memory(torch.device("cpu"))
+    assert here is None or 0.1 * GB < here < 10**6 * GB
+
+
+def test_sizes_for_people() -> None:
+    assert size_text(5.25 * GB) == "5.2 GB" and size_text(40 * 10**6) == "40 MB"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB"),
+        RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried ..."),
+        RuntimeError("MPS backend out of memory (MPS allocated: 17 GB)"),
+        MemoryError(),
+    ],
+)
+def test_out_of_memory_is_one_sentence_with_the_flags(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forecasts, "_advice", lambda: "try --micro-batch-size 4")
+    with pytest.raises(SystemExit) as ended, explained():
+        raise error
+    assert "not enough memory" in str(ended.value) and "--micro-batch-size 4" in str(ended.value)
+
+
+def test_other_errors_keep_their_traceback() -> None:
+    with pytest.raises(RuntimeError, match="shapes"), explained():
+        raise RuntimeError("shapes do not match")
+
+
+# --- measured -----------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="resident memory is read from /proc")
+def test_a_measured_peak_is_near_the_forecast() -> None:
+    """The quick case of bench/memory.py: a few GRPO steps in a process of their own."""
+    root = Path(__file__).resolve().parents[2]
+    command = [sys.executable, str(root / "bench" / "memory.py"), "--check", "quick"]
+    environment = {**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}
+    result = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    own, forecasted = map(float, result.stdout.split()[-2:])
+    assert own == pytest.approx(forecasted, rel=0.2)

@@ -1,0 +1,66 @@
+"""A frozen model whose linear layers are in bfloat16 is, under autocast, the model it was."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+
+from data.collate import collate_responses
+from gpt.generate import SamplingParams, generate
+from gpt.log_probs import token_scores
+from gpt.model import GPT, GPTConfig
+from harness.bfloat16_weights import linears_to_bfloat16
+from reward_model.model import RewardModel
+
+EOS = 0
+BATCH = collate_responses([[3, 1], [5], [2, 2, 6]], [[1, 5, 0], [6, 2, 4, 4], [0]], EOS)
+
+
+def random_gpt() -> GPT:
+    model = GPT(GPTConfig(11, context=16, n_layer=2, n_head=2, n_embd=16)).eval()
+    generator = torch.Generator().manual_seed(0)
+    for parameter in model.parameters():
+        parameter.data = torch.randn(parameter.shape, generator=generator) / 2
+    return model.requires_grad_(False)
+
+
+def autocast() -> torch.autocast:
+    return torch.autocast("cpu", dtype=torch.bfloat16)
+
+
+def test_scores_samples_and_rewards_are_the_same_bit_for_bit_under_autocast():
+    whole = RewardModel.from_policy(random_gpt(), generator=torch.Generator().manual_seed(1))
+    whole.requires_grad_(False)
+    half = linears_to_bfloat16(copy.deepcopy(whole))
+    results = []
+    for model in (whole, half):
+        with autocast():
+            sampled = generate(
+                model.gpt, [[1, 2], [3]], SamplingParams(max_new_tokens=8),
+                torch.Generator().manual_seed(2), eos_id=EOS, samples_per_prompt=3,
+            )  # fmt: skip
+            results.append([*token_scores(model.gpt, BATCH), model(BATCH), *vars(sampled).values()])
+    for a, b in zip(*results, strict=True):
+        assert torch.equal(a, b)
+
+
+def test_only_linear_layers_of_the_trunk_are_rounded():
+    model = RewardModel.from_policy(random_gpt()).requires_grad_(False)
+    linears_to_bfloat16(model)
+    rounded = {name for name, p in model.named_parameters() if p.dtype == torch.bfloat16}
+    layers = ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj")
+    assert rounded == {
+        f"gpt.h.{i}.{layer}.{kind}"
+        for i in (0, 1)
+        for layer in layers
+        for kind in ("weight", "bias")
+    }
+    others = [p.dtype for name, p in model.named_parameters() if name not in rounded]
+    assert set(others) == {torch.float32}
+
+
+def test_a_model_in_training_is_refused():
+    with pytest.raises(ValueError, match="freeze it first"):
+        linears_to_bfloat16(random_gpt().requires_grad_(True))

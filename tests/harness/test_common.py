@@ -1,0 +1,608 @@
+"""Devices, seeds, run folders, logs and checkpoints: round trips, and one sentence for each mistake."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+import tyro
+from gpt.checkpoint import load_gpt, load_policy, save_gpt
+from harness.command_line import preset_defaults, run_script
+from harness.device import pick_device, precision
+from harness.metric_log import MetricLog
+from harness.safetensors_file import load_weights, save_weights
+from harness.seeds import derive_seed, make_generator
+from harness.training_state import TrainingState, saved_step
+from safetensors.torch import save_file
+
+from gpt import common
+from gpt.model import GPT, GPTConfig
+from gpt.tokenizer import load_tokenizer
+from harness import files
+from harness.errors import Finished, UserError
+from harness.files import append_jsonl, keep_until, read_jsonl, write_atomically, write_json
+from harness.optimizer import adamw
+
+TOKENIZER = load_tokenizer("glassbox")
+
+
+def small_gpt(seed: int = 0, n_embd: int = 4) -> GPT:
+    config = GPTConfig(TOKENIZER.n_vocab, context=8, n_layer=1, n_head=1, n_embd=n_embd)
+    return GPT(config).initialize(torch.Generator().manual_seed(seed))
+
+
+def one_sentence(error: pytest.ExceptionInfo) -> str:
+    """The message, which must fit on one line and start from what the user knows."""
+    text = str(error.value)
+    assert "\n" not in text and 20 < len(text) < 300, text
+    return text
+
+
+# Devices and seeds
+
+
+def availability(monkeypatch, *, cuda: bool, mps: bool) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: mps)
+
+
+@pytest.mark.parametrize(
+    ("cuda", "mps", "expected"),
+    [(True, True, "cuda"), (True, False, "cuda"), (False, True, "mps"), (False, False, "cpu")],
+)
+def test_auto_device(monkeypatch, cuda, mps, expected):
+    availability(monkeypatch, cuda=cuda, mps=mps)
+    assert pick_device("auto") == torch.device(expected)
+    assert pick_device("cpu") == torch.device("cpu")
+
+
+@pytest.mark.parametrize("name", ["cuda", "cuda:1", "mps"])
+def test_missing_device(monkeypatch, name):
+    availability(monkeypatch, cuda=False, mps=False)
+    with pytest.raises(UserError) as error:
+        pick_device(name)
+    assert one_sentence(error) == (
+        f"--device {name}: PyTorch finds no such device here; use --device cpu"
+    )
+
+
+@pytest.mark.parametrize("name", ["gpu", "cuda:x", "", "meta", "xpu", "vulkan"])
+def test_misspelt_device(name):
+    with pytest.raises(UserError, match=f"--device {name}: use auto, cpu, cuda, cuda:N or mps"):
+        pick_device(name)
+
+
+@pytest.fixture
+def cuda(monkeypatch) -> Iterator[dict[str, object]]:
+    """What a CUDA device is asked and told, without one."""
+    told: dict[str, object] = {"bfloat16": True}
+    availability(monkeypatch, cuda=True, mps=False)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: told.update(current=device))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Tesla T4")
+    monkeypatch.setattr(
+        torch.cuda, "is_bf16_supported", lambda including_emulation: told["bfloat16"]
+    )
+    before = torch.backends.cuda.matmul.allow_tf32
+    yield told
+    torch.backends.cuda.matmul.allow_tf32 = before
+
+
+def test_tf32_is_on_with_bfloat16_alone(cuda):
+    """With float32 the sampler's log-probs are the old ones, which needs exact products."""
+    pick_device("cuda", "bfloat16")
+    assert torch.backends.cuda.matmul.allow_tf32
+    pick_device("cuda", "float32")
+    assert not torch.backends.cuda.matmul.allow_tf32
+    pick_device("cpu", "bfloat16")
+    assert not torch.backends.cuda.matmul.allow_tf32  # a rule for CUDA alone
+
+
+def test_a_numbered_device_becomes_the_current_one(cuda):
+    """The stopwatch waits for the current device."""
+    assert pick_device("cuda:1") == cuda["current"] == torch.device("cuda:1")
+
+
+def test_a_card_without_bfloat16_says_so(cuda, capsys):
+    pick_device("cuda", "bfloat16")
+    assert capsys.readouterr().out == ""
+    cuda["bfloat16"] = False
+    pick_device("cuda", "float32")
+    assert capsys.readouterr().out == ""
+    pick_device("cuda", "bfloat16")
+    assert capsys.readouterr().out == (
+        "note: Tesla T4 has no bfloat16 arithmetic and emulates it, slowly: --precision float32 is "
+        "faster there\n"
+    )
+
+
+def test_derived_seeds_never_change():
+    """Literals: with another derivation every recorded run would have other numbers."""
+    assert derive_seed(0, "sampling") == 1822328749
+    assert derive_seed(1, "sampling") == 2203905171
+    assert derive_seed(0, "weights") == 1535850479
+
+
+def test_concerns_have_streams_of_their_own():
+    streams = [make_generator(seed, concern) for seed in (0, 1) for concern in ("a", "b")]
+    drawn = [torch.rand(4, generator=stream) for stream in streams]
+    assert len({tuple(numbers.tolist()) for numbers in drawn}) == 4
+    assert torch.equal(torch.rand(4, generator=make_generator(1, "b")), drawn[3])
+
+
+def test_precision():
+    product = torch.ones(2, 2)
+    with precision(torch.device("cpu"), "float32"):
+        assert (product @ product).dtype == torch.float32
+    with precision(torch.device("cpu"), "bfloat16"):
+        assert (product @ product).dtype == torch.bfloat16
+
+
+# Command line
+
+
+@dataclass(frozen=True)
+class Flags:
+    preset: str = "tiny"
+    lr: float = 1.0
+    steps: int = 10
+    debug: bool = False
+
+
+@dataclass(frozen=True)
+class WorldFlags(Flags):
+    data: str = "reviews"
+
+
+PRESETS = {"tiny": {}, "big": {"lr": 0.5, "steps": 99}}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ([], Flags()),
+        (["--preset", "big"], Flags("big", 0.5, 99)),
+        (["--preset=big"], Flags("big", 0.5, 99)),
+        (["--steps", "3", "--preset", "big"], Flags("big", 0.5, 3)),
+        (["--preset", "big", "--steps", "3"], Flags("big", 0.5, 3)),
+        (["--lr", "2", "--preset", "tiny"], Flags("tiny", 2.0, 10)),
+    ],
+)
+def test_a_preset_never_overrides_a_flag(arguments, expected):
+    default = preset_defaults(Flags, PRESETS, arguments)
+    assert tyro.cli(Flags, args=arguments, default=default) == expected
+
+
+def test_a_world_may_have_defaults_of_its_own():
+    presets = {**PRESETS, "tiny/sums": {"steps": 5}}
+    for arguments in (["--data", "sums"], ["--data=sums", "--preset", "tiny"]):
+        default = preset_defaults(WorldFlags, presets, arguments)
+        parsed = tyro.cli(WorldFlags, args=arguments, default=default)
+        assert parsed == WorldFlags("tiny", 1.0, 5, data="sums")
+    assert preset_defaults(WorldFlags, presets, ["--data", "reviews"]).steps == 10
+    assert preset_defaults(WorldFlags, presets, ["--preset", "big", "--data", "sums"]).steps == 99
+
+
+def test_preset_reads_the_command_line(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["script.py", "--preset", "big"])
+    assert preset_defaults(Flags, PRESETS) == Flags("big", 0.5, 99)
+
+
+@pytest.mark.parametrize("arguments", [["--preset", "huge"], ["--preset"], ["--preset="]])
+def test_a_wrong_preset_is_left_to_the_parser(arguments):
+    assert preset_defaults(Flags, PRESETS, arguments) == Flags()
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (UserError("no data: give some"), "error: no data: give some"),
+        (UserError("not cached"), "error: not cached"),
+        (ValueError("too long"), "error: too long\n(add --debug to see where it came from)"),
+    ],
+)
+def test_scripts_end_with_a_sentence(error, message):
+    def main(config: Flags) -> None:
+        raise error
+
+    with pytest.raises(SystemExit) as exit_:
+        run_script(main, Flags())
+    assert exit_.value.code == message
+
+
+def test_what_is_finished_is_said_and_no_failure(capsys):
+    def main(config: Flags) -> None:
+        raise Finished("the run is finished")
+
+    with pytest.raises(SystemExit) as exit_:
+        run_script(main, Flags())
+    assert exit_.value.code == 0
+    assert capsys.readouterr().out == "the run is finished\n"
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "file").touch()
+
+    def main(config: Flags) -> None:
+        (tmp_path / "file" / "run").mkdir()
+
+    with pytest.raises(SystemExit) as exit_:
+        run_script(main, Flags())
+    assert exit_.value.code == f"error: {tmp_path / 'file' / 'run'}: Not a directory"
+
+
+def test_programming_mistakes_and_requested_tracebacks_are_shown(capsys):
+    def main(config: Flags) -> None:
+        raise {"tiny": TypeError, "big": UserError}[config.preset]("of this kind")
+
+    with pytest.raises(TypeError):
+        run_script(main, Flags())
+    for debug in (False, True):
+        with pytest.raises(SystemExit, match="error: of this kind"):
+            run_script(main, Flags("big", debug=debug))
+        assert ("Traceback" in capsys.readouterr().err) == debug
+
+
+# Files
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path):
+    path = tmp_path / "deep" / "value.json"
+    write_json(path, {"step": 1})
+
+    def fail(temporary: Path) -> None:
+        temporary.write_text("half of")
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(UserError, match="No space left on device") as error:
+        write_atomically(path, fail)
+    assert str(path) in one_sentence(error)
+    assert json.loads(path.read_text()) == {"step": 1}
+    assert [file.name for file in path.parent.iterdir()] == ["value.json"]
+
+
+def test_a_write_is_never_seen_half_done(tmp_path):
+    path = tmp_path / "value.json"
+    path.write_text("old")
+
+    def slow(temporary: Path) -> None:
+        temporary.write_text("new")
+        assert path.read_text() == "old"
+        assert temporary.parent == path.parent  # a rename across file systems would be a copy
+
+    write_atomically(path, slow)
+    assert path.read_text() == "new"
+    assert [file.name for file in tmp_path.iterdir()] == ["value.json"]
+
+
+def test_jsonl_round_trip_and_a_cut_off_last_line(tmp_path):
+    path = tmp_path / "runs" / "rows.jsonl"
+    append_jsonl(path, [{"step": 1, "text": "a\nb\u2028c"}, {"step": 2}])
+    append_jsonl(path, [{"step": 3}])
+    with path.open("a") as file:
+        file.write('{"step": 4, "lo')
+    assert read_jsonl(path) == [{"step": 1, "text": "a\nb\u2028c"}, {"step": 2}, {"step": 3}]
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [b'{"step": 2, "lo\n', b"\0\0\0\0\n", b'{"text": "\xff"}\n', b"\n"],
+    ids=["cut off", "zeros", "no UTF-8", "empty"],
+)
+@pytest.mark.parametrize("rest", [b"", b'{"step": 3}\n'], ids=["last", "middle"])
+def test_a_damaged_line_is_named_and_the_file_is_kept(tmp_path, damaged, rest):
+    """Dropping what stands behind it, as a resumed run would, must not happen silently."""
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(b'{"step": 1}\n' + damaged + rest)
+    for read in (read_jsonl, lambda path: keep_until(path, 9)):
+        with pytest.raises(UserError) as error:
+            read(path)
+        assert one_sentence(error).endswith(
+            "rows.jsonl:2 is damaged, it is no JSON: mend or delete the line"
+        )
+    assert path.read_bytes() == b'{"step": 1}\n' + damaged + rest
+
+
+def test_a_complete_last_line_counts_without_its_line_break(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(b'{"step": 1}\n{"step": 2}')
+    assert [row["step"] for row in keep_until(path, 2)] == [1, 2]
+    append_jsonl(path, [{"step": 3}])
+    assert [row["step"] for row in read_jsonl(path)] == [1, 2, 3]
+
+
+# Metrics
+
+
+def test_metrics_are_collected_written_and_shown(tmp_path, capsys):
+    path = tmp_path / "metrics.jsonl"
+    log = MetricLog(5, path=path, show=("loss",), every=2, title="demo")
+    for step in range(1, 6):
+        log.write(step=step, loss=torch.tensor(step / 4), count=step)
+    expected = [{"step": step, "loss": step / 4, "count": step} for step in range(1, 6)]
+    assert log.rows == expected == read_jsonl(path)
+    assert type(log.rows[0]["loss"]) is float
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split("  ")[:2] for line in lines] == [
+        ["demo 2/5", "loss 0.5"], ["demo 4/5", "loss 1"], ["demo 5/5", "loss 1.25"],
+    ]  # fmt: skip
+
+
+def test_a_log_that_is_closed_early_shows_its_last_row(capsys):
+    log = MetricLog(9, show=("loss",), every=4, title="demo")
+    for step in range(1, 7):
+        log.write(step=step, loss=step / 2)
+    log.close()
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split("  ETA")[0] for line in lines] == ["demo 4/9  loss 2", "demo 6/9  loss 3"]
+
+
+def test_in_a_terminal_the_lines_stand_above_a_bar(capsys, monkeypatch):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    log = MetricLog(4, show=("loss",), every=2, title="demo")
+    for step in range(1, 5):
+        log.write(step=step, loss=step / 2)
+    assert capsys.readouterr().out.splitlines() == ["demo 2/4  loss 1", "demo 4/4  loss 2"]
+    assert log.bar is not None and log.bar.n == 4 and log.bar.disable  # closed
+
+
+def test_a_log_without_path_is_silent(capsys):
+    log = MetricLog(1)
+    log.write(step=1, loss=1.0)
+    assert log.rows == [{"step": 1, "loss": 1.0}] and capsys.readouterr().out == ""
+
+
+def test_a_resumed_log_drops_the_steps_that_will_run_again(tmp_path):
+    """The state was saved after step 2; steps 3 and 4, and half of 5, were written before the crash."""
+    path = tmp_path / "metrics.jsonl"
+    append_jsonl(path, [{"step": step, "loss": 1.0} for step in (1, 2, 3, 4)])
+    with path.open("a") as file:
+        file.write('{"step": 5, "lo')
+    log = MetricLog(9, path=path, start=2)
+    assert [row["step"] for row in log.rows] == [1, 2]
+    log.write(step=3, loss=2.0)
+    assert read_jsonl(path) == log.rows
+    assert [(row["step"], row["loss"]) for row in log.rows] == [(1, 1.0), (2, 1.0), (3, 2.0)]
+
+
+def test_a_crash_while_resuming_loses_no_metrics(tmp_path, monkeypatch):
+    path = tmp_path / "metrics.jsonl"
+    append_jsonl(path, [{"step": 1}, {"step": 2}])
+
+    def fail(*arguments) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr(files, "append_jsonl", fail)
+    with pytest.raises(UserError, match="disk full"):
+        MetricLog(9, path=path, start=1)
+    assert read_jsonl(path) == [{"step": 1}, {"step": 2}]
+
+
+# The state of a run
+
+
+def state_of(seed: int, n_embd: int = 4) -> TrainingState:
+    model = small_gpt(seed, n_embd)
+    optimizer = adamw(model, 1e-2, weight_decay=0.1)
+    return TrainingState(
+        {"model": model, "optimizer": optimizer}, {"sampling": torch.Generator().manual_seed(seed)}
+    )
+
+
+def one_step(state: TrainingState) -> torch.Tensor:
+    """A step whose gradient comes from the generator."""
+    model, optimizer = state.parts["model"], state.parts["optimizer"]
+    tokens = torch.randint(0, 100, (2, 5), generator=state.generators["sampling"])
+    optimizer.zero_grad()
+    model(tokens).square().mean().backward()
+    optimizer.step()
+    state.step += 1
+    return model.wte.weight.detach().clone()
+
+
+def test_training_state_round_trip(tmp_path):
+    state = state_of(seed=1)
+    one_step(state)
+    state.save(tmp_path)
+    plain = torch.load(tmp_path / "state.pt", weights_only=True)  # no pickled classes in it
+    assert set(plain) == {"step", "stopped", "parts", "generators"}
+    assert saved_step(tmp_path) == 1
+
+    other = state_of(seed=2)
+    other.load(tmp_path)
+    assert other.step == 1
+    assert torch.equal(one_step(other), one_step(state))
+
+
+def test_the_saved_step_reads_no_tensor(tmp_path, monkeypatch):
+    """GPT-2 xl's state is 18 GB; the file is mapped, and only the step is read."""
+    state_of(seed=1).save(tmp_path)
+    asked = []
+    load = torch.load
+    monkeypatch.setattr(
+        torch, "load", lambda *args, **options: asked.append(options) or load(*args, **options)
+    )
+    assert saved_step(tmp_path) == 0
+    assert [options["mmap"] for options in asked] == [True]
+
+
+def test_a_state_of_another_run_is_refused(tmp_path):
+    state_of(seed=1).save(tmp_path)
+    larger, more = state_of(seed=1, n_embd=8), state_of(seed=1)
+    more.generators["other"] = torch.Generator()
+    for state in (larger, more):
+        with pytest.raises(UserError) as error:
+            state.load(tmp_path)
+        message = one_sentence(error)
+        assert message.startswith(f"{tmp_path / 'state.pt'} does not fit this run (")
+        assert message.endswith("resume with the flags in its config.json, or leave --resume out")
+
+
+@pytest.mark.parametrize("damage", [b"", b"garbage", b"PK\x03\x04half"])
+def test_a_damaged_state_is_refused(tmp_path, damage):
+    (tmp_path / "state.pt").write_bytes(damage)
+    for read in (saved_step, state_of(seed=1).load):
+        with pytest.raises(UserError) as error:
+            read(tmp_path)
+        message = one_sentence(error)
+        assert message.startswith(f"{tmp_path / 'state.pt'} cannot be read (")
+        assert message.endswith("leave --resume out to start anew")
+
+
+# Checkpoints
+
+
+def test_gpt_round_trip(tmp_path):
+    model = small_gpt(seed=3)
+    save_gpt(tmp_path / "model.safetensors", model, TOKENIZER)
+    for path in (tmp_path, tmp_path / "model.safetensors"):
+        loaded, tokenizer = load_gpt(path)
+        assert loaded.config == model.config and not loaded.training
+        assert tokenizer.fingerprint == TOKENIZER.fingerprint
+        for name, tensor in model.state_dict().items():
+            assert torch.equal(loaded.state_dict()[name], tensor), name
+    assert [file.name for file in tmp_path.iterdir()] == ["model.safetensors"]
+    load_policy(tmp_path, torch.device("cpu"))
+
+
+def refused(path: Path, start: str, end: str) -> None:
+    with pytest.raises(UserError) as error:
+        load_gpt(path)
+    message = one_sentence(error)
+    assert message.startswith(start) and message.endswith(end), message
+
+
+def altered(tmp_path: Path, change) -> Path:
+    """A checkpoint whose tensors and header went through `change`."""
+    path = tmp_path / "model.safetensors"
+    model = small_gpt()
+    tensors, about = dict(model.state_dict()), common.about_gpt(model, TOKENIZER)
+    change(tensors, about)
+    save_weights(path, tensors, "gpt", about)
+    return path
+
+
+def test_loading_initialises_nothing_and_takes_the_files_tensors(tmp_path, monkeypatch):
+    """No second model beside the loaded tensors; they can be trained, and the file stays as it is."""
+    path, model = tmp_path / "model.safetensors", small_gpt()
+    save_gpt(path, model, TOKENIZER)
+    content = path.read_bytes()
+    devices = []
+    for layer in (torch.nn.Linear, torch.nn.Embedding):
+        monkeypatch.setattr(
+            layer, "reset_parameters", lambda self: devices.append(self.weight.device.type)
+        )
+    loaded, _ = load_gpt(path)
+    assert set(devices) == {"meta"}
+    for (name, found), wanted in zip(loaded.named_parameters(), model.parameters(), strict=True):
+        assert torch.equal(found, wanted) and found.requires_grad, name
+        assert found.device.type == "cpu" and found.dtype == torch.float32
+    with torch.no_grad():
+        for parameter in loaded.parameters():
+            parameter.zero_()
+    assert path.read_bytes() == content
+
+
+def test_tensors_of_another_precision_become_float32(tmp_path):
+    def halve(tensors, about) -> None:
+        tensors.update({name: tensor.bfloat16() for name, tensor in tensors.items()})
+
+    loaded, _ = load_gpt(altered(tmp_path, halve))
+    assert {parameter.dtype for parameter in loaded.parameters()} == {torch.float32}
+    assert torch.equal(loaded.wte.weight, small_gpt().wte.weight.bfloat16().float())
+
+
+def test_a_missing_checkpoint(tmp_path):
+    path = tmp_path / "model.safetensors"
+    refused(tmp_path, f"there is no checkpoint at {path}", "check the path, or train it first")
+    with pytest.raises(
+        UserError, match="there is no model in .*: pass the run folder of gpt.pretraining"
+    ):
+        load_policy(tmp_path, torch.device("cpu"))
+
+
+def test_a_checkpoint_of_another_kind(tmp_path):
+    path = tmp_path / "model.safetensors"
+    save_weights(path, small_gpt().state_dict(), "reward_model", {})
+    refused(
+        path, f"{path} holds a reward_model, not a gpt", "pass the run folder of the right script"
+    )
+    assert load_weights(path, "reward_model")[1] == {}
+    save_file({"x": torch.ones(1)}, path)
+    refused(path, f"{path} holds a file of another program, not a gpt", "the right script")
+
+
+@pytest.mark.parametrize("damage", [b"", b"garbage", None])
+def test_a_damaged_checkpoint(tmp_path, damage):
+    path = altered(tmp_path, lambda tensors, about: None)
+    path.write_bytes(path.read_bytes()[:-100] if damage is None else damage)
+    refused(
+        path, f"{path} is not a readable safetensors file (", "): train it again, or copy it again"
+    )
+
+
+def test_a_checkpoint_of_another_tokenizer(tmp_path):
+    path = altered(tmp_path, lambda tensors, about: about.update(tokenizer_fingerprint="0" * 64))
+    refused(
+        path,
+        f"{path} was trained with another version of tokenizer 'glassbox'",
+        "train the model again",
+    )
+
+
+def test_a_tensor_of_another_shape(tmp_path):
+    path = altered(tmp_path, lambda tensors, about: tensors.update({"ln_f.bias": torch.zeros(5)}))
+    refused(
+        path,
+        f"{path}: ln_f.bias has shape (5,), the model wants (4,)",
+        "the checkpoint belongs to another model size",
+    )
+
+
+def test_missing_and_left_over_tensors(tmp_path):
+    path = altered(tmp_path, lambda tensors, about: tensors.pop("ln_f.bias"))
+    refused(
+        path,
+        f"{path} does not match the model: missing ['ln_f.bias'], left over []",
+        "train it again",
+    )
+    path = altered(tmp_path, lambda tensors, about: tensors.update(head=torch.zeros(1)))
+    refused(
+        path, f"{path} does not match the model: missing [], left over ['head']", "train it again"
+    )
+
+
+class Trap:
+    """Unpickled, it makes a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.folder),)
+
+
+def test_loading_runs_no_code_from_the_file(tmp_path):
+    torch.save({"step": Trap(tmp_path / "sprung")}, tmp_path / "state.pt")
+    with pytest.raises(UserError, match="cannot be read"):
+        saved_step(tmp_path)
+    assert not (tmp_path / "sprung").exists()
+
+
+def test_run_folders_go_to_the_checkout_or_to_the_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkout, elsewhere = tmp_path / "checkout", tmp_path / "elsewhere"
+    (checkout / "notebooks").mkdir(parents=True)
+    monkeypatch.setattr(common, "REPOSITORY", checkout)
+    (checkout / "pyproject.toml").touch()
+    assert common.runs_folder(checkout) == checkout / "runs"
+    assert common.runs_folder(checkout / "notebooks") == checkout / "runs"
+    assert common.runs_folder(elsewhere) == elsewhere / "runs"
+    (checkout / "pyproject.toml").unlink()  # as in site-packages
+    assert common.runs_folder(checkout / "notebooks") == checkout / "notebooks" / "runs"

@@ -1,0 +1,132 @@
+"""The decay groups, the schedule, and one optimizer step by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from gpt.model import GPT, GPTConfig
+from harness.optimizer import adamw, clip_and_step, cosine_schedule, set_learning_rate
+
+
+def small_gpt() -> GPT:
+    return GPT(GPTConfig(5, context=4, n_layer=1, n_head=1, n_embd=2)).initialize()
+
+
+def names(model: nn.Module, parameters) -> set[str]:
+    known = {id(parameter): name for name, parameter in model.named_parameters()}
+    return {known[id(parameter)] for parameter in parameters}
+
+
+def test_only_matrices_decay():
+    model = small_gpt()
+    decayed, plain = adamw(model, 1e-3, weight_decay=0.1).param_groups
+    assert decayed["weight_decay"] == 0.1 and plain["weight_decay"] == 0.0
+    matrices = {"attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj"}
+    expected = {"wte.weight", "wpe.weight"} | {f"h.0.{name}.weight" for name in matrices}
+    assert names(model, decayed["params"]) == expected
+    assert names(model, plain["params"]) == set(model.state_dict()) - expected
+
+
+def test_frozen_parameters_are_left_out():
+    model = small_gpt()
+    model.wte.requires_grad_(False)
+    model.ln_f.requires_grad_(False)
+    trained = [
+        p for group in adamw(model, 1e-3, weight_decay=0.1).param_groups for p in group["params"]
+    ]
+    expected = set(model.state_dict()) - {"wte.weight", "ln_f.weight", "ln_f.bias"}
+    assert names(model, trained) == expected
+    assert len(trained) == len(expected)
+
+
+def test_decay_is_decoupled_from_the_gradient():
+    """With no gradient a matrix shrinks by exactly lr * decay and nothing else moves."""
+    model = small_gpt()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    optimizer = adamw(model, 0.5, weight_decay=0.1)
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    for name, tensor in model.state_dict().items():
+        factor = 0.95 if tensor.ndim == 2 else 1.0
+        torch.testing.assert_close(tensor, before[name] * factor)
+
+
+def test_two_steps_of_adamw():
+    """Gradients 2 then -1 with betas (0.9, 0.95), corrected for the zero start:
+
+    step 1: m = 2, v = 4, so the weight falls by lr. Step 2: m = (0.9 * 0.2 - 0.1) / 0.19 and
+    v = (0.95 * 0.2 + 0.05) / 0.0975.
+    """
+    layer = nn.Linear(1, 1, bias=False)
+    nn.init.constant_(layer.weight, 1.0)
+    optimizer = adamw(layer, 0.1, weight_decay=0.0)
+    for gradient in (2.0, -1.0):
+        layer.weight.grad = torch.full((1, 1), gradient)
+        optimizer.step()
+    expected = 1 - 0.1 - 0.1 * (0.08 / 0.19) / math.sqrt(0.24 / 0.0975)
+    assert layer.weight.item() == pytest.approx(expected, abs=1e-6)
+
+
+def test_betas_are_passed_on():
+    optimizer = adamw(small_gpt(), 1e-3, betas=(0.8, 0.99), weight_decay=0.0)
+    assert [group["betas"] for group in optimizer.param_groups] == [(0.8, 0.99)] * 2
+
+
+@pytest.mark.parametrize(
+    ("step", "expected"),
+    [
+        (0, 0.2),  # never 0: the first step counts too
+        (4, 1.0),
+        (9, 2.0),
+        (10, 2.0),
+        (35, 2 * (0.1 + 0.9 * 0.853553)),  # a quarter: (1 + cos 45 degrees) / 2
+        (60, 2 * 0.55),
+        (110, 0.2),
+        (500, 0.2),
+    ],
+)
+def test_schedule(step, expected):
+    assert cosine_schedule(step, 110, peak=2.0, warmup=10) == pytest.approx(expected, abs=1e-6)
+
+
+def test_schedule_at_its_edges():
+    assert cosine_schedule(0, 10, peak=3.0, warmup=0) == 3.0
+    assert cosine_schedule(10, 10, peak=3.0, warmup=0, final_fraction=0.0) == pytest.approx(0.0)
+    assert cosine_schedule(3, 4, peak=1.0, warmup=8) == 0.5  # a run shorter than its warm-up
+    assert cosine_schedule(8, 8, peak=1.0, warmup=8) == 1.0
+
+
+def test_learning_rate_of_every_group():
+    optimizer = adamw(small_gpt(), 1e-3, weight_decay=0.1)
+    set_learning_rate(optimizer, 0.25)
+    assert [group["lr"] for group in optimizer.param_groups] == [0.25, 0.25]
+
+
+@pytest.mark.parametrize(
+    ("max_norm", "expected"),
+    [(1.0, [2.4, 3.2]), (5.5, [0.0, 0.0])],
+    ids=["clipped", "small enough"],
+)
+def test_the_gradient_is_clipped_before_the_step(max_norm, expected):
+    """At (3, 4) the gradient of |p|^2 / 2 has norm 5; SGD with lr 1 moves by what the clip leaves."""
+    parameters = [nn.Parameter(torch.tensor([3.0])), nn.Parameter(torch.tensor([4.0]))]
+    optimizer = torch.optim.SGD(parameters, lr=1.0)
+    sum((p**2).sum() / 2 for p in parameters).backward()
+    norm = clip_and_step(optimizer, (p for p in parameters), max_norm)
+    assert norm.item() == pytest.approx(5.0, abs=1e-6)
+    assert [p.item() for p in parameters] == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_gradient_that_is_not_finite_is_refused_before_the_step(value):
+    parameter = nn.Parameter(torch.tensor([3.0]))
+    optimizer = torch.optim.SGD([parameter], lr=1.0)
+    parameter.grad = torch.tensor([value])
+    with pytest.raises(ValueError, match=f"norm is {value}.*lower the learning rate"):
+        clip_and_step(optimizer, [parameter], 1.0)
+    assert parameter.item() == 3.0

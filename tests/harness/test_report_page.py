@@ -1,0 +1,312 @@
+"""report.html and show_tokens: text stays text, files stay small, and a bad run still has a page."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from harness.metric_log import MetricLog
+
+from gpt.pretraining import PRESETS, PretrainingConfig
+from harness.report import writing
+from harness.report.guide import HEALTHY, explain, plain
+from harness.report.page import differences, page_html, panels_of, read_run, samples_of, spread
+from harness.report.tokens import NEGATIVE, POSITIVE, TokenView, colour, scale, show_tokens
+
+HOSTILE = "<script>stolen()</script><img src=x onerror=stolen()></script><!--<script> & \"'\u2028"
+
+
+class Tags(HTMLParser):
+    """The tags of a page, and the text of its JSON."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.data: list[str] = []
+        self.inside = False
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        self.inside = ("type", "application/json") in attrs
+
+    def handle_data(self, data: str) -> None:
+        if self.inside:
+            self.data.append(data)
+            self.inside = False
+
+
+def token_row(step: int = 1, kind: str = "training", **changes: Any) -> dict[str, Any]:
+    row = {
+        "step": step, "kind": kind, "prompt": "p", "tokens": ["a", "b"],
+        "values": {"advantage": [0.5, -1.0]}, "clipped": [0, 1], "notes": {"reward": 1.0},
+    }  # fmt: skip
+    return row | changes
+
+
+def write_run(folder: Path, **files: Any) -> Path:
+    """A run folder; a list becomes JSON lines."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        if isinstance(content, list) and name != "findings":
+            text = "".join(json.dumps(row) + "\n" for row in content)
+            (folder / f"{name}.jsonl").write_text(text, encoding="utf-8")
+        else:
+            (folder / f"{name}.json").write_text(json.dumps(content), encoding="utf-8")
+    return folder
+
+
+def hostile_run(folder: Path, text: str = HOSTILE) -> Path:
+    finding = dict.fromkeys(("rule", "severity", "evidence", "cause", "remedy", "page"), text)
+    return write_run(
+        folder,
+        config={"data": text, text: 1},
+        page={"script": text, "title": text, "differs": {text: [text, text]},
+              "before_after": [{"prompt": text, "before": text, "after": text}]},
+        metrics=[{"step": 1, "reward": 1.0, text: 2.0, f"seconds/{text}": 1.0}],
+        samples=[{"step": 1, "prompt": text, "response": text}],
+        tokens=[token_row(prompt=text, tokens=[text, text], kind=text,
+                          values={text: [0.5, 1.0]}, notes={text: 1.0})],
+        report={"before": {text: 1.0}, "after": {text: 2.0}, text: 3.0},
+        findings=[finding],
+    )  # fmt: skip
+
+
+# Text stays text ----------------------------------------------------------------------------------
+
+
+def test_text_never_becomes_markup(tmp_path: Path) -> None:
+    """The tags of a page do not depend on what is written in it, wherever that stands."""
+    bad = Tags(page_html([read_run(hostile_run(tmp_path / "a"))]))
+    good = Tags(page_html([read_run(hostile_run(tmp_path / "b", "harmless"))]))
+
+    def shape(page: Tags) -> list[tuple[str, list[str]]]:
+        return [(tag, sorted(attrs)) for tag, attrs in page.tags]
+
+    assert shape(bad) == shape(good)
+    assert {tag for tag, _ in bad.tags}.isdisjoint({"img", "iframe", "object", "form"})
+    assert not [name for _, attrs in bad.tags for name in attrs if name.startswith("on")]
+
+
+def test_json_in_a_page_says_what_was_put_in(tmp_path: Path) -> None:
+    view, curves = Tags(page_html([read_run(hostile_run(tmp_path))])).data
+    row = json.loads(view)["frames"][0]["rows"][0]
+    assert row["tokens"] == [HOSTILE, HOSTILE] and row["prompt"] == HOSTILE
+    assert json.loads(curves)["panels"][0]["series"][0]["name"] == "reward"
+    assert "<" not in view + curves and "\u2028" not in view + curves
+
+
+def test_several_runs_escape_their_names(tmp_path: Path) -> None:
+    runs = [read_run(hostile_run(tmp_path / name)) for name in ("<b>x", "<i>y")]
+    tags = {tag for tag, _ in Tags(page_html(runs)).tags}
+    assert "img" not in tags and "i" not in tags
+
+
+def test_a_page_asks_for_nothing_from_elsewhere(tmp_path: Path) -> None:
+    tags = Tags(page_html([read_run(hostile_run(tmp_path))])).tags
+    links = [a for _, attrs in tags for k, a in attrs.items() if k in ("src", "href") and a]
+    assert all(link.startswith(("#", "data:")) for link in links)
+    policy = next(a["content"] for tag, a in tags if "http-equiv" in a)
+    assert policy is not None and policy.startswith("default-src 'none'")
+
+
+# What is on it ------------------------------------------------------------------------------------
+
+
+def test_a_long_run_stays_under_three_megabytes(tmp_path: Path) -> None:
+    """20,000 steps of 40 metrics, and tokens of 200 validations."""
+    keys = [f"metric_{i}" for i in range(40)]
+    rows = [{"step": s, **dict.fromkeys(keys, s * 1.234567)} for s in range(1, 20_001)]
+    tokens = [
+        token_row(step, tokens=["word"] * 128, values={f"q{i}": [0.12345] * 128 for i in range(8)})
+        for step in range(10, 2001, 10) for _ in range(12)
+    ]  # fmt: skip
+    run = dataclasses.replace(read_run(write_run(tmp_path)), rows=rows, tokens=tokens)
+    page = page_html([run])
+    assert len(page.encode()) < 3_000_000
+    frames = json.loads(Tags(page).data[0])["frames"]
+    assert frames[-1]["step"] == 2000 and len(frames) > 2
+
+
+def test_thinned_points_keep_both_ends() -> None:
+    points = spread([(i, i) for i in range(1, 1002)], 100)
+    assert points[0] == (1, 1) and points[-1] == (1001, 1001) and len(points) <= 101
+
+
+def test_numbers_that_are_not_finite_are_named(tmp_path: Path) -> None:
+    """NaN is no JSON: the curve has a hole, and the caption says where."""
+    rows = [{"step": 1, "loss": 1.0}, {"step": 2, "loss": float("nan")}, {"step": 3, "loss": 2.0}]
+    run = dataclasses.replace(read_run(write_run(tmp_path)), rows=rows)
+    (panel,) = panels_of([run])
+    assert panel["series"][0]["y"] == [1.0, None, 2.0] and panel["broken"] == "loss at step 2"
+    assert "Not finite: loss at step 2" in page_html([run])
+
+
+def test_validations_are_drawn_over_what_they_validate(tmp_path: Path) -> None:
+    rows = [{"step": 1, "reward": 1.0}, {"step": 2, "reward": 2.0, "validation/reward": 3.0}]
+    run = dataclasses.replace(read_run(write_run(tmp_path)), rows=rows)
+    (panel,) = panels_of([run])
+    assert [(s["name"], s["x"], s["dots"]) for s in panel["series"]] == [
+        ("reward", [1, 2], False),
+        ("validation/reward", [2], True),
+    ]
+
+
+def test_a_damaged_folder_still_has_a_page(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 2}\nnonsense\n{"st')
+    (tmp_path / "config.json").write_text("{")
+    (tmp_path / "report.json").write_text("[1]")
+    assert "panel-0" in page_html([read_run(tmp_path)])
+
+
+def test_samples_are_the_first_and_the_last_ones(tmp_path: Path) -> None:
+    rows = [{"step": s, "prompt": "p", "response": f"r{s}", "gold": s / 4} for s in (1, 2, 3)]
+    samples = samples_of(read_run(write_run(tmp_path, samples=rows)))
+    assert samples is not None
+    (row,) = samples["rows"]
+    assert [(p["label"], p["text"]) for p in row["parts"]] == [
+        ("step 1, gold 0.250", "r1"),
+        ("step 3, gold 0.750", "r3"),
+    ]
+
+
+def test_flags_that_differ_are_those_beyond_the_preset() -> None:
+    small = PretrainingConfig(preset="small", **PRESETS["small"])
+    assert differences(small) == {}
+    changed = dataclasses.replace(small, lr=0.5, out=Path("x"), device="cpu")
+    assert differences(changed) == {"lr": [0.5, small.lr]}
+
+
+def test_several_runs_show_what_differs_between_them(tmp_path: Path) -> None:
+    runs = [
+        read_run(write_run(tmp_path / name, config={"lr": lr, "seed": 0, "out": name},
+                           metrics=[{"step": 1, "loss": lr}]))
+        for name, lr in (("one", 0.1), ("two", 0.2))
+    ]  # fmt: skip
+    page = page_html(runs)
+    table = page[page.index('id="flags"') : page.index('id="page-data"')]
+    assert re.findall(r"<td>([^<]*)</td>", table) == ["lr", "0.1", "0.2"]
+    (panel,) = panels_of(runs)
+    assert [series["name"] for series in panel["series"]] == ["one: loss", "two: loss"]
+
+
+@pytest.mark.parametrize("key", HEALTHY)
+def test_healthy_ranges_are_those_of_the_page_on_metrics(key: str) -> None:
+    """Every number of a range stands in the words for healthy or for worry."""
+    entry = explain(key)
+    assert entry is not None
+    words = f"{entry.healthy} {entry.worry}".replace("1e-4", "0.0001")
+    said = {float(number) for number in re.findall(r"\d+(?:\.\d+)?", words)}
+    assert {end for end in HEALTHY[key] if end is not None} <= said
+
+
+def test_a_script_has_its_own_explanation() -> None:
+    pretraining, engine = explain("loss", "pretraining"), explain("loss", "grpo")
+    assert pretraining is not None and "perplexity" not in pretraining.meaning
+    assert pretraining.unit == "nats per token" and engine is not None and engine.unit == "none"
+    assert explain("no such metric") is None
+    assert plain("[a](b.md) `c` $\\log \\pi$") == "a c log pi"
+
+
+# Writing ------------------------------------------------------------------------------------------
+
+
+def test_a_log_refreshes_an_open_page_at_validations_only(tmp_path: Path) -> None:
+    log = MetricLog(3, path=tmp_path / "metrics.jsonl")
+    log.write(step=1, loss=1.0, held_out_loss=2.0)
+    assert not (tmp_path / "report.html").exists()  # nobody has opened a page
+    writing.open_page(tmp_path, "pretraining", PretrainingConfig())
+    log.write(step=2, loss=1.0)
+    assert not (tmp_path / "report.html").exists()
+    log.write(step=3, loss=1.0, held_out_loss=2.5)
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "pretraining on reviews" in page and "held_out_loss: 2 → 2.5" in page
+
+
+def test_a_page_that_fails_ends_no_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    writing.open_page(tmp_path, "pretraining", PretrainingConfig())
+
+    def fail(runs: object) -> str:
+        raise RuntimeError("no room")
+
+    monkeypatch.setattr(writing, "page_html", fail)
+    writing.refresh(tmp_path)
+    assert "was not written (RuntimeError: no room)" in capsys.readouterr().out
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["page.json"]
+
+
+# show_tokens --------------------------------------------------------------------------------------
+
+
+def test_colours_diverge_from_white() -> None:
+    assert colour(0.0, 2.0) == "#ffffff" and colour(None, 2.0) == "#dddddd"
+    assert colour(-2.0, 2.0) == "#" + "".join(f"{c:02x}" for c in NEGATIVE) == colour(-9.0, 2.0)
+    assert colour(2.0, 2.0) == "#" + "".join(f"{c:02x}" for c in POSITIVE)
+    assert colour(1.0, 2.0) == "#a2c8e8"
+
+
+@pytest.mark.parametrize("end", [NEGATIVE, POSITIVE])
+def test_black_text_is_legible_on_the_ends(end: tuple[int, int, int]) -> None:
+    """WCAG's contrast against #1a1a1a is at least 4.5."""
+
+    def luminance(rgb: tuple[int, ...]) -> float:
+        parts = [c / 255 for c in rgb]
+        linear = [p / 12.92 if p <= 0.03928 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+        return sum(w * p for w, p in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+    assert (luminance(end) + 0.05) / (luminance((26, 26, 26)) + 0.05) > 4.5
+
+
+def test_one_outlier_does_not_pale_the_rest() -> None:
+    assert scale([1.0] * 99 + [100.0]) == 1.0
+    assert scale([]) == 1.0 and scale([0.0, 0.0]) == 1.0 and scale([None, -3.0]) == 3.0
+
+
+def test_one_response_by_one_quantity() -> None:
+    view = show_tokens(["Good", " <b>phone"], [0.5, -1.0])
+    assert view.rows == [{"tokens": ["Good", " <b>phone"], "values": {"value": [0.5, -1.0]}}]
+    page = view._repr_html_()
+    assert "<b>phone" not in page and " &lt;b&gt;phone</span>" in page
+    assert f'background:{colour(-1.0, 1.0)}" title="-1"' in page
+
+
+def test_padded_tensors_and_lists_of_responses() -> None:
+    values = {
+        "kl": torch.tensor([[1.0, 2.0, 0.0], [3.0, 4.0, 5.0]]),
+        "entropy": [[1, 2], [3, 4, 5]],
+    }
+    view = show_tokens([["a", "b"], ["c", "d", "e"]], values, prompts=["p", "q"])
+    assert [row["values"]["kl"] for row in view.rows] == [[1.0, 2.0], [3.0, 4.0, 5.0]]
+    assert [row["prompt"] for row in view.rows] == ["p", "q"]
+    assert [q["name"] for q in view.data()["quantities"]] == ["kl", "entropy"]
+
+
+def test_quantities_of_a_report_come_first_and_then_those_of_the_caller_as_given() -> None:
+    view = show_tokens(["a"], {"mine": [1.0], "kl": [2.0], "Before": [3.0], "advantage": [4.0]})
+    assert [q["name"] for q in view.data()["quantities"]] == ["advantage", "kl", "mine", "Before"]
+
+
+@pytest.mark.parametrize("values", [[0.5], {"kl": [[0.5]]}, {"kl": []}])
+def test_missing_numbers_are_refused(values: Any) -> None:
+    with pytest.raises(ValueError, match="too few numbers for response 0, which has 2 tokens"):
+        show_tokens(["a", "b"], values)
+
+
+def test_two_views_on_a_page_have_different_names() -> None:
+    assert show_tokens(["a"], [1.0]).name != show_tokens(["a"], [1.0]).name
+
+
+def test_frames_are_in_the_order_of_the_steps() -> None:
+    rows = [token_row(20), token_row(3), token_row(3, "validation")]
+    frames = TokenView(rows).data()["frames"]
+    assert [(f["step"], f["kind"]) for f in frames] == [
+        (3, "training"), (3, "validation"), (20, "training"),
+    ]  # fmt: skip

@@ -1,0 +1,354 @@
+"""A run's folder: what it may be, who may write in it, and how a run goes on in it."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+import pytest
+import torch
+from harness.metric_log import MetricLog
+from harness.paths import MODEL_FILE
+from harness.training_state import TrainingState
+
+from harness import run_folder
+from harness.errors import Finished, UserError
+from harness.optimizer import Diverged
+from harness.run_folder import finish_run, keep_state, open_run, stepping
+
+
+def one_sentence(error: pytest.ExceptionInfo) -> str:
+    """The message, which must fit on one line and start from what the user knows."""
+    text = str(error.value)
+    assert "\n" not in text and 20 < len(text) < 300, text
+    return text
+
+
+@dataclass(frozen=True)
+class RunFlags:
+    steps: int = 3
+    out: Path = Path("runs/x")
+
+
+def test_a_new_run_writes_its_flags(tmp_path):
+    folder = open_run(tmp_path / "runs" / "demo", RunFlags())
+    assert folder == tmp_path / "runs" / "demo"
+    written = json.loads((folder / "config.json").read_text())
+    made_with = written.pop("made_with")
+    assert written == {"steps": 3, "out": "runs/x", "script": RunFlags.__module__, "inputs": {}}
+    assert set(made_with) == {
+        "python", "torch", "numpy", "device", "machine", "ranks", "threads", "git",
+    }  # fmt: skip
+    assert made_with["torch"] == torch.__version__ and made_with["ranks"] == 1
+
+
+def test_earlier_runs_are_moved_aside_and_kept(tmp_path, capsys):
+    folder = tmp_path / "demo"
+    for steps in (1, 2, 3):
+        open_run(folder, RunFlags(steps))
+        (folder / "note.txt").write_text(f"run {steps}")
+    kept = {file.parent.name: file.read_text() for file in tmp_path.glob("*/note.txt")}
+    assert kept == {"demo": "run 3", "demo.1": "run 1", "demo.2": "run 2"}
+    assert "an earlier run was moved to" in capsys.readouterr().out
+    open_run(tmp_path / "demo", RunFlags(4))
+    assert [file.name for file in folder.iterdir()] == ["config.json"]  # nothing old in the new run
+
+
+def test_an_empty_folder_is_used_as_it_is(tmp_path):
+    (tmp_path / "demo").mkdir()
+    open_run(tmp_path / "demo", RunFlags())
+    assert [folder.name for folder in tmp_path.iterdir()] == ["demo"]
+
+
+def test_a_run_that_was_killed_as_it_began_is_no_hindrance(tmp_path):
+    (tmp_path / "demo").mkdir()
+    (tmp_path / "demo" / ".config.json.123.tmp").write_text("{")
+    folder = open_run(tmp_path / "demo", RunFlags())
+    assert [file.name for file in folder.iterdir()] == ["config.json"]
+    assert [folder.name for folder in tmp_path.iterdir()] == ["demo"]
+
+
+def test_resuming_keeps_the_folder(tmp_path):
+    folder = open_run(tmp_path / "demo", RunFlags(1))
+    TrainingState({}, {}).save(folder)
+    assert open_run(folder, RunFlags(2), resume=True) == folder
+    written = json.loads((folder / "config.json").read_text())
+    assert written["steps"] == 2  # what the run is now, and what else it was started with
+    assert written["script"] == RunFlags.__module__ and "made_with" in written
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_resuming_with_other_flags_is_refused(tmp_path):
+    """But for how long the run is, where it runs and how it is watched."""
+
+    @dataclass(frozen=True)
+    class MoreFlags(RunFlags):
+        lr: float = 0.1
+        teacher: Path | None = None
+        debug: bool = False
+
+    folder = open_run(tmp_path / "demo", MoreFlags(teacher=Path("a")))
+    TrainingState({}, {}).save(folder)
+    other = MoreFlags(9, Path("elsewhere"), teacher=Path("a"), debug=True)
+    open_run(folder, other, resume=True)
+    here = MoreFlags(teacher=Path("a").resolve())  # another way to write the same
+    open_run(folder, here, resume=True)
+    for flags, words in (
+        (MoreFlags(lr=0.2, teacher=Path("a")), "was started with lr 0.1, not 0.2"),
+        (MoreFlags(), "was started with teacher a, not None"),
+    ):
+        with pytest.raises(UserError, match=words) as error:
+            open_run(folder, flags, resume=True)
+        assert one_sentence(error).endswith("in its config.json, or leave --resume out")
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_resuming_nothing(tmp_path, exists):
+    if exists:
+        open_run(tmp_path / "demo", RunFlags())
+    with pytest.raises(UserError) as error:
+        open_run(tmp_path / "demo", RunFlags(), resume=True)
+    assert one_sentence(error).endswith(
+        "demo holds no state.pt to resume from: leave --resume out to start anew"
+    )
+    assert (tmp_path / "demo").exists() == exists
+
+
+# What is not moved aside
+
+
+def refused(folder: Path, config: RunFlags, words: str, **options: bool) -> None:
+    with pytest.raises(UserError, match=words) as error:
+        open_run(folder, config, **options)
+    one_sentence(error)
+
+
+@pytest.mark.parametrize("content", [None, "{}", "[]", '{"script": "gpt.other"}', "{broken"])
+def test_what_is_no_run_of_the_script_stays_where_it_is(tmp_path, content):
+    """Someone's folder, a model in Hugging Face layout, another script's run."""
+    folder = tmp_path / "precious"
+    folder.mkdir()
+    (folder / "letter.txt").write_text("dear")
+    if content is not None:
+        (folder / "config.json").write_text(content)
+    before = sorted(folder.iterdir())
+    refused(folder, RunFlags(), "name another folder, or move it yourself")
+    assert sorted(tmp_path.iterdir()) == [folder] and sorted(folder.iterdir()) == before
+    folder.rename(tmp_path / "moved")  # nothing is left that would keep it
+
+
+@pytest.mark.parametrize("out", ["", ".", "..", "/", "here"])
+def test_the_current_folder_and_those_above_it_are_refused(tmp_path, monkeypatch, out):
+    here = tmp_path / "deep" / "here"
+    here.mkdir(parents=True)
+    monkeypatch.chdir(here)
+    open_run(tmp_path / "run", RunFlags())  # a run of ours all the same, where it is one
+    for name in ("deep", "deep/here"):
+        (tmp_path / name / "config.json").write_bytes((tmp_path / "run/config.json").read_bytes())
+    refused(here if out == "here" else Path(out), RunFlags(), "the folder that you are in")
+    assert here.is_dir()
+
+
+@dataclass(frozen=True)
+class ReadingFlags(RunFlags):
+    data: str = "reviews"
+    policy: Path | None = None
+    reward_model: tuple[Path, ...] = ()
+
+
+@pytest.mark.parametrize("out", ["start", "."])
+@pytest.mark.parametrize("flag", ["policy", "reward_model"])
+def test_a_run_does_not_take_the_folder_of_its_inputs(tmp_path, out, flag):
+    start = open_run(tmp_path / "start", ReadingFlags())
+    value = (start,) if flag == "reward_model" else start
+    refused(tmp_path / out, ReadingFlags(**{flag: value}), "which this run reads")
+    assert start.is_dir()
+
+
+def test_a_tilde_is_the_home_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert open_run(Path("~/runs/one"), RunFlags()) == tmp_path / "runs" / "one"
+
+
+def test_files_and_dangling_links_are_named(tmp_path):
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    refused(tmp_path / "file", RunFlags(), "is a file")
+    refused(tmp_path / "link", RunFlags(), "is a link to nothing")
+
+
+# One run in a folder
+
+
+@contextmanager
+def another(folder: Path, resume: bool = False) -> Iterator[tuple[BaseProcess, str]]:
+    """Another process that opens the folder, says how that went, and stays."""
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe()
+
+    def live() -> None:
+        run_folder._held.clear()  # what a fork has of its parent
+        try:
+            open_run(folder, RunFlags(), resume=resume)
+            theirs.send("open")
+        except UserError as error:
+            theirs.send(str(error))
+        theirs.recv()
+
+    process = context.Process(target=live)
+    process.start()
+    try:
+        yield process, ours.recv()
+    finally:
+        process.kill()
+        process.join()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="another process is a fork here")
+def test_the_second_run_in_a_folder_is_refused_until_the_first_has_ended(tmp_path):
+    folder = tmp_path / "run"
+    with another(folder) as (process, said):
+        assert said == "open"
+        for resume in (False, True):
+            refused(folder, RunFlags(), "another run is writing in", resume=resume)
+        assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    assert process.exitcode == -9  # it could not unlock anything
+    open_run(folder, RunFlags())
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run", "run.1"]
+    with another(folder) as (_, said):
+        assert "another run is writing in" in said
+    finish_run(folder)
+    with another(folder) as (_, said):
+        assert said == "open"
+
+
+# What a resumed run must be
+
+
+def cut(folder: Path, config: RunFlags) -> Path:
+    """A run that was ended after its second step."""
+    open_run(folder, config)
+    TrainingState({}, {}, step=2).save(folder)
+    return folder
+
+
+def test_another_engine_does_not_resume_a_run(tmp_path):
+    folder = cut(tmp_path / "run", RunFlags())
+    path = folder / "config.json"
+    path.write_text(path.read_text().replace(RunFlags.__module__, "rl.other_engine"))
+    refused(folder, RunFlags(), "was started by rl.other_engine, not by", resume=True)
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[]", "7", "{broken", '{"script": "SCRIPT"}', "\0"])
+def test_a_config_that_does_not_hold_the_flags_is_no_reason_to_skip_their_check(tmp_path, content):
+    config = ReadingFlags(data="sums")
+    folder = cut(tmp_path / "run", config)
+    (folder / "config.json").write_text(content.replace("SCRIPT", ReadingFlags.__module__))
+    with pytest.raises(UserError, match=r"config\.json") as error:
+        open_run(folder, config, resume=True)
+    assert one_sentence(error).endswith("restore it, or leave --resume out")
+
+
+def test_a_data_file_or_a_model_that_has_changed_is_noticed(tmp_path):
+    data, policy = tmp_path / "data.jsonl", tmp_path / "policy"
+    policy.mkdir()
+    for path in (data, policy / MODEL_FILE):
+        path.write_text("before")
+    config = ReadingFlags(data=str(data), policy=policy)
+    folder = cut(tmp_path / "run", config)
+    open_run(folder, config, resume=True)
+    for path, flag in ((data, "--data"), (policy / MODEL_FILE, "--policy")):
+        path.write_text("after")
+        refused(folder, config, f"^{flag} .* is no longer what the run", resume=True)
+        path.write_text("before")
+
+
+def test_a_run_that_was_killed_before_it_wrote_anything_leaves_no_trace(tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / ".config.json.123.tmp").write_text("{")
+    open_run(folder, RunFlags())
+    assert [path.name for path in folder.iterdir()] == ["config.json"]
+
+
+def test_a_finished_run_says_so(tmp_path):
+    folder = cut(tmp_path / "run", RunFlags())
+    (folder / MODEL_FILE).touch()
+    open_run(folder, RunFlags(), resume=True)  # its report may be missing yet
+    finish_run(folder)
+    with pytest.raises(Finished, match="is finished, its model is in model.safetensors"):
+        open_run(folder, RunFlags(), resume=True)
+    refused(folder, RunFlags(9), "is finished after its 3 steps", resume=True)
+    assert sorted(path.name for path in folder.iterdir()) == ["config.json", MODEL_FILE]
+
+
+def test_what_a_killed_process_was_writing_is_cleared_away(tmp_path):
+    folder = cut(tmp_path / "run", RunFlags())
+    (folder / ".state.pt.123.tmp").write_text("half")
+    open_run(folder, RunFlags(), resume=True)
+    assert sorted(path.name for path in folder.iterdir()) == ["config.json", "state.pt"]
+
+
+def test_steps_that_a_state_cannot_have(tmp_path):
+    state = TrainingState({}, {}, step=10**9)
+    with pytest.raises(UserError, match="1000000000 steps are done already, more than --steps 4"):
+        state.steps_left(4)
+    assert list(TrainingState({}, {}, step=2).steps_left(4)) == [2, 3]
+    assert list(TrainingState({}, {}, step=2, stopped=True).steps_left(4)) == []
+
+
+# Numbers that blow up
+
+
+def test_weights_that_are_not_finite_are_not_written_over_good_ones(tmp_path):
+    model = torch.nn.Linear(2, 2)
+    state = TrainingState({"policy": model}, {}, step=2)
+    state.save(tmp_path)
+    good = (tmp_path / "state.pt").read_bytes()
+    with torch.no_grad():
+        model.weight[1, 0] = torch.inf
+    state.step, log = 4, MetricLog(9)
+    log.rows = [{"step": 4}]
+    with pytest.raises(UserError) as error, stepping(log, tmp_path):
+        keep_state(state, tmp_path, 2, last=False)
+    message = one_sentence(error)
+    assert message.startswith(
+        "step 4: a weight of the policy is inf, so training has diverged: lower"
+    )
+    assert message.endswith(f"the state after step 2 is kept in {tmp_path / 'state.pt'}")
+    assert (tmp_path / "state.pt").read_bytes() == good
+
+
+def test_a_divergence_names_the_step_that_it_came_in(tmp_path):
+    log = MetricLog(9)
+    for done in (0, 6):
+        log.rows = [{"step": step} for step in range(1, done + 1)]
+        with pytest.raises(UserError, match=f"^step {done + 1}: loss is nan.*saved before"):
+            with stepping(log, tmp_path):
+                raise Diverged("loss", float("nan"))
+
+
+def test_the_revision_is_that_of_the_checkout(tmp_path, monkeypatch):
+    run_folder.revision.cache_clear()
+    monkeypatch.setattr(run_folder, "REPOSITORY", tmp_path)
+    assert run_folder.revision() is None
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(tmp_path)]
+    (tmp_path / "file").write_text("one")
+    for arguments in (["init", "-q"], ["add", "file"], ["commit", "-qm", "one"]):
+        subprocess.run([*git, *arguments], check=True)
+    head = subprocess.run(
+        [*git, "rev-parse", "HEAD"], capture_output=True, text=True
+    ).stdout.strip()
+    run_folder.revision.cache_clear()
+    assert run_folder.revision() == head
+    (tmp_path / "file").write_text("two")
+    run_folder.revision.cache_clear()
+    assert run_folder.revision() == f"{head}-dirty"
+    run_folder.revision.cache_clear()

@@ -1,0 +1,264 @@
+"""What happens to a run from outside: signals, a full disk, output that nobody takes."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from harness.command_line import explained, run_script
+from harness.metric_log import MetricLog
+from harness.paths import STATE_FILE
+from harness.training_state import TrainingState, saved_step
+
+from harness import signals
+from harness.errors import Finished, UserError
+from harness.files import append_jsonl, read_jsonl, write_json
+from harness.run_folder import finish_run, keep_state, open_run, stepping
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True)
+class Flags:
+    out: Path
+    steps: int = 6
+    checkpoint_every: int = 4
+    resume: bool = False
+    debug: bool = False
+    deterministic: bool = False
+
+
+class Counter(torch.nn.Module):
+    """Counts its steps, and is as large as asked."""
+
+    def __init__(self, size: int = 1) -> None:
+        super().__init__()
+        self.count = torch.nn.Parameter(torch.zeros(size), requires_grad=False)
+
+
+def run(config: Flags, disturb=lambda step: None, size: int = 1) -> Counter:
+    """A training like all others, that `disturb` is told of every step of."""
+    model = Counter(size)
+    state = TrainingState({"model": model}, {})
+    folder = open_run(config.out, config, resume=config.resume)
+    start = saved_step(folder) if config.resume else 0
+    log = MetricLog(config.steps, path=folder / "metrics.jsonl", start=start)
+    with stepping(log, folder):
+        if config.resume:
+            state.load(folder)
+        for step in state.steps_left(config.steps):
+            disturb(step + 1)
+            model.count += 1
+            state.step = step + 1
+            log.write(step=state.step, count=float(model.count[0]))
+            keep_state(state, folder, config.checkpoint_every, last=state.step == config.steps)
+    disturb(0)
+    write_json(folder / "report.json", {"count": float(model.count[0])})
+    (folder / "model.safetensors").touch()
+    finish_run(folder)
+    return model
+
+
+def ended(config: Flags, disturb, **options) -> SystemExit:
+    with pytest.raises(SystemExit) as error:
+        run_script(lambda config: run(config, disturb, **options), config)
+    return error.value
+
+
+def resumed(folder: Path, **options) -> None:
+    """It goes on to the same end as if nothing had been."""
+    model = run(Flags(folder, resume=True), **options)
+    assert float(model.count[0]) == 6
+    rows = read_jsonl(folder / "metrics.jsonl")
+    assert rows == [{"step": step, "count": float(step)} for step in range(1, 7)]
+    assert (folder / "report.json").exists() and not (folder / STATE_FILE).exists()
+    with pytest.raises(Finished):
+        run(Flags(folder, resume=True))
+
+
+def send(number: int, at: int, times: int = 1):
+    def disturb(step: int) -> None:
+        if step == at:
+            for _ in range(times):
+                os.kill(os.getpid(), number)
+
+    return disturb
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+@pytest.mark.parametrize("at", [1, 3, 6])
+def test_a_signal_lets_the_step_end_and_be_saved(tmp_path, capfd, name, at):
+    number = getattr(signal, name)
+    before = signal.getsignal(number)
+    assert ended(Flags(tmp_path / "run"), send(number, at)).code == 128 + number
+    assert signal.getsignal(number) is before
+    said = capfd.readouterr().err.splitlines()
+    assert said == [
+        f"{name}: stopping after this step; once more ends it at once",
+        f"ended by {name} after step {at}, which is saved: --resume goes on from it",
+    ]
+    assert saved_step(tmp_path / "run") == at
+    resumed(tmp_path / "run")
+
+
+def test_the_second_signal_ends_at_once(tmp_path, capfd):
+    error = ended(Flags(tmp_path / "run"), send(signal.SIGINT, at=5, times=2))
+    assert error.code == 130
+    assert "goes on from the run's last state.pt" in capfd.readouterr().err
+    assert saved_step(tmp_path / "run") == 4
+    resumed(tmp_path / "run")
+
+
+def test_a_signal_in_the_final_phase_ends_at_once_and_loses_nothing(tmp_path):
+    """When weights, figure and report are written, there is no step to wait for."""
+    assert ended(Flags(tmp_path / "run"), send(signal.SIGTERM, at=0)).code == 143
+    assert not (tmp_path / "run" / "report.json").exists()
+    assert saved_step(tmp_path / "run") == 6
+    resumed(tmp_path / "run")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="ranks are forks here")
+def test_ranks_stop_after_the_same_step(tmp_path):
+    """A scheduler's SIGTERM goes to the first process, Ctrl-C to all of them."""
+    text = tmp_path / "text.txt"
+    text.write_text("The quick brown fox jumps over the lazy dog. " * 100)
+    out = tmp_path / "run"
+    command = [
+        sys.executable, "-m", "gpt.pretraining", "--data", str(text), "--out", str(out), "--ranks", "2",
+        "--batch-size", "2", "--steps", "100000", "--device", "cpu",
+    ]  # fmt: skip
+    process = subprocess.Popen(
+        command, cwd=REPOSITORY, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
+        start_new_session=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    while not (out / "metrics.jsonl").exists() and process.poll() is None:
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGINT)
+    _, said = process.communicate()
+    done = read_jsonl(out / "metrics.jsonl")[-1]["step"]
+    assert process.returncode == 130, said
+    assert f"ended by SIGINT after step {done}, which is saved" in said
+    assert "Traceback" not in said and saved_step(out) == done
+
+
+def test_an_import_is_ended_without_a_traceback():
+    """What `python -m` is while it imports PyTorch: its name stands where the script's will."""
+    program = "import os, signal, sys; sys.argv = ['-m']; import data; os.kill(os.getpid(), signal.SIGINT)"
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (130, "ended by SIGINT before it began\n")
+
+
+# A full disk
+
+
+def limited(size: int):
+    """From step 5 to the call with 0 no file grows beyond `size` bytes."""
+    resource = pytest.importorskip("resource")
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def disturb(step: int) -> None:
+        limit = size if step >= 5 else hard
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+
+    return disturb
+
+
+def test_a_full_disk_is_one_sentence_and_costs_no_more_than_the_last_steps(tmp_path):
+    """No state fits from step 5 on: the one of step 4 stays, and the run goes on when there is room."""
+    disturb = limited(10_000)
+    try:
+        error = ended(Flags(tmp_path / "run"), disturb, size=100_000)
+    finally:
+        disturb(0)
+    path = tmp_path / "run" / STATE_FILE
+    assert str(error.code).startswith(f"error: {path} could not be written (File too large)")
+    assert str(error.code).endswith("then go on with --resume") and "\n" not in str(error.code)
+    assert saved_step(tmp_path / "run") == 4
+    assert sorted(file.name for file in path.parent.iterdir()) == [
+        "config.json", "metrics.jsonl", "state.pt",
+    ]  # fmt: skip
+    resumed(tmp_path / "run", size=100_000)
+
+
+def test_a_row_that_does_not_fit_names_its_file(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    append_jsonl(path, [{"step": 1}])
+    disturb = limited(15)
+    disturb(5)
+    try:
+        with pytest.raises(UserError, match="metrics.jsonl could not be written .File too large."):
+            append_jsonl(path, [{"step": 2}, {"step": 3}])
+    finally:
+        disturb(0)
+    assert read_jsonl(path) == [{"step": 1}]
+
+
+# Output
+
+
+def test_a_pipe_that_nobody_reads_ends_nothing(tmp_path, monkeypatch, capfd):
+    reading, writing = os.pipe()
+    monkeypatch.setattr(sys, "stdout", os.fdopen(writing, "w"))
+
+    def disturb(step: int) -> None:
+        print("step", step, flush=True)
+        if step == 2:
+            os.close(reading)
+
+    run_script(lambda config: run(config, disturb), Flags(tmp_path / "run"))
+    assert (tmp_path / "run" / "report.json").exists()
+    assert "output cannot be written (Broken pipe): going on" in capfd.readouterr().err
+    sys.stdout.close()  # what is buffered goes nowhere, and the interpreter ends in peace
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="Linux has one")
+def test_a_full_disk_behind_the_output_ends_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "stdout", open("/dev/full", "w"))
+    run_script(lambda config: run(config, lambda step: print(step)), Flags(tmp_path / "run"))
+    assert (tmp_path / "run" / "report.json").exists()
+    sys.stdout.close()
+
+
+def test_a_terminal_without_unicode_gets_an_escape(monkeypatch):
+    raw = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii"))
+    with explained():
+        print("caf\u00e9 \U0001f600")
+    sys.stdout.flush()
+    assert raw.getvalue() == b"caf\\xe9 \\U0001f600\n"
+
+
+def test_without_an_output_nothing_is_changed(monkeypatch):
+    monkeypatch.setattr(sys, "stdout", None)  # python -m ... >&-
+    with signals.forgiving_output():
+        print("unheard")
+
+
+# Settings
+
+
+def test_deterministic_algorithms_are_for_the_run_alone(tmp_path):
+    seen = []
+    for deterministic in (True, False):
+        config = Flags(tmp_path / f"{deterministic}", deterministic=deterministic)
+        run_script(lambda config: seen.append(torch.are_deterministic_algorithms_enabled()), config)
+    assert seen == [True, False] and not torch.are_deterministic_algorithms_enabled()
+
+
+def test_a_finished_run_is_told_of_whichever_rank_is_the_first_to_end(monkeypatch, capsys):
+    """The others' output goes nowhere, so the first rank must not leave it to them."""
+    monkeypatch.setattr("gpt.common.first_to_fail", lambda: False)
+    with pytest.raises(SystemExit) as end:
+        with explained():
+            raise Finished("the run is finished")
+    assert end.value.code == 0 and capsys.readouterr().out == "the run is finished\n"

@@ -1,0 +1,166 @@
+"""The held-out report: shares, intervals, calibration, gold, and a figure that can be read."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+import torch
+from matplotlib.figure import Figure
+
+from harness.files import write_json
+from reward_model.accuracy_report import (
+    calibration,
+    correlation,
+    plot_report,
+    preference_report,
+    wilson_interval,
+)
+from reward_model.pairs import TokenPair
+
+LN3 = math.log(3)  # sigmoid(ln 3) = 0.75
+
+
+def pair(gold_chosen: float | None = None, gold_rejected: float | None = None) -> TokenPair:
+    meta = {} if gold_chosen is None else dict(gold_chosen=gold_chosen, gold_rejected=gold_rejected)
+    return TokenPair([1], [2], [3], meta)
+
+
+def report_of(chosen, rejected, lengths, pairs=None, scale=1.0):
+    pairs = pairs or [pair()] * len(chosen)
+    return preference_report(
+        torch.tensor(chosen), torch.tensor(rejected), torch.tensor(lengths), pairs, scale
+    )
+
+
+# Pieces
+
+
+@pytest.mark.parametrize(
+    ("successes", "trials", "low", "high"),
+    [(8, 10, 0.490157, 0.943319), (0, 10, 0.0, 3.8416 / 13.8416), (10, 10, 10 / 13.8416, 1.0),
+     (500, 1000, 0.469069, 0.530931), (0, 0, 0.0, 1.0)],
+)  # fmt: skip
+def test_wilson_interval(successes, trials, low, high):
+    """With z^2 = 3.8416: n / (n + z^2) where all won, 1/2 +- z / (2 sqrt(n + z^2)) for a half."""
+    assert wilson_interval(successes, trials) == pytest.approx((low, high), abs=1e-6)
+
+
+def test_a_wilson_interval_holds_its_proportion_and_is_one(tmp_path):
+    """For n = 6, 21, 31 and a hundred more the upper end of n in n would round to less than 1."""
+    for trials in range(1, 400):
+        for successes in (0, trials):
+            low, high = wilson_interval(successes, trials)
+            assert 0 <= low <= successes / trials <= high <= 1, (successes, trials)
+    report = report_of([1.0] * 6, [0.0] * 6, [1] * 12)
+    plot_report(report, tmp_path / "report.png")
+    assert (tmp_path / "report.png").stat().st_size > 1000
+
+
+def test_wilson_interval_solves_its_quadratic():
+    """Both ends are the p at which the observed share is z standard errors away."""
+    for successes, trials in ((3, 7), (99, 100), (1, 50)):
+        share = successes / trials
+        for p in wilson_interval(successes, trials):
+            assert (share - p) ** 2 == pytest.approx(1.96**2 * p * (1 - p) / trials)
+
+
+def test_correlation():
+    a = torch.tensor([1.0, 2, 3])
+    assert correlation(a, 10 * a + 3) == pytest.approx(1)
+    assert correlation(a, -a) == pytest.approx(-1)
+    assert correlation(a, torch.tensor([1, 3, 2])) == pytest.approx(0.5)
+    assert correlation(a, torch.ones(3)) == 0
+
+
+def test_calibration_reads_each_pair_in_its_confident_order():
+    """Three of four right where 0.75 is claimed: calibrated. The coin's bin holds the tie."""
+    table = calibration(torch.tensor([LN3, -LN3, LN3, LN3, 0.0]))
+    assert [count for *_, count in table] == [1, 4]
+    assert table[0][:2] == (0.5, 0.0)
+    assert table[1][:2] == pytest.approx((0.75, 0.75))
+
+
+def test_calibration_keeps_certainty_in_the_last_bin():
+    assert calibration(torch.tensor([100.0, -100.0])) == [(1.0, 0.5, 2)]
+
+
+# The report
+
+
+def test_accuracy_counts_ties_as_wrong():
+    numbers = report_of([1.0, 0, -1, 2], [0.0, 0, 0, 0], [1] * 8).numbers
+    assert numbers["pairs"] == 4
+    assert numbers["accuracy"] == 0.5
+    assert numbers["accuracy_interval"] == pytest.approx((0.150036, 0.849964), abs=1e-5)
+    assert numbers["mean_margin"] == 0.5
+
+
+def test_the_length_baseline_decides_ties_by_a_coin():
+    """The chosen one is longer, as long, shorter, longer: 2.5 of 4."""
+    numbers = report_of([0.0] * 4, [0.0] * 4, [5, 3, 1, 9, 4, 3, 2, 8]).numbers
+    assert numbers["length_accuracy"] == 0.625
+
+
+def test_length_correlation_runs_over_both_answers():
+    numbers = report_of([2.0, 4], [1.0, 3], [20, 40, 10, 30]).numbers
+    assert numbers["length_correlation"] == pytest.approx(1)
+
+
+def test_calibration_is_measured_in_the_models_own_logits():
+    """Margins in standard deviations times the scale are logits: 0.75 claimed, 3 of 4 right."""
+    chosen = [LN3 / 2, -LN3 / 2, LN3 / 2, LN3 / 2]
+    numbers = report_of(chosen, [0.0] * 4, [1] * 8, scale=2.0).numbers
+    assert numbers["calibration_error"] == pytest.approx(0, abs=1e-6)
+    unscaled = report_of(chosen, [0.0] * 4, [1] * 8).numbers["calibration_error"]
+    assert unscaled == pytest.approx(0.75 - 1 / (1 + 3**-0.5), abs=1e-6)
+
+
+def test_gold_leaves_out_ties_of_gold_and_follows_gold_not_the_label():
+    """Label right, label wrong (the model sides with gold), gold tie, model wrong."""
+    pairs = [pair(0.62, 0.5), pair(0.5, 0.62), pair(0.3, 0.3), pair(0.9, 0.1)]
+    numbers = report_of([1.0, -1, 1, -1], [0.0] * 4, [2, 1, 1, 2, 1, 2, 1, 1], pairs).numbers
+    assert numbers["accuracy"] == 0.5
+    assert numbers["gold_pairs"] == 3
+    assert numbers["gold_accuracy"] == pytest.approx(2 / 3)
+    assert numbers["gold_accuracy_interval"] == pytest.approx(wilson_interval(2, 3))
+    assert numbers["length_gold_accuracy"] == 1  # the longer answer has the higher gold each time
+    sigmoid_of_one, sure = 0.7310586, 1 / (1 + math.exp(-0.8 / 0.12))
+    assert numbers["label_ceiling"] == pytest.approx((2 * sigmoid_of_one + 0.5 + sure) / 4)
+
+
+def test_without_gold_there_are_no_gold_numbers():
+    report = report_of([1.0], [0.0], [1, 1])
+    assert not [name for name in report.numbers if "gold" in name or name == "label_ceiling"]
+    assert "gold" not in report.text()
+
+
+def test_the_text_names_numbers_and_baselines():
+    text = report_of([1.0, 1], [0.0, 0], [3, 3, 2, 2], [pair(0.9, 0.1)] * 2).text()
+    assert "held-out accuracy 1.000 (95% interval 0.342 to 1.000) on 2 labelled pairs" in text
+    assert "longer answer wins 1.000, coin 0.500" in text
+    assert "ordered like the gold reward 1.000" in text
+
+
+def test_the_numbers_are_plain_json(tmp_path):
+    write_json(tmp_path / "report.json", report_of([1.0, -1], [0.0, 0], [1, 2, 3, 4]).numbers)
+    numbers = json.loads((tmp_path / "report.json").read_text())
+    assert numbers["accuracy"] == 0.5 and len(numbers["calibration"]) == 1
+
+
+def test_the_figure_has_three_labelled_panels(tmp_path, monkeypatch):
+    drawn: list[Figure] = []
+    save = Figure.savefig
+    monkeypatch.setattr(
+        Figure, "savefig", lambda self, *args, **kw: (drawn.append(self), save(self, *args, **kw))
+    )
+    path = tmp_path / "deep" / "report.png"
+    plot_report(report_of([2.0, -1, 0.1], [0.0, 0, 0], [5, 6, 7, 8, 9, 9]), path)
+    assert path.read_bytes()[:4] == b"\x89PNG"
+    axes = drawn[0].axes
+    assert len(axes) == 3
+    assert all(axis.get_xlabel() and axis.get_ylabel() and axis.get_title() for axis in axes)
+    assert len({axis.get_xlabel() for axis in axes}) == 3
+    assert sum(patch.get_height() for patch in axes[0].patches) == 3  # all margins are counted
+    assert len(axes[2].collections[0].get_offsets()) == 6  # both answers of every pair

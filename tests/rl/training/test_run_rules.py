@@ -1,0 +1,396 @@
+"""The doctor's rules: silent on recorded healthy runs, found on recorded bugs, and one by one.
+
+The recordings are runs of this repository (scripts/bug_zoo.py makes and thins them): real ones on
+the reviews, and small ones on letters with and without a planted bug.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import bug_zoo
+import pytest
+from markupsafe import escape
+
+from harness.errors import UserError
+from harness.report import rules as every_stage
+from harness.report.page import REPORT
+from harness.report.rules import Finding, as_text, halves, page_path, say_findings
+from harness.report.writing import open_page
+from rl import doctor
+from rl.doctor import DoctorConfig, examine_folder
+from rl.grpo_engine import GRPOConfig
+from rl.training.run_rules import RULES
+
+ROOT = Path(__file__).resolve().parents[3]
+RECORDINGS = Path(__file__).parent / "recordings"
+HEALTHY = sorted((RECORDINGS / "healthy").glob("*.json"))
+BUGS = sorted((RECORDINGS / "bugs").glob("*.json"))
+DOCUMENT = ROOT / "docs" / "doctor.md"
+examine = partial(every_stage.examine, rules=RULES)
+
+
+def recording(path: Path) -> tuple[list[dict[str, Any]], dict[str, Any], dict[str, Any]]:
+    """The rows, the flags and the report.json of a recording."""
+    kept = json.loads(path.read_text(encoding="utf-8"))
+    columns = kept["columns"]
+    rows = [
+        {key: values[i] for key, values in columns.items() if values[i] is not None}
+        for i in range(len(columns["step"]))
+    ]
+    return rows, kept["flags"], kept.get("results", {})
+
+
+def rules_of(path: Path) -> set[str]:
+    return {finding.rule for finding in examine(*recording(path))}
+
+
+def documented_bugs() -> dict[str, str]:
+    """Bug -> the rule that names it, "" where none does, as docs/doctor.md has it."""
+    text = DOCUMENT.read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| [^|]+ \| (?:`(\w+)`|-) \|", text, re.M)
+    return dict(rows)
+
+
+# --- recorded runs --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", HEALTHY, ids=lambda path: path.stem)
+def test_a_healthy_run_raises_no_alarm(path: Path) -> None:
+    assert examine(*recording(path)) == []
+
+
+def test_the_healthy_runs_are_many_and_of_many_engines() -> None:
+    assert len(HEALTHY) >= 20
+    engines = {engine_of(path) for path in HEALTHY}
+    assert len(engines) >= 10, engines
+
+
+def engine_of(path: Path) -> str:
+    """dpo-0, letters_grpo and grpo-1 are runs of dpo and grpo."""
+    return re.sub(r"[-_.](?:\d|demo).*$", "", path.stem.removeprefix("letters_"))
+
+
+def test_every_bug_of_the_zoo_is_recorded_and_in_the_table() -> None:
+    assert {path.stem for path in BUGS} == set(bug_zoo.BUGS) == set(documented_bugs())
+    assert len(bug_zoo.BUGS) == 17
+
+
+@pytest.mark.parametrize("path", BUGS, ids=lambda path: path.stem)
+def test_a_bug_is_found_by_the_rule_that_the_table_says(path: Path) -> None:
+    rule, found = documented_bugs()[path.stem], rules_of(path)
+    if rule:
+        assert rule in found
+    else:
+        naming = {name for name in found if RULES[name].severity == "error"}
+        assert naming == set(), "a rule finds it after all: say so in the table"
+
+
+def test_most_bugs_are_found() -> None:
+    assert sum(bool(rule) for rule in documented_bugs().values()) >= 12
+
+
+def test_the_share_that_the_page_claims_is_counted() -> None:
+    found = sum(bool(rule) for rule in documented_bugs().values())
+    assert f"{found} of the 17" in DOCUMENT.read_text(encoding="utf-8")
+
+
+# --- each rule by itself --------------------------------------------------------------------------
+
+
+def steady(steps: int = 40, **columns: Any) -> list[dict[str, Any]]:
+    """Rows of a healthy run, with columns replaced by a number or by a function of the step."""
+    healthy: dict[str, Any] = dict(
+        reward=lambda step: 0.05 * step + 0.02 * (step % 3),
+        reward_std=1.0,
+        response_length=16.0,
+        eos_rate=1.0,
+        kl=lambda step: 0.1 * (step - 1),
+        kl_k3=lambda step: 0.1 * (step - 1),
+        entropy=lambda step: 1.2 - 0.01 * step,
+        grad_norm=0.4,
+        approx_kl=1e-4,
+        loss=lambda step: 0.1 * 0.1 * (step - 1) / 16.0,
+        kl_coef=0.1,
+        lr=lambda step: min(step / 5, 1.0) * 2e-4,
+        ratio_error_at_start=2e-6,
+        zero_spread_groups=0.0,
+        clip_high_fraction=0.0,
+        clip_low_fraction=0.0,
+    )
+    return [
+        {"step": step}
+        | {
+            key: value(step) if callable(value) else value
+            for key, value in (healthy | columns).items()
+            if value is not None
+        }
+        for step in range(1, steps + 1)
+    ]
+
+
+FLAGS: dict[str, Any] = dict(
+    steps=40, lr=2e-4, warmup=5, max_new_tokens=48, prompts_per_step=16, group_size=8, minibatches=2,
+    updates_per_batch=1, stop_kl=8.0, clip_low=0.2, clip_high=0.2, kl_estimator="k3",
+    precision="float32",
+)  # fmt: skip
+
+
+RESULTS: dict[str, dict[str, Any]] = {  # report.json, for the rules that read it
+    "no_better_than_length": dict(accuracy=0.61, length_accuracy=0.4),
+    "above_the_labels": dict(accuracy=0.95, accuracy_interval=[0.93, 0.97], label_ceiling=0.8),
+}
+
+
+def found(
+    rows: list[dict[str, Any]], results: dict[str, Any] | None = None, **flags: Any
+) -> dict[str, Finding]:
+    return {finding.rule: finding for finding in examine(rows, FLAGS | flags, results)}
+
+
+def test_the_steady_run_is_healthy() -> None:
+    assert found(steady()) == {}
+    assert examine([], FLAGS) == []
+    assert examine([{"step": 1, "loss": 2.0}]) == []
+
+
+# rule -> (columns that show it, flags that do)
+SICK: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "non_finite": (dict(grad_norm=lambda step: math.nan if step == 7 else 0.4), {}),
+    "ratio_at_start": (dict(ratio_error_at_start=2e-4), {}),
+    "ratio_always_one": (dict(approx_kl=0.0), {}),
+    "impossible_length": (dict(eos_rate=0.5, response_length=20.0), {}),
+    "negative_kl": (dict(kl=lambda step: -0.02 * (step - 1)), {}),
+    "reference_follows": ({"kl": 0.0, "validation/kl": 3.0}, {}),
+    "loss_is_not_its_sum": (dict(loss=0.2), {}),
+    "no_gradient": (dict(grad_norm=0.0), {}),
+    "reward_falls": (dict(reward=lambda step: -0.05 * step), {}),
+    "reward_flat": (dict(reward=lambda step: 0.1 * (step % 3)), {}),
+    "critic_is_worse": (dict(explained_variance=-0.3), {}),
+    "zero_spread": (dict(zero_spread_groups=0.9), {}),
+    "never_warmed_up": (dict(lr=2e-4), {}),
+    "exploding_gradient": (dict(grad_norm=lambda step: 9.0 if step in (20, 30, 38) else 0.4), {}),
+    "steps_too_large": (dict(clip_high_fraction=0.15, clip_low_fraction=0.1), {}),
+    "entropy_collapse": (dict(entropy=lambda step: 1.2 / step), {}),
+    "length_drift": (dict(response_length=lambda step: 16.0 + step), {}),
+    "truncation": (dict(eos_rate=lambda step: 1 - step / 60, response_length=40.0), {}),
+    "kl_runs_away": (dict(kl=lambda step: 0.3 * (step - 1)), {}),
+    "over_optimised": (
+        {
+            "validation/gold": lambda step: 0.9 - 0.4 * (step > 20),
+            "validation/gold_error": 0.02,
+            "validation/reward": lambda step: 0.05 * step,
+        },
+        {},
+    ),
+    "proxy_suspected": (
+        dict(
+            kl=lambda step: 0.23 * (step - 1),
+            kl_k3=lambda step: 0.23 * (step - 1),
+            reward_std=lambda step: 1.0 - 0.02 * step,
+        ),
+        {},
+    ),
+    "memorising": (dict(loss=lambda s: 2 - s / 40, held_out_loss=lambda s: 1.5 + s / 40), {}),
+    "loss_rises": (dict(reward=None, loss=lambda step: 2 + step / 20), {}),
+    "nothing_learned": (dict(reward=None, loss=0.7, accuracy=lambda s: 0.5 + 0.02 * (s % 3)), {}),
+    "no_better_than_length": ({}, {}),
+    "above_the_labels": ({}, {}),
+    "away_from_teacher": ({"validation/reverse_kl_full": lambda step: 2 + step / 20}, {}),
+}  # fmt: skip
+
+
+def test_every_rule_has_an_example() -> None:
+    assert set(SICK) == set(RULES)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_rule_finds_its_example_and_says_what_it_saw(rule: str) -> None:
+    columns, flags = SICK[rule]
+    finding = found(steady(**columns), RESULTS.get(rule), **flags)[rule]
+    assert re.search(r"\d", finding.evidence), finding.evidence
+    assert finding.severity == RULES[rule].severity
+
+
+@pytest.mark.parametrize(
+    ("rule", "columns", "flags"),
+    [
+        ("ratio_at_start", dict(ratio_error_at_start=0.01), dict(precision="bfloat16")),
+        ("ratio_always_one", dict(approx_kl=0.0), dict(minibatches=1)),
+        ("impossible_length", dict(eos_rate=0.5, response_length=25.0), {}),
+        ("reference_follows", {"kl": 0.0, "validation/kl": 3.0}, dict(reference_update="mix")),
+        ("reference_follows", {"kl": 0.0, "validation/kl": 3.0}, dict(iterations=3)),
+        ("zero_spread", dict(zero_spread_groups=0.9, solve_rate=0.95, reward=0.95), {}),
+        ("length_drift", dict(response_length=lambda step: 16.0 + step, solve_rate=0.5), {}),
+        ("never_warmed_up", dict(lr=2e-4), dict(warmup=0)),
+        ("loss_is_not_its_sum", dict(loss=0.2), dict(preference_coef=1.0)),
+        ("exploding_gradient", dict(grad_norm=lambda step: 9.0 if step < 3 else 0.4), {}),
+        ("steps_too_large", dict(clip_high_fraction=0.3), dict(clip_high=4e-4)),
+        ("kl_runs_away", dict(kl=lambda step: 0.22 * (step - 1)), dict(stop_kl=None)),
+        ("non_finite", dict(non_finite_rewards=0), {}),
+        ("loss_rises", dict(loss=lambda step: 2 + step / 20), {}),  # of RL a loss says nothing
+        ("loss_rises", dict(reward=None, loss=lambda step: 2 + 0.3 * (step % 3)), {}),
+        ("nothing_learned", dict(reward=None, loss=1.1), {}),  # fine-tuning on text it knows
+        ("away_from_teacher", {"validation/reverse_kl_full": lambda step: 3 - step / 20}, {}),
+    ],
+)
+def test_a_rule_is_silent_where_the_same_numbers_are_right(
+    rule: str, columns: dict[str, Any], flags: dict[str, Any]
+) -> None:
+    assert rule not in found(steady(**columns), **flags)
+
+
+def test_the_error_of_two_thirds_by_hand() -> None:
+    """1 2 3 and 5 6 7: means 2 and 6, variances 1, so the difference has error sqrt(2 / 3)."""
+    assert halves([1, 2, 3, 9, 9, 9, 5, 6, 7]) == pytest.approx((2, 6, math.sqrt(2 / 3)))
+
+
+def test_gold_that_falls_by_chance_is_no_alarm() -> None:
+    columns = {
+        "validation/gold": lambda step: 0.90 - 0.05 * (step > 20),
+        "validation/gold_error": 0.02,
+        "validation/reward": 1.0,
+    }
+    assert "over_optimised" not in found(steady(**columns))
+
+
+def test_a_run_that_stop_kl_ended_is_named() -> None:
+    rows = steady(30, kl=lambda step: 0.31 * (step - 1))
+    assert "--stop-kl 8 ended the run" in found(rows)["kl_runs_away"].evidence
+    assert "kl_runs_away" not in found(rows, steps=30)
+
+
+def test_errors_come_first() -> None:
+    rows = steady(clip_high_fraction=0.3, ratio_error_at_start=1.0, zero_spread_groups=0.9)
+    severities = [finding.severity for finding in examine(rows, FLAGS)]
+    assert severities == sorted(severities, key=["error", "warning", "note"].index)
+    assert severities[0] == "error" and "warning" in severities
+
+
+# --- pages, words and the command -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_the_page_of_a_rule_exists_and_the_table_has_the_rule(rule: str) -> None:
+    assert (ROOT / page_path(RULES[rule].page)).exists()
+    assert f"| `{rule}` | {RULES[rule].severity} |" in DOCUMENT.read_text(encoding="utf-8")
+
+
+def test_findings_fit_eighty_columns_and_say_everything() -> None:
+    findings = examine(steady(ratio_error_at_start=1.0, zero_spread_groups=0.9), FLAGS)
+    text = as_text(findings)
+    assert max(map(len, text.splitlines())) <= 80
+    together = " ".join(text.split())
+    for finding in findings:
+        for words in (finding.evidence, finding.cause, finding.change, page_path(finding.page)):
+            assert " ".join(words.split()) in together
+    assert as_text([]) == ""
+
+
+def run_folder(folder: Path, rows: list[dict[str, Any]]) -> Path:
+    folder.mkdir()
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    (folder / "metrics.jsonl").write_text(text, encoding="utf-8")
+    (folder / "config.json").write_text(json.dumps(FLAGS), encoding="utf-8")
+    return folder
+
+
+def test_the_command_speaks_of_every_run_and_fails_for_wrong_numbers(
+    tmp_path: Path, capsys
+) -> None:
+    well = run_folder(tmp_path / "well", steady())
+    sick = run_folder(tmp_path / "sick", steady(ratio_error_at_start=1.0))
+    doctor.main((well,), DoctorConfig())
+    assert capsys.readouterr().out.strip().endswith("well: no findings")
+    with pytest.raises(SystemExit) as ended:
+        doctor.main((well, sick), DoctorConfig(json=True))
+    assert ended.value.code == 1
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [len(row["findings"]) for row in rows] == [0, 1]
+    assert rows[1]["findings"][0] == vars(examine_folder(sick)[0])
+
+
+def test_an_engine_says_at_its_end_what_is_found_and_nothing_else(tmp_path: Path, capsys) -> None:
+    config = GRPOConfig(steps=40, device="cpu")
+    say_findings(config, steady(), tmp_path, RULES)
+    assert capsys.readouterr().out == ""
+    assert list(tmp_path.iterdir()) == []
+    open_page(tmp_path, "grpo", config)
+    say_findings(config, steady(ratio_error_at_start=1.0), tmp_path, RULES)
+    (told,) = json.loads((tmp_path / "page.json").read_text())["findings"]
+    page = (tmp_path / REPORT).read_text()
+    assert told["rule"] in page and escape(told["remedy"]) in page
+    said = capsys.readouterr().out
+    assert said.startswith("python -m rl.doctor ") and "ratio_at_start" in said
+
+
+def test_what_cannot_be_examined_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="nothing to examine"):
+        doctor.main((), DoctorConfig())
+    with pytest.raises(UserError, match="there is no metrics.jsonl in"):
+        examine_folder(tmp_path)
+    folder = run_folder(tmp_path / "run", steady(3))
+    (folder / "config.json").write_text("{", encoding="utf-8")
+    with pytest.raises(UserError, match="config.json is damaged"):
+        examine_folder(folder)
+
+
+# --- the zoo --------------------------------------------------------------------------------------
+
+
+def test_a_thinned_run_keeps_its_ends_its_validations_and_four_digits() -> None:
+    rows: list[dict[str, Any]] = [
+        {"step": i, "reward": i / 3, "seconds/a": 1.0} for i in range(1, 91)
+    ]
+    rows[10]["validation/gold"] = 0.5
+    columns = bug_zoo.thinned(rows)
+    steps = columns["step"]
+    assert steps[0] == 1 and steps[-1] == 90 and 11 in steps and len(steps) <= 42
+    assert columns["reward"][0] == 0.3333 and "seconds/a" not in columns
+    assert columns["validation/gold"].count(None) == len(steps) - 1
+
+
+@pytest.mark.parametrize("name", ["late_mask", "critic_rests"])
+def test_a_planted_bug_is_found_today_as_it_was_when_it_was_recorded(name: str) -> None:
+    """Four steps are enough for what is wrong from the first one on; twelve for the critic."""
+    bug = bug_zoo.BUGS[name]
+    engine = bug_zoo.ENGINES[bug_zoo.STORIES[name].engine]
+    with bug.plant():
+        rows, flags = bug_zoo.small_run(engine, steps=12 if name == "critic_rests" else 4)
+    assert documented_bugs()[name] in {finding.rule for finding in examine(rows, flags)}
+    rows, flags = bug_zoo.small_run(engine, steps=4)
+    assert not any(finding.severity == "error" for finding in examine(rows, flags))
+
+
+# --- a run that is not healthy ----------------------------------------------------------------------
+
+
+def told_at(rows: list[dict[str, Any]], flags: dict[str, Any], rule: str) -> int:
+    """The first step after which the doctor, asked at every step, names this rule."""
+    for count in range(1, len(rows) + 1):
+        if rule in {finding.rule for finding in examine(rows[:count], flags)}:
+            return rows[count - 1]["step"]
+    raise AssertionError(f"{rule} is never named")
+
+
+def test_over_optimisation_is_told_without_gold_before_gold_tells_it() -> None:
+    """Recorded: GRPO without a KL penalty against a reward model of 1,400 labels (docs/doctor.md)."""
+    rows, flags, _ = recording(RECORDINGS / "unhealthy" / "overoptimised-0.json")
+    blind = [{k: v for k, v in row.items() if "gold" not in k} for row in rows]
+    assert blind != rows
+    told, proven = told_at(blind, flags, "proxy_suspected"), told_at(rows, flags, "over_optimised")
+    gold = {row["step"]: row["validation/gold"] for row in rows if "validation/gold" in row}
+    best = max(gold, key=lambda step: gold[step])
+    assert best < told < proven
+    assert gold[best] - gold[min(step for step in gold if step >= told)] < 0.05  # hardly lost yet
+    assert gold[best] - gold[max(gold)] > 0.5  # and lost in the end
+    assert (best, told, proven) == (20, 26, 35)  # as docs/doctor.md has it
+
+
+def test_a_reward_model_of_few_labels_is_found_to_memorise_them() -> None:
+    assert rules_of(RECORDINGS / "unhealthy" / "reward_model-few.json") == {"memorising"}

@@ -1,0 +1,210 @@
+"""What the pages show: source, differences, tables, diagrams and the flip-book, in a script and as HTML."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import matplotlib.pyplot as plt
+import pytest
+import torch
+from course import diagrams, flipbook, plots
+from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
+
+from rl.equations.advantages import group_advantages, leave_one_out_advantages
+from rl.equations.losses import clipped_surrogate
+
+FIGURES = Path(diagrams.FIGURES)
+
+
+@pytest.fixture
+def rich(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The HTML that a notebook would get."""
+    shown: list[str] = []
+    for module in (plots, flipbook):
+        monkeypatch.setattr(module, "show", lambda html, text: shown.append(html))
+    return shown
+
+
+def luminance(colour: str) -> float:
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(a: str, b: str) -> float:
+    high, low = sorted((luminance(a), luminance(b)), reverse=True)
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_no_two_meanings_share_a_colour_or_a_whole_style() -> None:
+    assert len(set(plots.COLOURS.values())) == len(plots.COLOURS)
+    assert plots.COLOURS.keys() == plots.LINES.keys() == plots.MARKERS.keys()
+    estimators = {"k1", "k2", "k3"}
+    for group in (plots.COLOURS.keys() - estimators, estimators):
+        assert len({str(plots.LINES[name]) for name in group}) == len(group)
+        assert len({plots.MARKERS[name] for name in group}) == len(group)
+    with pytest.raises(KeyError, match="policy"):
+        plots.colour("polcy")
+
+
+def test_source_by_text_by_line_and_without_docstring() -> None:
+    body = plots.source(clipped_surrogate, ("ratio =", "return"))
+    assert body.startswith("ratio = ") and body.count("\n") == 2
+    assert plots.source(clipped_surrogate, (1, 2)).splitlines()[1] == "def clipped_surrogate("
+    assert '"""' not in plots.source(clipped_surrogate, docstring=False)
+    assert '"""' in plots.source(clipped_surrogate)
+    with pytest.raises(ValueError, match="may have changed"):
+        plots.source(clipped_surrogate, ("no such line", "return"))
+
+
+def test_code_says_where_it_lives(capsys: pytest.CaptureFixture[str], rich: list[str]) -> None:
+    plots.code(clipped_surrogate)
+    assert 'href="../rl/equations/losses.py"' in rich[0]
+    plain = re.sub(r"<[^>]+>", "", rich[0])
+    assert "-torch.minimum(ratio" in plain.replace("&#39;", "'")
+    assert "<span style=" in rich[0], "highlighted"
+
+
+def test_a_difference_has_signs_beside_its_colours(rich: list[str]) -> None:
+    text = plots.difference_text(group_advantages, leave_one_out_advantages)
+    assert "- def group_advantages(" in text
+    assert any(line.startswith("+ def leave_one_out") for line in text.splitlines())
+    plots.difference(group_advantages, leave_one_out_advantages)
+    assert plots.REMOVED in rich[0] and plots.ADDED in rich[0]
+    assert plots.difference_text(
+        "a = 1\nb = 2\nc = 3\nd = 4", "a = 1\nb = 2\nc = 3\nd = 5", context=1
+    ) == ("# - before\n# + after\n  ...\n  c = 3\n- d = 4\n+ d = 5")
+
+
+def test_a_script_prints_what_a_notebook_shows(capsys: pytest.CaptureFixture[str]) -> None:
+    plots.table(["name", "x"], [["a", 1.23456], ["long name", 2]], number=".2f")
+    assert (
+        capsys.readouterr().out
+        == "name       x\n---------  ----\na          1.23\nlong name  2.00\n"
+    )
+    plots.diagram("four_models")
+    assert "notebooks/figures/four_models.svg" in capsys.readouterr().out
+    with pytest.raises(ValueError, match="four_models"):
+        plots.diagram("no_such")
+
+
+def test_a_document_is_shown_with_links_that_work_from_a_page(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    plots.document("cheat_sheet")
+    shown = capsys.readouterr().out
+    assert "](../docs/symbols.md)" in shown and "](../rl/grpo_engine.py)" in shown
+    assert not shown.startswith("#")
+
+
+def test_plots_draw_what_they_are_given() -> None:
+    plots.use()
+    axis = plots.curves({"policy": [1, 2, 3], "other": ([0, 2], [5, 5])}, [0, 1, 2], xlabel="step")
+    lines = {line.get_label(): line for line in axis.get_lines()}
+    assert lines["policy"].get_color() == plots.COLOURS["policy"]
+    assert list(lines["other"].get_xdata()) == [0, 2] and axis.get_xlabel() == "step"
+    smooth = plots.curves({"gold": torch.tensor([0.0, 2.0, 4.0])}, smooth=2).get_lines()[-1]
+    assert list(smooth.get_ydata()) == [0.0, 1.0, 3.0]
+    bars = plots.bars({"k1": [1, 2], "k3": [3, 4]}, ["a", "b"], ylabel="nats")
+    assert [bar.get_height() for bar in bars.patches] == [1, 2, 3, 4]
+    turns = plots.bars({"one": 1, "two": 2}, styles={"two": 0}).patches
+    assert [to_hex(bar.get_facecolor()).upper() for bar in turns] == [plots.SERIES[0]] * 2
+    heat = plots.heat([[1.0, -2.0], [0.5, None]], signed=True)
+    assert [text.get_text() for text in heat.texts] == ["1.00", "-2.00", "0.50", ""]
+    counts = plots.histograms({"policy": [0.0, 1.0, 1.0], "reference": [0.0]}, bins=2)
+    assert "policy, mean 0.667" in counts.get_legend_handles_labels()[1]
+    plt.close("all")
+
+
+def inside(axis: Axes) -> bool:
+    """Whether the legend stands within the axes."""
+    axis.figure.draw_without_rendering()
+    return axis.get_legend().get_window_extent().x1 <= axis.get_window_extent().x1 + 1
+
+
+def test_a_legend_covers_no_line() -> None:
+    free = plots.curves({"policy": [0.0, 1.0, 1.0, 1.0]})
+    assert inside(free)
+    crowd = {f"setting {i}": [i, 10 - i, float("nan"), 10 - i, i] for i in range(11)}
+    assert not inside(plots.curves(crowd))
+    plt.close("all")
+
+
+# The diagrams ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", diagrams.PICTURES)
+def test_a_committed_diagram_is_what_the_code_draws(name: str) -> None:
+    stored = (FIGURES / f"{name}.svg").read_text(encoding="utf-8")
+    advice = "run python notebooks/course/diagrams.py"
+    assert stored == diagrams.PICTURES[name]().svg(), advice
+
+
+def test_there_is_no_other_figure() -> None:
+    assert {path.stem for path in FIGURES.iterdir()} == set(diagrams.PICTURES)
+
+
+@pytest.mark.parametrize("name", diagrams.PICTURES)
+def test_a_diagram_can_be_read(name: str) -> None:
+    """Text as text, inside the picture, legible on white and on dark; nothing from the network."""
+    picture = diagrams.PICTURES[name]()
+    svg = picture.svg()
+    root = ElementTree.fromstring(svg)
+    texts = [e for e in root.iter() if e.tag.endswith("text")]
+    assert len(texts) > 8
+    assert "http" not in svg.replace('xmlns="http://www.w3.org/2000/svg"', "")
+    for text in texts:
+        assert 0 < float(text.get("x", 0)) < picture.width
+        assert 0 < float(text.get("y", 0)) < picture.height
+        assert float(text.get("font-size", 0)) >= 11
+    assert min(contrast(diagrams.GREY, back) for back in ("#FFFFFF", "#0D1117")) > 4
+    fills = {diagrams.tinted(colour) for colour in plots.COLOURS.values()}
+    assert min(contrast(diagrams.INK, fill) for fill in fills) > 7
+
+
+def test_a_text_that_leaves_its_box_is_refused() -> None:
+    with pytest.raises(ValueError, match="its box has 40"):
+        diagrams.Picture(100, 100, "").box(0, 0, 40, ["far too long for this"])
+
+
+# The flip-book --------------------------------------------------------------------------------------
+
+
+def a_step(**changes: Any) -> dict[str, Any]:
+    return {
+        "prompt": "Review the lamp.",
+        "tokens": [["Good", " lamp", "<eos>"], ["Bad", "<eos>"]],
+        "rewards": torch.tensor([1.0, 0.0]),
+        "advantages": torch.tensor([[0.7], [-0.7]]),
+        "push": torch.tensor([[0.1, 0.2, 0.1], [-0.3, -0.1, 9.0]]),
+        "before": torch.tensor([[0.5, 0.2, 0.9], [0.4, 0.8, 9.0]]),
+        "after": torch.tensor([[0.6, 0.3, 0.9], [0.1, 0.7, 9.0]]),
+    } | changes
+
+
+def test_the_flip_book_tells_the_step_in_order(capsys: pytest.CaptureFixture[str]) -> None:
+    flipbook.step(**a_step())
+    printed = capsys.readouterr().out
+    order = ["prompt", "answers", "rewards", "advantages", "push on each token", "probabilities"]
+    places = [printed.index(f"{i + 1}. The {word}") for i, word in enumerate(order)]
+    assert places == sorted(places)
+    assert "The group's mean is 0.50" in printed
+    assert "Bad(-0.30)" in printed and "Good(+0.10)" in printed, "push, then change"
+    assert "9.0" not in printed, "padding is cut off"
+
+
+def test_the_flip_book_needs_no_script_and_no_network(rich: list[str]) -> None:
+    flipbook.step(**a_step())
+    (page,) = rich
+    static = re.sub(r"<script>.*?</script>", "", page, flags=re.DOTALL)
+    assert static.count("<section") == 6 and "display:none" not in static.split("<section", 1)[1]
+    assert "http" not in page and "src=" not in page
+
+
+def test_the_flip_book_wants_a_number_for_each_token() -> None:
+    with pytest.raises(ValueError, match="one number for each token"):
+        flipbook.step(**a_step(push=torch.zeros(2, 1)))
