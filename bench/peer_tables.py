@@ -88,20 +88,29 @@ def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def heading(result: Mapping[str, Any]) -> str:
-    """Title and the circumstances of one comparison."""
+def machine(result: Mapping[str, Any]) -> str:
+    """Where, with what and when one comparison was measured."""
     of = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
-    command = f"python bench/peers.py --only {result['name']} --pairs {result['pairs']}"
-    where = f"{result['cores']} cores, {of}, {result['date']}"
-    return f"### {result['title']}\n\n`{command}`: {where}"
+    return f": {result['cores']} cores, {of}, {result['date']}"
 
 
 def markdown_page(results: Mapping[str, Any]) -> str:
-    """The generated part of the page."""
-    parts = [
-        f"{heading(result)}\n\n{markdown_table(columns_of(result), rows_of(result, results))}"
-        for result in results.values()
-    ]
+    """The generated part of the page: comparisons; how a step grows is in the JSON alone.
+
+    The machine stands where it differs from that of the comparison before.
+    """
+    parts, last = [], ""
+    for result in results.values():
+        if result["relative"] == "growth":
+            continue
+        command = f"`python bench/peers.py --only {result['name']} --pairs {result['pairs']}`"
+        where = machine(result)
+        parts += [
+            f"### {result['title']}",
+            command + (where if where != last else ""),
+            markdown_table(columns_of(result), rows_of(result, results)),
+        ]
+        last = where
     return "\n\n".join(parts)
 
 

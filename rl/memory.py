@@ -243,10 +243,9 @@ PHASES = ("sampling", "scoring", "update", "validation", "test")
 def write_docs(flags: MemoryConfig) -> None:
     """Replace the tables between their markers and draw the picture."""
     text = (DOCS / "memory.md").read_text(encoding="utf-8")
-    for name, lines in (("cards", card_tables(flags)), ("lines", preset_lines(flags))):
-        begin, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
-        before, after = text.split(begin)[0], text.split(end)[1]
-        text = f"{before}{begin}\n" + "\n".join(lines) + f"\n{end}{after}"
+    begin, end = "<!-- cards -->", "<!-- end of cards -->"
+    before, after = text.split(begin)[0], text.split(end)[1]
+    text = f"{before}{begin}\n" + "\n".join(card_tables(flags)) + f"\n{end}{after}"
     (DOCS / "memory.md").write_text(text, encoding="utf-8")
     draw(flags)
 
@@ -264,21 +263,6 @@ def card_tables(flags: MemoryConfig) -> list[str]:
     for preset in flags.preset:
         lines += [f"**{preset}**", "", *markdown(columns, table(preset, flags)), ""]
     return lines[:-1]
-
-
-def preset_lines(flags: MemoryConfig) -> list[str]:
-    """For each preset and three cards, GRPO's command."""
-    rows = []
-    for preset, card in itertools.product(flags.preset, (16, 24, 80)):
-        config, memory_of = config_of("grpo", preset, flags), forecasts("grpo", preset, flags)
-        peak = memory_of(config).peak
-        more, need = "", peak
-        if peak > card * GB:
-            found = fitting_change(config, memory_of, card * GB)
-            more, need = (f" {found[0].flags}", found[1]) if found else (" (none)", peak)
-        command = f"`python -m rl.grpo_engine --preset {preset}{more}`"
-        rows.append([preset, f"{card} GB", command, f"{need / GB:.1f} GB"])
-    return markdown(("preset", "card", "command", "forecast"), rows)
 
 
 def draw(flags: MemoryConfig) -> None:

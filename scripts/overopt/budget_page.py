@@ -18,7 +18,6 @@ from overopt.tables import (
     repeats_text,
     surely,
     table,
-    value_of,
 )
 
 MARK = "<!-- one budget: written by scripts/overoptimisation.py --draw budget -->"
@@ -42,7 +41,7 @@ def into_study(numbers: Numbers, path: Path) -> None:
 
 
 def budget_text(numbers: Numbers) -> str:
-    """The differences to GRPO as a picture; per world what is sure, the means, and every view."""
+    """The differences to GRPO as a picture; per world what is sure, the means, and the differences."""
     picture = "![every engine's difference to GRPO](study_budget.png)\n\n"
     text = (
         missing_runs(numbers)
@@ -63,14 +62,8 @@ def budget_text(numbers: Numbers) -> str:
             + "\n"
             + means_table(found["table"], world)
             + f"![gold against distance, GRPO in grey](study_budget_{world}.png)\n\n"
-            + '<details class="fold"><summary>Every view: intervals of new runs, differences, p'
-            + "</summary>\n\n"
-            + "".join(
-                view_table(found["table"], view, title)
-                for view, title in titles(world).items()
-                if any("mean" in row for row in found["table"] if row["view"] == view)
-            )
-            + "</details>\n\n"
+            + "Differences to GRPO (95%), and p after the correction where it is below 1:\n\n"
+            + differences_table(found["table"])
             + repeats_text(found.get("repeats", ()), titles(world))
         )
     return text
@@ -85,13 +78,14 @@ def titles(world: str) -> dict[str, str]:
 HOW = """How to read it:
 
 - {starts} whole starts, {seeds} seeds each. Intervals are 95% bootstraps over starts, seeds within starts,
-  and prompts. A bootstrap of so few starts is too narrow rather than too wide.
-- Differences to GRPO are paired by start, seed and prompt. A star, or a filled mark, stands where p < 0.05
-  after Holm's correction over the engines of one column.
-- A run that its own early stop ended before the budget counts with its end. At a KL (nats) count the runs
-  that reach it, and "not reached" means that none does. A difference needs pairs of at least two starts.
+  and prompts. With so few starts they are too narrow rather than too wide.
+- Differences to GRPO are paired by start, seed and prompt. A star, or a filled mark: p < 0.05 after
+  Holm's correction over the engines of one column. "-": no run reaches it.
+- A run that stops early, before the budget, counts with its end. At a KL (nats) the runs that reach it
+  count. A difference needs pairs of at least two starts.
 - `cispo_5` is CISPO at ScaleRL's bound of 5. SAPO was tried at {tries} settings on validation prompts of
   the first start: {tuned}.
+- Intervals of every mean, and for a new run, are in [overoptimisation.json](overoptimisation.json).
 
 """
 
@@ -117,14 +111,14 @@ def tuned_text(numbers: Numbers) -> str:
             f"`--{name.replace('_', '-')} {value:g}`"
             for name, value in (found["tuned"] or {}).items()
         )
-        best = f"{chosen} (`sapo_tuned`)" if chosen else "its own settings, the row `sapo`,"
+        best = f"{chosen} (`sapo_tuned`)" if chosen else "its own (`sapo`)"
         if found["tuned"] is not None:
             said.append(f"{best} did best on {world}")
     return "; ".join(said) or "not all of them are run yet"
 
 
 def seen(found: Numbers, world: str) -> list[str]:
-    """A sentence per view: which engines differ from GRPO for sure, and how many cannot be told."""
+    """A sentence per view: which engines differ significantly from GRPO, and how many do not."""
     lines = []
     for view, title in VIEWS.items():
         told = [r for r in found["table"] if r["view"] == view and "difference" in r]
@@ -145,44 +139,41 @@ def sure_ones(told: Sequence[Numbers]) -> str:
     if not named:
         if len(told) == 1:
             return (
-                f"`{told[0]['engine']}`, the only one with enough pairs, cannot be told from GRPO."
+                f"`{told[0]['engine']}`, the only one with enough pairs, does not differ from GRPO."
             )
-        return f"none of {len(told)} engines can be told from GRPO."
-    return "; ".join(named) + (f"; {rest} cannot be told from it." if rest else ".")
+        return f"none of {len(told)} engines differs measurably from GRPO."
+    return "; ".join(named) + (f"; {rest} do not differ." if rest else ".")
 
 
 def means_table(measured: Sequence[Numbers], world: str) -> str:
-    """An engine a line, a view a column."""
+    """An engine a line, a view that any engine reaches a column."""
     by_place = {(row["engine"], row["view"]): row for row in measured}
+    reached = {row["view"] for row in measured if "mean" in row}
+    views = {view: title for view, title in titles(world).items() if view in reached}
     rows = [
-        (engine, *(mean_text(by_place[engine, view]) for view in (*VIEWS, "kl_at_tokens")))
+        (engine, *(mean_text(by_place[engine, view]) for view in views))
         for engine in dict.fromkeys(row["engine"] for row in measured)
     ]
-    head = (
-        "engine",
-        *(f"{GOLD[world]} at {title}" for title in VIEWS.values()),
-        "KL at equal tokens",
-    )
-    return table(head, rows)
+    return table(("engine", *views.values()), rows)
 
 
 def mean_text(row: Numbers) -> str:
-    """A mean, how many runs it is of where some are missing, and a star where it is surely not GRPO's."""
+    """A mean, of how many runs where some are missing, and a star where it differs from GRPO's."""
     if "mean" not in row:
-        return "not reached"
+        return "-"
     star = "\\*" if row.get("difference", {}).get("holm", 1) < SURE else ""
     missing = f" ({row['reached']} of {row['of']})" if row["reached"] < row["of"] else ""
     return f"{row['mean']:.3f}{star}{missing}"
 
 
-def view_table(measured: Sequence[Numbers], view: str, title: str) -> str:
-    """One view of one world."""
-    head = ("engine", "runs", title, "a new run (95%)", "difference to GRPO", "p (Holm)")
+def differences_table(measured: Sequence[Numbers]) -> str:
+    """An engine a line, its difference to GRPO in every view in which an engine has one."""
+    told = {(row["engine"], row["view"]): row for row in measured if "difference" in row}
+    reached = {view for _, view in told}
+    titles = {**VIEWS, "kl_at_tokens": "KL at equal sampled tokens"}
+    views = {view: title for view, title in titles.items() if view in reached}
     rows = []
-    for row in measured:
-        if row["view"] == view:
-            expected = row.get("prediction")
-            new_run = f"{expected[0]:.3f} to {expected[1]:.3f}" if expected else "-"
-            runs = f"{row['reached']} of {row['of']}"
-            rows.append((row["engine"], runs, value_of(row), new_run, *difference(row)))
-    return table(head, rows)
+    for engine in dict.fromkeys(engine for engine, _ in told):
+        own = [difference(told.get((engine, view), {})) for view in views]
+        rows.append((engine, *(s if p in ("-", "1.000") else f"{s}, {p}" for s, p in own)))
+    return table(("engine", *views.values()), rows) if rows else ""

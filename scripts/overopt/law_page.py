@@ -19,25 +19,26 @@ TERMS = {
     "qual": "repetition",
 }  # fmt: skip
 FIT_KINDS = {"grpo": "GRPO", "ppo": "PPO", "best_of_n": "best of n"}
+FIT_COLUMNS = ("alpha", "beta", "rmse", "top")
 
 
 GAO = (
-    "For comparison: Gao et al., with proxies of 3 million to 3 billion weights, also found that best-of-n "
-    "needs far less distance than RL for the same gold, that their form misses the points next to the "
-    "start, and that a KL penalty does not move the curve of gold against distance.\n\n"
+    "Gao et al., with proxies of 3 million to 3 billion weights, also found that best-of-n needs far less "
+    "distance than RL for the same gold, that their form misses the points near the start, and that a KL "
+    "penalty does not move the curve.\n\n"
 )
 
 
 def law_text(numbers: Numbers) -> str:
-    """What is seen, the cells, the fits, what was exploited, samples, and every run."""
+    """What is seen, the cells, the fits, what was exploited, and samples."""
     law, settings = numbers["law"], numbers["settings"]
     return (
-        "![gold on the way, and the best of it by labels and size](overoptimisation.png)\n\n"
-        "Left: gold where a run first is so far away, the median of the starts. Right: the best gold "
-        "that GRPO passes through, and, dashed, the gold of the largest best-of-n. All cells:\n\n"
+        "![gold against distance, and peak gold by labels and size](overoptimisation.png)\n\n"
+        "Left: median gold, over starts, when a run first reaches that distance. Right: GRPO's peak gold "
+        "and, dashed, the gold of the largest best-of-n. All cells:\n\n"
         "![gold against the distance from the start](overoptimisation_law.png)\n\n"
-        "The proxy is moved and stretched to begin at gold's start and end at 1: it shows a shape, "
-        f"not a size. The panels end at d = {FARTHEST:g}; {beyond(law)} of {len(law['cells'])} runs go "
+        "The proxy is rescaled to begin at gold's start and end at 1, so only its shape can be read. "
+        f"The panels end at d = {FARTHEST:g}; {beyond(law)} of {len(law['cells'])} runs go "
         "further.\n\n"
         + seen(law, settings)
         + GAO
@@ -47,7 +48,6 @@ def law_text(numbers: Numbers) -> str:
         + trend_text(law)
         + fall_table(law)
         + samples(law)
-        + run_table(law, settings)
     )
 
 
@@ -85,11 +85,16 @@ def turned(cell: Numbers, settings: Numbers) -> bool:
 
 
 def turned_sentence(law: Numbers, settings: Numbers) -> str:
-    """How many runs ended because gold had turned."""
+    """How many runs ended because gold had turned, and which did not."""
     whole = len(law["cells"])
+    others = ", ".join(
+        f"{cell['engine']} against {cell['size']} on {cell['labels']:,} labels, start {cell['start']}"
+        for cell in law["cells"]
+        if not turned(cell, settings)
+    )
     done = sum(turned(cell, settings) for cell in law["cells"])
-    rest = f" The list of all runs names the {whole - done} that reached the last step instead."
-    return f"Gold has turned in {done} of {whole} runs.{rest if done < whole else ''}"
+    rest = f" The others reached the last step: {others}." if others else ""
+    return f"Gold has turned in {done} of {whole} runs.{rest}"
 
 
 def best_of_n_sentences(law: Numbers) -> Iterator[str]:
@@ -111,7 +116,7 @@ def best_of_n_sentences(law: Numbers) -> Iterator[str]:
     ahead = sum(chosen > trained for chosen, trained in gains)
     yield (
         f"In {ahead} of {len(gains)} runs the best of {most} gains more gold over the base than GRPO does "
-        "anywhere on its way, each on its own test prompts."
+        "at its peak, each on its own test prompts."
     )
 
 
@@ -135,7 +140,7 @@ def label_sentences(law: Numbers) -> Iterator[str]:
             for value, values in best.items()
         }  # fmt: skip
         shown = ", ".join(f"{mean:.3f} ({value})" for value, mean in means.items())
-        yield f"Best gold on the way, mean over GRPO's runs, by {unit}: {shown}."
+        yield f"Peak gold, mean over GRPO's runs, by {unit}: {shown}."
 
 
 def exploited_sentence(law: Numbers) -> Iterator[str]:
@@ -162,8 +167,8 @@ def spread(values: Sequence[float], digits: int) -> str:
 def cell_table(law: Numbers) -> str:
     """Per cell and engine: accuracy, best gold, end, best-of-n, each a mean over the starts."""
     head = (
-        *CELL, "starts", "orders held-out pairs like gold", "best gold", "at KL",
-        "gold at the end", "at KL", "gold of the largest best-of-n",
+        *CELL, "orders held-out pairs like gold", "best gold", "at KL",
+        "gold at the end", "gold of the largest best-of-n",
     )  # fmt: skip
     rows = []
     for names, cells in groups(law):
@@ -172,45 +177,65 @@ def cell_table(law: Numbers) -> str:
         banks = [cell["best_of_n"]["gold"][-1] for cell in cells if "best_of_n" in cell]
         rows.append(
             (
-                *names, len(cells), spread(accuracy, 3) if accuracy else "-",
+                *names, spread(accuracy, 3) if accuracy else "-",
                 spread([points["gold"][best] for points, best in at], 3),
                 spread([points["kl"][best] for points, best in at], 1),
                 spread([points["gold"][-1] for points, _ in at], 3),
-                spread([points["kl"][-1] for points, _ in at], 1),
                 spread(banks, 3) if banks else "-",
             )
         )  # fmt: skip
-    return "Means over the starts (lowest to highest):\n\n" + table(head, rows)
+    starts = len({cell["start"] for cell in law["cells"]})
+    lead = f"Means over {starts} start{'s' * (starts > 1)} (lowest to highest):\n\n"
+    return lead + table(head, rows)
 
 
 def fit_table(law: Numbers) -> str:
-    """alpha, beta, their intervals, residuals, and where the form and the points are highest."""
+    """alpha, beta, their intervals, rmse, and where the form and the points are highest."""
     if not law["fits"]:
         return ""
-    head = (
-        "reward model", "labels", "kind", "starts", "alpha", "beta", "rmse",
-        "residuals: near, middle, far", "form is highest at d", "runs at d",
-    )  # fmt: skip
-    rows = []
-    for fit in law["fits"]:
-        top = "never turns" if fit["peak_d"] is None else f"{fit['peak_d']:.2f}"
-        rows.append(
-            (
-                fit["size"], f"{fit['labels']:,}", FIT_KINDS[fit["kind"]], fit["starts"],
-                f"{fit['alpha']:.3f} {between(fit['alpha_interval'])}",
-                f"{fit['beta']:.3f} {between(fit['beta_interval'])}", f"{fit['rmse']:.3f}",
-                ", ".join(f"{x:+.3f}" for x in fit["residual_thirds"]), top, measured_top(law, fit),
-            )
-        )  # fmt: skip
+    kinds = dict.fromkeys(fit["kind"] for fit in law["fits"])
+    thirds = "; ".join(f"{mean_residuals(law, kind)} ({FIT_KINDS[kind]})" for kind in kinds)
     text = (
         "Fits of the gain of gold over the start: R = d (alpha - beta log d) for RL, d (alpha - beta d) "
         "for best-of-n ([arXiv:2210.10760](https://arxiv.org/abs/2210.10760)), with d = sqrt(KL). "
-        "Residuals are means over the nearest, middle and farthest third of the points; a form that bends "
-        "as the points do has three zeros.\n\n"
+        f"Mean residuals of the nearest, middle and farthest third of the points are {thirds}; a form that "
+        "fits has three zeros. Top: the d at which the form, and the runs, are highest.\n\n"
     )
     alone = any(fit["starts"] == 1 for fit in law["fits"])
     note = "With one start the intervals are over prompts alone.\n\n" if alone else ""
-    return text + table(head, rows) + note
+    tables = [fits_of(law, own) for own in (("grpo", "best_of_n"), ("ppo",)) if {*own} & {*kinds}]
+    return text + "".join(tables) + note
+
+
+def fits_of(law: Numbers, kinds: Sequence[str]) -> str:
+    """A row for every reward model, side by side the fits of these kinds."""
+    found = {(fit["size"], fit["labels"], fit["kind"]): fit for fit in law["fits"]}
+    columns = [f"{FIT_KINDS[kind]}: {what}" for kind in kinds for what in FIT_COLUMNS]
+    rows = []
+    for size, labels in dict.fromkeys(cell[:2] for cell in found if cell[2] in kinds):
+        fits = [found.get((size, labels, kind)) for kind in kinds]
+        cells = [cell for fit in fits for cell in fit_cells(law, fit)]
+        rows.append((size, f"{labels:,}", *cells))
+    return table(("reward model", "labels", *columns), rows)
+
+
+def fit_cells(law: Numbers, fit: Numbers | None) -> list[str]:
+    """The cells of one fit."""
+    if fit is None:
+        return ["-"] * len(FIT_COLUMNS)
+    top = "never" if fit["peak_d"] is None else f"{fit['peak_d']:.2f}"
+    return [
+        f"{fit['alpha']:.3f} {between(fit['alpha_interval'])}",
+        f"{fit['beta']:.3f} {between(fit['beta_interval'])}",
+        f"{fit['rmse']:.3f}",
+        f"{top}, {measured_top(law, fit)}",
+    ]
+
+
+def mean_residuals(law: Numbers, kind: str) -> str:
+    """The residuals by thirds, each a mean over the fits of one kind."""
+    own = [fit["residual_thirds"] for fit in law["fits"] if fit["kind"] == kind]
+    return ", ".join(f"{statistics.fmean(third):+.3f}" for third in zip(*own, strict=True))
 
 
 def measured_top(law: Numbers, fit: Numbers) -> str:
@@ -240,23 +265,28 @@ def trend_text(law: Numbers) -> str:
     ]  # fmt: skip
     head = ("fitted", "of", "per e-fold more", "slope", "standard error", "a trend")
     return (
-        "How alpha and beta move: least-squares slopes over the cells, one point a cell. A slope more "
-        f"than {TREND:g} standard errors away from 0 is called a trend.\n\n" + table(head, rows)
+        "How alpha and beta move: least-squares slopes over the cells, one point a cell. A trend is a "
+        f"slope more than {TREND:g} standard errors from 0. That is {len(rows)} tests without a "
+        "correction for their number, so slopes below about 3 standard errors are hints.\n\n"
+        + table(head, rows)
     )
 
 
 def fall_table(law: Numbers) -> str:
-    """Which term of the gold reward fell between the best measurement and the end, mean of starts."""
-    head = (*CELL, *TERMS.values(), "sum")
+    """Which term of the gold reward fell between the best measurement and the end, mean of runs."""
     rows = []
-    for names, cells in groups(law):
-        falls = [list(cell["fall"].values()) for cell in cells if "fall" in cell]
+    for engine, labels in sorted({(c["engine"], c["labels"]) for c in law["cells"]}):
+        falls = [
+            list(cell["fall"].values()) for cell in law["cells"]
+            if "fall" in cell and (cell["labels"], cell["engine"]) == (labels, engine)
+        ]  # fmt: skip
         if falls:
             parts = [statistics.fmean(part) for part in zip(*falls, strict=True)]
-            rows.append((*names, *(f"{x:+.3f}" for x in (*parts, sum(parts)))))
+            rows.append((engine, f"{labels:,}", *(f"{x:+.3f}" for x in (*parts, sum(parts)))))
     return (
-        "What was exploited: the change of gold from its best to the end of the runs, split exactly over "
-        "its terms (`scripts/overopt/terms.py`), mean over the starts.\n\n" + table(head, rows)
+        "What was exploited: the change of gold from its best to the end, split exactly over its terms "
+        "(`scripts/overopt/terms.py`), mean over sizes and starts.\n\n"
+        + table(("engine", "labels", *TERMS.values(), "sum"), rows)
     )
 
 
@@ -273,25 +303,6 @@ def samples(law: Numbers) -> str:
     ]  # fmt: skip
     lead = (
         f"Answers of the run against {cell['size']} on {cell['labels']:,} labels, start {cell['start']}, "
-        "at the start, at the best and at the end:\n\n"
+        "at the start, the best and the end:\n\n"
     )
     return lead + table(("step", "prompt", "answer", "proxy", "gold"), rows)
-
-
-def run_table(law: Numbers, settings: Numbers) -> str:
-    """Every run in a fold."""
-    head = (*CELL, "start", "best gold", "at KL", "gold at the end", "at KL", "steps", "turned")
-    rows = []
-    for (size, labels, engine), cells in groups(law):
-        for cell in cells:
-            points, best = cell["points"], cell["best"]
-            rows.append(
-                (
-                    size, labels, engine, cell["start"],
-                    f"{points['gold'][best]:.3f}", f"{points['kl'][best]:.1f}",
-                    f"{points['gold'][-1]:.3f}", f"{points['kl'][-1]:.1f}",
-                    f"{points['step'][-1]:.0f}", "yes" if turned(cell, settings) else "no",
-                )
-            )  # fmt: skip
-    begin = '<details class="fold"><summary>Every run</summary>\n\n'
-    return begin + table(head, rows) + "</details>\n\n"

@@ -62,7 +62,8 @@ HEAD = """# The price of a proxy
 
 Optimise a learned reward model hard enough and the true reward falls while the learned one rises. Here the
 true reward is known exactly, so the fall can be measured, taken apart and fitted. This page is written by
-`{command} --draw law cures budget` from `docs/overoptimisation.json`.
+`{command} --draw law cures budget` from [overoptimisation.json](overoptimisation.json), which holds every
+run. The command without `--draw` makes the runs.
 
 """
 
@@ -91,7 +92,9 @@ Every engine of this repository on the same sampled tokens, the same CPU time an
 
 
 def progress_text(numbers: Numbers) -> str:
-    """What has been run and what not yet."""
+    """What has not been run yet, and what runs it."""
+    if all(row["done"] == row["jobs"] for row in numbers["progress"].values()):
+        return ""
     rows = []
     for part, row in numbers["progress"].items():
         whole = row["done"] == row["jobs"]
@@ -144,8 +147,6 @@ METHOD = """## How it is measured
   away.
 - **Intervals** are 95% bootstraps over starts, seeds within starts, and prompts, which all runs
   share.
-- **Again.** The run against 1x32 on 600 labels, start 0, was repeated: every number is the same to the
-  last bit.
 
 """
 
@@ -154,11 +155,6 @@ def cures_text(numbers: Numbers) -> str:
     """Gold at equal KL, the differences, and the alarm."""
     cures, s = numbers["cures"], numbers["settings"]
     size, labels = s["cure_cell"]
-    rows = [
-        (f"{r['kl']:g}", r["cure"], f"{r['reached']} of {r['of']}", value_of(r), *difference(r))
-        for r in cures["table"]
-    ]
-    head = ("KL", "cure", "runs that reach it", "gold", "difference to the patient", "p (Holm)")
     done = {row["start"] for row in cures["runs"]}
     few = ""
     if len(done) < len(s["cure_starts"]):
@@ -167,10 +163,10 @@ def cures_text(numbers: Numbers) -> str:
             "are over prompts alone: that is no finding about starts in general.\n\n"
         )
     return (
-        "![each cure beside the patient](overoptimisation_cures.png)\n\n"
-        f"The patient is {size} on {labels:,} labels. Gold is taken where a run's KL first reaches a "
-        "distance, linear between two measurements. The difference is to the patient from the same "
-        "start, prompt by prompt, where at least two starts have both; p is corrected over the cures of "
+        "![each mitigation beside the baseline](overoptimisation_cures.png)\n\n"
+        f"The baseline, `patient`, is {size} on {labels:,} labels. Gold is taken where a run's KL first "
+        "reaches a distance, linear between two measurements. Differences to the baseline are paired by "
+        "start and prompt, where at least two starts have both; p is corrected over the mitigations of "
         "one distance.\n\n"
         + CURE_WORDS.format(
             more=s["labels"][s["labels"].index(labels) + 1],
@@ -185,10 +181,36 @@ def cures_text(numbers: Numbers) -> str:
         )
         + nearest_sentence(cures)
         + "\n"
-        + table(head, rows)
-        + "".join(map(alarm_text, cures["alarms"]))
-        + "\n"
+        + cure_table(cures)
+        + alarm_table(cures["alarms"])
     )
+
+
+def cure_table(cures: Numbers) -> str:
+    """The baseline's gold, and below it every mitigation's difference, a distance a column."""
+    found = {(row["cure"], row["kl"]): row for row in cures["table"]}
+    distances = dict.fromkeys(row["kl"] for row in cures["table"])
+    rows = [
+        (cure, *(cure_cell(found.get((cure, distance), {})) for distance in distances))
+        for cure in dict.fromkeys(row["cure"] for row in cures["table"])
+    ]
+    head = ("mitigation", *(f"{distance:g} nats" for distance in distances))
+    lead = (
+        "First row: the baseline's gold. Below: differences to it (95%), p where it is below 1, and the "
+        "runs that get so far where some do not.\n\n"
+    )
+    return lead + table(head, rows)
+
+
+def cure_cell(row: Numbers) -> str:
+    """The baseline's gold or a difference to it."""
+    if not row:
+        return "-"
+    shown, p = difference(row)
+    if row["cure"] == "patient":
+        shown = value_of(row)
+    missing = f" ({row['reached']} of {row['of']})" if row["reached"] < row["of"] else ""
+    return shown + (f", {p}" if p not in ("-", "1.000") else "") + missing
 
 
 CURE_WORDS = """- `more_labels`: {more:,} labels.
@@ -203,19 +225,19 @@ CURE_WORDS = """- `more_labels`: {more:,} labels.
 
 
 def better_sentence(distance: float, cures: Numbers) -> str:
-    """Which cures differ from the patient at one distance, after the correction."""
+    """Which mitigations differ from the baseline at one distance, after the correction."""
     told = [r for r in cures["table"] if r["kl"] == distance and "difference" in r]
     alone = [r for r in told if r["in_one_start"]["low"] > 0 or r["in_one_start"]["high"] < 0]
     found = [
         ", ".join(f"`{r['cure']}`" for r in rows)
-        + f" {'is' if len(rows) == 1 else 'are'} surely {word}"
+        + f" {'is' if len(rows) == 1 else 'are'} significantly {word}"
         for word, rows in zip(("better", "worse"), surely(told), strict=True)
         if rows
     ]
-    text = "; ".join(found) if found else "no cure surely differs from the patient"
-    return f"- At {distance:g} nats {text} (p < {SURE:g} after the correction)." + (
-        f" In the first start alone {len(alone)} of {len(told)} differences have an interval over prompts "
-        "that leaves out 0.\n"
+    text = "; ".join(found) if found else "no mitigation differs significantly from the baseline"
+    return (
+        f"- At {distance:g} nats {text} (p < {SURE:g}, corrected). Within start 0, {len(alone)} of "
+        f"{len(told)} intervals over prompts exclude 0.\n"
     )
 
 
@@ -230,12 +252,17 @@ def nearest_sentence(cures: Numbers) -> str:
     return f"- Least likely to be chance: {name}, {shown}, p = {p}.\n"
 
 
-def alarm_text(row: Numbers) -> str:
-    """What the doctor's alarm would have been worth in one run."""
-    if row["step"] is None:
-        return f"- Start {row['start']}: the doctor never suspected the proxy.\n"
-    return (
-        f"- Start {row['start']}: without gold, the doctor suspects the proxy at step {row['step']} "
-        f"({row['kl']:.1f} nats). Gold is {row['gold']:.3f} there, {row['best']:.3f} at the top of its "
-        f"running mean and {row['end']:.3f} at the end of the run.\n"
+def alarm_table(alarms: Sequence[Numbers]) -> str:
+    """What the doctor's alarm would have been worth in each run of the baseline."""
+    rows = []
+    for row in alarms:
+        when, there = "never", "-"
+        if row["step"] is not None:
+            when, there = f"{row['step']} ({row['kl']:.1f})", f"{row['gold']:.3f}"
+        rows.append((row["start"], when, there, f"{row['best']:.3f}", f"{row['end']:.3f}"))
+    head = ("start", "proxy suspected at step (nats)", "gold there", "best gold", "gold at the end")
+    lead = (
+        "When `rl.doctor` suspects the proxy in the baseline's runs, from numbers other than gold. Best "
+        "gold is the top of its running mean.\n\n"
     )
+    return lead + table(head, rows) if rows else ""
