@@ -76,7 +76,7 @@ torch.testing.assert_close(A.view(-1, 1), group_advantages(rewards.flatten(), gr
 # need:
 
 # %%
-plots.code(group_advantages, lines=("centred =", "return centred / (rewards.std(1"))
+plots.code(group_advantages, lines=("groups =", "return"))
 
 # %% [markdown]
 # **Predict, then run.** What happens to the advantages of the first prompt if every reward is

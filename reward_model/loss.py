@@ -1,21 +1,20 @@
 """The losses of a scalar reward model: of pairs, and of labels."""
 
 import torch.nn.functional as F
-from torch import Tensor
 
-from harness.equation_checks import row_equation
+from harness.equation_checks import N, Pairs, Scalar, Trained, row_equation
 
 
 @row_equation
 def bradley_terry_loss(
-    chosen: Tensor,  # (pairs,)
-    rejected: Tensor,  # (pairs,)
+    chosen: Trained[Pairs],
+    rejected: Trained[Pairs],
     *,
-    margin: Tensor | None = None,  # (pairs,)
-    weights: Tensor | None = None,  # (pairs,)
+    margin: Pairs | None = None,
+    weights: Pairs | None = None,
     centering: float = 0.0,
-    denominator: float | None = None,
-) -> Tensor:  # scalar
+    denominator: float | Scalar | None = None,
+) -> Scalar:
     """mean[-log sigmoid(R_w - R_l - margin)] + centering mean[(R_w + R_l)^2], a scalar.
 
     The negative log-likelihood that the chosen response wins, under Bradley and Terry (1952).
@@ -41,11 +40,11 @@ def bradley_terry_loss(
 
 @row_equation
 def outcome_loss(
-    outcome_scores: Tensor,  # (N,)
-    labels: Tensor,  # (N,), 1 for a good response, 0 for a bad one
+    outcome_scores: Trained[N],
+    labels: N,  # 1 for a good response, 0 for a bad one
     *,
-    denominator: float | None = None,
-) -> Tensor:  # scalar
+    denominator: float | Scalar | None = None,
+) -> Scalar:
     """mean[-y log sigmoid(R) - (1 - y) log sigmoid(-R)], a scalar: binary cross-entropy.
 
     The outcome reward model: R is the log-odds that the whole response is good. Cobbe et al. 2021

@@ -12,8 +12,12 @@ import torch
 from torch import Tensor
 
 from harness.equation_checks import (
-    at_least_float32,
-    check_shapes,
+    Mask,
+    N,
+    Nx1,
+    NxK,
+    NxT,
+    Whole,
     constant_equation,
     group_equation,
     grouped,
@@ -26,14 +30,14 @@ from harness.equation_checks import (
 
 @constant_equation
 def gae(
-    token_rewards: Tensor,  # (N, T)
-    values: Tensor,  # (N, T), V of the state before token t
-    response_mask: Tensor,  # (N, T) bool
+    token_rewards: NxT,
+    values: NxT,  # V of the state before token t
+    response_mask: Mask[NxT],
     gamma: float,
     gae_lambda: float,
     *,
-    bootstrap_values: Tensor | None = None,  # (N,)
-) -> tuple[Tensor, Tensor]:  # (N, T), (N, T)
+    bootstrap_values: N | None = None,
+) -> tuple[NxT, NxT]:
     """Generalised advantage estimation (Schulman et al. 2016, arXiv:1506.02438, Eq. 16).
 
     delta_t = r_t + gamma V_{t+1} - V_t
@@ -54,7 +58,7 @@ def gae(
 
 
 @constant_equation
-def discounted_returns(token_rewards: Tensor, response_mask: Tensor, gamma: float) -> Tensor:
+def discounted_returns(token_rewards: NxT, response_mask: Mask[NxT], gamma: float) -> NxT:
     """sum_{u >= t} gamma^(u - t) r_u over the valid tokens, (N, T).
 
     With gamma = 1 the reward to go, REINFORCE++'s advantage before normalisation (Hu et al. 2025,
@@ -69,12 +73,12 @@ def discounted_returns(token_rewards: Tensor, response_mask: Tensor, gamma: floa
 
 @constant_equation
 def whiten(
-    x: Tensor,  # (N, T)
-    mask: Tensor,  # (N, T) bool
+    x: NxT,
+    mask: Mask[NxT],
     *,
     shift_mean: bool = True,
     unbiased: bool = True,
-) -> Tensor:  # (N, T)
+) -> NxT:
     """(x - mean) / sqrt(var + 1e-8) over all valid positions together.
 
     Call it on the whole rollout batch: per response it would erase the difference between
@@ -102,25 +106,26 @@ def mean_within(values: Tensor) -> Tensor:
 @one_of(scale=("group", "batch", "none"))
 @group_equation
 def group_advantages(
-    rewards: Tensor,  # (N,); in the body (prompts, G)
+    rewards: N,
     group_size: int,
     *,
     scale: Literal["group", "batch", "none"] = "group",
     unbiased: bool = True,
     eps: float = 1e-4,
-) -> Tensor:  # (N, 1)
+) -> Nx1:
     """GRPO's A_i = (R_i - mean(R)) / (std(R) + eps), one per response (arXiv:2402.03300, 4.1.2).
 
     Mean and std over the G responses to the same prompt (Shao et al. 2024). `scale="batch"` divides
     by the std of all N rewards instead, "none" by nothing (Dr. GRPO, arXiv:2503.20783). The paper
     does not say which std; `unbiased` is n - 1.
     """
-    centred = rewards - rewards.mean(1, keepdim=True)
-    if scale == "none":
-        return centred
+    groups = rewards.view(-1, group_size)  # (prompts, G)
+    advantages = groups - groups.mean(1, keepdim=True)
+    if scale == "group":
+        advantages = advantages / (groups.std(1, keepdim=True, correction=int(unbiased)) + eps)
     if scale == "batch":
-        return centred / (rewards.std(correction=int(unbiased)) + eps)
-    return centred / (rewards.std(1, keepdim=True, correction=int(unbiased)) + eps)
+        advantages = advantages / (rewards.std(correction=int(unbiased)) + eps)
+    return advantages.view(-1, 1)
 
 
 @torch.no_grad()
@@ -129,7 +134,7 @@ def gdpo_advantages(
     group_size: int,
     *,
     eps: float = 1e-4,
-) -> Tensor:  # (N, 1)
+) -> Nx1:
     """GDPO's A = (S - mean(S)) / (std(S) + eps), S_i = sum_k w_k z_ik (arXiv:2601.05242).
 
     z_ik is the z-score of part k within its prompt's group; mean and std of S run over all N
@@ -145,27 +150,29 @@ def gdpo_advantages(
 
 
 @group_equation
-def leave_one_out_advantages(rewards: Tensor, group_size: int) -> Tensor:
+def leave_one_out_advantages(rewards: N, group_size: int) -> Nx1:
     """RLOO's A_i = R_i - 1/(G-1) sum_{j != i} R_j, (N,) -> (N, 1): the mean of the *others*.
 
     Written as G/(G-1) (R_i - mean(R)), which is the same number (Kool et al. 2019; Ahmadian et al.
     2024, arXiv:2402.14740, section 2.3). Unlike the group mean, which contains R_i, this baseline
     leaves the expected policy gradient unscaled.
     """
-    return (rewards - rewards.mean(1, keepdim=True)) * (group_size / (group_size - 1))
+    groups = rewards.view(-1, group_size)  # (prompts, G)
+    above_mean = groups - groups.mean(1, keepdim=True)
+    return (above_mean * (group_size / (group_size - 1))).view(-1, 1)
 
 
-@torch.no_grad()
+@constant_equation
 def process_advantages(
-    step_rewards: Tensor,  # (N, K), padded to the longest list of steps
-    step_ends: Tensor,  # (N, K) int, index of the step's last token within the response
-    step_mask: Tensor,  # (N, K) bool
-    response_mask: Tensor,  # (N, T) bool
+    step_rewards: NxK,  # padded to the longest list of steps
+    step_ends: Whole[NxK],  # index of the step's last token within the response
+    step_mask: Mask[NxK],
+    response_mask: Mask[NxT],
     group_size: int,
     *,
     unbiased: bool = True,
     eps: float = 1e-4,
-) -> Tensor:  # (N, T)
+) -> NxT:
     """GRPO with process supervision (Shao et al. 2024, arXiv:2402.03300, section 4.1.3).
 
     q_ij = (q_ij - mean(R)) / (std(R) + eps), R = all step rewards of all G responses to a prompt
@@ -178,14 +185,14 @@ def process_advantages(
     scores = _step_z_scores(step_rewards, step_mask, group_size, unbiased, eps)  # (N, K)
     tokens = torch.arange(response_mask.shape[1], device=step_ends.device)
     still_to_end = step_mask[:, :, None] & (step_ends[:, :, None] >= tokens)  # (N, K, T)
-    return torch.where(response_mask, (scores[:, :, None] * still_to_end).sum(1), 0.0)
+    return (scores[:, :, None] * still_to_end).sum(1)
 
 
 def _step_z_scores(
     step_rewards: Tensor, step_mask: Tensor, group_size: int, unbiased: bool, eps: float
 ) -> Tensor:
     """`group_advantages` over all steps of all responses to a prompt, (N, K) -> (N, K)."""
-    rewards = torch.where(step_mask, at_least_float32(step_rewards), 0.0)
+    rewards = torch.where(step_mask, step_rewards, 0.0)
     rewards = rewards.unflatten(0, (-1, group_size)).flatten(1)
     valid = step_mask.unflatten(0, (-1, group_size)).flatten(1)  # (prompts, G K)
     scores = torch.zeros_like(rewards)
@@ -204,8 +211,7 @@ def _check_steps(
     response_mask: Tensor,
     group_size: int,
 ) -> None:
-    """Refuse shapes that do not fit, groups that are none and a step that ends outside its response."""
-    check_shapes("process_advantages", locals())
+    """Refuse groups that are none and a step that ends outside its response."""
     grouped(torch.where(step_mask, step_rewards, 0.0).sum(1), group_size)
     inside = (step_ends >= 0) & (step_ends < response_mask.shape[1])
     inside &= response_mask.gather(1, torch.where(inside, step_ends, 0))
@@ -219,7 +225,7 @@ def _check_steps(
 
 @torch.no_grad()
 @in_range(margin="[0, inf]")
-def best_worst_pairs(rewards: Tensor, group_size: int, margin: float = 0.0) -> Tensor:
+def best_worst_pairs(rewards: N, group_size: int, margin: float = 0.0) -> Tensor:
     """The best and the worst response of every group, (N,) -> row numbers (K, 2), best first.
 
     i = argmax R, j = argmin R, the first one where several are equal; a group whose gap R_i - R_j
@@ -233,7 +239,7 @@ def best_worst_pairs(rewards: Tensor, group_size: int, margin: float = 0.0) -> T
 
 @torch.no_grad()
 @in_range(margin="[0, inf]")
-def ordered_pairs(rewards: Tensor, group_size: int, margin: float = 0.0) -> Tensor:
+def ordered_pairs(rewards: N, group_size: int, margin: float = 0.0) -> Tensor:
     """Every two responses of a group with R_i - R_j > margin, (N,) -> row numbers (K, 2).
 
     AMIR-GRPO's pairs (arXiv:2601.03661): at most G (G - 1) / 2 of a group, the better one first.

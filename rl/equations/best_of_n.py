@@ -10,6 +10,8 @@ import math
 import torch
 from torch import Tensor
 
+from harness.equation_checks import PxN, row_equation
+
 
 def best_of_n_kl(n: int) -> float:
     """log n - (n - 1) / n: KL(best of n || policy) in nats per answer, an upper bound with ties.
@@ -33,7 +35,8 @@ def best_of_n_weights(answers: int, n: int) -> Tensor:
     return torch.exp(_log_choose(below, n - 1) - _log_choose(torch.tensor(float(answers)), n))
 
 
-def best_of_n_mean(proxy: Tensor, values: Tensor, n: int) -> Tensor:
+@row_equation
+def best_of_n_mean(proxy: PxN, values: PxN, n: int) -> Tensor:
     """E[value of the best of n by the proxy], float64 (P,), from (P, N) answers: unbiased.
 
     The mean over all subsets of n of the N answers to each of P prompts, not over a few random ones.

@@ -6,24 +6,23 @@ combinations pay less than the mean. Members must be on one scale first: a Bradl
 known up to a constant only, and the constants would be read as disagreement.
 """
 
-import torch
-from torch import Tensor
+from harness.equation_checks import KxN, N, row_equation
 
 
-@torch.no_grad()
-def ensemble_mean(scores: Tensor) -> Tensor:
+@row_equation
+def ensemble_mean(scores: KxN) -> N:
     """mean_k R_k, (K, N) -> (N,): the errors that members do not share are averaged away."""
     return scores.mean(0)
 
 
-@torch.no_grad()
-def worst_case(scores: Tensor) -> Tensor:
+@row_equation
+def worst_case(scores: KxN) -> N:
     """min_k R_k, (K, N) -> (N,): the member that likes a response least decides (WCO)."""
     return scores.amin(0)
 
 
-@torch.no_grad()
-def uncertainty_weighted(scores: Tensor, coef: float) -> Tensor:
+@row_equation
+def uncertainty_weighted(scores: KxN, coef: float) -> N:
     """mean_k R_k - lambda Var_k R_k, (K, N) -> (N,), with lambda = `coef` (UWO).
 
     The variance is that of a sample, over K - 1, as in the PPO code of the paper's authors; the

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from harness.equation_checks import token_equation
+from harness.equation_checks import NxT, Trained, token_equation
 from rl.equations.losses import MAX_LOG_RATIO, likelihood_ratio
 
 
 @token_equation
-def k1(log_probs: Tensor, ref_log_probs: Tensor) -> Tensor:
+def k1(log_probs: Trained[NxT], ref_log_probs: NxT) -> NxT:
     """log pi - log pi_ref, (N, T): unbiased for KL(pi || pi_ref), may be negative.
 
     The form to subtract from the reward: the policy gradient is then exactly that of the KL.
@@ -30,7 +30,7 @@ def k1(log_probs: Tensor, ref_log_probs: Tensor) -> Tensor:
 
 
 @token_equation
-def k2(log_probs: Tensor, ref_log_probs: Tensor) -> Tensor:
+def k2(log_probs: Trained[NxT], ref_log_probs: NxT) -> NxT:
     """(log pi - log pi_ref)^2 / 2, (N, T): a biased value, never negative.
 
     As a loss its expected gradient is exactly that of KL(pi || pi_ref), token by token.
@@ -39,7 +39,7 @@ def k2(log_probs: Tensor, ref_log_probs: Tensor) -> Tensor:
 
 
 @token_equation
-def k3(log_probs: Tensor, ref_log_probs: Tensor) -> Tensor:
+def k3(log_probs: Trained[NxT], ref_log_probs: NxT) -> NxT:
     """exp(delta) - delta - 1, (N, T): unbiased for KL(pi || pi_ref) and never negative.
 
     The penalty in GRPO's loss (arXiv:2402.03300, Eq. 4). As a loss its expected gradient is that
@@ -52,7 +52,7 @@ def k3(log_probs: Tensor, ref_log_probs: Tensor) -> Tensor:
 
 
 @token_equation
-def rho_minus_log(log_probs: Tensor, old_log_probs: Tensor) -> Tensor:
+def rho_minus_log(log_probs: Trained[NxT], old_log_probs: NxT) -> NxT:
     """rho - 1 - log rho with rho = pi / pi_old, (N, T): KL(pi_old || pi) for samples of pi_old.
 
     Unbiased, never negative, and as a loss its expected gradient is exactly that of KL(pi_old ||
@@ -64,7 +64,7 @@ def rho_minus_log(log_probs: Tensor, old_log_probs: Tensor) -> Tensor:
 
 
 @token_equation
-def absolute(log_probs: Tensor, ref_log_probs: Tensor) -> Tensor:
+def absolute(log_probs: Trained[NxT], ref_log_probs: NxT) -> NxT:
     """|log pi - log pi_ref|, (N, T): a biased value, never negative, and no KL's gradient.
 
     As a loss its expected gradient is E[sign(log pi - log pi_ref) * grad(log pi)].
@@ -73,7 +73,7 @@ def absolute(log_probs: Tensor, ref_log_probs: Tensor) -> Tensor:
 
 
 @token_equation
-def k1_importance(log_probs: Tensor, old_log_probs: Tensor, ref_log_probs: Tensor) -> Tensor:
+def k1_importance(log_probs: Trained[NxT], old_log_probs: NxT, ref_log_probs: NxT) -> NxT:
     """(pi / pi_old) k1, (N, T): for samples of an older policy, given that policy's prefixes.
 
     As a loss its expected gradient is that of KL(pi || pi_ref) of the next token at each prefix,
@@ -85,7 +85,7 @@ def k1_importance(log_probs: Tensor, old_log_probs: Tensor, ref_log_probs: Tenso
 
 
 @token_equation
-def k3_importance(log_probs: Tensor, old_log_probs: Tensor, ref_log_probs: Tensor) -> Tensor:
+def k3_importance(log_probs: Trained[NxT], old_log_probs: NxT, ref_log_probs: NxT) -> NxT:
     """(pi / pi_old) k3, (N, T): as `k1_importance` in expectation, with less variance.
 
     Never negative (DeepSeek-V3.2, arXiv:2512.02556, "unbiased KL estimate").

@@ -1,9 +1,9 @@
 """Policy and value losses as the papers print them, and the reducers that average them.
 
 A token loss comes back unreduced, (N, T): N responses, T padded response length. A reducer then
-turns it into the scalar to minimise. The decorators are the border (harness/equation_checks.py): they check
-shapes, let only `log_probs` and `values` of the model in training carry a gradient, and keep what
-is not finite or not valid out of the arithmetic. What stands in a body is the formula.
+turns it into the scalar to minimise. The decorators are the border (harness/equation_checks.py): they check the
+shapes of the signature, let only what is `Trained` carry a gradient, and keep what is not finite or
+not valid out of the arithmetic. What stands in a body is the formula.
 """
 
 import math
@@ -11,7 +11,18 @@ import math
 import torch
 from torch import Tensor
 
-from harness.equation_checks import constant_equation, in_range, masked_equation, response_equation
+from harness.equation_checks import (
+    Mask,
+    N,
+    Nx1,
+    NxT,
+    Scalar,
+    Trained,
+    constant_equation,
+    in_range,
+    masked_equation,
+    row_equation,
+)
 from harness.equation_checks import token_equation as token_loss
 
 MAX_LOG_RATIO = 20.0  # exp(20) is finite in float32 and far outside any clip range
@@ -21,7 +32,7 @@ MAX_LOG_RATIO = 20.0  # exp(20) is finite in float32 and far outside any clip ra
 
 
 @token_loss
-def likelihood_ratio(log_probs: Tensor, old_log_probs: Tensor) -> Tensor:
+def likelihood_ratio(log_probs: Trained[NxT], old_log_probs: NxT) -> NxT:
     """pi / pi_old per token, (N, T) (arXiv:1707.06347, section 3).
 
     The difference is held within +-20, so that its exponential stays finite.
@@ -30,7 +41,7 @@ def likelihood_ratio(log_probs: Tensor, old_log_probs: Tensor) -> Tensor:
 
 
 @masked_equation
-def sequence_ratio(log_probs: Tensor, old_log_probs: Tensor, mask: Tensor) -> Tensor:
+def sequence_ratio(log_probs: Trained[NxT], old_log_probs: NxT, mask: Mask[NxT]) -> Nx1:
     """pi(y|x) / pi_old(y|x), the *product* of a response's token ratios, (N, T) -> (N, 1).
 
     100 tokens that drift by 0.02 nats each make it 7.4.
@@ -40,7 +51,7 @@ def sequence_ratio(log_probs: Tensor, old_log_probs: Tensor, mask: Tensor) -> Te
 
 
 @masked_equation
-def mean_ratio(log_probs: Tensor, old_log_probs: Tensor, mask: Tensor) -> Tensor:
+def mean_ratio(log_probs: Trained[NxT], old_log_probs: NxT, mask: Mask[NxT]) -> Nx1:
     """(pi(y|x) / pi_old(y|x))^(1/L), (N, T) -> (N, 1) (GSPO, arXiv:2507.18071, Eq. 7).
 
     The geometric mean of the token ratios: exp(1/L sum_t (log pi - log pi_old)).
@@ -54,9 +65,9 @@ def mean_ratio(log_probs: Tensor, old_log_probs: Tensor, mask: Tensor) -> Tensor
 
 @token_loss
 def policy_gradient(
-    log_probs: Tensor,  # (N, T)
-    advantages: Tensor,  # (N, T) or (N, 1)
-) -> Tensor:  # (N, T)
+    log_probs: Trained[NxT],
+    advantages: NxT | Nx1,
+) -> NxT:
     """-A log pi per token: REINFORCE (Williams 1992), valid for one update per rollout.
 
     RLOO as its paper states it (Ahmadian et al. 2024, arXiv:2402.14740, section 2.3) is
@@ -67,12 +78,12 @@ def policy_gradient(
 
 @token_loss
 def clipped_surrogate(
-    log_probs: Tensor,  # (N, T)
-    old_log_probs: Tensor,  # (N, T)
-    advantages: Tensor,  # (N, T) or (N, 1)
+    log_probs: Trained[NxT],
+    old_log_probs: NxT,
+    advantages: NxT | Nx1,
     clip_low: float,
     clip_high: float,
-) -> Tensor:  # (N, T)
+) -> NxT:
     """-min(ratio A, clip(ratio) A) per token (Schulman et al. 2017, arXiv:1707.06347, Eq. 7).
 
     The same min for either sign of A. No gradient where the clip acted (`clip_acted`), and
@@ -84,13 +95,13 @@ def clipped_surrogate(
     return -torch.minimum(ratio * advantages, clipped * advantages)
 
 
-@torch.no_grad()
+@row_equation
 def clip_acted(
-    ratio: Tensor,  # (N, T), or (N, 1) for one ratio per response
-    advantages: Tensor,  # (N, T) or (N, 1)
+    ratio: NxT | Nx1,
+    advantages: NxT | Nx1,
     clip_low: float,
     clip_high: float,
-) -> Tensor:  # (N, T) or (N, 1) bool
+) -> Mask[NxT] | Mask[Nx1]:
     """Where the clipped term is the smaller one: what clipped objectives give no gradient to."""
     return ratio.clamp(1 - clip_low, 1 + clip_high) * advantages < ratio * advantages
 
@@ -98,10 +109,10 @@ def clip_acted(
 @in_range(bound="(1, inf)")
 @token_loss
 def dual_clip(
-    loss: Tensor,  # (N, T), of a clipped surrogate
-    advantages: Tensor,  # (N, T) or (N, 1)
+    loss: Trained[NxT],  # of a clipped surrogate
+    advantages: NxT | Nx1,
     bound: float,
-) -> Tensor:  # (N, T)
+) -> NxT:
     """min(loss, -c A) where A < 0 (Ye et al. 2020, arXiv:1912.09729, Eq. 5): no gradient beyond ratio c.
 
     c, the `bound`, lies above the clip range: 3 is usual.
@@ -111,11 +122,11 @@ def dual_clip(
 
 @token_loss
 def cispo(
-    log_probs: Tensor,  # (N, T)
-    old_log_probs: Tensor,  # (N, T)
-    advantages: Tensor,  # (N, T) or (N, 1)
+    log_probs: Trained[NxT],
+    old_log_probs: NxT,
+    advantages: NxT | Nx1,
     clip_high: float,
-) -> Tensor:  # (N, T)
+) -> NxT:
     """-stop_gradient(min(ratio, 1 + clip_high)) A log pi (MiniMax-M1, arXiv:2506.13585, Eqs. 4-5).
 
     A REINFORCE loss whose importance weight is truncated, so a token over the bound still teaches.
@@ -128,13 +139,13 @@ def cispo(
 
 @token_loss
 def sapo(
-    log_probs: Tensor,  # (N, T)
-    old_log_probs: Tensor,  # (N, T)
-    advantages: Tensor,  # (N, T) or (N, 1)
+    log_probs: Trained[NxT],
+    old_log_probs: NxT,
+    advantages: NxT | Nx1,
     *,
     temperature_positive: float = 1.0,
     temperature_negative: float = 1.05,
-) -> Tensor:  # (N, T)
+) -> NxT:
     """-f(ratio) A with a soft gate f instead of the hard clip (SAPO, arXiv:2511.20347).
 
     f(ratio) = 4 / tau * sigmoid(tau * (ratio - 1)). f'(1) = 1, and f' decays smoothly on both
@@ -152,15 +163,15 @@ def sapo(
 # others, to be averaged by `sequence_mean` only (a token mean would weigh a row by its length).
 
 
-@response_equation
+@masked_equation
 def sequence_clipped_surrogate(
-    log_probs: Tensor,  # (N, T)
-    old_log_probs: Tensor,  # (N, T)
-    advantages: Tensor,  # (N, 1)
-    mask: Tensor,  # (N, T) bool
+    log_probs: Trained[NxT],
+    old_log_probs: NxT,
+    advantages: Nx1,
+    mask: Mask[NxT],
     clip_low: float,
     clip_high: float,
-) -> Tensor:  # (N, T)
+) -> NxT:
     """-min(s A, clip(s) A), s = pi(y|x) / pi_old(y|x): the whole response as one action.
 
     (arXiv:1707.06347, Eq. 7, with the actions of arXiv:2402.14740, section 2.3, as RLOO is often
@@ -171,15 +182,15 @@ def sequence_clipped_surrogate(
     return -torch.minimum(ratio * advantages, clipped * advantages)
 
 
-@response_equation
+@masked_equation
 def gspo(
-    log_probs: Tensor,  # (N, T)
-    old_log_probs: Tensor,  # (N, T)
-    advantages: Tensor,  # (N, 1)
-    mask: Tensor,  # (N, T) bool
+    log_probs: Trained[NxT],
+    old_log_probs: NxT,
+    advantages: Nx1,
+    mask: Mask[NxT],
     clip_low: float,
     clip_high: float,
-) -> Tensor:  # (N, T)
+) -> NxT:
     """-min(s A, clip(s) A), s = (pi(y|x) / pi_old(y|x))^(1/L) (GSPO, arXiv:2507.18071, Eq. 5).
 
     The paper's clip range is 3e-4 and 4e-4: a geometric mean hardly moves.
@@ -191,13 +202,13 @@ def gspo(
 
 @masked_equation
 def gspo_token(
-    log_probs: Tensor,  # (N, T)
-    old_log_probs: Tensor,  # (N, T)
-    advantages: Tensor,  # (N, T) or (N, 1)
-    mask: Tensor,  # (N, T) bool
+    log_probs: Trained[NxT],
+    old_log_probs: NxT,
+    advantages: NxT | Nx1,
+    mask: Mask[NxT],
     clip_low: float,
     clip_high: float,
-) -> Tensor:  # (N, T)
+) -> NxT:
     """GSPO-token: GSPO's ratio, an advantage for each token (arXiv:2507.18071, Eqs. 13-14).
 
     s_t = stop_gradient(s) pi(y_t) / stop_gradient(pi(y_t)). With equal advantages along a row, its
@@ -213,14 +224,14 @@ def gspo_token(
 
 
 @torch.no_grad()
-@response_equation
+@masked_equation
 def off_policy_sequence_mask(
-    log_probs: Tensor,  # (N, T)
-    old_log_probs: Tensor,  # (N, T)
-    advantages: Tensor,  # (N, 1)
-    mask: Tensor,  # (N, T) bool
+    log_probs: NxT,
+    old_log_probs: NxT,
+    advantages: Nx1,
+    mask: Mask[NxT],
     threshold: float,
-) -> Tensor:  # (N, 1) bool
+) -> Mask[Nx1]:
     """The responses that keep their policy loss (DeepSeek-V3.2, arXiv:2512.02556, Eq. 9).
 
     False where A < 0 and 1/L sum_t (log pi_old - log pi) > threshold: a bad response that the
@@ -234,10 +245,10 @@ def off_policy_sequence_mask(
 @torch.no_grad()
 @in_range(share="(0, 1]")
 @masked_equation
-def high_entropy_mask(entropy: Tensor, mask: Tensor, share: float) -> Tensor:  # (N, T) bool
+def high_entropy_mask(entropy: NxT, mask: Mask[NxT], share: float) -> Mask[NxT]:
     """The `share` of the valid tokens with the highest entropy (arXiv:2506.01939).
 
-    Args: entropy (N, T) of the policy in training, mask (N, T) bool. Of n valid tokens the
+    `entropy` is that of the policy in training. Of n valid tokens the
     ceil(share n) highest, and all that tie with the last of them, are True. Call it on the whole
     minibatch: the threshold is one number for all of its tokens.
     """
@@ -253,11 +264,11 @@ def high_entropy_mask(entropy: Tensor, mask: Tensor, share: float) -> Tensor:  #
 
 @token_loss
 def value_loss(
-    values: Tensor,  # (N, T)
-    old_values: Tensor,  # (N, T)
-    returns: Tensor,  # (N, T)
+    values: Trained[NxT],
+    old_values: NxT,
+    returns: NxT,
     clip_range: float | None = None,
-) -> Tensor:  # (N, T)
+) -> NxT:
     """1/2 (V - Ret)^2, L^VF of arXiv:1707.06347, Eq. 9, with the customary half.
 
     With `clip_range` 1/2 max((V - Ret)^2, (V_old + clip(V - V_old) - Ret)^2), the pessimistic form
@@ -274,7 +285,7 @@ def value_loss(
 
 
 @constant_equation
-def length_normalized_returns(token_rewards: Tensor, mask: Tensor) -> Tensor:
+def length_normalized_returns(token_rewards: NxT, mask: Mask[NxT]) -> NxT:
     """MiniLLM's R_norm[t + 1]: the mean reward of the tokens *after* t, (N, T); 0 at the last.
 
     With r = log p_teacher - log q_student this is the advantage of the long part of the gradient
@@ -290,11 +301,11 @@ def length_normalized_returns(token_rewards: Tensor, mask: Tensor) -> Tensor:
 @in_range(alpha="[0, 1)")
 @constant_equation
 def mixed_sampling_weights(
-    old_log_probs: Tensor,  # (N, T)
-    teacher_log_probs: Tensor,  # (N, T)
-    mask: Tensor,  # (N, T) bool
+    old_log_probs: NxT,
+    teacher_log_probs: NxT,
+    mask: Mask[NxT],
     alpha: float,
-) -> Tensor:  # (N, T)
+) -> NxT:
     """w = q / (alpha p + (1 - alpha) q), MiniLLM's weight of a teacher-mixed sample.
 
     q is the student at rollout, p the teacher (arXiv:2306.08543, Eq. 4 and section 3.1): each
@@ -310,19 +321,21 @@ def mixed_sampling_weights(
 
 
 @masked_equation
-def row_sums(x: Tensor, mask: Tensor) -> Tensor:
+def row_sums(x: Trained[NxT], mask: Mask[NxT]) -> N:
     """Sum of every row of `x` (N, T) over its True positions, (N,); 0 for an empty row."""
     return x.sum(1)
 
 
 @masked_equation
-def row_means(x: Tensor, mask: Tensor) -> Tensor:
+def row_means(x: Trained[NxT], mask: Mask[NxT]) -> N:
     """Mean of every row of `x` (N, T) over its True positions, (N,); 0 for an empty row."""
     return x.sum(1) / at_least_one(mask.sum(1))
 
 
 @masked_equation
-def token_mean(loss: Tensor, mask: Tensor, denominator: float | Tensor | None = None) -> Tensor:
+def token_mean(
+    loss: Trained[NxT], mask: Mask[NxT], denominator: float | Scalar | None = None
+) -> Scalar:
     """sum(loss m) / sum(m): every token of the batch weighs the same (DAPO, Eq. 12).
 
     Args: loss (N, T), mask (N, T) bool, denominator the batch's tokens (default: of `mask`).
@@ -333,7 +346,9 @@ def token_mean(loss: Tensor, mask: Tensor, denominator: float | Tensor | None = 
 
 
 @masked_equation
-def sequence_mean(loss: Tensor, mask: Tensor, denominator: float | Tensor | None = None) -> Tensor:
+def sequence_mean(
+    loss: Trained[NxT], mask: Mask[NxT], denominator: float | Scalar | None = None
+) -> Scalar:
     """1/N sum_i 1/L_i sum_t loss m: every response weighs the same (GRPO, Eq. 3).
 
     Args: loss (N, T), mask (N, T) bool, denominator the batch's responses that are not empty
@@ -344,7 +359,9 @@ def sequence_mean(loss: Tensor, mask: Tensor, denominator: float | Tensor | None
 
 
 @masked_equation
-def sequence_sum(loss: Tensor, mask: Tensor, denominator: float | Tensor | None = None) -> Tensor:
+def sequence_sum(
+    loss: Trained[NxT], mask: Mask[NxT], denominator: float | Scalar | None = None
+) -> Scalar:
     """1/N sum_i sum_t loss m: log pi(y|x) is the sum over its tokens (RLOO, DPO).
 
     Args: loss (N, T), mask (N, T) bool, denominator the batch's responses that are not empty
@@ -358,8 +375,8 @@ def sequence_sum(loss: Tensor, mask: Tensor, denominator: float | Tensor | None 
 @in_range(length="[1, inf)")
 @masked_equation
 def constant_length_mean(
-    loss: Tensor, mask: Tensor, length: int, denominator: float | Tensor | None = None
-) -> Tensor:
+    loss: Trained[NxT], mask: Mask[NxT], length: int, denominator: float | Scalar | None = None
+) -> Scalar:
     """sum(loss m) / (N length), `length` the generation budget (Dr. GRPO's constant).
 
     Args: loss (N, T), mask (N, T) bool, denominator the batch's rows (default: of `loss`); empty

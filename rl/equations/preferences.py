@@ -6,15 +6,17 @@ Every tensor is (pairs,). A log-prob is the *sum* over a response's tokens (`row
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
-from harness.equation_checks import in_range, row_equation
+from harness.equation_checks import Pairs, Trained, in_range, row_equation
 
 
 @row_equation
 def preference_gap(
-    policy_chosen: Tensor, policy_rejected: Tensor, ref_chosen: Tensor, ref_rejected: Tensor
-) -> Tensor:  # (pairs,)
+    policy_chosen: Trained[Pairs],
+    policy_rejected: Trained[Pairs],
+    ref_chosen: Pairs,
+    ref_rejected: Pairs,
+) -> Pairs:
     """h = log(pi / pi_ref)(y_w|x) - log(pi / pi_ref)(y_l|x) (arXiv:2305.18290, Eq. 7)."""
     return (policy_chosen - ref_chosen) - (policy_rejected - ref_rejected)
 
@@ -22,14 +24,14 @@ def preference_gap(
 @in_range(beta="(0, inf)")
 @row_equation
 def dpo_loss(
-    policy_chosen: Tensor,
-    policy_rejected: Tensor,
-    ref_chosen: Tensor,
-    ref_rejected: Tensor,
+    policy_chosen: Trained[Pairs],
+    policy_rejected: Trained[Pairs],
+    ref_chosen: Pairs,
+    ref_rejected: Pairs,
     beta: float,
     *,
     label_smoothing: float = 0.0,
-) -> Tensor:  # (pairs,)
+) -> Pairs:
     """-(1 - s) log sigmoid(beta h) - s log sigmoid(-beta h) (DPO, arXiv:2305.18290, Eq. 7).
 
     s = `label_smoothing` is the chance that a label is wrong (conservative DPO); DPO has s = 0.
@@ -42,12 +44,12 @@ def dpo_loss(
 @in_range(beta="(0, inf)")
 @row_equation
 def ipo_loss(
-    policy_chosen: Tensor,
-    policy_rejected: Tensor,
-    ref_chosen: Tensor,
-    ref_rejected: Tensor,
+    policy_chosen: Trained[Pairs],
+    policy_rejected: Trained[Pairs],
+    ref_chosen: Pairs,
+    ref_rejected: Pairs,
     beta: float,
-) -> Tensor:  # (pairs,)
+) -> Pairs:
     """(h - 1 / (2 beta))^2 (IPO, Azar et al. 2023, arXiv:2310.12036, Eq. 17).
 
     The gap is regressed on a finite target, so even labels that never disagree do not push it to
@@ -61,12 +63,12 @@ def ipo_loss(
 @in_range(beta="(0, inf)")
 @row_equation
 def hinge_loss(
-    policy_chosen: Tensor,
-    policy_rejected: Tensor,
-    ref_chosen: Tensor,
-    ref_rejected: Tensor,
+    policy_chosen: Trained[Pairs],
+    policy_rejected: Trained[Pairs],
+    ref_chosen: Pairs,
+    ref_rejected: Pairs,
     beta: float,
-) -> Tensor:  # (pairs,)
+) -> Pairs:
     """max(0, 1 - beta h): RSO's loss (arXiv:2309.06657); without a reference SLiC's (2305.10425)."""
     h = preference_gap(policy_chosen, policy_rejected, ref_chosen, ref_rejected)
     return torch.relu(1 - beta * h)
@@ -75,8 +77,11 @@ def hinge_loss(
 @in_range(beta="(0, inf)")
 @row_equation
 def simpo_loss(
-    policy_chosen: Tensor, policy_rejected: Tensor, beta: float, target_margin: float
-) -> Tensor:  # (pairs,)
+    policy_chosen: Trained[Pairs],
+    policy_rejected: Trained[Pairs],
+    beta: float,
+    target_margin: float,
+) -> Pairs:
     """-log sigmoid(beta (l_w - l_l) - gamma) (SimPO, Meng et al. 2024, arXiv:2405.14734, Eq. 6).
 
     l is the *mean* log-prob per token and gamma the `target_margin`; there is no reference.

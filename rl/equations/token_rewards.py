@@ -7,6 +7,9 @@ import torch
 from torch import Tensor
 
 from harness.equation_checks import (
+    Mask,
+    N,
+    NxT,
     at_least_float32,
     constant_equation,
     in_range,
@@ -18,7 +21,7 @@ from rl.equations.losses import row_means
 
 
 @constant_equation
-def at_last_token(scores: Tensor, response_mask: Tensor) -> Tensor:
+def at_last_token(scores: N, response_mask: Mask[NxT]) -> NxT:
     """`scores` (N,) at the last True position of every row of the mask, 0 elsewhere, (N, T).
 
     That is the EOS token, or the last generated token of a truncated response. An empty row
@@ -31,15 +34,15 @@ def at_last_token(scores: Tensor, response_mask: Tensor) -> Tensor:
 @one_of(kl=("token", "sequence_mean"))
 @constant_equation
 def token_level_rewards(
-    scores: Tensor,  # (N,)
-    log_probs: Tensor,  # (N, T), of the policy that sampled
-    ref_log_probs: Tensor | None,  # (N, T); may be None when kl_coef is 0
-    response_mask: Tensor,  # (N, T) bool
+    scores: N,
+    log_probs: NxT,  # of the policy that sampled
+    ref_log_probs: NxT | None,  # may be None when kl_coef is 0
+    response_mask: Mask[NxT],
     kl_coef: float,
     *,
     kl: Literal["token", "sequence_mean"] = "token",
     penalty: Callable[[Tensor, Tensor], Tensor] = k1,
-) -> Tensor:  # (N, T)
+) -> NxT:
     """r_t = -beta (log pi - log pi_ref)_t, plus the score at the last token; (N, T).
 
     The sum over t is InstructGPT's R - beta log(pi / pi_ref)(y|x) (Ouyang et al. 2022,
@@ -62,11 +65,11 @@ def token_level_rewards(
 @one_of(rule=("replace", "subtract", "none"))
 @row_equation
 def score_missing_eos(
-    scores: Tensor,  # (N,)
-    has_eos: Tensor,  # (N,) bool
+    scores: N,
+    has_eos: Mask[N],
     rule: Literal["replace", "subtract", "none"],
     value: float,
-) -> Tensor:  # (N,)
+) -> N:
     """What a response that never ended is worth, applied before any other reward arithmetic.
 
     "replace" makes its score `value` (Ziegler et al. 2019, arXiv:1909.08593, use -1), "subtract"
@@ -79,23 +82,23 @@ def score_missing_eos(
 
 @in_range(buffer="[1, max_length]")
 @row_equation
-def overlong_penalty(lengths: Tensor, max_length: int, buffer: int) -> Tensor:
+def overlong_penalty(lengths: N, max_length: int, buffer: int) -> N:
     """DAPO's soft overlong punishment, (N,) -> (N,), to be added to the reward.
 
     0 up to max_length - buffer tokens, then falling linearly to -1 at max_length and staying there
     (Yu et al. 2025, arXiv:2503.14476, Eq. 13).
     """
-    return ((max_length - buffer - at_least_float32(lengths)) / buffer).clamp(-1.0, 0.0)
+    return ((max_length - buffer - lengths) / buffer).clamp(-1.0, 0.0)
 
 
 @constant_equation
 def teacher_rewards(
-    teacher_log_probs: Tensor,  # (N, T)
-    old_log_probs: Tensor,  # (N, T), of the policy that sampled
-    response_mask: Tensor,  # (N, T) bool
+    teacher_log_probs: NxT,
+    old_log_probs: NxT,  # of the policy that sampled
+    response_mask: Mask[NxT],
     *,
     reverse_kl: bool,
-) -> Tensor:  # (N, T)
+) -> NxT:
     """A teacher's judgement of every token: log p, or with `reverse_kl` log p - log q.
 
     The latter is MiniLLM's r_t = log p(y_t) / q(y_t) (Gu et al. 2024, arXiv:2306.08543, Eq. 2):
@@ -108,11 +111,11 @@ def teacher_rewards(
 
 @constant_equation
 def own_text_penalty(
-    token_rewards: Tensor,  # (N, T)
-    old_log_probs: Tensor,  # (N, T), of the policy that sampled
-    response_mask: Tensor,  # (N, T) bool
+    token_rewards: NxT,
+    old_log_probs: NxT,  # of the policy that sampled
+    response_mask: Mask[NxT],
     coef: float,
-) -> Tensor:  # (N, T)
+) -> NxT:
     """r_t - lambda (-log q(y_t)): a language model's loss on its own response, taken off its reward.
 
     lambda is `coef`. Over samples of q the mean of -log q(y) is q's entropy, so this is a penalty on

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
 
 import pytest
 import torch
 from torch import Tensor
 
 from harness.equation_checks import (
-    SHAPES,
-    TRAINED,
+    Mask,
+    N,
+    Nx1,
+    NxT,
+    Pairs,
+    Scalar,
+    Trained,
+    at_least_float32,
     constant_equation,
+    finite_inputs,
     group_equation,
     in_range,
     masked_equation,
     one_of,
-    response_equation,
     row_equation,
     token_equation,
 )
@@ -25,33 +33,35 @@ MASK = torch.tensor([[True, True, False], [True, False, False]])
 
 
 @token_equation
-def product(log_probs: Tensor, advantages: Tensor) -> Tensor:
+def product(log_probs: Trained[NxT], advantages: NxT | Nx1) -> NxT:
     """log pi A."""
     return log_probs * advantages
 
 
 @masked_equation
-def total(x: Tensor, mask: Tensor) -> Tensor:
-    return x.sum(1)
+def total(x: Trained[NxT], mask: Mask[NxT], over: float | Scalar | None = None) -> N:
+    return x.sum(1) if over is None else x.sum(1) / over
 
 
 @constant_equation
-def doubled(x: Tensor, mask: Tensor) -> Tensor:
+def doubled(x: Trained[NxT], mask: Mask[NxT]) -> NxT:
     return 2 * x + 1
 
 
-@response_equation
-def per_response(log_probs: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
+@masked_equation
+def per_response(log_probs: Trained[NxT], advantages: Nx1, mask: Mask[NxT]) -> Nx1:
     return log_probs.sum(1, keepdim=True) * advantages
 
 
 @group_equation
-def above_mean(rewards: Tensor, group_size: int) -> Tensor:
-    return (rewards - rewards.mean(1, keepdim=True)) / 1e-30
+def above_mean(rewards: N, group_size: int) -> Nx1:
+    assert rewards.ndim == 1  # what it declares is what it reads
+    groups = rewards.view(-1, group_size)
+    return ((groups - groups.mean(1, keepdim=True)) / 1e-30).view(-1, 1)
 
 
 @row_equation
-def gap(chosen: Tensor, ref_chosen: Tensor) -> Tensor:
+def gap(chosen: Trained[Pairs], ref_chosen: Pairs, margin: Pairs | None = None) -> Pairs:
     return chosen - ref_chosen
 
 
@@ -79,19 +89,6 @@ def test_ordinary_inputs_pass_bit_for_bit(dtype: torch.dtype) -> None:
     assert torch.equal(inner.grad, outer.grad)
 
 
-@pytest.mark.parametrize("garbage", [torch.nan, torch.inf, -torch.inf, -1e30])
-@pytest.mark.parametrize("where", [0, 1])
-def test_what_is_not_finite_becomes_nan_without_a_gradient(garbage: float, where: int) -> None:
-    inputs = [torch.ones(2, 3), torch.full((2, 3), 5.0)]
-    inputs[where][0, 1] = garbage
-    log_probs = inputs[0].requires_grad_()
-    result = product(log_probs, inputs[1])
-    assert result.isnan().tolist() == [[False, True, False], [False] * 3]
-    torch.where(result.isnan(), 0.0, result).sum().backward()
-    assert log_probs.grad is not None
-    assert log_probs.grad.tolist() == [[5, 0, 5], [5, 5, 5]]
-
-
 def test_only_what_is_trained_has_a_gradient() -> None:
     log_probs, advantages = torch.ones(2, 3).requires_grad_(), torch.ones(2, 3).requires_grad_()
     product(log_probs, advantages).sum().backward()
@@ -100,8 +97,9 @@ def test_only_what_is_trained_has_a_gradient() -> None:
     gap(chosen, ref_chosen).sum().backward()
     assert chosen.grad is not None and ref_chosen.grad is None
     assert not doubled(torch.ones(2, 3).requires_grad_(), MASK).requires_grad
-    assert {"old_log_probs", "ref_log_probs", "advantages", "returns", "rewards"} <= set(SHAPES)
-    assert not {"old_log_probs", "ref_log_probs", "advantages", "returns", "rewards"} & TRAINED
+    over = torch.tensor(2.0, requires_grad=True)
+    total(torch.ones(2, 3).requires_grad_(), MASK, over).sum().backward()
+    assert over.grad is None
 
 
 def test_masked_positions_are_zero_before_the_body_and_after_it() -> None:
@@ -120,22 +118,101 @@ def test_masked_positions_are_zero_before_the_body_and_after_it() -> None:
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: product(torch.ones(2, 3), torch.ones(2)), r"product: advantages must be \(N, T\)"),
-        (lambda: product(torch.ones(2, 3), torch.ones(3, 1)), r"\(N, T\) or \(N, 1\)"),
-        (lambda: product(torch.ones(3), torch.ones(3)), r"log_probs must be \(N, T\)"),
-        (lambda: total(torch.ones(2, 2), MASK), "one size per axis in all: got x"),
-        (lambda: total(torch.ones(2, 3), MASK.long()), "mask must be bool"),
+        (
+            lambda: product(torch.ones(2, 3), torch.ones(2)),
+            r"advantages must be \(N, T\) or \(N, 1",
+        ),
+        (lambda: product(torch.ones(2, 1, 3), torch.ones(2, 1)), r"log_probs must be \(N, T\)"),
+        (lambda: product(torch.ones(3, 3), torch.ones(3)), "advantages must be"),  # N = T
+        (lambda: total(torch.ones(2, 3), MASK, torch.ones(2)), r"over must be float or \(\)"),
         (lambda: per_response(torch.ones(2, 3), torch.ones(2, 3), MASK), r"must be \(N, 1\)"),
-        (lambda: gap(torch.ones(2), torch.ones(3)), r"ref_chosen must be \(pairs,\)"),
-        (lambda: above_mean(torch.ones(2, 2), 2), r"rewards must be \(N,\)"),
         (lambda: above_mean(torch.ones(3), 2), "3 rewards do not divide into groups of 2"),
         (lambda: above_mean(torch.ones(3), 1), "at least 2"),
         (lambda: above_mean(torch.tensor([1.0, torch.nan]), 2), "must be finite"),
     ],
 )
-def test_a_wrong_shape_is_refused_by_name(call, words: str) -> None:
+def test_a_wrong_shape_is_refused_by_name(call: Callable[[], object], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         call()
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: product(torch.ones(2, 3), 0.5), "product: advantages must be a tensor.*got float"),
+        (lambda: product([[1.0]], torch.ones(1, 1)), "log_probs must be a tensor.*got list"),
+        (lambda: product(None, torch.ones(2, 3)), "log_probs must be a tensor.*got NoneType"),
+        (lambda: total(torch.ones(2, 3), True), "mask must be a tensor.*got bool"),
+        (lambda: gap(torch.ones(2), torch.ones(2), 0.5), "margin must be a tensor.*got float"),
+        (
+            lambda: above_mean(torch.ones(4), torch.tensor(2)),
+            "group_size must be int: got a tensor",
+        ),
+        (lambda: kept(torch.ones(2), 1, 1), "share must be float: got a tensor of shape"),
+    ],
+)
+def test_a_number_is_no_tensor_and_a_tensor_no_number(
+    call: Callable[[], object], words: str
+) -> None:
+    with pytest.raises(ValueError, match=words):
+        call()
+
+
+def test_none_and_both_kinds_where_they_are_declared() -> None:
+    assert gap(torch.ones(2), torch.ones(2), None).tolist() == [0, 0]
+    for over in (2, 2.0, torch.tensor(2)):
+        assert total(torch.ones(2, 3), MASK, over).tolist() == [1, 0.5]
+
+
+def bare(weighted_advantages: Tensor) -> Tensor:
+    return weighted_advantages
+
+
+def untyped(advantages):
+    return advantages
+
+
+def anything(advantages: Any) -> Tensor:
+    return advantages
+
+
+def in_a_mapping(advantages: NxT, parts: Mapping[str, Tensor]) -> Tensor:
+    return advantages
+
+
+def half_declared(advantages: NxT | Tensor) -> Tensor:
+    return advantages
+
+
+@pytest.mark.parametrize("body", [bare, untyped, anything, in_a_mapping, half_declared])
+@pytest.mark.parametrize("decorate", [token_equation, row_equation, in_range(), group_equation])
+def test_a_parameter_without_a_declaration_is_refused_on_import(
+    body: Callable[..., Tensor], decorate: Callable[..., object]
+) -> None:
+    """The decorator itself raises, names the parameter and shows what to write."""
+    name = "parts" if body is in_a_mapping else list(inspect.signature(body).parameters)[0]
+    with pytest.raises(ValueError, match=rf"{body.__name__}: .*{name} must declare.*NxT"):
+        decorate(body)
+
+
+def test_a_declaration_that_its_decorator_cannot_keep_is_refused_on_import() -> None:
+    """An (N,) beside (N, T) would run along time; a masked equation needs one mask of the tokens."""
+
+    def along_time(log_probs: Trained[NxT], rewards: N) -> NxT:
+        return log_probs * rewards
+
+    def unmasked(x: NxT, has_eos: Mask[N]) -> NxT:
+        return x
+
+    def two_masks(x: NxT, mask: Mask[NxT], other: Mask[NxT]) -> NxT:
+        return x
+
+    with pytest.raises(ValueError, match="along_time: rewards must be NxT or Nx1"):
+        token_equation(along_time)
+    for body in (unmasked, two_masks):
+        for decorate in (masked_equation, constant_equation):
+            with pytest.raises(ValueError, match=rf"{body.__name__}: one parameter .* Mask\[NxT\]"):
+                decorate(body)
 
 
 def test_the_shape_1_1_and_a_single_token() -> None:
@@ -145,7 +222,21 @@ def test_the_shape_1_1_and_a_single_token() -> None:
         product(torch.ones(4, 2), torch.ones(1, 2))
 
 
+def test_finite_inputs_are_zero_wherever_one_of_them_is_not() -> None:
+    x, y = torch.tensor([[1.0, torch.nan, 3.0]]), torch.tensor([[1.0, 2.0, torch.inf]])
+    finite, clean_x, clean_y = finite_inputs(x, y)
+    assert finite.tolist() == [[True, False, False]]
+    assert clean_x.tolist() == [[1, 0, 0]] and clean_y.tolist() == [[1, 0, 0]]
+    fill = torch.tensor([[torch.finfo(torch.float32).min, 1e8]])  # a large advantage is kept
+    assert finite_inputs(fill)[1].tolist() == [[0, 1e8]]
+    finite, wide = finite_inputs(torch.ones(1, 3), torch.tensor([[torch.nan]]))[:2]
+    assert not finite.any() and wide.shape == (1, 3)
+
+
 def test_half_precision_computes_in_float32() -> None:
+    for dtype in (torch.float16, torch.bfloat16, torch.int64, torch.bool, torch.float32):
+        assert at_least_float32(torch.ones(1, dtype=dtype)).dtype == torch.float32
+    assert at_least_float32(torch.ones(1, dtype=torch.float64)).dtype == torch.float64
     half = torch.full((1, 2), 0.1, dtype=torch.bfloat16)
     assert product(half, half).dtype == torch.float32
     assert gap(half[0], half[0].double()).dtype == torch.float64
@@ -171,7 +262,7 @@ def kept(share: float, count: int, limit: int) -> float:
 
 
 @one_of(scale=("group", "none"))
-def scaled(scale: str) -> str:
+def scaled(scale: Literal["group", "none"]) -> str:
     return scale
 
 

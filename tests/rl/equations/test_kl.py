@@ -1,71 +1,21 @@
-"""KL estimators at single points, and the rules for their coefficient."""
+"""k3 far away, the rules for a KL coefficient, and which estimator may stand where."""
 
 import math
 
 import pytest
 import torch
 
-from gpt.log_probs import kl_from_logits
 from rl.equations.kl import (
     AdaptiveKL,
     DoublingKL,
     FixedKL,
     absolute,
     k1,
-    k1_importance,
     k2,
     k3,
-    k3_importance,
     loss_estimator,
     reward_penalty,
 )
-
-
-@pytest.fixture(autouse=True)
-def seeded():
-    torch.manual_seed(0)
-
-
-ESTIMATORS = [k1, k2, k3, absolute]
-
-
-def test_every_estimator_is_zero_at_the_reference():
-    log_probs = torch.randn(3, 4)
-    for estimator in ESTIMATORS:
-        assert not estimator(log_probs, log_probs).any()
-    assert not kl_from_logits(torch.randn(2, 3, 5), torch.zeros(2, 3, 5)).eq(0).any()
-    logits = torch.randn(2, 3, 5)
-    assert not kl_from_logits(logits, logits).any()
-
-
-def test_estimators_point_by_point():
-    """Against math.*, and the direction: a token the policy prefers has a positive k1."""
-    log_probs, ref = torch.randn(2, 3, 4, dtype=torch.float64)
-    for i in range(3):
-        for t in range(4):
-            delta = (ref[i, t] - log_probs[i, t]).item()
-            assert k1(log_probs, ref)[i, t].item() == pytest.approx(-delta)
-            assert k2(log_probs, ref)[i, t].item() == pytest.approx(delta**2 / 2)
-            assert k3(log_probs, ref)[i, t].item() == pytest.approx(math.exp(delta) - delta - 1)
-            assert absolute(log_probs, ref)[i, t].item() == pytest.approx(abs(delta))
-    assert k1(torch.tensor([[-1.0]]), torch.tensor([[-3.0]])).item() == 2
-
-
-def test_importance_forms_are_the_ratio_times_the_estimator():
-    log_probs, old, ref = torch.randn(3, 3, 4, dtype=torch.float64)
-    ratio = (log_probs - old).exp()
-    torch.testing.assert_close(k1_importance(log_probs, old, ref), ratio * k1(log_probs, ref))
-    torch.testing.assert_close(k3_importance(log_probs, old, ref), ratio * k3(log_probs, ref))
-    torch.testing.assert_close(k3_importance(log_probs, log_probs, ref), k3(log_probs, ref))
-
-
-def test_full_kl_against_torch_distributions():
-    logits, ref_logits = torch.randn(2, 2, 3, 5, dtype=torch.float64)
-    expected = torch.distributions.kl_divergence(
-        torch.distributions.Categorical(logits=logits),
-        torch.distributions.Categorical(logits=ref_logits),
-    )
-    torch.testing.assert_close(kl_from_logits(logits, ref_logits), expected)
 
 
 def test_k3_keeps_its_pull_far_below_and_stays_finite_far_above():
@@ -79,50 +29,7 @@ def test_k3_keeps_its_pull_far_below_and_stays_finite_far_above():
     assert value.isfinite().all() and gradient.isfinite().all()
 
 
-def test_half_precision_is_compared_in_float32():
-    half = torch.randn(2, 3).bfloat16()
-    for estimator in ESTIMATORS:
-        assert estimator(half, half).dtype == torch.float32
-        assert estimator(half.double(), half.double()).dtype == torch.float64
-    assert k3_importance(half, half, half).dtype == torch.float32
-
-
-def test_wrong_shapes_are_refused():
-    x = torch.zeros(2, 3)
-    for estimator in ESTIMATORS:
-        with pytest.raises(ValueError, match="one size per axis"):
-            estimator(x, x[:, :1])
-        with pytest.raises(ValueError, match="one size per axis"):
-            estimator(x[0], x[0])
-    with pytest.raises(ValueError, match="one size per axis"):
-        k3_importance(x, x, x[:, :1])
-
-
 # --- coefficients -----------------------------------------------------------------------------
-
-
-def test_fixed_coefficient_never_moves():
-    controller = FixedKL(0.05)
-    controller.update(100.0, 8)
-    assert controller.coef == 0.05
-
-
-def test_adaptive_coefficient_settles_where_the_kl_meets_its_target():
-    """A toy policy whose KL is 1/coef: the fixed point of the rule is coef = 1/target."""
-    controller = AdaptiveKL(coef=5.0, target=4.0, horizon=100)
-    for _ in range(2000):
-        controller.update(1 / controller.coef, 10)
-    assert controller.coef == pytest.approx(0.25, rel=1e-3)
-
-
-@pytest.mark.parametrize("controller", [AdaptiveKL(0.2, 6, 100), DoublingKL(0.2, 6)])
-def test_too_much_kl_raises_the_coefficient_and_too_little_lowers_it(controller):
-    before = controller.coef
-    controller.update(60.0, 10)
-    raised = controller.coef
-    assert raised > before
-    controller.update(0.0, 10)
-    assert 0 < controller.coef < raised
 
 
 @pytest.mark.parametrize(
@@ -135,7 +42,9 @@ def test_too_much_kl_raises_the_coefficient_and_too_little_lowers_it(controller)
 )
 def test_state_round_trip(controller, fresh):
     """A resumed run goes on with the coefficient it had reached, and then moves alike."""
+    before = controller.coef
     controller.update(60.0, 10)
+    assert (controller.coef > before) != isinstance(controller, FixedKL)
     state = controller.state_dict()
     assert all(type(value) is float for value in state.values())
     fresh.load_state_dict(state)
