@@ -6,7 +6,6 @@ protects is seen where it is declared.
 
 from __future__ import annotations
 
-import functools
 import math
 from dataclasses import dataclass
 from typing import Annotated, Any, get_args, get_type_hints
@@ -54,8 +53,7 @@ Seed = Annotated[
 ]
 
 
-@functools.cache
-def ranges_of(config_class: Any) -> dict[str, Range | NotEmpty]:
+def ranges_of(config_class: type) -> dict[str, Range | NotEmpty]:
     """The range of every field that has one. A class that gives only a new default keeps its base's."""
     ranges: dict[str, Range | NotEmpty] = {}
     for base in reversed(config_class.__mro__[:-1]):

@@ -3,13 +3,14 @@
     python scripts/mutants.py                           300 mutants
     python scripts/mutants.py --list                    what would be changed, without a run
     python scripts/mutants.py --only data/collate.py --count 25
-    python scripts/mutants.py --write-docs              put the table into docs/mutants.md
+    python scripts/mutants.py --write-docs              write docs/mutants.md
 
-scripts/mutation_check.py plants bugs that were chosen. Here cosmic-ray (mutant_operators.py) lists
-every small change of a group of files, a seed draws a sample, and each mutant meets its file's own
-tests first, then the shared proofs, until one fails. A mutant that no longer ends within its time
-counts as noticed. The working tree is never touched. Results stay in runs/mutants.jsonl: a mutant
-whose file is as it was is not run again, unless it survived and its tests have changed.
+scripts/mutation_check.py plants bugs that were chosen. Here cosmic-ray lists every small change of a
+group of files, a seed draws a sample, and each mutant meets its file's own tests first, then the
+group's proofs, until one fails. A mutant that no longer ends within its time counts as noticed. The
+working tree is never touched. runs/mutants.jsonl keeps the results: a mutant runs again only when its
+file or its tests have changed. scripts/harmless_mutants.txt holds the survivors that no test can or
+should notice, with the reason.
 
 What counts as code: not docstrings and types, nothing inside `raise` and `assert` (messages and
 their arithmetic), no `strict=` of zip (an assertion too), no arguments of decorators (frozen=True),
@@ -28,22 +29,34 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from harmless_mutants import HARMLESS, Harmless
+from code_changes import Code, definitions, read_blocks
+from mutation_check import pytest_name, read_tests
 from trials import ROOT, TIMED_OUT, TestRunners, repository_copy, repository_files
 
 from harness.command_line import run_script
 from harness.errors import UserError
 from harness.flag_ranges import AtLeastOne, Seed, check_ranges
 
+HARMLESS = ROOT / "scripts" / "harmless_mutants.txt"
 DOCS = ROOT / "docs" / "mutants.md"
 RESULTS = ROOT / "runs" / "mutants.jsonl"
 SHORTEST_TIMEOUT, SLACK = 30.0, 8  # seconds; times what the tests take without a mutation
 NOTHING_COLLECTED = 5  # exit status of pytest where every test of the file is skipped
+# The operators whose mutants a reader could overlook: a + that became a -, not one that became a <<.
+OPERATORS = re.compile(
+    r"core/(NumberReplacer|AddNot|RemoveDecorator|ZeroIterationForLoop"
+    r"|Replace(TrueWithFalse|FalseWithTrue|AndWithOr|OrWithAnd|BreakWithContinue|ContinueWithBreak)"
+    r"|ReplaceUnaryOperator_Delete_.*"
+    r"|ReplaceComparisonOperator_(Lt|Gt)E?_(Lt|Gt)E?"
+    r"|ReplaceComparisonOperator_(Eq_NotEq|NotEq_Eq|Is_IsNot|IsNot_Is)"
+    r"|ReplaceBinaryOperator_(Add_(Sub|Mul)|Sub_Add|Mul_(Add|Div)|Div_Mul|FloorDiv_Mul)"
+    r"|ReplaceBinaryOperator_(Mod_FloorDiv|Pow_Mul|BitAnd_BitOr|BitOr_BitAnd))"
+)
 
 
 @dataclass(frozen=True)
@@ -53,55 +66,43 @@ class Group:
     name: str
     files: tuple[str, ...]  # patterns
     share: int  # mutants of 300
-    proofs: tuple[str, ...]
+    proofs: tuple[str, ...]  # names of test files, in whatever folder
 
 
-EQUATION_TESTS = (
-    *("test_losses", "test_advantages", "test_kl", "test_worked_numbers", "test_gradients"),
-    *("test_enumeration", "test_mutation_gaps", "test_invariants"),
-)
-CONFIG_TESTS = "tests/rl/training/test_config.py"
-CONTRACT = "tests/rl/test_engine_contract.py"
+CONTRACT = "test_engine_contract.py"
+EQUATIONS = "losses advantages kl worked_numbers gradients enumeration mutation_gaps invariants"
+TRAINING = ("actor_critic", "value_model", "metrics")
 GROUPS = (
     Group(
         "equations",
         ("rl/equations/*.py", "reward_model/loss.py"),
         90,
-        tuple(f"tests/rl/equations/{name}.py" for name in EQUATION_TESTS),
+        tuple(f"test_{name}.py" for name in EQUATIONS.split()),
     ),
-    Group("collation", ("data/collate.py",), 30, ("tests/gpt/test_log_probs.py",)),
-    Group("sampling", ("gpt/generate.py",), 35, ("tests/rl/batches/test_rollout.py",)),
+    Group("collation", ("data/collate.py",), 30, ("test_log_probs.py",)),
+    Group("sampling", ("gpt/generate.py", "gpt/decode_static.py"), 35, ("test_rollout.py",)),
     Group(
         "scoring",
         ("gpt/log_probs.py", "rl/batches/*.py"),
         45,
-        ("tests/rl/training/test_value_model.py", "tests/rl/equations/test_mutation_gaps.py"),
+        ("test_value_model.py", "test_mutation_gaps.py"),
     ),
     Group(
         "critic and metrics",
-        tuple(f"rl/training/{name}.py" for name in ("actor_critic", "value_model", "metrics")),
+        tuple(f"rl/training/{name}.py" for name in TRAINING),
         35,
-        (CONFIG_TESTS, "tests/rl/test_ppo_engine.py"),
+        ("test_config.py", "test_ppo_engine.py"),
     ),
-    Group("engines", ("rl/*_engine.py",), 65, (CONFIG_TESTS, CONTRACT)),
+    Group("engines", ("rl/*_engine.py",), 65, ("test_config.py", CONTRACT)),
 )
 OWN_TESTS = {  # of files whose tests have another name
-    "reward_model/loss.py": (
-        "tests/reward_model/test_bradley_terry_loss.py",
-        "tests/reward_model/test_outcome_loss.py",
-    ),
-    "gpt/generate.py": (
-        "tests/gpt/test_generate.py",
-        "tests/gpt/test_static_decode.py",
-        "tests/harness/test_bfloat16_weights.py",
-    ),
-    "rl/batches/preferences.py": (
-        "tests/rl/test_dpo_engine.py",
-        "tests/rl/test_pg_grpo_engine.py",
-    ),
-    "rl/batches/dynamic_sampling.py": ("tests/rl/test_grpo_variants_engine.py",),
-    "rl/equations/preferences.py": ("tests/rl/equations/test_losses.py",),
-    "rl/equations/token_rewards.py": ("tests/rl/equations/test_reward_arithmetic.py",),
+    "reward_model/loss.py": ("test_bradley_terry_loss.py", "test_outcome_loss.py"),
+    "gpt/generate.py": ("test_generate.py", "test_static_decode.py", "test_bfloat16_weights.py"),
+    "gpt/decode_static.py": ("test_static_decode.py",),
+    "rl/batches/preferences.py": ("test_dpo_engine.py", "test_pg_grpo_engine.py"),
+    "rl/batches/dynamic_sampling.py": ("test_grpo_variants_engine.py",),
+    "rl/equations/preferences.py": ("test_losses.py",),
+    "rl/equations/token_rewards.py": ("test_reward_arithmetic.py",),
 }
 
 
@@ -111,27 +112,17 @@ class Mutant:
 
     path: str
     line: int
-    function: str  # Class.method, or "" at the top of the module
+    name: str  # of the function, class or table, as scripts/code_changes.py finds it
     operator: str
-    old: str  # the changed lines before and after, without indentation
-    new: str
     text: str  # the whole file after the change
-
-    @property
-    def key(self) -> str:
-        """The same for the same change of the same text."""
-        return digest(self.path, self.text)
 
 
 @dataclass(frozen=True)
 class Outcome:
     """What the tests said of a mutant."""
 
-    key: str
-    result: str  # noticed or survived
+    result: str  # noticed, timeout or survived
     test: str  # the first test that failed
-    tests: str  # digest of all test files that it meets
-    seconds: float
 
 
 def digest(*parts: object) -> str:
@@ -140,23 +131,13 @@ def digest(*parts: object) -> str:
 
 # --- mutants --------------------------------------------------------------------------------------
 
-Span = tuple[tuple[int, int], tuple[int, int]]
 
-
-def span(node: Any) -> Span:
-    return (node.lineno, node.col_offset), (node.end_lineno, node.end_col_offset)
-
-
-def is_protocol(node: ast.ClassDef) -> bool:
-    return any(ast.unparse(base) == "Protocol" for base in node.bases)
-
-
-def not_code(node: ast.AST) -> Iterator[ast.AST | None]:
+def not_code(node: Any) -> Iterator[ast.AST | None]:
     """The parts of a node whose mutants say nothing about the tests (see the top of the file)."""
     if isinstance(node, (ast.Raise, ast.Assert)):
         yield node
     elif isinstance(node, ast.ClassDef):
-        yield from [node] if is_protocol(node) else []
+        yield from [node] if any(ast.unparse(base) == "Protocol" for base in node.bases) else []
         yield from (call for call in node.decorator_list if isinstance(call, ast.Call))
     elif isinstance(node, ast.FunctionDef):
         yield node.returns
@@ -166,46 +147,33 @@ def not_code(node: ast.AST) -> Iterator[ast.AST | None]:
     elif isinstance(node, (ast.arg, ast.AnnAssign)):
         yield node.annotation
     elif isinstance(node, ast.Call) and ast.unparse(node.func) == "zip":
-        yield from (keyword for keyword in node.keywords)
+        yield from node.keywords
 
 
-def ignored_spans(tree: ast.Module) -> list[Span]:
-    parts = (part for node in ast.walk(tree) for part in not_code(node))
-    return [span(part) for part in parts if part is not None]
+def ignored_spans(tree: ast.Module) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+    parts: list[Any] = [part for node in ast.walk(tree) for part in not_code(node) if part]
+    return [((p.lineno, p.col_offset), (p.end_lineno, p.end_col_offset)) for p in parts]
 
 
-def functions(tree: ast.AST, prefix: str = "") -> Iterator[tuple[Span, str]]:
-    """Where every function and class stands, outer ones first."""
-    for node in ast.iter_child_nodes(tree):
-        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-            name = f"{prefix}{node.name}"
-            first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
-            yield ((first, 0), span(node)[1]), name
-            yield from functions(node, f"{name}.")
-        else:
-            yield from functions(node, prefix)
-
-
-def changed_lines(before: str, after: str) -> tuple[int, str, str]:
-    """(number of the first changed line, the changed lines before, the same after)."""
-    old, new = before.splitlines(), after.splitlines()
-    same = [a == b for a, b in zip(old, new, strict=False)]
-    start = same.index(False) if False in same else len(same)
-    end = 0
-    while end < min(len(old), len(new)) - start and old[-1 - end] == new[-1 - end]:
-        end += 1
-    lines = (" ".join(x[start : len(x) - end]) for x in (old, new))
-    first, second = (re.sub(r"\s+", " ", line).strip() for line in lines)
-    return start + 1, first, second
+def name_at(tree: ast.Module, line: int) -> str:
+    """The innermost function, class or table that holds this line; empty where there is none."""
+    found = [""]
+    for name, node in definitions(tree):
+        decorators = getattr(node, "decorator_list", [])
+        first = min([node.lineno, *(decorator.lineno for decorator in decorators)])
+        if first <= line <= (node.end_lineno or 0):
+            found.append(name)
+    return found[-1]
 
 
 @cache
 def operators() -> Mapping[str, Any]:
+    """cosmic-ray's operators by name."""
     try:
-        import mutant_operators
+        from cosmic_ray.plugins import get_operator, operator_names
     except ModuleNotFoundError as error:
         raise UserError(f"{error.name} is not installed: `make dev` installs it") from error
-    return mutant_operators.operators()
+    return {name: get_operator(name)() for name in operator_names() if OPERATORS.fullmatch(name)}
 
 
 @dataclass(frozen=True)
@@ -214,10 +182,10 @@ class Candidate:
 
     path: str
     place: tuple[int, int]
-    function: str  # Class.method, or "" at the top of the module
+    name: str
     operator: str
     occurrence: int
-    identity: tuple[str, ...]  # function, line and operator as text, and which of them
+    identity: tuple[str, ...]  # name, line and operator as text, and which of them
 
     def draw(self, *salt: object) -> str:
         """A number that decides whether this is drawn; an edit elsewhere does not change it."""
@@ -229,20 +197,21 @@ def candidates(path: str, text: str) -> list[Candidate]:
     from cosmic_ray.ast import ast_nodes, get_ast
 
     tree, lines, nodes = ast.parse(text), text.splitlines(), list(ast_nodes(get_ast(text)))
-    ignored, named = ignored_spans(tree), list(functions(tree))
+    ignored = ignored_spans(tree)
     seen: Counter[tuple[str, ...]] = Counter()
     found = []
-    for name, operator in operators().items():
+    for operator_name, operator in operators().items():
         places = [(n, start) for n in nodes for start, _ in operator.mutation_positions(n)]
         for occurrence, (node, place) in enumerate(places):
             is_bare_star = node.parent is not None and node.parent.type == "parameters"
             if is_bare_star or any(start <= place < end for start, end in ignored):
                 continue
-            inside = ["", *(title for (start, end), title in named if start <= place < end)]
-            same = (inside[-1], lines[place[0] - 1].strip(), name)
-            identity = (*same, str(seen[same]))
+            name = name_at(tree, place[0])
+            same = (name, lines[place[0] - 1].strip(), operator_name)
+            found.append(
+                Candidate(path, place, name, operator_name, occurrence, (*same, str(seen[same])))
+            )
             seen[same] += 1
-            found.append(Candidate(path, place, inside[-1], name, occurrence, identity))
     return found
 
 
@@ -256,8 +225,8 @@ def make(candidate: Candidate, text: str) -> Mutant | None:
             return None
     except SyntaxError:
         return None
-    line, old, new = changed_lines(text, changed)
-    return Mutant(candidate.path, line, candidate.function, candidate.operator, old, new, changed)
+    c = candidate
+    return Mutant(c.path, c.place[0], c.name, c.operator, changed)
 
 
 def sample(paths: Sequence[str], count: int, seed: int) -> list[Mutant]:
@@ -273,13 +242,31 @@ def sample(paths: Sequence[str], count: int, seed: int) -> list[Mutant]:
     for candidate in everything:
         places.setdefault((candidate.path, candidate.place), []).append(candidate)
     ranked = sorted(places.values(), key=lambda changes: changes[0].draw(seed, "rank"))
-    drawn: list[tuple[tuple[int, int], Mutant]] = []
+    drawn: list[Mutant] = []
     for changes in ranked:
         if len(drawn) < count:
             made = (make(candidate, texts[candidate.path]) for candidate in changes)
-            drawn += [(changes[0].place, mutant) for mutant in made if mutant is not None][:1]
-    drawn.sort(key=lambda pair: (paths.index(pair[1].path), pair[0]))
-    return [mutant for _, mutant in drawn]
+            drawn += [mutant for mutant in made if mutant is not None][:1]
+    return sorted(drawn, key=lambda mutant: (paths.index(mutant.path), mutant.line))
+
+
+def as_block(mutant: Mutant) -> str:
+    """The change as a block of scripts/harmless_mutants.txt, but for its reason."""
+    before, after = (
+        ast.unparse(ast.parse(text)).splitlines()
+        for text in ((ROOT / mutant.path).read_text(encoding="utf-8"), mutant.text)
+    )
+    while before and after and before[0] == after[0]:
+        del before[0], after[0]
+    while before and after and before[-1] == after[-1]:
+        del before[-1], after[-1]
+    sides = [
+        f"{sign} {line.strip()}"
+        for sign, x in zip("-+", (before, after), strict=True)
+        for line in x
+    ]
+    module = Path(mutant.path).stem
+    return "\n".join([f"in {module}.{mutant.name}", *sides])
 
 
 # --- files and tests ------------------------------------------------------------------------------
@@ -291,23 +278,22 @@ def files_of(group: Group) -> list[str]:
     return [p.relative_to(ROOT).as_posix() for p in files if p.name != "__init__.py"]
 
 
-def group_of(path: str) -> Group:
-    for group in GROUPS:
-        if path in files_of(group):
-            return group
-    raise UserError(f"{path} is in none of the groups: --list names the files of all")
+def group_of(path: str) -> str:
+    return next((group.name for group in GROUPS if path in files_of(group)), "other files")
 
 
-def proofs_of(path: str) -> list[str]:
-    """The test files that a mutant of this file meets: the file's own, then the group's proofs."""
-    folder, name = Path(path).parent, Path(path).stem
-    own = OWN_TESTS.get(path, (f"tests/{folder}/test_{name}.py",))
-    return list(dict.fromkeys([*own, *group_of(path).proofs]))
+@cache
+def proofs_of(path: str) -> tuple[str, ...]:
+    """The test files that a mutant of this file meets: the file's own, then its group's proofs."""
+    own = OWN_TESTS.get(path, (f"test_{Path(path).stem}.py",))
+    proofs = [proof for group in GROUPS if group.name == group_of(path) for proof in group.proofs]
+    files = read_tests(ROOT)
+    return tuple(dict.fromkeys(pytest_name(test, files) for test in (*own, *proofs)))
 
 
 def selection(test: str, path: str) -> list[str]:
-    """What pytest runs of a test file: of the engines' contract the cases of the mutated engine alone."""
-    if test != CONTRACT:
+    """What pytest runs of a test file: of the engines' contract the mutated engine's cases alone."""
+    if not test.endswith(CONTRACT):
         return [test]
     engines = [file.stem.removesuffix("_engine") for file in (ROOT / "rl").glob("*_engine.py")]
     name = Path(path).stem.removesuffix("_engine")
@@ -355,45 +341,30 @@ class Trial:
             (root / mutant.path).write_text(mutant.text, encoding="utf-8")
             for test in proofs_of(mutant.path):
                 timeout = max(SHORTEST_TIMEOUT, SLACK * self.seconds[test])
-                result, noticed_by = judge(
-                    *self.runners.run(root, selection(test, mutant.path), timeout)
-                )
+                status, output = self.runners.run(root, selection(test, mutant.path), timeout)
+                result, noticed_by = judge(status, output)
                 if result != "survived":
                     break
-        seconds = round(time.perf_counter() - start, 2)
-        return Outcome(mutant.key, result, noticed_by or test, tests_digest(mutant.path), seconds)
+        place, seconds = f"{mutant.path}:{mutant.line}", time.perf_counter() - start
+        print(f"{result:9}{place:36}{seconds:6.1f} s  {noticed_by or test}", flush=True)
+        return Outcome(result, noticed_by or test)
 
 
-@cache
-def tests_digest(path: str) -> str:
-    """Of the text of all tests that a mutant of this file meets."""
-    return digest(*((ROOT / test).read_text(encoding="utf-8") for test in proofs_of(path)))
-
-
-def known_outcomes(mutants: Sequence[Mutant]) -> dict[str, Outcome]:
-    """What earlier runs found, by key: not of survivors whose tests have changed since."""
-    if not RESULTS.is_file():
-        return {}
-    rows = (json.loads(line) for line in RESULTS.read_text(encoding="utf-8").splitlines())
-    outcomes = {row["key"]: Outcome(**row) for row in rows}
-    return {
-        mutant.key: outcomes[mutant.key]
-        for mutant in mutants
-        if mutant.key in outcomes
-        and (
-            outcomes[mutant.key].result != "survived"
-            or outcomes[mutant.key].tests == tests_digest(mutant.path)
-        )
-    }
+def key_of(mutant: Mutant) -> str:
+    """The same for the same change of the same file under the same tests."""
+    tests = [(ROOT / test).read_text(encoding="utf-8") for test in proofs_of(mutant.path)]
+    return digest(mutant.path, mutant.text, *tests)
 
 
 def run_all(mutants: Sequence[Mutant], jobs: int) -> list[Outcome]:
     """The outcomes of the mutants; those that are not known yet are run and recorded."""
-    outcomes = known_outcomes(mutants)
-    todo = [mutant for mutant in mutants if mutant.key not in outcomes]
-    print(f"{len(mutants)} mutants, {len(todo)} of them to run", flush=True)
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    tests = list(dict.fromkeys(test for mutant in todo for test in proofs_of(mutant.path)))
+    RESULTS.touch()
+    rows = map(json.loads, RESULTS.read_text(encoding="utf-8").splitlines())
+    outcomes = {row["key"]: Outcome(row["result"], row["test"]) for row in rows}
+    keys = [key_of(mutant) for mutant in mutants]
+    todo = {key: m for key, m in zip(keys, mutants, strict=True) if key not in outcomes}
+    print(f"{len(mutants)} mutants, {len(todo)} of them to run", flush=True)
     files = repository_files()
     with (
         repository_copy(files) as source,
@@ -402,16 +373,14 @@ def run_all(mutants: Sequence[Mutant], jobs: int) -> list[Outcome]:
         ThreadPoolExecutor(jobs) as pool,
     ):
         trial = Trial(runners, files, source)
+        tests = dict.fromkeys(test for mutant in todo.values() for test in proofs_of(mutant.path))
         list(pool.map(trial.measure, tests))
-        for mutant, outcome in zip(todo, pool.map(trial.run, todo), strict=True):
-            outcomes[mutant.key] = outcome
-            record.write(json.dumps(asdict(outcome)) + "\n")
+        for key, outcome in zip(todo, pool.map(trial.run, todo.values()), strict=True):
+            outcomes[key] = outcome
+            row = {"key": key, "result": outcome.result, "test": outcome.test}
+            record.write(json.dumps(row) + "\n")
             record.flush()
-            place = f"{mutant.path}:{mutant.line}"
-            print(
-                f"{outcome.result:9}{place:36}{outcome.seconds:6.1f} s  {outcome.test}", flush=True
-            )
-    return [outcomes[mutant.key] for mutant in mutants]
+    return [outcomes[key] for key in keys]
 
 
 # --- reporting ------------------------------------------------------------------------------------
@@ -419,31 +388,27 @@ def run_all(mutants: Sequence[Mutant], jobs: int) -> list[Outcome]:
 INTRODUCTION = """# Random mutants
 
 Do the tests notice a change that nobody chose? `scripts/mutants.py` draws small changes of the
-code by a seed (a sign, a comparison, a constant, a call left out), makes one at a time in a copy
-of the repository and runs the tests of that file. Survivors are listed with the reason why they
-change nothing that a test should see (`scripts/harmless_mutants.py`). The page is written by the
-script itself (`--write-docs`); [mutation_check.md](mutation_check.md) lists the planted bugs.
+code by a seed (a sign, a comparison, a constant), makes one at a time in a copy of the repository
+and runs the tests of that file. The survivors stand below with the reason why no test can or should
+notice them; their code is in [scripts/harmless_mutants.txt](../scripts/harmless_mutants.txt). The
+script writes this page (`--write-docs`). The chosen bugs are in [mutation_check.md](mutation_check.md).
 
 """
 
 
-def reason(mutant: Mutant) -> str:
-    """Why this mutant is equivalent or harmless; empty where nobody has said so."""
-    found = [h.reason for h in HARMLESS if identity(h) == identity(mutant)]
-    return found[0] if found else ""
-
-
-def identity(change: Mutant | Harmless) -> tuple[str, str, str, str]:
-    return change.path, change.function, change.old, change.new
+def reasons(code: Code) -> dict[tuple[str, str], str]:
+    """Why a mutant is harmless, by its file and its syntax tree."""
+    return {
+        (path, ast.dump(ast.parse(text))): block.title
+        for block in read_blocks(HARMLESS)
+        for path, text in code.changed(block.changes).items()
+    }
 
 
 def counts(mutants: Sequence[Mutant], outcomes: Sequence[Outcome]) -> str:
     """A Markdown table: one row a group, and the total."""
-    names = [group_of(mutant.path).name for mutant in mutants]
-    lines = [
-        "| group | mutants | noticed | of these by timeout | survived |",
-        "|---|---|---|---|---|",
-    ]
+    names = [group_of(mutant.path) for mutant in mutants]
+    lines = ["| group | mutants | noticed | by timeout | survived |", "|---|---|---|---|---|"]
     for name in [*dict.fromkeys(names), "all"]:
         results = [o.result for o, n in zip(outcomes, names, strict=True) if name in (n, "all")]
         survived, timeouts = results.count("survived"), results.count("timeout")
@@ -453,33 +418,22 @@ def counts(mutants: Sequence[Mutant], outcomes: Sequence[Outcome]) -> str:
     return "\n".join(lines)
 
 
-def survivors(mutants: Sequence[Mutant], outcomes: Sequence[Outcome]) -> str:
-    """A Markdown table of the mutants that no test noticed."""
-    lines = ["| place | code | mutant | why no test can or should notice |", "|---|---|---|---|"]
-    for mutant, outcome in zip(mutants, outcomes, strict=True):
-        if outcome.result == "survived":
-            old, new = (f"`` {x} ``".replace("|", "\\|") if x else "" for x in identity(mutant)[2:])
-            place = f"`{mutant.path}`, {mutant.function or 'module'}"
-            lines.append(f"| {place} | {old} | {new} | {reason(mutant) or '**unexplained**'} |")
-    return "\n".join(lines)
-
-
 @dataclass(frozen=True)
 class MutantsConfig:
     """Change the code at random, one place at a time in a copy, and report what no test notices."""
 
-    count: int = 300
+    count: AtLeastOne = 300
     """Mutants to draw; the groups keep their shares."""
     seed: Seed = 0
     """Another seed draws others."""
     only: tuple[str, ...] = ()
-    """Draw all of them from these files."""
+    """Draw all of them from these files, of any package."""
     list: bool = False
     """Print the mutants and run nothing."""
     jobs: AtLeastOne = 2
     """Mutants at a time; each runs one single-threaded pytest."""
     write_docs: bool = False
-    """Write the tables to docs/mutants.md (only without --only)."""
+    """Write docs/mutants.md (only without --only)."""
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -488,8 +442,11 @@ class MutantsConfig:
 def drawn(config: MutantsConfig) -> list[Mutant]:
     """The sample that the flags ask for."""
     if config.only:
-        for path in config.only:
-            group_of(path)
+        missing = [path for path in config.only if path not in Code.read(ROOT).texts]
+        if missing:
+            raise UserError(
+                f"{missing[0]} is no Python file of our packages: --only data/collate.py"
+            )
         return sample(config.only, config.count, config.seed)
     whole = sum(group.share for group in GROUPS)
     return [
@@ -508,17 +465,22 @@ def main(config: MutantsConfig) -> None:
     mutants = drawn(config)
     if config.list:
         for mutant in mutants:
-            print(
-                f"{mutant.path}:{mutant.line} {mutant.operator}\n  - {mutant.old}\n  + {mutant.new}"
-            )
+            print(f"{mutant.path}:{mutant.line} {mutant.operator}\n{as_block(mutant)}\n")
         return
+    known = reasons(Code.read(ROOT))
     outcomes = run_all(mutants, config.jobs)
-    report = f"{counts(mutants, outcomes)}\n\n{survivors(mutants, outcomes)}\n"
+    lines, unexplained = [], []
+    for mutant, outcome in zip(mutants, outcomes, strict=True):
+        if outcome.result == "survived":
+            reason = known.get((mutant.path, ast.dump(ast.parse(mutant.text))), "")
+            lines.append(f"- `{mutant.name}` ({mutant.path}): {reason or '**unexplained**'}")
+            unexplained += [] if reason else [as_block(mutant)]
+    report = "\n".join([counts(mutants, outcomes), "", *lines, ""])
     print(f"\n{report}")
     if config.write_docs:
         DOCS.write_text(f"{INTRODUCTION}{report}", encoding="utf-8")
-    pairs = zip(mutants, outcomes, strict=True)
-    if any(outcome.result == "survived" and not reason(mutant) for mutant, outcome in pairs):
+    if unexplained:
+        print("No reason in scripts/harmless_mutants.txt:", *unexplained, sep="\n\n")
         sys.exit(1)
 
 

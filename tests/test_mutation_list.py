@@ -1,103 +1,172 @@
-"""The list of planted bugs fits the code as it is now; nothing here runs the planted bugs."""
+"""The planted bugs fit the code and the tests as they are now; nothing here runs them."""
 
 from __future__ import annotations
 
 import ast
 import re
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
+import mutation_check
 import pytest
-from trials import ROOT, TIMED_OUT
-
-from harness.errors import UserError
-from scripts import mutation_check
-from scripts.mutation_check import (
+from code_changes import Change, Code, read_blocks
+from mutation_check import (
     DOCS,
-    MUTATIONS,
-    Edit,
-    Mutation,
+    Bug,
     MutationCheckConfig,
     Outcome,
+    PlantedBug,
     judge,
     main,
-    plant,
-    planting_errors,
+    page,
+    planted,
+    pytest_name,
+    read_bugs,
+    read_tests,
     selected,
-    summary,
-    table,
 )
+from trials import TIMED_OUT
 
-NAMES = [mutation.name for mutation in MUTATIONS]
-EXAMPLE = Mutation("example", "one becomes two", (Edit("a.py", "x = 1", "x = 2"),), ("test_a.py",))
+from harness.errors import UserError
 
-
-def folder_with(folder: Path, text: str) -> Path:
-    (folder / "a.py").write_text(text, encoding="utf-8")
-    (folder / "test_a.py").write_text("", encoding="utf-8")
-    return folder
+BUGS = read_bugs()
+NAMES = [bug.name for bug in BUGS]
 
 
-def test_every_planted_text_occurs_exactly_once():
-    assert planting_errors(MUTATIONS, ROOT) == []
-
-
-@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
-def test_planted_code_parses_and_differs(mutation):
+def test_every_bug_can_be_planted_and_its_tests_exist():
     """A bug that is a syntax error, or no change at all, would prove nothing."""
-    texts: dict[str, str] = {}
-    for edit in mutation.edits:
-        text = texts.get(edit.path) or (ROOT / edit.path).read_text(encoding="utf-8")
-        texts[edit.path] = text.replace(edit.old, edit.new)
-    for path, text in texts.items():
-        original = (ROOT / path).read_text(encoding="utf-8")
-        assert ast.dump(ast.parse(text)) != ast.dump(ast.parse(original))
+    code = Code.read()
+    for bug in planted(BUGS, code, read_tests()):
+        for path, text in bug.texts.items():
+            before, after = (ast.dump(ast.parse(x)) for x in (code.texts[path], text))
+            assert before != after, bug.bug.name
 
 
 def test_names_and_descriptions_make_a_table():
-    assert len(set(NAMES)) == len(NAMES)
-    for mutation in MUTATIONS:
-        assert re.fullmatch(r"[a-z0-9-]+", mutation.name) and len(mutation.name) < 32
-        assert mutation.what and "|" not in mutation.what and "\n" not in mutation.what
-        assert mutation.tests and mutation.edits
-
-
-@pytest.mark.parametrize(("text", "count"), [("y = 1", 0), ("x = 1\nx = 1", 2)])
-def test_a_text_that_is_gone_or_doubled_is_named(tmp_path, text, count):
-    (error,) = planting_errors([EXAMPLE], folder_with(tmp_path, text))
-    assert error.startswith(f"mutation example: a.py holds the text to replace {count} times")
-    assert "'x = 1'" in error
-    with pytest.raises(UserError, match="mutation example.*'x = 1' is not there exactly once"):
-        plant(EXAMPLE, tmp_path)
-    assert (tmp_path / "a.py").read_text() == text
-
-
-def test_a_missing_file_or_test_is_named(tmp_path):
-    text, test = planting_errors([EXAMPLE], tmp_path)
-    assert "a.py holds the text to replace 0 times" in text
-    assert test == "mutation example: its test file test_a.py does not exist"
-    named = Mutation("named", "", (), ("test_a.py::test_b[1]",))
-    folder_with(tmp_path, "")
-    assert planting_errors([named], tmp_path) == [
-        "mutation named: its test test_a.py::test_b[1] does not exist"
-    ]
-    (tmp_path / "test_a.py").write_text("def test_b(x):\n    pass\n", encoding="utf-8")
-    assert planting_errors([named], tmp_path) == []
-
-
-def test_edits_of_one_file_follow_each_other(tmp_path):
-    edits = (Edit("a.py", "x = 1", "x = 2"), Edit("a.py", "y = 1", "y = 2"))
-    plant(Mutation("two", "", edits, ()), folder_with(tmp_path, "x = 1; y = 1; z = 1"))
-    assert (tmp_path / "a.py").read_text() == "x = 2; y = 2; z = 1"
+    assert len(set(NAMES)) == len(NAMES) >= 250
+    for bug in BUGS:
+        assert re.fullmatch(r"[a-z0-9-]+", bug.name) and len(bug.name) < 32
+        assert bug.what and "|" not in bug.what
 
 
 def test_no_bug_needs_an_optional_package_to_be_caught():
     """A file that is skipped without hypothesis or transformers catches nothing there."""
-    for mutation in MUTATIONS:
-        files = [test.partition("::")[0] for test in mutation.tests]
-        texts = [(ROOT / file).read_text(encoding="utf-8") for file in files]
-        assert not all("require_package(" in text for text in texts), mutation.name
+    tests = read_tests()
+    for bug in BUGS:
+        files = [pytest_name(test, tests).partition("::")[0] for test in bug.tests]
+        assert not all("require_package(" in tests[file] for file in files), bug.name
 
+
+# Changes
+
+TEXT = '''TABLE = {"a": 1, "b": (2, 3)}  # é
+
+@decorated
+def f(x, y=1):
+    """Adds."""
+    z = g(
+        x,  # first
+        y=y,
+    )
+    if z > 0:
+        z += 1
+        z -= 1
+    return z + 1
+
+
+class A:
+    size: int = 3
+
+    def f(self):
+        return self.size
+'''
+CODE = Code({"gpt/m.py": TEXT, "rl/n.py": "def g(x):\n    return x\n", "scripts/m.py": TEXT})
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "line", "expected"),
+    [
+        ("f", "z > 0", "z > 1", 10, "    if (z > 1):"),
+        ("f", "return z+1", "z = 2\nreturn z", 13, "    z = 2\n    return z"),
+        ("f", "z += 1; z -= 1", "", 11, "        pass"),
+        ("f", "y=y", "y=2", 8, "        y=2,"),
+        ("f", "x, y=y", "2 * x", 7, "        2 * x,"),
+        ("f", "g(x, y=y)", "x", 6, "    z = (x)"),
+        ("f", "@decorated", "@h()", 3, "@(h())"),
+        ("A.f", "self.size", "2", 20, "        return (2)"),
+        ("m.A.size", "3", "4", 17, "    size: int = (4)"),
+        ("A", "self.size", "2", 20, "        return (2)"),
+        ("TABLE", '"b": (2, 3)', "'b': 2", 1, """TABLE = {"a": 1, 'b': 2}  # é"""),
+        ("TABLE", "(2, 3)", "3, 2", 1, 'TABLE = {"a": 1, "b": (3, 2)}  # é'),
+    ],
+)
+def test_each_kind_of_change(name, old, new, line, expected):
+    """However the code is laid out and commented; the rest of the file stays as it is."""
+    (text,) = CODE.changed([Change(name, old, new)]).values()
+    same = TEXT.splitlines(keepends=True)[: line - 1]
+    assert text.startswith("".join([*same, expected, "\n"]))
+
+
+def test_changes_of_one_file_follow_each_other():
+    changes = [Change("f", "z > 0", "z < 0"), Change("g", "x", "1"), Change("f", "z < 0", "z")]
+    with pytest.raises(UserError, match="g in rl/n.py holds 'y' 0 times"):
+        CODE.changed([*changes[:1], Change("g", "y", "1")])
+    texts = CODE.changed([changes[0], Change("g", "return x", "return 1"), changes[2]])
+    assert texts["gpt/m.py"] == TEXT.replace("z > 0", "((z))")
+    assert texts["rl/n.py"] == "def g(x):\n    return 1\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "message"),
+    [
+        ("f", "z = 1", "f in gpt/m.py holds 'z = 1' 0 times instead of once"),
+        ("f", "z", "f in gpt/m.py holds 'z' 5 times instead of once"),
+        ("f", "z z", "f in gpt/m.py holds 'z z' 0 times instead of once"),
+        ("h", "z", "no code is called h in harness, data, gpt, "),
+    ],
+)
+def test_a_change_without_one_place_is_named(name, old, message):
+    bug = Bug("example", "", "", (Change(name, old, "2"),), ("test_a.py",))
+    with pytest.raises(UserError) as error:
+        planted([bug], CODE, {"tests/test_a.py": ""})
+    assert str(error.value).startswith(f"planted bug example: {message}")
+
+
+def test_a_name_of_two_files_needs_its_file():
+    code = Code({"gpt/a.py": "def f(): pass", "rl/b/a.py": "def f(): pass"})
+    with pytest.raises(UserError, match="f is in gpt/a.py and rl/b/a.py: write the file's name"):
+        code.find("f")
+    assert code.find("b.a.f") == ("rl/b/a.py", "f") and code.find("gpt.a.f") == ("gpt/a.py", "f")
+
+
+def test_tests_are_found_in_any_folder():
+    files = {"tests/x/test_a.py": "def test_1(x):", "tests/test_b.py": "def test_1():\ndef test_2("}
+    assert pytest_name("test_a.py", files) == "tests/x/test_a.py"
+    assert pytest_name("test_2[c-1]", files) == "tests/test_b.py::test_2[c-1]"
+    assert pytest_name("test_a.py::test_1", files) == "tests/x/test_a.py::test_1"
+    for test, places in (("test_1", "tests/x/test_a.py and tests/test_b.py"), ("a.py", "no file")):
+        with pytest.raises(UserError, match=f"the test {test} is in {places}"):
+            pytest_name(test, files)
+
+
+def test_a_file_of_changes(tmp_path):
+    path = tmp_path / "bugs.txt"
+    path.write_text(
+        "# one\n\na: b: c\nin f\n- x\n+ if x:\n+     y\n- z\nin g\n- 1\n+ 2\ntests t u\n"
+    )
+    (block,) = read_blocks(path)
+    assert (block.title, block.section, block.tests) == ("a: b: c", "one", ("t", "u"))
+    expected = (Change("f", "x", "if x:\n    y"), Change("f", "z", ""), Change("g", "1", "2"))
+    assert block.changes == expected
+    for text in ("a: b\n- x\n+ y", "a: b\nin f\n+ y", "a: b\nin f\nwhat"):
+        path.write_text(text)
+        with pytest.raises(UserError, match="bugs.txt, 'a: b': this line fits no change"):
+            read_blocks(path)
+    path.write_text("a: b\nin f\n- x")
+    with pytest.raises(UserError, match="bugs.txt: 'a: b' needs"):
+        read_bugs(path)
+
+
+# Results
 
 FAILURE = (
     "..F\n=== short test summary info ===\nFAILED tests/a.py::test_x[1.0-b c] - assert 0\n1 failed"
@@ -111,7 +180,6 @@ FAILURE = (
         (1, FAILURE, ("caught", "tests/a.py::test_x")),
         (1, "1 error", ("broken", "1 error")),  # a fixture that broke is no failing test
         (2, "ERROR tests/a.py\n1 error", ("broken", "1 error")),  # it could not be imported
-        (4, "ERROR: file not found", ("broken", "ERROR: file not found")),
         (TIMED_OUT, "..", ("broken", "no end after 600 seconds")),
         (5, "", ("broken", "no output")),
     ],
@@ -121,25 +189,27 @@ def test_only_a_failing_test_counts_as_caught(status, output, expected):
 
 
 def test_unknown_names_are_refused_and_known_ones_keep_their_order():
-    with pytest.raises(UserError, match="there is no mutation k9-sign: --list"):
-        selected(("k1-sign", "k9-sign"))
-    assert [m.name for m in selected((NAMES[3], NAMES[0]))] == [NAMES[0], NAMES[3]]
-    assert selected(()) == list(MUTATIONS)
+    with pytest.raises(UserError, match="there is no planted bug k9-sign: --list"):
+        selected(BUGS, ("k1-sign", "k9-sign"))
+    chosen = selected(BUGS, (NAMES[3], NAMES[0]))
+    assert [bug.name for bug in chosen] == [NAMES[0], NAMES[3]] and selected(BUGS, ()) == BUGS
 
 
 @pytest.fixture
-def pretend(monkeypatch):
+def pretend(monkeypatch, tmp_path):
     """Runs no test: results by name, everything else is caught. Returns the names that were tried."""
     tried: list[str] = []
 
     def use(**results: str) -> list[str]:
-        def check(mutation, files, runners):
-            tried.append(mutation.name)
-            return Outcome(mutation, results.get(mutation.name, "caught"), "test_a.py::test", 0.0)
+        def check(planted_bug, files, runners):
+            tried.append(planted_bug.bug.name)
+            result = results.get(planted_bug.bug.name, "caught")
+            return Outcome(planted_bug.bug, result, "test_a.py::test", 0.0)
 
         monkeypatch.setattr(mutation_check, "check", check)
         monkeypatch.setattr(mutation_check, "check_baseline", lambda *arguments: None)
         monkeypatch.setattr(mutation_check, "repository_files", list)
+        monkeypatch.setattr(mutation_check, "DOCS", tmp_path / "page.md")
         return tried
 
     return use
@@ -155,7 +225,8 @@ def test_the_process_fails_unless_all_are_caught(pretend, capsys):
         with pytest.raises(SystemExit) as ended:
             main(MutationCheckConfig(only=("k1-sign", "dpo-sign")))
         assert ended.value.code == 1
-        assert "1 of 2 planted bugs are caught." in capsys.readouterr().out
+        printed = capsys.readouterr().out
+        assert f"{result}: k1-sign" in printed and "1 of 2 planted bugs are caught." in printed
 
 
 def test_a_failing_baseline_stops_everything():
@@ -163,9 +234,10 @@ def test_a_failing_baseline_stops_everything():
         def run(self, root, tests):
             return 1, "1 failed"
 
-    failed = pytest.raises(UserError, match="the tests fail without any mutation:\n1 failed")
+    bug = PlantedBug(BUGS[0], {}, ("tests/test_a.py",))
+    failed = pytest.raises(UserError, match="the tests fail without any planted bug:\n1 failed")
     with ThreadPoolExecutor(2) as pool, failed:
-        mutation_check.check_baseline(MUTATIONS[:1], [], Failing(), pool)
+        mutation_check.check_baseline([bug], [], Failing(), pool)
 
 
 def test_list_runs_nothing(pretend, capsys):
@@ -175,35 +247,20 @@ def test_list_runs_nothing(pretend, capsys):
     assert [line.split()[0] for line in lines] == NAMES and tried == []
 
 
-def test_the_document_is_written_from_all_mutations_only(pretend, monkeypatch, tmp_path):
+def test_the_page_is_written_from_all_bugs_only(pretend):
     pretend()
-    monkeypatch.setattr(mutation_check, "DOCS", tmp_path / "table.md")
-    with pytest.raises(UserError, match="needs all mutations"):
+    with pytest.raises(UserError, match="needs all planted bugs"):
         main(MutationCheckConfig(only=("k1-sign",), write_docs=True))
-    assert not (tmp_path / "table.md").exists()
+    assert not mutation_check.DOCS.exists()
     main(MutationCheckConfig(write_docs=True))
-    assert (tmp_path / "table.md").read_text().count("\n| ") == len(NAMES) + 1
+    assert mutation_check.DOCS.read_text().count("\n|") == len(NAMES) + 2 * len(
+        {bug.section for bug in BUGS}
+    )
 
 
-def test_the_document_has_a_caught_row_for_every_mutation():
-    text = DOCS.read_text(encoding="utf-8")
-    rows = re.findall(r"^\| ([a-z0-9-]+) \| `([^`]+)` \| (.+) \| caught \| `(.+)` \|$", text, re.M)
-    expected = [(m.name, m.edits[0].path, m.what) for m in MUTATIONS]
-    assert [row[:3] for row in rows] == expected, (
+def test_the_page_is_of_these_bugs_and_all_are_caught():
+    assert DOCS.read_text(encoding="utf-8") == page([Outcome(b, "caught", "", 0) for b in BUGS]), (
         "run scripts/mutation_check.py --write-docs again: the list has changed"
     )
-    for *_, test in rows:
-        assert (ROOT / test.split("::")[0]).is_file()
-    assert f"{len(NAMES)} of {len(NAMES)} planted bugs are caught." in text
-
-
-def test_the_table_shows_what_survived():
-    outcomes = [
-        Outcome(EXAMPLE, "caught", "test_a.py::test", 1.0),
-        Outcome(EXAMPLE, "survived", "", 1.0),
-    ]
-    assert table(outcomes).splitlines()[2:] == [
-        "| example | `a.py` | one becomes two | caught | `test_a.py::test` |",
-        "| example | `a.py` | one becomes two | survived |  |",
-    ]
-    assert summary(outcomes) == "1 of 2 planted bugs are caught."
+    survived = page([Outcome(BUGS[0], "survived", "", 0)])
+    assert f"|{BUGS[0].what} **survived**|" in survived and "\n0 of 1 planted" in survived

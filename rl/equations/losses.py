@@ -1,7 +1,7 @@
 """Policy and value losses as the papers print them, and the reducers that average them.
 
 A token loss comes back unreduced, (N, T): N responses, T padded response length. A reducer then
-turns it into the scalar to minimise. The decorators are the border (harness/equation_checks.py): they check the
+turns it into the scalar to minimise. The decorators (harness/equation_checks.py) check the
 shapes of the signature, let only what is `Trained` carry a gradient, and keep what is not finite or
 not valid out of the arithmetic. What stands in a body is the formula.
 """
