@@ -46,7 +46,7 @@ from reward_model import reward_model_training
 from reward_model.memory_needs import reward_model_work
 from reward_model.model import RewardModel
 from reward_model.pairs import TokenPair
-from rl import grpo_engine, ppo_engine
+from rl.commands.engines import every_engine
 from rl.rewards.sources import RewardModelReward
 from rl.training.evaluation import Validation, evaluate, format_table
 from rl.training.memory_needs import Given, engine_forecast
@@ -181,15 +181,11 @@ def _reward_model_config(case: Case) -> Any:
     )  # fmt: skip
 
 
-ENGINES: dict[str, Any] = {
-    "grpo": (grpo_engine, grpo_engine.GRPOConfig),
-    "ppo": (ppo_engine, ppo_engine.PPOConfig),
-}
+ENGINES = {engine.name: engine for engine in every_engine()}
 
 
 def _engine_config(case: Case) -> Any:
-    _, config_class = ENGINES[case.script]
-    return config_class(
+    return ENGINES[case.script].config(
         steps=case.steps, prompts_per_step=case.batch, group_size=case.group, minibatches=1,
         updates_per_batch=1, micro_batch_size=case.micro, max_new_tokens=case.response, stop_kl=None,
         eval_every=case.steps, eval_prompts=case.batch * case.group, test_prompts=case.batch * case.group,
@@ -201,7 +197,7 @@ def _engine_config(case: Case) -> Any:
 def run_engine(case: Case) -> None:
     """What rl/training/run.py does: start, reward model, critic, training, validation, test."""
     config, policy = _engine_config(case), model_of(case)
-    module, _ = ENGINES[case.script]
+    engine = ENGINES[case.script]
     reward_model = RewardModel.from_policy(policy).eval().requires_grad_(False)
     fit_for_training(config, policy)
     start, reward = frozen_copy(policy), RewardModelReward(reward_model)
@@ -211,11 +207,11 @@ def run_engine(case: Case) -> None:
     tested = records[: case.batch * case.group]
     params = SamplingParams(max_new_tokens=case.response)
     given: dict[str, Any] = {"reference": start}
-    if case.script == "ppo":
+    if engine.needs(config).critic:
         trunk = trunk_to_train(config, reward_model.gpt)
         given["value_model"] = ValueModel.from_reward_model(reward_model, trunk)
     validate = Validation(numbers, tested, params, reward, start=start)
-    module.train(
+    engine.train(
         config, policy, numbers, reward, records, MetricLog(case.steps), validate=validate, **given
     )
     for model in (start, policy):
@@ -234,7 +230,7 @@ def forecast_of(case: Case) -> Forecast:
     if case.script == "reward_model":
         return forecast(reward_model_work(_reward_model_config(case), case.shape, tokens))
     given = Given(case.shape, rewards=(case.shape,), prompt_tokens=case.prompt)
-    return engine_forecast(case.script, _engine_config(case), given)
+    return engine_forecast(ENGINES[case.script], _engine_config(case), given)
 
 
 # Processes ----------------------------------------------------------------------------------------

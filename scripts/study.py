@@ -49,6 +49,7 @@ from harness.paths import MODEL_FILE, RUNS
 from harness.seeds import make_generator
 from reward_model.model import load_reward_model
 from rl.batches.rollout import sample_rollout
+from rl.commands.engines import every_engine
 from rl.kd_grpo_engine import KDGRPOConfig
 from rl.rewards.sources import RewardFn, RewardModelReward
 from rl.rewards.teacher import TeacherReward
@@ -120,8 +121,28 @@ class Study:
     best_of: int = 0  # answers per prompt of the best-of-n row; 0 leaves it out
 
 
-ENGINES = tuple(name for name in RECIPES if name.startswith(("grpo", "ppo", "rloo", "reinforce")))
-ENGINES += ("dapo", "dr_grpo", "gspo", "cispo", "sapo")
+RECIPES |= {  # an engine without a row above has one with its default flags
+    engine.name: (engine.module,)
+    for engine in every_engine()
+    if engine.module not in {module for module, *_ in RECIPES.values()}
+}
+LEARNS_FROM = {engine.module: engine.learns_from for engine in every_engine()}
+
+
+def runs_from(*sources: str) -> tuple[str, ...]:
+    """The runs that learn from one of these: reward, teacher, pairs."""
+    return tuple(
+        name for name, (module, *_) in RECIPES.items() if LEARNS_FROM.get(module) in sources
+    )
+
+
+def runs_of_module(module: str) -> tuple[str, ...]:
+    """The runs of one script."""
+    return tuple(name for name, recipe in RECIPES.items() if recipe[0] == module)
+
+
+PAIRS = runs_from("pairs") + runs_of_module("rl.pg_grpo_engine")
+ENGINES = tuple(name for name in runs_from("reward") if name not in PAIRS)
 LAST_COLUMNS = (
     ("KL (nats)", "kl", 1),
     ("length", "response_length", 1),
@@ -130,13 +151,13 @@ LAST_COLUMNS = (
 STUDIES = {
     "reviews": Study(  # steps are checked in sums alone, pairs are labelled in reviews alone
         "reviews",
-        tuple(name for name in RECIPES if name in ENGINES and name != "grpo_process"),
+        tuple(name for name in ENGINES if name != "grpo_process"),
         (("gold reward", "gold", 3), ("win rate", "win_rate", 3), *LAST_COLUMNS),
         best_of=8,
     ),
     "sums": Study(
         "sums",
-        tuple(name for name in RECIPES if name in ENGINES and not name.startswith("grpo_iterative")),
+        tuple(name for name in ENGINES if name not in runs_of_module("rl.grpo_iterative_engine")),
         (
             ("exact match, sampled", "gold", 3), ("greedy", "greedy", 3),
             ("writes steps", "writes_steps", 2), ("exact where it does", "gold_with_steps", 3),
@@ -146,10 +167,7 @@ STUDIES = {
     ),
     "distillation": Study(
         "reviews",
-        tuple(
-            name for name, (module, *_) in RECIPES.items()
-            if module in ("gpt.distillation", KD_GRPO, KD_PPO, MINILLM)
-        ),
+        (*runs_of_module("gpt.distillation"), *runs_from("teacher")),
         (
             ("gold reward", "gold", 3), ("KL to the teacher (nats)", "reverse_kl_full", 2),
             ("KL removed", "removed", 2), ("perplexity", "perplexity", 2),
@@ -160,7 +178,7 @@ STUDIES = {
     ),
     "pairs": Study(
         "reviews",
-        ("grpo", *(name for name in RECIPES if name.startswith(("dpo", "pg_grpo")))),
+        ("grpo", *PAIRS),
         (("gold reward", "gold", 3), ("win rate", "win_rate", 3), *LAST_COLUMNS),
     ),
 }  # fmt: skip

