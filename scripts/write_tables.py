@@ -106,7 +106,7 @@ def defaults() -> str:
     shared = of(EngineConfig)
     found = {"every engine": shared}
     for engine in every_engine():
-        known = shared if issubclass(engine.config, EngineConfig) else {}
+        known = shared if isinstance(engine.config(), EngineConfig) else {}
         own = {name: value for name, value in of(engine.config).items() if value != known.get(name)}
         found[engine.name] = own
     return json.dumps(found, indent=1) + "\n"
