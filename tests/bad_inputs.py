@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, get_type_hints
 
 import torch
 from safetensors import safe_open
@@ -30,7 +30,7 @@ from gpt.finetuning import FinetuningConfig
 from gpt.model import GPT, GPTConfig
 from gpt.pretraining import PretrainingConfig
 from gpt.tokenizer import load_tokenizer
-from harness.flag_ranges import ABOVE_ZERO, AT_LEAST_ONE, NOT_NEGATIVE, SHARES
+from harness.flag_ranges import Range, ranges_of
 from harness.paths import MODEL_FILE, STATE_FILE
 from reward_model import reward_model_training
 from reward_model.model import RewardModel, save_reward_model
@@ -297,13 +297,13 @@ SCRIPTS: tuple[tuple[ModuleType, type], ...] = (
 
 def flags() -> Iterator[Case]:
     """Every flag with a range, of every script, outside of it; every number as NaN and too large."""
-    ranges = [(AT_LEAST_ONE, (0, -3)), (ABOVE_ZERO, (0.0, -1.0)), (NOT_NEGATIVE, (-1,)),
-              (SHARES, (0.0, 1.5)), (("dropout",), (1.0, -0.1))]  # fmt: skip
     for module, config in SCRIPTS:
-        fields = {field.name: str(field.type) for field in dataclasses.fields(config)}
-        for names, values in ranges:
-            for name in (name for name in names if name in fields):
-                for value in values:
+        hints = get_type_hints(config)
+        fields = {field.name: str(hints[field.name]) for field in dataclasses.fields(config)}
+        for name, allowed in ranges_of(config).items():
+            for value in (-3, 0, 1.5, 2**70):
+                outside = isinstance(allowed, Range) and not allowed.holds(value)
+                if outside and (isinstance(value, int) or "float" in fields[name]):
                     yield Case(f"{config.__name__}: {name} {value}", module, config,
                                plain(**{name: value}), name)  # fmt: skip
         for name in (name for name, kind in fields.items() if "float" in kind):
@@ -313,7 +313,6 @@ def flags() -> Iterator[Case]:
         for name, value in (
             ("device", "meta"),
             ("device", "toaster"),
-            ("seed", 2**70),
             ("data", ""),
         ):
             yield Case(f"{config.__name__}: {name} {value}", module, config,

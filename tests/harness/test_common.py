@@ -18,6 +18,7 @@ from gpt.checkpoint import about_gpt, load_gpt, load_policy, save_gpt
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import load_tokenizer
 from harness import files, paths
+from harness.command_flags import CommandFlags
 from harness.command_line import preset_defaults, run_script
 from harness.device import pick_device, precision
 from harness.errors import Finished, UserError
@@ -154,6 +155,11 @@ class Flags:
 
 
 @dataclass(frozen=True)
+class RunningFlags(CommandFlags):
+    preset: str = "tiny"
+
+
+@dataclass(frozen=True)
 class WorldFlags(Flags):
     data: str = "reviews"
 
@@ -205,20 +211,20 @@ def test_a_wrong_preset_is_left_to_the_parser(arguments):
     ],
 )
 def test_scripts_end_with_a_sentence(error, message):
-    def main(config: Flags) -> None:
+    def main(config: RunningFlags) -> None:
         raise error
 
     with pytest.raises(SystemExit) as exit_:
-        run_script(main, Flags())
+        run_script(main, RunningFlags())
     assert exit_.value.code == message
 
 
 def test_what_is_finished_is_said_and_no_failure(capsys):
-    def main(config: Flags) -> None:
+    def main(config: RunningFlags) -> None:
         raise Finished("the run is finished")
 
     with pytest.raises(SystemExit) as exit_:
-        run_script(main, Flags())
+        run_script(main, RunningFlags())
     assert exit_.value.code == 0
     assert capsys.readouterr().out == "the run is finished\n"
 
@@ -226,23 +232,23 @@ def test_what_is_finished_is_said_and_no_failure(capsys):
 def test_a_place_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").touch()
 
-    def main(config: Flags) -> None:
+    def main(config: RunningFlags) -> None:
         (tmp_path / "file" / "run").mkdir()
 
     with pytest.raises(SystemExit) as exit_:
-        run_script(main, Flags())
+        run_script(main, RunningFlags())
     assert exit_.value.code == f"error: {tmp_path / 'file' / 'run'}: Not a directory"
 
 
 def test_programming_mistakes_and_requested_tracebacks_are_shown(capsys):
-    def main(config: Flags) -> None:
+    def main(config: RunningFlags) -> None:
         raise {"tiny": TypeError, "big": UserError}[config.preset]("of this kind")
 
     with pytest.raises(TypeError):
-        run_script(main, Flags())
+        run_script(main, RunningFlags())
     for debug in (False, True):
         with pytest.raises(SystemExit, match="error: of this kind"):
-            run_script(main, Flags("big", debug=debug))
+            run_script(main, RunningFlags(preset="big", debug=debug))
         assert ("Traceback" in capsys.readouterr().err) == debug
 
 

@@ -51,7 +51,11 @@ def test_the_ranges_that_all_scripts_share(config, changes, message):
         (EngineConfig, dict(eval_prompts=-1), "eval_prompts must not be negative: got -1"),
         (EngineConfig, dict(test_prompts=-1), "test_prompts must not be negative"),
         (EngineConfig, dict(non_finite_reward=NAN), "non_finite_reward must be a number: got nan"),
-        (EngineConfig, dict(stop_kl=NAN), "stop_kl must be a number: got nan"),
+        (
+            EngineConfig,
+            dict(stop_kl=NAN),
+            "stop_kl must be above 0, any run would stop there: got nan",
+        ),
         (EngineConfig, dict(stop_kl=-1.0), "stop_kl must be above 0, any run would stop there"),
         (EngineConfig, dict(stop_kl=-math.inf), "stop_kl must be finite"),
         (EngineConfig, dict(stop_kl=0.0), "stop_kl must be above 0"),

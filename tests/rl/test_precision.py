@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from gpt.tokenizer import load_tokenizer
 from harness.metric_log import MetricLog
 from reward_model import reward_model_training
 from reward_model.model import RewardModel, save_reward_model
-from rl import grpo_engine
+from rl import grpo_engine, ppo_engine
 from rl.batches.rollout import sample_rollout
 from rl.ppo_engine import PPOConfig, open_critic_and_text
 from rl.rewards.ensemble import EnsembleReward
@@ -198,7 +199,7 @@ def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> A
     prepare = changes.pop("prepare", None)
     config = PPOConfig(eval_prompts=0, test_prompts=0, out=tmp_path / "out", **changes)
     with pytest.raises(Crash):
-        run_training("ppo", config, train, prepare)
+        run_training(replace(ppo_engine.ENGINE, train=train, prepare=prepare), config)
     return seen[0]
 
 
@@ -232,7 +233,7 @@ def test_a_whole_run_in_bfloat16_with_its_frozen_start_in_half(tmp_path, monkeyp
         prompts_per_step=2, group_size=2, minibatches=1, max_new_tokens=8, checkpoint_every=1,
         out=tmp_path / "grpo", device="cpu",
     )  # fmt: skip
-    folder = run_training("grpo", config, halved, fixed_reference=True)
+    folder = run_training(replace(grpo_engine.ENGINE, train=halved), config)
     assert seen == [{torch.float32} if rank else {torch.float32, torch.bfloat16}]
     rows = [json.loads(line) for line in (folder / "tokens.jsonl").read_text().splitlines()]
     assert {row["kind"] for row in rows} == {"training", "validation"}

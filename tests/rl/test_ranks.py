@@ -10,7 +10,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +17,7 @@ import torch
 from engines import ENGINES
 
 from harness.ranks import collectives, launch
-from harness.ranks.launch import cores, default_ranks
+from harness.ranks.launch import Wish, cores, default_ranks
 
 ROOT = Path(__file__).resolve().parents[2]
 WORLDS = (2, 4)  # compared with 1
@@ -154,13 +153,14 @@ from dataclasses import dataclass
 import torch
 from harness.here import HERE
 from harness.ranks import collectives
+from harness.command_flags import CommandFlags
 from harness.command_line import run_script
 from harness.errors import UserError
 from harness.files import append_jsonl
 from pathlib import Path
 
-@dataclass
-class Config:
+@dataclass(frozen=True)
+class Config(CommandFlags):
     ranks: int = 2
     device: str = "cpu"
 
@@ -260,21 +260,20 @@ def test_one_rank_writes_and_its_trouble_is_everyones(failing, tmp_path):
 
 def test_a_small_model_on_a_cpu_gets_a_rank_per_core(monkeypatch):
     monkeypatch.setattr(launch, "cores", lambda: 6)
-    assert default_ranks("tiny", "cpu") == default_ranks("small", "cpu") == 6
-    assert default_ranks("gpt2", "cpu") == 1  # threads are faster there
-    assert default_ranks("tiny", "cuda") == 1
+    assert default_ranks(True, "cpu") == 6
+    assert default_ranks(False, "cpu") == 1  # threads are faster there
+    assert default_ranks(True, "cuda") == 1
     monkeypatch.setattr(launch, "cores", lambda: 64)
-    assert default_ranks("tiny", "cpu") == launch.MOST_BY_DEFAULT
+    assert default_ranks(True, "cpu") == launch.MOST_BY_DEFAULT
 
 
 def test_ranks_by_default_have_one_thread_each_and_a_number_of_them_shares_the_cores(monkeypatch):
     monkeypatch.setattr(launch, "cores", lambda: 16)
     chosen = launch._ranks_and_threads
-    assert chosen(SimpleNamespace(ranks=None, preset="tiny", device="cpu")) == (8, 1)
-    assert chosen(SimpleNamespace(ranks=4, preset="tiny", device="cpu")) == (4, 4)
-    assert chosen(SimpleNamespace(ranks=32, preset="tiny", device="cpu")) == (32, 1)
-    published = SimpleNamespace(ranks=None, preset="tiny", device="cpu", weights="gpt2")
-    assert chosen(published)[0] == 1
+    assert chosen(Wish(None, "cpu")) == (8, 1)
+    assert chosen(Wish(4, "cpu")) == (4, 4)
+    assert chosen(Wish(32, "cpu")) == (32, 1)
+    assert chosen(Wish(None, "cpu", is_small=False))[0] == 1
 
 
 def test_a_wish_for_few_threads_is_one_for_few_ranks(monkeypatch):
