@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import bug_zoo
@@ -56,6 +57,45 @@ def test_the_choices_hold_the_bug_and_are_the_same_each_time(name: str) -> None:
     assert names == zoo.choices(name)
     places = {zoo.choices(name, seed).index(name) for seed in range(30)}
     assert len(places) > 2, "the right answer must not always stand at the same place"
+
+
+def test_a_case_shows_its_evidence_and_not_its_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert sorted(zoo.CASES) == sorted(zoo.STORIES)
+    zoo.visit(1)
+    said = capsys.readouterr().out
+    assert said.startswith("Case 1: a run of ppo") and "explained_variance" in said
+    assert "critic_rests" not in said and zoo.STORIES["critic_rests"].why not in said
+    with pytest.raises(ValueError, match="no case 18: the cases are 1 to 17"):
+        zoo.visit(18)
+
+
+def test_a_case_is_told_after_a_guess_and_not_before(capsys: pytest.CaptureFixture[str]) -> None:
+    names, story = zoo.choices("critic_rests", seed=1), zoo.STORIES["critic_rests"]
+    right = names.index("critic_rests") + 1
+    wrong = right % len(names) + 1
+    said = []
+    for choice in (..., 0, right, wrong):
+        zoo.guess(1, choice)
+        said.append(capsys.readouterr().out)
+    assert said[0] == said[1] == "Case 1 waits for your guess: 1 to 6, in place of the dots.\n"
+    assert said[2].startswith("Yes: ") and story.wrong in said[2]
+    assert zoo.STORIES[names[wrong - 1]].shows in said[3].splitlines()[0]
+    assert said[3].startswith("No. ") and story.wrong in said[3]
+
+
+def test_the_page_asks_before_it_tells() -> None:
+    """No cell of the zoo names its bug, and what was recorded has no answer in it."""
+    notebook = json.loads((zoo.REPOSITORY / "notebooks" / "22_bug_zoo.ipynb").read_text("utf-8"))
+    code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    cells = [
+        cell for cell in code if re.search(r"\b(visit|guess|case)\(\d", "".join(cell["source"]))
+    ]
+    assert len(cells) >= 8
+    for cell in cells:
+        shown = "".join(
+            cell["source"] + [t for out in cell["outputs"] for t in out.get("text", [])]
+        )
+        assert not [bug for bug in zoo.CASES[:4] if bug in shown or zoo.STORIES[bug].why in shown]
 
 
 def test_of_lines_that_occur_again_the_first_one_is_meant() -> None:

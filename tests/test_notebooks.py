@@ -9,8 +9,11 @@ import ast
 import base64
 import importlib.util
 import json
+import os
 import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -84,6 +87,27 @@ def test_every_source_has_its_notebook_and_the_other_way_round() -> None:
 @pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
 def test_notebook_holds_the_cells_of_its_source(source: Path, build: ModuleType) -> None:
     assert build.stored_problems(source) == []
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
+def test_a_page_imports_the_course_before_the_library(source: Path) -> None:
+    """`course` puts the repository on the path, for machines on which nothing was installed."""
+    modules = [
+        node.module.split(".")[0]
+        for node in ast.walk(ast.parse(source.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ImportFrom) and node.module
+    ]
+    ours = [name for name in modules if name == "course" or (ROOT / name).is_dir()]
+    assert ours[0] == "course"
+
+
+def test_the_course_finds_the_library_where_nothing_is_installed() -> None:
+    """-S: a Python without its installed packages, as a fresh copy of the repository meets it."""
+    script = "import course, importlib.util; print(importlib.util.find_spec('gpt').origin)"
+    command = [sys.executable, "-S", "-c", script]
+    environment = {key: os.environ[key] for key in os.environ if key != "PYTHONPATH"}
+    found = subprocess.run(command, cwd=FOLDER, env=environment, capture_output=True, text=True)
+    assert found.stdout.strip() == str(ROOT / "gpt" / "__init__.py"), found.stderr
 
 
 def imported_names(source: str) -> dict[str, Any]:

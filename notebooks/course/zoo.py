@@ -12,6 +12,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import EllipsisType
 from typing import Any
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -166,6 +167,14 @@ STORIES: dict[str, Story] = {
 }  # fmt: skip
 
 
+# A run is told to the reader by its number here, so that nothing beside it says what it is.
+CASES = (
+    "critic_rests", "reference_follows", "kl_per_response", "global_baseline", "row_above",
+    "no_eos", "dropout", "plus_baseline", "gae_beyond", "old_is_new", "late_mask",
+    "whitened_rows", "loss_sign", "prompt_tokens", "kl_sign", "token_std", "no_temperature",
+)  # fmt: skip
+
+
 def place(story: Story) -> str:
     """FILE:LINE of the right line."""
     lines = (REPOSITORY / story.path).read_text(encoding="utf-8").splitlines()
@@ -191,6 +200,44 @@ def reveal(bug: str) -> str:
         f"{story.words}\n\n{story.why}\nHow it shows: {story.shows}\n\n"
         f"{place(story)}\n  right: {story.right}\n  wrong: {story.wrong}"
     )
+
+
+# --- numbered cases ---------------------------------------------------------------------------------
+
+
+def bug_of(number: int) -> str:
+    """The bug of a numbered case; ValueError with the numbers that there are."""
+    if number not in range(1, len(CASES) + 1):
+        raise ValueError(f"there is no case {number!r}: the cases are 1 to {len(CASES)}")
+    return CASES[number - 1]
+
+
+def case(number: int) -> Recording:
+    """The run of a numbered case."""
+    return recording(bug_of(number))
+
+
+def visit(number: int) -> None:
+    """Print a case's numbers beside those of a healthy run, and what it could be."""
+    bug = bug_of(number)
+    engine = STORIES[bug].engine
+    print(f"Case {number}: a run of {engine}\n{table(case(number).rows, control(engine).rows)}")
+    print("\nWhich line is wrong?")
+    for i, choice in enumerate(choices(bug, seed=number), start=1):
+        print(f"  {i}  {STORIES[choice].words}")
+
+
+def guess(number: int, choice: int | EllipsisType) -> None:
+    """Print whether the choice, counted from 1, is right, and what the case is. Dots: nothing yet."""
+    bug = bug_of(number)
+    names = choices(bug, seed=number)
+    if choice is ... or choice not in range(1, len(names) + 1):
+        print(f"Case {number} waits for your guess: 1 to {len(names)}, in place of the dots.")
+    elif names[choice - 1] == bug:
+        print(f"Yes: {reveal(bug)}")
+    else:
+        print(f"No. That one looks like this: {STORIES[names[choice - 1]].shows}")
+        print(f"\nThis run: {reveal(bug)}")
 
 
 # --- recorded runs ----------------------------------------------------------------------------------
