@@ -11,20 +11,16 @@ from __future__ import annotations
 
 import data.threads  # isort: skip  # noqa: F401  (before PyTorch is loaded)
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import demo
+import saved_models
 from harness.command_line import run_script
 from harness.paths import RUNS
 
 from harness.errors import UserError
 from harness.files import display_path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "notebooks"))
-
-import demo
-from course import saved_models
 
 
 @dataclass(frozen=True)

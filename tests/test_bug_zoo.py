@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import bug_stories as zoo
 import bug_zoo
 import pytest
 from bug_zoo import ZooConfig
-from course import zoo
 
 from harness.errors import UserError
 from harness.report.page import REPORT
