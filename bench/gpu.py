@@ -418,11 +418,7 @@ def known(bench: Bench, name: str) -> float:
 
 def described(case: Case) -> str:
     """The work in words."""
-    rows = f"{case.prompts} x {case.group} rows" if case.group > 1 else f"{case.prompts} rows"
-    return (
-        f"{case.preset}, random weights: {rows}, prompts of {case.prompt_tokens} tokens, responses of "
-        f"{case.new_tokens}"
-    )
+    return f"{case.preset}, random weights: {case.described}"
 
 
 def free() -> None:

@@ -138,11 +138,7 @@ def beside_peers(threads: int) -> Iterator[Comparison]:
 def describe(case: Case) -> str:
     """The title of a comparison."""
     work = {"sample": "Sampling", "grpo": "A GRPO step", "update": "A policy update"}[case.task]
-    rows = f"{case.prompts} x {case.group} rows" if case.group > 1 else f"{case.prompts} rows"
-    return (
-        f"{work}, {case.preset}: {rows}, prompts of {case.prompt_tokens}, "
-        f"responses of {case.new_tokens} tokens"
-    )
+    return f"{work}, {case.preset}: {case.described}"
 
 
 def growth(threads: int) -> Iterator[Comparison]:

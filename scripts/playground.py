@@ -14,12 +14,12 @@ import harness  # isort: skip  # noqa: F401  (before PyTorch is loaded)
 
 import base64
 import json
-import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import jinja2
+import saved_models
 import torch
 from safetensors.torch import save
 
@@ -32,9 +32,6 @@ from harness.errors import UserError
 from harness.files import display_path, write_atomically
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "notebooks"))
-
-from course import saved_models  # noqa: E402
 
 Opened = tuple[GPT, Tokenizer]
 PARTS = ROOT / "docs" / "playground"

@@ -56,7 +56,5 @@ def test_the_picture_holds_each_prompt_twice_answered_and_escapes_markup() -> No
     for record in records:
         assert svg.count(record.prompt.strip()) == 1
     assert len(re.findall(r"base model +[01]\.\d\d", svg)) == 2
-    shown = before_after.PICTURE.render(
-        rows=[dict(y=1, label="<b>&", pieces=[])], width=9, height=9
-    )
+    shown = before_after.drawn([dict(y=1, label="<b>&", pieces=[])], height=9)
     assert "&lt;b&gt;&amp;" in shown

@@ -6,10 +6,10 @@ import json
 import re
 from pathlib import Path
 
+import bug_stories as zoo
 import bug_zoo
 import pytest
 from bug_zoo import ZooConfig
-from course import zoo
 
 from harness.errors import UserError
 from harness.report.page import REPORT

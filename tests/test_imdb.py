@@ -6,9 +6,9 @@ import os
 from pathlib import Path
 from types import SimpleNamespace
 
-import processes
 import pytest
 import torch
+from studies import runner
 
 from data.records import PromptRecord
 from data.splits import split_of
@@ -144,14 +144,14 @@ def test_reward_and_judges_learn_from_different_labels(tmp_path, monkeypatch):
     monkeypatch.setattr(
         imdb,
         "run_stage",
-        lambda config, folder, module, *flags: stages.update({folder.name: flags}),
+        lambda config, folder, module, flags: stages.update({folder.name: flags}),
     )
     imdb.train_classifiers(IMDBConfig(), tmp_path)
     for name, half in (("classifier_a", "a.jsonl"), ("classifier_b", "b.jsonl")):
         flags = stages[name]
-        assert flags[flags.index("--data") + 1] == tmp_path / "data" / half
-        assert flags[flags.index("--held-out") + 1] == tmp_path / "data" / "test.jsonl"
-        assert ("--base" in flags) == (name == "classifier_a")
+        assert flags["data"] == tmp_path / "data" / half
+        assert flags["held_out"] == tmp_path / "data" / "test.jsonl"
+        assert ("base" in flags) == (name == "classifier_a")
     rows = [{"text": f"good {i}", "label": True} for i in range(9)]
     rows += [{"text": f"bad {i}", "label": False} for i in range(9)]
     write(tmp_path / "data", "b.jsonl", rows)
@@ -190,20 +190,23 @@ def test_a_finished_stage_is_kept_and_an_interrupted_one_resumed(tmp_path, monke
     commands = []
     process = SimpleNamespace(wait=lambda: 0, pid=0)
     monkeypatch.setattr(
-        processes.subprocess, "Popen", lambda words, **_: commands.append(words) or process
+        runner.subprocess, "Popen", lambda words, **_: commands.append(words) or process
     )
-    monkeypatch.setattr(processes, "wait", lambda process: (0, 1.0))
+    monkeypatch.setattr(runner, "wait", lambda process: (0, 1.0))
     config, done, half = IMDBConfig(device="cpu"), tmp_path / "done", tmp_path / "half"
     for folder in (done, half):
         folder.mkdir()
         (folder / "model.safetensors").touch()
     (half / "state.pt").touch()
-    imdb.run_stage(config, done, "gpt.pretraining")
+    imdb.run_stage(config, done, "gpt.pretraining", {})
     assert commands == []
-    imdb.run_stage(config, half, "gpt.pretraining", "--steps", 3)
+    imdb.run_stage(config, half, "gpt.pretraining", {"steps": 3})
     assert commands[0][1:5] == ["-m", "gpt.pretraining", "--steps", "3"]
     assert "--resume" in commands[0]
     assert json.loads((half / "seconds.json").read_text())["cpu"] == 1.0
+    imdb.run_stage(config, tmp_path / "new", "gpt.pretraining", {})
+    runner.run_stage(half, "gpt.pretraining", ())  # its seconds would not be those of the whole
+    assert len(commands) == 3 and not any("--resume" in command for command in commands[1:])
 
 
 @pytest.mark.parametrize("wrong", [{"seeds": ()}, {"prompts": 0}, {"engines": ("gpro",)}])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,11 @@ import numpy as np
 import overoptimisation
 import pytest
 import torch
-from overopt import budget_page, jobs, pages, recording, repeats, results, runs, tables
-from overopt.plan import CURES, PARTS, STAGES, Job, plan
+from overopt import budget_page, pages, recording, repeats, results, runs
+from overopt.plan import CURES, PARTS, STAGES, do, plan
 from overopt.settings import ENGINES, SETTINGS, SHAPES, TUNING, Settings
+from studies import runner
+from studies.runner import Job
 
 from harness.command_line import from_preset
 from harness.errors import UserError
@@ -65,7 +68,9 @@ def test_cures_and_engines_are_what_was_asked_for() -> None:
     assert engines == {name for name, engine in ENGINES.items() if "reviews" in engine.worlds}
     assert len([n for n in listed if "/budget/sums/grpo-" in n]) == 3 * 2
     modules = {engine.module for engine in ENGINES.values()}
-    known = {module for module, *_ in (study.RECIPES[name] for name in study.ENGINES)}
+    known = {
+        study.RECIPES[name].module for name in study.engines("reviews") + study.engines("sums")
+    }
     assert modules == known
 
 
@@ -117,30 +122,32 @@ def listed(root: Path) -> dict[str, Job]:
 
 def test_what_is_asked_for_brings_what_it_needs_and_what_is_done_is_kept(tmp_path: Path) -> None:
     known = listed(tmp_path)
-    assert [job.name for job in jobs.left_to_do(known, tmp_path, ("cures",), "")] == ["a", "b"]
-    write_json(tmp_path / "a" / jobs.DONE, {"cpu": 5.0, "wall": 20.0, "forecast": 10.0})
-    assert [job.name for job in jobs.left_to_do(known, tmp_path, PARTS, "")] == ["b", "c"]
-    assert [job.name for job in jobs.left_to_do(known, tmp_path, PARTS, "c")] == ["c"]
-    clock = jobs.Clock(tmp_path, known)
+    assert [job.name for job in runner.left_to_do(known, tmp_path, ("cures",), "")] == ["a", "b"]
+    write_json(tmp_path / "a" / runner.DONE, {"cpu": 5.0, "wall": 20.0, "forecast": 10.0})
+    assert [job.name for job in runner.left_to_do(known, tmp_path, PARTS, "")] == ["b", "c"]
+    assert [job.name for job in runner.left_to_do(known, tmp_path, PARTS, "c")] == ["c"]
+    clock = runner.Clock(tmp_path, known)
     assert clock.left([known["b"]], 2) == pytest.approx(
         10
     )  # twice as slow as forecast, two at a time
 
 
 def test_a_piece_begins_nothing_that_would_end_too_late(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ran = []
 
-    def pretend(job: Job, root: Path, flags: object) -> float:
+    def pretend(job: Job) -> float:
+        assert job.name != "b" or ran == ["a", "a has ended"]
         ran.append(job.name)
-        write_json(root / job.name / jobs.DONE, {"cpu": 1.0, "wall": 1.0, "forecast": job.seconds})
+        time.sleep(0.05)
+        ran.append(f"{job.name} has ended")
         return job.seconds
 
-    monkeypatch.setattr(jobs, "in_process", pretend)
     known = listed(tmp_path)
-    left = jobs.run_piece(known, list(known.values()), tmp_path, (), at_a_time=2, minutes=5)
-    assert sorted(ran) == ["a", "b"] and ran[0] == "a"
+    clock = runner.Clock(tmp_path, known)
+    left = runner.run_piece(list(known.values()), pretend, clock, at_a_time=2, minutes=5)
+    assert ran == ["a", "a has ended", "b", "b has ended"]
     assert [job.name for job in left] == ["c"]
     assert "2/3 b: 10 s; all that is left: about" in capsys.readouterr().out
 
@@ -148,7 +155,7 @@ def test_a_piece_begins_nothing_that_would_end_too_late(
 def test_a_job_that_fails_ends_the_piece_with_its_words(tmp_path: Path) -> None:
     job = Job("no/such", "base", {})
     with pytest.raises(UserError, match=r"no/such failed, see .*such.log: .*--plan lists"):
-        jobs.in_process(job, tmp_path, ("--size", "rehearsal"))
+        runner.run_itself("overoptimisation.py", job, tmp_path, ("--size", "rehearsal"))
 
 
 @pytest.fixture(scope="module")
@@ -160,7 +167,7 @@ def rehearsed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     law = [name for name in known if name.startswith("start-0/") and "law" in known[name].parts]
     cures = ["start-0/rm/1x32-12-1", "start-0/cures/ensemble_min", "start-0/cures/own_answers"]
     for name in [*law, *cures]:
-        jobs.work(known[name], SMALL, root)
+        do(known[name], SMALL, root)
     return root
 
 
@@ -263,7 +270,7 @@ def invented_run(folder: Path, gold: float, seed: int, *, far: float = 5.0) -> N
     torch.save(points, folder / "points.pt")
     rows = [{"step": s, "tokens_per_second": 50.0, "seconds/rollout": 2.0} for s in range(1, 7)]
     append_jsonl(folder / "metrics.jsonl", rows)
-    write_json(folder / jobs.DONE, {"cpu": 6.0, "wall": 6.0, "forecast": 6.0})
+    write_json(folder / runner.DONE, {"cpu": 6.0, "wall": 6.0, "forecast": 6.0})
 
 
 @pytest.fixture(scope="module")
@@ -387,8 +394,8 @@ def test_a_new_seed_is_compared_with_what_its_rows_expect(
     again(tmp_path, run, gold, far=far)
     (row,) = results.collect("budget", settings, tmp_path)["reviews"]["repeats"]
     assert row["run"] == run and row["equal"]
-    assert [m["of"] for m in row["measures"] if not tables.inside(m)] == outside
-    text = tables.repeats_text([row], budget_page.titles("reviews"))
+    assert [m["of"] for m in row["measures"] if not repeats.inside(m)] == outside
+    text = repeats.repeats_text([row], budget_page.titles("reviews"))
     count = len(row["measures"])
     assert "is equal in every measurement" in text
     assert f"inside {count - len(outside)} of {count} intervals" in text
@@ -407,7 +414,7 @@ def test_one_bit_is_not_equal(tmp_path: Path, name: str) -> None:
     torch.save(points | {name: last}, same)
     row = repeats.repeated(tmp_path, run, {}, lambda _: {})
     assert row is not None and not row["equal"]
-    assert "**is not equal**" in tables.repeats_text([row], {})
+    assert "**is not equal**" in repeats.repeats_text([row], {})
 
 
 def test_the_law_compares_the_best_gold(tmp_path: Path) -> None:
@@ -423,7 +430,7 @@ def test_the_law_compares_the_best_gold(tmp_path: Path) -> None:
     assert measure["value"] == pytest.approx(0.7 + noise) and row["equal"]
     half = 4.303 * 0.02 * (1 + 1 / 3) ** 0.5  # Student's t with 2 degrees of freedom
     assert measure["expected"] == pytest.approx([0.8 - half, 0.8 + half])
-    assert tables.inside(measure)
+    assert repeats.inside(measure)
 
 
 @pytest.mark.parametrize(

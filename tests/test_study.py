@@ -10,10 +10,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import processes
 import pytest
 import torch
 import tyro
+from studies import runner
+from studies.pages import spread
+from studies.recipes import Recipe, config_class, words
 
 from data import reviews
 from gpt.model import GPT, GPTConfig
@@ -26,37 +28,41 @@ from rl.kd_grpo_engine import KDGRPOConfig
 from rl.rewards.teacher import TeacherReward
 from rl.training.setup import world_rule
 from scripts import study
-from scripts.study import RECIPES, STUDIES, StudyConfig, markdown, plot, run_stage, spread
+from scripts.study import RECIPES, STUDIES, StudyConfig, markdown, plot
 
 
 def test_every_run_is_a_script_and_named_once() -> None:
-    assert len(set(RECIPES.values())) == len(RECIPES)
-    for module, *flags in RECIPES.values():
-        assert importlib.util.find_spec(module), module
-        assert not flags or flags[0].startswith("--")
+    known = [(recipe.module, tuple(recipe.flags.items())) for recipe in RECIPES.values()]
+    assert len(set(known)) == len(RECIPES)
+    for recipe in RECIPES.values():
+        assert importlib.util.find_spec(recipe.module), recipe.module
+
+
+def test_flags_become_words() -> None:
+    flags = dict(kl_coef=0, lr=1.5e-4, per_token=True, refresh_reward_model=False, stop_kl=None)
+    assert words(flags) == [
+        "--kl-coef", "0", "--lr", "0.00015", "--per-token", "--no-refresh-reward-model",
+        "--stop-kl", "None",
+    ]  # fmt: skip
 
 
 def test_every_run_is_in_a_study_and_every_engine_in_a_run() -> None:
     assert {name for study in STUDIES.values() for name in study.runs} == set(RECIPES)
     engines = {f"rl.{path.stem}" for path in (REPOSITORY / "rl").glob("*_engine.py")}
-    assert engines <= {module for module, *_ in RECIPES.values()}
+    assert engines <= {recipe.module for recipe in RECIPES.values()}
 
 
 @pytest.mark.parametrize(("name", "recipe"), RECIPES.items(), ids=RECIPES)
-def test_the_flags_of_a_run_are_flags_of_its_script(name: str, recipe: tuple[str, ...]) -> None:
+def test_the_flags_of_a_run_are_flags_of_its_script(name: str, recipe: Recipe) -> None:
     """Its own, those of the study and those of the start, parsed by the script's own parser."""
-    module = importlib.import_module(recipe[0])
-    config = next(
-        value
-        for key, value in vars(module).items()
-        if key.endswith("Config") and value.__module__ == recipe[0]
-    )
+    module = importlib.import_module(recipe.module)
+    config = config_class(module)
     for each in STUDIES.values():
         if name in each.runs:
-            start = map(str, study.start_flags(each, recipe[0], Path("start")))
+            start = map(str, study.start_flags(each, recipe.module, Path("start")))
             shared = ("--data", each.world, "--seed", "1", "--device", "cpu", "--test-prompts", "0")
             default = preset_defaults(config, module.PRESETS, ["--preset", "study", *shared])
-            parsed = tyro.cli(config, default=default, args=[*shared, *recipe[1:], *start])
+            parsed = tyro.cli(config, default=default, args=[*shared, *words(recipe.flags), *start])
             assert (parsed.data, parsed.seed, parsed.test_prompts) == (each.world, 1, 0)
 
 
@@ -74,13 +80,9 @@ def test_a_study_has_its_own_runs() -> None:
 def test_the_methods_of_distillation_see_as_many_responses() -> None:
     """80 rollouts of 128 responses, and 160 batches of 64."""
     for name in STUDIES["distillation"].runs:
-        module, *flags = RECIPES[name]
-        config = next(
-            value
-            for key, value in vars(importlib.import_module(module)).items()
-            if key.endswith("Config") and value.__module__ == module
-        )()
-        assert "--steps" not in flags
+        module, flags = RECIPES[name].module, RECIPES[name].flags
+        config = config_class(importlib.import_module(module))()
+        assert "steps" not in flags
         batch = getattr(config, "batch_size", None)
         batch = batch or config.prompts_per_step * config.group_size
         assert config.steps * batch == 10_240
@@ -103,10 +105,10 @@ def test_flags_that_make_no_study_are_refused(changes: dict[str, Any], words: st
 def test_a_finished_stage_is_kept_and_a_failing_one_explains_itself(tmp_path: Path) -> None:
     done = tmp_path / "done"
     done.mkdir()
-    (done / study.MODEL_FILE).touch()
-    run_stage(done, "no.such.module", threads=1)  # not run
+    (done / runner.MODEL_FILE).touch()
+    runner.run_stage(done, "no.such.module", ())  # not run
     with pytest.raises(UserError, match=r"rl.grpo_engine failed, see .*broken.log: .*helptext"):
-        run_stage(tmp_path / "broken", "rl.grpo_engine", "--no-such-flag", threads=1)
+        runner.run_stage(tmp_path / "broken", "rl.grpo_engine", ("--no-such-flag",), threads=1)
 
 
 def test_a_finished_stage_leaves_its_seconds(tmp_path: Path) -> None:
@@ -114,8 +116,8 @@ def test_a_finished_stage_leaves_its_seconds(tmp_path: Path) -> None:
     module = tmp_path / "writes_a_folder.py"
     module.write_text(program)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(processes, "REPOSITORY", tmp_path)
-        run_stage(tmp_path / "run", "writes_a_folder", threads=2)
+        patch.setattr(runner, "REPOSITORY", tmp_path)
+        runner.run_stage(tmp_path / "run", "writes_a_folder", (), threads=2)
     seconds = json.loads((tmp_path / "run" / "seconds.json").read_text())
     assert seconds["wall"] > 0 and seconds["threads"] == 2
     assert not hasattr(os, "wait4") or 0 < seconds["cpu"] < seconds["wall"] + 1
@@ -123,15 +125,10 @@ def test_a_finished_stage_leaves_its_seconds(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "text"),
-    [
-        ([{"gold": 0.5}, {"gold": 0.75}], "0.625 (0.500 to 0.750)"),
-        ([{"gold": 0.5}], "0.500"),
-        ([{"kl": 1.0}], "-"),
-    ],
+    ("values", "text"), [([0.5, 0.75], "0.625 (0.500 to 0.750)"), ([0.5], "0.500"), ([], "-")]
 )
-def test_spread_over_seeds(rows: list[dict[str, float]], text: str) -> None:
-    assert spread(rows, "gold", 3) == text
+def test_spread_over_seeds(values: list[float], text: str) -> None:
+    assert spread(values, 3) == text
 
 
 def test_a_policy_is_measured_once_per_split(tmp_path: Path) -> None:

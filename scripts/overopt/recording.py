@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from studies.runner import is_done
 
 from harness.errors import UserError
 from harness.files import display_path
-from overopt.jobs import is_done
 from overopt.plan import CURES
 from overopt.results import about_run, alarm, best_of_n_rows, cure_folder, fit_of_cell, rounded
 from overopt.settings import Settings

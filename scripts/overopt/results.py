@@ -9,10 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-
-from harness.files import read_jsonl
-from overopt.fits import NEAREST, pooled_fit, slope
-from overopt.intervals import (
+from studies.intervals import (
     Array,
     at_cost,
     at_distance,
@@ -21,12 +18,15 @@ from overopt.intervals import (
     paired_difference,
     prediction_interval,
 )
-from overopt.jobs import DONE, is_done
+from studies.runner import DONE, is_done
+
+from harness.files import read_jsonl
+from overopt.cells import BUDGET_DISTANCES, distance_view
+from overopt.fits import NEAREST, pooled_fit, slope
 from overopt.plan import CURES, PARTS, plan
 from overopt.repeats import repeated
 from overopt.runs import TERMS, Points, best_of_tuning, read_points, sampled_tokens
 from overopt.settings import ENGINES, TUNING, Settings
-from overopt.tables import BUDGET_DISTANCES, distance_view
 from overopt.terms import change_by_term
 from rl.training.run_rules import Run, proxy_suspected
 

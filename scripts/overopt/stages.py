@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
+from studies.recipes import LONGEST
 
 from data import reviews
 from data.collate import ResponseBatch, join_responses
@@ -34,7 +35,6 @@ from rl.batches.rollout import sample_rollout
 from rl.equations.best_of_n import best_of_n_kl, best_of_n_mean
 
 CONTEXT = 128
-LONGEST = {"reviews": 48, "sums": 40}
 PAIRS, HELD_OUT = "pairs.jsonl", "held_out_pairs.jsonl"
 
 

@@ -46,7 +46,7 @@ def test_the_command_at_toy_size(tmp_path, capsys):
     assert labels == ["eager, float32", "static, float32", "eager, bfloat16", "static, bfloat16"]
     assert [row[0] for row in found["sections"]["update"]["rows"]] == ["float32", "bfloat16"]
     page = (tmp_path / "gpu.md").read_text()
-    assert "on **no card**" in page and gpu_page.TOY in page and "Not run on a card" not in page
+    assert "on **no card**" in page and "**Toy size**" in page and "Not run on a card" not in page
     assert "Skipped" not in page and "| static, float32 |" in page
     assert capsys.readouterr().out.splitlines()[:3] == [
         "ceilings: done", "decode: done", "update: done",
@@ -262,10 +262,10 @@ def test_earlier_sections_of_the_same_card_stay(tmp_path):
 
 def test_our_page_has_the_markers_and_says_whether_it_was_run():
     text = gpu_page.PAGE.read_text(encoding="utf-8")
-    gpu_page.page_with(text, "")
+    gpu_page.page_with(text, "", gpu_page.MARKS)
     assert ("**Not run on a card yet.**" in text) != gpu_page.RESULTS.exists()
     with pytest.raises(UserError, match="lacks the lines"):
-        gpu_page.page_with("no markers", "")
+        gpu_page.page_with("no markers", "", gpu_page.MARKS)
 
 
 def test_every_target_stands_on_the_page():

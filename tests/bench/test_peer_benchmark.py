@@ -271,9 +271,9 @@ def test_the_generated_part_says_command_versions_machine_and_date():
 
 
 def test_only_the_part_between_the_markers_is_replaced():
-    page = f"before\n{peer_tables.BEGIN}\nold\n{peer_tables.END}\nafter\n"
+    page = f"before\n{peer_tables.MARKS[0]}\nold\n{peer_tables.MARKS[1]}\nafter\n"
     new = peer_tables.page_with(page, "new")
-    assert new == f"before\n{peer_tables.BEGIN}\n\nnew\n\n{peer_tables.END}\nafter\n"
+    assert new == f"before\n{peer_tables.MARKS[0]}\n\nnew\n\n{peer_tables.MARKS[1]}\nafter\n"
     with pytest.raises(UserError, match="lacks the lines"):
         peer_tables.page_with("no markers", "new")
 
@@ -285,7 +285,7 @@ def test_our_page_has_the_markers():
 def test_results_of_other_comparisons_stay(tmp_path, monkeypatch):
     monkeypatch.setattr(peers, "PAGE", tmp_path / "page.md")
     monkeypatch.setattr(peers, "RESULTS", tmp_path / "results.json")
-    peers.PAGE.write_text(f"{peer_tables.BEGIN}\n{peer_tables.END}\n")
+    peers.PAGE.write_text(f"{peer_tables.MARKS[0]}\n{peer_tables.MARKS[1]}\n")
     peers.write_results({"b": result("b")}, ["a", "b"])
     peers.write_results({"a": result("a")}, ["a", "b"])
     assert list(json.loads(peers.RESULTS.read_text())) == ["a", "b"]
