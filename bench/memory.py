@@ -43,6 +43,7 @@ from harness.errors import UserError
 from harness.frozen_copy import frozen_copy
 from harness.optimizer import adamw, clip_and_step
 from reward_model import reward_model_training
+from reward_model.accuracy_report import score_pairs
 from reward_model.memory_needs import reward_model_work
 from reward_model.model import RewardModel
 from reward_model.pairs import TokenPair
@@ -158,13 +159,13 @@ def _pretraining_config(case: Case) -> Any:
 
 
 def run_reward_model(case: Case) -> None:
-    """reward_model_training.py's `fit`, two answers to a prompt; the base stays in memory."""
+    """reward_model_training.py's `train`, two answers to a prompt; the base stays in memory."""
     config, base = _reward_model_config(case), model_of(case)
     fit_for_training(config, base)
     model = RewardModel.from_policy(base)
     pairs = _pairs(case)
-    reward_model_training.fit(model, pairs, config, MetricLog(case.steps), eos_id=0)
-    reward_model_training.score_pairs(model, pairs, 0)
+    reward_model_training.train(model, pairs, config, MetricLog(case.steps), eos_id=0)
+    score_pairs(model, pairs, 0)
 
 
 def _pairs(case: Case) -> list[TokenPair]:

@@ -35,7 +35,7 @@ from gpt.log_probs import token_log_probs
 from gpt.model import GPT
 from harness.report.tokens import show_tokens
 from reward_model import pairs as pairing
-from reward_model.reward_model_training import ReviewsAnnotator
+from reward_model.world_pairs import ReviewsAnnotator
 
 # %%
 from rl import dpo_engine, pg_grpo_engine

@@ -28,6 +28,7 @@ from gpt.tokenizer import Tokenizer
 from harness.errors import UserError
 from harness.files import append_jsonl, display_path, keep_until, read_jsonl
 from harness.optimizer import adamw
+from reward_model.accuracy_report import score_pairs
 from reward_model.model import RewardModel
 from reward_model.pairs import (
     Annotator,
@@ -39,7 +40,7 @@ from reward_model.pairs import (
     pair_as_text,
     sample_pairs,
 )
-from reward_model.reward_model_training import RewardModelConfig, fit, score_pairs
+from reward_model.reward_model_training import RewardModelConfig, train
 
 Replay = Literal["share_of_mix", "share_of_history"]
 Visit = list[Mapping[str, Any]]  # the comparisons of one prompt's responses, rows of a pairs.jsonl
@@ -196,7 +197,7 @@ class ContinualRewardModel:
         mix = [*new, *old]
         steps = max(config.epochs * len(by_prompt(mix)) // config.batch_size, 1)
         thaw(self.model)
-        fit(
+        train(
             self.model, mix, config, MetricLog(steps), eos_id=self.tokenizer.eos_id,
             optimizer=self.optimizer,
         )  # fmt: skip

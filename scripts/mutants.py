@@ -70,7 +70,12 @@ GROUPS = (
         tuple(f"tests/rl/equations/{name}.py" for name in EQUATION_TESTS),
     ),
     Group("collation", ("data/collate.py",), 30, ("tests/gpt/test_log_probs.py",)),
-    Group("sampling", ("gpt/generate.py",), 35, ("tests/rl/batches/test_rollout.py",)),
+    Group(
+        "sampling",
+        ("gpt/generate.py", "gpt/decode_static.py"),
+        35,
+        ("tests/rl/batches/test_rollout.py",),
+    ),
     Group(
         "scoring",
         ("gpt/log_probs.py", "rl/batches/*.py"),
@@ -92,9 +97,10 @@ OWN_TESTS = {  # of files whose tests have another name
     ),
     "gpt/generate.py": (
         "tests/gpt/test_generate.py",
-        "tests/gpt/test_static_decode.py",
+        "tests/gpt/test_decode_static.py",
         "tests/harness/test_bfloat16_weights.py",
     ),
+    "gpt/decode_static.py": ("tests/gpt/test_decode_static.py",),
     "rl/batches/preferences.py": (
         "tests/rl/test_dpo_engine.py",
         "tests/rl/test_pg_grpo_engine.py",

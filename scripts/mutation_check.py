@@ -76,6 +76,7 @@ COMMON = "gpt/common.py"
 CONFIG = "rl/training/config.py"
 CONTINUAL = "reward_model/continual.py"
 DPO = "rl/dpo_engine.py"
+DECODE_STATIC = "gpt/decode_static.py"
 DISTILLATION = "gpt/distillation.py"
 DYNAMIC_SAMPLING = "rl/batches/dynamic_sampling.py"
 ENGINE = "rl/grpo_engine.py"
@@ -95,6 +96,7 @@ LOSSES = "rl/equations/losses.py"
 METRICS = "rl/training/metrics.py"
 MINILLM = "rl/minillm_engine.py"
 MODEL = "gpt/model.py"
+OPEN_REWARD = "rl/training/open_reward.py"
 OPTIMIZER = "harness/optimizer.py"
 PAIRS = "reward_model/pairs.py"
 PG_GRPO = "rl/pg_grpo_engine.py"
@@ -116,7 +118,6 @@ RL_RUN = "rl/training/run.py"
 RUNS = "harness/run_folder.py"
 STOP = "harness/signals.py"
 ROLLOUT = "rl/batches/rollout.py"
-SETUP = "rl/training/setup.py"
 SINGLE_MODEL = "rl/grpo_single_model_engine.py"
 STEP_REWARDS = "rl/rewards/step_rewards.py"
 TEACHER = "rl/rewards/teacher.py"
@@ -184,7 +185,7 @@ TEST_REPORT = "tests/reward_model/test_accuracy_report.py"
 TEST_RUNS = "tests/harness/test_run_folder.py"
 TEST_STOP = "tests/harness/test_signals.py"
 TEST_SINGLE_MODEL = "tests/rl/test_grpo_single_model_engine.py"
-TEST_STATIC_DECODE = "tests/gpt/test_static_decode.py"
+TEST_DECODE_STATIC = "tests/gpt/test_decode_static.py"
 TEST_STEP_REWARDS = "tests/rl/rewards/test_step_rewards.py"
 TEST_VALUE_MODEL = "tests/rl/training/test_value_model.py"
 TEST_VARIANTS = "tests/rl/test_grpo_variants_engine.py"
@@ -343,7 +344,7 @@ MUTATIONS = (
         MODEL,
         "positions = seen.sum(1) - 1  # (N,)",
         "positions = cache.at.expand(len(seen))",
-        TEST_STATIC_DECODE,
+        TEST_DECODE_STATIC,
     ),
     bug(
         "static-cache-not-zeroed",
@@ -351,23 +352,23 @@ MUTATIONS = (
         MODEL,
         "            store[..., self.length :, :] = 0\n",
         "            store.abs()\n",
-        TEST_STATIC_DECODE,
+        TEST_DECODE_STATIC,
     ),
     bug(
         "static-sees-columns-to-come",
         "the static decoding step attends to columns that are not filled yet",
-        GENERATE,
+        DECODE_STATIC,
         "self.seen[:, filled:] = False",
         "self.seen[:, filled:] = True",
-        TEST_STATIC_DECODE,
+        TEST_DECODE_STATIC,
     ),
     bug(
         "static-records-one-window",
         "the recording of the first window is replayed when the columns have grown",
-        GENERATE,
+        DECODE_STATIC,
         "        self.recorded = False\n        for reader",
         "        for reader",
-        TEST_STATIC_DECODE,
+        TEST_DECODE_STATIC,
     ),
     bug(
         "rollout-temperature",
@@ -1557,7 +1558,7 @@ MUTATIONS = (
     bug(
         "ensemble-flag-unheard",
         "the least of the reward models pays whatever --ensemble says",
-        SETUP,
+        OPEN_REWARD,
         "models, combine=choice.ensemble, uwo_coef",
         'models, combine="min", uwo_coef',
         TEST_JUDGE,
@@ -1565,7 +1566,7 @@ MUTATIONS = (
     bug(
         "ensemble-coefficient-lost",
         "--uwo-coef never reaches the ensemble",
-        SETUP,
+        OPEN_REWARD,
         "            uwo_coef=config.uwo_coef,\n",
         "            uwo_coef=0.5,\n",
         TEST_JUDGE,
@@ -1573,7 +1574,7 @@ MUTATIONS = (
     bug(
         "judge-is-the-reward",
         "the judge of a file is the reward model that the policy is trained on",
-        SETUP,
+        OPEN_REWARD,
         "    model = open_reward_model(judge, tokenizer",
         "    model = open_reward_model(used[0], tokenizer",
         TEST_JUDGE,
@@ -2282,16 +2283,16 @@ MUTATIONS = (
         "token-log-td-error-summed",
         "the TD error shown is the sum of all that follow",
         TOKEN_LOG,
-        "gae(r, v, mask, self.gamma, 0.0)",
-        "gae(r, v, mask, self.gamma, 1.0)",
+        "gae(token_rewards, values, mask, self.gamma, 0.0)",
+        "gae(token_rewards, values, mask, self.gamma, 1.0)",
         f"{TEST_TOKEN_LOG}::test_td_errors_by_hand",
     ),
     bug(
         "token-log-clip-turned-over",
         "clip flags are those of pi_old / pi",
         TOKEN_LOG,
-        "group.clip.acted(new, old, group.advantages, mask)",
-        "group.clip.acted(old, new, group.advantages, mask)",
+        "batch.clip.acted(new, old, advantages, mask)",
+        "batch.clip.acted(old, new, advantages, mask)",
         f"{TEST_TOKEN_LOG}::test_a_group_is_recorded_as_it_was_trained_on",
     ),
     bug(

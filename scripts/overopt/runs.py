@@ -29,8 +29,8 @@ from overopt.intervals import Array
 from overopt.settings import TUNING, VARIANTS, Settings
 from overopt.stages import LONGEST
 from rl.training.evaluation import Conditions, Evaluation, evaluate
+from rl.training.open_task import Task, open_task
 from rl.training.run import models_of_run
-from rl.training.setup import Task, open_task
 
 Points = dict[str, Array]
 TERMS = ("sent", "topic", "polite", "form", "qual")
@@ -51,8 +51,6 @@ def has_turned(gold: Sequence[float], fall: float, smooth: int) -> bool:
 
 class Measuring:
     """Called by an engine as `validate(policy, reference, step)`; keeps what it finds per prompt."""
-
-    token_log = None
 
     def __init__(
         self, task: Task, world: str, prompts: Sequence[PromptRecord], start: GPT, micro: int
