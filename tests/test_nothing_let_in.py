@@ -29,7 +29,7 @@ from reward_model.model import RewardModel, load_reward_model, save_reward_model
 from rl import grpo_engine
 from rl.grpo_engine import GRPOConfig
 from rl.rewards.sources import RewardModelReward
-from rl.training.setup import answer_rule, require_reach
+from rl.training.open_reward import answer_rule, require_reach
 
 ROOT = Path(__file__).resolve().parents[1]
 TOKENIZER = load_tokenizer("glassbox")

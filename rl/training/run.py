@@ -33,14 +33,12 @@ from rl.training.evaluation import (
     Conditions,
     Validation,
     compare,
-    plot_iterations,
-    plot_learning_curves,
 )
 from rl.training.memory_needs import announce_run
 from rl.training.metrics import kl_exceeded
+from rl.training.open_task import Task, TaskConfig, open_task, to_bfloat16
 from rl.training.run_rules import RULES
-from rl.training.setup import Task, TaskConfig, open_task, to_bfloat16
-from rl.training.token_log import TokenLog
+from rl.training.token_log import StepBatch, TokenLog
 
 SHOWN = (
     "reward", "solve_rate", "accuracy", "margin", "kl", "entropy", "response_length",
@@ -53,19 +51,22 @@ def finish_step(
     state: TrainingState,
     row: dict[str, Any],
     log: MetricLog,
-    policy: GPT,
-    reference: GPT | None,
+    models: tuple[GPT, GPT | None],  # policy and reference
     validate: Validation | None,
     folder: Path | None,
+    batch: StepBatch | None = None,
 ) -> bool:
     """Validate, log and checkpoint the step that `state.step` counts; True if it was the last.
 
-    A run ends after config.steps, or early once the KL per response exceeds its limit.
+    A run ends after config.steps, or early once the KL per response exceeds its limit. With a
+    validation the token log keeps some of `batch`, what the step was trained on.
     """
     last = state.step == config.steps or kl_exceeded(log.rows, row, config.kl_limit)
     if validate is not None and (state.step % config.eval_every == 0 or last):
-        row = row | validate(policy, reference, state.step)
-        check_alike(policy)
+        row = row | validate(*models, state.step)
+        if batch is not None and isinstance(validate, Validation):  # a plain function has no log
+            validate.record(*models, state.step, batch)
+        check_alike(models[0])
     check_losses(row)
     log.write(step=state.step, **row)
     state.stopped = last and state.step < config.steps
@@ -191,6 +192,8 @@ def report(
     name: str, config: RunFlags, task: Task, start: GPT, rows: list[dict[str, Any]], folder: Path
 ) -> None:
     """The figure and, with test prompts, `start` and the trained policy side by side."""
+    from rl.training.figures import plot_iterations, plot_learning_curves
+
     gold_name = task.gold.name if task.gold else ""
     plot_learning_curves(
         rows, folder / "learning_curves.png", f"{name} on {config.data}", gold_name

@@ -376,7 +376,7 @@ def test_everything_stops_when_all_rows_have():
 )
 def test_nothing_is_computed_that_nobody_uses(probs, draws, reads, monkeypatch):
     """No draw once all rows have ended, and no token is read whose successor is not drawn."""
-    calls = {"_draw": 0, "hidden": 0}
+    calls = {"draw": 0, "hidden": 0}
 
     def counted(owner, name):
         plain = getattr(owner, name)
@@ -387,10 +387,10 @@ def test_nothing_is_computed_that_nobody_uses(probs, draws, reads, monkeypatch):
 
         monkeypatch.setattr(owner, name, call)
 
-    counted(generation, "_draw")
+    counted(generation, "draw")
     counted(GPT, "hidden")  # the prompts at once, then token by token
     generate(fixed_gpt(probs), [[0], [1]], SamplingParams(max_new_tokens=4), seeded(0), eos_id=2)
-    assert calls == {"_draw": draws, "hidden": reads}
+    assert calls == {"draw": draws, "hidden": reads}
 
 
 def test_rows_without_eos_are_cut_off():

@@ -16,7 +16,7 @@ from harness.metric_log import MetricLog
 from harness.seeds import make_generator
 from reward_model import outcome_training
 from reward_model.model import RewardModel, load_reward_model
-from reward_model.outcome_training import OutcomeConfig, add_texts, fit, open_texts
+from reward_model.outcome_training import OutcomeConfig, add_texts, open_texts, train
 from reward_model.outcomes import (
     LabelledTokens,
     cut_piece,
@@ -105,7 +105,7 @@ def test_it_learns_a_word(pooling):
     texts = encode_labelled(texts_of(200), TOKENIZER)
     config = OutcomeConfig(batch_size=16, lr=5e-3, shortest=12, warmup=5)
     model, log = model_of(pooling=pooling), MetricLog(60)
-    rows = fit(model, texts[:160], config, log)
+    rows = train(model, texts[:160], config, log)
     assert len(rows) == 60 and rows[-1]["loss"] < 0.2 < 0.5 < rows[0]["loss"]
     scores = score_beginnings(model, texts[160:], 32)
     labels = torch.tensor([text.label for text in texts[160:]])

@@ -151,7 +151,7 @@ def other_loops(seen: list[torch.Tensor]) -> dict[str, Any]:
             batch_size=3, warmup=1, pair_weighting=weighting, centering=0.01, margin=0.1
         )
         log = MetricLog(3)
-        rows = reward_model_training.fit(judge, [*PAIRS, *OFFLINE], fitting, log, eos_id=8)
+        rows = reward_model_training.train(judge, [*PAIRS, *OFFLINE], fitting, log, eos_id=8)
         keep(f"reward_model-{weighting}", judge, rows)
     return done
 

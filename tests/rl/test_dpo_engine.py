@@ -49,7 +49,8 @@ from rl.batches.preferences import (
     pair_micro_batches,
 )
 from rl.dpo_engine import DPOConfig, main, preference_loss
-from rl.training.evaluation import evaluate, plot_learning_curves
+from rl.training.evaluation import evaluate
+from rl.training.figures import plot_learning_curves
 
 DPO = engine_named("dpo")
 CONFIG = DPO.config

@@ -56,7 +56,7 @@ from rl import grpo_engine, grpo_iterative_engine
 from rl.grpo_engine import GRPOConfig
 from rl.grpo_iterative_engine import IterativeGRPOConfig, grpo_loss, open_refresh
 from rl.rewards.sources import RewardModelReward
-from rl.training.evaluation import iteration_starts, plot_iterations
+from rl.training.figures import iteration_starts, plot_iterations
 
 CONFIG = replace(engine_named("grpo_iterative").config, steps=6, iterations=3)
 run = replace(engine_named("grpo_iterative"), config=CONFIG).run
@@ -93,7 +93,8 @@ def original_visits() -> list[list[dict[str, Any]]]:
 
 def continual_model(**changes: Any) -> ContinualRewardModel:
     probe = [as_pair(visit[0], LETTERS) for visit in original_visits()]
-    scorer = RewardModel.from_policy(small_gpt(), generator=torch.Generator().manual_seed(1))
+    generator = torch.Generator().manual_seed(1)
+    scorer = RewardModel.from_policy(small_gpt(), "mean_score", generator)
     if rank := changes.pop("rank", 0):
         add_adapters(scorer.gpt, rank, generator=torch.Generator().manual_seed(2))
     return ContinualRewardModel(
@@ -264,9 +265,9 @@ def test_a_visit_ends_with_its_prompt_and_with_its_step():
 
 @pytest.fixture
 def fits(monkeypatch) -> list[SimpleNamespace]:
-    """Every call of `fit`: its pairs, optimizer and seed, and the model's weights before."""
+    """Every call of `train`: its pairs, optimizer and seed, and the model's weights before."""
     calls: list[SimpleNamespace] = []
-    real = continual.fit
+    real = continual.train
 
     def spy(scorer, pairs, config, log, *, eos_id, optimizer):
         assert all(parameter.requires_grad for parameter in scorer.parameters())
@@ -275,7 +276,7 @@ def fits(monkeypatch) -> list[SimpleNamespace]:
         )
         return real(scorer, pairs, config, log, eos_id=eos_id, optimizer=optimizer)
 
-    monkeypatch.setattr(continual, "fit", spy)
+    monkeypatch.setattr(continual, "train", spy)
     return calls
 
 

@@ -42,7 +42,7 @@ from rl.grpo_process_engine import (
 )
 from rl.rewards.sources import RewardModelReward, RuleReward
 from rl.rewards.step_rewards import CheckedSteps, OutcomeSteps, RewardModelSteps, StepRewards
-from rl.training.setup import Task
+from rl.training.open_task import Task
 
 PROCESS = engine_named("grpo_process")
 CONFIG, run = PROCESS.config, PROCESS.run

@@ -26,7 +26,8 @@ from rl.grpo_engine import GRPOConfig
 from rl.rewards.function import FunctionReward, check_reward, is_function, open_function
 from rl.rewards.sources import checked_rewards
 from rl.training.config import EngineConfig
-from rl.training.setup import RewardChoice, open_reward, open_task
+from rl.training.open_reward import RewardChoice, open_reward
+from rl.training.open_task import open_task
 
 ROOT = Path(__file__).resolve().parents[3]
 CPU = torch.device("cpu")

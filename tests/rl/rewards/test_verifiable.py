@@ -47,7 +47,8 @@ from rl.rewards.verifiable import (
 )
 from rl.training.evaluation import compare, measure_accuracy
 from rl.training.metrics import rollout_metrics
-from rl.training.setup import open_policy, open_task, world_rule
+from rl.training.open_reward import world_rule
+from rl.training.open_task import open_policy, open_task
 
 DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "metrics.md"
 CPU = torch.device("cpu")

@@ -32,13 +32,13 @@ from rl.ppo_engine import PPOConfig, open_critic_and_text
 from rl.rewards.ensemble import EnsembleReward
 from rl.rewards.sources import RewardModelReward
 from rl.training.config import EngineConfig
-from rl.training.setup import (
+from rl.training.open_reward import (
     RewardChoice,
     open_reward,
     open_reward_model,
-    open_task,
     reference_responses,
 )
+from rl.training.open_task import open_task
 
 CPU = torch.device("cpu")
 GLASSBOX = load_tokenizer("glassbox")

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gpt import generate as generation
-from gpt.generate import SamplingParams, as_sampled, chosen_decoding, generate
+from gpt import decode_static as static_decoding
+from gpt.generate import DECODING, SamplingParams, as_sampled, chosen_decoding, generate
 from gpt.model import GPT, GPTConfig
 from harness import cuda_graph
 
@@ -42,8 +42,8 @@ ENDLESS.wte.weight[NEVER, 0] = -50
 @pytest.fixture(autouse=True)
 def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a short response passes through several."""
-    monkeypatch.setattr(generation, "WINDOW", 16)
-    monkeypatch.delenv(generation.DECODING, raising=False)
+    monkeypatch.setattr(static_decoding, "WINDOW", 16)
+    monkeypatch.delenv(DECODING, raising=False)
 
 
 def both_ways(model: GPT, prompts: list[list[int]], params: SamplingParams, **options):
@@ -117,7 +117,7 @@ def test_rows_that_never_end_fill_every_window():
 def test_the_window_changes_nothing(monkeypatch):
     params = replace(PLAIN, decoding="static")
     small = generate(MODEL, RAGGED, params, seeded(1), eos_id=EOS, samples_per_prompt=3)
-    monkeypatch.setattr(generation, "WINDOW", 128)
+    monkeypatch.setattr(static_decoding, "WINDOW", 128)
     large = generate(MODEL, RAGGED, params, seeded(1), eos_id=EOS, samples_per_prompt=3)
     same(large, small)
 
@@ -271,10 +271,10 @@ def test_the_rule():
 
 
 def test_the_environment_decides_where_the_parameters_do_not(monkeypatch):
-    monkeypatch.setenv(generation.DECODING, "static")
+    monkeypatch.setenv(DECODING, "static")
     assert chosen_decoding(PLAIN, CPU) == "static"
     assert chosen_decoding(replace(PLAIN, decoding="eager"), CPU) == "eager"
-    monkeypatch.setenv(generation.DECODING, "quick")
+    monkeypatch.setenv(DECODING, "quick")
     with pytest.raises(ValueError, match="GLASSBOX_DECODING=quick must be one of auto, eager"):
         generate(MODEL, EVEN, PLAIN, eos_id=EOS)
 
@@ -295,8 +295,8 @@ class Studio:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, breaks: bool = False) -> None:
         self.notes: list[str] = []
         self.breaks = breaks
-        monkeypatch.setattr(generation, "recorded", self.recorded)
-        monkeypatch.setattr(generation, "aside", self.aside)
+        monkeypatch.setattr(static_decoding, "recorded", self.recorded)
+        monkeypatch.setattr(static_decoding, "aside", self.aside)
         monkeypatch.setattr(torch.cuda, "current_stream", lambda device: self)
 
     def synchronize(self) -> None:
@@ -319,7 +319,7 @@ class Studio:
 
 
 def captured(params: SamplingParams):
-    return generation.decode_static(
+    return static_decoding.decode_static(
         [MODEL], EVEN, torch.rand(2, params.max_new_tokens, generator=seeded(0)), params,
         eos_id=-1, capture=True,
     )  # fmt: skip
