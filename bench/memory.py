@@ -44,6 +44,7 @@ from harness.optimizer import adamw, clip_and_step
 from harness.paths import REPOSITORY
 from harness.seeds import make_generator
 from reward_model import reward_model_training
+from reward_model.accuracy_report import score_pairs
 from reward_model.memory_needs import reward_model_work
 from reward_model.model import RewardModel
 from reward_model.pairs import TokenPair
