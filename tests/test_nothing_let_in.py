@@ -258,7 +258,7 @@ def test_a_row_of_many_keys_is_not_printed_whole(tmp_path):
 
 def test_more_spaces_than_the_encoder_has_a_stack_for():
     assert len(TOKENIZER.encode("a" + " " * 200_000)) > 0
-    with pytest.raises(ValueError, match="more than 250,000 spaces in a row behind 'dear'"):
+    with pytest.raises(ValueError, match="250,000 spaces .* behind 'dear'"):
         TOKENIZER.encode("dear" + " " * 1_000_000 + "end")
 
 

@@ -6,12 +6,14 @@ from dataclasses import replace
 
 import pytest
 import torch
+import toys
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+from toys import seeded
 
 from gpt import decode_static as static_decoding
 from gpt.generate import DECODING, SamplingParams, as_sampled, chosen_decoding, generate
-from gpt.model import GPT, GPTConfig
+from gpt.model import GPT
 from harness import cuda_graph
 
 EOS = 3
@@ -20,15 +22,8 @@ EVEN = [[1, 2, 0], [3, 4, 4]]
 CPU = torch.device("cpu")
 
 
-def seeded(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
 def random_gpt(seed: int = 0, vocab_size: int = 6, context: int = 64, scale: float = 0.5) -> GPT:
-    config = GPTConfig(vocab_size, context=context, n_layer=2, n_head=2, n_embd=8)
-    model, generator = GPT(config).eval(), seeded(seed)
-    for parameter in model.parameters():
-        parameter.data = torch.randn(parameter.shape, generator=generator) * scale
+    model = toys.random_gpt(vocab_size, context, seed=seed, scale=scale)
     return model.requires_grad_(False)
 
 
@@ -280,9 +275,9 @@ def test_the_environment_decides_where_the_parameters_do_not(monkeypatch):
 
 
 def test_wishes_that_cannot_be_are_refused():
-    with pytest.raises(ValueError, match="decoding='quick' must be one of auto, eager, static"):
+    with pytest.raises(ValueError, match="decoding='quick' must be one of"):
         SamplingParams(decoding="quick")
-    with pytest.raises(ValueError, match="needs a CUDA device and the model is on cpu: use static"):
+    with pytest.raises(ValueError, match="model is on cpu: use static"):
         generate(MODEL, EVEN, replace(PLAIN, decoding="captured"), eos_id=EOS)
 
 
@@ -340,7 +335,7 @@ def test_each_window_is_warmed_up_recorded_once_and_replayed(monkeypatch):
 def test_a_step_that_cannot_be_recorded_runs_without(monkeypatch):
     studio = Studio(monkeypatch, breaks=True)
     params = replace(PLAIN, max_new_tokens=20)
-    with pytest.warns(UserWarning, match="could not be recorded.*when stream is capturing\\)") as w:
+    with pytest.warns(UserWarning, match="could not be recorded") as w:
         tokens, _, _ = captured(params)
     assert len(w) == 1 and studio.notes == ["warm up", "record", "wait"]
     expected = generate(MODEL, EVEN, params, seeded(0), eos_id=-1)

@@ -135,7 +135,7 @@ def test_or_replaced_and_counted(replacement):
 @pytest.mark.parametrize("shape", [(7,), (9,), (8, 1), (1, 8), ()])
 def test_the_wrong_number_of_rewards_is_refused(shape):
     """(N, 1) would broadcast against (N,) to an N x N table."""
-    with pytest.raises(ValueError, match=r"one number per response, \(N,\) = \(8,\)"):
+    with pytest.raises(ValueError, match=r"per response, \(N,\) = \(8,\)"):
         checked_rewards(Fixed(torch.zeros(shape)), ROLLOUT)
 
 
