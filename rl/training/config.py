@@ -148,6 +148,11 @@ class RunFlags(StartFlags, StepFlags, MeasureFlags, EngineMemoryFlags, TrainingF
         """How many rows a rollout samples together; None: all of them."""
         return None
 
+    @property
+    def discount(self) -> float:
+        """gamma of a critic's temporal differences."""
+        return 1.0
+
 
 @dataclass(frozen=True)
 class RewardFlags:
