@@ -132,6 +132,11 @@ class DPOConfig(RunFlags):
     checkpoint_every: AtLeastOne = 100
     """Steps between resumable checkpoints."""
 
+    @property
+    def reward_folders(self) -> tuple[Path, ...]:
+        """The reward model that is named, or none."""
+        return () if self.reward_model is None else (self.reward_model,)
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.micro_batch_size < 2:
