@@ -169,7 +169,7 @@ def train(
         index = epoch_shuffled_indices(step, size, len(examples), seed).tolist()
         batch = collate_examples([examples[i] for i in index], eos_id).to(model.device)
         tokens = int(batch.response_mask.sum())
-        loss = torch.zeros((), device=model.device)
+        loss = torch.zeros((), dtype=model.wte.weight.dtype, device=model.device)
         optimizer.zero_grad(set_to_none=True)
         for rows in shard_batch(batch, config.micro_batch_size):
             with precision(model.device, config.precision):

@@ -231,7 +231,7 @@ def train(
         ]
         tokens = sum(int(batch.response_mask.sum()) for batch in batches)
         optimizer.zero_grad(set_to_none=True)
-        loss = torch.zeros((), device=model.device)
+        loss = torch.zeros((), dtype=model.wte.weight.dtype, device=model.device)
         for batch in [part for whole in batches for part in shard_batch(whole)]:
             with precision(model.device, config.precision):
                 part = language_model_loss(model, batch, denominator=expected_tokens)

@@ -211,7 +211,7 @@ def train(
         begin = time.perf_counter()
         lr = cosine_schedule(step, config.steps, peak=config.lr, warmup=config.warmup)
         set_learning_rate(optimizer, lr)
-        loss = torch.zeros((), device=policy.device)
+        loss = torch.zeros((), dtype=policy.wte.weight.dtype, device=policy.device)
         compared: list[Compared] = []
         optimizer.zero_grad(set_to_none=True)
         for batch, ref_log_probs in stream.micro_batches(step):  # line 3

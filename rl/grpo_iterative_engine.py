@@ -241,7 +241,7 @@ def train(
                     len(rollout), config.minibatches, generators["minibatches"], config.group_size
                 ):
                     optimizer.zero_grad(set_to_none=True)
-                    loss = torch.zeros((), device=policy.device)
+                    loss = torch.zeros((), dtype=policy.wte.weight.dtype, device=policy.device)
                     for part, batch in micro_batches(
                         rollout.sequences, rows, config.micro_batch_size
                     ):

@@ -366,7 +366,7 @@ def update_policy(
     for _ in range(config.updates_per_batch):  # line 10
         for rows in minibatches(len(rollout), config.minibatches, generator, config.group_size):
             optimizer.zero_grad(set_to_none=True)
-            loss = torch.zeros((), device=policy.device)
+            loss = torch.zeros((), dtype=policy.wte.weight.dtype, device=policy.device)
             eligible = policy_loss_tokens(config, policy, rollout, rows, given.mask)
             whole = given.mask[rows]
             for part, batch in micro_batches(rollout.sequences, rows, config.micro_batch_size):

@@ -269,7 +269,7 @@ def train(
             )
             for update, rows in enumerate(updates):
                 optimizer.zero_grad(set_to_none=True)
-                loss = torch.zeros((), device=policy.device)
+                loss = torch.zeros((), dtype=policy.wte.weight.dtype, device=policy.device)
                 for part, batch in micro_batches(rollout.sequences, rows, config.micro_batch_size):
                     ref = None if ref_log_probs is None else ref_log_probs[part]
                     with precision(policy.device, config.precision):  # line 9

@@ -247,7 +247,7 @@ def train(
             updates = epoch_minibatches(config, len(rollout), generators["minibatches"])  # line 7
             for update, rows in enumerate(updates):  # line 7
                 optimizer.zero_grad(set_to_none=True)
-                loss = torch.zeros((), device=policy.device)
+                loss = torch.zeros((), dtype=policy.wte.weight.dtype, device=policy.device)
                 for part, batch in micro_batches(rollout.sequences, rows, config.micro_batch_size):
                     with precision(policy.device, config.precision):
                         scores, token_kl = token_scores_and_kl(  # line 8

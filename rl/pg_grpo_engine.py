@@ -346,7 +346,7 @@ def train(
                 config, len(rollout), generators["minibatches"], config.group_size
             ):
                 optimizer.zero_grad(set_to_none=True)
-                loss = torch.zeros((), device=policy.device)
+                loss = torch.zeros((), dtype=policy.wte.weight.dtype, device=policy.device)
                 pair_count = len(pairs_within(pairs, rows)) + recorded.batch_size
                 for part, batch in micro_batches(
                     rollout.sequences, rows, config.rows_of_loss, config.rows_together

@@ -230,7 +230,7 @@ def train(
             updates = epoch_minibatches(config, len(rollout), generators["minibatches"])  # line 8
             for update, rows in enumerate(updates):  # line 8
                 models.zero_grad()
-                loss = torch.zeros((), device=policy.device)
+                loss = torch.zeros((), dtype=policy.wte.weight.dtype, device=policy.device)
                 tokens = rollout.tokens_of(rows)
                 for part, batch in micro_batches(rollout.sequences, rows, config.micro_batch_size):
                     scores, values = models.scores_and_values(batch)

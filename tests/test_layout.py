@@ -34,7 +34,7 @@ PACKAGES = (
 )  # each may import itself and what stands before it
 ROOMS = ("equations", "batches", "rewards", "training")  # of rl/, likewise
 COMMANDS = ("doctor.py", "export.py", "memory.py", "report.py", "talk.py")
-CODE_FOLDERS = (*PACKAGES, "scripts", "bench", "notebooks", "tests")
+CODE_FOLDERS = (*PACKAGES, "nano", "scripts", "bench", "notebooks", "tests")
 RUNTIME = {
     *("torch", "tiktoken", "numpy", "matplotlib", "safetensors", "tyro", "tqdm", "jinja2", "bokeh"),
 }
@@ -221,7 +221,7 @@ def test_tyro_is_imported_under_main_only(path: Path) -> None:
             assert "tyro" not in names, f"{label(path)}:{node.lineno}"
 
 
-@pytest.mark.parametrize("path", python_files(*PACKAGES, "scripts", "bench"), ids=label)
+@pytest.mark.parametrize("path", python_files(*PACKAGES, "nano", "scripts", "bench"), ids=label)
 def test_no_unfinished_code(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     assert not re.findall(r"TODO|FIXME|NotImplementedError", text), label(path)
@@ -310,7 +310,7 @@ def elsewhere(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 def test_installation_leaks_no_other_folder(tmp_path: Path) -> None:
     if not is_installed():
         pytest.skip("glassbox-rlhf is not installed here; `make test` installs it")
-    names = [*PACKAGES, "scripts", "bench", "notebooks", "tests"]
+    names = [*PACKAGES, "nano", "scripts", "bench", "notebooks", "tests"]
     code = (
         "import importlib.util, sys\n"
         "for name in sys.argv[1:]:\n"
