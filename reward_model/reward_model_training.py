@@ -24,6 +24,7 @@ import torch
 
 from data import reviews
 from data.collate import ResponseBatch, epoch_shuffled_indices
+from data.names import default_folder
 from data.readers import read_preferences, split_records
 from data.records import PreferenceRecord, PromptRecord
 from gpt import pretraining
@@ -33,8 +34,8 @@ from gpt.log_probs import score_in_micro_batches
 from gpt.lora import fit_for_training
 from gpt.memory.announce import announce
 from gpt.memory.forecast import Forecast, forecast
-from gpt.model import GPT
-from gpt.pretraining import Preset, PretrainingConfig, default_folder
+from gpt.model import GPT, Preset
+from gpt.pretraining import PretrainingConfig
 from gpt.token_rows import token_rows
 from gpt.tokenizer import Tokenizer
 from harness.command_line import run_command
@@ -50,14 +51,13 @@ from harness.optimizer import (
     cosine_schedule,
     set_learning_rate,
 )
-from harness.paths import MODEL_FILE
+from harness.paths import MODEL_FILE, TOKENS
 from harness.ranks.collectives import all_reduce_sum, check_alike, on_main, shard, world
-from harness.report.page import TOKENS
 from harness.report.rules import say_findings
 from harness.report.writing import open_page, refresh
-from harness.run_folder import finish_run, keep_state, open_run, stepping
+from harness.run_folder import finish_run, open_run, stepping
 from harness.seeds import derive_seed, make_generator
-from harness.training_state import TrainingState, saved_step
+from harness.training_state import TrainingState, keep_state, saved_step
 from reward_model.accuracy_report import Report, plot_report, preference_report
 from reward_model.loss import bradley_terry_loss
 from reward_model.memory_needs import longest_pair, most_responses, reward_model_work

@@ -29,8 +29,7 @@ from gpt.memory.forecast import (
     size_text,
 )
 from gpt.memory.supervised import distillation_work, finetuning_work, pretraining_work
-from gpt.model import GPTConfig, preset_config
-from gpt.pretraining import Preset
+from gpt.model import GPTConfig, Preset, preset_config
 from gpt.tokenizer import load_tokenizer
 from harness.command_line import from_preset, run_command
 from harness.files import save_figure

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -18,18 +18,13 @@ from torch import Tensor
 from data.collate import ResponseBatch
 from gpt.log_probs import score_in_micro_batches, token_scores, token_scores_and_kl
 from gpt.model import GPT
-from gpt.token_rows import token_rows
 from gpt.tokenizer import Tokenizer
 from harness.device import precision
 from harness.files import append_jsonl
 from rl.batches.rollout import Rollout, select_rows
 from rl.equations.advantages import gae
-from rl.rewards.ensemble import EnsembleReward
 from rl.rewards.sources import RewardFn, RewardModelReward
-from rl.rewards.teacher import TeacherReward
-
-if TYPE_CHECKING:
-    from rl.training.evaluation import Validation
+from rl.training.run import Validate
 
 ROWS = 8  # of a group; larger groups are cut
 UNGROUPED = 4  # responses of a batch without groups
@@ -62,7 +57,7 @@ class Watched:
 
 
 def watch(
-    validate: Validation | None,
+    validate: Validate | None,
     clip: Clip,
     rollout: Rollout,
     rewards: Tensor,  # (N,)
@@ -150,6 +145,9 @@ class TokenLog:
 
     def judged(self, rollout: Rollout) -> dict[str, Tensor]:
         """The teacher's log p beside the sampler's log q, or the reward model's score of each prefix."""
+        from rl.rewards.ensemble import EnsembleReward
+        from rl.rewards.teacher import TeacherReward
+
         reward_fn = self.reward_fn
         if isinstance(reward_fn, TeacherReward):
             return {"log_p": reward_fn.log_probs(rollout), "log_q": rollout.log_probs}
@@ -173,6 +171,8 @@ class TokenLog:
         clipped: Tensor | None = None,
     ) -> list[dict[str, Any]]:
         """One readable row a response: only its valid tokens."""
+        from gpt.token_rows import token_rows
+
         prompts = [record.prompt for record in rollout.records]
         return token_rows(
             self.tokenizer, rollout.sequences, prompts, values, notes,

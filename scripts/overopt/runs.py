@@ -28,8 +28,8 @@ from harness.files import read_jsonl, write_json
 from harness.metric_log import MetricLog
 from overopt.settings import TUNING, Settings
 from rl.training.evaluation import Conditions, Evaluation, evaluate
-from rl.training.run import models_of_run
 from rl.training.setup import Task, open_task
+from rl.training.whole_run import models_of_run
 
 Points = dict[str, Array]
 TERMS = ("sent", "topic", "polite", "form", "qual")

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from data import reviews, sums
+from data.names import flags_for
 from data.splits import split_of
 from gpt import pretraining
 from gpt.checkpoint import save_gpt
 from gpt.model import GPT, GPTConfig
-from gpt.pretraining import flags_for
 from gpt.tokenizer import load_tokenizer
 from harness.errors import UserError
 from reward_model.model import RewardModel, save_reward_model
