@@ -44,6 +44,7 @@ from harness.optimizer import adamw, clip_and_step
 from harness.paths import REPOSITORY
 from harness.seeds import make_generator
 from reward_model import reward_model_training
+from reward_model.accuracy_report import score_pairs
 from reward_model.memory_needs import reward_model_work
 from reward_model.model import RewardModel
 from reward_model.pairs import TokenPair
@@ -152,15 +153,15 @@ def run_pretraining(case: Case, config: Any) -> None:
 
 
 def run_reward_model(case: Case, config: Any) -> None:
-    """reward_model_training.py's `fit`, two answers to a prompt; the base stays in memory."""
+    """reward_model_training.py's `train`, two answers to a prompt; the base stays in memory."""
     base, count = model_of(case), case.batch * case.steps
     fit_for_training(config, base)
     model = RewardModel.from_policy(base)
     prompts = random_tokens(case, count, case.prompt, "prompts")
     sides = [random_tokens(case, count, case.response, side) for side in ("chosen", "rejected")]
     pairs = [TokenPair(*row) for row in zip(prompts, *sides, strict=True)]
-    reward_model_training.fit(model, pairs, config, MetricLog(case.steps), eos_id=0)
-    reward_model_training.score_pairs(model, pairs, 0)
+    reward_model_training.train(model, pairs, config, MetricLog(case.steps), eos_id=0)
+    score_pairs(model, pairs, 0)
 
 
 ENGINES: dict[str, Any] = {

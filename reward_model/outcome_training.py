@@ -121,7 +121,7 @@ class OutcomeConfig(TrainingFlags):
             )
 
 
-def fit(
+def train(
     model: RewardModel,
     texts: Sequence[LabelledTokens],
     config: OutcomeConfig,
@@ -255,7 +255,7 @@ def main(config: OutcomeConfig) -> Path:
         start=saved_step(folder) if config.resume else 0,
     )
     with stepping(log, folder):
-        fit(model, texts, config, log, folder=folder)
+        train(model, texts, config, log, folder=folder)
     save_reward_model(folder / MODEL_FILE, model, tokenizer)
     lengths, at_once = report_lengths(shape.context), 2 * config.micro_batch_size
     report = outcome_report(model, texts, held_out, tokenizer, lengths, at_once)

@@ -66,8 +66,9 @@ from rl.batches.preferences import (
 from rl.rewards.sources import RewardFn
 from rl.training.config import RunFlags
 from rl.training.engine import Engine, Needs
+from rl.training.open_reward import RewardChoice, open_reward
+from rl.training.open_task import Task
 from rl.training.run import Validate, finish_step, run_training
-from rl.training.setup import RewardChoice, Task, open_reward
 
 PRESETS: dict[str, dict[str, Any]] = {
     "tiny": {},
@@ -128,6 +129,11 @@ class DPOConfig(RunFlags):
     """Steps between validations."""
     checkpoint_every: AtLeastOne = 100
     """Steps between resumable checkpoints."""
+
+    @property
+    def reward_folders(self) -> tuple[Path, ...]:
+        """The reward model that is named, or none."""
+        return () if self.reward_model is None else (self.reward_model,)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -220,7 +226,7 @@ def train(
         state.step = step + 1
         if len(held_out) and (state.step % config.eval_every == 0 or state.step == config.steps):
             row |= held_out_metrics(config, policy, held_out, held_out_ref, eos_id)
-        if finish_step(config, state, row, log, policy, reference, validate, folder):
+        if finish_step(config, state, row, log, (policy, reference), validate, folder):
             break
     return log.rows
 

@@ -62,8 +62,7 @@ from rl.batches.rollout import (
 from rl.equations.advantages import process_advantages
 from rl.equations.kl import k2, k3, loss_estimator
 from rl.equations.losses import clipped_surrogate, sequence_mean
-from rl.rewards.ensemble import EnsembleReward
-from rl.rewards.sources import RewardFn, RewardModelReward, checked_rewards
+from rl.rewards.sources import RewardFn, checked_rewards, made_of
 from rl.rewards.step_rewards import (
     CheckedSteps,
     OutcomeSteps,
@@ -74,10 +73,11 @@ from rl.rewards.step_rewards import (
 )
 from rl.training.config import EngineConfig, kl_controller, require_groups, size_presets, warmed_up
 from rl.training.engine import Engine
+from rl.training.evaluation import Conditions
 from rl.training.metrics import Stopwatch, UpdateMeter, rollout_metrics
+from rl.training.open_task import Task
 from rl.training.run import Validate, finish_step, run_training
-from rl.training.setup import Task
-from rl.training.token_log import watch
+from rl.training.token_log import StepBatch
 
 PRESETS = size_presets()
 
@@ -104,15 +104,14 @@ class ProcessGRPOConfig(EngineConfig):
 
 def open_step_rewards(config: ProcessGRPOConfig, task: Task) -> dict[str, StepRewardFn]:
     """The source of step rewards that the flags ask for, as `train` takes it."""
-    kind, reward_fn = config.steps_from, task.reward_fn
-    learned = isinstance(reward_fn, RewardModelReward)
-    if isinstance(reward_fn, EnsembleReward) and kind in ("auto", "reward_model"):
+    kind, models = config.steps_from, made_of(task.reward_fn).reward_models
+    if len(models) > 1 and kind in ("auto", "reward_model"):
         raise UserError(
             "the scores after each sentence are those of one reward model: name one, or use "
             "--steps-from outcome with several"
         )
     if kind == "auto":
-        kind = "rule" if config.data == "sums" else "reward_model" if learned else "outcome"
+        kind = "rule" if config.data == "sums" else "reward_model" if models else "outcome"
     source: StepRewardFn = OutcomeSteps()
     if kind == "rule":
         if config.data != "sums":
@@ -122,14 +121,13 @@ def open_step_rewards(config: ProcessGRPOConfig, task: Task) -> dict[str, StepRe
             )
         source = CheckedSteps(task.tokenizer)
     if kind == "reward_model":
-        if not isinstance(reward_fn, RewardModelReward):
+        if not models:
             raise UserError(
                 f"--steps-from reward_model: the reward is the {task.reward_name}, not a learned "
                 "model; add --reward model, or use outcome"
             )
-        source = RewardModelSteps(
-            reward_fn.model, task.tokenizer, reward_fn.micro_batch_size, reward_fn.dtype
-        )
+        how = Conditions.of(config)
+        source = RewardModelSteps(models[0], task.tokenizer, how.scored, how.precision)
     print(f"steps: {source.name}")
     return {"step_reward_fn": source}
 
@@ -252,7 +250,7 @@ def train(
                     norm = clip_and_step(optimizer, policy.parameters(), config.max_norm)  # line 11
                     meter.add_update(loss, norm)
 
-        watch(validate, meter, rollout, rewards, advantages)
+        step_batch = StepBatch(meter, rollout, rewards, advantages)
         row = rollout_metrics(rollout, rewards, old_log_probs, ref_log_probs)
         row |= step_metrics(steps, advantages, config.group_size)
         row |= meter.metrics() | {"kl_coef": kl.coef, "lr": lr}
@@ -261,7 +259,7 @@ def train(
         if "kl" in row:
             kl.update(row["kl"], len(rollout))
         state.step = step + 1
-        if finish_step(config, state, row, log, policy, reference, validate, folder):
+        if finish_step(config, state, row, log, (policy, reference), validate, folder, step_batch):
             break
     return log.rows
 

@@ -77,7 +77,7 @@ from rl.training.config import EngineConfig, kl_controller, require_groups, size
 from rl.training.engine import Engine
 from rl.training.metrics import Stopwatch, UpdateMeter, rollout_metrics
 from rl.training.run import Validate, finish_step, run_training
-from rl.training.token_log import watch
+from rl.training.token_log import StepBatch
 
 PRESETS = size_presets(dict(kl_coef=1.0), sums=dict(kl_coef=1.0, steps=100))
 PENALTIES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
@@ -247,14 +247,14 @@ def train(
         with clock.phase("score"):  # the policy after the last update of this batch
             new_log_probs = rollout_log_probs(policy, rollout, config)  # (N, T)
 
-        watch(validate, meter, rollout, rewards, advantages)
+        step_batch = StepBatch(meter, rollout, rewards, advantages)
         row = rollout_metrics(rollout, rewards, old_log_probs, None)
         row |= batch_kl(new_log_probs, old_log_probs, rollout)
         row |= meter.metrics() | {"non_finite_rewards": non_finite, "kl_coef": kl.coef, "lr": lr}
         row |= clock.metrics(tokens=int(rollout.lengths.sum()))
         kl.update(row["kl_old_new"], len(rollout))
         state.step = step + 1
-        if finish_step(config, state, row, log, policy, None, validate, folder):
+        if finish_step(config, state, row, log, (policy, None), validate, folder, step_batch):
             break
     return log.rows
 

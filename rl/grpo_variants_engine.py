@@ -81,7 +81,7 @@ from rl.training.engine import Engine, sampling_needs
 from rl.training.metrics import CLIPPED, Stopwatch, UpdateMeter, rollout_metrics
 from rl.training.reference import check_mix_of_adapters
 from rl.training.run import Validate, finish_step, run_training
-from rl.training.token_log import ClipRule, watch
+from rl.training.token_log import ClipRule, StepBatch
 
 PRESETS = size_presets()
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -465,6 +465,7 @@ def train(
         row |= {"non_finite_rewards": buffer.non_finite, "kl_coef": kl.coef, "lr": lr}
         row |= buffer.metrics() if config.sampling_filter != "none" else {}
         rollout, rewards = buffer.to_train(rollout, rewards)  # line 6
+        step_batch = None
         if len(rollout):
             with clock.phase("score"):
                 old_log_probs = old_policy_log_probs(policy, rollout, config)  # (N, T)  line 3
@@ -485,7 +486,7 @@ def train(
                     config, policy, reference, optimizer, rollout, given, kl.coef,
                     generators["minibatches"],
                 )  # fmt: skip
-            watch(validate, clip, rollout, rewards, advantages)
+            step_batch = StepBatch(clip, rollout, rewards, advantages)
             measured = rollout_metrics(rollout, rewards, old_log_probs, ref_log_probs)
             row |= {key: measured[key] for key in ("kl", "kl_k3") if key in measured}
         if "kl" in row:
@@ -494,7 +495,7 @@ def train(
             mix_into(reference, policy, config.reference_mixing)
         row |= clock.metrics(tokens=tokens)
         state.step = step + 1
-        if finish_step(config, state, row, log, policy, reference, validate, folder):
+        if finish_step(config, state, row, log, (policy, reference), validate, folder, step_batch):
             break
     return log.rows
 

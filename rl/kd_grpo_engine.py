@@ -73,11 +73,11 @@ from rl.rewards.teacher import TeacherReward, open_teacher, refuse_other_rewards
 from rl.training.config import EngineConfig, kl_controller, require_groups, size_presets, warmed_up
 from rl.training.engine import Engine, sampling_needs
 from rl.training.metrics import Stopwatch, UpdateMeter, rollout_metrics
+from rl.training.open_task import open_text
 from rl.training.reference import check_moving_reference, moved_reference
 from rl.training.run import Validate, finish_step, run_training
-from rl.training.setup import open_text
 from rl.training.text import text_gradient
-from rl.training.token_log import watch
+from rl.training.token_log import StepBatch
 
 PRESETS = size_presets(dict(pretraining_coef=1.0))
 
@@ -140,7 +140,7 @@ class KDGRPOConfig(EngineConfig):
                 f"{self.updates_per_batch}. Without a ratio its gradient holds for new samples only; "
                 "take --policy-loss clipped for several passes"
             )
-        check_moving_reference(self, "kl_coef")
+        check_moving_reference(self, kl_coef=self.kl_coef)
         if not self.own_text_coef >= 0:
             raise ValueError(f"own_text_coef must not be negative: got {self.own_text_coef}")
         if self.pretraining_coef < 0 or self.pretraining_batch_size < 1:
@@ -287,7 +287,7 @@ def train(
                 norm = clip_and_step(optimizer, policy.parameters(), config.max_norm)  # line 11
                 meter.add_update(loss, norm, **extra)
 
-        watch(validate, meter, rollout, rewards, advantages)
+        step_batch = StepBatch(meter, rollout, rewards, advantages)
         row = rollout_metrics(rollout, rewards, old_log_probs, ref_log_probs)
         row |= meter.metrics() | {"non_finite_rewards": non_finite, "kl_coef": kl.coef, "lr": lr}
         row |= clock.metrics(tokens=int(rollout.lengths.sum()))
@@ -295,7 +295,7 @@ def train(
             kl.update(row["kl"], len(rollout))
         state.step = step + 1
         moved_reference(config, state.step, reference, policy)  # line 12
-        if finish_step(config, state, row, log, policy, reference, validate, folder):
+        if finish_step(config, state, row, log, (policy, reference), validate, folder, step_batch):
             break
     return log.rows
 

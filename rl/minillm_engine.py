@@ -68,10 +68,10 @@ from rl.rewards.teacher import TeacherReward, refuse_other_rewards, teacher_log_
 from rl.training.config import EngineConfig, size_presets, warmed_up
 from rl.training.engine import Engine, sampling_needs
 from rl.training.metrics import Stopwatch, UpdateMeter, rollout_metrics
+from rl.training.open_task import open_text
 from rl.training.run import Validate, finish_step, run_training
-from rl.training.setup import open_text
 from rl.training.text import text_gradient
-from rl.training.token_log import watch
+from rl.training.token_log import StepBatch
 
 PRESETS = size_presets(dict(prompts_per_step=32, minibatches=4, kl_coef=0.0, pretraining_coef=1.0))
 
@@ -271,11 +271,11 @@ def train(
                 meter.add_update(loss, norm, **extra)
 
         rewards = row_sums(token_rewards, rollout.response_mask)  # log p(y) / q(y), (N,)
-        watch(validate, meter, rollout, rewards, targets.returns)
+        step_batch = StepBatch(meter, rollout, rewards, targets.returns)
         row = rollout_metrics(rollout, rewards, old_log_probs, None) | meter.metrics() | {"lr": lr}
         row |= clock.metrics(tokens=int(rollout.lengths.sum()))
         state.step = step + 1
-        if finish_step(config, state, row, log, policy, None, validate, folder):
+        if finish_step(config, state, row, log, (policy, None), validate, folder, step_batch):
             break
     return log.rows
 

@@ -58,22 +58,21 @@ from rl.batches.rollout import (
 from rl.equations.advantages import whiten
 from rl.equations.kl import reward_penalty
 from rl.equations.token_rewards import score_missing_eos, token_level_rewards
-from rl.rewards.ensemble import EnsembleReward
-from rl.rewards.sources import RewardFn, RewardModelReward, checked_rewards
+from rl.rewards.sources import RewardFn, checked_rewards, made_of
 from rl.training.actor_critic import (
     ActorCritic,
     ActorCriticConfig,
     Targets,
+    critic_batch,
     gae_targets,
     ppo_loss,
 )
 from rl.training.config import kl_controller, size_presets, warmed_up
 from rl.training.engine import Engine, sampling_needs
 from rl.training.metrics import Stopwatch, UpdateMeter, explained_variance, rollout_metrics
+from rl.training.open_task import Task, open_text
 from rl.training.run import Validate, finish_step, run_training
-from rl.training.setup import Task, open_text
 from rl.training.text import text_gradient
-from rl.training.token_log import watch
 from rl.training.value_model import ValueModel
 
 PRESETS = size_presets(
@@ -249,7 +248,7 @@ def train(
                 norm, critic_norm = models.clip_and_step()  # line 11
                 meter.add_update(loss, norm, critic_grad_norm=critic_norm, **extra)
 
-        watch(validate, meter, rollout, rewards, token_rewards=token_rewards, **targets._asdict())
+        step_batch = critic_batch(meter, rollout, rewards, targets, token_rewards)
         row = rollout_metrics(rollout, rewards, old_log_probs, ref_log_probs)
         row |= meter.metrics() | {"non_finite_rewards": non_finite, "kl_coef": kl.coef, "lr": lr}
         row |= explained_variance(targets.old_values, targets.returns, rollout.response_mask)
@@ -257,18 +256,14 @@ def train(
         if "kl" in row:
             kl.update(row["kl"], len(rollout))  # line 13
         state.step = step + 1
-        if finish_step(config, state, row, log, policy, reference, validate, folder):
+        if finish_step(config, state, row, log, (policy, reference), validate, folder, step_batch):
             break
     return log.rows
 
 
 def open_critic_and_text(config: PPOConfig, task: Task) -> dict[str, Any]:
     """The critic's start and, for PPO-ptx, the text, as `train` wants them."""
-    learned = None
-    if isinstance(task.reward_fn, RewardModelReward):
-        learned = task.reward_fn.model
-    elif isinstance(task.reward_fn, EnsembleReward):
-        learned = task.reward_fn.models[0]
+    learned = next(iter(made_of(task.reward_fn).reward_models), None)
     if config.critic == "reward_model" and learned is None:
         raise UserError(
             f"--critic reward_model: the reward is {task.reward_name}, there is no reward model "

@@ -66,7 +66,7 @@ from rl.training.config import EngineConfig, kl_controller, size_presets, warmed
 from rl.training.engine import Engine
 from rl.training.metrics import Stopwatch, UpdateMeter, rollout_metrics
 from rl.training.run import Validate, finish_step, run_training
-from rl.training.token_log import watch
+from rl.training.token_log import StepBatch
 
 # One response per prompt: a batch of as many responses has more prompts than in the other engines.
 PRESETS = size_presets(dict(prompts_per_step=32))
@@ -293,14 +293,14 @@ def train(
                     norm = clip_and_step(optimizer, policy.parameters(), config.max_norm)
                     meter.add_update(loss, norm)
 
-        watch(validate, meter, rollout, rewards, advantages)
+        step_batch = StepBatch(meter, rollout, rewards, advantages)
         row = rollout_metrics(rollout, rewards, old_log_probs, ref_log_probs)
         row |= meter.metrics() | {"non_finite_rewards": non_finite, "kl_coef": kl.coef, "lr": lr}
         row |= clock.metrics(tokens=int(rollout.lengths.sum()))
         if "kl" in row:
             kl.update(row["kl"], len(rollout))
         state.step = step + 1
-        if finish_step(config, state, row, log, policy, reference, validate, folder):
+        if finish_step(config, state, row, log, (policy, reference), validate, folder, step_batch):
             break
     return log.rows
 

@@ -52,9 +52,9 @@ from rl.training.evaluation import (
     best_of_n,
     evaluate,
     format_table,
-    running_mean,
     win_rate,
 )
+from rl.training.figures import running_mean
 
 SMALL: dict[str, dict[str, Any]] = {
     "pretraining": {"steps": 120, "eval_every": 60},

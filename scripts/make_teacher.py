@@ -46,7 +46,8 @@ from harness.seeds import derive_seed
 from rl.rewards.sources import RewardFn
 from rl.rewards.teacher import BestOf, best_answers
 from rl.training.evaluation import Conditions, evaluate, format_table
-from rl.training.setup import RewardChoice, open_prompts, open_reward, world_rule
+from rl.training.open_reward import RewardChoice, open_reward, world_rule
+from rl.training.open_task import open_prompts
 
 PRESETS: dict[str, dict[str, Any]] = {
     "tiny": {},

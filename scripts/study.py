@@ -50,10 +50,11 @@ from harness.seeds import make_generator
 from reward_model.model import load_reward_model
 from rl.batches.rollout import sample_rollout
 from rl.kd_grpo_engine import KDGRPOConfig
-from rl.rewards.sources import RewardFn, RewardModelReward
+from rl.rewards.sources import RewardFn, RewardModelReward, made_of
 from rl.rewards.teacher import TeacherReward
-from rl.training.evaluation import Evaluation, best_of_n, evaluate, running_mean, win_rate
-from rl.training.setup import world_rule
+from rl.training.evaluation import Evaluation, best_of_n, evaluate, win_rate
+from rl.training.figures import running_mean
+from rl.training.open_reward import world_rule
 
 ONE_BUDGET = ("cispo_5", "sapo_tuned")  # rows of scripts/overoptimisation.py alone
 RECIPES = {name: recipe for name, recipe in recipes.RECIPES.items() if name not in ONE_BUDGET}
@@ -302,8 +303,9 @@ def compare(config: StudyConfig, study: Study, folder: Path) -> dict[str, list[d
     judge = open_judge(config, study, folder)
     device = judge.base.device
     results: dict[str, list[dict[str, Any]]] = {"base model": [judge.measure(judge.base)]}
-    if isinstance(judge.reward, TeacherReward):
-        results["teacher"] = [judge.measure(judge.reward.teacher)]
+    teacher = made_of(judge.reward).teacher
+    if teacher is not None:
+        results["teacher"] = [judge.measure(teacher)]
     if study.best_of:
         best_reward, best_gold = best_of_n(
             judge.base, judge.tokenizer, judge.prompts,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import graphlib
 import importlib
 import json
 import os
@@ -110,6 +111,17 @@ def test_imports_point_one_way(path: Path) -> None:
     allowed |= OPTIONAL.get(label(path), set())
     found = {name.split(".")[0] for name in imported_modules(tree_of(path), package)}
     assert found <= allowed, f"{label(path)} imports {sorted(found - allowed)}"
+
+
+def test_imports_make_no_circle() -> None:
+    """At the top of files: so any of them may be the first that a process imports."""
+    names = {module_name(path): path for path in PACKAGE_FILES}
+    graph: dict[str, set[str]] = {}
+    for name, path in names.items():
+        nodes = [n for n in tree_of(path).body if isinstance(n, (ast.Import, ast.ImportFrom))]
+        graph[name] = {found for n in nodes for found in imported_modules(n, name)} & names.keys()
+    assert sum(map(len, graph.values())) > 300
+    graphlib.TopologicalSorter(graph).prepare()  # a CycleError names the circle
 
 
 @pytest.mark.parametrize("name", OPTIONAL)
@@ -311,24 +323,30 @@ def test_installation_leaks_no_other_folder(tmp_path: Path) -> None:
     assert ours == list(PACKAGES), result.stderr
 
 
-# Every script in one process, because importing torch takes longer than all the rest. Each finds
-# the path of a new process and none of the repository's modules: it imports its own.
+# Every script in one process, because importing torch takes longer than all the rest. The scripts
+# of a folder find the path of a new process and import the repository's modules anew; in which order
+# they do so among themselves plays no part, as test_imports_make_no_circle shows.
 RUN_EACH = """
 import contextlib, io, json, runpy, sys, traceback
 from pathlib import Path
-root, how, *names = sys.argv[1:]
-results, first = {}, sys.path[0]
+root, *names = sys.argv[1:]
+results, first, place = {}, sys.path[0], None
 for name in names:
-    for module, loaded in list(sys.modules.items()):
-        file = Path(getattr(loaded, "__file__", None) or "/").resolve()
-        if file.is_relative_to(root) and "site-packages" not in file.parts:
-            del sys.modules[module]
-    run = runpy.run_path if how == "file" else runpy.run_module
-    sys.path[0] = str(Path(name).parent) if how == "file" else first
+    file = name.endswith(".py")
+    folder = str(Path(name).parent) if file else first
+    if folder != place:
+        for module, loaded in list(sys.modules.items()):
+            path = Path(getattr(loaded, "__file__", None) or "/").resolve()
+            if path.is_relative_to(root) and "site-packages" not in path.parts:
+                del sys.modules[module]
+    sys.path[0] = place = folder
     sys.argv, output, code = [name, "--help"], io.StringIO(), "ended without exiting"
     try:
         with contextlib.redirect_stdout(output):
-            run(name, run_name="__main__", **({} if how == "file" else {"alter_sys": True}))
+            if file:
+                runpy.run_path(name, run_name="__main__")
+            else:
+                runpy.run_module(name, run_name="__main__", alter_sys=True)
     except SystemExit as error:
         code = error.code or 0
     except BaseException:
@@ -338,23 +356,15 @@ print(json.dumps(results))
 """
 
 
-def help_pages(folder: Path, how: str, names: list[str]) -> dict[str, list]:
-    """[exit status or what went wrong, what was printed] of each script, run from `folder`."""
-    result = elsewhere("-c", RUN_EACH, str(ROOT), how, *names, cwd=folder)
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list]:
+    """[exit status or what went wrong, what was printed] of each script, run from an empty folder."""
+    folder = tmp_path_factory.mktemp("elsewhere")
+    names = [*map(str, SCRIPTS), *map(module_name, MODULE_SCRIPTS)]
+    result = elsewhere("-W", "ignore", "-c", RUN_EACH, str(ROOT), *names, cwd=folder)
     assert result.returncode == 0, result.stderr
     assert list(folder.iterdir()) == [], "--help wrote files"
     return json.loads(result.stdout.splitlines()[-1])
-
-
-@pytest.fixture(scope="module")
-def pages_of_files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list]:
-    return help_pages(tmp_path_factory.mktemp("files"), "file", [str(path) for path in SCRIPTS])
-
-
-@pytest.fixture(scope="module")
-def pages_of_modules(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list]:
-    names = [module_name(path) for path in MODULE_SCRIPTS]
-    return help_pages(tmp_path_factory.mktemp("modules"), "module", names)
 
 
 def module_name(path: Path) -> str:
@@ -362,17 +372,17 @@ def module_name(path: Path) -> str:
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=label)
-def test_help_as_a_file(path: Path, pages_of_files: dict[str, list]) -> None:
+def test_help_as_a_file(path: Path, pages: dict[str, list]) -> None:
     """`python path --help`."""
-    code, page = pages_of_files[str(path)]
+    code, page = pages[str(path)]
     assert code == 0, code
     assert "usage" in page.lower()
 
 
 @pytest.mark.parametrize("path", MODULE_SCRIPTS, ids=label)
-def test_help_as_a_module(path: Path, pages_of_modules: dict[str, list]) -> None:
+def test_help_as_a_module(path: Path, pages: dict[str, list]) -> None:
     """`python -m name --help`."""
-    code, page = pages_of_modules[module_name(path)]
+    code, page = pages[module_name(path)]
     assert code == 0, code
     assert "usage" in page.lower()
 

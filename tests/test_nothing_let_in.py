@@ -29,7 +29,7 @@ from reward_model.model import RewardModel, load_reward_model, save_reward_model
 from rl import grpo_engine
 from rl.grpo_engine import GRPOConfig
 from rl.rewards.sources import RewardModelReward
-from rl.training.setup import answer_rule, require_reach
+from rl.training.open_reward import answer_rule, require_reach
 
 ROOT = Path(__file__).resolve().parents[1]
 TOKENIZER = load_tokenizer("glassbox")
@@ -258,7 +258,7 @@ def test_a_row_of_many_keys_is_not_printed_whole(tmp_path):
 
 def test_more_spaces_than_the_encoder_has_a_stack_for():
     assert len(TOKENIZER.encode("a" + " " * 200_000)) > 0
-    with pytest.raises(ValueError, match="more than 250,000 spaces in a row behind 'dear'"):
+    with pytest.raises(ValueError, match="250,000 spaces .* behind 'dear'"):
         TOKENIZER.encode("dear" + " " * 1_000_000 + "end")
 
 

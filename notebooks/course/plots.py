@@ -22,7 +22,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
-from rl.training.evaluation import running_mean
+from rl.training.figures import running_mean
 
 FOLDER = Path(__file__).resolve().parents[1]
 REPOSITORY = FOLDER.parent

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import torch
@@ -11,6 +13,7 @@ from torch import Tensor
 
 from data.records import PromptRecord
 from gpt.log_probs import score_in_micro_batches
+from gpt.model import GPT
 from harness.device import precision
 from harness.ranks.collectives import all_gather_list, shard_block
 from rl.batches.rollout import Rollout
@@ -67,6 +70,47 @@ class MeasuringReward(RewardFn, Protocol):
     def with_metrics(self, rollout: Rollout) -> tuple[Tensor, dict[str, float]]: ...
 
 
+class Check(RewardFn, Protocol):
+    """A rule that says right or wrong (rl/rewards/verifiable.py)."""
+
+    def correct(self, rollout: Rollout) -> Tensor:
+        """(N,) bool: which responses are right."""
+
+    def paying(
+        self, *, wrong: float = ..., others: Mapping[str, tuple[float, Rule]] | None = ...
+    ) -> RewardFn:
+        """The same check with other payments."""
+
+
+@dataclass(frozen=True)
+class MadeOf:
+    """What a reward is made of; each class of rewards says it by its `made_of`.
+
+    Here nobody has to know the classes: a critic starts from the first reward model, bfloat16 and
+    the memory forecast take all models, an evaluation measures the distance to the teacher.
+    """
+
+    reward_models: tuple[RewardModel, ...] = ()
+    teacher: GPT | None = None
+    check: Check | None = None  # the reward itself, if it says right or wrong
+    reads_records: bool = False  # a rule, which needs more of a prompt than its text
+    # (N, T) that add up to the reward, 0 at padding, where it is a sum over tokens
+    token_rewards: Callable[[Rollout], Tensor] | None = None
+    # what it says of each token, (N, T) by the name that the token log has for it
+    token_columns: Callable[[Rollout], dict[str, Tensor]] | None = None
+
+
+def made_of(reward_fn: RewardFn | None) -> MadeOf:
+    """What a reward says it is made of; nothing for none, and for a function that says nothing."""
+    return getattr(reward_fn, "made_of", MadeOf())
+
+
+def prefix_scores(model: RewardModel, rollout: Rollout) -> dict[str, Tensor]:
+    """What a reward model says of each token: the reward if the response ended there, (N, T)."""
+    score = model.prefix_scores
+    return {"prefix_score": score_in_micro_batches(score, rollout.sequences, len(rollout))}
+
+
 class RewardModelReward:
     """The score of a trained reward model, in `dtype`; it must share the policy's tokenizer."""
 
@@ -80,6 +124,10 @@ class RewardModelReward:
         self.model, self.micro_batch_size, self.name = model, micro_batch_size, name
         self.dtype = dtype
 
+    @property
+    def made_of(self) -> MadeOf:
+        return MadeOf(reward_models=(self.model,), token_columns=partial(prefix_scores, self.model))
+
     def __call__(self, rollout: Rollout) -> Tensor:
         with precision(self.model.device, self.dtype):
             return score_in_micro_batches(self.model, rollout.sequences, self.micro_batch_size)
@@ -90,6 +138,10 @@ class RuleReward:
 
     def __init__(self, rule: Rule, name: str) -> None:
         self.rule, self.name = rule, name
+
+    @property
+    def made_of(self) -> MadeOf:
+        return MadeOf(reads_records=True)
 
     def __call__(self, rollout: Rollout) -> Tensor:
         rows = zip(rollout.records, rollout.responses, rollout.has_eos.tolist(), strict=True)

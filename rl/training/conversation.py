@@ -32,10 +32,9 @@ from harness.files import display_path, read_object
 from harness.paths import MODEL_FILE
 from reward_model.model import RewardModel, load_reward_model
 from rl.batches.rollout import Rollout, sample_rollout
-from rl.rewards.sources import RewardFn, RewardModelReward, RuleReward, is_function
+from rl.rewards.sources import RewardFn, RewardModelReward, RuleReward, is_function, made_of
 from rl.rewards.teacher import TeacherReward
-from rl.rewards.verifiable import VerifiableReward
-from rl.training.setup import (
+from rl.training.open_reward import (
     RewardChoice,
     answer_rule,
     apply_answer_weights,
@@ -263,7 +262,7 @@ def _reward(
         return _teacher_reward(run, tokenizer, device)
     if not run.data:
         raise UserError("no config.json says which; --reward-model RUN takes one")
-    learned = kind == "model" or (kind == "auto" and not isinstance(rule, VerifiableReward))
+    learned = kind == "model" or (kind == "auto" and made_of(rule).check is None)
     folders: tuple[Path, ...] = ()
     if learned:
         folders = tuple(_present(run, path, "reward model") for path in run.reward_models)
@@ -383,7 +382,7 @@ class Partner:
         nothing: list[float | None] = [None] * len(rollout)
 
         def scored(reward: RewardFn | None) -> list[float | None]:
-            if reward is None or (isinstance(reward, RuleReward) and not typed.known):
+            if reward is None or (made_of(reward).reads_records and not typed.known):
                 return nothing
             return reward(rollout).tolist()
 

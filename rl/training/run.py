@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from gpt.model import GPT
 from harness.metric_log import MetricLog
@@ -13,12 +13,20 @@ from harness.training_state import TrainingState, keep_state
 from rl.training.config import RunFlags
 from rl.training.engine import Engine
 from rl.training.metrics import kl_exceeded
+from rl.training.token_log import StepBatch
 
 
 class Validate(Protocol):
-    """What measures a policy every `eval_every` steps, as rl/training/evaluation.py's Validation does."""
+    """What measures a policy every `eval_every` steps, such as rl/training/evaluation.py's Validation."""
 
     def __call__(self, policy: GPT, reference: GPT | None, step: int, /) -> dict[str, float]: ...
+
+
+@runtime_checkable
+class Records(Protocol):
+    """A validation that also keeps some of what a step was trained on, as a plain function does not."""
+
+    def record(self, policy: GPT, reference: GPT | None, step: int, batch: StepBatch) -> None: ...
 
 
 def finish_step(
@@ -26,19 +34,22 @@ def finish_step(
     state: TrainingState,
     row: dict[str, Any],
     log: MetricLog,
-    policy: GPT,
-    reference: GPT | None,
+    models: tuple[GPT, GPT | None],  # policy and reference
     validate: Validate | None,
     folder: Path | None,
+    batch: StepBatch | None = None,
 ) -> bool:
     """Validate, log and checkpoint the step that `state.step` counts; True if it was the last.
 
-    A run ends after config.steps, or early once the KL per response exceeds its limit.
+    A run ends after config.steps, or early once the KL per response exceeds its limit. With a
+    validation the token log keeps some of `batch`, what the step was trained on.
     """
     last = state.step == config.steps or kl_exceeded(log.rows, row, config.kl_limit)
     if validate is not None and (state.step % config.eval_every == 0 or last):
-        row = row | validate(policy, reference, state.step)
-        check_alike(policy)
+        row = row | validate(*models, state.step)
+        if batch is not None and isinstance(validate, Records):
+            validate.record(*models, state.step, batch)
+        check_alike(models[0])
     check_losses(row)
     log.write(step=state.step, **row)
     state.stopped = last and state.step < config.steps

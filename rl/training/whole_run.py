@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 import torch.nn as nn
@@ -30,12 +30,10 @@ from rl.training.evaluation import (
     Conditions,
     Validation,
     compare,
-    plot_iterations,
-    plot_learning_curves,
 )
 from rl.training.memory_needs import announce_run
+from rl.training.open_task import Task, open_task, to_bfloat16
 from rl.training.run_rules import RULES
-from rl.training.setup import Task, TaskConfig, open_task, to_bfloat16
 from rl.training.token_log import TokenLog
 
 SHOWN = (
@@ -48,7 +46,7 @@ def whole_run(engine: Engine, config: RunFlags) -> Path:
     """`run_training`: the task, the training of its policy, and what is kept of it."""
     name = engine.name_of(config)
     device = pick_device(config.device, config.precision)
-    task = open_task(cast("TaskConfig", config), device, engine.own_reward(config))
+    task = open_task(config, device, engine.own_reward(config))
     start, parts = models_of_run(engine, config, task)
     folder = config.out or default_folder(name, config.data, config.preset)
     folder = open_run(folder, config, resume=config.resume)
@@ -159,6 +157,8 @@ def report(
     name: str, config: RunFlags, task: Task, start: GPT, rows: list[dict[str, Any]], folder: Path
 ) -> None:
     """The figure and, with test prompts, `start` and the trained policy side by side."""
+    from rl.training.figures import plot_iterations, plot_learning_curves
+
     gold_name = task.gold.name if task.gold else ""
     plot_learning_curves(
         rows, folder / "learning_curves.png", f"{name} on {config.data}", gold_name

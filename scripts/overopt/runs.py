@@ -28,7 +28,7 @@ from harness.files import read_jsonl, write_json
 from harness.metric_log import MetricLog
 from overopt.settings import TUNING, Settings
 from rl.training.evaluation import Conditions, Evaluation, evaluate
-from rl.training.setup import Task, open_task
+from rl.training.open_task import Task, open_task
 from rl.training.whole_run import models_of_run
 
 Points = dict[str, Array]
@@ -44,8 +44,6 @@ def has_turned(gold: Sequence[float], fall: float, smooth: int) -> bool:
 
 class Measuring:
     """Called by an engine as `validate(policy, reference, step)`; keeps what it finds per prompt."""
-
-    token_log = None
 
     def __init__(
         self, task: Task, world: str, prompts: Sequence[PromptRecord], start: GPT, micro: int

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 import torch
+import toys
+from toys import close, fixed_gpt, seeded
 
 from data.collate import ResponseBatch, collate_responses
 from data.records import PromptRecord
@@ -49,25 +51,8 @@ CONFIG = DistillationConfig(
 )  # fmt: skip
 
 
-def seeded(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
 def random_gpt(seed: int, vocab_size: int = V, scale: float = 0.5) -> GPT:
-    model = GPT(GPTConfig(vocab_size, context=12, n_layer=2, n_head=2, n_embd=8)).double().eval()
-    generator = seeded(seed)
-    for parameter in model.parameters():
-        parameter.data = torch.randn(parameter.shape, generator=generator).double() * scale
-    return model
-
-
-def fixed_gpt(probs: list[float]) -> GPT:
-    """A GPT that gives these probabilities whatever it reads: the head sees only ln_f's bias."""
-    model = GPT(GPTConfig(len(probs), 12, n_layer=1, n_head=1, n_embd=len(probs))).double().eval()
-    model.wte.weight.data = torch.eye(len(probs)).double()
-    model.ln_f.weight.data.zero_()
-    model.ln_f.bias.data = torch.tensor(probs, dtype=torch.float64).log()
-    return model
+    return toys.random_gpt(vocab_size, 12, seed=seed, scale=scale, dtype=torch.float64)
 
 
 TEACHER = random_gpt(1).requires_grad_(False)
@@ -79,10 +64,6 @@ def gradients(model: GPT) -> torch.Tensor:
 
 def weights(model: GPT) -> torch.Tensor:
     return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
-
-
-def close(actual: torch.Tensor, expected: torch.Tensor) -> None:
-    torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-9)
 
 
 def distribution(model: GPT, prefix: list[int], temperature: float = 1.0) -> list[float]:

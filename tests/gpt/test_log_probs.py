@@ -7,8 +7,10 @@ import weakref
 
 import pytest
 import torch
+import toys
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+from toys import close, fixed_gpt, seeded
 
 from data.collate import ResponseBatch, collate_responses
 from gpt.log_probs import (
@@ -31,33 +33,12 @@ RESPONSES = [[1, 5, 0], [6, 6, 2, 4], [], [0]]
 T = 4
 
 
-def seeded(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
 def random_gpt(seed: int = 0) -> GPT:
-    model = GPT(GPTConfig(V, context=12, n_layer=2, n_head=2, n_embd=8)).double().eval()
-    generator = seeded(seed)
-    for parameter in model.parameters():
-        parameter.data = torch.randn(parameter.shape, generator=generator).double() / 2
-    return model
-
-
-def fixed_gpt(probs: list[float]) -> GPT:
-    """A GPT that gives these probabilities whatever it reads: the head sees only ln_f's bias."""
-    model = GPT(GPTConfig(len(probs), 12, n_layer=1, n_head=1, n_embd=len(probs))).double().eval()
-    model.wte.weight.data = torch.eye(len(probs)).double()
-    model.ln_f.weight.data.zero_()
-    model.ln_f.bias.data = torch.tensor(probs).double().log()
-    return model
+    return toys.random_gpt(V, 12, seed=seed, dtype=torch.float64)
 
 
 MODEL, OTHER = random_gpt(0), random_gpt(1)
 BATCH = collate_responses(PROMPTS, RESPONSES, EOS)
-
-
-def close(actual: torch.Tensor, expected: torch.Tensor) -> None:
-    torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-9)
 
 
 def distributions(model: GPT, temperature: float):
@@ -427,19 +408,3 @@ def test_half_precision_becomes_float32_and_nothing_else_changes():
         (torch.float64, torch.float64),
     ):
         assert at_least_float32(torch.ones(1, dtype=dtype)).dtype == expected
-
-
-@pytest.mark.parametrize("chunk_elements", [2 * V, 10**9])
-def test_float32_log_probs_under_bfloat16_autocast(chunk_elements):
-    """A softmax in bfloat16 would miss a sum of 1 by about 0.01."""
-    model = random_gpt().float()
-    batch = collate_responses([[3, 1]] * V, [[v, 2] for v in range(V)], eos_id=-1)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        scores = token_scores(model, batch, chunk_elements=chunk_elements)
-        kl = full_kl(model, random_gpt(1).float(), batch, chunk_elements=chunk_elements)
-    assert scores.log_probs.dtype == scores.entropy.dtype == kl.dtype == torch.float32
-    assert float(scores.log_probs[:, 0].detach().exp().sum()) == pytest.approx(1, abs=1e-5)
-    exact = token_log_probs(MODEL, batch).detach().float()
-    torch.testing.assert_close(scores.log_probs.detach(), exact, rtol=0, atol=0.15)
-    scores.log_probs.sum().backward()
-    assert model.wte.weight.grad.dtype == torch.float32

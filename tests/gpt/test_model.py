@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
+from toys import close
 
 from data.collate import left_pad, right_pad
 from gpt.model import (
@@ -35,10 +36,6 @@ def random_gpt(config: GPTConfig = CONFIG, seed: int = 0) -> GPT:
 
 
 MODEL = random_gpt()
-
-
-def close(actual: torch.Tensor, expected: torch.Tensor) -> None:
-    torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-9)
 
 
 # The architecture, one row, one head and one query at a time.
@@ -293,11 +290,9 @@ def test_parameter_counts_of_the_published_models(preset, count):
 def test_preset_config():
     config = preset_config("tiny", 624, dropout=0.1)
     assert config == GPTConfig(624, context=128, n_layer=4, n_head=4, n_embd=128, dropout=0.1)
-    with pytest.raises(
-        ValueError, match="there is no model preset 'huge': choose one of tiny, study"
-    ):
+    with pytest.raises(ValueError, match="'huge': choose one of tiny, study"):
         preset_config("huge", 624)
-    with pytest.raises(ValueError, match="n_embd=10 is not divisible by n_head=4"):
+    with pytest.raises(ValueError, match="n_embd=10 .* by n_head=4"):
         GPTConfig(n_embd=10, n_head=4)
 
 

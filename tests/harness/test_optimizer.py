@@ -127,6 +127,6 @@ def test_a_gradient_that_is_not_finite_is_refused_before_the_step(value):
     parameter = nn.Parameter(torch.tensor([3.0]))
     optimizer = torch.optim.SGD([parameter], lr=1.0)
     parameter.grad = torch.tensor([value])
-    with pytest.raises(ValueError, match=f"norm is {value}.*lower the learning rate"):
+    with pytest.raises(ValueError, match=f"norm is {value}.*lower the"):
         clip_and_step(optimizer, [parameter], 1.0)
     assert parameter.item() == 3.0

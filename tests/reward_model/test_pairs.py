@@ -94,7 +94,7 @@ def test_every_two_responses_to_a_prompt_are_compared(responses, comparisons):
 
 
 def test_one_response_cannot_be_compared():
-    with pytest.raises(ValueError, match="responses_per_prompt=1: a comparison needs at least 2"):
+    with pytest.raises(ValueError, match="responses_per_prompt=1: .* least 2"):
         make(random_gpt(), 5, responses_per_prompt=1)
 
 
@@ -192,7 +192,7 @@ def test_the_same_seeds_give_the_same_pairs():
 
 
 def test_a_policy_that_repeats_itself_is_explained():
-    with pytest.raises(ValueError, match="twice with the same text.*raise the temperature"):
+    with pytest.raises(ValueError, match="same text.*raise the temperature"):
         make(fixed_gpt({ord("a"): 1.0}), 10, steps=1)
 
 

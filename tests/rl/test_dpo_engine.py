@@ -19,9 +19,11 @@ from engines import (
     PAIRS,
     PROMPTS,
     SHARE_OF_A,
+    assert_gradient,
+    chosen,
     engine_named,
+    flat_gradient,
     numbers,
-    seen_gradients,
     small_gpt,
     weights,
 )
@@ -49,7 +51,8 @@ from rl.batches.preferences import (
     pair_micro_batches,
 )
 from rl.dpo_engine import DPOConfig, main, preference_loss
-from rl.training.evaluation import evaluate, plot_learning_curves
+from rl.training.evaluation import evaluate
+from rl.training.figures import plot_learning_curves
 
 DPO = engine_named("dpo")
 CONFIG = DPO.config
@@ -60,20 +63,13 @@ def run(policy: GPT, pairs=PAIRS, **changes):
     return DPO.run(policy, pairs=pairs, **changes)
 
 
-@pytest.fixture
-def gradients(monkeypatch) -> list[torch.Tensor]:
-    """The flat gradient of each optimizer step, as it reaches the clip."""
-    return seen_gradients(monkeypatch)
-
-
 EOS = LETTERS.eos_id
 SAMPLES = "samples.jsonl"
 
 
 def log_prob(policy: GPT, prompt: list[int], response: list[int]) -> torch.Tensor:
     """log pi(y|x) of one unpadded row, summed in a loop."""
-    log_probs = policy(torch.tensor([prompt + response]))[0].log_softmax(-1)
-    return sum(log_probs[len(prompt) - 1 + t, token] for t, token in enumerate(response))
+    return sum(chosen(policy, prompt, response))
 
 
 # The first step
@@ -98,36 +94,15 @@ def test_the_first_gradient_is_the_difference_of_the_log_prob_gradients(
     rows = run(policy, steps=1, batch_size=6, **changes)
     gap = torch.zeros(())
     for p in PAIRS:
-        chosen, rejected = (
-            log_prob(start, p.prompt, p.chosen),
-            log_prob(start, p.prompt, p.rejected),
-        )
+        won, lost = (log_prob(start, p.prompt, side) for side in (p.chosen, p.rejected))
         if changes.get("length_norm"):
-            chosen, rejected = chosen / len(p.chosen), rejected / len(p.rejected)
-        gap = gap + (chosen - rejected) / len(PAIRS)
+            won, lost = won / len(p.chosen), lost / len(p.rejected)
+        gap = gap + (won - lost) / len(PAIRS)
     (-factor * gap).backward()
-    expected = torch.cat([parameter.grad.flatten() for parameter in start.parameters()])
-    assert float(expected.abs().max()) > 0.01
-    torch.testing.assert_close(gradients[0], expected, rtol=1e-4, atol=1e-6)
+    assert_gradient(gradients[0], flat_gradient(start))
     assert rows[0]["loss"] == pytest.approx(loss, abs=1e-5)
     for key in ("margin", "reward_chosen", "reward_rejected", "drift"):
         assert abs(rows[0][key]) < 1e-5, key
-
-
-def test_the_loss_by_its_literals():
-    """h = 1.5 and h = -1.5, in the sums of two pairs of a batch of four."""
-    log_probs, ref = torch.tensor([[-10.0, -12], [-12, -10]]), torch.tensor([[-11, -11.5]] * 2)
-    ref = torch.stack([ref[0], ref[1].flip(0)])
-    up, down = math.log(1 + math.exp(-0.15)), math.log(1 + math.exp(0.15))
-    both = Compared(log_probs, ref, torch.ones(2, 2))
-    loss = preference_loss(replace(CONFIG, beta=0.1), both, pairs=4)
-    assert up == pytest.approx(0.620957, abs=1e-6)
-    assert float(loss) == pytest.approx((up + down) / 4, abs=1e-6)
-    smoothed = replace(CONFIG, beta=0.1, loss="cdpo", label_smoothing=0.1)
-    one = Compared(*(tensor[:1] for tensor in both))
-    assert float(preference_loss(smoothed, one, pairs=1)) == pytest.approx(0.635957, abs=1e-6)
-    squared = preference_loss(replace(CONFIG, beta=0.1, loss="ipo"), both, pairs=4)
-    assert float(squared) == pytest.approx((3.5**2 + 6.5**2) / 4)
 
 
 # Where it goes
@@ -166,11 +141,6 @@ def test_the_margin_has_a_finite_target_unless_labels_never_err(changes, target)
     assert last == pytest.approx(target, abs=0.02) if target else last > 2
 
 
-def test_a_larger_beta_stays_nearer_to_the_reference():
-    near, far = (run(small_gpt(), beta=beta, lr=3e-3)[-1] for beta in (3.0, 0.1))
-    assert near["margin"] / 3.0 < 0.7 * far["margin"] / 0.1
-
-
 def test_the_metrics_of_a_step_are_those_of_the_policy_before_it():
     """Step 2 by hand: the policy after step 1 against the start, on the pairs of step 2."""
     start, after = small_gpt(), []
@@ -180,18 +150,12 @@ def test_the_metrics_of_a_step_are_those_of_the_policy_before_it():
         return {}
 
     rows = run(copy.deepcopy(start), steps=2, batch_size=6, eval_every=1, validate=validate)
-    with torch.no_grad():
-        now, ref = (
-            torch.stack(
-                [
-                    torch.stack(
-                        [log_prob(m, p.prompt, p.chosen), log_prob(m, p.prompt, p.rejected)]
-                    )
-                    for p in PAIRS
-                ]
-            )
-            for m in (after[0], start)
+    now, ref = (
+        torch.tensor(
+            [[log_prob(m, p.prompt, y).item() for y in (p.chosen, p.rejected)] for p in PAIRS]
         )
+        for m in (after[0], start)
+    )
     rewards = 0.1 * (now - ref)
     expected = {
         "loss": float(torch.log1p((rewards[:, 1] - rewards[:, 0]).exp()).mean()),
@@ -292,12 +256,10 @@ def test_the_learning_rate_warms_up_and_follows_a_cosine():
     assert [row["lr"] for row in rows] == expected and expected[:2] == [2e-3, 4e-3]
 
 
-def test_bfloat16_and_a_temperature_start_at_the_reference_too():
-    for changes in (dict(precision="bfloat16"), dict(temperature=0.5)):
-        (row,) = run(small_gpt(), steps=1, **changes)
-        assert row["loss"] == pytest.approx(math.log(2), abs=2e-3)
+def test_a_temperature_scores_both_models():
     hot, cold = (run(small_gpt(), steps=1, temperature=t)[0] for t in (1.0, 0.2))
     assert abs(hot["log_prob_chosen"] - cold["log_prob_chosen"]) > 0.1
+    assert hot["loss"] == pytest.approx(math.log(2), abs=1e-5) == cold["loss"]
 
 
 # Refusals
@@ -309,10 +271,11 @@ def test_bfloat16_and_a_temperature_start_at_the_reference_too():
         (dict(beta=0.0), "beta must be positive"),
         (dict(label_smoothing=0.5), "label_smoothing.*below 0.5"),
         (dict(label_smoothing=-0.1), "label_smoothing.*at least 0"),
-        (
-            dict(loss="ipo", label_smoothing=0.1),
-            "label_smoothing and the loss cdpo belong together",
-        ),
+        (dict(loss="ipo", label_smoothing=0.1), "label_smoothing and the loss cdpo"),
+        (dict(label_smoothing=0.1), "label_smoothing and the loss cdpo"),
+        (dict(loss="cdpo"), "label_smoothing and the loss cdpo"),
+        (dict(simpo_beta=0.0), "simpo_beta must be positive"),
+        (dict(target_margin=-0.1), "target_margin must not be negative"),
         (dict(micro_batch_size=1), "micro_batch_size must be at least 2"),
     ],
 )
@@ -327,7 +290,7 @@ def test_no_flag_belongs_to_a_rollout():
 
 
 def test_sums_are_refused_before_anything_is_opened(tmp_path):
-    with pytest.raises(UserError, match="sums are checked by a rule.*no preference pairs"):
+    with pytest.raises(UserError, match="no preference pairs"):
         main(DPOConfig(data="sums", policy=tmp_path / "none", out=tmp_path / "out"))
     assert not (tmp_path / "out").exists()
 
@@ -366,14 +329,14 @@ def test_a_files_pairs_are_split_by_prompt_and_long_ones_left_out(tmp_path, caps
 def test_the_reviews_pairs_are_those_of_the_reward_model(tmp_path):
     tokenizer = load_tokenizer("glassbox")
     write_pairs(tmp_path / "pairs.jsonl", ["one\n", "two\n"])
-    with pytest.raises(UserError, match="no preference pairs at .*held_out_pairs.jsonl"):
+    with pytest.raises(UserError, match="at .*held_out_pairs.jsonl"):
         open_pairs("reviews", "tiny", tmp_path, tokenizer, 40, 30)
     write_pairs(tmp_path / "held_out_pairs.jsonl", ["three\n"])
     train_pairs, held_out = open_pairs("reviews", "tiny", tmp_path, tokenizer, 40, 30)
     assert [tokenizer.decode(p.prompt) for p in train_pairs] == ["one\n", "two\n"]
     assert tokenizer.decode(train_pairs[1].chosen[:-1]) == "Gladly. It is 1."
     assert [tokenizer.decode(p.prompt) for p in held_out] == ["three\n"]
-    with pytest.raises(UserError, match="0 pairs to train on and 0 held-out ones are too few"):
+    with pytest.raises(UserError, match="0 pairs to train on and 0 held-out"):
         open_pairs("reviews", "tiny", tmp_path, tokenizer, 40, 2)
 
 
@@ -396,30 +359,36 @@ def test_the_reviews_pairs_are_those_of_the_reward_model_token_by_token(tmp_path
     assert read_preferences(tmp_path / "pairs.jsonl").summary() in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("data", ["file", "reviews"])
-def test_the_whole_script_writes_what_every_engine_writes(tmp_path, data):
+def save_policy(folder: Path) -> GPT:
     tokenizer = load_tokenizer("glassbox")
     shape = GPTConfig(tokenizer.n_vocab, 64, n_layer=1, n_head=2, n_embd=16)
     policy = GPT(shape).initialize(torch.Generator().manual_seed(0))
-    save_gpt(tmp_path / "base" / "model.safetensors", policy, tokenizer)
-    scorer, folder = RewardModel.from_policy(policy), tmp_path / "rm"
-    save_reward_model(folder / "model.safetensors", scorer, tokenizer)
+    save_gpt(folder / "model.safetensors", policy, tokenizer)
+    return policy
+
+
+@pytest.fixture
+def runs(tmp_path, monkeypatch) -> Path:
+    """A folder in the place of runs/ with a file of pairs and its pre-trained model, no more."""
+    monkeypatch.setattr(pretraining, "RUNS", tmp_path)
+    save_policy(tmp_path / "pretraining-pairs-tiny")
+    write_pairs(tmp_path / "pairs.jsonl", FILE_PROMPTS)
+    return tmp_path
+
+
+def test_the_whole_script_writes_what_every_engine_writes(runs):
+    """On the reward model's pairs of the reviews; a file's are below."""
+    folder = runs / "rm"
+    scorer = RewardModel.from_policy(save_policy(runs / "base"))
+    save_reward_model(folder / "model.safetensors", scorer, load_tokenizer("glassbox"))
     write_pairs(folder / "pairs.jsonl", ["Review the red kettle for Anna.\n"])
     write_pairs(folder / "held_out_pairs.jsonl", ["Review the blue bag for Leo.\n"])
-    source = "reviews"
-    if data == "file":
-        source = str(write_pairs(tmp_path / "pairs.jsonl", FILE_PROMPTS))
-    out = main(
-        DPOConfig(
-            data=source, policy=tmp_path / "base", reward_model=folder, out=tmp_path / "out",
-            steps=3, batch_size=4, eval_every=2, eval_prompts=4, test_prompts=4, max_new_tokens=20,
-            device="cpu",
-        )
-    )  # fmt: skip
+    out = run_file(
+        runs, data="reviews", policy=runs / "base", reward_model=folder, out=runs / "out"
+    )
     assert {path.name for path in out.iterdir()} == {
         "config.json", "metrics.jsonl", "samples.jsonl", "report.json", "learning_curves.png",
-        "page.json", "report.html", "tokens.jsonl",
-        "model.safetensors",
+        "page.json", "report.html", "tokens.jsonl", "model.safetensors",
     }  # fmt: skip
     rows = read_jsonl(out / "metrics.jsonl")
     assert [row["step"] for row in rows] == [1, 2, 3]
@@ -428,18 +397,6 @@ def test_the_whole_script_writes_what_every_engine_writes(tmp_path, data):
     report = json.loads((out / "report.json").read_text())
     assert report["before"]["kl"] == 0 != report["after"]["kl"]
     assert "reward" in report["before"] and "reward" in report["after"]
-
-
-@pytest.fixture
-def runs(tmp_path, monkeypatch) -> Path:
-    """A folder in the place of runs/ with a file of pairs and its pre-trained model, no more."""
-    monkeypatch.setattr(pretraining, "RUNS", tmp_path)
-    tokenizer = load_tokenizer("glassbox")
-    shape = GPTConfig(tokenizer.n_vocab, 64, n_layer=1, n_head=2, n_embd=16)
-    policy = GPT(shape).initialize(torch.Generator().manual_seed(0))
-    save_gpt(tmp_path / "pretraining-pairs-tiny" / "model.safetensors", policy, tokenizer)
-    write_pairs(tmp_path / "pairs.jsonl", FILE_PROMPTS)
-    return tmp_path
 
 
 def run_file(runs: Path, **changes) -> Path:
@@ -489,7 +446,7 @@ def test_a_reward_model_that_is_there_changes_the_report_alone(runs, capsys):
     ids=["--reward", "--reward-model"],
 )
 def test_a_reward_model_that_a_flag_names_has_to_be_there(runs, changes):
-    with pytest.raises(UserError, match="there is no reward model in .*: train it with"):
+    with pytest.raises(UserError, match="no reward model in .*: train it"):
         run_file(runs, **changes)
 
 
@@ -511,7 +468,7 @@ def test_a_missing_policy_names_a_command_that_makes_it(runs, tmp_path, monkeypa
 
 def test_the_reviews_still_need_the_run_that_holds_their_pairs(runs):
     shutil.copytree(runs / "pretraining-pairs-tiny", runs / "pretraining-reviews-tiny")
-    with pytest.raises(UserError, match="there is no reward model in .*reviews") as error:
+    with pytest.raises(UserError, match="no reward model in .*reviews") as error:
         main(DPOConfig(device="cpu"))
     command = "python -m reward_model.reward_model_training"
     assert str(error.value).splitlines()[-1].strip() == command
@@ -574,15 +531,6 @@ def test_every_row_of_the_table_by_its_formula():
     assert len({round(value, 4) for value in expected.values()}) == len(expected)
 
 
-def test_ipo_of_means_is_ipo_with_length_norm_bit_for_bit():
-    ends = []
-    for options in (dict(loss="ipo_mean"), dict(loss="ipo", length_norm=True), dict(loss="ipo")):
-        policy = small_gpt()
-        run(policy, steps=2, **options)
-        ends.append(weights(policy))
-    assert torch.equal(ends[0], ends[1]) and not torch.equal(ends[0], ends[2])
-
-
 @pytest.mark.parametrize("loss", ["cdpo", "ipo_mean", "hinge", "simpo"])
 def test_every_other_loss_learns_what_was_preferred(loss):
     policy = small_gpt()
@@ -630,20 +578,6 @@ def test_simpo_opens_and_scores_no_reference(monkeypatch):
         sum(math.log(1 + math.exp(0.5 - gap)) for gap in gaps) / 6, abs=1e-5
     )
     assert "drift" not in first
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (dict(label_smoothing=0.1), "label_smoothing and the loss cdpo belong together"),
-        (dict(loss="cdpo"), "label_smoothing and the loss cdpo belong together"),
-        (dict(simpo_beta=0.0), "simpo_beta must be positive"),
-        (dict(target_margin=-0.1), "target_margin must not be negative"),
-    ],
-)
-def test_numbers_that_no_loss_reads_are_refused(changes, message):
-    with pytest.raises(ValueError, match=message):
-        replace(CONFIG, **changes)
 
 
 def test_recorded_tokens_reach_the_forward_as_they_are(monkeypatch):

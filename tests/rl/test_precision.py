@@ -31,8 +31,8 @@ from rl.rewards.step_rewards import RewardModelSteps
 from rl.rewards.teacher import TeacherReward
 from rl.rewards.verifiable import VerifiableReward
 from rl.training.evaluation import Conditions, Validation, best_of_n, measure_accuracy
+from rl.training.open_task import Task, to_bfloat16
 from rl.training.run import run_training
-from rl.training.setup import Task, to_bfloat16
 
 BFLOAT16 = Conditions(precision="bfloat16")
 PARAMS = SamplingParams(max_new_tokens=4)

@@ -316,7 +316,7 @@ def test_steps_that_leave_a_token_out_or_have_it_twice_are_refused(wrong):
     good = [(1, 1.0), (3, 0.0)]
     steps, count = checked_steps(Given([good, good]), rollout, torch.zeros(2))
     assert count == 0 and listed(steps, 1) == good
-    with pytest.raises(ValueError, match="row 1: steps must end one after the other .* at token 3"):
+    with pytest.raises(ValueError, match="row 1: .* at token 3"):
         checked_steps(Given([good, wrong]), rollout, torch.zeros(2))
 
 
@@ -333,7 +333,7 @@ def test_a_broken_step_reward_is_refused_or_replaced_and_counted():
     rollout = rollout_of("935", "936")
     source = Given([[(1, 1.0), (3, float("nan"))], [(0, float("inf")), (3, 2.0)]])
     source.steps.rewards[:, 2] = float("nan")  # padding
-    with pytest.raises(ValueError, match="2 step rewards are not finite .*row 0: '935'"):
+    with pytest.raises(ValueError, match="2 step rewards .*row 0: '935'"):
         checked_steps(source, rollout, torch.zeros(2))
     steps, count = checked_steps(source, rollout, torch.zeros(2), replacement=-1.0)
     assert count == 2

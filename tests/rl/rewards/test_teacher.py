@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import toys
 
 from data.collate import collate_responses
 from data.records import PromptRecord
@@ -51,10 +52,7 @@ CPU = torch.device("cpu")
 
 
 def random_gpt(seed: int, vocab_size: int = LETTERS.n_vocab, scale: float = 0.3) -> GPT:
-    model = GPT(GPTConfig(vocab_size, 16, n_layer=2, n_head=2, n_embd=16)).eval()
-    generator = torch.Generator().manual_seed(seed)
-    for parameter in model.parameters():
-        parameter.data = torch.randn(parameter.shape, generator=generator) * scale
+    model = toys.random_gpt(vocab_size, 16, seed=seed, scale=scale, n_embd=16)
     return model.requires_grad_(False)
 
 
@@ -168,7 +166,7 @@ def test_the_reward_is_the_mean_or_sum_of_the_log_probs(rollout, aggregate, reve
 )
 def test_an_engine_with_a_teacher_refuses_other_rewards(changes):
     refuse_other_rewards(EngineConfig())
-    with pytest.raises(ValueError, match="the teacher is the reward of this engine"):
+    with pytest.raises(ValueError, match="the teacher is the reward"):
         refuse_other_rewards(replace(EngineConfig(), **changes))
 
 
@@ -304,7 +302,7 @@ def test_the_script_makes_a_teacher_that_the_engines_find(
 def test_a_missing_judge_is_reported_before_the_pre_training(small_world, tmp_path, monkeypatch):
     monkeypatch.setattr(make_teacher.pretraining, "main", lambda config: pytest.fail("trained"))
     config = TeacherConfig(device="cpu", reward_model=tmp_path / "nowhere")
-    with pytest.raises(UserError, match="there is no reward model in .*nowhere"):
+    with pytest.raises(UserError, match="no reward model in .*nowhere"):
         make_teacher.main(config)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import math
-import re
 import shutil
 from dataclasses import replace
 from decimal import Decimal
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import given, st
+from toys import documented
 
 from data import sums
 from data.collate import join_responses
@@ -47,19 +47,12 @@ from rl.rewards.verifiable import (
 )
 from rl.training.evaluation import compare, measure_accuracy
 from rl.training.metrics import rollout_metrics
-from rl.training.setup import open_policy, open_task, world_rule
+from rl.training.open_reward import world_rule
+from rl.training.open_task import open_policy, open_task
 
-DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "metrics.md"
 CPU = torch.device("cpu")
 LETTERS = build_tokenizer("letters", {bytes([97 + i]): i for i in range(8)})  # EOS 8, padding 9
 QUESTION = "A robe takes 2 bolts of blue fiber and half that much white fiber. How many bolts?"
-
-
-def documented(heading: str) -> set[str]:
-    """The keys of the tables under one heading of docs/metrics.md."""
-    text = DOCUMENT.read_text(encoding="utf-8")
-    (body,) = re.findall(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", text, re.M | re.S)
-    return set(re.findall(r"^\| `([^`]+)` \|", body, re.M))
 
 
 # Numbers
@@ -589,7 +582,7 @@ def test_what_an_answer_earns_is_set_by_flags(runs):
     assert task.reward_fn(one).tolist() == [1.5, -1]
     assert task.gold(one).tolist() == [1, 0]  # the objective itself stays right or wrong
     for changes in (dict(wrong_reward=-1), dict(normalize_parts=True)):
-        with pytest.raises(UserError, match="the reward model checks none: leave them out"):
+        with pytest.raises(UserError, match="checks none: leave them out"):
             open_file(runs, reward="model", **changes)
 
 
@@ -606,7 +599,7 @@ def test_the_sums_earn_by_the_same_flags(runs):
 def test_a_file_with_some_answers_is_refused(runs):
     rows = [{"prompt": f"What is {i}?\n", "answer": i if i % 7 else None} for i in range(60)]
     (runs / "gsm8k.jsonl").write_text(json.dumps(rows), encoding="utf-8")
-    with pytest.raises(UserError, match="9 of 60 prompts have no answer to check: give one to"):
+    with pytest.raises(UserError, match="9 of 60 prompts .*: give one to"):
         open_file(runs)
 
 

@@ -27,10 +27,10 @@ from harness.metric_log import MetricLog
 from harness.report.page import REPORT
 from harness.report.rules import examine, say_findings
 from harness.report.writing import open_page
-from reward_model.accuracy_report import preference_report
+from reward_model.accuracy_report import preference_report, score_pairs
 from reward_model.model import RewardModel
 from reward_model.pairs import TokenPair
-from reward_model.reward_model_training import RewardModelConfig, fit, score_pairs
+from reward_model.reward_model_training import RewardModelConfig, train
 
 Rows = list[dict[str, Any]]
 
@@ -144,7 +144,7 @@ def rewarded(
         bug_zoo.small_gpt(), config.pooling, torch.Generator().manual_seed(0)
     )
     held_out = preferences(300, truth or label, 1)
-    rows = fit(model, preferences(count, label, 0), config, MetricLog(steps), eos_id=8)
+    rows = train(model, preferences(count, label, 0), config, MetricLog(steps), eos_id=8)
     chosen, rejected, batch = score_pairs(model, held_out, 8)
     return rows, preference_report(chosen, rejected, batch.lengths, held_out).numbers
 

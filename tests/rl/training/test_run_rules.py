@@ -17,7 +17,6 @@ import bug_zoo
 import pytest
 from markupsafe import escape
 
-from harness.errors import UserError
 from harness.report import rules as every_stage
 from harness.report.page import REPORT
 from harness.report.rules import Finding, as_text, halves, page_path, say_findings
@@ -327,17 +326,6 @@ def test_an_engine_says_at_its_end_what_is_found_and_nothing_else(tmp_path: Path
     assert told["rule"] in page and escape(told["remedy"]) in page
     said = capsys.readouterr().out
     assert said.startswith("python -m rl.doctor ") and "ratio_at_start" in said
-
-
-def test_what_cannot_be_examined_is_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="nothing to examine"):
-        doctor.main((), DoctorConfig())
-    with pytest.raises(UserError, match="there is no metrics.jsonl in"):
-        examine_folder(tmp_path)
-    folder = run_folder(tmp_path / "run", steady(3))
-    (folder / "config.json").write_text("{", encoding="utf-8")
-    with pytest.raises(UserError, match="config.json is damaged"):
-        examine_folder(folder)
 
 
 # --- the zoo --------------------------------------------------------------------------------------

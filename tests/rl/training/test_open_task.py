@@ -19,15 +19,8 @@ from harness.errors import UserError
 from reward_model.model import RewardModel, save_reward_model
 from rl.grpo_engine import GRPOConfig
 from rl.rewards.sources import RewardModelReward, RuleReward
-from rl.training.setup import (
-    RewardChoice,
-    batch_description,
-    open_policy,
-    open_prompts,
-    open_reward,
-    open_task,
-    world_rule,
-)
+from rl.training.open_reward import RewardChoice, open_reward, world_rule
+from rl.training.open_task import batch_description, open_policy, open_prompts, open_task
 
 CPU = torch.device("cpu")
 GLASSBOX = load_tokenizer("glassbox")
