@@ -15,7 +15,6 @@ import torch
 
 from harness.command_flags import CommandFlags
 from harness.errors import Finished, UserError
-from harness.help_page import help_page
 from harness.here import HERE
 from harness.paths import REPOSITORY, STATE_FILE
 from harness.ranks.collectives import Drifted, LostRank
@@ -86,6 +85,8 @@ def run_command(
             default = preset_defaults(config_class, presets) if presets else config_class()
         name = command_name()
         if not {"-h", "--help"}.isdisjoint(sys.argv[1:]):
+            from harness.help_page import help_page
+
             print(help_page(type(default), default, name))
             return
         config = tyro.cli(type(default), default=default, prog=name)

@@ -60,7 +60,7 @@ def train(
                 kept.append((asked[row], answers[row]))
             all_rewards.append(rewards + overlong)
         if not kept:  # nothing to learn from
-            harness.report(numbers, reward=torch.cat(all_rewards))
+            gpt.report(numbers, reward=torch.cat(all_rewards))
             continue
         tokens, mask = gpt.collate(kept)
         with torch.no_grad():
@@ -85,7 +85,7 @@ def train(
                 optimizer.step()
                 losses.append(loss.item())
                 norms.append(norm.item())
-        harness.report(numbers, reward=torch.cat(all_rewards), loss=losses, grad_norm=norms)
+        gpt.report(numbers, reward=torch.cat(all_rewards), loss=losses, grad_norm=norms)
     return numbers
 
 

@@ -57,7 +57,7 @@ def train(
         for group in optimizer.param_groups:  # a cosine, down to a tenth
             group["lr"] = lr * (0.1 + 0.45 * (1 + math.cos(math.pi * step / steps)))
         optimizer.step()
-        harness.report(numbers, loss=loss.detach(), margin=margin.detach(), grad_norm=norm)
+        gpt.report(numbers, loss=loss.detach(), margin=margin.detach(), grad_norm=norm)
     return numbers
 
 

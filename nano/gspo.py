@@ -66,7 +66,7 @@ def train(
                 optimizer.step()
                 losses.append(loss.item())
                 norms.append(norm.item())
-        harness.report(numbers, reward=rewards, loss=losses, grad_norm=norms)
+        gpt.report(numbers, reward=rewards, loss=losses, grad_norm=norms)
     return numbers
 
 

@@ -83,7 +83,7 @@ def train(
                 optimizer.step()
                 losses.append(loss.item())
                 norms.append(norm.item())
-        harness.report(numbers, reward=rewards, kl=k1.sum(1), loss=losses, grad_norm=norms)
+        gpt.report(numbers, reward=rewards, kl=k1.sum(1), loss=losses, grad_norm=norms)
     return numbers
 
 

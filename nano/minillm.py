@@ -84,7 +84,7 @@ def train(
                 optimizer.step()
                 losses.append(loss.item())
                 norms.append(norm.item())
-        harness.report(numbers, reward=r.sum(1), loss=losses, grad_norm=norms)
+        gpt.report(numbers, reward=r.sum(1), loss=losses, grad_norm=norms)
     return numbers
 
 

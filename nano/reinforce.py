@@ -52,7 +52,7 @@ def train(
         loss.backward()
         norm = torch.nn.utils.clip_grad_norm_(policy.parameters(), max_norm)
         optimizer.step()
-        harness.report(numbers, reward=rewards, loss=loss.detach(), grad_norm=norm)
+        gpt.report(numbers, reward=rewards, loss=loss.detach(), grad_norm=norm)
     return numbers
 
 

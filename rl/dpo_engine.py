@@ -35,11 +35,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from data.names import Data, default_folder
 from data.records import PromptRecord
 from gpt.model import GPT
-from gpt.pretraining import Data, default_folder
 from gpt.tokenizer import Tokenizer
-from harness.command_line import run_command
 from harness.files import display_path
 from harness.flag_ranges import AtLeastOne, Count, NotNegative
 from harness.frozen_copy import frozen_copy
@@ -67,10 +66,9 @@ from rl.batches.preferences import (
 from rl.rewards.sources import RewardFn
 from rl.training.config import RunFlags
 from rl.training.engine import Engine, Needs
-from rl.training.evaluation import Validation
 from rl.training.open_reward import RewardChoice, open_reward
 from rl.training.open_task import Task
-from rl.training.run import finish_step, run_training
+from rl.training.run import Validate, finish_step, run_training
 
 PRESETS: dict[str, dict[str, Any]] = {
     "tiny": {},
@@ -179,7 +177,7 @@ def train(
     *,
     held_out: Sequence[TokenPair] = (),
     reference: GPT | None = None,
-    validate: Validation | None = None,
+    validate: Validate | None = None,
     folder: Path | None = None,
 ) -> list[dict[str, Any]]:
     """Run DPO, update `policy` in place and return one metrics row an optimizer step.
@@ -298,4 +296,6 @@ def main(config: DPOConfig) -> Path:
 
 
 if __name__ == "__main__":
+    from harness.command_line import run_command
+
     run_command(main, DPOConfig, PRESETS)
