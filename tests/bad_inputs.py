@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import gzip
+import importlib
 import json
 import math
 import os
@@ -35,21 +36,8 @@ from harness.paths import MODEL_FILE, STATE_FILE
 from reward_model import reward_model_training
 from reward_model.model import RewardModel, save_reward_model
 from reward_model.reward_model_training import RewardModelConfig
-from rl import (
-    dpo_engine,
-    grpo_engine,
-    grpo_iterative_engine,
-    grpo_process_engine,
-    grpo_single_model_engine,
-    grpo_variants_engine,
-    kd_grpo_engine,
-    kd_ppo_engine,
-    minillm_engine,
-    pg_grpo_engine,
-    ppo_engine,
-    reinforce_pp_engine,
-    rloo_engine,
-)
+from rl import dpo_engine, grpo_engine, kd_grpo_engine
+from rl.commands.engines import every_engine
 from rl.dpo_engine import DPOConfig
 from rl.grpo_engine import GRPOConfig
 from rl.kd_grpo_engine import KDGRPOConfig
@@ -279,19 +267,7 @@ SCRIPTS: tuple[tuple[ModuleType, type], ...] = (
     (finetuning, FinetuningConfig),
     (distillation, DistillationConfig),
     (reward_model_training, RewardModelConfig),
-    (grpo_engine, GRPOConfig),
-    (grpo_iterative_engine, grpo_iterative_engine.IterativeGRPOConfig),
-    (grpo_process_engine, grpo_process_engine.ProcessGRPOConfig),
-    (grpo_single_model_engine, grpo_single_model_engine.SingleModelGRPOConfig),
-    (grpo_variants_engine, grpo_variants_engine.GRPOVariantsConfig),
-    (ppo_engine, ppo_engine.PPOConfig),
-    (rloo_engine, rloo_engine.RLOOConfig),
-    (reinforce_pp_engine, reinforce_pp_engine.ReinforcePPConfig),
-    (pg_grpo_engine, pg_grpo_engine.PGGRPOConfig),
-    (dpo_engine, DPOConfig),
-    (kd_grpo_engine, KDGRPOConfig),
-    (kd_ppo_engine, kd_ppo_engine.KDPPOConfig),
-    (minillm_engine, minillm_engine.MiniLLMConfig),
+    *((importlib.import_module(engine.module), engine.config) for engine in every_engine()),
 )
 
 

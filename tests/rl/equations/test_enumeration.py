@@ -14,6 +14,7 @@ from gpt.log_probs import kl_from_logits
 from rl.equations.advantages import (
     discounted_returns,
     gae,
+    greedy_baseline_advantages,
     group_advantages,
     leave_one_out_advantages,
 )
@@ -194,6 +195,38 @@ def group_gradient(group_size, advantages_of):
 def test_leave_one_out_is_unbiased(group_size):
     estimate = group_gradient(group_size, lambda r: leave_one_out_advantages(r, group_size))
     same(estimate, -gradient(expected_reward))
+
+
+def greedy_response(logits):
+    """The response of the likeliest token after every prefix."""
+    response = ()
+    while len(response) < T and EOS not in response:
+        response += (int(logits[PREFIXES[response]].argmax()),)
+    return RESPONSES.index(response)
+
+
+@pytest.mark.parametrize("theta", [THETA, OLD, REF])
+@pytest.mark.parametrize("kl_coef", [0.0, 0.3])
+def test_the_greedy_baseline_is_unbiased(theta, kl_coef):
+    """With the KL to come in each advantage it is the gradient of E[R] - beta KL."""
+    log_probs, ref = token_log_probs(theta), token_log_probs(table(5))
+    baseline = REWARDS[greedy_response(theta)].expand(len(RESPONSES))
+    assert abs(baseline[0]) > 0.05
+    rewards = token_level_rewards(REWARDS, log_probs, ref, MASK, kl_coef)
+    advantages = greedy_baseline_advantages(rewards, baseline, MASK)
+    estimate = expected_gradient(lambda lp: policy_gradient(lp, advantages), theta)
+    exact = gradient(lambda x: expected_reward(x) - kl_coef * sequence_kl(x, table(5)), theta)
+    same(estimate, -exact)
+
+
+def test_a_baseline_that_depends_on_the_answer_is_biased():
+    """Here it is the greedy reward for eight of the responses, and for the others their own."""
+    greedy = greedy_response(THETA)
+    baseline = torch.where(torch.arange(15) < 8, REWARDS[greedy], REWARDS)
+    advantages = greedy_baseline_advantages(at_last_token(REWARDS, MASK), baseline, MASK)
+    differ(
+        expected_gradient(lambda lp: policy_gradient(lp, advantages)), -gradient(expected_reward)
+    )
 
 
 @pytest.mark.parametrize("group_size", [2, 3])
