@@ -453,15 +453,6 @@ def test_a_refresh_needs_a_reward_model_and_somebody_who_labels(tmp_path):
 # The document, the figure, the whole
 
 
-def test_logged_keys_are_those_documented():
-    rows = refreshing(small_gpt(), continual_model())
-    every = {key for key in documented("Every engine") if not key.startswith("validation/")}
-    extra = documented("Iterative GRPO")
-    for row in rows:
-        new = row["step"] in (3, 5)
-        assert set(row) == every | (extra if new else {"iteration"})
-
-
 def test_the_adaptive_controller_goes_on_across_iterations():
     options = dict(kl_controller="adaptive", kl_horizon=160, kl_target=1e3)
     rows = run(small_gpt(), **options)

@@ -333,16 +333,6 @@ def test_only_exactly_one_is_right():
     assert rewards.tolist() == [0, 1] and metrics["correct_rate"] == 0.5
 
 
-def test_the_parts_add_up_to_the_reward():
-    reward = ANSWERS.paying(wrong=-1, others={"format": (0.25, think_format)})
-    texts = ["<think>a</think>0", "0", "<think>b</think>9", "no"]
-    rewards, metrics = reward.with_metrics(rollout(texts))
-    assert rewards.tolist() == [1.25, 1, -0.75, -1]
-    assert metrics["reward/answer"] == 0 and metrics["reward/format"] == 0.125
-    total = metrics["reward/answer"] + metrics["reward/format"]
-    assert total == pytest.approx(float(rewards.mean()))
-
-
 def test_the_parts_of_a_reward_stay_with_the_rollout():
     """For advantages that normalise each of them; the reward itself is their weighted sum."""
     reward = ANSWERS.paying(others={"format": (0.5, think_format)})
@@ -390,15 +380,6 @@ def test_solve_rates_by_hand():
     assert solve_rates(correct, 1) == {}
 
 
-@given(st.lists(st.booleans(), min_size=1, max_size=20), st.integers(2, 5))
-def test_groups_without_spread_are_the_unsolved_and_the_all_solved(values, group_size):
-    correct = torch.tensor(values * group_size)
-    rates = solve_rates(correct, group_size)
-    groups = correct.view(-1, group_size)
-    equal = float((groups.all(1) | ~groups.any(1)).float().mean())
-    assert equal == pytest.approx(1 - rates["solve_rate"] + rates["solve_rate_all"])
-
-
 def test_pass_at_k_is_the_share_of_subsets_with_a_right_sample():
     correct = torch.tensor([[1, 0, 0, 0, 1, 0], [0] * 6, [1] * 6, [0, 0, 1, 1, 1, 1]]).bool()
     for k in range(1, 7):
@@ -410,17 +391,6 @@ def test_pass_at_k_is_the_share_of_subsets_with_a_right_sample():
         assert pass_at_k(correct, k) == pytest.approx(sum(hits) / len(hits))
     assert pass_at_k(correct, 1) == pytest.approx(float(correct.float().mean()))
     assert pass_at_k(correct, 6) == 0.75
-
-
-def test_pass_at_k_is_unbiased():
-    """Over every outcome of five draws: the expectation is 1 - (1 - p)^k, for every k."""
-    p = 0.3
-    for k in (1, 2, 4, 5):
-        expected = 0.0
-        for outcome in itertools.product([False, True], repeat=5):
-            chance = math.prod(p if right else 1 - p for right in outcome)
-            expected += chance * pass_at_k(torch.tensor([outcome]), k)
-        assert expected == pytest.approx(1 - (1 - p) ** k)
 
 
 @pytest.mark.parametrize("k", [0, 4])
