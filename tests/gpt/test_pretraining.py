@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -296,12 +295,6 @@ def test_presets_fit_the_shapes_and_the_flags():
         assert config.tokenizer == ("glassbox" if name in own else "gpt2")
 
 
-def test_default_folder():
-    folder = default_folder("pretraining", "some/where/pairs.json.gz", "tiny")
-    assert folder.parts[-2:] == ("runs", "pretraining-pairs-tiny")
-    assert default_folder("finetuning", "sums", "small").name == "finetuning-sums-small"
-
-
 def test_a_file_called_like_a_world_has_a_folder_of_its_own():
     """And so have two versions of a file."""
     data = (
@@ -343,28 +336,3 @@ def test_a_token_weighs_the_same_in_a_batch_of_short_rows_and_of_long_ones(monke
     rows = train(replace(CONFIG, steps=2), random_gpt(), ListCorpus([short, long]), MetricLog(2))
     assert denominators == [20, 20]  # (8 + 32) / 2
     assert rows[0]["loss"] == pytest.approx(float(held_out_loss(random_gpt(), [short])), rel=1e-5)
-
-
-def test_tokens_per_second_leaves_the_held_out_evaluation_out(monkeypatch):
-    """A step of 2 s trains on 10 tokens; that the evaluation then takes 100 s is no slow training."""
-    clock = 0.0
-
-    def wait(seconds: float) -> None:
-        nonlocal clock
-        clock += seconds
-
-    def step(*arguments, **options):
-        wait(2.0)
-        return torch.tensor(1.0)
-
-    def evaluation(*arguments):
-        wait(100.0)
-        return 1.0
-
-    monkeypatch.setattr(pretraining, "time", SimpleNamespace(perf_counter=lambda: clock))
-    monkeypatch.setattr(pretraining, "clip_and_step", step)
-    monkeypatch.setattr(pretraining, "held_out_loss", evaluation)
-    config = PretrainingConfig(steps=3, eval_every=2, warmup=1, accumulation=1, device="cpu")
-    rows = train(config, random_gpt(), ListCorpus([BATCH] * 3), MetricLog(3))
-    assert ["held_out_loss" in row for row in rows] == [False, True, True]
-    assert [row["tokens_per_second"] for row in rows] == [5.0, 5.0, 5.0]
