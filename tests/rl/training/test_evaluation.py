@@ -25,7 +25,6 @@ from rl.training.evaluation import (
     best_of_n,
     compare,
     evaluate,
-    format_table,
     standard_error,
     win_rate,
 )
@@ -105,12 +104,6 @@ def test_kl_is_the_log_ratio_of_the_whole_response(temperature):
     assert (measured.lengths == 3).all() and not measured.has_eos.any()
 
 
-def test_a_model_has_no_kl_from_itself():
-    params = SamplingParams(max_new_tokens=3)
-    measured = evaluate(EVEN, LETTERS, RECORDS, params, INDEX, reference=EVEN)
-    assert not measured.kl.any()
-
-
 def test_without_a_reward_everything_else_is_measured(monkeypatch):
     monkeypatch.setattr(Conditions, "prompts", 16)
     measured = evaluate(EVEN, LETTERS, RECORDS, ONE_TOKEN, None, reference=EVEN)
@@ -169,16 +162,6 @@ def test_summary():
     assert set(result(gold=None, kl=None).summary()) == {"reward", "response_length", "eos_rate"}
 
 
-def test_sample_rows_are_the_first_ones():
-    rows = result().sample_rows(2)
-    assert [(row["prompt"], row["response"], row["reward"]) for row in rows] == [
-        ("prompt 0\n", " response 0", 1.0), ("prompt 1\n", " response 1", 2.0)
-    ]  # fmt: skip
-    assert rows[1]["gold"] == pytest.approx(0.3)
-    assert len(result(gold=None).sample_rows(9)) == 3
-    assert "gold" not in result(gold=None).sample_rows(1)[0]
-
-
 # Shares and errors
 
 
@@ -222,11 +205,6 @@ def test_best_of_n_keeps_what_the_reward_likes_and_reports_its_gold():
     assert float(reward.mean()) > 5  # of five uniform draws from 0..7 the largest averages 5.9
 
 
-def test_best_of_one_is_a_sample():
-    reward, gold = best_of_n(EVEN, LETTERS, RECORDS, ONE_TOKEN, INDEX, 1)
-    assert gold is None and set(reward.tolist()) == {0.0, 1.0}
-
-
 # Validation and comparison
 
 
@@ -245,11 +223,6 @@ def test_validation_repeats_itself_and_keeps_samples(tmp_path):
     assert [row["step"] for row in rows] == [10] * 8 + [20] * 8
     assert [row["prompt"] for row in rows[:8]] == [record.prompt for record in RECORDS[:8]]
     assert set(rows[0]) == {"step", "prompt", "response", "reward", "gold"}
-
-
-def test_validation_without_gold_or_file():
-    numbers = Validation(LETTERS, RECORDS, ONE_TOKEN, INDEX)(EVEN, EVEN, 1)
-    assert not [name for name in numbers if "gold" in name]
 
 
 def test_compare_asks_both_models_the_same_test_prompts():
@@ -301,16 +274,6 @@ def test_a_comparison_without_gold_has_no_win_rate():
 
 
 # Tables and curves
-
-
-def test_format_table():
-    table = format_table(["", "reward", "KL"], [["before", 1.23456, None], ["a", 10, -0.5]])
-    assert table.split("\n") == [
-        "        reward      KL",
-        "------  ------  ------",
-        "before   1.235       -",
-        "a           10  -0.500",
-    ]
 
 
 def test_a_reward_that_rises_while_the_gold_falls_is_named():
