@@ -10,14 +10,13 @@ import torch
 import toys
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from toys import close, seeded
+from toys import close
 
 from data.collate import ResponseBatch, collate_responses
 from gpt.log_probs import (
     _score,
     entropy_from_logits,
     full_kl,
-    kl_from_logits,
     score_in_chunks,
     score_in_micro_batches,
     token_log_probs,
@@ -111,22 +110,6 @@ def test_scores_and_kl_of_one_forward_are_those_of_two(temperature, chunk_elemen
     for first, second in zip(one.parameters(), two.parameters(), strict=True):
         close(first.grad, second.grad)
     assert all(parameter.grad is None for parameter in other.parameters())
-
-
-def test_entropy_and_kl_are_sums_over_the_last_dimension():
-    """Of (N, T, V) logits as of (M, V): one position at a time in plain Python."""
-    logits, others = torch.randn(2, 2, 3, 4, dtype=torch.float64, generator=seeded(0))
-    entropy, kl = entropy_from_logits(logits), kl_from_logits(logits, others)
-    assert entropy.shape == kl.shape == (2, 3)
-    for n in range(2):
-        for t in range(3):
-            p, q = (
-                [math.exp(z) / sum(map(math.exp, x[n, t].tolist())) for z in x[n, t].tolist()]
-                for x in (logits, others)
-            )
-            assert float(entropy[n, t]) == pytest.approx(-sum(a * math.log(a) for a in p))
-            expected = sum(a * math.log(a / b) for a, b in zip(p, q, strict=True))
-            assert float(kl[n, t]) == pytest.approx(expected)
 
 
 def test_the_last_prompt_token_scores_the_first_response_token():

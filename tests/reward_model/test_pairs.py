@@ -7,13 +7,14 @@ from dataclasses import replace
 
 import pytest
 import torch
+import toys
 
 from data.collate import collate_responses
 from data.readers import read_preferences
 from data.records import PreferenceRecord, PromptRecord
 from gpt.generate import Generation, SamplingParams, generate
 from gpt.model import GPT, GPTConfig
-from gpt.tokenizer import Tokenizer, build_tokenizer, load_tokenizer
+from gpt.tokenizer import build_tokenizer, load_tokenizer
 from harness.files import append_jsonl
 from reward_model import pairs as pairs_module
 from reward_model.pairs import (
@@ -34,17 +35,10 @@ EOS = BYTES.eos_id
 PROMPTS = [PromptRecord(text) for text in ("one\n", "two\n", "three\n")]
 
 
-def fixed_gpt(probs: dict[int, float], tokenizer: Tokenizer = BYTES) -> GPT:
-    """A GPT that draws from these probabilities whatever it reads: the head sees ln_f's bias."""
-    V = tokenizer.n_vocab
-    model = GPT(GPTConfig(V, context=32, n_layer=1, n_head=1, n_embd=V)).initialize().eval()
-    model.wte.weight.data = torch.eye(V)
-    model.ln_f.weight.data.zero_()
-    bias = torch.full((V,), -1e4)
-    for token, probability in probs.items():
-        bias[token] = torch.tensor(probability).log()
-    model.ln_f.bias.data = bias
-    return model.requires_grad_(False)
+def fixed_gpt(probs: dict[int, float]) -> GPT:
+    """A GPT that draws from these probabilities whatever it reads."""
+    every = [probs.get(token, 0.0) for token in range(BYTES.n_vocab)]
+    return toys.fixed_gpt(every, 32, torch.float32).requires_grad_(False)
 
 
 def random_gpt() -> GPT:

@@ -24,7 +24,6 @@ from gpt.tokenizer import load_tokenizer
 from harness.errors import UserError
 from harness.files import read_jsonl
 from harness.metric_log import MetricLog
-from harness.optimizer import adamw
 from harness.training_state import saved_step
 from reward_model import reward_model_training
 from reward_model.accuracy_report import score_pairs
@@ -255,14 +254,6 @@ def test_each_pair_counts_the_same_or_each_prompt():
         )
         (row,) = train(zero_headed(), pairs, config, MetricLog(1), eos_id=EOS)
         assert row["loss"] == pytest.approx(loss, abs=1e-5), weighting
-
-
-def test_training_goes_on_with_a_given_optimizer():
-    model = fresh_model()
-    optimizer = adamw(model, 1.0, weight_decay=0.0)
-    for _ in range(2):
-        train(model, TRAIN, CONFIG, MetricLog(3), eos_id=EOS, optimizer=optimizer)
-    assert optimizer.state[model.head.weight]["step"] == 6
 
 
 def test_centering_pulls_the_scores_to_zero():

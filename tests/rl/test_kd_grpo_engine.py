@@ -7,7 +7,6 @@ import math
 import statistics
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -30,13 +29,8 @@ from engines import (
 )
 from engines import SHARP_TEACHER as TEACHER
 
-import gpt.teacher
-from gpt import pretraining
-from gpt.checkpoint import save_gpt
-from gpt.corpus import WorldCorpus
 from gpt.generate import SamplingParams
-from gpt.model import GPT, GPTConfig
-from gpt.tokenizer import load_tokenizer
+from gpt.model import GPT
 from rl import kd_grpo_engine
 from rl.batches.rollout import Rollout, sample_rollout
 from rl.equations.losses import row_means
@@ -45,7 +39,6 @@ from rl.kd_grpo_engine import (
     KDGRPOConfig,
     kd_grpo_loss,
     moved_reference,
-    open_teacher_reward,
     scores_and_penalty,
     teacher_reward,
 )
@@ -283,31 +276,6 @@ def test_a_token_that_the_teacher_never_writes_costs_twenty_nats():
 
 
 # The document and the script
-
-
-def save_models(folder: Path, monkeypatch) -> None:
-    """A student and a teacher of the reviews world where the engine looks for them."""
-    for module in (pretraining, gpt.teacher):
-        monkeypatch.setattr(module, "RUNS", folder)
-    glassbox = load_tokenizer("glassbox")
-    for name, layers in (("pretraining-reviews-tiny", 1), ("teacher-reviews", 2)):
-        shape = GPTConfig(glassbox.n_vocab, 96, n_layer=layers, n_head=2, n_embd=16)
-        model = GPT(shape).initialize(torch.Generator().manual_seed(layers))
-        save_gpt(folder / name / "model.safetensors", model, glassbox)
-
-
-def test_the_text_of_a_run_is_that_of_its_data(tmp_path, monkeypatch):
-    save_models(tmp_path, monkeypatch)
-    glassbox, cpu = load_tokenizer("glassbox"), torch.device("cpu")
-    config = KDGRPOConfig(pretraining_batch_size=3, seed=5)
-    task = SimpleNamespace(tokenizer=glassbox, policy=small_gpt())
-    corpus = kd_grpo_engine.open_text(config, task)["corpus"]
-    expected = WorldCorpus("reviews", glassbox, 3, seed=5).batch(2)
-    assert torch.equal(corpus.batch(2).tokens, expected.tokens)
-    assert kd_grpo_engine.open_text(replace(config, pretraining_coef=0.0), task) == {}
-    reward = open_teacher_reward(config, glassbox, cpu)
-    assert reward.teacher.config.n_layer == 2 and reward.reverse_kl
-    assert not any(parameter.requires_grad for parameter in reward.teacher.parameters())
 
 
 # The loss on its own text in the reward

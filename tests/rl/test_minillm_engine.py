@@ -118,16 +118,6 @@ def test_single_plus_long_is_the_gradient_of_the_kl_of_responses():
     assert float(exact.abs().max()) > 0.05
 
 
-def test_one_token_has_no_long_part():
-    """L = 1 everywhere: the loss is the KL at the prompt, whatever the returns were to be."""
-    exact, estimate = enumerated(1, after)
-    torch.testing.assert_close(estimate, exact, rtol=0, atol=1e-12)
-    mask = language(1).response_mask
-    rewards = torch.tensor([[-1.0], [2.0], [0.5]])
-    targets, _ = minillm_targets(CONFIG, rewards, torch.zeros(3, 1), mask)
-    assert not targets.returns.any()
-
-
 # The loss and its constants
 
 

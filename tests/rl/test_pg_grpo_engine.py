@@ -40,7 +40,6 @@ from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import load_tokenizer
 from harness.errors import UserError
 from rl import pg_grpo_engine
-from rl.batches import preferences
 from rl.batches.preferences import Compared, pairs_within
 from rl.batches.rollout import Rollout
 from rl.equations.advantages import best_worst_pairs
@@ -364,22 +363,3 @@ def test_the_mean_ratio_starts_as_reinforce_and_learns():
     torch.testing.assert_close(slopes[1], slopes[0])
     rows = run(small_gpt(), group_size=8, minibatches=2, mode="mean_ratio")
     assert statistics.mean(row["reward"] for row in rows[-3:]) > 0.6
-
-
-def test_recorded_tokens_reach_the_forward_as_they_are(monkeypatch):
-    """Responses with and without an EOS, token by token; the reference reads the same rows."""
-    seen: dict[bool, set[tuple[int, ...]]] = {True: set(), False: set()}
-    real = pg_grpo_engine.pair_log_probs
-
-    def spy(model, batch, config):
-        for i in range(len(batch)):
-            prompt = batch.tokens[i, : batch.prompt_lengths[i]].tolist()
-            response = batch.response_tokens[i][batch.response_mask[i]].tolist()
-            seen[model.wte.weight.requires_grad].add((*prompt, -1, *response))
-        return real(model, batch, config)
-
-    for module in (pg_grpo_engine, preferences):
-        monkeypatch.setattr(module, "pair_log_probs", spy)
-    run(small_gpt(), steps=1, pairs="offline", offline_batch_size=4)
-    expected = {(*p.prompt, -1, *y) for p in OFFLINE for y in (p.chosen, p.rejected)}
-    assert seen == {True: expected, False: expected}

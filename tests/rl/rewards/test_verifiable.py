@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import given, st
-from toys import documented
+from toys import documented, fixed_gpt
 
 from data import sums
 from data.collate import join_responses
@@ -473,11 +473,7 @@ class TextAlone(VerifiableReward):
 
 def test_accuracy_is_measured_as_sampled_and_greedily():
     """The policy says a with 0.6 and b with 0.4, then ends: greedily it is always a."""
-    policy = small_gpt()
-    policy.wte.weight.data = torch.eye(LETTERS.n_vocab, 32)
-    policy.ln_f.weight.data.zero_()
-    policy.ln_f.bias.data = torch.full((32,), -1e4)
-    policy.ln_f.bias.data[:2] = torch.tensor([0.6, 0.4]).log()
+    policy = fixed_gpt([0.6, 0.4, *[0.0] * 8], 16, torch.float32)
     records = [PromptRecord("c", answer=letter) for letter in "ab" * 100]
     says = TextAlone(lambda record, text, ended: float(text == record.answer), "says")
     numbers = measure_accuracy(
