@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -109,8 +109,18 @@ class TextLog:
         append_jsonl(self.path, rows)
 
 
+class RecordedFlags(Protocol):
+    """The flags of a stage that decide what is kept token by token."""
+
+    @property
+    def record_tokens(self) -> int: ...
+
+    @property
+    def precision(self) -> str: ...
+
+
 def open_texts(
-    config: Any,
+    config: RecordedFlags,
     folder: Path,
     tokenizer: Tokenizer,
     batch: ResponseBatch | None,

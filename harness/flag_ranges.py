@@ -66,7 +66,7 @@ def ranges_of(config_class: type) -> dict[str, Range | NotEmpty]:
     return ranges
 
 
-def check_ranges(config: Any) -> None:
+def check_ranges(config: object) -> None:
     """ValueError for the first field of a script's config that no run can mean.
 
     NaN is one for every flag: each comparison with it is False, so it would switch off in silence

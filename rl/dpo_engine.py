@@ -105,7 +105,7 @@ class DPOConfig(RunFlags):
     ipo_mean: h from means per token. hinge: max(0, 1 - beta h). simpo: -log sigmoid(simpo_beta (l_w
     - l_l) - target_margin), l the mean log-prob per token, without a reference."""
     beta: float = 0.1
-    """How dear it is to leave the reference; smaller goes further."""
+    """The price of leaving the reference; smaller goes further."""
     label_smoothing: float = 0.0
     """s of cdpo, the chance that a label is wrong."""
     simpo_beta: float = 2.0
@@ -131,6 +131,11 @@ class DPOConfig(RunFlags):
     """Steps between validations."""
     checkpoint_every: AtLeastOne = 100
     """Steps between resumable checkpoints."""
+
+    @property
+    def reward_folders(self) -> tuple[Path, ...]:
+        """The reward model that is named, or none."""
+        return () if self.reward_model is None else (self.reward_model,)
 
     def __post_init__(self) -> None:
         super().__post_init__()

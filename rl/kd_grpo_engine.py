@@ -142,7 +142,7 @@ class KDGRPOConfig(EngineConfig):
                 f"{self.updates_per_batch}. Without a ratio its gradient holds for new samples only; "
                 "take --policy-loss clipped for several passes"
             )
-        check_moving_reference(self, "kl_coef")
+        check_moving_reference(self, kl_coef=self.kl_coef)
         if not self.own_text_coef >= 0:
             raise ValueError(f"own_text_coef must not be negative: got {self.own_text_coef}")
         if self.pretraining_coef < 0 or self.pretraining_batch_size < 1:

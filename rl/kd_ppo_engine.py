@@ -126,7 +126,7 @@ class KDPPOConfig(ActorCriticConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         refuse_other_rewards(self)
-        check_moving_reference(self, "kl_coef", "kl_loss_coef")
+        check_moving_reference(self, kl_coef=self.kl_coef, kl_loss_coef=self.kl_loss_coef)
 
 
 def rewards_of_tokens(

@@ -68,6 +68,11 @@ class ActorCriticConfig(EngineConfig):
     pretraining_batch_size: AtLeastOne = 32
     """Rows of pre-training text per optimizer step."""
 
+    @property
+    def discount(self) -> float:
+        """gamma of the temporal differences."""
+        return self.gamma
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if not (0 <= self.gamma <= 1 and 0 <= self.gae_lambda <= 1):

@@ -26,6 +26,7 @@ from rl.equations.kl import k1
 from rl.equations.losses import row_sums
 from rl.rewards.sources import Check, RewardFn, made_of
 from rl.rewards.verifiable import pass_at_k
+from rl.training.config import RunFlags
 from rl.training.open_task import Task
 from rl.training.token_log import StepBatch, TokenLog
 
@@ -61,7 +62,7 @@ class Conditions:
         return min(max(16 * self.micro_batch_size // n, 1), 64)
 
     @classmethod
-    def of(cls, config: Any) -> Conditions:
+    def of(cls, config: RunFlags) -> Conditions:
         """Those of an engine's config."""
         return cls(config.micro_batch_size, config.precision)
 

@@ -6,7 +6,6 @@ import filecmp
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
 
 import torch
 
@@ -25,7 +24,7 @@ from rl.rewards.ensemble import Combine, EnsembleReward
 from rl.rewards.function import is_function, open_function
 from rl.rewards.sources import RewardFn, RewardModelReward, RuleReward, made_of
 from rl.rewards.verifiable import VerifiableReward, answer_match, read_answer, think_format
-from rl.training.config import EngineConfig
+from rl.training.config import EngineConfig, RunFlags
 
 
 def world_rule(data: str) -> RuleReward | None:
@@ -59,34 +58,6 @@ def answer_rule(
     return VerifiableReward(answer_match, "right answer", reads=read_answer)
 
 
-class RewardConfig(Protocol):
-    """The fields of an engine's config that say which reward and which judge to open."""
-
-    @property
-    def data(self) -> str: ...
-
-    @property
-    def preset(self) -> str: ...
-
-    @property
-    def reward(self) -> str: ...
-
-    @property
-    def reward_model(self) -> Path | tuple[Path, ...] | None: ...
-
-    @property
-    def judge(self) -> Path | None: ...
-
-    @property
-    def gold(self) -> str: ...
-
-    @property
-    def micro_batch_size(self) -> int: ...
-
-    @property
-    def precision(self) -> str: ...
-
-
 @dataclass(frozen=True)
 class RewardChoice:
     """Which reward the flags ask for; without folders it is the default reward model's."""
@@ -102,12 +73,10 @@ class RewardChoice:
     precision: str = "float32"
 
     @classmethod
-    def of(cls, config: RewardConfig) -> RewardChoice:
+    def of(cls, config: RunFlags) -> RewardChoice:
         """That of an engine's config."""
-        given = config.reward_model
-        folders = given if isinstance(given, tuple) else () if given is None else (given,)
         choice = cls(
-            config.reward, config.data, config.preset, folders,
+            config.reward, config.data, config.preset, config.reward_folders,
             micro_batch_size=config.micro_batch_size, precision=config.precision,
         )  # fmt: skip
         if not isinstance(config, EngineConfig):
@@ -218,7 +187,7 @@ def open_reward_model(
 
 
 def open_gold(
-    config: RewardConfig,
+    config: RunFlags,
     rule: RuleReward | None,
     reward_fn: RewardFn | None,
     tokenizer: Tokenizer,

@@ -22,10 +22,9 @@ from harness.files import display_path
 from harness.paths import MODEL_FILE
 from rl.rewards.function import is_function
 from rl.rewards.sources import RewardFn, made_of
-from rl.training.config import EngineConfig
+from rl.training.config import EngineConfig, RunFlags
 from rl.training.open_reward import (
     RewardChoice,
-    RewardConfig,
     answer_rule,
     apply_answer_weights,
     open_gold,
@@ -84,23 +83,11 @@ def open_policy(
     return load_gpt(folder, device)
 
 
-class TaskConfig(RewardConfig, Protocol):
-    """And those that say which policy, and how long its answers are."""
-
-    @property
-    def policy(self) -> Path | None: ...
-
-    @property
-    def max_new_tokens(self) -> int: ...
-
-
 # (config, tokenizer, device) -> the reward in the place of --reward's, or None where none is needed
 OwnReward = Callable[[Any, Tokenizer, torch.device], RewardFn | None]
 
 
-def open_task(
-    config: TaskConfig, device: torch.device, own_reward: OwnReward | None = None
-) -> Task:
+def open_task(config: RunFlags, device: torch.device, own_reward: OwnReward | None = None) -> Task:
     """Load everything, checking that the pieces fit each other.
 
     An engine with a reward of its own, such as a teacher, opens it by `own_reward`.

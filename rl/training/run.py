@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 import torch.nn as nn
@@ -36,7 +36,7 @@ from rl.training.evaluation import (
 )
 from rl.training.memory_needs import announce_run
 from rl.training.metrics import kl_exceeded
-from rl.training.open_task import Task, TaskConfig, open_task, to_bfloat16
+from rl.training.open_task import Task, open_task, to_bfloat16
 from rl.training.run_rules import RULES
 from rl.training.token_log import StepBatch, TokenLog
 
@@ -81,7 +81,7 @@ def run_training(engine: Engine, config: RunFlags) -> Path:
     """
     name = engine.name_of(config)
     device = pick_device(config.device, config.precision)
-    task = open_task(cast("TaskConfig", config), device, engine.own_reward(config))
+    task = open_task(config, device, engine.own_reward(config))
     start, parts = models_of_run(engine, config, task)
     folder = config.out or default_folder(name, config.data, config.preset)
     folder = open_run(folder, config, resume=config.resume)

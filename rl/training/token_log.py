@@ -25,6 +25,7 @@ from harness.files import append_jsonl
 from rl.batches.rollout import Rollout, select_rows
 from rl.equations.advantages import gae
 from rl.rewards.sources import RewardFn, made_of
+from rl.training.config import RunFlags
 
 ROWS = 8  # of a group; larger groups are cut
 UNGROUPED = 4  # responses of a batch without groups
@@ -61,12 +62,12 @@ class TokenLog:
     """Writes tokens.jsonl. `prompts`: how many validation prompts are kept."""
 
     def __init__(
-        self, path: Path, tokenizer: Tokenizer, reward_fn: RewardFn | None, config: Any
+        self, path: Path, tokenizer: Tokenizer, reward_fn: RewardFn | None, config: RunFlags
     ) -> None:
         self.path, self.tokenizer, self.reward_fn = path, tokenizer, reward_fn
         self.prompts: int = config.record_tokens
         self.temperature: float = config.temperature
-        self.gamma: float = getattr(config, "gamma", 1.0)
+        self.gamma: float = config.discount
         self.precision: str = config.precision
 
     def write_answers(
