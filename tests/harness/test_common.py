@@ -320,6 +320,24 @@ def test_metrics_are_collected_written_and_shown(tmp_path, capsys):
     ]  # fmt: skip
 
 
+def test_a_log_that_is_closed_early_shows_its_last_row(capsys):
+    log = MetricLog(9, show=("loss",), every=4, title="demo")
+    for step in range(1, 7):
+        log.write(step=step, loss=step / 2)
+    log.close()
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split("  ETA")[0] for line in lines] == ["demo 4/9  loss 2", "demo 6/9  loss 3"]
+
+
+def test_in_a_terminal_the_lines_stand_above_a_bar(capsys, monkeypatch):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    log = MetricLog(4, show=("loss",), every=2, title="demo")
+    for step in range(1, 5):
+        log.write(step=step, loss=step / 2)
+    assert capsys.readouterr().out.splitlines() == ["demo 2/4  loss 1", "demo 4/4  loss 2"]
+    assert log.bar is not None and log.bar.n == 4 and log.bar.disable  # closed
+
+
 def test_a_log_without_path_is_silent(capsys):
     log = MetricLog(1)
     log.write(step=1, loss=1.0)

@@ -16,8 +16,8 @@ from gpt.pretraining import PRESETS, PretrainingConfig
 from harness.metric_log import MetricLog
 from harness.report import writing
 from harness.report.guide import HEALTHY, explain, plain
-from harness.report.page import differences, page_html, panels_of, read_run
-from harness.report.tokens import TokenView, colour, scale, show_tokens
+from harness.report.page import differences, page_html, panels_of, read_run, samples_of
+from harness.report.tokens import NEGATIVE, POSITIVE, TokenView, colour, scale, show_tokens
 
 HOSTILE = "<script>stolen()</script><img src=x onerror=stolen()></script><!--<script> & \"'\u2028"
 
@@ -160,6 +160,17 @@ def test_a_damaged_folder_still_has_a_page(tmp_path: Path) -> None:
     assert "panel-0" in page_html([read_run(tmp_path)])
 
 
+def test_samples_are_the_first_and_the_last_ones(tmp_path: Path) -> None:
+    rows = [{"step": s, "prompt": "p", "response": f"r{s}", "gold": s / 4} for s in (1, 2, 3)]
+    samples = samples_of(read_run(write_run(tmp_path, samples=rows)))
+    assert samples is not None
+    (row,) = samples["rows"]
+    assert [(p["label"], p["text"]) for p in row["parts"]] == [
+        ("step 1, gold 0.250", "r1"),
+        ("step 3, gold 0.750", "r3"),
+    ]
+
+
 def test_flags_that_differ_are_those_beyond_the_preset() -> None:
     small = PretrainingConfig(preset="small", **PRESETS["small"])
     assert differences(small) == {}
@@ -228,6 +239,13 @@ def test_a_page_that_fails_ends_no_training(
 
 
 # show_tokens --------------------------------------------------------------------------------------
+
+
+def test_colours_diverge_from_white() -> None:
+    assert colour(0.0, 2.0) == "#ffffff" and colour(None, 2.0) == "#dddddd"
+    assert colour(-2.0, 2.0) == "#" + "".join(f"{c:02x}" for c in NEGATIVE) == colour(-9.0, 2.0)
+    assert colour(2.0, 2.0) == "#" + "".join(f"{c:02x}" for c in POSITIVE)
+    assert colour(1.0, 2.0) == "#a2c8e8"
 
 
 def test_one_outlier_does_not_pale_the_rest() -> None:
