@@ -15,7 +15,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 FAQ = ROOT / "docs" / "faq.md"
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("*/README.md")])
+COURSE = [*ROOT.glob("notebooks/[0-9][0-9]_*.py"), *ROOT.glob("notebooks/course/*.md")]
+MARKDOWN = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("*/*.md")]
+PAGES = sorted({*MARKDOWN, *COURSE})
 WITHOUT_A_NUMBER = {
     "Out of memory": "the forecast before the first step",
     "How do I use my own data?": "the line that says how many rows were kept",

@@ -8,7 +8,6 @@ import os
 import re
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,7 +23,7 @@ from rl import grpo_engine
 from rl.batches.rollout import Rollout, sample_rollout
 from rl.grpo_engine import GRPOConfig
 from rl.rewards.function import FunctionReward, open_function
-from rl.rewards.sources import check_reward, checked_rewards, is_function
+from rl.rewards.sources import checked_rewards
 from rl.training.config import EngineConfig
 from rl.training.open_reward import RewardChoice, open_reward
 from rl.training.open_task import open_task
@@ -126,15 +125,6 @@ def test_every_kind_of_number_is_a_number(source, value):
 def test_a_reward_that_is_no_name_and_no_function_is_refused(reward, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         EngineConfig(reward=reward)
-
-
-def test_the_names_are_no_functions():
-    for name in ("auto", "model", "gold", "rule"):
-        check_reward(name)
-        assert not is_function(name)
-    check_reward("a.b:c")
-    check_reward(r"C:\rewards.py:c")
-    assert is_function("a.b:c")
 
 
 BROKEN = {
@@ -256,13 +246,6 @@ def test_a_missing_start_asks_for_pre_training_alone(source, tmp_path, monkeypat
     monkeypatch.setattr("data.names.RUNS", tmp_path)
     with pytest.raises(UserError, match=r"python -m gpt\.pretraining$"):
         open_task(GRPOConfig(reward=f"{source(LENGTHS)}:lengths"), CPU)
-
-
-def test_a_reward_model_beside_it_is_refused(source, tmp_path):
-    choice = RewardChoice(f"{source(LENGTHS)}:lengths", "pairs.json", "tiny", (tmp_path,))
-    with pytest.raises(UserError, match="the reward is the function"):
-        open_reward(choice, GLASSBOX, CPU)
-    assert isinstance(open_reward(replace(choice, data="reviews"), GLASSBOX, CPU), FunctionReward)
 
 
 def test_the_command_line(source, base):
