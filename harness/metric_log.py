@@ -39,7 +39,7 @@ class MetricLog:
             self.rows = keep_until(path, start)
         self.start, self.begin = start, time.perf_counter()
         self.bar = None
-        if show and sys.stderr.isatty() and is_main():
+        if show and sys.stderr is not None and sys.stderr.isatty() and is_main():
             self.bar = tqdm(total=total, initial=start, desc=title, unit="step", leave=True)
 
     def write(self, *, step: int, **metrics: Any) -> None:
