@@ -19,7 +19,7 @@ from typing import Any
 
 from harness.command_line import explained
 from harness.errors import UserError
-from harness.files import display_path, read_jsonl
+from harness.files import display_path, read_json, read_jsonl
 from harness.paths import RUNS
 
 METRICS = "metrics.jsonl"
@@ -89,11 +89,7 @@ def as_text(folder: Path) -> str:
     config = folder / "config.json"
     if not config.exists():
         return ""
-    try:
-        flags = json.loads(config.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise UserError(f"{display_path(config)} is damaged, it is no JSON: mend it") from error
-    lines = json.dumps(flags, indent=2).splitlines()
+    lines = json.dumps(read_json(config), indent=2).splitlines()
     return "\n".join(f"    {line}" for line in lines)
 
 

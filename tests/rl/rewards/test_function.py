@@ -342,6 +342,14 @@ def test_an_engine_trains_on_it(source, base):
     assert json.loads((folder / "config.json").read_text())["reward"] == f"{name}:f"
 
 
+def test_a_replacement_holds_in_validations_too(source, base):
+    name = source("def f(prompt, response):\n    return float('nan')\n")
+    folder = grpo_engine.main(replace(config_of(base, f"{name}:f"), non_finite_reward=-3.0))
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [row["validation/reward"] for row in rows] == [-3.0, -3.0]
+    assert json.loads((folder / "report.json").read_text())["after"]["reward"] == -3.0
+
+
 def test_a_broken_one_stops_before_an_earlier_run_is_moved(source, base):
     with pytest.raises(UserError, match="Python finds no module"):
         grpo_engine.main(config_of(base, "no_module_xyz:f"))
