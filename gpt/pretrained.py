@@ -31,7 +31,7 @@ from gpt.checkpoint import stored_sizes
 from gpt.lora import merged_state
 from gpt.model import GPT, GPTConfig
 from harness.errors import UserError
-from harness.files import read_json, write_atomically, write_json
+from harness.files import expanded, read_json, write_atomically, write_json
 from harness.paths import MODEL_FILE
 
 CONFIG_FILE = "config.json"
@@ -74,7 +74,7 @@ def load_gpt2(name_or_folder: str | Path, *, device: torch.device | str = "cpu")
     sentence, for files that are missing, damaged or not exactly this architecture.
     """
     repo = hub_repo(name_or_folder) if isinstance(name_or_folder, str) else None
-    folder = hub_folder(repo) if repo else Path(name_or_folder).expanduser()
+    folder = hub_folder(repo) if repo else expanded(Path(name_or_folder))
     weights = find_weights(folder)
     config = read_config(folder / CONFIG_FILE)
     check_sizes(config, weights)
@@ -89,7 +89,7 @@ def save_gpt2(model: GPT, folder: str | Path) -> None:
 
     `transformers.GPT2LMHeadModel.from_pretrained(folder)` and `load_gpt2(folder)` open them.
     """
-    folder = Path(folder).expanduser()
+    folder = expanded(Path(folder))
     tensors = {}
     for name, tensor in merged_state(model).items():
         tensor = tensor.detach().to("cpu", torch.float32)

@@ -27,6 +27,14 @@ def require_regular(path: Path) -> None:
         raise UserError(f"{display_path(path)} is no regular file: remove it, or name another one")
 
 
+def expanded(path: Path) -> Path:
+    """The path with a leading ~ as the home folder; UserError for that of a user who is not there."""
+    try:
+        return path.expanduser()
+    except RuntimeError:
+        raise UserError(f"{path}: there is no such user here; give the path in full") from None
+
+
 def parse_json(text: str | bytes) -> Any:
     """json.loads, with ValueError for what is nested too deeply as well."""
     try:
@@ -42,7 +50,9 @@ def read_json(path: Path) -> Any:
         return parse_json(path.read_bytes())
     except ValueError as error:
         reason = (str(error).splitlines() or ["no reason given"])[0]
-        raise UserError(f"{display_path(path)} is damaged, it is no JSON ({reason}): mend it") from None
+        raise UserError(
+            f"{display_path(path)} is damaged, it is no JSON ({reason}): mend it"
+        ) from None
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:

@@ -27,7 +27,7 @@ import torch
 from harness.command_flags import Flags
 from harness.device import pick_device
 from harness.errors import Finished, UserError
-from harness.files import display_path, read_json, write_json
+from harness.files import display_path, expanded, read_json, write_json
 from harness.here import HERE
 from harness.metric_log import MetricLog
 from harness.optimizer import Diverged
@@ -62,7 +62,7 @@ def open_run(folder: Path, config: Flags, *, resume: bool = False) -> Path:
     FREE_FLAGS, and the same inputs; Finished if that run is complete. Returns the folder, in which a
     leading ~ is the home folder.
     """
-    return on_main(lambda: _open_run(folder.expanduser(), config, resume=resume))
+    return on_main(lambda: _open_run(expanded(folder), config, resume=resume))
 
 
 def _open_run(folder: Path, config: Flags, *, resume: bool) -> Path:

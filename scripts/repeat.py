@@ -65,7 +65,9 @@ def restored(record: Mapping[str, Any], **changes: Any) -> Any:
     flags = {
         name: value for name, value in record.items() if name not in (SCRIPT, INPUTS, MADE_WITH)
     }
-    if record[SCRIPT] not in COMMANDS:  # looked at before anything is imported: it could be any code
+    if (
+        record[SCRIPT] not in COMMANDS
+    ):  # looked at before anything is imported: it could be any code
         raise UserError(
             f"the run is of {record[SCRIPT]!r:.60}, which is none of the commands here: use its checkout"
         )

@@ -106,7 +106,10 @@ def test_a_run_of_another_version_is_refused(record, words):
     ("record", "words"),
     [
         ({"script": "trap"}, "'trap', which is none of the commands here"),
-        ({"script": "rl.grpo_engine", "reward": "trap.py:f"}, "reward is 'trap.py:f', which is code"),
+        (
+            {"script": "rl.grpo_engine", "reward": "trap.py:f"},
+            "reward is 'trap.py:f', which is code",
+        ),
         ({"script": "rl.grpo_engine", "reward": "trap:f"}, "add --run-reward"),
         ({"script": "rl.grpo_engine", "reward": ["trap:f"]}, "which is code"),
         ({"script": "scripts.soak"}, "none of the commands here"),

@@ -31,6 +31,7 @@ from torch import Tensor
 
 from data.records import PromptRecord
 from harness.errors import UserError
+from harness.files import expanded
 from harness.foreign_code import Failed, call_foreign, settings_kept
 from harness.ranks.collectives import all_gather_list, shard_block
 from rl.batches.rollout import Rollout
@@ -100,7 +101,7 @@ def _import_module(where: str) -> ModuleType:
 
 def _import_file(path: Path) -> ModuleType:
     """A module from its file, under a name that hides no other module."""
-    path = path.expanduser()
+    path = expanded(path)
     if not path.is_file():
         raise UserError(f"--reward {path}:...: there is no file {path}")
     name = f"glassbox_reward_{path.stem}"
