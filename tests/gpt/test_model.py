@@ -237,8 +237,8 @@ def test_repeated_rows_stay_next_to_each_other():
 
 def test_a_row_that_is_too_long_is_refused():
     message = (
-        r"a row of 13 tokens does not fit the model's 12 positions: shorten the prompt or "
-        r"max_new_tokens, or use a model with more context"
+        r"a row of 13 tokens does not fit the model's 12 positions: shorten it, or use "
+        r"longer tokens or a model with more positions"
     )
     with pytest.raises(ValueError, match=message):
         MODEL(torch.zeros(1, 13, dtype=torch.long))
