@@ -29,7 +29,7 @@ from gpt.generate import SamplingParams, generate
 from gpt.log_probs import token_log_probs
 from gpt.model import GPT, preset_config
 from gpt.tokenizer import Tokenizer, load_tokenizer
-from harness.command_line import from_preset, run_script
+from harness.command_line import from_preset, run_command
 from harness.device import pick_device, precision
 from harness.flag_ranges import AtLeastOne, Seed, check_ranges
 from harness.metric_log import MetricLog
@@ -218,6 +218,4 @@ def grpo(
 
 
 if __name__ == "__main__":
-    import tyro
-
-    run_script(main, tyro.cli(BenchConfig))
+    run_command(main, BenchConfig)

@@ -20,7 +20,7 @@ def help_page(config_class: type, default: Any, command: str) -> str:
     """The page of a command whose flags are the fields of a dataclass; `default` holds their values."""
     width = min(max(shutil.get_terminal_size().columns, NARROWEST), WIDEST)
     about = inspect.cleandoc(config_class.__doc__ or "").splitlines()[0]
-    parts = [f"usage: {command} [flags]", *textwrap.wrap(about, width)]
+    parts = [*folded(f"usage: {command} [flags]", width), *textwrap.wrap(about, width)]
     for title, names in groups(config_class).items():
         if names:
             parts += ["", f"{title}:", *(flag_lines(config_class, default, names, width))]
@@ -54,8 +54,16 @@ def flag_lines(config_class: type, default: Any, names: list[str], width: int) -
         wrapped = textwrap.wrap(text.strip(), width - column)
         if len(written) < column and wrapped:
             written = f"{written:{column}}{wrapped.pop(0)}"
-        lines += [written, *(" " * column + rest for rest in wrapped)]
+        lines += [*folded(written, width), *(" " * column + rest for rest in wrapped)]
     return lines
+
+
+def folded(line: str, width: int) -> list[str]:
+    """A line that one types, in several where the terminal is narrower; choices part at their commas."""
+    if len(line) <= width:
+        return [line]
+    spaced = line.replace(",", ", ")
+    return textwrap.wrap(spaced, width, subsequent_indent=" " * 4, break_on_hyphens=False)
 
 
 def usage(name: str, hint: Any) -> str:

@@ -27,7 +27,7 @@ from data import reviews
 from gpt.checkpoint import load_policy
 from gpt.model import GPT
 from gpt.tokenizer import RANKS_FILE, Tokenizer
-from harness.command_line import run_script
+from harness.command_line import run_command
 from harness.errors import UserError
 from harness.files import display_path, write_atomically
 
@@ -127,6 +127,4 @@ def main(config: PlaygroundConfig) -> None:
 
 
 if __name__ == "__main__":
-    import tyro
-
-    run_script(main, tyro.cli(PlaygroundConfig))
+    run_command(main, PlaygroundConfig)
