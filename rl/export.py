@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.command_line import explained
+from harness.command_line import command_name, explained, show_help
 from harness.errors import UserError
 from harness.files import display_path, read_jsonl
 from harness.paths import RUNS
@@ -28,7 +28,7 @@ SUFFIX = ".glassbox"  # of the event files that this script has written, and may
 
 @dataclass(frozen=True)
 class ExportConfig:
-    """Where the event files go."""
+    """Write the metrics of runs as event files for TensorBoard."""
 
     out: Path = RUNS / "tensorboard"
     """Folder for TensorBoard, one subfolder a run."""
@@ -140,4 +140,5 @@ if __name__ == "__main__":
     import tyro
 
     with explained():
-        tyro.cli(main, config=(tyro.conf.OmitArgPrefixes,))
+        show_help(ExportConfig, arguments="RUN ...")
+        tyro.cli(main, prog=command_name(), config=(tyro.conf.OmitArgPrefixes,))

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from gpt.generate import SamplingParams
-from harness.command_line import explained
+from harness.command_line import command_name, explained, show_help
 from harness.device import pick_device
 from harness.errors import UserError
 from harness.files import display_path
@@ -53,7 +53,7 @@ WIDEST, NARROWEST_PAIR = 100, 60  # columns of the terminal
 
 @dataclass(frozen=True)
 class TalkConfig:
-    """How a trained model is asked."""
+    """Talk to a trained model, or let a reward model score."""
 
     against: str | None = None
     """Run folder of a second model that answers the same prompts with the same random numbers.
@@ -416,4 +416,10 @@ if __name__ == "__main__":
     import tyro
 
     with explained():
-        tyro.cli(main, args=with_start(sys.argv[1:]), config=(tyro.conf.OmitArgPrefixes,))
+        show_help(TalkConfig, arguments="RUN")
+        tyro.cli(
+            main,
+            args=with_start(sys.argv[1:]),
+            prog=command_name(),
+            config=(tyro.conf.OmitArgPrefixes,),
+        )

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
-from harness.command_line import command_name, run_script
+from harness.command_line import run_command, run_script
 from harness.errors import UserError
 from harness.files import display_path, read_jsonl
 from harness.paths import REPOSITORY
@@ -139,6 +139,4 @@ def main(config: RepeatConfig) -> None:
 
 
 if __name__ == "__main__":
-    import tyro
-
-    run_script(main, tyro.cli(RepeatConfig, prog=command_name()))
+    run_command(main, RepeatConfig)
