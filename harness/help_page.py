@@ -60,7 +60,7 @@ def flag_lines(config_class: type, default: Any, names: list[str], width: int) -
     column = 30 if width >= 70 else 6
     lines = []
     for name in names:
-        value = getattr(default, name, fields[name].default)
+        value = default_value(fields[name]) if default is None else getattr(default, name)
         written = f"  {usage(name, hints[name])}"
         text = f"{' '.join(texts.get(name, '').split())} {default_text(value)}"
         wrapped = textwrap.wrap(text.strip(), width - column)
@@ -100,6 +100,13 @@ def value_name(hint: Any) -> str:
     if origin is tuple:
         return f"{value_name(arguments[0])} ..."
     return {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH", bool: "BOOL"}.get(hint, "VALUE")
+
+
+def default_value(field: dataclasses.Field[Any]) -> Any:
+    """What a field is without a flag; MISSING where the flag is required."""
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return field.default
 
 
 def default_text(value: Any) -> str:

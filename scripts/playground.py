@@ -114,13 +114,11 @@ class PlaygroundConfig:
     """Run folder of a policy that was trained from it; default: the course's."""
     out: Path = Path("build/playground.html")
     """The page."""
-    repository: str = ".."
-    """Where the page's links to the source files begin: a folder relative to it, or an address."""
 
 
 def main(config: PlaygroundConfig) -> None:
     """Write the page and say where it is."""
-    write_playground(config.base, config.policy, config.out, config.repository)
+    write_playground(config.base, config.policy, config.out)
     print(
         f"{display_path(config.out)}: {config.out.stat().st_size / 1e6:.1f} MB, open it in a browser"
     )

@@ -121,7 +121,7 @@ def test_peak_memory_counts_what_was_touched_and_freed():
 
 
 def test_a_side_that_fails_says_why():
-    with pytest.raises(UserError, match="'broken' ended before .*no model preset 'huge'"):
+    with pytest.raises(UserError, match="'broken' ended .*no model preset"):
         Worker(Side("broken", "ours", replace(SMALL, preset="huge"), 1))
 
 
@@ -341,7 +341,7 @@ def test_bfloat16_can_be_left_out():
 
 
 def test_a_name_that_begins_no_comparison_is_refused():
-    with pytest.raises(UserError, match="no comparison's name starts with it; there are ceilings"):
+    with pytest.raises(UserError, match="starts with it; there are ceilings"):
         peers.main(PeersConfig(only="nothing"))
 
 
