@@ -190,7 +190,7 @@ def config_of(case: Case) -> Any:
 
 
 def run_engine(case: Case, config: Any) -> None:
-    """What rl/training/run.py does: start, reward model, critic, training, validation, test."""
+    """What rl/training/whole_run.py does: start, reward model, critic, training, validation, test."""
     policy, (module, _) = model_of(case), ENGINES[case.script]
     reward_model = RewardModel.from_policy(policy).eval().requires_grad_(False)
     fit_for_training(config, policy)

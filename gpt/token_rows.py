@@ -19,7 +19,7 @@ from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
 from harness.device import precision
 from harness.files import append_jsonl, keep_until
-from harness.report.page import TOKENS
+from harness.paths import TOKENS
 
 WINDOW = 64  # tokens that are kept of a text, the first ones
 

@@ -13,7 +13,6 @@ from tqdm import tqdm
 
 from harness.files import append_jsonl, keep_until
 from harness.ranks.collectives import is_main
-from harness.report.writing import refresh
 
 
 class MetricLog:
@@ -52,6 +51,8 @@ class MetricLog:
         if self.path is not None:
             append_jsonl(self.path, [row])
             if any(key.startswith(("validation/", "held_out_")) for key in row):
+                from harness.report.writing import refresh  # the page, which few steps write
+
                 refresh(self.path.parent, self.rows)
         if self.bar is not None:
             self.bar.update(step - self.bar.n)

@@ -33,8 +33,8 @@ from harness.metric_log import MetricLog
 from harness.optimizer import Diverged
 from harness.paths import MODEL_FILE, REPOSITORY, STATE_FILE
 from harness.ranks.collectives import on_main, world
-from harness.signals import Ended, signals_wait, stop_asked
-from harness.training_state import TrainingState, saved_step
+from harness.signals import signals_wait
+from harness.training_state import saved_step
 
 try:
     import fcntl
@@ -89,21 +89,6 @@ def finish_run(folder: Path) -> None:
         unlock(folder)
 
     on_main(finish)
-
-
-def keep_state(state: TrainingState, folder: Path | None, every: int, *, last: bool) -> None:
-    """After a step: save what is due, every `every` steps and the last one.
-
-    Raises Ended if a signal has asked to stop, which is then saved too. Without a folder it does
-    nothing.
-    """
-    if folder is None:
-        return
-    asked = stop_asked()
-    if last or asked or state.step % every == 0:
-        state.save(folder)
-    if asked:
-        raise Ended(asked, state.step)
 
 
 @contextmanager

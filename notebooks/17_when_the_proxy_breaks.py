@@ -465,12 +465,12 @@ plots.code(ensembles.uncertainty_weighted)
 # `own_answers` labels new answers of the policy now and then. `wide_pairs` compares stranger answers
 # too. An `ensemble` of three pays its mean, its lowest score, or the mean less the variance (`uwo`).
 # `kl` is a penalty of that weight. Each row is the gold reward where a run first is 8 nats away, with its
-# 95% interval, the paired difference to the patient, and p corrected for eight comparisons:
+# 95% interval, the paired difference to the uncured run, and p corrected for eight comparisons:
 
 
 # %%
 def shown(row):
-    """One cure: gold at this distance, its difference to the patient, and the corrected p."""
+    """One cure: gold at this distance, its difference to the uncured run, and the corrected p."""
     text, d = "{mean:.3f} ({low:.3f} to {high:.3f})", row.get("difference")
     beside = (text.format(**d), f"{d['holm']:.2f}") if d else ("-", "-")
     return [row["cure"], text.format(**row), *beside]

@@ -17,8 +17,8 @@ from gpt.log_probs import score_in_micro_batches
 from gpt.token_rows import token_rows
 from gpt.tokenizer import Tokenizer
 from harness.files import append_jsonl, save_figure
+from harness.paths import TOKENS
 from harness.ranks.collectives import on_main
-from harness.report.page import TOKENS
 from reward_model.model import RewardModel
 from reward_model.pairs import TokenPair, collate_pairs
 

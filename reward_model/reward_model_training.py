@@ -35,10 +35,12 @@ import torch
 from torch import Tensor
 
 from data.collate import epoch_shuffled_indices
+from data.names import Data, default_folder
 from gpt import pretraining
 from gpt.checkpoint import load_policy
 from gpt.lora import fit_for_training
-from gpt.pretraining import SMALL_WIDTH_PRESETS, Data, Preset, PretrainingConfig, default_folder
+from gpt.model import SMALL_WIDTH_PRESETS, Preset
+from gpt.pretraining import PretrainingConfig
 from harness.command_flags import MemoryFlags, TrainingFlags
 from harness.command_line import run_command
 from harness.device import pick_device, precision
@@ -56,9 +58,9 @@ from harness.paths import MODEL_FILE
 from harness.ranks.collectives import all_reduce_sum, check_alike, on_main, shard
 from harness.report.rules import say_findings
 from harness.report.writing import open_page, refresh
-from harness.run_folder import finish_run, keep_state, open_run, stepping
+from harness.run_folder import finish_run, open_run, stepping
 from harness.seeds import derive_seed, make_generator
-from harness.training_state import TrainingState, saved_step
+from harness.training_state import TrainingState, keep_state, saved_step
 from reward_model.accuracy_report import (
     normalise_and_test,
     plot_report,

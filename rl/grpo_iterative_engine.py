@@ -32,14 +32,13 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from data.names import default_folder
 from data.records import PromptRecord
 from gpt.generate import SamplingParams
 from gpt.log_probs import token_scores
 from gpt.lora import fit_for_training
 from gpt.model import GPT
-from gpt.pretraining import default_folder
 from gpt.tokenizer import Tokenizer
-from harness.command_line import run_command
 from harness.device import precision
 from harness.errors import UserError
 from harness.flag_ranges import AboveZero, AtLeastOne, NotNegative
@@ -72,10 +71,9 @@ from rl.equations.losses import clipped_surrogate, sequence_mean
 from rl.rewards.sources import RewardFn, checked_rewards, made_of
 from rl.training.config import EngineConfig, kl_controller, require_groups, size_presets, warmed_up
 from rl.training.engine import Engine, sampling_needs
-from rl.training.evaluation import Validation
 from rl.training.metrics import Stopwatch, UpdateMeter, rollout_metrics
 from rl.training.open_task import Task
-from rl.training.run import finish_step, run_training
+from rl.training.run import Validate, finish_step, run_training
 from rl.training.token_log import StepBatch
 
 # The larger sizes are for files, for which nobody labels new pairs; neither do sums need it.
@@ -183,7 +181,7 @@ def train(
     prompts: Sequence[PromptRecord],
     log: MetricLog,
     *,
-    validate: Validation | None = None,
+    validate: Validate | None = None,
     folder: Path | None = None,
     refresh: ContinualRewardModel | None = None,
 ) -> list[dict[str, Any]]:
@@ -241,7 +239,7 @@ def train(
                     len(rollout), config.minibatches, generators["minibatches"], config.group_size
                 ):
                     optimizer.zero_grad(set_to_none=True)
-                    loss = torch.zeros((), device=policy.device)
+                    loss = torch.zeros((), dtype=policy.wte.weight.dtype, device=policy.device)
                     for part, batch in micro_batches(
                         rollout.sequences, rows, config.micro_batch_size
                     ):
@@ -343,4 +341,6 @@ def main(config: IterativeGRPOConfig) -> Path:
 
 
 if __name__ == "__main__":
+    from harness.command_line import run_command
+
     run_command(main, IterativeGRPOConfig, PRESETS)

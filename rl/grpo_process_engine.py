@@ -43,7 +43,6 @@ from gpt.generate import SamplingParams
 from gpt.log_probs import token_scores
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
-from harness.command_line import run_command
 from harness.device import precision
 from harness.errors import UserError
 from harness.flag_ranges import NotNegative
@@ -74,10 +73,10 @@ from rl.rewards.step_rewards import (
 )
 from rl.training.config import EngineConfig, kl_controller, require_groups, size_presets, warmed_up
 from rl.training.engine import Engine
-from rl.training.evaluation import Conditions, Validation
+from rl.training.evaluation import Conditions
 from rl.training.metrics import Stopwatch, UpdateMeter, rollout_metrics
 from rl.training.open_task import Task
-from rl.training.run import finish_step, run_training
+from rl.training.run import Validate, finish_step, run_training
 from rl.training.token_log import StepBatch
 
 PRESETS = size_presets()
@@ -180,7 +179,7 @@ def train(
     *,
     step_reward_fn: StepRewardFn,
     reference: GPT | None = None,
-    validate: Validation | None = None,
+    validate: Validate | None = None,
     folder: Path | None = None,
 ) -> list[dict[str, Any]]:
     """Run process-supervised GRPO, update `policy` in place and return one metrics row a step.
@@ -229,7 +228,7 @@ def train(
                     len(rollout), config.minibatches, generators["minibatches"], config.group_size
                 ):
                     optimizer.zero_grad(set_to_none=True)
-                    loss = torch.zeros((), device=policy.device)
+                    loss = torch.zeros((), dtype=policy.wte.weight.dtype, device=policy.device)
                     for part, batch in micro_batches(
                         rollout.sequences, rows, config.micro_batch_size
                     ):
@@ -281,4 +280,6 @@ def main(config: ProcessGRPOConfig) -> Path:
 
 
 if __name__ == "__main__":
+    from harness.command_line import run_command
+
     run_command(main, ProcessGRPOConfig, PRESETS)

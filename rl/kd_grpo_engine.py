@@ -50,7 +50,6 @@ from gpt.generate import SamplingParams
 from gpt.log_probs import TokenScores, token_scores, token_scores_and_kl
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
-from harness.command_line import run_command
 from harness.device import precision
 from harness.flag_ranges import AtLeastOne, KLLimit, NotNegative
 from harness.frozen_copy import frozen_copy
@@ -73,11 +72,10 @@ from rl.rewards.sources import RewardFn, checked_rewards
 from rl.rewards.teacher import TeacherReward, open_teacher, refuse_other_rewards
 from rl.training.config import EngineConfig, kl_controller, require_groups, size_presets, warmed_up
 from rl.training.engine import Engine, sampling_needs
-from rl.training.evaluation import Validation
 from rl.training.metrics import Stopwatch, UpdateMeter, rollout_metrics
 from rl.training.open_task import open_text
 from rl.training.reference import check_moving_reference, moved_reference
-from rl.training.run import finish_step, run_training
+from rl.training.run import Validate, finish_step, run_training
 from rl.training.text import text_gradient
 from rl.training.token_log import StepBatch
 
@@ -219,7 +217,7 @@ def train(
     *,
     corpus: Corpus | None = None,
     reference: GPT | None = None,
-    validate: Validation | None = None,
+    validate: Validate | None = None,
     folder: Path | None = None,
 ) -> list[dict[str, Any]]:
     """Run KD-GRPO, update `policy` in place and return one metrics row a step.
@@ -269,7 +267,7 @@ def train(
             )
             for update, rows in enumerate(updates):
                 optimizer.zero_grad(set_to_none=True)
-                loss = torch.zeros((), device=policy.device)
+                loss = torch.zeros((), dtype=policy.wte.weight.dtype, device=policy.device)
                 for part, batch in micro_batches(rollout.sequences, rows, config.micro_batch_size):
                     ref = None if ref_log_probs is None else ref_log_probs[part]
                     with precision(policy.device, config.precision):  # line 9
@@ -348,4 +346,6 @@ def main(config: KDGRPOConfig) -> Path:
 
 
 if __name__ == "__main__":
+    from harness.command_line import run_command
+
     run_command(main, KDGRPOConfig, PRESETS)

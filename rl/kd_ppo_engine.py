@@ -48,7 +48,6 @@ from gpt.generate import SamplingParams
 from gpt.model import GPT
 from gpt.pretraining import held_out_loss
 from gpt.tokenizer import Tokenizer
-from harness.command_line import run_command
 from harness.device import precision
 from harness.flag_ranges import AtLeastOne, KLLimit
 from harness.frozen_copy import frozen_copy
@@ -77,11 +76,10 @@ from rl.training.actor_critic import (
 )
 from rl.training.config import kl_controller, size_presets, warmed_up
 from rl.training.engine import Engine, sampling_needs
-from rl.training.evaluation import Validation
 from rl.training.metrics import Stopwatch, UpdateMeter, explained_variance, rollout_metrics
 from rl.training.open_task import open_text
 from rl.training.reference import check_moving_reference, moved_reference
-from rl.training.run import finish_step, run_training
+from rl.training.run import Validate, finish_step, run_training
 from rl.training.text import text_gradient
 from rl.training.value_model import ValueModel
 
@@ -211,7 +209,7 @@ def train(
     *,
     corpus: Corpus | None = None,
     reference: GPT | None = None,
-    validate: Validation | None = None,
+    validate: Validate | None = None,
     folder: Path | None = None,
 ) -> list[dict[str, Any]]:
     """Run KD-PPO, update `policy` in place and return one metrics row a step.
@@ -266,7 +264,7 @@ def train(
             updates = epoch_minibatches(config, len(rollout), generators["minibatches"])  # line 8
             for update, rows in enumerate(updates):  # line 8
                 models.zero_grad()
-                loss = torch.zeros((), device=policy.device)
+                loss = torch.zeros((), dtype=policy.wte.weight.dtype, device=policy.device)
                 tokens = rollout.tokens_of(rows)
                 for part, batch in micro_batches(rollout.sequences, rows, config.micro_batch_size):
                     scores, values = models.scores_and_values(batch)
@@ -343,4 +341,6 @@ def main(config: KDPPOConfig) -> Path:
 
 
 if __name__ == "__main__":
+    from harness.command_line import run_command
+
     run_command(main, KDPPOConfig, PRESETS)

@@ -39,7 +39,6 @@ from gpt.generate import SamplingParams
 from gpt.lora import trunk_to_train
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
-from harness.command_line import run_command
 from harness.device import precision
 from harness.errors import UserError
 from harness.flag_ranges import AtLeastOne
@@ -70,10 +69,9 @@ from rl.training.actor_critic import (
 )
 from rl.training.config import kl_controller, size_presets, warmed_up
 from rl.training.engine import Engine, sampling_needs
-from rl.training.evaluation import Validation
 from rl.training.metrics import Stopwatch, UpdateMeter, explained_variance, rollout_metrics
 from rl.training.open_task import Task, open_text
-from rl.training.run import finish_step, run_training
+from rl.training.run import Validate, finish_step, run_training
 from rl.training.text import text_gradient
 from rl.training.value_model import ValueModel
 
@@ -172,7 +170,7 @@ def train(
     value_model: ValueModel | None = None,
     corpus: Corpus | None = None,
     reference: GPT | None = None,
-    validate: Validation | None = None,
+    validate: Validate | None = None,
     folder: Path | None = None,
 ) -> list[dict[str, Any]]:
     """Run PPO, update `policy` (and `value_model`) in place and return one metrics row a step.
@@ -230,7 +228,7 @@ def train(
             updates = epoch_minibatches(config, len(rollout), generators["minibatches"])  # line 8
             for update, rows in enumerate(updates):  # line 8
                 models.zero_grad()
-                loss = torch.zeros((), device=policy.device)
+                loss = torch.zeros((), dtype=policy.wte.weight.dtype, device=policy.device)
                 tokens = rollout.tokens_of(rows)
                 for part, batch in micro_batches(rollout.sequences, rows, config.micro_batch_size):
                     scores, values = models.scores_and_values(batch)
@@ -303,4 +301,6 @@ def main(config: PPOConfig) -> Path:
 
 
 if __name__ == "__main__":
+    from harness.command_line import run_command
+
     run_command(main, PPOConfig, PRESETS)

@@ -43,8 +43,8 @@ from harness.errors import UserError
 from harness.files import append_jsonl, display_path, read_jsonl, read_object
 from harness.flag_ranges import Seed
 from harness.metric_log import MetricLog
-from harness.paths import RUNS
-from harness.report.page import REPORT, TOKENS
+from harness.paths import RUNS, TOKENS
+from harness.report.page import REPORT
 from harness.report.rules import Finding, as_text, examine, put_on_page
 from harness.report.writing import open_page, refresh
 from harness.run_folder import INPUTS, MADE_WITH, SCRIPT

@@ -24,13 +24,14 @@ from typing import Any, Literal
 import torch
 
 from data.collate import epoch_shuffled_indices
+from data.names import default_folder
 from data.records import PromptRecord
 from gpt import finetuning, pretraining
 from gpt.checkpoint import load_gpt, load_policy, save_gpt
 from gpt.finetuning import Example, FinetuningConfig
 from gpt.generate import SamplingParams
 from gpt.model import GPT
-from gpt.pretraining import PretrainingConfig, default_folder
+from gpt.pretraining import PretrainingConfig
 from gpt.teacher import teacher_folder
 from gpt.tokenizer import Tokenizer, load_tokenizer
 from harness.command_line import from_preset, run_command

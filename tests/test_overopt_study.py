@@ -62,7 +62,7 @@ def test_the_law_is_what_was_asked_for() -> None:
 def test_cures_and_engines_are_what_was_asked_for() -> None:
     listed = {name: job for name, job in plan(FULL).items() if first(name)}
     cures = [name for name in listed if "/cures/" in name]
-    assert len(cures) == (len(CURES) - 1) * 5  # the patient is the law's
+    assert len(cures) == (len(CURES) - 1) * 5  # the uncured run is the law's
     reviews = {name.rsplit("/", 1)[1] for name in listed if "/budget/reviews/" in name}
     engines = {name.rsplit("-", 1)[0] for name in reviews} - {"try"}
     assert engines == {name for name, engine in ENGINES.items() if "reviews" in engine.worlds}

@@ -18,11 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from harness.command_flags import Flags
+from harness.paths import TOKENS
 from harness.report.guide import HEALTHY, explain
 from harness.report.templating import finite, render
 from harness.report.tokens import TokenView
 
-ABOUT, REPORT, TOKENS = "page.json", "report.html", "tokens.jsonl"
+ABOUT, REPORT = "page.json", "report.html"
 POINTS = 400  # of one curve; more would not be seen
 SAMPLES = 6
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")  # Okabe and Ito 2008

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from data.collate import ResponseBatch, epoch_shuffled_indices, on_device
+from data.names import default_folder, flags_for
 from data.readers import read_preferences, split_records
 from data.records import PreferenceRecord
 from gpt.log_probs import token_log_probs
 from gpt.model import GPT
-from gpt.pretraining import default_folder, flags_for
 from gpt.tokenizer import Tokenizer
 from harness.device import precision
 from harness.errors import UserError

@@ -34,31 +34,7 @@ from harness.errors import UserError
 from harness.ranks.collectives import all_gather_list, shard_block
 from rl.batches.rollout import Rollout
 
-NAMED = ("auto", "model", "gold", "rule")  # what --reward takes beside WHERE:FUNCTION
 OPTIONAL = ("record", "ended")
-
-
-def is_function(reward: str) -> bool:
-    """Whether a --reward names the user's function."""
-    return ":" in reward
-
-
-def check_reward(reward: str) -> None:
-    """ValueError for a --reward that is neither one of the names nor WHERE:FUNCTION."""
-    if reward in NAMED:
-        return
-    where, colon, function = reward.rpartition(":")
-    if not colon:
-        near = difflib.get_close_matches(reward, NAMED, 1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        raise ValueError(
-            f"reward {reward!r} is none of {', '.join(NAMED)}, and a function of your own needs a "
-            f"colon, as in my_rewards:brief or my_rewards.py:brief{hint}"
-        )
-    if not where or not function.isidentifier():
-        raise ValueError(
-            f"reward {reward!r} must be MODULE:FUNCTION or FILE.py:FUNCTION, as in my_rewards:brief"
-        )
 
 
 def open_function(reward: str, *, keep_non_finite: bool = False) -> FunctionReward:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -15,9 +16,38 @@ from gpt.log_probs import score_in_micro_batches
 from gpt.model import GPT
 from harness.device import precision
 from harness.ranks.collectives import all_gather_list, shard_block
-from reward_model.model import RewardModel
 from rl.batches.rollout import Rollout
-from rl.equations.token_rewards import overlong_penalty
+
+if TYPE_CHECKING:
+    from reward_model.model import RewardModel
+
+NAMED = ("auto", "model", "gold", "rule")  # what --reward takes beside WHERE:FUNCTION
+
+# --- what --reward may say -----------------------------------------------------------------------
+
+
+def is_function(reward: str) -> bool:
+    """Whether a --reward names the user's function."""
+    return ":" in reward
+
+
+def check_reward(reward: str) -> None:
+    """ValueError for a --reward that is neither one of the names nor WHERE:FUNCTION."""
+    if reward in NAMED:
+        return
+    where, colon, function = reward.rpartition(":")
+    if not colon:
+        near = difflib.get_close_matches(reward, NAMED, 1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise ValueError(
+            f"reward {reward!r} is none of {', '.join(NAMED)}, and a function of your own needs a "
+            f"colon, as in my_rewards:brief or my_rewards.py:brief{hint}"
+        )
+    if not where or not function.isidentifier():
+        raise ValueError(
+            f"reward {reward!r} must be MODULE:FUNCTION or FILE.py:FUNCTION, as in my_rewards:brief"
+        )
+
 
 # --- where rewards come from --------------------------------------------------------------------
 
@@ -148,17 +178,3 @@ def checked_rewards(
             f"{rollout.responses[row][:60]!r}): mend the reward, or give a number to put in its place"
         )
     return torch.where(broken, replacement or 0.0, rewards), count
-
-
-def with_overlong_penalty(
-    rollout: Rollout, rewards: Tensor, max_length: int, buffer: int
-) -> Tensor:
-    """The rewards (N,) with DAPO's penalty of long responses, which goes to the log and the parts.
-
-    (arXiv:2503.14476, Eq. 13; `overlong_penalty`.)
-    """
-    penalty = overlong_penalty(rollout.lengths, max_length, buffer)
-    rollout.reward_metrics["overlong_penalty"] = float(penalty.mean())
-    if rollout.reward_parts:
-        rollout.reward_parts["overlong"] = (1.0, penalty)
-    return rewards + penalty

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from gpt.pretraining import SMALL_WIDTH_PRESETS, Data, Preset
+from data.names import Data
+from gpt.model import SMALL_WIDTH_PRESETS, Preset
 from harness.command_flags import AdapterFlags, TrainingFlags, check_adapter
 from harness.flag_ranges import (
     AboveZero,
@@ -23,7 +24,7 @@ from harness.flag_ranges import (
 )
 from harness.paths import MODEL_FILE
 from rl.equations.kl import AdaptiveKL, DoublingKL, FixedKL
-from rl.rewards.function import check_reward
+from rl.rewards.sources import check_reward
 
 SIZES: dict[str, dict[str, Any]] = {
     "tiny": {},

@@ -11,18 +11,18 @@ import torch
 
 from data import reviews, sums
 from data.collate import ResponseBatch, collate_responses
+from data.names import default_folder, flags_for
 from data.readers import read_preferences
 from data.records import PromptRecord
 from gpt.model import GPT
-from gpt.pretraining import default_folder, flags_for
 from gpt.tokenizer import Tokenizer
 from harness.errors import UserError
 from harness.files import display_path
 from harness.paths import MODEL_FILE
 from reward_model.model import RewardModel, load_reward_model
 from rl.rewards.ensemble import Combine, EnsembleReward
-from rl.rewards.function import is_function, open_function
-from rl.rewards.sources import RewardFn, RewardModelReward, RuleReward, made_of
+from rl.rewards.function import open_function
+from rl.rewards.sources import RewardFn, RewardModelReward, RuleReward, is_function, made_of
 from rl.rewards.verifiable import VerifiableReward, answer_match, read_answer, think_format
 from rl.training.config import EngineConfig, RunFlags
 

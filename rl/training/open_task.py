@@ -9,19 +9,18 @@ from typing import Any, Protocol
 
 import torch
 
+from data.names import default_folder, flags_for
 from data.readers import read_prompts
 from data.records import PromptRecord
 from gpt.checkpoint import load_gpt
 from gpt.corpus import open_corpus, open_prompts
 from gpt.model import GPT
-from gpt.pretraining import default_folder, flags_for
 from gpt.tokenizer import Tokenizer
 from harness.bfloat16_weights import linears_to_bfloat16
 from harness.errors import UserError
 from harness.files import display_path
 from harness.paths import MODEL_FILE
-from rl.rewards.function import is_function
-from rl.rewards.sources import RewardFn, made_of
+from rl.rewards.sources import RewardFn, is_function, made_of
 from rl.training.config import EngineConfig, RunFlags
 from rl.training.open_reward import (
     RewardChoice,

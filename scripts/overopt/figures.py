@@ -200,7 +200,7 @@ def best_of_cells(
 
 
 def draw_cures(numbers: Mapping[str, Any], path: Path) -> None:
-    """A panel per cure: its gold against d, every start a line, the patient's runs in grey behind."""
+    """A panel per cure: its gold against d, every start a line, the uncured run's runs in grey behind."""
     rows = numbers["cures"]["runs"]
     names = list(dict.fromkeys(row["cure"] for row in rows))
     figure, axes = panels(len(names), 3, (3.2, 2.4))
@@ -220,7 +220,7 @@ def draw_cures(numbers: Mapping[str, Any], path: Path) -> None:
 
 
 def draw_alarms(axis: Any, alarms: Sequence[Mapping[str, Any]]) -> None:
-    """Where the doctor, who sees no gold, would have stopped the patient."""
+    """Where the doctor, who sees no gold, would have stopped the uncured run."""
     for row in alarms:
         if row["step"] is not None:
             axis.plot([max(row["kl"], 0) ** 0.5], [row["gold"]], "X", color="#D55E00", markersize=8)

@@ -153,7 +153,7 @@ COEFFICIENTS = (0.02, 0.1)
 
 
 def cures(settings: Settings) -> Iterator[Job]:
-    """One cell of the law, and what may help; the first cell's own run is the patient."""
+    """One cell of the law, and what may help; the first cell's own run is the uncured run."""
     for start in settings.cure_starts:
         yield from start_jobs(settings, start)
         size, labels = settings.cure_cell
@@ -174,14 +174,14 @@ def cures(settings: Settings) -> Iterator[Job]:
 
 
 def next_labels(settings: Settings) -> int:
-    """The label count that follows the patient's: three times as many in the full study."""
+    """The label count that follows the uncured run's: three times as many in the full study."""
     return settings.labels[settings.labels.index(settings.cure_cell[1]) + 1]
 
 
 def cured_runs(
     settings: Settings, start: int, members: list[str], more: str, wide: str
 ) -> Iterator[Job]:
-    """The patient and every cure, from one start."""
+    """The uncured run and every cure, from one start."""
     size, labels = settings.cure_cell
     one, all_members = (members[0],), tuple(members)
 

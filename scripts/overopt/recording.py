@@ -24,7 +24,7 @@ LARGEST = 300_000  # bytes
 
 
 def record(settings: Settings, root: Path, path: Path, start: int = 0) -> None:
-    """Write the recording of the patient of one start, with every cure of it that is finished."""
+    """Write the recording of the uncured run of one start, with every cure of it that is finished."""
     patient = cure_folder(settings, root, start, "patient")
     if not is_done(patient, ""):
         raise UserError(

@@ -29,7 +29,7 @@ from harness.metric_log import MetricLog
 from overopt.settings import TUNING, Settings
 from rl.training.evaluation import Conditions, Evaluation, evaluate
 from rl.training.open_task import Task, open_task
-from rl.training.run import models_of_run
+from rl.training.whole_run import models_of_run
 
 Points = dict[str, Array]
 TERMS = ("sent", "topic", "polite", "form", "qual")

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from data import names
 from data.records import PreferenceRecord
 from data.splits import split_of
 from gpt import finetuning, pretraining
@@ -211,7 +212,7 @@ def test_missing_pairs_of_the_reviews_world_name_the_command(tmp_path, monkeypat
 
 
 def test_the_base_is_the_pre_trained_model_of_the_same_data(tmp_path, monkeypatch):
-    monkeypatch.setattr(pretraining, "RUNS", tmp_path)
+    monkeypatch.setattr(names, "RUNS", tmp_path)
     message = (
         "pretraining-pairs-small: make it with\n    python -m gpt.pretraining --data x/pairs.json"
     )

@@ -12,6 +12,7 @@ import torch
 import tyro
 
 from data.collate import ResponseBatch, collate_documents, collate_responses
+from data.names import default_folder
 from gpt import pretraining
 from gpt.checkpoint import load_gpt
 from gpt.corpus import TextCorpus, WorldCorpus
@@ -20,7 +21,6 @@ from gpt.model import PRESETS as SHAPES
 from gpt.pretraining import (
     PRESETS,
     PretrainingConfig,
-    default_folder,
     held_out_loss,
     language_model_loss,
     main,

@@ -15,7 +15,8 @@ from gpt.model import GPT, GPTConfig
 from gpt.token_rows import WINDOW, TextLog, open_texts, shortened
 from gpt.tokenizer import build_tokenizer
 from harness.metric_log import MetricLog
-from harness.report.page import REPORT, TOKENS
+from harness.paths import TOKENS
+from harness.report.page import REPORT
 from harness.report.writing import open_page, refresh
 from reward_model.accuracy_report import record_prefixes
 from reward_model.model import RewardModel

@@ -21,8 +21,8 @@ from harness.here import HERE
 from harness.metric_log import MetricLog
 from harness.optimizer import Diverged
 from harness.paths import MODEL_FILE
-from harness.run_folder import finish_run, keep_state, open_run, stepping
-from harness.training_state import TrainingState
+from harness.run_folder import finish_run, open_run, stepping
+from harness.training_state import TrainingState, keep_state
 
 
 def one_sentence(error: pytest.ExceptionInfo) -> str:

@@ -20,8 +20,8 @@ from harness.errors import Finished, UserError
 from harness.files import append_jsonl, read_jsonl, write_json
 from harness.metric_log import MetricLog
 from harness.paths import STATE_FILE
-from harness.run_folder import finish_run, keep_state, open_run, stepping
-from harness.training_state import TrainingState, saved_step
+from harness.run_folder import finish_run, open_run, stepping
+from harness.training_state import TrainingState, keep_state, saved_step
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 

@@ -28,9 +28,9 @@ from engines import (
     weights,
 )
 
+from data import names
 from data.readers import read_preferences
 from data.splits import split_of
-from gpt import pretraining
 from gpt.checkpoint import load_gpt, save_gpt
 from gpt.generate import SamplingParams
 from gpt.model import GPT, GPTConfig
@@ -370,7 +370,7 @@ def save_policy(folder: Path) -> GPT:
 @pytest.fixture
 def runs(tmp_path, monkeypatch) -> Path:
     """A folder in the place of runs/ with a file of pairs and its pre-trained model, no more."""
-    monkeypatch.setattr(pretraining, "RUNS", tmp_path)
+    monkeypatch.setattr(names, "RUNS", tmp_path)
     save_policy(tmp_path / "pretraining-pairs-tiny")
     write_pairs(tmp_path / "pairs.jsonl", FILE_PROMPTS)
     return tmp_path

@@ -13,7 +13,8 @@ from conftest import require_package
 
 from harness.errors import UserError
 from rl import export
-from rl.export import ExportConfig, clock, run_folders, run_names
+from rl.commands.event_files import clock, run_folders, run_names
+from rl.export import ExportConfig
 
 require_package("tensorboard")
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # noqa: E402

@@ -14,6 +14,7 @@ import torch
 import torch.nn as nn
 from engines import ENGINES, LETTERS, PROMPTS, SHARE_OF_A, Crash, Engine, Texts, small_gpt
 
+from data import names
 from gpt import distillation, finetuning, pretraining
 from gpt.checkpoint import save_gpt
 from gpt.generate import SamplingParams
@@ -175,7 +176,7 @@ def test_the_reward_model_its_pairs_and_its_report(products, tmp_path: Path, mon
 
 def write_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A base and a reward model where the scripts look for them."""
-    monkeypatch.setattr(pretraining, "RUNS", tmp_path)
+    monkeypatch.setattr(names, "RUNS", tmp_path)
     glassbox = load_tokenizer("glassbox")
     policy = small_gpt(n_vocab=glassbox.n_vocab, context=96, n_layer=1)
     save_gpt(tmp_path / "pretraining-reviews-tiny" / "model.safetensors", policy, glassbox)

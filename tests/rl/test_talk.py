@@ -22,9 +22,9 @@ from harness.paths import MODEL_FILE
 from reward_model.model import RewardModel, load_reward_model, save_reward_model
 from rl import talk
 from rl.batches.rollout import Rollout
-from rl.talk import Talk, TalkConfig, in_terminal, open_talk, printable, with_start
-from rl.training import conversation
-from rl.training.conversation import Answer, FilePrompts, RunFolder, Scorer, open_typed
+from rl.commands import conversation
+from rl.commands.conversation import Answer, FilePrompts, RunFolder, Scorer, open_typed
+from rl.commands.talking import Talk, TalkConfig, in_terminal, open_talk, printable, with_start
 
 ROOT = Path(__file__).resolve().parents[2]
 TOKENIZER = load_tokenizer("glassbox")

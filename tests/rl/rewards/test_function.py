@@ -23,8 +23,8 @@ from harness.errors import UserError
 from rl import grpo_engine
 from rl.batches.rollout import Rollout, sample_rollout
 from rl.grpo_engine import GRPOConfig
-from rl.rewards.function import FunctionReward, check_reward, is_function, open_function
-from rl.rewards.sources import checked_rewards
+from rl.rewards.function import FunctionReward, open_function
+from rl.rewards.sources import check_reward, checked_rewards, is_function
 from rl.training.config import EngineConfig
 from rl.training.open_reward import RewardChoice, open_reward
 from rl.training.open_task import open_task
@@ -253,7 +253,7 @@ def test_a_broken_one_stops_before_an_earlier_run_is_moved(source, base):
 
 def test_a_missing_start_asks_for_pre_training_alone(source, tmp_path, monkeypatch):
     """A function of one's own needs no reward model."""
-    monkeypatch.setattr("gpt.pretraining.RUNS", tmp_path)
+    monkeypatch.setattr("data.names.RUNS", tmp_path)
     with pytest.raises(UserError, match=r"python -m gpt\.pretraining$"):
         open_task(GRPOConfig(reward=f"{source(LENGTHS)}:lengths"), CPU)
 

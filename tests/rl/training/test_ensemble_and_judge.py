@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from data import names
 from data.records import PromptRecord
 from gpt import pretraining
 from gpt.checkpoint import load_gpt, save_gpt
@@ -61,7 +62,7 @@ def reward_model(seed: int) -> RewardModel:
 @pytest.fixture
 def runs(tmp_path, monkeypatch) -> Path:
     """Three reward models, a policy, a file with pairs; an empty folder in the place of runs/."""
-    monkeypatch.setattr(pretraining, "RUNS", tmp_path / "runs")
+    monkeypatch.setattr(names, "RUNS", tmp_path / "runs")
     save_gpt(tmp_path / "base" / "model.safetensors", small_gpt(), GLASSBOX)
     for seed in (1, 2, 3):
         path = tmp_path / f"model{seed}" / "model.safetensors"

@@ -8,12 +8,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from data import reviews, sums
+from data import names, reviews, sums
+from data.names import flags_for
 from data.splits import split_of
-from gpt import pretraining
 from gpt.checkpoint import save_gpt
 from gpt.model import GPT, GPTConfig
-from gpt.pretraining import flags_for
 from gpt.tokenizer import load_tokenizer
 from harness.errors import UserError
 from reward_model.model import RewardModel, save_reward_model
@@ -34,7 +33,7 @@ def small_gpt(context: int = 128) -> GPT:
 @pytest.fixture
 def runs(tmp_path, monkeypatch):
     """An empty folder in the place of runs/."""
-    monkeypatch.setattr(pretraining, "RUNS", tmp_path)
+    monkeypatch.setattr(names, "RUNS", tmp_path)
     return tmp_path
 
 

@@ -17,6 +17,7 @@ from safetensors import safe_open
 
 from data import reviews, sums
 from data.collate import collate_responses
+from data.names import default_folder
 from data.readers import DataError, read_prompts, split_records
 from data.records import PromptRecord
 from data.templates import HEADINGS, instruction_prompt
@@ -24,7 +25,6 @@ from gpt.checkpoint import load_gpt
 from gpt.generate import SamplingParams
 from gpt.log_probs import full_kl
 from gpt.model import GPT
-from gpt.pretraining import default_folder
 from gpt.teacher import open_teacher, teacher_folder
 from gpt.tokenizer import Tokenizer
 from harness.errors import UserError
@@ -32,8 +32,7 @@ from harness.files import display_path, read_object
 from harness.paths import MODEL_FILE
 from reward_model.model import RewardModel, load_reward_model
 from rl.batches.rollout import Rollout, sample_rollout
-from rl.rewards.function import is_function
-from rl.rewards.sources import RewardFn, RewardModelReward, RuleReward, made_of
+from rl.rewards.sources import RewardFn, RewardModelReward, RuleReward, is_function, made_of
 from rl.rewards.teacher import TeacherReward
 from rl.training.open_reward import (
     RewardChoice,
