@@ -29,7 +29,7 @@ from gpt.generate import SamplingParams, generate
 from gpt.log_probs import token_log_probs
 from gpt.model import GPT, preset_config
 from gpt.tokenizer import Tokenizer, load_tokenizer
-from harness.command_line import from_preset, run_script
+from harness.command_line import from_preset, run_command
 from harness.device import pick_device, precision
 from harness.flag_ranges import AtLeastOne, Seed, check_ranges
 from harness.metric_log import MetricLog
@@ -39,6 +39,8 @@ from rl import grpo_engine
 from rl.batches.rollout import Rollout, sample_rollout
 from rl.grpo_engine import GRPOConfig
 from rl.training.evaluation import format_table
+
+GRPO_STEPS = 5  # of a whole run
 
 
 @dataclass(frozen=True)
@@ -53,8 +55,6 @@ class BenchConfig:
     """bfloat16: autocast over float32 weights, for GPUs."""
     repeats: AtLeastOne = 7
     """Timed runs of each side, after one that is not counted."""
-    grpo_steps: AtLeastOne = 5
-    """GRPO steps to time."""
     seed: Seed = 0
 
     def __post_init__(self) -> None:
@@ -196,20 +196,20 @@ def grpo(
 ) -> None:
     """Whole GRPO steps on a reward that costs nothing."""
     engine = from_preset(
-        GRPOConfig, grpo_engine.PRESETS, config.preset, steps=config.grpo_steps,
+        GRPOConfig, grpo_engine.PRESETS, config.preset, steps=GRPO_STEPS,
         precision=config.precision, max_new_tokens=steps, stop_kl=None, checkpoint_every=10**9,
     )  # fmt: skip
     if model.device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
     begin = time.perf_counter()
     rows = grpo_engine.train(
-        engine, model, tokenizer, CountedReward(), records, MetricLog(config.grpo_steps)
+        engine, model, tokenizer, CountedReward(), records, MetricLog(GRPO_STEPS)
     )
     total = time.perf_counter() - begin
     phases = {
         key: statistics.median(row[key] for row in rows) for key in rows[0] if "seconds/" in key
     }
-    print(f"\n{config.grpo_steps} GRPO steps of {engine.prompts_per_step * engine.group_size} rows, "
+    print(f"\n{GRPO_STEPS} GRPO steps of {engine.prompts_per_step * engine.group_size} rows, "
           f"up to {steps} new tokens: {total:.1f} s")  # fmt: skip
     print("median step: " + ", ".join(f"{k.split('/')[1]} {v:.3f} s" for k, v in phases.items()))
     if model.device.type == "cuda":
@@ -218,6 +218,4 @@ def grpo(
 
 
 if __name__ == "__main__":
-    import tyro
-
-    run_script(main, tyro.cli(BenchConfig))
+    run_command(main, BenchConfig)

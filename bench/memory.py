@@ -36,7 +36,7 @@ from gpt.lora import fit_for_training, trunk_to_train
 from gpt.memory.forecast import Forecast, forecast
 from gpt.memory.supervised import pretraining_work
 from gpt.model import GPT, GPTConfig, preset_config
-from harness.command_line import run_script
+from harness.command_line import run_command
 from harness.errors import UserError
 from harness.frozen_copy import frozen_copy
 from harness.metric_log import MetricLog
@@ -314,6 +314,4 @@ def main(config: BenchConfig) -> None:
 
 
 if __name__ == "__main__":
-    import tyro
-
-    run_script(main, tyro.cli(BenchConfig))
+    run_command(main, BenchConfig)

@@ -28,7 +28,7 @@ from typing import Any, Literal
 from peer_tables import markdown_page, page_with, text_table
 from turns import Case, Side, measure
 
-from harness.command_line import run_script
+from harness.command_line import run_command
 from harness.errors import UserError
 from harness.files import write_atomically, write_json
 from harness.paths import REPOSITORY
@@ -280,6 +280,4 @@ def main(config: PeersConfig) -> None:
 
 
 if __name__ == "__main__":
-    import tyro
-
-    run_script(main, tyro.cli(PeersConfig))
+    run_command(main, PeersConfig)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.command_line import explained
+from harness.command_line import command_name, explained, show_help
 from harness.errors import UserError
 from harness.files import display_path
 from harness.paths import RUNS
@@ -23,7 +23,7 @@ from rl.commands.event_files import export, run_folders, run_names
 
 @dataclass(frozen=True)
 class ExportConfig:
-    """Where the event files go."""
+    """Write the metrics of runs as event files for TensorBoard."""
 
     out: Path = RUNS / "tensorboard"
     """Folder for TensorBoard, one subfolder a run."""
@@ -48,4 +48,5 @@ if __name__ == "__main__":
     import tyro
 
     with explained():
-        tyro.cli(main, config=(tyro.conf.OmitArgPrefixes,))
+        show_help(ExportConfig, arguments="RUN ...")
+        tyro.cli(main, prog=command_name(), config=(tyro.conf.OmitArgPrefixes,))

@@ -18,7 +18,7 @@ import os
 import sys
 from pathlib import Path
 
-from harness.command_line import explained
+from harness.command_line import command_name, explained, show_help
 from rl.commands.talking import Talk, TalkConfig, from_pipe, from_terminal, open_talk, with_start
 
 
@@ -57,4 +57,10 @@ if __name__ == "__main__":
     import tyro
 
     with explained():
-        tyro.cli(main, args=with_start(sys.argv[1:]), config=(tyro.conf.OmitArgPrefixes,))
+        show_help(TalkConfig, arguments="RUN")
+        tyro.cli(
+            main,
+            args=with_start(sys.argv[1:]),
+            prog=command_name(),
+            config=(tyro.conf.OmitArgPrefixes,),
+        )

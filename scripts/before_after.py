@@ -28,7 +28,7 @@ from gpt.generate import SamplingParams, generate
 from gpt.log_probs import token_log_probs
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
-from harness.command_line import run_script
+from harness.command_line import run_command
 from harness.files import display_path, write_atomically
 from harness.seeds import make_generator
 
@@ -124,6 +124,4 @@ def main(config: BeforeAfterConfig) -> None:
 
 
 if __name__ == "__main__":
-    import tyro
-
-    run_script(main, tyro.cli(BeforeAfterConfig))
+    run_command(main, BeforeAfterConfig)

@@ -38,7 +38,7 @@ from gpt.generate import SamplingParams
 from gpt.log_probs import token_scores
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import build_tokenizer
-from harness.command_line import explained
+from harness.command_line import run_command
 from harness.errors import UserError
 from harness.files import append_jsonl, display_path, read_jsonl, read_object
 from harness.flag_ranges import Seed
@@ -515,7 +515,4 @@ def record_all(config: ZooConfig) -> None:
 
 
 if __name__ == "__main__":
-    import tyro
-
-    with explained():
-        main(tyro.cli(ZooConfig))
+    run_command(main, ZooConfig)

@@ -32,7 +32,7 @@ from gpt.generate import SamplingParams
 from gpt.model import GPT
 from gpt.pretraining import PretrainingConfig
 from gpt.tokenizer import Tokenizer
-from harness.command_line import from_preset, run_script
+from harness.command_line import from_preset, run_command
 from harness.device import pick_device
 from harness.files import display_path, read_jsonl, save_figure, write_json
 from harness.flag_ranges import AtLeastOne, Seed
@@ -327,6 +327,4 @@ def main(config: DemoConfig) -> None:
 
 
 if __name__ == "__main__":
-    import tyro
-
-    run_script(main, tyro.cli(DemoConfig))
+    run_command(main, DemoConfig)

@@ -48,7 +48,7 @@ from gpt.log_probs import score_in_micro_batches, token_log_probs
 from gpt.model import GPT
 from gpt.pretraining import bytes_per_token, held_out_loss
 from gpt.tokenizer import Tokenizer, load_tokenizer
-from harness.command_line import run_script
+from harness.command_line import run_command
 from harness.device import pick_device
 from harness.errors import UserError
 from harness.files import append_jsonl, display_path, read_jsonl, save_figure, write_json
@@ -558,6 +558,4 @@ def main(config: IMDBConfig) -> Path:
 
 
 if __name__ == "__main__":
-    import tyro
-
-    run_script(main, tyro.cli(IMDBConfig, description=__doc__))
+    run_command(main, IMDBConfig)

@@ -17,7 +17,7 @@ from pathlib import Path
 import demo
 import saved_models
 
-from harness.command_line import run_script
+from harness.command_line import run_command
 from harness.errors import UserError
 from harness.files import display_path
 from harness.flag_ranges import Seed
@@ -54,6 +54,4 @@ def main(config: KeepConfig) -> None:
 
 
 if __name__ == "__main__":
-    import tyro
-
-    run_script(main, tyro.cli(KeepConfig))
+    run_command(main, KeepConfig)

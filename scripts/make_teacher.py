@@ -34,7 +34,7 @@ from gpt.model import GPT
 from gpt.pretraining import PretrainingConfig
 from gpt.teacher import teacher_folder
 from gpt.tokenizer import Tokenizer, load_tokenizer
-from harness.command_line import from_preset, preset_defaults, run_script
+from harness.command_line import from_preset, run_command
 from harness.device import pick_device
 from harness.errors import UserError
 from harness.files import append_jsonl, display_path, write_json
@@ -217,6 +217,4 @@ def main(config: TeacherConfig) -> Path:
 
 
 if __name__ == "__main__":
-    import tyro
-
-    run_script(main, tyro.cli(TeacherConfig, default=preset_defaults(TeacherConfig, PRESETS)))
+    run_command(main, TeacherConfig, PRESETS)

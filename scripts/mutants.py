@@ -38,7 +38,7 @@ from code_changes import Code, definitions, read_blocks
 from mutation_check import pytest_name, read_tests
 from trials import ROOT, TIMED_OUT, TestRunners, repository_copy, repository_files
 
-from harness.command_line import run_script
+from harness.command_line import run_command
 from harness.errors import UserError
 from harness.flag_ranges import AtLeastOne, Seed, check_ranges
 
@@ -485,6 +485,4 @@ def main(config: MutantsConfig) -> None:
 
 
 if __name__ == "__main__":
-    import tyro
-
-    run_script(main, tyro.cli(MutantsConfig))
+    run_command(main, MutantsConfig)

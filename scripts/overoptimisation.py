@@ -28,7 +28,7 @@ from overopt.recording import record
 from overopt.settings import SETTINGS
 from studies.runner import Clock, Job, is_done, left_to_do, run_itself, run_piece
 
-from harness.command_line import run_script
+from harness.command_line import run_command
 from harness.errors import UserError
 from harness.flag_ranges import AtLeastOne
 from harness.paths import REPOSITORY, RUNS
@@ -123,6 +123,4 @@ def main(config: OveroptimisationConfig) -> None:
 
 
 if __name__ == "__main__":
-    import tyro
-
-    run_script(main, tyro.cli(OveroptimisationConfig))
+    run_command(main, OveroptimisationConfig)

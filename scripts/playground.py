@@ -27,7 +27,7 @@ from data import reviews
 from gpt.checkpoint import load_policy
 from gpt.model import GPT
 from gpt.tokenizer import RANKS_FILE, Tokenizer
-from harness.command_line import run_script
+from harness.command_line import run_command
 from harness.errors import UserError
 from harness.files import display_path, write_atomically
 
@@ -114,19 +114,15 @@ class PlaygroundConfig:
     """Run folder of a policy that was trained from it; default: the course's."""
     out: Path = Path("build/playground.html")
     """The page."""
-    repository: str = ".."
-    """Where the page's links to the source files begin: a folder relative to it, or an address."""
 
 
 def main(config: PlaygroundConfig) -> None:
     """Write the page and say where it is."""
-    write_playground(config.base, config.policy, config.out, config.repository)
+    write_playground(config.base, config.policy, config.out)
     print(
         f"{display_path(config.out)}: {config.out.stat().st_size / 1e6:.1f} MB, open it in a browser"
     )
 
 
 if __name__ == "__main__":
-    import tyro
-
-    run_script(main, tyro.cli(PlaygroundConfig))
+    run_command(main, PlaygroundConfig)

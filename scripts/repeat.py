@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
-from harness.command_line import run_script
+from harness.command_line import run_command, run_script
 from harness.errors import UserError
 from harness.files import display_path, read_jsonl
 from harness.paths import REPOSITORY
@@ -36,7 +36,7 @@ from harness.run_folder import (
     made_with,
     read_record,
 )
-from rl.rewards.function import NAMED
+from rl.rewards.sources import NAMED
 
 BY_THE_CLOCK = ("seconds", "tokens_per_second", "pairs_per_second")
 COMMANDS = (
@@ -156,6 +156,4 @@ def main(config: RepeatConfig) -> None:
 
 
 if __name__ == "__main__":
-    import tyro
-
-    run_script(main, tyro.cli(RepeatConfig))
+    run_command(main, RepeatConfig)

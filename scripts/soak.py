@@ -54,7 +54,7 @@ from toy_runs import (
     without_privileges,
 )
 
-from harness.command_line import run_script
+from harness.command_line import run_command
 from harness.errors import UserError
 from harness.files import append_jsonl, display_path, read_jsonl, write_json
 from harness.flag_ranges import Seed
@@ -489,6 +489,4 @@ def table(summary: Mapping[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    import tyro
-
-    run_script(main, tyro.cli(SoakConfig))
+    run_command(main, SoakConfig)

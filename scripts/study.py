@@ -41,7 +41,7 @@ from gpt.model import GPT
 from gpt.pretraining import held_out_loss
 from gpt.teacher import open_teacher
 from gpt.tokenizer import Tokenizer
-from harness.command_line import run_script
+from harness.command_line import run_command
 from harness.device import pick_device
 from harness.files import display_path, read_jsonl, write_json
 from harness.flag_ranges import AtLeastOne
@@ -435,6 +435,4 @@ def main(config: StudyConfig) -> None:
 
 
 if __name__ == "__main__":
-    import tyro
-
-    run_script(main, tyro.cli(StudyConfig))
+    run_command(main, StudyConfig)

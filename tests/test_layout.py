@@ -95,8 +95,9 @@ def imported_modules(tree: ast.AST, package: str) -> Iterator[str]:
 def script_files() -> list[Path]:
     """By text, so that a file that does not parse fails its own tests and not the collection."""
     guard = re.compile(r"^if __name__ == ", re.MULTILINE)
-    files = python_files(*PACKAGES, "scripts")
-    return [path for path in files if guard.search(path.read_text(encoding="utf-8"))]
+    files = python_files(*PACKAGES, "scripts", "bench")
+    commands = [path for path in files if guard.search(path.read_text(encoding="utf-8"))]
+    return [path for path in commands if label(path) != "bench/sides.py"]  # which peers.py starts
 
 
 PACKAGE_FILES = python_files(*PACKAGES)
@@ -215,6 +216,10 @@ def test_a_package_that_hides_one_of_ours_is_named(tmp_path: Path, package: str,
 def test_tyro_is_imported_under_main_only(path: Path) -> None:
     tree = tree_of(path)
     guarded = {id(node) for top in tree.body if is_main_guard(top) for node in ast.walk(top)}
+    if label(path) == "harness/command_line.py":  # run_command, which stands there
+        guarded = {
+            id(n) for f in functions_of(path) if f.name == "run_command" for n in ast.walk(f)
+        }
     for node in ast.walk(tree):
         if isinstance(node, (ast.Import, ast.ImportFrom)) and id(node) not in guarded:
             names = {name.split(".")[0] for name in imported_modules(node, "")}
@@ -327,7 +332,7 @@ def test_installation_leaks_no_other_folder(tmp_path: Path) -> None:
 # of a folder find the path of a new process and import the repository's modules anew; in which order
 # they do so among themselves plays no part, as test_imports_make_no_circle shows.
 RUN_EACH = """
-import contextlib, io, json, runpy, sys, traceback
+import contextlib, io, json, os, runpy, sys, traceback
 from pathlib import Path
 root, *names = sys.argv[1:]
 results, first, place = {}, sys.path[0], None
@@ -340,7 +345,8 @@ for name in names:
             if path.is_relative_to(root) and "site-packages" not in path.parts:
                 del sys.modules[module]
     sys.path[0] = place = folder
-    sys.argv, output, code = [name, "--help"], io.StringIO(), "ended without exiting"
+    os.environ["COLUMNS"] = "40" if file else "100"
+    sys.argv, output, code = [name, "--help"], io.StringIO(), 0
     try:
         with contextlib.redirect_stdout(output):
             if file:
@@ -358,7 +364,10 @@ print(json.dumps(results))
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list]:
-    """[exit status or what went wrong, what was printed] of each script, run from an empty folder."""
+    """[exit status or what went wrong, what was printed] of each script, run from an empty folder.
+
+    As a file in a terminal of 40 columns, as a module in one of 100.
+    """
     folder = tmp_path_factory.mktemp("elsewhere")
     names = [*map(str, SCRIPTS), *map(module_name, MODULE_SCRIPTS)]
     result = elsewhere("-W", "ignore", "-c", RUN_EACH, str(ROOT), *names, cwd=folder)
@@ -371,20 +380,36 @@ def module_name(path: Path) -> str:
     return ".".join(path.relative_to(ROOT).with_suffix("").parts)
 
 
+def check_help(run: list, typed: str, columns: int) -> None:
+    """The page says first what one types; no line is wider than the terminal, if it has a space."""
+    code, page = run
+    assert code == 0, code
+    usage, about = page.split("[flags]\n", maxsplit=1)
+    assert " ".join(usage.split()).startswith(f"usage: {typed}") and about[0].isupper()
+    wide = [line for line in page.splitlines() if len(line) > columns]
+    assert [line for line in wide if len(line.split()) > 1] == []
+
+
 @pytest.mark.parametrize("path", SCRIPTS, ids=label)
 def test_help_as_a_file(path: Path, pages: dict[str, list]) -> None:
     """`python path --help`."""
-    code, page = pages[str(path)]
-    assert code == 0, code
-    assert "usage" in page.lower()
+    check_help(pages[str(path)], f"python {label(path)}", columns=40)
 
 
 @pytest.mark.parametrize("path", MODULE_SCRIPTS, ids=label)
 def test_help_as_a_module(path: Path, pages: dict[str, list]) -> None:
     """`python -m name --help`."""
-    code, page = pages[module_name(path)]
-    assert code == 0, code
-    assert "usage" in page.lower()
+    check_help(pages[module_name(path)], f"python -m {module_name(path)}", columns=100)
+
+
+def test_help_begins_with_the_commands_own_flags(pages: dict[str, list]) -> None:
+    """GRPO's page: the paper's flags first, then named groups, at last the run's."""
+    _, page = pages["rl.grpo_engine"]
+    titles = re.findall(r"^(\S.+):$", page, flags=re.MULTILINE)
+    assert (titles[0], titles[-1]) == ("flags of this command alone", "The run")
+    assert {"KL to the reference", "Reward", "Memory"} < set(titles)
+    first = page.split(titles[1])[0]
+    assert "--clip-low" in first and "--seed" not in first
 
 
 def test_network_is_blocked() -> None:

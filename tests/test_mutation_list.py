@@ -132,7 +132,7 @@ def test_a_change_without_one_place_is_named(name, old, message):
 
 def test_a_name_of_two_files_needs_its_file():
     code = Code({"gpt/a.py": "def f(): pass", "rl/b/a.py": "def f(): pass"})
-    with pytest.raises(UserError, match="f is in gpt/a.py and rl/b/a.py: write the file's name"):
+    with pytest.raises(UserError, match="f is in gpt/a.py and rl/b/a.py"):
         code.find("f")
     assert code.find("b.a.f") == ("rl/b/a.py", "f") and code.find("gpt.a.f") == ("gpt/a.py", "f")
 
@@ -158,7 +158,7 @@ def test_a_file_of_changes(tmp_path):
     assert block.changes == expected
     for text in ("a: b\n- x\n+ y", "a: b\nin f\n+ y", "a: b\nin f\nwhat"):
         path.write_text(text)
-        with pytest.raises(UserError, match="bugs.txt, 'a: b': this line fits no change"):
+        with pytest.raises(UserError, match="'a: b': this line fits no change"):
             read_blocks(path)
     path.write_text("a: b\nin f\n- x")
     with pytest.raises(UserError, match="bugs.txt: 'a: b' needs"):
@@ -227,7 +227,7 @@ def test_a_failing_baseline_stops_everything():
             return 1, "1 failed"
 
     bug = PlantedBug(BUGS[0], {}, ("tests/test_a.py",))
-    failed = pytest.raises(UserError, match="the tests fail without any planted bug:\n1 failed")
+    failed = pytest.raises(UserError, match="without any planted bug:\n1 failed")
     with ThreadPoolExecutor(2) as pool, failed:
         mutation_check.check_baseline([bug], [], Failing(), pool)
 

@@ -123,7 +123,7 @@ def test_a_piece_begins_nothing_that_would_end_too_late(
 
 def test_a_job_that_fails_ends_the_piece_with_its_words(tmp_path: Path) -> None:
     job = Job("no/such", "base", {})
-    with pytest.raises(UserError, match=r"no/such failed, see .*such.log: .*--plan lists"):
+    with pytest.raises(UserError, match=r"no/such failed, .*--plan lists"):
         runner.run_itself("overoptimisation.py", job, tmp_path, ("--size", "rehearsal"))
 
 
@@ -210,7 +210,7 @@ def test_a_recording_holds_what_the_page_shows(rehearsed: Path, tmp_path: Path) 
     assert found["best_of_n"]["n"] == [1, 2, 4] and found["alarm"]["step"] is None
     assert len(found["bank"]["proxy"][0]) == len(found["bank"]["gold"][0]) == SMALL.bank_answers
     assert {row["step"] for row in found["texts"]} == {0, 2, 4, 6}
-    with pytest.raises(UserError, match="is not finished: run it with\n    python scripts/overopt"):
+    with pytest.raises(UserError, match="finished: run it with\n    python"):
         recording.record(SMALL, tmp_path, tmp_path / "other.json")
 
 

@@ -77,7 +77,7 @@ def test_an_engine_is_repeated_and_a_changed_input_refused(start, tmp_path, caps
 
     before = data.read_text()
     data.write_text(before.replace("7 + 1", "7 + 2"))
-    with pytest.raises(UserError, match="--data of the run in .* is no longer what it was"):
+    with pytest.raises(UserError, match="--data of .* is no longer what"):
         repeat.main(RepeatConfig(run, tmp_path / "third"))
     data.write_text(before)
     assert not (tmp_path / "third").exists()

@@ -39,7 +39,7 @@ WIDEST, NARROWEST_PAIR = 100, 60  # columns of the terminal
 
 @dataclass(frozen=True)
 class TalkConfig:
-    """How a trained model is asked."""
+    """Talk to a trained model, or let a reward model score."""
 
     against: str | None = None
     """Run folder of a second model that answers the same prompts with the same random numbers.

@@ -49,7 +49,7 @@ def test_long_answers_are_left_out_and_counted(tmp_path, capsys):
 
 def test_too_few_pairs_are_refused(tmp_path):
     write_pairs(tmp_path / "pairs.json", 2)
-    with pytest.raises(UserError, match=r"pairs\.json: 2 usable pairs are too few"):
+    with pytest.raises(UserError, match=r"pairs\.json: 2 usable pairs"):
         file_pairs(RewardModelConfig(data=str(tmp_path / "pairs.json")), GLASSBOX, 128)
 
 
@@ -86,12 +86,12 @@ def test_margins_from_strengths_need_a_strength_of_every_pair(tmp_path):
     config = RewardModelConfig(
         data=str(tmp_path / "pairs.json"), margin=1.0, margin_from="strength", device="cpu"
     )
-    with pytest.raises(UserError, match=r"pairs.json: the pair of 'Question 0\?\\n' does not say"):
+    with pytest.raises(UserError, match=r"pairs.json: the pair of 'Question 0"):
         main(config)  # before a base is pre-trained
     rows = [row | {"margin": 1} for row in rows]
     del rows[7]["margin"]
     (tmp_path / "pairs.json").write_text(json.dumps(rows), encoding="utf-8")
-    with pytest.raises(UserError, match=r"pairs.json: the pair of 'Question 7\?\\n' does not say"):
+    with pytest.raises(UserError, match=r"pairs.json: the pair of 'Question 7"):
         file_pairs(config, GLASSBOX, 128)
     rows[7] |= {"score_chosen": 4, "score_rejected": 1}
     (tmp_path / "pairs.json").write_text(json.dumps(rows), encoding="utf-8")

@@ -233,9 +233,9 @@ def test_margins_that_cannot_be_are_refused():
     ):
         with pytest.raises(ValueError, match=f"margin must be {words}"):
             RewardModelConfig(margin=margin)
-    with pytest.raises(ValueError, match="--margin-from strength multiplies --margin, which is 0"):
+    with pytest.raises(ValueError, match="multiplies --margin, which is 0"):
         RewardModelConfig(margin_from="strength")
-    with pytest.raises(UserError, match="annotator says which .* not by how much"):
+    with pytest.raises(UserError, match="says which .* not by how much"):
         main(RewardModelConfig(margin=1.0, margin_from="strength", device="cpu"))
 
 
@@ -292,12 +292,12 @@ def test_score_pairs_normalises_and_keeps_the_order():
 
 
 def test_sums_need_no_reward_model():
-    with pytest.raises(UserError, match="python -m rl.grpo_engine --data sums"):
+    with pytest.raises(UserError, match="rl.grpo_engine --data sums"):
         main(RewardModelConfig(data="sums"))
 
 
 def test_a_base_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(UserError, match="no model in .*nowhere.*gpt.pretraining"):
+    with pytest.raises(UserError, match="nowhere.*gpt.pretraining"):
         main(RewardModelConfig(base=tmp_path / "nowhere", out=tmp_path / "out", device="cpu"))
     assert not (tmp_path / "out").exists()
 

@@ -105,7 +105,7 @@ def test_only_a_world_with_an_annotator_makes_pairs():
     assert not has_annotator("sums") and not has_annotator("pairs.json")
     check_world("reviews", "constant")
     check_world("pairs.json", "strength")
-    with pytest.raises(UserError, match="python -m rl.grpo_engine --data sums"):
+    with pytest.raises(UserError, match="rl.grpo_engine --data sums"):
         check_world("sums", "constant")
-    with pytest.raises(UserError, match="annotator says which .* not by how much"):
+    with pytest.raises(UserError, match="says which .* not by how much"):
         check_world("reviews", "strength")

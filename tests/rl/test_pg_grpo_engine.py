@@ -251,7 +251,7 @@ def test_training_reads_training_pairs_only(tmp_path):
 
 
 def test_recorded_pairs_are_missed_and_counted():
-    with pytest.raises(ValueError, match='pairs="offline" needs recorded pairs'):
+    with pytest.raises(ValueError, match='"offline" needs recorded pairs'):
         run(small_gpt(), steps=1, pairs="offline", offline_pairs=())
     best = run(small_gpt(), DIVERSE, steps=1, pairs="best_worst")[0]["pairs"]
     both = run(small_gpt(), DIVERSE, steps=1, pairs="both")[0]["pairs"]

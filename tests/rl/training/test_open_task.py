@@ -69,9 +69,7 @@ def some_pairs(tmp_path, monkeypatch) -> None:
 
 
 def test_a_missing_file_is_named(runs):
-    with pytest.raises(
-        UserError, match="there is no file nowhere.json: --data takes reviews, sums"
-    ):
+    with pytest.raises(UserError, match="nowhere.json: --data takes reviews"):
         open_policy(None, "nowhere.json", "tiny", CPU)
 
 
@@ -100,7 +98,7 @@ def test_without_a_reward_model_a_missing_policy_is_a_matter_of_pretraining(runs
 
 
 def test_a_reward_model_beside_a_rule_is_refused(tmp_path):
-    with pytest.raises(UserError, match="would not be used, the reward is the exact match"):
+    with pytest.raises(UserError, match="the reward is the exact match"):
         open_reward(
             RewardChoice("auto", "sums", "tiny", (tmp_path,)), load_tokenizer("glassbox"), CPU
         )
@@ -123,13 +121,13 @@ def test_a_missing_reward_model_names_the_command_that_trains_it(runs, data, pre
 def test_a_reward_model_of_another_tokenizer_is_refused(runs):
     save_models(runs)
     other = SimpleNamespace(name="gpt2", fingerprint="0" * 64)
-    with pytest.raises(UserError, match="reads 'glassbox' tokens, the policy writes 'gpt2' tokens"):
+    with pytest.raises(UserError, match="'glassbox' tokens, the policy"):
         open_reward(RewardChoice("model", "reviews", "tiny"), other, CPU)
 
 
 def test_a_response_budget_beyond_the_context_is_refused(runs):
     save_models(runs)
-    with pytest.raises(UserError, match=r"--max-new-tokens 128 leaves no room.*128 positions"):
+    with pytest.raises(UserError, match=r"leaves no room.*128 positions"):
         open_default(max_new_tokens=128)
 
 
@@ -151,7 +149,7 @@ def test_gold_and_rule_are_the_worlds_own_objective(kind):
     assert isinstance(gold, RuleReward) and gold.rule is reviews.gold_reward
     exact = open_reward(RewardChoice(kind, "sums", "tiny"), GLASSBOX, CPU)
     assert isinstance(exact, RuleReward) and exact.rule is sums.exact_match
-    with pytest.raises(UserError, match=f"--reward {kind}: pairs.json has no rule.*--reward model"):
+    with pytest.raises(UserError, match=f"--reward {kind}: .*--reward model"):
         open_reward(RewardChoice(kind, "pairs.json", "tiny"), GLASSBOX, CPU)
 
 
@@ -194,7 +192,7 @@ def test_prompts_without_room_are_left_out_and_counted(tmp_path, capsys):
 
 def test_a_split_without_prompts_is_refused(tmp_path):
     preference_file(tmp_path / "pairs.json", count=3)
-    with pytest.raises(UserError, match=r"pairs\.json: no \w+ prompts are left of 3"):
+    with pytest.raises(UserError, match=r"no \w+ prompts are left of 3"):
         open_prompts(str(tmp_path / "pairs.json"), GLASSBOX, 80)
 
 
