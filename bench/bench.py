@@ -13,12 +13,14 @@ import harness  # isort: skip  # noqa: F401  (before PyTorch is loaded)
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 import torch
 from torch import Tensor
+from turns import wait_for_gpu
 
 from data import reviews
 from data.collate import ResponseBatch, left_pad
@@ -27,7 +29,7 @@ from gpt.generate import SamplingParams, generate
 from gpt.log_probs import token_log_probs
 from gpt.model import GPT, preset_config
 from gpt.tokenizer import Tokenizer, load_tokenizer
-from harness.command_line import from_preset, run_script
+from harness.command_line import from_preset, run_command
 from harness.device import pick_device, precision
 from harness.flag_ranges import AtLeastOne, Seed, check_ranges
 from harness.metric_log import MetricLog
@@ -37,6 +39,8 @@ from rl import grpo_engine
 from rl.batches.rollout import Rollout, sample_rollout
 from rl.grpo_engine import GRPOConfig
 from rl.training.evaluation import format_table
+
+GRPO_STEPS = 5  # of a whole run
 
 
 @dataclass(frozen=True)
@@ -51,8 +55,6 @@ class BenchConfig:
     """bfloat16: autocast over float32 weights, for GPUs."""
     repeats: AtLeastOne = 7
     """Timed runs of each side, after one that is not counted."""
-    grpo_steps: AtLeastOne = 5
-    """GRPO steps to time."""
     seed: Seed = 0
 
     def __post_init__(self) -> None:
@@ -69,25 +71,22 @@ class CountedReward:
         return hits.sum(1) / rollout.lengths
 
 
-def seconds(function: Callable[[], object], device: torch.device) -> float:
-    begin = time.perf_counter()
-    function()
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-    return time.perf_counter() - begin
-
-
 def paired(
-    a: Callable[[], object], b: Callable[[], object], repeats: int, device: torch.device
+    a: Callable[[], object], b: Callable[[], object], repeats: int
 ) -> tuple[float, float, float]:
     """Median seconds of a and of b, and the median of the ratios b / a of neighbouring runs."""
+
+    def seconds(function: Callable[[], object]) -> float:
+        begin = time.perf_counter()
+        function()
+        wait_for_gpu()
+        return time.perf_counter() - begin
+
     a(), b()
-    times = [(seconds(a, device), seconds(b, device)) for _ in range(repeats)]
-    return (
-        statistics.median(t[0] for t in times),
-        statistics.median(t[1] for t in times),
-        statistics.median(t[1] / t[0] for t in times),
-    )
+    times = [(seconds(a), seconds(b)) for _ in range(repeats)]
+    ratios = [later / earlier for earlier, later in times]
+    first, second = zip(*times, strict=True)
+    return statistics.median(first), statistics.median(second), statistics.median(ratios)
 
 
 def left_padded_log_probs(model: GPT, prompts: list[list[int]], batch: ResponseBatch) -> Tensor:
@@ -125,7 +124,7 @@ def main(config: BenchConfig) -> None:
           f"{torch.get_num_threads()} threads, torch {torch.__version__}")  # fmt: skip
     rollout = sample_rollout(model, tokenizer, records, params, 8, make_generator(0, "sampling"))
     rollout = ragged(rollout, config.seed)
-    table = parts(model, tokenizer, records, rollout, config, steps)
+    table = list(parts(model, tokenizer, rollout, config, steps))
     print(format_table(("", "seconds", "against", "seconds", "ratio"), table))
     grpo(model, tokenizer, records, config, steps)
 
@@ -141,75 +140,51 @@ def ragged(rollout: Rollout, seed: int) -> Rollout:
 
 
 def parts(
-    model: GPT,
-    tokenizer: Tokenizer,
-    records: list[PromptRecord],
-    rollout: Rollout,
-    config: BenchConfig,
-    steps: int,
-) -> list[tuple[str, float, str, float, float]]:
-    """Pairs of ways to do one thing."""
-    device = model.device
+    model: GPT, tokenizer: Tokenizer, rollout: Rollout, config: BenchConfig, steps: int
+) -> Iterator[tuple[str, float, str, float, float]]:
+    """Pairs of ways to do one thing, measured."""
     encoded = [tokenizer.encode(record.prompt) for record in rollout.records]
-    batch = rollout.sequences
+    batch, same_length = rollout.sequences, [prompt[:6] for prompt in encoded]
     chunks = length_sorted_chunks((batch.prompt_lengths + batch.lengths).cpu(), 32)
     unsorted = list(torch.arange(len(batch)).split(32))
-
-    def update(pieces: list[Tensor]) -> None:
-        model.zero_grad(set_to_none=True)
-        for piece in pieces:
-            with precision(device, config.precision):
-                token_log_probs(model, batch.rows(piece)).sum().backward()
-
-    def contiguous() -> None:
-        model.zero_grad(set_to_none=True)
-        with precision(device, config.precision):
-            token_log_probs(model, batch).sum().backward()
-
-    def left_padded() -> None:
-        model.zero_grad(set_to_none=True)
-        with precision(device, config.precision):
-            left_padded_log_probs(model, encoded, batch).sum().backward()
-
-    same_length = [prompt[:6] for prompt in encoded]
     params = SamplingParams(max_new_tokens=steps)
+    end = model.config.vocab_size - 1  # random weights hardly ever draw it: rows run to the end
 
-    def cached() -> None:
-        with precision(device, config.precision):
-            generate(model, same_length, params, make_generator(0, "s"), eos_id=vocab_end(model))
+    def in_precision(work: Callable[[], object]) -> Callable[[], object]:
+        def run() -> None:
+            with precision(model.device, config.precision):
+                work()
 
-    def uncached() -> None:
-        with precision(device, config.precision):
-            generate_without_cache(model, same_length, steps)
+        return run
 
-    repeats = config.repeats
-    return [
-        ("sample with the KV cache", *_row(cached, "without", uncached, repeats, device)),
-        (
-            "score and backward, contiguous rows",
-            *_row(contiguous, "left-padded", left_padded, repeats, device),
+    def backward(*scores: Callable[[], Tensor]) -> None:
+        model.zero_grad(set_to_none=True)
+        for score in scores:
+            score().sum().backward()
+
+    def by_pieces(pieces: list[Tensor]) -> None:
+        backward(*(partial(token_log_probs, model, batch.rows(piece)) for piece in pieces))
+
+    ways: dict[str, tuple[Callable[[], object], str, Callable[[], object]]] = {
+        "sample with the KV cache": (
+            lambda: generate(model, same_length, params, make_generator(0, "s"), eos_id=end),
+            "without",
+            lambda: generate_without_cache(model, same_length, steps),
         ),
-        (
-            "update, sorted micro-batches of 32",
-            *_row(lambda: update(chunks), "unsorted", lambda: update(unsorted), repeats, device),
+        "score and backward, contiguous rows": (
+            lambda: backward(lambda: token_log_probs(model, batch)),
+            "left-padded",
+            lambda: backward(lambda: left_padded_log_probs(model, encoded, batch)),
         ),
-    ]
-
-
-def vocab_end(model: GPT) -> int:
-    """An id that random weights hardly ever draw first: every row runs to the end."""
-    return model.config.vocab_size - 1
-
-
-def _row(
-    a: Callable[[], object],
-    name: str,
-    b: Callable[[], object],
-    repeats: int,
-    device: torch.device,
-) -> tuple[float, str, float, float]:
-    first, second, ratio = paired(a, b, repeats, device)
-    return first, name, second, ratio
+        "update, sorted micro-batches of 32": (
+            lambda: by_pieces(chunks),
+            "unsorted",
+            lambda: by_pieces(unsorted),
+        ),
+    }
+    for name, (a, other, b) in ways.items():
+        first, second, ratio = paired(in_precision(a), in_precision(b), config.repeats)
+        yield name, first, other, second, ratio
 
 
 def grpo(
@@ -221,20 +196,20 @@ def grpo(
 ) -> None:
     """Whole GRPO steps on a reward that costs nothing."""
     engine = from_preset(
-        GRPOConfig, grpo_engine.PRESETS, config.preset, steps=config.grpo_steps,
+        GRPOConfig, grpo_engine.PRESETS, config.preset, steps=GRPO_STEPS,
         precision=config.precision, max_new_tokens=steps, stop_kl=None, checkpoint_every=10**9,
     )  # fmt: skip
     if model.device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
     begin = time.perf_counter()
     rows = grpo_engine.train(
-        engine, model, tokenizer, CountedReward(), records, MetricLog(config.grpo_steps)
+        engine, model, tokenizer, CountedReward(), records, MetricLog(GRPO_STEPS)
     )
     total = time.perf_counter() - begin
     phases = {
         key: statistics.median(row[key] for row in rows) for key in rows[0] if "seconds/" in key
     }
-    print(f"\n{config.grpo_steps} GRPO steps of {engine.prompts_per_step * engine.group_size} rows, "
+    print(f"\n{GRPO_STEPS} GRPO steps of {engine.prompts_per_step * engine.group_size} rows, "
           f"up to {steps} new tokens: {total:.1f} s")  # fmt: skip
     print("median step: " + ", ".join(f"{k.split('/')[1]} {v:.3f} s" for k, v in phases.items()))
     if model.device.type == "cuda":
@@ -243,6 +218,4 @@ def grpo(
 
 
 if __name__ == "__main__":
-    import tyro
-
-    run_script(main, tyro.cli(BenchConfig))
+    run_command(main, BenchConfig)

@@ -51,7 +51,7 @@ from turns import Case, Side, environment, measure, peak_mib, reset_peak
 from data.records import PromptRecord
 from gpt.generate import SamplingParams, generate
 from gpt.model import GPT
-from harness.command_line import from_preset, run_script
+from harness.command_line import from_preset, run_command
 from harness.compile_blocks import compile_blocks
 from harness.device import pick_device, precision
 from harness.errors import UserError
@@ -420,11 +420,7 @@ def known(bench: Bench, name: str) -> float:
 
 def described(case: Case) -> str:
     """The work in words."""
-    rows = f"{case.prompts} x {case.group} rows" if case.group > 1 else f"{case.prompts} rows"
-    return (
-        f"{case.preset}, random weights: {rows}, prompts of {case.prompt_tokens} tokens, responses of "
-        f"{case.new_tokens}"
-    )
+    return f"{case.preset}, random weights: {case.described}"
 
 
 def free() -> None:
@@ -496,6 +492,4 @@ def main(config: GpuConfig) -> None:
 
 
 if __name__ == "__main__":
-    import tyro
-
-    run_script(main, tyro.cli(GpuConfig))
+    run_command(main, GpuConfig)

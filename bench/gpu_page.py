@@ -7,17 +7,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from peer_tables import markdown_table
+import jinja2
+from peer_tables import markdown_table, page_with
 
-from harness.errors import UserError
 from harness.files import write_atomically, write_json
 from harness.paths import REPOSITORY
 
 PAGE = REPOSITORY / "docs" / "gpu.md"
 RESULTS = PAGE.with_suffix(".json")
-BEGIN = "<!-- written by bench/gpu.py: begin -->"
-END = "<!-- written by bench/gpu.py: end -->"
-TOY = "**Toy size**: this shows that the command works. Its numbers mean nothing."
+MARKS = ("<!-- written by bench/gpu.py: begin -->", "<!-- written by bench/gpu.py: end -->")
 
 TITLES = {
     "ceilings": "What the card can do",
@@ -53,37 +51,13 @@ def verdicts(results: Mapping[str, Any]) -> list[list[str]]:
     return rows
 
 
-def section_text(name: str, result: Mapping[str, Any]) -> str:
-    """A heading with a table, or with the reason why there is none."""
-    title = f"### {TITLES[name]}"
-    if "skipped" in result:
-        return f"{title}\n\nSkipped: {result['skipped']}."
-    table = markdown_table(result["columns"], result["rows"])
-    notes = " ".join(result["notes"])
-    return "\n\n".join(filter(None, [title, notes, table]))
-
-
 def generated(found: Mapping[str, Any]) -> str:
-    """The part between the markers."""
-    machine, sections = found["machine"], found["sections"]
-    of = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
-    cuda = f", CUDA {machine['cuda']}" if "cuda" in machine else ""
-    size = f" ({machine['memory_gb']} GB)" if "memory_gb" in machine else ""
-    head = f"Measured on **{machine['card']}**{size}, {of}{cuda}, {machine['date']}."
-    targets = markdown_table(["target", "measured", ""], verdicts(sections))
-    if machine["toy"]:
-        targets = TOY
-    parts = [section_text(name, sections[name]) for name in TITLES if name in sections]
-    return "\n\n".join([head, targets, *parts])
-
-
-def page_with(page: str, text: str) -> str:
-    """The page with its generated part replaced. UserError if the markers are gone."""
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not (begin and end):
-        raise UserError(f"docs/gpu.md lacks the lines {BEGIN} and {END}: put them back")
-    return f"{before}{BEGIN}\n\n{text}\n\n{END}{after}"
+    """The part between the marks: the template gpu.md.jinja."""
+    template = jinja2.Template(
+        Path(__file__).with_name("gpu.md.jinja").read_text(encoding="utf-8"), trim_blocks=True
+    )
+    targets = markdown_table(["target", "measured", ""], verdicts(found["sections"]))
+    return template.render(**found, titles=TITLES, targets=targets, markdown_table=markdown_table)
 
 
 def write_page(folder: Path, machine: Mapping[str, Any], sections: Mapping[str, Any]) -> Path:
@@ -99,7 +73,7 @@ def write_page(folder: Path, machine: Mapping[str, Any], sections: Mapping[str, 
     same = all(before.get(key) == machine[key] for key in ("card", "toy"))
     merged = (earlier.get("sections", {}) if same else {}) | dict(sections)
     found = {"machine": dict(machine), "sections": merged}
-    text = page_with(PAGE.read_text(encoding="utf-8"), generated(found))
+    text = page_with(PAGE.read_text(encoding="utf-8"), generated(found), MARKS)
     write_json(results, found)
     write_atomically(page, lambda path: path.write_text(text, encoding="utf-8"))
     return page

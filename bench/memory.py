@@ -24,6 +24,7 @@ from typing import Any
 
 import torch
 import torch._dynamo  # the first optimizer loads it, 90 MiB: it belongs to the libraries
+from peer_tables import markdown_table
 from sides import Numbers, text_of
 from turns import peak_mib, reset_peak
 
@@ -35,7 +36,7 @@ from gpt.lora import fit_for_training, trunk_to_train
 from gpt.memory.forecast import Forecast, forecast
 from gpt.memory.supervised import pretraining_work
 from gpt.model import GPT, GPTConfig, preset_config
-from harness.command_line import run_script
+from harness.command_line import run_command
 from harness.errors import UserError
 from harness.frozen_copy import frozen_copy
 from harness.metric_log import MetricLog
@@ -43,6 +44,7 @@ from harness.optimizer import adamw, clip_and_step
 from harness.paths import REPOSITORY
 from harness.seeds import make_generator
 from reward_model import reward_model_training
+from reward_model.accuracy_report import score_pairs
 from reward_model.memory_needs import reward_model_work
 from reward_model.model import RewardModel
 from reward_model.pairs import TokenPair
@@ -144,60 +146,49 @@ class RandomText:
         return self.batches[-1:]
 
 
-def run_pretraining(case: Case) -> None:
+def run_pretraining(case: Case, config: Any) -> None:
     """gpt/pretraining.py's loop."""
-    config = _pretraining_config(case)
     text: Any = RandomText(case)
     pretraining.train(config, model_of(case), text, MetricLog(case.steps))
 
 
-def _pretraining_config(case: Case) -> Any:
-    return pretraining.PretrainingConfig(
-        steps=case.steps, batch_size=case.batch, warmup=1, eval_every=case.steps, device="cpu"
-    )
-
-
-def run_reward_model(case: Case) -> None:
-    """reward_model_training.py's `fit`, two answers to a prompt; the base stays in memory."""
-    config, base = _reward_model_config(case), model_of(case)
+def run_reward_model(case: Case, config: Any) -> None:
+    """reward_model_training.py's `train`, two answers to a prompt; the base stays in memory."""
+    base, count = model_of(case), case.batch * case.steps
     fit_for_training(config, base)
     model = RewardModel.from_policy(base)
-    pairs = _pairs(case)
-    reward_model_training.fit(model, pairs, config, MetricLog(case.steps), eos_id=0)
-    reward_model_training.score_pairs(model, pairs, 0)
-
-
-def _pairs(case: Case) -> list[TokenPair]:
-    count = case.batch * case.steps
     prompts = random_tokens(case, count, case.prompt, "prompts")
     sides = [random_tokens(case, count, case.response, side) for side in ("chosen", "rejected")]
-    return [TokenPair(*row) for row in zip(prompts, *sides, strict=True)]
-
-
-def _reward_model_config(case: Case) -> Any:
-    return reward_model_training.RewardModelConfig(
-        data="pairs", batch_size=case.batch, device="cpu", lora_rank=case.lora_rank,
-        checkpoint_blocks=case.checkpoint,
-    )  # fmt: skip
+    pairs = [TokenPair(*row) for row in zip(prompts, *sides, strict=True)]
+    reward_model_training.train(model, pairs, config, MetricLog(case.steps), eos_id=0)
+    score_pairs(model, pairs, 0)
 
 
 ENGINES = {engine.name: engine for engine in every_engine()}
 
 
-def _engine_config(case: Case) -> Any:
+def config_of(case: Case) -> Any:
+    """The flags of a case."""
+    if case.script == "pretraining":
+        return pretraining.PretrainingConfig(
+            steps=case.steps, batch_size=case.batch, warmup=1, eval_every=case.steps, device="cpu"
+        )
+    saving = dict(lora_rank=case.lora_rank, checkpoint_blocks=case.checkpoint, device="cpu")
+    if case.script == "reward_model":
+        return reward_model_training.RewardModelConfig(
+            data="pairs", batch_size=case.batch, **saving
+        )
+    rows = case.batch * case.group
     return ENGINES[case.script].config(
         steps=case.steps, prompts_per_step=case.batch, group_size=case.group, minibatches=1,
         updates_per_batch=1, micro_batch_size=case.micro, max_new_tokens=case.response, stop_kl=None,
-        eval_every=case.steps, eval_prompts=case.batch * case.group, test_prompts=case.batch * case.group,
-        checkpoint_every=10**9, device="cpu", lora_rank=case.lora_rank,
-        checkpoint_blocks=case.checkpoint,
+        eval_every=case.steps, eval_prompts=rows, test_prompts=rows, checkpoint_every=10**9, **saving,
     )  # fmt: skip
 
 
-def run_engine(case: Case) -> None:
-    """What rl/training/run.py does: start, reward model, critic, training, validation, test."""
-    config, policy = _engine_config(case), model_of(case)
-    engine = ENGINES[case.script]
+def run_engine(case: Case, config: Any) -> None:
+    """What rl/training/whole_run.py does: start, reward model, critic, training, validation, test."""
+    policy, engine = model_of(case), ENGINES[case.script]
     reward_model = RewardModel.from_policy(policy).eval().requires_grad_(False)
     fit_for_training(config, policy)
     start, reward = frozen_copy(policy), RewardModelReward(reward_model)
@@ -223,14 +214,13 @@ RUNS = {"pretraining": run_pretraining, "reward_model": run_reward_model}
 
 def forecast_of(case: Case) -> Forecast:
     """By the functions that the scripts use."""
-    tokens = case.prompt + case.response
+    config, tokens = config_of(case), case.prompt + case.response
     if case.script == "pretraining":
-        work = pretraining_work(_pretraining_config(case), case.shape, case.response)
-        return forecast(work)
+        return forecast(pretraining_work(config, case.shape, case.response))
     if case.script == "reward_model":
-        return forecast(reward_model_work(_reward_model_config(case), case.shape, tokens))
+        return forecast(reward_model_work(config, case.shape, tokens))
     given = Given(case.shape, rewards=(case.shape,), prompt_tokens=case.prompt)
-    return engine_forecast(ENGINES[case.script], _engine_config(case), given)
+    return engine_forecast(ENGINES[case.script], config, given)
 
 
 # Processes ----------------------------------------------------------------------------------------
@@ -241,7 +231,7 @@ def measure_here(case: Case) -> float:
     warm_up()
     reset_peak()
     base = peak_mib()
-    RUNS.get(case.script, run_engine)(case)
+    RUNS.get(case.script, run_engine)(case, config_of(case))
     return (peak_mib() - base) * 2**20
 
 
@@ -299,11 +289,6 @@ def row(case: Case) -> list[str]:
 COLUMNS = ("case", "measured, own", "forecast", "ratio", "measured, kept", "forecast", "ratio")
 
 
-def as_markdown(rows: list[list[str]]) -> str:
-    lines = [COLUMNS, ("---",) * len(COLUMNS), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-
-
 def main(config: BenchConfig) -> None:
     """One case for a test, or the table."""
     if config.measure:
@@ -323,10 +308,10 @@ def main(config: BenchConfig) -> None:
     if config.write_docs:
         text = DOCS.read_text(encoding="utf-8")
         before, after = text.split(BEGIN)[0], text.split(END)[1]
-        DOCS.write_text(f"{before}{BEGIN}\n{as_markdown(rows)}\n{END}{after}", encoding="utf-8")
+        DOCS.write_text(
+            f"{before}{BEGIN}\n{markdown_table(COLUMNS, rows)}\n{END}{after}", encoding="utf-8"
+        )
 
 
 if __name__ == "__main__":
-    import tyro
-
-    run_script(main, tyro.cli(BenchConfig))
+    run_command(main, BenchConfig)

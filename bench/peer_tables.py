@@ -13,8 +13,10 @@ from turns import Case
 from harness.errors import UserError
 from rl.training.evaluation import format_table
 
-BEGIN = "<!-- written by bench/peers.py --write: begin -->"
-END = "<!-- written by bench/peers.py --write: end -->"
+MARKS = (
+    "<!-- written by bench/peers.py --write: begin -->",
+    "<!-- written by bench/peers.py --write: end -->",
+)
 
 RELATIVE = {"speed": "times as fast", "growth": "times the first", "none": ""}
 
@@ -114,10 +116,10 @@ def markdown_page(results: Mapping[str, Any]) -> str:
     return "\n\n".join(parts)
 
 
-def page_with(page: str, generated: str) -> str:
-    """The page with its generated part replaced. UserError if the markers are gone."""
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
+def page_with(page: str, generated: str, marks: tuple[str, str] = MARKS) -> str:
+    """The page with the part between its marks replaced. UserError if a mark is gone."""
+    before, begin, rest = page.partition(marks[0])
+    _, end, after = rest.partition(marks[1])
     if not (begin and end):
-        raise UserError(f"docs/benchmarks.md lacks the lines {BEGIN} and {END}: put them back")
-    return f"{before}{BEGIN}\n\n{generated}\n\n{END}{after}"
+        raise UserError(f"the page in docs/ lacks the lines {' and '.join(marks)}: put them back")
+    return f"{before}{begin}\n\n{generated}\n\n{end}{after}"

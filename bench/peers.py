@@ -28,7 +28,7 @@ from typing import Any, Literal
 from peer_tables import markdown_page, page_with, text_table
 from turns import Case, Side, measure
 
-from harness.command_line import run_script
+from harness.command_line import run_command
 from harness.errors import UserError
 from harness.files import write_atomically, write_json
 from harness.paths import REPOSITORY
@@ -138,11 +138,7 @@ def beside_peers(threads: int) -> Iterator[Comparison]:
 def describe(case: Case) -> str:
     """The title of a comparison."""
     work = {"sample": "Sampling", "grpo": "A GRPO step", "update": "A policy update"}[case.task]
-    rows = f"{case.prompts} x {case.group} rows" if case.group > 1 else f"{case.prompts} rows"
-    return (
-        f"{work}, {case.preset}: {rows}, prompts of {case.prompt_tokens}, "
-        f"responses of {case.new_tokens} tokens"
-    )
+    return f"{work}, {case.preset}: {case.described}"
 
 
 def growth(threads: int) -> Iterator[Comparison]:
@@ -284,6 +280,4 @@ def main(config: PeersConfig) -> None:
 
 
 if __name__ == "__main__":
-    import tyro
-
-    run_script(main, tyro.cli(PeersConfig))
+    run_command(main, PeersConfig)

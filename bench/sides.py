@@ -33,7 +33,7 @@ from gpt.tokenizer import load_tokenizer
 from harness.device import precision
 from harness.metric_log import MetricLog
 from harness.optimizer import adamw, clip_and_step
-from harness.ranks.launch import run_on_ranks
+from harness.ranks.launch import Wish, run_on_ranks
 from harness.seeds import make_generator
 from rl import grpo_engine, ppo_engine, rloo_engine
 from rl.batches.rollout import Rollout
@@ -376,4 +376,5 @@ def main(side: Side, turns: Turns) -> None:
 
 if __name__ == "__main__":
     own = own_turns()
-    run_on_ranks(lambda side: main(side, own), side_from_json(sys.argv[1]))
+    side = side_from_json(sys.argv[1])
+    run_on_ranks(lambda: main(side, own), Wish(side.ranks, side.device))

@@ -54,6 +54,12 @@ class Case:
         return self.prompts * self.group
 
     @property
+    def described(self) -> str:
+        """Its rows and tokens, in words."""
+        rows = f"{self.prompts} x {self.group} rows" if self.group > 1 else f"{self.prompts} rows"
+        return f"{rows}, prompts of {self.prompt_tokens}, responses of {self.new_tokens} tokens"
+
+    @property
     def micro_rows(self) -> int:
         return self.micro or self.rows
 

@@ -18,6 +18,7 @@ import random
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 
 from data.records import PromptRecord, ResponseRecord
 from data.splits import pick, shuffled, split_of
@@ -95,12 +96,15 @@ def prompts(split: str) -> list[PromptRecord]:
     item.
     """
     if split == "held_out":
-        records = _all_prompts("test", held_out=True)
-    elif split in ("train", "validation", "test"):
-        records = _all_prompts(split, held_out=False)
-    else:
-        raise ValueError(f"unknown split {split!r}: choose train, validation, test or held_out")
-    return shuffled(list(records), random.Random(0))
+        return list(_mixed_prompts("test", held_out=True))
+    if split in ("train", "validation", "test"):
+        return list(_mixed_prompts(split, held_out=False))
+    raise ValueError(f"unknown split {split!r}: choose train, validation, test or held_out")
+
+
+@cache
+def _mixed_prompts(bucket: str, held_out: bool) -> tuple[PromptRecord, ...]:
+    return tuple(shuffled(list(_all_prompts(bucket, held_out)), random.Random(0)))
 
 
 def _all_prompts(bucket: str, held_out: bool) -> Iterator[PromptRecord]:

@@ -29,6 +29,7 @@ from torch import Tensor
 
 from data import reviews, sums
 from data.collate import ResponseBatch, epoch_shuffled_indices, join_responses, on_device
+from data.names import Data, default_folder
 from data.records import PromptRecord
 from gpt.checkpoint import load_policy, save_gpt
 from gpt.corpus import Corpus, open_corpus, open_prompts
@@ -45,8 +46,7 @@ from gpt.lora import fit_for_training, save_adapter
 from gpt.memory.announce import announce
 from gpt.memory.forecast import Forecast, forecast
 from gpt.memory.supervised import distillation_work, longest_prompt
-from gpt.model import GPT, head_product
-from gpt.pretraining import SMALL_WIDTH_PRESETS, Data, Preset, default_folder
+from gpt.model import GPT, SMALL_WIDTH_PRESETS, Preset, head_product
 from gpt.teacher import open_teacher, reverse_kl
 from gpt.token_rows import TextLog, open_texts
 from gpt.tokenizer import Tokenizer
@@ -70,9 +70,9 @@ from harness.paths import MODEL_FILE
 from harness.ranks.collectives import all_reduce_sum, check_alike, shard, world
 from harness.report.rules import say_findings
 from harness.report.writing import open_page, refresh
-from harness.run_folder import finish_run, keep_state, open_run, stepping
+from harness.run_folder import finish_run, open_run, stepping
 from harness.seeds import derive_seed, make_generator
-from harness.training_state import TrainingState, saved_step
+from harness.training_state import TrainingState, keep_state, saved_step
 
 Rule = Callable[[PromptRecord, str, bool], float]
 

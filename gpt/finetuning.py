@@ -22,6 +22,7 @@ from typing import Any
 import torch
 
 from data.collate import ResponseBatch, collate_responses, epoch_shuffled_indices, shard_batch
+from data.names import Data, default_folder, flags_for
 from data.readers import keep_within, read_preferences, read_responses, split_records
 from data.records import PreferenceRecord, ResponseRecord
 from gpt.checkpoint import load_policy, save_gpt
@@ -30,17 +31,9 @@ from gpt.lora import fit_for_training, save_adapter
 from gpt.memory.announce import announce
 from gpt.memory.forecast import Forecast, forecast
 from gpt.memory.supervised import finetuning_work
-from gpt.model import GPT
+from gpt.model import GPT, SMALL_WIDTH_PRESETS, Preset
 from gpt.pretrained import load_gpt2
-from gpt.pretraining import (
-    SMALL_WIDTH_PRESETS,
-    Data,
-    Preset,
-    default_folder,
-    flags_for,
-    held_out_loss,
-    language_model_loss,
-)
+from gpt.pretraining import held_out_loss, language_model_loss
 from gpt.token_rows import TextLog, open_texts
 from gpt.tokenizer import Tokenizer, load_tokenizer
 from harness.command_flags import AdapterFlags, TrainingFlags, check_adapter
@@ -61,9 +54,9 @@ from harness.paths import MODEL_FILE, RUNS
 from harness.ranks.collectives import all_reduce_sum, check_alike, on_main, rank, world
 from harness.report.rules import say_findings
 from harness.report.writing import open_page, refresh
-from harness.run_folder import finish_run, keep_state, open_run, stepping
+from harness.run_folder import finish_run, open_run, stepping
 from harness.seeds import derive_seed, make_generator
-from harness.training_state import TrainingState, saved_step
+from harness.training_state import TrainingState, keep_state, saved_step
 
 Example = tuple[list[int], list[int]]  # prompt tokens, response tokens with EOS
 
@@ -169,7 +162,7 @@ def train(
         index = epoch_shuffled_indices(step, size, len(examples), seed).tolist()
         batch = collate_examples([examples[i] for i in index], eos_id).to(model.device)
         tokens = int(batch.response_mask.sum())
-        loss = torch.zeros((), device=model.device)
+        loss = torch.zeros((), dtype=model.wte.weight.dtype, device=model.device)
         optimizer.zero_grad(set_to_none=True)
         for rows in shard_batch(batch, config.micro_batch_size):
             with precision(model.device, config.precision):

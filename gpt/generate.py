@@ -6,9 +6,8 @@ cumulative distribution: a row's sample depends on its own numbers alone, so dro
 from the batch changes nothing for the others.
 
 There are two loops. `decode` drops finished rows and asks after every token whether any is left,
-which costs a CPU nothing; it is the plain one. `decode_static` is its twin for GPUs: the same shapes
-at every step, so that a step can be recorded and replayed (harness/cuda_graph.py), and a question only
-every 16 tokens.
+which costs a CPU nothing; it is the plain one. Its twin for GPUs has a file of its own, which is
+loaded where it is used (gpt/decode_static.py).
 """
 
 from __future__ import annotations
@@ -16,9 +15,8 @@ from __future__ import annotations
 import copy
 import math
 import os
-import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal, cast, get_args
@@ -31,16 +29,11 @@ from torch import Tensor
 from data.collate import first_eos_mask, left_pad
 from gpt.model import GPT
 from harness.compile_blocks import is_compiled
-from harness.cuda_graph import aside, recorded
 from harness.equation_checks import at_least_float32
 from harness.ranks.collectives import joined_blocks, shard_block
 
 Decoding = Literal["auto", "eager", "static", "captured"]
 DECODING = "GLASSBOX_DECODING"  # the environment variable that decides where "auto" stands
-
-LOOK_EVERY = 16  # tokens after which the static loop asks whether a row is still running
-WINDOW = 128  # columns by which those that a static step reads grow; each time it is recorded anew
-ALIGNED = 16  # columns are a multiple of it: attention kernels copy masks of other widths
 
 
 @dataclass(frozen=True)
@@ -157,7 +150,7 @@ def mixed_logits(
     return mixture * temperature
 
 
-class _Reader:
+class Reader:
     """A model that reads along: its cache, and the hidden state (rows, D) behind the last column."""
 
     def __init__(
@@ -179,8 +172,8 @@ class _Reader:
         self.last = self.model.hidden(chosen[:, None], seen, self.cache)[:, 0]
 
 
-def _draw(
-    readers: Sequence[_Reader], teacher_share: float, params: SamplingParams, uniforms: Tensor
+def draw(
+    readers: Sequence[Reader], teacher_share: float, params: SamplingParams, uniforms: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The next token of each row, its log-prob as it was drawn and under the first model; (rows,)."""
     logits = readers[0].logits()
@@ -229,13 +222,13 @@ def _ragged(prompts: Sequence[Sequence[int]]) -> bool:
     return len({len(prompt) for prompt in prompts}) > 1
 
 
-def _read_prompts(
+def read_prompts(
     models: Sequence[GPT],
     prompts: Sequence[Sequence[int]],
     eos_id: int,
     columns: int,
     samples_per_prompt: int,
-) -> tuple[list[_Reader], Tensor]:
+) -> tuple[list[Reader], Tensor]:
     """A reader of every model with the prompts in its cache, and which columns hold tokens (N, columns).
 
     The columns of the responses to come count as tokens.
@@ -243,7 +236,7 @@ def _read_prompts(
     device = models[0].device
     tokens, prompt_mask = (x.to(device) for x in left_pad(prompts, eos_id))
     given = prompt_mask if _ragged(prompts) else None
-    readers = [_Reader(one, tokens, given, columns, samples_per_prompt) for one in models]
+    readers = [Reader(one, tokens, given, columns, samples_per_prompt) for one in models]
     mask = F.pad(prompt_mask, (0, columns - tokens.shape[1]), value=True)
     return readers, mask.repeat_interleave(samples_per_prompt, 0)
 
@@ -266,14 +259,14 @@ def decode(
     """
     device, (N, steps) = models[0].device, uniforms.shape
     longest = max(len(prompt) for prompt in prompts)
-    readers, mask = _read_prompts(models, prompts, eos_id, longest + steps, N // len(prompts))
+    readers, mask = read_prompts(models, prompts, eos_id, longest + steps, N // len(prompts))
     ragged = _ragged(prompts)
     uniforms = uniforms.to(device)
-    out_tokens, out_log_probs, own_log_probs = _empty_answers(models[0], N, steps, eos_id)
+    out_tokens, out_log_probs, own_log_probs = empty_answers(models[0], N, steps, eos_id)
     rows = torch.arange(N, device=device)  # the output row of each cache row
     running = torch.ones(N, dtype=torch.bool, device=device)  # per cache row
     for step in range(steps):
-        chosen, log_probs, own = _draw(readers, teacher_share, params, uniforms[rows, step])
+        chosen, log_probs, own = draw(readers, teacher_share, params, uniforms[rows, step])
         out_tokens[rows, step] = chosen
         out_log_probs[rows, step] = log_probs
         own_log_probs[rows, step] = own
@@ -289,10 +282,10 @@ def decode(
         seen = mask[:, : longest + step + 1] if ragged else None
         for reader in readers:
             reader.read(chosen, seen)
-    return _cut_at_eos(out_tokens, out_log_probs, own_log_probs, eos_id)
+    return cut_at_eos(out_tokens, out_log_probs, own_log_probs, eos_id)
 
 
-def _empty_answers(model: GPT, rows: int, steps: int, eos_id: int) -> tuple[Tensor, Tensor, Tensor]:
+def empty_answers(model: GPT, rows: int, steps: int, eos_id: int) -> tuple[Tensor, Tensor, Tensor]:
     """Tokens (rows, steps) that are all EOS, and zeros for their two kinds of log-probs."""
     tokens = torch.full((rows, steps), eos_id, dtype=torch.long, device=model.device)
     dtype = torch.promote_types(model.wte.weight.dtype, torch.float32)
@@ -300,7 +293,7 @@ def _empty_answers(model: GPT, rows: int, steps: int, eos_id: int) -> tuple[Tens
     return tokens, log_probs, own_log_probs
 
 
-def _cut_at_eos(
+def cut_at_eos(
     tokens: Tensor, log_probs: Tensor, own_log_probs: Tensor, eos_id: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """All three with nothing behind a row's first EOS: it was sampled on for a while."""
@@ -310,109 +303,6 @@ def _cut_at_eos(
         torch.where(valid, log_probs, 0.0),
         torch.where(valid, own_log_probs, 0.0),
     )
-
-
-class _StaticStep:
-    """All readers read one token of every row, with the same kernels on the same addresses each time.
-
-    A step reads the first `end` columns of the caches, filled or not. When they are full the next
-    window is opened: its first step runs as it stands, the second is recorded, all others replay.
-    """
-
-    def __init__(
-        self, readers: Sequence[_Reader], mask: Tensor, filled: int, capture: bool
-    ) -> None:
-        self.readers, self.capture, self.filled, self.end = readers, capture, filled, filled
-        self.seen = mask.clone()  # (N, columns) bool, which columns hold tokens by now
-        self.seen[:, filled:] = False
-        self.at = torch.full(
-            (1,), filled, device=mask.device
-        )  # `filled`, where the device knows it
-        self.tokens = torch.zeros(len(mask), dtype=torch.long, device=mask.device)
-        self.replays: list[Callable[[], None]] = []  # of each window; old ones may still be at work
-        self.recorded = False  # this window
-        for reader in readers:
-            reader.cache.stand_still(self.at)
-            reader.last = reader.last.clone()  # from now on written in place
-
-    def read(self, chosen: Tensor) -> None:
-        """Append one token (rows,) to each row."""
-        self.tokens.copy_(chosen)
-        if self.filled == self.end:
-            self._open_window()
-            with aside(chosen.device) if self.capture else nullcontext():
-                self._advance()
-        else:
-            if self.capture and not self.recorded:
-                self._record()
-            self.replays[-1]() if self.recorded else self._advance()
-        self.filled += 1
-
-    def _open_window(self) -> None:
-        columns = self.seen.shape[1]
-        self.end = min((self.filled // WINDOW + 1) * WINDOW, columns)
-        self.recorded = False
-        for reader in self.readers:
-            reader.cache.end = self.end
-
-    def _advance(self) -> None:
-        self.seen.index_fill_(1, self.at, True)
-        for reader in self.readers:
-            seen = self.seen[:, : self.end]
-            reader.last.copy_(reader.model.decode(self.tokens, seen, reader.cache))
-        self.at.add_(1)
-
-    def _record(self) -> None:
-        try:
-            self.replays.append(recorded(self._advance, self.tokens.device))
-            self.recorded = True
-        except RuntimeError as error:
-            self.capture = False
-            reason = str(error).splitlines()[0]
-            warnings.warn(
-                f"a decoding step could not be recorded as a CUDA graph ({reason}), so it runs "
-                f"without one, which is slower: {DECODING}=static asks for that without this warning",
-                stacklevel=2,
-            )
-
-
-@torch.no_grad()
-def decode_static(
-    models: Sequence[GPT],
-    prompts: Sequence[Sequence[int]],
-    uniforms: Tensor,
-    params: SamplingParams,
-    *,
-    eos_id: int,
-    teacher_share: float = 0.0,
-    capture: bool = False,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The twin of `decode` whose steps are all alike: same arguments, same tokens.
-
-    All rows go on until the last has ended, which is noticed up to 16 tokens later. With `capture`
-    the models' part of a step is a CUDA graph; drawing stays outside, because its (N, V)
-    intermediates would stay in the graph's memory, and it is a dozen kernels only.
-    """
-    (N, steps), longest = uniforms.shape, max(len(prompt) for prompt in prompts)
-    columns = -(-(longest + steps) // ALIGNED) * ALIGNED
-    readers, mask = _read_prompts(models, prompts, eos_id, columns, N // len(prompts))
-    uniforms = uniforms.to(mask.device)
-    out_tokens, out_log_probs, own_log_probs = _empty_answers(models[0], N, steps, eos_id)
-    running = torch.ones(N, dtype=torch.bool, device=mask.device)
-    static = _StaticStep(readers, mask, longest, capture)
-    for step in range(steps):
-        chosen, log_probs, own = _draw(readers, teacher_share, params, uniforms[:, step])
-        out_tokens[:, step] = chosen
-        out_log_probs[:, step] = log_probs
-        own_log_probs[:, step] = own
-        running &= chosen != eos_id
-        look = step % LOOK_EVERY == LOOK_EVERY - 1
-        if step + 1 == steps or (look and not running.any()):
-            break
-        static.read(chosen)
-    if capture:
-        torch.cuda.current_stream(mask.device).synchronize()  # no replay outlives its recording
-    return _cut_at_eos(out_tokens, out_log_probs, own_log_probs, eos_id)
 
 
 def chosen_decoding(params: SamplingParams, device: torch.device) -> Decoding:
@@ -431,6 +321,15 @@ def chosen_decoding(params: SamplingParams, device: torch.device) -> Decoding:
     if wished == "auto":
         return "captured" if device.type == "cuda" else "eager"
     return cast(Decoding, wished)
+
+
+def chosen_loop(how: Decoding) -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
+    """`decode`, or its twin that a GPU can replay, by the word of `chosen_decoding`."""
+    if how == "eager":
+        return decode
+    from gpt.decode_static import decode_static
+
+    return partial(decode_static, capture=how == "captured")
 
 
 def as_sampled(model: GPT) -> GPT:
@@ -489,8 +388,7 @@ def generate(
     uniforms = torch.rand(
         len(prompts) * samples_per_prompt, params.max_new_tokens, generator=generator
     )
-    how = chosen_decoding(params, model.device)
-    loop = decode if how == "eager" else partial(decode_static, capture=how == "captured")
+    loop = chosen_loop(chosen_decoding(params, model.device))
     with evaluation_mode(models):
         models = [as_sampled(one) for one in models]
         mine = shard_block(len(prompts))  # of several ranks each answers prompts of its own

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 import torch.nn as nn
@@ -42,6 +43,9 @@ class GPTConfig:
                 "choose an embedding width that the heads share equally"
             )
 
+
+Preset = Literal["tiny", "study", "small", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"]
+SMALL_WIDTH_PRESETS = ("tiny", "study", "teacher", "english", "small")  # of models for one thread
 
 # Shapes without a vocabulary: that comes from the tokenizer.
 PRESETS: dict[str, GPTConfig] = {
@@ -298,7 +302,7 @@ class GPT(nn.Module):
         if longest > self.config.context:
             raise ValueError(
                 f"a row of {longest} tokens does not fit the model's {self.config.context} "
-                "positions: shorten the prompt or max_new_tokens, or use a model with more context"
+                "positions: shorten it, or use longer tokens or a model with more positions"
             )
         x = self.wte(tokens) + self.wpe(positions)  # (N, S, D)
         x = F.dropout(x, self.config.dropout, self.training)

@@ -23,20 +23,21 @@ import torch
 from torch import Tensor
 
 from data.collate import ResponseBatch, shard_batch
+from data.names import Data, default_folder
 from gpt.checkpoint import save_gpt
 from gpt.corpus import Corpus, open_corpus
 from gpt.log_probs import token_log_probs
 from gpt.memory.announce import announce
 from gpt.memory.forecast import forecast
 from gpt.memory.supervised import pretraining_work
-from gpt.model import GPT, preset_config
+from gpt.model import GPT, SMALL_WIDTH_PRESETS, Preset, preset_config
 from gpt.token_rows import TextLog, open_texts
 from gpt.tokenizer import Tokenizer, load_tokenizer
 from harness.command_flags import TrainingFlags
 from harness.command_line import run_command
 from harness.device import pick_device, precision
 from harness.files import display_path
-from harness.flag_ranges import AtLeastOne, Count, Limit, NotEmpty, NotNegative, Range
+from harness.flag_ranges import AtLeastOne, Count, Limit, NotNegative, Range
 from harness.metric_log import MetricLog
 from harness.optimizer import (
     adamw,
@@ -45,17 +46,13 @@ from harness.optimizer import (
     cosine_schedule,
     set_learning_rate,
 )
-from harness.paths import MODEL_FILE, RUNS
+from harness.paths import MODEL_FILE
 from harness.ranks.collectives import all_reduce_sum, check_alike, rank, shard, shard_chunks, world
 from harness.report.rules import say_findings
 from harness.report.writing import open_page, refresh
-from harness.run_folder import finish_run, keep_state, open_run, stepping
+from harness.run_folder import finish_run, open_run, stepping
 from harness.seeds import derive_seed, make_generator
-from harness.training_state import TrainingState, saved_step
-
-Data = Annotated[str, NotEmpty("is empty: give reviews, sums or a file")]
-Preset = Literal["tiny", "study", "small", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"]
-SMALL_WIDTH_PRESETS = ("tiny", "study", "teacher", "english", "small")  # of models for one thread
+from harness.training_state import TrainingState, keep_state, saved_step
 
 PRESETS: dict[str, dict[str, Any]] = {
     "tiny": {},
@@ -120,23 +117,6 @@ class PretrainingConfig(TrainingFlags):
     def is_small(self) -> bool:
         """Whether one process a core is faster than threads."""
         return self.preset in SMALL_WIDTH_PRESETS
-
-
-def default_folder(stage: str, data: str, preset: str) -> Path:
-    """runs/STAGE-DATA-PRESET: where a stage writes by default and the next one looks."""
-    return RUNS / f"{stage}-{data_name(data)}-{preset}"
-
-
-def data_name(data: str) -> str:
-    """What run folders call a world or a file: its name without .json or .gz, unless a world has that."""
-    path = Path(Path(data).name.removesuffix(".gz"))
-    return path.name if path.stem in ("reviews", "sums") else path.stem
-
-
-def flags_for(data: str, preset: str) -> str:
-    """The flags that select this data and preset, for a command to copy."""
-    flags = "" if data == "reviews" else f" --data {data}"
-    return flags + ("" if preset == "tiny" else f" --preset {preset}")
 
 
 def language_model_loss(
@@ -231,7 +211,7 @@ def train(
         ]
         tokens = sum(int(batch.response_mask.sum()) for batch in batches)
         optimizer.zero_grad(set_to_none=True)
-        loss = torch.zeros((), device=model.device)
+        loss = torch.zeros((), dtype=model.wte.weight.dtype, device=model.device)
         for batch in [part for whole in batches for part in shard_batch(whole)]:
             with precision(model.device, config.precision):
                 part = language_model_loss(model, batch, denominator=expected_tokens)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
 from harness.device import precision
 from harness.files import append_jsonl, keep_until
-from harness.report.page import TOKENS
+from harness.paths import TOKENS
 
 WINDOW = 64  # tokens that are kept of a text, the first ones
 
@@ -109,8 +109,18 @@ class TextLog:
         append_jsonl(self.path, rows)
 
 
+class RecordedFlags(Protocol):
+    """The flags of a stage that decide what is kept token by token."""
+
+    @property
+    def record_tokens(self) -> int: ...
+
+    @property
+    def precision(self) -> str: ...
+
+
 def open_texts(
-    config: Any,
+    config: RecordedFlags,
     folder: Path,
     tokenizer: Tokenizer,
     batch: ResponseBatch | None,

@@ -15,7 +15,6 @@ import torch
 
 from harness.command_flags import CommandFlags
 from harness.errors import Finished, UserError
-from harness.help_page import help_page
 from harness.here import HERE
 from harness.paths import REPOSITORY, STATE_FILE
 from harness.ranks.collectives import Drifted, LostRank
@@ -82,14 +81,22 @@ def run_command(
     import tyro  # takes a moment that an import of the module need not
 
     with explained():
-        if default is None:
-            default = preset_defaults(config_class, presets) if presets else config_class()
-        name = command_name()
-        if not {"-h", "--help"}.isdisjoint(sys.argv[1:]):
-            print(help_page(type(default), default, name))
-            return
-        config = tyro.cli(type(default), default=default, prog=name)
+        if default is None and presets:
+            default = preset_defaults(config_class, presets)
+        show_help(config_class, default)
+        given = {} if default is None else {"default": default}
+        config = tyro.cli(config_class, prog=command_name(), **given)
     run_script(main, config)
+
+
+def show_help(config_class: Callable[..., Any], default: Any = None, arguments: str = "") -> None:
+    """With -h or --help on the command line: print the page and end. `arguments` stand before the flags."""
+    if {"-h", "--help"}.isdisjoint(sys.argv[1:]):
+        return
+    from harness.help_page import help_page
+
+    print(help_page(config_class, default, command_name(), arguments))
+    sys.exit()
 
 
 def command_name() -> str:

@@ -16,14 +16,24 @@ OWN = "flags of this command alone"
 NARROWEST, WIDEST = 40, 100
 
 
-def help_page(config_class: type, default: Any, command: str) -> str:
-    """The page of a command whose flags are the fields of a dataclass; `default` holds their values."""
+def help_page(config_class: type, default: Any, command: str, arguments: str = "") -> str:
+    """The page of a command whose flags are the fields of a dataclass.
+
+    `default` holds their values; None stands for those of the fields. `arguments` are typed without
+    a flag, as in RUNS ..., so a field of that name has no line.
+    """
     width = min(max(shutil.get_terminal_size().columns, NARROWEST), WIDEST)
     about = inspect.cleandoc(config_class.__doc__ or "").splitlines()[0]
-    parts = [f"usage: {command} [flags]", *textwrap.wrap(about, width)]
-    for title, names in groups(config_class).items():
+    usage_line = " ".join(filter(None, ["usage:", command, arguments, "[flags]"]))
+    parts = [*folded(usage_line, width), *textwrap.wrap(about, width)]
+    for title, fields in groups(config_class).items():
+        names = [name for name in fields if name not in arguments.lower().split()]
         if names:
-            parts += ["", f"{title}:", *(flag_lines(config_class, default, names, width))]
+            parts += [
+                "",
+                *folded(f"{title}:", width),
+                *(flag_lines(config_class, default, names, width)),
+            ]
     return "\n".join(parts)
 
 
@@ -46,16 +56,32 @@ def groups(config_class: type) -> dict[str, list[str]]:
 def flag_lines(config_class: type, default: Any, names: list[str], width: int) -> list[str]:
     """A line or more for each flag: how it is written, its value by default, what it does."""
     hints, texts = get_type_hints(config_class), field_docstrings(config_class)
+    fields = {field.name: field for field in dataclasses.fields(config_class)}
     column = 30 if width >= 70 else 6
     lines = []
     for name in names:
+        value = default_value(fields[name]) if default is None else getattr(default, name)
         written = f"  {usage(name, hints[name])}"
-        text = f"{' '.join(texts.get(name, '').split())} {default_text(getattr(default, name))}"
+        text = f"{' '.join(texts.get(name, '').split())} {default_text(value)}"
         wrapped = textwrap.wrap(text.strip(), width - column)
         if len(written) < column and wrapped:
             written = f"{written:{column}}{wrapped.pop(0)}"
-        lines += [written, *(" " * column + rest for rest in wrapped)]
+        lines += [*folded(written, width), *(" " * column + rest for rest in wrapped)]
     return lines
+
+
+def folded(line: str, width: int) -> list[str]:
+    """A line that one types, in several where the terminal is narrower; choices part at their commas."""
+    if len(line) <= width:
+        return [line]
+    spaced = line.replace(",", ", ")
+    return textwrap.wrap(
+        spaced,
+        width,
+        subsequent_indent=" " * 4,
+        break_on_hyphens=False,
+        break_long_words=False,
+    )
 
 
 def usage(name: str, hint: Any) -> str:
@@ -76,8 +102,17 @@ def value_name(hint: Any) -> str:
     return {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH", bool: "BOOL"}.get(hint, "VALUE")
 
 
+def default_value(field: dataclasses.Field[Any]) -> Any:
+    """What a field is without a flag; MISSING where the flag is required."""
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return field.default
+
+
 def default_text(value: Any) -> str:
     """(0.2), or nothing where the text says what is meant by None or by nothing."""
+    if value is dataclasses.MISSING:
+        return "(required)"
     if value is None or value == () or isinstance(value, bool):
         return "(on)" if value is True else ""
     if isinstance(value, tuple):

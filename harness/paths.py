@@ -7,6 +7,7 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parents[1]
 MODEL_FILE = "model.safetensors"
 STATE_FILE = "state.pt"
+TOKENS = "tokens.jsonl"  # responses token by token
 
 
 def runs_folder(here: Path) -> Path:

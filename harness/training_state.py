@@ -13,6 +13,7 @@ from harness.errors import UserError
 from harness.files import write_atomically
 from harness.optimizer import check_weights
 from harness.paths import STATE_FILE
+from harness.signals import Ended, stop_asked
 
 
 class HasState(Protocol):
@@ -78,6 +79,21 @@ class TrainingState:
                 f"{path} does not fit this run ({reason}): resume with the flags in its "
                 "config.json, or leave --resume out"
             ) from error
+
+
+def keep_state(state: TrainingState, folder: Path | None, every: int, *, last: bool) -> None:
+    """After a step: save what is due, every `every` steps and the last one.
+
+    Raises Ended if a signal has asked to stop, which is then saved too. Without a folder it does
+    nothing.
+    """
+    if folder is None:
+        return
+    asked = stop_asked()
+    if last or asked or state.step % every == 0:
+        state.save(folder)
+    if asked:
+        raise Ended(asked, state.step)
 
 
 def unchanging_names(part: HasState) -> set[str]:

@@ -18,16 +18,15 @@
 
 # %%
 try:
+    from course import plots, saved_models
+
     from data import reviews
+    from gpt.generate import SamplingParams
+    from harness.seeds import make_generator
+    from rl.batches.rollout import sample_rollout
+    from rl.rewards.sources import RewardModelReward, RuleReward
 except ModuleNotFoundError as error:
     raise ImportError("run `make demo` once, then choose the kernel of .venv") from error
-
-from course import plots, saved_models
-
-from gpt.generate import SamplingParams
-from harness.seeds import make_generator
-from rl.batches.rollout import sample_rollout
-from rl.rewards.sources import RewardModelReward, RuleReward
 
 plots.use()
 base, tokenizer = saved_models.base()

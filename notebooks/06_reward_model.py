@@ -41,9 +41,15 @@ from harness.report.tokens import show_tokens
 from harness.seeds import make_generator
 from reward_model import pairs as pairing
 from reward_model import reward_model_training
-from reward_model.accuracy_report import calibration, preference_report, wilson_interval
+from reward_model.accuracy_report import (
+    calibration,
+    preference_report,
+    score_pairs,
+    wilson_interval,
+)
 from reward_model.loss import bradley_terry_loss
 from reward_model.model import RewardModel
+from reward_model.world_pairs import ReviewsAnnotator
 
 torch.set_num_threads(1)  # one thread adds up in the same order on every machine
 plots.use()
@@ -315,7 +321,7 @@ plt.show()
 def compared(split: str, count: int, K: int) -> list[pairing.TokenPair]:
     """`count` comparisons of K answers of the base model to each prompt of a split."""
     batches = pairing.sample_pairs(
-        base, tokenizer, reviews.prompts(split), count, reward_model_training.ReviewsAnnotator(),
+        base, tokenizer, reviews.prompts(split), count, ReviewsAnnotator(),
         pairing.PairSampling(SamplingParams(max_new_tokens=48), K, batch_size=64),
         generator=make_generator(0, split), rng=random.Random(0),
     )  # fmt: skip
@@ -342,10 +348,10 @@ assert not {tuple(p.prompt) for p in training} & {tuple(p.prompt) for p in held_
 config = reward_model_training.RewardModelConfig(batch_size=8, lr=2e-3, warmup=10, device="cpu")
 small = RewardModel.from_policy(base, "mean_score", make_generator(0, "head"))
 steps = len(pairing.by_prompt(training)) // config.batch_size
-rows = reward_model_training.fit(small, training, config, MetricLog(steps), eos_id=EOS)
+rows = reward_model_training.train(small, training, config, MetricLog(steps), eos_id=EOS)
 small.requires_grad_(False)
 small.normalize_on(pairing.collate_pairs(training[::9], EOS))  # section 7
-plots.code(reward_model_training.add_comparisons, lines=("for part in", "loss.backward()"))
+plots.code(reward_model_training.train, lines=("for part in", "loss.backward()"))
 
 # %% [markdown]
 # Two lines frame the loss. An undecided model pays $\log 2$ for each comparison. The perfect one
@@ -381,7 +387,7 @@ assert sum(losses[-8:]) / 8 < 0.66
 # %%
 reports = {}
 for name, model in (("3,000 comparisons", small), ("112,000, kept", judge)):
-    won, lost, both = reward_model_training.score_pairs(model, held_out, EOS)
+    won, lost, both = score_pairs(model, held_out, EOS)
     reports[name] = preference_report(won, lost, both.lengths, held_out, scale=float(model.std))
     print(f"{name}\n{reports[name].text()}\n")
 n = reports["3,000 comparisons"].numbers

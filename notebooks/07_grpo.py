@@ -30,6 +30,7 @@ except ModuleNotFoundError as error:
     raise ImportError("run `make demo` once, then choose the kernel of .venv") from error
 
 # %%
+from course.claims import holds
 from course.exercises import check
 from course.runs import WithGold, curves
 
@@ -64,12 +65,12 @@ plots.use()
 # lines of code:
 
 # %%
-rewards = torch.tensor([[1.0, 2, 3, 4], [2, 2, 2, 2]])  # two prompts, G = 4 answers each
-mean, std = rewards.mean(1, keepdim=True), rewards.std(1, keepdim=True)
-A = (rewards - mean) / (std + 1e-4)  # 1e-4, so that four equal rewards do not give 0 / 0
-print(A)
+r = torch.tensor([[1.0, 2, 3, 4], [2, 2, 2, 2]])  # two prompts, G = 4 answers each
+mean, std = r.mean(1, keepdim=True), r.std(1, keepdim=True)
+by_hand = (r - mean) / (std + 1e-4)  # 1e-4, so that four equal rewards do not give 0 / 0
+print(by_hand)
 
-torch.testing.assert_close(A.view(-1, 1), group_advantages(rewards.flatten(), group_size=4))
+torch.testing.assert_close(by_hand.view(-1, 1), group_advantages(r.flatten(), group_size=4))
 
 # %% [markdown]
 # The last line says that the library agrees. Its own lines, with the flags that published variants
@@ -83,10 +84,11 @@ plots.code(group_advantages, lines=("groups =", "return"))
 # multiplied by 10 and 7 is added? What does the second prompt teach?
 
 # %%
-flat = rewards.flatten()
+flat = r.flatten()
 print("10 r + 7:", group_advantages(10 * flat + 7, 4)[:4, 0])
 print("the second prompt:", group_advantages(flat, 4)[4:, 0])
-assert torch.allclose(group_advantages(10 * flat + 7, 4), A.view(-1, 1), atol=1e-3)
+same = torch.allclose(group_advantages(10 * flat + 7, 4), by_hand.view(-1, 1), atol=1e-3)
+holds(same, "the unit and the zero of the reward drop out")
 
 # %% [markdown]
 # The unit and the zero of the reward drop out. That is handy, because a reward model has neither
@@ -155,12 +157,12 @@ def naive_grpo_loss(log_probs, old_log_probs, ref_log_probs, A, mask, eps=0.2, b
 new = torch.tensor([[-1.0, -0.5, -2.0], [-0.7, -1.2, 9.0]])  # log pi of each token, now
 old = torch.tensor([[-1.2, -0.5, -1.8], [-0.7, -0.9, 9.0]])  # when it was sampled
 ref = torch.tensor([[-1.1, -0.6, -2.0], [-0.5, -1.2, 9.0]])  # under the reference
-mask = torch.tensor([[True, True, True], [True, True, False]])
-A = torch.tensor([[0.7071], [-0.7071]])  # the first answer was better
+real = torch.tensor([[True, True, True], [True, True, False]])  # the mask
+A_two = torch.tensor([[0.7071], [-0.7071]])  # the first answer was better
 
-naive = naive_grpo_loss(new, old, ref, A, mask)
+naive = naive_grpo_loss(new, old, ref, A_two, real)
 print(f"loss {naive:.6f}")
-assert math.isclose(naive, -0.037284, abs_tol=1e-6)
+holds(math.isclose(naive, -0.037284, abs_tol=1e-6), "the loss is -0.037284")
 
 # %% [markdown]
 # **Check the first token by hand.** The ratio is $e^{-1.0 + 1.2} = 1.22$. The answer was good and
@@ -171,11 +173,11 @@ assert math.isclose(naive, -0.037284, abs_tol=1e-6)
 # together. (It can also take k2 instead of k3: [11](11_reinforce_plus_plus.ipynb), section 5.)
 
 # %%
-per_token = clipped_surrogate(new, old, A, 0.2, 0.2) + 0.04 * k3(new, ref)
-from_pieces = sequence_mean(per_token, mask)
+per_token = clipped_surrogate(new, old, A_two, 0.2, 0.2) + 0.04 * k3(new, ref)
+from_pieces = sequence_mean(per_token, real)
 
 config = GRPOConfig(kl_coef=0.04, device="cpu")
-from_engine = grpo_loss(config, new, old, ref, A, mask, kl_coef=0.04, rows=2)
+from_engine = grpo_loss(config, new, old, ref, A_two, real, kl_coef=0.04, rows=2)
 
 torch.testing.assert_close(from_pieces, naive)
 torch.testing.assert_close(from_engine, naive)
@@ -383,7 +385,7 @@ for i in range(2):
 gain = results["10 steps"].gold - results["base"].gold  # prompt by prompt
 half = float(1.96 * gain.std() / math.sqrt(len(gain)))
 print(f"\ngain in gold after 10 steps {gain.mean():.3f} +- {half:.3f} (95% interval)")
-assert gain.mean() > half
+holds(gain.mean() > half, "the truth rises with the score")
 
 # %% [markdown]
 # Read the answers. Greetings, thanks and kind words are learned first. Whether the answer speaks of
@@ -446,8 +448,8 @@ plots.curves(
 )
 right.set(ylabel="clipped tokens (share)", ylim=(0, None))
 plt.show()
-assert with_clip["clipped"][0] == 0 and with_clip["clipped"][-1] > 0
-assert without["moved"][-1] > with_clip["moved"][-1]
+holds(with_clip["clipped"][0] == 0 < with_clip["clipped"][-1], "the clip acts after some updates")
+holds(without["moved"][-1] > with_clip["moved"][-1], "the clip slows the policy down")
 
 # %% [markdown]
 # The clip slows the policy down. It is no wall: the distance keeps growing. The clip takes away the

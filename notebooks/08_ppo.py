@@ -5,9 +5,9 @@
 #
 # **Why.** GRPO gives every token of a response the same advantage. That is fair on average and
 # noisy in each case. PPO asks at every token whether things have just become better or worse than
-# expected. For that it needs someone who expects: a **critic**, a second network that predicts how
-# much reward is still to come. In return one response per prompt is enough, and every token has an
-# advantage of its own. To share out a reward among the tokens is called **credit assignment**.
+# expected. For that it needs a prediction, made by a **critic**: a second network that predicts how
+# much reward is still to come. In return one response per prompt is enough, and every token has its
+# own advantage. To share out a reward among the tokens is called **credit assignment**.
 #
 # This is the algorithm of InstructGPT (Ouyang et al. 2022,
 # [arXiv:2203.02155](https://arxiv.org/abs/2203.02155)). The clip is from Schulman et al. 2017
@@ -35,6 +35,7 @@ except ModuleNotFoundError as error:
     raise ImportError("run `make demo` once, then choose the kernel of .venv") from error
 
 # %%
+from course.claims import holds
 from course.exercises import check
 from course.runs import WithGold, curves
 
@@ -203,7 +204,8 @@ plt.show()
 # $$\delta_t = r_t + V(s_{t+1}) - V(s_t)$$
 #
 # It says what this one word was worth. Here are the same two responses, values first. The captions
-# say "critic" for our means of 24 ends. The button `TD error` shows what each word has changed:
+# read "critic", but the values are means over 24 sampled completions. The button `TD error` shows
+# what each word has changed:
 
 # %%
 texts, deltas, levels = [], [], []
@@ -236,7 +238,8 @@ with torch.no_grad():
     other = dataclasses.replace(few.sequences, tokens=changed)
     change = (critic(other) - critic(few.sequences))[0].abs()
 print("change of V_0 ... V_7:", [round(x, 3) for x in change[:8].tolist()])
-assert change[:5].max() < 1e-4 and change[5] > 1e-3
+assert change[:5].max() < 1e-4
+holds(change[5] > 1e-3, "a value after token 4 changes")
 
 # %% [markdown]
 # ## 4. GAE, by hand on five tokens
@@ -280,7 +283,8 @@ print([round(a, 5) for a in naive])
 five = torch.ones(1, 5, dtype=torch.bool)
 advantages, returns = gae(torch.tensor([r]), torch.tensor([V]), five, 1.0, 0.5)
 torch.testing.assert_close(advantages[0], torch.tensor(naive))
-torch.testing.assert_close(advantages[0], torch.tensor([0.11875, 0.2375, 0.075, 0.35, 0.1]))
+expected = torch.tensor([0.11875, 0.2375, 0.075, 0.35, 0.1])
+holds(torch.allclose(advantages[0], expected), "the five advantages")
 
 # %% [markdown]
 # The library does the same for all rows at once. What it adds is the mask: padding is stepped over.
@@ -394,7 +398,8 @@ for axis in axes[1:]:
 plt.show()
 best = {name: lambdas[values.index(min(values))] for name, values in error.items()}
 print("least error at lambda:", best)
-assert best["nearly right"] < best["half the truth"] <= best["says 0"]
+rising = best["nearly right"] < best["half the truth"] <= best["says 0"]
+holds(rising, "the better the critic, the more it pays to believe it")
 
 # %% [markdown]
 # With a critic that knows nothing, a small $\lambda$ is blind: the reward is eight steps away and
@@ -456,10 +461,9 @@ config = PPOConfig(
     steps=10, prompts_per_step=64, updates_per_batch=2, minibatches=2, lr=7e-4, critic_lr=1e-3, warmup=1,
     micro_batch_size=64, kl_coef=0.05, stop_kl=None, device="cpu",
 )  # fmt: skip
-policy, log = copy.deepcopy(base), MetricLog(config.steps)
-rows = ppo_engine.train(
-    config, policy, tokenizer, WithGold(learned, gold), prompts, log, value_model=critic
-)
+policy, trained_critic = copy.deepcopy(base), copy.deepcopy(critic)
+source, log = WithGold(learned, gold), MetricLog(config.steps)
+rows = ppo_engine.train(config, policy, tokenizer, source, prompts, log, value_model=trained_critic)
 assert max(row["ratio_error_at_start"] for row in rows) < 1e-4 and abs(rows[0]["kl"]) < 1e-4
 
 # %%
@@ -471,7 +475,7 @@ def mean_of(key: str, chosen: list[dict]) -> float:
     return sum(row[key] for row in chosen) / len(chosen)
 
 
-assert mean_of("gold", rows[-4:]) > mean_of("gold", rows[:2]) + 0.1
+holds(mean_of("gold", rows[-4:]) > mean_of("gold", rows[:2]) + 0.1, "the gold reward rises")
 
 # %% [markdown]
 # The **explained variance** is the critic's mark, $1 - \mathrm{Var}(G - V) / \mathrm{Var}(G)$. A
@@ -488,7 +492,7 @@ assert mean_of("gold", rows[-4:]) > mean_of("gold", rows[:2]) + 0.1
 # %%
 unseen = reviews.prompts("validation")[:64]
 fresh = sample_rollout(policy, tokenizer, unseen[:32], params, 1, make_generator(6, "fresh"))
-values, earned = critic.rollout_values(fresh.sequences, 64), learned(fresh)
+values, earned = trained_critic.rollout_values(fresh.sequences, 64), learned(fresh)
 i = int(earned.argsort()[6])  # the seventh lowest score of the 32
 tokens = fresh.response_tokens[i][fresh.response_mask[i]].tolist()
 L, truth = len(tokens), true_values(policy, fresh.records[i], tokens)
@@ -516,8 +520,8 @@ plt.show()
 
 # %% [markdown]
 # Where the critic's line and the black one differ, the critic has something to learn: ten batches
-# are few. Over the first words it expects too little. It catches up at *nice*, where the black line
-# hardly moves. So *nice* gets the largest advantage, for an error of the critic.
+# are few. It underestimates the first words and catches up at *nice*, where the black line hardly
+# moves. So *nice* gets the largest advantage merely because the critic was wrong.
 #
 # Prompts that the policy has never seen, before and after, with the same random numbers:
 
@@ -538,7 +542,7 @@ for i in range(2):
 gain = results["after PPO"].gold - results["base"].gold  # prompt by prompt
 half = float(1.96 * gain.std() / math.sqrt(len(gain)))
 print(f"\ngain in gold {gain.mean():.3f} +- {half:.3f} (95% interval)")
-assert gain.mean() > half
+holds(gain.mean() > half, "the gain is more than noise")
 
 # %% [markdown]
 # ## 9. The command

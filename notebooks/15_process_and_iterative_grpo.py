@@ -44,7 +44,8 @@ from harness.seeds import make_generator
 from reward_model import continual
 from reward_model.model import RewardModel
 from reward_model.pairs import PairSampling, collate_pairs, sample_pairs
-from reward_model.reward_model_training import ReviewsAnnotator, RewardModelConfig, fit
+from reward_model.reward_model_training import RewardModelConfig, train
+from reward_model.world_pairs import ReviewsAnnotator
 
 # %%
 from rl import grpo_engine, grpo_iterative_engine, grpo_process_engine
@@ -236,7 +237,7 @@ fitting = RewardModelConfig(
     pairs=2800, held_out_pairs=300, responses_per_prompt=8, wide_temperature=1.5, lr=2e-3, warmup=5,
     batch_size=4,
 )  # fmt: skip
-fit(scorer, pairs, fitting, MetricLog(12), eos_id=tokenizer.eos_id)
+train(scorer, pairs, fitting, MetricLog(12), eos_id=tokenizer.eos_id)
 scorer.normalize_on(collate_pairs(pairs[::20], tokenizer.eos_id))
 scorer.requires_grad_(False)
 accuracy = continual.order_accuracy(scorer, probe, tokenizer.eos_id)

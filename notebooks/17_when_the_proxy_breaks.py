@@ -45,7 +45,8 @@ try:
     from harness.seeds import make_generator
     from reward_model import pairs as pairing
     from reward_model.model import RewardModel
-    from reward_model.reward_model_training import ReviewsAnnotator, RewardModelConfig, fit
+    from reward_model.reward_model_training import RewardModelConfig, train
+    from reward_model.world_pairs import ReviewsAnnotator
     from rl import grpo_engine
     from rl.batches.rollout import sample_rollout
     from rl.equations import best_of_n, ensembles
@@ -135,7 +136,7 @@ def learn(seed):
     """A reward model: the base with a scalar head, three passes over the few labels."""
     model = RewardModel.from_policy(base, "last_token", make_generator(seed, "head"))
     config = RewardModelConfig(batch_size=8, lr=2e-3, warmup=5, seed=seed)
-    fit(model, labels, config, MetricLog(30), eos_id=tokenizer.eos_id)
+    train(model, labels, config, MetricLog(30), eos_id=tokenizer.eos_id)
     model.normalize_on(pairing.collate_pairs(labels[::3], tokenizer.eos_id))
     return model.requires_grad_(False)
 
@@ -464,12 +465,12 @@ plots.code(ensembles.uncertainty_weighted)
 # `own_answers` labels new answers of the policy now and then. `wide_pairs` compares stranger answers
 # too. An `ensemble` of three pays its mean, its lowest score, or the mean less the variance (`uwo`).
 # `kl` is a penalty of that weight. Each row is the gold reward where a run first is 8 nats away, with its
-# 95% interval, the paired difference to the patient, and p corrected for eight comparisons:
+# 95% interval, the paired difference to the uncured run, and p corrected for eight comparisons:
 
 
 # %%
 def shown(row):
-    """One cure: gold at this distance, its difference to the patient, and the corrected p."""
+    """One cure: gold at this distance, its difference to the uncured run, and the corrected p."""
     text, d = "{mean:.3f} ({low:.3f} to {high:.3f})", row.get("difference")
     beside = (text.format(**d), f"{d['holm']:.2f}") if d else ("-", "-")
     return [row["cure"], text.format(**row), *beside]

@@ -35,7 +35,7 @@ from harness.metric_log import MetricLog
 from harness.report.tokens import show_tokens
 from harness.seeds import make_generator
 from reward_model import pairs as pairing
-from reward_model.reward_model_training import ReviewsAnnotator
+from reward_model.world_pairs import ReviewsAnnotator
 
 # %%
 from rl import dpo_engine, pg_grpo_engine

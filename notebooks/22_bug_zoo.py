@@ -9,7 +9,7 @@
 # | 1 | which numbers are known before the run? | `ratio_error_at_start`, `kl`, `loss` |
 # | 2 | what is a rule of the doctor? | `rl.doctor` |
 # | 3 | in which order is a run read? | `report.html` |
-# | 4 | four runs: look, choose, reveal | the zoo |
+# | 4 | four runs: look, guess, then the answer | `visit`, `guess` |
 # | 5 | which bugs can nobody see from outside? | |
 # | 6 | how does an over-optimised run look? | `proxy_suspected` |
 #
@@ -26,6 +26,7 @@ import json
 try:
     from course import plots, zoo
     from course.exercises import check
+    from course.zoo import case, guess, visit
 
     from harness.report.rules import Run, as_text, examine
     from harness.report.tokens import TokenView
@@ -113,8 +114,8 @@ print(as_text(examine(late.rows, late.flags, rules=RULES), width=96))
 # 4. **At what price?** `kl`, `entropy`, `response_length`, `eos_rate`.
 # 5. **Was it worth it?** `validation/gold`, or the samples, read by a person.
 #
-# **Predict**: below, one of two runs has a flipped sign in its loss. Which curve tells first, and is
-# there a number of group 1 that tells it at all?
+# **Predict**: below, one of two runs has a flipped sign in its loss. Which curve shows it first, and
+# does any number of group 1 show it at all?
 
 
 # %%
@@ -133,33 +134,33 @@ def beside(run, control, keys, title):
 beside(runs["loss_sign"], healthy, ("reward", "kl", "ratio_error_at_start"), "loss sign flipped")
 
 # %% [markdown]
-# The reward tells, from the first steps on. Group 1 says nothing: the ratio is 1 and the KL starts at
-# 0, because a wrong sign leaves both alone. The loss stays within what the doctor allows. *Right
-# numbers do not mean a right objective.*
+# The reward gives it away from the first steps. The invariants of group 1 do not: the ratio is 1 and
+# the KL starts at 0, because a wrong sign leaves both alone. The loss stays within what the doctor
+# allows. *Right numbers do not mean a right objective.*
 #
 # ## 4. The zoo
 #
-# Seventeen wrong lines, as people write them, were planted in small runs. Four of them follow. For
-# each: **look** at the numbers, **choose** from the list, and only then open the answer. *First* and
-# *last* are means of three steps, so a KL that starts at 0 need not show exactly 0.
-
+# Seventeen wrong lines, as people write them, were planted in small runs. They are cases 1 to 17, and
+# you meet the first four here. For each case:
+#
+# 1. **Look** at the numbers. *First* and *last* are means of three steps, so a KL that starts at 0
+#    need not show exactly 0.
+# 2. **Guess**: write the number of your choice in place of the dots and run the cell. It then shows
+#    the answer, and the wrong line.
+# 3. **Open** what else the case teaches. It is folded because it names the bug.
 
 # %%
-def visit(name):
-    """A run's first and last numbers beside a healthy one's, and what it could be."""
-    run, engine = runs[name], zoo.STORIES[name].engine
-    print(f"A run of {engine}\n{zoo.table(run.rows, zoo.control(engine).rows)}\n\nWhich is it?")
-    for number, choice in enumerate(zoo.choices(name), start=1):
-        print(f"  {number}  {zoo.STORIES[choice].words}")
-
-
-visit("critic_rests")
+visit(1)
 
 # %% [markdown]
 # One number here is not noisy. It is *constant*.
-#
+
+# %%
+guess(1, ...)
+
+# %% [markdown]
 # <details>
-# <summary>Answer</summary>
+# <summary>After your guess: what case 1 teaches</summary>
 #
 # **Value loss without the critic's optimizer stepping.** The critic keeps its first guess, and
 # `explained_variance` never leaves 0. With a healthy critic it starts near 0 and rises. The reward
@@ -169,17 +170,20 @@ visit("critic_rests")
 # </details>
 
 # %%
-visit("reference_follows")
+visit(2)
 
 # %% [markdown]
 # One row is too good to be true. Validations measure the same number from the *start* of the run:
 
 # %%
-beside(runs["reference_follows"], healthy, ("kl", "validation/kl", "reward"), "which reference?")
+beside(case(2), healthy, ("kl", "validation/kl", "reward"), "case 2: two numbers that should agree")
+
+# %%
+guess(2, ...)
 
 # %% [markdown]
 # <details>
-# <summary>Answer</summary>
+# <summary>After your guess: what case 2 teaches</summary>
 #
 # **The reference is updated every step.** `kl` measures the distance to yesterday's policy and stays
 # at 0. `validation/kl` measures it from the start and grows. A penalty against such a reference holds
@@ -188,41 +192,55 @@ beside(runs["reference_follows"], healthy, ("kl", "validation/kl", "reward"), "w
 # </details>
 
 # %%
-visit("kl_per_response")
+visit(3)
 
 # %% [markdown]
-# Here the size of the loss tells. Compute what should be left of it, $\beta k_3 / \text{length}$:
+# Here the size of the loss is wrong. Compute what should be left of it, $\beta k_3 / \text{length}$:
+
 
 # %%
-for name in ("healthy/letters_grpo", "kl_per_response", "plus_baseline"):
-    rows = runs[name].rows
-    expected = [row["kl_coef"] * row["kl_k3"] / row["response_length"] for row in rows]
-    gaps = sorted(abs(row["loss"] - e) for row, e in zip(rows, expected, strict=True))
-    print(f"{name:22} median distance of the loss from it: {gaps[len(gaps) // 2]:.4f}")
+def loss_gap(run):
+    """The median distance of the loss from what should be left of it."""
+    expected = [row["kl_coef"] * row["kl_k3"] / row["response_length"] for row in run.rows]
+    gaps = sorted(abs(row["loss"] - e) for row, e in zip(run.rows, expected, strict=True))
+    return gaps[len(gaps) // 2]
+
+
+for label, run in {"without a bug": healthy, "case 3": case(3), "case 8": case(8)}.items():
+    print(f"{label:14} median distance of the loss from it: {loss_gap(run):.4f}")
+
+# %%
+guess(3, ...)
 
 # %% [markdown]
 # <details>
-# <summary>Answer</summary>
+# <summary>After your guess: what case 3 teaches</summary>
 #
 # **A KL per response, used with a coefficient per token.** Each token carries the KL of its whole
-# response. So for a response of ten tokens the penalty is about ten times too strong. The flipped
-# baseline shows in the same place: its advantages do not average to 0. The doctor's rule
-# `loss_is_not_its_sum` finds both, and cannot tell them apart.
+# response. So for a response of ten tokens the penalty is about ten times too strong. In case 8 the
+# baseline's sign is flipped. It shows in the same place, because its advantages do not average to 0.
+# The doctor's rule `loss_is_not_its_sum` finds both, and cannot tell them apart.
 #
 # </details>
 
 # %%
-visit("global_baseline")
+visit(4)
+
+# %%
+guess(4, ...)
 
 # %% [markdown]
 # <details>
-# <summary>Answer</summary>
+# <summary>After your guess: what case 4 teaches</summary>
 #
 # **The baseline is taken over all prompts instead of the group.** It is no fault if you could not
 # tell: nobody can. It is another baseline, not a broken one. It has more noise, because easy and hard
 # prompts are mixed, and it learns. Only one group, worked out by hand, tells.
 #
 # </details>
+#
+# The next section names all seventeen. To go on guessing, write `visit(5)` and `guess(5, ...)` into a
+# cell first, up to case 17.
 #
 # ## 5. What can be seen from outside
 #

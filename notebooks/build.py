@@ -67,11 +67,13 @@ def read_cells(source: Path) -> NotebookNode:
 def environment(**changes: str) -> dict[str, str]:
     """Ours, with this checkout's packages first on the path and a fixed order of sets.
 
-    MPLBACKEND is left out: if it were set, figures would not appear in the page.
+    MPLBACKEND is left out: if it were set, figures would not appear in the page. COURSE_STRICT makes
+    a claim of the text that is not true an error.
     """
     kept = {key: value for key, value in os.environ.items() if key != "MPLBACKEND"}
     paths = [str(FOLDER.parent), *filter(None, [kept.get("PYTHONPATH")])]
-    return kept | {"PYTHONPATH": os.pathsep.join(paths), "PYTHONHASHSEED": "0"} | changes
+    ours = {"PYTHONPATH": os.pathsep.join(paths), "PYTHONHASHSEED": "0", "COURSE_STRICT": "1"}
+    return kept | ours | changes
 
 
 def execute(notebook: NotebookNode, name: str) -> None:

@@ -12,8 +12,15 @@ import torch
 from torch import Tensor
 
 from data import reviews
-from harness.files import save_figure
-from reward_model.pairs import TokenPair
+from data.collate import ResponseBatch
+from gpt.log_probs import score_in_micro_batches
+from gpt.token_rows import token_rows
+from gpt.tokenizer import Tokenizer
+from harness.files import append_jsonl, save_figure
+from harness.paths import TOKENS
+from harness.ranks.collectives import on_main
+from reward_model.model import RewardModel
+from reward_model.pairs import TokenPair, collate_pairs
 
 
 @dataclass(frozen=True)
@@ -142,6 +149,57 @@ def _share(differences: Tensor) -> float:
     if len(differences) == 0:
         return 0.0
     return float((differences > 0).double().mean() + 0.5 * (differences == 0).double().mean())
+
+
+def score_pairs(
+    model: RewardModel, pairs: Sequence[TokenPair], eos_id: int, micro_batch_size: int = 64
+) -> tuple[Tensor, Tensor, ResponseBatch]:
+    """Normalised scores of the chosen and of the rejected responses, (K,) each, and their batch."""
+    batch = collate_pairs(pairs, eos_id).to(model.device)
+    chosen, rejected = score_in_micro_batches(model, batch, micro_batch_size).chunk(2)
+    return chosen.cpu(), rejected.cpu(), batch
+
+
+def normalise_and_test(
+    model: RewardModel,
+    pairs: Sequence[TokenPair],
+    held_out: Sequence[TokenPair],
+    eos_id: int,
+    at_once: int,
+) -> Report:
+    """Centre the scores on up to 2000 of the pairs, and compare those of the held-out ones.
+
+    `at_once` responses are scored together.
+    """
+    reference = collate_pairs(pairs[:: max(len(pairs) // 2000, 1)], eos_id)
+    model.normalize_on(reference.to(model.device), at_once)
+    chosen, rejected, batch = score_pairs(model, held_out, eos_id, at_once)
+    return preference_report(
+        chosen, rejected, batch.lengths.cpu(), held_out, scale=float(model.std)
+    )
+
+
+@torch.no_grad()
+def record_prefixes(
+    model: RewardModel, pairs: Sequence[TokenPair], tokenizer: Tokenizer, folder: Path
+) -> None:
+    """Write the answers of a few pairs with the score after each of their tokens, the preferred first."""
+    on_main(lambda: (folder / TOKENS).unlink(missing_ok=True))  # of a run that was ended here
+    if not pairs:
+        return
+    ordered = [pairs[i : i + 1] for i in range(len(pairs))]
+    batches = [collate_pairs(pair, tokenizer.eos_id) for pair in ordered]
+    for number, (batch, (pair,)) in enumerate(zip(batches, ordered, strict=True)):
+        scores = model.prefix_scores(batch.to(model.device))
+        last = scores.gather(1, batch.lengths[:, None].to(scores.device) - 1)[:, 0].tolist()
+        notes = {"reward": last, "preferred": [1.0, 0.0]}
+        if "gold_chosen" in pair.meta:
+            notes["gold"] = [pair.meta["gold_chosen"], pair.meta["gold_rejected"]]
+        rows = token_rows(
+            tokenizer, batch, [tokenizer.decode(pair.prompt)] * 2, {"prefix_score": scores}, notes,
+            kind=f"held-out pair {number + 1}", step=0,
+        )  # fmt: skip
+        append_jsonl(folder / TOKENS, rows)
 
 
 def plot_report(report: Report, path: Path) -> None:

@@ -29,6 +29,7 @@ from harness.metric_log import MetricLog
 from harness.optimizer import adamw
 from harness.seeds import derive_seed, make_generator
 from harness.training_state import changing_state, load_changing_state
+from reward_model.accuracy_report import score_pairs
 from reward_model.model import RewardModel
 from reward_model.pairs import (
     Annotator,
@@ -40,7 +41,7 @@ from reward_model.pairs import (
     pair_as_text,
     sample_pairs,
 )
-from reward_model.reward_model_training import RewardModelConfig, fit, score_pairs
+from reward_model.reward_model_training import RewardModelConfig, train
 
 Replay = Literal["share_of_mix", "share_of_history"]
 Visit = list[Mapping[str, Any]]  # the comparisons of one prompt's responses, rows of a pairs.jsonl
@@ -197,7 +198,7 @@ class ContinualRewardModel:
         mix = [*new, *old]
         steps = max(config.epochs * len(by_prompt(mix)) // config.batch_size, 1)
         thaw(self.model)
-        fit(
+        train(
             self.model, mix, config, MetricLog(steps), eos_id=self.tokenizer.eos_id,
             optimizer=self.optimizer,
         )  # fmt: skip

@@ -6,12 +6,13 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from gpt.memory.forecast import Model, Phase, Work
+from gpt.memory.announce import announce
+from gpt.memory.forecast import Forecast, Model, Phase, Work, forecast
 from gpt.memory.supervised import supervised_work
-from gpt.model import GPTConfig
+from gpt.model import GPT, GPTConfig
+from harness.ranks.collectives import world
 from reward_model.pairs import TokenPair
-
-SAMPLED_TOGETHER = 512  # rows from which a world's pairs are made
+from reward_model.world_pairs import SAMPLED_TOGETHER, has_annotator
 
 
 def reward_model_work(
@@ -37,7 +38,7 @@ def reward_model_work(
         Phase("update", "update", (shape,), rows, tokens, accumulates=rows < whole),
         Phase("report", "scoring", (shape,), 64, tokens),
     ]
-    if config.data == "reviews":
+    if has_annotator(config.data):
         sampled = math.ceil(SAMPLED_TOGETHER / ranks)
         phases.append(Phase("pairs", "sampling", (shape,), sampled, tokens, finished=True))
     return supervised_work(config, models, tuple(phases), device)
@@ -54,3 +55,14 @@ def most_responses(groups: Sequence[Sequence[TokenPair]]) -> int:
         len({tuple(side) for pair in group for side in (pair.chosen, pair.rejected)})
         for group in groups
     )
+
+
+def announce_memory(config: Any, base: GPT, tokens: int, responses: int) -> Forecast:
+    """Print what training needs; UserError if the base's device has less."""
+
+    def memory_of(changed: Any) -> Forecast:
+        return forecast(
+            reward_model_work(changed, base.config, tokens, responses, base.device.type, world())
+        )
+
+    return announce(config, memory_of, base.device)

@@ -34,7 +34,7 @@ class RewardModel(nn.Module):
     origin of the scale open, so after training it is set on reference responses.
     """
 
-    def __init__(self, gpt: GPT, pooling: Pooling = "mean_score") -> None:
+    def __init__(self, gpt: GPT, pooling: Pooling = "last_token") -> None:
         super().__init__()
         if pooling not in ("mean_score", "last_token"):
             raise UserError(f"pooling {pooling!r} is not known: use mean_score or last_token")
@@ -48,7 +48,7 @@ class RewardModel(nn.Module):
 
     @classmethod
     def from_policy(
-        cls, policy: GPT, pooling: Pooling = "mean_score", generator: torch.Generator | None = None
+        cls, policy: GPT, pooling: Pooling = "last_token", generator: torch.Generator | None = None
     ) -> RewardModel:
         """A reward model whose trunk is a copy of `policy`; head N(0, 1/(D + 1)), bias 0.
 

@@ -22,12 +22,12 @@ import torch
 
 from data.collate import epoch_shuffled_indices
 from data.labelled import read_labelled
+from data.names import data_name
 from data.splits import split_of
 from gpt.checkpoint import load_policy
 from gpt.memory.announce import announce
 from gpt.memory.forecast import forecast
 from gpt.model import GPT, GPTConfig
-from gpt.pretraining import data_name
 from gpt.tokenizer import Tokenizer, load_tokenizer
 from harness.command_flags import TrainingFlags
 from harness.command_line import run_command
@@ -46,9 +46,9 @@ from harness.optimizer import (
 from harness.paths import MODEL_FILE, RUNS
 from harness.ranks.collectives import all_reduce_sum, check_alike, shard_chunks, world
 from harness.report.writing import open_page, refresh
-from harness.run_folder import finish_run, keep_state, open_run, stepping
+from harness.run_folder import finish_run, open_run, stepping
 from harness.seeds import derive_seed, make_generator
-from harness.training_state import TrainingState, saved_step
+from harness.training_state import TrainingState, keep_state, saved_step
 from reward_model.loss import outcome_loss
 from reward_model.memory_needs import reward_model_work
 from reward_model.model import Pooling, RewardModel, save_reward_model
@@ -121,7 +121,7 @@ class OutcomeConfig(TrainingFlags):
             )
 
 
-def fit(
+def train(
     model: RewardModel,
     texts: Sequence[LabelledTokens],
     config: OutcomeConfig,
@@ -255,7 +255,7 @@ def main(config: OutcomeConfig) -> Path:
         start=saved_step(folder) if config.resume else 0,
     )
     with stepping(log, folder):
-        fit(model, texts, config, log, folder=folder)
+        train(model, texts, config, log, folder=folder)
     save_reward_model(folder / MODEL_FILE, model, tokenizer)
     lengths, at_once = report_lengths(shape.context), 2 * config.micro_batch_size
     report = outcome_report(model, texts, held_out, tokenizer, lengths, at_once)

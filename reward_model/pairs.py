@@ -235,6 +235,25 @@ def by_prompt(pairs: Sequence[TokenPair]) -> list[list[TokenPair]]:
     return [list(group) for _, group in itertools.groupby(pairs, key=lambda pair: pair.prompt)]
 
 
+def prompts_per_forward(
+    groups: Sequence[Sequence[TokenPair]], responses: int | None
+) -> list[list[Sequence[TokenPair]]]:
+    """The prompts, each with its pairs, cut into forwards of at most so many different responses.
+
+    A prompt whose own responses are more than that has a forward for itself. None: one for all.
+    """
+    parts: list[list[Sequence[TokenPair]]] = []
+    room = 0.0
+    for group in groups:
+        count = len({tuple(side) for pair in group for side in (pair.chosen, pair.rejected)})
+        if not parts or count > room:
+            parts.append([])
+            room = math.inf if responses is None else responses
+        parts[-1].append(group)
+        room -= count
+    return parts
+
+
 def collate_comparisons(
     pairs: Sequence[TokenPair], eos_id: int
 ) -> tuple[ResponseBatch, torch.Tensor, torch.Tensor]:

@@ -16,7 +16,7 @@ import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from harness.command_line import explained
+from harness.command_line import command_name, explained, show_help
 from harness.errors import UserError
 from harness.files import display_path, read_jsonl, read_object
 from harness.report.page import read
@@ -28,7 +28,7 @@ METRICS = "metrics.jsonl"
 
 @dataclass(frozen=True)
 class DoctorConfig:
-    """How the findings are written."""
+    """Say what the numbers of runs show."""
 
     json: bool = False
     """Write one JSON object per run and nothing else."""
@@ -73,4 +73,5 @@ if __name__ == "__main__":
     import tyro
 
     with explained():
-        tyro.cli(main, config=(tyro.conf.OmitArgPrefixes,))
+        show_help(DoctorConfig, arguments="RUN ...")
+        tyro.cli(main, prog=command_name(), config=(tyro.conf.OmitArgPrefixes,))

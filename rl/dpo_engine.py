@@ -35,11 +35,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from data.names import Data, default_folder
 from data.records import PromptRecord
 from gpt.model import GPT
-from gpt.pretraining import Data, default_folder
 from gpt.tokenizer import Tokenizer
-from harness.command_line import run_command
 from harness.files import display_path
 from harness.flag_ranges import AtLeastOne, Count, NotNegative
 from harness.frozen_copy import frozen_copy
@@ -67,9 +66,9 @@ from rl.batches.preferences import (
 from rl.rewards.sources import RewardFn
 from rl.training.config import RunFlags
 from rl.training.engine import Engine, Needs
-from rl.training.evaluation import Validation
-from rl.training.run import finish_step, run_training
-from rl.training.setup import RewardChoice, Task, open_reward
+from rl.training.open_reward import RewardChoice, open_reward
+from rl.training.open_task import Task
+from rl.training.run import Validate, finish_step, run_training
 
 PRESETS: dict[str, dict[str, Any]] = {
     "tiny": {},
@@ -104,7 +103,7 @@ class DPOConfig(RunFlags):
     ipo_mean: h from means per token. hinge: max(0, 1 - beta h). simpo: -log sigmoid(simpo_beta (l_w
     - l_l) - target_margin), l the mean log-prob per token, without a reference."""
     beta: float = 0.1
-    """How dear it is to leave the reference; smaller goes further."""
+    """The price of leaving the reference; smaller goes further."""
     label_smoothing: float = 0.0
     """s of cdpo, the chance that a label is wrong."""
     simpo_beta: float = 2.0
@@ -130,6 +129,11 @@ class DPOConfig(RunFlags):
     """Steps between validations."""
     checkpoint_every: AtLeastOne = 100
     """Steps between resumable checkpoints."""
+
+    @property
+    def reward_folders(self) -> tuple[Path, ...]:
+        """The reward model that is named, or none."""
+        return () if self.reward_model is None else (self.reward_model,)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -173,7 +177,7 @@ def train(
     *,
     held_out: Sequence[TokenPair] = (),
     reference: GPT | None = None,
-    validate: Validation | None = None,
+    validate: Validate | None = None,
     folder: Path | None = None,
 ) -> list[dict[str, Any]]:
     """Run DPO, update `policy` in place and return one metrics row an optimizer step.
@@ -205,7 +209,7 @@ def train(
         begin = time.perf_counter()
         lr = cosine_schedule(step, config.steps, peak=config.lr, warmup=config.warmup)
         set_learning_rate(optimizer, lr)
-        loss = torch.zeros((), device=policy.device)
+        loss = torch.zeros((), dtype=policy.wte.weight.dtype, device=policy.device)
         compared: list[Compared] = []
         optimizer.zero_grad(set_to_none=True)
         for batch, ref_log_probs in stream.micro_batches(step):  # line 3
@@ -222,7 +226,7 @@ def train(
         state.step = step + 1
         if len(held_out) and (state.step % config.eval_every == 0 or state.step == config.steps):
             row |= held_out_metrics(config, policy, held_out, held_out_ref, eos_id)
-        if finish_step(config, state, row, log, policy, reference, validate, folder):
+        if finish_step(config, state, row, log, (policy, reference), validate, folder):
             break
     return log.rows
 
@@ -292,4 +296,6 @@ def main(config: DPOConfig) -> Path:
 
 
 if __name__ == "__main__":
+    from harness.command_line import run_command
+
     run_command(main, DPOConfig, PRESETS)

@@ -32,14 +32,13 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from data.names import default_folder
 from data.records import PromptRecord
 from gpt.generate import SamplingParams
 from gpt.log_probs import token_scores
 from gpt.lora import fit_for_training
 from gpt.model import GPT
-from gpt.pretraining import default_folder
 from gpt.tokenizer import Tokenizer
-from harness.command_line import run_command
 from harness.device import precision
 from harness.errors import UserError
 from harness.flag_ranges import AboveZero, AtLeastOne, NotNegative
@@ -56,7 +55,8 @@ from reward_model.continual import (
 )
 from reward_model.model import save_reward_model
 from reward_model.pairs import as_pair
-from reward_model.reward_model_training import ReviewsAnnotator, RewardModelConfig
+from reward_model.reward_model_training import RewardModelConfig
+from reward_model.world_pairs import WORLDS, has_annotator
 from rl.batches.rollout import (
     micro_batches,
     minibatches,
@@ -68,14 +68,13 @@ from rl.batches.rollout import (
 from rl.equations.advantages import gdpo_advantages, group_advantages
 from rl.equations.kl import k2, k3, loss_estimator
 from rl.equations.losses import clipped_surrogate, sequence_mean
-from rl.rewards.sources import RewardFn, RewardModelReward, checked_rewards
+from rl.rewards.sources import RewardFn, checked_rewards, made_of
 from rl.training.config import EngineConfig, kl_controller, require_groups, size_presets, warmed_up
 from rl.training.engine import Engine, sampling_needs
-from rl.training.evaluation import Validation
 from rl.training.metrics import Stopwatch, UpdateMeter, rollout_metrics
-from rl.training.run import finish_step, run_training
-from rl.training.setup import Task
-from rl.training.token_log import watch
+from rl.training.open_task import Task
+from rl.training.run import Validate, finish_step, run_training
+from rl.training.token_log import StepBatch
 
 # The larger sizes are for files, for which nobody labels new pairs; neither do sums need it.
 PRESETS = size_presets(
@@ -182,7 +181,7 @@ def train(
     prompts: Sequence[PromptRecord],
     log: MetricLog,
     *,
-    validate: Validation | None = None,
+    validate: Validate | None = None,
     folder: Path | None = None,
     refresh: ContinualRewardModel | None = None,
 ) -> list[dict[str, Any]]:
@@ -240,7 +239,7 @@ def train(
                     len(rollout), config.minibatches, generators["minibatches"], config.group_size
                 ):
                     optimizer.zero_grad(set_to_none=True)
-                    loss = torch.zeros((), device=policy.device)
+                    loss = torch.zeros((), dtype=policy.wte.weight.dtype, device=policy.device)
                     for part, batch in micro_batches(
                         rollout.sequences, rows, config.micro_batch_size
                     ):
@@ -262,14 +261,14 @@ def train(
                     norm = clip_and_step(optimizer, policy.parameters(), config.max_norm)  # line 11
                     meter.add_update(loss, norm)
 
-        watch(validate, meter, rollout, rewards, advantages)
+        step_batch = StepBatch(meter, rollout, rewards, advantages)
         row |= rollout_metrics(rollout, rewards, old_log_probs, ref_log_probs)
         row |= meter.metrics() | {"non_finite_rewards": non_finite, "kl_coef": kl.coef, "lr": lr}
         row |= clock.metrics(tokens=int(rollout.lengths.sum()))
         if "kl" in row:
             kl.update(row["kl"], len(rollout))
         state.step = step + 1
-        if finish_step(config, state, row, log, policy, reference, validate, folder):
+        if finish_step(config, state, row, log, (policy, reference), validate, folder, step_batch):
             break
     if refresh is not None and folder is not None:
         save_reward_model(folder / "reward_model.safetensors", refresh.model, tokenizer)
@@ -280,12 +279,13 @@ def open_refresh(config: IterativeGRPOConfig, task: Task) -> dict[str, Any]:
     """What `train` needs besides the task: the reward model with its pairs and an annotator."""
     if not config.refresh_reward_model or config.iterations == 1:
         return {}
-    if not isinstance(task.reward_fn, RewardModelReward):
+    models = made_of(task.reward_fn).reward_models
+    if len(models) != 1:
         raise UserError(
             f"the reward is the {task.reward_name}, not a reward model that could be trained "
             "again: add --no-refresh-reward-model"
         )
-    if config.data != "reviews":
+    if not has_annotator(config.data):
         raise UserError(
             f"nobody is there to label new pairs for {config.data}: add --no-refresh-reward-model, "
             "or use the reviews"
@@ -309,12 +309,12 @@ def open_refresh(config: IterativeGRPOConfig, task: Task) -> dict[str, Any]:
         checkpoint_blocks=config.checkpoint_blocks,
         seed=config.seed,
     )
-    fit_for_training(config, task.reward_fn.model.gpt)
+    fit_for_training(config, models[0].gpt)
     refresh = ContinualRewardModel(
-        task.reward_fn.model,
+        models[0],
         task.tokenizer,
         task.prompts["train"],
-        ReviewsAnnotator(),
+        WORLDS[config.data].annotator(),
         fitting,
         History(original, config.replay_fraction, config.replay),
         probe=probe[:500],
@@ -341,4 +341,6 @@ def main(config: IterativeGRPOConfig) -> Path:
 
 
 if __name__ == "__main__":
+    from harness.command_line import run_command
+
     run_command(main, IterativeGRPOConfig, PRESETS)

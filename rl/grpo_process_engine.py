@@ -43,7 +43,6 @@ from gpt.generate import SamplingParams
 from gpt.log_probs import token_scores
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
-from harness.command_line import run_command
 from harness.device import precision
 from harness.errors import UserError
 from harness.flag_ranges import NotNegative
@@ -63,8 +62,7 @@ from rl.batches.rollout import (
 from rl.equations.advantages import process_advantages
 from rl.equations.kl import k2, k3, loss_estimator
 from rl.equations.losses import clipped_surrogate, sequence_mean
-from rl.rewards.ensemble import EnsembleReward
-from rl.rewards.sources import RewardFn, RewardModelReward, checked_rewards
+from rl.rewards.sources import RewardFn, checked_rewards, made_of
 from rl.rewards.step_rewards import (
     CheckedSteps,
     OutcomeSteps,
@@ -75,11 +73,11 @@ from rl.rewards.step_rewards import (
 )
 from rl.training.config import EngineConfig, kl_controller, require_groups, size_presets, warmed_up
 from rl.training.engine import Engine
-from rl.training.evaluation import Validation
+from rl.training.evaluation import Conditions
 from rl.training.metrics import Stopwatch, UpdateMeter, rollout_metrics
-from rl.training.run import finish_step, run_training
-from rl.training.setup import Task
-from rl.training.token_log import watch
+from rl.training.open_task import Task
+from rl.training.run import Validate, finish_step, run_training
+from rl.training.token_log import StepBatch
 
 PRESETS = size_presets()
 
@@ -106,15 +104,14 @@ class ProcessGRPOConfig(EngineConfig):
 
 def open_step_rewards(config: ProcessGRPOConfig, task: Task) -> dict[str, StepRewardFn]:
     """The source of step rewards that the flags ask for, as `train` takes it."""
-    kind, reward_fn = config.steps_from, task.reward_fn
-    learned = isinstance(reward_fn, RewardModelReward)
-    if isinstance(reward_fn, EnsembleReward) and kind in ("auto", "reward_model"):
+    kind, models = config.steps_from, made_of(task.reward_fn).reward_models
+    if len(models) > 1 and kind in ("auto", "reward_model"):
         raise UserError(
             "the scores after each sentence are those of one reward model: name one, or use "
             "--steps-from outcome with several"
         )
     if kind == "auto":
-        kind = "rule" if config.data == "sums" else "reward_model" if learned else "outcome"
+        kind = "rule" if config.data == "sums" else "reward_model" if models else "outcome"
     source: StepRewardFn = OutcomeSteps()
     if kind == "rule":
         if config.data != "sums":
@@ -124,14 +121,13 @@ def open_step_rewards(config: ProcessGRPOConfig, task: Task) -> dict[str, StepRe
             )
         source = CheckedSteps(task.tokenizer)
     if kind == "reward_model":
-        if not isinstance(reward_fn, RewardModelReward):
+        if not models:
             raise UserError(
                 f"--steps-from reward_model: the reward is the {task.reward_name}, not a learned "
                 "model; add --reward model, or use outcome"
             )
-        source = RewardModelSteps(
-            reward_fn.model, task.tokenizer, reward_fn.micro_batch_size, reward_fn.dtype
-        )
+        how = Conditions.of(config)
+        source = RewardModelSteps(models[0], task.tokenizer, how.scored, how.precision)
     print(f"steps: {source.name}")
     return {"step_reward_fn": source}
 
@@ -183,7 +179,7 @@ def train(
     *,
     step_reward_fn: StepRewardFn,
     reference: GPT | None = None,
-    validate: Validation | None = None,
+    validate: Validate | None = None,
     folder: Path | None = None,
 ) -> list[dict[str, Any]]:
     """Run process-supervised GRPO, update `policy` in place and return one metrics row a step.
@@ -232,7 +228,7 @@ def train(
                     len(rollout), config.minibatches, generators["minibatches"], config.group_size
                 ):
                     optimizer.zero_grad(set_to_none=True)
-                    loss = torch.zeros((), device=policy.device)
+                    loss = torch.zeros((), dtype=policy.wte.weight.dtype, device=policy.device)
                     for part, batch in micro_batches(
                         rollout.sequences, rows, config.micro_batch_size
                     ):
@@ -254,7 +250,7 @@ def train(
                     norm = clip_and_step(optimizer, policy.parameters(), config.max_norm)  # line 11
                     meter.add_update(loss, norm)
 
-        watch(validate, meter, rollout, rewards, advantages)
+        step_batch = StepBatch(meter, rollout, rewards, advantages)
         row = rollout_metrics(rollout, rewards, old_log_probs, ref_log_probs)
         row |= step_metrics(steps, advantages, config.group_size)
         row |= meter.metrics() | {"kl_coef": kl.coef, "lr": lr}
@@ -263,7 +259,7 @@ def train(
         if "kl" in row:
             kl.update(row["kl"], len(rollout))
         state.step = step + 1
-        if finish_step(config, state, row, log, policy, reference, validate, folder):
+        if finish_step(config, state, row, log, (policy, reference), validate, folder, step_batch):
             break
     return log.rows
 
@@ -284,4 +280,6 @@ def main(config: ProcessGRPOConfig) -> Path:
 
 
 if __name__ == "__main__":
+    from harness.command_line import run_command
+
     run_command(main, ProcessGRPOConfig, PRESETS)

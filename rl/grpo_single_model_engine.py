@@ -54,7 +54,6 @@ from gpt.generate import SamplingParams
 from gpt.log_probs import token_scores
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
-from harness.command_line import run_command
 from harness.device import precision
 from harness.flag_ranges import AtLeastOne, KLLimit, NotNegative
 from harness.metric_log import MetricLog
@@ -76,10 +75,9 @@ from rl.equations.losses import clipped_surrogate, row_sums, sequence_mean
 from rl.rewards.sources import RewardFn, checked_rewards
 from rl.training.config import EngineConfig, kl_controller, require_groups, size_presets, warmed_up
 from rl.training.engine import Engine
-from rl.training.evaluation import Validation
 from rl.training.metrics import Stopwatch, UpdateMeter, rollout_metrics
-from rl.training.run import finish_step, run_training
-from rl.training.token_log import watch
+from rl.training.run import Validate, finish_step, run_training
+from rl.training.token_log import StepBatch
 
 PRESETS = size_presets(dict(kl_coef=1.0), sums=dict(kl_coef=1.0, steps=100))
 PENALTIES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
@@ -186,7 +184,7 @@ def train(
     prompts: Sequence[PromptRecord],
     log: MetricLog,
     *,
-    validate: Validation | None = None,
+    validate: Validate | None = None,
     folder: Path | None = None,
 ) -> list[dict[str, Any]]:
     """Run single-model GRPO, update `policy` in place and return one metrics row a step.
@@ -226,7 +224,7 @@ def train(
                     len(rollout), config.minibatches, generators["minibatches"], config.group_size
                 ):
                     optimizer.zero_grad(set_to_none=True)
-                    loss = torch.zeros((), device=policy.device)
+                    loss = torch.zeros((), dtype=policy.wte.weight.dtype, device=policy.device)
                     for part, batch in micro_batches(
                         rollout.sequences, rows, config.micro_batch_size
                     ):
@@ -249,14 +247,14 @@ def train(
         with clock.phase("score"):  # the policy after the last update of this batch
             new_log_probs = rollout_log_probs(policy, rollout, config)  # (N, T)
 
-        watch(validate, meter, rollout, rewards, advantages)
+        step_batch = StepBatch(meter, rollout, rewards, advantages)
         row = rollout_metrics(rollout, rewards, old_log_probs, None)
         row |= batch_kl(new_log_probs, old_log_probs, rollout)
         row |= meter.metrics() | {"non_finite_rewards": non_finite, "kl_coef": kl.coef, "lr": lr}
         row |= clock.metrics(tokens=int(rollout.lengths.sum()))
         kl.update(row["kl_old_new"], len(rollout))
         state.step = step + 1
-        if finish_step(config, state, row, log, policy, None, validate, folder):
+        if finish_step(config, state, row, log, (policy, None), validate, folder, step_batch):
             break
     return log.rows
 
@@ -277,4 +275,6 @@ def main(config: SingleModelGRPOConfig) -> Path:
 
 
 if __name__ == "__main__":
+    from harness.command_line import run_command
+
     run_command(main, SingleModelGRPOConfig, PRESETS)

@@ -74,14 +74,14 @@ from rl.batches.rollout import (
 from rl.equations import losses
 from rl.equations.advantages import gdpo_advantages, group_advantages
 from rl.equations.kl import k1_importance, k2, k3, k3_importance, loss_estimator
-from rl.rewards.sources import RewardFn, checked_rewards, with_overlong_penalty
+from rl.equations.token_rewards import overlong_penalty
+from rl.rewards.sources import RewardFn, checked_rewards
 from rl.training.config import EngineConfig, kl_controller, require_groups, size_presets, warmed_up
 from rl.training.engine import Engine, sampling_needs
-from rl.training.evaluation import Validation
 from rl.training.metrics import CLIPPED, Stopwatch, UpdateMeter, rollout_metrics
 from rl.training.reference import check_mix_of_adapters
-from rl.training.run import finish_step, run_training
-from rl.training.token_log import ClipRule, watch
+from rl.training.run import Validate, finish_step, run_training
+from rl.training.token_log import ClipRule, StepBatch
 
 PRESETS = size_presets()
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -366,7 +366,7 @@ def update_policy(
     for _ in range(config.updates_per_batch):  # line 10
         for rows in minibatches(len(rollout), config.minibatches, generator, config.group_size):
             optimizer.zero_grad(set_to_none=True)
-            loss = torch.zeros((), device=policy.device)
+            loss = torch.zeros((), dtype=policy.wte.weight.dtype, device=policy.device)
             eligible = policy_loss_tokens(config, policy, rollout, rows, given.mask)
             whole = given.mask[rows]
             for part, batch in micro_batches(rollout.sequences, rows, config.micro_batch_size):
@@ -392,6 +392,20 @@ def update_policy(
     return meter.metrics()
 
 
+def with_overlong_penalty(
+    rollout: Rollout, rewards: Tensor, max_length: int, buffer: int
+) -> Tensor:
+    """The rewards (N,) with DAPO's penalty of long responses, which goes to the log and the parts.
+
+    (arXiv:2503.14476, Eq. 13; `overlong_penalty`.)
+    """
+    penalty = overlong_penalty(rollout.lengths, max_length, buffer)
+    rollout.reward_metrics["overlong_penalty"] = float(penalty.mean())
+    if rollout.reward_parts:
+        rollout.reward_parts["overlong"] = (1.0, penalty)
+    return rewards + penalty
+
+
 def train(
     config: GRPOVariantsConfig,
     policy: GPT,
@@ -401,7 +415,7 @@ def train(
     log: MetricLog,
     *,
     reference: GPT | None = None,
-    validate: Validation | None = None,
+    validate: Validate | None = None,
     folder: Path | None = None,
 ) -> list[dict[str, Any]]:
     """Run the chosen variant, update `policy` in place and return one metrics row a step.
@@ -451,6 +465,7 @@ def train(
         row |= {"non_finite_rewards": buffer.non_finite, "kl_coef": kl.coef, "lr": lr}
         row |= buffer.metrics() if config.sampling_filter != "none" else {}
         rollout, rewards = buffer.to_train(rollout, rewards)  # line 6
+        step_batch = None
         if len(rollout):
             with clock.phase("score"):
                 old_log_probs = old_policy_log_probs(policy, rollout, config)  # (N, T)  line 3
@@ -471,7 +486,7 @@ def train(
                     config, policy, reference, optimizer, rollout, given, kl.coef,
                     generators["minibatches"],
                 )  # fmt: skip
-            watch(validate, clip, rollout, rewards, advantages)
+            step_batch = StepBatch(clip, rollout, rewards, advantages)
             measured = rollout_metrics(rollout, rewards, old_log_probs, ref_log_probs)
             row |= {key: measured[key] for key in ("kl", "kl_k3") if key in measured}
         if "kl" in row:
@@ -480,7 +495,7 @@ def train(
             mix_into(reference, policy, config.reference_mixing)
         row |= clock.metrics(tokens=tokens)
         state.step = step + 1
-        if finish_step(config, state, row, log, policy, reference, validate, folder):
+        if finish_step(config, state, row, log, (policy, reference), validate, folder, step_batch):
             break
     return log.rows
 

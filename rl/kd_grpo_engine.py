@@ -50,7 +50,6 @@ from gpt.generate import SamplingParams
 from gpt.log_probs import TokenScores, token_scores, token_scores_and_kl
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
-from harness.command_line import run_command
 from harness.device import precision
 from harness.flag_ranges import AtLeastOne, KLLimit, NotNegative
 from harness.frozen_copy import frozen_copy
@@ -73,13 +72,12 @@ from rl.rewards.sources import RewardFn, checked_rewards
 from rl.rewards.teacher import TeacherReward, open_teacher, refuse_other_rewards
 from rl.training.config import EngineConfig, kl_controller, require_groups, size_presets, warmed_up
 from rl.training.engine import Engine, sampling_needs
-from rl.training.evaluation import Validation
 from rl.training.metrics import Stopwatch, UpdateMeter, rollout_metrics
+from rl.training.open_task import open_text
 from rl.training.reference import check_moving_reference, moved_reference
-from rl.training.run import finish_step, run_training
-from rl.training.setup import open_text
+from rl.training.run import Validate, finish_step, run_training
 from rl.training.text import text_gradient
-from rl.training.token_log import watch
+from rl.training.token_log import StepBatch
 
 PRESETS = size_presets(dict(pretraining_coef=1.0))
 
@@ -142,7 +140,7 @@ class KDGRPOConfig(EngineConfig):
                 f"{self.updates_per_batch}. Without a ratio its gradient holds for new samples only; "
                 "take --policy-loss clipped for several passes"
             )
-        check_moving_reference(self, "kl_coef")
+        check_moving_reference(self, kl_coef=self.kl_coef)
         if not self.own_text_coef >= 0:
             raise ValueError(f"own_text_coef must not be negative: got {self.own_text_coef}")
         if self.pretraining_coef < 0 or self.pretraining_batch_size < 1:
@@ -219,7 +217,7 @@ def train(
     *,
     corpus: Corpus | None = None,
     reference: GPT | None = None,
-    validate: Validation | None = None,
+    validate: Validate | None = None,
     folder: Path | None = None,
 ) -> list[dict[str, Any]]:
     """Run KD-GRPO, update `policy` in place and return one metrics row a step.
@@ -269,7 +267,7 @@ def train(
             )
             for update, rows in enumerate(updates):
                 optimizer.zero_grad(set_to_none=True)
-                loss = torch.zeros((), device=policy.device)
+                loss = torch.zeros((), dtype=policy.wte.weight.dtype, device=policy.device)
                 for part, batch in micro_batches(rollout.sequences, rows, config.micro_batch_size):
                     ref = None if ref_log_probs is None else ref_log_probs[part]
                     with precision(policy.device, config.precision):  # line 9
@@ -289,7 +287,7 @@ def train(
                 norm = clip_and_step(optimizer, policy.parameters(), config.max_norm)  # line 11
                 meter.add_update(loss, norm, **extra)
 
-        watch(validate, meter, rollout, rewards, advantages)
+        step_batch = StepBatch(meter, rollout, rewards, advantages)
         row = rollout_metrics(rollout, rewards, old_log_probs, ref_log_probs)
         row |= meter.metrics() | {"non_finite_rewards": non_finite, "kl_coef": kl.coef, "lr": lr}
         row |= clock.metrics(tokens=int(rollout.lengths.sum()))
@@ -297,7 +295,7 @@ def train(
             kl.update(row["kl"], len(rollout))
         state.step = step + 1
         moved_reference(config, state.step, reference, policy)  # line 12
-        if finish_step(config, state, row, log, policy, reference, validate, folder):
+        if finish_step(config, state, row, log, (policy, reference), validate, folder, step_batch):
             break
     return log.rows
 
@@ -348,4 +346,6 @@ def main(config: KDGRPOConfig) -> Path:
 
 
 if __name__ == "__main__":
+    from harness.command_line import run_command
+
     run_command(main, KDGRPOConfig, PRESETS)

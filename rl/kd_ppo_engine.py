@@ -48,7 +48,6 @@ from gpt.generate import SamplingParams
 from gpt.model import GPT
 from gpt.pretraining import held_out_loss
 from gpt.tokenizer import Tokenizer
-from harness.command_line import run_command
 from harness.device import precision
 from harness.flag_ranges import AtLeastOne, KLLimit
 from harness.frozen_copy import frozen_copy
@@ -66,18 +65,22 @@ from rl.batches.rollout import (
 )
 from rl.equations.kl import k1, reward_penalty
 from rl.equations.token_rewards import at_last_token, token_level_rewards
-from rl.rewards.sources import RewardFn, checked_rewards
+from rl.rewards.sources import RewardFn, checked_rewards, made_of
 from rl.rewards.teacher import TeacherReward, open_teacher, refuse_other_rewards
-from rl.training.actor_critic import ActorCritic, ActorCriticConfig, gae_targets, ppo_loss
+from rl.training.actor_critic import (
+    ActorCritic,
+    ActorCriticConfig,
+    critic_batch,
+    gae_targets,
+    ppo_loss,
+)
 from rl.training.config import kl_controller, size_presets, warmed_up
 from rl.training.engine import Engine, sampling_needs
-from rl.training.evaluation import Validation
 from rl.training.metrics import Stopwatch, UpdateMeter, explained_variance, rollout_metrics
+from rl.training.open_task import open_text
 from rl.training.reference import check_moving_reference, moved_reference
-from rl.training.run import finish_step, run_training
-from rl.training.setup import open_text
+from rl.training.run import Validate, finish_step, run_training
 from rl.training.text import text_gradient
-from rl.training.token_log import watch
 from rl.training.value_model import ValueModel
 
 PRESETS = size_presets(
@@ -121,7 +124,7 @@ class KDPPOConfig(ActorCriticConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         refuse_other_rewards(self)
-        check_moving_reference(self, "kl_coef", "kl_loss_coef")
+        check_moving_reference(self, kl_coef=self.kl_coef, kl_loss_coef=self.kl_loss_coef)
 
 
 def rewards_of_tokens(
@@ -130,12 +133,13 @@ def rewards_of_tokens(
     """What the teacher gives to each token, where the placement asks for that."""
     if config.placement == "terminal":
         return None
-    if not isinstance(reward_fn, TeacherReward) or reward_fn.aggregate != "sum":
+    token_rewards = made_of(reward_fn).token_rewards
+    if token_rewards is None:
         raise ValueError(
             f"placement dense takes a teacher's reward apart that is a sum over tokens; the reward "
             f"{reward_fn.name!r} is none: use placement terminal, or teacher_reward(config, teacher)"
         )
-    return reward_fn.token_rewards(rollout)
+    return token_rewards(rollout)
 
 
 def kd_token_rewards(  # lines 5-6
@@ -205,7 +209,7 @@ def train(
     *,
     corpus: Corpus | None = None,
     reference: GPT | None = None,
-    validate: Validation | None = None,
+    validate: Validate | None = None,
     folder: Path | None = None,
 ) -> list[dict[str, Any]]:
     """Run KD-PPO, update `policy` in place and return one metrics row a step.
@@ -260,7 +264,7 @@ def train(
             updates = epoch_minibatches(config, len(rollout), generators["minibatches"])  # line 8
             for update, rows in enumerate(updates):  # line 8
                 models.zero_grad()
-                loss = torch.zeros((), device=policy.device)
+                loss = torch.zeros((), dtype=policy.wte.weight.dtype, device=policy.device)
                 tokens = rollout.tokens_of(rows)
                 for part, batch in micro_batches(rollout.sequences, rows, config.micro_batch_size):
                     scores, values = models.scores_and_values(batch)
@@ -278,7 +282,7 @@ def train(
                 norm, critic_norm = models.clip_and_step()  # line 9
                 meter.add_update(loss, norm, critic_grad_norm=critic_norm, **extra)
 
-        watch(validate, meter, rollout, rewards, token_rewards=token_rewards, **targets._asdict())
+        step_batch = critic_batch(meter, rollout, rewards, targets, token_rewards)
         row = rollout_metrics(rollout, rewards, old_log_probs, ref_log_probs)
         row |= meter.metrics() | {"non_finite_rewards": non_finite, "kl_coef": kl.coef, "lr": lr}
         row |= of_text | explained_variance(
@@ -289,7 +293,7 @@ def train(
             kl.update(row["kl"], len(rollout))
         state.step = step + 1
         moved_reference(config, state.step, reference, policy)  # line 12
-        if finish_step(config, state, row, log, policy, reference, validate, folder):
+        if finish_step(config, state, row, log, (policy, reference), validate, folder, step_batch):
             break
     return log.rows
 
@@ -337,4 +341,6 @@ def main(config: KDPPOConfig) -> Path:
 
 
 if __name__ == "__main__":
+    from harness.command_line import run_command
+
     run_command(main, KDPPOConfig, PRESETS)

@@ -43,7 +43,6 @@ from gpt.log_probs import token_scores_and_kl
 from gpt.model import GPT
 from gpt.teacher import open_teacher
 from gpt.tokenizer import Tokenizer
-from harness.command_line import run_command
 from harness.device import precision
 from harness.flag_ranges import AtLeastOne, KLLimit, NotNegative
 from harness.metric_log import MetricLog
@@ -68,12 +67,11 @@ from rl.equations.token_rewards import teacher_rewards
 from rl.rewards.teacher import TeacherReward, refuse_other_rewards, teacher_log_probs
 from rl.training.config import EngineConfig, size_presets, warmed_up
 from rl.training.engine import Engine, sampling_needs
-from rl.training.evaluation import Validation
 from rl.training.metrics import Stopwatch, UpdateMeter, rollout_metrics
-from rl.training.run import finish_step, run_training
-from rl.training.setup import open_text
+from rl.training.open_task import open_text
+from rl.training.run import Validate, finish_step, run_training
 from rl.training.text import text_gradient
-from rl.training.token_log import watch
+from rl.training.token_log import StepBatch
 
 PRESETS = size_presets(dict(prompts_per_step=32, minibatches=4, kl_coef=0.0, pretraining_coef=1.0))
 
@@ -199,7 +197,7 @@ def train(
     log: MetricLog,
     *,
     corpus: Corpus | None = None,
-    validate: Validation | None = None,
+    validate: Validate | None = None,
     folder: Path | None = None,
 ) -> list[dict[str, Any]]:
     """Run MiniLLM, update `policy` in place and return one metrics row a step.
@@ -247,7 +245,7 @@ def train(
             updates = epoch_minibatches(config, len(rollout), generators["minibatches"])  # line 7
             for update, rows in enumerate(updates):  # line 7
                 optimizer.zero_grad(set_to_none=True)
-                loss = torch.zeros((), device=policy.device)
+                loss = torch.zeros((), dtype=policy.wte.weight.dtype, device=policy.device)
                 for part, batch in micro_batches(rollout.sequences, rows, config.micro_batch_size):
                     with precision(policy.device, config.precision):
                         scores, token_kl = token_scores_and_kl(  # line 8
@@ -273,11 +271,11 @@ def train(
                 meter.add_update(loss, norm, **extra)
 
         rewards = row_sums(token_rewards, rollout.response_mask)  # log p(y) / q(y), (N,)
-        watch(validate, meter, rollout, rewards, targets.returns)
+        step_batch = StepBatch(meter, rollout, rewards, targets.returns)
         row = rollout_metrics(rollout, rewards, old_log_probs, None) | meter.metrics() | {"lr": lr}
         row |= clock.metrics(tokens=int(rollout.lengths.sum()))
         state.step = step + 1
-        if finish_step(config, state, row, log, policy, None, validate, folder):
+        if finish_step(config, state, row, log, (policy, None), validate, folder, step_batch):
             break
     return log.rows
 
@@ -319,4 +317,6 @@ def main(config: MiniLLMConfig) -> Path:
 
 
 if __name__ == "__main__":
+    from harness.command_line import run_command
+
     run_command(main, MiniLLMConfig, PRESETS)

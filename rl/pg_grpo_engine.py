@@ -41,7 +41,6 @@ from data.records import PromptRecord
 from gpt.generate import SamplingParams
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
-from harness.command_line import run_command
 from harness.device import precision
 from harness.flag_ranges import AtLeastOne, NotNegative
 from harness.frozen_copy import frozen_copy
@@ -87,11 +86,10 @@ from rl.equations.losses import (
 from rl.rewards.sources import RewardFn, checked_rewards
 from rl.training.config import EngineConfig, kl_controller, require_groups, size_presets, warmed_up
 from rl.training.engine import Engine
-from rl.training.evaluation import Validation
 from rl.training.metrics import Stopwatch, UpdateMeter, rollout_metrics
-from rl.training.run import finish_step, run_training
-from rl.training.setup import Task
-from rl.training.token_log import watch
+from rl.training.open_task import Task
+from rl.training.run import Validate, finish_step, run_training
+from rl.training.token_log import StepBatch
 
 PRESETS = size_presets()
 
@@ -300,7 +298,7 @@ def train(
     *,
     offline_pairs: Sequence[TokenPair] = (),
     reference: GPT | None = None,
-    validate: Validation | None = None,
+    validate: Validate | None = None,
     folder: Path | None = None,
 ) -> list[dict[str, Any]]:
     """Run PG-GRPO, update `policy` in place and return one metrics row a step.
@@ -346,7 +344,7 @@ def train(
                 config, len(rollout), generators["minibatches"], config.group_size
             ):
                 optimizer.zero_grad(set_to_none=True)
-                loss = torch.zeros((), device=policy.device)
+                loss = torch.zeros((), dtype=policy.wte.weight.dtype, device=policy.device)
                 pair_count = len(pairs_within(pairs, rows)) + recorded.batch_size
                 for part, batch in micro_batches(
                     rollout.sequences, rows, config.rows_of_loss, config.rows_together
@@ -377,7 +375,7 @@ def train(
                 norm = clip_and_step(optimizer, policy.parameters(), config.max_norm)  # line 8
                 meter.add_update(loss, norm)
 
-        watch(validate, meter, rollout, rewards, advantages)
+        step_batch = StepBatch(meter, rollout, rewards, advantages)
         row = rollout_metrics(rollout, rewards, old_log_probs, ref_log_probs)
         row |= meter.metrics() | {"non_finite_rewards": non_finite, "kl_coef": kl.coef, "lr": lr}
         row |= preference_metrics(config, len(pairs) + recorded.batch_size, compared)
@@ -385,7 +383,7 @@ def train(
         if "kl" in row:
             kl.update(row["kl"], len(rollout))
         state.step = step + 1
-        if finish_step(config, state, row, log, policy, reference, validate, folder):
+        if finish_step(config, state, row, log, (policy, reference), validate, folder, step_batch):
             break
     return log.rows
 
@@ -420,4 +418,6 @@ def main(config: PGGRPOConfig) -> Path:
 
 
 if __name__ == "__main__":
+    from harness.command_line import run_command
+
     run_command(main, PGGRPOConfig, PRESETS)

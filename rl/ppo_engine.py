@@ -39,7 +39,6 @@ from gpt.generate import SamplingParams
 from gpt.lora import trunk_to_train
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
-from harness.command_line import run_command
 from harness.device import precision
 from harness.errors import UserError
 from harness.flag_ranges import AtLeastOne
@@ -59,23 +58,21 @@ from rl.batches.rollout import (
 from rl.equations.advantages import whiten
 from rl.equations.kl import reward_penalty
 from rl.equations.token_rewards import score_missing_eos, token_level_rewards
-from rl.rewards.ensemble import EnsembleReward
-from rl.rewards.sources import RewardFn, RewardModelReward, checked_rewards
+from rl.rewards.sources import RewardFn, checked_rewards, made_of
 from rl.training.actor_critic import (
     ActorCritic,
     ActorCriticConfig,
     Targets,
+    critic_batch,
     gae_targets,
     ppo_loss,
 )
 from rl.training.config import kl_controller, size_presets, warmed_up
 from rl.training.engine import Engine, sampling_needs
-from rl.training.evaluation import Validation
 from rl.training.metrics import Stopwatch, UpdateMeter, explained_variance, rollout_metrics
-from rl.training.run import finish_step, run_training
-from rl.training.setup import Task, open_text
+from rl.training.open_task import Task, open_text
+from rl.training.run import Validate, finish_step, run_training
 from rl.training.text import text_gradient
-from rl.training.token_log import watch
 from rl.training.value_model import ValueModel
 
 PRESETS = size_presets(
@@ -173,7 +170,7 @@ def train(
     value_model: ValueModel | None = None,
     corpus: Corpus | None = None,
     reference: GPT | None = None,
-    validate: Validation | None = None,
+    validate: Validate | None = None,
     folder: Path | None = None,
 ) -> list[dict[str, Any]]:
     """Run PPO, update `policy` (and `value_model`) in place and return one metrics row a step.
@@ -231,7 +228,7 @@ def train(
             updates = epoch_minibatches(config, len(rollout), generators["minibatches"])  # line 8
             for update, rows in enumerate(updates):  # line 8
                 models.zero_grad()
-                loss = torch.zeros((), device=policy.device)
+                loss = torch.zeros((), dtype=policy.wte.weight.dtype, device=policy.device)
                 tokens = rollout.tokens_of(rows)
                 for part, batch in micro_batches(rollout.sequences, rows, config.micro_batch_size):
                     scores, values = models.scores_and_values(batch)
@@ -251,7 +248,7 @@ def train(
                 norm, critic_norm = models.clip_and_step()  # line 11
                 meter.add_update(loss, norm, critic_grad_norm=critic_norm, **extra)
 
-        watch(validate, meter, rollout, rewards, token_rewards=token_rewards, **targets._asdict())
+        step_batch = critic_batch(meter, rollout, rewards, targets, token_rewards)
         row = rollout_metrics(rollout, rewards, old_log_probs, ref_log_probs)
         row |= meter.metrics() | {"non_finite_rewards": non_finite, "kl_coef": kl.coef, "lr": lr}
         row |= explained_variance(targets.old_values, targets.returns, rollout.response_mask)
@@ -259,18 +256,14 @@ def train(
         if "kl" in row:
             kl.update(row["kl"], len(rollout))  # line 13
         state.step = step + 1
-        if finish_step(config, state, row, log, policy, reference, validate, folder):
+        if finish_step(config, state, row, log, (policy, reference), validate, folder, step_batch):
             break
     return log.rows
 
 
 def open_critic_and_text(config: PPOConfig, task: Task) -> dict[str, Any]:
     """The critic's start and, for PPO-ptx, the text, as `train` wants them."""
-    learned = None
-    if isinstance(task.reward_fn, RewardModelReward):
-        learned = task.reward_fn.model
-    elif isinstance(task.reward_fn, EnsembleReward):
-        learned = task.reward_fn.models[0]
+    learned = next(iter(made_of(task.reward_fn).reward_models), None)
     if config.critic == "reward_model" and learned is None:
         raise UserError(
             f"--critic reward_model: the reward is {task.reward_name}, there is no reward model "
@@ -308,4 +301,6 @@ def main(config: PPOConfig) -> Path:
 
 
 if __name__ == "__main__":
+    from harness.command_line import run_command
+
     run_command(main, PPOConfig, PRESETS)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from harness.command_line import run_script
+from harness.command_line import command_name, run_script, show_help
 from harness.errors import UserError
 from harness.files import display_path
 from harness.paths import RUNS
@@ -66,5 +66,6 @@ def main(config: ReportConfig) -> Path:
 if __name__ == "__main__":
     import tyro
 
+    show_help(ReportConfig, arguments="RUNS ...")
     settings = (tyro.conf.PositionalRequiredArgs,)
-    run_script(main, tyro.cli(ReportConfig, config=settings))
+    run_script(main, tyro.cli(ReportConfig, prog=command_name(), config=settings))

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import harness  # isort: skip  # noqa: F401  (before PyTorch is loaded)
 
-import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import jinja2
+import saved_models
 import torch
 
 from data import reviews
@@ -28,53 +28,25 @@ from gpt.generate import SamplingParams, generate
 from gpt.log_probs import token_log_probs
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
-from harness.command_line import run_script
+from harness.command_line import run_command
 from harness.files import display_path, write_atomically
 from harness.seeds import make_generator
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "notebooks"))
-
-from course import saved_models  # noqa: E402
 
 CHARACTER, LINE, WIDTH, MARGIN = 9.0, 28, 1000, 24
 FULL_COLOUR = 4.0  # nats
 LIKELIER, RARER = "#56B4E9", "#E69F00"
 KEY = "Numbers: gold reward, 0 to 1. Blue: likelier after GRPO. Orange: rarer. Full colour: 4 nats."
 
-PICTURE = jinja2.Template(
-    """\
-<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {{ width }} {{ height }}" role="img">
-<title>Answers of the base model and of the policy after GRPO, coloured by log-ratio</title>
-<rect width="{{ width }}" height="{{ height }}" rx="10" fill="#fbfbf8" stroke="#8888"/>
-<g font-family="ui-monospace, Menlo, Consolas, monospace" font-size="15" fill="#1a1a1a">
-{%- for row in rows %}
-<text x="{{ margin }}" y="{{ row.y }}" font-weight="{{ row.weight }}" fill="{{ row.ink }}">
-{{- row.label }}</text>
-{%- for piece in row.pieces %}
-<rect x="{{ piece.x }}" y="{{ row.y + piece.below - 17 }}" width="{{ piece.width }}" height="23"
- fill="{{ piece.fill }}" fill-opacity="{{ piece.opacity }}"><title>{{ piece.note }}</title></rect>
-<text x="{{ piece.x }}" y="{{ row.y + piece.below }}" textLength="{{ piece.width }}" xml:space="preserve">
-{{- piece.text }}</text>
-{%- endfor %}
-{%- endfor %}
-</g>
-</svg>
-""",
-    autoescape=True,
-)
+PICTURE = Path(__file__).with_name("before_after.svg.jinja")
 
 
 def answer(model: GPT, tokenizer: Tokenizer, prompt: str) -> list[int]:
     """The first sample of seed 0 at temperature 1, its EOS included."""
-    drawn = generate(
-        model,
-        [tokenizer.encode(prompt)],
-        SamplingParams(max_new_tokens=48),
-        make_generator(0, "front page"),
-        eos_id=tokenizer.eos_id,
-    )
-    return drawn.token_lists()[0]
+    params, generator = SamplingParams(max_new_tokens=48), make_generator(0, "front page")
+    asked = [tokenizer.encode(prompt)]
+    return generate(model, asked, params, generator, eos_id=tokenizer.eos_id).token_lists()[0]
 
 
 def log_ratios(
@@ -94,18 +66,11 @@ def pieces_of(tokens: list[int], ratios: list[float], tokenizer: Tokenizer) -> l
         text = "[end]" if token == tokenizer.eos_id else tokenizer.decode([token])
         if x + len(text) * CHARACTER > WIDTH - MARGIN:
             x, below = start, below + LINE
-        pieces.append(
-            dict(
-                x=round(x, 1),
-                below=below,
-                width=round(len(text) * CHARACTER, 1),
-                text=text,
-                fill=LIKELIER if ratio > 0 else RARER,
-                opacity=round(min(abs(ratio) / FULL_COLOUR, 1) * 0.75, 2),
-                note=f"{ratio:+.2f} nats",
-            )
-        )
-        x += len(text) * CHARACTER
+        width, share = len(text) * CHARACTER, min(abs(ratio) / FULL_COLOUR, 1)
+        piece = dict(x=round(x, 1), below=below, width=round(width, 1), text=text)
+        piece |= dict(fill=LIKELIER if ratio > 0 else RARER, opacity=round(share * 0.75, 2))
+        pieces.append(piece | dict(note=f"{ratio:+.2f} nats"))
+        x += width
     return pieces
 
 
@@ -129,7 +94,13 @@ def picture(base: GPT, policy: GPT, tokenizer: Tokenizer, records: Sequence[Prom
             y += pieces[-1]["below"]
     y += LINE + 8
     rows.append(dict(y=y, label=KEY, weight="normal", ink="#555", pieces=[]))
-    return PICTURE.render(rows=rows, width=WIDTH, height=round(y + 20), margin=MARGIN) + "\n"
+    return drawn(rows, round(y + 20)) + "\n"
+
+
+def drawn(rows: Sequence[Mapping[str, Any]], height: int) -> str:
+    """The SVG of placed texts and rectangles."""
+    template = jinja2.Template(PICTURE.read_text(encoding="utf-8"), autoescape=True)
+    return template.render(rows=rows, width=WIDTH, height=height, margin=MARGIN)
 
 
 @dataclass(frozen=True)
@@ -153,6 +124,4 @@ def main(config: BeforeAfterConfig) -> None:
 
 
 if __name__ == "__main__":
-    import tyro
-
-    run_script(main, tyro.cli(BeforeAfterConfig))
+    run_command(main, BeforeAfterConfig)

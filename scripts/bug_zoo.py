@@ -8,7 +8,7 @@
 A bug is a wrong line as one would write it, put over the right one while a small run trains: a
 two-layer GPT on eight letters, whose reward is known. A control is the same run without the bug.
 The run has a folder with a report like any other; what the bugs are is told in
-notebooks/course/zoo.py. Nothing is scored. What is recorded is what metrics.jsonl would hold, by
+scripts/bug_stories.json. Nothing is scored. What is recorded is what metrics.jsonl would hold, by
 columns, without times.
 """
 
@@ -17,16 +17,18 @@ from __future__ import annotations
 import json
 import math
 import random
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 from unittest.mock import patch
 
+import bug_stories
 import torch
+from bug_stories import RECORDINGS, STORIES
+from studies.recipes import config_class
 from torch import Tensor
 
 from data.collate import first_eos_mask
@@ -36,13 +38,13 @@ from gpt.generate import SamplingParams
 from gpt.log_probs import token_scores
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import build_tokenizer
-from harness.command_line import explained
+from harness.command_line import run_command
 from harness.errors import UserError
 from harness.files import append_jsonl, display_path, read_jsonl, read_object
 from harness.flag_ranges import Seed
 from harness.metric_log import MetricLog
-from harness.paths import REPOSITORY, RUNS
-from harness.report.page import REPORT, TOKENS
+from harness.paths import RUNS, TOKENS
+from harness.report.page import REPORT
 from harness.report.rules import Finding, as_text, examine, put_on_page
 from harness.report.writing import open_page, refresh
 from harness.run_folder import INPUTS, MADE_WITH, SCRIPT
@@ -64,11 +66,6 @@ from rl.training.evaluation import Validation
 from rl.training.metrics import UpdateMeter
 from rl.training.run_rules import RULES
 from rl.training.token_log import TokenLog
-
-sys.path.insert(0, str(REPOSITORY / "notebooks"))
-
-from course import zoo
-from course.zoo import RECORDINGS, STORIES
 
 MOST_ROWS = 40  # of a recorded run; longer ones keep every second row, or every third, ...
 
@@ -103,28 +100,21 @@ class Engine:
     config: Any
 
 
+def engine(module: ModuleType, shared: Mapping[str, Any], **own: Any) -> Engine:
+    return Engine(module, config_class(module)(**{**shared, **own}))
+
+
+VARIANTS = grpo_variants_engine.VARIANTS
 ENGINES = {
-    "grpo": Engine(grpo_engine, grpo_engine.GRPOConfig(**GROUPED | dict(lr=6e-4, kl_coef=0.1))),
-    "ppo": Engine(ppo_engine, ppo_engine.PPOConfig(**SINGLE | dict(critic_lr=1e-2))),
-    "rloo": Engine(
-        rloo_engine, rloo_engine.RLOOConfig(**GROUPED | dict(updates_per_batch=1, kl_coef=0.1))
-    ),
+    "grpo": engine(grpo_engine, GROUPED, lr=6e-4, kl_coef=0.1),
+    "ppo": engine(ppo_engine, SINGLE, critic_lr=1e-2),
+    "rloo": engine(rloo_engine, GROUPED, updates_per_batch=1, kl_coef=0.1),
     **{
-        variant: Engine(
-            grpo_variants_engine,
-            grpo_variants_engine.GRPOVariantsConfig(
-                variant=variant, **GROUPED | grpo_variants_engine.VARIANTS[variant] | WITHOUT_KL
-            ),
-        )
-        for variant in ("dr_grpo", "gspo", "cispo", "sapo")
+        name: engine(grpo_variants_engine, GROUPED | VARIANTS[name] | WITHOUT_KL, variant=name)
+        for name in ("dr_grpo", "gspo", "cispo", "sapo")
     },
-    "grpo_iterative": Engine(
-        grpo_iterative_engine,
-        grpo_iterative_engine.IterativeGRPOConfig(**GROUPED | dict(iterations=2, lr=6e-4)),
-    ),
-    "reinforce_pp": Engine(
-        reinforce_pp_engine, reinforce_pp_engine.ReinforcePPConfig(**SINGLE | dict(kl_coef=0.1))
-    ),
+    "grpo_iterative": engine(grpo_iterative_engine, GROUPED, iterations=2, lr=6e-4),
+    "reinforce_pp": engine(reinforce_pp_engine, SINGLE, kl_coef=0.1),
 }
 
 
@@ -153,7 +143,7 @@ class Bug:
     """One wrong line: `plant()` puts it in while the context lasts. Its story has its words."""
 
     plant: Callable[[], Any]
-    changes: Mapping[str, Any] | None = None
+    changes: Mapping[str, Any] = field(default_factory=dict)
 
 
 def over(module: Any, name: str, wrong: Any) -> Callable[[], Any]:
@@ -377,9 +367,8 @@ def keep_run(folder: Path, out: Path, most: int = MOST_ROWS) -> None:
     """Record a run folder as it is, thinned."""
     for name in ("config.json", "metrics.jsonl"):
         if not (folder / name).is_file():
-            raise UserError(
-                f"there is no {name} in {display_path(folder)}: give --keep a run folder"
-            )
+            where = display_path(folder)
+            raise UserError(f"there is no {name} in {where}: give --keep a run folder")
     config = read_object(folder / "config.json")
     flags = {k: v for k, v in config.items() if k not in (SCRIPT, INPUTS, MADE_WITH)}
     results = folder / "report.json"
@@ -403,12 +392,12 @@ def plain_result(value: Any) -> bool:
 def bugged_run(name: str, folder: Path) -> list[dict[str, Any]]:
     """Train with one bug, seconds; the folder gets what any run's has, its report with it."""
     bug, engine = BUGS[name], ENGINES[STORIES[name].engine]
-    config = replace(engine.config, **dict(bug.changes or {}))
+    config = replace(engine.config, **bug.changes)
     folder.mkdir(parents=True)
     title = f"a run of {STORIES[name].engine} in which one line is wrong"
     open_page(folder, STORIES[name].engine, config, title=title)
     with bug.plant():
-        rows, flags = small_run(engine, folder, **dict(bug.changes or {}))
+        rows, flags = small_run(engine, folder, **bug.changes)
     (folder / "config.json").write_text(json.dumps(flags) + "\n", encoding="utf-8")
     append_jsonl(folder / "metrics.jsonl", rows)
     refresh(folder, rows)
@@ -428,14 +417,11 @@ def ask(bug: str, names: Sequence[str], findings: Sequence[Finding]) -> None:
         print(f"  {number}  {STORIES[name].words}")
     while True:
         try:
-            said = (
-                input(f"1 to {len(names)}, d for what the doctor makes of it, g to give up: ")
-                .strip()
-                .lower()
-            )
+            said = input(f"1 to {len(names)}, d for what the doctor makes of it, g to give up: ")
         except EOFError:
             print()
             return
+        said = said.strip().lower()
         if said == "g":
             return
         if said == "d":
@@ -461,13 +447,13 @@ def play(config: ZooConfig) -> None:
     flags = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     findings = examine(rows, flags, rules=RULES)
     put_on_page(folder, rows, findings)
-    print(f"\n{zoo.table(rows, zoo.control(engine).rows)}\n")
+    print(f"\n{bug_stories.table(rows, bug_stories.control(engine).rows)}\n")
     print(f"The run's page, with every curve and token: {display_path(folder / REPORT)}")
     print("The doctor sees:" if findings else "The doctor sees nothing.")
     for finding in findings:
         print(f"  {finding.severity}: {finding.evidence}")
-    ask(bug, zoo.choices(bug), findings)
-    print(f"\n{zoo.reveal(bug)}")
+    ask(bug, bug_stories.choices(bug), findings)
+    print(f"\n{bug_stories.reveal(bug)}")
     print("\nHow to read a run: notebooks/22_bug_zoo.ipynb")
 
 
@@ -523,13 +509,10 @@ def record_all(config: ZooConfig) -> None:
     for name, bug in BUGS.items():
         if config.only in (None, name):
             with bug.plant():
-                rows, flags = small_run(ENGINES[STORIES[name].engine], **dict(bug.changes or {}))
+                rows, flags = small_run(ENGINES[STORIES[name].engine], **bug.changes)
             record(config.out / "bugs" / f"{name}.json", rows, flags, STORIES[name].words)
             print(name, flush=True)
 
 
 if __name__ == "__main__":
-    import tyro
-
-    with explained():
-        main(tyro.cli(ZooConfig))
+    run_command(main, ZooConfig)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import harness  # isort: skip  # noqa: F401  (before PyTorch is loaded)
 
-import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from studies.pages import spread
 
 from data import reviews
 from data.readers import read_preferences
@@ -32,10 +32,10 @@ from gpt.generate import SamplingParams
 from gpt.model import GPT
 from gpt.pretraining import PretrainingConfig
 from gpt.tokenizer import Tokenizer
-from harness.command_line import from_preset, run_script
+from harness.command_line import from_preset, run_command
 from harness.device import pick_device
 from harness.files import display_path, read_jsonl, save_figure, write_json
-from harness.flag_ranges import AtLeastOne, Count, Seed
+from harness.flag_ranges import AtLeastOne, Seed
 from harness.metric_log import MetricLog
 from harness.paths import MODEL_FILE, RUNS
 from harness.report.page import REPORT
@@ -52,9 +52,9 @@ from rl.training.evaluation import (
     best_of_n,
     evaluate,
     format_table,
-    running_mean,
     win_rate,
 )
+from rl.training.figures import running_mean
 
 SMALL: dict[str, dict[str, Any]] = {
     "pretraining": {"steps": 120, "eval_every": 60},
@@ -74,7 +74,7 @@ class DemoConfig:
     """Seed of the whole pipeline (the first one, with --seeds)."""
     seeds: int = 1
     """Number of whole pipelines, with consecutive seeds."""
-    test_prompts: Count = 512
+    test_prompts: int = 512
     """Test prompts in the comparison."""
     device: str = "auto"
     """auto (cuda, then mps, then cpu) or a device name."""
@@ -116,12 +116,8 @@ def fine_tune(model: GPT, tokenizer: Tokenizer, pairs: Path, config: FinetuningC
         (tokenizer.encode(r.prompt), [*tokenizer.encode(r.response), tokenizer.eos_id])
         for r in preferred_answers(read_preferences(pairs).records)
     ]
-    log = MetricLog(
-        config.epochs * len(examples) // config.batch_size,
-        show=("loss",),
-        every=100,
-        title="fine-tuning",
-    )
+    steps = config.epochs * len(examples) // config.batch_size
+    log = MetricLog(steps, show=("loss",), every=100, title="fine-tuning")
     finetuning.train(config, model, examples, [], log, eos_id=tokenizer.eos_id)
 
 
@@ -139,15 +135,9 @@ def contestants(
 
     def row(name: str, model: GPT) -> Contestant:
         result = evaluate(
-            model,
-            tokenizer,
-            prompts,
-            params,
-            reward,
-            reference=base,
-            gold=gold,
-            conditions=conditions,
-        )
+            model, tokenizer, prompts, params, reward,
+            reference=base, gold=gold, conditions=conditions,
+        )  # fmt: skip
         assert result.gold is not None and result.reward is not None
         return Contestant(name, result.gold, result.reward, result)
 
@@ -209,35 +199,22 @@ def plot(folder: Path, table: Mapping[str, Mapping[str, float | None]], path: Pa
     left.plot(steps, running_mean(rewards, 5), color="tab:orange", label="reward model's score")
     left.set(xlabel="GRPO step", ylabel="reward model's score (standard deviations)")
     gold_axis = left.twinx()
-    gold_axis.plot(
-        [row["step"] for row in validated],
-        [row["validation/gold"] for row in validated],
-        color="tab:green", marker="o", label="gold reward",
-    )  # fmt: skip
+    gold = [row["validation/gold"] for row in validated]
+    drawn: dict[str, Any] = dict(color="tab:green", marker="o")
+    gold_axis.plot([row["step"] for row in validated], gold, label="gold reward", **drawn)
     gold_axis.set(ylabel="gold reward, validation prompts", ylim=(0, 1))
     handles = left.get_lines()[1:] + gold_axis.get_lines()
     left.legend(handles=handles, loc="lower right")
     left.set_title("GRPO maximises the learned reward")
-    middle.plot(
-        [row["validation/kl"] for row in validated],
-        [row["validation/gold"] for row in validated],
-        color="tab:green", marker="o",
-    )  # fmt: skip
+    middle.plot([row["validation/kl"] for row in validated], gold, **drawn)
     middle.set(
-        xlabel="KL from the base model (nats per response)",
-        ylabel="gold reward, validation prompts",
-        ylim=(0, 1),
-        title="what the distance bought",
+        xlabel="KL from the base model (nats per response)", title="what the distance bought"
     )
+    middle.set(ylabel="gold reward, validation prompts", ylim=(0, 1))
     names = list(table)[::-1]
     colors = ["tab:green" if name == "GRPO" else "tab:grey" for name in names]
-    right.barh(
-        names,
-        [table[name]["gold"] or 0 for name in names],
-        xerr=[table[name]["gold_95"] or 0 for name in names],
-        color=colors,
-        capsize=3,
-    )
+    golds, errors = ([table[name][key] or 0 for name in names] for key in ("gold", "gold_95"))
+    right.barh(names, golds, xerr=errors, color=colors, capsize=3)
     right.set(xlabel="gold reward, unseen test prompts (95% interval)", xlim=(0, 1))
     right.set_title("the same preferences, spent four ways")
     save_figure(figure, path)
@@ -328,8 +305,7 @@ def summarize(results: Sequence[Mapping[str, Any]]) -> None:
             if None in values:
                 row.append("-")
                 continue
-            mean = statistics.mean(values)
-            row.append(f"{mean:.3f} ({min(values):.3f} to {max(values):.3f})")
+            row.append(spread(values, 3))
         rows.append(row)
     print(format_table(("", "gold", "win rate", "KL (nats)"), rows))
     print("seconds: " + ", ".join(f"{result['seconds']['total']:.0f}" for result in results))
@@ -351,6 +327,4 @@ def main(config: DemoConfig) -> None:
 
 
 if __name__ == "__main__":
-    import tyro
-
-    run_script(main, tyro.cli(DemoConfig))
+    run_command(main, DemoConfig)

@@ -25,14 +25,16 @@ import sys
 import time
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from processes import run_into_log
+from studies import pages, runner
+from studies.recipes import Recipe, words
+from studies.runner import once
 from torch import Tensor
 
 from data.collate import collate_documents
@@ -46,12 +48,12 @@ from gpt.log_probs import score_in_micro_batches, token_log_probs
 from gpt.model import GPT
 from gpt.pretraining import bytes_per_token, held_out_loss
 from gpt.tokenizer import Tokenizer, load_tokenizer
-from harness.command_line import run_script
+from harness.command_line import run_command
 from harness.device import pick_device
 from harness.errors import UserError
 from harness.files import append_jsonl, display_path, read_jsonl, save_figure, write_json
 from harness.flag_ranges import check_ranges
-from harness.paths import MODEL_FILE, RUNS, STATE_FILE
+from harness.paths import RUNS
 from harness.report.writing import write_text
 from harness.seeds import make_generator
 from reward_model.model import load_reward_model
@@ -69,27 +71,30 @@ SHORTEST_PROMPT, LONGEST_PROMPT = 2, 8  # tokens
 SHORT_REVIEW = 1000  # characters
 UNSEEN = 8  # test prompts in the file of pairs
 SHOWN = 8  # prompts whose answers are kept to be read
-STEERING = (
-    "--prompts-per-step", 16, "--group-size", 8, "--eval-every", 5, "--eval-prompts", 128,
-    "--test-prompts", 0, "--checkpoint-every", 10, "--stop-kl", 7,
+STEERING: dict[str, Any] = dict(
+    prompts_per_step=16, group_size=8, eval_every=5, eval_prompts=128, test_prompts=0,
+    checkpoint_every=10, stop_kl=7,
 )  # fmt: skip
 # GRPO divides by the rewards' spread in a group, some 2 here: its 0.2 weighs like 0.4 in the others.
-RECIPES: dict[str, tuple[object, ...]] = {  # name: module and its flags
-    "grpo": ("rl.grpo_engine", *STEERING, "--steps", 100, "--lr", 1.5e-4, "--minibatches", 1,
-             "--kl-coef", 0.2),
-    "ppo": ("rl.ppo_engine", *STEERING, "--steps", 80, "--lr", 4e-5, "--kl-coef", 0.4),
-    "rloo": ("rl.rloo_engine", *STEERING, "--steps", 100, "--lr", 1e-4, "--minibatches", 1,
-             "--kl-coef", 0.4),
-    "dpo": ("rl.dpo_engine", "--steps", 40, "--lr", 2e-4, "--eval-every", 5, "--eval-prompts", 128,
-            "--test-prompts", 0),
-    "unbounded": ("rl.grpo_engine", *STEERING, "--steps", 30, "--lr", 4e-4, "--kl-coef", 0,
-                  "--stop-kl", "None"),
-}  # fmt: skip
+RECIPES = {
+    "grpo": Recipe(
+        "rl.grpo_engine", STEERING | dict(steps=100, lr=1.5e-4, minibatches=1, kl_coef=0.2)
+    ),
+    "ppo": Recipe("rl.ppo_engine", STEERING | dict(steps=80, lr=4e-5, kl_coef=0.4)),
+    "rloo": Recipe(
+        "rl.rloo_engine", STEERING | dict(steps=100, lr=1e-4, minibatches=1, kl_coef=0.4)
+    ),
+    "dpo": Recipe(
+        "rl.dpo_engine", dict(steps=40, lr=2e-4, eval_every=5, eval_prompts=128, test_prompts=0)
+    ),
+    "unbounded": Recipe(
+        "rl.grpo_engine", STEERING | dict(steps=30, lr=4e-4, kl_coef=0, stop_kl=None)
+    ),
+}
 NAMES = {
     "base": "base model", "grpo": "GRPO", "ppo": "PPO", "rloo": "RLOO", "dpo": "DPO",
     "unbounded": "GRPO without a KL penalty",
 }  # fmt: skip
-JUDGES = ("a", "b", "ngrams")
 
 
 @dataclass(frozen=True)
@@ -132,16 +137,16 @@ class IMDBConfig:
             raise ValueError(f"there is no run {unknown[0]!r}: choose from {', '.join(RECIPES)}")
 
 
-SMALL: dict[str, tuple[object, ...]] = {  # what a smoke test changes, by stage
-    "pretraining": ("--steps", 20, "--eval-every", 10),
-    "outcome": ("--steps", 8, "--held-out-texts", 60),
-    "steering": ("--steps", 2, "--eval-every", 1, "--eval-prompts", 8),
+SMALL: dict[str, dict[str, Any]] = {  # what a smoke test changes, by stage
+    "pretraining": dict(steps=20, eval_every=10),
+    "outcome": dict(steps=8, held_out_texts=60),
+    "steering": dict(steps=2, eval_every=1, eval_prompts=8),
 }
 
 
-def small(config: IMDBConfig, stage: str) -> tuple[object, ...]:
-    """The flags that a smoke test adds to a stage; later ones win."""
-    return SMALL[stage] if config.budget == "small" else ()
+def small(config: IMDBConfig, stage: str) -> dict[str, Any]:
+    """The flags that a smoke test changes."""
+    return SMALL[stage] if config.budget == "small" else {}
 
 
 # --- the raw files --------------------------------------------------------------------------------
@@ -231,24 +236,10 @@ def write_prompts(config: IMDBConfig, folder: Path, tokenizer: Tokenizer) -> Non
 # --- training: every stage is its own script ------------------------------------------------------
 
 
-def run_stage(config: IMDBConfig, folder: Path, module: str, *flags: object) -> None:
-    """Run one script into `folder`, unless it is finished there; its output goes to FOLDER.log.
-
-    An interrupted one is resumed. Its seconds, by the clock and of CPU time, are written beside it.
-    """
-    if (folder / MODEL_FILE).exists() and not (folder / STATE_FILE).exists():
-        print(f"{display_path(folder)} is there", flush=True)
-        return
-    words = [*flags, "--device", config.device, "--out", folder]
-    words += [] if config.processes is None else ["--ranks", config.processes]
-    words += ["--resume"] * (folder / STATE_FILE).exists()
-    command = [sys.executable, "-m", module, *map(str, words)]
-    print(f"{display_path(folder)}: {module} ...", flush=True)
-    log = folder.with_name(f"{folder.name}.log")
-    wall, cpu = run_into_log(module, command, log, append=True)
-    seconds = {"wall": wall, "cpu": cpu, "resumed": "--resume" in command}
-    write_json(folder / "seconds.json", seconds)
-    print(f"{display_path(folder)}: {wall:.0f} s", flush=True)
+def run_stage(config: IMDBConfig, folder: Path, module: str, flags: Mapping[str, Any]) -> None:
+    """Run one script into `folder` unless it is finished there; an interrupted one is resumed."""
+    more = {"device": config.device} | ({"ranks": config.processes} if config.processes else {})
+    runner.run_stage(folder, module, words({**flags, **more}), resume=True)
 
 
 def train_language_model(config: IMDBConfig, folder: Path, texts: Path) -> None:
@@ -260,27 +251,23 @@ def train_language_model(config: IMDBConfig, folder: Path, texts: Path) -> None:
         command = [sys.executable, "-m", "gpt.tokenizer_training", *words]
         if subprocess.run(command, cwd=ROOT).returncode:
             raise UserError("gpt.tokenizer_training failed: see the lines above")
-    steps = () if config.pretraining_steps is None else ("--steps", config.pretraining_steps)
+    steps = {} if config.pretraining_steps is None else {"steps": config.pretraining_steps}
+    own = dict(preset="english", data=texts, tokenizer=ranks)
     run_stage(
-        config, folder / "pretraining", "gpt.pretraining", "--preset", "english", "--data", texts,
-        "--tokenizer", ranks, *steps, *small(config, "pretraining"),
+        config, folder / "pretraining", "gpt.pretraining",
+        own | steps | small(config, "pretraining"),
     )  # fmt: skip
 
 
 def train_classifiers(config: IMDBConfig, folder: Path) -> None:
     """A on the language model's trunk; B on a trunk of its own, from random weights."""
     texts = folder / "data"
-    common = ("--held-out", texts / "test.jsonl")
-    run_stage(
-        config, folder / "classifier_a", "reward_model.outcome_training", "--data",
-        texts / "a.jsonl", "--base", folder / "pretraining", "--epochs", 6, "--lr", 1e-3, *common,
-        *small(config, "outcome"),
-    )  # fmt: skip
-    run_stage(
-        config, folder / "classifier_b", "reward_model.outcome_training", "--data",
-        texts / "b.jsonl", "--tokenizer", folder / "reviews.tiktoken", "--layers", 1, "--width", 128,
-        "--epochs", 7, "--lr", 2e-3, *common, *small(config, "outcome"),
-    )  # fmt: skip
+    common = dict(held_out=texts / "test.jsonl") | small(config, "outcome")
+    a = dict(data=texts / "a.jsonl", base=folder / "pretraining", epochs=6, lr=1e-3)
+    b = dict(data=texts / "b.jsonl", tokenizer=folder / "reviews.tiktoken", layers=1, width=128)
+    b |= dict(epochs=7, lr=2e-3)
+    for name, own in (("classifier_a", a), ("classifier_b", b)):
+        run_stage(config, folder / name, "reward_model.outcome_training", own | common)
 
 
 def runs_of(config: IMDBConfig) -> list[tuple[str, int]]:
@@ -295,13 +282,14 @@ def runs_of(config: IMDBConfig) -> list[tuple[str, int]]:
 def steer(config: IMDBConfig, folder: Path) -> None:
     """One run for every engine and seed, all from the same language model and the same reward."""
     for name, seed in runs_of(config):
-        module, *flags = RECIPES[name]
         prompts = folder / "data" / ("pairs.jsonl" if name == "dpo" else "prompts.jsonl")
-        run_stage(
-            config, folder / f"{name}-{seed}", str(module), *flags, "--data", prompts, "--seed", seed,
-            "--policy", folder / "pretraining", "--reward-model", folder / "classifier_a", "--judge",
-            folder / "classifier_b", "--max-new-tokens", NEW_TOKENS, *small(config, "steering"),
+        own = dict(
+            data=prompts, seed=seed, policy=folder / "pretraining",
+            reward_model=folder / "classifier_a", judge=folder / "classifier_b",
+            max_new_tokens=NEW_TOKENS,
         )  # fmt: skip
+        flags = {**RECIPES[name].flags, **own, **small(config, "steering")}
+        run_stage(config, folder / f"{name}-{seed}", RECIPES[name].module, flags)
 
 
 # --- measuring ------------------------------------------------------------------------------------
@@ -458,13 +446,6 @@ def measure_run(judges: Judges, folder: Path) -> dict[str, Any]:
     return judges.measure(load_gpt(folder, judges.device)[0])
 
 
-def once(path: Path, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """What `make()` returns, kept in a file."""
-    if not path.exists():
-        write_json(path, make())
-    return json.loads(path.read_text(encoding="utf-8"))
-
-
 # --- the results ----------------------------------------------------------------------------------
 
 COLUMNS = (
@@ -477,18 +458,17 @@ COLUMNS = (
 
 def table(rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
     """Markdown: a line per engine, the mean over its seeds and half their range."""
-    lines = ["| policy | seeds | " + " | ".join(title for title, _, _ in COLUMNS) + " |"]
-    lines.append("| --- " * (len(COLUMNS) + 2) + "|")
-    for name, measured in rows.items():
-        cells = [NAMES[name], str(len(measured))]
-        for _, key, form in COLUMNS:
-            values = [row[key] for row in measured]
-            cell = form.format(statistics.mean(values))
-            if len(values) > 1:
-                cell += " ± " + form.format((max(values) - min(values)) / 2)
-            cells.append(cell)
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
+
+    def cell(values: Sequence[float], form: str) -> str:
+        mean = form.format(statistics.mean(values))
+        half = f" ± {form.format((max(values) - min(values)) / 2)}"
+        return mean + half * (len(values) > 1)
+
+    lines = [
+        [NAMES[name], len(own), *(cell([row[key] for row in own], f) for _, key, f in COLUMNS)]
+        for name, own in rows.items()
+    ]
+    return pages.table(["policy", "seeds", *(title for title, _, _ in COLUMNS)], lines, "| --- ")
 
 
 KEPT = ("step", "reward", "kl", "validation/reward", "validation/gold", "validation/kl", "entropy")
@@ -578,6 +558,4 @@ def main(config: IMDBConfig) -> Path:
 
 
 if __name__ == "__main__":
-    import tyro
-
-    run_script(main, tyro.cli(IMDBConfig, description=__doc__))
+    run_command(main, IMDBConfig)

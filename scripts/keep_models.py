@@ -11,20 +11,17 @@ from __future__ import annotations
 
 import harness  # isort: skip  # noqa: F401  (before PyTorch is loaded)
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.command_line import run_script
+import demo
+import saved_models
+
+from harness.command_line import run_command
 from harness.errors import UserError
 from harness.files import display_path
 from harness.flag_ranges import Seed
 from harness.paths import RUNS
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "notebooks"))
-
-import demo
-from course import saved_models
 
 
 @dataclass(frozen=True)
@@ -57,6 +54,4 @@ def main(config: KeepConfig) -> None:
 
 
 if __name__ == "__main__":
-    import tyro
-
-    run_script(main, tyro.cli(KeepConfig))
+    run_command(main, KeepConfig)

@@ -24,16 +24,17 @@ from typing import Any, Literal
 import torch
 
 from data.collate import epoch_shuffled_indices
+from data.names import default_folder
 from data.records import PromptRecord
 from gpt import finetuning, pretraining
 from gpt.checkpoint import load_gpt, load_policy, save_gpt
 from gpt.finetuning import Example, FinetuningConfig
 from gpt.generate import SamplingParams
 from gpt.model import GPT
-from gpt.pretraining import PretrainingConfig, default_folder
+from gpt.pretraining import PretrainingConfig
 from gpt.teacher import teacher_folder
 from gpt.tokenizer import Tokenizer, load_tokenizer
-from harness.command_line import from_preset, preset_defaults, run_script
+from harness.command_line import from_preset, run_command
 from harness.device import pick_device
 from harness.errors import UserError
 from harness.files import append_jsonl, display_path, write_json
@@ -45,7 +46,8 @@ from harness.seeds import derive_seed
 from rl.rewards.sources import RewardFn
 from rl.rewards.teacher import BestOf, best_answers
 from rl.training.evaluation import Conditions, evaluate, format_table
-from rl.training.setup import RewardChoice, open_prompts, open_reward, world_rule
+from rl.training.open_reward import RewardChoice, open_reward, world_rule
+from rl.training.open_task import open_prompts
 
 PRESETS: dict[str, dict[str, Any]] = {
     "tiny": {},
@@ -215,6 +217,4 @@ def main(config: TeacherConfig) -> Path:
 
 
 if __name__ == "__main__":
-    import tyro
-
-    run_script(main, tyro.cli(TeacherConfig, default=preset_defaults(TeacherConfig, PRESETS)))
+    run_command(main, TeacherConfig, PRESETS)

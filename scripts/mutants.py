@@ -38,7 +38,7 @@ from code_changes import Code, definitions, read_blocks
 from mutation_check import pytest_name, read_tests
 from trials import ROOT, TIMED_OUT, TestRunners, repository_copy, repository_files
 
-from harness.command_line import run_script
+from harness.command_line import run_command
 from harness.errors import UserError
 from harness.flag_ranges import AtLeastOne, Seed, check_ranges
 
@@ -97,8 +97,8 @@ GROUPS = (
 )
 OWN_TESTS = {  # of files whose tests have another name
     "reward_model/loss.py": ("test_bradley_terry_loss.py", "test_outcome_loss.py"),
-    "gpt/generate.py": ("test_generate.py", "test_static_decode.py", "test_bfloat16_weights.py"),
-    "gpt/decode_static.py": ("test_static_decode.py",),
+    "gpt/generate.py": ("test_generate.py", "test_decode_static.py", "test_bfloat16_weights.py"),
+    "gpt/decode_static.py": ("test_decode_static.py",),
     "rl/batches/preferences.py": ("test_dpo_engine.py", "test_pg_grpo_engine.py"),
     "rl/batches/dynamic_sampling.py": ("test_grpo_variants_engine.py",),
     "rl/equations/preferences.py": ("test_losses.py",),
@@ -485,6 +485,4 @@ def main(config: MutantsConfig) -> None:
 
 
 if __name__ == "__main__":
-    import tyro
-
-    run_script(main, tyro.cli(MutantsConfig))
+    run_command(main, MutantsConfig)

@@ -28,7 +28,7 @@ from pathlib import Path
 from code_changes import Change, Code, read_blocks
 from trials import ROOT, TIMED_OUT, TIMEOUT, TestRunners, repository_copy, repository_files
 
-from harness.command_line import run_script
+from harness.command_line import run_command
 from harness.errors import UserError
 from harness.flag_ranges import AtLeastOne, check_ranges
 
@@ -234,6 +234,4 @@ def main(config: MutationCheckConfig) -> None:
 
 
 if __name__ == "__main__":
-    import tyro
-
-    run_script(main, tyro.cli(MutationCheckConfig))
+    run_command(main, MutationCheckConfig)

@@ -22,13 +22,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from overopt.jobs import Clock, is_done, left_to_do, run_piece, work
 from overopt.pages import draw
-from overopt.plan import PARTS, Job, plan
+from overopt.plan import PARTS, do, plan
 from overopt.recording import record
 from overopt.settings import SETTINGS
+from studies.runner import Clock, Job, is_done, left_to_do, run_itself, run_piece
 
-from harness.command_line import run_script
+from harness.command_line import run_command
 from harness.errors import UserError
 from harness.flag_ranges import AtLeastOne
 from harness.paths import REPOSITORY, RUNS
@@ -75,13 +75,13 @@ class OveroptimisationConfig:
 
 def said(jobs: dict[str, Job], todo: list[Job], root: Path, at_a_time: int) -> str:
     """What is done and left of each part, and how long the rest takes."""
-    clock, lines = Clock(root, jobs), []
+    lines = []
     for part in PARTS:
         own = [job for job in jobs.values() if part in job.parts]
         done = sum(is_done(root, job.name) for job in own)
         hours = sum(job.seconds for job in own if not is_done(root, job.name)) / 3600
         lines.append(f"{part:7} {done} of {len(own)} jobs done, {hours:.1f} CPU hours left")
-    left = clock.left(todo, at_a_time) / 3600
+    left = Clock(root, jobs).left(todo, at_a_time) / 3600
     lines.append(f"asked for: {len(todo)} jobs, about {left:.1f} hours with {at_a_time} at a time")
     return "\n".join(lines)
 
@@ -93,7 +93,7 @@ def main(config: OveroptimisationConfig) -> None:
     if config.work:
         if config.work not in jobs:
             raise UserError(f"there is no job {config.work!r}: name one that --plan lists")
-        work(jobs[config.work], settings, root)
+        do(jobs[config.work], settings, root)
         return
     if config.draw:
         draw(config.draw, settings, root, config.docs)
@@ -113,12 +113,14 @@ def main(config: OveroptimisationConfig) -> None:
             print(f"    {job.name}  {job.seconds:.0f} s")
         return
     left = run_piece(
-        jobs, todo, root, ("--size", config.size), at_a_time=config.jobs, minutes=config.minutes
+        todo,
+        lambda job: run_itself("overoptimisation.py", job, root, ("--size", config.size)),
+        Clock(root, jobs),
+        at_a_time=config.jobs,
+        minutes=config.minutes,
     )
     print(f"{len(left)} jobs left: the same command goes on" if left else "all of it is done")
 
 
 if __name__ == "__main__":
-    import tyro
-
-    run_script(main, tyro.cli(OveroptimisationConfig))
+    run_command(main, OveroptimisationConfig)

@@ -14,12 +14,12 @@ import harness  # isort: skip  # noqa: F401  (before PyTorch is loaded)
 
 import base64
 import json
-import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import jinja2
+import saved_models
 import torch
 from safetensors.torch import save
 
@@ -27,14 +27,11 @@ from data import reviews
 from gpt.checkpoint import load_policy
 from gpt.model import GPT
 from gpt.tokenizer import RANKS_FILE, Tokenizer
-from harness.command_line import run_script
+from harness.command_line import run_command
 from harness.errors import UserError
 from harness.files import display_path, write_atomically
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "notebooks"))
-
-from course import saved_models  # noqa: E402
 
 Opened = tuple[GPT, Tokenizer]
 PARTS = ROOT / "docs" / "playground"
@@ -117,19 +114,15 @@ class PlaygroundConfig:
     """Run folder of a policy that was trained from it; default: the course's."""
     out: Path = Path("build/playground.html")
     """The page."""
-    repository: str = ".."
-    """Where the page's links to the source files begin: a folder relative to it, or an address."""
 
 
 def main(config: PlaygroundConfig) -> None:
     """Write the page and say where it is."""
-    write_playground(config.base, config.policy, config.out, config.repository)
+    write_playground(config.base, config.policy, config.out)
     print(
         f"{display_path(config.out)}: {config.out.stat().st_size / 1e6:.1f} MB, open it in a browser"
     )
 
 
 if __name__ == "__main__":
-    import tyro
-
-    run_script(main, tyro.cli(PlaygroundConfig))
+    run_command(main, PlaygroundConfig)

@@ -33,13 +33,14 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from studies import pages
 from toy_runs import (
     JOBS,
     LONGEST,
@@ -53,7 +54,7 @@ from toy_runs import (
     without_privileges,
 )
 
-from harness.command_line import run_script
+from harness.command_line import run_command
 from harness.errors import UserError
 from harness.files import append_jsonl, display_path, read_jsonl, write_json
 from harness.flag_ranges import Seed
@@ -119,7 +120,7 @@ class Workplace:
 # Kills --------------------------------------------------------------------------------------------
 
 
-def kill_piece(place: Workplace, job: Job, ranks: int, moments: tuple[str, ...]) -> None:
+def kill_piece(job: Job, ranks: int, moments: tuple[str, ...], place: Workplace) -> None:
     """Kill one run again and again, then take it to its end and compare."""
     reference = place.reference(job, ranks)
     run = place.run(job, ranks)
@@ -245,7 +246,7 @@ def still_good(place: Workplace, run: Run, step: int) -> None:
     check_finished(run, place.reference(run.job))
 
 
-def disk_piece(place: Workplace, job: Job) -> None:
+def disk_piece(job: Job, place: Workplace) -> None:
     """No file may become as large as the state: the run ends with a sentence, the state stays."""
     run = stopped_early(place, job)
     step, limit = run.saved() or 0, (run.folder / STATE_FILE).stat().st_size * 2 // 3
@@ -255,7 +256,7 @@ def disk_piece(place: Workplace, job: Job) -> None:
     still_good(place, run, step)
 
 
-def tmpfs_piece(place: Workplace, job: Job) -> None:
+def tmpfs_piece(job: Job, place: Workplace) -> None:
     """The same on a file system that has no room for a second state."""
     first = stopped_early(place, job)
     size = sum(path.stat().st_size for path in first.folder.rglob("*") if path.is_file())
@@ -277,7 +278,7 @@ def tmpfs_piece(place: Workplace, job: Job) -> None:
         subprocess.run(["umount", str(disk)], check=True)
 
 
-def closed_piece(place: Workplace, job: Job) -> None:
+def closed_piece(job: Job, place: Workplace) -> None:
     """Neither a new run nor a resumed one may write; nothing appears, and the state stays."""
     run = stopped_early(place, job)
     step = run.saved() or 0
@@ -300,7 +301,7 @@ def closed_piece(place: Workplace, job: Job) -> None:
     still_good(place, run, step)
 
 
-def twice_piece(place: Workplace, job: Job, ranks: int) -> None:
+def twice_piece(job: Job, ranks: int, place: Workplace) -> None:
     """While a run is there, a new one and a resumed one in its folder are refused."""
     first = place.run(job, ranks).start()
     if not wait_for(first, "step", 1, 0):
@@ -320,7 +321,7 @@ def twice_piece(place: Workplace, job: Job, ranks: int) -> None:
 # What is malformed --------------------------------------------------------------------------------
 
 
-def pytest_piece(place: Workplace, file: str, examples: int, count: str) -> None:
+def pytest_piece(file: str, examples: int, count: str, place: Workplace) -> None:
     """The tests of a file, with so many examples; what they print as `count: N` is counted."""
     command = [sys.executable, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", file]
     environment = os.environ | {"FUZZ_EXAMPLES": str(examples), "PYTHONPATH": str(REPOSITORY)}
@@ -345,40 +346,31 @@ class Skipped(Exception):
     """A piece that cannot be done here, with the reason."""
 
 
-def pieces() -> Iterator[tuple[str, Piece]]:
+def pieces() -> dict[str, Piece]:
     """Every piece by name."""
+    found: dict[str, Piece] = {}
     for job in JOBS:
         for ranks, moments in MOMENTS.items():
-            yield (
-                f"kill/{job.name}/{ranks}",
-                partial(kill_piece, job=job, ranks=ranks, moments=moments),
-            )
+            found[f"kill/{job.name}/{ranks}"] = partial(kill_piece, job, ranks, moments)
     refreshed = job_named("grpo_iterative_engine")
     for ranks in (1, 2):
-        kills = partial(kill_piece, job=refreshed, ranks=ranks, moments=("refresh",) * 3)
-        yield f"refresh/{refreshed.name}/{ranks}", kills
+        refreshes = partial(kill_piece, refreshed, ranks, ("refresh",) * 3)
+        found[f"refresh/{refreshed.name}/{ranks}"] = refreshes
     for job in JOBS:
-        yield f"disk/{job.name}", partial(disk_piece, job=job)
-    yield "tmpfs/grpo_engine", partial(tmpfs_piece, job=job_named("grpo_engine"))
+        found[f"disk/{job.name}"] = partial(disk_piece, job)
+    found["tmpfs/grpo_engine"] = partial(tmpfs_piece, job_named("grpo_engine"))
     for name in ("pretraining", "reward_model_training", "grpo_engine", "dpo_engine"):
-        yield f"closed/{name}", partial(closed_piece, job=job_named(name))
+        found[f"closed/{name}"] = partial(closed_piece, job_named(name))
         for ranks in (1, 2):
-            yield f"twice/{name}/{ranks}", partial(twice_piece, job=job_named(name), ranks=ranks)
-    yield (
-        "inputs",
-        partial(
-            pytest_piece, file="tests/test_bad_inputs.py", examples=1, count="malformed inputs"
-        ),
-    )
-    yield (
-        "fuzz",
-        partial(pytest_piece, file="tests/test_fuzz.py", examples=FUZZ_EXAMPLES, count="fuzzed"),
-    )
+            found[f"twice/{name}/{ranks}"] = partial(twice_piece, job_named(name), ranks)
+    found["inputs"] = partial(pytest_piece, "tests/test_bad_inputs.py", 1, "malformed inputs")
+    found["fuzz"] = partial(pytest_piece, "tests/test_fuzz.py", FUZZ_EXAMPLES, "fuzzed")
+    return found
 
 
 def chosen(config: SoakConfig) -> dict[str, Piece]:
     """The pieces that the flags ask for; UserError if there is no such piece."""
-    every = dict(pieces())
+    every = pieces()
     wanted = config.only or (SHORT if config.short else tuple(every))
     names = [name for name in every if name.startswith(wanted)]
     if not names:
@@ -451,7 +443,7 @@ def conclude(config: SoakConfig, rows: list[dict[str, Any]], seconds: float) -> 
     print(table(summary))
     print(f"wrote {display_path(config.out / 'soak.json')}")
     if config.write_docs:
-        write_document(table(summary))
+        pages.replace_between(DOCUMENT, BEGIN, END, f"{table(summary)}\n\n")
         write_json(DOCUMENT.with_name("reliability.json"), summary | {"config": None})
         print(f"wrote {display_path(DOCUMENT)}")
     for failure in summary["failures"]:
@@ -466,12 +458,9 @@ def summarize(rows: list[dict[str, Any]]) -> dict[str, Any]:
     for row in rows:
         counts.update(row["counts"])
     results = Counter(row["result"] for row in rows)
+    again = "python scripts/soak.py --only {piece} --seed {seed} --keep"
     failures = [
-        {
-            "piece": row["piece"],
-            "what": row["what"],
-            "repeat": f"python scripts/soak.py --only {row['piece']} --seed {row['seed']} --keep",
-        }
+        {"piece": row["piece"], "what": row["what"], "repeat": again.format(**row)}
         for row in rows
         if row["result"] not in ("good", "skipped")
     ]
@@ -487,31 +476,17 @@ def summarize(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 def table(summary: Mapping[str, Any]) -> str:
     """The summary as a table in Markdown."""
-    lines = [f"| what | {len(JOBS)} scripts |", "|---|---|"]
-    counted = {name: count for name, count in summary["counts"].items() if name != "runs"}
+    counted = [(name, n) for name, n in summary["counts"].items() if name != "runs"]
     found = ("lost runs", "corrupt checkpoints", "differing results",
              "hanging or stray processes", "unclear endings")  # fmt: skip
-    lines += [f"| {name} | {count:,} |" for name, count in counted.items()]
-    lines += [f"| **{name}** | **{summary[name]}** |" for name in found]
-    lines += [f"| skipped: {name} | {reason} |" for name, reason in summary["skipped"].items()]
-    lines += ["", f"Seed {summary['seed']}, {summary['seconds'] / 60:.0f} minutes, PyTorch "
-              f"{summary['torch']}, Python {summary['python']}."]  # fmt: skip
-    return "\n".join(lines)
-
-
-def write_document(text: str) -> None:
-    """Put the table between its marks in docs/reliability.md, or at the end."""
-    document = DOCUMENT.read_text(encoding="utf-8") if DOCUMENT.exists() else "# Reliability\n"
-    block = f"{BEGIN}\n\n{text}\n\n{END}"
-    if BEGIN in document and END in document:
-        head, rest = document.split(BEGIN, 1)
-        document = head + block + rest.split(END, 1)[1]
-    else:
-        document = f"{document.rstrip()}\n\n## The soak\n\n`make soak` has found:\n\n{block}\n"
-    DOCUMENT.write_text(document, encoding="utf-8")
+    rows = [(name, f"{count:,}") for name, count in counted]
+    rows += [(f"**{name}**", f"**{summary[name]}**") for name in found]
+    rows += [(f"skipped: {name}", reason) for name, reason in summary["skipped"].items()]
+    return pages.table(("what", f"{len(JOBS)} scripts"), rows) + (
+        f"\nSeed {summary['seed']}, {summary['seconds'] / 60:.0f} minutes, PyTorch "
+        f"{summary['torch']}, Python {summary['python']}."
+    )
 
 
 if __name__ == "__main__":
-    import tyro
-
-    run_script(main, tyro.cli(SoakConfig))
+    run_command(main, SoakConfig)

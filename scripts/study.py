@@ -20,20 +20,20 @@ import harness  # isort: skip  # noqa: F401  (before PyTorch is loaded)
 
 import json
 import math
-import os
 import statistics
-import sys
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from processes import run_into_log
+from studies import recipes
+from studies.pages import spread, table
+from studies.recipes import LONGEST, Recipe, prompts_of, words
+from studies.runner import SECONDS, Clock, Job, run_piece, run_stage
 
-from data import reviews, sums
+from data import sums
 from gpt.checkpoint import load_gpt
 from gpt.corpus import open_corpus
 from gpt.generate import SamplingParams
@@ -41,72 +41,34 @@ from gpt.model import GPT
 from gpt.pretraining import held_out_loss
 from gpt.teacher import open_teacher
 from gpt.tokenizer import Tokenizer
-from harness.command_line import run_script
+from harness.command_line import run_command
 from harness.device import pick_device
 from harness.files import display_path, read_jsonl, write_json
 from harness.flag_ranges import AtLeastOne
-from harness.paths import MODEL_FILE, RUNS
+from harness.paths import RUNS
 from harness.seeds import make_generator
 from reward_model.model import load_reward_model
 from rl.batches.rollout import sample_rollout
 from rl.commands.engines import every_engine
 from rl.kd_grpo_engine import KDGRPOConfig
-from rl.rewards.sources import RewardFn, RewardModelReward
+from rl.rewards.sources import RewardFn, RewardModelReward, made_of
 from rl.rewards.teacher import TeacherReward
-from rl.training.evaluation import Evaluation, best_of_n, evaluate, running_mean, win_rate
-from rl.training.setup import world_rule
+from rl.training.evaluation import Evaluation, best_of_n, evaluate, win_rate
+from rl.training.figures import running_mean
+from rl.training.open_reward import world_rule
 
-PAIR_MODES, PAIR_WEIGHTS = ("best_worst", "all", "offline", "both"), ("0.1", "1", "10")
-KD_GRPO, KD_PPO, MINILLM = "rl.kd_grpo_engine", "rl.kd_ppo_engine", "rl.minillm_engine"
-RECIPES: dict[str, tuple[str, ...]] = {  # name: module and its flags
-    "grpo": ("rl.grpo_engine",),
-    "ppo": ("rl.ppo_engine",),
-    "rloo": ("rl.rloo_engine",),
-    "reinforce_pp": ("rl.reinforce_pp_engine",),
-    "reinforce_pp_baseline": (
-        "rl.reinforce_pp_engine", "--variant", "baseline", "--prompts-per-step", "16",
-        "--group-size", "8",
-    ),
-    "grpo_single_model": ("rl.grpo_single_model_engine",),
-    "dapo": ("rl.grpo_variants_engine", "--variant", "dapo"),
-    "dr_grpo": ("rl.grpo_variants_engine", "--variant", "dr_grpo"),
-    "gspo": ("rl.grpo_variants_engine", "--variant", "gspo"),
-    "cispo": ("rl.grpo_variants_engine", "--variant", "cispo"),
-    "sapo": ("rl.grpo_variants_engine", "--variant", "sapo"),
-    "grpo_process": ("rl.grpo_process_engine",),
-    "grpo_iterative": ("rl.grpo_iterative_engine",),
-    "grpo_iterative_frozen": ("rl.grpo_iterative_engine", "--no-refresh-reward-model"),
-    "forward_kl": ("gpt.distillation",),
-    "reverse_kl": ("gpt.distillation", "--loss", "reverse_kl"),
-    "topk_ce": ("gpt.distillation", "--loss", "topk_ce"),
-    "kd_grpo": (KD_GRPO,),
-    "kd_ppo": (KD_PPO,),
-    "minillm": (MINILLM,),
-    "kd_grpo_per_token": (KD_GRPO, "--per-token"),
-    # Without the student's log-probs, and nothing else that holds back: what collapses.
-    "kd_grpo_sum": (
-        KD_GRPO, "--teacher-reward", "sum", "--kl-coef", "0", "--pretraining-coef", "0",
-    ),
-    "kd_grpo_mean": (
-        KD_GRPO, "--teacher-reward", "mean", "--kl-coef", "0", "--pretraining-coef", "0",
-    ),
-    "kd_grpo_reverse_kl": (KD_GRPO, "--kl-coef", "0", "--pretraining-coef", "0"),
-    # The weight of the text, and the notes' bonus in its place.
-    "kd_grpo_text_0": (KD_GRPO, "--pretraining-coef", "0"),
-    "kd_grpo_text_1": (KD_GRPO, "--pretraining-coef", "1"),
-    "minillm_text_0": (MINILLM, "--pretraining-coef", "0"),
-    "kd_ppo_text_0": (KD_PPO, "--pretraining-coef", "0"),
-    "kd_ppo_bonus_1": (KD_PPO, "--pt-mode", "reward_bonus", "--pretraining-coef", "1"),
-    "dpo": ("rl.dpo_engine",),
-    "dpo_long": ("rl.dpo_engine", "--steps", "600"),
-    **{
-        f"pg_grpo_{mode}_{weight}": (
-            "rl.pg_grpo_engine", "--pairs", mode, "--preference-coef", weight,
-        )
-        for mode in PAIR_MODES
-        for weight in PAIR_WEIGHTS
-    },
-}  # fmt: skip
+ONE_BUDGET = ("cispo_5", "sapo_tuned")  # rows of scripts/overoptimisation.py alone
+LISTED = {recipe.module for recipe in recipes.RECIPES.values()}
+NEW_ENGINES = {  # an engine without a recipe has one with its default flags
+    engine.name: Recipe(engine.module)
+    for engine in every_engine()
+    if engine.learns_from == "reward" and engine.module not in LISTED
+}
+RECIPES = {
+    name: recipe
+    for name, recipe in (recipes.RECIPES | NEW_ENGINES).items()
+    if name not in ONE_BUDGET
+}
 
 
 @dataclass(frozen=True)
@@ -121,43 +83,30 @@ class Study:
     best_of: int = 0  # answers per prompt of the best-of-n row; 0 leaves it out
 
 
-RECIPES |= {  # an engine without a row above has one with its default flags
-    engine.name: (engine.module,)
-    for engine in every_engine()
-    if engine.module not in {module for module, *_ in RECIPES.values()}
-}
-LEARNS_FROM = {engine.module: engine.learns_from for engine in every_engine()}
-
-
-def runs_from(*sources: str) -> tuple[str, ...]:
-    """The runs that learn from one of these: reward, teacher, pairs."""
+def engines(world: str) -> tuple[str, ...]:
+    """The engines of a world: steps are checked in sums alone, pairs are labelled in reviews alone."""
     return tuple(
-        name for name, (module, *_) in RECIPES.items() if LEARNS_FROM.get(module) in sources
+        name
+        for name in recipes.ENGINES | NEW_ENGINES
+        if name in RECIPES and world in RECIPES[name].worlds
     )
 
 
-def runs_of_module(module: str) -> tuple[str, ...]:
-    """The runs of one script."""
-    return tuple(name for name, recipe in RECIPES.items() if recipe[0] == module)
-
-
-PAIRS = runs_from("pairs") + runs_of_module("rl.pg_grpo_engine")
-ENGINES = tuple(name for name in runs_from("reward") if name not in PAIRS)
 LAST_COLUMNS = (
     ("KL (nats)", "kl", 1),
     ("length", "response_length", 1),
     ("CPU seconds", "seconds", 0),
 )
 STUDIES = {
-    "reviews": Study(  # steps are checked in sums alone, pairs are labelled in reviews alone
+    "reviews": Study(
         "reviews",
-        tuple(name for name in ENGINES if name != "grpo_process"),
+        engines("reviews"),
         (("gold reward", "gold", 3), ("win rate", "win_rate", 3), *LAST_COLUMNS),
         best_of=8,
     ),
     "sums": Study(
         "sums",
-        tuple(name for name in ENGINES if name not in runs_of_module("rl.grpo_iterative_engine")),
+        engines("sums"),
         (
             ("exact match, sampled", "gold", 3), ("greedy", "greedy", 3),
             ("writes steps", "writes_steps", 2), ("exact where it does", "gold_with_steps", 3),
@@ -167,7 +116,7 @@ STUDIES = {
     ),
     "distillation": Study(
         "reviews",
-        (*runs_of_module("gpt.distillation"), *runs_from("teacher")),
+        tuple(recipes.STUDENTS),
         (
             ("gold reward", "gold", 3), ("KL to the teacher (nats)", "reverse_kl_full", 2),
             ("KL removed", "removed", 2), ("perplexity", "perplexity", 2),
@@ -178,11 +127,10 @@ STUDIES = {
     ),
     "pairs": Study(
         "reviews",
-        ("grpo", *PAIRS),
+        ("grpo", *recipes.PAIRS),
         (("gold reward", "gold", 3), ("win rate", "win_rate", 3), *LAST_COLUMNS),
     ),
 }  # fmt: skip
-MAX_NEW_TOKENS = {"reviews": 48, "sums": 40}
 
 
 @dataclass(frozen=True)
@@ -225,47 +173,25 @@ class StudyConfig:
 # --- training: every stage is its own script ------------------------------------------------------
 
 
-def run_stage(folder: Path, module: str, *flags: object, threads: int) -> None:
-    """Run one script into `folder` unless it is finished there; its output goes to FOLDER.log.
-
-    Its seconds are written beside it: by the clock, and of CPU time, which other work on the machine
-    does not change. A failing script ends the study with its words.
-    """
-    if (folder / MODEL_FILE).exists():
-        print(f"{display_path(folder)} is there", flush=True)
-        return
-    command = [sys.executable, "-m", module, *map(str, flags), "--out", str(folder)]
-    environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
-    log = folder.with_name(f"{folder.name}.log")
-    wall, cpu = run_into_log(module, command, log, environment=environment)
-    seconds = {"wall": wall, "threads": threads}
-    write_json(folder / "seconds.json", seconds if cpu is None else seconds | {"cpu": cpu})
-    print(f"{display_path(folder)}: {wall:.0f} s", flush=True)
-
-
 def train_start(config: StudyConfig, world: str, folder: Path, *, teacher: bool) -> None:
     """The base model and, for reviews, the reward model, the fine-tuned baseline and the teacher."""
-    threads = torch.get_num_threads()
-    common = ("--preset", "study", "--device", config.device)
+    study, device = ("--preset", "study"), ("--device", config.device)
     base, judge = folder / "pretraining", folder / "reward_model"
-    run_stage(base, "gpt.pretraining", *common, "--data", world, threads=threads)
+
+    def stage(name: str, module: str, *flags: object) -> None:
+        run_stage(folder / name, module, flags, threads=torch.get_num_threads())
+
+    stage("pretraining", "gpt.pretraining", *study, *device, "--data", world)
     if world == "reviews":
-        run_stage(
-            judge, "reward_model.reward_model_training", *common, "--base", base, threads=threads
-        )
-        run_stage(
-            folder / "finetuning", "gpt.finetuning", *common, "--base", base,
-            "--pairs", judge / "pairs.jsonl", threads=threads,
-        )  # fmt: skip
+        from_base = (*study, *device, "--base", base)
+        stage("reward_model", "reward_model.reward_model_training", *from_base)
+        stage("finetuning", "gpt.finetuning", *from_base, "--pairs", judge / "pairs.jsonl")
     if teacher:
-        larger = folder / "teacher_pretraining"
-        run_stage(
-            larger, "gpt.pretraining", "--preset", "teacher", "--data", world, "--device",
-            config.device, threads=threads,
-        )  # fmt: skip
-        run_stage(
-            folder / "teacher", "scripts.make_teacher", *common, "--data", world, "--base", larger,
-            "--reward-model", judge, "--student", base, threads=threads,
+        larger = "teacher_pretraining"
+        stage(larger, "gpt.pretraining", "--preset", "teacher", "--data", world, *device)
+        stage(
+            "teacher", "scripts.make_teacher", *study, *device, "--data", world,
+            "--base", folder / larger, "--reward-model", judge, "--student", base,
         )  # fmt: skip
 
 
@@ -288,20 +214,21 @@ def start_flags(study: Study, module: str, folder: Path) -> tuple[object, ...]:
 def train_runs(config: StudyConfig, study: Study, folder: Path) -> None:
     """Every run and seed, `jobs` at a time."""
     threads = max(torch.get_num_threads() // config.jobs, 1)
-    with ThreadPoolExecutor(config.jobs) as pool:
-        stages = []
-        for seed in config.seeds:
-            for name in runs_of(config, study):
-                module, *own = RECIPES[name]
-                flags = (
-                    "--preset", "study", "--data", study.world, *own, "--seed", seed, "--device",
-                    config.device, *start_flags(study, module, folder), "--test-prompts", 0,
-                    *config.flags.split(),
-                )  # fmt: skip
-                target = folder / f"{name}-{seed}"
-                stages.append(pool.submit(run_stage, target, module, *flags, threads=threads))
-        for stage in stages:
-            stage.result()
+    jobs = [
+        Job(f"{name}-{seed}", RECIPES[name].module, dict(RECIPES[name].flags) | dict(seed=seed))
+        for seed in config.seeds
+        for name in runs_of(config, study)
+    ]
+
+    def run(job: Job) -> float:
+        flags = (
+            "--preset", "study", "--data", study.world, *words(job.arguments), "--device",
+            config.device, *start_flags(study, job.stage, folder), "--test-prompts", 0,
+            *config.flags.split(),
+        )  # fmt: skip
+        return run_stage(folder / job.name, job.stage, flags, threads=threads)
+
+    run_piece(jobs, run, Clock(folder, ()), at_a_time=config.jobs)
 
 
 # --- the comparison -------------------------------------------------------------------------------
@@ -320,7 +247,7 @@ class Judge:
 
     def answers(self, policy: GPT, *, greedy: bool = False) -> Evaluation:
         """One answer per prompt, with the same random numbers for every policy."""
-        params = SamplingParams(greedy=greedy, max_new_tokens=MAX_NEW_TOKENS[self.study.world])
+        params = SamplingParams(greedy=greedy, max_new_tokens=LONGEST[self.study.world])
         return evaluate(
             policy, self.tokenizer, self.prompts, params, None if greedy else self.reward,
             reference=None if greedy else self.base, gold=self.gold,
@@ -333,7 +260,7 @@ class Judge:
 
     def different_answers(self, policy: GPT, prompts: int = 128, tries: int = 8) -> float:
         """How many of several answers to one prompt differ, on average."""
-        params = SamplingParams(max_new_tokens=MAX_NEW_TOKENS[self.study.world])
+        params = SamplingParams(max_new_tokens=LONGEST[self.study.world])
         generator = make_generator(0, "different answers")
         asked = self.prompts[:prompts]
         rollout = sample_rollout(policy, self.tokenizer, asked, params, tries, generator)
@@ -380,11 +307,7 @@ def open_judge(config: StudyConfig, study: Study, folder: Path) -> Judge:
         reward = TeacherReward(teacher, KDGRPOConfig(), aggregate="sum", reverse_kl=True)
     elif study.world == "reviews":
         reward = RewardModelReward(load_reward_model(folder / "reward_model", device)[0])
-    prompts = (
-        sums.prompts(config.split, count=config.prompts)
-        if study.world == "sums"
-        else reviews.prompts(config.split)[: config.prompts]
-    )
+    prompts = prompts_of(study.world, config.split, config.prompts)
     return Judge(study, base, tokenizer, reward, gold, prompts)
 
 
@@ -393,12 +316,13 @@ def compare(config: StudyConfig, study: Study, folder: Path) -> dict[str, list[d
     judge = open_judge(config, study, folder)
     device = judge.base.device
     results: dict[str, list[dict[str, Any]]] = {"base model": [judge.measure(judge.base)]}
-    if isinstance(judge.reward, TeacherReward):
-        results["teacher"] = [judge.measure(judge.reward.teacher)]
+    teacher = made_of(judge.reward).teacher
+    if teacher is not None:
+        results["teacher"] = [judge.measure(teacher)]
     if study.best_of:
         best_reward, best_gold = best_of_n(
             judge.base, judge.tokenizer, judge.prompts,
-            SamplingParams(max_new_tokens=MAX_NEW_TOKENS[study.world]), judge.reward, study.best_of,
+            SamplingParams(max_new_tokens=LONGEST[study.world]), judge.reward, study.best_of,
             gold=judge.gold,
         )  # fmt: skip
         assert best_gold is not None
@@ -411,7 +335,7 @@ def compare(config: StudyConfig, study: Study, folder: Path) -> dict[str, list[d
         for seed in config.seeds:
             run = folder / f"{name}-{seed}"
             numbers = measured_once(config, judge, run)
-            seconds = json.loads((run / "seconds.json").read_text(encoding="utf-8"))
+            seconds = json.loads((run / SECONDS).read_text(encoding="utf-8"))
             numbers |= {"seed": seed, "steps": read_jsonl(run / "metrics.jsonl")[-1]["step"]}
             numbers |= {"seconds": seconds.get("cpu", seconds["wall"])}
             results.setdefault(name, []).append(numbers)
@@ -430,25 +354,13 @@ def measured_once(config: StudyConfig, judge: Judge, run: Path) -> dict[str, flo
     return dict(known[key])
 
 
-def spread(rows: Sequence[Mapping[str, float]], key: str, digits: int) -> str:
-    """ "mean (lowest to highest)" over the seeds, or the one number, or a dash."""
-    values = [row[key] for row in rows if key in row]
-    if not values:
-        return "-"
-    mean = f"{statistics.mean(values):.{digits}f}"
-    if len(values) == 1:
-        return mean
-    return f"{mean} ({min(values):.{digits}f} to {max(values):.{digits}f})"
-
-
 def markdown(study: Study, results: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
-    """The table for a README."""
-    lines = ["| | " + " | ".join(title for title, _, _ in study.columns) + " |"]
-    lines.append("|" + "---|" * (len(study.columns) + 1))
-    for name, rows in results.items():
-        cells = [spread(rows, key, digits) for _, key, digits in study.columns]
-        lines.append(f"| {name} | " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
+    """The table for a README: "mean (lowest to highest)" over the seeds."""
+    rows = [
+        [name, *(spread([r[key] for r in own if key in r], n) for _, key, n in study.columns)]
+        for name, own in results.items()
+    ]
+    return table(["", *(title for title, _, _ in study.columns)], rows)
 
 
 def mean_curve(
@@ -515,14 +427,12 @@ def main(config: StudyConfig) -> None:
         train_runs(config, study, folder)
         results = compare(config, study, folder)
         write_json(out / f"{name}.json", {"split": config.split, "results": results})
-        table = markdown(study, results)
-        (out / f"{name}.md").write_text(table, encoding="utf-8")
+        text = markdown(study, results)
+        (out / f"{name}.md").write_text(text, encoding="utf-8")
         plot(config, study, folder, out / f"{name}.png", results)
-        print(f"\n{len(config.seeds)} seeds, {config.prompts} {config.split} prompts\n\n{table}")
+        print(f"\n{len(config.seeds)} seeds, {config.prompts} {config.split} prompts\n\n{text}")
         print(f"wrote {display_path(out)} ({name}.json, {name}.md, {name}.png)")
 
 
 if __name__ == "__main__":
-    import tyro
-
-    run_script(main, tyro.cli(StudyConfig))
+    run_command(main, StudyConfig)

@@ -21,11 +21,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from harness.paths import REPOSITORY
-from rl import memory
+from rl.commands import memory_tables
 from rl.commands.engines import every_engine
 from rl.training.config import EngineConfig
 
-sys.path += [str(REPOSITORY / "docs" / "site"), str(REPOSITORY / "tests" / "rl")]
+sys.path += [str(REPOSITORY / folder) for folder in ("docs/site", "tests", "tests/rl")]
 
 
 def between(page: str, mark: str, lines: Sequence[str]) -> str:
@@ -64,7 +64,7 @@ def front_page() -> str:
             page_of_course(box.fields["notebook"], ""),
         ])  # fmt: skip
     return between(
-        "README.md", "engines", memory.markdown(["engine", "paper", "box", "page"], rows)
+        "README.md", "engines", memory_tables.markdown(["engine", "paper", "box", "page"], rows)
     )
 
 
@@ -79,7 +79,7 @@ def page_of_rl() -> str:
         for engine, box in boxes()
     ]
     columns = ["engine", "the idea", "what to watch", "page"]
-    return between("rl/README.md", "engines", memory.markdown(columns, rows))
+    return between("rl/README.md", "engines", memory_tables.markdown(columns, rows))
 
 
 def contracts() -> str:
@@ -90,7 +90,7 @@ def contracts() -> str:
         if name.startswith("test_") and "engine" in inspect.signature(test).parameters:
             skipped = [e.name for e in entries.ENGINES if tests.contract(test) in e.skips]
             rows.append([tests.contract(test).replace("_", " "), ", ".join(skipped)])
-    table = memory.markdown(["contract", "not for"], rows)
+    table = memory_tables.markdown(["contract", "not for"], rows)
     return between("docs/engine_contract.md", "contracts", table)
 
 
@@ -113,7 +113,9 @@ def defaults() -> str:
 
 
 def cards() -> str:
-    return between("docs/memory.md", "cards", memory.card_tables(memory.MemoryConfig()))
+    return between(
+        "docs/memory.md", "cards", memory_tables.card_tables(memory_tables.MemoryConfig())
+    )
 
 
 TABLES: dict[str, Callable[[], str]] = {

@@ -163,6 +163,14 @@ def same_random_numbers() -> None:
     torch.manual_seed(0)
 
 
+@pytest.fixture
+def gradients(monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
+    """The flat gradient of each optimizer step of an engine, as it reaches the clip."""
+    from engines import seen_gradients
+
+    return seen_gradients(monkeypatch)
+
+
 @pytest.fixture(scope="session")
 def require() -> Callable[[str], ModuleType]:
     """`require("transformers")`: the imported package, or a skip with a reason (see above)."""

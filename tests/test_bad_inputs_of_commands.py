@@ -328,7 +328,7 @@ def test_a_malformed_input_is_one_sentence(name: str, tmp_path: Path, monkeypatc
         raise AssertionError("work has begun")
 
     for module, function in (
-        (outcome_training, "fit"), (imdb, "train_language_model"), (overoptimisation, "run_piece"),
+        (outcome_training, "train"), (imdb, "train_language_model"), (overoptimisation, "run_piece"),
         (bug_zoo, "bugged_run"), (talk, "from_pipe"),
     ):  # fmt: skip
         monkeypatch.setattr(module, function, never)

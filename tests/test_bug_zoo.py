@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
+import bug_stories as zoo
 import bug_zoo
 import pytest
 from bug_zoo import ZooConfig
-from course import zoo
 
 from harness.errors import UserError
 from harness.report.page import REPORT
@@ -34,12 +35,6 @@ def answers(monkeypatch: pytest.MonkeyPatch, *lines: str) -> None:
     monkeypatch.setattr("builtins.input", read)
 
 
-def test_there_is_a_story_for_every_bug_and_at_least_fifteen() -> None:
-    assert set(zoo.STORIES) == set(bug_zoo.BUGS)
-    assert len(zoo.STORIES) >= 15
-    assert {story.engine for story in zoo.STORIES.values()} <= set(bug_zoo.ENGINES)
-
-
 @pytest.mark.parametrize("name", zoo.STORIES)
 def test_the_right_line_stands_where_the_story_says(name: str) -> None:
     story = zoo.STORIES[name]
@@ -58,12 +53,43 @@ def test_the_choices_hold_the_bug_and_are_the_same_each_time(name: str) -> None:
     assert len(places) > 2, "the right answer must not always stand at the same place"
 
 
-def test_of_lines_that_occur_again_the_first_one_is_meant() -> None:
-    """clipped_surrogate's return stands in other surrogates too."""
-    path, number = zoo.place(zoo.STORIES["loss_sign"]).split(":")
-    lines = (zoo.REPOSITORY / path).read_text(encoding="utf-8").splitlines()[: int(number)]
-    functions = [line for line in lines if line.startswith("def ")]
-    assert functions[-1].startswith("def clipped_surrogate(")
+def test_a_case_shows_its_evidence_and_not_its_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert sorted(zoo.CASES) == sorted(zoo.STORIES)
+    zoo.visit(1)
+    said = capsys.readouterr().out
+    assert said.startswith("Case 1: a run of ppo") and "explained_variance" in said
+    assert "critic_rests" not in said and zoo.STORIES["critic_rests"].why not in said
+    with pytest.raises(ValueError, match="no case 18: the cases are 1 to 17"):
+        zoo.visit(18)
+
+
+def test_a_case_is_told_after_a_guess_and_not_before(capsys: pytest.CaptureFixture[str]) -> None:
+    names, story = zoo.choices("critic_rests", seed=1), zoo.STORIES["critic_rests"]
+    right = names.index("critic_rests") + 1
+    wrong = right % len(names) + 1
+    said = []
+    for choice in (..., 0, right, wrong):
+        zoo.guess(1, choice)
+        said.append(capsys.readouterr().out)
+    assert said[0] == said[1] == "Case 1 waits for your guess: 1 to 6, in place of the dots.\n"
+    assert said[2].startswith("Yes: ") and story.wrong in said[2]
+    assert zoo.STORIES[names[wrong - 1]].shows in said[3].splitlines()[0]
+    assert said[3].startswith("No. ") and story.wrong in said[3]
+
+
+def test_the_page_asks_before_it_tells() -> None:
+    """No cell of the zoo names its bug, and what was recorded has no answer in it."""
+    notebook = json.loads((zoo.REPOSITORY / "notebooks" / "22_bug_zoo.ipynb").read_text("utf-8"))
+    code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    cells = [
+        cell for cell in code if re.search(r"\b(visit|guess|case)\(\d", "".join(cell["source"]))
+    ]
+    assert len(cells) >= 8
+    for cell in cells:
+        shown = "".join(
+            cell["source"] + [t for out in cell["outputs"] for t in out.get("text", [])]
+        )
+        assert not [bug for bug in zoo.CASES[:4] if bug in shown or zoo.STORIES[bug].why in shown]
 
 
 def test_a_game_ends_with_the_right_answer_and_the_line(
@@ -92,26 +118,9 @@ def test_a_game_ends_with_the_right_answer_and_the_line(
     assert "ratio_at_start" in page and "one line is wrong" in page and "late_mask" not in page
 
 
-def test_a_game_whose_input_ends_reveals_at_once(
-    short: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    answers(monkeypatch)
-    bug_zoo.play(ZooConfig(seed=3, run=tmp_path / "game"))
-    said = capsys.readouterr().out
-    assert "Yes." not in said and "right: " in said and "wrong: " in said
-
-
 def test_what_the_zoo_does_not_have_is_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="there is no 'lion' in the zoo: use one of loss_sign"):
+    with pytest.raises(UserError, match="no 'lion' .*use one of loss_sign"):
         ZooConfig(only="lion")
-    with pytest.raises(UserError, match="is there already: give --run a new folder"):
+    with pytest.raises(UserError, match="already: give --run a new folder"):
         ZooConfig(run=tmp_path)
     assert ZooConfig(only="ppo", record=True).only == "ppo"
-
-
-def test_the_table_shows_both_runs() -> None:
-    rows = zoo.recording("loss_sign").rows
-    text = zoo.table(rows, zoo.control("grpo").rows)
-    line = next(line for line in text.splitlines() if line.startswith("reward "))
-    first, last, first_beside, last_beside = map(float, line.split()[1:])
-    assert last < first and last_beside > first_beside

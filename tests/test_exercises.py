@@ -7,16 +7,14 @@ from typing import Any
 import pytest
 import torch
 from course import exercises
-from course.exercises import Mistake, verdict
+from course.claims import holds
+from course.exercises import verdict
+from course.mistakes import Mistake
 
 NAMES = exercises.names()
-MISTAKES = [(name, mistake) for name in NAMES for mistake in exercises.load(name).mistakes]
+MISTAKES = [(name, made) for name in NAMES for made in exercises.load(name).mistakes]
 
 each_exercise = pytest.mark.parametrize("name", NAMES)
-
-
-def test_there_are_exercises() -> None:
-    assert {"group_advantages", "clipped_surrogate"} <= set(NAMES)
 
 
 @each_exercise
@@ -41,19 +39,19 @@ def test_at_least_three_mistakes_with_sentences_of_their_own(name: str) -> None:
     mistakes = exercises.load(name).mistakes
     assert len(mistakes) >= 3
     for part in ("name", "says"):
-        parts = [getattr(mistake, part) for mistake in mistakes]
+        parts = [getattr(made, part) for made in mistakes]
         assert len(set(parts)) == len(parts)
-    assert all(len(mistake.says.split()) >= 6 for mistake in mistakes)
+    assert all(len(made.says.split()) >= 6 for made in mistakes)
 
 
 @pytest.mark.parametrize(
-    ("name", "mistake"), MISTAKES, ids=[f"{name}-{mistake.name}" for name, mistake in MISTAKES]
+    ("name", "made"), MISTAKES, ids=[f"{name}-{made.name}" for name, made in MISTAKES]
 )
-def test_a_typical_mistake_is_caught_by_its_name(name: str, mistake: Mistake) -> None:
-    found = verdict(name, mistake.function)
+def test_a_typical_mistake_is_caught_by_its_name(name: str, made: Mistake) -> None:
+    found = verdict(name, made.function)
     assert not found.right
-    assert found.mistake == mistake.name, found.text
-    assert mistake.says in found.text
+    assert found.mistake == made.name, found.text
+    assert made.says in found.text
 
 
 @each_exercise
@@ -119,11 +117,15 @@ def test_a_wrong_gradient_with_right_numbers_is_told_apart() -> None:
     assert "the numbers are right, but the gradient of your result for log_probs is 0.5" in text
 
 
-def test_check_prints_the_verdict(capsys: pytest.CaptureFixture[str]) -> None:
-    exercises.check("group_advantages", exercises.load("group_advantages").solution)
-    assert capsys.readouterr().out.startswith("right: 3 worked cases")
-
-
-def test_an_unknown_exercise_lists_the_known_ones() -> None:
-    with pytest.raises(ValueError, match="group_advantages"):
-        verdict("no_such", lambda: None)
+def test_a_claim_is_a_message_for_readers_and_an_error_where_pages_are_built(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("COURSE_STRICT", raising=False)
+    holds(torch.tensor(True), "all runs learn")
+    assert capsys.readouterr().out == ""
+    holds(torch.tensor(float("nan")) > 0, "all runs learn")
+    assert "no longer right where it says: all runs learn" in capsys.readouterr().out
+    monkeypatch.setenv("COURSE_STRICT", "1")
+    holds(1 > 0, "all runs learn")
+    with pytest.raises(AssertionError, match="all runs learn"):
+        holds(0 > 1, "all runs learn")

@@ -6,9 +6,9 @@ import os
 from pathlib import Path
 from types import SimpleNamespace
 
-import processes
 import pytest
 import torch
+from studies import runner
 
 from data.records import PromptRecord
 from data.splits import split_of
@@ -144,14 +144,14 @@ def test_reward_and_judges_learn_from_different_labels(tmp_path, monkeypatch):
     monkeypatch.setattr(
         imdb,
         "run_stage",
-        lambda config, folder, module, *flags: stages.update({folder.name: flags}),
+        lambda config, folder, module, flags: stages.update({folder.name: flags}),
     )
     imdb.train_classifiers(IMDBConfig(), tmp_path)
     for name, half in (("classifier_a", "a.jsonl"), ("classifier_b", "b.jsonl")):
         flags = stages[name]
-        assert flags[flags.index("--data") + 1] == tmp_path / "data" / half
-        assert flags[flags.index("--held-out") + 1] == tmp_path / "data" / "test.jsonl"
-        assert ("--base" in flags) == (name == "classifier_a")
+        assert flags["data"] == tmp_path / "data" / half
+        assert flags["held_out"] == tmp_path / "data" / "test.jsonl"
+        assert ("base" in flags) == (name == "classifier_a")
     rows = [{"text": f"good {i}", "label": True} for i in range(9)]
     rows += [{"text": f"bad {i}", "label": False} for i in range(9)]
     write(tmp_path / "data", "b.jsonl", rows)
@@ -176,40 +176,27 @@ def test_a_pair_is_the_best_and_the_worst_answer_token_by_token(tmp_path):
         assert TOKENIZER.decode(row["chosen_tokens"]) == row["chosen"]
 
 
-def test_the_table_has_means_and_half_ranges():
-    keys = [key for _, key, _ in imdb.COLUMNS]
-    rows = {"base": [dict.fromkeys(keys, 0.5)],
-            "grpo": [dict.fromkeys(keys, 0.8), dict.fromkeys(keys, 0.9)]}  # fmt: skip
-    lines = imdb.table(rows).splitlines()
-    assert lines[2].startswith("| base model | 1 | 0.50 |")
-    assert lines[3].startswith("| GRPO | 2 | 0.85 ± 0.05 |")
-    assert {line.count("|") for line in lines} == {len(keys) + 3}
-
-
 def test_a_finished_stage_is_kept_and_an_interrupted_one_resumed(tmp_path, monkeypatch):
     commands = []
     process = SimpleNamespace(wait=lambda: 0, pid=0)
     monkeypatch.setattr(
-        processes.subprocess, "Popen", lambda words, **_: commands.append(words) or process
+        runner.subprocess, "Popen", lambda words, **_: commands.append(words) or process
     )
-    monkeypatch.setattr(processes, "wait", lambda process: (0, 1.0))
+    monkeypatch.setattr(runner, "wait", lambda process: (0, 1.0))
     config, done, half = IMDBConfig(device="cpu"), tmp_path / "done", tmp_path / "half"
     for folder in (done, half):
         folder.mkdir()
         (folder / "model.safetensors").touch()
     (half / "state.pt").touch()
-    imdb.run_stage(config, done, "gpt.pretraining")
+    imdb.run_stage(config, done, "gpt.pretraining", {})
     assert commands == []
-    imdb.run_stage(config, half, "gpt.pretraining", "--steps", 3)
+    imdb.run_stage(config, half, "gpt.pretraining", {"steps": 3})
     assert commands[0][1:5] == ["-m", "gpt.pretraining", "--steps", "3"]
     assert "--resume" in commands[0]
     assert json.loads((half / "seconds.json").read_text())["cpu"] == 1.0
-
-
-@pytest.mark.parametrize("wrong", [{"seeds": ()}, {"prompts": 0}, {"engines": ("gpro",)}])
-def test_flags_that_mean_nothing_are_refused(wrong):
-    with pytest.raises(ValueError, match="at least one|there is no run"):
-        IMDBConfig(**wrong)
+    imdb.run_stage(config, tmp_path / "new", "gpt.pretraining", {})
+    runner.run_stage(half, "gpt.pretraining", ())  # its seconds would not be those of the whole
+    assert len(commands) == 3 and not any("--resume" in command for command in commands[1:])
 
 
 def test_the_whole_on_a_small_budget(tmp_path):

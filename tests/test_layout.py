@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import graphlib
 import importlib
 import json
 import os
@@ -33,13 +34,13 @@ PACKAGES = (
 )  # each may import itself and what stands before it
 ROOMS = ("equations", "batches", "rewards", "training")  # of rl/, likewise
 COMMANDS = ("doctor.py", "export.py", "memory.py", "report.py", "talk.py")
-CODE_FOLDERS = (*PACKAGES, "scripts", "bench", "notebooks", "tests")
+CODE_FOLDERS = (*PACKAGES, "nano", "scripts", "bench", "notebooks", "tests")
 RUNTIME = {
     *("torch", "tiktoken", "numpy", "matplotlib", "safetensors", "tyro", "tqdm", "jinja2", "bokeh"),
 }
 OPTIONAL = {
     "gpt/pretrained.py": {"huggingface_hub"},
-    "rl/export.py": {"tensorboard"},
+    "rl/commands/event_files.py": {"tensorboard"},
 }  # extras: inside functions of these files only
 FOREIGN_NAMES = RUNTIME | {
     *("pytest", "hypothesis", "transformers", "tokenizers", "trl", "datasets", "accelerate"),
@@ -94,8 +95,9 @@ def imported_modules(tree: ast.AST, package: str) -> Iterator[str]:
 def script_files() -> list[Path]:
     """By text, so that a file that does not parse fails its own tests and not the collection."""
     guard = re.compile(r"^if __name__ == ", re.MULTILINE)
-    files = python_files(*PACKAGES, "scripts")
-    return [path for path in files if guard.search(path.read_text(encoding="utf-8"))]
+    files = python_files(*PACKAGES, "scripts", "bench")
+    commands = [path for path in files if guard.search(path.read_text(encoding="utf-8"))]
+    return [path for path in commands if label(path) != "bench/sides.py"]  # which peers.py starts
 
 
 PACKAGE_FILES = python_files(*PACKAGES)
@@ -110,6 +112,17 @@ def test_imports_point_one_way(path: Path) -> None:
     allowed |= OPTIONAL.get(label(path), set())
     found = {name.split(".")[0] for name in imported_modules(tree_of(path), package)}
     assert found <= allowed, f"{label(path)} imports {sorted(found - allowed)}"
+
+
+def test_imports_make_no_circle() -> None:
+    """At the top of files: so any of them may be the first that a process imports."""
+    names = {module_name(path): path for path in PACKAGE_FILES}
+    graph: dict[str, set[str]] = {}
+    for name, path in names.items():
+        nodes = [n for n in tree_of(path).body if isinstance(n, (ast.Import, ast.ImportFrom))]
+        graph[name] = {found for n in nodes for found in imported_modules(n, name)} & names.keys()
+    assert sum(map(len, graph.values())) > 300
+    graphlib.TopologicalSorter(graph).prepare()  # a CycleError names the circle
 
 
 @pytest.mark.parametrize("name", OPTIONAL)
@@ -132,11 +145,11 @@ def test_engines_import_no_engine(path: Path) -> None:
 
 @pytest.mark.parametrize("path", python_files("rl"), ids=label)
 def test_imports_point_one_way_between_the_rooms_of_rl(path: Path) -> None:
-    """equations <- batches <- rewards <- training <- the engines at the top."""
+    """equations <- batches <- rewards <- training <- the engines; commands/ under the commands."""
     room = path.relative_to(ROOT / "rl").parts[0]
     allowed = ROOMS[: ROOMS.index(room) + 1] if room in ROOMS else ROOMS
-    if room == "memory.py":  # above the engines: it knows their presets
-        allowed = (*ROOMS, *(path.stem for path in (ROOT / "rl").glob("*_engine.py")))
+    if room in ("commands", *COMMANDS):
+        allowed = (*ROOMS, "commands")
     names = {name.split(".")[1] for name in imported_modules(tree_of(path), "rl") if "rl." in name}
     assert names <= set(allowed), f"{label(path)} imports {sorted(names - set(allowed))}"
 
@@ -145,7 +158,7 @@ def test_the_top_of_rl_shows_engines() -> None:
     """Whoever opens rl/ sees the engines, a README, the rooms and the commands that look at a run."""
     entries = {path.name for path in (ROOT / "rl").iterdir() if path.name != "__pycache__"}
     engines = {name for name in entries if name.endswith("_engine.py")}
-    assert entries - engines == {"README.md", "__init__.py", *ROOMS, *COMMANDS}
+    assert entries - engines == {"README.md", "__init__.py", *ROOMS, "commands", *COMMANDS}
 
 
 def test_no_module_hides_the_standard_library_or_a_dependency() -> None:
@@ -203,13 +216,17 @@ def test_a_package_that_hides_one_of_ours_is_named(tmp_path: Path, package: str,
 def test_tyro_is_imported_under_main_only(path: Path) -> None:
     tree = tree_of(path)
     guarded = {id(node) for top in tree.body if is_main_guard(top) for node in ast.walk(top)}
+    if label(path) == "harness/command_line.py":  # run_command, which stands there
+        guarded = {
+            id(n) for f in functions_of(path) if f.name == "run_command" for n in ast.walk(f)
+        }
     for node in ast.walk(tree):
         if isinstance(node, (ast.Import, ast.ImportFrom)) and id(node) not in guarded:
             names = {name.split(".")[0] for name in imported_modules(node, "")}
             assert "tyro" not in names, f"{label(path)}:{node.lineno}"
 
 
-@pytest.mark.parametrize("path", python_files(*PACKAGES, "scripts", "bench"), ids=label)
+@pytest.mark.parametrize("path", python_files(*PACKAGES, "nano", "scripts", "bench"), ids=label)
 def test_no_unfinished_code(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     assert not re.findall(r"TODO|FIXME|NotImplementedError", text), label(path)
@@ -298,7 +315,7 @@ def elsewhere(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 def test_installation_leaks_no_other_folder(tmp_path: Path) -> None:
     if not is_installed():
         pytest.skip("glassbox-rlhf is not installed here; `make test` installs it")
-    names = [*PACKAGES, "scripts", "bench", "notebooks", "tests"]
+    names = [*PACKAGES, "nano", "scripts", "bench", "notebooks", "tests"]
     code = (
         "import importlib.util, sys\n"
         "for name in sys.argv[1:]:\n"
@@ -311,24 +328,31 @@ def test_installation_leaks_no_other_folder(tmp_path: Path) -> None:
     assert ours == list(PACKAGES), result.stderr
 
 
-# Every script in one process, because importing torch takes longer than all the rest. Each finds
-# the path of a new process and none of the repository's modules: it imports its own.
+# Every script in one process, because importing torch takes longer than all the rest. The scripts
+# of a folder find the path of a new process and import the repository's modules anew; in which order
+# they do so among themselves plays no part, as test_imports_make_no_circle shows.
 RUN_EACH = """
-import contextlib, io, json, runpy, sys, traceback
+import contextlib, io, json, os, runpy, sys, traceback
 from pathlib import Path
-root, how, *names = sys.argv[1:]
-results, first = {}, sys.path[0]
+root, *names = sys.argv[1:]
+results, first, place = {}, sys.path[0], None
 for name in names:
-    for module, loaded in list(sys.modules.items()):
-        file = Path(getattr(loaded, "__file__", None) or "/").resolve()
-        if file.is_relative_to(root) and "site-packages" not in file.parts:
-            del sys.modules[module]
-    run = runpy.run_path if how == "file" else runpy.run_module
-    sys.path[0] = str(Path(name).parent) if how == "file" else first
-    sys.argv, output, code = [name, "--help"], io.StringIO(), "ended without exiting"
+    file = name.endswith(".py")
+    folder = str(Path(name).parent) if file else first
+    if folder != place:
+        for module, loaded in list(sys.modules.items()):
+            path = Path(getattr(loaded, "__file__", None) or "/").resolve()
+            if path.is_relative_to(root) and "site-packages" not in path.parts:
+                del sys.modules[module]
+    sys.path[0] = place = folder
+    os.environ["COLUMNS"] = "40" if file else "100"
+    sys.argv, output, code = [name, "--help"], io.StringIO(), 0
     try:
         with contextlib.redirect_stdout(output):
-            run(name, run_name="__main__", **({} if how == "file" else {"alter_sys": True}))
+            if file:
+                runpy.run_path(name, run_name="__main__")
+            else:
+                runpy.run_module(name, run_name="__main__", alter_sys=True)
     except SystemExit as error:
         code = error.code or 0
     except BaseException:
@@ -338,43 +362,54 @@ print(json.dumps(results))
 """
 
 
-def help_pages(folder: Path, how: str, names: list[str]) -> dict[str, list]:
-    """[exit status or what went wrong, what was printed] of each script, run from `folder`."""
-    result = elsewhere("-c", RUN_EACH, str(ROOT), how, *names, cwd=folder)
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list]:
+    """[exit status or what went wrong, what was printed] of each script, run from an empty folder.
+
+    As a file in a terminal of 40 columns, as a module in one of 100.
+    """
+    folder = tmp_path_factory.mktemp("elsewhere")
+    names = [*map(str, SCRIPTS), *map(module_name, MODULE_SCRIPTS)]
+    result = elsewhere("-W", "ignore", "-c", RUN_EACH, str(ROOT), *names, cwd=folder)
     assert result.returncode == 0, result.stderr
     assert list(folder.iterdir()) == [], "--help wrote files"
     return json.loads(result.stdout.splitlines()[-1])
-
-
-@pytest.fixture(scope="module")
-def pages_of_files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list]:
-    return help_pages(tmp_path_factory.mktemp("files"), "file", [str(path) for path in SCRIPTS])
-
-
-@pytest.fixture(scope="module")
-def pages_of_modules(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list]:
-    names = [module_name(path) for path in MODULE_SCRIPTS]
-    return help_pages(tmp_path_factory.mktemp("modules"), "module", names)
 
 
 def module_name(path: Path) -> str:
     return ".".join(path.relative_to(ROOT).with_suffix("").parts)
 
 
-@pytest.mark.parametrize("path", SCRIPTS, ids=label)
-def test_help_as_a_file(path: Path, pages_of_files: dict[str, list]) -> None:
-    """`python path --help`."""
-    code, page = pages_of_files[str(path)]
+def check_help(run: list, typed: str, columns: int) -> None:
+    """The page says first what one types; no line is wider than the terminal, if it has a space."""
+    code, page = run
     assert code == 0, code
-    assert "usage" in page.lower()
+    usage, about = page.split("[flags]\n", maxsplit=1)
+    assert " ".join(usage.split()).startswith(f"usage: {typed}") and about[0].isupper()
+    wide = [line for line in page.splitlines() if len(line) > columns]
+    assert [line for line in wide if len(line.split()) > 1] == []
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=label)
+def test_help_as_a_file(path: Path, pages: dict[str, list]) -> None:
+    """`python path --help`."""
+    check_help(pages[str(path)], f"python {label(path)}", columns=40)
 
 
 @pytest.mark.parametrize("path", MODULE_SCRIPTS, ids=label)
-def test_help_as_a_module(path: Path, pages_of_modules: dict[str, list]) -> None:
+def test_help_as_a_module(path: Path, pages: dict[str, list]) -> None:
     """`python -m name --help`."""
-    code, page = pages_of_modules[module_name(path)]
-    assert code == 0, code
-    assert "usage" in page.lower()
+    check_help(pages[module_name(path)], f"python -m {module_name(path)}", columns=100)
+
+
+def test_help_begins_with_the_commands_own_flags(pages: dict[str, list]) -> None:
+    """GRPO's page: the paper's flags first, then named groups, at last the run's."""
+    _, page = pages["rl.grpo_engine"]
+    titles = re.findall(r"^(\S.+):$", page, flags=re.MULTILINE)
+    assert (titles[0], titles[-1]) == ("flags of this command alone", "The run")
+    assert {"KL to the reference", "Reward", "Memory"} < set(titles)
+    first = page.split(titles[1])[0]
+    assert "--clip-low" in first and "--seed" not in first
 
 
 def test_network_is_blocked() -> None:

@@ -22,7 +22,6 @@ from mutation_check import (
     pytest_name,
     read_bugs,
     read_tests,
-    selected,
 )
 from trials import TIMED_OUT
 
@@ -133,7 +132,7 @@ def test_a_change_without_one_place_is_named(name, old, message):
 
 def test_a_name_of_two_files_needs_its_file():
     code = Code({"gpt/a.py": "def f(): pass", "rl/b/a.py": "def f(): pass"})
-    with pytest.raises(UserError, match="f is in gpt/a.py and rl/b/a.py: write the file's name"):
+    with pytest.raises(UserError, match="f is in gpt/a.py and rl/b/a.py"):
         code.find("f")
     assert code.find("b.a.f") == ("rl/b/a.py", "f") and code.find("gpt.a.f") == ("gpt/a.py", "f")
 
@@ -159,7 +158,7 @@ def test_a_file_of_changes(tmp_path):
     assert block.changes == expected
     for text in ("a: b\n- x\n+ y", "a: b\nin f\n+ y", "a: b\nin f\nwhat"):
         path.write_text(text)
-        with pytest.raises(UserError, match="bugs.txt, 'a: b': this line fits no change"):
+        with pytest.raises(UserError, match="'a: b': this line fits no change"):
             read_blocks(path)
     path.write_text("a: b\nin f\n- x")
     with pytest.raises(UserError, match="bugs.txt: 'a: b' needs"):
@@ -186,13 +185,6 @@ FAILURE = (
 )
 def test_only_a_failing_test_counts_as_caught(status, output, expected):
     assert judge(status, output) == expected
-
-
-def test_unknown_names_are_refused_and_known_ones_keep_their_order():
-    with pytest.raises(UserError, match="there is no planted bug k9-sign: --list"):
-        selected(BUGS, ("k1-sign", "k9-sign"))
-    chosen = selected(BUGS, (NAMES[3], NAMES[0]))
-    assert [bug.name for bug in chosen] == [NAMES[0], NAMES[3]] and selected(BUGS, ()) == BUGS
 
 
 @pytest.fixture
@@ -235,16 +227,9 @@ def test_a_failing_baseline_stops_everything():
             return 1, "1 failed"
 
     bug = PlantedBug(BUGS[0], {}, ("tests/test_a.py",))
-    failed = pytest.raises(UserError, match="the tests fail without any planted bug:\n1 failed")
+    failed = pytest.raises(UserError, match="without any planted bug:\n1 failed")
     with ThreadPoolExecutor(2) as pool, failed:
         mutation_check.check_baseline([bug], [], Failing(), pool)
-
-
-def test_list_runs_nothing(pretend, capsys):
-    tried = pretend()
-    main(MutationCheckConfig(list=True))
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == NAMES and tried == []
 
 
 def test_the_page_is_written_from_all_bugs_only(pretend):

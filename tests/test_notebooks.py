@@ -9,8 +9,11 @@ import ast
 import base64
 import importlib.util
 import json
+import os
 import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -84,6 +87,27 @@ def test_every_source_has_its_notebook_and_the_other_way_round() -> None:
 @pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
 def test_notebook_holds_the_cells_of_its_source(source: Path, build: ModuleType) -> None:
     assert build.stored_problems(source) == []
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
+def test_a_page_imports_the_course_before_the_library(source: Path) -> None:
+    """`course` puts the repository on the path, for machines on which nothing was installed."""
+    modules = [
+        node.module.split(".")[0]
+        for node in ast.walk(ast.parse(source.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ImportFrom) and node.module
+    ]
+    ours = [name for name in modules if name == "course" or (ROOT / name).is_dir()]
+    assert ours[0] == "course"
+
+
+def test_the_course_finds_the_library_where_nothing_is_installed() -> None:
+    """-S: a Python without its installed packages, as a fresh copy of the repository meets it."""
+    script = "import course, importlib.util; print(importlib.util.find_spec('gpt').origin)"
+    command = [sys.executable, "-S", "-c", script]
+    environment = {key: os.environ[key] for key in os.environ if key != "PYTHONPATH"}
+    found = subprocess.run(command, cwd=FOLDER, env=environment, capture_output=True, text=True)
+    assert found.stdout.strip() == str(ROOT / "gpt" / "__init__.py"), found.stderr
 
 
 def imported_names(source: str) -> dict[str, Any]:
@@ -218,7 +242,7 @@ def height_of_output(output: dict[str, Any]) -> float:
     return len(text.splitlines()) + 1
 
 
-# Links, offline --------------------------------------------------------------------------------
+# Papers --------------------------------------------------------------------------------------
 
 TEXTS = [
     *SOURCES,
@@ -231,24 +255,6 @@ CODE = sorted(
     for folder in ("data", "gpt", "reward_model", "rl", "scripts", "bench", "notebooks")
     for path in (ROOT / folder).rglob("*.py")
 )
-
-
-@pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_every_link_inside_the_repository_leads_somewhere(path: Path) -> None:
-    text = path.read_text(encoding="utf-8")
-    prose = re.sub(r"```.*?```|`[^`\n]*`", "", text, flags=re.DOTALL)
-    for target in re.findall(r"\]\(([^)\s]+)\)", prose):
-        name, _, anchor = target.partition("#")
-        if re.match(r"https?:|mailto:", target) or not re.fullmatch(r"[\w./#-]+", target):
-            continue
-        there = (path.parent / name).exists() if name else True
-        assert there, f"{path.name} links to {target}, which is not there"
-        if anchor and name.endswith(".md"):
-            headings = re.findall(
-                r"^#+ (.*)$", (path.parent / name).read_text("utf-8"), re.MULTILINE
-            )
-            slugs = [re.sub(r"[^\w -]", "", h.lower()).replace(" ", "-") for h in headings]
-            assert anchor in slugs, f"{path.name}: {name} has no heading {anchor}"
 
 
 def test_every_cited_paper_is_in_the_table_of_papers() -> None:

@@ -8,9 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from overopt import fits, intervals, jobs, results, runs, terms
+from overopt import fits, results, runs, terms
 from overopt.runs import has_turned
 from overopt.settings import Settings
+from studies import intervals
+from studies.runner import DONE
 
 from data import reviews
 from harness.files import write_json
@@ -159,7 +161,7 @@ def test_what_is_fitted_is_the_gain_over_the_start(tmp_path: Path) -> None:
         {name: torch.tensor(x)[:, None].expand(-1, 3) for name, x in of_prompts.items()},
         folder / "points.pt",
     )
-    write_json(folder / jobs.DONE, {})
+    write_json(folder / DONE, {})
     found = results.fit_of_cell(Settings(), tmp_path, "1x32", 600, "grpo")
     assert found is not None and found["starts"] == 1
     assert (found["alpha"], found["beta"]) == pytest.approx((0.4, 0.1))

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import overoptimisation
 import pytest
 import torch
-from overopt import budget_page, jobs, pages, recording, repeats, results, runs, tables
-from overopt.plan import CURES, PARTS, STAGES, Job, plan
-from overopt.settings import ENGINES, SETTINGS, SHAPES, TUNING, Settings
+from overopt import budget_page, pages, recording, repeats, results, runs
+from overopt.plan import PARTS, STAGES, do, plan
+from overopt.settings import ENGINES, SETTINGS, TUNING, Settings
+from studies import runner
+from studies.runner import Job
 
 from harness.command_line import from_preset
 from harness.errors import UserError
 from harness.files import append_jsonl, write_json
-from scripts import study
 
 FULL, SMALL = SETTINGS["full"], SETTINGS["rehearsal"]
 
@@ -41,32 +41,6 @@ def test_every_job_comes_after_what_it_needs(settings: Settings) -> None:
 def first(name: str) -> bool:
     """Not a run made once more."""
     return not name.startswith("repeats/")
-
-
-def test_the_law_is_what_was_asked_for() -> None:
-    """4 sizes x 5 label counts x 3 starts by GRPO and best-of-n, 6 of the 20 cells by PPO too."""
-    names = [name for name, job in plan(FULL).items() if "law" in job.parts and first(name)]
-    kinds = {kind: [n for n in names if kind in n] for kind in ("law/grpo", "law/ppo", "best_of_n")}
-    assert {kind: len(found) for kind, found in kinds.items()} == {
-        "law/grpo": 60, "law/ppo": 18, "best_of_n": 60,
-    }  # fmt: skip
-    assert sum(name.endswith("/bank") for name in names) == 3
-    assert len(set(FULL.ppo_cells)) == 6 and FULL.best_of[-1] == 512
-    assert (FULL.bank_prompts, FULL.bank_answers) == (64, 1024)
-    assert set(FULL.sizes) == set(SHAPES) and FULL.policy in FULL.sizes
-
-
-def test_cures_and_engines_are_what_was_asked_for() -> None:
-    listed = {name: job for name, job in plan(FULL).items() if first(name)}
-    cures = [name for name in listed if "/cures/" in name]
-    assert len(cures) == (len(CURES) - 1) * 5  # the patient is the law's
-    reviews = {name.rsplit("/", 1)[1] for name in listed if "/budget/reviews/" in name}
-    engines = {name.rsplit("-", 1)[0] for name in reviews} - {"try"}
-    assert engines == {name for name, engine in ENGINES.items() if "reviews" in engine.worlds}
-    assert len([n for n in listed if "/budget/sums/grpo-" in n]) == 3 * 2
-    modules = {engine.module for engine in ENGINES.values()}
-    known = {module for module, *_ in (study.RECIPES[name] for name in study.ENGINES)}
-    assert modules == known
 
 
 @pytest.mark.parametrize("name", ENGINES)
@@ -117,38 +91,40 @@ def listed(root: Path) -> dict[str, Job]:
 
 def test_what_is_asked_for_brings_what_it_needs_and_what_is_done_is_kept(tmp_path: Path) -> None:
     known = listed(tmp_path)
-    assert [job.name for job in jobs.left_to_do(known, tmp_path, ("cures",), "")] == ["a", "b"]
-    write_json(tmp_path / "a" / jobs.DONE, {"cpu": 5.0, "wall": 20.0, "forecast": 10.0})
-    assert [job.name for job in jobs.left_to_do(known, tmp_path, PARTS, "")] == ["b", "c"]
-    assert [job.name for job in jobs.left_to_do(known, tmp_path, PARTS, "c")] == ["c"]
-    clock = jobs.Clock(tmp_path, known)
+    assert [job.name for job in runner.left_to_do(known, tmp_path, ("cures",), "")] == ["a", "b"]
+    write_json(tmp_path / "a" / runner.DONE, {"cpu": 5.0, "wall": 20.0, "forecast": 10.0})
+    assert [job.name for job in runner.left_to_do(known, tmp_path, PARTS, "")] == ["b", "c"]
+    assert [job.name for job in runner.left_to_do(known, tmp_path, PARTS, "c")] == ["c"]
+    clock = runner.Clock(tmp_path, known)
     assert clock.left([known["b"]], 2) == pytest.approx(
         10
     )  # twice as slow as forecast, two at a time
 
 
 def test_a_piece_begins_nothing_that_would_end_too_late(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ran = []
 
-    def pretend(job: Job, root: Path, flags: object) -> float:
+    def pretend(job: Job) -> float:
+        assert job.name != "b" or ran == ["a", "a has ended"]
         ran.append(job.name)
-        write_json(root / job.name / jobs.DONE, {"cpu": 1.0, "wall": 1.0, "forecast": job.seconds})
+        time.sleep(0.05)
+        ran.append(f"{job.name} has ended")
         return job.seconds
 
-    monkeypatch.setattr(jobs, "in_process", pretend)
     known = listed(tmp_path)
-    left = jobs.run_piece(known, list(known.values()), tmp_path, (), at_a_time=2, minutes=5)
-    assert sorted(ran) == ["a", "b"] and ran[0] == "a"
+    clock = runner.Clock(tmp_path, known)
+    left = runner.run_piece(list(known.values()), pretend, clock, at_a_time=2, minutes=5)
+    assert ran == ["a", "a has ended", "b", "b has ended"]
     assert [job.name for job in left] == ["c"]
     assert "2/3 b: 10 s; all that is left: about" in capsys.readouterr().out
 
 
 def test_a_job_that_fails_ends_the_piece_with_its_words(tmp_path: Path) -> None:
     job = Job("no/such", "base", {})
-    with pytest.raises(UserError, match=r"no/such failed, see .*such.log: .*--plan lists"):
-        jobs.in_process(job, tmp_path, ("--size", "rehearsal"))
+    with pytest.raises(UserError, match=r"no/such failed, .*--plan lists"):
+        runner.run_itself("overoptimisation.py", job, tmp_path, ("--size", "rehearsal"))
 
 
 @pytest.fixture(scope="module")
@@ -160,7 +136,7 @@ def rehearsed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     law = [name for name in known if name.startswith("start-0/") and "law" in known[name].parts]
     cures = ["start-0/rm/1x32-12-1", "start-0/cures/ensemble_min", "start-0/cures/own_answers"]
     for name in [*law, *cures]:
-        jobs.work(known[name], SMALL, root)
+        do(known[name], SMALL, root)
     return root
 
 
@@ -227,13 +203,6 @@ def test_the_page_is_written_from_the_runs_and_again_from_the_json(
     assert (docs / "overoptimisation.md").read_text() == text
 
 
-def test_a_page_before_any_run_says_so(tmp_path: Path) -> None:
-    pages.draw(PARTS, SMALL, tmp_path / "nothing", tmp_path / "docs")
-    text = (tmp_path / "docs" / "overoptimisation.md").read_text()
-    assert text.count("Not run yet") == 2 and "| law | 0 of 22 |" in text
-    assert [path.suffix for path in (tmp_path / "docs").iterdir()].count(".png") == 0
-
-
 def test_a_recording_holds_what_the_page_shows(rehearsed: Path, tmp_path: Path) -> None:
     recording.record(SMALL, rehearsed, tmp_path / "recording.json")
     found = json.loads((tmp_path / "recording.json").read_text())
@@ -241,7 +210,7 @@ def test_a_recording_holds_what_the_page_shows(rehearsed: Path, tmp_path: Path) 
     assert found["best_of_n"]["n"] == [1, 2, 4] and found["alarm"]["step"] is None
     assert len(found["bank"]["proxy"][0]) == len(found["bank"]["gold"][0]) == SMALL.bank_answers
     assert {row["step"] for row in found["texts"]} == {0, 2, 4, 6}
-    with pytest.raises(UserError, match="is not finished: run it with\n    python scripts/overopt"):
+    with pytest.raises(UserError, match="finished: run it with\n    python"):
         recording.record(SMALL, tmp_path, tmp_path / "other.json")
 
 
@@ -263,7 +232,7 @@ def invented_run(folder: Path, gold: float, seed: int, *, far: float = 5.0) -> N
     torch.save(points, folder / "points.pt")
     rows = [{"step": s, "tokens_per_second": 50.0, "seconds/rollout": 2.0} for s in range(1, 7)]
     append_jsonl(folder / "metrics.jsonl", rows)
-    write_json(folder / jobs.DONE, {"cpu": 6.0, "wall": 6.0, "forecast": 6.0})
+    write_json(folder / runner.DONE, {"cpu": 6.0, "wall": 6.0, "forecast": 6.0})
 
 
 @pytest.fixture(scope="module")
@@ -323,23 +292,6 @@ def test_one_start_makes_no_difference(compared: dict[str, Any]) -> None:
         assert [("difference" in row) for row in rows] == [told]
 
 
-def test_the_budgets_part_of_the_study_page(compared: dict[str, Any], tmp_path: Path) -> None:
-    docs = tmp_path / "docs"
-    docs.mkdir()
-    marks = budget_page.MARK, budget_page.END_MARK
-    (docs / "study.md").write_text(f"before\n\n{marks[0]}\n\nstale\n{marks[1]}\n\nafter\n")
-    pages.draw(("budget",), compared["settings"], compared["root"], docs)
-    text = (docs / "study.md").read_text()
-    assert text.startswith("before") and text.endswith("after\n") and "stale" not in text
-    assert re.search(r"\| rloo \| \+0\.080 \(\+0\.\d+ to \+0\.\d+\), 0\.\d+ \|", text)
-    assert re.search(r"\| ppo \| 0\.\d+\S* \| .* \| - \| \d\.\d+", text)  # 4 nats: not reached
-    assert "| rloo | 0.8" in text and "`rloo` (+0.080)" in text
-    assert "not all of them are run yet" in text
-    assert "**Not all of it is run:** 12 runs are there, of 2 of 2 starts" in text
-    for name in ("study_budget.png", "study_budget_reviews.png"):
-        assert (docs / name).read_bytes()[:4] == b"\x89PNG"
-
-
 # --- a row made once more -------------------------------------------------------------------------
 
 
@@ -387,8 +339,8 @@ def test_a_new_seed_is_compared_with_what_its_rows_expect(
     again(tmp_path, run, gold, far=far)
     (row,) = results.collect("budget", settings, tmp_path)["reviews"]["repeats"]
     assert row["run"] == run and row["equal"]
-    assert [m["of"] for m in row["measures"] if not tables.inside(m)] == outside
-    text = tables.repeats_text([row], budget_page.titles("reviews"))
+    assert [m["of"] for m in row["measures"] if not repeats.inside(m)] == outside
+    text = repeats.repeats_text([row], budget_page.titles("reviews"))
     count = len(row["measures"])
     assert "is equal in every measurement" in text
     assert f"inside {count - len(outside)} of {count} intervals" in text
@@ -407,7 +359,7 @@ def test_one_bit_is_not_equal(tmp_path: Path, name: str) -> None:
     torch.save(points | {name: last}, same)
     row = repeats.repeated(tmp_path, run, {}, lambda _: {})
     assert row is not None and not row["equal"]
-    assert "**is not equal**" in tables.repeats_text([row], {})
+    assert "**is not equal**" in repeats.repeats_text([row], {})
 
 
 def test_the_law_compares_the_best_gold(tmp_path: Path) -> None:
@@ -423,23 +375,4 @@ def test_the_law_compares_the_best_gold(tmp_path: Path) -> None:
     assert measure["value"] == pytest.approx(0.7 + noise) and row["equal"]
     half = 4.303 * 0.02 * (1 + 1 / 3) ** 0.5  # Student's t with 2 degrees of freedom
     assert measure["expected"] == pytest.approx([0.8 - half, 0.8 + half])
-    assert tables.inside(measure)
-
-
-@pytest.mark.parametrize(
-    ("tuned", "words"),
-    [
-        (None, "not all of them are run yet"),
-        ({}, "its own (`sapo`) did best on sums"),
-        ({"kl_coef": 0.1, "lr": 1e-4}, "`--kl-coef 0.1` `--lr 0.0001` (`sapo_tuned`) did best on sums"),
-    ],
-)  # fmt: skip
-def test_what_the_tries_of_sapo_chose_is_told(tuned: dict[str, float] | None, words: str) -> None:
-    assert budget_page.tuned_text({"budget": {"sums": {"tuned": tuned}}}) == words
-
-
-def test_flags_that_make_no_piece_are_refused() -> None:
-    with pytest.raises(ValueError, match="minutes must be positive"):
-        overoptimisation.OveroptimisationConfig(minutes=0)
-    with pytest.raises(UserError, match="there is no job 'none'"):
-        overoptimisation.main(overoptimisation.OveroptimisationConfig(work="none"))
+    assert repeats.inside(measure)

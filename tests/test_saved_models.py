@@ -8,8 +8,8 @@ from pathlib import Path
 
 import keep_models
 import pytest
+import saved_models as kept
 import torch
-from course import saved_models
 
 from data import reviews
 from data.records import PreferenceRecord
@@ -30,7 +30,7 @@ SHORT = SamplingParams(max_new_tokens=48)
 
 
 def sampled(model: GPT, prompts: int = 48, per_prompt: int = 1) -> Rollout:
-    tokenizer = saved_models.base()[1]
+    tokenizer = kept.base()[1]
     records = reviews.prompts("test")[:prompts]
     return sample_rollout(
         model, tokenizer, records, SHORT, per_prompt, make_generator(0, "sampling")
@@ -40,12 +40,12 @@ def sampled(model: GPT, prompts: int = 48, per_prompt: int = 1) -> Rollout:
 @cache
 def gold_of(name: str) -> float:
     """Mean gold reward of 48 responses to test prompts."""
-    model = getattr(saved_models, name)()[0] if name != "untrained" else untrained()
+    model = getattr(kept, name)()[0] if name != "untrained" else untrained()
     return float(GOLD(sampled(model)).mean())
 
 
 def untrained() -> GPT:
-    return GPT(saved_models.base()[0].config).initialize(make_generator(0, "weights")).eval()
+    return GPT(kept.base()[0].config).initialize(make_generator(0, "weights")).eval()
 
 
 def test_the_base_writes_reviews_and_the_untrained_model_does_not() -> None:
@@ -59,8 +59,8 @@ def test_the_policy_is_better_than_the_base() -> None:
 
 def test_the_reward_model_judges_fresh_pairs() -> None:
     """In more than 0.8 of the pairs the response with the higher gold reward scores higher."""
-    base, tokenizer = saved_models.base()
-    judge, _ = saved_models.reward_model()
+    base, tokenizer = kept.base()
+    judge, _ = kept.reward_model()
     rollout = sampled(base, prompts=100, per_prompt=2)
     gold = GOLD(rollout)
     responses = rollout.responses
@@ -80,8 +80,8 @@ def test_the_reward_model_judges_fresh_pairs() -> None:
 
 
 def test_the_files_are_small_and_hold_nothing_else() -> None:
-    sizes = {path.name: path.stat().st_size for path in saved_models.FOLDER.iterdir()}
-    assert sizes.keys() == {path.name for path in saved_models.FILES.values()}
+    sizes = {path.name: path.stat().st_size for path in kept.FOLDER.iterdir()}
+    assert sizes.keys() == {path.name for path in kept.FILES.values()}
     assert sum(sizes.values()) < 3_800_000
 
 
@@ -91,7 +91,7 @@ def test_a_descendant_survives_storing() -> None:
     base = {"w": torch.randn(5, 7, generator=generator), "b": torch.zeros(5)}
     trained = {"w": base["w"] + 0.1 * torch.randn(5, 7, generator=generator), "b": torch.ones(5)}
     trained["head"] = torch.randn(1, 7, generator=generator)
-    again = saved_models.add_difference(base, saved_models.difference(base, trained))
+    again = kept.add_difference(base, kept.difference(base, trained))
     assert again.keys() == trained.keys()
     assert torch.equal(again["b"], trained["b"]) and torch.equal(again["head"], trained["head"])
     half_a_step = (trained["w"] - base["w"]).abs().amax(1, keepdim=True) / 254
@@ -101,7 +101,7 @@ def test_a_descendant_survives_storing() -> None:
 
 def test_what_is_kept_of_a_run_is_what_it_trained(tmp_path: Path, monkeypatch) -> None:
     """The base in bfloat16; its descendants add their changes to that, not to the base of the run."""
-    tokenizer = saved_models.base()[1]
+    tokenizer = kept.base()[1]
     shape = GPTConfig(tokenizer.n_vocab, context=16, n_layer=1, n_head=1, n_embd=8)
     base = GPT(shape).initialize(make_generator(0, "weights"))
     trained = GPT(shape).initialize(make_generator(0, "weights"))
@@ -112,13 +112,13 @@ def test_what_is_kept_of_a_run_is_what_it_trained(tmp_path: Path, monkeypatch) -
     save_gpt(tmp_path / "pretraining" / MODEL_FILE, base, tokenizer)
     save_gpt(tmp_path / "grpo" / MODEL_FILE, trained, tokenizer)
     save_reward_model(tmp_path / "reward_model" / MODEL_FILE, judge, tokenizer)
-    saved_models.keep(tmp_path, tmp_path)
-    for name in saved_models.FILES:
-        monkeypatch.setitem(saved_models.FILES, name, tmp_path / f"{name}.safetensors")
+    kept.keep(tmp_path, tmp_path)
+    for name in kept.FILES:
+        monkeypatch.setitem(kept.FILES, name, tmp_path / f"{name}.safetensors")
     rounded = base.wte.weight.to(torch.bfloat16).float()
-    assert torch.equal(saved_models.base()[0].wte.weight, rounded)
+    assert torch.equal(kept.base()[0].wte.weight, rounded)
     half_a_step = (trained.wte.weight - rounded).abs().amax(1, keepdim=True) / 254
-    for again in (saved_models.policy()[0], saved_models.reward_model()[0].gpt):
+    for again in (kept.policy()[0], kept.reward_model()[0].gpt):
         assert ((again.wte.weight - trained.wte.weight).abs() <= half_a_step + 1e-8).all()
 
 
@@ -129,9 +129,9 @@ def test_an_unfinished_run_is_refused(tmp_path: Path) -> None:
 
 def test_each_call_gives_a_fresh_copy() -> None:
     """A page may train what it loads without spoiling the next load."""
-    first, second = saved_models.base()[0], saved_models.base()[0]
+    first, second = kept.base()[0], kept.base()[0]
     with torch.no_grad():
         first.wte.weight.zero_()
     assert second.wte.weight.abs().sum() > 0
     assert next(iter(second.parameters())).dtype == torch.float32
-    assert load_weights(saved_models.FILES["base"], "gpt")[0]["wte.weight"].dtype == torch.bfloat16
+    assert load_weights(kept.FILES["base"], "gpt")[0]["wte.weight"].dtype == torch.bfloat16

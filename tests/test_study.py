@@ -5,15 +5,14 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import re
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
-import processes
 import pytest
 import torch
 import tyro
+from studies import runner
+from studies.recipes import Recipe, config_class, words
 
 from data import reviews
 from gpt.model import GPT, GPTConfig
@@ -24,39 +23,43 @@ from harness.files import append_jsonl
 from harness.paths import REPOSITORY
 from rl.kd_grpo_engine import KDGRPOConfig
 from rl.rewards.teacher import TeacherReward
-from rl.training.setup import world_rule
+from rl.training.open_reward import world_rule
 from scripts import study
-from scripts.study import RECIPES, STUDIES, StudyConfig, markdown, plot, run_stage, spread
+from scripts.study import RECIPES, STUDIES, StudyConfig
 
 
 def test_every_run_is_a_script_and_named_once() -> None:
-    assert len(set(RECIPES.values())) == len(RECIPES)
-    for module, *flags in RECIPES.values():
-        assert importlib.util.find_spec(module), module
-        assert not flags or flags[0].startswith("--")
+    known = [(recipe.module, tuple(recipe.flags.items())) for recipe in RECIPES.values()]
+    assert len(set(known)) == len(RECIPES)
+    for recipe in RECIPES.values():
+        assert importlib.util.find_spec(recipe.module), recipe.module
+
+
+def test_flags_become_words() -> None:
+    flags = dict(kl_coef=0, lr=1.5e-4, per_token=True, refresh_reward_model=False, stop_kl=None)
+    assert words(flags) == [
+        "--kl-coef", "0", "--lr", "0.00015", "--per-token", "--no-refresh-reward-model",
+        "--stop-kl", "None",
+    ]  # fmt: skip
 
 
 def test_every_run_is_in_a_study_and_every_engine_in_a_run() -> None:
     assert {name for study in STUDIES.values() for name in study.runs} == set(RECIPES)
     engines = {f"rl.{path.stem}" for path in (REPOSITORY / "rl").glob("*_engine.py")}
-    assert engines <= {module for module, *_ in RECIPES.values()}
+    assert engines <= {recipe.module for recipe in RECIPES.values()}
 
 
 @pytest.mark.parametrize(("name", "recipe"), RECIPES.items(), ids=RECIPES)
-def test_the_flags_of_a_run_are_flags_of_its_script(name: str, recipe: tuple[str, ...]) -> None:
+def test_the_flags_of_a_run_are_flags_of_its_script(name: str, recipe: Recipe) -> None:
     """Its own, those of the study and those of the start, parsed by the script's own parser."""
-    module = importlib.import_module(recipe[0])
-    config = next(
-        value
-        for key, value in vars(module).items()
-        if key.endswith("Config") and value.__module__ == recipe[0]
-    )
+    module = importlib.import_module(recipe.module)
+    config = config_class(module)
     for each in STUDIES.values():
         if name in each.runs:
-            start = map(str, study.start_flags(each, recipe[0], Path("start")))
+            start = map(str, study.start_flags(each, recipe.module, Path("start")))
             shared = ("--data", each.world, "--seed", "1", "--device", "cpu", "--test-prompts", "0")
             default = preset_defaults(config, module.PRESETS, ["--preset", "study", *shared])
-            parsed = tyro.cli(config, default=default, args=[*shared, *recipe[1:], *start])
+            parsed = tyro.cli(config, default=default, args=[*shared, *words(recipe.flags), *start])
             assert (parsed.data, parsed.seed, parsed.test_prompts) == (each.world, 1, 0)
 
 
@@ -74,39 +77,21 @@ def test_a_study_has_its_own_runs() -> None:
 def test_the_methods_of_distillation_see_as_many_responses() -> None:
     """80 rollouts of 128 responses, and 160 batches of 64."""
     for name in STUDIES["distillation"].runs:
-        module, *flags = RECIPES[name]
-        config = next(
-            value
-            for key, value in vars(importlib.import_module(module)).items()
-            if key.endswith("Config") and value.__module__ == module
-        )()
-        assert "--steps" not in flags
+        module, flags = RECIPES[name].module, RECIPES[name].flags
+        config = config_class(importlib.import_module(module))()
+        assert "steps" not in flags
         batch = getattr(config, "batch_size", None)
         batch = batch or config.prompts_per_step * config.group_size
         assert config.steps * batch == 10_240
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        (dict(runs=("ppo", "pppo")), "no run 'pppo': choose from grpo, ppo"),
-        (dict(seeds=()), "seeds each need at least one"),
-        (dict(jobs=0), "jobs and prompts must be at least 1"),
-        (dict(prompts=0), "jobs and prompts must be at least 1"),
-    ],
-)
-def test_flags_that_make_no_study_are_refused(changes: dict[str, Any], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        StudyConfig(**changes)
-
-
 def test_a_finished_stage_is_kept_and_a_failing_one_explains_itself(tmp_path: Path) -> None:
     done = tmp_path / "done"
     done.mkdir()
-    (done / study.MODEL_FILE).touch()
-    run_stage(done, "no.such.module", threads=1)  # not run
-    with pytest.raises(UserError, match=r"rl.grpo_engine failed, see .*broken.log: .*helptext"):
-        run_stage(tmp_path / "broken", "rl.grpo_engine", "--no-such-flag", threads=1)
+    (done / runner.MODEL_FILE).touch()
+    runner.run_stage(done, "no.such.module", ())  # not run
+    with pytest.raises(UserError, match=r"grpo_engine failed, .*helptext"):
+        runner.run_stage(tmp_path / "broken", "rl.grpo_engine", ("--no-such-flag",), threads=1)
 
 
 def test_a_finished_stage_leaves_its_seconds(tmp_path: Path) -> None:
@@ -114,24 +99,12 @@ def test_a_finished_stage_leaves_its_seconds(tmp_path: Path) -> None:
     module = tmp_path / "writes_a_folder.py"
     module.write_text(program)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(processes, "REPOSITORY", tmp_path)
-        run_stage(tmp_path / "run", "writes_a_folder", threads=2)
+        patch.setattr(runner, "REPOSITORY", tmp_path)
+        runner.run_stage(tmp_path / "run", "writes_a_folder", (), threads=2)
     seconds = json.loads((tmp_path / "run" / "seconds.json").read_text())
     assert seconds["wall"] > 0 and seconds["threads"] == 2
     assert not hasattr(os, "wait4") or 0 < seconds["cpu"] < seconds["wall"] + 1
     assert (tmp_path / "run.log").read_text() == "run\n"
-
-
-@pytest.mark.parametrize(
-    ("rows", "text"),
-    [
-        ([{"gold": 0.5}, {"gold": 0.75}], "0.625 (0.500 to 0.750)"),
-        ([{"gold": 0.5}], "0.500"),
-        ([{"kl": 1.0}], "-"),
-    ],
-)
-def test_spread_over_seeds(rows: list[dict[str, float]], text: str) -> None:
-    assert spread(rows, "gold", 3) == text
 
 
 def test_a_policy_is_measured_once_per_split(tmp_path: Path) -> None:
@@ -151,40 +124,12 @@ def test_a_policy_is_measured_once_per_split(tmp_path: Path) -> None:
     assert asked == [tmp_path] * 3
 
 
-def results() -> dict[str, list[dict[str, float]]]:
-    numbers = {"gold": 0.4, "win_rate": 0.5, "kl": 0.0, "response_length": 9.0, "greedy": 0.5}
-    return {"base model": [numbers], "ppo": [numbers | {"gold": 0.8, "seconds": 61.0}] * 2}
-
-
-@pytest.mark.parametrize("name", STUDIES)
-def test_the_table_is_markdown_with_a_row_each(name: str) -> None:
-    lines = markdown(STUDIES[name], results()).splitlines()
-    assert len(lines) == 4 and len({line.count("|") for line in lines}) == 1
-    assert lines[2].startswith("| base model | 0.400 |")
-    assert re.match(r"\| ppo \| 0\.800 \(0\.800 to 0\.800\) .* 61 \(61 to 61\) \|$", lines[3])
-
-
 def test_a_curve_is_the_mean_of_the_seeds_where_all_have_a_point(tmp_path: Path) -> None:
     for seed, golds in ((0, (0.2, 0.4, 0.9)), (1, (0.4, 0.8))):  # the second stopped early
         rows = [{"step": 10 * i, "validation/gold": gold} for i, gold in enumerate(golds, 1)]
         append_jsonl(tmp_path / f"ppo-{seed}" / "metrics.jsonl", [{"step": 1, "kl": 0.0}, *rows])
     steps, gold = study.mean_curve(tmp_path, (0, 1), "ppo", ("step", "validation/gold"))
     assert steps == [10, 20] and gold == pytest.approx([0.3, 0.6])
-
-
-@pytest.mark.parametrize("name", ["reviews", "distillation"])
-def test_the_figure_is_drawn_from_the_metrics(tmp_path: Path, name: str) -> None:
-    config = StudyConfig(runs=("ppo",), seeds=(0, 1))
-    distance = STUDIES[name].distance[0]
-    for seed in config.seeds:
-        rows = [
-            {"step": step, "validation/gold": step / 40, f"validation/{distance}": step / 10}
-            for step in (10, 20)
-        ]
-        append_jsonl(tmp_path / f"ppo-{seed}" / "metrics.jsonl", rows)
-        (tmp_path / f"ppo-{seed}" / "config.json").write_text('{"steps": 20}')
-    plot(config, STUDIES[name], tmp_path, tmp_path / "study.png", results())
-    assert (tmp_path / "study.png").read_bytes()[:4] == b"\x89PNG"
 
 
 def small_judge(name: str) -> study.Judge:

@@ -124,5 +124,5 @@ def test_a_server_that_has_ended_is_named(folder):
     server = TestServer()
     server.process.kill()
     server.process.wait()
-    with pytest.raises(UserError, match="the process that runs the tests has ended"):
+    with pytest.raises(UserError, match="runs the tests has ended"):
         server.run(folder, ["test_good.py"], 60)

@@ -25,6 +25,7 @@ SECTIONS = {
     "Look up": ["docs/glossary", "docs/symbols", "docs/cheat_sheet", "docs/metrics", "docs/papers",
                 "api/index"],
     "Project": ["CONTRIBUTING", "CHANGELOG"],
+    "Folders": [],
 }  # fmt: skip
 RESULTS = ("result", "study", "benchmark")  # pages so named stand with the results
 
@@ -41,12 +42,19 @@ def contents(pages: list[str]) -> str:
         if title == "Course":
             entries = course + [page for page in rest if page.startswith("notebooks/")]
         elif title == "Results":
-            entries += [page for page in rest if is_result(page)]
+            entries += [p for p in rest if is_result(p) and not p.endswith("/README")]
         elif title == "Guide":
-            entries += [p for p in rest if not is_result(p) and not p.startswith("notebooks/")]
+            entries += [page for page in rest if not is_elsewhere(page)]
+        elif title == "Folders":
+            entries = [p for p in rest if p.endswith("/README") and not p.startswith("notebooks/")]
         lines = "\n".join(f"/{page}" for page in entries if page in pages)
         text += f"\n```{{toctree}}\n:hidden:\n:caption: {title}\n\n{lines}\n```\n"
     return text + "\n"
+
+
+def is_elsewhere(page: str) -> bool:
+    """Whether a page that no section names stands with the results, the course or the folders."""
+    return is_result(page) or page.startswith("notebooks/") or page.endswith("/README")
 
 
 def is_result(page: str) -> bool:

@@ -2,7 +2,7 @@
 
 Text stays text, the background is transparent, and every ink is legible on white and on dark: boxes
 bring their own light fill, and what stands outside of them is a middle grey. Colours mean what they
-mean in look.py.
+mean in plots.py.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ Tensors about pairs are (K, 2): column 0 is the chosen response, column 1 the re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from data.collate import ResponseBatch, epoch_shuffled_indices, on_device
+from data.names import default_folder, flags_for
 from data.readers import read_preferences, split_records
 from data.records import PreferenceRecord
 from gpt.log_probs import token_log_probs
 from gpt.model import GPT
-from gpt.pretraining import default_folder, flags_for
 from gpt.tokenizer import Tokenizer
 from harness.device import precision
 from harness.errors import UserError
@@ -259,32 +259,6 @@ def compared_rows(
 # --- the losses -----------------------------------------------------------------------------------
 
 
-class PreferenceLoss(NamedTuple):
-    """A row of the table: an equation of rl/equations/preferences.py, and what it reads."""
-
-    equation: Callable[..., Tensor]
-    needs_reference: bool
-    length_normalised: bool  # log-probs are means over a response's tokens, not sums
-    flags: Mapping[str, str]  # its numbers: argument -> field of the engine's config
-
-
-LossName = Literal["dpo", "cdpo", "ipo", "ipo_mean", "hinge", "simpo"]
-
-PREFERENCE_LOSSES: dict[str, PreferenceLoss] = {
-    #                          equation   reference  per token  its numbers
-    "dpo": PreferenceLoss(dpo_loss, True, False, {"beta": "beta"}),
-    "cdpo": PreferenceLoss(
-        dpo_loss, True, False, {"beta": "beta", "label_smoothing": "label_smoothing"}
-    ),
-    "ipo": PreferenceLoss(ipo_loss, True, False, {"beta": "beta"}),
-    "ipo_mean": PreferenceLoss(ipo_loss, True, True, {"beta": "beta"}),
-    "hinge": PreferenceLoss(hinge_loss, True, False, {"beta": "beta"}),
-    "simpo": PreferenceLoss(
-        simpo_loss, False, True, {"beta": "simpo_beta", "target_margin": "target_margin"}
-    ),
-}
-
-
 class PreferenceFlags(Protocol):
     """The fields of an engine's config that the losses read."""
 
@@ -302,6 +276,44 @@ class PreferenceFlags(Protocol):
 
     @property
     def length_norm(self) -> bool: ...
+
+
+class PreferenceLoss(NamedTuple):
+    """A row of the table: an equation of rl/equations/preferences.py, and what it reads."""
+
+    equation: Callable[..., Tensor]
+    needs_reference: bool
+    length_normalised: bool  # log-probs are means over a response's tokens, not sums
+    numbers: Callable[[PreferenceFlags], dict[str, float]]  # its arguments, of which beta is one
+
+
+LossName = Literal["dpo", "cdpo", "ipo", "ipo_mean", "hinge", "simpo"]
+
+
+def beta_alone(flags: PreferenceFlags) -> dict[str, float]:
+    """The arguments of a loss that reads beta and nothing else."""
+    return {"beta": flags.beta}
+
+
+def smoothed(flags: PreferenceFlags) -> dict[str, float]:
+    """Those of cdpo."""
+    return {"beta": flags.beta, "label_smoothing": flags.label_smoothing}
+
+
+def simpo_numbers(flags: PreferenceFlags) -> dict[str, float]:
+    """Those of simpo, whose beta weighs means per token."""
+    return {"beta": flags.simpo_beta, "target_margin": flags.target_margin}
+
+
+PREFERENCE_LOSSES: dict[str, PreferenceLoss] = {
+    #                          equation    reference  per token  its numbers
+    "dpo": PreferenceLoss(dpo_loss, True, False, beta_alone),
+    "cdpo": PreferenceLoss(dpo_loss, True, False, smoothed),
+    "ipo": PreferenceLoss(ipo_loss, True, False, beta_alone),
+    "ipo_mean": PreferenceLoss(ipo_loss, True, True, beta_alone),
+    "hinge": PreferenceLoss(hinge_loss, True, False, beta_alone),
+    "simpo": PreferenceLoss(simpo_loss, False, True, simpo_numbers),
+}
 
 
 def check_preference_flags(config: PreferenceFlags, names: Sequence[str]) -> None:
@@ -342,9 +354,7 @@ def pair_losses(name: str, compared: Compared, config: PreferenceFlags) -> Tenso
     row = PREFERENCE_LOSSES[name]
     log_probs, ref_log_probs, _ = as_read(name, compared, config)
     columns = [*log_probs.unbind(1), *(() if ref_log_probs is None else ref_log_probs.unbind(1))]
-    return row.equation(
-        *columns, **{argument: getattr(config, flag) for argument, flag in row.flags.items()}
-    )
+    return row.equation(*columns, **row.numbers(config))
 
 
 # --- what is logged -------------------------------------------------------------------------------
@@ -364,7 +374,7 @@ def pair_metrics(
     log_probs = torch.cat([part.log_probs for part in parts])  # (K, 2)
     refs = [part.ref_log_probs for part in parts if part.ref_log_probs is not None]
     change = log_probs - torch.cat(refs) if refs else log_probs
-    rewards = getattr(config, PREFERENCE_LOSSES[name].flags["beta"]) * change
+    rewards = PREFERENCE_LOSSES[name].numbers(config)["beta"] * change
     margin = rewards[:, 0] - rewards[:, 1]
     drift = {"drift": float(-change.mean())} if refs else {}
     return {

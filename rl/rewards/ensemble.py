@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Literal
 
 import torch
@@ -15,6 +16,7 @@ from harness.device import precision
 from reward_model.model import RewardModel
 from rl.batches.rollout import Rollout
 from rl.equations.ensembles import ensemble_mean, uncertainty_weighted, worst_case
+from rl.rewards.sources import MadeOf, prefix_scores
 
 Combine = Literal["mean", "min", "uwo"]
 
@@ -55,6 +57,13 @@ class EnsembleReward:
             for model in self.models:
                 with precision(model.device, dtype):
                     model.normalize_on(reference.to(model.device), micro_batch_size)
+
+    @property
+    def made_of(self) -> MadeOf:
+        """Its members; of each token the first one says what it thinks."""
+        return MadeOf(
+            reward_models=tuple(self.models), token_columns=partial(prefix_scores, self.models[0])
+        )
 
     def __call__(self, rollout: Rollout) -> Tensor:
         return self.with_metrics(rollout)[0]

@@ -1,18 +1,53 @@
 """Where rewards come from: reward models, rules, and the check that they are numbers."""
 
-from collections.abc import Callable
-from typing import Protocol, runtime_checkable
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from data.records import PromptRecord
 from gpt.log_probs import score_in_micro_batches
+from gpt.model import GPT
 from harness.device import precision
 from harness.ranks.collectives import all_gather_list, shard_block
-from reward_model.model import RewardModel
 from rl.batches.rollout import Rollout
-from rl.equations.token_rewards import overlong_penalty
+
+if TYPE_CHECKING:
+    from reward_model.model import RewardModel
+
+NAMED = ("auto", "model", "gold", "rule")  # what --reward takes beside WHERE:FUNCTION
+
+# --- what --reward may say -----------------------------------------------------------------------
+
+
+def is_function(reward: str) -> bool:
+    """Whether a --reward names the user's function."""
+    return ":" in reward
+
+
+def check_reward(reward: str) -> None:
+    """ValueError for a --reward that is neither one of the names nor WHERE:FUNCTION."""
+    if reward in NAMED:
+        return
+    where, colon, function = reward.rpartition(":")
+    if not colon:
+        near = difflib.get_close_matches(reward, NAMED, 1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise ValueError(
+            f"reward {reward!r} is none of {', '.join(NAMED)}, and a function of your own needs a "
+            f"colon, as in my_rewards:brief or my_rewards.py:brief{hint}"
+        )
+    if not where or not function.isidentifier():
+        raise ValueError(
+            f"reward {reward!r} must be MODULE:FUNCTION or FILE.py:FUNCTION, as in my_rewards:brief"
+        )
+
 
 # --- where rewards come from --------------------------------------------------------------------
 
@@ -35,6 +70,47 @@ class MeasuringReward(RewardFn, Protocol):
     def with_metrics(self, rollout: Rollout) -> tuple[Tensor, dict[str, float]]: ...
 
 
+class Check(RewardFn, Protocol):
+    """A rule that says right or wrong (rl/rewards/verifiable.py)."""
+
+    def correct(self, rollout: Rollout) -> Tensor:
+        """(N,) bool: which responses are right."""
+
+    def paying(
+        self, *, wrong: float = ..., others: Mapping[str, tuple[float, Rule]] | None = ...
+    ) -> RewardFn:
+        """The same check with other payments."""
+
+
+@dataclass(frozen=True)
+class MadeOf:
+    """What a reward is made of; each class of rewards says it by its `made_of`.
+
+    Here nobody has to know the classes: a critic starts from the first reward model, bfloat16 and
+    the memory forecast take all models, an evaluation measures the distance to the teacher.
+    """
+
+    reward_models: tuple[RewardModel, ...] = ()
+    teacher: GPT | None = None
+    check: Check | None = None  # the reward itself, if it says right or wrong
+    reads_records: bool = False  # a rule, which needs more of a prompt than its text
+    # (N, T) that add up to the reward, 0 at padding, where it is a sum over tokens
+    token_rewards: Callable[[Rollout], Tensor] | None = None
+    # what it says of each token, (N, T) by the name that the token log has for it
+    token_columns: Callable[[Rollout], dict[str, Tensor]] | None = None
+
+
+def made_of(reward_fn: RewardFn | None) -> MadeOf:
+    """What a reward says it is made of; nothing for none, and for a function that says nothing."""
+    return getattr(reward_fn, "made_of", MadeOf())
+
+
+def prefix_scores(model: RewardModel, rollout: Rollout) -> dict[str, Tensor]:
+    """What a reward model says of each token: the reward if the response ended there, (N, T)."""
+    score = model.prefix_scores
+    return {"prefix_score": score_in_micro_batches(score, rollout.sequences, len(rollout))}
+
+
 class RewardModelReward:
     """The score of a trained reward model, in `dtype`; it must share the policy's tokenizer."""
 
@@ -48,6 +124,10 @@ class RewardModelReward:
         self.model, self.micro_batch_size, self.name = model, micro_batch_size, name
         self.dtype = dtype
 
+    @property
+    def made_of(self) -> MadeOf:
+        return MadeOf(reward_models=(self.model,), token_columns=partial(prefix_scores, self.model))
+
     def __call__(self, rollout: Rollout) -> Tensor:
         with precision(self.model.device, self.dtype):
             return score_in_micro_batches(self.model, rollout.sequences, self.micro_batch_size)
@@ -59,6 +139,10 @@ class RuleReward:
     def __init__(self, rule: Rule, name: str) -> None:
         self.rule, self.name = rule, name
 
+    @property
+    def made_of(self) -> MadeOf:
+        return MadeOf(reads_records=True)
+
     def __call__(self, rollout: Rollout) -> Tensor:
         rows = zip(rollout.records, rollout.responses, rollout.has_eos.tolist(), strict=True)
         values = all_gather_list([self.rule(*row) for row in list(rows)[shard_block(len(rollout))]])
@@ -69,20 +153,27 @@ class RuleReward:
 def checked_rewards(
     reward_fn: RewardFn, rollout: Rollout, replacement: float | None = None
 ) -> tuple[Tensor, int]:
-    """Rewards (N,) and how many were not finite. What the reward measures goes to the rollout.
-
-    A NaN or infinite reward would spread to its whole group. Without a `replacement` it is refused
-    with a ValueError; with one it becomes that number and is counted.
-    """
+    """Rewards (N,) and how many were not finite. What the reward measures goes to the rollout."""
     if isinstance(reward_fn, MeasuringReward):
         rewards, metrics = reward_fn.with_metrics(rollout)
         rollout.reward_metrics.update(metrics)
     else:
         rewards = reward_fn(rollout)
+    return finite_rewards(rewards, reward_fn.name, rollout, replacement)
+
+
+def finite_rewards(
+    rewards: Tensor, name: str, rollout: Rollout, replacement: float | None = None
+) -> tuple[Tensor, int]:
+    """Rewards (N,) without NaN and infinity, and how many of them there were.
+
+    Such a reward would spread to its whole group. Without a `replacement` it is refused with a
+    ValueError; with one it becomes that number and is counted.
+    """
     rewards = rewards.float()
     if rewards.shape != (len(rollout),):
         raise ValueError(
-            f"the reward {reward_fn.name!r} must give one number per response, (N,) = "
+            f"the reward {name!r} must give one number per response, (N,) = "
             f"({len(rollout)},): got {tuple(rewards.shape)}"
         )
     broken = ~rewards.isfinite()
@@ -94,17 +185,3 @@ def checked_rewards(
             f"{rollout.responses[row][:60]!r}): mend the reward, or give a number to put in its place"
         )
     return torch.where(broken, replacement or 0.0, rewards), count
-
-
-def with_overlong_penalty(
-    rollout: Rollout, rewards: Tensor, max_length: int, buffer: int
-) -> Tensor:
-    """The rewards (N,) with DAPO's penalty of long responses, which goes to the log and the parts.
-
-    (arXiv:2503.14476, Eq. 13; `overlong_penalty`.)
-    """
-    penalty = overlong_penalty(rollout.lengths, max_length, buffer)
-    rollout.reward_metrics["overlong_penalty"] = float(penalty.mean())
-    if rollout.reward_parts:
-        rollout.reward_parts["overlong"] = (1.0, penalty)
-    return rewards + penalty

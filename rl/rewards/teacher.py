@@ -25,7 +25,7 @@ from harness.seeds import make_generator
 from rl.batches.rollout import Rollout, ScoringConfig, rollout_log_probs, sample_rollout
 from rl.equations.losses import row_means, row_sums, token_mean
 from rl.equations.token_rewards import own_text_penalty, teacher_rewards
-from rl.rewards.sources import RewardFn
+from rl.rewards.sources import MadeOf, RewardFn
 
 __all__ = [
     "LOG_PROB_FLOOR",
@@ -72,6 +72,16 @@ class TeacherReward:
         self.aggregate, self.reverse_kl = aggregate, reverse_kl
         self.own_text_coef = own_text_coef
         self.latest: tuple[Rollout, Tensor] | None = None
+
+    @property
+    def made_of(self) -> MadeOf:
+        return MadeOf(
+            teacher=self.teacher,
+            token_rewards=self.token_rewards if self.aggregate == "sum" else None,
+            token_columns=lambda rollout: {
+                "log_p": self.log_probs(rollout), "log_q": rollout.log_probs
+            },
+        )  # fmt: skip
 
     def log_probs(self, rollout: Rollout) -> Tensor:
         """log p(y_t) (N, T); the latest rollout's are kept, so that asking again costs nothing."""

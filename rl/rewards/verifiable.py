@@ -33,7 +33,7 @@ from torch import Tensor
 from data.records import PromptRecord
 from rl.batches.rollout import Rollout
 from rl.equations.token_rewards import weighted_sum
-from rl.rewards.sources import Rule, RuleReward
+from rl.rewards.sources import MadeOf, Rule, RuleReward
 
 # --- reading and comparing answers ----------------------------------------------------------------
 
@@ -221,6 +221,10 @@ class VerifiableReward(RuleReward):
     ) -> VerifiableReward:
         """The same check with other payments."""
         return VerifiableReward(self.rule, self.name, reads=self.reads, wrong=wrong, others=others)
+
+    @property
+    def made_of(self) -> MadeOf:
+        return MadeOf(check=self, reads_records=True)
 
     def __call__(self, rollout: Rollout) -> Tensor:
         return self.with_metrics(rollout)[0]

@@ -22,6 +22,7 @@ from rl.equations.advantages import gae, whiten
 from rl.equations.kl import loss_estimator
 from rl.equations.losses import clipped_surrogate, token_mean, value_loss
 from rl.training.config import EngineConfig
+from rl.training.token_log import Clip, StepBatch
 from rl.training.value_model import ValueModel
 
 
@@ -66,6 +67,11 @@ class ActorCriticConfig(EngineConfig):
     """The weight of the language model's loss on pre-training text; 0 needs no text."""
     pretraining_batch_size: AtLeastOne = 32
     """Rows of pre-training text per optimizer step."""
+
+    @property
+    def discount(self) -> float:
+        """gamma of the temporal differences."""
+        return self.gamma
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -199,6 +205,13 @@ def gae_targets(
     if config.critic_lambda is not None:
         _, returns = advantages_and_returns(config.critic_lambda)
     return Targets(old_log_probs, old_values, whiten(advantages, mask), returns, ref_log_probs)
+
+
+def critic_batch(
+    clip: Clip, rollout: Rollout, rewards: Tensor, targets: Targets, token_rewards: Tensor
+) -> StepBatch:
+    """What a step was trained on, with the critic's values, for the token log."""
+    return StepBatch(clip, rollout, rewards, targets.advantages, targets.old_values, token_rewards)
 
 
 # --- the loss -----------------------------------------------------------------------------------

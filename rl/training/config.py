@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from gpt.pretraining import SMALL_WIDTH_PRESETS, Data, Preset
+from data.names import Data
+from gpt.model import SMALL_WIDTH_PRESETS, Preset
 from harness.command_flags import AdapterFlags, TrainingFlags, check_adapter
 from harness.flag_ranges import (
     AboveZero,
@@ -23,7 +24,7 @@ from harness.flag_ranges import (
 )
 from harness.paths import MODEL_FILE
 from rl.equations.kl import AdaptiveKL, DoublingKL, FixedKL
-from rl.rewards.function import check_reward
+from rl.rewards.sources import check_reward
 
 SIZES: dict[str, dict[str, Any]] = {
     "tiny": {},
@@ -72,6 +73,8 @@ class StartFlags:
     """A world (reviews, sums) or a file with prompts (formats: data/README.md)."""
     policy: Path | None = None
     """Run folder to start from; default: gpt.pretraining's for this data and preset."""
+    reward: str = "auto"
+    """What pays for an answer, or scores it."""
 
 
 @dataclass(frozen=True)
@@ -147,6 +150,16 @@ class RunFlags(StartFlags, StepFlags, MeasureFlags, EngineMemoryFlags, TrainingF
     def rows_sampled_at_once(self) -> int | None:
         """How many rows a rollout samples together; None: all of them."""
         return None
+
+    @property
+    def reward_folders(self) -> tuple[Path, ...]:
+        """The reward models that are named; none: the default one of this data and preset."""
+        return ()
+
+    @property
+    def discount(self) -> float:
+        """gamma of a critic's temporal differences."""
+        return 1.0
 
 
 @dataclass(frozen=True)
@@ -234,6 +247,11 @@ class EngineConfig(BatchFlags, PenaltyFlags, RewardFlags, RunFlags):
     def rows_sampled_at_once(self) -> int | None:
         """How many rows a rollout samples together; None: all of them."""
         return self.sample_rows
+
+    @property
+    def reward_folders(self) -> tuple[Path, ...]:
+        """The reward models that are named; none: the default one of this data and preset."""
+        return self.reward_model
 
     @property
     def first_reward_model(self) -> Path | None:

@@ -1,4 +1,4 @@
-"""Measuring a policy: rewards, gold, win rate, KL, tables and figures."""
+"""Measuring a policy: rewards, gold, win rate, KL and tables (figures.py draws)."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ from data.records import PromptRecord
 from gpt.generate import SamplingParams
 from gpt.log_probs import score_in_micro_batches, token_log_probs
 from gpt.model import GPT
+from gpt.teacher import reverse_kl
 from gpt.tokenizer import Tokenizer
 from harness.device import precision
-from harness.files import append_jsonl, save_figure
+from harness.files import append_jsonl
 from harness.seeds import make_generator
 from rl.batches.rollout import Rollout, sample_rollout, select_rows
 from rl.equations.kl import k1
 from rl.equations.losses import row_sums
-from rl.rewards.sources import RewardFn
-from rl.rewards.teacher import TeacherReward, reverse_kl
-from rl.rewards.verifiable import VerifiableReward, pass_at_k
-from rl.training.setup import Task
-from rl.training.token_log import TokenLog
+from rl.rewards.sources import Check, RewardFn, finite_rewards, made_of
+from rl.rewards.verifiable import pass_at_k
+from rl.training.config import RunFlags
+from rl.training.open_task import Task
+from rl.training.token_log import StepBatch, TokenLog
 
 PASS_K = 8  # samples per prompt where an answer can be checked
 KEPT_TOKENS = 16  # responses of an evaluation that are kept token by token
@@ -45,6 +46,12 @@ class Conditions:
     micro_batch_size: int = 32
     precision: str = "float32"
     seed: int = 0
+    non_finite_reward: float | None = None  # in the place of NaN and infinity
+
+    def rewards(self, reward_fn: RewardFn, rollout: Rollout) -> Tensor:
+        """The rewards (N,), as finite as in training."""
+        rewards = reward_fn(rollout)
+        return finite_rewards(rewards, reward_fn.name, rollout, self.non_finite_reward)[0]
 
     @property
     def scored(self) -> int:
@@ -61,9 +68,10 @@ class Conditions:
         return min(max(16 * self.micro_batch_size // n, 1), 64)
 
     @classmethod
-    def of(cls, config: Any) -> Conditions:
+    def of(cls, config: RunFlags) -> Conditions:
         """Those of an engine's config."""
-        return cls(config.micro_batch_size, config.precision)
+        number = vars(config).get("non_finite_reward")
+        return cls(config.micro_batch_size, config.precision, non_finite_reward=number)
 
 
 @dataclass(frozen=True)
@@ -136,6 +144,7 @@ def evaluate(
     if not records:
         raise ValueError("there are no prompts to evaluate on: give at least one")
     generator = make_generator(conditions.seed, "evaluation")
+    teacher = made_of(reward_fn).teacher
     parts = []
     for start in range(0, len(records), conditions.prompts):
         batch = records[start : start + conditions.prompts]
@@ -152,9 +161,9 @@ def evaluate(
                     for model in (policy, reference)
                 )
                 kl = row_sums(k1(log_probs, ref_log_probs), rollout.response_mask).cpu()
-            if isinstance(reward_fn, TeacherReward):
+            if teacher is not None:
                 teacher_kl = reverse_kl(
-                    policy, reward_fn.teacher, rollout.sequences, params.temperature,
+                    policy, teacher, rollout.sequences, params.temperature,
                     micro_batch_size=conditions.scored,
                 )  # fmt: skip
         parts.append(
@@ -163,7 +172,7 @@ def evaluate(
                 responses=rollout.responses,
                 lengths=rollout.lengths.cpu(),
                 has_eos=rollout.has_eos.cpu(),
-                reward=None if reward_fn is None else reward_fn(rollout).cpu(),
+                reward=None if reward_fn is None else conditions.rewards(reward_fn, rollout).cpu(),
                 gold=None if gold is None else gold(rollout).cpu(),
                 kl=kl,
                 reverse_kl=None if teacher_kl is None else teacher_kl.sampled.cpu(),
@@ -232,7 +241,7 @@ def best_of_n(
         batch = records[start : start + conditions.prompts_of(n)]
         with precision(policy.device, conditions.precision):
             rollout = sample_rollout(policy, tokenizer, batch, params, n, generator)
-        scores = reward_fn(rollout).view(-1, n)
+        scores = conditions.rewards(reward_fn, rollout).view(-1, n)
         best = scores.argmax(1, keepdim=True)
         rewards.append(scores.gather(1, best)[:, 0].cpu())
         if gold is not None:
@@ -246,7 +255,7 @@ def measure_accuracy(
     tokenizer: Tokenizer,
     records: Sequence[PromptRecord],
     params: SamplingParams,
-    check: VerifiableReward,
+    check: Check,
     *,
     k: int = PASS_K,
     conditions: Conditions = Conditions(),
@@ -294,7 +303,7 @@ class Validation:
         self.conditions = conditions
         self.reward_fn, self.gold = reward_fn, gold
         self.samples_path, self.start = samples_path, start
-        self.token_log: TokenLog | None = None  # a run's own sets one (rl/training/run.py)
+        self.token_log: TokenLog | None = None  # a run's own sets one (rl/training/whole_run.py)
 
     def __call__(self, policy: GPT, reference: GPT | None, step: int) -> dict[str, float]:
         """`validation/...` numbers; gold is reported here and steers nothing."""
@@ -310,11 +319,16 @@ class Validation:
         )
         if self.token_log is not None and result.shown is not None:
             shown, notes = result.shown, result.notes(len(result.shown))
-            self.token_log.write(policy, self.start or reference, step, shown, notes)
+            self.token_log.write_answers(policy, self.start or reference, step, shown, notes)
         if self.samples_path is not None:
             rows = [{"step": step} | row for row in result.sample_rows(SHOWN)]
             append_jsonl(self.samples_path, rows)
         return {f"validation/{name}": value for name, value in result.summary().items()}
+
+    def record(self, policy: GPT, reference: GPT | None, step: int, batch: StepBatch) -> None:
+        """Keep the first group that the step was trained on, token by token, if there is a log for it."""
+        if self.token_log is not None:
+            self.token_log.write_group(policy, self.start or reference, step, batch)
 
 
 @dataclass(frozen=True)
@@ -429,14 +443,15 @@ def compare(
         for model in (before, task.policy)
     )
     accuracies: list[dict[str, float]] = [{}, {}]
-    if isinstance(task.gold, VerifiableReward):
+    check = made_of(task.gold).check
+    if check is not None:
         accuracies = [
             measure_accuracy(
                 model,
                 task.tokenizer,
                 task.prompts["test"][:test_prompts],
                 params,
-                task.gold,
+                check,
                 conditions=conditions,
             )  # fmt: skip
             for model in (before, task.policy)
@@ -464,110 +479,3 @@ def format_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     ]
     lines.insert(1, "  ".join("-" * width for width in widths))
     return "\n".join(lines)
-
-
-def running_mean(values: Sequence[float], width: int) -> list[float]:
-    """Mean over the last `width` values at each position."""
-    return [
-        sum(values[max(0, i + 1 - width) : i + 1]) / min(i + 1, width) for i in range(len(values))
-    ]
-
-
-CURVES = (
-    ("reward", "reward"),
-    ("kl", "KL (nats per response)"),
-    ("reverse_kl_full", "KL to the teacher (nats per response)"),
-    ("response_length", "response length (tokens)"),
-    ("entropy", "entropy (nats per token)"),
-    ("accuracy", "training pairs in order (share)"),
-)
-
-
-def plot_learning_curves(
-    rows: Sequence[Mapping[str, Any]], path: Path, title: str, gold_name: str = "gold reward"
-) -> None:
-    """Reward, validation gold, KL, length and entropy against the step; thin raw, bold mean.
-
-    What an engine does not measure in training is drawn from its validations, as dots.
-    """
-    from matplotlib.figure import Figure
-
-    logged = {key for row in rows for key in row}
-    sources = [(key if key in logged else f"validation/{key}", label) for key, label in CURVES]
-    curves = [(key, label) for key, label in sources if key in logged]
-    gold = [(row["step"], row["validation/gold"]) for row in rows if "validation/gold" in row]
-    panels = len(curves) + bool(gold)
-    figure = Figure(figsize=(3.4 * panels, 3.2), layout="constrained")
-    axes = list(figure.subplots(1, panels, squeeze=False)[0])
-    for axis, (key, label) in zip(axes, curves, strict=False):
-        points = [(row["step"], row[key]) for row in rows if key in row]
-        steps, values = zip(*points, strict=True)
-        axis.set(xlabel="step", ylabel=label)
-        if key.startswith("validation/"):
-            axis.plot(steps, values, color="tab:blue", marker="o", linewidth=2)
-            continue
-        axis.plot(steps, values, color="tab:blue", alpha=0.3, linewidth=1)
-        dot = "o" if len(steps) == 1 else None  # a line of one point is invisible
-        axis.plot(steps, running_mean(values, 5), color="tab:blue", linewidth=2, marker=dot)
-    if gold:
-        steps, values = zip(*gold, strict=True)
-        axes[-1].plot(steps, values, color="tab:green", marker="o", linewidth=2)
-        axes[-1].set(xlabel="step", ylabel=f"{gold_name}, validation prompts")
-    figure.suptitle(title)
-    save_figure(figure, path)
-
-
-ITERATION_CURVES = (
-    ("validation/gold", "true objective, validation"),
-    ("reward", "reward, by the model of the step"),
-    ("kl", "KL from the reference (nats)"),
-    ("validation/kl", "KL from the start (nats)"),
-)
-
-
-def draw_iterations(axes: Sequence[Any], runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
-    """Gold, reward and both KLs of named runs against the step; dashed where an iteration begins.
-
-    For a run with iterations, or one that refreshes its reward model beside one that does not. The
-    rewards of two models, so of two iterations, are on different scales; gold is on one. Needs an
-    axis for each of ITERATION_CURVES that was logged.
-    """
-    for axis, (key, label) in zip(axes, _iteration_curves(runs), strict=True):
-        for number, (name, rows) in enumerate(runs.items()):
-            points = [(row["step"], row[key]) for row in rows if key in row]
-            marker = "o" if key.startswith("validation/") else None
-            axis.plot(*zip(*points, strict=True), color=f"C{number}", marker=marker, label=name)
-        for begin in iteration_starts(next(iter(runs.values()))):
-            axis.axvline(begin - 0.5, color="grey", linestyle="--", linewidth=0.8)
-        axis.set(xlabel="step", ylabel=label)
-    if len(runs) > 1:
-        axes[0].legend()
-
-
-def plot_iterations(
-    runs: Mapping[str, Sequence[Mapping[str, Any]]], path: Path, title: str
-) -> None:
-    """`draw_iterations` as a figure in a file."""
-    from matplotlib.figure import Figure
-
-    panels = len(_iteration_curves(runs))
-    figure = Figure(figsize=(3.6 * panels, 3.4), layout="constrained")
-    draw_iterations(list(figure.subplots(1, panels, squeeze=False)[0]), runs)
-    figure.suptitle(title)
-    save_figure(figure, path)
-
-
-def _iteration_curves(
-    runs: Mapping[str, Sequence[Mapping[str, Any]]],
-) -> list[tuple[str, str]]:
-    logged = {key for rows in runs.values() for row in rows for key in row}
-    return [(key, label) for key, label in ITERATION_CURVES if key in logged]
-
-
-def iteration_starts(rows: Sequence[Mapping[str, Any]]) -> list[int]:
-    """The steps at which a new iteration begins, without the first."""
-    return [
-        int(row["step"])
-        for earlier, row in zip(rows, rows[1:], strict=False)
-        if row.get("iteration") != earlier.get("iteration")
-    ]

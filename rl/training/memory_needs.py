@@ -16,14 +16,11 @@ from gpt.memory.forecast import Forecast, Model, Phase, Work, forecast
 from gpt.memory.supervised import FULL_KL_CHUNKS, longest_prompt
 from gpt.model import GPTConfig
 from harness.ranks.collectives import world
-from rl.rewards.ensemble import EnsembleReward
-from rl.rewards.sources import RewardFn, RewardModelReward
-from rl.rewards.teacher import TeacherReward
-from rl.rewards.verifiable import VerifiableReward
+from rl.rewards.sources import made_of
 from rl.training.config import RunFlags
 from rl.training.engine import Engine, Needs
 from rl.training.evaluation import PASS_K, Conditions
-from rl.training.setup import Task
+from rl.training.open_task import Task
 
 
 @dataclass(frozen=True)
@@ -164,23 +161,17 @@ def announce_run(engine: Engine, config: RunFlags, task: Task, device: torch.dev
 def given_by(task: Task, device: torch.device) -> Given:
     """The shapes of a task's models and its longest prompt."""
     texts = [record.prompt for record in task.prompts["train"]]
+    teacher = made_of(task.reward_fn).teacher
     return Given(
         policy=task.policy.config,
-        rewards=(*reward_shapes(task.reward_fn), *reward_shapes(task.gold)),
-        teacher=task.reward_fn.teacher.config
-        if isinstance(task.reward_fn, TeacherReward)
-        else None,
+        rewards=tuple(
+            model.gpt.config
+            for made in (made_of(task.reward_fn), made_of(task.gold))
+            for model in made.reward_models
+        ),
+        teacher=None if teacher is None else teacher.config,
         prompt_tokens=longest_prompt(texts, task.tokenizer),
-        checked=isinstance(task.gold, VerifiableReward),
+        checked=made_of(task.gold).check is not None,
         device=device.type,
         ranks=world(),
     )
-
-
-def reward_shapes(reward: RewardFn | None) -> tuple[GPTConfig, ...]:
-    """Of the models that a reward asks."""
-    if isinstance(reward, RewardModelReward):
-        return (reward.model.gpt.config,)
-    if isinstance(reward, EnsembleReward):
-        return tuple(model.gpt.config for model in reward.models)
-    return ()

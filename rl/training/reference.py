@@ -24,9 +24,9 @@ class MovingReference(Protocol):
     def lora_rank(self) -> int: ...
 
 
-def check_moving_reference(config: MovingReference, *penalties: str) -> None:
+def check_moving_reference(config: MovingReference, **penalties: float) -> None:
     """ValueError for a reference that cannot move so, or that none of the `penalties` holds on to."""
-    if config.reference_update != "never" and not any(getattr(config, name) for name in penalties):
+    if config.reference_update != "never" and not any(penalties.values()):
         raise ValueError(
             "reference_update moves what a KL penalty holds on to: give a "
             f"{' or a '.join(penalties)} above 0, or leave it at never"

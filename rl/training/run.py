@@ -1,51 +1,32 @@
-"""The I/O around an engine: open the task, run `train`, keep the results. Every engine uses it."""
+"""What an engine asks of the run around it: to finish a step, and to be run from start to end."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Protocol, runtime_checkable
 
-import torch
-import torch.nn as nn
-
-from gpt.checkpoint import save_gpt
-from gpt.generate import SamplingParams
-from gpt.lora import fit_for_training, has_adapters, save_adapter
 from gpt.model import GPT
-from gpt.pretraining import default_folder
-from harness.bfloat16_weights import linears_to_bfloat16
-from harness.compile_blocks import compile_blocks
-from harness.device import pick_device
-from harness.files import display_path, keep_until, write_json
-from harness.frozen_copy import frozen_copy
 from harness.metric_log import MetricLog
 from harness.optimizer import check_losses
-from harness.paths import MODEL_FILE
 from harness.ranks.collectives import check_alike
-from harness.report.page import TOKENS
-from harness.report.rules import say_findings
-from harness.report.writing import add_to_page, open_page, refresh
-from harness.run_folder import finish_run, keep_state, open_run, stepping
-from harness.training_state import TrainingState, saved_step
+from harness.training_state import TrainingState, keep_state
 from rl.training.config import RunFlags
 from rl.training.engine import Engine
-from rl.training.evaluation import (
-    Conditions,
-    Validation,
-    compare,
-    plot_iterations,
-    plot_learning_curves,
-)
-from rl.training.memory_needs import announce_run
 from rl.training.metrics import kl_exceeded
-from rl.training.run_rules import RULES
-from rl.training.setup import Task, TaskConfig, open_task, to_bfloat16
-from rl.training.token_log import TokenLog
+from rl.training.token_log import StepBatch
 
-SHOWN = (
-    "reward", "solve_rate", "accuracy", "margin", "kl", "entropy", "response_length",
-    "tokens_per_second",
-)  # fmt: skip
+
+class Validate(Protocol):
+    """What measures a policy every `eval_every` steps, such as rl/training/evaluation.py's Validation."""
+
+    def __call__(self, policy: GPT, reference: GPT | None, step: int, /) -> dict[str, float]: ...
+
+
+@runtime_checkable
+class Records(Protocol):
+    """A validation that also keeps some of what a step was trained on, as a plain function does not."""
+
+    def record(self, policy: GPT, reference: GPT | None, step: int, batch: StepBatch) -> None: ...
 
 
 def finish_step(
@@ -53,19 +34,22 @@ def finish_step(
     state: TrainingState,
     row: dict[str, Any],
     log: MetricLog,
-    policy: GPT,
-    reference: GPT | None,
-    validate: Validation | None,
+    models: tuple[GPT, GPT | None],  # policy and reference
+    validate: Validate | None,
     folder: Path | None,
+    batch: StepBatch | None = None,
 ) -> bool:
     """Validate, log and checkpoint the step that `state.step` counts; True if it was the last.
 
-    A run ends after config.steps, or early once the KL per response exceeds its limit.
+    A run ends after config.steps, or early once the KL per response exceeds its limit. With a
+    validation the token log keeps some of `batch`, what the step was trained on.
     """
     last = state.step == config.steps or kl_exceeded(log.rows, row, config.kl_limit)
     if validate is not None and (state.step % config.eval_every == 0 or last):
-        row = row | validate(policy, reference, state.step)
-        check_alike(policy)
+        row = row | validate(*models, state.step)
+        if batch is not None and isinstance(validate, Records):
+            validate.record(*models, state.step, batch)
+        check_alike(models[0])
     check_losses(row)
     log.write(step=state.step, **row)
     state.stopped = last and state.step < config.steps
@@ -78,134 +62,6 @@ def run_training(engine: Engine, config: RunFlags) -> Path:
 
     Test prompts are sampled once, after training. Returns the run folder.
     """
-    name = engine.name_of(config)
-    device = pick_device(config.device, config.precision)
-    task = open_task(cast("TaskConfig", config), device, engine.own_reward(config))
-    start, parts = models_of_run(engine, config, task)
-    folder = config.out or default_folder(name, config.data, config.preset)
-    folder = open_run(folder, config, resume=config.resume)
-    done = saved_step(folder) if config.resume else 0
-    for name_of_file in ("samples.jsonl", TOKENS):
-        keep_until(folder / name_of_file, done)
-    open_page(folder, name, config)
-    log = MetricLog(
-        config.steps,
-        path=folder / "metrics.jsonl",
-        show=(*SHOWN, "validation/gold") if task.gold else SHOWN,
-        every=config.eval_every,
-        title=name,
-        start=done,
-    )
-    print(f"{name} on {config.data}, reward: {task.reward_name} ({device})")
-    print(engine.describe(config))
-    with stepping(log, folder):
-        rows = engine.train(
-            config,
-            task.policy,
-            task.tokenizer,
-            task.reward_fn,
-            task.prompts["train"],
-            log,
-            validate=open_validation(config, task, start, folder),
-            folder=folder,
-            **parts,
-        )
-    if rows and rows[-1]["step"] < config.steps:
-        log.close()
-        print(f"stopped: the KL per response is above --stop-kl {config.kl_limit:g} nats")
-    save_gpt(folder / MODEL_FILE, task.policy, task.tokenizer)
-    base = config.policy or default_folder("pretraining", config.data, config.preset)
-    save_adapter(folder / "adapter", task.policy, display_path(base))
-    report(name, config, task, start, rows, folder)
-    say_findings(config, rows, folder, RULES)
-    finish_run(folder)
-    return folder
+    from rl.training.whole_run import whole_run  # files, forecasts, pages: no loop needs them
 
-
-def models_of_run(engine: Engine, config: RunFlags, task: Task) -> tuple[GPT, dict[str, Any]]:
-    """The policy as it starts, frozen, and what an engine's `train` is given by keyword."""
-    fit_in_memory(engine, config, task, task.policy.device)
-    parts = engine.prepare(config, task) if engine.prepare else {}
-    if config.precision == "bfloat16" and "refresh" not in parts:  # it trains the reward model
-        to_bfloat16(task)
-    start = frozen_copy(task.policy)
-    if config.precision == "bfloat16" and not has_adapters(start):  # which share the policy's base
-        linears_to_bfloat16(start)
-    if engine.reference(config):
-        parts["reference"] = start
-    if config.compile:
-        compile_trained(task.policy, *parts.values())
-    return start, parts
-
-
-def compile_trained(*parts: Any) -> None:
-    """Compile the models among these that are trained: the policy and a critic, not a teacher."""
-    trained = [
-        part
-        for part in parts
-        if isinstance(part, nn.Module) and any(p.requires_grad for p in part.parameters())
-    ]
-    for model in trained:
-        if not compile_blocks(model, next(model.parameters()).device):
-            return
-
-
-def fit_in_memory(engine: Engine, config: RunFlags, task: Task, device: torch.device) -> None:
-    """Say what the run needs, refuse what cannot fit, and let the policy be trained as the flags ask."""
-    announce_run(engine, config, task, device)
-    task.policy.sample_rows = config.rows_sampled_at_once
-    fit_for_training(config, task.policy, config.adapter)
-
-
-def sampling_params(config: RunFlags) -> SamplingParams:
-    """How a run's validations and its test sample: as in training."""
-    return SamplingParams(config.temperature, max_new_tokens=config.max_new_tokens)
-
-
-def open_validation(config: RunFlags, task: Task, start: GPT, folder: Path) -> Validation | None:
-    """The validations of a run, whose samples go to its folder; None with eval_prompts 0."""
-    if not config.eval_prompts:
-        return None
-    validation = Validation(
-        task.tokenizer,
-        task.prompts["validation"][: config.eval_prompts],
-        sampling_params(config),
-        task.reward_fn,
-        task.gold,
-        samples_path=folder / "samples.jsonl",
-        start=start,
-        conditions=Conditions.of(config),
-    )
-    validation.token_log = open_token_log(config, task, folder)
-    return validation
-
-
-def open_token_log(config: RunFlags, task: Task, folder: Path) -> TokenLog | None:
-    """What keeps responses token by token; None with record_tokens 0."""
-    if not config.record_tokens:
-        return None
-    return TokenLog(folder / TOKENS, task.tokenizer, task.reward_fn, config)
-
-
-def report(
-    name: str, config: RunFlags, task: Task, start: GPT, rows: list[dict[str, Any]], folder: Path
-) -> None:
-    """The figure and, with test prompts, `start` and the trained policy side by side."""
-    gold_name = task.gold.name if task.gold else ""
-    plot_learning_curves(
-        rows, folder / "learning_curves.png", f"{name} on {config.data}", gold_name
-    )
-    if any("iteration" in row for row in rows):
-        plot_iterations({"run": rows}, folder / "iterations.png", f"{name} on {config.data}")
-    made = "figure: learning_curves.png"
-    if config.test_prompts:
-        comparison = compare(
-            start, task, sampling_params(config), config.test_prompts, after=name,
-            conditions=Conditions.of(config),
-        )  # fmt: skip
-        write_json(folder / "report.json", comparison.numbers)
-        add_to_page(folder, before_after=comparison.sample_rows(8))
-        print(comparison.text())
-        made += ", numbers: report.json"
-    refresh(folder, rows)
-    print(f"wrote {display_path(folder)} (report: report.html, {made})")
+    return whole_run(engine, config)

@@ -1,25 +1,25 @@
-"""The budget's part of docs/study.md: every number and every sentence comes from the JSON."""
+"""The budget's part of docs/study.md: the template study_budget.md.jinja, and what it needs."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from overopt.intervals import SURE
-from overopt.settings import TUNING
-from overopt.tables import (
+from studies.intervals import SURE
+from studies.pages import rendered, replace_between
+
+from overopt.cells import (
     BUDGET_DISTANCES,
     COMMAND,
-    NOT_RUN,
     Numbers,
     difference,
     distance_view,
-    repeats_text,
     surely,
-    table,
 )
+from overopt.repeats import repeats_text
+from overopt.settings import TUNING
 
+TEMPLATE = Path(__file__).with_name("study_budget.md.jinja")
 MARK = "<!-- one budget: written by scripts/overoptimisation.py --draw budget -->"
 END_MARK = "<!-- end of one budget -->"
 VIEWS = {"tokens": "equal sampled tokens", "seconds": "equal CPU time"}
@@ -29,44 +29,18 @@ GOLD = {"reviews": "gold", "sums": "exact match"}
 
 def into_study(numbers: Numbers, path: Path) -> None:
     """Put the budget's part between its two marks in docs/study.md."""
-    if not path.exists():
-        return
-    own = NOT_RUN.format(part="budget")
-    if "budget" in numbers:
-        own = budget_text(numbers)
-    body = f"{MARK}\n\n{own}{END_MARK}"
-    text = path.read_text(encoding="utf-8")
-    between_marks = re.escape(MARK) + ".*?" + re.escape(END_MARK)
-    path.write_text(re.sub(between_marks, lambda _: body, text, flags=re.S), encoding="utf-8")
+    if path.exists():
+        replace_between(path, MARK, END_MARK, budget_text(numbers))
 
 
 def budget_text(numbers: Numbers) -> str:
     """The differences to GRPO as a picture; per world what is sure, the means, and the differences."""
-    picture = "![every engine's difference to GRPO](study_budget.png)\n\n"
-    text = (
-        missing_runs(numbers)
-        + picture
-        + HOW.format(
-            starts=len(numbers["settings"]["budget_starts"]),
-            seeds=len(numbers["settings"]["budget_seeds"]),
-            tries=len(TUNING),
-            tuned=tuned_text(numbers),
-        )
-    )
-    for world, found in numbers["budget"].items():
-        text += (
-            f"### One budget: {world}\n\n"
-            f"The budget is {found['tokens']:,.0f} sampled tokens, or the {found['seconds']:.0f} CPU "
-            "seconds that GRPO needs for them.\n\n"
-            + "".join(f"- {line}\n" for line in seen(found, world))
-            + "\n"
-            + means_table(found["table"], world)
-            + f"![gold against distance, GRPO in grey](study_budget_{world}.png)\n\n"
-            + "Differences to GRPO (95%), and p after the correction where it is below 1:\n\n"
-            + differences_table(found["table"])
-            + repeats_text(found.get("repeats", ()), titles(world))
-        )
-    return text
+    return rendered(
+        TEMPLATE, command=COMMAND, budget=numbers.get("budget"), settings=numbers["settings"],
+        missing=missing_runs(numbers), tries=len(TUNING), tuned=tuned_text(numbers),
+        views=VIEWS, gold=GOLD, titles=titles, seen=seen, by_engine=by_engine,
+        mean_text=mean_text, differences=differences, repeats_text=repeats_text,
+    )  # fmt: skip
 
 
 def titles(world: str) -> dict[str, str]:
@@ -75,38 +49,19 @@ def titles(world: str) -> dict[str, str]:
     return gold | {"kl_at_tokens": "KL at equal sampled tokens"}
 
 
-HOW = """How to read it:
-
-- {starts} whole starts, {seeds} seeds each. Intervals are 95% bootstraps over starts, seeds within starts,
-  and prompts. With so few starts they are too narrow rather than too wide.
-- Differences to GRPO are paired by start, seed and prompt. A star, or a filled mark: p < 0.05 after
-  Holm's correction over the engines of one column. "-": no run reaches it.
-- A run that stops early, before the budget, counts with its end. At a KL (nats) the runs that reach it
-  count. A difference needs pairs of at least two starts.
-- `cispo_5` is CISPO at ScaleRL's bound of 5. SAPO was tried at {tries} settings on validation prompts of
-  the first start: {tuned}.
-- Intervals of every mean, and for a new run, are in [overoptimisation.json](overoptimisation.json).
-
-"""
-
-
-def missing_runs(numbers: Numbers) -> str:
+def missing_runs(numbers: Numbers) -> dict[str, int] | None:
     """How far the runs have come, where some are still to be made."""
-    done, settings = numbers["progress"]["budget"], numbers["settings"]
+    done = numbers["progress"]["budget"]
     if done["done"] == done["jobs"]:
-        return ""
-    runs = [run for found in numbers["budget"].values() for run in found["runs"]]
-    starts, of = len({run["start"] for run in runs}), len(settings["budget_starts"])
-    return (
-        f"**Not all of it is run:** {len(runs)} runs are there, of {starts} of {of} starts; "
-        f"`{COMMAND} --parts budget` goes on. Until then read every interval as too narrow.\n\n"
-    )
+        return None
+    runs = [run for found in numbers.get("budget", {}).values() for run in found["runs"]]
+    return {"runs": len(runs), "starts": len({run["start"] for run in runs})}
 
 
 def tuned_text(numbers: Numbers) -> str:
     """What the tries of SAPO chose, per world."""
     said = []
-    for world, found in numbers["budget"].items():
+    for world, found in numbers.get("budget", {}).items():
         chosen = " ".join(
             f"`--{name.replace('_', '-')} {value:g}`"
             for name, value in (found["tuned"] or {}).items()
@@ -136,29 +91,23 @@ def sure_ones(told: Sequence[Numbers]) -> str:
             shown = ", ".join(f"`{r['engine']}` ({r['difference']['mean']:+.3f})" for r in rows)
             named.append(f"{word} GRPO are {shown}")
     rest = len(told) - len(above) - len(below)
-    if not named:
-        if len(told) == 1:
-            return (
-                f"`{told[0]['engine']}`, the only one with enough pairs, does not differ from GRPO."
-            )
-        return f"none of {len(told)} engines differs measurably from GRPO."
-    return "; ".join(named) + (f"; {rest} do not differ." if rest else ".")
+    if named:
+        return "; ".join(named) + (f"; {rest} do not differ." if rest else ".")
+    if len(told) == 1:
+        return f"`{told[0]['engine']}`, the only one with enough pairs, does not differ from GRPO."
+    return f"none of {len(told)} engines differs measurably from GRPO."
 
 
-def means_table(measured: Sequence[Numbers], world: str) -> str:
-    """An engine a line, a view that any engine reaches a column."""
-    by_place = {(row["engine"], row["view"]): row for row in measured}
-    reached = {row["view"] for row in measured if "mean" in row}
-    views = {view: title for view, title in titles(world).items() if view in reached}
-    rows = [
-        (engine, *(mean_text(by_place[engine, view]) for view in views))
-        for engine in dict.fromkeys(row["engine"] for row in measured)
-    ]
-    return table(("engine", *views.values()), rows)
+def by_engine(measured: Sequence[Numbers]) -> dict[str, dict[str, Numbers]]:
+    """An engine's rows by their view."""
+    rows: dict[str, dict[str, Numbers]] = {}
+    for row in measured:
+        rows.setdefault(row["engine"], {})[row["view"]] = row
+    return rows
 
 
 def mean_text(row: Numbers) -> str:
-    """A mean, of how many runs where some are missing, and a star where it differs from GRPO's."""
+    """A mean, how many runs it is of where some are missing, and a star where it differs."""
     if "mean" not in row:
         return "-"
     star = "\\*" if row.get("difference", {}).get("holm", 1) < SURE else ""
@@ -166,14 +115,14 @@ def mean_text(row: Numbers) -> str:
     return f"{row['mean']:.3f}{star}{missing}"
 
 
-def differences_table(measured: Sequence[Numbers]) -> str:
-    """An engine a line, its difference to GRPO in every view in which an engine has one."""
+def differences(measured: Sequence[Numbers]) -> tuple[list[str], dict[str, list[str]]]:
+    """The views in which an engine has a difference to GRPO, and per engine the cells of each."""
     told = {(row["engine"], row["view"]): row for row in measured if "difference" in row}
     reached = {view for _, view in told}
-    titles = {**VIEWS, "kl_at_tokens": "KL at equal sampled tokens"}
-    views = {view: title for view, title in titles.items() if view in reached}
-    rows = []
+    names = {**VIEWS, "kl_at_tokens": "KL at equal sampled tokens"}
+    views = {view: title for view, title in names.items() if view in reached}
+    rows = {}
     for engine in dict.fromkeys(engine for engine, _ in told):
         own = [difference(told.get((engine, view), {})) for view in views]
-        rows.append((engine, *(s if p in ("-", "1.000") else f"{s}, {p}" for s, p in own)))
-    return table(("engine", *views.values()), rows) if rows else ""
+        rows[engine] = [s if p in ("-", "1.000") else f"{s}, {p}" for s, p in own]
+    return list(views.values()), rows

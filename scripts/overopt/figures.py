@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from studies.intervals import SURE, at_distance
 
+from overopt.cells import distance_view, farthest_for_all
 from overopt.fits import FORMS
-from overopt.intervals import SURE, at_distance
-from overopt.tables import distance_view, farthest_for_all
 
 Style = dict[str, Any]
 GREY: Style = dict(color="0.65", linewidth=1.6)
@@ -22,9 +22,8 @@ GOLD: Style = dict(color="#0072B2", linewidth=1.8)
 PROXY: Style = dict(color="#D55E00", linewidth=1.2, linestyle="--")
 BEST_OF_N: Style = dict(color="#009E73", linewidth=1.4, linestyle="-", marker="o", markersize=3)
 FITTED: Style = dict(color="black", linewidth=1.0, linestyle=":")
-FARTHEST = (
-    8.0  # d at the right edge of the law's panels: few runs go on, and they would squeeze the rest
-)
+# d at the right edge of the law's panels: few runs go on, and they would squeeze the rest.
+FARTHEST = 8.0
 LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
 SIZES = ("#E69F00", "#56B4E9", "#009E73", "#D55E00")
 MARKERS = ("o", "s", "^", "D")
@@ -147,31 +146,18 @@ def draw_price(numbers: Mapping[str, Any], path: Path) -> None:
     for labels, shade, style in zip(settings["labels"], shades, LINES, strict=False):
         cells = [c for c in runs if (c["size"], c["labels"]) == (size, labels)]
         if cells:
-            d, gold = median_curve(cells)
-            left.plot(
-                d,
-                gold,
-                linestyle=style,
-                color=blues(shade),
-                linewidth=1.8,
-                label=f"{labels:,} labels",
-            )
-    for number, name in enumerate(settings["sizes"]):
+            line: Style = dict(linestyle=style, color=blues(shade), linewidth=1.8)
+            left.plot(*median_curve(cells), label=f"{labels:,} labels", **line)
+    for name, color, marker in zip(settings["sizes"], SIZES, MARKERS, strict=False):
         pairs = [best_of_cells(runs, name, labels) for labels in settings["labels"]]
-        drawn: Style = dict(
-            color=SIZES[number], marker=MARKERS[number], linewidth=1.5, markersize=5
-        )
+        drawn: Style = dict(color=color, marker=marker, linewidth=1.5, markersize=5)
         on_the_way, by_choice = zip(*pairs, strict=True)
         right.plot(settings["labels"], on_the_way, label=name, **drawn)
         right.plot(settings["labels"], by_choice, linestyle="--", **drawn | {"linewidth": 1.0})
-    left.set(
-        xlabel="d = sqrt(KL in nats)",
-        ylabel="gold reward",
-        title=f"GRPO against a reward model of {size}",
-    )
-    right.set(
-        xlabel="labels that the reward model has seen", title="its best gold; dashed: best of n"
-    )
+    left.set(xlabel="d = sqrt(KL in nats)", ylabel="gold reward")
+    left.set_title(f"GRPO against a reward model of {size}")
+    right.set_xlabel("labels that the reward model has seen")
+    right.set_title("its best gold; dashed: best of n")
     right.set_xscale("log")
     titles = ("", "reward model")
     for axis in (left, right):
@@ -214,7 +200,7 @@ def best_of_cells(
 
 
 def draw_cures(numbers: Mapping[str, Any], path: Path) -> None:
-    """A panel per cure: its gold against d, every start a line, the patient's runs in grey behind."""
+    """A panel per cure: its gold against d, every start a line, the uncured run's runs in grey behind."""
     rows = numbers["cures"]["runs"]
     names = list(dict.fromkeys(row["cure"] for row in rows))
     figure, axes = panels(len(names), 3, (3.2, 2.4))
@@ -234,7 +220,7 @@ def draw_cures(numbers: Mapping[str, Any], path: Path) -> None:
 
 
 def draw_alarms(axis: Any, alarms: Sequence[Mapping[str, Any]]) -> None:
-    """Where the doctor, who sees no gold, would have stopped the patient."""
+    """Where the doctor, who sees no gold, would have stopped the uncured run."""
     for row in alarms:
         if row["step"] is not None:
             axis.plot([max(row["kl"], 0) ** 0.5], [row["gold"]], "X", color="#D55E00", markersize=8)

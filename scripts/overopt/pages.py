@@ -1,21 +1,38 @@
-"""docs/overoptimisation.json, its page and its figures."""
+"""docs/overoptimisation.json, its page and its figures.
+
+The page is the template overoptimisation.md.jinja: what its sentences and tables need is worked out here.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from itertools import repeat
+import math
+import re
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+from studies.intervals import SURE
+from studies.pages import rendered
 
 from harness.files import display_path
 from overopt import figures, results
 from overopt.budget_page import into_study
-from overopt.intervals import SURE
-from overopt.law_page import law_text
+from overopt.cells import COMMAND, Numbers, difference, surely, value_of
+from overopt.fits import RISE, TREND
+from overopt.repeats import repeats_text
+from overopt.runs import has_turned
 from overopt.settings import Settings
-from overopt.tables import COMMAND, NOT_RUN, Numbers, difference, surely, table, value_of
 
 JSON, PAGE = "overoptimisation.json", "overoptimisation.md"
+TEMPLATE = Path(__file__).with_name("overoptimisation.md.jinja")
+TERMS = {
+    "sent": "sentiment", "topic": "topic", "polite": "politeness", "form": "form",
+    "qual": "repetition",
+}  # fmt: skip
+FIT_KINDS = {"grpo": "GRPO", "ppo": "PPO", "best_of_n": "best of n"}
 
 
 def draw(parts: Sequence[str], settings: Settings, root: Path, docs: Path) -> None:
@@ -45,161 +62,190 @@ def draw_figures(part: str, numbers: Numbers, docs: Path) -> None:
     """The figures of one part, where it has numbers."""
     if part not in numbers:
         return
-    if part == "budget":
+    if part == "law":
+        figures.draw_law(numbers, docs / "overoptimisation_law.png")
+        figures.draw_price(numbers, docs / "overoptimisation.png")
+    elif part == "cures":
+        figures.draw_cures(numbers, docs / "overoptimisation_cures.png")
+    else:
         figures.draw_differences(numbers, docs / "study_budget.png")
         for world in numbers["budget"]:
             figures.draw_budget(numbers, world, docs / f"study_budget_{world}.png")
-        return
-    draw_part = {"law": figures.draw_law, "cures": figures.draw_cures}[part]
-    draw_part(numbers, docs / f"overoptimisation_{part}.png")
-    if part == "law":
-        figures.draw_price(numbers, docs / "overoptimisation.png")
-
-
-# --- the page -------------------------------------------------------------------------------------
-
-HEAD = """# The price of a proxy
-
-Optimise a learned reward model hard enough and the true reward falls while the learned one rises. Here the
-true reward is known exactly, so the fall can be measured, taken apart and fitted. This page is written by
-`{command} --draw law cures budget` from [overoptimisation.json](overoptimisation.json), which holds every
-run. The command without `--draw` makes the runs.
-
-"""
 
 
 def page(numbers: Numbers) -> str:
     """The whole of docs/overoptimisation.md."""
-    parts: tuple[tuple[str, Callable[[Numbers], str]], ...] = (
-        ("law", law_text), ("cures", cures_text),
+    shown = dict(law=None, cures=None) | dict(numbers)
+    shown["unfinished"] = any(row["done"] < row["jobs"] for row in numbers["progress"].values())
+    if "law" in numbers:
+        shown |= about_law(numbers["law"], numbers["settings"])
+    if "cures" in numbers:
+        shown |= about_cures(numbers["cures"], numbers["settings"])
+    return rendered(
+        TEMPLATE, command=COMMAND, sure=SURE, rise=RISE, trend=TREND, kinds=FIT_KINDS,
+        farthest=figures.FARTHEST, difference=difference, value_of=value_of, **shown,
     )  # fmt: skip
-    text = HEAD.format(command=COMMAND) + progress_text(numbers) + method_text(numbers)
-    for name, write in parts:
-        text += TITLES[name]
-        text += write(numbers) if name in numbers else NOT_RUN.format(part=name)
-    return text + ELSEWHERE
 
 
-TITLES = {
-    "law": "## 1. The law on a laptop\n\n",
-    "cures": "## 2. What helps, at equal KL\n\n",
-}
-ELSEWHERE = """## 3. Every engine on one budget
-
-Every engine of this repository on the same sampled tokens, the same CPU time and at the same distance:
-[study.md](study.md#one-budget).
-"""
+# --- the law --------------------------------------------------------------------------------------
 
 
-def progress_text(numbers: Numbers) -> str:
-    """What has not been run yet, and what runs it."""
-    if all(row["done"] == row["jobs"] for row in numbers["progress"].values()):
-        return ""
+def about_law(law: Numbers, settings: Numbers) -> dict[str, Any]:
+    """What the page says of the law beside the numbers themselves."""
+    cells = law["cells"]
+
+    def turned(cell: Numbers) -> bool:
+        return has_turned(cell["points"]["gold"], settings["fall"], settings["smooth"])
+
+    falls = [cell["fall"] for cell in cells if "fall" in cell]
+    fallen = Counter(TERMS[min(fall, key=fall.__getitem__)] for fall in falls)
+    return {
+        "groups": groups(cells),
+        "beyond": sum(max(cell["points"]["kl"]) > figures.FARTHEST**2 for cell in cells),
+        "turned": sum(map(turned, cells)),
+        "others": ", ".join(
+            f"{cell['engine']} against {cell['size']} on {cell['labels']:,} labels, start {cell['start']}"
+            for cell in cells
+            if not turned(cell)
+        ),
+        "law_starts": len({cell["start"] for cell in cells}),
+        "residuals": mean_residuals(law["fits"]), "fit_rows": fit_rows(law["fits"]),
+        "banks": about_best_of_n(cells), "best_gold": best_gold(cells),
+        "exploited": {"of": len(falls), "most": fallen.most_common()},
+        "falls": mean_falls(cells), "measured_top": measured_top,
+        "at_best": lambda rows, name: [r["points"][name][r["best"]] for r in rows],
+        "at_end": lambda rows, name: [r["points"][name][-1] for r in rows],
+        "one_line": lambda text: re.sub(r"\s+", " ", text.replace("|", "/")).strip(),
+        "repeats": repeats_text(law.get("repeats", ()), {"best gold": "best gold"}),
+    }  # fmt: skip
+
+
+def groups(cells: Sequence[Numbers]) -> list[tuple[tuple[str, str, str], list[Numbers]]]:
+    """The runs of every cell and engine, with the first columns of their row."""
+    found: dict[tuple[str, str, str], list[Numbers]] = {}
+    for cell in cells:
+        found.setdefault((cell["size"], f"{cell['labels']:,}", cell["engine"]), []).append(cell)
+    return list(found.items())
+
+
+def about_best_of_n(cells: Sequence[Numbers]) -> dict[str, Any]:
+    """Where the gold of the best of n falls again, and how often it gains more than GRPO does."""
+    found = [(cell, cell["best_of_n"]) for cell in cells if "best_of_n" in cell]
+    if not found:
+        return {"of": 0}
+    last = found[0][1]
+    return {
+        "of": len(found), "most": last["n"][-1], "kl": last["kl"][-1],
+        "fell": sum(max(bank["gold"]) - bank["gold"][-1] > RISE for _, bank in found),
+        "ahead": sum(
+            bank["gold"][-1] - bank["gold"][0]
+            > cell["points"]["gold"][cell["best"]] - cell["points"]["gold"][0]
+            for cell, bank in found
+        ),
+    }  # fmt: skip
+
+
+def best_gold(cells: Sequence[Numbers]) -> dict[str, dict[str, float]]:
+    """The best gold that GRPO passes through, by labels and by size, over what all of them share."""
+    found = {}
+    for key, other, unit in (
+        ("labels", "size", "labels"),
+        ("size", "labels", "size of the reward model"),
+    ):
+        best: dict[Any, dict[tuple[Any, int], float]] = {}
+        for cell in cells:
+            if cell["engine"] == "grpo":
+                gold = cell["points"]["gold"][cell["best"]]
+                best.setdefault(cell[key], {})[cell[other], cell["start"]] = gold
+        shared = set.intersection(*(set(values) for values in best.values())) if best else set()
+        if len(best) > 1 and shared:
+            found[unit] = {
+                f"{value:,}" if isinstance(value, int) else value:
+                statistics.fmean(gold for each, gold in values.items() if each in shared)
+                for value, values in best.items()
+            }  # fmt: skip
+    return found
+
+
+def mean_falls(cells: Sequence[Numbers]) -> list[tuple[tuple[str, str], list[float]]]:
+    """Which term of gold fell between the best measurement and the end, mean of sizes and starts."""
     rows = []
-    for part, row in numbers["progress"].items():
-        whole = row["done"] == row["jobs"]
-        rest = "all of it is done" if whole else f"`{COMMAND} --parts {part}`"
-        done = f"{row['done']} of {row['jobs']}"
-        rows.append((part, done, row["cpu_hours"], row["cpu_hours_left"], rest))
-    left = sum(row["cpu_hours_left"] for row in numbers["progress"].values())
-    head = (
-        "part",
-        "jobs done",
-        "CPU hours spent",
-        "CPU hours left (forecast)",
-        "what does the rest",
-    )
-    return (
-        "## What has been run\n\n"
-        + table(head, rows)
-        + "Parts share their starts, so a job of two parts is counted in both. The forecast lets every "
-        f"run go on to its last step: about {left / 2:.1f} hours on 2 cores. Many runs end earlier, when "
-        "gold has turned. A piece takes at most 90 minutes, keeps what is finished, and goes on there.\n\n"
-    )
+    for engine, labels in sorted({(c["engine"], c["labels"]) for c in cells}):
+        own = [c for c in cells if (c["engine"], c["labels"]) == (engine, labels)]
+        falls = [list(cell["fall"].values()) for cell in own if "fall" in cell]
+        if falls:
+            parts = [statistics.fmean(part) for part in zip(*falls, strict=True)]
+            rows.append(((engine, f"{labels:,}"), parts))
+    return rows
 
 
-def method_text(numbers: Numbers) -> str:
-    """How it is measured; the numbers are those of the settings."""
-    s = numbers["settings"]
-    words = {
-        **s,
-        "batch": f"{s['prompts_per_step']} prompts x {s['group_size']} answers",
-        "bank": f"{s['bank_prompts']} other test prompts x {s['bank_answers']:,} answers",
-        "asked": 3 * s["measure_every"],
+def mean_residuals(fits: Sequence[Numbers]) -> dict[str, list[float]]:
+    """The residuals by thirds, each a mean over the fits of one kind."""
+    own: dict[str, list[Sequence[float]]] = {}
+    for fit in fits:
+        own.setdefault(fit["kind"], []).append(fit["residual_thirds"])
+    return {
+        kind: [statistics.fmean(third) for third in zip(*rows, strict=True)]
+        for kind, rows in own.items()
     }
-    return METHOD.format(**words)
 
 
-METHOD = """## How it is measured
-
-- **Start.** Every start trains its own base model (4 layers, width 128). It samples its own
-  comparisons at temperature 1, {responses_per_prompt} answers to a prompt, every two of them compared
-  by the world's noisy annotator. Fewer labels are the first of the same list.
-- **Reward models.** Shapes are layers x width; the smaller ones have smaller base models of their
-  own. One epoch, or up to {most_epochs} where that is fewer than {fewest_reward_steps} steps.
-- **Optimisation.** {batch} a step, learning rate {lr:g}, no KL penalty, no early stop.
-- **Stop rule.** Every {measure_every} steps the policy answers the same {prompts} test prompts with
-  the same random numbers. Gold has turned when the mean of {smooth} measurements in a row lies
-  {fall:.2f} below the best such mean. This is asked every {asked} steps; a run ends
-  there, or after {most_steps} steps. Gold decides the end of a run and nothing else.
-- **Best-of-n.** One bank per start: {bank}. The expected gold of the best of n is
-  the mean over all subsets. Its distance is log n - (n - 1)/n, so the best of 512 is only 5.2 nats
-  away.
-- **Intervals** are 95% bootstraps over starts, seeds within starts, and prompts, which all runs
-  share.
-
-"""
+def fit_rows(fits: Sequence[Numbers]) -> list[tuple[tuple[str, ...], list[Any]]]:
+    """Kinds that share a table, and its rows: a reward model, and the fit of each kind or None."""
+    found = {(fit["size"], fit["labels"], fit["kind"]): fit for fit in fits}
+    tables: list[tuple[tuple[str, ...], list[Any]]] = []
+    for kinds in (("grpo", "best_of_n"), ("ppo",)):
+        models = dict.fromkeys(cell[:2] for cell in found if cell[2] in kinds)
+        rows = [
+            ((size, f"{labels:,}"), [found.get((size, labels, kind)) for kind in kinds])
+            for size, labels in models
+        ]
+        if rows:
+            tables.append((kinds, rows))
+    return tables
 
 
-def cures_text(numbers: Numbers) -> str:
-    """Gold at equal KL, the differences, and the alarm."""
-    cures, s = numbers["cures"], numbers["settings"]
-    size, labels = s["cure_cell"]
-    done = {row["start"] for row in cures["runs"]}
-    few = ""
-    if len(done) < len(s["cure_starts"]):
-        few = (
-            f"{len(done)} of {len(s['cure_starts'])} starts have been run. With one start the intervals "
-            "are over prompts alone: that is no finding about starts in general.\n\n"
-        )
-    return (
-        "![each mitigation beside the baseline](overoptimisation_cures.png)\n\n"
-        f"The baseline, `patient`, is {size} on {labels:,} labels. Gold is taken where a run's KL first "
-        "reaches a distance, linear between two measurements. Differences to the baseline are paired by "
-        "start and prompt, where at least two starts have both; p is corrected over the mitigations of "
-        "one distance.\n\n"
-        + CURE_WORDS.format(
-            more=s["labels"][s["labels"].index(labels) + 1],
-            new=labels // 3,
-            every=s["refresh_every"],
-            members=s["members"],
-            wide=s["wide_temperature"],
-        )
-        + few
-        + "".join(
-            map(better_sentence, dict.fromkeys(r["kl"] for r in cures["table"]), repeat(cures))
-        )
-        + nearest_sentence(cures)
-        + "\n"
-        + cure_table(cures)
-        + alarm_table(cures["alarms"])
-    )
+def measured_top(law: Numbers, fit: Numbers) -> str:
+    """The mean d at which the runs of a fit were best."""
+    same = [c for c in law["cells"] if (c["size"], c["labels"]) == (fit["size"], fit["labels"])]
+    if fit["kind"] == "best_of_n":
+        banks = [cell["best_of_n"] for cell in same if "best_of_n" in cell]
+        tops = [bank["kl"][bank["gold"].index(max(bank["gold"]))] for bank in banks]
+    else:
+        tops = [c["points"]["kl"][c["best"]] for c in same if c["engine"] == fit["kind"]]
+    return f"{statistics.fmean(math.sqrt(max(kl, 0)) for kl in tops):.2f}" if tops else "-"
 
 
-def cure_table(cures: Numbers) -> str:
+# --- the cures ------------------------------------------------------------------------------------
+
+
+def about_cures(cures: Numbers, settings: Numbers) -> dict[str, Any]:
+    """What the page says of the cures beside the numbers themselves."""
+    labels = settings["cure_cell"][1]
+    told = [row for row in cures["table"] if "difference" in row]
+    whole = [row for row in told if row["reached"] == row["of"]]
+    return {
+        "labels": labels, "more_labels": settings["labels"][settings["labels"].index(labels) + 1],
+        "starts": len({row["start"] for row in cures["runs"]}), "cure_rows": cure_rows(cures),
+        "distances": [
+            at_distance(kl, [row for row in told if row["kl"] == kl])
+            for kl in dict.fromkeys(row["kl"] for row in cures["table"])
+        ],
+        # The difference least likely to be chance, among cures whose runs all got so far.
+        "nearest": min(
+            whole, key=lambda r: (r["difference"]["holm"], r["difference"]["p"]), default=None
+        ),
+    }  # fmt: skip
+
+
+def cure_rows(cures: Numbers) -> list[tuple[str, list[str]]]:
     """The baseline's gold, and below it every mitigation's difference, a distance a column."""
     found = {(row["cure"], row["kl"]): row for row in cures["table"]}
     distances = dict.fromkeys(row["kl"] for row in cures["table"])
-    rows = [
-        (cure, *(cure_cell(found.get((cure, distance), {})) for distance in distances))
+    return [
+        (cure, [cure_cell(found.get((cure, distance), {})) for distance in distances])
         for cure in dict.fromkeys(row["cure"] for row in cures["table"])
     ]
-    head = ("mitigation", *(f"{distance:g} nats" for distance in distances))
-    lead = (
-        "First row: the baseline's gold. Below: differences to it (95%), p where it is below 1, and the "
-        "runs that get so far where some do not.\n\n"
-    )
-    return lead + table(head, rows)
 
 
 def cure_cell(row: Numbers) -> str:
@@ -213,56 +259,15 @@ def cure_cell(row: Numbers) -> str:
     return shown + (f", {p}" if p not in ("-", "1.000") else "") + missing
 
 
-CURE_WORDS = """- `more_labels`: {more:,} labels.
-- `own_answers`: every {every} steps the reward model is trained again, on {new:,} comparisons of the
-  policy's own answers ([grpo_iterative_engine.py](../rl/grpo_iterative_engine.py)).
-- `wide_pairs`: as many labels; half of the compared answers are sampled at temperature {wide:g}.
-- `ensemble_mean`, `ensemble_min`, `ensemble_uwo`: {members} reward models with their own seeds; the reward
-  is their mean, the lowest, or the mean less the variance.
-- `kl_0.02`, `kl_0.1`: a KL penalty of this weight.
-
-"""
-
-
-def better_sentence(distance: float, cures: Numbers) -> str:
+def at_distance(kl: float, told: Iterable[Numbers]) -> Mapping[str, Any]:
     """Which mitigations differ from the baseline at one distance, after the correction."""
-    told = [r for r in cures["table"] if r["kl"] == distance and "difference" in r]
-    alone = [r for r in told if r["in_one_start"]["low"] > 0 or r["in_one_start"]["high"] < 0]
+    told = list(told)
     found = [
-        ", ".join(f"`{r['cure']}`" for r in rows)
+        ", ".join(f"`{row['cure']}`" for row in rows)
         + f" {'is' if len(rows) == 1 else 'are'} significantly {word}"
         for word, rows in zip(("better", "worse"), surely(told), strict=True)
         if rows
     ]
-    text = "; ".join(found) if found else "no mitigation differs significantly from the baseline"
-    return (
-        f"- At {distance:g} nats {text} (p < {SURE:g}, corrected). Within start 0, {len(alone)} of "
-        f"{len(told)} intervals over prompts exclude 0.\n"
-    )
-
-
-def nearest_sentence(cures: Numbers) -> str:
-    """The difference least likely to be chance, among cures whose runs all got so far."""
-    told = [r for r in cures["table"] if "difference" in r and r["reached"] == r["of"]]
-    if not told:
-        return ""
-    nearest = min(told, key=lambda r: (r["difference"]["holm"], r["difference"]["p"]))
-    shown, p = difference(nearest)
-    name = f"`{nearest['cure']}` at {nearest['kl']:g} nats"
-    return f"- Least likely to be chance: {name}, {shown}, p = {p}.\n"
-
-
-def alarm_table(alarms: Sequence[Numbers]) -> str:
-    """What the doctor's alarm would have been worth in each run of the baseline."""
-    rows = []
-    for row in alarms:
-        when, there = "never", "-"
-        if row["step"] is not None:
-            when, there = f"{row['step']} ({row['kl']:.1f})", f"{row['gold']:.3f}"
-        rows.append((row["start"], when, there, f"{row['best']:.3f}", f"{row['end']:.3f}"))
-    head = ("start", "proxy suspected at step (nats)", "gold there", "best gold", "gold at the end")
-    lead = (
-        "When `rl.doctor` suspects the proxy in the baseline's runs, from numbers other than gold. Best "
-        "gold is the top of its running mean.\n\n"
-    )
-    return lead + table(head, rows) if rows else ""
+    alone = [r for r in told if r["in_one_start"]["low"] > 0 or r["in_one_start"]["high"] < 0]
+    said = "; ".join(found) if found else "no mitigation differs significantly from the baseline"
+    return {"kl": kl, "sure": said, "alone": len(alone), "told": len(told)}

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+from studies.recipes import VARIANTS
+from studies.runner import Job, work
+
 from overopt import runs, stages
-from overopt.settings import ENGINES, TUNING, VARIANTS, Settings
+from overopt.settings import ENGINES, TUNING, Settings
 from overopt.stages import base_name
 
 PARTS = ("law", "cures", "budget")
@@ -22,24 +26,16 @@ STAGES: dict[str, Callable[..., None]] = {
 WORK = {"1x32": 0.15, "2x64": 0.35, "3x96": 0.65, "4x128": 1.0}  # of a pass of the largest size
 
 
-@dataclass(frozen=True)
-class Job:
-    """One piece of work. `name` is its folder under the study's root, and says what it is."""
-
-    name: str
-    stage: str
-    arguments: dict[str, Any]
-    needs: tuple[str, ...] = ()
-    seconds: float = 0.0  # of CPU time on one thread, as forecast
-    parts: frozenset[str] = field(default_factory=frozenset)
+def do(job: Job, settings: Settings, root: Path) -> None:
+    """Do one job in this process."""
+    work(job, root, lambda folder: STAGES[job.stage](folder, settings, root, **job.arguments))
 
 
 def plan(settings: Settings) -> dict[str, Job]:
     """Every job by name, each after what it needs; a job that several parts need is there once."""
     jobs: dict[str, Job] = {}
-    for part, listed in (("law", law(settings)), ("cures", cures(settings))):
-        _add(jobs, part, listed)
-    _add(jobs, "budget", budget(settings))
+    for part, list_jobs in (("law", law), ("cures", cures), ("budget", budget)):
+        _add(jobs, part, list_jobs(settings))
     for name in settings.repeated:
         (part,) = jobs[name].parts
         _add(jobs, part, repeats(jobs[name], settings.new_seed))
@@ -49,15 +45,13 @@ def plan(settings: Settings) -> dict[str, Job]:
 def _add(jobs: dict[str, Job], part: str, listed: Iterator[Job]) -> None:
     for job in listed:
         known = jobs.get(job.name, job)
-        jobs[job.name] = Job(
-            job.name, job.stage, job.arguments, job.needs, job.seconds, known.parts | {part}
-        )
+        jobs[job.name] = replace(job, parts=known.parts | {part})
 
 
 def repeats(job: Job, new_seed: int) -> Iterator[Job]:
     """A run once more, with its own seed and with one that no row has."""
     for kind, seed in (("same_seed", job.arguments["seed"]), ("new_seed", new_seed)):
-        arguments = job.arguments | dict(seed=seed)
+        arguments = {**job.arguments, "seed": seed}
         yield replace(job, name=repeat_name(job.name, kind), arguments=arguments)
 
 
@@ -159,7 +153,7 @@ COEFFICIENTS = (0.02, 0.1)
 
 
 def cures(settings: Settings) -> Iterator[Job]:
-    """One cell of the law, and what may help; the first cell's own run is the patient."""
+    """One cell of the law, and what may help; the first cell's own run is the uncured run."""
     for start in settings.cure_starts:
         yield from start_jobs(settings, start)
         size, labels = settings.cure_cell
@@ -180,14 +174,14 @@ def cures(settings: Settings) -> Iterator[Job]:
 
 
 def next_labels(settings: Settings) -> int:
-    """The label count that follows the patient's: three times as many in the full study."""
+    """The label count that follows the uncured run's: three times as many in the full study."""
     return settings.labels[settings.labels.index(settings.cure_cell[1]) + 1]
 
 
 def cured_runs(
     settings: Settings, start: int, members: list[str], more: str, wide: str
 ) -> Iterator[Job]:
-    """The patient and every cure, from one start."""
+    """The uncured run and every cure, from one start."""
     size, labels = settings.cure_cell
     one, all_members = (members[0],), tuple(members)
 
@@ -209,9 +203,8 @@ def cured_runs(
         check_pairs=labels // 6, responses_per_prompt=settings.responses_per_prompt,
         wide_temperature=1.0, reward_batch_size=settings.reward_batch,
     )  # fmt: skip
-    yield Job(
-        job.name, job.stage, job.arguments | dict(until_turned=False), job.needs, job.seconds + 60
-    )
+    arguments = {**job.arguments, "until_turned": False}
+    yield replace(job, arguments=arguments, seconds=job.seconds + 60)
 
 
 CURES = (
@@ -270,7 +263,5 @@ def tries(settings: Settings, start: int, world: str) -> Iterator[Job]:
     for number, flags in enumerate(TUNING):
         job = budget_run(settings, start, world, 0, "sapo", **flags)
         assert ENGINES["sapo"].module == VARIANTS
-        yield Job(
-            f"start-{start}/budget/{world}/sapo_tries/try-{number}", job.stage,
-            job.arguments | dict(split="validation"), job.needs, job.seconds,
-        )  # fmt: skip
+        name = f"start-{start}/budget/{world}/sapo_tries/try-{number}"
+        yield replace(job, name=name, arguments={**job.arguments, "split": "validation"})

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from studies.runner import is_done
 
 from harness.errors import UserError
 from harness.files import display_path
-from overopt.jobs import is_done
 from overopt.plan import CURES
 from overopt.results import about_run, alarm, best_of_n_rows, cure_folder, fit_of_cell, rounded
 from overopt.settings import Settings
@@ -24,7 +24,7 @@ LARGEST = 300_000  # bytes
 
 
 def record(settings: Settings, root: Path, path: Path, start: int = 0) -> None:
-    """Write the recording of the patient of one start, with every cure of it that is finished."""
+    """Write the recording of the uncured run of one start, with every cure of it that is finished."""
     patient = cure_folder(settings, root, start, "patient")
     if not is_done(patient, ""):
         raise UserError(

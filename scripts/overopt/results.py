@@ -9,10 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-
-from harness.files import read_jsonl
-from overopt.fits import NEAREST, pooled_fit, slope
-from overopt.intervals import (
+from studies.intervals import (
     Array,
     at_cost,
     at_distance,
@@ -21,12 +18,15 @@ from overopt.intervals import (
     paired_difference,
     prediction_interval,
 )
-from overopt.jobs import DONE, is_done
+from studies.runner import DONE, is_done
+
+from harness.files import read_jsonl
+from overopt.cells import BUDGET_DISTANCES, distance_view
+from overopt.fits import NEAREST, pooled_fit, slope
 from overopt.plan import CURES, PARTS, plan
 from overopt.repeats import repeated
 from overopt.runs import TERMS, Points, best_of_tuning, read_points, sampled_tokens
 from overopt.settings import ENGINES, TUNING, Settings
-from overopt.tables import BUDGET_DISTANCES, distance_view
 from overopt.terms import change_by_term
 from rl.training.run_rules import Run, proxy_suspected
 
@@ -202,7 +202,7 @@ def trends(cells: list[dict[str, Any]], fits: list[dict[str, Any]]) -> list[dict
 
 
 def cure_folder(settings: Settings, root: Path, start: int, cure: str) -> Path:
-    """Where a cure's run lies; the patient is the law's."""
+    """Where a cure's run lies; the uncured run is the law's."""
     size, labels = settings.cure_cell
     if cure == "patient":
         return root / f"start-{start}" / "law" / f"grpo-{size}-{labels}"
@@ -210,7 +210,7 @@ def cure_folder(settings: Settings, root: Path, start: int, cure: str) -> Path:
 
 
 def cures(settings: Settings, root: Path) -> dict[str, Any]:
-    """Every cure's curves, gold at equal KL beside the patient's, and the doctor's alarm."""
+    """Every cure's curves, gold at equal KL beside the uncured run's, and the doctor's alarm."""
     runs: dict[str, dict[int, Points]] = {}
     rows = []
     for cure in CURES:
@@ -232,7 +232,7 @@ def cures(settings: Settings, root: Path) -> dict[str, Any]:
 def compared_at(
     runs: Mapping[str, Mapping[int, Points]], distance: float, settings: Settings
 ) -> list[dict[str, Any]]:
-    """Gold of every cure at one KL, and its paired difference to the patient on the same starts."""
+    """Gold of every cure at one KL, and its paired difference to the uncured run on the same starts."""
     values = {
         cure: {start: gold_at(points, distance) for start, points in by_start.items()}
         for cure, by_start in runs.items()

@@ -7,7 +7,6 @@ numbers every time, and every number kept per prompt, so that runs can be paired
 from __future__ import annotations
 
 import importlib
-import json
 import statistics
 import time
 from collections.abc import Sequence
@@ -16,8 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from studies.intervals import Array
+from studies.recipes import LONGEST, VARIANTS, config_class, prompts_of
 
-from data import reviews, sums
+from data import reviews
 from data.records import PromptRecord
 from gpt.generate import SamplingParams
 from gpt.model import GPT
@@ -25,22 +26,14 @@ from harness.command_line import from_preset
 from harness.device import pick_device
 from harness.files import read_jsonl, write_json
 from harness.metric_log import MetricLog
-from overopt.intervals import Array
-from overopt.settings import TUNING, VARIANTS, Settings
-from overopt.stages import LONGEST
+from overopt.settings import TUNING, Settings
 from rl.training.evaluation import Conditions, Evaluation, evaluate
-from rl.training.run import models_of_run
-from rl.training.setup import Task, open_task
+from rl.training.open_task import Task, open_task
+from rl.training.whole_run import models_of_run
 
 Points = dict[str, Array]
 TERMS = ("sent", "topic", "polite", "form", "qual")
 KEPT_TEXTS = 6
-PREPARE = {  # what an engine opens beside the task
-    "rl.ppo_engine": "open_critic_and_text",
-    "rl.grpo_iterative_engine": "open_refresh",
-    "rl.grpo_process_engine": "open_step_rewards",
-}
-MOVING_REFERENCE = ("rl.grpo_iterative_engine", "rl.grpo_single_model_engine")
 
 
 def has_turned(gold: Sequence[float], fall: float, smooth: int) -> bool:
@@ -51,8 +44,6 @@ def has_turned(gold: Sequence[float], fall: float, smooth: int) -> bool:
 
 class Measuring:
     """Called by an engine as `validate(policy, reference, step)`; keeps what it finds per prompt."""
-
-    token_log = None
 
     def __init__(
         self, task: Task, world: str, prompts: Sequence[PromptRecord], start: GPT, micro: int
@@ -183,22 +174,9 @@ def train_in_chunks(
 
 def config_of(engine: Any, world: str, flags: dict[str, Any]) -> Any:
     """An engine's config of the `study` preset with some fields set."""
-    name = next(
-        name
-        for name, value in vars(engine).items()
-        if name.endswith("Config") and getattr(value, "__module__", "") == engine.__name__
-    )
     bundle = engine.VARIANTS[flags["variant"]] if engine.__name__ == VARIANTS else {}
-    return from_preset(
-        getattr(engine, name), engine.PRESETS, "study", **(bundle | dict(data=world) | flags)
-    )
-
-
-def prompts_of(world: str, split: str, count: int) -> list[PromptRecord]:
-    """The first prompts of a split."""
-    if world == "sums":
-        return sums.prompts(split, count=count)
-    return reviews.prompts(split)[:count]
+    flags = bundle | dict(data=world) | flags
+    return from_preset(config_class(engine), engine.PRESETS, "study", **flags)
 
 
 def best_of_tuning(root: Path) -> dict[str, Any]:
@@ -224,8 +202,3 @@ def sampled_tokens(folder: Path) -> list[float]:
         total += row["tokens_per_second"] * seconds
         sums_.append(total)
     return sums_
-
-
-def seconds_of(folder: Path) -> float:
-    """CPU seconds of a finished job."""
-    return float(json.loads((folder / "done.json").read_text(encoding="utf-8"))["cpu"])

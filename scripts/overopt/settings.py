@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import Any
+
+from studies import recipes
 
 SHAPES: dict[str, tuple[int, int, int]] = {  # name: layers, heads, width
     "1x32": (1, 2, 32),
@@ -120,35 +122,9 @@ class Rehearsal(Settings):
 SETTINGS: dict[str, Settings] = {"full": Settings(), "rehearsal": Rehearsal()}
 
 
-@dataclass(frozen=True)
-class Engine:
-    """How one row of the comparison is trained."""
-
-    module: str
-    flags: dict[str, Any] = field(default_factory=dict)
-    worlds: tuple[str, ...] = ("reviews", "sums")
-
-
-VARIANTS = "rl.grpo_variants_engine"
-REINFORCE = "rl.reinforce_pp_engine"
-ENGINES: dict[str, Engine] = {
-    "grpo": Engine("rl.grpo_engine"),
-    "ppo": Engine("rl.ppo_engine"),
-    "rloo": Engine("rl.rloo_engine"),
-    "reinforce_pp": Engine(REINFORCE),
-    "reinforce_pp_baseline": Engine(
-        REINFORCE, dict(variant="baseline", prompts_per_step=16, group_size=8)
-    ),
-    "grpo_single_model": Engine("rl.grpo_single_model_engine"),
-    "dapo": Engine(VARIANTS, dict(variant="dapo")),
-    "dr_grpo": Engine(VARIANTS, dict(variant="dr_grpo")),
-    "gspo": Engine(VARIANTS, dict(variant="gspo")),
-    "cispo": Engine(VARIANTS, dict(variant="cispo")),
-    "cispo_5": Engine(VARIANTS, dict(variant="cispo", clip_high=4.0)),  # weights end at 1 + 4
-    "sapo": Engine(VARIANTS, dict(variant="sapo")),
-    "sapo_tuned": Engine(VARIANTS, dict(variant="sapo")),  # with what TUNING finds
-    "grpo_iterative": Engine("rl.grpo_iterative_engine", worlds=("reviews",)),
-    "grpo_process": Engine("rl.grpo_process_engine", worlds=("sums",)),
+# The rows of the comparison.
+ENGINES = {
+    name: recipe for name, recipe in recipes.ENGINES.items() if name != "grpo_iterative_frozen"
 }
 
 # SAPO has no clip and no penalty: what is tried for it, on validation prompts of start 0 alone.

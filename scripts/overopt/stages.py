@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
+from studies.recipes import LONGEST
 
 from data import reviews
 from data.collate import ResponseBatch, join_responses
@@ -26,15 +27,15 @@ from harness.metric_log import MetricLog
 from harness.paths import MODEL_FILE
 from harness.seeds import make_generator
 from overopt.settings import SHAPES, Settings
-from reward_model.accuracy_report import preference_report
+from reward_model.accuracy_report import preference_report, score_pairs
 from reward_model.model import RewardModel, load_reward_model, save_reward_model
 from reward_model.pairs import TokenPair, as_pair, collate_pairs, pair_as_text
-from reward_model.reward_model_training import RewardModelConfig, fit, score_pairs, world_pairs
+from reward_model.reward_model_training import RewardModelConfig, train
+from reward_model.world_pairs import world_pairs
 from rl.batches.rollout import sample_rollout
 from rl.equations.best_of_n import best_of_n_kl, best_of_n_mean
 
 CONTEXT = 128
-LONGEST = {"reviews": 48, "sums": 40}
 PAIRS, HELD_OUT = "pairs.jsonl", "held_out_pairs.jsonl"
 
 
@@ -99,7 +100,7 @@ def train_reward_model(
         batch_size=settings.reward_batch, lr=settings.reward_lr, pooling="last_token", seed=seed
     )
     log = MetricLog(settings.reward_steps(labels), show=("loss", "accuracy"), every=50, title="rm")
-    fit(model, compared, config, log, eos_id=tokenizer.eos_id)
+    train(model, compared, config, log, eos_id=tokenizer.eos_id)
     reference = collate_pairs(compared[:: max(len(compared) // 2000, 1)], tokenizer.eos_id)
     model.normalize_on(reference)
     save_reward_model(folder / MODEL_FILE, model, tokenizer)

@@ -72,21 +72,6 @@ def test_limit_counts_kept_texts(tmp_path):
         read_labelled(path, limit=0)
 
 
-@pytest.mark.parametrize(
-    ("row", "words"),
-    [
-        ({"label": True}, "text"),
-        ({"text": "a"}, "'label' is null, expected true or false"),
-        ({"text": "a", "label": 2}, "'label' is a number"),
-        ({"text": "a", "label": True, "stars": "9"}, "'stars' is a string"),
-    ],
-)
-def test_a_broken_row_is_named(tmp_path, row, words):
-    path = lines_of(tmp_path / "rows.jsonl", [{"text": "fine", "label": True}, row])
-    with pytest.raises(DataError, match=rf"rows\.jsonl:2: .*{words}"):
-        read_labelled(path)
-
-
 def test_sources_without_labels_are_refused(tmp_path):
     with pytest.raises(DataError, match="there is no folder neg/ in it"):
         read_labelled(folder_of(tmp_path, {"pos/0_9.txt": "a"}))

@@ -120,13 +120,6 @@ def test_unusable_files(tmp_path: Path, name: str, content: bytes, message: str)
     assert str(caught.value).startswith(str(path))
 
 
-def test_missing_file_and_folder(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="none.jsonl: there is no such file; check the path"):
-        read_preferences(tmp_path / "none.jsonl")
-    with pytest.raises(DataError, match="cannot be read"):
-        read_preferences(tmp_path)
-
-
 # Plain text.
 
 

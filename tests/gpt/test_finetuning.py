@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from data import names
 from data.records import PreferenceRecord
 from data.splits import split_of
 from gpt import finetuning, pretraining
@@ -203,7 +204,7 @@ def test_nothing_left_to_train_on_is_refused(tmp_path):
 
 def test_missing_pairs_of_the_reviews_world_name_the_command(tmp_path, monkeypatch):
     monkeypatch.setattr(finetuning, "RUNS", tmp_path)
-    with pytest.raises(UserError, match="python -m reward_model.reward_model_training"):
+    with pytest.raises(UserError, match="reward_model.reward_model_training"):
         read_examples(FinetuningConfig(), GLASSBOX, 128)
 
 
@@ -211,13 +212,13 @@ def test_missing_pairs_of_the_reviews_world_name_the_command(tmp_path, monkeypat
 
 
 def test_the_base_is_the_pre_trained_model_of_the_same_data(tmp_path, monkeypatch):
-    monkeypatch.setattr(pretraining, "RUNS", tmp_path)
+    monkeypatch.setattr(names, "RUNS", tmp_path)
     message = (
         "pretraining-pairs-small: make it with\n    python -m gpt.pretraining --data x/pairs.json"
     )
     with pytest.raises(UserError, match=f"{message} --preset small$"):
         starting_model(FinetuningConfig(data="x/pairs.json", preset="small"), torch.device("cpu"))
-    with pytest.raises(UserError, match=r"python -m reward_model\.reward_model_training$"):
+    with pytest.raises(UserError, match=r"-m reward_model\.\w+_training$"):
         starting_model(FinetuningConfig(), torch.device("cpu"))
     model = small_gpt(GLASSBOX.n_vocab)
     pretraining.save_gpt(tmp_path / "pretraining-pairs-tiny" / "model.safetensors", model, GLASSBOX)

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
+from toys import close
 
 from data.collate import left_pad, right_pad
 from gpt.model import (
@@ -35,10 +36,6 @@ def random_gpt(config: GPTConfig = CONFIG, seed: int = 0) -> GPT:
 
 
 MODEL = random_gpt()
-
-
-def close(actual: torch.Tensor, expected: torch.Tensor) -> None:
-    torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-9)
 
 
 # The architecture, one row, one head and one query at a time.
@@ -96,18 +93,6 @@ def slow_logits(model: GPT, row: list[int]) -> torch.Tensor:
 
 def test_logits_against_the_formulas():
     close(MODEL(torch.tensor([ROWS[1]]))[0], slow_logits(MODEL, ROWS[1]))
-
-
-def test_fused_attention_equals_its_plain_twin():
-    query, key, value = torch.randn(
-        3, 2, 2, 5, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1)
-    )
-    mask = causal_mask(5, 5, torch.device("cpu")) & torch.tensor([1, 1, 0, 1, 1]).bool()
-    mask[2, 2] = True
-    fused = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
-    close(plain_attention(query, key, value, mask), fused)
-    causal = F.scaled_dot_product_attention(query, key, value, is_causal=True)
-    close(plain_attention(query, key, value, torch.ones(5, 5).tril().bool()), causal)
 
 
 @pytest.mark.parametrize("masked", [False, True])
@@ -252,8 +237,8 @@ def test_repeated_rows_stay_next_to_each_other():
 
 def test_a_row_that_is_too_long_is_refused():
     message = (
-        r"a row of 13 tokens does not fit the model's 12 positions: shorten the prompt or "
-        r"max_new_tokens, or use a model with more context"
+        r"a row of 13 tokens does not fit the model's 12 positions: shorten it, or use "
+        r"longer tokens or a model with more positions"
     )
     with pytest.raises(ValueError, match=message):
         MODEL(torch.zeros(1, 13, dtype=torch.long))
@@ -293,11 +278,9 @@ def test_parameter_counts_of_the_published_models(preset, count):
 def test_preset_config():
     config = preset_config("tiny", 624, dropout=0.1)
     assert config == GPTConfig(624, context=128, n_layer=4, n_head=4, n_embd=128, dropout=0.1)
-    with pytest.raises(
-        ValueError, match="there is no model preset 'huge': choose one of tiny, study"
-    ):
+    with pytest.raises(ValueError, match="'huge': choose one of tiny, study"):
         preset_config("huge", 624)
-    with pytest.raises(ValueError, match="n_embd=10 is not divisible by n_head=4"):
+    with pytest.raises(ValueError, match="n_embd=10 .* by n_head=4"):
         GPTConfig(n_embd=10, n_head=4)
 
 

@@ -15,11 +15,12 @@ from gpt.model import GPT, GPTConfig
 from gpt.token_rows import WINDOW, TextLog, open_texts, shortened
 from gpt.tokenizer import build_tokenizer
 from harness.metric_log import MetricLog
-from harness.report.page import REPORT, TOKENS
+from harness.paths import TOKENS
+from harness.report.page import REPORT
 from harness.report.writing import open_page, refresh
+from reward_model.accuracy_report import record_prefixes
 from reward_model.model import RewardModel
 from reward_model.pairs import TokenPair
-from reward_model.reward_model_training import record_prefixes
 
 LETTERS = build_tokenizer("letters", {bytes([97 + i]): i for i in range(8)})  # EOS 8
 BATCH = collate_responses([[0, 1], [2]], [[3, 4, 5, 8], [6, 8]], 8)

@@ -207,7 +207,7 @@ def test_a_declaration_that_its_decorator_cannot_keep_is_refused_on_import() -> 
     def two_masks(x: NxT, mask: Mask[NxT], other: Mask[NxT]) -> NxT:
         return x
 
-    with pytest.raises(ValueError, match="along_time: rewards must be NxT or Nx1"):
+    with pytest.raises(ValueError, match="rewards must be NxT or Nx1"):
         token_equation(along_time)
     for body in (unmasked, two_masks):
         for decorate in (masked_equation, constant_equation):
@@ -274,5 +274,5 @@ def test_numbers_and_names_outside_their_range_are_refused() -> None:
     for count in (0, 4):
         with pytest.raises(ValueError, match=r"count must be in \[1, limit\]"):
             kept(1, count, limit=3)
-    with pytest.raises(ValueError, match="scale must be one of group, none: got 'batch'"):
+    with pytest.raises(ValueError, match="scale must be one of.*got 'batch'"):
         scaled("batch")

@@ -16,33 +16,20 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from data import reviews
 from data.collate import collate_responses
-from data.splits import split_of
 from gpt import pretraining
 from gpt.checkpoint import save_gpt
-from gpt.generate import SamplingParams, generate
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import load_tokenizer
 from harness.errors import UserError
-from harness.files import append_jsonl, read_jsonl
+from harness.files import read_jsonl
 from harness.metric_log import MetricLog
-from harness.optimizer import adamw
 from harness.training_state import saved_step
 from reward_model import reward_model_training
+from reward_model.accuracy_report import score_pairs
 from reward_model.model import RewardModel
-from reward_model.pairs import TokenPair, pair_as_text, preference_strength
-from reward_model.reward_model_training import (
-    ReviewsAnnotator,
-    RewardModelConfig,
-    base_folder,
-    file_pairs,
-    fit,
-    main,
-    recorded_pairs,
-    score_pairs,
-    world_pairs,
-)
+from reward_model.pairs import TokenPair
+from reward_model.reward_model_training import RewardModelConfig, base_folder, main, train
 
 V, EOS = 20, 0
 GLASSBOX = load_tokenizer("glassbox")
@@ -85,7 +72,7 @@ def accuracy(model: RewardModel, pairs: list[TokenPair]) -> float:
     return float((chosen > rejected).double().mean())
 
 
-# fit
+# train
 
 
 def comparisons(prompts: int, responses: int) -> list[TokenPair]:
@@ -113,7 +100,7 @@ def test_micro_batches_change_no_gradient(monkeypatch, weighting):
             CONFIG, batch_size=7, micro_batch_size=size, pair_weighting=weighting, margin=0.5,
             centering=0.01, max_norm=1e9, lr=0.0,
         )  # fmt: skip
-        [row] = fit(model, pairs, config, MetricLog(1), eos_id=EOS)
+        [row] = train(model, pairs, config, MetricLog(1), eos_id=EOS)
         gradients.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
         logs.append([row[name] for name in ("loss", "accuracy", "margin", "grad_norm")])
     assert rows[0] == 18 and len(rows) == 1 + 3 + 7
@@ -124,41 +111,24 @@ def test_micro_batches_change_no_gradient(monkeypatch, weighting):
     assert float(gradients[0].norm()) > 1e-2
 
 
-def test_the_loss_starts_at_log_two():
-    """Exactly, where the head is zero; about, where it is drawn."""
-    model = fresh_model()
-    model.head.weight.data.zero_()
-    rows = fit(model, TRAIN, CONFIG, MetricLog(1), eos_id=EOS)
-    assert rows[0]["loss"] == pytest.approx(math.log(2), abs=1e-6)
-    assert rows[0]["accuracy"] == 0 and rows[0]["margin"] == 0  # ties are wrong
-    rows = fit(fresh_model(), TRAIN, CONFIG, MetricLog(1), eos_id=EOS)
-    assert rows[0]["loss"] == pytest.approx(math.log(2), abs=0.2)
-
-
 @pytest.mark.parametrize("pooling", ["mean_score", "last_token"])
-def test_fit_separates_pairs_it_never_saw(pooling):
+def test_training_separates_pairs_it_never_saw(pooling):
     model = fresh_model(pooling)
-    rows = fit(model, TRAIN, CONFIG, MetricLog(60), eos_id=EOS)
+    rows = train(model, TRAIN, CONFIG, MetricLog(60), eos_id=EOS)
     assert accuracy(model, HELD_OUT) > 0.95
     assert [row["step"] for row in rows] == list(range(1, 61))
     last = rows[-1]
     assert last["loss"] < 0.2 and last["accuracy"] > 0.9 and last["margin"] > 1
 
 
-def test_fit_learns_the_opposite_from_swapped_pairs():
-    model = fresh_model()
-    fit(model, swapped(TRAIN), CONFIG, MetricLog(60), eos_id=EOS)
-    assert accuracy(model, HELD_OUT) < 0.05
-
-
-def test_fit_has_no_dropout_and_no_hidden_randomness():
+def test_training_has_no_dropout_and_no_hidden_randomness():
     """The scores in training are the scores in use; the global random state is not read."""
     torch.manual_seed(1)
     plain, dropped = fresh_model(), fresh_model(dropout=0.9)
-    a = fit(plain, TRAIN, CONFIG, MetricLog(3), eos_id=EOS)
+    a = train(plain, TRAIN, CONFIG, MetricLog(3), eos_id=EOS)
     torch.manual_seed(2)
     dropped.train()
-    b = fit(dropped, TRAIN, CONFIG, MetricLog(3), eos_id=EOS)
+    b = train(dropped, TRAIN, CONFIG, MetricLog(3), eos_id=EOS)
     assert [row["loss"] for row in a] == [row["loss"] for row in b]
     assert all(
         torch.equal(x, y) for x, y in zip(plain.parameters(), dropped.parameters(), strict=True)
@@ -167,7 +137,7 @@ def test_fit_has_no_dropout_and_no_hidden_randomness():
 
 @pytest.fixture
 def batches(monkeypatch) -> list[list[TokenPair]]:
-    """The pairs of each step of fit."""
+    """The pairs of each step of train."""
     seen: list[list[TokenPair]] = []
     collate = reward_model_training.collate_comparisons
 
@@ -179,8 +149,8 @@ def batches(monkeypatch) -> list[list[TokenPair]]:
     return seen
 
 
-def test_fit_visits_every_pair_once_an_epoch(batches):
-    fit(fresh_model(), TRAIN, CONFIG, MetricLog(40), eos_id=EOS)
+def test_training_visits_every_pair_once_an_epoch(batches):
+    train(fresh_model(), TRAIN, CONFIG, MetricLog(40), eos_id=EOS)
     assert [len(batch) for batch in batches] == [16] * 40
     seen = [TRAIN.index(pair) for batch in batches for pair in batch]
     assert sorted(seen[:320]) == sorted(seen[320:]) == list(range(320))
@@ -195,7 +165,7 @@ def test_all_pairs_of_a_prompt_are_one_element_of_a_batch(batches):
         for i in range(count)
     ]
     config = RewardModelConfig(batch_size=2, lr=1e-3, warmup=1)
-    rows = fit(fresh_model(), pairs, config, MetricLog(3), eos_id=EOS)
+    rows = train(fresh_model(), pairs, config, MetricLog(3), eos_id=EOS)
     counts = {6: 3, 7: 1, 8: 6}
     for batch in batches:
         prompts = {pair.prompt[0] for pair in batch}
@@ -215,7 +185,7 @@ def test_the_loss_is_the_mean_over_pairs_however_often_a_response_is_compared():
         for response in responses
     ]
     margins = [scores[i] - scores[j] for i in range(4) for j in range(i + 1, 4)]
-    (row,) = fit(model, pairs, CONFIG, MetricLog(1), eos_id=EOS)
+    (row,) = train(model, pairs, CONFIG, MetricLog(1), eos_id=EOS)
     loss = sum(math.log(1 + math.exp(-margin)) for margin in margins) / 6
     assert row["loss"] == pytest.approx(loss, abs=1e-5)
     assert row["margin"] == pytest.approx(sum(margins) / 6, abs=1e-5)
@@ -245,32 +215,17 @@ def test_a_margin_is_the_same_for_all_pairs_or_grows_with_their_strength():
     }
     for (source, margin), loss in expected.items():
         config = RewardModelConfig(batch_size=2, margin=margin, margin_from=source)
-        (row,) = fit(zero_headed(), pairs, config, MetricLog(1), eos_id=EOS)
+        (row,) = train(zero_headed(), pairs, config, MetricLog(1), eos_id=EOS)
         assert row["loss"] == pytest.approx(loss, abs=1e-6), (source, margin)
-
-
-@pytest.mark.parametrize(
-    ("meta", "strength"),
-    [
-        ({"margin": 2}, 2), ({"margin": 0, "score_chosen": 5, "score_rejected": 1}, 0),
-        ({"score_chosen": 8.5, "score_rejected": 7}, 1.5), ({}, None), ({"score_chosen": 8}, None),
-        ({"margin": "2"}, None), ({"margin": -1}, None), ({"margin": True}, None),
-        ({"margin": math.nan}, None), ({"margin": math.inf}, None),
-        ({"score_chosen": 1, "score_rejected": 2}, None), ({"gold_chosen": 1}, None),
-    ],
-)  # fmt: skip
-def test_the_strength_of_a_preference(meta, strength):
-    """Gold is no annotator's word: no margin is made from it."""
-    assert preference_strength(meta) == strength
 
 
 def test_a_pair_of_unknown_strength_has_no_margin():
     config = RewardModelConfig(margin=1.0, margin_from="strength")
     with pytest.raises(ValueError, match="no strength of preference"):
-        fit(fresh_model(), TRAIN, config, MetricLog(1), eos_id=EOS)
+        train(fresh_model(), TRAIN, config, MetricLog(1), eos_id=EOS)
 
 
-def test_margins_that_cannot_be_are_refused(tmp_path):
+def test_margins_that_cannot_be_are_refused():
     for margin, words in (
         (-0.1, "a number from 0 on"),
         (math.inf, "finite"),
@@ -278,24 +233,10 @@ def test_margins_that_cannot_be_are_refused(tmp_path):
     ):
         with pytest.raises(ValueError, match=f"margin must be {words}"):
             RewardModelConfig(margin=margin)
-    with pytest.raises(ValueError, match="--margin-from strength multiplies --margin, which is 0"):
+    with pytest.raises(ValueError, match="multiplies --margin, which is 0"):
         RewardModelConfig(margin_from="strength")
-    strong = dict(margin=1.0, margin_from="strength", device="cpu")
-    with pytest.raises(UserError, match="annotator says which .* not by how much"):
-        main(RewardModelConfig(**strong))
-    rows = write_pairs(tmp_path / "pairs.json", 60)
-    config = RewardModelConfig(data=str(tmp_path / "pairs.json"), **strong)
-    with pytest.raises(UserError, match=r"pairs.json: the pair of 'Question 0\?\\n' does not say"):
-        main(config)  # before a base is pre-trained
-    rows = [row | {"margin": 1} for row in rows]
-    del rows[7]["margin"]
-    (tmp_path / "pairs.json").write_text(json.dumps(rows), encoding="utf-8")
-    with pytest.raises(UserError, match=r"pairs.json: the pair of 'Question 7\?\\n' does not say"):
-        file_pairs(config, GLASSBOX, 128)
-    rows[7] |= {"score_chosen": 4, "score_rejected": 1}
-    (tmp_path / "pairs.json").write_text(json.dumps(rows), encoding="utf-8")
-    train, held_out = file_pairs(config, GLASSBOX, 128)
-    assert {preference_strength(pair.meta) for pair in train + held_out} <= {1.0, 3.0}
+    with pytest.raises(UserError, match="says which .* not by how much"):
+        main(RewardModelConfig(margin=1.0, margin_from="strength", device="cpu"))
 
 
 def test_each_pair_counts_the_same_or_each_prompt():
@@ -311,16 +252,8 @@ def test_each_pair_counts_the_same_or_each_prompt():
         config = RewardModelConfig(
             batch_size=2, margin=1.0, margin_from="strength", pair_weighting=weighting
         )
-        (row,) = fit(zero_headed(), pairs, config, MetricLog(1), eos_id=EOS)
+        (row,) = train(zero_headed(), pairs, config, MetricLog(1), eos_id=EOS)
         assert row["loss"] == pytest.approx(loss, abs=1e-5), weighting
-
-
-def test_fit_goes_on_with_a_given_optimizer():
-    model = fresh_model()
-    optimizer = adamw(model, 1.0, weight_decay=0.0)
-    for _ in range(2):
-        fit(model, TRAIN, CONFIG, MetricLog(3), eos_id=EOS, optimizer=optimizer)
-    assert optimizer.state[model.head.weight]["step"] == 6
 
 
 def test_centering_pulls_the_scores_to_zero():
@@ -331,14 +264,14 @@ def test_centering_pulls_the_scores_to_zero():
         model.head.weight.data.zero_()
         model.head.bias.data.fill_(3.0)
         config = RewardModelConfig(batch_size=16, lr=5e-3, warmup=2, centering=centering)
-        return [row["loss"] for row in fit(model, TRAIN, config, MetricLog(2), eos_id=EOS)]
+        return [row["loss"] for row in train(model, TRAIN, config, MetricLog(2), eos_id=EOS)]
 
     assert losses(0.1)[0] - losses(0.0)[0] == pytest.approx(3.6, abs=1e-5)
 
 
 def test_the_gradient_norm_is_the_one_from_before_the_clip():
     config = RewardModelConfig(batch_size=16, lr=5e-3, warmup=2, max_norm=1e-9)
-    (row,) = fit(fresh_model(), TRAIN, config, MetricLog(1), eos_id=EOS)
+    (row,) = train(fresh_model(), TRAIN, config, MetricLog(1), eos_id=EOS)
     assert row["grad_norm"] > 0.01
     assert row["lr"] == pytest.approx(2.5e-3)  # first of two warm-up steps
 
@@ -355,141 +288,16 @@ def test_score_pairs_normalises_and_keeps_the_order():
     assert batch.lengths[:7].tolist() == [len(pair.chosen) for pair in HELD_OUT[:7]]
 
 
-# Pairs of the reviews world
-
-
-def test_the_annotator_compares_gold_rewards_with_noise():
-    record = reviews.prompts("train")[0]
-    good = reviews.GREETINGS[0].format(name=record.meta["name"]) + (
-        f" The {record.meta['item']} is great. I hope this helps."
-    )
-    bad = "Who cares?"
-    annotator = ReviewsAnnotator()
-    verdict = annotator(record, good, True, bad, False, random.Random(0))
-    assert verdict.first_preferred
-    assert verdict.gold == (
-        reviews.gold_reward(record, good, True), reviews.gold_reward(record, bad, False)
-    )  # fmt: skip
-    rng = random.Random(1)
-    same = [annotator(record, good, True, good, True, rng) for _ in range(400)]
-    assert 160 < sum(v.first_preferred for v in same) < 240  # equal gold: a coin
-    cut = annotator(record, good, True, good, False, rng).gold
-    assert cut[0] - cut[1] == pytest.approx(0.15)  # the form counts only where the text ended
-
-
-def test_the_annotator_judges_each_response_once_and_for_its_own_prompt(monkeypatch):
-    calls: list[tuple[str, str, bool]] = []
-
-    def gold(record, text, ended) -> float:
-        calls.append((record.prompt, text, ended))
-        return len(calls) / 100
-
-    monkeypatch.setattr(reviews, "gold_reward", gold)
-    annotator, rng = ReviewsAnnotator(), random.Random(0)
-    first, second = reviews.prompts("train")[:2]
-    assert annotator(first, "a", True, "b", True, rng).gold == (0.01, 0.02)
-    assert annotator(first, "b", True, "a", True, rng).gold == (0.02, 0.01)
-    assert annotator(second, "a", True, "a", False, rng).gold == (0.03, 0.04)
-    assert len(calls) == len(set(calls)) == 4
-
-
-@pytest.mark.parametrize("split", ["train", "validation"])
-def test_world_pairs_ask_prompts_of_their_split(split):
-    model = fresh_model(vocab_size=GLASSBOX.n_vocab)
-    config = RewardModelConfig(max_response_tokens=6, seed=3)
-    pairs = world_pairs(model.gpt, GLASSBOX, config, split, 40, 4)
-    prompts = {record.prompt: record for record in reviews.prompts(split)}
-    assert len(pairs) == 40
-    for pair in pairs:
-        record = prompts[GLASSBOX.decode(pair.prompt)]
-        for name in ("chosen", "rejected"):
-            tokens = getattr(pair, name)
-            assert len(tokens) <= 6
-            expected = reviews.gold_reward(
-                record, GLASSBOX.decode(tokens), tokens[-1] == GLASSBOX.eos_id
-            )
-            assert pair.meta[f"gold_{name}"] == expected
-    assert pairs == world_pairs(model.gpt, GLASSBOX, config, split, 40, 4)
-
-
-def test_the_noise_is_in_the_labels_and_not_in_gold():
-    """Among clear differences the annotator is nearly always right, among small ones often not."""
-    rng = random.Random(0)
-    records = reviews.prompts("train")[:200]
-    agree: dict[bool, list[bool]] = {True: [], False: []}
-    annotator = ReviewsAnnotator()
-    for record in records * 4:
-        a, b = (reviews.sample_response(record, rng) for _ in range(2))
-        verdict = annotator(record, a, True, b, True, rng)
-        gap = verdict.gold[0] - verdict.gold[1]
-        if gap:
-            agree[abs(gap) > 0.4].append(verdict.first_preferred == (gap > 0))
-    assert sum(agree[True]) / len(agree[True]) > 0.95
-    assert 0.6 < sum(agree[False]) / len(agree[False]) < 0.9
-
-
-# Pairs of a file
-
-
-def write_pairs(path, count: int):
-    rows = [
-        {"prompt": f"Question {i}?\n", "chosen": f"Answer {i}.", "rejected": "No."}
-        for i in range(count)
-    ]
-    path.write_text(json.dumps(rows), encoding="utf-8")
-    return rows
-
-
-def test_file_pairs_are_split_by_prompt(tmp_path, capsys):
-    rows = write_pairs(tmp_path / "pairs.json", 60)
-    config = RewardModelConfig(data=str(tmp_path / "pairs.json"))
-    train, held_out = file_pairs(config, GLASSBOX, 128)
-    decoded = [{GLASSBOX.decode(pair.prompt) for pair in part} for part in (train, held_out)]
-    for split, prompts in zip(("train", "validation"), decoded, strict=True):
-        assert prompts == {row["prompt"] for row in rows if split_of(row["prompt"]) == split}
-    assert all(pair.chosen[-1] == GLASSBOX.eos_id for pair in train + held_out)
-    assert "60 of 60 rows kept" in capsys.readouterr().out
-
-
-def test_long_answers_are_left_out_and_counted(tmp_path, capsys):
-    rows = write_pairs(tmp_path / "pairs.json", 60)
-    rows[0]["rejected"] = "word " * 60
-    (tmp_path / "pairs.json").write_text(json.dumps(rows), encoding="utf-8")
-    config = RewardModelConfig(data=str(tmp_path / "pairs.json"))
-    train, held_out = file_pairs(config, GLASSBOX, 128)
-    assert rows[0]["prompt"] not in {GLASSBOX.decode(pair.prompt) for pair in train + held_out}
-    assert "left out 1 pairs: answer too long" in capsys.readouterr().out
-
-
-def test_too_few_pairs_are_refused(tmp_path):
-    write_pairs(tmp_path / "pairs.json", 2)
-    with pytest.raises(UserError, match=r"pairs\.json: 2 usable pairs are too few"):
-        file_pairs(RewardModelConfig(data=str(tmp_path / "pairs.json")), GLASSBOX, 128)
-
-
-def test_pairs_that_the_model_cannot_read_are_left_out_and_counted(tmp_path, capsys):
-    """Prompt and answer are within their flags, but together they need more than 60 positions."""
-    rows = write_pairs(tmp_path / "pairs.json", 60)
-    rows[0] |= {"prompt": " lamp" * 40, "chosen": " lamp" * 30}
-    rows[1] |= {"prompt": " lamp" * 20, "chosen": " lamp" * 30}
-    (tmp_path / "pairs.json").write_text(json.dumps(rows), encoding="utf-8")
-    config = RewardModelConfig(data=str(tmp_path / "pairs.json"))
-    pairs = sum(file_pairs(config, GLASSBOX, 60), [])
-    assert "left out 1 pairs: longer than the model's 60 positions" in capsys.readouterr().out
-    longest = max(len(p.prompt) + max(len(p.chosen), len(p.rejected)) for p in pairs)
-    assert longest <= 60
-
-
 # The script
 
 
 def test_sums_need_no_reward_model():
-    with pytest.raises(UserError, match="python -m rl.grpo_engine --data sums"):
+    with pytest.raises(UserError, match="rl.grpo_engine --data sums"):
         main(RewardModelConfig(data="sums"))
 
 
 def test_a_base_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(UserError, match="no model in .*nowhere.*gpt.pretraining"):
+    with pytest.raises(UserError, match="nowhere.*gpt.pretraining"):
         main(RewardModelConfig(base=tmp_path / "nowhere", out=tmp_path / "out", device="cpu"))
     assert not (tmp_path / "out").exists()
 
@@ -505,7 +313,8 @@ def test_a_file_without_pairs_is_refused_before_a_base_is_pre_trained(tmp_path, 
 
 def test_a_file_with_too_few_pairs_moves_no_earlier_run_aside(tmp_path):
     save_gpt(tmp_path / "base" / "model.safetensors", fresh_model(vocab_size=624).gpt, GLASSBOX)
-    write_pairs(tmp_path / "pairs.json", 2)
+    rows = [{"prompt": f"Question {i}?\n", "chosen": "Yes.", "rejected": "No."} for i in (0, 1)]
+    (tmp_path / "pairs.json").write_text(json.dumps(rows), encoding="utf-8")
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "model.safetensors").write_text("the earlier run", encoding="utf-8")
     config = RewardModelConfig(
@@ -535,20 +344,6 @@ def test_the_default_base_is_pre_trained_once(tmp_path, monkeypatch):
     assert (calls[0].preset, calls[0].tokenizer, calls[0].seed) == ("small", "gpt2", 7)
     assert base_folder(config) == folder and len(calls) == 1
     assert base_folder(RewardModelConfig(base=tmp_path)) == tmp_path
-
-
-def test_pairs_are_sampled_at_full_temperature(monkeypatch):
-    """A truncated sampler would never show the reward model what the policy can write."""
-    used: list[SamplingParams] = []
-
-    def spy(model, prompts, params, *args, **options):
-        used.append(params)
-        return generate(model, prompts, params, *args, **options)
-
-    monkeypatch.setattr("reward_model.pairs.generate", spy)
-    model = fresh_model(vocab_size=GLASSBOX.n_vocab)
-    world_pairs(model.gpt, GLASSBOX, RewardModelConfig(max_response_tokens=4), "train", 5, 2)
-    assert used == [SamplingParams(temperature=1.0, max_new_tokens=4)]
 
 
 # Going on after a kill
@@ -612,14 +407,3 @@ def test_a_killed_run_resumes_into_the_same_model(tmp_path):
         for name in ("pairs.jsonl", "held_out_pairs.jsonl", "report.json"):
             assert (out / name).read_bytes() == (whole / name).read_bytes(), name
         assert {path.name for path in out.iterdir()} == {path.name for path in whole.iterdir()}
-
-
-def test_recorded_pairs_are_the_pairs_that_were_trained_on(tmp_path):
-    """With what a margin is taken from."""
-    pairs = [
-        TokenPair([1, 2], [3, GLASSBOX.eos_id], [4, 5], {"margin": 2.5}),
-        TokenPair([1, 2], [7], [9, GLASSBOX.eos_id], {"gold_chosen": 0.25, "gold_rejected": 1.0}),
-    ]
-    for name, kept in (("pairs.jsonl", pairs), ("held_out_pairs.jsonl", pairs[:1])):
-        append_jsonl(tmp_path / name, [pair_as_text(pair, GLASSBOX) for pair in kept])
-    assert recorded_pairs(tmp_path, GLASSBOX) == (pairs, pairs[:1])

@@ -10,7 +10,8 @@ from __future__ import annotations
 import ast
 import copy
 import importlib
-import re
+import math
+import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import Any
 
 import pytest
 import torch
+from toys import documented as documented
 
 from data.collate import ResponseBatch, collate_documents
 from data.records import PromptRecord
@@ -50,7 +52,6 @@ from rl.rewards.teacher import TeacherReward
 from rl.training.engine import Engine as Entry
 from rl.training.value_model import ValueModel
 
-DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
 LETTERS = build_tokenizer("letters", {bytes([97 + i]): i for i in range(8)})  # EOS 8, padding 9
 PROMPTS = [PromptRecord(text) for text in ("ab", "c", "hgfed", "aaa", "fa", "gh", "bbbb", "e")]
 SHARE_OF_A = RuleReward(lambda record, text, ended: text.count("a") / 8, "share of a")
@@ -114,11 +115,65 @@ def response_log_probs(model: GPT, rollout: Rollout, row: int) -> list[torch.Ten
     return chosen(model, *tokens_of(rollout, row))
 
 
-def documented(heading: str) -> set[str]:
-    """The keys of the tables under one heading of docs/metrics.md: the first cell of each row."""
-    text = DOCUMENT.read_text(encoding="utf-8")
-    (body,) = re.findall(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", text, re.M | re.S)
-    return set(re.findall(r"^\| `([^`]+)` \|", body, re.M))
+def response_gradient(policy: GPT, rollout: Rollout, factors: list) -> torch.Tensor:
+    """The flat gradient of -sum_i sum_t f_it log pi(y_it), row by row, unpadded.
+
+    A row of `factors` is one number for the whole response, or a list of one for each token.
+    """
+    policy, loss = copy.deepcopy(policy), torch.zeros(())
+    policy.zero_grad(set_to_none=True)
+    for i, factor in enumerate(factors):
+        terms = response_log_probs(policy, rollout, i) if factor else []
+        each = factor if isinstance(factor, list) else [factor] * len(terms)
+        loss = loss - sum(f * term for f, term in zip(each, terms, strict=True))
+    loss.backward()
+    return flat_gradient(policy)
+
+
+def z_scores(values: list[float], size: int = 4) -> list[float]:
+    """(value - mean) / (std + 1e-4) within groups, by `statistics`."""
+    scores = []
+    for start in range(0, len(values), size):
+        group = values[start : start + size]
+        mean, spread = statistics.mean(group), statistics.stdev(group) + 1e-4
+        scores += [(value - mean) / spread for value in group]
+    return scores
+
+
+def assert_gradient(found: torch.Tensor, expected: torch.Tensor, tolerance: float = 1e-4) -> None:
+    """Equal within `tolerance` of the largest component, which is no rounding itself."""
+    largest = float(expected.abs().max())
+    assert largest > 0.005
+    torch.testing.assert_close(found, expected, rtol=0, atol=tolerance * largest)
+
+
+def differ(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """By more than a hundredth of the largest component."""
+    return float((one - other).abs().max()) > 0.01 * float(one.abs().max())
+
+
+# A minibatch of three and of two tokens and an empty row, with garbage in the padding: ratios inside
+# and outside of a clip at 0.8 and 1.3.
+RATIO = torch.tensor([[1.0, 2.0, 0.5, 9], [0.5, 2.0, 1.1, 9], [9, 9, 9, 9]])
+OLD = torch.full((3, 4), -2.0)
+NEW, REF = OLD + RATIO.log(), OLD + 0.3
+MASK = torch.tensor([[1, 1, 1, 0], [1, 1, 0, 0], [0, 0, 0, 0]]).bool()
+
+
+def pessimistic(ratio: float, advantage: float, low: float = 0.8, high: float = 1.3) -> float:
+    """-min(ratio A, clip(ratio) A)."""
+    return -min(ratio * advantage, min(max(ratio, low), high) * advantage)
+
+
+def k3_by_hand(i: int, t: int) -> float:
+    """Of one token of the minibatch above."""
+    delta = float(REF[i, t] - NEW[i, t])
+    return math.exp(delta) - delta - 1
+
+
+def mean_of_means(term: Callable[[int, int], float], rows: int = 5) -> float:
+    """1/rows sum_i 1/L_i sum_t term(i, t) of the minibatch above, whose empty row adds nothing."""
+    return sum(term(i, t) / n / rows for i, n in ((0, 3), (1, 2)) for t in range(n))
 
 
 # --- watching a run -------------------------------------------------------------------------------
@@ -491,7 +546,7 @@ ENGINES = [
         keys=(VARIANTS["dapo"] | dict(mask_truncated=True, stop_kl=8.0),),
         skips=dict(
             centred_advantages_make_a_loss_of_zero="of sequence_mean alone, which is GRPO's, to the "
-            "bit: test_the_defaults_are_grpo_bit_for_bit",
+            "bit: test_grpo_engine.py",
         ),
     ),
     Engine(

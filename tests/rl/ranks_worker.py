@@ -13,6 +13,7 @@ import shutil
 import sys
 import warnings
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ from gpt.lora import add_adapters
 from harness.command_line import explained
 from harness.metric_log import MetricLog
 from harness.ranks import collectives
-from harness.ranks.launch import run_on_ranks
+from harness.ranks.launch import Wish, run_on_ranks
 from harness.seeds import make_generator
 from reward_model import reward_model_training
 from reward_model.model import RewardModel
@@ -94,17 +95,18 @@ def of_engine(
 
 
 def engine_runs(seen: list[torch.Tensor]) -> dict[str, Any]:
-    """Every engine in every form, with the losses that are off by default."""
+    """Every engine in every form, with the losses that are off by default; on 4 ranks in one form."""
     done = {}
     for engine in ENGINES:
-        for name, form in engine.forms.items():
-            done[f"{engine.name}-{name}"] = of_engine(engine, seen, **form)
+        forms = dict(engine.forms)
         if engine.everything:
-            done[f"{engine.name}-everything"] = of_engine(engine, seen, **engine.everything)
+            forms["everything"] = engine.everything
+        for name in list(forms)[-1:] if collectives.world() == 4 else forms:
+            done[f"{engine.name}-{name}"] = of_engine(engine, seen, **forms[name])
     # It stops in the middle of a batch: all ranks at the same minibatch, or nobody goes on.
     stopping = dict(target_kl=0.002, updates_per_batch=4, pretraining_coef=0.0)
     done["ppo-target_kl"] = of_engine(engine_named("ppo"), seen, **stopping)
-    for name in ("grpo", "ppo"):
+    for name in ("grpo", "ppo") if collectives.world() < 4 else ():
         done[f"{name}-lora"] = of_engine(engine_named(name), seen, rank=2)
     return done
 
@@ -131,7 +133,7 @@ def other_loops(seen: list[torch.Tensor]) -> dict[str, Any]:
 
     teacher = teacher_in(SHARP_TEACHER, torch.float64)
     for loss in ("forward_kl", "reverse_kl", "topk_ce"):
-        for author in ("teacher", "corpus"):
+        for author in ("teacher", "corpus") if collectives.world() < 4 else ("teacher",):
             model = small_gpt().double()
             distilling = distillation.DistillationConfig(
                 steps=2, batch_size=3, loss=loss, responses=author, max_new_tokens=6, sampled_tokens=3,
@@ -150,7 +152,7 @@ def other_loops(seen: list[torch.Tensor]) -> dict[str, Any]:
             batch_size=3, warmup=1, pair_weighting=weighting, centering=0.01, margin=0.1
         )
         log = MetricLog(3)
-        rows = reward_model_training.fit(judge, [*PAIRS, *OFFLINE], fitting, log, eos_id=8)
+        rows = reward_model_training.train(judge, [*PAIRS, *OFFLINE], fitting, log, eos_id=8)
         keep(f"reward_model-{weighting}", judge, rows)
     return done
 
@@ -246,4 +248,4 @@ if __name__ == "__main__":
         shutil.copytree(more[0], copied)
         given = replace(given, checkpoint=copied)
     with explained():
-        run_on_ranks(work, given, explained)
+        run_on_ranks(partial(work, given), Wish(given.ranks, "cpu"), explained)

@@ -26,6 +26,8 @@ from engines import (
     Engine,
     Noted,
     NotedTeacher,
+    Texts,
+    chosen,
     documented,
     numbers,
     same_update,
@@ -59,6 +61,11 @@ PROBE = torch.tensor([[0, 1, 7, 3, 8], [4, 5, 2, 2, 6]])
 RL = Path(__file__).resolve().parents[2] / "rl"
 # The single-model engine says so of every run with one update a batch, as some are here.
 pytestmark = pytest.mark.filterwarnings("ignore:with one update a batch")
+
+
+def one_layer() -> GPT:
+    """For what costs many steps and looks at no block of its own."""
+    return small_gpt(n_layer=1)
 
 
 def contract(test: Callable) -> str:
@@ -163,7 +170,7 @@ def test_the_seed_repeats_a_run_bit_for_bit(engine):
     for global_seed, seed in ((1, 0), (2, 0), (1, 5)):
         torch.manual_seed(global_seed)
         random.seed(global_seed)
-        policy = small_gpt()
+        policy = one_layer()
         rows = engine.run(policy, steps=2, seed=seed, **known(engine, minibatches=2))
         results.append((weights(policy), numbers(rows)))
     assert torch.equal(results[0][0], results[1][0]) and results[0][1] == results[1][1]
@@ -194,16 +201,16 @@ def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(tmp_path, engine, fo
     options = known(engine, steps=5, minibatches=2, warmup=4)
     options |= dict(checkpoint_every=2) | form
     whole, cut = tmp_path / "whole", tmp_path / "cut"
-    policy = small_gpt()
+    policy = one_layer()
     rows = engine.run(policy, folder=whole, **options)
     assert form.get("kl_controller") is None or len({row["kl_coef"] for row in rows}) == 5
     path = cut / "metrics.jsonl"
     crashing = CrashingLog(5, path=path)
     crashing.last = 3
     with pytest.raises(Crash):
-        engine.run(small_gpt(), log=crashing, folder=cut, **options)
+        engine.run(one_layer(), log=crashing, folder=cut, **options)
     assert saved_step(cut) == 2 and len(path.read_text().splitlines()) == 3
-    resumed = small_gpt()
+    resumed = one_layer()
     torch.nn.init.normal_(resumed.wte.weight)  # everything comes from the file
     log = MetricLog(5, path=path, start=2)
     more = engine.run(resumed, log=log, folder=cut, resume=True, **options)
@@ -379,7 +386,7 @@ def test_the_reference_matters_where_it_is_asked(tmp_path, engine, form):
     for kl_coef in (0.0,) if engine.reference == "always" else (0.0, 0.02):
         options = form | known(engine, kl_coef=kl_coef) | dict(checkpoint_every=1)
         plain, spoiled = tmp_path / f"{kl_coef}", tmp_path / f"{kl_coef} spoiled"
-        engine.run(small_gpt(), steps=1, folder=plain, **options)
+        engine.run(one_layer(), steps=1, folder=plain, **options)
         shutil.copytree(plain, spoiled)
         state = saved(spoiled)
         for tensor in state["parts"]["reference"].values():
@@ -387,7 +394,7 @@ def test_the_reference_matters_where_it_is_asked(tmp_path, engine, form):
         torch.save(state, spoiled / "state.pt")
         ends = []
         for folder in (plain, spoiled):
-            policy = small_gpt()
+            policy = one_layer()
             engine.run(policy, steps=2, folder=folder, resume=True, **options)
             ends.append(weights(policy))
         assert torch.equal(*ends) != (engine.reference == "always" or kl_coef > 0)
@@ -504,7 +511,7 @@ def test_the_adaptive_controller_moves_the_penalty(engine, form):
 def test_a_stronger_kl_penalty_stays_nearer(engine, form):
     options = form | thirty_two(engine, form) | dict(steps=8, lr=2e-2)
     near, far = (
-        engine.run(small_gpt(), **(options | dict(kl_coef=coef)))[-1]
+        engine.run(one_layer(), **(options | dict(kl_coef=coef)))[-1]
         for coef in (engine.strong_kl, 0.0001)
     )
     assert abs(near["kl"]) < 0.5 * far["kl"]
@@ -568,7 +575,7 @@ def test_a_toy_reward_is_learned_and_its_negative_unlearned(engine, form, sign):
     if engine.has("overlong_buffer"):
         options |= dict(overlong_buffer=None)  # which would pay for fewer letters
     options |= dict(steps=12 if sign > 0 else 10, lr=2e-2, minibatches=2)
-    values = [sign * row["reward"] for row in engine.run(small_gpt(), reward, **options)]
+    values = [sign * row["reward"] for row in engine.run(one_layer(), reward, **options)]
     last = statistics.mean(values[-3:])
     assert 0.03 < values[0] < 0.15  # one symbol of ten, in at most eight places
     assert last > 0.6 if sign > 0 else last < 0.02
@@ -618,7 +625,7 @@ def test_gradients_are_clipped_before_the_step(engine, steps):
 def test_warm_up_is_linear_and_then_constant(engine, steps):
     """As it is logged, and as the optimizers use it, the critic's of its own peak."""
     changes = dict(lr=4e-3, updates_per_batch=1, **known(engine, critic_lr=8e-3))
-    rows = engine.run(small_gpt(), steps=5, warmup=4, **changes)
+    rows = engine.run(one_layer(), steps=5, warmup=4, **changes)
     expected = [1e-3, 2e-3, 3e-3, 4e-3, 4e-3]
     assert [row["lr"] for row in rows] == pytest.approx(expected)
     used = [lr for _, lr in steps]
@@ -626,7 +633,7 @@ def test_warm_up_is_linear_and_then_constant(engine, steps):
         assert used[1::2] == pytest.approx([2 * lr for lr in expected])
         used = used[::2]
     assert used == pytest.approx(expected)
-    assert engine.run(small_gpt(), steps=1, warmup=0, **changes)[0]["lr"] == 4e-3
+    assert engine.run(one_layer(), steps=1, warmup=0, **changes)[0]["lr"] == 4e-3
 
 
 # Temperature and precision
@@ -656,6 +663,56 @@ def test_bfloat16_is_near_float32_and_scores_old_and_new_alike(monkeypatch, engi
     assert logs[1].get("ratio_error_at_start", 0) < 1e-3
     for key in {"entropy", "response_length", "log_prob_chosen"} & logs[0].keys():
         assert logs[1][key] == pytest.approx(logs[0][key], rel=0.01)
+
+
+# Text beside the samples
+
+each_with_text = pytest.mark.parametrize(
+    "engine", [pytest.param(e, id=e.name) for e in ENGINES if e.has("pretraining_coef")]
+)
+
+
+@each_with_text
+def test_the_text_adds_its_gradient_and_without_a_weight_no_bit(gradients, engine):
+    """weight * sum of -log p / the corpus's mean token count, row by row, to the first update."""
+    corpus, start, runs = Texts(), small_gpt(), []
+    corpus.tokens_per_batch = 20.0  # of batch 0 it is 28
+    for changes in (
+        dict(corpus=None, pretraining_coef=0.0),
+        dict(corpus=corpus, pretraining_coef=0.0),
+        dict(corpus=corpus, pretraining_coef=2.0, micro_batch_size=3),
+    ):
+        policy, first = small_gpt(), len(gradients)
+        (row,) = engine.run(policy, separating(engine), steps=1, updates_per_batch=1, **changes)
+        runs.append((gradients[first], weights(policy), row))
+    assert torch.equal(runs[0][0], runs[1][0]) and torch.equal(runs[0][1], runs[1][1])
+    text = corpus.batch(0)
+    rows = [r[: n + 1].tolist() for r, n in zip(text.tokens, text.lengths.tolist(), strict=True)]
+    total = -sum(sum(chosen(start, row[:1], row[1:])) for row in rows)
+    expected = torch.autograd.grad(2.0 * total / 20.0, list(start.parameters()))
+    torch.testing.assert_close(
+        runs[2][0] - runs[0][0], torch.cat([g.flatten() for g in expected]), rtol=1e-3, atol=1e-5
+    )
+    measured = runs[2][2]["pretraining_loss"]
+    assert measured == pytest.approx(float(total.detach()) / 28, rel=1e-4)
+    assert runs[2][2]["loss"] == pytest.approx(runs[0][2]["loss"] + 2 * measured, rel=1e-3)
+
+
+@each_with_text
+def test_the_text_is_fresh_at_every_optimizer_step(engine):
+    """And asked for only where it has a weight; a weight without a corpus is refused."""
+    corpus = Texts()
+    options = dict(steps=2, updates_per_batch=2, minibatches=3, corpus=corpus)
+    rows = engine.run(small_gpt(), separating(engine), **options, pretraining_coef=0.5)
+    assert corpus.asked == list(range(12)) and 0.5 < rows[0]["pretraining_loss"] < 5
+    rows = engine.run(small_gpt(), separating(engine), **options, pretraining_coef=0.0)
+    assert len(corpus.asked) == 12 and "pretraining_loss" not in rows[0]
+    with pytest.raises(ValueError, match="pretraining_coef needs a corpus"):
+        engine.run(small_gpt(), separating(engine), corpus=None, pretraining_coef=1.0)
+    with pytest.raises(ValueError, match="pretraining_coef must not be"):
+        engine.configured(pretraining_coef=-1.0)
+    with pytest.raises(ValueError, match="pretraining_batch_size"):
+        engine.configured(pretraining_batch_size=0)
 
 
 # What is logged, refused and written

@@ -7,10 +7,9 @@ from types import ModuleType
 
 import pytest
 import torch
+from engines import LETTERS, PROMPTS, small_gpt, z_scores
 
 from data.records import PromptRecord
-from gpt.model import GPT, GPTConfig
-from gpt.tokenizer import build_tokenizer
 from harness.metric_log import MetricLog
 from rl import grpo_engine, grpo_iterative_engine, grpo_single_model_engine, grpo_variants_engine
 from rl.batches.rollout import Rollout
@@ -27,8 +26,6 @@ from rl.rewards.sources import RuleReward
 from rl.rewards.verifiable import VerifiableReward
 from rl.rloo_engine import RLOOConfig
 
-LETTERS = build_tokenizer("letters", {bytes([97 + i]): i for i in range(8)})
-PROMPTS = [PromptRecord(text) for text in ("ab", "c", "hgfed", "aaa", "fa", "gh", "bbbb", "e")]
 TOY = dict(
     steps=1, prompts_per_step=6, group_size=4, minibatches=1, updates_per_batch=1, warmup=1,
     micro_batch_size=64, lr=1e-2, kl_coef=0.0, stop_kl=None, max_new_tokens=8,
@@ -61,11 +58,6 @@ def two_parts() -> Noted:
     return Noted(starts_with_a_to_d, "two parts", others={"format": (0.5, holds_h)})
 
 
-def small_gpt() -> GPT:
-    shape = GPTConfig(LETTERS.n_vocab, 16, n_layer=2, n_head=2, n_embd=32)
-    return GPT(shape).initialize(torch.Generator().manual_seed(0)).eval()
-
-
 @pytest.fixture
 def advantages_of(monkeypatch):
     """Runs an engine; gives the advantages of its first minibatch, sorted, and the rows of its log."""
@@ -85,11 +77,6 @@ def advantages_of(monkeypatch):
     return run
 
 
-def z_scores(values: list[float]) -> list[float]:
-    spread = statistics.stdev(values) + 1e-4
-    return [(value - statistics.mean(values)) / spread for value in values]
-
-
 def graded(rollout: Rollout) -> list[tuple[float, float]]:
     """(answer, format) of every response; one that was cut off has neither."""
     return [
@@ -104,10 +91,10 @@ def slow_advantages(groups: list[list[tuple[float, ...]]], weights: tuple[float,
     """GDPO's, of groups of responses of parts; sorted."""
     totals: list[float] = []
     for group in groups:
-        of_parts = [z_scores(list(values)) for values in zip(*group, strict=True)]
+        of_parts = [z_scores(list(values), len(group)) for values in zip(*group, strict=True)]
         for scores in zip(*of_parts, strict=True):
             totals.append(sum(w * z for w, z in zip(weights, scores, strict=True)))
-    return sorted(z_scores(totals))
+    return sorted(z_scores(totals, len(totals)))
 
 
 def in_groups(rows: list, size: int = 4) -> list[list]:
@@ -116,24 +103,19 @@ def in_groups(rows: list, size: int = 4) -> list[list]:
 
 @pytest.mark.parametrize("name", ENGINES)
 def test_the_sum_of_the_parts_is_scaled_by_the_batch(advantages_of, name):
-    """A group that differs in both parts stands out; the group's deviation would make it like others."""
+    """A group that differs in both parts stands out; the group's deviation would make it like others.
+
+    The logged reward is the plain sum, as in a validation, so that the two curves may be compared.
+    """
     engine, config, extra = ENGINES[name]
     reward = two_parts()
-    found, _ = advantages_of(engine, config(**TOY, **extra, normalize_parts=True), reward)
-    groups = in_groups(graded(reward.rollouts[0]))
-    assert found == pytest.approx(slow_advantages(groups, (1.0, 0.5)), abs=1e-5)
+    found, (row,) = advantages_of(engine, config(**TOY, **extra, normalize_parts=True), reward)
+    scored = graded(reward.rollouts[0])
+    assert found == pytest.approx(slow_advantages(in_groups(scored), (1.0, 0.5)), abs=1e-5)
     assert len({round(value, 2) for value in found}) > 5
     plain, _ = advantages_of(engine, config(**TOY, **extra), two_parts())
     assert plain != pytest.approx(found, abs=0.1)
-
-
-@pytest.mark.parametrize("name", ENGINES)
-def test_the_logged_reward_is_the_plain_sum(advantages_of, name):
-    """The same number that a validation gives, so the two curves may be compared."""
-    engine, config, extra = ENGINES[name]
-    reward = two_parts()
-    _, (row,) = advantages_of(engine, config(**TOY, **extra, normalize_parts=True), reward)
-    values = [answer + 0.5 * form for answer, form in graded(reward.rollouts[0])]
+    values = [answer + 0.5 * form for answer, form in scored]
     assert row["reward"] == pytest.approx(statistics.mean(values)) and row["reward"] > 0.05
     assert row["reward"] == pytest.approx(row["reward/answer"] + row["reward/format"])
 
@@ -174,16 +156,16 @@ def test_a_reward_without_parts_is_refused(advantages_of, overlong_buffer):
     [ProcessGRPOConfig, RLOOConfig, ReinforcePPConfig, PPOConfig, PGGRPOConfig, KDGRPOConfig],
 )
 def test_an_engine_without_such_advantages_refuses_the_flag(config):
-    with pytest.raises(ValueError, match="which this engine does not have: leave it out"):
+    with pytest.raises(ValueError, match="does not have: leave it out"):
         config(normalize_parts=True)
 
 
 @pytest.mark.parametrize("name", ENGINES)
 def test_a_group_of_one_is_refused(name):
-    with pytest.raises(ValueError, match="compares the responses of a group: raise group_size"):
+    with pytest.raises(ValueError, match="raise group_size"):
         ENGINES[name][1](**TOY | ENGINES[name][2] | dict(group_size=1, normalize_parts=True))
 
 
 def test_another_scale_beside_it_is_refused():
-    with pytest.raises(ValueError, match="scales by the batch: leave reward_scale none out"):
+    with pytest.raises(ValueError, match="leave reward_scale none out"):
         GRPOVariantsConfig(normalize_parts=True, reward_scale="none")

@@ -1,97 +1,87 @@
-"""GRPO: its first gradient, its loss, and what learning does to the numbers."""
+"""GRPO: its first gradient, its loss, what learning does to the numbers, and which engines it is in."""
 
 from __future__ import annotations
 
 import copy
-import math
-import statistics
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
-from engines import DIVERSE, LETTERS, SHARE_OF_A, Noted, engine_named, seen_gradients, small_gpt
+from engines import (
+    DIVERSE,
+    LETTERS,
+    MASK,
+    NEW,
+    OLD,
+    PROMPTS,
+    RATIO,
+    REF,
+    SHARE_OF_A,
+    TOY,
+    LetterSteps,
+    Noted,
+    assert_gradient,
+    differ,
+    engine_named,
+    k3_by_hand,
+    mean_of_means,
+    numbers,
+    pessimistic,
+    response_gradient,
+    small_gpt,
+    weights,
+    z_scores,
+)
 
-from gpt.model import GPT
+from harness.metric_log import MetricLog
 from rl import grpo_engine
-from rl.batches.rollout import Rollout
 from rl.equations.kl import k3
 from rl.equations.losses import clip_acted, likelihood_ratio
-from rl.grpo_engine import grpo_loss
+from rl.grpo_engine import GRPOConfig, grpo_loss
 from rl.rewards.sources import RuleReward
+from rl.rewards.step_rewards import OutcomeSteps
 
 GRPO = engine_named("grpo")
 CONFIG, run = GRPO.config, GRPO.run
 
 
-@pytest.fixture
-def gradients(monkeypatch) -> list[torch.Tensor]:
-    """The flat gradient of each optimizer step, as it reaches the clip."""
-    return seen_gradients(monkeypatch)
-
-
 # The first step
-
-
-def reinforce_gradient(policy: GPT, rollout: Rollout, rows: list[int], values: list[float]):
-    """-1/n sum_i A_i 1/L_i sum_t grad log pi(y_t), row by row, unpadded; A by `statistics`."""
-    policy = copy.deepcopy(policy)
-    loss = torch.zeros(())
-    for i in rows:
-        group = values[i // 4 * 4 : i // 4 * 4 + 4]
-        spread = statistics.stdev(group)
-        advantage = (values[i] - statistics.mean(group)) / (spread + 1e-4) if spread else 0.0
-        prompt = LETTERS.encode(rollout.records[i].prompt)
-        response = rollout.response_tokens[i][rollout.response_mask[i]].tolist()
-        log_probs = policy(torch.tensor([prompt + response]))[0].log_softmax(-1)
-        chosen = [log_probs[len(prompt) - 1 + t, token] for t, token in enumerate(response)]
-        loss = loss - advantage * sum(chosen) / len(response) / len(rows)
-    loss.backward()
-    return torch.cat([parameter.grad.flatten() for parameter in policy.parameters()])
 
 
 @pytest.mark.parametrize("kl_coef", [0.0, 0.5])
 def test_the_first_gradient_is_that_of_reinforce(monkeypatch, gradients, kl_coef):
     """For any kl_coef: at pi = pi_ref the gradient of k3 is 0. The minibatches are given."""
     halves = [[4, 5, 6, 7, 12, 13, 14, 15], [0, 1, 2, 3, 8, 9, 10, 11]]
-    monkeypatch.setattr(
-        grpo_engine, "minibatches", lambda *args: [torch.tensor(half) for half in halves]
-    )
+    monkeypatch.setattr(grpo_engine, "minibatches", lambda *args: list(map(torch.tensor, halves)))
     start, reward = small_gpt(), Noted(DIVERSE)
     run(copy.deepcopy(start), reward, steps=1, kl_coef=kl_coef)
     (rollout,) = reward.rollouts
-    assert len(set(rollout.lengths.tolist())) > 1, "all responses are of one length"
-    values = DIVERSE(rollout).tolist()
-    expected = reinforce_gradient(start, rollout, halves[0], values)
-    assert float(expected.abs().max()) > 0.01
-    torch.testing.assert_close(gradients[0], expected, rtol=1e-4, atol=1e-6)
-    later = reinforce_gradient(start, rollout, halves[1], values)  # the policy has moved since
-    assert float((gradients[1] - later).abs().max()) > 1e-4
+    lengths = rollout.lengths.tolist()
+    assert len(set(lengths)) > 1, "all responses are of one length"
+    scores = z_scores(DIVERSE(rollout).tolist())
+    first, second = (
+        response_gradient(
+            start, rollout, [(i in half) * scores[i] / lengths[i] / 8 for i in range(16)]
+        )
+        for half in halves
+    )
+    assert_gradient(gradients[0], first)
+    assert differ(gradients[1], second)  # the policy has moved since
 
 
 def test_the_loss_adds_the_kl_inside_the_same_mean():
-    """1/rows sum_i 1/L_i sum_t (-min(...) + beta k3), by loops; empty rows add nothing.
-
-    Ratios inside and outside of 0.8 to 1.3, for either sign of the advantage.
-    """
-    ratio = torch.tensor([[1.0, 2.0, 0.5, 9], [0.5, 2.0, 1.1, 9], [9, 9, 9, 9]])
-    old = torch.full((3, 4), -2.0)
-    new, reference = old + ratio.log(), old + 0.3
-    mask = torch.tensor([[1, 1, 1, 0], [1, 1, 0, 0], [0, 0, 0, 0]]).bool()
+    """1/rows sum_i 1/L_i sum_t (-min(...) + beta k3), by loops, for either sign of the advantage."""
     advantages = [1.5, -0.5, 9.0]
+    surrogate = mean_of_means(lambda i, t: pessimistic(float(RATIO[i, t]), advantages[i]))
+    penalty = 0.4 * mean_of_means(k3_by_hand)
     config = replace(CONFIG, clip_low=0.2, clip_high=0.3)
-    surrogate = penalty = 0.0
-    for i, length in ((0, 3), (1, 2)):
-        for t in range(length):
-            rho, delta = float(ratio[i, t]), float(reference[i, t] - new[i, t])
-            clipped = min(max(rho, 0.8), 1.3)
-            surrogate -= min(rho * advantages[i], clipped * advantages[i]) / length / 5
-            penalty += 0.4 * (math.exp(delta) - delta - 1) / length / 5
-    given = (new, old, reference, torch.tensor(advantages)[:, None], mask)
-    loss = grpo_loss(config, *given, kl_coef=0.4, rows=5)
+    given = torch.tensor(advantages)[:, None], MASK
+    loss = grpo_loss(config, NEW, OLD, REF, *given, kl_coef=0.4, rows=5)
     assert float(loss) == pytest.approx(surrogate + penalty, rel=1e-5)
-    was_clipped = clip_acted(likelihood_ratio(new, old), given[3], 0.2, 0.3)
-    assert was_clipped[mask].tolist() == [False, True, False, True, False]
-    without = grpo_loss(config, new, old, None, *given[3:], kl_coef=0.4, rows=5)
+    was_clipped = clip_acted(likelihood_ratio(NEW, OLD), given[0], 0.2, 0.3)
+    assert was_clipped[MASK].tolist() == [False, True, False, True, False]
+    without = grpo_loss(config, NEW, OLD, None, *given, kl_coef=0.4, rows=5)
     assert float(without) == pytest.approx(surrogate, rel=1e-5)
 
 
@@ -122,3 +112,62 @@ def test_what_was_learned_shows_in_kl_entropy_and_length():
     rows = run(small_gpt(), SHARE_OF_A, group_size=8)
     assert rows[-1]["kl"] > 0.5 and rows[-1]["kl_k3"] > 0.1
     assert rows[-1]["entropy"] < rows[0]["entropy"] - 0.5
+
+
+# What is left of other engines where everything of their own is off
+
+SEVERAL = dict(steps=4, minibatches=2, updates_per_batch=2, micro_batch_size=3, kl_coef=0.1)
+PAIRS = dict(preference_coef=0.0, micro_batch_size=6)  # a group of four in one forward
+# Engine, what is shared with GRPO, what turns its own off, and what turns it on again.
+TURNED_OFF: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = {
+    "variants": ("grpo_variants", {}, {}, dict(reducer="token_mean")),
+    "variants, no KL": (
+        "grpo_variants", dict(kl_coef=0.0, temperature=0.7), {}, dict(surrogate="cispo"),
+    ),
+    "variants, stopped": (
+        "grpo_variants", dict(kl_estimator="k2", clip_high=0.3, stop_kl=0.3, steps=12), {}, {},
+    ),
+    "variants, adaptive": (
+        "grpo_variants",
+        dict(kl_controller="adaptive", kl_horizon=200, kl_target=0.1, precision="bfloat16"), {}, {},
+    ),
+    "process, one step": (
+        "grpo_process", {}, dict(step_reward_fn=OutcomeSteps()), dict(step_reward_fn=LetterSteps()),
+    ),
+    "one iteration": ("grpo_iterative", {}, dict(iterations=1), dict(iterations=2)),
+    "single model": ("grpo_single_model", dict(kl_coef=0.0), {}, dict(kl_coef=1.0)),
+    "single model, one update": (
+        "grpo_single_model", dict(kl_coef=0.0, updates_per_batch=1), {}, dict(kl_coef=1.0),
+    ),
+    **{
+        f"pairs: {name}": ("pg_grpo", PAIRS, dict(pairs=name), dict(preference_coef=1.0))
+        for name in ("best_worst", "all", "offline", "both")
+    },
+    "teacher": ("kd_grpo", dict(micro_batch_size=5), {}, dict(pretraining_coef=0.1)),
+    "teacher, k2": ("kd_grpo", dict(kl_estimator="k2"), {}, dict(policy_loss="reinforce")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", TURNED_OFF)
+def test_with_its_own_turned_off_an_engine_is_grpo_bit_for_bit(case):
+    """Weights and metrics, given the same reward object, a teacher's too; with it on they differ."""
+    name, shared, off, on = TURNED_OFF[case]
+    engine, ends, logs = engine_named(name), [], []
+    own = {key for key in shared if key not in GRPOConfig.__dataclass_fields__}
+    settings = SEVERAL | shared
+    config = GRPOConfig(**(TOY | {k: v for k, v in settings.items() if k not in own}))
+    reward = engine.taught_by(engine.config, engine.teacher) if engine.taught_by else DIVERSE
+    policy = small_gpt()
+    rows = grpo_engine.train(config, policy, LETTERS, reward, PROMPTS, MetricLog(config.steps))
+    for changes in (off, *([on] if on else [])):
+        other = small_gpt()
+        if changes.get("policy_loss") == "reinforce":
+            changes = changes | dict(updates_per_batch=1)
+        logs.append(numbers(engine.run(other, reward, **(settings | changes))))
+        ends.append(weights(other))
+    assert torch.equal(ends[0], weights(policy)) and not torch.equal(ends[0], weights(small_gpt()))
+    shared_keys = rows[0].keys()
+    assert [{k: v for k, v in row.items() if k in shared_keys} for row in logs[0]] == numbers(rows)
+    assert name != "grpo_variants" or logs[0][0].keys() == numbers(rows)[0].keys()
+    assert ("stop_kl" in shared) == (len(rows) < config.steps)
+    assert not on or not torch.equal(ends[1], ends[0])

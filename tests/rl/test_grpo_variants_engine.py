@@ -14,40 +14,35 @@ import torch
 from engines import (
     DIVERSE,
     HAS_A,
-    LETTERS,
     PROMPTS,
     SHARE_OF_A,
-    TOY,
     Noted,
+    assert_gradient,
     engine_named,
-    numbers,
+    response_gradient,
     same_update,
-    seen_gradients,
     small_gpt,
     weights,
 )
 
-from gpt.generate import SamplingParams
 from gpt.log_probs import TokenScores
 from gpt.model import GPT
 from harness.metric_log import MetricLog
 from rl import grpo_engine, grpo_variants_engine
 from rl.batches.rollout import Rollout, join_rollouts, prompt_batch, sample_rollout, select_rows
-from rl.equations.losses import high_entropy_mask, off_policy_sequence_mask
+from rl.equations.losses import high_entropy_mask
 from rl.grpo_engine import GRPOConfig
 from rl.grpo_variants_engine import (
     KL_FORMS,
     OF_SEQUENCES,
     PRESETS,
     REDUCERS,
-    SURROGATES,
     VARIANTS,
     Given,
     GRPOVariantsConfig,
     PromptCursor,
     command_line_defaults,
     from_variant,
-    train,
     variant_loss,
 )
 from rl.rewards.sources import RuleReward
@@ -62,37 +57,7 @@ def run(policy, reward_fn=SHARE_OF_A, *, variant: str = "grpo", **changes):
     return FAMILY.run(policy, **(reward | FAMILY.forms[variant] | changes))
 
 
-@pytest.fixture
-def gradients(monkeypatch) -> list[torch.Tensor]:
-    """The flat gradient of each optimizer step, as it reaches the clip."""
-    return seen_gradients(monkeypatch)
-
-
 # The defaults are GRPO
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        dict(updates_per_batch=2, minibatches=2),
-        dict(kl_coef=0.0, micro_batch_size=3),
-        dict(kl_estimator="k2", clip_high=0.3, temperature=0.7, stop_kl=1.5, steps=12),
-        dict(kl_controller="adaptive", kl_horizon=200, kl_target=0.1, precision="bfloat16"),
-    ],
-    ids=["plain", "several updates", "no KL", "k2", "adaptive"],
-)
-def test_the_defaults_are_grpo_bit_for_bit(changes):
-    """Weights and metrics, and no key more or less."""
-    settings = TOY | dict(steps=4, group_size=8) | changes
-    ours, theirs = small_gpt(), small_gpt()
-    rows = train(GRPOVariantsConfig(**settings), ours, LETTERS, SHARE_OF_A, PROMPTS, MetricLog(20))
-    expected = grpo_engine.train(
-        GRPOConfig(**settings), theirs, LETTERS, SHARE_OF_A, PROMPTS, MetricLog(20)
-    )
-    assert torch.equal(weights(ours), weights(theirs))
-    assert numbers(rows) == numbers(expected)
-    assert rows[0].keys() == expected[0].keys()
 
 
 def test_the_defaults_are_those_of_grpo():
@@ -200,10 +165,6 @@ def test_the_loss_of_each_variant_by_loops(variant):
     assert losses.policy_tokens.equal(MASK) and not losses.clipped[~MASK].any()
 
 
-def test_the_losses_of_the_variants_differ():
-    assert len({round(value, 4) for value in EQUATIONS.values()}) == len(VARIANTS)
-
-
 @pytest.mark.parametrize(
     ("reducer", "expected"),
     [("sequence_mean", -0.037284), ("token_mean", -0.172104), ("constant_length_mean", -0.107565)],
@@ -217,27 +178,6 @@ def test_reducers_with_the_kl_on_worked_numbers(reducer, expected):
     losses = loss_of(config, new, old, ref, [0.7071, -0.7071], mask, kl_coef=0.04)
     assert losses.total.item() == pytest.approx(expected, abs=1e-6)
     assert losses.clipped[mask].float().mean() == pytest.approx(0.4)
-
-
-def test_gspo_on_worked_numbers():
-    new = torch.tensor([[0.1, -0.2, 0.4, 9], [0.0003, 0.0001, 9, 9]])
-    mask = torch.tensor([[1, 1, 1, 0], [1, 1, 0, 0]]).bool()
-    wide = from_variant("gspo", clip_low=0.2, clip_high=0.2)
-    for config, expected in ((wide, -0.052485), (from_variant("gspo"), -0.000099990)):
-        for surrogate in ("gspo", "gspo_token"):
-            config = replace(config, surrogate=surrogate)
-            losses = loss_of(config, new, torch.zeros(2, 4), None, [1.0, -1.0], mask)
-            assert losses.total.item() == pytest.approx(expected, abs=5e-7)
-
-
-def test_the_sequence_surrogate_multiplies_the_tokens_ratios():
-    """exp(0.1 - 0.2 + 0.4) = 1.3499 is clipped at 1.2, exp(0.0004) is not."""
-    new = torch.tensor([[0.1, -0.2, 0.4], [0.0003, 0.0001, 9]])
-    mask = torch.tensor([[1, 1, 1], [1, 1, 0]]).bool()
-    losses = loss_of(
-        replace(CONFIG, surrogate="sequence"), new, torch.zeros(2, 3), None, [1.0, -1.0], mask
-    )
-    assert losses.total.item() == pytest.approx((-1.2 + math.exp(0.0004)) / 2, abs=1e-6)
 
 
 def test_dual_clip_bounds_the_loss():
@@ -302,28 +242,6 @@ def test_an_empty_row_adds_exactly_nothing(reducer):
 # Which tokens the policy loss reads
 
 
-def left_behind(drift: list[list[float]], lengths: list[int], advantages: list[float], delta):
-    new = -torch.tensor(drift)
-    mask = torch.arange(new.shape[1]) < torch.tensor(lengths)[:, None]
-    new = torch.where(mask, new, torch.nan)
-    keep = off_policy_sequence_mask(
-        new, torch.zeros_like(new), torch.tensor(advantages)[:, None], mask, delta
-    )
-    return keep[:, 0].tolist()
-
-
-def test_the_off_policy_mask_drops_bad_responses_that_were_left_behind():
-    """The mean over a row's own tokens decides: 0.6, 0.6, 0.4, 0.6 (one token), none, and exactly 0.5."""
-    drift = [[0.9, 0.3, 9], [0.9, 0.3, 9], [0.9, -0.1, 9], [0.6, 9, 9], [9, 9, 9], [0.5, 0.5, 0.5]]
-    lengths, advantages = [2, 2, 2, 1, 0, 3], [-1.0, 1.0, -1.0, -0.1, -1.0, -1.0]
-    assert left_behind(drift, lengths, advantages, 0.5) == [False, True, True, False, True, True]
-    assert left_behind([[1.0]], [1], [0.0], 0.5) == [True]
-    with pytest.raises(ValueError, match=r"advantages must be \(N, 1\)"):
-        off_policy_sequence_mask(
-            torch.zeros(1, 2), torch.zeros(1, 2), torch.zeros(1, 2), torch.ones(1, 2).bool(), 0.5
-        )
-
-
 def test_the_off_policy_mask_drops_the_policy_loss_and_keeps_the_kl():
     """Row 1 is bad and has lost log 2 / 2 nats a token; the denominators stay."""
     old = torch.full((2, 2), -2.0)
@@ -342,27 +260,6 @@ def test_the_off_policy_mask_drops_the_policy_loss_and_keeps_the_kl():
     torch.testing.assert_close(gradient[1], 0.5 * (1 - d[1].exp()) / 4)
     loose = loss_of(replace(config, off_policy_mask=0.4), new, *given, kl_coef=0.5)
     assert loose.policy_tokens.all()
-
-
-def slow_top(entropy: list[list[float]], mask: torch.Tensor, share: float) -> list[list[bool]]:
-    """Sort, take ceil(share * n), and what equals the last one taken."""
-    places = [(i, t) for i, row in enumerate(mask.tolist()) for t, m in enumerate(row) if m]
-    ranked = sorted((entropy[i][t] for i, t in places), reverse=True)
-    if not ranked:
-        return mask.tolist()
-    least = ranked[math.ceil(round(share * len(ranked), 6)) - 1]
-    chosen = {(i, t) for i, t in places if entropy[i][t] >= least}
-    return [[(i, t) in chosen for t in range(mask.shape[1])] for i in range(len(mask))]
-
-
-def test_the_high_entropy_mask_by_sorting():
-    mask = torch.arange(6) < torch.tensor([6, 4, 0, 5])[:, None]
-    for seed in range(20):
-        entropy = torch.randint(0, 9, (4, 6), generator=torch.Generator().manual_seed(seed)) / 2
-        entropy = entropy.where(mask, 99)
-        for share in (0.01, 0.2, 0.5, 0.6, 1.0):
-            chosen = high_entropy_mask(entropy, mask, share)
-            assert chosen.tolist() == slow_top(entropy.tolist(), mask, share)
 
 
 def test_the_high_entropy_mask_counts_valid_tokens_of_the_whole_batch():
@@ -418,20 +315,6 @@ def row_weights(lengths: list[int], reducer: str) -> list[float]:
     ]
 
 
-def reinforce_gradient(policy: GPT, rollout: Rollout, factors: list[float]) -> torch.Tensor:
-    """-sum_i factor_i sum_t grad log pi(y_t), row by row, unpadded."""
-    policy = copy.deepcopy(policy)
-    loss = torch.zeros(())
-    for i, factor in enumerate(factors):
-        prompt = LETTERS.encode(rollout.records[i].prompt)
-        response = rollout.response_tokens[i][rollout.response_mask[i]].tolist()
-        log_probs = policy(torch.tensor([prompt + response]))[0].log_softmax(-1)
-        chosen = [log_probs[len(prompt) - 1 + t, token] for t, token in enumerate(response)]
-        loss = loss - factor * sum(chosen)
-    loss.backward()
-    return torch.cat([parameter.grad.flatten() for parameter in policy.parameters()])
-
-
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_the_first_gradient_is_that_of_reinforce(gradients, variant):
     """All surrogates begin as -A log pi: a variant differs by its rewards, advantages and weights."""
@@ -447,11 +330,8 @@ def test_the_first_gradient_is_that_of_reinforce(gradients, variant):
     advantages = slow_advantages(values, config.reward_scale)
     weights_of = row_weights(lengths, config.reducer)
     factors = [a * w for a, w in zip(advantages, weights_of, strict=True)]
-    expected = reinforce_gradient(start, rollout, factors)
-    assert float(expected.abs().max()) > 0.01
-    torch.testing.assert_close(
-        gradients[0], expected, rtol=1e-4, atol=1e-4 * float(expected.norm())
-    )
+    expected = response_gradient(start, rollout, factors)
+    assert_gradient(gradients[0], expected)
 
 
 @pytest.mark.parametrize("reducer", REDUCERS)
@@ -467,10 +347,8 @@ def test_truncated_responses_leave_the_loss_and_stay_in_the_baseline(gradients, 
     advantages = slow_advantages(DIVERSE(rollout).tolist(), scale)  # of all responses
     weights_of = row_weights(lengths, reducer)
     factors = [a * w * e for a, w, e in zip(advantages, weights_of, ended, strict=True)]
-    expected = reinforce_gradient(start, rollout, factors)
-    torch.testing.assert_close(
-        gradients[0], expected, rtol=1e-4, atol=1e-4 * float(expected.norm())
-    )
+    expected = response_gradient(start, rollout, factors)
+    assert_gradient(gradients[0], expected)
     assert row["policy_tokens"] == pytest.approx(sum(lengths) / int(rollout.lengths.sum()))
 
 
@@ -494,16 +372,17 @@ def test_a_batch_of_truncated_responses_teaches_nothing(monkeypatch):
 
 # Micro-batches
 
-COMBINATIONS = [
-    *((surrogate, "sequence_mean") for surrogate in SURROGATES),
-    *((surrogate, reducer) for reducer in REDUCERS for surrogate in ("token", "cispo", "sapo")),
-]
 
-
-@pytest.mark.parametrize(("surrogate", "reducer"), sorted(set(COMBINATIONS)))
+@pytest.mark.parametrize(
+    ("surrogate", "reducer"),
+    [
+        ("sequence", "sequence_mean"), ("gspo_token", "sequence_sum"), ("token", "token_mean"),
+        ("cispo", "constant_length_mean"),
+    ],
+)  # fmt: skip
 def test_micro_batches_do_not_change_the_update(monkeypatch, surrogate, reducer):
-    """Also at ratios other than 1, and with every choice that drops tokens: all denominators and
-    thresholds are those of the minibatch."""
+    """What the contract leaves out: ratios other than 1 and every choice that drops tokens, whose
+    denominators and thresholds are those of the minibatch."""
     changes = dict(surrogate=surrogate, reducer=reducer, steps=1, updates_per_batch=2)
     changes |= dict(minibatches=2, kl_coef=0.3, kl_estimator="k3_importance", entropy_coef=0.05)
     changes |= dict(mask_truncated=True, off_policy_mask=0.02, entropy_top_share=0.5)
@@ -519,13 +398,6 @@ def test_the_runs_that_the_contract_resumes_drop_groups():
 
 
 # Learning
-
-
-def test_an_entropy_bonus_keeps_the_entropy_up():
-    with_bonus, without = (
-        run(small_gpt(), group_size=8, steps=12, entropy_coef=coef)[-1] for coef in (1.0, 0.0)
-    )
-    assert with_bonus["entropy"] > without["entropy"] + 0.3
 
 
 # Dynamic sampling
@@ -566,25 +438,8 @@ def test_groups_without_a_spread_are_replaced_by_other_prompts(gradients):
     rollout = select_rows(whole, torch.tensor(flags).nonzero()[:, 0])
     advantages = slow_advantages(HAS_A(rollout).tolist(), "group")
     factors = [a / n / 16 for a, n in zip(advantages, rollout.lengths.tolist(), strict=True)]
-    expected = reinforce_gradient(start, rollout, factors)
-    torch.testing.assert_close(
-        gradients[0], expected, rtol=1e-4, atol=1e-4 * float(expected.norm())
-    )
-
-
-def test_tokens_per_second_counts_what_was_thrown_away(monkeypatch):
-    seen: list[int] = []
-
-    class Watch(grpo_variants_engine.Stopwatch):
-        def metrics(self, tokens: int) -> dict[str, float]:
-            seen.append(tokens)
-            return super().metrics(tokens)
-
-    monkeypatch.setattr(grpo_variants_engine, "Stopwatch", Watch)
-    reward = Noted(HAS_A)
-    (row,) = run(small_gpt(), reward, steps=1, sampling_filter="dynamic", seed=SEED)
-    assert row["dropped_groups"] > 0
-    assert seen == [sum(int(rollout.lengths.sum()) for rollout in reward.rollouts)]
+    expected = response_gradient(start, rollout, factors)
+    assert_gradient(gradients[0], expected)
 
 
 @pytest.mark.parametrize("cap", [0, 1])
@@ -652,28 +507,6 @@ def test_the_cursor_takes_the_prompts_of_prompt_batch():
     assert other.take(4) == cursor.take(4) and other.position == 25
 
 
-def test_rollouts_of_different_widths_join_and_part():
-    """Scored in one piece or apart, a row's log-probs are the same."""
-    policy, params = small_gpt(), SamplingParams(max_new_tokens=8)
-    short = SamplingParams(max_new_tokens=2)
-    generator = torch.Generator().manual_seed(0)
-    one = sample_rollout(policy, LETTERS, PROMPTS[1:2], short, 2, generator)
-    two = sample_rollout(policy, LETTERS, PROMPTS[2:4], params, 2, generator)
-    both = join_rollouts([one, two])
-    assert both.records == one.records + two.records and both.group_size == 2
-    assert both.responses == one.responses + two.responses
-    assert both.lengths.tolist() == one.lengths.tolist() + two.lengths.tolist()
-    assert both.has_eos.tolist() == one.has_eos.tolist() + two.has_eos.tolist()
-    scored = grpo_variants_engine.rollout_log_probs(policy, both, CONFIG)
-    torch.testing.assert_close(scored, both.log_probs, rtol=0, atol=1e-5)
-    assert float(scored.abs().sum()) > 5
-    last = select_rows(both, torch.tensor([4, 5]))
-    assert last.records == two.records[2:] and last.responses == two.responses[2:]
-    scored = grpo_variants_engine.rollout_log_probs(policy, last, CONFIG)
-    torch.testing.assert_close(scored, two.log_probs[2:], rtol=0, atol=1e-5)
-    assert join_rollouts([one]) is one
-
-
 def test_what_a_reward_measures_covers_every_round():
     """Counts add up; shares are averaged over the responses, of which later rounds have fewer."""
 
@@ -721,15 +554,15 @@ def test_the_reference_moves_by_its_share_and_only_in_its_turn():
     ("changes", "message"),
     [
         *(
-            (dict(surrogate=surrogate, reducer="token_mean"), "token_mean would weigh a response")
+            (dict(surrogate=surrogate, reducer="token_mean"), "token_mean would weigh")
             for surrogate in OF_SEQUENCES
         ),
         (dict(dual_clip=3.0, surrogate="cispo"), "cispo has none"),
-        (dict(dual_clip=1.1), "dual_clip must exceed 1 + clip_high = 1.2: got 1.1"),
-        (dict(overlong_buffer=0), "overlong_buffer must be in 1..max_new_tokens = 8: got 0"),
+        (dict(dual_clip=1.1), "dual_clip must exceed"),
+        (dict(overlong_buffer=0), "overlong_buffer must be in 1.."),
         (dict(overlong_buffer=9), "max_new_tokens = 8: got 9"),
         (dict(reference_mixing=0.5, kl_coef=0.0), "reference_mixing needs a KL penalty"),
-        (dict(reference_mixing=1.5), "reference_mixing is a share, above 0 and at most 1: got 1.5"),
+        (dict(reference_mixing=1.5), "reference_mixing is a share"),
         (dict(entropy_top_share=0.0), "entropy_top_share is a share"),
         (dict(off_policy_mask=-0.1), "off_policy_mask must not be negative"),
         (dict(entropy_coef=-1.0), "must not be negative"),
@@ -750,7 +583,5 @@ def test_gspo_weighted_by_length_is_asked_for_by_name():
         config = from_variant("gspo", surrogate=surrogate, reducer="sequence_sum")
         expected = sum(LENGTH[i] * geometric_clip(i, 3e-4, 4e-4) / 2 for i in (0, 1))
         assert loss_of(config).total.item() == pytest.approx(expected, rel=1e-5)
-        with pytest.raises(
-            ValueError, match="use sequence_mean, or sequence_sum to do so on purpose"
-        ):
+        with pytest.raises(ValueError, match="use sequence_mean, or sequence_sum"):
             replace(config, reducer="constant_length_mean")

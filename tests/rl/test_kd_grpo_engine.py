@@ -3,65 +3,50 @@
 from __future__ import annotations
 
 import copy
-import itertools
 import math
 import statistics
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
 from engines import (
     LETTERS,
+    MASK,
+    NEW,
+    OLD,
     PROMPTS,
     NotedTeacher,
-    Texts,
+    assert_gradient,
     chosen,
     engine_named,
-    numbers,
-    seen_gradients,
+    response_gradient,
+    response_log_probs,
     small_gpt,
     tokens_of,
     weights,
+    z_scores,
 )
 from engines import SHARP_TEACHER as TEACHER
 
-import gpt.teacher
-from data.collate import collate_documents
-from gpt import pretraining
-from gpt.checkpoint import save_gpt
-from gpt.corpus import WorldCorpus
 from gpt.generate import SamplingParams
-from gpt.model import GPT, GPTConfig
-from gpt.pretraining import language_model_loss
-from gpt.tokenizer import load_tokenizer
-from harness.metric_log import MetricLog
-from rl import grpo_engine, kd_grpo_engine
+from gpt.model import GPT
+from rl import kd_grpo_engine
 from rl.batches.rollout import Rollout, sample_rollout
-from rl.equations.losses import clip_acted, likelihood_ratio, row_means, row_sums
+from rl.equations.losses import row_means
 from rl.equations.token_rewards import own_text_penalty, teacher_rewards
-from rl.grpo_engine import GRPOConfig
 from rl.kd_grpo_engine import (
     KDGRPOConfig,
     kd_grpo_loss,
     moved_reference,
-    open_teacher_reward,
     scores_and_penalty,
     teacher_reward,
-    train,
 )
 from rl.rewards import teacher
 from rl.rewards.teacher import TeacherReward
 
 KD_GRPO = engine_named("kd_grpo")
 CONFIG, run = KD_GRPO.config, KD_GRPO.run
-
-
-@pytest.fixture
-def gradients(monkeypatch) -> list[torch.Tensor]:
-    """The flat gradient of each optimizer step, as it reaches the clip."""
-    return seen_gradients(monkeypatch)
 
 
 def noted(config: KDGRPOConfig) -> NotedTeacher:
@@ -81,98 +66,11 @@ def test_teacher_rewards_by_loops():
     half = teacher_rewards(p.bfloat16(), q.bfloat16(), mask, reverse_kl=True)
     assert half.dtype == torch.float32
     for broken in (p[:, :2], p[0]):
-        with pytest.raises(ValueError, match=r"teacher_rewards: .* must be \(N, T\)"):
+        with pytest.raises(ValueError, match=r"teacher_rewards: .* \(N, T\)"):
             teacher_rewards(broken, q, mask, reverse_kl=True)
 
 
 # Two letters and an EOS (0), at most three tokens: 15 responses, 7 prefixes, a table of logits.
-RESPONSES = [
-    *((*p, 0) for n in range(3) for p in itertools.product((1, 2), repeat=n)),
-    *itertools.product((1, 2), repeat=3),
-]
-PREFIXES = [p for n in range(3) for p in itertools.product((1, 2), repeat=n)]
-TOKENS = torch.tensor([[*r, *[0] * (3 - len(r))] for r in RESPONSES])
-TINY_MASK = torch.arange(3) < torch.tensor([len(r) for r in RESPONSES])[:, None]
-STATES = torch.tensor(
-    [[PREFIXES.index(r[:t]) if t < len(r) else 0 for t in range(3)] for r in RESPONSES]
-)
-
-
-def listed(logits: torch.Tensor) -> torch.Tensor:
-    """(7, 3) logits -> log-probability of every token of the 15 responses, (15, 3)."""
-    return logits.log_softmax(-1)[STATES].gather(-1, TOKENS[..., None]).squeeze(-1)
-
-
-def tables() -> tuple[torch.Tensor, torch.Tensor]:
-    """Logits of a student and of a teacher."""
-    return torch.randn(2, 7, 3, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
-
-
-def test_the_mean_reverse_kl_reward_is_minus_the_kl():
-    """Over all 15 responses: E[sum_t r_t] = -KL(student || teacher)."""
-    student, other = (listed(table) for table in tables())
-    q, p = (row_sums(table, TINY_MASK) for table in (student, other))
-    rewards = row_sums(teacher_rewards(other, student, TINY_MASK, reverse_kl=True), TINY_MASK)
-    assert float(q.exp().sum()) == pytest.approx(1)
-    assert float(q.exp() @ rewards) == pytest.approx(-float((q.exp() * (q - p)).sum()))
-    assert float(q.exp() @ rewards) < -0.1
-
-
-def expected_gradient(table: torch.Tensor, reward: torch.Tensor) -> torch.Tensor:
-    """What REINFORCE with this reward, (15,), ascends on average at these logits."""
-    table = table.clone().requires_grad_()
-    log_probs = row_sums(listed(table), TINY_MASK)
-    (gradient,) = torch.autograd.grad((log_probs.detach().exp() * reward) @ log_probs, table)
-    return gradient
-
-
-@pytest.mark.parametrize("reduce", [row_means, row_sums])
-def test_what_each_form_of_the_reward_makes_of_the_teacher(reduce):
-    """At student = teacher the reverse KL rests, as a sum and as a mean; log p alone moves on.
-
-    It moves towards the teacher's likeliest response: along its gradient the entropy falls.
-    """
-    table = tables()[1]
-    p = listed(table)
-    rest = reduce(teacher_rewards(p, p, TINY_MASK, reverse_kl=True), TINY_MASK)
-    assert float(expected_gradient(table, rest).abs().max()) == 0
-    alone = reduce(teacher_rewards(p, p, TINY_MASK, reverse_kl=False), TINY_MASK)
-    gradient = expected_gradient(table, alone)
-    assert float(gradient.abs().max()) > 0.01
-
-    def entropy(logits: torch.Tensor) -> float:
-        q = row_sums(listed(logits), TINY_MASK)
-        return float(-(q.exp() * q).sum())
-
-    assert entropy(table + 0.1 * gradient) < entropy(table) - 1e-4
-
-
-def test_the_reverse_kl_leads_to_the_teacher_and_log_p_to_one_response():
-    """Exact gradient ascent on the 15 responses, with the reward taken anew at every step."""
-    ends = {}
-    for reverse_kl in (True, False):
-        table, wanted = tables()[0].clone(), 2 * tables()[1]
-        for _ in range(400):
-            rewards = teacher_rewards(
-                listed(wanted), listed(table), TINY_MASK, reverse_kl=reverse_kl
-            )
-            table += 2.0 * expected_gradient(table, row_sums(rewards, TINY_MASK))
-        ends[reverse_kl] = row_sums(listed(table), TINY_MASK).exp()
-    p = row_sums(listed(wanted), TINY_MASK).exp()
-    torch.testing.assert_close(ends[True], p, rtol=0, atol=0.01)
-    assert int(ends[False].argmax()) == int(p.argmax()) and float(ends[False].max()) > 0.95
-    assert float(p.max()) < 0.5
-
-
-def test_a_longer_response_with_equal_tokens_is_no_worse_under_the_mean():
-    """The sum of negative numbers is: every token costs something."""
-    p, q = torch.full((2, 4), -0.7), torch.full((2, 4), -0.9)
-    mask = torch.arange(4) < torch.tensor([[4], [2]])
-    alone = teacher_rewards(p, q, mask, reverse_kl=False)
-    assert row_means(alone, mask).tolist() == pytest.approx([-0.7, -0.7])
-    assert row_sums(alone, mask).tolist() == pytest.approx([-2.8, -1.4])
-
-
 @pytest.mark.parametrize(
     ("changes", "aggregate", "reverse_kl"),
     [
@@ -226,103 +124,38 @@ def test_the_teacher_is_asked_once_a_rollout(monkeypatch):
 # The first step
 
 
-def first_gradient(policy: GPT, rollout: Rollout, config: KDGRPOConfig) -> torch.Tensor:
-    """Row by row, unpadded: -A 1/L sum_t grad log pi (or its sum) + lambda grad L_PT."""
-    policy = copy.deepcopy(policy)
-    values = []
-    for i in range(len(rollout)):
-        prompt, response = tokens_of(rollout, i)
-        p, q = (chosen(model, prompt, response) for model in (TEACHER, policy))
-        total = sum(p).item()
-        if config.teacher_reward == "reverse_kl":
-            total -= sum(q).item()
-        values.append(total / len(response) if config.teacher_reward == "mean" else total)
-    loss = torch.zeros(())
-    for i, value in enumerate(values):
-        group = values[i // 4 * 4 : i // 4 * 4 + 4]
-        advantage = (value - statistics.mean(group)) / (statistics.stdev(group) + 1e-4)
-        prompt, response = tokens_of(rollout, i)
-        divisor = 1 if config.policy_loss == "reinforce" else len(response)
-        loss = loss - advantage * sum(chosen(policy, prompt, response)) / divisor / len(values)
-    texts = Texts().batch(0)
-    rows = [
-        row[: length + 1].tolist()
-        for row, length in zip(texts.tokens, texts.lengths.tolist(), strict=True)
-    ]
-    terms = [term for row in rows for term in chosen(policy, row[:1], row[1:])]
-    loss = loss - config.pretraining_coef * sum(terms) / len(terms)
-    loss.backward()
-    return torch.cat([parameter.grad.flatten() for parameter in policy.parameters()])
-
-
 @pytest.mark.parametrize("policy_loss", ["clipped", "reinforce"])
 @pytest.mark.parametrize("form", ["reverse_kl", "mean", "sum"])
-@pytest.mark.parametrize("pretraining_coef", [0.0, 0.3])
-def test_the_first_gradient_is_that_of_reinforce(gradients, policy_loss, form, pretraining_coef):
-    """With L_PT beside it; at pi = pi_ref the gradient of k3 is 0, whatever kl_coef."""
-    config = replace(
-        CONFIG, policy_loss=policy_loss, teacher_reward=form, pretraining_coef=pretraining_coef
-    )
-    start, reward = small_gpt(), noted(config)
-    options = dict(policy_loss=policy_loss, pretraining_coef=pretraining_coef)
-    run(copy.deepcopy(start), reward, steps=1, teacher_reward=form, kl_coef=0.5, **options)
+def test_the_first_gradient_is_that_of_reinforce(gradients, policy_loss, form):
+    """-A 1/L sum_t grad log pi, or its sum; at pi = pi_ref the gradient of k3 is 0."""
+    options = dict(policy_loss=policy_loss, teacher_reward=form)
+    start, reward = small_gpt(), noted(replace(CONFIG, **options))
+    run(copy.deepcopy(start), reward, steps=1, kl_coef=0.5, **options)
     (rollout,) = reward.rollouts
-    assert len(set(rollout.lengths.tolist())) > 1, "all responses are of one length"
-    expected = first_gradient(start, rollout, config)
-    assert float(expected.abs().max()) > 0.01
-    torch.testing.assert_close(gradients[0], expected, rtol=2e-4, atol=2e-6)
+    lengths, values = rollout.lengths.tolist(), []
+    assert len(set(lengths)) > 1, "all responses are of one length"
+    for i, length in enumerate(lengths):
+        p, q = (sum(response_log_probs(m, rollout, i)).item() for m in (TEACHER, start))
+        value = p - q if form == "reverse_kl" else p
+        values.append(value / length if form == "mean" else value)
+    divisors = [1] * 16 if policy_loss == "reinforce" else lengths
+    factors = [a / d / 16 for a, d in zip(z_scores(values), divisors, strict=True)]
+    assert_gradient(gradients[0], response_gradient(start, rollout, factors), 3e-4)
 
 
 # The loss
 
-RATIO = torch.tensor([[1.0, 2.0, 0.5, 9], [0.5, 2.0, 1.1, 9], [9, 9, 9, 9]])
-OLD = torch.full((3, 4), -2.0)
-MASK = torch.tensor([[1, 1, 1, 0], [1, 1, 0, 0], [0, 0, 0, 0]]).bool()
 PENALTY = torch.tensor([[0.1, 0.2, 0.6, 9], [0.5, 0.3, 9, 9], [9, 9, 9, 9]])
-
-
-def test_the_clipped_loss_is_grpos():
-    """1/rows sum_i 1/L_i sum_t (-min(...) + beta KL), by loops; empty rows add nothing."""
-    advantages, new = [1.5, -0.5, 9.0], OLD + RATIO.log()
-    config = replace(CONFIG, clip_low=0.2, clip_high=0.3)
-    surrogate = penalty = 0.0
-    for i, length in ((0, 3), (1, 2)):
-        for t in range(length):
-            rho = float(RATIO[i, t])
-            clipped = min(max(rho, 0.8), 1.3)
-            surrogate -= min(rho * advantages[i], clipped * advantages[i]) / length / 5
-            penalty += 0.4 * float(PENALTY[i, t]) / length / 5
-    given = torch.tensor(advantages)[:, None], MASK
-    loss = kd_grpo_loss(config, new, OLD, PENALTY, *given, kl_coef=0.4, rows=5)
-    assert float(loss) == pytest.approx(surrogate + penalty, rel=1e-5)
-    acted = clip_acted(likelihood_ratio(new, OLD), given[0], 0.2, 0.3)
-    assert acted[MASK].tolist() == [False, True, False, True, False]
-    without = kd_grpo_loss(config, new, OLD, None, *given, kl_coef=0.4, rows=5)
-    assert float(without) == pytest.approx(surrogate, rel=1e-5)
 
 
 def test_the_reinforce_loss_is_the_sum_over_the_response():
     """log pi: 3 * -2 + log(1 * 2 * 0.5) = -6 in the first row, 2 * -2 + log(0.5 * 2) = -4 in the other."""
     config = replace(CONFIG, policy_loss="reinforce")
     given = torch.tensor([[1.5], [-0.5], [9.0]]), MASK
-    new = OLD + RATIO.log()
-    loss = kd_grpo_loss(config, new, OLD, PENALTY, *given, kl_coef=0.4, rows=5)
+    loss = kd_grpo_loss(config, NEW, OLD, PENALTY, *given, kl_coef=0.4, rows=5)
     policy_term = -(1.5 * -6.0 + -0.5 * -4.0) / 5
     kl_term = 0.4 * (0.3 + 0.4) / 5  # the means of the two rows: (0.1 + 0.2 + 0.6)/3, (0.5 + 0.3)/2
     assert float(loss) == pytest.approx(policy_term + kl_term, rel=1e-5)
-
-
-def test_at_the_old_policy_the_two_losses_agree_up_to_the_length():
-    new = OLD.clone().requires_grad_()
-    advantages = torch.tensor([[1.5], [-0.5], [9.0]])
-    gradients = []
-    for name in ("clipped", "reinforce"):
-        config = replace(CONFIG, policy_loss=name)
-        loss = kd_grpo_loss(config, new, OLD, None, advantages, MASK, kl_coef=0.0, rows=2)
-        gradients.append(torch.autograd.grad(loss, new)[0])
-    lengths = torch.tensor([[3.0], [2.0], [1.0]])
-    torch.testing.assert_close(gradients[1], gradients[0] * lengths)
-    assert float(gradients[0][:2, :2].abs().min()) > 0.1
 
 
 def test_the_kl_is_the_one_that_was_asked_for():
@@ -360,86 +193,7 @@ def test_the_kl_is_the_one_that_was_asked_for():
 # What is left when everything of its own is off: GRPO
 
 
-@pytest.mark.parametrize("estimator", ["k3", "k2"])
-def test_without_text_it_is_grpo_bit_for_bit(estimator):
-    """The same reward object in both engines; several passes, minibatches and micro-batches."""
-    shared = dict(
-        steps=4, updates_per_batch=2, minibatches=2, micro_batch_size=5, kl_estimator=estimator
-    )
-    one, other = small_gpt(), small_gpt()
-    config = replace(CONFIG, **shared)
-    rows = run(one, **shared)
-    plain = GRPOConfig(
-        **shared, prompts_per_step=4, group_size=4, lr=1e-2, warmup=1, kl_coef=0.02, stop_kl=None,
-        max_new_tokens=8, eval_every=100, max_norm=1e9, checkpoint_every=1000,
-    )  # fmt: skip
-    reward = teacher_reward(config, TEACHER)
-    log = MetricLog(4)
-    other_rows = grpo_engine.train(plain, other, LETTERS, reward, PROMPTS, log)
-    assert numbers(rows) == numbers(other_rows) and rows[-1]["kl"] > 0.01
-    assert torch.equal(weights(one), weights(other))
-    changed = small_gpt()
-    run(changed, **shared, pretraining_coef=0.1)
-    assert not torch.equal(weights(changed), weights(one))
-
-
 # L_PT
-
-
-def test_the_text_is_fresh_at_every_optimizer_step_and_asked_for_only_with_a_weight():
-    texts = Texts()
-    config = replace(CONFIG, steps=2, updates_per_batch=2, minibatches=3, pretraining_coef=0.5)
-    reward = teacher_reward(config, TEACHER)
-    rows = train(config, small_gpt(), LETTERS, reward, PROMPTS, MetricLog(2), corpus=texts)
-    assert texts.asked == list(range(12))
-    assert 0.5 < rows[0]["pretraining_loss"] < 5
-    config = replace(config, pretraining_coef=0.0)
-    (row, _) = train(config, small_gpt(), LETTERS, reward, PROMPTS, MetricLog(2), corpus=texts)
-    assert len(texts.asked) == 12 and "pretraining_loss" not in row
-    with pytest.raises(ValueError, match="pretraining_coef needs a corpus"):
-        train(
-            replace(config, pretraining_coef=1.0), small_gpt(), LETTERS, reward, PROMPTS,
-            MetricLog(2),
-        )  # fmt: skip
-
-
-def test_twice_the_text_weighs_the_same():
-    """L_PT is a mean over tokens: what it counts is not how long the text is."""
-    policy = small_gpt(sharpness=3.0)
-    rows = [[0, 1, 2, 1, 0], [2, 2, 1]]
-    once = language_model_loss(policy, collate_documents(rows)).item()
-    twice = language_model_loss(policy, collate_documents(rows * 2)).item()
-    assert once == pytest.approx(twice, rel=1e-6) and once > 0.5
-
-
-def test_the_loss_that_is_logged_holds_all_three_parts():
-    """At the first step the policy's part and the KL are 0: what is left is lambda L_PT."""
-    (row,) = run(small_gpt(), steps=1, pretraining_coef=0.25)
-    assert row["loss"] == pytest.approx(0.25 * row["pretraining_loss"], abs=1e-5)
-
-
-def text_loss(policy: GPT) -> float:
-    with torch.no_grad():
-        return float(language_model_loss(policy, Texts().held_out_batches()[0]))
-
-
-def test_the_text_is_remembered_with_the_loss_and_forgotten_without():
-    """A student that knows the text of a, b and c, and a teacher that speaks otherwise."""
-    student = small_gpt()
-    optimizer = torch.optim.AdamW(student.parameters(), lr=1e-2)
-    for index in range(60):
-        loss = language_model_loss(student, Texts().batch(index + 5000))
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    before = text_loss(student)
-    assert before < 1.3  # log 3 is 1.1
-    with_text, without = copy.deepcopy(student), copy.deepcopy(student)
-    options = LEARNING | dict(steps=25)
-    run(with_text, pretraining_coef=0.3, **options)
-    run(without, **options)
-    assert text_loss(with_text) < before + 0.15
-    assert text_loss(without) > before + 0.8
 
 
 # Learning
@@ -447,20 +201,14 @@ def test_the_text_is_remembered_with_the_loss_and_forgotten_without():
 LEARNING = dict(prompts_per_step=8, group_size=8, minibatches=2, steps=34, lr=3e-3, kl_coef=0.0)
 
 
-def test_each_form_of_the_reward_leads_where_it_must():
-    """reverse_kl to the teacher, its entropy included; mean to one text; sum to the shortest one."""
+def test_it_learns_the_teacher_its_entropy_included():
     itself = run(copy.deepcopy(TEACHER).requires_grad_(True), **(LEARNING | dict(steps=1)))[0]
     assert itself["reverse_kl"] == pytest.approx(0, abs=1e-4) and itself["entropy"] > 1.4
-    start, end = (run(small_gpt(), **LEARNING)[i] for i in (0, -1))
+    start, *_, end = run(small_gpt(), **LEARNING)
     assert start["reverse_kl"] > 2.5 and end["reverse_kl"] < 0.6
     assert end["reward"] > start["reward"] + 0.3
     assert end["teacher_log_prob"] > start["teacher_log_prob"] + 0.8
     assert end["entropy"] == pytest.approx(itself["entropy"], abs=0.25)
-    mean = run(small_gpt(), teacher_reward="mean", **LEARNING)[-1]
-    assert mean["entropy"] < 0.6 and mean["reverse_kl"] > start["reverse_kl"]
-    assert mean["teacher_log_prob"] > end["teacher_log_prob"] + 0.4
-    total = run(small_gpt(), teacher_reward="sum", **LEARNING)[-1]
-    assert total["response_length"] < 1.2 and total["entropy"] < 0.4
 
 
 def test_it_does_not_learn_with_the_sign_flipped():
@@ -472,13 +220,6 @@ def test_it_does_not_learn_with_the_sign_flipped():
     rows = run(small_gpt(), against, **(LEARNING | dict(steps=20)))
     assert rows[-1]["teacher_log_prob"] < rows[0]["teacher_log_prob"]
     assert rows[-1]["reward"] > rows[0]["reward"] + 0.5  # a KL per token: away from the teacher
-
-
-def test_reinforce_learns_as_well():
-    options = LEARNING | dict(steps=24)
-    rows = run(small_gpt(), policy_loss="reinforce", **options)
-    assert rows[-1]["reverse_kl"] < 0.5 * rows[0]["reverse_kl"]
-    assert rows[-1]["clip_high_fraction"] == 0
 
 
 # The reference
@@ -501,11 +242,6 @@ def test_the_reference_moves_when_it_is_due():
 def test_a_moved_reference_shows_in_the_kl():
     rows = run(small_gpt(), steps=6, lr=2e-2, reference_update="per_iteration", reference_every=2)
     assert [abs(row["kl"]) < 1e-5 for row in rows] == [True, False] * 3
-    fixed, mixed = (
-        run(small_gpt(), steps=8, lr=2e-2, reference_update=name, reference_every=2)[-1]["kl_k3"]
-        for name in ("never", "mix")
-    )
-    assert 0 < mixed < 0.8 * fixed
 
 
 # Refusals
@@ -514,13 +250,12 @@ def test_a_moved_reference_shows_in_the_kl():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"policy_loss": "reinforce", "updates_per_batch": 2}, "updates_per_batch must be 1 with"),
+        ({"policy_loss": "reinforce", "updates_per_batch": 2}, "updates_per_batch must be 1"),
         ({"teacher_reward": "sum", "per_token": True}, "per_token belongs to reverse_kl"),
         ({"reference_update": "mix", "kl_coef": 0.0}, "give a kl_coef above 0"),
         ({"reference_mix": 0.0}, "reference_mix above 0"),
         ({"reference_every": 0}, "reference_every must be at least 1"),
-        ({"pretraining_coef": -1.0}, "pretraining_coef must not be negative"),
-        ({"pretraining_batch_size": 0}, "pretraining_batch_size at least 1"),
+        ({"own_text_coef": -0.1}, "own_text_coef must not be negative"),
         ({"reward": "gold"}, "the teacher is the reward"),
         ({"reward_model": (Path("x"),)}, "the teacher is the reward"),
     ],
@@ -528,12 +263,6 @@ def test_a_moved_reference_shows_in_the_kl():
 def test_what_cannot_work_is_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         replace(CONFIG, **changes)
-
-
-def test_reinforce_may_use_disjoint_minibatches():
-    """Every row is used once; only a second pass over it needs a ratio."""
-    rows = run(small_gpt(), steps=1, policy_loss="reinforce", minibatches=4)
-    assert rows[0]["approx_kl"] > 0
 
 
 def test_a_token_that_the_teacher_never_writes_costs_twenty_nats():
@@ -549,39 +278,7 @@ def test_a_token_that_the_teacher_never_writes_costs_twenty_nats():
 # The document and the script
 
 
-def save_models(folder: Path, monkeypatch) -> None:
-    """A student and a teacher of the reviews world where the engine looks for them."""
-    for module in (pretraining, gpt.teacher):
-        monkeypatch.setattr(module, "RUNS", folder)
-    glassbox = load_tokenizer("glassbox")
-    for name, layers in (("pretraining-reviews-tiny", 1), ("teacher-reviews", 2)):
-        shape = GPTConfig(glassbox.n_vocab, 96, n_layer=layers, n_head=2, n_embd=16)
-        model = GPT(shape).initialize(torch.Generator().manual_seed(layers))
-        save_gpt(folder / name / "model.safetensors", model, glassbox)
-
-
-def test_the_text_of_a_run_is_that_of_its_data(tmp_path, monkeypatch):
-    save_models(tmp_path, monkeypatch)
-    glassbox, cpu = load_tokenizer("glassbox"), torch.device("cpu")
-    config = KDGRPOConfig(pretraining_batch_size=3, seed=5)
-    task = SimpleNamespace(tokenizer=glassbox, policy=small_gpt())
-    corpus = kd_grpo_engine.open_text(config, task)["corpus"]
-    expected = WorldCorpus("reviews", glassbox, 3, seed=5).batch(2)
-    assert torch.equal(corpus.batch(2).tokens, expected.tokens)
-    assert kd_grpo_engine.open_text(replace(config, pretraining_coef=0.0), task) == {}
-    reward = open_teacher_reward(config, glassbox, cpu)
-    assert reward.teacher.config.n_layer == 2 and reward.reverse_kl
-    assert not any(parameter.requires_grad for parameter in reward.teacher.parameters())
-
-
 # The loss on its own text in the reward
-
-
-def own_text_rewards(table: torch.Tensor, p: torch.Tensor, coef: float) -> torch.Tensor:
-    """(15, 3) rewards of every response, log p - log q less coef times the student's own loss."""
-    q = listed(table)
-    plain = teacher_rewards(p, q, TINY_MASK, reverse_kl=True)
-    return own_text_penalty(plain, q, TINY_MASK, coef)
 
 
 def test_the_own_text_penalty_by_hand():
@@ -590,33 +287,6 @@ def test_the_own_text_penalty_by_hand():
     mask = torch.tensor([[True, True, True, False]])
     penalised = own_text_penalty(rewards, q, mask, 0.5)
     torch.testing.assert_close(penalised, torch.tensor([[-0.6, 0.0, -1.65, 0.0]]))
-
-
-def test_the_own_text_penalty_is_lambda_times_the_entropy():
-    """Over all 15 responses: E[r] = -KL - lambda H; and lambda = 1 leaves log p alone."""
-    table, p = tables()[0], listed(tables()[1])
-    q = row_sums(listed(table), TINY_MASK)
-    kl = float(q.exp() @ (q - row_sums(p, TINY_MASK)))
-    entropy = float(-(q.exp() @ q))
-    for coef in (0.25, 1.0):
-        mean = float(q.exp() @ row_sums(own_text_rewards(table, p, coef), TINY_MASK))
-        assert mean == pytest.approx(-kl - coef * entropy)
-    torch.testing.assert_close(own_text_rewards(table, p, 1.0), torch.where(TINY_MASK, p, 0.0))
-    assert entropy > 0.5
-
-
-def test_at_the_teacher_the_own_text_penalty_acts_against_variety():
-    """Where the reverse KL rests, it moves on, and the entropy falls along its gradient."""
-    table = tables()[1]
-    gradient = expected_gradient(
-        table, row_sums(own_text_rewards(table, listed(table), 0.5), TINY_MASK)
-    )
-
-    def entropy(logits: torch.Tensor) -> float:
-        q = row_sums(listed(logits), TINY_MASK)
-        return float(-(q.exp() * q).sum())
-
-    assert entropy(table + 0.1 * gradient) < entropy(table) - 1e-4
 
 
 def test_the_own_text_penalty_differs_within_a_group_and_changes_the_update():
@@ -649,15 +319,11 @@ def test_a_mean_per_token_has_the_penalty_per_token():
     torch.testing.assert_close(penalised - plain, expected)
 
 
-def test_a_negative_own_text_penalty_is_refused():
-    with pytest.raises(ValueError, match="own_text_coef must not be negative"):
-        replace(CONFIG, own_text_coef=-0.1)
-
-
 def test_nothing_is_clipped_where_there_is_no_ratio():
     """The same large steps: the clipped loss stops some tokens, REINFORCE none."""
     fractions = {}
     for policy_loss in ("clipped", "reinforce"):
         row = run(small_gpt(), steps=1, policy_loss=policy_loss, minibatches=4, lr=0.1)[0]
+        assert row["approx_kl"] > 0  # disjoint minibatches: every row is used once
         fractions[policy_loss] = row["clip_high_fraction"] + row["clip_low_fraction"]
     assert fractions["reinforce"] == 0 < fractions["clipped"]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-import math
 import re
+import statistics
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -14,12 +14,15 @@ import torch
 from engines import (
     LETTERS,
     PROMPTS,
+    SHARE_OF_A,
     NotedTeacher,
     Texts,
+    assert_gradient,
     chosen,
     engine_named,
     numbers,
-    seen_gradients,
+    response_gradient,
+    response_log_probs,
     small_gpt,
     tokens_of,
     weights,
@@ -28,32 +31,19 @@ from engines import SHARP_TEACHER as TEACHER
 
 from gpt import pretraining
 from gpt.generate import SamplingParams
-from gpt.log_probs import TokenScores
 from gpt.model import GPT
-from harness.metric_log import MetricLog
-from rl import kd_ppo_engine, ppo_engine
+from rl import kd_ppo_engine
 from rl.batches.rollout import Rollout, sample_rollout
-from rl.equations.advantages import gae, group_advantages, leave_one_out_advantages, whiten
-from rl.equations.kl import reward_penalty
 from rl.kd_ppo_engine import (
     kd_token_rewards,
     rewards_of_tokens,
     teacher_reward,
 )
-from rl.ppo_engine import PPOConfig
 from rl.rewards.sources import RuleReward
 from rl.rewards.teacher import TeacherReward
-from rl.training.actor_critic import Targets, gae_targets, ppo_loss
-from rl.training.value_model import ValueModel
 
 KD_PPO = engine_named("kd_ppo")
 CONFIG, run = KD_PPO.config, KD_PPO.run
-
-
-@pytest.fixture
-def gradients(monkeypatch) -> list[torch.Tensor]:
-    """The flat gradient of each optimizer step, as it reaches the clip."""
-    return seen_gradients(monkeypatch)
 
 
 @pytest.fixture
@@ -154,7 +144,7 @@ def test_dense_rewards_need_a_teacher_and_a_sum():
     mean = TeacherReward(TEACHER, CONFIG, aggregate="mean")
     rule = RuleReward(lambda record, text, ended: 1.0, "rule")
     for reward in (mean, rule):
-        with pytest.raises(ValueError, match="placement dense takes a teacher's reward apart"):
+        with pytest.raises(ValueError, match="placement dense takes a teacher"):
             rewards_of_tokens(CONFIG, reward, rollout)
         assert rewards_of_tokens(replace(CONFIG, placement="terminal"), reward, rollout) is None
     parts = rewards_of_tokens(CONFIG, teacher_reward(CONFIG, TEACHER), rollout)
@@ -164,188 +154,64 @@ def test_dense_rewards_need_a_teacher_and_a_sum():
 # The first step
 
 
-def test_at_the_first_step_ratio_is_one_and_kl_is_zero():
-    (row,) = run(small_gpt(), steps=1, minibatches=2)
-    assert row["ratio_error_at_start"] < 1e-5
-    assert abs(row["kl"]) < 1e-6 and abs(row["kl_k3"]) < 1e-6
-    assert row["reward"] == pytest.approx(-row["reverse_kl"], rel=1e-5)
-    (row,) = run(small_gpt(), steps=1, value_coef=0.0)
-    assert row["clip_high_fraction"] == row["clip_low_fraction"] == 0
-    assert abs(row["loss"]) < 1e-5 and row["grad_norm"] > 0.01
-
-
-def first_gradient(policy: GPT, rollout: Rollout, placement: str, pretraining_coef: float):
-    """Row by row, unpadded, gamma = lambda = 1 and a critic of zeros: reward to go, whitened."""
-    policy = copy.deepcopy(policy)
-    to_go, terms = [], []
+@pytest.mark.parametrize("placement", ["dense", "terminal"])
+def test_the_first_gradient_is_that_of_reinforce(gradients, placement):
+    """With gamma = lambda = 1 and a critic of zeros: the reward to go, whitened over all tokens."""
+    start, reward = small_gpt(), NotedTeacher(teacher_reward(CONFIG, TEACHER))
+    run(copy.deepcopy(start), reward, steps=1, gae_lambda=1.0, placement=placement)
+    (rollout,), to_go = reward.rollouts, []
+    assert len(set(rollout.lengths.tolist())) > 1, "all responses are of one length"
     for i in range(len(rollout)):
-        prompt, response = tokens_of(rollout, i)
-        p, q = (chosen(model, prompt, response) for model in (TEACHER, policy))
+        p, q = (response_log_probs(m, rollout, i) for m in (TEACHER, start))
         parts = [float(a) - b.item() for a, b in zip(p, q, strict=True)]
         if placement == "terminal":
             parts = [0.0] * (len(parts) - 1) + [sum(parts)]
-        to_go += [sum(parts[t:]) for t in range(len(parts))]
-        terms += q
-    mean = sum(to_go) / len(to_go)
-    std = math.sqrt(sum((x - mean) ** 2 for x in to_go) / (len(to_go) - 1) + 1e-8)
-    loss = -sum((a - mean) / std * term for a, term in zip(to_go, terms, strict=True)) / len(terms)
-    text = Texts().batch(0)
-    pairs = zip(text.tokens, text.lengths.tolist(), strict=True)
-    rows = [row[: length + 1].tolist() for row, length in pairs]
-    terms = [term for row in rows for term in chosen(policy, row[:1], row[1:])]
-    loss = loss - pretraining_coef * sum(terms) / len(terms)
-    loss.backward()
-    return torch.cat([parameter.grad.flatten() for parameter in policy.parameters()])
-
-
-@pytest.mark.parametrize("placement", ["dense", "terminal"])
-@pytest.mark.parametrize("pretraining_coef", [0.0, 0.3])
-def test_the_first_gradient_is_that_of_reinforce(gradients, placement, pretraining_coef):
-    start, reward = small_gpt(), NotedTeacher(teacher_reward(CONFIG, TEACHER))
-    run(
-        copy.deepcopy(start), reward, steps=1, gae_lambda=1.0, placement=placement,
-        pretraining_coef=pretraining_coef,
-    )  # fmt: skip
-    (rollout,) = reward.rollouts
-    assert len(set(rollout.lengths.tolist())) > 1, "all responses are of one length"
-    expected = first_gradient(start, rollout, placement, pretraining_coef)
-    assert float(expected.abs().max()) > 0.01
-    torch.testing.assert_close(gradients[0], expected, rtol=2e-4, atol=2e-6)
-
-
-# The loss
-
-
-def test_the_loss_is_the_worked_example():
-    """Policy 0.176126 + 0.1 * value 0.0625 - 0.01 * entropy 1; the padded column counts nowhere."""
-    old = torch.tensor([[-1.0, -1.5, 7.0]])
-    mask = torch.tensor([[True, True, False]])
-    targets = Targets(
-        old_log_probs=old,
-        old_values=torch.tensor([[0.5, 0.4, 7.0]]),
-        advantages=torch.tensor([[0.5, -1.0, 7.0]]),
-        returns=torch.tensor([[0.0, 1.0, 7.0]]),
-    )
-    scores = TokenScores(torch.tensor([[-0.9, -1.6, -3.0]]), torch.tensor([[1.2, 0.8, 9.0]]))
-    values = torch.tensor([[0.2, 0.7, -9.0]])
-    config = replace(CONFIG, value_coef=0.1, entropy_coef=0.01, value_clip=0.2)
-    losses = ppo_loss(config, scores, values, targets, mask, tokens=2)
-    assert float(losses.total) == pytest.approx(0.172376, abs=1e-6)
-    half = ppo_loss(config, scores, values, targets, mask, tokens=4)
-    assert float(half.total) == pytest.approx(0.172376 / 2, abs=1e-6)
-    alone = replace(config, value_coef=0.0, entropy_coef=0.0)
-    policy_loss = ppo_loss(alone, scores, values, targets, mask, tokens=2).total
-    assert float(policy_loss) == pytest.approx(0.176126, abs=1e-6)
-
-
-def test_returns_are_values_plus_raw_advantages():
-    """Before the whitening (a V for every state: (N, T))."""
-    policy = small_gpt()
-    rollout = some_rollout(policy)
-    critic = ValueModel.from_policy(policy)
-    torch.nn.init.normal_(critic.head.weight, std=0.5, generator=torch.Generator().manual_seed(1))
-    mask = rollout.response_mask
-    rewards = torch.randn(mask.shape, generator=torch.Generator().manual_seed(2))
-    config = replace(CONFIG, gamma=0.9, gae_lambda=0.8)
-    targets = gae_targets(config, rollout, rewards, rollout.log_probs, critic)
-    assert targets.old_values.shape == mask.shape
-    for i, length in enumerate(rollout.lengths.tolist()):
-        v = [*targets.old_values[i, :length].tolist(), 0.0]
-        for t in range(length):
-            raw = sum(
-                (0.9 * 0.8) ** (u - t) * (float(rewards[i, u]) + 0.9 * v[u + 1] - v[u])
-                for u in range(t, length)
-            )
-            assert float(targets.returns[i, t]) == pytest.approx(raw + v[t], rel=1e-4, abs=1e-5)
-    valid = targets.advantages[mask]
-    assert float(valid.mean()) == pytest.approx(0, abs=1e-5)
-    assert float(valid.std()) == pytest.approx(1, abs=1e-4)
+        to_go.append([sum(parts[t:]) for t in range(len(parts))])
+    every = sum(to_go, [])
+    mean, spread = statistics.mean(every), statistics.stdev(every)
+    factors = [[(x - mean) / spread / len(every) for x in row] for row in to_go]
+    assert_gradient(gradients[0], response_gradient(start, rollout, factors), 3e-4)
 
 
 # What is left when everything of its own is off: PPO
 
 
-def test_terminal_without_text_is_ppo_bit_for_bit():
-    """The same reward object in both engines; epochs, minibatches and micro-batches."""
+@pytest.mark.parametrize("taught", [True, False])
+def test_terminal_without_text_is_ppo_bit_for_bit(taught):
+    """The same reward object in both engines, also a rule; epochs, minibatches and micro-batches."""
     shared = dict(
         steps=4, updates_per_batch=2, minibatches=2, micro_batch_size=5, value_clip=0.2,
-        entropy_coef=0.01, prompts_per_step=16, group_size=1, lr=1e-2, critic_lr=1e-2, warmup=1,
-        kl_coef=0.02, max_new_tokens=8, eval_every=100, max_norm=1e9, checkpoint_every=1000,
-        stop_kl=None,
+        entropy_coef=0.01,
     )  # fmt: skip
-    one, other = small_gpt(), small_gpt()
-    reward = teacher_reward(CONFIG, TEACHER)
+    reward = teacher_reward(CONFIG, TEACHER) if taught else SHARE_OF_A
+    one, other, dense = (small_gpt() for _ in range(3))
     rows = run(one, reward, placement="terminal", **shared)
-    plain = PPOConfig(**shared)
-    other_rows = ppo_engine.train(plain, other, LETTERS, reward, PROMPTS, MetricLog(4))
+    other_rows = engine_named("ppo").run(other, reward, **shared)
     assert numbers(rows) == numbers(other_rows) and rows[-1]["kl"] > 0.01
     assert torch.equal(weights(one), weights(other))
-    dense = small_gpt()
-    run(dense, reward, placement="dense", **shared)
-    assert not torch.equal(weights(dense), weights(one))
-
-
-def test_a_rule_may_be_the_terminal_reward():
-    rule = RuleReward(lambda record, text, ended: text.count("a") / 8, "share of a")
-    rows = run(small_gpt(), rule, placement="terminal", steps=25)
-    assert rows[-1]["reward"] > rows[0]["reward"] + 0.2
+    if taught:
+        run(dense, reward, placement="dense", **shared)
+        assert not torch.equal(weights(dense), weights(one))
 
 
 # L_PT: a loss that works, and a bonus that does nothing
 
 
-def test_a_constant_added_to_every_reward_is_cancelled_by_every_baseline():
-    """z-scores, leave-one-out, and whitened GAE at gamma = lambda = 1; with lambda < 1 it is not."""
-    generator = torch.Generator().manual_seed(0)
-    c = -13.0
-    rewards = torch.randn(12, generator=generator, dtype=torch.float64)
-    for baseline in (group_advantages, leave_one_out_advantages):
-        torch.testing.assert_close(baseline(rewards + c, 4), baseline(rewards, 4))
-    parts, values = torch.randn(2, 3, 5, generator=generator, dtype=torch.float64)
-    mask = torch.arange(5) < torch.tensor([[5], [2], [3]])
-    parts = torch.where(mask, parts, 0.0)
-
-    def advantages(bonus: float, decay: float) -> torch.Tensor:
-        old = torch.zeros_like(parts)
-        rewards = kd_token_rewards(parts.sum(1), parts, old, None, mask, kl_coef=0.0, bonus=bonus)
-        return gae(rewards, values, mask, 1.0, decay)[0]
-
-    whitened = [whiten(advantages(bonus, 1.0), mask) for bonus in (0.0, c)]
-    torch.testing.assert_close(*whitened, rtol=1e-10, atol=1e-10)
-    shift = (advantages(c, 1.0) - advantages(0.0, 1.0))[mask]
-    torch.testing.assert_close(shift, torch.full_like(shift, c))
-    shift = advantages(c, 0.9) - advantages(0.0, 0.9)  # c (gamma lambda)^(L - 1 - t)
-    torch.testing.assert_close(shift[0], c * 0.9 ** torch.arange(4, -1, -1).double())
-
-
-def test_the_bonus_reaches_no_gradient_and_the_loss_does(gradients):
+@pytest.mark.filterwarnings("ignore:pt_mode reward_bonus")
+def test_the_bonus_reaches_no_gradient(gradients):
     """A first step at gamma = lambda = 1: with the bonus the gradient is the same to rounding."""
-    first = {}
-    for name, options in {
-        "nothing": dict(pretraining_coef=0.0),
-        "bonus": dict(pretraining_coef=5.0, pt_mode="reward_bonus"),
-        "loss": dict(pretraining_coef=5.0, pt_mode="loss"),
-    }.items():
-        gradients.clear()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            (row,) = run(small_gpt(), steps=1, gae_lambda=1.0, **options)
-        first[name] = gradients[0]
-        assert name == "nothing" or row["pretraining_loss"] > 1
-    torch.testing.assert_close(first["bonus"], first["nothing"], rtol=1e-3, atol=1e-5)
-    assert float((first["loss"] - first["nothing"]).abs().max()) > 0.1
-    text = small_gpt()
-    (5.0 * pretraining.language_model_loss(text, Texts().batch(0))).backward()
-    alone = torch.cat([parameter.grad.flatten() for parameter in text.parameters()])
-    torch.testing.assert_close(first["loss"] - first["nothing"], alone, rtol=1e-4, atol=1e-5)
+    options = dict(steps=1, gae_lambda=1.0, pt_mode="reward_bonus")
+    for coef in (0.0, 5.0):
+        (row,) = run(small_gpt(), pretraining_coef=coef, **options)
+    assert row["pretraining_loss"] > 1
+    torch.testing.assert_close(gradients[2], gradients[0], rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.filterwarnings("ignore:pt_mode reward_bonus")
 def test_the_bonus_is_minus_lambda_times_the_text_loss(seen_rewards):
     """One number, at the last token of every response."""
-    for options in (dict(pretraining_coef=0.0), dict(pretraining_coef=3.0)):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            (row,) = run(small_gpt(), steps=1, pt_mode="reward_bonus", **options)
+    for coef in (0.0, 3.0):
+        (row,) = run(small_gpt(), steps=1, pt_mode="reward_bonus", pretraining_coef=coef)
     plain, bonus = seen_rewards
     difference = bonus - plain
     expected = pretraining.held_out_loss(small_gpt(), [Texts().batch(0)])
@@ -356,7 +222,7 @@ def test_the_bonus_is_minus_lambda_times_the_text_loss(seen_rewards):
 
 
 def test_the_engine_says_that_the_bonus_does_nothing():
-    with pytest.warns(UserWarning, match="nothing is protected. Use pt_mode loss"):
+    with pytest.warns(UserWarning, match="Use pt_mode loss"):
         run(small_gpt(), steps=1, pt_mode="reward_bonus", pretraining_coef=1.0)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -364,46 +230,12 @@ def test_the_engine_says_that_the_bonus_does_nothing():
         run(small_gpt(), steps=1, pretraining_coef=1.0)
 
 
-def test_the_text_is_fresh_at_every_optimizer_step_and_only_the_policys():
+@pytest.mark.filterwarnings("ignore:pt_mode reward_bonus")
+def test_the_text_of_the_bonus_is_fresh_at_every_batch():
     texts = Texts()
-    run(
-        small_gpt(), steps=2, updates_per_batch=2, minibatches=3, pretraining_coef=1.0, corpus=texts
-    )
-    assert texts.asked == list(range(12))
-    texts.asked.clear()
-    with pytest.warns(UserWarning):
-        run(
-            small_gpt(), steps=2, updates_per_batch=2, minibatches=3, pretraining_coef=1.0,
-            pt_mode="reward_bonus", corpus=texts,
-        )  # fmt: skip
+    options = dict(steps=2, updates_per_batch=2, minibatches=3, pt_mode="reward_bonus")
+    run(small_gpt(), pretraining_coef=1.0, corpus=texts, **options)
     assert texts.asked == [0, 6]
-    run(small_gpt(), steps=1, corpus=texts)
-    assert len(texts.asked) == 2
-    with pytest.raises(ValueError, match="pretraining_coef needs a corpus"):
-        run(small_gpt(), steps=1, pretraining_coef=1.0, corpus=None)
-
-
-def test_only_the_loss_keeps_what_was_learned():
-    """A student that knows the text of a, b and c; after the distillation it is asked again."""
-    student = small_gpt()
-    optimizer = torch.optim.AdamW(student.parameters(), lr=1e-2)
-    for index in range(60):
-        loss = pretraining.language_model_loss(student, Texts().batch(index + 5000))
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    held_out = Texts().held_out_batches()
-    before = pretraining.held_out_loss(student, held_out)
-    after = {}
-    for mode in ("loss", "reward_bonus"):
-        policy = copy.deepcopy(student)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            run(policy, steps=30, lr=3e-3, kl_coef=0.0, pretraining_coef=1.0, pt_mode=mode)
-        after[mode] = pretraining.held_out_loss(policy, held_out)
-    assert before < 1.3  # log 3 is 1.1
-    assert after["loss"] < before + 0.15
-    assert after["reward_bonus"] > before + 0.3
 
 
 # Learning
@@ -413,11 +245,10 @@ LEARNING = dict(
 )
 
 
-@pytest.mark.parametrize(("placement", "limit"), [("dense", 0.6), ("terminal", 1.3)])
-def test_it_learns_the_teacher(placement, limit):
-    rows = run(small_gpt(), placement=placement, **LEARNING)
+def test_it_learns_the_teacher():
+    rows = run(small_gpt(), **LEARNING)
     assert rows[0]["reverse_kl"] > 2.3
-    assert sum(row["reverse_kl"] for row in rows[-5:]) / 5 < limit
+    assert sum(row["reverse_kl"] for row in rows[-5:]) / 5 < 0.6
     assert rows[-1]["teacher_log_prob"] > rows[0]["teacher_log_prob"] + 0.5
     assert rows[-1]["entropy"] > 1.2  # the teacher's is 1.56
 
@@ -432,74 +263,27 @@ def test_it_does_not_learn_with_the_sign_flipped():
     assert rows[-1]["reverse_kl"] > rows[0]["reverse_kl"] + 1
 
 
-def test_log_p_alone_ends_in_the_shortest_text():
-    row = run(small_gpt(), teacher_reward="sum", **LEARNING)[-1]
-    assert row["response_length"] < 2.5 and row["entropy"] < 1
-
-
-def test_the_critic_learns():
-    rows = run(small_gpt(), steps=20, lr=1e-5, updates_per_batch=4)
-    assert rows[0]["explained_variance"] == pytest.approx(0, abs=1e-3)  # a critic of zeros
-    assert rows[-1]["value_loss"] < 0.7 * rows[0]["value_loss"]
-    assert rows[-1]["explained_variance"] > 0.1
-
-
 # Refusals
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"gamma": 1.1}, "gamma and gae_lambda must be in 0..1"),
-        ({"gae_lambda": -0.1}, "gamma and gae_lambda must be in 0..1"),
-        ({"value_clip": 0.0}, "value_clip must be positive, or None"),
-        ({"pretraining_coef": -1.0}, "pretraining_coef must not be negative"),
-        ({"pretraining_batch_size": 0}, "pretraining_batch_size must be at least 1"),
-        ({"reward": "model"}, "the teacher is the reward"),
-        ({"reward_model": (Path("x"),)}, "the teacher is the reward"),
+        (dict(reward="model"), "the teacher is the reward"),
+        (dict(reward_model=(Path("x"),)), "the teacher is the reward"),
+        (dict(kl_loss_coef=0.1), "would count the same KL twice"),
+        (dict(reference_update="mix", kl_coef=0.0), "reference_update moves"),
+        (dict(reference_every=0), "reference_every must be at least 1"),
+        (dict(reference_mix=0.0), "reference_mix above 0 and at most 1"),
     ],
 )
 def test_what_cannot_work_is_refused(changes, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=re.escape(message)):
         replace(CONFIG, **changes)
+    replace(CONFIG, reference_update="mix", kl_coef=0.0, kl_loss_coef=0.1)  # a KL to hold on to
 
 
-# The penalty, the KL in the loss, Monte-Carlo targets and a reference that moves
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        # k1 is 0.5, -0.5 and 0.5; the teacher's part and the bonus as in the example above
-        ("k1", [-1.05, -1.95, 0.95]),
-        ("absolute", [-1.05, -2.05, 0.95]),
-        ("squared", [-1.0125, -2.0125, 0.9875]),
-    ],
-)
-@pytest.mark.parametrize("dense", [True, False])
-def test_the_named_penalty_is_taken_off_every_tokens_reward(name, expected, dense):
-    parts = torch.where(MASK, P, 0.0)
-    got = kd_token_rewards(
-        parts.sum(1), parts if dense else None, OLD, REF, MASK, kl_coef=0.1, bonus=4.0,
-        penalty=reward_penalty(name),
-    )  # fmt: skip
-    if not dense:  # the teacher's part moves to the last token
-        moved = [1.0, 2.0, -3.0]
-        expected = [a + b for a, b in zip(expected, moved, strict=True)]
-    assert got[0].tolist() == pytest.approx(expected, abs=1e-5)
-
-
-class Noted(TeacherReward):
-    """Keeps every rollout that it scores."""
-
-    def __init__(self, reward: TeacherReward) -> None:
-        options = dict(aggregate=reward.aggregate, reverse_kl=reward.reverse_kl)
-        super().__init__(reward.teacher, reward.config, **options)
-        self.rollouts: list[Rollout] = []
-
-    def with_metrics(self, rollout: Rollout):
-        self.rollouts.append(rollout)
-        return super().with_metrics(rollout)
+# The penalty, the KL in the loss and a reference that moves
 
 
 def test_the_penalty_of_a_run_is_the_one_of_the_flag(seen_rewards):
@@ -508,7 +292,7 @@ def test_the_penalty_of_a_run_is_the_one_of_the_flag(seen_rewards):
     options = dict(steps=2, kl_coef=0.3, lr=0.1)
     rewards = {}
     for name in ("k1", "absolute"):
-        noted = Noted(teacher_reward(CONFIG, TEACHER))
+        noted = NotedTeacher(teacher_reward(CONFIG, TEACHER))
         seen_rewards.clear()
         run(copy.deepcopy(start), noted, kl_penalty=name, **options)
         rewards[name] = (noted.rollouts[1], seen_rewards[1])
@@ -525,21 +309,6 @@ def test_the_kl_in_the_loss_holds_the_student_back():
     options = dict(steps=10, kl_coef=0.0, stop_kl=1e9)
     free, held = run(small_gpt(), **options), run(small_gpt(), kl_loss_coef=3.0, **options)
     assert held[-1]["kl"] < free[-1]["kl"] / 2
-
-
-def test_the_critic_can_learn_from_monte_carlo_returns():
-    """Dense rewards, lambda 0.5: the critic's target is the whole return to go, by loops."""
-    policy = small_gpt()
-    rollout, critic = some_rollout(policy), ValueModel.from_policy(policy)
-    torch.nn.init.normal_(critic.head.weight, std=0.5, generator=torch.Generator().manual_seed(1))
-    rewards = torch.randn(
-        rollout.response_mask.shape, generator=torch.Generator().manual_seed(2)
-    ).masked_fill(~rollout.response_mask, 0.0)
-    config = replace(CONFIG, gae_lambda=0.5, critic_lambda=1.0)
-    returns = gae_targets(config, rollout, rewards, rollout.log_probs, critic).returns
-    for i, length in enumerate(rollout.lengths.tolist()):
-        for t in range(length):
-            assert float(returns[i, t]) == pytest.approx(float(rewards[i, t:].sum()), abs=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -564,18 +333,3 @@ def test_the_reference_moves_every_k_batches(update, share):
         torch.testing.assert_close(reference, part * then + (1 - part) * weights(start))
     # The third batch is sampled from that policy, and its KL measured from where the reference is.
     assert (abs(rows[2]["kl"]) < 1e-5) == (update == "per_iteration")
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (dict(kl_loss_coef=0.1), "would count the same KL twice"),
-        (dict(reference_update="mix", kl_coef=0.0), "reference_update moves what a KL penalty"),
-        (dict(reference_every=0), "reference_every must be at least 1"),
-        (dict(reference_mix=0.0), "reference_mix above 0 and at most 1"),
-    ],
-)
-def test_the_new_flags_refuse_what_cannot_work(changes, message):
-    with pytest.raises(ValueError, match=re.escape(message)):
-        replace(CONFIG, **changes)
-    replace(CONFIG, reference_update="mix", kl_coef=0.0, kl_loss_coef=0.1)  # a KL to hold on to

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import re
+import statistics
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -16,19 +17,16 @@ from engines import (
     PROMPTS,
     SHARE_OF_A,
     Noted,
+    assert_gradient,
     engine_named,
-    seen_gradients,
+    response_gradient,
     small_gpt,
     weights,
 )
 
-from data.records import PromptRecord
-from gpt.corpus import WorldCorpus
 from gpt.generate import SamplingParams
 from gpt.log_probs import TokenScores
 from gpt.model import GPT
-from gpt.pretraining import language_model_loss
-from gpt.tokenizer import load_tokenizer
 from harness.errors import UserError
 from reward_model.model import RewardModel
 from rl import ppo_engine
@@ -43,49 +41,23 @@ PPO = engine_named("ppo")
 CONFIG, run = PPO.config, PPO.run
 
 
-@pytest.fixture
-def gradients(monkeypatch) -> list[torch.Tensor]:
-    """The flat gradient of each optimizer step, as it reaches the clip."""
-    return seen_gradients(monkeypatch)
-
-
 # The first step
-
-
-def by_hand(policy: GPT, rollout: Rollout, values: list[float]):
-    """(policy gradient, critic's gradient) of a step with gamma = lambda = 1 and a critic of zeros.
-
-    Every advantage is then the terminal reward; whitened with the mean and n - 1 over all tokens.
-    """
-    policy = copy.deepcopy(policy)
-    lengths = rollout.lengths.tolist()
-    tokens = [value for value, length in zip(values, lengths, strict=True) for _ in range(length)]
-    mean = sum(tokens) / len(tokens)
-    std = math.sqrt(sum((x - mean) ** 2 for x in tokens) / (len(tokens) - 1) + 1e-8)
-    loss = torch.zeros(())
-    for i, value in enumerate(values):
-        prompt = LETTERS.encode(rollout.records[i].prompt)
-        response = rollout.response_tokens[i][rollout.response_mask[i]].tolist()
-        log_probs = policy(torch.tensor([prompt + response]))[0].log_softmax(-1)
-        chosen = [log_probs[len(prompt) - 1 + t, token] for t, token in enumerate(response)]
-        loss = loss - (value - mean) / std * sum(chosen) / len(tokens)
-    loss.backward()
-    gradient = torch.cat([parameter.grad.flatten() for parameter in policy.parameters()])
-    return gradient, mean
 
 
 @pytest.mark.parametrize("micro_batch_size", [64, 3])
 def test_the_first_gradient_is_that_of_reinforce(gradients, micro_batch_size):
+    """With gamma = lambda = 1 and a critic of zeros every advantage is the terminal reward, whitened
+    with the mean and n - 1 over all tokens."""
     start, reward = small_gpt(), Noted(DIVERSE)
-    run(
-        copy.deepcopy(start), reward, steps=1, gae_lambda=1.0, value_coef=0.5,
-        micro_batch_size=micro_batch_size,
-    )  # fmt: skip
+    options = dict(steps=1, gae_lambda=1.0, value_coef=0.5, micro_batch_size=micro_batch_size)
+    run(copy.deepcopy(start), reward, **options)
     (rollout,) = reward.rollouts
-    assert len(set(rollout.lengths.tolist())) > 1, "all responses are of one length"
-    expected, mean = by_hand(start, rollout, DIVERSE(rollout).tolist())
-    assert float(expected.abs().max()) > 0.01
-    torch.testing.assert_close(gradients[0], expected, rtol=1e-4, atol=1e-6)
+    values, lengths = DIVERSE(rollout).tolist(), rollout.lengths.tolist()
+    assert len(set(lengths)) > 1, "all responses are of one length"
+    tokens = [v for v, length in zip(values, lengths, strict=True) for _ in range(length)]
+    mean, spread = statistics.mean(tokens), statistics.stdev(tokens)
+    factors = [(value - mean) / spread / len(tokens) for value in values]
+    assert_gradient(gradients[0], response_gradient(start, rollout, factors))
     # d/db of c_v * mean 1/2 (b - return)^2 at b = 0 is -c_v * mean(return); the bias comes last.
     assert float(gradients[1][-1]) == pytest.approx(-0.5 * mean, rel=1e-4)
 
@@ -247,20 +219,6 @@ def test_the_rule_for_missing_eos_and_the_clip_come_before_the_kl(token_rewards_
     assert kinds >= {(True, 1.5), (True, 2.0), (False, -1.0)}
 
 
-def test_the_kl_is_in_the_reward_and_nowhere_else(token_rewards_of):
-    """Two steps apart from the start the token rewards are -beta k1, and R at the end."""
-    start = small_gpt()
-    run(copy.deepcopy(start), steps=3, kl_coef=0.3)
-    rollout, token_rewards, old_log_probs = token_rewards_of[-1]
-    ref = ppo_engine.rollout_log_probs(start, rollout, CONFIG)
-    k1 = torch.where(rollout.response_mask, old_log_probs - ref, 0.0)
-    assert float(k1.abs().max()) > 0.01
-    torch.testing.assert_close(
-        token_rewards.sum(1), SHARE_OF_A(rollout) - 0.3 * k1.sum(1), rtol=1e-4, atol=1e-5
-    )
-    torch.testing.assert_close(token_rewards[:, 0], -0.3 * k1[:, 0], rtol=1e-4, atol=1e-5)
-
-
 # Learning
 
 
@@ -283,11 +241,6 @@ def test_the_critic_is_the_one_that_was_given():
     before = weights(critic)
     run(policy, steps=1, value_model=critic)
     assert not torch.equal(weights(critic), before)
-
-
-def test_the_entropy_bonus_raises_the_entropy():
-    plain, bonus = run(small_gpt(), steps=12), run(small_gpt(), steps=12, entropy_coef=0.5)
-    assert bonus[-1]["entropy"] > plain[-1]["entropy"] + 0.1
 
 
 def test_every_epoch_shuffles_all_rows():
@@ -317,74 +270,7 @@ def test_the_epochs_end_once_the_policy_has_moved(gradients, monkeypatch):
     assert row["approx_kl"] > 0
 
 
-# Extra terms that are off change nothing
-
-
-def prose():
-    tokenizer = load_tokenizer("glassbox")
-    prompts = [PromptRecord("Review the lamp for Ann.\n"), PromptRecord("Review it.\n")]
-    start = small_gpt(n_vocab=tokenizer.n_vocab, context=128)
-    return tokenizer, prompts, start, WorldCorpus("reviews", tokenizer, 4, 0)
-
-
-def test_ptx_at_weight_zero_is_ppo_bit_for_bit_and_else_lowers_the_loss_on_text():
-    tokenizer, prompts, start, corpus = prose()
-    reward = RuleReward(lambda record, text, ended: len(text) / 10, "long")
-    options = dict(steps=3, prompts=prompts, tokenizer=tokenizer, prompts_per_step=4, minibatches=2)
-    plain, off, on = (copy.deepcopy(start) for _ in range(3))
-    run(plain, reward, **options)
-    run(off, reward, corpus=corpus, pretraining_coef=0.0, **options)
-    run(on, reward, corpus=corpus, pretraining_coef=1.0, **options)
-    assert torch.equal(weights(plain), weights(off))
-    held_out = corpus.held_out_batches()[0]
-    losses = [float(language_model_loss(model, held_out).detach()) for model in (start, plain, on)]
-    assert losses[2] < losses[1] - 0.3 and losses[2] < losses[0] - 0.3
-
-
-def test_the_gradient_of_ptx_is_that_of_the_text(gradients):
-    """Added to the policy's: weight * sum of -log p / the corpus's mean token count, row by row."""
-    tokenizer, prompts, start, corpus = prose()
-    reward = RuleReward(lambda record, text, ended: len(text) / 10, "long")
-    options = dict(steps=1, prompts=prompts, tokenizer=tokenizer, prompts_per_step=4)
-    run(copy.deepcopy(start), reward, **options)
-    (row,) = run(
-        copy.deepcopy(start), reward, corpus=corpus, pretraining_coef=2.0, micro_batch_size=3, **options
-    )  # fmt: skip
-    text, total = corpus.batch(0), torch.zeros(())
-    for i, (first, length) in enumerate(
-        zip(text.prompt_lengths.tolist(), text.lengths.tolist(), strict=True)
-    ):
-        tokens = text.tokens[i, : first + length]
-        log_probs = start(tokens[None])[0].log_softmax(-1)
-        total = total - sum(log_probs[j - 1, tokens[j]] for j in range(first, first + length))
-    count = int(text.response_mask.sum())
-    assert corpus.tokens_per_batch != count
-    expected = torch.autograd.grad(2.0 * total / corpus.tokens_per_batch, list(start.parameters()))
-    torch.testing.assert_close(
-        gradients[2] - gradients[0],
-        torch.cat([g.flatten() for g in expected]),
-        rtol=1e-3,
-        atol=1e-5,
-    )
-    assert row["pretraining_loss"] == pytest.approx(float(total.detach()) / count, rel=1e-4)
-
-
-def test_every_update_reads_fresh_text():
-    tokenizer, prompts, start, corpus = prose()
-    asked: list[int] = []
-    fake = SimpleNamespace(
-        batch=lambda index: asked.append(index) or corpus.batch(index),
-        tokens_per_batch=corpus.tokens_per_batch,
-    )
-    reward = RuleReward(lambda record, text, ended: len(text) / 10, "long")
-    run(
-        start, reward, steps=2, corpus=fake, pretraining_coef=0.1, prompts=prompts,
-        tokenizer=tokenizer, prompts_per_step=4, minibatches=2, updates_per_batch=2,
-    )  # fmt: skip
-    assert asked == list(range(8))
-
-
-# Resuming and refusing
+# Refusing
 
 
 @pytest.mark.parametrize(
@@ -396,17 +282,14 @@ def test_every_update_reads_fresh_text():
         (dict(value_clip=0.0), "value_clip must be positive, or None"),
         (dict(score_clip=-1.0), "score_clip must be positive, or None"),
         (dict(target_kl=0.0), "target_kl must be positive, or None"),
-        (dict(pretraining_batch_size=0), "pretraining_batch_size must be at least 1"),
+        (dict(kl_loss_coef=0.1), "would count the same KL twice"),
+        (dict(kl_loss_coef=-0.1, kl_coef=0.0), "kl_loss_coef must not be negative"),
+        (dict(critic_lambda=1.1), "critic_lambda must be in 0..1, or None"),
     ],
 )
 def test_what_cannot_work_is_refused(changes, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         replace(CONFIG, **changes)
-
-
-def test_ptx_without_text_is_refused():
-    with pytest.raises(ValueError, match="pretraining_coef needs a corpus"):
-        run(small_gpt(), pretraining_coef=1.0)
 
 
 def test_the_critic_starts_from_the_reward_model_where_there_is_one():
@@ -449,13 +332,12 @@ def test_the_kl_in_the_loss_is_its_mean_over_the_tokens(form, expected):
     losses = ppo_loss(config, WORKED_SCORES, values, targets, MASK, tokens=2)
     assert float(losses.total) == pytest.approx(0.172376 + 0.3 * expected, abs=1e-6)
     assert float(losses.policy[MASK].mean()) == pytest.approx(0.176126, abs=1e-6)
-    with pytest.raises(ValueError, match="kl_loss_coef 0.3 needs ref_log_probs"):
+    with pytest.raises(ValueError, match="0.3 needs ref_log_probs"):
         ppo_loss(config, WORKED_SCORES, values, WORKED, MASK, tokens=2)
 
 
-@pytest.mark.parametrize("form", ["k2", "k3"])
-def test_the_kl_in_the_loss_holds_the_policy_back(form):
-    options = dict(steps=12, kl_coef=0.0, kl_loss=form)
+def test_the_kl_in_the_loss_holds_the_policy_back():
+    options = dict(steps=12, kl_coef=0.0)
     free, held = run(small_gpt(), **options), run(small_gpt(), kl_loss_coef=1.0, **options)
     assert "kl" not in free[0] and held[0]["kl"] == pytest.approx(0, abs=1e-5)
     measured = run(small_gpt(), stop_kl=1e9, **options)
@@ -530,17 +412,3 @@ def test_a_ratio_that_overflows_ends_the_epochs(gradients, monkeypatch):
     monkeypatch.setattr(ppo_engine, "old_policy_log_probs", old)
     (row,) = run(small_gpt(), steps=1, target_kl=10.0)
     assert gradients == [] and row["approx_kl"] > 1e4
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (dict(kl_loss_coef=0.1), "kl_loss_coef 0.1 and kl_coef 0.02 would count the same KL twice"),
-        (dict(kl_loss_coef=-0.1, kl_coef=0.0), "kl_loss_coef must not be negative: got -0.1"),
-        (dict(critic_lambda=1.1), "critic_lambda must be in 0..1, or None: got 1.1"),
-        (dict(pretraining_coef=-1.0), "pretraining_coef must not be negative: got -1.0"),
-    ],
-)
-def test_the_new_flags_refuse_what_cannot_work(changes, message):
-    with pytest.raises(ValueError, match=re.escape(message)):
-        replace(CONFIG, **changes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 import torch.nn as nn
 from engines import ENGINES, LETTERS, PROMPTS, SHARE_OF_A, Crash, Engine, Texts, small_gpt
 
+from data import names
 from gpt import distillation, finetuning, pretraining
 from gpt.checkpoint import save_gpt
 from gpt.generate import SamplingParams
@@ -21,7 +23,7 @@ from gpt.tokenizer import load_tokenizer
 from harness.metric_log import MetricLog
 from reward_model import reward_model_training
 from reward_model.model import RewardModel, save_reward_model
-from rl import grpo_engine
+from rl import grpo_engine, ppo_engine
 from rl.batches.rollout import sample_rollout
 from rl.ppo_engine import PPOConfig, open_critic_and_text
 from rl.rewards.ensemble import EnsembleReward
@@ -30,8 +32,8 @@ from rl.rewards.step_rewards import RewardModelSteps
 from rl.rewards.teacher import TeacherReward
 from rl.rewards.verifiable import VerifiableReward
 from rl.training.evaluation import Conditions, Validation, best_of_n, measure_accuracy
+from rl.training.open_task import Task, to_bfloat16
 from rl.training.run import run_training
-from rl.training.setup import Task, to_bfloat16
 
 BFLOAT16 = Conditions(precision="bfloat16")
 PARAMS = SamplingParams(max_new_tokens=4)
@@ -174,7 +176,7 @@ def test_the_reward_model_its_pairs_and_its_report(products, tmp_path: Path, mon
 
 def write_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A base and a reward model where the scripts look for them."""
-    monkeypatch.setattr(pretraining, "RUNS", tmp_path)
+    monkeypatch.setattr(names, "RUNS", tmp_path)
     glassbox = load_tokenizer("glassbox")
     policy = small_gpt(n_vocab=glassbox.n_vocab, context=96, n_layer=1)
     save_gpt(tmp_path / "pretraining-reviews-tiny" / "model.safetensors", policy, glassbox)
@@ -198,7 +200,7 @@ def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> A
     prepare = changes.pop("prepare", None)
     config = PPOConfig(eval_prompts=0, test_prompts=0, out=tmp_path / "out", **changes)
     with pytest.raises(Crash):
-        run_training("ppo", config, train, prepare)
+        run_training(replace(ppo_engine.ENGINE, train=train, prepare=prepare), config)
     return seen[0]
 
 
@@ -232,7 +234,7 @@ def test_a_whole_run_in_bfloat16_with_its_frozen_start_in_half(tmp_path, monkeyp
         prompts_per_step=2, group_size=2, minibatches=1, max_new_tokens=8, checkpoint_every=1,
         out=tmp_path / "grpo", device="cpu",
     )  # fmt: skip
-    folder = run_training("grpo", config, halved, fixed_reference=True)
+    folder = run_training(replace(grpo_engine.ENGINE, train=halved), config)
     assert seen == [{torch.float32} if rank else {torch.float32, torch.bfloat16}]
     rows = [json.loads(line) for line in (folder / "tokens.jsonl").read_text().splitlines()]
     assert {row["kind"] for row in rows} == {"training", "validation"}

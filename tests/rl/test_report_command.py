@@ -35,7 +35,7 @@ def test_runs_of_one_name_are_told_apart(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["nothing", "empty"])
 def test_what_is_no_run_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match="there is no run in .*name a run folder"):
+    with pytest.raises(UserError, match="no run in .*name a run folder"):
         main(ReportConfig((tmp_path / name,)))
     with pytest.raises(UserError, match="no run is named"):
         main(ReportConfig(()))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import subprocess
@@ -22,9 +21,9 @@ from harness.paths import MODEL_FILE
 from reward_model.model import RewardModel, load_reward_model, save_reward_model
 from rl import talk
 from rl.batches.rollout import Rollout
-from rl.talk import Talk, TalkConfig, in_terminal, open_talk, printable, with_start
-from rl.training import conversation
-from rl.training.conversation import Answer, FilePrompts, RunFolder, Scorer, open_typed
+from rl.commands import conversation
+from rl.commands.conversation import Answer, FilePrompts, RunFolder, Scorer, open_typed
+from rl.commands.talking import Talk, TalkConfig, in_terminal, open_talk, printable, with_start
 
 ROOT = Path(__file__).resolve().parents[2]
 TOKENIZER = load_tokenizer("glassbox")
@@ -117,15 +116,6 @@ def test_temperature_and_length_are_the_runs_own_unless_they_are_given(runs: Pat
     assert given.params.greedy and given.params.max_new_tokens == 3
     base = open_talk(runs / "base", TalkConfig(device="cpu"))
     assert isinstance(base, Talk) and base.params.max_new_tokens == 48
-
-
-def test_greedy_answers_are_one_and_sampled_ones_follow_the_seed(runs: Path) -> None:
-    def texts(**changes) -> list[str]:
-        answers = ask(runs / "grpo", config=replace(CPU, samples=4, **changes))["answers"]
-        return [answer["text"] for answer in answers]
-
-    assert len(set(texts(temperature=0))) == 1
-    assert texts() == texts() != texts(seed=1)
 
 
 def test_sums_are_checked_by_their_rule(tmp_path: Path) -> None:
@@ -227,27 +217,6 @@ def test_a_function_named_in_a_run_folder_is_not_started(runs: Path) -> None:
     assert any("not called from here" in note for note in opened.partners[0].measures.notes)
 
 
-@pytest.mark.parametrize(
-    ("make", "expected"),
-    [
-        (lambda folder: folder / "nothing", "there is no run folder"),
-        (lambda folder: folder, "there is no model.safetensors in"),
-    ],
-)
-def test_no_run_and_no_model_are_one_sentence(tmp_path: Path, make, expected: str) -> None:
-    with pytest.raises(UserError, match=expected):
-        open_talk(make(tmp_path), CPU)
-
-
-def test_damaged_files_are_one_sentence(runs: Path) -> None:
-    (runs / "grpo" / "config.json").write_text("{", encoding="utf-8")
-    with pytest.raises(UserError, match="config.json is damaged"):
-        open_talk(runs / "grpo", CPU)
-    (runs / "base" / MODEL_FILE).write_bytes(b"no weights")
-    with pytest.raises(UserError, match="not a readable safetensors file"):
-        open_talk(runs / "base", CPU)
-
-
 def test_a_prompt_that_is_too_long_or_empty_is_one_sentence(runs: Path) -> None:
     opened = open_talk(runs / "grpo", CPU)
     with pytest.raises(UserError, match="leaves no room for an answer"):
@@ -281,7 +250,7 @@ def test_against_another_run_and_what_cannot_be_compared(runs: Path) -> None:
     run_folder(runs / "other", 5, data="reviews")
     both = ask(runs / "grpo", config=replace(CPU, against=str(runs / "other")))
     assert both["against"]["run"] == "other" and both["against"]["answers"][0]["kl"] > 0
-    with pytest.raises(UserError, match="nothing in .* says which model it started from"):
+    with pytest.raises(UserError, match="says which model it started from"):
         ask(runs / "base", config=replace(CPU, against="start"))
     with pytest.raises(UserError, match="no answers to lay side by side"):
         ask(runs / "judge", config=replace(CPU, against="start"))
@@ -291,7 +260,7 @@ def test_against_another_run_and_what_cannot_be_compared(runs: Path) -> None:
 
 def test_a_reward_model_scores(runs: Path) -> None:
     opened = open_talk(runs / "judge", CPU)
-    with pytest.raises(UserError, match="give it a prompt, a tab and an answer"):
+    with pytest.raises(UserError, match="a prompt, a tab and an answer"):
         opened.as_object(KETTLE)
     answer = "Hi Anna! The kettle is great. I hope this helps."
     scored = opened.as_object(f"{KETTLE}\t{answer}")["answers"][0]
@@ -304,20 +273,6 @@ def test_a_reward_model_scores(runs: Path) -> None:
 
 
 # --- a terminal -----------------------------------------------------------------------------------
-
-LONG = Answer("Hi Anna! " * 20, 80, False, 1.23456, 0.5, 3.25)
-
-
-@pytest.mark.parametrize("width", [40, 80, 100])
-@pytest.mark.parametrize("models", [1, 2])
-def test_no_line_is_wider_than_the_terminal(width: int, models: int) -> None:
-    names = ["a-very-long-name-of-a-run-folder-that-somebody-chose", "start"][:models]
-    shown = in_terminal(names, [[LONG, LONG]] * models, width)
-    assert max(map(len, shown.splitlines())) <= width
-    for number in ("reward 1.235", "gold 0.500", "KL 3.25", "cut off at 80"):
-        assert shown.count(number) == 2 * models
-    assert shown.count("Anna!") == 40 * models
-    assert (" | " in shown) == (models == 2 and width >= 60)
 
 
 def test_what_a_model_writes_does_not_steer_the_terminal() -> None:
@@ -404,35 +359,11 @@ def test_a_pipe_gets_an_object_per_prompt_and_the_exit_status_of_the_worst(runs:
     assert line.startswith("error: the prompt has")
 
 
-def test_a_terminal_of_ascii_alone_and_broken_input_do_not_end_the_talk(runs: Path) -> None:
-    given = "Überprüfe".encode() + b" \xff\xfe\n"
-    result = command(
-        str(runs / "grpo"), "--samples", "3", given=given,
-        PYTHONIOENCODING="ascii", PYTHONUTF8="0", LC_ALL="C",
-    )  # fmt: skip
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.isascii() and result.stdout.count(b"reward ") == 3
-    assert result.stderr == b""
-
-
-def test_no_run_ends_with_one_sentence_and_no_traceback(tmp_path: Path) -> None:
-    result = command(str(tmp_path / "nothing"), given=b"")
-    assert result.returncode == 1
-    (line,) = result.stderr.decode().splitlines()
-    assert line.startswith("error: there is no run folder")
-
-
 def test_another_tokenizer_is_refused(runs: Path) -> None:
     letters = build_tokenizer("gpt2", {bytes([i]): i for i in range(256)})
     save_gpt(runs / "other" / MODEL_FILE, model(1), letters)
     with pytest.raises(Exception, match="tokenizer"):
         open_talk(runs / "grpo", replace(CPU, against=str(runs / "other")))
-
-
-@pytest.mark.parametrize("wrong", [dict(samples=0), dict(temperature=-1.0), dict(max_new_tokens=0)])
-def test_flags_that_nothing_can_mean_are_refused(wrong: dict) -> None:
-    with pytest.raises(ValueError, match=next(iter(wrong))):
-        TalkConfig(**wrong)
 
 
 def test_run_folders_say_where_they_started(tmp_path: Path) -> None:
@@ -458,12 +389,3 @@ def test_readers_of_prompts_know_their_worlds_and_nothing_else() -> None:
         assert reviews.read_prompt(text) is None
     for text in ("12+345=", "012+345=", "123+456", "123+456=7", "1234+456="):
         assert sums.read_prompt(text) is None
-
-
-def test_a_stream_without_an_encoding_is_left_alone(runs: Path, monkeypatch) -> None:
-    """As pytest's own are, and those of a notebook."""
-    out = io.StringIO()
-    monkeypatch.setattr(sys, "stdin", io.StringIO(f"{KETTLE}\n"))
-    monkeypatch.setattr(sys, "stdout", out)
-    talk.main(runs / "grpo", replace(CPU, json=True))
-    assert json.loads(out.getvalue())["run"] == "grpo"

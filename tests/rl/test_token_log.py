@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,15 @@ from engines import (
 from gpt.generate import SamplingParams
 from gpt.model import GPT
 from harness.files import read_jsonl
+from harness.metric_log import MetricLog
+from harness.training_state import TrainingState
 from reward_model.model import RewardModel
 from rl import grpo_engine, kd_grpo_engine, ppo_engine
 from rl.batches.rollout import Rollout, sample_rollout
 from rl.rewards.sources import RewardModelReward
 from rl.training.evaluation import Validation
-from rl.training.token_log import ROWS, ClipRule, TokenLog, watch
+from rl.training.run import finish_step
+from rl.training.token_log import ROWS, ClipRule, StepBatch, TokenLog
 
 pytestmark = pytest.mark.filterwarnings("ignore:with one update a batch")
 BY_NAME = {engine.name: engine for engine in ENGINES}
@@ -150,17 +154,13 @@ def test_td_errors_by_hand(tmp_path: Path) -> None:
     config = ppo_engine.PPOConfig(gamma=0.5)
     log = TokenLog(tmp_path / "t.jsonl", LETTERS, None, config)
     rollout = two_responses([[True, True, True], [True, True, False]])
-    ones = torch.ones(2, 3)
-    log.keep(
-        ClipRule(lambda new, old, A, m: torch.zeros_like(m)), rollout, torch.zeros(2), ones,
-        dict(
-            old_values=torch.tensor([[1.0, 2, 3], [4, 5, 0]]),
-            token_rewards=torch.tensor([[0.0, 0, 1], [1, 2, 0]]),
-            returns=ones,
-        ),
+    batch = StepBatch(
+        ClipRule(lambda new, old, A, m: torch.zeros_like(m)), rollout, torch.zeros(2),
+        torch.ones(2, 3),
+        old_values=torch.tensor([[1.0, 2, 3], [4, 5, 0]]),
+        token_rewards=torch.tensor([[0.0, 0, 1], [1, 2, 0]]),
     )  # fmt: skip
-    assert log.watched is not None
-    errors = log.watched.values["td_error"]
+    errors = log.critic_values(batch, rollout.response_mask)["td_error"]
     assert errors[0].tolist() == [0.0, -0.5, -2.0]
     assert errors[1, :2].tolist() == [-0.5, -3.0]
 
@@ -205,15 +205,33 @@ def test_a_reward_model_scores_every_prefix(tmp_path: Path) -> None:
 def test_large_groups_are_cut(tmp_path: Path) -> None:
     log = TokenLog(tmp_path / "t.jsonl", LETTERS, None, grpo_engine.GRPOConfig())
     rollout = two_responses([[True]] * (ROWS + 4))
-    log.keep(
+    batch = StepBatch(
         ClipRule(lambda new, old, A, m: m), rollout, torch.zeros(ROWS + 4),
-        torch.zeros(ROWS + 4, 1), {},
+        torch.zeros(ROWS + 4, 1),
     )  # fmt: skip
-    assert log.watched is not None and len(log.watched.rollout) == ROWS
+    log.write_group(small_gpt(), None, 1, batch)
+    assert len(read_jsonl(tmp_path / "t.jsonl")) == ROWS
 
 
-def test_watching_without_a_token_log_does_nothing() -> None:
+@pytest.mark.parametrize("batch", [True, False], ids=["a batch", "none"])
+def test_a_step_ends_with_and_without_a_batch_and_a_token_log(batch: bool, tmp_path: Path) -> None:
+    """A plain function has no log, a validation may have none, and some steps train on nothing."""
+    engine, policy = BY_NAME["grpo"], small_gpt()
     rollout = two_responses([[True]])
     rule = ClipRule(lambda new, old, A, m: m)
-    for validate in (None, lambda policy, reference, step: {}):
-        watch(validate, rule, rollout, torch.zeros(1), torch.zeros(1, 1))  # type: ignore[arg-type]
+    given = StepBatch(rule, rollout, torch.zeros(1), torch.zeros(1, 1)) if batch else None
+    kept = []
+    for validate in (
+        None,
+        lambda policy, reference, step: {},
+        validation(engine, None, policy),
+        validation(engine, tmp_path / "t.jsonl", policy),
+    ):
+        state = TrainingState({}, {})
+        state.step = 1
+        config = replace(engine.config, steps=1)
+        finish_step(config, state, {}, MetricLog(1), (policy, None), validate, None, given)
+        kept.append(read_jsonl(tmp_path / "t.jsonl") if (tmp_path / "t.jsonl").exists() else [])
+    assert [len(rows) for rows in kept[:3]] == [0, 0, 0]
+    kinds = [row["kind"] for row in kept[3]]
+    assert kinds == ["validation"] * 4 + ["training"] * batch

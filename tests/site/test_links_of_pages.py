@@ -15,7 +15,10 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 FAQ = ROOT / "docs" / "faq.md"
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("*/README.md")])
+COURSE = [*ROOT.glob("notebooks/[0-9][0-9]_*.py"), *ROOT.glob("notebooks/course/*.md")]
+FOLDERS = [*ROOT.glob("*/*.md"), *ROOT.glob("[a-z]*/*/README.md")]
+MARKDOWN = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *FOLDERS]
+PAGES = sorted({*MARKDOWN, *COURSE})
 WITHOUT_A_NUMBER = {
     "Out of memory": "the forecast before the first step",
     "How do I use my own data?": "the line that says how many rows were kept",
@@ -133,5 +136,5 @@ def test_folders_of_boxes_are_what_the_site_shows() -> None:
         assert files.page_of(f"docs/boxes/{engine}.md") == f"beside/{engine}"
     assert files.page_of("docs/boxes") == "beside/index"
     assert files.page_of("rl/grpo_engine.py") == "code/rl/grpo_engine.py"
-    assert files.page_of("rl") == "rl/README" and files.page_of("gpt") == "code/gpt/index"
+    assert files.page_of("rl") == "rl/README" and files.page_of("gpt") == "gpt/README"
     assert files.page_of("no/such.py") is None

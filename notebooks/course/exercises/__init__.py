@@ -7,26 +7,20 @@ find them all, run every solution, and see that each typical mistake is caught b
 from __future__ import annotations
 
 import importlib
-import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from course.mistakes import Mistake, mistakes_of
+
+Arguments = Mapping[str, Any]  # of one call, by name
+
 RANDOM_BATCHES = 6
-
-
-@dataclass(frozen=True)
-class Mistake:
-    """A typical mistake: what it is called, what a reader who made it is told, and how it computes."""
-
-    name: str
-    says: str
-    function: Callable[..., Any]
 
 
 @dataclass(frozen=True)
@@ -34,7 +28,7 @@ class Case:
     """One worked case: in words what it is about, the arguments in order, and the numbers wanted."""
 
     about: str
-    arguments: Mapping[str, Any]
+    arguments: Arguments
     wanted: Any  # a number, nested lists or a tensor
 
 
@@ -50,11 +44,11 @@ class Exercise:
     solution: Callable[..., Any]
     library: Callable[..., Any]  # takes the same arguments by name
     cases: Sequence[Case]
-    random: Callable[[torch.Generator], Mapping[str, Any]]  # the arguments of one ragged batch
-    mistakes: Sequence[Mistake]
+    random: Callable[[torch.Generator], Arguments]  # the arguments of one ragged batch
     gradient: str | None = None
     mask: str | None = None  # the bool argument whose False positions a result must not depend on
     tolerance: float = 1e-4
+    mistakes: Sequence[Mistake] = ()  # `load` puts those of the module here
 
 
 @dataclass(frozen=True)
@@ -71,7 +65,7 @@ class Trial:
     """One set of arguments with the wanted answer: the result, then the gradient if one is asked for."""
 
     about: str
-    arguments: Mapping[str, Any]
+    arguments: Arguments
     wanted: list[Tensor]
 
 
@@ -85,7 +79,8 @@ def load(name: str) -> Exercise:
     """The exercise of that name; ValueError with all names for one that is not there."""
     if name not in names():
         raise ValueError(f"there is no exercise {name!r}: use one of {', '.join(names())}")
-    return importlib.import_module(f"course.exercises.{name}").EXERCISE
+    module = importlib.import_module(f"course.exercises.{name}")
+    return replace(module.EXERCISE, mistakes=mistakes_of(module))
 
 
 def check(name: str, mine: Any) -> None:
@@ -186,7 +181,7 @@ def all_trials(exercise: Exercise) -> list[Trial]:
     return trials
 
 
-def library_answer(exercise: Exercise, arguments: Mapping[str, Any]) -> list[Tensor]:
+def library_answer(exercise: Exercise, arguments: Arguments) -> list[Tensor]:
     """The library's result, and its gradient if one is asked for."""
     fresh = fresh_arguments(exercise, arguments)
     result = exercise.library(**fresh)
@@ -213,7 +208,7 @@ def answer_of(exercise: Exercise, function: Callable[..., Any], trial: Trial) ->
     return [result.detach().float(), *gradient_of(exercise, result, fresh)]
 
 
-def fresh_arguments(exercise: Exercise, arguments: Mapping[str, Any]) -> dict[str, Any]:
+def fresh_arguments(exercise: Exercise, arguments: Arguments) -> dict[str, Any]:
     """Copies, so that no function can change what the next one sees."""
     fresh = {k: v.clone() if isinstance(v, Tensor) else v for k, v in arguments.items()}
     if exercise.gradient:
@@ -221,7 +216,7 @@ def fresh_arguments(exercise: Exercise, arguments: Mapping[str, Any]) -> dict[st
     return fresh
 
 
-def gradient_of(exercise: Exercise, result: Tensor, fresh: Mapping[str, Any]) -> list[Tensor]:
+def gradient_of(exercise: Exercise, result: Tensor, fresh: Arguments) -> list[Tensor]:
     """The gradient of the result's sum for the named argument, 0 where none flows."""
     if not exercise.gradient:
         return []
@@ -232,7 +227,7 @@ def gradient_of(exercise: Exercise, result: Tensor, fresh: Mapping[str, Any]) ->
     return [torch.zeros_like(leaf) if gradient is None else gradient]
 
 
-def tensors(arguments: Mapping[str, Any]) -> dict[str, Tensor]:
+def tensors(arguments: Arguments) -> dict[str, Tensor]:
     return {name: value for name, value in arguments.items() if isinstance(value, Tensor)}
 
 
@@ -305,7 +300,7 @@ def shown(trial: Trial) -> str:
     return "\n".join([shown_arguments(trial.arguments), wanted])
 
 
-def shown_arguments(arguments: Mapping[str, Any]) -> str:
+def shown_arguments(arguments: Arguments) -> str:
     return "\n".join(f"  {name} = {rounded(value)}" for name, value in arguments.items())
 
 
@@ -339,8 +334,3 @@ def ragged_mask(generator: torch.Generator, rows: int, columns: int) -> Tensor:
 def random_log_probs(generator: torch.Generator, *shape: int) -> Tensor:
     """Plausible log-probabilities of tokens: from -5 to just below 0."""
     return -5 * torch.rand(*shape, generator=generator) - 0.01
-
-
-def solution_text(name: str) -> str:
-    """The solution as a page shows it, folded: the source of the exercise's solution."""
-    return inspect.getsource(load(name).solution)

@@ -1,49 +1,55 @@
 """The controller that holds the KL at a target by turning beta."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any
-
 import torch
-from torch import Tensor
 
-from course.exercises import Case, Exercise, Mistake
+from course.exercises import Arguments, Case, Exercise
+from course.mistakes import mistake
 from rl.equations.kl import AdaptiveKL
 
 
-def adaptive_kl(coef: float, kl: float, target: float, responses: int, horizon: int) -> float:
+def adaptive_kl(coef, kl, target, responses, horizon):
     error = min(max(kl / target - 1, -0.2), 0.2)
     return coef * (1 + responses / horizon * error)
 
 
-def by_library(coef: float, kl: float, target: float, responses: int, horizon: int) -> Tensor:
+def by_library(coef, kl, target, responses, horizon):
     controller = AdaptiveKL(coef, target, horizon)
     controller.update(kl, responses)
     return torch.tensor(controller.coef)
 
 
-def not_clipped(coef: float, kl: float, target: float, responses: int, horizon: int) -> float:
+@mistake
+def not_clipped(coef, kl, target, responses, horizon):
+    """the error is not held within -0.2 and 0.2: one wild batch could turn beta a long way."""
     return coef * (1 + responses / horizon * (kl / target - 1))
 
 
-def wrong_way_round(coef: float, kl: float, target: float, responses: int, horizon: int) -> float:
+@mistake
+def wrong_way_round(coef, kl, target, responses, horizon):
+    """your beta falls when the KL is too large. A larger KL needs a higher price."""
     return 2 * coef - adaptive_kl(coef, kl, target, responses, horizon)
 
 
-def added(coef: float, kl: float, target: float, responses: int, horizon: int) -> float:
+@mistake
+def added(coef, kl, target, responses, horizon):
+    """you add the change. It is a factor, so that beta stays positive and moves in proportion to
+    itself."""
     return coef + adaptive_kl(1.0, kl, target, responses, horizon) - 1
 
 
-def no_horizon(coef: float, kl: float, target: float, responses: int, horizon: int) -> float:
+@mistake
+def no_horizon(coef, kl, target, responses, horizon):
+    """responses / horizon is missing: it sets how fast beta turns."""
     return coef * (1 + min(max(kl / target - 1, -0.2), 0.2))
 
 
-def in_nats(coef: float, kl: float, target: float, responses: int, horizon: int) -> float:
+@mistake
+def in_nats(coef, kl, target, responses, horizon):
+    """your error is kl - target, in nats. It is the relative error, kl / target - 1."""
     return coef * (1 + responses / horizon * min(max(kl - target, -0.2), 0.2))
 
 
-def ragged(generator: torch.Generator) -> Mapping[str, Any]:
+def ragged(generator: torch.Generator) -> Arguments:
     share = 0.75 + 0.5 * float(torch.rand(1, generator=generator))
     return {
         "coef": 0.5 * float(torch.rand(1, generator=generator)) + 0.05,
@@ -74,32 +80,4 @@ EXERCISE = Exercise(
     ),
     random=ragged,
     tolerance=1e-5,
-    mistakes=(
-        Mistake(
-            "not_clipped",
-            "the error is not held within -0.2 and 0.2: one wild batch could turn beta a long way.",
-            not_clipped,
-        ),
-        Mistake(
-            "wrong_way_round",
-            "your beta falls when the KL is too large. A larger KL needs a higher price.",
-            wrong_way_round,
-        ),
-        Mistake(
-            "added",
-            "you add the change. It is a factor, so that beta stays positive and moves in "
-            "proportion to itself.",
-            added,
-        ),
-        Mistake(
-            "no_horizon",
-            "responses / horizon is missing: it sets how fast beta turns.",
-            no_horizon,
-        ),
-        Mistake(
-            "in_nats",
-            "your error is kl - target, in nats. It is the relative error, kl / target - 1.",
-            in_nats,
-        ),
-    ),
 )

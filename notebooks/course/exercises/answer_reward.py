@@ -1,15 +1,11 @@
 """A rule that pays for the last whole number of a response, if the response ended."""
 
-from __future__ import annotations
-
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
 
 import torch
-from torch import Tensor
 
-from course.exercises import Case, Exercise, Mistake
+from course.exercises import Arguments, Case, Exercise
+from course.mistakes import mistake
 from data.records import PromptRecord
 from rl.rewards.verifiable import answer_match
 
@@ -23,7 +19,7 @@ FORMS = (
 )
 
 
-def answer_reward(texts: Sequence[str], truth: int, ended: Sequence[bool]) -> list[float]:
+def answer_reward(texts, truth, ended):
     numbers = [re.findall(r"-?\d+", text) for text in texts]
     return [
         float(bool(found) and int(found[-1]) == truth and done)
@@ -31,40 +27,53 @@ def answer_reward(texts: Sequence[str], truth: int, ended: Sequence[bool]) -> li
     ]
 
 
-def by_the_library(texts: Sequence[str], truth: int, ended: Sequence[bool]) -> Tensor:
+def by_the_library(texts, truth, ended):
     record = PromptRecord("?\n", str(truth))
     paid = [answer_match(record, text, done) for text, done in zip(texts, ended)]
     return torch.tensor(paid)
 
 
-def pays(texts: Sequence[str], right: Sequence[bool], ended: Sequence[bool]) -> Tensor:
+def pays(texts, right, ended):
     return torch.tensor([float(a and b) for a, b in zip(right, ended)])
 
 
-def contains(texts: Sequence[str], truth: int, ended: Sequence[bool]) -> Tensor:
+@mistake
+def contains_the_characters(texts, truth, ended):
+    """you look for the characters: "150" contains "15". Read whole numbers and compare
+    them as numbers."""
     return pays(texts, [str(truth) in text for text in texts], ended)
 
 
-def first_number(texts: Sequence[str], truth: int, ended: Sequence[bool]) -> Tensor:
+@mistake
+def first_number(texts, truth, ended):
+    """you read the first number. A response that works it out ends with its answer: take the
+    last."""
     numbers = [re.findall(r"-?\d+", text) for text in texts]
     return pays(texts, [bool(n) and int(n[0]) == truth for n in numbers], ended)
 
 
-def any_number(texts: Sequence[str], truth: int, ended: Sequence[bool]) -> Tensor:
+@mistake
+def any_number(texts, truth, ended):
+    """any number of the text may be the right one: then a list of numbers always pays, and a policy
+    finds that first."""
     numbers = [re.findall(r"-?\d+", text) for text in texts]
     return pays(texts, [str(truth) in n for n in numbers], ended)
 
 
-def cut_off_pays(texts: Sequence[str], truth: int, ended: Sequence[bool]) -> list[float]:
+@mistake
+def cut_off_pays(texts, truth, ended):
+    """a response that was cut off is paid. It is wrong whatever it says: it never ended."""
     return answer_reward(texts, truth, [True] * len(texts))
 
 
-def sign_lost(texts: Sequence[str], truth: int, ended: Sequence[bool]) -> Tensor:
+@mistake
+def sign_lost(texts, truth, ended):
+    """you lose the minus sign: -15 is not 15."""
     numbers = [re.findall(r"\d+", text) for text in texts]
     return pays(texts, [bool(n) and int(n[-1]) == truth for n in numbers], ended)
 
 
-def batch(generator: torch.Generator) -> Mapping[str, Any]:
+def batch(generator: torch.Generator) -> Arguments:
     """Each form with the truth or its neighbour, beside another number."""
     truth = int(torch.randint(3, 30, (1,), generator=generator))
     texts = []
@@ -95,34 +104,4 @@ EXERCISE = Exercise(
         ),
     ),
     random=batch,
-    mistakes=(
-        Mistake(
-            "contains_the_characters",
-            'you look for the characters: "150" contains "15". Read whole numbers and compare them '
-            "as numbers.",
-            contains,
-        ),
-        Mistake(
-            "first_number",
-            "you read the first number. A response that works it out ends with its answer: take the "
-            "last.",
-            first_number,
-        ),
-        Mistake(
-            "any_number",
-            "any number of the text may be the right one: then a list of numbers always pays, and a "
-            "policy finds that first.",
-            any_number,
-        ),
-        Mistake(
-            "cut_off_pays",
-            "a response that was cut off is paid. It is wrong whatever it says: it never ended.",
-            cut_off_pays,
-        ),
-        Mistake(
-            "sign_lost",
-            "you lose the minus sign: -15 is not 15.",
-            sign_lost,
-        ),
-    ),
 )

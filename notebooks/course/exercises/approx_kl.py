@@ -1,52 +1,61 @@
 """How far an update has moved the policy: KL(old || new) per token, from samples of the old one."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any
-
 import torch
-from torch import Tensor
 
-from course.exercises import Case, Exercise, Mistake, ragged_mask, random_log_probs
+from course.exercises import Arguments, Case, Exercise, ragged_mask, random_log_probs
+from course.mistakes import mistake
 from rl.equations import kl as library
 from rl.equations.losses import token_mean
 
 
-def approx_kl(log_probs: Tensor, old_log_probs: Tensor, mask: Tensor) -> Tensor:
+def approx_kl(log_probs, old_log_probs, mask):
     log_ratio = (log_probs - old_log_probs)[mask]
     return (log_ratio.exp() - 1 - log_ratio).mean()
 
 
-def by_library(log_probs: Tensor, old_log_probs: Tensor, mask: Tensor) -> Tensor:
+def by_library(log_probs, old_log_probs, mask):
     return token_mean(library.rho_minus_log(log_probs, old_log_probs), mask)
 
 
-def upside_down(log_probs: Tensor, old_log_probs: Tensor, mask: Tensor) -> Tensor:
+@mistake
+def upside_down(log_probs, old_log_probs, mask):
+    """your ratio is old / new. The samples come from the old policy, so it stands below: new /
+    old."""
     return approx_kl(old_log_probs, log_probs, mask)
 
 
-def log_ratio_alone(log_probs: Tensor, old_log_probs: Tensor, mask: Tensor) -> Tensor:
+@mistake
+def log_ratio_alone(log_probs, old_log_probs, mask):
+    """this is the mean of -log ratio. Its expectation is right, but one batch may make it negative:
+    add ratio - 1, whose mean is 0."""
     return (old_log_probs - log_probs)[mask].mean()
 
 
-def half_the_square(log_probs: Tensor, old_log_probs: Tensor, mask: Tensor) -> Tensor:
+@mistake
+def half_the_square(log_probs, old_log_probs, mask):
+    """this is half the squared log-ratio: close to it for small steps, and biased."""
     return ((log_probs - old_log_probs)[mask] ** 2 / 2).mean()
 
 
-def one_too_many(log_probs: Tensor, old_log_probs: Tensor, mask: Tensor) -> Tensor:
+@mistake
+def one_too_many(log_probs, old_log_probs, mask):
+    """the - 1 is missing: no move must give 0."""
     return approx_kl(log_probs, old_log_probs, mask) + 1
 
 
-def padding_counted(log_probs: Tensor, old_log_probs: Tensor, mask: Tensor) -> Tensor:
+@mistake
+def padding_counted(log_probs, old_log_probs, mask):
+    """the padding takes part: use the mask."""
     return approx_kl(log_probs, old_log_probs, torch.ones_like(mask))
 
 
-def added_up(log_probs: Tensor, old_log_probs: Tensor, mask: Tensor) -> Tensor:
+@mistake
+def added_up(log_probs, old_log_probs, mask):
+    """you add the tokens up: take their mean."""
     return approx_kl(log_probs, old_log_probs, mask) * mask.sum()
 
 
-def ragged(generator: torch.Generator) -> Mapping[str, Any]:
+def ragged(generator: torch.Generator) -> Arguments:
     mask = ragged_mask(generator, 3, 6)
     mask[0], mask[1] = torch.arange(6) < 3, True  # there is padding for certain
     old = random_log_probs(generator, 3, 6)
@@ -74,26 +83,4 @@ EXERCISE = Exercise(
     ),
     random=ragged,
     mask="mask",
-    mistakes=(
-        Mistake(
-            "upside_down",
-            "your ratio is old / new. The samples come from the old policy, so it stands below: "
-            "new / old.",
-            upside_down,
-        ),
-        Mistake(
-            "log_ratio_alone",
-            "this is the mean of -log ratio. Its expectation is right, but one batch may make it "
-            "negative: add ratio - 1, whose mean is 0.",
-            log_ratio_alone,
-        ),
-        Mistake(
-            "half_the_square",
-            "this is half the squared log-ratio: close to it for small steps, and biased.",
-            half_the_square,
-        ),
-        Mistake("one_too_many", "the - 1 is missing: no move must give 0.", one_too_many),
-        Mistake("padding_counted", "the padding takes part: use the mask.", padding_counted),
-        Mistake("added_up", "you add the tokens up: take their mean.", added_up),
-    ),
 )

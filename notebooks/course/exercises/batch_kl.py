@@ -1,28 +1,55 @@
 """How far a batch has moved the policy: KL(old, new) per response, from samples of the old policy."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any
-
 import torch
-from torch import Tensor
 
-from course.exercises import Case, Exercise, Mistake, ragged_mask, random_log_probs
+from course.exercises import Arguments, Case, Exercise, ragged_mask, random_log_probs
+from course.mistakes import mistake
 from rl.equations.kl import rho_minus_log
 from rl.equations.losses import row_sums
 
 
-def batch_kl(new_log_probs: Tensor, old_log_probs: Tensor, mask: Tensor) -> Tensor:
+def batch_kl(new_log_probs, old_log_probs, mask):
     log_rho = new_log_probs - old_log_probs
     return ((log_rho.exp() - 1 - log_rho) * mask).sum(1).mean()
 
 
-def per_token(new: Tensor, old: Tensor) -> Tensor:
+def estimate(new, old):
     return (new - old).exp() - 1 - (new - old)
 
 
-def ragged(generator: torch.Generator) -> Mapping[str, Any]:
+@mistake
+def per_token(new, old, mask):
+    """this is the mean per *token*, smaller by the mean length. Add up the tokens of a response
+    first."""
+    return (estimate(new, old) * mask).sum() / mask.sum()
+
+
+@mistake
+def padding_counted(new, old, mask):
+    """padding is counted: multiply by the mask before you add up."""
+    return estimate(new, old).sum(1).mean()
+
+
+@mistake
+def k1(new, old, mask):
+    """this is the mean of log rho. Under samples of the *old* policy it estimates -KL(old, new),
+    and it may be negative."""
+    return ((new - old) * mask).sum(1).mean()
+
+
+@mistake
+def upside_down(new, old, mask):
+    """your ratio is old / new: that is k3, which fits samples of the new policy."""
+    return (estimate(old, new) * mask).sum(1).mean()
+
+
+@mistake
+def sum_not_mean(new, old, mask):
+    """you add up all responses. Take the mean over them."""
+    return (estimate(new, old) * mask).sum()
+
+
+def ragged(generator: torch.Generator) -> Arguments:
     old = random_log_probs(generator, 4, 6)
     return {
         "new_log_probs": old + 0.4 * torch.randn(4, 6, generator=generator),
@@ -52,33 +79,4 @@ EXERCISE = Exercise(
         ),
     ),
     random=ragged,
-    mistakes=(
-        Mistake(
-            "per_token",
-            "this is the mean per *token*, smaller by the mean length. Add up the tokens of a "
-            "response first.",
-            lambda new, old, mask: (per_token(new, old) * mask).sum() / mask.sum(),
-        ),
-        Mistake(
-            "padding_counted",
-            "padding is counted: multiply by the mask before you add up.",
-            lambda new, old, mask: per_token(new, old).sum(1).mean(),
-        ),
-        Mistake(
-            "k1",
-            "this is the mean of log rho. Under samples of the *old* policy it estimates -KL(old, "
-            "new), and it may be negative.",
-            lambda new, old, mask: ((new - old) * mask).sum(1).mean(),
-        ),
-        Mistake(
-            "upside_down",
-            "your ratio is old / new: that is k3, which fits samples of the new policy.",
-            lambda new, old, mask: (per_token(old, new) * mask).sum(1).mean(),
-        ),
-        Mistake(
-            "sum_not_mean",
-            "you add up all responses. Take the mean over them.",
-            lambda new, old, mask: (per_token(new, old) * mask).sum(),
-        ),
-    ),
 )

@@ -1,47 +1,54 @@
 """How far best-of-n is from the policy, in nats per answer."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Mapping
-from typing import Any
 
 import torch
-from torch import Tensor
 
-from course.exercises import Case, Exercise, Mistake
+from course.exercises import Arguments, Case, Exercise
+from course.mistakes import mistake
 from rl.equations import best_of_n as library
 
 
-def best_of_n_kl(n: int) -> float:
+def best_of_n_kl(n):
     return math.log(n) - (n - 1) / n
 
 
-def only_the_log(n: int) -> float:
+@mistake
+def only_the_log(n):
+    """log n alone is too far. It would be right if the best answer were one single text; the best
+    of n still varies, and that takes (n - 1) / n off."""
     return math.log(n)
 
 
-def all_but_one(n: int) -> float:
+@mistake
+def all_but_one(n):
+    """you subtract n - 1; it is (n - 1) / n, a number below 1."""
     return math.log(n) - (n - 1)
 
 
-def one_nth(n: int) -> float:
+@mistake
+def one_nth(n):
+    """you subtract 1 / n. For n = 1 the distance must be 0, and (n - 1) / n is."""
     return math.log(n) - 1 / n
 
 
-def in_bits(n: int) -> float:
+@mistake
+def in_bits(n):
+    """your logarithm has base 2: that is bits. Nats need math.log."""
     return math.log2(n) - (n - 1) / n
 
 
-def added(n: int) -> float:
+@mistake
+def added(n):
+    """the second term is subtracted, not added."""
     return math.log(n) + (n - 1) / n
 
 
-def as_tensor(n: int) -> Tensor:
+def as_tensor(n):
     return torch.tensor(library.best_of_n_kl(n))
 
 
-def some_n(generator: torch.Generator) -> Mapping[str, Any]:
+def some_n(generator: torch.Generator) -> Arguments:
     return {"n": int(torch.randint(2, 1000, (1,), generator=generator))}
 
 
@@ -58,24 +65,4 @@ EXERCISE = Exercise(
         Case("the best of 512", {"n": 512}, 5.240278),
     ),
     random=some_n,
-    mistakes=(
-        Mistake(
-            "only_the_log",
-            "log n alone is too far. It would be right if the best answer were one single text; "
-            "the best of n still varies, and that takes (n - 1) / n off.",
-            only_the_log,
-        ),
-        Mistake(
-            "all_but_one",
-            "you subtract n - 1; it is (n - 1) / n, a number below 1.",
-            all_but_one,
-        ),
-        Mistake(
-            "one_nth",
-            "you subtract 1 / n. For n = 1 the distance must be 0, and (n - 1) / n is.",
-            one_nth,
-        ),
-        Mistake("in_bits", "your logarithm has base 2: that is bits. Nats need math.log.", in_bits),
-        Mistake("added", "the second term is subtracted, not added.", added),
-    ),
 )

@@ -1,67 +1,80 @@
 """The expected gold reward of the best of n, from a bank of N answers, without drawing any subset."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Mapping
-from typing import Any
 
 import torch
-from torch import Tensor
 
-from course.exercises import Case, Exercise, Mistake
+from course.exercises import Arguments, Case, Exercise
+from course.mistakes import mistake
 from rl.equations import best_of_n as library
 
 
-def best_of_n_mean(proxy: Tensor, gold: Tensor, n: int) -> Tensor:
+def best_of_n_mean(proxy, gold, n):
     N = len(proxy)
     rising = gold[proxy.argsort()]  # gold from the worst to the best by the proxy
     chosen = [math.comb(i - 1, n - 1) / math.comb(N, n) for i in range(1, N + 1)]
     return (rising * torch.tensor(chosen)).sum()
 
 
-def weighted(
-    proxy: Tensor, gold: Tensor, weights: list[float], *, descending: bool = False
-) -> Tensor:
+def weighted(proxy, gold, weights, *, descending=False):
     rising = gold[proxy.argsort(descending=descending)]
     return (rising * torch.tensor(weights)).sum()
 
 
-def sorted_by_gold(proxy: Tensor, gold: Tensor, n: int) -> Tensor:
+@mistake
+def sorted_by_gold(proxy, gold, n):
+    """you sort by gold. Best-of-n never sees gold: it picks by the proxy, and gold is only read off
+    afterwards."""
     return best_of_n_mean(gold, gold, n)
 
 
-def worst_of_n(proxy: Tensor, gold: Tensor, n: int) -> Tensor:
+@mistake
+def worst_of_n(proxy, gold, n):
+    """you take the worst of n: sort so that the proxy rises, and give the last place the largest
+    weight."""
     return best_of_n_mean(-proxy, gold, n)
 
 
-def one_place_off(proxy: Tensor, gold: Tensor, n: int) -> Tensor:
+@mistake
+def one_place_off(proxy, gold, n):
+    """your weights are C(i, n) / C(N, n) and do not add up to 1. The others are n - 1 of the i - 1
+    below: C(i - 1, n - 1)."""
     N = len(proxy)
     return weighted(proxy, gold, [math.comb(i, n) / math.comb(N, n) for i in range(N)])
 
 
-def put_back(proxy: Tensor, gold: Tensor, n: int) -> Tensor:
+@mistake
+def put_back(proxy, gold, n):
+    """your subsets may hold one answer twice: (i/N)^n - ((i-1)/N)^n draws with replacement. Of a
+    bank of N, n different ones are drawn."""
     N = len(proxy)
     return weighted(proxy, gold, [(i / N) ** n - ((i - 1) / N) ** n for i in range(1, N + 1)])
 
 
-def mean_of_the_top(proxy: Tensor, gold: Tensor, n: int) -> Tensor:
+@mistake
+def mean_of_the_top(proxy, gold, n):
+    """that is the mean of the n best of the bank. Best-of-n keeps one answer, from n random
+    ones."""
     return gold[proxy.topk(n).indices].mean()
 
 
-def first_n(proxy: Tensor, gold: Tensor, n: int) -> Tensor:
+@mistake
+def first_n(proxy, gold, n):
+    """you look at the first n answers alone: right on average and very noisy. Use all N."""
     return gold[proxy[:n].argmax()]
 
 
-def of_the_proxy(proxy: Tensor, gold: Tensor, n: int) -> Tensor:
+@mistake
+def of_the_proxy(proxy, gold, n):
+    """that is the mean proxy of the best of n. Wanted is the gold of the answer the proxy chose."""
     return best_of_n_mean(proxy, proxy, n)
 
 
-def of_one_prompt(proxy: Tensor, gold: Tensor, n: int) -> Tensor:
+def of_one_prompt(proxy, gold, n):
     return library.best_of_n_mean(proxy[None], gold[None], n)[0]
 
 
-def bank(generator: torch.Generator) -> Mapping[str, Any]:
+def bank(generator: torch.Generator) -> Arguments:
     N = int(torch.randint(5, 12, (1,), generator=generator))
     n = int(torch.randint(2, N - 1, (1,), generator=generator))
     proxy = torch.randn(N, generator=generator)
@@ -94,45 +107,4 @@ EXERCISE = Exercise(
         ),
     ),
     random=bank,
-    mistakes=(
-        Mistake(
-            "sorted_by_gold",
-            "you sort by gold. Best-of-n never sees gold: it picks by the proxy, and gold is only read "
-            "off afterwards.",
-            sorted_by_gold,
-        ),
-        Mistake(
-            "worst_of_n",
-            "you take the worst of n: sort so that the proxy rises, and give the last place the largest "
-            "weight.",
-            worst_of_n,
-        ),
-        Mistake(
-            "one_place_off",
-            "your weights are C(i, n) / C(N, n) and do not add up to 1. The others are n - 1 of the i - 1 "
-            "below: C(i - 1, n - 1).",
-            one_place_off,
-        ),
-        Mistake(
-            "put_back",
-            "your subsets may hold one answer twice: (i/N)^n - ((i-1)/N)^n draws with replacement. Of a "
-            "bank of N, n different ones are drawn.",
-            put_back,
-        ),
-        Mistake(
-            "mean_of_the_top",
-            "that is the mean of the n best of the bank. Best-of-n keeps one answer, from n random ones.",
-            mean_of_the_top,
-        ),
-        Mistake(
-            "first_n",
-            "you look at the first n answers alone: right on average and very noisy. Use all N.",
-            first_n,
-        ),
-        Mistake(
-            "of_the_proxy",
-            "that is the mean proxy of the best of n. Wanted is the gold of the answer the proxy chose.",
-            of_the_proxy,
-        ),
-    ),
 )

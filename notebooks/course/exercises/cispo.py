@@ -1,28 +1,61 @@
 """CISPO's loss per token: REINFORCE with a clipped importance weight that has no gradient."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any
-
 import torch
-from torch import Tensor
 
-from course.exercises import Case, Exercise, Mistake, random_log_probs
+from course.exercises import Arguments, Case, Exercise, random_log_probs
+from course.mistakes import mistake
 from rl.equations import losses as library
 
 
-def cispo(log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, clip_high: float) -> Tensor:
+def cispo(log_probs, old_log_probs, advantages, clip_high):
     ratio = (log_probs - old_log_probs).exp()
     weight = ratio.clamp(max=1 + clip_high).detach()
     return -weight * advantages * log_probs
 
 
-def ratio_of(new: Tensor, old: Tensor) -> Tensor:
+def ratio_of(new, old):
     return (new - old).exp()
 
 
-def batch(generator: torch.Generator) -> Mapping[str, Any]:
+@mistake
+def weight_with_gradient(new, old, A, high):
+    """the numbers are right, but a gradient flows through the weight. Detach it: it says how much a
+    token counts, and log pi alone is what is trained."""
+    return -ratio_of(new, old).clamp(max=1 + high) * A * new
+
+
+@mistake
+def no_log_prob(new, old, A, high):
+    """your loss is -w A, in which nothing is left to differentiate. CISPO multiplies the weight
+    with log pi."""
+    return -ratio_of(new, old).clamp(max=1 + high).detach() * A
+
+
+@mistake
+def clipped_below_too(new, old, A, high):
+    """you clip the weight from below as well. CISPO holds it only from above."""
+    return -ratio_of(new, old).clamp(0.8, 1 + high).detach() * A * new
+
+
+@mistake
+def not_clipped(new, old, A, high):
+    """the weight is not clipped: a token that has moved far would pull as far."""
+    return -ratio_of(new, old).detach() * A * new
+
+
+@mistake
+def bound_is_clip_high(new, old, A, high):
+    """your bound is clip_high. It is relative to a ratio of 1: the weight ends at 1 + clip_high."""
+    return -ratio_of(new, old).clamp(max=high).detach() * A * new
+
+
+@mistake
+def gain_not_loss(new, old, A, high):
+    """this is what is maximised. A loss needs a minus in front."""
+    return -cispo(new, old, A, high)
+
+
+def batch(generator: torch.Generator) -> Arguments:
     old = random_log_probs(generator, 3, 5)
     return {
         "log_probs": old + 0.9 * torch.randn(3, 5, generator=generator),
@@ -56,39 +89,4 @@ EXERCISE = Exercise(
     ),
     random=batch,
     gradient="log_probs",
-    mistakes=(
-        Mistake(
-            "weight_with_gradient",
-            "the numbers are right, but a gradient flows through the weight. Detach it: it says "
-            "how much a token counts, and log pi alone is what is trained.",
-            lambda new, old, A, high: -ratio_of(new, old).clamp(max=1 + high) * A * new,
-        ),
-        Mistake(
-            "no_log_prob",
-            "your loss is -w A, in which nothing is left to differentiate. CISPO multiplies the "
-            "weight with log pi.",
-            lambda new, old, A, high: -ratio_of(new, old).clamp(max=1 + high).detach() * A,
-        ),
-        Mistake(
-            "clipped_below_too",
-            "you clip the weight from below as well. CISPO holds it only from above.",
-            lambda new, old, A, high: -ratio_of(new, old).clamp(0.8, 1 + high).detach() * A * new,
-        ),
-        Mistake(
-            "not_clipped",
-            "the weight is not clipped: a token that has moved far would pull as far.",
-            lambda new, old, A, high: -ratio_of(new, old).detach() * A * new,
-        ),
-        Mistake(
-            "bound_is_clip_high",
-            "your bound is clip_high. It is relative to a ratio of 1: the weight ends at 1 + "
-            "clip_high.",
-            lambda new, old, A, high: -ratio_of(new, old).clamp(max=high).detach() * A * new,
-        ),
-        Mistake(
-            "gain_not_loss",
-            "this is what is maximised. A loss needs a minus in front.",
-            lambda new, old, A, high: -cispo(new, old, A, high),
-        ),
-    ),
 )

@@ -1,24 +1,19 @@
 """The four cases of PPO's clip: which tokens still get a gradient."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any
-
 import torch
-from torch import Tensor
 
-from course.exercises import Case, Exercise, Mistake
+from course.exercises import Arguments, Case, Exercise
+from course.mistakes import mistake
 from rl.equations import losses as library
 
 
-def clip_cases(ratio: Tensor, advantages: Tensor, clip_low: float, clip_high: float) -> Tensor:
+def clip_cases(ratio, advantages, clip_low, clip_high):
     went_up_enough = (advantages > 0) & (ratio > 1 + clip_high)
     went_down_enough = (advantages < 0) & (ratio < 1 - clip_low)
     return ~(went_up_enough | went_down_enough)
 
 
-def by_autograd(ratio: Tensor, advantages: Tensor, clip_low: float, clip_high: float) -> Tensor:
+def by_autograd(ratio, advantages, clip_low, clip_high):
     """Where the library's loss has a gradient with respect to log pi."""
     log_probs = ratio.log().requires_grad_()
     old = torch.zeros_like(ratio)
@@ -26,37 +21,44 @@ def by_autograd(ratio: Tensor, advantages: Tensor, clip_low: float, clip_high: f
     return torch.autograd.grad(loss.sum(), log_probs)[0] != 0
 
 
-def inside_the_range(
-    ratio: Tensor, advantages: Tensor, clip_low: float, clip_high: float
-) -> Tensor:
+@mistake
+def inside_the_range(ratio, advantages, clip_low, clip_high):
+    """you cut the gradient on both sides of the range. A token that moved the wrong way must be
+    pulled back, however far it is: look at the sign of its advantage."""
     return (ratio > 1 - clip_low) & (ratio < 1 + clip_high)
 
 
-def the_clipped_ones(
-    ratio: Tensor, advantages: Tensor, clip_low: float, clip_high: float
-) -> Tensor:
+@mistake
+def the_clipped_ones(ratio, advantages, clip_low, clip_high):
+    """this is the complement: True where the clip acted. True is wanted where a gradient is
+    left."""
     return ~clip_cases(ratio, advantages, clip_low, clip_high)
 
 
-def maximum_for_bad_tokens(
-    ratio: Tensor, advantages: Tensor, clip_low: float, clip_high: float
-) -> Tensor:
+@mistake
+def maximum_for_bad_tokens(ratio, advantages, clip_low, clip_high):
+    """for A < 0 you stop where the ratio is high. This is the max in the place of the min: a bad
+    token that became likelier would never be pulled back."""
     good = (advantages > 0) & (ratio < 1 + clip_high)
     bad = (advantages < 0) & (ratio < 1 + clip_high)
     return good | bad
 
 
-def sides_swapped(ratio: Tensor, advantages: Tensor, clip_low: float, clip_high: float) -> Tensor:
+@mistake
+def sides_swapped(ratio, advantages, clip_low, clip_high):
+    """the sides are swapped: a good token is done when its ratio is high, a bad one when its ratio
+    is low."""
     return clip_cases(ratio, -advantages, clip_low, clip_high)
 
 
-def one_range_for_both(
-    ratio: Tensor, advantages: Tensor, clip_low: float, clip_high: float
-) -> Tensor:
+@mistake
+def one_range_for_both(ratio, advantages, clip_low, clip_high):
+    """right with one range for both sides, but the upper end is 1 + clip_high, which may differ
+    from clip_low."""
     return clip_cases(ratio, advantages, clip_low, clip_low)
 
 
-def ragged(generator: torch.Generator) -> Mapping[str, Any]:
+def ragged(generator: torch.Generator) -> Arguments:
     rows = int(torch.randint(3, 6, (1,), generator=generator))
     columns = int(torch.randint(4, 8, (1,), generator=generator))
     return {
@@ -92,36 +94,4 @@ EXERCISE = Exercise(
         case("a good token with clip_high = 0.6", 1.0, [True, True, True, True], clip_high=0.6),
     ),
     random=ragged,
-    mistakes=(
-        Mistake(
-            "inside_the_range",
-            "you cut the gradient on both sides of the range. A token that moved the wrong way "
-            "must be pulled back, however far it is: look at the sign of its advantage.",
-            inside_the_range,
-        ),
-        Mistake(
-            "the_clipped_ones",
-            "this is the complement: True where the clip acted. True is wanted where a gradient "
-            "is left.",
-            the_clipped_ones,
-        ),
-        Mistake(
-            "maximum_for_bad_tokens",
-            "for A < 0 you stop where the ratio is high. This is the max in the place of the min: "
-            "a bad token that became likelier would never be pulled back.",
-            maximum_for_bad_tokens,
-        ),
-        Mistake(
-            "sides_swapped",
-            "the sides are swapped: a good token is done when its ratio is high, a bad one when "
-            "its ratio is low.",
-            sides_swapped,
-        ),
-        Mistake(
-            "one_range_for_both",
-            "right with one range for both sides, but the upper end is 1 + clip_high, which may "
-            "differ from clip_low.",
-            one_range_for_both,
-        ),
-    ),
 )

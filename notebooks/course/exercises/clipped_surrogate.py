@@ -1,89 +1,87 @@
 """PPO's clipped surrogate per token, as a loss: no gain from going further than the clip allows."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any
-
 import torch
-from torch import Tensor
 
-from course.exercises import Case, Exercise, Mistake, random_log_probs
+from course.exercises import Arguments, Case, Exercise, random_log_probs
+from course.mistakes import mistake
 from rl.equations import losses as library
 
 RATIOS = torch.tensor([[0.5, 0.9, 1.0, 1.1, 1.5]])
 
 
-def clipped_surrogate(
-    log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, clip_low: float, clip_high: float
-) -> Tensor:
+def clipped_surrogate(log_probs, old_log_probs, advantages, clip_low, clip_high):
     ratio = (log_probs - old_log_probs).exp()
     clipped = ratio.clamp(1 - clip_low, 1 + clip_high)
     return -torch.minimum(ratio * advantages, clipped * advantages)
 
 
-def gain_not_loss(
-    log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, clip_low: float, clip_high: float
-) -> Tensor:
+@mistake
+def gain_not_loss(log_probs, old_log_probs, advantages, clip_low, clip_high):
+    """this is the objective, which is maximised. An optimizer minimises: put a minus in front."""
     return -clipped_surrogate(log_probs, old_log_probs, advantages, clip_low, clip_high)
 
 
-def clipped_alone(
-    log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, clip_low: float, clip_high: float
-) -> Tensor:
+@mistake
+def clipped_alone(log_probs, old_log_probs, advantages, clip_low, clip_high):
+    """you use the clipped ratio alone. Then a token that went the wrong way past the clip gets no
+    gradient and never comes back. Take the minimum of both products."""
     ratio = (log_probs - old_log_probs).exp()
     return -ratio.clamp(1 - clip_low, 1 + clip_high) * advantages
 
 
-def maximum_of_gains(
-    log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, clip_low: float, clip_high: float
-) -> Tensor:
+@mistake
+def maximum_of_gains(log_probs, old_log_probs, advantages, clip_low, clip_high):
+    """you take the larger of the two products. The surrogate is pessimistic: the smaller one."""
     ratio = (log_probs - old_log_probs).exp()
     clipped = ratio.clamp(1 - clip_low, 1 + clip_high)
     return -torch.maximum(ratio * advantages, clipped * advantages)
 
 
-def minimum_of_ratios(
-    log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, clip_low: float, clip_high: float
-) -> Tensor:
+@mistake
+def minimum_of_ratios(log_probs, old_log_probs, advantages, clip_low, clip_high):
+    """you take the minimum of the two ratios and multiply afterwards. For a negative advantage that
+    picks the wrong one: multiply each by A first, then take the minimum."""
     ratio = (log_probs - old_log_probs).exp()
     clipped = ratio.clamp(1 - clip_low, 1 + clip_high)
     return -torch.minimum(ratio, clipped) * advantages
 
 
-def not_clipped(
-    log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, clip_low: float, clip_high: float
-) -> Tensor:
+@mistake
+def not_clipped(log_probs, old_log_probs, advantages, clip_low, clip_high):
+    """nothing is clipped: this is -ratio A, which pays for moving as far as you like."""
     return -(log_probs - old_log_probs).exp() * advantages
 
 
-def upside_down(
-    log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, clip_low: float, clip_high: float
-) -> Tensor:
+@mistake
+def upside_down(log_probs, old_log_probs, advantages, clip_low, clip_high):
+    """your ratio is old / new. It is the policy in training over the one that sampled:
+    exp(log_probs - old_log_probs)."""
     return clipped_surrogate(old_log_probs, log_probs, advantages, clip_low, clip_high)
 
 
-def log_ratio_for_ratio(
-    log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, clip_low: float, clip_high: float
-) -> Tensor:
+@mistake
+def log_ratio_for_ratio(log_probs, old_log_probs, advantages, clip_low, clip_high):
+    """you forgot the exponential: log_probs - old_log_probs is the logarithm of the ratio."""
     ratio = log_probs - old_log_probs
     clipped = ratio.clamp(1 - clip_low, 1 + clip_high)
     return -torch.minimum(ratio * advantages, clipped * advantages)
 
 
-def one_clip_for_both(
-    log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, clip_low: float, clip_high: float
-) -> Tensor:
+@mistake
+def one_clip_for_both(log_probs, old_log_probs, advantages, clip_low, clip_high):
+    """right with one clip range for both sides, but the upper end is 1 + clip_high, which may
+    differ from clip_low (DAPO's clip-higher)."""
     return clipped_surrogate(log_probs, old_log_probs, advantages, clip_low, clip_low)
 
 
-def without_gradient(
-    log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, clip_low: float, clip_high: float
-) -> Tensor:
+@mistake
+def without_gradient(log_probs, old_log_probs, advantages, clip_low, clip_high):
+    """the numbers are right, but no gradient reaches log_probs: something is detached or computed
+    under no_grad."""
     return clipped_surrogate(log_probs, old_log_probs, advantages, clip_low, clip_high).detach()
 
 
-def ragged(generator: torch.Generator) -> Mapping[str, Any]:
+def ragged(generator: torch.Generator) -> Arguments:
     rows = int(torch.randint(2, 5, (1,), generator=generator))
     columns = int(torch.randint(3, 7, (1,), generator=generator))
     old = random_log_probs(generator, rows, columns)
@@ -127,58 +125,4 @@ EXERCISE = Exercise(
     ),
     random=ragged,
     gradient="log_probs",
-    mistakes=(
-        Mistake(
-            "gain_not_loss",
-            "this is the objective, which is maximised. An optimizer minimises: put a minus in "
-            "front.",
-            gain_not_loss,
-        ),
-        Mistake(
-            "clipped_alone",
-            "you use the clipped ratio alone. Then a token that went the wrong way past the clip "
-            "gets no gradient and never comes back. Take the minimum of both products.",
-            clipped_alone,
-        ),
-        Mistake(
-            "maximum_of_gains",
-            "you take the larger of the two products. The surrogate is pessimistic: the smaller "
-            "one.",
-            maximum_of_gains,
-        ),
-        Mistake(
-            "minimum_of_ratios",
-            "you take the minimum of the two ratios and multiply afterwards. For a negative "
-            "advantage that picks the wrong one: multiply each by A first, then take the minimum.",
-            minimum_of_ratios,
-        ),
-        Mistake(
-            "not_clipped",
-            "nothing is clipped: this is -ratio A, which pays for moving as far as you like.",
-            not_clipped,
-        ),
-        Mistake(
-            "upside_down",
-            "your ratio is old / new. It is the policy in training over the one that sampled: "
-            "exp(log_probs - old_log_probs).",
-            upside_down,
-        ),
-        Mistake(
-            "log_ratio_for_ratio",
-            "you forgot the exponential: log_probs - old_log_probs is the logarithm of the ratio.",
-            log_ratio_for_ratio,
-        ),
-        Mistake(
-            "one_clip_for_both",
-            "right with one clip range for both sides, but the upper end is 1 + clip_high, which "
-            "may differ from clip_low (DAPO's clip-higher).",
-            one_clip_for_both,
-        ),
-        Mistake(
-            "without_gradient",
-            "the numbers are right, but no gradient reaches log_probs: something is detached or "
-            "computed under no_grad.",
-            without_gradient,
-        ),
-    ),
 )

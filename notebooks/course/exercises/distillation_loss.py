@@ -1,23 +1,51 @@
 """The forward KL per position: the student is asked for all that the teacher would say."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any
-
 import torch
-from torch import Tensor
 
-from course.exercises import Case, Exercise, Mistake
+from course.exercises import Arguments, Case, Exercise
+from course.mistakes import mistake
 from gpt.log_probs import kl_from_logits
 
 
-def distillation_loss(student_logits: Tensor, teacher_logits: Tensor) -> Tensor:
+def distillation_loss(student_logits, teacher_logits):
     log_q, log_p = student_logits.log_softmax(-1), teacher_logits.log_softmax(-1)
     return (log_p.exp() * (log_p - log_q)).sum(-1)
 
 
-def logits(generator: torch.Generator) -> Mapping[str, Any]:
+@mistake
+def reverse(student, teacher):
+    """this is the reverse KL(q || p): your weights are the student's. The forward KL is an average
+    over what the *teacher* says."""
+    return distillation_loss(teacher, student)
+
+
+@mistake
+def cross_entropy(student, teacher):
+    """this is the cross-entropy. It has the right gradient, but its least value is the teacher's
+    entropy: subtract that, or use log p - log q."""
+    return -(teacher.softmax(-1) * student.log_softmax(-1)).sum(-1)
+
+
+@mistake
+def hard_label(student, teacher):
+    """you ask for the teacher's likeliest symbol alone. Its whole distribution is the target."""
+    return -student.log_softmax(-1).gather(-1, teacher.argmax(-1, keepdim=True))[:, 0]
+
+
+@mistake
+def not_normalised(student, teacher):
+    """you subtract logits. They are log-probabilities only up to a constant of each row: take
+    log_softmax first."""
+    return (teacher.softmax(-1) * (teacher - student)).sum(-1)
+
+
+@mistake
+def wrong_sign(student, teacher):
+    """the sign is flipped: a KL is never negative."""
+    return -distillation_loss(student, teacher)
+
+
+def logits(generator: torch.Generator) -> Arguments:
     size = int(torch.randint(2, 7, (1,), generator=generator))
     return {
         "student_logits": 2 * torch.randn(3, size, generator=generator) - 1,
@@ -54,37 +82,4 @@ EXERCISE = Exercise(
     ),
     random=logits,
     gradient="student_logits",
-    mistakes=(
-        Mistake(
-            "reverse",
-            "this is the reverse KL(q || p): your weights are the student's. The forward KL is an "
-            "average over what the *teacher* says.",
-            lambda student, teacher: distillation_loss(teacher, student),
-        ),
-        Mistake(
-            "cross_entropy",
-            "this is the cross-entropy. It has the right gradient, but its least value is the "
-            "teacher's entropy: subtract that, or use log p - log q.",
-            lambda student, teacher: -(teacher.softmax(-1) * student.log_softmax(-1)).sum(-1),
-        ),
-        Mistake(
-            "hard_label",
-            "you ask for the teacher's likeliest symbol alone. Its whole distribution is the "
-            "target.",
-            lambda student, teacher: (
-                -student.log_softmax(-1).gather(-1, teacher.argmax(-1, keepdim=True))[:, 0]
-            ),
-        ),
-        Mistake(
-            "not_normalised",
-            "you subtract logits. They are log-probabilities only up to a constant of each row: "
-            "take log_softmax first.",
-            lambda student, teacher: (teacher.softmax(-1) * (teacher - student)).sum(-1),
-        ),
-        Mistake(
-            "wrong_sign",
-            "the sign is flipped: a KL is never negative.",
-            lambda student, teacher: -distillation_loss(student, teacher),
-        ),
-    ),
 )

@@ -1,63 +1,72 @@
 """Distinct-2: how many of the neighbouring pairs of words in many answers are different ones."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any
-
 import torch
-from torch import Tensor
 
-from course.exercises import Case, Exercise, Mistake
+from course.exercises import Arguments, Case, Exercise
+from course.mistakes import mistake
 
 
-def pairs_of(words: Tensor, mask: Tensor) -> list[list[tuple[int, int]]]:
+def pairs_of(words, mask):
     rows = [row[there].tolist() for row, there in zip(words, mask, strict=True)]
     return [list(zip(row, row[1:], strict=False)) for row in rows]
 
 
-def distinct_pairs(words: Tensor, mask: Tensor) -> Tensor:
+def distinct_pairs(words, mask):
     every = [pair for row in pairs_of(words, mask) for pair in row]
     return torch.tensor(len(set(every)) / len(every))
 
 
-def per_answer(words: Tensor, mask: Tensor) -> Tensor:
+@mistake
+def per_answer(words, mask):
+    """you count within each answer and average. A policy that gives every prompt the same answer
+    would look perfect: put the pairs of all answers into one set."""
     rows = [row for row in pairs_of(words, mask) if row]
     return torch.tensor(sum(len(set(row)) / len(row) for row in rows) / len(rows))
 
 
-def across_answers(words: Tensor, mask: Tensor) -> Tensor:
+@mistake
+def across_answers(words, mask):
+    """your pairs join the last word of an answer with the first of the next, which nobody wrote.
+    Make the pairs row by row."""
     row = words[mask].tolist()
     every = list(zip(row, row[1:], strict=False))
     return torch.tensor(len(set(every)) / len(every))
 
 
-def single_words(words: Tensor, mask: Tensor) -> Tensor:
+@mistake
+def single_words(words, mask):
+    """you count single words: that is distinct-1. Distinct-2 counts neighbours."""
     row = words[mask].tolist()
     return torch.tensor(len(set(row)) / len(row))
 
 
-def padding_counts(words: Tensor, mask: Tensor) -> Tensor:
+@mistake
+def padding_counts(words, mask):
+    """your pairs contain padding. Take the words where the mask is True."""
     return distinct_pairs(words, torch.ones_like(mask))
 
 
-def counted(words: Tensor, mask: Tensor) -> Tensor:
+@mistake
+def counted(words, mask):
+    """you give the number of different pairs. Divide by the number of all pairs."""
     return torch.tensor(float(len({pair for row in pairs_of(words, mask) for pair in row})))
 
 
-def unordered(words: Tensor, mask: Tensor) -> Tensor:
+@mistake
+def unordered(words, mask):
+    """for you 1 2 and 2 1 are the same pair. The order matters: 'not good' is not 'good not'."""
     every = [frozenset(pair) for row in pairs_of(words, mask) for pair in row]
     return torch.tensor(len(set(every)) / len(every))
 
 
-def by_codes(words: Tensor, mask: Tensor) -> Tensor:
+def by_codes(words, mask):
     """The twin without loops: a pair as one number."""
     both = mask[:, 1:] & mask[:, :-1]
     codes = (words[:, :-1] * 1_000_003 + words[:, 1:])[both]
     return torch.tensor(len(codes.unique()) / len(codes))
 
 
-def ragged(generator: torch.Generator) -> Mapping[str, Any]:
+def ragged(generator: torch.Generator) -> Arguments:
     rows, columns = (int(torch.randint(3, 7, (1,), generator=generator)) for _ in range(2))
     lengths = torch.randint(2, columns + 1, (rows,), generator=generator)
     lengths[0] = columns
@@ -88,38 +97,4 @@ EXERCISE = Exercise(
         case("1 2 and 2 1 are two pairs", [[1, 2], [2, 1], [1, 2], [2, 2]], 0.75),
     ),
     random=ragged,
-    mistakes=(
-        Mistake(
-            "per_answer",
-            "you count within each answer and average. A policy that gives every prompt the same "
-            "answer would look perfect: put the pairs of all answers into one set.",
-            per_answer,
-        ),
-        Mistake(
-            "across_answers",
-            "your pairs join the last word of an answer with the first of the next, which nobody "
-            "wrote. Make the pairs row by row.",
-            across_answers,
-        ),
-        Mistake(
-            "single_words",
-            "you count single words: that is distinct-1. Distinct-2 counts neighbours.",
-            single_words,
-        ),
-        Mistake(
-            "padding_counts",
-            "your pairs contain padding. Take the words where the mask is True.",
-            padding_counts,
-        ),
-        Mistake(
-            "counted",
-            "you give the number of different pairs. Divide by the number of all pairs.",
-            counted,
-        ),
-        Mistake(
-            "unordered",
-            "for you 1 2 and 2 1 are the same pair. The order matters: 'not good' is not 'good not'.",
-            unordered,
-        ),
-    ),
 )

@@ -1,43 +1,67 @@
 """DPO's loss of a pair: how surprised the implicit reward is by the verdict."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any
-
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
-from course.exercises import Case, Exercise, Mistake
+from course.exercises import Arguments, Case, Exercise
+from course.mistakes import mistake
 from rl.equations import preferences as library
 
 
-def dpo_loss(
-    policy_chosen: Tensor,
-    policy_rejected: Tensor,
-    ref_chosen: Tensor,
-    ref_rejected: Tensor,
-    beta: float,
-) -> Tensor:
+def dpo_loss(policy_chosen, policy_rejected, ref_chosen, ref_rejected, beta):
     h = (policy_chosen - ref_chosen) - (policy_rejected - ref_rejected)
     return -F.logsigmoid(beta * h)
 
 
-def pairs(generator: torch.Generator) -> Mapping[str, Any]:
+@mistake
+def reference_forgotten(pc, pr, rc, rr, beta):
+    """you leave the reference out. Then a response that was likely before training counts as
+    preferred: measure how far the policy has *moved* from the reference."""
+    return -F.logsigmoid(beta * (pc - pr))
+
+
+@mistake
+def sides_swapped(pc, pr, rc, rr, beta):
+    """you have chosen and rejected the wrong way round: this raises the response that people did
+    not want."""
+    return -F.logsigmoid(beta * ((pr - rr) - (pc - rc)))
+
+
+@mistake
+def beta_outside(pc, pr, rc, rr, beta):
+    """beta stands outside of the logarithm. It belongs inside: -log sigmoid(beta h). Outside it
+    only scales the loss."""
+    return -beta * F.logsigmoid((pc - rc) - (pr - rr))
+
+
+@mistake
+def gain_not_loss(pc, pr, rc, rr, beta):
+    """this is the log-likelihood, which is maximised. An optimizer minimises: put a minus in
+    front."""
+    return F.logsigmoid(beta * ((pc - rc) - (pr - rr)))
+
+
+@mistake
+def no_logarithm(pc, pr, rc, rr, beta):
+    """you forgot the logarithm: this is the probability of the wrong verdict, not the negative
+    logarithm of the right one."""
+    return torch.sigmoid(-beta * ((pc - rc) - (pr - rr)))
+
+
+@mistake
+def sum_of_rewards(pc, pr, rc, rr, beta):
+    """you add the two implicit rewards. The loss needs their difference: chosen minus rejected."""
+    return -F.logsigmoid(beta * ((pc - rc) + (pr - rr)))
+
+
+def pairs(generator: torch.Generator) -> Arguments:
     """Log-probs of whole responses, and a policy that has moved a few nats."""
     ref = -10 - 5 * torch.rand(2, 5, generator=generator)
     policy = ref + 2 * torch.randn(2, 5, generator=generator)
     return case_of(policy[0], policy[1], ref[0], ref[1], beta=0.3)
 
 
-def case_of(
-    policy_chosen: Tensor,
-    policy_rejected: Tensor,
-    ref_chosen: Tensor,
-    ref_rejected: Tensor,
-    beta: float,
-) -> Mapping[str, Any]:
+def case_of(policy_chosen, policy_rejected, ref_chosen, ref_rejected, beta):
     """The arguments by name."""
     return {
         "policy_chosen": policy_chosen,
@@ -48,13 +72,7 @@ def case_of(
     }
 
 
-def numbers(
-    policy_chosen: float,
-    policy_rejected: float,
-    ref_chosen: float,
-    ref_rejected: float,
-    beta: float,
-) -> Mapping[str, Any]:
+def numbers(policy_chosen, policy_rejected, ref_chosen, ref_rejected, beta):
     """The arguments of one pair."""
     four = (policy_chosen, policy_rejected, ref_chosen, ref_rejected)
     a, b, c, d = (torch.tensor([float(value)]) for value in four)
@@ -82,42 +100,4 @@ EXERCISE = Exercise(
     ),
     random=pairs,
     gradient="policy_chosen",
-    mistakes=(
-        Mistake(
-            "reference_forgotten",
-            "you leave the reference out. Then a response that was likely before training counts "
-            "as preferred: measure how far the policy has *moved* from the reference.",
-            lambda pc, pr, rc, rr, beta: -F.logsigmoid(beta * (pc - pr)),
-        ),
-        Mistake(
-            "sides_swapped",
-            "you have chosen and rejected the wrong way round: this raises the response that "
-            "people did not want.",
-            lambda pc, pr, rc, rr, beta: -F.logsigmoid(beta * ((pr - rr) - (pc - rc))),
-        ),
-        Mistake(
-            "beta_outside",
-            "beta stands outside of the logarithm. It belongs inside: -log sigmoid(beta h). "
-            "Outside it only scales the loss.",
-            lambda pc, pr, rc, rr, beta: -beta * F.logsigmoid((pc - rc) - (pr - rr)),
-        ),
-        Mistake(
-            "gain_not_loss",
-            "this is the log-likelihood, which is maximised. An optimizer minimises: put a minus "
-            "in front.",
-            lambda pc, pr, rc, rr, beta: F.logsigmoid(beta * ((pc - rc) - (pr - rr))),
-        ),
-        Mistake(
-            "no_logarithm",
-            "you forgot the logarithm: this is the probability of the wrong verdict, not the "
-            "negative logarithm of the right one.",
-            lambda pc, pr, rc, rr, beta: torch.sigmoid(-beta * ((pc - rc) - (pr - rr))),
-        ),
-        Mistake(
-            "sum_of_rewards",
-            "you add the two implicit rewards. The loss needs their difference: chosen minus "
-            "rejected.",
-            lambda pc, pr, rc, rr, beta: -F.logsigmoid(beta * ((pc - rc) + (pr - rr))),
-        ),
-    ),
 )

@@ -1,51 +1,60 @@
 """The critic's mark: which share of the returns' variance its values explain."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any
-
 import torch
-from torch import Tensor
 
-from course.exercises import Case, Exercise, Mistake, ragged_mask
+from course.exercises import Arguments, Case, Exercise, ragged_mask
+from course.mistakes import mistake
 from rl.training import metrics
 
 
-def explained_variance(values: Tensor, returns: Tensor, mask: Tensor) -> Tensor:
+def explained_variance(values, returns, mask):
     error = (returns - values)[mask]
     return 1 - error.var() / returns[mask].var()
 
 
-def by_library(values: Tensor, returns: Tensor, mask: Tensor) -> Tensor:
+def by_library(values, returns, mask):
     return torch.tensor(metrics.explained_variance(values, returns, mask)["explained_variance"])
 
 
-def share_of_error(values: Tensor, returns: Tensor, mask: Tensor) -> Tensor:
+@mistake
+def share_of_error(values, returns, mask):
+    """this is the share that is *not* explained: take it from 1."""
     return (returns - values)[mask].var() / returns[mask].var()
 
 
-def variance_of_values(values: Tensor, returns: Tensor, mask: Tensor) -> Tensor:
+@mistake
+def variance_of_values(values, returns, mask):
+    """you compare how much values and returns vary. A critic may vary as much as the returns and be
+    wrong each time: use the variance of the error."""
     return values[mask].var() / returns[mask].var()
 
 
-def squared_error(values: Tensor, returns: Tensor, mask: Tensor) -> Tensor:
+@mistake
+def squared_error(values, returns, mask):
+    """you use the squared error, which also counts a constant offset. The variance of the error
+    does not."""
     return 1 - (returns - values)[mask].square().mean() / returns[mask].var(correction=0)
 
 
-def padding_counted(values: Tensor, returns: Tensor, mask: Tensor) -> Tensor:
+@mistake
+def padding_counted(values, returns, mask):
+    """the padding takes part: use the mask."""
     return 1 - (returns - values).var() / returns.var()
 
 
-def upside_down(values: Tensor, returns: Tensor, mask: Tensor) -> Tensor:
+@mistake
+def upside_down(values, returns, mask):
+    """your fraction is upside down: the error's variance is above."""
     return 1 - returns[mask].var() / (returns - values)[mask].var()
 
 
-def by_values(values: Tensor, returns: Tensor, mask: Tensor) -> Tensor:
+@mistake
+def by_values(values, returns, mask):
+    """divide by the variance of the returns, not of the values."""
     return 1 - (returns - values)[mask].var() / values[mask].var()
 
 
-def ragged(generator: torch.Generator) -> Mapping[str, Any]:
+def ragged(generator: torch.Generator) -> Arguments:
     mask = ragged_mask(generator, 3, 6)
     mask[0], mask[1] = torch.arange(6) < 3, True  # there is padding for certain
     returns = torch.randn(3, 6, generator=generator)
@@ -101,32 +110,4 @@ EXERCISE = Exercise(
         ),
     ),
     random=ragged,
-    mistakes=(
-        Mistake(
-            "share_of_error",
-            "this is the share that is *not* explained: take it from 1.",
-            share_of_error,
-        ),
-        Mistake(
-            "variance_of_values",
-            "you compare how much values and returns vary. A critic may vary as much as the returns "
-            "and be wrong each time: use the variance of the error.",
-            variance_of_values,
-        ),
-        Mistake(
-            "squared_error",
-            "you use the squared error, which also counts a constant offset. The variance of the "
-            "error does not.",
-            squared_error,
-        ),
-        Mistake("padding_counted", "the padding takes part: use the mask.", padding_counted),
-        Mistake(
-            "upside_down",
-            "your fraction is upside down: the error's variance is above.",
-            upside_down,
-        ),
-        Mistake(
-            "by_values", "divide by the variance of the returns, not of the values.", by_values
-        ),
-    ),
 )

@@ -1,20 +1,13 @@
 """Generalised advantage estimation, token by token from the end."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any
-
 import torch
-from torch import Tensor
 
-from course.exercises import Case, Exercise, Mistake, ragged_mask
+from course.exercises import Arguments, Case, Exercise, ragged_mask
+from course.mistakes import mistake
 from rl.equations import advantages as library
 
 
-def gae(
-    token_rewards: Tensor, values: Tensor, response_mask: Tensor, gamma: float, lam: float
-) -> Tensor:
+def gae(token_rewards, values, response_mask, gamma, lam):
     rows, columns = values.shape
     advantages = torch.zeros(rows, columns)
     A, V = torch.zeros(rows), torch.zeros(rows)  # of the next token; 0 after the end
@@ -26,42 +19,54 @@ def gae(
     return advantages
 
 
-def by_library(
-    token_rewards: Tensor, values: Tensor, response_mask: Tensor, gamma: float, lam: float
-) -> Tensor:
+def by_library(token_rewards, values, response_mask, gamma, lam):
     return library.gae(token_rewards, values, response_mask, gamma, lam)[0]
 
 
-def monte_carlo(r: Tensor, values: Tensor, mask: Tensor, gamma: float, lam: float) -> Tensor:
+@mistake
+def monte_carlo(r, values, mask, gamma, lam):
+    """lambda is missing: this is the whole return minus the value, which is lambda = 1."""
     return gae(r, values, mask, gamma, 1.0)
 
 
-def one_step(r: Tensor, values: Tensor, mask: Tensor, gamma: float, lam: float) -> Tensor:
+@mistake
+def one_step(r, values, mask, gamma, lam):
+    """this is delta alone, which is lambda = 0. Add gamma lam A of the next token."""
     return gae(r, values, mask, gamma, 0.0)
 
 
-def returns(r: Tensor, values: Tensor, mask: Tensor, gamma: float, lam: float) -> Tensor:
+@mistake
+def returns(r, values, mask, gamma, lam):
+    """these are the returns, A + V: what the critic learns. The advantage is without V."""
     return torch.where(mask, gae(r, values, mask, gamma, lam) + values, 0.0)
 
 
-def padding_valued(r: Tensor, values: Tensor, mask: Tensor, gamma: float, lam: float) -> Tensor:
+@mistake
+def padding_valued(r, values, mask, gamma, lam):
+    """the value after the last token must be 0, because the response has ended. You use what stands
+    in the padding."""
     whole = torch.ones_like(mask)
     return torch.where(mask, gae(torch.where(mask, r, 0.0), values, whole, gamma, lam), 0.0)
 
 
-def padding_rewarded(r: Tensor, values: Tensor, mask: Tensor, gamma: float, lam: float) -> Tensor:
+@mistake
+def padding_rewarded(r, values, mask, gamma, lam):
+    """the padding takes part, with its rewards and its values. Step over it."""
     return torch.where(mask, gae(r, values, torch.ones_like(mask), gamma, lam), 0.0)
 
 
-def without_lambda_in_the_sum(
-    r: Tensor, values: Tensor, mask: Tensor, gamma: float, lam: float
-) -> Tensor:
+@mistake
+def without_lambda_in_the_sum(r, values, mask, gamma, lam):
+    """the advantage to come is weighted with gamma lam, both of them."""
     return (
         gae(r, values, mask, gamma, 1.0) if lam == 0 else gae(r, values, mask, gamma, lam / gamma)
     )
 
 
-def wrong_way_round(r: Tensor, values: Tensor, mask: Tensor, gamma: float, lam: float) -> Tensor:
+@mistake
+def wrong_way_round(r, values, mask, gamma, lam):
+    """you add up from the first token on. A token has earned what comes after it: begin at the
+    end."""
     following = torch.cat([values[:, 1:] * mask[:, 1:], torch.zeros(len(values), 1)], 1)
     delta = torch.where(mask, r + gamma * following - values, 0.0)
     total, sums = torch.zeros(len(values)), []
@@ -71,13 +76,13 @@ def wrong_way_round(r: Tensor, values: Tensor, mask: Tensor, gamma: float, lam: 
     return torch.where(mask, torch.stack(sums, 1), 0.0)
 
 
-def value_not_subtracted(
-    r: Tensor, values: Tensor, mask: Tensor, gamma: float, lam: float
-) -> Tensor:
+@mistake
+def value_not_subtracted(r, values, mask, gamma, lam):
+    """no value takes part: without it this is a discounted reward to come."""
     return gae(r, torch.zeros_like(values), mask, gamma, lam)
 
 
-def ragged(generator: torch.Generator) -> Mapping[str, Any]:
+def ragged(generator: torch.Generator) -> Arguments:
     mask = ragged_mask(generator, 3, 6)
     mask[0] = torch.arange(6) < 3  # one is shorter for certain
     return {
@@ -90,7 +95,11 @@ def ragged(generator: torch.Generator) -> Mapping[str, Any]:
 
 
 REWARDS = torch.tensor([[-0.1, 0, 0.2, 1], [0, 1, 9, 9]])
+
+
 VALUES = torch.tensor([[0.5, 0.4, 0.3, 0.2], [0.6, 0.5, 7, 7]])
+
+
 MASK = torch.tensor([[True] * 4, [True, True, False, False]])
 
 
@@ -121,48 +130,4 @@ EXERCISE = Exercise(
     ),
     random=ragged,
     mask="response_mask",
-    mistakes=(
-        Mistake(
-            "monte_carlo",
-            "lambda is missing: this is the whole return minus the value, which is lambda = 1.",
-            monte_carlo,
-        ),
-        Mistake(
-            "one_step",
-            "this is delta alone, which is lambda = 0. Add gamma lam A of the next token.",
-            one_step,
-        ),
-        Mistake(
-            "returns",
-            "these are the returns, A + V: what the critic learns. The advantage is without V.",
-            returns,
-        ),
-        Mistake(
-            "padding_valued",
-            "the value after the last token must be 0, because the response has ended. You use "
-            "what stands in the padding.",
-            padding_valued,
-        ),
-        Mistake(
-            "padding_rewarded",
-            "the padding takes part, with its rewards and its values. Step over it.",
-            padding_rewarded,
-        ),
-        Mistake(
-            "without_lambda_in_the_sum",
-            "the advantage to come is weighted with gamma lam, both of them.",
-            without_lambda_in_the_sum,
-        ),
-        Mistake(
-            "wrong_way_round",
-            "you add up from the first token on. A token has earned what comes after it: begin at "
-            "the end.",
-            wrong_way_round,
-        ),
-        Mistake(
-            "value_not_subtracted",
-            "no value takes part: without it this is a discounted reward to come.",
-            value_not_subtracted,
-        ),
-    ),
 )

@@ -1,36 +1,21 @@
 """GRPO's whole loss: the clipped surrogate plus beta k3, averaged over tokens, then over answers."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any
-
 import torch
-from torch import Tensor
 
-from course.exercises import Case, Exercise, Mistake, ragged_mask, random_log_probs
+from course.exercises import Arguments, Case, Exercise, ragged_mask, random_log_probs
+from course.mistakes import mistake
 from rl.equations import kl
 from rl.equations import losses as library
 
 
-def per_token_loss(
-    log_probs: Tensor, old: Tensor, ref: Tensor, advantages: Tensor, eps: float, beta: float
-) -> Tensor:
+def per_token_loss(log_probs, old, ref, advantages, eps, beta):
     ratio = (log_probs - old).exp()
     surrogate = torch.minimum(ratio * advantages, ratio.clamp(1 - eps, 1 + eps) * advantages)
     delta = ref - log_probs
     return -surrogate + beta * (delta.exp() - delta - 1)
 
 
-def grpo_loss(
-    log_probs: Tensor,
-    old_log_probs: Tensor,
-    ref_log_probs: Tensor,
-    advantages: Tensor,
-    mask: Tensor,
-    eps: float,
-    beta: float,
-) -> Tensor:
+def grpo_loss(log_probs, old_log_probs, ref_log_probs, advantages, mask, eps, beta):
     ratio = (log_probs - old_log_probs).exp()
     surrogate = torch.minimum(ratio * advantages, ratio.clamp(1 - eps, 1 + eps) * advantages)
     delta = ref_log_probs - log_probs
@@ -39,81 +24,75 @@ def grpo_loss(
     return (per_token.sum(1) / mask.sum(1)).mean()
 
 
-def by_library(
-    log_probs: Tensor,
-    old_log_probs: Tensor,
-    ref_log_probs: Tensor,
-    advantages: Tensor,
-    mask: Tensor,
-    eps: float,
-    beta: float,
-) -> Tensor:
+def by_library(log_probs, old_log_probs, ref_log_probs, advantages, mask, eps, beta):
     loss = library.clipped_surrogate(log_probs, old_log_probs, advantages, eps, eps)
     return library.sequence_mean(loss + beta * kl.k3(log_probs, ref_log_probs), mask)
 
 
-def kl_rewarded(
-    log_probs: Tensor, old: Tensor, ref: Tensor, A: Tensor, mask: Tensor, eps: float, beta: float
-) -> Tensor:
+@mistake
+def kl_rewarded(log_probs, old, ref, A, mask, eps, beta):
+    """the KL has the wrong sign: this loss falls when the policy leaves the reference."""
     return grpo_loss(log_probs, old, ref, A, mask, eps, -beta)
 
 
-def objective_not_loss(
-    log_probs: Tensor, old: Tensor, ref: Tensor, A: Tensor, mask: Tensor, eps: float, beta: float
-) -> Tensor:
+@mistake
+def objective_not_loss(log_probs, old, ref, A, mask, eps, beta):
+    """this is the objective, which is maximised. An optimizer minimises: flip the sign."""
     return -grpo_loss(log_probs, old, ref, A, mask, eps, beta)
 
 
-def surrogate_rewarded(
-    log_probs: Tensor, old: Tensor, ref: Tensor, A: Tensor, mask: Tensor, eps: float, beta: float
-) -> Tensor:
+@mistake
+def surrogate_rewarded(log_probs, old, ref, A, mask, eps, beta):
+    """the surrogate lacks its minus, while the KL is right: good answers would become less
+    likely."""
     return -grpo_loss(log_probs, old, ref, A, mask, eps, -beta)
 
 
-def over_all_tokens(
-    log_probs: Tensor, old: Tensor, ref: Tensor, A: Tensor, mask: Tensor, eps: float, beta: float
-) -> Tensor:
+@mistake
+def over_all_tokens(log_probs, old, ref, A, mask, eps, beta):
+    """you average over all tokens at once. GRPO takes the mean of each answer first, then the mean
+    of the answers."""
     return per_token_loss(log_probs, old, ref, A, eps, beta)[mask].mean()
 
 
-def without_clip(
-    log_probs: Tensor, old: Tensor, ref: Tensor, A: Tensor, mask: Tensor, eps: float, beta: float
-) -> Tensor:
+@mistake
+def without_clip(log_probs, old, ref, A, mask, eps, beta):
+    """nothing is clipped: the ratio may go as far as it likes."""
     return grpo_loss(log_probs, old, ref, A, mask, 1e6, beta)
 
 
-def without_kl(
-    log_probs: Tensor, old: Tensor, ref: Tensor, A: Tensor, mask: Tensor, eps: float, beta: float
-) -> Tensor:
+@mistake
+def without_kl(log_probs, old, ref, A, mask, eps, beta):
+    """the KL term is missing: nothing holds the policy near the reference."""
     return grpo_loss(log_probs, old, ref, A, mask, eps, 0.0)
 
 
-def kl_to_the_old_policy(
-    log_probs: Tensor, old: Tensor, ref: Tensor, A: Tensor, mask: Tensor, eps: float, beta: float
-) -> Tensor:
+@mistake
+def kl_to_the_old_policy(log_probs, old, ref, A, mask, eps, beta):
+    """your KL is measured from the old policy. It is the reference that must not be left."""
     return grpo_loss(log_probs, old, old, A, mask, eps, beta)
 
 
-def ratio_to_the_reference(
-    log_probs: Tensor, old: Tensor, ref: Tensor, A: Tensor, mask: Tensor, eps: float, beta: float
-) -> Tensor:
+@mistake
+def ratio_to_the_reference(log_probs, old, ref, A, mask, eps, beta):
+    """your ratio is pi / pi_ref. It compares with the policy that sampled: old_log_probs."""
     return grpo_loss(log_probs, ref, ref, A, mask, eps, beta)
 
 
-def k1_in_the_loss(
-    log_probs: Tensor, old: Tensor, ref: Tensor, A: Tensor, mask: Tensor, eps: float, beta: float
-) -> Tensor:
+@mistake
+def k1_in_the_loss(log_probs, old, ref, A, mask, eps, beta):
+    """your KL term is k1. In the loss GRPO uses k3: the gradient of k1 is 0 on average."""
     loss = per_token_loss(log_probs, old, ref, A, eps, 0.0) + beta * (log_probs - ref)
     return (torch.where(mask, loss, 0.0).sum(1) / mask.sum(1)).mean()
 
 
-def padding_included(
-    log_probs: Tensor, old: Tensor, ref: Tensor, A: Tensor, mask: Tensor, eps: float, beta: float
-) -> Tensor:
+@mistake
+def padding_included(log_probs, old, ref, A, mask, eps, beta):
+    """the padding takes part. Use the mask, in the sum and in the length."""
     return per_token_loss(log_probs, old, ref, A, eps, beta).mean()
 
 
-def ragged(generator: torch.Generator) -> Mapping[str, Any]:
+def ragged(generator: torch.Generator) -> Arguments:
     mask = ragged_mask(generator, 4, 6)
     mask[0], mask[1] = torch.arange(6) < 2, True  # lengths differ for certain
     old = random_log_probs(generator, 4, 6)
@@ -154,56 +133,4 @@ EXERCISE = Exercise(
     random=ragged,
     mask="mask",
     gradient="log_probs",
-    mistakes=(
-        Mistake(
-            "kl_rewarded",
-            "the KL has the wrong sign: this loss falls when the policy leaves the reference.",
-            kl_rewarded,
-        ),
-        Mistake(
-            "objective_not_loss",
-            "this is the objective, which is maximised. An optimizer minimises: flip the sign.",
-            objective_not_loss,
-        ),
-        Mistake(
-            "surrogate_rewarded",
-            "the surrogate lacks its minus, while the KL is right: good answers would become less "
-            "likely.",
-            surrogate_rewarded,
-        ),
-        Mistake(
-            "over_all_tokens",
-            "you average over all tokens at once. GRPO takes the mean of each answer first, then "
-            "the mean of the answers.",
-            over_all_tokens,
-        ),
-        Mistake(
-            "without_clip", "nothing is clipped: the ratio may go as far as it likes.", without_clip
-        ),
-        Mistake(
-            "without_kl",
-            "the KL term is missing: nothing holds the policy near the reference.",
-            without_kl,
-        ),
-        Mistake(
-            "kl_to_the_old_policy",
-            "your KL is measured from the old policy. It is the reference that must not be left.",
-            kl_to_the_old_policy,
-        ),
-        Mistake(
-            "ratio_to_the_reference",
-            "your ratio is pi / pi_ref. It compares with the policy that sampled: old_log_probs.",
-            ratio_to_the_reference,
-        ),
-        Mistake(
-            "k1_in_the_loss",
-            "your KL term is k1. In the loss GRPO uses k3: the gradient of k1 is 0 on average.",
-            k1_in_the_loss,
-        ),
-        Mistake(
-            "padding_included",
-            "the padding takes part. Use the mask, in the sum and in the length.",
-            padding_included,
-        ),
-    ),
 )

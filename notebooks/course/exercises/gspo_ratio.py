@@ -1,23 +1,57 @@
 """GSPO's ratio of a response: the geometric mean of its tokens' ratios."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any
-
 import torch
-from torch import Tensor
 
-from course.exercises import Case, Exercise, Mistake, ragged_mask, random_log_probs
+from course.exercises import Arguments, Case, Exercise, ragged_mask, random_log_probs
+from course.mistakes import mistake
 from rl.equations import losses as library
 
 
-def gspo_ratio(log_probs: Tensor, old_log_probs: Tensor, mask: Tensor) -> Tensor:
+def gspo_ratio(log_probs, old_log_probs, mask):
     log_ratio = ((log_probs - old_log_probs) * mask).sum(1, keepdim=True)
     return (log_ratio / mask.sum(1, keepdim=True)).exp()
 
 
-def ragged(generator: torch.Generator) -> Mapping[str, Any]:
+@mistake
+def product(new, old, mask):
+    """this is the product of the token ratios. It leaves any range as a response gets longer: take
+    the L-th root, that is divide the sum of log-ratios by L."""
+    return ((new - old) * mask).sum(1, keepdim=True).exp()
+
+
+@mistake
+def arithmetic_mean(new, old, mask):
+    """this is the arithmetic mean of the token ratios. GSPO takes the geometric one: average the
+    *log*-ratios, then take the exponential."""
+    return ((new - old).exp() * mask).sum(1, keepdim=True) / mask.sum(1, keepdim=True)
+
+
+@mistake
+def padded_length(new, old, mask):
+    """you divide by the padded length T. Divide by the response's own length L, the sum of its
+    mask."""
+    return (((new - old) * mask).sum(1, keepdim=True) / mask.shape[1]).exp()
+
+
+@mistake
+def mask_forgotten(new, old, mask):
+    """padding takes part in your sum: multiply by the mask first."""
+    return (new - old).mean(1, keepdim=True).exp()
+
+
+@mistake
+def upside_down(new, old, mask):
+    """your ratio is old / new. It is the policy in training over the one that sampled."""
+    return gspo_ratio(old, new, mask)
+
+
+@mistake
+def no_exponential(new, old, mask):
+    """this is the logarithm of the ratio: the exponential is missing."""
+    return gspo_ratio(new, old, mask).log()
+
+
+def ragged(generator: torch.Generator) -> Arguments:
     old = random_log_probs(generator, 4, 6)
     moved = old + 0.4 * torch.randn(4, 6, generator=generator)
     return {"log_probs": moved, "old_log_probs": old, "mask": ragged_mask(generator, 4, 6)}
@@ -52,43 +86,4 @@ EXERCISE = Exercise(
     ),
     random=ragged,
     gradient="log_probs",
-    mistakes=(
-        Mistake(
-            "product",
-            "this is the product of the token ratios. It leaves any range as a response gets "
-            "longer: take the L-th root, that is divide the sum of log-ratios by L.",
-            lambda new, old, mask: ((new - old) * mask).sum(1, keepdim=True).exp(),
-        ),
-        Mistake(
-            "arithmetic_mean",
-            "this is the arithmetic mean of the token ratios. GSPO takes the geometric one: "
-            "average the *log*-ratios, then take the exponential.",
-            lambda new, old, mask: (
-                ((new - old).exp() * mask).sum(1, keepdim=True) / mask.sum(1, keepdim=True)
-            ),
-        ),
-        Mistake(
-            "padded_length",
-            "you divide by the padded length T. Divide by the response's own length L, the sum of "
-            "its mask.",
-            lambda new, old, mask: (
-                ((new - old) * mask).sum(1, keepdim=True) / mask.shape[1]
-            ).exp(),
-        ),
-        Mistake(
-            "mask_forgotten",
-            "padding takes part in your sum: multiply by the mask first.",
-            lambda new, old, mask: (new - old).mean(1, keepdim=True).exp(),
-        ),
-        Mistake(
-            "upside_down",
-            "your ratio is old / new. It is the policy in training over the one that sampled.",
-            lambda new, old, mask: gspo_ratio(old, new, mask),
-        ),
-        Mistake(
-            "no_exponential",
-            "this is the logarithm of the ratio: the exponential is missing.",
-            lambda new, old, mask: gspo_ratio(new, old, mask).log(),
-        ),
-    ),
 )

@@ -1,24 +1,52 @@
 """The reward that a policy implies: how far it has moved a response away from the reference."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any
-
 import torch
-from torch import Tensor
 
-from course.exercises import Case, Exercise, Mistake, ragged_mask, random_log_probs
+from course.exercises import Arguments, Case, Exercise, ragged_mask, random_log_probs
+from course.mistakes import mistake
 from rl.equations.losses import row_sums
 
 MASK = torch.tensor([[True, True, True], [True, False, False]])
 
 
-def implicit_reward(log_probs: Tensor, ref_log_probs: Tensor, mask: Tensor, beta: float) -> Tensor:
+def implicit_reward(log_probs, ref_log_probs, mask, beta):
     return beta * ((log_probs - ref_log_probs) * mask).sum(1)
 
 
-def ragged(generator: torch.Generator) -> Mapping[str, Any]:
+@mistake
+def mean_per_token(lp, ref, mask, beta):
+    """you take the mean over a response's tokens. The log-probability of a response is their
+    sum."""
+    return beta * ((lp - ref) * mask).sum(1) / mask.sum(1)
+
+
+@mistake
+def padding_counted(lp, ref, mask, beta):
+    """padding is counted: multiply by the mask before you add up the tokens."""
+    return beta * (lp - ref).sum(1)
+
+
+@mistake
+def reference_forgotten(lp, ref, mask, beta):
+    """you leave the reference out: this is beta log pi(y), which punishes every long response."""
+    return beta * (lp * mask).sum(1)
+
+
+@mistake
+def wrong_way_round(lp, ref, mask, beta):
+    """the sign is flipped: a response that has become *more* likely than under the reference has a
+    positive implicit reward."""
+    return -implicit_reward(lp, ref, mask, beta)
+
+
+@mistake
+def divided_by_beta(lp, ref, mask, beta):
+    """you divide by beta. A policy near its reference (large beta) needed a large reward to move a
+    little, so the reward is beta *times* the log-ratio."""
+    return ((lp - ref) * mask).sum(1) / beta
+
+
+def ragged(generator: torch.Generator) -> Arguments:
     mask = ragged_mask(generator, 4, 6)
     ref = random_log_probs(generator, 4, 6)
     log_probs = ref + torch.randn(4, 6, generator=generator)
@@ -48,35 +76,4 @@ EXERCISE = Exercise(
     ),
     random=ragged,
     mask="mask",
-    mistakes=(
-        Mistake(
-            "mean_per_token",
-            "you take the mean over a response's tokens. The log-probability of a response is "
-            "their sum.",
-            lambda lp, ref, mask, beta: beta * ((lp - ref) * mask).sum(1) / mask.sum(1),
-        ),
-        Mistake(
-            "padding_counted",
-            "padding is counted: multiply by the mask before you add up the tokens.",
-            lambda lp, ref, mask, beta: beta * (lp - ref).sum(1),
-        ),
-        Mistake(
-            "reference_forgotten",
-            "you leave the reference out: this is beta log pi(y), which punishes every long "
-            "response.",
-            lambda lp, ref, mask, beta: beta * (lp * mask).sum(1),
-        ),
-        Mistake(
-            "wrong_way_round",
-            "the sign is flipped: a response that has become *more* likely than under the "
-            "reference has a positive implicit reward.",
-            lambda lp, ref, mask, beta: -implicit_reward(lp, ref, mask, beta),
-        ),
-        Mistake(
-            "divided_by_beta",
-            "you divide by beta. A policy near its reference (large beta) needed a large reward to "
-            "move a little, so the reward is beta *times* the log-ratio.",
-            lambda lp, ref, mask, beta: ((lp - ref) * mask).sum(1) / beta,
-        ),
-    ),
 )

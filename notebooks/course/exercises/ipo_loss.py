@@ -1,23 +1,46 @@
 """IPO's loss of a pair: the gap is regressed on a finite target."""
 
-from __future__ import annotations
-
-from torch import Tensor
-
-from course.exercises import Case, Exercise, Mistake
+from course.exercises import Case, Exercise
 from course.exercises.dpo_loss import dpo_loss, numbers, pairs
+from course.mistakes import mistake
 from rl.equations import preferences as library
 
 
-def ipo_loss(
-    policy_chosen: Tensor,
-    policy_rejected: Tensor,
-    ref_chosen: Tensor,
-    ref_rejected: Tensor,
-    beta: float,
-) -> Tensor:
+def ipo_loss(policy_chosen, policy_rejected, ref_chosen, ref_rejected, beta):
     h = (policy_chosen - ref_chosen) - (policy_rejected - ref_rejected)
     return (h - 1 / (2 * beta)) ** 2
+
+
+@mistake
+def target_one_over_beta(pc, pr, rc, rr, beta):
+    """your target is 1 / beta. It is half of that: 1 / (2 beta)."""
+    return ((pc - rc) - (pr - rr) - 1 / beta) ** 2
+
+
+@mistake
+def target_half_beta(pc, pr, rc, rr, beta):
+    """your target is beta / 2. It is 1 / (2 beta): a small beta is a weak hold on the reference, so
+    the gap may become large."""
+    return ((pc - rc) - (pr - rr) - beta / 2) ** 2
+
+
+@mistake
+def sign_of_the_target(pc, pr, rc, rr, beta):
+    """you add the target where it must be subtracted, so the gap is driven below 0: the wrong
+    way."""
+    return ((pc - rc) - (pr - rr) + 1 / (2 * beta)) ** 2
+
+
+@mistake
+def reference_forgotten(pc, pr, rc, rr, beta):
+    """you leave the reference out of the gap."""
+    return (pc - pr - 1 / (2 * beta)) ** 2
+
+
+@mistake
+def dpo(policy_chosen, policy_rejected, ref_chosen, ref_rejected, beta):
+    """this is DPO's loss. IPO is a square: the distance of the gap from its target."""
+    return dpo_loss(policy_chosen, policy_rejected, ref_chosen, ref_rejected, beta)
 
 
 EXERCISE = Exercise(
@@ -41,33 +64,4 @@ EXERCISE = Exercise(
     ),
     random=pairs,
     gradient="policy_chosen",
-    mistakes=(
-        Mistake(
-            "target_one_over_beta",
-            "your target is 1 / beta. It is half of that: 1 / (2 beta).",
-            lambda pc, pr, rc, rr, beta: ((pc - rc) - (pr - rr) - 1 / beta) ** 2,
-        ),
-        Mistake(
-            "target_half_beta",
-            "your target is beta / 2. It is 1 / (2 beta): a small beta is a weak hold on the "
-            "reference, so the gap may become large.",
-            lambda pc, pr, rc, rr, beta: ((pc - rc) - (pr - rr) - beta / 2) ** 2,
-        ),
-        Mistake(
-            "sign_of_the_target",
-            "you add the target where it must be subtracted, so the gap is driven below 0: the "
-            "wrong way.",
-            lambda pc, pr, rc, rr, beta: ((pc - rc) - (pr - rr) + 1 / (2 * beta)) ** 2,
-        ),
-        Mistake(
-            "reference_forgotten",
-            "you leave the reference out of the gap.",
-            lambda pc, pr, rc, rr, beta: (pc - pr - 1 / (2 * beta)) ** 2,
-        ),
-        Mistake(
-            "dpo",
-            "this is DPO's loss. IPO is a square: the distance of the gap from its target.",
-            dpo_loss,
-        ),
-    ),
 )

@@ -1,81 +1,77 @@
 """The leash in the reward: every token pays for its k1, the last one gets the score."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any
-
 import torch
-from torch import Tensor
 
-from course.exercises import Case, Exercise, Mistake, ragged_mask, random_log_probs
+from course.exercises import Arguments, Case, Exercise, ragged_mask, random_log_probs
+from course.mistakes import mistake
 from rl.equations import token_rewards as library
 
 
-def k1_in_reward(
-    scores: Tensor, log_probs: Tensor, ref_log_probs: Tensor, mask: Tensor, kl_coef: float
-) -> Tensor:
+def k1_in_reward(scores, log_probs, ref_log_probs, mask, kl_coef):
     rewards = torch.where(mask, -kl_coef * (log_probs - ref_log_probs), 0.0)
     last = mask.sum(1) - 1
     rewards[torch.arange(len(scores)), last] += scores
     return rewards
 
 
-def by_the_library(
-    scores: Tensor, log_probs: Tensor, ref_log_probs: Tensor, mask: Tensor, kl_coef: float
-) -> Tensor:
+def by_the_library(scores, log_probs, ref_log_probs, mask, kl_coef):
     return library.token_level_rewards(scores, log_probs, ref_log_probs, mask, kl_coef)
 
 
-def paid_for_drifting(
-    scores: Tensor, log_probs: Tensor, ref_log_probs: Tensor, mask: Tensor, kl_coef: float
-) -> Tensor:
+@mistake
+def paid_for_drifting(scores, log_probs, ref_log_probs, mask, kl_coef):
+    """the sign of the penalty is turned round: your policy is paid for leaving the reference.
+    Subtract kl_coef * (log_probs - ref_log_probs)."""
     return k1_in_reward(scores, ref_log_probs, log_probs, mask, kl_coef)
 
 
-def score_in_the_last_column(
-    scores: Tensor, log_probs: Tensor, ref_log_probs: Tensor, mask: Tensor, kl_coef: float
-) -> Tensor:
+@mistake
+def score_in_the_last_column(scores, log_probs, ref_log_probs, mask, kl_coef):
+    """you put the score into the last column. A short response ends earlier: its last real token
+    must get it."""
     rewards = torch.where(mask, -kl_coef * (log_probs - ref_log_probs), 0.0)
     rewards[:, -1] += scores
     return rewards
 
 
-def score_at_every_token(
-    scores: Tensor, log_probs: Tensor, ref_log_probs: Tensor, mask: Tensor, kl_coef: float
-) -> Tensor:
+@mistake
+def score_at_every_token(scores, log_probs, ref_log_probs, mask, kl_coef):
+    """every token gets the whole score, so long responses earn it many times. It is paid once, at
+    the last real token."""
     penalty = kl_coef * (log_probs - ref_log_probs)
     return torch.where(mask, scores[:, None] - penalty, 0.0)
 
 
-def penalty_at_the_end(
-    scores: Tensor, log_probs: Tensor, ref_log_probs: Tensor, mask: Tensor, kl_coef: float
-) -> Tensor:
+@mistake
+def penalty_at_the_end(scores, log_probs, ref_log_probs, mask, kl_coef):
+    """the total of each response is right, but all of the penalty stands at its end. Each token
+    pays for its own step."""
     total = by_the_library(scores, log_probs, ref_log_probs, mask, kl_coef).sum(1)
     return library.at_last_token(total, mask)
 
 
-def divided_by_the_length(
-    scores: Tensor, log_probs: Tensor, ref_log_probs: Tensor, mask: Tensor, kl_coef: float
-) -> Tensor:
+@mistake
+def divided_by_the_length(scores, log_probs, ref_log_probs, mask, kl_coef):
+    """you divide the penalty by the response's length. That is nats per token with a coefficient
+    that is meant per response: long responses drift nearly for free."""
     penalty = kl_coef * (log_probs - ref_log_probs) / mask.sum(1, keepdim=True)
     return torch.where(mask, -penalty, 0.0) + library.at_last_token(scores, mask)
 
 
-def padding_pays(
-    scores: Tensor, log_probs: Tensor, ref_log_probs: Tensor, mask: Tensor, kl_coef: float
-) -> Tensor:
+@mistake
+def padding_pays(scores, log_probs, ref_log_probs, mask, kl_coef):
+    """right at real tokens, but padding pays, too. It must be 0 there."""
     penalty = kl_coef * (log_probs - ref_log_probs)
     return library.at_last_token(scores, mask) - penalty
 
 
-def coefficient_forgotten(
-    scores: Tensor, log_probs: Tensor, ref_log_probs: Tensor, mask: Tensor, kl_coef: float
-) -> Tensor:
+@mistake
+def coefficient_forgotten(scores, log_probs, ref_log_probs, mask, kl_coef):
+    """kl_coef does not appear: the penalty is not scaled."""
     return k1_in_reward(scores, log_probs, ref_log_probs, mask, 1.0)
 
 
-def ragged(generator: torch.Generator) -> Mapping[str, Any]:
+def ragged(generator: torch.Generator) -> Arguments:
     rows = int(torch.randint(3, 6, (1,), generator=generator))
     columns = int(torch.randint(3, 7, (1,), generator=generator))
     mask = ragged_mask(generator, rows, columns)
@@ -97,6 +93,7 @@ WORKED = {
     "kl_coef": 0.1,
 }
 
+
 EXERCISE = Exercise(
     statement=(
         "Return rewards per token (N, T): -kl_coef * (log_probs - ref_log_probs) at every real "
@@ -113,46 +110,4 @@ EXERCISE = Exercise(
     ),
     random=ragged,
     mask="mask",
-    mistakes=(
-        Mistake(
-            "paid_for_drifting",
-            "the sign of the penalty is turned round: your policy is paid for leaving the "
-            "reference. Subtract kl_coef * (log_probs - ref_log_probs).",
-            paid_for_drifting,
-        ),
-        Mistake(
-            "score_in_the_last_column",
-            "you put the score into the last column. A short response ends earlier: its last real "
-            "token must get it.",
-            score_in_the_last_column,
-        ),
-        Mistake(
-            "score_at_every_token",
-            "every token gets the whole score, so long responses earn it many times. It is paid "
-            "once, at the last real token.",
-            score_at_every_token,
-        ),
-        Mistake(
-            "penalty_at_the_end",
-            "the total of each response is right, but all of the penalty stands at its end. Each "
-            "token pays for its own step.",
-            penalty_at_the_end,
-        ),
-        Mistake(
-            "divided_by_the_length",
-            "you divide the penalty by the response's length. That is nats per token with a "
-            "coefficient that is meant per response: long responses drift nearly for free.",
-            divided_by_the_length,
-        ),
-        Mistake(
-            "padding_pays",
-            "right at real tokens, but padding pays, too. It must be 0 there.",
-            padding_pays,
-        ),
-        Mistake(
-            "coefficient_forgotten",
-            "kl_coef does not appear: the penalty is not scaled.",
-            coefficient_forgotten,
-        ),
-    ),
 )

@@ -1,54 +1,65 @@
 """k3, the KL estimate of one sampled token that is never negative."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any
-
 import torch
-from torch import Tensor
 
-from course.exercises import Case, Exercise, Mistake, random_log_probs
+from course.exercises import Arguments, Case, Exercise, random_log_probs
+from course.mistakes import mistake
 from rl.equations import kl as library
 
 POLICY, REFERENCE = torch.tensor([[0.5, 0.25, 0.1]]), torch.tensor([[0.25, 0.25, 0.4]])
 
 
-def k3(log_probs: Tensor, ref_log_probs: Tensor) -> Tensor:
+def k3(log_probs, ref_log_probs):
     delta = ref_log_probs - log_probs  # log(pi_ref / pi)
     return delta.exp() - delta - 1
 
 
-def upside_down(log_probs: Tensor, ref_log_probs: Tensor) -> Tensor:
+@mistake
+def upside_down(log_probs, ref_log_probs):
+    """your ratio is pi / pi_ref. It is pi_ref / pi: the samples come from the policy, so the policy
+    stands below."""
     return k3(ref_log_probs, log_probs)
 
 
-def only_k1(log_probs: Tensor, ref_log_probs: Tensor) -> Tensor:
+@mistake
+def only_k1(log_probs, ref_log_probs):
+    """this is k1, log pi - log pi_ref. Its mean is the KL as well, but it may be negative."""
     return log_probs - ref_log_probs
 
 
-def half_the_square(log_probs: Tensor, ref_log_probs: Tensor) -> Tensor:
+@mistake
+def half_the_square(log_probs, ref_log_probs):
+    """this is k2, half the square of the log-ratio. It is close to k3 near 0, and biased."""
     return (log_probs - ref_log_probs).square() / 2
 
 
-def one_too_many(log_probs: Tensor, ref_log_probs: Tensor) -> Tensor:
+@mistake
+def one_too_many(log_probs, ref_log_probs):
+    """the - 1 is missing: where policy and reference agree, the estimate must be 0."""
     return k3(log_probs, ref_log_probs) + 1
 
 
-def plus_delta(log_probs: Tensor, ref_log_probs: Tensor) -> Tensor:
+@mistake
+def plus_delta(log_probs, ref_log_probs):
+    """the logarithm is subtracted: exp(delta) - delta - 1 with delta = log(pi_ref / pi)."""
     delta = ref_log_probs - log_probs
     return delta.exp() + delta - 1
 
 
-def wrong_sign(log_probs: Tensor, ref_log_probs: Tensor) -> Tensor:
+@mistake
+def wrong_sign(log_probs, ref_log_probs):
+    """your sign is flipped: k3 is never negative."""
     return -k3(log_probs, ref_log_probs)
 
 
-def without_gradient(log_probs: Tensor, ref_log_probs: Tensor) -> Tensor:
+@mistake
+def without_gradient(log_probs, ref_log_probs):
+    """the numbers are right, but no gradient reaches log_probs, and as a term of the loss it would
+    do nothing."""
     return k3(log_probs, ref_log_probs).detach()
 
 
-def ragged(generator: torch.Generator) -> Mapping[str, Any]:
+def ragged(generator: torch.Generator) -> Arguments:
     rows = int(torch.randint(2, 5, (1,), generator=generator))
     log_probs = random_log_probs(generator, rows, 5)
     drift = 0.7 * torch.randn(rows, 5, generator=generator)
@@ -76,39 +87,4 @@ EXERCISE = Exercise(
     ),
     random=ragged,
     gradient="log_probs",
-    mistakes=(
-        Mistake(
-            "upside_down",
-            "your ratio is pi / pi_ref. It is pi_ref / pi: the samples come from the policy, so "
-            "the policy stands below.",
-            upside_down,
-        ),
-        Mistake(
-            "only_k1",
-            "this is k1, log pi - log pi_ref. Its mean is the KL as well, but it may be negative.",
-            only_k1,
-        ),
-        Mistake(
-            "half_the_square",
-            "this is k2, half the square of the log-ratio. It is close to k3 near 0, and biased.",
-            half_the_square,
-        ),
-        Mistake(
-            "one_too_many",
-            "the - 1 is missing: where policy and reference agree, the estimate must be 0.",
-            one_too_many,
-        ),
-        Mistake(
-            "plus_delta",
-            "the logarithm is subtracted: exp(delta) - delta - 1 with delta = log(pi_ref / pi).",
-            plus_delta,
-        ),
-        Mistake("wrong_sign", "your sign is flipped: k3 is never negative.", wrong_sign),
-        Mistake(
-            "without_gradient",
-            "the numbers are right, but no gradient reaches log_probs, and as a term of the loss "
-            "it would do nothing.",
-            without_gradient,
-        ),
-    ),
 )

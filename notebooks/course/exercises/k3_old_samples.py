@@ -1,29 +1,57 @@
 """k3 for samples of an older policy: the importance ratio, differentiated as well."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any
-
 import torch
-from torch import Tensor
 
-from course.exercises import Case, Exercise, Mistake, random_log_probs
+from course.exercises import Arguments, Case, Exercise, random_log_probs
+from course.mistakes import mistake
 from rl.equations.kl import k3_importance
 
 
-def k3_old_samples(log_probs: Tensor, old_log_probs: Tensor, ref_log_probs: Tensor) -> Tensor:
+def k3_old_samples(log_probs, old_log_probs, ref_log_probs):
     ratio = (log_probs - old_log_probs).exp()
     delta = ref_log_probs - log_probs
     return ratio * (delta.exp() - delta - 1)
 
 
-def k3(log_probs: Tensor, ref_log_probs: Tensor) -> Tensor:
+def k3(log_probs, ref_log_probs):
     delta = ref_log_probs - log_probs
     return delta.exp() - delta - 1
 
 
-def batch(generator: torch.Generator) -> Mapping[str, Any]:
+@mistake
+def ratio_is_a_constant(lp, old, ref):
+    """the numbers are right, but the ratio is detached. Its gradient is the part that says which
+    tokens should be drawn less often."""
+    return (lp - old).exp().detach() * k3(lp, ref)
+
+
+@mistake
+def no_ratio(lp, old, ref):
+    """this is plain k3, for samples of the policy itself. These come from an older one: multiply by
+    pi / pi_old."""
+    return k3(lp, ref)
+
+
+@mistake
+def ratio_upside_down(lp, old, ref):
+    """your ratio is pi_old / pi. It is the policy in training over the one that sampled."""
+    return (old - lp).exp() * k3(lp, ref)
+
+
+@mistake
+def delta_turned(lp, old, ref):
+    """your delta has the wrong sign: it is log pi_ref - log pi. With the other one this estimates a
+    chi-square, not a KL."""
+    return (lp - old).exp() * k3(ref, lp)
+
+
+@mistake
+def k1_for_k3(lp, old, ref):
+    """this is rho k1: right on average too, but it may be negative and scatters more."""
+    return (lp - old).exp() * (lp - ref)
+
+
+def batch(generator: torch.Generator) -> Arguments:
     old = random_log_probs(generator, 3, 4)
     return {
         "log_probs": old + 0.4 * torch.randn(3, 4, generator=generator),
@@ -62,34 +90,4 @@ EXERCISE = Exercise(
     ),
     random=batch,
     gradient="log_probs",
-    mistakes=(
-        Mistake(
-            "ratio_is_a_constant",
-            "the numbers are right, but the ratio is detached. Its gradient is the part that says "
-            "which tokens should be drawn less often.",
-            lambda lp, old, ref: (lp - old).exp().detach() * k3(lp, ref),
-        ),
-        Mistake(
-            "no_ratio",
-            "this is plain k3, for samples of the policy itself. These come from an older one: "
-            "multiply by pi / pi_old.",
-            lambda lp, old, ref: k3(lp, ref),
-        ),
-        Mistake(
-            "ratio_upside_down",
-            "your ratio is pi_old / pi. It is the policy in training over the one that sampled.",
-            lambda lp, old, ref: (old - lp).exp() * k3(lp, ref),
-        ),
-        Mistake(
-            "delta_turned",
-            "your delta has the wrong sign: it is log pi_ref - log pi. With the other one this "
-            "estimates a chi-square, not a KL.",
-            lambda lp, old, ref: (lp - old).exp() * k3(ref, lp),
-        ),
-        Mistake(
-            "k1_for_k3",
-            "this is rho k1: right on average too, but it may be negative and scatters more.",
-            lambda lp, old, ref: (lp - old).exp() * (lp - ref),
-        ),
-    ),
 )

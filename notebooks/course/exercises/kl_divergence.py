@@ -1,55 +1,66 @@
 """The KL divergence of two distributions, in the direction that is asked for."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any
-
 import torch
-from torch import Tensor
 
-from course.exercises import Case, Exercise, Mistake
+from course.exercises import Arguments, Case, Exercise
+from course.mistakes import mistake
 from gpt.log_probs import kl_from_logits
 
 
-def kl_divergence(p: Tensor, q: Tensor) -> Tensor:
+def kl_divergence(p, q):
     says = p > 0  # what p never says costs nothing
     return (p[says] * (p[says].log() - q[says].log())).sum()
 
 
-def by_the_library(p: Tensor, q: Tensor) -> Tensor:
+def by_the_library(p, q):
     return kl_from_logits(p.clamp(min=1e-30).log(), q.log())
 
 
-def other_direction(p: Tensor, q: Tensor) -> Tensor:
+@mistake
+def other_direction(p, q):
+    """this is KL(q || p), the other direction: you average over what q says."""
     return by_the_library(q, p)
 
 
-def sign_flipped(p: Tensor, q: Tensor) -> Tensor:
+@mistake
+def sign_flipped(p, q):
+    """the sign is turned round: a divergence is never negative. It is log p - log q."""
     return -kl_divergence(p, q)
 
 
-def in_bits(p: Tensor, q: Tensor) -> Tensor:
+@mistake
+def in_bits(p, q):
+    """right, but in bits. Nats are wanted: the natural logarithm."""
     return kl_divergence(p, q) / torch.tensor(2.0).log()
 
 
-def mean_for_sum(p: Tensor, q: Tensor) -> Tensor:
+@mistake
+def mean_for_sum(p, q):
+    """you take the plain mean over the words. The weights p are the average already: sum."""
     return kl_divergence(p, q) / len(p)
 
 
-def not_weighted(p: Tensor, q: Tensor) -> Tensor:
+@mistake
+def not_weighted(p, q):
+    """you add up the log-ratios of all words alike. Weigh each with p, how often p says it."""
     return (p.clamp(min=1e-30).log() - q.log()).sum()
 
 
-def cross_entropy(p: Tensor, q: Tensor) -> Tensor:
+@mistake
+def cross_entropy(p, q):
+    """this is the cross-entropy, -sum p log q. The entropy of p must come off: it is p's surprise
+    at itself."""
     return -(p * q.log()).sum()
 
 
-def zero_times_infinity(p: Tensor, q: Tensor) -> Tensor:
+@mistake
+def zero_times_infinity(p, q):
+    """right where p is positive, but a word that p never says gives 0 * infinity = NaN. It costs
+    nothing: leave it out of the sum."""
     return (p * (p.log() - q.log())).sum()
 
 
-def two_distributions(generator: torch.Generator) -> Mapping[str, Any]:
+def two_distributions(generator: torch.Generator) -> Arguments:
     words = int(torch.randint(3, 8, (1,), generator=generator))
     p, q = torch.randn(2, words, generator=generator).softmax(-1)
     return {"p": p, "q": q}
@@ -80,43 +91,4 @@ EXERCISE = Exercise(
         ),
     ),
     random=two_distributions,
-    mistakes=(
-        Mistake(
-            "other_direction",
-            "this is KL(q || p), the other direction: you average over what q says.",
-            other_direction,
-        ),
-        Mistake(
-            "sign_flipped",
-            "the sign is turned round: a divergence is never negative. It is log p - log q.",
-            sign_flipped,
-        ),
-        Mistake(
-            "in_bits",
-            "right, but in bits. Nats are wanted: the natural logarithm.",
-            in_bits,
-        ),
-        Mistake(
-            "mean_for_sum",
-            "you take the plain mean over the words. The weights p are the average already: sum.",
-            mean_for_sum,
-        ),
-        Mistake(
-            "not_weighted",
-            "you add up the log-ratios of all words alike. Weigh each with p, how often p says it.",
-            not_weighted,
-        ),
-        Mistake(
-            "cross_entropy",
-            "this is the cross-entropy, -sum p log q. The entropy of p must come off: it is p's "
-            "surprise at itself.",
-            cross_entropy,
-        ),
-        Mistake(
-            "zero_times_infinity",
-            "right where p is positive, but a word that p never says gives 0 * infinity = NaN. It "
-            "costs nothing: leave it out of the sum.",
-            zero_times_infinity,
-        ),
-    ),
 )

@@ -1,85 +1,82 @@
 """PPO's reward of each token: minus beta k1, and the score at the last token."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any
-
 import torch
-from torch import Tensor
 
-from course.exercises import Case, Exercise, Mistake, ragged_mask, random_log_probs
+from course.exercises import Arguments, Case, Exercise, ragged_mask, random_log_probs
+from course.mistakes import mistake
 from rl.equations import token_rewards as library
 
 
-def kl_in_reward(
-    scores: Tensor, log_probs: Tensor, ref_log_probs: Tensor, response_mask: Tensor, kl_coef: float
-) -> Tensor:
+def kl_in_reward(scores, log_probs, ref_log_probs, response_mask, kl_coef):
     rewards = torch.where(response_mask, -kl_coef * (log_probs - ref_log_probs), 0.0)
     last = response_mask.sum(1) - 1
     rewards[torch.arange(len(scores)), last] += scores
     return rewards
 
 
-def penalty(log_probs: Tensor, ref: Tensor, mask: Tensor, beta: float) -> Tensor:
+def penalty(log_probs, ref, mask, beta):
     return torch.where(mask, -beta * (log_probs - ref), 0.0)
 
 
-def paid_for_the_kl(
-    scores: Tensor, log_probs: Tensor, ref: Tensor, mask: Tensor, beta: float
-) -> Tensor:
+@mistake
+def paid_for_the_kl(scores, log_probs, ref, mask, beta):
+    """your KL has the wrong sign: a token that the policy likes more than the reference must cost
+    something."""
     return kl_in_reward(scores, log_probs, ref, mask, -beta)
 
 
-def score_at_every_token(
-    scores: Tensor, log_probs: Tensor, ref: Tensor, mask: Tensor, beta: float
-) -> Tensor:
+@mistake
+def score_at_every_token(scores, log_probs, ref, mask, beta):
+    """the score belongs to the last token alone. At every token it would be counted as often as the
+    response is long."""
     return torch.where(mask, penalty(log_probs, ref, mask, beta) + scores[:, None], 0.0)
 
 
-def score_in_the_last_column(
-    scores: Tensor, log_probs: Tensor, ref: Tensor, mask: Tensor, beta: float
-) -> Tensor:
+@mistake
+def score_in_the_last_column(scores, log_probs, ref, mask, beta):
+    """the score stands in the last column, which is padding for a short response. Its place is the
+    response's own last token, mask.sum(1) - 1."""
     rewards = penalty(log_probs, ref, mask, beta)
     rewards[:, -1] += scores
     return rewards
 
 
-def score_after_the_end(
-    scores: Tensor, log_probs: Tensor, ref: Tensor, mask: Tensor, beta: float
-) -> Tensor:
+@mistake
+def score_after_the_end(scores, log_probs, ref, mask, beta):
+    """the score stands one column after the last token: the index is mask.sum(1) - 1."""
     rewards = penalty(log_probs, ref, mask, beta)
     after = mask.sum(1).clamp(max=mask.shape[1] - 1)
     rewards[torch.arange(len(scores)), after] += scores
     return rewards
 
 
-def last_token_not_charged(
-    scores: Tensor, log_probs: Tensor, ref: Tensor, mask: Tensor, beta: float
-) -> Tensor:
+@mistake
+def last_token_not_charged(scores, log_probs, ref, mask, beta):
+    """the last token gets the score and loses its KL. Add the score (+=)."""
     rewards = penalty(log_probs, ref, mask, beta)
     rewards[torch.arange(len(scores)), mask.sum(1) - 1] = scores
     return rewards
 
 
-def mean_kl_at_the_end(
-    scores: Tensor, log_probs: Tensor, ref: Tensor, mask: Tensor, beta: float
-) -> Tensor:
+@mistake
+def mean_kl_at_the_end(scores, log_probs, ref, mask, beta):
+    """you take the mean of k1 off the score. It is the sum that is InstructGPT's, and each token
+    pays its own part."""
     mean = penalty(log_probs, ref, mask, beta).sum(1) / mask.sum(1)
     rewards = torch.zeros_like(log_probs)
     rewards[torch.arange(len(scores)), mask.sum(1) - 1] = scores + mean
     return rewards
 
 
-def padding_charged(
-    scores: Tensor, log_probs: Tensor, ref: Tensor, mask: Tensor, beta: float
-) -> Tensor:
+@mistake
+def padding_charged(scores, log_probs, ref, mask, beta):
+    """right at every token, but the padding has a KL too. Outside of the mask it must be 0."""
     rewards = -beta * (log_probs - ref)
     rewards[torch.arange(len(scores)), mask.sum(1) - 1] += scores
     return rewards
 
 
-def ragged(generator: torch.Generator) -> Mapping[str, Any]:
+def ragged(generator: torch.Generator) -> Arguments:
     mask = ragged_mask(generator, 4, 6)
     mask[0] = torch.arange(6) < 3  # one is shorter for certain
     log_probs = random_log_probs(generator, 4, 6)
@@ -115,45 +112,4 @@ EXERCISE = Exercise(
     ),
     random=ragged,
     mask="response_mask",
-    mistakes=(
-        Mistake(
-            "paid_for_the_kl",
-            "your KL has the wrong sign: a token that the policy likes more than the reference must "
-            "cost something.",
-            paid_for_the_kl,
-        ),
-        Mistake(
-            "score_at_every_token",
-            "the score belongs to the last token alone. At every token it would be counted as often "
-            "as the response is long.",
-            score_at_every_token,
-        ),
-        Mistake(
-            "score_in_the_last_column",
-            "the score stands in the last column, which is padding for a short response. Its place "
-            "is the response's own last token, mask.sum(1) - 1.",
-            score_in_the_last_column,
-        ),
-        Mistake(
-            "score_after_the_end",
-            "the score stands one column after the last token: the index is mask.sum(1) - 1.",
-            score_after_the_end,
-        ),
-        Mistake(
-            "last_token_not_charged",
-            "the last token gets the score and loses its KL. Add the score (+=).",
-            last_token_not_charged,
-        ),
-        Mistake(
-            "mean_kl_at_the_end",
-            "you take the mean of k1 off the score. It is the sum that is InstructGPT's, and each "
-            "token pays its own part.",
-            mean_kl_at_the_end,
-        ),
-        Mistake(
-            "padding_charged",
-            "right at every token, but the padding has a KL too. Outside of the mask it must be 0.",
-            padding_charged,
-        ),
-    ),
 )

@@ -1,56 +1,66 @@
 """The same divergence on two scales: nats per response and nats per token."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any
-
 import torch
-from torch import Tensor
 
-from course.exercises import Case, Exercise, Mistake, ragged_mask, random_log_probs
+from course.exercises import Arguments, Case, Exercise, ragged_mask, random_log_probs
+from course.mistakes import mistake
 from rl.equations.kl import k1
 from rl.equations.losses import row_means, row_sums, token_mean
 
 
-def kl_scales(log_probs: Tensor, ref_log_probs: Tensor, mask: Tensor) -> Tensor:
+def kl_scales(log_probs, ref_log_probs, mask):
     k1_t = torch.where(mask, log_probs - ref_log_probs, 0.0)
     return torch.stack([k1_t.sum(1).mean(), k1_t.sum() / mask.sum()])
 
 
-def by_the_library(log_probs: Tensor, ref_log_probs: Tensor, mask: Tensor) -> Tensor:
+def by_the_library(log_probs, ref_log_probs, mask):
     estimate = k1(log_probs, ref_log_probs)
     return torch.stack([row_sums(estimate, mask).mean(), token_mean(estimate, mask)])
 
 
-def turned_round(log_probs: Tensor, ref_log_probs: Tensor, mask: Tensor) -> Tensor:
+@mistake
+def turned_round(log_probs, ref_log_probs, mask):
+    """the two numbers are right and in the wrong order: per response first."""
     return kl_scales(log_probs, ref_log_probs, mask).flip(0)
 
 
-def sign_flipped(log_probs: Tensor, ref_log_probs: Tensor, mask: Tensor) -> Tensor:
+@mistake
+def sign_flipped(log_probs, ref_log_probs, mask):
+    """the sign is turned round: k1 is log pi - log pi_ref."""
     return kl_scales(ref_log_probs, log_probs, mask)
 
 
-def padding_counted(log_probs: Tensor, ref_log_probs: Tensor, mask: Tensor) -> Tensor:
+@mistake
+def padding_counted(log_probs, ref_log_probs, mask):
+    """padding takes part in your sums. What stands there means nothing: use the mask."""
     return kl_scales(log_probs, ref_log_probs, torch.ones_like(mask))
 
 
-def divided_by_columns(log_probs: Tensor, ref_log_probs: Tensor, mask: Tensor) -> Tensor:
+@mistake
+def divided_by_columns(log_probs, ref_log_probs, mask):
+    """per response is right. Per token you divide by all columns, padding included: divide by the
+    number of real tokens."""
     k1_t = torch.where(mask, log_probs - ref_log_probs, 0.0)
     return torch.stack([k1_t.sum(1).mean(), k1_t.mean()])
 
 
-def mean_of_row_means(log_probs: Tensor, ref_log_probs: Tensor, mask: Tensor) -> Tensor:
+@mistake
+def mean_of_row_means(log_probs, ref_log_probs, mask):
+    """per response is right. Per token you average within each response first: then a token of a
+    short response weighs more. Divide one sum by the other."""
     estimate = k1(log_probs, ref_log_probs)
     return torch.stack([row_sums(estimate, mask).mean(), row_means(estimate, mask).mean()])
 
 
-def whole_batch_for_response(log_probs: Tensor, ref_log_probs: Tensor, mask: Tensor) -> Tensor:
+@mistake
+def whole_batch_for_response(log_probs, ref_log_probs, mask):
+    """per token is right. The first number is the sum over the whole batch: divide it by the number
+    of responses."""
     per_response, per_token = kl_scales(log_probs, ref_log_probs, mask)
     return torch.stack([per_response * len(mask), per_token])
 
 
-def ragged(generator: torch.Generator) -> Mapping[str, Any]:
+def ragged(generator: torch.Generator) -> Arguments:
     rows = int(torch.randint(3, 6, (1,), generator=generator))
     columns = int(torch.randint(3, 7, (1,), generator=generator))
     mask = ragged_mask(generator, rows, columns)
@@ -68,6 +78,7 @@ WORKED = {
     "mask": torch.arange(4) < torch.tensor([4, 2, 1])[:, None],
 }
 
+
 EXERCISE = Exercise(
     statement=(
         "From log_probs and ref_log_probs (N, T) and the response mask return a tensor of two "
@@ -77,39 +88,4 @@ EXERCISE = Exercise(
     library=by_the_library,
     cases=(Case("responses of 4, 2 and 1 tokens, garbage at padding", WORKED, [0.6, 1.8 / 7]),),
     random=ragged,
-    mistakes=(
-        Mistake(
-            "turned_round",
-            "the two numbers are right and in the wrong order: per response first.",
-            turned_round,
-        ),
-        Mistake(
-            "sign_flipped",
-            "the sign is turned round: k1 is log pi - log pi_ref.",
-            sign_flipped,
-        ),
-        Mistake(
-            "padding_counted",
-            "padding takes part in your sums. What stands there means nothing: use the mask.",
-            padding_counted,
-        ),
-        Mistake(
-            "divided_by_columns",
-            "per response is right. Per token you divide by all columns, padding included: divide "
-            "by the number of real tokens.",
-            divided_by_columns,
-        ),
-        Mistake(
-            "mean_of_row_means",
-            "per response is right. Per token you average within each response first: then a token "
-            "of a short response weighs more. Divide one sum by the other.",
-            mean_of_row_means,
-        ),
-        Mistake(
-            "whole_batch_for_response",
-            "per token is right. The first number is the sum over the whole batch: divide it by "
-            "the number of responses.",
-            whole_batch_for_response,
-        ),
-    ),
 )

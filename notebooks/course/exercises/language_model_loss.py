@@ -1,68 +1,83 @@
 """Next-token prediction: shift the labels by one, mask, and average."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any
-
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
-from course.exercises import Case, Exercise, Mistake
+from course.exercises import Arguments, Case, Exercise
+from course.mistakes import mistake
 
 
-def language_model_loss(logits: Tensor, tokens: Tensor, mask: Tensor) -> Tensor:
+def language_model_loss(logits, tokens, mask):
     log_p = logits[:, :-1].log_softmax(-1)  # column j is about token j + 1
     chosen = log_p.gather(2, tokens[:, 1:, None])[..., 0]
     takes_part = mask[:, 1:]
     return -torch.where(takes_part, chosen, 0.0).sum() / takes_part.sum()
 
 
-def by_cross_entropy(logits: Tensor, tokens: Tensor, mask: Tensor) -> Tensor:
+def by_cross_entropy(logits, tokens, mask):
     """PyTorch's loss over the labels that take part."""
     labels = torch.where(mask, tokens, -100)[:, 1:]
     return F.cross_entropy(logits[:, :-1].mT, labels, ignore_index=-100)
 
 
-def not_shifted(logits: Tensor, tokens: Tensor, mask: Tensor) -> Tensor:
+@mistake
+def not_shifted(logits, tokens, mask):
+    """you compare column j with token j, which it has read already. Column j is about token j + 1:
+    logits[:, :-1] against tokens[:, 1:]."""
     loss = F.cross_entropy(logits.mT, tokens, reduction="none")
     return (loss * mask).sum() / mask.sum()
 
 
-def shifted_the_wrong_way(logits: Tensor, tokens: Tensor, mask: Tensor) -> Tensor:
+@mistake
+def shifted_the_wrong_way(logits, tokens, mask):
+    """you shift the wrong way: column j is compared with token j - 1, the past."""
     loss = F.cross_entropy(logits[:, 1:].mT, tokens[:, :-1], reduction="none")
     return (loss * mask[:, :-1]).sum() / mask[:, :-1].sum()
 
 
-def mask_of_the_inputs(logits: Tensor, tokens: Tensor, mask: Tensor) -> Tensor:
+@mistake
+def mask_of_the_inputs(logits, tokens, mask):
+    """logits and tokens are shifted right, but not the mask. It says which *labels* count: mask[:,
+    1:]."""
     loss = F.cross_entropy(logits[:, :-1].mT, tokens[:, 1:], reduction="none")
     return (loss * mask[:, :-1]).sum() / mask[:, :-1].sum()
 
 
-def everything_counts(logits: Tensor, tokens: Tensor, mask: Tensor) -> Tensor:
+@mistake
+def everything_counts(logits, tokens, mask):
+    """the mask does not appear: prompt and padding are predicted, too."""
     return language_model_loss(logits, tokens, torch.ones_like(mask))
 
 
-def zeros_in_the_mean(logits: Tensor, tokens: Tensor, mask: Tensor) -> Tensor:
+@mistake
+def zeros_in_the_mean(logits, tokens, mask):
+    """the masked tokens are 0, but they still count in the mean. Divide the sum by the number of
+    True labels."""
     loss = F.cross_entropy(logits[:, :-1].mT, tokens[:, 1:], reduction="none")
     return (loss * mask[:, 1:]).mean()
 
 
-def mean_of_row_means(logits: Tensor, tokens: Tensor, mask: Tensor) -> Tensor:
+@mistake
+def mean_of_row_means(logits, tokens, mask):
+    """you average within each row first. Then a token of a short row weighs more: divide one sum by
+    the other."""
     loss = F.cross_entropy(logits[:, :-1].mT, tokens[:, 1:], reduction="none")
     return ((loss * mask[:, 1:]).sum(1) / mask[:, 1:].sum(1)).mean()
 
 
-def sum_for_mean(logits: Tensor, tokens: Tensor, mask: Tensor) -> Tensor:
+@mistake
+def sum_for_mean(logits, tokens, mask):
+    """this is the sum. Divide it by the number of tokens that take part."""
     return language_model_loss(logits, tokens, mask) * mask[:, 1:].sum()
 
 
-def sign_flipped(logits: Tensor, tokens: Tensor, mask: Tensor) -> Tensor:
+@mistake
+def sign_flipped(logits, tokens, mask):
+    """the sign is turned round: a loss is the surprise, -log p."""
     return -language_model_loss(logits, tokens, mask)
 
 
-def ragged(generator: torch.Generator) -> Mapping[str, Any]:
+def ragged(generator: torch.Generator) -> Arguments:
     rows = int(torch.randint(2, 5, (1,), generator=generator))
     columns = int(torch.randint(5, 9, (1,), generator=generator))
     begins = torch.randint(1, 3, (rows, 1), generator=generator)
@@ -103,50 +118,4 @@ EXERCISE = Exercise(
     ),
     random=ragged,
     gradient="logits",
-    mistakes=(
-        Mistake(
-            "not_shifted",
-            "you compare column j with token j, which it has read already. Column j is about token "
-            "j + 1: logits[:, :-1] against tokens[:, 1:].",
-            not_shifted,
-        ),
-        Mistake(
-            "shifted_the_wrong_way",
-            "you shift the wrong way: column j is compared with token j - 1, the past.",
-            shifted_the_wrong_way,
-        ),
-        Mistake(
-            "mask_of_the_inputs",
-            "logits and tokens are shifted right, but not the mask. It says which *labels* count: "
-            "mask[:, 1:].",
-            mask_of_the_inputs,
-        ),
-        Mistake(
-            "everything_counts",
-            "the mask does not appear: prompt and padding are predicted, too.",
-            everything_counts,
-        ),
-        Mistake(
-            "zeros_in_the_mean",
-            "the masked tokens are 0, but they still count in the mean. Divide the sum by the "
-            "number of True labels.",
-            zeros_in_the_mean,
-        ),
-        Mistake(
-            "mean_of_row_means",
-            "you average within each row first. Then a token of a short row weighs more: divide "
-            "one sum by the other.",
-            mean_of_row_means,
-        ),
-        Mistake(
-            "sum_for_mean",
-            "this is the sum. Divide it by the number of tokens that take part.",
-            sum_for_mean,
-        ),
-        Mistake(
-            "sign_flipped",
-            "the sign is turned round: a loss is the surprise, -log p.",
-            sign_flipped,
-        ),
-    ),
 )

@@ -1,47 +1,55 @@
 """The first number to read of a run: how far the ratio is from 1 where it has to be 1."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any
-
 import torch
-from torch import Tensor
 
-from course.exercises import Case, Exercise, Mistake, ragged_mask, random_log_probs
+from course.exercises import Arguments, Case, Exercise, ragged_mask, random_log_probs
+from course.mistakes import mistake
 from rl.equations.losses import likelihood_ratio
 
 
-def largest_ratio_error(log_probs: Tensor, old_log_probs: Tensor, mask: Tensor) -> Tensor:
+def largest_ratio_error(log_probs, old_log_probs, mask):
     ratio = (log_probs - old_log_probs).exp()  # (N, T)
     return (ratio - 1).abs()[mask].max()  # one number: padding does not count
 
 
-def by_the_library(log_probs: Tensor, old_log_probs: Tensor, mask: Tensor) -> Tensor:
+def by_the_library(log_probs, old_log_probs, mask):
     return (likelihood_ratio(log_probs, old_log_probs) - 1).abs()[mask].max()
 
 
-def with_padding(log_probs: Tensor, old_log_probs: Tensor, mask: Tensor) -> Tensor:
+@mistake
+def with_padding(log_probs, old_log_probs, mask):
+    """padding counts as well. What stands behind the end of a response is never sampled: take the
+    largest over the mask's True positions only."""
     return ((log_probs - old_log_probs).exp() - 1).abs().max()
 
 
-def of_the_logarithm(log_probs: Tensor, old_log_probs: Tensor, mask: Tensor) -> Tensor:
+@mistake
+def of_the_logarithm(log_probs, old_log_probs, mask):
+    """that is the largest |log ratio|. For small steps it is nearly the same, but the ratio is the
+    exponential of the difference of the log-probs."""
     return (log_probs - old_log_probs).abs()[mask].max()
 
 
-def signed(log_probs: Tensor, old_log_probs: Tensor, mask: Tensor) -> Tensor:
+@mistake
+def signed(log_probs, old_log_probs, mask):
+    """you take the largest ratio - 1 with its sign. A ratio of 0.1 is as wrong as one of 1.9: take
+    the absolute value first."""
     return ((log_probs - old_log_probs).exp() - 1)[mask].max()
 
 
-def averaged(log_probs: Tensor, old_log_probs: Tensor, mask: Tensor) -> Tensor:
+@mistake
+def averaged(log_probs, old_log_probs, mask):
+    """that is the mean. One wrong token among a thousand would not be seen: take the largest."""
     return ((log_probs - old_log_probs).exp() - 1).abs()[mask].mean()
 
 
-def upside_down(log_probs: Tensor, old_log_probs: Tensor, mask: Tensor) -> Tensor:
+@mistake
+def upside_down(log_probs, old_log_probs, mask):
+    """your ratio is pi_old / pi. The new policy stands above: exp(log_probs - old_log_probs)."""
     return ((old_log_probs - log_probs).exp() - 1).abs()[mask].max()
 
 
-def ragged(generator: torch.Generator) -> Mapping[str, Any]:
+def ragged(generator: torch.Generator) -> Arguments:
     rows, columns = 4, 6
     log_probs = random_log_probs(generator, rows, columns)
     moved = 0.5 * torch.randn(rows, columns, generator=generator)
@@ -56,6 +64,7 @@ FIRST = {
     "old_log_probs": torch.tensor([[-1.5, -1.0, -3.0]]),
     "mask": torch.tensor([[True, True, False]]),
 }
+
 
 EXERCISE = Exercise(
     statement=(
@@ -77,34 +86,4 @@ EXERCISE = Exercise(
         ),
     ),
     random=ragged,
-    mistakes=(
-        Mistake(
-            "with_padding",
-            "padding counts as well. What stands behind the end of a response is never sampled: "
-            "take the largest over the mask's True positions only.",
-            with_padding,
-        ),
-        Mistake(
-            "of_the_logarithm",
-            "that is the largest |log ratio|. For small steps it is nearly the same, but the ratio is "
-            "the exponential of the difference of the log-probs.",
-            of_the_logarithm,
-        ),
-        Mistake(
-            "signed",
-            "you take the largest ratio - 1 with its sign. A ratio of 0.1 is as wrong as one of 1.9: "
-            "take the absolute value first.",
-            signed,
-        ),
-        Mistake(
-            "averaged",
-            "that is the mean. One wrong token among a thousand would not be seen: take the largest.",
-            averaged,
-        ),
-        Mistake(
-            "upside_down",
-            "your ratio is pi_old / pi. The new policy stands above: exp(log_probs - old_log_probs).",
-            upside_down,
-        ),
-    ),
 )

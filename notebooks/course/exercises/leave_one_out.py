@@ -1,51 +1,61 @@
 """RLOO's advantage: a reward minus the mean of the other rewards to the same prompt."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any
-
 import torch
-from torch import Tensor
 
-from course.exercises import Case, Exercise, Mistake
+from course.exercises import Arguments, Case, Exercise
+from course.mistakes import mistake
 from rl.equations import advantages as library
 
 
-def leave_one_out(rewards: Tensor, group_size: int) -> Tensor:
+def leave_one_out(rewards, group_size):
     groups = rewards.view(-1, group_size)
     others = (groups.sum(1, keepdim=True) - groups) / (group_size - 1)
     return (groups - others).view(-1, 1)
 
 
-def itself_included(rewards: Tensor, group_size: int) -> Tensor:
+@mistake
+def itself_included(rewards, group_size):
+    """your baseline contains row i itself: that is the mean of the whole group, GRPO's. RLOO leaves
+    it out."""
     groups = rewards.view(-1, group_size)
     return (groups - groups.mean(1, keepdim=True)).view(-1, 1)
 
 
-def factor_twice(rewards: Tensor, group_size: int) -> Tensor:
+@mistake
+def factor_twice(rewards, group_size):
+    """the factor G / (G - 1) is there twice. Either leave the reward out of the mean, or correct
+    the group's mean by the factor."""
     return leave_one_out(rewards, group_size) * group_size / (group_size - 1)
 
 
-def divided_by_all(rewards: Tensor, group_size: int) -> Tensor:
+@mistake
+def divided_by_all(rewards, group_size):
+    """you left the reward out of the sum, but you still divide by G. There are G - 1 others."""
     groups = rewards.view(-1, group_size)
     return (groups - (groups.sum(1, keepdim=True) - groups) / group_size).view(-1, 1)
 
 
-def other_prompts_too(rewards: Tensor, group_size: int) -> Tensor:
+@mistake
+def other_prompts_too(rewards, group_size):
+    """your others include the responses to other prompts. Take those of the same group."""
     others = (rewards.sum() - rewards) / (len(rewards) - 1)
     return (rewards - others).view(-1, 1)
 
 
-def deviation_divided(rewards: Tensor, group_size: int) -> Tensor:
+@mistake
+def deviation_divided(rewards, group_size):
+    """this is GRPO's advantage, with the group's mean and its deviation. RLOO divides by
+    nothing."""
     return library.group_advantages(rewards, group_size)
 
 
-def wrong_way_round(rewards: Tensor, group_size: int) -> Tensor:
+@mistake
+def wrong_way_round(rewards, group_size):
+    """your sign is flipped: better than the others must be positive."""
     return -leave_one_out(rewards, group_size)
 
 
-def ragged(generator: torch.Generator) -> Mapping[str, Any]:
+def ragged(generator: torch.Generator) -> Arguments:
     group_size = int(torch.randint(2, 7, (1,), generator=generator))
     prompts = int(torch.randint(2, 5, (1,), generator=generator))
     level = 3 * torch.randn(prompts, 1, generator=generator)
@@ -73,39 +83,4 @@ EXERCISE = Exercise(
         ),
     ),
     random=ragged,
-    mistakes=(
-        Mistake(
-            "itself_included",
-            "your baseline contains row i itself: that is the mean of the whole group, GRPO's. RLOO "
-            "leaves it out.",
-            itself_included,
-        ),
-        Mistake(
-            "factor_twice",
-            "the factor G / (G - 1) is there twice. Either leave the reward out of the mean, or "
-            "correct the group's mean by the factor.",
-            factor_twice,
-        ),
-        Mistake(
-            "divided_by_all",
-            "you left the reward out of the sum, but you still divide by G. There are G - 1 others.",
-            divided_by_all,
-        ),
-        Mistake(
-            "other_prompts_too",
-            "your others include the responses to other prompts. Take those of the same group.",
-            other_prompts_too,
-        ),
-        Mistake(
-            "deviation_divided",
-            "this is GRPO's advantage, with the group's mean and its deviation. RLOO divides by "
-            "nothing.",
-            deviation_divided,
-        ),
-        Mistake(
-            "wrong_way_round",
-            "your sign is flipped: better than the others must be positive.",
-            wrong_way_round,
-        ),
-    ),
 )

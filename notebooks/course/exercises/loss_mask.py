@@ -1,24 +1,19 @@
 """Fine-tuning's loss mask: the response and its EOS, never the prompt or the padding."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any
-
 import torch
-from torch import Tensor
 
-from course.exercises import Case, Exercise, Mistake
+from course.exercises import Arguments, Case, Exercise
+from course.mistakes import mistake
 from data.collate import collate_responses
 
 
-def loss_mask(prompt_lengths: Tensor, response_lengths: Tensor, columns: int) -> Tensor:
+def loss_mask(prompt_lengths, response_lengths, columns):
     place = torch.arange(columns)
     begins = prompt_lengths[:, None]
     return (place >= begins) & (place < begins + response_lengths[:, None])
 
 
-def by_the_collator(prompt_lengths: Tensor, response_lengths: Tensor, columns: int) -> Tensor:
+def by_the_collator(prompt_lengths, response_lengths, columns):
     """Rows of token 1 with an EOS, 2, at the end; the collator says which columns they stand in."""
     prompts = [[1] * p for p in prompt_lengths.tolist()]
     responses = [[1] * (n - 1) + [2] for n in response_lengths.tolist()]
@@ -29,38 +24,52 @@ def by_the_collator(prompt_lengths: Tensor, response_lengths: Tensor, columns: i
     return mask
 
 
-def whole_document(prompt_lengths: Tensor, response_lengths: Tensor, columns: int) -> Tensor:
+@mistake
+def whole_document(prompt_lengths, response_lengths, columns):
+    """the prompt takes part, too. Then the model spends its loss on predicting questions."""
     return torch.arange(columns) < (prompt_lengths + response_lengths)[:, None]
 
 
-def prompts_alone(prompt_lengths: Tensor, response_lengths: Tensor, columns: int) -> Tensor:
+@mistake
+def prompts_alone(prompt_lengths, response_lengths, columns):
+    """the mask is turned round: you train on the prompts."""
     return torch.arange(columns) < prompt_lengths[:, None]
 
 
-def padding_too(prompt_lengths: Tensor, response_lengths: Tensor, columns: int) -> Tensor:
+@mistake
+def padding_too(prompt_lengths, response_lengths, columns):
+    """the prompt is left out, but the padding takes part. End the mask after the response."""
     return torch.arange(columns) >= prompt_lengths[:, None]
 
 
-def one_column_early(prompt_lengths: Tensor, response_lengths: Tensor, columns: int) -> Tensor:
+@mistake
+def one_column_early(prompt_lengths, response_lengths, columns):
+    """one column early: the last prompt token counts and the EOS does not. That column *predicts*
+    the first response token; this mask is about where tokens stand."""
     return loss_mask(prompt_lengths - 1, response_lengths, columns)
 
 
-def without_the_eos(prompt_lengths: Tensor, response_lengths: Tensor, columns: int) -> Tensor:
+@mistake
+def without_the_eos(prompt_lengths, response_lengths, columns):
+    """right, except that the EOS is left out. Then the model never learns to stop."""
     return loss_mask(prompt_lengths, response_lengths - 1, columns)
 
 
-def one_too_many(prompt_lengths: Tensor, response_lengths: Tensor, columns: int) -> Tensor:
+@mistake
+def one_too_many(prompt_lengths, response_lengths, columns):
+    """right, except that one column of padding after the EOS counts."""
     return loss_mask(prompt_lengths, response_lengths + 1, columns)
 
 
-def ends_mistaken_for_lengths(
-    prompt_lengths: Tensor, response_lengths: Tensor, columns: int
-) -> Tensor:
+@mistake
+def ends_mistaken_for_lengths(prompt_lengths, response_lengths, columns):
+    """you compare columns with the response's length. The response ends at prompt length plus
+    response length."""
     place = torch.arange(columns)
     return (place >= prompt_lengths[:, None]) & (place < response_lengths[:, None])
 
 
-def some_rows(generator: torch.Generator) -> Mapping[str, Any]:
+def some_rows(generator: torch.Generator) -> Arguments:
     rows = int(torch.randint(3, 6, (1,), generator=generator))
     prompt_lengths = torch.randint(1, 5, (rows,), generator=generator)
     response_lengths = torch.randint(1, 7, (rows,), generator=generator)
@@ -95,43 +104,4 @@ EXERCISE = Exercise(
         ),
     ),
     random=some_rows,
-    mistakes=(
-        Mistake(
-            "whole_document",
-            "the prompt takes part, too. Then the model spends its loss on predicting questions.",
-            whole_document,
-        ),
-        Mistake(
-            "prompts_alone",
-            "the mask is turned round: you train on the prompts.",
-            prompts_alone,
-        ),
-        Mistake(
-            "padding_too",
-            "the prompt is left out, but the padding takes part. End the mask after the response.",
-            padding_too,
-        ),
-        Mistake(
-            "one_column_early",
-            "one column early: the last prompt token counts and the EOS does not. That column "
-            "*predicts* the first response token; this mask is about where tokens stand.",
-            one_column_early,
-        ),
-        Mistake(
-            "without_the_eos",
-            "right, except that the EOS is left out. Then the model never learns to stop.",
-            without_the_eos,
-        ),
-        Mistake(
-            "one_too_many",
-            "right, except that one column of padding after the EOS counts.",
-            one_too_many,
-        ),
-        Mistake(
-            "ends_mistaken_for_lengths",
-            "you compare columns with the response's length. The response ends at prompt length "
-            "plus response length.",
-            ends_mistaken_for_lengths,
-        ),
-    ),
 )

@@ -1,30 +1,56 @@
 """MiniLLM's weight of a token that was drawn from a mixture of teacher and student."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any
-
 import torch
-from torch import Tensor
 
-from course.exercises import Case, Exercise, Mistake, random_log_probs
+from course.exercises import Arguments, Case, Exercise, random_log_probs
+from course.mistakes import mistake
 from rl.equations import losses as library
 
 
-def mixed_sample_weight(
-    student_log_probs: Tensor, teacher_log_probs: Tensor, alpha: float
-) -> Tensor:
+def mixed_sample_weight(student_log_probs, teacher_log_probs, alpha):
     q, p = student_log_probs.exp(), teacher_log_probs.exp()
     return q / (alpha * p + (1 - alpha) * q)
 
 
-def by_the_library(student_log_probs: Tensor, teacher_log_probs: Tensor, alpha: float) -> Tensor:
+def by_the_library(student_log_probs, teacher_log_probs, alpha):
     everywhere = torch.ones_like(student_log_probs, dtype=torch.bool)
     return library.mixed_sampling_weights(student_log_probs, teacher_log_probs, everywhere, alpha)
 
 
-def batch(generator: torch.Generator) -> Mapping[str, Any]:
+@mistake
+def upside_down(q, p, alpha):
+    """your weight is upside down. A sample counts by (what it should have been drawn from) / (what
+    it was drawn from): the student over the mixture."""
+    return 1 / mixed_sample_weight(q, p, alpha)
+
+
+@mistake
+def alpha_on_the_student(q, p, alpha):
+    """alpha is the teacher's share of the mixture; you give it to the student."""
+    return mixed_sample_weight(q, p, 1 - alpha)
+
+
+@mistake
+def teacher_on_top(q, p, alpha):
+    """the teacher stands on top of your fraction. The gradient is an average over the *student's*
+    text, so the student does."""
+    return p.exp() / (alpha * p.exp() + (1 - alpha) * q.exp())
+
+
+@mistake
+def mixture_of_log_probs(q, p, alpha):
+    """you mix log-probabilities. The token was drawn from a mixture of *probabilities*: take the
+    exponentials first."""
+    return (q - (alpha * p + (1 - alpha) * q)).exp()
+
+
+@mistake
+def log_probs_divided(q, p, alpha):
+    """you divide log-probabilities as if they were probabilities: take the exponentials first."""
+    return q / (alpha * p + (1 - alpha) * q)
+
+
+def batch(generator: torch.Generator) -> Arguments:
     return {
         "student_log_probs": random_log_probs(generator, 3, 5),
         "teacher_log_probs": random_log_probs(generator, 3, 5),
@@ -60,35 +86,4 @@ EXERCISE = Exercise(
         ),
     ),
     random=batch,
-    mistakes=(
-        Mistake(
-            "upside_down",
-            "your weight is upside down. A sample counts by (what it should have been drawn from) "
-            "/ (what it was drawn from): the student over the mixture.",
-            lambda q, p, alpha: 1 / mixed_sample_weight(q, p, alpha),
-        ),
-        Mistake(
-            "alpha_on_the_student",
-            "alpha is the teacher's share of the mixture; you give it to the student.",
-            lambda q, p, alpha: mixed_sample_weight(q, p, 1 - alpha),
-        ),
-        Mistake(
-            "teacher_on_top",
-            "the teacher stands on top of your fraction. The gradient is an average over the "
-            "*student's* text, so the student does.",
-            lambda q, p, alpha: p.exp() / (alpha * p.exp() + (1 - alpha) * q.exp()),
-        ),
-        Mistake(
-            "mixture_of_log_probs",
-            "you mix log-probabilities. The token was drawn from a mixture of *probabilities*: "
-            "take the exponentials first.",
-            lambda q, p, alpha: (q - (alpha * p + (1 - alpha) * q)).exp(),
-        ),
-        Mistake(
-            "log_probs_divided",
-            "you divide log-probabilities as if they were probabilities: take the exponentials "
-            "first.",
-            lambda q, p, alpha: q / (alpha * p + (1 - alpha) * q),
-        ),
-    ),
 )

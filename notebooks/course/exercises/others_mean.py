@@ -1,50 +1,58 @@
 """Leave-one-out's baseline: for every response the mean reward of the others of its group."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any
-
 import torch
-from torch import Tensor
 
-from course.exercises import Case, Exercise, Mistake
+from course.exercises import Arguments, Case, Exercise
+from course.mistakes import mistake
 from rl.equations.advantages import leave_one_out_advantages
 
 
-def others_mean(rewards: Tensor, group_size: int) -> Tensor:
+def others_mean(rewards, group_size):
     groups = rewards.view(-1, group_size)
     return ((groups.sum(1, keepdim=True) - groups) / (group_size - 1)).flatten()
 
 
-def from_the_advantages(rewards: Tensor, group_size: int) -> Tensor:
+def from_the_advantages(rewards, group_size):
     """The library returns R_i - b_i."""
     return rewards - leave_one_out_advantages(rewards, group_size)[:, 0]
 
 
-def group_mean(rewards: Tensor, group_size: int) -> Tensor:
+@mistake
+def group_mean(rewards, group_size):
+    """your baseline contains row i itself: that is GRPO's group mean. Leave the row's own reward
+    out."""
     groups = rewards.view(-1, group_size)
     return groups.mean(1, keepdim=True).expand_as(groups).flatten()
 
 
-def over_the_batch(rewards: Tensor, group_size: int) -> Tensor:
+@mistake
+def over_the_batch(rewards, group_size):
+    """you leave the row out, but take the mean over the whole batch. Only answers to the same
+    prompt can be compared: stay within the group."""
     return (rewards.sum() - rewards) / (len(rewards) - 1)
 
 
-def divided_by_all(rewards: Tensor, group_size: int) -> Tensor:
+@mistake
+def divided_by_all(rewards, group_size):
+    """you sum the others and divide by group_size. There are group_size - 1 others."""
     return others_mean(rewards, group_size) * (group_size - 1) / group_size
 
 
-def the_advantage(rewards: Tensor, group_size: int) -> Tensor:
+@mistake
+def the_advantage(rewards, group_size):
+    """this is the advantage, reward minus baseline. Return the baseline alone."""
     return rewards - others_mean(rewards, group_size)
 
 
-def interleaved(rewards: Tensor, group_size: int) -> Tensor:
+@mistake
+def interleaved(rewards, group_size):
+    """you take every n-th row as a group. The rows of a group stand next to each other: view(-1,
+    group_size)."""
     groups = rewards.view(group_size, -1).T
     return ((groups.sum(1, keepdim=True) - groups) / (group_size - 1)).T.flatten()
 
 
-def some_groups(generator: torch.Generator) -> Mapping[str, Any]:
+def some_groups(generator: torch.Generator) -> Arguments:
     group_size = int(torch.randint(2, 6, (1,), generator=generator))
     prompts = int(torch.randint(2, 5, (1,), generator=generator))
     return {
@@ -73,34 +81,4 @@ EXERCISE = Exercise(
         ),
     ),
     random=some_groups,
-    mistakes=(
-        Mistake(
-            "group_mean",
-            "your baseline contains row i itself: that is GRPO's group mean. Leave the row's own "
-            "reward out.",
-            group_mean,
-        ),
-        Mistake(
-            "over_the_batch",
-            "you leave the row out, but take the mean over the whole batch. Only answers to the "
-            "same prompt can be compared: stay within the group.",
-            over_the_batch,
-        ),
-        Mistake(
-            "divided_by_all",
-            "you sum the others and divide by group_size. There are group_size - 1 others.",
-            divided_by_all,
-        ),
-        Mistake(
-            "the_advantage",
-            "this is the advantage, reward minus baseline. Return the baseline alone.",
-            the_advantage,
-        ),
-        Mistake(
-            "interleaved",
-            "you take every n-th row as a group. The rows of a group stand next to each other: "
-            "view(-1, group_size).",
-            interleaved,
-        ),
-    ),
 )

@@ -1,45 +1,52 @@
 """The cross-entropy of an outcome reward model: each text has a label, and a score for its log-odds."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any
-
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
-from course.exercises import Case, Exercise, Mistake
+from course.exercises import Arguments, Case, Exercise
+from course.mistakes import mistake
 from reward_model import loss as library
 
 
-def outcome_loss(outcome_scores: Tensor, labels: Tensor) -> Tensor:
+def outcome_loss(outcome_scores, labels):
     good = -F.logsigmoid(outcome_scores)  # the cost if the text is good
     bad = -F.logsigmoid(-outcome_scores)  # the cost if it is bad
     return (labels * good + (1 - labels) * bad).mean()
 
 
-def good_ones_alone(outcome_scores: Tensor, labels: Tensor) -> Tensor:
+@mistake
+def good_ones_alone(outcome_scores, labels):
+    """bad texts cost nothing in your loss, so a model that calls every text good is perfect. Add (1
+    - y) times -log sigmoid(-score)."""
     return (-labels * F.logsigmoid(outcome_scores)).mean()
 
 
-def labels_swapped(outcome_scores: Tensor, labels: Tensor) -> Tensor:
+@mistake
+def labels_swapped(outcome_scores, labels):
+    """your labels are the wrong way round: label 1 is a good text, whose score is to rise."""
     return outcome_loss(outcome_scores, 1 - labels)
 
 
-def summed(outcome_scores: Tensor, labels: Tensor) -> Tensor:
+@mistake
+def summed(outcome_scores, labels):
+    """you add the texts up. The mean makes the learning rate independent of the batch's size."""
     return outcome_loss(outcome_scores, labels) * len(labels)
 
 
-def without_minus(outcome_scores: Tensor, labels: Tensor) -> Tensor:
+@mistake
+def without_minus(outcome_scores, labels):
+    """this is the log-likelihood, which is maximised. A loss is minimised: put a minus in front."""
     return -outcome_loss(outcome_scores, labels)
 
 
-def squared(outcome_scores: Tensor, labels: Tensor) -> Tensor:
+@mistake
+def squared(outcome_scores, labels):
+    """you take the squared distance of probability and label. Its gradient dies where the model is
+    sure and wrong; the cross-entropy's does not."""
     return (outcome_scores.sigmoid() - labels).square().mean()
 
 
-def ragged(generator: torch.Generator) -> Mapping[str, Any]:
+def ragged(generator: torch.Generator) -> Arguments:
     count = int(torch.randint(2, 12, (1,), generator=generator))
     labels = torch.randint(0, 2, (count,), generator=generator).float()
     labels[:2] = torch.tensor([0.0, 1.0])
@@ -75,33 +82,4 @@ EXERCISE = Exercise(
         ),
     ),
     random=ragged,
-    mistakes=(
-        Mistake(
-            "good_ones_alone",
-            "bad texts cost nothing in your loss, so a model that calls every text good is perfect. "
-            "Add (1 - y) times -log sigmoid(-score).",
-            good_ones_alone,
-        ),
-        Mistake(
-            "labels_swapped",
-            "your labels are the wrong way round: label 1 is a good text, whose score is to rise.",
-            labels_swapped,
-        ),
-        Mistake(
-            "summed",
-            "you add the texts up. The mean makes the learning rate independent of the batch's size.",
-            summed,
-        ),
-        Mistake(
-            "without_minus",
-            "this is the log-likelihood, which is maximised. A loss is minimised: put a minus in front.",
-            without_minus,
-        ),
-        Mistake(
-            "squared",
-            "you take the squared distance of probability and label. Its gradient dies where the model "
-            "is sure and wrong; the cross-entropy's does not.",
-            squared,
-        ),
-    ),
 )

@@ -1,60 +1,73 @@
 """The famous number: how many weights a GPT-2 has."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any
-
 import torch
 
-from course.exercises import Case, Exercise, Mistake
+from course.exercises import Arguments, Case, Exercise
+from course.mistakes import mistake
 from gpt.model import GPT, GPTConfig
 
 
-def parameter_count(vocabulary: int, context: int, layers: int, width: int) -> int:
+def parameter_count(vocabulary, context, layers, width):
     attention = (3 * width**2 + 3 * width) + (width**2 + width)
     mlp = (4 * width**2 + 4 * width) + (4 * width**2 + width)
     block = attention + mlp + 4 * width
     return vocabulary * width + context * width + layers * block + 2 * width
 
 
-def by_the_library(vocabulary: int, context: int, layers: int, width: int) -> torch.Tensor:
+def by_the_library(vocabulary, context, layers, width):
     """Built on a device without memory, and counted."""
     with torch.device("meta"):
         model = GPT(GPTConfig(vocabulary, context, layers, n_head=1, n_embd=width))
     return torch.tensor(float(model.parameter_count()))
 
 
-def untied_head(vocabulary: int, context: int, layers: int, width: int) -> int:
+@mistake
+def untied_head(vocabulary, context, layers, width):
+    """you count an output head of its own. GPT-2's is tied: it is the token embedding once more,
+    and has no weights."""
     return parameter_count(vocabulary, context, layers, width) + vocabulary * width
 
 
-def no_biases(vocabulary: int, context: int, layers: int, width: int) -> int:
+@mistake
+def no_biases(vocabulary, context, layers, width):
+    """you left out the biases of the linear layers: 9 D in each block, 4 D in attention and 5 D in
+    the MLP."""
     return parameter_count(vocabulary, context, layers, width) - layers * 9 * width
 
 
-def no_positions(vocabulary: int, context: int, layers: int, width: int) -> int:
+@mistake
+def no_positions(vocabulary, context, layers, width):
+    """you left out the learned positions: one vector of width D for each of C columns."""
     return parameter_count(vocabulary, context, layers, width) - context * width
 
 
-def no_final_norm(vocabulary: int, context: int, layers: int, width: int) -> int:
+@mistake
+def no_final_norm(vocabulary, context, layers, width):
+    """nearly: the LayerNorm after the last block is missing, 2 D."""
     return parameter_count(vocabulary, context, layers, width) - 2 * width
 
 
-def no_norms_in_blocks(vocabulary: int, context: int, layers: int, width: int) -> int:
+@mistake
+def no_norms_in_blocks(vocabulary, context, layers, width):
+    """the two LayerNorms of every block are missing: 4 D in each."""
     return parameter_count(vocabulary, context, layers, width) - layers * 4 * width
 
 
-def one_block(vocabulary: int, context: int, layers: int, width: int) -> int:
+@mistake
+def one_block(vocabulary, context, layers, width):
+    """you count one block only. There are L of them, one above the other."""
     return parameter_count(vocabulary, context, 1, width)
 
 
-def no_output_projection(vocabulary: int, context: int, layers: int, width: int) -> int:
+@mistake
+def no_output_projection(vocabulary, context, layers, width):
+    """attention has a fourth matrix: after the average the heads' results are mixed by an output
+    projection, D^2 + D."""
     missing = layers * (width**2 + width)
     return parameter_count(vocabulary, context, layers, width) - missing
 
 
-def some_shape(generator: torch.Generator) -> Mapping[str, Any]:
+def some_shape(generator: torch.Generator) -> Arguments:
     def number(low: int, high: int) -> int:
         return int(torch.randint(low, high, (1,), generator=generator))
 
@@ -66,7 +79,7 @@ def some_shape(generator: torch.Generator) -> Mapping[str, Any]:
     }
 
 
-def shape(vocabulary: int, context: int, layers: int, width: int) -> Mapping[str, Any]:
+def shape(vocabulary, context, layers, width):
     return {"vocabulary": vocabulary, "context": context, "layers": layers, "width": width}
 
 
@@ -84,44 +97,4 @@ EXERCISE = Exercise(
     ),
     random=some_shape,
     tolerance=1e-7,
-    mistakes=(
-        Mistake(
-            "untied_head",
-            "you count an output head of its own. GPT-2's is tied: it is the token embedding once "
-            "more, and has no weights.",
-            untied_head,
-        ),
-        Mistake(
-            "no_biases",
-            "you left out the biases of the linear layers: 9 D in each block, 4 D in attention and "
-            "5 D in the MLP.",
-            no_biases,
-        ),
-        Mistake(
-            "no_positions",
-            "you left out the learned positions: one vector of width D for each of C columns.",
-            no_positions,
-        ),
-        Mistake(
-            "no_final_norm",
-            "nearly: the LayerNorm after the last block is missing, 2 D.",
-            no_final_norm,
-        ),
-        Mistake(
-            "no_norms_in_blocks",
-            "the two LayerNorms of every block are missing: 4 D in each.",
-            no_norms_in_blocks,
-        ),
-        Mistake(
-            "one_block",
-            "you count one block only. There are L of them, one above the other.",
-            one_block,
-        ),
-        Mistake(
-            "no_output_projection",
-            "attention has a fourth matrix: after the average the heads' results are mixed by an "
-            "output projection, D^2 + D.",
-            no_output_projection,
-        ),
-    ),
 )

@@ -1,47 +1,60 @@
 """The perplexity of answers under a model, from the log-probs of their tokens."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Mapping
-from typing import Any
 
 import torch
-from torch import Tensor
 
-from course.exercises import Case, Exercise, Mistake
+from course.exercises import Arguments, Case, Exercise
+from course.mistakes import mistake
 
 
-def perplexity(log_probs: Tensor, mask: Tensor) -> Tensor:
+def perplexity(log_probs, mask):
     surprise = -(log_probs * mask).sum() / mask.sum()  # nats per token
     return surprise.exp()
 
 
-def padding_counts(log_probs: Tensor, mask: Tensor) -> Tensor:
+@mistake
+def padding_counts(log_probs, mask):
+    """you average over the padding too: what stands behind an answer's end is no token of it.
+    Multiply by the mask, and divide by its sum."""
     return (-log_probs.mean()).exp()
 
 
-def mean_of_rows(log_probs: Tensor, mask: Tensor) -> Tensor:
+@mistake
+def mean_of_rows(log_probs, mask):
+    """you average within each answer first. Then a token of a short answer counts for more;
+    perplexity is per token over all answers."""
     return (-(log_probs * mask).sum(1) / mask.sum(1)).mean().exp()
 
 
-def mean_of_perplexities(log_probs: Tensor, mask: Tensor) -> Tensor:
+@mistake
+def mean_of_perplexities(log_probs, mask):
+    """you take the exponential of each answer and average afterwards. One odd answer then outweighs
+    all others: average the surprises, and take the exponential last."""
     return (-(log_probs * mask).sum(1) / mask.sum(1)).exp().mean()
 
 
-def no_exponential(log_probs: Tensor, mask: Tensor) -> Tensor:
+@mistake
+def no_exponential(log_probs, mask):
+    """this is the mean surprise in nats. Perplexity is its exponential: a choice among so many
+    equally likely tokens."""
     return -(log_probs * mask).sum() / mask.sum()
 
 
-def without_minus(log_probs: Tensor, mask: Tensor) -> Tensor:
+@mistake
+def without_minus(log_probs, mask):
+    """this is the geometric mean of the probabilities. Perplexity is one over it: a minus is
+    missing."""
     return ((log_probs * mask).sum() / mask.sum()).exp()
 
 
-def by_responses(log_probs: Tensor, mask: Tensor) -> Tensor:
+@mistake
+def by_responses(log_probs, mask):
+    """you divide by the number of answers. That is nats per answer; divide by the tokens."""
     return (-(log_probs * mask).sum() / len(log_probs)).exp()
 
 
-def of_lists(log_probs: Tensor, mask: Tensor) -> Tensor:
+def of_lists(log_probs, mask):
     """The slow twin: a list of surprises, then their mean."""
     surprises = [
         -float(value)
@@ -52,7 +65,7 @@ def of_lists(log_probs: Tensor, mask: Tensor) -> Tensor:
     return torch.tensor(math.exp(sum(surprises) / len(surprises)))
 
 
-def ragged(generator: torch.Generator) -> Mapping[str, Any]:
+def ragged(generator: torch.Generator) -> Arguments:
     rows, columns = (int(torch.randint(2, 6, (1,), generator=generator)) for _ in range(2))
     lengths = torch.randint(1, columns + 1, (rows,), generator=generator)
     lengths[0], lengths[1] = columns, 1
@@ -95,41 +108,4 @@ EXERCISE = Exercise(
         ),
     ),
     random=ragged,
-    mistakes=(
-        Mistake(
-            "padding_counts",
-            "you average over the padding too: what stands behind an answer's end is no token of it. "
-            "Multiply by the mask, and divide by its sum.",
-            padding_counts,
-        ),
-        Mistake(
-            "mean_of_rows",
-            "you average within each answer first. Then a token of a short answer counts for more; "
-            "perplexity is per token over all answers.",
-            mean_of_rows,
-        ),
-        Mistake(
-            "mean_of_perplexities",
-            "you take the exponential of each answer and average afterwards. One odd answer then "
-            "outweighs all others: average the surprises, and take the exponential last.",
-            mean_of_perplexities,
-        ),
-        Mistake(
-            "no_exponential",
-            "this is the mean surprise in nats. Perplexity is its exponential: a choice among so many "
-            "equally likely tokens.",
-            no_exponential,
-        ),
-        Mistake(
-            "without_minus",
-            "this is the geometric mean of the probabilities. Perplexity is one over it: a minus is "
-            "missing.",
-            without_minus,
-        ),
-        Mistake(
-            "by_responses",
-            "you divide by the number of answers. That is nats per answer; divide by the tokens.",
-            by_responses,
-        ),
-    ),
 )

@@ -1,22 +1,17 @@
 """Positions of left-padded rows: they count real tokens."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any
-
 import torch
-from torch import Tensor
 
-from course.exercises import Case, Exercise, Mistake
+from course.exercises import Arguments, Case, Exercise
+from course.mistakes import mistake
 from data.collate import left_pad, right_pad
 
 
-def position_ids(mask: Tensor) -> Tensor:
+def position_ids(mask):
     return (mask.cumsum(1) - 1).clamp(min=0)
 
 
-def by_counting(mask: Tensor) -> Tensor:
+def by_counting(mask):
     """Row by row, token by token."""
     positions = torch.zeros(mask.shape, dtype=torch.long)
     for i, row in enumerate(mask.tolist()):
@@ -25,28 +20,40 @@ def by_counting(mask: Tensor) -> Tensor:
     return positions
 
 
-def columns(mask: Tensor) -> Tensor:
+@mistake
+def columns(mask):
+    """you count columns. The first word of a prompt must get position 0 wherever it stands: count
+    real tokens."""
     return torch.arange(mask.shape[1]).expand(mask.shape)
 
 
-def from_one(mask: Tensor) -> Tensor:
+@mistake
+def from_one(mask):
+    """right, except that you count from 1. The first real token has position 0."""
     return mask.cumsum(1)
 
 
-def negative_at_padding(mask: Tensor) -> Tensor:
+@mistake
+def negative_at_padding(mask):
+    """right at real tokens, but padding in front gets -1, and an embedding table has no row -1.
+    Hold it at 0."""
     return mask.cumsum(1) - 1
 
 
-def shifted_by_the_first_row(mask: Tensor) -> Tensor:
+@mistake
+def shifted_by_the_first_row(mask):
+    """you shift all rows by the padding of the first one. Every row has its own."""
     padding = int((~mask[0]).sum())
     return (torch.arange(mask.shape[1]) - padding).clamp(min=0).expand(mask.shape)
 
 
-def padding_counted(mask: Tensor) -> Tensor:
+@mistake
+def padding_counted(mask):
+    """you count padding instead of real tokens: the mask is turned round."""
     return ((~mask).cumsum(1) - 1).clamp(min=0)
 
 
-def ragged(generator: torch.Generator) -> Mapping[str, Any]:
+def ragged(generator: torch.Generator) -> Arguments:
     lengths = torch.randint(1, 8, (int(torch.randint(2, 6, (1,), generator=generator)),),
                             generator=generator)  # fmt: skip
     rows = [[5] * length for length in [*lengths.tolist(), 3, 8]]
@@ -71,33 +78,4 @@ EXERCISE = Exercise(
         case("padding after the row: the count stands still", [1, 1, 0, 0], [0, 1, 1, 1]),
     ),
     random=ragged,
-    mistakes=(
-        Mistake(
-            "columns",
-            "you count columns. The first word of a prompt must get position 0 wherever it stands: "
-            "count real tokens.",
-            columns,
-        ),
-        Mistake(
-            "from_one",
-            "right, except that you count from 1. The first real token has position 0.",
-            from_one,
-        ),
-        Mistake(
-            "negative_at_padding",
-            "right at real tokens, but padding in front gets -1, and an embedding table has no row "
-            "-1. Hold it at 0.",
-            negative_at_padding,
-        ),
-        Mistake(
-            "shifted_by_the_first_row",
-            "you shift all rows by the padding of the first one. Every row has its own.",
-            shifted_by_the_first_row,
-        ),
-        Mistake(
-            "padding_counted",
-            "you count padding instead of real tokens: the mask is turned round.",
-            padding_counted,
-        ),
-    ),
 )

@@ -1,23 +1,18 @@
 """The reward of each prefix, where a response's reward is the mean of its token scores."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any
-
 import torch
-from torch import Tensor
 
-from course.exercises import Case, Exercise, Mistake, ragged_mask
+from course.exercises import Arguments, Case, Exercise, ragged_mask
+from course.mistakes import mistake
 
 
-def prefix_scores(token_scores: Tensor, mask: Tensor) -> Tensor:
+def prefix_scores(token_scores, mask):
     valid = torch.where(mask, token_scores, 0.0)
     tokens_so_far = mask.cumsum(1).clamp(min=1)
     return torch.where(mask, valid.cumsum(1) / tokens_so_far, 0.0)
 
 
-def by_hand(token_scores: Tensor, mask: Tensor) -> Tensor:
+def by_hand(token_scores, mask):
     """Prefix by prefix, as the definition says."""
     rows = []
     for scores, valid in zip(token_scores, mask):
@@ -28,35 +23,47 @@ def by_hand(token_scores: Tensor, mask: Tensor) -> Tensor:
     return torch.stack(rows)
 
 
-def only_summed(token_scores: Tensor, mask: Tensor) -> Tensor:
+@mistake
+def only_summed(token_scores, mask):
+    """you add the scores up. Divide each sum by the number of tokens so far."""
     return torch.where(mask, torch.where(mask, token_scores, 0.0).cumsum(1), 0.0)
 
 
-def whole_length(token_scores: Tensor, mask: Tensor) -> Tensor:
+@mistake
+def whole_length(token_scores, mask):
+    """you divide by the length of the whole response. A prefix of t tokens is divided by t."""
     return only_summed(token_scores, mask) / mask.sum(1, keepdim=True)
 
 
-def token_itself(token_scores: Tensor, mask: Tensor) -> Tensor:
+@mistake
+def token_itself(token_scores, mask):
+    """this is the score of each token alone. A prefix is judged by the mean up to there."""
     return torch.where(mask, token_scores, 0.0)
 
 
-def one_token_late(token_scores: Tensor, mask: Tensor) -> Tensor:
+@mistake
+def one_token_late(token_scores, mask):
+    """you are one token late: the reward model has read the token that it scores."""
     right = prefix_scores(token_scores, mask)
     shifted = torch.cat([torch.zeros_like(right[:, :1]), right[:, :-1]], 1)
     return torch.where(mask, shifted, 0.0)
 
 
-def to_the_end(token_scores: Tensor, mask: Tensor) -> Tensor:
+@mistake
+def to_the_end(token_scores, mask):
+    """you average from the token to the end. A prefix goes from the first token to this one."""
     valid = torch.where(mask, token_scores, 0.0)
     left = mask.flip(1).cumsum(1).flip(1).clamp(min=1)
     return torch.where(mask, valid.flip(1).cumsum(1).flip(1) / left, 0.0)
 
 
-def padding_scored(token_scores: Tensor, mask: Tensor) -> Tensor:
+@mistake
+def padding_scored(token_scores, mask):
+    """right where the mask is True. In the padding the result must be 0."""
     return token_scores.cumsum(1) / torch.arange(1, token_scores.shape[1] + 1)
 
 
-def ragged(generator: torch.Generator) -> Mapping[str, Any]:
+def ragged(generator: torch.Generator) -> Arguments:
     mask = ragged_mask(generator, 3, 6)
     mask[0], mask[1] = torch.arange(6) < 3, True  # lengths differ for certain
     return {"token_scores": torch.randn(3, 6, generator=generator), "mask": mask}
@@ -81,36 +88,4 @@ EXERCISE = Exercise(
     ),
     random=ragged,
     mask="mask",
-    mistakes=(
-        Mistake(
-            "only_summed",
-            "you add the scores up. Divide each sum by the number of tokens so far.",
-            only_summed,
-        ),
-        Mistake(
-            "whole_length",
-            "you divide by the length of the whole response. A prefix of t tokens is divided by t.",
-            whole_length,
-        ),
-        Mistake(
-            "token_itself",
-            "this is the score of each token alone. A prefix is judged by the mean up to there.",
-            token_itself,
-        ),
-        Mistake(
-            "one_token_late",
-            "you are one token late: the reward model has read the token that it scores.",
-            one_token_late,
-        ),
-        Mistake(
-            "to_the_end",
-            "you average from the token to the end. A prefix goes from the first token to this one.",
-            to_the_end,
-        ),
-        Mistake(
-            "padding_scored",
-            "right where the mask is True. In the padding the result must be 0.",
-            padding_scored,
-        ),
-    ),
 )

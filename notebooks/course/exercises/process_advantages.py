@@ -1,14 +1,9 @@
 """Process supervision: a token gets the z-scores of all steps that end at it or later."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any
-
 import torch
-from torch import Tensor
 
-from course.exercises import Case, Exercise, Mistake, ragged_mask
+from course.exercises import Arguments, Case, Exercise, ragged_mask
+from course.mistakes import mistake
 from rl.equations.losses import row_sums
 
 STEPS = {
@@ -19,17 +14,13 @@ STEPS = {
 }
 
 
-def process_advantages(
-    z_scores: Tensor, step_ends: Tensor, step_mask: Tensor, response_mask: Tensor
-) -> Tensor:
+def process_advantages(z_scores, step_ends, step_mask, response_mask):
     t = torch.arange(response_mask.shape[1])
     still_to_end = step_mask[:, :, None] & (step_ends[:, :, None] >= t)  # (N, K, T)
     return (z_scores[:, :, None] * still_to_end).sum(1) * response_mask
 
 
-def by_the_library(
-    z_scores: Tensor, step_ends: Tensor, step_mask: Tensor, response_mask: Tensor
-) -> Tensor:
+def by_the_library(z_scores, step_ends, step_mask, response_mask):
     """Token by token: the sum over the steps that are still to end."""
     columns = [
         row_sums(z_scores, step_mask & (step_ends >= t)) for t in range(response_mask.shape[1])
@@ -37,34 +28,46 @@ def by_the_library(
     return torch.where(response_mask, torch.stack(columns, 1), 0.0)
 
 
-def spread(z: Tensor, mask: Tensor, response_mask: Tensor, takes_part: Tensor) -> Tensor:
+def spread(z, mask, response_mask, takes_part):
     return (z[:, :, None] * (takes_part & mask[:, :, None])).sum(1) * response_mask
 
 
-def ended_before(z: Tensor, ends: Tensor, mask: Tensor, response_mask: Tensor) -> Tensor:
+@mistake
+def ended_before(z, ends, mask, response_mask):
+    """you add up the steps that have ended already. A token answers for what comes from it on, not
+    for what came before."""
     t = torch.arange(response_mask.shape[1])
     return spread(z, mask, response_mask, ends[:, :, None] <= t)
 
 
-def own_end_left_out(z: Tensor, ends: Tensor, mask: Tensor, response_mask: Tensor) -> Tensor:
+@mistake
+def own_end_left_out(z, ends, mask, response_mask):
+    """the last token of a step does not get that step: use step_ends >= t, not >."""
     t = torch.arange(response_mask.shape[1])
     return spread(z, mask, response_mask, ends[:, :, None] > t)
 
 
-def at_its_end_alone(z: Tensor, ends: Tensor, mask: Tensor, response_mask: Tensor) -> Tensor:
+@mistake
+def at_its_end_alone(z, ends, mask, response_mask):
+    """a step pays its last token alone. All tokens before its end have led there."""
     t = torch.arange(response_mask.shape[1])
     return spread(z, mask, response_mask, ends[:, :, None] == t)
 
 
-def whole_response(z: Tensor, ends: Tensor, mask: Tensor, response_mask: Tensor) -> Tensor:
+@mistake
+def whole_response(z, ends, mask, response_mask):
+    """every token gets the sum over all steps. Then a step is blamed for errors before it, which is
+    what process supervision avoids."""
     return (z * mask).sum(1, keepdim=True) * response_mask
 
 
-def padding_counted(z: Tensor, ends: Tensor, mask: Tensor, response_mask: Tensor) -> Tensor:
+@mistake
+def padding_counted(z, ends, mask, response_mask):
+    """padded steps are counted: leave out those where step_mask is False."""
     return process_advantages(z, ends, torch.ones_like(mask), response_mask)
 
 
-def ragged(generator: torch.Generator) -> Mapping[str, Any]:
+def ragged(generator: torch.Generator) -> Arguments:
     mask = ragged_mask(generator, 3, 6)
     lengths = mask.sum(1, keepdim=True)
     ends = (torch.rand(3, 3, generator=generator) * lengths).long().sort(1).values
@@ -92,33 +95,4 @@ EXERCISE = Exercise(
     ),
     random=ragged,
     mask="response_mask",
-    mistakes=(
-        Mistake(
-            "ended_before",
-            "you add up the steps that have ended already. A token answers for what comes from it "
-            "on, not for what came before.",
-            ended_before,
-        ),
-        Mistake(
-            "own_end_left_out",
-            "the last token of a step does not get that step: use step_ends >= t, not >.",
-            own_end_left_out,
-        ),
-        Mistake(
-            "at_its_end_alone",
-            "a step pays its last token alone. All tokens before its end have led there.",
-            at_its_end_alone,
-        ),
-        Mistake(
-            "whole_response",
-            "every token gets the sum over all steps. Then a step is blamed for errors before it, "
-            "which is what process supervision avoids.",
-            whole_response,
-        ),
-        Mistake(
-            "padding_counted",
-            "padded steps are counted: leave out those where step_mask is False.",
-            padding_counted,
-        ),
-    ),
 )

@@ -1,24 +1,19 @@
 """REINFORCE by hand: what one sample does to the logits of a softmax, without autograd."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any
-
 import torch
-from torch import Tensor
 
-from course.exercises import Case, Exercise, Mistake
+from course.exercises import Arguments, Case, Exercise
+from course.mistakes import mistake
 from rl.equations import losses as library
 
 
-def reinforce_push(logits: Tensor, word: int, reward: float) -> Tensor:
+def reinforce_push(logits, word, reward):
     one_hot = torch.zeros_like(logits)
     one_hot[word] = 1
     return reward * (one_hot - logits.softmax(-1))
 
 
-def by_autograd(logits: Tensor, word: int, reward: float) -> Tensor:
+def by_autograd(logits, word, reward):
     """The gradient of the library's loss for a response of one token, with a minus."""
     leaf = logits.detach().clone().requires_grad_()
     log_prob = leaf.log_softmax(-1)[word].view(1, 1)
@@ -26,31 +21,47 @@ def by_autograd(logits: Tensor, word: int, reward: float) -> Tensor:
     return -torch.autograd.grad(loss.sum(), leaf)[0]
 
 
-def sign_flipped(logits: Tensor, word: int, reward: float) -> Tensor:
+@mistake
+def sign_flipped(logits, word, reward):
+    """this is the gradient of the loss. The push on the logits goes uphill: a word with a positive
+    reward must go up."""
     return -reinforce_push(logits, word, reward)
 
 
-def no_reward(logits: Tensor, word: int, reward: float) -> Tensor:
+@mistake
+def no_reward(logits, word, reward):
+    """you left the reward out: this is the gradient of log pi alone, and good and bad words are
+    pushed alike."""
     return reinforce_push(logits, word, 1.0)
 
 
-def one_hot_alone(logits: Tensor, word: int, reward: float) -> Tensor:
+@mistake
+def one_hot_alone(logits, word, reward):
+    """you raise the word that was said and forget that the others must give up the probability:
+    subtract softmax(logits) from the one-hot vector."""
     return reward * torch.eye(len(logits))[word].to(logits.dtype)
 
 
-def gradient_of_pi(logits: Tensor, word: int, reward: float) -> Tensor:
+@mistake
+def gradient_of_pi(logits, word, reward):
+    """this is the gradient of pi, not of log pi: there is a factor pi(word) too much. It is the
+    factor that drawing the word supplies already."""
     return logits.softmax(-1)[word] * reinforce_push(logits, word, reward)
 
 
-def logits_for_probabilities(logits: Tensor, word: int, reward: float) -> Tensor:
+@mistake
+def logits_for_probabilities(logits, word, reward):
+    """you subtract the logits themselves. Probabilities are wanted: softmax(logits)."""
     return reward * (torch.eye(len(logits))[word].to(logits.dtype) - logits)
 
 
-def average_over_words(logits: Tensor, word: int, reward: float) -> Tensor:
+@mistake
+def average_over_words(logits, word, reward):
+    """you divide by the number of words. This is one sample: nothing is averaged here."""
     return reinforce_push(logits, word, reward) / len(logits)
 
 
-def one_word(generator: torch.Generator) -> Mapping[str, Any]:
+def one_word(generator: torch.Generator) -> Arguments:
     words = int(torch.randint(2, 7, (1,), generator=generator))
     return {
         "logits": 2 * torch.randn(words, generator=generator),
@@ -75,40 +86,4 @@ EXERCISE = Exercise(
         case("a negative reward", 1, -2.0, [0.4, -1.4, 1.0]),
     ),
     random=one_word,
-    mistakes=(
-        Mistake(
-            "sign_flipped",
-            "this is the gradient of the loss. The push on the logits goes uphill: a word with a "
-            "positive reward must go up.",
-            sign_flipped,
-        ),
-        Mistake(
-            "no_reward",
-            "you left the reward out: this is the gradient of log pi alone, and good and bad "
-            "words are pushed alike.",
-            no_reward,
-        ),
-        Mistake(
-            "one_hot_alone",
-            "you raise the word that was said and forget that the others must give up the "
-            "probability: subtract softmax(logits) from the one-hot vector.",
-            one_hot_alone,
-        ),
-        Mistake(
-            "gradient_of_pi",
-            "this is the gradient of pi, not of log pi: there is a factor pi(word) too much. It is "
-            "the factor that drawing the word supplies already.",
-            gradient_of_pi,
-        ),
-        Mistake(
-            "logits_for_probabilities",
-            "you subtract the logits themselves. Probabilities are wanted: softmax(logits).",
-            logits_for_probabilities,
-        ),
-        Mistake(
-            "average_over_words",
-            "you divide by the number of words. This is one sample: nothing is averaged here.",
-            average_over_words,
-        ),
-    ),
 )

@@ -1,26 +1,47 @@
 """How many old pairs are replayed beside new ones."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any
-
 import torch
-from torch import Tensor
 
-from course.exercises import Case, Exercise, Mistake
+from course.exercises import Arguments, Case, Exercise
+from course.mistakes import mistake
 from reward_model import continual
 
 
-def replay_count(new: int, history: int, share: float) -> int:
+def replay_count(new, history, share):
     return min(round(new * share / (1 - share)), history)
 
 
-def by_the_library(new: int, history: int, share: float) -> Tensor:
+def by_the_library(new, history, share):
     return torch.tensor(float(continual.history_count(new, history, share, "share_of_mix")))
 
 
-def counts(generator: torch.Generator) -> Mapping[str, Any]:
+@mistake
+def share_of_the_new(new, history, share):
+    """this is a share of the *new* pairs. Of the mix it is less: 9 of 99 are 9%. Divide by 1 -
+    share."""
+    return min(round(new * share), history)
+
+
+@mistake
+def share_of_the_history(new, history, share):
+    """this is a share of the history, the other reading of the paper. Here a share of the mix is
+    old."""
+    return round(history * share)
+
+
+@mistake
+def more_than_there_are(new, history, share):
+    """you replay more pairs than there are: take the smaller of both numbers."""
+    return round(new * share / (1 - share))
+
+
+@mistake
+def size_of_the_mix(new, history, share):
+    """this is the size of the whole mix. Take the new pairs off."""
+    return new + replay_count(new, history, share)
+
+
+def counts(generator: torch.Generator) -> Arguments:
     new, history = torch.randint(20, 2000, (2,), generator=generator).tolist()
     return {"new": new, "history": history, "share": 0.25}
 
@@ -37,28 +58,4 @@ EXERCISE = Exercise(
         Case("only 4 old ones are there", {"new": 90, "history": 4, "share": 0.1}, 4.0),
     ),
     random=counts,
-    mistakes=(
-        Mistake(
-            "share_of_the_new",
-            "this is a share of the *new* pairs. Of the mix it is less: 9 of 99 are 9%. Divide by 1 "
-            "- share.",
-            lambda new, history, share: min(round(new * share), history),
-        ),
-        Mistake(
-            "share_of_the_history",
-            "this is a share of the history, the other reading of the paper. Here a share of the mix "
-            "is old.",
-            lambda new, history, share: round(history * share),
-        ),
-        Mistake(
-            "more_than_there_are",
-            "you replay more pairs than there are: take the smaller of both numbers.",
-            lambda new, history, share: round(new * share / (1 - share)),
-        ),
-        Mistake(
-            "size_of_the_mix",
-            "this is the size of the whole mix. Take the new pairs off.",
-            lambda new, history, share: new + replay_count(new, history, share),
-        ),
-    ),
 )

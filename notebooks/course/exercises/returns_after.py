@@ -1,56 +1,63 @@
 """MiniLLM's length-normalised return: the mean reward of the tokens after t."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any
-
 import torch
-from torch import Tensor
 
-from course.exercises import Case, Exercise, Mistake, ragged_mask
+from course.exercises import Arguments, Case, Exercise, ragged_mask
+from course.mistakes import mistake
 from rl.equations import losses as library
 
 
-def returns_after(token_rewards: Tensor, mask: Tensor) -> Tensor:
+def returns_after(token_rewards, mask):
     r, counts = token_rewards * mask, mask.long()
     after = r.sum(1, keepdim=True) - r.cumsum(1)  # the sum of what follows t
     count = counts.sum(1, keepdim=True) - counts.cumsum(1)  # and how many tokens that is
     return torch.where(mask & (count > 0), after / count.clamp(min=1), 0.0)
 
 
-def parts(token_rewards: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def parts(token_rewards, mask):
     """Rewards with 0 at padding; their sum after t; the number of tokens after t."""
     r = token_rewards * mask
     counts = mask.long()
     return r, r.sum(1, keepdim=True) - r.cumsum(1), counts.sum(1, keepdim=True) - counts.cumsum(1)
 
 
-def with_own(token_rewards: Tensor, mask: Tensor) -> Tensor:
+@mistake
+def own_reward_included(token_rewards, mask):
+    """the token's own reward is in your return. In MiniLLM it is in the single-step KL already, and
+    would count twice."""
     r, after, count = parts(token_rewards, mask)
     return torch.where(mask, (after + r) / (count + 1), 0.0)
 
 
-def not_divided(token_rewards: Tensor, mask: Tensor) -> Tensor:
+@mistake
+def sum_not_mean(token_rewards, mask):
+    """this is the sum of what follows. Divide by the number of tokens that follow."""
     return torch.where(mask, parts(token_rewards, mask)[1], 0.0)
 
 
-def papers_factor(token_rewards: Tensor, mask: Tensor) -> Tensor:
+@mistake
+def one_term_less(token_rewards, mask):
+    """you divide by one less than the number of terms, the factor that the paper prints. Where one
+    token follows it would be 0: divide by the number of terms."""
     _, after, count = parts(token_rewards, mask)
     return torch.where(mask & (count > 0), after / (count - 1).clamp(min=1), 0.0)
 
 
-def before_not_after(token_rewards: Tensor, mask: Tensor) -> Tensor:
+@mistake
+def before_not_after(token_rewards, mask):
+    """you average what came *before* t. A token can change only what comes after it."""
     r = token_rewards * mask
     before, count = r.cumsum(1) - r, mask.long().cumsum(1) - 1
     return torch.where(mask & (count > 0), before / count.clamp(min=1), 0.0)
 
 
-def padding_counted(token_rewards: Tensor, mask: Tensor) -> Tensor:
+@mistake
+def padding_counted(token_rewards, mask):
+    """padding counts as tokens that follow: take sums and counts over the mask."""
     return returns_after(token_rewards, torch.ones_like(mask)) * mask
 
 
-def ragged(generator: torch.Generator) -> Mapping[str, Any]:
+def ragged(generator: torch.Generator) -> Arguments:
     return {
         "token_rewards": torch.randn(4, 6, generator=generator),
         "mask": ragged_mask(generator, 4, 6),
@@ -81,33 +88,4 @@ EXERCISE = Exercise(
     ),
     random=ragged,
     mask="mask",
-    mistakes=(
-        Mistake(
-            "own_reward_included",
-            "the token's own reward is in your return. In MiniLLM it is in the single-step KL "
-            "already, and would count twice.",
-            with_own,
-        ),
-        Mistake(
-            "sum_not_mean",
-            "this is the sum of what follows. Divide by the number of tokens that follow.",
-            not_divided,
-        ),
-        Mistake(
-            "one_term_less",
-            "you divide by one less than the number of terms, the factor that the paper prints. "
-            "Where one token follows it would be 0: divide by the number of terms.",
-            papers_factor,
-        ),
-        Mistake(
-            "before_not_after",
-            "you average what came *before* t. A token can change only what comes after it.",
-            before_not_after,
-        ),
-        Mistake(
-            "padding_counted",
-            "padding counts as tokens that follow: take sums and counts over the mask.",
-            padding_counted,
-        ),
-    ),
 )

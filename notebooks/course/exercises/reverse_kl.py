@@ -1,27 +1,52 @@
 """The reverse KL of two next-token distributions, summed over the whole vocabulary."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any
-
 import torch
-from torch import Tensor
 
-from course.exercises import Case, Exercise, Mistake
+from course.exercises import Arguments, Case, Exercise
+from course.mistakes import mistake
 from gpt.log_probs import kl_from_logits
 
 
-def reverse_kl(logits: Tensor, ref_logits: Tensor) -> Tensor:
+def reverse_kl(logits, ref_logits):
     log_pi, log_ref = logits.log_softmax(-1), ref_logits.log_softmax(-1)
     return (log_pi.exp() * (log_pi - log_ref)).sum(-1)
 
 
-def forward_kl(logits: Tensor, ref_logits: Tensor) -> Tensor:
+@mistake
+def forward(logits, ref_logits):
+    """this is the forward KL(pi_ref || pi): the weights are the reference's. The reverse KL is an
+    average over what the *policy* says."""
     return reverse_kl(ref_logits, logits)
 
 
-def logits(generator: torch.Generator) -> Mapping[str, Any]:
+@mistake
+def wrong_sign(logits, ref):
+    """the sign is flipped: a KL is never negative. It is log pi - log pi_ref, weighted with pi."""
+    return -reverse_kl(logits, ref)
+
+
+@mistake
+def not_normalised(logits, ref):
+    """you subtract logits. They are log-probabilities only up to a constant of each row: take
+    log_softmax first."""
+    return (logits.softmax(-1) * (logits - ref)).sum(-1)
+
+
+@mistake
+def no_weights(logits, ref):
+    """you take the plain mean over the vocabulary. Every symbol must be weighted with its
+    probability under the policy."""
+    return differences(logits, ref).mean(-1)
+
+
+@mistake
+def weights_are_constants(logits, ref):
+    """the numbers are right, but the weights pi are detached, so the gradient misses that training
+    moves them as well."""
+    return (logits.softmax(-1).detach() * differences(logits, ref)).sum(-1)
+
+
+def logits(generator: torch.Generator) -> Arguments:
     shape = (3, int(torch.randint(2, 7, (1,), generator=generator)))
     return {
         "logits": 2 * torch.randn(shape, generator=generator),
@@ -29,7 +54,7 @@ def logits(generator: torch.Generator) -> Mapping[str, Any]:
     }
 
 
-def differences(one: Tensor, other: Tensor) -> Tensor:
+def differences(one, other):
     return one.log_softmax(-1) - other.log_softmax(-1)
 
 
@@ -57,36 +82,4 @@ EXERCISE = Exercise(
     ),
     random=logits,
     gradient="logits",
-    mistakes=(
-        Mistake(
-            "forward",
-            "this is the forward KL(pi_ref || pi): the weights are the reference's. The reverse KL "
-            "is an average over what the *policy* says.",
-            forward_kl,
-        ),
-        Mistake(
-            "wrong_sign",
-            "the sign is flipped: a KL is never negative. It is log pi - log pi_ref, weighted with "
-            "pi.",
-            lambda logits, ref: -reverse_kl(logits, ref),
-        ),
-        Mistake(
-            "not_normalised",
-            "you subtract logits. They are log-probabilities only up to a constant of each row: "
-            "take log_softmax first.",
-            lambda logits, ref: (logits.softmax(-1) * (logits - ref)).sum(-1),
-        ),
-        Mistake(
-            "no_weights",
-            "you take the plain mean over the vocabulary. Every symbol must be weighted with its "
-            "probability under the policy.",
-            lambda logits, ref: differences(logits, ref).mean(-1),
-        ),
-        Mistake(
-            "weights_are_constants",
-            "the numbers are right, but the weights pi are detached, so the gradient misses that "
-            "training moves them as well.",
-            lambda logits, ref: (logits.softmax(-1).detach() * differences(logits, ref)).sum(-1),
-        ),
-    ),
 )

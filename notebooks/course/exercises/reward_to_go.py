@@ -1,53 +1,60 @@
 """REINFORCE++'s return of each token: the rewards from this token to the end."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any
-
 import torch
-from torch import Tensor
 
-from course.exercises import Case, Exercise, Mistake, ragged_mask
+from course.exercises import Arguments, Case, Exercise, ragged_mask
+from course.mistakes import mistake
 from rl.equations import advantages as library
 
 
-def reward_to_go(token_rewards: Tensor, mask: Tensor) -> Tensor:
+def reward_to_go(token_rewards, mask):
     valid = torch.where(mask, token_rewards, 0.0)
     to_come = valid.flip(1).cumsum(1).flip(1)  # summed from the end
     return torch.where(mask, to_come, 0.0)
 
 
-def by_library(token_rewards: Tensor, mask: Tensor) -> Tensor:
+def by_library(token_rewards, mask):
     return library.discounted_returns(token_rewards, mask, 1.0)
 
 
-def reward_so_far(token_rewards: Tensor, mask: Tensor) -> Tensor:
+@mistake
+def reward_so_far(token_rewards, mask):
+    """you add up from the beginning. A token answers for what comes after it: begin at the end."""
     return torch.where(mask, torch.where(mask, token_rewards, 0.0).cumsum(1), 0.0)
 
 
-def whole_return(token_rewards: Tensor, mask: Tensor) -> Tensor:
+@mistake
+def whole_return(token_rewards, mask):
+    """every token gets the whole return. Leave out the rewards that came before it."""
     total = torch.where(mask, token_rewards, 0.0).sum(1, keepdim=True)
     return torch.where(mask, total, 0.0)
 
 
-def own_left_out(token_rewards: Tensor, mask: Tensor) -> Tensor:
+@mistake
+def own_left_out(token_rewards, mask):
+    """the token's own reward belongs to what is to come."""
     return torch.where(mask, reward_to_go(token_rewards, mask) - token_rewards, 0.0)
 
 
-def padding_summed(token_rewards: Tensor, mask: Tensor) -> Tensor:
+@mistake
+def padding_summed(token_rewards, mask):
+    """rewards in the padding reach the tokens before it."""
     return torch.where(mask, token_rewards.flip(1).cumsum(1).flip(1), 0.0)
 
 
-def padding_kept(token_rewards: Tensor, mask: Tensor) -> Tensor:
+@mistake
+def padding_kept(token_rewards, mask):
+    """the mask is not used: the padding adds to the sums and keeps numbers of its own."""
     return token_rewards.flip(1).cumsum(1).flip(1)
 
 
-def not_flipped_back(token_rewards: Tensor, mask: Tensor) -> Tensor:
+@mistake
+def not_flipped_back(token_rewards, mask):
+    """the sums are right, but the columns are still in the wrong order: flip them back."""
     return torch.where(mask, token_rewards, 0.0).flip(1).cumsum(1)
 
 
-def ragged(generator: torch.Generator) -> Mapping[str, Any]:
+def ragged(generator: torch.Generator) -> Arguments:
     mask = ragged_mask(generator, 4, 6)
     mask[0], mask[1] = torch.arange(6) < 3, True  # lengths differ for certain
     return {"token_rewards": torch.randn(4, 6, generator=generator), "mask": mask}
@@ -72,31 +79,4 @@ EXERCISE = Exercise(
     ),
     random=ragged,
     mask="mask",
-    mistakes=(
-        Mistake(
-            "reward_so_far",
-            "you add up from the beginning. A token answers for what comes after it: begin at the "
-            "end.",
-            reward_so_far,
-        ),
-        Mistake(
-            "whole_return",
-            "every token gets the whole return. Leave out the rewards that came before it.",
-            whole_return,
-        ),
-        Mistake("own_left_out", "the token's own reward belongs to what is to come.", own_left_out),
-        Mistake(
-            "padding_summed", "rewards in the padding reach the tokens before it.", padding_summed
-        ),
-        Mistake(
-            "padding_kept",
-            "the mask is not used: the padding adds to the sums and keeps numbers of its own.",
-            padding_kept,
-        ),
-        Mistake(
-            "not_flipped_back",
-            "the sums are right, but the columns are still in the wrong order: flip them back.",
-            not_flipped_back,
-        ),
-    ),
 )

@@ -1,23 +1,50 @@
 """The penalty whose average over samples of the old policy is KL(old, new)."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any
-
 import torch
-from torch import Tensor
 
-from course.exercises import Case, Exercise, Mistake, random_log_probs
+from course.exercises import Arguments, Case, Exercise, random_log_probs
+from course.mistakes import mistake
 from rl.equations import kl as library
 
 
-def rho_minus_log(log_probs: Tensor, old_log_probs: Tensor) -> Tensor:
+def rho_minus_log(log_probs, old_log_probs):
     log_rho = log_probs - old_log_probs
     return log_rho.exp() - 1 - log_rho
 
 
-def batch(generator: torch.Generator) -> Mapping[str, Any]:
+@mistake
+def k3(new, old):
+    """this is k3, 1/rho - 1 + log rho. It fits samples of the policy in training; under samples of
+    the old one it estimates no KL."""
+    return (old - new).exp() - 1 - (old - new)
+
+
+@mistake
+def log_ratio_alone(new, old):
+    """this is log rho alone, which may be negative: add rho - 1 and turn the sign of the
+    logarithm."""
+    return new - old
+
+
+@mistake
+def one_not_subtracted(new, old):
+    """the 1 is missing: at rho = 1 the penalty must be 0."""
+    return (new - old).exp() - (new - old)
+
+
+@mistake
+def sign_of_the_logarithm(new, old):
+    """you add the logarithm. It is subtracted: only then is rho = 1 the minimum."""
+    return (new - old).exp() - 1 + (new - old)
+
+
+@mistake
+def half_square(new, old):
+    """this is log(rho)^2 / 2: the same near rho = 1, but not further out."""
+    return (new - old) ** 2 / 2
+
+
+def batch(generator: torch.Generator) -> Arguments:
     old = random_log_probs(generator, 3, 4)
     return {
         "log_probs": old + 0.7 * torch.randn(3, 4, generator=generator),
@@ -43,33 +70,4 @@ EXERCISE = Exercise(
     ),
     random=batch,
     gradient="log_probs",
-    mistakes=(
-        Mistake(
-            "k3",
-            "this is k3, 1/rho - 1 + log rho. It fits samples of the policy in training; under "
-            "samples of the old one it estimates no KL.",
-            lambda new, old: (old - new).exp() - 1 - (old - new),
-        ),
-        Mistake(
-            "log_ratio_alone",
-            "this is log rho alone, which may be negative: add rho - 1 and turn the sign of the "
-            "logarithm.",
-            lambda new, old: new - old,
-        ),
-        Mistake(
-            "one_not_subtracted",
-            "the 1 is missing: at rho = 1 the penalty must be 0.",
-            lambda new, old: (new - old).exp() - (new - old),
-        ),
-        Mistake(
-            "sign_of_the_logarithm",
-            "you add the logarithm. It is subtracted: only then is rho = 1 the minimum.",
-            lambda new, old: (new - old).exp() - 1 + (new - old),
-        ),
-        Mistake(
-            "half_square",
-            "this is log(rho)^2 / 2: the same near rho = 1, but not further out.",
-            lambda new, old: (new - old) ** 2 / 2,
-        ),
-    ),
 )

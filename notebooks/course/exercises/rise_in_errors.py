@@ -1,58 +1,68 @@
 """Does a noisy curve rise? The difference of its ends, in standard errors of that difference."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Mapping
-from typing import Any
 
 import torch
-from torch import Tensor
 
-from course.exercises import Case, Exercise, Mistake
+from course.exercises import Arguments, Case, Exercise
+from course.mistakes import mistake
 from harness.report.rules import halves
 
 
-def rise_in_errors(values: Tensor) -> Tensor:
+def rise_in_errors(values):
     third = len(values) // 3
     first, last = values[:third], values[-third:]
     error = ((first.var() + last.var()) / third).sqrt()
     return (last.mean() - first.mean()) / error
 
 
-def by_the_library(values: Tensor) -> Tensor:
+def by_the_library(values):
     first, last, error = halves(values.tolist())
     return torch.tensor((last - first) / error)
 
 
-def in_deviations(values: Tensor) -> Tensor:
+@mistake
+def in_deviations(values):
+    """you divide by a standard deviation. A mean of k values is sqrt(k) times less noisy than one
+    value: divide the variances by T // 3."""
     third = len(values) // 3
     first, last = values[:third], values[-third:]
     return (last.mean() - first.mean()) / (first.var() + last.var()).sqrt()
 
 
-def from_the_whole(values: Tensor) -> Tensor:
+@mistake
+def from_the_whole(values):
+    """your noise is the deviation of the whole curve, in which the rise itself is contained. Take
+    the variances within the two thirds."""
     third = len(values) // 3
     rise = values[-third:].mean() - values[:third].mean()
     return rise / math.sqrt(2 / third) / values.std()
 
 
-def two_points(values: Tensor) -> Tensor:
+@mistake
+def two_points(values):
+    """you compare the last value with the first one. Two single values are mostly noise: compare
+    the means of two thirds."""
     third = len(values) // 3
     error = ((values[:third].var() + values[-third:].var()) / third).sqrt()
     return (values[-1] - values[0]) / error
 
 
-def falling(values: Tensor) -> Tensor:
+@mistake
+def falling(values):
+    """your sign is flipped: a curve that rises has a positive result."""
     return -rise_in_errors(values)
 
 
-def without_error(values: Tensor) -> Tensor:
+@mistake
+def without_error(values):
+    """that is the rise itself. Whether it is more than noise is only known after a division by its
+    standard error."""
     third = len(values) // 3
     return values[-third:].mean() - values[:third].mean()
 
 
-def curve(generator: torch.Generator) -> Mapping[str, Any]:
+def curve(generator: torch.Generator) -> Arguments:
     steps = int(torch.randint(9, 40, (1,), generator=generator))
     slope = 0.1 * torch.randn((), generator=generator)
     return {"values": slope * torch.arange(steps) + torch.randn(steps, generator=generator)}
@@ -78,35 +88,4 @@ EXERCISE = Exercise(
         ),
     ),
     random=curve,
-    mistakes=(
-        Mistake(
-            "in_deviations",
-            "you divide by a standard deviation. A mean of k values is sqrt(k) times less noisy than "
-            "one value: divide the variances by T // 3.",
-            in_deviations,
-        ),
-        Mistake(
-            "from_the_whole",
-            "your noise is the deviation of the whole curve, in which the rise itself is contained. "
-            "Take the variances within the two thirds.",
-            from_the_whole,
-        ),
-        Mistake(
-            "two_points",
-            "you compare the last value with the first one. Two single values are mostly noise: "
-            "compare the means of two thirds.",
-            two_points,
-        ),
-        Mistake(
-            "falling",
-            "your sign is flipped: a curve that rises has a positive result.",
-            falling,
-        ),
-        Mistake(
-            "without_error",
-            "that is the rise itself. Whether it is more than noise is only known after a division by "
-            "its standard error.",
-            without_error,
-        ),
-    ),
 )

@@ -1,74 +1,66 @@
 """RLOO's advantages with the KL of the whole response in the reward, before the baseline."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any
-
 import torch
-from torch import Tensor
 
-from course.exercises import Case, Exercise, Mistake, ragged_mask, random_log_probs
+from course.exercises import Arguments, Case, Exercise, ragged_mask, random_log_probs
+from course.mistakes import mistake
 from rl.equations import advantages as library
 
 
-def rloo_advantages(
-    rewards: Tensor, log_probs: Tensor, ref_log_probs: Tensor, mask: Tensor,
-    kl_coef: float, group_size: int,
-) -> Tensor:  # fmt: skip
+def rloo_advantages(rewards, log_probs, ref_log_probs, mask, kl_coef, group_size):
     kl = torch.where(mask, log_probs - ref_log_probs, 0.0).sum(1)  # (N,) of the response
     groups = (rewards - kl_coef * kl).view(-1, group_size)
     others = (groups.sum(1, keepdim=True) - groups) / (group_size - 1)
     return (groups - others).view(-1, 1)
 
 
-def kl_of(log_probs: Tensor, ref: Tensor, mask: Tensor) -> Tensor:
+def kl_of(log_probs, ref, mask):
     return torch.where(mask, log_probs - ref, 0.0).sum(1)
 
 
-def kl_after_the_baseline(
-    rewards: Tensor, log_probs: Tensor, ref: Tensor, mask: Tensor, beta: float, G: int
-) -> Tensor:
+@mistake
+def kl_after_the_baseline(rewards, log_probs, ref, mask, beta, G):
+    """you subtract the KL after the baseline. On average the gradient is the same, but the
+    neighbours' KL no longer takes noise out. Put it into the reward first."""
     kl = kl_of(log_probs, ref, mask)
     return library.leave_one_out_advantages(rewards, G) - beta * kl[:, None]
 
 
-def mean_kl(
-    rewards: Tensor, log_probs: Tensor, ref: Tensor, mask: Tensor, beta: float, G: int
-) -> Tensor:
+@mistake
+def mean_kl(rewards, log_probs, ref, mask, beta, G):
+    """you take the mean of the log-ratio over the tokens. The response is one action: its log-ratio
+    is the sum."""
     kl = kl_of(log_probs, ref, mask) / mask.sum(1)
     return library.leave_one_out_advantages(rewards - beta * kl, G)
 
 
-def kl_rewarded(
-    rewards: Tensor, log_probs: Tensor, ref: Tensor, mask: Tensor, beta: float, G: int
-) -> Tensor:
+@mistake
+def kl_rewarded(rewards, log_probs, ref, mask, beta, G):
+    """the KL has the wrong sign: a response that the policy likes more than the reference does must
+    cost something."""
     return rloo_advantages(rewards, log_probs, ref, mask, -beta, G)
 
 
-def padding_charged(
-    rewards: Tensor, log_probs: Tensor, ref: Tensor, mask: Tensor, beta: float, G: int
-) -> Tensor:
+@mistake
+def padding_charged(rewards, log_probs, ref, mask, beta, G):
+    """the padding has a KL too: use the mask."""
     return rloo_advantages(rewards, log_probs, ref, torch.ones_like(mask), beta, G)
 
 
-def without_kl(
-    rewards: Tensor, log_probs: Tensor, ref: Tensor, mask: Tensor, beta: float, G: int
-) -> Tensor:
+@mistake
+def without_kl(rewards, log_probs, ref, mask, beta, G):
+    """the KL does not take part."""
     return library.leave_one_out_advantages(rewards, G)
 
 
-def group_mean(
-    rewards: Tensor, log_probs: Tensor, ref: Tensor, mask: Tensor, beta: float, G: int
-) -> Tensor:
+@mistake
+def group_mean(rewards, log_probs, ref, mask, beta, G):
+    """your baseline contains row i itself. RLOO takes the mean of the others."""
     penalised = rewards - beta * kl_of(log_probs, ref, mask)
     return library.group_advantages(penalised, G, scale="none")
 
 
-def by_library(
-    rewards: Tensor, log_probs: Tensor, ref_log_probs: Tensor, mask: Tensor,
-    kl_coef: float, group_size: int,
-) -> Tensor:  # fmt: skip
+def by_library(rewards, log_probs, ref_log_probs, mask, kl_coef, group_size):
     from rl.rloo_engine import RLOOConfig
     from rl.rloo_engine import rloo_advantages as engine
 
@@ -76,7 +68,7 @@ def by_library(
     return engine(config, rewards, log_probs, ref_log_probs, mask, kl_coef)
 
 
-def ragged(generator: torch.Generator) -> Mapping[str, Any]:
+def ragged(generator: torch.Generator) -> Arguments:
     mask = ragged_mask(generator, 6, 5)
     mask[0], mask[1] = torch.arange(5) < 2, True  # lengths differ for certain
     log_probs = random_log_probs(generator, 6, 5)
@@ -112,31 +104,4 @@ EXERCISE = Exercise(
         ),
     ),
     random=ragged,
-    mistakes=(
-        Mistake(
-            "kl_after_the_baseline",
-            "you subtract the KL after the baseline. On average the gradient is the same, but the "
-            "neighbours' KL no longer takes noise out. Put it into the reward first.",
-            kl_after_the_baseline,
-        ),
-        Mistake(
-            "mean_kl",
-            "you take the mean of the log-ratio over the tokens. The response is one action: its "
-            "log-ratio is the sum.",
-            mean_kl,
-        ),
-        Mistake(
-            "kl_rewarded",
-            "the KL has the wrong sign: a response that the policy likes more than the reference "
-            "does must cost something.",
-            kl_rewarded,
-        ),
-        Mistake("padding_charged", "the padding has a KL too: use the mask.", padding_charged),
-        Mistake("without_kl", "the KL does not take part.", without_kl),
-        Mistake(
-            "group_mean",
-            "your baseline contains row i itself. RLOO takes the mean of the others.",
-            group_mean,
-        ),
-    ),
 )

@@ -1,56 +1,67 @@
 """RLOO's loss: minus the advantage times the log-probability of the whole response."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any
-
 import torch
-from torch import Tensor
 
-from course.exercises import Case, Exercise, Mistake, ragged_mask, random_log_probs
+from course.exercises import Arguments, Case, Exercise, ragged_mask, random_log_probs
+from course.mistakes import mistake
 from rl.equations import losses as library
 
 
-def rloo_loss(log_probs: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
+def rloo_loss(log_probs, advantages, mask):
     of_response = torch.where(mask, log_probs, 0.0).sum(1)  # log pi(y | x), (N,)
     return -(advantages[:, 0] * of_response).mean()
 
 
-def by_library(log_probs: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
+def by_library(log_probs, advantages, mask):
     return library.sequence_sum(library.policy_gradient(log_probs, advantages), mask)
 
 
-def divided_by_length(log_probs: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
+@mistake
+def divided_by_length(log_probs, advantages, mask):
+    """you divide by the length of the response. The log-probability of a response is the sum over
+    its tokens, undivided."""
     return library.sequence_mean(library.policy_gradient(log_probs, advantages), mask)
 
 
-def over_all_tokens(log_probs: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
+@mistake
+def over_all_tokens(log_probs, advantages, mask):
+    """you average over all tokens. Sum over the tokens of a response, average over responses."""
     return library.token_mean(library.policy_gradient(log_probs, advantages), mask)
 
 
-def gain_not_loss(log_probs: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
+@mistake
+def gain_not_loss(log_probs, advantages, mask):
+    """the minus is missing: an optimizer minimises."""
     return -rloo_loss(log_probs, advantages, mask)
 
 
-def padding_included(log_probs: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
+@mistake
+def padding_included(log_probs, advantages, mask):
+    """the padding takes part: use the mask."""
     return rloo_loss(log_probs, advantages, torch.ones_like(mask))
 
 
-def not_averaged(log_probs: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
+@mistake
+def not_averaged(log_probs, advantages, mask):
+    """you add up the responses: take their mean."""
     return rloo_loss(log_probs, advantages, mask) * len(log_probs)
 
 
-def every_pair(log_probs: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
+@mistake
+def every_pair(log_probs, advantages, mask):
+    """(N, 1) times (N,) broadcasts to (N, N): every advantage meets every response. Give both the
+    same shape."""
     return -(advantages * torch.where(mask, log_probs, 0.0).sum(1)).mean()
 
 
-def probabilities(log_probs: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
+@mistake
+def probabilities(log_probs, advantages, mask):
+    """you take the probability of the response. REINFORCE wants its logarithm."""
     of_response = torch.where(mask, log_probs, 0.0).sum(1)
     return -(advantages[:, 0] * of_response.exp()).mean()
 
 
-def ragged(generator: torch.Generator) -> Mapping[str, Any]:
+def ragged(generator: torch.Generator) -> Arguments:
     mask = ragged_mask(generator, 4, 5)
     mask[0], mask[1] = torch.arange(5) < 2, True  # lengths differ for certain
     return {
@@ -81,31 +92,4 @@ EXERCISE = Exercise(
     random=ragged,
     mask="mask",
     gradient="log_probs",
-    mistakes=(
-        Mistake(
-            "divided_by_length",
-            "you divide by the length of the response. The log-probability of a response is the sum "
-            "over its tokens, undivided.",
-            divided_by_length,
-        ),
-        Mistake(
-            "over_all_tokens",
-            "you average over all tokens. Sum over the tokens of a response, average over responses.",
-            over_all_tokens,
-        ),
-        Mistake("gain_not_loss", "the minus is missing: an optimizer minimises.", gain_not_loss),
-        Mistake("padding_included", "the padding takes part: use the mask.", padding_included),
-        Mistake("not_averaged", "you add up the responses: take their mean.", not_averaged),
-        Mistake(
-            "every_pair",
-            "(N, 1) times (N,) broadcasts to (N, N): every advantage meets every response. Give both "
-            "the same shape.",
-            every_pair,
-        ),
-        Mistake(
-            "probabilities",
-            "you take the probability of the response. REINFORCE wants its logarithm.",
-            probabilities,
-        ),
-    ),
 )

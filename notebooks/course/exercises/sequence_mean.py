@@ -1,47 +1,55 @@
 """GRPO's mean of a token loss: over the tokens of each answer first, then over the answers."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any
-
 import torch
-from torch import Tensor
 
-from course.exercises import Case, Exercise, Mistake, ragged_mask
+from course.exercises import Arguments, Case, Exercise, ragged_mask
+from course.mistakes import mistake
 from rl.equations import losses as library
 
 
-def sequence_mean(loss: Tensor, mask: Tensor) -> Tensor:
+def sequence_mean(loss, mask):
     per_answer = torch.where(mask, loss, 0.0).sum(1) / mask.sum(1)  # (N,)
     return per_answer.mean()
 
 
-def token_mean(loss: Tensor, mask: Tensor) -> Tensor:
+@mistake
+def token_mean(loss, mask):
+    """you average over all tokens at once, so a long answer counts more. (That is DAPO's choice.)
+    GRPO takes the mean of each answer first."""
     return torch.where(mask, loss, 0.0).sum() / mask.sum()
 
 
-def padded_length(loss: Tensor, mask: Tensor) -> Tensor:
+@mistake
+def padded_length(loss, mask):
+    """you divide by T, the padded length. Divide by the answer's own length, mask.sum(1)."""
     return torch.where(mask, loss, 0.0).mean(1).mean()
 
 
-def padding_included(loss: Tensor, mask: Tensor) -> Tensor:
+@mistake
+def padding_included(loss, mask):
+    """you forgot the mask: the numbers in the padding take part."""
     return loss.mean()
 
 
-def padding_summed(loss: Tensor, mask: Tensor) -> Tensor:
+@mistake
+def padding_summed(loss, mask):
+    """you divide by the right length, but the sum still runs over the padding."""
     return (loss.sum(1) / mask.sum(1)).mean()
 
 
-def sums(loss: Tensor, mask: Tensor) -> Tensor:
+@mistake
+def sums(loss, mask):
+    """you sum over the tokens of an answer without dividing by its length. (RLOO does that.)"""
     return torch.where(mask, loss, 0.0).sum(1).mean()
 
 
-def not_averaged(loss: Tensor, mask: Tensor) -> Tensor:
+@mistake
+def not_averaged(loss, mask):
+    """the numbers of the answers are right, but you add them up. Take their mean."""
     return (torch.where(mask, loss, 0.0).sum(1) / mask.sum(1)).sum()
 
 
-def ragged(generator: torch.Generator) -> Mapping[str, Any]:
+def ragged(generator: torch.Generator) -> Arguments:
     rows = int(torch.randint(2, 6, (1,), generator=generator))
     mask = ragged_mask(generator, rows, 6)
     mask[0] = torch.arange(6) < 2  # lengths differ for certain
@@ -74,37 +82,4 @@ EXERCISE = Exercise(
     random=ragged,
     mask="mask",
     gradient="loss",
-    mistakes=(
-        Mistake(
-            "token_mean",
-            "you average over all tokens at once, so a long answer counts more. (That is DAPO's "
-            "choice.) GRPO takes the mean of each answer first.",
-            token_mean,
-        ),
-        Mistake(
-            "padded_length",
-            "you divide by T, the padded length. Divide by the answer's own length, mask.sum(1).",
-            padded_length,
-        ),
-        Mistake(
-            "padding_included",
-            "you forgot the mask: the numbers in the padding take part.",
-            padding_included,
-        ),
-        Mistake(
-            "padding_summed",
-            "you divide by the right length, but the sum still runs over the padding.",
-            padding_summed,
-        ),
-        Mistake(
-            "sums",
-            "you sum over the tokens of an answer without dividing by its length. (RLOO does that.)",
-            sums,
-        ),
-        Mistake(
-            "not_averaged",
-            "the numbers of the answers are right, but you add them up. Take their mean.",
-            not_averaged,
-        ),
-    ),
 )

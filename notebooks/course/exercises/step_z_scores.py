@@ -1,20 +1,15 @@
 """Step rewards as z-scores: one mean and one deviation for all steps of all responses to a prompt."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any
-
 import torch
-from torch import Tensor
 
-from course.exercises import Case, Exercise, Mistake
+from course.exercises import Arguments, Case, Exercise
+from course.mistakes import mistake
 from rl.equations.advantages import process_advantages
 
 EPS = 1e-4
 
 
-def step_z_scores(step_rewards: Tensor, step_mask: Tensor, group_size: int) -> Tensor:
+def step_z_scores(step_rewards, step_mask, group_size):
     scores = torch.zeros_like(step_rewards)
     for first in range(0, len(step_rewards), group_size):
         rows = slice(first, first + group_size)
@@ -23,7 +18,7 @@ def step_z_scores(step_rewards: Tensor, step_mask: Tensor, group_size: int) -> T
     return scores * step_mask
 
 
-def by_the_library(step_rewards: Tensor, step_mask: Tensor, group_size: int) -> Tensor:
+def by_the_library(step_rewards, step_mask, group_size):
     """Steps of one token each: the advantage of a token less that of the next is its z-score."""
     N, K = step_rewards.shape
     ends = torch.arange(K).expand(N, K)
@@ -32,20 +27,30 @@ def by_the_library(step_rewards: Tensor, step_mask: Tensor, group_size: int) -> 
     return A - torch.cat([A[:, 1:], torch.zeros(N, 1)], 1)
 
 
-def within_each_response(step_rewards: Tensor, step_mask: Tensor, group_size: int) -> Tensor:
+@mistake
+def within_each_response(step_rewards, step_mask, group_size):
+    """you compare a response with itself. Then a response that is wrong in every step looks like
+    one that is right in every step: pool the steps of the whole group."""
     return step_z_scores(step_rewards, step_mask, 1)
 
 
-def over_all_prompts(step_rewards: Tensor, step_mask: Tensor, group_size: int) -> Tensor:
+@mistake
+def over_all_prompts(step_rewards, step_mask, group_size):
+    """your pool holds the steps of all prompts. A hard prompt would look bad: pool the steps of one
+    prompt's group."""
     return step_z_scores(step_rewards, step_mask, len(step_rewards))
 
 
-def padding_counted(step_rewards: Tensor, step_mask: Tensor, group_size: int) -> Tensor:
+@mistake
+def padding_counted(step_rewards, step_mask, group_size):
+    """padding counts in your mean and deviation: take the rewards where step_mask is True."""
     every = torch.ones_like(step_mask)
     return step_z_scores(step_rewards, every, group_size) * step_mask
 
 
-def mean_alone(step_rewards: Tensor, step_mask: Tensor, group_size: int) -> Tensor:
+@mistake
+def mean_alone(step_rewards, step_mask, group_size):
+    """you subtract the mean but do not divide by the standard deviation."""
     scores = torch.zeros_like(step_rewards)
     for first in range(0, len(step_rewards), group_size):
         rows = slice(first, first + group_size)
@@ -53,7 +58,7 @@ def mean_alone(step_rewards: Tensor, step_mask: Tensor, group_size: int) -> Tens
     return scores * step_mask
 
 
-def ragged(generator: torch.Generator) -> Mapping[str, Any]:
+def ragged(generator: torch.Generator) -> Arguments:
     counts = torch.randint(2, 5, (4, 1), generator=generator)
     return {
         "step_rewards": torch.randn(4, 4, generator=generator) + 1,
@@ -83,28 +88,4 @@ EXERCISE = Exercise(
     ),
     random=ragged,
     mask="step_mask",
-    mistakes=(
-        Mistake(
-            "within_each_response",
-            "you compare a response with itself. Then a response that is wrong in every step looks "
-            "like one that is right in every step: pool the steps of the whole group.",
-            within_each_response,
-        ),
-        Mistake(
-            "over_all_prompts",
-            "your pool holds the steps of all prompts. A hard prompt would look bad: pool the steps "
-            "of one prompt's group.",
-            over_all_prompts,
-        ),
-        Mistake(
-            "padding_counted",
-            "padding counts in your mean and deviation: take the rewards where step_mask is True.",
-            padding_counted,
-        ),
-        Mistake(
-            "mean_alone",
-            "you subtract the mean but do not divide by the standard deviation.",
-            mean_alone,
-        ),
-    ),
 )

@@ -1,27 +1,53 @@
 """A teacher's reward of a response: how much likelier it finds the text than the student does."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any
-
 import torch
-from torch import Tensor
 
-from course.exercises import Case, Exercise, Mistake, ragged_mask, random_log_probs
+from course.exercises import Arguments, Case, Exercise, ragged_mask, random_log_probs
+from course.mistakes import mistake
 from rl.equations.losses import row_sums
 from rl.equations.token_rewards import teacher_rewards
 
 
-def teacher_reward(teacher_log_probs: Tensor, log_probs: Tensor, mask: Tensor) -> Tensor:
+def teacher_reward(teacher_log_probs, log_probs, mask):
     return ((teacher_log_probs - log_probs) * mask).sum(1)
 
 
-def by_the_library(teacher_log_probs: Tensor, log_probs: Tensor, mask: Tensor) -> Tensor:
+def by_the_library(teacher_log_probs, log_probs, mask):
     return row_sums(teacher_rewards(teacher_log_probs, log_probs, mask, reverse_kl=True), mask)
 
 
-def ragged(generator: torch.Generator) -> Mapping[str, Any]:
+@mistake
+def log_p_alone(p, q, mask):
+    """this is the sum of log p alone. Every token costs something under it, so the best response is
+    to say nothing: subtract log q."""
+    return (p * mask).sum(1)
+
+
+@mistake
+def mean_per_token(p, q, mask):
+    """you take the mean per token. The sum is what estimates -KL(q || p) of responses."""
+    return ((p - q) * mask).sum(1) / mask.sum(1)
+
+
+@mistake
+def wrong_way_round(p, q, mask):
+    """this is log q / p: it pays for text that the teacher does not like."""
+    return ((q - p) * mask).sum(1)
+
+
+@mistake
+def padding_counted(p, q, mask):
+    """padding is counted: multiply by the mask before you add up."""
+    return (p - q).sum(1)
+
+
+@mistake
+def probabilities(p, q, mask):
+    """you subtract probabilities. The reward is the difference of *log*-probabilities."""
+    return ((p.exp() - q.exp()) * mask).sum(1)
+
+
+def ragged(generator: torch.Generator) -> Arguments:
     return {
         "teacher_log_probs": random_log_probs(generator, 4, 6),
         "log_probs": random_log_probs(generator, 4, 6),
@@ -49,32 +75,4 @@ EXERCISE = Exercise(
     ),
     random=ragged,
     mask="mask",
-    mistakes=(
-        Mistake(
-            "log_p_alone",
-            "this is the sum of log p alone. Every token costs something under it, so the best "
-            "response is to say nothing: subtract log q.",
-            lambda p, q, mask: (p * mask).sum(1),
-        ),
-        Mistake(
-            "mean_per_token",
-            "you take the mean per token. The sum is what estimates -KL(q || p) of responses.",
-            lambda p, q, mask: ((p - q) * mask).sum(1) / mask.sum(1),
-        ),
-        Mistake(
-            "wrong_way_round",
-            "this is log q / p: it pays for text that the teacher does not like.",
-            lambda p, q, mask: ((q - p) * mask).sum(1),
-        ),
-        Mistake(
-            "padding_counted",
-            "padding is counted: multiply by the mask before you add up.",
-            lambda p, q, mask: (p - q).sum(1),
-        ),
-        Mistake(
-            "probabilities",
-            "you subtract probabilities. The reward is the difference of *log*-probabilities.",
-            lambda p, q, mask: ((p.exp() - q.exp()) * mask).sum(1),
-        ),
-    ),
 )

@@ -1,43 +1,62 @@
 """The terminal placement: all of a response's reward at its last token."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any
-
 import torch
-from torch import Tensor
 
-from course.exercises import Case, Exercise, Mistake, ragged_mask
+from course.exercises import Arguments, Case, Exercise, ragged_mask
+from course.mistakes import mistake
 from rl.equations.losses import row_sums
 from rl.equations.token_rewards import at_last_token
 
 MASK = torch.tensor([[True, True, True, False], [True, False, False, False]])
 
 
-def terminal_rewards(token_rewards: Tensor, mask: Tensor) -> Tensor:
+def terminal_rewards(token_rewards, mask):
     total = (token_rewards * mask).sum(1, keepdim=True)
     is_last = mask & (mask.cumsum(1) == mask.sum(1, keepdim=True))
     return total * is_last
 
 
-def last_of(mask: Tensor) -> Tensor:
+def last_of(mask):
     return mask & (mask.cumsum(1) == mask.sum(1, keepdim=True))
 
 
-def last_column(token_rewards: Tensor, mask: Tensor) -> Tensor:
+@mistake
+def last_column(token_rewards, mask):
+    """you use the last column, which is padding for all but the longest response: then the reward
+    never reaches a token. Use the last True of each row."""
     placed = torch.zeros_like(token_rewards)
     placed[:, -1] = (token_rewards * mask).sum(1)
     return placed
 
 
-def first_column(token_rewards: Tensor, mask: Tensor) -> Tensor:
+@mistake
+def at_every_token(r, mask):
+    """you give the sum to every token. Then its total is paid L times over."""
+    return (r * mask).sum(1, keepdim=True) * mask
+
+
+@mistake
+def padding_counted(r, mask):
+    """rewards at padding are in your sum: multiply by the mask first."""
+    return r.sum(1, keepdim=True) * last_of(mask)
+
+
+@mistake
+def mean_not_sum(r, mask):
+    """you place the mean over the tokens. The sum is what dense and terminal must share."""
+    return terminal_rewards(r, mask) / mask.sum(1, keepdim=True)
+
+
+@mistake
+def first_column(token_rewards, mask):
+    """the sum stands at the first token. It is paid when the response is finished: at the last
+    one."""
     placed = torch.zeros_like(token_rewards)
     placed[:, 0] = (token_rewards * mask).sum(1)
     return placed
 
 
-def ragged(generator: torch.Generator) -> Mapping[str, Any]:
+def ragged(generator: torch.Generator) -> Arguments:
     return {
         "token_rewards": torch.randn(4, 6, generator=generator) + 0.5,
         "mask": ragged_mask(generator, 4, 6),
@@ -63,33 +82,4 @@ EXERCISE = Exercise(
     ),
     random=ragged,
     mask="mask",
-    mistakes=(
-        Mistake(
-            "last_column",
-            "you use the last column, which is padding for all but the longest response: then the "
-            "reward never reaches a token. Use the last True of each row.",
-            last_column,
-        ),
-        Mistake(
-            "at_every_token",
-            "you give the sum to every token. Then its total is paid L times over.",
-            lambda r, mask: (r * mask).sum(1, keepdim=True) * mask,
-        ),
-        Mistake(
-            "padding_counted",
-            "rewards at padding are in your sum: multiply by the mask first.",
-            lambda r, mask: r.sum(1, keepdim=True) * last_of(mask),
-        ),
-        Mistake(
-            "mean_not_sum",
-            "you place the mean over the tokens. The sum is what dense and terminal must share.",
-            lambda r, mask: terminal_rewards(r, mask) / mask.sum(1, keepdim=True),
-        ),
-        Mistake(
-            "first_column",
-            "the sum stands at the first token. It is paid when the response is finished: at the "
-            "last one.",
-            first_column,
-        ),
-    ),
 )

@@ -1,21 +1,14 @@
 """Log-probabilities of response tokens: the gather of a log-softmax, one column back."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any
-
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
-from course.exercises import Case, Exercise, Mistake, ragged_mask
+from course.exercises import Arguments, Case, Exercise, ragged_mask
+from course.mistakes import mistake
 from data.collate import ResponseBatch
 
 
-def token_log_probs(
-    logits: Tensor, tokens: Tensor, prompt_lengths: Tensor, response_mask: Tensor
-) -> Tensor:
+def token_log_probs(logits, tokens, prompt_lengths, response_mask):
     stands = prompt_lengths[:, None] + torch.arange(response_mask.shape[1])  # (N, T)
     stands = stands.clamp(max=tokens.shape[1] - 1)
     log_probs = logits.log_softmax(-1)[torch.arange(len(tokens))[:, None], stands - 1]  # (N, T, V)
@@ -23,9 +16,7 @@ def token_log_probs(
     return torch.where(response_mask, chosen, 0.0)
 
 
-def by_the_library(
-    logits: Tensor, tokens: Tensor, prompt_lengths: Tensor, response_mask: Tensor
-) -> Tensor:
+def by_the_library(logits, tokens, prompt_lengths, response_mask):
     """The library's columns, and PyTorch's cross-entropy."""
     ended = torch.ones(len(tokens), dtype=torch.bool)
     batch = ResponseBatch(tokens, prompt_lengths, response_mask.long(), response_mask, ended)
@@ -35,15 +26,17 @@ def by_the_library(
     return torch.where(response_mask, -loss, 0.0)
 
 
-def one_column_late(
-    logits: Tensor, tokens: Tensor, prompt_lengths: Tensor, response_mask: Tensor
-) -> Tensor:
+@mistake
+def one_column_late(logits, tokens, prompt_lengths, response_mask):
+    """you score every token with the logits of its own column, which have read it already. Take the
+    column before it."""
     return token_log_probs(logits.roll(-1, 1), tokens, prompt_lengths, response_mask)
 
 
-def logits_themselves(
-    logits: Tensor, tokens: Tensor, prompt_lengths: Tensor, response_mask: Tensor
-) -> Tensor:
+@mistake
+def logits_themselves(logits, tokens, prompt_lengths, response_mask):
+    """these are the logits of the chosen tokens, not yet log-probabilities: apply log_softmax over
+    the vocabulary first."""
     log_sum = logits.logsumexp(-1)
     stands = prompt_lengths[:, None] - 1 + torch.arange(response_mask.shape[1])
     back = log_sum.gather(1, stands.clamp(max=tokens.shape[1] - 2))
@@ -51,40 +44,41 @@ def logits_themselves(
     return torch.where(response_mask, right + back, 0.0)
 
 
-def probabilities(
-    logits: Tensor, tokens: Tensor, prompt_lengths: Tensor, response_mask: Tensor
-) -> Tensor:
+@mistake
+def probabilities(logits, tokens, prompt_lengths, response_mask):
+    """these are probabilities. The logarithm is missing: log_softmax instead of softmax."""
     right = token_log_probs(logits, tokens, prompt_lengths, response_mask)
     return torch.where(response_mask, right.exp(), 0.0)
 
 
-def surprise(
-    logits: Tensor, tokens: Tensor, prompt_lengths: Tensor, response_mask: Tensor
-) -> Tensor:
+@mistake
+def surprise(logits, tokens, prompt_lengths, response_mask):
+    """this is the surprise, -log p. The log-probability itself is negative."""
     return -token_log_probs(logits, tokens, prompt_lengths, response_mask)
 
 
-def likeliest(
-    logits: Tensor, tokens: Tensor, prompt_lengths: Tensor, response_mask: Tensor
-) -> Tensor:
+@mistake
+def likeliest(logits, tokens, prompt_lengths, response_mask):
+    """you score the likeliest token of each column. Score the token that stands there."""
     best = torch.cat([tokens[:, :1], logits.argmax(-1)[:, :-1]], 1)
     return token_log_probs(logits, best, prompt_lengths, response_mask)
 
 
-def one_prompt_length(
-    logits: Tensor, tokens: Tensor, prompt_lengths: Tensor, response_mask: Tensor
-) -> Tensor:
+@mistake
+def one_prompt_length(logits, tokens, prompt_lengths, response_mask):
+    """you use the first row's prompt length for all rows. Each row has its own."""
     first = prompt_lengths[:1].expand_as(prompt_lengths)
     return token_log_probs(logits, tokens, first, response_mask)
 
 
-def padding_scored(
-    logits: Tensor, tokens: Tensor, prompt_lengths: Tensor, response_mask: Tensor
-) -> Tensor:
+@mistake
+def padding_scored(logits, tokens, prompt_lengths, response_mask):
+    """right where the mask is True, but padding gets numbers, too. They must be 0, or they enter
+    every sum."""
     return token_log_probs(logits, tokens, prompt_lengths, torch.ones_like(response_mask))
 
 
-def ragged(generator: torch.Generator) -> Mapping[str, Any]:
+def ragged(generator: torch.Generator) -> Arguments:
     rows = int(torch.randint(3, 6, (1,), generator=generator))
     mask = ragged_mask(generator, rows, 5)
     mask[1, 3:] = False
@@ -102,12 +96,15 @@ def ragged(generator: torch.Generator) -> Mapping[str, Any]:
 # Two rows, three symbols: a prompt of 1 and a response of 2, a prompt of 2 and a response of 1.
 # Column 0 says 1/2, 1/4, 1/4, column 1 says 1/4, 1/2, 1/4; the last column is never asked.
 TABLE = torch.tensor([[0.5, 0.25, 0.25], [0.25, 0.5, 0.25], [0.2, 0.2, 0.6]]).log() + 1.0
+
+
 WORKED = {
     "logits": torch.stack([TABLE, TABLE]),
     "tokens": torch.tensor([[2, 0, 1], [0, 2, 2]]),
     "prompt_lengths": torch.tensor([1, 2]),
     "response_mask": torch.tensor([[True, True], [True, False]]),
 }
+
 
 EXERCISE = Exercise(
     statement=(
@@ -124,44 +121,4 @@ EXERCISE = Exercise(
     ),
     random=ragged,
     mask="response_mask",
-    mistakes=(
-        Mistake(
-            "one_column_late",
-            "you score every token with the logits of its own column, which have read it already. "
-            "Take the column before it.",
-            one_column_late,
-        ),
-        Mistake(
-            "logits_themselves",
-            "these are the logits of the chosen tokens, not yet log-probabilities: apply "
-            "log_softmax over the vocabulary first.",
-            logits_themselves,
-        ),
-        Mistake(
-            "probabilities",
-            "these are probabilities. The logarithm is missing: log_softmax instead of softmax.",
-            probabilities,
-        ),
-        Mistake(
-            "surprise",
-            "this is the surprise, -log p. The log-probability itself is negative.",
-            surprise,
-        ),
-        Mistake(
-            "likeliest",
-            "you score the likeliest token of each column. Score the token that stands there.",
-            likeliest,
-        ),
-        Mistake(
-            "one_prompt_length",
-            "you use the first row's prompt length for all rows. Each row has its own.",
-            one_prompt_length,
-        ),
-        Mistake(
-            "padding_scored",
-            "right where the mask is True, but padding gets numbers, too. They must be 0, or they "
-            "enter every sum.",
-            padding_scored,
-        ),
-    ),
 )

@@ -1,24 +1,51 @@
 """DAPO's reducer: every token of the batch weighs the same."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any
-
 import torch
-from torch import Tensor
 
-from course.exercises import Case, Exercise, Mistake, ragged_mask
+from course.exercises import Arguments, Case, Exercise, ragged_mask
+from course.mistakes import mistake
 from rl.equations import losses as library
 
 MASK = torch.tensor([[True, True, True, True], [True, False, False, False]])
 
 
-def token_mean(loss: Tensor, mask: Tensor) -> Tensor:
+def token_mean(loss, mask):
     return (loss * mask).sum() / mask.sum()
 
 
-def ragged(generator: torch.Generator) -> Mapping[str, Any]:
+@mistake
+def mean_of_means(loss, mask):
+    """you average within each response first. That is GRPO's sequence mean, under which a token of
+    a long response weighs less."""
+    return ((loss * mask).sum(1) / mask.sum(1)).mean()
+
+
+@mistake
+def padding_in_the_denominator(loss, mask):
+    """padding counts in your denominator: divide by the number of True positions, not by N T."""
+    return (loss * mask).mean()
+
+
+@mistake
+def padding_in_both(loss, mask):
+    """padding takes part: multiply by the mask, and divide by its sum."""
+    return loss.mean()
+
+
+@mistake
+def sum_over_responses(loss, mask):
+    """you divide by the number of responses. Then a batch of long responses takes longer steps:
+    divide by the number of tokens."""
+    return (loss * mask).sum() / len(mask)
+
+
+@mistake
+def padding_in_the_numerator(loss, mask):
+    """the losses at padding are in your sum: multiply by the mask before you add up."""
+    return loss.sum() / mask.sum()
+
+
+def ragged(generator: torch.Generator) -> Arguments:
     return {
         "loss": torch.randn(4, 6, generator=generator) + 1,
         "mask": ragged_mask(generator, 4, 6),
@@ -46,34 +73,4 @@ EXERCISE = Exercise(
     ),
     random=ragged,
     gradient="loss",
-    mistakes=(
-        Mistake(
-            "mean_of_means",
-            "you average within each response first. That is GRPO's sequence mean, under which a "
-            "token of a long response weighs less.",
-            lambda loss, mask: ((loss * mask).sum(1) / mask.sum(1)).mean(),
-        ),
-        Mistake(
-            "padding_in_the_denominator",
-            "padding counts in your denominator: divide by the number of True positions, not by "
-            "N T.",
-            lambda loss, mask: (loss * mask).mean(),
-        ),
-        Mistake(
-            "padding_in_both",
-            "padding takes part: multiply by the mask, and divide by its sum.",
-            lambda loss, mask: loss.mean(),
-        ),
-        Mistake(
-            "sum_over_responses",
-            "you divide by the number of responses. Then a batch of long responses takes longer "
-            "steps: divide by the number of tokens.",
-            lambda loss, mask: (loss * mask).sum() / len(mask),
-        ),
-        Mistake(
-            "padding_in_the_numerator",
-            "the losses at padding are in your sum: multiply by the mask before you add up.",
-            lambda loss, mask: loss.sum() / mask.sum(),
-        ),
-    ),
 )

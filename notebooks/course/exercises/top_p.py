@@ -1,58 +1,65 @@
 """Nucleus sampling: the smallest set of tokens that has the probability p."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any
-
 import torch
-from torch import Tensor
 
-from course.exercises import Case, Exercise, Mistake
+from course.exercises import Arguments, Case, Exercise
+from course.mistakes import mistake
 from gpt.generate import SamplingParams, truncate_logits
 
 
-def top_p(logits: Tensor, p: float) -> Tensor:
+def top_p(logits, p):
     ordered, order = logits.softmax(-1).sort(descending=True)
     before = ordered.cumsum(-1) - ordered  # the probability of all likelier tokens
     kept = torch.where(before < p, ordered, 0.0)
     return torch.zeros_like(logits).scatter(0, order, kept / kept.sum())
 
 
-def by_the_library(logits: Tensor, p: float) -> Tensor:
+def by_the_library(logits, p):
     return truncate_logits(logits[None], SamplingParams(top_p=p))[0].softmax(-1)
 
 
-def not_rescaled(logits: Tensor, p: float) -> Tensor:
+@mistake
+def not_rescaled(logits, p):
+    """the right tokens stay, but their probabilities do not add up to 1: divide by the sum."""
     return torch.where(top_p(logits, p) > 0, logits.softmax(-1), 0.0)
 
 
-def left_in_order(logits: Tensor, p: float) -> Tensor:
+@mistake
+def left_in_order(logits, p):
+    """the numbers are right, but sorted: put them back to where the tokens stand (scatter)."""
     return top_p(logits.sort(descending=True).values, p)
 
 
-def one_too_few(logits: Tensor, p: float) -> Tensor:
+@mistake
+def one_too_few(logits, p):
+    """you drop the token that crosses p. It stays: the kept ones must have *at least* p."""
     ordered, order = logits.softmax(-1).sort(descending=True)
     kept = torch.where(ordered.cumsum(-1) <= p, ordered, 0.0)
     kept[0] = ordered[0]
     return torch.zeros_like(logits).scatter(0, order, kept / kept.sum())
 
 
-def threshold(logits: Tensor, p: float) -> Tensor:
+@mistake
+def threshold(logits, p):
+    """you keep tokens that are likely one by one. Top-p adds them up, from the likeliest down."""
     probabilities = logits.softmax(-1)
     kept = torch.where(probabilities > 1 - p, probabilities, 0.0)
     return kept / kept.sum().clamp(min=1e-9)
 
 
-def the_tail(logits: Tensor, p: float) -> Tensor:
+@mistake
+def the_tail(logits, p):
+    """you start from the unlikeliest token. Sort in descending order."""
     return top_p(-logits, p)
 
 
-def nothing_cut(logits: Tensor, p: float) -> Tensor:
+@mistake
+def nothing_cut(logits, p):
+    """nothing is cut: every token keeps its probability."""
     return logits.softmax(-1)
 
 
-def some_words(generator: torch.Generator) -> Mapping[str, Any]:
+def some_words(generator: torch.Generator) -> Arguments:
     words = int(torch.randint(5, 12, (1,), generator=generator))
     return {"logits": 2 * torch.randn(words, generator=generator), "p": 0.7}
 
@@ -74,37 +81,4 @@ EXERCISE = Exercise(
         case("p = 0.4: the likeliest word alone has more", 0.4, [0, 1, 0, 0]),
     ),
     random=some_words,
-    mistakes=(
-        Mistake(
-            "not_rescaled",
-            "the right tokens stay, but their probabilities do not add up to 1: divide by the sum.",
-            not_rescaled,
-        ),
-        Mistake(
-            "left_in_order",
-            "the numbers are right, but sorted: put them back to where the tokens stand (scatter).",
-            left_in_order,
-        ),
-        Mistake(
-            "one_too_few",
-            "you drop the token that crosses p. It stays: the kept ones must have *at least* p.",
-            one_too_few,
-        ),
-        Mistake(
-            "threshold",
-            "you keep tokens that are likely one by one. Top-p adds them up, from the likeliest "
-            "down.",
-            threshold,
-        ),
-        Mistake(
-            "the_tail",
-            "you start from the unlikeliest token. Sort in descending order.",
-            the_tail,
-        ),
-        Mistake(
-            "nothing_cut",
-            "nothing is cut: every token keeps its probability.",
-            nothing_cut,
-        ),
-    ),
 )

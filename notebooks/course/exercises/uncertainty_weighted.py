@@ -1,48 +1,59 @@
 """An ensemble's reward that pays less where its members disagree."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any
-
 import torch
-from torch import Tensor
 
-from course.exercises import Case, Exercise, Mistake
+from course.exercises import Arguments, Case, Exercise
+from course.mistakes import mistake
 from rl.equations import ensembles as library
 
 
-def uncertainty_weighted(scores: Tensor, coef: float) -> Tensor:
+def uncertainty_weighted(scores, coef):
     return scores.mean(0) - coef * scores.var(0)
 
 
-def over_the_responses(scores: Tensor, coef: float) -> Tensor:
+@mistake
+def by_the_deviation(scores, coef):
+    """you subtract the standard deviation. The paper (arXiv:2310.02743) takes its square, the
+    variance."""
+    return scores.mean(0) - coef * scores.std(0)
+
+
+@mistake
+def biased_variance(scores, coef):
+    """your variance divides by K. Here it divides by K - 1, as tensor.var() does unless told
+    otherwise."""
+    return scores.mean(0) - coef * scores.var(0, correction=0)
+
+
+@mistake
+def paid_for_disagreement(scores, coef):
+    """you add the variance: that pays the policy for going where the reward models disagree."""
+    return scores.mean(0) + coef * scores.var(0)
+
+
+@mistake
+def lowest_member(scores, coef):
+    """that is the lowest member, the worst-case combination (WCO). Here the mean loses coef times
+    the variance."""
+    return scores.amin(0)
+
+
+@mistake
+def without_the_coefficient(scores, coef):
+    """the variance is not multiplied by coef."""
+    return scores.mean(0) - scores.var(0)
+
+
+@mistake
+def over_the_responses(scores, coef):
+    """your statistics run over the responses. The members are the rows: take mean and variance over
+    dimension 0."""
     return (scores - scores.mean(1, keepdim=True)).mean(0) - coef * scores.var(
         1, correction=0
     ).mean()
 
 
-def by_the_deviation(scores: Tensor, coef: float) -> Tensor:
-    return scores.mean(0) - coef * scores.std(0)
-
-
-def biased_variance(scores: Tensor, coef: float) -> Tensor:
-    return scores.mean(0) - coef * scores.var(0, correction=0)
-
-
-def paid_for_disagreement(scores: Tensor, coef: float) -> Tensor:
-    return scores.mean(0) + coef * scores.var(0)
-
-
-def lowest_member(scores: Tensor, coef: float) -> Tensor:
-    return scores.amin(0)
-
-
-def without_the_coefficient(scores: Tensor, coef: float) -> Tensor:
-    return scores.mean(0) - scores.var(0)
-
-
-def members(generator: torch.Generator) -> Mapping[str, Any]:
+def members(generator: torch.Generator) -> Arguments:
     K, N = (int(torch.randint(2, 7, (1,), generator=generator)) for _ in range(2))
     scores = 2 * torch.randn(K, N, generator=generator)
     return {"scores": scores, "coef": 0.1 + float(torch.rand(1, generator=generator))}
@@ -68,40 +79,4 @@ EXERCISE = Exercise(
         ),
     ),
     random=members,
-    mistakes=(
-        Mistake(
-            "by_the_deviation",
-            "you subtract the standard deviation. The paper (arXiv:2310.02743) takes its square, the "
-            "variance.",
-            by_the_deviation,
-        ),
-        Mistake(
-            "biased_variance",
-            "your variance divides by K. Here it divides by K - 1, as tensor.var() does unless told "
-            "otherwise.",
-            biased_variance,
-        ),
-        Mistake(
-            "paid_for_disagreement",
-            "you add the variance: that pays the policy for going where the reward models disagree.",
-            paid_for_disagreement,
-        ),
-        Mistake(
-            "lowest_member",
-            "that is the lowest member, the worst-case combination (WCO). Here the mean loses coef times "
-            "the variance.",
-            lowest_member,
-        ),
-        Mistake(
-            "without_the_coefficient",
-            "the variance is not multiplied by coef.",
-            without_the_coefficient,
-        ),
-        Mistake(
-            "over_the_responses",
-            "your statistics run over the responses. The members are the rows: take mean and variance "
-            "over dimension 0.",
-            over_the_responses,
-        ),
-    ),
 )

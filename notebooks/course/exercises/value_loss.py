@@ -1,50 +1,59 @@
 """The critic's loss, half the squared error, with the clip of the value."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any
-
 import torch
-from torch import Tensor
 
-from course.exercises import Case, Exercise, Mistake
+from course.exercises import Arguments, Case, Exercise
+from course.mistakes import mistake
 from rl.equations import losses as library
 
 
-def value_loss(values: Tensor, old_values: Tensor, returns: Tensor, clip_range: float) -> Tensor:
+def value_loss(values, old_values, returns, clip_range):
     near_old = old_values + (values - old_values).clamp(-clip_range, clip_range)
     return torch.maximum((values - returns) ** 2, (near_old - returns) ** 2) / 2
 
 
-def without_half(values: Tensor, old: Tensor, returns: Tensor, clip_range: float) -> Tensor:
+@mistake
+def without_half(values, old, returns, clip_range):
+    """the half in front is missing."""
     return 2 * value_loss(values, old, returns, clip_range)
 
 
-def minimum(values: Tensor, old: Tensor, returns: Tensor, clip_range: float) -> Tensor:
+@mistake
+def minimum(values, old, returns, clip_range):
+    """you take the smaller square. The loss is pessimistic: the larger one."""
     near_old = old + (values - old).clamp(-clip_range, clip_range)
     return torch.minimum((values - returns) ** 2, (near_old - returns) ** 2) / 2
 
 
-def clipped_alone(values: Tensor, old: Tensor, returns: Tensor, clip_range: float) -> Tensor:
+@mistake
+def clipped_alone(values, old, returns, clip_range):
+    """you use the clipped value alone. Then a value that has gone the wrong way gets no gradient
+    and stays there."""
     near_old = old + (values - old).clamp(-clip_range, clip_range)
     return (near_old - returns) ** 2 / 2
 
 
-def not_clipped(values: Tensor, old: Tensor, returns: Tensor, clip_range: float) -> Tensor:
+@mistake
+def not_clipped(values, old, returns, clip_range):
+    """nothing is clipped: this is half the squared error."""
     return (values - returns) ** 2 / 2
 
 
-def as_a_ratio(values: Tensor, old: Tensor, returns: Tensor, clip_range: float) -> Tensor:
+@mistake
+def as_a_ratio(values, old, returns, clip_range):
+    """you clip the value like a ratio, to (1 - clip) V_old ... (1 + clip) V_old. A value is clipped
+    by a difference: V_old - clip ... V_old + clip."""
     near_old = torch.maximum(torch.minimum(values, old * (1 + clip_range)), old * (1 - clip_range))
     return torch.maximum((values - returns) ** 2, (near_old - returns) ** 2) / 2
 
 
-def without_gradient(values: Tensor, old: Tensor, returns: Tensor, clip_range: float) -> Tensor:
+@mistake
+def without_gradient(values, old, returns, clip_range):
+    """the numbers are right, but no gradient reaches the values: the critic would not learn."""
     return value_loss(values, old, returns, clip_range).detach()
 
 
-def ragged(generator: torch.Generator) -> Mapping[str, Any]:
+def ragged(generator: torch.Generator) -> Arguments:
     old = torch.randn(3, 5, generator=generator)
     return {
         "values": old + 0.4 * torch.randn(3, 5, generator=generator),
@@ -85,30 +94,4 @@ EXERCISE = Exercise(
     ),
     random=ragged,
     gradient="values",
-    mistakes=(
-        Mistake("without_half", "the half in front is missing.", without_half),
-        Mistake(
-            "minimum",
-            "you take the smaller square. The loss is pessimistic: the larger one.",
-            minimum,
-        ),
-        Mistake(
-            "clipped_alone",
-            "you use the clipped value alone. Then a value that has gone the wrong way gets no "
-            "gradient and stays there.",
-            clipped_alone,
-        ),
-        Mistake("not_clipped", "nothing is clipped: this is half the squared error.", not_clipped),
-        Mistake(
-            "as_a_ratio",
-            "you clip the value like a ratio, to (1 - clip) V_old ... (1 + clip) V_old. A value is "
-            "clipped by a difference: V_old - clip ... V_old + clip.",
-            as_a_ratio,
-        ),
-        Mistake(
-            "without_gradient",
-            "the numbers are right, but no gradient reaches the values: the critic would not learn.",
-            without_gradient,
-        ),
-    ),
 )

@@ -1,23 +1,21 @@
 """Whitening of advantages: one mean and one standard deviation, over all tokens of the batch."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any
-
 import torch
-from torch import Tensor
 
-from course.exercises import Case, Exercise, Mistake, ragged_mask
+from course.exercises import Arguments, Case, Exercise, ragged_mask
+from course.mistakes import mistake
 from rl.equations import advantages as library
 
 
-def whiten(x: Tensor, mask: Tensor) -> Tensor:
+def whiten(x, mask):
     valid = x[mask]
     return torch.where(mask, (x - valid.mean()) / (valid.std() + 1e-4), 0.0)
 
 
-def per_response(x: Tensor, mask: Tensor) -> Tensor:
+@mistake
+def per_response(x, mask):
+    """each response is normalised by its own tokens. Then every response has the mean 0, the best
+    and the worst: what was to be learned is gone. Take the whole batch."""
     count = mask.sum(1, keepdim=True)
     mean = torch.where(mask, x, 0.0).sum(1, keepdim=True) / count
     squares = torch.where(mask, (x - mean) ** 2, 0.0).sum(1, keepdim=True)
@@ -25,38 +23,52 @@ def per_response(x: Tensor, mask: Tensor) -> Tensor:
     return torch.where(mask, (x - mean) / (std + 1e-4), 0.0)
 
 
-def per_column(x: Tensor, mask: Tensor) -> Tensor:
+@mistake
+def per_column(x, mask):
+    """each position is normalised by itself. One mean and one deviation for the whole batch."""
     return per_response(x.T, mask.T).T
 
 
-def padding_counted(x: Tensor, mask: Tensor) -> Tensor:
+@mistake
+def padding_counted(x, mask):
+    """mean and deviation run over the padding as well: take x[mask]."""
     return torch.where(mask, (x - x.mean()) / (x.std() + 1e-4), 0.0)
 
 
-def zeros_counted(x: Tensor, mask: Tensor) -> Tensor:
+@mistake
+def zeros_counted(x, mask):
+    """the padding counts as zeros in the mean and in the deviation: take x[mask]."""
     return padding_counted(torch.where(mask, x, 0.0), mask)
 
 
-def biased_deviation(x: Tensor, mask: Tensor) -> Tensor:
+@mistake
+def biased_deviation(x, mask):
+    """your deviation divides by n. The library divides by n - 1, as tensor.std() does."""
     valid = x[mask]
     return torch.where(mask, (x - valid.mean()) / (valid.std(correction=0) + 1e-4), 0.0)
 
 
-def by_the_variance(x: Tensor, mask: Tensor) -> Tensor:
+@mistake
+def by_the_variance(x, mask):
+    """you divide by the variance. The standard deviation is its square root."""
     valid = x[mask]
     return torch.where(mask, (x - valid.mean()) / (valid.var() + 1e-4), 0.0)
 
 
-def mean_kept(x: Tensor, mask: Tensor) -> Tensor:
+@mistake
+def mean_kept(x, mask):
+    """you divide, but you do not subtract the mean."""
     return torch.where(mask, x / (x[mask].std() + 1e-4), 0.0)
 
 
-def padding_moved(x: Tensor, mask: Tensor) -> Tensor:
+@mistake
+def padding_moved(x, mask):
+    """right where the mask is True. In the padding the result must be 0."""
     valid = x[mask]
     return (x - valid.mean()) / (valid.std() + 1e-4)
 
 
-def ragged(generator: torch.Generator) -> Mapping[str, Any]:
+def ragged(generator: torch.Generator) -> Arguments:
     mask = ragged_mask(generator, 4, 6)
     mask[0], mask[1] = torch.arange(6) < 3, True  # lengths differ for certain
     x = 2 * torch.randn(4, 6, generator=generator) + 3
@@ -84,43 +96,4 @@ EXERCISE = Exercise(
     random=ragged,
     mask="mask",
     tolerance=1e-3,
-    mistakes=(
-        Mistake(
-            "per_response",
-            "each response is normalised by its own tokens. Then every response has the mean 0, the "
-            "best and the worst: what was to be learned is gone. Take the whole batch.",
-            per_response,
-        ),
-        Mistake(
-            "per_column",
-            "each position is normalised by itself. One mean and one deviation for the whole batch.",
-            per_column,
-        ),
-        Mistake(
-            "padding_counted",
-            "mean and deviation run over the padding as well: take x[mask].",
-            padding_counted,
-        ),
-        Mistake(
-            "zeros_counted",
-            "the padding counts as zeros in the mean and in the deviation: take x[mask].",
-            zeros_counted,
-        ),
-        Mistake(
-            "biased_deviation",
-            "your deviation divides by n. The library divides by n - 1, as tensor.std() does.",
-            biased_deviation,
-        ),
-        Mistake(
-            "by_the_variance",
-            "you divide by the variance. The standard deviation is its square root.",
-            by_the_variance,
-        ),
-        Mistake("mean_kept", "you divide, but you do not subtract the mean.", mean_kept),
-        Mistake(
-            "padding_moved",
-            "right where the mask is True. In the padding the result must be 0.",
-            padding_moved,
-        ),
-    ),
 )

@@ -7,12 +7,14 @@ from dataclasses import replace
 
 import pytest
 import torch
+import toys
+from toys import seeded
 
 from data.collate import left_pad
 from data.records import PromptRecord
 from gpt.generate import SamplingParams, generate
 from gpt.log_probs import token_log_probs, token_scores
-from gpt.model import GPT, GPTConfig
+from gpt.model import GPT
 from gpt.tokenizer import build_tokenizer
 from rl.batches import rollout as rollout_module
 from rl.batches.rollout import (
@@ -34,15 +36,8 @@ RECORDS = [PromptRecord(text) for text in ("ab", "c", "hgfed", "aaa")]  # of dif
 G = 3
 
 
-def seeded(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
 def random_gpt(dropout: float = 0.0) -> GPT:
-    shape = GPTConfig(LETTERS.n_vocab, 24, n_layer=2, n_head=2, n_embd=16, dropout=dropout)
-    model, generator = GPT(shape).eval(), seeded(0)
-    for parameter in model.parameters():
-        parameter.data = torch.randn(parameter.shape, generator=generator) / 4
+    model = toys.random_gpt(LETTERS.n_vocab, 24, scale=0.25, n_embd=16, dropout=dropout)
     return model.requires_grad_(False)
 
 

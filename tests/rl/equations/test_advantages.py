@@ -118,7 +118,7 @@ def test_a_step_must_end_inside_its_response():
     steps = torch.ones(2, 1, dtype=torch.bool)
     for bad_end in (1, 2, -1):
         ends = torch.tensor([[1], [bad_end]])
-        with pytest.raises(ValueError, match="row 1 has a step that ends outside its response"):
+        with pytest.raises(ValueError, match="row 1 .* ends outside its response"):
             process_advantages(torch.zeros(2, 1), ends, steps, mask, 2)
 
 

@@ -277,10 +277,6 @@ def test_gae_with_a_perfect_critic_is_unbiased_for_any_lambda():
         same(gae_gradient(true_values(), gae_lambda), -gradient(expected_reward))
 
 
-def test_gae_with_a_wrong_critic_and_lambda_below_one_is_biased():
-    differ(gae_gradient(any_values(), 0.5), -gradient(expected_reward))
-
-
 def test_rewards_to_go_are_unbiased():
     returns = discounted_returns(at_last_token(REWARDS, MASK), MASK, 1.0)
     estimate = expected_gradient(lambda lp: policy_gradient(lp, returns))
@@ -328,11 +324,6 @@ def test_the_rlhf_reward_is_reward_minus_beta_kl():
     same(estimate, -gradient(lambda theta: expected_reward(theta) - 0.3 * sequence_kl(theta)))
 
 
-def test_k2_and_k3_in_the_reward_are_biased():
-    for penalty in (k2, k3, absolute):
-        differ(reward_gradient(penalty), gradient(sequence_kl))
-
-
 def test_k3_in_the_reward_is_reverse_minus_forward_kl_of_one_token():
     """One token, the numbers worked out by hand in the table of estimators."""
     logits = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64).log()
@@ -370,20 +361,6 @@ def test_k2_as_a_loss_is_the_reverse_kl_at_each_prefix():
 def test_k3_as_a_loss_is_the_forward_kl_at_each_prefix():
     same(loss_gradient(k3), per_prefix_gradient(forward_kl))
     differ(loss_gradient(k3), per_prefix_gradient(reverse_kl))
-
-
-def test_a_loss_per_token_ignores_the_effect_on_later_tokens():
-    """Even an exact KL at each prefix is not the gradient of the KL of whole responses."""
-    differ(per_prefix_gradient(reverse_kl), gradient(sequence_kl))
-
-
-def test_half_the_squared_sequence_k1_is_the_sequence_kl():
-    """k2 of the whole response, its log-probability as one token."""
-    weights, ref = probabilities(THETA), token_log_probs(REF).sum(1, keepdim=True)
-    estimate = gradient(
-        lambda theta: weights @ k2(token_log_probs(theta).sum(1, keepdim=True), ref)[:, 0]
-    )
-    same(estimate, gradient(sequence_kl))
 
 
 def test_values_of_the_estimators():
@@ -445,15 +422,6 @@ def test_minillm_splits_the_sequence_kl_into_single_step_and_long_part():
     same(single_step + long_part, gradient(sequence_kl))
 
 
-def test_counting_the_current_reward_twice_overshoots():
-    """With R_t in the place of R_{t+1} the single-step part is in the sum twice."""
-    rewards = token_log_probs(REF) - token_log_probs(THETA)
-    with_current = discounted_returns(rewards, MASK, 1.0)
-    long_part = expected_gradient(lambda lp: policy_gradient(lp, with_current))
-    single_step = per_prefix_gradient(reverse_kl)
-    differ(single_step + long_part, gradient(sequence_kl))
-
-
 def test_length_normalisation_is_exact_where_one_token_is_left():
     """At the second to last token the mean over later tokens is their sum; at the last it is 0."""
     rewards = token_log_probs(REF) - token_log_probs(THETA)
@@ -498,19 +466,6 @@ def test_only_k1_in_the_reward_has_the_policy_gradient_of_the_kl():
         differ(other, exact)
         cosine = torch.nn.functional.cosine_similarity(other.flatten(), exact.flatten(), dim=0)
         assert cosine < 0.95
-
-
-def test_the_other_penalties_have_the_gradient_of_their_value_less_their_own_slope():
-    """A reward is a constant, so what the policy gradient leaves out of grad E[p] is E[grad p]."""
-    for name, penalty in (("absolute", absolute), ("squared", k2)):
-
-        def value(theta, penalty=penalty):
-            kl = penalty(token_log_probs(theta), token_log_probs(REF))
-            return probabilities(theta) @ row_sums(kl, MASK)
-
-        slope = expected_gradient(lambda lp, penalty=penalty: penalty(lp, token_log_probs(REF)))
-        same(penalty_gradient(name), gradient(value) - slope)
-        differ(slope, torch.zeros_like(slope))  # that of k1 is 0
 
 
 # --- importance weights beyond one token ------------------------------------------------------

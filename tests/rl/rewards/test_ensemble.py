@@ -95,7 +95,7 @@ def test_on_reference_responses_the_members_have_one_scale():
 def test_what_is_no_ensemble_is_refused():
     with pytest.raises(ValueError, match="at least 2 reward models: got 1"):
         EnsembleReward(MEMBERS[:1])
-    with pytest.raises(ValueError, match='combine must be "mean", "min" or "uwo"'):
+    with pytest.raises(ValueError, match='combine must be "mean", "min"'):
         EnsembleReward(MEMBERS, combine="max")  # type: ignore[arg-type]
     for coef in (-0.1, math.nan, math.inf):
         with pytest.raises(ValueError, match="uwo_coef must be a number from 0 on"):

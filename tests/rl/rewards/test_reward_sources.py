@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,7 +15,16 @@ from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import build_tokenizer
 from reward_model.model import RewardModel
 from rl.batches.rollout import Rollout, sample_rollout
-from rl.rewards.sources import RewardModelReward, RuleReward, checked_rewards
+from rl.rewards.ensemble import EnsembleReward
+from rl.rewards.sources import (
+    MadeOf,
+    RewardModelReward,
+    RuleReward,
+    checked_rewards,
+    made_of,
+)
+from rl.rewards.teacher import TeacherReward
+from rl.rewards.verifiable import VerifiableReward
 
 LETTERS = build_tokenizer("letters", {bytes([97 + i]): i for i in range(8)})  # EOS 8
 RECORDS = [PromptRecord("ab", answer="x"), PromptRecord("hgfed", answer="y")]
@@ -125,7 +135,7 @@ def test_or_replaced_and_counted(replacement):
 @pytest.mark.parametrize("shape", [(7,), (9,), (8, 1), (1, 8), ()])
 def test_the_wrong_number_of_rewards_is_refused(shape):
     """(N, 1) would broadcast against (N,) to an N x N table."""
-    with pytest.raises(ValueError, match=r"one number per response, \(N,\) = \(8,\)"):
+    with pytest.raises(ValueError, match=r"per response, \(N,\) = \(8,\)"):
         checked_rewards(Fixed(torch.zeros(shape)), ROLLOUT)
 
 
@@ -136,3 +146,20 @@ def test_checked_rewards_carry_no_graph():
         assert not checked_rewards(RewardModelReward(RewardModel(random_gpt())), ROLLOUT)[
             0
         ].requires_grad
+
+
+def test_a_reward_says_what_it_is_made_of():
+    """Its models, its check and its terms; a function of somebody else's says nothing."""
+    one, other, teacher = RewardModel(random_gpt()), RewardModel(random_gpt(1)), random_gpt(2)
+    scoring = SimpleNamespace(temperature=1.0, micro_batch_size=8, precision="float32")
+    check = VerifiableReward(lambda record, text, ended: 1.0, "right")
+    assert made_of(None) == made_of(lambda rollout: rollout) == MadeOf()
+    assert made_of(RewardModelReward(one)).reward_models == (one,)
+    assert made_of(EnsembleReward([one, other])).reward_models == (one, other)
+    assert made_of(check).check is check and made_of(check).reads_records
+    rule = made_of(RuleReward(lambda record, text, ended: 1.0, "rule"))
+    assert rule.check is None and rule.reads_records and not rule.reward_models
+    for aggregate in ("sum", "mean"):
+        made = made_of(TeacherReward(teacher, scoring, aggregate=aggregate))
+        assert made.teacher is teacher and not made.reward_models
+        assert (made.token_rewards is None) == (aggregate == "mean")  # a mean is no sum of terms

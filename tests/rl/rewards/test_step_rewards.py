@@ -266,22 +266,6 @@ def test_a_sentence_is_worth_the_score_after_its_last_token(micro_batch_size):
     assert len(set(values)) == len(values) == sum(map(len, TEXTS.values()))
 
 
-def test_the_pooled_loss_does_not_identify_what_a_step_is_worth():
-    """The caveat: shift two token scores against each other, and every response scores as before."""
-    model = random_model()
-    rollout = rollout_of("It works. I like it!", record=PromptRecord("Review it.\n"))
-    before = RewardModelSteps(model, GLASSBOX)(rollout, torch.zeros(1))
-    score = model(rollout.sequences)
-    end = listed(before)[0][0]
-    shift = torch.zeros(1, rollout.response_mask.shape[1])
-    shift[0, end], shift[0, 0] = 5.0, -5.0
-    plain = model.token_scores
-    model.token_scores = lambda batch: plain(batch) + shift
-    torch.testing.assert_close(model(rollout.sequences), score)
-    after = RewardModelSteps(model, GLASSBOX)(rollout, torch.zeros(1))
-    assert listed(after)[0][1] == pytest.approx(listed(before)[0][1] + 5.0 / 2.0, abs=1e-5)
-
-
 # What a source must keep to
 
 
@@ -316,7 +300,7 @@ def test_steps_that_leave_a_token_out_or_have_it_twice_are_refused(wrong):
     good = [(1, 1.0), (3, 0.0)]
     steps, count = checked_steps(Given([good, good]), rollout, torch.zeros(2))
     assert count == 0 and listed(steps, 1) == good
-    with pytest.raises(ValueError, match="row 1: steps must end one after the other .* at token 3"):
+    with pytest.raises(ValueError, match="row 1: .* at token 3"):
         checked_steps(Given([good, wrong]), rollout, torch.zeros(2))
 
 
@@ -333,7 +317,7 @@ def test_a_broken_step_reward_is_refused_or_replaced_and_counted():
     rollout = rollout_of("935", "936")
     source = Given([[(1, 1.0), (3, float("nan"))], [(0, float("inf")), (3, 2.0)]])
     source.steps.rewards[:, 2] = float("nan")  # padding
-    with pytest.raises(ValueError, match="2 step rewards are not finite .*row 0: '935'"):
+    with pytest.raises(ValueError, match="2 step rewards .*row 0: '935'"):
         checked_steps(source, rollout, torch.zeros(2))
     steps, count = checked_steps(source, rollout, torch.zeros(2), replacement=-1.0)
     assert count == 2

@@ -27,10 +27,10 @@ from harness.metric_log import MetricLog
 from harness.report.page import REPORT
 from harness.report.rules import examine, say_findings
 from harness.report.writing import open_page
-from reward_model.accuracy_report import preference_report
+from reward_model.accuracy_report import preference_report, score_pairs
 from reward_model.model import RewardModel
 from reward_model.pairs import TokenPair
-from reward_model.reward_model_training import RewardModelConfig, fit, score_pairs
+from reward_model.reward_model_training import RewardModelConfig, train
 
 Rows = list[dict[str, Any]]
 
@@ -77,21 +77,6 @@ def test_pretraining_is_silent_on_a_good_run_and_names_a_learning_rate_that_is_t
     assert rules(PRETRAINING, pretrained(PRETRAINING)) == set()
     hot = dataclasses.replace(PRETRAINING, lr=1.0, max_norm=1e3)
     assert "loss_rises" in rules(hot, pretrained(hot))  # though it ends near where it began
-
-
-def test_a_schedule_that_never_reaches_the_optimizer_is_named(monkeypatch) -> None:
-    monkeypatch.setattr(pretraining, "cosine_schedule", lambda *_, peak, **__: peak)
-    assert "never_warmed_up" in rules(PRETRAINING, pretrained(PRETRAINING))
-
-
-def test_a_loss_that_does_not_reach_the_weights_is_named(monkeypatch) -> None:
-    real = pretraining.language_model_loss
-
-    def of_a_copy(model: GPT, batch: ResponseBatch, denominator: float) -> torch.Tensor:
-        return real(model, batch, denominator).detach() + 0.0 * model.wte.weight.sum()
-
-    monkeypatch.setattr(pretraining, "language_model_loss", of_a_copy)
-    assert "no_gradient" in rules(PRETRAINING, pretrained(PRETRAINING))
 
 
 # --- fine-tuning ----------------------------------------------------------------------------------
@@ -144,7 +129,7 @@ def rewarded(
         bug_zoo.small_gpt(), config.pooling, torch.Generator().manual_seed(0)
     )
     held_out = preferences(300, truth or label, 1)
-    rows = fit(model, preferences(count, label, 0), config, MetricLog(steps), eos_id=8)
+    rows = train(model, preferences(count, label, 0), config, MetricLog(steps), eos_id=8)
     chosen, rejected, batch = score_pairs(model, held_out, 8)
     return rows, preference_report(chosen, rejected, batch.lengths, held_out).numbers
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from data import names
 from data.records import PromptRecord
 from gpt import pretraining
 from gpt.checkpoint import load_gpt, save_gpt
@@ -32,13 +33,13 @@ from rl.ppo_engine import PPOConfig, open_critic_and_text
 from rl.rewards.ensemble import EnsembleReward
 from rl.rewards.sources import RewardModelReward
 from rl.training.config import EngineConfig
-from rl.training.setup import (
+from rl.training.open_reward import (
     RewardChoice,
     open_reward,
     open_reward_model,
-    open_task,
     reference_responses,
 )
+from rl.training.open_task import open_task
 
 CPU = torch.device("cpu")
 GLASSBOX = load_tokenizer("glassbox")
@@ -61,7 +62,7 @@ def reward_model(seed: int) -> RewardModel:
 @pytest.fixture
 def runs(tmp_path, monkeypatch) -> Path:
     """Three reward models, a policy, a file with pairs; an empty folder in the place of runs/."""
-    monkeypatch.setattr(pretraining, "RUNS", tmp_path / "runs")
+    monkeypatch.setattr(names, "RUNS", tmp_path / "runs")
     save_gpt(tmp_path / "base" / "model.safetensors", small_gpt(), GLASSBOX)
     for seed in (1, 2, 3):
         path = tmp_path / f"model{seed}" / "model.safetensors"
@@ -114,7 +115,7 @@ def test_one_folder_is_that_reward_model_and_none_the_default(runs):
     reward, rollout = open_reward(RewardChoice.of(one), GLASSBOX, CPU), sampled()
     assert isinstance(reward, RewardModelReward)
     assert torch.equal(reward(rollout), scores(2, rollout))
-    with pytest.raises(UserError, match="no reward model in .*reward_model-reviews-tiny"):
+    with pytest.raises(UserError, match="in .*reward_model-reviews-tiny"):
         open_reward(RewardChoice.of(GRPOConfig()), GLASSBOX, CPU)
 
 
@@ -155,7 +156,7 @@ def test_what_makes_no_ensemble_is_refused(changes, message):
 
 def test_a_missing_member_is_named(runs):
     choice = RewardChoice("model", "reviews", "tiny", (runs / "model1", runs / "nowhere"))
-    with pytest.raises(UserError, match="there is no reward model in .*nowhere: train it with"):
+    with pytest.raises(UserError, match="in .*nowhere: train it with"):
         open_reward(choice, GLASSBOX, CPU)
 
 
@@ -177,12 +178,12 @@ def test_the_critic_starts_from_the_first_of_several(runs):
 
 def test_engines_that_take_one_say_so(runs):
     several = (runs / "model1", runs / "model2")
-    with pytest.raises(ValueError, match="2 reward models cannot be trained again"):
+    with pytest.raises(ValueError, match="2 reward models cannot be"):
         IterativeGRPOConfig(reward_model=several)
     IterativeGRPOConfig(reward_model=several, refresh_reward_model=False)
     task = ensemble_task(runs)
     for source in ("auto", "reward_model"):
-        with pytest.raises(UserError, match="are those of one reward model: name one, or use"):
+        with pytest.raises(UserError, match="of one reward model: name one"):
             open_step_rewards(ProcessGRPOConfig(steps_from=source), task)
     outcome = open_step_rewards(ProcessGRPOConfig(steps_from="outcome"), task)
     assert outcome["step_reward_fn"].name == "outcome"
@@ -262,13 +263,11 @@ def test_an_offline_engine_is_judged_too(runs):
 
 def test_where_a_rule_is_known_a_judge_is_used_on_demand_only(runs):
     flags = small_run(runs) | dict(reward_model=(runs / "model1",), judge=runs / "model3")
-    with pytest.raises(
-        UserError, match=r"reviews has a rule, the gold reward, .* add --gold judge"
-    ):
+    with pytest.raises(UserError, match=r"reviews has .* add --gold judge"):
         open_task(GRPOConfig(**flags), CPU)
     task = open_task(GRPOConfig(**flags, gold="judge"), CPU)
     assert isinstance(task.gold, RewardModelReward) and task.gold.name == "judge"
-    with pytest.raises(UserError, match="--gold judge needs the judge: add --judge"):
+    with pytest.raises(UserError, match="needs the judge: add --judge"):
         open_task(GRPOConfig(**small_run(runs), reward="gold", gold="judge"), CPU)
 
 
@@ -297,10 +296,10 @@ def test_a_judge_that_is_missing_or_reads_other_tokens_is_refused(runs):
     flags = small_run(runs) | dict(
         data=str(runs / "pairs.json"), reward_model=(runs / "model1",), judge=runs / "nowhere"
     )
-    with pytest.raises(UserError, match="--judge: there is no reward model in .*nowhere") as error:
+    with pytest.raises(UserError, match="--judge: .*no reward .*nowhere") as error:
         open_task(GRPOConfig(**flags), CPU)
     assert f"--seed 1 --out {runs / 'nowhere'}" in str(error.value)
     other = copy.copy(GLASSBOX)
     object.__setattr__(other, "fingerprint", "0" * 64)
-    with pytest.raises(UserError, match="--judge: the reward model in .*model1 reads 'glassbox'"):
+    with pytest.raises(UserError, match="--judge: .*model1 reads 'glassbox'"):
         open_reward_model(runs / "model1", other, CPU, "", "--judge: ")

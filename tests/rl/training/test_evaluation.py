@@ -1,4 +1,4 @@
-"""Measuring a policy: paired samples, win rates, best of n, tables and figures."""
+"""Measuring a policy: paired samples, win rates, best of n and tables."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from matplotlib.figure import Figure
+import toys
 
 from data.records import PromptRecord
 from gpt.generate import SamplingParams
-from gpt.model import GPT, GPTConfig
+from gpt.model import GPT
 from gpt.tokenizer import build_tokenizer
 from harness.files import write_json
 from rl.grpo_engine import GRPOConfig
@@ -26,9 +26,6 @@ from rl.training.evaluation import (
     best_of_n,
     compare,
     evaluate,
-    format_table,
-    plot_learning_curves,
-    running_mean,
     standard_error,
     win_rate,
 )
@@ -42,16 +39,9 @@ GOLD = RuleReward(lambda record, text, ended: -(sum(map(ord, text)) - 97.0 * len
 
 
 def fixed_gpt(probs: dict[str, float]) -> GPT:
-    """A GPT that draws from these probabilities whatever it reads: the head sees ln_f's bias."""
-    V = LETTERS.n_vocab
-    model = GPT(GPTConfig(V, context=16, n_layer=1, n_head=1, n_embd=V)).initialize().eval()
-    model.wte.weight.data = torch.eye(V)
-    model.ln_f.weight.data.zero_()
-    bias = torch.full((V,), -1e4)
-    for letter, probability in probs.items():
-        bias["abcdefgh.".index(letter)] = math.log(probability)
-    model.ln_f.bias.data = bias
-    return model.requires_grad_(False)
+    """A GPT that draws from these probabilities whatever it reads."""
+    every = [probs.get(letter, 0.0) for letter in "abcdefgh. "]
+    return toys.fixed_gpt(every, 16, torch.float32).requires_grad_(False)
 
 
 EVEN = fixed_gpt({"a": 0.5, "b": 0.5})
@@ -106,12 +96,6 @@ def test_kl_is_the_log_ratio_of_the_whole_response(temperature):
     expected = [sum(ratio[letter] for letter in text) for text in measured.responses]
     torch.testing.assert_close(measured.kl, torch.tensor(expected), rtol=0, atol=1e-5)
     assert (measured.lengths == 3).all() and not measured.has_eos.any()
-
-
-def test_a_model_has_no_kl_from_itself():
-    params = SamplingParams(max_new_tokens=3)
-    measured = evaluate(EVEN, LETTERS, RECORDS, params, INDEX, reference=EVEN)
-    assert not measured.kl.any()
 
 
 def test_without_a_reward_everything_else_is_measured(monkeypatch):
@@ -172,16 +156,6 @@ def test_summary():
     assert set(result(gold=None, kl=None).summary()) == {"reward", "response_length", "eos_rate"}
 
 
-def test_sample_rows_are_the_first_ones():
-    rows = result().sample_rows(2)
-    assert [(row["prompt"], row["response"], row["reward"]) for row in rows] == [
-        ("prompt 0\n", " response 0", 1.0), ("prompt 1\n", " response 1", 2.0)
-    ]  # fmt: skip
-    assert rows[1]["gold"] == pytest.approx(0.3)
-    assert len(result(gold=None).sample_rows(9)) == 3
-    assert "gold" not in result(gold=None).sample_rows(1)[0]
-
-
 # Shares and errors
 
 
@@ -225,11 +199,6 @@ def test_best_of_n_keeps_what_the_reward_likes_and_reports_its_gold():
     assert float(reward.mean()) > 5  # of five uniform draws from 0..7 the largest averages 5.9
 
 
-def test_best_of_one_is_a_sample():
-    reward, gold = best_of_n(EVEN, LETTERS, RECORDS, ONE_TOKEN, INDEX, 1)
-    assert gold is None and set(reward.tolist()) == {0.0, 1.0}
-
-
 # Validation and comparison
 
 
@@ -248,11 +217,6 @@ def test_validation_repeats_itself_and_keeps_samples(tmp_path):
     assert [row["step"] for row in rows] == [10] * 8 + [20] * 8
     assert [row["prompt"] for row in rows[:8]] == [record.prompt for record in RECORDS[:8]]
     assert set(rows[0]) == {"step", "prompt", "response", "reward", "gold"}
-
-
-def test_validation_without_gold_or_file():
-    numbers = Validation(LETTERS, RECORDS, ONE_TOKEN, INDEX)(EVEN, EVEN, 1)
-    assert not [name for name in numbers if "gold" in name]
 
 
 def test_compare_asks_both_models_the_same_test_prompts():
@@ -279,21 +243,7 @@ def test_a_comparison_reads_as_a_table_and_as_json(tmp_path):
     numbers = json.loads((tmp_path / "report.json").read_text())
     assert numbers["win_rate"] == 0.5 and numbers["before"]["gold"] == pytest.approx(0.4)
     lines = comparison.text(samples=1).splitlines()
-    assert lines[0] == "3 test prompts"
-    assert lines[1].split() == [
-        "reward",
-        "KL",
-        "length",
-        "EOS",
-        "rate",
-        "gold",
-        "reward",
-        "+-",
-        "(95%)",
-    ]
     assert lines[3].split() == ["before", "2.000", "1.000", "3.000", "0.667", "0.400", "0.408"]
-    assert lines[4].split()[0] == "GRPO"
-    assert "win rate of GRPO over the start: 0.500" in lines
     assert lines[-3:] == ["prompt: prompt 0", "  before: response 0", "  after:  response 0"]
 
 
@@ -304,65 +254,6 @@ def test_a_comparison_without_gold_has_no_win_rate():
 
 
 # Tables and curves
-
-
-def test_format_table():
-    table = format_table(["", "reward", "KL"], [["before", 1.23456, None], ["a", 10, -0.5]])
-    assert table.split("\n") == [
-        "        reward      KL",
-        "------  ------  ------",
-        "before   1.235       -",
-        "a           10  -0.500",
-    ]
-
-
-def test_running_mean():
-    assert running_mean([1, 2, 3, 4, 5], 3) == [1, 1.5, 2, 3, 4]
-    assert running_mean([1, 2], 1) == [1, 2]
-    assert running_mean([], 3) == []
-
-
-@pytest.fixture
-def figures(monkeypatch) -> list[Figure]:
-    drawn: list[Figure] = []
-    save = Figure.savefig
-    monkeypatch.setattr(
-        Figure, "savefig", lambda self, *args, **kw: (drawn.append(self), save(self, *args, **kw))
-    )
-    return drawn
-
-
-def test_learning_curves_have_labelled_axes(tmp_path, figures):
-    rows = [
-        {"step": i + 1, "reward": float(i), "kl": 0.1 * i, "response_length": 9.0, "entropy": 1.0}
-        for i in range(6)
-    ]
-    rows[2]["validation/gold"], rows[5]["validation/gold"] = 0.25, 0.75
-    path = tmp_path / "deep" / "curves.png"
-    plot_learning_curves(rows, path, "GRPO on reviews", "exact match")
-    assert path.read_bytes()[:4] == b"\x89PNG"
-    axes = figures[0].axes
-    assert [axis.get_xlabel() for axis in axes] == ["step"] * 5
-    labels = [axis.get_ylabel() for axis in axes]
-    assert all(labels) and len(set(labels)) == 5
-    assert "nats per response" in labels[1] and "exact match" in labels[4]
-    raw, mean = axes[0].get_lines()
-    assert raw.get_xydata().tolist() == [[i + 1.0, float(i)] for i in range(6)]
-    assert mean.get_ydata()[-1] == 3  # of 1 to 5
-    assert axes[4].get_lines()[0].get_xydata().tolist() == [[3, 0.25], [6, 0.75]]
-    assert figures[0].get_suptitle() == "GRPO on reviews"
-
-
-def test_learning_curves_without_kl_and_gold(tmp_path, figures):
-    rows = [{"step": 1, "reward": 0.5, "response_length": 3.0}]
-    plot_learning_curves(rows, tmp_path / "curves.png", "no reference")
-    labels = [axis.get_ylabel() for axis in figures[0].axes]
-    assert labels == ["reward", "response length (tokens)"]
-    for axis in figures[0].axes:  # a line of one point would leave the axes empty
-        assert axis.get_lines()[1].get_marker() == "o"
-
-
-# A reward that was exploited
 
 
 def test_a_reward_that_rises_while_the_gold_falls_is_named():

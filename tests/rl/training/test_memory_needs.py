@@ -12,9 +12,9 @@ import pytest
 from gpt.memory.forecast import GB, Forecast, fitting_change, parameters
 from gpt.model import preset_config
 from rl import grpo_engine, kd_grpo_engine, memory
+from rl.commands.memory_tables import MemoryConfig, config_of, forecasts
 from rl.grpo_engine import PRESETS, GRPOConfig
 from rl.kd_grpo_engine import KDGRPOConfig
-from rl.memory import MemoryConfig, config_of, forecasts
 from rl.training.memory_needs import Given, engine_forecast, engine_work
 
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "memory.md"

@@ -1,51 +1,30 @@
-"""Opening what an RL run needs, the same way for every engine: policy, prompts and reward."""
+"""Opening the reward that the flags ask for, and what a run is measured by: rules, models, judges."""
 
 from __future__ import annotations
 
 import filecmp
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
 
 import torch
 
 from data import reviews, sums
 from data.collate import ResponseBatch, collate_responses
-from data.readers import read_preferences, read_prompts
+from data.names import default_folder, flags_for
+from data.readers import read_preferences
 from data.records import PromptRecord
-from gpt.checkpoint import load_gpt
-from gpt.corpus import open_corpus, open_prompts
 from gpt.model import GPT
-from gpt.pretraining import default_folder, flags_for
 from gpt.tokenizer import Tokenizer
-from harness.bfloat16_weights import linears_to_bfloat16
 from harness.errors import UserError
 from harness.files import display_path
 from harness.paths import MODEL_FILE
 from reward_model.model import RewardModel, load_reward_model
 from rl.rewards.ensemble import Combine, EnsembleReward
-from rl.rewards.function import is_function, open_function
-from rl.rewards.sources import RewardFn, RewardModelReward, RuleReward
-from rl.rewards.teacher import TeacherReward
+from rl.rewards.function import open_function
+from rl.rewards.sources import RewardFn, RewardModelReward, RuleReward, is_function, made_of
 from rl.rewards.verifiable import VerifiableReward, answer_match, read_answer, think_format
-from rl.training.config import EngineConfig
-
-
-@dataclass(frozen=True)
-class Task:
-    """Everything that is given to an engine before it starts."""
-
-    policy: GPT
-    tokenizer: Tokenizer
-    prompts: dict[str, list[PromptRecord]]  # train, validation, test
-    reward_fn: RewardFn | None  # None where none is needed and none is there
-    gold: RewardFn | None  # the true objective where it is known, or a judge; never trained on
-
-    @property
-    def reward_name(self) -> str:
-        """What to call the reward in a message."""
-        return "none" if self.reward_fn is None else self.reward_fn.name
+from rl.training.config import EngineConfig, RunFlags
 
 
 def world_rule(data: str) -> RuleReward | None:
@@ -79,12 +58,6 @@ def answer_rule(
     return VerifiableReward(answer_match, "right answer", reads=read_answer)
 
 
-def brings_answers(data: str) -> bool:
-    """Whether the first prompt of a file comes with an answer."""
-    path = Path(data)
-    return path.is_file() and read_prompts(path, limit=1).records[0].answer is not None
-
-
 @dataclass(frozen=True)
 class RewardChoice:
     """Which reward the flags ask for; without folders it is the default reward model's."""
@@ -100,12 +73,10 @@ class RewardChoice:
     precision: str = "float32"
 
     @classmethod
-    def of(cls, config: TaskConfig) -> RewardChoice:
+    def of(cls, config: RunFlags) -> RewardChoice:
         """That of an engine's config."""
-        given = config.reward_model
-        folders = given if isinstance(given, tuple) else () if given is None else (given,)
         choice = cls(
-            config.reward, config.data, config.preset, folders,
+            config.reward, config.data, config.preset, config.reward_folders,
             micro_batch_size=config.micro_batch_size, precision=config.precision,
         )  # fmt: skip
         if not isinstance(config, EngineConfig):
@@ -140,10 +111,11 @@ def open_reward(
             raise _unused(choice, f"function {kind}")
         return open_function(kind, keep_non_finite=choice.keep_non_finite)
     rule = rule or world_rule(data)
-    if kind in ("gold", "rule") or (kind == "auto" and isinstance(rule, VerifiableReward)):
+    checks = made_of(rule).check is not None
+    if kind in ("gold", "rule") or (kind == "auto" and checks):
         if rule is None:
             raise UserError(f"--reward {kind}: {data} has no rule to check; use --reward model")
-        if choice.folders and isinstance(rule, VerifiableReward):
+        if choice.folders and checks:
             raise _unused(choice, rule.name)
         return rule
     if data == "sums" and not choice.folders:
@@ -215,7 +187,7 @@ def open_reward_model(
 
 
 def open_gold(
-    config: TaskConfig,
+    config: RunFlags,
     rule: RuleReward | None,
     reward_fn: RewardFn | None,
     tokenizer: Tokenizer,
@@ -237,8 +209,9 @@ def open_gold(
             "all the same"
         )
     choice = RewardChoice.of(config)
-    learned = isinstance(reward_fn, RewardModelReward | EnsembleReward)
-    if learned and any(_same_model(judge, folder) for folder in choice.used_folders):
+    if made_of(reward_fn).reward_models and any(
+        _same_model(judge, folder) for folder in choice.used_folders
+    ):
         raise UserError(
             f"--judge {judge} is the reward model itself, which cannot show that it is being "
             "exploited: train another one, with another --seed or other pairs"
@@ -267,122 +240,14 @@ def apply_answer_weights(config: EngineConfig, reward_fn: RewardFn) -> RewardFn:
     """The reward with what the flags say a checked answer earns; UserError if it checks none."""
     if not (config.wrong_reward or config.format_weight or config.normalize_parts):
         return reward_fn
-    if not isinstance(reward_fn, VerifiableReward):
+    check = made_of(reward_fn).check
+    if check is None:
         raise UserError(
             "--wrong-reward, --format-weight and --normalize-parts change what a checked answer "
             f"earns; the {reward_fn.name} checks none: leave them out"
         )
     others = {"format": (config.format_weight, think_format)} if config.format_weight else None
-    return reward_fn.paying(wrong=config.wrong_reward, others=others)
-
-
-def open_policy(
-    folder: Path | None,
-    data: str,
-    preset: str,
-    device: torch.device,
-    *,
-    with_reward_model: bool = True,
-) -> tuple[GPT, Tokenizer]:
-    """The policy to start from, or a UserError with the command that makes it.
-
-    Where a reward model is needed too that is the command that trains one: it pre-trains first.
-    """
-    if data not in ("reviews", "sums") and not Path(data).exists():
-        raise UserError(f"there is no file {data}: --data takes reviews, sums or a file")
-    explicit = folder is not None
-    folder = folder or default_folder("pretraining", data, preset)
-    if not explicit and not (folder / MODEL_FILE).exists():
-        checked = data == "sums" or brings_answers(data)
-        learned = with_reward_model and not checked
-        stage = "reward_model.reward_model_training" if learned else "gpt.pretraining"
-        raise UserError(
-            f"there is no model to start from in {display_path(folder)}: make it with\n"
-            f"    python -m {stage}{flags_for(data, preset)}"
-        )
-    return load_gpt(folder, device)
-
-
-class TaskConfig(Protocol):
-    """The fields of an engine's config that say what to open."""
-
-    @property
-    def data(self) -> str: ...
-
-    @property
-    def preset(self) -> str: ...
-
-    @property
-    def reward(self) -> str: ...
-
-    @property
-    def policy(self) -> Path | None: ...
-
-    @property
-    def reward_model(self) -> Path | tuple[Path, ...] | None: ...
-
-    @property
-    def judge(self) -> Path | None: ...
-
-    @property
-    def gold(self) -> str: ...
-
-    @property
-    def max_new_tokens(self) -> int: ...
-
-    @property
-    def micro_batch_size(self) -> int: ...
-
-    @property
-    def precision(self) -> str: ...
-
-
-# (config, tokenizer, device) -> the reward in the place of --reward's, or None where none is needed
-OwnReward = Callable[[Any, Tokenizer, torch.device], RewardFn | None]
-
-
-def open_task(
-    config: TaskConfig, device: torch.device, own_reward: OwnReward | None = None
-) -> Task:
-    """Load everything, checking that the pieces fit each other.
-
-    An engine with a reward of its own, such as a teacher, opens it by `own_reward`.
-    """
-    data = config.data
-    learned = own_reward is None and not is_function(config.reward)
-    policy, tokenizer = open_policy(
-        config.policy, data, config.preset, device, with_reward_model=learned
-    )
-    room = policy.config.context - config.max_new_tokens
-    if room < 1:
-        raise UserError(
-            f"--max-new-tokens {config.max_new_tokens} leaves no room for a prompt in the policy's "
-            f"{policy.config.context} positions"
-        )
-    prompts = open_prompts(data, tokenizer, room)
-    rule = world_rule(data) or answer_rule(data, prompts)
-    if own_reward is not None:
-        reward_fn = own_reward(config, tokenizer, device)
-    else:
-        reward_fn = open_reward(RewardChoice.of(config), tokenizer, device, rule)
-    gold = open_gold(config, rule, reward_fn, tokenizer, device)
-    for scorer in (reward_fn, gold):
-        require_reach(scorer, policy, tokenizer, prompts, config.max_new_tokens)
-    if reward_fn is not None and isinstance(config, EngineConfig):
-        reward_fn = apply_answer_weights(config, reward_fn)
-    return Task(policy, tokenizer, prompts, reward_fn, gold)
-
-
-def to_bfloat16(task: Task) -> None:
-    """Linear layers of the task's reward models, judge and teacher in bfloat16."""
-    for source in (task.reward_fn, task.gold):
-        if isinstance(source, RewardModelReward):
-            linears_to_bfloat16(source.model)
-        elif isinstance(source, EnsembleReward):
-            for model in source.models:
-                linears_to_bfloat16(model)
-        elif isinstance(source, TeacherReward):
-            linears_to_bfloat16(source.teacher)
+    return check.paying(wrong=config.wrong_reward, others=others)
 
 
 def require_reach(
@@ -393,8 +258,7 @@ def require_reach(
     max_new_tokens: int,
 ) -> None:
     """UserError for a reward model that cannot read the longest row that the policy may write."""
-    models = [reward_fn.model] if isinstance(reward_fn, RewardModelReward) else []
-    models = reward_fn.models if isinstance(reward_fn, EnsembleReward) else models
+    models = made_of(reward_fn).reward_models
     reach = min((model.gpt.config.context for model in models), default=policy.config.context)
     if reach >= policy.config.context:
         return
@@ -405,33 +269,3 @@ def require_reach(
             f"a reward model reads {reach} tokens, a prompt has up to {longest} and --max-new-tokens adds "
             f"{max_new_tokens}: lower that, or train the reward model on a base with more positions"
         )
-
-
-class TextConfig(Protocol):
-    """The fields of an engine's config that ask for pre-training text."""
-
-    @property
-    def data(self) -> str: ...
-
-    @property
-    def seed(self) -> int: ...
-
-    @property
-    def pretraining_coef(self) -> float: ...
-
-    @property
-    def pretraining_batch_size(self) -> int: ...
-
-
-def open_text(config: TextConfig, task: Task) -> dict[str, Any]:
-    """The text of the language model's loss as an engine's `train` wants it, if that has a weight."""
-    if not config.pretraining_coef:
-        return {}
-    corpus = open_corpus(
-        config.data,
-        task.tokenizer,
-        batch_size=config.pretraining_batch_size,
-        context=task.policy.config.context,
-        seed=config.seed,
-    )
-    return {"corpus": corpus}

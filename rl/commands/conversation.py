@@ -17,6 +17,7 @@ from safetensors import safe_open
 
 from data import reviews, sums
 from data.collate import collate_responses
+from data.names import default_folder
 from data.readers import DataError, read_prompts, split_records
 from data.records import PromptRecord
 from data.templates import HEADINGS, instruction_prompt
@@ -24,7 +25,6 @@ from gpt.checkpoint import load_gpt
 from gpt.generate import SamplingParams
 from gpt.log_probs import full_kl
 from gpt.model import GPT
-from gpt.pretraining import default_folder
 from gpt.teacher import open_teacher, teacher_folder
 from gpt.tokenizer import Tokenizer
 from harness.errors import UserError
@@ -32,11 +32,9 @@ from harness.files import display_path, read_object
 from harness.paths import MODEL_FILE
 from reward_model.model import RewardModel, load_reward_model
 from rl.batches.rollout import Rollout, sample_rollout
-from rl.rewards.function import is_function
-from rl.rewards.sources import RewardFn, RewardModelReward, RuleReward
+from rl.rewards.sources import RewardFn, RewardModelReward, RuleReward, is_function, made_of
 from rl.rewards.teacher import TeacherReward
-from rl.rewards.verifiable import VerifiableReward
-from rl.training.setup import (
+from rl.training.open_reward import (
     RewardChoice,
     answer_rule,
     apply_answer_weights,
@@ -264,7 +262,7 @@ def _reward(
         return _teacher_reward(run, tokenizer, device)
     if not run.data:
         raise UserError("no config.json says which; --reward-model RUN takes one")
-    learned = kind == "model" or (kind == "auto" and not isinstance(rule, VerifiableReward))
+    learned = kind == "model" or (kind == "auto" and made_of(rule).check is None)
     folders: tuple[Path, ...] = ()
     if learned:
         folders = tuple(_present(run, path, "reward model") for path in run.reward_models)
@@ -384,7 +382,7 @@ class Partner:
         nothing: list[float | None] = [None] * len(rollout)
 
         def scored(reward: RewardFn | None) -> list[float | None]:
-            if reward is None or (isinstance(reward, RuleReward) and not typed.known):
+            if reward is None or (made_of(reward).reads_records and not typed.known):
                 return nothing
             return reward(rollout).tolist()
 

@@ -6,12 +6,14 @@ from dataclasses import replace
 
 import pytest
 import torch
+import toys
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+from toys import seeded
 
-from gpt import generate as generation
-from gpt.generate import SamplingParams, as_sampled, chosen_decoding, generate
-from gpt.model import GPT, GPTConfig
+from gpt import decode_static as static_decoding
+from gpt.generate import DECODING, SamplingParams, as_sampled, chosen_decoding, generate
+from gpt.model import GPT
 from harness import cuda_graph
 
 EOS = 3
@@ -20,15 +22,8 @@ EVEN = [[1, 2, 0], [3, 4, 4]]
 CPU = torch.device("cpu")
 
 
-def seeded(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
 def random_gpt(seed: int = 0, vocab_size: int = 6, context: int = 64, scale: float = 0.5) -> GPT:
-    config = GPTConfig(vocab_size, context=context, n_layer=2, n_head=2, n_embd=8)
-    model, generator = GPT(config).eval(), seeded(seed)
-    for parameter in model.parameters():
-        parameter.data = torch.randn(parameter.shape, generator=generator) * scale
+    model = toys.random_gpt(vocab_size, context, seed=seed, scale=scale)
     return model.requires_grad_(False)
 
 
@@ -42,8 +37,8 @@ ENDLESS.wte.weight[NEVER, 0] = -50
 @pytest.fixture(autouse=True)
 def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a short response passes through several."""
-    monkeypatch.setattr(generation, "WINDOW", 16)
-    monkeypatch.delenv(generation.DECODING, raising=False)
+    monkeypatch.setattr(static_decoding, "WINDOW", 16)
+    monkeypatch.delenv(DECODING, raising=False)
 
 
 def both_ways(model: GPT, prompts: list[list[int]], params: SamplingParams, **options):
@@ -117,7 +112,7 @@ def test_rows_that_never_end_fill_every_window():
 def test_the_window_changes_nothing(monkeypatch):
     params = replace(PLAIN, decoding="static")
     small = generate(MODEL, RAGGED, params, seeded(1), eos_id=EOS, samples_per_prompt=3)
-    monkeypatch.setattr(generation, "WINDOW", 128)
+    monkeypatch.setattr(static_decoding, "WINDOW", 128)
     large = generate(MODEL, RAGGED, params, seeded(1), eos_id=EOS, samples_per_prompt=3)
     same(large, small)
 
@@ -195,13 +190,6 @@ def test_the_eager_loop_asks_the_device_once_a_token():
     assert waits("eager", 56) - waits("eager", 8) == 48
 
 
-def test_the_counter_counts():
-    x = torch.tensor([1.0, 0.0])
-    with Waits() as counted:
-        x[x > 0], float(x.sum()), x.nonzero(), x[torch.tensor([0])]
-    assert counted.count == 3
-
-
 # bfloat16 autocast
 
 
@@ -271,18 +259,18 @@ def test_the_rule():
 
 
 def test_the_environment_decides_where_the_parameters_do_not(monkeypatch):
-    monkeypatch.setenv(generation.DECODING, "static")
+    monkeypatch.setenv(DECODING, "static")
     assert chosen_decoding(PLAIN, CPU) == "static"
     assert chosen_decoding(replace(PLAIN, decoding="eager"), CPU) == "eager"
-    monkeypatch.setenv(generation.DECODING, "quick")
-    with pytest.raises(ValueError, match="GLASSBOX_DECODING=quick must be one of auto, eager"):
+    monkeypatch.setenv(DECODING, "quick")
+    with pytest.raises(ValueError, match="DECODING=quick must be one of auto"):
         generate(MODEL, EVEN, PLAIN, eos_id=EOS)
 
 
 def test_wishes_that_cannot_be_are_refused():
-    with pytest.raises(ValueError, match="decoding='quick' must be one of auto, eager, static"):
+    with pytest.raises(ValueError, match="decoding='quick' must be one of"):
         SamplingParams(decoding="quick")
-    with pytest.raises(ValueError, match="needs a CUDA device and the model is on cpu: use static"):
+    with pytest.raises(ValueError, match="model is on cpu: use static"):
         generate(MODEL, EVEN, replace(PLAIN, decoding="captured"), eos_id=EOS)
 
 
@@ -295,8 +283,8 @@ class Studio:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, breaks: bool = False) -> None:
         self.notes: list[str] = []
         self.breaks = breaks
-        monkeypatch.setattr(generation, "recorded", self.recorded)
-        monkeypatch.setattr(generation, "aside", self.aside)
+        monkeypatch.setattr(static_decoding, "recorded", self.recorded)
+        monkeypatch.setattr(static_decoding, "aside", self.aside)
         monkeypatch.setattr(torch.cuda, "current_stream", lambda device: self)
 
     def synchronize(self) -> None:
@@ -319,7 +307,7 @@ class Studio:
 
 
 def captured(params: SamplingParams):
-    return generation.decode_static(
+    return static_decoding.decode_static(
         [MODEL], EVEN, torch.rand(2, params.max_new_tokens, generator=seeded(0)), params,
         eos_id=-1, capture=True,
     )  # fmt: skip
@@ -340,7 +328,7 @@ def test_each_window_is_warmed_up_recorded_once_and_replayed(monkeypatch):
 def test_a_step_that_cannot_be_recorded_runs_without(monkeypatch):
     studio = Studio(monkeypatch, breaks=True)
     params = replace(PLAIN, max_new_tokens=20)
-    with pytest.warns(UserWarning, match="could not be recorded.*when stream is capturing\\)") as w:
+    with pytest.warns(UserWarning, match="could not be recorded") as w:
         tokens, _, _ = captured(params)
     assert len(w) == 1 and studio.notes == ["warm up", "record", "wait"]
     expected = generate(MODEL, EVEN, params, seeded(0), eos_id=-1)

@@ -1,0 +1,374 @@
+"""All of RLHF in one file: read it from top to bottom, run it in a minute.
+
+    1  the world         customers of a restaurant write a line, somebody has to answer
+    2  the GPT           a small GPT-2
+    3  pre-training      it learns to write answers like those of the staff, good and bad
+    4  comparisons       an annotator, who is not perfect, says which of two answers is better
+    5  the reward model  learns from the comparisons to score an answer
+    6  GRPO              the policy learns to write answers that score high, and stays near its start
+    7  before and after  the same prompts, and what happens if nothing holds the policy near its start
+
+`gold` is the true worth of an answer. In real life nobody can compute it. Here the annotator decides
+by it, no training step reads it, and at the end it shows whether RLHF did what it was for.
+
+    python nano/rlhf.py          needs torch alone; another seed: python nano/rlhf.py 7
+
+RESULTS
+"""
+
+import copy
+import itertools
+import math
+import random
+import sys
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+# --- 1. The world -------------------------------------------------------------------------------
+
+ITEMS = ["soup", "fish", "bread", "cake", "tea", "wine"]
+PRAISE, COMPLAINT = ["great", "perfect"], ["cold", "late"]
+PROMPTS = [f"the {item} was {word} :" for item in ITEMS for word in PRAISE + COMPLAINT]
+PROMPT_LENGTH = 5  # words, the same for all of them
+
+# What a sentence adds to the worth of an answer: (to praise, to a complaint).
+WORTH = {
+    "thank you .": (0.4, 0.0),
+    "we are so happy .": (0.4, -0.4),
+    "we are sorry .": (-0.4, 0.4),
+    "the next one is free .": (0.0, 0.4),
+    "we open at nine .": (0.0, 0.0),
+    "that is your fault .": (-0.4, -0.4),
+    "please go away .": (-0.4, -0.4),
+}
+END = "<end>"
+WORDS = sorted({word for text in [*PROMPTS, *WORTH] for word in text.split()}) + [END]
+
+
+def kind(prompt):
+    """0 for praise, 1 for a complaint."""
+    return 0 if prompt.split()[3] in PRAISE else 1
+
+
+def gold(prompt, answer):
+    """The true worth of an answer, from 0 to 1. Nonsense annoys, and so does saying a thing twice."""
+    sentences = [sentence.strip() + " ." for sentence in answer.split(".")[:-1]]
+    worth = 0.2
+    for i, sentence in enumerate(sentences):
+        if sentence in WORTH and sentence not in sentences[:i]:
+            worth += WORTH[sentence][kind(prompt)]
+        else:
+            worth -= 0.4
+    return min(max(worth, 0.0), 1.0)
+
+
+def staff_answer(prompt):
+    """What the staff writes: 1 to 4 different sentences in any order, fitting ones more often."""
+    weights = [4 if worth[kind(prompt)] > 0 else 1 for worth in WORTH.values()]
+    sentences = []
+    for _ in range(random.randint(1, 4)):
+        (sentence,) = random.choices(list(WORTH), weights)
+        if sentence not in sentences:
+            sentences.append(sentence)
+    return " ".join(sentences)
+
+
+# --- 2. The GPT ---------------------------------------------------------------------------------
+
+CONTEXT, LAYERS, HEADS, WIDTH = 32, 2, 2, 64
+NEW_TOKENS = 24  # the longest answer
+
+
+def encode(text):
+    """Words -> tokens, a token being a word's place in WORDS."""
+    unknown = set(text.split()) - set(WORDS)
+    if unknown:
+        raise ValueError(f"{sorted(unknown)} are no words of this world: use those of WORDS")
+    return [WORDS.index(word) for word in text.split()]
+
+
+def decode(tokens):
+    """Tokens -> words, up to the first END."""
+    words = [WORDS[token] for token in tokens]
+    return " ".join(words[: words.index(END)] if END in words else words)
+
+
+class Block(nn.Module):
+    """Attention moves information between places, the MLP works on it at each place."""
+
+    def __init__(self):
+        super().__init__()
+        self.ln_1, self.ln_2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+        self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.mlp = nn.Sequential(
+            nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(approximate="tanh"), nn.Linear(4 * WIDTH, WIDTH)
+        )
+
+    def forward(self, x):
+        x = x + self.attention(self.ln_1(x))
+        return x + self.mlp(self.ln_2(x))
+
+    def attention(self, x):
+        """softmax(Q K^T / sqrt(d)) V: each place gathers from itself and the places before it."""
+        N, S, _ = x.shape
+        heads = self.qkv(x).view(N, S, 3, HEADS, WIDTH // HEADS).permute(2, 0, 3, 1, 4)
+        queries, keys, values = heads  # each (N, HEADS, S, d)
+        scores = queries @ keys.transpose(-2, -1) / math.sqrt(WIDTH // HEADS)  # (N, HEADS, S, S)
+        later = torch.ones(S, S, dtype=torch.bool).triu(1)
+        weights = scores.masked_fill(later, float("-inf")).softmax(-1)
+        return self.out((weights @ values).transpose(1, 2).reshape(N, S, WIDTH))
+
+
+class GPT(nn.Module):
+    """From tokens (N, S) to what the model makes of each place, (N, S, WIDTH)."""
+
+    def __init__(self):
+        super().__init__()
+        self.token, self.place = nn.Embedding(len(WORDS), WIDTH), nn.Embedding(CONTEXT, WIDTH)
+        self.blocks = nn.Sequential(*[Block() for _ in range(LAYERS)])
+        self.ln = nn.LayerNorm(WIDTH)
+        for weight in (self.token.weight, self.place.weight):
+            nn.init.normal_(weight, std=0.02)
+
+    def forward(self, tokens):
+        S = tokens.shape[1]
+        if S > CONTEXT:
+            raise ValueError(f"{S} tokens do not fit a context of {CONTEXT}: shorten the text")
+        return self.ln(self.blocks(self.token(tokens) + self.place(torch.arange(S))))
+
+    def next_token(self, tokens):
+        """log-probabilities of the token after each place, (N, S, words)."""
+        return (self(tokens) @ self.token.weight.T).log_softmax(-1)
+
+
+def log_probs(policy, tokens):
+    """log pi of every token after the first, given those before it: (N, S) -> (N, S - 1)."""
+    return policy.next_token(tokens)[:, :-1].gather(-1, tokens[:, 1:, None])[:, :, 0]
+
+
+@torch.no_grad()
+def sample(policy, prompts):
+    """One answer to each prompt: the tokens of both (N, S), and the answers as text."""
+    tokens = torch.tensor([encode(prompt) for prompt in prompts])
+    end = WORDS.index(END)
+    ended = torch.zeros(len(tokens), dtype=torch.bool)
+    for _ in range(NEW_TOKENS):
+        drawn = policy.next_token(tokens)[:, -1].exp().multinomial(1)[:, 0]
+        drawn[ended] = end  # what follows an answer's END is padding
+        tokens = torch.cat([tokens, drawn[:, None]], 1)
+        ended |= drawn == end
+        if ended.all():
+            break
+    return tokens, [decode(row[PROMPT_LENGTH:]) for row in tokens.tolist()]
+
+
+def answer_mask(tokens):
+    """True at an answer's tokens up to its END, (N, S) -> (N, S - 1): entry j is about token j + 1."""
+    end = tokens == WORDS.index(END)
+    after_end = end.cumsum(1) - end.long() > 0
+    after_prompt = torch.arange(tokens.shape[1]) >= PROMPT_LENGTH
+    return (after_prompt & ~after_end)[:, 1:]
+
+
+def padded(rows):
+    """Token lists as one tensor, with END as padding."""
+    width = max(len(row) for row in rows)
+    return torch.tensor([row + [WORDS.index(END)] * (width - len(row)) for row in rows])
+
+
+def descend(optimizer, loss, model):
+    """One step against the gradient of the loss; a gradient longer than 1 is cut to 1."""
+    optimizer.zero_grad()
+    loss.backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+
+
+def bar(share, width=30):
+    """A number from 0 to 1 as a picture."""
+    filled = round(min(max(share, 0), 1) * width)
+    return "#" * filled + "." * (width - filled)
+
+
+# --- 3. Pre-training ----------------------------------------------------------------------------
+
+
+def pretrain(steps):
+    """A GPT that writes as the staff does: it makes each next token of their answers likely."""
+    policy = GPT()
+    optimizer = torch.optim.Adam(policy.parameters(), lr=3e-3)
+    for step in range(1, steps + 1):
+        prompts = random.choices(PROMPTS, k=64)
+        tokens = padded([encode(f"{prompt} {staff_answer(prompt)} {END}") for prompt in prompts])
+        loss = -log_probs(policy, tokens)[answer_mask(tokens)].mean()
+        descend(optimizer, loss, policy)
+        if step == 1 or step % 50 == 0:
+            print(f"  step {step:3d}   loss {loss:.3f}   {bar(loss.item() / 3.5)}")
+    return policy
+
+
+# --- 4. Comparisons -----------------------------------------------------------------------------
+
+
+def compare(prompt, a, b):
+    """The annotator's verdict on two answers, (tokens, text) each: the better one, the worse one.
+
+    Annotators have a weakness, and this one's is a common one: a longer answer looks better.
+    """
+    looks = [gold(prompt, text) + 0.15 * text.count(".") for _, text in (a, b)]
+    first_wins = looks[0] > looks[1]
+    if random.random() < 0.1:  # a slip of the finger
+        first_wins = not first_wins
+    return (a, b) if first_wins else (b, a)
+
+
+def collect_pairs(policy, count):
+    """The preferred answers and the others, each with its prompt, as tokens (count, S)."""
+    chosen, rejected = [], []
+    while len(chosen) < count:
+        prompts = random.choices(PROMPTS, k=250)
+        tokens, texts = sample(policy, prompts * 4)  # four answers to each prompt
+        rows = list(zip(tokens.tolist(), texts, strict=True))
+        for i, prompt in enumerate(prompts):
+            four = rows[i :: len(prompts)]
+            for a, b in itertools.combinations(four, 2):  # six comparisons
+                if gold(prompt, a[1]) != gold(prompt, b[1]):  # equally good ones are left out
+                    better, worse = compare(prompt, a, b)
+                    chosen.append(better[0])
+                    rejected.append(worse[0])
+    return padded(chosen[:count]), padded(rejected[:count])
+
+
+# --- 5. The reward model ------------------------------------------------------------------------
+
+
+class RewardModel(nn.Module):
+    """A copy of the pre-trained GPT under a head that gives one number: how good is this answer?"""
+
+    def __init__(self, policy):
+        super().__init__()
+        self.gpt, self.head = copy.deepcopy(policy), nn.Linear(WIDTH, 1)
+        self.mean, self.std = 0.0, 1.0
+
+    def forward(self, tokens):
+        """(N, S) -> (N,), read at the answer's last token, which has seen all the others."""
+        last = PROMPT_LENGTH + answer_mask(tokens).sum(1) - 1
+        hidden = self.gpt(tokens)[torch.arange(len(tokens)), last]
+        return (self.head(hidden)[:, 0] - self.mean) / self.std
+
+
+def train_reward_model(policy, chosen, rejected, epochs=2, size=32):
+    """Make the verdicts likely, where P(a beats b) = sigmoid(R(a) - R(b)) (Bradley and Terry 1952).
+
+    Not even a perfect one would agree with more than nine verdicts in ten: the tenth is wrong.
+    """
+    reward_model = RewardModel(policy)
+    batches = len(chosen) // size
+    optimizer = torch.optim.Adam(reward_model.parameters(), lr=2e-3)
+    for epoch in range(epochs):
+        right = 0
+        for rows in torch.randperm(len(chosen))[: batches * size].view(batches, size):
+            gap = reward_model(chosen[rows]) - reward_model(rejected[rows])
+            descend(optimizer, -F.logsigmoid(gap).mean(), reward_model)
+            right += (gap > 0).sum().item()
+        accuracy = right / (batches * size)
+        print(f"  epoch {epoch + 1}   agrees with the annotator {accuracy:.3f} {bar(accuracy)}")
+    with torch.no_grad():  # only differences were learned: the average is to be 0, the spread 1
+        scores = torch.cat([reward_model(chosen), reward_model(rejected)])
+        reward_model.mean, reward_model.std = scores.mean(), scores.std()
+    return reward_model
+
+
+# --- 6. GRPO ------------------------------------------------------------------------------------
+
+
+def grpo(policy, reward_model, beta, steps, group=8, clip=0.2):
+    """Group Relative Policy Optimization (Shao et al. 2024, arXiv:2402.03300); returns a new policy."""
+    reference = policy
+    policy = copy.deepcopy(reference)
+    optimizer = torch.optim.Adam(policy.parameters(), lr=1e-3)
+    for step in range(1, steps + 1):
+        # Eight prompts, a group of eight answers to each, and what the reward model thinks of them.
+        prompts = [prompt for prompt in random.sample(PROMPTS, 8) for _ in range(group)]
+        tokens, texts = sample(policy, prompts)
+        mask = answer_mask(tokens)  # (N, S - 1)
+        with torch.no_grad():
+            rewards = reward_model(tokens)  # (N,)
+            old, ref = log_probs(policy, tokens), log_probs(reference, tokens)  # (N, S - 1)
+        # An answer's advantage: how much better it is than the others to the same prompt.
+        groups = rewards.view(-1, group)
+        advantages = (groups - groups.mean(1, keepdim=True)) / (groups.std(1, keepdim=True) + 1e-4)
+        A = advantages.view(-1, 1)  # (N, 1), the same for all tokens of an answer
+        for _ in range(2):
+            new = log_probs(policy, tokens)
+            # Make the tokens of good answers likelier, but stop where a token's probability has
+            # changed by a fifth: the answers were drawn by the policy of before.
+            ratio = (new - old).exp()
+            loss = -torch.minimum(ratio * A, ratio.clamp(1 - clip, 1 + clip) * A)
+            # And stay near the reference: an estimate of the KL that is never negative.
+            loss = loss + beta * ((ref - new).exp() - (ref - new) - 1)
+            descend(optimizer, ((loss * mask).sum(1) / mask.sum(1)).mean(), policy)
+        if step % 10 == 0:
+            worth = sum(map(gold, prompts, texts)) / len(texts)
+            kl = ((old - ref) * mask).sum(1).mean()
+            print(
+                f"  step {step:3d}   learned reward {rewards.mean():5.2f}   KL {kl:5.2f}"
+                f"   gold {worth:.2f} {bar(worth)}"
+            )
+    return policy
+
+
+# --- 7. Before and after ------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def measure(policy, reference, reward_model):
+    """Means over answers to all prompts; `swapped` is their gold under a prompt of the other kind."""
+    prompts = PROMPTS * 12
+    tokens, texts = sample(policy, prompts)
+    mask = answer_mask(tokens)
+    kl = (log_probs(policy, tokens) - log_probs(reference, tokens)) * mask
+    others = prompts[2:] + prompts[:2]  # two of praise, two of complaint, ...: the other kind
+    return {
+        "gold": sum(map(gold, prompts, texts)) / len(texts),
+        "swapped": sum(map(gold, others, texts)) / len(texts),
+        "reward": reward_model(tokens).mean().item(),
+        "kl": kl.sum(1).mean().item(),
+    }
+
+
+def main(seed=0, pretraining_steps=200, pairs=4000, grpo_steps=60):
+    torch.manual_seed(seed)
+    random.seed(seed)
+    print("Pre-training on what the staff writes")
+    start = pretrain(pretraining_steps)
+    print(f"{pairs} comparisons, then the reward model")
+    reward_model = train_reward_model(start, *collect_pairs(start, pairs))
+    print("GRPO, beta = 0.3")
+    policy = grpo(start, reward_model, 0.3, grpo_steps)
+    print("The same with beta = 0.002: hardly anything holds the policy near its start")
+    exploiting = grpo(start, reward_model, 0.002, grpo_steps)
+
+    models = {"start": start, "beta 0.3": policy, "beta 0.002": exploiting}
+    for prompt in ("the soup was perfect :", "the fish was late :"):
+        print(f"\n{prompt}")
+        for name, model in models.items():
+            (answer,) = sample(model, [prompt])[1]
+            print(f"  {name:12}{answer}   (gold {gold(prompt, answer):.1f})")
+    print(
+        "\nMeans over 288 answers. Swapped: the gold if a complaint had been praise, and praise a"
+    )
+    print("complaint.")
+    print(f"{'':14}gold   swapped   learned reward   KL in nats")
+    measured = {name: measure(model, start, reward_model) for name, model in models.items()}
+    for name, m in measured.items():
+        print(
+            f"  {name:12}{m['gold']:.2f}   {m['swapped']:7.2f}   {m['reward']:14.2f}   {m['kl']:10.2f}"
+        )
+    return measured
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 0)

@@ -1,0 +1,158 @@
+"""Preference pairs of a generated world: a policy answers its prompts, its annotator compares.
+
+Training knows no world by its name: it asks here whether a --data has an annotator, and for pairs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from data import reviews
+from data.records import PromptRecord
+from gpt.generate import SamplingParams
+from gpt.model import GPT
+from gpt.tokenizer import Tokenizer
+from harness.device import precision
+from harness.errors import UserError
+from harness.metric_log import MetricLog
+from harness.seeds import derive_seed, make_generator
+from reward_model.pairs import Annotator, Labelled, PairSampling, TokenPair, sample_pairs
+
+SAMPLED_TOGETHER = 512  # responses
+
+
+class ReviewsAnnotator:
+    """The reviews world's annotator: compares gold rewards, with Bradley-Terry noise.
+
+    A response that is compared several times is judged once and remembered; the noise is fresh.
+    """
+
+    def __init__(self) -> None:
+        self.judged: dict[tuple[str, str, bool], float] = {}
+
+    def __call__(
+        self, prompt: PromptRecord, a: str, a_ended: bool, b: str, b_ended: bool, rng: random.Random
+    ) -> Labelled:
+        gold = (self.judge(prompt, a, a_ended), self.judge(prompt, b, b_ended))
+        return Labelled(reviews.annotate(*gold, rng), gold)
+
+    def judge(self, prompt: PromptRecord, text: str, ended: bool) -> float:
+        """The gold reward of one response."""
+        key = (prompt.prompt, text, ended)
+        if key not in self.judged:
+            self.judged[key] = reviews.gold_reward(prompt, text, ended)
+        return self.judged[key]
+
+
+@dataclasses.dataclass(frozen=True)
+class AnnotatedWorld:
+    """What pairs are made from: `prompts(split)`, and who compares two answers to one of them."""
+
+    prompts: Callable[[str], list[PromptRecord]]
+    annotator: Callable[[], Annotator]
+
+
+WORLDS = {"reviews": AnnotatedWorld(reviews.prompts, ReviewsAnnotator)}
+
+
+def has_annotator(data: str) -> bool:
+    """Whether `data` is a world whose annotator labels new pairs; a file only brings its own."""
+    return data in WORLDS
+
+
+def check_world(data: str, margin_from: str) -> None:
+    """UserError for a world that has no pairs, or whose pairs have no strength for a margin."""
+    if data == "sums":
+        raise UserError(
+            "sums are checked by a rule and need no reward model: run "
+            "python -m rl.grpo_engine --data sums"
+        )
+    if has_annotator(data) and margin_from == "strength":
+        raise UserError(
+            f"{data}: its annotator says which answer is better, not by how much: use --margin-from "
+            "constant"
+        )
+
+
+class SamplingConfig(Protocol):
+    """The fields of a config that decide how a world's pairs are sampled."""
+
+    @property
+    def data(self) -> str: ...
+
+    @property
+    def max_response_tokens(self) -> int: ...
+
+    @property
+    def precision(self) -> str: ...
+
+    @property
+    def seed(self) -> int: ...
+
+
+class PairsConfig(SamplingConfig, Protocol):
+    """And how many."""
+
+    @property
+    def pairs(self) -> int: ...
+
+    @property
+    def held_out_pairs(self) -> int: ...
+
+    @property
+    def responses_per_prompt(self) -> int: ...
+
+    @property
+    def wide_temperature(self) -> float: ...
+
+
+def sampled_pairs(
+    policy: GPT, tokenizer: Tokenizer, config: PairsConfig
+) -> tuple[list[TokenPair], list[TokenPair]]:
+    """Training and held-out pairs of the world; the held-out ones are two answers at temperature 1."""
+    K, wide = config.responses_per_prompt, config.wide_temperature
+    pairs = world_pairs(policy, tokenizer, config, "train", config.pairs, K, wide)
+    return pairs, world_pairs(policy, tokenizer, config, "validation", config.held_out_pairs, 2)
+
+
+def world_pairs(
+    policy: GPT,
+    tokenizer: Tokenizer,
+    config: SamplingConfig,
+    split: str,
+    count: int,
+    responses_per_prompt: int,
+    wide_temperature: float = 1.0,
+) -> list[TokenPair]:
+    """`count` pairs sampled from `policy` on one split's prompts, labelled by the world's annotator."""
+    world = WORLDS[config.data]
+    log = MetricLog(count, show=("seconds",), every=max(count // 4, 1), title=f"{split} pairs")
+    params = SamplingParams(max_new_tokens=config.max_response_tokens)
+    wide = dataclasses.replace(params, temperature=wide_temperature)
+    how = PairSampling(
+        params,
+        responses_per_prompt,
+        wide_params=None if wide_temperature == 1 else wide,
+        batch_size=max(SAMPLED_TOGETHER // responses_per_prompt, 1),
+    )
+    begin = time.perf_counter()
+    pairs: list[TokenPair] = []
+    sampled = sample_pairs(
+        policy,
+        tokenizer,
+        world.prompts(split),
+        count,
+        world.annotator(),
+        how,
+        generator=make_generator(config.seed, f"{split} pairs"),
+        rng=random.Random(derive_seed(config.seed, f"{split} labels")),
+    )
+    with precision(policy.device, config.precision):
+        for more in sampled:
+            pairs += more
+            log.write(step=len(pairs), seconds=time.perf_counter() - begin)
+    return pairs

@@ -1,0 +1,101 @@
+"""Metrics of runs as event files, which TensorBoard reads."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from harness.errors import UserError
+from harness.files import display_path, read_json, read_jsonl
+
+METRICS = "metrics.jsonl"
+SUFFIX = ".glassbox"  # of the event files that an export has written, and may replace
+
+
+def run_folders(paths: Sequence[Path]) -> list[Path]:
+    """The given run folders, each once, resolved; a folder without metrics stands for those right in it."""
+    folders: list[Path] = []
+    for path in paths:
+        if not path.is_dir():
+            raise UserError(f"there is no run folder {path}: give folders such as runs/NAME")
+        inside = sorted(metrics.parent for metrics in path.glob(f"*/{METRICS}"))
+        found = [path] if (path / METRICS).exists() else inside
+        if not found:
+            raise UserError(
+                f"there is no {METRICS} in {display_path(path)}, nor in the folders right in it: give "
+                "the folder of a run"
+            )
+        folders += [folder.resolve() for folder in found]
+    return list(dict.fromkeys(folders))
+
+
+def run_names(folders: Sequence[Path]) -> list[str]:
+    """A name for each run folder: its own, with those of the folders around it where two share one."""
+    names = []
+    for folder in folders:
+        parts, length = folder.parts[1:], 1
+        others = [other.parts[1:] for other in folders if other != folder]
+        while any(other[-length:] == parts[-length:] for other in others) and length < len(parts):
+            length += 1
+        names.append("/".join(parts[-length:]))
+    return names
+
+
+def numbers(row: Mapping[str, Any]) -> dict[str, float]:
+    """What of a row can be drawn: its numbers but the step."""
+    return {
+        key: float(value)
+        for key, value in row.items()
+        if key != "step" and isinstance(value, int | float) and not isinstance(value, bool)
+    }
+
+
+def clock(rows: Sequence[Mapping[str, Any]], end: float) -> list[float]:
+    """When each row was written, if the last one was at `end`, by the seconds that the rows hold.
+
+    Rows that hold no times, as those of pre-training, are all at `end`.
+    """
+    times = []
+    for row in reversed(rows):
+        times.append(end)
+        end -= sum(value for key, value in numbers(row).items() if key.startswith("seconds/"))
+    return times[::-1]
+
+
+def as_text(folder: Path) -> str:
+    """The flags of a run as Markdown that shows them as they are: an indented block."""
+    config = folder / "config.json"
+    if not config.exists():
+        return ""
+    try:
+        flags = read_json(config)
+    except ValueError as error:
+        raise UserError(f"{display_path(config)} is damaged, it is no JSON: mend it") from error
+    lines = json.dumps(flags, indent=2).splitlines()
+    return "\n".join(f"    {line}" for line in lines)
+
+
+def export(folder: Path, target: Path) -> int:
+    """Write one run's event file into `target` in the place of an earlier one; returns its steps."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ModuleNotFoundError as error:
+        raise UserError(
+            f"{error.name} is not installed, which writes the files: run "
+            'pip install -e ".[tensorboard]" in the repository'
+        ) from error
+    rows = read_jsonl(folder / METRICS)
+    text = as_text(folder)
+    earlier = list(target.glob(f"events.out.tfevents.*{SUFFIX}"))
+    times = clock(rows, (folder / METRICS).stat().st_mtime)
+    with SummaryWriter(str(target), filename_suffix=SUFFIX) as writer:
+        if text:
+            writer.add_text("config.json", text, 0, times[0] if times else None)
+        for row, time in zip(rows, times, strict=True):
+            for name, value in numbers(row).items():
+                writer.add_scalar(name, value, row["step"], time)
+    for path in earlier:
+        path.unlink()
+    return len(rows)

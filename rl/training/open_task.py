@@ -1,0 +1,165 @@
+"""Opening what an RL run needs, the same way for every engine: policy, prompts and reward."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from data.names import default_folder, flags_for
+from data.readers import read_prompts
+from data.records import PromptRecord
+from gpt.checkpoint import load_gpt
+from gpt.corpus import open_corpus, open_prompts
+from gpt.model import GPT
+from gpt.tokenizer import Tokenizer
+from harness.bfloat16_weights import linears_to_bfloat16
+from harness.errors import UserError
+from harness.files import display_path
+from harness.paths import MODEL_FILE
+from rl.rewards.sources import RewardFn, is_function, made_of
+from rl.training.config import EngineConfig, RunFlags
+from rl.training.open_reward import (
+    RewardChoice,
+    answer_rule,
+    apply_answer_weights,
+    open_gold,
+    open_reward,
+    require_reach,
+    world_rule,
+)
+
+
+@dataclass(frozen=True)
+class Task:
+    """Everything that is given to an engine before it starts."""
+
+    policy: GPT
+    tokenizer: Tokenizer
+    prompts: dict[str, list[PromptRecord]]  # train, validation, test
+    reward_fn: RewardFn | None  # None where none is needed and none is there
+    gold: RewardFn | None  # the true objective where it is known, or a judge; never trained on
+
+    @property
+    def reward_name(self) -> str:
+        """What to call the reward in a message."""
+        return "none" if self.reward_fn is None else self.reward_fn.name
+
+
+def brings_answers(data: str) -> bool:
+    """Whether the first prompt of a file comes with an answer."""
+    path = Path(data)
+    return path.is_file() and read_prompts(path, limit=1).records[0].answer is not None
+
+
+def open_policy(
+    folder: Path | None,
+    data: str,
+    preset: str,
+    device: torch.device,
+    *,
+    with_reward_model: bool = True,
+) -> tuple[GPT, Tokenizer]:
+    """The policy to start from, or a UserError with the command that makes it.
+
+    Where a reward model is needed too that is the command that trains one: it pre-trains first.
+    """
+    if data not in ("reviews", "sums") and not Path(data).exists():
+        raise UserError(f"there is no file {data}: --data takes reviews, sums or a file")
+    explicit = folder is not None
+    folder = folder or default_folder("pretraining", data, preset)
+    if not explicit and not (folder / MODEL_FILE).exists():
+        checked = data == "sums" or brings_answers(data)
+        learned = with_reward_model and not checked
+        stage = "reward_model.reward_model_training" if learned else "gpt.pretraining"
+        raise UserError(
+            f"there is no model to start from in {display_path(folder)}: make it with\n"
+            f"    python -m {stage}{flags_for(data, preset)}"
+        )
+    return load_gpt(folder, device)
+
+
+# (config, tokenizer, device) -> the reward in the place of --reward's, or None where none is needed
+OwnReward = Callable[[Any, Tokenizer, torch.device], RewardFn | None]
+
+
+def open_task(config: RunFlags, device: torch.device, own_reward: OwnReward | None = None) -> Task:
+    """Load everything, checking that the pieces fit each other.
+
+    An engine with a reward of its own, such as a teacher, opens it by `own_reward`.
+    """
+    data = config.data
+    learned = own_reward is None and not is_function(config.reward)
+    policy, tokenizer = open_policy(
+        config.policy, data, config.preset, device, with_reward_model=learned
+    )
+    room = policy.config.context - config.max_new_tokens
+    if room < 1:
+        raise UserError(
+            f"--max-new-tokens {config.max_new_tokens} leaves no room for a prompt in the policy's "
+            f"{policy.config.context} positions"
+        )
+    prompts = open_prompts(data, tokenizer, room)
+    rule = world_rule(data) or answer_rule(data, prompts)
+    if own_reward is not None:
+        reward_fn = own_reward(config, tokenizer, device)
+    else:
+        reward_fn = open_reward(RewardChoice.of(config), tokenizer, device, rule)
+    gold = open_gold(config, rule, reward_fn, tokenizer, device)
+    for scorer in (reward_fn, gold):
+        require_reach(scorer, policy, tokenizer, prompts, config.max_new_tokens)
+    if reward_fn is not None and isinstance(config, EngineConfig):
+        reward_fn = apply_answer_weights(config, reward_fn)
+    return Task(policy, tokenizer, prompts, reward_fn, gold)
+
+
+def to_bfloat16(task: Task) -> None:
+    """Linear layers of the task's reward models, judge and teacher in bfloat16."""
+    for made in (made_of(task.reward_fn), made_of(task.gold)):
+        for model in (*made.reward_models, made.teacher):
+            if model is not None:
+                linears_to_bfloat16(model)
+
+
+class TextConfig(Protocol):
+    """The fields of an engine's config that ask for pre-training text."""
+
+    @property
+    def data(self) -> str: ...
+
+    @property
+    def seed(self) -> int: ...
+
+    @property
+    def pretraining_coef(self) -> float: ...
+
+    @property
+    def pretraining_batch_size(self) -> int: ...
+
+
+def open_text(config: TextConfig, task: Task) -> dict[str, Any]:
+    """The text of the language model's loss as an engine's `train` wants it, if that has a weight."""
+    if not config.pretraining_coef:
+        return {}
+    corpus = open_corpus(
+        config.data,
+        task.tokenizer,
+        batch_size=config.pretraining_batch_size,
+        context=task.policy.config.context,
+        seed=config.seed,
+    )
+    return {"corpus": corpus}
+
+
+def batch_description(config: EngineConfig) -> str:
+    """The derived sizes of a batch in words, printed before a run."""
+    rows = config.prompts_per_step * config.group_size
+    minibatches = min(config.minibatches, config.prompts_per_step)
+    return (
+        f"{config.prompts_per_step} prompts x {config.group_size} responses = {rows} rows a step; "
+        f"{config.updates_per_batch * minibatches} optimizer steps on about {rows // minibatches} "
+        f"rows each, {config.micro_batch_size} rows per forward"
+    )

@@ -1,0 +1,179 @@
+"""The I/O around an engine: open the task, run `train`, keep the results. Every engine uses it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn as nn
+
+from data.names import default_folder
+from gpt.checkpoint import save_gpt
+from gpt.generate import SamplingParams
+from gpt.lora import fit_for_training, has_adapters, save_adapter
+from gpt.model import GPT
+from harness.bfloat16_weights import linears_to_bfloat16
+from harness.compile_blocks import compile_blocks
+from harness.device import pick_device
+from harness.files import display_path, keep_until, write_json
+from harness.frozen_copy import frozen_copy
+from harness.metric_log import MetricLog
+from harness.paths import MODEL_FILE, TOKENS
+from harness.report.rules import say_findings
+from harness.report.writing import add_to_page, open_page, refresh
+from harness.run_folder import finish_run, open_run, stepping
+from harness.training_state import saved_step
+from rl.training.config import RunFlags
+from rl.training.engine import Engine
+from rl.training.evaluation import (
+    Conditions,
+    Validation,
+    compare,
+)
+from rl.training.memory_needs import announce_run
+from rl.training.open_task import Task, open_task, to_bfloat16
+from rl.training.run_rules import RULES
+from rl.training.token_log import TokenLog
+
+SHOWN = (
+    "reward", "solve_rate", "accuracy", "margin", "kl", "entropy", "response_length",
+    "tokens_per_second",
+)  # fmt: skip
+
+
+def whole_run(engine: Engine, config: RunFlags) -> Path:
+    """`run_training`: the task, the training of its policy, and what is kept of it."""
+    name = engine.name_of(config)
+    device = pick_device(config.device, config.precision)
+    task = open_task(config, device, engine.own_reward(config))
+    start, parts = models_of_run(engine, config, task)
+    folder = config.out or default_folder(name, config.data, config.preset)
+    folder = open_run(folder, config, resume=config.resume)
+    done = saved_step(folder) if config.resume else 0
+    for name_of_file in ("samples.jsonl", TOKENS):
+        keep_until(folder / name_of_file, done)
+    open_page(folder, name, config)
+    log = MetricLog(
+        config.steps,
+        path=folder / "metrics.jsonl",
+        show=(*SHOWN, "validation/gold") if task.gold else SHOWN,
+        every=config.eval_every,
+        title=name,
+        start=done,
+    )
+    print(f"{name} on {config.data}, reward: {task.reward_name} ({device})")
+    print(engine.describe(config))
+    with stepping(log, folder):
+        rows = engine.train(
+            config,
+            task.policy,
+            task.tokenizer,
+            task.reward_fn,
+            task.prompts["train"],
+            log,
+            validate=open_validation(config, task, start, folder),
+            folder=folder,
+            **parts,
+        )
+    if rows and rows[-1]["step"] < config.steps:
+        log.close()
+        print(f"stopped: the KL per response is above --stop-kl {config.kl_limit:g} nats")
+    save_gpt(folder / MODEL_FILE, task.policy, task.tokenizer)
+    base = config.policy or default_folder("pretraining", config.data, config.preset)
+    save_adapter(folder / "adapter", task.policy, display_path(base))
+    report(name, config, task, start, rows, folder)
+    say_findings(config, rows, folder, RULES)
+    finish_run(folder)
+    return folder
+
+
+def models_of_run(engine: Engine, config: RunFlags, task: Task) -> tuple[GPT, dict[str, Any]]:
+    """The policy as it starts, frozen, and what an engine's `train` is given by keyword."""
+    fit_in_memory(engine, config, task, task.policy.device)
+    parts = engine.prepare(config, task) if engine.prepare else {}
+    if config.precision == "bfloat16" and "refresh" not in parts:  # it trains the reward model
+        to_bfloat16(task)
+    start = frozen_copy(task.policy)
+    if config.precision == "bfloat16" and not has_adapters(start):  # which share the policy's base
+        linears_to_bfloat16(start)
+    if engine.reference(config):
+        parts["reference"] = start
+    if config.compile:
+        compile_trained(task.policy, *parts.values())
+    return start, parts
+
+
+def compile_trained(*parts: Any) -> None:
+    """Compile the models among these that are trained: the policy and a critic, not a teacher."""
+    trained = [
+        part
+        for part in parts
+        if isinstance(part, nn.Module) and any(p.requires_grad for p in part.parameters())
+    ]
+    for model in trained:
+        if not compile_blocks(model, next(model.parameters()).device):
+            return
+
+
+def fit_in_memory(engine: Engine, config: RunFlags, task: Task, device: torch.device) -> None:
+    """Say what the run needs, refuse what cannot fit, and let the policy be trained as the flags ask."""
+    announce_run(engine, config, task, device)
+    task.policy.sample_rows = config.rows_sampled_at_once
+    fit_for_training(config, task.policy, config.adapter)
+
+
+def sampling_params(config: RunFlags) -> SamplingParams:
+    """How a run's validations and its test sample: as in training."""
+    return SamplingParams(config.temperature, max_new_tokens=config.max_new_tokens)
+
+
+def open_validation(config: RunFlags, task: Task, start: GPT, folder: Path) -> Validation | None:
+    """The validations of a run, whose samples go to its folder; None with eval_prompts 0."""
+    if not config.eval_prompts:
+        return None
+    validation = Validation(
+        task.tokenizer,
+        task.prompts["validation"][: config.eval_prompts],
+        sampling_params(config),
+        task.reward_fn,
+        task.gold,
+        samples_path=folder / "samples.jsonl",
+        start=start,
+        conditions=Conditions.of(config),
+    )
+    validation.token_log = open_token_log(config, task, folder)
+    return validation
+
+
+def open_token_log(config: RunFlags, task: Task, folder: Path) -> TokenLog | None:
+    """What keeps responses token by token; None with record_tokens 0."""
+    if not config.record_tokens:
+        return None
+    return TokenLog(folder / TOKENS, task.tokenizer, task.reward_fn, config)
+
+
+def report(
+    name: str, config: RunFlags, task: Task, start: GPT, rows: list[dict[str, Any]], folder: Path
+) -> None:
+    """The figure and, with test prompts, `start` and the trained policy side by side."""
+    from rl.training.figures import plot_iterations, plot_learning_curves
+
+    gold_name = task.gold.name if task.gold else ""
+    plot_learning_curves(
+        rows, folder / "learning_curves.png", f"{name} on {config.data}", gold_name
+    )
+    if any("iteration" in row for row in rows):
+        plot_iterations({"run": rows}, folder / "iterations.png", f"{name} on {config.data}")
+    made = "figure: learning_curves.png"
+    if config.test_prompts:
+        comparison = compare(
+            start, task, sampling_params(config), config.test_prompts, after=name,
+            conditions=Conditions.of(config),
+        )  # fmt: skip
+        write_json(folder / "report.json", comparison.numbers)
+        add_to_page(folder, before_after=comparison.sample_rows(8))
+        print(comparison.text())
+        made += ", numbers: report.json"
+    refresh(folder, rows)
+    print(f"wrote {display_path(folder)} (report: report.html, {made})")

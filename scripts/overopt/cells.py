@@ -1,0 +1,46 @@
+"""Cells that the pages' tables share, and which differences are sure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from studies.intervals import SURE
+from studies.pages import between
+
+Numbers = Mapping[str, Any]
+BUDGET_DISTANCES = (1.0, 2.0, 4.0, 6.0)  # nats
+COMMAND = "python scripts/overoptimisation.py"
+
+
+def value_of(row: Numbers) -> str:
+    """Mean and interval, or that no run got there."""
+    if "mean" not in row:
+        return "not reached"
+    return f"{row['mean']:.3f} {between((row['low'], row['high']))}"
+
+
+def difference(row: Numbers) -> tuple[str, str]:
+    """The two last cells of a table's row."""
+    if "difference" not in row:
+        return "-", "-"
+    d = row["difference"]
+    return f"{d['mean']:+.3f} ({d['low']:+.3f} to {d['high']:+.3f})", f"{d['holm']:.3f}"
+
+
+def surely(rows: Iterable[Numbers]) -> tuple[list[Numbers], list[Numbers]]:
+    """The rows whose difference is above 0 after the correction, and those where it is below."""
+    sure = [row for row in rows if row["difference"]["holm"] < SURE]
+    above = [row for row in sure if row["difference"]["mean"] > 0]
+    return above, [row for row in sure if row["difference"]["mean"] < 0]
+
+
+def distance_view(distance: float) -> str:
+    """The name of gold at one KL, in nats, among the views."""
+    return f"kl_{distance:g}"
+
+
+def farthest_for_all(rows: Iterable[Numbers]) -> float | None:
+    """The largest distance that every run of GRPO reaches."""
+    whole = {r["view"] for r in rows if r["engine"] == "grpo" and r["reached"] == r["of"]}
+    return max((d for d in BUDGET_DISTANCES if distance_view(d) in whole), default=None)

@@ -1,0 +1,106 @@
+"""Small models that are kept in the repository (notebooks/course/kept), so that pages start from texts
+that convince.
+
+    base           a GPT-2 of 0.9 million weights, pre-trained on the reviews world
+    reward_model   learned from 112,000 noisy preference pairs
+    policy         the base after 80 steps of GRPO against that reward model
+
+All three come from one run of the pipeline: `python scripts/keep_models.py` makes them again. The
+base is stored in bfloat16. The other two are its descendants, so their files hold only what
+training has changed, in 8 bits a weight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from gpt.checkpoint import checked_tokenizer, gpt_config_of, load_gpt, load_strictly
+from gpt.model import GPT
+from gpt.tokenizer import Tokenizer
+from harness.safetensors_file import load_weights, save_weights
+from reward_model.model import RewardModel
+
+FOLDER = Path(__file__).resolve().parents[1] / "notebooks" / "course" / "kept"
+FILES = {name: FOLDER / f"{name}.safetensors" for name in ("base", "policy", "reward_model")}
+
+
+def base() -> tuple[GPT, Tokenizer]:
+    """The pre-trained model and its tokenizer, in float32; each call gives a fresh copy."""
+    return load_gpt(FILES["base"])
+
+
+def policy() -> tuple[GPT, Tokenizer]:
+    """The base after GRPO against the kept reward model."""
+    tensors, about = load_weights(FILES["policy"], "gpt_difference")
+    tokenizer = checked_tokenizer(about, FILES["policy"])
+    weights = add_difference(base()[0].state_dict(), tensors)
+    model = GPT(gpt_config_of(about, weights, FILES["policy"]))
+    load_strictly(model, weights, FILES["policy"])
+    return model.eval(), tokenizer
+
+
+def reward_model() -> tuple[RewardModel, Tokenizer]:
+    """The learned reward, frozen and normalised on the base's own responses."""
+    path = FILES["reward_model"]
+    tensors, about = load_weights(path, "reward_model_difference")
+    tokenizer = checked_tokenizer(about, path)
+    trunk = {f"gpt.{name}": weight for name, weight in base()[0].state_dict().items()}
+    weights = add_difference(trunk, tensors)
+    model = RewardModel(GPT(gpt_config_of(about, weights, path, "gpt.")), about["pooling"])
+    load_strictly(model, weights, path)
+    return model.eval().requires_grad_(False), tokenizer
+
+
+# --- how a descendant is stored -------------------------------------------------------------------
+
+
+def difference(base: Mapping[str, Tensor], trained: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """What training has changed: matrices as int8 with one scale a row, the rest in float32.
+
+    Names that the base lacks (a head, a normalisation) are stored as they are.
+    """
+    stored: dict[str, Tensor] = {}
+    for name, weight in trained.items():
+        change = weight.float() - base[name].float() if name in base else weight.float()
+        if name not in base or change.ndim < 2:
+            stored[name] = change
+            continue
+        scale = change.abs().amax(1, keepdim=True).clamp(min=1e-12) / 127
+        stored[name] = (change / scale).round().to(torch.int8)
+        stored[f"{name}.scale"] = scale
+    return stored
+
+
+def add_difference(base: Mapping[str, Tensor], stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The float32 weights of a descendant: the opposite of `difference`."""
+    weights = {}
+    for name, change in stored.items():
+        if name.endswith(".scale"):
+            continue
+        if f"{name}.scale" in stored:
+            change = change.float() * stored[f"{name}.scale"]
+        weights[name] = base[name].float() + change if name in base else change
+    return weights
+
+
+def keep(run: Path, folder: Path = FOLDER) -> None:
+    """Write the three files from a finished run of scripts/demo.py."""
+    model, about = load_weights(run / "pretraining", "gpt")
+    rounded = {name: weight.to(torch.bfloat16) for name, weight in model.items()}
+    save_weights(folder / FILES["base"].name, rounded, "gpt", about)
+    trained, about = load_weights(run / "grpo", "gpt")
+    save_weights(
+        folder / FILES["policy"].name, difference(rounded, trained), "gpt_difference", about
+    )
+    judge, about = load_weights(run / "reward_model", "reward_model")
+    trunk = {f"gpt.{name}": weight for name, weight in rounded.items()}
+    save_weights(
+        folder / FILES["reward_model"].name,
+        difference(trunk, judge),
+        "reward_model_difference",
+        about,
+    )

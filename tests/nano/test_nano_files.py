@@ -1,0 +1,128 @@
+"""The files of nano/ are short, import nothing else of ours, run alone, and refuse in one sentence."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from nano import gpt, rlhf
+
+ROOT = Path(__file__).resolve().parents[2]
+FILES = sorted(path for path in (ROOT / "nano").glob("*.py") if path.stem != "__init__")
+PAPERS = [path.stem for path in FILES if path.stem not in ("gpt", "rlhf")]
+MOST_LINES = {"rlhf": 400, "gpt": 180}  # and 120 for a paper
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_a_file_is_short(path: Path) -> None:
+    lines = path.read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= MOST_LINES.get(path.stem, 120)
+    assert max(map(len, lines)) <= 108  # 100 for code, which ruff holds
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_a_file_imports_torch_the_standard_library_and_nano_gpt(path: Path) -> None:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    ours = {"nano.gpt"} if path.stem in PAPERS else set()
+    foreign = {name for name in found if name.split(".")[0] not in sys.stdlib_module_names}
+    assert {name for name in foreign if name.split(".")[0] != "torch"} == ours
+
+
+@pytest.fixture
+def quick_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two steps of pre-training in place of all."""
+    real = gpt.pretrained
+    monkeypatch.setattr(gpt, "pretrained", lambda **options: real(**options | {"steps": 2}))
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_a_file_runs(name: str, quick_start: None, capsys: pytest.CaptureFixture[str]) -> None:
+    importlib.import_module(f"nano.{name}").main(steps=1)
+    assert "step   1" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", [["nano/grpo.py"], ["-m", "nano.grpo"], ["nano/rlhf.py"]])
+def test_a_file_is_found_by_path_and_by_name(command: list[str], tmp_path: Path) -> None:
+    """By path from anywhere, by name from the repository; `-I` hides what is installed beside it."""
+    by_path = f"runpy.run_path({str(ROOT / command[0])!r})"
+    by_name = f"sys.path.insert(0, {str(ROOT)!r}); runpy.run_module({command[-1]!r})"
+    code = f"import runpy, sys; {by_name if command[0] == '-m' else by_path}"
+    result = subprocess.run(
+        [sys.executable, "-I", "-c", code], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert result.returncode == 0, result.stderr
+
+
+def test_all_of_rlhf_runs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every part, at a size at which nothing is learned."""
+    monkeypatch.setattr(rlhf, "NEW_TOKENS", 6)
+    measured = rlhf.main(seed=1, pretraining_steps=20, pairs=64, grpo_steps=2)
+    assert list(measured) == ["start", "beta 0.3", "beta 0.002"]
+    assert measured["start"]["kl"] == 0 and measured["beta 0.002"]["kl"] > 0
+    assert "the fish was late :" in capsys.readouterr().out
+
+
+def test_gold_of_rlhf() -> None:
+    """Additive, between 0 and 1, dependent on the prompt; a repetition costs."""
+    good, bad = "the tea was great :", "the tea was late :"
+    worth = rlhf.gold
+    assert worth(good, "thank you . we are so happy .") == pytest.approx(1.0)
+    assert worth(bad, "thank you . we are so happy .") == pytest.approx(0.0)
+    assert worth(bad, "we are sorry .") == pytest.approx(0.6)
+    assert worth(good, "thank you . thank you .") == pytest.approx(0.2)
+    assert worth(good, "") == pytest.approx(0.2)
+
+
+# --- bad input ------------------------------------------------------------------------------------
+
+
+def test_too_long_a_text_is_refused() -> None:
+    policy = gpt.GPT(len(gpt.LETTERS), context=8, n_embd=4)
+    with pytest.raises(ValueError, match=r"^12 tokens exceed the context, 8: use fewer$"):
+        gpt.sample(policy, ["abc:"], 8, gpt.generator(0, "x"))
+    with pytest.raises(ValueError, match=r"^33 tokens do not fit a context of 32: shorten"):
+        rlhf.GPT()(torch.zeros(1, 33, dtype=torch.long))
+
+
+def test_a_vocabulary_that_does_not_fit_is_refused() -> None:
+    policy = gpt.GPT(5, context=16, n_embd=4)
+    with pytest.raises(
+        ValueError, match=r"^token 9 is not in the vocabulary: give the model more$"
+    ):
+        gpt.sample(policy, ["abc:"], 8, gpt.generator(0, "x"))
+    with pytest.raises(ValueError, match=r"^\['pizza'\] are no words of this world"):
+        rlhf.encode("the pizza was cold :")
+
+
+@pytest.mark.parametrize("prompt, reason", [("xy:", "'x'|'y'"), ("", "one is empty")])
+def test_a_prompt_that_cannot_be_read_is_refused(prompt: str, reason: str) -> None:
+    policy = gpt.GPT(len(gpt.LETTERS), context=16, n_embd=4)
+    with pytest.raises(ValueError, match=reason):
+        gpt.sample(policy, ["a:", prompt], 8, gpt.generator(0, "x"))
+
+
+def test_gold_and_text_of_the_letters() -> None:
+    assert gpt.gold("bf:", "bbfa.") == 3 / 8
+    assert gpt.gold("a:", ":::.") == 0
+    for prompt, answer in gpt.text(3, good=1):
+        assert set(answer[:-1]) <= set(prompt[:-1]) and answer.endswith(gpt.END)
+
+
+def test_rows_and_masks() -> None:
+    tokens, mask = gpt.collate([("a:", "bc."), ("abc:", "d")])
+    assert tokens.tolist() == [[0, 8, 1, 2, 9], [0, 1, 2, 8, 3]]
+    assert mask.tolist() == [[False, True, True, True], [False, False, False, True]]
+    assert gpt.decode(tokens, mask) == ["bc.", "d"]

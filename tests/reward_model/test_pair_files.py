@@ -1,0 +1,109 @@
+"""Pairs in files: what is read of a file, what is refused, and what a run keeps."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from data.splits import split_of
+from gpt.tokenizer import load_tokenizer
+from harness.errors import UserError
+from reward_model.pair_files import file_pairs, keep_pairs, kept_pairs
+from reward_model.pairs import TokenPair, preference_strength
+from reward_model.reward_model_training import RewardModelConfig, main
+
+GLASSBOX = load_tokenizer("glassbox")
+
+
+def write_pairs(path, count: int):
+    rows = [
+        {"prompt": f"Question {i}?\n", "chosen": f"Answer {i}.", "rejected": "No."}
+        for i in range(count)
+    ]
+    path.write_text(json.dumps(rows), encoding="utf-8")
+    return rows
+
+
+def test_file_pairs_are_split_by_prompt(tmp_path, capsys):
+    rows = write_pairs(tmp_path / "pairs.json", 60)
+    config = RewardModelConfig(data=str(tmp_path / "pairs.json"))
+    train, held_out = file_pairs(config, GLASSBOX, 128)
+    decoded = [{GLASSBOX.decode(pair.prompt) for pair in part} for part in (train, held_out)]
+    for split, prompts in zip(("train", "validation"), decoded, strict=True):
+        assert prompts == {row["prompt"] for row in rows if split_of(row["prompt"]) == split}
+    assert all(pair.chosen[-1] == GLASSBOX.eos_id for pair in train + held_out)
+    assert "60 of 60 rows kept" in capsys.readouterr().out
+
+
+def test_long_answers_are_left_out_and_counted(tmp_path, capsys):
+    rows = write_pairs(tmp_path / "pairs.json", 60)
+    rows[0]["rejected"] = "word " * 60
+    (tmp_path / "pairs.json").write_text(json.dumps(rows), encoding="utf-8")
+    config = RewardModelConfig(data=str(tmp_path / "pairs.json"))
+    train, held_out = file_pairs(config, GLASSBOX, 128)
+    assert rows[0]["prompt"] not in {GLASSBOX.decode(pair.prompt) for pair in train + held_out}
+    assert "left out 1 pairs: answer too long" in capsys.readouterr().out
+
+
+def test_too_few_pairs_are_refused(tmp_path):
+    write_pairs(tmp_path / "pairs.json", 2)
+    with pytest.raises(UserError, match=r"pairs\.json: 2 usable pairs"):
+        file_pairs(RewardModelConfig(data=str(tmp_path / "pairs.json")), GLASSBOX, 128)
+
+
+def test_pairs_that_the_model_cannot_read_are_left_out_and_counted(tmp_path, capsys):
+    """Prompt and answer are within their flags, but together they need more than 60 positions."""
+    rows = write_pairs(tmp_path / "pairs.json", 60)
+    rows[0] |= {"prompt": " lamp" * 40, "chosen": " lamp" * 30}
+    rows[1] |= {"prompt": " lamp" * 20, "chosen": " lamp" * 30}
+    (tmp_path / "pairs.json").write_text(json.dumps(rows), encoding="utf-8")
+    config = RewardModelConfig(data=str(tmp_path / "pairs.json"))
+    pairs = sum(file_pairs(config, GLASSBOX, 60), [])
+    assert "left out 1 pairs: longer than the model's 60 positions" in capsys.readouterr().out
+    longest = max(len(p.prompt) + max(len(p.chosen), len(p.rejected)) for p in pairs)
+    assert longest <= 60
+
+
+@pytest.mark.parametrize(
+    ("meta", "strength"),
+    [
+        ({"margin": 2}, 2), ({"margin": 0, "score_chosen": 5, "score_rejected": 1}, 0),
+        ({"score_chosen": 8.5, "score_rejected": 7}, 1.5), ({}, None), ({"score_chosen": 8}, None),
+        ({"margin": "2"}, None), ({"margin": -1}, None), ({"margin": True}, None),
+        ({"margin": math.nan}, None), ({"margin": math.inf}, None),
+        ({"score_chosen": 1, "score_rejected": 2}, None), ({"gold_chosen": 1}, None),
+    ],
+)  # fmt: skip
+def test_the_strength_of_a_preference(meta, strength):
+    """Gold is no annotator's word: no margin is made from it."""
+    assert preference_strength(meta) == strength
+
+
+def test_margins_from_strengths_need_a_strength_of_every_pair(tmp_path):
+    rows = write_pairs(tmp_path / "pairs.json", 60)
+    config = RewardModelConfig(
+        data=str(tmp_path / "pairs.json"), margin=1.0, margin_from="strength", device="cpu"
+    )
+    with pytest.raises(UserError, match=r"pairs.json: the pair of 'Question 0"):
+        main(config)  # before a base is pre-trained
+    rows = [row | {"margin": 1} for row in rows]
+    del rows[7]["margin"]
+    (tmp_path / "pairs.json").write_text(json.dumps(rows), encoding="utf-8")
+    with pytest.raises(UserError, match=r"pairs.json: the pair of 'Question 7"):
+        file_pairs(config, GLASSBOX, 128)
+    rows[7] |= {"score_chosen": 4, "score_rejected": 1}
+    (tmp_path / "pairs.json").write_text(json.dumps(rows), encoding="utf-8")
+    train, held_out = file_pairs(config, GLASSBOX, 128)
+    assert {preference_strength(pair.meta) for pair in train + held_out} <= {1.0, 3.0}
+
+
+def test_kept_pairs_are_the_pairs_that_were_trained_on(tmp_path):
+    """With what a margin is taken from."""
+    pairs = [
+        TokenPair([1, 2], [3, GLASSBOX.eos_id], [4, 5], {"margin": 2.5}),
+        TokenPair([1, 2], [7], [9, GLASSBOX.eos_id], {"gold_chosen": 0.25, "gold_rejected": 1.0}),
+    ]
+    keep_pairs(tmp_path, pairs, pairs[:1], GLASSBOX)
+    assert kept_pairs(tmp_path, GLASSBOX) == (pairs, pairs[:1])

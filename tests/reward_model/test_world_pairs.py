@@ -1,0 +1,111 @@
+"""Pairs of a generated world: what its annotator prefers, and which answers it is shown."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+
+from data import reviews
+from gpt.generate import generate
+from gpt.model import GPT, GPTConfig
+from gpt.tokenizer import load_tokenizer
+from harness.errors import UserError
+from reward_model.reward_model_training import RewardModelConfig
+from reward_model.world_pairs import (
+    ReviewsAnnotator,
+    check_world,
+    has_annotator,
+    sampled_pairs,
+    world_pairs,
+)
+
+GLASSBOX = load_tokenizer("glassbox")
+
+
+def small_policy() -> GPT:
+    shape = GPTConfig(GLASSBOX.n_vocab, context=64, n_layer=2, n_head=2, n_embd=16)
+    return GPT(shape).initialize(torch.Generator().manual_seed(0))
+
+
+def test_the_annotator_compares_gold_rewards_with_noise():
+    record = reviews.prompts("train")[0]
+    good = reviews.GREETINGS[0].format(name=record.meta["name"]) + (
+        f" The {record.meta['item']} is great. I hope this helps."
+    )
+    bad = "Who cares?"
+    annotator = ReviewsAnnotator()
+    verdict = annotator(record, good, True, bad, False, random.Random(0))
+    assert verdict.first_preferred
+    assert verdict.gold == (
+        reviews.gold_reward(record, good, True), reviews.gold_reward(record, bad, False)
+    )  # fmt: skip
+    rng = random.Random(1)
+    same = [annotator(record, good, True, good, True, rng) for _ in range(400)]
+    assert 160 < sum(v.first_preferred for v in same) < 240  # equal gold: a coin
+    cut = annotator(record, good, True, good, False, rng).gold
+    assert cut[0] - cut[1] == pytest.approx(0.15)  # the form counts only where the text ended
+
+
+def test_the_annotator_judges_each_response_once_and_for_its_own_prompt(monkeypatch):
+    calls: list[tuple[str, str, bool]] = []
+
+    def gold(record, text, ended) -> float:
+        calls.append((record.prompt, text, ended))
+        return len(calls) / 100
+
+    monkeypatch.setattr(reviews, "gold_reward", gold)
+    annotator, rng = ReviewsAnnotator(), random.Random(0)
+    first, second = reviews.prompts("train")[:2]
+    assert annotator(first, "a", True, "b", True, rng).gold == (0.01, 0.02)
+    assert annotator(first, "b", True, "a", True, rng).gold == (0.02, 0.01)
+    assert annotator(second, "a", True, "a", False, rng).gold == (0.03, 0.04)
+    assert len(calls) == len(set(calls)) == 4
+
+
+@pytest.mark.parametrize("split", ["train", "validation"])
+def test_world_pairs_ask_prompts_of_their_split(split):
+    policy = small_policy()
+    config = RewardModelConfig(max_response_tokens=6, seed=3)
+    pairs = world_pairs(policy, GLASSBOX, config, split, 40, 4)
+    prompts = {record.prompt: record for record in reviews.prompts(split)}
+    assert len(pairs) == 40
+    for pair in pairs:
+        record = prompts[GLASSBOX.decode(pair.prompt)]
+        for name in ("chosen", "rejected"):
+            tokens = getattr(pair, name)
+            assert len(tokens) <= 6
+            expected = reviews.gold_reward(
+                record, GLASSBOX.decode(tokens), tokens[-1] == GLASSBOX.eos_id
+            )
+            assert pair.meta[f"gold_{name}"] == expected
+    assert pairs == world_pairs(policy, GLASSBOX, config, split, 40, 4)
+
+
+def test_held_out_answers_are_two_at_temperature_one_however_the_others_are_drawn(monkeypatch):
+    used: list[tuple[float, bool, int]] = []
+
+    def spy(model, prompts, params, *args, **options):
+        used.append((params.temperature, params.truncates, options["samples_per_prompt"]))
+        return generate(model, prompts, params, *args, **options)
+
+    monkeypatch.setattr("reward_model.pairs.generate", spy)
+    config = RewardModelConfig(
+        pairs=6, held_out_pairs=3, responses_per_prompt=4, wide_temperature=1.7,
+        max_response_tokens=4,
+    )  # fmt: skip
+    pairs, held_out = sampled_pairs(small_policy(), GLASSBOX, config)
+    assert (len(pairs), len(held_out)) == (6, 3)
+    assert used == [(1.0, False, 2), (1.7, False, 2), (1.0, False, 2)]
+
+
+def test_only_a_world_with_an_annotator_makes_pairs():
+    assert has_annotator("reviews")
+    assert not has_annotator("sums") and not has_annotator("pairs.json")
+    check_world("reviews", "constant")
+    check_world("pairs.json", "strength")
+    with pytest.raises(UserError, match="rl.grpo_engine --data sums"):
+        check_world("sums", "constant")
+    with pytest.raises(UserError, match="says which .* not by how much"):
+        check_world("reviews", "strength")

@@ -1,0 +1,168 @@
+"""Pages and code agree: READMEs name every file, paths lead somewhere, a flag is read and explained."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PRODUCT = ("harness", "data", "gpt", "reward_model", "rl", "nano")
+CODE = (*PRODUCT, "scripts", "bench")
+OTHERS = ("notebooks", "notebooks/course", "docs", "tests")  # read by rooms, or numbered
+LONG = {
+    "nano",
+    "data",
+    "rl",
+    "reward_model",
+    "notebooks/course",
+}  # formats, engines, defaults, how to write
+INVENTED = {  # names that stand for a reader's own, or for what a command writes
+    *("NN_topic.py", "my_rewards.py", "my_file.py", "FILE.py", "file.py", "table.md", "_engine.py"),
+    *("STUDY.md", "study_budget.md", "gpu.json", "x.py"),
+}
+
+
+@cache
+def tracked() -> tuple[str, ...]:
+    """Files of the repository, also new ones; without git those that are there."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    names = listed.stdout.splitlines() or [str(p.relative_to(ROOT)) for p in ROOT.rglob("*")]
+    return tuple(name for name in names if (ROOT / name).is_file())
+
+
+def text(name: str) -> str:
+    return (ROOT / name).read_text("utf-8")
+
+
+@cache
+def tree(name: str) -> ast.Module:
+    return ast.parse(text(name))
+
+
+def python_files(*folders: str) -> list[str]:
+    return [n for n in tracked() if n.endswith(".py") and n.split("/")[0] in folders]
+
+
+# --- a README in each folder ---------------------------------------------------------------------
+
+CODE_FOLDERS = sorted({str(Path(name).parent) for name in python_files(*CODE)})
+
+
+def contents(folder: str) -> set[str]:
+    """Python files and rooms directly in a folder."""
+    inside = [Path(n).relative_to(folder) for n in tracked() if n.startswith(f"{folder}/")]
+    files = {path.name for path in inside if len(path.parts) == 1 and path.suffix == ".py"}
+    rooms = {path.parts[0] + "/" for path in inside if path.suffix == ".py" and path.parts[1:]}
+    return (files | rooms) - {"__init__.py"}
+
+
+@pytest.mark.parametrize("folder", [*CODE_FOLDERS, *OTHERS])
+def test_a_folder_has_a_readme_of_one_screen(folder: str) -> None:
+    """What is here, what to read first, and nothing that is not there."""
+    page = text(f"{folder}/README.md")
+    assert folder in LONG or len(page.splitlines()) <= 25
+    assert folder in ("data", "notebooks/course", "nano") or "**Read this first:**" in page
+    linked = {link.split("#")[0] for link in re.findall(r"\]\(([^)]+)\)", page)}
+    links = [link for link in linked if link and "://" not in link and "NN_" not in link]
+    assert [link for link in links if not (ROOT / folder / link).exists()] == []
+
+
+@pytest.mark.parametrize("folder", CODE_FOLDERS)
+def test_a_readme_names_every_file_and_room(folder: str) -> None:
+    page = text(f"{folder}/README.md")
+    missing = [n for n in contents(folder) if not re.search(rf"[\[`(]{re.escape(n)}", page)]
+    assert sorted(missing) == []
+
+
+def test_no_two_files_of_the_packages_share_a_name() -> None:
+    names = [Path(n).name for n in python_files(*PRODUCT) if not n.startswith("nano/")]
+    shared = {name for name in names if names.count(name) > 1} - {"__init__.py"}
+    assert shared == set()
+
+
+# --- paths ---------------------------------------------------------------------------------------
+
+TOPS = "harness|data|gpt|reward_model|rl|nano|scripts|bench|tests|notebooks|docs"
+PATHS = re.compile(rf"(?<![\w/.-])((?:{TOPS})/[\w/.-]*\.(?:py|md|json|jinja|png|svg|txt))\b")
+NAMES = re.compile(r"(?<![\w/.*-])(\w+\.(?:py|md))\b")
+MODULES = re.compile(r"python -m ((?:harness|data|gpt|reward_model|rl)\.[\w.]*\w)")
+
+
+@cache
+def known_names() -> set[str]:
+    return {Path(file).name for file in tracked()} | INVENTED
+
+
+def strange(name: str) -> list[str]:
+    """Paths, file names and modules in a text that do not exist."""
+    page, files, known = text(name), set(tracked()), known_names()
+    paths = [p for p in PATHS.findall(page) if p not in files and Path(p).name not in INVENTED]
+    paths = [p for p in paths if "NAME" not in p and not (ROOT / name).parent.joinpath(p).exists()]
+    modules = [m for m in MODULES.findall(page) if m.replace(".", "/") + ".py" not in files]
+    modules = [m for m in modules if "NAME" not in m]
+    return [*paths, *(n for n in NAMES.findall(page) if n not in known), *modules]
+
+
+def test_paths_in_pages_and_code_exist() -> None:
+    pages = [n for n in tracked() if n.endswith((".md", ".jinja")) or n == "Makefile"]
+    files = python_files(*CODE, "notebooks", "docs")
+    assert len(pages) > 40 and len(files) > 200
+    assert {name: found for name in [*pages, *files] if (found := strange(name))} == {}
+
+
+# --- flags ---------------------------------------------------------------------------------------
+
+
+@cache
+def flags() -> dict[str, str]:
+    """Field -> the config class that declares it, of every command."""
+    found = {}
+    for name in python_files(*CODE):
+        for node in ast.walk(tree(name)):
+            if isinstance(node, ast.ClassDef) and re.search(r"(Config|Flags)$", node.name):
+                if node.name in ("GPTConfig", "Flags"):  # a model's sizes; a protocol
+                    continue
+                fields = [n.target for n in node.body if isinstance(n, ast.AnnAssign)]
+                found |= {f.id: f"{name}: {node.name}" for f in fields if isinstance(f, ast.Name)}
+    return found
+
+
+def test_every_flag_is_read() -> None:
+    """As an attribute, somewhere in the code of commands."""
+    read = {
+        node.attr
+        for name in python_files(*CODE)
+        for node in ast.walk(tree(name))
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
+    }
+    assert len(flags()) > 150
+    assert {flag: where for flag, where in flags().items() if flag not in read} == {}
+
+
+def test_every_flag_stands_in_a_page() -> None:
+    """As `--flag-name`, or as `flag_name` in code style."""
+    pages = [n for n in tracked() if n.endswith(".md") or re.match(r"notebooks/\d\d.*py$", n)]
+    shown = "\n".join(map(text, pages))
+    named = set(re.findall(r"--(?:no-)?([a-z][a-z0-9-]*)", shown))
+    named |= {
+        word for code in re.findall(r"`([^`\n]+)`", shown) for word in re.findall(r"\w+", code)
+    }
+    missing = [flag for flag in flags() if not {flag, flag.replace("_", "-")} & named]
+    assert {flag: flags()[flag] for flag in missing} == {}
+
+
+# --- messages ------------------------------------------------------------------------------------
+
+
+def test_tests_pin_no_long_sentences() -> None:
+    """A test of a message looks for the place and the remedy, in at most 35 characters."""
+    pinned = re.compile(r"""match=[rf]{0,2}(["'])((?:(?!\1).)*)\1""")
+    for name in python_files("tests"):
+        words = [re.sub(r"\{.*?\}", "", sentence) for _, sentence in pinned.findall(text(name))]
+        assert [sentence for sentence in words if len(sentence) > 35] == [], name

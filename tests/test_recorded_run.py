@@ -1,0 +1,75 @@
+"""A run folder that an earlier revision wrote still resumes, reports, talks and is examined.
+
+tests/recorded_run holds a GRPO run of revision f28bd36 that was ended after 3 of 4 steps, its base
+model, and what the same run had become where nothing ended it.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from harness.files import read_jsonl
+from rl import grpo_engine, talk
+from rl.doctor import examine_folder
+from rl.report import ReportConfig
+from rl.report import main as write_report
+
+RECORDED = Path(__file__).parent / "recorded_run"
+
+
+@pytest.fixture(scope="module")
+def resumed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run, gone on with by today's code with the flags of its config.json."""
+    place = tmp_path_factory.mktemp("recorded")
+    shutil.copytree(RECORDED, place, dirs_exist_ok=True)
+    flags = "--policy base --reward gold --out run --steps 4 --prompts-per-step 2 --group-size 4 "
+    flags += "--minibatches 1 --max-new-tokens 8 --eval-every 2 --eval-prompts 4 --test-prompts 4 "
+    flags += "--checkpoint-every 2 --record-tokens 1 --device cpu --ranks 1 --stop-kl None --resume"
+    root = Path(__file__).resolve().parents[1]
+    done = subprocess.run(
+        [sys.executable, "-m", "rl.grpo_engine", *flags.split()], cwd=place, text=True,
+        capture_output=True, env={"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1", "MPLBACKEND": "Agg"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return place / "run"
+
+
+def test_it_goes_on_where_it_was_ended(resumed: Path) -> None:
+    """From the state of step 2; processors may differ in the last bits."""
+    rows, expected = (
+        read_jsonl(path) for path in (resumed / "metrics.jsonl", RECORDED / "expected.jsonl")
+    )
+    assert [row["step"] for row in rows] == [1, 2, 3, 4]
+    for row, wanted in zip(rows, expected, strict=True):
+        for key in ("reward", "kl", "entropy", "grad_norm", "loss"):
+            assert row[key] == pytest.approx(wanted[key], rel=1e-3, abs=1e-5), key
+    weights = load_file(resumed / "model.safetensors")
+    for name, tensor in load_file(RECORDED / "expected.safetensors").items():
+        torch.testing.assert_close(weights[name], tensor, rtol=0, atol=2e-4)
+
+
+def test_its_flags_mean_what_they_meant(resumed: Path) -> None:
+    """Every flag that it was started with is still one; a default may have come since."""
+    then = json.loads((RECORDED / "run" / "config.json").read_text(encoding="utf-8"))
+    now = json.loads((resumed / "config.json").read_text(encoding="utf-8"))
+    fields = set(grpo_engine.GRPOConfig.__dataclass_fields__)
+    assert set(then) - fields == {"script", "inputs", "made_with"}
+    changed = {name for name in then if then[name] != now[name]}
+    assert changed <= {"made_with", "resume"}
+
+
+def test_it_is_reported_examined_and_talked_to(resumed: Path, monkeypatch) -> None:
+    page = write_report(ReportConfig(runs=(resumed,), out=resumed / "again.html"))
+    assert "grpo" in page.read_text(encoding="utf-8")
+    assert all(finding.severity != "error" for finding in examine_folder(resumed))
+    monkeypatch.chdir(resumed.parent)
+    opened = talk.open_talk(resumed, talk.TalkConfig(device="cpu"))
+    assert opened.as_object("What is a kettle good for?")["answers"][0]["tokens"] >= 1

@@ -1,0 +1,58 @@
+"""Toy models and small helpers that tests of several folders share."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import torch
+
+from gpt.model import GPT, GPTConfig
+
+DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "metrics.md"
+
+
+def documented(heading: str) -> set[str]:
+    """The keys of the tables under one heading of docs/metrics.md: the first cell of each row."""
+    text = DOCUMENT.read_text(encoding="utf-8")
+    (body,) = re.findall(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", text, re.M | re.S)
+    return set(re.findall(r"^\| `([^`]+)` \|", body, re.M))
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def close(actual: torch.Tensor, expected: torch.Tensor) -> None:
+    """Equal but for float64's rounding."""
+    torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-9)
+
+
+def randomized(model: torch.nn.Module, seed: int = 0, scale: float = 0.5) -> torch.nn.Module:
+    """Every parameter random, biases and gains too, so that none can be left out unseen."""
+    generator = seeded(seed)
+    for parameter in model.parameters():
+        noise = torch.randn(parameter.shape, generator=generator)
+        parameter.data = noise.to(parameter.dtype) * scale
+    return model
+
+
+def random_gpt(
+    vocab_size: int, context: int, *, seed: int = 0, scale: float = 0.5, n_embd: int = 8,
+    dropout: float = 0.0, dtype: torch.dtype = torch.float32,
+) -> GPT:  # fmt: skip
+    """Two layers in evaluation mode."""
+    shape = GPTConfig(vocab_size, context, n_layer=2, n_head=2, n_embd=n_embd, dropout=dropout)
+    model = GPT(shape).to(dtype).eval()
+    randomized(model, seed, scale)
+    return model
+
+
+def fixed_gpt(probs: list[float], context: int = 12, dtype: torch.dtype = torch.float64) -> GPT:
+    """A GPT that gives these probabilities whatever it reads: the head sees only ln_f's bias."""
+    V = len(probs)
+    model = GPT(GPTConfig(V, context, n_layer=1, n_head=1, n_embd=V)).initialize().to(dtype).eval()
+    model.wte.weight.data = torch.eye(V, dtype=dtype)
+    model.ln_f.weight.data.zero_()
+    model.ln_f.bias.data = torch.tensor(probs, dtype=dtype).log().clamp(min=-1e4)
+    return model
