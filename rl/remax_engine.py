@@ -57,10 +57,9 @@ from rl.equations.token_rewards import token_level_rewards
 from rl.rewards.sources import RewardFn, checked_rewards
 from rl.training.config import EngineConfig, kl_controller, size_presets, warmed_up
 from rl.training.engine import Engine
-from rl.training.evaluation import Validation
 from rl.training.metrics import Stopwatch, UpdateMeter, rollout_metrics
-from rl.training.run import finish_step, run_training
-from rl.training.token_log import watch
+from rl.training.run import Validate, finish_step, run_training
+from rl.training.token_log import StepBatch
 
 # One response per prompt and one greedy answer: as many responses as the others sample for a batch.
 PRESETS = size_presets(dict(prompts_per_step=16))
@@ -131,7 +130,7 @@ def train(
     log: MetricLog,
     *,
     reference: GPT | None = None,
-    validate: Validation | None = None,
+    validate: Validate | None = None,
     folder: Path | None = None,
 ) -> list[dict[str, Any]]:
     """Run ReMax, update `policy` in place and return one metrics row a step.
@@ -180,7 +179,7 @@ def train(
                 len(rollout), config.minibatches, generators["minibatches"], config.group_size
             ):
                 optimizer.zero_grad(set_to_none=True)
-                loss = torch.zeros((), device=policy.device)
+                loss = torch.zeros((), dtype=policy.wte.weight.dtype, device=policy.device)
                 for part, batch in micro_batches(rollout.sequences, rows, config.micro_batch_size):
                     with precision(policy.device, config.precision):
                         scores = token_scores(policy, batch, config.temperature)  # line 5
@@ -193,14 +192,14 @@ def train(
                 norm = clip_and_step(optimizer, policy.parameters(), config.max_norm)  # line 7
                 meter.add_update(loss, norm)
 
-        watch(validate, meter, rollout, rewards, advantages)
+        step_batch = StepBatch(meter, rollout, rewards, advantages)
         row = rollout_metrics(rollout, rewards, old_log_probs, ref_log_probs)
         row |= meter.metrics() | {"non_finite_rewards": non_finite, "kl_coef": kl.coef, "lr": lr}
         row |= clock.metrics(tokens=int(rollout.lengths.sum() + greedy.lengths.sum()))
         if "kl" in row:
             kl.update(row["kl"], len(rollout))
         state.step = step + 1
-        if finish_step(config, state, row, log, policy, reference, validate, folder):
+        if finish_step(config, state, row, log, (policy, reference), validate, folder, step_batch):
             break
     return log.rows
 
