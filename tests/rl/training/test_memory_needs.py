@@ -11,10 +11,12 @@ import pytest
 
 from gpt.memory.forecast import GB, Forecast, fitting_change, parameters
 from gpt.model import preset_config
-from rl import grpo_engine, kd_grpo_engine, memory
+from rl import grpo_engine, kd_grpo_engine
+from rl.commands import memory_tables as memory
 from rl.commands.memory_tables import MemoryConfig, config_of, forecasts
 from rl.grpo_engine import PRESETS, GRPOConfig
 from rl.kd_grpo_engine import KDGRPOConfig
+from rl.memory import main
 from rl.training.memory_needs import Given, engine_forecast, engine_work
 
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "memory.md"
@@ -27,7 +29,7 @@ def grpo(preset: Any, **fields: Any) -> Forecast:
 
 
 def test_every_engine_has_a_row() -> None:
-    files = Path(memory.__file__).parent.glob("*_engine.py")
+    files = (DOCS.parents[1] / "rl").glob("*_engine.py")
     engines = {path.stem.removesuffix("_engine") for path in files}
     assert engines == set(memory.ENGINES)
 
@@ -102,10 +104,10 @@ def test_ranks_share_the_sampled_rows() -> None:
 
 
 def test_one_script_in_full_and_a_table(capsys: pytest.CaptureFixture[str]) -> None:
-    memory.main(MemoryConfig(preset=("gpt2-xl",), script=("grpo",)))
+    main(MemoryConfig(preset=("gpt2-xl",), script=("grpo",)))
     printed = capsys.readouterr().out
     assert re.search(r"16 GB  --micro-batch-size 1 --sample-rows \d+ --lora-rank 16", printed)
-    memory.main(MemoryConfig(preset=("gpt2",), script=("grpo", "rloo", "ppo")))
+    main(MemoryConfig(preset=("gpt2",), script=("grpo", "rloo", "ppo")))
     printed = capsys.readouterr().out
     assert "grpo, rloo" in printed and "m --micro-batch-size" in printed
 
