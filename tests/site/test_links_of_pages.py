@@ -17,13 +17,6 @@ ROOT = Path(__file__).resolve().parents[2]
 FAQ = ROOT / "docs" / "faq.md"
 FOLDERS = [*ROOT.glob("*/README.md"), *ROOT.glob("[a-z]*/*/README.md")]
 PAGES = sorted({*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *FOLDERS})
-    [
-        *ROOT.glob("*.md"),
-        *ROOT.glob("docs/**/*.md"),
-        *ROOT.glob("*/README.md"),
-        *ROOT.glob("[a-z]*/*/README.md"),
-    ]
-)
 WITHOUT_A_NUMBER = {
     "Out of memory": "the forecast before the first step",
     "How do I use my own data?": "the line that says how many rows were kept",
