@@ -359,7 +359,9 @@ def grpo_peak(bench: Bench, preset: str, flags: dict[str, Any]) -> tuple[float, 
     grpo_engine.train(config, policy, numbers, EvenShare(case), records, MetricLog(2))
     peak = torch.cuda.max_memory_allocated() if bench.on_gpu else peak_mib() * 2**20
     forecast = engine_forecast(
-        "grpo", config, Given(policy.config, prompt_tokens=tokens, device=bench.device.type)
+        grpo_engine.ENGINE,
+        config,
+        Given(policy.config, prompt_tokens=tokens, device=bench.device.type),
     )
     return peak - base, forecast.peak - forecast.parts.libraries
 

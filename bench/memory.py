@@ -48,7 +48,7 @@ from reward_model.accuracy_report import score_pairs
 from reward_model.memory_needs import reward_model_work
 from reward_model.model import RewardModel
 from reward_model.pairs import TokenPair
-from rl import grpo_engine, ppo_engine
+from rl.commands.engines import every_engine
 from rl.rewards.sources import RewardModelReward
 from rl.training.evaluation import Validation, evaluate, format_table
 from rl.training.memory_needs import Given, engine_forecast
@@ -164,10 +164,7 @@ def run_reward_model(case: Case, config: Any) -> None:
     score_pairs(model, pairs, 0)
 
 
-ENGINES: dict[str, Any] = {
-    "grpo": (grpo_engine, grpo_engine.GRPOConfig),
-    "ppo": (ppo_engine, ppo_engine.PPOConfig),
-}
+ENGINES = {engine.name: engine for engine in every_engine()}
 
 
 def config_of(case: Case) -> Any:
@@ -182,7 +179,7 @@ def config_of(case: Case) -> Any:
             data="pairs", batch_size=case.batch, **saving
         )
     rows = case.batch * case.group
-    return ENGINES[case.script][1](
+    return ENGINES[case.script].config(
         steps=case.steps, prompts_per_step=case.batch, group_size=case.group, minibatches=1,
         updates_per_batch=1, micro_batch_size=case.micro, max_new_tokens=case.response, stop_kl=None,
         eval_every=case.steps, eval_prompts=rows, test_prompts=rows, checkpoint_every=10**9, **saving,
@@ -191,7 +188,7 @@ def config_of(case: Case) -> Any:
 
 def run_engine(case: Case, config: Any) -> None:
     """What rl/training/whole_run.py does: start, reward model, critic, training, validation, test."""
-    policy, (module, _) = model_of(case), ENGINES[case.script]
+    policy, engine = model_of(case), ENGINES[case.script]
     reward_model = RewardModel.from_policy(policy).eval().requires_grad_(False)
     fit_for_training(config, policy)
     start, reward = frozen_copy(policy), RewardModelReward(reward_model)
@@ -201,11 +198,11 @@ def run_engine(case: Case, config: Any) -> None:
     tested = records[: case.batch * case.group]
     params = SamplingParams(max_new_tokens=case.response)
     given: dict[str, Any] = {"reference": start}
-    if case.script == "ppo":
+    if engine.needs(config).critic:
         trunk = trunk_to_train(config, reward_model.gpt)
         given["value_model"] = ValueModel.from_reward_model(reward_model, trunk)
     validate = Validation(numbers, tested, params, reward, start=start)
-    module.train(
+    engine.train(
         config, policy, numbers, reward, records, MetricLog(case.steps), validate=validate, **given
     )
     for model in (start, policy):
@@ -223,7 +220,7 @@ def forecast_of(case: Case) -> Forecast:
     if case.script == "reward_model":
         return forecast(reward_model_work(config, case.shape, tokens))
     given = Given(case.shape, rewards=(case.shape,), prompt_tokens=case.prompt)
-    return engine_forecast(case.script, config, given)
+    return engine_forecast(ENGINES[case.script], config, given)
 
 
 # Processes ----------------------------------------------------------------------------------------

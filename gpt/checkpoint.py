@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from gpt.tokenizer import Tokenizer, build_tokenizer, load_tokenizer, parse_rank
 from harness.errors import UserError
 from harness.files import display_path
 from harness.paths import MODEL_FILE
-from harness.safetensors_file import load_weights, save_weights
+from harness.safetensors_file import load_weights, require_floats, save_weights
 
 
 def about_gpt(model: GPT, tokenizer: Tokenizer) -> dict[str, Any]:
@@ -58,16 +58,7 @@ def gpt_config_of(
     sizes = about.get("gpt")
     if not isinstance(sizes, dict) or sizes.keys() != names:
         raise UserError(f"{path} does not say its model's shape: it is damaged, train it again")
-    layers = {
-        name[len(prefix) :].split(".")[1] for name in tensors if name.startswith(f"{prefix}h.")
-    }
-    stored = {"n_layer": len(layers)}
-    for table, count in (("wte", "vocab_size"), ("wpe", "context")):
-        shape = (
-            tensors[f"{prefix}{table}.weight"].shape if f"{prefix}{table}.weight" in tensors else ()
-        )
-        if len(shape) == 2:
-            stored |= {count: shape[0], "n_embd": shape[1]}
+    stored = stored_sizes({name: tensor.shape for name, tensor in tensors.items()}, prefix)
     for name, value in sizes.items():
         kinds = (int, float) if name == "dropout" else (int,)
         if (
@@ -83,6 +74,19 @@ def gpt_config_of(
         return GPTConfig(**sizes)
     except ValueError as error:
         raise UserError(f"{path}: {error}") from error
+
+
+def stored_sizes(shapes: Mapping[str, Sequence[int]], prefix: str = "") -> dict[str, int]:
+    """The sizes of a GPT that the names and shapes of its tensors tell."""
+    layers = {
+        name[len(prefix) :].split(".")[1] for name in shapes if name.startswith(f"{prefix}h.")
+    }
+    sizes = {"n_layer": len(layers)}
+    for table, count in (("wte", "vocab_size"), ("wpe", "context")):
+        shape = shapes.get(f"{prefix}{table}.weight", ())
+        if len(shape) == 2:
+            sizes |= {count: shape[0], "n_embd": shape[1]}
+    return sizes
 
 
 def checked_tokenizer(about: Mapping[str, Any], path: Path) -> Tokenizer:
@@ -106,7 +110,7 @@ def checked_tokenizer(about: Mapping[str, Any], path: Path) -> Tokenizer:
 
 
 def load_strictly(model: torch.nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Put every tensor into its place; UserError for any left over, missing or of another shape.
+    """Put every tensor into its place; UserError for any left over, missing, misshapen or no float.
 
     They become the model's own, not copies: a model built on the meta device takes no memory before.
     """
@@ -123,6 +127,7 @@ def load_strictly(model: torch.nn.Module, tensors: Mapping[str, Tensor], path: P
                 f"{path}: {name} has shape {tuple(tensor.shape)}, the model wants "
                 f"{tuple(own[name].shape)}: the checkpoint belongs to another model size"
             )
+    require_floats(tensors, path)
     fitting = {name: tensor.to(own[name].dtype) for name, tensor in tensors.items()}
     model.load_state_dict(fitting, assign=True)
 

@@ -178,9 +178,11 @@ def open_prompts(
     splits = split_records(kept)
     for split in ("train", "validation", "test"):
         if not splits[split]:
+            different = len({record.prompt for record in kept})
+            room = "or lower --max-new-tokens" if dropped else "that differ"
             raise UserError(
-                f"{data}: no {split} prompts are left of {len(result.records)}: give more prompts "
-                "or lower --max-new-tokens"
+                f"{data}: no {split} prompts are left of {len(result.records)} ({different} different "
+                f"ones fit, split by their text): give more prompts {room}"
             )
     return {name: list(records) for name, records in splits.items()}
 

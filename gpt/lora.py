@@ -13,7 +13,7 @@ files too.
 from __future__ import annotations
 
 import copy
-import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +28,8 @@ from torch import Tensor
 
 from gpt.model import GPT
 from harness.errors import UserError
-from harness.files import display_path, write_atomically, write_json
+from harness.files import display_path, read_json, require_regular, write_atomically, write_json
+from harness.safetensors_file import require_floats
 from harness.seeds import make_generator
 from harness.training_state import unchanging_names
 
@@ -303,9 +304,11 @@ def read_adapter(folder: Path) -> Adapter:
                 "the adapter/ of a run"
             )
     try:
-        config = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
+        config = read_json(folder / CONFIG_FILE)
         rank, alpha = int(config["r"]), float(config["lora_alpha"])
-    except (ValueError, KeyError, TypeError) as error:
+    except UserError:
+        raise
+    except (ValueError, KeyError, TypeError, OverflowError) as error:
         raise UserError(f"{where}/{CONFIG_FILE} is no LoRA's config ({error!r})") from error
     for key, plain in PLAIN.items():
         if config.get(key) not in plain:
@@ -313,6 +316,7 @@ def read_adapter(folder: Path) -> Adapter:
                 f"{where}/{CONFIG_FILE}: {key} is {config.get(key)!r}, which is not read here: pass a "
                 "plain LoRA adapter"
             )
+    require_regular(folder / TENSOR_FILE)
     try:
         stored = load_file(folder / TENSOR_FILE)
     except SafetensorError as error:
@@ -326,5 +330,12 @@ def read_adapter(folder: Path) -> Adapter:
         raise UserError(
             f"{where}/{TENSOR_FILE} adapts {other}: only {', '.join(PROJECTIONS)} of a GPT-2 of "
             "transformers are read here"
+        )
+    require_floats(tensors, folder / TENSOR_FILE)
+    ranks = {t.shape["lora_B" in name] for name, t in tensors.items() if t.dim() == 2}
+    if ranks != {rank} or not 0 < alpha < math.inf:
+        raise UserError(
+            f"{where}: {CONFIG_FILE} says rank {rank} and alpha {alpha}, the tensors have rank "
+            f"{', '.join(map(str, sorted(ranks))) or 'none'}: pass a folder whose files belong together"
         )
     return Adapter(rank, alpha, tuple(p for p in PROJECTIONS if p in found), tensors)

@@ -302,7 +302,7 @@ class GPT(nn.Module):
         if longest > self.config.context:
             raise ValueError(
                 f"a row of {longest} tokens does not fit the model's {self.config.context} "
-                "positions: shorten the prompt or max_new_tokens, or use a model with more context"
+                "positions: shorten it, or use longer tokens or a model with more positions"
             )
         x = self.wte(tokens) + self.wpe(positions)  # (N, S, D)
         x = F.dropout(x, self.config.dropout, self.training)

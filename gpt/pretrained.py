@@ -15,7 +15,6 @@ The c_proj of attention is square, so a forgotten transpose passes every check o
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -28,10 +27,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from gpt.checkpoint import stored_sizes
 from gpt.lora import merged_state
 from gpt.model import GPT, GPTConfig
 from harness.errors import UserError
-from harness.files import write_atomically, write_json
+from harness.files import expanded, read_json, write_atomically, write_json
 from harness.paths import MODEL_FILE
 
 CONFIG_FILE = "config.json"
@@ -74,10 +74,12 @@ def load_gpt2(name_or_folder: str | Path, *, device: torch.device | str = "cpu")
     sentence, for files that are missing, damaged or not exactly this architecture.
     """
     repo = hub_repo(name_or_folder) if isinstance(name_or_folder, str) else None
-    folder = hub_folder(repo) if repo else Path(name_or_folder).expanduser()
+    folder = hub_folder(repo) if repo else expanded(Path(name_or_folder))
     weights = find_weights(folder)
+    config = read_config(folder / CONFIG_FILE)
+    check_sizes(config, weights)
     with torch.device("meta"):  # shapes only: the tensors of the files take their places
-        model = GPT(read_config(folder / CONFIG_FILE))
+        model = GPT(config)
     model.load_state_dict(read_weights(weights, model), assign=True)
     return model.to(device).eval()
 
@@ -87,7 +89,7 @@ def save_gpt2(model: GPT, folder: str | Path) -> None:
 
     `transformers.GPT2LMHeadModel.from_pretrained(folder)` and `load_gpt2(folder)` open them.
     """
-    folder = Path(folder).expanduser()
+    folder = expanded(Path(folder))
     tensors = {}
     for name, tensor in merged_state(model).items():
         tensor = tensor.detach().to("cpu", torch.float32)
@@ -131,7 +133,7 @@ def find_weights(folder: Path) -> Path:
 def shard_names(index: Path) -> list[str]:
     """The files that an index names, each once; UserError if it is no index."""
     try:
-        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+        names = sorted(set(read_json(index)["weight_map"].values()))
         beside_it = all(name and Path(name).name == name for name in names)
     except (ValueError, KeyError, TypeError, AttributeError):
         names, beside_it = [], False
@@ -144,10 +146,7 @@ def read_config(path: Path) -> GPTConfig:
     """config.json -> our config; UserError unless it describes what gpt/model.py computes."""
     if not path.is_file():
         raise UserError(f"{path} is missing: fetch it from where {MODEL_FILE} came from")
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:  # not UTF-8, or not JSON
-        raise UserError(f"{path} is not readable JSON ({error}): fetch it again") from error
+    values = read_json(path)
     if not isinstance(values, dict) or values.get("model_type") != "gpt2":
         raise UserError(
             f"{path} does not say model_type 'gpt2': pass a folder with a GPT-2 in Hugging Face "
@@ -227,6 +226,21 @@ def read_weights(path: Path, model: GPT) -> dict[str, Tensor]:
         if HEAD in files:
             check_tied(files[HEAD].get_tensor(HEAD), tensors["wte.weight"], path)
     return tensors
+
+
+def check_sizes(config: GPTConfig, path: Path) -> None:
+    """UserError unless the files hold a GPT-2 of these sizes: wrong ones could ask for any memory."""
+    with ExitStack() as stack:
+        files = open_files(path, stack)
+        prefix = PREFIX if any(name.startswith(PREFIX) for name in files) else ""
+        tables = [n for n in files if n in (f"{prefix}wte.weight", f"{prefix}wpe.weight")]
+        shapes = dict.fromkeys(files, ()) | {n: files[n].get_slice(n).get_shape() for n in tables}
+    for ours, size in stored_sizes(shapes, prefix).items():
+        if getattr(config, ours) != size:
+            raise UserError(
+                f"{path} does not hold the GPT-2 of its config.json, whose {SIZES[ours]} is "
+                f"{getattr(config, ours)} and not {size}: pass a folder whose two files belong together"
+            )
 
 
 def open_files(path: Path, stack: ExitStack) -> dict[str, Any]:

@@ -149,7 +149,7 @@ def read_ranks(path: Path) -> dict[bytes, int]:
 
     tiktoken's own reader copies what it reads into its cache and would serve an old copy later.
     """
-    return parse_ranks(path.read_text(encoding="ascii"), path)
+    return parse_ranks(path.read_bytes().decode("utf-8-sig", errors="replace"), path)
 
 
 def parse_ranks(text: str, path: Path) -> dict[bytes, int]:
@@ -165,7 +165,7 @@ def parse_ranks(text: str, path: Path) -> dict[bytes, int]:
         if not in_order:
             raise ValueError(
                 f"{path}:{number}: expected 'base64(token) {len(ranks)}' with a new token, "
-                f"found {line!r}: restore the file or write it again with gpt/tokenizer_training.py"
+                f"found {line!r:.80}: restore the file or write it again with gpt/tokenizer_training.py"
             )
         ranks[token] = len(ranks)
     if any(bytes([value]) not in ranks for value in range(256)):

@@ -18,6 +18,43 @@ from harness.errors import UserError
 from harness.ranks.collectives import on_main
 
 
+def require_regular(path: Path) -> None:
+    """UserError for what exists and is no regular file, behind a link too: a device, a pipe, a folder.
+
+    Such a file may never end when it is read, and a device would be replaced when it is written.
+    """
+    if path.exists() and not path.is_file():
+        raise UserError(f"{display_path(path)} is no regular file: remove it, or name another one")
+
+
+def expanded(path: Path) -> Path:
+    """The path with a leading ~ as the home folder; UserError for that of a user who is not there."""
+    try:
+        return path.expanduser()
+    except RuntimeError:
+        raise UserError(f"{path}: there is no such user here; give the path in full") from None
+
+
+def parse_json(text: str | bytes) -> Any:
+    """json.loads, with ValueError for what is nested too deeply as well."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def read_json(path: Path) -> Any:
+    """What a JSON file holds. UserError if it is no regular file, no UTF-8 or no JSON."""
+    require_regular(path)
+    try:
+        return parse_json(path.read_bytes())
+    except ValueError as error:
+        reason = (str(error).splitlines() or ["no reason given"])[0]
+        raise UserError(
+            f"{display_path(path)} is damaged, it is no JSON ({reason}): mend it"
+        ) from None
+
+
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Let `write` fill a temporary neighbour of `path`, then rename it into place.
 
@@ -25,6 +62,7 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """
 
     def replace_it() -> None:
+        require_regular(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         try:
@@ -79,6 +117,7 @@ def append_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     """Append one JSON object a line and flush; of several ranks the first one, which alone reads `rows`."""
 
     def append() -> None:
+        require_regular(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with path.open("a", encoding="utf-8") as file:
@@ -92,10 +131,7 @@ def append_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 
 def read_object(path: Path) -> dict[str, Any]:
     """The object in a JSON file. UserError where it holds something else."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:  # no JSON, or no UTF-8
-        raise UserError(f"{display_path(path)} is damaged, it is no JSON: mend it") from error
+    found = read_json(path)
     if not isinstance(found, dict):
         raise UserError(f"{display_path(path)} is damaged, it is no object: mend it")
     return found
@@ -107,12 +143,11 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
     UserError for any other line that is no JSON.
     """
     rows = []
-    if path.exists() and not path.is_file():
-        raise UserError(f"{display_path(path)} is no regular file: remove it")
+    require_regular(path)
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             try:
-                rows.append(json.loads(line))
+                rows.append(parse_json(line))
             except ValueError:  # no JSON, or no UTF-8
                 if not line.endswith(b"\n"):  # the last one, cut off while it was written
                     break
@@ -155,5 +190,6 @@ def display_path(path: Path) -> str:
 
 def save_figure(figure: Any, path: Path) -> None:
     """Write a matplotlib figure, its folder too."""
+    require_regular(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     on_main(lambda: figure.savefig(path, dpi=120))

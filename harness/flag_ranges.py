@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, get_args, get_type_hints
 
 LARGEST = 1e12  # what multiplies numbers in float32 must leave room for them
-LARGEST_SEED = 2**63 - 1
+LARGEST_INTEGER = 2**63 - 1
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,8 @@ Limit = Annotated[float, Range("(0, inf]", "must be above 0")]
 KLLimit = Annotated[float, Range("(0, inf]", "must be above 0, any run would stop there")]
 Share = Annotated[float, Range("(0, 1]", "is a share, above 0 and at most 1")]
 Seed = Annotated[
-    int, Range(f"[{-LARGEST_SEED}, {LARGEST_SEED}]", f"must be at most {LARGEST_SEED} in size")
+    int,
+    Range(f"[{-LARGEST_INTEGER}, {LARGEST_INTEGER}]", f"must be at most {LARGEST_INTEGER} in size"),
 ]
 
 
@@ -84,6 +85,8 @@ def check_ranges(config: object) -> None:
                     f"{name} {allowed.words}" + (f": got {value}" if value != "" else "")
                 )
     for name, value in values.items():
+        if isinstance(value, int) and abs(value) > LARGEST_INTEGER:
+            raise ValueError(f"{name} must be at most {LARGEST_INTEGER} in size: got {value}")
         limit = ranges.get(name)
         unlimited = isinstance(limit, Range) and limit.unlimited and value == math.inf
         if isinstance(value, float) and abs(value) > LARGEST and not unlimited:

@@ -11,7 +11,8 @@ from typing import Any
 from torch import Tensor
 from tqdm import tqdm
 
-from harness.files import append_jsonl, keep_until
+from harness.errors import UserError
+from harness.files import append_jsonl, display_path, keep_until
 from harness.ranks.collectives import is_main
 
 
@@ -36,9 +37,16 @@ class MetricLog:
         self.path, self.show, self.every, self.total, self.title = path, show, every, total, title
         if path is not None:  # a file is there if the run is resumed
             self.rows = keep_until(path, start)
+            steps = {row["step"] for row in self.rows}
+            if len(steps) < len(self.rows):
+                raise UserError(f"{display_path(path)} holds a step twice: delete one of its rows")
+            if len(steps) < start:
+                print(
+                    f"note: {display_path(path)} has only {len(steps)} of the {start} steps so far"
+                )
         self.start, self.begin = start, time.perf_counter()
         self.bar = None
-        if show and sys.stderr.isatty() and is_main():
+        if show and sys.stderr is not None and sys.stderr.isatty() and is_main():
             self.bar = tqdm(total=total, initial=start, desc=title, unit="step", leave=True)
 
     def write(self, *, step: int, **metrics: Any) -> None:

@@ -36,8 +36,24 @@ def prepare() -> None:
     # tenfold. OpenMP reads the setting when it is loaded.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     keep_freed_memory()
+    fill_streams()
     if sys.argv[:1] == ["-m"]:  # what Python puts there until the module is found
         signal.signal(signal.SIGINT, _leave)  # until harness/signals.py takes over
+
+
+def fill_streams() -> None:
+    """Let closed streams (`2>&-`) lead nowhere: a run needs none of them.
+
+    The next file that is opened would get a closed one's number, and with it what is meant for the
+    terminal: a checkpoint could.
+    """
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))
 
 
 def _leave(number: int, frame: FrameType | None) -> None:

@@ -27,7 +27,7 @@ import torch
 from harness.command_flags import Flags
 from harness.device import pick_device
 from harness.errors import Finished, UserError
-from harness.files import display_path, write_json
+from harness.files import display_path, expanded, read_json, write_json
 from harness.here import HERE
 from harness.metric_log import MetricLog
 from harness.optimizer import Diverged
@@ -62,7 +62,7 @@ def open_run(folder: Path, config: Flags, *, resume: bool = False) -> Path:
     FREE_FLAGS, and the same inputs; Finished if that run is complete. Returns the folder, in which a
     leading ~ is the home folder.
     """
-    return on_main(lambda: _open_run(folder.expanduser(), config, resume=resume))
+    return on_main(lambda: _open_run(expanded(folder), config, resume=resume))
 
 
 def _open_run(folder: Path, config: Flags, *, resume: bool) -> Path:
@@ -252,7 +252,7 @@ def _say_finished(folder: Path, started: dict[str, Any], now: dict[str, Any]) ->
     """Raise Finished, or UserError where the complete run is to be made longer."""
     unlock(folder)
     done, wanted = started.get("steps"), now.get("steps")
-    if done is not None and wanted is not None and wanted > done:
+    if isinstance(done, int) and wanted is not None and wanted > done:
         raise UserError(
             f"the run in {folder} is finished after its {done} steps and cannot be taken on to {wanted}: "
             "leave --resume out to start anew"
@@ -289,21 +289,19 @@ def input_digests(config: Flags) -> dict[str, list[str]]:
 def read_record(folder: Path) -> dict[str, Any]:
     """config.json of a run; UserError if it is none of ours or cannot be read."""
     path = folder / CONFIG_FILE
-    if path.exists() and not path.is_file():
-        raise UserError(f"{path} is no regular file: restore it, or leave --resume out")
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = read_json(path)
     except FileNotFoundError:
         raise UserError(f"{folder} is no run folder, it holds no {CONFIG_FILE}") from None
-    except (OSError, ValueError, RecursionError) as error:
-        reason = str(error).splitlines()[0]
-        raise UserError(
-            f"{path} cannot be read ({reason}): restore it, or leave --resume out"
-        ) from None
+    except (OSError, UserError) as error:
+        raise UserError(f"{error}; restore it, or leave --resume out") from None
     if not isinstance(values, dict) or not isinstance(values.get(SCRIPT), str):
         raise UserError(
             f"{path} does not say which script the run is of: restore it, or leave --resume out"
         )
+    for key in (INPUTS, MADE_WITH):
+        if not isinstance(values.get(key, {}), dict):
+            raise UserError(f"{path} is damaged, {key} is no object: restore it")
     return values
 
 

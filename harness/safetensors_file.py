@@ -7,13 +7,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 from harness.errors import UserError
-from harness.files import write_atomically
+from harness.files import parse_json, write_atomically
 from harness.paths import MODEL_FILE
+
+FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
 def save_weights(path: Path, tensors: Mapping[str, Tensor], kind: str, about: Mapping) -> None:
@@ -50,9 +53,20 @@ def load_weights(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, An
             "pass the run folder of the right script"
         )
     try:
-        about = json.loads(metadata["about"])
-    except (KeyError, ValueError, RecursionError):
+        about = parse_json(metadata["about"])
+    except (KeyError, ValueError):
         about = None
     if not isinstance(about, dict):
         raise UserError(f"{path} does not say what it holds: it is damaged, train it again")
     return tensors, about
+
+
+def require_floats(tensors: Mapping[str, Tensor], path: Path) -> None:
+    """UserError for a tensor that is not stored as float64, float32, float16 or bfloat16."""
+    for name, tensor in tensors.items():
+        if tensor.dtype not in FLOATS:
+            kind = str(tensor.dtype).removeprefix("torch.")
+            raise UserError(
+                f"{path}: {name} is stored as {kind}, not as a float of 16 bits or more: use weights "
+                "that are not quantized"
+            )

@@ -103,7 +103,7 @@ class ForgivingOutput:
         """Write if that is possible."""
         try:
             return self.stream.write(text)
-        except OSError as error:
+        except (OSError, ValueError) as error:  # ValueError: somebody has closed it
             self._give_up(error)
             return len(text)
 
@@ -111,18 +111,20 @@ class ForgivingOutput:
         """Flush if that is possible."""
         try:
             self.stream.flush()
-        except OSError as error:
+        except (OSError, ValueError) as error:
             self._give_up(error)
 
-    def _give_up(self, error: OSError) -> None:
+    def _give_up(self, error: OSError | ValueError) -> None:
         """Let the rest go nowhere, what is still buffered too."""
         nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, self.stream.fileno())
-        os.close(nowhere)
+        if self.stream.closed:
+            self.stream = os.fdopen(nowhere, "w")
+        else:
+            os.dup2(nowhere, self.stream.fileno())
+            os.close(nowhere)
+        reason = getattr(error, "strerror", None) or error
         with suppress(OSError):
-            os.write(
-                2, f"output cannot be written ({error.strerror}): going on in silence\n".encode()
-            )
+            os.write(2, f"output cannot be written ({reason}): going on in silence\n".encode())
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.stream, name)
@@ -135,7 +137,8 @@ def forgiving_output() -> Iterator[None]:
     if stream is None or isinstance(stream, ForgivingOutput):
         yield
         return
-    if getattr(stream, "errors", None) == "strict" and hasattr(stream, "reconfigure"):
+    stops = ("strict", "surrogateescape")  # the latter in a C locale
+    if getattr(stream, "errors", None) in stops and hasattr(stream, "reconfigure"):
         stream.reconfigure(errors="backslashreplace")
     sys.stdout = forgiving = ForgivingOutput(stream)
     try:

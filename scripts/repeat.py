@@ -4,6 +4,8 @@
 
 config.json of the folder names the script, its flags and inputs, and how many ranks and threads the
 run had: all of them are used again. What cannot be, such as the version of PyTorch, is pointed out.
+A folder may come from somebody else: only commands of this repository are started, and a reward that
+is somebody's function is run with --run-reward alone.
 Metrics, but for what is measured by a clock, and weights must then be the same bit for bit.
 """
 
@@ -34,8 +36,14 @@ from harness.run_folder import (
     made_with,
     read_record,
 )
+from rl.rewards.sources import NAMED
 
 BY_THE_CLOCK = ("seconds", "tokens_per_second", "pairs_per_second")
+COMMANDS = (
+    "gpt.pretraining", "gpt.finetuning", "gpt.distillation", "reward_model.reward_model_training",
+    "reward_model.outcome_training", "scripts.make_teacher",
+    *(f"rl.{path.stem}" for path in (REPOSITORY / "rl").glob("*_engine.py")),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -46,6 +54,8 @@ class RepeatConfig:
     """Folder of the run."""
     out: Path
     """Folder for the repetition."""
+    run_reward: bool = False
+    """Run the reward function that the folder names. It is code and has your rights: read it first."""
     debug: bool = False
     """Show the traceback of an error."""
 
@@ -55,13 +65,14 @@ def restored(record: Mapping[str, Any], **changes: Any) -> Any:
     flags = {
         name: value for name, value in record.items() if name not in (SCRIPT, INPUTS, MADE_WITH)
     }
-    sys.path.append(str(REPOSITORY))  # the scripts are no package of an installation
-    try:
-        module = importlib.import_module(record[SCRIPT])
-    except ImportError:
+    if (
+        record[SCRIPT] not in COMMANDS
+    ):  # looked at before anything is imported: it could be any code
         raise UserError(
-            f"the run is of {record[SCRIPT]}, which is not here: use its checkout"
-        ) from None
+            f"the run is of {record[SCRIPT]!r:.60}, which is none of the commands here: use its checkout"
+        )
+    sys.path.append(str(REPOSITORY))  # the scripts are no package of an installation
+    module = importlib.import_module(record[SCRIPT])
     for value in vars(module).values():
         is_config = dataclasses.is_dataclass(value) and isinstance(value, type)
         if is_config and {field.name for field in dataclasses.fields(value)} == flags.keys():
@@ -116,6 +127,12 @@ def same_tensors(first: Path, second: Path) -> bool:
 def main(config: RepeatConfig) -> None:
     """Repeat the run and compare; UserError if anything is different."""
     record = read_record(config.run)
+    reward = record.get("reward")
+    if reward not in (None, *NAMED) and not config.run_reward:
+        raise UserError(
+            f"the run's reward is {reward!r:.60}, which is code and would run with your rights: read "
+            "it, then add --run-reward"
+        )
     was = record.get(MADE_WITH, {})
     ranks, threads = was.get("ranks", 1), was.get("threads", 1)
     flags = restored(record, out=config.out, resume=False, ranks=ranks)

@@ -30,7 +30,7 @@ from typing import Any, Literal
 import torch
 from studies import recipes
 from studies.pages import spread, table
-from studies.recipes import LONGEST, prompts_of, words
+from studies.recipes import LONGEST, Recipe, prompts_of, words
 from studies.runner import SECONDS, Clock, Job, run_piece, run_stage
 
 from data import sums
@@ -49,6 +49,7 @@ from harness.paths import RUNS
 from harness.seeds import make_generator
 from reward_model.model import load_reward_model
 from rl.batches.rollout import sample_rollout
+from rl.commands.engines import every_engine
 from rl.kd_grpo_engine import KDGRPOConfig
 from rl.rewards.sources import RewardFn, RewardModelReward, made_of
 from rl.rewards.teacher import TeacherReward
@@ -57,7 +58,17 @@ from rl.training.figures import running_mean
 from rl.training.open_reward import world_rule
 
 ONE_BUDGET = ("cispo_5", "sapo_tuned")  # rows of scripts/overoptimisation.py alone
-RECIPES = {name: recipe for name, recipe in recipes.RECIPES.items() if name not in ONE_BUDGET}
+LISTED = {recipe.module for recipe in recipes.RECIPES.values()}
+NEW_ENGINES = {  # an engine without a recipe has one with its default flags
+    engine.name: Recipe(engine.module)
+    for engine in every_engine()
+    if engine.learns_from == "reward" and engine.module not in LISTED
+}
+RECIPES = {
+    name: recipe
+    for name, recipe in (recipes.RECIPES | NEW_ENGINES).items()
+    if name not in ONE_BUDGET
+}
 
 
 @dataclass(frozen=True)
@@ -75,7 +86,9 @@ class Study:
 def engines(world: str) -> tuple[str, ...]:
     """The engines of a world: steps are checked in sums alone, pairs are labelled in reviews alone."""
     return tuple(
-        name for name in recipes.ENGINES if name in RECIPES and world in RECIPES[name].worlds
+        name
+        for name in recipes.ENGINES | NEW_ENGINES
+        if name in RECIPES and world in RECIPES[name].worlds
     )
 
 

@@ -33,6 +33,7 @@ from harness.errors import UserError
 from harness.files import read_jsonl
 from harness.paths import MODEL_FILE, STATE_FILE
 from harness.training_state import read_state
+from rl.commands.engines import every_engine
 
 LONGEST = 300.0  # seconds that a run of seconds may take before it counts as hanging
 STEPS = 6
@@ -64,9 +65,12 @@ class Job:
 START = (
     "--policy {inputs}/base --max-new-tokens 12 --eval-every 3 --eval-prompts 4 --test-prompts 4"
 )
-ENGINE = f"{START} --prompts-per-step 4 --group-size 2"
-JUDGED = f"{ENGINE} --reward-model {{inputs}}/reward_model"
-TAUGHT = f"{ENGINE} --teacher {{inputs}}/teacher --pretraining-batch-size 2"
+SAMPLES = f"{START} --prompts-per-step 4 --group-size 2"
+ENGINE_FLAGS = {  # by what an engine learns from
+    "reward": f"{SAMPLES} --reward-model {{inputs}}/reward_model",
+    "teacher": f"{SAMPLES} --teacher {{inputs}}/teacher",
+    "pairs": f"{START} --reward-model {{inputs}}/reward_model",
+}
 
 JOBS = (
     Job("gpt.pretraining", "--batch-size 2 --eval-every 100"),
@@ -76,21 +80,10 @@ JOBS = (
         "--max-new-tokens 8 --eval-every 3 --eval-prompts 4 --test-prompts 4"),
     Job("reward_model.reward_model_training", "--base {inputs}/base --pairs 64 --held-out-pairs 16 "
         "--responses-per-prompt 4 --max-response-tokens 12 --batch-size 4"),
-    Job("rl.grpo_engine", JUDGED),
-    Job("rl.grpo_iterative_engine", f"{JUDGED} --iterations 2 --new-pairs 160 --check-pairs 16 "
-        "--responses-per-prompt 4 --reward-batch-size 2"),
-    Job("rl.grpo_process_engine", JUDGED),
-    Job("rl.grpo_single_model_engine", JUDGED),
-    Job("rl.grpo_variants_engine", f"{JUDGED} --variant cispo"),
-    Job("rl.ppo_engine", JUDGED),
-    Job("rl.rloo_engine", JUDGED),
-    Job("rl.reinforce_pp_engine", f"{JUDGED} --variant baseline"),
-    Job("rl.pg_grpo_engine", f"{JUDGED} --pairs both --offline-batch-size 4"),
-    Job("rl.dpo_engine", f"{START} --reward-model {{inputs}}/reward_model --batch-size 4 "
-        "--held-out-pairs 8"),
-    Job("rl.kd_grpo_engine", TAUGHT),
-    Job("rl.kd_ppo_engine", TAUGHT),
-    Job("rl.minillm_engine", TAUGHT),
+    *(
+        Job(engine.module, f"{ENGINE_FLAGS[engine.learns_from]} {engine.toy}")
+        for engine in every_engine()
+    ),
 )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import gzip
+import importlib
 import json
 import math
 import os
@@ -35,21 +36,8 @@ from harness.paths import MODEL_FILE, STATE_FILE
 from reward_model import reward_model_training
 from reward_model.model import RewardModel, save_reward_model
 from reward_model.reward_model_training import RewardModelConfig
-from rl import (
-    dpo_engine,
-    grpo_engine,
-    grpo_iterative_engine,
-    grpo_process_engine,
-    grpo_single_model_engine,
-    grpo_variants_engine,
-    kd_grpo_engine,
-    kd_ppo_engine,
-    minillm_engine,
-    pg_grpo_engine,
-    ppo_engine,
-    reinforce_pp_engine,
-    rloo_engine,
-)
+from rl import dpo_engine, grpo_engine, kd_grpo_engine
+from rl.commands.engines import every_engine
 from rl.dpo_engine import DPOConfig
 from rl.grpo_engine import GRPOConfig
 from rl.kd_grpo_engine import KDGRPOConfig
@@ -272,6 +260,32 @@ def odd_files() -> Iterator[Case]:
             yield Case(f"{config.__name__}: data {kind}", module, config, prepare, "nothing")
 
 
+def odd_tokenizers() -> Iterator[Case]:
+    """Rank files that are none, and texts that a vocabulary of bytes makes too long."""
+    line = b"aGk= 0\n"
+    contents = {
+        "empty": (b"", "single byte is missing"), "binary": (bytes(range(256)) * 40, "bad.tiktoken:1"),
+        "UTF-16": (line.decode().encode("utf-16"), "bad.tiktoken:1"),
+        "a BOM": (b"\xef\xbb\xbf" + line, "single byte is missing"),
+        "one long line": (b"x" * 10**6, "bad.tiktoken:1"),
+        "a rank that is huge": (b"aGk= " + b"9" * 5000, "bad.tiktoken:1"),
+    }  # fmt: skip
+
+    def prepare(content: bytes, folder: Path, start: Path) -> dict[str, Any]:
+        (folder / "bad.tiktoken").write_bytes(content)
+        return dict(tokenizer=str(folder / "bad.tiktoken"), steps=2, device="cpu", ranks=1)
+
+    for name, (content, place) in contents.items():
+        yield Case(f"tokenizer: {name}", pretraining, PretrainingConfig,
+                   functools.partial(prepare, content), place)  # fmt: skip
+
+    def equal(folder: Path, start: Path) -> dict[str, Any]:
+        (folder / "rows.jsonl").write_text('{"prompt": "a b c ", "answer": "7"}\n' * 50)
+        return quick(start, GRPOConfig, data=str(folder / "rows.jsonl"))
+
+    yield Case("50 equal prompts", grpo_engine, GRPOConfig, equal, "give more prompts that differ")
+
+
 # Flags --------------------------------------------------------------------------------------------
 
 SCRIPTS: tuple[tuple[ModuleType, type], ...] = (
@@ -279,19 +293,7 @@ SCRIPTS: tuple[tuple[ModuleType, type], ...] = (
     (finetuning, FinetuningConfig),
     (distillation, DistillationConfig),
     (reward_model_training, RewardModelConfig),
-    (grpo_engine, GRPOConfig),
-    (grpo_iterative_engine, grpo_iterative_engine.IterativeGRPOConfig),
-    (grpo_process_engine, grpo_process_engine.ProcessGRPOConfig),
-    (grpo_single_model_engine, grpo_single_model_engine.SingleModelGRPOConfig),
-    (grpo_variants_engine, grpo_variants_engine.GRPOVariantsConfig),
-    (ppo_engine, ppo_engine.PPOConfig),
-    (rloo_engine, rloo_engine.RLOOConfig),
-    (reinforce_pp_engine, reinforce_pp_engine.ReinforcePPConfig),
-    (pg_grpo_engine, pg_grpo_engine.PGGRPOConfig),
-    (dpo_engine, DPOConfig),
-    (kd_grpo_engine, KDGRPOConfig),
-    (kd_ppo_engine, kd_ppo_engine.KDPPOConfig),
-    (minillm_engine, minillm_engine.MiniLLMConfig),
+    *((importlib.import_module(engine.module), engine.config) for engine in every_engine()),
 )
 
 
@@ -306,6 +308,10 @@ def flags() -> Iterator[Case]:
                 if outside and (isinstance(value, int) or "float" in fields[name]):
                     yield Case(f"{config.__name__}: {name} {value}", module, config,
                                plain(**{name: value}), name)  # fmt: skip
+        for name in (name for name, kind in fields.items() if "int" in kind):
+            value = (2**63,) if "tuple" in fields[name] else 2**63
+            yield Case(f"{config.__name__}: {name} beyond 2^63", module, config,
+                       plain(**{name: value}), name)  # fmt: skip
         for name in (name for name, kind in fields.items() if "float" in kind):
             for value in (math.nan, 1e300):
                 yield Case(f"{config.__name__}: {name} {value}", module, config,
@@ -363,16 +369,26 @@ def spoil_weights(path: Path, how: str) -> None:
         tensors[name] = tensors[name][:-1].clone()
     elif how == "another kind":
         header["kind"] = "painting"
+    elif how in KINDS:
+        name = next(name for name in sorted(tensors) if name.endswith("ln_f.bias"))
+        tensors[name] = tensors[name].to(KINDS[how])
     if how == "about a list":
         header["about"] = "[]"
     elif how == "about nothing":
         header["about"] = "{"
+    elif how == "about nested":
+        header["about"] = "[" * 100_000 + "]" * 100_000
     else:
         header["about"] = json.dumps(about)
     save_file(tensors, path, {} if how == "no header" else header)
 
 
+KINDS = {
+    "int32": torch.int32, "bool": torch.bool, "complex": torch.complex64,
+    "float8": torch.float8_e4m3fn,
+}  # fmt: skip
 DAMAGES = (
+    *KINDS, "about nested",
     "empty", "three bytes", "random", "cut", "cut by a byte", "one byte more", "zeros",
     "a huge header", "a header that is no JSON", "n_layer", "n_head", "n_embd", "vocab_size",
     "context", "dropout", "n_layer ", "no shape", "a shape without a size", "unknown tokenizer",
@@ -422,7 +438,8 @@ def spoil_run(folder: Path, how: str) -> None:
         "broken": "{", "{}": "{}", "[]": "[]", "a number": "7", "empty": "",
         "not UTF-8": b"\xff\xfe{",
         "no step": '{"loss": 1}\n', "a list": "[1]\n", "a step that is none": '{"step": "x"}\n',
-        "damaged": "{x}\n" + '{"step": 1}\n',
+        "damaged": "{x}\n" + '{"step": 1}\n', "nested": "[" * 100_000 + "]" * 100_000 + "\n",
+        "a step twice": '{"step": 1}\n{"step": 1}\n',
     }  # fmt: skip
     path = {"state": state, "config": flags, "metrics": metrics}[file]
     if what == "missing":
@@ -430,13 +447,18 @@ def spoil_run(folder: Path, how: str) -> None:
     elif what == "a folder":
         path.unlink()
         path.mkdir()
+    elif what == "a pipe":
+        path.unlink()
+        os.mkfifo(path)
     elif file in ("config", "metrics") and what in texts:
         text = texts[what]
         path.write_bytes(text if isinstance(text, bytes) else text.encode())
     elif file == "config":
         record = json.loads(flags.read_text())
         other = {"another script": ("script", "rl.ppo_engine"), "another rate": ("lr", 7.0),
-                 "another seed": ("seed", 99), "a script that is none": ("script", 7)}  # fmt: skip
+                 "another seed": ("seed", 99), "a script that is none": ("script", 7),
+                 "inputs a list": ("inputs", [1]), "inputs a text": ("inputs", "x"),
+                 "made with a list": ("made_with", [1])}  # fmt: skip
         if what == "no rate":
             del record["lr"]
         elif what == "another input":
@@ -484,15 +506,16 @@ RUN_DAMAGES = (
         "missing", "a folder", "empty", "random", "cut", "zeroed inside", "a list", "a tensor", "{}",
         "a string", "no parts", "no generators", "no stopped", "step -5", "step 1000000000",
         "step x", "parts a list", "an optimizer of another model", "a policy without a tensor",
-        "a generator that is none",
+        "a generator that is none", "a pipe",
     )),
     *(f"config: {how}" for how in (
-        "missing", "a folder", "broken", "{}", "[]", "a number", "empty", "not UTF-8",
-        "another script", "another rate", "another seed", "a script that is none", "no rate",
-        "another input",
+        "missing", "a folder", "broken", "{}", "[]", "a number", "empty", "not UTF-8", "a pipe",
+        "nested", "another script", "another rate", "another seed", "a script that is none",
+        "no rate", "another input", "inputs a list", "inputs a text", "made with a list",
     )),
     *(f"metrics: {how}" for how in (
-        "a folder", "no step", "a list", "a step that is none", "damaged",
+        "a folder", "no step", "a list", "a step that is none", "damaged", "a pipe", "nested",
+        "a step twice",
     )),
 )  # fmt: skip
 
@@ -515,6 +538,8 @@ def run_folders(killed: Path) -> Iterator[Case]:
 
     def placed(how: str, folder: Path, start: Path) -> dict[str, Any]:
         out = folder / "place"
+        if how == "nobody's home":
+            return quick(start, GRPOConfig, out=Path("~nosuchuser/place"))
         if how == "a file":
             out.write_text("dear diary")
         elif how == "below a file":
@@ -541,7 +566,7 @@ def run_folders(killed: Path) -> Iterator[Case]:
             return quick(start, GRPOConfig, out=out, resume=True)
         return quick(start, GRPOConfig, out=out)
 
-    for how in ("a file", "below a file", "a link to nothing", "someone's folder",
+    for how in ("nobody's home", "a file", "below a file", "a link to nothing", "someone's folder",
                 "another script's run", "the policy", "above the policy",
                 "resume where nothing is", "resume an empty folder"):  # fmt: skip
         yield Case(f"out: {how}", grpo_engine, GRPOConfig, functools.partial(placed, how), "place")
@@ -549,7 +574,14 @@ def run_folders(killed: Path) -> Iterator[Case]:
 
 def cases(killed: Path) -> list[Case]:
     """All of them; `killed` is a folder of GRPO that could be resumed."""
-    return [*spoiled_rows(), *odd_files(), *flags(), *weights(), *run_folders(killed)]
+    return [
+        *spoiled_rows(),
+        *odd_files(),
+        *odd_tokenizers(),
+        *flags(),
+        *weights(),
+        *run_folders(killed),
+    ]
 
 
 def make_killed(start: Path, monkeypatch: Any) -> Path:

@@ -39,7 +39,9 @@ def without_free_flags(files: dict[str, bytes | None]) -> dict[str, object]:
     compared: dict[str, object] = dict(files)
     for name, content in files.items():
         if name.endswith("config.json") and content is not None:
-            with suppress(ValueError, AttributeError):  # a broken one must stay as it is
+            with suppress(
+                ValueError, AttributeError, RecursionError
+            ):  # a broken one must stay as it is
                 flags = json.loads(content).items()
                 compared[name] = [flag for flag in flags if flag[0] not in FREE_FLAGS]
     return compared

@@ -32,23 +32,6 @@ def test_a_log_ratio_is_the_difference_of_two_log_softmaxes() -> None:
     assert found == pytest.approx(expected, abs=1e-5)
 
 
-def test_likelier_tokens_are_blue_and_four_nats_are_full_colour() -> None:
-    tokens = [*TOKENIZER.encode("a<b"), TOKENIZER.eos_id]
-    ratios = [4.0, -1.0, 9.0, 0.0][: len(tokens) - 1] + [-8.0]
-    pieces = before_after.pieces_of(tokens, ratios, TOKENIZER)
-    assert "".join(piece["text"] for piece in pieces) == "a<b[end]"
-    assert (pieces[0]["fill"], pieces[0]["opacity"]) == ("#56B4E9", 0.75)
-    assert (pieces[1]["fill"], pieces[1]["opacity"]) == ("#E69F00", 0.19)
-    assert (pieces[-1]["fill"], pieces[-1]["opacity"]) == ("#E69F00", 0.75)
-
-
-def test_a_long_answer_is_wrapped_inside_the_picture() -> None:
-    tokens = TOKENIZER.encode("I find the kettle charming. " * 12)
-    pieces = before_after.pieces_of(tokens, [0.0] * len(tokens), TOKENIZER)
-    assert pieces[-1]["below"] >= 3 * before_after.LINE
-    assert max(piece["x"] + piece["width"] for piece in pieces) <= before_after.WIDTH
-
-
 def test_the_picture_holds_each_prompt_twice_answered_and_escapes_markup() -> None:
     records = list(reviews.prompts("test"))[:2]
     svg = before_after.picture(model(0), model(1), TOKENIZER, records)

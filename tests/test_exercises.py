@@ -9,16 +9,12 @@ import torch
 from course import exercises
 from course.claims import holds
 from course.exercises import verdict
-from course.mistakes import Mistake, mistake
+from course.mistakes import Mistake
 
 NAMES = exercises.names()
 MISTAKES = [(name, made) for name in NAMES for made in exercises.load(name).mistakes]
 
 each_exercise = pytest.mark.parametrize("name", NAMES)
-
-
-def test_there_are_exercises() -> None:
-    assert {"group_advantages", "clipped_surrogate"} <= set(NAMES)
 
 
 @each_exercise
@@ -121,16 +117,6 @@ def test_a_wrong_gradient_with_right_numbers_is_told_apart() -> None:
     assert "the numbers are right, but the gradient of your result for log_probs is 0.5" in text
 
 
-def test_check_prints_the_verdict(capsys: pytest.CaptureFixture[str]) -> None:
-    exercises.check("group_advantages", exercises.load("group_advantages").solution)
-    assert capsys.readouterr().out.startswith("right: 3 worked cases")
-
-
-def test_an_unknown_exercise_lists_the_known_ones() -> None:
-    with pytest.raises(ValueError, match="group_advantages"):
-        verdict("no_such", lambda: None)
-
-
 def test_a_claim_is_a_message_for_readers_and_an_error_where_pages_are_built(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -143,15 +129,3 @@ def test_a_claim_is_a_message_for_readers_and_an_error_where_pages_are_built(
     holds(1 > 0, "all runs learn")
     with pytest.raises(AssertionError, match="all runs learn"):
         holds(0 > 1, "all runs learn")
-
-
-def test_a_mistake_needs_its_sentence() -> None:
-    def upside_down(a: float, b: float) -> float:
-        return b / a
-
-    with pytest.raises(ValueError, match="upside_down has no sentence"):
-        mistake(upside_down)
-    upside_down.__doc__ = """your ratio is
-        b / a."""
-    made = mistake(upside_down)
-    assert (made.name, made.says, made(2, 1)) == ("upside_down", "your ratio is b / a.", 0.5)

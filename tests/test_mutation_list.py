@@ -22,7 +22,6 @@ from mutation_check import (
     pytest_name,
     read_bugs,
     read_tests,
-    selected,
 )
 from trials import TIMED_OUT
 
@@ -188,13 +187,6 @@ def test_only_a_failing_test_counts_as_caught(status, output, expected):
     assert judge(status, output) == expected
 
 
-def test_unknown_names_are_refused_and_known_ones_keep_their_order():
-    with pytest.raises(UserError, match="no planted bug k9-sign: --list"):
-        selected(BUGS, ("k1-sign", "k9-sign"))
-    chosen = selected(BUGS, (NAMES[3], NAMES[0]))
-    assert [bug.name for bug in chosen] == [NAMES[0], NAMES[3]] and selected(BUGS, ()) == BUGS
-
-
 @pytest.fixture
 def pretend(monkeypatch, tmp_path):
     """Runs no test: results by name, everything else is caught. Returns the names that were tried."""
@@ -238,13 +230,6 @@ def test_a_failing_baseline_stops_everything():
     failed = pytest.raises(UserError, match="without any planted bug:\n1 failed")
     with ThreadPoolExecutor(2) as pool, failed:
         mutation_check.check_baseline([bug], [], Failing(), pool)
-
-
-def test_list_runs_nothing(pretend, capsys):
-    tried = pretend()
-    main(MutationCheckConfig(list=True))
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == NAMES and tried == []
 
 
 def test_the_page_is_written_from_all_bugs_only(pretend):

@@ -242,7 +242,7 @@ def height_of_output(output: dict[str, Any]) -> float:
     return len(text.splitlines()) + 1
 
 
-# Links, offline --------------------------------------------------------------------------------
+# Papers --------------------------------------------------------------------------------------
 
 TEXTS = [
     *SOURCES,
@@ -255,24 +255,6 @@ CODE = sorted(
     for folder in ("data", "gpt", "reward_model", "rl", "scripts", "bench", "notebooks")
     for path in (ROOT / folder).rglob("*.py")
 )
-
-
-@pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_every_link_inside_the_repository_leads_somewhere(path: Path) -> None:
-    text = path.read_text(encoding="utf-8")
-    prose = re.sub(r"```.*?```|`[^`\n]*`", "", text, flags=re.DOTALL)
-    for target in re.findall(r"\]\(([^)\s]+)\)", prose):
-        name, _, anchor = target.partition("#")
-        if re.match(r"https?:|mailto:", target) or not re.fullmatch(r"[\w./#-]+", target):
-            continue
-        there = (path.parent / name).exists() if name else True
-        assert there, f"{path.name} links to {target}, which is not there"
-        if anchor and name.endswith(".md"):
-            headings = re.findall(
-                r"^#+ (.*)$", (path.parent / name).read_text("utf-8"), re.MULTILINE
-            )
-            slugs = [re.sub(r"[^\w -]", "", h.lower()).replace(" ", "-") for h in headings]
-            assert anchor in slugs, f"{path.name}: {name} has no heading {anchor}"
 
 
 def test_every_cited_paper_is_in_the_table_of_papers() -> None:

@@ -6,7 +6,6 @@ import ast
 import json
 import os
 import pickle
-import socket
 from pathlib import Path
 
 import pytest
@@ -15,19 +14,15 @@ from safetensors.torch import save_file
 
 from data.readers import DataError, read_preferences, read_prompts, read_text
 from data.records import PromptRecord
-from gpt import pretraining
 from gpt.checkpoint import load_gpt, save_gpt
 from gpt.model import GPT, GPTConfig
 from gpt.pretrained import load_gpt2, shard_names
-from gpt.pretraining import PretrainingConfig
 from gpt.tokenizer import load_tokenizer
 from harness.errors import UserError
 from harness.files import keep_until, read_jsonl
 from harness.safetensors_file import load_weights, save_weights
 from harness.training_state import TrainingState, read_state
 from reward_model.model import RewardModel, load_reward_model, save_reward_model
-from rl import grpo_engine
-from rl.grpo_engine import GRPOConfig
 from rl.rewards.sources import RewardModelReward
 from rl.training.open_reward import answer_rule, require_reach
 
@@ -100,28 +95,6 @@ def test_an_index_names_no_file_outside_its_folder(tmp_path, name):
 
 
 # The network
-
-
-def test_without_a_flag_that_names_it_nothing_is_fetched(tmp_path, monkeypatch):
-    """From pre-training to an engine's report."""
-
-    def refuse(*arguments, **options):
-        raise AssertionError("the network was asked")
-
-    for name in ("connect", "connect_ex", "sendto"):
-        monkeypatch.setattr(socket.socket, name, refuse)
-    monkeypatch.setattr(socket, "getaddrinfo", refuse)
-    data = tmp_path / "data.jsonl"
-    rows = [{"prompt": f"{n} + 1 = ", "answer": f"{n + 1}"} for n in range(200)]
-    data.write_text("\n".join(json.dumps(row) for row in rows))
-    shared = dict(data=str(data), steps=1, device="cpu", ranks=1)
-    start = pretraining.main(PretrainingConfig(**shared, batch_size=2, out=tmp_path / "start"))
-    grpo_engine.main(
-        GRPOConfig(
-            **shared, policy=start, prompts_per_step=2, group_size=2, eval_prompts=2, test_prompts=2,
-            max_new_tokens=4, out=tmp_path / "run",
-        )
-    )  # fmt: skip
 
 
 # Files that are none, and never end

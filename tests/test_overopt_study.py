@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 import time
 from dataclasses import replace
@@ -11,19 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import overoptimisation
 import pytest
 import torch
 from overopt import budget_page, pages, recording, repeats, results, runs
-from overopt.plan import CURES, PARTS, STAGES, do, plan
-from overopt.settings import ENGINES, SETTINGS, SHAPES, TUNING, Settings
+from overopt.plan import PARTS, STAGES, do, plan
+from overopt.settings import ENGINES, SETTINGS, TUNING, Settings
 from studies import runner
 from studies.runner import Job
 
 from harness.command_line import from_preset
 from harness.errors import UserError
 from harness.files import append_jsonl, write_json
-from scripts import study
 
 FULL, SMALL = SETTINGS["full"], SETTINGS["rehearsal"]
 
@@ -44,34 +41,6 @@ def test_every_job_comes_after_what_it_needs(settings: Settings) -> None:
 def first(name: str) -> bool:
     """Not a run made once more."""
     return not name.startswith("repeats/")
-
-
-def test_the_law_is_what_was_asked_for() -> None:
-    """4 sizes x 5 label counts x 3 starts by GRPO and best-of-n, 6 of the 20 cells by PPO too."""
-    names = [name for name, job in plan(FULL).items() if "law" in job.parts and first(name)]
-    kinds = {kind: [n for n in names if kind in n] for kind in ("law/grpo", "law/ppo", "best_of_n")}
-    assert {kind: len(found) for kind, found in kinds.items()} == {
-        "law/grpo": 60, "law/ppo": 18, "best_of_n": 60,
-    }  # fmt: skip
-    assert sum(name.endswith("/bank") for name in names) == 3
-    assert len(set(FULL.ppo_cells)) == 6 and FULL.best_of[-1] == 512
-    assert (FULL.bank_prompts, FULL.bank_answers) == (64, 1024)
-    assert set(FULL.sizes) == set(SHAPES) and FULL.policy in FULL.sizes
-
-
-def test_cures_and_engines_are_what_was_asked_for() -> None:
-    listed = {name: job for name, job in plan(FULL).items() if first(name)}
-    cures = [name for name in listed if "/cures/" in name]
-    assert len(cures) == (len(CURES) - 1) * 5  # the uncured run is the law's
-    reviews = {name.rsplit("/", 1)[1] for name in listed if "/budget/reviews/" in name}
-    engines = {name.rsplit("-", 1)[0] for name in reviews} - {"try"}
-    assert engines == {name for name, engine in ENGINES.items() if "reviews" in engine.worlds}
-    assert len([n for n in listed if "/budget/sums/grpo-" in n]) == 3 * 2
-    modules = {engine.module for engine in ENGINES.values()}
-    known = {
-        study.RECIPES[name].module for name in study.engines("reviews") + study.engines("sums")
-    }
-    assert modules == known
 
 
 @pytest.mark.parametrize("name", ENGINES)
@@ -234,13 +203,6 @@ def test_the_page_is_written_from_the_runs_and_again_from_the_json(
     assert (docs / "overoptimisation.md").read_text() == text
 
 
-def test_a_page_before_any_run_says_so(tmp_path: Path) -> None:
-    pages.draw(PARTS, SMALL, tmp_path / "nothing", tmp_path / "docs")
-    text = (tmp_path / "docs" / "overoptimisation.md").read_text()
-    assert text.count("Not run yet") == 2 and "| law | 0 of 22 |" in text
-    assert [path.suffix for path in (tmp_path / "docs").iterdir()].count(".png") == 0
-
-
 def test_a_recording_holds_what_the_page_shows(rehearsed: Path, tmp_path: Path) -> None:
     recording.record(SMALL, rehearsed, tmp_path / "recording.json")
     found = json.loads((tmp_path / "recording.json").read_text())
@@ -330,23 +292,6 @@ def test_one_start_makes_no_difference(compared: dict[str, Any]) -> None:
         assert [("difference" in row) for row in rows] == [told]
 
 
-def test_the_budgets_part_of_the_study_page(compared: dict[str, Any], tmp_path: Path) -> None:
-    docs = tmp_path / "docs"
-    docs.mkdir()
-    marks = budget_page.MARK, budget_page.END_MARK
-    (docs / "study.md").write_text(f"before\n\n{marks[0]}\n\nstale\n{marks[1]}\n\nafter\n")
-    pages.draw(("budget",), compared["settings"], compared["root"], docs)
-    text = (docs / "study.md").read_text()
-    assert text.startswith("before") and text.endswith("after\n") and "stale" not in text
-    assert re.search(r"\| rloo \| \+0\.080 \(\+0\.\d+ to \+0\.\d+\), 0\.\d+ \|", text)
-    assert re.search(r"\| ppo \| 0\.\d+\S* \| .* \| - \| \d\.\d+", text)  # 4 nats: not reached
-    assert "| rloo | 0.8" in text and "`rloo` (+0.080)" in text
-    assert "not all of them are run yet" in text
-    assert "**Not all of it is run:** 12 runs are there, of 2 of 2 starts" in text
-    for name in ("study_budget.png", "study_budget_reviews.png"):
-        assert (docs / name).read_bytes()[:4] == b"\x89PNG"
-
-
 # --- a row made once more -------------------------------------------------------------------------
 
 
@@ -431,22 +376,3 @@ def test_the_law_compares_the_best_gold(tmp_path: Path) -> None:
     half = 4.303 * 0.02 * (1 + 1 / 3) ** 0.5  # Student's t with 2 degrees of freedom
     assert measure["expected"] == pytest.approx([0.8 - half, 0.8 + half])
     assert repeats.inside(measure)
-
-
-@pytest.mark.parametrize(
-    ("tuned", "words"),
-    [
-        (None, "not all of them are run yet"),
-        ({}, "its own (`sapo`) did best on sums"),
-        ({"kl_coef": 0.1, "lr": 1e-4}, "`--kl-coef 0.1` `--lr 0.0001` (`sapo_tuned`) did best on sums"),
-    ],
-)  # fmt: skip
-def test_what_the_tries_of_sapo_chose_is_told(tuned: dict[str, float] | None, words: str) -> None:
-    assert budget_page.tuned_text({"budget": {"sums": {"tuned": tuned}}}) == words
-
-
-def test_flags_that_make_no_piece_are_refused() -> None:
-    with pytest.raises(ValueError, match="minutes must be positive"):
-        overoptimisation.OveroptimisationConfig(minutes=0)
-    with pytest.raises(UserError, match="there is no job 'none'"):
-        overoptimisation.main(overoptimisation.OveroptimisationConfig(work="none"))

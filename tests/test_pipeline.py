@@ -248,15 +248,6 @@ def explicit(world: Runs, out: Path, **changes: Any) -> GRPOConfig:
     return GRPOConfig(**(flags | changes))
 
 
-def test_a_second_run_moves_the_first_aside_and_repeats_it(world: Runs, tmp_path: Path) -> None:
-    out = tmp_path / "grpo"
-    for _ in range(2):
-        grpo_engine.main(explicit(world, out))
-    assert names(tmp_path) == {"grpo", "grpo.1"}
-    assert untimed(out) == untimed(tmp_path / "grpo.1") == untimed(world.grpo)
-    assert same_weights(out, tmp_path / "grpo.1") and same_weights(out, world.grpo)
-
-
 @pytest.mark.parametrize("before", ["save_gpt", "write_json"])
 def test_an_interrupted_run_resumes_into_the_same_result(
     world: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str

@@ -61,14 +61,6 @@ def test_source_by_text_by_line_and_without_docstring() -> None:
         plots.source(clipped_surrogate, ("no such line", "return"))
 
 
-def test_code_says_where_it_lives(capsys: pytest.CaptureFixture[str], rich: list[str]) -> None:
-    plots.code(clipped_surrogate)
-    assert 'href="../rl/equations/losses.py"' in rich[0]
-    plain = re.sub(r"<[^>]+>", "", rich[0])
-    assert "-torch.minimum(ratio" in plain.replace("&#39;", "'")
-    assert "<span style=" in rich[0], "highlighted"
-
-
 def test_a_difference_has_signs_beside_its_colours(rich: list[str]) -> None:
     text = plots.difference_text(group_advantages, leave_one_out_advantages)
     assert "- def group_advantages(" in text
@@ -78,27 +70,6 @@ def test_a_difference_has_signs_beside_its_colours(rich: list[str]) -> None:
     assert plots.difference_text(
         "a = 1\nb = 2\nc = 3\nd = 4", "a = 1\nb = 2\nc = 3\nd = 5", context=1
     ) == ("# - before\n# + after\n  ...\n  c = 3\n- d = 4\n+ d = 5")
-
-
-def test_a_script_prints_what_a_notebook_shows(capsys: pytest.CaptureFixture[str]) -> None:
-    plots.table(["name", "x"], [["a", 1.23456], ["long name", 2]], number=".2f")
-    assert (
-        capsys.readouterr().out
-        == "name       x\n---------  ----\na          1.23\nlong name  2.00\n"
-    )
-    plots.diagram("four_models")
-    assert "notebooks/figures/four_models.svg" in capsys.readouterr().out
-    with pytest.raises(ValueError, match="four_models"):
-        plots.diagram("no_such")
-
-
-def test_a_document_is_shown_with_links_that_work_from_a_page(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    plots.document("cheat_sheet")
-    shown = capsys.readouterr().out
-    assert "](../docs/symbols.md)" in shown and "](../rl/grpo_engine.py)" in shown
-    assert not shown.startswith("#")
 
 
 def test_plots_draw_what_they_are_given() -> None:
@@ -124,14 +95,6 @@ def inside(axis: Axes) -> bool:
     """Whether the legend stands within the axes."""
     axis.figure.draw_without_rendering()
     return axis.get_legend().get_window_extent().x1 <= axis.get_window_extent().x1 + 1
-
-
-def test_a_legend_covers_no_line() -> None:
-    free = plots.curves({"policy": [0.0, 1.0, 1.0, 1.0]})
-    assert inside(free)
-    crowd = {f"setting {i}": [i, 10 - i, float("nan"), 10 - i, i] for i in range(11)}
-    assert not inside(plots.curves(crowd))
-    plt.close("all")
 
 
 # The diagrams ---------------------------------------------------------------------------------------
@@ -166,11 +129,6 @@ def test_a_diagram_can_be_read(name: str) -> None:
     assert min(contrast(diagrams.INK, fill) for fill in fills) > 7
 
 
-def test_a_text_that_leaves_its_box_is_refused() -> None:
-    with pytest.raises(ValueError, match="its box has 40"):
-        diagrams.Picture(100, 100, "").box(0, 0, 40, ["far too long for this"])
-
-
 # The flip-book --------------------------------------------------------------------------------------
 
 
@@ -203,8 +161,3 @@ def test_the_flip_book_needs_no_script_and_no_network(rich: list[str]) -> None:
     static = re.sub(r"<script>.*?</script>", "", page, flags=re.DOTALL)
     assert static.count("<section") == 6 and "display:none" not in static.split("<section", 1)[1]
     assert "http" not in page and "src=" not in page
-
-
-def test_the_flip_book_wants_a_number_for_each_token() -> None:
-    with pytest.raises(ValueError, match="one number for each token"):
-        flipbook.step(**a_step(push=torch.zeros(2, 1)))

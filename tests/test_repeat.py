@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -92,10 +93,36 @@ def test_paths_and_tuples_come_back_from_json(tmp_path):
 @pytest.mark.parametrize(
     ("record", "words"),
     [
-        ({"script": "rl.no_engine"}, "which is not here"),
+        ({"script": "rl.no_engine"}, "none of the commands here"),
         ({"script": "rl.grpo_engine", "steps": 3}, "has other flags today"),
     ],
 )
 def test_a_run_of_another_version_is_refused(record, words):
     with pytest.raises(UserError, match=words):
         restored(record)
+
+
+@pytest.mark.parametrize(
+    ("record", "words"),
+    [
+        ({"script": "trap"}, "'trap', which is none of the commands here"),
+        (
+            {"script": "rl.grpo_engine", "reward": "trap.py:f"},
+            "reward is 'trap.py:f', which is code",
+        ),
+        ({"script": "rl.grpo_engine", "reward": "trap:f"}, "add --run-reward"),
+        ({"script": "rl.grpo_engine", "reward": ["trap:f"]}, "which is code"),
+        ({"script": "scripts.soak"}, "none of the commands here"),
+        ({"script": "../trap"}, "none of the commands here"),
+    ],
+)
+def test_nothing_that_a_received_folder_names_is_run(record, words, tmp_path, monkeypatch):
+    (tmp_path / "trap.py").write_text("open('sprung', 'w')\ndef f(prompt, response): return 0.0\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    flags = json.loads(json.dumps(vars(GRPOConfig()), default=str)) | record
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.json").write_text(json.dumps(flags))
+    with pytest.raises(UserError, match=re.escape(words)):
+        repeat.main(RepeatConfig(tmp_path / "run", tmp_path / "again"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run", "trap.py"]

@@ -5,16 +5,13 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import re
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
 import tyro
 from studies import runner
-from studies.pages import spread
 from studies.recipes import Recipe, config_class, words
 
 from data import reviews
@@ -28,7 +25,7 @@ from rl.kd_grpo_engine import KDGRPOConfig
 from rl.rewards.teacher import TeacherReward
 from rl.training.open_reward import world_rule
 from scripts import study
-from scripts.study import RECIPES, STUDIES, StudyConfig, markdown, plot
+from scripts.study import RECIPES, STUDIES, StudyConfig
 
 
 def test_every_run_is_a_script_and_named_once() -> None:
@@ -88,20 +85,6 @@ def test_the_methods_of_distillation_see_as_many_responses() -> None:
         assert config.steps * batch == 10_240
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        (dict(runs=("ppo", "pppo")), "no run 'pppo': choose from grpo, ppo"),
-        (dict(seeds=()), "seeds each need at least one"),
-        (dict(jobs=0), "jobs and prompts must be at least 1"),
-        (dict(prompts=0), "jobs and prompts must be at least 1"),
-    ],
-)
-def test_flags_that_make_no_study_are_refused(changes: dict[str, Any], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        StudyConfig(**changes)
-
-
 def test_a_finished_stage_is_kept_and_a_failing_one_explains_itself(tmp_path: Path) -> None:
     done = tmp_path / "done"
     done.mkdir()
@@ -124,13 +107,6 @@ def test_a_finished_stage_leaves_its_seconds(tmp_path: Path) -> None:
     assert (tmp_path / "run.log").read_text() == "run\n"
 
 
-@pytest.mark.parametrize(
-    ("values", "text"), [([0.5, 0.75], "0.625 (0.500 to 0.750)"), ([0.5], "0.500"), ([], "-")]
-)
-def test_spread_over_seeds(values: list[float], text: str) -> None:
-    assert spread(values, 3) == text
-
-
 def test_a_policy_is_measured_once_per_split(tmp_path: Path) -> None:
     asked: list[object] = []
     judge = SimpleNamespace(
@@ -148,40 +124,12 @@ def test_a_policy_is_measured_once_per_split(tmp_path: Path) -> None:
     assert asked == [tmp_path] * 3
 
 
-def results() -> dict[str, list[dict[str, float]]]:
-    numbers = {"gold": 0.4, "win_rate": 0.5, "kl": 0.0, "response_length": 9.0, "greedy": 0.5}
-    return {"base model": [numbers], "ppo": [numbers | {"gold": 0.8, "seconds": 61.0}] * 2}
-
-
-@pytest.mark.parametrize("name", STUDIES)
-def test_the_table_is_markdown_with_a_row_each(name: str) -> None:
-    lines = markdown(STUDIES[name], results()).splitlines()
-    assert len(lines) == 4 and len({line.count("|") for line in lines}) == 1
-    assert lines[2].startswith("| base model | 0.400 |")
-    assert re.match(r"\| ppo \| 0\.800 \(0\.800 to 0\.800\) .* 61 \(61 to 61\) \|$", lines[3])
-
-
 def test_a_curve_is_the_mean_of_the_seeds_where_all_have_a_point(tmp_path: Path) -> None:
     for seed, golds in ((0, (0.2, 0.4, 0.9)), (1, (0.4, 0.8))):  # the second stopped early
         rows = [{"step": 10 * i, "validation/gold": gold} for i, gold in enumerate(golds, 1)]
         append_jsonl(tmp_path / f"ppo-{seed}" / "metrics.jsonl", [{"step": 1, "kl": 0.0}, *rows])
     steps, gold = study.mean_curve(tmp_path, (0, 1), "ppo", ("step", "validation/gold"))
     assert steps == [10, 20] and gold == pytest.approx([0.3, 0.6])
-
-
-@pytest.mark.parametrize("name", ["reviews", "distillation"])
-def test_the_figure_is_drawn_from_the_metrics(tmp_path: Path, name: str) -> None:
-    config = StudyConfig(runs=("ppo",), seeds=(0, 1))
-    distance = STUDIES[name].distance[0]
-    for seed in config.seeds:
-        rows = [
-            {"step": step, "validation/gold": step / 40, f"validation/{distance}": step / 10}
-            for step in (10, 20)
-        ]
-        append_jsonl(tmp_path / f"ppo-{seed}" / "metrics.jsonl", rows)
-        (tmp_path / f"ppo-{seed}" / "config.json").write_text('{"steps": 20}')
-    plot(config, STUDIES[name], tmp_path, tmp_path / "study.png", results())
-    assert (tmp_path / "study.png").read_bytes()[:4] == b"\x89PNG"
 
 
 def small_judge(name: str) -> study.Judge:

@@ -54,5 +54,5 @@ def fixed_gpt(probs: list[float], context: int = 12, dtype: torch.dtype = torch.
     model = GPT(GPTConfig(V, context, n_layer=1, n_head=1, n_embd=V)).initialize().to(dtype).eval()
     model.wte.weight.data = torch.eye(V, dtype=dtype)
     model.ln_f.weight.data.zero_()
-    model.ln_f.bias.data = torch.tensor(probs, dtype=dtype).log()
+    model.ln_f.bias.data = torch.tensor(probs, dtype=dtype).log().clamp(min=-1e4)
     return model

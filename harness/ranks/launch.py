@@ -31,6 +31,7 @@ from harness.ranks import collectives
 from harness.ranks.shared_memory import Board
 
 MOST_BY_DEFAULT = 8  # a batch of 16 prompts gives more ranks too little to do
+PATIENCE = 10  # seconds that a rank has to leave when the run is over
 
 Guard = Callable[[], AbstractContextManager[Any]]
 Work = Callable[[], Any]
@@ -103,8 +104,8 @@ def run_on_ranks(work: Work, wish: Wish, guard: Guard = nullcontext) -> Any:
         for child in children:
             child.start()
 
-        def one_has_ended() -> bool:
-            return any(child.exitcode not in (None, 0) for child in children)
+        def one_has_ended() -> bool:  # with whatever status: none leaves before the last is done
+            return any(child.exitcode is not None for child in children)
 
         try:
             with guard():  # here, while the others can still be asked who failed first
@@ -116,7 +117,9 @@ def run_on_ranks(work: Work, wish: Wish, guard: Guard = nullcontext) -> Any:
                 child.terminate()
             raise
         finally:
-            for child in children:
+            for child in children:  # one that still has threads of the user's would never end
+                child.join(PATIENCE)
+                child.kill()
                 child.join()
 
 

@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from harness.command_flags import Flags
+from harness.errors import UserError
+from harness.files import parse_json, read_json
 from harness.paths import TOKENS
 from harness.report.guide import HEALTHY, explain
 from harness.report.templating import finite, render
@@ -89,8 +91,8 @@ def read_run(folder: Path, rows: Sequence[Mapping[str, Any]] | None = None) -> R
 def read(path: Path, otherwise: Any) -> Any:
     """A JSON file, or `otherwise` where there is none of the same kind."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        value = read_json(path)
+    except (OSError, UserError):
         return otherwise
     return value if isinstance(value, type(otherwise)) else otherwise
 
@@ -101,7 +103,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
     if path.is_file():
         for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
             try:
-                row = json.loads(line)
+                row = parse_json(line)
             except ValueError:
                 continue
             if isinstance(row, dict):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.command_flags import Flags
+from harness.files import require_regular
 from harness.ranks.collectives import on_main
 from harness.report.page import ABOUT, REPORT, differences, page_html, read, read_run
 
@@ -57,6 +58,7 @@ def _refresh(folder: Path, rows: Sequence[Mapping[str, Any]] | None) -> None:
 
 def write_text(path: Path, content: str) -> None:
     """Write a temporary neighbour, then rename it into place."""
+    require_regular(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         temporary.write_text(content, encoding="utf-8")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import UserError
-from harness.files import display_path, read_jsonl
+from harness.files import display_path, read_json, read_jsonl
 
 METRICS = "metrics.jsonl"
 SUFFIX = ".glassbox"  # of the event files that an export has written, and may replace
@@ -70,7 +70,7 @@ def as_text(folder: Path) -> str:
     if not config.exists():
         return ""
     try:
-        flags = json.loads(config.read_text(encoding="utf-8"))
+        flags = read_json(config)
     except ValueError as error:
         raise UserError(f"{display_path(config)} is damaged, it is no JSON: mend it") from error
     lines = json.dumps(flags, indent=2).splitlines()

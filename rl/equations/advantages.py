@@ -163,6 +163,18 @@ def leave_one_out_advantages(rewards: N, group_size: int) -> Nx1:
 
 
 @constant_equation
+def greedy_baseline_advantages(
+    token_rewards: NxT, greedy_rewards: N, response_mask: Mask[NxT]
+) -> NxT:
+    """ReMax's A_t = sum_{u >= t} r_u - R(g): what is to come less the reward of the greedy answer.
+
+    g takes the likeliest token at every step, so that its reward is a constant of the prompt, and the
+    expected policy gradient stays what it is (Li et al. 2024, arXiv:2310.10505, Algorithm 1).
+    """
+    return discounted_returns(token_rewards, response_mask, 1.0) - greedy_rewards[:, None]
+
+
+@constant_equation
 def process_advantages(
     step_rewards: NxK,  # padded to the longest list of steps
     step_ends: Whole[NxK],  # index of the step's last token within the response

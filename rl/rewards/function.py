@@ -20,8 +20,8 @@ import importlib.util
 import inspect
 import math
 import sys
-import traceback
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -31,6 +31,8 @@ from torch import Tensor
 
 from data.records import PromptRecord
 from harness.errors import UserError
+from harness.files import expanded
+from harness.foreign_code import Failed, call_foreign, settings_kept
 from harness.ranks.collectives import all_gather_list, shard_block
 from rl.batches.rollout import Rollout
 
@@ -60,21 +62,22 @@ def _import_module(where: str) -> ModuleType:
         sys.path.append(str(Path.cwd()))
     importlib.invalidate_caches()
     try:
-        return importlib.import_module(where)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{where}.".startswith(f"{error.name}."):
-            raise _broken(where, error) from error  # found, and it imports something that is not
+        return _run(partial(importlib.import_module, where), where)
+    except Failed as failed:
+        error = failed.__cause__
+        if not isinstance(error, ModuleNotFoundError) or not f"{where}.".startswith(
+            f"{error.name}."  # else it is found, and imports something that is not
+        ):
+            raise _broken(where, failed) from error
         raise UserError(
             f"--reward {where}:...: Python finds no module {where!r}: start in the folder that holds "
             f"{where.split('.')[0]}.py, or name the file, as in path/to/{where.split('.')[-1]}.py:..."
         ) from error
-    except Exception as error:  # the module is the user's: it can raise anything
-        raise _broken(where, error) from error
 
 
 def _import_file(path: Path) -> ModuleType:
     """A module from its file, under a name that hides no other module."""
-    path = path.expanduser()
+    path = expanded(path)
     if not path.is_file():
         raise UserError(f"--reward {path}:...: there is no file {path}")
     name = f"glassbox_reward_{path.stem}"
@@ -83,33 +86,28 @@ def _import_file(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses look their module up while it is read
     try:
-        spec.loader.exec_module(module)
-    except Exception as error:  # the file is the user's: it can raise anything
-        del sys.modules[name]
-        raise _broken(str(path), error) from error
+        _run(partial(spec.loader.exec_module, module), str(path))
+    except Failed as failed:
+        sys.modules.pop(name, None)
+        raise _broken(str(path), failed) from failed.__cause__
     return module
 
 
-def _broken(where: str, error: Exception) -> UserError:
-    return UserError(f"--reward {where}:...: {where} cannot be imported: {_in_words(error)}")
+def _run(read: Callable[[], Any], where: str) -> Any:
+    with settings_kept(f"--reward {where}"):
+        return call_foreign(read)
 
 
-def _in_words(error: Exception) -> str:
-    """An exception of the user's code in one line, with the line of the code that raised it."""
-    frames = traceback.extract_tb(error.__traceback__)
-    ours = (__file__, importlib.__file__)
-    own = [f for f in frames if f.filename not in ours and not f.filename.startswith("<frozen")]
-    place = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
-    message = " ".join(str(error).split())
-    return f"{type(error).__name__}: {message}{place}" if message else type(error).__name__ + place
+def _broken(where: str, error: Failed) -> UserError:
+    return UserError(f"--reward {where}:...: {where} cannot be imported: {error}")
 
 
 def _wanted(function: Callable[..., Any], reward: str) -> tuple[str, ...]:
     """Which of OPTIONAL the function takes. UserError unless it can be called with two texts."""
     expected = f"--reward {reward}: it is called as {reward.rpartition(':')[2]}(prompt, response)"
     try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError) as error:  # written in C
+        signature = call_foreign(partial(inspect.signature, function))
+    except Failed as error:  # written in C
         raise UserError(f"{expected}, and its parameters cannot be read") from error
     parameters = list(signature.parameters)
     wanted = tuple(name for name in OPTIONAL if name in parameters)
@@ -134,6 +132,11 @@ def _number(value: Any) -> float | None:
         return None
 
 
+def _told(value: Any) -> tuple[float | None, str]:
+    """The number that a function gave, if it is one, and how it is written."""
+    return _number(value), f"{value!r:.60}"
+
+
 class FunctionReward:
     """What a user's function gives for (prompt, response), one number per row.
 
@@ -154,9 +157,10 @@ class FunctionReward:
     def __call__(self, rollout: Rollout) -> Tensor:
         rows = zip(rollout.records, rollout.responses, rollout.has_eos.tolist(), strict=True)
         values = []
-        for number, row in list(enumerate(rows, start=1))[shard_block(len(rollout))]:
-            place = f"prompt {number} of {len(rollout)}, {row[0].prompt[:60]!r}"
-            values.append(self._value(*row, place))
+        with settings_kept(f"--reward {self.name}"):
+            for number, row in list(enumerate(rows, start=1))[shard_block(len(rollout))]:
+                place = f"prompt {number} of {len(rollout)}, {row[0].prompt[:60]!r}"
+                values.append(self._value(*row, place))
         return torch.tensor(
             all_gather_list(values), dtype=torch.float32, device=rollout.response_tokens.device
         )
@@ -164,15 +168,15 @@ class FunctionReward:
     def _value(self, record: PromptRecord, response: str, ended: bool, place: str) -> float:
         offered = {"record": record, "ended": ended}
         more = {name: offered[name] for name in self.wanted}
+        call = partial(self.function, record.prompt, response, **more)
         try:
-            value = self.function(record.prompt, response, **more)
-        except Exception as error:  # the function is the user's: it can raise anything
+            number, written = call_foreign(lambda: _told(call()))
+        except Failed as failed:
             raise UserError(
-                f"--reward {self.name} failed at {place}: {_in_words(error)}"
-            ) from error
-        number = _number(value)
+                f"--reward {self.name} failed at {place}: {failed}"
+            ) from failed.__cause__
         if number is None or not (self.keep_non_finite or math.isfinite(number)):
             raise UserError(
-                f"--reward {self.name} gave {value!r:.60} at {place}: it must give a finite number"
+                f"--reward {self.name} gave {written} at {place}: it must give a finite number"
             )
         return number

@@ -153,20 +153,27 @@ class RuleReward:
 def checked_rewards(
     reward_fn: RewardFn, rollout: Rollout, replacement: float | None = None
 ) -> tuple[Tensor, int]:
-    """Rewards (N,) and how many were not finite. What the reward measures goes to the rollout.
-
-    A NaN or infinite reward would spread to its whole group. Without a `replacement` it is refused
-    with a ValueError; with one it becomes that number and is counted.
-    """
+    """Rewards (N,) and how many were not finite. What the reward measures goes to the rollout."""
     if isinstance(reward_fn, MeasuringReward):
         rewards, metrics = reward_fn.with_metrics(rollout)
         rollout.reward_metrics.update(metrics)
     else:
         rewards = reward_fn(rollout)
+    return finite_rewards(rewards, reward_fn.name, rollout, replacement)
+
+
+def finite_rewards(
+    rewards: Tensor, name: str, rollout: Rollout, replacement: float | None = None
+) -> tuple[Tensor, int]:
+    """Rewards (N,) without NaN and infinity, and how many of them there were.
+
+    Such a reward would spread to its whole group. Without a `replacement` it is refused with a
+    ValueError; with one it becomes that number and is counted.
+    """
     rewards = rewards.float()
     if rewards.shape != (len(rollout),):
         raise ValueError(
-            f"the reward {reward_fn.name!r} must give one number per response, (N,) = "
+            f"the reward {name!r} must give one number per response, (N,) = "
             f"({len(rollout)},): got {tuple(rewards.shape)}"
         )
     broken = ~rewards.isfinite()

@@ -78,6 +78,11 @@ class Engine:
     toy: str = ""  # flags of a run of seconds that shows all of it
     run_name: Callable[[Any], str] | None = None  # where a flag decides what the run is called
 
+    @property
+    def module(self) -> str:
+        """Where its file is imported from: rl.grpo_engine."""
+        return self.train.__module__
+
     def name_of(self, config: RunFlags) -> str:
         """What a run with these flags is called."""
         return self.name if self.run_name is None else self.run_name(config)

@@ -24,7 +24,7 @@ from harness.seeds import make_generator
 from rl.batches.rollout import Rollout, sample_rollout, select_rows
 from rl.equations.kl import k1
 from rl.equations.losses import row_sums
-from rl.rewards.sources import Check, RewardFn, made_of
+from rl.rewards.sources import Check, RewardFn, finite_rewards, made_of
 from rl.rewards.verifiable import pass_at_k
 from rl.training.config import RunFlags
 from rl.training.open_task import Task
@@ -46,6 +46,12 @@ class Conditions:
     micro_batch_size: int = 32
     precision: str = "float32"
     seed: int = 0
+    non_finite_reward: float | None = None  # in the place of NaN and infinity
+
+    def rewards(self, reward_fn: RewardFn, rollout: Rollout) -> Tensor:
+        """The rewards (N,), as finite as in training."""
+        rewards = reward_fn(rollout)
+        return finite_rewards(rewards, reward_fn.name, rollout, self.non_finite_reward)[0]
 
     @property
     def scored(self) -> int:
@@ -64,7 +70,8 @@ class Conditions:
     @classmethod
     def of(cls, config: RunFlags) -> Conditions:
         """Those of an engine's config."""
-        return cls(config.micro_batch_size, config.precision)
+        number = vars(config).get("non_finite_reward")
+        return cls(config.micro_batch_size, config.precision, non_finite_reward=number)
 
 
 @dataclass(frozen=True)
@@ -165,7 +172,7 @@ def evaluate(
                 responses=rollout.responses,
                 lengths=rollout.lengths.cpu(),
                 has_eos=rollout.has_eos.cpu(),
-                reward=None if reward_fn is None else reward_fn(rollout).cpu(),
+                reward=None if reward_fn is None else conditions.rewards(reward_fn, rollout).cpu(),
                 gold=None if gold is None else gold(rollout).cpu(),
                 kl=kl,
                 reverse_kl=None if teacher_kl is None else teacher_kl.sampled.cpu(),
@@ -234,7 +241,7 @@ def best_of_n(
         batch = records[start : start + conditions.prompts_of(n)]
         with precision(policy.device, conditions.precision):
             rollout = sample_rollout(policy, tokenizer, batch, params, n, generator)
-        scores = reward_fn(rollout).view(-1, n)
+        scores = conditions.rewards(reward_fn, rollout).view(-1, n)
         best = scores.argmax(1, keepdim=True)
         rewards.append(scores.gather(1, best)[:, 0].cpu())
         if gold is not None:

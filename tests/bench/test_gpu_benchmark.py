@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import arithmetic
 import gpu
@@ -19,7 +17,6 @@ from turns import Case
 from gpt.model import GPTConfig
 from harness.errors import UserError
 
-ROOT = Path(__file__).resolve().parents[2]
 CPU = torch.device("cpu")
 
 
@@ -131,14 +128,6 @@ def test_engines_beside_trl(monkeypatch):
     assert section.numbers == {"grpo beside TRL": 3.5, "rloo beside TRL": 3.5}
 
 
-def test_without_trl_our_side_runs_alone(monkeypatch):
-    monkeypatch.setattr(gpu.importlib.util, "find_spec", lambda name: name != "trl" or None)
-    reports(monkeypatch, {"ours": 2.0})
-    section = gpu.engines(toy_bench())
-    assert [row[0] for row in section.rows] == ["GRPO, ours", "RLOO, ours", "PPO, ours"]
-    assert "Without TRL: trl not installed; run  make gpu ." in section.notes
-
-
 def test_trls_trouble_does_not_take_our_numbers_with_it(monkeypatch):
     monkeypatch.setattr(gpu.importlib.util, "find_spec", lambda name: object())
     reports(monkeypatch, {"ours": 2.0}, broken="peer")
@@ -148,27 +137,6 @@ def test_trls_trouble_does_not_take_our_numbers_with_it(monkeypatch):
 
 
 # Demo
-
-
-def test_the_demo_is_ended_with_the_time(monkeypatch):
-    def slow(command, **options):
-        assert 0 < options["timeout"] <= 600
-        raise subprocess.TimeoutExpired(command, options["timeout"])
-
-    monkeypatch.setattr(gpu.subprocess, "run", slow)
-    assert "not done after" in gpu.outcome("demo", toy_bench())["skipped"]
-
-
-@pytest.mark.parametrize("status", [0, 1])
-def test_the_demo_says_what_came_out(monkeypatch, status):
-    table = "base  0.46  0.500\nGRPO   0.905   0.975\n"
-    done = subprocess.CompletedProcess([], status, stdout=table, stderr="Traceback\nno memory\n")
-    monkeypatch.setattr(gpu.subprocess, "run", lambda command, **options: done)
-    found = gpu.outcome("demo", toy_bench())
-    if status:
-        assert found["skipped"] == "no memory"
-    else:
-        assert found["rows"] == [["make demo", "0"]] and found["notes"] == ["GRPO 0.905 0.975"]
 
 
 # What is skipped
@@ -192,12 +160,6 @@ def test_a_section_that_fails_is_skipped_and_nothing_is_lost(tmp_path, monkeypat
     assert (tmp_path / "gpu.md").read_text().count("all is well") == 2
 
 
-def test_what_does_not_fit_into_the_time_is_skipped(tmp_path, monkeypatch):
-    gpu.main(GpuConfig(toy=True, out=tmp_path, only=("demo",), minutes=1e-9))
-    found = json.loads((tmp_path / "gpu.json").read_text())["sections"]
-    assert found == {"demo": {"skipped": "the time was used up before it"}}
-
-
 def test_without_ceilings_there_is_nothing_to_compare_with():
     assert "ceilings have not been measured" in gpu.outcome("decode", toy_bench())["skipped"]
     assert gpu.chosen(("update",)) == ["ceilings", "update"]
@@ -208,15 +170,6 @@ def test_without_ceilings_there_is_nothing_to_compare_with():
 def test_a_cpu_is_refused_without_toy():
     with pytest.raises(UserError, match="this is cpu.*add --toy"):
         gpu.main(GpuConfig(device="cpu"))
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [({"only": ("speed",)}, "only knows ceilings, .*: got speed"), ({"minutes": 0}, "above 0")],
-)
-def test_flags_that_mean_nothing_are_refused(flags, message):
-    with pytest.raises(ValueError, match=message):
-        GpuConfig(**flags)
 
 
 def test_toy_numbers_never_reach_the_docs():
@@ -244,14 +197,6 @@ def test_targets_are_reached_missed_or_not_measured():
     ]  # fmt: skip
 
 
-def test_the_page_names_the_card(tmp_path):
-    gpu_page.write_page(tmp_path, CARD, {"decode": table(), "demo": {"skipped": "it is late"}})
-    text = (tmp_path / "gpu.md").read_text()
-    assert "on **Card X** (80.0 GB), torch 2.11, CUDA 13.0, 2026-01-02." in text
-    assert "### Sampling\n\na note.\n\n|  | a |\n| --- | --- |\n| b | c |" in text
-    assert "### The demo\n\nSkipped: it is late." in text and "Not run on a card" not in text
-
-
 def test_earlier_sections_of_the_same_card_stay(tmp_path):
     gpu_page.write_page(tmp_path, CARD, {"decode": table()})
     gpu_page.write_page(tmp_path, CARD, {"update": table()})
@@ -266,14 +211,3 @@ def test_our_page_has_the_markers_and_says_whether_it_was_run():
     assert ("**Not run on a card yet.**" in text) != gpu_page.RESULTS.exists()
     with pytest.raises(UserError, match="lacks the lines"):
         gpu_page.page_with("no markers", "", gpu_page.MARKS)
-
-
-def test_every_target_stands_on_the_page():
-    text = " ".join(gpu_page.PAGE.read_text(encoding="utf-8").split())
-    for words in ("50% of the bandwidth bound", "40% of the matrix product", "3 times as fast"):
-        assert words in text
-
-
-def test_make_gpu_runs_it():
-    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    assert "gpu: .venv-peers/.ok\n\t$(PEERS_PY) bench/gpu.py $(ARGS)\n" in makefile

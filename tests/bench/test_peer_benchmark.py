@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import io
 import json
 import mmap
@@ -103,11 +102,6 @@ def test_a_turn_is_timed_from_its_order_to_its_end(monkeypatch):
     assert said[1]["seconds"] == 2.5 and len(said) == 2
 
 
-def test_turns_end_with_the_pipe():
-    own = Turns(io.StringIO("run\n"), io.StringIO())
-    assert [own.next(), own.next()] == [True, False]
-
-
 def test_peak_memory_counts_what_was_touched_and_freed():
     turns.reset_peak()
     before = turns.peak_mib()
@@ -162,11 +156,6 @@ def test_our_sides_take_exactly_their_turns(task, dtype):
     own = Once(2)
     sides.main(Side("ours", "ours", replace(SMALL, task=task, size=8), 1, dtype), own)
     assert own.left == -1
-
-
-def test_a_side_survives_the_way_to_its_process():
-    side = Side("ours", "ours", SMALL, 2, "bfloat16")
-    assert turns.side_from_json(json.dumps(dataclasses.asdict(side))) == side
 
 
 def test_short_responses_are_refused():
@@ -229,15 +218,6 @@ def test_ratios_are_those_of_neighbouring_runs():
     assert peer_tables.relative([2.0], [4.0], "none") == ""
 
 
-def test_the_terminal_table():
-    grpo = result()
-    text = peer_tables.text_table(grpo, {"grpo-tiny": grpo})
-    head, _, first, second = text.splitlines()
-    assert head.split("  ")[-1].strip() == "of the peak" and "times as fast" in head
-    assert first.split() == ["TRL", "2", "1-4", "1.00", "8", "0.0", "GFLOP/s", "-"]
-    assert second.split() == ["ours", "1", "0.5-2", "2.00", "3", "0.0", "GFLOP/s", "-"]
-
-
 def test_the_share_of_the_peak_is_of_the_same_threads_and_precision():
     grpo, peak = result(), result("ceilings", "none", "product")
     peak["sides"][0]["threads"] = 1
@@ -253,33 +233,12 @@ def test_the_share_of_the_peak_is_of_the_same_threads_and_precision():
     assert peer_tables.share_of_peak(peak["sides"][0], {"ceilings": peak}) == ""
 
 
-def test_a_copy_reads_and_writes():
-    copy = result("ceilings", "none", "copy")["sides"][1] | {"seconds": [0.5]}
-    assert peer_tables.rate(copy) == f"{2 * 100 * 2**20 / 0.5 / 1e9:.1f} GB/s"
-
-
-def test_the_markdown_table_leaves_empty_columns_out():
-    table = peer_tables.markdown_table(["", "seconds", ""], [["a", "1", ""], ["b", "2", ""]])
-    assert table == "|  | seconds |\n| --- | --- |\n| a | 1 |\n| b | 2 |"
-
-
-def test_the_generated_part_says_command_versions_machine_and_date():
-    page = peer_tables.markdown_page({"grpo-tiny": result()})
-    assert "`python bench/peers.py --only grpo-tiny --pairs 3`" in page
-    assert "2 cores, torch 2.13.0, 2026-01-02" in page
-    assert "| ours | 1 | 0.5-2 | 2.00 | 3 | 0.0 GFLOP/s | - |" in page
-
-
 def test_only_the_part_between_the_markers_is_replaced():
     page = f"before\n{peer_tables.MARKS[0]}\nold\n{peer_tables.MARKS[1]}\nafter\n"
     new = peer_tables.page_with(page, "new")
     assert new == f"before\n{peer_tables.MARKS[0]}\n\nnew\n\n{peer_tables.MARKS[1]}\nafter\n"
     with pytest.raises(UserError, match="lacks the lines"):
         peer_tables.page_with("no markers", "new")
-
-
-def test_our_page_has_the_markers():
-    peer_tables.page_with((ROOT / "docs/benchmarks.md").read_text(encoding="utf-8"), "")
 
 
 def test_results_of_other_comparisons_stay(tmp_path, monkeypatch):
@@ -296,59 +255,12 @@ def test_results_of_other_comparisons_stay(tmp_path, monkeypatch):
 # The command
 
 
-def test_both_libraries_are_in_every_comparison_but_ours_with_ourselves():
-    for one in peers.beside_peers(2):
-        assert [side.library for side in one.sides[:4]] == ["peer", "ours"] * 2
-        assert len({side.label for side in one.sides}) == len(one.sides)
-        assert all((side.library, side.ranks) == ("ours", 2) for side in one.sides[4:])
-        for peer, ours in zip(one.sides[:4:2], one.sides[1:4:2], strict=True):
-            assert (peer.case, peer.threads, peer.precision) == (
-                ours.case, ours.threads, ours.precision,
-            )  # fmt: skip
-
-
-def test_growth_changes_one_size_at_a_time():
-    for one in peers.growth(2):
-        cases = [side.case for side in one.sides]
-        assert all(side.library == "ours" for side in one.sides)
-        if one.name == "growth-group":
-            assert {case.rows for case in cases} == {64}
-        for case in cases:
-            shape = sides.shape(case)
-            assert case.prompt_tokens + case.new_tokens <= shape.context
-
-
 def test_missing_peers_are_named_with_the_way_to_install_them(monkeypatch):
     monkeypatch.setattr(peers.importlib.util, "find_spec", lambda name: name != "trl" or None)
     with pytest.raises(UserError) as error:
         peers.main(PeersConfig(only="grpo-tiny-8x8", quick=True))
     assert "needs trl, not installed here" in str(error.value)
     assert "bench/requirements-peers.txt" in str(error.value) and "\n" not in str(error.value)
-
-
-def test_ours_alone_needs_no_peer(monkeypatch):
-    monkeypatch.setattr(peers.importlib.util, "find_spec", lambda name: None)
-    peers.require_peers([peers.ceilings(2), *peers.growth(2)])
-
-
-def test_bfloat16_can_be_left_out():
-    with_it, without = (
-        peers.comparisons(PeersConfig(only="sampling-gpt2", threads=1, bfloat16=choice))[0].sides
-        for choice in (True, False)
-    )
-    assert [side.precision for side in with_it] == ["float32"] * 2 + ["bfloat16"] * 2
-    assert without == with_it[:2]
-
-
-def test_a_name_that_begins_no_comparison_is_refused():
-    with pytest.raises(UserError, match="starts with it; there are ceilings"):
-        peers.main(PeersConfig(only="nothing"))
-
-
-@pytest.mark.parametrize("flags", [{"pairs": 0}, {"threads": 0}, {"quick": True, "write": True}])
-def test_flags_that_mean_nothing_are_refused(flags):
-    with pytest.raises(ValueError, match="at least 1|leave out --write"):
-        PeersConfig(**flags)
 
 
 def test_the_whole_command_without_a_peer():

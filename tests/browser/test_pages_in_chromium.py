@@ -226,16 +226,3 @@ def test_a_view_for_notebooks_switches_too(chrome: Chrome, tmp_path: Path) -> No
     click(chrome, "mine")
     assert pressed(chrome) == ["mine", "value"]
     assert HOSTILE in text(chrome, ".gt-big").replace("\n", " ")
-
-
-def test_several_runs_over_each_other(
-    chrome: Chrome, runs: dict[str, Path], tmp_path: Path
-) -> None:
-    both = [read_run(runs[name]) for name in ("grpo", "ppo")]
-    page = tmp_path / "comparison" / "report.html"
-    page.parent.mkdir()
-    page.write_text(page_html(both), encoding="utf-8")
-    opened(chrome, page, PHONE)
-    assert chrome.errors == []
-    assert chrome.run("document.documentElement.scrollWidth") <= PHONE
-    assert "group_size" in text(chrome, "#flags ~ .table")

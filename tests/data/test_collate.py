@@ -126,14 +126,6 @@ def test_empty_responses():
     assert nothing.tokens.tolist() == [[7, 8], [4, 0]]
 
 
-ids = st.integers(0, 5)
-pairs = st.lists(
-    st.tuples(st.lists(ids, min_size=1, max_size=6), st.lists(ids, max_size=6)),
-    min_size=1,
-    max_size=5,
-)
-
-
 def test_join_responses_ignores_what_stands_at_padding():
     tokens = torch.tensor([[5, 0, 9999], [6, 6, 6]])
     mask = torch.tensor([[1, 1, 0], [1, 1, 1]]).bool()

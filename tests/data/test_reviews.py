@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import re
-import statistics
 import zlib
 from itertools import combinations
 
@@ -34,19 +33,7 @@ def combination(record):
     return record.meta["name"], record.meta["adjective"], record.meta["item"]
 
 
-def golds(documents):
-    return [reviews.gold_reward(d, d.response) for d in documents]
-
-
 # words
-
-
-def test_word_lists_have_the_documented_sizes():
-    lists = (reviews.ITEMS, reviews.ADJECTIVES, reviews.NAMES, reviews.POSITIVE, reviews.NEGATIVE)
-    assert [len(words) for words in lists] == [24, 11, 14, 10, 10]
-    sizes = [len(reviews.NEUTRAL), len(reviews.ASPECTS), len(reviews.TEMPLATES)]
-    assert sizes == [4, 12, 5]
-    assert len(reviews.HELD_OUT_ITEMS) == 4 and set(reviews.HELD_OUT_ITEMS) < set(reviews.ITEMS)
 
 
 def test_no_word_hides_in_another():
@@ -130,35 +117,6 @@ def test_corpus_uses_train_combinations_of_all_items():
     documents = reviews.corpus(4000, seed=3)
     assert {split_of("|".join(combination(d))) for d in documents} == {"train"}
     assert {d.meta["item"] for d in documents} == set(reviews.ITEMS)
-
-
-def test_corpus_gold_statistics():
-    values = sorted(golds(reviews.corpus(6000, seed=1)))
-    assert 0.43 < statistics.mean(values) < 0.46
-    assert 0.20 < statistics.pstdev(values) < 0.24
-    assert 0.77 < values[int(0.95 * len(values))] < 0.84
-    assert values[0] >= 0.0 and values[-1] == pytest.approx(1.0)
-
-
-def test_corpus_slot_rates():
-    """Each rate is within 3 standard errors or so of the documented probability (n = 6000)."""
-    documents = reviews.corpus(6000, seed=2)
-    first = [d.response.split()[0] for d in documents]
-    assert sum(w in ("Hi", "Hello") for w in first) / 6000 == pytest.approx(0.35, abs=0.02)
-    assert sum(w in ("Who", "Not") for w in first) / 6000 == pytest.approx(0.20, abs=0.02)
-    greeted = [d for d in documents if re.match(r"(Hi|Hello) \w+[.!] ", d.response)]
-    right = sum(d.meta["name"] in d.response for d in greeted) / len(greeted)
-    assert right == pytest.approx(0.95, abs=0.015)
-
-    whole = [d for d in documents if d.response[-1] in ".?!"]  # of 12 % cut, 10.6 % show it
-    assert 1 - len(whole) / 6000 == pytest.approx(0.106, abs=0.015)
-    polite = sum(d.response.endswith(reviews.POLITE_CLOSINGS) for d in whole) / len(whole)
-    rude = sum(d.response.endswith(reviews.RUDE_CLOSINGS) for d in whole) / len(whole)
-    assert (polite, rude) == (pytest.approx(0.30, abs=0.02), pytest.approx(0.20, abs=0.02))
-    named = [set(re.findall(r"\w+", d.response)) & set(reviews.ITEMS) for d in whole]
-    topical = sum(d.meta["item"] in n for d, n in zip(whole, named, strict=True)) / len(whole)
-    silent = sum(not n for n in named) / len(whole)
-    assert (topical, silent) == (pytest.approx(0.55, abs=0.025), pytest.approx(0.30, abs=0.025))
 
 
 # gold reward: (.3 sent + .3 topic + .25 polite + .15 form) * (.3 + .7 qual), by hand

@@ -122,7 +122,12 @@ def edited(folder: Path, **changes) -> None:
         (dict(modules_to_save=["lm_head"]), "modules_to_save is ['lm_head']"),
         (dict(peft_type="IA3"), "peft_type is 'IA3'"),
         (dict(r=None), "is no LoRA's config"),
-        (dict(r=4), "belongs on another model: h.0.attn.c_attn.lora_A is missing, left over or of"),
+        (dict(r=4), "says rank 4 and alpha 12.0, the tensors have rank 3"),
+        (dict(r=10**12), "says rank 1000000000000"),
+        (dict(r=-1), "says rank -1"),
+        (dict(lora_alpha=float("nan")), "alpha nan"),
+        (dict(lora_alpha=0), "alpha 0.0"),
+        (dict(lora_alpha=10**400), "is no LoRA's config"),
     ],
 )
 def test_another_kind_of_adapter_is_refused_in_one_sentence(tmp_path, changes, message):

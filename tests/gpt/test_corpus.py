@@ -125,12 +125,6 @@ def test_a_batch_of_sums_mixes_both_answer_styles():
         assert (lengths < 8).any() and (lengths > 15).any()
 
 
-def test_only_the_response_is_predicted(pools):
-    batch = pools["sums"][0]
-    assert batch.prompt_lengths.tolist() == [len("347+588=")] * 4
-    assert batch.has_eos.all()
-
-
 @pytest.mark.parametrize("world", ["reviews", "sums"])
 def test_tokens_per_batch_is_the_mean_over_a_pool(pools, world):
     tokens = sum(int(batch.lengths.sum()) for batch in pools[world])

@@ -190,13 +190,6 @@ def test_the_eager_loop_asks_the_device_once_a_token():
     assert waits("eager", 56) - waits("eager", 8) == 48
 
 
-def test_the_counter_counts():
-    x = torch.tensor([1.0, 0.0])
-    with Waits() as counted:
-        x[x > 0], float(x.sum()), x.nonzero(), x[torch.tensor([0])]
-    assert counted.count == 3
-
-
 # bfloat16 autocast
 
 

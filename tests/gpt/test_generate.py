@@ -246,15 +246,6 @@ def test_greedy_takes_the_likeliest_token_each_time():
     assert torch.equal(sampled.response_tokens, again.response_tokens)
 
 
-def test_a_seed_fixes_the_tokens():
-    params = SamplingParams(max_new_tokens=8)
-    runs = [
-        generate(MODEL, RAGGED, params, seeded(seed), eos_id=EOS, samples_per_prompt=4)
-        for seed in (1, 1, 2)
-    ]
-    assert runs[0].token_lists() == runs[1].token_lists() != runs[2].token_lists()
-
-
 def test_the_model_is_sampled_without_dropout_and_left_as_it_was():
     params = SamplingParams(max_new_tokens=6)
     expected = generate(MODEL, RAGGED, params, seeded(1), eos_id=EOS).token_lists()
@@ -264,15 +255,6 @@ def test_the_model_is_sampled_without_dropout_and_left_as_it_was():
 
 
 # EOS
-
-
-def test_everything_stops_when_all_rows_have():
-    params = SamplingParams(max_new_tokens=9)
-    sampled = generate(fixed_gpt([1e-9, 1e-9, 1]), [[0], [1, 0]], params, seeded(0), eos_id=2)
-    assert sampled.response_tokens.tolist() == [[2], [2]]
-    assert sampled.response_mask.tolist() == [[True], [True]]
-    assert sampled.has_eos.tolist() == [True, True]
-    assert sampled.token_lists() == [[2], [2]]
 
 
 @pytest.mark.parametrize(
@@ -297,26 +279,11 @@ def test_nothing_is_computed_that_nobody_uses(probs, draws, reads, monkeypatch):
     assert calls == {"draw": draws, "hidden": reads}
 
 
-def test_rows_without_eos_are_cut_off():
-    params = SamplingParams(max_new_tokens=3)
-    sampled = generate(fixed_gpt([1, 1e-9, 1e-9]), [[0], [1, 0]], params, seeded(0), eos_id=2)
-    assert sampled.token_lists() == [[0, 0, 0], [0, 0, 0]]
-    assert sampled.has_eos.tolist() == [False, False]
-
-
 def test_the_context_can_be_filled_to_the_last_position():
     sampled = generate(
         MODEL, [[1] * 10, [2]], SamplingParams(max_new_tokens=6), seeded(0), eos_id=EOS
     )
     assert sampled.response_tokens.shape[1] <= 6
-
-
-def test_bfloat16_autocast():
-    params = SamplingParams(max_new_tokens=6)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        sampled = generate(MODEL, RAGGED, params, seeded(1), eos_id=EOS, samples_per_prompt=3)
-    assert sampled.log_probs.dtype == torch.float32 and sampled.log_probs.isfinite().all()
-    assert (sampled.log_probs[sampled.response_mask] < 0).all()
 
 
 # Errors
@@ -396,22 +363,6 @@ def test_a_mixture_is_drawn_token_by_token(share, temperature):
         assert not sampled.log_probs[i, len(tokens) :].any()
         assert not sampled.model_log_probs[i, len(tokens) :].any()
     assert len(set(map(tuple, sampled.token_lists()))) > 10
-
-
-@pytest.mark.parametrize("temperature", [1.0, 0.7])
-def test_the_models_own_log_probs_stand_beside_those_of_the_mixture(temperature):
-    """Scored anew by both models: own = log q, drawn = log(share * p + (1 - share) * q)."""
-    params = SamplingParams(temperature=temperature, max_new_tokens=8)
-    sampled = generate(
-        MODEL, RAGGED, params, seeded(6), eos_id=EOS, teacher=TEACHER, teacher_share=0.3
-    )
-    batch = join_responses(RAGGED, sampled.response_tokens, sampled.response_mask, sampled.has_eos)
-    with torch.no_grad():
-        q, p = (token_log_probs(model, batch, temperature) for model in (MODEL, TEACHER))
-    torch.testing.assert_close(sampled.model_log_probs, q, rtol=0, atol=1e-5)
-    mixed = torch.where(batch.response_mask, (0.3 * p.exp() + 0.7 * q.exp()).log(), 0.0)
-    torch.testing.assert_close(sampled.log_probs, mixed, rtol=0, atol=1e-5)
-    assert (p - q).abs().max() > 0.5
 
 
 def test_a_teacher_without_a_share_changes_no_bit():

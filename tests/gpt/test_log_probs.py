@@ -10,14 +10,13 @@ import torch
 import toys
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from toys import close, fixed_gpt, seeded
+from toys import close
 
 from data.collate import ResponseBatch, collate_responses
 from gpt.log_probs import (
     _score,
     entropy_from_logits,
     full_kl,
-    kl_from_logits,
     score_in_chunks,
     score_in_micro_batches,
     token_log_probs,
@@ -86,23 +85,6 @@ def test_full_kl_against_the_explicit_sum(temperature):
     assert (expected[BATCH.response_mask] > 0.01).all()
 
 
-def test_full_kl_literals():
-    """KL((.5, .5) || (.9, .1)) = 0.510826, the other way 0.368064, per token."""
-    batch = collate_responses([[1], [0, 1]], [[1, 1], [1]], eos_id=0)
-    even, skewed = fixed_gpt([0.5, 0.5]), fixed_gpt([0.9, 0.1])
-    expected = torch.tensor([[1.0, 1], [1, 0]]).double()
-    torch.testing.assert_close(full_kl(even, skewed, batch), 0.510826 * expected, rtol=0, atol=1e-6)
-    torch.testing.assert_close(full_kl(skewed, even, batch), 0.368064 * expected, rtol=0, atol=1e-6)
-
-
-def test_full_kl_of_equal_models_is_zero_and_flat():
-    model = random_gpt(0)
-    kl = full_kl(model, MODEL, BATCH)
-    assert not kl.any()
-    kl.sum().backward()
-    assert max(float(parameter.grad.abs().max()) for parameter in model.parameters()) < 1e-12
-
-
 def test_full_kl_gives_the_other_model_no_gradient():
     model, other = random_gpt(0), random_gpt(1)
     full_kl(model, other, BATCH, chunk_elements=2 * V).sum().backward()
@@ -128,22 +110,6 @@ def test_scores_and_kl_of_one_forward_are_those_of_two(temperature, chunk_elemen
     for first, second in zip(one.parameters(), two.parameters(), strict=True):
         close(first.grad, second.grad)
     assert all(parameter.grad is None for parameter in other.parameters())
-
-
-def test_entropy_and_kl_are_sums_over_the_last_dimension():
-    """Of (N, T, V) logits as of (M, V): one position at a time in plain Python."""
-    logits, others = torch.randn(2, 2, 3, 4, dtype=torch.float64, generator=seeded(0))
-    entropy, kl = entropy_from_logits(logits), kl_from_logits(logits, others)
-    assert entropy.shape == kl.shape == (2, 3)
-    for n in range(2):
-        for t in range(3):
-            p, q = (
-                [math.exp(z) / sum(map(math.exp, x[n, t].tolist())) for z in x[n, t].tolist()]
-                for x in (logits, others)
-            )
-            assert float(entropy[n, t]) == pytest.approx(-sum(a * math.log(a) for a in p))
-            expected = sum(a * math.log(a / b) for a, b in zip(p, q, strict=True))
-            assert float(kl[n, t]) == pytest.approx(expected)
 
 
 def test_the_last_prompt_token_scores_the_first_response_token():

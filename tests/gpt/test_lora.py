@@ -240,18 +240,6 @@ def test_a_checkpoint_holds_adapters_and_heads_alone():
     assert changing_state(base_gpt()).keys() == base_gpt().state_dict().keys()
 
 
-def test_a_checkpoint_brings_model_and_frozen_copy_back(tmp_path):
-    model = adapted()
-    reference = frozen_copy(adapted(trained=False))
-    TrainingState({"policy": model, "reference": reference}, {}, step=3).save(tmp_path)
-    other, other_reference = adapted(trained=False), frozen_copy(adapted())
-    state = TrainingState({"policy": other, "reference": other_reference}, {})
-    state.load(tmp_path)
-    assert state.step == 3
-    assert same(tensors(other), tensors(model))
-    assert same(tensors(other_reference), tensors(reference))
-
-
 def fewer_adapters() -> GPT:
     return add_adapters(base_gpt(), 3, projections=["mlp.c_fc"])
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -87,13 +86,6 @@ def without_prefix(tensors: dict) -> dict:
     return {name.removeprefix("transformer."): tensor for name, tensor in tensors.items()}
 
 
-def with_masks(tensors: dict, layers: int, context: int) -> dict:
-    """As OpenAI's published file has them; the second kind is in still older files."""
-    mask = torch.ones(1, 1, context, context).tril()
-    masks = {f"h.{i}.attn.bias": mask.clone() for i in range(layers)}
-    return {**tensors, **masks}
-
-
 # logits
 
 
@@ -105,26 +97,6 @@ def test_logits_equal_transformers(folder, oracle):
     expected = oracle(tokens).logits
     assert expected.std() > 1  # else a small tolerance would say little
     torch.testing.assert_close(model(tokens), expected, atol=1e-4, rtol=0)
-
-
-@pytest.mark.oracle
-@torch.no_grad()
-def test_full_size_in_the_published_layout(transformers, tmp_path):
-    """124M random weights in a file like the published one: 160 tensors, no prefix, 12 masks."""
-    theirs = transformers.GPT2LMHeadModel(transformers.GPT2Config()).eval()
-    theirs.config.save_pretrained(tmp_path)
-    plain = without_prefix({n: t for n, t in theirs.state_dict().items() if n != "lm_head.weight"})
-    tensors = with_masks(plain, layers=12, context=1024)
-    save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
-    header = 548_105_171 - sum(tensor.nbytes for tensor in tensors.values())
-    assert len(tensors) == 160 and 50 * 160 < header < 100 * 160  # bytes of a name and a shape each
-
-    model = load_gpt2(tmp_path)
-    (tmp_path / "model.safetensors").unlink()  # pytest would keep half a gigabyte
-    assert model.config == GPTConfig()
-    assert model.parameter_count() == 124_439_808
-    tokens = torch.tensor([[15496, 11, 314, 1101, 257, 3303, 2746, 11, 50256]])
-    torch.testing.assert_close(model(tokens), theirs(tokens).logits, atol=1e-4, rtol=0)
 
 
 @pytest.mark.oracle
@@ -145,17 +117,6 @@ def test_padding_on_either_side_changes_nothing(folder, oracle):
             on_right_unmasked[index, :n],
         ):
             torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
-
-
-@torch.no_grad()
-def test_square_projection_left_as_stored_is_caught(own_folder):
-    """Shapes cannot tell, so the comparison of logits must."""
-    tokens = torch.tensor([ROWS[0]])
-    expected = random_gpt(SMALL)(tokens)
-    torch.testing.assert_close(load_gpt2(own_folder)(tokens), expected, atol=1e-5, rtol=0)
-    name = "transformer.h.1.attn.c_proj.weight"
-    edit_tensors(own_folder, lambda t: {**t, name: t[name].t().contiguous()})
-    assert (load_gpt2(own_folder)(tokens) - expected).abs().max() > 0.1
 
 
 # layouts
@@ -239,13 +200,6 @@ def test_we_save_the_file_that_transformers_saves(folder, tmp_path):
     )
     dropout = {f"{place}_pdrop": 0.0 for place in ("attn", "embd", "resid")}
     assert ours == {**{key: theirs[key] for key in ours}, **dropout}
-
-
-def test_saved_twice_is_the_last_one_and_nothing_else(tmp_path):
-    save_gpt2(random_gpt(SMALL, seed=1), tmp_path)
-    save_gpt2(random_gpt(SMALL, seed=2), tmp_path)
-    assert sorted(os.listdir(tmp_path)) == ["config.json", "model.safetensors"]
-    assert torch.equal(load_gpt2(tmp_path).wte.weight, random_gpt(SMALL, seed=2).wte.weight)
 
 
 def test_end_of_text_is_named_only_where_the_vocabulary_has_it(tmp_path):
@@ -339,7 +293,12 @@ def refused(folder: Path, sentence: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "sentence"),
-    [("{", "is not readable JSON"), ("[]", "does not say model_type"), ("\xff", "readable JSON")],
+    [
+        ("{", "is damaged, it is no JSON"),
+        ("[]", "does not say model_type"),
+        ("\xff", "it is no JSON"),
+        ("[" * 100_000, "nested too deeply"),
+    ],
 )
 def test_damaged_config(own_folder, text, sentence):
     (own_folder / "config.json").write_bytes(text.encode("latin-1"))
@@ -370,8 +329,8 @@ WPE = "transformer.wpe.weight"
         (add("score.weight", torch.ones(2)), r"\(missing: none; left over: score.weight\)"),
         (add("wpe.weight", torch.ones(32, 16)), r"\(missing: none; left over: wpe.weight\)"),
         (add("transformer.h.0.attn.q.bias", torch.ones(2)), "left over: .*q.bias"),
-        (add("transformer.h.3.ln_1.bias", torch.ones(16)), "left over: .*h.3.ln_1.bias"),
-        (add(WPE, torch.ones(31, 16)), rf"{WPE} has shape \[31, 16\], .* asks for \[32, 16\]"),
+        (add("transformer.h.3.ln_1.bias", torch.ones(16)), "whose n_layer is 3 and not 4"),
+        (add(WPE, torch.ones(31, 16)), "whose n_positions is 32 and not 31"),
         (
             add("transformer.h.0.attn.c_attn.weight", torch.ones(48, 16)),
             r"c_attn.weight has shape \[48, 16\], .* asks for \[16, 48\]",
@@ -386,13 +345,21 @@ def test_other_tensors_are_refused(own_folder, change, sentence):
     refused(own_folder, rf"own.model\.safetensors.*({sentence})")
 
 
-def test_config_of_another_size_is_refused(own_folder):
-    edit_config(own_folder, n_layer=4)
-    refused(
-        own_folder, r"missing: transformer.h.3.attn.c_attn.bias, .* and 9 more; left over: none"
-    )
-    edit_config(own_folder, n_layer=2)
-    refused(own_folder, r"none; left over: transformer.h.2.attn.c_attn.bias, .* and 9 more\)")
+@pytest.mark.parametrize(
+    ("key", "value", "stored"),
+    [
+        ("n_layer", 4, 3),
+        ("n_layer", 2, 3),
+        ("n_layer", 1_000_000, 3),
+        ("n_embd", 2_000_000_000, 16),
+        ("vocab_size", 2**62, 61),
+        ("n_positions", 2**31, 32),
+    ],
+)
+def test_config_of_another_size_is_refused(own_folder, key, value, stored):
+    """Before a model of that size is built, which would take all memory or all day."""
+    edit_config(own_folder, **{key: value})
+    refused(own_folder, f"own.model.* whose {key} is {value} and not {stored}: pass a folder")
 
 
 @pytest.mark.parametrize("keep", [0, 7, 100, -1])
@@ -412,16 +379,6 @@ def test_pointer_file_of_git_lfs(own_folder):
 def test_forms_that_are_not_read_say_how_to_convert_them(own_folder, name):
     (own_folder / "model.safetensors").rename(own_folder / name)
     refused(own_folder, rf"\({name}\), which is not read here: convert it .*\.save_pretrained\(")
-
-
-@pytest.mark.oracle
-def test_the_conversion_that_the_sentence_names_works(folder, oracle, tmp_path):
-    (tmp_path / "old").mkdir()
-    torch.save(oracle.state_dict(), tmp_path / "old" / "pytorch_model.bin")
-    (tmp_path / "old" / "config.json").write_bytes((folder / "config.json").read_bytes())
-    refused(tmp_path / "old", "its weights as a pickle")
-    type(oracle).from_pretrained(str(tmp_path / "old")).save_pretrained(tmp_path / "new")
-    assert torch.equal(load_gpt2(tmp_path / "new").wte.weight, load_gpt2(folder).wte.weight)
 
 
 # shards

@@ -157,11 +157,6 @@ class RunningFlags(CommandFlags):
     preset: str = "tiny"
 
 
-@dataclass(frozen=True)
-class WorldFlags(Flags):
-    data: str = "reviews"
-
-
 PRESETS = {"tiny": {}, "big": {"lr": 0.5, "steps": 99}}
 
 
@@ -179,16 +174,6 @@ PRESETS = {"tiny": {}, "big": {"lr": 0.5, "steps": 99}}
 def test_a_preset_never_overrides_a_flag(arguments, expected):
     default = preset_defaults(Flags, PRESETS, arguments)
     assert tyro.cli(Flags, args=arguments, default=default) == expected
-
-
-def test_a_world_may_have_defaults_of_its_own():
-    presets = {**PRESETS, "tiny/sums": {"steps": 5}}
-    for arguments in (["--data", "sums"], ["--data=sums", "--preset", "tiny"]):
-        default = preset_defaults(WorldFlags, presets, arguments)
-        parsed = tyro.cli(WorldFlags, args=arguments, default=default)
-        assert parsed == WorldFlags("tiny", 1.0, 5, data="sums")
-    assert preset_defaults(WorldFlags, presets, ["--data", "reviews"]).steps == 10
-    assert preset_defaults(WorldFlags, presets, ["--preset", "big", "--data", "sums"]).steps == 99
 
 
 def test_preset_reads_the_command_line(monkeypatch):

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from harness import signals
+from harness.command_flags import CommandFlags
 from harness.command_line import explained, run_script
 from harness.errors import Finished, UserError
 from harness.files import append_jsonl, read_jsonl, write_json
@@ -33,7 +34,6 @@ class Flags:
     checkpoint_every: int = 4
     resume: bool = False
     debug: bool = False
-    deterministic: bool = False
 
 
 class Counter(torch.nn.Module):
@@ -232,9 +232,22 @@ def test_a_full_disk_behind_the_output_ends_nothing(tmp_path, monkeypatch):
     sys.stdout.close()
 
 
-def test_a_terminal_without_unicode_gets_an_escape(monkeypatch):
+def test_a_stream_that_is_closed_on_the_way_ends_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "stdout", open(tmp_path / "said", "w"))
+
+    def disturb(step: int) -> None:
+        print("step", step)
+        if step == 2:
+            sys.stdout.close()
+
+    run_script(lambda config: run(config, disturb), Flags(tmp_path / "run"))
+    assert (tmp_path / "run" / "report.json").exists()
+
+
+@pytest.mark.parametrize("errors", ["strict", "surrogateescape"])  # the latter with LC_ALL=C
+def test_a_terminal_without_unicode_gets_an_escape(monkeypatch, errors):
     raw = io.BytesIO()
-    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii"))
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii", errors=errors))
     with explained():
         print("caf\u00e9 \U0001f600")
     sys.stdout.flush()
@@ -242,18 +255,34 @@ def test_a_terminal_without_unicode_gets_an_escape(monkeypatch):
 
 
 def test_without_an_output_nothing_is_changed(monkeypatch):
-    monkeypatch.setattr(sys, "stdout", None)  # python -m ... >&-
+    monkeypatch.setattr(sys, "stdout", None)  # pythonw
+    monkeypatch.setattr(sys, "stderr", None)
     with signals.forgiving_output():
         print("unheard")
+    MetricLog(1, show=("loss",)).write(step=1, loss=2.0)
+
+
+@pytest.mark.parametrize("closed", [(0,), (1,), (2,), (0, 1, 2)])
+def test_a_closed_stream_is_no_place_for_a_file(closed):
+    """With `2>&-` the next file would be number 2, and get what is said there."""
+    program = (
+        f"import os; [os.close(number) for number in {closed}]; import sys\n"
+        f"for number in {closed}: setattr(sys, ('stdin', 'stdout', 'stderr')[number], None)\n"
+        "from harness.process import fill_streams; fill_streams()\n"
+        "print('said', flush=True); print('said', file=sys.stderr, flush=True)\n"
+        "os._exit(0 if os.open('/dev/null', os.O_RDONLY) > 2 and not sys.stdin.isatty() else 1)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, stdin=subprocess.DEVNULL)
+    assert done.returncode == 0
 
 
 # Settings
 
 
-def test_deterministic_algorithms_are_for_the_run_alone(tmp_path):
+def test_deterministic_algorithms_are_for_the_run_alone():
     seen = []
     for deterministic in (True, False):
-        config = Flags(tmp_path / f"{deterministic}", deterministic=deterministic)
+        config = CommandFlags(ranks=1, device="cpu", deterministic=deterministic)
         run_script(lambda config: seen.append(torch.are_deterministic_algorithms_enabled()), config)
     assert seen == [True, False] and not torch.are_deterministic_algorithms_enabled()
 

@@ -51,13 +51,6 @@ def test_equal_scores_cost_log_two_and_the_gradient_parts_them():
     assert (chosen.grad.item(), rejected.grad.item()) == pytest.approx((-0.5, 0.5))
 
 
-def test_the_same_response_on_both_sides_has_no_gradient():
-    """R appears as R - R: a loss of log 2 and nothing to learn."""
-    score = f([0.7]).requires_grad_()
-    bradley_terry_loss(score, score).backward()
-    assert score.grad.item() == 0
-
-
 def test_stays_linear_far_on_the_wrong_side():
     """log(1 + exp(1000)) is infinite, log sigmoid is not; and the gradient is 1, not NaN."""
     chosen = torch.tensor([-500.0], requires_grad=True)
@@ -72,14 +65,6 @@ def test_a_constant_on_every_score_changes_only_the_centring_term():
     torch.testing.assert_close(bradley_terry_loss(CHOSEN + 5, REJECTED + 5), plain)
     shifted = bradley_terry_loss(CHOSEN + 5, REJECTED + 5, centering=0.01)
     assert shifted > bradley_terry_loss(CHOSEN, REJECTED, centering=0.01) + 1
-
-
-def test_gradient_against_finite_differences():
-    chosen, rejected = CHOSEN.clone().requires_grad_(), REJECTED.clone().requires_grad_()
-    margin = f([0.3, 0.1])
-    assert torch.autograd.gradcheck(
-        lambda c, r: bradley_terry_loss(c, r, margin=margin, centering=0.05), (chosen, rejected)
-    )
 
 
 def test_the_true_scores_minimise_the_expected_loss():
@@ -102,24 +87,3 @@ def test_no_pairs_cost_nothing():
     loss = bradley_terry_loss(empty, empty)
     loss.backward()
     assert loss.item() == 0
-
-
-def test_half_precision_scores_are_compared_in_float32():
-    loss = bradley_terry_loss(CHOSEN.bfloat16(), REJECTED.bfloat16())
-    assert loss.dtype == torch.float32
-    assert bradley_terry_loss(CHOSEN, REJECTED).dtype == torch.float64
-
-
-@pytest.mark.parametrize(
-    ("chosen", "rejected", "options"),
-    [
-        (torch.zeros(2), torch.zeros(3), {}),
-        (torch.zeros(2, 1), torch.zeros(2, 1), {}),  # would be a silent mean over columns
-        (torch.zeros(2, 1), torch.zeros(2), {}),  # would broadcast to (2, 2)
-        (torch.zeros(2), torch.zeros(2), dict(margin=torch.zeros(2, 1))),
-        (torch.zeros(2), torch.zeros(2), dict(weights=torch.ones(2, 1))),
-    ],
-)
-def test_other_shapes_are_refused(chosen, rejected, options):
-    with pytest.raises(ValueError, match=r"must be \(pairs,\)"):
-        bradley_terry_loss(chosen, rejected, **options)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from data import reviews
-from gpt.generate import SamplingParams, generate
+from gpt.generate import generate
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import load_tokenizer
 from harness.errors import UserError
@@ -83,40 +83,11 @@ def test_world_pairs_ask_prompts_of_their_split(split):
     assert pairs == world_pairs(policy, GLASSBOX, config, split, 40, 4)
 
 
-def test_the_noise_is_in_the_labels_and_not_in_gold():
-    """Among clear differences the annotator is nearly always right, among small ones often not."""
-    rng = random.Random(0)
-    records = reviews.prompts("train")[:200]
-    agree: dict[bool, list[bool]] = {True: [], False: []}
-    annotator = ReviewsAnnotator()
-    for record in records * 4:
-        a, b = (reviews.sample_response(record, rng) for _ in range(2))
-        verdict = annotator(record, a, True, b, True, rng)
-        gap = verdict.gold[0] - verdict.gold[1]
-        if gap:
-            agree[abs(gap) > 0.4].append(verdict.first_preferred == (gap > 0))
-    assert sum(agree[True]) / len(agree[True]) > 0.95
-    assert 0.6 < sum(agree[False]) / len(agree[False]) < 0.9
-
-
-def test_pairs_are_sampled_at_full_temperature(monkeypatch):
-    """A truncated sampler would never show the reward model what the policy can write."""
-    used: list[SamplingParams] = []
-
-    def spy(model, prompts, params, *args, **options):
-        used.append(params)
-        return generate(model, prompts, params, *args, **options)
-
-    monkeypatch.setattr("reward_model.pairs.generate", spy)
-    world_pairs(small_policy(), GLASSBOX, RewardModelConfig(max_response_tokens=4), "train", 5, 2)
-    assert used == [SamplingParams(temperature=1.0, max_new_tokens=4)]
-
-
 def test_held_out_answers_are_two_at_temperature_one_however_the_others_are_drawn(monkeypatch):
-    used: list[tuple[float, int]] = []
+    used: list[tuple[float, bool, int]] = []
 
     def spy(model, prompts, params, *args, **options):
-        used.append((params.temperature, options["samples_per_prompt"]))
+        used.append((params.temperature, params.truncates, options["samples_per_prompt"]))
         return generate(model, prompts, params, *args, **options)
 
     monkeypatch.setattr("reward_model.pairs.generate", spy)
@@ -126,7 +97,7 @@ def test_held_out_answers_are_two_at_temperature_one_however_the_others_are_draw
     )  # fmt: skip
     pairs, held_out = sampled_pairs(small_policy(), GLASSBOX, config)
     assert (len(pairs), len(held_out)) == (6, 3)
-    assert used == [(1.0, 2), (1.7, 2), (1.0, 2)]
+    assert used == [(1.0, False, 2), (1.7, False, 2), (1.0, False, 2)]
 
 
 def test_only_a_world_with_an_annotator_makes_pairs():

@@ -1,16 +1,20 @@
 """The list of engines that the contract tests go through, and what tests of engines share.
 
-A new engine is one entry of ENGINES: it is then held to everything in test_engine_contract.py. What
-cannot hold for it stands in its `skips`, with the reason.
+Every engine is held to everything in test_engine_contract.py. One without an entry below has the
+one that follows from its ENGINE, with what the literal `CONTRACT = {...}` of its own test file
+changes. What cannot hold for an engine stands in its `skips`, with the reason.
 """
 
 from __future__ import annotations
 
+import ast
 import copy
+import importlib
 import math
 import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -41,9 +45,11 @@ from rl import (
     rloo_engine,
 )
 from rl.batches.rollout import Rollout
+from rl.commands.engines import every_engine
 from rl.rewards.sources import RuleReward
 from rl.rewards.step_rewards import RewardModelSteps, StepRewards
 from rl.rewards.teacher import TeacherReward
+from rl.training.engine import Engine as Entry
 from rl.training.value_model import ValueModel
 
 LETTERS = build_tokenizer("letters", {bytes([97 + i]): i for i in range(8)})  # EOS 8, padding 9
@@ -723,6 +729,48 @@ ENGINES = [
         ),
     ),
 ]  # fmt: skip
+
+
+def contract_of(name: str) -> Changes:
+    """What an engine's own test file says in its CONTRACT; {} without one.
+
+    It is read and not imported, because that file imports this one.
+    """
+    path = Path(__file__).with_name(f"test_{name}_engine.py")
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    values = (
+        ast.literal_eval(node.value)
+        for node in tree.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "CONTRACT"
+    )
+    return next(values, {})
+
+
+def default_entry(engine: Entry) -> Engine:
+    """How an engine is run about which no more is known than its ENGINE."""
+    module, flags = importlib.import_module(engine.module), {f.name for f in fields(engine.config)}
+    toy = (TOY if engine.groups else UNGROUPED) | dict(critic_lr=1e-2, batch_size=4)
+    config = engine.config(**{name: value for name, value in toy.items() if name in flags})
+    tasks: dict[str, Changes] = {
+        "reward": {},
+        "teacher": dict(task=TAUGHT, teacher=SHARP_TEACHER),
+        "pairs": dict(task=dict(pairs=PAIRS)),
+    }
+    found: Changes = tasks[engine.learns_from] | dict(
+        grouped=engine.groups,
+        reference="kl" if engine.reference(config) else None,
+        resumed=(ADAPTIVE,) if "kl_controller" in flags else ({},),
+    )
+    if engine.learns_from == "teacher":
+        found["taught_by"] = module.teacher_reward
+    return Engine(module, config, **found | contract_of(engine.name))
+
+
+ENGINES += [
+    default_entry(engine)
+    for engine in every_engine()
+    if engine.name not in {entry.name for entry in ENGINES}
+]
 
 
 def engine_named(name: str) -> Engine:

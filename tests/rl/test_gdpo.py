@@ -103,24 +103,19 @@ def in_groups(rows: list, size: int = 4) -> list[list]:
 
 @pytest.mark.parametrize("name", ENGINES)
 def test_the_sum_of_the_parts_is_scaled_by_the_batch(advantages_of, name):
-    """A group that differs in both parts stands out; the group's deviation would make it like others."""
+    """A group that differs in both parts stands out; the group's deviation would make it like others.
+
+    The logged reward is the plain sum, as in a validation, so that the two curves may be compared.
+    """
     engine, config, extra = ENGINES[name]
     reward = two_parts()
-    found, _ = advantages_of(engine, config(**TOY, **extra, normalize_parts=True), reward)
-    groups = in_groups(graded(reward.rollouts[0]))
-    assert found == pytest.approx(slow_advantages(groups, (1.0, 0.5)), abs=1e-5)
+    found, (row,) = advantages_of(engine, config(**TOY, **extra, normalize_parts=True), reward)
+    scored = graded(reward.rollouts[0])
+    assert found == pytest.approx(slow_advantages(in_groups(scored), (1.0, 0.5)), abs=1e-5)
     assert len({round(value, 2) for value in found}) > 5
     plain, _ = advantages_of(engine, config(**TOY, **extra), two_parts())
     assert plain != pytest.approx(found, abs=0.1)
-
-
-@pytest.mark.parametrize("name", ENGINES)
-def test_the_logged_reward_is_the_plain_sum(advantages_of, name):
-    """The same number that a validation gives, so the two curves may be compared."""
-    engine, config, extra = ENGINES[name]
-    reward = two_parts()
-    _, (row,) = advantages_of(engine, config(**TOY, **extra, normalize_parts=True), reward)
-    values = [answer + 0.5 * form for answer, form in graded(reward.rollouts[0])]
+    values = [answer + 0.5 * form for answer, form in scored]
     assert row["reward"] == pytest.approx(statistics.mean(values)) and row["reward"] > 0.05
     assert row["reward"] == pytest.approx(row["reward/answer"] + row["reward/format"])
 

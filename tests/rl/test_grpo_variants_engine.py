@@ -14,7 +14,6 @@ import torch
 from engines import (
     DIVERSE,
     HAS_A,
-    LETTERS,
     PROMPTS,
     SHARE_OF_A,
     Noted,
@@ -26,13 +25,12 @@ from engines import (
     weights,
 )
 
-from gpt.generate import SamplingParams
 from gpt.log_probs import TokenScores
 from gpt.model import GPT
 from harness.metric_log import MetricLog
 from rl import grpo_engine, grpo_variants_engine
 from rl.batches.rollout import Rollout, join_rollouts, prompt_batch, sample_rollout, select_rows
-from rl.equations.losses import high_entropy_mask, off_policy_sequence_mask
+from rl.equations.losses import high_entropy_mask
 from rl.grpo_engine import GRPOConfig
 from rl.grpo_variants_engine import (
     KL_FORMS,
@@ -167,10 +165,6 @@ def test_the_loss_of_each_variant_by_loops(variant):
     assert losses.policy_tokens.equal(MASK) and not losses.clipped[~MASK].any()
 
 
-def test_the_losses_of_the_variants_differ():
-    assert len({round(value, 4) for value in EQUATIONS.values()}) == len(VARIANTS)
-
-
 @pytest.mark.parametrize(
     ("reducer", "expected"),
     [("sequence_mean", -0.037284), ("token_mean", -0.172104), ("constant_length_mean", -0.107565)],
@@ -184,16 +178,6 @@ def test_reducers_with_the_kl_on_worked_numbers(reducer, expected):
     losses = loss_of(config, new, old, ref, [0.7071, -0.7071], mask, kl_coef=0.04)
     assert losses.total.item() == pytest.approx(expected, abs=1e-6)
     assert losses.clipped[mask].float().mean() == pytest.approx(0.4)
-
-
-def test_the_sequence_surrogate_multiplies_the_tokens_ratios():
-    """exp(0.1 - 0.2 + 0.4) = 1.3499 is clipped at 1.2, exp(0.0004) is not."""
-    new = torch.tensor([[0.1, -0.2, 0.4], [0.0003, 0.0001, 9]])
-    mask = torch.tensor([[1, 1, 1], [1, 1, 0]]).bool()
-    losses = loss_of(
-        replace(CONFIG, surrogate="sequence"), new, torch.zeros(2, 3), None, [1.0, -1.0], mask
-    )
-    assert losses.total.item() == pytest.approx((-1.2 + math.exp(0.0004)) / 2, abs=1e-6)
 
 
 def test_dual_clip_bounds_the_loss():
@@ -258,28 +242,6 @@ def test_an_empty_row_adds_exactly_nothing(reducer):
 # Which tokens the policy loss reads
 
 
-def left_behind(drift: list[list[float]], lengths: list[int], advantages: list[float], delta):
-    new = -torch.tensor(drift)
-    mask = torch.arange(new.shape[1]) < torch.tensor(lengths)[:, None]
-    new = torch.where(mask, new, torch.nan)
-    keep = off_policy_sequence_mask(
-        new, torch.zeros_like(new), torch.tensor(advantages)[:, None], mask, delta
-    )
-    return keep[:, 0].tolist()
-
-
-def test_the_off_policy_mask_drops_bad_responses_that_were_left_behind():
-    """The mean over a row's own tokens decides: 0.6, 0.6, 0.4, 0.6 (one token), none, and exactly 0.5."""
-    drift = [[0.9, 0.3, 9], [0.9, 0.3, 9], [0.9, -0.1, 9], [0.6, 9, 9], [9, 9, 9], [0.5, 0.5, 0.5]]
-    lengths, advantages = [2, 2, 2, 1, 0, 3], [-1.0, 1.0, -1.0, -0.1, -1.0, -1.0]
-    assert left_behind(drift, lengths, advantages, 0.5) == [False, True, True, False, True, True]
-    assert left_behind([[1.0]], [1], [0.0], 0.5) == [True]
-    with pytest.raises(ValueError, match=r"advantages must be \(N, 1\)"):
-        off_policy_sequence_mask(
-            torch.zeros(1, 2), torch.zeros(1, 2), torch.zeros(1, 2), torch.ones(1, 2).bool(), 0.5
-        )
-
-
 def test_the_off_policy_mask_drops_the_policy_loss_and_keeps_the_kl():
     """Row 1 is bad and has lost log 2 / 2 nats a token; the denominators stay."""
     old = torch.full((2, 2), -2.0)
@@ -298,27 +260,6 @@ def test_the_off_policy_mask_drops_the_policy_loss_and_keeps_the_kl():
     torch.testing.assert_close(gradient[1], 0.5 * (1 - d[1].exp()) / 4)
     loose = loss_of(replace(config, off_policy_mask=0.4), new, *given, kl_coef=0.5)
     assert loose.policy_tokens.all()
-
-
-def slow_top(entropy: list[list[float]], mask: torch.Tensor, share: float) -> list[list[bool]]:
-    """Sort, take ceil(share * n), and what equals the last one taken."""
-    places = [(i, t) for i, row in enumerate(mask.tolist()) for t, m in enumerate(row) if m]
-    ranked = sorted((entropy[i][t] for i, t in places), reverse=True)
-    if not ranked:
-        return mask.tolist()
-    least = ranked[math.ceil(round(share * len(ranked), 6)) - 1]
-    chosen = {(i, t) for i, t in places if entropy[i][t] >= least}
-    return [[(i, t) in chosen for t in range(mask.shape[1])] for i in range(len(mask))]
-
-
-def test_the_high_entropy_mask_by_sorting():
-    mask = torch.arange(6) < torch.tensor([6, 4, 0, 5])[:, None]
-    for seed in range(20):
-        entropy = torch.randint(0, 9, (4, 6), generator=torch.Generator().manual_seed(seed)) / 2
-        entropy = entropy.where(mask, 99)
-        for share in (0.01, 0.2, 0.5, 0.6, 1.0):
-            chosen = high_entropy_mask(entropy, mask, share)
-            assert chosen.tolist() == slow_top(entropy.tolist(), mask, share)
 
 
 def test_the_high_entropy_mask_counts_valid_tokens_of_the_whole_batch():
@@ -501,21 +442,6 @@ def test_groups_without_a_spread_are_replaced_by_other_prompts(gradients):
     assert_gradient(gradients[0], expected)
 
 
-def test_tokens_per_second_counts_what_was_thrown_away(monkeypatch):
-    seen: list[int] = []
-
-    class Watch(grpo_variants_engine.Stopwatch):
-        def metrics(self, tokens: int) -> dict[str, float]:
-            seen.append(tokens)
-            return super().metrics(tokens)
-
-    monkeypatch.setattr(grpo_variants_engine, "Stopwatch", Watch)
-    reward = Noted(HAS_A)
-    (row,) = run(small_gpt(), reward, steps=1, sampling_filter="dynamic", seed=SEED)
-    assert row["dropped_groups"] > 0
-    assert seen == [sum(int(rollout.lengths.sum()) for rollout in reward.rollouts)]
-
-
 @pytest.mark.parametrize("cap", [0, 1])
 def test_at_the_cap_the_step_trains_on_what_there_is(gradients, cap):
     reward = Noted(HAS_A)
@@ -579,28 +505,6 @@ def test_the_cursor_takes_the_prompts_of_prompt_batch():
     other = PromptCursor(PROMPTS, seed=5)
     other.load_state_dict(cursor.state_dict())
     assert other.take(4) == cursor.take(4) and other.position == 25
-
-
-def test_rollouts_of_different_widths_join_and_part():
-    """Scored in one piece or apart, a row's log-probs are the same."""
-    policy, params = small_gpt(), SamplingParams(max_new_tokens=8)
-    short = SamplingParams(max_new_tokens=2)
-    generator = torch.Generator().manual_seed(0)
-    one = sample_rollout(policy, LETTERS, PROMPTS[1:2], short, 2, generator)
-    two = sample_rollout(policy, LETTERS, PROMPTS[2:4], params, 2, generator)
-    both = join_rollouts([one, two])
-    assert both.records == one.records + two.records and both.group_size == 2
-    assert both.responses == one.responses + two.responses
-    assert both.lengths.tolist() == one.lengths.tolist() + two.lengths.tolist()
-    assert both.has_eos.tolist() == one.has_eos.tolist() + two.has_eos.tolist()
-    scored = grpo_variants_engine.rollout_log_probs(policy, both, CONFIG)
-    torch.testing.assert_close(scored, both.log_probs, rtol=0, atol=1e-5)
-    assert float(scored.abs().sum()) > 5
-    last = select_rows(both, torch.tensor([4, 5]))
-    assert last.records == two.records[2:] and last.responses == two.responses[2:]
-    scored = grpo_variants_engine.rollout_log_probs(policy, last, CONFIG)
-    torch.testing.assert_close(scored, two.log_probs[2:], rtol=0, atol=1e-5)
-    assert join_rollouts([one]) is one
 
 
 def test_what_a_reward_measures_covers_every_round():

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import copy
-import itertools
 import math
 import statistics
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -31,22 +29,16 @@ from engines import (
 )
 from engines import SHARP_TEACHER as TEACHER
 
-import gpt.teacher
-from gpt import pretraining
-from gpt.checkpoint import save_gpt
-from gpt.corpus import WorldCorpus
 from gpt.generate import SamplingParams
-from gpt.model import GPT, GPTConfig
-from gpt.tokenizer import load_tokenizer
+from gpt.model import GPT
 from rl import kd_grpo_engine
 from rl.batches.rollout import Rollout, sample_rollout
-from rl.equations.losses import row_means, row_sums
+from rl.equations.losses import row_means
 from rl.equations.token_rewards import own_text_penalty, teacher_rewards
 from rl.kd_grpo_engine import (
     KDGRPOConfig,
     kd_grpo_loss,
     moved_reference,
-    open_teacher_reward,
     scores_and_penalty,
     teacher_reward,
 )
@@ -79,84 +71,6 @@ def test_teacher_rewards_by_loops():
 
 
 # Two letters and an EOS (0), at most three tokens: 15 responses, 7 prefixes, a table of logits.
-RESPONSES = [
-    *((*p, 0) for n in range(3) for p in itertools.product((1, 2), repeat=n)),
-    *itertools.product((1, 2), repeat=3),
-]
-PREFIXES = [p for n in range(3) for p in itertools.product((1, 2), repeat=n)]
-TOKENS = torch.tensor([[*r, *[0] * (3 - len(r))] for r in RESPONSES])
-TINY_MASK = torch.arange(3) < torch.tensor([len(r) for r in RESPONSES])[:, None]
-STATES = torch.tensor(
-    [[PREFIXES.index(r[:t]) if t < len(r) else 0 for t in range(3)] for r in RESPONSES]
-)
-
-
-def listed(logits: torch.Tensor) -> torch.Tensor:
-    """(7, 3) logits -> log-probability of every token of the 15 responses, (15, 3)."""
-    return logits.log_softmax(-1)[STATES].gather(-1, TOKENS[..., None]).squeeze(-1)
-
-
-def tables() -> tuple[torch.Tensor, torch.Tensor]:
-    """Logits of a student and of a teacher."""
-    return torch.randn(2, 7, 3, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
-
-
-def test_the_mean_reverse_kl_reward_is_minus_the_kl():
-    """Over all 15 responses: E[sum_t r_t] = -KL(student || teacher)."""
-    student, other = (listed(table) for table in tables())
-    q, p = (row_sums(table, TINY_MASK) for table in (student, other))
-    rewards = row_sums(teacher_rewards(other, student, TINY_MASK, reverse_kl=True), TINY_MASK)
-    assert float(q.exp().sum()) == pytest.approx(1)
-    assert float(q.exp() @ rewards) == pytest.approx(-float((q.exp() * (q - p)).sum()))
-    assert float(q.exp() @ rewards) < -0.1
-
-
-def expected_gradient(table: torch.Tensor, reward: torch.Tensor) -> torch.Tensor:
-    """What REINFORCE with this reward, (15,), ascends on average at these logits."""
-    table = table.clone().requires_grad_()
-    log_probs = row_sums(listed(table), TINY_MASK)
-    (gradient,) = torch.autograd.grad((log_probs.detach().exp() * reward) @ log_probs, table)
-    return gradient
-
-
-@pytest.mark.parametrize("reduce", [row_means, row_sums])
-def test_what_each_form_of_the_reward_makes_of_the_teacher(reduce):
-    """At student = teacher the reverse KL rests, as a sum and as a mean; log p alone moves on.
-
-    It moves towards the teacher's likeliest response: along its gradient the entropy falls.
-    """
-    table = tables()[1]
-    p = listed(table)
-    rest = reduce(teacher_rewards(p, p, TINY_MASK, reverse_kl=True), TINY_MASK)
-    assert float(expected_gradient(table, rest).abs().max()) == 0
-    alone = reduce(teacher_rewards(p, p, TINY_MASK, reverse_kl=False), TINY_MASK)
-    gradient = expected_gradient(table, alone)
-    assert float(gradient.abs().max()) > 0.01
-
-    def entropy(logits: torch.Tensor) -> float:
-        q = row_sums(listed(logits), TINY_MASK)
-        return float(-(q.exp() * q).sum())
-
-    assert entropy(table + 0.1 * gradient) < entropy(table) - 1e-4
-
-
-def test_the_reverse_kl_leads_to_the_teacher_and_log_p_to_one_response():
-    """Exact gradient ascent on the 15 responses, with the reward taken anew at every step."""
-    ends = {}
-    for reverse_kl in (True, False):
-        table, wanted = tables()[0].clone(), 2 * tables()[1]
-        for _ in range(400):
-            rewards = teacher_rewards(
-                listed(wanted), listed(table), TINY_MASK, reverse_kl=reverse_kl
-            )
-            table += 2.0 * expected_gradient(table, row_sums(rewards, TINY_MASK))
-        ends[reverse_kl] = row_sums(listed(table), TINY_MASK).exp()
-    p = row_sums(listed(wanted), TINY_MASK).exp()
-    torch.testing.assert_close(ends[True], p, rtol=0, atol=0.01)
-    assert int(ends[False].argmax()) == int(p.argmax()) and float(ends[False].max()) > 0.95
-    assert float(p.max()) < 0.5
-
-
 @pytest.mark.parametrize(
     ("changes", "aggregate", "reverse_kl"),
     [
@@ -364,39 +278,7 @@ def test_a_token_that_the_teacher_never_writes_costs_twenty_nats():
 # The document and the script
 
 
-def save_models(folder: Path, monkeypatch) -> None:
-    """A student and a teacher of the reviews world where the engine looks for them."""
-    for module in (pretraining, gpt.teacher):
-        monkeypatch.setattr(module, "RUNS", folder)
-    glassbox = load_tokenizer("glassbox")
-    for name, layers in (("pretraining-reviews-tiny", 1), ("teacher-reviews", 2)):
-        shape = GPTConfig(glassbox.n_vocab, 96, n_layer=layers, n_head=2, n_embd=16)
-        model = GPT(shape).initialize(torch.Generator().manual_seed(layers))
-        save_gpt(folder / name / "model.safetensors", model, glassbox)
-
-
-def test_the_text_of_a_run_is_that_of_its_data(tmp_path, monkeypatch):
-    save_models(tmp_path, monkeypatch)
-    glassbox, cpu = load_tokenizer("glassbox"), torch.device("cpu")
-    config = KDGRPOConfig(pretraining_batch_size=3, seed=5)
-    task = SimpleNamespace(tokenizer=glassbox, policy=small_gpt())
-    corpus = kd_grpo_engine.open_text(config, task)["corpus"]
-    expected = WorldCorpus("reviews", glassbox, 3, seed=5).batch(2)
-    assert torch.equal(corpus.batch(2).tokens, expected.tokens)
-    assert kd_grpo_engine.open_text(replace(config, pretraining_coef=0.0), task) == {}
-    reward = open_teacher_reward(config, glassbox, cpu)
-    assert reward.teacher.config.n_layer == 2 and reward.reverse_kl
-    assert not any(parameter.requires_grad for parameter in reward.teacher.parameters())
-
-
 # The loss on its own text in the reward
-
-
-def own_text_rewards(table: torch.Tensor, p: torch.Tensor, coef: float) -> torch.Tensor:
-    """(15, 3) rewards of every response, log p - log q less coef times the student's own loss."""
-    q = listed(table)
-    plain = teacher_rewards(p, q, TINY_MASK, reverse_kl=True)
-    return own_text_penalty(plain, q, TINY_MASK, coef)
 
 
 def test_the_own_text_penalty_by_hand():
@@ -405,33 +287,6 @@ def test_the_own_text_penalty_by_hand():
     mask = torch.tensor([[True, True, True, False]])
     penalised = own_text_penalty(rewards, q, mask, 0.5)
     torch.testing.assert_close(penalised, torch.tensor([[-0.6, 0.0, -1.65, 0.0]]))
-
-
-def test_the_own_text_penalty_is_lambda_times_the_entropy():
-    """Over all 15 responses: E[r] = -KL - lambda H; and lambda = 1 leaves log p alone."""
-    table, p = tables()[0], listed(tables()[1])
-    q = row_sums(listed(table), TINY_MASK)
-    kl = float(q.exp() @ (q - row_sums(p, TINY_MASK)))
-    entropy = float(-(q.exp() @ q))
-    for coef in (0.25, 1.0):
-        mean = float(q.exp() @ row_sums(own_text_rewards(table, p, coef), TINY_MASK))
-        assert mean == pytest.approx(-kl - coef * entropy)
-    torch.testing.assert_close(own_text_rewards(table, p, 1.0), torch.where(TINY_MASK, p, 0.0))
-    assert entropy > 0.5
-
-
-def test_at_the_teacher_the_own_text_penalty_acts_against_variety():
-    """Where the reverse KL rests, it moves on, and the entropy falls along its gradient."""
-    table = tables()[1]
-    gradient = expected_gradient(
-        table, row_sums(own_text_rewards(table, listed(table), 0.5), TINY_MASK)
-    )
-
-    def entropy(logits: torch.Tensor) -> float:
-        q = row_sums(listed(logits), TINY_MASK)
-        return float(-(q.exp() * q).sum())
-
-    assert entropy(table + 0.1 * gradient) < entropy(table) - 1e-4
 
 
 def test_the_own_text_penalty_differs_within_a_group_and_changes_the_update():

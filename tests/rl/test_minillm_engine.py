@@ -28,7 +28,7 @@ from gpt.model import GPT, GPTConfig
 from harness.seeds import make_generator
 from rl import minillm_engine
 from rl.batches.rollout import Rollout, sample_rollout
-from rl.equations.losses import clip_acted, mixed_sampling_weights
+from rl.equations.losses import clip_acted
 from rl.minillm_engine import MiniLLMConfig, Targets, minillm_loss, minillm_targets
 from rl.rewards.teacher import TeacherReward
 from rl.training.evaluation import evaluate
@@ -116,26 +116,6 @@ def test_single_plus_long_is_the_gradient_of_the_kl_of_responses():
     exact, estimate = enumerated(3, after)
     torch.testing.assert_close(estimate, exact, rtol=0, atol=1e-12)
     assert float(exact.abs().max()) > 0.05
-
-
-def test_one_token_has_no_long_part():
-    """L = 1 everywhere: the loss is the KL at the prompt, whatever the returns were to be."""
-    exact, estimate = enumerated(1, after)
-    torch.testing.assert_close(estimate, exact, rtol=0, atol=1e-12)
-    mask = language(1).response_mask
-    rewards = torch.tensor([[-1.0], [2.0], [0.5]])
-    targets, _ = minillm_targets(CONFIG, rewards, torch.zeros(3, 1), mask)
-    assert not targets.returns.any()
-
-
-def test_one_factor_per_token_makes_the_mixture_exact_for_one_token():
-    """E over p~ of w f(y) = E over q of f(y): enumerated for one token, for any share."""
-    q, p = (tiny_gpt(i)(torch.tensor([[1, 2]]))[0, -1].softmax(0).detach() for i in (0, 1))
-    for share in (0.0, 0.2, 0.9):
-        mixed = share * p + (1 - share) * q
-        mask = torch.ones(3, 1, dtype=torch.bool)
-        w = mixed_sampling_weights(q.log()[:, None], p.log()[:, None], mask, share)[:, 0]
-        torch.testing.assert_close(mixed * w, q, rtol=0, atol=1e-12)
 
 
 # The loss and its constants

@@ -148,11 +148,11 @@ def test_ppo_stopped_within_a_batch(results):
 # --- failures -------------------------------------------------------------------------------------
 
 FAILING = """
-import os, signal, sys
+import os, signal, sys, threading, time
 from dataclasses import dataclass
 import torch
 from harness.here import HERE
-from harness.ranks import collectives
+from harness.ranks import collectives, launch
 from harness.command_flags import CommandFlags
 from harness.command_line import run_script
 from harness.errors import UserError
@@ -164,6 +164,8 @@ class Config(CommandFlags):
     ranks: int = 2
     device: str = "cpu"
 
+launch.PATIENCE = 0.5
+
 def main(config):
     what, who = sys.argv[1], int(sys.argv[2])
     mine = who in (collectives.rank(), -1)
@@ -174,6 +176,10 @@ def main(config):
         raise TypeError("no sentence was made for this")
     if what == "kill" and mine:
         os.kill(os.getpid(), signal.SIGKILL)
+    if what == "leave" and mine:
+        os._exit(0)
+    if what == "thread" and mine:
+        threading.Thread(target=time.sleep, args=(1000,)).start()
     if what == "drift":
         model = torch.nn.Linear(3, 2)
         torch.nn.init.constant_(model.weight, 1.0 + (1e-6 if mine else 0.0))
@@ -228,11 +234,16 @@ def test_a_bug_shows_one_traceback(failing):
     assert "LostRank" not in done.stderr
 
 
-def test_a_killed_rank_ends_the_run_with_one_sentence(failing):
-    done = failing("kill", 1)
+@pytest.mark.parametrize("how", ["kill", "leave"])  # the latter with status 0
+def test_a_lost_rank_ends_the_run_with_one_sentence(failing, how):
+    done = failing(how, 1)
     assert done.returncode == 1
     assert done.stderr.strip().startswith("error: another process of this run has ended")
     assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_a_rank_that_still_has_threads_does_not_keep_the_run_from_ending(failing):
+    assert failing("thread", 1).returncode == 0
 
 
 def test_ranks_that_have_drifted_apart_are_noticed(failing):

@@ -55,35 +55,6 @@ def test_a_page_shows_the_tables_that_its_engine_is_in() -> None:
     assert "**Reviews**" in box_pages.study_table(boxes.read_box("grpo"))
 
 
-def test_a_page_draws_its_own_runs_on_one_budget(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """GRPO's runs are the grey ones behind the others, and stand in front on its own page."""
-    pytest.importorskip("latex2mathml")  # of requirements-docs.txt
-    import box_pages
-
-    points = {"kl": [0.0, 1.0], "gold": [0.4, 0.5]}
-    runs = [{"engine": n, "points": points} for n in ("grpo", "cispo", "cispo_5", "ppo")]
-    monkeypatch.setattr(box_pages, "measured", lambda: {"budget": {"reviews": {"runs": runs}}})
-    found = {name: box_pages.curves_of(boxes.read_box(name)) for name in ENGINES}
-    assert found["grpo_variants"] == [("reviews", "cispo"), ("reviews", "cispo_5")]
-    assert found["grpo"] == [("reviews", "grpo")] and found["dpo"] == found["pg_grpo"] == []
-    box_pages.draw_curves(tmp_path)
-    drawn = sorted(path.name for path in (tmp_path / "beside").iterdir())
-    assert drawn == ["grpo-budget.png", "grpo_variants-budget.png", "ppo-budget.png"]
-    assert "beside/ppo-budget.png" in box_pages.page(boxes.read_box("ppo"))
-    assert "-budget.png" not in box_pages.page(boxes.read_box("dpo"))
-
-
-def test_code_that_a_page_leaves_out_is_named_and_empty_lines_are_not() -> None:
-    pytest.importorskip("latex2mathml")  # of requirements-docs.txt
-    import box_pages
-
-    source = ["a = 1", "", " ", "b = 2"]
-    assert box_pages.gap(source, 2, 3) == '<span class="bx-gap"></span>'
-    assert "lines 2 to 4 are not shown" in box_pages.gap(source, 2, 4)
-
-
 # --- the checker itself --------------------------------------------------------------------------
 
 ENGINE = '''"""An engine.

@@ -15,8 +15,10 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 FAQ = ROOT / "docs" / "faq.md"
-FOLDERS = [*ROOT.glob("*/README.md"), *ROOT.glob("[a-z]*/*/README.md")]
-PAGES = sorted({*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *FOLDERS})
+COURSE = [*ROOT.glob("notebooks/[0-9][0-9]_*.py"), *ROOT.glob("notebooks/course/*.md")]
+FOLDERS = [*ROOT.glob("*/*.md"), *ROOT.glob("[a-z]*/*/README.md")]
+MARKDOWN = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *FOLDERS]
+PAGES = sorted({*MARKDOWN, *COURSE})
 WITHOUT_A_NUMBER = {
     "Out of memory": "the forecast before the first step",
     "How do I use my own data?": "the line that says how many rows were kept",

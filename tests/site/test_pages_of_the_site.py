@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import re
 import sys
 from pathlib import Path
 
@@ -55,34 +54,6 @@ def test_a_notebook_keeps_its_texts_code_and_outputs(tmp_path: Path) -> None:
     assert picture.read_bytes() == b"\x89PNG picture" and f"pictures/{picture.name}" in text
 
 
-def test_imports_that_come_first_are_folded_and_later_ones_are_not(tmp_path: Path) -> None:
-    sources = "import math\n\nn = 1", "from rl import kl", "print(n)", "import copy"
-    cells = [{"cell_type": "code", "source": source, "outputs": []} for source in sources]
-    path = tmp_path / "00_try.ipynb"
-    path.write_text(json.dumps({"cells": cells}), encoding="utf-8")
-    before, one, between, two, after = re.split(
-        r"<details.+|</details>", notebook_pages.markdown_of(path, tmp_path)
-    )
-    assert "n = 1" in one and "from rl" in two and "print(n)" in after and "import copy" in after
-    assert "import" not in before + between
-
-
-def test_links_in_an_output_lead_to_the_pages_of_their_files() -> None:
-    shown = notebook_pages.to_pages(
-        '<a href="../gpt/log_probs.py">a</a> <a href="https://x.y">b</a>'
-    )
-    assert shown == '<a href="../code/gpt/log_probs.py.html">a</a> <a href="https://x.y">b</a>'
-
-
-def test_sentences_of_an_output_are_wrapped_and_tables_are_not(tmp_path: Path) -> None:
-    def shown(text: str) -> str:
-        output = {"output_type": "stream", "name": "stdout", "text": text}
-        return notebook_pages.output_text(output, tmp_path, "page", "0")
-
-    assert 'class="nb-text nb-words"' in shown("A sentence.\n  And one set in.\n")
-    assert 'class="nb-text"' in shown("name   1.0\nother  2.0\n")
-
-
 def test_a_notebook_in_parts_has_one_title() -> None:
     texts = ["# Page\n\n## First", "text", "# Part\n\n## Second", "### Third"]
     wanted = ["# Page\n\n## First", "text", "## Part\n\n### Second", "#### Third"]
@@ -102,17 +73,6 @@ def test_a_formula_keeps_argmax_together_and_log_apart() -> None:
     shown = formulas.mathml(r"\arg\max_a f + \mathrm{x} \log \pi + \log (p)")
     assert "\\" not in shown and ">argmax<" in shown
     assert 'rspace="0.167em">log<' in shown and 'rspace="0em">log<' in shown
-
-
-def test_an_index_that_is_a_word_stands_upright_and_letters_do_not() -> None:
-    pytest.importorskip("latex2mathml")  # of requirements-docs.txt
-    import formulas
-
-    assert formulas.mathml(r"\pi_{ref}") == formulas.mathml(r"\pi_{\mathrm{ref}}")
-    rows = r"\begin{aligned} a &= b \\ &= c \end{aligned}"
-    assert "<mtable" in formulas.mathml(rows) and "&amp;" not in formulas.mathml(rows)
-    assert formulas.mathml(r"\ell_{old,t}") == formulas.mathml(r"\ell_{\mathrm{old},t}")
-    assert "normal" in formulas.mathml(r"\pi_{ref}") and "normal" not in formulas.mathml("A_{it}")
 
 
 def test_every_notebook_guide_and_module_has_a_page() -> None:

@@ -14,6 +14,7 @@ from gpt.log_probs import kl_from_logits
 from rl.equations.advantages import (
     discounted_returns,
     gae,
+    greedy_baseline_advantages,
     group_advantages,
     leave_one_out_advantages,
 )
@@ -196,6 +197,38 @@ def test_leave_one_out_is_unbiased(group_size):
     same(estimate, -gradient(expected_reward))
 
 
+def greedy_response(logits):
+    """The response of the likeliest token after every prefix."""
+    response = ()
+    while len(response) < T and EOS not in response:
+        response += (int(logits[PREFIXES[response]].argmax()),)
+    return RESPONSES.index(response)
+
+
+@pytest.mark.parametrize("theta", [THETA, OLD, REF])
+@pytest.mark.parametrize("kl_coef", [0.0, 0.3])
+def test_the_greedy_baseline_is_unbiased(theta, kl_coef):
+    """With the KL to come in each advantage it is the gradient of E[R] - beta KL."""
+    log_probs, ref = token_log_probs(theta), token_log_probs(table(5))
+    baseline = REWARDS[greedy_response(theta)].expand(len(RESPONSES))
+    assert abs(baseline[0]) > 0.05
+    rewards = token_level_rewards(REWARDS, log_probs, ref, MASK, kl_coef)
+    advantages = greedy_baseline_advantages(rewards, baseline, MASK)
+    estimate = expected_gradient(lambda lp: policy_gradient(lp, advantages), theta)
+    exact = gradient(lambda x: expected_reward(x) - kl_coef * sequence_kl(x, table(5)), theta)
+    same(estimate, -exact)
+
+
+def test_a_baseline_that_depends_on_the_answer_is_biased():
+    """Here it is the greedy reward for eight of the responses, and for the others their own."""
+    greedy = greedy_response(THETA)
+    baseline = torch.where(torch.arange(15) < 8, REWARDS[greedy], REWARDS)
+    advantages = greedy_baseline_advantages(at_last_token(REWARDS, MASK), baseline, MASK)
+    differ(
+        expected_gradient(lambda lp: policy_gradient(lp, advantages)), -gradient(expected_reward)
+    )
+
+
 @pytest.mark.parametrize("group_size", [2, 3])
 def test_the_group_mean_shrinks_the_gradient_by_one_over_g(group_size):
     estimate = group_gradient(group_size, lambda r: group_advantages(r, group_size, scale="none"))
@@ -242,10 +275,6 @@ def test_gae_with_lambda_one_is_unbiased_for_any_critic():
 def test_gae_with_a_perfect_critic_is_unbiased_for_any_lambda():
     for gae_lambda in (0.0, 0.5, 0.95):
         same(gae_gradient(true_values(), gae_lambda), -gradient(expected_reward))
-
-
-def test_gae_with_a_wrong_critic_and_lambda_below_one_is_biased():
-    differ(gae_gradient(any_values(), 0.5), -gradient(expected_reward))
 
 
 def test_rewards_to_go_are_unbiased():
@@ -295,11 +324,6 @@ def test_the_rlhf_reward_is_reward_minus_beta_kl():
     same(estimate, -gradient(lambda theta: expected_reward(theta) - 0.3 * sequence_kl(theta)))
 
 
-def test_k2_and_k3_in_the_reward_are_biased():
-    for penalty in (k2, k3, absolute):
-        differ(reward_gradient(penalty), gradient(sequence_kl))
-
-
 def test_k3_in_the_reward_is_reverse_minus_forward_kl_of_one_token():
     """One token, the numbers worked out by hand in the table of estimators."""
     logits = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64).log()
@@ -337,20 +361,6 @@ def test_k2_as_a_loss_is_the_reverse_kl_at_each_prefix():
 def test_k3_as_a_loss_is_the_forward_kl_at_each_prefix():
     same(loss_gradient(k3), per_prefix_gradient(forward_kl))
     differ(loss_gradient(k3), per_prefix_gradient(reverse_kl))
-
-
-def test_a_loss_per_token_ignores_the_effect_on_later_tokens():
-    """Even an exact KL at each prefix is not the gradient of the KL of whole responses."""
-    differ(per_prefix_gradient(reverse_kl), gradient(sequence_kl))
-
-
-def test_half_the_squared_sequence_k1_is_the_sequence_kl():
-    """k2 of the whole response, its log-probability as one token."""
-    weights, ref = probabilities(THETA), token_log_probs(REF).sum(1, keepdim=True)
-    estimate = gradient(
-        lambda theta: weights @ k2(token_log_probs(theta).sum(1, keepdim=True), ref)[:, 0]
-    )
-    same(estimate, gradient(sequence_kl))
 
 
 def test_values_of_the_estimators():
@@ -412,15 +422,6 @@ def test_minillm_splits_the_sequence_kl_into_single_step_and_long_part():
     same(single_step + long_part, gradient(sequence_kl))
 
 
-def test_counting_the_current_reward_twice_overshoots():
-    """With R_t in the place of R_{t+1} the single-step part is in the sum twice."""
-    rewards = token_log_probs(REF) - token_log_probs(THETA)
-    with_current = discounted_returns(rewards, MASK, 1.0)
-    long_part = expected_gradient(lambda lp: policy_gradient(lp, with_current))
-    single_step = per_prefix_gradient(reverse_kl)
-    differ(single_step + long_part, gradient(sequence_kl))
-
-
 def test_length_normalisation_is_exact_where_one_token_is_left():
     """At the second to last token the mean over later tokens is their sum; at the last it is 0."""
     rewards = token_log_probs(REF) - token_log_probs(THETA)
@@ -465,19 +466,6 @@ def test_only_k1_in_the_reward_has_the_policy_gradient_of_the_kl():
         differ(other, exact)
         cosine = torch.nn.functional.cosine_similarity(other.flatten(), exact.flatten(), dim=0)
         assert cosine < 0.95
-
-
-def test_the_other_penalties_have_the_gradient_of_their_value_less_their_own_slope():
-    """A reward is a constant, so what the policy gradient leaves out of grad E[p] is E[grad p]."""
-    for name, penalty in (("absolute", absolute), ("squared", k2)):
-
-        def value(theta, penalty=penalty):
-            kl = penalty(token_log_probs(theta), token_log_probs(REF))
-            return probabilities(theta) @ row_sums(kl, MASK)
-
-        slope = expected_gradient(lambda lp, penalty=penalty: penalty(lp, token_log_probs(REF)))
-        same(penalty_gradient(name), gradient(value) - slope)
-        differ(slope, torch.zeros_like(slope))  # that of k1 is 0
 
 
 # --- importance weights beyond one token ------------------------------------------------------

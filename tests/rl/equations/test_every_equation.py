@@ -27,7 +27,8 @@ MODULES = (advantages, best_of_n, ensembles, kl, losses, preferences, token_rewa
 POLICY, PAIR = ("log_probs",), ("policy_chosen", "policy_rejected")
 TRAINED = {  # equation: the arguments that have a gradient
     "gae": (), "discounted_returns": (), "whiten": (), "group_advantages": (),
-    "leave_one_out_advantages": (), "process_advantages": (), "best_worst_pairs": (),
+    "leave_one_out_advantages": (), "greedy_baseline_advantages": (),
+    "process_advantages": (), "best_worst_pairs": (),
     "ordered_pairs": (), "best_of_n_mean": (), "ensemble_mean": (), "worst_case": (),
     "uncertainty_weighted": (), "k1": POLICY, "k2": POLICY, "k3": POLICY,
     "rho_minus_log": POLICY, "absolute": POLICY, "k1_importance": POLICY,

@@ -8,7 +8,6 @@ import torch
 from rl.equations.token_rewards import (
     at_last_token,
     score_missing_eos,
-    teacher_rewards,
     token_level_rewards,
     weighted_sum,
 )
@@ -77,10 +76,3 @@ def test_weighted_sum_refuses_what_it_would_drop_or_broadcast():
 
 def test_an_infinite_score_is_not_hidden():
     assert math.isinf(at_last_token(torch.tensor([math.inf]), MASK[:1])[0, 2].item())
-
-
-def test_a_teachers_reward_with_and_without_the_students_share():
-    teacher, mask = torch.tensor([[-1.0, -2.0, torch.nan]]), torch.tensor([[True, True, False]])
-    for reverse_kl, expected in ((False, [-1.0, -2.0, 0.0]), (True, [0.0, -1.0, 0.0])):
-        rewards = teacher_rewards(teacher, torch.full((1, 3), -1.0), mask, reverse_kl=reverse_kl)
-        assert rewards[0].tolist() == expected

@@ -13,6 +13,7 @@ from rl.equations.advantages import (
     discounted_returns,
     gae,
     gdpo_advantages,
+    greedy_baseline_advantages,
     group_advantages,
     leave_one_out_advantages,
     process_advantages,
@@ -142,6 +143,18 @@ def test_gdpo():
 def test_leave_one_out():
     """With the factor n/(n-1) applied twice, the ends would be -2.667 and 2.667."""
     equal(leave_one_out_advantages(f([1, 2, 3, 4]), 4).squeeze(1), [-2, -2 / 3, 2 / 3, 2])
+
+
+def test_the_greedy_answer_as_the_baseline():
+    """R = 1 and 0, k1 = [2, -1] and [1], beta = 0.1: r = [-.2, 1.1] and [-.1]; R(greedy) = .5, .25."""
+    log_probs, ref_log_probs = f([[-1, -3], [-2, 9]]), f([[-3, -2], [-3, 9]])
+    mask = m([[1, 1], [1, 0]])
+    rewards = token_level_rewards(f([1, 0]), log_probs, ref_log_probs, mask, 0.1)
+    equal(rewards, [[-0.2, 1.1], [-0.1, 0]])
+    advantages = greedy_baseline_advantages(rewards, f([0.5, 0.25]), mask)
+    equal(advantages, [[0.4, 0.6], [-0.35, 0]])
+    loss = sequence_sum(policy_gradient(f([[-1, -3], [-2, 0]]), advantages), mask)
+    equal(loss, 0.75)  # (0.4 + 1.8 - 0.7) / 2
 
 
 def test_rloo_with_the_kl_in_the_reward():

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import re
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -19,12 +20,14 @@ from gpt.checkpoint import save_gpt
 from gpt.generate import SamplingParams
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import build_tokenizer, load_tokenizer
+from harness.command_line import explained
 from harness.errors import UserError
+from harness.foreign_code import SETTINGS
 from rl import grpo_engine
 from rl.batches.rollout import Rollout, sample_rollout
 from rl.grpo_engine import GRPOConfig
 from rl.rewards.function import FunctionReward, open_function
-from rl.rewards.sources import check_reward, checked_rewards, is_function
+from rl.rewards.sources import checked_rewards
 from rl.training.config import EngineConfig
 from rl.training.open_reward import RewardChoice, open_reward
 from rl.training.open_task import open_task
@@ -128,15 +131,6 @@ def test_a_reward_that_is_no_name_and_no_function_is_refused(reward, message):
         EngineConfig(reward=reward)
 
 
-def test_the_names_are_no_functions():
-    for name in ("auto", "model", "gold", "rule"):
-        check_reward(name)
-        assert not is_function(name)
-    check_reward("a.b:c")
-    check_reward(r"C:\rewards.py:c")
-    assert is_function("a.b:c")
-
-
 BROKEN = {
     "no_module_xyz:f": "no_module_xyz:...: Python finds no module 'no_module_xyz': start in the folder "
     "that holds no_module_xyz.py, or name the file",
@@ -217,6 +211,100 @@ def test_with_a_replacement_nan_is_replaced_and_counted(source):
         FunctionReward(lambda p, r: None, "f", keep_non_finite=True)(ROLLOUT)
 
 
+# How a function may end
+
+
+ENDS = {
+    "raise SystemExit(0)": "SystemExit: 0 ({file}, line 3)",
+    "sys.exit()": "SystemExit ({file}, line 3)",
+    "quit()": "SystemExit",
+    "raise KeyboardInterrupt": "KeyboardInterrupt ({file}, line 3)",
+    "raise GeneratorExit": "GeneratorExit ({file}, line 3)",
+    "raise BaseException('all')": "BaseException: all",
+    "os._exit(0)": "SystemExit: os._exit(0)",
+    "raise Silent": "Silent ({file}, line 3)",
+    "return Number()": "SystemExit: no number",
+    "return Text()": "SystemExit: no text",
+    "f(prompt, response)": "RecursionError",
+    "raise StopIteration": "StopIteration",
+    "raise MemoryError": "MemoryError",
+}
+CLASSES = """
+class Silent(Exception):
+    def __str__(self): raise SystemExit(0)
+class Number:
+    def __float__(self): raise SystemExit("no number")
+class Text:
+    def __repr__(self): raise SystemExit("no text")
+"""
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_no_way_of_ending_passes_for_success(source, end):
+    """Called, or while the module is read, it is one sentence and status 1."""
+    leave = os._exit
+    called = source(f"import os, sys\ndef f(prompt, response):\n    {end}\n{CLASSES}")
+    words = ENDS[end].format(file=f"{called}.py")
+    with pytest.raises(SystemExit) as ended, explained():
+        open_function(f"{called}:f")(ROLLOUT)
+    assert str(ended.value.code).startswith(f"error: --reward {called}:f failed at prompt 1 of 6")
+    assert words in str(ended.value.code) and "\n" not in str(ended.value.code)
+    if not end.startswith(("return", "f(")):
+        read = source(f"import os, sys\n{CLASSES}\n{end}\ndef f(prompt, response): return 1\n")
+        for where in (read, f"{read}.py"):
+            with pytest.raises(SystemExit) as ended, explained():
+                open_function(f"{where}:f")
+            assert f"{where} cannot be imported: {words.split(' (')[0]}" in str(ended.value.code)
+    assert os._exit is leave
+
+
+def test_a_signal_and_a_notebooks_interrupt_pass():
+    """`explained` takes the signals; where nobody does, Ctrl-C is the user's own."""
+
+    def interrupted(prompt: str, response: str) -> float:
+        os.kill(os.getpid(), signal.SIGINT)
+        return 1.0
+
+    with pytest.raises(KeyboardInterrupt):
+        FunctionReward(interrupted, "f")(ROLLOUT)
+    with pytest.raises(SystemExit) as ended, explained():
+        FunctionReward(interrupted, "f")(ROLLOUT)
+    assert ended.value.code == 130
+
+
+SETS = {
+    "torch.set_grad_enabled(False)": "torch.set_grad_enabled",
+    "torch.set_default_dtype(torch.float64)": "torch.set_default_dtype",
+    "torch.set_default_device('meta')": "torch.set_default_device",
+    "torch.set_num_threads(torch.get_num_threads() + 1)": "torch.set_num_threads",
+    "torch.use_deterministic_algorithms(True)": "torch.use_deterministic_algorithms",
+    "torch.set_float32_matmul_precision('medium')": "torch.set_float32_matmul_precision",
+    "os.chdir('/')": "os.chdir",
+    "signal.signal(signal.SIGTERM, signal.SIG_IGN)": "signal.signal",
+}
+
+
+@pytest.mark.parametrize("setting", SETS)
+def test_what_it_sets_for_the_whole_process_is_set_back_and_said(source, setting, capsys):
+    def state() -> list:
+        return [read() for read, _ in SETTINGS.values()]
+
+    before = state()
+    modules = "import os, signal, torch\n"
+    called = source(f"{modules}def f(prompt, response):\n    {setting}\n    return 1\n")
+    assert open_function(f"{called}:f")(ROLLOUT).dtype == torch.float32 and state() == before
+    note = f"calls {SETS[setting]}, which is for the whole run: set back\n"
+    assert capsys.readouterr().out == f"note: --reward {called}:f {note}"
+    read = source(f"{modules}{setting}\ndef f(prompt, response): return 1\n")
+    open_function(f"{read}:f")
+    assert state() == before and capsys.readouterr().out == f"note: --reward {read} {note}"
+
+
+def test_its_seed_is_its_own(source):
+    name = source("import torch\ntorch.manual_seed(3)\ndef f(prompt, response): return 1\n")
+    assert set(open_function(f"{name}:f")(ROLLOUT).tolist()) == {1.0}
+
+
 # In a run
 
 
@@ -245,6 +333,14 @@ def test_an_engine_trains_on_it(source, base):
     assert json.loads((folder / "config.json").read_text())["reward"] == f"{name}:f"
 
 
+def test_a_replacement_holds_in_validations_too(source, base):
+    name = source("def f(prompt, response):\n    return float('nan')\n")
+    folder = grpo_engine.main(replace(config_of(base, f"{name}:f"), non_finite_reward=-3.0))
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [row["validation/reward"] for row in rows] == [-3.0, -3.0]
+    assert json.loads((folder / "report.json").read_text())["after"]["reward"] == -3.0
+
+
 def test_a_broken_one_stops_before_an_earlier_run_is_moved(source, base):
     with pytest.raises(UserError, match="Python finds no module"):
         grpo_engine.main(config_of(base, "no_module_xyz:f"))
@@ -256,13 +352,6 @@ def test_a_missing_start_asks_for_pre_training_alone(source, tmp_path, monkeypat
     monkeypatch.setattr("data.names.RUNS", tmp_path)
     with pytest.raises(UserError, match=r"python -m gpt\.pretraining$"):
         open_task(GRPOConfig(reward=f"{source(LENGTHS)}:lengths"), CPU)
-
-
-def test_a_reward_model_beside_it_is_refused(source, tmp_path):
-    choice = RewardChoice(f"{source(LENGTHS)}:lengths", "pairs.json", "tiny", (tmp_path,))
-    with pytest.raises(UserError, match="the reward is the function"):
-        open_reward(choice, GLASSBOX, CPU)
-    assert isinstance(open_reward(replace(choice, data="reviews"), GLASSBOX, CPU), FunctionReward)
 
 
 def test_the_command_line(source, base):
@@ -277,3 +366,23 @@ def test_the_command_line(source, base):
     )  # fmt: skip
     said = f"error: --reward {name}:g: {name} has no function 'g'"
     assert done.returncode == 1 and said in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("leave", ["os._exit(0)", "ctypes.CDLL(None)._exit(0)"])
+def test_a_function_that_leaves_on_one_rank_ends_them_all(source, base, leave):
+    """The second way is seen by nobody on this rank; the other one misses it."""
+    name = source(
+        "import ctypes, os\nfrom harness.ranks.collectives import rank\n"
+        f"def f(prompt, response):\n    if rank() == 1: {leave}\n    return 1\n"
+    )
+    flags = ["--policy", base, "--out", base.parent / "out", "--steps", 1, "--device", "cpu",
+             "--prompts-per-step", 2, "--group-size", 2, "--max-new-tokens", 4, "--ranks", 2,
+             "--eval-prompts", 2, "--test-prompts", 0]  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-m", "rl.grpo_engine", *map(str, flags), "--reward", f"{name}:f"],
+        cwd=base.parent, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True,
+        text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 1 and done.stderr.count("error:") == 1, done.stderr
+    assert "SystemExit: os._exit(0)" in done.stderr or "another process of this run" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -266,22 +266,6 @@ def test_a_sentence_is_worth_the_score_after_its_last_token(micro_batch_size):
     assert len(set(values)) == len(values) == sum(map(len, TEXTS.values()))
 
 
-def test_the_pooled_loss_does_not_identify_what_a_step_is_worth():
-    """The caveat: shift two token scores against each other, and every response scores as before."""
-    model = random_model()
-    rollout = rollout_of("It works. I like it!", record=PromptRecord("Review it.\n"))
-    before = RewardModelSteps(model, GLASSBOX)(rollout, torch.zeros(1))
-    score = model(rollout.sequences)
-    end = listed(before)[0][0]
-    shift = torch.zeros(1, rollout.response_mask.shape[1])
-    shift[0, end], shift[0, 0] = 5.0, -5.0
-    plain = model.token_scores
-    model.token_scores = lambda batch: plain(batch) + shift
-    torch.testing.assert_close(model(rollout.sequences), score)
-    after = RewardModelSteps(model, GLASSBOX)(rollout, torch.zeros(1))
-    assert listed(after)[0][1] == pytest.approx(listed(before)[0][1] + 5.0 / 2.0, abs=1e-5)
-
-
 # What a source must keep to
 
 

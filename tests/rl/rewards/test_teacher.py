@@ -146,21 +146,6 @@ def test_teacher_log_probs_by_hand_and_above_the_floor(rollout):
     assert LOG_PROB_FLOOR == -20.0 and (exact < -21).any() and (exact > -19).any()
 
 
-@pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize("aggregate", ["mean", "sum"])
-def test_the_reward_is_the_mean_or_sum_of_the_log_probs(rollout, aggregate, reverse):
-    reward = TeacherReward(TEACHER, CONFIG, aggregate=aggregate, reverse_kl=reverse)
-    expected = []
-    for p, q in zip(by_hand(TEACHER, rollout), by_hand(POLICY, rollout), strict=True):
-        total = sum(p) - (sum(q) if reverse else 0.0)
-        expected.append(total / len(p) if aggregate == "mean" else total)
-    assert reward(rollout).tolist() == pytest.approx(expected, abs=1e-4)
-    assert reward.name == "teacher"
-    tokens = reward.token_rewards(rollout)
-    assert tokens.shape == rollout.response_mask.shape and not tokens[~rollout.response_mask].any()
-    assert len(set(rollout.lengths.tolist())) > 1
-
-
 @pytest.mark.parametrize(
     "changes", [{"reward": "gold"}, {"reward": "rule"}, {"reward_model": (Path("x"),)}]
 )

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import given, st
-from toys import documented
+from toys import documented, fixed_gpt
 
 from data import sums
 from data.collate import join_responses
@@ -333,16 +333,6 @@ def test_only_exactly_one_is_right():
     assert rewards.tolist() == [0, 1] and metrics["correct_rate"] == 0.5
 
 
-def test_the_parts_add_up_to_the_reward():
-    reward = ANSWERS.paying(wrong=-1, others={"format": (0.25, think_format)})
-    texts = ["<think>a</think>0", "0", "<think>b</think>9", "no"]
-    rewards, metrics = reward.with_metrics(rollout(texts))
-    assert rewards.tolist() == [1.25, 1, -0.75, -1]
-    assert metrics["reward/answer"] == 0 and metrics["reward/format"] == 0.125
-    total = metrics["reward/answer"] + metrics["reward/format"]
-    assert total == pytest.approx(float(rewards.mean()))
-
-
 def test_the_parts_of_a_reward_stay_with_the_rollout():
     """For advantages that normalise each of them; the reward itself is their weighted sum."""
     reward = ANSWERS.paying(others={"format": (0.5, think_format)})
@@ -390,15 +380,6 @@ def test_solve_rates_by_hand():
     assert solve_rates(correct, 1) == {}
 
 
-@given(st.lists(st.booleans(), min_size=1, max_size=20), st.integers(2, 5))
-def test_groups_without_spread_are_the_unsolved_and_the_all_solved(values, group_size):
-    correct = torch.tensor(values * group_size)
-    rates = solve_rates(correct, group_size)
-    groups = correct.view(-1, group_size)
-    equal = float((groups.all(1) | ~groups.any(1)).float().mean())
-    assert equal == pytest.approx(1 - rates["solve_rate"] + rates["solve_rate_all"])
-
-
 def test_pass_at_k_is_the_share_of_subsets_with_a_right_sample():
     correct = torch.tensor([[1, 0, 0, 0, 1, 0], [0] * 6, [1] * 6, [0, 0, 1, 1, 1, 1]]).bool()
     for k in range(1, 7):
@@ -410,17 +391,6 @@ def test_pass_at_k_is_the_share_of_subsets_with_a_right_sample():
         assert pass_at_k(correct, k) == pytest.approx(sum(hits) / len(hits))
     assert pass_at_k(correct, 1) == pytest.approx(float(correct.float().mean()))
     assert pass_at_k(correct, 6) == 0.75
-
-
-def test_pass_at_k_is_unbiased():
-    """Over every outcome of five draws: the expectation is 1 - (1 - p)^k, for every k."""
-    p = 0.3
-    for k in (1, 2, 4, 5):
-        expected = 0.0
-        for outcome in itertools.product([False, True], repeat=5):
-            chance = math.prod(p if right else 1 - p for right in outcome)
-            expected += chance * pass_at_k(torch.tensor([outcome]), k)
-        assert expected == pytest.approx(1 - (1 - p) ** k)
 
 
 @pytest.mark.parametrize("k", [0, 4])
@@ -503,11 +473,7 @@ class TextAlone(VerifiableReward):
 
 def test_accuracy_is_measured_as_sampled_and_greedily():
     """The policy says a with 0.6 and b with 0.4, then ends: greedily it is always a."""
-    policy = small_gpt()
-    policy.wte.weight.data = torch.eye(LETTERS.n_vocab, 32)
-    policy.ln_f.weight.data.zero_()
-    policy.ln_f.bias.data = torch.full((32,), -1e4)
-    policy.ln_f.bias.data[:2] = torch.tensor([0.6, 0.4]).log()
+    policy = fixed_gpt([0.6, 0.4, *[0.0] * 8], 16, torch.float32)
     records = [PromptRecord("c", answer=letter) for letter in "ab" * 100]
     says = TextAlone(lambda record, text, ended: float(text == record.answer), "says")
     numbers = measure_accuracy(

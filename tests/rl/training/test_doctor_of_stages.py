@@ -79,21 +79,6 @@ def test_pretraining_is_silent_on_a_good_run_and_names_a_learning_rate_that_is_t
     assert "loss_rises" in rules(hot, pretrained(hot))  # though it ends near where it began
 
 
-def test_a_schedule_that_never_reaches_the_optimizer_is_named(monkeypatch) -> None:
-    monkeypatch.setattr(pretraining, "cosine_schedule", lambda *_, peak, **__: peak)
-    assert "never_warmed_up" in rules(PRETRAINING, pretrained(PRETRAINING))
-
-
-def test_a_loss_that_does_not_reach_the_weights_is_named(monkeypatch) -> None:
-    real = pretraining.language_model_loss
-
-    def of_a_copy(model: GPT, batch: ResponseBatch, denominator: float) -> torch.Tensor:
-        return real(model, batch, denominator).detach() + 0.0 * model.wte.weight.sum()
-
-    monkeypatch.setattr(pretraining, "language_model_loss", of_a_copy)
-    assert "no_gradient" in rules(PRETRAINING, pretrained(PRETRAINING))
-
-
 # --- fine-tuning ----------------------------------------------------------------------------------
 
 FINETUNING = FinetuningConfig(lr=1e-3, warmup=5, eval_every=10, batch_size=16)

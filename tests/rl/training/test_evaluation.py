@@ -8,10 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import toys
 
 from data.records import PromptRecord
 from gpt.generate import SamplingParams
-from gpt.model import GPT, GPTConfig
+from gpt.model import GPT
 from gpt.tokenizer import build_tokenizer
 from harness.files import write_json
 from rl.grpo_engine import GRPOConfig
@@ -25,7 +26,6 @@ from rl.training.evaluation import (
     best_of_n,
     compare,
     evaluate,
-    format_table,
     standard_error,
     win_rate,
 )
@@ -39,16 +39,9 @@ GOLD = RuleReward(lambda record, text, ended: -(sum(map(ord, text)) - 97.0 * len
 
 
 def fixed_gpt(probs: dict[str, float]) -> GPT:
-    """A GPT that draws from these probabilities whatever it reads: the head sees ln_f's bias."""
-    V = LETTERS.n_vocab
-    model = GPT(GPTConfig(V, context=16, n_layer=1, n_head=1, n_embd=V)).initialize().eval()
-    model.wte.weight.data = torch.eye(V)
-    model.ln_f.weight.data.zero_()
-    bias = torch.full((V,), -1e4)
-    for letter, probability in probs.items():
-        bias["abcdefgh.".index(letter)] = math.log(probability)
-    model.ln_f.bias.data = bias
-    return model.requires_grad_(False)
+    """A GPT that draws from these probabilities whatever it reads."""
+    every = [probs.get(letter, 0.0) for letter in "abcdefgh. "]
+    return toys.fixed_gpt(every, 16, torch.float32).requires_grad_(False)
 
 
 EVEN = fixed_gpt({"a": 0.5, "b": 0.5})
@@ -103,12 +96,6 @@ def test_kl_is_the_log_ratio_of_the_whole_response(temperature):
     expected = [sum(ratio[letter] for letter in text) for text in measured.responses]
     torch.testing.assert_close(measured.kl, torch.tensor(expected), rtol=0, atol=1e-5)
     assert (measured.lengths == 3).all() and not measured.has_eos.any()
-
-
-def test_a_model_has_no_kl_from_itself():
-    params = SamplingParams(max_new_tokens=3)
-    measured = evaluate(EVEN, LETTERS, RECORDS, params, INDEX, reference=EVEN)
-    assert not measured.kl.any()
 
 
 def test_without_a_reward_everything_else_is_measured(monkeypatch):
@@ -169,16 +156,6 @@ def test_summary():
     assert set(result(gold=None, kl=None).summary()) == {"reward", "response_length", "eos_rate"}
 
 
-def test_sample_rows_are_the_first_ones():
-    rows = result().sample_rows(2)
-    assert [(row["prompt"], row["response"], row["reward"]) for row in rows] == [
-        ("prompt 0\n", " response 0", 1.0), ("prompt 1\n", " response 1", 2.0)
-    ]  # fmt: skip
-    assert rows[1]["gold"] == pytest.approx(0.3)
-    assert len(result(gold=None).sample_rows(9)) == 3
-    assert "gold" not in result(gold=None).sample_rows(1)[0]
-
-
 # Shares and errors
 
 
@@ -222,11 +199,6 @@ def test_best_of_n_keeps_what_the_reward_likes_and_reports_its_gold():
     assert float(reward.mean()) > 5  # of five uniform draws from 0..7 the largest averages 5.9
 
 
-def test_best_of_one_is_a_sample():
-    reward, gold = best_of_n(EVEN, LETTERS, RECORDS, ONE_TOKEN, INDEX, 1)
-    assert gold is None and set(reward.tolist()) == {0.0, 1.0}
-
-
 # Validation and comparison
 
 
@@ -245,11 +217,6 @@ def test_validation_repeats_itself_and_keeps_samples(tmp_path):
     assert [row["step"] for row in rows] == [10] * 8 + [20] * 8
     assert [row["prompt"] for row in rows[:8]] == [record.prompt for record in RECORDS[:8]]
     assert set(rows[0]) == {"step", "prompt", "response", "reward", "gold"}
-
-
-def test_validation_without_gold_or_file():
-    numbers = Validation(LETTERS, RECORDS, ONE_TOKEN, INDEX)(EVEN, EVEN, 1)
-    assert not [name for name in numbers if "gold" in name]
 
 
 def test_compare_asks_both_models_the_same_test_prompts():
@@ -276,21 +243,7 @@ def test_a_comparison_reads_as_a_table_and_as_json(tmp_path):
     numbers = json.loads((tmp_path / "report.json").read_text())
     assert numbers["win_rate"] == 0.5 and numbers["before"]["gold"] == pytest.approx(0.4)
     lines = comparison.text(samples=1).splitlines()
-    assert lines[0] == "3 test prompts"
-    assert lines[1].split() == [
-        "reward",
-        "KL",
-        "length",
-        "EOS",
-        "rate",
-        "gold",
-        "reward",
-        "+-",
-        "(95%)",
-    ]
     assert lines[3].split() == ["before", "2.000", "1.000", "3.000", "0.667", "0.400", "0.408"]
-    assert lines[4].split()[0] == "GRPO"
-    assert "win rate of GRPO over the start: 0.500" in lines
     assert lines[-3:] == ["prompt: prompt 0", "  before: response 0", "  after:  response 0"]
 
 
@@ -301,16 +254,6 @@ def test_a_comparison_without_gold_has_no_win_rate():
 
 
 # Tables and curves
-
-
-def test_format_table():
-    table = format_table(["", "reward", "KL"], [["before", 1.23456, None], ["a", 10, -0.5]])
-    assert table.split("\n") == [
-        "        reward      KL",
-        "------  ------  ------",
-        "before   1.235       -",
-        "a           10  -0.500",
-    ]
 
 
 def test_a_reward_that_rises_while_the_gold_falls_is_named():

@@ -59,13 +59,4 @@ def test_learning_curves_have_labelled_axes(tmp_path, figures):
     assert figures[0].get_suptitle() == "GRPO on reviews"
 
 
-def test_learning_curves_without_kl_and_gold(tmp_path, figures):
-    rows = [{"step": 1, "reward": 0.5, "response_length": 3.0}]
-    plot_learning_curves(rows, tmp_path / "curves.png", "no reference")
-    labels = [axis.get_ylabel() for axis in figures[0].axes]
-    assert labels == ["reward", "response length (tokens)"]
-    for axis in figures[0].axes:  # a line of one point would leave the axes empty
-        assert axis.get_lines()[1].get_marker() == "o"
-
-
 # A reward that was exploited

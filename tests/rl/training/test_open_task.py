@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from data import names, reviews, sums
-from data.names import flags_for
 from data.splits import split_of
 from gpt.checkpoint import save_gpt
 from gpt.model import GPT, GPTConfig
@@ -18,8 +17,8 @@ from harness.errors import UserError
 from reward_model.model import RewardModel, save_reward_model
 from rl.grpo_engine import GRPOConfig
 from rl.rewards.sources import RewardModelReward, RuleReward
-from rl.training.open_reward import RewardChoice, open_reward, world_rule
-from rl.training.open_task import batch_description, open_policy, open_prompts, open_task
+from rl.training.open_reward import RewardChoice, open_reward
+from rl.training.open_task import open_policy, open_prompts, open_task
 
 CPU = torch.device("cpu")
 GLASSBOX = load_tokenizer("glassbox")
@@ -105,11 +104,6 @@ def test_a_reward_model_beside_a_rule_is_refused(tmp_path):
         )
 
 
-def test_a_missing_explicit_policy_names_its_folder(runs):
-    with pytest.raises(UserError, match="no checkpoint at .*elsewhere"):
-        open_policy(runs / "elsewhere", "reviews", "tiny", CPU)
-
-
 @pytest.mark.parametrize(
     ("data", "preset", "command"),
     [
@@ -122,12 +116,6 @@ def test_a_missing_reward_model_names_the_command_that_trains_it(runs, data, pre
     with pytest.raises(UserError, match="no reward model in .*reward_model-") as error:
         open_reward(RewardChoice("auto", data, preset), GLASSBOX, CPU)
     assert str(error.value).splitlines()[-1].strip() == command
-
-
-def test_the_flags_of_a_command():
-    assert flags_for("reviews", "tiny") == ""
-    assert flags_for("sums", "tiny") == " --data sums"
-    assert flags_for("pairs.json", "gpt2-xl") == " --data pairs.json --preset gpt2-xl"
 
 
 def test_a_reward_model_of_another_tokenizer_is_refused(runs):
@@ -165,24 +153,11 @@ def test_gold_and_rule_are_the_worlds_own_objective(kind):
         open_reward(RewardChoice(kind, "pairs.json", "tiny"), GLASSBOX, CPU)
 
 
-def test_an_explicit_reward_model_folder_wins(runs):
-    save_models(runs)
-    (runs / "reward_model-reviews-tiny").rename(runs / "mine")
-    reward = open_reward(RewardChoice("model", "reviews", "tiny", (runs / "mine",)), GLASSBOX, CPU)
-    assert isinstance(reward, RewardModelReward)
-
-
 def test_a_learned_reward_for_sums_is_no_dead_end(runs):
     """The command in the message must be one that works: there is no reward model of sums."""
     with pytest.raises(UserError, match="sums") as error:
         open_reward(RewardChoice("model", "sums", "tiny"), GLASSBOX, CPU)
     assert "reward_model_training --data sums" not in str(error.value)
-
-
-def test_world_rules():
-    assert world_rule("reviews").name == "gold reward"
-    assert world_rule("sums").name == "exact match"
-    assert world_rule("pairs.json") is None
 
 
 # Prompts
@@ -257,15 +232,3 @@ def test_an_engine_opens_its_own_reward_or_none(runs):
     assert task.reward_fn is own and task.reward_name == "mine"
     task = open_task(config, CPU, lambda *_: None)
     assert task.reward_fn is None and task.reward_name == "none"
-
-
-def test_batch_description_counts_rows_and_optimizer_steps():
-    config = GRPOConfig(
-        prompts_per_step=6, group_size=4, updates_per_batch=3, minibatches=2, micro_batch_size=8
-    )
-    assert batch_description(config) == (
-        "6 prompts x 4 responses = 24 rows a step; 6 optimizer steps on about 12 rows each, "
-        "8 rows per forward"
-    )
-    few = GRPOConfig(prompts_per_step=2, group_size=4, minibatches=8)
-    assert "2 optimizer steps on about 4 rows" in batch_description(few)  # one group each

@@ -19,7 +19,7 @@ from markupsafe import escape
 
 from harness.report import rules as every_stage
 from harness.report.page import REPORT
-from harness.report.rules import Finding, as_text, halves, page_path, say_findings
+from harness.report.rules import Finding, halves, page_path, say_findings
 from harness.report.writing import open_page
 from rl import doctor
 from rl.doctor import DoctorConfig, examine_folder
@@ -64,17 +64,6 @@ def test_a_healthy_run_raises_no_alarm(path: Path) -> None:
     assert examine(*recording(path)) == []
 
 
-def test_the_healthy_runs_are_many_and_of_many_engines() -> None:
-    assert len(HEALTHY) >= 20
-    engines = {engine_of(path) for path in HEALTHY}
-    assert len(engines) >= 10, engines
-
-
-def engine_of(path: Path) -> str:
-    """dpo-0, letters_grpo and grpo-1 are runs of dpo and grpo."""
-    return re.sub(r"[-_.](?:\d|demo).*$", "", path.stem.removeprefix("letters_"))
-
-
 def test_every_bug_of_the_zoo_is_recorded_and_in_the_table() -> None:
     assert {path.stem for path in BUGS} == set(bug_zoo.BUGS) == set(documented_bugs())
     assert len(bug_zoo.BUGS) == 17
@@ -88,15 +77,6 @@ def test_a_bug_is_found_by_the_rule_that_the_table_says(path: Path) -> None:
     else:
         naming = {name for name in found if RULES[name].severity == "error"}
         assert naming == set(), "a rule finds it after all: say so in the table"
-
-
-def test_most_bugs_are_found() -> None:
-    assert sum(bool(rule) for rule in documented_bugs().values()) >= 12
-
-
-def test_the_share_that_the_page_claims_is_counted() -> None:
-    found = sum(bool(rule) for rule in documented_bugs().values())
-    assert f"{found} of the 17" in DOCUMENT.read_text(encoding="utf-8")
 
 
 # --- each rule by itself --------------------------------------------------------------------------
@@ -204,10 +184,6 @@ SICK: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }  # fmt: skip
 
 
-def test_every_rule_has_an_example() -> None:
-    assert set(SICK) == set(RULES)
-
-
 @pytest.mark.parametrize("rule", RULES)
 def test_a_rule_finds_its_example_and_says_what_it_saw(rule: str) -> None:
     columns, flags = SICK[rule]
@@ -278,17 +254,6 @@ def test_errors_come_first() -> None:
 def test_the_page_of_a_rule_exists_and_the_table_has_the_rule(rule: str) -> None:
     assert (ROOT / page_path(RULES[rule].page)).exists()
     assert f"| `{rule}` | {RULES[rule].severity} |" in DOCUMENT.read_text(encoding="utf-8")
-
-
-def test_findings_fit_eighty_columns_and_say_everything() -> None:
-    findings = examine(steady(ratio_error_at_start=1.0, zero_spread_groups=0.9), FLAGS)
-    text = as_text(findings)
-    assert max(map(len, text.splitlines())) <= 80
-    together = " ".join(text.split())
-    for finding in findings:
-        for words in (finding.evidence, finding.cause, finding.change, page_path(finding.page)):
-            assert " ".join(words.split()) in together
-    assert as_text([]) == ""
 
 
 def run_folder(folder: Path, rows: list[dict[str, Any]]) -> Path:

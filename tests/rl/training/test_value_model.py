@@ -46,14 +46,6 @@ def test_a_value_is_read_before_its_token():
     assert not values[~ROWS.response_mask].any()
 
 
-def test_a_token_changes_later_values_only():
-    model = critic()
-    before = model(batch(([1, 2], [3, 4, 5, EOS])))[0].detach()
-    after = model(batch(([1, 2], [3, 7, 5, EOS])))[0].detach()
-    assert torch.equal(before[:2], after[:2])  # V_0 and V_1, the state in which token 1 is chosen
-    assert float((before[2:] - after[2:]).abs().min()) > 1e-4
-
-
 def test_the_value_after_the_last_token_is_one_column_on():
     model = critic()
     after = model.values_after(ROWS, 2)
