@@ -20,7 +20,7 @@ LONG = {
     "rl",
     "reward_model",
     "notebooks/course",
-}  # formats, engines, defaults, how to write
+}  # with formats, engines, defaults
 INVENTED = {  # names that stand for a reader's own, or for what a command writes
     *("NN_topic.py", "my_rewards.py", "my_file.py", "FILE.py", "file.py", "table.md", "_engine.py"),
     *("STUDY.md", "study_budget.md", "gpu.json", "x.py"),
