@@ -10,6 +10,7 @@ import bug_stories as zoo
 import bug_zoo
 import pytest
 from bug_zoo import ZooConfig
+from course import zoo as cases
 
 from harness.errors import UserError
 from harness.report.page import REPORT
@@ -54,13 +55,13 @@ def test_the_choices_hold_the_bug_and_are_the_same_each_time(name: str) -> None:
 
 
 def test_a_case_shows_its_evidence_and_not_its_name(capsys: pytest.CaptureFixture[str]) -> None:
-    assert sorted(zoo.CASES) == sorted(zoo.STORIES)
-    zoo.visit(1)
+    assert sorted(cases.CASES) == sorted(zoo.STORIES)
+    cases.visit(1)
     said = capsys.readouterr().out
     assert said.startswith("Case 1: a run of ppo") and "explained_variance" in said
     assert "critic_rests" not in said and zoo.STORIES["critic_rests"].why not in said
     with pytest.raises(ValueError, match="no case 18: the cases are 1 to 17"):
-        zoo.visit(18)
+        cases.visit(18)
 
 
 def test_a_case_is_told_after_a_guess_and_not_before(capsys: pytest.CaptureFixture[str]) -> None:
@@ -69,7 +70,7 @@ def test_a_case_is_told_after_a_guess_and_not_before(capsys: pytest.CaptureFixtu
     wrong = right % len(names) + 1
     said = []
     for choice in (..., 0, right, wrong):
-        zoo.guess(1, choice)
+        cases.guess(1, choice)
         said.append(capsys.readouterr().out)
     assert said[0] == said[1] == "Case 1 waits for your guess: 1 to 6, in place of the dots.\n"
     assert said[2].startswith("Yes: ") and story.wrong in said[2]
@@ -89,7 +90,7 @@ def test_the_page_asks_before_it_tells() -> None:
         shown = "".join(
             cell["source"] + [t for out in cell["outputs"] for t in out.get("text", [])]
         )
-        assert not [bug for bug in zoo.CASES[:4] if bug in shown or zoo.STORIES[bug].why in shown]
+        assert not [bug for bug in cases.CASES[:4] if bug in shown or zoo.STORIES[bug].why in shown]
 
 
 def test_a_game_ends_with_the_right_answer_and_the_line(

@@ -1,0 +1,126 @@
+"""An engine in a file outside of the repository, the one of docs/extending.md: nothing knows its name."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+from gpt.checkpoint import load_gpt, save_gpt
+from gpt.model import GPT, GPTConfig
+from gpt.tokenizer import load_tokenizer
+from harness.errors import Finished
+from harness.files import read_jsonl
+from harness.paths import REPOSITORY
+from rl.doctor import examine_folder
+from rl.training.run import run_training
+
+PAGE = REPOSITORY / "docs" / "extending.md"
+NAME = "frobnicated_7"  # of no paper, no file and no list
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the engine as the page shows it, a reward and a start."""
+    folder = tmp_path_factory.mktemp("elsewhere")
+    blocks = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text("utf-8"), re.M | re.S)
+    (code,) = (block for block in blocks if "ENGINE = Engine(" in block)
+    (folder / "tis_engine.py").write_text(code, encoding="utf-8")
+    (folder / "rewards.py").write_text("def odd(prompt, response):\n    return len(response) % 2\n")
+    tokenizer = load_tokenizer("glassbox")
+    model = GPT(GPTConfig(tokenizer.n_vocab, 96, n_layer=1, n_head=2, n_embd=16))
+    model.initialize(torch.Generator().manual_seed(0))
+    save_gpt(folder / "base" / "model.safetensors", model, tokenizer)
+    return folder
+
+
+def flags(place: Path, **changes: Any) -> dict[str, Any]:
+    return dict(
+        data="sums", policy=place / "base", reward=f"{place}/rewards.py:odd", device="cpu", steps=3,
+        prompts_per_step=2, group_size=4, updates_per_batch=2, max_new_tokens=8, eval_every=2,
+        eval_prompts=4, test_prompts=4, checkpoint_every=1, lr=1e-2,
+    ) | changes  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def tis(place: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location("tis_engine", place / "tis_engine.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["tis_engine"] = module  # as an import from its folder would
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_its_loss_is_the_truncated_one(tis: ModuleType) -> None:
+    """Ratios 3 and 0.5 with cap 2: the weights are 2 and 0.5, and have no gradient."""
+    log_probs = torch.tensor([[-1.0, -2.0]], requires_grad=True)
+    old = log_probs.detach() - torch.tensor([[3.0, 0.5]]).log()
+    mask = torch.ones(1, 2, dtype=torch.bool)
+    loss = tis.tis_loss(tis.TISConfig(), log_probs, old, torch.tensor([[1.5]]), mask, 2)
+    loss.backward()
+    assert float(loss.detach()) == pytest.approx((2 * 1.5 * 1 + 0.5 * 1.5 * 2) / 2)
+    torch.testing.assert_close(log_probs.grad, torch.tensor([[-1.5, -0.375]]))
+
+
+def test_run_training_knows_all_it_needs(
+    place: Path, tis: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Run folder, forecast, report and doctor; a run that was cut goes on to the same weights."""
+    engine = replace(tis.ENGINE, name=NAME)
+    folder = run_training(engine, tis.TISConfig(**flags(place, out=place / "whole")))
+    printed = capsys.readouterr().out
+    assert "memory: " in printed and f"{NAME} on sums, reward: " in printed
+    assert {path.name for path in folder.iterdir()} == {
+        "config.json", "metrics.jsonl", "samples.jsonl", "report.json", "learning_curves.png",
+        "model.safetensors", "page.json", "report.html", "tokens.jsonl",
+    }  # fmt: skip
+    assert NAME in (folder / "report.html").read_text(encoding="utf-8")
+    rows = read_jsonl(folder / "metrics.jsonl")
+    assert [row["step"] for row in rows] == [1, 2, 3] and rows[-1]["grad_norm"] > 0
+    assert all(finding.severity != "error" for finding in examine_folder(folder))
+
+    real_train, cut = engine.train, place / "cut"
+
+    def killed(config: Any, *arguments: Any, validate: Any, **more: Any) -> Any:
+        def stop(policy: GPT, reference: GPT | None, step: int) -> dict[str, float]:
+            raise KeyboardInterrupt
+
+        return real_train(config, *arguments, validate=stop, **more)
+
+    with pytest.raises(KeyboardInterrupt):
+        run_training(replace(engine, train=killed), tis.TISConfig(**flags(place, out=cut)))
+    config = tis.TISConfig(**flags(place, out=cut, resume=True))
+    run_training(engine, config)
+    ends = [load_gpt(each)[0].state_dict() for each in (folder, cut)]
+    assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
+    with pytest.raises(Finished):
+        run_training(engine, config)
+
+
+def test_its_file_is_a_command(place: Path) -> None:
+    """From another folder, with --help and with flags; config.json names the file."""
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
+    out = place / "command"
+    shutil.rmtree(out, ignore_errors=True)
+    wanted = flags(place, out=out, steps=1, test_prompts=0, eval_prompts=0, record_tokens=0)
+    run = [f"--{name.replace('_', '-')}={value}" for name, value in wanted.items()]
+    for arguments, said in ((["--help"], "--cap FLOAT"), (run, "tis on sums, reward: ")):
+        done = subprocess.run(
+            [sys.executable, str(place / "tis_engine.py"), *arguments], cwd=place,
+            env=environment, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0 and said in done.stdout, done.stdout + done.stderr
+    record = json.loads((out / "config.json").read_text(encoding="utf-8"))
+    assert record["script"].endswith("tis_engine") and record["cap"] == 2.0
