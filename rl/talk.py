@@ -30,7 +30,7 @@ from gpt.generate import SamplingParams
 from harness.command_line import explained
 from harness.device import pick_device
 from harness.errors import UserError
-from harness.files import display_path
+from harness.files import display_path, received
 from harness.flag_ranges import AboveZero, AtLeastOne, Seed
 from harness.seeds import make_generator
 from rl.training.conversation import (
@@ -377,7 +377,8 @@ def main(run: Path, /, config: TalkConfig) -> None:
     for stream in (sys.stdout, sys.stderr, sys.stdin):
         if isinstance(stream, io.TextIOWrapper):  # a terminal of ASCII alone must not end the talk
             stream.reconfigure(errors="replace" if stream is sys.stdin else "backslashreplace")
-    talk = open_talk(run, config)
+    with received(run):
+        talk = open_talk(run, config)
     if sys.stdin.isatty() and not config.json:
         try:
             import readline  # noqa: F401  (arrow keys and the history of lines; not on Windows)
