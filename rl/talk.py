@@ -33,7 +33,6 @@ def main(run: Path, /, config: TalkConfig) -> None:
         if isinstance(stream, io.TextIOWrapper):  # a terminal of ASCII alone must not end the talk
             stream.reconfigure(errors="replace" if stream is sys.stdin else "backslashreplace")
     with received(run):
-        with received(run):
         talk = open_talk(run, config)
     if sys.stdin.isatty() and not config.json:
         try:
