@@ -319,7 +319,7 @@ def run_cases() -> dict[str, tuple[Command, str]]:
         "talk: flags nested": (talked({"well/config.json": DEEP}), "config.json"),
         "talk: a list for a number": (talked({"well/config.json": '{"temperature": [1]}'}), "well"),
         "talk: a number for a folder": (
-            talked({"well/config.json": '{"reward_model": 7}'}),
+            talked({"well/config.json": '{"data": "reviews", "reward_model": 7}'}),
             "well",
         ),
         "report: odd samples": (
