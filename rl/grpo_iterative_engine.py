@@ -41,7 +41,7 @@ from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
 from harness.device import precision
 from harness.errors import UserError
-from harness.flag_ranges import AboveZero, AtLeastOne, NotNegative
+from harness.flag_ranges import AboveZero, AtLeastOne, AtLeastTwo, NotNegative
 from harness.frozen_copy import frozen_copy
 from harness.metric_log import MetricLog
 from harness.optimizer import adamw, clip_and_step, set_learning_rate
@@ -95,7 +95,7 @@ class IterativeGRPOConfig(EngineConfig):
     """Train the reward model again between iterations; without, only the reference is reset."""
     new_pairs: AtLeastOne = 5600
     """Comparisons of the policy's responses to sample and label between iterations."""
-    responses_per_prompt: int = 8
+    responses_per_prompt: AtLeastTwo = 8
     """K: responses to a prompt of which every two are compared."""
     wide_temperature: AboveZero = 1.5
     """Temperature at which every second half of those responses is drawn; the rest are at 1."""
@@ -129,7 +129,7 @@ class IterativeGRPOConfig(EngineConfig):
         require_groups(self)
         loss_estimator(self.kl_estimator)
         history_count(1, 1, self.replay_fraction, self.replay)
-        if self.iterations < 1 or self.steps % self.iterations:
+        if self.steps % self.iterations:
             raise ValueError(
                 f"{self.steps} steps cannot be divided into {self.iterations} equal iterations: "
                 "make steps a multiple of iterations"
@@ -138,11 +138,6 @@ class IterativeGRPOConfig(EngineConfig):
             raise ValueError(
                 f"{len(self.reward_model)} reward models cannot be trained again between iterations, "
                 "one can: name one, or set refresh_reward_model to False"
-            )
-        if min(self.new_pairs, self.check_pairs) < 1 or self.responses_per_prompt < 2:
-            raise ValueError(
-                "a refresh needs at least 1 new pair, 1 check pair and 2 responses per prompt: got "
-                f"{self.new_pairs}, {self.check_pairs} and {self.responses_per_prompt}"
             )
 
 

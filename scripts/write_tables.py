@@ -20,12 +20,18 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from harness.command_line import run_command
 from harness.paths import REPOSITORY
 from rl.commands import memory_tables
 from rl.commands.engines import every_engine
 from rl.training.config import EngineConfig
 
-sys.path += [str(REPOSITORY / folder) for folder in ("docs/site", "tests", "tests/rl")]
+
+def from_folder(folder: str, name: str) -> Any:
+    """A module of a folder that is no package."""
+    path = str(REPOSITORY / folder)
+    sys.path += [path] if path not in sys.path else []
+    return importlib.import_module(name)
 
 
 def between(page: str, mark: str, lines: Sequence[str]) -> str:
@@ -41,7 +47,7 @@ def between(page: str, mark: str, lines: Sequence[str]) -> str:
 
 def boxes() -> list[tuple[Any, Any]]:
     """Every ENGINE with its box (docs/boxes), in the order of the boxes."""
-    read_box = importlib.import_module("boxes").read_box
+    read_box = from_folder("docs/site", "boxes").read_box
     pairs = [(engine, read_box(engine.name)) for engine in every_engine()]
     return sorted(pairs, key=lambda pair: int(pair[1].fields["order"]))
 
@@ -84,7 +90,9 @@ def page_of_rl() -> str:
 
 def contracts() -> str:
     """Each contract of the engines, with those that say why it cannot hold for them."""
-    tests, entries = map(importlib.import_module, ("test_engine_contract", "engines"))
+    from_folder("tests", "toys")
+    entries = from_folder("tests/rl", "engines")
+    tests = from_folder("tests/rl", "test_engine_contract")
     rows = []
     for name, test in vars(tests).items():
         if name.startswith("test_") and "engine" in inspect.signature(test).parameters:
@@ -127,7 +135,12 @@ TABLES: dict[str, Callable[[], str]] = {
 }
 
 
-def main() -> None:
+@dataclasses.dataclass(frozen=True)
+class TablesConfig:
+    """Write what is listed of every engine, from its ENGINE and its box."""
+
+
+def main(config: TablesConfig) -> None:
     """Write all of them, and say which have changed."""
     for name, text_of in TABLES.items():
         path, text = REPOSITORY / name, text_of()
@@ -137,4 +150,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main, TablesConfig)
