@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cache
 from typing import Annotated, Any, get_args, get_type_hints
 
 LARGEST = 1e12  # what multiplies numbers in float32 must leave room for them
@@ -54,6 +55,7 @@ Seed = Annotated[
 ]
 
 
+@cache
 def ranges_of(config_class: type) -> dict[str, Range | NotEmpty]:
     """The range of every field that has one. A class that gives only a new default keeps its base's."""
     ranges: dict[str, Range | NotEmpty] = {}
@@ -74,7 +76,7 @@ def check_ranges(config: object) -> None:
     what the flag controls. So is a number that float32 cannot calculate with. Called when the flags
     are parsed, before an earlier run is moved aside. None passes.
     """
-    values, ranges = vars(config), ranges_of(type(config))
+    values, ranges = vars(config), ranges_of(type(config))  # type: ignore[arg-type]  # it is hashable
     for name, value in values.items():
         if isinstance(value, float) and math.isnan(value) and name not in ranges:
             raise ValueError(f"{name} must be a number: got nan")

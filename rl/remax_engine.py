@@ -35,7 +35,6 @@ from gpt.generate import SamplingParams
 from gpt.log_probs import token_scores
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
-from harness.command_line import run_command
 from harness.device import precision
 from harness.flag_ranges import AtLeastOne
 from harness.frozen_copy import frozen_copy
@@ -220,4 +219,6 @@ def main(config: ReMaxConfig) -> Path:
 
 
 if __name__ == "__main__":
+    from harness.command_line import run_command
+
     run_command(main, ReMaxConfig, PRESETS)

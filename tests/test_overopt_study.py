@@ -175,14 +175,6 @@ def test_best_of_n_rises_by_the_proxy(rehearsed: Path) -> None:
     assert (found["proxy"].diff(dim=0) > 0).all()
 
 
-def test_more_labels_contain_fewer(rehearsed: Path) -> None:
-    few, more = (
-        (rehearsed / f"start-0/rm/1x32-{labels}/pairs.jsonl").read_text().splitlines()
-        for labels in SMALL.labels
-    )
-    assert len(few) == 12 and few == more[:12]
-
-
 def test_the_page_is_written_from_the_runs_and_again_from_the_json(
     rehearsed: Path, tmp_path: Path
 ) -> None:

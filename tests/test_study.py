@@ -28,13 +28,6 @@ from scripts import study
 from scripts.study import RECIPES, STUDIES, StudyConfig
 
 
-def test_every_run_is_a_script_and_named_once() -> None:
-    known = [(recipe.module, tuple(recipe.flags.items())) for recipe in RECIPES.values()]
-    assert len(set(known)) == len(RECIPES)
-    for recipe in RECIPES.values():
-        assert importlib.util.find_spec(recipe.module), recipe.module
-
-
 def test_flags_become_words() -> None:
     flags = dict(kl_coef=0, lr=1.5e-4, per_token=True, refresh_reward_model=False, stop_kl=None)
     assert words(flags) == [

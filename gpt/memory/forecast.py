@@ -411,13 +411,35 @@ def fitting_change(
     config: Config, memory_of: Callable[[Config], Forecast], limit: int
 ) -> tuple[Change, int] | None:
     """The fewest flags with which the run needs at most `limit` bytes, and its peak with them."""
+    sizes = [name for name in SAVERS if name not in ALWAYS_GOOD]
+    subsets = (good for n in range(4) for good in itertools.combinations(ALWAYS_GOOD, n))
+    if all(_least(config, memory_of, [*good, *sizes]) > limit for good in subsets):
+        return None
     for count in range(1, len(SAVERS) + 1):
         for names in itertools.combinations(SAVERS, count):
+            if _least(config, memory_of, names) > limit:
+                continue
             for change in _together(config, names):
                 peak = memory_of(change.config).peak
                 if peak <= limit:
                     return change, peak
     return None
+
+
+def _least(config: Config, memory_of: Callable[[Config], Forecast], names: Sequence[str]) -> int:
+    """Bytes that no change of the named flags gets below.
+
+    Every size is at its smallest. Of micro-batches all are tried: one pass a step, in which gradients
+    and activations never meet, can need less than several smaller ones.
+    """
+    configs = [config]
+    for name in names:
+        changed: list[Config] = []
+        for one in configs:
+            found = [c.config for c in _changes(one, name) if c.config is not None] or [one]
+            changed += [one, *found] if name == "micro_batch_size" else found[-1:]
+        configs = changed
+    return min(memory_of(one).peak for one in configs)
 
 
 def _together(config: Any, names: Sequence[str]) -> Iterator[Change]:

@@ -50,13 +50,13 @@ class MemoryConfig:
     """Model sizes; tiny, study and small too."""
     script: tuple[str, ...] = ()
     """Training scripts, by the name of an engine or of a stage; default: all of them."""
-    cards: tuple[int, ...] = (16, 24, 40, 80, 141)
+    cards: tuple[AtLeastOne, ...] = (16, 24, 40, 80, 141)
     """GB of the cards in the table."""
     device: Literal["cuda", "cpu", "mps"] = "cuda"
     """What the cards belong to: libraries take different shares, and a CPU keeps what is freed."""
-    prompt_tokens: int = 128
+    prompt_tokens: AtLeastOne = 128
     """Tokens of the longest prompt."""
-    answer_tokens: int | None = None
+    answer_tokens: AtLeastOne | None = None
     """Tokens of the longest answer, sampled or in the data; default: the preset's."""
     micro_batch_size: AtLeastOne | None = None
     """Rows per forward pass; default: the preset's. So for the flags below."""

@@ -69,25 +69,6 @@ def test_the_update_of_the_benchmark_is_one_optimizer_step(monkeypatch):
 # Memory
 
 
-def test_memory_is_compared_with_the_forecast_and_what_does_not_fit_is_said(monkeypatch):
-    met: list[tuple[str, dict]] = []
-
-    def peak(bench: Bench, preset: str, flags: dict) -> tuple[float, float]:
-        met.append((preset, flags))
-        if not flags:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        return 11.5e9, 10e9
-
-    monkeypatch.setattr(gpu, "grpo_peak", peak)
-    section = gpu.memory(toy_bench())
-    assert section.rows == [
-        ["tiny", "does not fit", "", ""],
-        ["tiny, LoRA and checkpoints", "11.5", "10", "+15%"],
-    ]
-    assert section.numbers == {"tiny, LoRA and checkpoints": pytest.approx(0.15)}
-    assert met[1] == ("tiny", {"lora_rank": 16, "checkpoint_blocks": True})
-
-
 def test_two_real_steps_have_a_peak_and_a_forecast():
     """Of so small a model neither is worth a comparison: the process holds more than it."""
     measured, forecast = gpu.grpo_peak(toy_bench(), "tiny", {"checkpoint_blocks": True})

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from toys import Crash, CrashingLog
 
 from data import names
 from data.records import PreferenceRecord
@@ -120,19 +121,9 @@ def test_a_resumed_run_is_the_uninterrupted_one(tmp_path):
     config = replace(CONFIG, checkpoint_every=4)
     whole = small_gpt()
     rows = train(config, whole, EXAMPLES, EXAMPLES[:2], MetricLog(8), eos_id=EOS)
-    tmp_path.joinpath("run").mkdir()
-
-    class Crash(Exception):
-        pass
-
-    class Log(MetricLog):
-        def write(self, *, step, **metrics):
-            super().write(step=step, **metrics)
-            if step == 6:
-                raise Crash
-
     with pytest.raises(Crash):
-        train(config, small_gpt(), EXAMPLES, EXAMPLES[:2], Log(8), eos_id=EOS, folder=tmp_path)
+        log = CrashingLog(8)
+        train(config, small_gpt(), EXAMPLES, EXAMPLES[:2], log, eos_id=EOS, folder=tmp_path)
     assert saved_step(tmp_path) == 4
     resumed = small_gpt()
     torch.nn.init.ones_(resumed.wte.weight)  # everything comes from the file

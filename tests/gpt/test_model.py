@@ -299,14 +299,6 @@ def test_initialisation():
             assert abs(float(parameter.mean())) < 0.06 * std, name
 
 
-def test_initialisation_follows_its_generator():
-    same = [
-        GPT(CONFIG).initialize(torch.Generator().manual_seed(s)).state_dict() for s in (3, 3, 4)
-    ]
-    assert all(torch.equal(same[0][name], same[1][name]) for name in same[0])
-    assert not torch.equal(same[0]["wte.weight"], same[2]["wte.weight"])
-
-
 # Autocast and dropout
 
 

@@ -118,11 +118,6 @@ def test_glassbox_asks_tiktoken_for_no_file(monkeypatch, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_unknown_name_lists_the_names():
-    with pytest.raises(ValueError, match="'bert': choose one of glassbox"):
-        load_tokenizer("bert")
-
-
 # the rank file
 
 
@@ -168,11 +163,6 @@ def test_merges_by_hand():
 
 def test_ties_go_to_the_smaller_pair_whatever_the_order_of_the_text():
     assert merges(["xy", "ab"], 2) == merges(["ab", "xy"], 2) == [b"ab", b"xy"]
-
-
-def test_overlapping_pairs_merge_from_the_left():
-    assert tokenizer_training.merge((b"a", b"a", b"a"), (b"a", b"a")) == (b"aa", b"a")
-    assert merges(["aaa"], 2) == [b"aa", b"aaa"]
 
 
 def test_no_merge_crosses_digits_newlines_or_words():

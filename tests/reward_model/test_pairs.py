@@ -157,20 +157,6 @@ def test_labels_and_gold_stay_with_their_response():
     assert 8 <= sum(wrong) <= 12
 
 
-def test_the_annotator_is_told_the_record_that_was_asked():
-    asked: list[PromptRecord] = []
-
-    def annotator(prompt, a, a_ended, b, b_ended, rng) -> Labelled:
-        asked.append(prompt)
-        return Labelled(False)
-
-    pairs, _ = make(random_gpt(), 9, annotator)
-    texts = [BYTES.decode(pair.prompt) for pair in pairs]
-    assert [record.prompt for record in asked][:9] == texts
-    assert all(any(record is known for known in PROMPTS) for record in asked)
-    assert all(pair.meta == {} for pair in pairs)
-
-
 def test_the_same_seeds_give_the_same_pairs():
     def noisy(prompt, a, a_ended, b, b_ended, rng) -> Labelled:
         return Labelled(rng.random() < 0.5)

@@ -260,23 +260,6 @@ def test_no_second_copy_of_the_weights_exists(monkeypatch):
     assert counts == [2, 1, 1]
 
 
-def test_the_state_holds_one_model_and_its_moments(tmp_path):
-    """And so does a checkpoint: three numbers per parameter."""
-    policy = small_gpt()
-    run(policy, steps=1, checkpoint_every=1, folder=tmp_path)
-    parts = torch.load(tmp_path / "state.pt", weights_only=True)["parts"]
-    assert set(parts) == {"policy", "optimizer", "kl"}
-
-    def elements(value) -> int:
-        if isinstance(value, torch.Tensor):
-            return value.numel() if value.ndim else 0
-        if isinstance(value, dict):
-            return sum(map(elements, value.values()))
-        return sum(map(elements, value)) if isinstance(value, list) else 0
-
-    assert elements(parts) == 3 * len(weights(policy))
-
-
 # Micro-batches, dropout, precision
 
 

@@ -25,9 +25,8 @@ from data.collate import collate_responses
 from gpt.generate import SamplingParams
 from gpt.log_probs import token_log_probs, token_scores_and_kl
 from gpt.model import GPT, GPTConfig
-from harness.seeds import make_generator
 from rl import minillm_engine
-from rl.batches.rollout import Rollout, sample_rollout
+from rl.batches.rollout import Rollout
 from rl.equations.losses import clip_acted
 from rl.minillm_engine import MiniLLMConfig, Targets, minillm_loss, minillm_targets
 from rl.rewards.teacher_reward import TeacherReward
@@ -212,18 +211,6 @@ def test_the_first_gradient_by_loops(gradients, rollouts, share):
     run(copy.deepcopy(start), steps=1, teacher_share=share)
     assert len(set(rollouts[0].lengths.tolist())) > 2
     assert_gradient(gradients[0], first_gradient(start, rollouts[0], share))
-
-
-def test_a_share_of_zero_is_sampling_from_the_student_alone(rollouts):
-    """Token for token what `sample_rollout` draws without a teacher."""
-    run(small_gpt(), steps=1, teacher_share=0.0)
-    generator = make_generator(CONFIG.seed, "sampling")
-    records, params = rollouts[0].records, SamplingParams(max_new_tokens=6)
-    plain = sample_rollout(small_gpt(), LETTERS, records, params, 1, generator)
-    assert torch.equal(plain.response_tokens, rollouts[0].response_tokens)
-    assert torch.equal(plain.log_probs, rollouts[0].log_probs)
-    run(small_gpt(), steps=1, teacher_share=0.5)
-    assert rollouts[1].responses != rollouts[0].responses
 
 
 # Learning

@@ -240,13 +240,6 @@ def test_a_run_that_stop_kl_ended_is_named() -> None:
     assert "kl_runs_away" not in found(rows, steps=30)
 
 
-def test_errors_come_first() -> None:
-    rows = steady(clip_high_fraction=0.3, ratio_error_at_start=1.0, zero_spread_groups=0.9)
-    severities = [finding.severity for finding in examine(rows, FLAGS)]
-    assert severities == sorted(severities, key=["error", "warning", "note"].index)
-    assert severities[0] == "error" and "warning" in severities
-
-
 # --- pages, words and the command -----------------------------------------------------------------
 
 
