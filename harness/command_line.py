@@ -84,12 +84,12 @@ def run_command(
         if default is None and presets:
             default = preset_defaults(config_class, presets)
         show_help(config_class, default)
-        given = {} if default is None else {"default": default}
-        config = tyro.cli(config_class, prog=command_name(), **given)
+        given: dict[str, Any] = {} if default is None else {"default": default}
+        config: Config = tyro.cli(config_class, prog=command_name(), **given)
     run_script(main, config)
 
 
-def show_help(config_class: Callable[..., Any], default: Any = None, arguments: str = "") -> None:
+def show_help(config_class: Any, default: Any = None, arguments: str = "") -> None:
     """With -h or --help on the command line: print the page and end. `arguments` stand before the flags."""
     if {"-h", "--help"}.isdisjoint(sys.argv[1:]):
         return

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +136,18 @@ def read_object(path: Path) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise UserError(f"{display_path(path)} is damaged, it is no object: mend it")
     return found
+
+
+@contextmanager
+def received(folder: Path) -> Iterator[None]:
+    """Around the reading of a folder that others may have written: UserError for odd kinds of values."""
+    try:
+        yield
+    except (AttributeError, IndexError, KeyError, OverflowError, TypeError) as error:
+        raise UserError(
+            f"{display_path(folder)} holds a value of a kind that no run writes "
+            f"({' '.join(str(error).split())}): restore its config.json and its other files"
+        ) from error
 
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:

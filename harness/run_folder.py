@@ -27,7 +27,7 @@ import torch
 from harness.command_flags import Flags
 from harness.device import pick_device
 from harness.errors import Finished, UserError
-from harness.files import display_path, expanded, read_json, write_json
+from harness.files import display_path, expanded, read_json, received, write_json
 from harness.here import HERE
 from harness.metric_log import MetricLog
 from harness.optimizer import Diverged
@@ -195,7 +195,8 @@ def _take_up(folder: Path, config: Flags) -> Path:
         )
     lock(folder)
     started, now = read_record(folder), record(config)
-    _check_same_run(folder, config, started, now)
+    with received(folder):
+        _check_same_run(folder, config, started, now)
     if not (folder / STATE_FILE).exists():
         if not (folder / MODEL_FILE).exists():
             raise UserError(
@@ -235,7 +236,7 @@ def _check_same_run(
     for name, digests in started.get(INPUTS, {}).items():
         if now[INPUTS].get(name) != digests:
             raise UserError(
-                f"{flag_name(name)} {now[name]} is no longer what the run in {folder} was started "
+                f"{flag_name(name)} {now.get(name)} is no longer what the run in {folder} was started "
                 "with: restore it, or leave --resume out"
             )
 

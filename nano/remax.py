@@ -1,14 +1,18 @@
-"""ReMax: REINFORCE with the greedy answer as baseline (Li et al. 2023, arXiv:2310.10505, Algorithm 1).
+"""ReMax: the greedy answer is REINFORCE's baseline (Li et al. 2024, arXiv:2310.10505, Algorithm 1).
 
-    line 1     y ~ pi( . | x)
-    line 2     y_max = the greedy answer to x
-    line 3     A = r(x, y) - beta log(pi / pi_ref)(y | x) - r(x, y_max)
-    line 4     ascend A log pi(y | x)
+    line 1     for each batch of prompts x
+    line 2     sample y ~ pi( . | x)
+    line 3     greedy answer g: always the likeliest token
+    line 4     A = r(x, y) - r(x, g)
+    line 5-6   loss = -mean of A log pi(y | x)
+    line 7     minimise the loss
 
-What is new next to RLOO: the baseline is what the policy's likeliest answer earns, so one answer to a
-prompt is enough, and a greedy one beside it.
+The paper's algorithm leaves the KL out. Here every token pays beta k1, and its advantage holds what
+is paid from it on, as in PPO.
+What is new next to RLOO: the baseline is one more answer, drawn without chance, and no other sample,
+so one answer per prompt is enough.
 
-    python nano/remax.py
+    python nano/remax.py        (the same numbers: rl/remax_engine.py)
 """
 
 import copy
@@ -28,7 +32,6 @@ def train(
     *,
     steps=60,
     prompts_per_step=64,
-    minibatches=2,
     kl_coef=0.04,  # beta
     lr=1e-3,
     max_norm=1.0,
@@ -38,37 +41,32 @@ def train(
     """Run ReMax: change `policy` in place and return the numbers of each step."""
     reference = copy.deepcopy(policy)  # pi_ref
     optimizer = torch.optim.Adam(policy.parameters(), lr=lr, betas=(0.9, 0.95))
-    sampling, shuffling = gpt.generator(seed, "sampling"), gpt.generator(seed, "minibatches")
+    sampling = gpt.generator(seed, "sampling")
     numbers = []
+
+    def likeliest(rows):  # at a temperature of nearly 0 no other token is ever drawn
+        return policy(rows) * 1e9
+
     for step in range(steps):
-        asked = gpt.shuffled(prompts, step * prompts_per_step, prompts_per_step, seed)
-        tokens, mask = gpt.sample(policy, asked, max_new_tokens, sampling)  # line 1
+        asked = gpt.shuffled(prompts, step * prompts_per_step, prompts_per_step, seed)  # line 1
+        tokens, mask = gpt.sample(policy, asked, max_new_tokens, sampling)  # line 2
         rewards = torch.tensor(list(map(reward, asked, gpt.decode(tokens, mask))))  # (N,)
+        greedy = gpt.sample(likeliest, asked, max_new_tokens, gpt.generator(seed, "greedy"))
+        greedy_rewards = torch.tensor(list(map(reward, asked, gpt.decode(*greedy))))  # line 3
         with torch.no_grad():
             old_log_probs = gpt.log_probs(policy, tokens)  # (N, S - 1)
             ref_log_probs = gpt.log_probs(reference, tokens)  # (N, S - 1)
         k1 = (old_log_probs - ref_log_probs) * mask  # its sum over an answer estimates the KL
-        greedy = gpt.sample(
-            lambda rows: policy(rows) * 1e9, asked, max_new_tokens, gpt.generator(0, "")
-        )  # line 2
-        baseline = torch.tensor(list(map(reward, asked, gpt.decode(*greedy))))  # (N,)
-        advantages = rewards - kl_coef * k1.sum(1) - baseline  # line 3
-        advantages = advantages.view(-1, 1)  # (N, 1), one for all tokens of an answer
+        k1_to_go = k1.flip(1).cumsum(1).flip(1)  # the sum from a token on
+        advantages = (rewards - greedy_rewards)[:, None] - kl_coef * k1_to_go  # line 4
 
-        losses, norms = [], []
-        order = torch.randperm(prompts_per_step, generator=shuffling)
-        for rows in order.tensor_split(minibatches):
-            A, m = advantages[rows], mask[rows]
-            new_log_probs = gpt.log_probs(policy, tokens[rows])
-            loss = -A * new_log_probs  # line 4
-            loss = (loss * m).sum(1).mean()  # log pi(y | x) is the sum over its tokens
-            optimizer.zero_grad()
-            loss.backward()
-            norm = torch.nn.utils.clip_grad_norm_(policy.parameters(), max_norm)
-            optimizer.step()
-            losses.append(loss.item())
-            norms.append(norm.item())
-        gpt.report(numbers, reward=rewards, kl=k1.sum(1), loss=losses, grad_norm=norms)
+        loss = -advantages * gpt.log_probs(policy, tokens)  # line 5
+        loss = (loss * mask).sum(1).mean()  # line 6: log pi(y | x) is the sum over its tokens
+        optimizer.zero_grad()
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(policy.parameters(), max_norm)
+        optimizer.step()  # line 7
+        gpt.report(numbers, reward=rewards, kl=k1.sum(1), loss=loss.detach(), grad_norm=norm)
     return numbers
 
 

@@ -11,9 +11,18 @@
 `gold` is the true worth of an answer. In real life nobody can compute it. Here the annotator decides
 by it, no training step reads it, and at the end it shows whether RLHF did what it was for.
 
-    python nano/rlhf.py          needs torch alone; another seed: python nano/rlhf.py 7
+    python nano/rlhf.py          about 70 seconds on one core; another seed: python nano/rlhf.py 7
 
-RESULTS
+What to expect, of seed 16 (four seeds that were looked at for nothing else, 10, 13, 16 and 18: the
+gold rises from 0.43 to 0.82 on average, by 0.36 at least):
+
+                  gold   swapped   learned reward   KL in nats
+    start         0.48      0.18             0.02         0.00
+    beta 0.3      0.84      0.05             1.17         2.34    better answers
+    beta 0.002    0.29      0.00             1.95        52.15    a higher score for worse answers
+
+The last line is the reward model being exploited. It happens on most seeds, not on all: on seed 18
+the policy has found nothing to exploit yet after 60 steps.
 """
 
 import copy
@@ -339,7 +348,7 @@ def measure(policy, reference, reward_model):
     }
 
 
-def main(seed=0, pretraining_steps=200, pairs=4000, grpo_steps=60):
+def main(seed=16, pretraining_steps=200, pairs=4000, grpo_steps=60):
     torch.manual_seed(seed)
     random.seed(seed)
     print("Pre-training on what the staff writes")
@@ -371,4 +380,4 @@ def main(seed=0, pretraining_steps=200, pairs=4000, grpo_steps=60):
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 0)
+    main(*map(int, sys.argv[1:2]))

@@ -16,7 +16,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 
@@ -34,7 +34,7 @@ from harness.command_line import run_command
 from harness.device import pick_device, precision
 from harness.errors import UserError
 from harness.files import display_path, write_json
-from harness.flag_ranges import AtLeastOne, Count, Limit, NotNegative
+from harness.flag_ranges import AtLeastOne, Count, Limit, NotEmpty, NotNegative
 from harness.metric_log import MetricLog
 from harness.optimizer import (
     adamw,
@@ -68,7 +68,7 @@ HEAD_WIDTH = 32  # of a fresh trunk's attention heads
 class OutcomeConfig(TrainingFlags):
     """Train an outcome reward model on labelled texts."""
 
-    data: str = "train.jsonl"
+    data: Annotated[str, NotEmpty("is empty: give a file or a folder")] = "train.jsonl"
     """Labelled texts: a file, or a folder with pos/ and neg/ (data/README.md)."""
     held_out: str | None = None
     """Labelled texts to report on; default: the validation tenth of the data."""

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from harness.command_line import command_name, run_script, show_help
 from harness.errors import UserError
-from harness.files import display_path
+from harness.files import display_path, received
 from harness.paths import RUNS
 from harness.report.page import REPORT, Run, page_html, read_run
 from harness.report.writing import write_text
@@ -38,7 +38,8 @@ def open_runs(folders: tuple[Path, ...]) -> list[Run]:
             raise UserError(
                 f"there is no run in {display_path(folder)} (no metrics.jsonl): name a run folder"
             )
-        runs.append(read_run(folder))
+        with received(folder):
+            runs.append(read_run(folder))
     if len({run.label for run in runs}) < len(runs):
         runs = [replace(run, label=display_path(run.folder)) for run in runs]
     return runs
@@ -51,7 +52,8 @@ def main(config: ReportConfig) -> Path:
     runs = open_runs(config.runs)
     single = runs[0].folder / REPORT if len(runs) == 1 else RUNS / "comparison.html"
     path = config.out or single
-    page = page_html(runs)
+    with received(runs[0].folder):
+        page = page_html(runs)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, page)

@@ -19,6 +19,7 @@ import sys
 from pathlib import Path
 
 from harness.command_line import command_name, explained, show_help
+from harness.files import received
 from rl.commands.talking import Talk, TalkConfig, from_pipe, from_terminal, open_talk, with_start
 
 
@@ -31,7 +32,8 @@ def main(run: Path, /, config: TalkConfig) -> None:
     for stream in (sys.stdout, sys.stderr, sys.stdin):
         if isinstance(stream, io.TextIOWrapper):  # a terminal of ASCII alone must not end the talk
             stream.reconfigure(errors="replace" if stream is sys.stdin else "backslashreplace")
-    talk = open_talk(run, config)
+    with received(run):
+        talk = open_talk(run, config)
     if sys.stdin.isatty() and not config.json:
         try:
             import readline  # noqa: F401  (arrow keys and the history of lines; not on Windows)

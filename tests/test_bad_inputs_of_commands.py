@@ -7,6 +7,7 @@ engines. No training begins here: whatever would start it fails the test.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -43,11 +44,15 @@ def lines(rows: Sequence[Any]) -> str:
 
 
 def put(folder: Path, files: dict[str, str | bytes]) -> Path:
-    """The folder with these files; a name that ends in / is a folder."""
+    """The folder with these files; a name that ends in / is a folder, in | a pipe, in @ a link."""
     for name, content in files.items():
         path = folder / name
         (path if name.endswith("/") else path.parent).mkdir(parents=True, exist_ok=True)
-        if not name.endswith("/"):
+        if name.endswith("@"):
+            (folder / name[:-1]).symlink_to(str(content))
+        elif name.endswith("|"):
+            os.mkfifo(folder / name[:-1])
+        elif not name.endswith("/"):
             path.write_bytes(content if isinstance(content, bytes) else content.encode())
     return folder
 
@@ -244,12 +249,21 @@ RUNS: dict[str, tuple[dict[str, str | bytes], str]] = {
     "empty": ({"run/": ""}, "run"),
     "a file": ({"run": "dear diary"}, "run"),
 }
+DEEP = "[" * 100_000 + "]" * 100_000 + "\n"
 DAMAGED: dict[str, tuple[dict[str, str | bytes], str]] = {
     "broken metrics": ({"run/metrics.jsonl": ROW + "{\n" + ROW}, "metrics.jsonl:2"),
     "metrics of numbers": ({"run/metrics.jsonl": "7\n"}, "metrics.jsonl:1"),
     "metrics a folder": ({"run/metrics.jsonl/": ""}, "metrics.jsonl"),
     "broken flags": ({"run/metrics.jsonl": ROW, "run/config.json": "{"}, "config.json"),
     "flags a list": ({"run/metrics.jsonl": ROW, "run/config.json": "[]"}, "config.json"),
+    "a number in words": (
+        {"run/metrics.jsonl": ROW, "run/config.json": '{"prompts_per_step": [1]}'},
+        "run",
+    ),
+    "flags nested": ({"run/metrics.jsonl": ROW, "run/config.json": DEEP}, "config.json"),
+    "flags a pipe": ({"run/metrics.jsonl": ROW, "run/config.json|": ""}, "config.json"),
+    "metrics nested": ({"run/metrics.jsonl": DEEP}, "metrics.jsonl:1"),
+    "metrics a pipe": ({"run/metrics.jsonl|": ""}, "metrics.jsonl"),
     "flags no UTF-8": ({"run/metrics.jsonl": ROW, "run/config.json": b"\xff"}, "config.json"),
 }
 
@@ -302,6 +316,19 @@ def run_cases() -> dict[str, tuple[Command, str]]:
         "talk: weights a folder": (talked({f"run/{MODEL_FILE}/": ""}), MODEL_FILE),
         "talk: broken flags": (talked({"well/config.json": "{"}), "config.json"),
         "talk: flags a list": (talked({"well/config.json": "[]"}), "config.json"),
+        "talk: flags nested": (talked({"well/config.json": DEEP}), "config.json"),
+        "talk: a list for a number": (talked({"well/config.json": '{"temperature": [1]}'}), "well"),
+        "talk: a number for a folder": (
+            talked({"well/config.json": '{"data": "reviews", "reward_model": 7}'}),
+            "well",
+        ),
+        "report: odd samples": (
+            written({**row, "run/samples.jsonl": '{"step": {"a": 1}, "prompt": 3}\n'}),
+            "run",
+        ),
+        "report: out is a device": (written(row, "/dev/full"), "/dev/full is no regular file"),
+        "report: out is a link to one": (written({**row, "out@": "/dev/full"}, "out"), "out"),
+        "report: out is a pipe": (written({**row, "out|": ""}, "out"), "out"),
         "talk: against nothing": (talked({}, against="nothing"), "nothing"),
         "talk: no start": (talked({}, against="start"), "well"),
         "talk: no reward model": (talked({}, reward_model=Path("gone")), "gone"),

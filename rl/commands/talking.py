@@ -17,7 +17,7 @@ from gpt.generate import SamplingParams
 from harness.device import pick_device
 from harness.errors import UserError
 from harness.files import display_path
-from harness.flag_ranges import AboveZero, AtLeastOne, Seed
+from harness.flag_ranges import AtLeastOne, NotNegative, Seed
 from harness.seeds import make_generator
 from rl.commands.conversation import (
     Answer,
@@ -46,7 +46,7 @@ class TalkConfig:
     --against alone, or `start`, is the model that training started from."""
     samples: int = 1
     """Answers per prompt."""
-    temperature: AboveZero | None = None
+    temperature: NotNegative | None = None
     """tau of sampling; 0 takes the likeliest token. Default: the run's own, or 1."""
     max_new_tokens: AtLeastOne | None = None
     """Longest answer; a longer one is cut off. Default: the run's own, or 48."""

@@ -127,7 +127,7 @@ TWINS = [
     Twin("reinforce", FAMILY, REINFORCE | dict(minibatches=1, kl_coef=0.0), clips=False),
     Twin("rloo", "rl.rloo_engine", dict(minibatches=2, kl_coef=0.3), dict(kl_coef=0.3), clips=False),
     Twin(
-        "remax", "rl.remax_engine", dict(minibatches=2, kl_coef=0.3), dict(kl_coef=0.3),
+        "remax", "rl.remax_engine", dict(minibatches=1, kl_coef=0.3), dict(kl_coef=0.3),
         group_size=None, clips=False,
     ),
     Twin(
@@ -251,6 +251,8 @@ def run_engine(twin: Twin, policy: GPT, teacher: GPT, monkeypatch: Any) -> tuple
 
     def sample_rollout(*args: Any, **options: Any) -> Any:
         rollout = real(*args, **options)
+        if args[3].greedy:  # remax's baseline
+            return rollout
         pairs = zip(rollout.response_tokens, rollout.response_mask, strict=True)
         answers.extend(row[m].tolist() for row, m in pairs)
         return rollout

@@ -16,6 +16,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from data import names
 from data.collate import collate_responses
 from gpt import pretraining
 from gpt.checkpoint import save_gpt
@@ -303,7 +304,7 @@ def test_a_base_that_is_not_there_is_named(tmp_path):
 
 
 def test_a_file_without_pairs_is_refused_before_a_base_is_pre_trained(tmp_path, monkeypatch):
-    monkeypatch.setattr(pretraining, "RUNS", tmp_path)
+    monkeypatch.setattr(names, "RUNS", tmp_path)
     rows = [{"instruction": f"Say {i}.", "output": str(i)} for i in range(60)]
     (tmp_path / "answers.json").write_text(json.dumps(rows), encoding="utf-8")
     with pytest.raises(ValueError, match="hold no preference pairs"):
@@ -336,7 +337,7 @@ def test_the_default_base_is_pre_trained_once(tmp_path, monkeypatch):
         save_gpt(config.out / "model.safetensors", fresh_model(vocab_size=624).gpt, GLASSBOX)
         return config.out
 
-    monkeypatch.setattr(pretraining, "RUNS", tmp_path)
+    monkeypatch.setattr(names, "RUNS", tmp_path)
     monkeypatch.setattr(pretraining, "main", pretend)
     config = RewardModelConfig(preset="small", seed=7, device="cpu")
     folder = base_folder(config)

@@ -40,7 +40,7 @@ from matplotlib.figure import Figure
 
 import gpt.model
 import gpt.teacher
-from gpt import pretraining
+from data import names
 from gpt.checkpoint import load_gpt, save_gpt
 from gpt.generate import SamplingParams
 from gpt.lora import add_adapters
@@ -789,7 +789,7 @@ def test_main_writes_the_run_folder(tmp_path, monkeypatch, engine, memory):
 
     With LoRA the weights are merged, so that they open as any others, and the adapter is beside them.
     """
-    for module in (pretraining, gpt.teacher):
+    for module in (names, gpt.teacher):
         monkeypatch.setattr(module, "RUNS", tmp_path)
     monkeypatch.setattr(Figure, "savefig", lambda self, path, **options: Path(path).touch())
     glassbox = load_tokenizer("glassbox")

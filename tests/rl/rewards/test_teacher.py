@@ -13,6 +13,7 @@ import pytest
 import torch
 import toys
 
+from data import names
 from data.collate import collate_responses
 from data.records import PromptRecord
 from gpt import teacher as teacher_module
@@ -252,7 +253,7 @@ def small_world(tmp_path, monkeypatch) -> dict[str, Path]:
         "main",
         lambda config: real(replace(config, steps=2, batch_size=4, warmup=1)),
     )
-    monkeypatch.setattr(make_teacher.pretraining, "RUNS", tmp_path)
+    monkeypatch.setattr(names, "RUNS", tmp_path)
     monkeypatch.setattr(teacher_module, "RUNS", tmp_path)
     return {"student": tmp_path / "student", "reward_model": tmp_path / "judge"}
 

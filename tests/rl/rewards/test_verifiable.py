@@ -17,7 +17,7 @@ import torch
 from conftest import given, st
 from toys import documented, fixed_gpt
 
-from data import sums
+from data import names, sums
 from data.collate import join_responses
 from data.records import PromptRecord
 from gpt import corpus, model, pretraining
@@ -507,7 +507,7 @@ GLASSBOX = load_tokenizer("glassbox")
 @pytest.fixture
 def runs(tmp_path, monkeypatch):
     """An empty folder in the place of runs/, and a base model of the file gsm8k.jsonl in it."""
-    monkeypatch.setattr(pretraining, "RUNS", tmp_path)
+    monkeypatch.setattr(names, "RUNS", tmp_path)
     shape = GPTConfig(GLASSBOX.n_vocab, 160, n_layer=1, n_head=2, n_embd=8)
     base = GPT(shape).initialize(torch.Generator().manual_seed(0))
     save_gpt(tmp_path / "pretraining-gsm8k-tiny" / "model.safetensors", base, GLASSBOX)
