@@ -86,7 +86,7 @@ def test_every_notebook_guide_and_module_has_a_page() -> None:
 
 def test_a_reference_page_shows_shapes_and_escapes_what_markdown_would_eat() -> None:
     page = api_pages.module_page("rl/equations/losses.py")
-    assert "    advantages: Tensor,  # (N, T) or (N, 1)\n" in page
+    assert "    advantages: NxT | Nx1,\n" in page
     assert "## clipped\\_surrogate" in page and "code/rl/equations/losses.py#L" in page
     assert api_pages.escaped("a_b *c* `d_e` x*") == "a\\_b *c* `d_e` x\\*"
     literal = api_pages.docstring_markdown("Says:\n\n    x = *y*\n\n    z\n\nDone.")
