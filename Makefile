@@ -31,15 +31,16 @@ test: .venv/.ok
 
 dev: .venv/.dev
 
-# What a slip breaks first. Types, the other engines and the pages of the course: make lint, make test.
+# What a slip breaks first. --help of every command, types and the other engines: make test, make lint.
 QUICK = tests/test_layout.py tests/test_pages_name_what_exists.py tests/test_equations_ledger.py \
-	tests/rl/equations/test_worked_numbers.py tests/rl/equations/test_invariants.py \
-	tests/rl/equations/test_every_equation.py tests/rl/test_grpo_engine.py
+	tests/rl/equations/test_worked_numbers.py tests/rl/equations/test_every_equation.py \
+	tests/rl/test_grpo_engine.py
 
 quick: .venv/.dev
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
-	OMP_NUM_THREADS=1 $(PY) -m pytest -q --numprocesses auto --maxprocesses 4 --dist worksteal $(QUICK) $(ARGS)
+	OMP_NUM_THREADS=1 $(PY) -m pytest -q --numprocesses auto --maxprocesses 4 --dist loadfile \
+		-k "not help_as and not help_begins and not bit_for_bit" $(QUICK) $(ARGS)
 
 lint: .venv/.dev
 	$(PY) -m ruff check .

@@ -45,9 +45,9 @@ from harness.paths import REPOSITORY
 from harness.seeds import make_generator
 from reward_model import reward_model_training
 from reward_model.accuracy_report import score_pairs
-from reward_model.memory_needs import reward_model_work
-from reward_model.model import RewardModel
 from reward_model.pairs import TokenPair
+from reward_model.scalar_head import RewardModel
+from reward_model.training_memory import reward_model_work
 from rl.commands.engines import every_engine
 from rl.rewards.sources import RewardModelReward
 from rl.training.evaluation import Validation, evaluate, format_table

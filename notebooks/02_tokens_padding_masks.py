@@ -368,7 +368,7 @@ draw_arrows(axis, batch, plots.COLOURS["exact"])
 # (here 1). For one row it is four lines: log-softmax, shift by one, gather.
 #
 # From here on we use a model that has read the whole world: the **kept base**, a GPT-2 of 0.9 million
-# weights that the course trained once ([course/kept.py](course/kept.py)).
+# weights that the course trained once ([course/saved_models.py](course/saved_models.py)).
 
 # %%
 policy, tokenizer = base()

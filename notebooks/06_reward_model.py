@@ -48,7 +48,7 @@ from reward_model.accuracy_report import (
     wilson_interval,
 )
 from reward_model.loss import bradley_terry_loss
-from reward_model.model import RewardModel
+from reward_model.scalar_head import RewardModel
 from reward_model.world_pairs import ReviewsAnnotator
 
 torch.set_num_threads(1)  # one thread adds up in the same order on every machine
@@ -527,7 +527,7 @@ assert min(noticed["112,000, kept"][:3]) > 0.9
 # python -m reward_model.reward_model_training --data pairs.json --preset small    # your own comparisons
 # ```
 #
-# The model is [reward_model/model.py](../reward_model/model.py), the loss
+# The model is [reward_model/scalar_head.py](../reward_model/scalar_head.py), the loss
 # [reward_model/loss.py](../reward_model/loss.py). [data/README.md](../data/README.md) describes the
 # format of a file of comparisons.
 #

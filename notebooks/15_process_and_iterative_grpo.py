@@ -42,9 +42,9 @@ from harness.metric_log import MetricLog
 from harness.report.tokens import show_tokens
 from harness.seeds import make_generator
 from reward_model import continual
-from reward_model.model import RewardModel
 from reward_model.pairs import PairSampling, collate_pairs, sample_pairs
 from reward_model.reward_model_training import RewardModelConfig, train
+from reward_model.scalar_head import RewardModel
 from reward_model.world_pairs import ReviewsAnnotator
 
 # %%

@@ -44,8 +44,8 @@ try:
     from harness.metric_log import MetricLog
     from harness.seeds import make_generator
     from reward_model import pairs as pairing
-    from reward_model.model import RewardModel
     from reward_model.reward_model_training import RewardModelConfig, train
+    from reward_model.scalar_head import RewardModel
     from reward_model.world_pairs import ReviewsAnnotator
     from rl import grpo_engine
     from rl.batches.rollout import sample_rollout

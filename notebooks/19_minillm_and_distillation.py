@@ -53,7 +53,7 @@ from rl import grpo_engine, minillm_engine
 from rl.batches.rollout import sample_rollout
 from rl.equations.losses import length_normalized_returns, mixed_sampling_weights
 from rl.minillm_engine import MiniLLMConfig, Targets, minillm_loss
-from rl.rewards.teacher import TeacherReward, teacher_log_probs
+from rl.rewards.teacher_reward import TeacherReward, teacher_log_probs
 
 plots.use()
 torch.set_num_threads(1)  # one thread adds up in the same order on every machine

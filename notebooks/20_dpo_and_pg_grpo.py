@@ -43,7 +43,7 @@ from rl.batches.rollout import prompt_batch, sample_rollout
 from rl.dpo_engine import DPOConfig
 from rl.equations.advantages import best_worst_pairs, group_advantages, ordered_pairs
 from rl.equations.losses import row_sums
-from rl.equations.preferences import dpo_loss, ipo_loss
+from rl.equations.preference_losses import dpo_loss, ipo_loss
 from rl.pg_grpo_engine import PGGRPOConfig
 from rl.rewards.sources import RuleReward
 from rl.training.evaluation import evaluate, format_table

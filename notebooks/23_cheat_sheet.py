@@ -25,7 +25,7 @@ except ModuleNotFoundError as error:
 
 from rl import grpo_engine, rloo_engine
 from rl.equations import losses
-from rl.equations.preferences import dpo_loss
+from rl.equations.preference_losses import dpo_loss
 from rl.equations.token_rewards import at_last_token
 
 plots.use()

@@ -19,8 +19,8 @@ from gpt.tokenizer import Tokenizer
 from harness.files import append_jsonl, save_figure
 from harness.paths import TOKENS
 from harness.ranks.collectives import on_main
-from reward_model.model import RewardModel
 from reward_model.pairs import TokenPair, collate_pairs
+from reward_model.scalar_head import RewardModel
 
 
 @dataclass(frozen=True)

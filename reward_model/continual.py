@@ -30,7 +30,6 @@ from harness.optimizer import adamw
 from harness.seeds import derive_seed, make_generator
 from harness.training_state import changing_state, load_changing_state
 from reward_model.accuracy_report import score_pairs
-from reward_model.model import RewardModel
 from reward_model.pairs import (
     Annotator,
     PairSampling,
@@ -42,6 +41,7 @@ from reward_model.pairs import (
     sample_pairs,
 )
 from reward_model.reward_model_training import RewardModelConfig, train
+from reward_model.scalar_head import RewardModel
 
 Replay = Literal["share_of_mix", "share_of_history"]
 Visit = list[Mapping[str, Any]]  # the comparisons of one prompt's responses, rows of a pairs.jsonl

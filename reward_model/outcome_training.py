@@ -50,8 +50,6 @@ from harness.run_folder import finish_run, open_run, stepping
 from harness.seeds import derive_seed, make_generator
 from harness.training_state import TrainingState, keep_state, saved_step
 from reward_model.loss import outcome_loss
-from reward_model.memory_needs import reward_model_work
-from reward_model.model import Pooling, RewardModel, save_reward_model
 from reward_model.outcomes import (
     LabelledTokens,
     encode_labelled,
@@ -60,6 +58,8 @@ from reward_model.outcomes import (
     plot_outcomes,
     report_text,
 )
+from reward_model.scalar_head import Pooling, RewardModel, save_reward_model
+from reward_model.training_memory import reward_model_work
 
 HEAD_WIDTH = 32  # of a fresh trunk's attention heads
 

@@ -20,8 +20,8 @@ from gpt.tokenizer import Tokenizer
 from harness.files import save_figure
 from harness.ranks.collectives import on_main
 from reward_model.accuracy_report import calibration, correlation, wilson_interval
-from reward_model.model import RewardModel
 from reward_model.ngrams import NgramRegression
+from reward_model.scalar_head import RewardModel
 
 FROM_THE_START = 0.5  # share of the pieces that begin where their text begins
 

@@ -67,8 +67,6 @@ from reward_model.accuracy_report import (
     record_prefixes,
 )
 from reward_model.loss import bradley_terry_loss
-from reward_model.memory_needs import announce_memory, longest_pair, most_responses
-from reward_model.model import Pooling, RewardModel, save_reward_model
 from reward_model.pair_files import check_file, file_pairs, keep_pairs, kept_pairs
 from reward_model.pairs import (
     TokenPair,
@@ -77,6 +75,8 @@ from reward_model.pairs import (
     preference_strength,
     prompts_per_forward,
 )
+from reward_model.scalar_head import Pooling, RewardModel, save_reward_model
+from reward_model.training_memory import announce_memory, longest_pair, most_responses
 from reward_model.world_pairs import check_world, has_annotator, sampled_pairs
 
 # Which defaults are measured, where, and which are not: README.md beside this file.

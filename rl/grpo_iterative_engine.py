@@ -53,9 +53,9 @@ from reward_model.continual import (
     history_count,
     read_visits,
 )
-from reward_model.model import save_reward_model
 from reward_model.pairs import as_pair
 from reward_model.reward_model_training import RewardModelConfig
+from reward_model.scalar_head import save_reward_model
 from reward_model.world_pairs import WORLDS, has_annotator
 from rl.batches.rollout import (
     micro_batches,

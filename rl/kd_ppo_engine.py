@@ -66,7 +66,7 @@ from rl.batches.rollout import (
 from rl.equations.kl import k1, reward_penalty
 from rl.equations.token_rewards import at_last_token, token_level_rewards
 from rl.rewards.sources import RewardFn, checked_rewards, made_of
-from rl.rewards.teacher import TeacherReward, open_teacher, refuse_other_rewards
+from rl.rewards.teacher_reward import TeacherReward, open_teacher, refuse_other_rewards
 from rl.training.actor_critic import (
     ActorCritic,
     ActorCriticConfig,

@@ -64,7 +64,7 @@ from rl.equations.losses import (
     token_mean,
 )
 from rl.equations.token_rewards import teacher_rewards
-from rl.rewards.teacher import TeacherReward, refuse_other_rewards, teacher_log_probs
+from rl.rewards.teacher_reward import TeacherReward, refuse_other_rewards, teacher_log_probs
 from rl.training.config import EngineConfig, size_presets, warmed_up
 from rl.training.engine import Engine, sampling_needs
 from rl.training.metrics import Stopwatch, UpdateMeter, rollout_metrics

@@ -41,8 +41,8 @@ from harness.paths import MODEL_FILE, RUNS
 from harness.report.page import REPORT
 from harness.run_folder import finish_run, open_run
 from reward_model import reward_model_training
-from reward_model.model import load_reward_model
 from reward_model.reward_model_training import RewardModelConfig
+from reward_model.scalar_head import load_reward_model
 from rl import grpo_engine
 from rl.grpo_engine import GRPOConfig
 from rl.rewards.sources import RewardModelReward, RuleReward

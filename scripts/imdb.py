@@ -56,9 +56,9 @@ from harness.flag_ranges import check_ranges
 from harness.paths import RUNS
 from harness.report.writing import write_text
 from harness.seeds import make_generator
-from reward_model.model import load_reward_model
 from reward_model.ngrams import NgramRegression
 from reward_model.pairs import TokenPair, pair_as_text
+from reward_model.scalar_head import load_reward_model
 from rl.batches.rollout import Rollout, sample_rollout
 from rl.equations.kl import k1
 from rl.equations.losses import row_sums

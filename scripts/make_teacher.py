@@ -44,7 +44,7 @@ from harness.paths import MODEL_FILE
 from harness.run_folder import finish_run, open_run
 from harness.seeds import derive_seed
 from rl.rewards.sources import RewardFn
-from rl.rewards.teacher import BestOf, best_answers
+from rl.rewards.teacher_reward import BestOf, best_answers
 from rl.training.evaluation import Conditions, evaluate, format_table
 from rl.training.open_reward import RewardChoice, open_reward, world_rule
 from rl.training.open_task import open_prompts

@@ -22,7 +22,7 @@ from gpt.checkpoint import checked_tokenizer, gpt_config_of, load_gpt, load_stri
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
 from harness.safetensors_file import load_weights, save_weights
-from reward_model.model import RewardModel
+from reward_model.scalar_head import RewardModel
 
 FOLDER = Path(__file__).resolve().parents[1] / "notebooks" / "course" / "kept"
 FILES = {name: FOLDER / f"{name}.safetensors" for name in ("base", "policy", "reward_model")}

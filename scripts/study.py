@@ -47,12 +47,12 @@ from harness.files import display_path, read_jsonl, write_json
 from harness.flag_ranges import AtLeastOne
 from harness.paths import RUNS
 from harness.seeds import make_generator
-from reward_model.model import load_reward_model
+from reward_model.scalar_head import load_reward_model
 from rl.batches.rollout import sample_rollout
 from rl.commands.engines import every_engine
 from rl.kd_grpo_engine import KDGRPOConfig
 from rl.rewards.sources import RewardFn, RewardModelReward, made_of
-from rl.rewards.teacher import TeacherReward
+from rl.rewards.teacher_reward import TeacherReward
 from rl.training.evaluation import Evaluation, best_of_n, evaluate, win_rate
 from rl.training.figures import running_mean
 from rl.training.open_reward import world_rule

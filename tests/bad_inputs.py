@@ -34,8 +34,8 @@ from gpt.tokenizer import load_tokenizer
 from harness.flag_ranges import Range, ranges_of
 from harness.paths import MODEL_FILE, STATE_FILE
 from reward_model import reward_model_training
-from reward_model.model import RewardModel, save_reward_model
 from reward_model.reward_model_training import RewardModelConfig
+from reward_model.scalar_head import RewardModel, save_reward_model
 from rl import dpo_engine, grpo_engine, kd_grpo_engine
 from rl.commands.engines import every_engine
 from rl.dpo_engine import DPOConfig

@@ -39,7 +39,7 @@ LIBRARY = (
     "rl.equations.ensembles",
     "rl.equations.kl",
     "rl.equations.losses",
-    "rl.equations.preferences",
+    "rl.equations.preference_losses",
     "rl.equations.token_rewards",
 )
 SECTIONS = {"gpt.distillation": "# --- the formulas"}  # where a module holds more than equations

@@ -21,7 +21,7 @@ from harness.errors import UserError
 from harness.files import read_jsonl
 from harness.paths import MODEL_FILE
 from harness.seeds import make_generator
-from reward_model.model import RewardModel, save_reward_model
+from reward_model.scalar_head import RewardModel, save_reward_model
 from rl.batches.rollout import sample_rollout
 from scripts import imdb
 from scripts.imdb import IMDBConfig

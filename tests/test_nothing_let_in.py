@@ -22,7 +22,7 @@ from harness.errors import UserError
 from harness.files import keep_until, read_jsonl
 from harness.safetensors_file import load_weights, save_weights
 from harness.training_state import TrainingState, read_state
-from reward_model.model import RewardModel, load_reward_model, save_reward_model
+from reward_model.scalar_head import RewardModel, load_reward_model, save_reward_model
 from rl.rewards.sources import RewardModelReward
 from rl.training.open_reward import answer_rule, require_reach
 

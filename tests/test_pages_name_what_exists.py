@@ -23,7 +23,7 @@ LONG = {
 }  # with formats, engines, defaults
 INVENTED = {  # names that stand for a reader's own, or for what a command writes
     *("NN_topic.py", "my_rewards.py", "my_file.py", "FILE.py", "file.py", "table.md", "_engine.py"),
-    *("STUDY.md", "study_budget.md", "gpu.json", "x.py"),
+    *("tis_engine.py", "STUDY.md", "study_budget.md", "gpu.json", "x.py"),
 }
 
 

@@ -24,8 +24,8 @@ from gpt.model import PRESETS, GPTConfig
 from gpt.pretraining import PretrainingConfig
 from harness.paths import STATE_FILE
 from reward_model import reward_model_training
-from reward_model.model import load_reward_model
 from reward_model.reward_model_training import RewardModelConfig
+from reward_model.scalar_head import load_reward_model
 from rl import grpo_engine
 from rl.grpo_engine import GRPOConfig
 from rl.training import run as run_module

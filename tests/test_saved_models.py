@@ -20,8 +20,8 @@ from harness.errors import UserError
 from harness.paths import MODEL_FILE
 from harness.safetensors_file import load_weights
 from harness.seeds import make_generator
-from reward_model.model import RewardModel, save_reward_model
 from reward_model.pairs import collate_pairs, encode_pair
+from reward_model.scalar_head import RewardModel, save_reward_model
 from rl.batches.rollout import Rollout, sample_rollout
 from rl.rewards.sources import RuleReward
 

@@ -22,7 +22,7 @@ from harness.errors import UserError
 from harness.files import append_jsonl
 from harness.paths import REPOSITORY
 from rl.kd_grpo_engine import KDGRPOConfig
-from rl.rewards.teacher import TeacherReward
+from rl.rewards.teacher_reward import TeacherReward
 from rl.training.open_reward import world_rule
 from scripts import study
 from scripts.study import RECIPES, STUDIES, StudyConfig

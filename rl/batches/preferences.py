@@ -26,7 +26,7 @@ from harness.ranks.collectives import all_gather_list, shard_chunks
 from harness.seeds import derive_seed
 from reward_model.pairs import TokenPair, collate_pairs, encode_pairs, keep_fitting
 from rl.equations.losses import row_sums
-from rl.equations.preferences import dpo_loss, hinge_loss, ipo_loss, simpo_loss
+from rl.equations.preference_losses import dpo_loss, hinge_loss, ipo_loss, simpo_loss
 
 # --- where pairs come from ------------------------------------------------------------------------
 
@@ -279,7 +279,7 @@ class PreferenceFlags(Protocol):
 
 
 class PreferenceLoss(NamedTuple):
-    """A row of the table: an equation of rl/equations/preferences.py, and what it reads."""
+    """A row of the table: an equation of rl/equations/preference_losses.py, and what it reads."""
 
     equation: Callable[..., Tensor]
     needs_reference: bool

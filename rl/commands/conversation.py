@@ -30,10 +30,10 @@ from gpt.tokenizer import Tokenizer
 from harness.errors import UserError
 from harness.files import display_path, read_object
 from harness.paths import MODEL_FILE
-from reward_model.model import RewardModel, load_reward_model
+from reward_model.scalar_head import RewardModel, load_reward_model
 from rl.batches.rollout import Rollout, sample_rollout
 from rl.rewards.sources import RewardFn, RewardModelReward, RuleReward, is_function, made_of
-from rl.rewards.teacher import TeacherReward
+from rl.rewards.teacher_reward import TeacherReward
 from rl.training.open_reward import (
     RewardChoice,
     answer_rule,

@@ -29,7 +29,7 @@ from harness.files import save_figure
 from harness.flag_ranges import AtLeastOne, Count, check_ranges
 from harness.paths import REPOSITORY
 from reward_model import reward_model_training
-from reward_model.memory_needs import reward_model_work
+from reward_model.training_memory import reward_model_work
 from rl.commands.engines import every_engine
 from rl.training.engine import Engine
 from rl.training.memory_needs import Given, engine_forecast

@@ -13,7 +13,7 @@ from torch import Tensor
 from data.collate import ResponseBatch
 from gpt.log_probs import score_in_micro_batches
 from harness.device import precision
-from reward_model.model import RewardModel
+from reward_model.scalar_head import RewardModel
 from rl.batches.rollout import Rollout
 from rl.equations.ensembles import ensemble_mean, uncertainty_weighted, worst_case
 from rl.rewards.sources import MadeOf, prefix_scores

@@ -19,7 +19,7 @@ from harness.ranks.collectives import all_gather_list, shard_block
 from rl.batches.rollout import Rollout
 
 if TYPE_CHECKING:
-    from reward_model.model import RewardModel
+    from reward_model.scalar_head import RewardModel
 
 NAMED = ("auto", "model", "gold", "rule")  # what --reward takes beside WHERE:FUNCTION
 

@@ -24,7 +24,7 @@ from data import sums
 from gpt.log_probs import score_in_micro_batches
 from gpt.tokenizer import Tokenizer
 from harness.device import precision
-from reward_model.model import RewardModel
+from reward_model.scalar_head import RewardModel
 from rl.batches.rollout import Rollout
 
 SENTENCE_END = re.compile(r"[.!?]+(?=\s|$)\n*|\n+")  # "3.5" holds no end, "Yes.\n" holds one

@@ -19,7 +19,7 @@ from gpt.tokenizer import Tokenizer
 from harness.errors import UserError
 from harness.files import display_path
 from harness.paths import MODEL_FILE
-from reward_model.model import RewardModel, load_reward_model
+from reward_model.scalar_head import RewardModel, load_reward_model
 from rl.rewards.ensemble import Combine, EnsembleReward
 from rl.rewards.function import open_function
 from rl.rewards.sources import RewardFn, RewardModelReward, RuleReward, is_function, made_of

@@ -14,7 +14,7 @@ from data.collate import ResponseBatch
 from gpt.log_probs import response_hidden, scatter_responses, score_in_micro_batches
 from gpt.lora import copy_to_train
 from gpt.model import GPT, head_product
-from reward_model.model import RewardModel
+from reward_model.scalar_head import RewardModel
 
 
 class ValueModel(nn.Module):

@@ -28,9 +28,9 @@ from harness.paths import MODEL_FILE
 from harness.seeds import make_generator
 from overopt.settings import SHAPES, Settings
 from reward_model.accuracy_report import preference_report, score_pairs
-from reward_model.model import RewardModel, load_reward_model, save_reward_model
 from reward_model.pairs import TokenPair, as_pair, collate_pairs, pair_as_text
 from reward_model.reward_model_training import RewardModelConfig, train
+from reward_model.scalar_head import RewardModel, load_reward_model, save_reward_model
 from reward_model.world_pairs import world_pairs
 from rl.batches.rollout import sample_rollout
 from rl.equations.best_of_n import best_of_n_kl, best_of_n_mean

@@ -13,7 +13,7 @@ from gpt.generate import SamplingParams, generate
 from gpt.log_probs import full_kl, token_log_probs, token_scores
 from gpt.log_probs import token_scores_and_kl as scores_and_kl
 from gpt.model import GPT, GPTConfig, head_product
-from reward_model.model import RewardModel
+from reward_model.scalar_head import RewardModel
 from rl.training.value_model import ValueModel
 
 V, EOS = 33, 32

@@ -26,7 +26,7 @@ from harness.errors import UserError
 from harness.frozen_copy import frozen_copy
 from harness.optimizer import adamw, mix_into
 from harness.training_state import TrainingState, changing_state, unchanging_names
-from reward_model.model import RewardModel
+from reward_model.scalar_head import RewardModel
 from rl.training.value_model import ValueModel
 
 LETTERS = build_tokenizer("letters", {bytes([97 + i]): i for i in range(8)})

@@ -19,8 +19,8 @@ from harness.paths import TOKENS
 from harness.report.page import REPORT
 from harness.report.writing import open_page, refresh
 from reward_model.accuracy_report import record_prefixes
-from reward_model.model import RewardModel
 from reward_model.pairs import TokenPair
+from reward_model.scalar_head import RewardModel
 
 LETTERS = build_tokenizer("letters", {bytes([97 + i]): i for i in range(8)})  # EOS 8
 BATCH = collate_responses([[0, 1], [2]], [[3, 4, 5, 8], [6, 8]], 8)

@@ -12,7 +12,7 @@ from gpt.generate import SamplingParams, generate
 from gpt.log_probs import token_scores
 from gpt.model import GPT, GPTConfig
 from harness.bfloat16_weights import linears_to_bfloat16
-from reward_model.model import RewardModel
+from reward_model.scalar_head import RewardModel
 
 EOS = 0
 BATCH = collate_responses([[3, 1], [5], [2, 2, 6]], [[1, 5, 0], [6, 2, 4, 4], [0]], EOS)

@@ -27,10 +27,10 @@ from gpt.tokenizer import Tokenizer, build_tokenizer
 from harness.metric_log import MetricLog
 from nano import gpt as nano_gpt
 from reward_model import reward_model_training
-from reward_model.model import RewardModel
 from reward_model.pairs import TokenPair
+from reward_model.scalar_head import RewardModel
 from rl.rewards.sources import RuleReward
-from rl.rewards.teacher import TeacherReward
+from rl.rewards.teacher_reward import TeacherReward
 
 FOLDER = Path(nano_gpt.__file__).parent
 STEPS = 20

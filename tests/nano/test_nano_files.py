@@ -91,19 +91,17 @@ def test_gold_of_rlhf() -> None:
 
 def test_too_long_a_text_is_refused() -> None:
     policy = gpt.GPT(len(gpt.LETTERS), context=8, n_embd=4)
-    with pytest.raises(ValueError, match=r"^12 tokens exceed the context, 8: use fewer$"):
+    with pytest.raises(ValueError, match=r"exceed the context, 8: use fewer$"):
         gpt.sample(policy, ["abc:"], 8, gpt.generator(0, "x"))
-    with pytest.raises(ValueError, match=r"^33 tokens do not fit a context of 32: shorten"):
+    with pytest.raises(ValueError, match=r"do not fit a context of 32: shorten"):
         rlhf.GPT()(torch.zeros(1, 33, dtype=torch.long))
 
 
 def test_a_vocabulary_that_does_not_fit_is_refused() -> None:
     policy = gpt.GPT(5, context=16, n_embd=4)
-    with pytest.raises(
-        ValueError, match=r"^token 9 is not in the vocabulary: give the model more$"
-    ):
+    with pytest.raises(ValueError, match=r"^token 9 is not in the vocabulary"):
         gpt.sample(policy, ["abc:"], 8, gpt.generator(0, "x"))
-    with pytest.raises(ValueError, match=r"^\['pizza'\] are no words of this world"):
+    with pytest.raises(ValueError, match=r"^\['pizza'\] are no words"):
         rlhf.encode("the pizza was cold :")
 
 

@@ -14,7 +14,6 @@ from gpt.tokenizer import load_tokenizer
 from harness.metric_log import MetricLog
 from harness.seeds import make_generator
 from reward_model import outcome_training
-from reward_model.model import RewardModel, load_reward_model
 from reward_model.outcome_training import OutcomeConfig, add_texts, open_texts, train
 from reward_model.outcomes import (
     LabelledTokens,
@@ -27,6 +26,7 @@ from reward_model.outcomes import (
     report_text,
     score_beginnings,
 )
+from reward_model.scalar_head import RewardModel, load_reward_model
 
 TOKENIZER = load_tokenizer("glassbox")
 SHAPE = GPTConfig(TOKENIZER.n_vocab, context=32, n_layer=1, n_head=1, n_embd=32)

@@ -13,7 +13,7 @@ from gpt.checkpoint import load_gpt, save_gpt
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import load_tokenizer
 from harness.errors import UserError
-from reward_model.model import RewardModel, load_reward_model, save_reward_model
+from reward_model.scalar_head import RewardModel, load_reward_model, save_reward_model
 
 V, D, EOS = 9, 8, 0
 PROMPTS = [[3, 1, 7], [5], [2, 2, 6, 1, 8]]

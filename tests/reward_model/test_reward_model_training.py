@@ -28,9 +28,9 @@ from harness.metric_log import MetricLog
 from harness.training_state import saved_step
 from reward_model import reward_model_training
 from reward_model.accuracy_report import score_pairs
-from reward_model.model import RewardModel
 from reward_model.pairs import TokenPair
 from reward_model.reward_model_training import RewardModelConfig, base_folder, main, train
+from reward_model.scalar_head import RewardModel
 
 V, EOS = 20, 0
 GLASSBOX = load_tokenizer("glassbox")

@@ -27,8 +27,8 @@ from data.records import PromptRecord
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import build_tokenizer
 from harness.metric_log import MetricLog
-from reward_model.model import RewardModel
 from reward_model.pairs import TokenPair
+from reward_model.scalar_head import RewardModel
 from rl import (
     dpo_engine,
     grpo_engine,
@@ -48,7 +48,7 @@ from rl.batches.rollout import Rollout
 from rl.commands.engines import every_engine
 from rl.rewards.sources import RuleReward
 from rl.rewards.step_rewards import RewardModelSteps, StepRewards
-from rl.rewards.teacher import TeacherReward
+from rl.rewards.teacher_reward import TeacherReward
 from rl.training.engine import Engine as Entry
 from rl.training.value_model import ValueModel
 

@@ -46,8 +46,8 @@ from harness.ranks import collectives
 from harness.ranks.launch import Wish, run_on_ranks
 from harness.seeds import make_generator
 from reward_model import reward_model_training
-from reward_model.model import RewardModel
 from reward_model.pairs import Labelled, PairSampling, sample_pairs
+from reward_model.scalar_head import RewardModel
 from rl.rewards.sources import RewardModelReward
 from rl.training.evaluation import best_of_n, evaluate
 from rl.training.value_model import ValueModel

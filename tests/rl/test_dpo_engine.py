@@ -37,8 +37,8 @@ from gpt.tokenizer import load_tokenizer
 from harness.errors import UserError
 from harness.files import append_jsonl, read_jsonl
 from harness.optimizer import cosine_schedule
-from reward_model.model import RewardModel, save_reward_model
 from reward_model.pairs import TokenPair, pair_as_text
+from reward_model.scalar_head import RewardModel, save_reward_model
 from rl import dpo_engine
 from rl.batches import preferences
 from rl.batches.preferences import (

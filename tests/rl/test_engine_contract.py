@@ -51,7 +51,7 @@ from harness.files import read_jsonl
 from harness.frozen_copy import frozen_copy
 from harness.metric_log import MetricLog
 from harness.training_state import saved_step
-from reward_model.model import RewardModel, save_reward_model
+from reward_model.scalar_head import RewardModel, save_reward_model
 from rl.rewards.sources import RewardModelReward, RuleReward
 from rl.training import run
 from rl.training.config import EngineConfig

@@ -49,9 +49,9 @@ from reward_model.continual import (
     read_visits,
     visits_of,
 )
-from reward_model.model import RewardModel, load_reward_model
 from reward_model.pairs import Annotator, Labelled, TokenPair, as_pair, pair_as_text
 from reward_model.reward_model_training import RewardModelConfig
+from reward_model.scalar_head import RewardModel, load_reward_model
 from rl import grpo_iterative_engine
 from rl.grpo_iterative_engine import IterativeGRPOConfig, open_refresh
 from rl.rewards.sources import RewardModelReward

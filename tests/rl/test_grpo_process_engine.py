@@ -32,7 +32,7 @@ from engines import (
 from data import reviews, sums
 from gpt.tokenizer import load_tokenizer
 from harness.errors import UserError
-from reward_model.model import RewardModel
+from reward_model.scalar_head import RewardModel
 from rl import grpo_process_engine
 from rl.batches.rollout import Rollout
 from rl.grpo_process_engine import (

@@ -42,8 +42,8 @@ from rl.kd_grpo_engine import (
     scores_and_penalty,
     teacher_reward,
 )
-from rl.rewards import teacher
-from rl.rewards.teacher import TeacherReward
+from rl.rewards import teacher_reward as teacher
+from rl.rewards.teacher_reward import TeacherReward
 
 KD_GRPO = engine_named("kd_grpo")
 CONFIG, run = KD_GRPO.config, KD_GRPO.run

@@ -40,7 +40,7 @@ from rl.kd_ppo_engine import (
     teacher_reward,
 )
 from rl.rewards.sources import RuleReward
-from rl.rewards.teacher import TeacherReward
+from rl.rewards.teacher_reward import TeacherReward
 
 KD_PPO = engine_named("kd_ppo")
 CONFIG, run = KD_PPO.config, KD_PPO.run

@@ -22,7 +22,7 @@ from gpt.log_probs import (
 )
 from gpt.model import GPT
 from gpt.pretraining import language_model_loss
-from reward_model.model import RewardModel
+from reward_model.scalar_head import RewardModel
 from rl.batches.rollout import micro_batches
 from rl.equations.losses import clipped_surrogate, sequence_mean, token_mean, value_loss
 from rl.training.metrics import UpdateMeter

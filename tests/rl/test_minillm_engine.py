@@ -29,7 +29,7 @@ from rl import minillm_engine
 from rl.batches.rollout import Rollout
 from rl.equations.losses import clip_acted
 from rl.minillm_engine import MiniLLMConfig, Targets, minillm_loss, minillm_targets
-from rl.rewards.teacher import TeacherReward
+from rl.rewards.teacher_reward import TeacherReward
 from rl.training.evaluation import evaluate
 
 MINILLM = engine_named("minillm")

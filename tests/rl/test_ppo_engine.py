@@ -28,7 +28,7 @@ from gpt.generate import SamplingParams
 from gpt.log_probs import TokenScores
 from gpt.model import GPT
 from harness.errors import UserError
-from reward_model.model import RewardModel
+from reward_model.scalar_head import RewardModel
 from rl import ppo_engine
 from rl.batches.rollout import Rollout, epoch_minibatches, sample_rollout
 from rl.ppo_engine import open_critic_and_text, ppo_targets

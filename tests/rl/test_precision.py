@@ -22,14 +22,14 @@ from gpt.model import GPT
 from gpt.tokenizer import load_tokenizer
 from harness.metric_log import MetricLog
 from reward_model import reward_model_training
-from reward_model.model import RewardModel, save_reward_model
+from reward_model.scalar_head import RewardModel, save_reward_model
 from rl import grpo_engine, ppo_engine
 from rl.batches.rollout import sample_rollout
 from rl.ppo_engine import PPOConfig, open_critic_and_text
 from rl.rewards.ensemble import EnsembleReward
 from rl.rewards.sources import RewardModelReward
 from rl.rewards.step_rewards import RewardModelSteps
-from rl.rewards.teacher import TeacherReward
+from rl.rewards.teacher_reward import TeacherReward
 from rl.rewards.verifiable import VerifiableReward
 from rl.training.evaluation import Conditions, Validation, best_of_n, measure_accuracy
 from rl.training.open_task import Task, to_bfloat16

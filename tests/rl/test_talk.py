@@ -18,7 +18,7 @@ from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import build_tokenizer, load_tokenizer
 from harness.errors import UserError
 from harness.paths import MODEL_FILE
-from reward_model.model import RewardModel, load_reward_model, save_reward_model
+from reward_model.scalar_head import RewardModel, load_reward_model, save_reward_model
 from rl import talk
 from rl.batches.rollout import Rollout
 from rl.commands import conversation

@@ -27,7 +27,7 @@ from gpt.model import GPT
 from harness.files import read_jsonl
 from harness.metric_log import MetricLog
 from harness.training_state import TrainingState
-from reward_model.model import RewardModel
+from reward_model.scalar_head import RewardModel
 from rl import grpo_engine, kd_grpo_engine, ppo_engine
 from rl.batches.rollout import Rollout, sample_rollout
 from rl.rewards.sources import RewardModelReward

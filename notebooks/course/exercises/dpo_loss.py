@@ -5,7 +5,7 @@ import torch.nn.functional as F
 
 from course.exercises import Arguments, Case, Exercise
 from course.mistakes import mistake
-from rl.equations import preferences as library
+from rl.equations import preference_losses as library
 
 
 def dpo_loss(policy_chosen, policy_rejected, ref_chosen, ref_rejected, beta):

@@ -3,7 +3,7 @@
 from course.exercises import Case, Exercise
 from course.exercises.dpo_loss import dpo_loss, numbers, pairs
 from course.mistakes import mistake
-from rl.equations import preferences as library
+from rl.equations import preference_losses as library
 
 
 def ipo_loss(policy_chosen, policy_rejected, ref_chosen, ref_rejected, beta):

@@ -42,7 +42,7 @@ from rl.equations.losses import (  # noqa: E402
     token_mean,
     value_loss,
 )
-from rl.equations.preferences import dpo_loss, ipo_loss  # noqa: E402
+from rl.equations.preference_losses import dpo_loss, ipo_loss  # noqa: E402
 from rl.equations.token_rewards import (  # noqa: E402
     token_level_rewards,
 )

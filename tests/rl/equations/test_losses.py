@@ -18,7 +18,7 @@ from rl.equations.losses import (
     sequence_sum,
     token_mean,
 )
-from rl.equations.preferences import dpo_loss
+from rl.equations.preference_losses import dpo_loss
 
 
 def test_a_huge_log_ratio_stays_finite():

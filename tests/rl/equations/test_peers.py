@@ -48,7 +48,7 @@ from rl.equations.losses import (
     token_mean,
     value_loss,
 )
-from rl.equations.preferences import dpo_loss, ipo_loss
+from rl.equations.preference_losses import dpo_loss, ipo_loss
 from rl.equations.token_rewards import (
     at_last_token,
     overlong_penalty,

@@ -51,7 +51,13 @@ from rl.equations.losses import (
     token_mean,
     value_loss,
 )
-from rl.equations.preferences import dpo_loss, hinge_loss, ipo_loss, preference_gap, simpo_loss
+from rl.equations.preference_losses import (
+    dpo_loss,
+    hinge_loss,
+    ipo_loss,
+    preference_gap,
+    simpo_loss,
+)
 from rl.equations.token_rewards import overlong_penalty, token_level_rewards
 
 

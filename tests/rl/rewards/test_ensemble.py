@@ -13,7 +13,7 @@ import torch
 from data.collate import collate_responses
 from data.records import PromptRecord
 from gpt.model import GPT, GPTConfig
-from reward_model.model import RewardModel
+from reward_model.scalar_head import RewardModel
 from rl.batches.rollout import Rollout
 from rl.rewards.ensemble import EnsembleReward
 from rl.rewards.sources import MeasuringReward, RewardModelReward, checked_rewards

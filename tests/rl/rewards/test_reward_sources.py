@@ -13,7 +13,7 @@ from data.records import PromptRecord
 from gpt.generate import SamplingParams
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import build_tokenizer
-from reward_model.model import RewardModel
+from reward_model.scalar_head import RewardModel
 from rl.batches.rollout import Rollout, sample_rollout
 from rl.rewards.ensemble import EnsembleReward
 from rl.rewards.sources import (
@@ -23,7 +23,7 @@ from rl.rewards.sources import (
     checked_rewards,
     made_of,
 )
-from rl.rewards.teacher import TeacherReward
+from rl.rewards.teacher_reward import TeacherReward
 from rl.rewards.verifiable import VerifiableReward
 
 LETTERS = build_tokenizer("letters", {bytes([97 + i]): i for i in range(8)})  # EOS 8

@@ -13,7 +13,7 @@ from data.collate import collate_responses
 from data.records import PromptRecord
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import Tokenizer, build_tokenizer, load_tokenizer
-from reward_model.model import RewardModel
+from reward_model.scalar_head import RewardModel
 from rl.batches.rollout import Rollout
 from rl.rewards.step_rewards import (
     CheckedSteps,

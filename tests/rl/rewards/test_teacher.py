@@ -25,11 +25,11 @@ from gpt.model import PRESETS as SHAPES
 from gpt.tokenizer import build_tokenizer, load_tokenizer
 from harness.errors import UserError
 from harness.files import read_jsonl
-from reward_model.model import RewardModel, save_reward_model
+from reward_model.scalar_head import RewardModel, save_reward_model
 from rl.batches.rollout import Rollout, sample_rollout
-from rl.rewards import teacher as teacher_rewards_module
+from rl.rewards import teacher_reward as teacher_rewards_module
 from rl.rewards.sources import RuleReward
-from rl.rewards.teacher import (
+from rl.rewards.teacher_reward import (
     LOG_PROB_FLOOR,
     BestOf,
     TeacherReward,

@@ -28,7 +28,7 @@ from gpt.pretraining import PretrainingConfig
 from gpt.tokenizer import build_tokenizer, load_tokenizer
 from harness.errors import UserError
 from harness.metric_log import MetricLog
-from reward_model.model import RewardModel, save_reward_model
+from reward_model.scalar_head import RewardModel, save_reward_model
 from rl import grpo_engine
 from rl.batches.rollout import Rollout
 from rl.grpo_engine import GRPOConfig

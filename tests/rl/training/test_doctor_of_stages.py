@@ -28,9 +28,9 @@ from harness.report.page import REPORT
 from harness.report.rules import examine, say_findings
 from harness.report.writing import open_page
 from reward_model.accuracy_report import preference_report, score_pairs
-from reward_model.model import RewardModel
 from reward_model.pairs import TokenPair
 from reward_model.reward_model_training import RewardModelConfig, train
+from reward_model.scalar_head import RewardModel
 
 Rows = list[dict[str, Any]]
 

@@ -21,7 +21,7 @@ from gpt.generate import SamplingParams
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import load_tokenizer
 from harness.errors import UserError
-from reward_model.model import RewardModel, save_reward_model
+from reward_model.scalar_head import RewardModel, save_reward_model
 from rl import dpo_engine, grpo_engine
 from rl.batches.rollout import Rollout, sample_rollout
 from rl.dpo_engine import DPOConfig

@@ -14,7 +14,7 @@ from gpt.checkpoint import save_gpt
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import load_tokenizer
 from harness.errors import UserError
-from reward_model.model import RewardModel, save_reward_model
+from reward_model.scalar_head import RewardModel, save_reward_model
 from rl.grpo_engine import GRPOConfig
 from rl.rewards.sources import RewardModelReward, RuleReward
 from rl.training.open_reward import RewardChoice, open_reward

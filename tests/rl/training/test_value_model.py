@@ -6,7 +6,7 @@ import torch
 
 from data.collate import ResponseBatch, collate_responses
 from gpt.model import GPT, GPTConfig
-from reward_model.model import RewardModel
+from reward_model.scalar_head import RewardModel
 from rl.training.value_model import ValueModel
 
 EOS = 10
