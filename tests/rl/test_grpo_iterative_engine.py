@@ -408,9 +408,7 @@ def load_reward_model_of_letters(folder: Path):
     ("changes", "message"),
     [
         (dict(steps=7), "7 steps cannot be divided into 3"),
-        (dict(iterations=0), "0 equal iterations"),
         (dict(responses_per_prompt=1), "2 responses per prompt"),
-        (dict(new_pairs=0), "at least 1 new pair"),
         (dict(replay_fraction=-0.1), "at least 0 and below 1"),
         (dict(replay_fraction=1.0), "at least 0 and below 1"),
     ],
