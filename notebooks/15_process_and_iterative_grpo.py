@@ -140,7 +140,7 @@ library = process_advantages(
 )  # fmt: skip
 print(naive)
 torch.testing.assert_close(naive, library)
-plots.code(process_advantages, ("scores = _step_z_scores", "return torch.where"))
+plots.code(process_advantages, ("scores = _step_z_scores", "return "))
 
 # %% [markdown]
 # ## 3. Who is to blame?
