@@ -227,17 +227,7 @@ def test_a_pair_of_unknown_strength_has_no_margin():
 
 
 def test_margins_that_cannot_be_are_refused():
-<<<<<<< HEAD
-    for margin, words in (
-        (-0.1, "margin must not be negative"),
-        (math.inf, "margin must be finite"),
-        (math.nan, "margin must not be negative: got nan"),
-    ):
-        with pytest.raises(ValueError, match=words):
-            RewardModelConfig(margin=margin)
-=======
     """Numbers outside of the flag's range are in tests/bad_inputs.py."""
->>>>>>> tests3
     with pytest.raises(ValueError, match="multiplies --margin, which is 0"):
         RewardModelConfig(margin_from="strength")
     with pytest.raises(UserError, match="says which .* not by how much"):

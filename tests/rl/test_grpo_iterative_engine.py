@@ -408,13 +408,9 @@ def load_reward_model_of_letters(folder: Path):
     ("changes", "message"),
     [
         (dict(steps=7), "7 steps cannot be divided into 3"),
-<<<<<<< HEAD
         (dict(iterations=0), "iterations must be at least 1"),
         (dict(responses_per_prompt=1), "responses_per_prompt must be at least 2"),
         (dict(new_pairs=0), "new_pairs must be at least 1"),
-=======
-        (dict(responses_per_prompt=1), "2 responses per prompt"),
->>>>>>> tests3
         (dict(replay_fraction=-0.1), "at least 0 and below 1"),
         (dict(replay_fraction=1.0), "at least 0 and below 1"),
     ],

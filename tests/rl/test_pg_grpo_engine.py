@@ -274,10 +274,6 @@ def test_recorded_pairs_are_missed_and_counted():
         (dict(preference_loss=("dpo", "ipo")), "one positive weight for each"),
         (dict(preference_weights=(0.0,)), "one positive weight for each"),
         (dict(preference_loss=(), preference_weights=()), "must name a loss"),
-<<<<<<< HEAD
-        (dict(offline_batch_size=0), "offline_batch_size must be at least 1"),
-=======
->>>>>>> tests3
     ],
 )
 def test_what_cannot_work_is_refused(changes, message):
