@@ -13,15 +13,15 @@ by it, no training step reads it, and at the end it shows whether RLHF did what 
 
     python nano/rlhf.py          about 70 seconds on one core; another seed: python nano/rlhf.py 7
 
-What to expect, of seed 16 (four seeds that were looked at for nothing else, 10, 13, 16 and 18: the
-gold rises from 0.43 to 0.82 on average, by 0.36 at least):
+What to expect, of seed 117 (on the four seeds on which these settings were tried, 115 to 118, the
+gold rises from 0.43 to 0.79 on average, by 0.33 at least):
 
                   gold   swapped   learned reward   KL in nats
-    start         0.48      0.18             0.02         0.00
-    beta 0.3      0.84      0.05             1.17         2.34    better answers
-    beta 0.002    0.29      0.00             1.95        52.15    a higher score for worse answers
+    start         0.41      0.16             0.04         0.00
+    beta 0.4      0.74      0.09             1.16         1.54    better answers
+    beta 0.002    0.48      0.00             2.12        26.46    a higher score for worse answers
 
-The last line is the reward model being exploited. It happens on most seeds, not on all: on seed 18
+The last line is the reward model being exploited. It happens on most seeds, not on all: on seed 118
 the policy has found nothing to exploit yet after 60 steps.
 """
 
@@ -268,7 +268,7 @@ class RewardModel(nn.Module):
         return (self.head(hidden)[:, 0] - self.mean) / self.std
 
 
-def train_reward_model(policy, chosen, rejected, epochs=2, size=32):
+def train_reward_model(policy, chosen, rejected, epochs=3, size=32):
     """Make the verdicts likely, where P(a beats b) = sigmoid(R(a) - R(b)) (Bradley and Terry 1952).
 
     Not even a perfect one would agree with more than nine verdicts in ten: the tenth is wrong.
@@ -276,11 +276,13 @@ def train_reward_model(policy, chosen, rejected, epochs=2, size=32):
     reward_model = RewardModel(policy)
     batches = len(chosen) // size
     optimizer = torch.optim.Adam(reward_model.parameters(), lr=2e-3)
+    slower = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.02, total_iters=epochs * batches)
     for epoch in range(epochs):
         right = 0
         for rows in torch.randperm(len(chosen))[: batches * size].view(batches, size):
             gap = reward_model(chosen[rows]) - reward_model(rejected[rows])
             descend(optimizer, -F.logsigmoid(gap).mean(), reward_model)
+            slower.step()
             right += (gap > 0).sum().item()
         accuracy = right / (batches * size)
         print(f"  epoch {epoch + 1}   agrees with the annotator {accuracy:.3f} {bar(accuracy)}")
@@ -348,19 +350,19 @@ def measure(policy, reference, reward_model):
     }
 
 
-def main(seed=16, pretraining_steps=200, pairs=4000, grpo_steps=60):
+def main(seed=117, pretraining_steps=200, pairs=4000, grpo_steps=60):
     torch.manual_seed(seed)
     random.seed(seed)
     print("Pre-training on what the staff writes")
     start = pretrain(pretraining_steps)
     print(f"{pairs} comparisons, then the reward model")
     reward_model = train_reward_model(start, *collect_pairs(start, pairs))
-    print("GRPO, beta = 0.3")
-    policy = grpo(start, reward_model, 0.3, grpo_steps)
+    print("GRPO, beta = 0.4")
+    policy = grpo(start, reward_model, 0.4, grpo_steps)
     print("The same with beta = 0.002: hardly anything holds the policy near its start")
     exploiting = grpo(start, reward_model, 0.002, grpo_steps)
 
-    models = {"start": start, "beta 0.3": policy, "beta 0.002": exploiting}
+    models = {"start": start, "beta 0.4": policy, "beta 0.002": exploiting}
     for prompt in ("the soup was perfect :", "the fish was late :"):
         print(f"\n{prompt}")
         for name, model in models.items():

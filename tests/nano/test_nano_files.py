@@ -70,7 +70,7 @@ def test_all_of_rlhf_runs(
     """Every part, at a size at which nothing is learned."""
     monkeypatch.setattr(rlhf, "NEW_TOKENS", 6)
     measured = rlhf.main(seed=1, pretraining_steps=20, pairs=64, grpo_steps=2)
-    assert list(measured) == ["start", "beta 0.3", "beta 0.002"]
+    assert list(measured) == ["start", "beta 0.4", "beta 0.002"]
     assert measured["start"]["kl"] == 0 and measured["beta 0.002"]["kl"] > 0
     assert "the fish was late :" in capsys.readouterr().out
 
