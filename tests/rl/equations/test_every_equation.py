@@ -19,11 +19,11 @@ from rl.equations import (
     ensembles,
     kl,
     losses,
-    preferences,
+    preference_losses,
     token_rewards,
 )
 
-MODULES = (advantages, best_of_n, ensembles, kl, losses, preferences, token_rewards, loss)
+MODULES = (advantages, best_of_n, ensembles, kl, losses, preference_losses, token_rewards, loss)
 POLICY, PAIR = ("log_probs",), ("policy_chosen", "policy_rejected")
 TRAINED = {  # equation: the arguments that have a gradient
     "gae": (), "discounted_returns": (), "whiten": (), "group_advantages": (),
