@@ -4,9 +4,8 @@
 # **Why.** A model writes an answer, and somebody says how good it was: one number. There is no
 # right answer to imitate. How do you turn this number into a gradient?
 #
-# This page builds the answer step by step, with a model that knows three words. Every average can
-# then be written out as a sum, and every claim can be checked. REINFORCE, RLOO, GRPO and PPO are all
-# made of the steps below.
+# This page builds the answer step by step, with a model that knows three words. REINFORCE, RLOO,
+# GRPO and PPO are all made of these steps.
 #
 # The sources: Williams 1992 (REINFORCE), [arXiv:2402.14740](https://arxiv.org/abs/2402.14740)
 # (baselines), [arXiv:1707.06347](https://arxiv.org/abs/1707.06347) (ratio and clip).
@@ -639,5 +638,4 @@ check("clip_cases", gets_gradient)
 # `old_log_probs` (N, T), `advantages` (N, 1), `clip_low` and `clip_high` that gives the loss of every
 # token, (N, T). Check it with `check("clipped_surrogate", your_function)`. Section 10 has the answer.
 #
-# Next: [05_what_a_kl_is](05_what_a_kl_is.ipynb). A policy that only follows a reward forgets
-# everything else. The next page is about the leash.
+# Next: [05_what_a_kl_is](05_what_a_kl_is.ipynb). The leash.

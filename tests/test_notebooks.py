@@ -191,7 +191,7 @@ def test_a_page_shows_its_formula_as_code(path: Path) -> None:
     prose, code = "\n".join(texts(path, "markdown")), "\n".join(texts(path, "code"))
     assert prose.count("$$") >= 2 and prose.count("$$") % 2 == 0
     assert re.search(r"arXiv:\d{4}\.\d{4,5}", prose)
-    assert re.search(r"look\.(code|difference)\(", code)
+    assert re.search(r"plots\.(code|difference)\(", code)
     assert re.search(r"^ *assert ", code, flags=re.MULTILINE)
     kinds = {kind for output in outputs(path) for kind in output.get("data", {})}
     assert kinds & {"image/png", "image/svg+xml"}
@@ -215,11 +215,15 @@ def test_a_page_fits_twelve_screens(path: Path) -> None:
 
 
 def height(cell: dict[str, Any]) -> float:
-    """Lines of a cell and its outputs, a blank one after each; a folded answer is one line."""
+    """Lines of a cell and its outputs, a blank one after each; what is folded is one line.
+
+    Answers are, and on the site the imports.
+    """
     source = re.sub(r"<details>.*?</details>", "folded", "".join(cell["source"]), flags=re.DOTALL)
     if cell["cell_type"] == "markdown":
         return 1 + sum(wrapped(block) for block in source.split("\n\n"))
-    return 1 + len(source.splitlines()) + sum(map(height_of_output, cell["outputs"]))
+    lines = 1 if "except ModuleNotFoundError" in source else len(source.splitlines())
+    return 1 + lines + sum(map(height_of_output, cell["outputs"]))
 
 
 def wrapped(block: str) -> float:
@@ -295,7 +299,8 @@ def test_the_beginning_says_what_to_install(path: Path) -> None:
 def test_cells_are_plain_python_and_short(path: Path) -> None:
     for source in texts(path, "code"):
         lines = source.splitlines()
-        assert len(lines) <= LONGEST_CELL, source
+        imports = "except ModuleNotFoundError" in source  # folded on the site
+        assert len(lines) <= (LONGEST_CELL + 4 if imports else LONGEST_CELL), source
         assert not [line for line in lines if re.match(r"\s*[%!]", line)], source
 
 

@@ -28,7 +28,7 @@ from reward_model.reward_model_training import RewardModelConfig
 from reward_model.scalar_head import load_reward_model
 from rl import grpo_engine
 from rl.grpo_engine import GRPOConfig
-from rl.training import run as run_module
+from rl.training import figures, whole_run
 
 CPU: dict[str, Any] = {"device": "cpu"}
 PRETRAINING: dict[str, Any] = CPU | dict(steps=6, batch_size=8, warmup=2, eval_every=4)
@@ -259,7 +259,7 @@ def test_an_interrupted_run_resumes_into_the_same_result(
 
     out = tmp_path / "grpo"
     with monkeypatch.context() as patch:
-        patch.setattr(run_module, before, interrupt)
+        patch.setattr(whole_run, before, interrupt)
         with pytest.raises(KeyboardInterrupt):
             grpo_engine.main(explicit(world, out))
     assert STATE_FILE in names(out) and "report.json" not in names(out)
@@ -299,7 +299,7 @@ def test_a_run_that_stops_early_says_so(
 
     killed = tmp_path / "killed"
     with monkeypatch.context() as patch:
-        patch.setattr(run_module, "plot_learning_curves", interrupt)
+        patch.setattr(figures, "plot_learning_curves", interrupt)
         with pytest.raises(KeyboardInterrupt):
             grpo_engine.main(explicit(world, killed, **flags))
     grpo_engine.main(explicit(world, killed, resume=True, **flags))

@@ -361,7 +361,7 @@ def test_the_reward_model_is_the_engine(monkeypatch: pytest.MonkeyPatch) -> None
     )
     log = MetricLog(STEPS)
     eos = len(LETTERS) - 1
-    long_rows = reward_model_training.fit(long, token_pairs(), config, log, eos_id=eos)
+    long_rows = reward_model_training.train(long, token_pairs(), config, log, eos_id=eos)
     assert_equal_numbers(short_rows, long_rows)
     assert short_norms == pytest.approx(norms, rel=TOLERANCE, abs=TOLERANCE)
     assert_equal_weights(short, long)

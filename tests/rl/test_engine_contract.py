@@ -53,7 +53,7 @@ from harness.metric_log import MetricLog
 from harness.training_state import saved_step
 from reward_model.scalar_head import RewardModel, save_reward_model
 from rl.rewards.sources import RewardModelReward, RuleReward
-from rl.training import run
+from rl.training import whole_run
 from rl.training.config import EngineConfig
 from rl.training.evaluation import Validation
 
@@ -805,7 +805,7 @@ def test_main_writes_the_run_folder(tmp_path, monkeypatch, engine, memory):
         copies.append(model)
         return frozen_copy(model)
 
-    for place in (run, engine.module):
+    for place in (whole_run, engine.module):
         monkeypatch.setattr(place, "frozen_copy", counted, raising=False)
     config = type(engine.config)(
         steps=1, prompts_per_step=2, group_size=2, eval_every=1, eval_prompts=4, test_prompts=4,

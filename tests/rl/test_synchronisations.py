@@ -15,7 +15,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:with one update a batch")
 
 # The waits of a whole step of 16 responses, 9 or so of them in sampling.
 # There were 80 (GRPO) to 119, and 23 (GRPO) to 40 more for each further micro-batch.
-A_STEP = {"grpo_process": 70, "pg_grpo": 55} | dict.fromkeys(("ppo", "kd_ppo", "grpo_variants"), 50)
+A_STEP = {"grpo_process": 70, "pg_grpo": 55}
+A_STEP |= dict.fromkeys(("ppo", "kd_ppo", "grpo_variants", "remax"), 50)  # remax samples twice
 # PG-GRPO looks up its pairs on the CPU and brings their log-probs there for the log. DPO's rows are
 # put together on the CPU, which the counter cannot tell from a device.
 A_MICRO_BATCH = {"pg_grpo": 3, "dpo": 9}
