@@ -56,6 +56,17 @@ def test_each_is_clipped_by_its_own_norm(models):
         assert float(gradient(model).norm()) == pytest.approx(CONFIG.max_norm, rel=1e-4)
 
 
+def test_both_step_and_both_are_cleared(models):
+    before = [weights(model) for model in (models.policy, models.value_model)]
+    backward(models)
+    models.clip_and_step()
+    for model, then in zip((models.policy, models.value_model), before, strict=True):
+        assert not torch.equal(weights(model), then)
+    models.zero_grad()
+    for model in (models.policy, models.value_model):
+        assert all(parameter.grad is None for parameter in model.parameters())
+
+
 def test_both_learning_rates_follow_the_warm_up(models):
     assert models.set_learning_rates(0.25) == pytest.approx(2.5e-3)
     rates = [group["lr"] for group in models.optimizer.param_groups]
