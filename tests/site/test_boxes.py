@@ -44,14 +44,15 @@ def test_what_a_box_names_exists(engine: str) -> None:
 
 
 def test_a_page_shows_the_tables_that_its_engine_is_in() -> None:
-    """GRPO's row and the base model's stand under Reviews alone."""
+    """Not those of GRPO alone; recorded pairs have a start of their own, and its rows."""
     pytest.importorskip("latex2mathml")  # of requirements-docs.txt
     import box_pages
 
     text = box_pages.study_table(boxes.read_box("pg_grpo"))
     assert "**Pairs**" in text and "**Reviews**" not in text and "**Sums**" not in text
     names = [row.split(" | ")[0] for row in text.split("|---|\n")[1].split("\n\n")[0].split("\n")]
-    assert "| pg_grpo_both_1" in names and all(name.startswith("| pg_grpo_") for name in names)
+    assert names[0] == "| pg_grpo_best_worst_1"
+    assert names[2:] == ["| base model", "| grpo", "| pg_grpo_offline_1", "| pg_grpo_both_1"]
     assert "**Reviews**" in box_pages.study_table(boxes.read_box("grpo"))
 
 
