@@ -26,7 +26,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 from torch import Tensor
 
-from data.collate import first_eos_mask, left_pad
+from data.collate import first_eos_mask, left_pad, on_device
 from gpt.model import GPT
 from harness.compile_blocks import is_compiled
 from harness.equation_checks import at_least_float32
@@ -77,7 +77,11 @@ class SamplingParams:
 
 @dataclass(frozen=True)
 class Generation:
-    """Sampled responses. N rows, T = the longest response in the batch."""
+    """Sampled responses. N rows, T = the longest response in the batch.
+
+    Tokens, mask and has_eos are on the CPU, where texts and batches are made of them: a GPU is asked
+    once. Log-probs are on the model's device.
+    """
 
     response_tokens: Tensor  # (N, T) int64; what stands at padding means nothing
     response_mask: Tensor  # (N, T) bool, True up to and including the first EOS
@@ -88,8 +92,8 @@ class Generation:
 
     def token_lists(self) -> list[list[int]]:
         """Each row's valid tokens, the EOS included."""
-        tokens, mask = self.response_tokens.cpu(), self.response_mask.cpu()
-        return [row[keep].tolist() for row, keep in zip(tokens, mask, strict=True)]
+        rows = zip(self.response_tokens, self.response_mask, strict=True)
+        return [row[keep].tolist() for row, keep in rows]
 
 
 def truncate_logits(logits: Tensor, params: SamplingParams) -> Tensor:
@@ -234,7 +238,7 @@ def read_prompts(
     The columns of the responses to come count as tokens.
     """
     device = models[0].device
-    tokens, prompt_mask = (x.to(device) for x in left_pad(prompts, eos_id))
+    tokens, prompt_mask = (on_device(x, device) for x in left_pad(prompts, eos_id))
     given = prompt_mask if _ragged(prompts) else None
     readers = [Reader(one, tokens, given, columns, samples_per_prompt) for one in models]
     mask = F.pad(prompt_mask, (0, columns - tokens.shape[1]), value=True)
@@ -400,6 +404,7 @@ def generate(
                 eos_id=eos_id, teacher_share=teacher_share,
             )  # fmt: skip
         tokens, log_probs, own_log_probs = joined_blocks(answered, model.device)
+    tokens = tokens.cpu()
     mask, has_eos = first_eos_mask(tokens, eos_id)
     T = int(mask.sum(1).max())  # the longest response
     return Generation(tokens[:, :T], mask[:, :T], has_eos, log_probs[:, :T], own_log_probs[:, :T])

@@ -31,7 +31,7 @@ from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import Tokenizer, load_tokenizer
 from harness.command_flags import TrainingFlags
 from harness.command_line import run_command
-from harness.device import pick_device, precision
+from harness.device import open_device, precision
 from harness.errors import UserError
 from harness.files import display_path, write_json
 from harness.flag_ranges import AtLeastOne, Count, Limit, NotEmpty, NotNegative
@@ -229,7 +229,7 @@ def report_lengths(context: int) -> list[int]:
 
 def main(config: OutcomeConfig) -> Path:
     """Read the texts, train, report, and return the run folder."""
-    device = pick_device(config.device, config.precision)
+    device = open_device(config.device, config.precision)
     trunk, tokenizer = open_trunk(config, device)
     texts, held_out = open_texts(config, tokenizer)
     shape = trunk.config

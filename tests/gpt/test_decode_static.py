@@ -285,10 +285,6 @@ class Studio:
         self.breaks = breaks
         monkeypatch.setattr(static_decoding, "recorded", self.recorded)
         monkeypatch.setattr(static_decoding, "aside", self.aside)
-        monkeypatch.setattr(torch.cuda, "current_stream", lambda device: self)
-
-    def synchronize(self) -> None:
-        self.notes.append("wait")
 
     def aside(self, device):
         self.notes.append("warm up")
@@ -319,7 +315,7 @@ def test_each_window_is_warmed_up_recorded_once_and_replayed(monkeypatch):
     params = replace(PLAIN, max_new_tokens=20)
     tokens, log_probs, _ = captured(params)
     window = [["warm up", "record", *["replay"] * (n - 1)] for n in (13, 6)]
-    assert studio.notes == [*window[0], *window[1], "wait"]
+    assert studio.notes == [*window[0], *window[1]]
     expected = generate(MODEL, EVEN, params, seeded(0), eos_id=-1)
     assert torch.equal(tokens, expected.response_tokens)
     torch.testing.assert_close(log_probs, expected.log_probs, rtol=0, atol=1e-6)
@@ -330,7 +326,7 @@ def test_a_step_that_cannot_be_recorded_runs_without(monkeypatch):
     params = replace(PLAIN, max_new_tokens=20)
     with pytest.warns(UserWarning, match="could not be recorded") as w:
         tokens, _, _ = captured(params)
-    assert len(w) == 1 and studio.notes == ["warm up", "record", "wait"]
+    assert len(w) == 1 and studio.notes == ["warm up", "record"]
     expected = generate(MODEL, EVEN, params, seeded(0), eos_id=-1)
     assert torch.equal(tokens, expected.response_tokens)
 
