@@ -35,8 +35,12 @@ def papers() -> dict[str, str]:
 def neighbours() -> dict[tuple[str, str], str]:
     """Pairs that the course or the papers compare, and what the step from left to right does."""
     lines = (ROOT / "docs" / "site" / "neighbours.txt").read_text("utf-8").splitlines()
-    found = (line.partition(": ") for line in lines)
-    return {tuple(names.split()): said for names, _, said in found}
+    found = {}
+    for line in lines:
+        names, _, said = line.partition(": ")
+        left, right = names.split()
+        found[left, right] = said
+    return found
 
 
 def pairs() -> list[tuple[str, str]]:
