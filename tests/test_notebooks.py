@@ -121,9 +121,10 @@ def imported_names(source: str) -> dict[str, Any]:
 
 # What a page shows of the repository, and the text that this is today.
 SHOWN: dict[str, Callable[..., str]] = {
-    "look.code": plots.source,
-    "look.difference": plots.difference_text,
-    "look.document": plots.document_text,
+    "plots.code": plots.source,
+    "plots.difference": plots.difference_text,
+    "plots.document": plots.document_text,
+    "plots.neighbours": lambda a, b: plots.difference_text(**plots.nano_pair(a, b)),
 }
 
 
