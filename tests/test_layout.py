@@ -424,23 +424,6 @@ def test_network_is_blocked() -> None:
         sock.sendto(b"hello", ("192.0.2.1", 53))
 
 
-def test_loopback_works() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        with socket.create_connection(("localhost", server.getsockname()[1]), timeout=5) as client:
-            accepted, _ = server.accept()
-            with accepted:
-                client.sendall(b"hello")
-                assert accepted.recv(5) == b"hello"
-
-
-@pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="no Unix sockets here")
-def test_unix_sockets_work() -> None:
-    left, right = socket.socketpair(socket.AF_UNIX)
-    with left, right:
-        left.sendall(b"hello")
-        assert right.recv(5) == b"hello"
-
-
 def test_a_missing_oracle_skips_here_and_fails_in_ci(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("REQUIRE_ORACLES", raising=False)
     with pytest.raises(pytest.skip.Exception, match="make dev"):

@@ -110,17 +110,3 @@ def test_a_prompt_that_cannot_be_read_is_refused(prompt: str, reason: str) -> No
     policy = gpt.GPT(len(gpt.LETTERS), context=16, n_embd=4)
     with pytest.raises(ValueError, match=reason):
         gpt.sample(policy, ["a:", prompt], 8, gpt.generator(0, "x"))
-
-
-def test_gold_and_text_of_the_letters() -> None:
-    assert gpt.gold("bf:", "bbfa.") == 3 / 8
-    assert gpt.gold("a:", ":::.") == 0
-    for prompt, answer in gpt.text(3, good=1):
-        assert set(answer[:-1]) <= set(prompt[:-1]) and answer.endswith(gpt.END)
-
-
-def test_rows_and_masks() -> None:
-    tokens, mask = gpt.collate([("a:", "bc."), ("abc:", "d")])
-    assert tokens.tolist() == [[0, 8, 1, 2, 9], [0, 1, 2, 8, 3]]
-    assert mask.tolist() == [[False, True, True, True], [False, False, False, True]]
-    assert gpt.decode(tokens, mask) == ["bc.", "d"]

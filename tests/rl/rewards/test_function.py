@@ -9,7 +9,6 @@ import re
 import signal
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -30,7 +29,6 @@ from rl.rewards.function import FunctionReward, open_function
 from rl.rewards.sources import checked_rewards
 from rl.training.config import EngineConfig
 from rl.training.open_reward import RewardChoice, open_reward
-from rl.training.open_task import open_task
 
 ROOT = Path(__file__).resolve().parents[3]
 CPU = torch.device("cpu")
@@ -171,11 +169,6 @@ def test_a_broken_module_or_signature_is_named(source, text, message):
         assert "\n" not in str(error.value)
 
 
-def test_more_parameters_with_defaults_are_fine(source):
-    name = source("def f(prompt, response, weight=2.0, **options): return weight")
-    assert set(open_function(f"{name}:f")(ROLLOUT).tolist()) == {2.0}
-
-
 # What goes wrong while it runs
 
 
@@ -300,11 +293,6 @@ def test_what_it_sets_for_the_whole_process_is_set_back_and_said(source, setting
     assert state() == before and capsys.readouterr().out == f"note: --reward {read} {note}"
 
 
-def test_its_seed_is_its_own(source):
-    name = source("import torch\ntorch.manual_seed(3)\ndef f(prompt, response): return 1\n")
-    assert set(open_function(f"{name}:f")(ROLLOUT).tolist()) == {1.0}
-
-
 # In a run
 
 
@@ -333,25 +321,10 @@ def test_an_engine_trains_on_it(source, base):
     assert json.loads((folder / "config.json").read_text())["reward"] == f"{name}:f"
 
 
-def test_a_replacement_holds_in_validations_too(source, base):
-    name = source("def f(prompt, response):\n    return float('nan')\n")
-    folder = grpo_engine.main(replace(config_of(base, f"{name}:f"), non_finite_reward=-3.0))
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    assert [row["validation/reward"] for row in rows] == [-3.0, -3.0]
-    assert json.loads((folder / "report.json").read_text())["after"]["reward"] == -3.0
-
-
 def test_a_broken_one_stops_before_an_earlier_run_is_moved(source, base):
     with pytest.raises(UserError, match="Python finds no module"):
         grpo_engine.main(config_of(base, "no_module_xyz:f"))
     assert not (base.parent / "out").exists()
-
-
-def test_a_missing_start_asks_for_pre_training_alone(source, tmp_path, monkeypatch):
-    """A function of one's own needs no reward model."""
-    monkeypatch.setattr("data.names.RUNS", tmp_path)
-    with pytest.raises(UserError, match=r"python -m gpt\.pretraining$"):
-        open_task(GRPOConfig(reward=f"{source(LENGTHS)}:lengths"), CPU)
 
 
 def test_the_command_line(source, base):
