@@ -52,7 +52,7 @@ def test_a_file_runs(name: str, quick_start: None, capsys: pytest.CaptureFixture
     assert "step   1" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("command", [["nano/grpo.py"], ["-m", "nano.grpo"], ["nano/rlhf.py"]])
+@pytest.mark.parametrize("command", [["nano/grpo.py"], ["-m", "nano.grpo"]])
 def test_a_file_is_found_by_path_and_by_name(command: list[str], tmp_path: Path) -> None:
     """By path from anywhere, by name from the repository; `-I` hides what is installed beside it."""
     by_path = f"runpy.run_path({str(ROOT / command[0])!r})"

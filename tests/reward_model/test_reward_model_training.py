@@ -6,14 +6,14 @@ import dataclasses
 import itertools
 import json
 import math
+import os
 import random
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
+from functools import partial
 
 import pytest
 import torch
+from forked import forked
 from safetensors.torch import load_file
 
 from data import names
@@ -303,29 +303,17 @@ def test_the_default_base_is_pre_trained_once(tmp_path, monkeypatch):
 # Going on after a kill
 
 
-KILLED = """
-import os, sys
-from pathlib import Path
-sys.path.insert(0, sys.argv[1])
-from harness.metric_log import MetricLog
-from reward_model import reward_model_training as training
-from reward_model.reward_model_training import RewardModelConfig
+def killed(config: RewardModelConfig, last: int) -> None:
+    """The script, until the row of this step is written."""
+    write = MetricLog.write
 
-write = MetricLog.write
+    def killing(self: MetricLog, *, step: int, **metrics: float) -> None:
+        write(self, step=step, **metrics)
+        if self.title == "reward model" and step == last:
+            os.kill(os.getpid(), 9)
 
-def killing(self, *, step, **metrics):
-    write(self, step=step, **metrics)
-    if self.title == "reward model" and step == int(sys.argv[4]):
-        os.kill(os.getpid(), 9)
-
-MetricLog.write = killing
-training.main(
-    RewardModelConfig(
-        base=Path(sys.argv[2]), out=Path(sys.argv[3]), pairs=60, responses_per_prompt=4,
-        held_out_pairs=8, batch_size=2, checkpoint_every=2, max_response_tokens=8, device="cpu", ranks=1,
-    )
-)
-"""
+    MetricLog.write = killing  # type: ignore[method-assign]
+    main(config)
 
 
 def test_a_killed_run_resumes_into_the_same_model(tmp_path):
@@ -342,8 +330,7 @@ def test_a_killed_run_resumes_into_the_same_model(tmp_path):
     assert len(read_jsonl(whole / "metrics.jsonl")) >= 5
     for step, kept in ((1, 0), (3, 2)):
         out = tmp_path / f"killed after {step}"
-        arguments = [str(Path(__file__).parents[2]), str(tmp_path / "base"), str(out), str(step)]
-        done = subprocess.run([sys.executable, "-c", KILLED, *arguments], capture_output=True)
+        done = forked(partial(killed, dataclasses.replace(config, out=out), step))
         assert done.returncode == -9, done.stderr
         assert saved_step(out) == kept and not (out / "model.safetensors").exists()
         main(dataclasses.replace(config, out=out, resume=True))

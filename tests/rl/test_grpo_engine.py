@@ -74,7 +74,7 @@ def test_what_was_learned_shows_in_kl_entropy_and_length():
 
 # What is left of other engines where everything of their own is off
 
-SEVERAL = dict(steps=4, minibatches=2, updates_per_batch=2, micro_batch_size=3, kl_coef=0.1)
+SEVERAL = dict(steps=2, minibatches=2, updates_per_batch=2, micro_batch_size=3, kl_coef=0.1)
 PAIRS = dict(preference_coef=0.0, micro_batch_size=6)  # a group of four in one forward
 # Engine, what is shared with GRPO, what turns its own off, and what turns it on again.
 TURNED_OFF: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = {

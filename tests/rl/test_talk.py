@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from forked import command
 
 from data import reviews, sums
 from gpt.checkpoint import save_gpt
@@ -25,7 +23,6 @@ from rl.commands import conversation
 from rl.commands.conversation import Answer, FilePrompts, Scorer, open_typed
 from rl.commands.talking import Talk, TalkConfig, in_terminal, open_talk, printable, with_start
 
-ROOT = Path(__file__).resolve().parents[2]
 TOKENIZER = load_tokenizer("glassbox")
 KETTLE = "Review the red kettle for Anna."
 CPU = TalkConfig(device="cpu", max_new_tokens=6)
@@ -321,26 +318,17 @@ def test_ctrl_c_ends_an_answer_and_then_the_talk(runs: Path, capsys, monkeypatch
 # --- pipes ----------------------------------------------------------------------------------------
 
 
-def command(*arguments: str, given: bytes, **environment: str) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, "-m", "rl.talk", *arguments, "--device", "cpu", "--max-new-tokens", "6"],
-        input=given,
-        capture_output=True,
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"} | environment,
-    )
-
-
 def test_a_pipe_gets_an_object_per_prompt_and_the_exit_status_of_the_worst(runs: Path) -> None:
     given = f"{KETTLE}\n\n{'word ' * 64}\r\nWhy?\n".encode()
-    result = command(str(runs / "grpo"), "--json", "--against", given=given)
+    words = ("--json", "--against", "--device", "cpu", "--max-new-tokens", 6)
+    result = command("-m", "rl.talk", runs / "grpo", *words, cwd=runs, given=given)
     rows = [json.loads(line) for line in result.stdout.splitlines()]
     assert [row["prompt"] for row in rows] == [KETTLE, "word " * 64, "Why?"]
     assert [sorted(row) for row in (rows[0], rows[1])] == [
         ["against", "answers", "prompt", "run"], ["error", "prompt"],
     ]  # fmt: skip
     assert result.returncode == 1
-    (line,) = result.stderr.decode().splitlines()
+    (line,) = result.stderr.splitlines()
     assert line.startswith("error: the prompt has")
 
 

@@ -83,7 +83,7 @@ TOKEN_RESULTS = (
 
 
 def property_test(function):
-    return settings(derandomize=True, deadline=None, max_examples=40)(function)
+    return settings(derandomize=True, deadline=None, max_examples=20)(function)
 
 
 @st.composite

@@ -7,12 +7,12 @@ import math
 import os
 import re
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+from forked import command
 
 from data.records import PromptRecord
 from gpt.checkpoint import save_gpt
@@ -30,7 +30,6 @@ from rl.rewards.sources import checked_rewards
 from rl.training.config import EngineConfig
 from rl.training.open_reward import RewardChoice, open_reward
 
-ROOT = Path(__file__).resolve().parents[3]
 CPU = torch.device("cpu")
 LETTERS = build_tokenizer("letters", {bytes([97 + i]): i for i in range(8)})  # EOS 8
 GLASSBOX = load_tokenizer("glassbox")
@@ -331,12 +330,7 @@ def test_the_command_line(source, base):
     """Once: the working folder is importable, and a mistake is one sentence."""
     name = source("def f(prompt, response):\n    return len(response)\n")
     flags = ["--policy", base, "--out", base.parent / "out", "--steps", 1, "--device", "cpu"]
-    command = [sys.executable, "-m", "rl.grpo_engine", *map(str, flags)]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [*command, "--reward", f"{name}:g"], cwd=base.parent, env=environment, capture_output=True,
-        text=True, check=False,
-    )  # fmt: skip
+    done = command("-m", "rl.grpo_engine", *flags, "--reward", f"{name}:g", cwd=base.parent)
     said = f"error: --reward {name}:g: {name} has no function 'g'"
     assert done.returncode == 1 and said in done.stderr and "Traceback" not in done.stderr
 
@@ -351,11 +345,7 @@ def test_a_function_that_leaves_on_one_rank_ends_them_all(source, base, leave):
     flags = ["--policy", base, "--out", base.parent / "out", "--steps", 1, "--device", "cpu",
              "--prompts-per-step", 2, "--group-size", 2, "--max-new-tokens", 4, "--ranks", 2,
              "--eval-prompts", 2, "--test-prompts", 0]  # fmt: skip
-    done = subprocess.run(
-        [sys.executable, "-m", "rl.grpo_engine", *map(str, flags), "--reward", f"{name}:f"],
-        cwd=base.parent, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True,
-        text=True, check=False, timeout=120,
-    )  # fmt: skip
+    done = command("-m", "rl.grpo_engine", *flags, "--reward", f"{name}:f", cwd=base.parent)
     assert done.returncode == 1 and done.stderr.count("error:") == 1, done.stderr
     assert "SystemExit: os._exit(0)" in done.stderr or "another process of this run" in done.stderr
     assert "Traceback" not in done.stderr
