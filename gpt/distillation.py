@@ -533,13 +533,11 @@ def announce_memory(
     teacher: GPT,
     tokenizer: Tokenizer,
     prompts: Sequence[PromptRecord],
-) -> Forecast:
+) -> None:
     """Print what the run needs; UserError if the student's device has less."""
     longest = longest_prompt([record.prompt for record in prompts], tokenizer)
     shapes, device = (student.config, teacher.config), student.device
-    return announce(
-        config, lambda other: memory_of(other, *shapes, longest, device.type, world()), device
-    )
+    announce(config, lambda other: memory_of(other, *shapes, longest, device.type, world()), device)
 
 
 def corpus_of(config: DistillationConfig, tokenizer: Tokenizer, context: int) -> Corpus | None:

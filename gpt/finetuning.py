@@ -294,12 +294,12 @@ def memory_of(
     )
 
 
-def announce_memory(config: FinetuningConfig, model: GPT, examples: Sequence[Example]) -> Forecast:
+def announce_memory(config: FinetuningConfig, model: GPT, examples: Sequence[Example]) -> None:
     """Print what the run needs; UserError if the model's device has less."""
     tokens = max(len(prompt) + len(response) for prompt, response in examples)
     scored = max(len(response) for _, response in examples)
     shape, device = model.config, model.device
-    return announce(
+    announce(
         config, lambda other: memory_of(other, shape, tokens, scored, device.type, world()), device
     )
 

@@ -25,9 +25,7 @@ SHORT = GB  # a run that needs less is forecast in one line
 Config = TypeVar("Config", bound=Flags)
 
 
-def announce(
-    config: Config, memory_of: Callable[[Config], Forecast], device: torch.device
-) -> Forecast:
+def announce(config: Config, memory_of: Callable[[Config], Forecast], device: torch.device) -> None:
     """Print the forecast of a run; UserError, with the flags that would make it fit, if it does not.
 
     If memory runs out all the same, the advice is the flags that need a third less.
@@ -40,7 +38,6 @@ def announce(
             f"{size_text(limit)}: {advice(config, memory_of, limit)} ({ANYWAY}=1 starts it all the same)"
         )
     print(forecast_text(result, limit, str(device)))
-    return result
 
 
 def advice(config: Config, memory_of: Callable[[Config], Forecast], limit: int) -> str:
