@@ -17,7 +17,7 @@ from gpt.tokenizer import load_tokenizer
 from harness import files, paths
 from harness.command_flags import CommandFlags
 from harness.command_line import preset_defaults, run_script
-from harness.device import open_device, precision
+from harness.device import open_device
 from harness.errors import UserError
 from harness.files import append_jsonl, keep_until, read_jsonl, write_atomically, write_json
 from harness.metric_log import MetricLog
