@@ -42,7 +42,7 @@ from gpt.generate import SamplingParams
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
 from harness.device import precision
-from harness.flag_ranges import AtLeastOne, NotNegative
+from harness.flag_ranges import AboveZero, AtLeastOne, NotNegative
 from harness.frozen_copy import frozen_copy
 from harness.metric_log import MetricLog
 from harness.optimizer import adamw, clip_and_step, set_learning_rate
@@ -104,7 +104,7 @@ class PGGRPOConfig(EngineConfig):
     """epsilon above 1."""
     kl_estimator: Literal["k3", "k2", "k1"] = "k3"
     """k3 is GRPO's; k2 has the gradient of KL(policy || reference); k1 is refused, and says why."""
-    preference_coef: float = 0.1
+    preference_coef: NotNegative = 0.1
     """lambda, the weight of the preference loss; 0 is GRPO."""
     preference_loss: tuple[LossName, ...] = ("dpo",)
     """One or several losses: dpo, cdpo (with label_smoothing), ipo, ipo_mean (IPO of means per
@@ -114,9 +114,9 @@ class PGGRPOConfig(EngineConfig):
     pairs: Literal["best_worst", "all", "offline", "both"] = "best_worst"
     """best_worst: of each group. all: every two of a group. offline: recorded ones. both: the first
     and the third."""
-    margin: float = 0.0
+    margin: NotNegative = 0.0
     """Two responses of a group are a pair only if their rewards differ by more than this."""
-    dpo_beta: float = 0.1
+    dpo_beta: AboveZero = 0.1
     """beta of the preference loss; not the weight of the KL penalty."""
     label_smoothing: float = 0.0
     """s of cdpo, the chance that a pair is the wrong way round."""
@@ -132,19 +132,13 @@ class PGGRPOConfig(EngineConfig):
     mode: Literal["token_ratio", "ratio_power", "mean_ratio"] = "token_ratio"
     """token_ratio: GRPO's. ratio_power: (pi(y) / pi_old(y)) ** ratio_power, one for the response.
     mean_ratio: GSPO's, the power 1 / length; it hardly moves, and GSPO clips at 3e-4 and 4e-4."""
-    ratio_power: float = 0.1
+    ratio_power: AboveZero = 0.1
     """The exponent of mode ratio_power; 1 is the plain ratio of the response."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require_groups(self)
         loss_estimator(self.kl_estimator)
-        for name in ("preference_coef", "margin"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"{name} must not be negative: got {getattr(self, name)}")
-        for name in ("dpo_beta", "ratio_power", "offline_batch_size"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} must be positive: got {getattr(self, name)}")
         check_preference_flags(self, self.preference_loss)
         weights = self.preference_weights
         if len(weights) != len(self.preference_loss) or not all(weight > 0 for weight in weights):

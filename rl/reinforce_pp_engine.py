@@ -43,7 +43,7 @@ from gpt.log_probs import token_scores
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
 from harness.device import precision
-from harness.flag_ranges import AtLeastOne, NotNegative
+from harness.flag_ranges import AtLeastOne, NotNegative, Share
 from harness.frozen_copy import frozen_copy
 from harness.metric_log import MetricLog
 from harness.optimizer import adamw, clip_and_step, set_learning_rate
@@ -83,7 +83,7 @@ class ReinforcePPConfig(EngineConfig):
     """Whose mean and standard deviation normalise the advantages. token: all tokens of the batch.
     sequence: all responses, one advantage each. auto: token for plain, sequence for baseline, as the
     paper's appendix B.2 says; the authors' code (OpenRLHF) and verl use token for both."""
-    gamma: float = 1.0
+    gamma: Share = 1.0
     """Discount per token of the plain variant's reward to go."""
     prompts_per_step: AtLeastOne = 128
     """Prompts per rollout batch."""
@@ -111,8 +111,6 @@ class ReinforcePPConfig(EngineConfig):
             )
         if responses < 2:
             raise ValueError("a batch of one response has no spread to normalise by: sample more")
-        if not 0 < self.gamma <= 1:
-            raise ValueError(f"gamma must be above 0 and at most 1: got {self.gamma}")
         if self.variant == "baseline" and self.gamma != 1:
             raise ValueError(
                 f"gamma {self.gamma} has no meaning in the variant baseline, whose tokens share "
