@@ -37,6 +37,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -75,7 +76,7 @@ from rl.training.engine import Engine, sampling_needs
 from rl.training.metrics import Stopwatch, UpdateMeter, rollout_metrics
 from rl.training.open_task import open_text
 from rl.training.reference import check_moving_reference, moved_reference
-from rl.training.run import Validate, finish_step, run_training
+from rl.training.run import Validate, finish_step, run_as_command, run_training
 from rl.training.text import text_gradient
 from rl.training.token_log import StepBatch
 
@@ -327,13 +328,7 @@ ENGINE = Engine(
     toy="--pretraining-batch-size 2",
 )
 
-
-def main(config: KDGRPOConfig) -> Path:
-    """Run KD-GRPO with all I/O and return the run folder."""
-    return run_training(ENGINE, config)
-
+main = partial(run_training, ENGINE)  # config -> run folder
 
 if __name__ == "__main__":
-    from harness.command_line import run_command
-
-    run_command(main, KDGRPOConfig, PRESETS)
+    run_as_command(ENGINE)

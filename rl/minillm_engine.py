@@ -30,6 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -69,7 +70,7 @@ from rl.training.config import EngineConfig, size_presets, warmed_up
 from rl.training.engine import Engine, sampling_needs
 from rl.training.metrics import Stopwatch, UpdateMeter, rollout_metrics
 from rl.training.open_task import open_text
-from rl.training.run import Validate, finish_step, run_training
+from rl.training.run import Validate, finish_step, run_as_command, run_training
 from rl.training.text import text_gradient
 from rl.training.token_log import StepBatch
 
@@ -298,13 +299,7 @@ ENGINE = Engine(
     toy="--pretraining-batch-size 2",
 )
 
-
-def main(config: MiniLLMConfig) -> Path:
-    """Run MiniLLM with all I/O and return the run folder."""
-    return run_training(ENGINE, config)
-
+main = partial(run_training, ENGINE)  # config -> run folder
 
 if __name__ == "__main__":
-    from harness.command_line import run_command
-
-    run_command(main, MiniLLMConfig, PRESETS)
+    run_as_command(ENGINE)

@@ -31,6 +31,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -88,7 +89,7 @@ from rl.training.config import EngineConfig, kl_controller, require_groups, size
 from rl.training.engine import Engine
 from rl.training.metrics import Stopwatch, UpdateMeter, rollout_metrics
 from rl.training.open_task import Task
-from rl.training.run import Validate, finish_step, run_training
+from rl.training.run import Validate, finish_step, run_as_command, run_training
 from rl.training.token_log import StepBatch
 
 PRESETS = size_presets()
@@ -405,13 +406,7 @@ ENGINE = Engine(
     toy="--pairs both --offline-batch-size 4",
 )
 
-
-def main(config: PGGRPOConfig) -> Path:
-    """Run PG-GRPO with all I/O and return the run folder."""
-    return run_training(ENGINE, config)
-
+main = partial(run_training, ENGINE)  # config -> run folder
 
 if __name__ == "__main__":
-    from harness.command_line import run_command
-
-    run_command(main, PGGRPOConfig, PRESETS)
+    run_as_command(ENGINE)
