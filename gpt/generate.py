@@ -26,7 +26,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 from torch import Tensor
 
-from data.collate import first_eos_mask, left_pad
+from data.collate import first_eos_mask, left_pad, on_device
 from gpt.model import GPT
 from harness.equation_checks import at_least_float32
 from harness.ranks.collectives import joined_blocks, shard_block
@@ -76,7 +76,11 @@ class SamplingParams:
 
 @dataclass(frozen=True)
 class Generation:
-    """Sampled responses. N rows, T = the longest response in the batch."""
+    """Sampled responses. N rows, T = the longest response in the batch.
+
+    Tokens, mask and has_eos are on the CPU, where texts and batches are made of them: a GPU is asked
+    once. Log-probs are on the model's device.
+    """
 
     response_tokens: Tensor  # (N, T) int64; what stands at padding means nothing
     response_mask: Tensor  # (N, T) bool, True up to and including the first EOS
@@ -87,8 +91,8 @@ class Generation:
 
     def token_lists(self) -> list[list[int]]:
         """Each row's valid tokens, the EOS included."""
-        tokens, mask = self.response_tokens.cpu(), self.response_mask.cpu()
-        return [row[keep].tolist() for row, keep in zip(tokens, mask, strict=True)]
+        rows = zip(self.response_tokens, self.response_mask, strict=True)
+        return [row[keep].tolist() for row, keep in rows]
 
 
 def truncate_logits(logits: Tensor, params: SamplingParams) -> Tensor:
@@ -228,8 +232,8 @@ def read_prompts(
     """
     device = models[0].device
     tokens, prompt_mask = left_pad(prompts, eos_id)
-    given = None if prompt_mask.all() else prompt_mask.to(device)  # None: no prompt is padded
-    tokens, prompt_mask = tokens.to(device), prompt_mask.to(device)
+    given = None if prompt_mask.all() else on_device(prompt_mask, device)  # None: none is padded
+    tokens, prompt_mask = on_device(tokens, device), on_device(prompt_mask, device)
     readers = [Reader(one, tokens, given, columns, samples_per_prompt) for one in models]
     mask = F.pad(prompt_mask, (0, columns - tokens.shape[1]), value=True)
     return readers, mask.repeat_interleave(samples_per_prompt, 0)
@@ -394,6 +398,7 @@ def generate(
                 eos_id=eos_id, teacher_share=teacher_share,
             )  # fmt: skip
         tokens, log_probs, own_log_probs = joined_blocks(answered, model.device)
+    tokens = tokens.cpu()
     mask, has_eos = first_eos_mask(tokens, eos_id)
     T = int(mask.sum(1).max())  # the longest response
     return Generation(tokens[:, :T], mask[:, :T], has_eos, log_probs[:, :T], own_log_probs[:, :T])

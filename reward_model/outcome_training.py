@@ -31,7 +31,7 @@ from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import Tokenizer, load_tokenizer
 from harness.command_flags import OptimizerFlags, TrainingFlags
 from harness.command_line import run_command
-from harness.device import pick_device, precision
+from harness.device import open_device, precision
 from harness.errors import UserError
 from harness.files import display_path, write_json
 from harness.flag_ranges import AtLeastOne, AtLeastTwo, NotEmpty, NotNegative
@@ -230,7 +230,7 @@ def memory_of(config: OutcomeConfig, shape: GPTConfig, device: str, ranks: int) 
 
 def main(config: OutcomeConfig) -> Path:
     """Read the texts, train, report, and return the run folder."""
-    device = pick_device(config.device, config.precision)
+    device = open_device(config.device, config.precision)
     trunk, tokenizer = open_trunk(config, device)
     texts, held_out = open_texts(config, tokenizer)
     shape = trunk.config

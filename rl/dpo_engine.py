@@ -45,7 +45,7 @@ from harness.frozen_copy import frozen_copy
 from harness.metric_log import MetricLog
 from harness.optimizer import adamw, clip_and_step, cosine_schedule, set_learning_rate
 from harness.paths import MODEL_FILE
-from harness.ranks.collectives import all_gather_list, all_reduce_sum
+from harness.ranks.collectives import all_reduce_sum
 from harness.training_state import TrainingState
 from reward_model.pairs import TokenPair
 from rl.batches.preferences import (
@@ -54,6 +54,7 @@ from rl.batches.preferences import (
     PairStream,
     check_preference_flags,
     frozen_log_probs,
+    gather_compared,
     needs_reference,
     open_pairs,
     pair_lengths,
@@ -219,7 +220,7 @@ def train(
             compared.append(both.detach())
         norm = clip_and_step(optimizer, policy.parameters(), config.max_norm)  # line 6
         row = {**all_reduce_sum({"loss": float(loss)}), "grad_norm": float(norm), "lr": lr}
-        row |= pair_metrics(config.loss, all_gather_list([both.cpu() for both in compared]), config)
+        row |= pair_metrics(config.loss, gather_compared(compared), config)
         row["pairs_per_second"] = config.batch_size / (time.perf_counter() - begin)
         state.step = step + 1
         if len(held_out) and (state.step % config.eval_every == 0 or state.step == config.steps):

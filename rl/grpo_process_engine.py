@@ -256,7 +256,7 @@ def train(
         row |= step_metrics(steps, advantages, config.group_size)
         row |= meter.metrics() | {"kl_coef": kl.coef, "lr": lr}
         row |= {"non_finite_rewards": non_finite + broken}
-        row |= clock.metrics(tokens=int(rollout.lengths.sum()))
+        row |= clock.metrics(tokens=rollout.tokens)
         if "kl" in row:
             kl.update(row["kl"], len(rollout))
         state.step = step + 1

@@ -252,7 +252,7 @@ def train(
         row = rollout_metrics(rollout, rewards, old_log_probs, None)
         row |= batch_kl(new_log_probs, old_log_probs, rollout)
         row |= meter.metrics() | {"non_finite_rewards": non_finite, "kl_coef": kl.coef, "lr": lr}
-        row |= clock.metrics(tokens=int(rollout.lengths.sum()))
+        row |= clock.metrics(tokens=rollout.tokens)
         kl.update(row["kl_old_new"], len(rollout))
         state.step = step + 1
         if finish_step(config, state, row, log, (policy, None), validate, folder, step_batch):

@@ -455,7 +455,7 @@ def train(
             groups = keep(rewards.view(-1, config.group_size))
             buffer.add(rollout, rewards, groups, non_finite)
         rollout, rewards = buffer.sampled()
-        tokens = int(rollout.lengths.sum())
+        tokens = rollout.tokens
         if config.overlong_tokens is not None:  # line 5
             rewards = with_overlong_penalty(
                 rollout, rewards, config.max_new_tokens, config.overlong_tokens

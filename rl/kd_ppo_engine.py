@@ -289,7 +289,7 @@ def train(
         row |= of_text | explained_variance(
             targets.old_values, targets.returns, rollout.response_mask
         )
-        row |= clock.metrics(tokens=int(rollout.lengths.sum()))
+        row |= clock.metrics(tokens=rollout.tokens)
         if "kl" in row:
             kl.update(row["kl"], len(rollout))
         state.step = step + 1

@@ -262,7 +262,7 @@ def train(
         rewards = row_sums(token_rewards, rollout.response_mask)  # log p(y) / q(y), (N,)
         step_batch = StepBatch(meter, rollout, rewards, targets.returns)
         row = rollout_metrics(rollout, rewards, old_log_probs, None) | meter.metrics() | {"lr": lr}
-        row |= clock.metrics(tokens=int(rollout.lengths.sum()))
+        row |= clock.metrics(tokens=rollout.tokens)
         state.step = step + 1
         if finish_step(config, state, row, log, (policy, None), validate, folder, step_batch):
             break

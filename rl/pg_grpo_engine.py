@@ -38,6 +38,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from data.collate import on_device
 from data.records import PromptRecord
 from gpt.generate import SamplingParams
 from gpt.model import GPT
@@ -47,7 +48,6 @@ from harness.flag_ranges import AboveZero, AtLeastOne, NotNegative
 from harness.frozen_copy import frozen_copy
 from harness.metric_log import MetricLog
 from harness.optimizer import adamw, clip_and_step, set_learning_rate
-from harness.ranks.collectives import all_gather_list
 from harness.seeds import make_generator
 from harness.training_state import HasState, TrainingState
 from reward_model.pairs import TokenPair
@@ -57,6 +57,7 @@ from rl.batches.preferences import (
     PairStream,
     check_preference_flags,
     compared_rows,
+    gather_compared,
     needs_reference,
     open_pairs,
     pair_log_probs,
@@ -67,10 +68,10 @@ from rl.batches.preferences import (
 )
 from rl.batches.rollout import (
     epoch_minibatches,
-    micro_batches,
     old_policy_log_probs,
     prompt_batch,
     rollout_log_probs,
+    row_chunks,
     sample_rollout,
     scores_to_descend,
 )
@@ -272,7 +273,7 @@ def preference_metrics(
     """L_pref, and the first loss's accuracy and margin, over all pairs that the step has compared."""
     if not config.preference_coef:
         return {}
-    compared = all_gather_list([part.cpu() for part in compared])
+    compared = gather_compared(compared)
     if not compared:
         return {"pairs": pairs, "preference_loss": 0.0}
     count = sum(len(part.log_probs) for part in compared)
@@ -341,16 +342,17 @@ def train(
                 optimizer.zero_grad(set_to_none=True)
                 loss = torch.zeros((), dtype=policy.wte.weight.dtype, device=policy.device)
                 pair_count = len(pairs_within(pairs, rows)) + recorded.batch_size
-                for part, batch in micro_batches(
+                for chunk in row_chunks(
                     rollout.sequences, rows, config.rows_of_loss, config.rows_together
                 ):
+                    part, batch = on_device(chunk, policy.device), rollout.sequences.rows(chunk)
                     scores, descend = scores_to_descend(policy, batch, config)
                     ref = None if ref_log_probs is None else ref_log_probs[part]
                     part_loss = policy_loss(  # line 6
                         config, scores.log_probs, old_log_probs[part], ref, advantages[part],
                         batch.response_mask, kl_coef=kl.coef, rows=len(rows),
                     )  # fmt: skip
-                    here = pairs_within(pairs, part.cpu())  # whole groups, so no pair is split
+                    here = pairs_within(pairs, chunk)  # whole groups, so no pair is split
                     if len(here):
                         both = compared_rows(scores.log_probs, ref, batch.response_mask, here)
                         l_pref = preference_loss(config, both, pairs=pair_count)  # line 7
@@ -374,7 +376,7 @@ def train(
         row = rollout_metrics(rollout, rewards, old_log_probs, ref_log_probs)
         row |= meter.metrics() | {"non_finite_rewards": non_finite, "kl_coef": kl.coef, "lr": lr}
         row |= preference_metrics(config, len(pairs) + recorded.batch_size, compared)
-        row |= clock.metrics(tokens=int(rollout.lengths.sum()))
+        row |= clock.metrics(tokens=rollout.tokens)
         if "kl" in row:
             kl.update(row["kl"], len(rollout))
         state.step = step + 1

@@ -249,7 +249,7 @@ def train(
         row = rollout_metrics(rollout, rewards, old_log_probs, ref_log_probs)
         row |= meter.metrics() | {"non_finite_rewards": non_finite, "kl_coef": kl.coef, "lr": lr}
         row |= explained_variance(targets.old_values, targets.returns, rollout.response_mask)
-        row |= clock.metrics(tokens=int(rollout.lengths.sum()))
+        row |= clock.metrics(tokens=rollout.tokens)
         if "kl" in row:
             kl.update(row["kl"], len(rollout))  # line 13
         state.step = step + 1

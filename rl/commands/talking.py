@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gpt.generate import SamplingParams
-from harness.device import pick_device
+from harness.device import open_device
 from harness.errors import UserError
 from harness.files import display_path
 from harness.flag_ranges import AtLeastOne, NotNegative, Seed, check_ranges
@@ -246,7 +246,7 @@ class Scoring:
 
 def open_talk(path: Path, config: TalkConfig) -> Talk | Scoring:
     """Whatever the folder holds, ready to be asked. UserError if there is no model in it."""
-    device, run = pick_device(config.device), RunFolder.read(path)
+    device, run = open_device(config.device), RunFolder.read(path)
     prompts = open_typed(run.data)
     if run.kind == "reward_model":
         if config.against is not None:

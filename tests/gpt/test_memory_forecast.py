@@ -19,7 +19,6 @@ from gpt.memory.announce import (
     device_memory,
     fitting_change,
     forecast_text,
-    size_text,
 )
 from gpt.memory.forecast import (
     Forecast,
@@ -27,7 +26,6 @@ from gpt.memory.forecast import (
     Phase,
     adapter_parameters,
     cache_bytes,
-    kept_activations,
     kept_by_block,
     parameters,
     projections,
@@ -95,13 +93,6 @@ def test_activations_are_those_that_autograd_keeps(dtype: torch.dtype, checkpoin
     assert more / (4 * 64 * 128) == pytest.approx(per_layer, rel=0.06)
 
 
-def test_checkpoints_keep_the_inputs_and_one_block() -> None:
-    whole = kept_activations(XL, 2, 256)
-    assert whole == 2 * 256 * 1600 * (64 * 48 + 4)
-    saved = kept_activations(XL, 2, 256, checkpoint=True)
-    assert saved == 2 * 256 * 1600 * (4 * 48 + 64 + 4)
-
-
 def grpo_like(**changes: object) -> Forecast:
     models = (Model("policy", XL, trained=True), Model("start", XL), Model("reward model", XL))
     phases = (
@@ -122,11 +113,6 @@ def test_the_copies_of_the_weights_in_an_update() -> None:
     copies = update.weights + update.gradients + update.optimizer
     adapters = 4 * adapter_parameters(XL, 16)
     assert copies == 2 * 4 * parameters(XL) + 5 * adapters  # of the start too; gradient, Adam
-
-
-def test_a_narrow_model_keeps_its_projections_in_half_the_bytes() -> None:
-    wide, narrow = Model("teacher", XL), Model("teacher", XL, narrow=True)
-    assert wide.weights - narrow.weights == 2 * projections(XL)
 
 
 def test_the_largest_phase_is_the_forecast() -> None:
@@ -227,15 +213,6 @@ def test_a_small_run_is_one_line_and_unknown_memory_is_no_reason_to_refuse() -> 
     assert device_memory(torch.device("meta")) is None
 
 
-def test_the_memory_of_this_machine_is_found() -> None:
-    here = device_memory(torch.device("cpu"))
-    assert here is None or 0.1 * GB < here < 10**6 * GB
-
-
-def test_sizes_for_people() -> None:
-    assert size_text(5.25 * GB) == "5.2 GB" and size_text(40 * 10**6) == "40 MB"
-
-
 @pytest.mark.parametrize(
     "error",
     [
@@ -252,11 +229,6 @@ def test_out_of_memory_is_one_sentence_with_the_flags(
     with pytest.raises(SystemExit) as ended, explained():
         raise error
     assert "not enough memory" in str(ended.value) and "--micro-batch-size 4" in str(ended.value)
-
-
-def test_other_errors_keep_their_traceback() -> None:
-    with pytest.raises(RuntimeError, match="shapes"), explained():
-        raise RuntimeError("shapes do not match")
 
 
 # --- measured -----------------------------------------------------------------------------------
