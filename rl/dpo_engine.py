@@ -40,7 +40,7 @@ from data.records import PromptRecord
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
 from harness.files import display_path
-from harness.flag_ranges import AtLeastOne, Count, NotNegative
+from harness.flag_ranges import AtLeastOne, AtLeastTwo, Count, NotNegative
 from harness.frozen_copy import frozen_copy
 from harness.metric_log import MetricLog
 from harness.optimizer import adamw, clip_and_step, cosine_schedule, set_learning_rate
@@ -118,7 +118,7 @@ class DPOConfig(RunFlags):
     """Optimizer steps."""
     batch_size: AtLeastOne = 32
     """Pairs per optimizer step."""
-    micro_batch_size: AtLeastOne = 64
+    micro_batch_size: AtLeastTwo = 64
     """Rows per forward pass, two a pair; changes memory and speed, never the gradient."""
     lr: NotNegative = 4e-4
     """Peak learning rate; a cosine brings it to a tenth."""
@@ -138,8 +138,6 @@ class DPOConfig(RunFlags):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.micro_batch_size < 2:
-            raise ValueError(f"micro_batch_size must be at least 2: got {self.micro_batch_size}")
         check_preference_flags(self, [self.loss])
 
 

@@ -517,10 +517,7 @@ ENGINE = Engine(
 )
 
 
-def main(config: GRPOVariantsConfig) -> Path:
-    """Run the chosen variant with all I/O and return the run folder."""
-    return run_training(ENGINE, config)
-
+main = partial(run_training, ENGINE)  # config -> run folder
 
 if __name__ == "__main__":
     run_command(main, GRPOVariantsConfig, default=command_line_defaults())

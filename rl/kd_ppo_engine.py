@@ -36,6 +36,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -79,7 +80,7 @@ from rl.training.engine import Engine, sampling_needs
 from rl.training.metrics import Stopwatch, UpdateMeter, explained_variance, rollout_metrics
 from rl.training.open_task import open_text
 from rl.training.reference import check_moving_reference, moved_reference
-from rl.training.run import Validate, finish_step, run_training
+from rl.training.run import Validate, finish_step, run_as_command, run_training
 from rl.training.text import text_gradient
 from rl.training.value_model import ValueModel
 
@@ -334,13 +335,7 @@ ENGINE = Engine(
     toy="--pretraining-batch-size 2",
 )
 
-
-def main(config: KDPPOConfig) -> Path:
-    """Run KD-PPO with all I/O and return the run folder."""
-    return run_training(ENGINE, config)
-
+main = partial(run_training, ENGINE)  # config -> run folder
 
 if __name__ == "__main__":
-    from harness.command_line import run_command
-
-    run_command(main, KDPPOConfig, PRESETS)
+    run_as_command(ENGINE)

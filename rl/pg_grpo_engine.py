@@ -31,6 +31,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -43,7 +44,7 @@ from gpt.generate import SamplingParams
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
 from harness.device import precision
-from harness.flag_ranges import AtLeastOne, NotNegative
+from harness.flag_ranges import AboveZero, AtLeastOne, NotNegative
 from harness.frozen_copy import frozen_copy
 from harness.metric_log import MetricLog
 from harness.optimizer import adamw, clip_and_step, set_learning_rate
@@ -89,7 +90,7 @@ from rl.training.config import EngineConfig, kl_controller, require_groups, size
 from rl.training.engine import Engine
 from rl.training.metrics import Stopwatch, UpdateMeter, rollout_metrics
 from rl.training.open_task import Task
-from rl.training.run import Validate, finish_step, run_training
+from rl.training.run import Validate, finish_step, run_as_command, run_training
 from rl.training.token_log import StepBatch
 
 PRESETS = size_presets()
@@ -105,7 +106,7 @@ class PGGRPOConfig(EngineConfig):
     """epsilon above 1."""
     kl_estimator: Literal["k3", "k2", "k1"] = "k3"
     """k3 is GRPO's; k2 has the gradient of KL(policy || reference); k1 is refused, and says why."""
-    preference_coef: float = 0.1
+    preference_coef: NotNegative = 0.1
     """lambda, the weight of the preference loss; 0 is GRPO."""
     preference_loss: tuple[LossName, ...] = ("dpo",)
     """One or several losses: dpo, cdpo (with label_smoothing), ipo, ipo_mean (IPO of means per
@@ -115,9 +116,9 @@ class PGGRPOConfig(EngineConfig):
     pairs: Literal["best_worst", "all", "offline", "both"] = "best_worst"
     """best_worst: of each group. all: every two of a group. offline: recorded ones. both: the first
     and the third."""
-    margin: float = 0.0
+    margin: NotNegative = 0.0
     """Two responses of a group are a pair only if their rewards differ by more than this."""
-    dpo_beta: float = 0.1
+    dpo_beta: AboveZero = 0.1
     """beta of the preference loss; not the weight of the KL penalty."""
     label_smoothing: float = 0.0
     """s of cdpo, the chance that a pair is the wrong way round."""
@@ -133,19 +134,13 @@ class PGGRPOConfig(EngineConfig):
     mode: Literal["token_ratio", "ratio_power", "mean_ratio"] = "token_ratio"
     """token_ratio: GRPO's. ratio_power: (pi(y) / pi_old(y)) ** ratio_power, one for the response.
     mean_ratio: GSPO's, the power 1 / length; it hardly moves, and GSPO clips at 3e-4 and 4e-4."""
-    ratio_power: float = 0.1
+    ratio_power: AboveZero = 0.1
     """The exponent of mode ratio_power; 1 is the plain ratio of the response."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require_groups(self)
         loss_estimator(self.kl_estimator)
-        for name in ("preference_coef", "margin"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"{name} must not be negative: got {getattr(self, name)}")
-        for name in ("dpo_beta", "ratio_power", "offline_batch_size"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} must be positive: got {getattr(self, name)}")
         check_preference_flags(self, self.preference_loss)
         weights = self.preference_weights
         if len(weights) != len(self.preference_loss) or not all(weight > 0 for weight in weights):
@@ -413,13 +408,7 @@ ENGINE = Engine(
     toy="--pairs both --offline-batch-size 4",
 )
 
-
-def main(config: PGGRPOConfig) -> Path:
-    """Run PG-GRPO with all I/O and return the run folder."""
-    return run_training(ENGINE, config)
-
+main = partial(run_training, ENGINE)  # config -> run folder
 
 if __name__ == "__main__":
-    from harness.command_line import run_command
-
-    run_command(main, PGGRPOConfig, PRESETS)
+    run_as_command(ENGINE)
