@@ -9,6 +9,7 @@ from dataclasses import replace
 import arithmetic
 import gpu
 import gpu_page
+import pretend_card
 import pytest
 import torch
 from gpu import TOY, Bench, GpuConfig, Section
@@ -184,3 +185,9 @@ def test_targets_are_reached_missed_or_not_measured():
     assert [row[1:] for row in gpu_page.verdicts(found)] == [
         ["50%", "reached"], ["39%", "missed"], ["", "not measured"],
     ]  # fmt: skip
+
+
+def test_a_machine_that_cannot_build_the_pretended_card_says_why(monkeypatch, tmp_path):
+    monkeypatch.setattr(pretend_card, "LIBRARY", tmp_path / "none.so")
+    monkeypatch.setattr(pretend_card.shutil, "which", lambda name: None)
+    assert "g++" in pretend_card.build() or "CPU build" in pretend_card.build()
