@@ -33,7 +33,7 @@ from harness.command_line import from_preset, run_command
 from harness.device import pick_device, precision
 from harness.flag_ranges import AtLeastOne, Seed, check_ranges
 from harness.metric_log import MetricLog
-from harness.ranks.collectives import length_sorted_chunks
+from harness.ranks.collectives import shard_chunks
 from harness.seeds import make_generator
 from rl import grpo_engine
 from rl.batches.rollout import Rollout, sample_rollout
@@ -145,7 +145,7 @@ def parts(
     """Pairs of ways to do one thing, measured."""
     encoded = [tokenizer.encode(record.prompt) for record in rollout.records]
     batch, same_length = rollout.sequences, [prompt[:6] for prompt in encoded]
-    chunks = length_sorted_chunks((batch.prompt_lengths + batch.lengths).cpu(), 32)
+    chunks = shard_chunks((batch.prompt_lengths + batch.lengths).cpu(), 32)
     unsorted = list(torch.arange(len(batch)).split(32))
     params = SamplingParams(max_new_tokens=steps)
     end = model.config.vocab_size - 1  # random weights hardly ever draw it: rows run to the end

@@ -363,7 +363,7 @@ def grpo_peak(bench: Bench, preset: str, flags: dict[str, Any]) -> tuple[float, 
         config,
         Given(policy.config, prompt_tokens=tokens, device=bench.device.type),
     )
-    return peak - base, forecast.peak - forecast.parts.libraries
+    return peak - base, forecast.peak - forecast.parts[forecast.at].libraries
 
 
 def start_peak(bench: Bench) -> float:

@@ -121,6 +121,10 @@ class ResponseBatch:
         width = self.response_mask.shape[1]
         return on_device(row * width + torch.arange(len(row)) - before, self.tokens.device)
 
+    def of_valid(self, values: Tensor) -> Tensor:
+        """`values` (N, T) of the response tokens, (M,)."""
+        return values.flatten().index_select(0, self.valid)
+
     def rows(self, index: Tensor) -> ResponseBatch:
         """These rows only. T is kept; storage columns that are padding in all of them are dropped.
 

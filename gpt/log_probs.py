@@ -160,12 +160,7 @@ def response_hidden(model: GPT, batch: ResponseBatch, columns: Tensor) -> Tensor
     hidden = model.hidden(batch.tokens)  # (N, S, D); right padding needs no mask
     N, S, D = hidden.shape
     flat = torch.arange(N, device=columns.device)[:, None] * S + columns  # (N, T) into N * S
-    return hidden.reshape(N * S, D).index_select(0, flat.flatten().index_select(0, batch.valid))
-
-
-def response_targets(batch: ResponseBatch) -> Tensor:
-    """The valid response tokens, (M,), in the order of `response_hidden`."""
-    return batch.response_tokens.flatten().index_select(0, batch.valid)
+    return hidden.reshape(N * S, D).index_select(0, batch.of_valid(flat))
 
 
 def scatter_responses(values: Tensor, mask: Tensor) -> Tensor:
@@ -188,7 +183,7 @@ def token_log_probs(
     token t: the first is scored by the last prompt token.
     """
     hidden = response_hidden(model, batch, batch.predicting_columns)  # (M, D)
-    targets = response_targets(batch)  # (M,)
+    targets = batch.of_valid(batch.response_tokens)  # (M,)
     weight = model.wte.weight
     chosen = score_in_chunks(_chosen, chunk_elements, temperature, hidden, weight, targets)
     return scatter_responses(chosen[:, 0], batch.response_mask)
@@ -207,7 +202,7 @@ def token_scores(
     The entropy is only for the log, unless an entropy bonus asks for its gradient.
     """
     hidden = response_hidden(model, batch, batch.predicting_columns)
-    targets = response_targets(batch)
+    targets = batch.of_valid(batch.response_tokens)
     weight = model.wte.weight
 
     def score(hidden: Tensor, targets: Tensor) -> Tensor:
@@ -260,7 +255,7 @@ def token_scores_and_kl(
     hidden = response_hidden(model, batch, columns)
     with torch.no_grad():
         other_hidden = response_hidden(other, batch, columns)
-    targets = response_targets(batch)
+    targets = batch.of_valid(batch.response_tokens)
     weight, other_weight = model.wte.weight, other.wte.weight.detach()
 
     def score(hidden: Tensor, other_hidden: Tensor, targets: Tensor) -> Tensor:

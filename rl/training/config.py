@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from data.names import Data
-from gpt.model import SMALL_WIDTH_PRESETS, Preset
+from gpt.model import Preset, PresetFlags
 from harness.command_flags import AdapterFlags, TrainingFlags, check_adapter
 from harness.flag_ranges import (
     AboveZero,
@@ -126,7 +126,7 @@ class EngineMemoryFlags(AdapterFlags):
 
 
 @dataclass(frozen=True)
-class RunFlags(StartFlags, StepFlags, MeasureFlags, EngineMemoryFlags, TrainingFlags):
+class RunFlags(PresetFlags, StartFlags, StepFlags, MeasureFlags, EngineMemoryFlags, TrainingFlags):
     """The run"""
 
     checkpoint_every: AtLeastOne = 50
@@ -135,11 +135,6 @@ class RunFlags(StartFlags, StepFlags, MeasureFlags, EngineMemoryFlags, TrainingF
     def __post_init__(self) -> None:
         super().__post_init__()
         check_adapter(self)
-
-    @property
-    def is_small(self) -> bool:
-        """Whether one process a core is faster than threads."""
-        return self.preset in SMALL_WIDTH_PRESETS
 
     @property
     def kl_limit(self) -> float | None:

@@ -147,15 +147,15 @@ class UpdateMeter:
         if clipped is None:
             clipped = self.acted(scores.log_probs, old_log_probs, advantages, mask)
         clipped = clipped.expand_as(mask)
-        ratio = valid(likelihood_ratio(scores.log_probs, old_log_probs), batch)
-        kl = valid(rho_minus_log(scores.log_probs, old_log_probs), batch)  # KL(old || new)
+        ratio = batch.of_valid(likelihood_ratio(scores.log_probs, old_log_probs))
+        kl = batch.of_valid(rho_minus_log(scores.log_probs, old_log_probs))  # KL(old || new)
         positive = (advantages > 0).expand_as(mask)
         measured = {
-            "clip_high_fraction": valid(clipped & positive, batch),
-            "clip_low_fraction": valid(clipped & ~positive, batch),
-            "entropy": valid(scores.entropy, batch),
+            "clip_high_fraction": batch.of_valid(clipped & positive),
+            "clip_low_fraction": batch.of_valid(clipped & ~positive),
+            "entropy": batch.of_valid(scores.entropy),
             "approx_kl": kl,
-            **{name: valid(values.detach(), batch) for name, values in extra.items()},
+            **{name: batch.of_valid(values.detach()) for name, values in extra.items()},
         }
         sums = torch.stack([values.sum().to(kl.dtype) for values in measured.values()])
         self.sums.append(([*measured], sums))
@@ -227,11 +227,6 @@ class UpdateMeter:
             "grad_norm": sum(on_cpu(self.norms)) / updates,
             "ratio_error_at_start": largest(gather(largest([0.0, *on_cpu(self.deviations)]))),
         }
-
-
-def valid(values: Tensor, batch: ResponseBatch) -> Tensor:
-    """`values` (n, T) of the valid response tokens, (M,)."""
-    return values.flatten().index_select(0, batch.valid)
 
 
 def on_cpu(numbers: Sequence[Tensor | float]) -> list[float]:

@@ -14,7 +14,6 @@ from toys import seeded
 from gpt import decode_static as static_decoding
 from gpt.generate import DECODING, SamplingParams, as_sampled, chosen_decoding, generate
 from gpt.model import GPT
-from harness import cuda_graph
 
 EOS = 3
 RAGGED = [[1, 2], [3], [4, 0, 1, 2], [2, 2, 2]]
@@ -107,14 +106,6 @@ def test_rows_that_never_end_fill_every_window():
     ]
     same(*runs)
     assert runs[1].response_mask.all() and runs[1].response_tokens.shape == (4, 60)
-
-
-def test_the_window_changes_nothing(monkeypatch):
-    params = replace(PLAIN, decoding="static")
-    small = generate(MODEL, RAGGED, params, seeded(1), eos_id=EOS, samples_per_prompt=3)
-    monkeypatch.setattr(static_decoding, "WINDOW", 128)
-    large = generate(MODEL, RAGGED, params, seeded(1), eos_id=EOS, samples_per_prompt=3)
-    same(large, small)
 
 
 def test_what_stood_in_the_cache_by_chance_is_never_read(monkeypatch):
@@ -238,13 +229,6 @@ def test_bfloat16_autocast(how):
         sampled = generate(MODEL, RAGGED, params, seeded(1), eos_id=EOS, samples_per_prompt=3)
     assert sampled.log_probs.dtype == torch.float32 and sampled.log_probs.isfinite().all()
     assert (sampled.log_probs[sampled.response_mask] < 0).all()
-
-
-def test_the_autocast_cache_is_off_inside_and_comes_back():
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        with cuda_graph.without_autocast_cache():
-            assert not torch.is_autocast_cache_enabled()
-        assert torch.is_autocast_cache_enabled()
 
 
 # Which loop
