@@ -336,8 +336,6 @@ torch.testing.assert_close(ours, theirs, rtol=1e-2, atol=1e-4)
 plots.neighbours("reinforce", "grpo")
 
 # %%
-
-# %%
 plots.code(grpo_engine.train, lines=("for _ in range(config.updates", "meter.add_update"))
 
 # %% [markdown]
