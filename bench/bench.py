@@ -30,7 +30,7 @@ from gpt.log_probs import token_log_probs
 from gpt.model import GPT, preset_config
 from gpt.tokenizer import Tokenizer, load_tokenizer
 from harness.command_line import from_preset, run_command
-from harness.device import pick_device, precision
+from harness.device import open_device, precision
 from harness.flag_ranges import AtLeastOne, Seed, check_ranges
 from harness.metric_log import MetricLog
 from harness.ranks.collectives import shard_chunks
@@ -112,7 +112,7 @@ def generate_without_cache(model: GPT, prompts: list[list[int]], steps: int) -> 
 
 def main(config: BenchConfig) -> None:
     """Print one table."""
-    device = pick_device(config.device, config.precision)
+    device = open_device(config.device, config.precision)
     tokenizer = load_tokenizer("glassbox")
     vocab = tokenizer.n_vocab if config.preset == "tiny" else 50257
     model = GPT(preset_config(config.preset, vocab)).initialize(make_generator(0, "weights"))

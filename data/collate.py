@@ -137,7 +137,9 @@ class ResponseBatch:
 
     def to(self, device: torch.device | str) -> ResponseBatch:
         """The same batch on this device."""
-        copy = replace(self, **{f.name: getattr(self, f.name).to(device) for f in fields(self)})
+        device = torch.device(device)
+        parts = {f.name: on_device(getattr(self, f.name), device) for f in fields(self)}
+        copy = replace(self, **parts)
         return copy._knowing(self.sizes)
 
     def _knowing(self, sizes: Tensor) -> ResponseBatch:
@@ -146,7 +148,7 @@ class ResponseBatch:
 
 
 def on_device(index: Tensor, device: torch.device) -> Tensor:
-    """A small tensor on this device; the copy to a GPU is not waited for."""
+    """A tensor on this device; the copy to a GPU is not waited for."""
     return index.to(device, non_blocking=device.type == "cuda")
 
 

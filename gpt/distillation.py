@@ -53,7 +53,7 @@ from gpt.tokenizer import Tokenizer
 from harness.bfloat16_weights import linears_to_bfloat16
 from harness.command_flags import MemoryFlags, OptimizerFlags, TrainingFlags
 from harness.command_line import run_command
-from harness.device import pick_device, precision
+from harness.device import open_device, precision
 from harness.errors import UserError
 from harness.files import append_jsonl, display_path, keep_until, write_json
 from harness.flag_ranges import AtLeastOne, Count
@@ -199,7 +199,7 @@ def forward_kl(
         return kl_from_logits(teacher_logits, logits)[:, None]
 
     kl = in_chunks(divergence, chunk_elements // len(weight), hidden, teacher_hidden)
-    return scatter_responses(kl[:, 0], batch.response_mask)
+    return scatter_responses(kl[:, 0], batch)
 
 
 def uniforms(
@@ -272,7 +272,7 @@ def sampled_cross_entropy(
         return topk_cross_entropy(logits, ids, targets)[:, None]
 
     loss = in_chunks(cross_entropy, chunk_elements // len(weight), hidden, ids, targets)
-    return scatter_responses(loss[:, 0], batch.response_mask)
+    return scatter_responses(loss[:, 0], batch)
 
 
 def distillation_loss(
@@ -351,7 +351,7 @@ def sampled_batch(
         eos_id=tokenizer.eos_id,
     )
     batch = join_responses(prompts, sampled.response_tokens, sampled.response_mask, sampled.has_eos)
-    return batch, [tokenizer.decode(tokens) for tokens in sampled.token_lists()]
+    return batch.to(author.device), [tokenizer.decode(tokens) for tokens in sampled.token_lists()]
 
 
 def world_rule(data: str) -> Rule | None:
@@ -581,7 +581,7 @@ def open_log(config: DistillationConfig, folder: Path, done: int) -> MetricLog:
 
 def main(config: DistillationConfig) -> Path:
     """Distil with all I/O and return the run folder. Test prompts are answered after training."""
-    device = pick_device(config.device, config.precision)
+    device = open_device(config.device, config.precision)
     base = config.base or default_folder("pretraining", config.data, config.preset)
     student, tokenizer = load_policy(base, device)
     fit_for_training(config, student)

@@ -37,7 +37,7 @@ from gpt.token_rows import TextLog, open_texts
 from gpt.tokenizer import Tokenizer, load_tokenizer
 from harness.command_flags import AdapterFlags, OptimizerFlags, TrainingFlags, check_adapter
 from harness.command_line import run_command
-from harness.device import pick_device, precision
+from harness.device import open_device, precision
 from harness.errors import UserError
 from harness.files import append_jsonl, display_path
 from harness.flag_ranges import AtLeastOne, Count, NotNegative
@@ -306,7 +306,7 @@ def announce_memory(config: FinetuningConfig, model: GPT, examples: Sequence[Exa
 
 def main(config: FinetuningConfig) -> Path:
     """Fine-tune with all I/O and return the run folder."""
-    device = pick_device(config.device, config.precision)
+    device = open_device(config.device, config.precision)
     if config.data == "sums":
         raise UserError(
             "sums come without preferred answers: their texts are what gpt.pretraining learns from"

@@ -26,7 +26,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 from torch import Tensor
 
-from data.collate import first_eos_mask, left_pad
+from data.collate import first_eos_mask, left_pad, on_device
 from gpt.model import GPT
 from harness.equation_checks import at_least_float32
 from harness.ranks.collectives import joined_blocks, shard_block
@@ -76,7 +76,11 @@ class SamplingParams:
 
 @dataclass(frozen=True)
 class Generation:
-    """Sampled responses. N rows, T = the longest response in the batch."""
+    """Sampled responses. N rows, T = the longest response in the batch.
+
+    Tokens, mask and has_eos are on the CPU, where texts and batches are made of them: a GPU is asked
+    once. Log-probs are on the model's device.
+    """
 
     response_tokens: Tensor  # (N, T) int64; what stands at padding means nothing
     response_mask: Tensor  # (N, T) bool, True up to and including the first EOS
@@ -87,8 +91,8 @@ class Generation:
 
     def token_lists(self) -> list[list[int]]:
         """Each row's valid tokens, the EOS included."""
-        tokens, mask = self.response_tokens.cpu(), self.response_mask.cpu()
-        return [row[keep].tolist() for row, keep in zip(tokens, mask, strict=True)]
+        rows = zip(self.response_tokens, self.response_mask, strict=True)
+        return [row[keep].tolist() for row, keep in rows]
 
 
 def truncate_logits(logits: Tensor, params: SamplingParams) -> Tensor:
@@ -228,8 +232,8 @@ def read_prompts(
     """
     device = models[0].device
     tokens, prompt_mask = left_pad(prompts, eos_id)
-    given = None if prompt_mask.all() else prompt_mask.to(device)  # None: no prompt is padded
-    tokens, prompt_mask = tokens.to(device), prompt_mask.to(device)
+    given = None if prompt_mask.all() else on_device(prompt_mask, device)  # None: none is padded
+    tokens, prompt_mask = on_device(tokens, device), on_device(prompt_mask, device)
     readers = [Reader(one, tokens, given, columns, samples_per_prompt) for one in models]
     mask = F.pad(prompt_mask, (0, columns - tokens.shape[1]), value=True)
     return readers, mask.repeat_interleave(samples_per_prompt, 0)
@@ -300,7 +304,9 @@ def cut_at_eos(
 
 
 def chosen_decoding(params: SamplingParams, device: torch.device) -> Decoding:
-    """What "auto" means: GLASSBOX_DECODING if it is set, else captured on CUDA and eager elsewhere.
+    """What "auto" means: GLASSBOX_DECODING if it is set, else eager.
+
+    Captured is for a card that has passed bench/gpu.py's comparison with eager; none has yet.
 
     ValueError for a word that is none, and for captured where there is no CUDA device.
     """
@@ -313,7 +319,7 @@ def chosen_decoding(params: SamplingParams, device: torch.device) -> Decoding:
             f"decoding=captured needs a CUDA device and the model is on {device}: use static or eager"
         )
     if wished == "auto":
-        return "captured" if device.type == "cuda" else "eager"
+        return "eager"
     return cast(Decoding, wished)
 
 
@@ -368,7 +374,7 @@ def generate(
 
     The prompts are read once and their cache rows repeated. A row stops at its first EOS. On a CPU,
     once a third of the rows has stopped, they are dropped from the batch, so finished rows stop
-    costing time; on CUDA steps are recorded and replayed (`chosen_decoding`). `generator` lives on
+    costing time; on CUDA steps may be recorded and replayed (`chosen_decoding`). `generator` lives on
     the CPU, so that a seed gives the same numbers on every device.
     With a teacher each token is drawn from `mixed_logits` of both models; a share of 0 is the model
     alone. Raises ValueError for an empty prompt or one that leaves no room for max_new_tokens.
@@ -394,6 +400,7 @@ def generate(
                 eos_id=eos_id, teacher_share=teacher_share,
             )  # fmt: skip
         tokens, log_probs, own_log_probs = joined_blocks(answered, model.device)
+    tokens = tokens.cpu()
     mask, has_eos = first_eos_mask(tokens, eos_id)
     T = int(mask.sum(1).max())  # the longest response
     return Generation(tokens[:, :T], mask[:, :T], has_eos, log_probs[:, :T], own_log_probs[:, :T])

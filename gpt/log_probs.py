@@ -163,11 +163,13 @@ def response_hidden(model: GPT, batch: ResponseBatch, columns: Tensor) -> Tensor
     return hidden.reshape(N * S, D).index_select(0, batch.of_valid(flat))
 
 
-def scatter_responses(values: Tensor, mask: Tensor) -> Tensor:
-    """(M,) values of the True positions -> (N, T), 0 elsewhere."""
-    return torch.zeros(mask.shape, dtype=values.dtype, device=values.device).masked_scatter(
-        mask, values
-    )
+def scatter_responses(values: Tensor, batch: ResponseBatch) -> Tensor:
+    """(M,) values of the valid positions -> (N, T), 0 elsewhere.
+
+    Not masked_scatter: its backward asks a GPU how many positions there are, once a micro-batch.
+    """
+    flat = values.new_zeros(batch.response_mask.numel()).index_copy(0, batch.valid, values)
+    return flat.view(batch.response_mask.shape)
 
 
 def token_log_probs(
@@ -186,7 +188,7 @@ def token_log_probs(
     targets = batch.of_valid(batch.response_tokens)  # (M,)
     weight = model.wte.weight
     chosen = score_in_chunks(_chosen, chunk_elements, temperature, hidden, weight, targets)
-    return scatter_responses(chosen[:, 0], batch.response_mask)
+    return scatter_responses(chosen[:, 0], batch)
 
 
 def token_scores(
@@ -212,7 +214,7 @@ def token_scores(
         both = in_chunks(score, chunk_elements // len(weight), hidden, targets)
     else:
         both = score_in_chunks(_score, chunk_elements, temperature, hidden, weight, targets)
-    return TokenScores(*(scatter_responses(both[:, i], batch.response_mask) for i in range(2)))
+    return TokenScores(*(scatter_responses(both[:, i], batch) for i in range(2)))
 
 
 def full_kl(
@@ -239,7 +241,7 @@ def full_kl(
         return kl_from_logits(logits, other_logits)[:, None]
 
     kl = in_chunks(divergence, chunk_elements // len(weight), hidden, other_hidden)
-    return scatter_responses(kl[:, 0], batch.response_mask)
+    return scatter_responses(kl[:, 0], batch)
 
 
 def token_scores_and_kl(
@@ -266,9 +268,7 @@ def token_scores_and_kl(
         return torch.stack([chosen, entropy, kl_from_logits(logits, other_logits)], dim=1)
 
     all_three = in_chunks(score, chunk_elements // len(weight), hidden, other_hidden, targets)
-    log_probs, entropy, kl = (
-        scatter_responses(all_three[:, i], batch.response_mask) for i in range(3)
-    )
+    log_probs, entropy, kl = (scatter_responses(all_three[:, i], batch) for i in range(3))
     return TokenScores(log_probs, entropy), kl
 
 

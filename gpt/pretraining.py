@@ -34,7 +34,7 @@ from gpt.token_rows import TextLog, open_texts
 from gpt.tokenizer import Tokenizer, load_tokenizer
 from harness.command_flags import CheckpointFlags, OptimizerFlags, TrainingFlags
 from harness.command_line import run_command
-from harness.device import pick_device, precision
+from harness.device import open_device, precision
 from harness.files import display_path
 from harness.flag_ranges import AtLeastOne, Count, NotNegative, Range
 from harness.metric_log import MetricLog
@@ -241,7 +241,7 @@ def memory_of(
 
 def main(config: PretrainingConfig) -> Path:
     """Pre-train with all I/O and return the run folder."""
-    device = pick_device(config.device, config.precision)
+    device = open_device(config.device, config.precision)
     tokenizer = load_tokenizer(config.tokenizer)
     shape = preset_config(config.preset, tokenizer.n_vocab, config.dropout)
     corpus = open_corpus(

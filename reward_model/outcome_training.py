@@ -5,7 +5,7 @@
 
 The same scalar head as the Bradley-Terry model's learns from labels instead of pairs: the score of a
 text is the log-odds that it is good. Without --base the trunk starts from random weights. It reads
-pieces of the texts, of all lengths that a policy may write. RL takes the run folder as --reward-model
+pieces of the texts, of --shortest tokens up to the context. RL takes the run folder as --reward-model
 or --judge, as it takes any other.
 """
 
@@ -31,10 +31,10 @@ from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import Tokenizer, load_tokenizer
 from harness.command_flags import OptimizerFlags, TrainingFlags
 from harness.command_line import run_command
-from harness.device import pick_device, precision
+from harness.device import open_device, precision
 from harness.errors import UserError
 from harness.files import display_path, write_json
-from harness.flag_ranges import AtLeastOne, NotEmpty, NotNegative
+from harness.flag_ranges import AtLeastOne, AtLeastTwo, NotEmpty, NotNegative
 from harness.metric_log import MetricLog
 from harness.optimizer import (
     adamw,
@@ -79,13 +79,13 @@ class OutcomeConfig(OptimizerFlags, TrainingFlags):
     """Tokenizer of a fresh trunk: glassbox, gpt2 or a rank file of gpt.tokenizer_training."""
     layers: AtLeastOne = 1
     """Layers of a fresh trunk."""
-    width: int = 64
+    width: AtLeastOne = 64
     """Width of a fresh trunk, a multiple of 32."""
     context: int = 256
     """Positions of a fresh trunk."""
     pooling: Pooling = "mean_score"
     """How token scores become one score."""
-    shortest: int = 16
+    shortest: AtLeastTwo = 16
     """Tokens of the shortest pieces to learn from; the longest fill the context."""
     epochs: AtLeastOne = 3
     """Passes over the texts, each with new pieces."""
@@ -99,12 +99,7 @@ class OutcomeConfig(OptimizerFlags, TrainingFlags):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if min(self.layers, self.held_out_texts) < 1 or self.shortest < 2:
-            raise ValueError(
-                "layers and held_out_texts must be at least 1, shortest at least 2: got "
-                f"{self.layers}, {self.held_out_texts} and {self.shortest}"
-            )
-        if self.width < 1 or self.width % HEAD_WIDTH:
+        if self.width % HEAD_WIDTH:
             raise ValueError(f"width must be a multiple of {HEAD_WIDTH}: got {self.width}")
         if self.context < self.shortest:
             raise ValueError(
@@ -235,7 +230,7 @@ def memory_of(config: OutcomeConfig, shape: GPTConfig, device: str, ranks: int) 
 
 def main(config: OutcomeConfig) -> Path:
     """Read the texts, train, report, and return the run folder."""
-    device = pick_device(config.device, config.precision)
+    device = open_device(config.device, config.precision)
     trunk, tokenizer = open_trunk(config, device)
     texts, held_out = open_texts(config, tokenizer)
     shape = trunk.config

@@ -46,7 +46,7 @@ from gpt.model import GPT, GPTConfig, Preset, PresetFlags
 from gpt.pretraining import PretrainingConfig
 from harness.command_flags import MemoryFlags, OptimizerFlags, TrainingFlags
 from harness.command_line import run_command
-from harness.device import pick_device, precision
+from harness.device import open_device, precision
 from harness.files import display_path, write_json
 from harness.flag_ranges import AboveZero, AtLeastOne, AtLeastTwo, Count, NotNegative
 from harness.metric_log import MetricLog
@@ -326,12 +326,12 @@ def announce_memory(config: RewardModelConfig, base: GPT, tokens: int, responses
 
 def main(config: RewardModelConfig) -> Path:
     """Make or read the pairs, train, report, and return the run folder."""
-    device = pick_device(config.device, config.precision)
     made = has_annotator(config.data)  # a world's pairs are sampled, a file brings its own
     check_world(config.data, config.margin_from)
     if not made:  # before a base is pre-trained for it
         check_file(config)
-    base = base_folder(config)
+    base = base_folder(config)  # whose pre-training may be of another precision
+    device = open_device(config.device, config.precision)
     policy, tokenizer = load_policy(base, device)
     folder = config.out or default_folder("reward_model", config.data, config.preset)
     if made:

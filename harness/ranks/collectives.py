@@ -122,7 +122,7 @@ def scatter_rows(
     first = pieces[0][1]
     whole = torch.empty(count, *first.shape[1:], dtype=first.dtype, device=device)
     for index, rows in pieces:
-        whole[index.to(device)] = rows.to(device)
+        whole[index.to(device, non_blocking=device.type == "cuda")] = rows.to(device)
     return whole
 
 

@@ -227,11 +227,14 @@ class EngineConfig(BatchFlags, PenaltyFlags, RewardFlags, RunFlags):
         super().__post_init__()
         if self.normalize_parts:
             require_parts(self)
-        if self.non_finite_reward is not None and not math.isfinite(self.non_finite_reward):
-            raise ValueError(f"non_finite_reward must be finite: got {self.non_finite_reward}")
         check_reward(self.reward)
         check_ensemble(self)
         kl_controller(self)
+
+    @property
+    def updates(self) -> int:
+        """The most optimizer steps that a batch can take."""
+        return self.updates_per_batch * self.minibatches
 
     @property
     def kl_limit(self) -> float | None:

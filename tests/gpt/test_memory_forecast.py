@@ -19,7 +19,6 @@ from gpt.memory.announce import (
     device_memory,
     fitting_change,
     forecast_text,
-    size_text,
 )
 from gpt.memory.forecast import (
     Forecast,

@@ -97,7 +97,7 @@ def test_the_reward_by_unpadded_rows(changes, aggregate, reverse_kl):
     _, metrics = reward.with_metrics(rollout)
     assert metrics["reverse_kl"] == pytest.approx(statistics.mean(kls), rel=1e-4)
     total = sum(float(reward.log_probs(rollout)[i].sum()) for i in range(len(rollout)))
-    per_token = total / int(rollout.lengths.sum())
+    per_token = total / rollout.tokens
     assert metrics["teacher_log_prob"] == pytest.approx(per_token, rel=1e-5)
 
 
