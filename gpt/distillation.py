@@ -40,6 +40,7 @@ from gpt.log_probs import (
     full_kl,
     in_chunks,
     kl_from_logits,
+    of_both,
     response_hidden,
     scatter_responses,
 )
@@ -184,18 +185,11 @@ def forward_kl(
     response is KL(p || q) of whole responses in expectation, and so is its gradient: the text does
     not depend on the student. The other direction is `gpt.log_probs.full_kl(student, teacher)`.
     """
-    columns = batch.predicting_columns
-    hidden = response_hidden(student, batch, columns)
-    with torch.no_grad():
-        teacher_hidden = response_hidden(teacher, batch, columns)
-    weight, teacher_weight = student.wte.weight, teacher.wte.weight.detach()
 
-    def divergence(hidden: Tensor, teacher_hidden: Tensor) -> Tensor:
-        logits = head_product(hidden, weight) / temperature
-        teacher_logits = head_product(teacher_hidden, teacher_weight) / temperature
+    def divergence(logits: Tensor, teacher_logits: Tensor) -> Tensor:
         return kl_from_logits(teacher_logits, logits)[:, None]
 
-    kl = in_chunks(divergence, chunk_elements // len(weight), hidden, teacher_hidden)
+    kl = of_both(divergence, student, teacher, batch, temperature, chunk_elements)
     return scatter_responses(kl[:, 0], batch)
 
 
