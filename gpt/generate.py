@@ -304,7 +304,9 @@ def cut_at_eos(
 
 
 def chosen_decoding(params: SamplingParams, device: torch.device) -> Decoding:
-    """What "auto" means: GLASSBOX_DECODING if it is set, else captured on CUDA and eager elsewhere.
+    """What "auto" means: GLASSBOX_DECODING if it is set, else eager.
+
+    Captured is for a card that has passed bench/gpu.py's comparison with eager; none has yet.
 
     ValueError for a word that is none, and for captured where there is no CUDA device.
     """
@@ -317,7 +319,7 @@ def chosen_decoding(params: SamplingParams, device: torch.device) -> Decoding:
             f"decoding=captured needs a CUDA device and the model is on {device}: use static or eager"
         )
     if wished == "auto":
-        return "captured" if device.type == "cuda" else "eager"
+        return "eager"
     return cast(Decoding, wished)
 
 
@@ -372,7 +374,7 @@ def generate(
 
     The prompts are read once and their cache rows repeated. A row stops at its first EOS. On a CPU,
     once a third of the rows has stopped, they are dropped from the batch, so finished rows stop
-    costing time; on CUDA steps are recorded and replayed (`chosen_decoding`). `generator` lives on
+    costing time; on CUDA steps may be recorded and replayed (`chosen_decoding`). `generator` lives on
     the CPU, so that a seed gives the same numbers on every device.
     With a teacher each token is drawn from `mixed_logits` of both models; a share of 0 is the model
     alone. Raises ValueError for an empty prompt or one that leaves no room for max_new_tokens.

@@ -8,7 +8,7 @@ print is MiniLLM (Gu et al. 2024, arXiv:2306.08543); the rest is PPO (arXiv:1707
     line 3   for each batch of prompts                          prompt_batch
     line 4     o ~ student; l_old; v = V(state)                 sample_rollout, old_policy_log_probs
     line 5     r = log p_teacher(o | q) [- beta KL]             TeacherReward, kd_token_rewards, placement
-    line 6     r = r - lambda L_PT, for all outputs         (2) pt_mode="reward_bonus": it does nothing
+    line 6     r = r - lambda L_PT, for all outputs         (2) pt_mode="reward_bonus": holds no text
     line 7     A, returns = GAE(r, V)                           gae_targets: gae, whiten (arXiv:1506.02438,
                                                                 Eq. 16); critic_lambda = 1: Monte-Carlo
     line 8     for K epochs, shuffled minibatches               updates_per_batch, minibatches
@@ -22,8 +22,9 @@ own reward (`--placement terminal` is the box: their sum at the last one; with g
 of a whole response are equal, the credit is not). By default the student's log-probability is
 subtracted: log p alone is largest for the one likeliest output. There is a value for every state,
 not one per prompt, or GAE has no temporal difference; the ratio is a token's, not the product over
-the output. And L_PT: as a bonus it is one number for the whole batch, computed without a gradient,
-which every baseline takes away again. Only as a loss does it hold on to anything.
+the output. And L_PT: as a bonus it is one number for the whole batch, computed without a gradient.
+The baseline takes it away again, exactly only for a perfect critic or GAE's lambda = 1; otherwise it
+disturbs the advantages through the critic's error. Only as a loss does it hold on to the text.
 What is new next to PPO: the reward is a model's log-probability, token by token.
 
     python -m rl.kd_ppo_engine                        reviews, the teacher of scripts/make_teacher.py
@@ -107,7 +108,7 @@ class KDPPOConfig(MovingReference, ActorCriticConfig):
     PPO's usual 0.2 would keep the critic from following them."""
     pt_mode: Literal["loss", "reward_bonus"] = "loss"
     """loss: pretraining_coef * L_PT is part of the loss. reward_bonus: minus that number is added to
-    every response's reward, which does nothing; it is there to show that."""
+    every response's reward, which cannot hold the text; it is there to show that."""
     pretraining_coef: float = 0.1
     """lambda, the weight of the language model's loss on pre-training text; 0 needs no text. MiniLLM
     and the larger presets have 1; a world's text is worse than what its teacher writes, and 1 holds
@@ -170,16 +171,16 @@ def kd_token_rewards(  # lines 5-6
 
 
 def text_of(config: KDPPOConfig, corpus: Corpus | None) -> Corpus | None:
-    """The corpus, where its loss has a weight. Warns of the mode in which it does nothing."""
+    """The corpus, where its loss has a weight. Warns of the mode in which it cannot hold it."""
     if not config.pretraining_coef:
         return None
     if corpus is None:
         raise ValueError("pretraining_coef needs a corpus: pass one, or set it to 0")
     if config.pt_mode == "reward_bonus":
         warnings.warn(
-            "pt_mode reward_bonus adds the same number to the reward of every response: whitened "
-            "advantages do not contain it and L_PT has no gradient, so nothing is protected. Use "
-            "pt_mode loss",
+            "pt_mode reward_bonus adds the same number, without a gradient, to the reward of every "
+            "response: it cannot hold the text, and where GAE's lambda is below 1 it disturbs the "
+            "advantages. Use pt_mode loss",
             stacklevel=3,
         )
     return corpus

@@ -452,7 +452,7 @@ COLUMNS = (
     ("positive by A", "positive_a", "{:.2f}"), ("by B", "positive_b", "{:.2f}"),
     ("by n-grams", "positive_ngrams", "{:.2f}"), ("KL, nats", "kl", "{:.1f}"),
     ("perplexity under the base", "perplexity", "{:.1f}"), ("distinct-1", "distinct_1", "{:.3f}"),
-    ("distinct-2", "distinct_2", "{:.3f}"),
+    ("distinct-2", "distinct_2", "{:.3f}"), ("tokens", "tokens", "{:.1f}"),
 )  # fmt: skip
 
 

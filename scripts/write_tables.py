@@ -1,11 +1,11 @@
-"""Write what is listed of every engine, from its ENGINE and its box: run it after adding one, or a flag.
+"""Write the tables of pages: what is listed of every engine, and what was measured and recorded.
 
     python scripts/write_tables.py
 
 It writes the tables of engines in README.md and rl/README.md, which contract holds for whom
-(docs/engine_contract.md), who fits which card (docs/memory.md) and the defaults of all flags
-(tests/rl/training/defaults.json). A test fails where one of them is not what this would write.
-It also draws docs/memory.png.
+(docs/engine_contract.md), who fits which card (docs/memory.md), the defaults of all flags
+(tests/rl/training/defaults.json), and the tables of docs/measured.json and of IMDB's recording. A test
+fails where one of them is not what this would write. It also draws docs/memory.png.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -39,6 +40,9 @@ COLOURS = {
     "logits": "#D55E00", "cache": "#CC79A7", "libraries": "#999999",
 }  # fmt: skip
 WHITE = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}  # behind a number
+MEASURED = REPOSITORY / "docs" / "measured.json"
+MEASURED_PAGES = tuple(f"docs/{name}.md" for name in ("study", "results", "lora", "ranks"))
+IMDB = REPOSITORY / "notebooks" / "course" / "recordings" / "imdb.json"
 
 
 def from_folder(folder: str, name: str) -> Any:
@@ -50,10 +54,16 @@ def from_folder(folder: str, name: str) -> Any:
 
 def between(page: str, mark: str, lines: Sequence[str]) -> str:
     """A page of the repository with these lines between `<!-- MARK -->` and `<!-- end of MARK -->`."""
+    return between_marks((REPOSITORY / page).read_text(encoding="utf-8"), mark, lines)
+
+
+def between_marks(text: str, mark: str, lines: Sequence[str]) -> str:
+    """A text with these lines between its marks, as far to the right as the first mark."""
     begin, end = f"<!-- {mark} -->", f"<!-- end of {mark} -->"
-    text = (REPOSITORY / page).read_text(encoding="utf-8")
-    before, after = text.split(begin)[0], text.split(end)[1]
-    return f"{before}{begin}\n" + "\n".join(lines) + f"\n{end}{after}"
+    before, rest = text.split(begin)
+    indent = before[before.rfind("\n") + 1 :]
+    table = "\n".join(f"{indent}{line}" for line in lines)
+    return f"{before}{begin}\n{table}\n{indent}{end}{rest.split(end)[1]}"
 
 
 # --- engines --------------------------------------------------------------------------------------
@@ -192,18 +202,65 @@ def bars(axis: Any, stacks: Mapping[str, Parts]) -> None:
     axis.spines[["top", "right"]].set_visible(False)
 
 
+# --- what was measured ----------------------------------------------------------------------------
+
+
+def measured(page: str) -> str:
+    """A page with the tables that docs/measured.json holds of it."""
+    text = (REPOSITORY / page).read_text(encoding="utf-8")
+    for name, table in json.loads(MEASURED.read_text(encoding="utf-8"))[page].items():
+        digits = [digits for _, digits in table["columns"]]
+        rows = [[cell(*pair) for pair in zip(row, digits, strict=True)] for row in table["rows"]]
+        lines = memory_tables.markdown([title for title, _ in table["columns"]], rows)
+        text = between_marks(text, f"measured: {name}", lines)
+    return text
+
+
+def cell(value: Any, digits: int | None) -> str:
+    """A number, a mean (lowest to highest), a text, or a dash."""
+    if value is None or isinstance(value, str):
+        return value if value is not None else "-"
+    numbers = [f"{number:.{digits}f}" for number in (value if isinstance(value, list) else [value])]
+    return f"{numbers[0]} ({numbers[1]} to {numbers[2]})" if len(numbers) == 3 else numbers[0]
+
+
+def imdb() -> str:
+    """docs/imdb.md: the policies and classifiers from the recording that page 21 reads."""
+    found = json.loads(IMDB.read_text(encoding="utf-8"))
+    rows = [
+        [
+            kind.upper(), f"first {length}", cell([n["accuracy"], *n["accuracy_interval"]], 3),
+            *(cell(n[key], 3) for key in ("ngram_accuracy", "majority_accuracy", "calibration_error")),
+            f"{n['length_correlation']:+.2f}",
+        ]
+        for kind, by_length in found["classifiers"].items()
+        for length, n in by_length.items()
+    ]  # fmt: skip
+    head = [
+        "classifier", "tokens read", "accuracy (95% interval)", "n-gram regression on the same pieces",
+        "majority", "calibration error", "score-length correlation",
+    ]  # fmt: skip
+    text = between_marks(
+        measured("docs/imdb.md"), "classifiers", memory_tables.markdown(head, rows)
+    )
+    table = from_folder("scripts", "imdb").table(found["rows"])
+    return between_marks(text, "policies", table.splitlines())
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "README.md": front_page,
     "rl/README.md": page_of_rl,
     "docs/engine_contract.md": contracts,
     "docs/memory.md": cards,
+    **{page: partial(measured, page) for page in MEASURED_PAGES},
+    "docs/imdb.md": imdb,
     "tests/rl/training/defaults.json": defaults,
 }
 
 
 @dataclasses.dataclass(frozen=True)
 class TablesConfig:
-    """Write what is listed of every engine, from its ENGINE and its box."""
+    """Write the tables of pages: of engines, and of what was measured."""
 
 
 def main(config: TablesConfig) -> None:

@@ -238,7 +238,7 @@ def test_the_rule():
     cuda = torch.device("cuda", 1)
     assert chosen_decoding(PLAIN, CPU) == "eager"
     assert chosen_decoding(PLAIN, torch.device("mps")) == "eager"
-    assert chosen_decoding(PLAIN, cuda) == "captured"
+    assert chosen_decoding(PLAIN, cuda) == "eager"  # until a card has passed the comparison
     assert chosen_decoding(replace(PLAIN, decoding="static"), cuda) == "static"
 
 
