@@ -19,14 +19,12 @@ from mutants import (
     counts,
     files_of,
     ignored_spans,
-    judge,
     main,
-    name_at,
     proofs_of,
     reasons,
     sample,
 )
-from trials import ROOT, TIMED_OUT
+from trials import ROOT
 
 CODE = '''
 """1 + 1"""
@@ -74,13 +72,6 @@ def test_messages_types_protocols_and_main_do_not_count():
         assert word not in counted.replace("import Protocol", "")
 
 
-def test_a_place_has_the_name_of_its_function_and_its_decorator():
-    places = {"LIMIT": "LIMIT", "@data": "A", "@no_grad": "A.area", "12": "A.area", "from": ""}
-    for text, name in places.items():
-        (line,) = [i for i, x in enumerate(CODE.splitlines(), 1) if text in x]
-        assert name_at(ast.parse(CODE), line) == name
-
-
 @pytest.fixture
 def one_file(tmp_path, monkeypatch, require):
     """A repository with a single file to mutate; returns its name."""
@@ -120,21 +111,6 @@ def test_every_file_of_a_group_has_tests():
         for path in files_of(group):
             assert all((ROOT / test).is_file() for test in proofs_of(path))
     assert proofs_of("gpt/lora.py") == ("tests/gpt/test_lora.py",)  # a file of no group
-
-
-@pytest.mark.parametrize(
-    ("status", "output", "expected"),
-    [
-        (0, "4 passed", ("survived", "")),
-        (5, "1 skipped", ("survived", "")),  # the whole file needs an optional package
-        (TIMED_OUT, "", ("timeout", "")),
-        (-9, "", ("noticed", "signal 9")),
-        (1, "FAILED tests/a.py::test_x[1 2] - assert 0\n", ("noticed", "tests/a.py::test_x")),
-        (2, "ERROR tests/a.py\n1 error", ("noticed", "tests/a.py")),
-    ],
-)
-def test_what_a_run_says(status, output, expected):
-    assert judge(status, output) == expected
 
 
 TEXT = "def f():\n    x = 1\n    z = 1\n"

@@ -12,16 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from overopt import budget_page, pages, recording, repeats, results, runs
+from overopt import budget_page, pages, repeats, results, runs
 from overopt.plan import PARTS, STAGES, do, plan
 from overopt.settings import ENGINES, SETTINGS, TUNING, Settings
 from studies import runner
 from studies.runner import Job
 
-from harness.errors import UserError
 from harness.files import append_jsonl, write_json
 
-FULL, SMALL = SETTINGS["full"], SETTINGS["rehearsal"]
+SMALL = SETTINGS["rehearsal"]
 
 
 # --- the list -------------------------------------------------------------------------------------
@@ -35,11 +34,6 @@ def test_every_job_comes_after_what_it_needs(settings: Settings) -> None:
         assert job.stage in STAGES and job.parts <= set(PARTS) and job.parts
         assert all(names.index(need) < place for need in job.needs)
         assert job.seconds > 0
-
-
-def first(name: str) -> bool:
-    """Not a run made once more."""
-    return not name.startswith("repeats/")
 
 
 @pytest.mark.parametrize("name", ENGINES)
@@ -160,17 +154,6 @@ def test_the_page_is_written_from_the_runs_and_again_from_the_json(
     assert (docs / "overoptimisation.md").read_text() == text
 
 
-def test_a_recording_holds_what_the_page_shows(rehearsed: Path, tmp_path: Path) -> None:
-    recording.record(SMALL, rehearsed, tmp_path / "recording.json")
-    found = json.loads((tmp_path / "recording.json").read_text())
-    assert list(found["runs"]) == ["patient", "own_answers", "ensemble_min"]
-    assert found["best_of_n"]["n"] == [1, 2, 4] and found["alarm"]["step"] is None
-    assert len(found["bank"]["proxy"][0]) == len(found["bank"]["gold"][0]) == SMALL.bank_answers
-    assert {row["step"] for row in found["texts"]} == {0, 2, 4, 6}
-    with pytest.raises(UserError, match="finished: run it with\n    python"):
-        recording.record(SMALL, tmp_path, tmp_path / "other.json")
-
-
 # --- one budget, on invented runs -----------------------------------------------------------------
 
 
@@ -214,17 +197,6 @@ def row_of(compared: dict[str, Any], engine: str, view: str) -> dict[str, Any]:
     return row
 
 
-def test_equal_tokens_and_equal_time(compared: dict[str, Any]) -> None:
-    """400 tokens are four steps: 0.4 + 0.8 of the way, also for GRPO's four seconds."""
-    assert compared["reviews"]["tokens"] == pytest.approx(400)
-    assert compared["reviews"]["seconds"] == pytest.approx(4)
-    for view in ("tokens", "seconds"):
-        grpo, rloo = (row_of(compared, name, view) for name in ("grpo", "rloo"))
-        assert rloo["mean"] - grpo["mean"] == pytest.approx(0.08, abs=1e-3)
-        assert rloo["difference"]["low"] == pytest.approx(0.08, abs=1e-3)  # paired: no noise left
-        assert grpo["reached"] == 4 and "difference" not in grpo
-
-
 def test_equal_distance_or_not_reached(compared: dict[str, Any]) -> None:
     """At 4 nats GRPO is 0.8 of the way; PPO, never further than 3, has no number there."""
     at_four = row_of(compared, "grpo", "kl_4")
@@ -239,20 +211,6 @@ def test_equal_distance_or_not_reached(compared: dict[str, Any]) -> None:
 
 
 # --- a row made once more -------------------------------------------------------------------------
-
-
-def test_a_repeat_differs_in_its_seed_alone() -> None:
-    """One of them not even in that; each needs what its run needs, and belongs to the run's part."""
-    listed = plan(FULL)
-    for run in FULL.repeated:
-        job = listed[run]
-        same, new = (listed[f"repeats/{run}/{kind}"] for kind in ("same_seed", "new_seed"))
-        assert same == replace(job, name=same.name)
-        assert new == replace(
-            job, name=new.name, arguments=job.arguments | dict(seed=FULL.new_seed)
-        )
-    seeds = {job.arguments.get("seed") for name, job in listed.items() if first(name)}
-    assert FULL.new_seed not in seeds
 
 
 def again(root: Path, run: str, gold: float, *, far: float = 5.0) -> None:

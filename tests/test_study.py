@@ -25,14 +25,6 @@ from scripts import study
 from scripts.study import RECIPES, STUDIES, StudyConfig
 
 
-def test_flags_become_words() -> None:
-    flags = dict(kl_coef=0, lr=1.5e-4, per_token=True, refresh_reward_model=False, stop_kl=None)
-    assert words(flags) == [
-        "--kl-coef", "0", "--lr", "0.00015", "--per-token", "--no-refresh-reward-model",
-        "--stop-kl", "None",
-    ]  # fmt: skip
-
-
 def test_every_run_is_in_a_study_and_every_engine_in_a_run() -> None:
     assert {name for study in STUDIES.values() for name in study.runs} == set(RECIPES)
     engines = {f"rl.{path.stem}" for path in (REPOSITORY / "rl").glob("*_engine.py")}
@@ -51,17 +43,6 @@ def test_the_flags_of_a_run_are_flags_of_its_script(name: str, recipe: Recipe) -
             default = preset_defaults(config, module.PRESETS, ["--preset", "study", *shared])
             parsed = tyro.cli(config, default=default, args=[*shared, *words(recipe.flags), *start])
             assert (parsed.data, parsed.seed, parsed.test_prompts) == (each.world, 1, 0)
-
-
-def test_a_study_has_its_own_runs() -> None:
-    config = StudyConfig(runs=("ppo", "grpo_process", "grpo_iterative", "minillm", "grpo"))
-    runs = {name: study.runs_of(config, each) for name, each in STUDIES.items()}
-    assert runs == {
-        "sums": ["ppo", "grpo_process", "grpo"],
-        "reviews": ["ppo", "grpo_iterative", "grpo"],
-        "distillation": ["minillm"],
-        "pairs": ["grpo"],
-    }
 
 
 def test_a_finished_stage_is_kept_and_a_failing_one_explains_itself(tmp_path: Path) -> None:

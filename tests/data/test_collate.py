@@ -162,11 +162,6 @@ def test_a_step_depends_on_its_arguments_alone():
     )
 
 
-def test_chunks_of_similar_length():
-    chunks = length_sorted_chunks(torch.tensor([5, 1, 4, 1, 3]), 2)
-    assert [chunk.tolist() for chunk in chunks] == [[1, 3], [4, 2], [0]]
-
-
 @given(st.lists(st.integers(0, 20), min_size=1, max_size=30), st.integers(1, 7))
 def test_chunks_hold_every_row_once(lengths, size):
     chunks = length_sorted_chunks(torch.tensor(lengths), size)

@@ -6,7 +6,6 @@ import json
 import pytest
 
 from data.labelled import LabelledText, read_labelled
-from data.readers import DataError, read_text
 
 
 def folder_of(tmp_path, texts):
@@ -42,11 +41,6 @@ def test_a_folder_gives_both_sides_in_turn_with_stars_and_line_breaks(tmp_path):
     assert result.summary().endswith("3 of 3 texts kept; 66.7% are labelled good")
 
 
-def test_unlabelled_folder_is_read_as_documents(tmp_path):
-    folder = folder_of(tmp_path, {"b_0.txt": "two<br />lines", "a_0.txt": "one", "url.csv": "no"})
-    assert read_text(folder) == ["one", "two\nlines"]
-
-
 @pytest.mark.parametrize("opened", [open, gzip.open])
 def test_lines_are_kept_dropped_and_counted(tmp_path, opened):
     rows = [
@@ -70,10 +64,3 @@ def test_limit_counts_kept_texts(tmp_path):
     assert [record.text for record in read_labelled(path, limit=2).records] == ["a", "b"]
     with pytest.raises(ValueError, match="limit is 0"):
         read_labelled(path, limit=0)
-
-
-def test_sources_without_labels_are_refused(tmp_path):
-    with pytest.raises(DataError, match="there is no folder neg/ in it"):
-        read_labelled(folder_of(tmp_path, {"pos/0_9.txt": "a"}))
-    with pytest.raises(DataError, match="there is no labelled text"):
-        read_labelled(lines_of(tmp_path / "blank.jsonl", [{"text": "", "label": True}]))

@@ -11,14 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from gpt.lora import (
-    adapters,
-    add_adapters,
-    fit_for_training,
-    load_adapter,
-    save_adapter,
-    trunk_to_train,
-)
+from gpt.lora import adapters, add_adapters, fit_for_training, load_adapter, save_adapter
 from gpt.model import GPT, GPTConfig
 from gpt.pretrained import save_gpt2
 from harness.errors import UserError
@@ -224,11 +217,3 @@ def test_a_model_is_fitted_as_the_flags_ask(tmp_path, capsys):
     save_adapter(tmp_path, adapted(), "gpt2")
     continued = fit_for_training(Flags(lora_rank=3), base_gpt(), tmp_path)
     assert torch.equal(continued(TOKENS), adapted()(TOKENS))
-
-
-def test_a_critic_over_a_frozen_model_trains_a_whole_copy_or_adapters_alone():
-    scorer = base_gpt().requires_grad_(False)
-    whole, light = trunk_to_train(Flags(), scorer), trunk_to_train(Flags(lora_rank=2), scorer)
-    assert whole.wte.weight is not scorer.wte.weight and whole.wte.weight.requires_grad
-    assert light.wte.weight is scorer.wte.weight and len(adapters(light)) == 8
-    assert not adapters(scorer) and torch.equal(light(TOKENS), scorer(TOKENS))

@@ -333,15 +333,3 @@ def test_captured_on_a_gpu(prompts, dtype):
     for other in runs[1:]:
         assert torch.equal(other.response_tokens, runs[0].response_tokens)
         torch.testing.assert_close(other.log_probs, runs[0].log_probs, rtol=0, atol=tolerance)
-
-
-@pytest.mark.gpu
-def test_captured_under_autocast_on_a_gpu():
-    model = random_gpt().to("cuda").requires_grad_(True)
-    runs = []
-    for how in ("static", "captured"):
-        with torch.autocast("cuda", dtype=torch.bfloat16):
-            params = replace(PLAIN, decoding=how)
-            runs.append(generate(model, RAGGED, params, seeded(5), eos_id=EOS))
-    assert torch.equal(runs[0].response_tokens, runs[1].response_tokens)
-    assert torch.equal(runs[0].log_probs, runs[1].log_probs)

@@ -12,7 +12,7 @@ from toys import seeded
 
 from data.collate import join_responses
 from gpt import generate as generation
-from gpt.generate import SamplingParams, choose_tokens, generate, mixed_logits, truncate_logits
+from gpt.generate import SamplingParams, choose_tokens, generate, truncate_logits
 from gpt.log_probs import token_log_probs
 from gpt.model import GPT, GPTConfig, KVCache
 
@@ -303,15 +303,6 @@ def mixture(prompt: list[int], tokens: list[int], share: float, temperature: flo
     row = torch.tensor([prompt + tokens])
     p, q = ((m(row)[0, -1].double() / temperature).softmax(0) for m in (TEACHER, MODEL))
     return share * p + (1 - share) * q
-
-
-def test_half_precision_logits_are_mixed_in_float32():
-    """The mixture of two coins; in bfloat16 its logits would be off by 1e-2."""
-    student, teacher = torch.tensor([[0.0, 1.0]]), torch.tensor([[3.0, 0.0]])
-    mixed = mixed_logits(student.bfloat16(), teacher.bfloat16(), 0.3, 1.0)
-    assert mixed.dtype == torch.float32
-    expected = 0.7 * student.double().softmax(-1) + 0.3 * teacher.double().softmax(-1)
-    torch.testing.assert_close(mixed.softmax(-1).double(), expected, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize(("share", "temperature"), [(0.2, 1.0), (0.7, 0.7)])

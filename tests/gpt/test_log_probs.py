@@ -21,7 +21,6 @@ from gpt.log_probs import (
     score_in_micro_batches,
     token_log_probs,
     token_scores,
-    token_scores_and_kl,
 )
 from gpt.model import GPT, GPTConfig
 
@@ -91,26 +90,6 @@ def test_full_kl_gives_the_other_model_no_gradient():
     assert float(model.wte.weight.grad.abs().max()) > 1e-3
 
 
-@pytest.mark.parametrize("chunk_elements", [2 * V, 10**9])
-@pytest.mark.parametrize("temperature", [1.0, 0.7])
-def test_scores_and_kl_of_one_forward_are_those_of_two(temperature, chunk_elements):
-    """Values and gradients; the entropy has none, and `other` gets none."""
-    one, two, other = random_gpt(0), random_gpt(0), random_gpt(1)
-    chunk = {"chunk_elements": chunk_elements}
-    scores, kl = token_scores_and_kl(one, other, BATCH, temperature, **chunk)
-    expected = token_scores(two, BATCH, temperature), full_kl(two, other, BATCH, temperature)
-    close(scores.log_probs, expected[0].log_probs)
-    close(scores.entropy, expected[0].entropy)
-    close(kl, expected[1])
-    scores.entropy.sum().backward(retain_graph=True)
-    assert not any(p.grad.any() for p in one.parameters() if p.grad is not None)
-    (scores.log_probs.sum() + 3 * kl.sum()).backward()
-    (expected[0].log_probs.sum() + 3 * expected[1].sum()).backward()
-    for first, second in zip(one.parameters(), two.parameters(), strict=True):
-        close(first.grad, second.grad)
-    assert all(parameter.grad is None for parameter in other.parameters())
-
-
 def test_the_last_prompt_token_scores_the_first_response_token():
     """Over all tokens in that place the probabilities add up to 1; the token itself is not read."""
     batch = collate_responses([[3, 1]] * V, [[v, 2] for v in range(V)], eos_id=-1)
@@ -151,16 +130,6 @@ def test_padding_is_zero_and_never_read():
     sum(value.sum() for value in dirty_values).backward()
     for clean_p, dirty_p in zip(*(model.parameters() for model in models), strict=True):
         close(dirty_p.grad, clean_p.grad)
-
-
-def test_rows_without_any_response():
-    batch = collate_responses([[1, 2], [3]], [[], []], EOS)
-    assert token_log_probs(MODEL, batch).shape == (2, 0)
-    model, batch = random_gpt(), BATCH.rows(torch.tensor([2]))
-    values = token_scores(model, batch, entropy_gradient=True)
-    assert values.log_probs.tolist() == values.entropy.tolist() == [[0.0] * T]
-    (values.log_probs.sum() + values.entropy.sum()).backward()
-    assert not any(p.grad.any() for p in model.parameters() if p.grad is not None)
 
 
 # Chunks

@@ -201,15 +201,6 @@ def test_kept_rows_go_on_alone():
     close(continued(cache, TOKENS[:1, 7:], [1, 1]), MODEL.hidden(TOKENS[:1])[:, 7:])
 
 
-def test_repeated_rows_stay_next_to_each_other():
-    cache = MODEL.new_cache(6, 9)
-    cache.rows = 2
-    MODEL.hidden(TOKENS[:2, :5], None, cache)
-    cache.repeat(3)
-    rows = torch.cat([TOKENS[[0, 0, 0, 1, 1, 1], :5], TOKENS[[0, 1, 2, 3, 0, 1], 5:]], dim=1)
-    close(continued(cache, rows[:, 5:], [1, 1, 2]), MODEL.hidden(rows)[:, 5:])
-
-
 # Too long rows
 
 
@@ -364,11 +355,3 @@ def test_checkpointed_blocks_keep_their_input_alone():
     model.checkpoint_blocks = True
     less = kept_for_backward(model, tokens)
     assert less < kept / 8 and less > 2 * 64 * 64 * 4 * 4  # each block's input at least
-
-
-def test_a_checkpointed_model_still_samples_with_a_cache():
-    model = random_gpt().train()
-    model.checkpoint_blocks = True
-    cache = model.new_cache(len(TOKENS), 9)
-    parts = [model.hidden(TOKENS[:, :4], cache=cache), model.hidden(TOKENS[:, 4:], cache=cache)]
-    close(torch.cat(parts, dim=1), MODEL.hidden(TOKENS))

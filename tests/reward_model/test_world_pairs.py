@@ -11,15 +11,8 @@ from data import reviews
 from gpt.generate import generate
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import load_tokenizer
-from harness.errors import UserError
 from reward_model.reward_model_training import RewardModelConfig
-from reward_model.world_pairs import (
-    ReviewsAnnotator,
-    check_world,
-    has_annotator,
-    sampled_pairs,
-    world_pairs,
-)
+from reward_model.world_pairs import ReviewsAnnotator, sampled_pairs, world_pairs
 
 GLASSBOX = load_tokenizer("glassbox")
 
@@ -98,14 +91,3 @@ def test_held_out_answers_are_two_at_temperature_one_however_the_others_are_draw
     pairs, held_out = sampled_pairs(small_policy(), GLASSBOX, config)
     assert (len(pairs), len(held_out)) == (6, 3)
     assert used == [(1.0, False, 2), (1.7, False, 2), (1.0, False, 2)]
-
-
-def test_only_a_world_with_an_annotator_makes_pairs():
-    assert has_annotator("reviews")
-    assert not has_annotator("sums") and not has_annotator("pairs.json")
-    check_world("reviews", "constant")
-    check_world("pairs.json", "strength")
-    with pytest.raises(UserError, match="rl.grpo_engine --data sums"):
-        check_world("sums", "constant")
-    with pytest.raises(UserError, match="says which .* not by how much"):
-        check_world("reviews", "strength")

@@ -20,8 +20,8 @@ from reward_model.scalar_head import RewardModel, load_reward_model, save_reward
 from rl import talk
 from rl.batches.rollout import Rollout
 from rl.commands import conversation
-from rl.commands.conversation import Answer, FilePrompts, Scorer, open_typed
-from rl.commands.talking import Talk, TalkConfig, in_terminal, open_talk, printable, with_start
+from rl.commands.conversation import FilePrompts, Scorer, open_typed
+from rl.commands.talking import Talk, TalkConfig, open_talk, with_start
 
 TOKENIZER = load_tokenizer("glassbox")
 KETTLE = "Review the red kettle for Anna."
@@ -99,22 +99,6 @@ def test_an_answer_has_the_runs_reward_the_worlds_gold_and_the_kl_to_its_start(
         assert answer["kl"] == pytest.approx(kl, rel=1e-3)
 
 
-def test_gold_is_left_out_for_a_prompt_that_the_world_does_not_know(runs: Path) -> None:
-    (answer,) = ask(runs / "grpo", "What about lunch?")["answers"]
-    assert answer["gold"] is None and answer["reward"] is not None and answer["kl"] is not None
-
-
-def test_temperature_and_length_are_the_runs_own_unless_they_are_given(runs: Path) -> None:
-    own = open_talk(runs / "grpo", TalkConfig(device="cpu"))
-    assert isinstance(own, Talk)
-    assert (own.params.temperature, own.params.max_new_tokens) == (0.7, 9)
-    given = open_talk(runs / "grpo", TalkConfig(device="cpu", temperature=0, max_new_tokens=3))
-    assert isinstance(given, Talk)
-    assert given.params.greedy and given.params.max_new_tokens == 3
-    base = open_talk(runs / "base", TalkConfig(device="cpu"))
-    assert isinstance(base, Talk) and base.params.max_new_tokens == 48
-
-
 def test_sums_are_checked_by_their_rule(tmp_path: Path) -> None:
     run_folder(tmp_path / "sums", 1, data="sums", reward="auto", policy=None, preset="tiny")
     opened = open_talk(tmp_path / "sums", CPU)
@@ -190,12 +174,6 @@ def test_what_is_gone_leaves_a_note_and_the_model_still_answers(runs: Path) -> N
     assert answer["reward"] is answer["kl"] is None and answer["gold"] is not None
 
 
-def test_a_folder_with_weights_alone_is_enough(tmp_path: Path) -> None:
-    save_gpt(tmp_path / MODEL_FILE, model(1), TOKENIZER)
-    (answer,) = ask(tmp_path, "Hello")["answers"]
-    assert answer["reward"] is answer["gold"] is answer["kl"] is None and answer["tokens"] > 0
-
-
 def test_a_function_named_in_a_run_folder_is_not_started(runs: Path) -> None:
     """The folder may be somebody else's."""
     (runs / "evil.py").write_text("raise SystemExit('started')\n", encoding="utf-8")
@@ -261,12 +239,6 @@ def test_a_reward_model_scores(runs: Path) -> None:
 
 
 # --- a terminal -----------------------------------------------------------------------------------
-
-
-def test_what_a_model_writes_does_not_steer_the_terminal() -> None:
-    assert printable("a\x1b[2Jb\tc\nd\u202ee\ufffd é") == "a\\x1b[2Jb\\tc\nd\\u202ee\ufffd é"
-    shown = in_terminal(["run"], [[Answer("\x1b[31mred\x07", 3, True)]], 80)
-    assert "\x1b" not in shown and "\x07" not in shown and "red" in shown
 
 
 def typing(*lines: str):

@@ -23,11 +23,9 @@ from rl.batches.rollout import (
     micro_batches,
     minibatches,
     old_policy_log_probs,
-    prompt_batch,
     rollout_log_probs,
     sample_rollout,
     scores_to_descend,
-    select_rows,
 )
 from rl.grpo_engine import GRPOConfig
 
@@ -118,18 +116,6 @@ def test_fewer_rows_at_once_draw_the_same_responses(rows, monkeypatch):
     assert torch.equal(pieces.response_mask, whole.response_mask)
     assert torch.equal(pieces.has_eos, whole.has_eos)
     torch.testing.assert_close(pieces.log_probs, whole.log_probs)
-
-
-# Prompts
-
-
-def test_prompt_batches_visit_every_prompt_once_an_epoch():
-    records = [PromptRecord(f"{i}") for i in range(6)]
-    drawn = [prompt_batch(records, step, 4, seed=0) for step in range(3)]  # two epochs
-    flat = [record.prompt for batch in drawn for record in batch]
-    assert sorted(flat[:6]) == sorted(flat[6:]) == [str(i) for i in range(6)]
-    assert flat[:6] != flat[6:]
-    assert prompt_batch(records, 1, 4, seed=0) == drawn[1]  # no state is needed to resume
 
 
 # Cutting up
@@ -228,23 +214,7 @@ def check_stacked(whole: torch.Tensor, parts: list[torch.Tensor]) -> None:
     assert whole.tolist() == rows
 
 
-def test_selected_rows_keep_their_order_and_drop_what_was_measured():
-    rollout = replace(rollout_of(), reward_metrics={"count": 3})
-    chosen = [9, 10, 11, 3, 4, 5]
-    part = select_rows(rollout, torch.tensor(chosen))
-    assert part.records == [rollout.records[row] for row in chosen]
-    assert part.responses == [rollout.responses[row] for row in chosen]
-    assert torch.equal(part.response_tokens, rollout.response_tokens[chosen])
-    assert torch.equal(part.log_probs, rollout.log_probs[chosen])
-    assert part.group_size == G and part.reward_metrics == {}
-
-
 # Scoring
-
-
-def test_scores_of_a_rollout_have_no_gradient():
-    model = copy.deepcopy(MODEL).requires_grad_(True)
-    assert not rollout_log_probs(model, rollout_of(), GRPOConfig(micro_batch_size=5)).requires_grad
 
 
 @pytest.mark.parametrize("micro_batch_size", [1, 5, 64])

@@ -15,7 +15,6 @@ import torch
 
 from data import names
 from data.records import PromptRecord
-from gpt import pretraining
 from gpt.checkpoint import load_gpt, save_gpt
 from gpt.generate import SamplingParams
 from gpt.model import GPT, GPTConfig
@@ -255,16 +254,6 @@ def test_a_judge_that_is_the_reward_is_refused(runs, judge):
     )  # fmt: skip
     with pytest.raises(UserError, match="is the reward model itself"):
         open_task(config, CPU)
-
-
-def test_the_default_reward_model_is_no_judge_either(runs):
-    default = pretraining.default_folder("reward_model", "pairs.json", "tiny")
-    save_reward_model(default / "model.safetensors", reward_model(1), GLASSBOX)
-    flags = small_run(runs) | dict(data=str(runs / "pairs.json"), judge=default)
-    with pytest.raises(UserError, match="is the reward model itself"):
-        open_task(GRPOConfig(**flags), CPU)
-    task = open_task(GRPOConfig(**flags, reward="operator:concat"), CPU)  # it pays nothing here
-    assert task.gold is not None and task.gold.name == "judge"
 
 
 def test_a_judge_that_is_missing_or_reads_other_tokens_is_refused(runs):
