@@ -13,8 +13,6 @@ from data.collate import (
     epoch_shuffled_indices,
     first_eos_mask,
     join_responses,
-    left_pad,
-    right_pad,
 )
 from harness.ranks.collectives import length_sorted_chunks
 
@@ -24,23 +22,6 @@ EOS = 0  # also what fills the padding: comparing ids with it must decide nothin
 def as_rows(mask: torch.Tensor) -> list[list[int]]:
     assert mask.dtype == torch.bool
     return mask.int().tolist()
-
-
-# padding
-
-
-def test_left_pad():
-    tokens, mask = left_pad([[5, 0, 7], [9], []], EOS)
-    assert tokens.dtype == torch.long
-    assert tokens.tolist() == [[5, 0, 7], [0, 0, 9], [0, 0, 0]]
-    assert as_rows(mask) == [[1, 1, 1], [0, 0, 1], [0, 0, 0]]
-
-
-def test_right_pad():
-    tokens, mask = right_pad([[5, 0, 7], [9], []], 3)
-    assert tokens.dtype == torch.long
-    assert tokens.tolist() == [[5, 0, 7], [9, 3, 3], [3, 3, 3]]
-    assert as_rows(mask) == [[1, 1, 1], [1, 0, 0], [0, 0, 0]]
 
 
 # the first EOS

@@ -18,7 +18,6 @@ from gpt.log_probs import (
     entropy_from_logits,
     full_kl,
     score_in_chunks,
-    score_in_micro_batches,
     token_log_probs,
     token_scores,
 )
@@ -304,28 +303,3 @@ def test_entropy_has_a_gradient_only_on_request():
     total.backward()
     for one, other in zip(expected.parameters(), slow.parameters(), strict=True):
         close(one.grad, other.grad)
-
-
-# Micro-batches
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 99])
-def test_micro_batches_restore_the_order(size):
-    expected = token_log_probs(MODEL, BATCH).detach()
-    calls = []
-
-    def score(part: ResponseBatch) -> torch.Tensor:
-        calls.append((len(part), part.tokens.shape[1]))
-        return token_log_probs(MODEL, part)
-
-    scores = score_in_micro_batches(score, BATCH, size)
-    close(scores, expected)
-    assert not scores.requires_grad
-    assert max(rows for rows, _ in calls) == min(size, 4) and sum(rows for rows, _ in calls) == 4
-    if size == 1:
-        assert [columns for _, columns in calls] == [4, 4, 5, 5]  # shortest first, padding trimmed
-
-    # Lengths 7, 4, 5 are read in the order 1, 2, 0, which is not its own inverse.
-    other = collate_responses([[1] * 6, [1] * 3, [1] * 4], [[2]] * 3, EOS)
-    per_row = score_in_micro_batches(lambda part: part.prompt_lengths, other, size)
-    assert per_row.tolist() == [6, 3, 4]

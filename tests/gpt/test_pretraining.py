@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-import tyro
 
 from data.collate import ResponseBatch, collate_responses
 from data.names import default_folder
@@ -16,9 +15,7 @@ from gpt import pretraining
 from gpt.checkpoint import load_gpt
 from gpt.corpus import TextCorpus, WorldCorpus
 from gpt.model import GPT, GPTConfig
-from gpt.model import PRESETS as SHAPES
 from gpt.pretraining import (
-    PRESETS,
     PretrainingConfig,
     held_out_loss,
     language_model_loss,
@@ -27,7 +24,6 @@ from gpt.pretraining import (
 )
 from gpt.teacher import teacher_folder
 from gpt.tokenizer import load_tokenizer
-from harness.command_line import preset_defaults
 from harness.errors import Finished
 from harness.metric_log import MetricLog
 
@@ -211,20 +207,6 @@ def test_a_finished_run_is_not_trained_again(tmp_path):
 
 
 # Presets and folders
-
-
-def test_presets_fit_the_shapes_and_the_flags():
-    sizes = {name for name in PRESETS if "/" not in name}
-    assert sizes == set(SHAPES)
-    for name in sizes:
-        config = tyro.cli(
-            PretrainingConfig,
-            args=["--steps", "7", "--preset", name],
-            default=preset_defaults(PretrainingConfig, PRESETS, ["--steps", "7", "--preset", name]),
-        )
-        assert (config.preset, config.steps) == (name, 7)
-        own = ("tiny", "study", "teacher", "english")
-        assert config.tokenizer == ("glassbox" if name in own else "gpt2")
 
 
 def test_a_file_called_like_a_world_has_a_folder_of_its_own():

@@ -33,6 +33,7 @@ from gpt.generate import SamplingParams
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import load_tokenizer
 from harness.files import append_jsonl, read_jsonl
+from harness.optimizer import cosine_schedule
 from reward_model.pairs import TokenPair, pair_as_text
 from reward_model.scalar_head import RewardModel, save_reward_model
 from rl import dpo_engine
@@ -193,6 +194,12 @@ def test_forwards_keep_both_sides_of_a_pair_and_cover_all(size):
         list(pair_micro_batches(PAIRS, EOS, 1))
 
 
+def test_the_learning_rate_warms_up_and_follows_a_cosine():
+    rows = run(small_gpt(), steps=6, warmup=2, lr=4e-3)
+    expected = [cosine_schedule(step, 6, peak=4e-3, warmup=2) for step in range(6)]
+    assert [row["lr"] for row in rows] == expected and expected[:2] == [2e-3, 4e-3]
+
+
 # Refusals
 
 
@@ -280,6 +287,29 @@ def runs(tmp_path, monkeypatch) -> Path:
     save_policy(tmp_path / "pretraining-pairs-tiny")
     write_pairs(tmp_path / "pairs.jsonl", FILE_PROMPTS)
     return tmp_path
+
+
+def test_the_whole_script_writes_what_every_engine_writes(runs):
+    """On the reward model's pairs of the reviews; a file's are below."""
+    folder = runs / "rm"
+    scorer = RewardModel.from_policy(save_policy(runs / "base"))
+    save_reward_model(folder / "model.safetensors", scorer, load_tokenizer("glassbox"))
+    write_pairs(folder / "pairs.jsonl", ["Review the red kettle for Anna.\n"])
+    write_pairs(folder / "held_out_pairs.jsonl", ["Review the blue bag for Leo.\n"])
+    out = run_file(
+        runs, data="reviews", policy=runs / "base", reward_model=folder, out=runs / "out"
+    )
+    assert {path.name for path in out.iterdir()} == {
+        "config.json", "metrics.jsonl", "samples.jsonl", "report.json", "learning_curves.png",
+        "page.json", "report.html", "tokens.jsonl", "model.safetensors",
+    }  # fmt: skip
+    rows = read_jsonl(out / "metrics.jsonl")
+    assert [row["step"] for row in rows] == [1, 2, 3]
+    for key in ("held_out_accuracy", "validation/reward"):
+        assert [key in row for row in rows] == [False, True, True]
+    report = json.loads((out / "report.json").read_text())
+    assert report["before"]["kl"] == 0 != report["after"]["kl"]
+    assert "reward" in report["before"] and "reward" in report["after"]
 
 
 def run_file(runs: Path, **changes) -> Path:

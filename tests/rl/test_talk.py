@@ -20,7 +20,7 @@ from reward_model.scalar_head import RewardModel, load_reward_model, save_reward
 from rl import talk
 from rl.batches.rollout import Rollout
 from rl.commands import conversation
-from rl.commands.conversation import FilePrompts, Scorer, open_typed
+from rl.commands.conversation import FilePrompts, open_typed
 from rl.commands.talking import Talk, TalkConfig, open_talk, with_start
 
 TOKENIZER = load_tokenizer("glassbox")
@@ -222,20 +222,6 @@ def test_against_another_run_and_what_cannot_be_compared(runs: Path) -> None:
         ask(runs / "judge", config=replace(CPU, against="start"))
     with pytest.raises(UserError, match="holds a reward_model, not a gpt"):
         ask(runs / "grpo", config=replace(CPU, against=str(runs / "judge")))
-
-
-def test_a_reward_model_scores(runs: Path) -> None:
-    opened = open_talk(runs / "judge", CPU)
-    with pytest.raises(UserError, match="a prompt, a tab and an answer"):
-        opened.as_object(KETTLE)
-    answer = "Hi Anna! The kettle is great. I hope this helps."
-    scored = opened.as_object(f"{KETTLE}\t{answer}")["answers"][0]
-    assert scored["gold"] == pytest.approx(0.963636, abs=1e-6) and scored["reward"] is not None
-    worse = opened.as_object(f"{KETTLE}\tGo away.")["answers"][0]
-    assert worse["gold"] < 0.5 and worse["reward"] != scored["reward"]
-    with pytest.raises(UserError, match="do not fit the model's 64 positions"):
-        opened.as_object(f"{KETTLE}\t{answer * 9}")
-    assert isinstance(opened.scorer, Scorer)
 
 
 # --- a terminal -----------------------------------------------------------------------------------

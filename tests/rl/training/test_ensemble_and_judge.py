@@ -7,7 +7,6 @@ import json
 import re
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,9 +23,6 @@ from reward_model.scalar_head import RewardModel, save_reward_model
 from rl import grpo_engine
 from rl.batches.rollout import Rollout, sample_rollout
 from rl.grpo_engine import GRPOConfig
-from rl.grpo_iterative_engine import IterativeGRPOConfig
-from rl.grpo_process_engine import ProcessGRPOConfig, open_step_rewards
-from rl.pg_grpo_engine import PGGRPOConfig
 from rl.rewards.ensemble import EnsembleReward
 from rl.rewards.sources import RewardModelReward
 from rl.training.config import EngineConfig
@@ -149,29 +145,6 @@ def test_members_stand_on_the_scale_of_the_first_ones_held_out_pairs(runs):
 def test_what_makes_no_ensemble_is_refused(changes, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         EngineConfig(**changes)
-
-
-def ensemble_task(runs: Path) -> Any:
-    choice = RewardChoice("model", "reviews", "tiny", (runs / "model2", runs / "model3"))
-    reward = open_reward(choice, GLASSBOX, CPU)
-    return SimpleNamespace(
-        policy=small_gpt(), tokenizer=GLASSBOX, reward_fn=reward, reward_name=reward.name
-    )
-
-
-def test_engines_that_take_one_say_so(runs):
-    several = (runs / "model1", runs / "model2")
-    with pytest.raises(ValueError, match="2 reward models cannot be"):
-        IterativeGRPOConfig(reward_model=several)
-    IterativeGRPOConfig(reward_model=several, refresh_reward_model=False)
-    task = ensemble_task(runs)
-    for source in ("auto", "reward_model"):
-        with pytest.raises(UserError, match="of one reward model: name one"):
-            open_step_rewards(ProcessGRPOConfig(steps_from=source), task)
-    outcome = open_step_rewards(ProcessGRPOConfig(steps_from="outcome"), task)
-    assert outcome["step_reward_fn"].name == "outcome"
-    assert PGGRPOConfig(reward_model=several).first_reward_model == runs / "model1"
-    assert PGGRPOConfig().first_reward_model is None
 
 
 def small_run(runs: Path, **changes: Any) -> dict[str, Any]:
