@@ -19,12 +19,13 @@ from mutants import (
     counts,
     files_of,
     ignored_spans,
+    judge,
     main,
     proofs_of,
     reasons,
     sample,
 )
-from trials import ROOT
+from trials import ROOT, TIMED_OUT
 
 CODE = '''
 """1 + 1"""
@@ -111,6 +112,21 @@ def test_every_file_of_a_group_has_tests():
         for path in files_of(group):
             assert all((ROOT / test).is_file() for test in proofs_of(path))
     assert proofs_of("gpt/lora.py") == ("tests/gpt/test_lora.py",)  # a file of no group
+
+
+@pytest.mark.parametrize(
+    ("status", "output", "expected"),
+    [
+        (0, "4 passed", ("survived", "")),
+        (5, "1 skipped", ("survived", "")),  # the whole file needs an optional package
+        (TIMED_OUT, "", ("timeout", "")),
+        (-9, "", ("noticed", "signal 9")),
+        (1, "FAILED tests/a.py::test_x[1 2] - assert 0\n", ("noticed", "tests/a.py::test_x")),
+        (2, "ERROR tests/a.py\n1 error", ("noticed", "tests/a.py")),
+    ],
+)
+def test_what_a_run_says(status, output, expected):
+    assert judge(status, output) == expected
 
 
 TEXT = "def f():\n    x = 1\n    z = 1\n"

@@ -29,6 +29,12 @@ def test_a_value_at_equal_distance_lies_between_two_points() -> None:
     assert intervals.at_distance(kl, values, 3.01) is None  # not reached, and not extrapolated
 
 
+def test_a_value_at_equal_cost_is_the_end_of_a_run_that_cost_less() -> None:
+    cost, values = np.array([0.0, 10.0, 20.0]), np.array([[0.0], [1.0], [3.0]])
+    assert intervals.at_cost(cost, values, 15.0) == pytest.approx([2.0])
+    assert intervals.at_cost(cost, values, 99.0) == pytest.approx([3.0])
+
+
 def test_holm_multiplies_by_the_comparisons_left() -> None:
     """.005 * 4, .01 * 3, then .03 * 2 and, no smaller than that, .04."""
     p = {"a": 0.01, "b": 0.04, "c": 0.03, "d": 0.005}
@@ -105,6 +111,13 @@ def test_the_forms_by_hand() -> None:
     assert numbers == pytest.approx({"best of n": 0.4, "RL": 0.661371}, abs=1e-6)
 
 
+def test_where_the_fitted_gold_is_highest() -> None:
+    """d (.4 - .1 d) at 2; d (.4 - .1 log d) at e^3; and never without a beta."""
+    assert fits.peak("best of n", 0.4, 0.1) == pytest.approx((2.0, 0.4))
+    assert fits.peak("RL", 0.4, 0.1) == pytest.approx((math.exp(3), 0.1 * math.exp(3)))
+    assert fits.peak("RL", 0.4, 0.0) == (math.inf, math.inf)
+
+
 def test_a_pooled_fit_has_intervals_that_hold_the_truth() -> None:
     rng = np.random.default_rng(0)
     kl = np.linspace(0.2, 16, 12)[:, None] * np.ones((12, 40))
@@ -140,6 +153,12 @@ def test_the_best_point_is_the_middle_of_the_best_three() -> None:
     gold = np.array([0.1, 0.5, 0.9, 0.6, 0.1])[:, None]
     assert results.best_point({"gold": gold}, Settings()) == 2
     assert results.best_point({"gold": gold[:1]}, Settings()) == 0
+
+
+def test_a_slope_and_its_error() -> None:
+    """0, 1, 2 against 1, 2, 4: slope 1.5, residuals 1/6, -1/3, 1/6."""
+    value, error = fits.slope([0, 1, 2], [1, 2, 4])
+    assert value == pytest.approx(1.5) and error == pytest.approx(math.sqrt(1 / 6 / 2))
 
 
 def test_gold_has_turned_when_it_lies_well_below_its_best() -> None:

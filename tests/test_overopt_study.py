@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from overopt import budget_page, pages, repeats, results, runs
+from overopt import budget_page, pages, recording, repeats, results, runs
 from overopt.plan import PARTS, STAGES, do, plan
 from overopt.settings import ENGINES, SETTINGS, TUNING, Settings
 from studies import runner
 from studies.runner import Job
 
+from harness.errors import UserError
 from harness.files import append_jsonl, write_json
 
 SMALL = SETTINGS["rehearsal"]
@@ -154,6 +155,17 @@ def test_the_page_is_written_from_the_runs_and_again_from_the_json(
     assert (docs / "overoptimisation.md").read_text() == text
 
 
+def test_a_recording_holds_what_the_page_shows(rehearsed: Path, tmp_path: Path) -> None:
+    recording.record(SMALL, rehearsed, tmp_path / "recording.json")
+    found = json.loads((tmp_path / "recording.json").read_text())
+    assert list(found["runs"]) == ["patient", "own_answers", "ensemble_min"]
+    assert found["best_of_n"]["n"] == [1, 2, 4] and found["alarm"]["step"] is None
+    assert len(found["bank"]["proxy"][0]) == len(found["bank"]["gold"][0]) == SMALL.bank_answers
+    assert {row["step"] for row in found["texts"]} == {0, 2, 4, 6}
+    with pytest.raises(UserError, match="finished: run it with\n    python"):
+        recording.record(SMALL, tmp_path, tmp_path / "other.json")
+
+
 # --- one budget, on invented runs -----------------------------------------------------------------
 
 
@@ -195,6 +207,17 @@ def row_of(compared: dict[str, Any], engine: str, view: str) -> dict[str, Any]:
         if (row["engine"], row["view"]) == (engine, view)
     )
     return row
+
+
+def test_equal_tokens_and_equal_time(compared: dict[str, Any]) -> None:
+    """400 tokens are four steps: 0.4 + 0.8 of the way, also for GRPO's four seconds."""
+    assert compared["reviews"]["tokens"] == pytest.approx(400)
+    assert compared["reviews"]["seconds"] == pytest.approx(4)
+    for view in ("tokens", "seconds"):
+        grpo, rloo = (row_of(compared, name, view) for name in ("grpo", "rloo"))
+        assert rloo["mean"] - grpo["mean"] == pytest.approx(0.08, abs=1e-3)
+        assert rloo["difference"]["low"] == pytest.approx(0.08, abs=1e-3)  # paired: no noise left
+        assert grpo["reached"] == 4 and "difference" not in grpo
 
 
 def test_equal_distance_or_not_reached(compared: dict[str, Any]) -> None:
@@ -249,18 +272,3 @@ def test_a_new_seed_is_compared_with_what_its_rows_expect(
     assert "is equal in every measurement" in text
     assert f"inside {count - len(outside)} of {count} intervals" in text
     assert ("which it does not reach" in text) == (far < 4)
-
-
-@pytest.mark.parametrize("name", ["gold", "kl", "step"])
-def test_one_bit_is_not_equal(tmp_path: Path, name: str) -> None:
-    run = "start-0/budget/reviews/grpo-0"
-    invented_run(tmp_path / run, 0.8, 0)
-    again(tmp_path, run, 0.8)
-    same = tmp_path / "repeats" / run / "same_seed" / "points.pt"
-    points = torch.load(same)
-    last = points[name].double().clone()
-    last[-1] = torch.nextafter(last[-1], last[-1] + 1)
-    torch.save(points | {name: last}, same)
-    row = repeats.repeated(tmp_path, run, {}, lambda _: {})
-    assert row is not None and not row["equal"]
-    assert "**is not equal**" in repeats.repeats_text([row], {})

@@ -45,6 +45,17 @@ def test_the_flags_of_a_run_are_flags_of_its_script(name: str, recipe: Recipe) -
             assert (parsed.data, parsed.seed, parsed.test_prompts) == (each.world, 1, 0)
 
 
+def test_a_study_has_its_own_runs() -> None:
+    config = StudyConfig(runs=("ppo", "grpo_process", "grpo_iterative", "minillm", "grpo"))
+    runs = {name: study.runs_of(config, each) for name, each in STUDIES.items()}
+    assert runs == {
+        "sums": ["ppo", "grpo_process", "grpo"],
+        "reviews": ["ppo", "grpo_iterative", "grpo"],
+        "distillation": ["minillm"],
+        "pairs": ["grpo"],
+    }
+
+
 def test_a_finished_stage_is_kept_and_a_failing_one_explains_itself(tmp_path: Path) -> None:
     done = tmp_path / "done"
     done.mkdir()

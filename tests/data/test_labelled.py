@@ -6,6 +6,7 @@ import json
 import pytest
 
 from data.labelled import LabelledText, read_labelled
+from data.readers import read_text
 
 
 def folder_of(tmp_path, texts):
@@ -39,6 +40,11 @@ def test_a_folder_gives_both_sides_in_turn_with_stars_and_line_breaks(tmp_path):
         LabelledText("Fine\ntoo", True, 10),
     ]
     assert result.summary().endswith("3 of 3 texts kept; 66.7% are labelled good")
+
+
+def test_unlabelled_folder_is_read_as_documents(tmp_path):
+    folder = folder_of(tmp_path, {"b_0.txt": "two<br />lines", "a_0.txt": "one", "url.csv": "no"})
+    assert read_text(folder) == ["one", "two\nlines"]
 
 
 @pytest.mark.parametrize("opened", [open, gzip.open])

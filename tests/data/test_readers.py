@@ -49,6 +49,12 @@ def test_content_decides_and_not_the_name(tmp_path: Path) -> None:
         assert read_responses(path).records == RECORDS
 
 
+def test_byte_order_mark_blank_lines_and_crlf(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(b"\xef\xbb\xbf" + LINES.replace("\n", "\r\n\r\n").encode())
+    assert read_responses(path).records == RECORDS
+
+
 def test_unicode_line_separators_do_not_end_a_row(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text('{"prompt": "a\u2028b\x85?", "response": " c"}\n', encoding="utf-8")

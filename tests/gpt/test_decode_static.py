@@ -124,25 +124,6 @@ def test_what_stood_in_the_cache_by_chance_is_never_read(monkeypatch):
     )
 
 
-def test_all_rows_done_is_noticed_within_16_tokens(monkeypatch):
-    model = random_gpt(context=1024)
-    model.ln_f.weight.data.zero_()  # logits are the same whatever is read: half of the draws are EOS
-    model.ln_f.bias.data = model.wte.weight[EOS] * 3
-    read = 0
-    decode = GPT.decode
-
-    def counted(*arguments):
-        nonlocal read
-        read += 1
-        return decode(*arguments)
-
-    monkeypatch.setattr(GPT, "decode", counted)
-    params = replace(PLAIN, max_new_tokens=900, decoding="static")
-    sampled = generate(model, EVEN, params, seeded(0), eos_id=EOS)
-    longest = int(sampled.response_mask.sum(1).max())
-    assert longest <= 16 and read == 15  # the look comes after the 16th draw, before it is read
-
-
 # Questions to the device
 
 WAITS = ("_local_scalar_dense", "nonzero", "masked_select", "equal", "is_nonzero", "unique")

@@ -205,6 +205,11 @@ def test_published_weights_come_with_their_own_tokenizer(tmp_path, monkeypatch):
 # Samples and the script
 
 
+def test_sums_have_no_answers_to_imitate():
+    with pytest.raises(UserError, match="sums come without preferred answers"):
+        finetuning.main(FinetuningConfig(data="sums", device="cpu"))
+
+
 def test_sample_rows_show_prompt_answer_and_data():
     model = small_gpt(GLASSBOX.n_vocab).eval()
     examples = [

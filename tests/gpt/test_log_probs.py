@@ -13,14 +13,7 @@ from torch.utils._pytree import tree_leaves
 from toys import close
 
 from data.collate import ResponseBatch, collate_responses
-from gpt.log_probs import (
-    _score,
-    entropy_from_logits,
-    full_kl,
-    score_in_chunks,
-    token_log_probs,
-    token_scores,
-)
+from gpt.log_probs import entropy_from_logits, full_kl, token_log_probs, token_scores
 from gpt.model import GPT, GPTConfig
 
 V, EOS = 7, 0
@@ -173,22 +166,6 @@ def test_chunks_under_bfloat16_autocast_have_the_gradient_of_the_whole():
     whole, chunked = gradients
     assert chunked.dtype == torch.float32
     assert float((chunked - whole).norm()) < 0.02 * float(whole.norm())
-
-
-def test_the_gradient_in_chunks_is_that_of_finite_differences():
-    """In float64: numerical derivatives of `_score` against the written-out ones."""
-    generator = torch.Generator().manual_seed(3)
-    hidden, weight = (
-        torch.randn(n, 3, dtype=torch.float64, generator=generator).requires_grad_() for n in (5, 7)
-    )
-    targets = torch.tensor([6, 0, 2, 2, 4])
-
-    def log_probs(hidden, weight):
-        return score_in_chunks(_score, 2 * 7, 0.7, hidden, weight, targets)[:, 0]
-
-    assert torch.autograd.gradcheck(log_probs, (hidden, weight))
-    with torch.no_grad():
-        close(log_probs(hidden, weight), _score(hidden, weight, targets, 0.7)[:, 0])
 
 
 class LogitMeter(TorchDispatchMode):

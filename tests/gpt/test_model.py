@@ -11,15 +11,7 @@ import torch.nn.functional as F
 from toys import close
 
 from data.collate import left_pad, right_pad
-from gpt.model import (
-    GPT,
-    PRESETS,
-    GPTConfig,
-    KVCache,
-    one_query_attention,
-    plain_attention,
-    preset_config,
-)
+from gpt.model import GPT, PRESETS, GPTConfig, KVCache, plain_attention, preset_config
 
 CONFIG = GPTConfig(vocab_size=11, context=12, n_layer=2, n_head=2, n_embd=8)
 ROWS = [[3, 1, 4], [1, 5, 9, 2, 6], [5, 3]]
@@ -92,24 +84,6 @@ def slow_logits(model: GPT, row: list[int]) -> torch.Tensor:
 
 def test_logits_against_the_formulas():
     close(MODEL(torch.tensor([ROWS[1]]))[0], slow_logits(MODEL, ROWS[1]))
-
-
-@pytest.mark.parametrize("masked", [False, True])
-def test_one_query_attention_equals_the_fused_kernel(masked):
-    """The last of five queries, with keys and values cut from a longer cache."""
-    query, key, value = torch.randn(
-        3, 2, 2, 5, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1)
-    )
-    key, value = key[:, :, :4], value[:, :, :4]
-    mask = torch.tensor([[1, 1, 0, 1], [0, 1, 1, 1]]).bool()[:, None, None] if masked else None
-    fused = F.scaled_dot_product_attention(query[:, :, -1:], key, value, attn_mask=mask)
-    close(one_query_attention(query[:, :, -1:], key, value, mask), fused)
-    close(
-        plain_attention(
-            query[:, :, -1:], key, value, torch.ones(1, 4).bool() if mask is None else mask
-        ),
-        fused,
-    )
 
 
 # Causality and padding

@@ -15,13 +15,7 @@ from gpt import pretraining
 from gpt.checkpoint import load_gpt
 from gpt.corpus import TextCorpus, WorldCorpus
 from gpt.model import GPT, GPTConfig
-from gpt.pretraining import (
-    PretrainingConfig,
-    held_out_loss,
-    language_model_loss,
-    main,
-    train,
-)
+from gpt.pretraining import PretrainingConfig, held_out_loss, language_model_loss, main, train
 from gpt.teacher import teacher_folder
 from gpt.tokenizer import load_tokenizer
 from harness.errors import Finished

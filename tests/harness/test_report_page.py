@@ -102,6 +102,12 @@ def test_json_in_a_page_says_what_was_put_in(tmp_path: Path) -> None:
     assert "<" not in view + curves and "\u2028" not in view + curves
 
 
+def test_several_runs_escape_their_names(tmp_path: Path) -> None:
+    runs = [read_run(hostile_run(tmp_path / name)) for name in ("<b>x", "<i>y")]
+    tags = {tag for tag, _ in Tags(page_html(runs)).tags}
+    assert "img" not in tags and "i" not in tags
+
+
 def test_a_page_asks_for_nothing_from_elsewhere(tmp_path: Path) -> None:
     tags = Tags(page_html([read_run(hostile_run(tmp_path))])).tags
     links = [a for _, attrs in tags for k, a in attrs.items() if k in ("src", "href") and a]

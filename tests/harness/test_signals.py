@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from harness.command_flags import CommandFlags
 from harness.command_line import explained, run_script
-from harness.errors import Finished
-from harness.files import read_jsonl, write_json
+from harness.errors import Finished, UserError
+from harness.files import append_jsonl, read_jsonl, write_json
 from harness.metric_log import MetricLog
 from harness.paths import STATE_FILE
 from harness.run_folder import finish_run, open_run, stepping
@@ -178,6 +179,19 @@ def test_a_full_disk_is_one_sentence_and_costs_no_more_than_the_last_steps(tmp_p
     resumed(tmp_path / "run", size=100_000)
 
 
+def test_a_row_that_does_not_fit_names_its_file(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    append_jsonl(path, [{"step": 1}])
+    disturb = limited(15)
+    disturb(5)
+    try:
+        with pytest.raises(UserError, match="metrics.jsonl .* .File too large."):
+            append_jsonl(path, [{"step": 2}, {"step": 3}])
+    finally:
+        disturb(0)
+    assert read_jsonl(path) == [{"step": 1}]
+
+
 # Output
 
 
@@ -219,6 +233,14 @@ def test_a_closed_stream_is_no_place_for_a_file(closed):
 
 
 # Settings
+
+
+def test_deterministic_algorithms_are_for_the_run_alone():
+    seen = []
+    for deterministic in (True, False):
+        config = CommandFlags(ranks=1, device="cpu", deterministic=deterministic)
+        run_script(lambda config: seen.append(torch.are_deterministic_algorithms_enabled()), config)
+    assert seen == [True, False] and not torch.are_deterministic_algorithms_enabled()
 
 
 def test_a_finished_run_is_told_of_whichever_rank_is_the_first_to_end(monkeypatch, capsys):

@@ -11,8 +11,15 @@ from data import reviews
 from gpt.generate import generate
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import load_tokenizer
+from harness.errors import UserError
 from reward_model.reward_model_training import RewardModelConfig
-from reward_model.world_pairs import ReviewsAnnotator, sampled_pairs, world_pairs
+from reward_model.world_pairs import (
+    ReviewsAnnotator,
+    check_world,
+    has_annotator,
+    sampled_pairs,
+    world_pairs,
+)
 
 GLASSBOX = load_tokenizer("glassbox")
 
@@ -39,22 +46,6 @@ def test_the_annotator_compares_gold_rewards_with_noise():
     assert 160 < sum(v.first_preferred for v in same) < 240  # equal gold: a coin
     cut = annotator(record, good, True, good, False, rng).gold
     assert cut[0] - cut[1] == pytest.approx(0.15)  # the form counts only where the text ended
-
-
-def test_the_annotator_judges_each_response_once_and_for_its_own_prompt(monkeypatch):
-    calls: list[tuple[str, str, bool]] = []
-
-    def gold(record, text, ended) -> float:
-        calls.append((record.prompt, text, ended))
-        return len(calls) / 100
-
-    monkeypatch.setattr(reviews, "gold_reward", gold)
-    annotator, rng = ReviewsAnnotator(), random.Random(0)
-    first, second = reviews.prompts("train")[:2]
-    assert annotator(first, "a", True, "b", True, rng).gold == (0.01, 0.02)
-    assert annotator(first, "b", True, "a", True, rng).gold == (0.02, 0.01)
-    assert annotator(second, "a", True, "a", False, rng).gold == (0.03, 0.04)
-    assert len(calls) == len(set(calls)) == 4
 
 
 @pytest.mark.parametrize("split", ["train", "validation"])
@@ -91,3 +82,14 @@ def test_held_out_answers_are_two_at_temperature_one_however_the_others_are_draw
     pairs, held_out = sampled_pairs(small_policy(), GLASSBOX, config)
     assert (len(pairs), len(held_out)) == (6, 3)
     assert used == [(1.0, False, 2), (1.7, False, 2), (1.0, False, 2)]
+
+
+def test_only_a_world_with_an_annotator_makes_pairs():
+    assert has_annotator("reviews")
+    assert not has_annotator("sums") and not has_annotator("pairs.json")
+    check_world("reviews", "constant")
+    check_world("pairs.json", "strength")
+    with pytest.raises(UserError, match="rl.grpo_engine --data sums"):
+        check_world("sums", "constant")
+    with pytest.raises(UserError, match="says which .* not by how much"):
+        check_world("reviews", "strength")

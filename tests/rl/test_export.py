@@ -74,6 +74,18 @@ def test_flags_are_shown_as_they_are_and_not_as_markup(tmp_path: Path) -> None:
     assert all(line.startswith("    ") for line in lines)  # a block of code, to Markdown
 
 
+def test_exporting_again_replaces_what_was_exported_and_nothing_else(tmp_path: Path) -> None:
+    run, out = run_folder(tmp_path / "run", ROWS[:1]), tmp_path / "out"
+    export.main((run,), ExportConfig(out))
+    own = out / "run" / "events.out.tfevents.1.host.somebody-elses"
+    own.write_bytes(b"")
+    with (run / "metrics.jsonl").open("a", encoding="utf-8") as file:
+        file.write(json.dumps(ROWS[1]) + "\n" + '{"step": 3, "rew')  # the run goes on
+    export.main((run,), ExportConfig(out))
+    assert [event.step for event in read(out / "run").Scalars("reward")] == [1, 2]
+    assert len(list((out / "run").iterdir())) == 2 and own.exists()
+
+
 def test_a_folder_of_runs_stands_for_them_and_names_are_told_apart(tmp_path: Path) -> None:
     for name in ("a/grpo", "a/ppo", "b/grpo"):
         run_folder(tmp_path / name)

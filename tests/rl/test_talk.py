@@ -20,8 +20,8 @@ from reward_model.scalar_head import RewardModel, load_reward_model, save_reward
 from rl import talk
 from rl.batches.rollout import Rollout
 from rl.commands import conversation
-from rl.commands.conversation import FilePrompts, open_typed
-from rl.commands.talking import Talk, TalkConfig, open_talk, with_start
+from rl.commands.conversation import Answer, FilePrompts, Scorer, open_typed
+from rl.commands.talking import Talk, TalkConfig, in_terminal, open_talk, printable, with_start
 
 TOKENIZER = load_tokenizer("glassbox")
 KETTLE = "Review the red kettle for Anna."
@@ -224,7 +224,27 @@ def test_against_another_run_and_what_cannot_be_compared(runs: Path) -> None:
         ask(runs / "grpo", config=replace(CPU, against=str(runs / "judge")))
 
 
+def test_a_reward_model_scores(runs: Path) -> None:
+    opened = open_talk(runs / "judge", CPU)
+    with pytest.raises(UserError, match="a prompt, a tab and an answer"):
+        opened.as_object(KETTLE)
+    answer = "Hi Anna! The kettle is great. I hope this helps."
+    scored = opened.as_object(f"{KETTLE}\t{answer}")["answers"][0]
+    assert scored["gold"] == pytest.approx(0.963636, abs=1e-6) and scored["reward"] is not None
+    worse = opened.as_object(f"{KETTLE}\tGo away.")["answers"][0]
+    assert worse["gold"] < 0.5 and worse["reward"] != scored["reward"]
+    with pytest.raises(UserError, match="do not fit the model's 64 positions"):
+        opened.as_object(f"{KETTLE}\t{answer * 9}")
+    assert isinstance(opened.scorer, Scorer)
+
+
 # --- a terminal -----------------------------------------------------------------------------------
+
+
+def test_what_a_model_writes_does_not_steer_the_terminal() -> None:
+    assert printable("a\x1b[2Jb\tc\nd\u202ee\ufffd é") == "a\\x1b[2Jb\\tc\nd\\u202ee\ufffd é"
+    shown = in_terminal(["run"], [[Answer("\x1b[31mred\x07", 3, True)]], 80)
+    assert "\x1b" not in shown and "\x07" not in shown and "red" in shown
 
 
 def typing(*lines: str):

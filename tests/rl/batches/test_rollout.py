@@ -10,7 +10,6 @@ import torch
 import toys
 from toys import seeded
 
-from data.collate import left_pad
 from data.records import PromptRecord
 from gpt.generate import SamplingParams, generate
 from gpt.log_probs import token_log_probs, token_scores
@@ -85,20 +84,6 @@ def test_the_samplers_log_probs_are_those_of_a_whole_forward(temperature):
         assert float((plain - rescored).abs().max()) > 0.1
 
 
-def test_contiguous_rows_score_like_left_padded_ones():
-    """Left-padded prompts with an attention mask and positions counted from the first real token."""
-    rollout = rollout_of()
-    prompts, prompt_mask = left_pad([LETTERS.encode(r.prompt) for r in rollout.records], 9)
-    tokens = torch.cat([prompts, rollout.response_tokens], 1)
-    attention_mask = torch.cat([prompt_mask, rollout.response_mask], 1)
-    P, T = prompts.shape[1], rollout.response_tokens.shape[1]
-    log_probs = MODEL(tokens, attention_mask)[:, P - 1 : P + T - 1].log_softmax(-1)
-    chosen = log_probs.gather(2, tokens[:, P:, None]).squeeze(2)
-    expected = torch.where(rollout.response_mask, chosen, 0.0)
-    actual = token_log_probs(MODEL, rollout.sequences)
-    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-5)
-
-
 @pytest.mark.parametrize("rows", [1, G, 2 * G + 1])
 def test_fewer_rows_at_once_draw_the_same_responses(rows, monkeypatch):
     """Whole groups, at least one, in each call; a shorter piece is padded like the longest."""
@@ -153,24 +138,6 @@ def test_micro_batches_cover_the_minibatch(size):
         torch.testing.assert_close(
             token_log_probs(MODEL, batch), rollout.log_probs[index], rtol=0, atol=1e-5
         )
-
-
-@pytest.mark.parametrize(("size", "parts"), [(3, 4), (5, 4), (6, 2), (11, 2), (12, 1)])
-def test_micro_batches_keep_groups_whole(size, parts):
-    """Groups whose longest row is of similar length go together, in the order of their rows."""
-    rollout = rollout_of(seed=3)
-    rows = torch.tensor([9, 10, 11, 0, 1, 2, 6, 7, 8, 3, 4, 5])
-    totals = rollout.sequences.prompt_lengths + rollout.lengths
-    cut = list(micro_batches(rollout.sequences, rows, size, G))
-    assert len(cut) == parts and max(len(index) for index, _ in cut) <= size
-    groups = torch.cat([index for index, _ in cut]).view(-1, G)
-    assert groups.tolist() == sorted(
-        rows.view(-1, G).tolist(), key=lambda group: max(totals[group].tolist())
-    )
-    longest = [max(totals[group].tolist()) for group in groups.tolist()]
-    assert len(set(longest)) > 2 and longest != sorted(longest, reverse=True)
-    for index, batch in cut:
-        assert torch.equal(batch.response_tokens, rollout.response_tokens[index])
 
 
 # Joining and parting

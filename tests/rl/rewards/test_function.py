@@ -6,6 +6,7 @@ import json
 import math
 import os
 import re
+import signal
 import sys
 from pathlib import Path
 
@@ -231,6 +232,20 @@ def test_no_way_of_ending_passes_for_success(source, end):
                 open_function(f"{where}:f")
             assert f"{where} cannot be imported: {words.split(' (')[0]}" in str(ended.value.code)
     assert os._exit is leave
+
+
+def test_a_signal_and_a_notebooks_interrupt_pass():
+    """`explained` takes the signals; where nobody does, Ctrl-C is the user's own."""
+
+    def interrupted(prompt: str, response: str) -> float:
+        os.kill(os.getpid(), signal.SIGINT)
+        return 1.0
+
+    with pytest.raises(KeyboardInterrupt):
+        FunctionReward(interrupted, "f")(ROLLOUT)
+    with pytest.raises(SystemExit) as ended, explained():
+        FunctionReward(interrupted, "f")(ROLLOUT)
+    assert ended.value.code == 130
 
 
 SETS = {

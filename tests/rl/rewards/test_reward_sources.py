@@ -105,6 +105,13 @@ def test_a_reward_that_is_not_finite_is_refused(value):
     assert f"row 3: {ROLLOUT.responses[3]!r}" in str(error.value)
 
 
+@pytest.mark.parametrize("shape", [(7,), (9,), (8, 1), (1, 8), ()])
+def test_the_wrong_number_of_rewards_is_refused(shape):
+    """(N, 1) would broadcast against (N,) to an N x N table."""
+    with pytest.raises(ValueError, match=r"per response, \(N,\) = \(8,\)"):
+        checked_rewards(Fixed(torch.zeros(shape)), ROLLOUT)
+
+
 def test_a_reward_says_what_it_is_made_of():
     """Its models, its check and its terms; a function of somebody else's says nothing."""
     one, other, teacher = RewardModel(random_gpt()), RewardModel(random_gpt(1)), random_gpt(2)

@@ -259,6 +259,13 @@ def test_the_script_makes_a_teacher_that_the_engines_find(
     assert "student before" in capsys.readouterr().out
 
 
+def test_a_missing_judge_is_reported_before_the_pre_training(small_world, tmp_path, monkeypatch):
+    monkeypatch.setattr(make_teacher.pretraining, "main", lambda config: pytest.fail("trained"))
+    config = TeacherConfig(device="cpu", reward_model=tmp_path / "nowhere")
+    with pytest.raises(UserError, match="no reward model in .*nowhere"):
+        make_teacher.main(config)
+
+
 def test_what_would_fail_later_fails_before_an_earlier_run_is_moved(small_world, tmp_path):
     config = TeacherConfig(
         device="cpu", base=small_world["student"], out=tmp_path / "out", **small_world

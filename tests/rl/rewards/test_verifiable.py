@@ -339,6 +339,14 @@ def test_pass_at_k_is_the_share_of_subsets_with_a_right_sample():
     assert pass_at_k(correct, 6) == 0.75
 
 
+@pytest.mark.parametrize("k", [0, 4])
+def test_pass_at_k_needs_k_samples(k):
+    with pytest.raises(ValueError, match=rf"pass@{k} needs 1 to n = 3"):
+        pass_at_k(torch.ones(2, 3, dtype=torch.bool), k)
+    with pytest.raises(ValueError, match=r"bool \(P, n\)"):
+        pass_at_k(torch.ones(6, dtype=torch.bool), 1)
+
+
 # In an engine
 
 

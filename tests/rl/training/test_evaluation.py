@@ -15,9 +15,7 @@ from gpt.generate import SamplingParams
 from gpt.model import GPT
 from gpt.tokenizer import build_tokenizer
 from harness.files import write_json
-from rl.grpo_engine import GRPOConfig
 from rl.rewards.sources import RuleReward
-from rl.training import evaluation
 from rl.training.evaluation import (
     Comparison,
     Conditions,
@@ -109,30 +107,9 @@ def test_without_a_reward_everything_else_is_measured(monkeypatch):
     assert lines[3].split()[:3] == ["before", "-", "0.000"]
 
 
-def test_forwards_of_an_evaluation_fit_the_runs_micro_batches(monkeypatch):
-    """At most 8 rows are sampled together where an update has 1, and 2 scored; the same numbers."""
-    sampled, scored = [], []
-    sample, score = evaluation.sample_rollout, evaluation.token_log_probs
-    monkeypatch.setattr(
-        evaluation, "sample_rollout", lambda *a: sampled.append(len(a[2])) or sample(*a)
-    )
-    monkeypatch.setattr(
-        evaluation, "token_log_probs", lambda m, b, **k: scored.append(len(b)) or score(m, b, **k)
-    )
-    found = [
-        evaluate(
-            EVEN, LETTERS, RECORDS, ONE_TOKEN, INDEX, reference=EVEN,
-            conditions=Conditions(micro_batch_size=size),
-        )
-        for size in (1, 32)
-    ]  # fmt: skip
-    assert sampled == [8] * 5 + [40]
-    assert scored == [2] * 40 + [40] * 2
-    assert found[0].responses == found[1].responses and torch.equal(found[0].kl, found[1].kl)
-    tiny, large = Conditions(), Conditions.of(GRPOConfig(micro_batch_size=4, precision="bfloat16"))
-    assert (tiny.prompts, tiny.prompts_of(8), tiny.scored) == (256, 64, 64)
-    assert (large.prompts, large.prompts_of(8), large.scored) == (32, 8, 8)
-    assert large.prompts_of(100) == 1 and large.precision == "bfloat16"
+def test_no_prompts_are_refused():
+    with pytest.raises(ValueError, match="no prompts to evaluate on"):
+        evaluate(EVEN, LETTERS, [], ONE_TOKEN, INDEX)
 
 
 def test_summary():

@@ -112,6 +112,12 @@ def test_a_missing_reward_model_names_the_command_that_trains_it(runs, data, pre
     assert str(error.value).splitlines()[-1].strip() == command
 
 
+def test_a_response_budget_beyond_the_context_is_refused(runs):
+    save_models(runs)
+    with pytest.raises(UserError, match=r"leaves no room.*128 positions"):
+        open_default(max_new_tokens=128)
+
+
 # Rewards by flag
 
 
