@@ -21,6 +21,7 @@ import torch
 
 from gpt.log_probs import CHUNK_ELEMENTS
 from gpt.model import GPTConfig
+from harness.here import HERE
 
 GB = 10**9
 FLOAT = 4  # bytes of a float32
@@ -342,7 +343,7 @@ def cpu_memory() -> int | None:
         sizes.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     except (AttributeError, ValueError, OSError):  # Windows has no sysconf
         pass
-    return min(sizes) // int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if sizes else None
+    return min(sizes) // HERE.local_ranks if sizes else None
 
 
 def _container_limits() -> Iterator[int]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import UserError
-from harness.files import display_path, read_json, read_jsonl
+from harness.files import display_path, read_json, read_metrics
 
 METRICS = "metrics.jsonl"
 SUFFIX = ".glassbox"  # of the event files that an export has written, and may replace
@@ -86,7 +86,7 @@ def export(folder: Path, target: Path) -> int:
             f"{error.name} is not installed, which writes the files: run "
             'pip install -e ".[tensorboard]" in the repository'
         ) from error
-    rows = read_jsonl(folder / METRICS)
+    rows = read_metrics(folder / METRICS)
     text = as_text(folder)
     earlier = list(target.glob(f"events.out.tfevents.*{SUFFIX}"))
     times = clock(rows, (folder / METRICS).stat().st_mtime)
