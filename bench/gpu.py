@@ -53,7 +53,7 @@ from gpt.generate import SamplingParams, generate
 from gpt.model import GPT
 from harness.command_line import from_preset, run_command
 from harness.compile_blocks import compile_blocks
-from harness.device import pick_device, precision
+from harness.device import open_device, precision
 from harness.errors import UserError
 from harness.metric_log import MetricLog
 from harness.optimizer import adamw, clip_and_step
@@ -363,7 +363,7 @@ def grpo_peak(bench: Bench, preset: str, flags: dict[str, Any]) -> tuple[float, 
         config,
         Given(policy.config, prompt_tokens=tokens, device=bench.device.type),
     )
-    return peak - base, forecast.peak - forecast.parts.libraries
+    return peak - base, forecast.peak - forecast.parts[forecast.at].libraries
 
 
 def start_peak(bench: Bench) -> float:
@@ -472,7 +472,7 @@ def chosen(only: Sequence[str]) -> list[str]:
 
 def main(config: GpuConfig) -> None:
     """Run the sections and write the page after each."""
-    device = pick_device(config.device)
+    device = open_device(config.device)
     if device.type != "cuda" and not config.toy:
         raise UserError(
             f"bench/gpu.py measures a CUDA card and this is {device}: run it on one, or add --toy to "

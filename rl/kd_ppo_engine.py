@@ -37,6 +37,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -80,7 +81,7 @@ from rl.training.engine import Engine, sampling_needs
 from rl.training.metrics import Stopwatch, UpdateMeter, explained_variance, rollout_metrics
 from rl.training.open_task import open_text
 from rl.training.reference import check_moving_reference, moved_reference
-from rl.training.run import Validate, finish_step, run_training
+from rl.training.run import Validate, finish_step, run_as_command, run_training
 from rl.training.text import text_gradient
 from rl.training.value_model import ValueModel
 
@@ -289,7 +290,7 @@ def train(
         row |= of_text | explained_variance(
             targets.old_values, targets.returns, rollout.response_mask
         )
-        row |= clock.metrics(tokens=int(rollout.lengths.sum()))
+        row |= clock.metrics(tokens=rollout.tokens)
         if "kl" in row:
             kl.update(row["kl"], len(rollout))
         state.step = step + 1
@@ -335,13 +336,7 @@ ENGINE = Engine(
     toy="--pretraining-batch-size 2",
 )
 
-
-def main(config: KDPPOConfig) -> Path:
-    """Run KD-PPO with all I/O and return the run folder."""
-    return run_training(ENGINE, config)
-
+main = partial(run_training, ENGINE)  # config -> run folder
 
 if __name__ == "__main__":
-    from harness.command_line import run_command
-
-    run_command(main, KDPPOConfig, PRESETS)
+    run_as_command(ENGINE)

@@ -43,12 +43,6 @@ def test_holm_multiplies_by_the_comparisons_left() -> None:
     assert list(intervals.holm(p)) == list(p)
 
 
-def test_a_prediction_interval_is_wider_than_that_of_the_mean() -> None:
-    """1, 2, 3: mean 2, s 1, t(2) 4.303, so 2 +- 4.303 sqrt(4 / 3)."""
-    low, high = intervals.prediction_interval([1.0, 2.0, 3.0])
-    assert (low, high) == pytest.approx((2 - 4.9687, 2 + 4.9687), abs=1e-3)
-
-
 def test_the_bootstrap_knows_three_levels() -> None:
     """Runs that agree leave the prompts' spread; runs that differ add theirs."""
     rng = np.random.default_rng(0)
@@ -129,19 +123,6 @@ def test_where_the_fitted_gold_is_highest() -> None:
     assert fits.peak("best of n", 0.4, 0.1) == pytest.approx((2.0, 0.4))
     assert fits.peak("RL", 0.4, 0.1) == pytest.approx((math.exp(3), 0.1 * math.exp(3)))
     assert fits.peak("RL", 0.4, 0.0) == (math.inf, math.inf)
-
-
-def test_residuals_show_where_a_form_bends_wrongly() -> None:
-    """Points of the other form: too high in the middle and too low at both ends, or the reverse."""
-    kl = np.linspace(0.1, 30, 30)
-    gain = fits.best_of_n_form(np.sqrt(kl)) @ np.array([0.4, 0.1])
-    near, middle, far = fits.fit("RL", kl, gain).by_thirds
-    assert middle * near < 0 and middle * far < 0
-
-
-def test_two_points_are_needed() -> None:
-    with pytest.raises(ValueError, match="two points beyond 0.05 nats: got 1"):
-        fits.fit("RL", np.array([0.0, 0.04, 1.0]), np.zeros(3))
 
 
 def test_a_pooled_fit_has_intervals_that_hold_the_truth() -> None:

@@ -66,15 +66,6 @@ def test_the_update_of_the_benchmark_is_one_optimizer_step(monkeypatch):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-6)
 
 
-# Memory
-
-
-def test_two_real_steps_have_a_peak_and_a_forecast():
-    """Of so small a model neither is worth a comparison: the process holds more than it."""
-    measured, forecast = gpu.grpo_peak(toy_bench(), "tiny", {"checkpoint_blocks": True})
-    assert measured > 0 and 5e6 < forecast < 1e8
-
-
 # Engines
 
 
@@ -107,17 +98,6 @@ def test_engines_beside_trl(monkeypatch):
         ["PPO, ours", "2", "", "1"],
     ]  # fmt: skip
     assert section.numbers == {"grpo beside TRL": 3.5, "rloo beside TRL": 3.5}
-
-
-def test_trls_trouble_does_not_take_our_numbers_with_it(monkeypatch):
-    monkeypatch.setattr(gpu.importlib.util, "find_spec", lambda name: object())
-    reports(monkeypatch, {"ours": 2.0}, broken="peer")
-    section = gpu.engines(toy_bench())
-    assert len(section.rows) == 3 and section.numbers == {}
-    assert "GRPO: the side ended before its work was done: out of memory." in section.notes
-
-
-# Demo
 
 
 # What is skipped
@@ -153,14 +133,7 @@ def test_a_cpu_is_refused_without_toy():
         gpu.main(GpuConfig(device="cpu"))
 
 
-def test_toy_numbers_never_reach_the_docs():
-    assert GpuConfig(toy=True).folder != gpu_page.PAGE.parent == GpuConfig().folder
-
-
 # The page
-
-CARD = {"card": "Card X", "toy": False, "date": "2026-01-02", "memory_gb": 80.0, "cuda": "13.0",
-        "versions": {"torch": "2.11"}}  # fmt: skip
 
 
 def table(**numbers: float) -> dict:
@@ -176,19 +149,3 @@ def test_targets_are_reached_missed_or_not_measured():
     assert [row[1:] for row in gpu_page.verdicts(found)] == [
         ["50%", "reached"], ["39%", "missed"], ["", "not measured"],
     ]  # fmt: skip
-
-
-def test_earlier_sections_of_the_same_card_stay(tmp_path):
-    gpu_page.write_page(tmp_path, CARD, {"decode": table()})
-    gpu_page.write_page(tmp_path, CARD, {"update": table()})
-    assert set(json.loads((tmp_path / "gpu.json").read_text())["sections"]) == {"decode", "update"}
-    gpu_page.write_page(tmp_path, CARD | {"card": "Card Y"}, {"demo": table()})
-    assert set(json.loads((tmp_path / "gpu.json").read_text())["sections"]) == {"demo"}
-
-
-def test_our_page_has_the_markers_and_says_whether_it_was_run():
-    text = gpu_page.PAGE.read_text(encoding="utf-8")
-    gpu_page.page_with(text, "", gpu_page.MARKS)
-    assert ("**Not run on a card yet.**" in text) != gpu_page.RESULTS.exists()
-    with pytest.raises(UserError, match="lacks the lines"):
-        gpu_page.page_with("no markers", "", gpu_page.MARKS)
