@@ -143,7 +143,9 @@ def received(folder: Path) -> Iterator[None]:
     """Around the reading of a folder that others may have written: UserError for odd kinds of values."""
     try:
         yield
-    except (AttributeError, IndexError, KeyError, OverflowError, TypeError) as error:
+    except UserError:
+        raise
+    except (AttributeError, LookupError, OverflowError, TypeError, ValueError) as error:
         raise UserError(
             f"{display_path(folder)} holds a value of a kind that no run writes "
             f"({' '.join(str(error).split())}): restore its config.json and its other files"

@@ -150,7 +150,7 @@ def _meet_by_torchrun() -> tuple[int, Any, int, int]:
 def _of_torchrun(name: str, allowed: range) -> int:
     """A number that torchrun leaves in the environment."""
     text = os.environ.get(name, "")
-    if not text.isdecimal() or int(text) not in allowed:
+    if not (text.isascii() and text.isdecimal()) or int(text) not in allowed:
         raise UserError(
             f"{name} is {text!r} in the environment, where torchrun puts a number from {allowed[0]} to "
             f"{allowed[-1]}: start with torchrun, or unset TORCHELASTIC_RUN_ID for a run without it"
@@ -246,7 +246,13 @@ def _take_part(
     collectives.use_shared_memory(board)
     try:
         backend = "cpu:gloo,cuda:nccl" if cuda else "gloo"
-        dist.init_process_group(backend, store=store, rank=number, world_size=count)
+        try:
+            dist.init_process_group(backend, store=store, rank=number, world_size=count)
+        except RuntimeError as error:
+            raise UserError(
+                f"the ranks cannot be joined ({str(error).splitlines()[0][-120:]}): check "
+                "GLOO_SOCKET_IFNAME and the limit of open files, or use --ranks 1"
+            ) from None
         if number:
             sys.stdout = Path(os.devnull).open("w", encoding="utf-8")
             warnings.simplefilter("ignore")  # the first rank gives them

@@ -89,7 +89,8 @@ class RunFolder:
                 return (file.metadata() or {}).get("kind", "")
         except Exception as error:  # safetensors raises its own class for a damaged file
             raise UserError(
-                f"{self.path / MODEL_FILE} is not a readable safetensors file ({error}): copy it again"
+                f"{self.path / MODEL_FILE} is not a readable safetensors file ({error}): "
+                "train it again, or copy it again"
             ) from error
 
     def find(self, path: Path) -> Path | None:
