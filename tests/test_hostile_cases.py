@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import struct
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -41,7 +40,7 @@ COUNTED: list[str] = []
 def counted():
     """How many there were, which scripts/soak.py adds up."""
     yield
-    print(f"\nhostile cases: {len(COUNTED)}", file=sys.stderr)
+    print(f"\nhostile cases: {len(COUNTED)}")
 
 
 def sentence_of(call: Callable[[], Any]) -> str:
