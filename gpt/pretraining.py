@@ -37,7 +37,7 @@ from harness.command_line import run_command
 from harness.device import open_device, precision
 from harness.files import display_path
 from harness.flag_ranges import AtLeastOne, NotNegative, Range
-from harness.metric_log import MetricLog
+from harness.metric_log import MetricLog, per_second
 from harness.optimizer import (
     adamw,
     check_losses,
@@ -48,7 +48,7 @@ from harness.optimizer import (
 from harness.paths import MODEL_FILE
 from harness.ranks.collectives import all_reduce_sum, check_alike, rank, shard, shard_chunks, world
 from harness.report.rules import say_findings
-from harness.report.writing import open_page, refresh
+from harness.report.writing import open_page, refresh, say_written
 from harness.run_folder import finish_run, open_run, stepping
 from harness.seeds import derive_seed, make_generator
 from harness.training_state import TrainingState, keep_state, saved_step
@@ -203,7 +203,7 @@ def train(
         norm = clip_and_step(optimizer, model.parameters(), config.max_norm)
         state.step = step + 1
         row = all_reduce_sum({"loss": float(loss)}) | {"grad_norm": norm, "lr": lr}  # float waits
-        row["tokens_per_second"] = tokens / (time.perf_counter() - begin)  # of training alone
+        row["tokens_per_second"] = per_second(tokens, begin)  # of training alone
         if state.step % config.eval_every == 0 or state.step == config.steps:
             with precision(model.device, config.precision):
                 row["held_out_loss"] = held_out_loss(model, held_out)
@@ -276,7 +276,7 @@ def main(config: PretrainingConfig) -> Path:
     bits = loss / math.log(2) / bytes_per_token(corpus.held_out_batches(), tokenizer)
     print(f"held-out loss {loss:.3f} nats per token, {bits:.3f} bits per byte")
     finish_run(folder)
-    print(f"wrote {display_path(folder)} (report: report.html)")
+    say_written(folder)
     return folder
 
 

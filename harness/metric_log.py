@@ -16,6 +16,11 @@ from harness.files import append_jsonl, display_path, keep_until
 from harness.ranks.collectives import is_main
 
 
+def per_second(count: float, begin: float) -> float:
+    """How many a second since `begin` of time.perf_counter, also by a clock that stands still."""
+    return count / max(time.perf_counter() - begin, 1e-9)
+
+
 class MetricLog:
     """Collects one row of numbers a step, appends it to a file and shows progress with an ETA.
 

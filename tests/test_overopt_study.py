@@ -230,7 +230,7 @@ def test_equal_distance_or_not_reached(compared: dict[str, Any]) -> None:
     nearer = row_of(compared, "ppo", "kl_2")
     assert nearer["difference"]["mean"] == pytest.approx(2 / 3 * 0.4 - 2 / 5 * 0.4, abs=1e-3)
     p = [row_of(compared, name, "kl_2")["difference"] for name in ("ppo", "rloo")]
-    assert all(each["holm"] >= each["p"] for each in p)
+    assert not any("p" in each for each in p)  # of two starts nothing is tested
 
 
 # --- a row made once more -------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.command_flags import Flags
-from harness.files import require_regular
+from harness.files import display_path, require_regular
 from harness.ranks.collectives import on_main
 from harness.report.page import ABOUT, REPORT, differences, page_html, read, read_run
 
@@ -56,12 +56,19 @@ def _refresh(folder: Path, rows: Sequence[Mapping[str, Any]] | None) -> None:
         print(f"{folder / REPORT} was not written ({type(error).__name__}: {error})", flush=True)
 
 
+def say_written(folder: Path) -> None:
+    """Name the run's folder and what is to be looked at in it: what could not be written is not named."""
+    names = (REPORT, "learning_curves.png", "report.png", "report.json", "samples.jsonl")
+    there = [name for name in names if (folder / name).exists()]
+    print(f"wrote {display_path(folder)} ({', '.join(there)})")
+
+
 def write_text(path: Path, content: str) -> None:
     """Write a temporary neighbour, then rename it into place."""
     require_regular(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        temporary.write_text(content, encoding="utf-8")
+        temporary.write_text(content, encoding="utf-8", errors="replace")
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
