@@ -39,9 +39,13 @@ class CommandFlags:
     """Only algorithms that give the same bits each time, also on a GPU; slower there."""
     debug: bool = False
     """Show the traceback of an error."""
+    quiet: bool = False
+    """Print warnings and errors alone."""
 
     def __post_init__(self) -> None:
         check_ranges(self)
+
+    fixed_length = False  # whether a learning rate or a stage depends on how many steps there are
 
     @property
     def is_small(self) -> bool:
@@ -57,6 +61,15 @@ class TrainingFlags(CommandFlags):
     """bfloat16: autocast over float32 weights, for GPUs."""
     checkpoint_every: AtLeastOne = 200
     """Steps between resumable checkpoints."""
+
+
+@dataclass(frozen=True)
+class BestFlags:
+    """Measuring"""
+
+    keep_best: str | None = None
+    """METRIC: also keep the model of the step at which this number of metrics.jsonl was best, in the run
+    folder's best/. A loss or a KL is better when lower, anything else when higher."""
 
 
 @dataclass(frozen=True)

@@ -105,6 +105,8 @@ class OutcomeConfig(TrainingFlags):
     max_norm: Limit = 1.0
     """Gradient norm at which gradients are clipped."""
 
+    fixed_length = True  # a cosine brings the learning rate down over the steps
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if min(self.layers, self.held_out_texts) < 1 or self.shortest < 2:

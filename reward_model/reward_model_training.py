@@ -24,7 +24,6 @@ first when it is not there. Held-out prompts are those of the validation split.
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -38,8 +37,9 @@ from data.collate import epoch_shuffled_indices
 from data.names import Data, default_folder
 from gpt import pretraining
 from gpt.checkpoint import load_policy
+from gpt.fit import AnswerFileFlags
 from gpt.lora import fit_for_training
-from gpt.model import SMALL_WIDTH_PRESETS, Preset
+from gpt.model import SMALL_WIDTH_PRESETS, Preset, preset_config
 from gpt.pretraining import PretrainingConfig
 from harness.command_flags import MemoryFlags, TrainingFlags
 from harness.command_line import run_command
@@ -85,6 +85,9 @@ PRESETS: dict[str, dict[str, Any]] = {
     # 112 comparisons a step: twice the steps, which find sooner that an answer is about its item
     "tiny/reviews": dict(batch_size=4),
     "study": dict(pairs=160_000),
+    "own": dict(
+        pooling="mean_score", lr=3e-4, max_prompt_tokens=1024, max_response_tokens=1024,
+    ),
     **{  # mean_score is what their published runs used (docs/guide.md); last_token was not tried
         name: dict(
             pooling="mean_score", batch_size=8, micro_batch_size=micro, lr=lr, epochs=1,
@@ -99,7 +102,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class RewardModelConfig(MemoryFlags, TrainingFlags):
+class RewardModelConfig(AnswerFileFlags, MemoryFlags, TrainingFlags):
     """Train a Bradley-Terry reward model on preference pairs."""
 
     preset: Preset = "tiny"
@@ -157,6 +160,8 @@ class RewardModelConfig(MemoryFlags, TrainingFlags):
             raise ValueError(
                 "--margin-from strength multiplies --margin, which is 0: give --margin 1"
             )
+
+    fixed_length = True  # a cosine brings the learning rate down over the steps
 
     @property
     def is_small(self) -> bool:
@@ -275,18 +280,26 @@ def train(
 
 def base_folder(config: RewardModelConfig) -> Path:
     """The base model's run folder; pre-trains it first if the default one is not there."""
-    if config.base is not None:
-        return config.base
-    folder = default_folder("pretraining", config.data, config.preset)
-    if not on_main((folder / MODEL_FILE).exists):
+    folder = base_of(config).parent
+    if config.base is None and not on_main((folder / MODEL_FILE).exists):
         print(f"no base model in {display_path(folder)} yet: pre-training it first")
-        defaults = PretrainingConfig(preset=config.preset, **pretraining.PRESETS[config.preset])
-        pretraining.main(
-            dataclasses.replace(
-                defaults, data=config.data, seed=config.seed, device=config.device, out=folder
-            )
-        )
+        pretraining.main(pretraining_of(config))
     return folder
+
+
+def base_of(config: RewardModelConfig) -> Path:
+    """Where the base model is, or will be."""
+    folder = config.base or default_folder("pretraining", config.data, config.preset)
+    return folder / MODEL_FILE
+
+
+def pretraining_of(config: RewardModelConfig) -> PretrainingConfig:
+    """How the default base model is made."""
+    return PretrainingConfig(
+        preset=config.preset, **pretraining.PRESETS[config.preset], data=config.data,
+        seed=config.seed, device=config.device, out=base_of(config).parent, template=config.template,
+        max_left_out=config.max_left_out,
+    )  # fmt: skip
 
 
 def main(config: RewardModelConfig) -> Path:
@@ -294,8 +307,9 @@ def main(config: RewardModelConfig) -> Path:
     device = pick_device(config.device, config.precision)
     made = has_annotator(config.data)  # a world's pairs are sampled, a file brings its own
     check_world(config.data, config.margin_from)
-    if not made:  # before a base is pre-trained for it
-        check_file(config)
+    if not made and not on_main(base_of(config).exists):  # before a base is pre-trained for it
+        tokenizer = pretraining.open_tokenizer(pretraining_of(config))
+        check_file(config, tokenizer, preset_config(config.preset, tokenizer.n_vocab).context)
     base = base_folder(config)
     policy, tokenizer = load_policy(base, device)
     folder = config.out or default_folder("reward_model", config.data, config.preset)

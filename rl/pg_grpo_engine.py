@@ -54,10 +54,12 @@ from rl.batches.preferences import (
     Compared,
     LossName,
     PairStream,
+    RecordedPairFlags,
     check_preference_flags,
     compared_rows,
     needs_reference,
     open_pairs,
+    pair_limits,
     pair_log_probs,
     pair_losses,
     pair_metrics,
@@ -92,10 +94,11 @@ from rl.training.run import Validate, finish_step, run_training
 from rl.training.token_log import StepBatch
 
 PRESETS = size_presets()
+PRESETS["own"] |= dict(max_response_tokens=1024)
 
 
 @dataclass(frozen=True)
-class PGGRPOConfig(EngineConfig):
+class PGGRPOConfig(RecordedPairFlags, EngineConfig):
     """Improve a policy with GRPO and a preference loss."""
 
     clip_low: NotNegative = 0.2
@@ -392,10 +395,10 @@ def recorded_pairs(config: PGGRPOConfig, task: Task) -> dict[str, Any]:
     """The training pairs that `train` takes; held-out ones take no part."""
     if not config.uses_recorded_pairs:
         return {}
-    room = task.policy.config.context - config.max_new_tokens
+    limits = pair_limits(config, task.policy.config.context)
     folder = config.first_reward_model
     pairs, _ = open_pairs(
-        config.data, config.preset, folder, task.tokenizer, room, config.max_new_tokens
+        config.data, config.preset, folder, task.tokenizer, limits, config.template
     )
     return {"offline_pairs": pairs}
 

@@ -51,6 +51,13 @@ class Rule:
     cause: str
     change: str
     page: str
+    elsewhere: Mapping[str, tuple[str, str]] = field(
+        default_factory=dict
+    )  # source of the reward: both
+
+    def words(self, run: Run) -> tuple[str, str]:
+        """Cause and change, for where the run's reward comes from."""
+        return self.elsewhere.get(run.reward_source, (self.cause, self.change))
 
 
 @dataclass(frozen=True)
@@ -86,6 +93,22 @@ class Run:
         """A number of report.json; None where it has none of this name."""
         value = self.results.get(key)
         return float(value) if isinstance(value, int | float) else None
+
+    @property
+    def reward_source(self) -> str:
+        """model, function (the user's), rule or teacher: where the reward comes from."""
+        reward = str(self.flag("reward", "auto"))
+        if "teacher" in self.flags:
+            return "teacher"
+        if ":" in reward:
+            return "function"
+        return "rule" if self.checked or reward in ("gold", "rule") else "model"
+
+    @property
+    def keeps_best(self) -> bool:
+        """Whether pre-training has kept the weights of its best held-out loss (--patience)."""
+        of_a_file = self.flag("data", "reviews") not in ("reviews", "sums")
+        return "patience" in self.flags and bool(self.flag("patience", of_a_file))
 
     @property
     def supervised(self) -> bool:
@@ -229,7 +252,7 @@ def nothing_learned(run: Run) -> str | None:
 def memorising(run: Run) -> str | None:
     """What is held out gets worse while training gets better, or is far behind it."""
     held_out, losses = run.values("held_out_loss"), run.values("loss")
-    if len(held_out) >= 3 and held_out[-1] >= 1.03 * min(held_out):
+    if not run.keeps_best and len(held_out) >= 3 and held_out[-1] >= 1.03 * min(held_out):
         first, last, _ = halves(losses)
         if last < first:
             return (
@@ -344,7 +367,7 @@ RULES: dict[str, Rule] = {
     "memorising": Rule(
         "note", memorising,
         "the training data are being memorised",
-        "stop where held_out_loss was lowest, or take more data",
+        "keep the model where it was best (--keep-best held_out_loss), or take more data",
         "03_pretraining_and_sft",
     ),
 }  # fmt: skip
@@ -365,9 +388,8 @@ def examine(
     for name, rule in rules.items() if rows else ():
         evidence = rule.check(run)
         if evidence is not None:
-            findings.append(
-                Finding(name, rule.severity, evidence, rule.cause, rule.change, rule.page)
-            )
+            cause, change = rule.words(run)
+            findings.append(Finding(name, rule.severity, evidence, cause, change, rule.page))
     return sorted(findings, key=lambda finding: ORDER.index(finding.severity))
 
 

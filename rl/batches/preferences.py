@@ -6,6 +6,7 @@ Tensors about pairs are (K, 2): column 0 is the chosen response, column 1 the re
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
@@ -16,17 +17,53 @@ from data.collate import ResponseBatch, epoch_shuffled_indices, on_device
 from data.names import default_folder, flags_for
 from data.readers import read_preferences, split_records
 from data.records import PreferenceRecord
+from gpt.fit import AnswerFileFlags, Limits, check_fit
 from gpt.log_probs import token_log_probs
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
 from harness.device import precision
 from harness.errors import UserError
 from harness.files import display_path
+from harness.flag_ranges import AtLeastOne
 from harness.ranks.collectives import all_gather_list, shard_chunks
 from harness.seeds import derive_seed
-from reward_model.pairs import TokenPair, collate_pairs, encode_pairs, keep_fitting
+from reward_model.pairs import TokenPair, collate_pairs, encode_pairs, keep_fitting, lengths_of
 from rl.equations.losses import row_sums
 from rl.equations.preference_losses import dpo_loss, hinge_loss, ipo_loss, simpo_loss
+
+
+@dataclass(frozen=True)
+class RecordedPairFlags(AnswerFileFlags):
+    """A file of yours"""
+
+    max_response_tokens: AtLeastOne | None = None
+    """Longest answer of a recorded pair; default: max_new_tokens."""
+
+
+class RecordedPairConfig(Protocol):
+    """The fields of a config that say which recorded pairs fit."""
+
+    @property
+    def max_new_tokens(self) -> int: ...
+
+    @property
+    def max_response_tokens(self) -> int | None: ...
+
+    @property
+    def cut_answers(self) -> bool: ...
+
+    @property
+    def max_left_out(self) -> float: ...
+
+
+def pair_limits(config: RecordedPairConfig, context: int) -> Limits:
+    """How long recorded pairs may be; a prompt leaves room for an answer that is sampled."""
+    sampled = config.max_new_tokens
+    longest = config.max_response_tokens or sampled
+    return Limits(
+        context - sampled, longest, context, config.cut_answers, config.max_left_out, sampled
+    )
+
 
 # --- where pairs come from ------------------------------------------------------------------------
 
@@ -45,8 +82,8 @@ def open_pairs(
     preset: str,
     folder: Path | None,
     tokenizer: Tokenizer,
-    max_prompt_tokens: int,
-    max_response_tokens: int,
+    limits: Limits,
+    template: bool = False,
 ) -> tuple[list[TokenPair], list[TokenPair]]:
     """Training pairs and held-out pairs, which share no prompt; what is too long is left out, counted.
 
@@ -59,18 +96,17 @@ def open_pairs(
         folder = folder or default_folder("reward_model", data, preset)
         parts = _recorded_pairs(folder, flags_for(data, preset))
     else:
-        result = read_preferences(Path(data))
+        result = read_preferences(Path(data), template=template)
         print(result.summary())
         splits = split_records(result.records)
         parts = splits["train"], splits["validation"]
-    train, held_out = (
-        _fitting(encode_pairs(part, tokenizer), max_prompt_tokens, max_response_tokens)
-        for part in parts
-    )
+    encoded = [encode_pairs(part, tokenizer) for part in parts]
+    check_fit(data, lengths_of([*encoded[0], *encoded[1]]), limits, "pairs")
+    train, held_out = (keep_fitting(part, limits) for part in encoded)
     if not train or not held_out:
         raise UserError(
             f"{data}: {len(train)} pairs to train on and {len(held_out)} held-out ones are too few: "
-            "give more pairs, or raise --max-new-tokens, the longest answer that is kept"
+            "give more pairs"
         )
     return train, held_out
 
@@ -89,15 +125,6 @@ def _recorded_pairs(
     results = [read_preferences(path) for path in paths]
     print(results[0].summary())
     return results[0].records, results[1].records
-
-
-def _fitting(
-    pairs: Sequence[TokenPair], max_prompt_tokens: int, max_response_tokens: int
-) -> list[TokenPair]:
-    kept, dropped = keep_fitting(pairs, max_prompt_tokens, max_response_tokens)
-    for reason, count in dropped.items():
-        print(f"left out {count} pairs: {reason}")
-    return kept
 
 
 # --- the log-prob of a whole response -------------------------------------------------------------

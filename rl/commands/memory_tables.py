@@ -24,6 +24,7 @@ from gpt.memory.forecast import (
 from gpt.memory.supervised import distillation_work, finetuning_work, pretraining_work
 from gpt.model import GPTConfig, Preset, preset_config
 from gpt.tokenizer import load_tokenizer
+from gpt.tokenizer_training import OWN_VOCABULARY
 from harness.command_line import from_preset
 from harness.files import save_figure
 from harness.flag_ranges import AtLeastOne, Count, check_ranges
@@ -137,7 +138,8 @@ def forecasts(script: str, preset: Preset, flags: MemoryConfig) -> Callable[[Any
 def vocabulary(preset: Preset) -> int:
     """Of the tokenizer that the preset is pre-trained with."""
     name = pretraining.PRESETS[preset].get("tokenizer", "glassbox")
-    return 50257 if name == "gpt2" else load_tokenizer(name).n_vocab
+    known = {"gpt2": 50257, "own": OWN_VOCABULARY}
+    return known.get(name) or load_tokenizer(name).n_vocab
 
 
 def stage_work(script: str, config: Any, shape: GPTConfig, flags: MemoryConfig) -> Work:

@@ -117,6 +117,9 @@ def _width(config: GPTConfig) -> int:
 def _update(config: RunFlags, given: Given, needs: Needs) -> Iterator[Phase]:
     """Micro-batches of the rollout, or of recorded pairs; and of text where there is any."""
     tokens, scored = _row(config, given)
+    if needs.answer_tokens:
+        scored = min(needs.answer_tokens, given.policy.context)
+        tokens = min(given.prompt_tokens + scored, given.policy.context)
     trained: tuple[GPTConfig, ...] = (given.policy,)
     if needs.critic:
         trunk = given.rewards[0] if given.rewards and given.teacher is None else given.policy

@@ -118,9 +118,9 @@ LOSS_LEFT = 0.015  # of healthy runs 0.004 at most
 
 
 def zero_spread(run: Run) -> str | None:
-    """Most groups have equal rewards."""
+    """Most groups have equal rewards, and their responses differ."""
     share = run.end("zero_spread_groups")
-    if share is None or share < 0.7 or run.solved:
+    if share is None or share < 0.7 or run.solved or repeated(run):
         return None
     return f"{share:.0%} of the groups have equal rewards over the last steps"
 
@@ -180,8 +180,18 @@ def steps_too_large(run: Run) -> str | None:
     return None
 
 
+def repeated(run: Run) -> str | None:
+    """Few of the responses of a step are different texts any more."""
+    first, last = run.start("distinct_responses"), run.end("distinct_responses")
+    if first is None or last is None or run.solved or last > 0.3 * first:
+        return None
+    return f"distinct_responses fell from {first:.2g} to {last:.2g} of the responses of a step"
+
+
 def entropy_collapse(run: Run) -> str | None:
     """Every response becomes the same text."""
+    if texts := repeated(run):
+        return texts
     first, last = run.start("entropy", 3), run.end("entropy")
     if first is None or last is None or run.solved or first < 0.05:
         return None
@@ -352,8 +362,8 @@ RULES: dict[str, Rule] = {
     ),
     "entropy_collapse": Rule(
         "warning", entropy_collapse,
-        "the policy writes one text for everything: the KL penalty is too weak, or the reward has a "
-        "single favourite",
+        "the policy has collapsed to few texts: the KL penalty is too weak, or the reward has a single "
+        "favourite",
         "raise --kl-coef, stop earlier, and read samples.jsonl",
         "18_knowledge_distillation_rewards",
     ),
@@ -379,8 +389,24 @@ RULES: dict[str, Rule] = {
     "over_optimised": Rule(
         "warning", over_optimised,
         "the reward model is exploited: the policy found what it overrates",
-        "stop at the best step, raise --kl-coef, or train the reward model on this policy's responses",
+        "keep the best step (--keep-best validation/gold), raise --kl-coef, or train the reward model on "
+        "this policy's responses",
         "06_reward_model",
+        {
+            "function": (
+                "your function pays for answers that the gold does not value",
+                "read the best-paid answers in samples.jsonl and mend the function; keep the best step "
+                "(--keep-best validation/gold), or raise --kl-coef",
+            ),
+            "teacher": (
+                "the teacher likes answers that the gold does not value",
+                "keep the best step (--keep-best validation/gold), raise --kl-coef, or change the teacher",
+            ),
+            "rule": (
+                "the rule and what measures the run disagree: it pays for what is not wanted",
+                "read samples.jsonl and mend the rule; keep the best step (--keep-best validation/gold)",
+            ),
+        },
     ),
     "proxy_suspected": Rule(
         "warning", proxy_suspected,
@@ -388,5 +414,16 @@ RULES: dict[str, Rule] = {
         "trained on",
         "read samples.jsonl; raise --kl-coef, stop earlier, or let --judge measure",
         "06_reward_model",
+        {
+            source: (
+                f"few kinds of responses, all liked by the {name}, perhaps for the wrong thing",
+                f"read samples.jsonl; {mend}, raise --kl-coef, or let --judge measure",
+            )
+            for source, name, mend in (
+                ("function", "function that you wrote", "mend the function if they are bad"),
+                ("teacher", "teacher", "stop earlier"),
+                ("rule", "rule", "stop earlier"),
+            )
+        },
     ),
 }  # fmt: skip

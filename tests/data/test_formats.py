@@ -117,7 +117,7 @@ def test_summary_counts_answers_that_touch_their_prompt(tmp_path: Path) -> None:
         {"prompt": "2+2?\n", "response": "4"},
     )
     summary = read_responses(path).summary()
-    assert summary.endswith("no space or line break between prompt and answer in 1")
+    assert "between prompt and answer in 1: --template" in summary
 
 
 @pytest.mark.parametrize("key", ["response", "completion", "answer"])

@@ -11,7 +11,6 @@ import pytest
 
 from data.readers import (
     DataError,
-    keep_within,
     read_preferences,
     read_prompts,
     read_responses,
@@ -106,7 +105,7 @@ def test_limit_must_be_positive(tmp_path: Path) -> None:
         ("a.gz", gzip.compress(LINES.encode(), mtime=0)[:12], "a.gz: damaged gzip data"),
         ("a.gz", gzip.compress(b"", mtime=0)[:10] + b"\xff" * 20, "a.gz: damaged gzip data"),
         ("a.gz", b"\x1f\x8b\x00nothing", "a.gz: damaged gzip data"),
-        ("a.parquet", b"PAR1\x15\x04", "a.parquet: a Parquet file; save it as JSON lines"),
+        ("a.parquet", b"PAR1\x15\x04", "a.parquet: a Parquet file is read by pyarrow"),
         ("a.jsonl", b'{"prompt": ""}\n', "a.jsonl: no row can be used .empty prompt 1."),
         ("a.jsonl", b"[" * 100_000, "a.jsonl:1: not"),
         ("a.jsonl", b'{"prompt": ' + b"1" * 5000 + b"}", "a.jsonl:1: not usable JSON: Exceeds"),
@@ -195,32 +194,6 @@ def test_recorded_tokens_that_are_none_are_named(
     path.write_text(json.dumps(PAIR | {key: value}), encoding="utf-8")
     with pytest.raises(DataError, match=f"pairs.jsonl:1: {message}"):
         read_preferences(path)
-
-
-def test_keep_within_counts_the_end_of_sequence() -> None:
-    """One token a character: three letters and EOS are four tokens."""
-    records = [
-        ResponseRecord("ab", "xyz"),
-        ResponseRecord("abc", "xyz"),
-        ResponseRecord("ab", "wxyz"),
-        ResponseRecord("abc", "wxyz"),
-    ]
-    kept, dropped = keep_within(records, lambda text: list(text.encode()), 2, 4)
-    assert kept == [ResponseRecord("ab", "xyz")]
-    assert dropped == {"prompt too long": 2, "answer too long": 1}
-
-
-@pytest.mark.parametrize("answers", [("xyz!", "x"), ("x", "xyz!")])
-def test_keep_within_looks_at_both_answers(answers: tuple[str, str]) -> None:
-    kept, dropped = keep_within([PreferenceRecord("a", *answers)], lambda text: list(text), 9, 4)
-    assert (kept, dropped) == ([], {"answer too long": 1})
-
-
-def test_keep_within_takes_prompts() -> None:
-    """The ground truth is checked, not generated, so its length does not matter."""
-    records = [PromptRecord("ab", "a long answer"), PromptRecord("abc")]
-    kept, dropped = keep_within(records, lambda text: list(text), 2, 1)
-    assert (kept, dropped) == (records[:1], {"prompt too long": 1})
 
 
 def test_splits_follow_the_prompt_alone() -> None:

@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 
 from data.readers import (
-    keep_within,
     read_preferences,
     read_prompts,
     read_responses,
@@ -31,14 +30,6 @@ def test_splits_of_a_whole_file_are_disjoint(real_data: Path) -> None:
     prompts = [{record.prompt for record in rows} for rows in split_records(pairs).values()]
     assert sum(map(len, prompts)) == len(set().union(*prompts)), "a prompt is in two splits"
     assert min(map(len, prompts)) > 80
-
-
-def test_length_filter_keeps_or_drops_whole_rows(real_data: Path) -> None:
-    pairs = read_preferences(real_data / "instruction-data-with-preference.json").records
-    kept, dropped = keep_within(pairs, lambda text: text.encode(), 200, 200)
-    assert len(kept) + sum(dropped.values()) == 1094
-    assert 0 < dropped["answer too long"] < 400
-    assert set(map(id, kept)) <= set(map(id, pairs))
 
 
 def test_gsm8k(real_data: Path) -> None:
