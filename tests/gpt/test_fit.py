@@ -18,7 +18,7 @@ ROWS = [(n, 60 if n % 5 == 0 else 20) for n in range(1, 101)]
         (Limits(95, 60, 256), "left out 5 of 100 pairs (5%)"),
         (Limits(100, 20, 256, max_left_out=0.5), "--max-response-tokens 60 takes 100%"),
         (Limits(60, 60, 256, max_left_out=0.5), "--max-prompt-tokens 100 takes 100%"),
-        (Limits(56, 60, 120, max_left_out=0.5, responses=64), "--max-new-tokens 20 takes"),
+        (Limits(56, 60, 120, max_left_out=0.5, responses=64), "--max-new-tokens 21 takes 92%"),
         (Limits(100, 20, 256, cut=True), None),
     ],
 )
@@ -42,4 +42,4 @@ def test_more_than_half_is_refused_in_one_message(limits, remedy):
     with pytest.raises(UserError, match="hh.jsonl: .* do not fit") as refused:
         check_fit("hh.jsonl", ROWS, limits, "pairs")
     text = str(refused.value)
-    assert remedy in text and "prompts 50, 90, 99, 100; answers 20, 20, 60, 60" in text
+    assert remedy in text and "prompts 50, 90, 99, 100; answers 20, 60, 60, 60" in text
