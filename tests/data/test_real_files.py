@@ -10,7 +10,6 @@ from data.readers import (
     read_prompts,
     read_responses,
     read_text,
-    split_records,
 )
 
 
@@ -23,13 +22,6 @@ def test_instruction_data_with_preference(real_data: Path) -> None:
     answers = read_responses(path)
     assert len(answers.records) == 1100 and answers.dropped == {}
     assert answers.records[2].response == "45 kilometers is equivalent to 45000 meters."
-
-
-def test_splits_of_a_whole_file_are_disjoint(real_data: Path) -> None:
-    pairs = read_preferences(real_data / "instruction-data-with-preference.json").records
-    prompts = [{record.prompt for record in rows} for rows in split_records(pairs).values()]
-    assert sum(map(len, prompts)) == len(set().union(*prompts)), "a prompt is in two splits"
-    assert min(map(len, prompts)) > 80
 
 
 def test_gsm8k(real_data: Path) -> None:
