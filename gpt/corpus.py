@@ -25,7 +25,7 @@ from data.readers import (
     split_records,
 )
 from data.records import PromptRecord, ResponseRecord
-from gpt.fit import Limits, check_fit
+from gpt.fit import FileFlags, Limits, check_fit
 from gpt.tokenizer import Tokenizer
 from harness.errors import UserError
 from harness.seeds import derive_seed
@@ -181,36 +181,23 @@ def open_corpus(
     return TextCorpus(texts, tokenizer, batch_size, context, seed)
 
 
-class PromptConfig(Protocol):
-    """The fields of a config that say which prompts of a file fit."""
-
-    @property
-    def template(self) -> bool: ...
-
-    @property
-    def max_left_out(self) -> float: ...
-
-    @property
-    def max_new_tokens(self) -> int: ...
-
-
 def open_prompts(
-    data: str, tokenizer: Tokenizer, max_prompt_tokens: int, config: PromptConfig | None = None
+    data: str,
+    tokenizer: Tokenizer,
+    room: int,
+    flags: FileFlags = FileFlags(max_left_out=1),  # noqa: B008  (it is frozen)
+    responses: int = 0,
 ) -> dict[str, list[PromptRecord]]:
-    """The prompts of a world or a file per split; prompts that are too long are left out, counted.
+    """The prompts of a world or a file per split; those longer than `room` are left out, counted.
 
-    UserError, with a `config`, for more of them than it accepts.
+    UserError for more of them than the flags accept. `responses` tokens follow a prompt.
     """
     if data == "reviews":
         return {split: reviews.prompts(split) for split in ("train", "validation", "test")}
     if data == "sums":
         return {split: sums.prompts(split, count=2000) for split in ("train", "validation", "test")}
-    context = max_prompt_tokens if config is None else max_prompt_tokens + config.max_new_tokens
-    left_out, responses = (
-        (1.0, None) if config is None else (config.max_left_out, config.max_new_tokens)
-    )
-    limits = Limits(max_prompt_tokens, 0, context, max_left_out=left_out, responses=responses)
-    result = read_prompts(Path(data), template=config is not None and config.template)
+    limits = Limits(room, 0, room + responses, False, flags.max_left_out, responses)
+    result = read_prompts(Path(data), template=flags.template)
     print(result.summary())
     lengths = [(len(tokenizer.encode(record.prompt)), 0) for record in result.records]
     check_fit(data, lengths, limits, "prompts")
@@ -220,10 +207,10 @@ def open_prompts(
     for split in ("train", "validation", "test"):
         if not splits[split]:
             different = len({record.prompt for record in kept})
-            room = "that differ" if len(kept) == len(lengths) else "or lower --max-new-tokens"
+            more = "that differ" if len(kept) == len(lengths) else "or lower --max-new-tokens"
             raise UserError(
                 f"{data}: no {split} prompts are left of {len(result.records)} ({different} different "
-                f"ones fit, split by their text): give more prompts {room}"
+                f"ones fit, split by their text): give more prompts {more}"
             )
     return {name: list(records) for name, records in splits.items()}
 

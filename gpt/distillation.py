@@ -596,7 +596,7 @@ def main(config: DistillationConfig) -> Path:
     room = min(model.config.context for model in (student, teacher)) - config.max_new_tokens
     if room < 1:
         raise UserError(f"--max-new-tokens {config.max_new_tokens} leaves no room for a prompt")
-    prompts = open_prompts(config.data, tokenizer, room, config)
+    prompts = open_prompts(config.data, tokenizer, room, config, config.max_new_tokens)
     corpus = corpus_of(config, tokenizer, student.config.context)
     announce_memory(config, student, teacher, tokenizer, prompts["train"])
     folder = config.out or default_folder("distillation", config.data, config.preset)

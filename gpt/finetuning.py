@@ -28,7 +28,7 @@ from data.readers import read_preferences, read_responses, split_records
 from data.records import PreferenceRecord, ResponseRecord
 from gpt.checkpoint import load_policy, save_gpt
 from gpt.corpus import encode_record
-from gpt.fit import AnswerFileFlags, Limits, check_fit
+from gpt.fit import AnswerFileFlags, check_fit
 from gpt.generate import SamplingParams, generate
 from gpt.lora import fit_for_training, save_adapter
 from gpt.memory.announce import announce
@@ -110,10 +110,6 @@ class FinetuningConfig(
     """Records per forward pass; changes memory and speed, never the gradient. Default: all of a step."""
     warmup: Count = 20
     weight_decay: NotNegative = 0.01
-    max_prompt_tokens: int = 128
-    """Longer prompts are left out and counted."""
-    max_response_tokens: int = 48
-    """Longer answers are left out and counted."""
     eval_every: AtLeastOne = 50
     """Steps between held-out losses."""
     record_tokens: Count = 4
@@ -219,7 +215,7 @@ def read_examples(
         result = read_responses(Path(config.data), template=config.template)
         print(result.summary())
         answers = result.records
-    limits = Limits.of(config, context)
+    limits = config.limits(context)
     rows = {
         name: [encode_record(record, tokenizer) for record in part]
         for name, part in split_records(answers).items()

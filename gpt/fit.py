@@ -11,11 +11,10 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from gpt.model import PRESETS
 from harness.errors import UserError
-from harness.flag_ranges import Share
+from harness.flag_ranges import AtLeastOne, Share
 from harness.metric_log import say_always
 
 Lengths = Sequence[tuple[int, int]]  # tokens of a prompt, and of its longest answer with the EOS
@@ -23,41 +22,6 @@ Lengths = Sequence[tuple[int, int]]  # tokens of a prompt, and of its longest an
 WARN_FROM = 0.1  # share of the rows
 SHORTEST_CUT = 16  # tokens: less of an answer says nothing
 ROOMY = "own"  # the smallest preset with the most positions
-
-
-@dataclass(frozen=True)
-class FileFlags:
-    """A file of yours"""
-
-    template: bool = False
-    """Put the project's headings around prompts that have none, and nothing around answers; in every
-    command of a run (data/README.md)."""
-    max_left_out: Share = 0.5
-    """Share of a file's rows that may be left out because they do not fit; more is an error."""
-
-
-@dataclass(frozen=True)
-class AnswerFileFlags(FileFlags):
-    """A file of yours"""
-
-    cut_answers: bool = False
-    """Cut answers that do not fit instead of leaving their rows out; a cut answer has no EOS."""
-
-
-class LengthConfig(Protocol):
-    """The fields of a config that say how long a file's rows may be."""
-
-    @property
-    def max_prompt_tokens(self) -> int: ...
-
-    @property
-    def max_response_tokens(self) -> int: ...
-
-    @property
-    def max_left_out(self) -> float: ...
-
-    @property
-    def cut_answers(self) -> bool: ...
 
 
 @dataclass(frozen=True)
@@ -70,14 +34,6 @@ class Limits:
     cut: bool = False
     max_left_out: float = 1.0
     responses: int | None = None  # tokens that are sampled after a prompt, where they limit it
-
-    @classmethod
-    def of(cls, config: LengthConfig, context: int) -> Limits:
-        """Those of a config for a model of this many positions."""
-        return cls(
-            config.max_prompt_tokens, config.max_response_tokens, context, config.cut_answers,
-            config.max_left_out,
-        )  # fmt: skip
 
     def room(self, prompt: int) -> int:
         """Tokens of the longest answer that fits behind a prompt."""
@@ -100,6 +56,33 @@ class Limits:
     def share(self, lengths: Lengths) -> float:
         """Of the rows that fit."""
         return sum(self.reason(*row) is None for row in lengths) / max(len(lengths), 1)
+
+
+@dataclass(frozen=True)
+class FileFlags:
+    """A file of yours"""
+
+    template: bool = False
+    """Put the project's headings around prompts that have none; in every command of a run."""
+    max_left_out: Share = 0.5
+    """Share of a file's rows that may be left out because they do not fit; more is an error."""
+
+
+@dataclass(frozen=True)
+class AnswerFileFlags(FileFlags):
+    """A file of yours"""
+
+    max_prompt_tokens: AtLeastOne = 128
+    """Longer prompts are left out and counted."""
+    max_response_tokens: AtLeastOne = 48
+    """Longer answers are left out and counted; answers that are sampled are cut off there."""
+    cut_answers: bool = False
+    """Cut answers that do not fit instead of leaving their rows out; a cut answer has no EOS."""
+
+    def limits(self, context: int) -> Limits:
+        """What fits a model of so many positions."""
+        lengths = self.max_prompt_tokens, self.max_response_tokens
+        return Limits(*lengths, context, self.cut_answers, self.max_left_out)
 
 
 def check_fit(source: str, lengths: Lengths, limits: Limits, what: str = "rows") -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Literal
 
+from data.names import Data
 from data.readers import read_preferences, split_records
 from data.records import PreferenceRecord
-from gpt.fit import LengthConfig, Limits, check_fit
+from gpt.fit import AnswerFileFlags, check_fit
 from gpt.tokenizer import Tokenizer
 from harness.errors import UserError
 from harness.files import append_jsonl, read_jsonl
@@ -26,27 +28,25 @@ PAIR_FILES = ("pairs.jsonl", "held_out_pairs.jsonl")  # in a run folder
 MOST_CHECKED = 4000
 
 
-class FileConfig(LengthConfig, Protocol):
-    """The fields of a config that say which file is read, and what of it is used."""
+@dataclass(frozen=True)
+class PairFileFlags(AnswerFileFlags):
+    """A file of yours"""
 
-    @property
-    def data(self) -> str: ...
-
-    @property
-    def margin_from(self) -> str: ...
-
-    @property
-    def template(self) -> bool: ...
+    data: Data = "reviews"
+    """A world with an annotator (reviews), or a preference file (formats: data/README.md)."""
+    margin_from: Literal["constant", "strength"] = "constant"
+    """constant: the same lead for all pairs. strength: that times the pair's own `margin`, or score_chosen
+    minus score_rejected (a file that has them only)."""
 
 
 def file_pairs(
-    config: FileConfig, tokenizer: Tokenizer, context: int
+    config: PairFileFlags, tokenizer: Tokenizer, context: int
 ) -> tuple[list[TokenPair], list[TokenPair]]:
     """Training and held-out pairs of a preference file that fit, split by prompt."""
     result = read_preferences(Path(config.data), template=config.template)
     print(result.summary())
     require_strengths(result.records, config)
-    limits = Limits.of(config, context)
+    limits = config.limits(context)
     splits = split_records(result.records)
     encoded = {name: encode_pairs(part, tokenizer) for name, part in splits.items()}
     everything = [pair for part in encoded.values() for pair in part]
@@ -62,7 +62,7 @@ def file_pairs(
     return fitting["train"], fitting["validation"]
 
 
-def check_file(config: FileConfig, tokenizer: Tokenizer, context: int) -> None:
+def check_file(config: PairFileFlags, tokenizer: Tokenizer, context: int) -> None:
     """Refuse a file that does not fit, or lacks what the flags need, before a base is pre-trained.
 
     It looks at every nth pair of a large file.
@@ -70,10 +70,10 @@ def check_file(config: FileConfig, tokenizer: Tokenizer, context: int) -> None:
     records = read_preferences(Path(config.data), template=config.template).records
     require_strengths(records[:1], config)
     some = encode_pairs(records[:: len(records) // MOST_CHECKED + 1], tokenizer)
-    check_fit(config.data, lengths_of(some), Limits.of(config, context), "pairs")
+    check_fit(config.data, lengths_of(some), config.limits(context), "pairs")
 
 
-def require_strengths(records: Sequence[PreferenceRecord], config: FileConfig) -> None:
+def require_strengths(records: Sequence[PreferenceRecord], config: PairFileFlags) -> None:
     """UserError if the margins are to come from strengths and a record has none."""
     if config.margin_from != "strength":
         return

@@ -35,10 +35,9 @@ import torch
 from torch import Tensor
 
 from data.collate import epoch_shuffled_indices
-from data.names import Data, default_folder
+from data.names import default_folder
 from gpt import pretraining
 from gpt.checkpoint import load_policy
-from gpt.fit import AnswerFileFlags
 from gpt.lora import fit_for_training
 from gpt.memory.announce import announce
 from gpt.memory.forecast import Forecast, Model, Phase, rows_of_pass
@@ -70,7 +69,7 @@ from reward_model.accuracy_report import (
     record_prefixes,
 )
 from reward_model.loss import bradley_terry_loss
-from reward_model.pair_files import check_file, file_pairs, keep_pairs, kept_pairs
+from reward_model.pair_files import PairFileFlags, check_file, file_pairs, keep_pairs, kept_pairs
 from reward_model.pairs import (
     TokenPair,
     by_prompt,
@@ -104,13 +103,11 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class RewardModelConfig(PresetFlags, AnswerFileFlags, OptimizerFlags, MemoryFlags, TrainingFlags):
+class RewardModelConfig(PresetFlags, PairFileFlags, OptimizerFlags, MemoryFlags, TrainingFlags):
     """Train a Bradley-Terry reward model on preference pairs."""
 
     preset: Preset = "tiny"
     """Size of the base model and matching defaults, applied before all other flags."""
-    data: Data = "reviews"
-    """A world with an annotator (reviews), or a preference file (formats: data/README.md)."""
     base: Path | None = None
     """Run folder of the base model; default: gpt.pretraining's for this data and preset."""
     pairs: AtLeastOne = 112_000
@@ -139,17 +136,10 @@ class RewardModelConfig(PresetFlags, AnswerFileFlags, OptimizerFlags, MemoryFlag
     weight_decay: NotNegative = 0.01
     margin: NotNegative = 0.0
     """By how much the chosen score must lead (Llama 2, arXiv:2307.09288, Eq. 2)."""
-    margin_from: Literal["constant", "strength"] = "constant"
-    """constant: the same lead for all pairs. strength: that times the pair's own `margin`, or score_chosen
-    minus score_rejected (a file that has them only)."""
     pair_weighting: Literal["pair", "prompt"] = "pair"
     """Each pair counts the same, or each prompt (arXiv:2203.02155, Eq. 1), which may have lost some."""
     centering: NotNegative = 0.0
     """Weight of mean[(R_w + R_l)^2] (arXiv:2312.09244); 0.01 where it is used."""
-    max_prompt_tokens: AtLeastOne = 128
-    """Longer prompts are left out and counted."""
-    max_response_tokens: AtLeastOne = 48
-    """Longer answers are left out and counted; sampled ones are cut off there."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -59,7 +59,6 @@ from rl.batches.preferences import (
     needs_reference,
     open_pairs,
     pair_lengths,
-    pair_limits,
     pair_log_probs,
     pair_losses,
     pair_metrics,
@@ -240,7 +239,7 @@ def train(
 
 def recorded_pairs(config: DPOConfig, task: Task) -> dict[str, Any]:  # line 1
     """The training and the held-out pairs that `train` takes."""
-    limits = pair_limits(config, task.policy.config.context)
+    limits = config.limits(task.policy.config.context, config.max_new_tokens)
     pairs, held_out = open_pairs(
         config.data, config.preset, config.reward_model, task.tokenizer, limits, config.template
     )

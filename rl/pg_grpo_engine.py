@@ -61,7 +61,6 @@ from rl.batches.preferences import (
     gather_compared,
     needs_reference,
     open_pairs,
-    pair_limits,
     pair_log_probs,
     pair_losses,
     pair_metrics,
@@ -392,7 +391,7 @@ def recorded_pairs(config: PGGRPOConfig, task: Task) -> dict[str, Any]:
     """The training pairs that `train` takes; held-out ones take no part."""
     if not config.uses_recorded_pairs:
         return {}
-    limits = pair_limits(config, task.policy.config.context)
+    limits = config.limits(task.policy.config.context, config.max_new_tokens)
     folder = config.first_reward_model
     pairs, _ = open_pairs(
         config.data, config.preset, folder, task.tokenizer, limits, config.template

@@ -17,7 +17,7 @@ from data.collate import ResponseBatch, epoch_shuffled_indices, on_device
 from data.names import default_folder, flags_for
 from data.readers import read_preferences, split_records
 from data.records import PreferenceRecord
-from gpt.fit import AnswerFileFlags, Limits, check_fit
+from gpt.fit import FileFlags, Limits, check_fit
 from gpt.log_probs import token_log_probs
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
@@ -33,36 +33,18 @@ from rl.equations.preference_losses import dpo_loss, hinge_loss, ipo_loss, simpo
 
 
 @dataclass(frozen=True)
-class RecordedPairFlags(AnswerFileFlags):
+class RecordedPairFlags(FileFlags):
     """A file of yours"""
 
     max_response_tokens: AtLeastOne | None = None
     """Longest answer of a recorded pair; default: max_new_tokens."""
+    cut_answers: bool = False
+    """Cut answers that do not fit instead of leaving their rows out; a cut answer has no EOS."""
 
-
-class RecordedPairConfig(Protocol):
-    """The fields of a config that say which recorded pairs fit."""
-
-    @property
-    def max_new_tokens(self) -> int: ...
-
-    @property
-    def max_response_tokens(self) -> int | None: ...
-
-    @property
-    def cut_answers(self) -> bool: ...
-
-    @property
-    def max_left_out(self) -> float: ...
-
-
-def pair_limits(config: RecordedPairConfig, context: int) -> Limits:
-    """How long recorded pairs may be; a prompt leaves room for an answer that is sampled."""
-    sampled = config.max_new_tokens
-    longest = config.max_response_tokens or sampled
-    return Limits(
-        context - sampled, longest, context, config.cut_answers, config.max_left_out, sampled
-    )
+    def limits(self, context: int, sampled: int) -> Limits:
+        """How long recorded pairs may be; a prompt leaves room for an answer that is sampled."""
+        lengths = context - sampled, self.max_response_tokens or sampled
+        return Limits(*lengths, context, self.cut_answers, self.max_left_out, sampled)
 
 
 # --- where pairs come from ------------------------------------------------------------------------
