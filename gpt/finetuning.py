@@ -36,16 +36,10 @@ from gpt.memory.forecast import Forecast, Model, Phase, rows_of_pass
 from gpt.model import GPT, GPTConfig, Preset, PresetFlags
 from gpt.pretrained import load_gpt2
 from gpt.pretraining import held_out_loss, language_model_loss
-from gpt.token_rows import TextLog, open_texts
+from gpt.token_rows import RecordedFlags, TextLog, open_texts
 from gpt.tokenizer import Tokenizer, load_tokenizer
 from harness.best_step import BestStep
-from harness.command_flags import (
-    AdapterFlags,
-    BestFlags,
-    OptimizerFlags,
-    TrainingFlags,
-    check_adapter,
-)
+from harness.command_flags import AdapterFlags, BestFlags, OptimizerFlags, check_adapter
 from harness.command_line import run_command
 from harness.device import open_device, precision
 from harness.errors import UserError
@@ -86,7 +80,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class FinetuningConfig(
-    PresetFlags, AnswerFileFlags, OptimizerFlags, AdapterFlags, BestFlags, TrainingFlags
+    PresetFlags, AnswerFileFlags, OptimizerFlags, AdapterFlags, BestFlags, RecordedFlags
 ):
     """Fine-tune a GPT-2 on prompt + answer records."""
 
@@ -112,8 +106,6 @@ class FinetuningConfig(
     weight_decay: NotNegative = 0.01
     eval_every: AtLeastOne = 50
     """Steps between held-out losses."""
-    record_tokens: Count = 4
-    """Held-out answers whose surprise is kept token by token for the report; 0 keeps nothing."""
 
     @property
     def is_small(self) -> bool:

@@ -33,10 +33,10 @@ from gpt.log_probs import token_log_probs
 from gpt.memory.announce import announce
 from gpt.memory.forecast import Forecast, Model, Phase
 from gpt.model import GPT, GPTConfig, Preset, PresetFlags, preset_config
-from gpt.token_rows import TextLog, open_texts
+from gpt.token_rows import RecordedFlags, TextLog, open_texts
 from gpt.tokenizer import Tokenizer, load_tokenizer
 from harness.best_step import BestStep
-from harness.command_flags import CheckpointFlags, OptimizerFlags, TrainingFlags
+from harness.command_flags import CheckpointFlags, OptimizerFlags
 from harness.command_line import run_command
 from harness.device import open_device, precision
 from harness.errors import UserError
@@ -91,7 +91,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class PretrainingConfig(PresetFlags, FileFlags, OptimizerFlags, CheckpointFlags, TrainingFlags):
+class PretrainingConfig(PresetFlags, FileFlags, OptimizerFlags, CheckpointFlags, RecordedFlags):
     """Pre-train a GPT-2 from random weights."""
 
     preset: Literal[Preset, "teacher", "english"] = "tiny"
@@ -116,8 +116,6 @@ class PretrainingConfig(PresetFlags, FileFlags, OptimizerFlags, CheckpointFlags,
     patience: Count | None = None
     """Held-out losses without a new best after which it stops; the best weights are kept. 0: all steps,
     and the last weights. Default: 5 for a file, 0 for a world."""
-    record_tokens: Count = 4
-    """Held-out texts whose surprise is kept token by token for the report; 0 keeps nothing."""
     checkpoint_every: AtLeastOne = 500
     """Steps between resumable checkpoints."""
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from data.names import Data
 from data.readers import read_preferences, split_records
 from data.records import PreferenceRecord
 from gpt.fit import AnswerFileFlags, check_fit
@@ -23,17 +22,16 @@ from reward_model.pairs import (
     pair_as_text,
     preference_strength,
 )
+from reward_model.world_pairs import PairFlags
 
 PAIR_FILES = ("pairs.jsonl", "held_out_pairs.jsonl")  # in a run folder
 MOST_CHECKED = 4000
 
 
 @dataclass(frozen=True)
-class PairFileFlags(AnswerFileFlags):
+class PairFileFlags(AnswerFileFlags, PairFlags):
     """A file of yours"""
 
-    data: Data = "reviews"
-    """A world with an annotator (reviews), or a preference file (formats: data/README.md)."""
     margin_from: Literal["constant", "strength"] = "constant"
     """constant: the same lead for all pairs. strength: that times the pair's own `margin`, or score_chosen
     minus score_rejected (a file that has them only)."""

@@ -43,11 +43,11 @@ from gpt.memory.announce import announce
 from gpt.memory.forecast import Forecast, Model, Phase, rows_of_pass
 from gpt.model import GPT, GPTConfig, Preset, PresetFlags, preset_config
 from gpt.pretraining import PretrainingConfig
-from harness.command_flags import MemoryFlags, OptimizerFlags, TrainingFlags
+from harness.command_flags import MemoryFlags, OptimizerFlags
 from harness.command_line import run_command
 from harness.device import open_device, precision
 from harness.files import display_path, write_json
-from harness.flag_ranges import AboveZero, AtLeastOne, AtLeastTwo, Count, NotNegative
+from harness.flag_ranges import AtLeastOne, Count, NotNegative
 from harness.metric_log import MetricLog
 from harness.optimizer import (
     adamw,
@@ -78,7 +78,12 @@ from reward_model.pairs import (
     prompts_per_forward,
 )
 from reward_model.scalar_head import Pooling, RewardModel, save_reward_model
-from reward_model.world_pairs import SAMPLED_TOGETHER, check_world, has_annotator, sampled_pairs
+from reward_model.world_pairs import (
+    SAMPLED_TOGETHER,
+    check_world,
+    has_annotator,
+    sampled_pairs,
+)
 
 # Which defaults are measured, where, and which are not: README.md beside this file.
 PRESETS: dict[str, dict[str, Any]] = {
@@ -103,21 +108,13 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class RewardModelConfig(PresetFlags, PairFileFlags, OptimizerFlags, MemoryFlags, TrainingFlags):
+class RewardModelConfig(PresetFlags, OptimizerFlags, MemoryFlags, PairFileFlags):
     """Train a Bradley-Terry reward model on preference pairs."""
 
     preset: Preset = "tiny"
     """Size of the base model and matching defaults, applied before all other flags."""
     base: Path | None = None
     """Run folder of the base model; default: gpt.pretraining's for this data and preset."""
-    pairs: AtLeastOne = 112_000
-    """Pairs to sample and label (a world only; a file brings its own)."""
-    responses_per_prompt: AtLeastTwo = 8
-    """K: sampled responses to a prompt, every two of which are compared (a world only)."""
-    wide_temperature: AboveZero = 1.5
-    """Temperature at which every second half of those responses is drawn; the rest are at 1."""
-    held_out_pairs: AtLeastOne = 1000
-    """Pairs to sample for the held-out report (a world only)."""
     record_tokens: Count = 4
     """Held-out pairs whose answers are kept with the score of each prefix, for the report; 0: none."""
     pooling: Pooling = "last_token"

@@ -55,6 +55,7 @@ from rl.batches.preferences import (
     Compared,
     LossName,
     PairStream,
+    PreferenceFlags,
     RecordedPairFlags,
     check_preference_flags,
     compared_rows,
@@ -99,7 +100,7 @@ PRESETS["own"] |= dict(max_response_tokens=1024)
 
 
 @dataclass(frozen=True)
-class PGGRPOConfig(RecordedPairFlags, EngineConfig):
+class PGGRPOConfig(PreferenceFlags, RecordedPairFlags, EngineConfig):
     """Improve a policy with GRPO and a preference loss."""
 
     clip_low: NotNegative = 0.2
@@ -122,15 +123,6 @@ class PGGRPOConfig(RecordedPairFlags, EngineConfig):
     """Two responses of a group are a pair only if their rewards differ by more than this."""
     dpo_beta: AboveZero = 0.1
     """beta of the preference loss; not the weight of the KL penalty."""
-    label_smoothing: float = 0.0
-    """s of cdpo, the chance that a pair is the wrong way round."""
-    simpo_beta: float = 2.0
-    """beta of simpo, whose log-probs are means per token and thus smaller."""
-    target_margin: float = 0.5
-    """gamma of simpo, by how much the better response should win."""
-    length_norm: bool = False
-    """Average a response's log-probs over its tokens in the preference losses that sum them; DPO
-    sums. ipo_mean and simpo average by themselves."""
     offline_batch_size: AtLeastOne = 16
     """Recorded pairs per rollout batch, in each of its optimizer steps (pairs offline and both)."""
     mode: Literal["token_ratio", "ratio_power", "mean_ratio"] = "token_ratio"
