@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -216,7 +219,7 @@ def test_a_summary_counts_what_was_dropped_and_answers_that_touch_their_prompt(t
     row = {"prompt": "2+2?", "response": "4"}
     path = write(tmp_path, row, row | {"response": " 4"}, row | {"prompt": "2+2?\n"})
     summary = read_responses(path).summary()
-    assert summary.endswith("no space or line break between prompt and answer in 1")
+    assert "between prompt and answer in 1: --template" in summary
 
 
 @pytest.mark.parametrize(
@@ -257,3 +260,116 @@ def test_malformed_rows(tmp_path: Path, good: Row, changes: Row, message: str) -
     read = read_prompts if "question" in good else read_preferences
     with pytest.raises(DataError, match=f":{len(rows)}: .*{message}"):
         read(write(tmp_path, *rows))
+
+
+# Tables, packages that are not there, and the template for rows without one.
+
+ASKED = instruction_prompt("Sky?")
+TURN = {"from": "human", "value": "Sky?"}
+BLUE, RED = {"from": "gpt", "value": "blue"}, {"from": "gpt", "value": "red"}
+
+
+@pytest.mark.parametrize(
+    ("row", "meta"),
+    [
+        ({"conversations": [TURN], "chosen": BLUE, "rejected": RED}, {}),
+        (
+            {"prompt": "Sky?", "response_0": "red", "response_1": " blue", "better_response_id": 1},
+            {},
+        ),
+        (
+            {
+                "instruction": "Sky?",
+                "completions": [
+                    {"response": "red", "overall_score": 10, "fine-grained_score": 1.5},
+                    {"response": "blue", "overall_score": 9, "fine-grained_score": 4.5},
+                    {"response": "grey", "overall_score": 2, "fine-grained_score": 2},
+                ],
+            },
+            {"score_chosen": 4.5, "score_rejected": 1.5},
+        ),
+    ],
+)
+def test_other_kinds_of_pairs(tmp_path: Path, row: dict[str, Any], meta: dict[str, Any]) -> None:
+    expected = PreferenceRecord(ASKED, "blue", "red", meta)
+    assert read_preferences(write(tmp_path, row)).records == [expected]
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"conversations": [TURN, {"from": "bot", "value": "x"}]}, "a turn from 'bot'"),
+        ({"conversations": "x"}, "'conversations' is a string"),
+        ({"instruction": "x", "completions": [{"response": "y"}]}, "score is null"),
+        (
+            {"prompt": "x", "response_0": "a", "response_1": "b", "better_response_id": 2},
+            "'better_response_id' is 2",
+        ),
+    ],
+)
+def test_what_breaks_these_kinds(tmp_path: Path, row: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=f"rows.jsonl:1: .*{message}"):
+        read_responses(write(tmp_path, row))
+
+
+@pytest.mark.parametrize("name", ["rows.csv", "rows.TSV", "rows.csv.gz"])
+def test_tables_have_cells_of_text_and_numbers_where_names_say_so(
+    tmp_path: Path, name: str
+) -> None:
+    comma = "\t" if "TSV" in name else ","
+    lines = [
+        "prompt,chosen,rejected,margin",
+        '"Sky, ""high""\nup?",blue,7,2',
+        "Sea?\n,green,red,0.5",
+    ]
+    text = "\r\n".join(line.replace(",", comma) for line in lines)
+    content = ("\ufeff" + text.replace("Sky" + comma, "Sky,")).encode()
+    (tmp_path / name).write_bytes(gzip.compress(content) if "gz" in name else content)
+    first = read_preferences(tmp_path / name, limit=1).records[0]
+    assert first == PreferenceRecord('Sky, "high"\nup?', "blue", "7", {"margin": 2})
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [("a,b,c,d", "another number of cells"), ("a,b", "another number of cells")],
+)
+def test_a_table_with_a_ragged_row_is_refused(tmp_path: Path, line: str, message: str) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text(f"prompt,chosen,rejected\nx,y,z\n{line}\n", encoding="utf-8")
+    with pytest.raises(DataError, match=f"rows.csv: 3: .*{message}"):
+        read_preferences(path)
+
+
+def test_optional_packages_are_named_or_used(tmp_path: Path, monkeypatch: Any) -> None:
+    """Stand-ins for pyarrow and datasets; nothing reaches a network."""
+    row = {"prompt": "Sky?\n", "chosen": "blue", "rejected": "red"}
+    parquet = tmp_path / "rows.parquet"
+    parquet.write_bytes(b"PAR1")
+    for name in ("pyarrow", "pyarrow.parquet", "datasets"):
+        monkeypatch.setitem(sys.modules, name, None)
+    for path, package in ((parquet, "pyarrow"), ("hf://a/b", "datasets")):
+        with pytest.raises(DataError, match=f"pip install {package}, or"):
+            read_preferences(path)
+    batch = SimpleNamespace(to_pylist=lambda: [row])
+    opened = SimpleNamespace(iter_batches=lambda: [batch])
+    asked: list[Any] = []
+    modules = {
+        "pyarrow.parquet": SimpleNamespace(ParquetFile=lambda path: opened),
+        "datasets": SimpleNamespace(load_dataset=lambda *a, **k: asked.append((a, k)) or [row]),
+    }
+    for name, module in modules.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    for path in (parquet, "hf://a/b", Path("hf://a/b")):
+        assert read_preferences(path).records == [PreferenceRecord("Sky?\n", "blue", "red")]
+    assert asked == [(("a/b",), {"split": "train"})] * 2
+
+
+def test_the_template_is_put_around_prompts_that_have_none(tmp_path: Path) -> None:
+    own = {"prompt": "Sky?", "chosen": " blue", "rejected": "red"}
+    path = write(tmp_path, own, {**own, "prompt": ASKED}, {**own, "rejected": "blue "})
+    result = read_preferences(path, template=True)
+    assert result.records == [
+        PreferenceRecord(ASKED, "blue", "red"), PreferenceRecord(ASKED, " blue", "red")
+    ]  # fmt: skip
+    assert result.dropped == {"chosen equals rejected": 1}
+    assert read_prompts(path, template=True).records[0] == PromptRecord(ASKED)
