@@ -88,9 +88,16 @@ def test_a_paired_difference_does_not_see_what_both_share() -> None:
     hard = 10 * rng.normal(size=(3, 2, 50))
     better = hard + 0.5 + 0.01 * rng.normal(size=hard.shape)
     found = intervals.paired_difference(better, hard)
-    assert found["low"] > 0.49 and found["high"] < 0.51 and found["p"] == pytest.approx(2 / 2001)
+    assert found["low"] > 0.49 and found["high"] < 0.51 and found["p"] < 1e-4
+    assert found["by_start"] == pytest.approx((better - hard).mean(axis=(1, 2)))
     none = intervals.paired_difference(hard, hard)
     assert none["mean"] == 0 and none["p"] == 1
+    assert "p" not in intervals.paired_difference(better[:2], hard[:2])  # too few to be tested
+
+
+def test_a_t_test_over_starts_by_hand() -> None:
+    """Mean 2, standard deviation 1: t = 2 sqrt(3), and 1 - t / sqrt(t^2 + 2) = .0742 of 2 degrees."""
+    assert intervals.t_test([1.0, 2.0, 3.0]) == pytest.approx(0.0742, abs=1e-4)
 
 
 @pytest.mark.parametrize("form", fits.FORMS)

@@ -14,7 +14,7 @@ from data.collate import (
     first_eos_mask,
     join_responses,
 )
-from harness.ranks.collectives import length_sorted_chunks
+from harness.ranks.collectives import shard_chunks
 
 EOS = 0  # also what fills the padding: comparing ids with it must decide nothing
 
@@ -145,7 +145,7 @@ def test_a_step_depends_on_its_arguments_alone():
 
 @given(st.lists(st.integers(0, 20), min_size=1, max_size=30), st.integers(1, 7))
 def test_chunks_hold_every_row_once(lengths, size):
-    chunks = length_sorted_chunks(torch.tensor(lengths), size)
+    chunks = shard_chunks(torch.tensor(lengths), size)
     assert sorted(torch.cat(chunks).tolist()) == list(range(len(lengths)))
     assert all(1 <= len(chunk) <= size for chunk in chunks)
 

@@ -155,7 +155,7 @@ def waits(how: str, steps: int, prompts: list[list[int]] = RAGGED, **options) ->
 def test_the_static_loop_asks_the_device_every_16_tokens(options):
     few, many = waits("static", 8, **options), waits("static", 8 + 48, **options)
     assert many - few == 3
-    assert few == 1  # the width of the result
+    assert few == 2  # of the CPU: is a prompt padded, and how wide is the result
 
 
 def test_the_eager_loop_asks_the_device_once_a_token():
@@ -219,7 +219,7 @@ def test_the_rule():
     cuda = torch.device("cuda", 1)
     assert chosen_decoding(PLAIN, CPU) == "eager"
     assert chosen_decoding(PLAIN, torch.device("mps")) == "eager"
-    assert chosen_decoding(PLAIN, cuda) == "captured"
+    assert chosen_decoding(PLAIN, cuda) == "eager"  # until a card has passed the comparison
     assert chosen_decoding(replace(PLAIN, decoding="static"), cuda) == "static"
 
 
@@ -250,10 +250,6 @@ class Studio:
         self.breaks = breaks
         monkeypatch.setattr(static_decoding, "recorded", self.recorded)
         monkeypatch.setattr(static_decoding, "aside", self.aside)
-        monkeypatch.setattr(torch.cuda, "current_stream", lambda device: self)
-
-    def synchronize(self) -> None:
-        self.notes.append("wait")
 
     def aside(self, device):
         self.notes.append("warm up")
@@ -284,7 +280,7 @@ def test_each_window_is_warmed_up_recorded_once_and_replayed(monkeypatch):
     params = replace(PLAIN, max_new_tokens=20)
     tokens, log_probs, _ = captured(params)
     window = [["warm up", "record", *["replay"] * (n - 1)] for n in (13, 6)]
-    assert studio.notes == [*window[0], *window[1], "wait"]
+    assert studio.notes == [*window[0], *window[1]]
     expected = generate(MODEL, EVEN, params, seeded(0), eos_id=-1)
     assert torch.equal(tokens, expected.response_tokens)
     torch.testing.assert_close(log_probs, expected.log_probs, rtol=0, atol=1e-6)
@@ -295,7 +291,7 @@ def test_a_step_that_cannot_be_recorded_runs_without(monkeypatch):
     params = replace(PLAIN, max_new_tokens=20)
     with pytest.warns(UserWarning, match="could not be recorded") as w:
         tokens, _, _ = captured(params)
-    assert len(w) == 1 and studio.notes == ["warm up", "record", "wait"]
+    assert len(w) == 1 and studio.notes == ["warm up", "record"]
     expected = generate(MODEL, EVEN, params, seeded(0), eos_id=-1)
     assert torch.equal(tokens, expected.response_tokens)
 

@@ -17,7 +17,7 @@ from gpt.tokenizer import load_tokenizer
 from harness import files, paths
 from harness.command_flags import CommandFlags
 from harness.command_line import preset_defaults, run_script
-from harness.device import pick_device
+from harness.device import open_device
 from harness.errors import UserError
 from harness.files import append_jsonl, read_jsonl, write_atomically, write_json
 from harness.metric_log import MetricLog
@@ -54,18 +54,24 @@ def availability(monkeypatch, *, cuda: bool, mps: bool) -> None:
 )
 def test_auto_device(monkeypatch, cuda, mps, expected):
     availability(monkeypatch, cuda=cuda, mps=mps)
-    assert pick_device("auto") == torch.device(expected)
-    assert pick_device("cpu") == torch.device("cpu")
+    assert open_device("auto") == torch.device(expected)
+    assert open_device("cpu") == torch.device("cpu")
 
 
 @pytest.mark.parametrize("name", ["cuda", "cuda:1", "mps"])
 def test_missing_device(monkeypatch, name):
     availability(monkeypatch, cuda=False, mps=False)
     with pytest.raises(UserError) as error:
-        pick_device(name)
+        open_device(name)
     assert one_sentence(error) == (
         f"--device {name}: PyTorch finds no such device here; use --device cpu"
     )
+
+
+@pytest.mark.parametrize("name", ["gpu", "cuda:x", "", "meta", "xpu", "vulkan"])
+def test_misspelt_device(name):
+    with pytest.raises(UserError, match=f"--device {name}: use auto, cpu"):
+        open_device(name)
 
 
 @pytest.fixture
@@ -85,21 +91,21 @@ def cuda(monkeypatch) -> Iterator[dict[str, object]]:
 
 def test_tf32_is_on_with_bfloat16_alone(cuda):
     """With float32 the sampler's log-probs are the old ones, which needs exact products."""
-    pick_device("cuda", "bfloat16")
+    open_device("cuda", "bfloat16")
     assert torch.backends.cuda.matmul.allow_tf32
-    pick_device("cuda", "float32")
+    open_device("cuda", "float32")
     assert not torch.backends.cuda.matmul.allow_tf32
-    pick_device("cpu", "bfloat16")
+    open_device("cpu", "bfloat16")
     assert not torch.backends.cuda.matmul.allow_tf32  # a rule for CUDA alone
 
 
 def test_a_card_without_bfloat16_says_so(cuda, capsys):
-    pick_device("cuda", "bfloat16")
+    open_device("cuda", "bfloat16")
     assert capsys.readouterr().out == ""
     cuda["bfloat16"] = False
-    pick_device("cuda", "float32")
+    open_device("cuda", "float32")
     assert capsys.readouterr().out == ""
-    pick_device("cuda", "bfloat16")
+    open_device("cuda", "bfloat16")
     assert capsys.readouterr().out == (
         "note: Tesla T4 has no bfloat16 arithmetic and emulates it, slowly: --precision float32 is "
         "faster there\n"

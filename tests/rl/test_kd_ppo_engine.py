@@ -207,7 +207,7 @@ def test_it_learns_the_teacher():
         (dict(kl_loss_coef=0.1), "would count the same KL twice"),
         (dict(reference_update="mix", kl_coef=0.0), "reference_update moves"),
         (dict(reference_every=0), "reference_every must be at least 1"),
-        (dict(reference_mix=0.0), "reference_mix above 0 and at most 1"),
+        (dict(reference_mix=0.0), "reference_mix is a share, above 0 and at most 1"),
     ],
 )
 def test_what_cannot_work_is_refused(changes, message):

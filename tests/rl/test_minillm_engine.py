@@ -190,7 +190,7 @@ def first_gradient(policy: GPT, rollout: Rollout, share: float) -> torch.Tensor:
             later = sum(r[t + 1 :]) / (L - t - 1) if t + 1 < L else 0.0
             kl = (log_q[t].exp() * (log_q[t] - log_p[t])).sum()
             total = total + w * kl - w * later * chosen_q[t]
-    (total / int(rollout.lengths.sum())).backward()
+    (total / rollout.tokens).backward()
     return flat_gradient(policy)
 
 

@@ -234,8 +234,8 @@ def test_recorded_pairs_are_missed_and_counted():
     [
         (dict(preference_coef=-0.1), "preference_coef must not be negative"),
         (dict(margin=-1.0), "margin must not be negative"),
-        (dict(dpo_beta=0.0), "dpo_beta must be positive"),
-        (dict(ratio_power=0.0), "ratio_power must be positive"),
+        (dict(dpo_beta=0.0), "dpo_beta must be above 0"),
+        (dict(ratio_power=0.0), "ratio_power must be above 0"),
         (dict(label_smoothing=0.5), "label_smoothing.*below 0.5"),
         (dict(label_smoothing=0.1), "label_smoothing and the loss cdpo"),
         (dict(preference_loss=("cdpo",)), "label_smoothing and the loss cdpo"),

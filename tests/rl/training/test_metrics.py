@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 import time
-from types import SimpleNamespace
 
 import pytest
 import torch
 
-from data.collate import join_responses
+from data.collate import ResponseBatch, join_responses
 from gpt.log_probs import TokenScores
 from rl.batches.rollout import Rollout
 from rl.training.metrics import (
@@ -73,8 +72,9 @@ def scores(ratios: list[list[float]], entropy: list[list[float]]) -> TokenScores
     return TokenScores(torch.tensor(ratios).log(), torch.tensor(entropy))
 
 
-def batch(mask: torch.Tensor) -> SimpleNamespace:
-    return SimpleNamespace(response_mask=mask, valid=mask.flatten().nonzero()[:, 0])
+def batch(mask: torch.Tensor) -> ResponseBatch:
+    rows = [[1]] * len(mask)
+    return join_responses(rows, torch.zeros_like(mask).long(), mask, mask.any(1))
 
 
 def test_update_metrics_are_means_over_tokens():
