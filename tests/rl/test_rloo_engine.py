@@ -226,7 +226,7 @@ def test_the_meter_knows_what_the_clip_acts_on():
     for form in FORMS:
         meter = rloo_engine.update_meter(replace(CONFIG, loss=form))
         scores = TokenScores(log_probs, torch.zeros(1, 2))
-        batch = SimpleNamespace(response_mask=mask, valid=mask.flatten().nonzero()[:, 0])
+        batch = SimpleNamespace(response_mask=mask, of_valid=lambda values: values[mask])
         meter.add_tokens(scores, torch.zeros(1, 2), torch.ones(1, 1), batch)
         clipped[form] = meter.metrics()["clip_high_fraction"]
     assert clipped == {"sequence": 0.0, "clipped": 0.0, "token": 0.5}
