@@ -64,7 +64,8 @@ def enumerated(estimate: Callable[..., Tensor]) -> list[str]:
     exact = (log_probs.exp() * (log_probs - ref[:, 0])).sum()
     forward = (ref[:, 0].exp() * (ref[:, 0] - log_probs)).sum()
     try:
-        value = estimate(log_probs[:, None], ref, torch.ones(4, 1, dtype=torch.bool))[:, 0]
+        mask = torch.ones(4, 1, dtype=torch.bool)
+        value = estimate(log_probs[:, None], ref, mask, 9)[:, 0].double()
     except Exception:  # it needs more than one column: the batches have said what it does
         return []
 

@@ -48,6 +48,12 @@ def sapo(new: Tensor, old: Tensor, A: Tensor, *_: Any) -> Tensor:
     return -4 / tau * torch.sigmoid(tau * (ratio_of(new, old) - 1)) * A
 
 
+def dppo(new: Tensor, old: Tensor, A: Tensor, low: float, high: float, *_: Any) -> Tensor:
+    moved = new.exp() - old.exp()
+    left_out = torch.where(A > 0, moved > high, moved < -low)
+    return torch.where(left_out, 0.0, -ratio_of(new, old) * A)
+
+
 def mean_ratio(new: Tensor, old: Tensor, mask: Tensor | None) -> Tensor:
     return row_means(new - old, mask)[:, None].exp()
 
@@ -142,6 +148,7 @@ POLICY_LOSS = Kind(
             "two_sided_cispo": two_sided_cispo,
             "sapo": sapo,
             "product_ratio": product_ratio,
+            "dppo": dppo,
             "reinforce": lambda new, old, A, *_: -A * new,
             "on_policy_ratio": lambda new, old, A, *_: -A * (new - new.detach()).exp(),
         },
