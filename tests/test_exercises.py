@@ -9,7 +9,8 @@ import torch
 from course import exercises
 from course.claims import holds
 from course.exercises import verdict
-from course.mistakes import Mistake
+
+from conformance.ways import Way
 
 NAMES = exercises.names()
 MISTAKES = [(name, made) for name in NAMES for made in exercises.load(name).mistakes]
@@ -47,7 +48,7 @@ def test_at_least_three_mistakes_with_sentences_of_their_own(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "made"), MISTAKES, ids=[f"{name}-{made.name}" for name, made in MISTAKES]
 )
-def test_a_typical_mistake_is_caught_by_its_name(name: str, made: Mistake) -> None:
+def test_a_typical_mistake_is_caught_by_its_name(name: str, made: Way) -> None:
     found = verdict(name, made.function)
     assert not found.right
     assert found.mistake == made.name, found.text
