@@ -12,10 +12,31 @@ import importlib.util
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from .checking import Kind, Unusable, Verdict, check, names_in
 from .kinds import KINDS
+
+
+def module_of(where: str) -> ModuleType:
+    """The module that a path or a dotted name says."""
+    try:
+        if not where.endswith(".py"):
+            return importlib.import_module(where)
+        if not Path(where).is_file():
+            raise Unusable(f"there is no file {where}: give its path from here, {Path.cwd()}")
+        sys.path.insert(0, str(Path(where).resolve().parent))
+        spec = importlib.util.spec_from_file_location(Path(where).stem, where)
+        assert spec and spec.loader
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+    except Unusable:
+        raise
+    except Exception as error:
+        reason = (str(error).splitlines() or [""])[0]
+        raise Unusable(f"{where} cannot be imported: {type(error).__name__}: {reason}") from error
 
 
 def loaded(place: str) -> Callable[..., Any]:
@@ -23,23 +44,7 @@ def loaded(place: str) -> Callable[..., Any]:
     where, _, name = place.rpartition(":")
     if not where:
         raise Unusable(f"{place} names no function: write mine.py:loss, or package.module:loss")
-    try:
-        if where.endswith(".py"):
-            if not Path(where).is_file():
-                raise Unusable(f"there is no file {where}: give its path from here, {Path.cwd()}")
-            sys.path.insert(0, str(Path(where).resolve().parent))
-            spec = importlib.util.spec_from_file_location(Path(where).stem, where)
-            assert spec and spec.loader
-            module = importlib.util.module_from_spec(spec)
-            sys.modules.setdefault(spec.name, module)
-            spec.loader.exec_module(module)
-        else:
-            module = importlib.import_module(where)
-    except Unusable:
-        raise
-    except Exception as error:
-        reason = (str(error).splitlines() or [""])[0]
-        raise Unusable(f"{where} cannot be imported: {type(error).__name__}: {reason}") from error
+    module = module_of(where)
     found: Any = module
     for part in name.split("."):
         found = getattr(found, part, None)

@@ -142,18 +142,6 @@ def forwards(r: Tensor, values: Tensor, mask: Tensor, gamma: float, lam: float) 
     return torch.where(mask, torch.stack(sums, 1), 0.0)
 
 
-def reset_at_holes(r: Tensor, values: Tensor, mask: Tensor, gamma: float, lam: float) -> Tensor:
-    A, V, out = (
-        torch.zeros_like(values[:, 0]),
-        torch.zeros_like(values[:, 0]),
-        torch.zeros_like(values),
-    )
-    for t in reversed(range(values.shape[1])):
-        A = (r[:, t] + gamma * V - values[:, t] + gamma * lam * A) * mask[:, t]
-        V, out[:, t] = values[:, t] * mask[:, t], A
-    return out.detach()
-
-
 def whiten(x: Tensor, mask: Tensor, correction: int = 1) -> Tensor:
     valid = x[mask]
     scaled = (x - valid.mean()) / (valid.var(correction=correction) + 1e-8).sqrt()
@@ -229,6 +217,9 @@ RETURNS = Kind(
             "whitened": lambda r, v, m, *a: torch.where(m, whiten(gae(r, v, m, *a), m) + v, 0.0),
             "padding_valued": lambda r, v, m, *a: torch.where(
                 m, padding_valued(r, v, m, *a) + v, 0.0
+            ),
+            "padding_rewarded": lambda r, v, m, *a: torch.where(
+                m, padding_rewarded(r, v, m, *a) + v, 0.0
             ),
             "undiscounted": lambda r, v, m, gamma, lam: torch.where(
                 m, gae(r, v, m, 1.0, 1.0) + v, 0.0
