@@ -438,8 +438,14 @@ def changed(tag: str, batch: Arguments, mine: Mine) -> Arguments | None:
     if tag == "equal_rewards":
         if "group_size" not in given:
             return None
-        given["rewards"] = torch.full((9,), 0.1)
-        return {**given, "group_size": 3}
+        given["rewards"] = torch.full((24,), 0.1)  # the mean of eight of them is another number
+        return {**given, "group_size": 8}
+    if tag == "far":
+        if "kl" not in mine.kind.name:
+            return None
+        far = given["ref_log_probs"].clone()
+        far[1] = given["log_probs"][1] + 3
+        return {**given, "ref_log_probs": far}
     if not masked:
         return None
     if tag == "nan":

@@ -154,6 +154,7 @@ def trl_policy_loss(
     trainer.configure_mock(off_policy_mask_threshold=None, _entropy_bonus_enabled=False)
     trainer.configure_mock(current_gradient_accumulation_steps=1, aux_loss_enabled=False)
     trainer.args.delta = None
+    trainer.accelerator.configure_mock(gather=lambda x: x, reduce=lambda x, reduction: x)
     trainer._get_per_token_logps_and_entropies.return_value = (log_probs, 0 * log_probs, None)
     ids = torch.zeros_like(mask, dtype=torch.long)
     batch = dict(prompt_ids=ids, prompt_mask=mask, completion_ids=ids, completion_mask=mask)
@@ -175,14 +176,14 @@ def verl_policy_loss(
     clip_high: Any,
     mask: Any,
 ) -> Any:
-    config = Config(clip_ratio=clip_low, clip_ratio_low=clip_low, clip_ratio_high=clip_high)
+    config = Settings(clip_ratio=clip_low, clip_ratio_low=clip_low, clip_ratio_high=clip_high)
     lib.compute_policy_loss_vanilla.__globals__.update(verl_F=lib, AlgoConfig=int)
     return lib.compute_policy_loss_vanilla(
         old_log_probs, log_probs, advantages, mask, config=config
     )
 
 
-class Config(SimpleNamespace):
+class Settings(SimpleNamespace):
     """Settings by attribute and by `get`, as configuration libraries give them."""
 
     global_batch_info: dict[str, Any] = {}

@@ -115,12 +115,18 @@ def carries_a_gradient(old_log_probs: Any, sampler_log_probs: Any, cap: float) -
     return (old_log_probs - sampler_log_probs).exp().clamp(max=cap)
 
 
+def held_at_ten(log_probs: Any, ref_log_probs: Any) -> Any:
+    delta = ref_log_probs - log_probs
+    return (delta.exp() - delta - 1).clamp(-10, 10)
+
+
 @pytest.mark.parametrize(
     ("tag", "kind", "function"),
     [
         ("nan", "reducer", nan_passes),
         ("float32", "kl_loss", in_half_precision),
         ("observations", "gae", not_stepped_over),
+        ("far", "kl_loss", held_at_ten),
         ("empty_row", "reducer", no_empty_row),
         ("equal_rewards", "advantages", tiny_eps),
         ("detached", "correction", carries_a_gradient),

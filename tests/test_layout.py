@@ -34,7 +34,7 @@ PACKAGES = (
 )  # each may import itself and what stands before it
 ROOMS = ("equations", "batches", "rewards", "training")  # of rl/, likewise
 COMMANDS = ("doctor.py", "export.py", "memory.py", "report.py", "talk.py")
-CODE_FOLDERS = (*PACKAGES, "nano", "scripts", "bench", "notebooks", "tests")
+CODE_FOLDERS = (*PACKAGES, "nano", "conformance", "scripts", "bench", "notebooks", "tests")
 RUNTIME = {
     *("torch", "tiktoken", "numpy", "matplotlib", "safetensors", "tyro", "tqdm", "jinja2", "bokeh"),
 }
@@ -226,7 +226,7 @@ def test_tyro_is_imported_under_main_only(path: Path) -> None:
             assert "tyro" not in names, f"{label(path)}:{node.lineno}"
 
 
-@pytest.mark.parametrize("path", python_files(*PACKAGES, "nano", "scripts", "bench"), ids=label)
+@pytest.mark.parametrize("path", python_files(*PACKAGES, "nano", "conformance", "scripts", "bench"), ids=label)
 def test_no_unfinished_code(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     assert not re.findall(r"TODO|FIXME|NotImplementedError", text), label(path)
