@@ -19,19 +19,19 @@ def grouped(function: Callable[[Tensor, int], Tensor]) -> Callable[..., Tensor]:
     return lambda rewards, G: function(rewards.view(-1, G), G).reshape(-1, 1)
 
 
-def centred(groups: Tensor) -> Tensor:
+def centred(groups):
     return groups - groups.mean(1, keepdim=True)
 
 
-def z_score(groups: Tensor, correction: int = 1) -> Tensor:
+def z_score(groups, correction=1):
     return centred(groups) / (groups.std(1, keepdim=True, correction=correction) + EPS)
 
 
-def leave_one_out(groups: Tensor) -> Tensor:
+def leave_one_out(groups):
     return groups - (groups.sum(1, keepdim=True) - groups) / (groups.shape[1] - 1)
 
 
-def interleaved(rewards: Tensor, G: int) -> Tensor:
+def interleaved(rewards, G):
     groups = rewards.view(G, -1)
     return (z_score(groups.T).T).reshape(-1, 1)
 
@@ -51,7 +51,7 @@ def column(about: str, rewards: list[float], size: int, wanted: list[float]) -> 
     )
 
 
-def no_deviation(rewards: Tensor, G: int) -> Tensor:
+def no_deviation(rewards, G):
     groups = rewards.view(-1, G)
     return (centred(groups) / groups.std(1, keepdim=True)).view(-1, 1)
 
@@ -110,7 +110,7 @@ ADVANTAGES = Kind(
 # --- per token --------------------------------------------------------------------------------------
 
 
-def gae(r: Tensor, values: Tensor, mask: Tensor, gamma: float, lam: float) -> Tensor:
+def gae(r, values, mask, gamma, lam):
     advantages, A = torch.zeros_like(values), torch.zeros_like(values[:, 0])
     V = A
     for t in reversed(range(values.shape[1])):
@@ -121,18 +121,18 @@ def gae(r: Tensor, values: Tensor, mask: Tensor, gamma: float, lam: float) -> Te
     return advantages.detach()
 
 
-def padding_valued(r: Tensor, values: Tensor, mask: Tensor, gamma: float, lam: float) -> Tensor:
+def padding_valued(r, values, mask, gamma, lam):
     whole = torch.ones_like(mask)
     return torch.where(
         mask, gae(r.where(mask, torch.zeros_like(r)), values, whole, gamma, lam), 0.0
     )
 
 
-def padding_rewarded(r: Tensor, values: Tensor, mask: Tensor, gamma: float, lam: float) -> Tensor:
+def padding_rewarded(r, values, mask, gamma, lam):
     return torch.where(mask, gae(r, values, torch.ones_like(mask), gamma, lam), 0.0)
 
 
-def forwards(r: Tensor, values: Tensor, mask: Tensor, gamma: float, lam: float) -> Tensor:
+def forwards(r, values, mask, gamma, lam):
     following = torch.cat([values[:, 1:] * mask[:, 1:], torch.zeros_like(values[:, :1])], 1)
     delta = torch.where(mask, r + gamma * following - values, 0.0)
     total, sums = torch.zeros_like(delta[:, 0]), []
@@ -142,7 +142,7 @@ def forwards(r: Tensor, values: Tensor, mask: Tensor, gamma: float, lam: float) 
     return torch.where(mask, torch.stack(sums, 1), 0.0)
 
 
-def whiten(x: Tensor, mask: Tensor, correction: int = 1) -> Tensor:
+def whiten(x, mask, correction=1):
     valid = x[mask]
     scaled = (x - valid.mean()) / (valid.var(correction=correction) + 1e-8).sqrt()
     return torch.where(mask, scaled, torch.zeros_like(x))
@@ -238,7 +238,7 @@ RETURNS = Kind(
 )
 
 
-def per_response(x: Tensor, mask: Tensor) -> Tensor:
+def per_response(x, mask):
     return torch.stack(
         [
             whiten(row[None], m[None])[0] if m.sum() > 1 else row * 0
@@ -247,7 +247,7 @@ def per_response(x: Tensor, mask: Tensor) -> Tensor:
     )
 
 
-def padding_counted(x: Tensor, mask: Tensor) -> Tensor:
+def padding_counted(x, mask):
     return torch.where(mask, whiten(x, torch.ones_like(mask)), 0.0)
 
 

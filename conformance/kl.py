@@ -7,7 +7,6 @@ four, so that a mean is a sum and not a sample.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,19 +18,19 @@ from .ways import Way, ways
 POLICY, REFERENCE = (0.7, 0.2, 0.05, 0.05), (0.2, 0.25, 0.05, 0.5)
 
 
-def k3(new: Tensor, ref: Tensor, *_: Any) -> Tensor:
+def k3(new, ref, *_):
     return torch.expm1(ref - new) - (ref - new)
 
 
-def k2(new: Tensor, ref: Tensor, *_: Any) -> Tensor:
+def k2(new, ref, *_):
     return (new - ref).square() / 2
 
 
-def k1(new: Tensor, ref: Tensor, *_: Any) -> Tensor:
+def k1(new, ref, *_):
     return new - ref
 
 
-def absolute(new: Tensor, ref: Tensor, *_: Any) -> Tensor:
+def absolute(new, ref, *_):
     return (new - ref).abs()
 
 

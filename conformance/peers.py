@@ -128,25 +128,17 @@ def main(arguments: list[str]) -> int:
 
 
 @adapter("trl", "trl/trainer/utils.py", "selective_log_softmax")
-def trl_log_probs(lib: Any, logits: Any, tokens: Any, temperature: Any) -> Any:
+def trl_log_probs(lib, logits, tokens, temperature):
     return lib.selective_log_softmax(logits[:, :-1] / temperature, tokens[:, 1:])
 
 
 @adapter("trl", "trl/experimental/ppo/ppo_trainer.py", "masked_mean masked_var masked_whiten")
-def trl_whiten(lib: Any, x: Any, mask: Any) -> Any:
+def trl_whiten(lib, x, mask):
     return lib.masked_whiten(x, mask)
 
 
 @adapter("trl", "trl/trainer/grpo_trainer.py trl/trainer/utils.py", "_compute_loss | nanmin nanmax")
-def trl_policy_loss(
-    lib: Any,
-    log_probs: Any,
-    old_log_probs: Any,
-    advantages: Any,
-    clip_low: Any,
-    clip_high: Any,
-    mask: Any,
-) -> Any:
+def trl_policy_loss(lib, log_probs, old_log_probs, advantages, clip_low, clip_high, mask):
     trainer = MagicMock(top_entropy_quantile=1.0, importance_sampling_level="token", beta=0.0)
     trainer.configure_mock(
         loss_type="grpo", epsilon_low=clip_low, epsilon_high=clip_high, use_vllm=False
@@ -167,15 +159,7 @@ CORE = "verl/trainer/ppo/core_algos.py verl/utils/torch_functional.py"
 
 
 @adapter("verl", CORE, "compute_policy_loss_vanilla agg_loss | masked_sum masked_mean")
-def verl_policy_loss(
-    lib: Any,
-    log_probs: Any,
-    old_log_probs: Any,
-    advantages: Any,
-    clip_low: Any,
-    clip_high: Any,
-    mask: Any,
-) -> Any:
+def verl_policy_loss(lib, log_probs, old_log_probs, advantages, clip_low, clip_high, mask):
     config = Settings(clip_ratio=clip_low, clip_ratio_low=clip_low, clip_ratio_high=clip_high)
     lib.compute_policy_loss_vanilla.__globals__.update(verl_F=lib, AlgoConfig=int)
     return lib.compute_policy_loss_vanilla(
@@ -195,7 +179,7 @@ class Settings(SimpleNamespace):
 @adapter(
     "verl", CORE, "compute_gae_advantage_return | masked_sum masked_mean masked_var masked_whiten"
 )
-def verl_gae(lib: Any, rewards: Any, values: Any, mask: Any, gamma: Any, lam: Any) -> Any:
+def verl_gae(lib, rewards, values, mask, gamma, lam):
     lib.compute_gae_advantage_return.__globals__.update(verl_F=lib)
     return lib.compute_gae_advantage_return(rewards, values, mask.long(), gamma, lam)
 
@@ -203,27 +187,25 @@ def verl_gae(lib: Any, rewards: Any, values: Any, mask: Any, gamma: Any, lam: An
 @adapter(
     "verl", CORE, "compute_gae_advantage_return | masked_sum masked_mean masked_var masked_whiten"
 )
-def verl_returns(lib: Any, rewards: Any, values: Any, mask: Any, gamma: Any, lam: Any) -> Any:
+def verl_returns(lib, rewards, values, mask, gamma, lam):
     lib.compute_gae_advantage_return.__globals__.update(verl_F=lib)
     return lib.compute_gae_advantage_return(rewards, values, mask.long(), gamma, lam)[1]
 
 
 @adapter("verl", CORE, "compute_value_loss agg_loss | masked_sum masked_mean clip_by_value")
-def verl_value_loss(
-    lib: Any, values: Any, old_values: Any, returns: Any, clip: Any, mask: Any
-) -> Any:
+def verl_value_loss(lib, values, old_values, returns, clip, mask):
     for function in (lib.compute_value_loss, lib.agg_loss):
         function.__globals__.update(verl_F=lib)
     return lib.compute_value_loss(values, returns, old_values, mask, clip)
 
 
 @adapter("verl", "verl/trainer/ppo/core_algos.py", "kl_penalty kl_penalty_forward")
-def verl_kl_loss(lib: Any, log_probs: Any, ref_log_probs: Any) -> Any:
+def verl_kl_loss(lib, log_probs, ref_log_probs):
     return lib.kl_penalty(log_probs, ref_log_probs, "low_var_kl")
 
 
 @adapter("verl", "verl/trainer/ppo/core_algos.py", "compute_grpo_outcome_advantage")
-def verl_advantages(lib: Any, rewards: Any, group_size: Any) -> Any:
+def verl_advantages(lib, rewards, group_size):
     index = [i // group_size for i in range(len(rewards))]
     return lib.compute_grpo_outcome_advantage(
         rewards[:, None].clone(), torch.ones(len(rewards), 1), index
@@ -231,7 +213,7 @@ def verl_advantages(lib: Any, rewards: Any, group_size: Any) -> Any:
 
 
 @adapter("verl", "verl/utils/torch_functional.py", "get_response_mask")
-def verl_response_mask(lib: Any, tokens: Any, eos_id: Any) -> Any:
+def verl_response_mask(lib, tokens, eos_id):
     return lib.get_response_mask(tokens, eos_id)
 
 
@@ -239,58 +221,39 @@ LOSS = "openrlhf/models/loss.py openrlhf/models/utils.py"
 
 
 @adapter("openrlhf", LOSS, "PolicyLoss aggregate_loss | masked_mean")
-def openrlhf_policy_loss(
-    lib: Any,
-    log_probs: Any,
-    old_log_probs: Any,
-    advantages: Any,
-    clip_low: Any,
-    clip_high: Any,
-    mask: Any,
-) -> Any:
+def openrlhf_policy_loss(lib, log_probs, old_log_probs, advantages, clip_low, clip_high, mask):
     return lib.PolicyLoss(clip_low, clip_high)(log_probs, old_log_probs, advantages, mask)
 
 
 @adapter("openrlhf", LOSS, "ValueLoss aggregate_loss | masked_mean")
-def openrlhf_value_loss(
-    lib: Any, values: Any, old_values: Any, returns: Any, clip: Any, mask: Any
-) -> Any:
+def openrlhf_value_loss(lib, values, old_values, returns, clip, mask):
     return lib.ValueLoss(clip)(values, old_values, returns, mask)
 
 
 @adapter("openrlhf", "openrlhf/models/loss.py", "DPOLoss")
-def openrlhf_preference_loss(
-    lib: Any,
-    policy_chosen: Any,
-    policy_rejected: Any,
-    ref_chosen: Any,
-    ref_rejected: Any,
-    beta: Any,
-) -> Any:
+def openrlhf_preference_loss(lib, policy_chosen, policy_rejected, ref_chosen, ref_rejected, beta):
     return lib.DPOLoss(beta)(policy_chosen, policy_rejected, ref_chosen, ref_rejected)
 
 
 @adapter("openrlhf", "openrlhf/models/utils.py", "compute_approx_kl")
-def openrlhf_kl_loss(lib: Any, log_probs: Any, ref_log_probs: Any) -> Any:
+def openrlhf_kl_loss(lib, log_probs, ref_log_probs):
     return lib.compute_approx_kl(log_probs, ref_log_probs, "k3")
 
 
 @adapter("openrlhf", "openrlhf/models/utils.py", "compute_reward compute_approx_kl")
-def openrlhf_token_rewards(
-    lib: Any, scores: Any, log_probs: Any, ref_log_probs: Any, mask: Any, kl_coef: Any
-) -> Any:
+def openrlhf_token_rewards(lib, scores, log_probs, ref_log_probs, mask, kl_coef):
     return lib.compute_reward(
         scores, kl_coef, lib.compute_approx_kl(log_probs, ref_log_probs), mask
     )
 
 
 @adapter("openrlhf", "openrlhf/models/utils.py", "log_probs_from_logits _logsumexp_by_chunk")
-def openrlhf_log_probs(lib: Any, logits: Any, tokens: Any, temperature: Any) -> Any:
+def openrlhf_log_probs(lib, logits, tokens, temperature):
     return lib.log_probs_from_logits(logits[:, :-1].clone(), tokens[:, 1:], temperature)
 
 
 @adapter("openrlhf", "openrlhf/trainer/ppo_utils/experience_maker.py", "get_advantages_and_returns")
-def openrlhf_gae(lib: Any, rewards: Any, values: Any, mask: Any, gamma: Any, lam: Any) -> Any:
+def openrlhf_gae(lib, rewards, values, mask, gamma, lam):
     return lib.get_advantages_and_returns(None, values, rewards, mask, gamma, lam)
 
 
@@ -298,36 +261,28 @@ BOOK = "code/policy_gradients/loss.py"
 
 
 @adapter("rlhf-book", BOOK, "approx_kl3")
-def book_kl3_kl_loss(lib: Any, log_probs: Any, ref_log_probs: Any, mask: Any) -> Any:
+def book_kl3_kl_loss(lib, log_probs, ref_log_probs, mask):
     return lib.approx_kl3(log_probs, ref_log_probs, mask)
 
 
 @adapter("rlhf-book", BOOK, "approx_kl2")
-def book_kl2_kl_loss(lib: Any, log_probs: Any, ref_log_probs: Any, mask: Any) -> Any:
+def book_kl2_kl_loss(lib, log_probs, ref_log_probs, mask):
     return lib.approx_kl2(log_probs, ref_log_probs, mask)
 
 
 @adapter("rlhf-book", BOOK, "approx_kl1")
-def book_kl1_kl_reward(lib: Any, log_probs: Any, ref_log_probs: Any, mask: Any) -> Any:
+def book_kl1_kl_reward(lib, log_probs, ref_log_probs, mask):
     return lib.approx_kl1(log_probs, ref_log_probs, mask)
 
 
 @adapter("rlhf-book", BOOK, "GRPOLoss masked_mean")
-def book_policy_loss(
-    lib: Any,
-    log_probs: Any,
-    old_log_probs: Any,
-    advantages: Any,
-    clip_low: Any,
-    clip_high: Any,
-    mask: Any,
-) -> Any:
+def book_policy_loss(lib, log_probs, old_log_probs, advantages, clip_low, clip_high, mask):
     batch = SimpleNamespace(log_probs_old=old_log_probs, advantages=advantages, action_mask=mask)
     return lib.GRPOLoss(clip_low, clip_high, 0.0, "kl3")(log_probs, batch)
 
 
 @adapter("rlhf-book", "code/policy_gradients/utils.py", "compute_loo_advantages")
-def book_advantages(lib: Any, rewards: Any, group_size: Any) -> Any:
+def book_advantages(lib, rewards, group_size):
     return lib.compute_loo_advantages(rewards.view(-1, group_size).T).T.reshape(-1)
 
 
@@ -336,15 +291,7 @@ def book_advantages(lib: Any, rewards: Any, group_size: Any) -> Any:
     "src/prime_rl/trainer/rl/loss.py",
     "default_loss_fn compute_importance_ratio_and_mismatch_kl _safe_mean",
 )
-def prime_policy_loss(
-    lib: Any,
-    log_probs: Any,
-    old_log_probs: Any,
-    advantages: Any,
-    clip_low: Any,
-    clip_high: Any,
-    mask: Any,
-) -> Any:
+def prime_policy_loss(lib, log_probs, old_log_probs, advantages, clip_low, clip_high, mask):
     lib.default_loss_fn.__globals__["LossOutputs"] = SimpleNamespace
     batch = SimpleNamespace(
         trainer_logprobs=log_probs, inference_logprobs=old_log_probs, advantages=advantages
@@ -357,33 +304,29 @@ def prime_policy_loss(
 
 
 @adapter("slime", "slime/utils/ppo_utils.py", "compute_policy_loss")
-def slime_policy_loss(
-    lib: Any, log_probs: Any, old_log_probs: Any, advantages: Any, clip_low: Any, clip_high: Any
-) -> Any:
+def slime_policy_loss(lib, log_probs, old_log_probs, advantages, clip_low, clip_high):
     return lib.compute_policy_loss(old_log_probs - log_probs, advantages, clip_low, clip_high)
 
 
 @adapter("slime", "slime/utils/ppo_utils.py", "compute_cispo_loss")
-def slime_cispo_policy_loss(
-    lib: Any, log_probs: Any, old_log_probs: Any, advantages: Any, clip_low: Any, clip_high: Any
-) -> Any:
+def slime_cispo_policy_loss(lib, log_probs, old_log_probs, advantages, clip_low, clip_high):
     return lib.compute_cispo_loss(
         old_log_probs - log_probs, log_probs, advantages, clip_low, clip_high
     )
 
 
 @adapter("slime", "slime/utils/ppo_utils.py", "compute_approx_kl")
-def slime_kl_loss(lib: Any, log_probs: Any, ref_log_probs: Any) -> Any:
+def slime_kl_loss(lib, log_probs, ref_log_probs):
     return lib.compute_approx_kl(log_probs, ref_log_probs, "low_var_kl")
 
 
 @adapter("slime", "slime/utils/ppo_utils.py", "vanilla_gae")
-def slime_gae(lib: Any, rewards: Any, values: Any, mask: Any, gamma: Any, lam: Any) -> Any:
+def slime_gae(lib, rewards, values, mask, gamma, lam):
     return lib.vanilla_gae(*(torch.where(mask, x, 0.0) for x in (rewards, values)), gamma, lam)
 
 
 @adapter("slime", "slime/backends/megatron_utils/loss.py", "vanilla_tis_function")
-def slime_correction(lib: Any, old_log_probs: Any, sampler_log_probs: Any, cap: Any) -> Any:
+def slime_correction(lib, old_log_probs, sampler_log_probs, cap):
     args = SimpleNamespace(tis_clip=cap, tis_clip_low=0.0)
     given = dict(
         train_log_probs=list(old_log_probs),
@@ -400,32 +343,28 @@ SKY = (
 
 
 @adapter("skyrl", SKY, "compute_gae_advantage_return masked_whiten masked_var | masked_mean")
-def skyrl_gae(lib: Any, rewards: Any, values: Any, mask: Any, gamma: Any, lam: Any) -> Any:
+def skyrl_gae(lib, rewards, values, mask, gamma, lam):
     clean = [torch.where(mask, x, 0.0) for x in (rewards, values)]
     return lib.compute_gae_advantage_return(*clean, mask, gamma, lam)
 
 
 @adapter("skyrl", SKY, "compute_gae_advantage_return masked_whiten masked_var | masked_mean")
-def skyrl_as_it_comes_returns(
-    lib: Any, rewards: Any, values: Any, mask: Any, gamma: Any, lam: Any
-) -> Any:
+def skyrl_as_it_comes_returns(lib, rewards, values, mask, gamma, lam):
     return lib.compute_gae_advantage_return(rewards, values, mask, gamma, lam)[1]
 
 
 @adapter("skyrl", SKY, "ppo_critic_loss | masked_mean")
-def skyrl_value_loss(
-    lib: Any, values: Any, old_values: Any, returns: Any, clip: Any, mask: Any
-) -> Any:
+def skyrl_value_loss(lib, values, old_values, returns, clip, mask):
     return lib.ppo_critic_loss(values, old_values, returns, SimpleNamespace(value_clip=clip), mask)
 
 
 @adapter("skyrl", SKY.split()[0], "compute_approx_kl")
-def skyrl_kl_loss(lib: Any, log_probs: Any, ref_log_probs: Any, mask: Any) -> Any:
+def skyrl_kl_loss(lib, log_probs, ref_log_probs, mask):
     return lib.compute_approx_kl(log_probs, ref_log_probs, mask)
 
 
 @adapter("skyrl", SKY.split()[0], "compute_grpo_outcome_advantage")
-def skyrl_advantages(lib: Any, rewards: Any, group_size: Any) -> Any:
+def skyrl_advantages(lib, rewards, group_size):
     index = [i // group_size for i in range(len(rewards))]
     return lib.compute_grpo_outcome_advantage(
         rewards[:, None].clone(), torch.ones(len(rewards), 1), index
@@ -437,9 +376,7 @@ def skyrl_advantages(lib: Any, rewards: Any, group_size: Any) -> Any:
     SKY.replace("ppo_utils", "off_policy_correction_utils"),
     "compute_tis_ratio | safe_exp_delta",
 )
-def skyrl_correction(
-    lib: Any, old_log_probs: Any, sampler_log_probs: Any, cap: Any, mask: Any
-) -> Any:
+def skyrl_correction(lib, old_log_probs, sampler_log_probs, cap, mask):
     config = SimpleNamespace(token_tis_ratio_clip_high=cap)
     return lib.compute_tis_ratio(old_log_probs, sampler_log_probs, mask, "token", config)
 
@@ -448,16 +385,14 @@ NEMO = "nemo_rl/algorithms/"
 
 
 @adapter("nemo-rl", NEMO + "utils.py", "calculate_kl")
-def nemo_kl_loss(lib: Any, log_probs: Any, ref_log_probs: Any) -> Any:
+def nemo_kl_loss(lib, log_probs, ref_log_probs):
     return lib.calculate_kl(log_probs, ref_log_probs)
 
 
 @adapter(
     "nemo-rl", NEMO + "loss/loss_functions.py " + NEMO + "utils.py", "MseValueLossFn | masked_mean"
 )
-def nemo_value_loss(
-    lib: Any, values: Any, old_values: Any, returns: Any, clip: Any, mask: Any
-) -> Any:
+def nemo_value_loss(lib, values, old_values, returns, clip, mask):
     batch = dict(
         token_mask=mask, sample_mask=torch.ones(len(mask)), returns=returns, values=old_values
     )
@@ -466,63 +401,48 @@ def nemo_value_loss(
 
 
 @adapter("nemo-rl", NEMO + "advantage_estimator.py", "_compute_gae")
-def nemo_gae(lib: Any, rewards: Any, values: Any, mask: Any, gamma: Any, lam: Any) -> Any:
+def nemo_gae(lib, rewards, values, mask, gamma, lam):
     return lib._compute_gae(SimpleNamespace(gae_gamma=gamma), rewards, values, mask.long(), lam)
 
 
 @adapter("llm-quest", "llm_quest/alignment/rlhf_grpo/grpo_engine.py", "GRPOLoss")
-def quest_policy_loss(
-    lib: Any,
-    log_probs: Any,
-    old_log_probs: Any,
-    advantages: Any,
-    clip_low: Any,
-    clip_high: Any,
-    mask: Any,
-) -> Any:
+def quest_policy_loss(lib, log_probs, old_log_probs, advantages, clip_low, clip_high, mask):
     ratio, zero = (log_probs - old_log_probs).exp(), torch.zeros_like(log_probs)
     surrogate = -lib.GRPOLoss._compute_clipped_surrogate(ratio, advantages, clip_low, clip_high)
     return lib.GRPOLoss._aggregate(torch.where(mask, surrogate, zero), mask, len(mask), 1, "grpo")
 
 
 @adapter("llm-quest", "llm_quest/alignment/rlhf_grpo/grpo_engine.py", "kl_div_per_token")
-def quest_kl_loss(lib: Any, log_probs: Any, ref_log_probs: Any) -> Any:
+def quest_kl_loss(lib, log_probs, ref_log_probs):
     return lib.kl_div_per_token(log_probs, ref_log_probs)
 
 
 @adapter("llm-quest", "llm_quest/alignment/rlhf_grpo/grpo_engine.py", "z_scores")
-def quest_advantages(lib: Any, rewards: Any, group_size: Any) -> Any:
+def quest_advantages(lib, rewards, group_size):
     lib.z_scores.__globals__["config"] = SimpleNamespace(use_phantom_reward=False)
     return lib.z_scores(rewards, group_size)
 
 
 @adapter("llm-quest", "llm_quest/alignment/dpo/dpo.py", "compute_loss")
-def quest_preference_loss(
-    lib: Any,
-    policy_chosen: Any,
-    policy_rejected: Any,
-    ref_chosen: Any,
-    ref_rejected: Any,
-    beta: Any,
-) -> Any:
+def quest_preference_loss(lib, policy_chosen, policy_rejected, ref_chosen, ref_rejected, beta):
     dpo = SimpleNamespace(beta=beta, label_smoothing=0.0)
     return lib.compute_loss(dpo, policy_chosen, policy_rejected, ref_chosen, ref_rejected)
 
 
 @adapter("llm-quest", "llm_quest/alignment/dpo/dpo.py", "compute_logprobs")
-def quest_log_probs(lib: Any, logits: Any, tokens: Any, mask: Any) -> Any:
+def quest_log_probs(lib, logits, tokens, mask):
     return lib.compute_logprobs(None, logits, tokens, torch.cat([mask[:, :1] & False, mask], 1))
 
 
 @adapter("reasoning-from-scratch", "reasoning_from_scratch/ch07.py", "compute_advantage_stats")
-def reasoning_advantages(lib: Any, rewards: Any, group_size: Any) -> Any:
+def reasoning_advantages(lib, rewards, group_size):
     return torch.cat(
         [lib.compute_advantage_stats(g.tolist())[0] for g in rewards.view(-1, group_size)]
     )
 
 
 @adapter("reasoning-from-scratch", "reasoning_from_scratch/ch07.py", "sequence_logprob_and_entropy")
-def reasoning_log_probs(lib: Any, logits: Any, tokens: Any, mask: Any) -> Any:
+def reasoning_log_probs(lib, logits, tokens, mask):
     rows = []
     for row, ids, valid in zip(logits, tokens, mask, strict=True):
         first, count = int(valid.long().argmax()) + 1, int(valid.sum())
@@ -537,27 +457,20 @@ def reasoning_log_probs(lib: Any, logits: Any, tokens: Any, mask: Any) -> Any:
     "lm_human_preference_details/train_policy_accelerate.py",
     "whiten",
 )
-def details_whiten(lib: Any, x: Any, mask: Any) -> Any:
+def details_whiten(lib, x, mask):
     placed = torch.zeros_like(x)
     placed[mask] = lib.whiten(x[mask])
     return placed
 
 
 @adapter("direct-preference-optimization", "trainers.py", "preference_loss")
-def dpo_preference_loss(
-    lib: Any,
-    policy_chosen: Any,
-    policy_rejected: Any,
-    ref_chosen: Any,
-    ref_rejected: Any,
-    beta: Any,
-) -> Any:
+def dpo_preference_loss(lib, policy_chosen, policy_rejected, ref_chosen, ref_rejected, beta):
     lib.preference_loss.__globals__["F"] = F
     return lib.preference_loss(policy_chosen, policy_rejected, ref_chosen, ref_rejected, beta)
 
 
 @adapter("direct-preference-optimization", "trainers.py", "_get_batch_logps")
-def dpo_log_probs(lib: Any, logits: Any, tokens: Any, mask: Any) -> Any:
+def dpo_log_probs(lib, logits, tokens, mask):
     labels = torch.where(torch.cat([mask[:, :1] & False, mask], 1), tokens, -100)
     return lib._get_batch_logps(logits, labels)
 

@@ -6,10 +6,7 @@ Arguments (N, T): log_probs (trained), old_log_probs, advantages; a mask, and th
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
-from torch import Tensor
 
 from .checking import ANY, Arguments, Case, Kind
 from .comparing import ragged_mask, random_log_probs
@@ -17,89 +14,73 @@ from .reducers import row_means, row_sums
 from .ways import ways
 
 
-def ratio_of(new: Tensor, old: Tensor) -> Tensor:
+def ratio_of(new, old):
     return (new - old).exp()
 
 
-def clipped_surrogate(
-    new: Tensor, old: Tensor, A: Tensor, low: float, high: float, *_: Any
-) -> Tensor:
+def clipped_surrogate(new, old, A, low, high, *_):
     ratio = ratio_of(new, old)
     return -torch.minimum(ratio * A, ratio.clamp(1 - low, 1 + high) * A)
 
 
-def dual_clip(new: Tensor, old: Tensor, A: Tensor, low: float, high: float, *_: Any) -> Tensor:
+def dual_clip(new, old, A, low, high, *_):
     loss = clipped_surrogate(new, old, A, low, high)
     return torch.where(A < 0, torch.minimum(loss, -3 * A), loss)
 
 
-def cispo(new: Tensor, old: Tensor, A: Tensor, low: float, high: float, *_: Any) -> Tensor:
+def cispo(new, old, A, low, high, *_):
     return -ratio_of(new, old).clamp(max=1 + high).detach() * A * new
 
 
-def two_sided_cispo(
-    new: Tensor, old: Tensor, A: Tensor, low: float, high: float, *_: Any
-) -> Tensor:
+def two_sided_cispo(new, old, A, low, high, *_):
     return -ratio_of(new, old).clamp(1 - low, 1 + high).detach() * A * new
 
 
-def sapo(new: Tensor, old: Tensor, A: Tensor, *_: Any) -> Tensor:
+def sapo(new, old, A, *_):
     tau = torch.where(A > 0, 1.0, 1.05)
     return -4 / tau * torch.sigmoid(tau * (ratio_of(new, old) - 1)) * A
 
 
-def dppo(new: Tensor, old: Tensor, A: Tensor, low: float, high: float, *_: Any) -> Tensor:
+def dppo(new, old, A, low, high, *_):
     moved = new.exp() - old.exp()
     left_out = torch.where(A > 0, moved > high, moved < -low)
     return torch.where(left_out, 0.0, -ratio_of(new, old) * A)
 
 
-def mean_ratio(new: Tensor, old: Tensor, mask: Tensor | None) -> Tensor:
+def mean_ratio(new, old, mask):
     return row_means(new - old, mask)[:, None].exp()
 
 
-def gspo(
-    new: Tensor, old: Tensor, A: Tensor, low: float, high: float, mask: Any = None, *_: Any
-) -> Tensor:
+def gspo(new, old, A, low, high, mask=None, *_):
     ratio = mean_ratio(new, old, mask)
     return -torch.minimum(ratio * A, ratio.clamp(1 - low, 1 + high) * A)
 
 
-def gspo_token(
-    new: Tensor, old: Tensor, A: Tensor, low: float, high: float, mask: Any = None, *_: Any
-) -> Tensor:
+def gspo_token(new, old, A, low, high, mask=None, *_):
     ratio = mean_ratio(new, old, mask).detach() * (new - new.detach()).exp()
     return -torch.minimum(ratio * A, ratio.clamp(1 - low, 1 + high) * A)
 
 
-def product_ratio(
-    new: Tensor, old: Tensor, A: Tensor, low: float, high: float, mask: Any = None, *_: Any
-) -> Tensor:
+def product_ratio(new, old, A, low, high, mask=None, *_):
     ratio = row_sums(new - old, mask)[:, None].exp()
     return -torch.minimum(ratio * A, ratio.clamp(1 - low, 1 + high) * A)
 
 
-def clipped_alone(new: Tensor, old: Tensor, A: Tensor, low: float, high: float, *_: Any) -> Tensor:
+def clipped_alone(new, old, A, low, high, *_):
     return -ratio_of(new, old).clamp(1 - low, 1 + high) * A
 
 
-def maximum_of_gains(
-    new: Tensor, old: Tensor, A: Tensor, low: float, high: float, *_: Any
-) -> Tensor:
+def maximum_of_gains(new, old, A, low, high, *_):
     ratio = ratio_of(new, old)
     return -torch.maximum(ratio * A, ratio.clamp(1 - low, 1 + high) * A)
 
 
-def minimum_of_ratios(
-    new: Tensor, old: Tensor, A: Tensor, low: float, high: float, *_: Any
-) -> Tensor:
+def minimum_of_ratios(new, old, A, low, high, *_):
     ratio = ratio_of(new, old)
     return -torch.minimum(ratio, ratio.clamp(1 - low, 1 + high)) * A
 
 
-def log_ratio_for_ratio(
-    new: Tensor, old: Tensor, A: Tensor, low: float, high: float, *_: Any
-) -> Tensor:
+def log_ratio_for_ratio(new, old, A, low, high, *_):
     ratio = new - old
     return -torch.minimum(ratio * A, ratio.clamp(1 - low, 1 + high) * A)
 
@@ -188,24 +169,20 @@ POLICY_LOSS = Kind(
 # --- weights for tokens of another policy ----------------------------------------------------------
 
 
-def masked_weight(old: Tensor, sampler: Tensor, cap: float, low: float, *_: Any) -> Tensor:
+def masked_weight(old, sampler, cap, low, *_):
     weight = ratio_of(old, sampler)
     return torch.where((weight >= low) & (weight <= cap), weight, torch.zeros_like(weight))
 
 
-def of_the_sequence(
-    old: Tensor, sampler: Tensor, cap: float, low: float, mask: Any = None
-) -> Tensor:
+def of_the_sequence(old, sampler, cap, low, mask=None):
     return row_sums(old - sampler, mask)[:, None].exp().clamp(max=cap).expand_as(old)
 
 
-def of_the_mean(old: Tensor, sampler: Tensor, cap: float, low: float, mask: Any = None) -> Tensor:
+def of_the_mean(old, sampler, cap, low, mask=None):
     return mean_ratio(old, sampler, mask).clamp(max=cap).expand_as(old)
 
 
-def masked_sequence(
-    old: Tensor, sampler: Tensor, cap: float, low: float, mask: Any = None
-) -> Tensor:
+def masked_sequence(old, sampler, cap, low, mask=None):
     weight = row_sums(old - sampler, mask)[:, None].exp().expand_as(old)
     return torch.where((weight >= low) & (weight <= cap), weight, torch.zeros_like(weight))
 

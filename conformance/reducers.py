@@ -5,40 +5,38 @@ A reducer takes the token losses (N, T), their mask, and the generation budget w
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from .ways import ways
 
 
-def kept(x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+def kept(x, mask) -> tuple[Tensor, Tensor]:
     """The losses with 0 at masked places, and the mask; without a mask each row is one thing."""
     x = x if x.ndim > 1 else x[:, None]
     mask = torch.ones_like(x, dtype=torch.bool) if mask is None else mask
     return torch.where(mask, x, torch.zeros_like(x)), mask
 
 
-def token_mean(x: Tensor, mask: Tensor | None, *_: Any) -> Tensor:
+def token_mean(x, mask, *_):
     x, mask = kept(x, mask)
     return x.sum() / mask.sum().clamp(min=1)
 
 
-def row_means(x: Tensor, mask: Tensor | None, *_: Any) -> Tensor:
+def row_means(x, mask, *_):
     x, mask = kept(x, mask)
     return x.sum(1) / mask.sum(1).clamp(min=1)
 
 
-def row_sums(x: Tensor, mask: Tensor | None, *_: Any) -> Tensor:
+def row_sums(x, mask, *_):
     return kept(x, mask)[0].sum(1)
 
 
-def sequence_mean(x: Tensor, mask: Tensor | None, *_: Any) -> Tensor:
+def sequence_mean(x, mask, *_):
     return row_means(x, mask).mean()
 
 
-def constant_length(x: Tensor, mask: Tensor | None, length: float | None = None) -> Tensor:
+def constant_length(x, mask, length=None):
     return row_sums(x, mask).mean() / (length or float("nan"))
 
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
-from torch import Tensor
 
 from .checking import ANY, Arguments, Case, Kind
 from .comparing import ragged_mask, random_log_probs
@@ -13,17 +10,15 @@ from .kl import absolute, k2, k3
 from .ways import ways
 
 
-def pick(log_probs: Tensor, tokens: Tensor) -> Tensor:
+def pick(log_probs, tokens):
     return log_probs.gather(2, tokens[..., None])[..., 0]
 
 
-def log_probs(logits: Tensor, tokens: Tensor, mask: Any = None, temperature: float = 1.0) -> Tensor:
+def log_probs(logits, tokens, mask=None, temperature=1.0):
     return pick((logits[:, :-1] / temperature).log_softmax(-1), tokens[:, 1:])
 
 
-def tempered_late(
-    logits: Tensor, tokens: Tensor, mask: Any = None, temperature: float = 1.0
-) -> Tensor:
+def tempered_late(logits, tokens, mask=None, temperature=1.0):
     return log_probs(logits, tokens) / temperature
 
 
@@ -90,22 +85,22 @@ LOG_PROBS = Kind(
 # --- where a response ends ----------------------------------------------------------------------------
 
 
-def response_mask(tokens: Tensor, eos_id: int) -> Tensor:
+def response_mask(tokens, eos_id):
     is_eos = (tokens == eos_id).long()
     return is_eos.cumsum(1) - is_eos == 0  # no EOS strictly before
 
 
-def one_column_late(tokens: Tensor, eos_id: int) -> Tensor:
+def one_column_late(tokens, eos_id):
     mask = response_mask(tokens, eos_id)
     return torch.cat([torch.ones_like(mask[:, :1]), mask[:, :-1]], 1)
 
 
-def up_to_the_last_eos(tokens: Tensor, eos_id: int) -> Tensor:
+def up_to_the_last_eos(tokens, eos_id):
     is_eos = tokens == eos_id
     return (is_eos.flip(1).cumsum(1).flip(1) > 0) | ~is_eos.any(1, keepdim=True)
 
 
-def last_token_of_a_cut_row(tokens: Tensor, eos_id: int) -> Tensor:
+def last_token_of_a_cut_row(tokens, eos_id):
     mask = response_mask(tokens, eos_id)
     mask[~(tokens == eos_id).any(1), -1] = False
     return mask
@@ -152,7 +147,7 @@ RESPONSE_MASK = Kind(
 # --- rewards of tokens --------------------------------------------------------------------------------
 
 
-def at_column(scores: Tensor, mask: Tensor) -> Tensor:
+def at_column(scores, mask):
     """The scores at each row's last valid token."""
     last = (mask.long() * torch.arange(1, mask.shape[1] + 1)).argmax(1)
     placed = torch.zeros(mask.shape, dtype=scores.dtype)
@@ -160,30 +155,30 @@ def at_column(scores: Tensor, mask: Tensor) -> Tensor:
     return placed.where(mask.any(1, keepdim=True), torch.zeros_like(placed))
 
 
-def paid(scores: Tensor, penalty: Tensor, mask: Tensor, beta: float) -> Tensor:
+def paid(scores, penalty, mask, beta):
     return torch.where(mask, -beta * penalty, 0.0) + at_column(scores, mask)
 
 
-def token_rewards(s: Tensor, new: Tensor, ref: Tensor, mask: Tensor, beta: float) -> Tensor:
+def token_rewards(s, new, ref, mask, beta):
     return paid(s, new - ref, mask, beta).detach()
 
 
-def total_at_the_end(s: Tensor, new: Tensor, ref: Tensor, mask: Tensor, beta: float) -> Tensor:
+def total_at_the_end(s, new, ref, mask, beta):
     return at_column(token_rewards(s, new, ref, mask, beta).sum(1), mask)
 
 
-def mean_at_the_end(s: Tensor, new: Tensor, ref: Tensor, mask: Tensor, beta: float) -> Tensor:
+def mean_at_the_end(s, new, ref, mask, beta):
     mean = torch.where(mask, new - ref, 0.0).sum(1) / mask.sum(1).clamp(min=1)
     return at_column(s - beta * mean, mask)
 
 
-def last_column(s: Tensor, new: Tensor, ref: Tensor, mask: Tensor, beta: float) -> Tensor:
+def last_column(s, new, ref, mask, beta):
     rewards = torch.where(mask, -beta * (new - ref), 0.0)
     rewards[:, -1] += s
     return rewards
 
 
-def last_not_charged(s: Tensor, new: Tensor, ref: Tensor, mask: Tensor, beta: float) -> Tensor:
+def last_not_charged(s, new, ref, mask, beta):
     placed = at_column(s, mask)
     return torch.where(
         at_column(torch.ones_like(s), mask) > 0, placed, paid(0 * s, new - ref, mask, beta)

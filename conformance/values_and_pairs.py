@@ -6,32 +6,31 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
 from .checking import ANY, Arguments, Case, Kind
 from .comparing import ragged_mask
 from .ways import ways
 
 
-def value_loss(values: Tensor, old: Tensor, returns: Tensor, clip: float, *_: Any) -> Tensor:
+def value_loss(values, old, returns, clip, *_):
     near_old = old + (values - old).clamp(-clip, clip)
     return torch.maximum((values - returns) ** 2, (near_old - returns) ** 2) / 2
 
 
-def squared(values: Tensor, old: Tensor, returns: Tensor, *_: Any) -> Tensor:
+def squared(values, old, returns, *_):
     return (values - returns) ** 2 / 2
 
 
-def minimum(values: Tensor, old: Tensor, returns: Tensor, clip: float, *_: Any) -> Tensor:
+def minimum(values, old, returns, clip, *_):
     near_old = old + (values - old).clamp(-clip, clip)
     return torch.minimum((values - returns) ** 2, (near_old - returns) ** 2) / 2
 
 
-def clipped_alone(values: Tensor, old: Tensor, returns: Tensor, clip: float, *_: Any) -> Tensor:
+def clipped_alone(values, old, returns, clip, *_):
     return (old + (values - old).clamp(-clip, clip) - returns) ** 2 / 2
 
 
-def as_a_ratio(values: Tensor, old: Tensor, returns: Tensor, clip: float, *_: Any) -> Tensor:
+def as_a_ratio(values, old, returns, clip, *_):
     near_old = torch.maximum(torch.minimum(values, old * (1 + clip)), old * (1 - clip))
     return torch.maximum((values - returns) ** 2, (near_old - returns) ** 2) / 2
 
@@ -106,11 +105,11 @@ VALUE_LOSS = Kind(
 # --- pairs -------------------------------------------------------------------------------------------
 
 
-def gap(pc: Tensor, pr: Tensor, rc: Tensor, rr: Tensor) -> Tensor:
+def gap(pc, pr, rc, rr):
     return (pc - rc) - (pr - rr)
 
 
-def dpo(pc: Tensor, pr: Tensor, rc: Tensor, rr: Tensor, beta: float) -> Tensor:
+def dpo(pc, pr, rc, rr, beta):
     return -F.logsigmoid(beta * gap(pc, pr, rc, rr))
 
 
