@@ -40,6 +40,7 @@ from gpt.log_probs import (
     full_kl,
     in_chunks,
     kl_from_logits,
+    of_both,
     response_hidden,
     scatter_responses,
 )
@@ -48,10 +49,10 @@ from gpt.memory.announce import announce, longest_prompt
 from gpt.memory.forecast import FULL_KL_CHUNKS, Forecast, Model, Phase, rows_of_pass
 from gpt.model import GPT, GPTConfig, Preset, PresetFlags, head_product
 from gpt.teacher import open_teacher, reverse_kl
-from gpt.token_rows import TextLog, open_texts
+from gpt.token_rows import RecordedFlags, TextLog, open_texts
 from gpt.tokenizer import Tokenizer
 from harness.bfloat16_weights import linears_to_bfloat16
-from harness.command_flags import MemoryFlags, OptimizerFlags, TrainingFlags
+from harness.command_flags import MemoryFlags, OptimizerFlags
 from harness.command_line import run_command
 from harness.device import open_device, precision
 from harness.errors import UserError
@@ -91,7 +92,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class DistillationConfig(PresetFlags, OptimizerFlags, MemoryFlags, TrainingFlags):
+class DistillationConfig(PresetFlags, OptimizerFlags, MemoryFlags, RecordedFlags):
     """Distil a teacher into a GPT-2 with a supervised loss."""
 
     preset: Preset = "tiny"
@@ -121,9 +122,6 @@ class DistillationConfig(PresetFlags, OptimizerFlags, MemoryFlags, TrainingFlags
     """Steps between validations."""
     eval_prompts: Count = 128
     """Prompts per validation, one response each; 0 skips it."""
-    record_tokens: Count = 4
-    """Answers of the teacher whose log-probs under both models are kept token by token at validations,
-    for the report; 0 keeps nothing."""
     test_prompts: Count = 512
     """Test prompts that the start and the result answer once, after training; 0 skips it."""
     checkpoint_every: AtLeastOne = 100
@@ -187,18 +185,11 @@ def forward_kl(
     response is KL(p || q) of whole responses in expectation, and so is its gradient: the text does
     not depend on the student. The other direction is `gpt.log_probs.full_kl(student, teacher)`.
     """
-    columns = batch.predicting_columns
-    hidden = response_hidden(student, batch, columns)
-    with torch.no_grad():
-        teacher_hidden = response_hidden(teacher, batch, columns)
-    weight, teacher_weight = student.wte.weight, teacher.wte.weight.detach()
 
-    def divergence(hidden: Tensor, teacher_hidden: Tensor) -> Tensor:
-        logits = head_product(hidden, weight) / temperature
-        teacher_logits = head_product(teacher_hidden, teacher_weight) / temperature
+    def divergence(logits: Tensor, teacher_logits: Tensor) -> Tensor:
         return kl_from_logits(teacher_logits, logits)[:, None]
 
-    kl = in_chunks(divergence, chunk_elements // len(weight), hidden, teacher_hidden)
+    kl = of_both(divergence, student, teacher, batch, temperature, chunk_elements)
     return scatter_responses(kl[:, 0], batch)
 
 

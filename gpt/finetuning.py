@@ -33,9 +33,9 @@ from gpt.memory.forecast import Forecast, Model, Phase, rows_of_pass
 from gpt.model import GPT, GPTConfig, Preset, PresetFlags
 from gpt.pretrained import load_gpt2
 from gpt.pretraining import held_out_loss, language_model_loss
-from gpt.token_rows import TextLog, open_texts
+from gpt.token_rows import RecordedFlags, TextLog, open_texts
 from gpt.tokenizer import Tokenizer, load_tokenizer
-from harness.command_flags import AdapterFlags, OptimizerFlags, TrainingFlags, check_adapter
+from harness.command_flags import AdapterFlags, OptimizerFlags, check_adapter
 from harness.command_line import run_command
 from harness.device import open_device, precision
 from harness.errors import UserError
@@ -74,7 +74,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class FinetuningConfig(PresetFlags, OptimizerFlags, AdapterFlags, TrainingFlags):
+class FinetuningConfig(PresetFlags, OptimizerFlags, AdapterFlags, RecordedFlags):
     """Fine-tune a GPT-2 on prompt + answer records."""
 
     preset: Preset = "tiny"
@@ -103,8 +103,6 @@ class FinetuningConfig(PresetFlags, OptimizerFlags, AdapterFlags, TrainingFlags)
     """Longer answers are left out and counted."""
     eval_every: AtLeastOne = 50
     """Steps between held-out losses."""
-    record_tokens: Count = 4
-    """Held-out answers whose surprise is kept token by token for the report; 0 keeps nothing."""
 
     @property
     def is_small(self) -> bool:

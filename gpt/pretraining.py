@@ -30,12 +30,12 @@ from gpt.log_probs import token_log_probs
 from gpt.memory.announce import announce
 from gpt.memory.forecast import Forecast, Model, Phase
 from gpt.model import GPT, GPTConfig, Preset, PresetFlags, preset_config
-from gpt.token_rows import TextLog, open_texts
+from gpt.token_rows import RecordedFlags, TextLog, open_texts
 from gpt.tokenizer import Tokenizer, load_tokenizer
-from harness.command_flags import CheckpointFlags, OptimizerFlags, TrainingFlags
+from harness.command_flags import CheckpointFlags, OptimizerFlags
 from harness.command_line import run_command
 from harness.device import open_device, precision
-from harness.flag_ranges import AtLeastOne, Count, NotNegative, Range
+from harness.flag_ranges import AtLeastOne, NotNegative, Range
 from harness.metric_log import MetricLog, per_second
 from harness.optimizer import (
     adamw,
@@ -76,7 +76,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class PretrainingConfig(PresetFlags, OptimizerFlags, CheckpointFlags, TrainingFlags):
+class PretrainingConfig(PresetFlags, OptimizerFlags, CheckpointFlags, RecordedFlags):
     """Pre-train a GPT-2 from random weights."""
 
     preset: Literal[Preset, "teacher", "english"] = "tiny"
@@ -97,8 +97,6 @@ class PretrainingConfig(PresetFlags, OptimizerFlags, CheckpointFlags, TrainingFl
     """Dropout while pre-training (GPT-2: 0.1)."""
     eval_every: AtLeastOne = 200
     """Steps between held-out losses."""
-    record_tokens: Count = 4
-    """Held-out texts whose surprise is kept token by token for the report; 0 keeps nothing."""
     checkpoint_every: AtLeastOne = 500
     """Steps between resumable checkpoints."""
 

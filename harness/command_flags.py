@@ -91,7 +91,7 @@ class CheckpointFlags:
 
 
 @dataclass(frozen=True)
-class MemoryFlags(CheckpointFlags):
+class MemoryFlags(CheckpointFlags, TrainingFlags):
     """Memory"""
 
     lora_rank: Count = 0

@@ -36,7 +36,7 @@ import torch
 from torch import Tensor
 
 from data.collate import epoch_shuffled_indices
-from data.names import Data, default_folder
+from data.names import default_folder
 from gpt import pretraining
 from gpt.checkpoint import load_policy
 from gpt.lora import fit_for_training
@@ -44,11 +44,11 @@ from gpt.memory.announce import announce
 from gpt.memory.forecast import Forecast, Model, Phase, rows_of_pass
 from gpt.model import GPT, GPTConfig, Preset, PresetFlags
 from gpt.pretraining import PretrainingConfig
-from harness.command_flags import MemoryFlags, OptimizerFlags, TrainingFlags
+from harness.command_flags import MemoryFlags, OptimizerFlags
 from harness.command_line import run_command
 from harness.device import open_device, precision
 from harness.files import display_path, write_json
-from harness.flag_ranges import AboveZero, AtLeastOne, AtLeastTwo, Count, NotNegative
+from harness.flag_ranges import AtLeastOne, Count, NotNegative
 from harness.metric_log import MetricLog, per_second
 from harness.optimizer import (
     adamw,
@@ -79,7 +79,13 @@ from reward_model.pairs import (
     prompts_per_forward,
 )
 from reward_model.scalar_head import Pooling, RewardModel, save_reward_model
-from reward_model.world_pairs import SAMPLED_TOGETHER, check_world, has_annotator, sampled_pairs
+from reward_model.world_pairs import (
+    SAMPLED_TOGETHER,
+    PairFlags,
+    check_world,
+    has_annotator,
+    sampled_pairs,
+)
 
 # Which defaults are measured, where, and which are not: README.md beside this file.
 PRESETS: dict[str, dict[str, Any]] = {
@@ -101,23 +107,13 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class RewardModelConfig(PresetFlags, OptimizerFlags, MemoryFlags, TrainingFlags):
+class RewardModelConfig(PresetFlags, OptimizerFlags, MemoryFlags, PairFlags):
     """Train a Bradley-Terry reward model on preference pairs."""
 
     preset: Preset = "tiny"
     """Size of the base model and matching defaults, applied before all other flags."""
-    data: Data = "reviews"
-    """A world with an annotator (reviews), or a preference file (formats: data/README.md)."""
     base: Path | None = None
     """Run folder of the base model; default: gpt.pretraining's for this data and preset."""
-    pairs: AtLeastOne = 112_000
-    """Pairs to sample and label (a world only; a file brings its own)."""
-    responses_per_prompt: AtLeastTwo = 8
-    """K: sampled responses to a prompt, every two of which are compared (a world only)."""
-    wide_temperature: AboveZero = 1.5
-    """Temperature at which every second half of those responses is drawn; the rest are at 1."""
-    held_out_pairs: AtLeastOne = 1000
-    """Pairs to sample for the held-out report (a world only)."""
     record_tokens: Count = 4
     """Held-out pairs whose answers are kept with the score of each prefix, for the report; 0: none."""
     pooling: Pooling = "last_token"
@@ -145,8 +141,6 @@ class RewardModelConfig(PresetFlags, OptimizerFlags, MemoryFlags, TrainingFlags)
     """Weight of mean[(R_w + R_l)^2] (arXiv:2312.09244); 0.01 where it is used."""
     max_prompt_tokens: AtLeastOne = 128
     """Longer prompts are left out and counted."""
-    max_response_tokens: AtLeastOne = 48
-    """Longer answers are left out and counted; sampled ones are cut off there."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -40,7 +40,7 @@ from data.records import PromptRecord
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
 from harness.files import display_path
-from harness.flag_ranges import AtLeastOne, AtLeastTwo, Count, NotNegative
+from harness.flag_ranges import AboveZero, AtLeastOne, AtLeastTwo, Count, NotNegative
 from harness.frozen_copy import frozen_copy
 from harness.metric_log import MetricLog, per_second
 from harness.optimizer import adamw, clip_and_step, cosine_schedule, set_learning_rate
@@ -52,6 +52,7 @@ from rl.batches.preferences import (
     Compared,
     LossName,
     PairStream,
+    PreferenceFlags,
     check_preference_flags,
     frozen_log_probs,
     gather_compared,
@@ -89,7 +90,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class DPOConfig(RunFlags):
+class DPOConfig(PreferenceFlags, RunFlags):
     """Improve a policy on preference pairs alone, with DPO or a relative of it."""
 
     data: Data = "reviews"
@@ -103,17 +104,8 @@ class DPOConfig(RunFlags):
     """dpo: -log sigmoid(beta h). cdpo: the same with label_smoothing. ipo: (h - 1 / (2 beta))^2;
     ipo_mean: h from means per token. hinge: max(0, 1 - beta h). simpo: -log sigmoid(simpo_beta (l_w
     - l_l) - target_margin), l the mean log-prob per token, without a reference."""
-    beta: float = 0.1
+    beta: AboveZero = 0.1
     """The price of leaving the reference; smaller goes further."""
-    label_smoothing: float = 0.0
-    """s of cdpo, the chance that a label is wrong."""
-    simpo_beta: float = 2.0
-    """beta of simpo, whose log-probs are means per token and thus smaller."""
-    target_margin: float = 0.5
-    """gamma of simpo, by how much the chosen response should win."""
-    length_norm: bool = False
-    """Average a response's log-probs over its tokens in the losses that sum them, as DPO's paper
-    does; ipo_mean and simpo average by themselves."""
     steps: AtLeastOne = 200
     """Optimizer steps."""
     batch_size: AtLeastOne = 32

@@ -55,6 +55,7 @@ from rl.batches.preferences import (
     Compared,
     LossName,
     PairStream,
+    PreferenceFlags,
     check_preference_flags,
     compared_rows,
     gather_compared,
@@ -97,7 +98,7 @@ PRESETS = size_presets()
 
 
 @dataclass(frozen=True)
-class PGGRPOConfig(EngineConfig):
+class PGGRPOConfig(PreferenceFlags, EngineConfig):
     """Improve a policy with GRPO and a preference loss."""
 
     clip_low: NotNegative = 0.2
@@ -120,15 +121,6 @@ class PGGRPOConfig(EngineConfig):
     """Two responses of a group are a pair only if their rewards differ by more than this."""
     dpo_beta: AboveZero = 0.1
     """beta of the preference loss; not the weight of the KL penalty."""
-    label_smoothing: float = 0.0
-    """s of cdpo, the chance that a pair is the wrong way round."""
-    simpo_beta: float = 2.0
-    """beta of simpo, whose log-probs are means per token and thus smaller."""
-    target_margin: float = 0.5
-    """gamma of simpo, by how much the better response should win."""
-    length_norm: bool = False
-    """Average a response's log-probs over its tokens in the preference losses that sum them; DPO
-    sums. ipo_mean and simpo average by themselves."""
     offline_batch_size: AtLeastOne = 16
     """Recorded pairs per rollout batch, in each of its optimizer steps (pairs offline and both)."""
     mode: Literal["token_ratio", "ratio_power", "mean_ratio"] = "token_ratio"

@@ -36,7 +36,7 @@ ROOMS = ("equations", "batches", "rewards", "training")  # of rl/, likewise
 COMMANDS = ("doctor.py", "export.py", "memory.py", "report.py", "talk.py")
 CODE_FOLDERS = (*PACKAGES, "nano", "scripts", "bench", "notebooks", "tests")
 RUNTIME = {
-    *("torch", "tiktoken", "numpy", "matplotlib", "safetensors", "tyro", "tqdm", "jinja2", "bokeh"),
+    *("torch", "tiktoken", "numpy", "matplotlib", "safetensors", "tyro", "tqdm", "jinja2", "bokeh")
 }
 OPTIONAL = {
     "gpt/pretrained.py": {"huggingface_hub"},

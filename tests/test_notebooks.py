@@ -358,9 +358,3 @@ def test_a_source_reads_the_same_twice(build: ModuleType, stored: Path, tmp_path
     other = Path(shutil.copy(stored, tmp_path / "01_copy.py"))
     one, two = (json.dumps(build.read_cells(path), sort_keys=True) for path in (stored, other))
     assert one == two
-
-
-def test_a_wrong_name_lists_the_notebooks(build: ModuleType) -> None:
-    assert build.sources(["00"]) == [SOURCES[0]]
-    with pytest.raises(build.NotebookError, match=SOURCES[0].stem):
-        build.sources(["no_such"])

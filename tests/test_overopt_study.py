@@ -21,7 +21,7 @@ from studies.runner import Job
 from harness.errors import UserError
 from harness.files import append_jsonl, write_json
 
-FULL, SMALL = SETTINGS["full"], SETTINGS["rehearsal"]
+SMALL = SETTINGS["rehearsal"]
 
 
 # --- the list -------------------------------------------------------------------------------------
@@ -35,11 +35,6 @@ def test_every_job_comes_after_what_it_needs(settings: Settings) -> None:
         assert job.stage in STAGES and job.parts <= set(PARTS) and job.parts
         assert all(names.index(need) < place for need in job.needs)
         assert job.seconds > 0
-
-
-def first(name: str) -> bool:
-    """Not a run made once more."""
-    return not name.startswith("repeats/")
 
 
 @pytest.mark.parametrize("name", ENGINES)
@@ -241,20 +236,6 @@ def test_equal_distance_or_not_reached(compared: dict[str, Any]) -> None:
 # --- a row made once more -------------------------------------------------------------------------
 
 
-def test_a_repeat_differs_in_its_seed_alone() -> None:
-    """One of them not even in that; each needs what its run needs, and belongs to the run's part."""
-    listed = plan(FULL)
-    for run in FULL.repeated:
-        job = listed[run]
-        same, new = (listed[f"repeats/{run}/{kind}"] for kind in ("same_seed", "new_seed"))
-        assert same == replace(job, name=same.name)
-        assert new == replace(
-            job, name=new.name, arguments=job.arguments | dict(seed=FULL.new_seed)
-        )
-    seeds = {job.arguments.get("seed") for name, job in listed.items() if first(name)}
-    assert FULL.new_seed not in seeds
-
-
 def again(root: Path, run: str, gold: float, *, far: float = 5.0) -> None:
     """Both repeats of a run: one that took twice its seconds, and one that ends elsewhere."""
     same, new = (root / "repeats" / run / kind for kind in ("same_seed", "new_seed"))
@@ -291,18 +272,3 @@ def test_a_new_seed_is_compared_with_what_its_rows_expect(
     assert "is equal in every measurement" in text
     assert f"inside {count - len(outside)} of {count} intervals" in text
     assert ("which it does not reach" in text) == (far < 4)
-
-
-@pytest.mark.parametrize("name", ["gold", "kl", "step"])
-def test_one_bit_is_not_equal(tmp_path: Path, name: str) -> None:
-    run = "start-0/budget/reviews/grpo-0"
-    invented_run(tmp_path / run, 0.8, 0)
-    again(tmp_path, run, 0.8)
-    same = tmp_path / "repeats" / run / "same_seed" / "points.pt"
-    points = torch.load(same)
-    last = points[name].double().clone()
-    last[-1] = torch.nextafter(last[-1], last[-1] + 1)
-    torch.save(points | {name: last}, same)
-    row = repeats.repeated(tmp_path, run, {}, lambda _: {})
-    assert row is not None and not row["equal"]
-    assert "**is not equal**" in repeats.repeats_text([row], {})

@@ -23,6 +23,7 @@ from harness.flag_ranges import (
     NotNegative,
 )
 from harness.paths import MODEL_FILE
+from rl.batches.rollout import BatchFlags
 from rl.equations.kl import AdaptiveKL, DoublingKL, FixedKL
 from rl.rewards.sources import check_reward
 
@@ -181,23 +182,6 @@ class RewardFlags:
     one within the batch. `reward` in the log stays the plain sum."""
     non_finite_reward: float | None = None
     """Put this number in place of a NaN or infinite reward; by default such a reward is refused."""
-
-
-@dataclass(frozen=True)
-class BatchFlags:
-    """Rollouts and updates"""
-
-    prompts_per_step: AtLeastOne = 16
-    """Prompts per rollout batch."""
-    group_size: AtLeastOne = 8
-    """G: responses per prompt."""
-    updates_per_batch: AtLeastOne = 1
-    """mu: passes over each rollout batch."""
-    minibatches: AtLeastOne = 2
-    """Optimizer steps per pass."""
-    sample_rows: AtLeastOne | None = None
-    """Rows that are sampled at once; default: all of a batch. Fewer need a smaller cache and more time,
-    and draw the same tokens."""
 
 
 @dataclass(frozen=True)

@@ -115,12 +115,6 @@ def test_the_copies_of_the_weights_in_an_update() -> None:
     assert copies == 2 * 4 * parameters(XL) + 5 * adapters  # of the start too; gradient, Adam
 
 
-def test_the_largest_phase_is_the_forecast() -> None:
-    result = grpo_like()
-    assert result.at == "sampling" and result.peak == max(p.sum for p in result.parts.values())
-    assert result.parts["sampling"].cache == 2 * 48 * 64 * 256 * 1600 * 4
-
-
 def test_on_a_cpu_freed_memory_leaves_gaps() -> None:
     """1.2 times the activations, and a piece of logits of 2^24 or fewer; a GPU has neither."""
     there = grpo_like().parts

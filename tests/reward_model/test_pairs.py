@@ -66,13 +66,6 @@ def make(
     return [pair for batch in batches for pair in batch], [len(batch) for batch in batches]
 
 
-def test_pairs_use_the_given_prompts_only_and_exactly_as_many_as_asked_for():
-    pairs, sizes = make(random_gpt(), 27)
-    assert sizes == [8, 8, 8, 3]
-    used = [BYTES.decode(pair.prompt) for pair in pairs]
-    assert {text: used.count(text) for text in set(used)} == {"one\n": 9, "two\n": 9, "three\n": 9}
-
-
 @pytest.mark.parametrize(("responses", "comparisons"), [(2, 1), (4, 6), (5, 10)])
 def test_every_two_responses_to_a_prompt_are_compared(responses, comparisons):
     """K (K - 1) / 2 pairs a visit, next to each other; each response is in K - 1 of them."""
@@ -166,12 +159,6 @@ def test_a_policy_that_repeats_itself_is_given_up_soon(monkeypatch):
     assert sum(asked) == 512
 
 
-def test_encoded_records_end_with_eos():
-    record = PreferenceRecord("ab", "c", "de", {"score_chosen": 5})
-    (pair,) = encode_pairs([record], BYTES)
-    assert pair == TokenPair([97, 98], [99, 256], [100, 101, 256], {"score_chosen": 5})
-
-
 def test_collate_pairs_puts_the_chosen_first():
     pairs = [TokenPair([1, 2], [3, 9], [4, 4, 4]), TokenPair([5], [6, 6], [7, 9])]
     batch = collate_pairs(pairs, eos_id=9)
@@ -224,18 +211,6 @@ def test_a_written_pair_is_read_again_as_a_preference(tmp_path):
     assert encode_pairs([read], tokenizer) == [
         TokenPair(pair.prompt, pair.chosen, pair.rejected[:-1])
     ]
-
-
-def test_sampled_pairs_survive_the_file_token_by_token(tmp_path):
-    """Broken UTF-8, answers that were cut off, empty ones, and two that read alike."""
-    pairs, _ = make(random_gpt(), 40)
-    pairs += [TokenPair([97], [98], [98, EOS]), TokenPair([97], [EOS], [255, 254])]
-    append_jsonl(tmp_path / "pairs.jsonl", [pair_as_text(pair, BYTES) for pair in pairs])
-    result = read_preferences(tmp_path / "pairs.jsonl")
-    assert result.dropped == {}
-    assert encode_pairs(result.records, BYTES) == [replace(pair, meta={}) for pair in pairs]
-    ends = {tokens[-1] == EOS for pair in pairs for tokens in (pair.chosen, pair.rejected)}
-    assert ends == {True, False}
 
 
 def test_another_tokenizer_reads_the_text_and_whether_it_ended():

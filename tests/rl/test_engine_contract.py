@@ -442,14 +442,6 @@ def test_minibatches_keep_groups_together(monkeypatch, engine):
         assert len({*first, *second}) == 4
 
 
-@each(lambda engine: engine.clipped or engine.forms)
-def test_several_updates_move_the_policy_within_one_batch(engine, form):
-    """The old log-probs stay those of the sampler: the ratio leaves 1 only after an update."""
-    (row,) = engine.run(small_gpt(), **(dict(steps=1, updates_per_batch=4, lr=3e-2) | form))
-    assert row["ratio_error_at_start"] < 1e-5 and row["approx_kl"] > 1e-3
-    assert row["clip_high_fraction"] > 0 and row["clip_low_fraction"] > 0
-
-
 @each_engine
 def test_every_prompt_is_asked_once_an_epoch(engine):
     """Eight prompts, four a step: two steps are one epoch, each with an order of its own."""

@@ -39,10 +39,7 @@ from harness.command_line import from_preset
 from rl import grpo_single_model_engine
 from rl.batches.rollout import Rollout
 from rl.equations.kl import rho_minus_log
-from rl.grpo_single_model_engine import (
-    SingleModelGRPOConfig,
-    single_model_grpo_loss,
-)
+from rl.grpo_single_model_engine import SingleModelGRPOConfig, single_model_grpo_loss
 from rl.rewards.sources import RuleReward
 from rl.training.evaluation import Validation
 

@@ -99,22 +99,6 @@ def test_an_answer_has_the_runs_reward_the_worlds_gold_and_the_kl_to_its_start(
         assert answer["kl"] == pytest.approx(kl, rel=1e-3)
 
 
-def test_gold_is_left_out_for_a_prompt_that_the_world_does_not_know(runs: Path) -> None:
-    (answer,) = ask(runs / "grpo", "What about lunch?")["answers"]
-    assert answer["gold"] is None and answer["reward"] is not None and answer["kl"] is not None
-
-
-def test_temperature_and_length_are_the_runs_own_unless_they_are_given(runs: Path) -> None:
-    own = open_talk(runs / "grpo", TalkConfig(device="cpu"))
-    assert isinstance(own, Talk)
-    assert (own.params.temperature, own.params.max_new_tokens) == (0.7, 9)
-    given = open_talk(runs / "grpo", TalkConfig(device="cpu", temperature=0, max_new_tokens=3))
-    assert isinstance(given, Talk)
-    assert given.params.greedy and given.params.max_new_tokens == 3
-    base = open_talk(runs / "base", TalkConfig(device="cpu"))
-    assert isinstance(base, Talk) and base.params.max_new_tokens == 48
-
-
 def test_sums_are_checked_by_their_rule(tmp_path: Path) -> None:
     run_folder(tmp_path / "sums", 1, data="sums", reward="auto", policy=None, preset="tiny")
     opened = open_talk(tmp_path / "sums", CPU)
@@ -188,12 +172,6 @@ def test_what_is_gone_leaves_a_note_and_the_model_still_answers(runs: Path) -> N
     assert "no reward: there is no reward model in" in notes and "no KL" in notes
     (answer,) = opened.as_object(KETTLE)["answers"]
     assert answer["reward"] is answer["kl"] is None and answer["gold"] is not None
-
-
-def test_a_folder_with_weights_alone_is_enough(tmp_path: Path) -> None:
-    save_gpt(tmp_path / MODEL_FILE, model(1), TOKENIZER)
-    (answer,) = ask(tmp_path, "Hello")["answers"]
-    assert answer["reward"] is answer["gold"] is answer["kl"] is None and answer["tokens"] > 0
 
 
 def test_a_function_named_in_a_run_folder_is_not_started(runs: Path) -> None:

@@ -93,22 +93,6 @@ def test_it_gets_the_record_and_whether_the_response_ended_if_it_asks(source):
     assert len(set(ROLLOUT.has_eos.tolist())) == 2
 
 
-def test_a_file_is_named_by_its_path(source, tmp_path):
-    name = source(LENGTHS)
-    for path in (f"{name}.py", str(tmp_path / f"{name}.py")):
-        reward = open_function(f"{path}:lengths")
-        assert reward.name == f"{path}:lengths"
-        assert reward(ROLLOUT).tolist() == open_function(f"{name}:lengths")(ROLLOUT).tolist()
-
-
-@pytest.mark.parametrize(
-    "value", ["True", "3", "2.5", "__import__('numpy').float64(2)", "__import__('torch').tensor(2)"]
-)
-def test_every_kind_of_number_is_a_number(source, value):
-    reward = open_function(f"{source(f'def f(prompt, response): return {value}')}:f")
-    assert set(reward(ROLLOUT).tolist()) < {1.0, 2.0, 2.5, 3.0}
-
-
 # What is wrong with the flag
 
 

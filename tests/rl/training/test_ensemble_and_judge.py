@@ -7,7 +7,6 @@ import json
 import re
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +14,6 @@ import torch
 
 from data import names
 from data.records import PromptRecord
-from gpt import pretraining
 from gpt.checkpoint import load_gpt, save_gpt
 from gpt.generate import SamplingParams
 from gpt.model import GPT, GPTConfig
@@ -25,9 +23,6 @@ from reward_model.scalar_head import RewardModel, save_reward_model
 from rl import grpo_engine
 from rl.batches.rollout import Rollout, sample_rollout
 from rl.grpo_engine import GRPOConfig
-from rl.grpo_iterative_engine import IterativeGRPOConfig
-from rl.grpo_process_engine import ProcessGRPOConfig, open_step_rewards
-from rl.pg_grpo_engine import PGGRPOConfig
 from rl.rewards.ensemble import EnsembleReward
 from rl.rewards.sources import RewardModelReward
 from rl.training.config import EngineConfig
@@ -152,29 +147,6 @@ def test_what_makes_no_ensemble_is_refused(changes, message):
         EngineConfig(**changes)
 
 
-def ensemble_task(runs: Path) -> Any:
-    choice = RewardChoice("model", "reviews", "tiny", (runs / "model2", runs / "model3"))
-    reward = open_reward(choice, GLASSBOX, CPU)
-    return SimpleNamespace(
-        policy=small_gpt(), tokenizer=GLASSBOX, reward_fn=reward, reward_name=reward.name
-    )
-
-
-def test_engines_that_take_one_say_so(runs):
-    several = (runs / "model1", runs / "model2")
-    with pytest.raises(ValueError, match="2 reward models cannot be"):
-        IterativeGRPOConfig(reward_model=several)
-    IterativeGRPOConfig(reward_model=several, refresh_reward_model=False)
-    task = ensemble_task(runs)
-    for source in ("auto", "reward_model"):
-        with pytest.raises(UserError, match="of one reward model: name one"):
-            open_step_rewards(ProcessGRPOConfig(steps_from=source), task)
-    outcome = open_step_rewards(ProcessGRPOConfig(steps_from="outcome"), task)
-    assert outcome["step_reward_fn"].name == "outcome"
-    assert PGGRPOConfig(reward_model=several).first_reward_model == runs / "model1"
-    assert PGGRPOConfig().first_reward_model is None
-
-
 def small_run(runs: Path, **changes: Any) -> dict[str, Any]:
     return dict(
         policy=runs / "base", out=runs / "out", steps=2, max_new_tokens=4, eval_every=1, eval_prompts=4,
@@ -255,16 +227,6 @@ def test_a_judge_that_is_the_reward_is_refused(runs, judge):
     )  # fmt: skip
     with pytest.raises(UserError, match="is the reward model itself"):
         open_task(config, CPU)
-
-
-def test_the_default_reward_model_is_no_judge_either(runs):
-    default = pretraining.default_folder("reward_model", "pairs.json", "tiny")
-    save_reward_model(default / "model.safetensors", reward_model(1), GLASSBOX)
-    flags = small_run(runs) | dict(data=str(runs / "pairs.json"), judge=default)
-    with pytest.raises(UserError, match="is the reward model itself"):
-        open_task(GRPOConfig(**flags), CPU)
-    task = open_task(GRPOConfig(**flags, reward="operator:concat"), CPU)  # it pays nothing here
-    assert task.gold is not None and task.gold.name == "judge"
 
 
 def test_a_judge_that_is_missing_or_reads_other_tokens_is_refused(runs):

@@ -59,9 +59,8 @@ def documented_bugs() -> dict[str, str]:
 # --- recorded runs --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", HEALTHY, ids=lambda path: path.stem)
-def test_a_healthy_run_raises_no_alarm(path: Path) -> None:
-    assert examine(*recording(path)) == []
+def test_no_healthy_run_raises_an_alarm() -> None:
+    assert not [path.stem for path in HEALTHY if examine(*recording(path))] and len(HEALTHY) > 3
 
 
 def test_every_bug_of_the_zoo_is_recorded_and_in_the_table() -> None:
@@ -130,12 +129,6 @@ def found(
     rows: list[dict[str, Any]], results: dict[str, Any] | None = None, **flags: Any
 ) -> dict[str, Finding]:
     return {finding.rule: finding for finding in examine(rows, FLAGS | flags, results)}
-
-
-def test_the_steady_run_is_healthy() -> None:
-    assert found(steady()) == {}
-    assert examine([], FLAGS) == []
-    assert examine([{"step": 1, "loss": 2.0}]) == []
 
 
 # rule -> (columns that show it, flags that do)
