@@ -60,7 +60,7 @@ from harness.errors import UserError
 from harness.files import append_jsonl, display_path, keep_until, write_json
 from harness.flag_ranges import AtLeastOne, Count
 from harness.frozen_copy import frozen_copy
-from harness.metric_log import MetricLog
+from harness.metric_log import MetricLog, per_second
 from harness.optimizer import (
     adamw,
     check_losses,
@@ -71,7 +71,7 @@ from harness.optimizer import (
 from harness.paths import MODEL_FILE
 from harness.ranks.collectives import all_reduce_sum, check_alike, shard, world
 from harness.report.rules import say_findings
-from harness.report.writing import open_page, refresh
+from harness.report.writing import open_page, refresh, say_written
 from harness.run_folder import finish_run, open_run, stepping
 from harness.seeds import derive_seed, make_generator
 from harness.training_state import TrainingState, keep_state, saved_step
@@ -446,7 +446,7 @@ def train(
         state.step = step + 1
         row: dict[str, Any] = {**all_reduce_sum({"loss": loss}), "grad_norm": norm, "lr": lr}
         row["response_length"] = float(batch.lengths.float().mean())
-        row["tokens_per_second"] = int(batch.lengths.sum()) / (time.perf_counter() - begin)
+        row["tokens_per_second"] = per_second(int(batch.lengths.sum()), begin)
         if validate and (state.step % config.eval_every == 0 or state.step == config.steps):
             row |= validate(student, state.step)
             check_alike(student, "student")
@@ -627,7 +627,7 @@ def main(config: DistillationConfig) -> Path:
     refresh(folder, log.rows)
     say_findings(config, log.rows, folder)
     finish_run(folder)
-    print(f"wrote {display_path(folder)} (report: report.html)")
+    say_written(folder)
     return folder
 
 

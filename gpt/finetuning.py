@@ -43,7 +43,7 @@ from harness.device import open_device, precision
 from harness.errors import UserError
 from harness.files import append_jsonl, display_path
 from harness.flag_ranges import AtLeastOne, Count, NotNegative
-from harness.metric_log import MetricLog
+from harness.metric_log import MetricLog, per_second
 from harness.optimizer import (
     adamw,
     check_losses,
@@ -54,7 +54,7 @@ from harness.optimizer import (
 from harness.paths import MODEL_FILE, RUNS
 from harness.ranks.collectives import all_reduce_sum, check_alike, on_main, rank, world
 from harness.report.rules import say_findings
-from harness.report.writing import open_page, refresh
+from harness.report.writing import open_page, refresh, say_written
 from harness.run_folder import finish_run, open_run, stepping
 from harness.seeds import derive_seed, make_generator
 from harness.training_state import TrainingState, keep_state, saved_step
@@ -165,7 +165,7 @@ def train(
         norm = clip_and_step(optimizer, model.parameters(), config.max_norm)
         state.step = step + 1
         row = {**all_reduce_sum({"loss": float(loss)}), "grad_norm": norm, "lr": lr}  # float waits
-        row["tokens_per_second"] = tokens / (time.perf_counter() - begin)  # of training alone
+        row["tokens_per_second"] = per_second(tokens, begin)  # of training alone
         if held_out_batches and (state.step % config.eval_every == 0 or state.step == log.total):
             with precision(model.device, config.precision):
                 row["held_out_loss"] = held_out_loss(model, held_out_batches)
@@ -354,9 +354,7 @@ def main(config: FinetuningConfig) -> Path:
     if "held_out_loss" in rows[-1]:
         print(f"held-out loss {rows[-1]['held_out_loss']:.3f} nats per token")
     finish_run(folder)
-    print(
-        f"wrote {display_path(folder)} (report: report.html, answers to held-out prompts: samples.jsonl)"
-    )
+    say_written(folder)
     return folder
 
 

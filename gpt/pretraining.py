@@ -38,9 +38,8 @@ from harness.command_flags import CheckpointFlags, OptimizerFlags
 from harness.command_line import run_command
 from harness.device import open_device, precision
 from harness.errors import UserError
-from harness.files import display_path
 from harness.flag_ranges import AtLeastOne, Count, NotNegative, Range
-from harness.metric_log import MetricLog
+from harness.metric_log import MetricLog, per_second
 from harness.optimizer import (
     adamw,
     check_losses,
@@ -59,7 +58,7 @@ from harness.ranks.collectives import (
     world,
 )
 from harness.report.rules import say_findings
-from harness.report.writing import open_page, refresh
+from harness.report.writing import open_page, refresh, say_written
 from harness.run_folder import finish_run, open_run, stepping
 from harness.seeds import derive_seed, make_generator
 from harness.training_state import TrainingState, keep_state, saved_step
@@ -226,7 +225,7 @@ def train(
         norm = clip_and_step(optimizer, model.parameters(), config.max_norm)
         state.step = step + 1
         row = all_reduce_sum({"loss": float(loss)}) | {"grad_norm": norm, "lr": lr}  # float waits
-        row["tokens_per_second"] = tokens / (time.perf_counter() - begin)  # of training alone
+        row["tokens_per_second"] = per_second(tokens, begin)  # of training alone
         if state.step % config.eval_every == 0 or state.step == config.steps:
             with precision(model.device, config.precision):
                 row["held_out_loss"] = held_out_loss(model, held_out)
@@ -324,7 +323,7 @@ def main(config: PretrainingConfig) -> Path:
     print(f"held-out loss {loss:.3f} nats per token, {bits:.3f} bits per byte")
     finish_run(folder)
     on_main(lambda: shutil.rmtree(folder / BEST, ignore_errors=True))
-    print(f"wrote {display_path(folder)} (report: report.html)")
+    say_written(folder)
     return folder
 
 

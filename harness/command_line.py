@@ -96,12 +96,21 @@ def run_command(
     import tyro  # takes a moment that an import of the module need not
 
     with explained():
+        require_working_folder()
         if default is None and presets:
             default = preset_defaults(config_class, presets)
         show_help(config_class, default)
         given: dict[str, Any] = {} if default is None else {"default": default}
         config: Config = tyro.cli(config_class, prog=command_name(), **given)
     run_script(main, config)
+
+
+def require_working_folder() -> None:
+    """UserError where the folder that this process works in has been removed."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise UserError("the working folder is gone: change to one that exists") from None
 
 
 def show_help(config_class: Any, default: Any = None, arguments: str = "") -> None:

@@ -16,6 +16,7 @@ class Here:
 
     board: Board | None = None  # where ranks on one machine talk; without it torch.distributed does
     store: Any = None  # where the ranks met
+    local_ranks: int = 1  # how many share this machine
     another_speaks: bool = False  # of the failure that ends the run
     on_main_alone: bool = False  # inside `on_main`, where the other ranks wait
     in_steps: bool = False  # whether somebody asks `stop_asked` after every step

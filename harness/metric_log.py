@@ -18,6 +18,11 @@ from harness.here import HERE
 from harness.ranks.collectives import is_main
 
 
+def per_second(count: float, begin: float) -> float:
+    """How many a second since `begin` of time.perf_counter, also by a clock that stands still."""
+    return count / max(time.perf_counter() - begin, 1e-9)
+
+
 def say_always(text: str) -> None:
     """A warning, which --quiet leaves; of several ranks the first one says it."""
     if is_main() and sys.stderr is not None:

@@ -48,7 +48,7 @@ from harness.command_line import run_command
 from harness.device import open_device, precision
 from harness.files import display_path, write_json
 from harness.flag_ranges import AtLeastOne, Count, NotNegative
-from harness.metric_log import MetricLog
+from harness.metric_log import MetricLog, per_second
 from harness.optimizer import (
     adamw,
     check_losses,
@@ -59,7 +59,7 @@ from harness.optimizer import (
 from harness.paths import MODEL_FILE
 from harness.ranks.collectives import all_reduce_sum, check_alike, on_main, shard, world
 from harness.report.rules import say_findings
-from harness.report.writing import open_page, refresh
+from harness.report.writing import open_page, refresh, say_written
 from harness.run_folder import finish_run, open_run, stepping
 from harness.seeds import derive_seed, make_generator
 from harness.training_state import TrainingState, keep_state, saved_step
@@ -243,7 +243,7 @@ def train(
             "margin": of_all_ranks["gap"] / comparisons,
             "grad_norm": norm,
             "lr": lr,
-            "pairs_per_second": comparisons / (time.perf_counter() - begin),
+            "pairs_per_second": per_second(comparisons, begin),
         }
         check_losses(row)
         state.step = step + 1
@@ -379,9 +379,7 @@ def main(config: RewardModelConfig) -> Path:
     say_findings(config, log.rows, folder)
     print(report.text())
     finish_run(folder)
-    print(
-        f"wrote {display_path(folder)} (report: report.html, figure: report.png, numbers: report.json)"
-    )
+    say_written(folder)
     return folder
 
 

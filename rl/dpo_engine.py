@@ -42,7 +42,7 @@ from gpt.tokenizer import Tokenizer
 from harness.files import display_path
 from harness.flag_ranges import AboveZero, AtLeastOne, AtLeastTwo, Count, NotNegative
 from harness.frozen_copy import frozen_copy
-from harness.metric_log import MetricLog
+from harness.metric_log import MetricLog, per_second
 from harness.optimizer import adamw, clip_and_step, cosine_schedule, set_learning_rate
 from harness.paths import MODEL_FILE
 from harness.ranks.collectives import all_reduce_sum
@@ -220,7 +220,7 @@ def train(
         norm = clip_and_step(optimizer, policy.parameters(), config.max_norm)  # line 6
         row = {**all_reduce_sum({"loss": float(loss)}), "grad_norm": float(norm), "lr": lr}
         row |= pair_metrics(config.loss, gather_compared(compared), config)
-        row["pairs_per_second"] = config.batch_size / (time.perf_counter() - begin)
+        row["pairs_per_second"] = per_second(config.batch_size, begin)
         state.step = step + 1
         if len(held_out) and (state.step % config.eval_every == 0 or state.step == config.steps):
             row |= held_out_metrics(config, policy, held_out, held_out_ref, eos_id)

@@ -143,7 +143,7 @@ def gather_compared(compared: Sequence[Compared]) -> list[Compared]:
         else torch.cat([on_device(x, device) for x in parts]).cpu()
         for parts in zip(*compared, strict=True)
     ]
-    return all_gather_list([Compared(*columns)])
+    return all_gather_list([Compared._make(columns)])
 
 
 def sides(rows: Tensor) -> Tensor:

@@ -28,7 +28,7 @@ from gpt.model import GPT
 from gpt.teacher import open_teacher, teacher_folder
 from gpt.tokenizer import Tokenizer
 from harness.errors import UserError
-from harness.files import display_path, read_object
+from harness.files import display_path, read_object, require_regular
 from harness.paths import MODEL_FILE
 from reward_model.scalar_head import RewardModel, load_reward_model
 from rl.batches.rollout import Rollout, sample_rollout
@@ -84,12 +84,14 @@ class RunFolder:
     @property
     def kind(self) -> str:
         """What the weights are, by their header: "gpt", "reward_model" or "" for another program's."""
+        require_regular(self.path / MODEL_FILE)
         try:
             with safe_open(self.path / MODEL_FILE, framework="pt") as file:
                 return (file.metadata() or {}).get("kind", "")
         except Exception as error:  # safetensors raises its own class for a damaged file
             raise UserError(
-                f"{self.path / MODEL_FILE} is not a readable safetensors file ({error})"
+                f"{self.path / MODEL_FILE} is not a readable safetensors file ({error}): "
+                "train it again, or copy it again"
             ) from error
 
     def find(self, path: Path) -> Path | None:

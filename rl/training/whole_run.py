@@ -21,7 +21,7 @@ from harness.frozen_copy import frozen_copy
 from harness.metric_log import MetricLog
 from harness.paths import MODEL_FILE, TOKENS
 from harness.report.rules import say_findings
-from harness.report.writing import add_to_page, open_page, refresh
+from harness.report.writing import add_to_page, open_page, refresh, say_written
 from harness.run_folder import finish_run, open_run, stepping
 from harness.training_state import saved_step
 from rl.training.config import RunFlags
@@ -166,7 +166,6 @@ def report(
     )
     if any("iteration" in row for row in rows):
         plot_iterations({"run": rows}, folder / "iterations.png", f"{name} on {config.data}")
-    made = "figure: learning_curves.png"
     if config.test_prompts:
         comparison = compare(
             start, task, sampling_params(config), config.test_prompts, after=name,
@@ -175,6 +174,5 @@ def report(
         write_json(folder / "report.json", comparison.numbers)
         add_to_page(folder, before_after=comparison.sample_rows(8))
         print(comparison.text())
-        made += ", numbers: report.json"
     refresh(folder, rows)
-    print(f"wrote {display_path(folder)} (report: report.html, {made})")
+    say_written(folder)

@@ -329,7 +329,7 @@ def test_training_state_round_trip(tmp_path):
     one_step(state)
     state.save(tmp_path)
     plain = torch.load(tmp_path / "state.pt", weights_only=True)  # no pickled classes in it
-    assert set(plain) == {"step", "stopped", "parts", "generators"}
+    assert set(plain) == {"step", "script", "stopped", "parts", "generators"}
     assert saved_step(tmp_path) == 1
 
     other = state_of(seed=2)

@@ -320,24 +320,6 @@ def run_file(runs: Path, **changes) -> Path:
     return main(DPOConfig(**(options | changes)))
 
 
-def test_a_file_of_pairs_needs_no_reward_model(runs, capsys):
-    out = run_file(runs)
-    printed = capsys.readouterr().out
-    assert printed.count("no reward model in ") == 1
-    assert "reward_model-pairs-tiny: the validations report no reward\n" in printed
-    assert (out / "learning_curves.png").read_bytes()[:4] == b"\x89PNG"
-    row = read_jsonl(out / "metrics.jsonl")[-1]
-    assert {key for key in row if key.startswith(("validation/", "held_out_"))} == {
-        *("held_out_loss", "held_out_accuracy", "held_out_margin"),
-        *("validation/kl", "validation/response_length", "validation/eos_rate"),
-    }
-    report = json.loads((out / "report.json").read_text())
-    assert set(report) == {"prompts", "before", "after"}
-    for side in ("before", "after"):
-        assert set(report[side]) == {"kl", "response_length", "eos_rate"}
-    assert all(set(row) == {"step", "prompt", "response"} for row in read_jsonl(out / SAMPLES))
-
-
 def test_a_reward_model_that_is_there_changes_the_report_alone(runs, capsys):
     without = run_file(runs, out=runs / "without")
     policy, tokenizer = load_gpt(runs / "pretraining-pairs-tiny")
