@@ -16,7 +16,6 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ from data.collate import ResponseBatch, collate_responses, epoch_shuffled_indice
 from data.names import Data, default_folder, flags_for
 from data.readers import read_preferences, read_responses, split_records
 from data.records import PreferenceRecord, ResponseRecord
-from gpt.checkpoint import load_policy, save_gpt
+from gpt.checkpoint import best_step, load_policy, save_gpt
 from gpt.corpus import encode_record
 from gpt.fit import AnswerFileFlags, check_fit
 from gpt.generate import SamplingParams, generate
@@ -38,7 +37,6 @@ from gpt.pretrained import load_gpt2
 from gpt.pretraining import held_out_loss, language_model_loss
 from gpt.token_rows import RecordedFlags, TextLog, open_texts
 from gpt.tokenizer import Tokenizer, load_tokenizer
-from harness.best_step import BestStep
 from harness.command_flags import AdapterFlags, BestFlags, OptimizerFlags, check_adapter
 from harness.command_line import run_command
 from harness.device import open_device, precision
@@ -53,7 +51,7 @@ from harness.optimizer import (
     cosine_schedule,
     set_learning_rate,
 )
-from harness.paths import BEST, MODEL_FILE, RUNS
+from harness.paths import MODEL_FILE, RUNS
 from harness.ranks.collectives import all_reduce_sum, check_alike, on_main, rank, world
 from harness.report.rules import say_findings
 from harness.report.writing import open_page, refresh, say_written
@@ -316,17 +314,13 @@ def main(config: FinetuningConfig) -> Path:
     open_page(folder, "finetuning", config)
     steps = config.steps or max(config.epochs * len(examples) // config.batch_size, 1)
     print(f"fine-tuning on {len(examples)} answers for {steps} steps ({device})")
-    best = None
-    if config.keep_best:
-        save = partial(save_gpt, model=model, tokenizer=tokenizer)
-        best = BestStep(config.keep_best, folder / BEST, save, config.eval_every)
     log = MetricLog(
         steps,
         path=folder / "metrics.jsonl",
         show=("loss", "held_out_loss", "lr"),
         every=config.eval_every,
         title="fine-tuning",
-        best=best,
+        best=best_step(config.keep_best, folder, model, tokenizer, config.eval_every),
         start=saved_step(folder) if config.resume else 0,
     )
     first = held_out[: config.record_tokens]
@@ -359,8 +353,6 @@ def main(config: FinetuningConfig) -> Path:
     say_findings(config, rows, folder)
     if "held_out_loss" in rows[-1]:
         print(f"held-out loss {rows[-1]['held_out_loss']:.3f} nats per token")
-    if best is not None:
-        print(f"{best.text()} is kept in {display_path(folder / BEST)}")
     finish_run(folder)
     say_written(folder)
     return folder

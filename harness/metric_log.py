@@ -109,3 +109,6 @@ class MetricLog:
             self._print(row)
         if self.bar is not None:
             self.bar.close()
+        if self.best is not None and self.best.step and self.show:
+            print(self.best.text())
+            self.show = ()  # a log is closed once

@@ -157,13 +157,13 @@ def test_no_example_is_longer_than_the_models_context(tmp_path, capsys):
         parts = read_examples(config, GLASSBOX, context)
         found = rows[0]["prompt"] in {GLASSBOX.decode(p) for part in parts for p, _ in part}
         assert found == (context == 61 and split_of(rows[0]["prompt"]) != "test")
-    assert "longer than the model's 60 positions 1" in capsys.readouterr().out
+    assert "(2%) do not fit: longer than the model's 60 positions 1" in capsys.readouterr().out
 
 
 def test_nothing_left_to_train_on_is_refused(tmp_path):
     write_records(tmp_path / "pairs.json")
     config = FinetuningConfig(data=str(tmp_path / "pairs.json"), max_prompt_tokens=1)
-    with pytest.raises(UserError, match="60 of 60 records"):
+    with pytest.raises(UserError, match="60 of 60 records .* do not fit"):
         read_examples(config, GLASSBOX, 128)
 
 
