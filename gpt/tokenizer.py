@@ -153,8 +153,8 @@ def _load_gpt2() -> Tokenizer:
             "the gpt2 tokenizer is not cached and could not be downloaded "
             f"({type(error).__name__}): put the files 6d1cbeee0f20b3d9449abfede4726ed8212e3aee "
             "(vocab.bpe) and 6c7ea1a7e38e3a7f062df639a5b80947f075ffe6 (encoder.json) into one "
-            "folder and set TIKTOKEN_CACHE_DIR to it, or use --tokenizer glassbox, which needs no "
-            "download"
+            "folder and set TIKTOKEN_CACHE_DIR to it, or start from a model of another tokenizer: "
+            "`python -m gpt.pretraining --tokenizer glassbox` needs no download"
         ) from error
     return Tokenizer("gpt2", encoding, eos_id=encoding.eot_token, pad_id=encoding.eot_token)
 

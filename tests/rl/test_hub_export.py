@@ -14,12 +14,13 @@ from gpt.checkpoint import load_gpt, save_gpt
 from gpt.generate import SamplingParams, generate
 from gpt.lora import add_adapters
 from gpt.model import GPT, GPTConfig
-from gpt.pretrained import load_with_tokenizer
+from gpt.pretrained import load_with_tokenizer, save_gpt2
 from gpt.tokenizer import build_tokenizer, load_tokenizer
 from gpt.tokenizer_files import GPT2_PATTERN
 from harness.errors import UserError
-from reward_model.scalar_head import RewardModel, save_reward_model
+from reward_model.scalar_head import RewardModel, load_reward_model, save_reward_model
 from rl import export
+from rl.commands.talking import TalkConfig, open_talk
 from rl.export import ExportConfig
 
 GLASSBOX = load_tokenizer("glassbox")
@@ -120,6 +121,10 @@ def test_what_cannot_be_exported_says_why(tmp_path) -> None:
     ]:
         with pytest.raises(UserError, match=words):
             export.main(runs, ExportConfig(hf=target))
+    save_gpt2(random_gpt(GLASSBOX), tmp_path / "hub", GLASSBOX)  # another program's, as --policy
+    for opens in (load_gpt, load_reward_model, lambda path: open_talk(path, TalkConfig())):
+        with pytest.raises(UserError, match=f"gpt.finetuning --weights {tmp_path / 'hub'}"):
+            opens(tmp_path / "hub")
     mean = RewardModel(random_gpt(GLASSBOX), "mean_score")
     save_reward_model(tmp_path / "rm" / "model.safetensors", mean, GLASSBOX)
     with pytest.raises(UserError, match="--pooling last_token"):
