@@ -8,6 +8,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 MODEL_FILE = "model.safetensors"
 STATE_FILE = "state.pt"
 TOKENS = "tokens.jsonl"  # responses token by token
+ANSWERS = "test_answers.jsonl"  # the trained model's to the test prompts, in their order
 
 
 def runs_folder(here: Path) -> Path:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from studies.intervals import SURE
 from studies.pages import rendered, replace_between
 
+from harness.report.intervals import SURE
 from overopt.cells import (
     BUDGET_DISTANCES,
     COMMAND,

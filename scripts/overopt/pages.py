@@ -14,10 +14,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from studies.intervals import SURE
 from studies.pages import rendered
 
 from harness.files import display_path
+from harness.report.intervals import SURE
 from overopt import figures, results
 from overopt.budget_page import into_study
 from overopt.cells import COMMAND, Numbers, difference, surely, value_of
