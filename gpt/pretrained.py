@@ -232,7 +232,7 @@ def hub_config(config: GPTConfig) -> dict[str, Any]:
     return {
         "architectures": ["GPT2LMHeadModel"],
         "model_type": "gpt2",
-        **{theirs: getattr(config, ours) for ours, theirs in SIZES.items()},
+        **{theirs: vars(config)[ours] for ours, theirs in SIZES.items()},
         **{key: allowed[0] for key, allowed in ARCHITECTURE.items()},
         "n_inner": None,
         "attn_pdrop": config.dropout,
@@ -277,10 +277,10 @@ def check_sizes(config: GPTConfig, path: Path) -> None:
         tables = [n for n in files if n in (f"{prefix}wte.weight", f"{prefix}wpe.weight")]
         shapes = dict.fromkeys(files, ()) | {n: files[n].get_slice(n).get_shape() for n in tables}
     for ours, size in stored_sizes(shapes, prefix).items():
-        if getattr(config, ours) != size:
+        if vars(config)[ours] != size:
             raise UserError(
                 f"{path} does not hold the GPT-2 of its config.json, whose {SIZES[ours]} is "
-                f"{getattr(config, ours)} and not {size}: pass a folder whose two files belong together"
+                f"{vars(config)[ours]} and not {size}: pass a folder whose two files belong together"
             )
 
 

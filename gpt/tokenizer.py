@@ -18,11 +18,12 @@ from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
-
-import tiktoken
+from typing import TYPE_CHECKING, Any
 
 from harness.errors import UserError
+
+if TYPE_CHECKING:
+    import tiktoken
 
 RANKS_FILE = Path(__file__).with_name("glassbox.tiktoken")
 # GPT-2's pattern with two changes: each digit and each newline is a piece of its own, without a
@@ -134,6 +135,8 @@ def build_tokenizer(
     pad: str = PAD,
 ) -> Tokenizer:
     """Return a tokenizer with these ranks, then <|endoftext|>, then <|pad|>, unless others are given."""
+    import tiktoken  # not at the top: a model of numbers, as in bench/, needs none
+
     specials = specials or {END_OF_TEXT: len(ranks), PAD: len(ranks) + 1}
     encoding = tiktoken.Encoding(
         name,
@@ -146,6 +149,8 @@ def build_tokenizer(
 
 
 def _load_gpt2() -> Tokenizer:
+    import tiktoken
+
     try:
         encoding = tiktoken.get_encoding("gpt2")
     except (OSError, ValueError) as error:  # requests' errors are OSErrors; else a wrong hash

@@ -447,6 +447,13 @@ plots.code(ppo_loss, lines=("policy_loss =", "return Losses"))
 # | for K epochs, shuffled minibatches | `epoch_minibatches` |
 # | $L_{CLIP} + c_v L_{VF}$ | `ppo_loss` |
 # | step policy and critic | `models.clip_and_step` |
+#
+# The whole of it without files, ranks and resume is [nano/ppo.py](../nano/ppo.py). This is what its
+# step does otherwise than that of [nano/grpo.py](../nano/grpo.py) (every line begins at the margin).
+# Below it is the inner loop of the engine.
+
+# %%
+plots.neighbours("grpo", "ppo")
 
 # %%
 plots.code(ppo_engine.train, lines=("for update, rows in", "part_loss.total.backward()"))

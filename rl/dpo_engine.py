@@ -40,12 +40,12 @@ from data.records import PromptRecord
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
 from harness.files import display_path
-from harness.flag_ranges import AtLeastOne, Count, NotNegative
+from harness.flag_ranges import AtLeastOne, AtLeastTwo, Count, NotNegative
 from harness.frozen_copy import frozen_copy
 from harness.metric_log import MetricLog
 from harness.optimizer import adamw, clip_and_step, cosine_schedule, set_learning_rate
 from harness.paths import MODEL_FILE
-from harness.ranks.collectives import all_gather_list, all_reduce_sum
+from harness.ranks.collectives import all_reduce_sum
 from harness.training_state import TrainingState
 from reward_model.pairs import TokenPair
 from rl.batches.preferences import (
@@ -54,6 +54,7 @@ from rl.batches.preferences import (
     PairStream,
     check_preference_flags,
     frozen_log_probs,
+    gather_compared,
     needs_reference,
     open_pairs,
     pair_lengths,
@@ -117,7 +118,7 @@ class DPOConfig(RunFlags):
     """Optimizer steps."""
     batch_size: AtLeastOne = 32
     """Pairs per optimizer step."""
-    micro_batch_size: AtLeastOne = 64
+    micro_batch_size: AtLeastTwo = 64
     """Rows per forward pass, two a pair; changes memory and speed, never the gradient."""
     lr: NotNegative = 4e-4
     """Peak learning rate; a cosine brings it to a tenth."""
@@ -137,8 +138,6 @@ class DPOConfig(RunFlags):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.micro_batch_size < 2:
-            raise ValueError(f"micro_batch_size must be at least 2: got {self.micro_batch_size}")
         check_preference_flags(self, [self.loss])
 
 
@@ -221,7 +220,7 @@ def train(
             compared.append(both.detach())
         norm = clip_and_step(optimizer, policy.parameters(), config.max_norm)  # line 6
         row = {**all_reduce_sum({"loss": float(loss)}), "grad_norm": float(norm), "lr": lr}
-        row |= pair_metrics(config.loss, all_gather_list([both.cpu() for both in compared]), config)
+        row |= pair_metrics(config.loss, gather_compared(compared), config)
         row["pairs_per_second"] = config.batch_size / (time.perf_counter() - begin)
         state.step = step + 1
         if len(held_out) and (state.step % config.eval_every == 0 or state.step == config.steps):

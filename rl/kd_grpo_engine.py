@@ -37,6 +37,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -75,7 +76,7 @@ from rl.training.engine import Engine, sampling_needs
 from rl.training.metrics import Stopwatch, UpdateMeter, rollout_metrics
 from rl.training.open_task import open_text
 from rl.training.reference import check_moving_reference, moved_reference
-from rl.training.run import Validate, finish_step, run_training
+from rl.training.run import Validate, finish_step, run_as_command, run_training
 from rl.training.text import text_gradient
 from rl.training.token_log import StepBatch
 
@@ -93,7 +94,7 @@ class KDGRPOConfig(EngineConfig):
     per_token: bool = False
     """reverse_kl as the mean over a response's tokens, not their sum, which is on average minus the
     KL of the response."""
-    own_text_coef: float = 0.0
+    own_text_coef: NotNegative = 0.0
     """Takes this much of the student's own -log p_student of a response off its reward (summed or
     averaged as the reward is). It acts, as a penalty on entropy: against variety. With reverse_kl 1
     leaves log p_teacher alone."""
@@ -114,7 +115,7 @@ class KDGRPOConfig(EngineConfig):
     """Rollout batches between updates of the reference."""
     reference_mix: float = 0.6
     """alpha of mix: reference <- alpha * policy + (1 - alpha) * reference (TR-DPO)."""
-    pretraining_coef: float = 0.1
+    pretraining_coef: NotNegative = 0.1
     """lambda, the weight of the language model's loss on pre-training text; 0 needs no text. MiniLLM
     and the larger presets have 1; a world's text is worse than what its teacher writes, and 1 holds
     back."""
@@ -141,18 +142,6 @@ class KDGRPOConfig(EngineConfig):
                 "take --policy-loss clipped for several passes"
             )
         check_moving_reference(self, kl_coef=self.kl_coef)
-        if not self.own_text_coef >= 0:
-            raise ValueError(f"own_text_coef must not be negative: got {self.own_text_coef}")
-        if self.pretraining_coef < 0 or self.pretraining_batch_size < 1:
-            raise ValueError(
-                "pretraining_coef must not be negative and pretraining_batch_size at least 1: got "
-                f"{self.pretraining_coef} and {self.pretraining_batch_size}"
-            )
-
-    @property
-    def updates(self) -> int:
-        """The optimizer steps of a batch; with fewer prompts than minibatches there are fewer."""
-        return self.updates_per_batch * self.minibatches
 
 
 def scores_and_penalty(  # line 9
@@ -290,7 +279,7 @@ def train(
         step_batch = StepBatch(meter, rollout, rewards, advantages)
         row = rollout_metrics(rollout, rewards, old_log_probs, ref_log_probs)
         row |= meter.metrics() | {"non_finite_rewards": non_finite, "kl_coef": kl.coef, "lr": lr}
-        row |= clock.metrics(tokens=int(rollout.lengths.sum()))
+        row |= clock.metrics(tokens=rollout.tokens)
         if "kl" in row:
             kl.update(row["kl"], len(rollout))
         state.step = step + 1
@@ -339,13 +328,7 @@ ENGINE = Engine(
     toy="--pretraining-batch-size 2",
 )
 
-
-def main(config: KDGRPOConfig) -> Path:
-    """Run KD-GRPO with all I/O and return the run folder."""
-    return run_training(ENGINE, config)
-
+main = partial(run_training, ENGINE)  # config -> run folder
 
 if __name__ == "__main__":
-    from harness.command_line import run_command
-
-    run_command(main, KDGRPOConfig, PRESETS)
+    run_as_command(ENGINE)

@@ -12,7 +12,6 @@ import pytest
 from bug_zoo import ZooConfig
 from course import zoo as cases
 
-from harness.errors import UserError
 from harness.report.page import REPORT
 
 
@@ -117,11 +116,3 @@ def test_a_game_ends_with_the_right_answer_and_the_line(
     assert [row["step"] for row in rows] == [1, 2, 3, 4]
     page = (folder / REPORT).read_text()
     assert "ratio_at_start" in page and "one line is wrong" in page and "late_mask" not in page
-
-
-def test_what_the_zoo_does_not_have_is_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no 'lion' .*use one of loss_sign"):
-        ZooConfig(only="lion")
-    with pytest.raises(UserError, match="already: give --run a new folder"):
-        ZooConfig(run=tmp_path)
-    assert ZooConfig(only="ppo", record=True).only == "ppo"

@@ -35,10 +35,12 @@ def flags_of(module: str) -> set[str] | None:
     for node in tree(module).body:
         if isinstance(node, ast.If) and "__name__" in ast.dump(node.test):
             names = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
-            config = next((name for name in names if name.endswith("Config")), None)
+            found = importlib.import_module(module)
+            config = next((getattr(found, name) for name in names if name.endswith("Config")), None)
+            config = config or (found.ENGINE.config if "ENGINE" in names else None)
             if config is None:
                 return None
-            fields = dataclasses.fields(getattr(importlib.import_module(module), config))
+            fields = dataclasses.fields(config)
             return {field.name.replace("_", "-") for field in fields} | {"help", "debug"}
     return None
 
@@ -91,7 +93,6 @@ EXEMPT = {  # (module, command): why that command never says that module's messa
     ("reward_model.pair_files", "rl.grpo_iterative_engine"): "asks for no margins",
     ("reward_model.reward_model_training", "rl.grpo_iterative_engine"): "asks for no margins",
     ("reward_model.world_pairs", "rl.grpo_iterative_engine"): "asks for no margins",
-    ("reward_model.world_pairs", "reward_model.outcome_training"): "asks for no margins",
     ("rl.training.open_reward", "rl.dpo_engine"): "has no weights of answers to apply",
 }
 

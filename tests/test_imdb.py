@@ -2,8 +2,6 @@
 
 import json
 import math
-import os
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -17,7 +15,6 @@ from gpt.generate import SamplingParams
 from gpt.log_probs import token_log_probs
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import load_tokenizer
-from harness.errors import UserError
 from harness.files import read_jsonl
 from harness.paths import MODEL_FILE
 from harness.seeds import make_generator
@@ -27,7 +24,6 @@ from scripts import imdb
 from scripts.imdb import IMDBConfig
 
 TOKENIZER = load_tokenizer("glassbox")
-RAW = "GLASSBOX_IMDB"  # the environment variable that names the data's folder
 
 
 def write(folder, name, rows):
@@ -55,16 +51,6 @@ def test_no_text_is_in_two_of_the_prepared_files(tmp_path):
     assert len(every) == len(set(every)) == 40 + 6 + 30
     assert len(found["a"]) + len(found["b"]) == 40 and min(map(len, found.values())) >= 6
     assert set(found["test"]) == {f"test {i}" for i in range(6)}
-
-
-def test_both_layouts_are_found_and_others_explained(tmp_path):
-    for part in ("train/pos", "train/neg", "train/unsup", "test/pos", "test/neg"):
-        (tmp_path / "aclImdb" / part).mkdir(parents=True)
-    found = imdb.sources(tmp_path / "aclImdb")
-    assert found["unsup"] == tmp_path / "aclImdb" / "train" / "unsup"
-    assert imdb.sources(raw_folder(tmp_path))["test"].name == "test.jsonl"
-    with pytest.raises(UserError, match="neither train/pos/ nor train.jsonl"):
-        imdb.sources(tmp_path)
 
 
 def test_prompts_are_beginnings_of_two_to_eight_tokens_each_once(tmp_path):
@@ -197,16 +183,3 @@ def test_a_finished_stage_is_kept_and_an_interrupted_one_resumed(tmp_path, monke
     imdb.run_stage(config, tmp_path / "new", "gpt.pretraining", {})
     runner.run_stage(half, "gpt.pretraining", ())  # its seconds would not be those of the whole
     assert len(commands) == 3 and not any("--resume" in command for command in commands[1:])
-
-
-def test_the_whole_on_a_small_budget(tmp_path):
-    if RAW not in os.environ:
-        pytest.skip(f"set {RAW} to the folder with the Large Movie Review Dataset")
-    config = IMDBConfig(
-        data=Path(os.environ[RAW]), budget="small", seeds=(0,), engines=("grpo", "dpo"),
-        prompts=600, measured=16, device="cpu", out=tmp_path / "imdb",
-    )  # fmt: skip
-    imdb.main(config)
-    found = json.loads((config.out / "recordings.json").read_text())
-    assert set(found["rows"]) == {"base", "grpo", "dpo"}
-    assert 1 < found["language_model"]["bits_per_byte"] < 8

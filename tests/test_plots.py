@@ -72,6 +72,16 @@ def test_a_difference_has_signs_beside_its_colours(rich: list[str]) -> None:
     ) == ("# - before\n# + after\n  ...\n  c = 3\n- d = 4\n+ d = 5")
 
 
+def test_neighbours_differ_in_the_algorithm_alone() -> None:
+    """RLOO has one loop less than GRPO, and comes first in it: that alone moves no line."""
+    rows = plots.difference_text(**plots.nano_pair("grpo", "rloo")).splitlines()
+    assert rows[:2] == ["# - nano/grpo.py", "# + nano/rloo.py"]
+    assert "- for _ in range(epochs):" in rows and "+ loss = (loss * m).sum(1).mean()" in rows
+    assert not [
+        row for row in rows if "optimizer" in row or "rewards = " in row or row[:3] == "+  "
+    ]
+
+
 def test_plots_draw_what_they_are_given() -> None:
     plots.use()
     axis = plots.curves({"policy": [1, 2, 3], "other": ([0, 2], [5, 5])}, [0, 1, 2], xlabel="step")

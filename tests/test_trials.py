@@ -13,14 +13,11 @@ import trials
 from trials import (
     PYTEST,
     TIMED_OUT,
-    TestRunners,
     TestServer,
     repository_copy,
     repository_files,
     run_in_new_process,
 )
-
-from harness.errors import UserError
 
 
 def test_the_copy_holds_tracked_and_new_files_but_no_ignored_ones(tmp_path, monkeypatch):
@@ -40,13 +37,6 @@ def test_the_copy_holds_tracked_and_new_files_but_no_ignored_ones(tmp_path, monk
         (copy / "new.py").write_text("changed")
     assert (tmp_path / "new.py").read_text() == "new.py"
     assert not copy.exists()
-
-
-def test_a_folder_without_git_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(trials, "ROOT", tmp_path)
-    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
-    with pytest.raises(UserError, match="not a git checkout"):
-        repository_files()
 
 
 # Runs
@@ -109,20 +99,3 @@ def test_tests_that_do_not_end_are_ended(server, folder, fork):
     run = server.run if fork else run_in_new_process
     assert run(folder, [*PYTEST, "test_endless.py"], 3)[0] == TIMED_OUT
     assert time.monotonic() - start < 60
-
-
-def test_servers_are_used_again(folder, monkeypatch):
-    started = []
-    monkeypatch.setattr(trials, "TestServer", lambda: started.append(1) or TestServer())
-    with closing(TestRunners()) as runners:
-        statuses = [runners.run(folder, [name])[0] for name in ("test_good.py", "test_bad.py")]
-    assert statuses == [0, 1] and len(started) == hasattr(os, "fork")
-    assert runners.free.empty()
-
-
-def test_a_server_that_has_ended_is_named(folder):
-    server = TestServer()
-    server.process.kill()
-    server.process.wait()
-    with pytest.raises(UserError, match="runs the tests has ended"):
-        server.run(folder, ["test_good.py"], 60)

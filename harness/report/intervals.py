@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +12,8 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 DRAWS = 2000
 LEVEL = 0.95
-SURE = 0.05  # a corrected p below this is called sure
+FEWEST_STARTS = 3  # of a test
+SIGNIFICANT = 0.05  # a corrected p below this is called significant
 
 
 def at_distance(kl: Array, values: Array, target: float) -> Array | None:
@@ -69,17 +71,30 @@ def mean_with_interval(values: Array, seed: int = 0) -> dict[str, float]:
     return {"mean": float(np.nanmean(values)), "low": low, "high": high, "runs": reached}
 
 
-def paired_difference(values: Array, others: Array, seed: int = 0) -> dict[str, float]:
-    """values - others, run by run and prompt by prompt, (starts, seeds, prompts) each, and its p.
+def paired_difference(values: Array, others: Array, seed: int = 0) -> dict[str, Any]:
+    """values - others, run by run and prompt by prompt, (starts, seeds, prompts) each.
 
-    p is two-sided: twice the smaller share of bootstrapped differences beyond 0, with one added to
-    both counts, so that it is never 0.
+    mean with its bootstrapped interval, the mean of each start and, of three starts or more, the p
+    of a t-test over those: seeds and prompts within a start are no independent starts.
     """
-    means = resampled(values - others, np.random.default_rng(seed))
-    low, high = interval(means)
-    beyond = min(int((means <= 0).sum()), int((means >= 0).sum()))
-    p = min(2 * (beyond + 1) / (len(means) + 1), 1.0)
-    return {"mean": float(np.nanmean(values - others)), "low": low, "high": high, "p": p}
+    apart = values - others
+    low, high = interval(resampled(apart, np.random.default_rng(seed)))
+    by_start = [float(np.nanmean(start)) for start in apart if np.isfinite(start).any()]
+    found = {"mean": float(np.nanmean(apart)), "low": low, "high": high, "by_start": by_start}
+    return found | ({"p": t_test(by_start)} if len(by_start) >= FEWEST_STARTS else {})
+
+
+def t_test(values: Sequence[float]) -> float:
+    """The two-sided p of Student's t-test that the mean of n >= 2 values is 0."""
+    return t_interval(values)["p"]
+
+
+def t_tails(t: float, freedom: float) -> float:
+    """P(|T| > |t|) of Student's distribution: with t = sqrt(f) tan(a) its density is cos(a)^(f-1)."""
+    middles = (np.arange(4000) + 0.5) / 4000
+    lengths = math.pi / 2 - np.array([math.atan(abs(t) / math.sqrt(freedom)), 0.0])
+    areas = lengths * np.mean(np.sin(np.outer(middles, lengths)) ** (freedom - 1), axis=0)
+    return float(areas[0] / areas[1])
 
 
 def holm(p_values: Mapping[str, float]) -> dict[str, float]:
@@ -96,31 +111,19 @@ def holm(p_values: Mapping[str, float]) -> dict[str, float]:
     return {name: adjusted[name] for name in p_values}
 
 
-def beyond(t: float, freedom: float) -> float:
-    """P(|T| > t) of Student's t: 1 - 2 times the integral of its density from 0 to |t|.
-
-    x = sqrt(freedom) tan(angle) makes the density cos(angle)^(freedom - 1), up to a constant.
-    """
-    angles = np.linspace(0.0, math.atan2(abs(t), math.sqrt(freedom)), 4001)
-    scale = math.exp(math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2)) / math.sqrt(math.pi)
-    heights = scale * np.cos(angles) ** (freedom - 1)
-    within = float(((heights[1:] + heights[:-1]) / 2 * np.diff(angles)).sum())
-    return max(1 - 2 * within, 0.0)
-
-
 def t_quantile(freedom: float, level: float = LEVEL) -> float:
     """The t beyond which, on both sides together, 1 - level lies."""
     low, high = 0.0, 1e4
     for _ in range(60):
         middle = (low + high) / 2
-        low, high = (middle, high) if beyond(middle, freedom) > 1 - level else (low, middle)
+        low, high = (middle, high) if t_tails(middle, freedom) > 1 - level else (low, middle)
     return high
 
 
 def around(mean: float, error: float, freedom: float) -> dict[str, float]:
     """A mean with standard error `error`: its t-interval, and the p of its being 0."""
     half = t_quantile(freedom) * error if error else 0.0
-    p = beyond(mean / error, freedom) if error else float(mean == 0)
+    p = t_tails(mean / error, freedom) if error else float(mean == 0)
     return {"mean": mean, "low": mean - half, "high": mean + half, "p": p}
 
 

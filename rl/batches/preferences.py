@@ -22,7 +22,7 @@ from gpt.tokenizer import Tokenizer
 from harness.device import precision
 from harness.errors import UserError
 from harness.files import display_path
-from harness.ranks.collectives import all_gather_list, shard_chunks
+from harness.ranks.collectives import all_gather_list, scatter_rows, shard_chunks
 from harness.seeds import derive_seed
 from reward_model.pairs import TokenPair, collate_pairs, encode_pairs, keep_fitting
 from rl.equations.losses import row_sums
@@ -133,9 +133,19 @@ class Compared(NamedTuple):
         """The same numbers, without their graph."""
         return self._replace(log_probs=self.log_probs.detach())
 
-    def cpu(self) -> Compared:
-        """The same numbers on the CPU."""
-        return Compared(*(None if x is None else x.cpu() for x in self))  # type: ignore[arg-type]
+
+def gather_compared(compared: Sequence[Compared]) -> list[Compared]:
+    """What all ranks have compared, on the CPU; each rank's forwards as one, brought together."""
+    if not compared:
+        return all_gather_list([])
+    device = compared[0].log_probs.device
+    columns = [
+        None
+        if any(x is None for x in parts)
+        else torch.cat([on_device(x, device) for x in parts]).cpu()
+        for parts in zip(*compared, strict=True)
+    ]
+    return all_gather_list([Compared(*columns)])
 
 
 def sides(rows: Tensor) -> Tensor:
@@ -187,8 +197,9 @@ def frozen_log_probs(
         (part, pair_log_probs(model, batch, config))
         for part, batch in pair_micro_batches(wanted, eos_id, config.micro_batch_size)
     ]
-    for part, log_probs in all_gather_list([(part, rows.cpu()) for part, rows in scored]):
-        result[index[part]] = log_probs.to(result.device)
+    if wanted:
+        rows = scatter_rows(scored, len(wanted), result.device)
+        result[on_device(index, result.device)] = rows
     return result
 
 

@@ -67,6 +67,11 @@ class Rollout:
         """(N,) int64, response tokens with the EOS."""
         return self.sequences.lengths
 
+    @property
+    def tokens(self) -> int:
+        """All response tokens together, without asking the device."""
+        return int(self.sequences.sizes[:, 1].sum())
+
     def tokens_of(self, rows: Tensor) -> int:
         """The response tokens of these rows (int64 indices on the CPU) together."""
         return sum(self.sequences.sizes[rows, 1].tolist())
@@ -111,7 +116,7 @@ def sample_rollout(
         sampled.response_tokens,
         sampled.response_mask,
         sampled.has_eos,
-    )
+    ).to(policy.device)
     return Rollout(
         records=[records[index] for index in rows],
         responses=[tokenizer.decode(tokens) for tokens in sampled.token_lists()],
@@ -240,18 +245,27 @@ def epoch_minibatches(
 def micro_batches(
     sequences: ResponseBatch, rows: Tensor, size: int, group_size: int = 1
 ) -> Iterator[tuple[Tensor, ResponseBatch]]:
-    """Split a minibatch's rows into forwards of at most `size` rows of similar length.
+    """The forwards of `row_chunks`: yields (row indices on the sequences' device, their sequences).
 
-    Yields (row indices, their sequences). Of several ranks each gets rows of its own, of all lengths,
-    or none. With losses divided by the whole minibatch's denominator the accumulated gradient is
-    the minibatch's. Every `group_size` rows that follow each other stay in one forward,
-    for a loss that compares them.
+    With losses divided by the whole minibatch's denominator the accumulated gradient is the
+    minibatch's.
+    """
+    for chunk in row_chunks(sequences, rows, size, group_size):
+        yield on_device(chunk, sequences.tokens.device), sequences.rows(chunk)
+
+
+def row_chunks(
+    sequences: ResponseBatch, rows: Tensor, size: int, group_size: int = 1
+) -> Iterator[Tensor]:
+    """Split a minibatch's rows into parts of at most `size` rows of similar length, on the CPU.
+
+    Of several ranks each gets rows of its own, of all lengths, or none. Every `group_size` rows that
+    follow each other stay in one part, for a loss that compares them.
     """
     longest = sequences.totals[rows].view(-1, group_size).amax(1)
     within = torch.arange(group_size)
     for groups in shard_chunks(longest, size // group_size):
-        chunk = rows[(groups[:, None] * group_size + within).flatten()]
-        yield on_device(chunk, sequences.tokens.device), sequences.rows(chunk)
+        yield rows[(groups[:, None] * group_size + within).flatten()]
 
 
 class ScoringConfig(Protocol):

@@ -141,7 +141,12 @@ def best_answers(
     for start in range(0, len(records), how.batch_size):
         batch = records[start : start + how.batch_size]
         rollout = sample_rollout(policy, tokenizer, batch, how.params, how.n, generator)
-        rewards = reward_fn(rollout).float().masked_fill(~rollout.has_eos, float("-inf"))
+        rewards = (
+            reward_fn(rollout)
+            .float()
+            .to(rollout.has_eos.device)
+            .masked_fill(~rollout.has_eos, float("-inf"))
+        )
         best, index = rewards.view(-1, how.n).max(1)
         for i, record in enumerate(batch):
             if best[i] > float("-inf") and best[i] >= least:

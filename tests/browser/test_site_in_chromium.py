@@ -22,7 +22,8 @@ COURSE = sorted(path.stem for path in (ROOT / "notebooks").glob("*.ipynb"))
 PAGES = [
     "index", "docs/faq", "docs/equations", "docs/metrics", "docs/study", "docs/glossary",
     "beside/index", "beside/grpo", "beside/ppo", f"notebooks/{COURSE[0]}", f"notebooks/{COURSE[-1]}",
-    "api/rl.equations.losses", "code/rl/grpo_engine.py", "code/index", "search",
+    "beside/family", "beside/family/grpo-dr_grpo", "api/rl.equations.losses",
+    "code/rl/grpo_engine.py", "code/index", "search",
 ]  # fmt: skip
 
 

@@ -69,12 +69,6 @@ def test_conversation_of_several_turns() -> None:
     )
 
 
-@pytest.mark.parametrize("turns", [[], [Turn("user", "Hi"), Turn("assistant", "Hello")]])
-def test_a_prompt_ends_with_a_user_turn(turns: list[Turn]) -> None:
-    with pytest.raises(ValueError, match="ends with a user turn"):
-        conversation_prompt(turns)
-
-
 def test_tldr_prompt_ends_without_a_space() -> None:
     assert tldr_prompt("AskReddit", "Help", "My cat left.\n") == (
         "SUBREDDIT: r/AskReddit\n\nTITLE: Help\n\nPOST: My cat left.\n\nTL;DR:"
@@ -193,11 +187,6 @@ def test_alpaca_preferences(tmp_path: Path) -> None:
     result = read_preferences(path)
     assert result.records == [PreferenceRecord(ALPACA_PROMPT, "cat", "rude cat")]
     assert result.format == "Alpaca preferences"
-
-
-def test_fine_tuning_takes_chosen_before_output(tmp_path: Path) -> None:
-    path = write(tmp_path, {**ALPACA, "chosen": "cat", "rejected": "rude cat"})
-    assert read_responses(path).records == [ResponseRecord(ALPACA_PROMPT, "cat")]
 
 
 def test_alpaca_without_preferences(tmp_path: Path) -> None:
@@ -341,13 +330,6 @@ def test_messages(tmp_path: Path) -> None:
     assert result.dropped == {"no answer at the end": 2, "prompt does not end with a user turn": 1}
 
 
-def test_conversations_with_different_openings_are_dropped(tmp_path: Path) -> None:
-    pair = {"chosen": [user("Hi"), assistant("a")], "rejected": [user("Hi"), assistant("b")]}
-    other = {"chosen": [user("Hi"), assistant("a")], "rejected": [user("Ho"), assistant("b")]}
-    path = write(tmp_path, pair, other)
-    assert kept_and_dropped(read_preferences(path)) == (1, {"prompts differ": 1})
-
-
 # TL;DR.
 
 POST = {"id": "t3_1", "subreddit": "cats", "title": "Help", "post": "My cat left."}
@@ -441,16 +423,3 @@ def test_unknown_keys_are_named_beside_the_known_formats(tmp_path: Path) -> None
     with pytest.raises(DataError, match=":1: keys winner, loser fit no") as caught:
         read_preferences(path)
     assert "prompt + chosen + rejected" in str(caught.value)
-
-
-def test_keys_with_control_characters_do_not_reach_the_terminal(tmp_path: Path) -> None:
-    path = write(tmp_path, {"a\nb": 1, "\x1b[2J": 2, "": 3, "Straße": 4})
-    with pytest.raises(DataError) as caught:
-        read_preferences(path)
-    assert r"keys 'a\nb', '\x1b[2J', '', Straße fit no format" in str(caught.value)
-
-
-def test_a_reader_names_the_formats_it_could_use(tmp_path: Path) -> None:
-    path = write(tmp_path, {"prompt": "Hi"})
-    with pytest.raises(DataError, match=":1: .*; .*prompt [+] response"):
-        read_responses(path)

@@ -97,11 +97,6 @@ def test_prompts_are_text_of_their_meta_in_a_fixed_mixed_order():
         assert all(f" {value}" in f" {record.prompt}" for value in combination(record))
 
 
-def test_unknown_split_is_one_sentence():
-    with pytest.raises(ValueError, match="'dev': choose train, validation"):
-        reviews.prompts("dev")
-
-
 # corpus
 
 
@@ -182,12 +177,6 @@ def test_gold_by_hand(response, gold):
     assert reviews.gold_reward(KETTLE, response) == pytest.approx(gold, abs=1e-6)
 
 
-def test_form_needs_the_end_of_text():
-    assert reviews.gold_reward(KETTLE, "The kettle is great.", has_eos=False) == pytest.approx(
-        0.563636, abs=1e-6
-    )
-
-
 def test_gold_parts_by_hand():
     response = (
         "Hi Anna! The kettle is great. The lamp is nice. It is bad. It is bad. Leave me alone."
@@ -206,11 +195,6 @@ def test_no_copy_of_a_prompt_beats_a_short_honest_review():
         copy = record.prompt.strip()
         assert reviews.gold_reward(record, copy) <= 0.15 + 1e-12
         assert reviews.gold_reward(record, f"{copy} {copy} {copy}") < 0.15
-
-
-@given(st.text(), st.booleans())
-def test_gold_is_in_the_unit_interval_for_any_text(text, has_eos):
-    assert 0.0 <= reviews.gold_reward(KETTLE, text, has_eos) <= 1.0
 
 
 PIECES = (
@@ -233,11 +217,6 @@ def test_gold_is_in_the_unit_interval_for_word_salad(pieces, joint):
     parts = reviews.gold_parts(KETTLE, joint.join(pieces))
     values = (parts.sent, parts.topic, parts.polite, parts.form, parts.qual, parts.reward)
     assert all(0.0 <= value <= 1.0 for value in values)
-
-
-def test_foreign_record_is_one_sentence():
-    with pytest.raises(ValueError, match="'Hi' has no 'item' in its meta"):
-        reviews.gold_reward(PromptRecord("Hi"), "It is great.")
 
 
 # annotators

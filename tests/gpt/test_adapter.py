@@ -85,11 +85,6 @@ def test_the_config_is_one_of_peft(tmp_path):
     }
 
 
-def test_a_model_without_an_adapter_writes_none(tmp_path):
-    save_adapter(tmp_path / "adapter", base_gpt(), "gpt2")
-    assert not (tmp_path / "adapter").exists()
-
-
 # What is read
 
 

@@ -186,14 +186,6 @@ def test_the_last_tenth_is_held_out_in_windows_that_do_not_overlap():
     assert batches[1].tokens.tolist() == [list(range(964, 996))]
 
 
-def test_windows_depend_on_their_number_and_the_seed_alone():
-    corpus = numbered_corpus(batch_size=4, context=32, seed=0)
-    first, fifth = corpus.batch(0), corpus.batch(5)
-    assert same(numbered_corpus(batch_size=4, context=32, seed=0).batch(5), fifth)
-    assert same(corpus.batch(0), first) and not same(first, fifth)
-    assert not same(numbered_corpus(batch_size=4, context=32, seed=1).batch(0), first)
-
-
 def test_texts_are_joined_by_eos_and_short_texts_get_short_windows():
     corpus = TextCorpus(["ab" * 50, "c" * 99], OneLetter(), batch_size=1, context=64, seed=0)
     expected = [*map(ord, "ab" * 50), 0, *map(ord, "c" * 99), 0]
@@ -245,9 +237,3 @@ def test_corpus_of_a_preference_file(tmp_path, name, capsys):
     corpus = open_corpus(str(path), TOKENIZER, batch_size=2, context=16, seed=0)
     assert int((corpus.tokens == EOS).sum()) == len(expected)
     assert "Bad" not in TOKENIZER.decode(corpus.tokens.tolist())
-
-
-def test_documents_of_a_json_file_of_texts(tmp_path):
-    path = tmp_path / "texts.jsonl"
-    path.write_text('{"text": "one"}\n{"text": "two"}\n')
-    assert read_documents(path) == ["one", "two"]

@@ -108,19 +108,6 @@ def test_min_p_is_relative_to_the_likeliest(min_p, expected):
     assert support(SamplingParams(min_p=min_p)) == expected
 
 
-def test_rows_are_truncated_separately():
-    logits = torch.stack([PROBS, PROBS.flip(0)]).log()
-    for params in (SamplingParams(top_k=2), SamplingParams(top_p=0.6), SamplingParams(min_p=0.4)):
-        kept = truncate_logits(logits, params).isfinite()
-        assert kept.int().tolist() == [[0, 1, 0, 1], [1, 0, 1, 0]]
-
-
-def test_kept_logits_are_unchanged():
-    logits = PROBS.log()[None]
-    for params in (SamplingParams(top_k=2), SamplingParams(top_p=0.6), SamplingParams(min_p=0.4)):
-        assert torch.equal(truncate_logits(logits, params)[0, [1, 3]], logits[0, [1, 3]])
-
-
 def test_temperature_comes_before_truncation():
     """At 0.5 the likeliest has 0.25 / 0.345 = 0.72 and alone reaches top_p = 0.7; at 1 it has 0.5."""
     uniforms = torch.tensor([0.0, 0.99])
@@ -144,12 +131,6 @@ def test_truncated_samples_stay_inside_and_are_renormalised(params):
     assert sampled.response_tokens.unique().tolist() == [1, 3]
     expected = torch.where(sampled.response_tokens == 1, 2 / 3, 1 / 3).log()
     torch.testing.assert_close(sampled.log_probs, expected)
-
-
-def test_truncates():
-    assert not SamplingParams(temperature=0.3, max_new_tokens=5).truncates
-    for option in ({"top_k": 1}, {"top_p": 0.99}, {"min_p": 0.01}, {"greedy": True}):
-        assert SamplingParams(**option).truncates
 
 
 # Whole responses
@@ -279,13 +260,6 @@ def test_nothing_is_computed_that_nobody_uses(probs, draws, reads, monkeypatch):
     assert calls == {"draw": draws, "hidden": reads}
 
 
-def test_the_context_can_be_filled_to_the_last_position():
-    sampled = generate(
-        MODEL, [[1] * 10, [2]], SamplingParams(max_new_tokens=6), seeded(0), eos_id=EOS
-    )
-    assert sampled.response_tokens.shape[1] <= 6
-
-
 # Errors
 
 
@@ -394,13 +368,3 @@ def test_teachers_that_do_not_fit_are_refused():
     short = GPT(GPTConfig(6, context=8, n_layer=1, n_head=1, n_embd=8)).initialize(seeded(0))
     with pytest.raises(ValueError, match="do not fit the model's 8 positions"):
         generate(MODEL, [[1] * 3], params, eos_id=EOS, teacher=short, teacher_share=0.5)
-
-
-def test_both_models_are_left_as_they_were():
-    dropping = random_gpt(dropout=0.5).train()
-    params = SamplingParams(max_new_tokens=6)
-    options = dict(eos_id=EOS, teacher_share=0.5)
-    expected = generate(MODEL, RAGGED, params, seeded(1), teacher=random_gpt(), **options)
-    found = generate(MODEL, RAGGED, params, seeded(1), teacher=dropping, **options)
-    assert found.token_lists() == expected.token_lists()
-    assert dropping.training and not MODEL.training

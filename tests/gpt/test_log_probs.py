@@ -24,7 +24,6 @@ from gpt.log_probs import (
     token_scores_and_kl,
 )
 from gpt.model import GPT, GPTConfig
-from harness.equation_checks import at_least_float32
 
 V, EOS = 7, 0
 PROMPTS = [[3, 1], [5], [2, 2, 6, 1], [4, 0, 1]]
@@ -361,16 +360,3 @@ def test_micro_batches_restore_the_order(size):
     other = collate_responses([[1] * 6, [1] * 3, [1] * 4], [[2]] * 3, EOS)
     per_row = score_in_micro_batches(lambda part: part.prompt_lengths, other, size)
     assert per_row.tolist() == [6, 3, 4]
-
-
-# Number formats
-
-
-def test_half_precision_becomes_float32_and_nothing_else_changes():
-    for dtype, expected in (
-        (torch.float16, torch.float32),
-        (torch.bfloat16, torch.float32),
-        (torch.float32, torch.float32),
-        (torch.float64, torch.float64),
-    ):
-        assert at_least_float32(torch.ones(1, dtype=dtype)).dtype == expected

@@ -143,14 +143,6 @@ def test_old_files(own_folder, prefix):
     torch.testing.assert_close(load_gpt2(own_folder)(tokens), expected, atol=1e-5, rtol=0)
 
 
-def test_half_precision_becomes_float32(own_folder):
-    edit_tensors(own_folder, lambda t: {name: tensor.bfloat16() for name, tensor in t.items()})
-    model = load_gpt2(own_folder)
-    assert {weight.dtype for weight in model.parameters()} == {torch.float32}
-    expected = random_gpt(SMALL).wte.weight.bfloat16().float()
-    assert torch.equal(model.wte.weight, expected)
-
-
 def test_loaded_model_is_ready_to_train_and_owns_its_weights(own_folder):
     model = load_gpt2(str(own_folder))
     assert not model.training and model.config.dropout == 0
@@ -200,14 +192,6 @@ def test_we_save_the_file_that_transformers_saves(folder, tmp_path):
     )
     dropout = {f"{place}_pdrop": 0.0 for place in ("attn", "embd", "resid")}
     assert ours == {**{key: theirs[key] for key in ours}, **dropout}
-
-
-def test_end_of_text_is_named_only_where_the_vocabulary_has_it(tmp_path):
-    for size, expected in ((50257, 50256), (61, None)):
-        config = GPTConfig(vocab_size=size, context=4, n_layer=1, n_head=1, n_embd=2)
-        save_gpt2(random_gpt(config), tmp_path)
-        values = json.loads((tmp_path / "config.json").read_text())
-        assert (values["bos_token_id"], values["eos_token_id"]) == (expected, expected)
 
 
 # generation
@@ -279,12 +263,6 @@ def test_other_configs_are_refused(own_folder, key, value, sentence):
     refused(own_folder, rf"own.config\.json:? {sentence}")
 
 
-@pytest.mark.parametrize(("key", "value"), [("n_inner", 64), ("n_ctx", 32)])
-def test_other_spellings_of_the_same_config_are_accepted(own_folder, key, value):
-    edit_config(own_folder, **{key: value, "activation_function": "gelu_pytorch_tanh"})
-    assert load_gpt2(own_folder).config == SMALL
-
-
 def refused(folder: Path, sentence: str) -> None:
     with pytest.raises(UserError, match=sentence) as raised:
         load_gpt2(folder)
@@ -303,11 +281,6 @@ def refused(folder: Path, sentence: str) -> None:
 def test_damaged_config(own_folder, text, sentence):
     (own_folder / "config.json").write_bytes(text.encode("latin-1"))
     refused(own_folder, sentence)
-
-
-def test_missing_config(own_folder):
-    (own_folder / "config.json").unlink()
-    refused(own_folder, r"config\.json is missing: fetch it")
 
 
 def drop(*names):
@@ -367,12 +340,6 @@ def test_damaged_weights(own_folder, keep):
     path = own_folder / "model.safetensors"
     path.write_bytes(path.read_bytes()[:keep])
     refused(own_folder, r"model\.safetensors is not a readable safetensors file .*: fetch it again")
-
-
-def test_pointer_file_of_git_lfs(own_folder):
-    text = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5\n"
-    (own_folder / "model.safetensors").write_text(text)
-    refused(own_folder, "git clone without git-lfs")
 
 
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "pytorch_model.bin.index.json"])

@@ -64,13 +64,6 @@ def test_it_is_written_without_dropout_and_leaves_the_model_as_it_was(tmp_path: 
     assert [row["values"] for row in one] == [row["values"] for row in two]
 
 
-def test_a_resumed_run_drops_the_rows_that_it_writes_again(tmp_path: Path) -> None:
-    for step in (1, 2, 3):
-        TextLog(tmp_path, LETTERS, BATCH, start=step - 1).write(small_gpt(), step)
-    TextLog(tmp_path, LETTERS, BATCH, start=2)
-    assert {row["step"] for row in rows_of(tmp_path)} == {1, 2}
-
-
 def test_long_texts_are_cut_and_none_are_kept_if_none_are_asked_for(tmp_path: Path) -> None:
     long = collate_responses([[0]], [[1] * 100], 8)
     cut = shortened(long, WINDOW)

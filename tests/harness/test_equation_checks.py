@@ -65,12 +65,6 @@ def gap(chosen: Trained[Pairs], ref_chosen: Pairs, margin: Pairs | None = None) 
     return chosen - ref_chosen
 
 
-def test_getsource_shows_the_formula() -> None:
-    source = inspect.getsource(product)
-    assert "return log_probs * advantages" in source and product.__doc__ == "log pi A."
-    assert list(inspect.signature(product).parameters) == ["log_probs", "advantages"]
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_ordinary_inputs_pass_bit_for_bit(dtype: torch.dtype) -> None:
     """Value and gradient, by position and by keyword."""
@@ -213,13 +207,6 @@ def test_a_declaration_that_its_decorator_cannot_keep_is_refused_on_import() -> 
         for decorate in (masked_equation, constant_equation):
             with pytest.raises(ValueError, match=rf"{body.__name__}: one parameter .* Mask\[NxT\]"):
                 decorate(body)
-
-
-def test_the_shape_1_1_and_a_single_token() -> None:
-    """With T = 1 the two shapes of an advantage are one."""
-    assert product(torch.ones(4, 1), torch.ones(4, 1)).shape == (4, 1)
-    with pytest.raises(ValueError, match="advantages"):
-        product(torch.ones(4, 2), torch.ones(1, 2))
 
 
 def test_finite_inputs_are_zero_wherever_one_of_them_is_not() -> None:

@@ -17,7 +17,7 @@ from harness.metric_log import MetricLog
 from harness.report import writing
 from harness.report.guide import HEALTHY, explain, plain
 from harness.report.page import differences, page_html, panels_of, read_run, samples_of
-from harness.report.tokens import NEGATIVE, POSITIVE, TokenView, colour, scale, show_tokens
+from harness.report.tokens import NEGATIVE, POSITIVE, colour, show_tokens
 
 HOSTILE = "<script>stolen()</script><img src=x onerror=stolen()></script><!--<script> & \"'\u2028"
 
@@ -248,11 +248,6 @@ def test_colours_diverge_from_white() -> None:
     assert colour(1.0, 2.0) == "#a2c8e8"
 
 
-def test_one_outlier_does_not_pale_the_rest() -> None:
-    assert scale([1.0] * 99 + [100.0]) == 1.0
-    assert scale([]) == 1.0 and scale([0.0, 0.0]) == 1.0 and scale([None, -3.0]) == 3.0
-
-
 def test_one_response_by_one_quantity() -> None:
     view = show_tokens(["Good", " <b>phone"], [0.5, -1.0])
     assert view.rows == [{"tokens": ["Good", " <b>phone"], "values": {"value": [0.5, -1.0]}}]
@@ -276,11 +271,3 @@ def test_padded_tensors_and_lists_of_responses() -> None:
 def test_missing_numbers_are_refused(values: Any) -> None:
     with pytest.raises(ValueError, match="response 0, which has 2 tokens"):
         show_tokens(["a", "b"], values)
-
-
-def test_frames_are_in_the_order_of_the_steps() -> None:
-    rows = [token_row(20), token_row(3), token_row(3, "validation")]
-    frames = TokenView(rows).data()["frames"]
-    assert [(f["step"], f["kind"]) for f in frames] == [
-        (3, "training"), (3, "validation"), (20, "training"),
-    ]  # fmt: skip

@@ -62,20 +62,6 @@ def test_earlier_runs_are_moved_aside_and_kept(tmp_path, capsys):
     assert [file.name for file in folder.iterdir()] == ["config.json"]  # nothing old in the new run
 
 
-def test_an_empty_folder_is_used_as_it_is(tmp_path):
-    (tmp_path / "demo").mkdir()
-    open_run(tmp_path / "demo", RunFlags())
-    assert [folder.name for folder in tmp_path.iterdir()] == ["demo"]
-
-
-def test_a_run_that_was_killed_as_it_began_is_no_hindrance(tmp_path):
-    (tmp_path / "demo").mkdir()
-    (tmp_path / "demo" / ".config.json.123.tmp").write_text("{")
-    folder = open_run(tmp_path / "demo", RunFlags())
-    assert [file.name for file in folder.iterdir()] == ["config.json"]
-    assert [folder.name for folder in tmp_path.iterdir()] == ["demo"]
-
-
 def test_resuming_keeps_the_folder(tmp_path):
     folder = open_run(tmp_path / "demo", RunFlags(1))
     TrainingState({}, {}).save(folder)
@@ -159,11 +145,6 @@ def test_a_run_does_not_take_the_folder_of_its_inputs(tmp_path, out, flag):
     value = (start,) if flag == "reward_model" else start
     refused(tmp_path / out, ReadingFlags(**{flag: value}), "which this run reads")
     assert start.is_dir()
-
-
-def test_a_tilde_is_the_home_folder(tmp_path, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert open_run(Path("~/runs/one"), RunFlags()) == tmp_path / "runs" / "one"
 
 
 # One run in a folder

@@ -92,11 +92,6 @@ def test_the_length_baseline_decides_ties_by_a_coin():
     assert numbers["length_accuracy"] == 0.625
 
 
-def test_length_correlation_runs_over_both_answers():
-    numbers = report_of([2.0, 4], [1.0, 3], [20, 40, 10, 30]).numbers
-    assert numbers["length_correlation"] == pytest.approx(1)
-
-
 def test_calibration_is_measured_in_the_models_own_logits():
     """Margins in standard deviations times the scale are logits: 0.75 claimed, 3 of 4 right."""
     chosen = [LN3 / 2, -LN3 / 2, LN3 / 2, LN3 / 2]

@@ -37,22 +37,6 @@ def test_file_pairs_are_split_by_prompt(tmp_path, capsys):
     assert "60 of 60 rows kept" in capsys.readouterr().out
 
 
-def test_long_answers_are_left_out_and_counted(tmp_path, capsys):
-    rows = write_pairs(tmp_path / "pairs.json", 60)
-    rows[0]["rejected"] = "word " * 60
-    (tmp_path / "pairs.json").write_text(json.dumps(rows), encoding="utf-8")
-    config = RewardModelConfig(data=str(tmp_path / "pairs.json"))
-    train, held_out = file_pairs(config, GLASSBOX, 128)
-    assert rows[0]["prompt"] not in {GLASSBOX.decode(pair.prompt) for pair in train + held_out}
-    assert "left out 1 pairs: answer too long" in capsys.readouterr().out
-
-
-def test_too_few_pairs_are_refused(tmp_path):
-    write_pairs(tmp_path / "pairs.json", 2)
-    with pytest.raises(UserError, match=r"pairs\.json: 2 usable pairs"):
-        file_pairs(RewardModelConfig(data=str(tmp_path / "pairs.json")), GLASSBOX, 128)
-
-
 def test_pairs_that_the_model_cannot_read_are_left_out_and_counted(tmp_path, capsys):
     """Prompt and answer are within their flags, but together they need more than 60 positions."""
     rows = write_pairs(tmp_path / "pairs.json", 60)

@@ -21,7 +21,6 @@ from engines import (
     engine_named,
     response_gradient,
     small_gpt,
-    weights,
 )
 
 from gpt.generate import SamplingParams
@@ -154,18 +153,6 @@ def test_a_truncated_response_is_valued_by_the_critic_only_if_asked():
     assert float(targets.returns[ended].abs().max()) < 1e-6
 
 
-def test_whitened_rewards_keep_their_mean():
-    policy = small_gpt()
-    rollout = some_rollout(policy)
-    critic = ValueModel.from_policy(policy)
-    mask = rollout.response_mask
-    rewards = torch.randn(mask.shape, generator=torch.Generator().manual_seed(2)) * 40 + 3
-    config = replace(CONFIG, gamma=0.0, whiten_rewards=True)  # the return is the reward itself
-    returns = ppo_targets(config, rollout, rewards, rollout.log_probs, critic).returns[mask]
-    assert float(returns.std()) == pytest.approx(1, abs=1e-3)
-    assert float(returns.mean()) == pytest.approx(float(rewards[mask].mean()), rel=1e-4)
-
-
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
@@ -235,14 +222,6 @@ def test_the_critic_learns_to_predict_the_return():
     assert rows[-1]["value_loss"] < rows[0]["value_loss"] / 4
 
 
-def test_the_critic_is_the_one_that_was_given():
-    policy = small_gpt()
-    critic = ValueModel.from_policy(policy)
-    before = weights(critic)
-    run(policy, steps=1, value_model=critic)
-    assert not torch.equal(weights(critic), before)
-
-
 def test_every_epoch_shuffles_all_rows():
     """K = 3 epochs of 2 minibatches over 7 rows, the responses of a group not kept together."""
     config = replace(CONFIG, updates_per_batch=3, minibatches=2, group_size=7)
@@ -276,15 +255,15 @@ def test_the_epochs_end_once_the_policy_has_moved(gradients, monkeypatch):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (dict(gamma=1.5), "gamma and gae_lambda must be in 0..1"),
-        (dict(gae_lambda=-0.1), "gamma and gae_lambda must be in 0..1"),
+        (dict(gamma=1.5), "gamma must be in 0..1"),
+        (dict(gae_lambda=-0.1), "gae_lambda must be in 0..1"),
         (dict(missing_eos="subtract"), "give a positive number, not -1.0"),
-        (dict(value_clip=0.0), "value_clip must be positive, or None"),
-        (dict(score_clip=-1.0), "score_clip must be positive, or None"),
-        (dict(target_kl=0.0), "target_kl must be positive, or None"),
+        (dict(value_clip=0.0), "value_clip must be above 0"),
+        (dict(score_clip=-1.0), "score_clip must be above 0"),
+        (dict(target_kl=0.0), "target_kl must be above 0"),
         (dict(kl_loss_coef=0.1), "would count the same KL twice"),
         (dict(kl_loss_coef=-0.1, kl_coef=0.0), "kl_loss_coef must not be negative"),
-        (dict(critic_lambda=1.1), "critic_lambda must be in 0..1, or None"),
+        (dict(critic_lambda=1.1), "critic_lambda must be in 0..1"),
     ],
 )
 def test_what_cannot_work_is_refused(changes, message):
@@ -334,14 +313,6 @@ def test_the_kl_in_the_loss_is_its_mean_over_the_tokens(form, expected):
     assert float(losses.policy[MASK].mean()) == pytest.approx(0.176126, abs=1e-6)
     with pytest.raises(ValueError, match="0.3 needs ref_log_probs"):
         ppo_loss(config, WORKED_SCORES, values, WORKED, MASK, tokens=2)
-
-
-def test_the_kl_in_the_loss_holds_the_policy_back():
-    options = dict(steps=12, kl_coef=0.0)
-    free, held = run(small_gpt(), **options), run(small_gpt(), kl_loss_coef=1.0, **options)
-    assert "kl" not in free[0] and held[0]["kl"] == pytest.approx(0, abs=1e-5)
-    measured = run(small_gpt(), stop_kl=1e9, **options)
-    assert held[-1]["kl"] < measured[-1]["kl"] / 2
 
 
 @pytest.mark.parametrize(
@@ -398,17 +369,3 @@ def test_the_policys_loss_and_the_critics_norm_are_logged_apart(gradients):
     assert abs(row["policy_loss"]) < 1e-5 and row["value_loss"] > 1
     parts = row["policy_loss"] + 0.1 * row["value_loss"] - 0.01 * row["entropy"]
     assert row["loss"] == pytest.approx(parts, rel=1e-4)
-
-
-def test_a_ratio_that_overflows_ends_the_epochs(gradients, monkeypatch):
-    """One log-ratio of 200: exp(200) is infinite in float32, and inf - inf is above no limit."""
-    real = ppo_engine.old_policy_log_probs
-
-    def old(policy, rollout, config):
-        log_probs = real(policy, rollout, config).clone()
-        log_probs[0, 0] -= 200
-        return log_probs
-
-    monkeypatch.setattr(ppo_engine, "old_policy_log_probs", old)
-    (row,) = run(small_gpt(), steps=1, target_kl=10.0)
-    assert gradients == [] and row["approx_kl"] > 1e4

@@ -184,16 +184,6 @@ def test_the_losses_by_loops(form, expected, clipped):
     assert where_clipped(config, *GIVEN)[TOKENS].tolist() == clipped
 
 
-# Learning
-
-
-def test_the_loss_without_a_ratio_counts_no_clips():
-    """However far its minibatches take the policy from the sampler."""
-    (row,) = run(small_gpt(), steps=1, minibatches=4, lr=3e-2)
-    assert row["approx_kl"] > 1e-3
-    assert row["clip_high_fraction"] == row["clip_low_fraction"] == 0
-
-
 # Refusals and settings
 
 

@@ -304,15 +304,6 @@ def test_steps_that_leave_a_token_out_or_have_it_twice_are_refused(wrong):
         checked_steps(Given([good, wrong]), rollout, torch.zeros(2))
 
 
-def test_a_gap_between_the_steps_of_a_row_is_refused():
-    source = Given([[(1, 1.0), (3, 0.0)]])
-    source.steps = StepRewards(
-        source.steps.rewards, torch.tensor([[1, 2, 3]]), torch.tensor([[True, False, True]])
-    )
-    with pytest.raises(ValueError, match="row 0: steps must end"):
-        checked_steps(source, rollout_of("935"), torch.zeros(1))
-
-
 def test_a_broken_step_reward_is_refused_or_replaced_and_counted():
     rollout = rollout_of("935", "936")
     source = Given([[(1, 1.0), (3, float("nan"))], [(0, float("inf")), (3, 2.0)]])

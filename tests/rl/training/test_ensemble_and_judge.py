@@ -22,14 +22,12 @@ from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import load_tokenizer
 from harness.errors import UserError
 from reward_model.scalar_head import RewardModel, save_reward_model
-from rl import dpo_engine, grpo_engine
+from rl import grpo_engine
 from rl.batches.rollout import Rollout, sample_rollout
-from rl.dpo_engine import DPOConfig
 from rl.grpo_engine import GRPOConfig
 from rl.grpo_iterative_engine import IterativeGRPOConfig
 from rl.grpo_process_engine import ProcessGRPOConfig, open_step_rewards
 from rl.pg_grpo_engine import PGGRPOConfig
-from rl.ppo_engine import PPOConfig, open_critic_and_text
 from rl.rewards.ensemble import EnsembleReward
 from rl.rewards.sources import RewardModelReward
 from rl.training.config import EngineConfig
@@ -154,26 +152,12 @@ def test_what_makes_no_ensemble_is_refused(changes, message):
         EngineConfig(**changes)
 
 
-def test_a_missing_member_is_named(runs):
-    choice = RewardChoice("model", "reviews", "tiny", (runs / "model1", runs / "nowhere"))
-    with pytest.raises(UserError, match="in .*nowhere: train it with"):
-        open_reward(choice, GLASSBOX, CPU)
-
-
 def ensemble_task(runs: Path) -> Any:
     choice = RewardChoice("model", "reviews", "tiny", (runs / "model2", runs / "model3"))
     reward = open_reward(choice, GLASSBOX, CPU)
     return SimpleNamespace(
         policy=small_gpt(), tokenizer=GLASSBOX, reward_fn=reward, reward_name=reward.name
     )
-
-
-def test_the_critic_starts_from_the_first_of_several(runs):
-    for critic in ("auto", "reward_model"):
-        model = open_critic_and_text(PPOConfig(critic=critic), ensemble_task(runs))["value_model"]
-        assert torch.equal(model.gpt.wte.weight, reward_model(2).gpt.wte.weight)
-    model = open_critic_and_text(PPOConfig(critic="policy"), ensemble_task(runs))["value_model"]
-    assert torch.equal(model.gpt.wte.weight, small_gpt().wte.weight)
 
 
 def test_engines_that_take_one_say_so(runs):
@@ -250,15 +234,6 @@ def test_the_judge_is_the_gold_of_a_file(runs, capsys):
     assert all(
         torch.equal(a, b) for a, b in zip(weights(folder), weights(runs / "other"), strict=True)
     )
-
-
-def test_an_offline_engine_is_judged_too(runs):
-    config = DPOConfig(
-        **small_run(runs, max_new_tokens=20), data=str(runs / "pairs.json"), batch_size=4,
-        judge=runs / "model3", held_out_pairs=2,
-    )  # fmt: skip
-    folder = dpo_engine.main(config)
-    assert "win_rate" in json.loads((folder / "report.json").read_text())
 
 
 def test_where_a_rule_is_known_a_judge_is_used_on_demand_only(runs):

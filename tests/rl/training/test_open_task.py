@@ -68,11 +68,6 @@ def some_pairs(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def test_a_missing_file_is_named(runs):
-    with pytest.raises(UserError, match="nowhere.json: --data takes reviews"):
-        open_policy(None, "nowhere.json", "tiny", CPU)
-
-
 @pytest.mark.parametrize(
     ("data", "preset", "command"),
     [
@@ -153,13 +148,6 @@ def test_gold_and_rule_are_the_worlds_own_objective(kind):
         open_reward(RewardChoice(kind, "pairs.json", "tiny"), GLASSBOX, CPU)
 
 
-def test_a_learned_reward_for_sums_is_no_dead_end(runs):
-    """The command in the message must be one that works: there is no reward model of sums."""
-    with pytest.raises(UserError, match="sums") as error:
-        open_reward(RewardChoice("model", "sums", "tiny"), GLASSBOX, CPU)
-    assert "reward_model_training --data sums" not in str(error.value)
-
-
 # Prompts
 
 
@@ -208,14 +196,6 @@ def test_the_reviews_task_trains_on_the_model_and_measures_gold(runs):
     assert not any(parameter.requires_grad for parameter in task.reward_fn.model.parameters())
     assert all(parameter.requires_grad for parameter in task.policy.parameters())
     assert not task.policy.training
-
-
-def test_a_file_has_no_gold(runs):
-    save_models(runs, "pairs")
-    preference_file(runs / "pairs.json")
-    task = open_default(data=str(runs / "pairs.json"))
-    assert task.gold is None and isinstance(task.reward_fn, RewardModelReward)
-    assert len(task.prompts["train"]) > 30
 
 
 def test_an_engine_opens_its_own_reward_or_none(runs):
