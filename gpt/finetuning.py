@@ -33,10 +33,10 @@ from gpt.lora import fit_for_training, save_adapter
 from gpt.memory.announce import announce
 from gpt.memory.forecast import Forecast, Model, Phase, rows_of_pass
 from gpt.model import GPT, GPTConfig, Preset, PresetFlags
-from gpt.pretrained import load_gpt2
+from gpt.pretrained import load_with_tokenizer
 from gpt.pretraining import held_out_loss, language_model_loss
 from gpt.token_rows import RecordedFlags, TextLog, open_texts
-from gpt.tokenizer import Tokenizer, load_tokenizer
+from gpt.tokenizer import Tokenizer
 from harness.command_flags import AdapterFlags, BestFlags, OptimizerFlags, check_adapter
 from harness.command_line import run_command
 from harness.device import open_device, precision
@@ -228,7 +228,8 @@ def read_examples(
 def starting_model(config: FinetuningConfig, device: torch.device) -> tuple[GPT, Tokenizer]:
     """The model and tokenizer that the flags name."""
     if config.weights is not None:
-        return load_gpt2(config.weights).to(device), load_tokenizer("gpt2")
+        model, tokenizer = load_with_tokenizer(config.weights)
+        return model.to(device), tokenizer
     base = config.base or default_folder("pretraining", config.data, config.preset)
     if config.base is None and not (base / MODEL_FILE).exists():
         world = config.data == "reviews"
