@@ -35,7 +35,7 @@ from gpt.pretrained import load_gpt2
 from gpt.pretraining import held_out_loss, language_model_loss
 from gpt.token_rows import RecordedFlags, TextLog, open_texts
 from gpt.tokenizer import Tokenizer, load_tokenizer
-from harness.command_flags import AdapterFlags, OptimizerFlags, check_adapter
+from harness.command_flags import AdapterFlags, OptimizerFlags
 from harness.command_line import run_command
 from harness.device import open_device, precision
 from harness.errors import UserError
@@ -108,10 +108,6 @@ class FinetuningConfig(PresetFlags, OptimizerFlags, AdapterFlags, RecordedFlags)
     def is_small(self) -> bool:
         """Whether one process a core is faster than threads: published weights are not small."""
         return self.weights is None and super().is_small
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_adapter(self)
 
 
 def collate_examples(examples: Sequence[Example], eos_id: int) -> ResponseBatch:

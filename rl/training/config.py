@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from data.names import Data
 from gpt.model import Preset, PresetFlags
-from harness.command_flags import AdapterFlags, TrainingFlags, check_adapter
+from harness.command_flags import AdapterFlags, TrainingFlags
 from harness.flag_ranges import (
     AboveZero,
     AtLeastOne,
@@ -132,10 +132,6 @@ class RunFlags(PresetFlags, StartFlags, StepFlags, MeasureFlags, EngineMemoryFla
 
     checkpoint_every: AtLeastOne = 50
     """Steps between resumable checkpoints."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_adapter(self)
 
     @property
     def kl_limit(self) -> float | None:
