@@ -123,6 +123,7 @@ class IterativeGRPOConfig(EngineConfig):
     """k3 is the paper's; k2 has the gradient of KL(policy || reference); k1 is refused, and says why."""
 
     takes_parts = True
+    fixed_length = True  # an iteration has steps / iterations steps
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -56,6 +56,7 @@ from rl.batches.preferences import (
     LossName,
     PairStream,
     PreferenceFlags,
+    RecordedPairFlags,
     check_preference_flags,
     compared_rows,
     gather_compared,
@@ -94,10 +95,11 @@ from rl.training.open_task import Task
 from rl.training.run import Validate, finish_step, run_as_command, run_training
 
 PRESETS = size_presets()
+PRESETS["own"] |= dict(max_response_tokens=1024)
 
 
 @dataclass(frozen=True)
-class PGGRPOConfig(PreferenceFlags, EngineConfig):
+class PGGRPOConfig(PreferenceFlags, RecordedPairFlags, EngineConfig):
     """Improve a policy with GRPO and a preference loss."""
 
     clip_low: NotNegative = 0.2
@@ -380,10 +382,10 @@ def recorded_pairs(config: PGGRPOConfig, task: Task) -> dict[str, Any]:
     """The training pairs that `train` takes; held-out ones take no part."""
     if not config.uses_recorded_pairs:
         return {}
-    room = task.policy.config.context - config.max_new_tokens
+    limits = config.limits(task.policy.config.context, config.max_new_tokens)
     folder = config.first_reward_model
     pairs, _ = open_pairs(
-        config.data, config.preset, folder, task.tokenizer, room, config.max_new_tokens
+        config.data, config.preset, folder, task.tokenizer, limits, config.template
     )
     return {"offline_pairs": pairs}
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.command_flags import Flags
-from harness.files import write_json, write_text
+from harness.files import display_path, write_json, write_text
 from harness.ranks.collectives import on_main
 from harness.report.page import ABOUT, REPORT, differences, page_html, read, read_run
 
@@ -47,3 +47,10 @@ def _refresh(folder: Path, rows: Sequence[Mapping[str, Any]] | None) -> None:
         write_text(folder / REPORT, page_html([read_run(folder, rows)]))
     except Exception as error:
         print(f"{folder / REPORT} was not written ({type(error).__name__}: {error})", flush=True)
+
+
+def say_written(folder: Path) -> None:
+    """Name the run's folder and what is to be looked at in it: what could not be written is not named."""
+    names = (REPORT, "learning_curves.png", "report.png", "report.json", "samples.jsonl")
+    there = [name for name in names if (folder / name).exists()]
+    print(f"wrote {display_path(folder)} ({', '.join(there)})")

@@ -157,13 +157,6 @@ def test_a_section_that_hangs_or_dies_takes_no_other_with_it(tmp_path, monkeypat
     assert "ended with status 1" in died["skipped"]
 
 
-def test_without_ceilings_there_is_nothing_to_compare_with():
-    assert "ceilings have not been measured" in gpu.outcome("decode", toy_bench())["skipped"]
-    assert gpu.chosen(("update",)) == ["ceilings", "update"]
-    assert gpu.chosen(("demo", "memory")) == ["memory", "demo"]
-    assert gpu.chosen(()) == list(gpu.SECTIONS) == list(gpu_page.TITLES)
-
-
 def test_a_cpu_is_refused_without_toy():
     with pytest.raises(UserError, match="this is cpu.*add --toy"):
         gpu.main(GpuConfig(device="cpu"))

@@ -90,13 +90,6 @@ def test_training_learns_the_answers():
     assert not model.training
 
 
-def test_held_out_losses_come_every_eval_every_steps_and_at_the_end():
-    rows = train(CONFIG, small_gpt(), EXAMPLES, EXAMPLES[:1], MetricLog(7), eos_id=EOS)
-    assert [row["step"] for row in rows if "held_out_loss" in row] == [5, 7]
-    rows = train(CONFIG, small_gpt(), EXAMPLES, [], MetricLog(5), eos_id=EOS)
-    assert not any("held_out_loss" in row for row in rows)
-
-
 def test_dropout_is_on_in_training_and_off_in_evaluation():
     losses = {}
     for dropout in (0.0, 0.5):

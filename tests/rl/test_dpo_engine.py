@@ -23,7 +23,6 @@ from engines import (
     flat_gradient,
     numbers,
     small_gpt,
-    weights,
 )
 
 from data import names
@@ -157,24 +156,6 @@ def test_the_metrics_of_a_step_are_those_of_the_policy_before_it():
 # Pairs, batches and the reference's log-probs
 
 
-def test_every_pair_is_seen_once_an_epoch(monkeypatch):
-    """Six pairs, three a step: two steps are an epoch, each with an order of its own."""
-    seen: list[tuple[int, ...]] = []
-    real = preferences.pair_log_probs
-
-    def spy(model, batch, config):
-        if model.wte.weight.requires_grad:
-            prompts = zip(batch.tokens, batch.prompt_lengths.tolist(), strict=True)
-            seen.extend(tuple(row[:n].tolist()) for row, n in list(prompts)[: len(batch) // 2])
-        return real(model, batch, config)
-
-    monkeypatch.setattr(dpo_engine, "pair_log_probs", spy)
-    run(small_gpt(), steps=4, batch_size=3)
-    every = sorted(tuple(p.prompt) for p in PAIRS)
-    assert sorted(seen[:6]) == sorted(seen[6:]) == every
-    assert seen[:6] != seen[6:]
-
-
 def test_the_reference_is_asked_once_for_every_pair_that_is_visited(monkeypatch):
     rows = 0
     real = preferences.pair_log_probs
@@ -211,15 +192,6 @@ def test_forwards_keep_both_sides_of_a_pair_and_cover_all(size):
     assert list(pair_micro_batches([], EOS, size)) == []
     with pytest.raises(ValueError, match="micro_batch_size 1 is too few"):
         list(pair_micro_batches(PAIRS, EOS, 1))
-
-
-def test_held_out_pairs_teach_nothing():
-    """Neither do they steer: with and without them the weights are the same."""
-    with_them, without = small_gpt(), small_gpt()
-    rows = run(with_them, steps=4, eval_every=2, held_out=HELD_OUT, held_out_pairs=2)
-    run(without, steps=4)
-    assert torch.equal(weights(with_them), weights(without))
-    assert ["held_out_loss" in row for row in rows] == [False, True, False, True]
 
 
 def test_the_learning_rate_warms_up_and_follows_a_cosine():
@@ -346,24 +318,6 @@ def run_file(runs: Path, **changes) -> Path:
         test_prompts=4, max_new_tokens=20, device="cpu",
     )  # fmt: skip
     return main(DPOConfig(**(options | changes)))
-
-
-def test_a_file_of_pairs_needs_no_reward_model(runs, capsys):
-    out = run_file(runs)
-    printed = capsys.readouterr().out
-    assert printed.count("no reward model in ") == 1
-    assert "reward_model-pairs-tiny: the validations report no reward\n" in printed
-    assert (out / "learning_curves.png").read_bytes()[:4] == b"\x89PNG"
-    row = read_jsonl(out / "metrics.jsonl")[-1]
-    assert {key for key in row if key.startswith(("validation/", "held_out_"))} == {
-        *("held_out_loss", "held_out_accuracy", "held_out_margin"),
-        *("validation/kl", "validation/response_length", "validation/eos_rate"),
-    }
-    report = json.loads((out / "report.json").read_text())
-    assert set(report) == {"prompts", "before", "after"}
-    for side in ("before", "after"):
-        assert set(report[side]) == {"kl", "response_length", "eos_rate"}
-    assert all(set(row) == {"step", "prompt", "response"} for row in read_jsonl(out / SAMPLES))
 
 
 def test_a_reward_model_that_is_there_changes_the_report_alone(runs, capsys):

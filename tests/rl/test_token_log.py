@@ -27,10 +27,8 @@ from gpt.model import GPT
 from harness.files import read_jsonl
 from harness.metric_log import MetricLog
 from harness.training_state import TrainingState
-from reward_model.scalar_head import RewardModel
 from rl import kd_grpo_engine, ppo_engine
 from rl.batches.rollout import Rollout, sample_rollout
-from rl.rewards.sources import RewardModelReward
 from rl.training.evaluation import Validation
 from rl.training.metrics import StepBatch
 from rl.training.run import finish_step
@@ -177,17 +175,6 @@ def test_a_teacher_is_recorded_beside_its_student(tmp_path: Path) -> None:
     for row in group:
         close(row["values"]["log_p"], log_probs(engine.teacher, row))
         close(row["values"]["log_q"], log_probs(start, row))
-
-
-def test_a_reward_model_scores_every_prefix(tmp_path: Path) -> None:
-    """The last prefix is the response: its score is the reward."""
-    model = RewardModel.from_policy(small_gpt(3), generator=torch.Generator().manual_seed(1)).eval()
-    engine, policy = BY_NAME["grpo"], small_gpt()
-    reward = RewardModelReward(model)
-    validate = validation(engine, tmp_path / "t.jsonl", policy, reward_fn=reward)
-    engine.run(policy, reward, steps=1, eval_every=1, validate=validate)
-    for row in read_jsonl(tmp_path / "t.jsonl"):
-        assert row["values"]["prefix_score"][-1] == pytest.approx(row["notes"]["reward"], abs=2e-4)
 
 
 @pytest.mark.parametrize("batch", [True, False], ids=["a batch", "none"])
