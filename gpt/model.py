@@ -44,8 +44,27 @@ class GPTConfig:
             )
 
 
-Preset = Literal["tiny", "study", "small", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"]
-SMALL_WIDTH_PRESETS = ("tiny", "study", "teacher", "english", "small")  # of models for one thread
+Preset = Literal["tiny", "study", "own", "small", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"]
+SMALL_WIDTH_PRESETS = (
+    "tiny",
+    "study",
+    "teacher",
+    "english",
+    "own",
+    "small",
+)  # of models for one thread
+
+
+class PresetFlags:
+    """What the flag `preset` says of a command (harness/command_flags.py)."""
+
+    preset: str
+
+    @property
+    def is_small(self) -> bool:
+        """Whether one process a core is faster than threads."""
+        return self.preset in SMALL_WIDTH_PRESETS
+
 
 # Shapes without a vocabulary: that comes from the tokenizer.
 PRESETS: dict[str, GPTConfig] = {
@@ -55,6 +74,9 @@ PRESETS: dict[str, GPTConfig] = {
     "english": GPTConfig(
         context=256, n_layer=4, n_head=5, n_embd=160
     ),  # for real text, on two cores
+    "own": GPTConfig(
+        context=1024, n_layer=4, n_head=5, n_embd=160
+    ),  # a file of yours, with dialogues
     "small": GPTConfig(context=256, n_layer=4, n_head=6, n_embd=192),
     "gpt2": GPTConfig(),
     "gpt2-medium": GPTConfig(n_layer=24, n_head=16, n_embd=1024),

@@ -9,7 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol
 
-from harness.flag_ranges import AboveZero, AtLeastOne, Count, Seed, check_ranges
+from harness.flag_ranges import (
+    AboveZero,
+    AtLeastOne,
+    Count,
+    Limit,
+    NotNegative,
+    Seed,
+    check_ranges,
+)
 
 
 class Flags(Protocol):
@@ -39,9 +47,13 @@ class CommandFlags:
     """Only algorithms that give the same bits each time, also on a GPU; slower there."""
     debug: bool = False
     """Show the traceback of an error."""
+    quiet: bool = False
+    """Print warnings and errors alone."""
 
     def __post_init__(self) -> None:
         check_ranges(self)
+
+    fixed_length = False  # whether a learning rate or a stage depends on how many steps there are
 
     @property
     def is_small(self) -> bool:
@@ -60,12 +72,43 @@ class TrainingFlags(CommandFlags):
 
 
 @dataclass(frozen=True)
-class MemoryFlags:
+class BestFlags:
+    """Measuring"""
+
+    keep_best: str | None = None
+    """METRIC: also keep the model of the step at which this number of metrics.jsonl was best, in the run
+    folder's best/. A loss or a KL is better when lower, anything else when higher."""
+
+
+@dataclass(frozen=True)
+class OptimizerFlags:
+    """Optimizer"""
+
+    lr: NotNegative = 5e-4
+    """Peak learning rate."""
+    warmup: Count = 50
+    """Steps of linear warm-up."""
+    weight_decay: NotNegative = 0.0
+    """AdamW decay of matrices."""
+    max_norm: Limit = 1.0
+    """Gradient norm at which gradients are clipped."""
+
+    fixed_length = True  # a cosine brings the learning rate down over the steps
+
+
+@dataclass(frozen=True)
+class CheckpointFlags:
     """Memory"""
 
     checkpoint_blocks: bool = False
     """Compute each block's activations again in the backward pass instead of keeping them: less memory,
     a third more work, the same gradients."""
+
+
+@dataclass(frozen=True)
+class MemoryFlags(CheckpointFlags, TrainingFlags):
+    """Memory"""
+
     lora_rank: Count = 0
     """LoRA: train adapters of this rank beside frozen weights (gpt/lora.py); 0 trains all weights."""
     lora_alpha: AboveZero | None = None

@@ -43,6 +43,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -75,9 +76,8 @@ from rl.equations.losses import clipped_surrogate, row_sums, sequence_mean
 from rl.rewards.sources import RewardFn, checked_rewards
 from rl.training.config import EngineConfig, kl_controller, require_groups, size_presets, warmed_up
 from rl.training.engine import Engine
-from rl.training.metrics import Stopwatch, UpdateMeter, rollout_metrics
-from rl.training.run import Validate, finish_step, run_training
-from rl.training.token_log import StepBatch
+from rl.training.metrics import StepBatch, Stopwatch, UpdateMeter, rollout_metrics
+from rl.training.run import Validate, finish_step, run_as_command, run_training
 
 PRESETS = size_presets(dict(kl_coef=1.0), sums=dict(kl_coef=1.0, steps=100))
 PENALTIES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
@@ -247,11 +247,11 @@ def train(
         with clock.phase("score"):  # the policy after the last update of this batch
             new_log_probs = rollout_log_probs(policy, rollout, config)  # (N, T)
 
-        step_batch = StepBatch(meter, rollout, rewards, advantages)
+        step_batch = StepBatch(meter.acted, rollout, rewards, advantages)
         row = rollout_metrics(rollout, rewards, old_log_probs, None)
         row |= batch_kl(new_log_probs, old_log_probs, rollout)
         row |= meter.metrics() | {"non_finite_rewards": non_finite, "kl_coef": kl.coef, "lr": lr}
-        row |= clock.metrics(tokens=int(rollout.lengths.sum()))
+        row |= clock.metrics(tokens=rollout.tokens)
         kl.update(row["kl_old_new"], len(rollout))
         state.step = step + 1
         if finish_step(config, state, row, log, (policy, None), validate, folder, step_batch):
@@ -268,13 +268,7 @@ ENGINE = Engine(
     reference=lambda config: False,  # the old policy takes its place
 )
 
-
-def main(config: SingleModelGRPOConfig) -> Path:
-    """Run single-model GRPO with all I/O and return the run folder."""
-    return run_training(ENGINE, config)
-
+main = partial(run_training, ENGINE)  # config -> run folder
 
 if __name__ == "__main__":
-    from harness.command_line import run_command
-
-    run_command(main, SingleModelGRPOConfig, PRESETS)
+    run_as_command(ENGINE)

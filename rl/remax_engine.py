@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -56,9 +57,8 @@ from rl.equations.token_rewards import token_level_rewards
 from rl.rewards.sources import RewardFn, checked_rewards
 from rl.training.config import EngineConfig, kl_controller, size_presets, warmed_up
 from rl.training.engine import Engine
-from rl.training.metrics import Stopwatch, UpdateMeter, rollout_metrics
-from rl.training.run import Validate, finish_step, run_training
-from rl.training.token_log import StepBatch
+from rl.training.metrics import StepBatch, Stopwatch, UpdateMeter, rollout_metrics
+from rl.training.run import Validate, finish_step, run_as_command, run_training
 
 # One response per prompt and one greedy answer: as many responses as the others sample for a batch.
 PRESETS = size_presets(dict(prompts_per_step=16))
@@ -191,7 +191,7 @@ def train(
                 norm = clip_and_step(optimizer, policy.parameters(), config.max_norm)  # line 7
                 meter.add_update(loss, norm)
 
-        step_batch = StepBatch(meter, rollout, rewards, advantages)
+        step_batch = StepBatch(meter.acted, rollout, rewards, advantages)
         row = rollout_metrics(rollout, rewards, old_log_probs, ref_log_probs)
         row |= meter.metrics() | {"non_finite_rewards": non_finite, "kl_coef": kl.coef, "lr": lr}
         row |= clock.metrics(tokens=int(rollout.lengths.sum() + greedy.lengths.sum()))
@@ -212,13 +212,7 @@ ENGINE = Engine(
     groups=False,
 )
 
-
-def main(config: ReMaxConfig) -> Path:
-    """Run ReMax with all I/O and return the run folder."""
-    return run_training(ENGINE, config)
-
+main = partial(run_training, ENGINE)  # config -> run folder
 
 if __name__ == "__main__":
-    from harness.command_line import run_command
-
-    run_command(main, ReMaxConfig, PRESETS)
+    run_as_command(ENGINE)

@@ -14,13 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PRODUCT = ("harness", "data", "gpt", "reward_model", "rl", "nano")
 CODE = (*PRODUCT, "conformance", "scripts", "bench")
 OTHERS = ("notebooks", "notebooks/course", "docs", "tests")  # read by rooms, or numbered
-LONG = {
-    "nano",
-    "data",
-    "rl",
-    "reward_model",
-    "notebooks/course",
-}  # with formats, engines, defaults
+LONG = {"nano", "data", "rl", "reward_model", "notebooks/course"}  # with formats, engines, defaults
 INVENTED = {  # names that stand for a reader's own, or for what a command writes
     *(
         "NN_topic.py",

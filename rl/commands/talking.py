@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import shutil
 import sys
 import textwrap
@@ -14,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from gpt.generate import SamplingParams
-from harness.device import pick_device
+from harness.device import open_device
 from harness.errors import UserError
 from harness.files import display_path
-from harness.flag_ranges import AtLeastOne, NotNegative, Seed
+from harness.flag_ranges import AtLeastOne, NotNegative, Seed, check_ranges
 from harness.seeds import make_generator
 from rl.commands.conversation import (
     Answer,
@@ -31,6 +30,7 @@ from rl.commands.conversation import (
     open_scorer,
     open_typed,
 )
+from rl.rewards.sources import check_reward, is_function
 
 START = "start"  # what --against means without a folder
 SUGGESTED = 4  # prompts at a time
@@ -44,12 +44,15 @@ class TalkConfig:
     against: str | None = None
     """Run folder of a second model that answers the same prompts with the same random numbers.
     --against alone, or `start`, is the model that training started from."""
-    samples: int = 1
+    samples: AtLeastOne = 1
     """Answers per prompt."""
     temperature: NotNegative | None = None
     """tau of sampling; 0 takes the likeliest token. Default: the run's own, or 1."""
     max_new_tokens: AtLeastOne | None = None
     """Longest answer; a longer one is cut off. Default: the run's own, or 48."""
+    reward: str | None = None
+    """Your reward function, FILE.py:FUNCTION or MODULE:FUNCTION, that scores the answers. A function that
+    the run was trained on is called only if you name it here: it is code."""
     reward_model: Path | None = None
     """Run folder of a reward model that scores in the place of the run's own reward."""
     seed: Seed = 0
@@ -60,12 +63,14 @@ class TalkConfig:
     """auto (cuda, then mps, then cpu) or a device name."""
 
     def __post_init__(self) -> None:
-        if self.samples < 1:
-            raise ValueError(f"samples must be at least 1: got {self.samples}")
-        if self.temperature is not None and not 0 <= self.temperature < math.inf:
-            raise ValueError(f"temperature must be a number from 0 on: got {self.temperature}")
-        if self.max_new_tokens is not None and self.max_new_tokens < 1:
-            raise ValueError(f"max_new_tokens must be at least 1: got {self.max_new_tokens}")
+        check_ranges(self)
+        if self.reward is not None:
+            check_reward(self.reward)
+            if not is_function(self.reward) or self.reward_model is not None:
+                raise ValueError(
+                    "reward takes your function, FILE.py:FUNCTION, and no reward_model beside it: leave "
+                    "one out"
+                )
 
 
 # Text for a terminal ------------------------------------------------------------------------------
@@ -252,8 +257,8 @@ class Scoring:
 
 def open_talk(path: Path, config: TalkConfig) -> Talk | Scoring:
     """Whatever the folder holds, ready to be asked. UserError if there is no model in it."""
-    device, run = pick_device(config.device), RunFolder.read(path)
-    prompts = open_typed(run.data)
+    device, run = open_device(config.device), RunFolder.read(path)
+    prompts = open_typed(run.data, template=bool(run.flags.get("template")))
     if run.kind == "reward_model":
         if config.against is not None:
             raise UserError(
@@ -261,7 +266,7 @@ def open_talk(path: Path, config: TalkConfig) -> Talk | Scoring:
                 "side: leave --against out"
             )
         return Scoring(run, open_scorer(run, device), prompts)
-    partners = [open_partner(run, device, config.reward_model)]
+    partners = [open_partner(run, device, config.reward_model, config.reward)]
     if config.against is not None:
         other = start_folder(run) if config.against == START else Path(config.against)
         partners.append(open_other(partners[0], other, device))

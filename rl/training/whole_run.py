@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +14,16 @@ from gpt.checkpoint import save_gpt
 from gpt.generate import SamplingParams
 from gpt.lora import fit_for_training, has_adapters, save_adapter
 from gpt.model import GPT
+from harness.best_step import BestStep
 from harness.bfloat16_weights import linears_to_bfloat16
 from harness.compile_blocks import compile_blocks
-from harness.device import pick_device
+from harness.device import open_device
 from harness.files import display_path, keep_until, write_json
 from harness.frozen_copy import frozen_copy
 from harness.metric_log import MetricLog
-from harness.paths import MODEL_FILE, TOKENS
+from harness.paths import BEST, MODEL_FILE, TOKENS
 from harness.report.rules import say_findings
-from harness.report.writing import add_to_page, open_page, refresh
+from harness.report.writing import add_to_page, open_page, refresh, say_written
 from harness.run_folder import finish_run, open_run, stepping
 from harness.training_state import saved_step
 from rl.training.config import RunFlags
@@ -45,7 +47,7 @@ SHOWN = (
 def whole_run(engine: Engine, config: RunFlags) -> Path:
     """`run_training`: the task, the training of its policy, and what is kept of it."""
     name = engine.name_of(config)
-    device = pick_device(config.device, config.precision)
+    device = open_device(config.device, config.precision)
     task = open_task(config, device, engine.own_reward(config))
     start, parts = models_of_run(engine, config, task)
     folder = config.out or default_folder(name, config.data, config.preset)
@@ -54,6 +56,10 @@ def whole_run(engine: Engine, config: RunFlags) -> Path:
     for name_of_file in ("samples.jsonl", TOKENS):
         keep_until(folder / name_of_file, done)
     open_page(folder, name, config)
+    best = None
+    if config.keep_best:
+        save = partial(save_gpt, model=task.policy, tokenizer=task.tokenizer)
+        best = BestStep(config.keep_best, folder / BEST, save, config.eval_every)
     log = MetricLog(
         config.steps,
         path=folder / "metrics.jsonl",
@@ -61,6 +67,7 @@ def whole_run(engine: Engine, config: RunFlags) -> Path:
         every=config.eval_every,
         title=name,
         start=done,
+        best=best,
     )
     print(f"{name} on {config.data}, reward: {task.reward_name} ({device})")
     print(engine.describe(config))
@@ -84,7 +91,9 @@ def whole_run(engine: Engine, config: RunFlags) -> Path:
     save_adapter(folder / "adapter", task.policy, display_path(base))
     report(name, config, task, start, rows, folder)
     say_findings(config, rows, folder, RULES)
-    finish_run(folder)
+    if best is not None:
+        print(f"{best.text()} is kept in {display_path(folder / BEST)}")
+    finish_run(folder, can_go_on=not config.fixed_length)
     return folder
 
 
@@ -165,7 +174,6 @@ def report(
     )
     if any("iteration" in row for row in rows):
         plot_iterations({"run": rows}, folder / "iterations.png", f"{name} on {config.data}")
-    made = "figure: learning_curves.png"
     if config.test_prompts:
         comparison = compare(
             start, task, sampling_params(config), config.test_prompts, after=name,
@@ -174,6 +182,5 @@ def report(
         write_json(folder / "report.json", comparison.numbers)
         add_to_page(folder, before_after=comparison.sample_rows(8))
         print(comparison.text())
-        made += ", numbers: report.json"
     refresh(folder, rows)
-    print(f"wrote {display_path(folder)} (report: report.html, {made})")
+    say_written(folder)

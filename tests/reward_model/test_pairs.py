@@ -12,6 +12,7 @@ import toys
 from data.collate import collate_responses
 from data.readers import read_preferences
 from data.records import PreferenceRecord, PromptRecord
+from gpt.fit import Limits
 from gpt.generate import Generation, SamplingParams, generate
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import build_tokenizer, load_tokenizer
@@ -66,13 +67,6 @@ def make(
     return [pair for batch in batches for pair in batch], [len(batch) for batch in batches]
 
 
-def test_pairs_use_the_given_prompts_only_and_exactly_as_many_as_asked_for():
-    pairs, sizes = make(random_gpt(), 27)
-    assert sizes == [8, 8, 8, 3]
-    used = [BYTES.decode(pair.prompt) for pair in pairs]
-    assert {text: used.count(text) for text in set(used)} == {"one\n": 9, "two\n": 9, "three\n": 9}
-
-
 @pytest.mark.parametrize(("responses", "comparisons"), [(2, 1), (4, 6), (5, 10)])
 def test_every_two_responses_to_a_prompt_are_compared(responses, comparisons):
     """K (K - 1) / 2 pairs a visit, next to each other; each response is in K - 1 of them."""
@@ -85,11 +79,6 @@ def test_every_two_responses_to_a_prompt_are_compared(responses, comparisons):
         texts = [tuple(tokens) for pair in visit for tokens in (pair.chosen, pair.rejected)]
         assert len(set(texts)) == responses
         assert {texts.count(text) for text in texts} == {responses - 1}
-
-
-def test_one_response_cannot_be_compared():
-    with pytest.raises(ValueError, match="responses_per_prompt=1: .* least 2"):
-        make(random_gpt(), 5, responses_per_prompt=1)
 
 
 def test_pairs_keep_the_sampled_tokens(monkeypatch):
@@ -157,14 +146,6 @@ def test_labels_and_gold_stay_with_their_response():
     assert 8 <= sum(wrong) <= 12
 
 
-def test_the_same_seeds_give_the_same_pairs():
-    def noisy(prompt, a, a_ended, b, b_ended, rng) -> Labelled:
-        return Labelled(rng.random() < 0.5)
-
-    assert make(random_gpt(), 20, noisy)[0] == make(random_gpt(), 20, noisy)[0]
-    assert make(random_gpt(), 20, noisy)[0] != make(random_gpt(), 20, noisy, seed=1)[0]
-
-
 def test_a_policy_that_repeats_itself_is_given_up_soon(monkeypatch):
     """After 500 prompts, and not after twenty times the pairs that were asked for."""
     asked: list[int] = []
@@ -177,12 +158,6 @@ def test_a_policy_that_repeats_itself_is_given_up_soon(monkeypatch):
     with pytest.raises(ValueError, match="twice with the same text"):
         make(fixed_gpt({ord("a"): 1.0}), 100_000, steps=1, batch_size=64)
     assert sum(asked) == 512
-
-
-def test_encoded_records_end_with_eos():
-    record = PreferenceRecord("ab", "c", "de", {"score_chosen": 5})
-    (pair,) = encode_pairs([record], BYTES)
-    assert pair == TokenPair([97, 98], [99, 256], [100, 101, 256], {"score_chosen": 5})
 
 
 def test_collate_pairs_puts_the_chosen_first():
@@ -239,36 +214,22 @@ def test_a_written_pair_is_read_again_as_a_preference(tmp_path):
     ]
 
 
-def test_sampled_pairs_survive_the_file_token_by_token(tmp_path):
-    """Broken UTF-8, answers that were cut off, empty ones, and two that read alike."""
-    pairs, _ = make(random_gpt(), 40)
-    pairs += [TokenPair([97], [98], [98, EOS]), TokenPair([97], [EOS], [255, 254])]
-    append_jsonl(tmp_path / "pairs.jsonl", [pair_as_text(pair, BYTES) for pair in pairs])
-    result = read_preferences(tmp_path / "pairs.jsonl")
-    assert result.dropped == {}
-    assert encode_pairs(result.records, BYTES) == [replace(pair, meta={}) for pair in pairs]
-    ends = {tokens[-1] == EOS for pair in pairs for tokens in (pair.chosen, pair.rejected)}
-    assert ends == {True, False}
-
-
-def test_another_tokenizer_reads_the_text_and_whether_it_ended():
-    """Ids mean something else there, whether they are too large for it or spell another text."""
-    glassbox = load_tokenizer("glassbox")
-    tokens = glassbox.encode("The lamp") + [glassbox.eos_id]
-    row = pair_as_text(TokenPair([97], tokens, tokens[:-1]), glassbox)
-    meta = {key: row[key] for key in row if key.endswith(("ended", "tokens"))}
-    (pair,) = encode_pairs([PreferenceRecord("a", row["chosen"], row["rejected"], meta)], BYTES)
-    assert pair == TokenPair([97], [*b"The lamp", EOS], [*b"The lamp"])
-    meta = {"chosen_tokens": [99, EOS], "chosen_ended": False}  # the text was edited by hand
-    (pair,) = encode_pairs([PreferenceRecord("a", "b", "d", meta)], BYTES)
-    assert pair == TokenPair([97], [98], [100, EOS])
-
-
 def test_pairs_are_kept_or_left_out_by_their_tokens():
     """A cut-off answer needs no room for an EOS that it does not have."""
     pairs = [TokenPair([1, 2], [3, 4, 5], [6]), TokenPair([1], [3], [4, 4, 4, EOS])]
-    assert keep_fitting(pairs, 2, 4) == (pairs, {})
-    assert keep_fitting(pairs, 2, 3) == (pairs[:1], {"answer too long": 1})
-    assert keep_fitting(pairs, 1, 4) == (pairs[1:], {"prompt too long": 1})
-    assert keep_fitting(pairs, 2, 4, context=4) == ([], {"longer than the model's 4 positions": 2})
-    assert keep_fitting(pairs, 2, 4, context=5) == (pairs, {})
+    for limits, kept in (
+        ((2, 4), pairs), ((2, 3), pairs[:1]), ((1, 4), pairs[1:]), ((2, 4, 4), []), ((2, 4, 5), pairs)
+    ):  # fmt: skip
+        assert keep_fitting(pairs, Limits(*limits)) == kept
+
+
+def test_a_cut_answer_has_no_eos_and_its_mask_is_full():
+    """It is a sampled answer that reached its limit; a pair that is equal after the cut is none."""
+    long, rest = [*range(3, 33), EOS], [*range(40, 44), EOS]
+    pairs = [TokenPair([1], long, rest), TokenPair([1], long, [*long[:20], 99, EOS])]
+    (cut,) = keep_fitting(pairs, Limits(8, 20, 64, cut=True))
+    assert cut.chosen == long[:20] and cut.rejected == rest
+    batch = collate_pairs([cut], EOS)
+    assert batch.lengths.tolist() == [20, 5] and batch.response_mask.sum(1).tolist() == [20, 5]
+    assert pair_as_text(cut, BYTES)["chosen_ended"] is False
+    assert keep_fitting(pairs, Limits(8, 20, 12, cut=True)) == []  # 11 tokens say nothing

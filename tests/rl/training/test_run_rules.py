@@ -59,9 +59,8 @@ def documented_bugs() -> dict[str, str]:
 # --- recorded runs --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", HEALTHY, ids=lambda path: path.stem)
-def test_a_healthy_run_raises_no_alarm(path: Path) -> None:
-    assert examine(*recording(path)) == []
+def test_no_healthy_run_raises_an_alarm() -> None:
+    assert not [path.stem for path in HEALTHY if examine(*recording(path))] and len(HEALTHY) > 3
 
 
 def test_every_bug_of_the_zoo_is_recorded_and_in_the_table() -> None:
@@ -130,12 +129,6 @@ def found(
     rows: list[dict[str, Any]], results: dict[str, Any] | None = None, **flags: Any
 ) -> dict[str, Finding]:
     return {finding.rule: finding for finding in examine(rows, FLAGS | flags, results)}
-
-
-def test_the_steady_run_is_healthy() -> None:
-    assert found(steady()) == {}
-    assert examine([], FLAGS) == []
-    assert examine([{"step": 1, "loss": 2.0}]) == []
 
 
 # rule -> (columns that show it, flags that do)
@@ -225,13 +218,28 @@ def test_the_error_of_two_thirds_by_hand() -> None:
     assert halves([1, 2, 3, 9, 9, 9, 5, 6, 7]) == pytest.approx((2, 6, math.sqrt(2 / 3)))
 
 
-def test_gold_that_falls_by_chance_is_no_alarm() -> None:
-    columns = {
-        "validation/gold": lambda step: 0.90 - 0.05 * (step > 20),
-        "validation/gold_error": 0.02,
-        "validation/reward": 1.0,
-    }
-    assert "over_optimised" not in found(steady(**columns))
+@pytest.mark.parametrize(
+    ("flags", "likely"),
+    [
+        (dict(reward="auto"), "the reward model is exploited"),
+        (dict(reward="mine.py:brief"), "your function pays"),
+        (dict(reward="auto", teacher=None), "the teacher likes"),
+        (dict(reward="gold"), "the rule and"),
+    ],
+)
+def test_a_reward_model_is_blamed_only_where_there_is_one(flags, likely) -> None:
+    for rule in ("over_optimised", "proxy_suspected"):
+        finding = found(steady(**SICK[rule][0]), **flags)[rule]
+        assert ("reward model" in finding.cause) == (flags == dict(reward="auto"))
+        assert rule == "proxy_suspected" or finding.cause.startswith(likely)
+
+
+def test_a_collapse_is_no_matter_of_hard_prompts() -> None:
+    falls = dict(distinct_responses=lambda step: 1 / step, zero_spread_groups=0.9)
+    findings = found(steady(**falls))
+    assert "distinct_responses fell" in findings["entropy_collapse"].evidence
+    assert "zero_spread" not in findings
+    assert "entropy_collapse" not in found(steady(**falls, solve_rate=0.95, reward=0.95))
 
 
 def test_a_run_that_stop_kl_ended_is_named() -> None:
@@ -287,18 +295,6 @@ def test_an_engine_says_at_its_end_what_is_found_and_nothing_else(tmp_path: Path
 
 
 # --- the zoo --------------------------------------------------------------------------------------
-
-
-def test_a_thinned_run_keeps_its_ends_its_validations_and_four_digits() -> None:
-    rows: list[dict[str, Any]] = [
-        {"step": i, "reward": i / 3, "seconds/a": 1.0} for i in range(1, 91)
-    ]
-    rows[10]["validation/gold"] = 0.5
-    columns = bug_zoo.thinned(rows)
-    steps = columns["step"]
-    assert steps[0] == 1 and steps[-1] == 90 and 11 in steps and len(steps) <= 42
-    assert columns["reward"][0] == 0.3333 and "seconds/a" not in columns
-    assert columns["validation/gold"].count(None) == len(steps) - 1
 
 
 @pytest.mark.parametrize("name", ["late_mask", "critic_rests"])
