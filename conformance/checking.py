@@ -426,7 +426,6 @@ def changed(tag: str, batch: Arguments, mine: Mine) -> Arguments | None:
     """The batch with one thing changed; None where it does not apply."""
     given = {k: v.clone() if isinstance(v, Tensor) else v for k, v in batch.items()}
     mask = given.get("mask")
-    masked = mask is not None and "mask" in mine.names
     if tag == "detached":
         floats = [v.requires_grad_() for v in given.values() if is_float(v)]
         return given if mine.kind.constant and floats else None
@@ -446,7 +445,7 @@ def changed(tag: str, batch: Arguments, mine: Mine) -> Arguments | None:
         far = given["ref_log_probs"].clone()
         far[1] = given["log_probs"][1] + 3
         return {**given, "ref_log_probs": far}
-    if not masked:
+    if mask is None or "mask" not in mine.names:
         return None
     if tag == "nan":
         for value in given.values():
