@@ -104,14 +104,14 @@ def _unwritten(path: Path, error: Exception) -> UserError:
     )
 
 
+def write_text(path: Path, content: str) -> None:
+    """Write a text, atomically."""
+    write_atomically(path, lambda temporary: temporary.write_text(content, encoding="utf-8"))
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write plain data as indented JSON, atomically."""
-    text = json.dumps(value, indent=2, default=str) + "\n"
-
-    def write(temporary: Path) -> None:
-        temporary.write_text(text, encoding="utf-8")
-
-    write_atomically(path, write)
+    write_text(path, json.dumps(value, indent=2, default=str) + "\n")
 
 
 def append_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:

@@ -145,9 +145,9 @@ def saved_step(folder: Path) -> int:
     return int(read_state(folder, mapped=True)["step"])
 
 
-def read_state(folder: Path, *, mapped: bool = False) -> dict[str, Any]:
+def read_state(folder: Path, name: str = STATE_FILE, *, mapped: bool = False) -> dict[str, Any]:
     """What state.pt holds; if `mapped`, a tensor is read when it is used. UserError if it cannot be."""
-    path = folder / STATE_FILE
+    path = folder / name
     try:
         if path.exists() and not path.is_file():
             raise ValueError("no regular file, it may never end")

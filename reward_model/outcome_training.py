@@ -97,6 +97,8 @@ class OutcomeConfig(OptimizerFlags, TrainingFlags):
     """Texts per forward pass; changes memory and speed, never the gradient."""
     weight_decay: NotNegative = 0.1
 
+    fixed_length = True  # a cosine brings the learning rate down over the steps
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.width % HEAD_WIDTH:
