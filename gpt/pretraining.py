@@ -17,7 +17,6 @@ import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -26,7 +25,7 @@ from torch import Tensor
 
 from data.collate import ResponseBatch, shard_batch
 from data.names import Data, default_folder
-from gpt.checkpoint import load_gpt, save_gpt
+from gpt.checkpoint import best_step, load_gpt, save_gpt
 from gpt.corpus import Corpus, open_corpus
 from gpt.fit import FileFlags
 from gpt.log_probs import token_log_probs
@@ -35,7 +34,6 @@ from gpt.memory.forecast import Forecast, Model, Phase
 from gpt.model import GPT, GPTConfig, Preset, PresetFlags, preset_config
 from gpt.token_rows import RecordedFlags, TextLog, open_texts
 from gpt.tokenizer import Tokenizer, load_tokenizer
-from harness.best_step import BestStep
 from harness.command_flags import CheckpointFlags, OptimizerFlags
 from harness.command_line import run_command
 from harness.device import open_device, precision
@@ -299,10 +297,8 @@ def main(config: PretrainingConfig) -> Path:
     model = GPT(shape).initialize(make_generator(config.seed, "weights")).to(device)
     model.checkpoint_blocks = config.checkpoint_blocks
     print(f"pre-training {model.parameter_count():,} weights on {corpus.description} ({device})")
-    start, best = saved_step(folder) if config.resume else 0, None
-    if config.stop_after:
-        save = partial(save_gpt, model=model, tokenizer=tokenizer)
-        best = BestStep("held_out_loss", folder / BEST, save, config.steps)
+    start = saved_step(folder) if config.resume else 0
+    kept = "held_out_loss" if config.stop_after else None
     log = MetricLog(
         config.steps,
         path=folder / "metrics.jsonl",
@@ -310,23 +306,19 @@ def main(config: PretrainingConfig) -> Path:
         every=config.eval_every,
         title="pre-training",
         start=start,
-        best=best,
+        best=best_step(kept, folder, model, tokenizer, config.steps),
     )
     held_out = corpus.held_out_batches()
     texts = open_texts(config, folder, tokenizer, held_out[0] if held_out else None, start)
     with stepping(log, folder):
         rows = train(config, model, corpus, log, folder, texts)
-    if best is not None:
+    if log.best is not None:
         log.close()
         model.load_state_dict(load_gpt(folder / BEST / MODEL_FILE, device)[0].state_dict())
-        print(
-            f"stopped after step {rows[-1]['step']}" if rows[-1]["step"] < config.steps else "done"
-        )
-        print(f"{best.text()}: these weights are kept")
     save_gpt(folder / MODEL_FILE, model, tokenizer)
     refresh(folder, rows)
     say_findings(config, rows, folder)
-    loss = rows[-1]["held_out_loss"] if best is None else best.value
+    loss = log.best.value if log.best else rows[-1]["held_out_loss"]
     bits = loss / math.log(2) / bytes_per_token(corpus.held_out_batches(), tokenizer)
     print(f"held-out loss {loss:.3f} nats per token, {bits:.3f} bits per byte")
     finish_run(folder)

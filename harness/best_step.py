@@ -22,9 +22,7 @@ class BestStep:
     measures; a metric that the first such row lacks is refused.
     """
 
-    def __init__(
-        self, metric: str, folder: Path, save: Callable[[Path], None], every: int = 1
-    ) -> None:
+    def __init__(self, metric: str, folder: Path, save: Callable[[Path], None], every: int) -> None:
         self.metric, self.folder, self.save, self.every = metric, folder, save, every
         self.sign = -1.0 if LOWER.search(metric) else 1.0
         self.step, self.value, self.worse = 0, 0.0, 0  # worse: measurements since the best one

@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-from harness.command_flags import Flags
+from harness.command_flags import CommandFlags, Flags
 from harness.device import pick_device
 from harness.errors import Finished, UserError
 from harness.files import display_path, expanded, read_json, received, write_json
@@ -228,7 +228,7 @@ def _check_same_run(
             "resume it with the script that started it, or leave --resume out"
         )
     before, after = started.get("steps"), now.get("steps")
-    if before != after and getattr(config, "fixed_length", False):
+    if before != after and isinstance(config, CommandFlags) and config.fixed_length:
         raise UserError(
             f"the run in {folder} was started with --steps {before}, on which its learning rate or its "
             f"rounds depend, so that {after} steps are another run: resume with --steps {before}, or "

@@ -211,26 +211,22 @@ class Measures:
 
 
 def open_measures(
-    run: RunFolder,
-    tokenizer: Tokenizer,
-    device: torch.device,
-    reward_model: Path | None = None,
-    function: str | None = None,
+    run: RunFolder, tokenizer: Tokenizer, device: torch.device, scorer: Path | str | None = None
 ) -> Measures:
-    """Whatever is there; `reward_model` or `function` in the place of the run's own reward.
+    """Whatever is there; `scorer` in the place of the run's own reward: a reward model or a function.
 
-    UserError only if one of them, which somebody has asked for, cannot be used.
+    UserError only if the scorer, which somebody has asked for, cannot be used.
     """
     measures = Measures()
     prompts = open_typed(run.data, template=bool(run.flags.get("template")))
     records = prompts.records if isinstance(prompts, FilePrompts) else []
     rule = _rule(run, records, measures.notes)
     measures.gold = rule or _judge(run, tokenizer, device, measures.notes)
-    if reward_model is not None:
-        model = open_reward_model(reward_model, tokenizer, device, "", "--reward-model: ")
+    if isinstance(scorer, Path):
+        model = open_reward_model(scorer, tokenizer, device, "", "--reward-model: ")
         measures.reward = RewardModelReward(model)
-    elif function is not None:
-        measures.reward = open_function(function)
+    elif scorer is not None:
+        measures.reward = open_function(scorer)
     else:
         try:
             measures.reward = _reward(run, rule, tokenizer, device)
@@ -404,18 +400,10 @@ class Partner:
         return scored(self.measures.reward), scored(self.measures.gold), kl
 
 
-def open_partner(
-    run: RunFolder,
-    device: torch.device,
-    reward_model: Path | None = None,
-    function: str | None = None,
-) -> Partner:
-    """The model of a run folder with all that its answers can be measured by.
-
-    `function` is a reward that somebody has named on the command line: nothing else is called.
-    """
+def open_partner(run: RunFolder, device: torch.device, scorer: Path | str | None = None) -> Partner:
+    """The model of a run folder with all that its answers can be measured by."""
     policy, tokenizer = load_gpt(run.path, device)
-    measures = open_measures(run, tokenizer, device, reward_model, function)
+    measures = open_measures(run, tokenizer, device, scorer)
     return Partner(run.path.resolve().name, policy.requires_grad_(False), tokenizer, measures)
 
 

@@ -266,7 +266,7 @@ def open_talk(path: Path, config: TalkConfig) -> Talk | Scoring:
                 "side: leave --against out"
             )
         return Scoring(run, open_scorer(run, device), prompts)
-    partners = [open_partner(run, device, config.reward_model, config.reward)]
+    partners = [open_partner(run, device, config.reward_model or config.reward)]
     if config.against is not None:
         other = start_folder(run) if config.against == START else Path(config.against)
         partners.append(open_other(partners[0], other, device))

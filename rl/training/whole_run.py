@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,18 +9,18 @@ import torch
 import torch.nn as nn
 
 from data.names import default_folder
-from gpt.checkpoint import save_gpt
+from gpt.checkpoint import best_step, save_gpt
 from gpt.generate import SamplingParams
 from gpt.lora import fit_for_training, has_adapters, save_adapter
 from gpt.model import GPT
-from harness.best_step import BestStep
 from harness.bfloat16_weights import linears_to_bfloat16
 from harness.compile_blocks import compile_blocks
 from harness.device import open_device
-from harness.files import display_path, keep_until, write_json
+from harness.files import append_jsonl, display_path, keep_until, write_json
 from harness.frozen_copy import frozen_copy
 from harness.metric_log import MetricLog
-from harness.paths import BEST, MODEL_FILE, TOKENS
+from harness.paths import ANSWERS, MODEL_FILE, TOKENS
+from harness.ranks.collectives import on_main
 from harness.report.rules import say_findings
 from harness.report.writing import add_to_page, open_page, refresh, say_written
 from harness.run_folder import finish_run, open_run, stepping
@@ -56,10 +55,6 @@ def whole_run(engine: Engine, config: RunFlags) -> Path:
     for name_of_file in ("samples.jsonl", TOKENS):
         keep_until(folder / name_of_file, done)
     open_page(folder, name, config)
-    best = None
-    if config.keep_best:
-        save = partial(save_gpt, model=task.policy, tokenizer=task.tokenizer)
-        best = BestStep(config.keep_best, folder / BEST, save, config.eval_every)
     log = MetricLog(
         config.steps,
         path=folder / "metrics.jsonl",
@@ -67,7 +62,7 @@ def whole_run(engine: Engine, config: RunFlags) -> Path:
         every=config.eval_every,
         title=name,
         start=done,
-        best=best,
+        best=best_step(config.keep_best, folder, task.policy, task.tokenizer, config.eval_every),
     )
     print(f"{name} on {config.data}, reward: {task.reward_name} ({device})")
     print(engine.describe(config))
@@ -91,8 +86,6 @@ def whole_run(engine: Engine, config: RunFlags) -> Path:
     save_adapter(folder / "adapter", task.policy, display_path(base))
     report(name, config, task, start, rows, folder)
     say_findings(config, rows, folder, RULES)
-    if best is not None:
-        print(f"{best.text()} is kept in {display_path(folder / BEST)}")
     finish_run(folder, can_go_on=not config.fixed_length)
     return folder
 
@@ -180,6 +173,8 @@ def report(
             conditions=Conditions.of(config),
         )  # fmt: skip
         write_json(folder / "report.json", comparison.numbers)
+        on_main(lambda: (folder / ANSWERS).unlink(missing_ok=True))  # of a run that was ended here
+        append_jsonl(folder / ANSWERS, comparison.after.sample_rows(config.test_prompts))
         add_to_page(folder, before_after=comparison.sample_rows(8))
         print(comparison.text())
     refresh(folder, rows)

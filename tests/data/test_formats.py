@@ -24,6 +24,9 @@ ALPACA = {"instruction": "Translate.", "input": "chat", "output": "rude cat"}
 ALPACA_PROMPT = "### Instruction:\nTranslate.\n\n### Input:\nchat\n\n### Response:\n"
 PAIR = {"prompt": "Q", "chosen": " a", "rejected": " b"}
 COMPARISON = {"info": POST, "summaries": [{"text": " Bad."}, {"text": " Cat gone."}], "choice": 0}
+TURN, HELLO = {"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello"}
+SHARED = {"conversations": [TURN], "chosen": HELLO, "rejected": HELLO | {"value": "No"}}
+NUMBERED = {"prompt": "Hi", "response_0": "No", "response_1": " Hello", "better_response_id": 1}
 NEWS = {**COMPARISON, "info": {"id": "n", "article": "News.", "post": None}}
 
 
@@ -127,6 +130,19 @@ PREFERENCES: dict[str, tuple[list[Row], list[PreferenceRecord], str, dict[str, i
         [PreferenceRecord(HI, "Hello", "No", {"score_chosen": 8.5, "score_rejected": 4.0})],
         "conversational preferences", {"equal scores": 1},
     ),
+    "ShareGPT": (
+        [SHARED], [CHAT], "ShareGPT preferences", {},
+    ),
+    "numbered": ([NUMBERED], [CHAT], "numbered preferences", {}),
+    "UltraFeedback, raw": (
+        [{"instruction": "Hi", "completions": [
+            {"response": "No", "overall_score": 10, "fine-grained_score": 1.5},
+            {"response": "Hello", "overall_score": 9, "fine-grained_score": 4.5},
+            {"response": "Why?", "overall_score": 2, "fine-grained_score": 2},
+        ]}, {"instruction": "Hi", "completions": []}],
+        [PreferenceRecord(HI, "Hello", "No", {"score_chosen": 4.5, "score_rejected": 1.5})],
+        "UltraFeedback", {"fewer than two answers": 1},
+    ),
     "TL;DR": (
         [{**COMPARISON, "choice": 1}, COMPARISON, NEWS],
         [PreferenceRecord(TLDR, " Cat gone.", " Bad."), PreferenceRecord(TLDR, " Bad.", " Cat gone.")],
@@ -172,6 +188,7 @@ RESPONSES: dict[str, tuple[list[Row], list[tuple[str, str]], dict[str, int]]] = 
         [("### System:\nBe brief.\n\n" + HI, "Hello"),
          (HI + "Hello\n\n### Instruction:\nBye\n\n### Response:\n", "See you")], {},
     ),
+    "ShareGPT": ([{"conversations": [TURN, HELLO]}], [(HI, "Hello")], {}),
     "messages": (
         [{"messages": said("Hi", "Hello")}, {"messages": said("Hi")},
          {"messages": answered("Hello")}, {"messages": []}],
@@ -250,6 +267,9 @@ CONVERSATION = {"chosen": said("Hi", "a"), "rejected": said("Hi", "b")}
         (COMPARISON, {"choice": 2}, "'choice' is 2, expected 0 or 1"),
         (COMPARISON, {"summaries": [{}]}, "'summaries' is not a list of two objects"),
         (GSM8K[1], {"answer": "#### 3 apples"}, "'answer' does not end with"),
+        (NUMBERED, {"better_response_id": 2}, "'better_response_id' is 2"),
+        ({"instruction": "x", "completions": [{}, {}]}, {}, "score is null"),
+        (SHARED, {"rejected": {}}, "without 'from'"),
         ({"winner": "a", "loser": "b"}, {}, "keys winner, loser fit no"),
         (ALPACA, {}, "no preference"),
     ],
@@ -263,53 +283,6 @@ def test_malformed_rows(tmp_path: Path, good: Row, changes: Row, message: str) -
 
 
 # Tables, packages that are not there, and the template for rows without one.
-
-ASKED = instruction_prompt("Sky?")
-TURN = {"from": "human", "value": "Sky?"}
-BLUE, RED = {"from": "gpt", "value": "blue"}, {"from": "gpt", "value": "red"}
-
-
-@pytest.mark.parametrize(
-    ("row", "meta"),
-    [
-        ({"conversations": [TURN], "chosen": BLUE, "rejected": RED}, {}),
-        (
-            {"prompt": "Sky?", "response_0": "red", "response_1": " blue", "better_response_id": 1},
-            {},
-        ),
-        (
-            {
-                "instruction": "Sky?",
-                "completions": [
-                    {"response": "red", "overall_score": 10, "fine-grained_score": 1.5},
-                    {"response": "blue", "overall_score": 9, "fine-grained_score": 4.5},
-                    {"response": "grey", "overall_score": 2, "fine-grained_score": 2},
-                ],
-            },
-            {"score_chosen": 4.5, "score_rejected": 1.5},
-        ),
-    ],
-)
-def test_other_kinds_of_pairs(tmp_path: Path, row: dict[str, Any], meta: dict[str, Any]) -> None:
-    expected = PreferenceRecord(ASKED, "blue", "red", meta)
-    assert read_preferences(write(tmp_path, row)).records == [expected]
-
-
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        ({"conversations": [TURN, {"from": "bot", "value": "x"}]}, "a turn from 'bot'"),
-        ({"conversations": "x"}, "'conversations' is a string"),
-        ({"instruction": "x", "completions": [{"response": "y"}]}, "score is null"),
-        (
-            {"prompt": "x", "response_0": "a", "response_1": "b", "better_response_id": 2},
-            "'better_response_id' is 2",
-        ),
-    ],
-)
-def test_what_breaks_these_kinds(tmp_path: Path, row: dict[str, Any], message: str) -> None:
-    with pytest.raises(DataError, match=f"rows.jsonl:1: .*{message}"):
-        read_responses(write(tmp_path, row))
 
 
 @pytest.mark.parametrize("name", ["rows.csv", "rows.TSV", "rows.csv.gz"])
@@ -365,11 +338,12 @@ def test_optional_packages_are_named_or_used(tmp_path: Path, monkeypatch: Any) -
 
 
 def test_the_template_is_put_around_prompts_that_have_none(tmp_path: Path) -> None:
+    sky = instruction_prompt("Sky?")
     own = {"prompt": "Sky?", "chosen": " blue", "rejected": "red"}
-    path = write(tmp_path, own, {**own, "prompt": ASKED}, {**own, "rejected": "blue "})
+    path = write(tmp_path, own, {**own, "prompt": sky}, {**own, "rejected": "blue "})
     result = read_preferences(path, template=True)
     assert result.records == [
-        PreferenceRecord(ASKED, "blue", "red"), PreferenceRecord(ASKED, " blue", "red")
+        PreferenceRecord(sky, "blue", "red"), PreferenceRecord(sky, " blue", "red")
     ]  # fmt: skip
     assert result.dropped == {"chosen equals rejected": 1}
-    assert read_prompts(path, template=True).records[0] == PromptRecord(ASKED)
+    assert read_prompts(path, template=True).records[0] == PromptRecord(sky)

@@ -255,8 +255,8 @@ def test_the_best_step_is_kept_also_over_a_resume(tmp_path):
     assert saved == [1, 2] and first.best.worse == 1
     second = log_of(range(4, 6))
     assert saved == [1, 2, 5] and second.best.text() == "best held_out_loss 1.5 at step 5"
-    wrong = MetricLog(5, best=BestStep("gold", tmp_path, lambda path: None))
-    with pytest.raises(UserError, match="--keep-best gold: step 1 .* it has loss"):
+    wrong = MetricLog(5, best=BestStep("gold", tmp_path, lambda path: None, 1))
+    with pytest.raises(UserError, match="--keep-best gold: .* it has loss"):
         wrong.write(step=1, loss=1.0)
 
 

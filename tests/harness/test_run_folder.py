@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from harness import run_folder
+from harness.command_flags import CommandFlags
 from harness.errors import Finished, UserError
 from harness.here import HERE
 from harness.metric_log import MetricLog
@@ -216,7 +217,8 @@ def test_a_finished_run_says_so(tmp_path):
 
 
 @dataclass(frozen=True)
-class DecayingFlags(RunFlags):
+class DecayingFlags(CommandFlags):
+    steps: int = 3
     fixed_length = True
 
 
@@ -230,7 +232,7 @@ def test_a_finished_run_goes_on_to_more_steps_where_that_is_the_longer_run(tmp_p
     assert "goes on from step 2" in capsys.readouterr().out
     assert read_record(folder)["steps"] == 9 and saved_step(folder) == 2
     other = cut(tmp_path / "other", DecayingFlags())
-    refused(other, DecayingFlags(9), "started with --steps 3, on which", resume=True)
+    refused(other, DecayingFlags(steps=9), "started with --steps 3, on which", resume=True)
 
 
 def test_what_a_killed_process_was_writing_is_cleared_away(tmp_path):
