@@ -114,6 +114,12 @@ class RewardModelConfig(MemoryFlags, TrainingFlags):
     """K: sampled responses to a prompt, every two of which are compared (a world only)."""
     wide_temperature: AboveZero = 1.5
     """Temperature at which every second half of those responses is drawn; the rest are at 1."""
+    borrowed_responses: Count = 0
+    """Of those K, answers that were written for other prompts: in comparing them with its own a reward
+    model learns to check what the prompt asks (a world only)."""
+    repeated_responses: Count = 0
+    """Of those K, own answers that say their last sentence again, once, twice and so on: text that the
+    base model hardly writes and that a policy finds where no pair ever had it (a world only)."""
     held_out_pairs: AtLeastOne = 1000
     """Pairs to sample for the held-out report (a world only)."""
     record_tokens: Count = 4

@@ -109,13 +109,22 @@ class PairsConfig(SamplingConfig, Protocol):
     @property
     def wide_temperature(self) -> float: ...
 
+    @property
+    def borrowed_responses(self) -> int: ...
+
+    @property
+    def repeated_responses(self) -> int: ...
+
 
 def sampled_pairs(
     policy: GPT, tokenizer: Tokenizer, config: PairsConfig
 ) -> tuple[list[TokenPair], list[TokenPair]]:
     """Training and held-out pairs of the world; the held-out ones are two answers at temperature 1."""
     K, wide = config.responses_per_prompt, config.wide_temperature
-    pairs = world_pairs(policy, tokenizer, config, "train", config.pairs, K, wide)
+    pairs = world_pairs(
+        policy, tokenizer, config, "train", config.pairs, K, wide,
+        borrowed=config.borrowed_responses, repeated=config.repeated_responses,
+    )  # fmt: skip
     return pairs, world_pairs(policy, tokenizer, config, "validation", config.held_out_pairs, 2)
 
 
@@ -127,6 +136,9 @@ def world_pairs(
     count: int,
     responses_per_prompt: int,
     wide_temperature: float = 1.0,
+    *,
+    borrowed: int = 0,
+    repeated: int = 0,
 ) -> list[TokenPair]:
     """`count` pairs sampled from `policy` on one split's prompts, labelled by the world's annotator."""
     world = WORLDS[config.data]
@@ -138,6 +150,8 @@ def world_pairs(
         responses_per_prompt,
         wide_params=None if wide_temperature == 1 else wide,
         batch_size=max(SAMPLED_TOGETHER // responses_per_prompt, 1),
+        borrowed=borrowed,
+        repeated=repeated,
     )
     begin = time.perf_counter()
     pairs: list[TokenPair] = []

@@ -3,8 +3,9 @@
     python scripts/write_tables.py
 
 It writes the tables of engines in README.md and rl/README.md, which contract holds for whom
-(docs/engine_contract.md), who fits which card (docs/memory.md) and the defaults of all flags
-(tests/rl/training/defaults.json). A test fails where one of them is not what this would write.
+(docs/engine_contract.md), who fits which card (docs/memory.md), the defaults of all flags
+(tests/rl/training/defaults.json), and what the kept seeds of the demo ended at (README.md,
+docs/results.md, docs/demo_seeds.svg). A test fails where one of them is not what this would write.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import demo_seeds
+
 from harness.command_line import run_command
 from harness.paths import REPOSITORY
 from rl.commands import memory_tables
@@ -34,10 +37,14 @@ def from_folder(folder: str, name: str) -> Any:
     return importlib.import_module(name)
 
 
-def between(page: str, mark: str, lines: Sequence[str]) -> str:
-    """A page of the repository with these lines between `<!-- MARK -->` and `<!-- end of MARK -->`."""
+def between(page: str, mark: str, lines: Sequence[str], text: str | None = None) -> str:
+    """A page of the repository with these lines between `<!-- MARK -->` and `<!-- end of MARK -->`.
+
+    `text`: the page as it has become by now; default: as it is.
+    """
     begin, end = f"<!-- {mark} -->", f"<!-- end of {mark} -->"
-    text = (REPOSITORY / page).read_text(encoding="utf-8")
+    if text is None:
+        text = (REPOSITORY / page).read_text(encoding="utf-8")
     before, after = text.split(begin)[0], text.split(end)[1]
     return f"{before}{begin}\n" + "\n".join(lines) + f"\n{end}{after}"
 
@@ -69,9 +76,8 @@ def front_page() -> str:
             f"[box](docs/boxes/{engine.name}.md)",
             page_of_course(box.fields["notebook"], ""),
         ])  # fmt: skip
-    return between(
-        "README.md", "engines", memory_tables.markdown(["engine", "paper", "box", "page"], rows)
-    )
+    table = memory_tables.markdown(["engine", "paper", "box", "page"], rows)
+    return with_demo_seeds("README.md", between("README.md", "engines", table))
 
 
 def page_of_rl() -> str:
@@ -102,6 +108,14 @@ def contracts() -> str:
     return between("docs/engine_contract.md", "contracts", table)
 
 
+def with_demo_seeds(page: str, text: str | None = None) -> str:
+    """A page with what it says of the demo's kept seeds."""
+    for mark, written in demo_seeds.PARTS[page].items():
+        text = between(page, mark, written().splitlines(), text)
+    assert text is not None
+    return text
+
+
 # --- flags and memory -----------------------------------------------------------------------------
 
 
@@ -129,6 +143,8 @@ def cards() -> str:
 TABLES: dict[str, Callable[[], str]] = {
     "README.md": front_page,
     "rl/README.md": page_of_rl,
+    "docs/results.md": lambda: with_demo_seeds("docs/results.md"),
+    "docs/demo_seeds.svg": lambda: demo_seeds.picture(),
     "docs/engine_contract.md": contracts,
     "docs/memory.md": cards,
     "tests/rl/training/defaults.json": defaults,
