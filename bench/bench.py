@@ -30,10 +30,10 @@ from gpt.log_probs import token_log_probs
 from gpt.model import GPT, preset_config
 from gpt.tokenizer import Tokenizer, load_tokenizer
 from harness.command_line import from_preset, run_command
-from harness.device import pick_device, precision
+from harness.device import open_device, precision
 from harness.flag_ranges import AtLeastOne, Seed, check_ranges
 from harness.metric_log import MetricLog
-from harness.ranks.collectives import length_sorted_chunks
+from harness.ranks.collectives import shard_chunks
 from harness.seeds import make_generator
 from rl import grpo_engine
 from rl.batches.rollout import Rollout, sample_rollout
@@ -112,7 +112,7 @@ def generate_without_cache(model: GPT, prompts: list[list[int]], steps: int) -> 
 
 def main(config: BenchConfig) -> None:
     """Print one table."""
-    device = pick_device(config.device, config.precision)
+    device = open_device(config.device, config.precision)
     tokenizer = load_tokenizer("glassbox")
     vocab = tokenizer.n_vocab if config.preset == "tiny" else 50257
     model = GPT(preset_config(config.preset, vocab)).initialize(make_generator(0, "weights"))
@@ -145,7 +145,7 @@ def parts(
     """Pairs of ways to do one thing, measured."""
     encoded = [tokenizer.encode(record.prompt) for record in rollout.records]
     batch, same_length = rollout.sequences, [prompt[:6] for prompt in encoded]
-    chunks = length_sorted_chunks((batch.prompt_lengths + batch.lengths).cpu(), 32)
+    chunks = shard_chunks((batch.prompt_lengths + batch.lengths).cpu(), 32)
     unsorted = list(torch.arange(len(batch)).split(32))
     params = SamplingParams(max_new_tokens=steps)
     end = model.config.vocab_size - 1  # random weights hardly ever draw it: rows run to the end

@@ -4,28 +4,35 @@
     python bench/gpu.py --only decode update       some of the sections
     python bench/gpu.py --toy                      the same code at toy size, on any device: no numbers
 
-Sections: ceilings (matrix product, memory), decode (tokens a second against what reading weights and
-cache allows), update (against the matrix product), memory (peaks against the forecast), engines
-(GRPO, RLOO and PPO steps, the first two beside TRL's) and demo. A section that fails or does not fit
-into the time is skipped with its reason, and the page is written after each one. Nothing here is a
-test: timings are not asserted.
+Sections, the most useful first: correct (eager = static = captured = the CPU's tokens, gradients,
+--deterministic twice), ceilings (matrix product, memory), decode (tokens a second against what
+reading weights and cache allows), update (against the matrix product), shapes (the first call at a new
+length, ragged lengths), kernels (where a step's time goes), engines (GRPO, RLOO and PPO steps, the
+first two beside TRL's), memory (peaks against the forecast) and demo. Each runs in a process of its
+own with a time limit, computes in the modes that a run has, and a section that fails is kept with its
+traceback; the page is written after each one. Nothing here is a test: timings are not asserted.
+Besides PyTorch it needs what transformers brings (numpy, safetensors, tqdm).
 """
 
 from __future__ import annotations
 
 import harness  # isort: skip  # noqa: F401  (before PyTorch is loaded)
 
+import argparse
 import gc
 import importlib.util
+import json
+import math
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+import traceback
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,15 +53,20 @@ from sides import (
     shape,
     text_of,
 )
+from torch import Tensor
+from torch.profiler import profile
 from turns import Case, Side, environment, measure, peak_mib, reset_peak
 
+from data.collate import ResponseBatch
 from data.records import PromptRecord
-from gpt.generate import SamplingParams, generate
+from gpt.generate import Generation, SamplingParams, generate
+from gpt.log_probs import token_log_probs
 from gpt.model import GPT
-from harness.command_line import from_preset, run_command
+from harness.command_line import explained, from_preset
 from harness.compile_blocks import compile_blocks
-from harness.device import pick_device, precision
+from harness.device import open_device, pick_device, precision
 from harness.errors import UserError
+from harness.files import write_json
 from harness.metric_log import MetricLog
 from harness.optimizer import adamw, clip_and_step
 from harness.paths import REPOSITORY, RUNS
@@ -78,6 +90,8 @@ class GpuConfig:
     """auto or a device name; anything but CUDA needs --toy."""
     out: Path | None = None
     """Folder of gpu.md and gpu.json; default: docs, with --toy runs/gpu-toy."""
+    section_minutes: float = 3.0
+    """A section that takes longer is ended."""
 
     def __post_init__(self) -> None:
         unknown = sorted(set(self.only) - set(SECTIONS))
@@ -165,22 +179,13 @@ class Section:
 # Precisions ---------------------------------------------------------------------------------------
 
 
-def precisions(bench: Bench) -> list[str]:
-    """float32 (the whole product), tf32 (where the card has it) and bfloat16 (autocast)."""
-    has_tf32 = bench.on_gpu and torch.cuda.get_device_capability(bench.device) >= (8, 0)
-    return ["float32", *(["tf32"] if has_tf32 else []), "bfloat16"]
+PRECISIONS = ("float32", "bfloat16")  # the flag --precision
 
 
-@contextmanager
-def computing_in(name: str, device: torch.device) -> Iterator[None]:
-    """Matrix products in this precision."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high" if name == "tf32" else "highest")
-    try:
-        with precision(device, "bfloat16" if name == "bfloat16" else "float32"):
-            yield
-    finally:
-        torch.set_float32_matmul_precision(before)
+def as_a_run(bench: Bench, name: str) -> Any:
+    """What `with` needs to compute as a run of --precision `name` does, TF32 included."""
+    open_device(str(bench.device), name)
+    return precision(bench.device, name)
 
 
 # Sections -----------------------------------------------------------------------------------------
@@ -190,12 +195,12 @@ def ceilings(bench: Bench) -> Section:
     """What the card can do at best: a square matrix product, and a copy of memory."""
     rows: Rows = []
     n, times = bench.sizes.matrix, 10
-    for name in precisions(bench):
+    for name in ("float32", *(["tf32"] if bench.on_gpu else []), "bfloat16"):
         dtype = torch.bfloat16 if name == "bfloat16" else torch.float32
+        open_device(str(bench.device), "bfloat16" if name == "tf32" else "float32")
         a, b = torch.randn(2, n, n, device=bench.device).to(dtype)
         out = torch.empty_like(a)
-        with computing_in("tf32" if name == "tf32" else "float32", bench.device):
-            taken = bench.seconds(lambda: [torch.mm(a, b.t(), out=out) for _ in range(times)])  # noqa: B023
+        taken = bench.seconds(lambda: [torch.mm(a, b.t(), out=out) for _ in range(times)])  # noqa: B023
         bench.ceilings[name] = times * 2 * n**3 / taken
         rows.append([f"matrix product, {name}", f"{bench.ceilings[name] / 1e12:.3g} TFLOP/s"])
     source = torch.ones(bench.sizes.copy_mib * 2**18, device=bench.device)
@@ -211,17 +216,16 @@ def decode(bench: Bench) -> Section:
     case, section = bench.sizes.decode, Section(["", "tokens/s", "bound", "of the bound"], [])
     model, bandwidth = model_of(case, str(bench.device)), known(bench, "memory")
     prompts, end = prompts_of(case, case.prompts), model.config.vocab_size
-    loops: list[Any] = ["eager", "static", *(["captured"] if bench.on_gpu else [])]
-    for name in precisions(bench):
+    for name in PRECISIONS:
         size = 2 if name == "bfloat16" else 4
         bound = case.rows * case.new_tokens * bandwidth / decode_bytes(shape(case), case, size)
-        for loop in loops:
+        for loop in loops(bench):
             params = SamplingParams(max_new_tokens=case.new_tokens, decoding=loop)
 
             def sample(params: SamplingParams = params) -> None:
                 generate(model, prompts, params, make_generator(0, "sampling"), eos_id=end)
 
-            with computing_in(name, bench.device):
+            with as_a_run(bench, name):
                 rate = case.rows * case.new_tokens / bench.seconds(sample)
             section.numbers[f"{loop}, {name}"] = rate / bound
             section.rows.append(
@@ -242,32 +246,175 @@ def update(bench: Bench) -> Section:
     """Policy updates against the matrix product in the same precision."""
     case, section = bench.sizes.update, Section(["", "seconds", "TFLOP/s", "of the product"], [])
     batch, old, advantages = (x.to(bench.device) for x in sampled_batch(case))
-    ways = [(name, False) for name in precisions(bench)]
+    ways = [(name, False) for name in PRECISIONS]
     for name, compiled in [*ways, *([("bfloat16", True)] if bench.on_gpu else [])]:
         model = model_of(case, str(bench.device))
         if compiled and not compile_blocks(model, bench.device):
             section.notes.append("Not compiled: there is no compiler here.")
             continue
         optimizer = adamw(model, LR, betas=BETAS, weight_decay=0.0)
-
-        def one(
-            model: GPT = model, optimizer: torch.optim.Optimizer = optimizer, name: str = name
-        ) -> None:
-            optimizer.zero_grad(set_to_none=True)
-            dtype = "bfloat16" if name == "bfloat16" else "float32"
-            for rows in torch.arange(case.rows, device=bench.device).split(case.micro_rows):
-                piece = batch.rows(rows)
-                loss = loss_ours(model, piece, old[rows], advantages[rows], dtype)
-                (loss * len(rows) / case.rows).backward()
-            clip_and_step(optimizer, model.parameters(), MAX_NORM)
-
-        with computing_in("tf32" if name == "tf32" else "float32", bench.device):
-            taken = bench.seconds(one)
+        open_device(str(bench.device), name)
+        taken = bench.seconds(
+            partial(one_update, model, optimizer, case, name, batch, old, advantages)
+        )
         rate, label = operations(shape(case), case) / taken, name + ", compiled" * compiled
         share = rate / known(bench, name)
         section.numbers[label] = share
         section.rows.append([label, f"{taken:.3g}", f"{rate / 1e12:.3g}", f"{share:.0%}"])
     section.notes.append(described(case) + f", {case.micro_rows} rows a forward pass.")
+    return section
+
+
+def one_update(
+    model: GPT, optimizer: torch.optim.Optimizer, case: Case, name: str,
+    batch: ResponseBatch, old: Tensor, advantages: Tensor,
+) -> None:  # fmt: skip
+    """An optimizer step on all rows, `micro_rows` in a forward pass."""
+    optimizer.zero_grad(set_to_none=True)
+    for rows in torch.arange(case.rows).split(case.micro_rows):
+        piece, here = batch.rows(rows), rows.to(old.device)
+        loss = loss_ours(model, piece, old[here], advantages[here], name)
+        (loss * len(rows) / case.rows).backward()
+    clip_and_step(optimizer, model.parameters(), MAX_NORM)
+
+
+def loops(bench: Bench) -> list[Any]:
+    """The decoding loops that this device has."""
+    return ["eager", "static", *(["captured"] if bench.on_gpu else [])]
+
+
+def correct(bench: Bench) -> Section:
+    """Whether the card does what the CPU does, in float32: the gate before any speed counts."""
+    section = Section(["", "found", ""], [])
+    case = replace(bench.sizes.decode, prompts=min(bench.sizes.decode.prompts, 16))
+    open_device(str(bench.device), "float32")
+    models = {"cpu": model_of(case), "card": model_of(case, str(bench.device))}
+    prompts = [p[: 1 + i % len(p)] for i, p in enumerate(prompts_of(case, case.prompts))]  # ragged
+
+    def drawn(where: str, loop: Any) -> Generation:
+        params = SamplingParams(max_new_tokens=min(case.new_tokens, 64), decoding=loop)
+        end = models[where].config.vocab_size - 1  # what prompts are padded with must be a token
+        return generate(models[where], prompts, params, make_generator(0, "sampling"), eos_id=end)
+
+    def judge(what: str, found: float, most: float) -> None:
+        section.rows.append([what, f"{found:.3g}", "right" if found <= most else "WRONG"])
+        section.numbers[what] = found
+        section.numbers["wrong"] = section.numbers.get("wrong", 0.0) + (not found <= most)
+
+    eager = drawn("card", "eager")
+    for where, loop in [("cpu", "eager"), *(("card", loop) for loop in loops(bench)[1:])]:
+        other = drawn(where, loop)
+        same = torch.tensor(
+            [a == b for a, b in zip(eager.token_lists(), other.token_lists(), strict=True)]
+        )
+        # A draw at the edge between two tokens may fall to either side: rows may differ, few do.
+        judge(
+            f"rows that {loop} on the {where} draws otherwise", float((~same).double().mean()), 0.1
+        )
+        ours, theirs = (x.log_probs.cpu()[same] for x in (eager, other))
+        width = min(ours.shape[1], theirs.shape[1])
+        gap = (ours[:, :width] - theirs[:, :width]).abs().flatten().tolist()
+        judge(
+            f"largest gap of their log-probs, {loop} on the {where}",
+            max(gap, default=math.inf),
+            1e-3,
+        )
+
+    small = replace(bench.sizes.update, prompts=min(4, bench.sizes.update.prompts), micro=2)
+    gradients: dict[str, list[Tensor]] = {}
+    for where, device in (("cpu", torch.device("cpu")), ("card", bench.device)):
+        batch, old, advantages = (x.to(device) for x in sampled_batch(small))
+        loss_ours(models[where], batch, old, advantages, "float32").backward()
+        gradients[where] = [g.grad.cpu() for g in models[where].parameters() if g.grad is not None]
+    gap = max(
+        float((a - b).norm() / b.norm().clamp(min=1e-12))
+        for a, b in zip(gradients["card"], gradients["cpu"], strict=True)
+    )
+    judge("gradient, relative to the CPU's", gap, 1e-3)
+    judge("a deterministic step that two runs take otherwise", float(not same_twice(bench)), 0.0)
+    section.notes.append("In float32, ragged prompts. A wrong row means: do not use this card yet.")
+    return section
+
+
+def same_twice(bench: Bench) -> bool:
+    """Whether two updates with PyTorch's deterministic algorithms leave the same weights."""
+    case, states = replace(bench.sizes.update, prompts=min(4, bench.sizes.update.prompts)), []
+    torch.use_deterministic_algorithms(True)
+    try:
+        for _ in range(2):
+            model = model_of(case, str(bench.device))
+            optimizer = adamw(model, LR, betas=BETAS, weight_decay=0.0)
+            data = (x.to(bench.device) for x in sampled_batch(case))
+            one_update(model, optimizer, case, "float32", *data)  # type: ignore[arg-type]
+            states.append([p.detach().cpu() for p in model.parameters()])
+    finally:
+        torch.use_deterministic_algorithms(False)
+    return all(torch.equal(a, b) for a, b in zip(*states, strict=True))
+
+
+def shapes(bench: Bench) -> Section:
+    """What a length that is new costs the first time, and prompts of all lengths against equal ones."""
+    section = Section(["", "first call, s", "again, s"], [])
+    case = bench.sizes.update
+    model = model_of(case, str(bench.device))
+    with as_a_run(bench, "bfloat16"), torch.no_grad():
+        for T in [max(case.new_tokens - 7 * i, 5 - i) for i in range(5)]:
+            batch, _, _ = sampled_batch(replace(case, new_tokens=T, prompts=case.micro_rows))
+            batch, times = batch.to(bench.device), []
+            for _ in range(2):
+                bench.wait()
+                begin = time.perf_counter()
+                token_log_probs(model, batch)
+                bench.wait()
+                times.append(time.perf_counter() - begin)
+            section.rows.append(
+                [f"forward pass, {T} response tokens", *(f"{t:.3g}" for t in times)]
+            )
+            section.numbers[f"{T}"] = times[0] - times[1]
+        own = bench.sizes.decode
+        model, prompts = model_of(own, str(bench.device)), prompts_of(own, own.prompts)
+        for label, asked in (
+            ("equal prompts", prompts),
+            ("ragged prompts", [p[: 1 + i % len(p)] for i, p in enumerate(prompts)]),
+        ):
+            params = SamplingParams(max_new_tokens=own.new_tokens, decoding=loops(bench)[-1])
+            draw = partial(generate, model, asked, params, eos_id=model.config.vocab_size - 1)
+            taken = bench.seconds(draw)
+            section.rows.append([f"sampling ({params.decoding}), {label}", "", f"{taken:.3g}"])
+    backends = torch.backends.cuda
+    section.notes.append(
+        f"bfloat16. Attention may use: flash {backends.flash_sdp_enabled()}, memory-efficient "
+        f"{backends.mem_efficient_sdp_enabled()}, cuDNN {backends.cudnn_sdp_enabled()}."
+    )
+    return section
+
+
+def kernels(bench: Bench) -> Section:
+    """The ten operations that an update and a sampling spend most of the device's time in."""
+    section = Section(["", "operation", "ms", "calls"], [])
+    case, own = bench.sizes.update, replace(bench.sizes.decode, new_tokens=32)
+    model, other = model_of(case, str(bench.device)), model_of(own, str(bench.device))
+    optimizer = adamw(model, LR, betas=BETAS, weight_decay=0.0)
+    data = [x.to(bench.device) for x in sampled_batch(case)]
+    params = SamplingParams(max_new_tokens=own.new_tokens, decoding=loops(bench)[-1])
+    asked, end = prompts_of(own, own.prompts), other.config.vocab_size
+
+    def sample() -> None:
+        with as_a_run(bench, "bfloat16"):
+            generate(other, asked, params, make_generator(0, "sampling"), eos_id=end)
+
+    open_device(str(bench.device), "bfloat16")
+    update = partial(one_update, model, optimizer, case, "bfloat16", *data)  # type: ignore[arg-type]
+    for label, work in (("update", update), ("sampling", sample)):
+        work()
+        with profile() as seen:  # the CPU's work, and the card's where there is one
+            work()
+            bench.wait()
+        time_of = "self_device_time_total" if bench.on_gpu else "self_cpu_time_total"
+        events = sorted(seen.key_averages(), key=lambda e: -getattr(e, time_of))[:10]
+        section.rows += [
+            [label, e.key[:60], f"{getattr(e, time_of) / 1000:.3g}", str(e.count)] for e in events
+        ]
     return section
 
 
@@ -351,6 +498,7 @@ def grpo_peak(bench: Bench, preset: str, flags: dict[str, Any]) -> tuple[float, 
     tokens = bench.sizes.prompt_tokens
     case = Case("grpo", preset, prompts=config.prompts_per_step, group=config.group_size,
                 prompt_tokens=tokens, new_tokens=config.max_new_tokens)  # fmt: skip
+    open_device(str(bench.device), "bfloat16")
     base = start_peak(bench)
     policy = GPT(shape(case)).to(bench.device).eval()  # PyTorch's start: its numbers do not matter
     fit_for_training(config, policy)
@@ -363,7 +511,7 @@ def grpo_peak(bench: Bench, preset: str, flags: dict[str, Any]) -> tuple[float, 
         config,
         Given(policy.config, prompt_tokens=tokens, device=bench.device.type),
     )
-    return peak - base, forecast.peak - forecast.parts.libraries
+    return peak - base, forecast.peak - forecast.parts[forecast.at].libraries
 
 
 def start_peak(bench: Bench) -> float:
@@ -399,11 +547,14 @@ def demo(bench: Bench) -> Section:
 
 
 SECTIONS: dict[str, Callable[[Bench], Section]] = {
+    "correct": correct,
     "ceilings": ceilings,
     "decode": decode,
     "update": update,
-    "memory": memory,
+    "shapes": shapes,
+    "kernels": kernels,
     "engines": engines,
+    "memory": memory,
     "demo": demo,
 }
 
@@ -432,17 +583,55 @@ def free() -> None:
 
 def outcome(name: str, bench: Bench) -> dict[str, Any]:
     """A section's result as plain data, or the reason why there is none."""
-    if bench.left() <= 0:
-        return {"skipped": "the time was used up before it"}
     begin = time.monotonic()
     try:
         section = SECTIONS[name](bench)
     except Exception as error:  # whatever it is: the other sections still run
         lines = str(error).strip().splitlines()
-        return {"skipped": lines[0] if lines else type(error).__name__}
+        found = {"skipped": lines[0] if lines else type(error).__name__}
+        if not isinstance(error, UserError):
+            found["traceback"] = traceback.format_exc()
+        return found
     finally:
         free()
     return {**vars(section), "seconds": time.monotonic() - begin}
+
+
+def in_own_process(name: str, config: GpuConfig, bench: Bench) -> dict[str, Any]:
+    """`outcome` in a process that may crash or hang without taking the others with it."""
+    limit = min(bench.left(), 60 * config.section_minutes)
+    if limit <= 0:
+        return {"skipped": "the time was used up before it"}
+    with tempfile.TemporaryDirectory(prefix="gpu-") as folder:
+        file = Path(folder) / "section.json"
+        given = {"seconds": limit, "ceilings": bench.ceilings, "file": str(file)}
+        command = [sys.executable, __file__, "--device", str(bench.device), "--only", name]
+        command += ["--toy"] * config.toy + ["--child", json.dumps(given)]
+        side = Side(name, "ours", bench.sizes.engine, torch.get_num_threads())
+        try:
+            child = subprocess.run(
+                command,
+                env=environment(side),
+                stderr=subprocess.PIPE,
+                text=True,
+                timeout=limit + 20,
+            )
+        except subprocess.TimeoutExpired:
+            return {"skipped": f"not done after {limit:.0f} s"}
+        if not file.exists():
+            last = (child.stderr.strip().splitlines() or ["it said nothing"])[-1]
+            ended = f"its process ended with status {child.returncode}: {last}"
+            return {"skipped": ended, "traceback": child.stderr[-4000:]}
+        return json.loads(file.read_text(encoding="utf-8"))
+
+
+def child(config: GpuConfig, given: dict[str, Any]) -> None:
+    """The other end of `in_own_process`."""
+    device = pick_device(config.device)
+    sizes = TOY if config.toy else Sizes()
+    bench = Bench(device, sizes, time.monotonic() + given["seconds"], given["ceilings"])
+    (name,) = config.only
+    write_json(Path(given["file"]), outcome(name, bench))
 
 
 def machine(device: torch.device, toy: bool) -> dict[str, Any]:
@@ -472,24 +661,43 @@ def chosen(only: Sequence[str]) -> list[str]:
 
 def main(config: GpuConfig) -> None:
     """Run the sections and write the page after each."""
-    device = pick_device(config.device)
+    device = open_device(config.device)
     if device.type != "cuda" and not config.toy:
         raise UserError(
             f"bench/gpu.py measures a CUDA card and this is {device}: run it on one, or add --toy to "
             "see whether it works"
         )
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
     sizes = TOY if config.toy else Sizes()
     bench = Bench(device, sizes, time.monotonic() + 60 * config.minutes)
     results: dict[str, Any] = {}
     for name in chosen(config.only):
-        results[name] = outcome(name, bench)
+        results[name] = in_own_process(name, config, bench)
+        if name == "ceilings":
+            bench.ceilings.update(results[name].get("numbers", {}))
         page = write_page(config.folder, machine(device, config.toy), results)
         skipped = results[name].get("skipped")
         print(f"{name}: " + (f"skipped: {skipped}" if skipped else "done"), flush=True)
+        if results[name].get("numbers", {}).get("wrong"):
+            print("the card computes something else than the CPU: see the page", flush=True)
     print(f"wrote {page} and {RESULTS.name} beside it")
 
 
+def arguments() -> tuple[GpuConfig, dict[str, Any] | None]:
+    """The flags, read without a library: a card's machine may have PyTorch and little else."""
+    parser = argparse.ArgumentParser(usage=f"python bench/gpu.py [flags]\n{GpuConfig.__doc__}")
+    parser.add_argument("--only", nargs="+", default=(), help=f"of {', '.join(SECTIONS)}")
+    parser.add_argument("--minutes", type=float, default=8.0, help="no section begins after this")
+    parser.add_argument("--section-minutes", type=float, default=3.0, help="a longer one is ended")
+    parser.add_argument("--toy", action="store_true", help="next to nothing to do, on any device")
+    parser.add_argument("--device", default="auto", help="anything but CUDA needs --toy")
+    parser.add_argument("--out", type=Path, help="folder of gpu.md and gpu.json; default: docs")
+    parser.add_argument("--child", type=json.loads, help=argparse.SUPPRESS)
+    given = vars(parser.parse_args())
+    order = given.pop("child")
+    return GpuConfig(**given | {"only": tuple(given["only"])}), order
+
+
 if __name__ == "__main__":
-    run_command(main, GpuConfig)
+    with explained():
+        asked, order = arguments()
+        child(asked, order) if order else main(asked)

@@ -18,11 +18,14 @@ RESULTS = PAGE.with_suffix(".json")
 MARKS = ("<!-- written by bench/gpu.py: begin -->", "<!-- written by bench/gpu.py: end -->")
 
 TITLES = {
+    "correct": "Is it right?",
     "ceilings": "What the card can do",
     "decode": "Sampling",
     "update": "A policy update",
-    "memory": "Memory against the forecast",
+    "shapes": "New lengths and ragged ones",
+    "kernels": "Where the time goes",
     "engines": "Whole steps",
+    "memory": "Memory against the forecast",
     "demo": "The demo",
 }
 # Section, number, at least, what it means.

@@ -33,8 +33,7 @@ from data.records import PromptRecord
 from gpt import pretraining
 from gpt.generate import SamplingParams
 from gpt.lora import fit_for_training, trunk_to_train
-from gpt.memory.forecast import Forecast, forecast
-from gpt.memory.supervised import pretraining_work
+from gpt.memory.forecast import Forecast
 from gpt.model import GPT, GPTConfig, preset_config
 from harness.command_line import run_command
 from harness.errors import UserError
@@ -47,7 +46,6 @@ from reward_model import reward_model_training
 from reward_model.accuracy_report import score_pairs
 from reward_model.pairs import TokenPair
 from reward_model.scalar_head import RewardModel
-from reward_model.training_memory import reward_model_work
 from rl.commands.engines import every_engine
 from rl.rewards.sources import RewardModelReward
 from rl.training.evaluation import Validation, evaluate, format_table
@@ -216,9 +214,9 @@ def forecast_of(case: Case) -> Forecast:
     """By the functions that the scripts use."""
     config, tokens = config_of(case), case.prompt + case.response
     if case.script == "pretraining":
-        return forecast(pretraining_work(config, case.shape, case.response))
+        return pretraining.memory_of(config, case.shape, tokens=case.response)
     if case.script == "reward_model":
-        return forecast(reward_model_work(config, case.shape, tokens))
+        return reward_model_training.memory_of(config, case.shape, tokens)
     given = Given(case.shape, rewards=(case.shape,), prompt_tokens=case.prompt)
     return engine_forecast(ENGINES[case.script], config, given)
 
@@ -272,9 +270,8 @@ class BenchConfig:
 def forecast_without_libraries(case: Case, *, kept: bool) -> float:
     """Bytes above what the process held before; without the gaps of kept memory, or with them."""
     result = forecast_of(case)
-    work = result.work if kept else dataclasses.replace(result.work, gaps=0.0)
-    parts = forecast(work).parts
-    return parts.sum - parts.libraries
+    result = result if kept else dataclasses.replace(result, gaps=0.0)
+    return result.peak - result.parts[result.at].libraries
 
 
 def row(case: Case) -> list[str]:

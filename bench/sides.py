@@ -30,7 +30,7 @@ from gpt.log_probs import token_log_probs
 from gpt.model import GPT, GPTConfig, preset_config
 from gpt.pretrained import save_gpt2
 from gpt.tokenizer import load_tokenizer
-from harness.device import precision
+from harness.device import open_device, precision
 from harness.metric_log import MetricLog
 from harness.optimizer import adamw, clip_and_step
 from harness.ranks.launch import Wish, run_on_ranks
@@ -371,6 +371,7 @@ FUNCTIONS: dict[tuple[str, str], Callable[[Side, Turns], None]] = {
 def main(side: Side, turns: Turns) -> None:
     """Do one side's work until the command has no more turns for it."""
     torch.set_num_threads(side.threads)
+    open_device(side.device, side.precision)
     FUNCTIONS[side.library, side.case.task](side, turns)
 
 

@@ -121,6 +121,10 @@ class ResponseBatch:
         width = self.response_mask.shape[1]
         return on_device(row * width + torch.arange(len(row)) - before, self.tokens.device)
 
+    def of_valid(self, values: Tensor) -> Tensor:
+        """`values` (N, T) of the response tokens, (M,)."""
+        return values.flatten().index_select(0, self.valid)
+
     def rows(self, index: Tensor) -> ResponseBatch:
         """These rows only. T is kept; storage columns that are padding in all of them are dropped.
 
@@ -133,7 +137,9 @@ class ResponseBatch:
 
     def to(self, device: torch.device | str) -> ResponseBatch:
         """The same batch on this device."""
-        copy = replace(self, **{f.name: getattr(self, f.name).to(device) for f in fields(self)})
+        device = torch.device(device)
+        parts = {f.name: on_device(getattr(self, f.name), device) for f in fields(self)}
+        copy = replace(self, **parts)
         return copy._knowing(self.sizes)
 
     def _knowing(self, sizes: Tensor) -> ResponseBatch:
@@ -142,7 +148,7 @@ class ResponseBatch:
 
 
 def on_device(index: Tensor, device: torch.device) -> Tensor:
-    """A small tensor on this device; the copy to a GPU is not waited for."""
+    """A tensor on this device; the copy to a GPU is not waited for."""
     return index.to(device, non_blocking=device.type == "cuda")
 
 

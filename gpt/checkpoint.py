@@ -109,7 +109,12 @@ def checked_tokenizer(about: Mapping[str, Any], path: Path) -> Tokenizer:
     return tokenizer
 
 
-def load_strictly(model: torch.nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:
+def load_strictly(
+    model: torch.nn.Module,
+    tensors: Mapping[str, Tensor],
+    path: Path,
+    remedy: str = "it was saved by another version, train it again",
+) -> None:
     """Put every tensor into its place; UserError for any left over, missing, misshapen or no float.
 
     They become the model's own, not copies: a model built on the meta device takes no memory before.
@@ -118,8 +123,7 @@ def load_strictly(model: torch.nn.Module, tensors: Mapping[str, Tensor], path: P
     missing, extra = sorted(own.keys() - tensors.keys()), sorted(tensors.keys() - own.keys())
     if missing or extra:
         raise UserError(
-            f"{path} does not match the model: missing {missing[:3]}, left over {extra[:3]}; "
-            "it was saved by another version, train it again"
+            f"{path} does not match the model: missing {missing[:3]}, left over {extra[:3]}; {remedy}"
         )
     for name, tensor in tensors.items():
         if tensor.shape != own[name].shape:

@@ -13,6 +13,7 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor
 
+from data.collate import on_device
 from gpt.generate import (
     DECODING,
     Reader,
@@ -112,7 +113,7 @@ def decode_static(
     (N, steps), longest = uniforms.shape, max(len(prompt) for prompt in prompts)
     columns = -(-(longest + steps) // ALIGNED) * ALIGNED
     readers, mask = read_prompts(models, prompts, eos_id, columns, N // len(prompts))
-    uniforms = uniforms.to(mask.device)
+    uniforms = on_device(uniforms, mask.device)
     out_tokens, out_log_probs, own_log_probs = empty_answers(models[0], N, steps, eos_id)
     running = torch.ones(N, dtype=torch.bool, device=mask.device)
     static = StaticStep(readers, mask, longest, capture)
@@ -126,6 +127,5 @@ def decode_static(
         if step + 1 == steps or (look and not running.any()):
             break
         static.read(chosen)
-    if capture:
-        torch.cuda.current_stream(mask.device).synchronize()  # no replay outlives its recording
-    return cut_at_eos(out_tokens, out_log_probs, own_log_probs, eos_id)
+    tokens, *log_probs = cut_at_eos(out_tokens, out_log_probs, own_log_probs, eos_id)
+    return tokens.cpu(), *log_probs  # which waits: no replay outlives its recording

@@ -18,6 +18,7 @@ count as 0, and the student is trained by cross-entropy. Needs a teacher: script
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -39,24 +40,24 @@ from gpt.log_probs import (
     full_kl,
     in_chunks,
     kl_from_logits,
+    of_both,
     response_hidden,
     scatter_responses,
 )
 from gpt.lora import fit_for_training, save_adapter
-from gpt.memory.announce import announce
-from gpt.memory.forecast import Forecast, forecast
-from gpt.memory.supervised import distillation_work, longest_prompt
-from gpt.model import GPT, SMALL_WIDTH_PRESETS, Preset, head_product
+from gpt.memory.announce import announce, longest_prompt
+from gpt.memory.forecast import FULL_KL_CHUNKS, Forecast, Model, Phase, rows_of_pass
+from gpt.model import GPT, GPTConfig, Preset, PresetFlags, head_product
 from gpt.teacher import open_teacher, reverse_kl
-from gpt.token_rows import TextLog, open_texts
+from gpt.token_rows import RecordedFlags, TextLog, open_texts
 from gpt.tokenizer import Tokenizer
 from harness.bfloat16_weights import linears_to_bfloat16
-from harness.command_flags import MemoryFlags, TrainingFlags
+from harness.command_flags import MemoryFlags, OptimizerFlags
 from harness.command_line import run_command
-from harness.device import pick_device, precision
+from harness.device import open_device, precision
 from harness.errors import UserError
 from harness.files import append_jsonl, display_path, keep_until, write_json
-from harness.flag_ranges import AtLeastOne, Count, Limit, NotNegative
+from harness.flag_ranges import AtLeastOne, Count
 from harness.frozen_copy import frozen_copy
 from harness.metric_log import MetricLog
 from harness.optimizer import (
@@ -75,6 +76,7 @@ from harness.seeds import derive_seed, make_generator
 from harness.training_state import TrainingState, keep_state, saved_step
 
 Rule = Callable[[PromptRecord, str, bool], float]
+ANSWERED = 256  # prompts that an evaluation answers together
 
 PRESETS: dict[str, dict[str, Any]] = {
     "tiny": {},
@@ -90,7 +92,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class DistillationConfig(MemoryFlags, TrainingFlags):
+class DistillationConfig(PresetFlags, OptimizerFlags, MemoryFlags, RecordedFlags):
     """Distil a teacher into a GPT-2 with a supervised loss."""
 
     preset: Preset = "tiny"
@@ -113,32 +115,17 @@ class DistillationConfig(MemoryFlags, TrainingFlags):
     """Responses per optimizer step."""
     micro_batch_size: AtLeastOne | None = None
     """Responses per forward pass; changes memory and speed, never the gradient. Default: all of a step."""
-    lr: NotNegative = 5e-4
-    """Peak learning rate."""
     warmup: Count = 10
-    """Steps of linear warm-up."""
-    weight_decay: NotNegative = 0.0
-    """AdamW decay of matrices."""
-    max_norm: Limit = 1.0
-    """Gradient norm at which gradients are clipped."""
     max_new_tokens: AtLeastOne = 48
     """Longest response; a longer one is cut off and has no EOS."""
     eval_every: AtLeastOne = 50
     """Steps between validations."""
     eval_prompts: Count = 128
     """Prompts per validation, one response each; 0 skips it."""
-    record_tokens: Count = 4
-    """Answers of the teacher whose log-probs under both models are kept token by token at validations,
-    for the report; 0 keeps nothing."""
     test_prompts: Count = 512
     """Test prompts that the start and the result answer once, after training; 0 skips it."""
     checkpoint_every: AtLeastOne = 100
     """Steps between resumable checkpoints."""
-
-    @property
-    def is_small(self) -> bool:
-        """Whether one process a core is faster than threads."""
-        return self.preset in SMALL_WIDTH_PRESETS
 
     @property
     def author(self) -> str:
@@ -198,19 +185,12 @@ def forward_kl(
     response is KL(p || q) of whole responses in expectation, and so is its gradient: the text does
     not depend on the student. The other direction is `gpt.log_probs.full_kl(student, teacher)`.
     """
-    columns = batch.predicting_columns
-    hidden = response_hidden(student, batch, columns)
-    with torch.no_grad():
-        teacher_hidden = response_hidden(teacher, batch, columns)
-    weight, teacher_weight = student.wte.weight, teacher.wte.weight.detach()
 
-    def divergence(hidden: Tensor, teacher_hidden: Tensor) -> Tensor:
-        logits = head_product(hidden, weight) / temperature
-        teacher_logits = head_product(teacher_hidden, teacher_weight) / temperature
+    def divergence(logits: Tensor, teacher_logits: Tensor) -> Tensor:
         return kl_from_logits(teacher_logits, logits)[:, None]
 
-    kl = in_chunks(divergence, chunk_elements // len(weight), hidden, teacher_hidden)
-    return scatter_responses(kl[:, 0], batch.response_mask)
+    kl = of_both(divergence, student, teacher, batch, temperature, chunk_elements)
+    return scatter_responses(kl[:, 0], batch)
 
 
 def uniforms(
@@ -283,7 +263,7 @@ def sampled_cross_entropy(
         return topk_cross_entropy(logits, ids, targets)[:, None]
 
     loss = in_chunks(cross_entropy, chunk_elements // len(weight), hidden, ids, targets)
-    return scatter_responses(loss[:, 0], batch.response_mask)
+    return scatter_responses(loss[:, 0], batch)
 
 
 def distillation_loss(
@@ -362,7 +342,7 @@ def sampled_batch(
         eos_id=tokenizer.eos_id,
     )
     batch = join_responses(prompts, sampled.response_tokens, sampled.response_mask, sampled.has_eos)
-    return batch, [tokenizer.decode(tokens) for tokens in sampled.token_lists()]
+    return batch.to(author.device), [tokenizer.decode(tokens) for tokens in sampled.token_lists()]
 
 
 def world_rule(data: str) -> Rule | None:
@@ -381,7 +361,7 @@ def measure(
     rule: Rule | None = None,
     *,
     seed: int = 0,
-    batch_size: int = 256,
+    batch_size: int = ANSWERED,
 ) -> tuple[dict[str, float], list[dict[str, Any]]]:
     """Numbers and answers of the student: one response per prompt, the same random numbers each time.
 
@@ -498,21 +478,57 @@ def teacher_of(config: DistillationConfig, tokenizer: Tokenizer, device: torch.d
     return teacher
 
 
+def memory_of(
+    config: DistillationConfig,
+    shape: GPTConfig,
+    teacher: GPTConfig,
+    prompt_tokens: int,
+    device: str = "cpu",
+    ranks: int = 1,
+) -> Forecast:
+    """A student, its start and a teacher, who writes the text or reads the student's."""
+    rank, bfloat16 = config.lora_rank, config.precision == "bfloat16"
+    tokens = min(prompt_tokens + config.max_new_tokens, shape.context)
+    rows, several = rows_of_pass(config.batch_size, config.micro_batch_size, ranks)
+    author = shape if config.author == "student" else teacher
+    largest = max(shape, teacher, key=lambda one: one.n_embd * one.n_layer)
+    sampled = {  # prompts that are answered together, by whom, and whether it is after training
+        "sampling": (config.batch_size if config.author != "corpus" else 0, author, False),
+        "validation": (min(config.eval_prompts, ANSWERED), largest, False),
+        "test": (min(config.test_prompts, ANSWERED), largest, True),
+    }
+    update = Phase(
+        "update", "update", (shape,), rows, tokens, config.max_new_tokens, FULL_KL_CHUNKS, several
+    )
+    answers = [
+        Phase(name, "sampling", (model,), math.ceil(prompts / ranks), tokens, finished=finished)
+        for name, (prompts, model, finished) in sampled.items()
+        if prompts
+    ]
+    return Forecast(
+        (
+            Model("student", shape, trained=True, lora_rank=rank),
+            Model("start", shape, lora_rank=rank, shares=rank > 0),
+            Model("teacher", teacher, narrow=bfloat16),
+        ),
+        (update, *answers),
+        bfloat16=bfloat16,
+        checkpoint=config.checkpoint_blocks,
+        device=device,
+    )
+
+
 def announce_memory(
     config: DistillationConfig,
     student: GPT,
     teacher: GPT,
     tokenizer: Tokenizer,
     prompts: Sequence[PromptRecord],
-) -> Forecast:
+) -> None:
     """Print what the run needs; UserError if the student's device has less."""
     longest = longest_prompt([record.prompt for record in prompts], tokenizer)
     shapes, device = (student.config, teacher.config), student.device
-
-    def memory_of(changed: DistillationConfig) -> Forecast:
-        return forecast(distillation_work(changed, *shapes, longest, device.type, world()))
-
-    return announce(config, memory_of, device)
+    announce(config, lambda other: memory_of(other, *shapes, longest, device.type, world()), device)
 
 
 def corpus_of(config: DistillationConfig, tokenizer: Tokenizer, context: int) -> Corpus | None:
@@ -556,7 +572,7 @@ def open_log(config: DistillationConfig, folder: Path, done: int) -> MetricLog:
 
 def main(config: DistillationConfig) -> Path:
     """Distil with all I/O and return the run folder. Test prompts are answered after training."""
-    device = pick_device(config.device, config.precision)
+    device = open_device(config.device, config.precision)
     base = config.base or default_folder("pretraining", config.data, config.preset)
     student, tokenizer = load_policy(base, device)
     fit_for_training(config, student)

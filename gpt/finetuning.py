@@ -15,7 +15,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,19 +29,18 @@ from gpt.checkpoint import load_policy, save_gpt
 from gpt.generate import SamplingParams, generate
 from gpt.lora import fit_for_training, save_adapter
 from gpt.memory.announce import announce
-from gpt.memory.forecast import Forecast, forecast
-from gpt.memory.supervised import finetuning_work
-from gpt.model import GPT, SMALL_WIDTH_PRESETS, Preset
+from gpt.memory.forecast import Forecast, Model, Phase, rows_of_pass
+from gpt.model import GPT, GPTConfig, Preset, PresetFlags
 from gpt.pretrained import load_gpt2
 from gpt.pretraining import held_out_loss, language_model_loss
-from gpt.token_rows import TextLog, open_texts
+from gpt.token_rows import RecordedFlags, TextLog, open_texts
 from gpt.tokenizer import Tokenizer, load_tokenizer
-from harness.command_flags import AdapterFlags, TrainingFlags, check_adapter
+from harness.command_flags import AdapterFlags, OptimizerFlags, check_adapter
 from harness.command_line import run_command
-from harness.device import pick_device, precision
+from harness.device import open_device, precision
 from harness.errors import UserError
 from harness.files import append_jsonl, display_path
-from harness.flag_ranges import AtLeastOne, Count, Limit, NotNegative
+from harness.flag_ranges import AtLeastOne, Count, NotNegative
 from harness.metric_log import MetricLog
 from harness.optimizer import (
     adamw,
@@ -59,6 +58,7 @@ from harness.seeds import derive_seed, make_generator
 from harness.training_state import TrainingState, keep_state, saved_step
 
 Example = tuple[list[int], list[int]]  # prompt tokens, response tokens with EOS
+SHOWN = 8  # held-out prompts that are answered at the end
 
 PRESETS: dict[str, dict[str, Any]] = {
     "tiny": {},
@@ -74,7 +74,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class FinetuningConfig(AdapterFlags, TrainingFlags):
+class FinetuningConfig(PresetFlags, OptimizerFlags, AdapterFlags, RecordedFlags):
     """Fine-tune a GPT-2 on prompt + answer records."""
 
     preset: Preset = "tiny"
@@ -95,27 +95,19 @@ class FinetuningConfig(AdapterFlags, TrainingFlags):
     """Records per optimizer step."""
     micro_batch_size: AtLeastOne | None = None
     """Records per forward pass; changes memory and speed, never the gradient. Default: all of a step."""
-    lr: NotNegative = 5e-4
-    """Peak learning rate."""
     warmup: Count = 20
-    """Steps of linear warm-up."""
     weight_decay: NotNegative = 0.01
-    """AdamW decay of matrices."""
-    max_norm: Limit = 1.0
-    """Gradient norm at which gradients are clipped."""
     max_prompt_tokens: int = 128
     """Longer prompts are left out and counted."""
     max_response_tokens: int = 48
     """Longer answers are left out and counted."""
     eval_every: AtLeastOne = 50
     """Steps between held-out losses."""
-    record_tokens: Count = 4
-    """Held-out answers whose surprise is kept token by token for the report; 0 keeps nothing."""
 
     @property
     def is_small(self) -> bool:
         """Whether one process a core is faster than threads: published weights are not small."""
-        return self.weights is None and self.preset in SMALL_WIDTH_PRESETS
+        return self.weights is None and super().is_small
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -276,21 +268,43 @@ def sample_rows(
     ]
 
 
-def announce_memory(config: FinetuningConfig, model: GPT, examples: Sequence[Example]) -> Forecast:
+def memory_of(
+    config: FinetuningConfig,
+    shape: GPTConfig,
+    tokens: int,
+    scored: int,
+    device: str = "cpu",
+    ranks: int = 1,
+) -> Forecast:
+    """As pre-training, on prompts with answers of up to `scored` tokens; some are answered at the end."""
+    rows, several = rows_of_pass(config.batch_size, config.micro_batch_size, ranks)
+    update = Phase("update", "update", (shape,), rows, tokens, scored, 2, accumulates=several)
+    return Forecast(
+        (Model("model", shape, trained=True, lora_rank=config.lora_rank),),
+        (
+            update,
+            replace(update, name="evaluation", does="scoring"),
+            Phase("samples", "sampling", (shape,), SHOWN, tokens, finished=True),
+        ),
+        bfloat16=config.precision == "bfloat16",
+        checkpoint=config.checkpoint_blocks,
+        device=device,
+    )
+
+
+def announce_memory(config: FinetuningConfig, model: GPT, examples: Sequence[Example]) -> None:
     """Print what the run needs; UserError if the model's device has less."""
     tokens = max(len(prompt) + len(response) for prompt, response in examples)
     scored = max(len(response) for _, response in examples)
     shape, device = model.config, model.device
-
-    def memory_of(changed: FinetuningConfig) -> Forecast:
-        return forecast(finetuning_work(changed, shape, tokens, scored, device.type, world()))
-
-    return announce(config, memory_of, device)
+    announce(
+        config, lambda other: memory_of(other, shape, tokens, scored, device.type, world()), device
+    )
 
 
 def main(config: FinetuningConfig) -> Path:
     """Fine-tune with all I/O and return the run folder."""
-    device = pick_device(config.device, config.precision)
+    device = open_device(config.device, config.precision)
     if config.data == "sums":
         raise UserError(
             "sums come without preferred answers: their texts are what gpt.pretraining learns from"
@@ -329,7 +343,7 @@ def main(config: FinetuningConfig) -> Path:
     save_gpt(folder / MODEL_FILE, model, tokenizer)
     base = config.base or default_folder("pretraining", config.data, config.preset)
     save_adapter(folder / "adapter", model, config.weights or display_path(base))
-    shown = random.Random(config.seed).sample(held_out, min(8, len(held_out)))
+    shown = random.Random(config.seed).sample(held_out, min(SHOWN, len(held_out)))
     longest = max((len(prompt) for prompt, _ in shown), default=0)
     room = min(config.max_response_tokens, model.config.context - longest)
     on_main(

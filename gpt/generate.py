@@ -26,9 +26,8 @@ import torch.nn as nn
 import torch.nn.functional as F
 from torch import Tensor
 
-from data.collate import first_eos_mask, left_pad
+from data.collate import first_eos_mask, left_pad, on_device
 from gpt.model import GPT
-from harness.compile_blocks import is_compiled
 from harness.equation_checks import at_least_float32
 from harness.ranks.collectives import joined_blocks, shard_block
 
@@ -77,7 +76,11 @@ class SamplingParams:
 
 @dataclass(frozen=True)
 class Generation:
-    """Sampled responses. N rows, T = the longest response in the batch."""
+    """Sampled responses. N rows, T = the longest response in the batch.
+
+    Tokens, mask and has_eos are on the CPU, where texts and batches are made of them: a GPU is asked
+    once. Log-probs are on the model's device.
+    """
 
     response_tokens: Tensor  # (N, T) int64; what stands at padding means nothing
     response_mask: Tensor  # (N, T) bool, True up to and including the first EOS
@@ -88,8 +91,8 @@ class Generation:
 
     def token_lists(self) -> list[list[int]]:
         """Each row's valid tokens, the EOS included."""
-        tokens, mask = self.response_tokens.cpu(), self.response_mask.cpu()
-        return [row[keep].tolist() for row, keep in zip(tokens, mask, strict=True)]
+        rows = zip(self.response_tokens, self.response_mask, strict=True)
+        return [row[keep].tolist() for row, keep in rows]
 
 
 def truncate_logits(logits: Tensor, params: SamplingParams) -> Tensor:
@@ -186,26 +189,24 @@ def draw(
     return tokens, log_probs, own.gather(1, tokens[:, None]).squeeze(1)
 
 
-def _sampling_models(model: GPT, teacher: GPT | None, teacher_share: float) -> list[GPT]:
-    """The model, and the teacher if it has a share."""
+def _sampling_models(
+    model: GPT,
+    teacher: GPT | None,
+    teacher_share: float,
+    prompts: Sequence[Sequence[int]],
+    max_new_tokens: int,
+) -> list[GPT]:
+    """The model, and the teacher if it has a share; ValueError unless every response has room."""
+    models = [model, teacher] if teacher is not None and teacher_share else [model]
     if not 0 <= teacher_share < 1 or (teacher is None and teacher_share > 0):
         raise ValueError(
             f"teacher_share={teacher_share} must be in [0, 1), and 0 without a teacher"
         )
-    if teacher is None or teacher_share == 0:
-        return [model]
-    if teacher.config.vocab_size != model.config.vocab_size:
+    if models[-1].config.vocab_size != model.config.vocab_size:
         raise ValueError(
-            f"the teacher knows {teacher.config.vocab_size} tokens, the model "
+            f"the teacher knows {models[-1].config.vocab_size} tokens, the model "
             f"{model.config.vocab_size}: both need one tokenizer"
         )
-    return [model, teacher]
-
-
-def _check_prompts(
-    prompts: Sequence[Sequence[int]], models: Sequence[GPT], max_new_tokens: int
-) -> None:
-    """Raise ValueError unless every prompt has a token and every response has room."""
     if not prompts or any(len(prompt) == 0 for prompt in prompts):
         raise ValueError("there is no prompt, or an empty one: a response needs a token to follow")
     longest = max(len(prompt) for prompt in prompts)
@@ -215,11 +216,7 @@ def _check_prompts(
             f"a prompt of {longest} tokens and max_new_tokens={max_new_tokens} do not fit the "
             f"model's {context} positions: lower max_new_tokens or drop long prompts"
         )
-
-
-def _ragged(prompts: Sequence[Sequence[int]]) -> bool:
-    """Whether their lengths differ, so that some are padded."""
-    return len({len(prompt) for prompt in prompts}) > 1
+    return models
 
 
 def read_prompts(
@@ -234,8 +231,9 @@ def read_prompts(
     The columns of the responses to come count as tokens.
     """
     device = models[0].device
-    tokens, prompt_mask = (x.to(device) for x in left_pad(prompts, eos_id))
-    given = prompt_mask if _ragged(prompts) else None
+    tokens, prompt_mask = left_pad(prompts, eos_id)
+    given = None if prompt_mask.all() else on_device(prompt_mask, device)  # None: none is padded
+    tokens, prompt_mask = on_device(tokens, device), on_device(prompt_mask, device)
     readers = [Reader(one, tokens, given, columns, samples_per_prompt) for one in models]
     mask = F.pad(prompt_mask, (0, columns - tokens.shape[1]), value=True)
     return readers, mask.repeat_interleave(samples_per_prompt, 0)
@@ -260,7 +258,7 @@ def decode(
     device, (N, steps) = models[0].device, uniforms.shape
     longest = max(len(prompt) for prompt in prompts)
     readers, mask = read_prompts(models, prompts, eos_id, longest + steps, N // len(prompts))
-    ragged = _ragged(prompts)
+    ragged = len({len(prompt) for prompt in prompts}) > 1
     uniforms = uniforms.to(device)
     out_tokens, out_log_probs, own_log_probs = empty_answers(models[0], N, steps, eos_id)
     rows = torch.arange(N, device=device)  # the output row of each cache row
@@ -306,7 +304,9 @@ def cut_at_eos(
 
 
 def chosen_decoding(params: SamplingParams, device: torch.device) -> Decoding:
-    """What "auto" means: GLASSBOX_DECODING if it is set, else captured on CUDA and eager elsewhere.
+    """What "auto" means: GLASSBOX_DECODING if it is set, else eager.
+
+    Captured is for a card that has passed bench/gpu.py's comparison with eager; none has yet.
 
     ValueError for a word that is none, and for captured where there is no CUDA device.
     """
@@ -319,17 +319,13 @@ def chosen_decoding(params: SamplingParams, device: torch.device) -> Decoding:
             f"decoding=captured needs a CUDA device and the model is on {device}: use static or eager"
         )
     if wished == "auto":
-        return "captured" if device.type == "cuda" else "eager"
+        return "eager"
     return cast(Decoding, wished)
 
 
-def chosen_loop(how: Decoding) -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
-    """`decode`, or its twin that a GPU can replay, by the word of `chosen_decoding`."""
-    if how == "eager":
-        return decode
-    from gpt.decode_static import decode_static
-
-    return partial(decode_static, capture=how == "captured")
+def is_compiled(model: nn.Module) -> bool:
+    """Whether harness/compile_blocks.py has been at work on it."""
+    return any(module._compiled_call_impl is not None for module in model.modules())
 
 
 def as_sampled(model: GPT) -> GPT:
@@ -378,17 +374,21 @@ def generate(
 
     The prompts are read once and their cache rows repeated. A row stops at its first EOS. On a CPU,
     once a third of the rows has stopped, they are dropped from the batch, so finished rows stop
-    costing time; on CUDA steps are recorded and replayed (`chosen_decoding`). `generator` lives on
+    costing time; on CUDA steps may be recorded and replayed (`chosen_decoding`). `generator` lives on
     the CPU, so that a seed gives the same numbers on every device.
     With a teacher each token is drawn from `mixed_logits` of both models; a share of 0 is the model
     alone. Raises ValueError for an empty prompt or one that leaves no room for max_new_tokens.
     """
-    models = _sampling_models(model, teacher, teacher_share)
-    _check_prompts(prompts, models, params.max_new_tokens)
+    models = _sampling_models(model, teacher, teacher_share, prompts, params.max_new_tokens)
     uniforms = torch.rand(
         len(prompts) * samples_per_prompt, params.max_new_tokens, generator=generator
     )
-    loop = chosen_loop(chosen_decoding(params, model.device))
+    how = chosen_decoding(params, model.device)
+    loop: Callable[..., tuple[Tensor, Tensor, Tensor]] = decode
+    if how != "eager":
+        from gpt.decode_static import decode_static
+
+        loop = partial(decode_static, capture=how == "captured")
     with evaluation_mode(models):
         models = [as_sampled(one) for one in models]
         mine = shard_block(len(prompts))  # of several ranks each answers prompts of its own
@@ -400,6 +400,7 @@ def generate(
                 eos_id=eos_id, teacher_share=teacher_share,
             )  # fmt: skip
         tokens, log_probs, own_log_probs = joined_blocks(answered, model.device)
+    tokens = tokens.cpu()
     mask, has_eos = first_eos_mask(tokens, eos_id)
     T = int(mask.sum(1).max())  # the longest response
     return Generation(tokens[:, :T], mask[:, :T], has_eos, log_probs[:, :T], own_log_probs[:, :T])

@@ -160,19 +160,16 @@ def response_hidden(model: GPT, batch: ResponseBatch, columns: Tensor) -> Tensor
     hidden = model.hidden(batch.tokens)  # (N, S, D); right padding needs no mask
     N, S, D = hidden.shape
     flat = torch.arange(N, device=columns.device)[:, None] * S + columns  # (N, T) into N * S
-    return hidden.reshape(N * S, D).index_select(0, flat.flatten().index_select(0, batch.valid))
+    return hidden.reshape(N * S, D).index_select(0, batch.of_valid(flat))
 
 
-def response_targets(batch: ResponseBatch) -> Tensor:
-    """The valid response tokens, (M,), in the order of `response_hidden`."""
-    return batch.response_tokens.flatten().index_select(0, batch.valid)
+def scatter_responses(values: Tensor, batch: ResponseBatch) -> Tensor:
+    """(M,) values of the valid positions -> (N, T), 0 elsewhere.
 
-
-def scatter_responses(values: Tensor, mask: Tensor) -> Tensor:
-    """(M,) values of the True positions -> (N, T), 0 elsewhere."""
-    return torch.zeros(mask.shape, dtype=values.dtype, device=values.device).masked_scatter(
-        mask, values
-    )
+    Not masked_scatter: its backward asks a GPU how many positions there are, once a micro-batch.
+    """
+    flat = values.new_zeros(batch.response_mask.numel()).index_copy(0, batch.valid, values)
+    return flat.view(batch.response_mask.shape)
 
 
 def token_log_probs(
@@ -188,10 +185,10 @@ def token_log_probs(
     token t: the first is scored by the last prompt token.
     """
     hidden = response_hidden(model, batch, batch.predicting_columns)  # (M, D)
-    targets = response_targets(batch)  # (M,)
+    targets = batch.of_valid(batch.response_tokens)  # (M,)
     weight = model.wte.weight
     chosen = score_in_chunks(_chosen, chunk_elements, temperature, hidden, weight, targets)
-    return scatter_responses(chosen[:, 0], batch.response_mask)
+    return scatter_responses(chosen[:, 0], batch)
 
 
 def token_scores(
@@ -207,7 +204,7 @@ def token_scores(
     The entropy is only for the log, unless an entropy bonus asks for its gradient.
     """
     hidden = response_hidden(model, batch, batch.predicting_columns)
-    targets = response_targets(batch)
+    targets = batch.of_valid(batch.response_tokens)
     weight = model.wte.weight
 
     def score(hidden: Tensor, targets: Tensor) -> Tensor:
@@ -217,7 +214,33 @@ def token_scores(
         both = in_chunks(score, chunk_elements // len(weight), hidden, targets)
     else:
         both = score_in_chunks(_score, chunk_elements, temperature, hidden, weight, targets)
-    return TokenScores(*(scatter_responses(both[:, i], batch.response_mask) for i in range(2)))
+    return TokenScores(*(scatter_responses(both[:, i], batch) for i in range(2)))
+
+
+def of_both(
+    compare: Callable[..., Tensor],
+    model: GPT,
+    other: GPT,
+    batch: ResponseBatch,
+    temperature: float,
+    chunk_elements: int,
+    *more: Tensor,
+) -> Tensor:
+    """`compare` of both models' logits (m, V) and of `more` (m,), in chunks: (M, k).
+
+    `other` gets no gradient.
+    """
+    columns = batch.predicting_columns
+    hidden = response_hidden(model, batch, columns)
+    with torch.no_grad():
+        other_hidden = response_hidden(other, batch, columns)
+    weight, other_weight = model.wte.weight, other.wte.weight.detach()
+
+    def of_piece(hidden: Tensor, other_hidden: Tensor, *more: Tensor) -> Tensor:
+        logits = _logits(hidden, weight, temperature)
+        return compare(logits, _logits(other_hidden, other_weight, temperature), *more)
+
+    return in_chunks(of_piece, chunk_elements // len(weight), hidden, other_hidden, *more)
 
 
 def full_kl(
@@ -232,19 +255,12 @@ def full_kl(
 
     sum_v pi(v) (log pi(v) - log pi_other(v)), exact given the prefix. `other` gets no gradient.
     """
-    columns = batch.predicting_columns
-    hidden = response_hidden(model, batch, columns)
-    with torch.no_grad():
-        other_hidden = response_hidden(other, batch, columns)
-    weight, other_weight = model.wte.weight, other.wte.weight.detach()
 
-    def divergence(hidden: Tensor, other_hidden: Tensor) -> Tensor:
-        logits = _logits(hidden, weight, temperature)
-        other_logits = _logits(other_hidden, other_weight, temperature)
+    def divergence(logits: Tensor, other_logits: Tensor) -> Tensor:
         return kl_from_logits(logits, other_logits)[:, None]
 
-    kl = in_chunks(divergence, chunk_elements // len(weight), hidden, other_hidden)
-    return scatter_responses(kl[:, 0], batch.response_mask)
+    kl = of_both(divergence, model, other, batch, temperature, chunk_elements)
+    return scatter_responses(kl[:, 0], batch)
 
 
 def token_scores_and_kl(
@@ -256,24 +272,15 @@ def token_scores_and_kl(
     chunk_elements: int = CHUNK_ELEMENTS,
 ) -> tuple[TokenScores, Tensor]:
     """`token_scores` and `full_kl` from one forward of `model`: scores (N, T) each, KL (N, T)."""
-    columns = batch.predicting_columns
-    hidden = response_hidden(model, batch, columns)
-    with torch.no_grad():
-        other_hidden = response_hidden(other, batch, columns)
-    targets = response_targets(batch)
-    weight, other_weight = model.wte.weight, other.wte.weight.detach()
 
-    def score(hidden: Tensor, other_hidden: Tensor, targets: Tensor) -> Tensor:
-        logits = _logits(hidden, weight, temperature)
-        other_logits = _logits(other_hidden, other_weight, temperature)
+    def score(logits: Tensor, other_logits: Tensor, targets: Tensor) -> Tensor:
         chosen = -F.cross_entropy(logits, targets, reduction="none")
         entropy = entropy_from_logits(logits.detach())
         return torch.stack([chosen, entropy, kl_from_logits(logits, other_logits)], dim=1)
 
-    all_three = in_chunks(score, chunk_elements // len(weight), hidden, other_hidden, targets)
-    log_probs, entropy, kl = (
-        scatter_responses(all_three[:, i], batch.response_mask) for i in range(3)
-    )
+    targets = batch.of_valid(batch.response_tokens)
+    all_three = of_both(score, model, other, batch, temperature, chunk_elements, targets)
+    log_probs, entropy, kl = (scatter_responses(all_three[:, i], batch) for i in range(3))
     return TokenScores(log_probs, entropy), kl
 
 

@@ -47,6 +47,18 @@ class GPTConfig:
 Preset = Literal["tiny", "study", "small", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"]
 SMALL_WIDTH_PRESETS = ("tiny", "study", "teacher", "english", "small")  # of models for one thread
 
+
+class PresetFlags:
+    """What the flag `preset` says of a command (harness/command_flags.py)."""
+
+    preset: str
+
+    @property
+    def is_small(self) -> bool:
+        """Whether one process a core is faster than threads."""
+        return self.preset in SMALL_WIDTH_PRESETS
+
+
 # Shapes without a vocabulary: that comes from the tokenizer.
 PRESETS: dict[str, GPTConfig] = {
     "tiny": GPTConfig(context=128, n_layer=4, n_head=4, n_embd=128),

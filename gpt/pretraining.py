@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -28,16 +28,15 @@ from gpt.checkpoint import save_gpt
 from gpt.corpus import Corpus, open_corpus
 from gpt.log_probs import token_log_probs
 from gpt.memory.announce import announce
-from gpt.memory.forecast import forecast
-from gpt.memory.supervised import pretraining_work
-from gpt.model import GPT, SMALL_WIDTH_PRESETS, Preset, preset_config
-from gpt.token_rows import TextLog, open_texts
+from gpt.memory.forecast import Forecast, Model, Phase
+from gpt.model import GPT, GPTConfig, Preset, PresetFlags, preset_config
+from gpt.token_rows import RecordedFlags, TextLog, open_texts
 from gpt.tokenizer import Tokenizer, load_tokenizer
-from harness.command_flags import TrainingFlags
+from harness.command_flags import CheckpointFlags, OptimizerFlags
 from harness.command_line import run_command
-from harness.device import pick_device, precision
+from harness.device import open_device, precision
 from harness.files import display_path
-from harness.flag_ranges import AtLeastOne, Count, Limit, NotNegative, Range
+from harness.flag_ranges import AtLeastOne, NotNegative, Range
 from harness.metric_log import MetricLog
 from harness.optimizer import (
     adamw,
@@ -78,7 +77,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class PretrainingConfig(TrainingFlags):
+class PretrainingConfig(PresetFlags, OptimizerFlags, CheckpointFlags, RecordedFlags):
     """Pre-train a GPT-2 from random weights."""
 
     preset: Literal[Preset, "teacher", "english"] = "tiny"
@@ -94,29 +93,13 @@ class PretrainingConfig(TrainingFlags):
     accumulation: AtLeastOne = 1
     """Forward passes per optimizer step."""
     lr: NotNegative = 2e-3
-    """Peak learning rate."""
-    warmup: Count = 50
-    """Steps of linear warm-up."""
     weight_decay: NotNegative = 0.1
-    """AdamW decay of matrices."""
-    max_norm: Limit = 1.0
-    """Gradient norm at which gradients are clipped."""
     dropout: Annotated[float, Range("[0, 1)", "must be at least 0 and below 1")] = 0.0
     """Dropout while pre-training (GPT-2: 0.1)."""
-    checkpoint_blocks: bool = False
-    """Compute each block's activations again in the backward pass instead of keeping them: less memory,
-    a third more work, the same gradients."""
     eval_every: AtLeastOne = 200
     """Steps between held-out losses."""
-    record_tokens: Count = 4
-    """Held-out texts whose surprise is kept token by token for the report; 0 keeps nothing."""
     checkpoint_every: AtLeastOne = 500
     """Steps between resumable checkpoints."""
-
-    @property
-    def is_small(self) -> bool:
-        """Whether one process a core is faster than threads."""
-        return self.preset in SMALL_WIDTH_PRESETS
 
 
 def language_model_loss(
@@ -234,9 +217,29 @@ def train(
     return log.rows
 
 
+def memory_of(
+    config: PretrainingConfig,
+    shape: GPTConfig,
+    device: str = "cpu",
+    ranks: int = 1,
+    tokens: int | None = None,
+) -> Forecast:
+    """One model on whole windows of text; every column is scored, which needs no entropy."""
+    rows, tokens = math.ceil(config.batch_size / ranks), tokens or shape.context
+    several = config.accumulation > 1
+    update = Phase("update", "update", (shape,), rows, tokens, tokens, 2, accumulates=several)
+    return Forecast(
+        (Model("model", shape, trained=True),),
+        (update, replace(update, name="evaluation", does="scoring")),
+        bfloat16=config.precision == "bfloat16",
+        checkpoint=config.checkpoint_blocks,
+        device=device,
+    )
+
+
 def main(config: PretrainingConfig) -> Path:
     """Pre-train with all I/O and return the run folder."""
-    device = pick_device(config.device, config.precision)
+    device = open_device(config.device, config.precision)
     tokenizer = load_tokenizer(config.tokenizer)
     shape = preset_config(config.preset, tokenizer.n_vocab, config.dropout)
     corpus = open_corpus(
@@ -246,13 +249,7 @@ def main(config: PretrainingConfig) -> Path:
         context=shape.context,
         seed=config.seed,
     )
-    announce(
-        config,
-        lambda changed: forecast(
-            pretraining_work(changed, shape, device=device.type, ranks=world())
-        ),
-        device,
-    )
+    announce(config, lambda changed: memory_of(changed, shape, device.type, world()), device)
     folder = config.out or default_folder("pretraining", config.data, config.preset)
     folder = open_run(folder, config, resume=config.resume)
     open_page(folder, "pretraining", config)

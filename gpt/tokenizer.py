@@ -17,10 +17,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-
-import tiktoken
+from typing import TYPE_CHECKING
 
 from harness.errors import UserError
+
+if TYPE_CHECKING:
+    import tiktoken
 
 RANKS_FILE = Path(__file__).with_name("glassbox.tiktoken")
 # GPT-2's pattern with two changes: each digit and each newline is a piece of its own, without a
@@ -113,6 +115,8 @@ def load_tokenizer(name: str) -> Tokenizer:
 
 def build_tokenizer(name: str, ranks: dict[bytes, int]) -> Tokenizer:
     """Return a tokenizer with these ranks, then <|endoftext|>, then <|pad|>."""
+    import tiktoken  # not at the top: a model of numbers, as in bench/, needs none
+
     specials = {END_OF_TEXT: len(ranks), PAD: len(ranks) + 1}
     encoding = tiktoken.Encoding(
         name,
@@ -125,6 +129,8 @@ def build_tokenizer(name: str, ranks: dict[bytes, int]) -> Tokenizer:
 
 
 def _load_gpt2() -> Tokenizer:
+    import tiktoken
+
     try:
         encoding = tiktoken.get_encoding("gpt2")
     except (OSError, ValueError) as error:  # requests' errors are OSErrors; else a wrong hash

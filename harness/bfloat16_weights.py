@@ -12,7 +12,7 @@ def linears_to_bfloat16(model: nn.Module) -> nn.Module:
 
     Under bfloat16 autocast every result stays the same bit for bit, because autocast rounds these
     weights in each forward: of a frozen model it keeps no rounded copy. Takes half the memory, and
-    saves 97 casts per decoded token at GPT-2's depth. Embeddings with the head tied to them,
+    saves 96 casts per decoded token at GPT-2's depth. Embeddings with the head tied to them,
     LayerNorms and scalar heads stay in float32. Such a model computes under autocast only.
     Raises ValueError for a layer that is still trained.
     """

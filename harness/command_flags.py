@@ -9,7 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol
 
-from harness.flag_ranges import AboveZero, AtLeastOne, Count, Seed, check_ranges
+from harness.flag_ranges import (
+    AboveZero,
+    AtLeastOne,
+    Count,
+    Limit,
+    NotNegative,
+    Seed,
+    check_ranges,
+)
 
 
 class Flags(Protocol):
@@ -60,12 +68,32 @@ class TrainingFlags(CommandFlags):
 
 
 @dataclass(frozen=True)
-class MemoryFlags:
+class OptimizerFlags:
+    """Optimizer"""
+
+    lr: NotNegative = 5e-4
+    """Peak learning rate."""
+    warmup: Count = 50
+    """Steps of linear warm-up."""
+    weight_decay: NotNegative = 0.0
+    """AdamW decay of matrices."""
+    max_norm: Limit = 1.0
+    """Gradient norm at which gradients are clipped."""
+
+
+@dataclass(frozen=True)
+class CheckpointFlags:
     """Memory"""
 
     checkpoint_blocks: bool = False
     """Compute each block's activations again in the backward pass instead of keeping them: less memory,
     a third more work, the same gradients."""
+
+
+@dataclass(frozen=True)
+class MemoryFlags(CheckpointFlags, TrainingFlags):
+    """Memory"""
+
     lora_rank: Count = 0
     """LoRA: train adapters of this rank beside frozen weights (gpt/lora.py); 0 trains all weights."""
     lora_alpha: AboveZero | None = None

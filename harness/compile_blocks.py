@@ -37,8 +37,3 @@ def compile_blocks(model: nn.Module, device: torch.device, backend: str = BACKEN
             for block in stack:
                 block.compile(backend=backend)
     return True
-
-
-def is_compiled(model: nn.Module) -> bool:
-    """Whether `compile_blocks` has been at work on it."""
-    return any(module._compiled_call_impl is not None for module in model.modules())

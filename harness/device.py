@@ -11,13 +11,10 @@ from harness.errors import UserError
 from harness.ranks.collectives import world
 
 
-def pick_device(name: str = "auto", dtype: str = "float32") -> torch.device:
+def pick_device(name: str = "auto") -> torch.device:
     """cuda, then mps, then cpu for "auto"; otherwise the named device, or UserError without it.
 
-    `dtype` is the flag --precision. On CUDA it also decides what a float32 product is: exact with
-    float32, TF32 (10 bits of mantissa in, float32 out) with bfloat16, where only the heads are
-    computed so, whose log-probs it moves by some 0.002 nats. The sampler's log-probs are reused as
-    old ones in float32 alone, so old and new ones are always of one kind.
+    It only names the device: `open_device` also prepares it, once per process.
     """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
@@ -36,13 +33,20 @@ def pick_device(name: str = "auto", dtype: str = "float32") -> torch.device:
         raise UserError(f"--device {name}: PyTorch finds no such device here; use --device cpu")
     if device == torch.device("cuda") and world() > 1:
         device = torch.device("cuda", torch.cuda.current_device())  # each rank has its own
-    if device.type == "cuda":
-        _prepare_cuda(device, dtype)
     return device
 
 
-def _prepare_cuda(device: torch.device, dtype: str) -> None:
-    """Make it the current device, choose the float32 product, and say so if bfloat16 is emulated."""
+def open_device(name: str = "auto", dtype: str = "float32") -> torch.device:
+    """`pick_device`, and on CUDA: make it the current device and choose the float32 product.
+
+    `dtype` is the flag --precision. A float32 product is exact with float32, TF32 (10 bits of
+    mantissa in, float32 out) with bfloat16, where only the heads are computed so, whose log-probs
+    it moves by some 0.002 nats. The sampler's log-probs are reused as old ones in float32 alone,
+    so old and new ones are always of one kind. `precision` refuses to compute in another mode.
+    """
+    device = pick_device(name)
+    if device.type != "cuda":
+        return device
     if device.index is not None:
         torch.cuda.set_device(device)
     torch.backends.cuda.matmul.allow_tf32 = dtype == "bfloat16"
@@ -52,10 +56,21 @@ def _prepare_cuda(device: torch.device, dtype: str) -> None:
             "slowly: --precision float32 is faster there",
             flush=True,
         )
+    return device
 
 
 def precision(device: torch.device, dtype: str) -> Any:
-    """A context manager: bfloat16 autocast over float32 weights, or nothing for "float32"."""
+    """A context manager: bfloat16 autocast over float32 weights, or nothing for "float32".
+
+    RuntimeError on CUDA when float32 products are in the mode of the other precision: something
+    has set them since `open_device`, and this rank would compute other numbers than the others.
+    """
+    if device.type == "cuda" and torch.backends.cuda.matmul.allow_tf32 != (dtype == "bfloat16"):
+        found = "TF32" if torch.backends.cuda.matmul.allow_tf32 else "exact"
+        raise RuntimeError(
+            f"float32 products are {found}, which is not the mode of --precision {dtype}: call "
+            "open_device with it, and do not set torch.backends.cuda.matmul afterwards"
+        )
     if dtype == "float32":
         return nullcontext()
     return torch.autocast(device.type, dtype=torch.bfloat16)

@@ -48,6 +48,7 @@ NotNegative = Annotated[float, Range("[0, inf)", "must not be negative")]
 AboveZero = Annotated[float, Range("(0, inf)", "must be above 0")]
 Limit = Annotated[float, Range("(0, inf]", "must be above 0")]
 KLLimit = Annotated[float, Range("(0, inf]", "must be above 0, any run would stop there")]
+ZeroToOne = Annotated[float, Range("[0, 1]", "must be in 0..1")]
 Share = Annotated[float, Range("(0, 1]", "is a share, above 0 and at most 1")]
 Seed = Annotated[
     int,

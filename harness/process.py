@@ -35,6 +35,9 @@ def prepare() -> None:
     # Spinning threads are no faster on a quiet machine, and on a busy one they slow training down
     # tenfold. OpenMP reads the setting when it is loaded.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    # Rollouts and updates want pieces of other sizes in turns, which would leave gaps in a card's
+    # memory. CUDA's allocator reads the setting when it is first used; a user's own stays.
+    os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
     keep_freed_memory()
     fill_streams()
     if sys.argv[:1] == ["-m"]:  # what Python puts there until the module is found

@@ -11,18 +11,20 @@
 `gold` is the true worth of an answer. In real life nobody can compute it. Here the annotator decides
 by it, no training step reads it, and at the end it shows whether RLHF did what it was for.
 
-    python nano/rlhf.py          about 70 seconds on one core; another seed: python nano/rlhf.py 7
+    python nano/rlhf.py          about 60 seconds on one core; another seed: python nano/rlhf.py 7
 
-What to expect, of seed 117 (on the four seeds on which these settings were tried, 115 to 118, the
-gold rises from 0.43 to 0.79 on average, by 0.33 at least):
+What to expect, of seed 117. `swapped` is what the same answers would be worth to a customer of the
+other kind; the KL says how far the policy has moved from its start:
 
                   gold   swapped   learned reward   KL in nats
     start         0.41      0.16             0.04         0.00
     beta 0.4      0.74      0.09             1.16         1.54    better answers
     beta 0.002    0.48      0.00             2.12        26.46    a higher score for worse answers
 
-The last line is the reward model being exploited. It happens on most seeds, not on all: on seed 118
-the policy has found nothing to exploit yet after 60 steps.
+The last line is the reward model being exploited. On ten seeds that had no part in choosing these
+settings, 20 to 29, beta 0.4 raises the gold from 0.42 to 0.78 on average, by 0.32 at least and 0.40
+at most. With beta 0.002 the learned reward ends higher on all ten. The gold ends lower on nine, on
+four of them lower than at the start; on seed 23 the policy found no weakness within 60 steps.
 """
 
 import copy
@@ -63,8 +65,8 @@ def kind(prompt):
 
 def gold(prompt, answer):
     """The true worth of an answer, from 0 to 1. Nonsense annoys, and so does saying a thing twice."""
-    sentences = [sentence.strip() + " ." for sentence in answer.split(".")[:-1]]
-    worth = 0.2
+    sentences = [sentence.strip() + " ." for sentence in answer.split(".")[:-1]]  # finished ones
+    worth = 0.2  # of no answer at all
     for i, sentence in enumerate(sentences):
         if sentence in WORTH and sentence not in sentences[:i]:
             worth += WORTH[sentence][kind(prompt)]
@@ -120,10 +122,13 @@ class Block(nn.Module):
         return x + self.mlp(self.ln_2(x))
 
     def attention(self, x):
-        """softmax(Q K^T / sqrt(d)) V: each place gathers from itself and the places before it."""
+        """softmax(Q K^T / sqrt(d)) V: each place gathers from itself and the places before it.
+
+        N texts of S tokens; each of the HEADS works on its own d of the WIDTH numbers of a place.
+        """
         N, S, _ = x.shape
         heads = self.qkv(x).view(N, S, 3, HEADS, WIDTH // HEADS).permute(2, 0, 3, 1, 4)
-        queries, keys, values = heads  # each (N, HEADS, S, d)
+        queries, keys, values = heads  # three times (N, HEADS, S, d)
         scores = queries @ keys.transpose(-2, -1) / math.sqrt(WIDTH // HEADS)  # (N, HEADS, S, S)
         later = torch.ones(S, S, dtype=torch.bool).triu(1)
         weights = scores.masked_fill(later, float("-inf")).softmax(-1)
@@ -148,13 +153,17 @@ class GPT(nn.Module):
         return self.ln(self.blocks(self.token(tokens) + self.place(torch.arange(S))))
 
     def next_token(self, tokens):
-        """log-probabilities of the token after each place, (N, S, words)."""
+        """log-probabilities of the token after each place, (N, S, words).
+
+        A word is likely where what the model makes of a place points as the word's embedding does.
+        """
         return (self(tokens) @ self.token.weight.T).log_softmax(-1)
 
 
 def log_probs(policy, tokens):
     """log pi of every token after the first, given those before it: (N, S) -> (N, S - 1)."""
-    return policy.next_token(tokens)[:, :-1].gather(-1, tokens[:, 1:, None])[:, :, 0]
+    predicted = policy.next_token(tokens)[:, :-1]  # for every word that might come
+    return predicted.gather(-1, tokens[:, 1:, None])[:, :, 0]  # for the one that came
 
 
 @torch.no_grad()
@@ -176,7 +185,7 @@ def sample(policy, prompts):
 def answer_mask(tokens):
     """True at an answer's tokens up to its END, (N, S) -> (N, S - 1): entry j is about token j + 1."""
     end = tokens == WORDS.index(END)
-    after_end = end.cumsum(1) - end.long() > 0
+    after_end = end.cumsum(1) - end.long() > 0  # an END stands before it
     after_prompt = torch.arange(tokens.shape[1]) >= PROMPT_LENGTH
     return (after_prompt & ~after_end)[:, 1:]
 
@@ -208,13 +217,14 @@ def pretrain(steps):
     """A GPT that writes as the staff does: it makes each next token of their answers likely."""
     policy = GPT()
     optimizer = torch.optim.Adam(policy.parameters(), lr=3e-3)
+    clueless = math.log(len(WORDS))  # the loss of a model to which all words are equally likely
     for step in range(1, steps + 1):
         prompts = random.choices(PROMPTS, k=64)
         tokens = padded([encode(f"{prompt} {staff_answer(prompt)} {END}") for prompt in prompts])
         loss = -log_probs(policy, tokens)[answer_mask(tokens)].mean()
         descend(optimizer, loss, policy)
         if step == 1 or step % 50 == 0:
-            print(f"  step {step:3d}   loss {loss:.3f}   {bar(loss.item() / 3.5)}")
+            print(f"  step {step:3d}   loss {loss:.3f}   {bar(loss.item() / clueless)}")
     return policy
 
 
@@ -259,7 +269,7 @@ class RewardModel(nn.Module):
     def __init__(self, policy):
         super().__init__()
         self.gpt, self.head = copy.deepcopy(policy), nn.Linear(WIDTH, 1)
-        self.mean, self.std = 0.0, 1.0
+        self.mean, self.std = 0.0, 1.0  # of the scores, measured after training
 
     def forward(self, tokens):
         """(N, S) -> (N,), read at the answer's last token, which has seen all the others."""
@@ -276,6 +286,7 @@ def train_reward_model(policy, chosen, rejected, epochs=3, size=32):
     reward_model = RewardModel(policy)
     batches = len(chosen) // size
     optimizer = torch.optim.Adam(reward_model.parameters(), lr=2e-3)
+    # The learning rate falls to a fiftieth of what it was.
     slower = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.02, total_iters=epochs * batches)
     for epoch in range(epochs):
         right = 0
@@ -312,7 +323,7 @@ def grpo(policy, reward_model, beta, steps, group=8, clip=0.2):
         groups = rewards.view(-1, group)
         advantages = (groups - groups.mean(1, keepdim=True)) / (groups.std(1, keepdim=True) + 1e-4)
         A = advantages.view(-1, 1)  # (N, 1), the same for all tokens of an answer
-        for _ in range(2):
+        for _ in range(2):  # two updates from the same answers
             new = log_probs(policy, tokens)
             # Make the tokens of good answers likelier, but stop where a token's probability has
             # changed by a fifth: the answers were drawn by the policy of before.

@@ -8,6 +8,34 @@
 # **To run it yourself:** `make demo` once sets up `.venv`, `make dev` adds the Jupyter kernel; then
 # choose the kernel of `.venv`.
 #
+# ## One file first
+#
+# [nano/rlhf.py](../nano/rlhf.py) is all of RLHF in one file of 400 lines that needs nothing but PyTorch:
+# a world, a GPT, pre-training, comparisons, a reward model, GRPO, and what came of it. Read it from
+# top to bottom; `python nano/rlhf.py` runs it in about a minute. This is the heart of it:
+
+# %%
+try:
+    from course import plots, saved_models
+
+    from data import reviews
+    from gpt.generate import SamplingParams
+    from harness.seeds import make_generator
+    from nano import rlhf
+    from rl.batches.rollout import sample_rollout
+    from rl.rewards.sources import RewardModelReward, RuleReward
+except ModuleNotFoundError as error:
+    raise ImportError("run `make demo` once, then choose the kernel of .venv") from error
+
+plots.use()
+plots.code(rlhf.grpo, ("# An answer's advantage", "descend("))
+
+# %% [markdown]
+# Three kinds of files say the same thing, each for its purpose. **To understand**, read
+# [nano](../nano/README.md): one short file a paper. **To run**, take an engine of
+# [rl](../rl/README.md): real models, several processes, reports. **To decide** which algorithm, look at
+# [the study](../docs/study.md).
+#
 # ## The whole story in ten seconds
 #
 # A small language model has learned to write product reviews. It knows the words, but it often
@@ -17,18 +45,6 @@
 # before and after, on the same prompts.
 
 # %%
-try:
-    from course import plots, saved_models
-
-    from data import reviews
-    from gpt.generate import SamplingParams
-    from harness.seeds import make_generator
-    from rl.batches.rollout import sample_rollout
-    from rl.rewards.sources import RewardModelReward, RuleReward
-except ModuleNotFoundError as error:
-    raise ImportError("run `make demo` once, then choose the kernel of .venv") from error
-
-plots.use()
 base, tokenizer = saved_models.base()
 policy, _ = saved_models.policy()
 judge, _ = saved_models.reward_model()
@@ -101,7 +117,7 @@ plots.diagram("algorithm_map")
 # %% [markdown]
 # ## Three ways to read
 #
-# **An hour: what is GRPO?**
+# **An hour: what is GRPO?** [nano/rlhf.py](../nano/rlhf.py), then
 # [04 policy gradients](04_policy_gradients_and_baselines.ipynb) (three words, one gradient),
 # [06 the reward model](06_reward_model.ipynb), [07 GRPO](07_grpo.ipynb). Skip the exercises.
 #

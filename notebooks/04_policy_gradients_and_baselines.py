@@ -553,8 +553,7 @@ holds(gone < 0.05 < 0.19 < kept, 'without the clip "great" has all but disappear
 # - REINFORCE, ratio, clip, reducers: [rl/equations/losses.py](../rl/equations/losses.py)
 # - baselines, z-score, reward to go: [rl/equations/advantages.py](../rl/equations/advantages.py)
 # - a baseline that is learned, the critic: [08_ppo](08_ppo.ipynb)
-#
-# A whole run of REINFORCE with the leave-one-out baseline: `python -m rl.rloo_engine`.
+# - whole programs: [REINFORCE](../nano/reinforce.py), [RLOO](../nano/rloo.py), [ReMax](../nano/remax.py)
 #
 # ## Exercises
 #

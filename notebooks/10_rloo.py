@@ -22,7 +22,6 @@
 import copy
 import itertools
 import math
-import re
 
 import matplotlib.pyplot as plt
 import torch
@@ -43,7 +42,7 @@ from gpt.log_probs import token_log_probs
 from harness.metric_log import MetricLog
 from harness.report.tokens import show_tokens
 from harness.seeds import make_generator
-from rl import grpo_engine, rloo_engine
+from rl import rloo_engine
 from rl.batches.rollout import prompt_batch, sample_rollout
 from rl.equations.advantages import group_advantages, leave_one_out_advantages
 from rl.equations.losses import policy_gradient, row_sums, sequence_mean, sequence_sum
@@ -297,16 +296,11 @@ show_tokens(texts, {"log pi - log pi_ref": k1}, prompts=[records[0].prompt] * 4)
 #
 # ## 5. The difference to GRPO
 #
-# The loop of [07](07_grpo.ipynb), and what changes (comments are left out):
-
+# A step of [nano/grpo.py](../nano/grpo.py), and what [nano/rloo.py](../nano/rloo.py) does otherwise
+# (every line begins at the margin):
 
 # %%
-def loop(engine) -> str:
-    """The training loop of an engine without its comments."""
-    return re.sub(r"  # .*", "", plots.source(engine.train, ("advantages = ", "meter.add_update")))
-
-
-plots.difference(loop(grpo_engine), loop(rloo_engine), names=("GRPO", "RLOO"), context=1)
+plots.neighbours("grpo", "rloo")
 
 # %% [markdown]
 # | | GRPO | RLOO |

@@ -20,7 +20,6 @@
 import copy
 import dataclasses
 import math
-import re
 from unittest import mock
 
 import matplotlib.pyplot as plt
@@ -42,7 +41,7 @@ from gpt.log_probs import token_log_probs
 from harness.metric_log import MetricLog
 from harness.report.tokens import show_tokens
 from harness.seeds import make_generator
-from rl import grpo_engine, reinforce_pp_engine
+from rl import reinforce_pp_engine
 from rl.batches.rollout import prompt_batch, sample_rollout
 from rl.equations.advantages import discounted_returns, group_advantages, whiten
 from rl.equations.kl import k1, k2
@@ -389,23 +388,12 @@ for name, estimator, wanted in (("k1", k1, torch.zeros_like(true)), ("k2", k2, t
 #
 # ## 6. The difference to GRPO
 #
-# The loop of [07](07_grpo.ipynb), and what changes (comments are left out). First the loop, then
-# the loss:
-
+# A step of [nano/grpo.py](../nano/grpo.py), and what
+# [nano/reinforce_pp.py](../nano/reinforce_pp.py) does otherwise (every line begins at the margin).
+# The ratio, the clip and the mean over a response's tokens stay:
 
 # %%
-def bare(function, first: str, last: str) -> str:
-    """A part of a function without its comments."""
-    return re.sub(r"  # .*", "", plots.source(function, (first, last)))
-
-
-names = ("GRPO", "REINFORCE++")
-loops = [
-    bare(e.train, "advantages = ", "meter.add_update") for e in (grpo_engine, reinforce_pp_engine)
-]
-plots.difference(*loops, names=names, context=1)
-losses = (grpo_engine.grpo_loss, reinforce_pp_engine.reinforce_pp_loss)
-plots.difference(*(bare(f, "token_loss = ", "return") for f in losses), names=names)
+plots.neighbours("grpo", "reinforce_pp")
 
 # %% [markdown]
 # ## 7. A run of both forms

@@ -74,8 +74,10 @@ def grpo(rewards: Tensor, log_probs: Tensor, old_log_probs: Tensor, mask: Tensor
 
 
 # %% [markdown]
-# Every neighbour is this text with a few lines replaced. The next cell only lists the new lines. The
-# sections below show each neighbour beside GRPO: a line with a minus goes, a line with a plus comes.
+# Every neighbour is this text with a few lines replaced. (Whole programs, from sampling to the
+# optimizer's step, are files of their own in [nano](../nano/README.md): try `diff nano/grpo.py
+# nano/dr_grpo.py`.) The next cell only lists the new lines. The sections below show each neighbour
+# beside GRPO: a line with a minus goes, a line with a plus comes.
 
 # %%
 A, RATIO, CLIPPED, GAIN, MEAN = plots.source(grpo).splitlines()[2:]

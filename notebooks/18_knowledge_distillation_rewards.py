@@ -52,7 +52,7 @@ from harness.report.tokens import show_tokens
 from harness.seeds import make_generator
 
 # %%
-from rl import grpo_engine, kd_grpo_engine, kd_ppo_engine
+from rl import kd_grpo_engine, kd_ppo_engine
 from rl.batches.rollout import sample_rollout
 from rl.equations.advantages import discounted_returns, gae, group_advantages, whiten
 from rl.equations.losses import policy_gradient, row_means, row_sums, sequence_sum
@@ -202,15 +202,11 @@ assert correlation < -0.5 and beaten > 0.5
 # ## 3. Three runs of KD-GRPO
 #
 # The engine is [07_grpo](07_grpo.ipynb) with this reward. The ratio, the clip and the group's baseline
-# are the same. What differs in a step (the loss on text comes in section 5):
+# are the same. What differs in a step (the loss on text comes in section 5; every line begins at the
+# margin):
 
 # %%
-plots.difference(
-    plots.source(grpo_engine.train, ("part_loss = grpo_loss", "norm = clip_and_step")),
-    plots.source(kd_grpo_engine.train, ("with precision(policy.device, config.precision):  # line 9",
-                                       "norm = clip_and_step")),
-    names=("rl/grpo_engine.py", "rl/kd_grpo_engine.py"),
-)  # fmt: skip
+plots.neighbours("grpo", "kd_grpo")
 
 # %%
 config = KDGRPOConfig(

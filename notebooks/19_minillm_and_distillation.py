@@ -21,8 +21,8 @@
 #
 # **You need** [05_what_a_kl_is](05_what_a_kl_is.ipynb) (the two directions) and
 # [04_policy_gradients_and_baselines](04_policy_gradients_and_baselines.ipynb).
-# [18_knowledge_distillation_rewards](18_knowledge_distillation_rewards.ipynb) is the page before, and
-# section 8 shows the difference to [07_grpo](07_grpo.ipynb).
+# [18_knowledge_distillation_rewards](18_knowledge_distillation_rewards.ipynb) is the page before;
+# section 8 shows the difference.
 #
 # **To run it yourself:** `make demo` once sets up `.venv`, `make dev` adds the Jupyter kernel; then
 # choose the kernel of `.venv`. It takes about half a minute on one CPU core.
@@ -49,7 +49,7 @@ from harness.report.tokens import show_tokens
 from harness.seeds import make_generator
 
 # %%
-from rl import grpo_engine, minillm_engine
+from rl import minillm_engine
 from rl.batches.rollout import sample_rollout
 from rl.equations.losses import length_normalized_returns, mixed_sampling_weights
 from rl.minillm_engine import MiniLLMConfig, Targets, minillm_loss
@@ -389,17 +389,12 @@ plt.show()
 # %% [markdown]
 # ## 8. The four of them, on the same base model
 #
-# MiniLLM's loop is GRPO's with another reward, other returns and another loss. Here is the part
-# about rewards:
+# MiniLLM's loop is that of [18](18_knowledge_distillation_rewards.ipynb) with another sampler, other
+# returns and another loss. A step of [nano/kd_grpo.py](../nano/kd_grpo.py), and what
+# [nano/minillm.py](../nano/minillm.py) does otherwise (every line begins at the margin):
 
 # %%
-plots.difference(
-    plots.source(grpo_engine.train, ('with clock.phase("rollout")', 'with clock.phase("update")')),
-    plots.source(
-        minillm_engine.train, ('with clock.phase("rollout")', 'with clock.phase("update")')
-    ),
-    names=("rl/grpo_engine.py", "rl/minillm_engine.py"),
-)
+plots.neighbours("kd_grpo", "minillm")
 
 # %%
 curves, students = {}, {}

@@ -257,6 +257,13 @@ for pair in pairs[:3]:
     print(f"  rejected {text['gold_rejected']:.2f}  {text['rejected']}")
 
 # %% [markdown]
+# DPO is the reward model of [06](06_reward_model.ipynb) with another score. A step of
+# [nano/reward_model.py](../nano/reward_model.py), and what [nano/dpo.py](../nano/dpo.py) does otherwise:
+
+# %%
+plots.neighbours("reward_model", "dpo")
+
+# %% [markdown]
 # The reference is frozen, so its side is computed once, before training. The core of
 # [rl/dpo_engine.py](../rl/dpo_engine.py):
 

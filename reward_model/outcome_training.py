@@ -5,7 +5,7 @@
 
 The same scalar head as the Bradley-Terry model's learns from labels instead of pairs: the score of a
 text is the log-odds that it is good. Without --base the trunk starts from random weights. It reads
-pieces of the texts, of all lengths that a policy may write. RL takes the run folder as --reward-model
+pieces of the texts, of --shortest tokens up to the context. RL takes the run folder as --reward-model
 or --judge, as it takes any other.
 """
 
@@ -26,15 +26,15 @@ from data.names import data_name
 from data.splits import split_of
 from gpt.checkpoint import load_policy
 from gpt.memory.announce import announce
-from gpt.memory.forecast import forecast
+from gpt.memory.forecast import Forecast, Model, Phase, rows_of_pass
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import Tokenizer, load_tokenizer
-from harness.command_flags import TrainingFlags
+from harness.command_flags import OptimizerFlags, TrainingFlags
 from harness.command_line import run_command
-from harness.device import pick_device, precision
+from harness.device import open_device, precision
 from harness.errors import UserError
 from harness.files import display_path, write_json
-from harness.flag_ranges import AtLeastOne, Count, Limit, NotEmpty, NotNegative
+from harness.flag_ranges import AtLeastOne, AtLeastTwo, NotEmpty, NotNegative
 from harness.metric_log import MetricLog
 from harness.optimizer import (
     adamw,
@@ -59,13 +59,12 @@ from reward_model.outcomes import (
     report_text,
 )
 from reward_model.scalar_head import Pooling, RewardModel, save_reward_model
-from reward_model.training_memory import reward_model_work
 
 HEAD_WIDTH = 32  # of a fresh trunk's attention heads
 
 
 @dataclass(frozen=True)
-class OutcomeConfig(TrainingFlags):
+class OutcomeConfig(OptimizerFlags, TrainingFlags):
     """Train an outcome reward model on labelled texts."""
 
     data: Annotated[str, NotEmpty("is empty: give a file or a folder")] = "train.jsonl"
@@ -80,13 +79,13 @@ class OutcomeConfig(TrainingFlags):
     """Tokenizer of a fresh trunk: glassbox, gpt2 or a rank file of gpt.tokenizer_training."""
     layers: AtLeastOne = 1
     """Layers of a fresh trunk."""
-    width: int = 64
+    width: AtLeastOne = 64
     """Width of a fresh trunk, a multiple of 32."""
     context: int = 256
     """Positions of a fresh trunk."""
     pooling: Pooling = "mean_score"
     """How token scores become one score."""
-    shortest: int = 16
+    shortest: AtLeastTwo = 16
     """Tokens of the shortest pieces to learn from; the longest fill the context."""
     epochs: AtLeastOne = 3
     """Passes over the texts, each with new pieces."""
@@ -96,23 +95,11 @@ class OutcomeConfig(TrainingFlags):
     """Texts per optimizer step."""
     micro_batch_size: AtLeastOne = 32
     """Texts per forward pass; changes memory and speed, never the gradient."""
-    lr: NotNegative = 5e-4
-    """Peak learning rate."""
-    warmup: Count = 50
-    """Steps of linear warm-up."""
     weight_decay: NotNegative = 0.1
-    """AdamW decay of matrices."""
-    max_norm: Limit = 1.0
-    """Gradient norm at which gradients are clipped."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if min(self.layers, self.held_out_texts) < 1 or self.shortest < 2:
-            raise ValueError(
-                "layers and held_out_texts must be at least 1, shortest at least 2: got "
-                f"{self.layers}, {self.held_out_texts} and {self.shortest}"
-            )
-        if self.width < 1 or self.width % HEAD_WIDTH:
+        if self.width % HEAD_WIDTH:
             raise ValueError(f"width must be a multiple of {HEAD_WIDTH}: got {self.width}")
         if self.context < self.shortest:
             raise ValueError(
@@ -227,19 +214,27 @@ def report_lengths(context: int) -> list[int]:
     return [context // 8, context // 4, context]
 
 
+def memory_of(config: OutcomeConfig, shape: GPTConfig, device: str, ranks: int) -> Forecast:
+    """The trunk stays beside the model in training; there are no logits, a score has one number."""
+    rows, several = rows_of_pass(config.batch_size, config.micro_batch_size, ranks)
+    return Forecast(
+        (Model("base", shape), Model("reward model", shape, trained=True)),
+        (
+            Phase("update", "update", (shape,), rows, shape.context, accumulates=several),
+            Phase("report", "scoring", (shape,), 64, shape.context),
+        ),
+        bfloat16=config.precision == "bfloat16",
+        device=device,
+    )
+
+
 def main(config: OutcomeConfig) -> Path:
     """Read the texts, train, report, and return the run folder."""
-    device = pick_device(config.device, config.precision)
+    device = open_device(config.device, config.precision)
     trunk, tokenizer = open_trunk(config, device)
     texts, held_out = open_texts(config, tokenizer)
     shape = trunk.config
-    announce(
-        config,
-        lambda changed: forecast(
-            reward_model_work(changed, shape, shape.context, 1, device.type, world())
-        ),
-        device,
-    )
+    announce(config, lambda other: memory_of(other, shape, device.type, world()), device)
     folder = config.out or RUNS / f"outcome-{data_name(config.data)}"
     folder = open_run(folder, config, resume=config.resume)
     open_page(folder, "reward_model", config)

@@ -137,11 +137,6 @@ class PairSampling:
             raise ValueError(
                 f"responses_per_prompt={self.responses_per_prompt}: a comparison needs at least 2"
             )
-        if min(self.borrowed, self.repeated) < 0 or self.sampled < 1:
-            raise ValueError(
-                f"borrowed={self.borrowed} and repeated={self.repeated} leave {self.sampled} of "
-                f"responses_per_prompt={self.responses_per_prompt} to be sampled: leave at least 1"
-            )
 
     @property
     def sampled(self) -> int:

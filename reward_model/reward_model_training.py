@@ -25,6 +25,7 @@ first when it is not there. Held-out prompts are those of the validation split.
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -35,17 +36,19 @@ import torch
 from torch import Tensor
 
 from data.collate import epoch_shuffled_indices
-from data.names import Data, default_folder
+from data.names import default_folder
 from gpt import pretraining
 from gpt.checkpoint import load_policy
 from gpt.lora import fit_for_training
-from gpt.model import SMALL_WIDTH_PRESETS, Preset
+from gpt.memory.announce import announce
+from gpt.memory.forecast import Forecast, Model, Phase, rows_of_pass
+from gpt.model import GPT, GPTConfig, Preset, PresetFlags
 from gpt.pretraining import PretrainingConfig
-from harness.command_flags import MemoryFlags, TrainingFlags
+from harness.command_flags import MemoryFlags, OptimizerFlags
 from harness.command_line import run_command
-from harness.device import pick_device, precision
+from harness.device import open_device, precision
 from harness.files import display_path, write_json
-from harness.flag_ranges import AboveZero, AtLeastOne, AtLeastTwo, Count, Limit, NotNegative
+from harness.flag_ranges import AtLeastOne, Count, NotNegative
 from harness.metric_log import MetricLog
 from harness.optimizer import (
     adamw,
@@ -55,7 +58,7 @@ from harness.optimizer import (
     set_learning_rate,
 )
 from harness.paths import MODEL_FILE
-from harness.ranks.collectives import all_reduce_sum, check_alike, on_main, shard
+from harness.ranks.collectives import all_reduce_sum, check_alike, on_main, shard, world
 from harness.report.rules import say_findings
 from harness.report.writing import open_page, refresh
 from harness.run_folder import finish_run, open_run, stepping
@@ -76,8 +79,13 @@ from reward_model.pairs import (
     prompts_per_forward,
 )
 from reward_model.scalar_head import Pooling, RewardModel, save_reward_model
-from reward_model.training_memory import announce_memory, longest_pair, most_responses
-from reward_model.world_pairs import check_world, has_annotator, sampled_pairs
+from reward_model.world_pairs import (
+    SAMPLED_TOGETHER,
+    PairFlags,
+    check_world,
+    has_annotator,
+    sampled_pairs,
+)
 
 # Which defaults are measured, where, and which are not: README.md beside this file.
 PRESETS: dict[str, dict[str, Any]] = {
@@ -99,29 +107,13 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class RewardModelConfig(MemoryFlags, TrainingFlags):
+class RewardModelConfig(PresetFlags, OptimizerFlags, MemoryFlags, PairFlags):
     """Train a Bradley-Terry reward model on preference pairs."""
 
     preset: Preset = "tiny"
     """Size of the base model and matching defaults, applied before all other flags."""
-    data: Data = "reviews"
-    """A world with an annotator (reviews), or a preference file (formats: data/README.md)."""
     base: Path | None = None
     """Run folder of the base model; default: gpt.pretraining's for this data and preset."""
-    pairs: AtLeastOne = 112_000
-    """Pairs to sample and label (a world only; a file brings its own)."""
-    responses_per_prompt: AtLeastTwo = 8
-    """K: sampled responses to a prompt, every two of which are compared (a world only)."""
-    wide_temperature: AboveZero = 1.5
-    """Temperature at which every second half of those responses is drawn; the rest are at 1."""
-    borrowed_responses: Count = 0
-    """Of those K, answers that were written for other prompts: in comparing them with its own a reward
-    model learns to check what the prompt asks (a world only)."""
-    repeated_responses: Count = 0
-    """Of those K, own answers that say their last sentence again, once, twice and so on: text that the
-    base model hardly writes and that a policy finds where no pair ever had it (a world only)."""
-    held_out_pairs: AtLeastOne = 1000
-    """Pairs to sample for the held-out report (a world only)."""
     record_tokens: Count = 4
     """Held-out pairs whose answers are kept with the score of each prefix, for the report; 0: none."""
     pooling: Pooling = "last_token"
@@ -136,13 +128,8 @@ class RewardModelConfig(MemoryFlags, TrainingFlags):
     """Responses per forward pass, but at least all of one prompt; changes memory and speed, never the
     gradient. Default: all of a step."""
     lr: NotNegative = 2e-3
-    """Peak learning rate."""
     warmup: Count = 20
-    """Steps of linear warm-up."""
     weight_decay: NotNegative = 0.01
-    """AdamW decay of matrices."""
-    max_norm: Limit = 1.0
-    """Gradient norm at which gradients are clipped."""
     margin: NotNegative = 0.0
     """By how much the chosen score must lead (Llama 2, arXiv:2307.09288, Eq. 2)."""
     margin_from: Literal["constant", "strength"] = "constant"
@@ -154,8 +141,6 @@ class RewardModelConfig(MemoryFlags, TrainingFlags):
     """Weight of mean[(R_w + R_l)^2] (arXiv:2312.09244); 0.01 where it is used."""
     max_prompt_tokens: AtLeastOne = 128
     """Longer prompts are left out and counted."""
-    max_response_tokens: AtLeastOne = 48
-    """Longer answers are left out and counted; sampled ones are cut off there."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -163,11 +148,6 @@ class RewardModelConfig(MemoryFlags, TrainingFlags):
             raise ValueError(
                 "--margin-from strength multiplies --margin, which is 0: give --margin 1"
             )
-
-    @property
-    def is_small(self) -> bool:
-        """Whether one process a core is faster than threads."""
-        return self.preset in SMALL_WIDTH_PRESETS
 
     @property
     def scored_at_once(self) -> int:
@@ -295,14 +275,57 @@ def base_folder(config: RewardModelConfig) -> Path:
     return folder
 
 
+def memory_of(
+    config: RewardModelConfig,
+    shape: GPTConfig,
+    tokens: int,
+    responses: int = 2,
+    device: str = "cpu",
+    ranks: int = 1,
+) -> Forecast:
+    """The base stays beside the model in training; there are no logits, a score has one number.
+
+    Rows: the prompts of a step, each with its `responses`.
+    """
+    rank, micro = config.lora_rank, config.micro_batch_size
+    rows, several = rows_of_pass(config.batch_size * responses, micro, ranks)
+    phases = [
+        Phase("update", "update", (shape,), rows, tokens, accumulates=several),
+        Phase("report", "scoring", (shape,), 64, tokens),
+    ]
+    if has_annotator(config.data):
+        sampled = math.ceil(SAMPLED_TOGETHER / ranks)
+        phases.append(Phase("pairs", "sampling", (shape,), sampled, tokens, finished=True))
+    return Forecast(
+        (
+            Model("base", shape, lora_rank=rank),
+            Model("reward model", shape, trained=True, lora_rank=rank, shares=rank > 0),
+        ),
+        tuple(phases),
+        bfloat16=config.precision == "bfloat16",
+        checkpoint=config.checkpoint_blocks,
+        device=device,
+    )
+
+
+def announce_memory(config: RewardModelConfig, base: GPT, tokens: int, responses: int) -> None:
+    """Print what training needs; UserError if the base's device has less."""
+    shape, device = base.config, base.device
+    announce(
+        config,
+        lambda other: memory_of(other, shape, tokens, responses, device.type, world()),
+        device,
+    )
+
+
 def main(config: RewardModelConfig) -> Path:
     """Make or read the pairs, train, report, and return the run folder."""
-    device = pick_device(config.device, config.precision)
     made = has_annotator(config.data)  # a world's pairs are sampled, a file brings its own
     check_world(config.data, config.margin_from)
     if not made:  # before a base is pre-trained for it
         check_file(config)
-    base = base_folder(config)
+    base = base_folder(config)  # whose pre-training may be of another precision
+    device = open_device(config.device, config.precision)
     policy, tokenizer = load_policy(base, device)
     folder = config.out or default_folder("reward_model", config.data, config.preset)
     if made:
@@ -310,7 +333,10 @@ def main(config: RewardModelConfig) -> Path:
         announce_memory(config, policy, longest, config.responses_per_prompt)
     else:  # too few pairs are refused before an earlier run is moved aside
         pairs, held_out = file_pairs(config, tokenizer, policy.config.context)
-        announce_memory(config, policy, longest_pair(pairs), most_responses(by_prompt(pairs)))
+        longest = max(len(p.prompt) + max(len(p.chosen), len(p.rejected)) for p in pairs)
+        groups = by_prompt(pairs)
+        different = [{tuple(s) for p in group for s in (p.chosen, p.rejected)} for group in groups]
+        announce_memory(config, policy, longest, max(map(len, different)))
     folder = open_run(folder, config, resume=config.resume)
     open_page(folder, "reward_model", config)
     if config.resume:

@@ -71,7 +71,7 @@ class RewardModel(nn.Module):
         """Unnormalised score after each response token, (N, T) float32, 0 at padding."""
         hidden = response_hidden(self.gpt, batch, batch.response_columns)  # (M, D)
         scores = head_product(hidden, self.head.weight, self.head.bias)[:, 0]  # (M,)
-        return scatter_responses(scores, batch.response_mask)
+        return scatter_responses(scores, batch)
 
     def raw_scores(self, batch: ResponseBatch) -> Tensor:
         """One unnormalised score per response, (N,): what the Bradley-Terry loss compares."""

@@ -40,20 +40,22 @@ from data.records import PromptRecord
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
 from harness.files import display_path
-from harness.flag_ranges import AtLeastOne, Count, NotNegative
+from harness.flag_ranges import AboveZero, AtLeastOne, AtLeastTwo, Count, NotNegative
 from harness.frozen_copy import frozen_copy
 from harness.metric_log import MetricLog
 from harness.optimizer import adamw, clip_and_step, cosine_schedule, set_learning_rate
 from harness.paths import MODEL_FILE
-from harness.ranks.collectives import all_gather_list, all_reduce_sum
+from harness.ranks.collectives import all_reduce_sum
 from harness.training_state import TrainingState
 from reward_model.pairs import TokenPair
 from rl.batches.preferences import (
     Compared,
     LossName,
     PairStream,
+    PreferenceFlags,
     check_preference_flags,
     frozen_log_probs,
+    gather_compared,
     needs_reference,
     open_pairs,
     pair_lengths,
@@ -88,7 +90,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class DPOConfig(RunFlags):
+class DPOConfig(PreferenceFlags, RunFlags):
     """Improve a policy on preference pairs alone, with DPO or a relative of it."""
 
     data: Data = "reviews"
@@ -102,22 +104,13 @@ class DPOConfig(RunFlags):
     """dpo: -log sigmoid(beta h). cdpo: the same with label_smoothing. ipo: (h - 1 / (2 beta))^2;
     ipo_mean: h from means per token. hinge: max(0, 1 - beta h). simpo: -log sigmoid(simpo_beta (l_w
     - l_l) - target_margin), l the mean log-prob per token, without a reference."""
-    beta: float = 0.1
+    beta: AboveZero = 0.1
     """The price of leaving the reference; smaller goes further."""
-    label_smoothing: float = 0.0
-    """s of cdpo, the chance that a label is wrong."""
-    simpo_beta: float = 2.0
-    """beta of simpo, whose log-probs are means per token and thus smaller."""
-    target_margin: float = 0.5
-    """gamma of simpo, by how much the chosen response should win."""
-    length_norm: bool = False
-    """Average a response's log-probs over its tokens in the losses that sum them, as DPO's paper
-    does; ipo_mean and simpo average by themselves."""
     steps: AtLeastOne = 200
     """Optimizer steps."""
     batch_size: AtLeastOne = 32
     """Pairs per optimizer step."""
-    micro_batch_size: AtLeastOne = 64
+    micro_batch_size: AtLeastTwo = 64
     """Rows per forward pass, two a pair; changes memory and speed, never the gradient."""
     lr: NotNegative = 4e-4
     """Peak learning rate; a cosine brings it to a tenth."""
@@ -137,8 +130,6 @@ class DPOConfig(RunFlags):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.micro_batch_size < 2:
-            raise ValueError(f"micro_batch_size must be at least 2: got {self.micro_batch_size}")
         check_preference_flags(self, [self.loss])
 
 
@@ -221,7 +212,7 @@ def train(
             compared.append(both.detach())
         norm = clip_and_step(optimizer, policy.parameters(), config.max_norm)  # line 6
         row = {**all_reduce_sum({"loss": float(loss)}), "grad_norm": float(norm), "lr": lr}
-        row |= pair_metrics(config.loss, all_gather_list([both.cpu() for both in compared]), config)
+        row |= pair_metrics(config.loss, gather_compared(compared), config)
         row["pairs_per_second"] = config.batch_size / (time.perf_counter() - begin)
         state.step = step + 1
         if len(held_out) and (state.step % config.eval_every == 0 or state.step == config.steps):

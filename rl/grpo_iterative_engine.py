@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -73,7 +74,7 @@ from rl.training.config import EngineConfig, kl_controller, require_groups, size
 from rl.training.engine import Engine, sampling_needs
 from rl.training.metrics import Stopwatch, UpdateMeter, rollout_metrics
 from rl.training.open_task import Task
-from rl.training.run import Validate, finish_step, run_training
+from rl.training.run import Validate, finish_step, run_as_command, run_training
 from rl.training.token_log import StepBatch
 
 # The larger sizes are for files, for which nobody labels new pairs; neither do sums need it.
@@ -259,7 +260,7 @@ def train(
         step_batch = StepBatch(meter, rollout, rewards, advantages)
         row |= rollout_metrics(rollout, rewards, old_log_probs, ref_log_probs)
         row |= meter.metrics() | {"non_finite_rewards": non_finite, "kl_coef": kl.coef, "lr": lr}
-        row |= clock.metrics(tokens=int(rollout.lengths.sum()))
+        row |= clock.metrics(tokens=rollout.tokens)
         if "kl" in row:
             kl.update(row["kl"], len(rollout))
         state.step = step + 1
@@ -329,13 +330,7 @@ ENGINE = Engine(
     toy="--iterations 2 --new-pairs 160 --check-pairs 16 --responses-per-prompt 4 --reward-batch-size 2",
 )
 
-
-def main(config: IterativeGRPOConfig) -> Path:
-    """Run iterative GRPO with all I/O and return the run folder."""
-    return run_training(ENGINE, config)
-
+main = partial(run_training, ENGINE)  # config -> run folder
 
 if __name__ == "__main__":
-    from harness.command_line import run_command
-
-    run_command(main, IterativeGRPOConfig, PRESETS)
+    run_as_command(ENGINE)

@@ -32,6 +32,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -76,7 +77,7 @@ from rl.training.engine import Engine
 from rl.training.evaluation import Conditions
 from rl.training.metrics import Stopwatch, UpdateMeter, rollout_metrics
 from rl.training.open_task import Task
-from rl.training.run import Validate, finish_step, run_training
+from rl.training.run import Validate, finish_step, run_as_command, run_training
 from rl.training.token_log import StepBatch
 
 PRESETS = size_presets()
@@ -255,7 +256,7 @@ def train(
         row |= step_metrics(steps, advantages, config.group_size)
         row |= meter.metrics() | {"kl_coef": kl.coef, "lr": lr}
         row |= {"non_finite_rewards": non_finite + broken}
-        row |= clock.metrics(tokens=int(rollout.lengths.sum()))
+        row |= clock.metrics(tokens=rollout.tokens)
         if "kl" in row:
             kl.update(row["kl"], len(rollout))
         state.step = step + 1
@@ -273,13 +274,7 @@ ENGINE = Engine(
     prepare=open_step_rewards,
 )
 
-
-def main(config: ProcessGRPOConfig) -> Path:
-    """Run process-supervised GRPO with all I/O and return the run folder."""
-    return run_training(ENGINE, config)
-
+main = partial(run_training, ENGINE)  # config -> run folder
 
 if __name__ == "__main__":
-    from harness.command_line import run_command
-
-    run_command(main, ProcessGRPOConfig, PRESETS)
+    run_as_command(ENGINE)

@@ -455,7 +455,7 @@ def train(
             groups = keep(rewards.view(-1, config.group_size))
             buffer.add(rollout, rewards, groups, non_finite)
         rollout, rewards = buffer.sampled()
-        tokens = int(rollout.lengths.sum())
+        tokens = rollout.tokens
         if config.overlong_tokens is not None:  # line 5
             rewards = with_overlong_penalty(
                 rollout, rewards, config.max_new_tokens, config.overlong_tokens
@@ -517,10 +517,7 @@ ENGINE = Engine(
 )
 
 
-def main(config: GRPOVariantsConfig) -> Path:
-    """Run the chosen variant with all I/O and return the run folder."""
-    return run_training(ENGINE, config)
-
+main = partial(run_training, ENGINE)  # config -> run folder
 
 if __name__ == "__main__":
     run_command(main, GRPOVariantsConfig, default=command_line_defaults())

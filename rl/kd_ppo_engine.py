@@ -8,7 +8,7 @@ print is MiniLLM (Gu et al. 2024, arXiv:2306.08543); the rest is PPO (arXiv:1707
     line 3   for each batch of prompts                          prompt_batch
     line 4     o ~ student; l_old; v = V(state)                 sample_rollout, old_policy_log_probs
     line 5     r = log p_teacher(o | q) [- beta KL]             TeacherReward, kd_token_rewards, placement
-    line 6     r = r - lambda L_PT, for all outputs         (2) pt_mode="reward_bonus": it does nothing
+    line 6     r = r - lambda L_PT, for all outputs         (2) pt_mode="reward_bonus": holds no text
     line 7     A, returns = GAE(r, V)                           gae_targets: gae, whiten (arXiv:1506.02438,
                                                                 Eq. 16); critic_lambda = 1: Monte-Carlo
     line 8     for K epochs, shuffled minibatches               updates_per_batch, minibatches
@@ -22,8 +22,9 @@ own reward (`--placement terminal` is the box: their sum at the last one; with g
 of a whole response are equal, the credit is not). By default the student's log-probability is
 subtracted: log p alone is largest for the one likeliest output. There is a value for every state,
 not one per prompt, or GAE has no temporal difference; the ratio is a token's, not the product over
-the output. And L_PT: as a bonus it is one number for the whole batch, computed without a gradient,
-which every baseline takes away again. Only as a loss does it hold on to anything.
+the output. And L_PT: as a bonus it is one number for the whole batch, computed without a gradient.
+The baseline takes it away again, exactly only for a perfect critic or GAE's lambda = 1; otherwise it
+disturbs the advantages through the critic's error. Only as a loss does it hold on to the text.
 What is new next to PPO: the reward is a model's log-probability, token by token.
 
     python -m rl.kd_ppo_engine                        reviews, the teacher of scripts/make_teacher.py
@@ -36,6 +37,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -49,7 +51,7 @@ from gpt.model import GPT
 from gpt.pretraining import held_out_loss
 from gpt.tokenizer import Tokenizer
 from harness.device import precision
-from harness.flag_ranges import AtLeastOne, KLLimit
+from harness.flag_ranges import KLLimit
 from harness.frozen_copy import frozen_copy
 from harness.metric_log import MetricLog
 from harness.seeds import make_generator
@@ -77,10 +79,9 @@ from rl.training.actor_critic import (
 from rl.training.config import kl_controller, size_presets, warmed_up
 from rl.training.engine import Engine, sampling_needs
 from rl.training.metrics import Stopwatch, UpdateMeter, explained_variance, rollout_metrics
-from rl.training.open_task import open_text
-from rl.training.reference import check_moving_reference, moved_reference
-from rl.training.run import Validate, finish_step, run_training
-from rl.training.text import text_gradient
+from rl.training.reference import MovingReference, check_moving_reference, moved_reference
+from rl.training.run import Validate, finish_step, run_as_command, run_training
+from rl.training.text import open_text, text_gradient
 from rl.training.value_model import ValueModel
 
 PRESETS = size_presets(
@@ -91,7 +92,7 @@ PRESETS = size_presets(
 
 
 @dataclass(frozen=True)
-class KDPPOConfig(ActorCriticConfig):
+class KDPPOConfig(MovingReference, ActorCriticConfig):
     """Distil a teacher into a policy with PPO."""
 
     teacher: Path | None = None
@@ -102,18 +103,12 @@ class KDPPOConfig(ActorCriticConfig):
     """dense: every token gets its own part of the reward. terminal: the last token gets the sum."""
     kl_coef: float = 0.02
     """beta, the weight of the KL to the reference, in every token's reward."""
-    reference_update: Literal["never", "per_iteration", "mix"] = "never"
-    """per_iteration: the reference becomes the policy every reference_every batches. mix: a part."""
-    reference_every: AtLeastOne = 20
-    """Rollout batches between updates of the reference."""
-    reference_mix: float = 0.6
-    """alpha of mix: reference <- alpha * policy + (1 - alpha) * reference (TR-DPO)."""
     value_clip: float | None = None
     """Clip the new value to the rollout's by this much in the value loss; rewards are in nats here, and
     PPO's usual 0.2 would keep the critic from following them."""
     pt_mode: Literal["loss", "reward_bonus"] = "loss"
     """loss: pretraining_coef * L_PT is part of the loss. reward_bonus: minus that number is added to
-    every response's reward, which does nothing; it is there to show that."""
+    every response's reward, which cannot hold the text; it is there to show that."""
     pretraining_coef: float = 0.1
     """lambda, the weight of the language model's loss on pre-training text; 0 needs no text. MiniLLM
     and the larger presets have 1; a world's text is worse than what its teacher writes, and 1 holds
@@ -123,8 +118,10 @@ class KDPPOConfig(ActorCriticConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        refuse_other_rewards(self)
-        check_moving_reference(self, kl_coef=self.kl_coef, kl_loss_coef=self.kl_loss_coef)
+        refuse_other_rewards(self.reward, self.reward_model)
+        check_moving_reference(
+            self, self.lora_rank, kl_coef=self.kl_coef, kl_loss_coef=self.kl_loss_coef
+        )
 
 
 def rewards_of_tokens(
@@ -174,16 +171,16 @@ def kd_token_rewards(  # lines 5-6
 
 
 def text_of(config: KDPPOConfig, corpus: Corpus | None) -> Corpus | None:
-    """The corpus, where its loss has a weight. Warns of the mode in which it does nothing."""
+    """The corpus, where its loss has a weight. Warns of the mode in which it cannot hold it."""
     if not config.pretraining_coef:
         return None
     if corpus is None:
         raise ValueError("pretraining_coef needs a corpus: pass one, or set it to 0")
     if config.pt_mode == "reward_bonus":
         warnings.warn(
-            "pt_mode reward_bonus adds the same number to the reward of every response: whitened "
-            "advantages do not contain it and L_PT has no gradient, so nothing is protected. Use "
-            "pt_mode loss",
+            "pt_mode reward_bonus adds the same number, without a gradient, to the reward of every "
+            "response: it cannot hold the text, and where GAE's lambda is below 1 it disturbs the "
+            "advantages. Use pt_mode loss",
             stacklevel=3,
         )
     return corpus
@@ -288,7 +285,7 @@ def train(
         row |= of_text | explained_variance(
             targets.old_values, targets.returns, rollout.response_mask
         )
-        row |= clock.metrics(tokens=int(rollout.lengths.sum()))
+        row |= clock.metrics(tokens=rollout.tokens)
         if "kl" in row:
             kl.update(row["kl"], len(rollout))
         state.step = step + 1
@@ -329,18 +326,12 @@ ENGINE = Engine(
         config,
         critic=True,
         moving_reference=config.reference_update != "never",
-        text_rows=config.pretraining_batch_size if config.pretraining_coef else 0,
+        text_rows=config.text_rows,
     ),
     toy="--pretraining-batch-size 2",
 )
 
-
-def main(config: KDPPOConfig) -> Path:
-    """Run KD-PPO with all I/O and return the run folder."""
-    return run_training(ENGINE, config)
-
+main = partial(run_training, ENGINE)  # config -> run folder
 
 if __name__ == "__main__":
-    from harness.command_line import run_command
-
-    run_command(main, KDPPOConfig, PRESETS)
+    run_as_command(ENGINE)

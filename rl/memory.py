@@ -10,15 +10,12 @@ Letters in the table say with which flags a run fits: docs/memory.md explains th
 from __future__ import annotations
 
 from harness.command_line import run_command
-from rl.commands.memory_tables import MemoryConfig, in_full, legend, table, write_docs
+from rl.commands.memory_tables import MemoryConfig, in_full, legend, table
 from rl.training.evaluation import format_table
 
 
 def main(flags: MemoryConfig) -> None:
-    """Print the tables, or one script at one preset in full, or write the docs."""
-    if flags.write_docs:
-        write_docs(flags)
-        return
+    """Print the tables, or one script at one preset in full."""
     if len(flags.preset) * len(flags.script) == 1:
         print(in_full(flags.script[0], flags.preset[0], flags))
         return

@@ -30,8 +30,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -44,7 +45,7 @@ from gpt.model import GPT
 from gpt.teacher import open_teacher
 from gpt.tokenizer import Tokenizer
 from harness.device import precision
-from harness.flag_ranges import AtLeastOne, KLLimit, NotNegative
+from harness.flag_ranges import AtLeastOne, KLLimit, NotNegative, Range
 from harness.metric_log import MetricLog
 from harness.optimizer import adamw, clip_and_step, set_learning_rate
 from harness.seeds import make_generator
@@ -65,24 +66,25 @@ from rl.equations.losses import (
 )
 from rl.equations.token_rewards import teacher_rewards
 from rl.rewards.teacher_reward import TeacherReward, refuse_other_rewards, teacher_log_probs
-from rl.training.config import EngineConfig, size_presets, warmed_up
+from rl.training.config import size_presets, warmed_up
 from rl.training.engine import Engine, sampling_needs
 from rl.training.metrics import Stopwatch, UpdateMeter, rollout_metrics
-from rl.training.open_task import open_text
-from rl.training.run import Validate, finish_step, run_training
-from rl.training.text import text_gradient
+from rl.training.run import Validate, finish_step, run_as_command, run_training
+from rl.training.text import TextConfig, open_text, text_gradient
 from rl.training.token_log import StepBatch
 
 PRESETS = size_presets(dict(prompts_per_step=32, minibatches=4, kl_coef=0.0, pretraining_coef=1.0))
 
 
 @dataclass(frozen=True)
-class MiniLLMConfig(EngineConfig):
+class MiniLLMConfig(TextConfig):
     """Distil a teacher into a policy with MiniLLM."""
 
     teacher: Path | None = None
     """Run folder of the teacher; default: the one of this data."""
-    teacher_share: float = 0.2
+    teacher_share: Annotated[
+        float, Range("[0, 1)", "must be in [0, 1), or the weights of the samples have no bound")
+    ] = 0.2
     """alpha: the teacher's share of the mixture that responses are drawn from; 0 is on-policy."""
     prompts_per_step: AtLeastOne = 128
     """Prompts per rollout batch."""
@@ -98,20 +100,13 @@ class MiniLLMConfig(EngineConfig):
     """epsilon below 1."""
     clip_high: NotNegative = 0.2
     """epsilon above 1."""
-    pretraining_coef: float = 0.1
+    pretraining_coef: NotNegative = 0.1
     """lambda_PT: the weight of the language model's loss on pre-training text. The paper has 1, and so
     have the larger presets; a world's text is worse than what its teacher writes, and 1 holds back."""
-    pretraining_batch_size: AtLeastOne = 32
-    """Rows of pre-training text per optimizer step."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        refuse_other_rewards(self)
-        if not 0 <= self.teacher_share < 1:
-            raise ValueError(
-                "teacher_share must be in [0, 1), or the weights of the samples have no bound: got "
-                f"{self.teacher_share}"
-            )
+        refuse_other_rewards(self.reward, self.reward_model)
         if self.kl_coef or self.stop_kl is not None:
             raise ValueError(
                 "MiniLLM has no reference model: leave --kl-coef and --stop-kl out (validation/kl "
@@ -122,15 +117,6 @@ class MiniLLMConfig(EngineConfig):
                 "a teacher whose log-probs are not finite is refused, there is nothing to put in "
                 "their place: leave --non-finite-reward out"
             )
-        if self.pretraining_coef < 0 or self.pretraining_batch_size < 1:
-            raise ValueError(
-                "pretraining_coef must not be negative and pretraining_batch_size at least 1"
-            )
-
-    @property
-    def updates(self) -> int:
-        """The most optimizer steps that a batch can take."""
-        return self.updates_per_batch * self.minibatches
 
 
 class Targets(NamedTuple):
@@ -273,7 +259,7 @@ def train(
         rewards = row_sums(token_rewards, rollout.response_mask)  # log p(y) / q(y), (N,)
         step_batch = StepBatch(meter, rollout, rewards, targets.returns)
         row = rollout_metrics(rollout, rewards, old_log_probs, None) | meter.metrics() | {"lr": lr}
-        row |= clock.metrics(tokens=int(rollout.lengths.sum()))
+        row |= clock.metrics(tokens=rollout.tokens)
         state.step = step + 1
         if finish_step(config, state, row, log, (policy, None), validate, folder, step_batch):
             break
@@ -305,18 +291,12 @@ ENGINE = Engine(
         config,
         compares_vocabularies=True,
         teacher_samples=config.teacher_share > 0,
-        text_rows=config.pretraining_batch_size if config.pretraining_coef else 0,
+        text_rows=config.text_rows,
     ),
     toy="--pretraining-batch-size 2",
 )
 
-
-def main(config: MiniLLMConfig) -> Path:
-    """Run MiniLLM with all I/O and return the run folder."""
-    return run_training(ENGINE, config)
-
+main = partial(run_training, ENGINE)  # config -> run folder
 
 if __name__ == "__main__":
-    from harness.command_line import run_command
-
-    run_command(main, MiniLLMConfig, PRESETS)
+    run_as_command(ENGINE)

@@ -31,22 +31,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+from data.collate import on_device
 from data.records import PromptRecord
 from gpt.generate import SamplingParams
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
 from harness.device import precision
-from harness.flag_ranges import AtLeastOne, NotNegative
+from harness.flag_ranges import AboveZero, AtLeastOne, NotNegative
 from harness.frozen_copy import frozen_copy
 from harness.metric_log import MetricLog
 from harness.optimizer import adamw, clip_and_step, set_learning_rate
-from harness.ranks.collectives import all_gather_list
 from harness.seeds import make_generator
 from harness.training_state import HasState, TrainingState
 from reward_model.pairs import TokenPair
@@ -54,8 +55,10 @@ from rl.batches.preferences import (
     Compared,
     LossName,
     PairStream,
+    PreferenceFlags,
     check_preference_flags,
     compared_rows,
+    gather_compared,
     needs_reference,
     open_pairs,
     pair_log_probs,
@@ -66,10 +69,10 @@ from rl.batches.preferences import (
 )
 from rl.batches.rollout import (
     epoch_minibatches,
-    micro_batches,
     old_policy_log_probs,
     prompt_batch,
     rollout_log_probs,
+    row_chunks,
     sample_rollout,
     scores_to_descend,
 )
@@ -88,14 +91,14 @@ from rl.training.config import EngineConfig, kl_controller, require_groups, size
 from rl.training.engine import Engine
 from rl.training.metrics import Stopwatch, UpdateMeter, rollout_metrics
 from rl.training.open_task import Task
-from rl.training.run import Validate, finish_step, run_training
+from rl.training.run import Validate, finish_step, run_as_command, run_training
 from rl.training.token_log import StepBatch
 
 PRESETS = size_presets()
 
 
 @dataclass(frozen=True)
-class PGGRPOConfig(EngineConfig):
+class PGGRPOConfig(PreferenceFlags, EngineConfig):
     """Improve a policy with GRPO and a preference loss."""
 
     clip_low: NotNegative = 0.2
@@ -104,7 +107,7 @@ class PGGRPOConfig(EngineConfig):
     """epsilon above 1."""
     kl_estimator: Literal["k3", "k2", "k1"] = "k3"
     """k3 is GRPO's; k2 has the gradient of KL(policy || reference); k1 is refused, and says why."""
-    preference_coef: float = 0.1
+    preference_coef: NotNegative = 0.1
     """lambda, the weight of the preference loss; 0 is GRPO."""
     preference_loss: tuple[LossName, ...] = ("dpo",)
     """One or several losses: dpo, cdpo (with label_smoothing), ipo, ipo_mean (IPO of means per
@@ -114,37 +117,22 @@ class PGGRPOConfig(EngineConfig):
     pairs: Literal["best_worst", "all", "offline", "both"] = "best_worst"
     """best_worst: of each group. all: every two of a group. offline: recorded ones. both: the first
     and the third."""
-    margin: float = 0.0
+    margin: NotNegative = 0.0
     """Two responses of a group are a pair only if their rewards differ by more than this."""
-    dpo_beta: float = 0.1
+    dpo_beta: AboveZero = 0.1
     """beta of the preference loss; not the weight of the KL penalty."""
-    label_smoothing: float = 0.0
-    """s of cdpo, the chance that a pair is the wrong way round."""
-    simpo_beta: float = 2.0
-    """beta of simpo, whose log-probs are means per token and thus smaller."""
-    target_margin: float = 0.5
-    """gamma of simpo, by how much the better response should win."""
-    length_norm: bool = False
-    """Average a response's log-probs over its tokens in the preference losses that sum them; DPO
-    sums. ipo_mean and simpo average by themselves."""
     offline_batch_size: AtLeastOne = 16
     """Recorded pairs per rollout batch, in each of its optimizer steps (pairs offline and both)."""
     mode: Literal["token_ratio", "ratio_power", "mean_ratio"] = "token_ratio"
     """token_ratio: GRPO's. ratio_power: (pi(y) / pi_old(y)) ** ratio_power, one for the response.
     mean_ratio: GSPO's, the power 1 / length; it hardly moves, and GSPO clips at 3e-4 and 4e-4."""
-    ratio_power: float = 0.1
+    ratio_power: AboveZero = 0.1
     """The exponent of mode ratio_power; 1 is the plain ratio of the response."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require_groups(self)
         loss_estimator(self.kl_estimator)
-        for name in ("preference_coef", "margin"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"{name} must not be negative: got {getattr(self, name)}")
-        for name in ("dpo_beta", "ratio_power", "offline_batch_size"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} must be positive: got {getattr(self, name)}")
         check_preference_flags(self, self.preference_loss)
         weights = self.preference_weights
         if len(weights) != len(self.preference_loss) or not all(weight > 0 for weight in weights):
@@ -277,7 +265,7 @@ def preference_metrics(
     """L_pref, and the first loss's accuracy and margin, over all pairs that the step has compared."""
     if not config.preference_coef:
         return {}
-    compared = all_gather_list([part.cpu() for part in compared])
+    compared = gather_compared(compared)
     if not compared:
         return {"pairs": pairs, "preference_loss": 0.0}
     count = sum(len(part.log_probs) for part in compared)
@@ -346,16 +334,17 @@ def train(
                 optimizer.zero_grad(set_to_none=True)
                 loss = torch.zeros((), dtype=policy.wte.weight.dtype, device=policy.device)
                 pair_count = len(pairs_within(pairs, rows)) + recorded.batch_size
-                for part, batch in micro_batches(
+                for chunk in row_chunks(
                     rollout.sequences, rows, config.rows_of_loss, config.rows_together
                 ):
+                    part, batch = on_device(chunk, policy.device), rollout.sequences.rows(chunk)
                     scores, descend = scores_to_descend(policy, batch, config)
                     ref = None if ref_log_probs is None else ref_log_probs[part]
                     part_loss = policy_loss(  # line 6
                         config, scores.log_probs, old_log_probs[part], ref, advantages[part],
                         batch.response_mask, kl_coef=kl.coef, rows=len(rows),
                     )  # fmt: skip
-                    here = pairs_within(pairs, part.cpu())  # whole groups, so no pair is split
+                    here = pairs_within(pairs, chunk)  # whole groups, so no pair is split
                     if len(here):
                         both = compared_rows(scores.log_probs, ref, batch.response_mask, here)
                         l_pref = preference_loss(config, both, pairs=pair_count)  # line 7
@@ -379,7 +368,7 @@ def train(
         row = rollout_metrics(rollout, rewards, old_log_probs, ref_log_probs)
         row |= meter.metrics() | {"non_finite_rewards": non_finite, "kl_coef": kl.coef, "lr": lr}
         row |= preference_metrics(config, len(pairs) + recorded.batch_size, compared)
-        row |= clock.metrics(tokens=int(rollout.lengths.sum()))
+        row |= clock.metrics(tokens=rollout.tokens)
         if "kl" in row:
             kl.update(row["kl"], len(rollout))
         state.step = step + 1
@@ -411,13 +400,7 @@ ENGINE = Engine(
     toy="--pairs both --offline-batch-size 4",
 )
 
-
-def main(config: PGGRPOConfig) -> Path:
-    """Run PG-GRPO with all I/O and return the run folder."""
-    return run_training(ENGINE, config)
-
+main = partial(run_training, ENGINE)  # config -> run folder
 
 if __name__ == "__main__":
-    from harness.command_line import run_command
-
-    run_command(main, PGGRPOConfig, PRESETS)
+    run_as_command(ENGINE)

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -41,7 +42,7 @@ from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
 from harness.device import precision
 from harness.errors import UserError
-from harness.flag_ranges import AtLeastOne
+from harness.flag_ranges import AboveZero, AtLeastOne
 from harness.frozen_copy import frozen_copy
 from harness.metric_log import MetricLog
 from harness.seeds import make_generator
@@ -70,9 +71,9 @@ from rl.training.actor_critic import (
 from rl.training.config import kl_controller, size_presets, warmed_up
 from rl.training.engine import Engine, sampling_needs
 from rl.training.metrics import Stopwatch, UpdateMeter, explained_variance, rollout_metrics
-from rl.training.open_task import Task, open_text
-from rl.training.run import Validate, finish_step, run_training
-from rl.training.text import text_gradient
+from rl.training.open_task import Task
+from rl.training.run import Validate, finish_step, run_as_command, run_training
+from rl.training.text import open_text, text_gradient
 from rl.training.value_model import ValueModel
 
 PRESETS = size_presets(
@@ -99,23 +100,19 @@ class PPOConfig(ActorCriticConfig):
     """What a response that was cut off scores: its score, missing_eos_value, or its score less that."""
     missing_eos_value: float = -1.0
     """The score of a response without EOS (replace), or what is taken off it (subtract)."""
-    score_clip: float | None = None
+    score_clip: AboveZero | None = None
     """Clip scores to plus and minus this before the KL penalty."""
     whiten_rewards: bool = False
     """Scale the token rewards r of a batch to (r - mean) / std + mean: spread 1, the mean as it was."""
     bootstrap_truncated: bool = False
     """Value the state after a response that was cut off by the critic instead of 0."""
-    target_kl: float | None = None
+    target_kl: AboveZero | None = None
     """Leave the epochs once KL(old || new) per token of a minibatch exceeds 1.5 times this."""
     pretraining_coef: float = 0.0
     """gamma of PPO-ptx: the weight of the language model's loss on pre-training text."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("score_clip", "target_kl"):
-            limit = getattr(self, name)
-            if limit is not None and not limit > 0:
-                raise ValueError(f"{name} must be positive, or None to go without it: got {limit}")
         if self.missing_eos == "subtract" and self.missing_eos_value < 0:
             raise ValueError(
                 "missing_eos subtract takes missing_eos_value off the score: give a positive number, "
@@ -252,7 +249,7 @@ def train(
         row = rollout_metrics(rollout, rewards, old_log_probs, ref_log_probs)
         row |= meter.metrics() | {"non_finite_rewards": non_finite, "kl_coef": kl.coef, "lr": lr}
         row |= explained_variance(targets.old_values, targets.returns, rollout.response_mask)
-        row |= clock.metrics(tokens=int(rollout.lengths.sum()))
+        row |= clock.metrics(tokens=rollout.tokens)
         if "kl" in row:
             kl.update(row["kl"], len(rollout))  # line 13
         state.step = step + 1
@@ -290,17 +287,11 @@ ENGINE = Engine(
     needs=lambda config: sampling_needs(
         config,
         critic=True,
-        text_rows=config.pretraining_batch_size if config.pretraining_coef else 0,
+        text_rows=config.text_rows,
     ),
 )
 
-
-def main(config: PPOConfig) -> Path:
-    """Run PPO with all I/O and return the run folder."""
-    return run_training(ENGINE, config)
-
+main = partial(run_training, ENGINE)  # config -> run folder
 
 if __name__ == "__main__":
-    from harness.command_line import run_command
-
-    run_command(main, PPOConfig, PRESETS)
+    run_as_command(ENGINE)

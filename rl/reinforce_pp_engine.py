@@ -31,6 +31,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -43,7 +44,7 @@ from gpt.log_probs import token_scores
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
 from harness.device import precision
-from harness.flag_ranges import AtLeastOne, NotNegative
+from harness.flag_ranges import AtLeastOne, NotNegative, Share
 from harness.frozen_copy import frozen_copy
 from harness.metric_log import MetricLog
 from harness.optimizer import adamw, clip_and_step, set_learning_rate
@@ -65,7 +66,7 @@ from rl.rewards.sources import RewardFn, checked_rewards
 from rl.training.config import EngineConfig, kl_controller, size_presets, warmed_up
 from rl.training.engine import Engine
 from rl.training.metrics import Stopwatch, UpdateMeter, rollout_metrics
-from rl.training.run import Validate, finish_step, run_training
+from rl.training.run import Validate, finish_step, run_as_command, run_training
 from rl.training.token_log import StepBatch
 
 # One response per prompt: a batch of as many responses has more prompts than in the other engines.
@@ -83,7 +84,7 @@ class ReinforcePPConfig(EngineConfig):
     """Whose mean and standard deviation normalise the advantages. token: all tokens of the batch.
     sequence: all responses, one advantage each. auto: token for plain, sequence for baseline, as the
     paper's appendix B.2 says; the authors' code (OpenRLHF) and verl use token for both."""
-    gamma: float = 1.0
+    gamma: Share = 1.0
     """Discount per token of the plain variant's reward to go."""
     prompts_per_step: AtLeastOne = 128
     """Prompts per rollout batch."""
@@ -111,8 +112,6 @@ class ReinforcePPConfig(EngineConfig):
             )
         if responses < 2:
             raise ValueError("a batch of one response has no spread to normalise by: sample more")
-        if not 0 < self.gamma <= 1:
-            raise ValueError(f"gamma must be above 0 and at most 1: got {self.gamma}")
         if self.variant == "baseline" and self.gamma != 1:
             raise ValueError(
                 f"gamma {self.gamma} has no meaning in the variant baseline, whose tokens share "
@@ -296,7 +295,7 @@ def train(
         step_batch = StepBatch(meter, rollout, rewards, advantages)
         row = rollout_metrics(rollout, rewards, old_log_probs, ref_log_probs)
         row |= meter.metrics() | {"non_finite_rewards": non_finite, "kl_coef": kl.coef, "lr": lr}
-        row |= clock.metrics(tokens=int(rollout.lengths.sum()))
+        row |= clock.metrics(tokens=rollout.tokens)
         if "kl" in row:
             kl.update(row["kl"], len(rollout))
         state.step = step + 1
@@ -314,13 +313,7 @@ ENGINE = Engine(
     toy="--variant baseline",
 )
 
-
-def main(config: ReinforcePPConfig) -> Path:
-    """Run REINFORCE++ with all I/O and return the run folder."""
-    return run_training(ENGINE, config)
-
+main = partial(run_training, ENGINE)  # config -> run folder
 
 if __name__ == "__main__":
-    from harness.command_line import run_command
-
-    run_command(main, ReinforcePPConfig, PRESETS)
+    run_as_command(ENGINE)

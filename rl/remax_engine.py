@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,7 @@ from rl.rewards.sources import RewardFn, checked_rewards
 from rl.training.config import EngineConfig, kl_controller, size_presets, warmed_up
 from rl.training.engine import Engine
 from rl.training.metrics import Stopwatch, UpdateMeter, rollout_metrics
-from rl.training.run import Validate, finish_step, run_training
+from rl.training.run import Validate, finish_step, run_as_command, run_training
 from rl.training.token_log import StepBatch
 
 # One response per prompt and one greedy answer: as many responses as the others sample for a batch.
@@ -212,13 +213,7 @@ ENGINE = Engine(
     groups=False,
 )
 
-
-def main(config: ReMaxConfig) -> Path:
-    """Run ReMax with all I/O and return the run folder."""
-    return run_training(ENGINE, config)
-
+main = partial(run_training, ENGINE)  # config -> run folder
 
 if __name__ == "__main__":
-    from harness.command_line import run_command
-
-    run_command(main, ReMaxConfig, PRESETS)
+    run_as_command(ENGINE)

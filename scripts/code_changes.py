@@ -32,7 +32,7 @@ from trials import ROOT
 from harness.errors import UserError
 
 PACKAGES = ("harness", "data", "gpt", "reward_model", "rl")
-ELSEWHERE = ("scripts", "notebooks/course")  # where a name is looked for that no package has
+ELSEWHERE = ("nano", "scripts", "notebooks/course")  # for a name that no package has
 Definition = ast.FunctionDef | ast.ClassDef | ast.Assign | ast.AnnAssign
 
 

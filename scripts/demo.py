@@ -36,7 +36,7 @@ from gpt.model import GPT
 from gpt.pretraining import PretrainingConfig
 from gpt.tokenizer import Tokenizer
 from harness.command_line import from_preset, run_command
-from harness.device import pick_device
+from harness.device import open_device
 from harness.files import display_path, read_jsonl, save_figure, write_json
 from harness.flag_ranges import AtLeastOne, Seed
 from harness.metric_log import MetricLog
@@ -78,8 +78,6 @@ CHOSEN: dict[str, dict[str, Any]] = {
         "repeated_responses": 1,
         "pairs": 108_000,  # 36 of each of 3,000 prompts
     },
-    # At 10 steps more gold still rises, then falls: an earlier stop. The KL is read without any gold.
-    "grpo": {"steps": 90, "stop_kl": 6.0},
 }
 BEST_OF = 8
 
@@ -293,13 +291,13 @@ def train_stages(config: DemoConfig, seed: int, folder: Path) -> dict[str, float
     marks.append(time.perf_counter())
 
     heading("3. GRPO against the reward model")
-    settings = common | CHOSEN["grpo"] | small["grpo"] | {"policy": base, "test_prompts": 0}
+    settings = common | small["grpo"] | {"policy": base, "test_prompts": 0}
     settings |= {"reward_model": (judge,), "out": folder / "grpo"}
     grpo_engine.main(from_preset(GRPOConfig, grpo_engine.PRESETS, "tiny", **settings))
     marks.append(time.perf_counter())
 
     heading("4. the same preferences without RL: fine-tuning on the preferred answers")
-    model, tokenizer = load_gpt(base, pick_device(config.device))
+    model, tokenizer = load_gpt(base, open_device(config.device))
     fine_tune(model, tokenizer, judge / "pairs.jsonl", FinetuningConfig(seed=seed))
     save_gpt(folder / "finetuning" / MODEL_FILE, model, tokenizer)
     marks.append(time.perf_counter())
@@ -311,7 +309,7 @@ def train_stages(config: DemoConfig, seed: int, folder: Path) -> dict[str, float
 def compare_stages(config: DemoConfig, seed: int, folder: Path) -> dict[str, Any]:
     """The comparison on unseen prompts: printed, drawn, and returned."""
     heading("5. the comparison on unseen prompts")
-    device = pick_device(config.device)
+    device = open_device(config.device)
     prompts = reviews.prompts("test")[: config.test_prompts]
     unseen_items = reviews.prompts("held_out")[: config.test_prompts]
     rows = contestants(folder, prompts, seed, device)
@@ -384,7 +382,7 @@ def summarize(results: Sequence[Mapping[str, Any]]) -> None:
 
 def main(config: DemoConfig) -> None:
     """Run the pipelines."""
-    pick_device(config.device)  # refuses a device that is not there before a run is moved aside
+    open_device(config.device)  # refuses a device that is not there before a run is moved aside
     folder = open_run(config.out, config)
     seeds = range(config.seed, config.seed + config.seeds)
     if config.seeds == 1:

@@ -19,12 +19,13 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
-from studies.pages import spread, table
+from studies.pages import spread
 
 from harness.command_line import run_command
 from harness.errors import UserError
 from harness.files import display_path, read_json, write_atomically
 from harness.paths import REPOSITORY, RUNS
+from rl.commands.memory_tables import markdown
 
 KEPT = REPOSITORY / "docs" / "demo_seeds.json"
 PICTURE = Path(__file__).with_name("demo_seeds.svg.jinja")
@@ -68,58 +69,68 @@ def column(rows: list[dict[str, Any]], who: str, key: str, where: str = TEST) ->
 # --- the pages ------------------------------------------------------------------------------------
 
 
-def summary() -> str:
+def summary() -> list[str]:
     """The four contestants: mean (lowest to highest) over the seeds."""
     rows = kept()
     lines = []
     for name in rows[0][TEST]:
-        of = lambda key, where=TEST, who=name: column(rows, who, key, where)  # noqa: E731
-        cells = [spread(of("gold"), 3), spread(of("win_rate"), 3), spread(of("kl"), 1)]
-        cells.append(spread(of("gold", UNSEEN), 3))
-        lines.append([f"**{name}**" if name == "GRPO" else name, *cells])
-    head = ["", "gold reward", "win rate over base", "KL (nats per response)", "gold, unseen items"]
-    return table(head, lines)
+        cells = [
+            spread(column(rows, name, key, where), digits)
+            for key, where, digits in (
+                ("gold", TEST, 3), ("win_rate", TEST, 3), ("kl", TEST, 1), ("gold", UNSEEN, 3)
+            )
+        ]  # fmt: skip
+        lines.append([name, *(f"**{cell}**" if name == "GRPO" else cell for cell in cells)])
+    head = [
+        f"{len(rows)} seeds",
+        "gold reward",
+        "win rate over base",
+        "KL (nats)",
+        "gold, new items",
+    ]
+    return markdown(head, lines)
 
 
-def by_seed() -> str:
+def by_seed() -> list[str]:
     """GRPO and its reward model, a row for each seed."""
     lines = []
     for row in kept():
         grpo, unseen, check = row[TEST]["GRPO"], row[UNSEEN]["GRPO"], row["item_check"]
         lines.append([
-            row["seed"], f"{grpo['gold']:.3f}", f"{grpo['kl']:.1f}", f"{grpo['win_rate']:.3f}",
+            str(row["seed"]), f"{grpo['gold']:.3f}", f"{grpo['kl']:.1f}", f"{grpo['win_rate']:.3f}",
             f"{unseen['gold']:.3f}", f"{row['reward_model']['gold_accuracy']:.3f}",
             *(f"{check[where]['accuracy']:.3f}" for where in (TEST, UNSEEN)),
         ])  # fmt: skip
     head = [
-        "seed", "gold", "KL", "win rate", "gold, unseen items", "pairs ordered like gold",
-        "item noticed", "unseen item noticed",
+        "seed", "gold", "KL", "win rate", "gold, new items", "pairs ordered like gold",
+        "item noticed", "new item noticed",
     ]  # fmt: skip
-    return table(head, lines)
+    return markdown(head, lines)
 
 
-def answers() -> str:
+def answers() -> list[str]:
     """The samples that the first seed prints."""
-    lines = ["```"]
+    lines = []
     for sample in kept()[0]["samples"]:
         lines += [f"prompt: {sample['prompt']}"]
         lines += [f"  {name:6} {sample[name]}" for name in ("before", "after")]
-    return "\n".join([*lines, "```\n"])
+    return ["```", *lines, "```"]
 
 
-def caption() -> str:
+def caption() -> list[str]:
     """What the front page says of them."""
     rows = kept()
     gold, unseen = column(rows, "GRPO", "gold"), column(rows, "GRPO", "gold", UNSEEN)
     others = [name for name in rows[0][TEST] if name != "GRPO"]
     base, best, tuned = (statistics.fmean(column(rows, name, "gold")) for name in others)
-    return (
+    return [
         f"*{len(rows)} seeds of `make demo`, on {rows[0]['prompts'][TEST]} prompts that no stage has "
-        f"seen. GRPO raises the gold reward from {base:.2f} to {spread(gold, 2)}\nat "
-        f"{spread(column(rows, 'GRPO', 'kl'), 1)} nats of KL. Best of 8 by the same reward model reaches "
-        f"{best:.2f}, fine-tuning on the preferred answers {tuned:.2f}.\nOn items that only "
-        f"pre-training has seen GRPO reaches {spread(unseen, 2)}.*\n"
-    )
+        f"seen: GRPO raises the gold reward from {base:.2f} to {spread(gold, 2)}",
+        f"at {spread(column(rows, 'GRPO', 'kl'), 1)} nats of KL. Best of 8 by the same reward model "
+        f"reaches {best:.2f}, fine-tuning on the preferred answers {tuned:.2f}.",
+        f"On items that only pre-training has seen GRPO reaches {spread(unseen, 2)}. All seeds, all "
+        "engines, and what went wrong: [docs/results.md](docs/results.md).*",
+    ]
 
 
 def picture() -> str:
@@ -139,7 +150,7 @@ def picture() -> str:
     return template.render(lanes=drawn, low=0.4, high=1.0) + "\n"
 
 
-PARTS: dict[str, dict[str, Callable[[], str]]] = {
+PARTS: dict[str, dict[str, Callable[[], list[str]]]] = {
     "README.md": {"demo seeds": caption},
     "docs/results.md": {"demo seeds": summary, "demo by seed": by_seed, "demo samples": answers},
 }

@@ -49,7 +49,7 @@ from gpt.model import GPT
 from gpt.pretraining import bytes_per_token, held_out_loss
 from gpt.tokenizer import Tokenizer, load_tokenizer
 from harness.command_line import run_command
-from harness.device import pick_device
+from harness.device import open_device
 from harness.errors import UserError
 from harness.files import append_jsonl, display_path, read_jsonl, save_figure, write_json
 from harness.flag_ranges import check_ranges
@@ -299,7 +299,7 @@ class Judges:
     """The base model, the two classifiers and the n-gram regression, opened once."""
 
     def __init__(self, config: IMDBConfig, folder: Path) -> None:
-        self.folder, self.device = folder, pick_device(config.device)
+        self.folder, self.device = folder, open_device(config.device)
         self.base, self.tokenizer = load_gpt(folder / "pretraining", self.device)
         self.a, self.b = (
             RewardModelReward(load_reward_model(folder / name, self.device)[0])
@@ -452,7 +452,7 @@ COLUMNS = (
     ("positive by A", "positive_a", "{:.2f}"), ("by B", "positive_b", "{:.2f}"),
     ("by n-grams", "positive_ngrams", "{:.2f}"), ("KL, nats", "kl", "{:.1f}"),
     ("perplexity under the base", "perplexity", "{:.1f}"), ("distinct-1", "distinct_1", "{:.3f}"),
-    ("distinct-2", "distinct_2", "{:.3f}"),
+    ("distinct-2", "distinct_2", "{:.3f}"), ("tokens", "tokens", "{:.1f}"),
 )  # fmt: skip
 
 
@@ -536,7 +536,7 @@ def plot(found: Mapping[str, Any], path: Path) -> None:
 def main(config: IMDBConfig) -> Path:
     """All stages in order, then the results."""
     folder, begin = config.out, time.perf_counter()
-    pick_device(config.device)  # one that is not there is named now, not in the first stage
+    open_device(config.device)  # one that is not there is named now, not in the first stage
     prepare(config, folder / "data")
     train_language_model(config, folder, folder / "data" / "texts.jsonl")
     write_prompts(config, folder / "data", load_tokenizer(str(folder / "reviews.tiktoken")))

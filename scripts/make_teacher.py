@@ -35,7 +35,7 @@ from gpt.pretraining import PretrainingConfig
 from gpt.teacher import teacher_folder
 from gpt.tokenizer import Tokenizer, load_tokenizer
 from harness.command_line import from_preset, run_command
-from harness.device import pick_device
+from harness.device import open_device
 from harness.errors import UserError
 from harness.files import append_jsonl, display_path, write_json
 from harness.flag_ranges import AtLeastOne, Count, NotNegative, Seed, check_ranges
@@ -159,7 +159,7 @@ def open_student(config: TeacherConfig, device: torch.device) -> dict[str, GPT]:
 
 def main(config: TeacherConfig) -> Path:
     """Make the teacher with all I/O and return the run folder."""
-    device = pick_device(config.device)
+    device = open_device(config.device)
     folders = () if config.reward_model is None else (config.reward_model,)
     judge = RewardChoice(config.reward, config.data, config.preset, folders)
     if config.base is None:  # a judge that is not there is reported before minutes of pre-training

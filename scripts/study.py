@@ -42,7 +42,7 @@ from gpt.pretraining import held_out_loss
 from gpt.teacher import open_teacher
 from gpt.tokenizer import Tokenizer
 from harness.command_line import run_command
-from harness.device import pick_device
+from harness.device import open_device
 from harness.files import display_path, read_jsonl, write_json
 from harness.flag_ranges import AtLeastOne
 from harness.paths import RUNS
@@ -297,7 +297,7 @@ class Judge:
 
 def open_judge(config: StudyConfig, study: Study, folder: Path) -> Judge:
     """The base model, the rewards and the prompts of the comparison."""
-    device = pick_device(config.device)
+    device = open_device(config.device)
     base, tokenizer = load_gpt(folder / "pretraining", device)
     gold = world_rule(study.world)
     assert gold is not None

@@ -1,11 +1,12 @@
-"""Write what is listed of every engine, from its ENGINE and its box: run it after adding one, or a flag.
+"""Write the tables of pages: what is listed of every engine, and what was measured and recorded.
 
     python scripts/write_tables.py
 
 It writes the tables of engines in README.md and rl/README.md, which contract holds for whom
 (docs/engine_contract.md), who fits which card (docs/memory.md), the defaults of all flags
-(tests/rl/training/defaults.json), and what the kept seeds of the demo ended at (README.md,
-docs/results.md, docs/demo_seeds.svg). A test fails where one of them is not what this would write.
+(tests/rl/training/defaults.json), the tables of docs/measured.json and of IMDB's recording, and what
+the demo's seeds ended at (docs/demo_seeds.json). A test fails where one of them is not what this would
+write. It also draws docs/memory.png.
 """
 
 from __future__ import annotations
@@ -18,16 +19,32 @@ import inspect
 import json
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import demo_seeds
+from matplotlib.figure import Figure
 
+from gpt.memory.announce import GB
+from gpt.memory.forecast import Parts
+from gpt.model import Preset
 from harness.command_line import run_command
+from harness.files import save_figure
 from harness.paths import REPOSITORY
 from rl.commands import memory_tables
 from rl.commands.engines import every_engine
 from rl.training.config import EngineConfig
+
+# Okabe and Ito's colours, which colour-blind readers tell apart, dark and light in turn.
+COLOURS = {
+    "weights": "#0072B2", "gradients": "#56B4E9", "optimizer": "#009E73", "activations": "#E69F00",
+    "logits": "#D55E00", "cache": "#CC79A7", "libraries": "#999999",
+}  # fmt: skip
+WHITE = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}  # behind a number
+MEASURED = REPOSITORY / "docs" / "measured.json"
+MEASURED_PAGES = tuple(f"docs/{name}.md" for name in ("study", "results", "lora", "ranks"))
+IMDB = REPOSITORY / "notebooks" / "course" / "recordings" / "imdb.json"
 
 
 def from_folder(folder: str, name: str) -> Any:
@@ -37,16 +54,18 @@ def from_folder(folder: str, name: str) -> Any:
     return importlib.import_module(name)
 
 
-def between(page: str, mark: str, lines: Sequence[str], text: str | None = None) -> str:
-    """A page of the repository with these lines between `<!-- MARK -->` and `<!-- end of MARK -->`.
+def between(page: str, mark: str, lines: Sequence[str]) -> str:
+    """A page of the repository with these lines between `<!-- MARK -->` and `<!-- end of MARK -->`."""
+    return between_marks((REPOSITORY / page).read_text(encoding="utf-8"), mark, lines)
 
-    `text`: the page as it has become by now; default: as it is.
-    """
+
+def between_marks(text: str, mark: str, lines: Sequence[str]) -> str:
+    """A text with these lines between its marks, as far to the right as the first mark."""
     begin, end = f"<!-- {mark} -->", f"<!-- end of {mark} -->"
-    if text is None:
-        text = (REPOSITORY / page).read_text(encoding="utf-8")
-    before, after = text.split(begin)[0], text.split(end)[1]
-    return f"{before}{begin}\n" + "\n".join(lines) + f"\n{end}{after}"
+    before, rest = text.split(begin)
+    indent = before[before.rfind("\n") + 1 :]
+    table = "\n".join(f"{indent}{line}" for line in lines)
+    return f"{before}{begin}\n{table}\n{indent}{end}{rest.split(end)[1]}"
 
 
 # --- engines --------------------------------------------------------------------------------------
@@ -108,14 +127,6 @@ def contracts() -> str:
     return between("docs/engine_contract.md", "contracts", table)
 
 
-def with_demo_seeds(page: str, text: str | None = None) -> str:
-    """A page with what it says of the demo's kept seeds."""
-    for mark, written in demo_seeds.PARTS[page].items():
-        text = between(page, mark, written().splitlines(), text)
-    assert text is not None
-    return text
-
-
 # --- flags and memory -----------------------------------------------------------------------------
 
 
@@ -140,20 +151,126 @@ def cards() -> str:
     )
 
 
+def picture() -> None:
+    """docs/memory.png: GRPO's update at four sizes, every phase at the largest, plain and sparing."""
+    flags, largest = memory_tables.MemoryConfig(), memory_tables.PUBLISHED[-1]
+    saving = dataclasses.replace(flags, lora_rank=16, checkpoint_blocks=True, sample_rows=8)
+    figure = Figure(figsize=(11, 4.6), layout="constrained")
+    axes = figure.subplots(1, 3, gridspec_kw={"width_ratios": [4, 5, 5]})
+    drawn: dict[str, dict[str, Parts]] = {
+        "the update, four sizes": {
+            name: phases_of(name, flags)["update"] for name in memory_tables.PUBLISHED
+        },
+        "gpt2-xl, every phase": phases_of(largest, flags),
+        "gpt2-xl with LoRA of rank 16, blocks\ncomputed again, 8 rows sampled at once": phases_of(
+            largest, saving
+        ),
+    }
+    for axis, (title, stacks) in zip(axes, drawn.items(), strict=True):
+        bars(axis, stacks)
+        axis.set_title(title)
+        right = axis.get_xlim()[1]
+        axis.set_xlim(right=right + 0.9)  # room for the names of the cards
+        for card in (16, 24, 40):
+            axis.axhline(card, color="black", linewidth=0.8, linestyle=":", zorder=0)
+            axis.annotate(f"{card} GB\ncard", (right, card), va="center", fontsize=8)
+    axes[0].set_ylabel("GB by forecast (CUDA)")
+    axes[2].set_ylim(axes[1].get_ylim())  # one scale
+    handles, labels = axes[1].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(COLOURS), frameon=False)
+    save_figure(figure, REPOSITORY / "docs" / "memory.png")
+
+
+def phases_of(preset: Preset, flags: memory_tables.MemoryConfig) -> dict[str, Parts]:
+    """GRPO's."""
+    memory_of = memory_tables.forecasts("grpo", preset, flags)
+    return memory_of(memory_tables.config_of("grpo", preset, flags)).parts
+
+
+def bars(axis: Any, stacks: Mapping[str, Parts]) -> None:
+    """One stacked bar for each name."""
+    floor = [0.0] * len(stacks)
+    for part, colour in COLOURS.items():
+        heights = [stack._asdict()[part] / GB for stack in stacks.values()]
+        drawn = axis.bar(
+            list(stacks), heights, bottom=floor, color=colour, label=part, width=0.7,
+            edgecolor="white", linewidth=0.6,
+        )  # fmt: skip
+        floor = [low + height for low, height in zip(floor, heights, strict=True)]
+    axis.bar_label(drawn, [f"{height:.1f}" for height in floor], padding=2, fontsize=9, bbox=WHITE)
+    axis.set_ylim(0, max(floor) * 1.12)
+    axis.tick_params(axis="x", rotation=30)
+    axis.spines[["top", "right"]].set_visible(False)
+
+
+# --- what was measured ----------------------------------------------------------------------------
+
+
+def measured(page: str) -> str:
+    """A page with the tables that docs/measured.json holds of it."""
+    text = (REPOSITORY / page).read_text(encoding="utf-8")
+    for name, table in json.loads(MEASURED.read_text(encoding="utf-8"))[page].items():
+        digits = [digits for _, digits in table["columns"]]
+        rows = [[cell(*pair) for pair in zip(row, digits, strict=True)] for row in table["rows"]]
+        lines = memory_tables.markdown([title for title, _ in table["columns"]], rows)
+        text = between_marks(text, f"measured: {name}", lines)
+    return text
+
+
+def with_demo_seeds(page: str, text: str) -> str:
+    """A page's text with what docs/demo_seeds.json says of it."""
+    for mark, written in demo_seeds.PARTS[page].items():
+        text = between_marks(text, mark, written())
+    return text
+
+
+def cell(value: Any, digits: int | None) -> str:
+    """A number, a mean (lowest to highest), a text, or a dash."""
+    if value is None or isinstance(value, str):
+        return value if value is not None else "-"
+    numbers = [f"{number:.{digits}f}" for number in (value if isinstance(value, list) else [value])]
+    return f"{numbers[0]} ({numbers[1]} to {numbers[2]})" if len(numbers) == 3 else numbers[0]
+
+
+def imdb() -> str:
+    """docs/imdb.md: the policies and classifiers from the recording that page 21 reads."""
+    found = json.loads(IMDB.read_text(encoding="utf-8"))
+    rows = [
+        [
+            kind.upper(), f"first {length}", cell([n["accuracy"], *n["accuracy_interval"]], 3),
+            *(cell(n[key], 3) for key in ("ngram_accuracy", "majority_accuracy", "calibration_error")),
+            f"{n['length_correlation']:+.2f}",
+        ]
+        for kind, by_length in found["classifiers"].items()
+        for length, n in by_length.items()
+    ]  # fmt: skip
+    head = [
+        "classifier", "tokens read", "accuracy (95% interval)", "n-gram regression on the same pieces",
+        "majority", "calibration error", "score-length correlation",
+    ]  # fmt: skip
+    text = between_marks(
+        measured("docs/imdb.md"), "classifiers", memory_tables.markdown(head, rows)
+    )
+    table = from_folder("scripts", "imdb").table(found["rows"])
+    return between_marks(text, "policies", table.splitlines())
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "README.md": front_page,
     "rl/README.md": page_of_rl,
-    "docs/results.md": lambda: with_demo_seeds("docs/results.md"),
-    "docs/demo_seeds.svg": lambda: demo_seeds.picture(),
+    "docs/demo_seeds.svg": demo_seeds.picture,
     "docs/engine_contract.md": contracts,
     "docs/memory.md": cards,
+    **{page: partial(measured, page) for page in MEASURED_PAGES},
+    "docs/results.md": lambda: with_demo_seeds("docs/results.md", measured("docs/results.md")),
+    "docs/imdb.md": imdb,
     "tests/rl/training/defaults.json": defaults,
 }
 
 
 @dataclasses.dataclass(frozen=True)
 class TablesConfig:
-    """Write what is listed of every engine, from its ENGINE and its box."""
+    """Write the tables of pages: of engines, and of what was measured."""
 
 
 def main(config: TablesConfig) -> None:
@@ -163,6 +280,7 @@ def main(config: TablesConfig) -> None:
         changed = not path.exists() or path.read_text(encoding="utf-8") != text
         path.write_text(text, encoding="utf-8")
         print(f"{name}: {'written' if changed else 'as it was'}")
+    picture()
 
 
 if __name__ == "__main__":

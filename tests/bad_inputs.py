@@ -316,11 +316,7 @@ def flags() -> Iterator[Case]:
             for value in (math.nan, 1e300):
                 yield Case(f"{config.__name__}: {name} {value}", module, config,
                            plain(**{name: value}), name)  # fmt: skip
-        for name, value in (
-            ("device", "meta"),
-            ("device", "toaster"),
-            ("data", ""),
-        ):
+        for name, value in (("device", "meta"), ("device", "toaster"), ("data", "")):
             yield Case(f"{config.__name__}: {name} {value}", module, config,
                        plain(**{name: value}), name)  # fmt: skip
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from bad_inputs import Case, cases, make_killed, make_start
+from forked import command
 
 from harness.command_line import explained
 from harness.run_folder import FREE_FLAGS, script_of, unlock
@@ -116,11 +114,8 @@ def test_every_malformed_input_is_refused_in_one_sentence(every, start, tmp_path
     ],
 )
 def test_so_does_the_command_line(arguments, words, tmp_path):
-    command = [sys.executable, "-m", *(part.format(folder=tmp_path) for part in arguments)]
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    out = ["--ranks", "1", "--out", str(tmp_path / "out")]
-    done = subprocess.run([*command, *out], cwd=ROOT, env=environment, capture_output=True,
-                          text=True, check=False)  # fmt: skip
+    given = [part.format(folder=tmp_path) for part in arguments]
+    done = command("-m", *given, "--ranks", "1", "--out", tmp_path / "out", cwd=ROOT)
     said = " ".join(done.stderr.replace("│", " ").split())
     assert done.returncode in (1, 2) and words in said and "Traceback" not in said, said
     assert not (tmp_path / "out").exists()

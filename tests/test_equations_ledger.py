@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,7 @@ def source(module: str) -> Path:
     return ROOT / (module.replace(".", "/") + ".py")
 
 
+@cache
 def definitions(path: Path) -> dict[str, ast.FunctionDef | ast.ClassDef]:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     return {

@@ -17,7 +17,7 @@ import pytest
 import torch
 from conftest import given, require_package, st
 
-from data.collate import collate_documents, collate_responses, left_pad, right_pad
+from data.collate import collate_responses
 from data.readers import (
     DataError,
     keep_within,
@@ -30,7 +30,7 @@ from data.readers import (
 from data.records import PromptRecord
 from gpt.checkpoint import load_gpt, save_gpt
 from gpt.model import GPT, GPTConfig
-from gpt.tokenizer import MOST_SPACES, load_tokenizer
+from gpt.tokenizer import load_tokenizer
 from harness.errors import UserError
 from harness.files import keep_until, read_jsonl
 from harness.paths import MODEL_FILE
@@ -187,35 +187,6 @@ def test_a_changed_header_is_refused_or_harmless(folder, data):
         assert loaded[0].wte.weight.shape == (TOKENIZER.n_vocab, 2)
 
 
-# Tokens
-
-
-@fuzz
-@given(st.text(max_size=200))
-def test_any_text_comes_back_from_its_tokens(text):
-    done["texts"] += 1
-    ids = TOKENIZER.encode(text)
-    assert TOKENIZER.decode(ids) == text
-    assert all(0 <= token < TOKENIZER.n_vocab for token in ids)
-    assert not {TOKENIZER.eos_id, TOKENIZER.pad_id} & set(ids)
-
-
-@fuzz
-@given(
-    st.lists(st.integers(-3, TOKENIZER.n_vocab + 3), max_size=50), st.sampled_from(" \n\t\u3000a")
-)
-def test_any_tokens_become_text_or_are_refused(ids, repeated):
-    done["tokens"] += 1
-    inside = all(0 <= token < TOKENIZER.n_vocab for token in ids)
-    if inside:
-        assert isinstance(TOKENIZER.decode(ids), str)
-    else:
-        with pytest.raises(ValueError, match="is outside the glassbox vocabulary"):
-            TOKENIZER.decode(ids)
-    many = repeated * min(MOST_SPACES, 2000)
-    assert TOKENIZER.decode(TOKENIZER.encode(many)) == many
-
-
 # Batches
 
 EOS = 9
@@ -240,19 +211,6 @@ def test_a_batch_holds_its_rows_and_nothing_else(rows):
     first = batch.rows(torch.tensor([0]))
     width = alone.tokens.shape[1]
     assert first.tokens[:, :width].tolist() == alone.tokens.tolist()
-
-
-@fuzz
-@given(st.lists(FULL, min_size=1, max_size=6), st.integers(0, 5))
-def test_padding_and_documents_keep_every_token(rows, pad):
-    done["documents"] += 1
-    for fill in (left_pad, right_pad):
-        tokens, mask = fill(rows, pad)
-        assert [tokens[i][mask[i]].tolist() for i in range(len(rows))] == rows
-        assert bool((tokens[~mask] == pad).all())
-    batch = collate_documents(rows)
-    assert int(batch.response_mask.sum()) == sum(len(row) - 1 for row in rows)
-    assert [row[: len(own)] for row, own in zip(batch.tokens.tolist(), rows, strict=True)] == rows
 
 
 @fuzz

@@ -2,8 +2,6 @@
 
 import json
 import math
-import os
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -17,7 +15,6 @@ from gpt.generate import SamplingParams
 from gpt.log_probs import token_log_probs
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import load_tokenizer
-from harness.errors import UserError
 from harness.files import read_jsonl
 from harness.paths import MODEL_FILE
 from harness.seeds import make_generator
@@ -27,7 +24,6 @@ from scripts import imdb
 from scripts.imdb import IMDBConfig
 
 TOKENIZER = load_tokenizer("glassbox")
-RAW = "GLASSBOX_IMDB"  # the environment variable that names the data's folder
 
 
 def write(folder, name, rows):
@@ -57,16 +53,6 @@ def test_no_text_is_in_two_of_the_prepared_files(tmp_path):
     assert set(found["test"]) == {f"test {i}" for i in range(6)}
 
 
-def test_both_layouts_are_found_and_others_explained(tmp_path):
-    for part in ("train/pos", "train/neg", "train/unsup", "test/pos", "test/neg"):
-        (tmp_path / "aclImdb" / part).mkdir(parents=True)
-    found = imdb.sources(tmp_path / "aclImdb")
-    assert found["unsup"] == tmp_path / "aclImdb" / "train" / "unsup"
-    assert imdb.sources(raw_folder(tmp_path))["test"].name == "test.jsonl"
-    with pytest.raises(UserError, match="neither train/pos/ nor train.jsonl"):
-        imdb.sources(tmp_path)
-
-
 def test_prompts_are_beginnings_of_two_to_eight_tokens_each_once(tmp_path):
     texts = [f"the red cup {i} was new and good" for i in range(30)] * 2 + [
         "\nline",
@@ -80,13 +66,6 @@ def test_prompts_are_beginnings_of_two_to_eight_tokens_each_once(tmp_path):
     assert {len(TOKENIZER.encode(prompt)) for prompt in prompts} <= set(range(2, 9))
 
 
-def test_distinct_counts_over_all_answers_and_never_across_two():
-    assert imdb.distinct(["a b a b"], 2) == pytest.approx(2 / 3)  # ab, ba, ab
-    assert imdb.distinct(["a b", "a b"], 2) == 0.5
-    assert imdb.distinct(["a b", "c d"], 1) == 1
-    assert imdb.distinct([""], 2) == 0
-
-
 def judges_of(folder, favourite):
     """Stand-ins for the classifiers: A counts a token, B and the n-grams say no and yes."""
     base = GPT(GPTConfig(TOKENIZER.n_vocab, 64, 1, 1, 16)).initialize(make_generator(0, "weights"))
@@ -97,19 +76,6 @@ def judges_of(folder, favourite):
     judges.__dict__["ngrams"] = lambda texts: torch.ones(len(texts))
     judges.prompts = [PromptRecord(f"a cup {i}") for i in range(12)]
     return judges
-
-
-def test_a_row_of_the_base_has_no_kl_and_its_own_perplexity(tmp_path):
-    judges = judges_of(tmp_path, favourite=5)
-    row = judges.measure(judges.base)
-    assert row["kl"] == 0 and row["perplexity"] == row["own_perplexity"]
-    assert (row["positive_b"], row["positive_ngrams"]) == (0, 1) and 0 <= row["positive_a"] <= 1
-    assert len(row["samples"]) == imdb.SHOWN and set(row["samples"][0]) >= {"prompt", "answer", "b"}
-    other = GPT(judges.base.config).initialize(make_generator(1, "weights"))
-    moved = judges.measure(other)
-    gap = moved["tokens"] * (torch.tensor(moved["perplexity"]).log() - torch.tensor(
-        moved["own_perplexity"]).log())  # fmt: skip
-    assert moved["kl"] == pytest.approx(float(gap), rel=1e-3)
 
 
 def test_a_row_by_hand(tmp_path):
@@ -142,9 +108,7 @@ def test_reward_and_judges_learn_from_different_labels(tmp_path, monkeypatch):
     """A from its half on the language model's trunk, B and the n-grams from the other half."""
     stages = {}
     monkeypatch.setattr(
-        imdb,
-        "run_stage",
-        lambda config, folder, module, flags: stages.update({folder.name: flags}),
+        imdb, "run_stage", lambda config, folder, module, flags: stages.update({folder.name: flags})
     )
     imdb.train_classifiers(IMDBConfig(), tmp_path)
     for name, half in (("classifier_a", "a.jsonl"), ("classifier_b", "b.jsonl")):
@@ -197,16 +161,3 @@ def test_a_finished_stage_is_kept_and_an_interrupted_one_resumed(tmp_path, monke
     imdb.run_stage(config, tmp_path / "new", "gpt.pretraining", {})
     runner.run_stage(half, "gpt.pretraining", ())  # its seconds would not be those of the whole
     assert len(commands) == 3 and not any("--resume" in command for command in commands[1:])
-
-
-def test_the_whole_on_a_small_budget(tmp_path):
-    if RAW not in os.environ:
-        pytest.skip(f"set {RAW} to the folder with the Large Movie Review Dataset")
-    config = IMDBConfig(
-        data=Path(os.environ[RAW]), budget="small", seeds=(0,), engines=("grpo", "dpo"),
-        prompts=600, measured=16, device="cpu", out=tmp_path / "imdb",
-    )  # fmt: skip
-    imdb.main(config)
-    found = json.loads((config.out / "recordings.json").read_text())
-    assert set(found["rows"]) == {"base", "grpo", "dpo"}
-    assert 1 < found["language_model"]["bits_per_byte"] < 8

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import ast
-import re
-from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 
 import mutation_check
 import pytest
@@ -14,7 +13,6 @@ from mutation_check import (
     Bug,
     MutationCheckConfig,
     Outcome,
-    PlantedBug,
     judge,
     main,
     page,
@@ -34,17 +32,10 @@ NAMES = [bug.name for bug in BUGS]
 def test_every_bug_can_be_planted_and_its_tests_exist():
     """A bug that is a syntax error, or no change at all, would prove nothing."""
     code = Code.read()
+    before = cache(lambda path: ast.dump(ast.parse(code.texts[path])))
     for bug in planted(BUGS, code, read_tests()):
         for path, text in bug.texts.items():
-            before, after = (ast.dump(ast.parse(x)) for x in (code.texts[path], text))
-            assert before != after, bug.bug.name
-
-
-def test_names_and_descriptions_make_a_table():
-    assert len(set(NAMES)) == len(NAMES) >= 250
-    for bug in BUGS:
-        assert re.fullmatch(r"[a-z0-9-]+", bug.name) and len(bug.name) < 32
-        assert bug.what and "|" not in bug.what
+            assert ast.dump(ast.parse(text)) != before(path), bug.bug.name
 
 
 def test_no_bug_needs_an_optional_package_to_be_caught():
@@ -82,39 +73,6 @@ CODE = Code({"gpt/m.py": TEXT, "rl/n.py": "def g(x):\n    return x\n", "scripts/
 
 
 @pytest.mark.parametrize(
-    ("name", "old", "new", "line", "expected"),
-    [
-        ("f", "z > 0", "z > 1", 10, "    if (z > 1):"),
-        ("f", "return z+1", "z = 2\nreturn z", 13, "    z = 2\n    return z"),
-        ("f", "z += 1; z -= 1", "", 11, "        pass"),
-        ("f", "y=y", "y=2", 8, "        y=2,"),
-        ("f", "x, y=y", "2 * x", 7, "        2 * x,"),
-        ("f", "g(x, y=y)", "x", 6, "    z = (x)"),
-        ("f", "@decorated", "@h()", 3, "@(h())"),
-        ("A.f", "self.size", "2", 20, "        return (2)"),
-        ("m.A.size", "3", "4", 17, "    size: int = (4)"),
-        ("A", "self.size", "2", 20, "        return (2)"),
-        ("TABLE", '"b": (2, 3)', "'b': 2", 1, """TABLE = {"a": 1, 'b': 2}  # é"""),
-        ("TABLE", "(2, 3)", "3, 2", 1, 'TABLE = {"a": 1, "b": (3, 2)}  # é'),
-    ],
-)
-def test_each_kind_of_change(name, old, new, line, expected):
-    """However the code is laid out and commented; the rest of the file stays as it is."""
-    (text,) = CODE.changed([Change(name, old, new)]).values()
-    same = TEXT.splitlines(keepends=True)[: line - 1]
-    assert text.startswith("".join([*same, expected, "\n"]))
-
-
-def test_changes_of_one_file_follow_each_other():
-    changes = [Change("f", "z > 0", "z < 0"), Change("g", "x", "1"), Change("f", "z < 0", "z")]
-    with pytest.raises(UserError, match="g in rl/n.py holds 'y' 0 times"):
-        CODE.changed([*changes[:1], Change("g", "y", "1")])
-    texts = CODE.changed([changes[0], Change("g", "return x", "return 1"), changes[2]])
-    assert texts["gpt/m.py"] == TEXT.replace("z > 0", "((z))")
-    assert texts["rl/n.py"] == "def g(x):\n    return 1\n"
-
-
-@pytest.mark.parametrize(
     ("name", "old", "message"),
     [
         ("f", "z = 1", "f in gpt/m.py holds 'z = 1' 0 times instead of once"),
@@ -128,13 +86,6 @@ def test_a_change_without_one_place_is_named(name, old, message):
     with pytest.raises(UserError) as error:
         planted([bug], CODE, {"tests/test_a.py": ""})
     assert str(error.value).startswith(f"planted bug example: {message}")
-
-
-def test_a_name_of_two_files_needs_its_file():
-    code = Code({"gpt/a.py": "def f(): pass", "rl/b/a.py": "def f(): pass"})
-    with pytest.raises(UserError, match="f is in gpt/a.py and rl/b/a.py"):
-        code.find("f")
-    assert code.find("b.a.f") == ("rl/b/a.py", "f") and code.find("gpt.a.f") == ("gpt/a.py", "f")
 
 
 def test_tests_are_found_in_any_folder():
@@ -219,28 +170,6 @@ def test_the_process_fails_unless_all_are_caught(pretend, capsys):
         assert ended.value.code == 1
         printed = capsys.readouterr().out
         assert f"{result}: k1-sign" in printed and "1 of 2 planted bugs are caught." in printed
-
-
-def test_a_failing_baseline_stops_everything():
-    class Failing:
-        def run(self, root, tests):
-            return 1, "1 failed"
-
-    bug = PlantedBug(BUGS[0], {}, ("tests/test_a.py",))
-    failed = pytest.raises(UserError, match="without any planted bug:\n1 failed")
-    with ThreadPoolExecutor(2) as pool, failed:
-        mutation_check.check_baseline([bug], [], Failing(), pool)
-
-
-def test_the_page_is_written_from_all_bugs_only(pretend):
-    pretend()
-    with pytest.raises(UserError, match="needs all planted bugs"):
-        main(MutationCheckConfig(only=("k1-sign",), write_docs=True))
-    assert not mutation_check.DOCS.exists()
-    main(MutationCheckConfig(write_docs=True))
-    assert mutation_check.DOCS.read_text().count("\n|") == len(NAMES) + 2 * len(
-        {bug.section for bug in BUGS}
-    )
 
 
 def test_the_page_is_of_these_bugs_and_all_are_caught():

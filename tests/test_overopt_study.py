@@ -18,11 +18,10 @@ from overopt.settings import ENGINES, SETTINGS, TUNING, Settings
 from studies import runner
 from studies.runner import Job
 
-from harness.command_line import from_preset
 from harness.errors import UserError
 from harness.files import append_jsonl, write_json
 
-FULL, SMALL = SETTINGS["full"], SETTINGS["rehearsal"]
+SMALL = SETTINGS["rehearsal"]
 
 
 # --- the list -------------------------------------------------------------------------------------
@@ -36,11 +35,6 @@ def test_every_job_comes_after_what_it_needs(settings: Settings) -> None:
         assert job.stage in STAGES and job.parts <= set(PARTS) and job.parts
         assert all(names.index(need) < place for need in job.needs)
         assert job.seconds > 0
-
-
-def first(name: str) -> bool:
-    """Not a run made once more."""
-    return not name.startswith("repeats/")
 
 
 @pytest.mark.parametrize("name", ENGINES)
@@ -57,25 +51,6 @@ def test_every_engine_takes_its_flags(name: str, world: str) -> None:
         assert config.prompts_per_step * config.group_size == 128  # one size of batch for all
         if name.startswith("cispo"):
             assert config.clip_high == (4.0 if name == "cispo_5" else 0.2)
-
-
-def test_a_variant_is_its_published_bundle() -> None:
-    """What the command line fills in for --variant, config_of fills in too."""
-    from rl import grpo_variants_engine as variants
-
-    config = runs.config_of(variants, "reviews", dict(variant="dapo"))
-    overrides = dict(variant="dapo", **variants.VARIANTS["dapo"])
-    assert config == from_preset(
-        variants.GRPOVariantsConfig, variants.PRESETS, "study", data="reviews", **overrides
-    )
-
-
-@pytest.mark.parametrize(
-    ("labels", "steps"), [(600, 48), (1800, 148), (5400, 224), (16200, 337), (48600, 1012)]
-)
-def test_few_labels_are_read_again_and_many_once(labels: int, steps: int) -> None:
-    """6 comparisons a prompt, 8 prompts a step: 600 labels are 12 steps, four times over."""
-    assert FULL.reward_steps(labels) == steps
 
 
 # --- running it -----------------------------------------------------------------------------------
@@ -121,12 +96,6 @@ def test_a_piece_begins_nothing_that_would_end_too_late(
     assert "2/3 b: 10 s; all that is left: about" in capsys.readouterr().out
 
 
-def test_a_job_that_fails_ends_the_piece_with_its_words(tmp_path: Path) -> None:
-    job = Job("no/such", "base", {})
-    with pytest.raises(UserError, match=r"no/such failed, .*--plan lists"):
-        runner.run_itself("overoptimisation.py", job, tmp_path, ("--size", "rehearsal"))
-
-
 @pytest.fixture(scope="module")
 def rehearsed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Start 0 of the rehearsal: the law, and two cures."""
@@ -164,15 +133,6 @@ def test_a_run_in_chunks_is_the_run_in_one_piece(rehearsed: Path, tmp_path: Path
     chunks = results.read_points(rehearsed / job.name)
     for name in ("gold", "proxy", "kl"):
         assert np.array_equal(whole[name], chunks[name])
-
-
-def test_best_of_n_rises_by_the_proxy(rehearsed: Path) -> None:
-    """At n = 1 it is the bank's mean; the proxy of the best of more is higher on every prompt."""
-    bank = torch.load(rehearsed / "start-0/bank/bank.pt")
-    found = torch.load(rehearsed / "start-0/best_of_n/1x32-24/best_of_n.pt")
-    assert found["n"].tolist() == [1, 2, 4] and found["gold"].shape == (3, SMALL.bank_prompts)
-    assert found["gold"][0].tolist() == pytest.approx(bank["gold"].mean(1).tolist(), abs=1e-6)
-    assert (found["proxy"].diff(dim=0) > 0).all()
 
 
 def test_the_page_is_written_from_the_runs_and_again_from_the_json(
@@ -273,32 +233,7 @@ def test_equal_distance_or_not_reached(compared: dict[str, Any]) -> None:
     assert all(each["holm"] >= each["p"] for each in p)
 
 
-def test_one_start_makes_no_difference(compared: dict[str, Any]) -> None:
-    """Its interval would be over prompts alone; a second start, and the difference is told."""
-    settings = compared["settings"]
-    runs = results.budget_runs(settings, compared["root"], "reviews")
-    alone = {name: {k: v for k, v in own.items() if k[0] == 0} for name, own in runs.items()}
-    for kept, told in ((alone, False), (runs, True)):
-        table = results.compared_budgets(kept, settings)["table"]
-        rows = [row for row in table if row["engine"] == "rloo" and row["view"] == "tokens"]
-        assert [("difference" in row) for row in rows] == [told]
-
-
 # --- a row made once more -------------------------------------------------------------------------
-
-
-def test_a_repeat_differs_in_its_seed_alone() -> None:
-    """One of them not even in that; each needs what its run needs, and belongs to the run's part."""
-    listed = plan(FULL)
-    for run in FULL.repeated:
-        job = listed[run]
-        same, new = (listed[f"repeats/{run}/{kind}"] for kind in ("same_seed", "new_seed"))
-        assert same == replace(job, name=same.name)
-        assert new == replace(
-            job, name=new.name, arguments=job.arguments | dict(seed=FULL.new_seed)
-        )
-    seeds = {job.arguments.get("seed") for name, job in listed.items() if first(name)}
-    assert FULL.new_seed not in seeds
 
 
 def again(root: Path, run: str, gold: float, *, far: float = 5.0) -> None:
@@ -337,34 +272,3 @@ def test_a_new_seed_is_compared_with_what_its_rows_expect(
     assert "is equal in every measurement" in text
     assert f"inside {count - len(outside)} of {count} intervals" in text
     assert ("which it does not reach" in text) == (far < 4)
-
-
-@pytest.mark.parametrize("name", ["gold", "kl", "step"])
-def test_one_bit_is_not_equal(tmp_path: Path, name: str) -> None:
-    run = "start-0/budget/reviews/grpo-0"
-    invented_run(tmp_path / run, 0.8, 0)
-    again(tmp_path, run, 0.8)
-    same = tmp_path / "repeats" / run / "same_seed" / "points.pt"
-    points = torch.load(same)
-    last = points[name].double().clone()
-    last[-1] = torch.nextafter(last[-1], last[-1] + 1)
-    torch.save(points | {name: last}, same)
-    row = repeats.repeated(tmp_path, run, {}, lambda _: {})
-    assert row is not None and not row["equal"]
-    assert "**is not equal**" in repeats.repeats_text([row], {})
-
-
-def test_the_law_compares_the_best_gold(tmp_path: Path) -> None:
-    run = "start-0/law/grpo-1x32-24"
-    invented_run(tmp_path / run, 0.8, 0)
-    again(tmp_path, run, 0.7)
-    own = {"engine": "grpo", "size": "1x32", "labels": 24, "best": 1}
-    cells = [own | {"points": {"gold": [0.4, best]}} for best in (0.78, 0.80, 0.82)]
-    others = [cell | {"engine": "ppo", "points": {"gold": [0.4, 0.1]}} for cell in cells]
-    (row,) = results.law_repeats(replace(SMALL, repeated=(run,)), tmp_path, cells + others)
-    (measure,) = row["measures"]
-    noise = np.random.default_rng(0).normal(size=8).mean() * 0.02
-    assert measure["value"] == pytest.approx(0.7 + noise) and row["equal"]
-    half = 4.303 * 0.02 * (1 + 1 / 3) ** 0.5  # Student's t with 2 degrees of freedom
-    assert measure["expected"] == pytest.approx([0.8 - half, 0.8 + half])
-    assert repeats.inside(measure)

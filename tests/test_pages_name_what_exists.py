@@ -14,13 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PRODUCT = ("harness", "data", "gpt", "reward_model", "rl", "nano")
 CODE = (*PRODUCT, "scripts", "bench")
 OTHERS = ("notebooks", "notebooks/course", "docs", "tests")  # read by rooms, or numbered
-LONG = {
-    "nano",
-    "data",
-    "rl",
-    "reward_model",
-    "notebooks/course",
-}  # with formats, engines, defaults
+LONG = {"nano", "data", "rl", "reward_model", "notebooks/course"}  # with formats, engines, defaults
 INVENTED = {  # names that stand for a reader's own, or for what a command writes
     *("NN_topic.py", "my_rewards.py", "my_file.py", "FILE.py", "file.py", "table.md", "_engine.py"),
     *("tis_engine.py", "STUDY.md", "study_budget.md", "gpu.json", "x.py"),

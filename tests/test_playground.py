@@ -60,11 +60,6 @@ def test_it_refers_to_nothing_outside_itself(tokenizer: Tokenizer) -> None:
     assert "fetch(" not in page and "http" not in page
 
 
-def test_models_of_two_shapes_are_refused(tokenizer: Tokenizer) -> None:
-    with pytest.raises(UserError, match="differ in shape"):
-        playground.playground(model(tokenizer), model(tokenizer, n_layer=2), tokenizer, "..")
-
-
 def test_the_kept_models_fit_and_one_folder_alone_is_refused(tmp_path: Path) -> None:
     playground.write_playground(None, None, tmp_path / "page.html")
     assert 4_000_000 < (tmp_path / "page.html").stat().st_size < 8_000_000

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from forked import command
 from safetensors.torch import load_file
 
 from harness.files import read_jsonl
@@ -33,11 +32,7 @@ def resumed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     flags = "--policy base --reward gold --out run --steps 4 --prompts-per-step 2 --group-size 4 "
     flags += "--minibatches 1 --max-new-tokens 8 --eval-every 2 --eval-prompts 4 --test-prompts 4 "
     flags += "--checkpoint-every 2 --record-tokens 1 --device cpu --ranks 1 --stop-kl None --resume"
-    root = Path(__file__).resolve().parents[1]
-    done = subprocess.run(
-        [sys.executable, "-m", "rl.grpo_engine", *flags.split()], cwd=place, text=True,
-        capture_output=True, env={"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1", "MPLBACKEND": "Agg"},
-    )  # fmt: skip
+    done = command("-m", "rl.grpo_engine", *flags.split(), cwd=place)
     assert done.returncode == 0, done.stderr
     return place / "run"
 

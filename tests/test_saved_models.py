@@ -6,8 +6,6 @@ import random
 from functools import cache
 from pathlib import Path
 
-import keep_models
-import pytest
 import saved_models as kept
 import torch
 
@@ -16,7 +14,6 @@ from data.records import PreferenceRecord
 from gpt.checkpoint import save_gpt
 from gpt.generate import SamplingParams
 from gpt.model import GPT, GPTConfig
-from harness.errors import UserError
 from harness.paths import MODEL_FILE
 from harness.safetensors_file import load_weights
 from harness.seeds import make_generator
@@ -120,11 +117,6 @@ def test_what_is_kept_of_a_run_is_what_it_trained(tmp_path: Path, monkeypatch) -
     half_a_step = (trained.wte.weight - rounded).abs().amax(1, keepdim=True) / 254
     for again in (kept.policy()[0], kept.reward_model()[0].gpt):
         assert ((again.wte.weight - trained.wte.weight).abs() <= half_a_step + 1e-8).all()
-
-
-def test_an_unfinished_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no finished demo"):
-        keep_models.main(keep_models.KeepConfig(run=tmp_path))
 
 
 def test_each_call_gives_a_fresh_copy() -> None:

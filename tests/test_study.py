@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
-import os
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,21 +17,12 @@ from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import load_tokenizer
 from harness.command_line import preset_defaults
 from harness.errors import UserError
-from harness.files import append_jsonl
 from harness.paths import REPOSITORY
 from rl.kd_grpo_engine import KDGRPOConfig
 from rl.rewards.teacher_reward import TeacherReward
 from rl.training.open_reward import world_rule
 from scripts import study
 from scripts.study import RECIPES, STUDIES, StudyConfig
-
-
-def test_flags_become_words() -> None:
-    flags = dict(kl_coef=0, lr=1.5e-4, per_token=True, refresh_reward_model=False, stop_kl=None)
-    assert words(flags) == [
-        "--kl-coef", "0", "--lr", "0.00015", "--per-token", "--no-refresh-reward-model",
-        "--stop-kl", "None",
-    ]  # fmt: skip
 
 
 def test_every_run_is_in_a_study_and_every_engine_in_a_run() -> None:
@@ -67,17 +56,6 @@ def test_a_study_has_its_own_runs() -> None:
     }
 
 
-def test_the_methods_of_distillation_see_as_many_responses() -> None:
-    """80 rollouts of 128 responses, and 160 batches of 64."""
-    for name in STUDIES["distillation"].runs:
-        module, flags = RECIPES[name].module, RECIPES[name].flags
-        config = config_class(importlib.import_module(module))()
-        assert "steps" not in flags
-        batch = getattr(config, "batch_size", None)
-        batch = batch or config.prompts_per_step * config.group_size
-        assert config.steps * batch == 10_240
-
-
 def test_a_finished_stage_is_kept_and_a_failing_one_explains_itself(tmp_path: Path) -> None:
     done = tmp_path / "done"
     done.mkdir()
@@ -85,19 +63,6 @@ def test_a_finished_stage_is_kept_and_a_failing_one_explains_itself(tmp_path: Pa
     runner.run_stage(done, "no.such.module", ())  # not run
     with pytest.raises(UserError, match=r"grpo_engine failed, .*helptext"):
         runner.run_stage(tmp_path / "broken", "rl.grpo_engine", ("--no-such-flag",), threads=1)
-
-
-def test_a_finished_stage_leaves_its_seconds(tmp_path: Path) -> None:
-    program = "import sys, pathlib; p = pathlib.Path(sys.argv[-1]); p.mkdir(); print(p.name)"
-    module = tmp_path / "writes_a_folder.py"
-    module.write_text(program)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runner, "REPOSITORY", tmp_path)
-        runner.run_stage(tmp_path / "run", "writes_a_folder", (), threads=2)
-    seconds = json.loads((tmp_path / "run" / "seconds.json").read_text())
-    assert seconds["wall"] > 0 and seconds["threads"] == 2
-    assert not hasattr(os, "wait4") or 0 < seconds["cpu"] < seconds["wall"] + 1
-    assert (tmp_path / "run.log").read_text() == "run\n"
 
 
 def test_a_policy_is_measured_once_per_split(tmp_path: Path) -> None:
@@ -115,14 +80,6 @@ def test_a_policy_is_measured_once_per_split(tmp_path: Path) -> None:
         judge.study = STUDIES["distillation"]  # other numbers of the same policy
         study.measured_once(config, judge, tmp_path)
     assert asked == [tmp_path] * 3
-
-
-def test_a_curve_is_the_mean_of_the_seeds_where_all_have_a_point(tmp_path: Path) -> None:
-    for seed, golds in ((0, (0.2, 0.4, 0.9)), (1, (0.4, 0.8))):  # the second stopped early
-        rows = [{"step": 10 * i, "validation/gold": gold} for i, gold in enumerate(golds, 1)]
-        append_jsonl(tmp_path / f"ppo-{seed}" / "metrics.jsonl", [{"step": 1, "kl": 0.0}, *rows])
-    steps, gold = study.mean_curve(tmp_path, (0, 1), "ppo", ("step", "validation/gold"))
-    assert steps == [10, 20] and gold == pytest.approx([0.3, 0.6])
 
 
 def small_judge(name: str) -> study.Judge:

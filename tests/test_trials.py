@@ -5,22 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from contextlib import closing
 
 import pytest
 import trials
-from trials import (
-    PYTEST,
-    TIMED_OUT,
-    TestRunners,
-    TestServer,
-    repository_copy,
-    repository_files,
-    run_in_new_process,
-)
-
-from harness.errors import UserError
+from trials import PYTEST, TestServer, repository_copy, repository_files, run_in_new_process
 
 
 def test_the_copy_holds_tracked_and_new_files_but_no_ignored_ones(tmp_path, monkeypatch):
@@ -40,13 +29,6 @@ def test_the_copy_holds_tracked_and_new_files_but_no_ignored_ones(tmp_path, monk
         (copy / "new.py").write_text("changed")
     assert (tmp_path / "new.py").read_text() == "new.py"
     assert not copy.exists()
-
-
-def test_a_folder_without_git_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(trials, "ROOT", tmp_path)
-    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
-    with pytest.raises(UserError, match="not a git checkout"):
-        repository_files()
 
 
 # Runs
@@ -99,30 +81,3 @@ def test_a_server_says_what_a_new_process_says(server, folder, test, status, sai
         found, output = run(folder, [*PYTEST, test], 60)
         assert found == status and said in output
     assert "gpt" in sys.modules and not hasattr(sys.modules["gpt"], "HERE")
-
-
-@pytest.mark.parametrize("fork", [True, False])
-def test_tests_that_do_not_end_are_ended(server, folder, fork):
-    if fork and not hasattr(os, "fork"):
-        pytest.skip("no fork here")
-    start = time.monotonic()
-    run = server.run if fork else run_in_new_process
-    assert run(folder, [*PYTEST, "test_endless.py"], 3)[0] == TIMED_OUT
-    assert time.monotonic() - start < 60
-
-
-def test_servers_are_used_again(folder, monkeypatch):
-    started = []
-    monkeypatch.setattr(trials, "TestServer", lambda: started.append(1) or TestServer())
-    with closing(TestRunners()) as runners:
-        statuses = [runners.run(folder, [name])[0] for name in ("test_good.py", "test_bad.py")]
-    assert statuses == [0, 1] and len(started) == hasattr(os, "fork")
-    assert runners.free.empty()
-
-
-def test_a_server_that_has_ended_is_named(folder):
-    server = TestServer()
-    server.process.kill()
-    server.process.wait()
-    with pytest.raises(UserError, match="runs the tests has ended"):
-        server.run(folder, ["test_good.py"], 60)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 
 from harness.paths import REPOSITORY
@@ -22,6 +24,7 @@ def test_a_table_is_the_one_of_these_engines(name: str) -> None:
 @pytest.mark.parametrize("engine", every_engine(), ids=lambda engine: engine.name)
 def test_an_engine_has_its_file_box_and_row(engine) -> None:
     assert engine.module == f"rl.{engine.name}_engine"
+    assert pickle.loads(pickle.dumps(engine)) is engine  # as ranks that are spawned get it
     (box,) = (box for found, box in write_tables.boxes() if found is engine)
     assert box.title == engine.box
     text = (REPOSITORY / "README.md").read_text(encoding="utf-8")

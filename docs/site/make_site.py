@@ -20,6 +20,7 @@ from pathlib import Path
 sys.path[1:1] = [str(Path(__file__).resolve().parents[2] / name) for name in ("", "scripts")]
 
 import boxes
+import family
 import files
 import links
 import source_pages
@@ -60,6 +61,7 @@ def main() -> None:
     staging.stage(files.BUILD / "pages", tuple(arguments.only))
     if run_sphinx(arguments.jobs, part):
         sys.exit("the pages above need mending")
+    family.write_pages(files.BUILD / "html")
     if not part:
         source_pages.write_pages(files.BUILD / "html")
         write_playground(None, None, files.BUILD / "html" / "playground.html", "code", ".html")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import api_pages
 import box_pages
+import family
 import files
 import notebook_pages
 from files import ROOT
@@ -17,7 +18,7 @@ SECTIONS = {
               "docs/ask_both_models", "docs/extending", "docs/ranks", "docs/memory", "docs/lora",
               "docs/gpu"],
     "Course": [],
-    "Code beside the paper": ["beside/index"],
+    "Code beside the paper": ["beside/index", "beside/family"],
     "Results": ["docs/results", "docs/study", "docs/imdb", "docs/overoptimisation",
                 "docs/benchmarks"],
     "Proofs": ["docs/equations", "docs/engine_contract", "docs/mutation_check", "docs/mutants",
@@ -78,7 +79,7 @@ def stage(target: Path, only: tuple[str, ...] = ()) -> None:
         path = ROOT / name
         pictures = target / Path(name).parent / "pictures"
         pages[name.removesuffix(".ipynb")] = notebook_pages.markdown_of(path, pictures)
-    pages |= api_pages.pages() | box_pages.pages()
+    pages |= api_pages.pages() | box_pages.pages() | family.pages()
     if only:
         pages = {n: text for n, text in pages.items() if n.startswith(("index", *only))}
     if any(name.startswith("beside/") for name in pages):

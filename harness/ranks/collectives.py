@@ -71,22 +71,15 @@ def shard(items: Any) -> Any:
 
 
 def shard_chunks(lengths: Tensor, size: int) -> list[Tensor]:
-    """This rank's row indices in chunks of at most `size` rows of similar length; perhaps no chunk."""
-    order = torch.argsort(lengths, stable=True)
-    mine = shard(order)
-    return [mine[chunk] for chunk in length_sorted_chunks(lengths[mine], size)] if len(mine) else []
-
-
-def length_sorted_chunks(lengths: Tensor, size: int) -> list[Tensor]:
-    """Row indices in chunks of at most `size` rows, rows of similar length together.
+    """This rank's row indices in chunks of at most `size` rows of similar length; perhaps no chunk.
 
     Rows of one forward are padded to the longest of them, so sorting saves the padding. The order
     of rows carries no meaning in any loss: the chunks' sums add up to the batch's.
     """
     if size < 1:
         raise ValueError(f"a micro-batch of {size} rows is empty: use at least 1")
-    order = torch.argsort(lengths, stable=True)
-    return list(order.split(size))
+    mine = shard(torch.argsort(lengths, stable=True))
+    return list(mine.split(size)) if len(mine) else []
 
 
 def shard_block(count: int) -> slice:
@@ -129,7 +122,7 @@ def scatter_rows(
     first = pieces[0][1]
     whole = torch.empty(count, *first.shape[1:], dtype=first.dtype, device=device)
     for index, rows in pieces:
-        whole[index.to(device)] = rows.to(device)
+        whole[index.to(device, non_blocking=device.type == "cuda")] = rows.to(device)
     return whole
 
 

@@ -2,7 +2,7 @@
 
 A rule is a function of a `Run`: its rows, its flags and what its report.json says. It returns the
 numbers that speak for a finding, or None. What the finding means, what to change and where to read
-on stands beside it in a table. A rule is silent where its keys are missing, so any stage's log can
+on stands in findings.ini. A rule is silent where its keys are missing, so any stage's log can
 be examined. The rules here know what every stage logs, those of reinforcement learning are in
 rl/training/run_rules.py.
 
@@ -17,9 +17,10 @@ import math
 import statistics
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from configparser import ConfigParser
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from harness.command_flags import Flags
 from harness.files import display_path
@@ -44,13 +45,25 @@ class Finding:
 
 @dataclass(frozen=True)
 class Rule:
-    """What to look for, and what it means. `page` is a notebook's slug or a file in docs/."""
+    """What to look for, and what it means (findings.ini). `page` is a notebook's slug or in docs/."""
 
-    severity: Severity
     check: Callable[[Run], str | None]
+    severity: Severity
     cause: str
     change: str
     page: str
+
+
+def rules_of(*checks: Callable[[Run], str | None]) -> dict[str, Rule]:
+    """The rules by name, each with what findings.ini says under it."""
+    meanings = ConfigParser(interpolation=None)
+    meanings.read(Path(__file__).with_name("findings.ini"), encoding="utf-8")
+    rules = {}
+    for check in checks:
+        texts = (text.replace("\n", " ") for text in meanings[check.__name__].values())
+        severity, cause, change, page = texts
+        rules[check.__name__] = Rule(check, cast(Severity, severity), cause, change, page)
+    return rules
 
 
 @dataclass(frozen=True)
@@ -282,72 +295,10 @@ def away_from_teacher(run: Run) -> str | None:
 
 # The list -----------------------------------------------------------------------------------------
 
-RULES: dict[str, Rule] = {
-    "non_finite": Rule(
-        "error", non_finite,
-        "a reward, a loss or a gradient is no number, and every later number follows from it",
-        "mend the reward that gives it; lower --lr where a loss became NaN by itself",
-        "docs/metrics.md",
-    ),
-    "no_gradient": Rule(
-        "error", no_gradient,
-        "advantages are zero (equal rewards, or whitening within each response, which takes away what "
-        "tells responses apart), or the layers that are trained do not reach the loss",
-        "whiten over the batch or the group, and look at zero_spread_groups; elsewhere look for weights "
-        "without a gradient",
-        "11_reinforce_plus_plus",
-    ),
-    "never_warmed_up": Rule(
-        "warning", never_warmed_up,
-        "the schedule is not applied to the optimizer, or --warmup is longer than the run",
-        "set the learning rate of every step, and keep --warmup well below --steps",
-        "03_pretraining_and_sft",
-    ),
-    "exploding_gradient": Rule(
-        "warning", exploding_gradient,
-        "the learning rate is too high, or a few responses carry nearly the whole gradient",
-        "lower --lr (or --critic-lr), and read samples.jsonl at those steps",
-        "docs/metrics.md",
-    ),
-    "loss_rises": Rule(
-        "error", loss_rises,
-        "the learning rate is too high, or the loss has the wrong sign",
-        "lower --lr; check that the optimizer descends the loss that is logged",
-        "03_pretraining_and_sft",
-    ),
-    "nothing_learned": Rule(
-        "error", nothing_learned,
-        "inputs and targets do not belong together: targets are shifted, labels are noise, or --lr is too "
-        "low",
-        "train on one batch for a hundred steps; its loss must go to 0",
-        "03_pretraining_and_sft",
-    ),
-    "above_the_labels": Rule(
-        "error", above_the_labels,
-        "held-out pairs are among those that are trained on",
-        "split by prompt, before pairs are made",
-        "06_reward_model",
-    ),
-    "no_better_than_length": Rule(
-        "warning", no_better_than_length,
-        "the reward model has learned nothing, or nothing but length",
-        "look at the labels; take more pairs, or pairs of equal length; try another --lr",
-        "06_reward_model",
-    ),
-    "away_from_teacher": Rule(
-        "warning", away_from_teacher,
-        "the student learns the text that it is shown, not what the teacher would write where the student "
-        "goes",
-        "lower --lr, or let the student write: --responses student",
-        "19_minillm_and_distillation",
-    ),
-    "memorising": Rule(
-        "note", memorising,
-        "the training data are being memorised",
-        "stop where held_out_loss was lowest, or take more data",
-        "03_pretraining_and_sft",
-    ),
-}  # fmt: skip
+RULES = rules_of(
+    non_finite, no_gradient, never_warmed_up, exploding_gradient, loss_rises, nothing_learned,
+    above_the_labels, no_better_than_length, away_from_teacher, memorising,
+)  # fmt: skip
 
 
 def examine(

@@ -397,6 +397,26 @@ def difference(
     show(f'<div style="{CARD}"><div style="{PRE};padding:0">{inside}</div></div>', text)
 
 
+def neighbours(a: str, b: str) -> None:
+    """Show what a step of one file of nano/ does otherwise than a step of another."""
+    difference(**nano_pair(a, b))
+
+
+def nano_pair(a: str, b: str) -> dict[str, Any]:
+    """What `difference` needs for two files of nano/, up to the loss.
+
+    Every line begins at the margin, so that one loop more or less does not make all lines differ.
+    """
+    texts = []
+    for name in (a, b):
+        train = (
+            (REPOSITORY / "nano" / f"{name}.py").read_text(encoding="utf-8").split("def train(")[1]
+        )
+        step = train[train.index("\n    for ") : train.index("optimizer.zero_grad()")]
+        texts.append("\n".join(line.strip() for line in step.splitlines() if line.strip()))
+    return dict(a=texts[0], b=texts[1], names=(f"nano/{a}.py", f"nano/{b}.py"), context=0)
+
+
 def difference_text(
     a: Any,
     b: Any,

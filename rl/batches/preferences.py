@@ -5,9 +5,11 @@ Tensors about pairs are (K, 2): column 0 is the chosen response, column 1 the re
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple, Protocol
+from typing import Annotated, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,9 +24,11 @@ from gpt.tokenizer import Tokenizer
 from harness.device import precision
 from harness.errors import UserError
 from harness.files import display_path
-from harness.ranks.collectives import all_gather_list, shard_chunks
+from harness.flag_ranges import AboveZero, NotNegative, Range
+from harness.ranks.collectives import all_gather_list, scatter_rows, shard_chunks
 from harness.seeds import derive_seed
 from reward_model.pairs import TokenPair, collate_pairs, encode_pairs, keep_fitting
+from rl.batches.rollout import ScoringConfig
 from rl.equations.losses import row_sums
 from rl.equations.preference_losses import dpo_loss, hinge_loss, ipo_loss, simpo_loss
 
@@ -103,19 +107,6 @@ def _fitting(
 # --- the log-prob of a whole response -------------------------------------------------------------
 
 
-class PairScoring(Protocol):
-    """The fields of an engine's config that decide how pairs are scored."""
-
-    @property
-    def temperature(self) -> float: ...
-
-    @property
-    def micro_batch_size(self) -> int: ...
-
-    @property
-    def precision(self) -> str: ...
-
-
 class Compared(NamedTuple):
     """The k pairs of one forward, (k, 2) each."""
 
@@ -133,9 +124,19 @@ class Compared(NamedTuple):
         """The same numbers, without their graph."""
         return self._replace(log_probs=self.log_probs.detach())
 
-    def cpu(self) -> Compared:
-        """The same numbers on the CPU."""
-        return Compared(*(None if x is None else x.cpu() for x in self))  # type: ignore[arg-type]
+
+def gather_compared(compared: Sequence[Compared]) -> list[Compared]:
+    """What all ranks have compared, on the CPU; each rank's forwards as one, brought together."""
+    if not compared:
+        return all_gather_list([])
+    device = compared[0].log_probs.device
+    columns = [
+        None
+        if any(x is None for x in parts)
+        else torch.cat([on_device(x, device) for x in parts]).cpu()
+        for parts in zip(*compared, strict=True)
+    ]
+    return all_gather_list([Compared(*columns)])
 
 
 def sides(rows: Tensor) -> Tensor:
@@ -166,7 +167,7 @@ def pair_micro_batches(
         yield index, collate_pairs([pairs[i] for i in index.tolist()], eos_id)
 
 
-def pair_log_probs(model: GPT, batch: ResponseBatch, config: PairScoring) -> Tensor:
+def pair_log_probs(model: GPT, batch: ResponseBatch, config: ScoringConfig) -> Tensor:
     """log pi(y|x) of both sides of the k pairs of one forward, (k, 2), with gradient."""
     batch = batch.to(model.device)
     with precision(model.device, config.precision):
@@ -176,7 +177,7 @@ def pair_log_probs(model: GPT, batch: ResponseBatch, config: PairScoring) -> Ten
 
 @torch.no_grad()
 def frozen_log_probs(
-    model: GPT, pairs: Sequence[TokenPair], eos_id: int, config: PairScoring, visited: Tensor
+    model: GPT, pairs: Sequence[TokenPair], eos_id: int, config: ScoringConfig, visited: Tensor
 ) -> Tensor:
     """log pi(y|x) of the pairs at the indices `visited`, scored once each, (K, 2); NaN elsewhere."""
     dtype = model.wte.weight.dtype
@@ -187,8 +188,9 @@ def frozen_log_probs(
         (part, pair_log_probs(model, batch, config))
         for part, batch in pair_micro_batches(wanted, eos_id, config.micro_batch_size)
     ]
-    for part, log_probs in all_gather_list([(part, rows.cpu()) for part, rows in scored]):
-        result[index[part]] = log_probs.to(result.device)
+    if wanted:
+        rows = scatter_rows(scored, len(wanted), result.device)
+        result[on_device(index, result.device)] = rows
     return result
 
 
@@ -204,7 +206,7 @@ class PairStream:
         pairs: Sequence[TokenPair],
         reference: GPT | None,
         eos_id: int,
-        config: PairScoring,
+        config: ScoringConfig,
         *,
         batch_size: int,
         steps: int,
@@ -259,23 +261,26 @@ def compared_rows(
 # --- the losses -----------------------------------------------------------------------------------
 
 
-class PreferenceFlags(Protocol):
-    """The fields of an engine's config that the losses read."""
+@dataclass(frozen=True)
+class PreferenceFlags(ABC):
+    """Preference loss"""
+
+    label_smoothing: Annotated[
+        float, Range("[0, 0.5)", "must be at least 0 and below 0.5, where labels say nothing")
+    ] = 0.0
+    """s of cdpo, the chance that a pair is the wrong way round."""
+    simpo_beta: AboveZero = 2.0
+    """beta of simpo, whose log-probs are means per token and thus smaller."""
+    target_margin: NotNegative = 0.5
+    """gamma of simpo, by how much the better response should win."""
+    length_norm: bool = False
+    """Average a response's log-probs over its tokens in the losses that sum them, as DPO's paper
+    does; ipo_mean and simpo average by themselves."""
 
     @property
-    def beta(self) -> float: ...
-
-    @property
-    def label_smoothing(self) -> float: ...
-
-    @property
-    def simpo_beta(self) -> float: ...
-
-    @property
-    def target_margin(self) -> float: ...
-
-    @property
-    def length_norm(self) -> bool: ...
+    @abstractmethod
+    def beta(self) -> float:
+        """The price of leaving the reference, which an engine's own flag says."""
 
 
 class PreferenceLoss(NamedTuple):
@@ -317,18 +322,7 @@ PREFERENCE_LOSSES: dict[str, PreferenceLoss] = {
 
 
 def check_preference_flags(config: PreferenceFlags, names: Sequence[str]) -> None:
-    """ValueError for a number that the named losses cannot use, or that none of them would read."""
-    if not config.beta > 0 or not config.simpo_beta > 0:
-        raise ValueError(
-            f"beta and simpo_beta must be positive: got {config.beta} and {config.simpo_beta}"
-        )
-    if not config.target_margin >= 0:
-        raise ValueError(f"target_margin must not be negative: got {config.target_margin}")
-    if not 0 <= config.label_smoothing < 0.5:
-        raise ValueError(
-            "label_smoothing, the chance that a label is wrong, must be at least 0 and below 0.5, "
-            f"where labels say nothing: got {config.label_smoothing}"
-        )
+    """ValueError for a number that none of the named losses would read."""
     if bool(config.label_smoothing) != ("cdpo" in names):
         raise ValueError(
             "label_smoothing and the loss cdpo belong together: give both, or neither (got "

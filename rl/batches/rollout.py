@@ -27,7 +27,25 @@ from gpt.log_probs import TokenScores, score_in_micro_batches, token_log_probs, 
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
 from harness.device import precision
+from harness.flag_ranges import AtLeastOne
 from harness.ranks.collectives import shard_chunks
+
+
+@dataclass(frozen=True)
+class BatchFlags:
+    """Rollouts and updates"""
+
+    prompts_per_step: AtLeastOne = 16
+    """Prompts per rollout batch."""
+    group_size: AtLeastOne = 8
+    """G: responses per prompt."""
+    updates_per_batch: AtLeastOne = 1
+    """mu: passes over each rollout batch."""
+    minibatches: AtLeastOne = 2
+    """Optimizer steps per pass."""
+    sample_rows: AtLeastOne | None = None
+    """Rows that are sampled at once; default: all of a batch. Fewer need a smaller cache and more time,
+    and draw the same tokens."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +84,11 @@ class Rollout:
     def lengths(self) -> Tensor:
         """(N,) int64, response tokens with the EOS."""
         return self.sequences.lengths
+
+    @property
+    def tokens(self) -> int:
+        """All response tokens together, without asking the device."""
+        return int(self.sequences.sizes[:, 1].sum())
 
     def tokens_of(self, rows: Tensor) -> int:
         """The response tokens of these rows (int64 indices on the CPU) together."""
@@ -111,7 +134,7 @@ def sample_rollout(
         sampled.response_tokens,
         sampled.response_mask,
         sampled.has_eos,
-    )
+    ).to(policy.device)
     return Rollout(
         records=[records[index] for index in rows],
         responses=[tokenizer.decode(tokens) for tokens in sampled.token_lists()],
@@ -213,18 +236,8 @@ def minibatches(
     ]
 
 
-class EpochConfig(Protocol):
-    """The fields of an engine's config that say how often a batch is gone through."""
-
-    @property
-    def updates_per_batch(self) -> int: ...
-
-    @property
-    def minibatches(self) -> int: ...
-
-
 def epoch_minibatches(
-    config: EpochConfig, rows: int, generator: torch.Generator, group_size: int = 1
+    config: BatchFlags, rows: int, generator: torch.Generator, group_size: int = 1
 ) -> list[Tensor]:
     """Row indices of every optimizer step of a batch: one shuffle into minibatches an epoch.
 
@@ -240,18 +253,27 @@ def epoch_minibatches(
 def micro_batches(
     sequences: ResponseBatch, rows: Tensor, size: int, group_size: int = 1
 ) -> Iterator[tuple[Tensor, ResponseBatch]]:
-    """Split a minibatch's rows into forwards of at most `size` rows of similar length.
+    """The forwards of `row_chunks`: yields (row indices on the sequences' device, their sequences).
 
-    Yields (row indices, their sequences). Of several ranks each gets rows of its own, of all lengths,
-    or none. With losses divided by the whole minibatch's denominator the accumulated gradient is
-    the minibatch's. Every `group_size` rows that follow each other stay in one forward,
-    for a loss that compares them.
+    With losses divided by the whole minibatch's denominator the accumulated gradient is the
+    minibatch's.
+    """
+    for chunk in row_chunks(sequences, rows, size, group_size):
+        yield on_device(chunk, sequences.tokens.device), sequences.rows(chunk)
+
+
+def row_chunks(
+    sequences: ResponseBatch, rows: Tensor, size: int, group_size: int = 1
+) -> Iterator[Tensor]:
+    """Split a minibatch's rows into parts of at most `size` rows of similar length, on the CPU.
+
+    Of several ranks each gets rows of its own, of all lengths, or none. Every `group_size` rows that
+    follow each other stay in one part, for a loss that compares them.
     """
     longest = sequences.totals[rows].view(-1, group_size).amax(1)
     within = torch.arange(group_size)
     for groups in shard_chunks(longest, size // group_size):
-        chunk = rows[(groups[:, None] * group_size + within).flatten()]
-        yield on_device(chunk, sequences.tokens.device), sequences.rows(chunk)
+        yield rows[(groups[:, None] * group_size + within).flatten()]
 
 
 class ScoringConfig(Protocol):

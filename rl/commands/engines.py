@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 from functools import cache
 from pathlib import Path
 
-from rl.training.engine import Engine
+from rl.training.engine import Engine, entry_of
 
 ROOM = Path(__file__).resolve().parents[1]
 
@@ -15,4 +14,4 @@ ROOM = Path(__file__).resolve().parents[1]
 def every_engine() -> tuple[Engine, ...]:
     """The `ENGINE` of each rl/*_engine.py, in the order of their names."""
     names = sorted(path.stem for path in ROOM.glob("*_engine.py"))
-    return tuple(importlib.import_module(f"rl.{name}").ENGINE for name in names)
+    return tuple(entry_of(f"rl.{name}") for name in names)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import shutil
 import sys
 import textwrap
@@ -14,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from gpt.generate import SamplingParams
-from harness.device import pick_device
+from harness.device import open_device
 from harness.errors import UserError
 from harness.files import display_path
-from harness.flag_ranges import AtLeastOne, NotNegative, Seed
+from harness.flag_ranges import AtLeastOne, NotNegative, Seed, check_ranges
 from harness.seeds import make_generator
 from rl.commands.conversation import (
     Answer,
@@ -44,7 +43,7 @@ class TalkConfig:
     against: str | None = None
     """Run folder of a second model that answers the same prompts with the same random numbers.
     --against alone, or `start`, is the model that training started from."""
-    samples: int = 1
+    samples: AtLeastOne = 1
     """Answers per prompt."""
     temperature: NotNegative | None = None
     """tau of sampling; 0 takes the likeliest token. Default: the run's own, or 1."""
@@ -60,12 +59,7 @@ class TalkConfig:
     """auto (cuda, then mps, then cpu) or a device name."""
 
     def __post_init__(self) -> None:
-        if self.samples < 1:
-            raise ValueError(f"samples must be at least 1: got {self.samples}")
-        if self.temperature is not None and not 0 <= self.temperature < math.inf:
-            raise ValueError(f"temperature must be a number from 0 on: got {self.temperature}")
-        if self.max_new_tokens is not None and self.max_new_tokens < 1:
-            raise ValueError(f"max_new_tokens must be at least 1: got {self.max_new_tokens}")
+        check_ranges(self)
 
 
 # Text for a terminal ------------------------------------------------------------------------------
@@ -252,7 +246,7 @@ class Scoring:
 
 def open_talk(path: Path, config: TalkConfig) -> Talk | Scoring:
     """Whatever the folder holds, ready to be asked. UserError if there is no model in it."""
-    device, run = pick_device(config.device), RunFolder.read(path)
+    device, run = open_device(config.device), RunFolder.read(path)
     prompts = open_typed(run.data)
     if run.kind == "reward_model":
         if config.against is not None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from data.collate import on_device
 from data.records import PromptRecord
 from gpt.log_probs import score_in_micro_batches
 from gpt.model import GPT
@@ -146,7 +147,7 @@ class RuleReward:
     def __call__(self, rollout: Rollout) -> Tensor:
         rows = zip(rollout.records, rollout.responses, rollout.has_eos.tolist(), strict=True)
         values = all_gather_list([self.rule(*row) for row in list(rows)[shard_block(len(rollout))]])
-        return torch.tensor(values, dtype=torch.float32, device=rollout.response_tokens.device)
+        return torch.tensor(values, dtype=torch.float32)  # `finite_rewards` moves it
 
 
 @torch.no_grad()
@@ -165,7 +166,7 @@ def checked_rewards(
 def finite_rewards(
     rewards: Tensor, name: str, rollout: Rollout, replacement: float | None = None
 ) -> tuple[Tensor, int]:
-    """Rewards (N,) without NaN and infinity, and how many of them there were.
+    """Rewards (N,) without NaN and infinity, on the rollout's device, and how many there were.
 
     Such a reward would spread to its whole group. Without a `replacement` it is refused with a
     ValueError; with one it becomes that number and is counted.
@@ -184,4 +185,5 @@ def finite_rewards(
             f"{count} of {len(rollout)} rewards are not finite (row {row}: "
             f"{rollout.responses[row][:60]!r}): mend the reward, or give a number to put in its place"
         )
-    return torch.where(broken, replacement or 0.0, rewards), count
+    finite = torch.where(broken, replacement or 0.0, rewards)
+    return on_device(finite, rollout.response_tokens.device), count

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -141,7 +142,12 @@ def best_answers(
     for start in range(0, len(records), how.batch_size):
         batch = records[start : start + how.batch_size]
         rollout = sample_rollout(policy, tokenizer, batch, how.params, how.n, generator)
-        rewards = reward_fn(rollout).float().masked_fill(~rollout.has_eos, float("-inf"))
+        rewards = (
+            reward_fn(rollout)
+            .float()
+            .to(rollout.has_eos.device)
+            .masked_fill(~rollout.has_eos, float("-inf"))
+        )
         best, index = rewards.view(-1, how.n).max(1)
         for i, record in enumerate(batch):
             if best[i] > float("-inf") and best[i] >= least:
@@ -153,19 +159,9 @@ def best_answers(
     return kept
 
 
-class RewardFlags(Protocol):
-    """The flags of an engine's config that name another reward."""
-
-    @property
-    def reward(self) -> str: ...
-
-    @property
-    def reward_model(self) -> object: ...
-
-
-def refuse_other_rewards(config: RewardFlags) -> None:
+def refuse_other_rewards(reward: str, reward_model: Sequence[Path]) -> None:
     """ValueError if the flags name a reward: an engine that distils learns from its teacher alone."""
-    if config.reward != "auto" or config.reward_model:
+    if reward != "auto" or reward_model:
         raise ValueError(
             "the teacher is the reward of this engine: leave --reward and --reward-model out, or use "
             "an engine that trains on them"

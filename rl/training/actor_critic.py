@@ -14,20 +14,20 @@ from data.collate import ResponseBatch
 from gpt.log_probs import TokenScores, token_scores
 from gpt.model import GPT
 from harness.device import precision
-from harness.flag_ranges import AtLeastOne, NotNegative
+from harness.flag_ranges import AboveZero, AtLeastOne, NotNegative, ZeroToOne
 from harness.optimizer import adamw, clip_and_step, set_learning_rate
 from harness.training_state import HasState
 from rl.batches.rollout import Rollout
 from rl.equations.advantages import gae, whiten
 from rl.equations.kl import loss_estimator
 from rl.equations.losses import clipped_surrogate, token_mean, value_loss
-from rl.training.config import EngineConfig
+from rl.training.text import TextConfig
 from rl.training.token_log import Clip, StepBatch
 from rl.training.value_model import ValueModel
 
 
 @dataclass(frozen=True)
-class ActorCriticConfig(EngineConfig):
+class ActorCriticConfig(TextConfig):
     """What an engine with a critic can be told, beside what every engine can."""
 
     prompts_per_step: AtLeastOne = 128
@@ -39,16 +39,16 @@ class ActorCriticConfig(EngineConfig):
     kl_penalty: Literal["k1", "absolute", "squared"] = "k1"
     """What is taken off a token's reward, times kl_coef. k1: log pi - log pi_ref, the only one whose
     policy gradient is the KL's. absolute: |k1|. squared: k1^2 / 2."""
-    kl_loss_coef: float = 0.0
+    kl_loss_coef: NotNegative = 0.0
     """c_3, the weight of a KL term in the loss instead; not with a kl_coef, or the KL counts twice."""
     kl_loss: Literal["k2", "k3"] = "k2"
     """The KL term of kl_loss_coef. k2: its gradient is that of KL(policy || reference). k3: that of
     KL(reference || policy)."""
-    gamma: float = 1.0
+    gamma: ZeroToOne = 1.0
     """Discount per token."""
-    gae_lambda: float = 0.95
+    gae_lambda: ZeroToOne = 0.95
     """lambda of GAE; 1 is the whole return minus the value."""
-    critic_lambda: float | None = None
+    critic_lambda: ZeroToOne | None = None
     """lambda of the critic's own targets (VC-PPO); 1 is the Monte-Carlo return. None: gae_lambda."""
     clip_low: NotNegative = 0.2
     """epsilon below 1."""
@@ -57,16 +57,12 @@ class ActorCriticConfig(EngineConfig):
     value_coef: NotNegative = 0.1
     """c_v, the weight of the value loss. The critic's weights and Adam are its own, and Adam ignores a
     constant factor: c_v acts through max_norm alone."""
-    value_clip: float | None = 0.2
+    value_clip: AboveZero | None = 0.2
     """Clip the new value to the rollout's by this much in the value loss."""
     entropy_coef: NotNegative = 0.0
     """c_H, the weight of the entropy bonus."""
     critic_lr: NotNegative = 1e-3
     """Peak learning rate of the critic."""
-    pretraining_coef: float = 0.0
-    """The weight of the language model's loss on pre-training text; 0 needs no text."""
-    pretraining_batch_size: AtLeastOne = 32
-    """Rows of pre-training text per optimizer step."""
 
     @property
     def discount(self) -> float:
@@ -75,34 +71,11 @@ class ActorCriticConfig(EngineConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not (0 <= self.gamma <= 1 and 0 <= self.gae_lambda <= 1):
-            raise ValueError(
-                f"gamma and gae_lambda must be in 0..1: got {self.gamma} and {self.gae_lambda}"
-            )
-        if self.critic_lambda is not None and not 0 <= self.critic_lambda <= 1:
-            raise ValueError(f"critic_lambda must be in 0..1, or None: got {self.critic_lambda}")
-        if self.value_clip is not None and not self.value_clip > 0:
-            raise ValueError(
-                f"value_clip must be positive, or None to go without it: got {self.value_clip}"
-            )
-        if not self.kl_loss_coef >= 0:
-            raise ValueError(f"kl_loss_coef must not be negative: got {self.kl_loss_coef}")
         if self.kl_loss_coef and self.kl_coef:
             raise ValueError(
                 f"kl_loss_coef {self.kl_loss_coef} and kl_coef {self.kl_coef} would count the same "
                 "KL twice, in the loss and in the reward: set one of them to 0"
             )
-        if not self.pretraining_coef >= 0:
-            raise ValueError(f"pretraining_coef must not be negative: got {self.pretraining_coef}")
-        if self.pretraining_batch_size < 1:
-            raise ValueError(
-                f"pretraining_batch_size must be at least 1: got {self.pretraining_batch_size}"
-            )
-
-    @property
-    def updates(self) -> int:
-        """The most optimizer steps that a batch can take."""
-        return self.updates_per_batch * self.minibatches
 
 
 # --- the two models in training -----------------------------------------------------------------

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from data.names import Data
-from gpt.model import SMALL_WIDTH_PRESETS, Preset
+from gpt.model import Preset, PresetFlags
 from harness.command_flags import AdapterFlags, TrainingFlags, check_adapter
 from harness.flag_ranges import (
     AboveZero,
@@ -23,6 +23,7 @@ from harness.flag_ranges import (
     NotNegative,
 )
 from harness.paths import MODEL_FILE
+from rl.batches.rollout import BatchFlags
 from rl.equations.kl import AdaptiveKL, DoublingKL, FixedKL
 from rl.rewards.sources import check_reward
 
@@ -126,7 +127,7 @@ class EngineMemoryFlags(AdapterFlags):
 
 
 @dataclass(frozen=True)
-class RunFlags(StartFlags, StepFlags, MeasureFlags, EngineMemoryFlags, TrainingFlags):
+class RunFlags(PresetFlags, StartFlags, StepFlags, MeasureFlags, EngineMemoryFlags, TrainingFlags):
     """The run"""
 
     checkpoint_every: AtLeastOne = 50
@@ -135,11 +136,6 @@ class RunFlags(StartFlags, StepFlags, MeasureFlags, EngineMemoryFlags, TrainingF
     def __post_init__(self) -> None:
         super().__post_init__()
         check_adapter(self)
-
-    @property
-    def is_small(self) -> bool:
-        """Whether one process a core is faster than threads."""
-        return self.preset in SMALL_WIDTH_PRESETS
 
     @property
     def kl_limit(self) -> float | None:
@@ -189,23 +185,6 @@ class RewardFlags:
 
 
 @dataclass(frozen=True)
-class BatchFlags:
-    """Rollouts and updates"""
-
-    prompts_per_step: AtLeastOne = 16
-    """Prompts per rollout batch."""
-    group_size: AtLeastOne = 8
-    """G: responses per prompt."""
-    updates_per_batch: AtLeastOne = 1
-    """mu: passes over each rollout batch."""
-    minibatches: AtLeastOne = 2
-    """Optimizer steps per pass."""
-    sample_rows: AtLeastOne | None = None
-    """Rows that are sampled at once; default: all of a batch. Fewer need a smaller cache and more time,
-    and draw the same tokens."""
-
-
-@dataclass(frozen=True)
 class PenaltyFlags:
     """KL to the reference"""
 
@@ -232,11 +211,14 @@ class EngineConfig(BatchFlags, PenaltyFlags, RewardFlags, RunFlags):
         super().__post_init__()
         if self.normalize_parts:
             require_parts(self)
-        if self.non_finite_reward is not None and not math.isfinite(self.non_finite_reward):
-            raise ValueError(f"non_finite_reward must be finite: got {self.non_finite_reward}")
         check_reward(self.reward)
         check_ensemble(self)
         kl_controller(self)
+
+    @property
+    def updates(self) -> int:
+        """The most optimizer steps that a batch can take."""
+        return self.updates_per_batch * self.minibatches
 
     @property
     def kl_limit(self) -> float | None:

@@ -7,6 +7,7 @@ read it, and `run_training` runs it. It is a record and no framework: the loop s
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -83,6 +84,16 @@ class Engine:
         """Where its file is imported from: rl.grpo_engine."""
         return self.train.__module__
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """To another process it goes by its module: functions without a name cannot be sent."""
+        return entry_of, (self.module,)
+
     def name_of(self, config: RunFlags) -> str:
         """What a run with these flags is called."""
         return self.name if self.run_name is None else self.run_name(config)
+
+
+def entry_of(module: str) -> Engine:
+    """The `ENGINE` of a module, such as rl.grpo_engine."""
+    entry: Engine = importlib.import_module(module).ENGINE
+    return entry

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ from rl.equations.losses import clip_acted, likelihood_ratio, mean_ratio, row_su
 
 
 def wait_for_device() -> None:
-    """Until a GPU that this process uses has done its work; `pick_device` made it the current one."""
+    """Until a GPU that this process uses has done its work; `open_device` made it the current one."""
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         torch.cuda.synchronize()
     elif torch.backends.mps.is_available():
@@ -54,22 +55,23 @@ def rollout_metrics(
     rollout: Rollout, rewards: Tensor, old_log_probs: Tensor, ref_log_probs: Tensor | None
 ) -> dict[str, float]:
     """Rewards, lengths and the KL of the sampling policy from the reference, before the update."""
-    metrics = {
-        "reward": float(rewards.mean()),
-        "reward_std": float(rewards.std()) if len(rewards) > 1 else 0.0,
-        "response_length": float(rollout.lengths.float().mean()),
-        "eos_rate": float(rollout.has_eos.float().mean()),
+    metrics: dict[str, Tensor | float] = {
+        "reward": rewards.mean(),
+        "reward_std": rewards.std() if len(rewards) > 1 else 0.0,
+        "response_length": rollout.lengths.float().mean(),
+        "eos_rate": rollout.has_eos.float().mean(),
         "distinct_responses": len(set(rollout.responses)) / len(rollout),
     }
     if rollout.group_size > 1:
         groups = rewards.view(-1, rollout.group_size)
         spread = groups.amax(1) > groups.amin(1)
-        metrics["zero_spread_groups"] = 1 - float(spread.float().mean())
+        metrics["zero_spread_groups"] = 1 - spread.float().mean().double()
     if ref_log_probs is not None:
         mask = rollout.response_mask
-        metrics["kl"] = float(row_sums(k1(old_log_probs, ref_log_probs), mask).mean())
-        metrics["kl_k3"] = float(row_sums(k3(old_log_probs, ref_log_probs), mask).mean())
-    return metrics | rollout.reward_metrics
+        metrics["kl"] = row_sums(k1(old_log_probs, ref_log_probs), mask).mean()
+        metrics["kl_k3"] = row_sums(k3(old_log_probs, ref_log_probs), mask).mean()
+    (numbers,) = on_cpu(metrics.values())
+    return dict(zip(metrics, numbers, strict=True)) | rollout.reward_metrics
 
 
 @torch.no_grad()
@@ -147,15 +149,15 @@ class UpdateMeter:
         if clipped is None:
             clipped = self.acted(scores.log_probs, old_log_probs, advantages, mask)
         clipped = clipped.expand_as(mask)
-        ratio = valid(likelihood_ratio(scores.log_probs, old_log_probs), batch)
-        kl = valid(rho_minus_log(scores.log_probs, old_log_probs), batch)  # KL(old || new)
+        ratio = batch.of_valid(likelihood_ratio(scores.log_probs, old_log_probs))
+        kl = batch.of_valid(rho_minus_log(scores.log_probs, old_log_probs))  # KL(old || new)
         positive = (advantages > 0).expand_as(mask)
         measured = {
-            "clip_high_fraction": valid(clipped & positive, batch),
-            "clip_low_fraction": valid(clipped & ~positive, batch),
-            "entropy": valid(scores.entropy, batch),
+            "clip_high_fraction": batch.of_valid(clipped & positive),
+            "clip_low_fraction": batch.of_valid(clipped & ~positive),
+            "entropy": batch.of_valid(scores.entropy),
             "approx_kl": kl,
-            **{name: valid(values.detach(), batch) for name, values in extra.items()},
+            **{name: batch.of_valid(values.detach()) for name, values in extra.items()},
         }
         sums = torch.stack([values.sum().to(kl.dtype) for values in measured.values()])
         self.sums.append(([*measured], sums))
@@ -200,7 +202,7 @@ class UpdateMeter:
 
         Of all ranks together, so that they agree on what follows from it.
         """
-        kl = sum(on_cpu(self.minibatch_kl))
+        kl = sum(*on_cpu(self.minibatch_kl))
         both = all_reduce_sum({"kl": kl, "tokens": self.minibatch_tokens})
         return both["kl"] / max(both["tokens"], 1)
 
@@ -211,37 +213,47 @@ class UpdateMeter:
     def metrics(self) -> dict[str, float]:
         """The step's means; ratio_error_at_start is max |ratio - 1| before the first update."""
         updates = max(self.updates, 1)
+        values, norms, critic_norms, deviations, *losses = on_cpu(
+            [row for _, row in self.sums], self.norms, self.critic_norms, self.deviations,
+            *self.parts.values(),
+        )  # fmt: skip
         sums: dict[str, float] = {}
-        values = iter(torch.cat([row for _, row in self.sums]).tolist() if self.sums else [])
-        for names, _ in self.sums:
-            for name in names:
-                sums[name] = sums.get(name, 0.0) + next(values)
+        names = [name for row, _ in self.sums for name in row]
+        for name, value in zip(names, values, strict=True):
+            sums[name] = sums.get(name, 0.0) + value
         sums = all_reduce_sum(sums)
         tokens = all_reduce_sum({"tokens": self.tokens})["tokens"]
-        parts = all_reduce_sum({name: sum(on_cpu(values)) for name, values in self.parts.items()})
+        parts = all_reduce_sum(dict(zip(self.parts, map(sum, losses), strict=True)))
         means = {name: value / max(tokens, 1) for name, value in sums.items()}
         means |= {name: value / updates for name, value in parts.items()}
         if self.critic_norms:
-            means["critic_grad_norm"] = sum(on_cpu(self.critic_norms)) / updates
+            means["critic_grad_norm"] = sum(critic_norms) / updates
         return means | {
-            "grad_norm": sum(on_cpu(self.norms)) / updates,
-            "ratio_error_at_start": largest(gather(largest([0.0, *on_cpu(self.deviations)]))),
+            "grad_norm": sum(norms) / updates,
+            "ratio_error_at_start": largest(gather(largest([0.0, *deviations]))),
         }
 
 
-def valid(values: Tensor, batch: ResponseBatch) -> Tensor:
-    """`values` (n, T) of the valid response tokens, (M,)."""
-    return values.flatten().index_select(0, batch.valid)
+def on_cpu(*groups: Iterable[Tensor | float]) -> list[list[float]]:
+    """Each group's numbers as floats, a tensor (k,) as k of them.
 
-
-def on_cpu(numbers: Sequence[Tensor | float]) -> list[float]:
-    """Numbers as floats; those on the device are brought together, which waits for it once."""
-    tensors = [number.detach() for number in numbers if isinstance(number, Tensor)]
-    if not tensors:
-        return [float(number) for number in numbers]
-    widest = max((tensor.dtype for tensor in tensors), key=lambda dtype: dtype.itemsize)
-    read = iter(torch.stack([tensor.to(widest) for tensor in tensors]).tolist())
-    return [next(read) if isinstance(number, Tensor) else float(number) for number in numbers]
+    Tensors are brought from the device together, which waits for it once.
+    """
+    lists = [[x.detach().flatten() if isinstance(x, Tensor) else x for x in g] for g in groups]
+    tensors = [x for numbers in lists for x in numbers if isinstance(x, Tensor)]
+    read: Iterator[float] = iter(())
+    if tensors:
+        widest = max((tensor.dtype for tensor in tensors), key=lambda dtype: dtype.itemsize)
+        home = tensors[0].device
+        read = iter(torch.cat([x.to(home, widest, non_blocking=True) for x in tensors]).tolist())
+    return [
+        [
+            y
+            for x in numbers
+            for y in (islice(read, len(x)) if isinstance(x, Tensor) else [float(x)])
+        ]
+        for numbers in lists
+    ]
 
 
 def largest(deviations: Sequence[float]) -> float:

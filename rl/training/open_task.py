@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -13,7 +13,7 @@ from data.names import default_folder, flags_for
 from data.readers import read_prompts
 from data.records import PromptRecord
 from gpt.checkpoint import load_gpt
-from gpt.corpus import open_corpus, open_prompts
+from gpt.corpus import open_prompts
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
 from harness.bfloat16_weights import linears_to_bfloat16
@@ -122,36 +122,6 @@ def to_bfloat16(task: Task) -> None:
         for model in (*made.reward_models, made.teacher):
             if model is not None:
                 linears_to_bfloat16(model)
-
-
-class TextConfig(Protocol):
-    """The fields of an engine's config that ask for pre-training text."""
-
-    @property
-    def data(self) -> str: ...
-
-    @property
-    def seed(self) -> int: ...
-
-    @property
-    def pretraining_coef(self) -> float: ...
-
-    @property
-    def pretraining_batch_size(self) -> int: ...
-
-
-def open_text(config: TextConfig, task: Task) -> dict[str, Any]:
-    """The text of the language model's loss as an engine's `train` wants it, if that has a weight."""
-    if not config.pretraining_coef:
-        return {}
-    corpus = open_corpus(
-        config.data,
-        task.tokenizer,
-        batch_size=config.pretraining_batch_size,
-        context=task.policy.config.context,
-        seed=config.seed,
-    )
-    return {"corpus": corpus}
 
 
 def batch_description(config: EngineConfig) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -65,3 +66,10 @@ def run_training(engine: Engine, config: RunFlags) -> Path:
     from rl.training.whole_run import whole_run  # files, forecasts, pages: no loop needs them
 
     return whole_run(engine, config)
+
+
+def run_as_command(engine: Engine) -> None:
+    """What stands under `__name__ == "__main__"`: parse the flags, then `run_training`."""
+    from harness.command_line import run_command
+
+    run_command(partial(run_training, engine), engine.config, engine.presets)

@@ -9,7 +9,7 @@ import math
 import statistics
 
 from harness.report import rules
-from harness.report.rules import Rule, Run, halves
+from harness.report.rules import Run, halves, rules_of
 
 # Wrong numbers ------------------------------------------------------------------------------------
 
@@ -274,119 +274,8 @@ def proxy_suspected(run: Run) -> str | None:
 
 # The list -----------------------------------------------------------------------------------------
 
-RULES: dict[str, Rule] = {
-    **rules.RULES,
-    "ratio_at_start": Rule(
-        "error", ratio_at_start,
-        "sampler and scorer disagree: the temperature is missing in one of them, dropout is on, or a "
-        "mask or a column is shifted (a response mask one column late)",
-        "score a fresh sample with the policy that wrote it; both must give the same log-probs",
-        "02_tokens_padding_masks",
-    ),
-    "ratio_always_one": Rule(
-        "error", ratio_always_one,
-        "the old log-probs are recomputed after the first update, so no ratio ever leaves 1 and no "
-        "clip can act",
-        "compute the old log-probs once per batch, before its first update",
-        "04_policy_gradients_and_baselines",
-    ),
-    "impossible_length": Rule(
-        "error", impossible_length,
-        "the response mask is wrong: the EOS is left out of it, or it holds tokens of the prompt",
-        "build the mask from the first EOS, inclusive, never from ids that differ from padding",
-        "02_tokens_padding_masks",
-    ),
-    "negative_kl": Rule(
-        "error", negative_kl,
-        "the KL's sign or its samples are wrong: log pi and log pi_ref are swapped, or the reference "
-        "is not the policy that training started from",
-        "check the order of the two log-probs, and that the reference is a frozen copy of the start",
-        "14_kl_estimators",
-    ),
-    "reference_follows": Rule(
-        "error", reference_follows,
-        "the reference is updated with the policy (every step), so the penalty holds nothing",
-        "copy the reference once, before training, and freeze it",
-        "14_kl_estimators",
-    ),
-    "loss_is_not_its_sum": Rule(
-        "error", loss_is_not_its_sum,
-        "advantages are not centred (the baseline's sign is flipped), or the KL is summed over a "
-        "response where its coefficient is per token",
-        "advantage = (reward - group mean) / std; the loss averages k3 over the tokens of a response",
-        "07_grpo",
-    ),
-    "reward_falls": Rule(
-        "error", reward_falls,
-        "the loss has the wrong sign, or something else is rewarded more than the reward (a KL penalty "
-        "whose sign is flipped)",
-        "the loss is minus the objective; check the sign of every term on one batch",
-        "04_policy_gradients_and_baselines",
-    ),
-    "reward_flat": Rule(
-        "warning", reward_flat,
-        "nothing of the reward reaches the gradient: the reward of row i is given to another row, "
-        "advantages are whitened within a response, the KL penalty is far too strong, or --lr is too low",
-        "check which row gets which reward; then lower --kl-coef or raise --lr",
-        "04_policy_gradients_and_baselines",
-    ),
-    "critic_is_worse": Rule(
-        "warning", critic_is_worse,
-        "the critic is no baseline: its optimizer does not step, its learning rate is too low, or its "
-        "targets are wrong",
-        "check that the critic's weights change; raise --critic-lr",
-        "08_ppo",
-    ),
-    "zero_spread": Rule(
-        "warning", zero_spread,
-        "the prompts are too hard or too easy for the policy, or the reward is too coarse",
-        "take easier prompts where rewards are low and harder ones where they are high, a larger "
-        "--group-size, or dynamic sampling (rl.grpo_variants_engine --variant dapo)",
-        "13_grpo_family",
-    ),
-    "steps_too_large": Rule(
-        "warning", steps_too_large,
-        "the policy leaves the one that sampled within one batch: too many passes, or too large an --lr",
-        "lower --lr, --updates-per-batch or --minibatches",
-        "13_grpo_family",
-    ),
-    "entropy_collapse": Rule(
-        "warning", entropy_collapse,
-        "the policy writes one text for everything: the KL penalty is too weak, or the reward has a "
-        "single favourite",
-        "raise --kl-coef, stop earlier, and read samples.jsonl",
-        "18_knowledge_distillation_rewards",
-    ),
-    "length_drift": Rule(
-        "warning", length_drift,
-        "the reward pays for length, or for silence",
-        "look at the reward model's length_correlation in its report.json; raise --kl-coef",
-        "13_grpo_family",
-    ),
-    "truncation": Rule(
-        "warning", truncation,
-        "the policy does not end its responses: it is not trained on its EOS, the reward pays for length, "
-        "or --max-new-tokens is too small for the task",
-        "check that the first EOS is inside the response mask; raise --max-new-tokens",
-        "02_tokens_padding_masks",
-    ),
-    "kl_runs_away": Rule(
-        "warning", kl_runs_away,
-        "little holds the policy back: the KL penalty is too weak or its sign is flipped",
-        "raise --kl-coef, or train for fewer steps; check the sign of the KL in the reward",
-        "14_kl_estimators",
-    ),
-    "over_optimised": Rule(
-        "warning", over_optimised,
-        "the reward model is exploited: the policy found what it overrates",
-        "stop at the best step, raise --kl-coef, or train the reward model on this policy's responses",
-        "06_reward_model",
-    ),
-    "proxy_suspected": Rule(
-        "warning", proxy_suspected,
-        "the reward model is probably exploited: few kinds of responses, far from all that it was "
-        "trained on",
-        "read samples.jsonl; raise --kl-coef, stop earlier, or let --judge measure",
-        "06_reward_model",
-    ),
-}  # fmt: skip
+RULES = rules.RULES | rules_of(
+    ratio_at_start, ratio_always_one, impossible_length, negative_kl, reference_follows,
+    loss_is_not_its_sum, reward_falls, reward_flat, critic_is_worse, zero_spread, steps_too_large,
+    entropy_collapse, length_drift, truncation, kl_runs_away, over_optimised, proxy_suspected,
+)  # fmt: skip

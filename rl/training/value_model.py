@@ -61,7 +61,7 @@ class ValueModel(nn.Module):
     def _at(self, batch: ResponseBatch, columns: Tensor) -> Tensor:
         hidden = response_hidden(self.gpt, batch, columns)  # (M, D)
         values = head_product(hidden, self.head.weight, self.head.bias)[:, 0]  # (M,)
-        return scatter_responses(values, batch.response_mask)
+        return scatter_responses(values, batch)
 
     def rollout_values(self, batch: ResponseBatch, micro_batch_size: int) -> Tensor:
         """`forward` in micro-batches and without a gradient, (N, T)."""

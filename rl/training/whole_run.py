@@ -15,7 +15,7 @@ from gpt.lora import fit_for_training, has_adapters, save_adapter
 from gpt.model import GPT
 from harness.bfloat16_weights import linears_to_bfloat16
 from harness.compile_blocks import compile_blocks
-from harness.device import pick_device
+from harness.device import open_device
 from harness.files import display_path, keep_until, write_json
 from harness.frozen_copy import frozen_copy
 from harness.metric_log import MetricLog
@@ -45,7 +45,7 @@ SHOWN = (
 def whole_run(engine: Engine, config: RunFlags) -> Path:
     """`run_training`: the task, the training of its policy, and what is kept of it."""
     name = engine.name_of(config)
-    device = pick_device(config.device, config.precision)
+    device = open_device(config.device, config.precision)
     task = open_task(config, device, engine.own_reward(config))
     start, parts = models_of_run(engine, config, task)
     folder = config.out or default_folder(name, config.data, config.preset)

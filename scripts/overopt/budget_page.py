@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from studies.intervals import SURE
 from studies.pages import rendered, replace_between
 
 from overopt.cells import (
     BUDGET_DISTANCES,
     COMMAND,
     Numbers,
+    above_and_below,
+    agreed,
     difference,
     distance_view,
-    surely,
+    significant,
 )
 from overopt.repeats import repeats_text
 from overopt.settings import TUNING
@@ -34,11 +35,11 @@ def into_study(numbers: Numbers, path: Path) -> None:
 
 
 def budget_text(numbers: Numbers) -> str:
-    """The differences to GRPO as a picture; per world what is sure, the means, and the differences."""
+    """The differences to GRPO as a picture; per world what is significant, means and differences."""
     return rendered(
         TEMPLATE, command=COMMAND, budget=numbers.get("budget"), settings=numbers["settings"],
-        missing=missing_runs(numbers), tries=len(TUNING), tuned=tuned_text(numbers),
-        views=VIEWS, gold=GOLD, titles=titles, seen=seen, by_engine=by_engine,
+        levels=numbers.get("levels"), missing=missing_runs(numbers), tries=len(TUNING),
+        tuned=tuned_text(numbers), views=VIEWS, gold=GOLD, titles=titles, seen=seen, by_engine=by_engine,
         mean_text=mean_text, differences=differences, repeats_text=repeats_text,
     )  # fmt: skip
 
@@ -73,29 +74,36 @@ def tuned_text(numbers: Numbers) -> str:
 
 
 def seen(found: Numbers, world: str) -> list[str]:
-    """A sentence per view: which engines differ significantly from GRPO, and how many do not."""
+    """A sentence per view: which engines differ significantly from GRPO, and which in all starts."""
     lines = []
     for view, title in VIEWS.items():
         told = [r for r in found["table"] if r["view"] == view and "difference" in r]
         if told:
-            lines.append(f"{GOLD[world].capitalize()} at {title}: {sure_ones(told)}")
+            lines.append(f"{GOLD[world].capitalize()} at {title}: {told_of(told)}")
     return lines
 
 
-def sure_ones(told: Sequence[Numbers]) -> str:
-    """Engines above and below GRPO after the correction."""
-    above, below = surely(told)
+def told_of(rows: Sequence[Numbers]) -> str:
+    """Engines above and below GRPO: significantly, or at least in all starts."""
+    tested = [row for row in rows if "p" in row["difference"]]
+    if not tested:
+        return "not tested: fewer than three starts are known."
     named = []
-    for word, rows in (("above", above), ("below", below)):
-        if rows:
-            shown = ", ".join(f"`{r['engine']}` ({r['difference']['mean']:+.3f})" for r in rows)
-            named.append(f"{word} GRPO are {shown}")
-    rest = len(told) - len(above) - len(below)
-    if named:
-        return "; ".join(named) + (f"; {rest} do not differ." if rest else ".")
-    if len(told) == 1:
-        return f"`{told[0]['engine']}`, the only one with enough pairs, does not differ from GRPO."
-    return f"none of {len(told)} engines differs measurably from GRPO."
+    for how, chosen in (
+        ("significantly", [row for row in tested if significant(row)]),
+        ("in all starts, not significantly,", [r for r in tested if agreed(r) and not significant(r)]),
+    ):  # fmt: skip
+        for word, own in zip(("above", "below"), above_and_below(chosen), strict=True):
+            shown = ", ".join(f"`{r['engine']}` ({r['difference']['mean']:+.3f})" for r in own)
+            named += [f"{how} {word} GRPO: {shown}"] if own else []
+    rest = len(tested) - sum(agreed(row) for row in tested)
+    left_out = [f"`{row['engine']}` is not tested"] if (row := untested(rows)) else []
+    return "; ".join([*named, f"{rest} of {len(tested)} have no common sign", *left_out]) + "."
+
+
+def untested(rows: Sequence[Numbers]) -> Numbers | None:
+    """The first of them whose starts are not known."""
+    return next((row for row in rows if "p" not in row["difference"]), None)
 
 
 def by_engine(measured: Sequence[Numbers]) -> dict[str, dict[str, Numbers]]:
@@ -110,7 +118,7 @@ def mean_text(row: Numbers) -> str:
     """A mean, how many runs it is of where some are missing, and a star where it differs."""
     if "mean" not in row:
         return "-"
-    star = "\\*" if row.get("difference", {}).get("holm", 1) < SURE else ""
+    star = "\\*" if significant(row) else ""
     missing = f" ({row['reached']} of {row['of']})" if row["reached"] < row["of"] else ""
     return f"{row['mean']:.3f}{star}{missing}"
 

@@ -1,11 +1,11 @@
-"""Cells that the pages' tables share, and which differences are sure."""
+"""Cells that the pages' tables share, and which differences are significant."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from studies.intervals import SURE
+from studies.intervals import SIGNIFICANT
 from studies.pages import between
 
 Numbers = Mapping[str, Any]
@@ -25,14 +25,26 @@ def difference(row: Numbers) -> tuple[str, str]:
     if "difference" not in row:
         return "-", "-"
     d = row["difference"]
-    return f"{d['mean']:+.3f} ({d['low']:+.3f} to {d['high']:+.3f})", f"{d['holm']:.3f}"
+    p = f"{d['holm']:.3f}" if "holm" in d else "-"
+    return f"{d['mean']:+.3f} ({d['low']:+.3f} to {d['high']:+.3f})", p
 
 
-def surely(rows: Iterable[Numbers]) -> tuple[list[Numbers], list[Numbers]]:
-    """The rows whose difference is above 0 after the correction, and those where it is below."""
-    sure = [row for row in rows if row["difference"]["holm"] < SURE]
-    above = [row for row in sure if row["difference"]["mean"] > 0]
-    return above, [row for row in sure if row["difference"]["mean"] < 0]
+def significant(row: Numbers) -> bool:
+    """Whether a row's difference is, by the t-test over starts and Holm's correction."""
+    return bool(row.get("difference", {}).get("holm", 1) < SIGNIFICANT)
+
+
+def agreed(row: Numbers) -> bool:
+    """Whether a row's difference has the same sign in every start."""
+    starts = row["difference"].get("by_start", [])
+    return len({value > 0 for value in starts}) == 1
+
+
+def above_and_below(rows: Iterable[Numbers]) -> tuple[list[Numbers], list[Numbers]]:
+    """The rows whose difference is above 0, and those where it is below."""
+    rows = list(rows)
+    above = [row for row in rows if row["difference"]["mean"] > 0]
+    return above, [row for row in rows if row["difference"]["mean"] < 0]
 
 
 def distance_view(distance: float) -> str:

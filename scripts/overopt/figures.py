@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from studies.intervals import SURE, at_distance
+from studies.intervals import at_distance
 
-from overopt.cells import distance_view, farthest_for_all
+from overopt.cells import distance_view, farthest_for_all, significant
 from overopt.fits import FORMS
 
 Style = dict[str, Any]
@@ -277,7 +277,7 @@ def draw_differences(numbers: Mapping[str, Any], path: Path) -> None:
 
 
 def draw_world(axis: Any, table: Sequence[Mapping[str, Any]], views: Sequence[Any]) -> None:
-    """Points with 95% intervals; filled where the difference is sure after Holm's correction."""
+    """Points with 95% intervals; filled where the difference is significant."""
     engines = [name for name in dict.fromkeys(row["engine"] for row in table) if name != "grpo"]
     for shift, (view, label, color, marker) in zip((-0.16, 0.16), views, strict=False):
         axis.plot([], [], marker, color=color, label=label)
@@ -286,7 +286,7 @@ def draw_world(axis: Any, table: Sequence[Mapping[str, Any]], views: Sequence[An
                 continue
             d, at = row["difference"], engines.index(row["engine"]) + shift
             axis.plot([d["low"], d["high"]], [at, at], color=color, linewidth=1.2)
-            inside = color if d["holm"] < SURE else "white"
+            inside = color if significant(row) else "white"
             axis.plot(d["mean"], at, marker, color=color, markerfacecolor=inside, markersize=5)
     axis.axvline(0, color="0.5", linewidth=1)
     axis.locator_params(axis="x", nbins=5)

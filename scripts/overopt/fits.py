@@ -19,7 +19,6 @@ from studies.intervals import Array, bootstrap, interval
 
 NEAREST = 0.05  # nats; nearer points say nothing, and log d runs away
 RISE = 0.01  # of gold: a smaller fall of best-of-n is not called one
-TREND = 2.0  # standard errors: a slope nearer to 0 is not called a trend
 
 
 def best_of_n_form(d: Array) -> Array:

@@ -14,14 +14,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from studies.intervals import SURE
+from studies.intervals import SIGNIFICANT
 from studies.pages import rendered
 
 from harness.files import display_path
 from overopt import figures, results
 from overopt.budget_page import into_study
-from overopt.cells import COMMAND, Numbers, difference, surely, value_of
-from overopt.fits import RISE, TREND
+from overopt.cells import COMMAND, Numbers, above_and_below, difference, significant, value_of
+from overopt.fits import RISE
 from overopt.repeats import repeats_text
 from overopt.runs import has_turned
 from overopt.settings import Settings
@@ -82,7 +82,7 @@ def page(numbers: Numbers) -> str:
     if "cures" in numbers:
         shown |= about_cures(numbers["cures"], numbers["settings"])
     return rendered(
-        TEMPLATE, command=COMMAND, sure=SURE, rise=RISE, trend=TREND, kinds=FIT_KINDS,
+        TEMPLATE, command=COMMAND, sure=SIGNIFICANT, rise=RISE, kinds=FIT_KINDS,
         farthest=figures.FARTHEST, difference=difference, value_of=value_of, **shown,
     )  # fmt: skip
 
@@ -233,7 +233,8 @@ def about_cures(cures: Numbers, settings: Numbers) -> dict[str, Any]:
         ],
         # The difference least likely to be chance, among cures whose runs all got so far.
         "nearest": min(
-            whole, key=lambda r: (r["difference"]["holm"], r["difference"]["p"]), default=None
+            (row for row in whole if "p" in row["difference"]),
+            key=lambda r: (r["difference"]["holm"], r["difference"]["p"]), default=None,
         ),
     }  # fmt: skip
 
@@ -265,7 +266,9 @@ def at_distance(kl: float, told: Iterable[Numbers]) -> Mapping[str, Any]:
     found = [
         ", ".join(f"`{row['cure']}`" for row in rows)
         + f" {'is' if len(rows) == 1 else 'are'} significantly {word}"
-        for word, rows in zip(("better", "worse"), surely(told), strict=True)
+        for word, rows in zip(
+            ("better", "worse"), above_and_below(filter(significant, told)), strict=True
+        )
         if rows
     ]
     alone = [r for r in told if r["in_one_start"]["low"] > 0 or r["in_one_start"]["high"] < 0]

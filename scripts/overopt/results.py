@@ -17,6 +17,7 @@ from studies.intervals import (
     mean_with_interval,
     paired_difference,
     prediction_interval,
+    t_tails,
 )
 from studies.runner import DONE, is_done
 
@@ -192,10 +193,12 @@ def trends(cells: list[dict[str, Any]], fits: list[dict[str, Any]]) -> list[dict
                 continue
             for name in ("alpha", "beta"):
                 found, error = slope(x, [fit[name] for fit in own])
+                p = t_tails(found / error, len(x) - 2)
                 rows.append(
-                    {"kind": kind, "over": over, "of": name, "slope": found, "error": error}
+                    {"kind": kind, "over": over, "of": name, "slope": found, "error": error, "p": p}
                 )
-    return rows
+    corrected = holm({str(place): row["p"] for place, row in enumerate(rows)})
+    return [row | {"holm": p} for row, p in zip(rows, corrected.values(), strict=True)]
 
 
 # --- part 2 ---------------------------------------------------------------------------------------
@@ -237,7 +240,8 @@ def compared_at(
         cure: {start: gold_at(points, distance) for start, points in by_start.items()}
         for cure, by_start in runs.items()
     }
-    rows, p_values = [], {}
+    rows: list[dict[str, Any]] = []
+    p_values: dict[str, float | None] = {}
     for cure, by_start in values.items():
         row: dict[str, Any] = {"cure": cure, "kl": distance, "of": len(by_start)}
         reached = {start: gold for start, gold in by_start.items() if gold is not None}
@@ -251,17 +255,19 @@ def compared_at(
                 for name in (cure, "patient")
             )
             row["difference"] = paired_difference(own, others)
-            row["in_one_start"] = paired_difference(own[:1], others[:1])
-            p_values[cure] = row["difference"]["p"]
+            alone = paired_difference(own[:1], others[:1])
+            row["in_one_start"] = {name: alone[name] for name in ("low", "high")}
+            p_values[cure] = row["difference"].get("p")
         rows.append(row)
     return with_holm(rows, p_values, "cure")
 
 
 def with_holm(
-    rows: list[dict[str, Any]], p_values: Mapping[str, float], key: str
+    rows: list[dict[str, Any]], p_values: Mapping[str, float | None], key: str
 ) -> list[dict[str, Any]]:
     """The corrected p beside every difference."""
-    for name, p in holm(p_values).items():
+    tested = {name: p for name, p in p_values.items() if p is not None}
+    for name, p in holm(tested).items():
         for row in rows:
             if row[key] == name:
                 row["difference"]["holm"] = p
@@ -389,7 +395,8 @@ def compared_by(
 ) -> list[dict[str, Any]]:
     """Every engine under one view: mean, interval, prediction interval, difference to GRPO."""
     grids = {name: grid(by_run, at, settings) for name, by_run in runs.items()}
-    rows, p_values = [], {}
+    rows: list[dict[str, Any]] = []
+    p_values: dict[str, float | None] = {}
     for name, values in grids.items():
         row: dict[str, Any] = {"engine": name, "view": view, "of": len(runs[name])}
         means = values[np.isfinite(values).all(axis=2)].mean(axis=1)
@@ -401,7 +408,7 @@ def compared_by(
         in_both = np.all(np.isfinite(values - grids["grpo"]), axis=2)  # (starts, seeds)
         if name != "grpo" and np.sum(np.any(in_both, axis=1)) >= FEWEST_STARTS:
             row["difference"] = paired_difference(values, grids["grpo"])
-            p_values[name] = row["difference"]["p"]
+            p_values[name] = row["difference"].get("p")
         rows.append(row)
     return with_holm(rows, p_values, "engine")
 

@@ -23,7 +23,7 @@ from data.records import PromptRecord
 from gpt.generate import SamplingParams
 from gpt.model import GPT
 from harness.command_line import from_preset
-from harness.device import pick_device
+from harness.device import open_device
 from harness.files import read_jsonl, write_json
 from harness.metric_log import MetricLog
 from overopt.settings import TUNING, Settings
@@ -131,7 +131,7 @@ def optimise(
             eval_every=settings.measure_every, checkpoint_every=10**6,
         ),
     )  # fmt: skip
-    task = open_task(config, pick_device("cpu"))
+    task = open_task(config, open_device("cpu"))
     start, parts = models_of_run(engine.ENGINE, config, task)
     measuring = Measuring(
         task, world, prompts_of(world, split, settings.prompts), start, config.micro_batch_size

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +12,8 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 DRAWS = 2000
 LEVEL = 0.95
-SURE = 0.05  # a corrected p below this is called sure
+FEWEST_STARTS = 3  # of a test
+SIGNIFICANT = 0.05  # a corrected p below this is called significant
 # The 0.975 quantile of Student's t, by degrees of freedom.
 T975 = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}
 T975 |= {10: 2.228, 11: 2.201, 12: 2.179, 13: 2.160, 14: 2.145, 15: 2.131, 20: 2.086, 30: 2.042}
@@ -72,17 +74,34 @@ def mean_with_interval(values: Array, seed: int = 0) -> dict[str, float]:
     return {"mean": float(np.nanmean(values)), "low": low, "high": high, "runs": reached}
 
 
-def paired_difference(values: Array, others: Array, seed: int = 0) -> dict[str, float]:
-    """values - others, run by run and prompt by prompt, (starts, seeds, prompts) each, and its p.
+def paired_difference(values: Array, others: Array, seed: int = 0) -> dict[str, Any]:
+    """values - others, run by run and prompt by prompt, (starts, seeds, prompts) each.
 
-    p is two-sided: twice the smaller share of bootstrapped differences beyond 0, with one added to
-    both counts, so that it is never 0.
+    mean with its bootstrapped interval, the mean of each start and, of three starts or more, the p
+    of a t-test over those: seeds and prompts within a start are no independent starts.
     """
-    means = resampled(values - others, np.random.default_rng(seed))
-    low, high = interval(means)
-    beyond = min(int((means <= 0).sum()), int((means >= 0).sum()))
-    p = min(2 * (beyond + 1) / (len(means) + 1), 1.0)
-    return {"mean": float(np.nanmean(values - others)), "low": low, "high": high, "p": p}
+    apart = values - others
+    low, high = interval(resampled(apart, np.random.default_rng(seed)))
+    by_start = [float(np.nanmean(start)) for start in apart if np.isfinite(start).any()]
+    found = {"mean": float(np.nanmean(apart)), "low": low, "high": high, "by_start": by_start}
+    return found | ({"p": t_test(by_start)} if len(by_start) >= FEWEST_STARTS else {})
+
+
+def t_test(values: Sequence[float]) -> float:
+    """The two-sided p of Student's t-test that the mean of n >= 2 values is 0."""
+    n, spread = len(values), float(np.std(values, ddof=1))
+    mean = float(np.mean(values))
+    if not spread:
+        return 1.0 if mean == 0 else 0.0
+    return t_tails(mean / spread * math.sqrt(n), n - 1)
+
+
+def t_tails(t: float, freedom: int) -> float:
+    """P(|T| > |t|) of Student's distribution: with t = sqrt(f) tan(a) its density is cos(a)^(f-1)."""
+    middles = (np.arange(4000) + 0.5) / 4000
+    lengths = math.pi / 2 - np.array([math.atan(abs(t) / math.sqrt(freedom)), 0.0])
+    areas = lengths * np.mean(np.sin(np.outer(middles, lengths)) ** (freedom - 1), axis=0)
+    return float(areas[0] / areas[1])
 
 
 def holm(p_values: Mapping[str, float]) -> dict[str, float]:

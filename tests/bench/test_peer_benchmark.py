@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import io
-import json
 import mmap
-import os
 import re
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import arithmetic
 import peer_tables
@@ -22,7 +17,7 @@ import torch
 import turns
 from conftest import require_package
 from peers import PeersConfig
-from turns import Case, Side, Turns, Worker
+from turns import Case, Side
 
 from gpt.model import GPTConfig
 from harness.errors import UserError
@@ -49,10 +44,6 @@ def test_operations_by_hand():
     assert score == 720
     assert arithmetic.operations(SHAPE, replace(case, task="update")) == 3 * 720
     assert arithmetic.operations(SHAPE, replace(case, task="grpo")) == 504 + 4 * 720
-
-
-def test_operations_of_a_matrix_product():
-    assert arithmetic.operations(SHAPE, Case("product", size=5)) == 250
 
 
 def test_the_formula_is_what_pytorch_counts():
@@ -91,17 +82,6 @@ def test_sides_are_interleaved_and_the_first_round_does_not_count():
     assert [[r["seconds"] for r in own] for own in reports] == [[3, 5], [4, 6]]
 
 
-def test_a_turn_is_timed_from_its_order_to_its_end(monkeypatch):
-    clock = iter([1.0, 10.0, 12.5, 20.0])
-    monkeypatch.setattr(turns, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
-    reports = io.StringIO()
-    own = Turns(io.StringIO("run\nrun\n"), reports)
-    assert own.next() and own.next()
-    said = [json.loads(line) for line in reports.getvalue().splitlines()]
-    assert said[0] == {"ready": True}
-    assert said[1]["seconds"] == 2.5 and len(said) == 2
-
-
 def test_peak_memory_counts_what_was_touched_and_freed():
     turns.reset_peak()
     before = turns.peak_mib()
@@ -112,28 +92,6 @@ def test_peak_memory_counts_what_was_touched_and_freed():
     if sys.platform != "linux" and grown < 200:
         pytest.skip("only Linux lets a process forget its earlier peak")
     assert 200 < grown < 400
-
-
-def test_a_side_that_fails_says_why():
-    with pytest.raises(UserError, match="'broken' ended .*no model preset"):
-        Worker(Side("broken", "ours", replace(SMALL, preset="huge"), 1))
-
-
-def test_two_ranks_take_turns_together():
-    worker = Worker(Side("ranks", "ours", SMALL, 1, ranks=2))
-    try:
-        first, second = worker.run(), worker.run()
-    finally:
-        worker.close()
-    assert worker.process.returncode == 0
-    assert first["seconds"] > 0 and second["mib"] >= first["mib"]
-
-
-def test_both_sides_get_the_threads_and_this_checkout_first(monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", "elsewhere")
-    environment = turns.environment(Side("a", "peer", SMALL, 3))
-    assert environment["OMP_NUM_THREADS"] == "3"
-    assert environment["PYTHONPATH"] == os.pathsep.join([str(ROOT), "elsewhere"])
 
 
 # Sides
@@ -156,12 +114,6 @@ def test_our_sides_take_exactly_their_turns(task, dtype):
     own = Once(2)
     sides.main(Side("ours", "ours", replace(SMALL, task=task, size=8), 1, dtype), own)
     assert own.left == -1
-
-
-def test_short_responses_are_refused():
-    sides.all_drawn([3, 3], SMALL)
-    with pytest.raises(RuntimeError, match="3 were expected"):
-        sides.all_drawn([3, 2], SMALL)
 
 
 @pytest.mark.oracle
@@ -210,14 +162,6 @@ def result(name: str = "grpo-tiny", relative: str = "speed", task: str = "grpo")
     }  # fmt: skip
 
 
-def test_ratios_are_those_of_neighbouring_runs():
-    """Round by round 2, 1 and 4; then 3, 4 and 1/3, where the ratio of the medians is 1.5."""
-    assert peer_tables.relative([2.0, 1.0, 0.5], [4.0, 1.0, 2.0], "speed") == "2.00"
-    assert peer_tables.relative([1.0, 2.0, 6.0], [3.0, 8.0, 2.0], "speed") == "3.00"
-    assert peer_tables.relative([1.0, 2.0, 6.0], [3.0, 8.0, 2.0], "growth") == "0.33"
-    assert peer_tables.relative([2.0], [4.0], "none") == ""
-
-
 def test_the_share_of_the_peak_is_of_the_same_threads_and_precision():
     grpo, peak = result(), result("ceilings", "none", "product")
     peak["sides"][0]["threads"] = 1
@@ -233,25 +177,6 @@ def test_the_share_of_the_peak_is_of_the_same_threads_and_precision():
     assert peer_tables.share_of_peak(peak["sides"][0], {"ceilings": peak}) == ""
 
 
-def test_only_the_part_between_the_markers_is_replaced():
-    page = f"before\n{peer_tables.MARKS[0]}\nold\n{peer_tables.MARKS[1]}\nafter\n"
-    new = peer_tables.page_with(page, "new")
-    assert new == f"before\n{peer_tables.MARKS[0]}\n\nnew\n\n{peer_tables.MARKS[1]}\nafter\n"
-    with pytest.raises(UserError, match="lacks the lines"):
-        peer_tables.page_with("no markers", "new")
-
-
-def test_results_of_other_comparisons_stay(tmp_path, monkeypatch):
-    monkeypatch.setattr(peers, "PAGE", tmp_path / "page.md")
-    monkeypatch.setattr(peers, "RESULTS", tmp_path / "results.json")
-    peers.PAGE.write_text(f"{peer_tables.MARKS[0]}\n{peer_tables.MARKS[1]}\n")
-    peers.write_results({"b": result("b")}, ["a", "b"])
-    peers.write_results({"a": result("a")}, ["a", "b"])
-    assert list(json.loads(peers.RESULTS.read_text())) == ["a", "b"]
-    text = peers.PAGE.read_text()
-    assert text.index("--only a ") < text.index("--only b ")
-
-
 # The command
 
 
@@ -261,18 +186,6 @@ def test_missing_peers_are_named_with_the_way_to_install_them(monkeypatch):
         peers.main(PeersConfig(only="grpo-tiny-8x8", quick=True))
     assert "needs trl, not installed here" in str(error.value)
     assert "bench/requirements-peers.txt" in str(error.value) and "\n" not in str(error.value)
-
-
-def test_the_whole_command_without_a_peer():
-    page, results = peers.PAGE.read_text(encoding="utf-8"), peers.earlier_results()
-    run = subprocess.run(
-        [sys.executable, str(ROOT / "bench/peers.py"), "--quick", "--only", "growth-cores",
-         "--threads", "1"],
-        capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
-    assert run.returncode == 0, run.stderr
-    assert re.search(r"^ours, 1 thread +[\d.]+ ", run.stdout, re.MULTILINE), run.stdout
-    assert peers.PAGE.read_text(encoding="utf-8") == page and peers.earlier_results() == results
 
 
 def test_the_peers_are_pinned_and_transformers_is_the_one_of_the_tests():

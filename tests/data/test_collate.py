@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-
 import pytest
 import torch
 from conftest import given, st
@@ -15,10 +13,8 @@ from data.collate import (
     epoch_shuffled_indices,
     first_eos_mask,
     join_responses,
-    left_pad,
-    right_pad,
 )
-from harness.ranks.collectives import length_sorted_chunks
+from harness.ranks.collectives import shard_chunks
 
 EOS = 0  # also what fills the padding: comparing ids with it must decide nothing
 
@@ -26,29 +22,6 @@ EOS = 0  # also what fills the padding: comparing ids with it must decide nothin
 def as_rows(mask: torch.Tensor) -> list[list[int]]:
     assert mask.dtype == torch.bool
     return mask.int().tolist()
-
-
-# padding
-
-
-def test_left_pad():
-    tokens, mask = left_pad([[5, 0, 7], [9], []], EOS)
-    assert tokens.dtype == torch.long
-    assert tokens.tolist() == [[5, 0, 7], [0, 0, 9], [0, 0, 0]]
-    assert as_rows(mask) == [[1, 1, 1], [0, 0, 1], [0, 0, 0]]
-
-
-def test_right_pad():
-    tokens, mask = right_pad([[5, 0, 7], [9], []], 3)
-    assert tokens.dtype == torch.long
-    assert tokens.tolist() == [[5, 0, 7], [9, 3, 3], [3, 3, 3]]
-    assert as_rows(mask) == [[1, 1, 1], [1, 0, 0], [0, 0, 0]]
-
-
-@pytest.mark.parametrize("pad", [left_pad, right_pad])
-def test_padding_of_nothing(pad):
-    assert pad([], EOS)[0].shape == (0, 0)
-    assert pad([[], []], EOS)[1].shape == (2, 0)
 
 
 # the first EOS
@@ -64,11 +37,6 @@ def test_first_eos_mask():
 def test_first_eos_in_the_last_column_counts():
     mask, has_eos = first_eos_mask(torch.tensor([[4, 4, 0]]), EOS)
     assert as_rows(mask) == [[1, 1, 1]] and has_eos.tolist() == [True]
-
-
-def test_first_eos_mask_of_no_columns():
-    mask, has_eos = first_eos_mask(torch.empty(2, 0, dtype=torch.long), EOS)
-    assert mask.shape == (2, 0) and has_eos.tolist() == [False, False]
 
 
 # whole rows
@@ -96,23 +64,10 @@ def test_columns():
     assert batch.response_columns.tolist() == [[3, 4, 4], [1, 2, 3]]
 
 
-def test_a_response_ends_at_its_first_eos():
-    batch = collate_responses([[7]], [[5, 0, 3, 0]], EOS)
-    assert batch.tokens.tolist() == [[7, 5, 0]]
-    assert as_rows(batch.response_mask) == [[1, 1, 0, 0]]
-
-
 def test_padding_is_no_eos():
     batch = collate_responses([[7], [7]], [[5], [5, 6, 8]], EOS)
     assert as_rows(batch.response_mask) == [[1, 0, 0], [1, 1, 1]]
     assert batch.has_eos.tolist() == [False, False]
-
-
-def test_an_eos_in_the_prompt_ends_nothing():
-    batch = collate_responses([[7, 0, 0, 2]], [[5, 6]], EOS)
-    assert batch.tokens.tolist() == [[7, 0, 0, 2, 5, 6]]
-    assert as_rows(batch.response_mask) == [[1, 1]]
-    assert batch.has_eos.tolist() == [False]
 
 
 def test_empty_responses():
@@ -145,11 +100,6 @@ def test_rows_are_chosen_ordered_and_trimmed():
     assert part.predicting_columns.tolist() == [[1, 2, 3], [0, 1, 2]]
     nothing = batch.rows(torch.tensor([], dtype=torch.long))
     assert len(nothing) == 0 and nothing.tokens.shape == (0, 1)  # still a column to read
-
-
-def test_every_tensor_moves_to_the_device():
-    moved = hand_batch().to("meta")
-    assert {getattr(moved, field.name).device.type for field in fields(moved)} == {"meta"}
 
 
 def test_documents_are_predicted_whole():
@@ -193,31 +143,11 @@ def test_a_step_depends_on_its_arguments_alone():
     )
 
 
-def test_a_batch_may_be_larger_than_the_data():
-    counts = epoch_shuffled_indices(0, 7, 3, seed=0).bincount(minlength=3)
-    assert sorted(counts.tolist()) == [2, 2, 3]
-
-
-def test_no_data_is_refused():
-    with pytest.raises(ValueError, match="the data set is empty"):
-        epoch_shuffled_indices(0, 4, 0, seed=0)
-
-
-def test_chunks_of_similar_length():
-    chunks = length_sorted_chunks(torch.tensor([5, 1, 4, 1, 3]), 2)
-    assert [chunk.tolist() for chunk in chunks] == [[1, 3], [4, 2], [0]]
-
-
 @given(st.lists(st.integers(0, 20), min_size=1, max_size=30), st.integers(1, 7))
 def test_chunks_hold_every_row_once(lengths, size):
-    chunks = length_sorted_chunks(torch.tensor(lengths), size)
+    chunks = shard_chunks(torch.tensor(lengths), size)
     assert sorted(torch.cat(chunks).tolist()) == list(range(len(lengths)))
     assert all(1 <= len(chunk) <= size for chunk in chunks)
-
-
-def test_empty_micro_batches_are_refused():
-    with pytest.raises(ValueError, match="a micro-batch of 0 rows is empty"):
-        length_sorted_chunks(torch.tensor([1]), 0)
 
 
 def test_the_columns_of_padding_stay_inside_the_row():

@@ -18,7 +18,7 @@ from data.readers import (
     read_text,
     split_records,
 )
-from data.records import PreferenceRecord, PromptRecord, ResponseRecord
+from data.records import PreferenceRecord, ResponseRecord
 
 ROWS = [{"prompt": f"{i}?", "response": f" {i}"} for i in range(3)]
 RECORDS = [ResponseRecord(f"{i}?", f" {i}") for i in range(3)]
@@ -49,12 +49,6 @@ def test_content_decides_and_not_the_name(tmp_path: Path) -> None:
         assert read_responses(path).records == RECORDS
 
 
-def test_gzipped_array(tmp_path: Path) -> None:
-    path = tmp_path / "rows.json.gz"
-    path.write_bytes(gzip.compress(json.dumps(ROWS).encode()))
-    assert read_responses(path).records == RECORDS
-
-
 def test_byte_order_mark_blank_lines_and_crlf(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_bytes(b"\xef\xbb\xbf" + LINES.replace("\n", "\r\n\r\n").encode())
@@ -75,44 +69,28 @@ def test_limit_counts_kept_records(tmp_path: Path) -> None:
     assert result.dropped == {"empty prompt": 1}
 
 
-def test_limit_must_be_positive(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="limit is 0; give at least 1"):
-        read_prompts(tmp_path / "any.jsonl", limit=0)
-
-
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.jsonl", b"", "a.jsonl: there are no rows in it"),
-        ("a.jsonl", b"\n \n", "a.jsonl: there are no rows in it"),
-        ("a.json", b"[]", "a.json: there are no rows in it"),
-        ("a.jsonl", b'{"prompt": "x"}\n{"prompt": "y"\n', "a.jsonl:2: not valid JSON: Expecting"),
         ("a.jsonl", b'{\n  "prompt": "x"\n}\n', "a.jsonl:1: not valid JSON: .* one object a line"),
         ("a.json", b'[{"prompt": "x"},\n {"prompt": }]', "a.json:2: not valid JSON: .* column 13"),
-        ("a.json", b'[{"prompt": "x"},\n', "a.json:2: not valid JSON"),
         ("a.json", b'[{"prompt": "x"}]\n[]', "a.json:2: not valid JSON: Extra data"),
-        ("a.jsonl", b'"x"\n', "a.jsonl:1: a string where a row is an object"),
-        ("a.json", b'[\n["x"]]', "a.json:2: record 1: a list where a row is an object"),
         ("a.json", b'[{"prompt": "x"},\n3]', "a.json:2: record 2: a number where"),
         (
             "a.json",
             b'[\n{"prompt":\n"x"},\n\n{"prompt":\nnull}]',
-            "a.json:5: record 2: 'prompt' is null, expected a string",
+            "a.json:5: record 2: 'prompt' is",
         ),
-        ("a.jsonl", b'{"prompt": "x"}\n{"prompt": "\xff"}\n', "a.jsonl:2: not UTF-8"),
         ("a.json", b'[{"prompt": "x"},\n\n"\xff"]', "a.json:3: not UTF-8"),
-        ("a.jsonl", '{"prompt": "x"}\n'.encode("utf-16"), "a.jsonl:1: not UTF-8"),
-        ("a.gz", gzip.compress(LINES.encode(), mtime=0)[:-9], "a.gz: damaged gzip data"),
-        ("a.gz", gzip.compress(LINES.encode(), mtime=0)[:12], "a.gz: damaged gzip data"),
         ("a.gz", gzip.compress(b"", mtime=0)[:10] + b"\xff" * 20, "a.gz: damaged gzip data"),
         ("a.gz", b"\x1f\x8b\x00nothing", "a.gz: damaged gzip data"),
         ("a.parquet", b"PAR1\x15\x04", "a.parquet: a Parquet file; save it as JSON lines"),
         ("a.jsonl", b'{"prompt": ""}\n', "a.jsonl: no row can be used .empty prompt 1."),
-        ("a.jsonl", b"[" * 100_000, "a.jsonl:1: not"),
         ("a.jsonl", b'{"prompt": ' + b"1" * 5000 + b"}", "a.jsonl:1: not usable JSON: Exceeds"),
     ],
 )
 def test_unusable_files(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+    """Beside the files of tests/bad_inputs.py: lines of arrays, and what exactly is wrong."""
     path = tmp_path / name
     path.write_bytes(content)
     with pytest.raises(DataError, match=message) as caught:
@@ -210,19 +188,6 @@ def test_keep_within_counts_the_end_of_sequence() -> None:
     assert dropped == {"prompt too long": 2, "answer too long": 1}
 
 
-@pytest.mark.parametrize("answers", [("xyz!", "x"), ("x", "xyz!")])
-def test_keep_within_looks_at_both_answers(answers: tuple[str, str]) -> None:
-    kept, dropped = keep_within([PreferenceRecord("a", *answers)], lambda text: list(text), 9, 4)
-    assert (kept, dropped) == ([], {"answer too long": 1})
-
-
-def test_keep_within_takes_prompts() -> None:
-    """The ground truth is checked, not generated, so its length does not matter."""
-    records = [PromptRecord("ab", "a long answer"), PromptRecord("abc")]
-    kept, dropped = keep_within(records, lambda text: list(text), 2, 1)
-    assert (kept, dropped) == (records[:1], {"prompt too long": 1})
-
-
 def test_splits_follow_the_prompt_alone() -> None:
     records = [PreferenceRecord(f"{i % 300}?", f" {i}", "") for i in range(600)]
     splits = split_records(records)
@@ -234,10 +199,3 @@ def test_splits_follow_the_prompt_alone() -> None:
     assert max(bucket["test"]) < 10
     assert 10 <= min(bucket["validation"]) and max(bucket["validation"]) < 20
     assert min(bucket["train"]) >= 20
-
-
-def test_split_by_another_key() -> None:
-    """Two prompts about one product belong together."""
-    records = [PromptRecord(f"{i}?", "lamp") for i in range(50)]
-    splits = split_records(records, key=lambda record: record.answer or "")
-    assert sorted(len(rows) for rows in splits.values()) == [0, 0, 50]

@@ -5,14 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from data.readers import (
-    keep_within,
-    read_preferences,
-    read_prompts,
-    read_responses,
-    read_text,
-    split_records,
-)
+from data.readers import read_preferences, read_prompts, read_responses, read_text
 
 
 def test_instruction_data_with_preference(real_data: Path) -> None:
@@ -24,21 +17,6 @@ def test_instruction_data_with_preference(real_data: Path) -> None:
     answers = read_responses(path)
     assert len(answers.records) == 1100 and answers.dropped == {}
     assert answers.records[2].response == "45 kilometers is equivalent to 45000 meters."
-
-
-def test_splits_of_a_whole_file_are_disjoint(real_data: Path) -> None:
-    pairs = read_preferences(real_data / "instruction-data-with-preference.json").records
-    prompts = [{record.prompt for record in rows} for rows in split_records(pairs).values()]
-    assert sum(map(len, prompts)) == len(set().union(*prompts)), "a prompt is in two splits"
-    assert min(map(len, prompts)) > 80
-
-
-def test_length_filter_keeps_or_drops_whole_rows(real_data: Path) -> None:
-    pairs = read_preferences(real_data / "instruction-data-with-preference.json").records
-    kept, dropped = keep_within(pairs, lambda text: text.encode(), 200, 200)
-    assert len(kept) + sum(dropped.values()) == 1094
-    assert 0 < dropped["answer too long"] < 400
-    assert set(map(id, kept)) <= set(map(id, pairs))
 
 
 def test_gsm8k(real_data: Path) -> None:

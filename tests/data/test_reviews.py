@@ -8,15 +8,13 @@ import zlib
 from itertools import combinations
 
 import pytest
-from conftest import given, st
 
 from data import reviews
 from data.records import PromptRecord
 from data.splits import split_of
 
 KETTLE = PromptRecord(
-    "Review the red kettle for Anna.\n",
-    meta={"name": "Anna", "adjective": "red", "item": "kettle"},
+    "Review the red kettle for Anna.\n", meta={"name": "Anna", "adjective": "red", "item": "kettle"}
 )
 WORDS = (
     *reviews.ITEMS,
@@ -95,11 +93,6 @@ def test_prompts_are_text_of_their_meta_in_a_fixed_mixed_order():
     for record in records:
         assert record.prompt.endswith((".\n", "?\n")) and record.prompt.count("\n") == 1
         assert all(f" {value}" in f" {record.prompt}" for value in combination(record))
-
-
-def test_unknown_split_is_one_sentence():
-    with pytest.raises(ValueError, match="'dev': choose train, validation"):
-        reviews.prompts("dev")
 
 
 # corpus
@@ -182,12 +175,6 @@ def test_gold_by_hand(response, gold):
     assert reviews.gold_reward(KETTLE, response) == pytest.approx(gold, abs=1e-6)
 
 
-def test_form_needs_the_end_of_text():
-    assert reviews.gold_reward(KETTLE, "The kettle is great.", has_eos=False) == pytest.approx(
-        0.563636, abs=1e-6
-    )
-
-
 def test_gold_parts_by_hand():
     response = (
         "Hi Anna! The kettle is great. The lamp is nice. It is bad. It is bad. Leave me alone."
@@ -199,45 +186,6 @@ def test_gold_parts_by_hand():
     assert parts.form == 1.0
     assert parts.qual == pytest.approx(0.25)  # "it is bad", "bad", and a sixth sentence
     assert parts.reward == pytest.approx((0.15 + 0.15 + 0.15) * 0.475)
-
-
-def test_no_copy_of_a_prompt_beats_a_short_honest_review():
-    for record in reviews.prompts("test"):
-        copy = record.prompt.strip()
-        assert reviews.gold_reward(record, copy) <= 0.15 + 1e-12
-        assert reviews.gold_reward(record, f"{copy} {copy} {copy}") < 0.15
-
-
-@given(st.text(), st.booleans())
-def test_gold_is_in_the_unit_interval_for_any_text(text, has_eos):
-    assert 0.0 <= reviews.gold_reward(KETTLE, text, has_eos) <= 1.0
-
-
-PIECES = (
-    *(
-        "Hi Anna",
-        "hello anna,",
-        "I hope this helps.",
-        "who cares",
-        "Leave me alone",
-        ".",
-        "!",
-        "\n",
-    ),
-    *("kettle", "lamp", "great", "nice", "awful", "okay", "The", "is", "", "_great_", "kettle's"),
-)
-
-
-@given(st.lists(st.sampled_from(PIECES), max_size=40), st.sampled_from([" ", "", ". "]))
-def test_gold_is_in_the_unit_interval_for_word_salad(pieces, joint):
-    parts = reviews.gold_parts(KETTLE, joint.join(pieces))
-    values = (parts.sent, parts.topic, parts.polite, parts.form, parts.qual, parts.reward)
-    assert all(0.0 <= value <= 1.0 for value in values)
-
-
-def test_foreign_record_is_one_sentence():
-    with pytest.raises(ValueError, match="'Hi' has no 'item' in its meta"):
-        reviews.gold_reward(PromptRecord("Hi"), "It is great.")
 
 
 # annotators

@@ -7,10 +7,10 @@ import copy
 import pytest
 import torch
 
-from gpt.generate import SamplingParams, as_sampled, generate
+from gpt.generate import SamplingParams, as_sampled, generate, is_compiled
 from gpt.model import GPT, GPTConfig
 from harness import compile_blocks as compiling
-from harness.compile_blocks import compile_blocks, is_compiled, why_not
+from harness.compile_blocks import compile_blocks, why_not
 from rl.training.whole_run import compile_trained
 
 CPU = torch.device("cpu")

@@ -14,7 +14,6 @@ from toys import seeded
 from gpt import decode_static as static_decoding
 from gpt.generate import DECODING, SamplingParams, as_sampled, chosen_decoding, generate
 from gpt.model import GPT
-from harness import cuda_graph
 
 EOS = 3
 RAGGED = [[1, 2], [3], [4, 0, 1, 2], [2, 2, 2]]
@@ -109,14 +108,6 @@ def test_rows_that_never_end_fill_every_window():
     assert runs[1].response_mask.all() and runs[1].response_tokens.shape == (4, 60)
 
 
-def test_the_window_changes_nothing(monkeypatch):
-    params = replace(PLAIN, decoding="static")
-    small = generate(MODEL, RAGGED, params, seeded(1), eos_id=EOS, samples_per_prompt=3)
-    monkeypatch.setattr(static_decoding, "WINDOW", 128)
-    large = generate(MODEL, RAGGED, params, seeded(1), eos_id=EOS, samples_per_prompt=3)
-    same(large, small)
-
-
 def test_what_stood_in_the_cache_by_chance_is_never_read(monkeypatch):
     """Memory that is not written yet may hold NaN, and 0 times NaN is NaN."""
     made = GPT.new_cache
@@ -131,25 +122,6 @@ def test_what_stood_in_the_cache_by_chance_is_never_read(monkeypatch):
     same(
         expected, generate(MODEL, RAGGED, replace(PLAIN, decoding="static"), seeded(3), eos_id=EOS)
     )
-
-
-def test_all_rows_done_is_noticed_within_16_tokens(monkeypatch):
-    model = random_gpt(context=1024)
-    model.ln_f.weight.data.zero_()  # logits are the same whatever is read: half of the draws are EOS
-    model.ln_f.bias.data = model.wte.weight[EOS] * 3
-    read = 0
-    decode = GPT.decode
-
-    def counted(*arguments):
-        nonlocal read
-        read += 1
-        return decode(*arguments)
-
-    monkeypatch.setattr(GPT, "decode", counted)
-    params = replace(PLAIN, max_new_tokens=900, decoding="static")
-    sampled = generate(model, EVEN, params, seeded(0), eos_id=EOS)
-    longest = int(sampled.response_mask.sum(1).max())
-    assert longest <= 16 and read == 15  # the look comes after the 16th draw, before it is read
 
 
 # Questions to the device
@@ -183,7 +155,7 @@ def waits(how: str, steps: int, prompts: list[list[int]] = RAGGED, **options) ->
 def test_the_static_loop_asks_the_device_every_16_tokens(options):
     few, many = waits("static", 8, **options), waits("static", 8 + 48, **options)
     assert many - few == 3
-    assert few == 1  # the width of the result
+    assert few == 2  # of the CPU: is a prompt padded, and how wide is the result
 
 
 def test_the_eager_loop_asks_the_device_once_a_token():
@@ -240,13 +212,6 @@ def test_bfloat16_autocast(how):
     assert (sampled.log_probs[sampled.response_mask] < 0).all()
 
 
-def test_the_autocast_cache_is_off_inside_and_comes_back():
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        with cuda_graph.without_autocast_cache():
-            assert not torch.is_autocast_cache_enabled()
-        assert torch.is_autocast_cache_enabled()
-
-
 # Which loop
 
 
@@ -254,7 +219,7 @@ def test_the_rule():
     cuda = torch.device("cuda", 1)
     assert chosen_decoding(PLAIN, CPU) == "eager"
     assert chosen_decoding(PLAIN, torch.device("mps")) == "eager"
-    assert chosen_decoding(PLAIN, cuda) == "captured"
+    assert chosen_decoding(PLAIN, cuda) == "eager"  # until a card has passed the comparison
     assert chosen_decoding(replace(PLAIN, decoding="static"), cuda) == "static"
 
 
@@ -285,10 +250,6 @@ class Studio:
         self.breaks = breaks
         monkeypatch.setattr(static_decoding, "recorded", self.recorded)
         monkeypatch.setattr(static_decoding, "aside", self.aside)
-        monkeypatch.setattr(torch.cuda, "current_stream", lambda device: self)
-
-    def synchronize(self) -> None:
-        self.notes.append("wait")
 
     def aside(self, device):
         self.notes.append("warm up")
@@ -319,7 +280,7 @@ def test_each_window_is_warmed_up_recorded_once_and_replayed(monkeypatch):
     params = replace(PLAIN, max_new_tokens=20)
     tokens, log_probs, _ = captured(params)
     window = [["warm up", "record", *["replay"] * (n - 1)] for n in (13, 6)]
-    assert studio.notes == [*window[0], *window[1], "wait"]
+    assert studio.notes == [*window[0], *window[1]]
     expected = generate(MODEL, EVEN, params, seeded(0), eos_id=-1)
     assert torch.equal(tokens, expected.response_tokens)
     torch.testing.assert_close(log_probs, expected.log_probs, rtol=0, atol=1e-6)
@@ -330,7 +291,7 @@ def test_a_step_that_cannot_be_recorded_runs_without(monkeypatch):
     params = replace(PLAIN, max_new_tokens=20)
     with pytest.warns(UserWarning, match="could not be recorded") as w:
         tokens, _, _ = captured(params)
-    assert len(w) == 1 and studio.notes == ["warm up", "record", "wait"]
+    assert len(w) == 1 and studio.notes == ["warm up", "record"]
     expected = generate(MODEL, EVEN, params, seeded(0), eos_id=-1)
     assert torch.equal(tokens, expected.response_tokens)
 
@@ -349,15 +310,3 @@ def test_captured_on_a_gpu(prompts, dtype):
     for other in runs[1:]:
         assert torch.equal(other.response_tokens, runs[0].response_tokens)
         torch.testing.assert_close(other.log_probs, runs[0].log_probs, rtol=0, atol=tolerance)
-
-
-@pytest.mark.gpu
-def test_captured_under_autocast_on_a_gpu():
-    model = random_gpt().to("cuda").requires_grad_(True)
-    runs = []
-    for how in ("static", "captured"):
-        with torch.autocast("cuda", dtype=torch.bfloat16):
-            params = replace(PLAIN, decoding=how)
-            runs.append(generate(model, RAGGED, params, seeded(5), eos_id=EOS))
-    assert torch.equal(runs[0].response_tokens, runs[1].response_tokens)
-    assert torch.equal(runs[0].log_probs, runs[1].log_probs)

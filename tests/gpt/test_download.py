@@ -229,21 +229,6 @@ def test_cached_gpt2_with_another_hash_is_refused(settings, published, tmp_path,
     assert blob.name == other and not blob.is_symlink()
 
 
-@pytest.mark.parametrize("published", ["shards"], indirect=True)
-def test_sharded_gpt2_is_not_the_pinned_file(settings, tmp_path, monkeypatch, published):
-    """A file that is there in another form does not slip past the hash."""
-    pin(monkeypatch, b"the pinned file")
-    put_in_cache(tmp_path / "cache", "gpt2", published, COMMIT, ref=True)
-    refused(r"blobs/.* has sha256 .* instead of", "gpt2")
-
-
-def test_a_model_that_is_cached_in_part_is_not_used(settings, published, tmp_path):
-    last = sorted(published)[-1]
-    files = {name: content for name, content in published.items() if name != last}
-    put_in_cache(tmp_path / "cache", NAME, files, COMMIT, ref=True)
-    refused("is not in the hub's cache")
-
-
 # fetching
 
 
@@ -257,11 +242,6 @@ def test_fetched_once(hub, published, capsys):
     hub.seen.clear()
     assert_tiny(load_gpt2(NAME))
     assert hub.seen == []
-
-
-def test_token_is_sent(hub):
-    load_gpt2("hf://someone/their_gpt2")
-    assert {token for _, _, token in hub.seen} == {"Bearer hf_secret"}
 
 
 @one_file
@@ -337,45 +317,6 @@ def test_gated_private_or_not_there(hub, status, error_code):
     assert "run hf auth login, or fetch config.json" in message and len(hub.seen) == 1
 
 
-@one_file
-def test_a_hub_that_is_down(hub):
-    hub.status = 503
-    refused(r"could not deliver it \(status 503\): look at the network, or fetch")
-    assert len(hub.seen) == 1
-
-
-@one_file
-@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
-def test_model_without_the_files(hub, name):
-    del hub.files[name]
-    refused("co/someone/old holds no config.json with model.safetensors: ", "hf://someone/old")
-
-
-@one_file
-def test_cache_that_cannot_be_written(hub, settings, tmp_path, monkeypatch):
-    (tmp_path / "file").write_text("")
-    monkeypatch.setattr(settings, "HF_HUB_CACHE", str(tmp_path / "file" / "cache"))
-    refused(r"could not deliver it \(NotADirectoryError: ")
-
-
 @pytest.mark.parametrize("name", ["gpt3", "hf://gpt2", "hf://a/b/c", "owner/name"])
 def test_what_is_no_name_is_a_folder_and_asks_nobody(name):
     refused(r"there is no folder .* gpt2-xl and hf://OWNER/NAME", name)
-
-
-def test_name_that_the_hub_does_not_allow(settings):
-    refused("HFValidationError: ", "hf://a/b--c")
-
-
-def test_config_of_the_published_gpt2(tmp_path):
-    """Its text on the hub, which has keys that transformers no longer writes."""
-    text = """{"activation_function": "gelu_new", "architectures": ["GPT2LMHeadModel"],
-        "attn_pdrop": 0.1, "bos_token_id": 50256, "embd_pdrop": 0.1, "eos_token_id": 50256,
-        "initializer_range": 0.02, "layer_norm_epsilon": 1e-05, "model_type": "gpt2", "n_ctx": 1024,
-        "n_embd": 768, "n_head": 12, "n_layer": 12, "n_positions": 1024, "resid_pdrop": 0.1,
-        "summary_activation": null, "summary_first_dropout": 0.1, "summary_proj_to_labels": true,
-        "summary_type": "cls_index", "summary_use_proj": true,
-        "task_specific_params": {"text-generation": {"do_sample": true, "max_length": 50}},
-        "vocab_size": 50257}"""
-    (tmp_path / "config.json").write_text(text)
-    assert pretrained.read_config(tmp_path / "config.json") == GPTConfig()

@@ -10,10 +10,8 @@ import torch
 import toys
 from toys import seeded
 
-from data.collate import join_responses
 from gpt import generate as generation
-from gpt.generate import SamplingParams, choose_tokens, generate, mixed_logits, truncate_logits
-from gpt.log_probs import token_log_probs
+from gpt.generate import SamplingParams, choose_tokens, generate, truncate_logits
 from gpt.model import GPT, GPTConfig, KVCache
 
 EOS = 3  # also a token of some prompts, where it ends nothing
@@ -108,19 +106,6 @@ def test_min_p_is_relative_to_the_likeliest(min_p, expected):
     assert support(SamplingParams(min_p=min_p)) == expected
 
 
-def test_rows_are_truncated_separately():
-    logits = torch.stack([PROBS, PROBS.flip(0)]).log()
-    for params in (SamplingParams(top_k=2), SamplingParams(top_p=0.6), SamplingParams(min_p=0.4)):
-        kept = truncate_logits(logits, params).isfinite()
-        assert kept.int().tolist() == [[0, 1, 0, 1], [1, 0, 1, 0]]
-
-
-def test_kept_logits_are_unchanged():
-    logits = PROBS.log()[None]
-    for params in (SamplingParams(top_k=2), SamplingParams(top_p=0.6), SamplingParams(min_p=0.4)):
-        assert torch.equal(truncate_logits(logits, params)[0, [1, 3]], logits[0, [1, 3]])
-
-
 def test_temperature_comes_before_truncation():
     """At 0.5 the likeliest has 0.25 / 0.345 = 0.72 and alone reaches top_p = 0.7; at 1 it has 0.5."""
     uniforms = torch.tensor([0.0, 0.99])
@@ -144,12 +129,6 @@ def test_truncated_samples_stay_inside_and_are_renormalised(params):
     assert sampled.response_tokens.unique().tolist() == [1, 3]
     expected = torch.where(sampled.response_tokens == 1, 2 / 3, 1 / 3).log()
     torch.testing.assert_close(sampled.log_probs, expected)
-
-
-def test_truncates():
-    assert not SamplingParams(temperature=0.3, max_new_tokens=5).truncates
-    for option in ({"top_k": 1}, {"top_p": 0.99}, {"min_p": 0.01}, {"greedy": True}):
-        assert SamplingParams(**option).truncates
 
 
 # Whole responses
@@ -219,21 +198,6 @@ def test_finished_rows_are_dropped_once_they_are_a_third(monkeypatch, ends, kept
     assert sizes == kept
 
 
-def test_a_float64_model_is_sampled_in_float64():
-    """Log-probs agree with the scorer's within 1e-12, with a teacher as well."""
-    model, teacher = random_gpt().double(), random_gpt(scale=0.8).double()
-    params = SamplingParams(temperature=0.7, max_new_tokens=8)
-    sampled = generate(
-        model, RAGGED, params, seeded(6), eos_id=EOS, teacher=teacher, teacher_share=0.3
-    )
-    batch = join_responses(RAGGED, sampled.response_tokens, sampled.response_mask, sampled.has_eos)
-    with torch.no_grad():
-        q, p = (token_log_probs(one, batch, 0.7) for one in (model, teacher))
-    torch.testing.assert_close(sampled.model_log_probs, q, rtol=0, atol=1e-12)
-    mixed = torch.where(batch.response_mask, (0.3 * p.exp() + 0.7 * q.exp()).log(), 0.0)
-    torch.testing.assert_close(sampled.log_probs, mixed, rtol=0, atol=1e-12)
-
-
 def test_greedy_takes_the_likeliest_token_each_time():
     params = SamplingParams(greedy=True, max_new_tokens=8)
     sampled = generate(MODEL, RAGGED, params, seeded(8), eos_id=EOS)
@@ -279,13 +243,6 @@ def test_nothing_is_computed_that_nobody_uses(probs, draws, reads, monkeypatch):
     assert calls == {"draw": draws, "hidden": reads}
 
 
-def test_the_context_can_be_filled_to_the_last_position():
-    sampled = generate(
-        MODEL, [[1] * 10, [2]], SamplingParams(max_new_tokens=6), seeded(0), eos_id=EOS
-    )
-    assert sampled.response_tokens.shape[1] <= 6
-
-
 # Errors
 
 
@@ -329,15 +286,6 @@ def mixture(prompt: list[int], tokens: list[int], share: float, temperature: flo
     row = torch.tensor([prompt + tokens])
     p, q = ((m(row)[0, -1].double() / temperature).softmax(0) for m in (TEACHER, MODEL))
     return share * p + (1 - share) * q
-
-
-def test_half_precision_logits_are_mixed_in_float32():
-    """The mixture of two coins; in bfloat16 its logits would be off by 1e-2."""
-    student, teacher = torch.tensor([[0.0, 1.0]]), torch.tensor([[3.0, 0.0]])
-    mixed = mixed_logits(student.bfloat16(), teacher.bfloat16(), 0.3, 1.0)
-    assert mixed.dtype == torch.float32
-    expected = 0.7 * student.double().softmax(-1) + 0.3 * teacher.double().softmax(-1)
-    torch.testing.assert_close(mixed.softmax(-1).double(), expected, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize(("share", "temperature"), [(0.2, 1.0), (0.7, 0.7)])
@@ -394,13 +342,3 @@ def test_teachers_that_do_not_fit_are_refused():
     short = GPT(GPTConfig(6, context=8, n_layer=1, n_head=1, n_embd=8)).initialize(seeded(0))
     with pytest.raises(ValueError, match="do not fit the model's 8 positions"):
         generate(MODEL, [[1] * 3], params, eos_id=EOS, teacher=short, teacher_share=0.5)
-
-
-def test_both_models_are_left_as_they_were():
-    dropping = random_gpt(dropout=0.5).train()
-    params = SamplingParams(max_new_tokens=6)
-    options = dict(eos_id=EOS, teacher_share=0.5)
-    expected = generate(MODEL, RAGGED, params, seeded(1), teacher=random_gpt(), **options)
-    found = generate(MODEL, RAGGED, params, seeded(1), teacher=dropping, **options)
-    assert found.token_lists() == expected.token_lists()
-    assert dropping.training and not MODEL.training

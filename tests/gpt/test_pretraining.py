@@ -8,29 +8,18 @@ from dataclasses import replace
 
 import pytest
 import torch
-import tyro
 
-from data.collate import ResponseBatch, collate_documents, collate_responses
+from data.collate import ResponseBatch, collate_responses
 from data.names import default_folder
 from gpt import pretraining
 from gpt.checkpoint import load_gpt
 from gpt.corpus import TextCorpus, WorldCorpus
 from gpt.model import GPT, GPTConfig
-from gpt.model import PRESETS as SHAPES
-from gpt.pretraining import (
-    PRESETS,
-    PretrainingConfig,
-    held_out_loss,
-    language_model_loss,
-    main,
-    train,
-)
+from gpt.pretraining import PretrainingConfig, held_out_loss, language_model_loss, main, train
 from gpt.teacher import teacher_folder
 from gpt.tokenizer import load_tokenizer
-from harness.command_line import preset_defaults
 from harness.errors import Finished
 from harness.metric_log import MetricLog
-from harness.optimizer import cosine_schedule
 
 TOKENIZER = load_tokenizer("glassbox")
 SHAPE = GPTConfig(vocab_size=7, context=12, n_layer=2, n_head=2, n_embd=8)
@@ -122,50 +111,6 @@ def test_accumulated_gradients_equal_the_batch():
     assert row["loss"] == pytest.approx(slow_loss(random_gpt().eval()), abs=1e-6)
 
 
-def test_each_step_reads_its_own_batches():
-    read = []
-
-    class Recorder(ListCorpus):
-        def batch(self, index: int) -> ResponseBatch:
-            read.append(index)
-            return BATCH
-
-    config = replace(CONFIG, steps=3, accumulation=2, warmup=2)
-    rows = train(config, random_gpt(), Recorder([]), MetricLog(3))
-    assert read == [0, 1, 2, 3, 4, 5]
-    expected = [cosine_schedule(step, 3, peak=0.01, warmup=2) for step in range(3)]
-    assert [row["lr"] for row in rows] == expected
-    assert [row["step"] for row in rows] == [1, 2, 3]
-
-
-def test_gradients_are_clipped_at_the_norm_of_the_flag(monkeypatch):
-    """What clip_and_step does is in tests/harness/test_optimizer.py; logged is the norm before it."""
-    limits, clip = [], pretraining.clip_and_step
-    monkeypatch.setattr(
-        pretraining, "clip_and_step", lambda *given: limits.append(given[2]) or clip(*given)
-    )
-    rows = [
-        train(replace(CONFIG, max_norm=limit), random_gpt(), ListCorpus([BATCH]), MetricLog(1))[0]
-        for limit in (1e9, 0.01)
-    ]
-    assert limits == [1e9, 0.01]
-    assert (
-        rows[0]["grad_norm"] == pytest.approx(rows[1]["grad_norm"]) and rows[1]["grad_norm"] > 0.1
-    )
-
-
-def test_bfloat16_autocast_keeps_float32_weights():
-    model = random_gpt().float()
-    before = model.wte.weight.detach().clone()
-    config = replace(CONFIG, steps=3, precision="bfloat16")
-    rows = train(config, model, ListCorpus([BATCH] * 3), MetricLog(3))
-    assert all(math.isfinite(row["loss"]) for row in rows)
-    exact = slow_loss(random_gpt().eval())
-    assert 1e-5 < abs(rows[0]["loss"] / exact - 1) < 0.02  # float32 alone would be closer
-    assert model.wte.weight.dtype == torch.float32
-    assert not torch.equal(model.wte.weight, before)
-
-
 # Learning
 
 
@@ -255,34 +200,7 @@ def test_a_finished_run_is_not_trained_again(tmp_path):
     assert (tmp_path / "run.1" / "model.safetensors").exists()
 
 
-def test_a_seed_fixes_the_weights(tmp_path):
-    path = tmp_path / "text.txt"
-    path.write_text(TEXT)
-    models = []
-    for run, seed in enumerate((0, 0, 1)):
-        config = PretrainingConfig(
-            data=str(path), steps=2, batch_size=2, dropout=0.1, seed=seed, device="cpu",
-            out=tmp_path / f"run{run}",
-        )  # fmt: skip
-        models.append(load_gpt(main(config))[0].h[0].attn.c_attn.weight)
-    assert torch.equal(models[0], models[1]) and not torch.equal(models[0], models[2])
-
-
 # Presets and folders
-
-
-def test_presets_fit_the_shapes_and_the_flags():
-    sizes = {name for name in PRESETS if "/" not in name}
-    assert sizes == set(SHAPES)
-    for name in sizes:
-        config = tyro.cli(
-            PretrainingConfig,
-            args=["--steps", "7", "--preset", name],
-            default=preset_defaults(PretrainingConfig, PRESETS, ["--steps", "7", "--preset", name]),
-        )
-        assert (config.preset, config.steps) == (name, 7)
-        own = ("tiny", "study", "teacher", "english")
-        assert config.tokenizer == ("glassbox" if name in own else "gpt2")
 
 
 def test_a_file_called_like_a_world_has_a_folder_of_its_own():
@@ -301,15 +219,6 @@ def test_a_file_called_like_a_world_has_a_folder_of_its_own():
         f"grpo-{name}-tiny" for name in names
     ]
     assert teacher_folder("reviews.json").name == "teacher-reviews.json"
-
-
-def test_documents_predict_all_but_their_first_token():
-    """The loss of a document model: as if each row's first token were its prompt."""
-    model = random_gpt().eval()
-    loss = language_model_loss(model, collate_documents([[3, 1, 1, 5]])).item()
-    log_probs = model(torch.tensor([[3, 1, 1, 5]]))[0].log_softmax(-1)
-    expected = -(log_probs[0, 1] + log_probs[1, 1] + log_probs[2, 5]).item() / 3
-    assert loss == pytest.approx(expected, abs=1e-9)
 
 
 def test_a_token_weighs_the_same_in_a_batch_of_short_rows_and_of_long_ones(monkeypatch):

@@ -16,13 +16,7 @@ from data import reviews, sums
 from gpt import tokenizer_training
 from gpt.checkpoint import load_gpt, save_gpt
 from gpt.model import GPT, GPTConfig
-from gpt.tokenizer import (
-    PATTERN,
-    RANKS_FILE,
-    build_tokenizer,
-    load_tokenizer,
-    read_ranks,
-)
+from gpt.tokenizer import PATTERN, RANKS_FILE, build_tokenizer, load_tokenizer, read_ranks
 from harness.errors import UserError
 
 GLASSBOX = load_tokenizer("glassbox")
@@ -43,15 +37,6 @@ def test_vocabulary_layout():
     assert GLASSBOX.n_vocab == 624
     assert (GLASSBOX.eos_id, GLASSBOX.pad_id) == (622, 623)
     assert [GLASSBOX.encode(letter) for letter in "A0\n"] == [[65], [48], [10]]
-
-
-def test_every_word_of_the_reviews_is_one_token():
-    for words in (
-        *(reviews.ITEMS, reviews.ADJECTIVES, reviews.NAMES, reviews.ASPECTS),
-        *(reviews.POSITIVE, reviews.NEGATIVE, reviews.NEUTRAL),
-    ):
-        for word in words:
-            assert len(GLASSBOX.encode(f" {word}")) == 1, word
 
 
 def test_prompt_and_response_are_tokenized_alike_apart_and_together():
@@ -108,16 +93,6 @@ def test_fingerprint_names_the_vocabulary():
     assert build_tokenizer("glassbox", ranks).fingerprint != GLASSBOX.fingerprint
 
 
-def test_glassbox_asks_tiktoken_for_no_file(monkeypatch, tmp_path):
-    def refuse(name):
-        raise AssertionError(f"asked for {name}")
-
-    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(tiktoken, "get_encoding", refuse)
-    assert load_tokenizer("glassbox").encode("a") == [97]
-    assert list(tmp_path.iterdir()) == []
-
-
 # the rank file
 
 
@@ -125,26 +100,6 @@ def test_committed_rank_file_is_what_training_writes(tmp_path):
     out = tmp_path / "ranks.tiktoken"
     tokenizer_training.main(tokenizer_training.TokenizerTrainingConfig(out=out))
     assert out.read_bytes() == RANKS_FILE.read_bytes().replace(b"\r\n", b"\n")
-
-
-@pytest.mark.parametrize(
-    ("number", "line"),
-    [(3, "AA=="), (1, "AA== 1"), (258, "AA== 257"), (2, "?? 1"), (5, ""), (4, "Aw== three")],
-)
-def test_damaged_rank_file_names_the_line(tmp_path, number, line):
-    lines = RANKS_FILE.read_text().splitlines()
-    lines[number - 1] = line
-    damaged = tmp_path / "damaged.tiktoken"
-    damaged.write_text("\n".join(lines))
-    with pytest.raises(ValueError, match=rf"damaged\.tiktoken:{number}: exp"):
-        read_ranks(damaged)
-
-
-def test_rank_file_without_a_byte_is_refused(tmp_path):
-    short = tmp_path / "short.tiktoken"
-    short.write_text("".join(RANKS_FILE.read_text().splitlines(keepends=True)[:255]))
-    with pytest.raises(ValueError, match="a single byte is missing"):
-        read_ranks(short)
 
 
 # training
@@ -169,11 +124,6 @@ def test_no_merge_crosses_digits_newlines_or_words():
     with pytest.raises(ValueError, match="the text is exhausted at 258 ids"):
         merges(["12345 6\n7\n\n8 9"], 1)
     assert merges(["a b\nb a1"], 2) == [b" a", b" b"]
-
-
-def test_vocabulary_smaller_than_the_bytes_is_refused():
-    with pytest.raises(ValueError, match="vocab_size is 200"):
-        tokenizer_training.train_ranks(["a"], 200)
 
 
 def test_counting_what_changes_gives_the_merges_of_counting_everything():
@@ -213,11 +163,6 @@ def test_training_keeps_glassbox_and_wants_a_rank_file(tmp_path):
         tokenizer_training.main(configs(out=tmp_path / "ranks.json"))
 
 
-def test_a_rank_file_that_is_missing_is_one_sentence(tmp_path):
-    with pytest.raises(ValueError, match="no tokenizer at .*check the path"):
-        load_tokenizer(str(tmp_path / "none.tiktoken"))
-
-
 # gpt2
 
 
@@ -236,8 +181,7 @@ EXPECTED_IN_MESSAGE = (
 
 
 @pytest.mark.parametrize(
-    "error",
-    [requests.exceptions.ConnectionError("x"), OSError("x"), ValueError("Hash mismatch")],
+    "error", [requests.exceptions.ConnectionError("x"), OSError("x"), ValueError("Hash mismatch")]
 )
 def test_gpt2_that_cannot_be_had_says_what_to_do(monkeypatch, error):
     def fail(name):

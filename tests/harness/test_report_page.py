@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 import torch
 
-from gpt.pretraining import PRESETS, PretrainingConfig
+from gpt.pretraining import PretrainingConfig
 from harness.metric_log import MetricLog
 from harness.report import writing
-from harness.report.guide import HEALTHY, explain, plain
-from harness.report.page import differences, page_html, panels_of, read_run, samples_of
-from harness.report.tokens import NEGATIVE, POSITIVE, TokenView, colour, scale, show_tokens
+from harness.report.guide import HEALTHY, explain
+from harness.report.page import page_html, panels_of, read_run
+from harness.report.tokens import show_tokens
 
 HOSTILE = "<script>stolen()</script><img src=x onerror=stolen()></script><!--<script> & \"'\u2028"
 
@@ -160,24 +160,6 @@ def test_a_damaged_folder_still_has_a_page(tmp_path: Path) -> None:
     assert "panel-0" in page_html([read_run(tmp_path)])
 
 
-def test_samples_are_the_first_and_the_last_ones(tmp_path: Path) -> None:
-    rows = [{"step": s, "prompt": "p", "response": f"r{s}", "gold": s / 4} for s in (1, 2, 3)]
-    samples = samples_of(read_run(write_run(tmp_path, samples=rows)))
-    assert samples is not None
-    (row,) = samples["rows"]
-    assert [(p["label"], p["text"]) for p in row["parts"]] == [
-        ("step 1, gold 0.250", "r1"),
-        ("step 3, gold 0.750", "r3"),
-    ]
-
-
-def test_flags_that_differ_are_those_beyond_the_preset() -> None:
-    small = PretrainingConfig(preset="small", **PRESETS["small"])
-    assert differences(small) == {}
-    changed = dataclasses.replace(small, lr=0.5, out=Path("x"), device="cpu")
-    assert differences(changed) == {"lr": [0.5, small.lr]}
-
-
 def test_several_runs_show_what_differs_between_them(tmp_path: Path) -> None:
     runs = [
         read_run(write_run(tmp_path / name, config={"lr": lr, "seed": 0, "out": name},
@@ -199,14 +181,6 @@ def test_healthy_ranges_are_those_of_the_page_on_metrics(key: str) -> None:
     words = f"{entry.healthy} {entry.worry}".replace("1e-4", "0.0001")
     said = {float(number) for number in re.findall(r"\d+(?:\.\d+)?", words)}
     assert {end for end in HEALTHY[key] if end is not None} <= said
-
-
-def test_a_script_has_its_own_explanation() -> None:
-    pretraining, engine = explain("loss", "pretraining"), explain("loss", "grpo")
-    assert pretraining is not None and "perplexity" not in pretraining.meaning
-    assert pretraining.unit == "nats per token" and engine is not None and engine.unit == "none"
-    assert explain("no such metric") is None
-    assert plain("[a](b.md) `c` $\\log \\pi$") == "a c log pi"
 
 
 # Writing ------------------------------------------------------------------------------------------
@@ -241,26 +215,6 @@ def test_a_page_that_fails_ends_no_training(
 # show_tokens --------------------------------------------------------------------------------------
 
 
-def test_colours_diverge_from_white() -> None:
-    assert colour(0.0, 2.0) == "#ffffff" and colour(None, 2.0) == "#dddddd"
-    assert colour(-2.0, 2.0) == "#" + "".join(f"{c:02x}" for c in NEGATIVE) == colour(-9.0, 2.0)
-    assert colour(2.0, 2.0) == "#" + "".join(f"{c:02x}" for c in POSITIVE)
-    assert colour(1.0, 2.0) == "#a2c8e8"
-
-
-def test_one_outlier_does_not_pale_the_rest() -> None:
-    assert scale([1.0] * 99 + [100.0]) == 1.0
-    assert scale([]) == 1.0 and scale([0.0, 0.0]) == 1.0 and scale([None, -3.0]) == 3.0
-
-
-def test_one_response_by_one_quantity() -> None:
-    view = show_tokens(["Good", " <b>phone"], [0.5, -1.0])
-    assert view.rows == [{"tokens": ["Good", " <b>phone"], "values": {"value": [0.5, -1.0]}}]
-    page = view._repr_html_()
-    assert "<b>phone" not in page and " &lt;b&gt;phone</span>" in page
-    assert f'background:{colour(-1.0, 1.0)}" title="-1"' in page
-
-
 def test_padded_tensors_and_lists_of_responses() -> None:
     values = {
         "kl": torch.tensor([[1.0, 2.0, 0.0], [3.0, 4.0, 5.0]]),
@@ -276,11 +230,3 @@ def test_padded_tensors_and_lists_of_responses() -> None:
 def test_missing_numbers_are_refused(values: Any) -> None:
     with pytest.raises(ValueError, match="response 0, which has 2 tokens"):
         show_tokens(["a", "b"], values)
-
-
-def test_frames_are_in_the_order_of_the_steps() -> None:
-    rows = [token_row(20), token_row(3), token_row(3, "validation")]
-    frames = TokenView(rows).data()["frames"]
-    assert [(f["step"], f["kind"]) for f in frames] == [
-        (3, "training"), (3, "validation"), (20, "training"),
-    ]  # fmt: skip

@@ -62,30 +62,6 @@ def test_earlier_runs_are_moved_aside_and_kept(tmp_path, capsys):
     assert [file.name for file in folder.iterdir()] == ["config.json"]  # nothing old in the new run
 
 
-def test_an_empty_folder_is_used_as_it_is(tmp_path):
-    (tmp_path / "demo").mkdir()
-    open_run(tmp_path / "demo", RunFlags())
-    assert [folder.name for folder in tmp_path.iterdir()] == ["demo"]
-
-
-def test_a_run_that_was_killed_as_it_began_is_no_hindrance(tmp_path):
-    (tmp_path / "demo").mkdir()
-    (tmp_path / "demo" / ".config.json.123.tmp").write_text("{")
-    folder = open_run(tmp_path / "demo", RunFlags())
-    assert [file.name for file in folder.iterdir()] == ["config.json"]
-    assert [folder.name for folder in tmp_path.iterdir()] == ["demo"]
-
-
-def test_resuming_keeps_the_folder(tmp_path):
-    folder = open_run(tmp_path / "demo", RunFlags(1))
-    TrainingState({}, {}).save(folder)
-    assert open_run(folder, RunFlags(2), resume=True) == folder
-    written = json.loads((folder / "config.json").read_text())
-    assert written["steps"] == 2  # what the run is now, and what else it was started with
-    assert written["script"] == RunFlags.__module__ and "made_with" in written
-    assert len(list(tmp_path.iterdir())) == 1
-
-
 def test_resuming_with_other_flags_is_refused(tmp_path):
     """But for how long the run is, where it runs and how it is watched."""
 
@@ -150,20 +126,6 @@ class ReadingFlags(RunFlags):
     data: str = "reviews"
     policy: Path | None = None
     reward_model: tuple[Path, ...] = ()
-
-
-@pytest.mark.parametrize("out", ["start", "."])
-@pytest.mark.parametrize("flag", ["policy", "reward_model"])
-def test_a_run_does_not_take_the_folder_of_its_inputs(tmp_path, out, flag):
-    start = open_run(tmp_path / "start", ReadingFlags())
-    value = (start,) if flag == "reward_model" else start
-    refused(tmp_path / out, ReadingFlags(**{flag: value}), "which this run reads")
-    assert start.is_dir()
-
-
-def test_a_tilde_is_the_home_folder(tmp_path, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert open_run(Path("~/runs/one"), RunFlags()) == tmp_path / "runs" / "one"
 
 
 # One run in a folder
@@ -258,14 +220,6 @@ def test_what_a_killed_process_was_writing_is_cleared_away(tmp_path):
     (folder / ".state.pt.123.tmp").write_text("half")
     open_run(folder, RunFlags(), resume=True)
     assert sorted(path.name for path in folder.iterdir()) == ["config.json", "state.pt"]
-
-
-def test_steps_that_a_state_cannot_have(tmp_path):
-    state = TrainingState({}, {}, step=10**9)
-    with pytest.raises(UserError, match="1000000000 steps .* --steps 4"):
-        state.steps_left(4)
-    assert list(TrainingState({}, {}, step=2).steps_left(4)) == [2, 3]
-    assert list(TrainingState({}, {}, step=2, stopped=True).steps_left(4)) == []
 
 
 # Numbers that blow up

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import signal
 import subprocess
@@ -14,7 +13,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from harness import signals
 from harness.command_flags import CommandFlags
 from harness.command_line import explained, run_script
 from harness.errors import Finished, UserError
@@ -149,18 +147,6 @@ def test_ranks_stop_after_the_same_step(tmp_path):
     assert "Traceback" not in said and saved_step(out) == done
 
 
-def test_an_import_is_ended_without_a_traceback():
-    """What `python -m` is while it imports PyTorch: its name stands where the script's will."""
-    program = (
-        "import os, signal, sys; sys.argv = ['-m']; from harness.process import prepare; prepare(); "
-        "os.kill(os.getpid(), signal.SIGINT)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True
-    )
-    assert (done.returncode, done.stderr) == (130, "ended by SIGINT before it began\n")
-
-
 # A full disk
 
 
@@ -230,36 +216,6 @@ def test_a_full_disk_behind_the_output_ends_nothing(tmp_path, monkeypatch):
     run_script(lambda config: run(config, lambda step: print(step)), Flags(tmp_path / "run"))
     assert (tmp_path / "run" / "report.json").exists()
     sys.stdout.close()
-
-
-def test_a_stream_that_is_closed_on_the_way_ends_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "stdout", open(tmp_path / "said", "w"))
-
-    def disturb(step: int) -> None:
-        print("step", step)
-        if step == 2:
-            sys.stdout.close()
-
-    run_script(lambda config: run(config, disturb), Flags(tmp_path / "run"))
-    assert (tmp_path / "run" / "report.json").exists()
-
-
-@pytest.mark.parametrize("errors", ["strict", "surrogateescape"])  # the latter with LC_ALL=C
-def test_a_terminal_without_unicode_gets_an_escape(monkeypatch, errors):
-    raw = io.BytesIO()
-    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii", errors=errors))
-    with explained():
-        print("caf\u00e9 \U0001f600")
-    sys.stdout.flush()
-    assert raw.getvalue() == b"caf\\xe9 \\U0001f600\n"
-
-
-def test_without_an_output_nothing_is_changed(monkeypatch):
-    monkeypatch.setattr(sys, "stdout", None)  # pythonw
-    monkeypatch.setattr(sys, "stderr", None)
-    with signals.forgiving_output():
-        print("unheard")
-    MetricLog(1, show=("loss",)).write(step=1, loss=2.0)
 
 
 @pytest.mark.parametrize("closed", [(0,), (1,), (2,), (0, 1, 2)])

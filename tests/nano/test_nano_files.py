@@ -52,7 +52,7 @@ def test_a_file_runs(name: str, quick_start: None, capsys: pytest.CaptureFixture
     assert "step   1" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("command", [["nano/grpo.py"], ["-m", "nano.grpo"], ["nano/rlhf.py"]])
+@pytest.mark.parametrize("command", [["nano/grpo.py"], ["-m", "nano.grpo"]])
 def test_a_file_is_found_by_path_and_by_name(command: list[str], tmp_path: Path) -> None:
     """By path from anywhere, by name from the repository; `-I` hides what is installed beside it."""
     by_path = f"runpy.run_path({str(ROOT / command[0])!r})"
@@ -110,17 +110,3 @@ def test_a_prompt_that_cannot_be_read_is_refused(prompt: str, reason: str) -> No
     policy = gpt.GPT(len(gpt.LETTERS), context=16, n_embd=4)
     with pytest.raises(ValueError, match=reason):
         gpt.sample(policy, ["a:", prompt], 8, gpt.generator(0, "x"))
-
-
-def test_gold_and_text_of_the_letters() -> None:
-    assert gpt.gold("bf:", "bbfa.") == 3 / 8
-    assert gpt.gold("a:", ":::.") == 0
-    for prompt, answer in gpt.text(3, good=1):
-        assert set(answer[:-1]) <= set(prompt[:-1]) and answer.endswith(gpt.END)
-
-
-def test_rows_and_masks() -> None:
-    tokens, mask = gpt.collate([("a:", "bc."), ("abc:", "d")])
-    assert tokens.tolist() == [[0, 8, 1, 2, 9], [0, 1, 2, 8, 3]]
-    assert mask.tolist() == [[False, True, True, True], [False, False, False, True]]
-    assert gpt.decode(tokens, mask) == ["bc.", "d"]

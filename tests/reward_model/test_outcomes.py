@@ -49,11 +49,6 @@ def model_of(seed=0, pooling="mean_score"):
     return RewardModel.from_policy(trunk, pooling, make_generator(seed, "head"))
 
 
-def test_texts_end_with_eos():
-    (text,) = encode_labelled([LabelledText("good", True)], TOKENIZER)
-    assert text.tokens == [*TOKENIZER.encode("good"), TOKENIZER.eos_id] and text.label
-
-
 def test_pieces_are_neighbouring_tokens_of_every_length_half_from_the_start():
     rng, tokens = random.Random(0), list(range(100))
     pieces = [cut_piece(tokens, 4, 32, rng) for _ in range(2000)]
@@ -64,10 +59,6 @@ def test_pieces_are_neighbouring_tokens_of_every_length_half_from_the_start():
     assert max(piece[-1] for piece in pieces) == 99
     short = sum(len(piece) < 12 for piece in pieces) / len(pieces)  # log-uniform: half below 11.3
     assert short == pytest.approx(0.5, abs=0.06)
-
-
-def test_a_short_text_is_a_piece_as_it_is():
-    assert cut_piece([1, 2, 3], 8, 16, random.Random(0)) == [1, 2, 3]
 
 
 def test_a_batch_gives_the_first_token_and_scores_the_rest():

@@ -10,8 +10,8 @@ import pytest
 from data.splits import split_of
 from gpt.tokenizer import load_tokenizer
 from harness.errors import UserError
-from reward_model.pair_files import file_pairs, keep_pairs, kept_pairs
-from reward_model.pairs import TokenPair, preference_strength
+from reward_model.pair_files import file_pairs
+from reward_model.pairs import preference_strength
 from reward_model.reward_model_training import RewardModelConfig, main
 
 GLASSBOX = load_tokenizer("glassbox")
@@ -35,22 +35,6 @@ def test_file_pairs_are_split_by_prompt(tmp_path, capsys):
         assert prompts == {row["prompt"] for row in rows if split_of(row["prompt"]) == split}
     assert all(pair.chosen[-1] == GLASSBOX.eos_id for pair in train + held_out)
     assert "60 of 60 rows kept" in capsys.readouterr().out
-
-
-def test_long_answers_are_left_out_and_counted(tmp_path, capsys):
-    rows = write_pairs(tmp_path / "pairs.json", 60)
-    rows[0]["rejected"] = "word " * 60
-    (tmp_path / "pairs.json").write_text(json.dumps(rows), encoding="utf-8")
-    config = RewardModelConfig(data=str(tmp_path / "pairs.json"))
-    train, held_out = file_pairs(config, GLASSBOX, 128)
-    assert rows[0]["prompt"] not in {GLASSBOX.decode(pair.prompt) for pair in train + held_out}
-    assert "left out 1 pairs: answer too long" in capsys.readouterr().out
-
-
-def test_too_few_pairs_are_refused(tmp_path):
-    write_pairs(tmp_path / "pairs.json", 2)
-    with pytest.raises(UserError, match=r"pairs\.json: 2 usable pairs"):
-        file_pairs(RewardModelConfig(data=str(tmp_path / "pairs.json")), GLASSBOX, 128)
 
 
 def test_pairs_that_the_model_cannot_read_are_left_out_and_counted(tmp_path, capsys):
@@ -97,13 +81,3 @@ def test_margins_from_strengths_need_a_strength_of_every_pair(tmp_path):
     (tmp_path / "pairs.json").write_text(json.dumps(rows), encoding="utf-8")
     train, held_out = file_pairs(config, GLASSBOX, 128)
     assert {preference_strength(pair.meta) for pair in train + held_out} <= {1.0, 3.0}
-
-
-def test_kept_pairs_are_the_pairs_that_were_trained_on(tmp_path):
-    """With what a margin is taken from."""
-    pairs = [
-        TokenPair([1, 2], [3, GLASSBOX.eos_id], [4, 5], {"margin": 2.5}),
-        TokenPair([1, 2], [7], [9, GLASSBOX.eos_id], {"gold_chosen": 0.25, "gold_rejected": 1.0}),
-    ]
-    keep_pairs(tmp_path, pairs, pairs[:1], GLASSBOX)
-    assert kept_pairs(tmp_path, GLASSBOX) == (pairs, pairs[:1])

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from data.collate import ResponseBatch, collate_responses
-from gpt.checkpoint import load_gpt, save_gpt
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import load_tokenizer
 from harness.errors import UserError
@@ -169,19 +168,6 @@ def test_a_checkpoint_keeps_pooling_normalisation_and_tokenizer(tmp_path, poolin
     assert torch.equal(loaded(batch), model(batch))
     assert not loaded.training
     assert not any(parameter.requires_grad for parameter in loaded.parameters())
-
-
-def test_the_two_kinds_of_checkpoint_are_not_mistaken(tmp_path):
-    tokenizer = load_tokenizer("glassbox")
-    gpt = GPT(GPTConfig(tokenizer.n_vocab, context=16, n_layer=1, n_head=2, n_embd=8)).initialize()
-    save_gpt(tmp_path / "gpt" / "model.safetensors", gpt, tokenizer)
-    save_reward_model(tmp_path / "rm" / "model.safetensors", RewardModel(gpt), tokenizer)
-    with pytest.raises(UserError, match="holds a gpt, not a reward_model"):
-        load_reward_model(tmp_path / "gpt")
-    with pytest.raises(UserError, match="holds a reward_model, not a gpt"):
-        load_gpt(tmp_path / "rm")
-    with pytest.raises(UserError, match="no checkpoint"):
-        load_reward_model(tmp_path / "nothing")
 
 
 # Prefixes

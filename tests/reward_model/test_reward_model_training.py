@@ -6,14 +6,14 @@ import dataclasses
 import itertools
 import json
 import math
+import os
 import random
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
+from functools import partial
 
 import pytest
 import torch
+from forked import forked
 from safetensors.torch import load_file
 
 from data import names
@@ -150,14 +150,6 @@ def batches(monkeypatch) -> list[list[TokenPair]]:
     return seen
 
 
-def test_training_visits_every_pair_once_an_epoch(batches):
-    train(fresh_model(), TRAIN, CONFIG, MetricLog(40), eos_id=EOS)
-    assert [len(batch) for batch in batches] == [16] * 40
-    seen = [TRAIN.index(pair) for batch in batches for pair in batch]
-    assert sorted(seen[:320]) == sorted(seen[320:]) == list(range(320))
-    assert seen[:320] != seen[320:]
-
-
 def test_all_pairs_of_a_prompt_are_one_element_of_a_batch(batches):
     """Three prompts with 3, 1 and 6 pairs; two prompts a step."""
     pairs = [
@@ -220,12 +212,6 @@ def test_a_margin_is_the_same_for_all_pairs_or_grows_with_their_strength():
         assert row["loss"] == pytest.approx(loss, abs=1e-6), (source, margin)
 
 
-def test_a_pair_of_unknown_strength_has_no_margin():
-    config = RewardModelConfig(margin=1.0, margin_from="strength")
-    with pytest.raises(ValueError, match="no strength of preference"):
-        train(fresh_model(), TRAIN, config, MetricLog(1), eos_id=EOS)
-
-
 def test_margins_that_cannot_be_are_refused():
     """Numbers outside of the flag's range are in tests/bad_inputs.py."""
     with pytest.raises(ValueError, match="multiplies --margin, which is 0"):
@@ -264,13 +250,6 @@ def test_centering_pulls_the_scores_to_zero():
     assert losses(0.1)[0] - losses(0.0)[0] == pytest.approx(3.6, abs=1e-5)
 
 
-def test_the_gradient_norm_is_the_one_from_before_the_clip():
-    config = RewardModelConfig(batch_size=16, lr=5e-3, warmup=2, max_norm=1e-9)
-    (row,) = train(fresh_model(), TRAIN, config, MetricLog(1), eos_id=EOS)
-    assert row["grad_norm"] > 0.01
-    assert row["lr"] == pytest.approx(2.5e-3)  # first of two warm-up steps
-
-
 def test_score_pairs_normalises_and_keeps_the_order():
     model = fresh_model()
     model.mean.fill_(0.25)
@@ -286,17 +265,6 @@ def test_score_pairs_normalises_and_keeps_the_order():
 # The script
 
 
-def test_sums_need_no_reward_model():
-    with pytest.raises(UserError, match="rl.grpo_engine --data sums"):
-        main(RewardModelConfig(data="sums"))
-
-
-def test_a_base_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(UserError, match="nowhere.*gpt.pretraining"):
-        main(RewardModelConfig(base=tmp_path / "nowhere", out=tmp_path / "out", device="cpu"))
-    assert not (tmp_path / "out").exists()
-
-
 def test_a_file_without_pairs_is_refused_before_a_base_is_pre_trained(tmp_path, monkeypatch):
     monkeypatch.setattr(names, "RUNS", tmp_path)
     rows = [{"instruction": f"Say {i}.", "output": str(i)} for i in range(60)]
@@ -304,23 +272,6 @@ def test_a_file_without_pairs_is_refused_before_a_base_is_pre_trained(tmp_path, 
     with pytest.raises(ValueError, match="hold no preference pairs"):
         main(RewardModelConfig(data=str(tmp_path / "answers.json"), device="cpu"))
     assert [path.name for path in tmp_path.iterdir()] == ["answers.json"]
-
-
-def test_a_file_with_too_few_pairs_moves_no_earlier_run_aside(tmp_path):
-    save_gpt(tmp_path / "base" / "model.safetensors", fresh_model(vocab_size=624).gpt, GLASSBOX)
-    rows = [{"prompt": f"Question {i}?\n", "chosen": "Yes.", "rejected": "No."} for i in (0, 1)]
-    (tmp_path / "pairs.json").write_text(json.dumps(rows), encoding="utf-8")
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "model.safetensors").write_text("the earlier run", encoding="utf-8")
-    config = RewardModelConfig(
-        data=str(tmp_path / "pairs.json"),
-        base=tmp_path / "base",
-        out=tmp_path / "out",
-        device="cpu",
-    )
-    with pytest.raises(UserError, match="too few"):
-        main(config)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["base", "out", "pairs.json"]
 
 
 def test_the_default_base_is_pre_trained_once(tmp_path, monkeypatch):
@@ -344,29 +295,17 @@ def test_the_default_base_is_pre_trained_once(tmp_path, monkeypatch):
 # Going on after a kill
 
 
-KILLED = """
-import os, sys
-from pathlib import Path
-sys.path.insert(0, sys.argv[1])
-from harness.metric_log import MetricLog
-from reward_model import reward_model_training as training
-from reward_model.reward_model_training import RewardModelConfig
+def killed(config: RewardModelConfig, last: int) -> None:
+    """The script, until the row of this step is written."""
+    write = MetricLog.write
 
-write = MetricLog.write
+    def killing(self: MetricLog, *, step: int, **metrics: float) -> None:
+        write(self, step=step, **metrics)
+        if self.title == "reward model" and step == last:
+            os.kill(os.getpid(), 9)
 
-def killing(self, *, step, **metrics):
-    write(self, step=step, **metrics)
-    if self.title == "reward model" and step == int(sys.argv[4]):
-        os.kill(os.getpid(), 9)
-
-MetricLog.write = killing
-training.main(
-    RewardModelConfig(
-        base=Path(sys.argv[2]), out=Path(sys.argv[3]), pairs=60, responses_per_prompt=4,
-        held_out_pairs=8, batch_size=2, checkpoint_every=2, max_response_tokens=8, device="cpu", ranks=1,
-    )
-)
-"""
+    MetricLog.write = killing  # type: ignore[method-assign]
+    main(config)
 
 
 def test_a_killed_run_resumes_into_the_same_model(tmp_path):
@@ -383,8 +322,7 @@ def test_a_killed_run_resumes_into_the_same_model(tmp_path):
     assert len(read_jsonl(whole / "metrics.jsonl")) >= 5
     for step, kept in ((1, 0), (3, 2)):
         out = tmp_path / f"killed after {step}"
-        arguments = [str(Path(__file__).parents[2]), str(tmp_path / "base"), str(out), str(step)]
-        done = subprocess.run([sys.executable, "-c", KILLED, *arguments], capture_output=True)
+        done = forked(partial(killed, dataclasses.replace(config, out=out), step))
         assert done.returncode == -9, done.stderr
         assert saved_step(out) == kept and not (out / "model.safetensors").exists()
         main(dataclasses.replace(config, out=out, resume=True))

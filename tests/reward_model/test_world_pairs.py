@@ -48,22 +48,6 @@ def test_the_annotator_compares_gold_rewards_with_noise():
     assert cut[0] - cut[1] == pytest.approx(0.15)  # the form counts only where the text ended
 
 
-def test_the_annotator_judges_each_response_once_and_for_its_own_prompt(monkeypatch):
-    calls: list[tuple[str, str, bool]] = []
-
-    def gold(record, text, ended) -> float:
-        calls.append((record.prompt, text, ended))
-        return len(calls) / 100
-
-    monkeypatch.setattr(reviews, "gold_reward", gold)
-    annotator, rng = ReviewsAnnotator(), random.Random(0)
-    first, second = reviews.prompts("train")[:2]
-    assert annotator(first, "a", True, "b", True, rng).gold == (0.01, 0.02)
-    assert annotator(first, "b", True, "a", True, rng).gold == (0.02, 0.01)
-    assert annotator(second, "a", True, "a", False, rng).gold == (0.03, 0.04)
-    assert len(calls) == len(set(calls)) == 4
-
-
 @pytest.mark.parametrize("split", ["train", "validation"])
 def test_world_pairs_ask_prompts_of_their_split(split):
     policy = small_policy()

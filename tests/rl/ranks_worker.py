@@ -54,6 +54,7 @@ from rl.training.value_model import ValueModel
 
 # 3 prompts on 4 ranks leave one without rows; 2 rows of one forward.
 SHAPE = dict(steps=2, prompts_per_step=3, minibatches=2, micro_batch_size=4, eval_every=100)
+ON_FOUR = ("grpo", "ppo", "kd_grpo", "dpo")  # every other engine is compared on two ranks alone
 FEW = SamplingParams(max_new_tokens=6)
 
 
@@ -84,10 +85,11 @@ def of_engine(
 ) -> dict[str, Any]:
     """Metrics, gradients and weights of a short run; with a `rank` adapters of that are trained."""
     seen.clear()
-    policy = small_gpt().double()
+    policy = small_gpt(n_layer=1).double()
     if rank:
         add_adapters(policy, rank, generator=make_generator(0, "adapters"))
     shape = {name: value for name, value in SHAPE.items() if engine.has(name)}
+    shape["steps"] = 1 if engine.has("minibatches") else 2  # two updates
     if not engine.grouped:
         shape["prompts_per_step"] = 7
     rows = engine.run(policy, DIVERSE if engine.rule else None, **shape | changes)
@@ -95,13 +97,13 @@ def of_engine(
 
 
 def engine_runs(seen: list[torch.Tensor]) -> dict[str, Any]:
-    """Every engine in every form, with the losses that are off by default; on 4 ranks in one form."""
-    done = {}
-    for engine in ENGINES:
+    """Every engine in every form, with the losses that are off by default; on 4 ranks a few in one."""
+    done, four = {}, collectives.world() == 4
+    for engine in (engine for engine in ENGINES if not four or engine.name in ON_FOUR):
         forms = dict(engine.forms)
         if engine.everything:
             forms["everything"] = engine.everything
-        for name in list(forms)[-1:] if collectives.world() == 4 else forms:
+        for name in list(forms)[-1:] if four else forms:
             done[f"{engine.name}-{name}"] = of_engine(engine, seen, **forms[name])
     # It stops in the middle of a batch: all ranks at the same minibatch, or nobody goes on.
     stopping = dict(target_kl=0.002, updates_per_batch=4, pretraining_coef=0.0)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import math
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,6 @@ from engines import (
     flat_gradient,
     numbers,
     small_gpt,
-    weights,
 )
 
 from data import names
@@ -34,7 +32,6 @@ from gpt.checkpoint import load_gpt, save_gpt
 from gpt.generate import SamplingParams
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import load_tokenizer
-from harness.errors import UserError
 from harness.files import append_jsonl, read_jsonl
 from harness.optimizer import cosine_schedule
 from reward_model.pairs import TokenPair, pair_as_text
@@ -45,7 +42,6 @@ from rl.batches.preferences import (
     PREFERENCE_LOSSES,
     Compared,
     PairStream,
-    frozen_log_probs,
     open_pairs,
     pair_micro_batches,
 )
@@ -160,24 +156,6 @@ def test_the_metrics_of_a_step_are_those_of_the_policy_before_it():
 # Pairs, batches and the reference's log-probs
 
 
-def test_every_pair_is_seen_once_an_epoch(monkeypatch):
-    """Six pairs, three a step: two steps are an epoch, each with an order of its own."""
-    seen: list[tuple[int, ...]] = []
-    real = preferences.pair_log_probs
-
-    def spy(model, batch, config):
-        if model.wte.weight.requires_grad:
-            prompts = zip(batch.tokens, batch.prompt_lengths.tolist(), strict=True)
-            seen.extend(tuple(row[:n].tolist()) for row, n in list(prompts)[: len(batch) // 2])
-        return real(model, batch, config)
-
-    monkeypatch.setattr(dpo_engine, "pair_log_probs", spy)
-    run(small_gpt(), steps=4, batch_size=3)
-    every = sorted(tuple(p.prompt) for p in PAIRS)
-    assert sorted(seen[:6]) == sorted(seen[6:]) == every
-    assert seen[:6] != seen[6:]
-
-
 def test_the_reference_is_asked_once_for_every_pair_that_is_visited(monkeypatch):
     rows = 0
     real = preferences.pair_log_probs
@@ -216,36 +194,10 @@ def test_forwards_keep_both_sides_of_a_pair_and_cover_all(size):
         list(pair_micro_batches(PAIRS, EOS, 1))
 
 
-def test_scores_of_pairs_against_loops():
-    policy = small_gpt()
-    config = replace(CONFIG, micro_batch_size=4)
-    scored = frozen_log_probs(policy, PAIRS, EOS, config, torch.arange(6))
-    assert not scored.requires_grad
-    for i, p in enumerate(PAIRS):
-        for side, response in enumerate((p.chosen, p.rejected)):
-            expected = float(log_prob(policy, p.prompt, response).detach())
-            assert float(scored[i, side]) == pytest.approx(expected, abs=1e-5)
-
-
-def test_held_out_pairs_teach_nothing():
-    """Neither do they steer: with and without them the weights are the same."""
-    with_them, without = small_gpt(), small_gpt()
-    rows = run(with_them, steps=4, eval_every=2, held_out=HELD_OUT, held_out_pairs=2)
-    run(without, steps=4)
-    assert torch.equal(weights(with_them), weights(without))
-    assert ["held_out_loss" in row for row in rows] == [False, True, False, True]
-
-
 def test_the_learning_rate_warms_up_and_follows_a_cosine():
     rows = run(small_gpt(), steps=6, warmup=2, lr=4e-3)
     expected = [cosine_schedule(step, 6, peak=4e-3, warmup=2) for step in range(6)]
     assert [row["lr"] for row in rows] == expected and expected[:2] == [2e-3, 4e-3]
-
-
-def test_a_temperature_scores_both_models():
-    hot, cold = (run(small_gpt(), steps=1, temperature=t)[0] for t in (1.0, 0.2))
-    assert abs(hot["log_prob_chosen"] - cold["log_prob_chosen"]) > 0.1
-    assert hot["loss"] == pytest.approx(math.log(2), abs=1e-5) == cold["loss"]
 
 
 # Refusals
@@ -254,13 +206,13 @@ def test_a_temperature_scores_both_models():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (dict(beta=0.0), "beta must be positive"),
+        (dict(beta=0.0), "beta must be above 0"),
         (dict(label_smoothing=0.5), "label_smoothing.*below 0.5"),
         (dict(label_smoothing=-0.1), "label_smoothing.*at least 0"),
         (dict(loss="ipo", label_smoothing=0.1), "label_smoothing and the loss cdpo"),
         (dict(label_smoothing=0.1), "label_smoothing and the loss cdpo"),
         (dict(loss="cdpo"), "label_smoothing and the loss cdpo"),
-        (dict(simpo_beta=0.0), "simpo_beta must be positive"),
+        (dict(simpo_beta=0.0), "simpo_beta must be above 0"),
         (dict(target_margin=-0.1), "target_margin must not be negative"),
         (dict(micro_batch_size=1), "micro_batch_size must be at least 2"),
     ],
@@ -268,12 +220,6 @@ def test_a_temperature_scores_both_models():
 def test_what_cannot_work_is_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         replace(CONFIG, **changes)
-
-
-def test_sums_are_refused_before_anything_is_opened(tmp_path):
-    with pytest.raises(UserError, match="no preference pairs"):
-        main(DPOConfig(data="sums", policy=tmp_path / "none", out=tmp_path / "out"))
-    assert not (tmp_path / "out").exists()
 
 
 # Files
@@ -305,20 +251,6 @@ def test_a_files_pairs_are_split_by_prompt_and_long_ones_left_out(tmp_path, caps
     assert len(train_pairs) + len(held_out) == len(expected)
     assert "left out 1 pairs: answer too long" in capsys.readouterr().out
     assert all(p.chosen[-1] == p.rejected[-1] == tokenizer.eos_id for p in train_pairs)
-
-
-def test_the_reviews_pairs_are_those_of_the_reward_model(tmp_path):
-    tokenizer = load_tokenizer("glassbox")
-    write_pairs(tmp_path / "pairs.jsonl", ["one\n", "two\n"])
-    with pytest.raises(UserError, match="at .*held_out_pairs.jsonl"):
-        open_pairs("reviews", "tiny", tmp_path, tokenizer, 40, 30)
-    write_pairs(tmp_path / "held_out_pairs.jsonl", ["three\n"])
-    train_pairs, held_out = open_pairs("reviews", "tiny", tmp_path, tokenizer, 40, 30)
-    assert [tokenizer.decode(p.prompt) for p in train_pairs] == ["one\n", "two\n"]
-    assert tokenizer.decode(train_pairs[1].chosen[:-1]) == "Gladly. It is 1."
-    assert [tokenizer.decode(p.prompt) for p in held_out] == ["three\n"]
-    with pytest.raises(UserError, match="0 pairs to train on and 0 held-out"):
-        open_pairs("reviews", "tiny", tmp_path, tokenizer, 40, 2)
 
 
 def test_the_reviews_pairs_are_those_of_the_reward_model_token_by_token(tmp_path, capsys):
@@ -421,40 +353,6 @@ def test_a_reward_model_that_is_there_changes_the_report_alone(runs, capsys):
     assert rows == expected
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [dict(reward="model"), dict(reward_model=Path("elsewhere"))],
-    ids=["--reward", "--reward-model"],
-)
-def test_a_reward_model_that_a_flag_names_has_to_be_there(runs, changes):
-    with pytest.raises(UserError, match="no reward model in .*: train it"):
-        run_file(runs, **changes)
-
-
-@pytest.mark.parametrize(
-    ("data", "command"),
-    [
-        ("pairs.jsonl", "python -m gpt.pretraining --data pairs.jsonl --preset small"),
-        ("reviews", "python -m reward_model.reward_model_training --preset small"),
-    ],
-)
-def test_a_missing_policy_names_a_command_that_makes_it(runs, tmp_path, monkeypatch, data, command):
-    """The pairs of the reviews are the reward model's, whose training pre-trains as well."""
-    (tmp_path / "pairs.jsonl").touch()
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(UserError, match="no model to start from") as error:
-        main(DPOConfig(data=data, preset="small", device="cpu"))
-    assert str(error.value).splitlines()[-1].strip() == command
-
-
-def test_the_reviews_still_need_the_run_that_holds_their_pairs(runs):
-    shutil.copytree(runs / "pretraining-pairs-tiny", runs / "pretraining-reviews-tiny")
-    with pytest.raises(UserError, match="no reward model in .*reviews") as error:
-        main(DPOConfig(device="cpu"))
-    command = "python -m reward_model.reward_model_training"
-    assert str(error.value).splitlines()[-1].strip() == command
-
-
 # The table of preference losses
 
 
@@ -525,26 +423,3 @@ def test_simpo_opens_and_scores_no_reference(monkeypatch):
         sum(math.log(1 + math.exp(0.5 - gap)) for gap in gaps) / 6, abs=1e-5
     )
     assert "drift" not in first
-
-
-def test_recorded_tokens_reach_the_forward_as_they_are(monkeypatch):
-    """No text in between: also tokens that no encoder would give, and a response without an EOS."""
-    odd = [TokenPair([0, 1], [0, 0, 1, 8], [3]), TokenPair([9], [8], [5, 5])]
-    seen = set()
-    real = preferences.pair_log_probs
-
-    def spy(model, batch, config):
-        for i in range(len(batch)):
-            prompt = batch.tokens[i, : batch.prompt_lengths[i]].tolist()
-            response = batch.response_tokens[i][batch.response_mask[i]].tolist()
-            seen.add((*prompt, -1, *response))
-        return real(model, batch, config)
-
-    def refuse(*_: object) -> None:
-        raise AssertionError("the engine read text")
-
-    for module in (dpo_engine, preferences):
-        monkeypatch.setattr(module, "pair_log_probs", spy)
-    monkeypatch.setattr(type(LETTERS), "encode", refuse)
-    run(small_gpt(), odd, steps=1, batch_size=2)
-    assert seen == {(*p.prompt, -1, *y) for p in odd for y in (p.chosen, p.rejected)}

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import engines
 import pytest
 import torch
 from engines import (
@@ -32,7 +33,6 @@ from engines import (
     numbers,
     same_update,
     seen_gradients,
-    small_gpt,
     teacher_in,
     weights,
 )
@@ -63,9 +63,9 @@ RL = Path(__file__).resolve().parents[2] / "rl"
 pytestmark = pytest.mark.filterwarnings("ignore:with one update a batch")
 
 
-def one_layer() -> GPT:
-    """For what costs many steps and looks at no block of its own."""
-    return small_gpt(n_layer=1)
+def small_gpt(n_layer: int = 1, **options: Any) -> GPT:
+    """One layer: no promise here is about several of them."""
+    return engines.small_gpt(n_layer=n_layer, **options)
 
 
 def contract(test: Callable) -> str:
@@ -170,7 +170,7 @@ def test_the_seed_repeats_a_run_bit_for_bit(engine):
     for global_seed, seed in ((1, 0), (2, 0), (1, 5)):
         torch.manual_seed(global_seed)
         random.seed(global_seed)
-        policy = one_layer()
+        policy = small_gpt()
         rows = engine.run(policy, steps=2, seed=seed, **known(engine, minibatches=2))
         results.append((weights(policy), numbers(rows)))
     assert torch.equal(results[0][0], results[1][0]) and results[0][1] == results[1][1]
@@ -201,16 +201,16 @@ def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(tmp_path, engine, fo
     options = known(engine, steps=5, minibatches=2, warmup=4)
     options |= dict(checkpoint_every=2) | form
     whole, cut = tmp_path / "whole", tmp_path / "cut"
-    policy = one_layer()
+    policy = small_gpt()
     rows = engine.run(policy, folder=whole, **options)
     assert form.get("kl_controller") is None or len({row["kl_coef"] for row in rows}) == 5
     path = cut / "metrics.jsonl"
     crashing = CrashingLog(5, path=path)
     crashing.last = 3
     with pytest.raises(Crash):
-        engine.run(one_layer(), log=crashing, folder=cut, **options)
+        engine.run(small_gpt(), log=crashing, folder=cut, **options)
     assert saved_step(cut) == 2 and len(path.read_text().splitlines()) == 3
-    resumed = one_layer()
+    resumed = small_gpt()
     torch.nn.init.normal_(resumed.wte.weight)  # everything comes from the file
     log = MetricLog(5, path=path, start=2)
     more = engine.run(resumed, log=log, folder=cut, resume=True, **options)
@@ -222,9 +222,9 @@ def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(tmp_path, engine, fo
 
 @each_engine
 def test_resuming_with_another_model_is_refused(tmp_path, engine):
-    engine.run(small_gpt(), steps=1, checkpoint_every=1, folder=tmp_path)
+    engine.run(small_gpt(n_layer=2), steps=1, checkpoint_every=1, folder=tmp_path)
     with pytest.raises(UserError, match="does not fit this run.*--resume"):
-        engine.run(small_gpt(n_layer=1), steps=1, folder=tmp_path, resume=True)
+        engine.run(small_gpt(), steps=1, folder=tmp_path, resume=True)
 
 
 # Memory
@@ -386,7 +386,7 @@ def test_the_reference_matters_where_it_is_asked(tmp_path, engine, form):
     for kl_coef in (0.0,) if engine.reference == "always" else (0.0, 0.02):
         options = form | known(engine, kl_coef=kl_coef) | dict(checkpoint_every=1)
         plain, spoiled = tmp_path / f"{kl_coef}", tmp_path / f"{kl_coef} spoiled"
-        engine.run(one_layer(), steps=1, folder=plain, **options)
+        engine.run(small_gpt(), steps=1, folder=plain, **options)
         shutil.copytree(plain, spoiled)
         state = saved(spoiled)
         for tensor in state["parts"]["reference"].values():
@@ -394,7 +394,7 @@ def test_the_reference_matters_where_it_is_asked(tmp_path, engine, form):
         torch.save(state, spoiled / "state.pt")
         ends = []
         for folder in (plain, spoiled):
-            policy = one_layer()
+            policy = small_gpt()
             engine.run(policy, steps=2, folder=folder, resume=True, **options)
             ends.append(weights(policy))
         assert torch.equal(*ends) != (engine.reference == "always" or kl_coef > 0)
@@ -440,14 +440,6 @@ def test_minibatches_keep_groups_together(monkeypatch, engine):
         assert sorted(map(prompts.count, set(prompts))) == [4, 4]
     for first, second in (seen[:2], seen[2:]):
         assert len({*first, *second}) == 4
-
-
-@each(lambda engine: engine.clipped or engine.forms)
-def test_several_updates_move_the_policy_within_one_batch(engine, form):
-    """The old log-probs stay those of the sampler: the ratio leaves 1 only after an update."""
-    (row,) = engine.run(small_gpt(), **(dict(steps=1, updates_per_batch=4, lr=3e-2) | form))
-    assert row["ratio_error_at_start"] < 1e-5 and row["approx_kl"] > 1e-3
-    assert row["clip_high_fraction"] > 0 and row["clip_low_fraction"] > 0
 
 
 @each_engine
@@ -511,7 +503,7 @@ def test_the_adaptive_controller_moves_the_penalty(engine, form):
 def test_a_stronger_kl_penalty_stays_nearer(engine, form):
     options = form | thirty_two(engine, form) | dict(steps=8, lr=2e-2)
     near, far = (
-        engine.run(one_layer(), **(options | dict(kl_coef=coef)))[-1]
+        engine.run(small_gpt(), **(options | dict(kl_coef=coef)))[-1]
         for coef in (engine.strong_kl, 0.0001)
     )
     assert abs(near["kl"]) < 0.5 * far["kl"]
@@ -575,7 +567,7 @@ def test_a_toy_reward_is_learned_and_its_negative_unlearned(engine, form, sign):
     if engine.has("overlong_buffer"):
         options |= dict(overlong_buffer=None)  # which would pay for fewer letters
     options |= dict(steps=12 if sign > 0 else 10, lr=2e-2, minibatches=2)
-    values = [sign * row["reward"] for row in engine.run(one_layer(), reward, **options)]
+    values = [sign * row["reward"] for row in engine.run(small_gpt(), reward, **options)]
     last = statistics.mean(values[-3:])
     assert 0.03 < values[0] < 0.15  # one symbol of ten, in at most eight places
     assert last > 0.6 if sign > 0 else last < 0.02
@@ -625,7 +617,7 @@ def test_gradients_are_clipped_before_the_step(engine, steps):
 def test_warm_up_is_linear_and_then_constant(engine, steps):
     """As it is logged, and as the optimizers use it, the critic's of its own peak."""
     changes = dict(lr=4e-3, updates_per_batch=1, **known(engine, critic_lr=8e-3))
-    rows = engine.run(one_layer(), steps=5, warmup=4, **changes)
+    rows = engine.run(small_gpt(), steps=5, warmup=4, **changes)
     expected = [1e-3, 2e-3, 3e-3, 4e-3, 4e-3]
     assert [row["lr"] for row in rows] == pytest.approx(expected)
     used = [lr for _, lr in steps]
@@ -633,7 +625,7 @@ def test_warm_up_is_linear_and_then_constant(engine, steps):
         assert used[1::2] == pytest.approx([2 * lr for lr in expected])
         used = used[::2]
     assert used == pytest.approx(expected)
-    assert engine.run(one_layer(), steps=1, warmup=0, **changes)[0]["lr"] == 4e-3
+    assert engine.run(small_gpt(), steps=1, warmup=0, **changes)[0]["lr"] == 4e-3
 
 
 # Temperature and precision
@@ -780,11 +772,17 @@ def test_a_bad_value_of_a_common_flag_is_refused_in_one_sentence(engine):
             engine.configured(**changes)
 
 
-@pytest.mark.parametrize(
-    "memory", [{}, dict(lora_rank=2, checkpoint_blocks=True)], ids=["", "lora"]
+WITH_LORA = ("grpo", "ppo", "kd_grpo", "minillm")  # as the same function merges and writes for all
+
+
+@each(
+    lambda engine: (
+        {"": {}, "lora": dict(lora_rank=2, checkpoint_blocks=True)}
+        if engine.name in WITH_LORA
+        else {"": {}}
+    )
 )
-@each_engine
-def test_main_writes_the_run_folder(tmp_path, monkeypatch, engine, memory):
+def test_main_writes_the_run_folder(tmp_path, monkeypatch, engine, form):
     """From the models in runs/ to the report, with the reward model or the teacher.
 
     With LoRA the weights are merged, so that they open as any others, and the adapter is beside them.
@@ -809,7 +807,7 @@ def test_main_writes_the_run_folder(tmp_path, monkeypatch, engine, memory):
         monkeypatch.setattr(place, "frozen_copy", counted, raising=False)
     config = type(engine.config)(
         steps=1, prompts_per_step=2, group_size=2, eval_every=1, eval_prompts=4, test_prompts=4,
-        max_new_tokens=8, device="cpu", **engine.main_flags, **memory,
+        max_new_tokens=8, device="cpu", **engine.main_flags, **form,
     )  # fmt: skip
     folder = engine.module.main(config)
     moves = engine.name == "grpo_iterative"
@@ -818,14 +816,14 @@ def test_main_writes_the_run_folder(tmp_path, monkeypatch, engine, memory):
     assert {path.name for path in folder.iterdir()} == {
         "config.json", "metrics.jsonl", "samples.jsonl", "report.json", "learning_curves.png",
         "model.safetensors", "page.json", "report.html", "tokens.jsonl", *engine.writes,
-        *(["adapter"] if memory else []),
+        *(["adapter"] if form else []),
     }  # fmt: skip
     trained, start = (
         load_gpt(path)[0].state_dict() for path in (folder, tmp_path / "pretraining-reviews-tiny")
     )
     changed = {name for name in start if not torch.equal(start[name], trained[name])}
     projections = re.compile(r"h\.0\.(attn\.c_attn|attn\.c_proj|mlp\.c_fc|mlp\.c_proj)\.weight")
-    assert all(map(projections.fullmatch, changed)) == bool(memory) and len(changed) >= 4
+    assert all(map(projections.fullmatch, changed)) == bool(form) and len(changed) >= 4
     (row,) = read_jsonl(folder / "metrics.jsonl")
     assert {"validation/reward", "validation/gold", "validation/kl"} <= set(row)
     assert (engine.teacher is not None) == ("validation/reverse_kl" in row)

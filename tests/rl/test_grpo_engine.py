@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import replace
 from typing import Any
 
@@ -20,18 +19,13 @@ from engines import (
     SHARE_OF_A,
     TOY,
     LetterSteps,
-    Noted,
-    assert_gradient,
-    differ,
     engine_named,
     k3_by_hand,
     mean_of_means,
     numbers,
     pessimistic,
-    response_gradient,
     small_gpt,
     weights,
-    z_scores,
 )
 
 from harness.metric_log import MetricLog
@@ -46,27 +40,6 @@ CONFIG, run = GRPO.config, GRPO.run
 
 
 # The first step
-
-
-@pytest.mark.parametrize("kl_coef", [0.0, 0.5])
-def test_the_first_gradient_is_that_of_reinforce(monkeypatch, gradients, kl_coef):
-    """For any kl_coef: at pi = pi_ref the gradient of k3 is 0. The minibatches are given."""
-    halves = [[4, 5, 6, 7, 12, 13, 14, 15], [0, 1, 2, 3, 8, 9, 10, 11]]
-    monkeypatch.setattr(grpo_engine, "minibatches", lambda *args: list(map(torch.tensor, halves)))
-    start, reward = small_gpt(), Noted(DIVERSE)
-    run(copy.deepcopy(start), reward, steps=1, kl_coef=kl_coef)
-    (rollout,) = reward.rollouts
-    lengths = rollout.lengths.tolist()
-    assert len(set(lengths)) > 1, "all responses are of one length"
-    scores = z_scores(DIVERSE(rollout).tolist())
-    first, second = (
-        response_gradient(
-            start, rollout, [(i in half) * scores[i] / lengths[i] / 8 for i in range(16)]
-        )
-        for half in halves
-    )
-    assert_gradient(gradients[0], first)
-    assert differ(gradients[1], second)  # the policy has moved since
 
 
 def test_the_loss_adds_the_kl_inside_the_same_mean():
@@ -101,7 +74,7 @@ def test_what_was_learned_shows_in_kl_entropy_and_length():
 
 # What is left of other engines where everything of their own is off
 
-SEVERAL = dict(steps=4, minibatches=2, updates_per_batch=2, micro_batch_size=3, kl_coef=0.1)
+SEVERAL = dict(steps=2, minibatches=2, updates_per_batch=2, micro_batch_size=3, kl_coef=0.1)
 PAIRS = dict(preference_coef=0.0, micro_batch_size=6)  # a group of four in one forward
 # Engine, what is shared with GRPO, what turns its own off, and what turns it on again.
 TURNED_OFF: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = {

@@ -6,10 +6,8 @@ import copy
 import json
 import random
 import re
-import statistics
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -55,7 +53,6 @@ from reward_model.scalar_head import RewardModel, load_reward_model
 from rl import grpo_iterative_engine
 from rl.grpo_iterative_engine import IterativeGRPOConfig, open_refresh
 from rl.rewards.sources import RewardModelReward
-from rl.training.figures import iteration_starts, plot_iterations
 
 CONFIG = replace(engine_named("grpo_iterative").config, steps=6, iterations=3)
 run = replace(engine_named("grpo_iterative"), config=CONFIG).run
@@ -107,9 +104,6 @@ def refreshing(policy: GPT, refresh: ContinualRewardModel, **changes):
     return run(policy, RewardModelReward(refresh.model), refresh=refresh, **changes)
 
 
-# The same as GRPO
-
-
 # Line 3: the reference
 
 
@@ -132,20 +126,6 @@ def test_the_reference_becomes_the_policy_where_an_iteration_begins():
     assert [row["iteration"] for row in rows] == [1, 1, 1, 2, 2, 2, 3, 3, 3]
     kls = [abs(row["kl"]) for row in rows]
     assert max(kls[0], kls[3], kls[6]) < 1e-6 < 1e-3 < min(kls[1], kls[4], kls[7])
-
-
-def test_the_policys_optimizer_is_not_reset(monkeypatch):
-    made: list[torch.optim.Optimizer] = []
-    real = grpo_iterative_engine.adamw
-
-    def spy(*args, **options):
-        made.append(real(*args, **options))
-        return made[-1]
-
-    monkeypatch.setattr(grpo_iterative_engine, "adamw", spy)
-    run(small_gpt(), minibatches=2)
-    (optimizer,) = made
-    assert {int(state["step"]) for state in optimizer.state.values()} == {12}
 
 
 # Line 12: how much history
@@ -202,11 +182,6 @@ def test_pairs_survive_the_file_token_by_token(tmp_path):
         read_visits(tmp_path / "nowhere.jsonl")
 
 
-def test_a_visit_ends_with_its_prompt_and_with_its_step():
-    rows = [{"prompt": p, "step": s} for p, s in [("a", 3), ("a", 3), ("b", 3), ("a", 3), ("a", 5)]]
-    assert [len(visit) for visit in visits_of(rows)] == [2, 1, 1, 1]
-
-
 # Line 12: training again
 
 
@@ -240,15 +215,6 @@ def test_a_refresh_trains_on_new_pairs_and_a_tenth_of_old_ones(fits):
     old = [json.dumps(as_row(pair, LETTERS, 0)) for pair in fits[0].pairs[60:]]
     assert set(old) <= known and len(set(old)) == 7
     assert fits[0].seed != fits[1].seed and fits[0].pairs[:60] != fits[1].pairs[:60]
-
-
-def test_the_second_refresh_can_replay_the_pairs_of_the_first(fits):
-    refresh = continual_model(fraction=0.9, replay="share_of_history")
-    refresh.update(small_gpt(), 3)
-    refresh.update(small_gpt(), 5)
-    assert len(fits[0].pairs) == 60 + 36 and len(fits[1].pairs) == 60 + 90  # 0.9 * 40, 0.9 * 100
-    replayed = [str(pair) for pair in fits[1].pairs[60:]]
-    assert set(replayed) & {str(pair) for pair in fits[0].pairs[:60]}
 
 
 def test_new_pairs_are_the_policys_own_and_labelled_by_the_annotator(fits):
@@ -339,21 +305,6 @@ def test_a_refresh_brings_back_a_reward_model_that_is_wrong():
     assert first["probe_reward/before"] != first["probe_reward/after"]
 
 
-def test_the_policy_learns_what_the_refreshed_model_has_learned():
-    """With the first reward model the policy would give up the letter d."""
-    refresh = continual_model(**DISAGREEING)
-    written: list[float] = []
-
-    class Noted(RewardModelReward):
-        def __call__(self, rollout):
-            written.append(statistics.mean(text.count("d") for text in rollout.responses))
-            return super().__call__(rollout)
-
-    run(small_gpt(), Noted(refresh.model), steps=12, iterations=6, group_size=8,
-        kl_coef=0.0, refresh=refresh)  # fmt: skip
-    assert statistics.mean(written[-3:]) > 2 * written[0]
-
-
 # Repeating and resuming
 
 
@@ -384,23 +335,6 @@ def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(tmp_path, every, las
     assert [row["step"] for row in read_jsonl(folder / "pairs.jsonl")] == [3] * 60 + [5] * 60
 
 
-def test_a_new_run_in_a_used_folder_replays_none_of_its_pairs(tmp_path):
-    refreshing(small_gpt(), continual_model(), folder=tmp_path, steps=4, iterations=2)
-    refresh = continual_model()
-    refreshing(small_gpt(), refresh, folder=tmp_path, steps=4, iterations=2)
-    assert [row["step"] for row in read_jsonl(tmp_path / "pairs.jsonl")] == [3] * 60
-    saved, _ = load_reward_model_of_letters(tmp_path)
-    assert torch.equal(weights(saved), weights(refresh.model))
-
-
-def load_reward_model_of_letters(folder: Path):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gpt.checkpoint.load_tokenizer", lambda name: LETTERS)
-        patch.setattr("gpt.checkpoint.parse_ranks", lambda ranks, path: {})  # letters are no bytes
-        patch.setattr("gpt.checkpoint.build_tokenizer", lambda name, ranks: LETTERS)
-        return load_reward_model(folder / "reward_model.safetensors")
-
-
 # Refusals
 
 
@@ -423,14 +357,6 @@ def test_what_cannot_work_is_refused(changes, message):
             continual_model(fraction=changes["replay_fraction"])
 
 
-def test_several_reward_models_are_refused_only_where_one_would_be_refreshed():
-    several = dict(reward_model=(Path("a"), Path("b")))
-    with pytest.raises(ValueError, match="2 reward models cannot be trained"):
-        IterativeGRPOConfig(**several)
-    IterativeGRPOConfig(**several, refresh_reward_model=False)
-    IterativeGRPOConfig(**several, iterations=1)
-
-
 def test_a_refresh_needs_a_reward_model_and_somebody_who_labels(tmp_path):
     learned = SimpleNamespace(reward_fn=RewardModelReward(continual_model().model))
     checked = SimpleNamespace(reward_fn=SHARE_OF_A, reward_name=SHARE_OF_A.name)
@@ -446,19 +372,6 @@ def test_a_refresh_needs_a_reward_model_and_somebody_who_labels(tmp_path):
 
 
 # The document, the figure, the whole
-
-
-def test_the_adaptive_controller_goes_on_across_iterations():
-    options = dict(kl_controller="adaptive", kl_horizon=160, kl_target=1e3)
-    rows = run(small_gpt(), **options)
-    assert [row["kl_coef"] for row in rows] == pytest.approx([0.02 * 0.98**i for i in range(6)])
-
-
-def test_the_figure_knows_where_iterations_begin(tmp_path):
-    rows = [{"step": i + 1, "iteration": i // 2 + 1, "reward": i / 2, "kl": 0.1} for i in range(6)]
-    assert iteration_starts(rows) == [3, 5]
-    plot_iterations({"refreshed": rows, "frozen": rows[:4]}, tmp_path / "a" / "b.png", "two runs")
-    assert (tmp_path / "a" / "b.png").read_bytes()[:4] == b"\x89PNG"
 
 
 def test_from_a_base_model_to_a_report(monkeypatch, tmp_path):

@@ -35,14 +35,9 @@ from harness.errors import UserError
 from reward_model.scalar_head import RewardModel
 from rl import grpo_process_engine
 from rl.batches.rollout import Rollout
-from rl.grpo_process_engine import (
-    ProcessGRPOConfig,
-    open_step_rewards,
-    process_grpo_loss,
-    step_metrics,
-)
+from rl.grpo_process_engine import ProcessGRPOConfig, open_step_rewards, process_grpo_loss
 from rl.rewards.sources import RewardModelReward, RuleReward
-from rl.rewards.step_rewards import CheckedSteps, OutcomeSteps, RewardModelSteps, StepRewards
+from rl.rewards.step_rewards import CheckedSteps, OutcomeSteps, RewardModelSteps
 from rl.training.open_task import Task
 
 PROCESS = engine_named("grpo_process")
@@ -119,15 +114,6 @@ def test_it_learns_from_the_steps_and_only_from_them():
     )
     assert torch.equal(weights(policy), before)
     assert [row["zero_spread_steps"] for row in rows] == [1, 1]
-
-
-def test_metrics_of_the_steps_are_taken_over_what_is_there():
-    mask = torch.tensor([[True, True], [True, False], [True, False], [True, False]])
-    steps = StepRewards(torch.tensor([[1.0, 0.5], [0.0, 9], [2.0, 9], [2.0, 9]]), mask.long(), mask)
-    advantages = torch.tensor([[1.0, -1.0], [0.0, 0.0], [0.0, 0.0], [0.0, 0.0]])
-    assert step_metrics(steps, advantages, 2) == pytest.approx(
-        {"step_reward": 5.5 / 5, "steps_per_response": 1.25, "zero_spread_steps": 0.5}
-    )
 
 
 # Which source, refusals, the controller and the document

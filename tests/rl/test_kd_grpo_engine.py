@@ -33,7 +33,6 @@ from gpt.generate import SamplingParams
 from gpt.model import GPT
 from rl import kd_grpo_engine
 from rl.batches.rollout import Rollout, sample_rollout
-from rl.equations.losses import row_means
 from rl.equations.token_rewards import own_text_penalty, teacher_rewards
 from rl.kd_grpo_engine import (
     KDGRPOConfig,
@@ -42,8 +41,6 @@ from rl.kd_grpo_engine import (
     scores_and_penalty,
     teacher_reward,
 )
-from rl.rewards import teacher_reward as teacher
-from rl.rewards.teacher_reward import TeacherReward
 
 KD_GRPO = engine_named("kd_grpo")
 CONFIG, run = KD_GRPO.config, KD_GRPO.run
@@ -99,26 +96,13 @@ def test_the_reward_by_unpadded_rows(changes, aggregate, reverse_kl):
     _, metrics = reward.with_metrics(rollout)
     assert metrics["reverse_kl"] == pytest.approx(statistics.mean(kls), rel=1e-4)
     total = sum(float(reward.log_probs(rollout)[i].sum()) for i in range(len(rollout)))
-    per_token = total / int(rollout.lengths.sum())
+    per_token = total / rollout.tokens
     assert metrics["teacher_log_prob"] == pytest.approx(per_token, rel=1e-5)
 
 
 def some_rollout(policy: GPT, temperature: float = 1.0) -> Rollout:
     params = SamplingParams(temperature, max_new_tokens=8)
     return sample_rollout(policy, LETTERS, PROMPTS, params, 2, torch.Generator().manual_seed(3))
-
-
-def test_the_teacher_is_asked_once_a_rollout(monkeypatch):
-    asked: list[Rollout] = []
-    real = teacher.teacher_log_probs
-
-    def spy(model, rollout, config):
-        asked.append(rollout)
-        return real(model, rollout, config)
-
-    monkeypatch.setattr(teacher, "teacher_log_probs", spy)
-    run(small_gpt(), steps=3, updates_per_batch=2)
-    assert len(asked) == 3 and asked[0] is not asked[1]
 
 
 # The first step
@@ -190,12 +174,6 @@ def test_the_kl_is_the_one_that_was_asked_for():
             )
 
 
-# What is left when everything of its own is off: GRPO
-
-
-# L_PT
-
-
 # Learning
 
 LEARNING = dict(prompts_per_step=8, group_size=8, minibatches=2, steps=34, lr=3e-3, kl_coef=0.0)
@@ -209,17 +187,6 @@ def test_it_learns_the_teacher_its_entropy_included():
     assert end["reward"] > start["reward"] + 0.3
     assert end["teacher_log_prob"] > start["teacher_log_prob"] + 0.8
     assert end["entropy"] == pytest.approx(itself["entropy"], abs=0.25)
-
-
-def test_it_does_not_learn_with_the_sign_flipped():
-    class Against(TeacherReward):
-        def __call__(self, rollout: Rollout) -> torch.Tensor:
-            return -super().__call__(rollout)
-
-    against = Against(TEACHER, CONFIG, aggregate="mean", reverse_kl=True)
-    rows = run(small_gpt(), against, **(LEARNING | dict(steps=20)))
-    assert rows[-1]["teacher_log_prob"] < rows[0]["teacher_log_prob"]
-    assert rows[-1]["reward"] > rows[0]["reward"] + 0.5  # a KL per token: away from the teacher
 
 
 # The reference
@@ -253,7 +220,7 @@ def test_a_moved_reference_shows_in_the_kl():
         ({"policy_loss": "reinforce", "updates_per_batch": 2}, "updates_per_batch must be 1"),
         ({"teacher_reward": "sum", "per_token": True}, "per_token belongs to reverse_kl"),
         ({"reference_update": "mix", "kl_coef": 0.0}, "give a kl_coef above 0"),
-        ({"reference_mix": 0.0}, "reference_mix above 0"),
+        ({"reference_mix": 0.0}, "reference_mix is a share"),
         ({"reference_every": 0}, "reference_every must be at least 1"),
         ({"own_text_coef": -0.1}, "own_text_coef must not be negative"),
         ({"reward": "gold"}, "the teacher is the reward"),
@@ -263,19 +230,6 @@ def test_a_moved_reference_shows_in_the_kl():
 def test_what_cannot_work_is_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         replace(CONFIG, **changes)
-
-
-def test_a_token_that_the_teacher_never_writes_costs_twenty_nats():
-    """Never infinity: minus infinity in one response would be the advantage of all others."""
-    strict = copy.deepcopy(TEACHER)
-    strict.wte.weight.data.mul_(200)
-    rollout = some_rollout(small_gpt())
-    log_probs = teacher.teacher_log_probs(strict, rollout, CONFIG)
-    assert float(log_probs.min()) == -20 and log_probs.isfinite().all()
-    assert float(log_probs[~rollout.response_mask].abs().sum()) == 0
-
-
-# The document and the script
 
 
 # The loss on its own text in the reward
@@ -307,23 +261,3 @@ def test_the_own_text_penalty_differs_within_a_group_and_changes_the_update():
     torch.testing.assert_close(rewards[2], rewards[3])
     torch.testing.assert_close(ends[2], ends[3], rtol=0, atol=1e-4)
     assert not torch.equal(ends[0], ends[1])
-
-
-def test_a_mean_per_token_has_the_penalty_per_token():
-    rollout = some_rollout(small_gpt())
-    plain, penalised = (
-        teacher_reward(replace(CONFIG, per_token=True, own_text_coef=coef), TEACHER)(rollout)
-        for coef in (0.0, 0.5)
-    )
-    expected = 0.5 * row_means(rollout.log_probs, rollout.response_mask)
-    torch.testing.assert_close(penalised - plain, expected)
-
-
-def test_nothing_is_clipped_where_there_is_no_ratio():
-    """The same large steps: the clipped loss stops some tokens, REINFORCE none."""
-    fractions = {}
-    for policy_loss in ("clipped", "reinforce"):
-        row = run(small_gpt(), steps=1, policy_loss=policy_loss, minibatches=4, lr=0.1)[0]
-        assert row["approx_kl"] > 0  # disjoint minibatches: every row is used once
-        fractions[policy_loss] = row["clip_high_fraction"] + row["clip_low_fraction"]
-    assert fractions["reinforce"] == 0 < fractions["clipped"]

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import re
 import shutil
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from forked import command
 
 from gpt.checkpoint import load_gpt, save_gpt
 from gpt.model import GPT, GPTConfig
@@ -111,16 +110,12 @@ def test_run_training_knows_all_it_needs(
 
 def test_its_file_is_a_command(place: Path) -> None:
     """From another folder, with --help and with flags; config.json names the file."""
-    environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
     out = place / "command"
     shutil.rmtree(out, ignore_errors=True)
     wanted = flags(place, out=out, steps=1, test_prompts=0, eval_prompts=0, record_tokens=0)
     run = [f"--{name.replace('_', '-')}={value}" for name, value in wanted.items()]
     for arguments, said in ((["--help"], "--cap FLOAT"), (run, "tis on sums, reward: ")):
-        done = subprocess.run(
-            [sys.executable, str(place / "tis_engine.py"), *arguments], cwd=place,
-            env=environment, capture_output=True, text=True, check=False,
-        )  # fmt: skip
+        done = command(place / "tis_engine.py", *arguments, cwd=place)
         assert done.returncode == 0 and said in done.stdout, done.stdout + done.stderr
     record = json.loads((out / "config.json").read_text(encoding="utf-8"))
     assert record["script"].endswith("tis_engine") and record["cap"] == 2.0

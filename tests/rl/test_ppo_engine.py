@@ -21,7 +21,6 @@ from engines import (
     engine_named,
     response_gradient,
     small_gpt,
-    weights,
 )
 
 from gpt.generate import SamplingParams
@@ -89,22 +88,6 @@ def test_the_loss_is_the_worked_example():
     assert float(half) == pytest.approx(0.172376 / 2, abs=1e-6)
 
 
-def test_the_value_clip_is_counted_where_it_acts():
-    """V=[1, 0, .55], V_old=.5, returns [2, -1, 0]: the clipped square is the larger one in two."""
-    targets = Targets(
-        torch.zeros(1, 3), torch.full((1, 3), 0.5), torch.zeros(1, 3), torch.tensor([[2.0, -1, 0]])
-    )
-    mask = torch.ones(1, 3, dtype=torch.bool)
-    scores = TokenScores(torch.zeros(1, 3), torch.zeros(1, 3))
-    config = replace(CONFIG, value_coef=1.0)
-    values = torch.tensor([[1.0, 0.0, 0.55]])
-    losses = ppo_loss(config, scores, values, targets, mask, tokens=3)
-    assert float(losses.total) == pytest.approx(0.61375)
-    assert losses.value_clipped.tolist() == [[True, True, False]]
-    unclipped = ppo_loss(replace(config, value_clip=None), scores, values, targets, mask, tokens=3)
-    assert float(unclipped.total) == pytest.approx(0.38375)
-
-
 def some_rollout(policy: GPT, max_new_tokens: int = 8) -> Rollout:
     params = SamplingParams(max_new_tokens=max_new_tokens)
     return sample_rollout(policy, LETTERS, PROMPTS, params, 1, torch.Generator().manual_seed(3))
@@ -154,18 +137,6 @@ def test_a_truncated_response_is_valued_by_the_critic_only_if_asked():
     assert float(targets.returns[ended].abs().max()) < 1e-6
 
 
-def test_whitened_rewards_keep_their_mean():
-    policy = small_gpt()
-    rollout = some_rollout(policy)
-    critic = ValueModel.from_policy(policy)
-    mask = rollout.response_mask
-    rewards = torch.randn(mask.shape, generator=torch.Generator().manual_seed(2)) * 40 + 3
-    config = replace(CONFIG, gamma=0.0, whiten_rewards=True)  # the return is the reward itself
-    returns = ppo_targets(config, rollout, rewards, rollout.log_probs, critic).returns[mask]
-    assert float(returns.std()) == pytest.approx(1, abs=1e-3)
-    assert float(returns.mean()) == pytest.approx(float(rewards[mask].mean()), rel=1e-4)
-
-
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
@@ -198,27 +169,6 @@ def token_rewards_of(monkeypatch) -> list[tuple[Rollout, torch.Tensor, torch.Ten
     return seen
 
 
-def test_the_rule_for_missing_eos_and_the_clip_come_before_the_kl(token_rewards_of):
-    """1.5 a letter, clipped to 2; -1 for a response that was cut off."""
-    reward = RuleReward(lambda record, text, ended: 1.5 * len(text), "letters")
-    start = small_gpt()
-    run(
-        copy.deepcopy(start), reward, steps=2, kl_coef=0.3, max_new_tokens=4, missing_eos="replace",
-        score_clip=2.0,
-    )  # fmt: skip
-    rollout, token_rewards, old_log_probs = token_rewards_of[-1]
-    ref = ppo_engine.rollout_log_probs(start, rollout, CONFIG)
-    kinds = set()
-    for i, (length, ended) in enumerate(
-        zip(rollout.lengths.tolist(), rollout.has_eos.tolist(), strict=True)
-    ):
-        score = min(1.5 * len(rollout.responses[i]), 2.0) if ended else -1.0
-        kinds.add((ended, score))
-        k1 = float((old_log_probs - ref)[i, length - 1])
-        assert float(token_rewards[i, length - 1]) == pytest.approx(score - 0.3 * k1, abs=1e-5)
-    assert kinds >= {(True, 1.5), (True, 2.0), (False, -1.0)}
-
-
 # Learning
 
 
@@ -233,14 +183,6 @@ def test_the_critic_learns_to_predict_the_return():
     assert rows[0]["explained_variance"] == pytest.approx(0, abs=1e-3)  # a critic of zeros
     assert rows[-1]["explained_variance"] > 0.6
     assert rows[-1]["value_loss"] < rows[0]["value_loss"] / 4
-
-
-def test_the_critic_is_the_one_that_was_given():
-    policy = small_gpt()
-    critic = ValueModel.from_policy(policy)
-    before = weights(critic)
-    run(policy, steps=1, value_model=critic)
-    assert not torch.equal(weights(critic), before)
 
 
 def test_every_epoch_shuffles_all_rows():
@@ -276,15 +218,15 @@ def test_the_epochs_end_once_the_policy_has_moved(gradients, monkeypatch):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (dict(gamma=1.5), "gamma and gae_lambda must be in 0..1"),
-        (dict(gae_lambda=-0.1), "gamma and gae_lambda must be in 0..1"),
+        (dict(gamma=1.5), "gamma must be in 0..1"),
+        (dict(gae_lambda=-0.1), "gae_lambda must be in 0..1"),
         (dict(missing_eos="subtract"), "give a positive number, not -1.0"),
-        (dict(value_clip=0.0), "value_clip must be positive, or None"),
-        (dict(score_clip=-1.0), "score_clip must be positive, or None"),
-        (dict(target_kl=0.0), "target_kl must be positive, or None"),
+        (dict(value_clip=0.0), "value_clip must be above 0"),
+        (dict(score_clip=-1.0), "score_clip must be above 0"),
+        (dict(target_kl=0.0), "target_kl must be above 0"),
         (dict(kl_loss_coef=0.1), "would count the same KL twice"),
         (dict(kl_loss_coef=-0.1, kl_coef=0.0), "kl_loss_coef must not be negative"),
-        (dict(critic_lambda=1.1), "critic_lambda must be in 0..1, or None"),
+        (dict(critic_lambda=1.1), "critic_lambda must be in 0..1"),
     ],
 )
 def test_what_cannot_work_is_refused(changes, message):
@@ -334,14 +276,6 @@ def test_the_kl_in_the_loss_is_its_mean_over_the_tokens(form, expected):
     assert float(losses.policy[MASK].mean()) == pytest.approx(0.176126, abs=1e-6)
     with pytest.raises(ValueError, match="0.3 needs ref_log_probs"):
         ppo_loss(config, WORKED_SCORES, values, WORKED, MASK, tokens=2)
-
-
-def test_the_kl_in_the_loss_holds_the_policy_back():
-    options = dict(steps=12, kl_coef=0.0)
-    free, held = run(small_gpt(), **options), run(small_gpt(), kl_loss_coef=1.0, **options)
-    assert "kl" not in free[0] and held[0]["kl"] == pytest.approx(0, abs=1e-5)
-    measured = run(small_gpt(), stop_kl=1e9, **options)
-    assert held[-1]["kl"] < measured[-1]["kl"] / 2
 
 
 @pytest.mark.parametrize(
@@ -398,17 +332,3 @@ def test_the_policys_loss_and_the_critics_norm_are_logged_apart(gradients):
     assert abs(row["policy_loss"]) < 1e-5 and row["value_loss"] > 1
     parts = row["policy_loss"] + 0.1 * row["value_loss"] - 0.01 * row["entropy"]
     assert row["loss"] == pytest.approx(parts, rel=1e-4)
-
-
-def test_a_ratio_that_overflows_ends_the_epochs(gradients, monkeypatch):
-    """One log-ratio of 200: exp(200) is infinite in float32, and inf - inf is above no limit."""
-    real = ppo_engine.old_policy_log_probs
-
-    def old(policy, rollout, config):
-        log_probs = real(policy, rollout, config).clone()
-        log_probs[0, 0] -= 200
-        return log_probs
-
-    monkeypatch.setattr(ppo_engine, "old_policy_log_probs", old)
-    (row,) = run(small_gpt(), steps=1, target_kl=10.0)
-    assert gradients == [] and row["approx_kl"] > 1e4

@@ -6,7 +6,6 @@ start per number of ranks serves all tests here. A new entry of engines.py is he
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -15,22 +14,14 @@ from typing import Any
 import pytest
 import torch
 from engines import ENGINES
+from forked import Done, command
+from ranks_worker import ON_FOUR
 
 from harness.ranks import collectives, launch
-from harness.ranks.launch import Wish, cores, default_ranks
+from harness.ranks.launch import Wish, default_ranks
 
 ROOT = Path(__file__).resolve().parents[2]
 WORLDS = (2, 4)  # compared with 1
-
-
-def start(script: Path, *arguments: object, timeout: float = 240) -> subprocess.CompletedProcess:
-    """A script in a process of its own, which may fork: one thread, this checkout's code."""
-    paths = os.pathsep.join(str(ROOT / name) for name in ("", "tests", "tests/rl"))
-    environment = os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(
-        [sys.executable, str(script), *map(str, arguments)], env=environment, cwd=ROOT,
-        capture_output=True, text=True, timeout=timeout, check=False,
-    )  # fmt: skip
 
 
 class Results:
@@ -50,7 +41,7 @@ class Results:
                 assert self[world // 2]
                 before = [self.folder / f"run{world // 2}"]
             script = ROOT / "tests" / "rl" / "ranks_worker.py"
-            done = start(script, world, out, *before, timeout=150)
+            done = command(script, world, out, *before, cwd=ROOT, timeout=150)
             assert done.returncode == 0, done.stderr[-3000:]
             self.found[world] = torch.load(out, weights_only=False)
         return self.found[world]
@@ -97,15 +88,22 @@ def assert_same(some: Any, one: Any, tolerance: float = 1e-10) -> None:
         )
 
 
-@pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.name)
-@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize(
+    ("engine", "world"),
+    [
+        pytest.param(engine, world, id=f"{engine.name}-{world}")
+        for engine in ENGINES
+        for world in WORLDS
+        if world == 2 or engine.name in ON_FOUR
+    ],
+)
 def test_an_engine_is_the_same_on_any_number_of_ranks(results, engine, world):
     names = [name for name in results[world]["engines"] if name.startswith(f"{engine.name}-")]
     assert len(names) >= (len(engine.forms) if world == 2 else 1)
     for name in names:
         one = results[1]["engines"][name]
         moved = [bool(gradient.any()) for gradient in one["gradients"]]
-        assert len(moved) >= 2 and sum(moved) > len(moved) / 2
+        assert len(moved) >= 2 and sum(moved) >= len(moved) / 2
         assert_same(results[world]["engines"][name], one)
 
 
@@ -142,7 +140,7 @@ def test_float32_differs_by_its_rounding_alone(results, world):
 def test_ppo_stopped_within_a_batch(results):
     """Otherwise the ranks' common decision would not have been asked."""
     steps = len(results[1]["engines"]["ppo-target_kl"]["gradients"])
-    assert steps < 2 * 2 * 4 * 2  # steps x minibatches x epochs x (policy and critic)
+    assert steps < 2 * 4 * 2  # minibatches x epochs x (policy and critic)
 
 
 # --- failures -------------------------------------------------------------------------------------
@@ -213,8 +211,8 @@ def failing(tmp_path):
     script = tmp_path / "failing.py"
     script.write_text(FAILING, encoding="utf-8")
 
-    def run(*arguments: object) -> subprocess.CompletedProcess:
-        return start(script, *arguments, timeout=60)
+    def run(*arguments: object) -> Done:
+        return command(script, *arguments, cwd=tmp_path, timeout=60)
 
     return run
 
@@ -240,10 +238,6 @@ def test_a_lost_rank_ends_the_run_with_one_sentence(failing, how):
     assert done.returncode == 1
     assert done.stderr.strip().startswith("error: another process of this run has ended")
     assert len(done.stderr.strip().splitlines()) == 1
-
-
-def test_a_rank_that_still_has_threads_does_not_keep_the_run_from_ending(failing):
-    assert failing("thread", 1).returncode == 0
 
 
 def test_ranks_that_have_drifted_apart_are_noticed(failing):
@@ -284,15 +278,6 @@ def test_ranks_by_default_have_one_thread_each_and_a_number_of_them_shares_the_c
     assert chosen(Wish(4, "cpu")) == (4, 4)
     assert chosen(Wish(32, "cpu")) == (32, 1)
     assert chosen(Wish(None, "cpu", is_small=False))[0] == 1
-
-
-def test_a_wish_for_few_threads_is_one_for_few_ranks(monkeypatch):
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    assert cores() == 1
-    monkeypatch.setenv("OMP_NUM_THREADS", "100000")
-    many = cores()
-    monkeypatch.delenv("OMP_NUM_THREADS")
-    assert cores() == many >= 1
 
 
 def test_a_single_process_needs_no_other():

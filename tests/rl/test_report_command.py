@@ -5,9 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
-
-from harness.errors import UserError
 from rl.report import ReportConfig, main
 
 
@@ -30,12 +27,3 @@ def test_runs_of_one_name_are_told_apart(tmp_path: Path) -> None:
     page = path.read_text(encoding="utf-8")
     assert "a/grpo: reward" in page and "b/grpo: reward" in page
     assert "What differs between the runs." in page
-
-
-@pytest.mark.parametrize("name", ["nothing", "empty"])
-def test_what_is_no_run_is_refused(tmp_path: Path, name: str) -> None:
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match="no run in .*name a run folder"):
-        main(ReportConfig((tmp_path / name,)))
-    with pytest.raises(UserError, match="no run is named"):
-        main(ReportConfig(()))

@@ -27,13 +27,11 @@ from gpt.model import GPT
 from harness.files import read_jsonl
 from harness.metric_log import MetricLog
 from harness.training_state import TrainingState
-from reward_model.scalar_head import RewardModel
-from rl import grpo_engine, kd_grpo_engine, ppo_engine
+from rl import kd_grpo_engine, ppo_engine
 from rl.batches.rollout import Rollout, sample_rollout
-from rl.rewards.sources import RewardModelReward
 from rl.training.evaluation import Validation
 from rl.training.run import finish_step
-from rl.training.token_log import ROWS, ClipRule, StepBatch, TokenLog
+from rl.training.token_log import ClipRule, StepBatch, TokenLog
 
 pytestmark = pytest.mark.filterwarnings("ignore:with one update a batch")
 BY_NAME = {engine.name: engine for engine in ENGINES}
@@ -165,19 +163,6 @@ def test_td_errors_by_hand(tmp_path: Path) -> None:
     assert errors[1, :2].tolist() == [-0.5, -3.0]
 
 
-def test_a_critic_of_zeros_is_surprised_by_the_token_rewards(tmp_path: Path) -> None:
-    """PPO's first step without a KL: the value is 0, and so is the TD error but for the last token."""
-    options = dict(steps=1, kl_coef=0.0, value_model=None)
-    rows = rows_of(BY_NAME["ppo"], tmp_path / "t.jsonl", small_gpt(), DIVERSE, **options)
-    group = [row for row in rows if row["kind"] == "training"]
-    assert len(group) == 4 and any(row["notes"]["reward"] for row in group)
-    for row in group:
-        length = len(row["tokens"])
-        assert row["values"]["value"] == [0.0] * length
-        expected = [0.0] * (length - 1) + [row["notes"]["reward"]]
-        assert row["values"]["td_error"] == pytest.approx(expected, abs=1e-4)
-
-
 def test_a_teacher_is_recorded_beside_its_student(tmp_path: Path) -> None:
     """log p of the teacher and log q of the student that sampled, before its update."""
     engine = BY_NAME["kd_grpo"]
@@ -189,28 +174,6 @@ def test_a_teacher_is_recorded_beside_its_student(tmp_path: Path) -> None:
     for row in group:
         close(row["values"]["log_p"], log_probs(engine.teacher, row))
         close(row["values"]["log_q"], log_probs(start, row))
-
-
-def test_a_reward_model_scores_every_prefix(tmp_path: Path) -> None:
-    """The last prefix is the response: its score is the reward."""
-    model = RewardModel.from_policy(small_gpt(3), generator=torch.Generator().manual_seed(1)).eval()
-    engine, policy = BY_NAME["grpo"], small_gpt()
-    reward = RewardModelReward(model)
-    validate = validation(engine, tmp_path / "t.jsonl", policy, reward_fn=reward)
-    engine.run(policy, reward, steps=1, eval_every=1, validate=validate)
-    for row in read_jsonl(tmp_path / "t.jsonl"):
-        assert row["values"]["prefix_score"][-1] == pytest.approx(row["notes"]["reward"], abs=2e-4)
-
-
-def test_large_groups_are_cut(tmp_path: Path) -> None:
-    log = TokenLog(tmp_path / "t.jsonl", LETTERS, None, grpo_engine.GRPOConfig())
-    rollout = two_responses([[True]] * (ROWS + 4))
-    batch = StepBatch(
-        ClipRule(lambda new, old, A, m: m), rollout, torch.zeros(ROWS + 4),
-        torch.zeros(ROWS + 4, 1),
-    )  # fmt: skip
-    log.write_group(small_gpt(), None, 1, batch)
-    assert len(read_jsonl(tmp_path / "t.jsonl")) == ROWS
 
 
 @pytest.mark.parametrize("batch", [True, False], ids=["a batch", "none"])

@@ -83,7 +83,7 @@ TOKEN_RESULTS = (
 
 
 def property_test(function):
-    return settings(derandomize=True, deadline=None, max_examples=40)(function)
+    return settings(derandomize=True, deadline=None, max_examples=20)(function)
 
 
 @st.composite
@@ -170,18 +170,6 @@ def test_an_empty_row_changes_nothing(batch, garbage):
             constant_length_mean(token_loss(rows), rows["mask"], 9) for rows in (batch, longer)
         )
         close(of_longer * len(longer["mask"]), constant * len(batch["mask"]))
-
-
-@property_test
-@given(batches(), st.sampled_from(GARBAGE))
-def test_a_batch_without_a_token_costs_zero(batch, garbage):
-    batch = padded({**batch, "mask": torch.zeros_like(batch["mask"])}, garbage, 0)
-    for token_loss in TOKEN_LOSSES:
-        for reducer in REDUCERS:
-            loss, gradient = loss_and_gradient(batch, token_loss, reducer)
-            assert loss == 0 and not gradient.any()
-    for result in TOKEN_RESULTS:
-        assert not result(batch).any()
 
 
 # --- order and splitting ----------------------------------------------------------------------

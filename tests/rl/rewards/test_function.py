@@ -7,13 +7,12 @@ import math
 import os
 import re
 import signal
-import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from forked import command
 
 from data.records import PromptRecord
 from gpt.checkpoint import save_gpt
@@ -30,9 +29,7 @@ from rl.rewards.function import FunctionReward, open_function
 from rl.rewards.sources import checked_rewards
 from rl.training.config import EngineConfig
 from rl.training.open_reward import RewardChoice, open_reward
-from rl.training.open_task import open_task
 
-ROOT = Path(__file__).resolve().parents[3]
 CPU = torch.device("cpu")
 LETTERS = build_tokenizer("letters", {bytes([97 + i]): i for i in range(8)})  # EOS 8
 GLASSBOX = load_tokenizer("glassbox")
@@ -96,22 +93,6 @@ def test_it_gets_the_record_and_whether_the_response_ended_if_it_asks(source):
     assert len(set(ROLLOUT.has_eos.tolist())) == 2
 
 
-def test_a_file_is_named_by_its_path(source, tmp_path):
-    name = source(LENGTHS)
-    for path in (f"{name}.py", str(tmp_path / f"{name}.py")):
-        reward = open_function(f"{path}:lengths")
-        assert reward.name == f"{path}:lengths"
-        assert reward(ROLLOUT).tolist() == open_function(f"{name}:lengths")(ROLLOUT).tolist()
-
-
-@pytest.mark.parametrize(
-    "value", ["True", "3", "2.5", "__import__('numpy').float64(2)", "__import__('torch').tensor(2)"]
-)
-def test_every_kind_of_number_is_a_number(source, value):
-    reward = open_function(f"{source(f'def f(prompt, response): return {value}')}:f")
-    assert set(reward(ROLLOUT).tolist()) < {1.0, 2.0, 2.5, 3.0}
-
-
 # What is wrong with the flag
 
 
@@ -169,11 +150,6 @@ def test_a_broken_module_or_signature_is_named(source, text, message):
         with pytest.raises(UserError, match=re.escape(message)) as error:
             open_function(f"{where}:f")
         assert "\n" not in str(error.value)
-
-
-def test_more_parameters_with_defaults_are_fine(source):
-    name = source("def f(prompt, response, weight=2.0, **options): return weight")
-    assert set(open_function(f"{name}:f")(ROLLOUT).tolist()) == {2.0}
 
 
 # What goes wrong while it runs
@@ -300,11 +276,6 @@ def test_what_it_sets_for_the_whole_process_is_set_back_and_said(source, setting
     assert state() == before and capsys.readouterr().out == f"note: --reward {read} {note}"
 
 
-def test_its_seed_is_its_own(source):
-    name = source("import torch\ntorch.manual_seed(3)\ndef f(prompt, response): return 1\n")
-    assert set(open_function(f"{name}:f")(ROLLOUT).tolist()) == {1.0}
-
-
 # In a run
 
 
@@ -333,37 +304,17 @@ def test_an_engine_trains_on_it(source, base):
     assert json.loads((folder / "config.json").read_text())["reward"] == f"{name}:f"
 
 
-def test_a_replacement_holds_in_validations_too(source, base):
-    name = source("def f(prompt, response):\n    return float('nan')\n")
-    folder = grpo_engine.main(replace(config_of(base, f"{name}:f"), non_finite_reward=-3.0))
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    assert [row["validation/reward"] for row in rows] == [-3.0, -3.0]
-    assert json.loads((folder / "report.json").read_text())["after"]["reward"] == -3.0
-
-
 def test_a_broken_one_stops_before_an_earlier_run_is_moved(source, base):
     with pytest.raises(UserError, match="Python finds no module"):
         grpo_engine.main(config_of(base, "no_module_xyz:f"))
     assert not (base.parent / "out").exists()
 
 
-def test_a_missing_start_asks_for_pre_training_alone(source, tmp_path, monkeypatch):
-    """A function of one's own needs no reward model."""
-    monkeypatch.setattr("data.names.RUNS", tmp_path)
-    with pytest.raises(UserError, match=r"python -m gpt\.pretraining$"):
-        open_task(GRPOConfig(reward=f"{source(LENGTHS)}:lengths"), CPU)
-
-
 def test_the_command_line(source, base):
     """Once: the working folder is importable, and a mistake is one sentence."""
     name = source("def f(prompt, response):\n    return len(response)\n")
     flags = ["--policy", base, "--out", base.parent / "out", "--steps", 1, "--device", "cpu"]
-    command = [sys.executable, "-m", "rl.grpo_engine", *map(str, flags)]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [*command, "--reward", f"{name}:g"], cwd=base.parent, env=environment, capture_output=True,
-        text=True, check=False,
-    )  # fmt: skip
+    done = command("-m", "rl.grpo_engine", *flags, "--reward", f"{name}:g", cwd=base.parent)
     said = f"error: --reward {name}:g: {name} has no function 'g'"
     assert done.returncode == 1 and said in done.stderr and "Traceback" not in done.stderr
 
@@ -378,11 +329,7 @@ def test_a_function_that_leaves_on_one_rank_ends_them_all(source, base, leave):
     flags = ["--policy", base, "--out", base.parent / "out", "--steps", 1, "--device", "cpu",
              "--prompts-per-step", 2, "--group-size", 2, "--max-new-tokens", 4, "--ranks", 2,
              "--eval-prompts", 2, "--test-prompts", 0]  # fmt: skip
-    done = subprocess.run(
-        [sys.executable, "-m", "rl.grpo_engine", *map(str, flags), "--reward", f"{name}:f"],
-        cwd=base.parent, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True,
-        text=True, check=False, timeout=120,
-    )  # fmt: skip
+    done = command("-m", "rl.grpo_engine", *flags, "--reward", f"{name}:f", cwd=base.parent)
     assert done.returncode == 1 and done.stderr.count("error:") == 1, done.stderr
     assert "SystemExit: os._exit(0)" in done.stderr or "another process of this run" in done.stderr
     assert "Traceback" not in done.stderr

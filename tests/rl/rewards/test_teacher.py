@@ -35,7 +35,6 @@ from rl.rewards.teacher_reward import (
     TeacherReward,
     best_answers,
     open_teacher,
-    refuse_other_rewards,
     reverse_kl,
     teacher_log_probs,
 )
@@ -121,14 +120,6 @@ def test_the_default_folder_is_found_and_the_teacher_frozen(tmp_path, monkeypatc
     assert not any(parameter.requires_grad for parameter in teacher.parameters())
 
 
-def test_another_tokenizer_is_refused_in_one_sentence(tmp_path):
-    folder = saved(tmp_path / "larger")
-    with pytest.raises(UserError) as error:
-        open_teacher(folder, LETTERS, CPU)
-    assert "reads 'glassbox' tokens, the student writes 'letters' tokens" in str(error.value)
-    assert "\n" not in str(error.value)
-
-
 # The reward
 
 
@@ -145,15 +136,6 @@ def test_teacher_log_probs_by_hand_and_above_the_floor(rollout):
         floored[rollout.response_mask], exact.clamp(min=-20.0), rtol=1e-4, atol=1e-4
     )
     assert LOG_PROB_FLOOR == -20.0 and (exact < -21).any() and (exact > -19).any()
-
-
-@pytest.mark.parametrize(
-    "changes", [{"reward": "gold"}, {"reward": "rule"}, {"reward_model": (Path("x"),)}]
-)
-def test_an_engine_with_a_teacher_refuses_other_rewards(changes):
-    refuse_other_rewards(EngineConfig())
-    with pytest.raises(ValueError, match="the teacher is the reward"):
-        refuse_other_rewards(replace(EngineConfig(), **changes))
 
 
 # The distance
@@ -230,14 +212,6 @@ def test_the_best_answer_that_ended_is_kept():
     assert longest == [(p, answer) for p, answer in kept if len(answer) > 3] != kept
 
 
-def test_answers_are_those_of_their_prompts():
-    """A reward for repeating the prompt's first letter finds the rows of the right prompt."""
-    reward = RuleReward(lambda r, text, ended: text.count(r.prompt[0]) / 5, "echo")
-    kept = best_answers(POLICY, LETTERS, RECORDS, reward, BestOf(64, PARAMS, least_reward=0.2))
-    assert len(kept) >= 4
-    assert all(prompt[0] in answer for prompt, answer in kept)
-
-
 @pytest.fixture
 def small_world(tmp_path, monkeypatch) -> dict[str, Path]:
     """Run folders of a student and its reward model, and a teacher's shape of one layer."""
@@ -301,28 +275,3 @@ def test_what_would_fail_later_fails_before_an_earlier_run_is_moved(small_world,
     with pytest.raises(UserError, match="no model in .*nowhere"):
         make_teacher.main(replace(config, student=tmp_path / "nowhere"))
     assert not (tmp_path / "out").exists()
-
-
-def test_a_teacher_needs_answers(small_world, tmp_path):
-    config = TeacherConfig(
-        device="cpu", base=small_world["student"], out=tmp_path / "out", prompts=2, responses=2,
-        least_reward=99.0, **small_world,
-    )  # fmt: skip
-    with pytest.raises(UserError, match="no answer was kept.*--least-reward"):
-        make_teacher.main(config)
-
-
-def test_the_gold_reward_judges_only_on_demand(monkeypatch):
-    asked = []
-
-    def spy(choice, *args):
-        asked.append((choice.reward, choice.data))
-        raise UserError("enough")
-
-    monkeypatch.setattr(make_teacher, "open_reward", spy)
-    monkeypatch.setattr(make_teacher, "base_folder", lambda config: "")
-    monkeypatch.setattr(make_teacher, "load_gpt", lambda *args: (POLICY, LETTERS))
-    for options in ({}, {"reward": "gold"}):
-        with pytest.raises(UserError, match="enough"):
-            make_teacher.main(TeacherConfig(device="cpu", **options))
-    assert asked == [("auto", "reviews"), ("gold", "reviews")]

@@ -7,7 +7,6 @@ import json
 import re
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,21 +14,15 @@ import torch
 
 from data import names
 from data.records import PromptRecord
-from gpt import pretraining
 from gpt.checkpoint import load_gpt, save_gpt
 from gpt.generate import SamplingParams
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import load_tokenizer
 from harness.errors import UserError
 from reward_model.scalar_head import RewardModel, save_reward_model
-from rl import dpo_engine, grpo_engine
+from rl import grpo_engine
 from rl.batches.rollout import Rollout, sample_rollout
-from rl.dpo_engine import DPOConfig
 from rl.grpo_engine import GRPOConfig
-from rl.grpo_iterative_engine import IterativeGRPOConfig
-from rl.grpo_process_engine import ProcessGRPOConfig, open_step_rewards
-from rl.pg_grpo_engine import PGGRPOConfig
-from rl.ppo_engine import PPOConfig, open_critic_and_text
 from rl.rewards.ensemble import EnsembleReward
 from rl.rewards.sources import RewardModelReward
 from rl.training.config import EngineConfig
@@ -154,43 +147,6 @@ def test_what_makes_no_ensemble_is_refused(changes, message):
         EngineConfig(**changes)
 
 
-def test_a_missing_member_is_named(runs):
-    choice = RewardChoice("model", "reviews", "tiny", (runs / "model1", runs / "nowhere"))
-    with pytest.raises(UserError, match="in .*nowhere: train it with"):
-        open_reward(choice, GLASSBOX, CPU)
-
-
-def ensemble_task(runs: Path) -> Any:
-    choice = RewardChoice("model", "reviews", "tiny", (runs / "model2", runs / "model3"))
-    reward = open_reward(choice, GLASSBOX, CPU)
-    return SimpleNamespace(
-        policy=small_gpt(), tokenizer=GLASSBOX, reward_fn=reward, reward_name=reward.name
-    )
-
-
-def test_the_critic_starts_from_the_first_of_several(runs):
-    for critic in ("auto", "reward_model"):
-        model = open_critic_and_text(PPOConfig(critic=critic), ensemble_task(runs))["value_model"]
-        assert torch.equal(model.gpt.wte.weight, reward_model(2).gpt.wte.weight)
-    model = open_critic_and_text(PPOConfig(critic="policy"), ensemble_task(runs))["value_model"]
-    assert torch.equal(model.gpt.wte.weight, small_gpt().wte.weight)
-
-
-def test_engines_that_take_one_say_so(runs):
-    several = (runs / "model1", runs / "model2")
-    with pytest.raises(ValueError, match="2 reward models cannot be"):
-        IterativeGRPOConfig(reward_model=several)
-    IterativeGRPOConfig(reward_model=several, refresh_reward_model=False)
-    task = ensemble_task(runs)
-    for source in ("auto", "reward_model"):
-        with pytest.raises(UserError, match="of one reward model: name one"):
-            open_step_rewards(ProcessGRPOConfig(steps_from=source), task)
-    outcome = open_step_rewards(ProcessGRPOConfig(steps_from="outcome"), task)
-    assert outcome["step_reward_fn"].name == "outcome"
-    assert PGGRPOConfig(reward_model=several).first_reward_model == runs / "model1"
-    assert PGGRPOConfig().first_reward_model is None
-
-
 def small_run(runs: Path, **changes: Any) -> dict[str, Any]:
     return dict(
         policy=runs / "base", out=runs / "out", steps=2, max_new_tokens=4, eval_every=1, eval_prompts=4,
@@ -252,15 +208,6 @@ def test_the_judge_is_the_gold_of_a_file(runs, capsys):
     )
 
 
-def test_an_offline_engine_is_judged_too(runs):
-    config = DPOConfig(
-        **small_run(runs, max_new_tokens=20), data=str(runs / "pairs.json"), batch_size=4,
-        judge=runs / "model3", held_out_pairs=2,
-    )  # fmt: skip
-    folder = dpo_engine.main(config)
-    assert "win_rate" in json.loads((folder / "report.json").read_text())
-
-
 def test_where_a_rule_is_known_a_judge_is_used_on_demand_only(runs):
     flags = small_run(runs) | dict(reward_model=(runs / "model1",), judge=runs / "model3")
     with pytest.raises(UserError, match=r"reviews has .* add --gold judge"):
@@ -280,16 +227,6 @@ def test_a_judge_that_is_the_reward_is_refused(runs, judge):
     )  # fmt: skip
     with pytest.raises(UserError, match="is the reward model itself"):
         open_task(config, CPU)
-
-
-def test_the_default_reward_model_is_no_judge_either(runs):
-    default = pretraining.default_folder("reward_model", "pairs.json", "tiny")
-    save_reward_model(default / "model.safetensors", reward_model(1), GLASSBOX)
-    flags = small_run(runs) | dict(data=str(runs / "pairs.json"), judge=default)
-    with pytest.raises(UserError, match="is the reward model itself"):
-        open_task(GRPOConfig(**flags), CPU)
-    task = open_task(GRPOConfig(**flags, reward="operator:concat"), CPU)  # it pays nothing here
-    assert task.gold is not None and task.gold.name == "judge"
 
 
 def test_a_judge_that_is_missing_or_reads_other_tokens_is_refused(runs):

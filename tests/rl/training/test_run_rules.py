@@ -59,9 +59,8 @@ def documented_bugs() -> dict[str, str]:
 # --- recorded runs --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", HEALTHY, ids=lambda path: path.stem)
-def test_a_healthy_run_raises_no_alarm(path: Path) -> None:
-    assert examine(*recording(path)) == []
+def test_no_healthy_run_raises_an_alarm() -> None:
+    assert not [path.stem for path in HEALTHY if examine(*recording(path))] and len(HEALTHY) > 3
 
 
 def test_every_bug_of_the_zoo_is_recorded_and_in_the_table() -> None:
@@ -130,12 +129,6 @@ def found(
     rows: list[dict[str, Any]], results: dict[str, Any] | None = None, **flags: Any
 ) -> dict[str, Finding]:
     return {finding.rule: finding for finding in examine(rows, FLAGS | flags, results)}
-
-
-def test_the_steady_run_is_healthy() -> None:
-    assert found(steady()) == {}
-    assert examine([], FLAGS) == []
-    assert examine([{"step": 1, "loss": 2.0}]) == []
 
 
 # rule -> (columns that show it, flags that do)
@@ -225,15 +218,6 @@ def test_the_error_of_two_thirds_by_hand() -> None:
     assert halves([1, 2, 3, 9, 9, 9, 5, 6, 7]) == pytest.approx((2, 6, math.sqrt(2 / 3)))
 
 
-def test_gold_that_falls_by_chance_is_no_alarm() -> None:
-    columns = {
-        "validation/gold": lambda step: 0.90 - 0.05 * (step > 20),
-        "validation/gold_error": 0.02,
-        "validation/reward": 1.0,
-    }
-    assert "over_optimised" not in found(steady(**columns))
-
-
 def test_a_run_that_stop_kl_ended_is_named() -> None:
     rows = steady(30, kl=lambda step: 0.31 * (step - 1))
     assert "--stop-kl 8 ended the run" in found(rows)["kl_runs_away"].evidence
@@ -287,18 +271,6 @@ def test_an_engine_says_at_its_end_what_is_found_and_nothing_else(tmp_path: Path
 
 
 # --- the zoo --------------------------------------------------------------------------------------
-
-
-def test_a_thinned_run_keeps_its_ends_its_validations_and_four_digits() -> None:
-    rows: list[dict[str, Any]] = [
-        {"step": i, "reward": i / 3, "seconds/a": 1.0} for i in range(1, 91)
-    ]
-    rows[10]["validation/gold"] = 0.5
-    columns = bug_zoo.thinned(rows)
-    steps = columns["step"]
-    assert steps[0] == 1 and steps[-1] == 90 and 11 in steps and len(steps) <= 42
-    assert columns["reward"][0] == 0.3333 and "seconds/a" not in columns
-    assert columns["validation/gold"].count(None) == len(steps) - 1
 
 
 @pytest.mark.parametrize("name", ["late_mask", "critic_rests"])

@@ -1,0 +1,72 @@
+"""A command of ours in a fork of this process: what it says and how it ends, without a new interpreter.
+
+Importing PyTorch and our packages takes longer than what most of these tests look at.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from toy_runs import execute, fork
+
+from harness.here import HERE
+
+
+@dataclass(frozen=True)
+class Done:
+    """As subprocess.run gives it; a signal is a negative status."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def forked(work: Callable[[], Any], *, given: bytes = b"", timeout: float = 120) -> Done:
+    """work() in a child with streams of its own; what is `given` stands on its stdin."""
+    with tempfile.TemporaryDirectory() as folder:
+        streams = [Path(folder, name) for name in ("stdin", "stdout", "stderr")]
+        for path in streams:
+            path.write_bytes(given)
+            given = b""
+
+        def before() -> None:
+            for number, path in enumerate(streams):
+                os.dup2(os.open(path, os.O_RDWR | os.O_APPEND), number)
+            sys.stdin = open(0, encoding="utf-8", closefd=False)
+            sys.stdout = open(1, "w", encoding="utf-8", closefd=False)
+            sys.stderr = open(2, "w", encoding="utf-8", closefd=False)
+            os.environ["OMP_NUM_THREADS"] = "1"  # so that ranks are forks, too
+            HERE.locks.clear()  # what a fork has of its parent
+
+        child, deadline = fork(work, streams[1], before), time.monotonic() + timeout
+        while not (ended := os.waitpid(child, os.WNOHANG))[0]:
+            if time.monotonic() > deadline:
+                os.killpg(child, 9)
+            time.sleep(0.005)
+        _, said, complained = (path.read_text(encoding="utf-8") for path in streams)
+        return Done(os.waitstatus_to_exitcode(ended[1]), said, complained)
+
+
+def command(*words: object, cwd: Path, **options: Any) -> Done:
+    """`python WORDS`: a file, or -m and a module, with its flags, started in the folder `cwd`."""
+
+    def start() -> None:
+        first, *rest = map(str, words)
+        os.chdir(cwd)
+        if first == "-m":
+            sys.path.insert(0, str(cwd))
+            execute(rest[0], rest[1:])
+        else:
+            sys.argv = [first, *rest]
+            sys.path.insert(0, str(Path(first).resolve().parent))
+            runpy.run_path(first, run_name="__main__")
+
+    return forked(start, **options)
