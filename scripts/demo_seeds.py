@@ -139,7 +139,7 @@ def picture() -> str:
     lanes = [
         ("base model", "base model", TEST), ("fine-tuned", "fine-tuned on preferred answers", TEST),
         ("best of 8", "best of 8 by reward model", TEST), ("GRPO", "GRPO", TEST),
-        ("GRPO, unseen items", "GRPO", UNSEEN),
+        ("GRPO, new items", "GRPO", UNSEEN),
     ]  # fmt: skip
     drawn = [
         {"label": label, "dots": list(zip(column(rows, who, "gold", where), seeds, strict=True))}
@@ -147,7 +147,7 @@ def picture() -> str:
         for seeds in [[row["seed"] for row in rows]]
     ]
     template = jinja2.Template(PICTURE.read_text(encoding="utf-8"), autoescape=True)
-    return template.render(lanes=drawn, low=0.4, high=1.0) + "\n"
+    return template.render(lanes=drawn, low=0.4, high=1.0).lstrip() + "\n"
 
 
 PARTS: dict[str, dict[str, Callable[[], list[str]]]] = {
