@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,10 @@ from torch import Tensor
 from gpt.lora import merged_state
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import Tokenizer, build_tokenizer, load_tokenizer, parse_ranks
+from harness.best_step import BestStep
 from harness.errors import UserError
 from harness.files import display_path
-from harness.paths import MODEL_FILE
+from harness.paths import BEST, MODEL_FILE
 from harness.safetensors_file import load_weights, require_floats, save_weights
 
 
@@ -29,12 +31,22 @@ def about_gpt(model: GPT, tokenizer: Tokenizer) -> dict[str, Any]:
         "tokenizer": tokenizer.name,
         "tokenizer_fingerprint": tokenizer.fingerprint,
     }
-    return about if tokenizer.ranks is None else about | {"tokenizer_ranks": tokenizer.ranks}
+    if tokenizer.ranks is None:
+        return about
+    return about | {"tokenizer_ranks": tokenizer.ranks, "tokenizer_form": tokenizer.form}
 
 
 def save_gpt(path: Path, model: GPT, tokenizer: Tokenizer) -> None:
     """Write a GPT checkpoint (float32 tensors in our own names); an adapter is merged."""
     save_weights(path, merged_state(model), "gpt", about_gpt(model, tokenizer))
+
+
+def best_step(
+    metric: str | None, folder: Path, model: GPT, tokenizer: Tokenizer, every: int
+) -> BestStep | None:
+    """What keeps a run's best model in its best/; None without a metric."""
+    save = partial(save_gpt, model=model, tokenizer=tokenizer)
+    return BestStep(metric, folder / BEST, save, every) if metric else None
 
 
 def load_gpt(path: Path, device: torch.device | str = "cpu") -> tuple[GPT, Tokenizer]:
@@ -94,7 +106,9 @@ def checked_tokenizer(about: Mapping[str, Any], path: Path) -> Tokenizer:
     name, ranks = about.get("tokenizer", ""), about.get("tokenizer_ranks")
     try:
         if isinstance(ranks, str) and isinstance(name, str):
-            tokenizer = build_tokenizer(name, parse_ranks(ranks, path))
+            form = about.get("tokenizer_form", {})
+            taken = form.get("specials", {}).values()
+            tokenizer = build_tokenizer(name, parse_ranks(ranks, path, taken), **form)
         else:
             tokenizer = load_tokenizer(str(name))
     except UserError:  # the file is right, gpt2's own cannot be had

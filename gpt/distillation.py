@@ -34,6 +34,7 @@ from data.names import Data, default_folder
 from data.records import PromptRecord
 from gpt.checkpoint import load_policy, save_gpt
 from gpt.corpus import Corpus, open_corpus, open_prompts
+from gpt.fit import FileFlags
 from gpt.generate import SamplingParams, generate
 from gpt.log_probs import (
     CHUNK_ELEMENTS,
@@ -59,7 +60,7 @@ from harness.errors import UserError
 from harness.files import append_jsonl, display_path, keep_until, write_json
 from harness.flag_ranges import AtLeastOne, Count
 from harness.frozen_copy import frozen_copy
-from harness.metric_log import MetricLog
+from harness.metric_log import MetricLog, per_second
 from harness.optimizer import (
     adamw,
     check_losses,
@@ -70,7 +71,7 @@ from harness.optimizer import (
 from harness.paths import MODEL_FILE
 from harness.ranks.collectives import all_reduce_sum, check_alike, shard, world
 from harness.report.rules import say_findings
-from harness.report.writing import open_page, refresh
+from harness.report.writing import open_page, refresh, say_written
 from harness.run_folder import finish_run, open_run, stepping
 from harness.seeds import derive_seed, make_generator
 from harness.training_state import TrainingState, keep_state, saved_step
@@ -84,7 +85,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     **{
         name: dict(batch_size=8, lr=lr, max_new_tokens=128, eval_prompts=32, test_prompts=64)
         for name, lr in [
-            ("small", 1e-4), ("gpt2", 1e-5), ("gpt2-medium", 1e-5), ("gpt2-large", 5e-6),
+            ("own", 1e-4), ("small", 1e-4), ("gpt2", 1e-5), ("gpt2-medium", 1e-5), ("gpt2-large", 5e-6),
             ("gpt2-xl", 5e-6),
         ]
     },
@@ -92,7 +93,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class DistillationConfig(PresetFlags, OptimizerFlags, MemoryFlags, RecordedFlags):
+class DistillationConfig(PresetFlags, FileFlags, OptimizerFlags, MemoryFlags, RecordedFlags):
     """Distil a teacher into a GPT-2 with a supervised loss."""
 
     preset: Preset = "tiny"
@@ -445,7 +446,7 @@ def train(
         state.step = step + 1
         row: dict[str, Any] = {**all_reduce_sum({"loss": loss}), "grad_norm": norm, "lr": lr}
         row["response_length"] = float(batch.lengths.float().mean())
-        row["tokens_per_second"] = int(batch.lengths.sum()) / (time.perf_counter() - begin)
+        row["tokens_per_second"] = per_second(int(batch.lengths.sum()), begin)
         if validate and (state.step % config.eval_every == 0 or state.step == config.steps):
             row |= validate(student, state.step)
             check_alike(student, "student")
@@ -536,7 +537,12 @@ def corpus_of(config: DistillationConfig, tokenizer: Tokenizer, context: int) ->
     if config.author != "corpus":
         return None
     return open_corpus(
-        config.data, tokenizer, batch_size=config.batch_size, seed=config.seed, context=context
+        config.data,
+        tokenizer,
+        batch_size=config.batch_size,
+        seed=config.seed,
+        context=context,
+        template=config.template,
     )
 
 
@@ -581,7 +587,7 @@ def main(config: DistillationConfig) -> Path:
     room = min(model.config.context for model in (student, teacher)) - config.max_new_tokens
     if room < 1:
         raise UserError(f"--max-new-tokens {config.max_new_tokens} leaves no room for a prompt")
-    prompts = open_prompts(config.data, tokenizer, room)
+    prompts = open_prompts(config.data, tokenizer, room, config, config.max_new_tokens)
     corpus = corpus_of(config, tokenizer, student.config.context)
     announce_memory(config, student, teacher, tokenizer, prompts["train"])
     folder = config.out or default_folder("distillation", config.data, config.preset)
@@ -621,7 +627,7 @@ def main(config: DistillationConfig) -> Path:
     refresh(folder, log.rows)
     say_findings(config, log.rows, folder)
     finish_run(folder)
-    print(f"wrote {display_path(folder)} (report: report.html)")
+    say_written(folder)
     return folder
 
 

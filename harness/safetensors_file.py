@@ -48,9 +48,11 @@ def load_weights(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, An
             f"{path} is not a readable safetensors file ({error}): train it again, or copy it again"
         ) from error
     if metadata.get("kind") != kind:
+        remedy = "pass the run folder of the right script"
+        if "kind" not in metadata and (path.parent / "config.json").is_file():
+            remedy = f"`python -m gpt.finetuning --weights {path.parent}` makes a run folder of it"
         raise UserError(
-            f"{path} holds a {metadata.get('kind', 'file of another program')}, not a {kind}: "
-            "pass the run folder of the right script"
+            f"{path} holds a {metadata.get('kind', 'file of another program')}, not a {kind}: {remedy}"
         )
     try:
         about = parse_json(metadata["about"])
@@ -62,11 +64,15 @@ def load_weights(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, An
 
 
 def require_floats(tensors: Mapping[str, Tensor], path: Path) -> None:
-    """UserError for a tensor that is not stored as float64, float32, float16 or bfloat16."""
+    """UserError for a tensor that is not stored as float64, float32, float16 or bfloat16, or not finite."""
     for name, tensor in tensors.items():
         if tensor.dtype not in FLOATS:
             kind = str(tensor.dtype).removeprefix("torch.")
             raise UserError(
                 f"{path}: {name} is stored as {kind}, not as a float of 16 bits or more: use weights "
                 "that are not quantized"
+            )
+        if not tensor.isfinite().all():
+            raise UserError(
+                f"{path}: {name} holds numbers that are not finite: train it again, or copy it again"
             )

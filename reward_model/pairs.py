@@ -6,9 +6,8 @@ import itertools
 import math
 import random
 import re
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -16,6 +15,7 @@ import torch
 from data.collate import ResponseBatch, collate_responses, epoch_shuffled_indices
 from data.formats import RECORDED
 from data.records import PreferenceRecord, PromptRecord
+from gpt.fit import Limits
 from gpt.generate import SamplingParams, generate
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
@@ -91,26 +91,23 @@ def preference_strength(meta: Mapping[str, Any]) -> float | None:
     return strength if 0 <= strength < math.inf else None
 
 
-def keep_fitting(
-    pairs: Sequence[TokenPair],
-    max_prompt_tokens: int,
-    max_response_tokens: int,
-    context: int | None = None,
-) -> tuple[list[TokenPair], Counter[str]]:
-    """The pairs that fit, whole, and the number of others by reason: `keep_within` for tokens."""
-    kept: list[TokenPair] = []
-    dropped: Counter[str] = Counter()
-    for pair in pairs:
-        prompt, answer = len(pair.prompt), max(len(pair.chosen), len(pair.rejected))
-        if prompt > max_prompt_tokens:
-            dropped["prompt too long"] += 1
-        elif answer > max_response_tokens:
-            dropped["answer too long"] += 1
-        elif context is not None and prompt + answer > context:
-            dropped[f"longer than the model's {context} positions"] += 1
-        else:
-            kept.append(pair)
-    return kept, dropped
+def lengths_of(pairs: Sequence[TokenPair]) -> list[tuple[int, int]]:
+    """Tokens of each prompt, and of its longer answer."""
+    return [(len(pair.prompt), max(len(pair.chosen), len(pair.rejected))) for pair in pairs]
+
+
+def keep_fitting(pairs: Sequence[TokenPair], limits: Limits) -> list[TokenPair]:
+    """The pairs that fit. With `limits.cut` long answers are cut, unless that leaves them equal."""
+    kept = []
+    for pair, lengths in zip(pairs, lengths_of(pairs), strict=True):
+        if limits.reason(*lengths) is not None:
+            continue
+        chosen, rejected = (
+            limits.cut_to_fit(pair.prompt, answer) for answer in (pair.chosen, pair.rejected)
+        )
+        if chosen != rejected:
+            kept.append(replace(pair, chosen=chosen, rejected=rejected))
+    return kept
 
 
 MOST_FRUITLESS = 500  # prompts in a row without two different answers: a policy that has collapsed

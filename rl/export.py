@@ -1,4 +1,9 @@
-"""The metrics of runs for TensorBoard: metrics.jsonl into event files, one TensorBoard run each.
+"""What other programs read: a run's model for transformers, its metrics for TensorBoard.
+
+    python -m rl.export runs/grpo-reviews-tiny --hf exported       weights, tokenizer, model card
+
+Policies and reward models alike, without a network; an adapter is merged. Without a flag the metrics
+become event files, one TensorBoard run each:
 
     pip install -e ".[tensorboard]"                                once
     python -m rl.export runs/grpo-reviews-tiny runs/ppo-reviews-tiny
@@ -19,29 +24,42 @@ from harness.errors import UserError
 from harness.files import display_path
 from harness.paths import RUNS
 from rl.commands.event_files import export, run_folders, run_names
+from rl.commands.hub_export import export_hub
 
 
 @dataclass(frozen=True)
 class ExportConfig:
-    """Write the metrics of runs as event files for TensorBoard."""
+    """Write a run's model for transformers, or the metrics of runs for TensorBoard."""
 
     out: Path = RUNS / "tensorboard"
     """Folder for TensorBoard, one subfolder a run."""
+    hf: Path | None = None
+    """A new folder for the model of one run, in Hugging Face's layout."""
 
 
 def main(runs: tuple[Path, ...], /, config: ExportConfig) -> None:
-    """Write the metrics of runs as event files for TensorBoard.
+    """Write a run's model for transformers, or the metrics of runs for TensorBoard.
 
     Args:
         runs: Run folders, or folders of run folders.
     """
     if not runs:
         raise UserError("nothing to export: give run folders, or the folder that holds them")
+    if config.hf is not None:
+        print(f"open it with\n    {export_hub(the_one(runs), config.hf)}")
+        return
     folders = run_folders(runs)
     for folder, name in zip(folders, run_names(folders), strict=True):
         steps = export(folder, config.out / name)
         print(f"{name}: {steps:,} rows")
     print(f"look at them with\n    tensorboard --logdir {display_path(config.out)}")
+
+
+def the_one(runs: tuple[Path, ...]) -> Path:
+    """The run of an export that takes one."""
+    if len(runs) > 1:
+        raise UserError(f"{len(runs)} runs are named, and one is exported at a time: name one")
+    return runs[0]
 
 
 if __name__ == "__main__":

@@ -50,6 +50,7 @@ from gpt.corpus import Corpus
 from gpt.generate import SamplingParams
 from gpt.log_probs import TokenScores, token_scores, token_scores_and_kl
 from gpt.model import GPT
+from gpt.teacher import open_teacher
 from gpt.tokenizer import Tokenizer
 from harness.device import precision
 from harness.flag_ranges import KLLimit, NotNegative
@@ -70,14 +71,13 @@ from rl.equations.advantages import group_advantages
 from rl.equations.kl import loss_estimator
 from rl.equations.losses import clipped_surrogate, policy_gradient, sequence_mean, sequence_sum
 from rl.rewards.sources import RewardFn, checked_rewards
-from rl.rewards.teacher_reward import TeacherReward, open_teacher, refuse_other_rewards
+from rl.rewards.teacher_reward import TeacherReward, refuse_other_rewards
 from rl.training.config import kl_controller, require_groups, size_presets, warmed_up
 from rl.training.engine import Engine, sampling_needs
-from rl.training.metrics import Stopwatch, UpdateMeter, rollout_metrics
+from rl.training.metrics import StepBatch, Stopwatch, UpdateMeter, rollout_metrics
 from rl.training.reference import MovingReference, check_moving_reference, moved_reference
 from rl.training.run import Validate, finish_step, run_as_command, run_training
 from rl.training.text import TextConfig, open_text, text_gradient
-from rl.training.token_log import StepBatch
 
 PRESETS = size_presets(dict(pretraining_coef=1.0))
 
@@ -267,7 +267,7 @@ def train(
                 norm = clip_and_step(optimizer, policy.parameters(), config.max_norm)  # line 11
                 meter.add_update(loss, norm, **extra)
 
-        step_batch = StepBatch(meter, rollout, rewards, advantages)
+        step_batch = StepBatch(meter.acted, rollout, rewards, advantages)
         row = rollout_metrics(rollout, rewards, old_log_probs, ref_log_probs)
         row |= meter.metrics() | {"non_finite_rewards": non_finite, "kl_coef": kl.coef, "lr": lr}
         row |= clock.metrics(tokens=rollout.tokens)

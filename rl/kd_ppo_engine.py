@@ -49,6 +49,7 @@ from gpt.corpus import Corpus
 from gpt.generate import SamplingParams
 from gpt.model import GPT
 from gpt.pretraining import held_out_loss
+from gpt.teacher import open_teacher
 from gpt.tokenizer import Tokenizer
 from harness.device import precision
 from harness.flag_ranges import KLLimit
@@ -68,7 +69,7 @@ from rl.batches.rollout import (
 from rl.equations.kl import k1, reward_penalty
 from rl.equations.token_rewards import at_last_token, token_level_rewards
 from rl.rewards.sources import RewardFn, checked_rewards, made_of
-from rl.rewards.teacher_reward import TeacherReward, open_teacher, refuse_other_rewards
+from rl.rewards.teacher_reward import TeacherReward, refuse_other_rewards
 from rl.training.actor_critic import (
     ActorCritic,
     ActorCriticConfig,
@@ -279,7 +280,7 @@ def train(
                 norm, critic_norm = models.clip_and_step()  # line 9
                 meter.add_update(loss, norm, critic_grad_norm=critic_norm, **extra)
 
-        step_batch = critic_batch(meter, rollout, rewards, targets, token_rewards)
+        step_batch = critic_batch(meter.acted, rollout, rewards, targets, token_rewards)
         row = rollout_metrics(rollout, rewards, old_log_probs, ref_log_probs)
         row |= meter.metrics() | {"non_finite_rewards": non_finite, "kl_coef": kl.coef, "lr": lr}
         row |= of_text | explained_variance(

@@ -68,10 +68,9 @@ from rl.equations.token_rewards import teacher_rewards
 from rl.rewards.teacher_reward import TeacherReward, refuse_other_rewards, teacher_log_probs
 from rl.training.config import size_presets, warmed_up
 from rl.training.engine import Engine, sampling_needs
-from rl.training.metrics import Stopwatch, UpdateMeter, rollout_metrics
+from rl.training.metrics import StepBatch, Stopwatch, UpdateMeter, rollout_metrics
 from rl.training.run import Validate, finish_step, run_as_command, run_training
 from rl.training.text import TextConfig, open_text, text_gradient
-from rl.training.token_log import StepBatch
 
 PRESETS = size_presets(dict(prompts_per_step=32, minibatches=4, kl_coef=0.0, pretraining_coef=1.0))
 
@@ -257,7 +256,7 @@ def train(
                 meter.add_update(loss, norm, **extra)
 
         rewards = row_sums(token_rewards, rollout.response_mask)  # log p(y) / q(y), (N,)
-        step_batch = StepBatch(meter, rollout, rewards, targets.returns)
+        step_batch = StepBatch(meter.acted, rollout, rewards, targets.returns)
         row = rollout_metrics(rollout, rewards, old_log_probs, None) | meter.metrics() | {"lr": lr}
         row |= clock.metrics(tokens=rollout.tokens)
         state.step = step + 1

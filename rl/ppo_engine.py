@@ -245,7 +245,7 @@ def train(
                 norm, critic_norm = models.clip_and_step()  # line 11
                 meter.add_update(loss, norm, critic_grad_norm=critic_norm, **extra)
 
-        step_batch = critic_batch(meter, rollout, rewards, targets, token_rewards)
+        step_batch = critic_batch(meter.acted, rollout, rewards, targets, token_rewards)
         row = rollout_metrics(rollout, rewards, old_log_probs, ref_log_probs)
         row |= meter.metrics() | {"non_finite_rewards": non_finite, "kl_coef": kl.coef, "lr": lr}
         row |= explained_variance(targets.old_values, targets.returns, rollout.response_mask)

@@ -163,13 +163,13 @@ def test_the_process_fails_unless_all_are_caught(pretend, capsys):
     main(MutationCheckConfig())
     assert sorted(tried) == sorted(NAMES)
     assert f"{len(NAMES)} of {len(NAMES)} planted bugs are caught." in capsys.readouterr().out
-    for result in ("survived", "broken"):
-        pretend(**{"k1-sign": result})
-        with pytest.raises(SystemExit) as ended:
-            main(MutationCheckConfig(only=("k1-sign", "dpo-sign")))
-        assert ended.value.code == 1
-        printed = capsys.readouterr().out
-        assert f"{result}: k1-sign" in printed and "1 of 2 planted bugs are caught." in printed
+    pretend(**{"k1-sign": "survived", "dpo-sign": "broken"})
+    with pytest.raises(SystemExit) as ended:
+        main(MutationCheckConfig(only=("k1-sign", "gae-reads-padding", "dpo-sign")))
+    assert ended.value.code == 1
+    printed = capsys.readouterr().out
+    assert "survived: k1-sign" in printed and "broken: dpo-sign" in printed
+    assert "1 of 3 planted bugs are caught." in printed
 
 
 def test_the_page_is_of_these_bugs_and_all_are_caught():

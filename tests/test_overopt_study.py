@@ -121,20 +121,6 @@ def test_a_run_is_measured_per_prompt_and_its_gold_is_its_terms(rehearsed: Path)
     assert len(runs.sampled_tokens(rehearsed / "start-0/law/grpo-1x32-24")) == 6
 
 
-def test_a_run_in_chunks_is_the_run_in_one_piece(rehearsed: Path, tmp_path: Path) -> None:
-    """Asking every few steps whether gold has turned changes no number, and a rerun is equal."""
-    job = plan(SMALL)["start-0/law/grpo-1x32-24"]
-    (tmp_path / "whole").mkdir()
-    runs.optimise(
-        tmp_path / "whole", replace(SMALL, measure_every=2), rehearsed,
-        **(job.arguments | dict(until_turned=False)),
-    )  # fmt: skip
-    whole = results.read_points(tmp_path / "whole")
-    chunks = results.read_points(rehearsed / job.name)
-    for name in ("gold", "proxy", "kl"):
-        assert np.array_equal(whole[name], chunks[name])
-
-
 def test_the_page_is_written_from_the_runs_and_again_from_the_json(
     rehearsed: Path, tmp_path: Path
 ) -> None:
@@ -230,7 +216,7 @@ def test_equal_distance_or_not_reached(compared: dict[str, Any]) -> None:
     nearer = row_of(compared, "ppo", "kl_2")
     assert nearer["difference"]["mean"] == pytest.approx(2 / 3 * 0.4 - 2 / 5 * 0.4, abs=1e-3)
     p = [row_of(compared, name, "kl_2")["difference"] for name in ("ppo", "rloo")]
-    assert all(each["holm"] >= each["p"] for each in p)
+    assert not any("p" in each for each in p)  # of two starts nothing is tested
 
 
 # --- a row made once more -------------------------------------------------------------------------
@@ -248,7 +234,6 @@ def again(root: Path, run: str, gold: float, *, far: float = 5.0) -> None:
 @pytest.mark.parametrize(
     ("gold", "far", "outside"),
     [
-        (0.8, 5.0, []),
         (0.9, 5.0, ["tokens", "seconds", "kl_1", "kl_2", "kl_4"]),
         (0.8, 3.0, ["kl_at_tokens", "kl_1", "kl_2", "kl_4"]),
     ],

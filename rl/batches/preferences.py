@@ -18,19 +18,36 @@ from data.collate import ResponseBatch, epoch_shuffled_indices, on_device
 from data.names import default_folder, flags_for
 from data.readers import read_preferences, split_records
 from data.records import PreferenceRecord
+from gpt.fit import FileFlags, Limits, check_fit
 from gpt.log_probs import token_log_probs
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
 from harness.device import precision
 from harness.errors import UserError
 from harness.files import display_path
-from harness.flag_ranges import AboveZero, NotNegative, Range
+from harness.flag_ranges import AboveZero, AtLeastOne, NotNegative, Range
 from harness.ranks.collectives import all_gather_list, scatter_rows, shard_chunks
 from harness.seeds import derive_seed
-from reward_model.pairs import TokenPair, collate_pairs, encode_pairs, keep_fitting
+from reward_model.pairs import TokenPair, collate_pairs, encode_pairs, keep_fitting, lengths_of
 from rl.batches.rollout import ScoringConfig
 from rl.equations.losses import row_sums
 from rl.equations.preference_losses import dpo_loss, hinge_loss, ipo_loss, simpo_loss
+
+
+@dataclass(frozen=True)
+class RecordedPairFlags(FileFlags):
+    """A file of yours"""
+
+    max_response_tokens: AtLeastOne | None = None
+    """Longest answer of a recorded pair; default: max_new_tokens."""
+    cut_answers: bool = False
+    """Cut answers that do not fit instead of leaving their rows out; a cut answer has no EOS."""
+
+    def limits(self, context: int, sampled: int) -> Limits:
+        """How long recorded pairs may be; a prompt leaves room for an answer that is sampled."""
+        lengths = context - sampled, self.max_response_tokens or sampled
+        return Limits(*lengths, context, self.cut_answers, self.max_left_out, sampled)
+
 
 # --- where pairs come from ------------------------------------------------------------------------
 
@@ -49,8 +66,8 @@ def open_pairs(
     preset: str,
     folder: Path | None,
     tokenizer: Tokenizer,
-    max_prompt_tokens: int,
-    max_response_tokens: int,
+    limits: Limits,
+    template: bool = False,
 ) -> tuple[list[TokenPair], list[TokenPair]]:
     """Training pairs and held-out pairs, which share no prompt; what is too long is left out, counted.
 
@@ -63,18 +80,17 @@ def open_pairs(
         folder = folder or default_folder("reward_model", data, preset)
         parts = _recorded_pairs(folder, flags_for(data, preset))
     else:
-        result = read_preferences(Path(data))
+        result = read_preferences(Path(data), template=template)
         print(result.summary())
         splits = split_records(result.records)
         parts = splits["train"], splits["validation"]
-    train, held_out = (
-        _fitting(encode_pairs(part, tokenizer), max_prompt_tokens, max_response_tokens)
-        for part in parts
-    )
+    encoded = [encode_pairs(part, tokenizer) for part in parts]
+    check_fit(data, lengths_of([*encoded[0], *encoded[1]]), limits, "pairs")
+    train, held_out = (keep_fitting(part, limits) for part in encoded)
     if not train or not held_out:
         raise UserError(
             f"{data}: {len(train)} pairs to train on and {len(held_out)} held-out ones are too few: "
-            "give more pairs, or raise --max-new-tokens, the longest answer that is kept"
+            "give more pairs"
         )
     return train, held_out
 
@@ -93,15 +109,6 @@ def _recorded_pairs(
     results = [read_preferences(path) for path in paths]
     print(results[0].summary())
     return results[0].records, results[1].records
-
-
-def _fitting(
-    pairs: Sequence[TokenPair], max_prompt_tokens: int, max_response_tokens: int
-) -> list[TokenPair]:
-    kept, dropped = keep_fitting(pairs, max_prompt_tokens, max_response_tokens)
-    for reason, count in dropped.items():
-        print(f"left out {count} pairs: {reason}")
-    return kept
 
 
 # --- the log-prob of a whole response -------------------------------------------------------------
@@ -136,7 +143,7 @@ def gather_compared(compared: Sequence[Compared]) -> list[Compared]:
         else torch.cat([on_device(x, device) for x in parts]).cpu()
         for parts in zip(*compared, strict=True)
     ]
-    return all_gather_list([Compared(*columns)])
+    return all_gather_list([Compared._make(columns)])
 
 
 def sides(rows: Tensor) -> Tensor:

@@ -21,8 +21,8 @@ from rl.batches.rollout import Rollout
 from rl.equations.advantages import gae, whiten
 from rl.equations.kl import loss_estimator
 from rl.equations.losses import clipped_surrogate, token_mean, value_loss
+from rl.training.metrics import Acted, StepBatch
 from rl.training.text import TextConfig
-from rl.training.token_log import Clip, StepBatch
 from rl.training.value_model import ValueModel
 
 
@@ -181,10 +181,10 @@ def gae_targets(
 
 
 def critic_batch(
-    clip: Clip, rollout: Rollout, rewards: Tensor, targets: Targets, token_rewards: Tensor
+    acted: Acted, rollout: Rollout, rewards: Tensor, targets: Targets, token_rewards: Tensor
 ) -> StepBatch:
     """What a step was trained on, with the critic's values, for the token log."""
-    return StepBatch(clip, rollout, rewards, targets.advantages, targets.old_values, token_rewards)
+    return StepBatch(acted, rollout, rewards, targets.advantages, targets.old_values, token_rewards)
 
 
 # --- the loss -----------------------------------------------------------------------------------

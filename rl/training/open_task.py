@@ -12,6 +12,7 @@ import torch
 from data.names import default_folder, flags_for
 from data.readers import read_prompts
 from data.records import PromptRecord
+from data.tables import is_hub
 from gpt.checkpoint import load_gpt
 from gpt.corpus import open_prompts
 from gpt.model import GPT
@@ -52,7 +53,9 @@ class Task:
 def brings_answers(data: str) -> bool:
     """Whether the first prompt of a file comes with an answer."""
     path = Path(data)
-    return path.is_file() and read_prompts(path, limit=1).records[0].answer is not None
+    return (path.is_file() or is_hub(data)) and read_prompts(path, limit=1).records[
+        0
+    ].answer is not None
 
 
 def open_policy(
@@ -67,7 +70,7 @@ def open_policy(
 
     Where a reward model is needed too that is the command that trains one: it pre-trains first.
     """
-    if data not in ("reviews", "sums") and not Path(data).exists():
+    if data not in ("reviews", "sums") and not is_hub(data) and not Path(data).exists():
         raise UserError(f"there is no file {data}: --data takes reviews, sums or a file")
     explicit = folder is not None
     folder = folder or default_folder("pretraining", data, preset)
@@ -102,7 +105,7 @@ def open_task(config: RunFlags, device: torch.device, own_reward: OwnReward | No
             f"--max-new-tokens {config.max_new_tokens} leaves no room for a prompt in the policy's "
             f"{policy.config.context} positions"
         )
-    prompts = open_prompts(data, tokenizer, room)
+    prompts = open_prompts(data, tokenizer, room, config, config.max_new_tokens)
     rule = world_rule(data) or answer_rule(data, prompts)
     if own_reward is not None:
         reward_fn = own_reward(config, tokenizer, device)
@@ -122,14 +125,3 @@ def to_bfloat16(task: Task) -> None:
         for model in (*made.reward_models, made.teacher):
             if model is not None:
                 linears_to_bfloat16(model)
-
-
-def batch_description(config: EngineConfig) -> str:
-    """The derived sizes of a batch in words, printed before a run."""
-    rows = config.prompts_per_step * config.group_size
-    minibatches = min(config.minibatches, config.prompts_per_step)
-    return (
-        f"{config.prompts_per_step} prompts x {config.group_size} responses = {rows} rows a step; "
-        f"{config.updates_per_batch * minibatches} optimizer steps on about {rows // minibatches} "
-        f"rows each, {config.micro_batch_size} rows per forward"
-    )

@@ -34,7 +34,12 @@ def open_text(config: TextConfig, task: Task) -> dict[str, Any]:
         return {}
     context = task.policy.config.context
     corpus = open_corpus(
-        config.data, task.tokenizer, batch_size=config.text_rows, context=context, seed=config.seed
+        config.data,
+        task.tokenizer,
+        batch_size=config.text_rows,
+        context=context,
+        seed=config.seed,
+        template=config.template,
     )
     return {"corpus": corpus}
 

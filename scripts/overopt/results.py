@@ -9,7 +9,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from studies.intervals import (
+from studies.runner import DONE, is_done
+
+from harness.files import read_jsonl
+from harness.report.intervals import (
     Array,
     at_cost,
     at_distance,
@@ -19,9 +22,6 @@ from studies.intervals import (
     prediction_interval,
     t_tails,
 )
-from studies.runner import DONE, is_done
-
-from harness.files import read_jsonl
 from overopt.cells import BUDGET_DISTANCES, distance_view
 from overopt.fits import NEAREST, pooled_fit, slope
 from overopt.plan import CURES, PARTS, plan

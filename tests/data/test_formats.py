@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +24,9 @@ ALPACA = {"instruction": "Translate.", "input": "chat", "output": "rude cat"}
 ALPACA_PROMPT = "### Instruction:\nTranslate.\n\n### Input:\nchat\n\n### Response:\n"
 PAIR = {"prompt": "Q", "chosen": " a", "rejected": " b"}
 COMPARISON = {"info": POST, "summaries": [{"text": " Bad."}, {"text": " Cat gone."}], "choice": 0}
+TURN, HELLO = {"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello"}
+SHARED = {"conversations": [TURN], "chosen": HELLO, "rejected": HELLO | {"value": "No"}}
+NUMBERED = {"prompt": "Hi", "response_0": "No", "response_1": " Hello", "better_response_id": 1}
 NEWS = {**COMPARISON, "info": {"id": "n", "article": "News.", "post": None}}
 
 
@@ -124,6 +130,19 @@ PREFERENCES: dict[str, tuple[list[Row], list[PreferenceRecord], str, dict[str, i
         [PreferenceRecord(HI, "Hello", "No", {"score_chosen": 8.5, "score_rejected": 4.0})],
         "conversational preferences", {"equal scores": 1},
     ),
+    "ShareGPT": (
+        [SHARED], [CHAT], "ShareGPT preferences", {},
+    ),
+    "numbered": ([NUMBERED], [CHAT], "numbered preferences", {}),
+    "UltraFeedback, raw": (
+        [{"instruction": "Hi", "completions": [
+            {"response": "No", "overall_score": 10, "fine-grained_score": 1.5},
+            {"response": "Hello", "overall_score": 9, "fine-grained_score": 4.5},
+            {"response": "Why?", "overall_score": 2, "fine-grained_score": 2},
+        ]}, {"instruction": "Hi", "completions": []}],
+        [PreferenceRecord(HI, "Hello", "No", {"score_chosen": 4.5, "score_rejected": 1.5})],
+        "UltraFeedback", {"fewer than two answers": 1},
+    ),
     "TL;DR": (
         [{**COMPARISON, "choice": 1}, COMPARISON, NEWS],
         [PreferenceRecord(TLDR, " Cat gone.", " Bad."), PreferenceRecord(TLDR, " Bad.", " Cat gone.")],
@@ -169,6 +188,7 @@ RESPONSES: dict[str, tuple[list[Row], list[tuple[str, str]], dict[str, int]]] = 
         [("### System:\nBe brief.\n\n" + HI, "Hello"),
          (HI + "Hello\n\n### Instruction:\nBye\n\n### Response:\n", "See you")], {},
     ),
+    "ShareGPT": ([{"conversations": [TURN, HELLO]}], [(HI, "Hello")], {}),
     "messages": (
         [{"messages": said("Hi", "Hello")}, {"messages": said("Hi")},
          {"messages": answered("Hello")}, {"messages": []}],
@@ -216,7 +236,7 @@ def test_a_summary_counts_what_was_dropped_and_answers_that_touch_their_prompt(t
     row = {"prompt": "2+2?", "response": "4"}
     path = write(tmp_path, row, row | {"response": " 4"}, row | {"prompt": "2+2?\n"})
     summary = read_responses(path).summary()
-    assert summary.endswith("no space or line break between prompt and answer in 1")
+    assert "between prompt and answer in 1: --template" in summary
 
 
 @pytest.mark.parametrize(
@@ -247,6 +267,9 @@ CONVERSATION = {"chosen": said("Hi", "a"), "rejected": said("Hi", "b")}
         (COMPARISON, {"choice": 2}, "'choice' is 2, expected 0 or 1"),
         (COMPARISON, {"summaries": [{}]}, "'summaries' is not a list of two objects"),
         (GSM8K[1], {"answer": "#### 3 apples"}, "'answer' does not end with"),
+        (NUMBERED, {"better_response_id": 2}, "'better_response_id' is 2"),
+        ({"instruction": "x", "completions": [{}, {}]}, {}, "score is null"),
+        (SHARED, {"rejected": {}}, "without 'from'"),
         ({"winner": "a", "loser": "b"}, {}, "keys winner, loser fit no"),
         (ALPACA, {}, "no preference"),
     ],
@@ -257,3 +280,70 @@ def test_malformed_rows(tmp_path: Path, good: Row, changes: Row, message: str) -
     read = read_prompts if "question" in good else read_preferences
     with pytest.raises(DataError, match=f":{len(rows)}: .*{message}"):
         read(write(tmp_path, *rows))
+
+
+# Tables, packages that are not there, and the template for rows without one.
+
+
+@pytest.mark.parametrize("name", ["rows.csv", "rows.TSV", "rows.csv.gz"])
+def test_tables_have_cells_of_text_and_numbers_where_names_say_so(
+    tmp_path: Path, name: str
+) -> None:
+    comma = "\t" if "TSV" in name else ","
+    lines = [
+        "prompt,chosen,rejected,margin",
+        '"Sky, ""high""\nup?",blue,7,2',
+        "Sea?\n,green,red,0.5",
+    ]
+    text = "\r\n".join(line.replace(",", comma) for line in lines)
+    content = ("\ufeff" + text.replace("Sky" + comma, "Sky,")).encode()
+    (tmp_path / name).write_bytes(gzip.compress(content) if "gz" in name else content)
+    first = read_preferences(tmp_path / name, limit=1).records[0]
+    assert first == PreferenceRecord('Sky, "high"\nup?', "blue", "7", {"margin": 2})
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [("a,b,c,d", "another number of cells"), ("a,b", "another number of cells")],
+)
+def test_a_table_with_a_ragged_row_is_refused(tmp_path: Path, line: str, message: str) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text(f"prompt,chosen,rejected\nx,y,z\n{line}\n", encoding="utf-8")
+    with pytest.raises(DataError, match=f"rows.csv: 3: .*{message}"):
+        read_preferences(path)
+
+
+def test_optional_packages_are_named_or_used(tmp_path: Path, monkeypatch: Any) -> None:
+    """Stand-ins for pyarrow and datasets; nothing reaches a network."""
+    row = {"prompt": "Sky?\n", "chosen": "blue", "rejected": "red"}
+    parquet = tmp_path / "rows.parquet"
+    parquet.write_bytes(b"PAR1")
+    for name in ("pyarrow", "pyarrow.parquet", "datasets"):
+        monkeypatch.setitem(sys.modules, name, None)
+    for path, package in ((parquet, "pyarrow"), ("hf://a/b", "datasets")):
+        with pytest.raises(DataError, match=f"pip install {package}, or"):
+            read_preferences(path)
+    batch = SimpleNamespace(to_pylist=lambda: [row])
+    opened = SimpleNamespace(iter_batches=lambda: [batch])
+    asked: list[Any] = []
+    modules = {
+        "pyarrow.parquet": SimpleNamespace(ParquetFile=lambda path: opened),
+        "datasets": SimpleNamespace(load_dataset=lambda *a, **k: asked.append((a, k)) or [row]),
+    }
+    for name, module in modules.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    for path in (parquet, "hf://a/b", Path("hf://a/b")):
+        assert read_preferences(path).records == [PreferenceRecord("Sky?\n", "blue", "red")]
+    assert asked == [(("a/b",), {"split": "train"})] * 2
+
+
+def test_the_template_is_put_around_prompts_that_have_none(tmp_path: Path) -> None:
+    sky = instruction_prompt("Sky?")
+    own = {"prompt": "Sky?", "chosen": " blue", "rejected": "red"}
+    path = write(tmp_path, own, {**own, "prompt": sky}, {**own, "rejected": "blue "})
+    result = read_preferences(path, template=True)
+    assert result.records == [
+        PreferenceRecord(sky, "blue", "red"), PreferenceRecord(sky, " blue", "red")
+    ]  # fmt: skip
+    assert result.dropped == {"chosen equals rejected": 1}
+    assert read_prompts(path, template=True).records[0] == PromptRecord(sky)

@@ -11,7 +11,6 @@ import pytest
 
 from data.readers import (
     DataError,
-    keep_within,
     read_preferences,
     read_prompts,
     read_responses,
@@ -84,7 +83,7 @@ def test_limit_counts_kept_records(tmp_path: Path) -> None:
         ("a.json", b'[{"prompt": "x"},\n\n"\xff"]', "a.json:3: not UTF-8"),
         ("a.gz", gzip.compress(b"", mtime=0)[:10] + b"\xff" * 20, "a.gz: damaged gzip data"),
         ("a.gz", b"\x1f\x8b\x00nothing", "a.gz: damaged gzip data"),
-        ("a.parquet", b"PAR1\x15\x04", "a.parquet: a Parquet file; save it as JSON lines"),
+        ("a.parquet", b"PAR1\x15\x04", "a.parquet: a Parquet file is read by pyarrow"),
         ("a.jsonl", b'{"prompt": ""}\n', "a.jsonl: no row can be used .empty prompt 1."),
         ("a.jsonl", b'{"prompt": ' + b"1" * 5000 + b"}", "a.jsonl:1: not usable JSON: Exceeds"),
     ],
@@ -173,19 +172,6 @@ def test_recorded_tokens_that_are_none_are_named(
     path.write_text(json.dumps(PAIR | {key: value}), encoding="utf-8")
     with pytest.raises(DataError, match=f"pairs.jsonl:1: {message}"):
         read_preferences(path)
-
-
-def test_keep_within_counts_the_end_of_sequence() -> None:
-    """One token a character: three letters and EOS are four tokens."""
-    records = [
-        ResponseRecord("ab", "xyz"),
-        ResponseRecord("abc", "xyz"),
-        ResponseRecord("ab", "wxyz"),
-        ResponseRecord("abc", "wxyz"),
-    ]
-    kept, dropped = keep_within(records, lambda text: list(text.encode()), 2, 4)
-    assert kept == [ResponseRecord("ab", "xyz")]
-    assert dropped == {"prompt too long": 2, "answer too long": 1}
 
 
 def test_splits_follow_the_prompt_alone() -> None:

@@ -45,27 +45,6 @@ def adapted(rank: int = 3, alpha: float = 12.0, **options) -> GPT:
     return model
 
 
-# What is written
-
-
-def test_the_config_is_one_of_peft(tmp_path):
-    save_adapter(tmp_path, adapted(), "gpt2")
-    assert json.loads((tmp_path / "adapter_config.json").read_text()) == {
-        "peft_type": "LORA",
-        "task_type": "CAUSAL_LM",
-        "base_model_name_or_path": "gpt2",
-        "r": 3,
-        "lora_alpha": 12,
-        "lora_dropout": 0.0,
-        "target_modules": ["attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj"],
-        "fan_in_fan_out": True,
-        "bias": "none",
-        "init_lora_weights": True,
-        "inference_mode": True,
-        "modules_to_save": None,
-    }
-
-
 # What is read
 
 

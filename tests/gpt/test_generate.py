@@ -115,22 +115,6 @@ def test_temperature_comes_before_truncation():
     assert choose_tokens(logits, SamplingParams(top_p=0.7), uniforms)[0].tolist() == [1, 3]
 
 
-@pytest.mark.parametrize(
-    "params",
-    [
-        SamplingParams(top_k=2, max_new_tokens=4),
-        SamplingParams(top_p=0.6, max_new_tokens=4),
-        SamplingParams(min_p=0.4, max_new_tokens=4),
-    ],
-)
-def test_truncated_samples_stay_inside_and_are_renormalised(params):
-    model = fixed_gpt([*PROBS.tolist(), 1e-9])
-    sampled = generate(model, [[0]], params, seeded(3), eos_id=4, samples_per_prompt=50)
-    assert sampled.response_tokens.unique().tolist() == [1, 3]
-    expected = torch.where(sampled.response_tokens == 1, 2 / 3, 1 / 3).log()
-    torch.testing.assert_close(sampled.log_probs, expected)
-
-
 # Whole responses
 
 

@@ -12,14 +12,7 @@ import pytest
 import torch
 
 from gpt.lora import add_adapters
-from gpt.memory.announce import (
-    ANYWAY,
-    GB,
-    announce,
-    device_memory,
-    fitting_change,
-    forecast_text,
-)
+from gpt.memory.announce import ANYWAY, GB, announce, device_memory, fitting_change, forecast_text
 from gpt.memory.forecast import (
     Forecast,
     Model,
@@ -199,8 +192,7 @@ def test_it_starts_all_the_same_where_the_user_says_so(
 
 def test_a_small_run_is_one_line_and_unknown_memory_is_no_reason_to_refuse() -> None:
     small = Forecast(
-        (Model("policy", SMALL, trained=True),),
-        (Phase("update", "update", (SMALL,), 2, 16, 8),),
+        (Model("policy", SMALL, trained=True),), (Phase("update", "update", (SMALL,), 2, 16, 8),)
     )
     line = forecast_text(small, None, "xpu")
     assert "\n" not in line and " of " not in line

@@ -11,7 +11,6 @@ import torch
 
 from data.collate import ResponseBatch, collate_responses
 from data.names import default_folder
-from gpt import pretraining
 from gpt.checkpoint import load_gpt
 from gpt.corpus import TextCorpus, WorldCorpus
 from gpt.model import GPT, GPTConfig
@@ -219,19 +218,3 @@ def test_a_file_called_like_a_world_has_a_folder_of_its_own():
         f"grpo-{name}-tiny" for name in names
     ]
     assert teacher_folder("reviews.json").name == "teacher-reviews.json"
-
-
-def test_a_token_weighs_the_same_in_a_batch_of_short_rows_and_of_long_ones(monkeypatch):
-    """Length-sorted batches: divided by their own counts, the tokens of short rows would win."""
-    short = collate_responses([[1]] * 4, [[2, 0]] * 4, eos_id=0)
-    long = collate_responses([[1]] * 4, [[3, 4, 3, 4, 3, 4, 3, 0]] * 4, eos_id=0)
-    denominators = []
-
-    def spy(model: GPT, batch: ResponseBatch, denominator: float | None = None):
-        denominators.append(denominator)
-        return language_model_loss(model, batch, denominator)
-
-    monkeypatch.setattr(pretraining, "language_model_loss", spy)
-    rows = train(replace(CONFIG, steps=2), random_gpt(), ListCorpus([short, long]), MetricLog(2))
-    assert denominators == [20, 20]  # (8 + 32) / 2
-    assert rows[0]["loss"] == pytest.approx(float(held_out_loss(random_gpt(), [short])), rel=1e-5)

@@ -15,12 +15,14 @@ from gpt.checkpoint import load_gpt, save_gpt
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import load_tokenizer
 from harness import files, paths
+from harness.best_step import BestStep
 from harness.command_flags import CommandFlags
 from harness.command_line import preset_defaults, run_script
 from harness.device import open_device
 from harness.errors import UserError
 from harness.files import append_jsonl, read_jsonl, write_atomically, write_json
-from harness.metric_log import MetricLog
+from harness.here import HERE
+from harness.metric_log import MetricLog, say_always
 from harness.optimizer import adamw
 from harness.seeds import derive_seed
 from harness.training_state import TrainingState, saved_step
@@ -235,6 +237,45 @@ def test_in_a_terminal_the_lines_stand_above_a_bar(capsys, monkeypatch):
     assert log.bar is not None and log.bar.n == 4 and log.bar.disable  # closed
 
 
+def test_the_best_step_is_kept_also_over_a_resume(tmp_path):
+    """A loss is better when lower. After a resume the rows are its memory."""
+    losses, saved = [3.0, 2.0, 2.5, 2.2, 1.5], list[int]()
+
+    def log_of(steps: range) -> MetricLog:
+        best = BestStep(
+            "held_out_loss", tmp_path / "best", lambda path: saved.append(step), every=1
+        )
+        log = MetricLog(5, path=tmp_path / "metrics.jsonl", start=steps.start - 1, best=best)
+        for step in steps:
+            log.write(step=step, held_out_loss=losses[step - 1])
+        return log
+
+    (tmp_path / "best").mkdir()
+    first = log_of(range(1, 4))
+    assert saved == [1, 2] and first.best.worse == 1
+    second = log_of(range(4, 6))
+    assert saved == [1, 2, 5] and second.best.text() == "best held_out_loss 1.5 at step 5"
+    wrong = MetricLog(5, best=BestStep("gold", tmp_path, lambda path: None, 1))
+    with pytest.raises(UserError, match="--keep-best gold: .* it has loss"):
+        wrong.write(step=1, loss=1.0)
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_quiet_leaves_warnings_alone(capsys, monkeypatch, quiet):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setattr(HERE, "quiet", False)
+
+    def main(config: CommandFlags) -> None:
+        log = MetricLog(1, show=("loss",), title="demo")
+        print("first")  # no bar is there yet that it could share a line with
+        log.write(step=1, loss=1.0)
+        say_always("warning: far")
+
+    run_script(main, CommandFlags(quiet=quiet, ranks=1))
+    out, err = capsys.readouterr()
+    assert (out == "") == quiet and err.endswith("warning: far\n") and ("step" in err) != quiet
+
+
 def test_a_resumed_log_drops_the_steps_that_will_run_again(tmp_path):
     """The state was saved after step 2; steps 3 and 4, and half of 5, were written before the crash."""
     path = tmp_path / "metrics.jsonl"
@@ -288,7 +329,7 @@ def test_training_state_round_trip(tmp_path):
     one_step(state)
     state.save(tmp_path)
     plain = torch.load(tmp_path / "state.pt", weights_only=True)  # no pickled classes in it
-    assert set(plain) == {"step", "stopped", "parts", "generators"}
+    assert set(plain) == {"step", "script", "stopped", "parts", "generators"}
     assert saved_step(tmp_path) == 1
 
     other = state_of(seed=2)

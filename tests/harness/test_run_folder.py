@@ -16,13 +16,14 @@ import pytest
 import torch
 
 from harness import run_folder
+from harness.command_flags import CommandFlags
 from harness.errors import Finished, UserError
 from harness.here import HERE
 from harness.metric_log import MetricLog
 from harness.optimizer import Diverged
 from harness.paths import MODEL_FILE
-from harness.run_folder import finish_run, open_run, stepping
-from harness.training_state import TrainingState, keep_state
+from harness.run_folder import finish_run, open_run, read_record, stepping
+from harness.training_state import TrainingState, keep_state, saved_step
 
 
 def one_sentence(error: pytest.ExceptionInfo) -> str:
@@ -213,6 +214,25 @@ def test_a_finished_run_says_so(tmp_path):
         open_run(folder, RunFlags(), resume=True)
     refused(folder, RunFlags(9), "is finished after its 3 steps", resume=True)
     assert sorted(path.name for path in folder.iterdir()) == ["config.json", MODEL_FILE]
+
+
+@dataclass(frozen=True)
+class DecayingFlags(CommandFlags):
+    steps: int = 3
+    fixed_length = True
+
+
+def test_a_finished_run_goes_on_to_more_steps_where_that_is_the_longer_run(tmp_path, capsys):
+    folder = cut(tmp_path / "run", RunFlags())
+    (folder / MODEL_FILE).touch()
+    finish_run(folder, can_go_on=True)
+    with pytest.raises(Finished):
+        open_run(folder, RunFlags(), resume=True)
+    open_run(folder, RunFlags(9), resume=True)
+    assert "goes on from step 2" in capsys.readouterr().out
+    assert read_record(folder)["steps"] == 9 and saved_step(folder) == 2
+    other = cut(tmp_path / "other", DecayingFlags())
+    refused(other, DecayingFlags(steps=9), "started with --steps 3, on which", resume=True)
 
 
 def test_what_a_killed_process_was_writing_is_cleared_away(tmp_path):

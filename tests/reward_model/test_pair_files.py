@@ -45,7 +45,7 @@ def test_pairs_that_the_model_cannot_read_are_left_out_and_counted(tmp_path, cap
     (tmp_path / "pairs.json").write_text(json.dumps(rows), encoding="utf-8")
     config = RewardModelConfig(data=str(tmp_path / "pairs.json"))
     pairs = sum(file_pairs(config, GLASSBOX, 60), [])
-    assert "left out 1 pairs: longer than the model's 60 positions" in capsys.readouterr().out
+    assert "longer than the model's 60 positions 1" in capsys.readouterr().out
     longest = max(len(p.prompt) + max(len(p.chosen), len(p.rejected)) for p in pairs)
     assert longest <= 60
 

@@ -13,6 +13,7 @@ import toys
 from data.collate import collate_responses
 from data.readers import read_preferences
 from data.records import PreferenceRecord, PromptRecord
+from gpt.fit import Limits
 from gpt.generate import Generation, SamplingParams, generate
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import build_tokenizer, load_tokenizer
@@ -246,24 +247,22 @@ def test_a_written_pair_is_read_again_as_a_preference(tmp_path):
     ]
 
 
-def test_another_tokenizer_reads_the_text_and_whether_it_ended():
-    """Ids mean something else there, whether they are too large for it or spell another text."""
-    glassbox = load_tokenizer("glassbox")
-    tokens = glassbox.encode("The lamp") + [glassbox.eos_id]
-    row = pair_as_text(TokenPair([97], tokens, tokens[:-1]), glassbox)
-    meta = {key: row[key] for key in row if key.endswith(("ended", "tokens"))}
-    (pair,) = encode_pairs([PreferenceRecord("a", row["chosen"], row["rejected"], meta)], BYTES)
-    assert pair == TokenPair([97], [*b"The lamp", EOS], [*b"The lamp"])
-    meta = {"chosen_tokens": [99, EOS], "chosen_ended": False}  # the text was edited by hand
-    (pair,) = encode_pairs([PreferenceRecord("a", "b", "d", meta)], BYTES)
-    assert pair == TokenPair([97], [98], [100, EOS])
-
-
 def test_pairs_are_kept_or_left_out_by_their_tokens():
     """A cut-off answer needs no room for an EOS that it does not have."""
     pairs = [TokenPair([1, 2], [3, 4, 5], [6]), TokenPair([1], [3], [4, 4, 4, EOS])]
-    assert keep_fitting(pairs, 2, 4) == (pairs, {})
-    assert keep_fitting(pairs, 2, 3) == (pairs[:1], {"answer too long": 1})
-    assert keep_fitting(pairs, 1, 4) == (pairs[1:], {"prompt too long": 1})
-    assert keep_fitting(pairs, 2, 4, context=4) == ([], {"longer than the model's 4 positions": 2})
-    assert keep_fitting(pairs, 2, 4, context=5) == (pairs, {})
+    for limits, kept in (
+        ((2, 4), pairs), ((2, 3), pairs[:1]), ((1, 4), pairs[1:]), ((2, 4, 4), []), ((2, 4, 5), pairs)
+    ):  # fmt: skip
+        assert keep_fitting(pairs, Limits(*limits)) == kept
+
+
+def test_a_cut_answer_has_no_eos_and_its_mask_is_full():
+    """It is a sampled answer that reached its limit; a pair that is equal after the cut is none."""
+    long, rest = [*range(3, 33), EOS], [*range(40, 44), EOS]
+    pairs = [TokenPair([1], long, rest), TokenPair([1], long, [*long[:20], 99, EOS])]
+    (cut,) = keep_fitting(pairs, Limits(8, 20, 64, cut=True))
+    assert cut.chosen == long[:20] and cut.rejected == rest
+    batch = collate_pairs([cut], EOS)
+    assert batch.lengths.tolist() == [20, 5] and batch.response_mask.sum(1).tolist() == [20, 5]
+    assert pair_as_text(cut, BYTES)["chosen_ended"] is False
+    assert keep_fitting(pairs, Limits(8, 20, 12, cut=True)) == []  # 11 tokens say nothing

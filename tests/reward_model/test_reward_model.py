@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import replace
 
 import pytest
@@ -131,24 +130,6 @@ def test_normalize_on_without_spread_stays_finite():
     assert float(model.std) == 1
     model.normalize_on(batch_of([[3]] * 4, [[4]] * 4))
     assert model(batch_of([[3]], [[4]])).item() == pytest.approx(0, abs=1e-6)
-
-
-# Construction
-
-
-def test_from_policy_copies_the_trunk_and_draws_the_head():
-    """std (D + 1)^-0.5: with D = 255, 1/16."""
-    policy = GPT(GPTConfig(V, context=4, n_layer=1, n_head=1, n_embd=255)).initialize()
-    model = RewardModel.from_policy(policy, generator=torch.Generator().manual_seed(0))
-    assert float(model.head.weight.detach().std()) == pytest.approx(1 / 16, rel=0.15)
-    assert model.head.bias.tolist() == [0.0]
-    same = RewardModel.from_policy(policy, generator=torch.Generator().manual_seed(0))
-    assert torch.equal(model.head.weight, same.head.weight)
-    before = copy.deepcopy(policy.state_dict())
-    for name, parameter in model.gpt.named_parameters():
-        assert torch.equal(parameter, before[name]), name
-        parameter.data.add_(1.0)
-    assert all(torch.equal(policy.state_dict()[name], before[name]) for name in before)
 
 
 # Files

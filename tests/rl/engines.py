@@ -483,6 +483,7 @@ ENGINES = [
         skips=dict(
             a_toy_reward_is_learned_and_its_negative_unlearned=ONE_ITERATION,
             a_stronger_kl_penalty_stays_nearer=ONE_ITERATION,
+            a_short_run_goes_on_as_the_longer_one_bit_for_bit="its rounds have steps / iterations steps",
             a_resumed_run_is_the_uninterrupted_one_bit_for_bit="its own file cuts the runs whose "
             "reward model is refreshed, before, at and behind an iteration's first step",
         ),
@@ -692,6 +693,7 @@ ENGINES = [
                 RECORDED,
             ),
             "warm_up_is_linear_and_then_constant": "a cosine follows the warm-up: own file",
+            "a_short_run_goes_on_as_the_longer_one_bit_for_bit": "its cosine depends on the steps",
             "main_writes_the_run_folder": "its main needs recorded pairs on disk: own file",
         },
     ),

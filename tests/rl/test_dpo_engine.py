@@ -29,6 +29,7 @@ from data import names
 from data.readers import read_preferences
 from data.splits import split_of
 from gpt.checkpoint import load_gpt, save_gpt
+from gpt.fit import Limits
 from gpt.generate import SamplingParams
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import load_tokenizer
@@ -244,12 +245,12 @@ def test_a_files_pairs_are_split_by_prompt_and_long_ones_left_out(tmp_path, caps
         prompt = next(p for p in FILE_PROMPTS if split_of(p) == "train")
         row = {"prompt": prompt, "chosen": "Well, " * 30, "rejected": "No!"}
         file.write(json.dumps(row) + "\n")
-    train_pairs, held_out = open_pairs(str(path), "tiny", None, tokenizer, 40, 30)
+    train_pairs, held_out = open_pairs(str(path), "tiny", None, tokenizer, Limits(40, 30))
     texts = [{tokenizer.decode(p.prompt) for p in part} for part in (train_pairs, held_out)]
     assert [{split_of(text) for text in part} for part in texts] == [{"train"}, {"validation"}]
     expected = [p for p in FILE_PROMPTS if split_of(p) in ("train", "validation")]
     assert len(train_pairs) + len(held_out) == len(expected)
-    assert "left out 1 pairs: answer too long" in capsys.readouterr().out
+    assert "do not fit: answer too long 1" in capsys.readouterr().out
     assert all(p.chosen[-1] == p.rejected[-1] == tokenizer.eos_id for p in train_pairs)
 
 
@@ -267,7 +268,7 @@ def test_the_reviews_pairs_are_those_of_the_reward_model_token_by_token(tmp_path
     for name in ("pairs.jsonl", "held_out_pairs.jsonl"):
         append_jsonl(tmp_path / name, [pair_as_text(pair, tokenizer) for pair in pairs])
     assert tokenizer.encode("lamp") != spelled
-    parts = open_pairs("reviews", "tiny", tmp_path, tokenizer, 40, 30)
+    parts = open_pairs("reviews", "tiny", tmp_path, tokenizer, Limits(40, 30))
     assert parts == (pairs[:2], pairs[:2])
     assert read_preferences(tmp_path / "pairs.jsonl").summary() in capsys.readouterr().out
 
@@ -300,7 +301,8 @@ def test_the_whole_script_writes_what_every_engine_writes(runs):
         runs, data="reviews", policy=runs / "base", reward_model=folder, out=runs / "out"
     )
     assert {path.name for path in out.iterdir()} == {
-        "config.json", "metrics.jsonl", "samples.jsonl", "report.json", "learning_curves.png",
+        "config.json", "metrics.jsonl", "samples.jsonl", "test_answers.jsonl", "report.json",
+        "learning_curves.png",
         "page.json", "report.html", "tokens.jsonl", "model.safetensors",
     }  # fmt: skip
     rows = read_jsonl(out / "metrics.jsonl")
@@ -318,24 +320,6 @@ def run_file(runs: Path, **changes) -> Path:
         test_prompts=4, max_new_tokens=20, device="cpu",
     )  # fmt: skip
     return main(DPOConfig(**(options | changes)))
-
-
-def test_a_file_of_pairs_needs_no_reward_model(runs, capsys):
-    out = run_file(runs)
-    printed = capsys.readouterr().out
-    assert printed.count("no reward model in ") == 1
-    assert "reward_model-pairs-tiny: the validations report no reward\n" in printed
-    assert (out / "learning_curves.png").read_bytes()[:4] == b"\x89PNG"
-    row = read_jsonl(out / "metrics.jsonl")[-1]
-    assert {key for key in row if key.startswith(("validation/", "held_out_"))} == {
-        *("held_out_loss", "held_out_accuracy", "held_out_margin"),
-        *("validation/kl", "validation/response_length", "validation/eos_rate"),
-    }
-    report = json.loads((out / "report.json").read_text())
-    assert set(report) == {"prompts", "before", "after"}
-    for side in ("before", "after"):
-        assert set(report[side]) == {"kl", "response_length", "eos_rate"}
-    assert all(set(row) == {"step", "prompt", "response"} for row in read_jsonl(out / SAMPLES))
 
 
 def test_a_reward_model_that_is_there_changes_the_report_alone(runs, capsys):

@@ -221,6 +221,21 @@ def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(tmp_path, engine, fo
 
 
 @each_engine
+def test_a_short_run_goes_on_as_the_longer_one_bit_for_bit(tmp_path, engine):
+    """--resume with more --steps: nothing of a step depends on how many there are."""
+    assert not engine.config.fixed_length
+    longer = small_gpt(n_layer=1)
+    rows = engine.run(longer, folder=tmp_path / "longer", **known(engine, steps=4, minibatches=2))
+    short, log = tmp_path / "short", tmp_path / "short" / "metrics.jsonl"
+    engine.run(small_gpt(n_layer=1), folder=short, **known(engine, steps=2, minibatches=2))
+    policy = small_gpt(n_layer=1)
+    torch.nn.init.normal_(policy.wte.weight)  # everything comes from the file
+    options = known(engine, steps=4, minibatches=2, resume=True)
+    more = engine.run(policy, folder=short, log=MetricLog(4, path=log, start=2), **options)
+    assert numbers(more) == numbers(rows)[2:] and torch.equal(weights(policy), weights(longer))
+
+
+@each_engine
 def test_resuming_with_another_model_is_refused(tmp_path, engine):
     engine.run(small_gpt(n_layer=2), steps=1, checkpoint_every=1, folder=tmp_path)
     with pytest.raises(UserError, match="does not fit this run.*--resume"):
@@ -814,7 +829,8 @@ def test_main_writes_the_run_folder(tmp_path, monkeypatch, engine, form):
     assert len(copies) == 1 + moves  # the start of the run is the reference, too, if that stays
     assert folder.parent == tmp_path and folder.name.startswith(engine.name)
     assert {path.name for path in folder.iterdir()} == {
-        "config.json", "metrics.jsonl", "samples.jsonl", "report.json", "learning_curves.png",
+        "config.json", "metrics.jsonl", "samples.jsonl", "test_answers.jsonl", "report.json",
+        "learning_curves.png",
         "model.safetensors", "page.json", "report.html", "tokens.jsonl", *engine.writes,
         *(["adapter"] if form else []),
     }  # fmt: skip

@@ -302,7 +302,7 @@ def test_the_mean_ratio_by_loops_and_its_clip():
         scores,
         old,
         advantages,
-        SimpleNamespace(response_mask=mask, valid=mask.flatten().nonzero()[:, 0]),
+        SimpleNamespace(response_mask=mask, of_valid=lambda values: values[mask]),
     )
     meter.add_update(loss, torch.ones(()))
     row = meter.metrics()

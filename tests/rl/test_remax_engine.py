@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -18,7 +19,6 @@ CONTRACT = {
     "strong_kl": 1.0,
     "skips": {
         "centred_advantages_make_a_loss_of_zero": "log pi itself is weighted, not a ratio of 1",
-        "several_updates_move_the_policy_within_one_batch": "no ratio: several updates are refused",
         "every_prompt_is_asked_once_an_epoch": "asked twice, once greedily: own file",
     },
 }
@@ -135,3 +135,9 @@ def test_a_broken_reward_of_a_greedy_answer_is_refused():
 
 def policy_text(tokens: list[int]) -> str:
     return LETTERS.decode([token for token in tokens if token != LETTERS.eos_id])
+
+
+def test_several_updates_a_batch_are_refused():
+    with pytest.raises(ValueError, match="updates_per_batch must be 1: got 2"):
+        replace(CONFIG, updates_per_batch=2)
+    assert replace(CONFIG, minibatches=4).minibatches == 4  # new samples, disjoint rows

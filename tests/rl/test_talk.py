@@ -180,7 +180,18 @@ def test_a_function_named_in_a_run_folder_is_not_started(runs: Path) -> None:
     run_folder(runs / "own", 2, data="reviews", reward=f"{runs / 'evil.py'}:reward", policy=None)
     opened = open_talk(runs / "own", CPU)
     assert isinstance(opened, Talk)
-    assert any("not called from here" in note for note in opened.partners[0].measures.notes)
+    assert any("called only with --reward" in note for note in opened.partners[0].measures.notes)
+
+
+def test_a_function_that_is_named_again_scores_the_answers(runs: Path) -> None:
+    (runs / "mine.py").write_text("def size(prompt, response): return float(len(response))\n")
+    named = f"{runs / 'mine.py'}:size"
+    run_folder(runs / "own", 2, data="reviews", reward=named, policy=None)
+    (answer,) = ask(runs / "own", config=replace(CPU, reward=named))["answers"]
+    assert answer["reward"] == len(answer["text"])
+    for wrong in (dict(reward="model"), dict(reward=named, reward_model=runs / "judge")):
+        with pytest.raises(ValueError, match="FILE.py:FUNCTION"):
+            replace(CPU, **wrong)
 
 
 def test_a_prompt_that_is_too_long_or_empty_is_one_sentence(runs: Path) -> None:

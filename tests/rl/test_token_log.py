@@ -30,8 +30,9 @@ from harness.training_state import TrainingState
 from rl import kd_grpo_engine, ppo_engine
 from rl.batches.rollout import Rollout, sample_rollout
 from rl.training.evaluation import Validation
+from rl.training.metrics import StepBatch
 from rl.training.run import finish_step
-from rl.training.token_log import ClipRule, StepBatch, TokenLog
+from rl.training.token_log import TokenLog
 
 pytestmark = pytest.mark.filterwarnings("ignore:with one update a batch")
 BY_NAME = {engine.name: engine for engine in ENGINES}
@@ -153,7 +154,7 @@ def test_td_errors_by_hand(tmp_path: Path) -> None:
     log = TokenLog(tmp_path / "t.jsonl", LETTERS, None, config)
     rollout = two_responses([[True, True, True], [True, True, False]])
     batch = StepBatch(
-        ClipRule(lambda new, old, A, m: torch.zeros_like(m)), rollout, torch.zeros(2),
+        lambda new, old, A, m: torch.zeros_like(m), rollout, torch.zeros(2),
         torch.ones(2, 3),
         old_values=torch.tensor([[1.0, 2, 3], [4, 5, 0]]),
         token_rewards=torch.tensor([[0.0, 0, 1], [1, 2, 0]]),
@@ -181,8 +182,11 @@ def test_a_step_ends_with_and_without_a_batch_and_a_token_log(batch: bool, tmp_p
     """A plain function has no log, a validation may have none, and some steps train on nothing."""
     engine, policy = BY_NAME["grpo"], small_gpt()
     rollout = two_responses([[True]])
-    rule = ClipRule(lambda new, old, A, m: m)
-    given = StepBatch(rule, rollout, torch.zeros(1), torch.zeros(1, 1)) if batch else None
+    given = (
+        StepBatch(lambda new, old, A, m: m, rollout, torch.zeros(1), torch.zeros(1, 1))
+        if batch
+        else None
+    )
     kept = []
     for validate in (
         None,

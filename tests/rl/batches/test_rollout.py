@@ -19,8 +19,6 @@ from rl.batches import rollout as rollout_module
 from rl.batches.rollout import (
     Rollout,
     join_rollouts,
-    micro_batches,
-    minibatches,
     old_policy_log_probs,
     rollout_log_probs,
     sample_rollout,
@@ -101,43 +99,6 @@ def test_fewer_rows_at_once_draw_the_same_responses(rows, monkeypatch):
     assert torch.equal(pieces.response_mask, whole.response_mask)
     assert torch.equal(pieces.has_eos, whole.has_eos)
     torch.testing.assert_close(pieces.log_probs, whole.log_probs)
-
-
-# Cutting up
-
-
-@pytest.mark.parametrize(("prompts", "count"), [(6, 2), (7, 3), (4, 4), (3, 5), (5, 1)])
-def test_minibatches_keep_groups_together_and_cover_every_row(prompts, count):
-    parts = minibatches(prompts * G, count, seeded(0), G)
-    assert len(parts) == min(count, prompts)
-    rows = torch.cat(parts).tolist()
-    assert sorted(rows) == list(range(prompts * G))
-    for part in parts:
-        groups = part.view(-1, G)
-        assert (groups % G == torch.arange(G)).all()
-        assert (groups // G == groups[:, :1] // G).all()
-    sizes = [len(part) // G for part in parts]
-    assert max(sizes) - min(sizes) <= 1
-
-
-@pytest.mark.parametrize("size", [1, 2, 5, 100])
-def test_micro_batches_cover_the_minibatch(size):
-    rollout = rollout_of()
-    rows = torch.tensor([9, 10, 11, 3, 4, 5, 0, 1, 2])
-    parts = list(micro_batches(rollout.sequences, rows, size))
-    assert sorted(torch.cat([index for index, _ in parts]).tolist()) == sorted(rows.tolist())
-    totals = rollout.sequences.prompt_lengths + rollout.lengths
-    longest = 0
-    for index, batch in parts:
-        assert 1 <= len(index) <= size
-        assert torch.equal(batch.response_tokens, rollout.response_tokens[index])
-        assert torch.equal(batch.response_mask, rollout.response_mask[index])
-        assert batch.tokens.shape[1] == int(totals[index].max())  # no column of padding only
-        assert int(totals[index].min()) >= longest  # of similar length
-        longest = int(totals[index].max())
-        torch.testing.assert_close(
-            token_log_probs(MODEL, batch), rollout.log_probs[index], rtol=0, atol=1e-5
-        )
 
 
 # Joining and parting

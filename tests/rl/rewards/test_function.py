@@ -304,21 +304,6 @@ def test_an_engine_trains_on_it(source, base):
     assert json.loads((folder / "config.json").read_text())["reward"] == f"{name}:f"
 
 
-def test_a_broken_one_stops_before_an_earlier_run_is_moved(source, base):
-    with pytest.raises(UserError, match="Python finds no module"):
-        grpo_engine.main(config_of(base, "no_module_xyz:f"))
-    assert not (base.parent / "out").exists()
-
-
-def test_the_command_line(source, base):
-    """Once: the working folder is importable, and a mistake is one sentence."""
-    name = source("def f(prompt, response):\n    return len(response)\n")
-    flags = ["--policy", base, "--out", base.parent / "out", "--steps", 1, "--device", "cpu"]
-    done = command("-m", "rl.grpo_engine", *flags, "--reward", f"{name}:g", cwd=base.parent)
-    said = f"error: --reward {name}:g: {name} has no function 'g'"
-    assert done.returncode == 1 and said in done.stderr and "Traceback" not in done.stderr
-
-
 @pytest.mark.parametrize("leave", ["os._exit(0)", "ctypes.CDLL(None)._exit(0)"])
 def test_a_function_that_leaves_on_one_rank_ends_them_all(source, base, leave):
     """The second way is seen by nobody on this rank; the other one misses it."""

@@ -136,19 +136,6 @@ def test_characters_of_several_bytes_do_not_shift_the_ends():
     assert [value for _, value in listed(steps)] == [0.0, 1.0, 1.0]
 
 
-def test_a_response_that_was_cut_off():
-    """The unfinished step and the answer that is missing are one step, worth nothing."""
-    for text, expected in (
-        ("7+8=15,4+8", [(6, 1.0), (9, 0.0)]),
-        ("7+8=15,4+8+1=13", [(6, 1.0), (14, 0.0)]),
-        ("7+8=15,", [(6, 0.0)]),  # its last token should have led on
-        ("7+8=15,4+8+1=13,3+5+1=9:9", [(6, 1.0), (15, 1.0), (23, 1.0), (24, 0.0)]),
-        ("935", [(2, 0.0)]),
-    ):
-        steps = CheckedSteps(GLASSBOX)(rollout_of(text, ended=False), torch.zeros(1))
-        assert listed(steps) == expected, text
-
-
 def test_every_token_of_a_sum_belongs_to_one_step_and_the_rewards_are_the_checks():
     """On what writers write, in either style and with their errors."""
     rng = random.Random(0)

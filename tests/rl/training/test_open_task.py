@@ -167,7 +167,7 @@ def test_prompts_without_room_are_left_out_and_counted(tmp_path, capsys):
     (tmp_path / "pairs.json").write_text(json.dumps(rows), encoding="utf-8")
     prompts = open_prompts(str(tmp_path / "pairs.json"), GLASSBOX, 40)
     assert sum(map(len, prompts.values())) == 59
-    assert "left out 1 prompts of more than 40 tokens" in capsys.readouterr().out
+    assert "left out 1 of 60 prompts (2%)" in capsys.readouterr().out
 
 
 # The task as a whole
