@@ -216,7 +216,9 @@ def item_accuracy(model: RewardModel, tokenizer: Tokenizer, answers: Evaluation)
     Of each answer that names its prompt's item, and no other, it scores a copy that names the next
     item instead. The two differ in nothing else. A tie counts as wrong.
     """
-    prompts, right, wrong = [], [], []
+    prompts: list[list[int]] = []
+    right: list[list[int]] = []
+    wrong: list[list[int]] = []
     for record, text in zip(answers.records, answers.responses, strict=True):
         item = record.meta["item"]
         if set(re.findall(r"\w+", text)) & set(reviews.ITEMS) == {item}:
