@@ -831,6 +831,7 @@ def test_main_writes_the_run_folder(tmp_path, monkeypatch, engine, form):
     assert {path.name for path in folder.iterdir()} == {
         "config.json", "metrics.jsonl", "samples.jsonl", "report.json", "learning_curves.png",
         "model.safetensors", "page.json", "report.html", "tokens.jsonl", *engine.writes,
+        *([] if engine.config.fixed_length else ["finished_state.pt"]),
         *(["adapter"] if form else []),
     }  # fmt: skip
     trained, start = (
