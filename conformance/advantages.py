@@ -62,34 +62,28 @@ ADVANTAGES = Kind(
     about="one advantage for each of N responses, G to a prompt",
     known=ways(
         "advantages",
-        {
-            "z_score": grouped(lambda r, G: z_score(r)),
-            "biased_z_score": grouped(lambda r, G: z_score(r, 0)),
-            "mean_alone": grouped(lambda r, G: centred(r)),
-            "leave_one_out": grouped(lambda r, G: leave_one_out(r)),
-            "batch_deviation": grouped(lambda r, G: centred(r) / (r.std() + EPS)),
-            "centred_batch_deviation": grouped(lambda r, G: centred(r) / (centred(r).std() + EPS)),
-            "over_the_mean": grouped(
-                lambda r, G: centred(r) / r.mean(1, keepdim=True).clamp(min=1e-6)
-            ),
-        },
+        z_score=grouped(lambda r, G: z_score(r)),
+        biased_z_score=grouped(lambda r, G: z_score(r, 0)),
+        mean_alone=grouped(lambda r, G: centred(r)),
+        leave_one_out=grouped(lambda r, G: leave_one_out(r)),
+        batch_deviation=grouped(lambda r, G: centred(r) / (r.std() + EPS)),
+        centred_batch_deviation=grouped(lambda r, G: centred(r) / (centred(r).std() + EPS)),
+        over_the_mean=grouped(lambda r, G: centred(r) / r.mean(1, keepdim=True).clamp(min=1e-6)),
     ),
     mistakes=ways(
         "advantages mistakes",
-        {
-            "over_all_prompts": lambda r, G: ((r - r.mean()) / (r.std() + EPS)).view(-1, 1),
-            "deviation_and_leave_one_out": grouped(
-                lambda r, G: leave_one_out(r) / (r.std(1, keepdim=True) + EPS)
-            ),
-            "by_the_variance": grouped(lambda r, G: centred(r) / (r.var(1, keepdim=True) + EPS)),
-            "wrong_way_round": grouped(lambda r, G: -z_score(r)),
-            "interleaved": interleaved,
-            "no_eps": no_deviation,
-            "factor_twice": grouped(lambda r, G: leave_one_out(r) * G / (G - 1)),
-            "divided_by_all": grouped(lambda r, G: r - (r.sum(1, keepdim=True) - r) / G),
-            "other_prompts_too": lambda r, G: (r - (r.sum() - r) / (len(r) - 1)).view(-1, 1),
-            "no_baseline": lambda r, G: r.view(-1, 1),
-        },
+        over_all_prompts=lambda r, G: ((r - r.mean()) / (r.std() + EPS)).view(-1, 1),
+        deviation_and_leave_one_out=grouped(
+            lambda r, G: leave_one_out(r) / (r.std(1, keepdim=True) + EPS)
+        ),
+        by_the_variance=grouped(lambda r, G: centred(r) / (r.var(1, keepdim=True) + EPS)),
+        wrong_way_round=grouped(lambda r, G: -z_score(r)),
+        interleaved=interleaved,
+        no_eps=no_deviation,
+        factor_twice=grouped(lambda r, G: leave_one_out(r) * G / (G - 1)),
+        divided_by_all=grouped(lambda r, G: r - (r.sum(1, keepdim=True) - r) / G),
+        other_prompts_too=lambda r, G: (r - (r.sum() - r) / (len(r) - 1)).view(-1, 1),
+        no_baseline=lambda r, G: r.view(-1, 1),
     ),
     cases=(
         column("a group of two, rewards 0 and 1000", [0, 1000], 2, [-0.707107, 0.707107]),
@@ -175,24 +169,18 @@ GAE_CASES = (
 GAE = Kind(
     name="gae",
     about="generalised advantage estimation, (N, T); of a tuple the first is looked at",
-    known=ways(
-        "gae", {"gae": gae, "whitened_gae": lambda r, v, m, *a: whiten(gae(r, v, m, *a), m)}
-    ),
+    known=ways("gae", gae=gae, whitened_gae=lambda r, v, m, *a: whiten(gae(r, v, m, *a), m)),
     mistakes=ways(
         "gae mistakes",
-        {
-            "monte_carlo": lambda r, v, m, gamma, lam: gae(r, v, m, gamma, 1.0),
-            "one_step": lambda r, v, m, gamma, lam: gae(r, v, m, gamma, 0.0),
-            "returns": lambda r, v, m, *a: torch.where(m, gae(r, v, m, *a) + v, 0.0),
-            "padding_valued": padding_valued,
-            "padding_rewarded": padding_rewarded,
-            "without_gamma_in_the_sum": lambda r, v, m, gamma, lam: gae(
-                r, v, m, gamma, lam / gamma
-            ),
-            "wrong_way_round": forwards,
-            "value_not_subtracted": lambda r, v, m, *a: gae(r, torch.zeros_like(v), m, *a),
-            "values_one_late": lambda r, v, m, *a: gae(r, v.roll(-1, 1), m, *a),
-        },
+        monte_carlo=lambda r, v, m, gamma, lam: gae(r, v, m, gamma, 1.0),
+        one_step=lambda r, v, m, gamma, lam: gae(r, v, m, gamma, 0.0),
+        returns=lambda r, v, m, *a: torch.where(m, gae(r, v, m, *a) + v, 0.0),
+        padding_valued=padding_valued,
+        padding_rewarded=padding_rewarded,
+        without_gamma_in_the_sum=lambda r, v, m, gamma, lam: gae(r, v, m, gamma, lam / gamma),
+        wrong_way_round=forwards,
+        value_not_subtracted=lambda r, v, m, *a: gae(r, torch.zeros_like(v), m, *a),
+        values_one_late=lambda r, v, m, *a: gae(r, v.roll(-1, 1), m, *a),
     ),
     cases=GAE_CASES,
     random=trajectory,
@@ -203,28 +191,16 @@ RETURNS = Kind(
     about="what the critic learns beside GAE: A + V, before any whitening",
     known=ways(
         "returns",
-        {
-            "lambda_returns": lambda r, v, m, *a: torch.where(m, gae(r, v, m, *a) + v, 0.0),
-            "monte_carlo": lambda r, v, m, gamma, lam: torch.where(
-                m, gae(r, v, m, gamma, 1.0) + v, 0.0
-            ),
-        },
+        lambda_returns=lambda r, v, m, *a: torch.where(m, gae(r, v, m, *a) + v, 0.0),
+        monte_carlo=lambda r, v, m, gamma, lam: torch.where(m, gae(r, v, m, gamma, 1.0) + v, 0.0),
     ),
     mistakes=ways(
         "returns mistakes",
-        {
-            "advantages": gae,
-            "whitened": lambda r, v, m, *a: torch.where(m, whiten(gae(r, v, m, *a), m) + v, 0.0),
-            "padding_valued": lambda r, v, m, *a: torch.where(
-                m, padding_valued(r, v, m, *a) + v, 0.0
-            ),
-            "padding_rewarded": lambda r, v, m, *a: torch.where(
-                m, padding_rewarded(r, v, m, *a) + v, 0.0
-            ),
-            "undiscounted": lambda r, v, m, gamma, lam: torch.where(
-                m, gae(r, v, m, 1.0, 1.0) + v, 0.0
-            ),
-        },
+        advantages=gae,
+        whitened=lambda r, v, m, *a: torch.where(m, whiten(gae(r, v, m, *a), m) + v, 0.0),
+        padding_valued=lambda r, v, m, *a: torch.where(m, padding_valued(r, v, m, *a) + v, 0.0),
+        padding_rewarded=lambda r, v, m, *a: torch.where(m, padding_rewarded(r, v, m, *a) + v, 0.0),
+        undiscounted=lambda r, v, m, gamma, lam: torch.where(m, gae(r, v, m, 1.0, 1.0) + v, 0.0),
     ),
     cases=(
         Case(
@@ -260,19 +236,15 @@ def ragged(generator: torch.Generator) -> Arguments:
 WHITEN = Kind(
     name="whiten",
     about="mean 0 and deviation 1 over the valid tokens of the whole batch",
-    known=ways("whiten", {"whiten": whiten, "biased_whiten": lambda x, m: whiten(x, m, 0)}),
+    known=ways("whiten", whiten=whiten, biased_whiten=lambda x, m: whiten(x, m, 0)),
     mistakes=ways(
         "whiten mistakes",
-        {
-            "per_response": per_response,
-            "padding_counted": padding_counted,
-            "zeros_counted": lambda x, m: padding_counted(torch.where(m, x, 0.0), m),
-            "by_the_variance": lambda x, m: torch.where(
-                m, (x - x[m].mean()) / (x[m].var() + EPS), 0.0
-            ),
-            "mean_kept": lambda x, m: torch.where(m, x / (x[m].std() + EPS), 0.0),
-            "mean_added_back": lambda x, m: torch.where(m, whiten(x, m) + x[m].mean(), 0.0),
-        },
+        per_response=per_response,
+        padding_counted=padding_counted,
+        zeros_counted=lambda x, m: padding_counted(torch.where(m, x, 0.0), m),
+        by_the_variance=lambda x, m: torch.where(m, (x - x[m].mean()) / (x[m].var() + EPS), 0.0),
+        mean_kept=lambda x, m: torch.where(m, x / (x[m].std() + EPS), 0.0),
+        mean_added_back=lambda x, m: torch.where(m, whiten(x, m) + x[m].mean(), 0.0),
     ),
     cases=(
         Case(

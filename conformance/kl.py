@@ -131,26 +131,26 @@ def kind(name: str, about: str, known: list[Way], mistakes: list[Way], wanted: l
 
 
 K3_NUMBERS, K1_NUMBERS = [0.193147, 0.0, 1.613706], [0.693147, 0.0, -1.386294]
-wrong = ways("kl mistakes", MISTAKES)
+wrong = ways("kl mistakes", **MISTAKES)
 KL = kind(
     "kl",
     "an estimate of KL(policy || reference) per token",
-    ways("kl", {**ESTIMATES, **STRAIGHT}),
+    ways("kl", **ESTIMATES, **STRAIGHT),
     wrong,
     K3_NUMBERS,
 )
 KL_LOSS = kind(
     "kl_loss",
     "the same, where it is a term of the loss",
-    ways("kl", {"k3": k3, "k2": k2, **STRAIGHT}),
-    wrong + ways("kl_loss mistakes", {"k1": k1, "absolute": absolute}),
+    ways("kl", k3=k3, k2=k2, **STRAIGHT),
+    wrong + ways("kl_loss mistakes", k1=k1, absolute=absolute),
     K3_NUMBERS,
 )
 KL_REWARD = kind(
     "kl_reward",
     "the same, where it is taken off the reward",
-    ways("kl", {"k1": k1}),
-    ways("kl_reward mistakes", {"k3": k3, "k2": k2, "absolute": absolute})
+    ways("kl", k1=k1),
+    ways("kl_reward mistakes", k3=k3, k2=k2, absolute=absolute)
     + [w for w in wrong if w.name != "without_gradient"],
     K1_NUMBERS,
 )

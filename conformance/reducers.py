@@ -43,33 +43,27 @@ def constant_length(x, mask, length=None):
 KNOWN_REDUCERS = {
     "scalar": ways(
         "reducers",
-        {
-            "token_mean": token_mean,
-            "sequence_mean": sequence_mean,
-            "sequence_sum": lambda x, mask, *_: row_sums(x, mask).mean(),
-            "constant_length": constant_length,
-            "batch_sum": lambda x, mask, *_: row_sums(x, mask).sum(),
-        },
+        token_mean=token_mean,
+        sequence_mean=sequence_mean,
+        sequence_sum=lambda x, mask, *_: row_sums(x, mask).mean(),
+        constant_length=constant_length,
+        batch_sum=lambda x, mask, *_: row_sums(x, mask).sum(),
     ),
-    "row": ways("reducers", {"row_means": row_means, "row_sums": row_sums}),
-    "pairs": ways("reducers", {"mean": token_mean, "sum": lambda x, *_: x.sum()}),
+    "row": ways("reducers", row_means=row_means, row_sums=row_sums),
+    "pairs": ways("reducers", mean=token_mean, sum=lambda x, *_: x.sum()),
 }
 WRONG_REDUCERS = {
     "scalar": ways(
         "wrong reducers",
-        {
-            "padding_in_the_denominator": lambda x, mask, *_: kept(x, mask)[0].mean(),
-            "padding_in_both": lambda x, *_: x.mean(),
-            "padding_in_the_numerator": lambda x, mask, *_: x.sum() / kept(x, mask)[1].sum(),
-            "padding_in_the_sum": lambda x, *_: x.sum(),
-            "divided_by_the_width": lambda x, mask, *_: row_sums(x, mask).sum() / x.shape[1],
-            "mean_of_column_means": lambda x, mask, *_: row_means(
-                *[y.T for y in kept(x, mask)]
-            ).mean(),
-            "last_token_left_out": lambda x, mask, *_: token_mean(
-                x, kept(x, mask)[1].roll(-1, 1) & kept(x, mask)[1]
-            ),
-        },
+        padding_in_the_denominator=lambda x, mask, *_: kept(x, mask)[0].mean(),
+        padding_in_both=lambda x, *_: x.mean(),
+        padding_in_the_numerator=lambda x, mask, *_: x.sum() / kept(x, mask)[1].sum(),
+        padding_in_the_sum=lambda x, *_: x.sum(),
+        divided_by_the_width=lambda x, mask, *_: row_sums(x, mask).sum() / x.shape[1],
+        mean_of_column_means=lambda x, mask, *_: row_means(*[y.T for y in kept(x, mask)]).mean(),
+        last_token_left_out=lambda x, mask, *_: token_mean(
+            x, kept(x, mask)[1].roll(-1, 1) & kept(x, mask)[1]
+        ),
     ),
-    "row": ways("wrong reducers", {"row_padding": lambda x, *_: x.mean(1)}),
+    "row": ways("wrong reducers", row_padding=lambda x, *_: x.mean(1)),
 }

@@ -39,28 +39,20 @@ TABLE = torch.tensor([[[0.5, 0.25, 0.25], [0.25, 0.5, 0.25], [0.2, 0.2, 0.6]]]).
 LOG_PROBS = Kind(
     name="log_probs",
     about="log-probs of tokens[:, 1:], (N, S - 1), from logits (N, S, V); or their sums over the mask",
-    known=ways("log_probs", {"log_probs": log_probs}),
+    known=ways("log_probs", log_probs=log_probs),
     mistakes=ways(
         "log_probs mistakes",
-        {
-            "one_column_late": lambda z, y, m=None, t=1.0: pick(
-                (z[:, 1:] / t).log_softmax(-1), y[:, 1:]
-            ),
-            "own_token": lambda z, y, m=None, t=1.0: pick(
-                (z[:, :-1] / t).log_softmax(-1), y[:, :-1]
-            ),
-            "temperature_forgotten": lambda z, y, m=None, t=1.0: log_probs(z, y),
-            "temperature_multiplied": lambda z, y, m=None, t=1.0: log_probs(z, y, m, 1 / t),
-            "temperature_late": tempered_late,
-            "logits_themselves": lambda z, y, m=None, t=1.0: pick(z[:, :-1] / t, y[:, 1:]),
-            "probabilities": lambda *a: log_probs(*a).exp(),
-            "surprise": lambda *a: -log_probs(*a),
-            "likeliest": lambda z, y, m=None, t=1.0: (z[:, :-1] / t).log_softmax(-1).amax(-1),
-            "over_the_columns": lambda z, y, m=None, t=1.0: pick(
-                (z[:, :-1] / t).log_softmax(1), y[:, 1:]
-            ),
-            "without_gradient": lambda *a: log_probs(*a).detach(),
-        },
+        one_column_late=lambda z, y, m=None, t=1.0: pick((z[:, 1:] / t).log_softmax(-1), y[:, 1:]),
+        own_token=lambda z, y, m=None, t=1.0: pick((z[:, :-1] / t).log_softmax(-1), y[:, :-1]),
+        temperature_forgotten=lambda z, y, m=None, t=1.0: log_probs(z, y),
+        temperature_multiplied=lambda z, y, m=None, t=1.0: log_probs(z, y, m, 1 / t),
+        temperature_late=tempered_late,
+        logits_themselves=lambda z, y, m=None, t=1.0: pick(z[:, :-1] / t, y[:, 1:]),
+        probabilities=lambda *a: log_probs(*a).exp(),
+        surprise=lambda *a: -log_probs(*a),
+        likeliest=lambda z, y, m=None, t=1.0: (z[:, :-1] / t).log_softmax(-1).amax(-1),
+        over_the_columns=lambda z, y, m=None, t=1.0: pick((z[:, :-1] / t).log_softmax(1), y[:, 1:]),
+        without_gradient=lambda *a: log_probs(*a).detach(),
     ),
     cases=(
         Case(
@@ -120,18 +112,16 @@ def mask_case(about: str, tokens: list[int], wanted: list[bool]) -> Case:
 RESPONSE_MASK = Kind(
     name="response_mask",
     about="True for every token up to and including the first EOS",
-    known=ways("response_mask", {"response_mask": response_mask}),
+    known=ways("response_mask", response_mask=response_mask),
     mistakes=ways(
         "response_mask mistakes",
-        {
-            "not_eos": lambda y, eos: y != eos,
-            "without_the_eos": lambda y, eos: (y == eos).cumsum(1) == 0,
-            "one_column_late": one_column_late,
-            "up_to_the_last_eos": up_to_the_last_eos,
-            "all_columns": lambda y, eos: torch.ones_like(y, dtype=torch.bool),
-            "last_token_of_a_cut_row": last_token_of_a_cut_row,
-            "inverted": lambda y, eos: ~response_mask(y, eos),
-        },
+        not_eos=lambda y, eos: y != eos,
+        without_the_eos=lambda y, eos: (y == eos).cumsum(1) == 0,
+        one_column_late=one_column_late,
+        up_to_the_last_eos=up_to_the_last_eos,
+        all_columns=lambda y, eos: torch.ones_like(y, dtype=torch.bool),
+        last_token_of_a_cut_row=last_token_of_a_cut_row,
+        inverted=lambda y, eos: ~response_mask(y, eos),
     ),
     cases=(
         mask_case(
@@ -202,29 +192,25 @@ TOKEN_REWARDS = Kind(
     about="-kl_coef KL at every token, and the score at the last valid one",
     known=ways(
         "token_rewards",
-        {
-            "token_rewards": token_rewards,
-            "mean_at_the_end": mean_at_the_end,
-            "absolute_penalty": lambda s, new, ref, m, b: paid(s, absolute(new, ref), m, b),
-            "squared_penalty": lambda s, new, ref, m, b: paid(s, k2(new, ref), m, b),
-        },
+        token_rewards=token_rewards,
+        mean_at_the_end=mean_at_the_end,
+        absolute_penalty=lambda s, new, ref, m, b: paid(s, absolute(new, ref), m, b),
+        squared_penalty=lambda s, new, ref, m, b: paid(s, k2(new, ref), m, b),
     ),
     mistakes=ways(
         "token_rewards mistakes",
-        {
-            "paid_for_drifting": lambda s, new, ref, m, b: paid(s, ref - new, m, b),
-            "score_in_the_padding": last_column,
-            "score_at_every_token": lambda s, new, ref, m, b: torch.where(
-                m, s[:, None] - b * (new - ref), 0.0
-            ),
-            "penalty_at_the_end": total_at_the_end,
-            "divided_by_the_length": lambda s, new, ref, m, b: paid(
-                s, (new - ref) / m.sum(1, keepdim=True), m, b
-            ),
-            "last_token_not_charged": last_not_charged,
-            "coefficient_forgotten": lambda s, new, ref, m, b: paid(s, new - ref, m, 1.0),
-            "k3_in_the_reward": lambda s, new, ref, m, b: paid(s, k3(new, ref), m, b),
-        },
+        paid_for_drifting=lambda s, new, ref, m, b: paid(s, ref - new, m, b),
+        score_in_the_padding=last_column,
+        score_at_every_token=lambda s, new, ref, m, b: torch.where(
+            m, s[:, None] - b * (new - ref), 0.0
+        ),
+        penalty_at_the_end=total_at_the_end,
+        divided_by_the_length=lambda s, new, ref, m, b: paid(
+            s, (new - ref) / m.sum(1, keepdim=True), m, b
+        ),
+        last_token_not_charged=last_not_charged,
+        coefficient_forgotten=lambda s, new, ref, m, b: paid(s, new - ref, m, 1.0),
+        k3_in_the_reward=lambda s, new, ref, m, b: paid(s, k3(new, ref), m, b),
     ),
     cases=(
         Case(

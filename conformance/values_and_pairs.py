@@ -67,23 +67,19 @@ VALUE_LOSS = Kind(
     about="the critic's loss, per token or averaged",
     known=ways(
         "value_loss",
-        {
-            "value_loss": value_loss,
-            "squared": squared,
-            "twice_value_loss": lambda *a: 2 * value_loss(*a),
-            "twice_squared": lambda *a: 2 * squared(*a),
-        },
+        value_loss=value_loss,
+        squared=squared,
+        twice_value_loss=lambda *a: 2 * value_loss(*a),
+        twice_squared=lambda *a: 2 * squared(*a),
     ),
     mistakes=ways(
         "value_loss mistakes",
-        {
-            "minimum": minimum,
-            "clipped_alone": clipped_alone,
-            "as_a_ratio": as_a_ratio,
-            "without_gradient": lambda *a: value_loss(*a).detach(),
-            "returns_one_late": lambda v, old, R, *a: value_loss(v, old, R.roll(1, 1), *a),
-            "learns_from_old": lambda v, old, R, *a: squared(v, old, old),
-        },
+        minimum=minimum,
+        clipped_alone=clipped_alone,
+        as_a_ratio=as_a_ratio,
+        without_gradient=lambda *a: value_loss(*a).detach(),
+        returns_one_late=lambda v, old, R, *a: value_loss(v, old, R.roll(1, 1), *a),
+        learns_from_old=lambda v, old, R, *a: squared(v, old, old),
     ),
     cases=(
         value_case("an old value of 0, far from its return", [0.1], 0.0, [1.0], [0.405]),
@@ -133,26 +129,22 @@ PREFERENCE_LOSS = Kind(
     about="a loss of pairs, from log-probs of whole responses",
     known=ways(
         "preference_loss",
-        {
-            "dpo": dpo,
-            "ipo": lambda *a: (gap(*a[:4]) - 1 / (2 * a[4])) ** 2,
-            "hinge": lambda *a: torch.relu(1 - a[4] * gap(*a[:4])),
-        },
+        dpo=dpo,
+        ipo=lambda *a: (gap(*a[:4]) - 1 / (2 * a[4])) ** 2,
+        hinge=lambda *a: torch.relu(1 - a[4] * gap(*a[:4])),
     ),
     mistakes=ways(
         "preference_loss mistakes",
-        {
-            "reference_forgotten": lambda pc, pr, rc, rr, b: -F.logsigmoid(b * (pc - pr)),
-            "sides_swapped": lambda pc, pr, rc, rr, b: dpo(pr, pc, rr, rc, b),
-            "beta_outside": lambda pc, pr, rc, rr, b: b * dpo(pc, pr, rc, rr, 1.0),
-            "gain_not_loss": lambda *a: -dpo(*a),
-            "no_logarithm": lambda *a: torch.sigmoid(-a[4] * gap(*a[:4])),
-            "sum_of_rewards": lambda pc, pr, rc, rr, b: -F.logsigmoid(b * ((pc - rc) + (pr - rr))),
-            "reference_sign": lambda pc, pr, rc, rr, b: dpo(pc, pr, -rc, -rr, b),
-            "target_one_over_beta": lambda *a: (gap(*a[:4]) - 1 / a[4]) ** 2,
-            "target_half_beta": lambda *a: (gap(*a[:4]) - a[4] / 2) ** 2,
-            "rejected_detached": lambda pc, pr, rc, rr, b: dpo(pc, pr.detach(), rc, rr, b),
-        },
+        reference_forgotten=lambda pc, pr, rc, rr, b: -F.logsigmoid(b * (pc - pr)),
+        sides_swapped=lambda pc, pr, rc, rr, b: dpo(pr, pc, rr, rc, b),
+        beta_outside=lambda pc, pr, rc, rr, b: b * dpo(pc, pr, rc, rr, 1.0),
+        gain_not_loss=lambda *a: -dpo(*a),
+        no_logarithm=lambda *a: torch.sigmoid(-a[4] * gap(*a[:4])),
+        sum_of_rewards=lambda pc, pr, rc, rr, b: -F.logsigmoid(b * ((pc - rc) + (pr - rr))),
+        reference_sign=lambda pc, pr, rc, rr, b: dpo(pc, pr, -rc, -rr, b),
+        target_one_over_beta=lambda *a: (gap(*a[:4]) - 1 / a[4]) ** 2,
+        target_half_beta=lambda *a: (gap(*a[:4]) - a[4] / 2) ** 2,
+        rejected_detached=lambda pc, pr, rc, rr, b: dpo(pc, pr.detach(), rc, rr, b),
     ),
     cases=(
         Case(
@@ -184,13 +176,11 @@ def token_losses(generator: torch.Generator) -> Arguments:
 REDUCER = Kind(
     name="reducer",
     about="from token losses (N, T) and their mask to one number",
-    known=ways("reducer", {"mean": lambda loss, *_: loss}),
+    known=ways("reducer", mean=lambda loss, *_: loss),
     mistakes=ways(
         "reducer mistakes",
-        {
-            "sign_flipped": lambda loss, *_: -loss,
-            "without_gradient": lambda loss, *_: loss.detach(),
-        },
+        sign_flipped=lambda loss, *_: -loss,
+        without_gradient=lambda loss, *_: loss.detach(),
     ),
     cases=(
         Case(

@@ -10,7 +10,7 @@ The sentences of this folder's own ways stand in sentences.txt, one line each.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -45,7 +45,7 @@ def mistakes_of(module: ModuleType) -> list[Way]:
     return [value for value in vars(module).values() if isinstance(value, Way)]
 
 
-def ways(section: str, functions: Mapping[str, Callable[..., Any]]) -> list[Way]:
+def ways(section: str, **functions: Callable[..., Any]) -> list[Way]:
     """Functions under their names, with the sentences of that section of sentences.txt."""
     return [Way(name, sentence(section, name), function) for name, function in functions.items()]
 

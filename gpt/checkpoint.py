@@ -31,7 +31,9 @@ def about_gpt(model: GPT, tokenizer: Tokenizer) -> dict[str, Any]:
         "tokenizer": tokenizer.name,
         "tokenizer_fingerprint": tokenizer.fingerprint,
     }
-    return about if tokenizer.ranks is None else about | {"tokenizer_ranks": tokenizer.ranks}
+    if tokenizer.ranks is None:
+        return about
+    return about | {"tokenizer_ranks": tokenizer.ranks, "tokenizer_form": tokenizer.form}
 
 
 def save_gpt(path: Path, model: GPT, tokenizer: Tokenizer) -> None:
@@ -104,7 +106,9 @@ def checked_tokenizer(about: Mapping[str, Any], path: Path) -> Tokenizer:
     name, ranks = about.get("tokenizer", ""), about.get("tokenizer_ranks")
     try:
         if isinstance(ranks, str) and isinstance(name, str):
-            tokenizer = build_tokenizer(name, parse_ranks(ranks, path))
+            form = about.get("tokenizer_form", {})
+            taken = form.get("specials", {}).values()
+            tokenizer = build_tokenizer(name, parse_ranks(ranks, path, taken), **form)
         else:
             tokenizer = load_tokenizer(str(name))
     except UserError:  # the file is right, gpt2's own cannot be had

@@ -33,11 +33,11 @@ from gpt.lora import fit_for_training, save_adapter
 from gpt.memory.announce import announce
 from gpt.memory.forecast import Forecast, Model, Phase, rows_of_pass
 from gpt.model import GPT, GPTConfig, Preset, PresetFlags
-from gpt.pretrained import load_gpt2
+from gpt.pretrained import load_with_tokenizer
 from gpt.pretraining import held_out_loss, language_model_loss
 from gpt.token_rows import RecordedFlags, TextLog, open_texts
-from gpt.tokenizer import Tokenizer, load_tokenizer
-from harness.command_flags import AdapterFlags, BestFlags, OptimizerFlags, check_adapter
+from gpt.tokenizer import Tokenizer
+from harness.command_flags import AdapterFlags, BestFlags, OptimizerFlags
 from harness.command_line import run_command
 from harness.device import open_device, precision
 from harness.errors import UserError
@@ -109,10 +109,6 @@ class FinetuningConfig(
     def is_small(self) -> bool:
         """Whether one process a core is faster than threads: published weights are not small."""
         return self.weights is None and super().is_small
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_adapter(self)
 
 
 def collate_examples(examples: Sequence[Example], eos_id: int) -> ResponseBatch:
@@ -228,7 +224,8 @@ def read_examples(
 def starting_model(config: FinetuningConfig, device: torch.device) -> tuple[GPT, Tokenizer]:
     """The model and tokenizer that the flags name."""
     if config.weights is not None:
-        return load_gpt2(config.weights).to(device), load_tokenizer("gpt2")
+        model, tokenizer = load_with_tokenizer(config.weights)
+        return model.to(device), tokenizer
     base = config.base or default_folder("pretraining", config.data, config.preset)
     if config.base is None and not (base / MODEL_FILE).exists():
         world = config.data == "reviews"
@@ -288,6 +285,22 @@ def memory_of(
     )
 
 
+def answer_some(
+    config: FinetuningConfig,
+    model: GPT,
+    tokenizer: Tokenizer,
+    held_out: Sequence[Example],
+    path: Path,
+) -> None:
+    """Let the model answer a few held-out prompts, into a file of their own."""
+    shown = random.Random(config.seed).sample(held_out, min(SHOWN, len(held_out)))
+    longest = max((len(prompt) for prompt, _ in shown), default=0)
+    room = min(config.max_response_tokens, model.config.context - longest)
+    on_main(lambda: path.unlink(missing_ok=True))  # of a run that was ended here
+    with precision(model.device, config.precision):
+        append_jsonl(path, sample_rows(model, tokenizer, shown, room, config.seed))
+
+
 def announce_memory(config: FinetuningConfig, model: GPT, examples: Sequence[Example]) -> None:
     """Print what the run needs; UserError if the model's device has less."""
     tokens = max(len(prompt) + len(response) for prompt, response in examples)
@@ -340,15 +353,7 @@ def main(config: FinetuningConfig) -> Path:
     save_gpt(folder / MODEL_FILE, model, tokenizer)
     base = config.base or default_folder("pretraining", config.data, config.preset)
     save_adapter(folder / "adapter", model, config.weights or display_path(base))
-    shown = random.Random(config.seed).sample(held_out, min(SHOWN, len(held_out)))
-    longest = max((len(prompt) for prompt, _ in shown), default=0)
-    room = min(config.max_response_tokens, model.config.context - longest)
-    on_main(
-        lambda: (folder / "samples.jsonl").unlink(missing_ok=True)
-    )  # of a run that was ended here
-    with precision(device, config.precision):
-        answers = sample_rows(model, tokenizer, shown, room, config.seed)
-    append_jsonl(folder / "samples.jsonl", answers)
+    answer_some(config, model, tokenizer, held_out, folder / "samples.jsonl")
     refresh(folder, rows)
     say_findings(config, rows, folder)
     if "held_out_loss" in rows[-1]:

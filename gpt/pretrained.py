@@ -30,6 +30,14 @@ from torch import Tensor
 from gpt.checkpoint import load_strictly, stored_sizes
 from gpt.lora import merged_state
 from gpt.model import GPT, GPTConfig
+from gpt.tokenizer import Tokenizer, load_tokenizer
+from gpt.tokenizer_files import (
+    MERGES_FILE,
+    TOKENIZER_FILE,
+    VOCABULARY_FILE,
+    read_tokenizer,
+    write_tokenizer,
+)
 from harness.errors import UserError
 from harness.files import expanded, read_json, write_atomically, write_json
 from harness.paths import MODEL_FILE
@@ -84,22 +92,55 @@ def load_gpt2(name_or_folder: str | Path, *, device: torch.device | str = "cpu")
     return model.to(device).eval()
 
 
-def save_gpt2(model: GPT, folder: str | Path) -> None:
+def load_with_tokenizer(name_or_folder: str) -> tuple[GPT, Tokenizer]:
+    """`load_gpt2`, and the tokenizer in the same folder: tokenizer.json, or vocab.json and merges.txt.
+
+    A folder without one has GPT-2's if the sizes say so; any other is a UserError.
+    """
+    repo = hub_repo(name_or_folder)
+    folder = hub_folder(repo) if repo else expanded(Path(name_or_folder))
+    model = load_gpt2(folder)
+    size, end = model.config.vocab_size, read_json(folder / CONFIG_FILE).get("eos_token_id")
+    tokenizer = read_tokenizer(folder, size, end if isinstance(end, int) else None)
+    if tokenizer is None and size != GPTConfig.vocab_size:
+        raise UserError(
+            f"{folder} holds a model of {size} tokens and no {TOKENIZER_FILE}, nor {VOCABULARY_FILE} "
+            f"and {MERGES_FILE}: put the files of its tokenizer there"
+        )
+    return model, tokenizer or load_tokenizer("gpt2")
+
+
+def save_gpt2(
+    model: GPT,
+    folder: str | Path,
+    tokenizer: Tokenizer | None = None,
+    score: Tensor | None = None,  # (1, D), of a reward model
+) -> None:
     """Write config.json and model.safetensors as transformers 5 does, in float32 and atomically.
 
-    `transformers.GPT2LMHeadModel.from_pretrained(folder)` and `load_gpt2(folder)` open them.
+    `transformers.AutoModelForCausalLM.from_pretrained(folder)` and `load_gpt2(folder)` open them; with
+    a score transformers' AutoModelForSequenceClassification does. The tokenizer's files go with them.
     """
     folder = expanded(Path(folder))
-    tensors = {}
+    tensors = {} if score is None else {"score.weight": score}
     for name, tensor in merged_state(model).items():
-        tensor = tensor.detach().to("cpu", torch.float32)
-        tensors[PREFIX + name] = (tensor.t() if name.endswith(TRANSPOSED) else tensor).contiguous()
+        tensors[PREFIX + name] = tensor.t() if name.endswith(TRANSPOSED) else tensor
+    plain = {n: t.detach().to("cpu", torch.float32).contiguous() for n, t in tensors.items()}
     write_atomically(
         folder / MODEL_FILE,
         # transformers 4 refuses a file that does not say which framework wrote it.
-        lambda temporary: save_file(tensors, temporary, {"format": "pt"}),
+        lambda temporary: save_file(plain, temporary, {"format": "pt"}),
     )
-    write_json(folder / CONFIG_FILE, hub_config(model.config))
+    config = hub_config(model.config)
+    if tokenizer is not None:
+        side = "left" if score is None else "right"  # a classifier counts positions from column 0
+        write_tokenizer(folder, tokenizer, model.config.context, side)
+        end = tokenizer.eos_id
+        config |= {"bos_token_id": end, "eos_token_id": end, "pad_token_id": tokenizer.pad_id}
+    if score is not None:
+        config |= {"architectures": ["GPT2ForSequenceClassification"], "id2label": {"0": "reward"}}
+        config |= {"label2id": {"reward": 0}}
+    write_json(folder / CONFIG_FILE, config)
 
 
 def find_weights(folder: Path) -> Path:

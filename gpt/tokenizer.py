@@ -11,13 +11,14 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
+import itertools
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from harness.errors import UserError
 
@@ -67,6 +68,18 @@ class Tokenizer:
         """The rank file's text, where the name alone cannot bring the tokenizer back."""
         return None if self.name in TOKENIZER_NAMES else rank_lines(self.encoding._mergeable_ranks)
 
+    @property
+    def form(self) -> dict[str, Any]:
+        """What `build_tokenizer` needs beside name and ranks; nothing for a tokenizer made here."""
+        encoding = self.encoding
+        if encoding._pat_str == PATTERN and (self.eos_id, self.pad_id) == (
+            len(encoding._mergeable_ranks), len(encoding._mergeable_ranks) + 1
+        ):  # fmt: skip
+            return {}
+        end, pad = (encoding.decode([token]) for token in (self.eos_id, self.pad_id))
+        specials = dict(encoding._special_tokens)
+        return {"pattern": encoding._pat_str, "specials": specials, "end": end, "pad": pad}
+
     def encode(self, text: str) -> list[int]:
         """Return the ids of ordinary text: "<|endoftext|>" in it is spelled out, not special.
 
@@ -113,19 +126,26 @@ def load_tokenizer(name: str) -> Tokenizer:
     )
 
 
-def build_tokenizer(name: str, ranks: dict[bytes, int]) -> Tokenizer:
-    """Return a tokenizer with these ranks, then <|endoftext|>, then <|pad|>."""
+def build_tokenizer(
+    name: str,
+    ranks: dict[bytes, int],
+    pattern: str = PATTERN,
+    specials: dict[str, int] | None = None,
+    end: str = END_OF_TEXT,
+    pad: str = PAD,
+) -> Tokenizer:
+    """Return a tokenizer with these ranks, then <|endoftext|>, then <|pad|>, unless others are given."""
     import tiktoken  # not at the top: a model of numbers, as in bench/, needs none
 
-    specials = {END_OF_TEXT: len(ranks), PAD: len(ranks) + 1}
+    specials = specials or {END_OF_TEXT: len(ranks), PAD: len(ranks) + 1}
     encoding = tiktoken.Encoding(
         name,
-        pat_str=PATTERN,
+        pat_str=pattern,
         mergeable_ranks=ranks,
         special_tokens=specials,
-        explicit_n_vocab=len(ranks) + 2,
+        explicit_n_vocab=len(ranks) + len(specials),
     )
-    return Tokenizer(name, encoding, eos_id=specials[END_OF_TEXT], pad_id=specials[PAD])
+    return Tokenizer(name, encoding, eos_id=specials[end], pad_id=specials[pad])
 
 
 def _load_gpt2() -> Tokenizer:
@@ -138,8 +158,8 @@ def _load_gpt2() -> Tokenizer:
             "the gpt2 tokenizer is not cached and could not be downloaded "
             f"({type(error).__name__}): put the files 6d1cbeee0f20b3d9449abfede4726ed8212e3aee "
             "(vocab.bpe) and 6c7ea1a7e38e3a7f062df639a5b80947f075ffe6 (encoder.json) into one "
-            "folder and set TIKTOKEN_CACHE_DIR to it, or use --tokenizer glassbox, which needs no "
-            "download"
+            "folder and set TIKTOKEN_CACHE_DIR to it, or start from a model of another tokenizer: "
+            "`python -m gpt.pretraining --tokenizer glassbox` needs no download"
         ) from error
     return Tokenizer("gpt2", encoding, eos_id=encoding.eot_token, pad_id=encoding.eot_token)
 
@@ -158,22 +178,27 @@ def read_ranks(path: Path) -> dict[bytes, int]:
     return parse_ranks(path.read_bytes().decode("utf-8-sig", errors="replace"), path)
 
 
-def parse_ranks(text: str, path: Path) -> dict[bytes, int]:
-    """The ranks that `rank_lines` has written as `text`, which stands in the file at `path`."""
+def parse_ranks(text: str, path: Path, taken: Container[int] = ()) -> dict[bytes, int]:
+    """The ranks that `rank_lines` has written as `text`, which stands in the file at `path`.
+
+    They count up from 0 and leave out `taken`, the ids of special tokens.
+    """
     ranks: dict[bytes, int] = {}
+    ids = (rank for rank in itertools.count() if rank not in taken)
     for number, line in enumerate(text.splitlines(), start=1):
+        expected = next(ids)
         try:
             encoded, rank = line.split()
             token = base64.b64decode(encoded, validate=True)
-            in_order = int(rank) == len(ranks) and token not in ranks
+            in_order = int(rank) == expected and token not in ranks
         except (ValueError, binascii.Error):
             in_order = False
         if not in_order:
             raise ValueError(
-                f"{path}:{number}: expected 'base64(token) {len(ranks)}' with a new token, "
+                f"{path}:{number}: expected 'base64(token) {expected}' with a new token, "
                 f"found {line!r:.80}: restore the file or write it again with gpt/tokenizer_training.py"
             )
-        ranks[token] = len(ranks)
+        ranks[token] = expected
     if any(bytes([value]) not in ranks for value in range(256)):
         raise ValueError(f"{path}: a single byte is missing from the ranks: restore the file")
     return ranks

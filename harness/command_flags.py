@@ -122,12 +122,9 @@ class AdapterFlags(MemoryFlags):
     adapter: Path | None = None
     """Folder in PEFT's format with the adapter to go on from, of rank lora_rank; default: a new one."""
 
-
-def check_adapter(config: AdapterFlags) -> None:
-    """ValueError for an adapter without a rank, or beside an alpha of its own."""
-    if config.adapter is None:
-        return
-    if not config.lora_rank:
-        raise ValueError("adapter goes on from a LoRA adapter: give lora_rank its rank")
-    if config.lora_alpha is not None:
-        raise ValueError("an adapter brings its own alpha: leave lora_alpha out")
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.adapter is not None and not self.lora_rank:
+            raise ValueError("adapter goes on from a LoRA adapter: give lora_rank its rank")
+        if self.adapter is not None and self.lora_alpha is not None:
+            raise ValueError("an adapter brings its own alpha: leave lora_alpha out")

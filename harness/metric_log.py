@@ -59,8 +59,9 @@ class MetricLog:
                     f"note: {display_path(path)} has only {len(steps)} of the {start} steps so far"
                 )
         self.start, self.begin, self.best = start, time.perf_counter(), best
-        for row in self.rows:
-            _ = best and best.recall(row)
+        if best is not None:
+            for row in self.rows:
+                best.recall(row)
         in_terminal = sys.stderr is not None and sys.stderr.isatty() and is_main()
         self.has_bar = bool(show) and in_terminal and not HERE.quiet
         self.bar: tqdm | None = None

@@ -48,9 +48,11 @@ def load_weights(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, An
             f"{path} is not a readable safetensors file ({error}): train it again, or copy it again"
         ) from error
     if metadata.get("kind") != kind:
+        remedy = "pass the run folder of the right script"
+        if "kind" not in metadata and (path.parent / "config.json").is_file():
+            remedy = f"`python -m gpt.finetuning --weights {path.parent}` makes a run folder of it"
         raise UserError(
-            f"{path} holds a {metadata.get('kind', 'file of another program')}, not a {kind}: "
-            "pass the run folder of the right script"
+            f"{path} holds a {metadata.get('kind', 'file of another program')}, not a {kind}: {remedy}"
         )
     try:
         about = parse_json(metadata["about"])

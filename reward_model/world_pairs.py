@@ -19,7 +19,7 @@ from gpt.tokenizer import Tokenizer
 from harness.command_flags import TrainingFlags
 from harness.device import precision
 from harness.errors import UserError
-from harness.flag_ranges import AboveZero, AtLeastOne, AtLeastTwo
+from harness.flag_ranges import AboveZero, AtLeastOne, AtLeastTwo, Count
 from harness.metric_log import MetricLog
 from harness.seeds import derive_seed, make_generator
 from reward_model.pairs import Annotator, Labelled, PairSampling, TokenPair, sample_pairs
@@ -92,10 +92,26 @@ class PairFlags(TrainingFlags):
     """K: sampled responses to a prompt, every two of which are compared (a world only)."""
     wide_temperature: AboveZero = 1.5
     """Temperature at which every second half of those responses is drawn; the rest are at 1."""
+    borrowed_responses: Count = 0
+    """Of those K, answers that were written for other prompts: in comparing them with its own a reward
+    model learns to check what the prompt asks (a world only)."""
+    repeated_responses: Count = 0
+    """Of those K, own answers that say their last sentence again, once, twice and so on: text that the
+    base model hardly writes and that a policy finds where no pair ever had it (a world only)."""
     held_out_pairs: AtLeastOne = 1000
     """Pairs to sample for the held-out report (a world only)."""
     max_response_tokens: AtLeastOne = 48
     """Longer answers are left out and counted; sampled ones are cut off there."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        made = self.borrowed_responses + self.repeated_responses
+        if made >= self.responses_per_prompt:
+            raise ValueError(
+                f"borrowed_responses {self.borrowed_responses} and repeated_responses "
+                f"{self.repeated_responses} leave none of responses_per_prompt "
+                f"{self.responses_per_prompt} to be sampled: lower them"
+            )
 
 
 def sampled_pairs(
@@ -103,7 +119,10 @@ def sampled_pairs(
 ) -> tuple[list[TokenPair], list[TokenPair]]:
     """Training and held-out pairs of the world; the held-out ones are two answers at temperature 1."""
     K, wide = config.responses_per_prompt, config.wide_temperature
-    pairs = world_pairs(policy, tokenizer, config, "train", config.pairs, K, wide)
+    pairs = world_pairs(
+        policy, tokenizer, config, "train", config.pairs, K, wide,
+        borrowed=config.borrowed_responses, repeated=config.repeated_responses,
+    )  # fmt: skip
     return pairs, world_pairs(policy, tokenizer, config, "validation", config.held_out_pairs, 2)
 
 
@@ -115,6 +134,9 @@ def world_pairs(
     count: int,
     responses_per_prompt: int,
     wide_temperature: float = 1.0,
+    *,
+    borrowed: int = 0,
+    repeated: int = 0,
 ) -> list[TokenPair]:
     """`count` pairs sampled from `policy` on one split's prompts, labelled by the world's annotator."""
     world = WORLDS[config.data]
@@ -126,6 +148,8 @@ def world_pairs(
         responses_per_prompt,
         wide_params=None if wide_temperature == 1 else wide,
         batch_size=max(SAMPLED_TOGETHER // responses_per_prompt, 1),
+        borrowed=borrowed,
+        repeated=repeated,
     )
     begin = time.perf_counter()
     pairs: list[TokenPair] = []

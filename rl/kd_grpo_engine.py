@@ -50,6 +50,7 @@ from gpt.corpus import Corpus
 from gpt.generate import SamplingParams
 from gpt.log_probs import TokenScores, token_scores, token_scores_and_kl
 from gpt.model import GPT
+from gpt.teacher import open_teacher
 from gpt.tokenizer import Tokenizer
 from harness.device import precision
 from harness.flag_ranges import KLLimit, NotNegative
@@ -70,7 +71,7 @@ from rl.equations.advantages import group_advantages
 from rl.equations.kl import loss_estimator
 from rl.equations.losses import clipped_surrogate, policy_gradient, sequence_mean, sequence_sum
 from rl.rewards.sources import RewardFn, checked_rewards
-from rl.rewards.teacher_reward import TeacherReward, open_teacher, refuse_other_rewards
+from rl.rewards.teacher_reward import TeacherReward, refuse_other_rewards
 from rl.training.config import kl_controller, require_groups, size_presets, warmed_up
 from rl.training.engine import Engine, sampling_needs
 from rl.training.metrics import StepBatch, Stopwatch, UpdateMeter, rollout_metrics

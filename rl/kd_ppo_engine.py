@@ -49,6 +49,7 @@ from gpt.corpus import Corpus
 from gpt.generate import SamplingParams
 from gpt.model import GPT
 from gpt.pretraining import held_out_loss
+from gpt.teacher import open_teacher
 from gpt.tokenizer import Tokenizer
 from harness.device import precision
 from harness.flag_ranges import KLLimit
@@ -68,7 +69,7 @@ from rl.batches.rollout import (
 from rl.equations.kl import k1, reward_penalty
 from rl.equations.token_rewards import at_last_token, token_level_rewards
 from rl.rewards.sources import RewardFn, checked_rewards, made_of
-from rl.rewards.teacher_reward import TeacherReward, open_teacher, refuse_other_rewards
+from rl.rewards.teacher_reward import TeacherReward, refuse_other_rewards
 from rl.training.actor_critic import (
     ActorCritic,
     ActorCriticConfig,

@@ -2,6 +2,7 @@
 
     python -m rl.report runs/grpo-reviews-tiny                          its report.html
     python -m rl.report runs/grpo-reviews-tiny runs/ppo-reviews-tiny    one page for both
+    python -m rl.report --group runs/baseline/* runs/mine/*             seeds: means and intervals
 
 Every script writes report.html itself; docs/report.md says what is on it. Any run folder will do, of
 pre-training and of a reward model too.
@@ -9,6 +10,7 @@ pre-training and of a reward model too.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from harness.errors import UserError
 from harness.files import display_path, received, write_text
 from harness.paths import RUNS
 from harness.report.page import REPORT, Run, page_html, read_run
+from rl.commands.group_page import group_html, grouped, write_table
 
 
 @dataclass(frozen=True)
@@ -26,7 +29,10 @@ class ReportConfig:
     runs: tuple[Path, ...]
     """Run folders."""
     out: Path | None = None
-    """The file; default report.html in the run folder, of several runs runs/comparison.html."""
+    """The file; default report.html in the run folder, of several runs runs/comparison.html, or the
+    next free number."""
+    group: bool = False
+    """Compare groups of seeds, a folder each, with the first group. A CSV lies beside the page."""
 
 
 def open_runs(folders: tuple[Path, ...]) -> list[Run]:
@@ -49,12 +55,17 @@ def main(config: ReportConfig) -> Path:
     if not config.runs:
         raise UserError("no run is named: give one run folder or several")
     runs = open_runs(config.runs)
-    single = runs[0].folder / REPORT if len(runs) == 1 else RUNS / "comparison.html"
+    single = runs[0].folder / REPORT if len(runs) == 1 else free(RUNS / "comparison.html")
     path = config.out or single
+    if len(runs) > 1 and path.is_file():
+        raise UserError(f"{display_path(path)} is there already: give --out another file")
     with received(runs[0].folder):
-        page = page_html(runs)
+        groups = grouped(runs) if config.group else []
+        page = group_html(groups) if groups else page_html(runs)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        if groups:
+            write_table(groups, path.with_suffix(".csv"))
         write_text(path, page)
     except (OSError, UserError) as error:
         cause = error.__cause__ or error
@@ -62,8 +73,14 @@ def main(config: ReportConfig) -> Path:
         raise UserError(
             f"{display_path(path)} cannot be written ({reason}): give --out another file"
         ) from error
-    print(f"wrote {display_path(path)}")
+    print(f"wrote {display_path(path)}{' and its .csv' * bool(groups)}")
     return path
+
+
+def free(path: Path) -> Path:
+    """The path, or the first of its numbered neighbours that is not there: nothing is overwritten."""
+    names = (path.with_stem(f"{path.stem}.{number}") for number in itertools.count(1))
+    return next(name for name in itertools.chain([path], names) if not name.exists())
 
 
 if __name__ == "__main__":

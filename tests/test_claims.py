@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from overopt import budget_page, pages
 from overopt.cells import BUDGET_DISTANCES, distance_view
-from studies.intervals import at_distance, holm, t_tails, t_test
 from studies.levels import levels
 
 from harness.paths import REPOSITORY
+from harness.report.intervals import at_distance, holm, t_tails, t_test
 from scripts.write_tables import IMDB, MEASURED
 
 DOCS = REPOSITORY / "docs"

@@ -11,11 +11,11 @@ import torch
 from overopt import fits, results, runs, terms
 from overopt.runs import has_turned
 from overopt.settings import Settings
-from studies import intervals
 from studies.runner import DONE
 
 from data import reviews
 from harness.files import write_json
+from harness.report import intervals
 
 
 def test_a_value_at_equal_distance_lies_between_two_points() -> None:

@@ -19,7 +19,6 @@ from data.records import PromptRecord
 from gpt.finetuning import Example
 from gpt.generate import SamplingParams
 from gpt.model import GPT
-from gpt.teacher import ReverseKL, open_teacher, reverse_kl
 from gpt.tokenizer import Tokenizer
 from harness.metric_log import MetricLog
 from harness.seeds import make_generator
@@ -27,18 +26,6 @@ from rl.batches.rollout import Rollout, ScoringConfig, rollout_log_probs, sample
 from rl.equations.losses import row_means, row_sums, token_mean
 from rl.equations.token_rewards import own_text_penalty, teacher_rewards
 from rl.rewards.sources import MadeOf, RewardFn
-
-__all__ = [
-    "LOG_PROB_FLOOR",
-    "BestOf",
-    "ReverseKL",
-    "TeacherReward",
-    "best_answers",
-    "open_teacher",
-    "refuse_other_rewards",
-    "reverse_kl",
-    "teacher_log_probs",
-]
 
 LOG_PROB_FLOOR = -20.0  # nats: a token that the teacher never writes costs this much, not infinity
 

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from data.names import Data
 from gpt.fit import FileFlags
 from gpt.model import Preset, PresetFlags
-from harness.command_flags import AdapterFlags, BestFlags, TrainingFlags, check_adapter
+from harness.command_flags import AdapterFlags, BestFlags, TrainingFlags
 from harness.flag_ranges import (
     AboveZero,
     AtLeastOne,
@@ -139,10 +139,6 @@ class RunFlags(
 
     checkpoint_every: AtLeastOne = 50
     """Steps between resumable checkpoints."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_adapter(self)
 
     @property
     def kl_limit(self) -> float | None:

@@ -125,14 +125,3 @@ def to_bfloat16(task: Task) -> None:
         for model in (*made.reward_models, made.teacher):
             if model is not None:
                 linears_to_bfloat16(model)
-
-
-def batch_description(config: EngineConfig) -> str:
-    """The derived sizes of a batch in words, printed before a run."""
-    rows = config.prompts_per_step * config.group_size
-    minibatches = min(config.minibatches, config.prompts_per_step)
-    return (
-        f"{config.prompts_per_step} prompts x {config.group_size} responses = {rows} rows a step; "
-        f"{config.updates_per_batch * minibatches} optimizer steps on about {rows // minibatches} "
-        f"rows each, {config.micro_batch_size} rows per forward"
-    )

@@ -16,10 +16,11 @@ from gpt.model import GPT
 from harness.bfloat16_weights import linears_to_bfloat16
 from harness.compile_blocks import compile_blocks
 from harness.device import open_device
-from harness.files import display_path, keep_until, write_json
+from harness.files import append_jsonl, display_path, keep_until, write_json
 from harness.frozen_copy import frozen_copy
 from harness.metric_log import MetricLog
-from harness.paths import MODEL_FILE, TOKENS
+from harness.paths import ANSWERS, MODEL_FILE, TOKENS
+from harness.ranks.collectives import on_main
 from harness.report.rules import say_findings
 from harness.report.writing import add_to_page, open_page, refresh, say_written
 from harness.run_folder import finish_run, open_run, stepping
@@ -172,6 +173,8 @@ def report(
             conditions=Conditions.of(config),
         )  # fmt: skip
         write_json(folder / "report.json", comparison.numbers)
+        on_main(lambda: (folder / ANSWERS).unlink(missing_ok=True))  # of a run that was ended here
+        append_jsonl(folder / ANSWERS, comparison.after.sample_rows(config.test_prompts))
         add_to_page(folder, before_after=comparison.sample_rows(8))
         print(comparison.text())
     refresh(folder, rows)

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from studies.intervals import Array, bootstrap, interval
+
+from harness.report.intervals import Array, bootstrap, interval
 
 NEAREST = 0.05  # nats; nearer points say nothing, and log d runs away
 RISE = 0.01  # of gold: a smaller fall of best-of-n is not called one

@@ -9,7 +9,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from studies.intervals import (
+from studies.runner import DONE, is_done
+
+from harness.files import read_jsonl
+from harness.report.intervals import (
     Array,
     at_cost,
     at_distance,
@@ -19,9 +22,6 @@ from studies.intervals import (
     prediction_interval,
     t_tails,
 )
-from studies.runner import DONE, is_done
-
-from harness.files import read_jsonl
 from overopt.cells import BUDGET_DISTANCES, distance_view
 from overopt.fits import NEAREST, pooled_fit, slope
 from overopt.plan import CURES, PARTS, plan
@@ -182,7 +182,7 @@ def fit_of_cell(
 def trends(cells: list[dict[str, Any]], fits: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """How alpha and beta move with the logarithms of labels and weights: slopes and their errors."""
     weights = {cell["size"]: cell["weights"] for cell in cells}
-    rows = []
+    rows: list[dict[str, Any]] = []
     for kind in ("grpo", "best_of_n"):
         own = [fit for fit in fits if fit["kind"] == kind and fit["size"] in weights]
         for over, value in (

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from studies.intervals import Array
 from studies.recipes import LONGEST, VARIANTS, config_class, prompts_of
 
 from data import reviews
@@ -26,6 +25,7 @@ from harness.command_line import from_preset
 from harness.device import open_device
 from harness.files import read_jsonl, write_json
 from harness.metric_log import MetricLog
+from harness.report.intervals import Array
 from overopt.settings import TUNING, Settings
 from rl.training.evaluation import Conditions, Evaluation, evaluate
 from rl.training.open_task import Task, open_task

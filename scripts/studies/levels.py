@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from harness.paths import REPOSITORY
-from studies.intervals import Array, interval, resampled, t_test
+from harness.report.intervals import Array, interval, resampled, t_test
 
 # How starts and seeds vary, the standard deviation of a prompt, and whether the slow bootstrap is tried.
 CASES = (

@@ -13,7 +13,7 @@ from toys import Crash, CrashingLog
 from data import names
 from data.records import PreferenceRecord
 from data.splits import split_of
-from gpt import finetuning, pretraining
+from gpt import finetuning, pretrained, pretraining
 from gpt.checkpoint import load_gpt
 from gpt.finetuning import (
     FinetuningConfig,
@@ -195,11 +195,17 @@ def test_the_base_is_the_pre_trained_model_of_the_same_data(tmp_path, monkeypatc
 def test_published_weights_come_with_their_own_tokenizer(tmp_path, monkeypatch):
     model = small_gpt(50257)
     save_gpt2(model, tmp_path / "gpt2")
-    monkeypatch.setattr(finetuning, "load_tokenizer", lambda name: f"the {name} tokenizer")
+    monkeypatch.setattr(pretrained, "load_tokenizer", lambda name: f"the {name} tokenizer")
     config = FinetuningConfig(weights=str(tmp_path / "gpt2"))
     found, tokenizer = starting_model(config, torch.device("cpu"))
     assert torch.equal(found.wte.weight, model.wte.weight)
     assert tokenizer == "the gpt2 tokenizer"
+    save_gpt2(small_gpt(GLASSBOX.n_vocab), tmp_path / "own", GLASSBOX)
+    _, tokenizer = starting_model(FinetuningConfig(weights=str(tmp_path / "own")), model.device)
+    assert tokenizer.fingerprint == GLASSBOX.fingerprint
+    (tmp_path / "own" / "tokenizer.json").unlink()
+    with pytest.raises(UserError, match=r"own.*tokenizer\.json"):
+        starting_model(FinetuningConfig(weights=str(tmp_path / "own")), model.device)
 
 
 # Samples and the script

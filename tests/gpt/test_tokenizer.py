@@ -176,7 +176,7 @@ EXPECTED_IN_MESSAGE = (
     "6d1cbeee0f20b3d9449abfede4726ed8212e3aee (vocab.bpe)",
     "6c7ea1a7e38e3a7f062df639a5b80947f075ffe6 (encoder.json)",
     "TIKTOKEN_CACHE_DIR",
-    "--tokenizer glassbox, which needs no download",
+    "--tokenizer glassbox` needs no download",
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from dataclasses import replace
 
@@ -79,6 +80,38 @@ def test_every_two_responses_to_a_prompt_are_compared(responses, comparisons):
         texts = [tuple(tokens) for pair in visit for tokens in (pair.chosen, pair.rejected)]
         assert len(set(texts)) == responses
         assert {texts.count(text) for text in texts} == {responses - 1}
+
+
+@pytest.mark.parametrize(
+    ("longest", "repeated"),
+    [(48, ("a. b. b.", True)), (7, ("a. b. b", False))],
+    ids=["fits", "cut"],
+)
+def test_borrowed_and_repeated_answers_are_compared_with_the_own_ones(
+    monkeypatch, longest, repeated
+):
+    """Of 4 answers 2 are sampled, one is the next prompt's first, one says its last sentence again."""
+
+    def drawn(policy, tokenizer, prompts, how, generator):
+        assert how.sampled == 2
+        texts = [["a. b.", tokenizer.decode(prompt).strip()] for prompt in prompts]
+        texts[1][0] = "borrowed"  # of which the second prompt is the lender
+        return [[(BYTES.encode(t) + [EOS], t, True) for t in group] for group in texts]
+
+    seen: list[tuple[str, tuple[str, bool], tuple[str, bool]]] = []
+
+    def annotator(prompt, a, a_ended, b, b_ended, rng) -> Labelled:
+        seen.append((prompt.prompt.strip(), (a, a_ended), (b, b_ended)))
+        return Labelled(False)
+
+    monkeypatch.setattr(pairs_module, "_answers", drawn)
+    options = dict(batch_size=3, responses_per_prompt=4, borrowed=1, repeated=1, steps=longest)
+    pairs, _ = make(random_gpt(), 6, annotator, **options)
+    own = seen[0][0]
+    answers = [("a. b.", True), (own, True), ("borrowed", True), repeated]
+    assert seen[:6] == [(own, *two) for two in itertools.combinations(answers, 2)]
+    said = BYTES.encode(repeated[0]) + [EOS] * repeated[1]
+    assert [pair.chosen for pair in pairs].count(said) == 3  # the annotator preferred it to each
 
 
 def test_pairs_keep_the_sampled_tokens(monkeypatch):

@@ -301,7 +301,8 @@ def test_the_whole_script_writes_what_every_engine_writes(runs):
         runs, data="reviews", policy=runs / "base", reward_model=folder, out=runs / "out"
     )
     assert {path.name for path in out.iterdir()} == {
-        "config.json", "metrics.jsonl", "samples.jsonl", "report.json", "learning_curves.png",
+        "config.json", "metrics.jsonl", "samples.jsonl", "test_answers.jsonl", "report.json",
+        "learning_curves.png",
         "page.json", "report.html", "tokens.jsonl", "model.safetensors",
     }  # fmt: skip
     rows = read_jsonl(out / "metrics.jsonl")

@@ -22,6 +22,7 @@ from gpt.generate import SamplingParams
 from gpt.log_probs import token_log_probs
 from gpt.model import GPT, GPTConfig
 from gpt.model import PRESETS as SHAPES
+from gpt.teacher import open_teacher, reverse_kl
 from gpt.tokenizer import build_tokenizer, load_tokenizer
 from harness.errors import UserError
 from harness.files import read_jsonl
@@ -34,8 +35,6 @@ from rl.rewards.teacher_reward import (
     BestOf,
     TeacherReward,
     best_answers,
-    open_teacher,
-    reverse_kl,
     teacher_log_probs,
 )
 from rl.training.config import EngineConfig

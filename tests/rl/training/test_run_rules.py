@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from configparser import ConfigParser
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -255,6 +256,12 @@ def test_a_run_that_stop_kl_ended_is_named() -> None:
 def test_the_page_of_a_rule_exists_and_the_table_has_the_rule(rule: str) -> None:
     assert (ROOT / page_path(RULES[rule].page)).exists()
     assert f"| `{rule}` | {RULES[rule].severity} |" in DOCUMENT.read_text(encoding="utf-8")
+
+
+def test_every_meaning_belongs_to_a_rule() -> None:
+    meanings = ConfigParser(interpolation=None)
+    meanings.read(ROOT / "harness" / "report" / "findings.ini", encoding="utf-8")
+    assert set(meanings.sections()) == set(RULES)
 
 
 def run_folder(folder: Path, rows: list[dict[str, Any]]) -> Path:

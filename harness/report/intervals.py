@@ -14,9 +14,6 @@ DRAWS = 2000
 LEVEL = 0.95
 FEWEST_STARTS = 3  # of a test
 SIGNIFICANT = 0.05  # a corrected p below this is called significant
-# The 0.975 quantile of Student's t, by degrees of freedom.
-T975 = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}
-T975 |= {10: 2.228, 11: 2.201, 12: 2.179, 13: 2.160, 14: 2.145, 15: 2.131, 20: 2.086, 30: 2.042}
 
 
 def at_distance(kl: Array, values: Array, target: float) -> Array | None:
@@ -89,14 +86,10 @@ def paired_difference(values: Array, others: Array, seed: int = 0) -> dict[str, 
 
 def t_test(values: Sequence[float]) -> float:
     """The two-sided p of Student's t-test that the mean of n >= 2 values is 0."""
-    n, spread = len(values), float(np.std(values, ddof=1))
-    mean = float(np.mean(values))
-    if not spread:
-        return 1.0 if mean == 0 else 0.0
-    return t_tails(mean / spread * math.sqrt(n), n - 1)
+    return t_interval(values)["p"]
 
 
-def t_tails(t: float, freedom: int) -> float:
+def t_tails(t: float, freedom: float) -> float:
     """P(|T| > |t|) of Student's distribution: with t = sqrt(f) tan(a) its density is cos(a)^(f-1)."""
     middles = (np.arange(4000) + 0.5) / 4000
     lengths = math.pi / 2 - np.array([math.atan(abs(t) / math.sqrt(freedom)), 0.0])
@@ -118,11 +111,41 @@ def holm(p_values: Mapping[str, float]) -> dict[str, float]:
     return {name: adjusted[name] for name in p_values}
 
 
+def t_quantile(freedom: float, level: float = LEVEL) -> float:
+    """The t beyond which, on both sides together, 1 - level lies."""
+    low, high = 0.0, 1e4
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if t_tails(middle, freedom) > 1 - level else (low, middle)
+    return high
+
+
+def around(mean: float, error: float, freedom: float) -> dict[str, float]:
+    """A mean with standard error `error`: its t-interval, and the p of its being 0."""
+    half = t_quantile(freedom) * error if error else 0.0
+    p = t_tails(mean / error, freedom) if error else float(mean == 0)
+    return {"mean": mean, "low": mean - half, "high": mean + half, "p": p}
+
+
+def t_interval(values: Sequence[float]) -> dict[str, float]:
+    """Mean of n >= 2 runs with the interval that knows how few they are."""
+    error = float(np.std(values, ddof=1)) / math.sqrt(len(values))
+    return around(float(np.mean(values)), error, len(values) - 1)
+
+
+def welch(values: Sequence[float], others: Sequence[float]) -> dict[str, float]:
+    """mean(values) - mean(others) of independent runs with different spreads (Welch 1947)."""
+    parts = [float(np.var(each, ddof=1)) / len(each) for each in (values, others)]
+    sizes = [len(values) - 1, len(others) - 1]
+    below = sum(part**2 / size for part, size in zip(parts, sizes, strict=True))
+    freedom = sum(parts) ** 2 / below if below else float(sum(sizes))
+    return around(float(np.mean(values) - np.mean(others)), math.sqrt(sum(parts)), freedom)
+
+
 def prediction_interval(values: Sequence[float]) -> tuple[float, float]:
     """Where a new run's mean is expected with 95%: mean +- t s sqrt(1 + 1 / n), of n >= 2 runs."""
     n = len(values)
-    freedom = max(f for f in T975 if f <= n - 1)
-    half = T975[freedom] * float(np.std(values, ddof=1)) * math.sqrt(1 + 1 / n)
+    half = t_quantile(n - 1) * float(np.std(values, ddof=1)) * math.sqrt(1 + 1 / n)
     mean = float(np.mean(values))
     return mean - half, mean + half
 

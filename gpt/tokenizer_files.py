@@ -1,0 +1,203 @@
+"""A byte-pair tokenizer in the files of other programs: written for them, and read from them.
+
+Hugging Face's tokenizer.json holds four things: a pattern that cuts a text into pieces, a vocabulary,
+merges in order of priority, and special tokens. GPT-2's older pair, vocab.json and merges.txt, has the
+second and third, and GPT-2's own pattern is meant. Tokens are bytes, written as one character each.
+
+tiktoken merges any two neighbours whose union is a token, the one with the lowest id first. Merges that
+name every way to split each token, in the order of ids, say the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from gpt.tokenizer import END_OF_TEXT, PATTERN, Tokenizer, build_tokenizer
+from harness.errors import UserError
+from harness.files import read_object, write_json
+
+TOKENIZER_FILE, SETTINGS_FILE = "tokenizer.json", "tokenizer_config.json"
+VOCABULARY_FILE, MERGES_FILE = "vocab.json", "merges.txt"
+GPT2_PATTERN = (  # as tiktoken writes it
+    r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"
+)
+# Our pattern in the dialect of tokenizer.json, which has another idea of \w: here it is spelled out.
+WORD = r"\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\p{Join_Control}"
+HUB_PATTERN = PATTERN.replace(r"[^\W\d_]", rf"(?:(?![\d_])[{WORD}])").replace(
+    r"[^\s\w]", rf"[^\s{WORD}]"
+)
+BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
+
+
+def byte_characters() -> dict[int, str]:
+    """GPT-2's character for each byte: itself where that can be seen, else one from U+0100 on."""
+    seen = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    hidden = [value for value in range(256) if value not in seen]
+    return {v: chr(v) for v in seen} | {v: chr(256 + i) for i, v in enumerate(hidden)}
+
+
+CHARACTERS = byte_characters()
+BYTES = {character: value for value, character in CHARACTERS.items()}
+
+
+# Write --------------------------------------------------------------------------------------------
+
+
+def write_tokenizer(
+    folder: Path, tokenizer: Tokenizer, context: int, padding_side: str = "left"
+) -> None:
+    """tokenizer.json and tokenizer_config.json, which transformers' AutoTokenizer opens."""
+    specials = tokenizer.encoding._special_tokens
+    ranks = tokenizer.encoding._mergeable_ranks
+    spelled = {token: "".join(CHARACTERS[value] for value in token) for token in ranks}
+    pattern = tokenizer.encoding._pat_str
+    split = {
+        "type": "Split",
+        "pattern": {"Regex": HUB_PATTERN if pattern == PATTERN else pattern},
+        "behavior": "Isolated",
+        "invert": False,
+    }
+    merges = [
+        f"{spelled[token[:at]]} {spelled[token[at:]]}"
+        for token in sorted(ranks, key=lambda token: ranks[token])
+        for at in range(1, len(token))
+        if token[:at] in ranks and token[at:] in ranks
+    ]
+    in_text = dict(single_word=False, lstrip=False, rstrip=False, normalized=False, special=True)
+    by_id = sorted(specials.items(), key=lambda item: item[1])
+    form = {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [{"id": id, "content": text, **in_text} for text, id in by_id],
+        "normalizer": None,
+        "pre_tokenizer": {
+            "type": "Sequence",
+            "pretokenizers": [split, BYTE_LEVEL | {"use_regex": False}],
+        },
+        "post_processor": None,
+        "decoder": BYTE_LEVEL | {"use_regex": True},
+        "model": {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": None,
+            "continuing_subword_prefix": None,
+            "end_of_word_suffix": None,
+            "fuse_unk": False,
+            "byte_fallback": False,
+            "ignore_merges": True,  # a piece that is a token is that token
+            "vocab": {spelled[token]: rank for token, rank in ranks.items()} | specials,
+            "merges": merges,
+        },
+    }
+    end = tokenizer.encoding.decode([tokenizer.eos_id])
+    write_json(folder / TOKENIZER_FILE, form)
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": end,
+        "eos_token": end,
+        "pad_token": tokenizer.encoding.decode([tokenizer.pad_id]),
+        "padding_side": padding_side,
+        "model_max_length": context,
+        "clean_up_tokenization_spaces": False,
+    }
+    write_json(folder / SETTINGS_FILE, settings)
+
+
+# Read ---------------------------------------------------------------------------------------------
+
+
+def read_tokenizer(folder: Path, vocab_size: int, eos_id: int | None = None) -> Tokenizer | None:
+    """The tokenizer beside a model of `vocab_size` tokens; None if the folder holds none.
+
+    eos_id: what config.json says. Ids that the tokenizer leaves open up to `vocab_size`, as in a
+    vocabulary that was rounded up, become special tokens. Raises UserError, in one sentence, for
+    files that mean anything but byte-level pairs.
+    """
+    if (folder / TOKENIZER_FILE).is_file():
+        path = folder / TOKENIZER_FILE
+        vocabulary, merges, pattern = parts_of(read_object(path), path)
+    elif (folder / VOCABULARY_FILE).is_file() and (folder / MERGES_FILE).is_file():
+        path, pattern = folder / MERGES_FILE, GPT2_PATTERN
+        vocabulary = read_object(folder / VOCABULARY_FILE)
+        lines = path.read_text(encoding="utf-8").splitlines()
+        merges = [line for line in lines if line and not line.startswith("#version")]
+    else:
+        return None
+    ranks = ranks_of(vocabulary, merges, path)
+    ordinary, taken = set(ranks.values()), set(vocabulary.values())
+    specials = {text: id for text, id in vocabulary.items() if id not in ordinary}
+    if max(taken, default=0) >= vocab_size:
+        raise UserError(
+            f"{path} has ids up to {max(taken)}, but the model beside it has {vocab_size} tokens: "
+            "pass a folder whose files belong together"
+        )
+    specials |= {f"<|unused {id}|>": id for id in range(vocab_size) if id not in taken}
+    settings = folder / SETTINGS_FILE
+    named = read_object(settings) if settings.is_file() else {}
+    by_config = next((text for text, id in specials.items() if id == eos_id), END_OF_TEXT)
+    end = text_of(named.get("eos_token")) or by_config
+    if end not in specials:
+        raise UserError(
+            f"{folder} does not say which token ends a text: write its eos_token into {SETTINGS_FILE}"
+        )
+    pad = text_of(named.get("pad_token"))
+    pad = pad if pad in specials else end
+    return build_tokenizer(folder.name, ranks, pattern, specials, end, pad)
+
+
+def text_of(token: Any) -> str | None:
+    """A special token's text: settings hold it bare, or as an object with its content."""
+    token = token.get("content") if isinstance(token, dict) else token
+    return token if isinstance(token, str) else None
+
+
+def parts_of(form: Mapping[str, Any], path: Path) -> tuple[dict[str, int], list[str], str]:
+    """Vocabulary, merges and pattern of a tokenizer.json; UserError for another kind."""
+    model = form.get("model") or {}
+    pieces = form.get("pre_tokenizer") or {}
+    steps = pieces.get("pretokenizers", [pieces])
+    ends = (form.get("post_processor") or BYTE_LEVEL).get("type")
+    kinds = [step.get("type") for step in steps]
+    plain = kinds[-1:] == ["ByteLevel"] and not steps[-1].get("add_prefix_space")
+    pattern = GPT2_PATTERN
+    if kinds == ["Split", "ByteLevel"] and not steps[1].get("use_regex", True):
+        pattern = steps[0].get("pattern", {}).get("Regex")
+        plain = plain and steps[0].get("behavior") == "Isolated" and not steps[0].get("invert")
+    else:
+        plain = plain and kinds == ["ByteLevel"] and steps[0].get("use_regex", True)
+    if (
+        model.get("type", "BPE") != "BPE" or not plain or form.get("normalizer")
+        or not isinstance(pattern, str) or ends != "ByteLevel" or model.get("byte_fallback")
+    ):  # fmt: skip
+        raise UserError(
+            f"{path} is not a byte-level BPE as GPT-2 has it (model {model.get('type')!r}, pieces by "
+            f"{kinds}): use a model whose tokenizer is one"
+        )
+    merges = [" ".join(pair) if isinstance(pair, list) else pair for pair in model["merges"]]
+    added = {token["content"]: token["id"] for token in form.get("added_tokens", [])}
+    pattern = PATTERN if pattern == HUB_PATTERN else pattern
+    return dict(model["vocab"]) | added, merges, pattern
+
+
+def ranks_of(vocabulary: Mapping[str, int], merges: list[str], path: Path) -> dict[bytes, int]:
+    """The id of every byte and of every merged token, whose order is that of the merges.
+
+    UserError where it is not: tiktoken, which runs here, takes the order from the ids.
+    """
+    ranks = {bytes([value]): vocabulary.get(character) for value, character in CHARACTERS.items()}
+    if None in ranks.values():
+        raise UserError(f"{path} lacks the token of a single byte: use a vocabulary with all 256")
+    last = -1
+    for merge in merges:
+        token = merge.replace(" ", "", 1)
+        rank = vocabulary.get(token, -1)
+        if rank < last or not set(token) <= BYTES.keys():
+            raise UserError(
+                f"{path}: the merge {merge!r} makes token {rank} after {last}, but here merges must be "
+                "in the order of their ids: use another tokenizer"
+            )
+        ranks[bytes(BYTES[character] for character in token)] = last = rank
+    return ranks

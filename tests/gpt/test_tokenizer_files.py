@@ -1,0 +1,133 @@
+"""A tokenizer in another program's files: ids equal to ours, there and back."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from gpt.tokenizer import Tokenizer, build_tokenizer, load_tokenizer
+from gpt.tokenizer_files import GPT2_PATTERN, byte_characters, read_tokenizer, write_tokenizer
+from harness.errors import UserError
+
+PIECES = [
+    "a",
+    "aa",
+    " ",
+    "  ",
+    "\n",
+    "the",
+    "ing",
+    "12",
+    "é",
+    "'s",
+    "_",
+    "--",
+    "漢字",
+    "Ⅳ",
+    "\u200d",
+    "Ⓐ",
+    "🙂",
+    "\t",
+]
+PAGES = sorted(Path(__file__).parents[2].glob("docs/*.md"))
+
+
+def texts() -> list[str]:
+    """Pages, every character up to U+2FFF in four positions, and random joins of awkward pieces."""
+    rng = random.Random(0)
+    mixed = ["".join(rng.choices(PIECES, k=12)) for _ in range(2000)]
+    single = [f"a{c}1 {c}b{c}{c} \n{c} x" for c in map(chr, range(0x3000))]
+    return [path.read_text(encoding="utf-8") for path in PAGES[:5]] + mixed + single
+
+
+def gpt2_like() -> Tokenizer:
+    """GPT-2's pattern, end of text as id 0, and merges behind: another order of ids than ours."""
+    tokens = [bytes([value]) for value in range(256)] + [
+        b"th",
+        b"the",
+        b" the",
+        b"aa",
+        b"aaa",
+        b"in",
+        b"ing",
+    ]
+    ranks = {token: 1 + id for id, token in enumerate(tokens)}
+    return build_tokenizer("alike", ranks, GPT2_PATTERN, {"<|end|>": 0}, "<|end|>", "<|end|>")
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("make", [lambda: load_tokenizer("glassbox"), gpt2_like])
+def test_ids_are_ours_in_transformers_and_back(make, tmp_path: Path, require) -> None:
+    ours = make()
+    write_tokenizer(tmp_path, ours, context=64)
+    theirs = require("transformers").AutoTokenizer.from_pretrained(tmp_path)
+    assert (theirs.eos_token_id, theirs.pad_token_id) == (ours.eos_id, ours.pad_id)
+    lines = texts()
+    for line, ids in zip(lines, theirs(lines)["input_ids"], strict=True):
+        assert ids == ours.encode(line), line[:80]
+        if "\ufffd" not in line:
+            assert theirs.decode(ids) == line
+    back = read_tokenizer(tmp_path, ours.n_vocab)
+    assert back is not None and back.fingerprint == ours.fingerprint
+    assert (back.eos_id, back.pad_id) == (ours.eos_id, ours.pad_id)
+
+
+def pair_of_files(folder: Path, vocabulary: dict[str, int], merges: list[str]) -> None:
+    (folder / "vocab.json").write_text(json.dumps(vocabulary), encoding="utf-8")
+    (folder / "merges.txt").write_text("#version: 0.2\n" + "\n".join(merges), encoding="utf-8")
+
+
+LETTERS = {character: id for id, character in enumerate(byte_characters().values())}
+
+
+@pytest.mark.oracle
+def test_vocab_and_merges_read_as_transformers_reads_them(tmp_path: Path, require) -> None:
+    vocabulary = LETTERS | {"th": 256, "the": 257, "Ġthe": 258, "<|endoftext|>": 259}
+    pair_of_files(tmp_path, vocabulary, ["t h", "th e", "Ġ the"])
+    ours = read_tokenizer(tmp_path, vocab_size=264)  # four rows more than tokens
+    assert ours is not None and (ours.n_vocab, ours.eos_id, ours.pad_id) == (264, 259, 259)
+    theirs = require("transformers").GPT2Tokenizer.from_pretrained(tmp_path)
+    for line in texts()[:1000]:
+        assert ours.encode(line) == theirs(line)["input_ids"]
+
+
+@pytest.mark.parametrize(
+    "vocabulary, merges, size, words",
+    [
+        (
+            LETTERS | {"th": 257, "he": 256, "<|endoftext|>": 258},
+            ["t h", "h e"],
+            259,
+            "in the order",
+        ),
+        ({"t": 0, "<|endoftext|>": 1}, [], 2, "single byte"),
+        (LETTERS | {"<|endoftext|>": 256}, [], 200, "belong together"),
+        (LETTERS, [], 256, "eos_token"),
+    ],
+)
+def test_files_that_mean_something_else_are_refused(
+    vocabulary, merges, size, words, tmp_path
+) -> None:
+    pair_of_files(tmp_path, vocabulary, merges)
+    with pytest.raises(UserError, match=words):
+        read_tokenizer(tmp_path, size)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"normalizer": {"type": "Lowercase"}},
+        {"pre_tokenizer": {"type": "Whitespace"}},
+        {"model": {"type": "WordPiece", "vocab": {}, "merges": []}},
+        {"post_processor": {"type": "TemplateProcessing"}},
+    ],
+)
+def test_another_kind_of_tokenizer_is_refused(change, tmp_path: Path) -> None:
+    write_tokenizer(tmp_path, load_tokenizer("glassbox"), context=64)
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(UserError, match="byte-level BPE"):
+        read_tokenizer(tmp_path, 624)

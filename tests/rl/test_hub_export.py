@@ -1,0 +1,131 @@
+"""Exported models in transformers: the same numbers, the same ends, offline."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from data.collate import collate_responses
+from gpt.checkpoint import load_gpt, save_gpt
+from gpt.generate import SamplingParams, generate
+from gpt.lora import add_adapters
+from gpt.model import GPT, GPTConfig
+from gpt.pretrained import load_with_tokenizer, save_gpt2
+from gpt.tokenizer import build_tokenizer, load_tokenizer
+from gpt.tokenizer_files import GPT2_PATTERN
+from harness.errors import UserError
+from reward_model.scalar_head import RewardModel, load_reward_model, save_reward_model
+from rl import export
+from rl.commands.talking import TalkConfig, open_talk
+from rl.export import ExportConfig
+
+GLASSBOX = load_tokenizer("glassbox")
+BYTES = build_tokenizer(  # end of text is padding too, as in GPT-2, and has id 0
+    "bytes", {bytes([i]): i + 1 for i in range(256)}, GPT2_PATTERN, {"<|e|>": 0}, "<|e|>", "<|e|>"
+)
+PROMPTS = ["Review of the hotel:", "a", "12+7=", "Une très longue phrase é"]
+ANSWERS = [" good.", " not so good, but cheap", "", " ok"]
+
+
+def random_gpt(tokenizer, **changes) -> GPT:
+    shape = GPTConfig(tokenizer.n_vocab, context=64, n_layer=2, n_head=2, n_embd=16)
+    model = GPT(replace(shape, **changes)).eval()
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.normal_(0.0, 0.3, generator=generator)
+    return model
+
+
+def exported(folder: Path, target: Path, **flags) -> Path:
+    (folder / "config.json").write_text(json.dumps({"data": "reviews", "script": "s", **flags}))
+    export.main((folder,), ExportConfig(hf=target))
+    return target
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("tokenizer", [GLASSBOX, BYTES], ids=lambda t: t.name)
+@torch.no_grad()
+def test_a_policy_has_our_logits_and_stops_where_ours_does(tokenizer, tmp_path, require) -> None:
+    transformers = require("transformers")
+    model = random_gpt(tokenizer)
+    add_adapters(model, 2)
+    for name, weight in model.named_parameters():
+        if "lora_B" in name:
+            weight.fill_(0.1)
+    save_gpt(tmp_path / "model.safetensors", model, tokenizer)
+    hub = exported(tmp_path, tmp_path / "hub", temperature=0.7, max_new_tokens=30)
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(hub).eval()
+    reader = transformers.AutoTokenizer.from_pretrained(hub)
+    ids = torch.tensor([reader(PROMPTS[0])["input_ids"]])
+    torch.testing.assert_close(theirs(ids).logits, model(ids), atol=1e-5, rtol=1e-5)
+    settings = theirs.generation_config
+    assert (settings.temperature, settings.top_k, settings.max_new_tokens) == (0.7, 0, 30)
+
+    model.wte.weight[tokenizer.eos_id] *= 2.4  # so that some answers end
+    save_gpt(tmp_path / "model.safetensors", model, tokenizer)
+    hub = exported(tmp_path, tmp_path / "hub2", max_new_tokens=20)
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(hub).eval()
+    greedy = SamplingParams(greedy=True, max_new_tokens=20)
+    encoded = [tokenizer.encode(prompt) for prompt in PROMPTS]
+    ours = generate(model, encoded, greedy, eos_id=tokenizer.eos_id).token_lists()
+    batch = reader(PROMPTS, return_tensors="pt", padding=True)
+    written = theirs.generate(**batch, do_sample=False)[:, batch["input_ids"].shape[1] :].tolist()
+    for our, their in zip(ours, written, strict=True):
+        assert their[: len(our)] == our and set(their[len(our) :]) <= {tokenizer.pad_id}
+    assert any(1 < len(row) < 20 for row in ours)
+
+    again, read = load_with_tokenizer(str(hub))  # and the way back
+    torch.testing.assert_close(again(ids), load_gpt(tmp_path)[0](ids), atol=1e-6, rtol=0)
+    assert read.fingerprint == tokenizer.fingerprint
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("tokenizer", [GLASSBOX, BYTES], ids=lambda t: t.name)
+@torch.no_grad()
+def test_a_reward_model_gives_the_normalised_reward(tokenizer, tmp_path, require) -> None:
+    transformers = require("transformers")
+    model = RewardModel.from_policy(random_gpt(tokenizer)).eval()
+    model.head.bias.fill_(0.4)
+    model.mean.fill_(-1.5)
+    model.std.fill_(0.3)
+    save_reward_model(tmp_path / "model.safetensors", model, tokenizer)
+    prompts = [tokenizer.encode(text) for text in PROMPTS]
+    answers = [[*tokenizer.encode(text), tokenizer.eos_id] for text in ANSWERS]
+    ours = model(collate_responses(prompts, answers, tokenizer.eos_id))
+    hub = exported(tmp_path, tmp_path / "hub")
+    theirs = transformers.AutoModelForSequenceClassification.from_pretrained(hub).eval()
+    reader = transformers.AutoTokenizer.from_pretrained(hub)
+    rows = [
+        reader(p)["input_ids"] + reader(a)["input_ids"]
+        for p, a in zip(PROMPTS, ANSWERS, strict=True)
+    ]
+    batch = reader.pad(
+        {"input_ids": [[*row, reader.eos_token_id] for row in rows]}, return_tensors="pt"
+    )
+    torch.testing.assert_close(theirs(**batch).logits[:, 0], ours, atol=1e-5, rtol=1e-5)
+
+
+def test_what_cannot_be_exported_says_why(tmp_path) -> None:
+    save_gpt(tmp_path / "run" / "model.safetensors", random_gpt(GLASSBOX), GLASSBOX)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "notes.txt").write_text("mine")
+    for runs, target, words in [
+        ((tmp_path / "run",), tmp_path / "full", "not empty"),
+        ((tmp_path / "run", tmp_path / "run"), tmp_path / "new", "one"),
+        ((), tmp_path / "new", "nothing to export"),
+    ]:
+        with pytest.raises(UserError, match=words):
+            export.main(runs, ExportConfig(hf=target))
+    save_gpt2(random_gpt(GLASSBOX), tmp_path / "hub", GLASSBOX)  # another program's, as --policy
+    for opens in (load_gpt, load_reward_model, lambda path: open_talk(path, TalkConfig())):
+        with pytest.raises(UserError, match=f"gpt.finetuning --weights {tmp_path / 'hub'}"):
+            opens(tmp_path / "hub")
+    mean = RewardModel(random_gpt(GLASSBOX), "mean_score")
+    save_reward_model(tmp_path / "rm" / "model.safetensors", mean, GLASSBOX)
+    with pytest.raises(UserError, match="--pooling last_token"):
+        export.main((tmp_path / "rm",), ExportConfig(hf=tmp_path / "new"))
