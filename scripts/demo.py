@@ -327,10 +327,8 @@ def compare_stages(config: DemoConfig, seed: int, folder: Path) -> dict[str, Any
         answers = each[-1].evaluation
         assert answers is not None
         checks[name] = item_accuracy(reward_model, tokenizer, answers)
-        print(
-            f"the reward model prefers the prompt's item to another in {checks[name]['accuracy']} of "
-            f"{checks[name]['pairs']} of GRPO's answers ({name})"
-        )
+    print("\nGRPO's answers against copies about another item: does the reward model notice?")
+    print(format_table(("", "pairs", "noticed"), [[n, *c.values()] for n, c in checks.items()]))
     before, after = rows[0].evaluation, rows[-1].evaluation
     assert before is not None and after is not None
     shown = samples(before, after)
