@@ -406,7 +406,9 @@ def broken(mine: Mine, right: Candidate, level: str) -> Iterator[tuple[str, str]
         if tag == "nan":
             compared = batch
         try:
-            if tag == "detached":
+            if tag == "split":
+                fine = adds_up(mine, right, batch, level)
+            elif tag == "detached":
                 fine = not mine(*given.values()).requires_grad
             else:
                 numbers = measured(mine, kind, given, level)
@@ -422,6 +424,26 @@ def broken(mine: Mine, right: Candidate, level: str) -> Iterator[tuple[str, str]
             yield tag, sentence("invariances", tag)
 
 
+DENOMINATORS = ("denominator", "num_items_in_batch", "batch_num_tokens", "global_batch_size")
+
+
+def adds_up(mine: Mine, right: Candidate, batch: Arguments, level: str) -> bool:
+    """Whether two micro-batches with the whole batch's denominator give the whole batch's loss."""
+    named = [n for n in inspect.signature(mine.function).parameters if n in DENOMINATORS]
+    if not named or level != "scalar" or "mask" not in mine.names:
+        return True
+    whole = measured(right, mine.kind, batch, level)[0]
+    for total in (batch["mask"].sum(), torch.tensor(len(batch["mask"]))):
+        sums = torch.zeros((), dtype=torch.float64)
+        for half in (slice(0, 1), slice(1, None)):
+            part = {k: v[half] if isinstance(v, Tensor) else v for k, v in batch.items()}
+            given = {name: part[k] for k, name in mine.names.items()}
+            sums = sums + mine.function(**given, **{named[0]: total})
+        if close(sums.reshape(-1), whole, 1e-4):
+            return True
+    return False
+
+
 def changed(tag: str, batch: Arguments, mine: Mine) -> Arguments | None:
     """The batch with one thing changed; None where it does not apply."""
     given = {k: v.clone() if isinstance(v, Tensor) else v for k, v in batch.items()}
@@ -429,6 +451,8 @@ def changed(tag: str, batch: Arguments, mine: Mine) -> Arguments | None:
     if tag == "detached":
         floats = [v.requires_grad_() for v in given.values() if is_float(v)]
         return given if mine.kind.constant and floats else None
+    if tag == "split":
+        return given
     if tag == "float32":
         return {k: v.float() if is_float(v) else v for k, v in given.items()}
     if tag == "order":

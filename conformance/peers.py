@@ -199,6 +199,17 @@ def verl_value_loss(lib, values, old_values, returns, clip, mask):
     return lib.compute_value_loss(values, returns, old_values, mask, clip)
 
 
+@adapter("verl", CORE, "agg_loss | masked_sum")
+def verl_reducer(lib, loss, mask, batch_num_tokens=None):
+    lib.agg_loss.__globals__.update(verl_F=lib)
+    return lib.agg_loss(loss, mask, "token-mean", batch_num_tokens=batch_num_tokens)
+
+
+@adapter("verl", CORE, "agg_loss | masked_sum")
+def verl_norm_reducer(lib, loss, mask):
+    return lib.agg_loss(loss, mask, "seq-mean-token-sum-norm")
+
+
 @adapter("verl", "verl/trainer/ppo/core_algos.py", "kl_penalty kl_penalty_forward")
 def verl_kl_loss(lib, log_probs, ref_log_probs):
     return lib.kl_penalty(log_probs, ref_log_probs, "low_var_kl")
@@ -228,6 +239,11 @@ def openrlhf_policy_loss(lib, log_probs, old_log_probs, advantages, clip_low, cl
 @adapter("openrlhf", LOSS, "ValueLoss aggregate_loss | masked_mean")
 def openrlhf_value_loss(lib, values, old_values, returns, clip, mask):
     return lib.ValueLoss(clip)(values, old_values, returns, mask)
+
+
+@adapter("openrlhf", LOSS, "aggregate_loss | masked_mean")
+def openrlhf_reducer(lib, loss, mask, batch_num_tokens=None):
+    return lib.aggregate_loss(loss, mask, batch_num_tokens=batch_num_tokens)
 
 
 @adapter("openrlhf", "openrlhf/models/loss.py", "DPOLoss")

@@ -21,6 +21,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 class Adapter(pytest.Item):
+    def reportinfo(self) -> tuple[str, int, str]:
+        return self.name.rpartition(":")[0], 0, self.name
+
     def runtest(self) -> None:
         function = loaded(self.name)
         kind = kind_of(function, self.name.rpartition(":")[2])

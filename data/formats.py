@@ -267,8 +267,10 @@ def sharegpt_answered(row: Row) -> Answered:
 
 def sharegpt_pair(row: Row) -> Pair:
     opening = sharegpt_opening(row)
-    sides = (answered_last(opening + sharegpt_turns([row[key]])) for key in ("chosen", "rejected"))
-    return Pair(*sides)
+    chosen, rejected = (
+        answered_last(opening + sharegpt_turns([row[key]])) for key in ("chosen", "rejected")
+    )
+    return Pair(chosen, rejected)
 
 
 # Plain strings (the project's own files, and TRL's "standard" types).

@@ -11,7 +11,7 @@ import io
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 HUB = "hf:/"  # hf://OWNER/NAME, also where a Path has made one slash of two
 NUMBERS = ("margin", "choice", "label", "stars", "better_response_id")  # and score_...
@@ -36,7 +36,7 @@ def table_rows(path: str | Path, stream: io.BufferedIOBase) -> Iterator[tuple[st
     """The rows of a CSV or TSV file, whose first row names the columns; a place is the last line."""
     comma = "\t" if ".tsv" in Path(path).name.lower() else ","
     csv.field_size_limit(LONGEST_CELL)
-    with io.TextIOWrapper(stream, "utf-8-sig", newline="") as text:
+    with io.TextIOWrapper(cast(IO[bytes], stream), "utf-8-sig", newline="") as text:
         reader = csv.DictReader(text, delimiter=comma)
         for row in reader:
             place = str(reader.line_num)

@@ -44,9 +44,10 @@ class BestStep:
             self.save(self.folder / MODEL_FILE)
             on_main(self._name_run)
         elif not self.step and row["step"] % self.every == 0:
-            numbers = ", ".join(name for name, value in row.items() if isinstance(value, float))
+            named = [name for name in row if name != "step" and "second" not in name]
             raise UserError(
-                f"--keep-best {self.metric}: step {row['step']} has no such number; it has {numbers}"
+                f"--keep-best {self.metric}: step {row['step']} has no such number; it has "
+                f"{', '.join(named)}"
             )
 
     def _name_run(self) -> None:

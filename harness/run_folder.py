@@ -231,8 +231,8 @@ def _check_same_run(
     if before != after and isinstance(config, CommandFlags) and config.fixed_length:
         raise UserError(
             f"the run in {folder} was started with --steps {before}, on which its learning rate or its "
-            f"rounds depend, so that {after} steps are another run: resume with --steps {before}, or "
-            "leave --resume out"
+            f"rounds depend, so that {after} steps are another run: leave --resume out, or keep --steps "
+            f"{before}"
         )
     for field in dataclasses.fields(config):
         name = field.name

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -12,7 +13,7 @@ from data.records import PreferenceRecord
 from gpt.fit import AnswerFileFlags, check_fit
 from gpt.tokenizer import Tokenizer
 from harness.errors import UserError
-from harness.files import append_jsonl, read_jsonl
+from harness.files import append_jsonl, display_path, read_jsonl
 from reward_model.pairs import (
     TokenPair,
     as_pair,
@@ -97,4 +98,26 @@ def kept_pairs(folder: Path, tokenizer: Tokenizer) -> tuple[list[TokenPair], lis
     pairs, held_out = (
         [as_pair(row, tokenizer) for row in read_jsonl(folder / name)] for name in PAIR_FILES
     )
+    for name in PAIR_FILES:  # they were whole before the first state was written
+        if not (folder / name).read_bytes().endswith(b"\n"):
+            raise UserError(
+                f"{display_path(folder / name)} is cut off: restore it, or leave --resume out"
+            )
     return pairs, held_out
+
+
+class SamePairs:
+    """In a state, which pairs it was trained on: a run whose files hold others is not resumed."""
+
+    def __init__(self, pairs: Sequence[TokenPair]) -> None:
+        tokens = [(pair.prompt, pair.chosen, pair.rejected) for pair in pairs]
+        self.digest = hashlib.sha256(repr(tokens).encode()).hexdigest()
+
+    def state_dict(self) -> dict[str, str]:
+        """Their hash."""
+        return {"sha256": self.digest}
+
+    def load_state_dict(self, state: Mapping[str, str]) -> None:
+        """ValueError for those of other pairs."""
+        if state != self.state_dict():
+            raise ValueError(f"{PAIR_FILES[0]} holds other pairs than it was trained on")

@@ -69,7 +69,14 @@ from reward_model.accuracy_report import (
     record_prefixes,
 )
 from reward_model.loss import bradley_terry_loss
-from reward_model.pair_files import PairFileFlags, check_file, file_pairs, keep_pairs, kept_pairs
+from reward_model.pair_files import (
+    PairFileFlags,
+    SamePairs,
+    check_file,
+    file_pairs,
+    keep_pairs,
+    kept_pairs,
+)
 from reward_model.pairs import (
     TokenPair,
     by_prompt,
@@ -195,7 +202,9 @@ def train(
     optimizer = optimizer or adamw(
         model, config.lr, betas=(0.9, 0.95), weight_decay=config.weight_decay
     )
-    state = TrainingState({"model": model, "optimizer": optimizer}, {})
+    state = TrainingState(
+        {"model": model, "optimizer": optimizer, "pairs": SamePairs(pairs)}, generators={}
+    )
     if config.resume and folder is not None:
         state.load(folder)
     elif folder is not None:  # the pairs may have taken longer than the training will

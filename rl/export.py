@@ -2,6 +2,8 @@
 
     python -m rl.export runs/grpo-reviews-tiny --hf exported       weights, tokenizer, model card
 
+    python -m rl.export runs/grpo-reviews-tiny --to trl --out there    the same run for TRL
+
 Policies and reward models alike, without a network; an adapter is merged. Without a flag the metrics
 become event files, one TensorBoard run each:
 
@@ -18,12 +20,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from harness.command_line import command_name, explained, show_help
 from harness.errors import UserError
 from harness.files import display_path
 from harness.paths import RUNS
 from rl.commands.event_files import export, run_folders, run_names
+from rl.commands.handover import hand_over
 from rl.commands.hub_export import export_hub
 
 
@@ -31,8 +35,11 @@ from rl.commands.hub_export import export_hub
 class ExportConfig:
     """Write a run's model for transformers, or the metrics of runs for TensorBoard."""
 
-    out: Path = RUNS / "tensorboard"
-    """Folder for TensorBoard, one subfolder a run."""
+    out: Path | None = None
+    """Folder for TensorBoard, one subfolder a run, or a new one for TRL; default runs/tensorboard,
+    runs/NAME-trl."""
+    to: Literal["tensorboard", "trl"] = "tensorboard"
+    """tensorboard: the metrics. trl: start, prompts, reward and a script for a run of GRPO."""
     hf: Path | None = None
     """A new folder for the model of one run, in Hugging Face's layout."""
 
@@ -48,11 +55,18 @@ def main(runs: tuple[Path, ...], /, config: ExportConfig) -> None:
     if config.hf is not None:
         print(f"open it with\n    {export_hub(the_one(runs), config.hf)}")
         return
+    if config.to == "trl":
+        run = the_one(runs)
+        target = config.out or RUNS / f"{run.resolve().name}-trl"
+        print(f"What TRL does otherwise:\n{hand_over(run, target)}")
+        print(f"wrote {display_path(target)}: run  python train.py  there")
+        return
+    out = config.out or RUNS / "tensorboard"
     folders = run_folders(runs)
     for folder, name in zip(folders, run_names(folders), strict=True):
-        steps = export(folder, config.out / name)
+        steps = export(folder, out / name)
         print(f"{name}: {steps:,} rows")
-    print(f"look at them with\n    tensorboard --logdir {display_path(config.out)}")
+    print(f"look at them with\n    tensorboard --logdir {display_path(out)}")
 
 
 def the_one(runs: tuple[Path, ...]) -> Path:

@@ -422,8 +422,9 @@ def pieces() -> dict[str, Piece]:
     for job, other in zip(JOBS, (*JOBS[1:], JOBS[0]), strict=True):
         found[f"strange/{job.name}"] = partial(strange_piece, job, other)
         found[f"starved/{job.name}"] = partial(starved_piece, job)
-        found[f"clock/{job.name}"] = partial(clock_piece, job)
-        found[f"paused/{job.name}"] = partial(paused_piece, job)
+    for name in ("pretraining", "reward_model_training", "dpo_engine", "grpo_iterative_engine"):
+        found[f"clock/{name}"] = partial(clock_piece, job_named(name))
+        found[f"paused/{name}"] = partial(paused_piece, job_named(name))
     found["tmpfs/grpo_engine"] = partial(tmpfs_piece, job_named("grpo_engine"))
     for name in ("pretraining", "reward_model_training", "grpo_engine", "dpo_engine"):
         found[f"closed/{name}"] = partial(closed_piece, job_named(name))

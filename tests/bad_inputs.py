@@ -584,7 +584,7 @@ def make_killed(start: Path, monkeypatch: Any) -> Path:
     """A run of GRPO as a kill before the end leaves it."""
     out = start / "killed"
     with monkeypatch.context() as patch:
-        patch.setattr("rl.training.whole_run.finish_run", lambda folder: None)
+        patch.setattr("rl.training.whole_run.finish_run", lambda folder, **_: None)
         grpo_engine.main(GRPOConfig(**quick(start, GRPOConfig, out=out)))
     (out / MODEL_FILE).unlink()
     return out

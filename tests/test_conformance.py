@@ -115,6 +115,10 @@ def carries_a_gradient(old_log_probs: Any, sampler_log_probs: Any, cap: float) -
     return (old_log_probs - sampler_log_probs).exp().clamp(max=cap)
 
 
+def denominator_ignored(loss: Any, mask: Any, denominator: Any = None) -> Any:
+    return torch.where(mask, loss, 0).sum() / mask.sum().clamp(min=1)
+
+
 def held_at_ten(log_probs: Any, ref_log_probs: Any) -> Any:
     delta = ref_log_probs - log_probs
     return (delta.exp() - delta - 1).clamp(-10, 10)
@@ -127,6 +131,7 @@ def held_at_ten(log_probs: Any, ref_log_probs: Any) -> Any:
         ("float32", "kl_loss", in_half_precision),
         ("observations", "gae", not_stepped_over),
         ("far", "kl_loss", held_at_ten),
+        ("split", "reducer", denominator_ignored),
         ("empty_row", "reducer", no_empty_row),
         ("equal_rewards", "advantages", tiny_eps),
         ("detached", "correction", carries_a_gradient),
@@ -175,9 +180,9 @@ OWN: dict[str, tuple[str, Callable[..., Any], str]] = {
         ),
         "value_loss",
     ),
-    "token_mean": ("reducer", lambda loss, mask: losses.token_mean(loss, mask), "mean"),
-    "sequence_mean": ("reducer", lambda loss, mask: losses.sequence_mean(loss, mask), "mean"),
-    "sequence_sum": ("reducer", lambda loss, mask: losses.sequence_sum(loss, mask), "mean"),
+    "token_mean": ("reducer", losses.token_mean, "mean"),
+    "sequence_mean": ("reducer", losses.sequence_mean, "mean"),
+    "sequence_sum": ("reducer", losses.sequence_sum, "mean"),
     "constant": (
         "reducer",
         lambda loss, mask, length: losses.constant_length_mean(loss, mask, length),

@@ -26,6 +26,9 @@ from gpt.tokenizer import load_tokenizer
 from harness.command_line import explained
 from harness.paths import MODEL_FILE
 from harness.ranks import launch
+from harness.training_state import TrainingState
+from reward_model.pair_files import SamePairs, keep_pairs, kept_pairs
+from reward_model.pairs import TokenPair
 from rl import doctor, export, report, talk
 from rl.doctor import DoctorConfig
 from rl.export import ExportConfig
@@ -188,6 +191,39 @@ def test_models_that_no_run_writes(
     monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("it asks for a prompt"))
     look_at(sentence_of(lambda: LOADERS[command](run)), "hostile")
     assert not (run / "new").exists()
+
+
+# --- the pairs of a run ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["pairs.jsonl", "held_out_pairs.jsonl"])
+@pytest.mark.parametrize("left", [0, 5, -1, -9])
+def test_pairs_that_are_cut_off(tmp_path: Path, name: str, left: int) -> None:
+    tokenizer = load_tokenizer("glassbox")
+    pairs = [TokenPair([1], [2, n], [3]) for n in range(3)]
+    keep_pairs(tmp_path, pairs, pairs, tokenizer)
+    content = (tmp_path / name).read_bytes()
+    (tmp_path / name).write_bytes(content[:left])
+    look_at(sentence_of(lambda: kept_pairs(tmp_path, tokenizer)), name)
+
+
+def test_a_state_knows_its_pairs_and_its_script(tmp_path: Path) -> None:
+    """Also where whole rows are gone, and where two scripts have parts of the same names."""
+    pairs = [TokenPair([1], [2, n], [3]) for n in range(3)]
+
+    def state(pairs: list[TokenPair], name: str = "pairs") -> TrainingState:
+        return TrainingState({name: SamePairs(pairs)}, {})
+
+    def of_script(name: str) -> None:
+        (tmp_path / "config.json").write_text(json.dumps({"script": name}))
+
+    of_script("rl.rloo_engine")
+    state(pairs).save(tmp_path)
+    state(pairs).load(tmp_path)
+    look_at(sentence_of(lambda: state(pairs[:2]).load(tmp_path)), "pairs.jsonl")
+    look_at(sentence_of(lambda: state(pairs, "others").load(tmp_path)), "others")
+    of_script("rl.remax_engine")
+    look_at(sentence_of(lambda: state(pairs).load(tmp_path)), "rl.rloo_engine")
 
 
 # --- torchrun's variables -------------------------------------------------------------------------

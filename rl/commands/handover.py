@@ -1,0 +1,208 @@
+"""A run of GRPO as TRL would repeat it: start, prompts, reward, a script, and what still differs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from gpt.checkpoint import load_gpt
+from gpt.corpus import open_prompts
+from harness.errors import UserError
+from harness.files import append_jsonl, display_path
+from harness.report.writing import write_text
+from rl.commands.conversation import RunFolder
+from rl.commands.hub_export import export_hub, new_folder
+from rl.rewards.sources import is_function
+
+ENGINE = "rl.grpo_engine"
+CHECKED = "float(ended and bool(rule(record, text, ended)))"  # what was cut off is not right
+
+LEARNED = '''"""The run's reward model. TRL hands over token ids, the end of text with them."""
+
+import torch
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("reward")
+model = AutoModelForSequenceClassification.from_pretrained("reward").eval()
+
+
+@torch.no_grad()
+def reward(prompts, completions, completion_ids, **columns):
+    rows = [tokenizer(p)["input_ids"] + list(c) for p, c in zip(prompts, completion_ids)]
+    batch = tokenizer.pad({"input_ids": rows}, return_tensors="pt").to(model.device)
+    return model(**batch).logits[:, 0].tolist()
+'''
+
+RULED = '''"""The run's reward, by Glassbox RLHF: install it beside TRL."""
+
+import json
+
+from transformers import AutoTokenizer
+
+from data.records import PromptRecord
+%(imports)s
+
+end = AutoTokenizer.from_pretrained("policy").eos_token_id
+
+
+def reward(prompts, completions, completion_ids, record, **columns):
+    values = []
+    for prompt, text, ids, known in zip(prompts, completions, completion_ids, record):
+        record, ended = PromptRecord(prompt, **json.loads(known)), end in list(ids)
+        values.append(%(value)s)
+    return values
+'''
+
+SCRIPT = '''"""%(name)s in TRL 1.16: python train.py"""
+
+import torch
+from datasets import load_dataset
+from rewards import reward
+from transformers import AutoTokenizer
+from trl import GRPOConfig, GRPOTrainer
+
+settings = %(settings)s
+
+if __name__ == "__main__":
+    trainer = GRPOTrainer(
+        model="policy",
+        reward_funcs=reward,
+        args=GRPOConfig(output_dir="trained", **settings),
+        train_dataset=load_dataset("json", data_files="prompts.jsonl", split="train"),
+        processing_class=AutoTokenizer.from_pretrained("policy"),
+    )
+    trainer.train()
+    trainer.save_model()
+'''
+
+
+def hand_over(path: Path, target: Path) -> str:
+    """Write the folder for TRL; returns what of the run it does not repeat.
+
+    UserError for what TRL's trainer cannot do: another engine, or a reward that is none of one
+    exported reward model, a rule and a function.
+    """
+    run = RunFolder.read(path)
+    flags = run.flags
+    if flags.get("script") != ENGINE:
+        raise UserError(
+            f"{display_path(path)} is a run of {flags.get('script', 'an unknown script')}, and {ENGINE} "
+            f"alone is handed over: `python -m rl.export {path} --hf DIR` gives the model of any run"
+        )
+    start = run.find(run.start) if run.start else None
+    if start is None:
+        raise UserError(f"the model that {display_path(path)} started from is not in {run.start}")
+    settings = trl_settings(flags)
+    room = load_gpt(start)[0].config.context - flags["max_new_tokens"]
+    prompts = open_prompts(run.data, load_gpt(start)[1], room)["train"]
+    target = new_folder(target)
+    export_hub(start, target / "policy")
+    checked = any(record.answer is not None for record in prompts)
+    write_text(target / "rewards.py", rewards_of(run, target, checked))
+    append_jsonl(target / "prompts.jsonl", [
+        {"prompt": p.prompt, "record": json.dumps({"answer": p.answer, "meta": dict(p.meta)})}
+        for p in prompts
+    ])  # fmt: skip
+    shown = (
+        "dict(\n" + "".join(f"    {name}={value!r},\n" for name, value in settings.items()) + ")"
+    )
+    write_text(target / "train.py", SCRIPT % {"name": run.path.resolve().name, "settings": shown})
+    remaining = "\n".join(f"- {line}" for line in differences(run))
+    write_text(target / "DIFFERENCES.md", remaining + "\n")
+    return remaining
+
+
+def rewards_of(run: RunFolder, target: Path, checked: bool) -> str:
+    """rewards.py, with the reward model beside it where one paid."""
+    kind, flags = str(run.flags.get("reward") or "auto"), run.flags
+    if flags.get("wrong_reward") or flags.get("format_weight") or flags.get("normalize_parts"):
+        raise UserError("--wrong-reward, --format-weight and --normalize-parts are not handed over")
+    if is_function(kind):
+        where, _, name = kind.rpartition(":")
+        name_of = repr(f"{Path(where).resolve()}:{name}" if where.endswith(".py") else kind)
+        imports = (
+            f"from rl.rewards.function import open_function\n\nmine = open_function({name_of})"
+        )
+        value = "mine._value(record, text, ended, repr(prompt[:60]))"
+        return RULED % {"imports": imports, "value": value}
+    if kind in ("rule", "gold") or (kind == "auto" and checked):
+        rules = {
+            "reviews": "from data.reviews import gold_reward as rule",
+            "sums": "from data.sums import exact_match as rule",
+        }
+        value = "rule(record, text, ended)" if run.data == "reviews" else CHECKED
+        default = "from rl.rewards.verifiable import answer_match as rule"
+        return RULED % {"imports": rules.get(run.data, default), "value": value}
+    folders = [run.find(folder) for folder in run.reward_models]
+    if len(folders) != 1 or folders[0] is None:
+        raise UserError(f"one reward model is handed over, and there are {folders}")
+    export_hub(folders[0], target / "reward")
+    return LEARNED
+
+
+def trl_settings(flags: dict[str, Any] | Any) -> dict[str, Any]:
+    """The flags of the run under TRL's names."""
+    rows = flags["prompts_per_step"] * flags["group_size"]
+    minibatches = min(flags["minibatches"], flags["prompts_per_step"])
+    if rows % minibatches:
+        raise UserError(
+            f"{rows} rows are no {minibatches} equal minibatches, which TRL needs: hand over a run with "
+            "other --prompts-per-step or --minibatches"
+        )
+    a_minibatch, updates = rows // minibatches, flags["updates_per_batch"] * minibatches
+    micro = flags["micro_batch_size"]
+    micro = micro if a_minibatch % micro == 0 else a_minibatch
+    return {
+        "max_steps": flags["steps"] * updates,
+        "learning_rate": flags["lr"],
+        "lr_scheduler_type": "constant_with_warmup",
+        "warmup_steps": flags["warmup"] * updates,
+        "max_grad_norm": flags["max_norm"],
+        "weight_decay": 0.0,
+        "adam_beta1": 0.9,
+        "adam_beta2": 0.95,
+        "num_generations": flags["group_size"],
+        "num_iterations": flags["updates_per_batch"],
+        "per_device_train_batch_size": micro,
+        "gradient_accumulation_steps": a_minibatch // micro,
+        "steps_per_generation": rows // micro,
+        "temperature": flags["temperature"],
+        "top_k": 0,
+        "max_completion_length": flags["max_new_tokens"],
+        "loss_type": "grpo",
+        "scale_rewards": "group",
+        "beta": flags["kl_coef"],
+        "use_bias_correction_kl": False,
+        "epsilon": flags["clip_low"],
+        "epsilon_high": flags["clip_high"],
+        "disable_dropout": True,
+        "bf16": flags["precision"] == "bfloat16",
+        "gradient_checkpointing": bool(flags["checkpoint_blocks"]),
+        "seed": flags["seed"],
+        "report_to": "none",
+        "logging_steps": 1,
+    }
+
+
+def differences(run: RunFolder) -> list[str]:
+    """What the script does not repeat, in sentences."""
+    flags = run.flags
+    lines = [
+        "Random numbers: TRL draws other prompts and other answers from the same seed.",
+        "The warm-up goes up with every optimizer step there, with every batch here.",
+        "No validation, no gold reward and no test: TRL logs the training reward alone.",
+        "TRL scores prompts of unequal length at positions that count the padding; these differ here.",
+        "TRL reads special tokens inside of a prompt as special; here they are spelled out.",
+    ]
+    if flags.get("stop_kl") is not None:
+        lines.append(f"No early stop: the run would have ended at {flags['stop_kl']} nats.")
+    if flags.get("kl_controller") != "fixed":
+        lines.append(
+            f"beta stays {flags['kl_coef']}: TRL has no {flags['kl_controller']} controller."
+        )
+    if flags.get("kl_estimator") != "k3":
+        lines.append(f"TRL's KL penalty is k3, and the run's was {flags['kl_estimator']}.")
+    if flags.get("lora_rank"):
+        lines.append("All weights are trained: the run's adapter is not set up.")
+    return lines

@@ -1,0 +1,194 @@
+"""What is handed to TRL: its first step on the same rollouts has our loss and our gradient."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from data.records import PromptRecord
+from gpt.checkpoint import save_gpt
+from gpt.generate import SamplingParams
+from gpt.log_probs import token_log_probs
+from gpt.model import GPT, GPTConfig
+from gpt.pretrained import TRANSPOSED
+from gpt.tokenizer import load_tokenizer
+from harness.errors import UserError
+from harness.run_folder import record
+from reward_model.scalar_head import RewardModel, save_reward_model
+from rl import export
+from rl.batches.rollout import sample_rollout
+from rl.equations.advantages import group_advantages
+from rl.export import ExportConfig
+from rl.grpo_engine import GRPOConfig, grpo_loss
+from rl.rewards.sources import RewardModelReward
+
+GLASSBOX = load_tokenizer("glassbox")
+
+
+def random_gpt(seed: int) -> GPT:
+    model = GPT(GPTConfig(GLASSBOX.n_vocab, context=96, n_layer=2, n_head=2, n_embd=16)).eval()
+    model.initialize(torch.Generator().manual_seed(seed))
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.mul_(3)
+    return model
+
+
+def grpo_run(folder: Path, **changes) -> GRPOConfig:
+    """A run folder of GRPO with its start and its reward model, as the engine leaves them."""
+    save_gpt(folder / "base" / "model.safetensors", random_gpt(0), GLASSBOX)
+    reward_model = RewardModel.from_policy(random_gpt(1))
+    reward_model.mean.fill_(0.3)
+    save_reward_model(folder / "rm" / "model.safetensors", reward_model, GLASSBOX)
+    save_gpt(folder / "run" / "model.safetensors", random_gpt(2), GLASSBOX)
+    flags = dict(
+        policy=folder / "base", reward_model=(folder / "rm",), prompts_per_step=4, group_size=4,
+        minibatches=1, micro_batch_size=16, max_new_tokens=12, kl_coef=0.3, device="cpu",
+    ) | changes  # fmt: skip
+    config = GRPOConfig(**flags)
+    (folder / "run" / "config.json").write_text(json.dumps(record(config)))
+    return config
+
+
+def test_the_folder_has_the_same_settings(tmp_path: Path, capsys, monkeypatch) -> None:
+    config = grpo_run(tmp_path, lr=3e-4, updates_per_batch=2, minibatches=2, stop_kl=5.0)
+    export.main((tmp_path / "run",), ExportConfig(to="trl", out=tmp_path / "trl"))
+    said = capsys.readouterr().out
+    assert "5.0 nats" in said and "Random numbers" in said
+    script = (tmp_path / "trl" / "train.py").read_text()
+    settings = eval(script.split("settings = ")[1].split("\n\n")[0])
+    assert settings["max_steps"] == config.steps * 4 and settings["learning_rate"] == 3e-4
+    assert settings["per_device_train_batch_size"] * settings["gradient_accumulation_steps"] == 8
+    rows = [
+        json.loads(line) for line in (tmp_path / "trl" / "prompts.jsonl").read_text().splitlines()
+    ]
+    assert (
+        len(rows) > 1000 and PromptRecord(rows[0]["prompt"], **json.loads(rows[0]["record"])).prompt
+    )
+
+
+def loaded(folder: Path, monkeypatch):
+    """rewards.py, imported where it lies."""
+    monkeypatch.chdir(folder)
+    return runpy.run_path("rewards.py")["reward"]
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("reward", ["auto", "gold", "mine"])
+def test_the_reward_is_the_runs(reward, tmp_path, monkeypatch, require) -> None:
+    require("transformers")
+    (tmp_path / "mine.py").write_text(
+        "def odd(prompt, response, ended):\n    return len(response) + ended\n"
+    )
+    config = grpo_run(tmp_path, reward=f"{tmp_path}/mine.py:odd" if reward == "mine" else reward)
+    export.main((tmp_path / "run",), ExportConfig(to="trl", out=tmp_path / "trl"))
+    lines = (tmp_path / "trl" / "prompts.jsonl").read_text().splitlines()[:3]
+    rows = [json.loads(line) for line in lines]
+    texts = [" good", "", " The room is not nice"]
+    ids = [GLASSBOX.encode(text) + [GLASSBOX.eos_id] * (i < 2) for i, text in enumerate(texts)]
+    columns = {"record": [row["record"] for row in rows]}
+    theirs = loaded(tmp_path / "trl", monkeypatch)(
+        [r["prompt"] for r in rows], texts, ids, **columns
+    )
+
+    from data import reviews
+    from data.collate import collate_responses
+    from reward_model.scalar_head import load_reward_model
+
+    records = reviews.prompts("train")[:3]
+    if reward == "mine":
+        ours = [len(text) + (i < 2) for i, text in enumerate(texts)]
+    elif reward == "gold":
+        ours = [
+            reviews.gold_reward(r, t, i < 2)
+            for i, (r, t) in enumerate(zip(records, texts, strict=True))
+        ]
+    else:
+        model, _ = load_reward_model(config.reward_model[0])
+        prompts = [GLASSBOX.encode(r.prompt) for r in records]
+        ours = model(collate_responses(prompts, ids, GLASSBOX.eos_id)).tolist()
+    assert theirs == pytest.approx(ours, abs=1e-5)
+
+
+@pytest.mark.oracle
+def test_trls_first_step_has_our_loss_and_gradient(tmp_path, monkeypatch) -> None:
+    """On one rollout of ours, one update away from the policy that sampled it, in TRL's own trainer."""
+    if importlib.util.find_spec("trl") is None:
+        pytest.skip("trl is not installed: bench/requirements-peers.txt has it")
+    config = grpo_run(tmp_path)
+    export.main((tmp_path / "run",), ExportConfig(to="trl", out=tmp_path / "trl"))
+    monkeypatch.chdir(tmp_path / "trl")
+    monkeypatch.syspath_prepend(str(tmp_path / "trl"))
+    monkeypatch.delitem(sys.modules, "rewards", raising=False)
+    script = runpy.run_path("train.py")  # with another name than __main__: nothing is trained
+    args = script["GRPOConfig"](output_dir="trained", use_cpu=True, **script["settings"])
+    trainer = script["GRPOTrainer"](
+        model="policy",
+        reward_funcs=script["reward"],
+        args=args,
+        train_dataset=script["load_dataset"]("json", data_files="prompts.jsonl", split="train"),
+        processing_class=script["AutoTokenizer"].from_pretrained("policy"),
+    )
+    start = random_gpt(0)
+    lines = Path("prompts.jsonl").read_text().splitlines()
+    prompts = [json.loads(line)["prompt"] for line in lines]
+    sizes = [len(GLASSBOX.encode(prompt)) for prompt in prompts]
+    prompts = [p for p, size in zip(prompts, sizes, strict=True) if size == sizes[0]][:4]
+    params = SamplingParams(config.temperature, max_new_tokens=config.max_new_tokens)
+    records = [PromptRecord(prompt) for prompt in prompts]
+    rollout = sample_rollout(start, GLASSBOX, records, params, 4, torch.Generator().manual_seed(3))
+    batch, mask = rollout.sequences, rollout.response_mask
+    from reward_model.scalar_head import load_reward_model
+
+    rewards = RewardModelReward(load_reward_model(tmp_path / "rm")[0])(rollout)
+    advantages = group_advantages(rewards, 4)
+    moved = random_gpt(0)
+    with torch.no_grad():
+        reference = token_log_probs(start, batch)
+        theirs = dict(trainer.model.named_parameters())
+        for index, (name, weight) in enumerate(moved.named_parameters()):
+            step = 0.01 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(index))
+            weight += step
+            twin = theirs[f"transformer.{name}"]
+            twin += step.t() if name.endswith(TRANSPOSED) else step
+    ours = grpo_loss(
+        config, token_log_probs(moved, batch), rollout.log_probs, reference, advantages, mask,
+        kl_coef=config.kl_coef, rows=len(rollout),
+    )  # fmt: skip
+    ours.backward()
+
+    ids = [GLASSBOX.encode(record.prompt) for record in rollout.records]
+    width = max(map(len, ids))
+    padded = torch.tensor([[GLASSBOX.pad_id] * (width - len(row)) + row for row in ids])
+    prompt_mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in ids])
+    trainer.current_gradient_accumulation_steps = 1
+    trainer.model.train()
+    loss = trainer._compute_loss(trainer.model, {
+        "prompt_ids": padded, "prompt_mask": prompt_mask,
+        "completion_ids": rollout.response_tokens, "completion_mask": mask.long(),
+        "advantages": advantages[:, 0], "old_per_token_logps": rollout.log_probs,
+        "ref_per_token_logps": reference, "num_items_in_batch": mask.sum(),
+    })  # fmt: skip
+    loss.backward()
+    worst = 0.0
+    for name, weight in moved.named_parameters():
+        their = theirs[f"transformer.{name}"].grad
+        their = their.t() if name.endswith(TRANSPOSED) else their
+        worst = max(worst, float((their - weight.grad).abs().max()))
+    print(f"loss {ours:.7f}, apart by {abs(loss - ours):.1e}, gradients by {worst:.1e}")
+    assert abs(loss - ours) < 1e-5 and worst < 1e-5
+    assert abs(ours) > 1e-3
+
+
+def test_other_runs_are_refused(tmp_path: Path) -> None:
+    grpo_run(tmp_path)
+    path = tmp_path / "run" / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"script": "rl.ppo_engine"}))
+    with pytest.raises(UserError, match="rl.ppo_engine.*--hf"):
+        export.main((tmp_path / "run",), ExportConfig(to="trl", out=tmp_path / "trl"))
