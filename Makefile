@@ -7,6 +7,7 @@
 # make browser open reports in headless Chromium (Debian: apt install chromium) and use them
 # make soak    kill, starve and confuse every training script, in under 30 minutes (ARGS="--help")
 # make bench   time the same work here, in transformers and in TRL, which get an environment of their own
+# make waits   every engine on a pretended card: mixed-up devices, and how often a step would wait
 # make gpu     measure the CUDA card here in under 8 minutes and write docs/gpu.md
 # make clean   delete the environments and caches; runs/ stays
 # The tests run in one process a core, at most four: ARGS="-n 0 --pdb" is one process.
@@ -18,7 +19,7 @@ PY := .venv/bin/python
 PEERS_PY := .venv-peers/bin/python
 ARGS ?=
 
-.PHONY: help demo test dev quick lint mutants docs docs-browser browser soak bench gpu clean
+.PHONY: help demo test dev quick lint mutants docs docs-browser browser soak bench waits gpu clean
 
 help:
 	@sed -n '/^#/!q; s/^# //p' Makefile
@@ -64,6 +65,9 @@ soak: .venv/.dev
 
 bench: .venv-peers/.ok
 	$(PEERS_PY) bench/peers.py $(ARGS)
+
+waits: .venv/.ok
+	$(PY) bench/pretend_card.py $(ARGS)
 
 gpu: .venv-peers/.ok
 	$(PEERS_PY) bench/gpu.py $(ARGS)

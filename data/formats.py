@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from data.templates import Turn, conversation_prompt, instruction_text, tldr_prompt
+from data.templates import Role, Turn, conversation_prompt, instruction_text, tldr_prompt
 
 Row = Mapping[str, Any]
 
@@ -42,6 +42,9 @@ class Pair(NamedTuple):
 
     chosen: Answered
     rejected: Answered
+    scores: Mapping[
+        str, float
+    ] = {}  # score_chosen and score_rejected, where the row names them otherwise
 
 
 @dataclass(frozen=True)
@@ -201,6 +204,73 @@ def hh_side(transcript: str) -> Answered:
 
 def hh_pair(row: Row) -> Pair:
     return Pair(hh_side(text_of(row, "chosen")), hh_side(text_of(row, "rejected")))
+
+
+# Two answers by number (PKU-SafeRLHF), many with scores (UltraFeedback before it was made binary).
+
+
+def numbered_pair(row: Row) -> Pair:
+    better, prompt = field(row, "better_response_id"), asked_once(text_of(row, "prompt"))
+    if type(better) is not int or better not in (0, 1):
+        raise BadRow(f"'better_response_id' is {better!r}, expected 0 or 1")
+    sides = [Answered(prompt, text_of(row, f"response_{number}").strip()) for number in (0, 1)]
+    return Pair(sides[better], sides[1 - better])
+
+
+def ultrafeedback_pair(row: Row) -> Pair:
+    """The best and the worst completion, by the mean of their aspects or else the overall score."""
+    completions, prompt = field(row, "completions"), asked_once(text_of(row, "instruction"))
+    if not isinstance(completions, list) or not all(isinstance(c, dict) for c in completions):
+        raise BadRow("'completions' is not a list of objects")
+    scored = [(completion_score(c), text_of(c, "response").strip()) for c in completions]
+    if len(scored) < 2:
+        raise DropRow("fewer than two answers")
+    best, worst = max(scored, key=lambda s: s[0]), min(scored, key=lambda s: s[0])
+    scores = {"score_chosen": best[0], "score_rejected": worst[0]}
+    return Pair(Answered(prompt, best[1]), Answered(prompt, worst[1]), scores)
+
+
+def completion_score(completion: Row) -> float:
+    score = completion.get("fine-grained_score", completion.get("overall_score"))
+    if type(score) not in (int, float):
+        raise BadRow(f"a completion's score is {kind_of(score)}, expected a number")
+    return float(score)
+
+
+# ShareGPT: turns of {from, value}; with preferences the last turn stands in chosen and rejected.
+
+SHAREGPT_ROLES: dict[Any, Role] = {"human": "user", "gpt": "assistant"}
+
+
+def sharegpt_turns(messages: object) -> list[Turn]:
+    if not isinstance(messages, list):
+        raise BadRow(f"'conversations' is {kind_of(messages)}, expected a list")
+    turns = []
+    for message in messages:
+        if not isinstance(message, dict) or not {"from", "value"} <= message.keys():
+            raise BadRow("'conversations' holds a turn without 'from' and 'value'")
+        role = SHAREGPT_ROLES.get(message["from"], message["from"])
+        if role not in ("system", "user", "assistant"):
+            raise BadRow(f"'conversations' has a turn from {role!r}, expected human, gpt or system")
+        turns.append(Turn(role, text_of(message, "value")))
+    return turns
+
+
+def sharegpt_opening(row: Row) -> list[Turn]:
+    system = optional_text(row, "system")
+    return [Turn("system", system)] * bool(system) + sharegpt_turns(field(row, "conversations"))
+
+
+def sharegpt_answered(row: Row) -> Answered:
+    return answered_last(sharegpt_opening(row))
+
+
+def sharegpt_pair(row: Row) -> Pair:
+    opening = sharegpt_opening(row)
+    chosen, rejected = (
+        answered_last(opening + sharegpt_turns([row[key]])) for key in ("chosen", "rejected")
+    )
+    return Pair(chosen, rejected)
 
 
 # Plain strings (the project's own files, and TRL's "standard" types).
@@ -395,6 +465,25 @@ def is_hh(row: Row) -> bool:
 
 # The first match counts, so the more particular formats come first.
 FORMATS = (
+    Format(
+        "ShareGPT preferences",
+        "conversations + chosen + rejected",
+        has("conversations", "chosen", "rejected"),
+        pair=sharegpt_pair,
+    ),
+    Format("ShareGPT", "conversations", has("conversations"), answered=sharegpt_answered),
+    Format(
+        "UltraFeedback",
+        "instruction + completions",
+        has("instruction", "completions"),
+        pair=ultrafeedback_pair,
+    ),
+    Format(
+        "numbered preferences",
+        "prompt + response_0 + response_1 + better_response_id",
+        has("prompt", "response_0", "response_1", "better_response_id"),
+        pair=numbered_pair,
+    ),
     Format(
         "TL;DR comparisons",
         "info + summaries + choice",

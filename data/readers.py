@@ -5,10 +5,10 @@
     read_prompts       what a policy is asked  PromptRecord
     read_text          pre-training            list of documents
 
-JSON lines, a JSON array, and either of them gzipped are told apart by content, the kind of rows by
-the first row's keys (formats.py). Whatever cannot be used is dropped whole and counted by reason;
-whatever breaks its format stops the reading with a DataError that names file and line. No text is
-ever cut.
+JSON lines, a JSON array, Parquet and gzipped files are told apart by content, CSV and TSV by name,
+the kind of rows by the first row's keys (formats.py). Whatever cannot be used is dropped whole and
+counted by reason; whatever breaks its format stops the reading with a DataError that names file and
+line. No text is ever cut.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ import stat
 import warnings
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -44,6 +44,8 @@ from data.formats import (
 )
 from data.records import PreferenceRecord, PromptRecord, ResponseRecord
 from data.splits import Split, split_of
+from data.tables import MissingPackage, hub_rows, is_hub, is_table, parquet_rows, table_rows
+from data.templates import HEADINGS, instruction_prompt
 
 Record = TypeVar("Record", PreferenceRecord, ResponseRecord, PromptRecord)
 
@@ -73,11 +75,16 @@ class ReadResult(Generic[Record]):
             parts.append("dropped: " + ", ".join(reasons))
         touching = sum(_touches(record) for record in self.records)
         if touching:
-            parts.append(f"no space or line break between prompt and answer in {touching:,}")
+            parts.append(
+                f"no space or line break between prompt and answer in {touching:,}: --template puts the "
+                "project's headings there"
+            )
         return "; ".join(parts)
 
 
-def read_preferences(path: str | Path, *, limit: int | None = None) -> ReadResult[PreferenceRecord]:
+def read_preferences(
+    path: str | Path, *, limit: int | None = None, template: bool = False
+) -> ReadResult[PreferenceRecord]:
     """Read (prompt, chosen, rejected) records, at most `limit` of them.
 
     Dropped: rows whose two sides answer different prompts, empty prompts or answers, identical
@@ -85,25 +92,29 @@ def read_preferences(path: str | Path, *, limit: int | None = None) -> ReadResul
     tokens of pairs that a reward model's run has recorded; those are compared by them. Raises
     DataError for a file that is unreadable or holds no pairs.
     """
-    return _read(path, _preference, limit)
+    return _read(path, _preference, limit, template)
 
 
-def read_responses(path: str | Path, *, limit: int | None = None) -> ReadResult[ResponseRecord]:
+def read_responses(
+    path: str | Path, *, limit: int | None = None, template: bool = False
+) -> ReadResult[ResponseRecord]:
     """Read (prompt, response) records to learn from; preference data gives its chosen answers.
 
     Alpaca files with `chosen` use that and not `output`, which equals `rejected` in about half of
     the rows of the best-known such file. Dropped: empty prompts or answers, answers labelled bad.
     """
-    return _read(path, _response, limit)
+    return _read(path, _response, limit, template)
 
 
-def read_prompts(path: str | Path, *, limit: int | None = None) -> ReadResult[PromptRecord]:
+def read_prompts(
+    path: str | Path, *, limit: int | None = None, template: bool = False
+) -> ReadResult[PromptRecord]:
     """Read prompts, with the ground truth as `answer` where the file has one.
 
     GSM8K's answer is its final number, without thousands commas. Files of answers or preferences
     give their prompts alone. Dropped: empty prompts.
     """
-    return _read(path, _prompt, limit)
+    return _read(path, _prompt, limit, template)
 
 
 def read_text(path: str | Path) -> list[str]:
@@ -112,10 +123,9 @@ def read_text(path: str | Path) -> list[str]:
     A folder gives one document per .txt file in it, by name, with HTML's `<br />` as line breaks: so
     the Large Movie Review Dataset comes. Blank documents are left out, with a warning that counts them.
     """
-    names = Path(path).name.lower().removesuffix(".gz")
     if Path(path).is_dir():
         documents = [text for _, text in folder_texts(Path(path))]
-    elif names.endswith((".json", ".jsonl")):
+    elif holds_rows(path):
         documents = [_document(path, place, row) for place, row in rows_of(path)]
     else:
         documents = [_whole_text(path)]
@@ -127,40 +137,16 @@ def read_text(path: str | Path) -> list[str]:
     return kept
 
 
+def holds_rows(path: str | Path) -> bool:
+    """Whether a file's name, or the Hub, promises rows and no plain text."""
+    names = Path(path).name.lower().removesuffix(".gz")
+    return is_hub(path) or is_table(path) or names.endswith((".json", ".jsonl", ".parquet"))
+
+
 def folder_texts(folder: Path) -> Iterator[tuple[Path, str]]:
     """Each .txt file of a folder with its text, by name; HTML's line breaks become real ones."""
     for path in sorted(folder.glob("*.txt")):
         yield path, HTML_BREAKS.sub("\n", _whole_text(path))
-
-
-def keep_within(
-    records: Iterable[Record],
-    encode: Callable[[str], Sequence[int]],
-    max_prompt_tokens: int,
-    max_response_tokens: int,
-    context: int | None = None,
-) -> tuple[list[Record], dict[str, int]]:
-    """Keep the records that fit, whole, and count the others by reason.
-
-    `encode` turns text into token ids. An answer's length includes the EOS that will end it, so
-    max_prompt_tokens + max_response_tokens is the context a model needs; with a smaller `context`
-    prompt and answer must also fit into it together. A preference record stays only if both answers
-    fit: cutting the longer one would change what was compared.
-    """
-    kept: list[Record] = []
-    dropped: Counter[str] = Counter()
-    for record in records:
-        prompt = len(encode(record.prompt))
-        answer = max((len(encode(text)) + 1 for text in _answers(record)), default=0)
-        if prompt > max_prompt_tokens:
-            dropped["prompt too long"] += 1
-        elif answer > max_response_tokens:
-            dropped["answer too long"] += 1
-        elif context is not None and prompt + answer > context:
-            dropped[f"longer than the model's {context} positions"] += 1
-        else:
-            kept.append(record)
-    return kept, dict(dropped)
 
 
 def split_records(
@@ -203,7 +189,7 @@ def _preference(kind: Format, row: Row) -> PreferenceRecord:
     pair = kind.read_pair(row)
     if pair.chosen.prompt != pair.rejected.prompt:
         raise DropRow("prompts differ")
-    meta = recorded_sides(row) if kind.pair is plain_pair else {}
+    meta = {**pair.scores, **(recorded_sides(row) if kind.pair is plain_pair else {})}
     if {"chosen_tokens", "rejected_tokens"} <= meta.keys():  # two of them may read alike
         if meta["chosen_tokens"] == meta["rejected_tokens"]:
             raise DropRow("chosen equals rejected")
@@ -228,6 +214,17 @@ def _prompt(kind: Format, row: Row) -> PromptRecord:
     return PromptRecord(prompt, answer)
 
 
+def templated(record: Record) -> Record:
+    """The record with its prompt as an instruction (templates.py), if it is none yet."""
+    if record.prompt.endswith(HEADINGS["assistant"]):
+        return record
+    names = [name for name in ("chosen", "rejected", "response") if hasattr(record, name)]
+    answers = {name: getattr(record, name).strip() for name in names}
+    if len(answers) == 2 and answers["chosen"] == answers["rejected"]:
+        raise DropRow("chosen equals rejected")
+    return replace(record, prompt=instruction_prompt(record.prompt), **answers)
+
+
 def _document(path: str | Path, place: str, row: Row) -> str:
     try:
         return text_of(row, "text")
@@ -236,7 +233,10 @@ def _document(path: str | Path, place: str, row: Row) -> str:
 
 
 def _read(
-    path: str | Path, convert: Callable[[Format, Row], Record], limit: int | None
+    path: str | Path,
+    convert: Callable[[Format, Row], Record],
+    limit: int | None,
+    template: bool,
 ) -> ReadResult[Record]:
     """Convert the rows of a file; the module's docstring says what stops and what is counted."""
     if limit is not None and limit < 1:
@@ -247,7 +247,8 @@ def _read(
     for place, row in rows_of(path):
         kind = kind or _recognise(path, place, row)
         try:
-            records.append(convert(kind, row))
+            record = convert(kind, row)
+            records.append(templated(record) if template else record)
         except DropRow as reason:
             dropped[str(reason)] += 1
         except BadRow as error:
@@ -280,16 +281,41 @@ def _recognise(path: str | Path, place: str, row: Row) -> Format:
 def rows_of(path: str | Path) -> Iterator[tuple[str, Row]]:
     """The objects of a file with the place of each, for messages; DataError for anything else."""
     with _opened(path) as stream:
-        start = stream.read(1024).lstrip(b"\xef\xbb\xbf \t\r\n")
-        stream.seek(0)
-        rows = _array_rows if start.startswith(b"[") else _line_rows
-        for place, row in rows(path, stream):
+        if stream is None:  # datasets or pyarrow opens it
+            rows = hub_rows(path) if is_hub(path) else parquet_rows(path)
+        elif is_table(path):
+            rows = table_rows(path, stream)
+        else:
+            rows = _json_rows(path, stream)
+        for place, row in _explained(path, rows):
             if not isinstance(row, dict):
                 raise DataError(
                     f"{path}:{place}: {kind_of(row)} where a row is an object {{...}}; correct the row "
                     "or remove it"
                 )
             yield place, row
+
+
+def _json_rows(path: str | Path, stream: io.BufferedIOBase) -> Iterator[tuple[str, object]]:
+    """JSON lines or one array, by the first character."""
+    start = stream.read(1024).lstrip(b"\xef\xbb\xbf \t\r\n")
+    stream.seek(0)
+    return _array_rows(path, stream) if start.startswith(b"[") else _line_rows(path, stream)
+
+
+def _explained(
+    path: str | Path, rows: Iterator[tuple[str, object]]
+) -> Iterator[tuple[str, object]]:
+    """The rows, with the readers of other packages' errors as a sentence."""
+    try:
+        yield from rows
+    except (DataError, OSError, EOFError, zlib.error):
+        raise
+    except MissingPackage as error:
+        raise DataError(str(error)) from None
+    except Exception as error:  # csv, pyarrow and datasets raise their own classes
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise DataError(f"{path}: {reason}; correct the file, or give JSON lines") from error
 
 
 def _line_rows(path: str | Path, stream: io.BufferedIOBase) -> Iterator[tuple[str, object]]:
@@ -338,12 +364,20 @@ def _decoded(path: str | Path, raw: bytes, line: int) -> str:
 
 def _whole_text(path: str | Path) -> str:
     with _opened(path) as stream:
+        if stream is None:
+            raise DataError(f"{path}: a Parquet file without that name; let it end in .parquet")
         return _decoded(path, stream.read(), 1)
 
 
 @contextmanager
-def _opened(path: str | Path) -> Iterator[io.BufferedIOBase]:
-    """Open a plain or gzipped file, told apart by its first bytes; explain what goes wrong."""
+def _opened(path: str | Path) -> Iterator[io.BufferedIOBase | None]:
+    """Open a plain or gzipped file, told apart by its first bytes; explain what goes wrong.
+
+    None for what another package opens: Parquet and the Hub.
+    """
+    if is_hub(path):
+        yield None
+        return
     try:
         if not stat.S_ISREG(os.stat(path).st_mode) and not os.path.isdir(path):
             raise DataError(
@@ -353,7 +387,8 @@ def _opened(path: str | Path) -> Iterator[io.BufferedIOBase]:
             start = file.read(4)
             file.seek(0)
             if start == b"PAR1":
-                raise DataError(f"{path}: a Parquet file; save it as JSON lines first")
+                yield None
+                return
             if start[:2] != b"\x1f\x8b":
                 yield file
                 return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,10 @@ from torch import Tensor
 from gpt.lora import merged_state
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import Tokenizer, build_tokenizer, load_tokenizer, parse_ranks
+from harness.best_step import BestStep
 from harness.errors import UserError
 from harness.files import display_path
-from harness.paths import MODEL_FILE
+from harness.paths import BEST, MODEL_FILE
 from harness.safetensors_file import load_weights, require_floats, save_weights
 
 
@@ -37,6 +39,14 @@ def about_gpt(model: GPT, tokenizer: Tokenizer) -> dict[str, Any]:
 def save_gpt(path: Path, model: GPT, tokenizer: Tokenizer) -> None:
     """Write a GPT checkpoint (float32 tensors in our own names); an adapter is merged."""
     save_weights(path, merged_state(model), "gpt", about_gpt(model, tokenizer))
+
+
+def best_step(
+    metric: str | None, folder: Path, model: GPT, tokenizer: Tokenizer, every: int
+) -> BestStep | None:
+    """What keeps a run's best model in its best/; None without a metric."""
+    save = partial(save_gpt, model=model, tokenizer=tokenizer)
+    return BestStep(metric, folder / BEST, save, every) if metric else None
 
 
 def load_gpt(path: Path, device: torch.device | str = "cpu") -> tuple[GPT, Tokenizer]:
@@ -113,7 +123,12 @@ def checked_tokenizer(about: Mapping[str, Any], path: Path) -> Tokenizer:
     return tokenizer
 
 
-def load_strictly(model: torch.nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:
+def load_strictly(
+    model: torch.nn.Module,
+    tensors: Mapping[str, Tensor],
+    path: Path,
+    remedy: str = "it was saved by another version, train it again",
+) -> None:
     """Put every tensor into its place; UserError for any left over, missing, misshapen or no float.
 
     They become the model's own, not copies: a model built on the meta device takes no memory before.
@@ -122,8 +137,7 @@ def load_strictly(model: torch.nn.Module, tensors: Mapping[str, Tensor], path: P
     missing, extra = sorted(own.keys() - tensors.keys()), sorted(tensors.keys() - own.keys())
     if missing or extra:
         raise UserError(
-            f"{path} does not match the model: missing {missing[:3]}, left over {extra[:3]}; "
-            "it was saved by another version, train it again"
+            f"{path} does not match the model: missing {missing[:3]}, left over {extra[:3]}; {remedy}"
         )
     for name, tensor in tensors.items():
         if tensor.shape != own[name].shape:

@@ -17,13 +17,15 @@ from data import reviews, sums
 from data.collate import ResponseBatch, collate_documents, collate_responses
 from data.readers import (
     DataError,
-    keep_within,
+    holds_rows,
     read_prompts,
     read_responses,
     read_text,
+    rows_of,
     split_records,
 )
 from data.records import PromptRecord, ResponseRecord
+from gpt.fit import FileFlags, Limits, check_fit
 from gpt.tokenizer import Tokenizer
 from harness.errors import UserError
 from harness.seeds import derive_seed
@@ -154,40 +156,71 @@ def encode_record(record: ResponseRecord, tokenizer: Tokenizer) -> tuple[list[in
 
 
 def open_corpus(
-    data: str, tokenizer: Tokenizer, *, batch_size: int, context: int, seed: int
+    data: str,
+    tokenizer: Tokenizer,
+    *,
+    batch_size: int,
+    context: int,
+    seed: int,
+    template: bool = False,
+    max_left_out: float | None = None,
 ) -> Corpus:
-    """The corpus named by a `--data` flag: a world, or a file. DataError says what is wrong with it."""
+    """The corpus named by a `--data` flag: a world, or a file. DataError says what is wrong with it.
+
+    UserError if more than `max_left_out` of a file's prompts with their answers exceed the context.
+    """
     if data in ("reviews", "sums"):
         return WorldCorpus(data, tokenizer, batch_size, seed)
-    return TextCorpus(read_documents(Path(data)), tokenizer, batch_size, context, seed)
+    texts = read_documents(Path(data), template=template)
+    if max_left_out is not None and is_answered(data):  # what later stages cannot read
+        lengths = [
+            (len(tokenizer.encode(text)) + 1, 0) for text in texts[:: len(texts) // 4000 + 1]
+        ]
+        limits = Limits(context, 0, context, max_left_out=max_left_out, responses=0)
+        check_fit(data, lengths, limits, "texts")
+    return TextCorpus(texts, tokenizer, batch_size, context, seed)
 
 
 def open_prompts(
-    data: str, tokenizer: Tokenizer, max_prompt_tokens: int
+    data: str,
+    tokenizer: Tokenizer,
+    room: int,
+    flags: FileFlags = FileFlags(max_left_out=1),  # noqa: B008  (it is frozen)
+    responses: int = 0,
 ) -> dict[str, list[PromptRecord]]:
-    """The prompts of a world or a file per split; prompts that are too long are left out, counted."""
+    """The prompts of a world or a file per split; those longer than `room` are left out, counted.
+
+    UserError for more of them than the flags accept. `responses` tokens follow a prompt.
+    """
     if data == "reviews":
         return {split: reviews.prompts(split) for split in ("train", "validation", "test")}
     if data == "sums":
         return {split: sums.prompts(split, count=2000) for split in ("train", "validation", "test")}
-    result = read_prompts(Path(data))
+    limits = Limits(room, 0, room + responses, False, flags.max_left_out, responses)
+    result = read_prompts(Path(data), template=flags.template)
     print(result.summary())
-    kept, dropped = keep_within(result.records, tokenizer.encode, max_prompt_tokens, 1)
-    for reason, count in dropped.items():
-        print(f"left out {count} prompts of more than {max_prompt_tokens} tokens: {reason}")
+    lengths = [(len(tokenizer.encode(record.prompt)), 0) for record in result.records]
+    check_fit(data, lengths, limits, "prompts")
+    rows = zip(result.records, lengths, strict=True)
+    kept = [record for record, row in rows if limits.reason(*row) is None]
     splits = split_records(kept)
     for split in ("train", "validation", "test"):
         if not splits[split]:
             different = len({record.prompt for record in kept})
-            room = "or lower --max-new-tokens" if dropped else "that differ"
+            more = "that differ" if len(kept) == len(lengths) else "or lower --max-new-tokens"
             raise UserError(
                 f"{data}: no {split} prompts are left of {len(result.records)} ({different} different "
-                f"ones fit, split by their text): give more prompts {room}"
+                f"ones fit, split by their text): give more prompts {more}"
             )
     return {name: list(records) for name, records in splits.items()}
 
 
-def read_documents(path: Path) -> list[str]:
+def is_answered(data: str) -> bool:
+    """Whether rows hold prompts with answers, not a `text` each."""
+    return holds_rows(data) and "text" not in next(row for _, row in rows_of(data))
+
+
+def read_documents(path: Path, *, template: bool = False, say: bool = True) -> list[str]:
     """The texts of a text file or a folder of them, or prompt + answer of the training split of a file.
 
     Of preference pairs the chosen answers are read. Validation and test prompts stay unseen.
@@ -195,8 +228,9 @@ def read_documents(path: Path) -> list[str]:
     try:
         return read_text(path)
     except DataError:
-        if not path.name.lower().removesuffix(".gz").endswith((".json", ".jsonl")):
+        if not holds_rows(path):
             raise
-    result = read_responses(path)
-    print(result.summary())
+    result = read_responses(path, template=template)
+    if say:
+        print(result.summary())
     return [record.prompt + record.response for record in split_records(result.records)["train"]]

@@ -127,5 +127,5 @@ def decode_static(
         if step + 1 == steps or (look and not running.any()):
             break
         static.read(chosen)
-    tokens, *log_probs = cut_at_eos(out_tokens, out_log_probs, own_log_probs, eos_id)
-    return tokens.cpu(), *log_probs  # which waits: no replay outlives its recording
+    tokens, drawn, own = cut_at_eos(out_tokens, out_log_probs, own_log_probs, eos_id)
+    return tokens.cpu(), drawn, own  # which waits: no replay outlives its recording

@@ -34,12 +34,14 @@ from data.names import Data, default_folder
 from data.records import PromptRecord
 from gpt.checkpoint import load_policy, save_gpt
 from gpt.corpus import Corpus, open_corpus, open_prompts
+from gpt.fit import FileFlags
 from gpt.generate import SamplingParams, generate
 from gpt.log_probs import (
     CHUNK_ELEMENTS,
     full_kl,
     in_chunks,
     kl_from_logits,
+    of_both,
     response_hidden,
     scatter_responses,
 )
@@ -48,17 +50,17 @@ from gpt.memory.announce import announce, longest_prompt
 from gpt.memory.forecast import FULL_KL_CHUNKS, Forecast, Model, Phase, rows_of_pass
 from gpt.model import GPT, GPTConfig, Preset, PresetFlags, head_product
 from gpt.teacher import open_teacher, reverse_kl
-from gpt.token_rows import TextLog, open_texts
+from gpt.token_rows import RecordedFlags, TextLog, open_texts
 from gpt.tokenizer import Tokenizer
 from harness.bfloat16_weights import linears_to_bfloat16
-from harness.command_flags import MemoryFlags, OptimizerFlags, TrainingFlags
+from harness.command_flags import MemoryFlags, OptimizerFlags
 from harness.command_line import run_command
 from harness.device import open_device, precision
 from harness.errors import UserError
 from harness.files import append_jsonl, display_path, keep_until, write_json
 from harness.flag_ranges import AtLeastOne, Count
 from harness.frozen_copy import frozen_copy
-from harness.metric_log import MetricLog
+from harness.metric_log import MetricLog, per_second
 from harness.optimizer import (
     adamw,
     check_losses,
@@ -69,7 +71,7 @@ from harness.optimizer import (
 from harness.paths import MODEL_FILE
 from harness.ranks.collectives import all_reduce_sum, check_alike, shard, world
 from harness.report.rules import say_findings
-from harness.report.writing import open_page, refresh
+from harness.report.writing import open_page, refresh, say_written
 from harness.run_folder import finish_run, open_run, stepping
 from harness.seeds import derive_seed, make_generator
 from harness.training_state import TrainingState, keep_state, saved_step
@@ -83,7 +85,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     **{
         name: dict(batch_size=8, lr=lr, max_new_tokens=128, eval_prompts=32, test_prompts=64)
         for name, lr in [
-            ("small", 1e-4), ("gpt2", 1e-5), ("gpt2-medium", 1e-5), ("gpt2-large", 5e-6),
+            ("own", 1e-4), ("small", 1e-4), ("gpt2", 1e-5), ("gpt2-medium", 1e-5), ("gpt2-large", 5e-6),
             ("gpt2-xl", 5e-6),
         ]
     },
@@ -91,7 +93,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class DistillationConfig(PresetFlags, OptimizerFlags, MemoryFlags, TrainingFlags):
+class DistillationConfig(PresetFlags, FileFlags, OptimizerFlags, MemoryFlags, RecordedFlags):
     """Distil a teacher into a GPT-2 with a supervised loss."""
 
     preset: Preset = "tiny"
@@ -121,9 +123,6 @@ class DistillationConfig(PresetFlags, OptimizerFlags, MemoryFlags, TrainingFlags
     """Steps between validations."""
     eval_prompts: Count = 128
     """Prompts per validation, one response each; 0 skips it."""
-    record_tokens: Count = 4
-    """Answers of the teacher whose log-probs under both models are kept token by token at validations,
-    for the report; 0 keeps nothing."""
     test_prompts: Count = 512
     """Test prompts that the start and the result answer once, after training; 0 skips it."""
     checkpoint_every: AtLeastOne = 100
@@ -187,18 +186,11 @@ def forward_kl(
     response is KL(p || q) of whole responses in expectation, and so is its gradient: the text does
     not depend on the student. The other direction is `gpt.log_probs.full_kl(student, teacher)`.
     """
-    columns = batch.predicting_columns
-    hidden = response_hidden(student, batch, columns)
-    with torch.no_grad():
-        teacher_hidden = response_hidden(teacher, batch, columns)
-    weight, teacher_weight = student.wte.weight, teacher.wte.weight.detach()
 
-    def divergence(hidden: Tensor, teacher_hidden: Tensor) -> Tensor:
-        logits = head_product(hidden, weight) / temperature
-        teacher_logits = head_product(teacher_hidden, teacher_weight) / temperature
+    def divergence(logits: Tensor, teacher_logits: Tensor) -> Tensor:
         return kl_from_logits(teacher_logits, logits)[:, None]
 
-    kl = in_chunks(divergence, chunk_elements // len(weight), hidden, teacher_hidden)
+    kl = of_both(divergence, student, teacher, batch, temperature, chunk_elements)
     return scatter_responses(kl[:, 0], batch)
 
 
@@ -454,7 +446,7 @@ def train(
         state.step = step + 1
         row: dict[str, Any] = {**all_reduce_sum({"loss": loss}), "grad_norm": norm, "lr": lr}
         row["response_length"] = float(batch.lengths.float().mean())
-        row["tokens_per_second"] = int(batch.lengths.sum()) / (time.perf_counter() - begin)
+        row["tokens_per_second"] = per_second(int(batch.lengths.sum()), begin)
         if validate and (state.step % config.eval_every == 0 or state.step == config.steps):
             row |= validate(student, state.step)
             check_alike(student, "student")
@@ -545,7 +537,12 @@ def corpus_of(config: DistillationConfig, tokenizer: Tokenizer, context: int) ->
     if config.author != "corpus":
         return None
     return open_corpus(
-        config.data, tokenizer, batch_size=config.batch_size, seed=config.seed, context=context
+        config.data,
+        tokenizer,
+        batch_size=config.batch_size,
+        seed=config.seed,
+        context=context,
+        template=config.template,
     )
 
 
@@ -590,7 +587,7 @@ def main(config: DistillationConfig) -> Path:
     room = min(model.config.context for model in (student, teacher)) - config.max_new_tokens
     if room < 1:
         raise UserError(f"--max-new-tokens {config.max_new_tokens} leaves no room for a prompt")
-    prompts = open_prompts(config.data, tokenizer, room)
+    prompts = open_prompts(config.data, tokenizer, room, config, config.max_new_tokens)
     corpus = corpus_of(config, tokenizer, student.config.context)
     announce_memory(config, student, teacher, tokenizer, prompts["train"])
     folder = config.out or default_folder("distillation", config.data, config.preset)
@@ -630,7 +627,7 @@ def main(config: DistillationConfig) -> Path:
     refresh(folder, log.rows)
     say_findings(config, log.rows, folder)
     finish_run(folder)
-    print(f"wrote {display_path(folder)} (report: report.html)")
+    say_written(folder)
     return folder
 
 

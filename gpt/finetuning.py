@@ -23,9 +23,11 @@ import torch
 
 from data.collate import ResponseBatch, collate_responses, epoch_shuffled_indices, shard_batch
 from data.names import Data, default_folder, flags_for
-from data.readers import keep_within, read_preferences, read_responses, split_records
+from data.readers import read_preferences, read_responses, split_records
 from data.records import PreferenceRecord, ResponseRecord
-from gpt.checkpoint import load_policy, save_gpt
+from gpt.checkpoint import best_step, load_policy, save_gpt
+from gpt.corpus import encode_record
+from gpt.fit import AnswerFileFlags, check_fit
 from gpt.generate import SamplingParams, generate
 from gpt.lora import fit_for_training, save_adapter
 from gpt.memory.announce import announce
@@ -33,15 +35,15 @@ from gpt.memory.forecast import Forecast, Model, Phase, rows_of_pass
 from gpt.model import GPT, GPTConfig, Preset, PresetFlags
 from gpt.pretrained import load_with_tokenizer
 from gpt.pretraining import held_out_loss, language_model_loss
-from gpt.token_rows import TextLog, open_texts
+from gpt.token_rows import RecordedFlags, TextLog, open_texts
 from gpt.tokenizer import Tokenizer
-from harness.command_flags import AdapterFlags, OptimizerFlags, TrainingFlags, check_adapter
+from harness.command_flags import AdapterFlags, BestFlags, OptimizerFlags
 from harness.command_line import run_command
 from harness.device import open_device, precision
 from harness.errors import UserError
 from harness.files import append_jsonl, display_path
 from harness.flag_ranges import AtLeastOne, Count, NotNegative
-from harness.metric_log import MetricLog
+from harness.metric_log import MetricLog, per_second
 from harness.optimizer import (
     adamw,
     check_losses,
@@ -52,7 +54,7 @@ from harness.optimizer import (
 from harness.paths import MODEL_FILE, RUNS
 from harness.ranks.collectives import all_reduce_sum, check_alike, on_main, rank, world
 from harness.report.rules import say_findings
-from harness.report.writing import open_page, refresh
+from harness.report.writing import open_page, refresh, say_written
 from harness.run_folder import finish_run, open_run, stepping
 from harness.seeds import derive_seed, make_generator
 from harness.training_state import TrainingState, keep_state, saved_step
@@ -63,6 +65,7 @@ SHOWN = 8  # held-out prompts that are answered at the end
 PRESETS: dict[str, dict[str, Any]] = {
     "tiny": {},
     "study": {},
+    "own": dict(batch_size=8, lr=3e-4, max_prompt_tokens=1024, max_response_tokens=1024),
     **{
         name: dict(batch_size=8, micro_batch_size=micro, lr=lr, max_response_tokens=tokens)
         for name, micro, lr, tokens in [
@@ -74,7 +77,9 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class FinetuningConfig(PresetFlags, OptimizerFlags, AdapterFlags, TrainingFlags):
+class FinetuningConfig(
+    PresetFlags, AnswerFileFlags, OptimizerFlags, AdapterFlags, BestFlags, RecordedFlags
+):
     """Fine-tune a GPT-2 on prompt + answer records."""
 
     preset: Preset = "tiny"
@@ -97,23 +102,13 @@ class FinetuningConfig(PresetFlags, OptimizerFlags, AdapterFlags, TrainingFlags)
     """Records per forward pass; changes memory and speed, never the gradient. Default: all of a step."""
     warmup: Count = 20
     weight_decay: NotNegative = 0.01
-    max_prompt_tokens: int = 128
-    """Longer prompts are left out and counted."""
-    max_response_tokens: int = 48
-    """Longer answers are left out and counted."""
     eval_every: AtLeastOne = 50
     """Steps between held-out losses."""
-    record_tokens: Count = 4
-    """Held-out answers whose surprise is kept token by token for the report; 0 keeps nothing."""
 
     @property
     def is_small(self) -> bool:
         """Whether one process a core is faster than threads: published weights are not small."""
         return self.weights is None and super().is_small
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_adapter(self)
 
 
 def collate_examples(examples: Sequence[Example], eos_id: int) -> ResponseBatch:
@@ -166,7 +161,7 @@ def train(
         norm = clip_and_step(optimizer, model.parameters(), config.max_norm)
         state.step = step + 1
         row = {**all_reduce_sum({"loss": float(loss)}), "grad_norm": norm, "lr": lr}  # float waits
-        row["tokens_per_second"] = tokens / (time.perf_counter() - begin)  # of training alone
+        row["tokens_per_second"] = per_second(tokens, begin)  # of training alone
         if held_out_batches and (state.step % config.eval_every == 0 or state.step == log.total):
             with precision(model.device, config.precision):
                 row["held_out_loss"] = held_out_loss(model, held_out_batches)
@@ -203,31 +198,26 @@ def read_examples(
         answers = preferred_answers(read_preferences(pairs).records)
         print(f"the preferred answers to {len(answers):,} prompts, from {display_path(pairs)}")
     else:
-        result = read_responses(Path(config.data))
+        result = read_responses(Path(config.data), template=config.template)
         print(result.summary())
         answers = result.records
-    records, dropped = keep_within(
-        answers,
-        tokenizer.encode,
-        config.max_prompt_tokens,
-        config.max_response_tokens,
-        context,
-    )
-    for reason, count in dropped.items():
-        print(f"left out {count} records: {reason}")
-    splits = split_records(records)
+    limits = config.limits(context)
+    rows = {
+        name: [encode_record(record, tokenizer) for record in part]
+        for name, part in split_records(answers).items()
+    }
+    lengths = [(len(prompt), len(answer)) for part in rows.values() for prompt, answer in part]
+    check_fit(config.data, lengths, limits, "records")
     encoded = {
         name: [
-            (tokenizer.encode(r.prompt), [*tokenizer.encode(r.response), tokenizer.eos_id])
-            for r in part
+            (prompt, limits.cut_to_fit(prompt, answer))
+            for prompt, answer in part
+            if limits.reason(len(prompt), len(answer)) is None
         ]
-        for name, part in splits.items()
+        for name, part in rows.items()
     }
     if not encoded["train"]:
-        raise UserError(
-            f"{config.data}: none of its {len(answers)} records is left to train on; raise "
-            "--max-prompt-tokens or --max-response-tokens, or use a model with more context"
-        )
+        raise UserError(f"{config.data}: no record is left to train on: give more")
     return encoded["train"], encoded["validation"]
 
 
@@ -295,6 +285,22 @@ def memory_of(
     )
 
 
+def answer_some(
+    config: FinetuningConfig,
+    model: GPT,
+    tokenizer: Tokenizer,
+    held_out: Sequence[Example],
+    path: Path,
+) -> None:
+    """Let the model answer a few held-out prompts, into a file of their own."""
+    shown = random.Random(config.seed).sample(held_out, min(SHOWN, len(held_out)))
+    longest = max((len(prompt) for prompt, _ in shown), default=0)
+    room = min(config.max_response_tokens, model.config.context - longest)
+    on_main(lambda: path.unlink(missing_ok=True))  # of a run that was ended here
+    with precision(model.device, config.precision):
+        append_jsonl(path, sample_rows(model, tokenizer, shown, room, config.seed))
+
+
 def announce_memory(config: FinetuningConfig, model: GPT, examples: Sequence[Example]) -> None:
     """Print what the run needs; UserError if the model's device has less."""
     tokens = max(len(prompt) + len(response) for prompt, response in examples)
@@ -327,6 +333,7 @@ def main(config: FinetuningConfig) -> Path:
         show=("loss", "held_out_loss", "lr"),
         every=config.eval_every,
         title="fine-tuning",
+        best=best_step(config.keep_best, folder, model, tokenizer, config.eval_every),
         start=saved_step(folder) if config.resume else 0,
     )
     first = held_out[: config.record_tokens]
@@ -346,23 +353,13 @@ def main(config: FinetuningConfig) -> Path:
     save_gpt(folder / MODEL_FILE, model, tokenizer)
     base = config.base or default_folder("pretraining", config.data, config.preset)
     save_adapter(folder / "adapter", model, config.weights or display_path(base))
-    shown = random.Random(config.seed).sample(held_out, min(SHOWN, len(held_out)))
-    longest = max((len(prompt) for prompt, _ in shown), default=0)
-    room = min(config.max_response_tokens, model.config.context - longest)
-    on_main(
-        lambda: (folder / "samples.jsonl").unlink(missing_ok=True)
-    )  # of a run that was ended here
-    with precision(device, config.precision):
-        answers = sample_rows(model, tokenizer, shown, room, config.seed)
-    append_jsonl(folder / "samples.jsonl", answers)
+    answer_some(config, model, tokenizer, held_out, folder / "samples.jsonl")
     refresh(folder, rows)
     say_findings(config, rows, folder)
     if "held_out_loss" in rows[-1]:
         print(f"held-out loss {rows[-1]['held_out_loss']:.3f} nats per token")
     finish_run(folder)
-    print(
-        f"wrote {display_path(folder)} (report: report.html, answers to held-out prompts: samples.jsonl)"
-    )
+    say_written(folder)
     return folder
 
 

@@ -217,6 +217,32 @@ def token_scores(
     return TokenScores(*(scatter_responses(both[:, i], batch) for i in range(2)))
 
 
+def of_both(
+    compare: Callable[..., Tensor],
+    model: GPT,
+    other: GPT,
+    batch: ResponseBatch,
+    temperature: float,
+    chunk_elements: int,
+    *more: Tensor,
+) -> Tensor:
+    """`compare` of both models' logits (m, V) and of `more` (m,), in chunks: (M, k).
+
+    `other` gets no gradient.
+    """
+    columns = batch.predicting_columns
+    hidden = response_hidden(model, batch, columns)
+    with torch.no_grad():
+        other_hidden = response_hidden(other, batch, columns)
+    weight, other_weight = model.wte.weight, other.wte.weight.detach()
+
+    def of_piece(hidden: Tensor, other_hidden: Tensor, *more: Tensor) -> Tensor:
+        logits = _logits(hidden, weight, temperature)
+        return compare(logits, _logits(other_hidden, other_weight, temperature), *more)
+
+    return in_chunks(of_piece, chunk_elements // len(weight), hidden, other_hidden, *more)
+
+
 def full_kl(
     model: GPT,
     other: GPT,
@@ -229,18 +255,11 @@ def full_kl(
 
     sum_v pi(v) (log pi(v) - log pi_other(v)), exact given the prefix. `other` gets no gradient.
     """
-    columns = batch.predicting_columns
-    hidden = response_hidden(model, batch, columns)
-    with torch.no_grad():
-        other_hidden = response_hidden(other, batch, columns)
-    weight, other_weight = model.wte.weight, other.wte.weight.detach()
 
-    def divergence(hidden: Tensor, other_hidden: Tensor) -> Tensor:
-        logits = _logits(hidden, weight, temperature)
-        other_logits = _logits(other_hidden, other_weight, temperature)
+    def divergence(logits: Tensor, other_logits: Tensor) -> Tensor:
         return kl_from_logits(logits, other_logits)[:, None]
 
-    kl = in_chunks(divergence, chunk_elements // len(weight), hidden, other_hidden)
+    kl = of_both(divergence, model, other, batch, temperature, chunk_elements)
     return scatter_responses(kl[:, 0], batch)
 
 
@@ -253,21 +272,14 @@ def token_scores_and_kl(
     chunk_elements: int = CHUNK_ELEMENTS,
 ) -> tuple[TokenScores, Tensor]:
     """`token_scores` and `full_kl` from one forward of `model`: scores (N, T) each, KL (N, T)."""
-    columns = batch.predicting_columns
-    hidden = response_hidden(model, batch, columns)
-    with torch.no_grad():
-        other_hidden = response_hidden(other, batch, columns)
-    targets = batch.of_valid(batch.response_tokens)
-    weight, other_weight = model.wte.weight, other.wte.weight.detach()
 
-    def score(hidden: Tensor, other_hidden: Tensor, targets: Tensor) -> Tensor:
-        logits = _logits(hidden, weight, temperature)
-        other_logits = _logits(other_hidden, other_weight, temperature)
+    def score(logits: Tensor, other_logits: Tensor, targets: Tensor) -> Tensor:
         chosen = -F.cross_entropy(logits, targets, reduction="none")
         entropy = entropy_from_logits(logits.detach())
         return torch.stack([chosen, entropy, kl_from_logits(logits, other_logits)], dim=1)
 
-    all_three = in_chunks(score, chunk_elements // len(weight), hidden, other_hidden, targets)
+    targets = batch.of_valid(batch.response_tokens)
+    all_three = of_both(score, model, other, batch, temperature, chunk_elements, targets)
     log_probs, entropy, kl = (scatter_responses(all_three[:, i], batch) for i in range(3))
     return TokenScores(log_probs, entropy), kl
 

@@ -17,7 +17,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.nn as nn
@@ -27,6 +27,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from gpt.model import GPT
+from harness.command_flags import MemoryFlags
 from harness.errors import UserError
 from harness.files import display_path, read_json, require_regular, write_atomically, write_json
 from harness.safetensors_file import require_floats
@@ -166,22 +167,6 @@ PLAIN: dict[str, tuple[Any, ...]] = {
 
 
 # The flags ----------------------------------------------------------------------------------------
-
-
-class MemoryFlags(Protocol):
-    """The fields of a script's config that decide what training a model costs in memory."""
-
-    @property
-    def checkpoint_blocks(self) -> bool: ...
-
-    @property
-    def lora_rank(self) -> int: ...
-
-    @property
-    def lora_alpha(self) -> float | None: ...
-
-    @property
-    def seed(self) -> int: ...
 
 
 def fit_for_training(config: MemoryFlags, model: GPT, adapter: Path | None = None) -> GPT:

@@ -44,8 +44,15 @@ class GPTConfig:
             )
 
 
-Preset = Literal["tiny", "study", "small", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"]
-SMALL_WIDTH_PRESETS = ("tiny", "study", "teacher", "english", "small")  # of models for one thread
+Preset = Literal["tiny", "study", "own", "small", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"]
+SMALL_WIDTH_PRESETS = (
+    "tiny",
+    "study",
+    "teacher",
+    "english",
+    "own",
+    "small",
+)  # of models for one thread
 
 
 class PresetFlags:
@@ -67,6 +74,9 @@ PRESETS: dict[str, GPTConfig] = {
     "english": GPTConfig(
         context=256, n_layer=4, n_head=5, n_embd=160
     ),  # for real text, on two cores
+    "own": GPTConfig(
+        context=1024, n_layer=4, n_head=5, n_embd=160
+    ),  # a file of yours, with dialogues
     "small": GPTConfig(context=256, n_layer=4, n_head=6, n_embd=192),
     "gpt2": GPTConfig(),
     "gpt2-medium": GPTConfig(n_layer=24, n_head=16, n_embd=1024),

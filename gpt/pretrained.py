@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -27,7 +27,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from gpt.checkpoint import stored_sizes
+from gpt.checkpoint import load_strictly, stored_sizes
 from gpt.lora import merged_state
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import Tokenizer, load_tokenizer
@@ -48,7 +48,6 @@ PREFIX = "transformer."
 HEAD = "lm_head.weight"
 TRANSPOSED = ("c_attn.weight", "c_fc.weight", "c_proj.weight")
 MASK = re.compile(r"(transformer\.)?h\.\d+\.attn\.(bias|masked_bias)")
-FLOATS = ("F64", "F32", "F16", "BF16")
 
 # Our name of each size -> config.json's.
 SIZES = {
@@ -88,7 +87,8 @@ def load_gpt2(name_or_folder: str | Path, *, device: torch.device | str = "cpu")
     check_sizes(config, weights)
     with torch.device("meta"):  # shapes only: the tensors of the files take their places
         model = GPT(config)
-    model.load_state_dict(read_weights(weights, model), assign=True)
+    remedy = "pass a folder whose two files belong together"
+    load_strictly(model, read_weights(weights), weights, remedy)
     return model.to(device).eval()
 
 
@@ -244,36 +244,40 @@ def hub_config(config: GPTConfig) -> dict[str, Any]:
     }
 
 
-def read_weights(path: Path, model: GPT) -> dict[str, Tensor]:
-    """The tensors as float32, in `model`'s names and layout (`model` may be on "meta").
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """The tensors in our names and layout, whatever they are; masks are left out, and the tied head.
 
-    path: what `find_weights` returns. UserError if the file, or the shards together, lack a tensor,
-    hold another one, or one of another shape or kind.
+    path: what `find_weights` returns. UserError for a head of its own.
     """
+    tensors = {}
     with ExitStack() as stack:
         files = open_files(path, stack)
-        prefix = PREFIX if any(name.startswith(PREFIX) for name in files) else ""
-        shapes = stored_shapes(model, prefix)
-        check_names(set(files), set(shapes), path)
-        for name, shape in shapes.items():
-            check_tensor(name, files[name].get_slice(name), shape, path)
-        tensors = {}
-        for name in shapes:
-            tensor = (
-                files[name].get_tensor(name).to(torch.float32, copy=True)
-            )  # not the mapped file
-            own = name.removeprefix(prefix)
-            tensors[own] = tensor.t().contiguous() if own.endswith(TRANSPOSED) else tensor
-        if HEAD in files:
+        prefix = prefix_of(files)
+        for name, file in files.items():
+            if name != HEAD and not MASK.fullmatch(name):
+                own = (
+                    name.removeprefix(prefix)
+                    if name.startswith(prefix)
+                    else f"{name} (no {prefix})"
+                )
+                tensor = file.get_tensor(name).clone()  # not the mapped file
+                turned = own.endswith(TRANSPOSED) and tensor.ndim == 2
+                tensors[own] = tensor.t().contiguous() if turned else tensor
+        if HEAD in files and "wte.weight" in tensors:
             check_tied(files[HEAD].get_tensor(HEAD), tensors["wte.weight"], path)
     return tensors
+
+
+def prefix_of(files: Iterable[str]) -> str:
+    """What stands before the names of the tensors in a file."""
+    return PREFIX if any(name.startswith(PREFIX) for name in files) else ""
 
 
 def check_sizes(config: GPTConfig, path: Path) -> None:
     """UserError unless the files hold a GPT-2 of these sizes: wrong ones could ask for any memory."""
     with ExitStack() as stack:
         files = open_files(path, stack)
-        prefix = PREFIX if any(name.startswith(PREFIX) for name in files) else ""
+        prefix = prefix_of(files)
         tables = [n for n in files if n in (f"{prefix}wte.weight", f"{prefix}wpe.weight")]
         shapes = dict.fromkeys(files, ()) | {n: files[n].get_slice(n).get_shape() for n in tables}
     for ours, size in stored_sizes(shapes, prefix).items():
@@ -307,49 +311,15 @@ def open_files(path: Path, stack: ExitStack) -> dict[str, Any]:
     return files
 
 
-def stored_shapes(model: GPT, prefix: str) -> dict[str, list[int]]:
-    """The names and shapes that a file must hold for `model`."""
-    return {
-        prefix + name: list(tensor.shape)[:: -1 if name.endswith(TRANSPOSED) else 1]
-        for name, tensor in model.state_dict().items()
-    }
-
-
-def check_names(stored: set[str], wanted: set[str], path: Path) -> None:
-    """UserError for names that are missing, or left over and neither mask nor head."""
-    missing = sorted(wanted - stored)
-    left_over = sorted(n for n in stored - wanted if n != HEAD and not MASK.fullmatch(n))
-    if missing or left_over:
-        raise UserError(
-            f"{path} does not hold the GPT-2 of its config.json (missing: {listing(missing)}; left "
-            f"over: {listing(left_over)}): pass a folder whose two files belong together"
-        )
-
-
 def listing(names: list[str]) -> str:
     """The first few names and how many more there are."""
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return ", ".join(names[:3]) + more or "none"
 
 
-def check_tensor(name: str, stored: Any, wanted: list[int], path: Path) -> None:
-    """UserError unless the stored tensor (a safetensors slice) has this shape and is a float."""
-    shape, kind = list(stored.get_shape()), stored.get_dtype()
-    if shape != wanted:
-        raise UserError(
-            f"{path}: {name} has shape {shape}, but config.json asks for {wanted}: pass a folder "
-            "whose two files belong together"
-        )
-    if kind not in FLOATS:
-        raise UserError(
-            f"{path}: {name} is stored as {kind}, not as a float: use a checkpoint that is not "
-            "quantized"
-        )
-
-
 def check_tied(head: Tensor, embedding: Tensor, path: Path) -> None:
     """UserError unless the file's output head is the token embedding."""
-    if not torch.equal(head.to(torch.float32), embedding):
+    if not torch.equal(head.float(), embedding.float()):
         raise UserError(
             f"{path}: {HEAD} differs from wte.weight, but GPT-2's output head is the token "
             "embedding: use a checkpoint with a tied head"

@@ -13,6 +13,7 @@ The loss is the mean over predicted tokens of -log p(token | tokens before it).
 from __future__ import annotations
 
 import math
+import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -24,20 +25,21 @@ from torch import Tensor
 
 from data.collate import ResponseBatch, shard_batch
 from data.names import Data, default_folder
-from gpt.checkpoint import save_gpt
+from gpt.checkpoint import best_step, load_gpt, save_gpt
 from gpt.corpus import Corpus, open_corpus
+from gpt.fit import FileFlags
 from gpt.log_probs import token_log_probs
 from gpt.memory.announce import announce
 from gpt.memory.forecast import Forecast, Model, Phase
 from gpt.model import GPT, GPTConfig, Preset, PresetFlags, preset_config
-from gpt.token_rows import TextLog, open_texts
+from gpt.token_rows import RecordedFlags, TextLog, open_texts
 from gpt.tokenizer import Tokenizer, load_tokenizer
-from harness.command_flags import CheckpointFlags, OptimizerFlags, TrainingFlags
+from harness.command_flags import CheckpointFlags, OptimizerFlags
 from harness.command_line import run_command
 from harness.device import open_device, precision
-from harness.files import display_path
+from harness.errors import UserError
 from harness.flag_ranges import AtLeastOne, Count, NotNegative, Range
-from harness.metric_log import MetricLog
+from harness.metric_log import MetricLog, per_second
 from harness.optimizer import (
     adamw,
     check_losses,
@@ -45,10 +47,18 @@ from harness.optimizer import (
     cosine_schedule,
     set_learning_rate,
 )
-from harness.paths import MODEL_FILE
-from harness.ranks.collectives import all_reduce_sum, check_alike, rank, shard, shard_chunks, world
+from harness.paths import BEST, MODEL_FILE
+from harness.ranks.collectives import (
+    all_reduce_sum,
+    check_alike,
+    on_main,
+    rank,
+    shard,
+    shard_chunks,
+    world,
+)
 from harness.report.rules import say_findings
-from harness.report.writing import open_page, refresh
+from harness.report.writing import open_page, refresh, say_written
 from harness.run_folder import finish_run, open_run, stepping
 from harness.seeds import derive_seed, make_generator
 from harness.training_state import TrainingState, keep_state, saved_step
@@ -63,6 +73,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "english": dict(
         steps=8600, batch_size=8, lr=3e-3, warmup=200, eval_every=400, checkpoint_every=400
     ),
+    "own": dict(tokenizer="own", batch_size=4, eval_every=25, checkpoint_every=200),
     "small": dict(tokenizer="gpt2", lr=1e-3, batch_size=8, steps=100, eval_every=25, warmup=20),
     **{
         name: dict(
@@ -77,7 +88,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class PretrainingConfig(PresetFlags, OptimizerFlags, CheckpointFlags, TrainingFlags):
+class PretrainingConfig(PresetFlags, FileFlags, OptimizerFlags, CheckpointFlags, RecordedFlags):
     """Pre-train a GPT-2 from random weights."""
 
     preset: Literal[Preset, "teacher", "english"] = "tiny"
@@ -85,7 +96,8 @@ class PretrainingConfig(PresetFlags, OptimizerFlags, CheckpointFlags, TrainingFl
     data: Data = "reviews"
     """A world (reviews, sums), a file (.txt, or a data file whose texts are joined) or a folder of .txt."""
     tokenizer: str = "glassbox"
-    """glassbox (ours, no download), gpt2 (tiktoken) or a rank file of gpt.tokenizer_training."""
+    """glassbox (ours, no download), own (made from the data), gpt2 (tiktoken) or a rank file of
+    gpt.tokenizer_training."""
     steps: AtLeastOne = 1000
     """Optimizer steps."""
     batch_size: AtLeastOne = 32
@@ -98,10 +110,18 @@ class PretrainingConfig(PresetFlags, OptimizerFlags, CheckpointFlags, TrainingFl
     """Dropout while pre-training (GPT-2: 0.1)."""
     eval_every: AtLeastOne = 200
     """Steps between held-out losses."""
-    record_tokens: Count = 4
-    """Held-out texts whose surprise is kept token by token for the report; 0 keeps nothing."""
+    patience: Count | None = None
+    """Held-out losses without a new best after which it stops; the best weights are kept. 0: all steps,
+    and the last weights. Default: 5 for a file, 0 for a world."""
     checkpoint_every: AtLeastOne = 500
     """Steps between resumable checkpoints."""
+
+    @property
+    def stop_after(self) -> int:
+        """`patience`, or its default."""
+        if self.patience is not None:
+            return self.patience
+        return 0 if self.data in ("reviews", "sums") else 5
 
 
 def language_model_loss(
@@ -205,7 +225,7 @@ def train(
         norm = clip_and_step(optimizer, model.parameters(), config.max_norm)
         state.step = step + 1
         row = all_reduce_sum({"loss": float(loss)}) | {"grad_norm": norm, "lr": lr}  # float waits
-        row["tokens_per_second"] = tokens / (time.perf_counter() - begin)  # of training alone
+        row["tokens_per_second"] = per_second(tokens, begin)  # of training alone
         if state.step % config.eval_every == 0 or state.step == config.steps:
             with precision(model.device, config.precision):
                 row["held_out_loss"] = held_out_loss(model, held_out)
@@ -214,9 +234,26 @@ def train(
             check_alike(model, "model")
         check_losses(row)
         log.write(step=state.step, **row)
-        keep_state(state, folder, config.checkpoint_every, last=state.step == config.steps)
+        state.stopped = log.best is not None and log.best.worse >= config.stop_after
+        done = state.stopped or state.step == config.steps
+        keep_state(state, folder, config.checkpoint_every, last=done)
+        if done:
+            break
     model.eval()
     return log.rows
+
+
+def open_tokenizer(config: PretrainingConfig) -> Tokenizer:
+    """The tokenizer that the flags name; `own` is trained on the data's texts."""
+    if config.tokenizer != "own":
+        return load_tokenizer(config.tokenizer)
+    if config.data in ("reviews", "sums"):
+        raise UserError(
+            f"--tokenizer own is made from a file, and {config.data} is a world: use glassbox"
+        )
+    from gpt.tokenizer_training import own_tokenizer  # which few runs need
+
+    return own_tokenizer(config.data, template=config.template)
 
 
 def memory_of(
@@ -242,7 +279,7 @@ def memory_of(
 def main(config: PretrainingConfig) -> Path:
     """Pre-train with all I/O and return the run folder."""
     device = open_device(config.device, config.precision)
-    tokenizer = load_tokenizer(config.tokenizer)
+    tokenizer = open_tokenizer(config)
     shape = preset_config(config.preset, tokenizer.n_vocab, config.dropout)
     corpus = open_corpus(
         config.data,
@@ -250,6 +287,8 @@ def main(config: PretrainingConfig) -> Path:
         batch_size=config.batch_size,
         context=shape.context,
         seed=config.seed,
+        template=config.template,
+        max_left_out=config.max_left_out,
     )
     announce(config, lambda changed: memory_of(changed, shape, device.type, world()), device)
     folder = config.out or default_folder("pretraining", config.data, config.preset)
@@ -259,6 +298,7 @@ def main(config: PretrainingConfig) -> Path:
     model.checkpoint_blocks = config.checkpoint_blocks
     print(f"pre-training {model.parameter_count():,} weights on {corpus.description} ({device})")
     start = saved_step(folder) if config.resume else 0
+    kept = "held_out_loss" if config.stop_after else None
     log = MetricLog(
         config.steps,
         path=folder / "metrics.jsonl",
@@ -266,19 +306,24 @@ def main(config: PretrainingConfig) -> Path:
         every=config.eval_every,
         title="pre-training",
         start=start,
+        best=best_step(kept, folder, model, tokenizer, config.steps),
     )
     held_out = corpus.held_out_batches()
     texts = open_texts(config, folder, tokenizer, held_out[0] if held_out else None, start)
     with stepping(log, folder):
         rows = train(config, model, corpus, log, folder, texts)
+    if log.best is not None:
+        log.close()
+        model.load_state_dict(load_gpt(folder / BEST / MODEL_FILE, device)[0].state_dict())
     save_gpt(folder / MODEL_FILE, model, tokenizer)
     refresh(folder, rows)
     say_findings(config, rows, folder)
-    loss = rows[-1]["held_out_loss"]
+    loss = log.best.value if log.best else rows[-1]["held_out_loss"]
     bits = loss / math.log(2) / bytes_per_token(corpus.held_out_batches(), tokenizer)
     print(f"held-out loss {loss:.3f} nats per token, {bits:.3f} bits per byte")
     finish_run(folder)
-    print(f"wrote {display_path(folder)} (report: report.html)")
+    on_main(lambda: shutil.rmtree(folder / BEST, ignore_errors=True))
+    say_written(folder)
     return folder
 
 

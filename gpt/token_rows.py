@@ -7,8 +7,9 @@ Scoring them draws no random number and touches no weight.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,8 +18,10 @@ from data.collate import ResponseBatch
 from gpt.log_probs import token_scores
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
+from harness.command_flags import TrainingFlags
 from harness.device import precision
 from harness.files import append_jsonl, keep_until
+from harness.flag_ranges import Count
 from harness.paths import TOKENS
 
 WINDOW = 64  # tokens that are kept of a text, the first ones
@@ -109,14 +112,12 @@ class TextLog:
         append_jsonl(self.path, rows)
 
 
-class RecordedFlags(Protocol):
-    """The flags of a stage that decide what is kept token by token."""
+@dataclass(frozen=True)
+class RecordedFlags(TrainingFlags):
+    """The run"""
 
-    @property
-    def record_tokens(self) -> int: ...
-
-    @property
-    def precision(self) -> str: ...
+    record_tokens: Count = 4
+    """Texts that are kept token by token at every validation, for the report; 0 keeps nothing."""
 
 
 def open_texts(

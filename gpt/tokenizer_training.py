@@ -27,13 +27,15 @@ from itertools import islice
 from pathlib import Path
 
 from data import reviews, sums
+from data.names import data_name
 from gpt.corpus import read_documents
-from gpt.tokenizer import PATTERN, RANKS_FILE, SUFFIX, rank_lines
+from gpt.tokenizer import PATTERN, RANKS_FILE, SUFFIX, Tokenizer, build_tokenizer, rank_lines
 from harness.command_line import run_command
 from harness.errors import UserError
 from harness.files import display_path, write_atomically
 from harness.flag_ranges import Seed
 
+OWN_VOCABULARY, OWN_TEXT = 4096, 2_000_000  # ids at most, characters that are counted
 N_SPECIALS = 2  # <|endoftext|> and <|pad|>, numbered after the ranks
 
 Piece = tuple[bytes, ...]
@@ -65,11 +67,26 @@ def training_text(documents: int, seed: int, data: str = "worlds") -> Iterator[s
         yield record.prompt + record.response
 
 
-def train_ranks(texts: Iterable[str], vocab_size: int) -> dict[bytes, int]:
+def own_tokenizer(data: str, *, template: bool = False) -> Tokenizer:
+    """The tokenizer of a file's texts, which the file alone decides: some seconds for any file.
+
+    It counts in the first OWN_TEXT characters, and takes one id for each 100 of them, 512 to 4,096.
+    """
+    texts, size = list[str](), 0
+    for text in read_documents(Path(data), template=template, say=False):
+        texts.append(text[: OWN_TEXT - size])
+        size += len(texts[-1])
+        if size >= OWN_TEXT:
+            break
+    ranks = train_ranks(texts, min(max(size // 100, 512), OWN_VOCABULARY), short=True)
+    return build_tokenizer(f"{data_name(data)}{SUFFIX}", ranks)
+
+
+def train_ranks(texts: Iterable[str], vocab_size: int, *, short: bool = False) -> dict[bytes, int]:
     """Return the ranks {token: id}: the 256 bytes, then vocab_size - 258 merges in order.
 
     A tie between equally frequent pairs goes to the smaller pair in byte order: the text alone
-    decides. Raises ValueError if the text supports fewer merges.
+    decides. Raises ValueError if the text supports fewer merges; if `short`, it gives those.
     """
     ranks = _single_bytes(vocab_size)
     counted = count_pieces(texts)
@@ -84,6 +101,8 @@ def train_ranks(texts: Iterable[str], vocab_size: int) -> dict[bytes, int]:
     heapq.heapify(queue)
     while len(ranks) + N_SPECIALS < vocab_size:
         best = _most_frequent(queue, pairs)
+        if best is None and short:
+            break
         if best is None:
             raise _exhausted(len(ranks), vocab_size)
         ranks.setdefault(best[0] + best[1], len(ranks))  # a token that is there keeps its id

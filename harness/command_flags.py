@@ -47,9 +47,13 @@ class CommandFlags:
     """Only algorithms that give the same bits each time, also on a GPU; slower there."""
     debug: bool = False
     """Show the traceback of an error."""
+    quiet: bool = False
+    """Print warnings and errors alone."""
 
     def __post_init__(self) -> None:
         check_ranges(self)
+
+    fixed_length = False  # whether a learning rate or a stage depends on how many steps there are
 
     @property
     def is_small(self) -> bool:
@@ -68,6 +72,15 @@ class TrainingFlags(CommandFlags):
 
 
 @dataclass(frozen=True)
+class BestFlags:
+    """Measuring"""
+
+    keep_best: str | None = None
+    """METRIC: also keep the model of the step at which this number of metrics.jsonl was best, in the run
+    folder's best/. A loss or a KL is better when lower, anything else when higher."""
+
+
+@dataclass(frozen=True)
 class OptimizerFlags:
     """Optimizer"""
 
@@ -80,6 +93,8 @@ class OptimizerFlags:
     max_norm: Limit = 1.0
     """Gradient norm at which gradients are clipped."""
 
+    fixed_length = True  # a cosine brings the learning rate down over the steps
+
 
 @dataclass(frozen=True)
 class CheckpointFlags:
@@ -91,7 +106,7 @@ class CheckpointFlags:
 
 
 @dataclass(frozen=True)
-class MemoryFlags(CheckpointFlags):
+class MemoryFlags(CheckpointFlags, TrainingFlags):
     """Memory"""
 
     lora_rank: Count = 0
@@ -107,12 +122,9 @@ class AdapterFlags(MemoryFlags):
     adapter: Path | None = None
     """Folder in PEFT's format with the adapter to go on from, of rank lora_rank; default: a new one."""
 
-
-def check_adapter(config: AdapterFlags) -> None:
-    """ValueError for an adapter without a rank, or beside an alpha of its own."""
-    if config.adapter is None:
-        return
-    if not config.lora_rank:
-        raise ValueError("adapter goes on from a LoRA adapter: give lora_rank its rank")
-    if config.lora_alpha is not None:
-        raise ValueError("an adapter brings its own alpha: leave lora_alpha out")
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.adapter is not None and not self.lora_rank:
+            raise ValueError("adapter goes on from a LoRA adapter: give lora_rank its rank")
+        if self.adapter is not None and self.lora_alpha is not None:
+            raise ValueError("an adapter brings its own alpha: leave lora_alpha out")

@@ -6,7 +6,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -15,6 +15,7 @@ import torch
 
 from harness.command_flags import CommandFlags
 from harness.errors import Finished, UserError
+from harness.files import read_object, received
 from harness.here import HERE
 from harness.paths import REPOSITORY, STATE_FILE
 from harness.ranks.collectives import Drifted, LostRank
@@ -22,6 +23,7 @@ from harness.ranks.launch import Wish, first_to_fail, run_on_ranks
 from harness.signals import Ended, forgiving_output, signals_noted
 
 Config = TypeVar("Config")
+WORLDS = ("reviews", "sums")  # data without a file, whose preset is tiny
 
 
 def preset_defaults(
@@ -31,17 +33,30 @@ def preset_defaults(
 ) -> Config:
     """The default config for a command line: `--preset` and `--data` are looked up before the rest.
 
+    Without a preset it is the one that suits the data (`suited_preset`).
+
     tyro then parses all flags on top of it, so a preset never overrides a flag that is given.
     """
     arguments = sys.argv[1:] if arguments is None else list(arguments)
-    name = flag_value(arguments, "--preset")
     data = flag_value(arguments, "--data")
+    name = flag_value(arguments, "--preset") or suited_preset(arguments, data)
     overrides = {} if data is None else {"data": data}
-    if (
-        name is None or name not in presets
-    ):  # a wrong name is left to the parser, which lists the choices
+    if name not in presets:  # a wrong name is left to the parser, which lists the choices
         name = "tiny"
     return from_preset(config_class, presets, name, **overrides)
+
+
+def suited_preset(arguments: Sequence[str], data: str | None) -> str:
+    """tiny for a world; for a file the preset of the run that it starts from, or own."""
+    start = flag_value(arguments, "--policy") or flag_value(arguments, "--base")
+    if start is not None and (Path(start) / "config.json").is_file():
+        with received(Path(start)):
+            recorded = read_object(Path(start) / "config.json").get("preset")
+        return str(recorded) if data not in (None, *WORLDS) and recorded else "tiny"
+    weights = flag_value(arguments, "--weights")
+    if data in (None, *WORLDS) or start is not None or weights is not None:
+        return "tiny"
+    return "own"
 
 
 def flag_value(arguments: Sequence[str], flag: str) -> str | None:
@@ -81,12 +96,21 @@ def run_command(
     import tyro  # takes a moment that an import of the module need not
 
     with explained():
+        require_working_folder()
         if default is None and presets:
             default = preset_defaults(config_class, presets)
         show_help(config_class, default)
         given: dict[str, Any] = {} if default is None else {"default": default}
         config: Config = tyro.cli(config_class, prog=command_name(), **given)
     run_script(main, config)
+
+
+def require_working_folder() -> None:
+    """UserError where the folder that this process works in has been removed."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise UserError("the working folder is gone: change to one that exists") from None
 
 
 def show_help(config_class: Any, default: Any = None, arguments: str = "") -> None:
@@ -118,7 +142,9 @@ def run_script(main: Callable[[Config], Any], config: Config) -> None:
     work = partial(main, config)
     if config.deterministic:
         work = partial(_deterministic, work)
-    with guard():
+    HERE.quiet = config.quiet
+    nowhere = open(os.devnull, "w") if config.quiet else None
+    with redirect_stdout(nowhere or sys.stdout), guard():
         run_on_ranks(work, Wish(config.ranks, config.device, config.is_small), guard)
 
 

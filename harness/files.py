@@ -104,14 +104,14 @@ def _unwritten(path: Path, error: Exception) -> UserError:
     )
 
 
+def write_text(path: Path, content: str) -> None:
+    """Write a text, atomically."""
+    write_atomically(path, lambda temporary: temporary.write_text(content, encoding="utf-8"))
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write plain data as indented JSON, atomically."""
-    text = json.dumps(value, indent=2, default=str) + "\n"
-
-    def write(temporary: Path) -> None:
-        temporary.write_text(text, encoding="utf-8")
-
-    write_atomically(path, write)
+    write_text(path, json.dumps(value, indent=2, default=str) + "\n")
 
 
 def append_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -143,7 +143,9 @@ def received(folder: Path) -> Iterator[None]:
     """Around the reading of a folder that others may have written: UserError for odd kinds of values."""
     try:
         yield
-    except (AttributeError, IndexError, KeyError, OverflowError, TypeError) as error:
+    except UserError:
+        raise
+    except (AttributeError, LookupError, OverflowError, TypeError, ValueError) as error:
         raise UserError(
             f"{display_path(folder)} holds a value of a kind that no run writes "
             f"({' '.join(str(error).split())}): restore its config.json and its other files"
@@ -174,19 +176,31 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The rows of a run, each with the number of its step. UserError for a row that no run writes."""
+    rows = read_jsonl(path)
+    for number, row in enumerate(rows, start=1):
+        wrong = ""
+        if type(row.get("step")) is not int or not 0 <= row["step"] < 2**63:
+            wrong = "it names no step"
+        elif any(isinstance(value, int) and abs(value) > 2**1000 for value in row.values()):
+            wrong = "a number is too large"
+        elif any(not key.isprintable() for key in row):
+            wrong = "a name is no text"
+        if wrong:
+            raise UserError(
+                f"{display_path(path)}:{number} is damaged, {wrong}: mend or delete the line"
+            )
+    return rows
+
+
 def keep_until(path: Path, step: int) -> list[dict[str, Any]]:
     """Drop the rows after `step`, which a resumed run writes again; returns the rows that stay."""
 
     def keep() -> list[dict[str, Any]]:
         if not path.exists():
             return []
-        rows = read_jsonl(path)
-        for number, row in enumerate(rows, start=1):
-            if type(row.get("step")) is not int:
-                raise UserError(
-                    f"{display_path(path)}:{number} is damaged, it names no step: mend or delete the line"
-                )
-        kept = [row for row in rows if row["step"] <= step]
+        kept = [row for row in read_metrics(path) if row["step"] <= step]
         write_atomically(path, lambda temporary: append_jsonl(temporary, kept))
         return kept
 

@@ -11,9 +11,22 @@ from typing import Any
 from torch import Tensor
 from tqdm import tqdm
 
+from harness.best_step import BestStep
 from harness.errors import UserError
 from harness.files import append_jsonl, display_path, keep_until
+from harness.here import HERE
 from harness.ranks.collectives import is_main
+
+
+def per_second(count: float, begin: float) -> float:
+    """How many a second since `begin` of time.perf_counter, also by a clock that stands still."""
+    return count / max(time.perf_counter() - begin, 1e-9)
+
+
+def say_always(text: str) -> None:
+    """A warning, which --quiet leaves; of several ranks the first one says it."""
+    if is_main() and sys.stderr is not None:
+        print(text, file=sys.stderr, flush=True)
 
 
 class MetricLog:
@@ -32,6 +45,7 @@ class MetricLog:
         every: int = 10,
         title: str = "",
         start: int = 0,
+        best: BestStep | None = None,
     ) -> None:
         self.rows: list[dict[str, Any]] = []
         self.path, self.show, self.every, self.total, self.title = path, show, every, total, title
@@ -44,10 +58,13 @@ class MetricLog:
                 print(
                     f"note: {display_path(path)} has only {len(steps)} of the {start} steps so far"
                 )
-        self.start, self.begin = start, time.perf_counter()
-        self.bar = None
-        if show and sys.stderr is not None and sys.stderr.isatty() and is_main():
-            self.bar = tqdm(total=total, initial=start, desc=title, unit="step", leave=True)
+        self.start, self.begin, self.best = start, time.perf_counter(), best
+        if best is not None:
+            for row in self.rows:
+                best.recall(row)
+        in_terminal = sys.stderr is not None and sys.stderr.isatty() and is_main()
+        self.has_bar = bool(show) and in_terminal and not HERE.quiet
+        self.bar: tqdm | None = None
 
     def write(self, *, step: int, **metrics: Any) -> None:
         """Record step number `step`, counted from 1. Tensors of one element become numbers."""
@@ -62,6 +79,12 @@ class MetricLog:
                 from harness.report.writing import refresh  # the page, which few steps write
 
                 refresh(self.path.parent, self.rows)
+        if self.best is not None:
+            self.best.see(row)
+        if self.has_bar and self.bar is None:  # not before: what is printed first has its own lines
+            self.bar = tqdm(
+                total=self.total, initial=self.start, desc=self.title, unit="step", leave=True
+            )
         if self.bar is not None:
             self.bar.update(step - self.bar.n)
         if self.show and (step % self.every == 0 or step == self.total):
@@ -87,3 +110,6 @@ class MetricLog:
             self._print(row)
         if self.bar is not None:
             self.bar.close()
+        if self.best is not None and self.best.step and self.show:
+            print(self.best.text())
+            self.show = ()  # a log is closed once

@@ -7,6 +7,8 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parents[1]
 MODEL_FILE = "model.safetensors"
 STATE_FILE = "state.pt"
+FINISHED_STATE = "finished_state.pt"  # the state of a complete run that can be made longer
+BEST = "best"  # folder of the model with the best METRIC of --keep-best
 TOKENS = "tokens.jsonl"  # responses token by token
 ANSWERS = "test_answers.jsonl"  # the trained model's to the test prompts, in their order
 

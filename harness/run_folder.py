@@ -24,17 +24,17 @@ from typing import Any
 
 import torch
 
-from harness.command_flags import Flags
+from harness.command_flags import CommandFlags, Flags
 from harness.device import pick_device
 from harness.errors import Finished, UserError
 from harness.files import display_path, expanded, read_json, received, write_json
 from harness.here import HERE
 from harness.metric_log import MetricLog
 from harness.optimizer import Diverged
-from harness.paths import MODEL_FILE, REPOSITORY, STATE_FILE
+from harness.paths import FINISHED_STATE, MODEL_FILE, REPOSITORY, STATE_FILE
 from harness.ranks.collectives import on_main, world
 from harness.signals import signals_wait
-from harness.training_state import saved_step
+from harness.training_state import read_state, saved_step
 
 try:
     import fcntl
@@ -47,7 +47,7 @@ SCRIPT, INPUTS, MADE_WITH = "script", "inputs", "made_with"  # its keys that are
 # What may change when a run is resumed: how long it is, where it runs and how it is watched.
 FREE_FLAGS = (
     "steps", "device", "out", "resume", "eval_every", "eval_prompts", "test_prompts",
-    "checkpoint_every", "ranks", "debug", "record_tokens",
+    "checkpoint_every", "ranks", "debug", "record_tokens", "quiet",
 )  # fmt: skip
 
 # Open and finish ----------------------------------------------------------------------------------
@@ -81,11 +81,17 @@ def _open_run(folder: Path, config: Flags, *, resume: bool) -> Path:
     return folder
 
 
-def finish_run(folder: Path) -> None:
-    """The run is complete: its state goes last, because a kill before would leave nothing to resume."""
+def finish_run(folder: Path, *, can_go_on: bool = False) -> None:
+    """The run is complete: its state goes last, because a kill before would leave nothing to resume.
+
+    A run that `can_go_on` keeps it under another name, for more steps.
+    """
 
     def finish() -> None:
-        (folder / STATE_FILE).unlink(missing_ok=True)
+        state = folder / STATE_FILE
+        if can_go_on and state.exists():
+            state.replace(folder / FINISHED_STATE)
+        state.unlink(missing_ok=True)
         unlock(folder)
 
     on_main(finish)
@@ -101,6 +107,7 @@ def stepping(log: MetricLog, folder: Path) -> Iterator[None]:
         with signals_wait():
             yield
     except Diverged as error:
+        log.close()
         step = error.step or (log.rows[-1]["step"] + 1 if log.rows else 1)
         kept = "nothing was saved before"
         if (folder / STATE_FILE).exists():
@@ -202,11 +209,12 @@ def _take_up(folder: Path, config: Flags) -> Path:
             raise UserError(
                 f"{folder} holds no {STATE_FILE} to resume from: leave --resume out to start anew"
             )
-        _say_finished(folder, started, now)
+        _take_on(folder, config, started, now)
     for left_over in folder.glob(".*.tmp"):  # by a process that was killed while it wrote
         left_over.unlink(missing_ok=True)
     free = {name: now[name] for name in FREE_FLAGS if name in now}
     write_json(folder / CONFIG_FILE, started | free)
+    print(f"{display_path(folder)} goes on from step {saved_step(folder)}", flush=True)
     return folder
 
 
@@ -219,9 +227,18 @@ def _check_same_run(
             f"the run in {folder} was started by {started[SCRIPT]}, not by {now[SCRIPT]}: "
             "resume it with the script that started it, or leave --resume out"
         )
+    before, after = started.get("steps"), now.get("steps")
+    if before != after and isinstance(config, CommandFlags) and config.fixed_length:
+        raise UserError(
+            f"the run in {folder} was started with --steps {before}, on which its learning rate or its "
+            f"rounds depend, so that {after} steps are another run: leave --resume out, or keep --steps "
+            f"{before}"
+        )
     for field in dataclasses.fields(config):
         name = field.name
         if name in FREE_FLAGS:
+            continue
+        if name not in started and now[name] == field.default:  # a flag that came later
             continue
         if name not in started:
             raise UserError(
@@ -249,15 +266,23 @@ def _same_paths(one: Any, other: Any) -> bool:
     return all(Path(a).resolve() == Path(b).resolve() for a, b in zip(ones, others, strict=True))
 
 
-def _say_finished(folder: Path, started: dict[str, Any], now: dict[str, Any]) -> None:
-    """Raise Finished, or UserError where the complete run is to be made longer."""
-    unlock(folder)
-    done, wanted = started.get("steps"), now.get("steps")
+def _take_on(folder: Path, config: Flags, started: dict[str, Any], now: dict[str, Any]) -> None:
+    """Let a complete run go on to more steps. Finished if it need not, UserError if it cannot."""
+    done, wanted, kept = started.get("steps"), now.get("steps"), folder / FINISHED_STATE
     if isinstance(done, int) and wanted is not None and wanted > done:
+        stopped = kept.exists() and read_state(folder, FINISHED_STATE, mapped=True)["stopped"]
+        if kept.exists() and not stopped:
+            kept.replace(folder / STATE_FILE)
+            return
+        unlock(folder)
+        why = f"there is no {FINISHED_STATE} of it"
+        if stopped:
+            why = "it stopped early by itself, as a longer run would"
         raise UserError(
-            f"the run in {folder} is finished after its {done} steps and cannot be taken on to {wanted}: "
-            "leave --resume out to start anew"
+            f"the run in {folder} is finished after its {done} steps and cannot be taken on to {wanted}, "
+            f"{why}: leave --resume out to start anew"
         )
+    unlock(folder)
     raise Finished(
         f"the run in {display_path(folder)} is finished, its model is in {MODEL_FILE}: nothing is left "
         "to resume"

@@ -64,11 +64,15 @@ def load_weights(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, An
 
 
 def require_floats(tensors: Mapping[str, Tensor], path: Path) -> None:
-    """UserError for a tensor that is not stored as float64, float32, float16 or bfloat16."""
+    """UserError for a tensor that is not stored as float64, float32, float16 or bfloat16, or not finite."""
     for name, tensor in tensors.items():
         if tensor.dtype not in FLOATS:
             kind = str(tensor.dtype).removeprefix("torch.")
             raise UserError(
                 f"{path}: {name} is stored as {kind}, not as a float of 16 bits or more: use weights "
                 "that are not quantized"
+            )
+        if not tensor.isfinite().all():
+            raise UserError(
+                f"{path}: {name} holds numbers that are not finite: train it again, or copy it again"
             )

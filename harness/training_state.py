@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import torch
 
 from harness.errors import UserError
-from harness.files import write_atomically
+from harness.files import read_object, write_atomically
 from harness.optimizer import check_weights
 from harness.paths import STATE_FILE
 from harness.signals import Ended, stop_asked
@@ -52,6 +52,7 @@ class TrainingState:
         def write(path: Path) -> None:
             state = {
                 "step": self.step,
+                "script": script_of_folder(folder),
                 "stopped": self.stopped,
                 "parts": {name: changing_state(part) for name, part in self.parts.items()},
                 "generators": {name: g.get_state() for name, g in self.generators.items()},
@@ -68,6 +69,13 @@ class TrainingState:
         """Restore everything from state.pt."""
         path, state = folder / STATE_FILE, read_state(folder)
         try:
+            if state.get("script", "") not in ("", script := script_of_folder(folder)):
+                raise ValueError(f"it is of {state['script']}, the run of {script or 'no script'}")
+            for kind, own in (("parts", self.parts), ("generators", self.generators)):
+                if state[kind].keys() != own.keys():
+                    raise ValueError(
+                        f"its {kind} are {', '.join(state[kind])}, not {', '.join(own)}"
+                    )
             for name, part in self.parts.items():
                 load_changing_state(part, state["parts"][name])
             for name, generator in self.generators.items():
@@ -79,6 +87,12 @@ class TrainingState:
                 f"{path} does not fit this run ({reason}): resume with the flags in its "
                 "config.json, or leave --resume out"
             ) from error
+
+
+def script_of_folder(folder: Path) -> str:
+    """The script that a run folder's config.json names; "" without one."""
+    config = folder / "config.json"
+    return str(read_object(config).get("script", "")) if config.exists() else ""
 
 
 def keep_state(state: TrainingState, folder: Path | None, every: int, *, last: bool) -> None:
@@ -131,9 +145,9 @@ def saved_step(folder: Path) -> int:
     return int(read_state(folder, mapped=True)["step"])
 
 
-def read_state(folder: Path, *, mapped: bool = False) -> dict[str, Any]:
+def read_state(folder: Path, name: str = STATE_FILE, *, mapped: bool = False) -> dict[str, Any]:
     """What state.pt holds; if `mapped`, a tensor is read when it is used. UserError if it cannot be."""
-    path = folder / STATE_FILE
+    path = folder / name
     try:
         if path.exists() and not path.is_file():
             raise ValueError("no regular file, it may never end")

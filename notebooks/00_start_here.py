@@ -18,7 +18,12 @@
 try:
     from course import plots, saved_models
 
+    from data import reviews
+    from gpt.generate import SamplingParams
+    from harness.seeds import make_generator
     from nano import rlhf
+    from rl.batches.rollout import sample_rollout
+    from rl.rewards.sources import RewardModelReward, RuleReward
 except ModuleNotFoundError as error:
     raise ImportError("run `make demo` once, then choose the kernel of .venv") from error
 
@@ -29,7 +34,7 @@ plots.code(rlhf.grpo, ("# An answer's advantage", "descend("))
 # Three kinds of files say the same thing, each for its purpose. **To understand**, read
 # [nano](../nano/README.md): one short file a paper. **To run**, take an engine of
 # [rl](../rl/README.md): real models, several processes, reports. **To decide** which algorithm, look at
-# [the study](../docs/results.md).
+# [the study](../docs/study.md).
 #
 # ## The whole story in ten seconds
 #
@@ -40,12 +45,6 @@ plots.code(rlhf.grpo, ("# An answer's advantage", "descend("))
 # before and after, on the same prompts.
 
 # %%
-from data import reviews
-from gpt.generate import SamplingParams
-from harness.seeds import make_generator
-from rl.batches.rollout import sample_rollout
-from rl.rewards.sources import RewardModelReward, RuleReward
-
 base, tokenizer = saved_models.base()
 policy, _ = saved_models.policy()
 judge, _ = saved_models.reward_model()

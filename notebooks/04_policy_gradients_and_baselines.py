@@ -553,17 +553,8 @@ holds(gone < 0.05 < 0.19 < kept, 'without the clip "great" has all but disappear
 # - REINFORCE, ratio, clip, reducers: [rl/equations/losses.py](../rl/equations/losses.py)
 # - baselines, z-score, reward to go: [rl/equations/advantages.py](../rl/equations/advantages.py)
 # - a baseline that is learned, the critic: [08_ppo](08_ppo.ipynb)
+# - whole programs: [REINFORCE](../nano/reinforce.py), [RLOO](../nano/rloo.py), [ReMax](../nano/remax.py)
 #
-# A whole run of REINFORCE with the leave-one-out baseline: `python -m rl.rloo_engine`. In one short file
-# each: [nano/reinforce.py](../nano/reinforce.py), [nano/rloo.py](../nano/rloo.py), and
-# [nano/remax.py](../nano/remax.py), whose baseline is the reward of the policy's greedy answer
-# (Li et al. 2024, [arXiv:2310.10505](https://arxiv.org/abs/2310.10505)). What ReMax does otherwise than
-# REINFORCE in a step (every line begins at the margin; `k1` is for the KL of the next page):
-
-# %%
-plots.neighbours("reinforce", "remax")
-
-# %% [markdown]
 # ## Exercises
 #
 # Fill in a function and run the cell. `check` says in words what it finds.

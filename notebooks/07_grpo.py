@@ -328,15 +328,12 @@ torch.testing.assert_close(ours, theirs, rtol=1e-2, atol=1e-4)
 #
 # (Lines 1, 2 and 4 are the initial policy and the two outer loops. Line 12 trains the reward model
 # again between iterations: [15](15_process_and_iterative_grpo.ipynb).) [nano/grpo.py](../nano/grpo.py)
-# is the same box in 86 lines, with the same numbers, and without files, ranks and resume. This is what
-# it does otherwise than [nano/reinforce.py](../nano/reinforce.py), the REINFORCE of
-# [04](04_policy_gradients_and_baselines.ipynb) (every line begins at the margin):
+# is the same box in 86 lines, with the same numbers. This is what it does otherwise than the REINFORCE
+# of [04](04_policy_gradients_and_baselines.ipynb) (every line begins at the margin), and then lines 10
+# and 11 in the engine:
 
 # %%
 plots.neighbours("reinforce", "grpo")
-
-# %% [markdown]
-# Lines 10 and 11 in the engine:
 
 # %%
 plots.code(grpo_engine.train, lines=("for _ in range(config.updates", "meter.add_update"))

@@ -53,7 +53,6 @@ from rl.equations.losses import value_loss
 from rl.equations.token_rewards import token_level_rewards
 from rl.ppo_engine import PPOConfig
 from rl.rewards.sources import RewardModelReward, RuleReward
-from rl.training.actor_critic import ppo_loss
 from rl.training.evaluation import evaluate
 from rl.training.value_model import ValueModel
 
@@ -431,10 +430,11 @@ plots.code(value_loss, lines=("squared =", "return squared"))
 # mean 0 and standard deviation 1 first, so that one learning rate fits all rewards. This is called
 # **whitening**. It runs over all tokens of the batch. ([11](11_reinforce_plus_plus.ipynb) shows
 # what happens when it runs over each response.) Then everything is averaged over all tokens of the
-# minibatch:
+# minibatch. All of it so far is what a step of [nano/ppo.py](../nano/ppo.py) does otherwise than that
+# of [nano/grpo.py](../nano/grpo.py) (every line begins at the margin):
 
 # %%
-plots.code(ppo_loss, lines=("policy_loss =", "return Losses"))
+plots.neighbours("grpo", "ppo")
 
 # %% [markdown]
 # ## 7. The loop, and a run
@@ -448,17 +448,6 @@ plots.code(ppo_loss, lines=("policy_loss =", "return Losses"))
 # | $L_{CLIP} + c_v L_{VF}$ | `ppo_loss` |
 # | step policy and critic | `models.clip_and_step` |
 #
-# The whole of it without files, ranks and resume is [nano/ppo.py](../nano/ppo.py). This is what its
-# step does otherwise than that of [nano/grpo.py](../nano/grpo.py) (every line begins at the margin).
-# Below it is the inner loop of the engine.
-
-# %%
-plots.neighbours("grpo", "ppo")
-
-# %%
-plots.code(ppo_engine.train, lines=("for update, rows in", "part_loss.total.backward()"))
-
-# %% [markdown]
 # Ten batches of 64 prompts, one response each. The score is the reward model's; the gold reward is
 # measured beside it, as in [07](07_grpo.ipynb).
 

@@ -33,9 +33,9 @@ from harness.command_flags import OptimizerFlags, TrainingFlags
 from harness.command_line import run_command
 from harness.device import open_device, precision
 from harness.errors import UserError
-from harness.files import display_path, write_json
+from harness.files import write_json
 from harness.flag_ranges import AtLeastOne, AtLeastTwo, NotEmpty, NotNegative
-from harness.metric_log import MetricLog
+from harness.metric_log import MetricLog, per_second
 from harness.optimizer import (
     adamw,
     check_losses,
@@ -45,7 +45,7 @@ from harness.optimizer import (
 )
 from harness.paths import MODEL_FILE, RUNS
 from harness.ranks.collectives import all_reduce_sum, check_alike, shard_chunks, world
-from harness.report.writing import open_page, refresh
+from harness.report.writing import open_page, refresh, say_written
 from harness.run_folder import finish_run, open_run, stepping
 from harness.seeds import derive_seed, make_generator
 from harness.training_state import TrainingState, keep_state, saved_step
@@ -97,6 +97,8 @@ class OutcomeConfig(OptimizerFlags, TrainingFlags):
     """Texts per forward pass; changes memory and speed, never the gradient."""
     weight_decay: NotNegative = 0.1
 
+    fixed_length = True  # a cosine brings the learning rate down over the steps
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.width % HEAD_WIDTH:
@@ -137,7 +139,7 @@ def train(
         optimizer.zero_grad(set_to_none=True)
         row = add_texts(model, visited, config, longest, rng)
         row |= {"grad_norm": clip_and_step(optimizer, model.parameters(), config.max_norm)}
-        row |= {"lr": lr, "texts_per_second": len(visited) / (time.perf_counter() - begin)}
+        row |= {"lr": lr, "texts_per_second": per_second(len(visited), begin)}
         check_losses(row)
         state.step = step + 1
         log.write(step=state.step, **row)
@@ -259,7 +261,7 @@ def main(config: OutcomeConfig) -> Path:
     refresh(folder, log.rows)
     print(report_text(report))
     finish_run(folder)
-    print(f"wrote {display_path(folder)} (figure: report.png, numbers: report.json)")
+    say_written(folder)
     return folder
 
 

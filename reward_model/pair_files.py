@@ -2,59 +2,55 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Literal
 
 from data.readers import read_preferences, split_records
 from data.records import PreferenceRecord
+from gpt.fit import AnswerFileFlags, check_fit
 from gpt.tokenizer import Tokenizer
 from harness.errors import UserError
-from harness.files import append_jsonl, read_jsonl
+from harness.files import append_jsonl, display_path, read_jsonl
 from reward_model.pairs import (
     TokenPair,
     as_pair,
     encode_pairs,
     keep_fitting,
+    lengths_of,
     pair_as_text,
     preference_strength,
 )
+from reward_model.world_pairs import PairFlags
 
 PAIR_FILES = ("pairs.jsonl", "held_out_pairs.jsonl")  # in a run folder
+MOST_CHECKED = 4000
 
 
-class FileConfig(Protocol):
-    """The fields of a config that say which file is read, and what of it is used."""
+@dataclass(frozen=True)
+class PairFileFlags(AnswerFileFlags, PairFlags):
+    """A file of yours"""
 
-    @property
-    def data(self) -> str: ...
-
-    @property
-    def margin_from(self) -> str: ...
-
-    @property
-    def max_prompt_tokens(self) -> int: ...
-
-    @property
-    def max_response_tokens(self) -> int: ...
+    margin_from: Literal["constant", "strength"] = "constant"
+    """constant: the same lead for all pairs. strength: that times the pair's own `margin`, or score_chosen
+    minus score_rejected (a file that has them only)."""
 
 
 def file_pairs(
-    config: FileConfig, tokenizer: Tokenizer, context: int
+    config: PairFileFlags, tokenizer: Tokenizer, context: int
 ) -> tuple[list[TokenPair], list[TokenPair]]:
     """Training and held-out pairs of a preference file that fit, split by prompt."""
-    result = read_preferences(Path(config.data))
+    result = read_preferences(Path(config.data), template=config.template)
     print(result.summary())
     require_strengths(result.records, config)
+    limits = config.limits(context)
     splits = split_records(result.records)
-    limits = (config.max_prompt_tokens, config.max_response_tokens, context)
-    fitting, dropped = dict[str, list[TokenPair]](), Counter[str]()
-    for name, part in splits.items():
-        fitting[name], too_long = keep_fitting(encode_pairs(part, tokenizer), *limits)
-        dropped += too_long
-    for reason, count in dropped.items():
-        print(f"left out {count} pairs: {reason}")
+    encoded = {name: encode_pairs(part, tokenizer) for name, part in splits.items()}
+    everything = [pair for part in encoded.values() for pair in part]
+    check_fit(config.data, lengths_of(everything), limits, "pairs")
+    fitting = {name: keep_fitting(part, limits) for name, part in encoded.items()}
     if not fitting["train"] or not fitting["validation"]:
         usable = sum(map(len, fitting.values()))
         prompts = len({tuple(pair.prompt) for part in fitting.values() for pair in part})
@@ -65,12 +61,18 @@ def file_pairs(
     return fitting["train"], fitting["validation"]
 
 
-def check_file(config: FileConfig) -> None:
-    """Refuse a file whose first pair lacks what the flags need, before a base is pre-trained."""
-    require_strengths(read_preferences(Path(config.data), limit=1).records, config)
+def check_file(config: PairFileFlags, tokenizer: Tokenizer, context: int) -> None:
+    """Refuse a file that does not fit, or lacks what the flags need, before a base is pre-trained.
+
+    It looks at every nth pair of a large file.
+    """
+    records = read_preferences(Path(config.data), template=config.template).records
+    require_strengths(records[:1], config)
+    some = encode_pairs(records[:: len(records) // MOST_CHECKED + 1], tokenizer)
+    check_fit(config.data, lengths_of(some), config.limits(context), "pairs")
 
 
-def require_strengths(records: Sequence[PreferenceRecord], config: FileConfig) -> None:
+def require_strengths(records: Sequence[PreferenceRecord], config: PairFileFlags) -> None:
     """UserError if the margins are to come from strengths and a record has none."""
     if config.margin_from != "strength":
         return
@@ -96,4 +98,26 @@ def kept_pairs(folder: Path, tokenizer: Tokenizer) -> tuple[list[TokenPair], lis
     pairs, held_out = (
         [as_pair(row, tokenizer) for row in read_jsonl(folder / name)] for name in PAIR_FILES
     )
+    for name in PAIR_FILES:  # they were whole before the first state was written
+        if not (folder / name).read_bytes().endswith(b"\n"):
+            raise UserError(
+                f"{display_path(folder / name)} is cut off: restore it, or leave --resume out"
+            )
     return pairs, held_out
+
+
+class SamePairs:
+    """In a state, which pairs it was trained on: a run whose files hold others is not resumed."""
+
+    def __init__(self, pairs: Sequence[TokenPair]) -> None:
+        tokens = [(pair.prompt, pair.chosen, pair.rejected) for pair in pairs]
+        self.digest = hashlib.sha256(repr(tokens).encode()).hexdigest()
+
+    def state_dict(self) -> dict[str, str]:
+        """Their hash."""
+        return {"sha256": self.digest}
+
+    def load_state_dict(self, state: Mapping[str, str]) -> None:
+        """ValueError for those of other pairs."""
+        if state != self.state_dict():
+            raise ValueError(f"{PAIR_FILES[0]} holds other pairs than it was trained on")

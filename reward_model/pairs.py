@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections import Counter
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ import torch
 from data.collate import ResponseBatch, collate_responses, epoch_shuffled_indices
 from data.formats import RECORDED
 from data.records import PreferenceRecord, PromptRecord
+from gpt.fit import Limits
 from gpt.generate import SamplingParams, generate
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
@@ -90,26 +91,23 @@ def preference_strength(meta: Mapping[str, Any]) -> float | None:
     return strength if 0 <= strength < math.inf else None
 
 
-def keep_fitting(
-    pairs: Sequence[TokenPair],
-    max_prompt_tokens: int,
-    max_response_tokens: int,
-    context: int | None = None,
-) -> tuple[list[TokenPair], Counter[str]]:
-    """The pairs that fit, whole, and the number of others by reason: `keep_within` for tokens."""
-    kept: list[TokenPair] = []
-    dropped: Counter[str] = Counter()
-    for pair in pairs:
-        prompt, answer = len(pair.prompt), max(len(pair.chosen), len(pair.rejected))
-        if prompt > max_prompt_tokens:
-            dropped["prompt too long"] += 1
-        elif answer > max_response_tokens:
-            dropped["answer too long"] += 1
-        elif context is not None and prompt + answer > context:
-            dropped[f"longer than the model's {context} positions"] += 1
-        else:
-            kept.append(pair)
-    return kept, dropped
+def lengths_of(pairs: Sequence[TokenPair]) -> list[tuple[int, int]]:
+    """Tokens of each prompt, and of its longer answer."""
+    return [(len(pair.prompt), max(len(pair.chosen), len(pair.rejected))) for pair in pairs]
+
+
+def keep_fitting(pairs: Sequence[TokenPair], limits: Limits) -> list[TokenPair]:
+    """The pairs that fit. With `limits.cut` long answers are cut, unless that leaves them equal."""
+    kept = []
+    for pair, lengths in zip(pairs, lengths_of(pairs), strict=True):
+        if limits.reason(*lengths) is not None:
+            continue
+        chosen, rejected = (
+            limits.cut_to_fit(pair.prompt, answer) for answer in (pair.chosen, pair.rejected)
+        )
+        if chosen != rejected:
+            kept.append(replace(pair, chosen=chosen, rejected=rejected))
+    return kept
 
 
 MOST_FRUITLESS = 500  # prompts in a row without two different answers: a policy that has collapsed
@@ -128,12 +126,19 @@ class PairSampling:
     responses_per_prompt: int = 2  # K
     wide_params: SamplingParams | None = None
     batch_size: int = 256  # prompts that are answered at once
+    borrowed: int = 0  # of the K, written for other prompts
+    repeated: int = 0  # of the K, own answers that say their last sentence again
 
     def __post_init__(self) -> None:
         if self.responses_per_prompt < 2:
             raise ValueError(
                 f"responses_per_prompt={self.responses_per_prompt}: a comparison needs at least 2"
             )
+
+    @property
+    def sampled(self) -> int:
+        """Responses that are sampled for each prompt."""
+        return self.responses_per_prompt - self.borrowed - self.repeated
 
 
 def sample_pairs(
@@ -167,6 +172,7 @@ def sample_pairs(
         chosen = epoch_shuffled_indices(step, how.batch_size, len(prompts), seed).tolist()
         step += 1
         answers = _answers(policy, tokenizer, [encoded[i] for i in chosen], how, generator)
+        answers = _with_made(answers, tokenizer, how)
         pairs = []
         for index, group in zip(chosen, answers, strict=True):
             for a, b in itertools.combinations(group, 2):
@@ -189,8 +195,8 @@ def _answers(
     how: PairSampling,
     generator: torch.Generator,
 ) -> list[list[Answer]]:
-    """K answers to each prompt; the second half drawn with `wide_params` where they are given."""
-    K = how.responses_per_prompt
+    """Each prompt's own answers; the second half drawn with `wide_params` where they are given."""
+    K = how.sampled
     wide = K // 2 if how.wide_params is not None else 0
     groups: list[list[Answer]] = [[] for _ in prompts]
     for count, sampling in ((K - wide, how.params), (wide, how.wide_params)):
@@ -208,6 +214,35 @@ def _answers(
         for row, (tokens, ended) in enumerate(rows):
             groups[row // count].append((tokens, tokenizer.decode(tokens), ended))
     return groups
+
+
+def _with_made(
+    groups: list[list[Answer]], tokenizer: Tokenizer, how: PairSampling
+) -> list[list[Answer]]:
+    """Each prompt's answers, the borrowed ones, and the repeated ones.
+
+    Borrowed: the first answer of each of the next prompts of the batch. Repeated: the prompt's own
+    first answer with its last sentence once more, its second with it twice more, and so on.
+    """
+    return [
+        group
+        + [groups[(i + lender) % len(groups)][0] for lender in range(1, how.borrowed + 1)]
+        + [
+            _repeated(group[k % len(group)], k + 1, tokenizer, how.params.max_new_tokens)
+            for k in range(how.repeated)
+        ]
+        for i, group in enumerate(groups)
+    ]
+
+
+def _repeated(answer: Answer, times: int, tokenizer: Tokenizer, longest: int) -> Answer:
+    """An answer that says its last sentence `times` more; cut off, without EOS, where it is too long."""
+    _, text, ended = answer
+    last = re.split(r"(?<=[.?!])\s+", text)[-1]
+    tokens = tokenizer.encode(" ".join([text, *[last] * times])) + [tokenizer.eos_id] * ended
+    if len(tokens) > longest:
+        tokens, ended = tokens[:longest], False
+    return tokens, tokenizer.decode(tokens[: len(tokens) - ended]), ended
 
 
 def _pair(prompt: list[int], a: list[int], b: list[int], verdict: Labelled) -> TokenPair:

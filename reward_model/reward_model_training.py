@@ -24,7 +24,6 @@ first when it is not there. Held-out prompts are those of the validation split.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import time
 from collections.abc import Sequence
@@ -36,20 +35,20 @@ import torch
 from torch import Tensor
 
 from data.collate import epoch_shuffled_indices
-from data.names import Data, default_folder
+from data.names import default_folder
 from gpt import pretraining
 from gpt.checkpoint import load_policy
 from gpt.lora import fit_for_training
 from gpt.memory.announce import announce
 from gpt.memory.forecast import Forecast, Model, Phase, rows_of_pass
-from gpt.model import GPT, GPTConfig, Preset, PresetFlags
+from gpt.model import GPT, GPTConfig, Preset, PresetFlags, preset_config
 from gpt.pretraining import PretrainingConfig
-from harness.command_flags import MemoryFlags, OptimizerFlags, TrainingFlags
+from harness.command_flags import MemoryFlags, OptimizerFlags
 from harness.command_line import run_command
 from harness.device import open_device, precision
 from harness.files import display_path, write_json
-from harness.flag_ranges import AboveZero, AtLeastOne, AtLeastTwo, Count, NotNegative
-from harness.metric_log import MetricLog
+from harness.flag_ranges import AtLeastOne, Count, NotNegative
+from harness.metric_log import MetricLog, per_second
 from harness.optimizer import (
     adamw,
     check_losses,
@@ -60,7 +59,7 @@ from harness.optimizer import (
 from harness.paths import MODEL_FILE
 from harness.ranks.collectives import all_reduce_sum, check_alike, on_main, shard, world
 from harness.report.rules import say_findings
-from harness.report.writing import open_page, refresh
+from harness.report.writing import open_page, refresh, say_written
 from harness.run_folder import finish_run, open_run, stepping
 from harness.seeds import derive_seed, make_generator
 from harness.training_state import TrainingState, keep_state, saved_step
@@ -70,7 +69,14 @@ from reward_model.accuracy_report import (
     record_prefixes,
 )
 from reward_model.loss import bradley_terry_loss
-from reward_model.pair_files import check_file, file_pairs, keep_pairs, kept_pairs
+from reward_model.pair_files import (
+    PairFileFlags,
+    SamePairs,
+    check_file,
+    file_pairs,
+    keep_pairs,
+    kept_pairs,
+)
 from reward_model.pairs import (
     TokenPair,
     by_prompt,
@@ -79,7 +85,12 @@ from reward_model.pairs import (
     prompts_per_forward,
 )
 from reward_model.scalar_head import Pooling, RewardModel, save_reward_model
-from reward_model.world_pairs import SAMPLED_TOGETHER, check_world, has_annotator, sampled_pairs
+from reward_model.world_pairs import (
+    SAMPLED_TOGETHER,
+    check_world,
+    has_annotator,
+    sampled_pairs,
+)
 
 # Which defaults are measured, where, and which are not: README.md beside this file.
 PRESETS: dict[str, dict[str, Any]] = {
@@ -87,6 +98,9 @@ PRESETS: dict[str, dict[str, Any]] = {
     # 112 comparisons a step: twice the steps, which find sooner that an answer is about its item
     "tiny/reviews": dict(batch_size=4),
     "study": dict(pairs=160_000),
+    "own": dict(
+        pooling="mean_score", lr=3e-4, max_prompt_tokens=1024, max_response_tokens=1024,
+    ),
     **{  # mean_score is what their published runs used (docs/guide.md); last_token was not tried
         name: dict(
             pooling="mean_score", batch_size=8, micro_batch_size=micro, lr=lr, epochs=1,
@@ -101,23 +115,13 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class RewardModelConfig(PresetFlags, OptimizerFlags, MemoryFlags, TrainingFlags):
+class RewardModelConfig(PresetFlags, OptimizerFlags, MemoryFlags, PairFileFlags):
     """Train a Bradley-Terry reward model on preference pairs."""
 
     preset: Preset = "tiny"
     """Size of the base model and matching defaults, applied before all other flags."""
-    data: Data = "reviews"
-    """A world with an annotator (reviews), or a preference file (formats: data/README.md)."""
     base: Path | None = None
     """Run folder of the base model; default: gpt.pretraining's for this data and preset."""
-    pairs: AtLeastOne = 112_000
-    """Pairs to sample and label (a world only; a file brings its own)."""
-    responses_per_prompt: AtLeastTwo = 8
-    """K: sampled responses to a prompt, every two of which are compared (a world only)."""
-    wide_temperature: AboveZero = 1.5
-    """Temperature at which every second half of those responses is drawn; the rest are at 1."""
-    held_out_pairs: AtLeastOne = 1000
-    """Pairs to sample for the held-out report (a world only)."""
     record_tokens: Count = 4
     """Held-out pairs whose answers are kept with the score of each prefix, for the report; 0: none."""
     pooling: Pooling = "last_token"
@@ -136,17 +140,10 @@ class RewardModelConfig(PresetFlags, OptimizerFlags, MemoryFlags, TrainingFlags)
     weight_decay: NotNegative = 0.01
     margin: NotNegative = 0.0
     """By how much the chosen score must lead (Llama 2, arXiv:2307.09288, Eq. 2)."""
-    margin_from: Literal["constant", "strength"] = "constant"
-    """constant: the same lead for all pairs. strength: that times the pair's own `margin`, or score_chosen
-    minus score_rejected (a file that has them only)."""
     pair_weighting: Literal["pair", "prompt"] = "pair"
     """Each pair counts the same, or each prompt (arXiv:2203.02155, Eq. 1), which may have lost some."""
     centering: NotNegative = 0.0
     """Weight of mean[(R_w + R_l)^2] (arXiv:2312.09244); 0.01 where it is used."""
-    max_prompt_tokens: AtLeastOne = 128
-    """Longer prompts are left out and counted."""
-    max_response_tokens: AtLeastOne = 48
-    """Longer answers are left out and counted; sampled ones are cut off there."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -205,7 +202,8 @@ def train(
     optimizer = optimizer or adamw(
         model, config.lr, betas=(0.9, 0.95), weight_decay=config.weight_decay
     )
-    state = TrainingState({"model": model, "optimizer": optimizer}, {})
+    parts = {"model": model, "optimizer": optimizer, "pairs": SamePairs(pairs)}
+    state = TrainingState(parts, {})
     if config.resume and folder is not None:
         state.load(folder)
     elif folder is not None:  # the pairs may have taken longer than the training will
@@ -253,7 +251,7 @@ def train(
             "margin": of_all_ranks["gap"] / comparisons,
             "grad_norm": norm,
             "lr": lr,
-            "pairs_per_second": comparisons / (time.perf_counter() - begin),
+            "pairs_per_second": per_second(comparisons, begin),
         }
         check_losses(row)
         state.step = step + 1
@@ -267,18 +265,26 @@ def train(
 
 def base_folder(config: RewardModelConfig) -> Path:
     """The base model's run folder; pre-trains it first if the default one is not there."""
-    if config.base is not None:
-        return config.base
-    folder = default_folder("pretraining", config.data, config.preset)
-    if not on_main((folder / MODEL_FILE).exists):
+    folder = base_of(config).parent
+    if config.base is None and not on_main((folder / MODEL_FILE).exists):
         print(f"no base model in {display_path(folder)} yet: pre-training it first")
-        defaults = PretrainingConfig(preset=config.preset, **pretraining.PRESETS[config.preset])
-        pretraining.main(
-            dataclasses.replace(
-                defaults, data=config.data, seed=config.seed, device=config.device, out=folder
-            )
-        )
+        pretraining.main(pretraining_of(config))
     return folder
+
+
+def base_of(config: RewardModelConfig) -> Path:
+    """Where the base model is, or will be."""
+    folder = config.base or default_folder("pretraining", config.data, config.preset)
+    return folder / MODEL_FILE
+
+
+def pretraining_of(config: RewardModelConfig) -> PretrainingConfig:
+    """How the default base model is made."""
+    return PretrainingConfig(
+        preset=config.preset, **pretraining.PRESETS[config.preset], data=config.data,
+        seed=config.seed, device=config.device, out=base_of(config).parent, template=config.template,
+        max_left_out=config.max_left_out,
+    )  # fmt: skip
 
 
 def memory_of(
@@ -328,8 +334,9 @@ def main(config: RewardModelConfig) -> Path:
     """Make or read the pairs, train, report, and return the run folder."""
     made = has_annotator(config.data)  # a world's pairs are sampled, a file brings its own
     check_world(config.data, config.margin_from)
-    if not made:  # before a base is pre-trained for it
-        check_file(config)
+    if not made and not on_main(base_of(config).exists):  # before a base is pre-trained for it
+        tokenizer = pretraining.open_tokenizer(pretraining_of(config))
+        check_file(config, tokenizer, preset_config(config.preset, tokenizer.n_vocab).context)
     base = base_folder(config)  # whose pre-training may be of another precision
     device = open_device(config.device, config.precision)
     policy, tokenizer = load_policy(base, device)
@@ -380,9 +387,7 @@ def main(config: RewardModelConfig) -> Path:
     say_findings(config, log.rows, folder)
     print(report.text())
     finish_run(folder)
-    print(
-        f"wrote {display_path(folder)} (report: report.html, figure: report.png, numbers: report.json)"
-    )
+    say_written(folder)
     return folder
 
 

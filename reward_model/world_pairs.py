@@ -9,15 +9,17 @@ import dataclasses
 import random
 import time
 from collections.abc import Callable
-from typing import Protocol
 
 from data import reviews
+from data.names import Data
 from data.records import PromptRecord
 from gpt.generate import SamplingParams
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
+from harness.command_flags import TrainingFlags
 from harness.device import precision
 from harness.errors import UserError
+from harness.flag_ranges import AboveZero, AtLeastOne, AtLeastTwo, Count
 from harness.metric_log import MetricLog
 from harness.seeds import derive_seed, make_generator
 from reward_model.pairs import Annotator, Labelled, PairSampling, TokenPair, sample_pairs
@@ -78,55 +80,63 @@ def check_world(data: str, margin_from: str) -> None:
         )
 
 
-class SamplingConfig(Protocol):
-    """The fields of a config that decide how a world's pairs are sampled."""
+@dataclasses.dataclass(frozen=True)
+class PairFlags(TrainingFlags):
+    """Pairs of a world"""
 
-    @property
-    def data(self) -> str: ...
+    data: Data = "reviews"
+    """A world with an annotator (reviews), or a preference file (formats: data/README.md)."""
+    pairs: AtLeastOne = 112_000
+    """Pairs to sample and label (a world only; a file brings its own)."""
+    responses_per_prompt: AtLeastTwo = 8
+    """K: sampled responses to a prompt, every two of which are compared (a world only)."""
+    wide_temperature: AboveZero = 1.5
+    """Temperature at which every second half of those responses is drawn; the rest are at 1."""
+    borrowed_responses: Count = 0
+    """Of those K, answers that were written for other prompts: in comparing them with its own a reward
+    model learns to check what the prompt asks (a world only)."""
+    repeated_responses: Count = 0
+    """Of those K, own answers that say their last sentence again, once, twice and so on: text that the
+    base model hardly writes and that a policy finds where no pair ever had it (a world only)."""
+    held_out_pairs: AtLeastOne = 1000
+    """Pairs to sample for the held-out report (a world only)."""
+    max_response_tokens: AtLeastOne = 48
+    """Longer answers are left out and counted; sampled ones are cut off there."""
 
-    @property
-    def max_response_tokens(self) -> int: ...
-
-    @property
-    def precision(self) -> str: ...
-
-    @property
-    def seed(self) -> int: ...
-
-
-class PairsConfig(SamplingConfig, Protocol):
-    """And how many."""
-
-    @property
-    def pairs(self) -> int: ...
-
-    @property
-    def held_out_pairs(self) -> int: ...
-
-    @property
-    def responses_per_prompt(self) -> int: ...
-
-    @property
-    def wide_temperature(self) -> float: ...
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        made = self.borrowed_responses + self.repeated_responses
+        if made >= self.responses_per_prompt:
+            raise ValueError(
+                f"borrowed_responses {self.borrowed_responses} and repeated_responses "
+                f"{self.repeated_responses} leave none of responses_per_prompt "
+                f"{self.responses_per_prompt} to be sampled: lower them"
+            )
 
 
 def sampled_pairs(
-    policy: GPT, tokenizer: Tokenizer, config: PairsConfig
+    policy: GPT, tokenizer: Tokenizer, config: PairFlags
 ) -> tuple[list[TokenPair], list[TokenPair]]:
     """Training and held-out pairs of the world; the held-out ones are two answers at temperature 1."""
     K, wide = config.responses_per_prompt, config.wide_temperature
-    pairs = world_pairs(policy, tokenizer, config, "train", config.pairs, K, wide)
+    pairs = world_pairs(
+        policy, tokenizer, config, "train", config.pairs, K, wide,
+        borrowed=config.borrowed_responses, repeated=config.repeated_responses,
+    )  # fmt: skip
     return pairs, world_pairs(policy, tokenizer, config, "validation", config.held_out_pairs, 2)
 
 
 def world_pairs(
     policy: GPT,
     tokenizer: Tokenizer,
-    config: SamplingConfig,
+    config: PairFlags,
     split: str,
     count: int,
     responses_per_prompt: int,
     wide_temperature: float = 1.0,
+    *,
+    borrowed: int = 0,
+    repeated: int = 0,
 ) -> list[TokenPair]:
     """`count` pairs sampled from `policy` on one split's prompts, labelled by the world's annotator."""
     world = WORLDS[config.data]
@@ -138,6 +148,8 @@ def world_pairs(
         responses_per_prompt,
         wide_params=None if wide_temperature == 1 else wide,
         batch_size=max(SAMPLED_TOGETHER // responses_per_prompt, 1),
+        borrowed=borrowed,
+        repeated=repeated,
     )
     begin = time.perf_counter()
     pairs: list[TokenPair] = []

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from harness.command_line import command_name, explained, show_help
 from harness.errors import UserError
-from harness.files import display_path, read_jsonl, read_object, received
+from harness.files import display_path, read_metrics, read_object, received
 from harness.report.page import read
 from harness.report.rules import Finding, as_text, examine
 from rl.training.run_rules import RULES
@@ -43,7 +43,9 @@ def examine_folder(folder: Path) -> list[Finding]:
     config = folder / "config.json"
     flags = read_object(config) if config.exists() else {}
     with received(folder):
-        return examine(read_jsonl(folder / METRICS), flags, read(folder / "report.json", {}), RULES)
+        return examine(
+            read_metrics(folder / METRICS), flags, read(folder / "report.json", {}), RULES
+        )
 
 
 def main(runs: tuple[Path, ...], /, config: DoctorConfig) -> None:

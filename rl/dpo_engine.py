@@ -40,9 +40,9 @@ from data.records import PromptRecord
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
 from harness.files import display_path
-from harness.flag_ranges import AtLeastOne, AtLeastTwo, Count, NotNegative
+from harness.flag_ranges import AboveZero, AtLeastOne, AtLeastTwo, Count, NotNegative
 from harness.frozen_copy import frozen_copy
-from harness.metric_log import MetricLog
+from harness.metric_log import MetricLog, per_second
 from harness.optimizer import adamw, clip_and_step, cosine_schedule, set_learning_rate
 from harness.paths import MODEL_FILE
 from harness.ranks.collectives import all_reduce_sum
@@ -52,6 +52,8 @@ from rl.batches.preferences import (
     Compared,
     LossName,
     PairStream,
+    PreferenceFlags,
+    RecordedPairFlags,
     check_preference_flags,
     frozen_log_probs,
     gather_compared,
@@ -74,6 +76,10 @@ from rl.training.run import Validate, finish_step, run_training
 PRESETS: dict[str, dict[str, Any]] = {
     "tiny": {},
     "study": {},
+    "own": dict(
+        lr=1e-4, batch_size=16, micro_batch_size=16, steps=100, max_new_tokens=64,
+        max_response_tokens=1024, held_out_pairs=96, eval_prompts=32, test_prompts=64,
+    ),
     "small": dict(
         lr=3e-5, batch_size=8, micro_batch_size=16, steps=100, max_new_tokens=64, held_out_pairs=96,
         eval_prompts=32, test_prompts=64,
@@ -89,7 +95,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class DPOConfig(RunFlags):
+class DPOConfig(PreferenceFlags, RecordedPairFlags, RunFlags):
     """Improve a policy on preference pairs alone, with DPO or a relative of it."""
 
     data: Data = "reviews"
@@ -103,17 +109,8 @@ class DPOConfig(RunFlags):
     """dpo: -log sigmoid(beta h). cdpo: the same with label_smoothing. ipo: (h - 1 / (2 beta))^2;
     ipo_mean: h from means per token. hinge: max(0, 1 - beta h). simpo: -log sigmoid(simpo_beta (l_w
     - l_l) - target_margin), l the mean log-prob per token, without a reference."""
-    beta: float = 0.1
+    beta: AboveZero = 0.1
     """The price of leaving the reference; smaller goes further."""
-    label_smoothing: float = 0.0
-    """s of cdpo, the chance that a label is wrong."""
-    simpo_beta: float = 2.0
-    """beta of simpo, whose log-probs are means per token and thus smaller."""
-    target_margin: float = 0.5
-    """gamma of simpo, by how much the chosen response should win."""
-    length_norm: bool = False
-    """Average a response's log-probs over its tokens in the losses that sum them, as DPO's paper
-    does; ipo_mean and simpo average by themselves."""
     steps: AtLeastOne = 200
     """Optimizer steps."""
     batch_size: AtLeastOne = 32
@@ -130,6 +127,8 @@ class DPOConfig(RunFlags):
     """Steps between validations."""
     checkpoint_every: AtLeastOne = 100
     """Steps between resumable checkpoints."""
+
+    fixed_length = True  # a cosine brings the learning rate down over the steps
 
     @property
     def reward_folders(self) -> tuple[Path, ...]:
@@ -221,7 +220,7 @@ def train(
         norm = clip_and_step(optimizer, policy.parameters(), config.max_norm)  # line 6
         row = {**all_reduce_sum({"loss": float(loss)}), "grad_norm": float(norm), "lr": lr}
         row |= pair_metrics(config.loss, gather_compared(compared), config)
-        row["pairs_per_second"] = config.batch_size / (time.perf_counter() - begin)
+        row["pairs_per_second"] = per_second(config.batch_size, begin)
         state.step = step + 1
         if len(held_out) and (state.step % config.eval_every == 0 or state.step == config.steps):
             row |= held_out_metrics(config, policy, held_out, held_out_ref, eos_id)
@@ -232,9 +231,9 @@ def train(
 
 def recorded_pairs(config: DPOConfig, task: Task) -> dict[str, Any]:  # line 1
     """The training and the held-out pairs that `train` takes."""
-    room = task.policy.config.context - config.max_new_tokens
+    limits = config.limits(task.policy.config.context, config.max_new_tokens)
     pairs, held_out = open_pairs(
-        config.data, config.preset, config.reward_model, task.tokenizer, room, config.max_new_tokens
+        config.data, config.preset, config.reward_model, task.tokenizer, limits, config.template
     )
     return {"pairs": pairs, "held_out": held_out}
 
@@ -283,7 +282,9 @@ ENGINE = Engine(
     # The reviews' pairs are in a reward model's run folder, so there is a model to score with.
     own_reward=lambda config: None if config.data == "reviews" else file_reward,
     reference=lambda config: needs_reference([config.loss]),
-    needs=lambda config: Needs(update_rows=2 * config.batch_size),
+    needs=lambda config: Needs(
+        update_rows=2 * config.batch_size, answer_tokens=config.max_response_tokens or 0
+    ),
     toy="--batch-size 4 --held-out-pairs 8",
 )
 

@@ -72,10 +72,9 @@ from rl.equations.losses import clipped_surrogate, sequence_mean
 from rl.rewards.sources import RewardFn, checked_rewards, made_of
 from rl.training.config import EngineConfig, kl_controller, require_groups, size_presets, warmed_up
 from rl.training.engine import Engine, sampling_needs
-from rl.training.metrics import Stopwatch, UpdateMeter, rollout_metrics
+from rl.training.metrics import StepBatch, Stopwatch, UpdateMeter, rollout_metrics
 from rl.training.open_task import Task
 from rl.training.run import Validate, finish_step, run_as_command, run_training
-from rl.training.token_log import StepBatch
 
 # The larger sizes are for files, for which nobody labels new pairs; neither do sums need it.
 PRESETS = size_presets(
@@ -124,6 +123,7 @@ class IterativeGRPOConfig(EngineConfig):
     """k3 is the paper's; k2 has the gradient of KL(policy || reference); k1 is refused, and says why."""
 
     takes_parts = True
+    fixed_length = True  # an iteration has steps / iterations steps
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -257,7 +257,7 @@ def train(
                     norm = clip_and_step(optimizer, policy.parameters(), config.max_norm)  # line 11
                     meter.add_update(loss, norm)
 
-        step_batch = StepBatch(meter, rollout, rewards, advantages)
+        step_batch = StepBatch(meter.acted, rollout, rewards, advantages)
         row |= rollout_metrics(rollout, rewards, old_log_probs, ref_log_probs)
         row |= meter.metrics() | {"non_finite_rewards": non_finite, "kl_coef": kl.coef, "lr": lr}
         row |= clock.metrics(tokens=rollout.tokens)

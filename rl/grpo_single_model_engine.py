@@ -76,9 +76,8 @@ from rl.equations.losses import clipped_surrogate, row_sums, sequence_mean
 from rl.rewards.sources import RewardFn, checked_rewards
 from rl.training.config import EngineConfig, kl_controller, require_groups, size_presets, warmed_up
 from rl.training.engine import Engine
-from rl.training.metrics import Stopwatch, UpdateMeter, rollout_metrics
+from rl.training.metrics import StepBatch, Stopwatch, UpdateMeter, rollout_metrics
 from rl.training.run import Validate, finish_step, run_as_command, run_training
-from rl.training.token_log import StepBatch
 
 PRESETS = size_presets(dict(kl_coef=1.0), sums=dict(kl_coef=1.0, steps=100))
 PENALTIES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
@@ -248,7 +247,7 @@ def train(
         with clock.phase("score"):  # the policy after the last update of this batch
             new_log_probs = rollout_log_probs(policy, rollout, config)  # (N, T)
 
-        step_batch = StepBatch(meter, rollout, rewards, advantages)
+        step_batch = StepBatch(meter.acted, rollout, rewards, advantages)
         row = rollout_metrics(rollout, rewards, old_log_probs, None)
         row |= batch_kl(new_log_probs, old_log_probs, rollout)
         row |= meter.metrics() | {"non_finite_rewards": non_finite, "kl_coef": kl.coef, "lr": lr}

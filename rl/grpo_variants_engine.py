@@ -78,10 +78,9 @@ from rl.equations.token_rewards import overlong_penalty
 from rl.rewards.sources import RewardFn, checked_rewards
 from rl.training.config import EngineConfig, kl_controller, require_groups, size_presets, warmed_up
 from rl.training.engine import Engine, sampling_needs
-from rl.training.metrics import CLIPPED, Stopwatch, UpdateMeter, rollout_metrics
+from rl.training.metrics import CLIPPED, StepBatch, Stopwatch, UpdateMeter, rollout_metrics
 from rl.training.reference import check_mix_of_adapters
 from rl.training.run import Validate, finish_step, run_training
-from rl.training.token_log import ClipRule, StepBatch
 
 PRESETS = size_presets()
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -438,7 +437,7 @@ def train(
         state.load(folder)
 
     keep = SAMPLING_FILTERS[config.sampling_filter]
-    clip = ClipRule(partial(CLIPPED[config.surrogate], config))
+    acted = partial(CLIPPED[config.surrogate], config)
     for step in state.steps_left(config.steps):  # line 1
         lr = config.lr * warmed_up(config, step)
         set_learning_rate(optimizer, lr)
@@ -486,7 +485,7 @@ def train(
                     config, policy, reference, optimizer, rollout, given, kl.coef,
                     generators["minibatches"],
                 )  # fmt: skip
-            step_batch = StepBatch(clip, rollout, rewards, advantages)
+            step_batch = StepBatch(acted, rollout, rewards, advantages)
             measured = rollout_metrics(rollout, rewards, old_log_probs, ref_log_probs)
             row |= {key: measured[key] for key in ("kl", "kl_k3") if key in measured}
         if "kl" in row:

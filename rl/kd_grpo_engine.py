@@ -50,9 +50,10 @@ from gpt.corpus import Corpus
 from gpt.generate import SamplingParams
 from gpt.log_probs import TokenScores, token_scores, token_scores_and_kl
 from gpt.model import GPT
+from gpt.teacher import open_teacher
 from gpt.tokenizer import Tokenizer
 from harness.device import precision
-from harness.flag_ranges import AtLeastOne, KLLimit, NotNegative
+from harness.flag_ranges import KLLimit, NotNegative
 from harness.frozen_copy import frozen_copy
 from harness.metric_log import MetricLog
 from harness.optimizer import adamw, clip_and_step, set_learning_rate
@@ -70,21 +71,19 @@ from rl.equations.advantages import group_advantages
 from rl.equations.kl import loss_estimator
 from rl.equations.losses import clipped_surrogate, policy_gradient, sequence_mean, sequence_sum
 from rl.rewards.sources import RewardFn, checked_rewards
-from rl.rewards.teacher_reward import TeacherReward, open_teacher, refuse_other_rewards
-from rl.training.config import EngineConfig, kl_controller, require_groups, size_presets, warmed_up
+from rl.rewards.teacher_reward import TeacherReward, refuse_other_rewards
+from rl.training.config import kl_controller, require_groups, size_presets, warmed_up
 from rl.training.engine import Engine, sampling_needs
-from rl.training.metrics import Stopwatch, UpdateMeter, rollout_metrics
-from rl.training.open_task import open_text
-from rl.training.reference import check_moving_reference, moved_reference
+from rl.training.metrics import StepBatch, Stopwatch, UpdateMeter, rollout_metrics
+from rl.training.reference import MovingReference, check_moving_reference, moved_reference
 from rl.training.run import Validate, finish_step, run_as_command, run_training
-from rl.training.text import text_gradient
-from rl.training.token_log import StepBatch
+from rl.training.text import TextConfig, open_text, text_gradient
 
 PRESETS = size_presets(dict(pretraining_coef=1.0))
 
 
 @dataclass(frozen=True)
-class KDGRPOConfig(EngineConfig):
+class KDGRPOConfig(MovingReference, TextConfig):
     """Distil a teacher into a policy with GRPO."""
 
     teacher: Path | None = None
@@ -109,25 +108,17 @@ class KDGRPOConfig(EngineConfig):
     """beta, the weight of the KL to the reference; with 0 and no stop_kl none is asked."""
     kl_estimator: Literal["k3", "k2", "full", "k1"] = "k3"
     """k3, k2 of the sampled tokens, or full, over the vocabulary; k1 is refused, and says why."""
-    reference_update: Literal["never", "per_iteration", "mix"] = "never"
-    """per_iteration: the reference becomes the policy every reference_every batches. mix: a part."""
-    reference_every: AtLeastOne = 20
-    """Rollout batches between updates of the reference."""
-    reference_mix: float = 0.6
-    """alpha of mix: reference <- alpha * policy + (1 - alpha) * reference (TR-DPO)."""
     pretraining_coef: NotNegative = 0.1
     """lambda, the weight of the language model's loss on pre-training text; 0 needs no text. MiniLLM
     and the larger presets have 1; a world's text is worse than what its teacher writes, and 1 holds
     back."""
-    pretraining_batch_size: AtLeastOne = 32
-    """Rows of pre-training text per optimizer step."""
     stop_kl: KLLimit | None = None
     """Stop early once the KL to the reference, averaged over 5 steps, exceeds this many nats."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require_groups(self)
-        refuse_other_rewards(self)
+        refuse_other_rewards(self.reward, self.reward_model)
         if self.kl_estimator != "full":
             loss_estimator(self.kl_estimator)
         if self.teacher_reward != "reverse_kl" and self.per_token:
@@ -141,7 +132,7 @@ class KDGRPOConfig(EngineConfig):
                 f"{self.updates_per_batch}. Without a ratio its gradient holds for new samples only; "
                 "take --policy-loss clipped for several passes"
             )
-        check_moving_reference(self, kl_coef=self.kl_coef)
+        check_moving_reference(self, self.lora_rank, kl_coef=self.kl_coef)
 
 
 def scores_and_penalty(  # line 9
@@ -276,7 +267,7 @@ def train(
                 norm = clip_and_step(optimizer, policy.parameters(), config.max_norm)  # line 11
                 meter.add_update(loss, norm, **extra)
 
-        step_batch = StepBatch(meter, rollout, rewards, advantages)
+        step_batch = StepBatch(meter.acted, rollout, rewards, advantages)
         row = rollout_metrics(rollout, rewards, old_log_probs, ref_log_probs)
         row |= meter.metrics() | {"non_finite_rewards": non_finite, "kl_coef": kl.coef, "lr": lr}
         row |= clock.metrics(tokens=rollout.tokens)
@@ -323,7 +314,7 @@ ENGINE = Engine(
         config,
         moving_reference=config.reference_update != "never",
         compares_vocabularies=config.kl_estimator == "full",
-        text_rows=config.pretraining_batch_size if config.pretraining_coef else 0,
+        text_rows=config.text_rows,
     ),
     toy="--pretraining-batch-size 2",
 )

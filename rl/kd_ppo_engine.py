@@ -49,9 +49,10 @@ from gpt.corpus import Corpus
 from gpt.generate import SamplingParams
 from gpt.model import GPT
 from gpt.pretraining import held_out_loss
+from gpt.teacher import open_teacher
 from gpt.tokenizer import Tokenizer
 from harness.device import precision
-from harness.flag_ranges import AtLeastOne, KLLimit
+from harness.flag_ranges import KLLimit
 from harness.frozen_copy import frozen_copy
 from harness.metric_log import MetricLog
 from harness.seeds import make_generator
@@ -68,7 +69,7 @@ from rl.batches.rollout import (
 from rl.equations.kl import k1, reward_penalty
 from rl.equations.token_rewards import at_last_token, token_level_rewards
 from rl.rewards.sources import RewardFn, checked_rewards, made_of
-from rl.rewards.teacher_reward import TeacherReward, open_teacher, refuse_other_rewards
+from rl.rewards.teacher_reward import TeacherReward, refuse_other_rewards
 from rl.training.actor_critic import (
     ActorCritic,
     ActorCriticConfig,
@@ -79,10 +80,9 @@ from rl.training.actor_critic import (
 from rl.training.config import kl_controller, size_presets, warmed_up
 from rl.training.engine import Engine, sampling_needs
 from rl.training.metrics import Stopwatch, UpdateMeter, explained_variance, rollout_metrics
-from rl.training.open_task import open_text
-from rl.training.reference import check_moving_reference, moved_reference
+from rl.training.reference import MovingReference, check_moving_reference, moved_reference
 from rl.training.run import Validate, finish_step, run_as_command, run_training
-from rl.training.text import text_gradient
+from rl.training.text import open_text, text_gradient
 from rl.training.value_model import ValueModel
 
 PRESETS = size_presets(
@@ -93,7 +93,7 @@ PRESETS = size_presets(
 
 
 @dataclass(frozen=True)
-class KDPPOConfig(ActorCriticConfig):
+class KDPPOConfig(MovingReference, ActorCriticConfig):
     """Distil a teacher into a policy with PPO."""
 
     teacher: Path | None = None
@@ -104,12 +104,6 @@ class KDPPOConfig(ActorCriticConfig):
     """dense: every token gets its own part of the reward. terminal: the last token gets the sum."""
     kl_coef: float = 0.02
     """beta, the weight of the KL to the reference, in every token's reward."""
-    reference_update: Literal["never", "per_iteration", "mix"] = "never"
-    """per_iteration: the reference becomes the policy every reference_every batches. mix: a part."""
-    reference_every: AtLeastOne = 20
-    """Rollout batches between updates of the reference."""
-    reference_mix: float = 0.6
-    """alpha of mix: reference <- alpha * policy + (1 - alpha) * reference (TR-DPO)."""
     value_clip: float | None = None
     """Clip the new value to the rollout's by this much in the value loss; rewards are in nats here, and
     PPO's usual 0.2 would keep the critic from following them."""
@@ -125,8 +119,10 @@ class KDPPOConfig(ActorCriticConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        refuse_other_rewards(self)
-        check_moving_reference(self, kl_coef=self.kl_coef, kl_loss_coef=self.kl_loss_coef)
+        refuse_other_rewards(self.reward, self.reward_model)
+        check_moving_reference(
+            self, self.lora_rank, kl_coef=self.kl_coef, kl_loss_coef=self.kl_loss_coef
+        )
 
 
 def rewards_of_tokens(
@@ -284,7 +280,7 @@ def train(
                 norm, critic_norm = models.clip_and_step()  # line 9
                 meter.add_update(loss, norm, critic_grad_norm=critic_norm, **extra)
 
-        step_batch = critic_batch(meter, rollout, rewards, targets, token_rewards)
+        step_batch = critic_batch(meter.acted, rollout, rewards, targets, token_rewards)
         row = rollout_metrics(rollout, rewards, old_log_probs, ref_log_probs)
         row |= meter.metrics() | {"non_finite_rewards": non_finite, "kl_coef": kl.coef, "lr": lr}
         row |= of_text | explained_variance(
@@ -331,7 +327,7 @@ ENGINE = Engine(
         config,
         critic=True,
         moving_reference=config.reference_update != "never",
-        text_rows=config.pretraining_batch_size if config.pretraining_coef else 0,
+        text_rows=config.text_rows,
     ),
     toy="--pretraining-batch-size 2",
 )

@@ -66,19 +66,17 @@ from rl.equations.losses import (
 )
 from rl.equations.token_rewards import teacher_rewards
 from rl.rewards.teacher_reward import TeacherReward, refuse_other_rewards, teacher_log_probs
-from rl.training.config import EngineConfig, size_presets, warmed_up
+from rl.training.config import size_presets, warmed_up
 from rl.training.engine import Engine, sampling_needs
-from rl.training.metrics import Stopwatch, UpdateMeter, rollout_metrics
-from rl.training.open_task import open_text
+from rl.training.metrics import StepBatch, Stopwatch, UpdateMeter, rollout_metrics
 from rl.training.run import Validate, finish_step, run_as_command, run_training
-from rl.training.text import text_gradient
-from rl.training.token_log import StepBatch
+from rl.training.text import TextConfig, open_text, text_gradient
 
 PRESETS = size_presets(dict(prompts_per_step=32, minibatches=4, kl_coef=0.0, pretraining_coef=1.0))
 
 
 @dataclass(frozen=True)
-class MiniLLMConfig(EngineConfig):
+class MiniLLMConfig(TextConfig):
     """Distil a teacher into a policy with MiniLLM."""
 
     teacher: Path | None = None
@@ -104,12 +102,10 @@ class MiniLLMConfig(EngineConfig):
     pretraining_coef: NotNegative = 0.1
     """lambda_PT: the weight of the language model's loss on pre-training text. The paper has 1, and so
     have the larger presets; a world's text is worse than what its teacher writes, and 1 holds back."""
-    pretraining_batch_size: AtLeastOne = 32
-    """Rows of pre-training text per optimizer step."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        refuse_other_rewards(self)
+        refuse_other_rewards(self.reward, self.reward_model)
         if self.kl_coef or self.stop_kl is not None:
             raise ValueError(
                 "MiniLLM has no reference model: leave --kl-coef and --stop-kl out (validation/kl "
@@ -260,7 +256,7 @@ def train(
                 meter.add_update(loss, norm, **extra)
 
         rewards = row_sums(token_rewards, rollout.response_mask)  # log p(y) / q(y), (N,)
-        step_batch = StepBatch(meter, rollout, rewards, targets.returns)
+        step_batch = StepBatch(meter.acted, rollout, rewards, targets.returns)
         row = rollout_metrics(rollout, rewards, old_log_probs, None) | meter.metrics() | {"lr": lr}
         row |= clock.metrics(tokens=rollout.tokens)
         state.step = step + 1
@@ -294,7 +290,7 @@ ENGINE = Engine(
         config,
         compares_vocabularies=True,
         teacher_samples=config.teacher_share > 0,
-        text_rows=config.pretraining_batch_size if config.pretraining_coef else 0,
+        text_rows=config.text_rows,
     ),
     toy="--pretraining-batch-size 2",
 )

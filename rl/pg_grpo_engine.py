@@ -55,6 +55,8 @@ from rl.batches.preferences import (
     Compared,
     LossName,
     PairStream,
+    PreferenceFlags,
+    RecordedPairFlags,
     check_preference_flags,
     compared_rows,
     gather_compared,
@@ -88,16 +90,16 @@ from rl.equations.losses import (
 from rl.rewards.sources import RewardFn, checked_rewards
 from rl.training.config import EngineConfig, kl_controller, require_groups, size_presets, warmed_up
 from rl.training.engine import Engine
-from rl.training.metrics import Stopwatch, UpdateMeter, rollout_metrics
+from rl.training.metrics import StepBatch, Stopwatch, UpdateMeter, rollout_metrics
 from rl.training.open_task import Task
 from rl.training.run import Validate, finish_step, run_as_command, run_training
-from rl.training.token_log import StepBatch
 
 PRESETS = size_presets()
+PRESETS["own"] |= dict(max_response_tokens=1024)
 
 
 @dataclass(frozen=True)
-class PGGRPOConfig(EngineConfig):
+class PGGRPOConfig(PreferenceFlags, RecordedPairFlags, EngineConfig):
     """Improve a policy with GRPO and a preference loss."""
 
     clip_low: NotNegative = 0.2
@@ -120,15 +122,6 @@ class PGGRPOConfig(EngineConfig):
     """Two responses of a group are a pair only if their rewards differ by more than this."""
     dpo_beta: AboveZero = 0.1
     """beta of the preference loss; not the weight of the KL penalty."""
-    label_smoothing: float = 0.0
-    """s of cdpo, the chance that a pair is the wrong way round."""
-    simpo_beta: float = 2.0
-    """beta of simpo, whose log-probs are means per token and thus smaller."""
-    target_margin: float = 0.5
-    """gamma of simpo, by how much the better response should win."""
-    length_norm: bool = False
-    """Average a response's log-probs over its tokens in the preference losses that sum them; DPO
-    sums. ipo_mean and simpo average by themselves."""
     offline_batch_size: AtLeastOne = 16
     """Recorded pairs per rollout batch, in each of its optimizer steps (pairs offline and both)."""
     mode: Literal["token_ratio", "ratio_power", "mean_ratio"] = "token_ratio"
@@ -372,7 +365,7 @@ def train(
                 norm = clip_and_step(optimizer, policy.parameters(), config.max_norm)  # line 8
                 meter.add_update(loss, norm)
 
-        step_batch = StepBatch(meter, rollout, rewards, advantages)
+        step_batch = StepBatch(meter.acted, rollout, rewards, advantages)
         row = rollout_metrics(rollout, rewards, old_log_probs, ref_log_probs)
         row |= meter.metrics() | {"non_finite_rewards": non_finite, "kl_coef": kl.coef, "lr": lr}
         row |= preference_metrics(config, len(pairs) + recorded.batch_size, compared)
@@ -389,10 +382,10 @@ def recorded_pairs(config: PGGRPOConfig, task: Task) -> dict[str, Any]:
     """The training pairs that `train` takes; held-out ones take no part."""
     if not config.uses_recorded_pairs:
         return {}
-    room = task.policy.config.context - config.max_new_tokens
+    limits = config.limits(task.policy.config.context, config.max_new_tokens)
     folder = config.first_reward_model
     pairs, _ = open_pairs(
-        config.data, config.preset, folder, task.tokenizer, room, config.max_new_tokens
+        config.data, config.preset, folder, task.tokenizer, limits, config.template
     )
     return {"offline_pairs": pairs}
 

@@ -71,9 +71,9 @@ from rl.training.actor_critic import (
 from rl.training.config import kl_controller, size_presets, warmed_up
 from rl.training.engine import Engine, sampling_needs
 from rl.training.metrics import Stopwatch, UpdateMeter, explained_variance, rollout_metrics
-from rl.training.open_task import Task, open_text
+from rl.training.open_task import Task
 from rl.training.run import Validate, finish_step, run_as_command, run_training
-from rl.training.text import text_gradient
+from rl.training.text import open_text, text_gradient
 from rl.training.value_model import ValueModel
 
 PRESETS = size_presets(
@@ -245,7 +245,7 @@ def train(
                 norm, critic_norm = models.clip_and_step()  # line 11
                 meter.add_update(loss, norm, critic_grad_norm=critic_norm, **extra)
 
-        step_batch = critic_batch(meter, rollout, rewards, targets, token_rewards)
+        step_batch = critic_batch(meter.acted, rollout, rewards, targets, token_rewards)
         row = rollout_metrics(rollout, rewards, old_log_probs, ref_log_probs)
         row |= meter.metrics() | {"non_finite_rewards": non_finite, "kl_coef": kl.coef, "lr": lr}
         row |= explained_variance(targets.old_values, targets.returns, rollout.response_mask)
@@ -287,7 +287,7 @@ ENGINE = Engine(
     needs=lambda config: sampling_needs(
         config,
         critic=True,
-        text_rows=config.pretraining_batch_size if config.pretraining_coef else 0,
+        text_rows=config.text_rows,
     ),
 )
 

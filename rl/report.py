@@ -16,10 +16,9 @@ from pathlib import Path
 
 from harness.command_line import command_name, run_script, show_help
 from harness.errors import UserError
-from harness.files import display_path, received
+from harness.files import display_path, received, write_text
 from harness.paths import RUNS
 from harness.report.page import REPORT, Run, page_html, read_run
-from harness.report.writing import write_text
 from rl.commands.group_page import group_html, grouped, write_table
 
 
@@ -68,9 +67,11 @@ def main(config: ReportConfig) -> Path:
         if groups:
             write_table(groups, path.with_suffix(".csv"))
         write_text(path, page)
-    except OSError as error:
+    except (OSError, UserError) as error:
+        cause = error.__cause__ or error
+        reason = cause.strerror if isinstance(cause, OSError) else cause
         raise UserError(
-            f"{display_path(path)} cannot be written ({error.strerror}): give --out another file"
+            f"{display_path(path)} cannot be written ({reason}): give --out another file"
         ) from error
     print(f"wrote {display_path(path)}{' and its .csv' * bool(groups)}")
     return path

@@ -68,9 +68,8 @@ from rl.equations.token_rewards import token_level_rewards
 from rl.rewards.sources import RewardFn, checked_rewards
 from rl.training.config import EngineConfig, kl_controller, require_groups, size_presets, warmed_up
 from rl.training.engine import Engine
-from rl.training.metrics import Stopwatch, UpdateMeter, rollout_metrics, token_ratio
+from rl.training.metrics import StepBatch, Stopwatch, UpdateMeter, rollout_metrics, token_ratio
 from rl.training.run import Validate, finish_step, run_as_command, run_training
-from rl.training.token_log import StepBatch
 
 PRESETS = size_presets()
 
@@ -278,7 +277,7 @@ def train(
                     norm = clip_and_step(optimizer, policy.parameters(), config.max_norm)  # line 5
                     meter.add_update(loss, norm)
 
-        step_batch = StepBatch(meter, rollout, rewards, advantages)
+        step_batch = StepBatch(meter.acted, rollout, rewards, advantages)
         row = rollout_metrics(rollout, rewards, old_log_probs, ref_log_probs)
         row |= meter.metrics() | {"non_finite_rewards": non_finite, "kl_coef": kl.coef, "lr": lr}
         row |= clock.metrics(tokens=rollout.tokens)

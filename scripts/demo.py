@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import harness  # isort: skip  # noqa: F401  (before PyTorch is loaded)
 
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,12 +24,14 @@ import torch
 from studies.pages import spread
 
 from data import reviews
+from data.collate import collate_responses
 from data.readers import read_preferences
 from data.records import PromptRecord
 from gpt import finetuning, pretraining
 from gpt.checkpoint import load_gpt, save_gpt
 from gpt.finetuning import FinetuningConfig, preferred_answers
 from gpt.generate import SamplingParams
+from gpt.log_probs import score_in_micro_batches
 from gpt.model import GPT
 from gpt.pretraining import PretrainingConfig
 from gpt.tokenizer import Tokenizer
@@ -42,7 +45,7 @@ from harness.report.page import REPORT
 from harness.run_folder import finish_run, open_run
 from reward_model import reward_model_training
 from reward_model.reward_model_training import RewardModelConfig
-from reward_model.scalar_head import load_reward_model
+from reward_model.scalar_head import RewardModel, load_reward_model
 from rl import grpo_engine
 from rl.grpo_engine import GRPOConfig
 from rl.rewards.sources import RewardModelReward, RuleReward
@@ -60,6 +63,21 @@ SMALL: dict[str, dict[str, Any]] = {
     "pretraining": {"steps": 120, "eval_every": 60},
     "reward_model": {"pairs": 2800, "held_out_pairs": 300},
     "grpo": {"steps": 8, "eval_every": 4, "eval_prompts": 64},
+}
+# What the demo asks for beside the presets. Chosen on validation prompts of seeds from 100 on, never
+# on those of seeds 0 to 11, with which docs/results.md measures them.
+CHOSEN: dict[str, dict[str, Any]] = {
+    "reward_model": {
+        # At the preset's 2e-3 it learns the pairs half as fast, and the item last of all.
+        "lr": 7e-4,
+        # Of 9 answers that are compared two were written for other prompts, about other items mostly,
+        # and one says its last sentence again: thanks three times over is what policies found where no
+        # pair had it.
+        "responses_per_prompt": 9,
+        "borrowed_responses": 2,
+        "repeated_responses": 1,
+        "pairs": 108_000,  # 36 of each of 3,000 prompts
+    },
 }
 BEST_OF = 8
 
@@ -176,12 +194,42 @@ def print_table(table: Mapping[str, Mapping[str, float | None]]) -> None:
     print(format_table(columns, [[name, *(row[k] for k in keys)] for name, row in table.items()]))
 
 
-def print_samples(before: Evaluation, after: Evaluation, count: int = 4) -> None:
+def samples(before: Evaluation, after: Evaluation, count: int = 3) -> list[dict[str, str]]:
+    """The first prompts with both answers and their gold rewards: nothing is chosen."""
     assert before.gold is not None and after.gold is not None
-    for i in range(min(count, len(before.records))):
-        print(f"\nprompt: {before.records[i].prompt.strip()}")
-        print(f"  before ({before.gold[i]:.2f}): {before.responses[i].strip()}")
-        print(f"  after  ({after.gold[i]:.2f}): {after.responses[i].strip()}")
+    return [
+        {"prompt": before.records[i].prompt.strip()}
+        | {
+            name: f"({gold[i]:.2f}): {result.responses[i].strip()}"
+            for name, result, gold in (
+                ("before", before, before.gold),
+                ("after", after, after.gold),
+            )
+        }
+        for i in range(min(count, len(before.records)))
+    ]
+
+
+def item_accuracy(model: RewardModel, tokenizer: Tokenizer, answers: Evaluation) -> dict[str, Any]:
+    """How often the reward model sees that an answer is about another item.
+
+    Of each answer that names its prompt's item, and no other, it scores a copy that names the next
+    item instead. The two differ in nothing else. A tie counts as wrong.
+    """
+    prompts, right, wrong = [], [], []
+    for record, text in zip(answers.records, answers.responses, strict=True):
+        item = record.meta["item"]
+        if set(re.findall(r"\w+", text)) & set(reviews.ITEMS) == {item}:
+            other = reviews.ITEMS[(reviews.ITEMS.index(item) + 1) % len(reviews.ITEMS)]
+            prompts.append(tokenizer.encode(record.prompt))
+            for texts, named in ((right, item), (wrong, other)):
+                tokens = tokenizer.encode(re.sub(rf"\b{item}\b", named, text))
+                texts.append([*tokens, tokenizer.eos_id])
+    if not prompts:
+        return {"pairs": 0, "accuracy": None}
+    batch = collate_responses(prompts * 2, right + wrong, tokenizer.eos_id).to(model.device)
+    better, worse = score_in_micro_batches(model, batch, 64).chunk(2)
+    return {"pairs": len(prompts), "accuracy": float((better > worse).float().mean())}
 
 
 def plot(folder: Path, table: Mapping[str, Mapping[str, float | None]], path: Path) -> None:
@@ -235,7 +283,8 @@ def train_stages(config: DemoConfig, seed: int, folder: Path) -> dict[str, float
     marks.append(time.perf_counter())
 
     heading("2. a reward model from noisy preference pairs")
-    settings = common | small["reward_model"] | {"base": base, "out": judge}
+    settings = common | CHOSEN["reward_model"] | small["reward_model"]
+    settings |= {"base": base, "out": judge}
     reward_model_training.main(
         from_preset(RewardModelConfig, reward_model_training.PRESETS, "tiny", **settings)
     )
@@ -265,17 +314,37 @@ def compare_stages(config: DemoConfig, seed: int, folder: Path) -> dict[str, Any
     unseen_items = reviews.prompts("held_out")[: config.test_prompts]
     rows = contestants(folder, prompts, seed, device)
     table = numbers(rows)
-    held_out = numbers(contestants(folder, unseen_items, seed, device))
+    unseen_rows = contestants(folder, unseen_items, seed, device)
+    held_out = numbers(unseen_rows)
     plot(folder, table, folder / "demo.png")
 
     print(f"{len(prompts)} test prompts, in no training stage (gold reward from 0 to 1)")
     print_table(table)
     print(f"\nitems that reward model and GRPO never saw ({len(unseen_items)} prompts)")
     print_table(held_out)
+    reward_model, tokenizer = load_reward_model(folder / "reward_model", device)
+    checks = {}
+    for name, each in (("test", rows), ("held_out_items", unseen_rows)):
+        answers = each[-1].evaluation
+        assert answers is not None
+        checks[name] = item_accuracy(reward_model, tokenizer, answers)
+        print(
+            f"the reward model prefers the prompt's item to another in {checks[name]['accuracy']} of "
+            f"{checks[name]['pairs']} of GRPO's answers ({name})"
+        )
     before, after = rows[0].evaluation, rows[-1].evaluation
     assert before is not None and after is not None
-    print_samples(before, after)
-    return {"seed": seed, "test": table, "held_out_items": held_out}
+    shown = samples(before, after)
+    for row in shown:
+        print(f"\nprompt: {row['prompt']}\n  before {row['before']}\n  after  {row['after']}")
+    return {
+        "seed": seed,
+        "prompts": {"test": len(prompts), "held_out_items": len(unseen_items)},
+        "test": table,
+        "held_out_items": held_out,
+        "item_check": checks,
+        "samples": shown,
+    }
 
 
 def pipeline(config: DemoConfig, seed: int, folder: Path) -> dict[str, Any]:

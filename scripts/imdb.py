@@ -51,10 +51,16 @@ from gpt.tokenizer import Tokenizer, load_tokenizer
 from harness.command_line import run_command
 from harness.device import open_device
 from harness.errors import UserError
-from harness.files import append_jsonl, display_path, read_jsonl, save_figure, write_json
+from harness.files import (
+    append_jsonl,
+    display_path,
+    read_jsonl,
+    save_figure,
+    write_json,
+    write_text,
+)
 from harness.flag_ranges import check_ranges
 from harness.paths import RUNS
-from harness.report.writing import write_text
 from harness.seeds import make_generator
 from reward_model.ngrams import NgramRegression
 from reward_model.pairs import TokenPair, pair_as_text

@@ -1,7 +1,7 @@
 """Kill, starve and confuse every training script, and see that nothing is lost.
 
     python scripts/soak.py                    everything, under 30 minutes on 2 quiet cores
-    python scripts/soak.py --short            two pieces, for the tests
+    python scripts/soak.py --short            one piece, for the tests
     python scripts/soak.py --only kill/ppo_engine/1
     python scripts/soak.py --resume           the pieces that have no good result yet
     python scripts/soak.py --write-docs       also puts the table into docs/reliability.md
@@ -14,7 +14,11 @@ kill     a run at toy size (scripts/toy_runs.py) is killed by SIGKILL several ti
 disk     state.pt hits a limit of the file size; `tmpfs` a file system that is really full
 closed   the folder of a run, or the one above it, cannot be written
 twice    a second run is given the folder of one that is running
-inputs   what is malformed (tests/bad_inputs.py); `fuzz` what hypothesis makes up
+strange  a stopped run resumed with another script's state, with flags of its own changed or gone;
+         `starved` no file may pass so many bytes; `clock` time stands still, or goes backwards;
+         `paused` a rank is stopped for a while
+inputs   what is malformed (tests/bad_inputs.py); `hostile` tests/test_hostile_cases.py; `fuzz` what
+         hypothesis makes up
 
 Linux only. A piece that fails is listed with the command that repeats it, and the others go on.
 """
@@ -23,17 +27,19 @@ from __future__ import annotations
 
 import harness  # isort: skip  # noqa: F401  (before PyTorch is loaded)
 
+import itertools
 import os
 import platform
 import random
 import re
 import resource
 import shutil
+import signal
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -47,6 +53,7 @@ from toy_runs import (
     Job,
     Run,
     Wrong,
+    children_of,
     job_named,
     make_inputs,
     may_write,
@@ -318,6 +325,61 @@ def twice_piece(job: Job, ranks: int, place: Workplace) -> None:
     check_finished(first, place.reference(job, ranks))
 
 
+def strange_piece(job: Job, other: Job, place: Workplace) -> None:
+    """Resumed with what is not its own: each is refused, and the right state still leads to the end."""
+    run, another = stopped_early(place, job), stopped_early(place, other)
+    step = run.saved() or 0
+    own = {name: (run.folder / name).read_bytes() for name in (STATE_FILE, CONFIG_FILE)}
+    foreign = (another.folder / STATE_FILE).read_bytes()
+    for name, content, more in (
+        (STATE_FILE, foreign, ()), (STATE_FILE, own[STATE_FILE][:-9], ()), (STATE_FILE, b"", ()),
+        (CONFIG_FILE, b"{}", ()), (CONFIG_FILE, b"[1]", ()), (CONFIG_FILE, own[CONFIG_FILE][:-9], ()),
+        (CONFIG_FILE, own[CONFIG_FILE], ("--seed", "9")),
+    ):  # fmt: skip
+        (run.folder / name).write_bytes(content)
+        run.start("--resume", *more).refuses("error")
+        (run.folder / name).write_bytes(own[name])
+        place.counts["hostile cases"] += 1
+    still_good(place, run, step)
+
+
+def starved_piece(job: Job, place: Workplace) -> None:
+    """A new run in which no file may pass so many bytes ends with the name of the file."""
+    for limit in (3_000, 30_000, 200_000):
+        starve = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (limit, limit))
+        place.run(job, name=str(limit)).start(before=starve).refuses("could not be written")
+        place.counts["full disks"] += 1
+
+
+def clock_piece(job: Job, place: Workplace) -> None:
+    """By a clock that stands still, and by one that goes backwards, a run ends with the same weights."""
+    for name, hours in (("still", 0), ("backwards", -1)):
+        ticks = itertools.count(1)
+
+        def turn(hours: int = hours, ticks: Iterator[int] = ticks) -> None:
+            time.time = time.perf_counter = lambda: 1e9 + 3600.0 * hours * next(ticks)
+
+        run = place.run(job, name=name).start(before=turn)
+        run.expect(0)
+        run.same_as(place.reference(job))
+        place.counts["hostile cases"] += 1
+
+
+def paused_piece(job: Job, place: Workplace) -> None:
+    """Rank 1 is stopped for two seconds: the others wait, and nothing differs."""
+    run = place.run(job, 2).start()
+    if not wait_for(run, "step", 1, 0):
+        raise Wrong("it ended before it could be paused")
+    (rank,) = children_of(run.process)[:1]
+    os.kill(rank, signal.SIGSTOP)
+    time.sleep(2)
+    if not run.running():
+        raise Wrong("it ended without its second rank")
+    os.kill(rank, signal.SIGCONT)
+    place.counts["hostile cases"] += 1
+    check_finished(run, place.reference(job, 2))
+
+
 # What is malformed --------------------------------------------------------------------------------
 
 
@@ -338,7 +400,7 @@ def pytest_piece(file: str, examples: int, count: str, place: Workplace) -> None
 # The pieces ---------------------------------------------------------------------------------------
 
 Piece = Callable[[Workplace], None]
-SHORT = ("kill/pretraining/1", "refresh/grpo_iterative_engine/1")
+SHORT = ("kill/pretraining/1",)
 
 
 class Skipped(Exception):
@@ -357,12 +419,19 @@ def pieces() -> dict[str, Piece]:
         found[f"refresh/{refreshed.name}/{ranks}"] = refreshes
     for job in JOBS:
         found[f"disk/{job.name}"] = partial(disk_piece, job)
+    for job, other in zip(JOBS, (*JOBS[1:], JOBS[0]), strict=True):
+        found[f"strange/{job.name}"] = partial(strange_piece, job, other)
+        found[f"starved/{job.name}"] = partial(starved_piece, job)
+    for name in ("pretraining", "reward_model_training", "dpo_engine", "grpo_iterative_engine"):
+        found[f"clock/{name}"] = partial(clock_piece, job_named(name))
+        found[f"paused/{name}"] = partial(paused_piece, job_named(name))
     found["tmpfs/grpo_engine"] = partial(tmpfs_piece, job_named("grpo_engine"))
     for name in ("pretraining", "reward_model_training", "grpo_engine", "dpo_engine"):
         found[f"closed/{name}"] = partial(closed_piece, job_named(name))
         for ranks in (1, 2):
             found[f"twice/{name}/{ranks}"] = partial(twice_piece, job_named(name), ranks)
     found["inputs"] = partial(pytest_piece, "tests/test_bad_inputs.py", 1, "malformed inputs")
+    found["hostile"] = partial(pytest_piece, "tests/test_hostile_cases.py", 1, "hostile cases")
     found["fuzz"] = partial(pytest_piece, "tests/test_fuzz.py", FUZZ_EXAMPLES, "fuzzed")
     return found
 

@@ -4,8 +4,9 @@
 
 It writes the tables of engines in README.md and rl/README.md, which contract holds for whom
 (docs/engine_contract.md), who fits which card (docs/memory.md), the defaults of all flags
-(tests/rl/training/defaults.json), and the tables of docs/measured.json and of IMDB's recording. A test
-fails where one of them is not what this would write. It also draws docs/memory.png.
+(tests/rl/training/defaults.json), the tables of docs/measured.json and of IMDB's recording, and what
+the demo's seeds ended at (docs/demo_seeds.json). A test fails where one of them is not what this would
+write. It also draws docs/memory.png.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import demo_seeds
 from matplotlib.figure import Figure
 
 from gpt.memory.announce import GB
@@ -93,9 +95,8 @@ def front_page() -> str:
             f"[box](docs/boxes/{engine.name}.md)",
             page_of_course(box.fields["notebook"], ""),
         ])  # fmt: skip
-    return between(
-        "README.md", "engines", memory_tables.markdown(["engine", "paper", "box", "page"], rows)
-    )
+    table = memory_tables.markdown(["engine", "paper", "box", "page"], rows)
+    return with_demo_seeds("README.md", between("README.md", "engines", table))
 
 
 def page_of_rl() -> str:
@@ -216,6 +217,13 @@ def measured(page: str) -> str:
     return text
 
 
+def with_demo_seeds(page: str, text: str) -> str:
+    """A page's text with what docs/demo_seeds.json says of it."""
+    for mark, written in demo_seeds.PARTS[page].items():
+        text = between_marks(text, mark, written())
+    return text
+
+
 def cell(value: Any, digits: int | None) -> str:
     """A number, a mean (lowest to highest), a text, or a dash."""
     if value is None or isinstance(value, str):
@@ -250,9 +258,11 @@ def imdb() -> str:
 TABLES: dict[str, Callable[[], str]] = {
     "README.md": front_page,
     "rl/README.md": page_of_rl,
+    "docs/demo_seeds.svg": demo_seeds.picture,
     "docs/engine_contract.md": contracts,
     "docs/memory.md": cards,
     **{page: partial(measured, page) for page in MEASURED_PAGES},
+    "docs/results.md": lambda: with_demo_seeds("docs/results.md", measured("docs/results.md")),
     "docs/imdb.md": imdb,
     "tests/rl/training/defaults.json": defaults,
 }

@@ -316,11 +316,7 @@ def flags() -> Iterator[Case]:
             for value in (math.nan, 1e300):
                 yield Case(f"{config.__name__}: {name} {value}", module, config,
                            plain(**{name: value}), name)  # fmt: skip
-        for name, value in (
-            ("device", "meta"),
-            ("device", "toaster"),
-            ("data", ""),
-        ):
+        for name, value in (("device", "meta"), ("device", "toaster"), ("data", "")):
             yield Case(f"{config.__name__}: {name} {value}", module, config,
                        plain(**{name: value}), name)  # fmt: skip
 
@@ -588,7 +584,7 @@ def make_killed(start: Path, monkeypatch: Any) -> Path:
     """A run of GRPO as a kill before the end leaves it."""
     out = start / "killed"
     with monkeypatch.context() as patch:
-        patch.setattr("rl.training.whole_run.finish_run", lambda folder: None)
+        patch.setattr("rl.training.whole_run.finish_run", lambda folder, **_: None)
         grpo_engine.main(GRPOConfig(**quick(start, GRPOConfig, out=out)))
     (out / MODEL_FILE).unlink()
     return out

@@ -35,6 +35,7 @@ from scripts import imdb
 from scripts.imdb import IMDBConfig
 
 Command = Callable[[Path], Any]
+Files = dict[str, str | bytes]
 GOOD_BAD = [{"text": f"text {i}", "label": i % 2 == 0} for i in range(40)]
 ROW = json.dumps({"step": 1, "loss": 1.0}) + "\n"
 
@@ -43,7 +44,7 @@ def lines(rows: Sequence[Any]) -> str:
     return "".join(json.dumps(row) + "\n" for row in rows)
 
 
-def put(folder: Path, files: dict[str, str | bytes]) -> Path:
+def put(folder: Path, files: Files) -> Path:
     """The folder with these files; a name that ends in / is a folder, in | a pipe, in @ a link."""
     for name, content in files.items():
         path = folder / name
@@ -59,18 +60,15 @@ def put(folder: Path, files: dict[str, str | bytes]) -> Path:
 
 # --- labelled texts -------------------------------------------------------------------------------
 
-LABELLED: dict[
-    str, tuple[dict[str, str | bytes], str]
-] = {  # what --data holds; words of the sentence
+# What --data holds; words of the sentence.
+LABELLED: dict[str, tuple[Files, str]] = {
     "missing": ({}, "texts"),
     "empty": ({"texts": ""}, "texts"),
     "an empty folder": ({"texts/": ""}, "no folder pos/"),
     "no neg": ({"texts/pos/0_9.txt": "good"}, "no folder neg/"),
     "empty pos and neg": ({"texts/pos/": "", "texts/neg/": ""}, "texts"),
     "a text that is no UTF-8": (
-        {"texts/pos/0_9.txt": b"\xff\xfe\xfa", "texts/neg/0_1.txt": "bad"},
-        "0_9.txt",
-    ),
+        {"texts/pos/0_9.txt": b"\xff\xfe\xfa", "texts/neg/0_1.txt": "bad"}, "0_9.txt"),
     "broken JSON": ({"texts": lines(GOOD_BAD[:2]) + '{"text": \n'}, "texts:3"),
     "a row that is a list": ({"texts": lines([*GOOD_BAD[:2], [1]])}, "texts:3"),
     "a wrong label": ({"texts": lines([*GOOD_BAD[:2], {"text": "a", "label": "good"}])}, "texts:3"),
@@ -78,11 +76,9 @@ LABELLED: dict[
     "no text": ({"texts": lines([*GOOD_BAD[:2], {"label": True}])}, "texts:3"),
     "blank texts": ({"texts": lines([{"text": " ", "label": True}])}, "texts"),
     "good ones alone": (
-        {"texts": lines([row for row in GOOD_BAD if row["label"]])},
-        "both good and bad",
-    ),
+        {"texts": lines([row for row in GOOD_BAD if row["label"]])}, "both good and bad"),
     "one text": ({"texts": lines(GOOD_BAD[:1])}, "both good and bad"),
-}
+}  # fmt: skip
 OUTCOME_FLAGS: dict[str, Any] = {
     "steps": 0, "epochs": 0, "batch_size": -1, "micro_batch_size": 0, "lr": -1.0, "warmup": -1,
     "layers": 0, "width": 48, "context": 8, "shortest": 1, "held_out_texts": -3, "ranks": 0,
@@ -91,7 +87,7 @@ OUTCOME_FLAGS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def outcome(files: dict[str, str | bytes], **flags: Any) -> Command:
+def outcome(files: Files, **flags: Any) -> Command:
     def run(folder: Path) -> None:
         put(folder, files)
         given = {"data": str(folder / "texts"), "device": "cpu", "out": folder / "run", "ranks": 1}
@@ -101,7 +97,7 @@ def outcome(files: dict[str, str | bytes], **flags: Any) -> Command:
 
 
 def outcome_cases() -> dict[str, tuple[Command, str]]:
-    fine: dict[str, str | bytes] = {"texts": lines(GOOD_BAD)}
+    fine: Files = {"texts": lines(GOOD_BAD)}
     cases = {name: (outcome(files), words) for name, (files, words) in LABELLED.items()}
     for name, value in OUTCOME_FLAGS.items():
         words = str(value) if name in ("base", "held_out", "tokenizer") else name
@@ -121,7 +117,7 @@ def outcome_cases() -> dict[str, tuple[Command, str]]:
 
 # --- film reviews ---------------------------------------------------------------------------------
 
-REVIEWS: dict[str, str | bytes] = {
+REVIEWS: Files = {
     "train.jsonl": lines(GOOD_BAD),
     "test.jsonl": lines([{"text": f"test {i}", "label": i % 2 == 0} for i in range(6)]),
     "unsup.jsonl": lines([{"text": f"review {i}"} for i in range(9)]),
@@ -158,18 +154,14 @@ def imdb_cases() -> dict[str, tuple[Command, str]]:
         "empty unlabelled texts": (imdb_with({"unsup.jsonl": ""}), "unsup.jsonl"),
         "broken JSON": (imdb_with({"train.jsonl": lines(GOOD_BAD) + "{\n"}), "train.jsonl:41"),
         "broken unlabelled JSON": (
-            imdb_with({"unsup.jsonl": '{"text": "a"}\n{\n'}),
-            "unsup.jsonl:2",
-        ),
+            imdb_with({"unsup.jsonl": '{"text": "a"}\n{\n'}), "unsup.jsonl:2"),
         "unlabelled rows without text": (imdb_with({"unsup.jsonl": '{"a": 1}\n'}), "unsup.jsonl"),
         "a wrong label": (imdb_with({"test.jsonl": '{"text": "a", "label": 7}\n'}), "test.jsonl:1"),
         "training texts as test": (imdb_with({"test.jsonl": lines(GOOD_BAD)}), "test.jsonl"),
         "labelled texts alone": (imdb_with({"unsup.jsonl": lines(GOOD_BAD)}), "unsup.jsonl"),
         "good ones alone": (imdb_with({"train.jsonl": good}), "train.jsonl"),
         "good ones alone in the test": (
-            imdb_with({"test.jsonl": lines([{"text": "a", "label": True}])}),
-            "test.jsonl",
-        ),
+            imdb_with({"test.jsonl": lines([{"text": "a", "label": True}])}), "test.jsonl"),
         "folders without test": (imdb_with(nothing | only_train), "test"),
         "folders without unsup": (imdb_with(nothing | folders), "unsup"),
         "folders without train": (imdb_with(nothing | only_test), "train"),
@@ -180,11 +172,8 @@ def imdb_cases() -> dict[str, tuple[Command, str]]:
         "no pre-training": (imdb_with({}, pretraining_steps=0), "pretraining_steps"),
         "less than no processes": (imdb_with({}, processes=-1), "processes"),
         "no such device": (imdb_with({}, device="toaster"), "toaster"),
-        "out is a file": (
-            lambda folder: imdb_with({"../run": "dear"})(folder),
-            "run",
-        ),
-    }
+        "out is a file": (lambda folder: imdb_with({"../run": "dear"})(folder), "run"),
+    }  # fmt: skip
 
 
 # --- the study and the zoo ------------------------------------------------------------------------
@@ -209,7 +198,7 @@ STUDY: dict[str, tuple[Command, str]] = {
 }
 
 
-def zoo(files: dict[str, str | bytes] | None = None, **flags: Any) -> Command:
+def zoo(files: Files | None = None, **flags: Any) -> Command:
     def run(folder: Path) -> None:
         put(folder, files or {})
         found = {n: folder / v if isinstance(v, Path) else v for n, v in flags.items()}
@@ -224,55 +213,47 @@ ZOO: dict[str, tuple[Command, str]] = {
     "keep nothing": (zoo(keep=Path("nothing")), "nothing"),
     "keep an empty folder": (zoo({"empty/": ""}, keep=Path("empty")), "empty"),
     "keep a run without rows": (
-        zoo({"run/metrics.jsonl": "", "run/config.json": "{}"}, keep=Path("run")),
-        "run",
-    ),
+        zoo({"run/metrics.jsonl": "", "run/config.json": "{}"}, keep=Path("run")), "run"),
     "keep a run without flags": (zoo({"run/metrics.jsonl": ROW}, keep=Path("run")), "config.json"),
     "keep a damaged run": (
         zoo({"run/metrics.jsonl": ROW + "{\n" + ROW, "run/config.json": "{}"}, keep=Path("run")),
-        "metrics.jsonl:2",
-    ),
+        "metrics.jsonl:2"),
     "keep damaged flags": (
-        zoo({"run/metrics.jsonl": ROW, "run/config.json": "{"}, keep=Path("run")),
-        "config.json",
-    ),
+        zoo({"run/metrics.jsonl": ROW, "run/config.json": "{"}, keep=Path("run")), "config.json"),
     "no rows": (
         zoo({"run/metrics.jsonl": ROW, "run/config.json": "{}"}, keep=Path("run"), most_rows=0),
-        "most_rows",
-    ),
-}
+        "most_rows"),
+}  # fmt: skip
 
 # --- run folders ----------------------------------------------------------------------------------
 
-RUNS: dict[str, tuple[dict[str, str | bytes], str]] = {
+RUNS: dict[str, tuple[Files, str]] = {
     "missing": ({}, "run"),
     "empty": ({"run/": ""}, "run"),
     "a file": ({"run": "dear diary"}, "run"),
 }
 DEEP = "[" * 100_000 + "]" * 100_000 + "\n"
-DAMAGED: dict[str, tuple[dict[str, str | bytes], str]] = {
+DAMAGED: dict[str, tuple[Files, str]] = {
     "broken metrics": ({"run/metrics.jsonl": ROW + "{\n" + ROW}, "metrics.jsonl:2"),
     "metrics of numbers": ({"run/metrics.jsonl": "7\n"}, "metrics.jsonl:1"),
     "metrics a folder": ({"run/metrics.jsonl/": ""}, "metrics.jsonl"),
     "broken flags": ({"run/metrics.jsonl": ROW, "run/config.json": "{"}, "config.json"),
     "flags a list": ({"run/metrics.jsonl": ROW, "run/config.json": "[]"}, "config.json"),
     "a number in words": (
-        {"run/metrics.jsonl": ROW, "run/config.json": '{"prompts_per_step": [1]}'},
-        "run",
-    ),
+        {"run/metrics.jsonl": ROW, "run/config.json": '{"prompts_per_step": [1]}'}, "run"),
     "flags nested": ({"run/metrics.jsonl": ROW, "run/config.json": DEEP}, "config.json"),
     "flags a pipe": ({"run/metrics.jsonl": ROW, "run/config.json|": ""}, "config.json"),
     "metrics nested": ({"run/metrics.jsonl": DEEP}, "metrics.jsonl:1"),
     "metrics a pipe": ({"run/metrics.jsonl|": ""}, "metrics.jsonl"),
     "flags no UTF-8": ({"run/metrics.jsonl": ROW, "run/config.json": b"\xff"}, "config.json"),
-}
+}  # fmt: skip
 
 
-def examined(files: dict[str, str | bytes]) -> Command:
+def examined(files: Files) -> Command:
     return lambda folder: doctor.main((put(folder, files) / "run",), DoctorConfig())
 
 
-def written(files: dict[str, str | bytes], out: str | None = None) -> Command:
+def written(files: Files, out: str | None = None) -> Command:
     def run(folder: Path) -> None:
         path = None if out is None else folder / out
         report.main(ReportConfig((put(folder, files) / "run",), path))
@@ -280,7 +261,7 @@ def written(files: dict[str, str | bytes], out: str | None = None) -> Command:
     return run
 
 
-def talked(files: dict[str, str | bytes], **flags: Any) -> Command:
+def talked(files: Files, **flags: Any) -> Command:
     def run(folder: Path) -> None:
         put(folder, files)
         tokenizer = load_tokenizer("glassbox")
@@ -304,7 +285,7 @@ def run_cases() -> dict[str, tuple[Command, str]]:
         cases[f"talk: {name}"] = (talked(files or {"other/": ""}), words)
     for name, (files, words) in DAMAGED.items():
         cases[f"doctor: {name}"] = (examined(files), words)
-    row: dict[str, str | bytes] = {"run/metrics.jsonl": ROW}
+    row: Files = {"run/metrics.jsonl": ROW}
     return cases | {
         "doctor: no run": (lambda folder: doctor.main((), DoctorConfig()), "run folders"),
         "report: no run": (lambda folder: report.main(ReportConfig(())), "run folder"),
@@ -319,13 +300,9 @@ def run_cases() -> dict[str, tuple[Command, str]]:
         "talk: flags nested": (talked({"well/config.json": DEEP}), "config.json"),
         "talk: a list for a number": (talked({"well/config.json": '{"temperature": [1]}'}), "well"),
         "talk: a number for a folder": (
-            talked({"well/config.json": '{"data": "reviews", "reward_model": 7}'}),
-            "well",
-        ),
+            talked({"well/config.json": '{"data": "reviews", "reward_model": 7}'}), "well"),
         "report: odd samples": (
-            written({**row, "run/samples.jsonl": '{"step": {"a": 1}, "prompt": 3}\n'}),
-            "run",
-        ),
+            written({**row, "run/samples.jsonl": '{"step": {"a": 1}, "prompt": 3}\n'}), "run"),
         "report: out is a device": (written(row, "/dev/full"), "/dev/full is no regular file"),
         "report: out is a link to one": (written({**row, "out@": "/dev/full"}, "out"), "out"),
         "report: out is a pipe": (written({**row, "out|": ""}, "out"), "out"),
@@ -337,7 +314,7 @@ def run_cases() -> dict[str, tuple[Command, str]]:
         "talk: no temperature": (talked({}, temperature=float("nan")), "temperature"),
         "talk: no tokens": (talked({}, max_new_tokens=-4), "max_new_tokens"),
         "talk: no such device": (talked({}, device="toaster"), "toaster"),
-    }
+    }  # fmt: skip
 
 
 CASES: dict[str, tuple[Command, str]] = {

@@ -140,8 +140,8 @@ def test_arguments_and_fields_of_the_tables_exist():
     files = [
         *map(source, LIBRARY),
         *(ROOT / "rl").glob("*_engine.py"),
-        ROOT / "rl" / "training" / "actor_critic.py",
-        ROOT / "rl" / "training" / "config.py",
+        *(ROOT / "rl" / "training").glob("*.py"),
+        ROOT / "rl" / "batches" / "preferences.py",
         ROOT / "gpt" / "generate.py",
         ROOT / "gpt" / "log_probs.py",
     ]

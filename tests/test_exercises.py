@@ -73,15 +73,6 @@ def test_strange_answers_get_a_sentence(name: str) -> None:
         assert not found.right and found.text.startswith("not yet: your ")
 
 
-def test_partial_rightness_is_said() -> None:
-    def only_one_group(rewards: torch.Tensor, group_size: int) -> torch.Tensor:
-        return ((rewards - rewards.mean()) / (rewards.std() + 1e-4)).view(-1, 1)
-
-    text = verdict("group_advantages", only_one_group).text
-    assert text.startswith("right on: one group of four")
-    assert "same prompt" in text
-
-
 def test_a_mistake_that_nobody_named_is_described() -> None:
     solution = exercises.load("group_advantages").solution
 

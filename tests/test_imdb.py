@@ -66,13 +66,6 @@ def test_prompts_are_beginnings_of_two_to_eight_tokens_each_once(tmp_path):
     assert {len(TOKENIZER.encode(prompt)) for prompt in prompts} <= set(range(2, 9))
 
 
-def test_distinct_counts_over_all_answers_and_never_across_two():
-    assert imdb.distinct(["a b a b"], 2) == pytest.approx(2 / 3)  # ab, ba, ab
-    assert imdb.distinct(["a b", "a b"], 2) == 0.5
-    assert imdb.distinct(["a b", "c d"], 1) == 1
-    assert imdb.distinct([""], 2) == 0
-
-
 def judges_of(folder, favourite):
     """Stand-ins for the classifiers: A counts a token, B and the n-grams say no and yes."""
     base = GPT(GPTConfig(TOKENIZER.n_vocab, 64, 1, 1, 16)).initialize(make_generator(0, "weights"))
@@ -83,19 +76,6 @@ def judges_of(folder, favourite):
     judges.__dict__["ngrams"] = lambda texts: torch.ones(len(texts))
     judges.prompts = [PromptRecord(f"a cup {i}") for i in range(12)]
     return judges
-
-
-def test_a_row_of_the_base_has_no_kl_and_its_own_perplexity(tmp_path):
-    judges = judges_of(tmp_path, favourite=5)
-    row = judges.measure(judges.base)
-    assert row["kl"] == 0 and row["perplexity"] == row["own_perplexity"]
-    assert (row["positive_b"], row["positive_ngrams"]) == (0, 1) and 0 <= row["positive_a"] <= 1
-    assert len(row["samples"]) == imdb.SHOWN and set(row["samples"][0]) >= {"prompt", "answer", "b"}
-    other = GPT(judges.base.config).initialize(make_generator(1, "weights"))
-    moved = judges.measure(other)
-    gap = moved["tokens"] * (torch.tensor(moved["perplexity"]).log() - torch.tensor(
-        moved["own_perplexity"]).log())  # fmt: skip
-    assert moved["kl"] == pytest.approx(float(gap), rel=1e-3)
 
 
 def test_a_row_by_hand(tmp_path):
@@ -128,9 +108,7 @@ def test_reward_and_judges_learn_from_different_labels(tmp_path, monkeypatch):
     """A from its half on the language model's trunk, B and the n-grams from the other half."""
     stages = {}
     monkeypatch.setattr(
-        imdb,
-        "run_stage",
-        lambda config, folder, module, flags: stages.update({folder.name: flags}),
+        imdb, "run_stage", lambda config, folder, module, flags: stages.update({folder.name: flags})
     )
     imdb.train_classifiers(IMDBConfig(), tmp_path)
     for name, half in (("classifier_a", "a.jsonl"), ("classifier_b", "b.jsonl")):

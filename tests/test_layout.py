@@ -34,9 +34,9 @@ PACKAGES = (
 )  # each may import itself and what stands before it
 ROOMS = ("equations", "batches", "rewards", "training")  # of rl/, likewise
 COMMANDS = ("doctor.py", "export.py", "memory.py", "report.py", "talk.py")
-CODE_FOLDERS = (*PACKAGES, "nano", "scripts", "bench", "notebooks", "tests")
+CODE_FOLDERS = (*PACKAGES, "nano", "conformance", "scripts", "bench", "notebooks", "tests")
 RUNTIME = {
-    *("torch", "tiktoken", "numpy", "matplotlib", "safetensors", "tyro", "tqdm", "jinja2", "bokeh"),
+    *("torch", "tiktoken", "numpy", "matplotlib", "safetensors", "tyro", "tqdm", "jinja2", "bokeh")
 }
 OPTIONAL = {
     "gpt/pretrained.py": {"huggingface_hub"},
@@ -232,7 +232,7 @@ def test_tyro_is_imported_under_main_only() -> None:
 
 
 def test_no_unfinished_code() -> None:
-    for path in python_files(*PACKAGES, "nano", "scripts", "bench"):
+    for path in python_files(*PACKAGES, "nano", "conformance", "scripts", "bench"):
         text = path.read_text(encoding="utf-8")
         assert not re.findall(r"TODO|FIXME|NotImplementedError", text), label(path)
 

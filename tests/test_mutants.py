@@ -21,7 +21,6 @@ from mutants import (
     ignored_spans,
     judge,
     main,
-    name_at,
     proofs_of,
     reasons,
     sample,
@@ -72,13 +71,6 @@ def test_messages_types_protocols_and_main_do_not_count():
     assert [int(number) for number in re.findall(r"\d+", counted)] == [3, 5, 7, 10, 12]
     for word in ("frozen", "strict", "None", "raise", "assert", "__repr__", "Shape"):
         assert word not in counted.replace("import Protocol", "")
-
-
-def test_a_place_has_the_name_of_its_function_and_its_decorator():
-    places = {"LIMIT": "LIMIT", "@data": "A", "@no_grad": "A.area", "12": "A.area", "from": ""}
-    for text, name in places.items():
-        (line,) = [i for i, x in enumerate(CODE.splitlines(), 1) if text in x]
-        assert name_at(ast.parse(CODE), line) == name
 
 
 @pytest.fixture

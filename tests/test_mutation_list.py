@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import re
 from functools import cache
 
 import mutation_check
@@ -39,13 +38,6 @@ def test_every_bug_can_be_planted_and_its_tests_exist():
             assert ast.dump(ast.parse(text)) != before(path), bug.bug.name
 
 
-def test_names_and_descriptions_make_a_table():
-    assert len(set(NAMES)) == len(NAMES) >= 250
-    for bug in BUGS:
-        assert re.fullmatch(r"[a-z0-9-]+", bug.name) and len(bug.name) < 32
-        assert bug.what and "|" not in bug.what
-
-
 def test_no_bug_needs_an_optional_package_to_be_caught():
     """A file that is skipped without hypothesis or transformers catches nothing there."""
     tests = read_tests()
@@ -78,39 +70,6 @@ class A:
         return self.size
 '''
 CODE = Code({"gpt/m.py": TEXT, "rl/n.py": "def g(x):\n    return x\n", "scripts/m.py": TEXT})
-
-
-@pytest.mark.parametrize(
-    ("name", "old", "new", "line", "expected"),
-    [
-        ("f", "z > 0", "z > 1", 10, "    if (z > 1):"),
-        ("f", "return z+1", "z = 2\nreturn z", 13, "    z = 2\n    return z"),
-        ("f", "z += 1; z -= 1", "", 11, "        pass"),
-        ("f", "y=y", "y=2", 8, "        y=2,"),
-        ("f", "x, y=y", "2 * x", 7, "        2 * x,"),
-        ("f", "g(x, y=y)", "x", 6, "    z = (x)"),
-        ("f", "@decorated", "@h()", 3, "@(h())"),
-        ("A.f", "self.size", "2", 20, "        return (2)"),
-        ("m.A.size", "3", "4", 17, "    size: int = (4)"),
-        ("A", "self.size", "2", 20, "        return (2)"),
-        ("TABLE", '"b": (2, 3)', "'b': 2", 1, """TABLE = {"a": 1, 'b': 2}  # é"""),
-        ("TABLE", "(2, 3)", "3, 2", 1, 'TABLE = {"a": 1, "b": (3, 2)}  # é'),
-    ],
-)
-def test_each_kind_of_change(name, old, new, line, expected):
-    """However the code is laid out and commented; the rest of the file stays as it is."""
-    (text,) = CODE.changed([Change(name, old, new)]).values()
-    same = TEXT.splitlines(keepends=True)[: line - 1]
-    assert text.startswith("".join([*same, expected, "\n"]))
-
-
-def test_changes_of_one_file_follow_each_other():
-    changes = [Change("f", "z > 0", "z < 0"), Change("g", "x", "1"), Change("f", "z < 0", "z")]
-    with pytest.raises(UserError, match="g in rl/n.py holds 'y' 0 times"):
-        CODE.changed([*changes[:1], Change("g", "y", "1")])
-    texts = CODE.changed([changes[0], Change("g", "return x", "return 1"), changes[2]])
-    assert texts["gpt/m.py"] == TEXT.replace("z > 0", "((z))")
-    assert texts["rl/n.py"] == "def g(x):\n    return 1\n"
 
 
 @pytest.mark.parametrize(
@@ -204,13 +163,13 @@ def test_the_process_fails_unless_all_are_caught(pretend, capsys):
     main(MutationCheckConfig())
     assert sorted(tried) == sorted(NAMES)
     assert f"{len(NAMES)} of {len(NAMES)} planted bugs are caught." in capsys.readouterr().out
-    for result in ("survived", "broken"):
-        pretend(**{"k1-sign": result})
-        with pytest.raises(SystemExit) as ended:
-            main(MutationCheckConfig(only=("k1-sign", "dpo-sign")))
-        assert ended.value.code == 1
-        printed = capsys.readouterr().out
-        assert f"{result}: k1-sign" in printed and "1 of 2 planted bugs are caught." in printed
+    pretend(**{"k1-sign": "survived", "dpo-sign": "broken"})
+    with pytest.raises(SystemExit) as ended:
+        main(MutationCheckConfig(only=("k1-sign", "gae-reads-padding", "dpo-sign")))
+    assert ended.value.code == 1
+    printed = capsys.readouterr().out
+    assert "survived: k1-sign" in printed and "broken: dpo-sign" in printed
+    assert "1 of 3 planted bugs are caught." in printed
 
 
 def test_the_page_is_of_these_bugs_and_all_are_caught():

@@ -21,7 +21,7 @@ from studies.runner import Job
 from harness.errors import UserError
 from harness.files import append_jsonl, write_json
 
-FULL, SMALL = SETTINGS["full"], SETTINGS["rehearsal"]
+SMALL = SETTINGS["rehearsal"]
 
 
 # --- the list -------------------------------------------------------------------------------------
@@ -35,11 +35,6 @@ def test_every_job_comes_after_what_it_needs(settings: Settings) -> None:
         assert job.stage in STAGES and job.parts <= set(PARTS) and job.parts
         assert all(names.index(need) < place for need in job.needs)
         assert job.seconds > 0
-
-
-def first(name: str) -> bool:
-    """Not a run made once more."""
-    return not name.startswith("repeats/")
 
 
 @pytest.mark.parametrize("name", ENGINES)
@@ -124,20 +119,6 @@ def test_a_run_is_measured_per_prompt_and_its_gold_is_its_terms(rehearsed: Path)
     assert points["gold"] == pytest.approx(gold, abs=1e-6)
     assert np.diff(points["seconds"]).min() > 0
     assert len(runs.sampled_tokens(rehearsed / "start-0/law/grpo-1x32-24")) == 6
-
-
-def test_a_run_in_chunks_is_the_run_in_one_piece(rehearsed: Path, tmp_path: Path) -> None:
-    """Asking every few steps whether gold has turned changes no number, and a rerun is equal."""
-    job = plan(SMALL)["start-0/law/grpo-1x32-24"]
-    (tmp_path / "whole").mkdir()
-    runs.optimise(
-        tmp_path / "whole", replace(SMALL, measure_every=2), rehearsed,
-        **(job.arguments | dict(until_turned=False)),
-    )  # fmt: skip
-    whole = results.read_points(tmp_path / "whole")
-    chunks = results.read_points(rehearsed / job.name)
-    for name in ("gold", "proxy", "kl"):
-        assert np.array_equal(whole[name], chunks[name])
 
 
 def test_the_page_is_written_from_the_runs_and_again_from_the_json(
@@ -235,24 +216,10 @@ def test_equal_distance_or_not_reached(compared: dict[str, Any]) -> None:
     nearer = row_of(compared, "ppo", "kl_2")
     assert nearer["difference"]["mean"] == pytest.approx(2 / 3 * 0.4 - 2 / 5 * 0.4, abs=1e-3)
     p = [row_of(compared, name, "kl_2")["difference"] for name in ("ppo", "rloo")]
-    assert all(each["holm"] >= each["p"] for each in p)
+    assert not any("p" in each for each in p)  # of two starts nothing is tested
 
 
 # --- a row made once more -------------------------------------------------------------------------
-
-
-def test_a_repeat_differs_in_its_seed_alone() -> None:
-    """One of them not even in that; each needs what its run needs, and belongs to the run's part."""
-    listed = plan(FULL)
-    for run in FULL.repeated:
-        job = listed[run]
-        same, new = (listed[f"repeats/{run}/{kind}"] for kind in ("same_seed", "new_seed"))
-        assert same == replace(job, name=same.name)
-        assert new == replace(
-            job, name=new.name, arguments=job.arguments | dict(seed=FULL.new_seed)
-        )
-    seeds = {job.arguments.get("seed") for name, job in listed.items() if first(name)}
-    assert FULL.new_seed not in seeds
 
 
 def again(root: Path, run: str, gold: float, *, far: float = 5.0) -> None:
@@ -267,7 +234,6 @@ def again(root: Path, run: str, gold: float, *, far: float = 5.0) -> None:
 @pytest.mark.parametrize(
     ("gold", "far", "outside"),
     [
-        (0.8, 5.0, []),
         (0.9, 5.0, ["tokens", "seconds", "kl_1", "kl_2", "kl_4"]),
         (0.8, 3.0, ["kl_at_tokens", "kl_1", "kl_2", "kl_4"]),
     ],
@@ -291,18 +257,3 @@ def test_a_new_seed_is_compared_with_what_its_rows_expect(
     assert "is equal in every measurement" in text
     assert f"inside {count - len(outside)} of {count} intervals" in text
     assert ("which it does not reach" in text) == (far < 4)
-
-
-@pytest.mark.parametrize("name", ["gold", "kl", "step"])
-def test_one_bit_is_not_equal(tmp_path: Path, name: str) -> None:
-    run = "start-0/budget/reviews/grpo-0"
-    invented_run(tmp_path / run, 0.8, 0)
-    again(tmp_path, run, 0.8)
-    same = tmp_path / "repeats" / run / "same_seed" / "points.pt"
-    points = torch.load(same)
-    last = points[name].double().clone()
-    last[-1] = torch.nextafter(last[-1], last[-1] + 1)
-    torch.save(points | {name: last}, same)
-    row = repeats.repeated(tmp_path, run, {}, lambda _: {})
-    assert row is not None and not row["equal"]
-    assert "**is not equal**" in repeats.repeats_text([row], {})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -11,11 +10,9 @@ import matplotlib.pyplot as plt
 import pytest
 import torch
 from course import diagrams, flipbook, plots
-from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 
 from rl.equations.advantages import group_advantages, leave_one_out_advantages
-from rl.equations.losses import clipped_surrogate
 
 FIGURES = Path(diagrams.FIGURES)
 
@@ -49,16 +46,6 @@ def test_no_two_meanings_share_a_colour_or_a_whole_style() -> None:
         assert len({plots.MARKERS[name] for name in group}) == len(group)
     with pytest.raises(KeyError, match="policy"):
         plots.colour("polcy")
-
-
-def test_source_by_text_by_line_and_without_docstring() -> None:
-    body = plots.source(clipped_surrogate, ("ratio =", "return"))
-    assert body.startswith("ratio = ") and body.count("\n") == 2
-    assert plots.source(clipped_surrogate, (1, 2)).splitlines()[1] == "def clipped_surrogate("
-    assert '"""' not in plots.source(clipped_surrogate, docstring=False)
-    assert '"""' in plots.source(clipped_surrogate)
-    with pytest.raises(ValueError, match="may have changed"):
-        plots.source(clipped_surrogate, ("no such line", "return"))
 
 
 def test_a_difference_has_signs_beside_its_colours(rich: list[str]) -> None:
@@ -99,12 +86,6 @@ def test_plots_draw_what_they_are_given() -> None:
     counts = plots.histograms({"policy": [0.0, 1.0, 1.0], "reference": [0.0]}, bins=2)
     assert "policy, mean 0.667" in counts.get_legend_handles_labels()[1]
     plt.close("all")
-
-
-def inside(axis: Axes) -> bool:
-    """Whether the legend stands within the axes."""
-    axis.figure.draw_without_rendering()
-    return axis.get_legend().get_window_extent().x1 <= axis.get_window_extent().x1 + 1
 
 
 # The diagrams ---------------------------------------------------------------------------------------
@@ -163,11 +144,3 @@ def test_the_flip_book_tells_the_step_in_order(capsys: pytest.CaptureFixture[str
     assert "The group's mean is 0.50" in printed
     assert "Bad(-0.30)" in printed and "Good(+0.10)" in printed, "push, then change"
     assert "9.0" not in printed, "padding is cut off"
-
-
-def test_the_flip_book_needs_no_script_and_no_network(rich: list[str]) -> None:
-    flipbook.step(**a_step())
-    (page,) = rich
-    static = re.sub(r"<script>.*?</script>", "", page, flags=re.DOTALL)
-    assert static.count("<section") == 6 and "display:none" not in static.split("<section", 1)[1]
-    assert "http" not in page and "src=" not in page

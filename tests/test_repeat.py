@@ -83,13 +83,6 @@ def test_an_engine_is_repeated_and_a_changed_input_refused(start, tmp_path, caps
     assert not (tmp_path / "third").exists()
 
 
-def test_paths_and_tuples_come_back_from_json(tmp_path):
-    config = GRPOConfig(policy=Path("a"), reward_model=(Path("b"), Path("c")), stop_kl=None)
-    record = json.loads(json.dumps(vars(config), default=str)) | {"script": "rl.grpo_engine"}
-    assert restored(record) == config
-    assert restored(record, ranks=3, unknown=1) == replace(config, ranks=3)
-
-
 @pytest.mark.parametrize(
     ("record", "words"),
     [

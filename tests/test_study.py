@@ -25,14 +25,6 @@ from scripts import study
 from scripts.study import RECIPES, STUDIES, StudyConfig
 
 
-def test_flags_become_words() -> None:
-    flags = dict(kl_coef=0, lr=1.5e-4, per_token=True, refresh_reward_model=False, stop_kl=None)
-    assert words(flags) == [
-        "--kl-coef", "0", "--lr", "0.00015", "--per-token", "--no-refresh-reward-model",
-        "--stop-kl", "None",
-    ]  # fmt: skip
-
-
 def test_every_run_is_in_a_study_and_every_engine_in_a_run() -> None:
     assert {name for study in STUDIES.values() for name in study.runs} == set(RECIPES)
     engines = {f"rl.{path.stem}" for path in (REPOSITORY / "rl").glob("*_engine.py")}

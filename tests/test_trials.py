@@ -5,19 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from contextlib import closing
 
 import pytest
 import trials
-from trials import (
-    PYTEST,
-    TIMED_OUT,
-    TestServer,
-    repository_copy,
-    repository_files,
-    run_in_new_process,
-)
+from trials import PYTEST, TestServer, repository_copy, repository_files, run_in_new_process
 
 
 def test_the_copy_holds_tracked_and_new_files_but_no_ignored_ones(tmp_path, monkeypatch):
@@ -89,13 +81,3 @@ def test_a_server_says_what_a_new_process_says(server, folder, test, status, sai
         found, output = run(folder, [*PYTEST, test], 60)
         assert found == status and said in output
     assert "gpt" in sys.modules and not hasattr(sys.modules["gpt"], "HERE")
-
-
-@pytest.mark.parametrize("fork", [True, False])
-def test_tests_that_do_not_end_are_ended(server, folder, fork):
-    if fork and not hasattr(os, "fork"):
-        pytest.skip("no fork here")
-    start = time.monotonic()
-    run = server.run if fork else run_in_new_process
-    assert run(folder, [*PYTEST, "test_endless.py"], 3)[0] == TIMED_OUT
-    assert time.monotonic() - start < 60

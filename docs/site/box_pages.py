@@ -220,6 +220,11 @@ def page(box: Box) -> str:
     course = notebook_link(box)
     links = [f"Paper: {papers(box)}."]
     links += [f"In the course: {course}."] if course else []
+    short = f"nano/{box.engine}.py"
+    if (files.ROOT / short).exists():
+        links.append(
+            f"In one short file: [{short}](../{short}), and [any two as a diff](/beside/family.md)."
+        )
     text = f"---\nhide-toc: true\n---\n# {box.title}\n\n{box.fields['idea']} {' '.join(links)}\n\n"
     text += (
         "*Point at a line of the box, or tap it: the lines of code that carry it out light up. It works "

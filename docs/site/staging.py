@@ -22,7 +22,7 @@ SECTIONS = {
     "Results": ["docs/results", "docs/study", "docs/imdb", "docs/overoptimisation",
                 "docs/benchmarks"],
     "Proofs": ["docs/equations", "docs/engine_contract", "docs/mutation_check", "docs/mutants",
-               "docs/reliability"],
+               "docs/reliability", "docs/conformance"],
     "Look up": ["docs/glossary", "docs/symbols", "docs/cheat_sheet", "docs/metrics", "docs/papers",
                 "api/index"],
     "Project": ["CONTRIBUTING", "CHANGELOG"],

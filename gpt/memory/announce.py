@@ -99,7 +99,7 @@ def cpu_memory() -> int | None:
         sizes.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     except (AttributeError, ValueError, OSError):  # Windows has no sysconf
         pass
-    return min(sizes) // int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if sizes else None
+    return min(sizes) // HERE.local_ranks if sizes else None
 
 
 # --- what to change -----------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import platform
+import socket
 import sys
 import tempfile
 import threading
@@ -18,6 +19,7 @@ import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from datetime import timedelta
 from multiprocessing import connection
 from pathlib import Path
 from typing import Any
@@ -26,11 +28,14 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
 
+from harness.errors import UserError
 from harness.here import HERE
 from harness.ranks import collectives
 from harness.ranks.shared_memory import Board
 
 MOST_BY_DEFAULT = 8  # a batch of 16 prompts gives more ranks too little to do
+MOST_RANKS = 100_000
+MEETING_TIME = timedelta(minutes=5)  # torchrun starts its ranks at about the same time
 PATIENCE = 10  # seconds that a rank has to leave when the run is over
 
 Guard = Callable[[], AbstractContextManager[Any]]
@@ -81,8 +86,7 @@ def run_on_ranks(work: Work, wish: Wish, guard: Guard = nullcontext) -> Any:
     `guard()` is the context in which each rank lives and fails.
     """
     if "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun has started us, once per rank
-        store, number, count = next(iter(dist.rendezvous("env://")))
-        local = int(os.environ["LOCAL_WORLD_SIZE"])
+        local, store, number, count = _meet_by_torchrun()
         _require_devices(local, wish.device)
         torch.set_num_threads(max(cores() // local, 1))
         return _take_part(number, count, store, work, wish.device)
@@ -123,6 +127,37 @@ def run_on_ranks(work: Work, wish: Wish, guard: Guard = nullcontext) -> Any:
                 child.join()
 
 
+def _meet_by_torchrun() -> tuple[int, Any, int, int]:
+    """How many ranks are on this machine, the store where all have met, this rank's number, their count."""
+    count = _of_torchrun("WORLD_SIZE", range(1, MOST_RANKS))
+    number = _of_torchrun("RANK", range(count))
+    local = _of_torchrun("LOCAL_WORLD_SIZE", range(1, count + 1))
+    _of_torchrun("LOCAL_RANK", range(local))
+    port = _of_torchrun("MASTER_PORT", range(1, 2**16))
+    address = os.environ.get("MASTER_ADDR", "")
+    try:
+        socket.getaddrinfo(address or "nowhere.invalid", port)
+        store, *_ = next(iter(dist.rendezvous("env://", timeout=MEETING_TIME)))
+    except (OSError, RuntimeError) as error:
+        raise UserError(
+            f"the ranks of torchrun do not meet at MASTER_ADDR {address!r}, port {port} "
+            f"({str(error).splitlines()[0][:100]}): check the address and that all of them were started"
+        ) from None
+    HERE.local_ranks = local
+    return local, store, number, count
+
+
+def _of_torchrun(name: str, allowed: range) -> int:
+    """A number that torchrun leaves in the environment."""
+    text = os.environ.get(name, "")
+    if not (text.isascii() and text.isdecimal()) or int(text) not in allowed:
+        raise UserError(
+            f"{name} is {text!r} in the environment, where torchrun puts a number from {allowed[0]} to "
+            f"{allowed[-1]}: start with torchrun, or unset TORCHELASTIC_RUN_ID for a run without it"
+        )
+    return int(text)
+
+
 def _ranks_and_threads(wish: Wish) -> tuple[int, int]:
     """What is asked for: ranks by default have one thread, a number of them shares the cores."""
     if wish.ranks is not None:
@@ -147,7 +182,7 @@ class Meeting:
         if platform.system() != "Windows":  # no need of the machine's network
             loopback = "lo0" if platform.system() == "Darwin" else "lo"
             os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
-        os.environ["LOCAL_RANK"], os.environ["LOCAL_WORLD_SIZE"] = str(number), str(self.count)
+        os.environ["LOCAL_RANK"], HERE.local_ranks = str(number), self.count
         torch.set_num_threads(self.threads)
         store = dist.FileStore(self.file, self.count)
         board = self.board.take_part(number, gone)
@@ -211,7 +246,13 @@ def _take_part(
     collectives.use_shared_memory(board)
     try:
         backend = "cpu:gloo,cuda:nccl" if cuda else "gloo"
-        dist.init_process_group(backend, store=store, rank=number, world_size=count)
+        try:
+            dist.init_process_group(backend, store=store, rank=number, world_size=count)
+        except RuntimeError as error:
+            raise UserError(
+                f"the ranks cannot be joined ({str(error).splitlines()[0][-120:]}): check "
+                "GLOO_SOCKET_IFNAME and the limit of open files, or use --ranks 1"
+            ) from None
         if number:
             sys.stdout = Path(os.devnull).open("w", encoding="utf-8")
             warnings.simplefilter("ignore")  # the first rank gives them

@@ -52,6 +52,7 @@ class Rule:
     cause: str
     change: str
     page: str
+    elsewhere: Mapping[str, tuple[str, str]]  # source of the reward -> cause and change
 
 
 def rules_of(*checks: Callable[[Run], str | None]) -> dict[str, Rule]:
@@ -62,7 +63,13 @@ def rules_of(*checks: Callable[[Run], str | None]) -> dict[str, Rule]:
     for check in checks:
         texts = (text.replace("\n", " ") for text in meanings[check.__name__].values())
         severity, cause, change, page = texts
-        rules[check.__name__] = Rule(check, cast(Severity, severity), cause, change, page)
+        elsewhere = {
+            name.partition(":")[2]: (section["cause"], section["change"])
+            for name, section in meanings.items()
+            if name.startswith(f"{check.__name__}:")
+        }
+        rule = Rule(check, cast(Severity, severity), cause, change, page, elsewhere)
+        rules[check.__name__] = rule
     return rules
 
 
@@ -99,6 +106,22 @@ class Run:
         """A number of report.json; None where it has none of this name."""
         value = self.results.get(key)
         return float(value) if isinstance(value, int | float) else None
+
+    @property
+    def reward_source(self) -> str:
+        """model, function (the user's), rule or teacher: where the reward comes from."""
+        reward = str(self.flag("reward", "auto"))
+        if "teacher" in self.flags:
+            return "teacher"
+        if ":" in reward:
+            return "function"
+        return "rule" if self.checked or reward in ("gold", "rule") else "model"
+
+    @property
+    def keeps_best(self) -> bool:
+        """Whether pre-training has kept the weights of its best held-out loss (--patience)."""
+        of_a_file = self.flag("data", "reviews") not in ("reviews", "sums")
+        return "patience" in self.flags and bool(self.flag("patience", of_a_file))
 
     @property
     def supervised(self) -> bool:
@@ -242,7 +265,7 @@ def nothing_learned(run: Run) -> str | None:
 def memorising(run: Run) -> str | None:
     """What is held out gets worse while training gets better, or is far behind it."""
     held_out, losses = run.values("held_out_loss"), run.values("loss")
-    if len(held_out) >= 3 and held_out[-1] >= 1.03 * min(held_out):
+    if not run.keeps_best and len(held_out) >= 3 and held_out[-1] >= 1.03 * min(held_out):
         first, last, _ = halves(losses)
         if last < first:
             return (
@@ -316,9 +339,8 @@ def examine(
     for name, rule in rules.items() if rows else ():
         evidence = rule.check(run)
         if evidence is not None:
-            findings.append(
-                Finding(name, rule.severity, evidence, rule.cause, rule.change, rule.page)
-            )
+            cause, change = rule.elsewhere.get(run.reward_source, (rule.cause, rule.change))
+            findings.append(Finding(name, rule.severity, evidence, cause, change, rule.page))
     return sorted(findings, key=lambda finding: ORDER.index(finding.severity))
 
 

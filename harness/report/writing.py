@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from harness.command_flags import Flags
-from harness.files import require_regular
+from harness.files import display_path, write_json, write_text
 from harness.ranks.collectives import on_main
 from harness.report.page import ABOUT, REPORT, differences, page_html, read, read_run
 
@@ -26,17 +24,12 @@ def open_page(folder: Path, script: str, config: Flags, title: str = "") -> None
         "title": title or f"{script} on {vars(config).get('data', '')}",
         "differs": differences(config),
     }
-    on_main(lambda: write_text(folder / ABOUT, json.dumps(about, indent=2, default=str) + "\n"))
+    write_json(folder / ABOUT, about)
 
 
 def add_to_page(folder: Path, **more: Any) -> None:
     """Add to what the page has been told, such as `before_after`: rows of prompt, before, after."""
-
-    def add() -> None:
-        about = read(folder / ABOUT, {}) | more
-        write_text(folder / ABOUT, json.dumps(about, indent=2, default=str) + "\n")
-
-    on_main(add)
+    on_main(lambda: write_json(folder / ABOUT, read(folder / ABOUT, {}) | more))
 
 
 def refresh(folder: Path, rows: Sequence[Mapping[str, Any]] | None = None) -> None:
@@ -56,12 +49,8 @@ def _refresh(folder: Path, rows: Sequence[Mapping[str, Any]] | None) -> None:
         print(f"{folder / REPORT} was not written ({type(error).__name__}: {error})", flush=True)
 
 
-def write_text(path: Path, content: str) -> None:
-    """Write a temporary neighbour, then rename it into place."""
-    require_regular(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_text(content, encoding="utf-8")
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+def say_written(folder: Path) -> None:
+    """Name the run's folder and what is to be looked at in it: what could not be written is not named."""
+    names = (REPORT, "learning_curves.png", "report.png", "report.json", "samples.jsonl")
+    there = [name for name in names if (folder / name).exists()]
+    print(f"wrote {display_path(folder)} ({', '.join(there)})")

@@ -5,9 +5,11 @@ Tensors about pairs are (K, 2): column 0 is the chosen response, column 1 the re
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple, Protocol
+from typing import Annotated, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,17 +18,36 @@ from data.collate import ResponseBatch, epoch_shuffled_indices, on_device
 from data.names import default_folder, flags_for
 from data.readers import read_preferences, split_records
 from data.records import PreferenceRecord
+from gpt.fit import FileFlags, Limits, check_fit
 from gpt.log_probs import token_log_probs
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
 from harness.device import precision
 from harness.errors import UserError
 from harness.files import display_path
+from harness.flag_ranges import AboveZero, AtLeastOne, NotNegative, Range
 from harness.ranks.collectives import all_gather_list, scatter_rows, shard_chunks
 from harness.seeds import derive_seed
-from reward_model.pairs import TokenPair, collate_pairs, encode_pairs, keep_fitting
+from reward_model.pairs import TokenPair, collate_pairs, encode_pairs, keep_fitting, lengths_of
+from rl.batches.rollout import ScoringConfig
 from rl.equations.losses import row_sums
 from rl.equations.preference_losses import dpo_loss, hinge_loss, ipo_loss, simpo_loss
+
+
+@dataclass(frozen=True)
+class RecordedPairFlags(FileFlags):
+    """A file of yours"""
+
+    max_response_tokens: AtLeastOne | None = None
+    """Longest answer of a recorded pair; default: max_new_tokens."""
+    cut_answers: bool = False
+    """Cut answers that do not fit instead of leaving their rows out; a cut answer has no EOS."""
+
+    def limits(self, context: int, sampled: int) -> Limits:
+        """How long recorded pairs may be; a prompt leaves room for an answer that is sampled."""
+        lengths = context - sampled, self.max_response_tokens or sampled
+        return Limits(*lengths, context, self.cut_answers, self.max_left_out, sampled)
+
 
 # --- where pairs come from ------------------------------------------------------------------------
 
@@ -45,8 +66,8 @@ def open_pairs(
     preset: str,
     folder: Path | None,
     tokenizer: Tokenizer,
-    max_prompt_tokens: int,
-    max_response_tokens: int,
+    limits: Limits,
+    template: bool = False,
 ) -> tuple[list[TokenPair], list[TokenPair]]:
     """Training pairs and held-out pairs, which share no prompt; what is too long is left out, counted.
 
@@ -59,18 +80,17 @@ def open_pairs(
         folder = folder or default_folder("reward_model", data, preset)
         parts = _recorded_pairs(folder, flags_for(data, preset))
     else:
-        result = read_preferences(Path(data))
+        result = read_preferences(Path(data), template=template)
         print(result.summary())
         splits = split_records(result.records)
         parts = splits["train"], splits["validation"]
-    train, held_out = (
-        _fitting(encode_pairs(part, tokenizer), max_prompt_tokens, max_response_tokens)
-        for part in parts
-    )
+    encoded = [encode_pairs(part, tokenizer) for part in parts]
+    check_fit(data, lengths_of([*encoded[0], *encoded[1]]), limits, "pairs")
+    train, held_out = (keep_fitting(part, limits) for part in encoded)
     if not train or not held_out:
         raise UserError(
             f"{data}: {len(train)} pairs to train on and {len(held_out)} held-out ones are too few: "
-            "give more pairs, or raise --max-new-tokens, the longest answer that is kept"
+            "give more pairs"
         )
     return train, held_out
 
@@ -91,29 +111,7 @@ def _recorded_pairs(
     return results[0].records, results[1].records
 
 
-def _fitting(
-    pairs: Sequence[TokenPair], max_prompt_tokens: int, max_response_tokens: int
-) -> list[TokenPair]:
-    kept, dropped = keep_fitting(pairs, max_prompt_tokens, max_response_tokens)
-    for reason, count in dropped.items():
-        print(f"left out {count} pairs: {reason}")
-    return kept
-
-
 # --- the log-prob of a whole response -------------------------------------------------------------
-
-
-class PairScoring(Protocol):
-    """The fields of an engine's config that decide how pairs are scored."""
-
-    @property
-    def temperature(self) -> float: ...
-
-    @property
-    def micro_batch_size(self) -> int: ...
-
-    @property
-    def precision(self) -> str: ...
 
 
 class Compared(NamedTuple):
@@ -145,7 +143,7 @@ def gather_compared(compared: Sequence[Compared]) -> list[Compared]:
         else torch.cat([on_device(x, device) for x in parts]).cpu()
         for parts in zip(*compared, strict=True)
     ]
-    return all_gather_list([Compared(*columns)])
+    return all_gather_list([Compared._make(columns)])
 
 
 def sides(rows: Tensor) -> Tensor:
@@ -176,7 +174,7 @@ def pair_micro_batches(
         yield index, collate_pairs([pairs[i] for i in index.tolist()], eos_id)
 
 
-def pair_log_probs(model: GPT, batch: ResponseBatch, config: PairScoring) -> Tensor:
+def pair_log_probs(model: GPT, batch: ResponseBatch, config: ScoringConfig) -> Tensor:
     """log pi(y|x) of both sides of the k pairs of one forward, (k, 2), with gradient."""
     batch = batch.to(model.device)
     with precision(model.device, config.precision):
@@ -186,7 +184,7 @@ def pair_log_probs(model: GPT, batch: ResponseBatch, config: PairScoring) -> Ten
 
 @torch.no_grad()
 def frozen_log_probs(
-    model: GPT, pairs: Sequence[TokenPair], eos_id: int, config: PairScoring, visited: Tensor
+    model: GPT, pairs: Sequence[TokenPair], eos_id: int, config: ScoringConfig, visited: Tensor
 ) -> Tensor:
     """log pi(y|x) of the pairs at the indices `visited`, scored once each, (K, 2); NaN elsewhere."""
     dtype = model.wte.weight.dtype
@@ -215,7 +213,7 @@ class PairStream:
         pairs: Sequence[TokenPair],
         reference: GPT | None,
         eos_id: int,
-        config: PairScoring,
+        config: ScoringConfig,
         *,
         batch_size: int,
         steps: int,
@@ -270,23 +268,26 @@ def compared_rows(
 # --- the losses -----------------------------------------------------------------------------------
 
 
-class PreferenceFlags(Protocol):
-    """The fields of an engine's config that the losses read."""
+@dataclass(frozen=True)
+class PreferenceFlags(ABC):
+    """Preference loss"""
+
+    label_smoothing: Annotated[
+        float, Range("[0, 0.5)", "must be at least 0 and below 0.5, where labels say nothing")
+    ] = 0.0
+    """s of cdpo, the chance that a pair is the wrong way round."""
+    simpo_beta: AboveZero = 2.0
+    """beta of simpo, whose log-probs are means per token and thus smaller."""
+    target_margin: NotNegative = 0.5
+    """gamma of simpo, by how much the better response should win."""
+    length_norm: bool = False
+    """Average a response's log-probs over its tokens in the losses that sum them, as DPO's paper
+    does; ipo_mean and simpo average by themselves."""
 
     @property
-    def beta(self) -> float: ...
-
-    @property
-    def label_smoothing(self) -> float: ...
-
-    @property
-    def simpo_beta(self) -> float: ...
-
-    @property
-    def target_margin(self) -> float: ...
-
-    @property
-    def length_norm(self) -> bool: ...
+    @abstractmethod
+    def beta(self) -> float:
+        """The price of leaving the reference, which an engine's own flag says."""
 
 
 class PreferenceLoss(NamedTuple):
@@ -328,18 +329,7 @@ PREFERENCE_LOSSES: dict[str, PreferenceLoss] = {
 
 
 def check_preference_flags(config: PreferenceFlags, names: Sequence[str]) -> None:
-    """ValueError for a number that the named losses cannot use, or that none of them would read."""
-    if not config.beta > 0 or not config.simpo_beta > 0:
-        raise ValueError(
-            f"beta and simpo_beta must be positive: got {config.beta} and {config.simpo_beta}"
-        )
-    if not config.target_margin >= 0:
-        raise ValueError(f"target_margin must not be negative: got {config.target_margin}")
-    if not 0 <= config.label_smoothing < 0.5:
-        raise ValueError(
-            "label_smoothing, the chance that a label is wrong, must be at least 0 and below 0.5, "
-            f"where labels say nothing: got {config.label_smoothing}"
-        )
+    """ValueError for a number that none of the named losses would read."""
     if bool(config.label_smoothing) != ("cdpo" in names):
         raise ValueError(
             "label_smoothing and the loss cdpo belong together: give both, or neither (got "

@@ -27,7 +27,25 @@ from gpt.log_probs import TokenScores, score_in_micro_batches, token_log_probs, 
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
 from harness.device import precision
+from harness.flag_ranges import AtLeastOne
 from harness.ranks.collectives import shard_chunks
+
+
+@dataclass(frozen=True)
+class BatchFlags:
+    """Rollouts and updates"""
+
+    prompts_per_step: AtLeastOne = 16
+    """Prompts per rollout batch."""
+    group_size: AtLeastOne = 8
+    """G: responses per prompt."""
+    updates_per_batch: AtLeastOne = 1
+    """mu: passes over each rollout batch."""
+    minibatches: AtLeastOne = 2
+    """Optimizer steps per pass."""
+    sample_rows: AtLeastOne | None = None
+    """Rows that are sampled at once; default: all of a batch. Fewer need a smaller cache and more time,
+    and draw the same tokens."""
 
 
 @dataclass(frozen=True)
@@ -218,18 +236,8 @@ def minibatches(
     ]
 
 
-class EpochConfig(Protocol):
-    """The fields of an engine's config that say how often a batch is gone through."""
-
-    @property
-    def updates_per_batch(self) -> int: ...
-
-    @property
-    def minibatches(self) -> int: ...
-
-
 def epoch_minibatches(
-    config: EpochConfig, rows: int, generator: torch.Generator, group_size: int = 1
+    config: BatchFlags, rows: int, generator: torch.Generator, group_size: int = 1
 ) -> list[Tensor]:
     """Row indices of every optimizer step of a batch: one shuffle into minibatches an epoch.
 

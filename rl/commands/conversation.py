@@ -28,10 +28,11 @@ from gpt.model import GPT
 from gpt.teacher import open_teacher, teacher_folder
 from gpt.tokenizer import Tokenizer
 from harness.errors import UserError
-from harness.files import display_path, read_object
+from harness.files import display_path, read_object, require_regular
 from harness.paths import MODEL_FILE
 from reward_model.scalar_head import RewardModel, load_reward_model
 from rl.batches.rollout import Rollout, sample_rollout
+from rl.rewards.function import open_function
 from rl.rewards.sources import RewardFn, RewardModelReward, RuleReward, is_function, made_of
 from rl.rewards.teacher_reward import TeacherReward
 from rl.training.open_reward import (
@@ -83,12 +84,14 @@ class RunFolder:
     @property
     def kind(self) -> str:
         """What the weights are, by their header: "gpt", "reward_model" or "" for another program's."""
+        require_regular(self.path / MODEL_FILE)
         try:
             with safe_open(self.path / MODEL_FILE, framework="pt") as file:
                 return (file.metadata() or {}).get("kind", "")
         except Exception as error:  # safetensors raises its own class for a damaged file
             raise UserError(
-                f"{self.path / MODEL_FILE} is not a readable safetensors file ({error})"
+                f"{self.path / MODEL_FILE} is not a readable safetensors file ({error}): "
+                "train it again, or copy it again"
             ) from error
 
     def find(self, path: Path) -> Path | None:
@@ -181,12 +184,14 @@ class FilePrompts:
         return prompt.strip("\n")
 
 
-def open_typed(data: str) -> WorldPrompts | FilePrompts:
+def open_typed(data: str, *, template: bool = False) -> WorldPrompts | FilePrompts:
     """How prompts for a model of this data are typed; without prompts any text is taken as it is."""
     if data in ("reviews", "sums"):
         return WorldPrompts(data)
     try:
-        return FilePrompts(read_prompts(data, limit=MOST_READ).records if data else ())
+        return FilePrompts(
+            read_prompts(data, limit=MOST_READ, template=template).records if data else ()
+        )
     except DataError:  # plain text, which has no prompts, or a file that is gone
         return FilePrompts()
 
@@ -206,20 +211,22 @@ class Measures:
 
 
 def open_measures(
-    run: RunFolder, tokenizer: Tokenizer, device: torch.device, reward_model: Path | None = None
+    run: RunFolder, tokenizer: Tokenizer, device: torch.device, scorer: Path | str | None = None
 ) -> Measures:
-    """Whatever is there; `reward_model` in the place of the run's own reward.
+    """Whatever is there; `scorer` in the place of the run's own reward: a reward model or a function.
 
-    UserError only if `reward_model`, which somebody has asked for, cannot be used.
+    UserError only if the scorer, which somebody has asked for, cannot be used.
     """
     measures = Measures()
-    prompts = open_typed(run.data)
+    prompts = open_typed(run.data, template=bool(run.flags.get("template")))
     records = prompts.records if isinstance(prompts, FilePrompts) else []
     rule = _rule(run, records, measures.notes)
     measures.gold = rule or _judge(run, tokenizer, device, measures.notes)
-    if reward_model is not None:
-        model = open_reward_model(reward_model, tokenizer, device, "", "--reward-model: ")
+    if isinstance(scorer, Path):
+        model = open_reward_model(scorer, tokenizer, device, "", "--reward-model: ")
         measures.reward = RewardModelReward(model)
+    elif scorer is not None:
+        measures.reward = open_function(scorer)
     else:
         try:
             measures.reward = _reward(run, rule, tokenizer, device)
@@ -257,7 +264,7 @@ def _reward(
     """The reward of the run's own flags. UserError where it is not there any more."""
     kind = str(run.flags.get("reward") or "auto")
     if is_function(kind):  # a folder that somebody else has made must not start code here
-        raise UserError(f"it is your function {kind}, which is not called from here")
+        raise UserError(f"it is your function {kind}, which is called only with --reward {kind}")
     if "teacher" in run.flags:
         return _teacher_reward(run, tokenizer, device)
     if not run.data:
@@ -393,10 +400,10 @@ class Partner:
         return scored(self.measures.reward), scored(self.measures.gold), kl
 
 
-def open_partner(run: RunFolder, device: torch.device, reward_model: Path | None = None) -> Partner:
+def open_partner(run: RunFolder, device: torch.device, scorer: Path | str | None = None) -> Partner:
     """The model of a run folder with all that its answers can be measured by."""
     policy, tokenizer = load_gpt(run.path, device)
-    measures = open_measures(run, tokenizer, device, reward_model)
+    measures = open_measures(run, tokenizer, device, scorer)
     return Partner(run.path.resolve().name, policy.requires_grad_(False), tokenizer, measures)
 
 

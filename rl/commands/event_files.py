@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from harness.errors import UserError
-from harness.files import display_path, read_json, read_jsonl
+from harness.files import display_path, read_json, read_metrics
 
 METRICS = "metrics.jsonl"
 SUFFIX = ".glassbox"  # of the event files that an export has written, and may replace
@@ -86,16 +87,24 @@ def export(folder: Path, target: Path) -> int:
             f"{error.name} is not installed, which writes the files: run "
             'pip install -e ".[tensorboard]" in the repository'
         ) from error
-    rows = read_jsonl(folder / METRICS)
+    rows = read_metrics(folder / METRICS)
     text = as_text(folder)
     earlier = list(target.glob(f"events.out.tfevents.*{SUFFIX}"))
     times = clock(rows, (folder / METRICS).stat().st_mtime)
-    with SummaryWriter(str(target), filename_suffix=SUFFIX) as writer:
-        if text:
-            writer.add_text("config.json", text, 0, times[0] if times else None)
-        for row, time in zip(rows, times, strict=True):
-            for name, value in numbers(row).items():
-                writer.add_scalar(name, value, row["step"], time)
-    for path in earlier:
-        path.unlink()
+    shown, threading.excepthook = threading.excepthook, lambda _: None  # its thread's traceback
+    try:
+        with SummaryWriter(str(target), filename_suffix=SUFFIX) as writer:
+            if text:
+                writer.add_text("config.json", text, 0, times[0] if times else None)
+            for row, time in zip(rows, times, strict=True):
+                for name, value in numbers(row).items():
+                    writer.add_scalar(name, value, row["step"], time)
+        for path in earlier:
+            path.unlink()
+    except OSError as error:
+        raise UserError(
+            f"{display_path(target)} could not be written ({error.strerror}): give --out another folder"
+        ) from error
+    finally:
+        threading.excepthook = shown
     return len(rows)

@@ -12,6 +12,7 @@ from gpt.memory.announce import GB, fitting_change, forecast_text, size_text
 from gpt.memory.forecast import Forecast
 from gpt.model import Preset, preset_config
 from gpt.tokenizer import load_tokenizer
+from gpt.tokenizer_training import OWN_VOCABULARY
 from harness.command_line import from_preset
 from harness.flag_ranges import AtLeastOne, Count, check_ranges
 from reward_model import reward_model_training
@@ -130,7 +131,8 @@ def forecasts(script: str, preset: Preset, flags: MemoryConfig) -> Callable[[Any
 def vocabulary(preset: Preset) -> int:
     """Of the tokenizer that the preset is pre-trained with."""
     name = pretraining.PRESETS[preset].get("tokenizer", "glassbox")
-    return 50257 if name == "gpt2" else load_tokenizer(name).n_vocab
+    known = {"gpt2": 50257, "own": OWN_VOCABULARY}
+    return known.get(name) or load_tokenizer(name).n_vocab
 
 
 # --- what is printed ----------------------------------------------------------------------------

@@ -30,6 +30,7 @@ from rl.commands.conversation import (
     open_scorer,
     open_typed,
 )
+from rl.rewards.sources import check_reward, is_function
 
 START = "start"  # what --against means without a folder
 SUGGESTED = 4  # prompts at a time
@@ -49,6 +50,9 @@ class TalkConfig:
     """tau of sampling; 0 takes the likeliest token. Default: the run's own, or 1."""
     max_new_tokens: AtLeastOne | None = None
     """Longest answer; a longer one is cut off. Default: the run's own, or 48."""
+    reward: str | None = None
+    """Your reward function, FILE.py:FUNCTION or MODULE:FUNCTION, that scores the answers. A function that
+    the run was trained on is called only if you name it here: it is code."""
     reward_model: Path | None = None
     """Run folder of a reward model that scores in the place of the run's own reward."""
     seed: Seed = 0
@@ -60,6 +64,13 @@ class TalkConfig:
 
     def __post_init__(self) -> None:
         check_ranges(self)
+        if self.reward is not None:
+            check_reward(self.reward)
+            if not is_function(self.reward) or self.reward_model is not None:
+                raise ValueError(
+                    "reward takes your function, FILE.py:FUNCTION, and no reward_model beside it: leave "
+                    "one out"
+                )
 
 
 # Text for a terminal ------------------------------------------------------------------------------
@@ -247,7 +258,7 @@ class Scoring:
 def open_talk(path: Path, config: TalkConfig) -> Talk | Scoring:
     """Whatever the folder holds, ready to be asked. UserError if there is no model in it."""
     device, run = open_device(config.device), RunFolder.read(path)
-    prompts = open_typed(run.data)
+    prompts = open_typed(run.data, template=bool(run.flags.get("template")))
     if run.kind == "reward_model":
         if config.against is not None:
             raise UserError(
@@ -255,7 +266,7 @@ def open_talk(path: Path, config: TalkConfig) -> Talk | Scoring:
                 "side: leave --against out"
             )
         return Scoring(run, open_scorer(run, device), prompts)
-    partners = [open_partner(run, device, config.reward_model)]
+    partners = [open_partner(run, device, config.reward_model or config.reward)]
     if config.against is not None:
         other = start_folder(run) if config.against == START else Path(config.against)
         partners.append(open_other(partners[0], other, device))

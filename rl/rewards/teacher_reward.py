@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -18,7 +19,6 @@ from data.records import PromptRecord
 from gpt.finetuning import Example
 from gpt.generate import SamplingParams
 from gpt.model import GPT
-from gpt.teacher import ReverseKL, open_teacher, reverse_kl
 from gpt.tokenizer import Tokenizer
 from harness.metric_log import MetricLog
 from harness.seeds import make_generator
@@ -26,18 +26,6 @@ from rl.batches.rollout import Rollout, ScoringConfig, rollout_log_probs, sample
 from rl.equations.losses import row_means, row_sums, token_mean
 from rl.equations.token_rewards import own_text_penalty, teacher_rewards
 from rl.rewards.sources import MadeOf, RewardFn
-
-__all__ = [
-    "LOG_PROB_FLOOR",
-    "BestOf",
-    "ReverseKL",
-    "TeacherReward",
-    "best_answers",
-    "open_teacher",
-    "refuse_other_rewards",
-    "reverse_kl",
-    "teacher_log_probs",
-]
 
 LOG_PROB_FLOOR = -20.0  # nats: a token that the teacher never writes costs this much, not infinity
 
@@ -158,19 +146,9 @@ def best_answers(
     return kept
 
 
-class RewardFlags(Protocol):
-    """The flags of an engine's config that name another reward."""
-
-    @property
-    def reward(self) -> str: ...
-
-    @property
-    def reward_model(self) -> object: ...
-
-
-def refuse_other_rewards(config: RewardFlags) -> None:
+def refuse_other_rewards(reward: str, reward_model: Sequence[Path]) -> None:
     """ValueError if the flags name a reward: an engine that distils learns from its teacher alone."""
-    if config.reward != "auto" or config.reward_model:
+    if reward != "auto" or reward_model:
         raise ValueError(
             "the teacher is the reward of this engine: leave --reward and --reward-model out, or use "
             "an engine that trains on them"

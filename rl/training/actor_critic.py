@@ -21,13 +21,13 @@ from rl.batches.rollout import Rollout
 from rl.equations.advantages import gae, whiten
 from rl.equations.kl import loss_estimator
 from rl.equations.losses import clipped_surrogate, token_mean, value_loss
-from rl.training.config import EngineConfig
-from rl.training.token_log import Clip, StepBatch
+from rl.training.metrics import Acted, StepBatch
+from rl.training.text import TextConfig
 from rl.training.value_model import ValueModel
 
 
 @dataclass(frozen=True)
-class ActorCriticConfig(EngineConfig):
+class ActorCriticConfig(TextConfig):
     """What an engine with a critic can be told, beside what every engine can."""
 
     prompts_per_step: AtLeastOne = 128
@@ -63,10 +63,6 @@ class ActorCriticConfig(EngineConfig):
     """c_H, the weight of the entropy bonus."""
     critic_lr: NotNegative = 1e-3
     """Peak learning rate of the critic."""
-    pretraining_coef: NotNegative = 0.0
-    """The weight of the language model's loss on pre-training text; 0 needs no text."""
-    pretraining_batch_size: AtLeastOne = 32
-    """Rows of pre-training text per optimizer step."""
 
     @property
     def discount(self) -> float:
@@ -185,10 +181,10 @@ def gae_targets(
 
 
 def critic_batch(
-    clip: Clip, rollout: Rollout, rewards: Tensor, targets: Targets, token_rewards: Tensor
+    acted: Acted, rollout: Rollout, rewards: Tensor, targets: Targets, token_rewards: Tensor
 ) -> StepBatch:
     """What a step was trained on, with the critic's values, for the token log."""
-    return StepBatch(clip, rollout, rewards, targets.advantages, targets.old_values, token_rewards)
+    return StepBatch(acted, rollout, rewards, targets.advantages, targets.old_values, token_rewards)
 
 
 # --- the loss -----------------------------------------------------------------------------------

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from data.names import Data
+from gpt.fit import FileFlags
 from gpt.model import Preset, PresetFlags
-from harness.command_flags import AdapterFlags, TrainingFlags, check_adapter
+from harness.command_flags import AdapterFlags, BestFlags, TrainingFlags
 from harness.flag_ranges import (
     AboveZero,
     AtLeastOne,
@@ -23,12 +24,17 @@ from harness.flag_ranges import (
     NotNegative,
 )
 from harness.paths import MODEL_FILE
+from rl.batches.rollout import BatchFlags
 from rl.equations.kl import AdaptiveKL, DoublingKL, FixedKL
 from rl.rewards.sources import check_reward
 
 SIZES: dict[str, dict[str, Any]] = {
     "tiny": {},
     "study": {},  # tiny's engine settings on a start that was trained for longer
+    "own": dict(
+        lr=1.5e-4, prompts_per_step=8, micro_batch_size=16, steps=40, max_new_tokens=64, eval_prompts=32,
+        test_prompts=64,
+    ),
     "small": dict(
         lr=3e-5, prompts_per_step=4, minibatches=1, micro_batch_size=16, kl_coef=0.04, steps=40,
         max_new_tokens=64, eval_prompts=32, test_prompts=64,
@@ -98,7 +104,7 @@ class StepFlags:
 
 
 @dataclass(frozen=True)
-class MeasureFlags:
+class MeasureFlags(BestFlags):
     """Measuring"""
 
     eval_every: AtLeastOne = 10
@@ -126,15 +132,13 @@ class EngineMemoryFlags(AdapterFlags):
 
 
 @dataclass(frozen=True)
-class RunFlags(PresetFlags, StartFlags, StepFlags, MeasureFlags, EngineMemoryFlags, TrainingFlags):
+class RunFlags(
+    PresetFlags, StartFlags, FileFlags, StepFlags, MeasureFlags, EngineMemoryFlags, TrainingFlags
+):
     """The run"""
 
     checkpoint_every: AtLeastOne = 50
     """Steps between resumable checkpoints."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_adapter(self)
 
     @property
     def kl_limit(self) -> float | None:
@@ -181,23 +185,6 @@ class RewardFlags:
     one within the batch. `reward` in the log stays the plain sum."""
     non_finite_reward: float | None = None
     """Put this number in place of a NaN or infinite reward; by default such a reward is refused."""
-
-
-@dataclass(frozen=True)
-class BatchFlags:
-    """Rollouts and updates"""
-
-    prompts_per_step: AtLeastOne = 16
-    """Prompts per rollout batch."""
-    group_size: AtLeastOne = 8
-    """G: responses per prompt."""
-    updates_per_batch: AtLeastOne = 1
-    """mu: passes over each rollout batch."""
-    minibatches: AtLeastOne = 2
-    """Optimizer steps per pass."""
-    sample_rows: AtLeastOne | None = None
-    """Rows that are sampled at once; default: all of a batch. Fewer need a smaller cache and more time,
-    and draw the same tokens."""
 
 
 @dataclass(frozen=True)

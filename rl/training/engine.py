@@ -29,6 +29,7 @@ class Needs:
     critic: bool = False
     compares_vocabularies: bool = False  # a divergence over all tokens in the update
     teacher_samples: bool = False
+    answer_tokens: int = 0  # of the longest recorded answer; 0: as long as a sampled one
     text_rows: int = 0  # of pre-training text beside the update
 
 

@@ -89,10 +89,13 @@ def _phases(config: RunFlags, given: Given, needs: Needs) -> Iterator[Phase]:
     # Log-probs of the reference, scores of the reward model: no gradients, one model at a time.
     largest = max((policy, *given.rewards, *teacher), key=lambda shape: shape.n_embd)
     yield Phase("scoring", "scoring", (largest,), micro, tokens, scored)
-    rows = needs.update_rows // given.ranks
+    rows, longest = needs.update_rows // given.ranks, (tokens, scored)
+    if needs.answer_tokens:  # of recorded pairs
+        answer = min(needs.answer_tokens, policy.context)
+        longest = min(given.prompt_tokens + answer, policy.context), answer
     yield Phase(
         "update", "update", (policy, given.critic) if needs.critic else (policy,),
-        min(micro, max(rows, 1)), tokens, scored,
+        min(micro, max(rows, 1)), *longest,
         chunks=FULL_KL_CHUNKS if needs.compares_vocabularies else 4, accumulates=rows > micro,
     )  # fmt: skip
     if needs.text_rows:

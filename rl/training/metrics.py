@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -232,6 +233,25 @@ class UpdateMeter:
             "grad_norm": sum(norms) / updates,
             "ratio_error_at_start": largest(gather(largest([0.0, *deviations]))),
         }
+
+
+# (log_probs, old_log_probs, advantages, mask), (n, T) each -> where the clip acts, (n, T) or (n, 1) bool
+Acted = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class StepBatch:
+    """What a step was trained on; (N, T) each but for `rewards`, (N,), and `advantages`, also (N, 1).
+
+    `acted` says where the clip acts, such as a meter's.
+    """
+
+    acted: Acted
+    rollout: Rollout
+    rewards: Tensor
+    advantages: Tensor
+    old_values: Tensor | None = None  # where there is a critic
+    token_rewards: Tensor | None = None
 
 
 def on_cpu(*groups: Iterable[Tensor | float]) -> list[list[float]]:

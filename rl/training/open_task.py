@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from data.names import default_folder, flags_for
 from data.readers import read_prompts
 from data.records import PromptRecord
+from data.tables import is_hub
 from gpt.checkpoint import load_gpt
-from gpt.corpus import open_corpus, open_prompts
+from gpt.corpus import open_prompts
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
 from harness.bfloat16_weights import linears_to_bfloat16
@@ -52,7 +53,9 @@ class Task:
 def brings_answers(data: str) -> bool:
     """Whether the first prompt of a file comes with an answer."""
     path = Path(data)
-    return path.is_file() and read_prompts(path, limit=1).records[0].answer is not None
+    return (path.is_file() or is_hub(data)) and read_prompts(path, limit=1).records[
+        0
+    ].answer is not None
 
 
 def open_policy(
@@ -67,7 +70,7 @@ def open_policy(
 
     Where a reward model is needed too that is the command that trains one: it pre-trains first.
     """
-    if data not in ("reviews", "sums") and not Path(data).exists():
+    if data not in ("reviews", "sums") and not is_hub(data) and not Path(data).exists():
         raise UserError(f"there is no file {data}: --data takes reviews, sums or a file")
     explicit = folder is not None
     folder = folder or default_folder("pretraining", data, preset)
@@ -102,7 +105,7 @@ def open_task(config: RunFlags, device: torch.device, own_reward: OwnReward | No
             f"--max-new-tokens {config.max_new_tokens} leaves no room for a prompt in the policy's "
             f"{policy.config.context} positions"
         )
-    prompts = open_prompts(data, tokenizer, room)
+    prompts = open_prompts(data, tokenizer, room, config, config.max_new_tokens)
     rule = world_rule(data) or answer_rule(data, prompts)
     if own_reward is not None:
         reward_fn = own_reward(config, tokenizer, device)
@@ -122,44 +125,3 @@ def to_bfloat16(task: Task) -> None:
         for model in (*made.reward_models, made.teacher):
             if model is not None:
                 linears_to_bfloat16(model)
-
-
-class TextConfig(Protocol):
-    """The fields of an engine's config that ask for pre-training text."""
-
-    @property
-    def data(self) -> str: ...
-
-    @property
-    def seed(self) -> int: ...
-
-    @property
-    def pretraining_coef(self) -> float: ...
-
-    @property
-    def pretraining_batch_size(self) -> int: ...
-
-
-def open_text(config: TextConfig, task: Task) -> dict[str, Any]:
-    """The text of the language model's loss as an engine's `train` wants it, if that has a weight."""
-    if not config.pretraining_coef:
-        return {}
-    corpus = open_corpus(
-        config.data,
-        task.tokenizer,
-        batch_size=config.pretraining_batch_size,
-        context=task.policy.config.context,
-        seed=config.seed,
-    )
-    return {"corpus": corpus}
-
-
-def batch_description(config: EngineConfig) -> str:
-    """The derived sizes of a batch in words, printed before a run."""
-    rows = config.prompts_per_step * config.group_size
-    minibatches = min(config.minibatches, config.prompts_per_step)
-    return (
-        f"{config.prompts_per_step} prompts x {config.group_size} responses = {rows} rows a step; "
-        f"{config.updates_per_batch * minibatches} optimizer steps on about {rows // minibatches} "
-        f"rows each, {config.micro_batch_size} rows per forward"
-    )

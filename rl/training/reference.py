@@ -2,42 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Literal
 
 from gpt.model import GPT
+from harness.flag_ranges import AtLeastOne, Share
 from harness.optimizer import mix_into
 
 
-class MovingReference(Protocol):
-    """The fields of an engine's config that say whether and when its reference moves."""
+@dataclass(frozen=True)
+class MovingReference:
+    """A reference that moves"""
 
-    @property
-    def reference_update(self) -> str: ...
-
-    @property
-    def reference_every(self) -> int: ...
-
-    @property
-    def reference_mix(self) -> float: ...
-
-    @property
-    def lora_rank(self) -> int: ...
+    reference_update: Literal["never", "per_iteration", "mix"] = "never"
+    """per_iteration: the reference becomes the policy every reference_every batches. mix: a part."""
+    reference_every: AtLeastOne = 20
+    """Rollout batches between updates of the reference."""
+    reference_mix: Share = 0.6
+    """alpha of mix: reference <- alpha * policy + (1 - alpha) * reference (TR-DPO)."""
 
 
-def check_moving_reference(config: MovingReference, **penalties: float) -> None:
+def check_moving_reference(config: MovingReference, lora_rank: int, **penalties: float) -> None:
     """ValueError for a reference that cannot move so, or that none of the `penalties` holds on to."""
     if config.reference_update != "never" and not any(penalties.values()):
         raise ValueError(
             "reference_update moves what a KL penalty holds on to: give a "
             f"{' or a '.join(penalties)} above 0, or leave it at never"
         )
-    if config.reference_every < 1 or not 0 < config.reference_mix <= 1:
-        raise ValueError(
-            "reference_every must be at least 1 and reference_mix above 0 and at most 1: got "
-            f"{config.reference_every} and {config.reference_mix}"
-        )
     if config.reference_update == "mix":
-        check_mix_of_adapters(config.lora_rank, config.reference_mix)
+        check_mix_of_adapters(lora_rank, config.reference_mix)
 
 
 def check_mix_of_adapters(lora_rank: int, share: float) -> None:

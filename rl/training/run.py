@@ -13,8 +13,7 @@ from harness.ranks.collectives import check_alike
 from harness.training_state import TrainingState, keep_state
 from rl.training.config import RunFlags
 from rl.training.engine import Engine
-from rl.training.metrics import kl_exceeded
-from rl.training.token_log import StepBatch
+from rl.training.metrics import StepBatch, kl_exceeded
 
 
 class Validate(Protocol):

@@ -118,9 +118,9 @@ LOSS_LEFT = 0.015  # of healthy runs 0.004 at most
 
 
 def zero_spread(run: Run) -> str | None:
-    """Most groups have equal rewards."""
+    """Most groups have equal rewards, and their responses differ."""
     share = run.end("zero_spread_groups")
-    if share is None or share < 0.7 or run.solved:
+    if share is None or share < 0.7 or run.solved or repeated(run):
         return None
     return f"{share:.0%} of the groups have equal rewards over the last steps"
 
@@ -180,8 +180,18 @@ def steps_too_large(run: Run) -> str | None:
     return None
 
 
+def repeated(run: Run) -> str | None:
+    """Few of the responses of a step are different texts any more."""
+    first, last = run.start("distinct_responses"), run.end("distinct_responses")
+    if first is None or last is None or run.solved or last > 0.3 * first:
+        return None
+    return f"distinct_responses fell from {first:.2g} to {last:.2g} of the responses of a step"
+
+
 def entropy_collapse(run: Run) -> str | None:
     """Every response becomes the same text."""
+    if texts := repeated(run):
+        return texts
     first, last = run.start("entropy", 3), run.end("entropy")
     if first is None or last is None or run.solved or first < 0.05:
         return None

@@ -2,24 +2,46 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Any
 
-from gpt.corpus import Corpus
+from gpt.corpus import Corpus, open_corpus
 from gpt.model import GPT
 from gpt.pretraining import add_text_gradient
+from harness.flag_ranges import AtLeastOne, NotNegative
+from rl.training.config import EngineConfig
+from rl.training.open_task import Task
 
 
-class TextConfig(Protocol):
-    """The fields of an engine's config that say how the text is learned from."""
+@dataclass(frozen=True)
+class TextConfig(EngineConfig):
+    """Pre-training text"""
+
+    pretraining_coef: NotNegative = 0.0
+    """The weight of the language model's loss on pre-training text; 0 needs no text."""
+    pretraining_batch_size: AtLeastOne = 32
+    """Rows of pre-training text per optimizer step."""
 
     @property
-    def pretraining_coef(self) -> float: ...
+    def text_rows(self) -> int:
+        """Rows of text beside an update."""
+        return self.pretraining_batch_size if self.pretraining_coef else 0
 
-    @property
-    def micro_batch_size(self) -> int: ...
 
-    @property
-    def precision(self) -> str: ...
+def open_text(config: TextConfig, task: Task) -> dict[str, Any]:
+    """The text of the language model's loss as an engine's `train` wants it, if that has a weight."""
+    if not config.pretraining_coef:
+        return {}
+    context = task.policy.config.context
+    corpus = open_corpus(
+        config.data,
+        task.tokenizer,
+        batch_size=config.text_rows,
+        context=context,
+        seed=config.seed,
+        template=config.template,
+    )
+    return {"corpus": corpus}
 
 
 def text_gradient(config: TextConfig, policy: GPT, text: Corpus, index: int) -> float:

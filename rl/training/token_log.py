@@ -7,10 +7,9 @@ these few rows and after the update: no random number is drawn and no weight is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,36 +24,10 @@ from rl.batches.rollout import Rollout, select_rows
 from rl.equations.advantages import gae
 from rl.rewards.sources import RewardFn, made_of
 from rl.training.config import RunFlags
+from rl.training.metrics import StepBatch
 
 ROWS = 8  # of a group; larger groups are cut
 UNGROUPED = 4  # responses of a batch without groups
-
-
-class Clip(Protocol):
-    """What knows where an engine's clip acts, such as its meter."""
-
-    @property
-    def acted(self) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
-        """(log_probs, old_log_probs, advantages, mask), (n, T) each -> (n, T) or (n, 1) bool."""
-
-
-@dataclass(frozen=True)
-class ClipRule:
-    """A rule of its own where no meter has one."""
-
-    acted: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
-
-
-@dataclass(frozen=True)
-class StepBatch:
-    """What a step was trained on; (N, T) each but for `rewards`, (N,), and `advantages`, also (N, 1)."""
-
-    clip: Clip
-    rollout: Rollout
-    rewards: Tensor
-    advantages: Tensor
-    old_values: Tensor | None = None  # where there is a critic
-    token_rewards: Tensor | None = None
 
 
 class TokenLog:
@@ -93,7 +66,7 @@ class TokenLog:
         new = scored["log_prob"]
         values = {"advantage": advantages} | self.critic_values(batch, mask)
         values |= {"log_ratio": new - old} | scored
-        clipped = batch.clip.acted(new, old, advantages, mask).expand_as(mask)
+        clipped = batch.acted(new, old, advantages, mask).expand_as(mask)
         rewards = {"reward": batch.rewards[:count].tolist()}
         append_jsonl(self.path, self.rows("training", step, group, values, rewards, clipped))
 

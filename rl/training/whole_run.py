@@ -9,7 +9,7 @@ import torch
 import torch.nn as nn
 
 from data.names import default_folder
-from gpt.checkpoint import save_gpt
+from gpt.checkpoint import best_step, save_gpt
 from gpt.generate import SamplingParams
 from gpt.lora import fit_for_training, has_adapters, save_adapter
 from gpt.model import GPT
@@ -22,7 +22,7 @@ from harness.metric_log import MetricLog
 from harness.paths import ANSWERS, MODEL_FILE, TOKENS
 from harness.ranks.collectives import on_main
 from harness.report.rules import say_findings
-from harness.report.writing import add_to_page, open_page, refresh
+from harness.report.writing import add_to_page, open_page, refresh, say_written
 from harness.run_folder import finish_run, open_run, stepping
 from harness.training_state import saved_step
 from rl.training.config import RunFlags
@@ -62,6 +62,7 @@ def whole_run(engine: Engine, config: RunFlags) -> Path:
         every=config.eval_every,
         title=name,
         start=done,
+        best=best_step(config.keep_best, folder, task.policy, task.tokenizer, config.eval_every),
     )
     print(f"{name} on {config.data}, reward: {task.reward_name} ({device})")
     print(engine.describe(config))
@@ -85,7 +86,7 @@ def whole_run(engine: Engine, config: RunFlags) -> Path:
     save_adapter(folder / "adapter", task.policy, display_path(base))
     report(name, config, task, start, rows, folder)
     say_findings(config, rows, folder, RULES)
-    finish_run(folder)
+    finish_run(folder, can_go_on=not config.fixed_length)
     return folder
 
 
@@ -166,7 +167,6 @@ def report(
     )
     if any("iteration" in row for row in rows):
         plot_iterations({"run": rows}, folder / "iterations.png", f"{name} on {config.data}")
-    made = "figure: learning_curves.png"
     if config.test_prompts:
         comparison = compare(
             start, task, sampling_params(config), config.test_prompts, after=name,
@@ -177,6 +177,5 @@ def report(
         append_jsonl(folder / ANSWERS, comparison.after.sample_rows(config.test_prompts))
         add_to_page(folder, before_after=comparison.sample_rows(8))
         print(comparison.text())
-        made += ", numbers: report.json"
     refresh(folder, rows)
-    print(f"wrote {display_path(folder)} (report: report.html, {made})")
+    say_written(folder)

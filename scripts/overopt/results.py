@@ -182,7 +182,7 @@ def fit_of_cell(
 def trends(cells: list[dict[str, Any]], fits: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """How alpha and beta move with the logarithms of labels and weights: slopes and their errors."""
     weights = {cell["size"]: cell["weights"] for cell in cells}
-    rows = []
+    rows: list[dict[str, Any]] = []
     for kind in ("grpo", "best_of_n"):
         own = [fit for fit in fits if fit["kind"] == kind and fit["size"] in weights]
         for over, value in (

@@ -9,6 +9,7 @@ from dataclasses import replace
 import arithmetic
 import gpu
 import gpu_page
+import pretend_card
 import pytest
 import torch
 from gpu import TOY, Bench, GpuConfig, Section
@@ -156,13 +157,6 @@ def test_a_section_that_hangs_or_dies_takes_no_other_with_it(tmp_path, monkeypat
     assert "ended with status 1" in died["skipped"]
 
 
-def test_without_ceilings_there_is_nothing_to_compare_with():
-    assert "ceilings have not been measured" in gpu.outcome("decode", toy_bench())["skipped"]
-    assert gpu.chosen(("update",)) == ["ceilings", "update"]
-    assert gpu.chosen(("demo", "memory")) == ["memory", "demo"]
-    assert gpu.chosen(()) == list(gpu.SECTIONS) == list(gpu_page.TITLES)
-
-
 def test_a_cpu_is_refused_without_toy():
     with pytest.raises(UserError, match="this is cpu.*add --toy"):
         gpu.main(GpuConfig(device="cpu"))
@@ -184,3 +178,9 @@ def test_targets_are_reached_missed_or_not_measured():
     assert [row[1:] for row in gpu_page.verdicts(found)] == [
         ["50%", "reached"], ["39%", "missed"], ["", "not measured"],
     ]  # fmt: skip
+
+
+def test_a_machine_that_cannot_build_the_pretended_card_says_why(monkeypatch, tmp_path):
+    monkeypatch.setattr(pretend_card, "LIBRARY", tmp_path / "none.so")
+    monkeypatch.setattr(pretend_card.shutil, "which", lambda name: None)
+    assert "g++" in pretend_card.build() or "CPU build" in pretend_card.build()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import mmap
 import re
 import sys
@@ -18,7 +17,7 @@ import torch
 import turns
 from conftest import require_package
 from peers import PeersConfig
-from turns import Case, Side, Worker
+from turns import Case, Side
 
 from gpt.model import GPTConfig
 from harness.errors import UserError
@@ -95,11 +94,6 @@ def test_peak_memory_counts_what_was_touched_and_freed():
     assert 200 < grown < 400
 
 
-def test_a_side_that_fails_says_why():
-    with pytest.raises(UserError, match="'broken' ended .*no model preset"):
-        Worker(Side("broken", "ours", replace(SMALL, preset="huge"), 1))
-
-
 # Sides
 
 
@@ -168,14 +162,6 @@ def result(name: str = "grpo-tiny", relative: str = "speed", task: str = "grpo")
     }  # fmt: skip
 
 
-def test_ratios_are_those_of_neighbouring_runs():
-    """Round by round 2, 1 and 4; then 3, 4 and 1/3, where the ratio of the medians is 1.5."""
-    assert peer_tables.relative([2.0, 1.0, 0.5], [4.0, 1.0, 2.0], "speed") == "2.00"
-    assert peer_tables.relative([1.0, 2.0, 6.0], [3.0, 8.0, 2.0], "speed") == "3.00"
-    assert peer_tables.relative([1.0, 2.0, 6.0], [3.0, 8.0, 2.0], "growth") == "0.33"
-    assert peer_tables.relative([2.0], [4.0], "none") == ""
-
-
 def test_the_share_of_the_peak_is_of_the_same_threads_and_precision():
     grpo, peak = result(), result("ceilings", "none", "product")
     peak["sides"][0]["threads"] = 1
@@ -189,17 +175,6 @@ def test_the_share_of_the_peak_is_of_the_same_threads_and_precision():
     grpo["sides"][0]["precision"] = "bfloat16"
     assert peer_tables.share_of_peak(grpo["sides"][0], {"ceilings": peak}) == "-"
     assert peer_tables.share_of_peak(peak["sides"][0], {"ceilings": peak}) == ""
-
-
-def test_results_of_other_comparisons_stay(tmp_path, monkeypatch):
-    monkeypatch.setattr(peers, "PAGE", tmp_path / "page.md")
-    monkeypatch.setattr(peers, "RESULTS", tmp_path / "results.json")
-    peers.PAGE.write_text(f"{peer_tables.MARKS[0]}\n{peer_tables.MARKS[1]}\n")
-    peers.write_results({"b": result("b")}, ["a", "b"])
-    peers.write_results({"a": result("a")}, ["a", "b"])
-    assert list(json.loads(peers.RESULTS.read_text())) == ["a", "b"]
-    text = peers.PAGE.read_text()
-    assert text.index("--only a ") < text.index("--only b ")
 
 
 # The command

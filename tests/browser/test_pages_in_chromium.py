@@ -19,7 +19,6 @@ from gpt.model import PRESETS, GPTConfig
 from gpt.pretraining import PretrainingConfig
 from harness.command_line import from_preset
 from harness.report.page import page_html, read_run
-from harness.report.tokens import show_tokens
 from reward_model import reward_model_training
 from reward_model.reward_model_training import RewardModelConfig
 from rl import grpo_engine, kd_grpo_engine, ppo_engine
@@ -209,20 +208,3 @@ def test_keys_switch_and_tell(chrome: Chrome, runs: dict[str, Path]) -> None:
     chrome.run("document.querySelectorAll('.gt-token')[1].focus()")
     told = text(chrome, ".gt-read")
     assert "entropy +" in told and "KL to the reference" in told
-
-
-def test_a_view_for_notebooks_switches_too(chrome: Chrome, tmp_path: Path) -> None:
-    """Two views on one page, each with its own state; one with a hostile token."""
-    views = [
-        show_tokens([["a", HOSTILE], ["c"]], {"kl": [[1.0, -1.0], [0.5]], "mine": [[0, 1], [2]]}),
-        show_tokens(["x"], [1.0]),
-    ]
-    body = "".join(view._repr_html_() for view in views)
-    page = tmp_path / "notebook.html"
-    page.write_text(f"<!DOCTYPE html><meta charset='utf-8'>{body}", encoding="utf-8")
-    chrome.open(page, PHONE)
-    assert chrome.errors == [] and chrome.run("document.title") == ""
-    assert pressed(chrome) == ["KL to the reference", "value"]
-    click(chrome, "mine")
-    assert pressed(chrome) == ["mine", "value"]
-    assert HOSTILE in text(chrome, ".gt-big").replace("\n", " ")

@@ -83,21 +83,6 @@ def test_numbers_and_tokens_are_pythons(
     assert not chrome.errors and not chrome.requests
 
 
-def test_the_likeliest_answer_is_pythons(
-    chrome: Chrome, page: Path, models: tuple[GPT, GPT], tokenizer: Tokenizer
-) -> None:
-    chrome.open(page)
-    row = tokenizer.encode("Kate asks about the red lamp.\n")
-    options = "{eos: tokenizer.eos, most: 20, temperature: 0, random: () => 0}"
-    found = chrome.run(f"models.policy.sample({row}, {options})")
-    with torch.no_grad():
-        for token in found:
-            best = models[1](torch.tensor([row]))[0, -1]
-            assert float(best.max() - best[token]) < 1e-3
-            row = [*row, token]
-    assert len(found) == 20 or found[-1] == tokenizer.eos_id
-
-
 @pytest.mark.parametrize("width", [390, 1280])
 def test_a_reader_asks_points_and_changes_the_seed(chrome: Chrome, page: Path, width: int) -> None:
     chrome.open(page, width=width)

@@ -103,26 +103,6 @@ def test_the_search_finds_without_a_server(chrome: Chrome) -> None:
     assert chrome.errors == [] and chrome.requests == []
 
 
-def test_the_search_without_a_word_says_what_to_do(chrome: Chrome) -> None:
-    hint = "document.querySelector('#search-results .search-hint')"
-    chrome.open(SITE / "search.html", PHONE)
-    assert "search field" in chrome.run(f"{hint}.innerText")
-    assert chrome.run(f"{hint}.querySelector('a').getAttribute('href')") == "?q=advantage"
-    chrome.open(SITE / "search.html", PHONE, query="?q=advantage")
-    assert chrome.run(f"{hint} === null")
-
-
-def test_a_table_that_scrolls_gives_its_texts_room(chrome: Chrome) -> None:
-    """And one that fits is left as it is."""
-    wide = (
-        "[...document.querySelectorAll('.table-wrapper')].filter(e => e.querySelector('td[style]'))"
-    )
-    chrome.open(SITE / "docs/reliability.html", PHONE)
-    assert chrome.run(f"{wide}.map(e => e.scrollWidth > e.clientWidth)") == [True]
-    assert chrome.run(f"{wide}[0].querySelector('td:nth-child(2)').clientWidth") >= 200
-    assert chrome.run("document.querySelectorAll('.table-wrapper').length") > 2
-
-
 def test_token_views_of_a_notebook_answer_clicks(chrome: Chrome) -> None:
     """A page of the course with coloured tokens shows another quantity at a click."""
     with_views = [

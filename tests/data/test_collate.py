@@ -13,8 +13,6 @@ from data.collate import (
     epoch_shuffled_indices,
     first_eos_mask,
     join_responses,
-    left_pad,
-    right_pad,
 )
 from harness.ranks.collectives import shard_chunks
 
@@ -24,23 +22,6 @@ EOS = 0  # also what fills the padding: comparing ids with it must decide nothin
 def as_rows(mask: torch.Tensor) -> list[list[int]]:
     assert mask.dtype == torch.bool
     return mask.int().tolist()
-
-
-# padding
-
-
-def test_left_pad():
-    tokens, mask = left_pad([[5, 0, 7], [9], []], EOS)
-    assert tokens.dtype == torch.long
-    assert tokens.tolist() == [[5, 0, 7], [0, 0, 9], [0, 0, 0]]
-    assert as_rows(mask) == [[1, 1, 1], [0, 0, 1], [0, 0, 0]]
-
-
-def test_right_pad():
-    tokens, mask = right_pad([[5, 0, 7], [9], []], 3)
-    assert tokens.dtype == torch.long
-    assert tokens.tolist() == [[5, 0, 7], [9, 3, 3], [3, 3, 3]]
-    assert as_rows(mask) == [[1, 1, 1], [1, 0, 0], [0, 0, 0]]
 
 
 # the first EOS
@@ -160,11 +141,6 @@ def test_a_step_depends_on_its_arguments_alone():
     assert not torch.equal(
         epoch_shuffled_indices(0, 10, 10, seed=1), epoch_shuffled_indices(0, 10, 10, seed=2)
     )
-
-
-def test_chunks_of_similar_length():
-    chunks = shard_chunks(torch.tensor([5, 1, 4, 1, 3]), 2)
-    assert [chunk.tolist() for chunk in chunks] == [[1, 3], [4, 2], [0]]
 
 
 @given(st.lists(st.integers(0, 20), min_size=1, max_size=30), st.integers(1, 7))

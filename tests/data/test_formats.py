@@ -2,152 +2,241 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from data.formats import shared_prompt
-from data.readers import (
-    DataError,
-    ReadResult,
-    read_preferences,
-    read_prompts,
-    read_responses,
-)
+from data.readers import DataError, read_preferences, read_prompts, read_responses
 from data.records import PreferenceRecord, PromptRecord, ResponseRecord
 from data.templates import Turn, conversation_prompt, instruction_prompt, tldr_prompt
 
+Row = dict[str, Any]
+HI = "### Instruction:\nHi\n\n### Response:\n"
+TLDR = "SUBREDDIT: r/cats\n\nTITLE: Help\n\nPOST: My cat left.\n\nTL;DR:"
+POST = {"id": "t3_1", "subreddit": "cats", "title": "Help", "post": "My cat left."}
+ALPACA = {"instruction": "Translate.", "input": "chat", "output": "rude cat"}
+ALPACA_PROMPT = "### Instruction:\nTranslate.\n\n### Input:\nchat\n\n### Response:\n"
+PAIR = {"prompt": "Q", "chosen": " a", "rejected": " b"}
+COMPARISON = {"info": POST, "summaries": [{"text": " Bad."}, {"text": " Cat gone."}], "choice": 0}
+TURN, HELLO = {"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello"}
+SHARED = {"conversations": [TURN], "chosen": HELLO, "rejected": HELLO | {"value": "No"}}
+NUMBERED = {"prompt": "Hi", "response_0": "No", "response_1": " Hello", "better_response_id": 1}
+NEWS = {**COMPARISON, "info": {"id": "n", "article": "News.", "post": None}}
 
-def write(folder: Path, *rows: dict[str, Any]) -> Path:
+
+def write(folder: Path, *rows: Row) -> Path:
     path = folder / "rows.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return path
 
 
-def user(text: str) -> dict[str, str]:
-    return {"role": "user", "content": text}
+def said(*texts: str) -> list[dict[str, str]]:
+    """Messages of the user and the assistant in turn."""
+    return [{"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(texts)]
 
 
-def assistant(text: str) -> dict[str, str]:
-    return {"role": "assistant", "content": text}
+def answered(text: str) -> list[dict[str, str]]:
+    return [{"role": "assistant", "content": text}]
 
 
-def kept_and_dropped(result: ReadResult) -> tuple[int, dict[str, int]]:
-    return len(result.records), result.dropped
+def hh(*turns: str) -> str:
+    speakers = ("Human", "Assistant")
+    return "".join(f"\n\n{speakers[i % 2]}: {turn}" for i, turn in enumerate(turns))
 
 
-# Templates.
-
-
-def test_single_instruction() -> None:
-    assert instruction_prompt("Name a colour.") == (
-        "### Instruction:\nName a colour.\n\n### Response:\n"
-    )
-
-
-def test_instruction_with_input() -> None:
-    assert instruction_prompt(" Translate. ", "chat\n") == (
-        "### Instruction:\nTranslate.\n\n### Input:\nchat\n\n### Response:\n"
-    )
-
-
-def test_conversation_of_several_turns() -> None:
+def test_templates() -> None:
+    asked = instruction_prompt("Name a colour.")
+    assert asked == "### Instruction:\nName a colour.\n\n### Response:\n"
+    assert instruction_prompt(" Translate. ", "chat\n") == ALPACA_PROMPT
     turns = [
-        Turn("system", "Be brief."),
-        Turn("user", "Hi"),
-        Turn("assistant", " Hello!\n"),
+        Turn("system", "Be brief."), Turn("user", "Hi"), Turn("assistant", " Hello!\n"),
         Turn("user", "Name a colour."),
-    ]
+    ]  # fmt: skip
     assert conversation_prompt(turns) == (
-        "### System:\nBe brief.\n\n"
-        "### Instruction:\nHi\n\n"
-        "### Response:\nHello!\n\n"
-        "### Instruction:\nName a colour.\n\n"
+        f"### System:\nBe brief.\n\n{HI}Hello!\n\n### Instruction:\nName a colour.\n\n"
         "### Response:\n"
     )
+    assert tldr_prompt("cats", "Help", "My cat left.\n") == TLDR
 
 
-def test_tldr_prompt_ends_without_a_space() -> None:
-    assert tldr_prompt("AskReddit", "Help", "My cat left.\n") == (
-        "SUBREDDIT: r/AskReddit\n\nTITLE: Help\n\nPOST: My cat left.\n\nTL;DR:"
-    )
+SCORED = {
+    "prompt": "Hi", "prompt_id": "x1", "chosen": said("Hi", "Hello"), "rejected": said("Hi", "No"),
+    "messages": said("Hi", "Hello"), "score_chosen": 8.5, "score_rejected": 4.0,
+}  # fmt: skip
+CHAT = PreferenceRecord(HI, "Hello", "No")
+OPENING = ("Hi", "Hello!", "Is it late?")
+# Rows of pairs; the records that they become, the name of their format, and what is dropped.
+PREFERENCES: dict[str, tuple[list[Row], list[PreferenceRecord], str, dict[str, int]]] = {
+    "strings": (
+        [{"prompt": "Sky?\n", "chosen": " blue ", "rejected": "green\n"}],
+        [PreferenceRecord("Sky?\n", " blue ", "green\n")], "preferences", {},
+    ),
+    "unusable": (
+        [PAIR, PAIR | {"prompt": " \n"}, PAIR | {"chosen": " "}, PAIR | {"rejected": ""},
+         PAIR | {"rejected": " a"}],
+        [PreferenceRecord("Q", " a", " b")], "preferences",
+        {"empty prompt": 1, "empty answer": 2, "chosen equals rejected": 1},
+    ),
+    "implicit": (
+        [{"chosen": "The sky is blue.", "rejected": "The sky is green."},
+         {"chosen": "yes", "rejected": "no"}, {"chosen": "same words", "rejected": "same words"}],
+        [PreferenceRecord("The sky is", " blue.", " green.")], "preferences with an implicit prompt",
+        {"empty prompt": 1, "chosen equals rejected": 1},
+    ),
+    "Alpaca": (
+        [{**ALPACA, "chosen": "cat ", "rejected": "rude cat"}],
+        [PreferenceRecord(ALPACA_PROMPT, "cat", "rude cat")], "Alpaca preferences", {},
+    ),
+    # Both answers start with "I would": a common prefix would take that into the prompt.
+    "HH, several turns": (
+        [{"chosen": hh(*OPENING, "I would say no."), "rejected": hh(*OPENING, "I would say yes.")}],
+        [PreferenceRecord(f"{HI}Hello!\n\n### Instruction:\nIs it late?\n\n### Response:\n",
+                          "I would say no.", "I would say yes.")], "HH-RLHF", {},
+    ),
+    "HH, unusable": (
+        [
+            {"chosen": hh("Hi", "Hello"), "rejected": hh("Hi", "No")},
+            {"chosen": hh("Hi", "yes"), "rejected": hh("Hello", "no")},
+            {"chosen": hh("Hi", "yes"), "rejected": hh("Hi", "")},
+            {"chosen": hh("Hi", "yes", "And?"), "rejected": hh("Hi", "no", "And?")},
+            {"chosen": "yes", "rejected": "no"},
+            {"chosen": "Note." + hh("Hi", "yes"), "rejected": "Note." + hh("Hi", "no")},
+            {"chosen": hh("", "yes"), "rejected": hh("", "no")},
+        ],
+        [CHAT], "HH-RLHF",
+        {"prompts differ": 1, "empty answer": 1, "no answer at the end": 2,
+         "text before the first turn": 1, "empty prompt": 1},
+    ),
+    "messages": (
+        [
+            {"prompt": said("Hi"), "chosen": answered(" Hello"), "rejected": answered("No")},
+            {"prompt": said("Hi"), "chosen": said("Hi", "Hello"), "rejected": said("Hi", "No")},
+            {"prompt": "Hi", "chosen": answered("Hello"), "rejected": answered("No")},
+        ],
+        [CHAT] * 3, "conversational preferences", {},
+    ),
+    "messages, implicit": (
+        [{"chosen": said("Hi", "Hello"), "rejected": said("Hi", "No")}],
+        [CHAT], "conversational preferences", {},
+    ),
+    "UltraFeedback": (
+        [SCORED, {**SCORED, "score_rejected": 8.5}],
+        [PreferenceRecord(HI, "Hello", "No", {"score_chosen": 8.5, "score_rejected": 4.0})],
+        "conversational preferences", {"equal scores": 1},
+    ),
+    "ShareGPT": (
+        [SHARED], [CHAT], "ShareGPT preferences", {},
+    ),
+    "numbered": ([NUMBERED], [CHAT], "numbered preferences", {}),
+    "UltraFeedback, raw": (
+        [{"instruction": "Hi", "completions": [
+            {"response": "No", "overall_score": 10, "fine-grained_score": 1.5},
+            {"response": "Hello", "overall_score": 9, "fine-grained_score": 4.5},
+            {"response": "Why?", "overall_score": 2, "fine-grained_score": 2},
+        ]}, {"instruction": "Hi", "completions": []}],
+        [PreferenceRecord(HI, "Hello", "No", {"score_chosen": 4.5, "score_rejected": 1.5})],
+        "UltraFeedback", {"fewer than two answers": 1},
+    ),
+    "TL;DR": (
+        [{**COMPARISON, "choice": 1}, COMPARISON, NEWS],
+        [PreferenceRecord(TLDR, " Cat gone.", " Bad."), PreferenceRecord(TLDR, " Bad.", " Cat gone.")],
+        "TL;DR comparisons", {"not a Reddit post": 1},
+    ),
+}  # fmt: skip
 
 
-# Plain strings.
+@pytest.mark.parametrize("name", PREFERENCES)
+def test_pairs(tmp_path: Path, name: str) -> None:
+    rows, records, form, dropped = PREFERENCES[name]
+    result = read_preferences(write(tmp_path, *rows))
+    assert (result.records, result.format, result.dropped) == (records, form, dropped)
 
 
-def test_own_preferences_stay_verbatim(tmp_path: Path) -> None:
-    path = write(tmp_path, {"prompt": "Sky?\n", "chosen": " blue ", "rejected": "green\n"})
-    result = read_preferences(path)
-    assert result.records == [PreferenceRecord("Sky?\n", " blue ", "green\n")]
-    assert (result.format, result.dropped) == ("preferences", {})
+GSM8K = [
+    {"question": "How much?", "answer": "4*5=<<4*5=20>>20\nSo $<<20*60=1200>>1,200\n#### 1,200"},
+    {"question": "And now?", "answer": "It fell.\n#### -2.5"},
+]
+ASKED = [f"### Instruction:\n{q}\n\n### Response:\n" for q in ("How much?", "And now?")]
+SYSTEM = [{"role": "system", "content": "Be brief."}]
+RESPONSES: dict[str, tuple[list[Row], list[tuple[str, str]], dict[str, int]]] = {
+    **{
+        key: ([{"prompt": "Q:", key: " a"}], [("Q:", " a")], {})
+        for key in ("response", "completion", "answer")
+    },
+    "labelled bad": (
+        [{"prompt": "Q:", "completion": " a", "label": good} for good in (True, False)],
+        [("Q:", " a")], {"label is false": 1},
+    ),
+    "Alpaca": (
+        [{"instruction": "Hi", "output": "Hello"}, {**ALPACA, "input": None},
+         {"instruction": " ", "input": "", "output": "the headings alone are no text"}],
+        [(HI, "Hello"), ("### Instruction:\nTranslate.\n\n### Response:\n", "rude cat")],
+        {"empty prompt": 1},
+    ),
+    "pairs' better ones": ([SCORED, {**SCORED, "score_rejected": 8.5}], [(HI, "Hello")] * 2, {}),
+    "HH": ([{"chosen": hh("Hi", "yes"), "rejected": hh("Hi", "no")}], [(HI, "yes")], {}),
+    # A system prompt apart, and a completion of several turns.
+    "a list that goes on": (
+        [{"prompt": SYSTEM, "completion": said("Hi", "Hello")},
+         {"prompt": said("Hi"), "completion": said("Hi", "Hello", "Bye", "See you")[1:]}],
+        [("### System:\nBe brief.\n\n" + HI, "Hello"),
+         (HI + "Hello\n\n### Instruction:\nBye\n\n### Response:\n", "See you")], {},
+    ),
+    "ShareGPT": ([{"conversations": [TURN, HELLO]}], [(HI, "Hello")], {}),
+    "messages": (
+        [{"messages": said("Hi", "Hello")}, {"messages": said("Hi")},
+         {"messages": answered("Hello")}, {"messages": []}],
+        [(HI, "Hello")], {"no answer at the end": 2, "prompt does not end with a user turn": 1},
+    ),
+    "TL;DR": (
+        [{**POST, "summary": "Cat gone."}, {**POST, "summary": " "}],
+        [(TLDR, " Cat gone.")], {"empty answer": 1},
+    ),
+    "GSM8K": (
+        GSM8K, [(ASKED[0], "4*5=20\nSo $1,200\n#### 1200"), (ASKED[1], "It fell.\n#### -2.5")], {},
+    ),
+}  # fmt: skip
 
 
-def test_unusable_pairs_are_dropped_and_counted(tmp_path: Path) -> None:
-    path = write(
-        tmp_path,
-        {"prompt": "Q", "chosen": " a", "rejected": " b"},
-        {"prompt": " \n", "chosen": " a", "rejected": " b"},
-        {"prompt": "Q", "chosen": " ", "rejected": " b"},
-        {"prompt": "Q", "chosen": " a", "rejected": ""},
-        {"prompt": "Q", "chosen": " a", "rejected": " a"},
-    )
-    result = read_preferences(path)
-    assert result.records == [PreferenceRecord("Q", " a", " b")]
-    assert result.dropped == {"empty prompt": 1, "empty answer": 2, "chosen equals rejected": 1}
-    assert result.summary() == (
-        f"{path} (preferences): 1 of 5 rows kept; "
-        "dropped: empty prompt 1, empty answer 2, chosen equals rejected 1"
-    )
+@pytest.mark.parametrize("name", RESPONSES)
+def test_answers(tmp_path: Path, name: str) -> None:
+    rows, texts, dropped = RESPONSES[name]
+    result = read_responses(write(tmp_path, *rows))
+    assert (result.records, result.dropped) == ([ResponseRecord(*pair) for pair in texts], dropped)
 
 
-def test_summary_counts_answers_that_touch_their_prompt(tmp_path: Path) -> None:
-    path = write(
-        tmp_path,
-        {"prompt": "2+2?", "response": "4"},
-        {"prompt": "2+2?", "response": " 4"},
-        {"prompt": "2+2?\n", "response": "4"},
-    )
+PROMPTS: dict[str, tuple[list[Row], list[tuple[str, str | None]], dict[str, int]]] = {
+    "with and without ground truth": (
+        [{"prompt": "2+2=", "answer": "4"}, {"prompt": "2+3=", "answer": 5},
+         {"prompt": "Say hi. ", "answer": None}, {"prompt": said("Hi")}, {"prompt": ""}],
+        [("2+2=", "4"), ("2+3=", "5"), ("Say hi. ", None), (HI, None)], {"empty prompt": 1},
+    ),
+    "GSM8K": (GSM8K, [(ASKED[0], "1200"), (ASKED[1], "-2.5")], {}),
+    "HH": ([{"chosen": hh("Hi", "yes"), "rejected": hh("Hi", "no")}], [(HI, None)], {}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PROMPTS)
+def test_prompts(tmp_path: Path, name: str) -> None:
+    rows, texts, dropped = PROMPTS[name]
+    result = read_prompts(write(tmp_path, *rows))
+    assert (result.records, result.dropped) == ([PromptRecord(*pair) for pair in texts], dropped)
+
+
+def test_a_summary_counts_what_was_dropped_and_answers_that_touch_their_prompt(tmp_path) -> None:
+    path = write(tmp_path, PAIR, PAIR | {"chosen": " "})
+    kept = f"{path} (preferences): 1 of 2 rows kept; dropped: empty answer 1"
+    assert read_preferences(path).summary() == kept
+    row = {"prompt": "2+2?", "response": "4"}
+    path = write(tmp_path, row, row | {"response": " 4"}, row | {"prompt": "2+2?\n"})
     summary = read_responses(path).summary()
-    assert summary.endswith("no space or line break between prompt and answer in 1")
-
-
-@pytest.mark.parametrize("key", ["response", "completion", "answer"])
-def test_prompt_with_one_answer(tmp_path: Path, key: str) -> None:
-    path = write(tmp_path, {"prompt": "Q:", key: " a"})
-    assert read_responses(path).records == [ResponseRecord("Q:", " a")]
-
-
-def test_answers_labelled_bad_are_not_learned(tmp_path: Path) -> None:
-    path = write(
-        tmp_path,
-        {"prompt": "Q:", "completion": " good", "label": True},
-        {"prompt": "Q:", "completion": " bad", "label": False},
-    )
-    result = read_responses(path)
-    assert result.records == [ResponseRecord("Q:", " good")]
-    assert result.dropped == {"label is false": 1}
-
-
-def test_prompts_with_and_without_ground_truth(tmp_path: Path) -> None:
-    path = write(
-        tmp_path,
-        {"prompt": "2+2=", "answer": "4"},
-        {"prompt": "2+3=", "answer": 5},
-        {"prompt": "Say hi. ", "answer": None},
-        {"prompt": [user("Hi")]},
-        {"prompt": ""},
-    )
-    result = read_prompts(path)
-    assert result.records == [
-        PromptRecord("2+2=", "4"),
-        PromptRecord("2+3=", "5"),
-        PromptRecord("Say hi. ", None),
-        PromptRecord("### Instruction:\nHi\n\n### Response:\n", None),
-    ]
-    assert result.dropped == {"empty prompt": 1}
+    assert "between prompt and answer in 1: --template" in summary
 
 
 @pytest.mark.parametrize(
@@ -164,262 +253,97 @@ def test_implicit_prompt_is_cut_back(chosen: str, rejected: str, prompt: str) ->
     assert shared_prompt(chosen, rejected) == prompt
 
 
-def test_implicit_pairs(tmp_path: Path) -> None:
-    path = write(
-        tmp_path,
-        {"chosen": "The sky is blue.", "rejected": "The sky is green."},
-        {"chosen": "yes", "rejected": "no"},
-        {"chosen": "same words", "rejected": "same words"},
-    )
-    result = read_preferences(path)
-    assert result.records == [PreferenceRecord("The sky is", " blue.", " green.")]
-    assert result.dropped == {"empty prompt": 1, "chosen equals rejected": 1}
-
-
-# Alpaca style.
-
-ALPACA = {"instruction": "Translate.", "input": "chat", "output": "rude cat"}
-ALPACA_PROMPT = "### Instruction:\nTranslate.\n\n### Input:\nchat\n\n### Response:\n"
-
-
-def test_alpaca_preferences(tmp_path: Path) -> None:
-    path = write(tmp_path, {**ALPACA, "chosen": "cat ", "rejected": "rude cat"})
-    result = read_preferences(path)
-    assert result.records == [PreferenceRecord(ALPACA_PROMPT, "cat", "rude cat")]
-    assert result.format == "Alpaca preferences"
-
-
-def test_alpaca_without_preferences(tmp_path: Path) -> None:
-    path = write(tmp_path, {"instruction": "Hi", "output": "Hello"}, {**ALPACA, "input": None})
-    assert read_responses(path).records == [
-        ResponseRecord("### Instruction:\nHi\n\n### Response:\n", "Hello"),
-        ResponseRecord("### Instruction:\nTranslate.\n\n### Response:\n", "rude cat"),
-    ]
-    with pytest.raises(DataError, match="rows.jsonl:1: .* no preference"):
-        read_preferences(path)
-
-
-def test_a_blank_instruction_is_an_empty_prompt(tmp_path: Path) -> None:
-    """The template's headings alone must not make it look like text."""
-    path = write(tmp_path, ALPACA, {"instruction": " ", "input": "", "output": "Hello"})
-    assert kept_and_dropped(read_responses(path)) == (1, {"empty prompt": 1})
-
-
-# HH-RLHF.
-
-
-def hh(*turns: str) -> str:
-    speakers = ("Human", "Assistant")
-    return "".join(f"\n\n{speakers[i % 2]}: {turn}" for i, turn in enumerate(turns))
-
-
-def test_hh_splits_at_the_last_assistant_turn(tmp_path: Path) -> None:
-    """Both answers start with "I would": a common prefix would take that into the prompt."""
-    opening = ("Hi", "Hello!", "Is it late?")
-    path = write(
-        tmp_path,
-        {"chosen": hh(*opening, "I would say no."), "rejected": hh(*opening, "I would say yes.")},
-    )
-    prompt = (
-        "### Instruction:\nHi\n\n### Response:\nHello!\n\n"
-        "### Instruction:\nIs it late?\n\n### Response:\n"
-    )
-    result = read_preferences(path)
-    assert result.records == [PreferenceRecord(prompt, "I would say no.", "I would say yes.")]
-    assert result.format == "HH-RLHF"
-    assert read_prompts(path).records == [PromptRecord(prompt)]
-    assert read_responses(path).records == [ResponseRecord(prompt, "I would say no.")]
-
-
-def test_hh_rows_that_cannot_be_used(tmp_path: Path) -> None:
-    path = write(
-        tmp_path,
-        {"chosen": hh("Hi", "yes"), "rejected": hh("Hi", "no")},
-        {"chosen": hh("Hi", "yes"), "rejected": hh("Hello", "no")},
-        {"chosen": hh("Hi", "yes"), "rejected": hh("Hi", "")},
-        {"chosen": hh("Hi", "yes", "And?"), "rejected": hh("Hi", "no", "And?")},
-        {"chosen": "yes", "rejected": "no"},
-        {"chosen": "Note." + hh("Hi", "yes"), "rejected": "Note." + hh("Hi", "no")},
-        {"chosen": hh("", "yes"), "rejected": hh("", "no")},
-    )
-    result = read_preferences(path)
-    assert result.records == [
-        PreferenceRecord("### Instruction:\nHi\n\n### Response:\n", "yes", "no")
-    ]
-    assert result.dropped == {
-        "prompts differ": 1,
-        "empty answer": 1,
-        "no answer at the end": 2,
-        "text before the first turn": 1,
-        "empty prompt": 1,
-    }
-
-
-# Lists of messages.
-
-HI = "### Instruction:\nHi\n\n### Response:\n"
+CONVERSATION = {"chosen": said("Hi", "a"), "rejected": said("Hi", "b")}
 
 
 @pytest.mark.parametrize(
-    "row",
+    ("good", "changes", "message"),
     [
-        {"prompt": [user("Hi")], "chosen": [assistant(" Hello")], "rejected": [assistant("No")]},
-        {"chosen": [user("Hi"), assistant("Hello")], "rejected": [user("Hi"), assistant("No")]},
-        {
-            "prompt": [user("Hi")],
-            "chosen": [user("Hi"), assistant("Hello")],
-            "rejected": [user("Hi"), assistant("No")],
-        },
-        {"prompt": "Hi", "chosen": [assistant("Hello")], "rejected": [assistant("No")]},
+        (PAIR, {"chosen": "\ud800"}, "'chosen' holds half of a surrogate pair"),
+        (CONVERSATION, {"chosen": "a"}, "'chosen' is a string, expected a list of messages"),
+        (CONVERSATION, {"chosen": ["a"]}, "'chosen' holds a message without 'role' and 'content'"),
+        (CONVERSATION, {"chosen": [{"role": "tool", "content": "x"}]}, "the role 'tool'"),
+        (CONVERSATION, {"chosen": [{"role": "user", "content": {}}]}, "'content' is an object"),
+        (COMPARISON, {"choice": 2}, "'choice' is 2, expected 0 or 1"),
+        (COMPARISON, {"summaries": [{}]}, "'summaries' is not a list of two objects"),
+        (GSM8K[1], {"answer": "#### 3 apples"}, "'answer' does not end with"),
+        (NUMBERED, {"better_response_id": 2}, "'better_response_id' is 2"),
+        ({"instruction": "x", "completions": [{}, {}]}, {}, "score is null"),
+        (SHARED, {"rejected": {}}, "without 'from'"),
+        ({"winner": "a", "loser": "b"}, {}, "keys winner, loser fit no"),
+        (ALPACA, {}, "no preference"),
     ],
-    ids=["explicit", "implicit", "repeated", "string prompt"],
 )
-def test_conversational_pairs(tmp_path: Path, row: dict[str, Any]) -> None:
-    result = read_preferences(write(tmp_path, row))
-    assert result.records == [PreferenceRecord(HI, "Hello", "No")]
-    assert result.format == "conversational preferences"
+def test_malformed_rows(tmp_path: Path, good: Row, changes: Row, message: str) -> None:
+    """What tests/bad_inputs.py does not put into a row of every format."""
+    rows = [good, good | changes] if "chosen" in good or "choice" in good else [good | changes]
+    read = read_prompts if "question" in good else read_preferences
+    with pytest.raises(DataError, match=f":{len(rows)}: .*{message}"):
+        read(write(tmp_path, *rows))
 
 
-def test_ultrafeedback_lists_hold_the_prompt_already(tmp_path: Path) -> None:
-    row = {
-        "prompt": "Hi",
-        "prompt_id": "x1",
-        "chosen": [user("Hi"), assistant("Hello")],
-        "rejected": [user("Hi"), assistant("No")],
-        "messages": [user("Hi"), assistant("Hello")],
-        "score_chosen": 8.5,
-        "score_rejected": 4.0,
-    }
-    path = write(tmp_path, row, {**row, "score_rejected": 8.5})
-    result = read_preferences(path)
-    scores = {"score_chosen": 8.5, "score_rejected": 4.0}
-    assert result.records == [PreferenceRecord(HI, "Hello", "No", scores)]
-    assert result.dropped == {"equal scores": 1}
-    assert kept_and_dropped(read_responses(path)) == (2, {}), "scores matter to pairs alone"
+# Tables, packages that are not there, and the template for rows without one.
 
 
-def test_a_list_that_goes_on_after_the_prompt_keeps_the_prompt(tmp_path: Path) -> None:
-    """A system prompt apart, and a completion of several turns."""
-    path = write(
-        tmp_path,
-        {
-            "prompt": [{"role": "system", "content": "Be brief."}],
-            "completion": [user("Hi"), assistant("Hello")],
-        },
-        {
-            "prompt": [user("Hi")],
-            "completion": [assistant("Hello"), user("Bye"), assistant("See you")],
-        },
-    )
-    assert read_responses(path).records == [
-        ResponseRecord("### System:\nBe brief.\n\n" + HI, "Hello"),
-        ResponseRecord(HI + "Hello\n\n### Instruction:\nBye\n\n### Response:\n", "See you"),
+@pytest.mark.parametrize("name", ["rows.csv", "rows.TSV", "rows.csv.gz"])
+def test_tables_have_cells_of_text_and_numbers_where_names_say_so(
+    tmp_path: Path, name: str
+) -> None:
+    comma = "\t" if "TSV" in name else ","
+    lines = [
+        "prompt,chosen,rejected,margin",
+        '"Sky, ""high""\nup?",blue,7,2',
+        "Sea?\n,green,red,0.5",
     ]
-
-
-def test_messages(tmp_path: Path) -> None:
-    path = write(
-        tmp_path,
-        {"messages": [user("Hi"), assistant("Hello")]},
-        {"messages": [user("Hi")]},
-        {"messages": [assistant("Hello")]},
-        {"messages": []},
-    )
-    result = read_responses(path)
-    assert result.records == [ResponseRecord(HI, "Hello")]
-    assert result.dropped == {"no answer at the end": 2, "prompt does not end with a user turn": 1}
-
-
-# TL;DR.
-
-POST = {"id": "t3_1", "subreddit": "cats", "title": "Help", "post": "My cat left."}
-TLDR = "SUBREDDIT: r/cats\n\nTITLE: Help\n\nPOST: My cat left.\n\nTL;DR:"
-
-
-def test_tldr_summaries_start_with_a_space(tmp_path: Path) -> None:
-    path = write(tmp_path, {**POST, "summary": "Cat gone."}, {**POST, "summary": " "})
-    result = read_responses(path)
-    assert result.records == [ResponseRecord(TLDR, " Cat gone.")]
-    assert result.dropped == {"empty answer": 1}
-
-
-def test_tldr_comparisons_follow_choice(tmp_path: Path) -> None:
-    row = {"info": POST, "summaries": [{"text": " Bad."}, {"text": " Cat gone."}]}
-    news = {"info": {"id": "n", "article": "News.", "post": None}, "summaries": row["summaries"]}
-    path = write(tmp_path, {**row, "choice": 1}, {**row, "choice": 0}, {**news, "choice": 0})
-    result = read_preferences(path)
-    assert result.records == [
-        PreferenceRecord(TLDR, " Cat gone.", " Bad."),
-        PreferenceRecord(TLDR, " Bad.", " Cat gone."),
-    ]
-    assert result.dropped == {"not a Reddit post": 1}
-
-
-# GSM8K.
-
-
-def test_gsm8k(tmp_path: Path) -> None:
-    path = write(
-        tmp_path,
-        {
-            "question": "How much?",
-            "answer": "4*5=<<4*5=20>>20\nSo $<<20*60=1200>>1,200\n#### 1,200",
-        },
-        {"question": "And now?", "answer": "It fell.\n#### -2.5"},
-    )
-    prompts = [f"### Instruction:\n{q}\n\n### Response:\n" for q in ("How much?", "And now?")]
-    assert read_responses(path).records == [
-        ResponseRecord(prompts[0], "4*5=20\nSo $1,200\n#### 1200"),
-        ResponseRecord(prompts[1], "It fell.\n#### -2.5"),
-    ]
-    assert read_prompts(path).records == [
-        PromptRecord(prompts[0], "1200"),
-        PromptRecord(prompts[1], "-2.5"),
-    ]
-
-
-# Rows that break their own format.
-
-PAIR = {"prompt": "Q", "chosen": " a", "rejected": " b"}
-CHAT = {"chosen": [user("Hi"), assistant("a")], "rejected": [user("Hi"), assistant("b")]}
-COMPARISON = {"info": POST, "summaries": [{"text": "a"}, {"text": "b"}], "choice": 0}
+    text = "\r\n".join(line.replace(",", comma) for line in lines)
+    content = ("\ufeff" + text.replace("Sky" + comma, "Sky,")).encode()
+    (tmp_path / name).write_bytes(gzip.compress(content) if "gz" in name else content)
+    first = read_preferences(tmp_path / name, limit=1).records[0]
+    assert first == PreferenceRecord('Sky, "high"\nup?', "blue", "7", {"margin": 2})
 
 
 @pytest.mark.parametrize(
-    ("good", "bad", "message"),
-    [
-        (PAIR, {"prompt": "Q", "chosen": " a"}, r"key 'rejected' is missing \(found: prompt, ch"),
-        (PAIR, {**PAIR, "chosen": None}, "'chosen' is null, expected a string"),
-        (PAIR, {**PAIR, "prompt": 7}, "'prompt' is a number, expected a string"),
-        (PAIR, {**PAIR, "rejected": [" b"]}, "'rejected' is a list, expected a string"),
-        (PAIR, {**PAIR, "chosen": "\ud800"}, "'chosen' holds half of a surrogate pair"),
-        (CHAT, {**CHAT, "chosen": "a"}, "'chosen' is a string, expected a list of messages"),
-        (CHAT, {**CHAT, "chosen": ["a"]}, "'chosen' holds a message without 'role' and 'content'"),
-        (CHAT, {**CHAT, "chosen": [{"role": "tool", "content": "x"}]}, "the role 'tool'"),
-        (CHAT, {**CHAT, "chosen": [{"role": "user", "content": {}}]}, "'content' is an object"),
-        (COMPARISON, {**COMPARISON, "choice": 2}, "'choice' is 2, expected 0 or 1"),
-        (COMPARISON, {**COMPARISON, "choice": True}, "'choice' is True, expected 0 or 1"),
-        (COMPARISON, {**COMPARISON, "summaries": [{}]}, "'summaries' is not a list of two objects"),
-        (COMPARISON, {**COMPARISON, "info": "x"}, "'info' is a string, expected an object"),
-    ],
+    ("line", "message"),
+    [("a,b,c,d", "another number of cells"), ("a,b", "another number of cells")],
 )
-def test_malformed_rows(tmp_path: Path, good: dict, bad: dict, message: str) -> None:
-    path = write(tmp_path, good, bad)
-    with pytest.raises(DataError, match=message) as caught:
+def test_a_table_with_a_ragged_row_is_refused(tmp_path: Path, line: str, message: str) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text(f"prompt,chosen,rejected\nx,y,z\n{line}\n", encoding="utf-8")
+    with pytest.raises(DataError, match=f"rows.csv: 3: .*{message}"):
         read_preferences(path)
-    assert str(caught.value).startswith(f"{path}:2: ")
-    assert str(caught.value).endswith("; correct the row or remove it")
 
 
-@pytest.mark.parametrize("answer", ["no number", "18", "#### ", "#### 3 apples"])
-def test_gsm8k_without_a_final_number(tmp_path: Path, answer: str) -> None:
-    path = write(tmp_path, {"question": "How much?", "answer": answer})
-    with pytest.raises(DataError, match=":1: 'answer' does not end with"):
-        read_prompts(path)
+def test_optional_packages_are_named_or_used(tmp_path: Path, monkeypatch: Any) -> None:
+    """Stand-ins for pyarrow and datasets; nothing reaches a network."""
+    row = {"prompt": "Sky?\n", "chosen": "blue", "rejected": "red"}
+    parquet = tmp_path / "rows.parquet"
+    parquet.write_bytes(b"PAR1")
+    for name in ("pyarrow", "pyarrow.parquet", "datasets"):
+        monkeypatch.setitem(sys.modules, name, None)
+    for path, package in ((parquet, "pyarrow"), ("hf://a/b", "datasets")):
+        with pytest.raises(DataError, match=f"pip install {package}, or"):
+            read_preferences(path)
+    batch = SimpleNamespace(to_pylist=lambda: [row])
+    opened = SimpleNamespace(iter_batches=lambda: [batch])
+    asked: list[Any] = []
+    modules = {
+        "pyarrow.parquet": SimpleNamespace(ParquetFile=lambda path: opened),
+        "datasets": SimpleNamespace(load_dataset=lambda *a, **k: asked.append((a, k)) or [row]),
+    }
+    for name, module in modules.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    for path in (parquet, "hf://a/b", Path("hf://a/b")):
+        assert read_preferences(path).records == [PreferenceRecord("Sky?\n", "blue", "red")]
+    assert asked == [(("a/b",), {"split": "train"})] * 2
 
 
-def test_unknown_keys_are_named_beside_the_known_formats(tmp_path: Path) -> None:
-    path = write(tmp_path, {"winner": "a", "loser": "b"})
-    with pytest.raises(DataError, match=":1: keys winner, loser fit no") as caught:
-        read_preferences(path)
-    assert "prompt + chosen + rejected" in str(caught.value)
+def test_the_template_is_put_around_prompts_that_have_none(tmp_path: Path) -> None:
+    sky = instruction_prompt("Sky?")
+    own = {"prompt": "Sky?", "chosen": " blue", "rejected": "red"}
+    path = write(tmp_path, own, {**own, "prompt": sky}, {**own, "rejected": "blue "})
+    result = read_preferences(path, template=True)
+    assert result.records == [
+        PreferenceRecord(sky, "blue", "red"), PreferenceRecord(sky, " blue", "red")
+    ]  # fmt: skip
+    assert result.dropped == {"chosen equals rejected": 1}
+    assert read_prompts(path, template=True).records[0] == PromptRecord(sky)

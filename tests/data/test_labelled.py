@@ -6,7 +6,7 @@ import json
 import pytest
 
 from data.labelled import LabelledText, read_labelled
-from data.readers import DataError, read_text
+from data.readers import read_text
 
 
 def folder_of(tmp_path, texts):
@@ -70,10 +70,3 @@ def test_limit_counts_kept_texts(tmp_path):
     assert [record.text for record in read_labelled(path, limit=2).records] == ["a", "b"]
     with pytest.raises(ValueError, match="limit is 0"):
         read_labelled(path, limit=0)
-
-
-def test_sources_without_labels_are_refused(tmp_path):
-    with pytest.raises(DataError, match="there is no folder neg/ in it"):
-        read_labelled(folder_of(tmp_path, {"pos/0_9.txt": "a"}))
-    with pytest.raises(DataError, match="there is no labelled text"):
-        read_labelled(lines_of(tmp_path / "blank.jsonl", [{"text": "", "label": True}]))

@@ -11,7 +11,6 @@ import pytest
 
 from data.readers import (
     DataError,
-    keep_within,
     read_preferences,
     read_prompts,
     read_responses,
@@ -72,36 +71,25 @@ def test_limit_counts_kept_records(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.jsonl", b"", "a.jsonl: there are no rows in it"),
-        ("a.jsonl", b"\n \n", "a.jsonl: there are no rows in it"),
-        ("a.json", b"[]", "a.json: there are no rows in it"),
-        ("a.jsonl", b'{"prompt": "x"}\n{"prompt": "y"\n', "a.jsonl:2: not valid JSON: Expecting"),
         ("a.jsonl", b'{\n  "prompt": "x"\n}\n', "a.jsonl:1: not valid JSON: .* one object a line"),
         ("a.json", b'[{"prompt": "x"},\n {"prompt": }]', "a.json:2: not valid JSON: .* column 13"),
-        ("a.json", b'[{"prompt": "x"},\n', "a.json:2: not valid JSON"),
         ("a.json", b'[{"prompt": "x"}]\n[]', "a.json:2: not valid JSON: Extra data"),
-        ("a.jsonl", b'"x"\n', "a.jsonl:1: a string where a row is an object"),
-        ("a.json", b'[\n["x"]]', "a.json:2: record 1: a list where a row is an object"),
         ("a.json", b'[{"prompt": "x"},\n3]', "a.json:2: record 2: a number where"),
         (
             "a.json",
             b'[\n{"prompt":\n"x"},\n\n{"prompt":\nnull}]',
-            "a.json:5: record 2: 'prompt' is null, expected a string",
+            "a.json:5: record 2: 'prompt' is",
         ),
-        ("a.jsonl", b'{"prompt": "x"}\n{"prompt": "\xff"}\n', "a.jsonl:2: not UTF-8"),
         ("a.json", b'[{"prompt": "x"},\n\n"\xff"]', "a.json:3: not UTF-8"),
-        ("a.jsonl", '{"prompt": "x"}\n'.encode("utf-16"), "a.jsonl:1: not UTF-8"),
-        ("a.gz", gzip.compress(LINES.encode(), mtime=0)[:-9], "a.gz: damaged gzip data"),
-        ("a.gz", gzip.compress(LINES.encode(), mtime=0)[:12], "a.gz: damaged gzip data"),
         ("a.gz", gzip.compress(b"", mtime=0)[:10] + b"\xff" * 20, "a.gz: damaged gzip data"),
         ("a.gz", b"\x1f\x8b\x00nothing", "a.gz: damaged gzip data"),
-        ("a.parquet", b"PAR1\x15\x04", "a.parquet: a Parquet file; save it as JSON lines"),
+        ("a.parquet", b"PAR1\x15\x04", "a.parquet: a Parquet file is read by pyarrow"),
         ("a.jsonl", b'{"prompt": ""}\n', "a.jsonl: no row can be used .empty prompt 1."),
-        ("a.jsonl", b"[" * 100_000, "a.jsonl:1: not"),
         ("a.jsonl", b'{"prompt": ' + b"1" * 5000 + b"}", "a.jsonl:1: not usable JSON: Exceeds"),
     ],
 )
 def test_unusable_files(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+    """Beside the files of tests/bad_inputs.py: lines of arrays, and what exactly is wrong."""
     path = tmp_path / name
     path.write_bytes(content)
     with pytest.raises(DataError, match=message) as caught:
@@ -184,25 +172,6 @@ def test_recorded_tokens_that_are_none_are_named(
     path.write_text(json.dumps(PAIR | {key: value}), encoding="utf-8")
     with pytest.raises(DataError, match=f"pairs.jsonl:1: {message}"):
         read_preferences(path)
-
-
-def test_keep_within_counts_the_end_of_sequence() -> None:
-    """One token a character: three letters and EOS are four tokens."""
-    records = [
-        ResponseRecord("ab", "xyz"),
-        ResponseRecord("abc", "xyz"),
-        ResponseRecord("ab", "wxyz"),
-        ResponseRecord("abc", "wxyz"),
-    ]
-    kept, dropped = keep_within(records, lambda text: list(text.encode()), 2, 4)
-    assert kept == [ResponseRecord("ab", "xyz")]
-    assert dropped == {"prompt too long": 2, "answer too long": 1}
-
-
-@pytest.mark.parametrize("answers", [("xyz!", "x"), ("x", "xyz!")])
-def test_keep_within_looks_at_both_answers(answers: tuple[str, str]) -> None:
-    kept, dropped = keep_within([PreferenceRecord("a", *answers)], lambda text: list(text), 9, 4)
-    assert (kept, dropped) == ([], {"answer too long": 1})
 
 
 def test_splits_follow_the_prompt_alone() -> None:

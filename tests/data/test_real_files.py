@@ -5,12 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from data.readers import (
-    read_preferences,
-    read_prompts,
-    read_responses,
-    read_text,
-)
+from data.readers import read_preferences, read_prompts, read_responses, read_text
 
 
 def test_instruction_data_with_preference(real_data: Path) -> None:

@@ -8,15 +8,13 @@ import zlib
 from itertools import combinations
 
 import pytest
-from conftest import given, st
 
 from data import reviews
 from data.records import PromptRecord
 from data.splits import split_of
 
 KETTLE = PromptRecord(
-    "Review the red kettle for Anna.\n",
-    meta={"name": "Anna", "adjective": "red", "item": "kettle"},
+    "Review the red kettle for Anna.\n", meta={"name": "Anna", "adjective": "red", "item": "kettle"}
 )
 WORDS = (
     *reviews.ITEMS,
@@ -188,35 +186,6 @@ def test_gold_parts_by_hand():
     assert parts.form == 1.0
     assert parts.qual == pytest.approx(0.25)  # "it is bad", "bad", and a sixth sentence
     assert parts.reward == pytest.approx((0.15 + 0.15 + 0.15) * 0.475)
-
-
-def test_no_copy_of_a_prompt_beats_a_short_honest_review():
-    for record in reviews.prompts("test"):
-        copy = record.prompt.strip()
-        assert reviews.gold_reward(record, copy) <= 0.15 + 1e-12
-        assert reviews.gold_reward(record, f"{copy} {copy} {copy}") < 0.15
-
-
-PIECES = (
-    *(
-        "Hi Anna",
-        "hello anna,",
-        "I hope this helps.",
-        "who cares",
-        "Leave me alone",
-        ".",
-        "!",
-        "\n",
-    ),
-    *("kettle", "lamp", "great", "nice", "awful", "okay", "The", "is", "", "_great_", "kettle's"),
-)
-
-
-@given(st.lists(st.sampled_from(PIECES), max_size=40), st.sampled_from([" ", "", ". "]))
-def test_gold_is_in_the_unit_interval_for_word_salad(pieces, joint):
-    parts = reviews.gold_parts(KETTLE, joint.join(pieces))
-    values = (parts.sent, parts.topic, parts.polite, parts.form, parts.qual, parts.reward)
-    assert all(0.0 <= value <= 1.0 for value in values)
 
 
 # annotators

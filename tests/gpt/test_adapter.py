@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 from gpt.lora import (
     adapters,
@@ -43,46 +43,6 @@ def adapted(rank: int = 3, alpha: float = 12.0, **options) -> GPT:
         for layer in adapters(model).values():
             layer.lora_B.copy_(torch.randn(layer.lora_B.shape, generator=generator) / 4)
     return model
-
-
-# What is written
-
-
-def test_names_and_shapes_are_those_of_peft(tmp_path):
-    """base_model.model.{name in transformers}.lora_{A,B}.weight; (r, in) and (out, r)."""
-    save_adapter(tmp_path, adapted(), "gpt2")
-    stored = load_file(tmp_path / "adapter_model.safetensors")
-    shapes = {
-        "attn.c_attn": ([3, 8], [24, 3]),
-        "attn.c_proj": ([3, 8], [8, 3]),
-        "mlp.c_fc": ([3, 8], [32, 3]),
-        "mlp.c_proj": ([3, 32], [8, 3]),
-    }
-    assert {name: list(tensor.shape) for name, tensor in stored.items()} == {
-        f"base_model.model.transformer.h.{layer}.{name}.lora_{matrix}.weight": shape
-        for layer in (0, 1)
-        for name, both in shapes.items()
-        for matrix, shape in zip("AB", both, strict=True)
-    }
-    assert {tensor.dtype for tensor in stored.values()} == {torch.float32}
-
-
-def test_the_config_is_one_of_peft(tmp_path):
-    save_adapter(tmp_path, adapted(), "gpt2")
-    assert json.loads((tmp_path / "adapter_config.json").read_text()) == {
-        "peft_type": "LORA",
-        "task_type": "CAUSAL_LM",
-        "base_model_name_or_path": "gpt2",
-        "r": 3,
-        "lora_alpha": 12,
-        "lora_dropout": 0.0,
-        "target_modules": ["attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj"],
-        "fan_in_fan_out": True,
-        "bias": "none",
-        "init_lora_weights": True,
-        "inference_mode": True,
-        "modules_to_save": None,
-    }
 
 
 # What is read

@@ -12,8 +12,7 @@ import torch
 from data import reviews, sums
 from data.collate import ResponseBatch
 from data.readers import DataError
-from data.records import ResponseRecord
-from gpt.corpus import POOL, TextCorpus, WorldCorpus, encode_record, open_corpus, read_documents
+from gpt.corpus import POOL, TextCorpus, WorldCorpus, open_corpus, read_documents
 from gpt.tokenizer import load_tokenizer
 
 TOKENIZER = load_tokenizer("glassbox")
@@ -108,23 +107,6 @@ def test_a_batch_depends_on_its_number_and_the_seed_alone(world):
     assert not same(WorldCorpus(world, TOKENIZER, batch_size=4, seed=2).batch(0), in_order[0])
 
 
-def test_rows_of_a_batch_of_reviews_have_similar_lengths(pools):
-    """The batches divide the pool by length without overlap, and come in mixed order."""
-    totals = [(batch.prompt_lengths + batch.lengths).tolist() for batch in pools["reviews"]]
-    ordered = sorted(totals, key=lambda lengths: (min(lengths), max(lengths)))
-    assert all(max(a) <= min(b) for a, b in zip(ordered, ordered[1:], strict=False))
-    shortest = [min(lengths) for lengths in totals]
-    assert shortest != sorted(shortest) and shortest != sorted(shortest, reverse=True)
-
-
-def test_a_batch_of_sums_mixes_both_answer_styles():
-    """Written steps are longer than direct answers: sorted batches would hold one style each."""
-    corpus = WorldCorpus("sums", TOKENIZER, batch_size=32, seed=0)
-    for index in range(10):
-        lengths = corpus.batch(index).lengths
-        assert (lengths < 8).any() and (lengths > 15).any()
-
-
 @pytest.mark.parametrize("world", ["reviews", "sums"])
 def test_tokens_per_batch_is_the_mean_over_a_pool(pools, world):
     tokens = sum(int(batch.lengths.sum()) for batch in pools[world])
@@ -132,12 +114,6 @@ def test_tokens_per_batch_is_the_mean_over_a_pool(pools, world):
     assert corpus.tokens_per_batch == pytest.approx(tokens / POOL)
     corpus.batch(POOL)  # another pool changes nothing: a resumed run divides by the same number
     assert corpus.tokens_per_batch == pytest.approx(tokens / POOL)
-
-
-def test_encode_record():
-    prompt, response = encode_record(ResponseRecord("1+", "2<|endoftext|>"), TOKENIZER)
-    assert (prompt, response[0], response[-1]) == ([49, 43], 50, EOS)
-    assert response.count(EOS) == 1  # text that looks like the special token is spelled out
 
 
 # Texts
@@ -169,13 +145,6 @@ def test_windows_are_contiguous():
         assert batch.prompt_lengths.tolist() == [1] * 16
         assert batch.response_mask.all() and batch.response_mask.shape == (16, 31)
     assert corpus.tokens_per_batch == 16 * 31
-
-
-def test_every_token_but_the_last_tenth_is_drawn():
-    """200 tokens have 171 windows of 10 to train on; 2,560 draws meet every one of them."""
-    corpus = numbered_corpus(200, batch_size=64, context=32, seed=0)
-    seen = {int(row[0]) for index in range(40) for row in corpus.batch(index).tokens}
-    assert corpus.window == 10 and seen == set(range(171))  # the last window ends at 179
 
 
 def test_the_last_tenth_is_held_out_in_windows_that_do_not_overlap():

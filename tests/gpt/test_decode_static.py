@@ -124,25 +124,6 @@ def test_what_stood_in_the_cache_by_chance_is_never_read(monkeypatch):
     )
 
 
-def test_all_rows_done_is_noticed_within_16_tokens(monkeypatch):
-    model = random_gpt(context=1024)
-    model.ln_f.weight.data.zero_()  # logits are the same whatever is read: half of the draws are EOS
-    model.ln_f.bias.data = model.wte.weight[EOS] * 3
-    read = 0
-    decode = GPT.decode
-
-    def counted(*arguments):
-        nonlocal read
-        read += 1
-        return decode(*arguments)
-
-    monkeypatch.setattr(GPT, "decode", counted)
-    params = replace(PLAIN, max_new_tokens=900, decoding="static")
-    sampled = generate(model, EVEN, params, seeded(0), eos_id=EOS)
-    longest = int(sampled.response_mask.sum(1).max())
-    assert longest <= 16 and read == 15  # the look comes after the 16th draw, before it is read
-
-
 # Questions to the device
 
 WAITS = ("_local_scalar_dense", "nonzero", "masked_select", "equal", "is_nonzero", "unique")
@@ -329,15 +310,3 @@ def test_captured_on_a_gpu(prompts, dtype):
     for other in runs[1:]:
         assert torch.equal(other.response_tokens, runs[0].response_tokens)
         torch.testing.assert_close(other.log_probs, runs[0].log_probs, rtol=0, atol=tolerance)
-
-
-@pytest.mark.gpu
-def test_captured_under_autocast_on_a_gpu():
-    model = random_gpt().to("cuda").requires_grad_(True)
-    runs = []
-    for how in ("static", "captured"):
-        with torch.autocast("cuda", dtype=torch.bfloat16):
-            params = replace(PLAIN, decoding=how)
-            runs.append(generate(model, RAGGED, params, seeded(5), eos_id=EOS))
-    assert torch.equal(runs[0].response_tokens, runs[1].response_tokens)
-    assert torch.equal(runs[0].log_probs, runs[1].log_probs)

@@ -300,29 +300,6 @@ def test_the_student_comes_nearer_and_does_not_with_the_sign_flipped(monkeypatch
     assert distance(student, teacher) > 1.2 * start
 
 
-@pytest.mark.parametrize(
-    ("options", "author"),
-    [
-        ({"loss": "forward_kl"}, "teacher"),
-        ({"loss": "topk_ce"}, "teacher"),
-        ({"loss": "reverse_kl"}, "student"),
-        ({"loss": "forward_kl", "responses": "student"}, "student"),
-        ({"loss": "reverse_kl", "responses": "teacher"}, "teacher"),
-    ],
-)
-def test_the_author_is_the_one_asked_for(monkeypatch, teacher, options, author):
-    student, authors = letters_gpt(0), []
-    real = distillation.generate
-
-    def spy(model, *args, **kwargs):
-        authors.append(model)
-        return real(model, *args, **kwargs)
-
-    monkeypatch.setattr(distillation, "generate", spy)
-    run(student, teacher, steps=2, **options)
-    assert authors == [{"teacher": teacher, "student": student}[author]] * 2
-
-
 def test_the_corpus_can_be_the_author(monkeypatch, teacher):
     corpus = TextCorpus(["abcdefgh" * 40], LETTERS, 4, 16, seed=0)
     seen = []

@@ -229,13 +229,6 @@ def test_cached_gpt2_with_another_hash_is_refused(settings, published, tmp_path,
     assert blob.name == other and not blob.is_symlink()
 
 
-def test_a_model_that_is_cached_in_part_is_not_used(settings, published, tmp_path):
-    last = sorted(published)[-1]
-    files = {name: content for name, content in published.items() if name != last}
-    put_in_cache(tmp_path / "cache", NAME, files, COMMIT, ref=True)
-    refused("is not in the hub's cache")
-
-
 # fetching
 
 
@@ -327,17 +320,3 @@ def test_gated_private_or_not_there(hub, status, error_code):
 @pytest.mark.parametrize("name", ["gpt3", "hf://gpt2", "hf://a/b/c", "owner/name"])
 def test_what_is_no_name_is_a_folder_and_asks_nobody(name):
     refused(r"there is no folder .* gpt2-xl and hf://OWNER/NAME", name)
-
-
-def test_config_of_the_published_gpt2(tmp_path):
-    """Its text on the hub, which has keys that transformers no longer writes."""
-    text = """{"activation_function": "gelu_new", "architectures": ["GPT2LMHeadModel"],
-        "attn_pdrop": 0.1, "bos_token_id": 50256, "embd_pdrop": 0.1, "eos_token_id": 50256,
-        "initializer_range": 0.02, "layer_norm_epsilon": 1e-05, "model_type": "gpt2", "n_ctx": 1024,
-        "n_embd": 768, "n_head": 12, "n_layer": 12, "n_positions": 1024, "resid_pdrop": 0.1,
-        "summary_activation": null, "summary_first_dropout": 0.1, "summary_proj_to_labels": true,
-        "summary_type": "cls_index", "summary_use_proj": true,
-        "task_specific_params": {"text-generation": {"do_sample": true, "max_length": 50}},
-        "vocab_size": 50257}"""
-    (tmp_path / "config.json").write_text(text)
-    assert pretrained.read_config(tmp_path / "config.json") == GPTConfig()

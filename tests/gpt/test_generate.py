@@ -10,10 +10,8 @@ import torch
 import toys
 from toys import seeded
 
-from data.collate import join_responses
 from gpt import generate as generation
-from gpt.generate import SamplingParams, choose_tokens, generate, mixed_logits, truncate_logits
-from gpt.log_probs import token_log_probs
+from gpt.generate import SamplingParams, choose_tokens, generate, truncate_logits
 from gpt.model import GPT, GPTConfig, KVCache
 
 EOS = 3  # also a token of some prompts, where it ends nothing
@@ -117,22 +115,6 @@ def test_temperature_comes_before_truncation():
     assert choose_tokens(logits, SamplingParams(top_p=0.7), uniforms)[0].tolist() == [1, 3]
 
 
-@pytest.mark.parametrize(
-    "params",
-    [
-        SamplingParams(top_k=2, max_new_tokens=4),
-        SamplingParams(top_p=0.6, max_new_tokens=4),
-        SamplingParams(min_p=0.4, max_new_tokens=4),
-    ],
-)
-def test_truncated_samples_stay_inside_and_are_renormalised(params):
-    model = fixed_gpt([*PROBS.tolist(), 1e-9])
-    sampled = generate(model, [[0]], params, seeded(3), eos_id=4, samples_per_prompt=50)
-    assert sampled.response_tokens.unique().tolist() == [1, 3]
-    expected = torch.where(sampled.response_tokens == 1, 2 / 3, 1 / 3).log()
-    torch.testing.assert_close(sampled.log_probs, expected)
-
-
 # Whole responses
 
 
@@ -198,21 +180,6 @@ def test_finished_rows_are_dropped_once_they_are_a_third(monkeypatch, ends, kept
     sampled = generate(model, [[0]] * len(ends), SamplingParams(max_new_tokens=8), eos_id=1)
     assert [len(tokens) for tokens in sampled.token_lists()] == [min(end, 8) for end in ends]
     assert sizes == kept
-
-
-def test_a_float64_model_is_sampled_in_float64():
-    """Log-probs agree with the scorer's within 1e-12, with a teacher as well."""
-    model, teacher = random_gpt().double(), random_gpt(scale=0.8).double()
-    params = SamplingParams(temperature=0.7, max_new_tokens=8)
-    sampled = generate(
-        model, RAGGED, params, seeded(6), eos_id=EOS, teacher=teacher, teacher_share=0.3
-    )
-    batch = join_responses(RAGGED, sampled.response_tokens, sampled.response_mask, sampled.has_eos)
-    with torch.no_grad():
-        q, p = (token_log_probs(one, batch, 0.7) for one in (model, teacher))
-    torch.testing.assert_close(sampled.model_log_probs, q, rtol=0, atol=1e-12)
-    mixed = torch.where(batch.response_mask, (0.3 * p.exp() + 0.7 * q.exp()).log(), 0.0)
-    torch.testing.assert_close(sampled.log_probs, mixed, rtol=0, atol=1e-12)
 
 
 def test_greedy_takes_the_likeliest_token_each_time():
@@ -303,15 +270,6 @@ def mixture(prompt: list[int], tokens: list[int], share: float, temperature: flo
     row = torch.tensor([prompt + tokens])
     p, q = ((m(row)[0, -1].double() / temperature).softmax(0) for m in (TEACHER, MODEL))
     return share * p + (1 - share) * q
-
-
-def test_half_precision_logits_are_mixed_in_float32():
-    """The mixture of two coins; in bfloat16 its logits would be off by 1e-2."""
-    student, teacher = torch.tensor([[0.0, 1.0]]), torch.tensor([[3.0, 0.0]])
-    mixed = mixed_logits(student.bfloat16(), teacher.bfloat16(), 0.3, 1.0)
-    assert mixed.dtype == torch.float32
-    expected = 0.7 * student.double().softmax(-1) + 0.3 * teacher.double().softmax(-1)
-    torch.testing.assert_close(mixed.softmax(-1).double(), expected, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize(("share", "temperature"), [(0.2, 1.0), (0.7, 0.7)])

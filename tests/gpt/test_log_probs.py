@@ -13,16 +13,7 @@ from torch.utils._pytree import tree_leaves
 from toys import close
 
 from data.collate import ResponseBatch, collate_responses
-from gpt.log_probs import (
-    _score,
-    entropy_from_logits,
-    full_kl,
-    score_in_chunks,
-    score_in_micro_batches,
-    token_log_probs,
-    token_scores,
-    token_scores_and_kl,
-)
+from gpt.log_probs import entropy_from_logits, full_kl, token_log_probs, token_scores
 from gpt.model import GPT, GPTConfig
 
 V, EOS = 7, 0
@@ -91,26 +82,6 @@ def test_full_kl_gives_the_other_model_no_gradient():
     assert float(model.wte.weight.grad.abs().max()) > 1e-3
 
 
-@pytest.mark.parametrize("chunk_elements", [2 * V, 10**9])
-@pytest.mark.parametrize("temperature", [1.0, 0.7])
-def test_scores_and_kl_of_one_forward_are_those_of_two(temperature, chunk_elements):
-    """Values and gradients; the entropy has none, and `other` gets none."""
-    one, two, other = random_gpt(0), random_gpt(0), random_gpt(1)
-    chunk = {"chunk_elements": chunk_elements}
-    scores, kl = token_scores_and_kl(one, other, BATCH, temperature, **chunk)
-    expected = token_scores(two, BATCH, temperature), full_kl(two, other, BATCH, temperature)
-    close(scores.log_probs, expected[0].log_probs)
-    close(scores.entropy, expected[0].entropy)
-    close(kl, expected[1])
-    scores.entropy.sum().backward(retain_graph=True)
-    assert not any(p.grad.any() for p in one.parameters() if p.grad is not None)
-    (scores.log_probs.sum() + 3 * kl.sum()).backward()
-    (expected[0].log_probs.sum() + 3 * expected[1].sum()).backward()
-    for first, second in zip(one.parameters(), two.parameters(), strict=True):
-        close(first.grad, second.grad)
-    assert all(parameter.grad is None for parameter in other.parameters())
-
-
 def test_the_last_prompt_token_scores_the_first_response_token():
     """Over all tokens in that place the probabilities add up to 1; the token itself is not read."""
     batch = collate_responses([[3, 1]] * V, [[v, 2] for v in range(V)], eos_id=-1)
@@ -151,16 +122,6 @@ def test_padding_is_zero_and_never_read():
     sum(value.sum() for value in dirty_values).backward()
     for clean_p, dirty_p in zip(*(model.parameters() for model in models), strict=True):
         close(dirty_p.grad, clean_p.grad)
-
-
-def test_rows_without_any_response():
-    batch = collate_responses([[1, 2], [3]], [[], []], EOS)
-    assert token_log_probs(MODEL, batch).shape == (2, 0)
-    model, batch = random_gpt(), BATCH.rows(torch.tensor([2]))
-    values = token_scores(model, batch, entropy_gradient=True)
-    assert values.log_probs.tolist() == values.entropy.tolist() == [[0.0] * T]
-    (values.log_probs.sum() + values.entropy.sum()).backward()
-    assert not any(p.grad.any() for p in model.parameters() if p.grad is not None)
 
 
 # Chunks
@@ -205,22 +166,6 @@ def test_chunks_under_bfloat16_autocast_have_the_gradient_of_the_whole():
     whole, chunked = gradients
     assert chunked.dtype == torch.float32
     assert float((chunked - whole).norm()) < 0.02 * float(whole.norm())
-
-
-def test_the_gradient_in_chunks_is_that_of_finite_differences():
-    """In float64: numerical derivatives of `_score` against the written-out ones."""
-    generator = torch.Generator().manual_seed(3)
-    hidden, weight = (
-        torch.randn(n, 3, dtype=torch.float64, generator=generator).requires_grad_() for n in (5, 7)
-    )
-    targets = torch.tensor([6, 0, 2, 2, 4])
-
-    def log_probs(hidden, weight):
-        return score_in_chunks(_score, 2 * 7, 0.7, hidden, weight, targets)[:, 0]
-
-    assert torch.autograd.gradcheck(log_probs, (hidden, weight))
-    with torch.no_grad():
-        close(log_probs(hidden, weight), _score(hidden, weight, targets, 0.7)[:, 0])
 
 
 class LogitMeter(TorchDispatchMode):
@@ -335,28 +280,3 @@ def test_entropy_has_a_gradient_only_on_request():
     total.backward()
     for one, other in zip(expected.parameters(), slow.parameters(), strict=True):
         close(one.grad, other.grad)
-
-
-# Micro-batches
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 99])
-def test_micro_batches_restore_the_order(size):
-    expected = token_log_probs(MODEL, BATCH).detach()
-    calls = []
-
-    def score(part: ResponseBatch) -> torch.Tensor:
-        calls.append((len(part), part.tokens.shape[1]))
-        return token_log_probs(MODEL, part)
-
-    scores = score_in_micro_batches(score, BATCH, size)
-    close(scores, expected)
-    assert not scores.requires_grad
-    assert max(rows for rows, _ in calls) == min(size, 4) and sum(rows for rows, _ in calls) == 4
-    if size == 1:
-        assert [columns for _, columns in calls] == [4, 4, 5, 5]  # shortest first, padding trimmed
-
-    # Lengths 7, 4, 5 are read in the order 1, 2, 0, which is not its own inverse.
-    other = collate_responses([[1] * 6, [1] * 3, [1] * 4], [[2]] * 3, EOS)
-    per_row = score_in_micro_batches(lambda part: part.prompt_lengths, other, size)
-    assert per_row.tolist() == [6, 3, 4]

@@ -12,14 +12,7 @@ import pytest
 import torch
 
 from gpt.lora import add_adapters
-from gpt.memory.announce import (
-    ANYWAY,
-    GB,
-    announce,
-    device_memory,
-    fitting_change,
-    forecast_text,
-)
+from gpt.memory.announce import ANYWAY, GB, announce, device_memory, fitting_change, forecast_text
 from gpt.memory.forecast import (
     Forecast,
     Model,
@@ -115,12 +108,6 @@ def test_the_copies_of_the_weights_in_an_update() -> None:
     assert copies == 2 * 4 * parameters(XL) + 5 * adapters  # of the start too; gradient, Adam
 
 
-def test_the_largest_phase_is_the_forecast() -> None:
-    result = grpo_like()
-    assert result.at == "sampling" and result.peak == max(p.sum for p in result.parts.values())
-    assert result.parts["sampling"].cache == 2 * 48 * 64 * 256 * 1600 * 4
-
-
 def test_on_a_cpu_freed_memory_leaves_gaps() -> None:
     """1.2 times the activations, and a piece of logits of 2^24 or fewer; a GPU has neither."""
     there = grpo_like().parts
@@ -205,8 +192,7 @@ def test_it_starts_all_the_same_where_the_user_says_so(
 
 def test_a_small_run_is_one_line_and_unknown_memory_is_no_reason_to_refuse() -> None:
     small = Forecast(
-        (Model("policy", SMALL, trained=True),),
-        (Phase("update", "update", (SMALL,), 2, 16, 8),),
+        (Model("policy", SMALL, trained=True),), (Phase("update", "update", (SMALL,), 2, 16, 8),)
     )
     line = forecast_text(small, None, "xpu")
     assert "\n" not in line and " of " not in line

@@ -11,15 +11,7 @@ import torch.nn.functional as F
 from toys import close
 
 from data.collate import left_pad, right_pad
-from gpt.model import (
-    GPT,
-    PRESETS,
-    GPTConfig,
-    KVCache,
-    one_query_attention,
-    plain_attention,
-    preset_config,
-)
+from gpt.model import GPT, PRESETS, GPTConfig, KVCache, plain_attention, preset_config
 
 CONFIG = GPTConfig(vocab_size=11, context=12, n_layer=2, n_head=2, n_embd=8)
 ROWS = [[3, 1, 4], [1, 5, 9, 2, 6], [5, 3]]
@@ -92,24 +84,6 @@ def slow_logits(model: GPT, row: list[int]) -> torch.Tensor:
 
 def test_logits_against_the_formulas():
     close(MODEL(torch.tensor([ROWS[1]]))[0], slow_logits(MODEL, ROWS[1]))
-
-
-@pytest.mark.parametrize("masked", [False, True])
-def test_one_query_attention_equals_the_fused_kernel(masked):
-    """The last of five queries, with keys and values cut from a longer cache."""
-    query, key, value = torch.randn(
-        3, 2, 2, 5, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1)
-    )
-    key, value = key[:, :, :4], value[:, :, :4]
-    mask = torch.tensor([[1, 1, 0, 1], [0, 1, 1, 1]]).bool()[:, None, None] if masked else None
-    fused = F.scaled_dot_product_attention(query[:, :, -1:], key, value, attn_mask=mask)
-    close(one_query_attention(query[:, :, -1:], key, value, mask), fused)
-    close(
-        plain_attention(
-            query[:, :, -1:], key, value, torch.ones(1, 4).bool() if mask is None else mask
-        ),
-        fused,
-    )
 
 
 # Causality and padding
@@ -199,15 +173,6 @@ def test_kept_rows_go_on_alone():
     close(continued(cache, rows[:, 5:7], [1, 1]), MODEL.hidden(rows)[:, 5:7])
     cache.keep(torch.tensor([1]))
     close(continued(cache, TOKENS[:1, 7:], [1, 1]), MODEL.hidden(TOKENS[:1])[:, 7:])
-
-
-def test_repeated_rows_stay_next_to_each_other():
-    cache = MODEL.new_cache(6, 9)
-    cache.rows = 2
-    MODEL.hidden(TOKENS[:2, :5], None, cache)
-    cache.repeat(3)
-    rows = torch.cat([TOKENS[[0, 0, 0, 1, 1, 1], :5], TOKENS[[0, 1, 2, 3, 0, 1], 5:]], dim=1)
-    close(continued(cache, rows[:, 5:], [1, 1, 2]), MODEL.hidden(rows)[:, 5:])
 
 
 # Too long rows
@@ -364,11 +329,3 @@ def test_checkpointed_blocks_keep_their_input_alone():
     model.checkpoint_blocks = True
     less = kept_for_backward(model, tokens)
     assert less < kept / 8 and less > 2 * 64 * 64 * 4 * 4  # each block's input at least
-
-
-def test_a_checkpointed_model_still_samples_with_a_cache():
-    model = random_gpt().train()
-    model.checkpoint_blocks = True
-    cache = model.new_cache(len(TOKENS), 9)
-    parts = [model.hidden(TOKENS[:, :4], cache=cache), model.hidden(TOKENS[:, 4:], cache=cache)]
-    close(torch.cat(parts, dim=1), MODEL.hidden(TOKENS))

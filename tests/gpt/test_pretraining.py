@@ -8,29 +8,17 @@ from dataclasses import replace
 
 import pytest
 import torch
-import tyro
 
 from data.collate import ResponseBatch, collate_responses
 from data.names import default_folder
-from gpt import pretraining
 from gpt.checkpoint import load_gpt
 from gpt.corpus import TextCorpus, WorldCorpus
 from gpt.model import GPT, GPTConfig
-from gpt.model import PRESETS as SHAPES
-from gpt.pretraining import (
-    PRESETS,
-    PretrainingConfig,
-    held_out_loss,
-    language_model_loss,
-    main,
-    train,
-)
+from gpt.pretraining import PretrainingConfig, held_out_loss, language_model_loss, main, train
 from gpt.teacher import teacher_folder
 from gpt.tokenizer import load_tokenizer
-from harness.command_line import preset_defaults
 from harness.errors import Finished
 from harness.metric_log import MetricLog
-from harness.optimizer import cosine_schedule
 
 TOKENIZER = load_tokenizer("glassbox")
 SHAPE = GPTConfig(vocab_size=7, context=12, n_layer=2, n_head=2, n_embd=8)
@@ -120,34 +108,6 @@ def test_accumulated_gradients_equal_the_batch():
     for one, other in zip(once.parameters(), twice.parameters(), strict=True):
         torch.testing.assert_close(other, one, rtol=1e-6, atol=1e-9)
     assert row["loss"] == pytest.approx(slow_loss(random_gpt().eval()), abs=1e-6)
-
-
-def test_each_step_reads_its_own_batches():
-    read = []
-
-    class Recorder(ListCorpus):
-        def batch(self, index: int) -> ResponseBatch:
-            read.append(index)
-            return BATCH
-
-    config = replace(CONFIG, steps=3, accumulation=2, warmup=2)
-    rows = train(config, random_gpt(), Recorder([]), MetricLog(3))
-    assert read == [0, 1, 2, 3, 4, 5]
-    expected = [cosine_schedule(step, 3, peak=0.01, warmup=2) for step in range(3)]
-    assert [row["lr"] for row in rows] == expected
-    assert [row["step"] for row in rows] == [1, 2, 3]
-
-
-def test_bfloat16_autocast_keeps_float32_weights():
-    model = random_gpt().float()
-    before = model.wte.weight.detach().clone()
-    config = replace(CONFIG, steps=3, precision="bfloat16")
-    rows = train(config, model, ListCorpus([BATCH] * 3), MetricLog(3))
-    assert all(math.isfinite(row["loss"]) for row in rows)
-    exact = slow_loss(random_gpt().eval())
-    assert 1e-5 < abs(rows[0]["loss"] / exact - 1) < 0.02  # float32 alone would be closer
-    assert model.wte.weight.dtype == torch.float32
-    assert not torch.equal(model.wte.weight, before)
 
 
 # Learning
@@ -242,20 +202,6 @@ def test_a_finished_run_is_not_trained_again(tmp_path):
 # Presets and folders
 
 
-def test_presets_fit_the_shapes_and_the_flags():
-    sizes = {name for name in PRESETS if "/" not in name}
-    assert sizes == set(SHAPES)
-    for name in sizes:
-        config = tyro.cli(
-            PretrainingConfig,
-            args=["--steps", "7", "--preset", name],
-            default=preset_defaults(PretrainingConfig, PRESETS, ["--steps", "7", "--preset", name]),
-        )
-        assert (config.preset, config.steps) == (name, 7)
-        own = ("tiny", "study", "teacher", "english")
-        assert config.tokenizer == ("glassbox" if name in own else "gpt2")
-
-
 def test_a_file_called_like_a_world_has_a_folder_of_its_own():
     """And so have two versions of a file."""
     data = (
@@ -272,19 +218,3 @@ def test_a_file_called_like_a_world_has_a_folder_of_its_own():
         f"grpo-{name}-tiny" for name in names
     ]
     assert teacher_folder("reviews.json").name == "teacher-reviews.json"
-
-
-def test_a_token_weighs_the_same_in_a_batch_of_short_rows_and_of_long_ones(monkeypatch):
-    """Length-sorted batches: divided by their own counts, the tokens of short rows would win."""
-    short = collate_responses([[1]] * 4, [[2, 0]] * 4, eos_id=0)
-    long = collate_responses([[1]] * 4, [[3, 4, 3, 4, 3, 4, 3, 0]] * 4, eos_id=0)
-    denominators = []
-
-    def spy(model: GPT, batch: ResponseBatch, denominator: float | None = None):
-        denominators.append(denominator)
-        return language_model_loss(model, batch, denominator)
-
-    monkeypatch.setattr(pretraining, "language_model_loss", spy)
-    rows = train(replace(CONFIG, steps=2), random_gpt(), ListCorpus([short, long]), MetricLog(2))
-    assert denominators == [20, 20]  # (8 + 32) / 2
-    assert rows[0]["loss"] == pytest.approx(float(held_out_loss(random_gpt(), [short])), rel=1e-5)

@@ -53,17 +53,6 @@ def test_surprise_is_minus_the_log_prob_of_each_token(tmp_path: Path) -> None:
         )
 
 
-def test_it_is_written_without_dropout_and_leaves_the_model_as_it_was(tmp_path: Path) -> None:
-    model = small_gpt(dropout=0.5).train()
-    state = torch.get_rng_state()
-    log = TextLog(tmp_path, LETTERS, BATCH)
-    log.write(model, 1)
-    log.write(model, 2)
-    assert model.training and torch.equal(state, torch.get_rng_state())
-    one, two = rows_of(tmp_path)[:2], rows_of(tmp_path)[2:]
-    assert [row["values"] for row in one] == [row["values"] for row in two]
-
-
 def test_long_texts_are_cut_and_none_are_kept_if_none_are_asked_for(tmp_path: Path) -> None:
     long = collate_responses([[0]], [[1] * 100], 8)
     cut = shortened(long, WINDOW)

@@ -37,6 +37,7 @@ NAN = float("nan")
         (TeacherConfig, dict(least_reward=NAN), "least_reward must be a number: got nan"),
         (RewardModelConfig, dict(responses_per_prompt=1), "must be at least 2"),
         (RewardModelConfig, dict(pairs=0), "pairs must be at least 1"),
+        (RewardModelConfig, dict(borrowed_responses=5, repeated_responses=3), "lower them"),
         (RewardModelConfig, dict(held_out_pairs=0), "held_out_pairs must be at least 1"),
         (TeacherConfig, dict(batch_size=0), "batch_size must be at least 1"),
         (EngineConfig, dict(lora_rank=-1), "lora_rank must not be negative: got -1"),

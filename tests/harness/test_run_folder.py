@@ -16,13 +16,14 @@ import pytest
 import torch
 
 from harness import run_folder
+from harness.command_flags import CommandFlags
 from harness.errors import Finished, UserError
 from harness.here import HERE
 from harness.metric_log import MetricLog
 from harness.optimizer import Diverged
 from harness.paths import MODEL_FILE
-from harness.run_folder import finish_run, open_run, stepping
-from harness.training_state import TrainingState, keep_state
+from harness.run_folder import finish_run, open_run, read_record, stepping
+from harness.training_state import TrainingState, keep_state, saved_step
 
 
 def one_sentence(error: pytest.ExceptionInfo) -> str:
@@ -60,16 +61,6 @@ def test_earlier_runs_are_moved_aside_and_kept(tmp_path, capsys):
     assert "an earlier run was moved to" in capsys.readouterr().out
     open_run(tmp_path / "demo", RunFlags(4))
     assert [file.name for file in folder.iterdir()] == ["config.json"]  # nothing old in the new run
-
-
-def test_resuming_keeps_the_folder(tmp_path):
-    folder = open_run(tmp_path / "demo", RunFlags(1))
-    TrainingState({}, {}).save(folder)
-    assert open_run(folder, RunFlags(2), resume=True) == folder
-    written = json.loads((folder / "config.json").read_text())
-    assert written["steps"] == 2  # what the run is now, and what else it was started with
-    assert written["script"] == RunFlags.__module__ and "made_with" in written
-    assert len(list(tmp_path.iterdir())) == 1
 
 
 def test_resuming_with_other_flags_is_refused(tmp_path):
@@ -136,15 +127,6 @@ class ReadingFlags(RunFlags):
     data: str = "reviews"
     policy: Path | None = None
     reward_model: tuple[Path, ...] = ()
-
-
-@pytest.mark.parametrize("out", ["start", "."])
-@pytest.mark.parametrize("flag", ["policy", "reward_model"])
-def test_a_run_does_not_take_the_folder_of_its_inputs(tmp_path, out, flag):
-    start = open_run(tmp_path / "start", ReadingFlags())
-    value = (start,) if flag == "reward_model" else start
-    refused(tmp_path / out, ReadingFlags(**{flag: value}), "which this run reads")
-    assert start.is_dir()
 
 
 # One run in a folder
@@ -234,19 +216,30 @@ def test_a_finished_run_says_so(tmp_path):
     assert sorted(path.name for path in folder.iterdir()) == ["config.json", MODEL_FILE]
 
 
+@dataclass(frozen=True)
+class DecayingFlags(CommandFlags):
+    steps: int = 3
+    fixed_length = True
+
+
+def test_a_finished_run_goes_on_to_more_steps_where_that_is_the_longer_run(tmp_path, capsys):
+    folder = cut(tmp_path / "run", RunFlags())
+    (folder / MODEL_FILE).touch()
+    finish_run(folder, can_go_on=True)
+    with pytest.raises(Finished):
+        open_run(folder, RunFlags(), resume=True)
+    open_run(folder, RunFlags(9), resume=True)
+    assert "goes on from step 2" in capsys.readouterr().out
+    assert read_record(folder)["steps"] == 9 and saved_step(folder) == 2
+    other = cut(tmp_path / "other", DecayingFlags())
+    refused(other, DecayingFlags(steps=9), "started with --steps 3, on which", resume=True)
+
+
 def test_what_a_killed_process_was_writing_is_cleared_away(tmp_path):
     folder = cut(tmp_path / "run", RunFlags())
     (folder / ".state.pt.123.tmp").write_text("half")
     open_run(folder, RunFlags(), resume=True)
     assert sorted(path.name for path in folder.iterdir()) == ["config.json", "state.pt"]
-
-
-def test_steps_that_a_state_cannot_have(tmp_path):
-    state = TrainingState({}, {}, step=10**9)
-    with pytest.raises(UserError, match="1000000000 steps .* --steps 4"):
-        state.steps_left(4)
-    assert list(TrainingState({}, {}, step=2).steps_left(4)) == [2, 3]
-    assert list(TrainingState({}, {}, step=2, stopped=True).steps_left(4)) == []
 
 
 # Numbers that blow up

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import signal
 import subprocess
@@ -217,16 +216,6 @@ def test_a_full_disk_behind_the_output_ends_nothing(tmp_path, monkeypatch):
     run_script(lambda config: run(config, lambda step: print(step)), Flags(tmp_path / "run"))
     assert (tmp_path / "run" / "report.json").exists()
     sys.stdout.close()
-
-
-@pytest.mark.parametrize("errors", ["strict", "surrogateescape"])  # the latter with LC_ALL=C
-def test_a_terminal_without_unicode_gets_an_escape(monkeypatch, errors):
-    raw = io.BytesIO()
-    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii", errors=errors))
-    with explained():
-        print("caf\u00e9 \U0001f600")
-    sys.stdout.flush()
-    assert raw.getvalue() == b"caf\\xe9 \\U0001f600\n"
 
 
 @pytest.mark.parametrize("closed", [(0,), (1,), (2,), (0, 1, 2)])

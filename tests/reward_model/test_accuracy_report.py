@@ -86,12 +86,6 @@ def test_accuracy_counts_ties_as_wrong():
     assert numbers["mean_margin"] == 0.5
 
 
-def test_the_length_baseline_decides_ties_by_a_coin():
-    """The chosen one is longer, as long, shorter, longer: 2.5 of 4."""
-    numbers = report_of([0.0] * 4, [0.0] * 4, [5, 3, 1, 9, 4, 3, 2, 8]).numbers
-    assert numbers["length_accuracy"] == 0.625
-
-
 def test_calibration_is_measured_in_the_models_own_logits():
     """Margins in standard deviations times the scale are logits: 0.75 claimed, 3 of 4 right."""
     chosen = [LN3 / 2, -LN3 / 2, LN3 / 2, LN3 / 2]
@@ -112,9 +106,3 @@ def test_gold_leaves_out_ties_of_gold_and_follows_gold_not_the_label():
     assert numbers["length_gold_accuracy"] == 1  # the longer answer has the higher gold each time
     sigmoid_of_one, sure = 0.7310586, 1 / (1 + math.exp(-0.8 / 0.12))
     assert numbers["label_ceiling"] == pytest.approx((2 * sigmoid_of_one + 0.5 + sure) / 4)
-
-
-def test_without_gold_there_are_no_gold_numbers():
-    report = report_of([1.0], [0.0], [1, 1])
-    assert not [name for name in report.numbers if "gold" in name or name == "label_ceiling"]
-    assert "gold" not in report.text()

@@ -10,8 +10,8 @@ import pytest
 from data.splits import split_of
 from gpt.tokenizer import load_tokenizer
 from harness.errors import UserError
-from reward_model.pair_files import file_pairs, keep_pairs, kept_pairs
-from reward_model.pairs import TokenPair, preference_strength
+from reward_model.pair_files import file_pairs
+from reward_model.pairs import preference_strength
 from reward_model.reward_model_training import RewardModelConfig, main
 
 GLASSBOX = load_tokenizer("glassbox")
@@ -45,7 +45,7 @@ def test_pairs_that_the_model_cannot_read_are_left_out_and_counted(tmp_path, cap
     (tmp_path / "pairs.json").write_text(json.dumps(rows), encoding="utf-8")
     config = RewardModelConfig(data=str(tmp_path / "pairs.json"))
     pairs = sum(file_pairs(config, GLASSBOX, 60), [])
-    assert "left out 1 pairs: longer than the model's 60 positions" in capsys.readouterr().out
+    assert "longer than the model's 60 positions 1" in capsys.readouterr().out
     longest = max(len(p.prompt) + max(len(p.chosen), len(p.rejected)) for p in pairs)
     assert longest <= 60
 
@@ -81,13 +81,3 @@ def test_margins_from_strengths_need_a_strength_of_every_pair(tmp_path):
     (tmp_path / "pairs.json").write_text(json.dumps(rows), encoding="utf-8")
     train, held_out = file_pairs(config, GLASSBOX, 128)
     assert {preference_strength(pair.meta) for pair in train + held_out} <= {1.0, 3.0}
-
-
-def test_kept_pairs_are_the_pairs_that_were_trained_on(tmp_path):
-    """With what a margin is taken from."""
-    pairs = [
-        TokenPair([1, 2], [3, GLASSBOX.eos_id], [4, 5], {"margin": 2.5}),
-        TokenPair([1, 2], [7], [9, GLASSBOX.eos_id], {"gold_chosen": 0.25, "gold_rejected": 1.0}),
-    ]
-    keep_pairs(tmp_path, pairs, pairs[:1], GLASSBOX)
-    assert kept_pairs(tmp_path, GLASSBOX) == (pairs, pairs[:1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from dataclasses import replace
 
@@ -12,6 +13,7 @@ import toys
 from data.collate import collate_responses
 from data.readers import read_preferences
 from data.records import PreferenceRecord, PromptRecord
+from gpt.fit import Limits
 from gpt.generate import Generation, SamplingParams, generate
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import build_tokenizer, load_tokenizer
@@ -66,13 +68,6 @@ def make(
     return [pair for batch in batches for pair in batch], [len(batch) for batch in batches]
 
 
-def test_pairs_use_the_given_prompts_only_and_exactly_as_many_as_asked_for():
-    pairs, sizes = make(random_gpt(), 27)
-    assert sizes == [8, 8, 8, 3]
-    used = [BYTES.decode(pair.prompt) for pair in pairs]
-    assert {text: used.count(text) for text in set(used)} == {"one\n": 9, "two\n": 9, "three\n": 9}
-
-
 @pytest.mark.parametrize(("responses", "comparisons"), [(2, 1), (4, 6), (5, 10)])
 def test_every_two_responses_to_a_prompt_are_compared(responses, comparisons):
     """K (K - 1) / 2 pairs a visit, next to each other; each response is in K - 1 of them."""
@@ -85,6 +80,38 @@ def test_every_two_responses_to_a_prompt_are_compared(responses, comparisons):
         texts = [tuple(tokens) for pair in visit for tokens in (pair.chosen, pair.rejected)]
         assert len(set(texts)) == responses
         assert {texts.count(text) for text in texts} == {responses - 1}
+
+
+@pytest.mark.parametrize(
+    ("longest", "repeated"),
+    [(48, ("a. b. b.", True)), (7, ("a. b. b", False))],
+    ids=["fits", "cut"],
+)
+def test_borrowed_and_repeated_answers_are_compared_with_the_own_ones(
+    monkeypatch, longest, repeated
+):
+    """Of 4 answers 2 are sampled, one is the next prompt's first, one says its last sentence again."""
+
+    def drawn(policy, tokenizer, prompts, how, generator):
+        assert how.sampled == 2
+        texts = [["a. b.", tokenizer.decode(prompt).strip()] for prompt in prompts]
+        texts[1][0] = "borrowed"  # of which the second prompt is the lender
+        return [[(BYTES.encode(t) + [EOS], t, True) for t in group] for group in texts]
+
+    seen: list[tuple[str, tuple[str, bool], tuple[str, bool]]] = []
+
+    def annotator(prompt, a, a_ended, b, b_ended, rng) -> Labelled:
+        seen.append((prompt.prompt.strip(), (a, a_ended), (b, b_ended)))
+        return Labelled(False)
+
+    monkeypatch.setattr(pairs_module, "_answers", drawn)
+    options = dict(batch_size=3, responses_per_prompt=4, borrowed=1, repeated=1, steps=longest)
+    pairs, _ = make(random_gpt(), 6, annotator, **options)
+    own = seen[0][0]
+    answers = [("a. b.", True), (own, True), ("borrowed", True), repeated]
+    assert seen[:6] == [(own, *two) for two in itertools.combinations(answers, 2)]
+    said = BYTES.encode(repeated[0]) + [EOS] * repeated[1]
+    assert [pair.chosen for pair in pairs].count(said) == 3  # the annotator preferred it to each
 
 
 def test_pairs_keep_the_sampled_tokens(monkeypatch):
@@ -166,12 +193,6 @@ def test_a_policy_that_repeats_itself_is_given_up_soon(monkeypatch):
     assert sum(asked) == 512
 
 
-def test_encoded_records_end_with_eos():
-    record = PreferenceRecord("ab", "c", "de", {"score_chosen": 5})
-    (pair,) = encode_pairs([record], BYTES)
-    assert pair == TokenPair([97, 98], [99, 256], [100, 101, 256], {"score_chosen": 5})
-
-
 def test_collate_pairs_puts_the_chosen_first():
     pairs = [TokenPair([1, 2], [3, 9], [4, 4, 4]), TokenPair([5], [6, 6], [7, 9])]
     batch = collate_pairs(pairs, eos_id=9)
@@ -226,36 +247,22 @@ def test_a_written_pair_is_read_again_as_a_preference(tmp_path):
     ]
 
 
-def test_sampled_pairs_survive_the_file_token_by_token(tmp_path):
-    """Broken UTF-8, answers that were cut off, empty ones, and two that read alike."""
-    pairs, _ = make(random_gpt(), 40)
-    pairs += [TokenPair([97], [98], [98, EOS]), TokenPair([97], [EOS], [255, 254])]
-    append_jsonl(tmp_path / "pairs.jsonl", [pair_as_text(pair, BYTES) for pair in pairs])
-    result = read_preferences(tmp_path / "pairs.jsonl")
-    assert result.dropped == {}
-    assert encode_pairs(result.records, BYTES) == [replace(pair, meta={}) for pair in pairs]
-    ends = {tokens[-1] == EOS for pair in pairs for tokens in (pair.chosen, pair.rejected)}
-    assert ends == {True, False}
-
-
-def test_another_tokenizer_reads_the_text_and_whether_it_ended():
-    """Ids mean something else there, whether they are too large for it or spell another text."""
-    glassbox = load_tokenizer("glassbox")
-    tokens = glassbox.encode("The lamp") + [glassbox.eos_id]
-    row = pair_as_text(TokenPair([97], tokens, tokens[:-1]), glassbox)
-    meta = {key: row[key] for key in row if key.endswith(("ended", "tokens"))}
-    (pair,) = encode_pairs([PreferenceRecord("a", row["chosen"], row["rejected"], meta)], BYTES)
-    assert pair == TokenPair([97], [*b"The lamp", EOS], [*b"The lamp"])
-    meta = {"chosen_tokens": [99, EOS], "chosen_ended": False}  # the text was edited by hand
-    (pair,) = encode_pairs([PreferenceRecord("a", "b", "d", meta)], BYTES)
-    assert pair == TokenPair([97], [98], [100, EOS])
-
-
 def test_pairs_are_kept_or_left_out_by_their_tokens():
     """A cut-off answer needs no room for an EOS that it does not have."""
     pairs = [TokenPair([1, 2], [3, 4, 5], [6]), TokenPair([1], [3], [4, 4, 4, EOS])]
-    assert keep_fitting(pairs, 2, 4) == (pairs, {})
-    assert keep_fitting(pairs, 2, 3) == (pairs[:1], {"answer too long": 1})
-    assert keep_fitting(pairs, 1, 4) == (pairs[1:], {"prompt too long": 1})
-    assert keep_fitting(pairs, 2, 4, context=4) == ([], {"longer than the model's 4 positions": 2})
-    assert keep_fitting(pairs, 2, 4, context=5) == (pairs, {})
+    for limits, kept in (
+        ((2, 4), pairs), ((2, 3), pairs[:1]), ((1, 4), pairs[1:]), ((2, 4, 4), []), ((2, 4, 5), pairs)
+    ):  # fmt: skip
+        assert keep_fitting(pairs, Limits(*limits)) == kept
+
+
+def test_a_cut_answer_has_no_eos_and_its_mask_is_full():
+    """It is a sampled answer that reached its limit; a pair that is equal after the cut is none."""
+    long, rest = [*range(3, 33), EOS], [*range(40, 44), EOS]
+    pairs = [TokenPair([1], long, rest), TokenPair([1], long, [*long[:20], 99, EOS])]
+    (cut,) = keep_fitting(pairs, Limits(8, 20, 64, cut=True))
+    assert cut.chosen == long[:20] and cut.rejected == rest
+    batch = collate_pairs([cut], EOS)
+    assert batch.lengths.tolist() == [20, 5] and batch.response_mask.sum(1).tolist() == [20, 5]
+    assert pair_as_text(cut, BYTES)["chosen_ended"] is False
+    assert keep_fitting(pairs, Limits(8, 20, 12, cut=True)) == []  # 11 tokens say nothing

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import replace
 
 import pytest
 import torch
 
 from data.collate import ResponseBatch, collate_responses
-from gpt.checkpoint import load_gpt, save_gpt
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import load_tokenizer
 from harness.errors import UserError
@@ -134,24 +132,6 @@ def test_normalize_on_without_spread_stays_finite():
     assert model(batch_of([[3]], [[4]])).item() == pytest.approx(0, abs=1e-6)
 
 
-# Construction
-
-
-def test_from_policy_copies_the_trunk_and_draws_the_head():
-    """std (D + 1)^-0.5: with D = 255, 1/16."""
-    policy = GPT(GPTConfig(V, context=4, n_layer=1, n_head=1, n_embd=255)).initialize()
-    model = RewardModel.from_policy(policy, generator=torch.Generator().manual_seed(0))
-    assert float(model.head.weight.detach().std()) == pytest.approx(1 / 16, rel=0.15)
-    assert model.head.bias.tolist() == [0.0]
-    same = RewardModel.from_policy(policy, generator=torch.Generator().manual_seed(0))
-    assert torch.equal(model.head.weight, same.head.weight)
-    before = copy.deepcopy(policy.state_dict())
-    for name, parameter in model.gpt.named_parameters():
-        assert torch.equal(parameter, before[name]), name
-        parameter.data.add_(1.0)
-    assert all(torch.equal(policy.state_dict()[name], before[name]) for name in before)
-
-
 # Files
 
 
@@ -169,19 +149,6 @@ def test_a_checkpoint_keeps_pooling_normalisation_and_tokenizer(tmp_path, poolin
     assert torch.equal(loaded(batch), model(batch))
     assert not loaded.training
     assert not any(parameter.requires_grad for parameter in loaded.parameters())
-
-
-def test_the_two_kinds_of_checkpoint_are_not_mistaken(tmp_path):
-    tokenizer = load_tokenizer("glassbox")
-    gpt = GPT(GPTConfig(tokenizer.n_vocab, context=16, n_layer=1, n_head=2, n_embd=8)).initialize()
-    save_gpt(tmp_path / "gpt" / "model.safetensors", gpt, tokenizer)
-    save_reward_model(tmp_path / "rm" / "model.safetensors", RewardModel(gpt), tokenizer)
-    with pytest.raises(UserError, match="holds a gpt, not a reward_model"):
-        load_reward_model(tmp_path / "gpt")
-    with pytest.raises(UserError, match="holds a reward_model, not a gpt"):
-        load_gpt(tmp_path / "rm")
-    with pytest.raises(UserError, match="no checkpoint"):
-        load_reward_model(tmp_path / "nothing")
 
 
 # Prefixes

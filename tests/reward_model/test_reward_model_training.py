@@ -150,14 +150,6 @@ def batches(monkeypatch) -> list[list[TokenPair]]:
     return seen
 
 
-def test_training_visits_every_pair_once_an_epoch(batches):
-    train(fresh_model(), TRAIN, CONFIG, MetricLog(40), eos_id=EOS)
-    assert [len(batch) for batch in batches] == [16] * 40
-    seen = [TRAIN.index(pair) for batch in batches for pair in batch]
-    assert sorted(seen[:320]) == sorted(seen[320:]) == list(range(320))
-    assert seen[:320] != seen[320:]
-
-
 def test_all_pairs_of_a_prompt_are_one_element_of_a_batch(batches):
     """Three prompts with 3, 1 and 6 pairs; two prompts a step."""
     pairs = [

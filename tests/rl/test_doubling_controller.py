@@ -5,13 +5,10 @@ That every engine asks its controller is held with the adaptive one, in test_eng
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
-from engines import Crash, CrashingLog, Engine, engine_named, small_gpt
-
-from harness.training_state import saved_step
+from engines import Engine, engine_named, small_gpt
 
 DOUBLING: dict[str, Any] = dict(
     prompts_per_step=4, group_size=4, minibatches=2, updates_per_batch=1, kl_controller="doubling",
@@ -35,17 +32,3 @@ def test_the_coefficient_is_doubled_and_halved(engine: Engine) -> None:
     assert 2.0 in factors
     moved = [after["kl_coef"] / row["kl_coef"] for row, after in zip(rows, rows[1:], strict=False)]
     assert moved == pytest.approx(factors)
-
-
-@each_engine
-def test_a_resumed_run_goes_on_with_the_coefficient_that_it_had(
-    engine: Engine, tmp_path: Path
-) -> None:
-    options = DOUBLING | dict(steps=4, kl_target=1e3, checkpoint_every=2)
-    log = CrashingLog(4)
-    log.last = 3
-    with pytest.raises(Crash):
-        engine.run(small_gpt(), log=log, folder=tmp_path, **options)
-    assert saved_step(tmp_path) == 2
-    rows = engine.run(small_gpt(), folder=tmp_path, resume=True, **options)
-    assert [row["kl_coef"] for row in rows] == pytest.approx([0.005, 0.0025])

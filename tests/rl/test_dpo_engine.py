@@ -23,13 +23,13 @@ from engines import (
     flat_gradient,
     numbers,
     small_gpt,
-    weights,
 )
 
 from data import names
 from data.readers import read_preferences
 from data.splits import split_of
 from gpt.checkpoint import load_gpt, save_gpt
+from gpt.fit import Limits
 from gpt.generate import SamplingParams
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import load_tokenizer
@@ -157,24 +157,6 @@ def test_the_metrics_of_a_step_are_those_of_the_policy_before_it():
 # Pairs, batches and the reference's log-probs
 
 
-def test_every_pair_is_seen_once_an_epoch(monkeypatch):
-    """Six pairs, three a step: two steps are an epoch, each with an order of its own."""
-    seen: list[tuple[int, ...]] = []
-    real = preferences.pair_log_probs
-
-    def spy(model, batch, config):
-        if model.wte.weight.requires_grad:
-            prompts = zip(batch.tokens, batch.prompt_lengths.tolist(), strict=True)
-            seen.extend(tuple(row[:n].tolist()) for row, n in list(prompts)[: len(batch) // 2])
-        return real(model, batch, config)
-
-    monkeypatch.setattr(dpo_engine, "pair_log_probs", spy)
-    run(small_gpt(), steps=4, batch_size=3)
-    every = sorted(tuple(p.prompt) for p in PAIRS)
-    assert sorted(seen[:6]) == sorted(seen[6:]) == every
-    assert seen[:6] != seen[6:]
-
-
 def test_the_reference_is_asked_once_for_every_pair_that_is_visited(monkeypatch):
     rows = 0
     real = preferences.pair_log_probs
@@ -213,15 +195,6 @@ def test_forwards_keep_both_sides_of_a_pair_and_cover_all(size):
         list(pair_micro_batches(PAIRS, EOS, 1))
 
 
-def test_held_out_pairs_teach_nothing():
-    """Neither do they steer: with and without them the weights are the same."""
-    with_them, without = small_gpt(), small_gpt()
-    rows = run(with_them, steps=4, eval_every=2, held_out=HELD_OUT, held_out_pairs=2)
-    run(without, steps=4)
-    assert torch.equal(weights(with_them), weights(without))
-    assert ["held_out_loss" in row for row in rows] == [False, True, False, True]
-
-
 def test_the_learning_rate_warms_up_and_follows_a_cosine():
     rows = run(small_gpt(), steps=6, warmup=2, lr=4e-3)
     expected = [cosine_schedule(step, 6, peak=4e-3, warmup=2) for step in range(6)]
@@ -234,13 +207,13 @@ def test_the_learning_rate_warms_up_and_follows_a_cosine():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (dict(beta=0.0), "beta must be positive"),
+        (dict(beta=0.0), "beta must be above 0"),
         (dict(label_smoothing=0.5), "label_smoothing.*below 0.5"),
         (dict(label_smoothing=-0.1), "label_smoothing.*at least 0"),
         (dict(loss="ipo", label_smoothing=0.1), "label_smoothing and the loss cdpo"),
         (dict(label_smoothing=0.1), "label_smoothing and the loss cdpo"),
         (dict(loss="cdpo"), "label_smoothing and the loss cdpo"),
-        (dict(simpo_beta=0.0), "simpo_beta must be positive"),
+        (dict(simpo_beta=0.0), "simpo_beta must be above 0"),
         (dict(target_margin=-0.1), "target_margin must not be negative"),
         (dict(micro_batch_size=1), "micro_batch_size must be at least 2"),
     ],
@@ -272,12 +245,12 @@ def test_a_files_pairs_are_split_by_prompt_and_long_ones_left_out(tmp_path, caps
         prompt = next(p for p in FILE_PROMPTS if split_of(p) == "train")
         row = {"prompt": prompt, "chosen": "Well, " * 30, "rejected": "No!"}
         file.write(json.dumps(row) + "\n")
-    train_pairs, held_out = open_pairs(str(path), "tiny", None, tokenizer, 40, 30)
+    train_pairs, held_out = open_pairs(str(path), "tiny", None, tokenizer, Limits(40, 30))
     texts = [{tokenizer.decode(p.prompt) for p in part} for part in (train_pairs, held_out)]
     assert [{split_of(text) for text in part} for part in texts] == [{"train"}, {"validation"}]
     expected = [p for p in FILE_PROMPTS if split_of(p) in ("train", "validation")]
     assert len(train_pairs) + len(held_out) == len(expected)
-    assert "left out 1 pairs: answer too long" in capsys.readouterr().out
+    assert "do not fit: answer too long 1" in capsys.readouterr().out
     assert all(p.chosen[-1] == p.rejected[-1] == tokenizer.eos_id for p in train_pairs)
 
 
@@ -295,7 +268,7 @@ def test_the_reviews_pairs_are_those_of_the_reward_model_token_by_token(tmp_path
     for name in ("pairs.jsonl", "held_out_pairs.jsonl"):
         append_jsonl(tmp_path / name, [pair_as_text(pair, tokenizer) for pair in pairs])
     assert tokenizer.encode("lamp") != spelled
-    parts = open_pairs("reviews", "tiny", tmp_path, tokenizer, 40, 30)
+    parts = open_pairs("reviews", "tiny", tmp_path, tokenizer, Limits(40, 30))
     assert parts == (pairs[:2], pairs[:2])
     assert read_preferences(tmp_path / "pairs.jsonl").summary() in capsys.readouterr().out
 
@@ -347,24 +320,6 @@ def run_file(runs: Path, **changes) -> Path:
         test_prompts=4, max_new_tokens=20, device="cpu",
     )  # fmt: skip
     return main(DPOConfig(**(options | changes)))
-
-
-def test_a_file_of_pairs_needs_no_reward_model(runs, capsys):
-    out = run_file(runs)
-    printed = capsys.readouterr().out
-    assert printed.count("no reward model in ") == 1
-    assert "reward_model-pairs-tiny: the validations report no reward\n" in printed
-    assert (out / "learning_curves.png").read_bytes()[:4] == b"\x89PNG"
-    row = read_jsonl(out / "metrics.jsonl")[-1]
-    assert {key for key in row if key.startswith(("validation/", "held_out_"))} == {
-        *("held_out_loss", "held_out_accuracy", "held_out_margin"),
-        *("validation/kl", "validation/response_length", "validation/eos_rate"),
-    }
-    report = json.loads((out / "report.json").read_text())
-    assert set(report) == {"prompts", "before", "after"}
-    for side in ("before", "after"):
-        assert set(report[side]) == {"kl", "response_length", "eos_rate"}
-    assert all(set(row) == {"step", "prompt", "response"} for row in read_jsonl(out / SAMPLES))
 
 
 def test_a_reward_model_that_is_there_changes_the_report_alone(runs, capsys):

@@ -13,7 +13,7 @@ from conftest import require_package
 
 from harness.errors import UserError
 from rl import export
-from rl.commands.event_files import clock, run_folders, run_names
+from rl.commands.event_files import run_folders, run_names
 from rl.export import ExportConfig
 
 require_package("tensorboard")
@@ -95,12 +95,6 @@ def test_a_folder_of_runs_stands_for_them_and_names_are_told_apart(tmp_path: Pat
     export.main((tmp_path / "a", tmp_path / "b" / "grpo"), ExportConfig(tmp_path / "out"))
     for name in ("a/grpo", "ppo", "b/grpo"):
         assert len(read(tmp_path / "out" / name).Scalars("reward")) == 3
-
-
-def test_times_are_left_equal_where_nothing_was_timed() -> None:
-    assert clock([{"step": 1, "loss": 2.0}, {"step": 2, "loss": 1.0}], 7.0) == [7.0, 7.0]
-    rows = [{"seconds/a": 5.0}, {"seconds/a": 1.0, "seconds/b": 2.0}, {"seconds/a": 4.0}]
-    assert clock(rows, 100.0) == [93.0, 96.0, 100.0]
 
 
 def test_what_is_no_run_is_one_sentence(tmp_path: Path) -> None:

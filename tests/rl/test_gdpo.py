@@ -158,8 +158,3 @@ def test_a_reward_without_parts_is_refused(advantages_of, overlong_buffer):
 def test_an_engine_without_such_advantages_refuses_the_flag(config):
     with pytest.raises(ValueError, match="does not have: leave it out"):
         config(normalize_parts=True)
-
-
-def test_another_scale_beside_it_is_refused():
-    with pytest.raises(ValueError, match="leave reward_scale none out"):
-        GRPOVariantsConfig(normalize_parts=True, reward_scale="none")

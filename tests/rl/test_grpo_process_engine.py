@@ -35,11 +35,7 @@ from harness.errors import UserError
 from reward_model.scalar_head import RewardModel
 from rl import grpo_process_engine
 from rl.batches.rollout import Rollout
-from rl.grpo_process_engine import (
-    ProcessGRPOConfig,
-    open_step_rewards,
-    process_grpo_loss,
-)
+from rl.grpo_process_engine import ProcessGRPOConfig, open_step_rewards, process_grpo_loss
 from rl.rewards.sources import RewardModelReward, RuleReward
 from rl.rewards.step_rewards import CheckedSteps, OutcomeSteps, RewardModelSteps
 from rl.training.open_task import Task

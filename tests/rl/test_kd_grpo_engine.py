@@ -41,7 +41,6 @@ from rl.kd_grpo_engine import (
     scores_and_penalty,
     teacher_reward,
 )
-from rl.rewards import teacher_reward as teacher
 
 KD_GRPO = engine_named("kd_grpo")
 CONFIG, run = KD_GRPO.config, KD_GRPO.run
@@ -221,7 +220,7 @@ def test_a_moved_reference_shows_in_the_kl():
         ({"policy_loss": "reinforce", "updates_per_batch": 2}, "updates_per_batch must be 1"),
         ({"teacher_reward": "sum", "per_token": True}, "per_token belongs to reverse_kl"),
         ({"reference_update": "mix", "kl_coef": 0.0}, "give a kl_coef above 0"),
-        ({"reference_mix": 0.0}, "reference_mix above 0"),
+        ({"reference_mix": 0.0}, "reference_mix is a share"),
         ({"reference_every": 0}, "reference_every must be at least 1"),
         ({"own_text_coef": -0.1}, "own_text_coef must not be negative"),
         ({"reward": "gold"}, "the teacher is the reward"),
@@ -231,16 +230,6 @@ def test_a_moved_reference_shows_in_the_kl():
 def test_what_cannot_work_is_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         replace(CONFIG, **changes)
-
-
-def test_a_token_that_the_teacher_never_writes_costs_twenty_nats():
-    """Never infinity: minus infinity in one response would be the advantage of all others."""
-    strict = copy.deepcopy(TEACHER)
-    strict.wte.weight.data.mul_(200)
-    rollout = some_rollout(small_gpt())
-    log_probs = teacher.teacher_log_probs(strict, rollout, CONFIG)
-    assert float(log_probs.min()) == -20 and log_probs.isfinite().all()
-    assert float(log_probs[~rollout.response_mask].abs().sum()) == 0
 
 
 # The loss on its own text in the reward

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from data.collate import ResponseBatch, collate_responses
 from gpt.distillation import forward_kl, sampled_cross_entropy
-from gpt.generate import SamplingParams, choose_tokens
 from gpt.log_probs import (
     full_kl,
     score_in_micro_batches,
@@ -71,18 +70,6 @@ def test_scalar_heads():
         reward = RewardModel(policy, pooling).to(META)
         is_there(reward.token_scores(batch))
         is_there(reward(batch), shape=(N,))
-
-
-def test_a_padded_prompt_and_a_draw():
-    policy, _ = on_meta()
-    tokens = torch.zeros(N, 3, dtype=torch.long, device=META)
-    mask = torch.ones(N, 3, dtype=torch.bool, device=META)
-    hidden = policy.hidden(tokens, mask)
-    assert hidden.shape == (N, 3, 32)
-    chosen, log_probs = choose_tokens(
-        policy.logits(hidden[:, -1]), SamplingParams(), torch.zeros(N, device=META)
-    )
-    assert chosen.shape == log_probs.shape == (N,)
 
 
 def test_an_update_of_actor_and_critic_with_its_meter():

@@ -164,21 +164,6 @@ def test_the_policy_loss_by_loops_in_both_modes():
     assert surrogate["token_ratio"] != pytest.approx(surrogate["ratio_power"], rel=0.01)
 
 
-def test_the_preference_loss_by_its_literals_and_of_no_pairs():
-    log_probs, ref = torch.tensor([[-10.0, -12.0]]), torch.tensor([[-11.0, -11.5]])  # h = 1.5
-    config = replace(CONFIG, dpo_beta=0.1)
-    both = Compared(log_probs, ref, torch.ones(1, 2))
-    assert float(preference_loss(config, both, pairs=1)) == pytest.approx(0.620957, abs=1e-6)
-    assert float(preference_loss(config, both, pairs=4)) == pytest.approx(0.155239, abs=1e-6)
-    smoothed = replace(config, preference_loss=("cdpo",), label_smoothing=0.1)
-    assert float(preference_loss(smoothed, both, pairs=1)) == pytest.approx(0.635957, abs=1e-6)
-    x = torch.randn(3, 2, requires_grad=True)
-    nothing = preference_loss(config, Compared(*[x[:0], x[:0].detach(), x[:0].detach()]), pairs=0)
-    assert nothing.item() == 0
-    (gradient,) = torch.autograd.grad(nothing, x)
-    assert torch.equal(gradient, torch.zeros(3, 2))
-
-
 @pytest.mark.parametrize("pairs", ["best_worst", "all"])
 def test_without_a_pair_the_preference_loss_is_zero(pairs):
     """Equal rewards: no pairs, no NaN, and with kl_coef 0 no update at all."""
@@ -317,7 +302,7 @@ def test_the_mean_ratio_by_loops_and_its_clip():
         scores,
         old,
         advantages,
-        SimpleNamespace(response_mask=mask, valid=mask.flatten().nonzero()[:, 0]),
+        SimpleNamespace(response_mask=mask, of_valid=lambda values: values[mask]),
     )
     meter.add_update(loss, torch.ones(()))
     row = meter.metrics()

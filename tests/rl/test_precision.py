@@ -30,12 +30,10 @@ from rl.rewards.ensemble import EnsembleReward
 from rl.rewards.sources import RewardModelReward
 from rl.rewards.step_rewards import RewardModelSteps
 from rl.rewards.teacher_reward import TeacherReward
-from rl.rewards.verifiable import VerifiableReward
-from rl.training.evaluation import Conditions, Validation, best_of_n, measure_accuracy
+from rl.training.evaluation import Conditions, Validation
 from rl.training.open_task import Task, to_bfloat16
 from rl.training.run import run_training
 
-BFLOAT16 = Conditions(precision="bfloat16")
 PARAMS = SamplingParams(max_new_tokens=4)
 # The single-model engine says so of every run with one update a batch.
 pytestmark = pytest.mark.filterwarnings("ignore:with one update a batch")
@@ -98,14 +96,6 @@ def test_rewards_by_models_run_in_their_precision(products):
     assert products.keys() == {torch.bfloat16}
     torch.testing.assert_close(rewards, exact, rtol=0.02, atol=0.02)
     assert not torch.equal(rewards, exact)
-
-
-def test_measurements_of_a_policy_run_in_their_precision(products):
-    check = VerifiableReward(lambda record, text, ended: float("a" in text), "has an a")
-    reward = RewardModelReward(reward_model(), dtype="bfloat16")
-    best_of_n(small_gpt(), LETTERS, PROMPTS, PARAMS, reward, 3, conditions=BFLOAT16)
-    measure_accuracy(small_gpt(), LETTERS, PROMPTS, PARAMS, check, k=3, conditions=BFLOAT16)
-    assert products.keys() == {torch.bfloat16}
 
 
 def test_pretraining_and_its_held_out_loss(products):

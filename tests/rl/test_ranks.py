@@ -18,7 +18,7 @@ from forked import Done, command
 from ranks_worker import ON_FOUR
 
 from harness.ranks import collectives, launch
-from harness.ranks.launch import Wish, cores, default_ranks
+from harness.ranks.launch import Wish, default_ranks
 
 ROOT = Path(__file__).resolve().parents[2]
 WORLDS = (2, 4)  # compared with 1
@@ -240,10 +240,6 @@ def test_a_lost_rank_ends_the_run_with_one_sentence(failing, how):
     assert len(done.stderr.strip().splitlines()) == 1
 
 
-def test_a_rank_that_still_has_threads_does_not_keep_the_run_from_ending(failing):
-    assert failing("thread", 1).returncode == 0
-
-
 def test_ranks_that_have_drifted_apart_are_noticed(failing):
     done = failing("drift", 1)  # that the same on all ranks passes is seen in ranks_worker.py
     assert done.returncode == 1 and "drifted apart" in done.stderr
@@ -282,15 +278,6 @@ def test_ranks_by_default_have_one_thread_each_and_a_number_of_them_shares_the_c
     assert chosen(Wish(4, "cpu")) == (4, 4)
     assert chosen(Wish(32, "cpu")) == (32, 1)
     assert chosen(Wish(None, "cpu", is_small=False))[0] == 1
-
-
-def test_a_wish_for_few_threads_is_one_for_few_ranks(monkeypatch):
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    assert cores() == 1
-    monkeypatch.setenv("OMP_NUM_THREADS", "100000")
-    many = cores()
-    monkeypatch.delenv("OMP_NUM_THREADS")
-    assert cores() == many >= 1
 
 
 def test_a_single_process_needs_no_other():

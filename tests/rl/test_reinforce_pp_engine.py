@@ -26,16 +26,12 @@ from engines import (
     pessimistic,
     response_log_probs,
     small_gpt,
-    weights,
 )
 
 from gpt.model import GPT
 from rl import reinforce_pp_engine
 from rl.batches.rollout import Rollout
-from rl.reinforce_pp_engine import (
-    reinforce_pp_advantages,
-    reinforce_pp_loss,
-)
+from rl.reinforce_pp_engine import reinforce_pp_advantages, reinforce_pp_loss
 
 REINFORCE_PP = engine_named("reinforce_pp")
 CONFIG, run = REINFORCE_PP.config, REINFORCE_PP.run
@@ -171,15 +167,6 @@ def test_the_kl_of_the_baseline_variant_is_k2_in_the_loss(monkeypatch):
     assert differ(expected, reinforce_gradient(sampler, rollout, rows, advantages, start))
 
 
-def test_one_group_without_a_kl_is_grpo():
-    """The standard deviation of the batch is then that of the group (up to GRPO's 1e-4)."""
-    both = [small_gpt().double() for _ in range(2)]
-    shared = dict(steps=2, prompts_per_step=1, group_size=8, kl_coef=0.0, lr=1e-3)
-    run(both[0], DIVERSE, variant="baseline", **shared)
-    engine_named("grpo").run(both[1], DIVERSE, **shared)
-    torch.testing.assert_close(weights(both[0]), weights(both[1]), rtol=0, atol=1e-6)
-
-
 # The advantages and the loss
 
 
@@ -222,10 +209,7 @@ def test_the_loss_by_loops(variant, kl_coef):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (
-            dict(variant="baseline"),
-            "--group-size 8 --prompts-per-step 2,",
-        ),
+        (dict(variant="baseline"), "--group-size 8 --prompts-per-step 2,"),
         (dict(variant="baseline", prompts_per_step=128), "--group-size 8 --prompts-per-step 16"),
         (dict(prompts_per_step=1), "one response has no spread"),
         (dict(gamma=0.0), "gamma is a share, above 0 and at most 1"),

@@ -19,7 +19,6 @@ CONTRACT = {
     "strong_kl": 1.0,
     "skips": {
         "centred_advantages_make_a_loss_of_zero": "log pi itself is weighted, not a ratio of 1",
-        "several_updates_move_the_policy_within_one_batch": "no ratio: several updates are refused",
         "every_prompt_is_asked_once_an_epoch": "asked twice, once greedily: own file",
     },
 }

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import statistics
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -23,7 +22,6 @@ from engines import (
     small_gpt,
 )
 
-from gpt.log_probs import TokenScores
 from rl import rloo_engine
 from rl.equations.losses import clip_acted
 from rl.rloo_engine import rloo_advantages, rloo_loss
@@ -217,16 +215,3 @@ def test_the_named_penalty_is_taken_off_the_reward(name, expected):
     mean = sum(expected) / 3
     wanted = [1.5 * (value - mean) for value in expected]
     assert found[:, 0].tolist() == pytest.approx(wanted, abs=1e-6)
-
-
-def test_the_meter_knows_what_the_clip_acts_on():
-    """A ratio of 1.5 and one of 0.7 in a response: its own, 1.05, is clipped nowhere."""
-    log_probs, mask = torch.tensor([[1.5, 0.7]]).log(), torch.ones(1, 2, dtype=torch.bool)
-    clipped = {}
-    for form in FORMS:
-        meter = rloo_engine.update_meter(replace(CONFIG, loss=form))
-        scores = TokenScores(log_probs, torch.zeros(1, 2))
-        batch = SimpleNamespace(response_mask=mask, valid=mask.flatten().nonzero()[:, 0])
-        meter.add_tokens(scores, torch.zeros(1, 2), torch.ones(1, 1), batch)
-        clipped[form] = meter.metrics()["clip_high_fraction"]
-    assert clipped == {"sequence": 0.0, "clipped": 0.0, "token": 0.5}

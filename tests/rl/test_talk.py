@@ -99,22 +99,6 @@ def test_an_answer_has_the_runs_reward_the_worlds_gold_and_the_kl_to_its_start(
         assert answer["kl"] == pytest.approx(kl, rel=1e-3)
 
 
-def test_gold_is_left_out_for_a_prompt_that_the_world_does_not_know(runs: Path) -> None:
-    (answer,) = ask(runs / "grpo", "What about lunch?")["answers"]
-    assert answer["gold"] is None and answer["reward"] is not None and answer["kl"] is not None
-
-
-def test_temperature_and_length_are_the_runs_own_unless_they_are_given(runs: Path) -> None:
-    own = open_talk(runs / "grpo", TalkConfig(device="cpu"))
-    assert isinstance(own, Talk)
-    assert (own.params.temperature, own.params.max_new_tokens) == (0.7, 9)
-    given = open_talk(runs / "grpo", TalkConfig(device="cpu", temperature=0, max_new_tokens=3))
-    assert isinstance(given, Talk)
-    assert given.params.greedy and given.params.max_new_tokens == 3
-    base = open_talk(runs / "base", TalkConfig(device="cpu"))
-    assert isinstance(base, Talk) and base.params.max_new_tokens == 48
-
-
 def test_sums_are_checked_by_their_rule(tmp_path: Path) -> None:
     run_folder(tmp_path / "sums", 1, data="sums", reward="auto", policy=None, preset="tiny")
     opened = open_talk(tmp_path / "sums", CPU)
@@ -190,19 +174,24 @@ def test_what_is_gone_leaves_a_note_and_the_model_still_answers(runs: Path) -> N
     assert answer["reward"] is answer["kl"] is None and answer["gold"] is not None
 
 
-def test_a_folder_with_weights_alone_is_enough(tmp_path: Path) -> None:
-    save_gpt(tmp_path / MODEL_FILE, model(1), TOKENIZER)
-    (answer,) = ask(tmp_path, "Hello")["answers"]
-    assert answer["reward"] is answer["gold"] is answer["kl"] is None and answer["tokens"] > 0
-
-
 def test_a_function_named_in_a_run_folder_is_not_started(runs: Path) -> None:
     """The folder may be somebody else's."""
     (runs / "evil.py").write_text("raise SystemExit('started')\n", encoding="utf-8")
     run_folder(runs / "own", 2, data="reviews", reward=f"{runs / 'evil.py'}:reward", policy=None)
     opened = open_talk(runs / "own", CPU)
     assert isinstance(opened, Talk)
-    assert any("not called from here" in note for note in opened.partners[0].measures.notes)
+    assert any("called only with --reward" in note for note in opened.partners[0].measures.notes)
+
+
+def test_a_function_that_is_named_again_scores_the_answers(runs: Path) -> None:
+    (runs / "mine.py").write_text("def size(prompt, response): return float(len(response))\n")
+    named = f"{runs / 'mine.py'}:size"
+    run_folder(runs / "own", 2, data="reviews", reward=named, policy=None)
+    (answer,) = ask(runs / "own", config=replace(CPU, reward=named))["answers"]
+    assert answer["reward"] == len(answer["text"])
+    for wrong in (dict(reward="model"), dict(reward=named, reward_model=runs / "judge")):
+        with pytest.raises(ValueError, match="FILE.py:FUNCTION"):
+            replace(CPU, **wrong)
 
 
 def test_a_prompt_that_is_too_long_or_empty_is_one_sentence(runs: Path) -> None:

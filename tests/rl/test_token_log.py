@@ -27,13 +27,12 @@ from gpt.model import GPT
 from harness.files import read_jsonl
 from harness.metric_log import MetricLog
 from harness.training_state import TrainingState
-from reward_model.scalar_head import RewardModel
 from rl import kd_grpo_engine, ppo_engine
 from rl.batches.rollout import Rollout, sample_rollout
-from rl.rewards.sources import RewardModelReward
 from rl.training.evaluation import Validation
+from rl.training.metrics import StepBatch
 from rl.training.run import finish_step
-from rl.training.token_log import ClipRule, StepBatch, TokenLog
+from rl.training.token_log import TokenLog
 
 pytestmark = pytest.mark.filterwarnings("ignore:with one update a batch")
 BY_NAME = {engine.name: engine for engine in ENGINES}
@@ -155,7 +154,7 @@ def test_td_errors_by_hand(tmp_path: Path) -> None:
     log = TokenLog(tmp_path / "t.jsonl", LETTERS, None, config)
     rollout = two_responses([[True, True, True], [True, True, False]])
     batch = StepBatch(
-        ClipRule(lambda new, old, A, m: torch.zeros_like(m)), rollout, torch.zeros(2),
+        lambda new, old, A, m: torch.zeros_like(m), rollout, torch.zeros(2),
         torch.ones(2, 3),
         old_values=torch.tensor([[1.0, 2, 3], [4, 5, 0]]),
         token_rewards=torch.tensor([[0.0, 0, 1], [1, 2, 0]]),
@@ -178,24 +177,16 @@ def test_a_teacher_is_recorded_beside_its_student(tmp_path: Path) -> None:
         close(row["values"]["log_q"], log_probs(start, row))
 
 
-def test_a_reward_model_scores_every_prefix(tmp_path: Path) -> None:
-    """The last prefix is the response: its score is the reward."""
-    model = RewardModel.from_policy(small_gpt(3), generator=torch.Generator().manual_seed(1)).eval()
-    engine, policy = BY_NAME["grpo"], small_gpt()
-    reward = RewardModelReward(model)
-    validate = validation(engine, tmp_path / "t.jsonl", policy, reward_fn=reward)
-    engine.run(policy, reward, steps=1, eval_every=1, validate=validate)
-    for row in read_jsonl(tmp_path / "t.jsonl"):
-        assert row["values"]["prefix_score"][-1] == pytest.approx(row["notes"]["reward"], abs=2e-4)
-
-
 @pytest.mark.parametrize("batch", [True, False], ids=["a batch", "none"])
 def test_a_step_ends_with_and_without_a_batch_and_a_token_log(batch: bool, tmp_path: Path) -> None:
     """A plain function has no log, a validation may have none, and some steps train on nothing."""
     engine, policy = BY_NAME["grpo"], small_gpt()
     rollout = two_responses([[True]])
-    rule = ClipRule(lambda new, old, A, m: m)
-    given = StepBatch(rule, rollout, torch.zeros(1), torch.zeros(1, 1)) if batch else None
+    given = (
+        StepBatch(lambda new, old, A, m: m, rollout, torch.zeros(1), torch.zeros(1, 1))
+        if batch
+        else None
+    )
     kept = []
     for validate in (
         None,

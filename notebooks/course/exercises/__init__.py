@@ -7,7 +7,6 @@ find them all, run every solution, and see that each typical mistake is caught b
 from __future__ import annotations
 
 import importlib
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,20 +15,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from course.mistakes import Mistake, mistakes_of
+from conformance.checking import Case as Case
+from conformance.comparing import close, pattern, rounded, shape_sentence, shown_arguments
+from conformance.comparing import ragged_mask as ragged_mask
+from conformance.comparing import random_log_probs as random_log_probs
+from conformance.ways import Way, mistakes_of
 
 Arguments = Mapping[str, Any]  # of one call, by name
 
 RANDOM_BATCHES = 6
-
-
-@dataclass(frozen=True)
-class Case:
-    """One worked case: in words what it is about, the arguments in order, and the numbers wanted."""
-
-    about: str
-    arguments: Arguments
-    wanted: Any  # a number, nested lists or a tensor
 
 
 @dataclass(frozen=True)
@@ -48,7 +42,7 @@ class Exercise:
     gradient: str | None = None
     mask: str | None = None  # the bool argument whose False positions a result must not depend on
     tolerance: float = 1e-4
-    mistakes: Sequence[Mistake] = ()  # `load` puts those of the module here
+    mistakes: Sequence[Way] = ()  # `load` adds those of the module
 
 
 @dataclass(frozen=True)
@@ -80,7 +74,8 @@ def load(name: str) -> Exercise:
     if name not in names():
         raise ValueError(f"there is no exercise {name!r}: use one of {', '.join(names())}")
     module = importlib.import_module(f"course.exercises.{name}")
-    return replace(module.EXERCISE, mistakes=mistakes_of(module))
+    own = [*mistakes_of(module), *module.EXERCISE.mistakes]
+    return replace(module.EXERCISE, mistakes=own)
 
 
 def check(name: str, mine: Any) -> None:
@@ -163,6 +158,12 @@ def joined(abouts: Sequence[str]) -> str:
     return "; ".join(worked + ([f"{count} of {RANDOM_BATCHES} random batches"] if count else []))
 
 
+def shared(mistakes: Sequence[Way], names: str) -> list[Way]:
+    """Mistakes of the conformance kit by name: a reader and a library get the same sentence."""
+    by_name = {way.name: way for way in mistakes}
+    return [by_name[name] for name in names.split()]
+
+
 # --- trials -------------------------------------------------------------------------------------
 
 
@@ -242,10 +243,6 @@ def same_answer(exercise: Exercise, mine: Any, other: Callable[..., Any], trial:
     return all(close(x, y, exercise.tolerance) for x, y in zip(a, b, strict=True))
 
 
-def close(a: Tensor, b: Tensor, tolerance: float) -> bool:
-    return torch.allclose(a, b.to(a.dtype), rtol=tolerance, atol=tolerance, equal_nan=True)
-
-
 def first_difference(exercise: Exercise, answer: list[Tensor], trial: Trial) -> str | None:
     """In a sentence what is wrong with the result, or with its gradient; None if nothing is."""
     what = ["your result", f"the gradient of your result for {exercise.gradient}"]
@@ -258,79 +255,7 @@ def first_difference(exercise: Exercise, answer: list[Tensor], trial: Trial) -> 
     return None
 
 
-def pattern(name: str, mine: Tensor, wanted: Tensor, mask: Any, tolerance: float) -> str:
-    """What two tensors have to do with each other, as far as that can be seen."""
-    if not mine.isfinite().all():
-        return f"{name} is not finite (NaN or inf) where numbers are wanted."
-    if close(-mine, wanted, tolerance):
-        return f"{name} has the wrong sign everywhere: it is -1 times what is wanted."
-    if isinstance(mask, Tensor) and mask.shape == mine.shape:
-        if close(mine * mask, wanted * mask, tolerance):
-            return f"{name} is right where the mask is True, but not where it is False."
-    if mine.ndim == 2 and mine.shape[0] == mine.shape[1] and close(mine.T, wanted, tolerance):
-        return f"{name} is transposed: rows and columns have changed places."
-    factor = float((mine * wanted).sum() / (wanted * wanted).sum().clamp(min=1e-12))
-    if abs(factor) > 1e-6 and close(mine / factor, wanted, tolerance):
-        return f"{name} is {factor:.4g} times what is wanted, everywhere: a factor is wrong."
-    shift = float((mine - wanted).mean())
-    if close(mine - shift, wanted, tolerance):
-        return f"{name} is off by {shift:.4g} everywhere."
-    wrong = ~torch.isclose(mine, wanted.to(mine.dtype), rtol=tolerance, atol=tolerance)
-    if mine.ndim == 0:
-        return f"{name} is {float(mine):.4f}; {float(wanted):.4f} is wanted."
-    at = tuple(int(i) for i in wrong.nonzero()[0])
-    where = ", ".join(map(str, at))
-    return (
-        f"{name} differs at {int(wrong.sum())} of {wrong.numel()} places, first at [{where}]: "
-        f"{float(mine[at]):.4f}, and {float(wanted[at]):.4f} is wanted."
-    )
-
-
-def shape_sentence(mine: Tensor, wanted: Tensor) -> str:
-    got, want = tuple(mine.shape), tuple(wanted.shape)
-    hint = ""
-    if mine.numel() == wanted.numel():
-        hint = " It has as many numbers, so a reshape or a keepdim=True may be all that is missing."
-    return f"your result has shape {got}, and {want} is wanted.{hint}"
-
-
 def shown(trial: Trial) -> str:
     """The arguments and the wanted numbers, short enough to be read."""
     wanted = f"wanted: {rounded(trial.wanted[0])}"
     return "\n".join([shown_arguments(trial.arguments), wanted])
-
-
-def shown_arguments(arguments: Arguments) -> str:
-    return "\n".join(f"  {name} = {rounded(value)}" for name, value in arguments.items())
-
-
-def rounded(value: Any) -> str:
-    """A tensor as nested lists with four digits; a large one as its shape."""
-    if not isinstance(value, Tensor):
-        return repr(value) if not callable(value) else getattr(value, "__name__", "a function")
-    if value.numel() > 24:
-        return f"a tensor of shape {tuple(value.shape)}"
-    return str(in_digits(value.tolist()))
-
-
-def in_digits(value: Any) -> Any:
-    if isinstance(value, list):
-        return [in_digits(item) for item in value]
-    if isinstance(value, float) and math.isfinite(value):
-        return round(value, 4)
-    return value
-
-
-# --- ragged random batches ------------------------------------------------------------------------
-
-
-def ragged_mask(generator: torch.Generator, rows: int, columns: int) -> Tensor:
-    """A response mask (rows, columns): lengths from 1 to `columns`, the longest one among them."""
-    lengths = torch.randint(1, columns + 1, (rows,), generator=generator)
-    lengths[int(torch.randint(rows, (1,), generator=generator))] = columns
-    return torch.arange(columns) < lengths[:, None]
-
-
-def random_log_probs(generator: torch.Generator, *shape: int) -> Tensor:
-    """Plausible log-probabilities of tokens: from -5 to just below 0."""
-    return -5 * torch.rand(*shape, generator=generator) - 0.01

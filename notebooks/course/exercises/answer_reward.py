@@ -4,8 +4,8 @@ import re
 
 import torch
 
+from conformance.ways import mistake
 from course.exercises import Arguments, Case, Exercise
-from course.mistakes import mistake
 from data.records import PromptRecord
 from rl.rewards.verifiable import answer_match
 

@@ -2,8 +2,8 @@
 
 import torch
 
+from conformance.ways import mistake
 from course.exercises import Arguments, Case, Exercise, ragged_mask, random_log_probs
-from course.mistakes import mistake
 from rl.equations.kl import rho_minus_log
 from rl.equations.losses import row_sums
 

@@ -1,27 +1,15 @@
 """IPO's loss of a pair: the gap is regressed on a finite target."""
 
-from course.exercises import Case, Exercise
-from course.exercises.dpo_loss import dpo_loss, numbers, pairs
-from course.mistakes import mistake
+from conformance.values_and_pairs import PREFERENCE_LOSS, pair_arguments
+from conformance.ways import mistake
+from course.exercises import Case, Exercise, shared
+from course.exercises.dpo_loss import dpo_loss
 from rl.equations import preference_losses as library
 
 
 def ipo_loss(policy_chosen, policy_rejected, ref_chosen, ref_rejected, beta):
     h = (policy_chosen - ref_chosen) - (policy_rejected - ref_rejected)
     return (h - 1 / (2 * beta)) ** 2
-
-
-@mistake
-def target_one_over_beta(pc, pr, rc, rr, beta):
-    """your target is 1 / beta. It is half of that: 1 / (2 beta)."""
-    return ((pc - rc) - (pr - rr) - 1 / beta) ** 2
-
-
-@mistake
-def target_half_beta(pc, pr, rc, rr, beta):
-    """your target is beta / 2. It is 1 / (2 beta): a small beta is a weak hold on the reference, so
-    the gap may become large."""
-    return ((pc - rc) - (pr - rr) - beta / 2) ** 2
 
 
 @mistake
@@ -53,15 +41,16 @@ EXERCISE = Exercise(
     cases=(
         Case(
             "the gap is 1.5 nats, beta 0.1: the target is 5",
-            numbers(-10, -12, -11, -11.5, beta=0.1),
+            pair_arguments([-10.0], [-12.0], [-11.0], [-11.5], 0.1),
             [12.25],
         ),
         Case(
             "the gap is at its target",
-            numbers(-3, -7, -4, -7, beta=0.5),
+            pair_arguments([-3.0], [-7.0], [-4.0], [-7.0], 0.5),
             [0.0],
         ),
     ),
-    random=pairs,
+    random=PREFERENCE_LOSS.random,
     gradient="policy_chosen",
+    mistakes=shared(PREFERENCE_LOSS.mistakes, "target_one_over_beta target_half_beta"),
 )

@@ -2,8 +2,9 @@
 
 import torch
 
-from course.exercises import Arguments, Case, Exercise, ragged_mask, random_log_probs
-from course.mistakes import mistake
+from conformance.tokens import TOKEN_REWARDS
+from conformance.ways import mistake
+from course.exercises import Arguments, Exercise, ragged_mask, random_log_probs, shared
 from rl.equations import token_rewards as library
 
 
@@ -19,13 +20,6 @@ def by_the_library(scores, log_probs, ref_log_probs, mask, kl_coef):
 
 
 @mistake
-def paid_for_drifting(scores, log_probs, ref_log_probs, mask, kl_coef):
-    """the sign of the penalty is turned round: your policy is paid for leaving the reference.
-    Subtract kl_coef * (log_probs - ref_log_probs)."""
-    return k1_in_reward(scores, ref_log_probs, log_probs, mask, kl_coef)
-
-
-@mistake
 def score_in_the_last_column(scores, log_probs, ref_log_probs, mask, kl_coef):
     """you put the score into the last column. A short response ends earlier: its last real token
     must get it."""
@@ -35,40 +29,10 @@ def score_in_the_last_column(scores, log_probs, ref_log_probs, mask, kl_coef):
 
 
 @mistake
-def score_at_every_token(scores, log_probs, ref_log_probs, mask, kl_coef):
-    """every token gets the whole score, so long responses earn it many times. It is paid once, at
-    the last real token."""
-    penalty = kl_coef * (log_probs - ref_log_probs)
-    return torch.where(mask, scores[:, None] - penalty, 0.0)
-
-
-@mistake
-def penalty_at_the_end(scores, log_probs, ref_log_probs, mask, kl_coef):
-    """the total of each response is right, but all of the penalty stands at its end. Each token
-    pays for its own step."""
-    total = by_the_library(scores, log_probs, ref_log_probs, mask, kl_coef).sum(1)
-    return library.at_last_token(total, mask)
-
-
-@mistake
-def divided_by_the_length(scores, log_probs, ref_log_probs, mask, kl_coef):
-    """you divide the penalty by the response's length. That is nats per token with a coefficient
-    that is meant per response: long responses drift nearly for free."""
-    penalty = kl_coef * (log_probs - ref_log_probs) / mask.sum(1, keepdim=True)
-    return torch.where(mask, -penalty, 0.0) + library.at_last_token(scores, mask)
-
-
-@mistake
 def padding_pays(scores, log_probs, ref_log_probs, mask, kl_coef):
     """right at real tokens, but padding pays, too. It must be 0 there."""
     penalty = kl_coef * (log_probs - ref_log_probs)
     return library.at_last_token(scores, mask) - penalty
-
-
-@mistake
-def coefficient_forgotten(scores, log_probs, ref_log_probs, mask, kl_coef):
-    """kl_coef does not appear: the penalty is not scaled."""
-    return k1_in_reward(scores, log_probs, ref_log_probs, mask, 1.0)
 
 
 def ragged(generator: torch.Generator) -> Arguments:
@@ -85,15 +49,6 @@ def ragged(generator: torch.Generator) -> Arguments:
     }
 
 
-WORKED = {
-    "scores": torch.tensor([1.0, 0.5]),
-    "log_probs": torch.tensor([[-1.0, -0.5, -2.0], [-0.3, 9.0, 9.0]]),
-    "ref_log_probs": torch.tensor([[-1.2, -1.0, -1.9], [-0.5, 5.0, 5.0]]),
-    "mask": torch.tensor([[True, True, True], [True, False, False]]),
-    "kl_coef": 0.1,
-}
-
-
 EXERCISE = Exercise(
     statement=(
         "Return rewards per token (N, T): -kl_coef * (log_probs - ref_log_probs) at every real "
@@ -101,13 +56,12 @@ EXERCISE = Exercise(
     ),
     solution=k1_in_reward,
     library=by_the_library,
-    cases=(
-        Case(
-            "responses of 3 tokens and of 1",
-            WORKED,
-            [[-0.02, -0.05, 1.01], [0.48, 0.0, 0.0]],
-        ),
-    ),
+    cases=TOKEN_REWARDS.cases,
     random=ragged,
     mask="mask",
+    mistakes=shared(
+        TOKEN_REWARDS.mistakes,
+        "paid_for_drifting score_at_every_token penalty_at_the_end divided_by_the_length "
+        "coefficient_forgotten",
+    ),
 )

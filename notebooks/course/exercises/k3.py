@@ -2,23 +2,15 @@
 
 import torch
 
-from course.exercises import Arguments, Case, Exercise, random_log_probs
-from course.mistakes import mistake
+from conformance.kl import KL
+from conformance.ways import mistake
+from course.exercises import Arguments, Exercise, random_log_probs, shared
 from rl.equations import kl as library
-
-POLICY, REFERENCE = torch.tensor([[0.5, 0.25, 0.1]]), torch.tensor([[0.25, 0.25, 0.4]])
 
 
 def k3(log_probs, ref_log_probs):
     delta = ref_log_probs - log_probs  # log(pi_ref / pi)
     return delta.exp() - delta - 1
-
-
-@mistake
-def upside_down(log_probs, ref_log_probs):
-    """your ratio is pi / pi_ref. It is pi_ref / pi: the samples come from the policy, so the policy
-    stands below."""
-    return k3(ref_log_probs, log_probs)
 
 
 @mistake
@@ -31,32 +23,6 @@ def only_k1(log_probs, ref_log_probs):
 def half_the_square(log_probs, ref_log_probs):
     """this is k2, half the square of the log-ratio. It is close to k3 near 0, and biased."""
     return (log_probs - ref_log_probs).square() / 2
-
-
-@mistake
-def one_too_many(log_probs, ref_log_probs):
-    """the - 1 is missing: where policy and reference agree, the estimate must be 0."""
-    return k3(log_probs, ref_log_probs) + 1
-
-
-@mistake
-def plus_delta(log_probs, ref_log_probs):
-    """the logarithm is subtracted: exp(delta) - delta - 1 with delta = log(pi_ref / pi)."""
-    delta = ref_log_probs - log_probs
-    return delta.exp() + delta - 1
-
-
-@mistake
-def wrong_sign(log_probs, ref_log_probs):
-    """your sign is flipped: k3 is never negative."""
-    return -k3(log_probs, ref_log_probs)
-
-
-@mistake
-def without_gradient(log_probs, ref_log_probs):
-    """the numbers are right, but no gradient reaches log_probs, and as a term of the loss it would
-    do nothing."""
-    return k3(log_probs, ref_log_probs).detach()
 
 
 def ragged(generator: torch.Generator) -> Arguments:
@@ -73,18 +39,8 @@ EXERCISE = Exercise(
     ),
     solution=k3,
     library=library.k3,
-    cases=(
-        Case(
-            "three tokens: probabilities 0.5, 0.25, 0.1 and under the reference 0.25, 0.25, 0.4",
-            {"log_probs": POLICY.log(), "ref_log_probs": REFERENCE.log()},
-            [[0.193147, 0.0, 1.613706]],
-        ),
-        Case(
-            "policy and reference agree",
-            {"log_probs": POLICY.log(), "ref_log_probs": POLICY.log()},
-            [[0.0, 0.0, 0.0]],
-        ),
-    ),
+    cases=KL.cases[1:],
     random=ragged,
     gradient="log_probs",
+    mistakes=shared(KL.mistakes, "upside_down one_too_many plus_delta wrong_sign without_gradient"),
 )

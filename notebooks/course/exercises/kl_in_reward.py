@@ -2,8 +2,9 @@
 
 import torch
 
-from course.exercises import Arguments, Case, Exercise, ragged_mask, random_log_probs
-from course.mistakes import mistake
+from conformance.tokens import TOKEN_REWARDS
+from conformance.ways import mistake
+from course.exercises import Arguments, Case, Exercise, ragged_mask, random_log_probs, shared
 from rl.equations import token_rewards as library
 
 
@@ -16,20 +17,6 @@ def kl_in_reward(scores, log_probs, ref_log_probs, response_mask, kl_coef):
 
 def penalty(log_probs, ref, mask, beta):
     return torch.where(mask, -beta * (log_probs - ref), 0.0)
-
-
-@mistake
-def paid_for_the_kl(scores, log_probs, ref, mask, beta):
-    """your KL has the wrong sign: a token that the policy likes more than the reference must cost
-    something."""
-    return kl_in_reward(scores, log_probs, ref, mask, -beta)
-
-
-@mistake
-def score_at_every_token(scores, log_probs, ref, mask, beta):
-    """the score belongs to the last token alone. At every token it would be counted as often as the
-    response is long."""
-    return torch.where(mask, penalty(log_probs, ref, mask, beta) + scores[:, None], 0.0)
 
 
 @mistake
@@ -47,14 +34,6 @@ def score_after_the_end(scores, log_probs, ref, mask, beta):
     rewards = penalty(log_probs, ref, mask, beta)
     after = mask.sum(1).clamp(max=mask.shape[1] - 1)
     rewards[torch.arange(len(scores)), after] += scores
-    return rewards
-
-
-@mistake
-def last_token_not_charged(scores, log_probs, ref, mask, beta):
-    """the last token gets the score and loses its KL. Add the score (+=)."""
-    rewards = penalty(log_probs, ref, mask, beta)
-    rewards[torch.arange(len(scores)), mask.sum(1) - 1] = scores
     return rewards
 
 
@@ -112,4 +91,7 @@ EXERCISE = Exercise(
     ),
     random=ragged,
     mask="response_mask",
+    mistakes=shared(
+        TOKEN_REWARDS.mistakes, "paid_for_drifting score_at_every_token last_token_not_charged"
+    ),
 )

@@ -2,8 +2,9 @@
 
 import torch
 
-from course.exercises import Arguments, Case, Exercise
-from course.mistakes import mistake
+from conformance.advantages import ADVANTAGES
+from conformance.ways import mistake
+from course.exercises import Arguments, Case, Exercise, shared
 from rl.equations import advantages as library
 
 
@@ -22,37 +23,10 @@ def itself_included(rewards, group_size):
 
 
 @mistake
-def factor_twice(rewards, group_size):
-    """the factor G / (G - 1) is there twice. Either leave the reward out of the mean, or correct
-    the group's mean by the factor."""
-    return leave_one_out(rewards, group_size) * group_size / (group_size - 1)
-
-
-@mistake
-def divided_by_all(rewards, group_size):
-    """you left the reward out of the sum, but you still divide by G. There are G - 1 others."""
-    groups = rewards.view(-1, group_size)
-    return (groups - (groups.sum(1, keepdim=True) - groups) / group_size).view(-1, 1)
-
-
-@mistake
-def other_prompts_too(rewards, group_size):
-    """your others include the responses to other prompts. Take those of the same group."""
-    others = (rewards.sum() - rewards) / (len(rewards) - 1)
-    return (rewards - others).view(-1, 1)
-
-
-@mistake
 def deviation_divided(rewards, group_size):
     """this is GRPO's advantage, with the group's mean and its deviation. RLOO divides by
     nothing."""
     return library.group_advantages(rewards, group_size)
-
-
-@mistake
-def wrong_way_round(rewards, group_size):
-    """your sign is flipped: better than the others must be positive."""
-    return -leave_one_out(rewards, group_size)
 
 
 def ragged(generator: torch.Generator) -> Arguments:
@@ -83,4 +57,7 @@ EXERCISE = Exercise(
         ),
     ),
     random=ragged,
+    mistakes=shared(
+        ADVANTAGES.mistakes, "factor_twice divided_by_all other_prompts_too no_baseline"
+    ),
 )

@@ -2,8 +2,8 @@
 
 import torch
 
+from conformance.ways import mistake
 from course.exercises import Arguments, Case, Exercise, random_log_probs
-from course.mistakes import mistake
 from rl.equations import losses as library
 
 

@@ -4,8 +4,8 @@ import math
 
 import torch
 
+from conformance.ways import mistake
 from course.exercises import Arguments, Case, Exercise
-from course.mistakes import mistake
 from rl.rewards import verifiable
 
 

@@ -2,8 +2,8 @@
 
 import torch
 
+from conformance.ways import mistake
 from course.exercises import Arguments, Case, Exercise
-from course.mistakes import mistake
 from data.collate import left_pad, right_pad
 
 

@@ -2,8 +2,9 @@
 
 import torch
 
-from course.exercises import Arguments, Case, Exercise, ragged_mask
-from course.mistakes import mistake
+from conformance.reducers import WRONG_REDUCERS
+from conformance.ways import mistake
+from course.exercises import Arguments, Case, Exercise, ragged_mask, shared
 from rl.equations import losses as library
 
 MASK = torch.tensor([[True, True, True, True], [True, False, False, False]])
@@ -21,28 +22,10 @@ def mean_of_means(loss, mask):
 
 
 @mistake
-def padding_in_the_denominator(loss, mask):
-    """padding counts in your denominator: divide by the number of True positions, not by N T."""
-    return (loss * mask).mean()
-
-
-@mistake
-def padding_in_both(loss, mask):
-    """padding takes part: multiply by the mask, and divide by its sum."""
-    return loss.mean()
-
-
-@mistake
 def sum_over_responses(loss, mask):
     """you divide by the number of responses. Then a batch of long responses takes longer steps:
     divide by the number of tokens."""
     return (loss * mask).sum() / len(mask)
-
-
-@mistake
-def padding_in_the_numerator(loss, mask):
-    """the losses at padding are in your sum: multiply by the mask before you add up."""
-    return loss.sum() / mask.sum()
 
 
 def ragged(generator: torch.Generator) -> Arguments:
@@ -73,4 +56,8 @@ EXERCISE = Exercise(
     ),
     random=ragged,
     gradient="loss",
+    mistakes=shared(
+        WRONG_REDUCERS["scalar"],
+        "padding_in_the_denominator padding_in_both padding_in_the_numerator",
+    ),
 )

@@ -10,7 +10,6 @@ import torch
 import toys
 from toys import seeded
 
-from data.collate import left_pad
 from data.records import PromptRecord
 from gpt.generate import SamplingParams, generate
 from gpt.log_probs import token_log_probs, token_scores
@@ -20,14 +19,10 @@ from rl.batches import rollout as rollout_module
 from rl.batches.rollout import (
     Rollout,
     join_rollouts,
-    micro_batches,
-    minibatches,
     old_policy_log_probs,
-    prompt_batch,
     rollout_log_probs,
     sample_rollout,
     scores_to_descend,
-    select_rows,
 )
 from rl.grpo_engine import GRPOConfig
 
@@ -87,20 +82,6 @@ def test_the_samplers_log_probs_are_those_of_a_whole_forward(temperature):
         assert float((plain - rescored).abs().max()) > 0.1
 
 
-def test_contiguous_rows_score_like_left_padded_ones():
-    """Left-padded prompts with an attention mask and positions counted from the first real token."""
-    rollout = rollout_of()
-    prompts, prompt_mask = left_pad([LETTERS.encode(r.prompt) for r in rollout.records], 9)
-    tokens = torch.cat([prompts, rollout.response_tokens], 1)
-    attention_mask = torch.cat([prompt_mask, rollout.response_mask], 1)
-    P, T = prompts.shape[1], rollout.response_tokens.shape[1]
-    log_probs = MODEL(tokens, attention_mask)[:, P - 1 : P + T - 1].log_softmax(-1)
-    chosen = log_probs.gather(2, tokens[:, P:, None]).squeeze(2)
-    expected = torch.where(rollout.response_mask, chosen, 0.0)
-    actual = token_log_probs(MODEL, rollout.sequences)
-    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-5)
-
-
 @pytest.mark.parametrize("rows", [1, G, 2 * G + 1])
 def test_fewer_rows_at_once_draw_the_same_responses(rows, monkeypatch):
     """Whole groups, at least one, in each call; a shorter piece is padded like the longest."""
@@ -118,73 +99,6 @@ def test_fewer_rows_at_once_draw_the_same_responses(rows, monkeypatch):
     assert torch.equal(pieces.response_mask, whole.response_mask)
     assert torch.equal(pieces.has_eos, whole.has_eos)
     torch.testing.assert_close(pieces.log_probs, whole.log_probs)
-
-
-# Prompts
-
-
-def test_prompt_batches_visit_every_prompt_once_an_epoch():
-    records = [PromptRecord(f"{i}") for i in range(6)]
-    drawn = [prompt_batch(records, step, 4, seed=0) for step in range(3)]  # two epochs
-    flat = [record.prompt for batch in drawn for record in batch]
-    assert sorted(flat[:6]) == sorted(flat[6:]) == [str(i) for i in range(6)]
-    assert flat[:6] != flat[6:]
-    assert prompt_batch(records, 1, 4, seed=0) == drawn[1]  # no state is needed to resume
-
-
-# Cutting up
-
-
-@pytest.mark.parametrize(("prompts", "count"), [(6, 2), (7, 3), (4, 4), (3, 5), (5, 1)])
-def test_minibatches_keep_groups_together_and_cover_every_row(prompts, count):
-    parts = minibatches(prompts * G, count, seeded(0), G)
-    assert len(parts) == min(count, prompts)
-    rows = torch.cat(parts).tolist()
-    assert sorted(rows) == list(range(prompts * G))
-    for part in parts:
-        groups = part.view(-1, G)
-        assert (groups % G == torch.arange(G)).all()
-        assert (groups // G == groups[:, :1] // G).all()
-    sizes = [len(part) // G for part in parts]
-    assert max(sizes) - min(sizes) <= 1
-
-
-@pytest.mark.parametrize("size", [1, 2, 5, 100])
-def test_micro_batches_cover_the_minibatch(size):
-    rollout = rollout_of()
-    rows = torch.tensor([9, 10, 11, 3, 4, 5, 0, 1, 2])
-    parts = list(micro_batches(rollout.sequences, rows, size))
-    assert sorted(torch.cat([index for index, _ in parts]).tolist()) == sorted(rows.tolist())
-    totals = rollout.sequences.prompt_lengths + rollout.lengths
-    longest = 0
-    for index, batch in parts:
-        assert 1 <= len(index) <= size
-        assert torch.equal(batch.response_tokens, rollout.response_tokens[index])
-        assert torch.equal(batch.response_mask, rollout.response_mask[index])
-        assert batch.tokens.shape[1] == int(totals[index].max())  # no column of padding only
-        assert int(totals[index].min()) >= longest  # of similar length
-        longest = int(totals[index].max())
-        torch.testing.assert_close(
-            token_log_probs(MODEL, batch), rollout.log_probs[index], rtol=0, atol=1e-5
-        )
-
-
-@pytest.mark.parametrize(("size", "parts"), [(3, 4), (5, 4), (6, 2), (11, 2), (12, 1)])
-def test_micro_batches_keep_groups_whole(size, parts):
-    """Groups whose longest row is of similar length go together, in the order of their rows."""
-    rollout = rollout_of(seed=3)
-    rows = torch.tensor([9, 10, 11, 0, 1, 2, 6, 7, 8, 3, 4, 5])
-    totals = rollout.sequences.prompt_lengths + rollout.lengths
-    cut = list(micro_batches(rollout.sequences, rows, size, G))
-    assert len(cut) == parts and max(len(index) for index, _ in cut) <= size
-    groups = torch.cat([index for index, _ in cut]).view(-1, G)
-    assert groups.tolist() == sorted(
-        rows.view(-1, G).tolist(), key=lambda group: max(totals[group].tolist())
-    )
-    longest = [max(totals[group].tolist()) for group in groups.tolist()]
-    assert len(set(longest)) > 2 and longest != sorted(longest, reverse=True)
-    for index, batch in cut:
-        assert torch.equal(batch.response_tokens, rollout.response_tokens[index])
 
 
 # Joining and parting
@@ -228,23 +142,7 @@ def check_stacked(whole: torch.Tensor, parts: list[torch.Tensor]) -> None:
     assert whole.tolist() == rows
 
 
-def test_selected_rows_keep_their_order_and_drop_what_was_measured():
-    rollout = replace(rollout_of(), reward_metrics={"count": 3})
-    chosen = [9, 10, 11, 3, 4, 5]
-    part = select_rows(rollout, torch.tensor(chosen))
-    assert part.records == [rollout.records[row] for row in chosen]
-    assert part.responses == [rollout.responses[row] for row in chosen]
-    assert torch.equal(part.response_tokens, rollout.response_tokens[chosen])
-    assert torch.equal(part.log_probs, rollout.log_probs[chosen])
-    assert part.group_size == G and part.reward_metrics == {}
-
-
 # Scoring
-
-
-def test_scores_of_a_rollout_have_no_gradient():
-    model = copy.deepcopy(MODEL).requires_grad_(True)
-    assert not rollout_log_probs(model, rollout_of(), GRPOConfig(micro_batch_size=5)).requires_grad
 
 
 @pytest.mark.parametrize("micro_batch_size", [1, 5, 64])

@@ -94,10 +94,7 @@ def test_gae_advantages(gamma, gae_lambda, expected):
 
 
 def test_gae_returns():
-    equal(
-        gae(REWARDS, VALUES, MASK, 0.9, 0.8)[1],
-        [[0.50647, 0.74232, 0.956, 1], [0.81, 1, 0, 0]],
-    )
+    equal(gae(REWARDS, VALUES, MASK, 0.9, 0.8)[1], [[0.50647, 0.74232, 0.956, 1], [0.81, 1, 0, 0]])
     equal(gae(REWARDS, VALUES, MASK, 1, 1)[1], [[1.1, 1.2, 1.2, 1], [1, 1, 0, 0]])
 
 

@@ -93,22 +93,6 @@ def test_it_gets_the_record_and_whether_the_response_ended_if_it_asks(source):
     assert len(set(ROLLOUT.has_eos.tolist())) == 2
 
 
-def test_a_file_is_named_by_its_path(source, tmp_path):
-    name = source(LENGTHS)
-    for path in (f"{name}.py", str(tmp_path / f"{name}.py")):
-        reward = open_function(f"{path}:lengths")
-        assert reward.name == f"{path}:lengths"
-        assert reward(ROLLOUT).tolist() == open_function(f"{name}:lengths")(ROLLOUT).tolist()
-
-
-@pytest.mark.parametrize(
-    "value", ["True", "3", "2.5", "__import__('numpy').float64(2)", "__import__('torch').tensor(2)"]
-)
-def test_every_kind_of_number_is_a_number(source, value):
-    reward = open_function(f"{source(f'def f(prompt, response): return {value}')}:f")
-    assert set(reward(ROLLOUT).tolist()) < {1.0, 2.0, 2.5, 3.0}
-
-
 # What is wrong with the flag
 
 
@@ -318,21 +302,6 @@ def test_an_engine_trains_on_it(source, base):
     assert len(rows) == 2 and all(row["reward"] >= 1000 for row in rows)
     assert all(row["validation/reward"] >= 1000 > 1 >= row["validation/gold"] for row in rows)
     assert json.loads((folder / "config.json").read_text())["reward"] == f"{name}:f"
-
-
-def test_a_broken_one_stops_before_an_earlier_run_is_moved(source, base):
-    with pytest.raises(UserError, match="Python finds no module"):
-        grpo_engine.main(config_of(base, "no_module_xyz:f"))
-    assert not (base.parent / "out").exists()
-
-
-def test_the_command_line(source, base):
-    """Once: the working folder is importable, and a mistake is one sentence."""
-    name = source("def f(prompt, response):\n    return len(response)\n")
-    flags = ["--policy", base, "--out", base.parent / "out", "--steps", 1, "--device", "cpu"]
-    done = command("-m", "rl.grpo_engine", *flags, "--reward", f"{name}:g", cwd=base.parent)
-    said = f"error: --reward {name}:g: {name} has no function 'g'"
-    assert done.returncode == 1 and said in done.stderr and "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize("leave", ["os._exit(0)", "ctypes.CDLL(None)._exit(0)"])

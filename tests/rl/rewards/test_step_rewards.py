@@ -127,18 +127,6 @@ def test_each_written_step_ends_with_its_separator():
     ]
 
 
-def test_a_token_may_hold_the_end_of_a_step_and_more():
-    """Separators are rarely tokens of their own in a vocabulary like GPT-2's."""
-    tokenizer = with_merges("15", ",4", "=9", ":9")
-    pieces = ["7", "+", "8", "=", "15", ",4", "+", "8", "+", "1", "=", "1", "3", ","]
-    pieces += ["3", "+", "5", "+", "1", "=9", ":9", "3", "5"]
-    ids = [tokenizer.encoding.encode_single_token(piece) for piece in pieces]
-    rollout = rollout_of(ids, tokenizer=tokenizer)
-    assert rollout.responses == [EXACT]
-    steps = CheckedSteps(tokenizer)(rollout, torch.zeros(1))
-    assert listed(steps) == [(5, 1.0), (13, 1.0), (20, 1.0), (23, 1.0)]
-
-
 def test_characters_of_several_bytes_do_not_shift_the_ends():
     """ "é" is two tokens of one character: ends counted in characters would come one too early."""
     rollout = rollout_of("7+8=é,4+8+1=13:935")
@@ -146,41 +134,6 @@ def test_characters_of_several_bytes_do_not_shift_the_ends():
     steps = CheckedSteps(GLASSBOX)(rollout, torch.zeros(1))
     assert texts_of(rollout, steps, GLASSBOX) == ["7+8=é,", "4+8+1=13:", "935"]
     assert [value for _, value in listed(steps)] == [0.0, 1.0, 1.0]
-
-
-def test_a_response_that_was_cut_off():
-    """The unfinished step and the answer that is missing are one step, worth nothing."""
-    for text, expected in (
-        ("7+8=15,4+8", [(6, 1.0), (9, 0.0)]),
-        ("7+8=15,4+8+1=13", [(6, 1.0), (14, 0.0)]),
-        ("7+8=15,", [(6, 0.0)]),  # its last token should have led on
-        ("7+8=15,4+8+1=13,3+5+1=9:9", [(6, 1.0), (15, 1.0), (23, 1.0), (24, 0.0)]),
-        ("935", [(2, 0.0)]),
-    ):
-        steps = CheckedSteps(GLASSBOX)(rollout_of(text, ended=False), torch.zeros(1))
-        assert listed(steps) == expected, text
-
-
-def test_odd_responses_still_make_steps():
-    for text, expected in (
-        ("", [(0, 0.0)]),  # an EOS alone
-        ("7+8=15", [(5, 1.0), (6, 0.0)]),  # no ":": the response is all answer, and wrong
-        (EXACT[:24], [(6, 1.0), (15, 1.0), (23, 1.0), (24, 0.0)]),  # an empty answer
-        ("=:935", [(1, 0.0), (5, 1.0)]),
-        ("=,,:935", [(1, 0.0), (2, 0.0), (3, 0.0), (7, 1.0)]),
-    ):
-        rollout = rollout_of(text)
-        steps, _ = checked_steps(CheckedSteps(GLASSBOX), rollout, torch.zeros(1))
-        assert listed(steps) == expected, text
-
-
-def test_two_steps_in_one_token_are_right_only_if_both_are():
-    pieces = ["7", "+", "8", "=15", ",,", "x", ":9", "3", "5"]
-    tokenizer = with_merges("=15", ",,", ":9")
-    ids = [tokenizer.encoding.encode_single_token(piece) for piece in pieces]
-    steps = CheckedSteps(tokenizer)(rollout_of(ids, tokenizer=tokenizer), torch.zeros(1))
-    # "7+8=15," is right, the empty step behind it is not; both end in token 4.
-    assert listed(steps) == [(4, 0.0), (6, 0.0), (9, 1.0)]
 
 
 def test_every_token_of_a_sum_belongs_to_one_step_and_the_rewards_are_the_checks():

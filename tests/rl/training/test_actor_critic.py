@@ -67,14 +67,6 @@ def test_both_step_and_both_are_cleared(models):
         assert all(parameter.grad is None for parameter in model.parameters())
 
 
-def test_both_learning_rates_follow_the_warm_up(models):
-    assert models.set_learning_rates(0.25) == pytest.approx(2.5e-3)
-    rates = [group["lr"] for group in models.optimizer.param_groups]
-    critic_rates = [group["lr"] for group in models.critic_optimizer.param_groups]
-    assert rates == pytest.approx([2.5e-3] * len(rates))
-    assert critic_rates == pytest.approx([7.5e-3] * len(critic_rates))
-
-
 def test_dropout_is_off_and_weights_do_not_decay(models):
     first, again = (models.scores_and_values(BATCH) for _ in range(2))
     assert torch.equal(first[0].log_probs, again[0].log_probs)

@@ -112,11 +112,9 @@ def preferences(count: int, label: str, seed: int) -> list[TokenPair]:
     pairs = []
     for number in range(count):
         a, b = ([*rng.choices(range(8), k=rng.randrange(4, 12)), 8] for _ in range(2))
-        order = {
-            "a": a.count(0) - b.count(0),
-            "long": len(a) - len(b),
-            "coin": rng.random() - 0.5,
-        }[label]
+        order = {"a": a.count(0) - b.count(0), "long": len(a) - len(b), "coin": rng.random() - 0.5}[
+            label
+        ]
         better, worse = (a, b) if order > 0 else (b, a)
         pairs.append(TokenPair([number % 8, seed % 8, number // 8 % 8], better, worse, {}))
     return pairs

@@ -7,7 +7,6 @@ import json
 import re
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +14,6 @@ import torch
 
 from data import names
 from data.records import PromptRecord
-from gpt import pretraining
 from gpt.checkpoint import load_gpt, save_gpt
 from gpt.generate import SamplingParams
 from gpt.model import GPT, GPTConfig
@@ -25,18 +23,10 @@ from reward_model.scalar_head import RewardModel, save_reward_model
 from rl import grpo_engine
 from rl.batches.rollout import Rollout, sample_rollout
 from rl.grpo_engine import GRPOConfig
-from rl.grpo_iterative_engine import IterativeGRPOConfig
-from rl.grpo_process_engine import ProcessGRPOConfig, open_step_rewards
-from rl.pg_grpo_engine import PGGRPOConfig
 from rl.rewards.ensemble import EnsembleReward
 from rl.rewards.sources import RewardModelReward
 from rl.training.config import EngineConfig
-from rl.training.open_reward import (
-    RewardChoice,
-    open_reward,
-    open_reward_model,
-    reference_responses,
-)
+from rl.training.open_reward import RewardChoice, open_reward, open_reward_model
 from rl.training.open_task import open_task
 
 CPU = torch.device("cpu")
@@ -117,25 +107,6 @@ def test_one_folder_is_that_reward_model_and_none_the_default(runs):
         open_reward(RewardChoice.of(GRPOConfig()), GLASSBOX, CPU)
 
 
-def test_members_stand_on_the_scale_of_the_first_ones_held_out_pairs(runs):
-    """Each has mean 0 and deviation 1 on the same responses; those that are too long are left out."""
-    pairs = json.loads((runs / "pairs.json").read_text())
-    rows = [{"prompt": "word " * 300, "chosen": "a", "rejected": "b"}, *pairs[:10]]
-    path = runs / "model1" / "held_out_pairs.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    batch = reference_responses(runs / "model1", GLASSBOX, 96)
-    assert batch is not None and len(batch.response_mask) == 20 and bool(batch.has_eos.all())
-    choice = RewardChoice("model", "reviews", "tiny", (runs / "model1", runs / "model2"))
-    reward = open_reward(choice, GLASSBOX, CPU)
-    assert isinstance(reward, EnsembleReward)
-    for model in reward.models:
-        with torch.no_grad():
-            values = model(batch)
-        assert float(values.mean()) == pytest.approx(0, abs=1e-4)
-        assert float(values.std()) == pytest.approx(1, abs=1e-4)
-    assert reference_responses(runs / "model2", GLASSBOX, 96) is None
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -150,29 +121,6 @@ def test_members_stand_on_the_scale_of_the_first_ones_held_out_pairs(runs):
 def test_what_makes_no_ensemble_is_refused(changes, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         EngineConfig(**changes)
-
-
-def ensemble_task(runs: Path) -> Any:
-    choice = RewardChoice("model", "reviews", "tiny", (runs / "model2", runs / "model3"))
-    reward = open_reward(choice, GLASSBOX, CPU)
-    return SimpleNamespace(
-        policy=small_gpt(), tokenizer=GLASSBOX, reward_fn=reward, reward_name=reward.name
-    )
-
-
-def test_engines_that_take_one_say_so(runs):
-    several = (runs / "model1", runs / "model2")
-    with pytest.raises(ValueError, match="2 reward models cannot be"):
-        IterativeGRPOConfig(reward_model=several)
-    IterativeGRPOConfig(reward_model=several, refresh_reward_model=False)
-    task = ensemble_task(runs)
-    for source in ("auto", "reward_model"):
-        with pytest.raises(UserError, match="of one reward model: name one"):
-            open_step_rewards(ProcessGRPOConfig(steps_from=source), task)
-    outcome = open_step_rewards(ProcessGRPOConfig(steps_from="outcome"), task)
-    assert outcome["step_reward_fn"].name == "outcome"
-    assert PGGRPOConfig(reward_model=several).first_reward_model == runs / "model1"
-    assert PGGRPOConfig().first_reward_model is None
 
 
 def small_run(runs: Path, **changes: Any) -> dict[str, Any]:
@@ -255,16 +203,6 @@ def test_a_judge_that_is_the_reward_is_refused(runs, judge):
     )  # fmt: skip
     with pytest.raises(UserError, match="is the reward model itself"):
         open_task(config, CPU)
-
-
-def test_the_default_reward_model_is_no_judge_either(runs):
-    default = pretraining.default_folder("reward_model", "pairs.json", "tiny")
-    save_reward_model(default / "model.safetensors", reward_model(1), GLASSBOX)
-    flags = small_run(runs) | dict(data=str(runs / "pairs.json"), judge=default)
-    with pytest.raises(UserError, match="is the reward model itself"):
-        open_task(GRPOConfig(**flags), CPU)
-    task = open_task(GRPOConfig(**flags, reward="operator:concat"), CPU)  # it pays nothing here
-    assert task.gold is not None and task.gold.name == "judge"
 
 
 def test_a_judge_that_is_missing_or_reads_other_tokens_is_refused(runs):

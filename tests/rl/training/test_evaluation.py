@@ -15,9 +15,7 @@ from gpt.generate import SamplingParams
 from gpt.model import GPT
 from gpt.tokenizer import build_tokenizer
 from harness.files import write_json
-from rl.grpo_engine import GRPOConfig
 from rl.rewards.sources import RuleReward
-from rl.training import evaluation
 from rl.training.evaluation import (
     Comparison,
     Conditions,
@@ -26,8 +24,6 @@ from rl.training.evaluation import (
     best_of_n,
     compare,
     evaluate,
-    standard_error,
-    win_rate,
 )
 
 LETTERS = build_tokenizer("letters", {bytes([97 + i]): i for i in range(8)})  # EOS 8, padding 9
@@ -111,32 +107,6 @@ def test_without_a_reward_everything_else_is_measured(monkeypatch):
     assert lines[3].split()[:3] == ["before", "-", "0.000"]
 
 
-def test_forwards_of_an_evaluation_fit_the_runs_micro_batches(monkeypatch):
-    """At most 8 rows are sampled together where an update has 1, and 2 scored; the same numbers."""
-    sampled, scored = [], []
-    sample, score = evaluation.sample_rollout, evaluation.token_log_probs
-    monkeypatch.setattr(
-        evaluation, "sample_rollout", lambda *a: sampled.append(len(a[2])) or sample(*a)
-    )
-    monkeypatch.setattr(
-        evaluation, "token_log_probs", lambda m, b, **k: scored.append(len(b)) or score(m, b, **k)
-    )
-    found = [
-        evaluate(
-            EVEN, LETTERS, RECORDS, ONE_TOKEN, INDEX, reference=EVEN,
-            conditions=Conditions(micro_batch_size=size),
-        )
-        for size in (1, 32)
-    ]  # fmt: skip
-    assert sampled == [8] * 5 + [40]
-    assert scored == [2] * 40 + [40] * 2
-    assert found[0].responses == found[1].responses and torch.equal(found[0].kl, found[1].kl)
-    tiny, large = Conditions(), Conditions.of(GRPOConfig(micro_batch_size=4, precision="bfloat16"))
-    assert (tiny.prompts, tiny.prompts_of(8), tiny.scored) == (256, 64, 64)
-    assert (large.prompts, large.prompts_of(8), large.scored) == (32, 8, 8)
-    assert large.prompts_of(100) == 1 and large.precision == "bfloat16"
-
-
 def test_no_prompts_are_refused():
     with pytest.raises(ValueError, match="no prompts to evaluate on"):
         evaluate(EVEN, LETTERS, [], ONE_TOKEN, INDEX)
@@ -154,23 +124,6 @@ def test_summary():
         }
     )
     assert set(result(gold=None, kl=None).summary()) == {"reward", "response_length", "eos_rate"}
-
-
-# Shares and errors
-
-
-def test_win_rate_counts_ties_half():
-    """Win, loss, tie, win."""
-    values, baseline = torch.tensor([2.0, 1, 3, 5]), torch.tensor([1.0, 2, 3, 4])
-    assert win_rate(values, baseline) == 0.625
-    assert win_rate(baseline, values) == 0.375
-    assert win_rate(values, values) == 0.5
-
-
-def test_standard_error():
-    """std of 1, 2, 3, 4 with n - 1 is sqrt(5/3); its mean's is half of it."""
-    assert standard_error(torch.tensor([1.0, 2, 3, 4])) == pytest.approx(math.sqrt(5 / 3) / 2)
-    assert standard_error(torch.tensor([7.0])) == 0
 
 
 # Best of n
@@ -245,12 +198,6 @@ def test_a_comparison_reads_as_a_table_and_as_json(tmp_path):
     lines = comparison.text(samples=1).splitlines()
     assert lines[3].split() == ["before", "2.000", "1.000", "3.000", "0.667", "0.400", "0.408"]
     assert lines[-3:] == ["prompt: prompt 0", "  before: response 0", "  after:  response 0"]
-
-
-def test_a_comparison_without_gold_has_no_win_rate():
-    comparison = Comparison(result(gold=None), result(gold=None), "", "GRPO")
-    assert "win_rate" not in comparison.numbers
-    assert "win rate" not in comparison.text() and "gold" not in comparison.text()
 
 
 # Tables and curves

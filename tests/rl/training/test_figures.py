@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from matplotlib.figure import Figure
 
-from rl.training.figures import plot_learning_curves, running_mean
+from rl.training.figures import plot_learning_curves
 
 ROOT = Path(__file__).parents[3]
 
@@ -20,12 +20,6 @@ def test_an_engine_loads_no_figures():
     code = f"import sys, rl.grpo_engine; print({loaded})"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.stdout.strip() == "[]", done.stdout + done.stderr
-
-
-def test_running_mean():
-    assert running_mean([1, 2, 3, 4, 5], 3) == [1, 1.5, 2, 3, 4]
-    assert running_mean([1, 2], 1) == [1, 2]
-    assert running_mean([], 3) == []
 
 
 @pytest.fixture
@@ -57,6 +51,3 @@ def test_learning_curves_have_labelled_axes(tmp_path, figures):
     assert mean.get_ydata()[-1] == 3  # of 1 to 5
     assert axes[4].get_lines()[0].get_xydata().tolist() == [[3, 0.25], [6, 0.75]]
     assert figures[0].get_suptitle() == "GRPO on reviews"
-
-
-# A reward that was exploited

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -113,13 +112,6 @@ def test_a_missing_reward_model_names_the_command_that_trains_it(runs, data, pre
     assert str(error.value).splitlines()[-1].strip() == command
 
 
-def test_a_reward_model_of_another_tokenizer_is_refused(runs):
-    save_models(runs)
-    other = SimpleNamespace(name="gpt2", fingerprint="0" * 64)
-    with pytest.raises(UserError, match="'glassbox' tokens, the policy"):
-        open_reward(RewardChoice("model", "reviews", "tiny"), other, CPU)
-
-
 def test_a_response_budget_beyond_the_context_is_refused(runs):
     save_models(runs)
     with pytest.raises(UserError, match=r"leaves no room.*128 positions"):
@@ -175,13 +167,7 @@ def test_prompts_without_room_are_left_out_and_counted(tmp_path, capsys):
     (tmp_path / "pairs.json").write_text(json.dumps(rows), encoding="utf-8")
     prompts = open_prompts(str(tmp_path / "pairs.json"), GLASSBOX, 40)
     assert sum(map(len, prompts.values())) == 59
-    assert "left out 1 prompts of more than 40 tokens" in capsys.readouterr().out
-
-
-def test_a_split_without_prompts_is_refused(tmp_path):
-    preference_file(tmp_path / "pairs.json", count=3)
-    with pytest.raises(UserError, match=r"no \w+ prompts are left of 3"):
-        open_prompts(str(tmp_path / "pairs.json"), GLASSBOX, 80)
+    assert "left out 1 of 60 prompts (2%)" in capsys.readouterr().out
 
 
 # The task as a whole

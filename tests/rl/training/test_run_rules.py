@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from configparser import ConfigParser
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -59,9 +60,8 @@ def documented_bugs() -> dict[str, str]:
 # --- recorded runs --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", HEALTHY, ids=lambda path: path.stem)
-def test_a_healthy_run_raises_no_alarm(path: Path) -> None:
-    assert examine(*recording(path)) == []
+def test_no_healthy_run_raises_an_alarm() -> None:
+    assert not [path.stem for path in HEALTHY if examine(*recording(path))] and len(HEALTHY) > 3
 
 
 def test_every_bug_of_the_zoo_is_recorded_and_in_the_table() -> None:
@@ -130,12 +130,6 @@ def found(
     rows: list[dict[str, Any]], results: dict[str, Any] | None = None, **flags: Any
 ) -> dict[str, Finding]:
     return {finding.rule: finding for finding in examine(rows, FLAGS | flags, results)}
-
-
-def test_the_steady_run_is_healthy() -> None:
-    assert found(steady()) == {}
-    assert examine([], FLAGS) == []
-    assert examine([{"step": 1, "loss": 2.0}]) == []
 
 
 # rule -> (columns that show it, flags that do)
@@ -225,6 +219,30 @@ def test_the_error_of_two_thirds_by_hand() -> None:
     assert halves([1, 2, 3, 9, 9, 9, 5, 6, 7]) == pytest.approx((2, 6, math.sqrt(2 / 3)))
 
 
+@pytest.mark.parametrize(
+    ("flags", "likely"),
+    [
+        (dict(reward="auto"), "the reward model is exploited"),
+        (dict(reward="mine.py:brief"), "your function pays"),
+        (dict(reward="auto", teacher=None), "the teacher likes"),
+        (dict(reward="gold"), "the rule and"),
+    ],
+)
+def test_a_reward_model_is_blamed_only_where_there_is_one(flags, likely) -> None:
+    for rule in ("over_optimised", "proxy_suspected"):
+        finding = found(steady(**SICK[rule][0]), **flags)[rule]
+        assert ("reward model" in finding.cause) == (flags == dict(reward="auto"))
+        assert rule == "proxy_suspected" or finding.cause.startswith(likely)
+
+
+def test_a_collapse_is_no_matter_of_hard_prompts() -> None:
+    falls = dict(distinct_responses=lambda step: 1 / step, zero_spread_groups=0.9)
+    findings = found(steady(**falls))
+    assert "distinct_responses fell" in findings["entropy_collapse"].evidence
+    assert "zero_spread" not in findings
+    assert "entropy_collapse" not in found(steady(**falls, solve_rate=0.95, reward=0.95))
+
+
 def test_a_run_that_stop_kl_ended_is_named() -> None:
     rows = steady(30, kl=lambda step: 0.31 * (step - 1))
     assert "--stop-kl 8 ended the run" in found(rows)["kl_runs_away"].evidence
@@ -238,6 +256,12 @@ def test_a_run_that_stop_kl_ended_is_named() -> None:
 def test_the_page_of_a_rule_exists_and_the_table_has_the_rule(rule: str) -> None:
     assert (ROOT / page_path(RULES[rule].page)).exists()
     assert f"| `{rule}` | {RULES[rule].severity} |" in DOCUMENT.read_text(encoding="utf-8")
+
+
+def test_every_meaning_belongs_to_a_rule() -> None:
+    meanings = ConfigParser(interpolation=None)
+    meanings.read(ROOT / "harness" / "report" / "findings.ini", encoding="utf-8")
+    assert set(meanings.sections()) == set(RULES)
 
 
 def run_folder(folder: Path, rows: list[dict[str, Any]]) -> Path:

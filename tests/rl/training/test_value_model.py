@@ -54,11 +54,6 @@ def test_the_value_after_the_last_token_is_one_column_on():
         torch.testing.assert_close(after[i], expected)
 
 
-def test_there_is_no_value_after_a_response_without_tokens():
-    after = critic().values_after(batch(([1, 2], []), ([4], [5, 6])), 2)
-    assert float(after[0]) == 0 and float(after[1].abs()) > 1e-4
-
-
 def test_from_the_policy_every_value_is_zero_and_the_trunks_are_apart():
     policy = small_gpt().train()
     model = ValueModel.from_policy(policy)

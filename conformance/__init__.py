@@ -1,0 +1,1 @@
+"""Is a loss right? `python -m conformance mine.py:loss` says in one sentence what is wrong. Needs torch."""

@@ -1,0 +1,483 @@
+"""Hold a function against the truth: find the way in which it computes, and say whether that is right.
+
+The function's numbers and gradients on worked and random batches are compared with those of every
+known way, right or wrong. Right ones are then put through what must not change a result.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .comparing import close, pattern, rounded, shape_sentence, shown_arguments
+from .reducers import KNOWN_REDUCERS, WRONG_REDUCERS
+from .ways import Way, sentence, sentences
+
+Arguments = dict[str, Any]
+ANY = object()  # an optional argument whose absence limits no check
+
+
+class Unusable(Exception):
+    """A function that cannot be checked, in one sentence."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A worked case: in words what it is about, the arguments in order, and the numbers wanted."""
+
+    about: str
+    arguments: Mapping[str, Any]
+    wanted: Any
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What one kind of function takes and gives, and the ways in which people write it."""
+
+    name: str
+    about: str
+    known: Sequence[Way]  # right; the first is what others are measured by
+    mistakes: Sequence[Way]
+    cases: Sequence[Case]  # of the first known way
+    random: Callable[[torch.Generator], Arguments]  # one ragged batch, garbage in its padding
+    optional: Mapping[str, Any] = field(default_factory=dict)  # and what it is where it is lacking
+    gradients: Sequence[str] = ()  # the arguments that are trained
+    loss: bool = False  # per token or averaged, as the function likes
+    constant: bool = False  # nothing may carry a gradient
+    rows: bool = True  # each row is a case of its own
+    tolerance: float = 1e-4
+    notes: Callable[[Callable[..., Tensor]], list[str]] | None = None  # by enumeration
+
+    @property
+    def order(self) -> list[str]:
+        return list(self.random(torch.Generator().manual_seed(0)))
+
+    def trials(self) -> list[tuple[str, Arguments]]:
+        """(what it is about, arguments): the worked cases, then six random batches."""
+        worked = [(case.about, self.filled(case.arguments)) for case in self.cases]
+        return worked + [(f"random batch {i + 1}", self.batch(i)) for i in range(6)]
+
+    def filled(self, arguments: Mapping[str, Any]) -> Arguments:
+        """A case's arguments with what it leaves out: no padding, and the usual settings."""
+        usual = {k: v for k, v in self.batch(0).items() if not isinstance(v, Tensor)}
+        given = {"mask": None, **usual, **self.optional, **doubles(arguments)}
+        given = {k: given[k] for k in self.order}
+        if "mask" in given and not isinstance(given["mask"], Tensor):
+            given["mask"] = None
+            given["mask"] = torch.ones_like(self.known[0](*given.values()), dtype=torch.bool)
+        return {k: usual.get(k) if v is ANY else v for k, v in given.items()}
+
+    def batch(self, seed: int) -> Arguments:
+        return doubles(self.random(torch.Generator().manual_seed(seed)))
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """right, variant or mistake; the sentence; the way's and the reducer's name; what to look at."""
+
+    status: str
+    says: str
+    way: str | None = None
+    reducer: str | None = None
+    example: str = ""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def right(self) -> bool:
+        return self.status in ("right", "variant")
+
+
+def doubles(arguments: Mapping[str, Any]) -> Arguments:
+    return {k: v.double() if is_float(v) else v for k, v in arguments.items()}
+
+
+def is_float(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.is_floating_point()
+
+
+# --- calling -------------------------------------------------------------------------------------
+
+
+class Mine:
+    """A user's function, called by the names that it knows."""
+
+    def __init__(self, function: Callable[..., Any], kind: Kind, label: str) -> None:
+        self.function, self.kind, self.label = function, kind, label
+        self.names = names_in(function, kind)
+        for name in kind.order:
+            if name not in self.names and name not in kind.optional:
+                raise Unusable(
+                    f"{label} has no argument for {name}: a {kind.name} takes "
+                    f"({', '.join(kind.order)}). Wrap it in an adapter of that signature"
+                )
+
+    def fits(self, arguments: Arguments) -> bool:
+        """Whether what the function cannot be told is what it is taken to be."""
+        lacking = [n for n in self.kind.order if n not in self.names]
+        return all(self.kind.optional[n] in (ANY, arguments[n]) for n in lacking)
+
+    def call(self, given: Arguments) -> Any:
+        return self.function(**{name: given[k] for k, name in self.names.items()})
+
+    def __call__(self, *values: Any) -> Tensor:
+        given = dict(zip(self.kind.order, values, strict=True))
+        before = {k: v.detach().clone() for k, v in given.items() if isinstance(v, Tensor)}
+        try:
+            try:
+                result = self.call(given)
+            except RuntimeError as error:  # 1 - mask, which a bool does not take
+                if "bool" not in str(error) or "mask" not in given:
+                    raise
+                result = self.call({**given, "mask": given["mask"].double()})
+        except Exception as error:
+            reason = (str(error).splitlines() or ["no reason given"])[0]
+            shapes = {k: tuple(v.shape) for k, v in before.items()}
+            raise Unusable(
+                f"{self.label} stopped with {type(error).__name__} ({reason}) on {shapes}"
+            ) from error
+        for name, old in before.items():
+            if not torch.equal(torch.nan_to_num(given[name].detach()), torch.nan_to_num(old)):
+                raise Unusable(f"{self.label} changes its argument {name} in place: copy it first")
+        if isinstance(result, (tuple, list)) and result:
+            result = result[0]
+        if isinstance(result, (int, float)) and not isinstance(result, bool):
+            result = torch.tensor(result, dtype=torch.float64)
+        if not isinstance(result, Tensor):
+            raise Unusable(f"{self.label} returns {type(result).__name__}; a tensor is wanted")
+        return result
+
+
+# Other names of an argument, as libraries write them.
+ALIASES = {
+    "log_probs": "logprobs logps log_prob logprob logp new_logprobs new_log_probs new_logps "
+    "per_token_logps curr_logprobs policy_log_probs action_log_probs",
+    "old_log_probs": "old_logprobs old_logps old_log_prob old_logp old_per_token_logps log_probs_old",
+    "ref_log_probs": "ref_logprobs ref_logps ref_log_prob ref_logp log_probs_base log_probs_ref "
+    "ref_per_token_logps ref_logprob reference_log_probs",
+    "sampler_log_probs": "rollout_log_probs sampling_logprobs inference_logprobs mu_log_probs",
+    "mask": "response_mask loss_mask action_mask completion_mask eos_mask",
+    "advantages": "advantage adv",
+    "clip_low": "clip_eps cliprange clip_range eps epsilon clip_ratio clip_ratio_low eps_clip "
+    "epsilon_low eps_low clip_eps_low clip",
+    "clip_high": "clip_ratio_high epsilon_high eps_high clip_eps_high eps_clip_high",
+    "clip": "clip_range cliprange_value value_clip clip_eps clip_ratio cliprange",
+    "lam": "lambda_ lmbda gae_lambda lambd",
+    "rewards": "token_level_rewards token_rewards reward",
+    "group_size": "num_generations n_samples k",
+    "loss": "losses loss_mat values x tensor",
+    "values": "vpreds value vpred",
+    "old_values": "old_value values_old cliprange_values",
+    "policy_chosen": "policy_chosen_logps chosen_logps",
+    "policy_rejected": "policy_rejected_logps rejected_logps",
+    "ref_chosen": "reference_chosen_logps ref_chosen_logps",
+    "ref_rejected": "reference_rejected_logps ref_rejected_logps",
+    "tokens": "labels input_ids ids index",
+    "eos_id": "eos_token_id eos_token eos",
+}
+
+
+def names_in(function: Callable[..., Any], kind: Kind) -> dict[str, str]:
+    """{our name: the function's}; Unusable where it needs something that a kind does not have."""
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError) as error:
+        raise Unusable("its signature cannot be read: wrap it in a function") from error
+    found: dict[str, str] = {}
+    for name, parameter in parameters.items():
+        known = [k for k in kind.order if name == k or name in ALIASES.get(k, "").split()]
+        if known and known[0] not in found:
+            found[known[0]] = name
+        elif parameter.default is parameter.empty and parameter.kind not in (2, 4):
+            raise Unusable(
+                f"its argument {name} is none of a {kind.name}'s ({', '.join(kind.order)}): "
+                "rename it, give it a default, or wrap the function in an adapter"
+            )
+    return found
+
+
+# --- comparing -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A way to compute, and how what it gives per token is averaged."""
+
+    way: Way
+    reducer: Way | None = None
+
+    def __call__(self, *values: Any) -> Tensor:
+        return self.way.function(*values)
+
+
+def level_of(result: Tensor, arguments: Arguments, kind: Kind) -> str:
+    """Whether a loss came back for each token, for each row, or as one number."""
+    wanted = kind.known[0](*arguments.values())
+    if not kind.loss or result.shape == wanted.shape:
+        return "token"
+    if result.numel() == 1:
+        return "scalar" if "mask" in arguments else "pairs"
+    if result.numel() == len(wanted):
+        return "row"
+    raise Unusable(shape_sentence(result, wanted))
+
+
+def measured(
+    call: Callable[..., Tensor], kind: Kind, arguments: Arguments, level: str
+) -> list[Tensor]:
+    """The numbers of one call, and their sum's gradients for what is trained; 0 at masked places."""
+    fresh = {k: v.clone() if isinstance(v, Tensor) else v for k, v in arguments.items()}
+    leaves = [fresh[name].requires_grad_() for name in kind.gradients]
+    result = call(*fresh.values())
+    wanted_shape = kind.known[0](*arguments.values()).shape
+    reducer = getattr(call, "reducer", None)
+    mask = fresh.get("mask")
+    if reducer is not None:
+        whole = result.expand(mask.shape) if mask is not None else result
+        result = reducer.function(whole, mask, fresh.get("length"))
+    elif level == "token" and result.numel() == torch.Size(wanted_shape).numel():
+        result = result.reshape(wanted_shape)
+    elif level == "token" and len(wanted_shape) == 2 and result.ndim == 2:
+        if wanted_shape[1] == 1 and len(result) == wanted_shape[0]:
+            result = result[:, :1]  # one number for a row, written at each of its tokens
+    if level != "token":
+        result = result.reshape(-1)
+    elif result.shape != wanted_shape:
+        raise Unusable(shape_sentence(result, torch.empty(wanted_shape)))
+    elif mask is not None and mask.shape == result.shape:
+        result = torch.where(mask, result, torch.zeros_like(result))
+    numbers = [result.detach().double()]
+    slopes: Sequence[Tensor | None] = [None] * len(leaves)
+    if leaves and result.requires_grad:
+        slopes = torch.autograd.grad(result.sum(), leaves, allow_unused=True)
+    for leaf, slope in zip(leaves, slopes, strict=True):
+        numbers.append(torch.zeros_like(leaf) if slope is None else slope.double())
+    return numbers
+
+
+def candidates(kind: Kind, level: str) -> Iterator[tuple[str, Candidate]]:
+    """("right" | "variant" | "mistake", candidate), the likeliest first."""
+    known, wrong = KNOWN_REDUCERS.get(level, []), WRONG_REDUCERS.get(level, [])
+    if "length" not in kind.order:
+        known = [way for way in known if way.name != "constant_length"]
+    averages: Sequence[Way | None] = known if kind.loss and known else [None]
+    for i, way in enumerate(kind.known):
+        yield from (("variant" if i else "right", Candidate(way, r)) for r in averages)
+    for way in kind.mistakes:
+        yield from (("mistake", Candidate(way, r)) for r in averages)
+    if kind.loss:
+        for way in kind.known:
+            yield from (("mistake", Candidate(way, r)) for r in wrong)
+
+
+def same(a: Sequence[Tensor], b: Sequence[Tensor], tolerance: float) -> bool:
+    return all(close(x, y, tolerance) for x, y in zip(a, b, strict=True))
+
+
+def check(
+    function: Callable[..., Any],
+    kind: Kind,
+    *,
+    label: str = "your function",
+    strict: bool = False,
+) -> Verdict:
+    """What `function` computes, as one verdict. Unusable where it cannot be called.
+
+    A function that is right on numbers may be fragile, such as where padding holds NaN: that is
+    noted, and with `strict` it is a mistake.
+    """
+    mine = Mine(function, kind, label)
+    trials = [(about, given) for about, given in kind.trials() if mine.fits(given)]
+    level = level_of(mine(*trials[-1][1].values()), trials[-1][1], kind)
+    answers = [measured(mine, kind, given, level) for _, given in trials]
+    notes = tuple(kind.notes(mine)) if kind.notes and level == "token" else ()
+    agreeing: dict[int, Candidate] = {}
+    for status, candidate in candidates(kind, level):
+        agree = 0
+        for (_, given), answer in zip(trials, answers, strict=True):
+            if not same(answer, measured(candidate, kind, given, level), kind.tolerance):
+                break
+            agree += 1
+        if agree == len(trials):
+            return named(mine, status, candidate, trials, level, notes, strict)
+        if status != "mistake":
+            agreeing.setdefault(agree, candidate)
+    nearest = agreeing[max(agreeing)]
+    text, example = shown(mine, nearest, trials, level)
+    opening = f"it is none of the ways known here; beside {nearest.way.name}, the nearest: "
+    return Verdict("mistake", opening + text, None, None, example, notes)
+
+
+def named(
+    mine: Mine,
+    status: str,
+    candidate: Candidate,
+    trials: Sequence[tuple[str, Arguments]],
+    level: str,
+    notes: tuple[str, ...],
+    strict: bool,
+) -> Verdict:
+    """The verdict on a function whose way is known."""
+    way, reducer = candidate.way, candidate.reducer
+    names = (way.name, reducer.name if reducer else None)
+    if status == "mistake":
+        wrong_average = reducer is not None and reducer in WRONG_REDUCERS.get(level, [])
+        average = KNOWN_REDUCERS[level][0] if wrong_average else reducer
+        right = Candidate(way if wrong_average else mine.kind.known[0], average)
+        says = reducer.says if reducer and wrong_average else way.says
+        return Verdict(status, says, *names, shown(mine, right, trials, level)[1], notes)
+    for tag, says in broken(mine, candidate, level):
+        if strict or tag in ("float32", "order"):
+            return Verdict("mistake", f"right on numbers, but {says}", tag, None)
+        notes += (f"fragile: {says}",)
+    says = way.says + (f" {reducer.says}" if reducer else "")
+    lacking = [n for n in mine.kind.order if n not in mine.names and n in mine.kind.optional]
+    lacking = [n for n in lacking if mine.kind.optional[n] is not ANY]
+    if lacking:
+        notes += (f"not checked, because it is no argument: {', '.join(lacking)}",)
+    return Verdict(status, says, *names, notes=notes)
+
+
+def shown(
+    mine: Mine, right: Candidate, trials: Sequence[tuple[str, Arguments]], level: str
+) -> tuple[str, str]:
+    """What differs in words, and the smallest failing example by number."""
+    kind = mine.kind
+    failing = []
+    for about, given in trials:
+        yours, wanted = measured(mine, kind, given, level), measured(right, kind, given, level)
+        if not same(yours, wanted, kind.tolerance):
+            failing.append((about, given))
+    _, given = min(failing, key=lambda f: sum(v.numel() for v in f[1].values() if is_float(v)))
+    for part in parts(given) if kind.rows else ():
+        try:
+            yours, wanted = measured(mine, kind, part, level), measured(right, kind, part, level)
+        except (Unusable, RuntimeError, IndexError):
+            continue
+        if not same(yours, wanted, kind.tolerance):
+            given = part
+            break
+    yours, wanted = measured(mine, kind, given, level), measured(right, kind, given, level)
+    i = next(i for i, y in enumerate(yours) if not close(y, wanted[i], kind.tolerance))
+    trained = ["", *kind.gradients][i]
+    what = f"the numbers are right, but its gradient for {trained}" if i else "your result"
+    text = pattern(what, yours[i], wanted[i], given.get("mask"), kind.tolerance)
+    used = {k: v for k, v in given.items() if k in mine.names}
+    pair = f"yours {rounded(yours[i])}, wanted {rounded(wanted[i])}"
+    return (
+        text,
+        f"{shown_arguments(used)}\n  {f'gradient for {trained}' if i else 'result'}: {pair}",
+    )
+
+
+def parts(given: Arguments) -> Iterator[Arguments]:
+    """Smaller examples: one row, and of it the first columns, from the smallest on."""
+    tensors = [v for v in given.values() if isinstance(v, Tensor)]
+    lead = max(tensors, key=lambda v: v.ndim if v.ndim < 3 else 0)
+    mask = given.get("mask")
+    for width in range(1, (lead.shape[1] if lead.ndim > 1 else 1) + 1):
+        for row in range(len(lead)):
+            if mask is not None and not mask[row, :width].any():
+                continue
+            part = dict(given)
+            for name, value in given.items():
+                if isinstance(value, Tensor):
+                    cut = value.ndim > 1 and value.shape[:2] == lead.shape[:2]
+                    part[name] = value[row : row + 1, :width] if cut else value[row : row + 1]
+            yield part
+
+
+# --- what must not change a result -----------------------------------------------------------------
+
+
+def broken(mine: Mine, right: Candidate, level: str) -> Iterator[tuple[str, str]]:
+    """(name, sentence) of every invariance that does not hold."""
+    kind = mine.kind
+    batch = next(b for i in range(7, 99) if mine.fits(b := kind.batch(i)))
+    for tag in sentences()["invariances"]:
+        given = changed(tag, batch, mine)
+        if given is None:
+            continue
+        compared = {k: v.double() if is_float(v) else v for k, v in given.items()}
+        if tag == "nan":
+            compared = batch
+        try:
+            if tag == "split":
+                fine = adds_up(mine, right, batch, level)
+            elif tag == "detached":
+                fine = not mine(*given.values()).requires_grad
+            else:
+                numbers = measured(mine, kind, given, level)
+                fine = all(n.isfinite().all() for n in numbers)
+                if tag == "equal_rewards":
+                    fine = fine and bool((numbers[0].abs() < 0.05).all())
+                elif tag != "empty_row":
+                    wanted = measured(right, kind, compared, level)
+                    fine = fine and same(numbers, wanted, max(kind.tolerance, 1e-3))
+        except (Unusable, RuntimeError):
+            fine = False
+        if not fine:
+            yield tag, sentence("invariances", tag)
+
+
+DENOMINATORS = ("denominator", "num_items_in_batch", "batch_num_tokens", "global_batch_size")
+
+
+def adds_up(mine: Mine, right: Candidate, batch: Arguments, level: str) -> bool:
+    """Whether two micro-batches with the whole batch's denominator give the whole batch's loss."""
+    named = [n for n in inspect.signature(mine.function).parameters if n in DENOMINATORS]
+    if not named or level != "scalar" or "mask" not in mine.names:
+        return True
+    whole = measured(right, mine.kind, batch, level)[0]
+    for total in (batch["mask"].sum(), torch.tensor(len(batch["mask"]))):
+        sums = torch.zeros((), dtype=torch.float64)
+        for half in (slice(0, 1), slice(1, None)):
+            part = {k: v[half] if isinstance(v, Tensor) else v for k, v in batch.items()}
+            given = {name: part[k] for k, name in mine.names.items()}
+            sums = sums + mine.function(**given, **{named[0]: total})
+        if close(sums.reshape(-1), whole, 1e-4):
+            return True
+    return False
+
+
+def changed(tag: str, batch: Arguments, mine: Mine) -> Arguments | None:
+    """The batch with one thing changed; None where it does not apply."""
+    given = {k: v.clone() if isinstance(v, Tensor) else v for k, v in batch.items()}
+    mask = given.get("mask")
+    if tag == "detached":
+        floats = [v.requires_grad_() for v in given.values() if is_float(v)]
+        return given if mine.kind.constant and floats else None
+    if tag == "split":
+        return given
+    if tag == "float32":
+        return {k: v.float() if is_float(v) else v for k, v in given.items()}
+    if tag == "order":
+        flips = {k: v.flip(0) if isinstance(v, Tensor) else v for k, v in given.items()}
+        return flips if any(isinstance(v, Tensor) for v in given.values()) else None
+    if tag == "equal_rewards":
+        if "group_size" not in given:
+            return None
+        given["rewards"] = torch.full((24,), 0.1)  # the mean of eight of them is another number
+        return {**given, "group_size": 8}
+    if tag == "far":
+        if "kl" not in mine.kind.name:
+            return None
+        far = given["ref_log_probs"].clone()
+        far[1] = given["log_probs"][1] + 3
+        return {**given, "ref_log_probs": far}
+    if mask is None or "mask" not in mine.names:
+        return None
+    if tag == "nan":
+        for value in given.values():
+            if is_float(value) and value.shape[:2] == mask.shape:
+                value[~mask] = float("nan")
+    if tag == "observations":
+        row = int(mask.sum(1).argmax())
+        mask[row, mask[row].nonzero()[1:-1]] = False
+    if tag == "empty_row":
+        mask[0] = False
+    return given

@@ -1,0 +1,86 @@
+"""Two tensors: are they the same, and if not, what have they to do with each other?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def close(a: Tensor, b: Tensor, tolerance: float) -> bool:
+    return torch.allclose(a, b.to(a.dtype), rtol=tolerance, atol=tolerance, equal_nan=True)
+
+
+def pattern(name: str, mine: Tensor, wanted: Tensor, mask: Any, tolerance: float) -> str:
+    """What two tensors have to do with each other, as far as that can be seen."""
+    if not mine.isfinite().all():
+        return f"{name} is not finite (NaN or inf) where numbers are wanted."
+    if close(-mine, wanted, tolerance):
+        return f"{name} has the wrong sign everywhere: it is -1 times what is wanted."
+    if isinstance(mask, Tensor) and mask.shape == mine.shape:
+        if close(mine * mask, wanted * mask, tolerance):
+            return f"{name} is right where the mask is True, but not where it is False."
+    if mine.ndim == 2 and mine.shape[0] == mine.shape[1] and close(mine.T, wanted, tolerance):
+        return f"{name} is transposed: rows and columns have changed places."
+    factor = float((mine * wanted).sum() / (wanted * wanted).sum().clamp(min=1e-12))
+    if abs(factor) > 1e-6 and close(mine / factor, wanted, tolerance):
+        return f"{name} is {factor:.4g} times what is wanted, everywhere: a factor is wrong."
+    shift = float((mine - wanted).mean())
+    if close(mine - shift, wanted, tolerance):
+        return f"{name} is off by {shift:.4g} everywhere."
+    wrong = ~torch.isclose(mine, wanted.to(mine.dtype), rtol=tolerance, atol=tolerance)
+    if mine.ndim == 0:
+        return f"{name} is {float(mine):.4f}; {float(wanted):.4f} is wanted."
+    at = tuple(int(i) for i in wrong.nonzero()[0])
+    where = ", ".join(map(str, at))
+    return (
+        f"{name} differs at {int(wrong.sum())} of {wrong.numel()} places, first at [{where}]: "
+        f"{float(mine[at]):.4f}, and {float(wanted[at]):.4f} is wanted."
+    )
+
+
+def shape_sentence(mine: Tensor, wanted: Tensor) -> str:
+    got, want = tuple(mine.shape), tuple(wanted.shape)
+    hint = ""
+    if mine.numel() == wanted.numel():
+        hint = " It has as many numbers, so a reshape or a keepdim=True may be all that is missing."
+    return f"your result has shape {got}, and {want} is wanted.{hint}"
+
+
+def shown_arguments(arguments: Mapping[str, Any]) -> str:
+    return "\n".join(f"  {name} = {rounded(value)}" for name, value in arguments.items())
+
+
+def rounded(value: Any) -> str:
+    """A tensor as nested lists with four digits; a large one as its shape."""
+    if not isinstance(value, Tensor):
+        return repr(value) if not callable(value) else getattr(value, "__name__", "a function")
+    if value.numel() > 24:
+        return f"a tensor of shape {tuple(value.shape)}"
+    return str(in_digits(value.tolist()))
+
+
+def in_digits(value: Any) -> Any:
+    if isinstance(value, list):
+        return [in_digits(item) for item in value]
+    if isinstance(value, float) and math.isfinite(value):
+        return round(value, 4)
+    return value
+
+
+# --- ragged random batches ------------------------------------------------------------------------
+
+
+def ragged_mask(generator: torch.Generator, rows: int, columns: int) -> Tensor:
+    """A response mask (rows, columns): lengths from 1 to `columns`, the longest one among them."""
+    lengths = torch.randint(1, columns + 1, (rows,), generator=generator)
+    lengths[int(torch.randint(rows, (1,), generator=generator))] = columns
+    return torch.arange(columns) < lengths[:, None]
+
+
+def random_log_probs(generator: torch.Generator, *shape: int) -> Tensor:
+    """Plausible log-probabilities of tokens: from -5 to just below 0."""
+    return -5 * torch.rand(*shape, generator=generator) - 0.01

@@ -1,0 +1,40 @@
+"""Adapters as tests: `pytest -p conformance.pytest_plugin --conformance adapters.py`.
+
+Every function of the file that is named like a kind, `policy_loss` or `kl_loss_of_mine`, is one test.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+
+from .__main__ import kind_of, loaded, module_of, text_of
+from .checking import check
+from .kinds import KINDS
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--conformance", action="append", default=[], metavar="FILE.py")
+    parser.addoption("--conformance-strict", action="store_true")
+
+
+class Adapter(pytest.Item):
+    def reportinfo(self) -> tuple[str, int, str]:
+        return self.name.rpartition(":")[0], 0, self.name
+
+    def runtest(self) -> None:
+        function = loaded(self.name)
+        kind = kind_of(function, self.name.rpartition(":")[2])
+        verdict = check(function, kind, strict=self.config.getoption("--conformance-strict"))
+        if not verdict.right:
+            pytest.fail(text_of(self.name, kind, verdict), pytrace=False)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(session: pytest.Session, items: list[Any]) -> None:
+    for path in session.config.getoption("--conformance"):
+        found = vars(module_of(path))
+        names = [n for n in found if any(k in n for k in KINDS) and inspect.isfunction(found[n])]
+        items += [Adapter.from_parent(session, name=f"{path}:{name}") for name in names]

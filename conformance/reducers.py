@@ -1,0 +1,69 @@
+"""From losses per token to one number: what is in use, and what goes wrong.
+
+A reducer takes the token losses (N, T), their mask, and the generation budget where one is given.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .ways import ways
+
+
+def kept(x, mask) -> tuple[Tensor, Tensor]:
+    """The losses with 0 at masked places, and the mask; without a mask each row is one thing."""
+    x = x if x.ndim > 1 else x[:, None]
+    mask = torch.ones_like(x, dtype=torch.bool) if mask is None else mask
+    return torch.where(mask, x, torch.zeros_like(x)), mask
+
+
+def token_mean(x, mask, *_):
+    x, mask = kept(x, mask)
+    return x.sum() / mask.sum().clamp(min=1)
+
+
+def row_means(x, mask, *_):
+    x, mask = kept(x, mask)
+    return x.sum(1) / mask.sum(1).clamp(min=1)
+
+
+def row_sums(x, mask, *_):
+    return kept(x, mask)[0].sum(1)
+
+
+def sequence_mean(x, mask, *_):
+    return row_means(x, mask).mean()
+
+
+def constant_length(x, mask, length=None):
+    return row_sums(x, mask).mean() / (length or float("nan"))
+
+
+KNOWN_REDUCERS = {
+    "scalar": ways(
+        "reducers",
+        token_mean=token_mean,
+        sequence_mean=sequence_mean,
+        sequence_sum=lambda x, mask, *_: row_sums(x, mask).mean(),
+        constant_length=constant_length,
+        batch_sum=lambda x, mask, *_: row_sums(x, mask).sum(),
+    ),
+    "row": ways("reducers", row_means=row_means, row_sums=row_sums),
+    "pairs": ways("reducers", mean=token_mean, sum=lambda x, *_: x.sum()),
+}
+WRONG_REDUCERS = {
+    "scalar": ways(
+        "wrong reducers",
+        padding_in_the_denominator=lambda x, mask, *_: kept(x, mask)[0].mean(),
+        padding_in_both=lambda x, *_: x.mean(),
+        padding_in_the_numerator=lambda x, mask, *_: x.sum() / kept(x, mask)[1].sum(),
+        padding_in_the_sum=lambda x, *_: x.sum(),
+        divided_by_the_width=lambda x, mask, *_: row_sums(x, mask).sum() / x.shape[1],
+        mean_of_column_means=lambda x, mask, *_: row_means(*[y.T for y in kept(x, mask)]).mean(),
+        last_token_left_out=lambda x, mask, *_: token_mean(
+            x, kept(x, mask)[1].roll(-1, 1) & kept(x, mask)[1]
+        ),
+    ),
+    "row": ways("wrong reducers", row_padding=lambda x, *_: x.mean(1)),
+}

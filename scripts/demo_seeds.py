@@ -1,0 +1,175 @@
+"""Whole pipelines of demo.py with several seeds, on the pages: tables, samples, and a picture of dots.
+
+    python scripts/demo.py --seeds 12                  the runs, into runs/demo/seed0 and so on
+    python scripts/demo_seeds.py --runs runs/demo      keeps their numbers in docs/demo_seeds.json
+    python scripts/write_tables.py                     writes them into the pages and docs/demo_seeds.svg
+
+Every number on the pages comes from that file; a test writes them again and compares.
+"""
+
+from __future__ import annotations
+
+import harness  # isort: skip  # noqa: F401  (before PyTorch is loaded)
+
+import json
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from studies.pages import spread
+
+from harness.command_line import run_command
+from harness.errors import UserError
+from harness.files import display_path, read_json, write_atomically
+from harness.paths import REPOSITORY, RUNS
+from rl.commands.memory_tables import markdown
+
+KEPT = REPOSITORY / "docs" / "demo_seeds.json"
+PICTURE = Path(__file__).with_name("demo_seeds.svg.jinja")
+TEST, UNSEEN = "test", "held_out_items"
+
+
+def rounded(value: Any) -> Any:
+    """The same with four digits after the point."""
+    if isinstance(value, dict):
+        return {name: rounded(part) for name, part in value.items()}
+    return round(value, 4) if isinstance(value, float) else value
+
+
+def of_runs(folder: Path) -> list[dict[str, Any]]:
+    """What the pages need of every FOLDER/seedN, by seed. UserError where none has finished."""
+    found = sorted(folder.glob("seed*/results.json"))
+    if not found:
+        raise UserError(
+            f"{display_path(folder)} holds no finished seed: run scripts/demo.py --seeds 12 first"
+        )
+    rows = []
+    for path in found:
+        judged = read_json(path.parent / "reward_model" / "report.json")
+        row = rounded(read_json(path))
+        rows.append(row | {"reward_model": {"gold_accuracy": round(judged["gold_accuracy"], 4)}})
+    return sorted(rows, key=lambda row: row["seed"])
+
+
+def kept() -> list[dict[str, Any]]:
+    """The rows of docs/demo_seeds.json."""
+    rows: list[dict[str, Any]] = read_json(KEPT)
+    return rows
+
+
+def column(rows: list[dict[str, Any]], who: str, key: str, where: str = TEST) -> list[float]:
+    """A number of every seed; none where it was not measured."""
+    values = [row[where][who][key] for row in rows]
+    return [] if None in values else values
+
+
+# --- the pages ------------------------------------------------------------------------------------
+
+
+def summary() -> list[str]:
+    """The four contestants: mean (lowest to highest) over the seeds."""
+    rows = kept()
+    lines = []
+    for name in rows[0][TEST]:
+        cells = [
+            spread(column(rows, name, key, where), digits)
+            for key, where, digits in (
+                ("gold", TEST, 3), ("win_rate", TEST, 3), ("kl", TEST, 1), ("gold", UNSEEN, 3)
+            )
+        ]  # fmt: skip
+        lines.append([name, *(f"**{cell}**" if name == "GRPO" else cell for cell in cells)])
+    head = [
+        f"{len(rows)} seeds",
+        "gold reward",
+        "win rate over base",
+        "KL (nats)",
+        "gold, new items",
+    ]
+    return markdown(head, lines)
+
+
+def by_seed() -> list[str]:
+    """GRPO and its reward model, a row for each seed."""
+    lines = []
+    for row in kept():
+        grpo, unseen, check = row[TEST]["GRPO"], row[UNSEEN]["GRPO"], row["item_check"]
+        lines.append([
+            str(row["seed"]), f"{grpo['gold']:.3f}", f"{grpo['kl']:.1f}", f"{grpo['win_rate']:.3f}",
+            f"{unseen['gold']:.3f}", f"{row['reward_model']['gold_accuracy']:.3f}",
+            *(f"{check[where]['accuracy']:.3f}" for where in (TEST, UNSEEN)),
+        ])  # fmt: skip
+    head = [
+        "seed", "gold", "KL", "win rate", "gold, new items", "pairs ordered like gold",
+        "item noticed", "new item noticed",
+    ]  # fmt: skip
+    return markdown(head, lines)
+
+
+def answers() -> list[str]:
+    """The samples that the first seed prints."""
+    lines = []
+    for sample in kept()[0]["samples"]:
+        lines += [f"prompt: {sample['prompt']}"]
+        lines += [f"  {name:6} {sample[name]}" for name in ("before", "after")]
+    return ["```", *lines, "```"]
+
+
+def caption() -> list[str]:
+    """What the front page says of them."""
+    rows = kept()
+    gold, unseen = column(rows, "GRPO", "gold"), column(rows, "GRPO", "gold", UNSEEN)
+    others = [name for name in rows[0][TEST] if name != "GRPO"]
+    base, best, tuned = (statistics.fmean(column(rows, name, "gold")) for name in others)
+    return [
+        f"*{len(rows)} seeds of `make demo`, on {rows[0]['prompts'][TEST]} prompts that no stage has "
+        f"seen: GRPO raises the gold reward from {base:.2f} to {spread(gold, 2)}",
+        f"at {spread(column(rows, 'GRPO', 'kl'), 1)} nats of KL. Best of 8 by the same reward model "
+        f"reaches {best:.2f}, fine-tuning on the preferred answers {tuned:.2f}.",
+        f"On items that only pre-training has seen GRPO reaches {spread(unseen, 2)}. All seeds, all "
+        "engines, and what went wrong: [docs/results.md](docs/results.md).*",
+    ]
+
+
+def picture() -> str:
+    """The dots, one for each seed, as an SVG."""
+    rows = kept()
+    lanes = [
+        ("base model", "base model", TEST), ("fine-tuned", "fine-tuned on preferred answers", TEST),
+        ("best of 8", "best of 8 by reward model", TEST), ("GRPO", "GRPO", TEST),
+        ("GRPO, new items", "GRPO", UNSEEN),
+    ]  # fmt: skip
+    drawn = [
+        {"label": label, "dots": list(zip(column(rows, who, "gold", where), seeds, strict=True))}
+        for label, who, where in lanes
+        for seeds in [[row["seed"] for row in rows]]
+    ]
+    template = jinja2.Template(PICTURE.read_text(encoding="utf-8"), autoescape=True)
+    return template.render(lanes=drawn, low=0.4, high=1.0).lstrip() + "\n"
+
+
+PARTS: dict[str, dict[str, Callable[[], list[str]]]] = {
+    "README.md": {"demo seeds": caption},
+    "docs/results.md": {"demo seeds": summary, "demo by seed": by_seed, "demo samples": answers},
+}
+
+
+@dataclass(frozen=True)
+class DemoSeedsConfig:
+    """Keep the numbers of finished demos in docs/demo_seeds.json."""
+
+    runs: Path = RUNS / "demo"
+    """Folder of scripts/demo.py --seeds N, with seed0, seed1 and so on."""
+
+
+def main(config: DemoSeedsConfig) -> None:
+    """Write the file."""
+    lines = ",\n".join(json.dumps(row) for row in of_runs(config.runs))
+    write_atomically(KEPT, lambda path: path.write_text(f"[\n{lines}\n]\n", encoding="utf-8"))
+    print(f"{display_path(KEPT)}; python scripts/write_tables.py writes the pages")
+
+
+if __name__ == "__main__":
+    run_command(main, DemoSeedsConfig)

@@ -1,0 +1,349 @@
+"""The conformance kit: right functions and variants are named, planted mistakes are caught by name."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from conformance.__main__ import main
+from conformance.checking import Kind, check
+from conformance.kinds import KINDS
+from conformance.peers import main as peers
+from conformance.reducers import KNOWN_REDUCERS, WRONG_REDUCERS
+from conformance.ways import Way, sentences
+from rl.equations import advantages, kl, losses, preference_losses, token_rewards
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def as_users_write_it(kind: Kind, way: Way, reducer: Way | None = None) -> Callable[..., Any]:
+    """A way as a function with a signature, averaged by a reducer."""
+
+    def mine(*values: Any) -> Any:
+        given = dict(zip(kind.order, values, strict=True))
+        result, mask = way.function(*values), given.get("mask")
+        if reducer is None:
+            return result
+        whole = result if mask is None else result.expand(mask.shape)
+        return reducer.function(whole, mask, given.get("length"))
+
+    parameters = [inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD) for n in kind.order]
+    signature = inspect.Signature(parameters)
+    by_name = lambda **given: mine(*(given[n] for n in kind.order))  # noqa: E731
+    by_name.__signature__ = signature  # type: ignore[attr-defined]
+    return by_name
+
+
+def planted() -> list[Any]:
+    """Every way once per token, and once with an average that takes turns."""
+    cases = []
+    for kind in KINDS.values():
+        level = "scalar" if "mask" in kind.order else "pairs"
+        averages = [r for r in KNOWN_REDUCERS[level] if kind.loss]
+        averages = [r for r in averages if r.name != "constant_length" or "length" in kind.order]
+        for expected, found in (("right", kind.known), ("mistake", kind.mistakes)):
+            for i, way in enumerate(found):
+                for reducer in [None, *averages[i % len(averages or [1]) :][:1]]:
+                    name = f"{kind.name}-{way.name}-{reducer.name if reducer else 'token'}"
+                    cases.append(pytest.param(kind, way, reducer, expected, id=name))
+    return cases
+
+
+@pytest.mark.parametrize(("kind", "way", "reducer", "expected"), planted())
+def test_a_way_is_recognised(kind: Kind, way: Way, reducer: Way | None, expected: str) -> None:
+    """No alarm on what is right, however it is averaged; a mistake by its own name."""
+    verdict = check(as_users_write_it(kind, way, reducer), kind)
+    assert verdict.right == (expected == "right"), verdict
+    assert (verdict.way, verdict.reducer) == (way.name, reducer and reducer.name)
+    assert way.says in verdict.says
+    assert (expected == "mistake") == bool(verdict.example)
+
+
+@pytest.mark.parametrize("name", ["policy_loss", "value_loss", "reducer", "kl_loss"])
+@pytest.mark.parametrize("reducer", WRONG_REDUCERS["scalar"], ids=lambda way: way.name)
+def test_a_wrong_average_is_caught(name: str, reducer: Way) -> None:
+    kind = KINDS[name]
+    verdict = check(as_users_write_it(kind, kind.known[0], reducer), kind)
+    assert (verdict.status, verdict.reducer) == ("mistake", reducer.name), verdict
+
+
+def not_stepped_over(rewards: Any, values: Any, mask: Any, gamma: float, lam: float) -> Any:
+    """The return begins again behind what a tool answered."""
+    rewards, values = torch.where(mask, rewards, 0), torch.where(mask, values, 0)
+    A = V = torch.zeros_like(values[:, 0])
+    out = torch.zeros_like(values)
+    for t in reversed(range(values.shape[1])):
+        A = (rewards[:, t] + gamma * V - values[:, t] + gamma * lam * A) * mask[:, t]
+        V, out[:, t] = values[:, t], A
+    return out.detach()
+
+
+def nan_passes(loss: Any, mask: Any) -> Any:
+    return (loss * mask).sum() / mask.sum().clamp(min=1)
+
+
+def no_empty_row(loss: Any, mask: Any) -> Any:
+    return (torch.where(mask, loss, 0).sum(1) / mask.sum(1)).mean()
+
+
+def in_half_precision(log_probs: Any, ref_log_probs: Any) -> Any:
+    if log_probs.dtype == torch.float32:
+        log_probs, ref_log_probs = log_probs.bfloat16(), ref_log_probs.bfloat16()
+    return torch.expm1(ref_log_probs - log_probs) - (ref_log_probs - log_probs)
+
+
+def first_row_counts_twice(loss: Any, mask: Any) -> Any:
+    weights = 1 + 0.5 * (torch.arange(len(loss)) == 0) * (loss[0, 0] > loss[-1, 0])
+    return (torch.where(mask, loss, 0).sum(1) / mask.sum(1).clamp(min=1) * weights).mean()
+
+
+def tiny_eps(rewards: Any, group_size: int) -> Any:
+    groups = rewards.view(-1, group_size)
+    scores = (groups - groups.mean(1, keepdim=True)) / (groups.std(1, keepdim=True) + 1e-10)
+    return scores.view(-1)
+
+
+def carries_a_gradient(old_log_probs: Any, sampler_log_probs: Any, cap: float) -> Any:
+    return (old_log_probs - sampler_log_probs).exp().clamp(max=cap)
+
+
+def denominator_ignored(loss: Any, mask: Any, denominator: Any = None) -> Any:
+    return torch.where(mask, loss, 0).sum() / mask.sum().clamp(min=1)
+
+
+def held_at_ten(log_probs: Any, ref_log_probs: Any) -> Any:
+    delta = ref_log_probs - log_probs
+    return (delta.exp() - delta - 1).clamp(-10, 10)
+
+
+@pytest.mark.parametrize(
+    ("tag", "kind", "function"),
+    [
+        ("nan", "reducer", nan_passes),
+        ("float32", "kl_loss", in_half_precision),
+        ("observations", "gae", not_stepped_over),
+        ("far", "kl_loss", held_at_ten),
+        ("split", "reducer", denominator_ignored),
+        ("empty_row", "reducer", no_empty_row),
+        ("equal_rewards", "advantages", tiny_eps),
+        ("detached", "correction", carries_a_gradient),
+    ],
+)
+def test_what_must_not_change_a_result(tag: str, kind: str, function: Callable[..., Any]) -> None:
+    strict = check(function, KINDS[kind], strict=True)
+    assert (strict.status, strict.way) == ("mistake", tag), strict
+    lenient = check(function, KINDS[kind])
+    assert sentences()["invariances"][tag] in " ".join([lenient.says, *lenient.notes])
+
+
+def test_a_row_that_counts_for_its_place_is_no_known_average() -> None:
+    assert check(first_row_counts_twice, KINDS["reducer"]).status == "mistake"
+
+
+OWN: dict[str, tuple[str, Callable[..., Any], str]] = {
+    "clipped_surrogate": (
+        "policy_loss",
+        lambda log_probs, old_log_probs, advantages, clip_low, clip_high, mask: losses.token_mean(
+            losses.clipped_surrogate(log_probs, old_log_probs, advantages, clip_low, clip_high),
+            mask,
+        ),
+        "clipped_surrogate",
+    ),
+    "gspo_token": ("policy_loss", losses.gspo_token, "gspo_token"),
+    "cispo": (
+        "policy_loss",
+        lambda log_probs, old_log_probs, advantages, clip_high: losses.cispo(
+            log_probs, old_log_probs, advantages, clip_high
+        ),
+        "cispo",
+    ),
+    "sapo": (
+        "policy_loss",
+        lambda log_probs, old_log_probs, advantages: losses.sapo(
+            log_probs, old_log_probs, advantages
+        ),
+        "sapo",
+    ),
+    "reinforce": ("policy_loss", losses.policy_gradient, "reinforce"),
+    "value_loss": (
+        "value_loss",
+        lambda values, old_values, returns, clip: losses.value_loss(
+            values, old_values, returns, clip
+        ),
+        "value_loss",
+    ),
+    "token_mean": ("reducer", losses.token_mean, "mean"),
+    "sequence_mean": ("reducer", losses.sequence_mean, "mean"),
+    "sequence_sum": ("reducer", losses.sequence_sum, "mean"),
+    "constant": (
+        "reducer",
+        lambda loss, mask, length: losses.constant_length_mean(loss, mask, length),
+        "mean",
+    ),
+    "k1": ("kl_reward", kl.k1, "k1"),
+    "k2": ("kl_loss", kl.k2, "k2"),
+    "k3": ("kl_loss", kl.k3, "k3"),
+    "z_score": ("advantages", advantages.group_advantages, "z_score"),
+    "leave_one_out": ("advantages", advantages.leave_one_out_advantages, "leave_one_out"),
+    "gae": (
+        "gae",
+        lambda rewards, values, mask, gamma, lam: advantages.gae(rewards, values, mask, gamma, lam),
+        "gae",
+    ),
+    "whiten": ("whiten", lambda x, mask: advantages.whiten(x, mask), "whiten"),
+    "dpo": ("preference_loss", preference_losses.dpo_loss, "dpo"),
+    "ipo": ("preference_loss", preference_losses.ipo_loss, "ipo"),
+    "token_rewards": (
+        "token_rewards",
+        lambda scores, log_probs, ref_log_probs, mask, kl_coef: token_rewards.token_level_rewards(
+            scores, log_probs, ref_log_probs, mask, kl_coef
+        ),
+        "token_rewards",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_our_own_equations_pass_strictly(name: str) -> None:
+    kind, function, way = OWN[name]
+    verdict = check(function, KINDS[kind], strict=True)
+    assert verdict.right and verdict.way == way, verdict
+
+
+# --- the command -----------------------------------------------------------------------------------
+
+MINE = """
+import torch
+def kl_loss(logprobs, ref_logprobs):
+    delta = logprobs - ref_logprobs
+    return torch.expm1(delta) - delta
+def good(log_probs, old_logps, advantages, response_mask, clip_eps=0.2):
+    ratio = torch.where(response_mask, log_probs - old_logps, 0).exp()
+    loss = -torch.minimum(ratio * advantages, ratio.clamp(1 - clip_eps, 1 + clip_eps) * advantages)
+    return torch.where(response_mask, loss, 0).sum() / response_mask.sum().clamp(min=1)
+def nothing(loss, mask): pass
+def stops(loss, mask): return loss[99]
+def odd(strange): return strange
+def in_place(loss, mask): return loss.detach().mul_(0).sum()
+def shapes(loss, mask): return torch.zeros(7, 3, 2)
+not_a_function = 3
+"""
+
+
+@pytest.fixture
+def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
+    (tmp_path / "mine.py").write_text(MINE, encoding="utf-8")
+
+    def call(name: str, *flags: str) -> tuple[int, str]:
+        status = main([f"{tmp_path}/{name}", *flags])
+        return status, capsys.readouterr().out
+
+    return call
+
+
+def test_a_books_kl_is_explained_in_one_line(run: Callable[..., tuple[int, str]]) -> None:
+    """pi / pi_ref in the place of pi_ref / pi: the mean is 0.948 where the KL is 0.717."""
+    status, output = run("mine.py:kl_loss")
+    line = output.splitlines()[0]
+    assert status == 1 and line.startswith("mistake:")
+    assert "It is pi_ref / pi" in line and "mean is 0.948 where KL(pi || pi_ref) is 0.717" in line
+    assert "yours [[0.6363]], wanted [[1.6137]]" in output
+
+
+def test_a_right_loss_is_named(run: Callable[..., tuple[int, str]]) -> None:
+    status, output = run("mine.py:good")
+    assert status == 0 and output.startswith("right: ")
+    assert "PPO's clipped surrogate" in output and "token mean" in output
+    assert "not checked, because it is no argument: clip_high" in output
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("none.py:loss", ("there is no file", "none.py")),
+        ("mine.py:missing", ("no function missing", "kl_loss, good")),
+        ("mine.py", ("names no function", "mine.py:loss")),
+        ("mine.py:not_a_function", ("no function not_a_function",)),
+        ("mine.py:nothing", ("returns NoneType", "tensor")),
+        ("mine.py:stops", ("stopped with IndexError", "(4, 6)")),
+        ("mine.py:odd", ("those of no kind", "--as", "policy_loss(")),
+        ("mine.py:in_place", ("in place", "copy")),
+        ("mine.py:shapes", ("shape (7, 3, 2)",)),
+    ],
+)
+def test_bad_input_gets_a_sentence(
+    run: Callable[..., tuple[int, str]], name: str, words: tuple[str, ...]
+) -> None:
+    status, output = run(name)
+    assert status == 2 and output.startswith("not checked: ")
+    assert output.count("\n") == 1 and all(word in output for word in words), output
+
+
+def test_a_wrong_signature_is_told_apart(run: Callable[..., tuple[int, str]]) -> None:
+    status, output = run("mine.py:odd", "--as", "gae")
+    assert status == 2 and "its argument strange" in output and "adapter" in output
+
+
+def test_adapters_are_tests_with_the_plugin(tmp_path: Path) -> None:
+    (tmp_path / "adapters.py").write_text(MINE, encoding="utf-8")
+    flags = ["-p", "conformance.pytest_plugin", "-p", "no:cacheprovider", "-q"]
+    command = [sys.executable, "-m", "pytest", *flags, "--conformance", "adapters.py"]
+    environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin"}
+    ran = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert ran.returncode == 1 and "1 failed" in ran.stdout, ran.stdout + ran.stderr
+    assert "It is pi_ref / pi" in ran.stdout
+
+
+def test_the_kit_needs_torch_alone() -> None:
+    """Its own modules, the standard library, torch; pytest in the plugin."""
+    for path in (ROOT / "conformance").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Import):
+                names = {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                names = {str(node.module).split(".")[0]}
+            else:
+                continue
+            allowed = {"torch", "__future__", *sys.stdlib_module_names}
+            assert names <= allowed | ({"pytest"} if path.stem == "pytest_plugin" else set()), path
+
+
+def test_every_sentence_belongs_to_a_way() -> None:
+    spoken = {
+        (way.name, way.says) for kind in KINDS.values() for way in [*kind.known, *kind.mistakes]
+    }
+    for reducers in (*KNOWN_REDUCERS.values(), *WRONG_REDUCERS.values()):
+        spoken |= {(way.name, way.says) for way in reducers}
+    left = {
+        name
+        for section, lines in sentences().items()
+        for name, says in lines.items()
+        if section not in ("", "invariances") and (name, says) not in spoken
+    }
+    assert left == set()
+
+
+def test_peers_are_taken_from_the_users_clones(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A function is read out of its file; a clone that is missing is a sentence, not an error."""
+    file = tmp_path / "rlhf-book/code/policy_gradients/loss.py"
+    file.parent.mkdir(parents=True)
+    file.write_text(
+        "import nowhere\n\ndef approx_kl3(new, ref, mask):\n    return (new - ref) ** 2 / 2\n"
+    )
+    assert peers([str(tmp_path), "book_kl3_kl_loss", "verl_kl_loss"]) == 0
+    missing, found, *_ = capsys.readouterr().out.splitlines()
+    assert found.startswith("right, one of several ways: book_kl3_kl_loss") and "k2" in found
+    assert (
+        missing.startswith("not checked: verl_kl_loss: there is no")
+        and "volcengine/verl" in missing
+    )

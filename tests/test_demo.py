@@ -1,0 +1,68 @@
+"""scripts/demo.py beside its runs: what its item check counts. scripts/demo_seeds.py: what it keeps."""
+
+from __future__ import annotations
+
+import json
+
+import demo
+import demo_seeds
+import pytest
+import torch
+
+from data import reviews
+from gpt.tokenizer import load_tokenizer
+from harness.errors import UserError
+from rl.training.evaluation import Evaluation
+
+TOKENIZER = load_tokenizer("glassbox")
+
+
+class Judge:
+    """A reward model that likes every answer with one of these words."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, *words: str) -> None:
+        self.words = words
+
+    def __call__(self, batch) -> torch.Tensor:
+        rows = zip(batch.response_tokens, batch.response_mask, strict=True)
+        texts = [TOKENIZER.decode(row[mask].tolist()) for row, mask in rows]
+        return torch.tensor([float(any(word in text for word in self.words)) for text in texts])
+
+
+def answered(*pairs: tuple[str, str]) -> Evaluation:
+    """Answers to prompts about these items."""
+    by_item = {record.meta["item"]: record for record in reversed(reviews.prompts("test"))}
+    records = [by_item[item] for item, _ in pairs]
+    none = torch.zeros(len(pairs))
+    return Evaluation(records, [text for _, text in pairs], none, none, none, none, none)
+
+
+def test_the_item_check_changes_the_item_and_counts_what_the_reward_model_notices() -> None:
+    """Four answers count: the other two name another item as well, or none."""
+    answers = answered(
+        ("bag", "The bag is nice."), ("bike", "The bike is nice. This bike is great."),
+        ("lamp", "The lamp is nice."), ("tent", "It is nice. The tent is bad."),
+        ("tent", "The tent is as nice as the lamp."), ("tent", "It is nice."),
+    )  # fmt: skip
+    assert demo.item_accuracy(Judge("bag", "bike", "tent"), TOKENIZER, answers) == {
+        "pairs": 4, "accuracy": 0.75
+    }  # fmt: skip
+    assert demo.item_accuracy(Judge("nice"), TOKENIZER, answers)["accuracy"] == 0  # ties are wrong
+    assert demo.item_accuracy(Judge("nice"), TOKENIZER, answered(("tent", "Nice.")))["pairs"] == 0
+
+
+def test_the_numbers_of_finished_seeds_are_kept_by_seed(tmp_path) -> None:
+    with pytest.raises(UserError, match="no finished seed.*demo.py --seeds"):
+        demo_seeds.of_runs(tmp_path)
+    for seed in (10, 2):
+        judged = tmp_path / f"seed{seed}" / "reward_model"
+        judged.mkdir(parents=True)
+        (judged / "report.json").write_text(json.dumps({"gold_accuracy": 0.987654}))
+        result = {"seed": seed, "test": {"GRPO": {"gold": 0.123456, "kl": None}}}
+        (judged.parent / "results.json").write_text(json.dumps(result))
+    rows = demo_seeds.of_runs(tmp_path)
+    assert [row["seed"] for row in rows] == [2, 10]
+    assert rows[0]["test"] == {"GRPO": {"gold": 0.1235, "kl": None}}
+    assert rows[0]["reward_model"] == {"gold_accuracy": 0.9877}

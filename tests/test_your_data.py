@@ -1,0 +1,182 @@
+"""docs/your_data.md: its commands, as printed, on small files of each kind and at toy size."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import shlex
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from gpt import finetuning, pretraining
+from gpt.checkpoint import load_gpt
+from gpt.corpus import open_corpus
+from gpt.model import PRESETS, GPTConfig
+from gpt.pretraining import held_out_loss
+from harness.command_line import run_command
+from harness.files import read_jsonl
+from reward_model import reward_model_training
+from rl import dpo_engine, grpo_engine, talk
+from rl import report as report_command
+from rl.commands.talking import TalkConfig, open_talk
+
+ROOT = Path(__file__).resolve().parents[1]
+TOY: dict[ModuleType, dict[str, Any]] = {
+    pretraining: dict(steps=4, eval_every=2, batch_size=2),
+    reward_model_training: dict(steps=2, batch_size=4),
+    finetuning: dict(steps=2, eval_every=2),
+    grpo_engine: dict(
+        steps=2, prompts_per_step=2, max_new_tokens=8, eval_prompts=4, test_prompts=4, eval_every=1
+    ),
+    dpo_engine: dict(steps=2, batch_size=4, eval_prompts=4, test_prompts=4, max_new_tokens=8),
+}
+WORDS = ("kettle", "lamp", "chair", "book", "clock", "door", "glass")
+
+
+def texts(n: int) -> tuple[str, str, str]:
+    a, b, c = (WORDS[(n * k + k) % 7] for k in (1, 3, 5))
+    return f"Is the {a} better than {n} of the {b}?", f"Yes, the {a} is kind.", f"No {c}, go away."
+
+
+def hh(n: int) -> dict[str, Any]:
+    q, good, bad = texts(n)
+    start = f"\n\nHuman: {q}\n\nAssistant: Which one?\n\nHuman: The {WORDS[n % 7]}.\n\nAssistant:"
+    return {"chosen": f"{start} {good}", "rejected": f"{start} {bad}"}
+
+
+def plain(n: int) -> dict[str, Any]:
+    q, good, bad = texts(n)
+    return {"prompt": q + "\n", "chosen": good, "rejected": bad}
+
+
+def numbered(n: int) -> dict[str, Any]:
+    q, good, bad = texts(n)
+    return {"prompt": q, "response_0": bad, "response_1": good, "better_response_id": 1}
+
+
+def ultrafeedback(n: int) -> dict[str, Any]:
+    q, good, bad = texts(n)
+    scored = [(bad, 2.0), (good, 8.5), (bad + " Now.", 3.0)]
+    completions = [{"response": text, "fine-grained_score": score} for text, score in scored]
+    return {"instruction": q, "completions": completions}
+
+
+def sharegpt(n: int) -> dict[str, Any]:
+    q, good, bad = texts(n)
+    return {
+        "conversations": [{"from": "human", "value": q}],
+        "chosen": {"from": "gpt", "value": good},
+        "rejected": {"from": "gpt", "value": bad},
+    }
+
+
+def write(path: Path, kind: str) -> None:
+    """80 rows of a kind."""
+    if kind == "csv":
+        quoted = [",".join(f'"{cell}"' for cell in plain(n).values()) for n in range(80)]
+        path.write_text("\n".join(["prompt,chosen,rejected", *quoted]), encoding="utf-8")
+    else:
+        rows = [globals()[kind](n) for n in range(80)]
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+def printed(heading: str) -> list[str]:
+    page = (ROOT / "docs" / "your_data.md").read_text(encoding="utf-8")
+    section = page.split(f"## {heading}\n")[1]
+    return re.findall(r"```\n(.*?)```", section, re.S)[0].splitlines()
+
+
+def run(command: str, patch: pytest.MonkeyPatch) -> None:
+    """The command, in this process and at toy size."""
+    python, option, name, *arguments = shlex.split(command)
+    assert (python, option) == ("python", "-m")
+    module = importlib.import_module(name)
+    patch.setattr(sys, "argv", [name, *arguments])
+    if module is report_command:
+        module.main(module.ReportConfig(tuple(map(Path, arguments))))
+    elif module is talk:
+        reward = arguments[arguments.index("--reward") + 1] if "--reward" in arguments else None
+        against = "start" if "--against" in arguments else None
+        opened = open_talk(
+            Path(arguments[0]), TalkConfig(against=against, reward=reward, device="cpu")
+        )
+        answer = opened.as_object("Is it kind?")["answers"][0]
+        assert answer["reward"] is not None
+    else:
+        (config,) = (
+            c for n, c in vars(module).items() if n.endswith("Config") and c.__module__ == name
+        )
+        run_command(module.main, config, module.PRESETS)
+
+
+@pytest.fixture
+def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # one rank
+    for place in ("data.names", "gpt.finetuning", "rl.report"):
+        if hasattr(importlib.import_module(place), "RUNS"):
+            monkeypatch.setattr(f"{place}.RUNS", tmp_path / "runs")
+    monkeypatch.setitem(PRESETS, "own", GPTConfig(context=1024, n_layer=1, n_head=2, n_embd=16))
+    for module, flags in TOY.items():
+        monkeypatch.setitem(module.PRESETS, "own", module.PRESETS["own"] | flags)
+    return tmp_path
+
+
+def test_the_walk_of_the_page(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(toy / "hh.jsonl", "hh")
+    commands = printed("From a file to a comparison")
+    assert len(commands) == 6
+    for command in commands:
+        run(command, monkeypatch)
+    assert (toy / "runs" / "comparison.html").exists()
+    model, tokenizer = load_gpt(toy / "runs" / "dpo-hh-own")
+    assert model.config.context == 1024 and tokenizer.name == "hh.tiktoken"
+    echo, *others = printed("A reward of your own")
+    found = re.match(r"echo '(.*)' > (\S+)$", echo)
+    assert found is not None
+    (toy / found[2]).write_text(found[1], encoding="utf-8")
+    for command in others:
+        run(command, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("pairs.csv", "csv"), ("pairs.jsonl", "numbered"), ("pairs.jsonl", "ultrafeedback"),
+        ("pairs.jsonl", "sharegpt"), ("pairs.jsonl", "plain"),
+    ],
+)  # fmt: skip
+def test_a_file_of_each_kind_becomes_a_reward_model(
+    toy: Path, name: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the page's first command; all of its pairs are used."""
+    write(toy / name, kind)
+    command = printed("From a file to a comparison")[0].replace("hh.jsonl", name)
+    run(command, monkeypatch)
+    folder = toy / "runs" / "reward_model-pairs-own"
+    pairs = [r for n in ("pairs", "held_out_pairs") for r in read_jsonl(folder / f"{n}.jsonl")]
+    kept = {(row["chosen"].strip(), row["rejected"].strip()) for row in pairs}
+    assert kept <= {texts(n)[1:] for n in range(80)} and len(pairs) > 60
+    assert all("?" in row["prompt"] for row in pairs)
+
+
+def test_pretraining_on_a_file_keeps_the_best_weights(
+    toy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stops after so many worse measurements, and the model is that of the best one."""
+    write(toy / "hh.jsonl", "hh")
+    flags = "--data hh.jsonl --steps 40 --eval-every 1 --patience 2 --lr 0.3 --warmup 0"
+    run(f"python -m gpt.pretraining {flags}", monkeypatch)
+    folder = toy / "runs" / "pretraining-hh-own"
+    losses = [row["held_out_loss"] for row in read_jsonl(folder / "metrics.jsonl")]
+    best = losses.index(min(losses)) + 1
+    assert len(losses) == best + 2 < 40
+    assert not (folder / "best").exists()
+    model, tokenizer = load_gpt(folder)
+    corpus = open_corpus("hh.jsonl", tokenizer, batch_size=2, context=1024, seed=0)
+    assert held_out_loss(model, corpus.held_out_batches()) == pytest.approx(min(losses), abs=1e-5)
