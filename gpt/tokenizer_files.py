@@ -187,8 +187,10 @@ def ranks_of(vocabulary: Mapping[str, int], merges: list[str], path: Path) -> di
 
     UserError where it is not: tiktoken, which runs here, takes the order from the ids.
     """
-    ranks = {bytes([value]): vocabulary.get(character) for value, character in CHARACTERS.items()}
-    if None in ranks.values():
+    ranks = {
+        bytes([value]): vocabulary.get(character, -1) for value, character in CHARACTERS.items()
+    }
+    if -1 in ranks.values():
         raise UserError(f"{path} lacks the token of a single byte: use a vocabulary with all 256")
     last = -1
     for merge in merges:

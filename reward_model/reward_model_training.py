@@ -202,8 +202,9 @@ def train(
     optimizer = optimizer or adamw(
         model, config.lr, betas=(0.9, 0.95), weight_decay=config.weight_decay
     )
-    parts = {"model": model, "optimizer": optimizer, "pairs": SamePairs(pairs)}
-    state = TrainingState(parts, {})
+    state = TrainingState(
+        {"model": model, "optimizer": optimizer, "pairs": SamePairs(pairs)}, generators={}
+    )
     if config.resume and folder is not None:
         state.load(folder)
     elif folder is not None:  # the pairs may have taken longer than the training will

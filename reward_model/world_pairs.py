@@ -119,10 +119,7 @@ def sampled_pairs(
 ) -> tuple[list[TokenPair], list[TokenPair]]:
     """Training and held-out pairs of the world; the held-out ones are two answers at temperature 1."""
     K, wide = config.responses_per_prompt, config.wide_temperature
-    pairs = world_pairs(
-        policy, tokenizer, config, "train", config.pairs, K, wide,
-        borrowed=config.borrowed_responses, repeated=config.repeated_responses,
-    )  # fmt: skip
+    pairs = world_pairs(policy, tokenizer, config, "train", config.pairs, K, wide, made=True)
     return pairs, world_pairs(policy, tokenizer, config, "validation", config.held_out_pairs, 2)
 
 
@@ -134,11 +131,12 @@ def world_pairs(
     count: int,
     responses_per_prompt: int,
     wide_temperature: float = 1.0,
-    *,
-    borrowed: int = 0,
-    repeated: int = 0,
+    made: bool = False,
 ) -> list[TokenPair]:
-    """`count` pairs sampled from `policy` on one split's prompts, labelled by the world's annotator."""
+    """`count` pairs sampled from `policy` on one split's prompts, labelled by the world's annotator.
+
+    `made`: among them the borrowed and the repeated answers that the config asks for.
+    """
     world = WORLDS[config.data]
     log = MetricLog(count, show=("seconds",), every=max(count // 4, 1), title=f"{split} pairs")
     params = SamplingParams(max_new_tokens=config.max_response_tokens)
@@ -148,8 +146,8 @@ def world_pairs(
         responses_per_prompt,
         wide_params=None if wide_temperature == 1 else wide,
         batch_size=max(SAMPLED_TOGETHER // responses_per_prompt, 1),
-        borrowed=borrowed,
-        repeated=repeated,
+        borrowed=config.borrowed_responses if made else 0,
+        repeated=config.repeated_responses if made else 0,
     )
     begin = time.perf_counter()
     pairs: list[TokenPair] = []

@@ -31,7 +31,7 @@ from bug_stories import RECORDINGS, STORIES
 from studies.recipes import config_class
 from torch import Tensor
 
-from data.collate import first_eos_mask
+from data.collate import first_eos_mask, join_responses
 from data.records import PromptRecord
 from gpt import generate
 from gpt.generate import SamplingParams
@@ -188,11 +188,13 @@ def std_of_tokens() -> Iterator[None]:
 
 
 def late_mask(*arguments: Any) -> Rollout:
-    """Every response's mask one column to the right."""
+    """Every response's mask one column to the right, and the rows that are made by it."""
     rollout = sample_rollout(*arguments)
-    mask = rollout.response_mask
+    given, mask = rollout.sequences, rollout.response_mask
     late = torch.cat([torch.zeros_like(mask[:, :1]), mask[:, :-1]], dim=1)
-    return replace(rollout, sequences=replace(rollout.sequences, response_mask=late))
+    prompts = [row[:n].tolist() for row, n in zip(given.tokens, given.prompt_lengths, strict=True)]
+    rows = join_responses(prompts, given.response_tokens, late, given.has_eos)
+    return replace(rollout, sequences=rows)
 
 
 def mask_without_eos(tokens: Tensor, eos_id: int) -> tuple[Tensor, Tensor]:

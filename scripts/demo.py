@@ -64,20 +64,17 @@ SMALL: dict[str, dict[str, Any]] = {
     "reward_model": {"pairs": 2800, "held_out_pairs": 300},
     "grpo": {"steps": 8, "eval_every": 4, "eval_prompts": 64},
 }
-# What the demo asks for beside the presets. Chosen on validation prompts of seeds from 100 on, never
-# on those of seeds 0 to 11, with which docs/results.md measures them.
-CHOSEN: dict[str, dict[str, Any]] = {
-    "reward_model": {
-        # At the preset's 2e-3 it learns the pairs half as fast, and the item last of all.
-        "lr": 7e-4,
-        # Of 9 answers that are compared two were written for other prompts, about other items mostly,
-        # and one says its last sentence again: thanks three times over is what policies found where no
-        # pair had it.
-        "responses_per_prompt": 9,
-        "borrowed_responses": 2,
-        "repeated_responses": 1,
-        "pairs": 108_000,  # 36 of each of 3,000 prompts
-    },
+# What the demo asks of its reward model beside the preset. Chosen on validation prompts of seeds 100
+# and 101; docs/results.md has the rows, and measures it with seeds from 0 on.
+CHOSEN: dict[str, Any] = {
+    # At the preset's 2e-3 it learns the pairs half as fast, and the item last of all.
+    "lr": 7e-4,
+    # Of 9 answers that are compared two were written for other prompts, about other items mostly, and
+    # one says its last sentence again: policies found that thanks paid twice where no pair had it.
+    "responses_per_prompt": 9,
+    "borrowed_responses": 2,
+    "repeated_responses": 1,
+    "pairs": 108_000,  # 36 of each of 3,000 prompts
 }
 BEST_OF = 8
 
@@ -216,7 +213,9 @@ def item_accuracy(model: RewardModel, tokenizer: Tokenizer, answers: Evaluation)
     Of each answer that names its prompt's item, and no other, it scores a copy that names the next
     item instead. The two differ in nothing else. A tie counts as wrong.
     """
-    prompts, right, wrong = [], [], []
+    prompts: list[list[int]] = []
+    right: list[list[int]] = []
+    wrong: list[list[int]] = []
     for record, text in zip(answers.records, answers.responses, strict=True):
         item = record.meta["item"]
         if set(re.findall(r"\w+", text)) & set(reviews.ITEMS) == {item}:
@@ -283,7 +282,7 @@ def train_stages(config: DemoConfig, seed: int, folder: Path) -> dict[str, float
     marks.append(time.perf_counter())
 
     heading("2. a reward model from noisy preference pairs")
-    settings = common | CHOSEN["reward_model"] | small["reward_model"]
+    settings = common | CHOSEN | small["reward_model"]
     settings |= {"base": base, "out": judge}
     reward_model_training.main(
         from_preset(RewardModelConfig, reward_model_training.PRESETS, "tiny", **settings)
@@ -328,10 +327,8 @@ def compare_stages(config: DemoConfig, seed: int, folder: Path) -> dict[str, Any
         answers = each[-1].evaluation
         assert answers is not None
         checks[name] = item_accuracy(reward_model, tokenizer, answers)
-        print(
-            f"the reward model prefers the prompt's item to another in {checks[name]['accuracy']} of "
-            f"{checks[name]['pairs']} of GRPO's answers ({name})"
-        )
+    print("\nGRPO's answers against copies about another item: does the reward model notice?")
+    print(format_table(("", "pairs", "noticed"), [[n, *c.values()] for n, c in checks.items()]))
     before, after = rows[0].evaluation, rows[-1].evaluation
     assert before is not None and after is not None
     shown = samples(before, after)

@@ -455,8 +455,8 @@ def spoil_run(folder: Path, how: str) -> None:
                  "another seed": ("seed", 99), "a script that is none": ("script", 7),
                  "inputs a list": ("inputs", [1]), "inputs a text": ("inputs", "x"),
                  "made with a list": ("made_with", [1])}  # fmt: skip
-        if what == "no rate":
-            del record["lr"]
+        if what == "no group size":
+            del record["group_size"]
         elif what == "another input":
             record["inputs"] = {"policy": ["0" * 64]}
         else:
@@ -507,7 +507,7 @@ RUN_DAMAGES = (
     *(f"config: {how}" for how in (
         "missing", "a folder", "broken", "{}", "[]", "a number", "empty", "not UTF-8", "a pipe",
         "nested", "another script", "another rate", "another seed", "a script that is none",
-        "no rate", "another input", "inputs a list", "inputs a text", "made with a list",
+        "no group size", "another input", "inputs a list", "inputs a text", "made with a list",
     )),
     *(f"metrics: {how}" for how in (
         "a folder", "no step", "a list", "a step that is none", "damaged", "a pipe", "nested",

@@ -118,7 +118,8 @@ def test_a_run_folder_holds_what_its_script_says(world: Runs) -> None:
         "pairs.jsonl", "held_out_pairs.jsonl", "report.json", "report.png"
     }  # fmt: skip
     assert names(world.grpo) == common | {
-        "samples.jsonl", "test_answers.jsonl", "report.json", "learning_curves.png"
+        "samples.jsonl", "test_answers.jsonl", "report.json", "learning_curves.png",
+        "finished_state.pt",
     }  # fmt: skip
     for figure in (world.reward_model / "report.png", world.grpo / "learning_curves.png"):
         assert figure.read_bytes()[:4] == PNG

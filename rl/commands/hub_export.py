@@ -72,7 +72,7 @@ def as_classifier(reward_model: RewardModel, tokenizer: Tokenizer) -> tuple[GPT,
     with torch.no_grad():
         score = head.weight / reward_model.std
         offset = (head.bias - reward_model.mean) / reward_model.std
-        gpt.ln_f.bias += offset * score[0] / score.square().sum()
+        gpt.ln_f.bias.add_(offset * score[0] / score.square().sum())
         if tokenizer.pad_id == tokenizer.eos_id:
             encoding, pad = tokenizer.encoding, tokenizer.n_vocab
             specials = encoding._special_tokens | {PAD: pad}

@@ -51,8 +51,8 @@ def test_held_out_answers_are_two_at_temperature_one_however_the_others_are_draw
 
     monkeypatch.setattr("reward_model.pairs.generate", spy)
     config = RewardModelConfig(
-        pairs=6, held_out_pairs=3, responses_per_prompt=4, wide_temperature=1.7,
-        max_response_tokens=4,
+        pairs=6, held_out_pairs=3, responses_per_prompt=6, borrowed_responses=1,
+        repeated_responses=1, wide_temperature=1.7, max_response_tokens=4,
     )  # fmt: skip
     pairs, held_out = sampled_pairs(small_policy(), GLASSBOX, config)
     assert (len(pairs), len(held_out)) == (6, 3)

@@ -832,6 +832,7 @@ def test_main_writes_the_run_folder(tmp_path, monkeypatch, engine, form):
         "config.json", "metrics.jsonl", "samples.jsonl", "test_answers.jsonl", "report.json",
         "learning_curves.png",
         "model.safetensors", "page.json", "report.html", "tokens.jsonl", *engine.writes,
+        *([] if engine.config.fixed_length else ["finished_state.pt"]),
         *(["adapter"] if form else []),
     }  # fmt: skip
     trained, start = (

@@ -83,7 +83,8 @@ def test_run_training_knows_all_it_needs(
     assert "memory: " in printed and f"{NAME} on sums, reward: " in printed
     assert {path.name for path in folder.iterdir()} == {
         "config.json", "metrics.jsonl", "samples.jsonl", "report.json", "learning_curves.png",
-        "model.safetensors", "page.json", "report.html", "tokens.jsonl",
+        "model.safetensors", "page.json", "report.html", "tokens.jsonl", "finished_state.pt",
+        "test_answers.jsonl",
     }  # fmt: skip
     assert NAME in (folder / "report.html").read_text(encoding="utf-8")
     rows = read_jsonl(folder / "metrics.jsonl")
