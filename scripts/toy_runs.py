@@ -331,8 +331,19 @@ def contents(folder: Path) -> Iterator[tuple[str, object]]:
             yield path.name, True  # compared by `differences`, or a picture of what is
         elif path.suffix == ".jsonl":
             yield path.name, read_jsonl(path)
+        elif path.suffix == ".pt":  # equal states may be packed in other bytes
+            yield path.name, plain(read_state(folder, path.name))
         else:
             yield path.name, path.is_dir() or path.read_bytes()
+
+
+def plain(value: object) -> object:
+    """A state with its tensors as their shapes, types and bytes."""
+    if isinstance(value, torch.Tensor):
+        return str(value.dtype), tuple(value.shape), value.contiguous().numpy().tobytes()
+    if isinstance(value, dict):
+        return {key: plain(each) for key, each in value.items()}
+    return [plain(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def children_of(process: int) -> list[int]:
