@@ -184,7 +184,7 @@ def main(only: tuple[str, ...]) -> int:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(
-        usage="python bench/pretend_card.py [flags]\nEvery engine on a pretended card."
+        usage="python bench/pretend_card.py\n  [flags]\nEvery engine on a pretended card."
     )
     parser.add_argument("--only", nargs="+", default=(), help="engines, with every line that waits")
     asked = parser.parse_args()

@@ -54,6 +54,7 @@ def reward(prompts, completions, completion_ids, record, **columns):
     return values
 '''
 
+GUARD = 'if __name__ == "__main__":'  # of the file that is written
 SCRIPT = '''"""%(name)s in TRL 1.16: python train.py"""
 
 import torch
@@ -64,7 +65,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 settings = %(settings)s
 
-if __name__ == "__main__":
+%(guard)s
     trainer = GRPOTrainer(
         model="policy",
         reward_funcs=reward,
@@ -107,7 +108,10 @@ def hand_over(path: Path, target: Path) -> str:
     shown = (
         "dict(\n" + "".join(f"    {name}={value!r},\n" for name, value in settings.items()) + ")"
     )
-    write_text(target / "train.py", SCRIPT % {"name": run.path.resolve().name, "settings": shown})
+    write_text(
+        target / "train.py",
+        SCRIPT % {"name": run.path.resolve().name, "settings": shown, "guard": GUARD},
+    )
     remaining = "\n".join(f"- {line}" for line in differences(run))
     write_text(target / "DIFFERENCES.md", remaining + "\n")
     return remaining

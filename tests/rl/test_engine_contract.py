@@ -777,6 +777,8 @@ def test_a_bad_value_of_a_common_flag_is_refused_in_one_sentence(engine):
     assert engine.name == "dpo" or isinstance(engine.config, EngineConfig)
     for flag, changes, message in BAD_VALUES:
         if engine.has(flag):
+            if engine.name == "dpo" and flag == "micro_batch_size":  # a pair is two rows
+                message = message.replace("at least 1", "at least 2")
             with pytest.raises(ValueError, match=re.escape(message)) as refused:
                 engine.configured(**changes)
             assert "\n" not in str(refused.value), flag
