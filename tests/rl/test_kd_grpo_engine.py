@@ -41,6 +41,7 @@ from rl.kd_grpo_engine import (
     scores_and_penalty,
     teacher_reward,
 )
+from rl.rewards import teacher_reward as teacher
 
 KD_GRPO = engine_named("kd_grpo")
 CONFIG, run = KD_GRPO.config, KD_GRPO.run
@@ -230,6 +231,16 @@ def test_a_moved_reference_shows_in_the_kl():
 def test_what_cannot_work_is_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         replace(CONFIG, **changes)
+
+
+def test_a_token_that_the_teacher_never_writes_costs_twenty_nats():
+    """Never infinity: minus infinity in one response would be the advantage of all others."""
+    strict = copy.deepcopy(TEACHER)
+    strict.wte.weight.data.mul_(200)
+    rollout = some_rollout(small_gpt())
+    log_probs = teacher.teacher_log_probs(strict, rollout, CONFIG)
+    assert float(log_probs.min()) == -20 and log_probs.isfinite().all()
+    assert float(log_probs[~rollout.response_mask].abs().sum()) == 0
 
 
 # The loss on its own text in the reward

@@ -216,6 +216,25 @@ def test_what_cannot_work_is_refused(changes, message):
     replace(CONFIG, reference_update="mix", kl_coef=0.0, kl_loss_coef=0.1)  # a KL to hold on to
 
 
+def test_the_penalty_of_a_run_is_the_one_of_the_flag(seen_rewards):
+    """After two steps: the same sampler and the same samples, so only the penalty differs."""
+    start = small_gpt()
+    options = dict(steps=2, kl_coef=0.3, lr=0.1)
+    rewards = {}
+    for name in ("k1", "absolute"):
+        noted = NotedTeacher(teacher_reward(CONFIG, TEACHER))
+        seen_rewards.clear()
+        run(copy.deepcopy(start), noted, kl_penalty=name, **options)
+        rewards[name] = (noted.rollouts[1], seen_rewards[1])
+    (first, plain), (second, absolute) = rewards.values()
+    assert first.responses == second.responses
+    with torch.no_grad():
+        ref = kd_ppo_engine.rollout_log_probs(start, first, CONFIG)
+    k1 = torch.where(first.response_mask, first.log_probs - ref, 0.0)
+    assert float(k1.min()) < -0.01
+    torch.testing.assert_close(plain - absolute, 0.3 * (k1.abs() - k1), rtol=1e-3, atol=1e-4)
+
+
 # The penalty, the KL in the loss and a reference that moves
 
 
