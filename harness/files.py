@@ -105,8 +105,9 @@ def _unwritten(path: Path, error: Exception) -> UserError:
 
 
 def write_text(path: Path, content: str) -> None:
-    """Write a text, atomically."""
-    write_atomically(path, lambda temporary: temporary.write_text(content, encoding="utf-8"))
+    """Write a text, atomically; what is no character becomes a question mark."""
+    data = content.encode("utf-8", errors="replace")
+    write_atomically(path, lambda temporary: temporary.write_bytes(data))
 
 
 def write_json(path: Path, value: Any) -> None:
