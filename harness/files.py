@@ -105,7 +105,7 @@ def _unwritten(path: Path, error: Exception) -> UserError:
 
 
 def write_text(path: Path, content: str) -> None:
-    """Write a text, atomically; what is no character becomes a question mark."""
+    """Write a text, atomically. A lone surrogate, which no encoding holds, becomes a question mark."""
     data = content.encode("utf-8", errors="replace")
     write_atomically(path, lambda temporary: temporary.write_bytes(data))
 

@@ -83,6 +83,7 @@ def test_a_row_by_hand(tmp_path):
     judges = judges_of(tmp_path, favourite=5)
     rollout = judges.answers(judges.base)
     rollout.sequences.response_mask[:6, 10:] = False
+    del rollout.sequences.__dict__["sizes"]  # of the mask as it was
     judges.answers = lambda policy: rollout
     judges.b = lambda rollout: torch.tensor([0.25, -0.25, -3.0] * 4)
     row = judges.measure(judges.base)

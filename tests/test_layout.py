@@ -163,7 +163,14 @@ def test_the_top_of_rl_shows_engines() -> None:
     """Whoever opens rl/ sees the engines, a README, the rooms and the commands that look at a run."""
     entries = {path.name for path in (ROOT / "rl").iterdir() if path.name != "__pycache__"}
     engines = {name for name in entries if name.endswith("_engine.py")}
-    assert entries - engines == {"README.md", "__init__.py", *ROOMS, "commands", *COMMANDS}
+    assert entries - engines == {
+        "README.md",
+        "__init__.py",
+        "py.typed",
+        *ROOMS,
+        "commands",
+        *COMMANDS,
+    }
 
 
 def test_no_module_hides_the_standard_library_or_a_dependency() -> None:

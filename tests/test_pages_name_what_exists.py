@@ -27,7 +27,16 @@ INVENTED = {  # names that stand for a reader's own, or for what a command write
         "table.md",
         "_engine.py",
     ),
-    *("tis_engine.py", "STUDY.md", "study_budget.md", "gpu.json", "x.py"),
+    *(
+        "train.py",
+        "rewards.py",
+        "DIFFERENCES.md",
+        "tis_engine.py",
+        "STUDY.md",
+        "study_budget.md",
+        "gpu.json",
+        "x.py",
+    ),
 }
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import re
+import runpy
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
@@ -31,7 +30,7 @@ TOY = {  # sizes alone
 
 
 @pytest.mark.oracle
-def test_four_commands_from_a_folder_to_transformers(tmp_path: Path, require) -> None:
+def test_four_commands_from_a_folder_to_transformers(tmp_path: Path, monkeypatch, require) -> None:
     tokenizer = load_tokenizer("glassbox")
     model = GPT(GPTConfig(tokenizer.n_vocab, context=64, n_layer=1, n_head=2, n_embd=16))
     model.initialize(torch.Generator().manual_seed(0))
@@ -41,14 +40,12 @@ def test_four_commands_from_a_folder_to_transformers(tmp_path: Path, require) ->
     (block,) = re.findall(r"```bash\n(.*?)```", PAGE, re.S)
     commands = block.splitlines()
     assert len(commands) <= 4
-    settings = os.environ | {"PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
+    monkeypatch.chdir(tmp_path)
     for line in commands:
         words = shlex.split(line)
-        done = subprocess.run(
-            [sys.executable, *words[1:], *TOY[words[2]].split()],
-            cwd=tmp_path, env=settings, capture_output=True, text=True, timeout=120,
-        )  # fmt: skip
-        assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
+        monkeypatch.setattr(sys, "argv", [*words[2:], *TOY[words[2]].split()])
+        monkeypatch.delitem(sys.modules, words[2], raising=False)  # as a fresh process has it
+        runpy.run_module(words[2], run_name="__main__", alter_sys=True)
     transformers = require("transformers")
     theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "steered").eval()
     reader = transformers.AutoTokenizer.from_pretrained(tmp_path / "steered")

@@ -8,10 +8,13 @@ writes "levels" into docs/overoptimisation.json; `scripts/overoptimisation.py --
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from harness.command_line import run_command
+from harness.flag_ranges import AtLeastOne, Count
 from harness.paths import REPOSITORY
 from harness.report.intervals import Array, interval, resampled, t_test
 
@@ -71,18 +74,28 @@ def levels(
     return row | {"covers": float(np.mean(covered)) if covered else None}
 
 
-def main(studies: int = 5000, bootstraps: int = 150) -> None:
+@dataclass(frozen=True)
+class LevelsConfig:
+    """Write down how often the tests of the studies find a difference where there is none."""
+
+    studies: AtLeastOne = 5000
+    """Simulated studies a case."""
+    bootstraps: Count = 150
+    """Of them with the slow bootstrap too."""
+
+
+def main(config: LevelsConfig) -> None:
     """All cases and settings, written down."""
     path = REPOSITORY / "docs" / "overoptimisation.json"
     rows = [
-        levels(shape, prompt_sd, *sizes, studies, bootstraps if slow else 0)
+        levels(shape, prompt_sd, *sizes, config.studies, config.bootstraps if slow else 0)
         for sizes in SETTINGS
         for shape, prompt_sd, slow in CASES
     ]
     numbers = json.loads(path.read_text(encoding="utf-8"))
-    numbers["levels"] = {"studies": studies, "bootstraps": bootstraps, "rows": rows}
+    numbers["levels"] = {**vars(config), "rows": rows}
     path.write_text(json.dumps(numbers, separators=(",", ":")) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main, LevelsConfig)

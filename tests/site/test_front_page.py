@@ -43,7 +43,7 @@ def test_the_licence_is_the_one_of_the_badge() -> None:
 def test_the_version_is_the_same_everywhere() -> None:
     (version,) = re.findall(r'^version = "(.+)"$', text("pyproject.toml"), re.M)
     assert f"\nversion: {version}\n" in text("CITATION.cff")
-    assert f"\n## {version}\n" in text("CHANGELOG.md")
+    assert re.search(rf"^## {re.escape(version)}(, \d{{4}}-\d\d-\d\d)?$", text("CHANGELOG.md"), re.M)
 
 
 def test_the_front_page_is_short_and_leads_to_every_engine_and_page() -> None:
