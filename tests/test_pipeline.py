@@ -163,8 +163,8 @@ def test_every_stage_trains_with_lora_and_the_next_one_opens_the_result(
 
 def test_all_json_is_strict(world: Runs) -> None:
     files = [path for folder in vars(world).values() for path in folder.glob("*.json*")]
-    # config, metrics, page, tokens; two samples, two reports, two of pairs
-    assert len(files) == 4 * 4 + 2 + 2 + 2
+    # config, metrics, page, tokens; two samples, two reports, two of pairs, test answers
+    assert len(files) == 4 * 4 + 2 + 2 + 2 + 1
     for path in files:
         rows = read_rows(path) if path.suffix == ".jsonl" else [strict(path.read_text("utf-8"))]
         assert rows and all(isinstance(row, dict) for row in rows), path
