@@ -169,6 +169,27 @@ def token_rewards_of(monkeypatch) -> list[tuple[Rollout, torch.Tensor, torch.Ten
     return seen
 
 
+def test_the_rule_for_missing_eos_and_the_clip_come_before_the_kl(token_rewards_of):
+    """1.5 a letter, clipped to 2; -1 for a response that was cut off."""
+    reward = RuleReward(lambda record, text, ended: 1.5 * len(text), "letters")
+    start = small_gpt()
+    run(
+        copy.deepcopy(start), reward, steps=2, kl_coef=0.3, max_new_tokens=4, missing_eos="replace",
+        score_clip=2.0,
+    )  # fmt: skip
+    rollout, token_rewards, old_log_probs = token_rewards_of[-1]
+    ref = ppo_engine.rollout_log_probs(start, rollout, CONFIG)
+    kinds = set()
+    for i, (length, ended) in enumerate(
+        zip(rollout.lengths.tolist(), rollout.has_eos.tolist(), strict=True)
+    ):
+        score = min(1.5 * len(rollout.responses[i]), 2.0) if ended else -1.0
+        kinds.add((ended, score))
+        k1 = float((old_log_probs - ref)[i, length - 1])
+        assert float(token_rewards[i, length - 1]) == pytest.approx(score - 0.3 * k1, abs=1e-5)
+    assert kinds >= {(True, 1.5), (True, 2.0), (False, -1.0)}
+
+
 # Learning
 
 

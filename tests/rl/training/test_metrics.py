@@ -170,6 +170,14 @@ def test_a_huge_log_ratio_is_a_kl_above_every_limit(log_ratio):
     assert math.isfinite(meter.metrics()["ratio_error_at_start"])
 
 
+@pytest.mark.parametrize("log_prob", [math.nan, math.inf, -math.inf])
+def test_what_is_no_number_is_above_every_limit(log_prob):
+    assert meter_of([0.0, log_prob]).moved_beyond(100.0)
+    assert math.isnan(meter_of([0.0, log_prob]).metrics()["ratio_error_at_start"])
+    for kl in (log_prob, math.nan):
+        assert kl_exceeded(rows(1, 1, 1, 1), {"kl": kl}, 5.0) == (kl != -math.inf)
+
+
 # The critic
 
 
