@@ -247,6 +247,19 @@ def test_a_written_pair_is_read_again_as_a_preference(tmp_path):
     ]
 
 
+def test_another_tokenizer_reads_the_text_and_whether_it_ended():
+    """Ids mean something else there, whether they are too large for it or spell another text."""
+    glassbox = load_tokenizer("glassbox")
+    tokens = glassbox.encode("The lamp") + [glassbox.eos_id]
+    row = pair_as_text(TokenPair([97], tokens, tokens[:-1]), glassbox)
+    meta = {key: row[key] for key in row if key.endswith(("ended", "tokens"))}
+    (pair,) = encode_pairs([PreferenceRecord("a", row["chosen"], row["rejected"], meta)], BYTES)
+    assert pair == TokenPair([97], [*b"The lamp", EOS], [*b"The lamp"])
+    meta = {"chosen_tokens": [99, EOS], "chosen_ended": False}  # the text was edited by hand
+    (pair,) = encode_pairs([PreferenceRecord("a", "b", "d", meta)], BYTES)
+    assert pair == TokenPair([97], [98], [100, EOS])
+
+
 def test_pairs_are_kept_or_left_out_by_their_tokens():
     """A cut-off answer needs no room for an EOS that it does not have."""
     pairs = [TokenPair([1, 2], [3, 4, 5], [6]), TokenPair([1], [3], [4, 4, 4, EOS])]
