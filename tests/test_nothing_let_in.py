@@ -19,7 +19,7 @@ from gpt.pretrained import shard_names
 from gpt.tokenizer import load_tokenizer
 from harness.errors import UserError
 from harness.safetensors_file import load_weights, save_weights
-from harness.training_state import read_state
+from harness.training_state import TrainingState, read_state
 from reward_model.scalar_head import RewardModel, load_reward_model, save_reward_model
 from rl.rewards.sources import RewardModelReward
 from rl.training.open_reward import answer_rule, require_reach
@@ -142,3 +142,15 @@ def test_answers_that_are_empty_would_never_be_earned():
     assert refusal(answer_rule, "sums.jsonl", prompts).startswith(
         "sums.jsonl: 1 of 2 answers are empty, which no response can match"
     )
+
+
+def test_a_state_with_a_few_zeroed_bytes_is_damaged(tmp_path):
+    state = TrainingState({"model": small_gpt()}, {})
+    state.save(tmp_path)
+    path = tmp_path / "state.pt"
+    content = bytearray(path.read_bytes())
+    weight = small_gpt().wte.weight.detach().numpy().tobytes()
+    middle = content.index(weight) + len(weight) // 2
+    content[middle : middle + 64] = bytes(64)
+    path.write_bytes(content)
+    assert "state.pt cannot be read" in refusal(read_state, tmp_path)
