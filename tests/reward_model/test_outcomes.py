@@ -102,6 +102,20 @@ def test_it_learns_a_word(pooling):
     assert ((scores > 0) == labels).float().mean() > 0.9
 
 
+def test_every_epoch_reads_other_pieces(monkeypatch):
+    """Three epochs of two steps: the generator of the pieces is another one at each."""
+    drawn = []
+
+    def add(model, texts, config, longest, rng):
+        drawn.append(rng.random())
+        return add_texts(model, texts, config, longest, rng)
+
+    monkeypatch.setattr(outcome_training, "add_texts", add)
+    texts = encode_labelled(texts_of(8), TOKENIZER)
+    train(model_of(), texts, OutcomeConfig(batch_size=4, shortest=4), MetricLog(6))
+    assert len(set(drawn)) == 6
+
+
 def test_report_reads_scores_in_their_confident_direction():
     scores = torch.tensor([2.0, -2.0, 2.0, 0.5])
     labels = torch.tensor([True, False, False, True])
