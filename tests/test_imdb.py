@@ -162,3 +162,10 @@ def test_a_finished_stage_is_kept_and_an_interrupted_one_resumed(tmp_path, monke
     imdb.run_stage(config, tmp_path / "new", "gpt.pretraining", {})
     runner.run_stage(half, "gpt.pretraining", ())  # its seconds would not be those of the whole
     assert len(commands) == 3 and not any("--resume" in command for command in commands[1:])
+
+
+def test_distinct_counts_over_all_answers_and_never_across_two():
+    assert imdb.distinct(["a b a b"], 2) == pytest.approx(2 / 3)  # ab, ba, ab
+    assert imdb.distinct(["a b", "a b"], 2) == 0.5
+    assert imdb.distinct(["a b", "c d"], 1) == 1
+    assert imdb.distinct([""], 2) == 0
