@@ -241,8 +241,12 @@ def test_a_signal_and_a_notebooks_interrupt_pass():
         os.kill(os.getpid(), signal.SIGINT)
         return 1.0
 
-    with pytest.raises(KeyboardInterrupt):
-        FunctionReward(interrupted, "f")(ROLLOUT)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            FunctionReward(interrupted, "f")(ROLLOUT)
+    finally:
+        signal.signal(signal.SIGINT, before)
     with pytest.raises(SystemExit) as ended, explained():
         FunctionReward(interrupted, "f")(ROLLOUT)
     assert ended.value.code == 130
