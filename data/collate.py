@@ -19,7 +19,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from harness.ranks.collectives import shard, shard_chunks, world
+from harness.ranks.collectives import on_device, shard, shard_chunks, world
 
 
 def left_pad(rows: Sequence[Sequence[int]], pad_id: int) -> tuple[Tensor, Tensor]:
@@ -145,11 +145,6 @@ class ResponseBatch:
     def _knowing(self, sizes: Tensor) -> ResponseBatch:
         self.__dict__["sizes"] = sizes
         return self
-
-
-def on_device(index: Tensor, device: torch.device) -> Tensor:
-    """A tensor on this device; the copy to a GPU is not waited for."""
-    return index.to(device, non_blocking=device.type == "cuda")
 
 
 def join_responses(

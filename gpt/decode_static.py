@@ -13,7 +13,6 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor
 
-from data.collate import on_device
 from gpt.generate import (
     DECODING,
     Reader,
@@ -25,6 +24,7 @@ from gpt.generate import (
 )
 from gpt.model import GPT
 from harness.cuda_graph import aside, recorded
+from harness.ranks.collectives import on_device
 
 LOOK_EVERY = 16  # tokens after which the static loop asks whether a row is still running
 WINDOW = 128  # columns by which those that a static step reads grow; each time it is recorded anew

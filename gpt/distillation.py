@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from data import reviews, sums
-from data.collate import ResponseBatch, epoch_shuffled_indices, join_responses, on_device
+from data.collate import ResponseBatch, epoch_shuffled_indices, join_responses
 from data.names import Data, default_folder
 from data.records import PromptRecord
 from gpt.checkpoint import load_policy, save_gpt
@@ -69,7 +69,7 @@ from harness.optimizer import (
     set_learning_rate,
 )
 from harness.paths import MODEL_FILE
-from harness.ranks.collectives import all_reduce_sum, check_alike, shard, world
+from harness.ranks.collectives import all_reduce_sum, check_alike, on_device, shard, world
 from harness.report.rules import say_findings
 from harness.report.writing import open_page, refresh, say_written
 from harness.run_folder import finish_run, open_run, stepping

@@ -26,10 +26,10 @@ import torch.nn as nn
 import torch.nn.functional as F
 from torch import Tensor
 
-from data.collate import first_eos_mask, left_pad, on_device
+from data.collate import first_eos_mask, left_pad
 from gpt.model import GPT
 from harness.equation_checks import at_least_float32
-from harness.ranks.collectives import joined_blocks, shard_block
+from harness.ranks.collectives import joined_blocks, on_device, shard_block
 
 Decoding = Literal["auto", "eager", "static", "captured"]
 DECODING = "GLASSBOX_DECODING"  # the environment variable that decides where "auto" stands

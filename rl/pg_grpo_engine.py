@@ -38,7 +38,6 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from data.collate import on_device
 from data.records import PromptRecord
 from gpt.generate import SamplingParams
 from gpt.model import GPT
@@ -48,6 +47,7 @@ from harness.flag_ranges import AboveZero, AtLeastOne, NotNegative
 from harness.frozen_copy import frozen_copy
 from harness.metric_log import MetricLog
 from harness.optimizer import adamw, clip_and_step, set_learning_rate
+from harness.ranks.collectives import on_device
 from harness.seeds import make_generator
 from harness.training_state import HasState, TrainingState
 from reward_model.pairs import TokenPair

@@ -14,7 +14,7 @@ from typing import Annotated, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from data.collate import ResponseBatch, epoch_shuffled_indices, on_device
+from data.collate import ResponseBatch, epoch_shuffled_indices
 from data.names import default_folder, flags_for
 from data.readers import read_preferences, split_records
 from data.records import PreferenceRecord
@@ -26,7 +26,7 @@ from harness.device import precision
 from harness.errors import UserError
 from harness.files import display_path
 from harness.flag_ranges import AboveZero, AtLeastOne, NotNegative, Range
-from harness.ranks.collectives import all_gather_list, scatter_rows, shard_chunks
+from harness.ranks.collectives import all_gather_list, on_device, scatter_rows, shard_chunks
 from harness.seeds import derive_seed
 from reward_model.pairs import TokenPair, collate_pairs, encode_pairs, keep_fitting, lengths_of
 from rl.batches.rollout import ScoringConfig

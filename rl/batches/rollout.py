@@ -19,7 +19,6 @@ from data.collate import (
     ResponseBatch,
     epoch_shuffled_indices,
     join_responses,
-    on_device,
 )
 from data.records import PromptRecord
 from gpt.generate import Generation, SamplingParams, generate
@@ -28,7 +27,7 @@ from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
 from harness.device import precision
 from harness.flag_ranges import AtLeastOne
-from harness.ranks.collectives import shard_chunks
+from harness.ranks.collectives import on_device, shard_chunks
 
 
 @dataclass(frozen=True)

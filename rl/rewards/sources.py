@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from data.collate import on_device
 from data.records import PromptRecord
 from gpt.log_probs import score_in_micro_batches
 from gpt.model import GPT
 from harness.device import precision
-from harness.ranks.collectives import all_gather_list, shard_block
+from harness.ranks.collectives import all_gather_list, on_device, shard_block
 from rl.batches.rollout import Rollout
 
 if TYPE_CHECKING:

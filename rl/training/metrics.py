@@ -15,7 +15,7 @@ from torch import Tensor
 
 from data.collate import ResponseBatch
 from gpt.log_probs import TokenScores
-from harness.ranks.collectives import all_reduce_sum, gather
+from harness.ranks.collectives import all_reduce_sum, gather, on_device
 from rl.batches.rollout import Rollout
 from rl.equations.kl import k1, k3, rho_minus_log
 from rl.equations.losses import clip_acted, likelihood_ratio, mean_ratio, row_sums, sequence_ratio
@@ -264,8 +264,9 @@ def on_cpu(*groups: Iterable[Tensor | float]) -> list[list[float]]:
     read: Iterator[float] = iter(())
     if tensors:
         widest = max((tensor.dtype for tensor in tensors), key=lambda dtype: dtype.itemsize)
-        home = tensors[0].device
-        read = iter(torch.cat([x.to(home, widest, non_blocking=True) for x in tensors]).tolist())
+        # Towards the GPU if there is one: a copy from it that is not waited for may be read too early.
+        home = max((tensor.device for tensor in tensors), key=lambda device: device.type != "cpu")
+        read = iter(torch.cat([on_device(x, home).to(widest) for x in tensors]).tolist())
     return [
         [
             y
