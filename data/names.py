@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Annotated
 
 from harness.flag_ranges import NotEmpty
-from harness.paths import RUNS
+from harness.paths import RUNS, WORLDS
 
-Data = Annotated[str, NotEmpty("is empty: give reviews, sums or a file")]
+Data = Annotated[str, NotEmpty("is empty: give a world or a file")]
 
 
 def default_folder(stage: str, data: str, preset: str) -> Path:
@@ -19,7 +19,7 @@ def default_folder(stage: str, data: str, preset: str) -> Path:
 def data_name(data: str) -> str:
     """What run folders call a world or a file: its name without .json or .gz, unless a world has that."""
     path = Path(Path(data).name.removesuffix(".gz"))
-    return path.name if path.stem in ("reviews", "sums") else path.stem
+    return path.name if path.stem in WORLDS else path.stem
 
 
 def flags_for(data: str, preset: str) -> str:

@@ -13,7 +13,6 @@ from typing import Protocol
 
 import torch
 
-from data import reviews, sums
 from data.collate import ResponseBatch, collate_documents, collate_responses
 from data.readers import (
     DataError,
@@ -25,6 +24,7 @@ from data.readers import (
     split_records,
 )
 from data.records import PromptRecord, ResponseRecord
+from data.worlds import MODULES, prompts
 from gpt.fit import FileFlags, Limits, check_fit
 from gpt.tokenizer import Tokenizer
 from harness.errors import UserError
@@ -65,7 +65,7 @@ class WorldCorpus:
     """
 
     def __init__(self, name: str, tokenizer: Tokenizer, batch_size: int, seed: int) -> None:
-        self.world = {"reviews": reviews, "sums": sums}[name]
+        self.world = MODULES[name]
         self.sorts_by_length = name == "reviews"
         self.tokenizer, self.batch_size, self.seed = tokenizer, batch_size, seed
         self.description = f"the {name} world"
@@ -169,7 +169,7 @@ def open_corpus(
 
     UserError if more than `max_left_out` of a file's prompts with their answers exceed the context.
     """
-    if data in ("reviews", "sums"):
+    if data in MODULES:
         return WorldCorpus(data, tokenizer, batch_size, seed)
     texts = read_documents(Path(data), template=template)
     if max_left_out is not None and is_answered(data):  # what later stages cannot read
@@ -192,10 +192,8 @@ def open_prompts(
 
     UserError for more of them than the flags accept. `responses` tokens follow a prompt.
     """
-    if data == "reviews":
-        return {split: reviews.prompts(split) for split in ("train", "validation", "test")}
-    if data == "sums":
-        return {split: sums.prompts(split, count=2000) for split in ("train", "validation", "test")}
+    if data in MODULES:
+        return {split: prompts(data, split, 2000) for split in ("train", "validation", "test")}
     limits = Limits(room, 0, room + responses, False, flags.max_left_out, responses)
     result = read_prompts(Path(data), template=flags.template)
     print(result.summary())

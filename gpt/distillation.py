@@ -28,10 +28,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from data import reviews, sums
 from data.collate import ResponseBatch, epoch_shuffled_indices, join_responses
 from data.names import Data, default_folder
 from data.records import PromptRecord
+from data.worlds import RULES
 from gpt.checkpoint import load_policy, save_gpt
 from gpt.corpus import Corpus, open_corpus, open_prompts
 from gpt.fit import FileFlags
@@ -348,8 +348,7 @@ def sampled_batch(
 
 def world_rule(data: str) -> Rule | None:
     """The true objective of a generated world; None for files. Nothing here is trained on it."""
-    rules: dict[str, Rule] = {"reviews": reviews.gold_reward, "sums": sums.exact_match}
-    return rules.get(data)
+    return RULES.get(data)
 
 
 @torch.no_grad()

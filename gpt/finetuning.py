@@ -25,6 +25,7 @@ from data.collate import ResponseBatch, collate_responses, epoch_shuffled_indice
 from data.names import Data, default_folder, flags_for
 from data.readers import read_preferences, read_responses, split_records
 from data.records import PreferenceRecord, ResponseRecord
+from data.worlds import CHECKED
 from gpt.checkpoint import best_step, load_policy, save_gpt
 from gpt.corpus import encode_record
 from gpt.fit import AnswerFileFlags, check_fit
@@ -314,9 +315,9 @@ def announce_memory(config: FinetuningConfig, model: GPT, examples: Sequence[Exa
 def main(config: FinetuningConfig) -> Path:
     """Fine-tune with all I/O and return the run folder."""
     device = open_device(config.device, config.precision)
-    if config.data == "sums":
+    if config.data in CHECKED:
         raise UserError(
-            "sums come without preferred answers: their texts are what gpt.pretraining learns from"
+            f"{config.data}: no preferred answers: its texts are what gpt.pretraining learns from"
         )
     model, tokenizer = starting_model(config, device)
     fit_for_training(config, model, config.adapter)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn as nn
@@ -258,7 +258,8 @@ class GPT(nn.Module):
     With `checkpoint_blocks` a block's activations are not kept for the backward pass, which computes
     them again from the block's input (Chen et al. 2016, arXiv:1604.06174): less memory, a third more
     work, the same gradients. `sample_rows` bounds how many rows a rollout samples from it at once, and
-    so the size of its cache; None: all of them.
+    so the size of its cache; None: all of them. `tools` answer it while it is sampled
+    (rl/batches/tools.py); None: nothing does.
     """
 
     def __init__(self, config: GPTConfig) -> None:
@@ -266,6 +267,7 @@ class GPT(nn.Module):
         self.config = config
         self.checkpoint_blocks = False
         self.sample_rows: int | None = None
+        self.tools: Any = None
         self.wte = nn.Embedding(config.vocab_size, config.n_embd)
         self.wpe = nn.Embedding(config.context, config.n_embd)
         self.h = nn.ModuleList(Block(config) for _ in range(config.n_layer))

@@ -47,7 +47,7 @@ from harness.optimizer import (
     cosine_schedule,
     set_learning_rate,
 )
-from harness.paths import BEST, MODEL_FILE
+from harness.paths import BEST, MODEL_FILE, WORLDS
 from harness.ranks.collectives import (
     all_reduce_sum,
     check_alike,
@@ -94,7 +94,8 @@ class PretrainingConfig(PresetFlags, FileFlags, OptimizerFlags, CheckpointFlags,
     preset: Literal[Preset, "teacher", "english"] = "tiny"
     """Model shape and matching defaults, applied before all other flags."""
     data: Data = "reviews"
-    """A world (reviews, sums), a file (.txt, or a data file whose texts are joined) or a folder of .txt."""
+    """A world (reviews, sums, calculator, guessing), a file (.txt, or a data file whose texts are joined)
+    or a folder of .txt."""
     tokenizer: str = "glassbox"
     """glassbox (ours, no download), own (made from the data), gpt2 (tiktoken) or a rank file of
     gpt.tokenizer_training."""
@@ -121,7 +122,7 @@ class PretrainingConfig(PresetFlags, FileFlags, OptimizerFlags, CheckpointFlags,
         """`patience`, or its default."""
         if self.patience is not None:
             return self.patience
-        return 0 if self.data in ("reviews", "sums") else 5
+        return 0 if self.data in WORLDS else 5
 
 
 def language_model_loss(
@@ -247,7 +248,7 @@ def open_tokenizer(config: PretrainingConfig) -> Tokenizer:
     """The tokenizer that the flags name; `own` is trained on the data's texts."""
     if config.tokenizer != "own":
         return load_tokenizer(config.tokenizer)
-    if config.data in ("reviews", "sums"):
+    if config.data in WORLDS:
         raise UserError(
             f"--tokenizer own is made from a file, and {config.data} is a world: use glassbox"
         )

@@ -17,13 +17,12 @@ from harness.command_flags import CommandFlags
 from harness.errors import Finished, UserError
 from harness.files import read_object, received
 from harness.here import HERE
-from harness.paths import REPOSITORY, STATE_FILE
+from harness.paths import REPOSITORY, STATE_FILE, WORLDS
 from harness.ranks.collectives import Drifted, LostRank
 from harness.ranks.launch import Wish, first_to_fail, run_on_ranks
 from harness.signals import Ended, forgiving_output, signals_noted
 
 Config = TypeVar("Config")
-WORLDS = ("reviews", "sums")  # data without a file, whose preset is tiny
 
 
 def preset_defaults(

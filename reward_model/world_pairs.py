@@ -13,6 +13,7 @@ from collections.abc import Callable
 from data import reviews
 from data.names import Data
 from data.records import PromptRecord
+from data.worlds import CHECKED
 from gpt.generate import SamplingParams
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
@@ -68,10 +69,10 @@ def has_annotator(data: str) -> bool:
 
 def check_world(data: str, margin_from: str) -> None:
     """UserError for a world that has no pairs, or whose pairs have no strength for a margin."""
-    if data == "sums":
+    if data in CHECKED:
         raise UserError(
-            "sums are checked by a rule and need no reward model: run "
-            "python -m rl.grpo_engine --data sums"
+            f"{data}: answers are checked by a rule and need no reward model: run "
+            f"python -m rl.grpo_engine --data {data}"
         )
     if has_annotator(data) and margin_from == "strength":
         raise UserError(

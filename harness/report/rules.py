@@ -24,6 +24,7 @@ from typing import Any, Literal, cast
 
 from harness.command_flags import Flags
 from harness.files import display_path
+from harness.paths import WORLDS
 from harness.report.page import read
 from harness.report.writing import add_to_page, refresh
 
@@ -120,7 +121,7 @@ class Run:
     @property
     def keeps_best(self) -> bool:
         """Whether pre-training has kept the weights of its best held-out loss (--patience)."""
-        of_a_file = self.flag("data", "reviews") not in ("reviews", "sums")
+        of_a_file = self.flag("data", "reviews") not in WORLDS
         return "patience" in self.flags and bool(self.flag("patience", of_a_file))
 
     @property

@@ -18,6 +18,7 @@ from data.collate import ResponseBatch, epoch_shuffled_indices
 from data.names import default_folder, flags_for
 from data.readers import read_preferences, split_records
 from data.records import PreferenceRecord
+from data.worlds import CHECKED
 from gpt.fit import FileFlags, Limits, check_fit
 from gpt.log_probs import token_log_probs
 from gpt.model import GPT
@@ -54,9 +55,9 @@ class RecordedPairFlags(FileFlags):
 
 def require_pairs(data: str) -> None:
     """Refuse a world in which nobody has compared answers."""
-    if data == "sums":
+    if data in CHECKED:
         raise UserError(
-            "sums are checked by a rule, so there are no preference pairs of them: use --data "
+            f"{data}: answers are checked by a rule, so there are no preference pairs: use --data "
             "reviews, or a file of pairs"
         )
 

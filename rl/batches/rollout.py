@@ -28,6 +28,7 @@ from gpt.tokenizer import Tokenizer
 from harness.device import precision
 from harness.flag_ranges import AtLeastOne
 from harness.ranks.collectives import on_device, shard_chunks
+from rl.batches.tools import Tools
 
 
 @dataclass(frozen=True)
@@ -71,8 +72,14 @@ class Rollout:
 
     @property
     def response_mask(self) -> Tensor:
-        """(N, T) bool, True up to and including the first EOS."""
+        """(N, T) bool, True at the policy's tokens up to and including the first EOS."""
         return self.sequences.response_mask
+
+    @property
+    def calls(self) -> Tensor:
+        """(N,) int64: how often the environment wrote into each response."""
+        observed = self.sequences.observed.long()
+        return (observed.diff(dim=1, prepend=observed[:, :1]) == 1).sum(1)
 
     @property
     def has_eos(self) -> Tensor:
@@ -81,7 +88,7 @@ class Rollout:
 
     @property
     def lengths(self) -> Tensor:
-        """(N,) int64, response tokens with the EOS."""
+        """(N,) int64, the policy's response tokens with the EOS."""
         return self.sequences.lengths
 
     @property
@@ -109,8 +116,10 @@ def sample_rollout(
 
     Where the policy has `sample_rows`, that many rows are sampled at once: the same numbers are drawn.
     With a `teacher_share` the tokens are drawn from the mixture of both (gpt/generate.py); the
-    log-probs are the policy's own all the same.
+    log-probs are the policy's own all the same. Where the policy has `tools`, they write into the
+    responses (rl/batches/tools.py): outside the mask, log-prob 0.
     """
+    tools: Tools | None = policy.tools
     encoded = [tokenizer.encode(record.prompt) for record in records]
     size = max((policy.sample_rows or len(records) * group_size) // group_size, 1)
     pieces = [
@@ -123,6 +132,7 @@ def sample_rollout(
             samples_per_prompt=group_size,
             teacher=teacher,
             teacher_share=teacher_share,
+            replies=tools and tools.replies(tokenizer, records[start : start + size], group_size),
         )
         for start in range(0, max(len(encoded), 1), size)
     ]
@@ -140,6 +150,9 @@ def sample_rollout(
         sequences=sequences,
         log_probs=sampled.model_log_probs,
         group_size=group_size,
+        reward_metrics={}
+        if sampled.turns is None or tools is None
+        else tools.metrics(sampled.turns),
     )
 
 
@@ -151,6 +164,9 @@ def _joined(pieces: Sequence[Generation]) -> Generation:
         has_eos=torch.cat([piece.has_eos for piece in pieces]),
         log_probs=_stacked([piece.log_probs for piece in pieces]),
         model_log_probs=_stacked([piece.model_log_probs for piece in pieces]),
+        turns=None
+        if pieces[0].turns is None
+        else torch.cat([piece.turns for piece in pieces if piece.turns is not None]),
     )
 
 

@@ -15,12 +15,12 @@ from typing import Any, NamedTuple, cast
 import torch
 from safetensors import safe_open
 
-from data import reviews, sums
 from data.collate import collate_responses
 from data.names import default_folder
 from data.readers import DataError, read_prompts, split_records
 from data.records import PromptRecord
 from data.templates import HEADINGS, instruction_prompt
+from data.worlds import MODULES, prompts
 from gpt.checkpoint import load_gpt
 from gpt.generate import SamplingParams
 from gpt.log_probs import full_kl
@@ -138,17 +138,14 @@ class WorldPrompts:
 
     def read(self, text: str) -> Typed:
         """The prompt as the world writes it. Reviews end with a line break, which nobody types."""
-        world = reviews if self.data == "reviews" else sums
-        record = world.read_prompt(text)
+        record = MODULES[self.data].read_prompt(text)
         if record is not None:
             return Typed(record, True)
         return Typed(PromptRecord(text + ("\n" if self.data == "reviews" else "")), False)
 
     def examples(self) -> list[str]:
         """Prompts of the test split, which no stage was trained on."""
-        if self.data == "reviews":
-            return [record.prompt.strip() for record in reviews.prompts("test")]
-        return [record.prompt for record in sums.prompts("test", count=200)]
+        return [record.prompt.strip() for record in prompts(self.data, "test", 200)]
 
 
 class FilePrompts:
@@ -186,7 +183,7 @@ class FilePrompts:
 
 def open_typed(data: str, *, template: bool = False) -> WorldPrompts | FilePrompts:
     """How prompts for a model of this data are typed; without prompts any text is taken as it is."""
-    if data in ("reviews", "sums"):
+    if data in MODULES:
         return WorldPrompts(data)
     try:
         return FilePrompts(

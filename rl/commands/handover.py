@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from data.worlds import RULES
 from gpt.checkpoint import load_gpt
 from gpt.corpus import open_prompts
 from harness.errors import UserError
@@ -131,13 +132,11 @@ def rewards_of(run: RunFolder, target: Path, checked: bool) -> str:
         value = "mine._value(record, text, ended, repr(prompt[:60]))"
         return RULED % {"imports": imports, "value": value}
     if kind in ("rule", "gold") or (kind == "auto" and checked):
-        rules = {
-            "reviews": "from data.reviews import gold_reward as rule",
-            "sums": "from data.sums import exact_match as rule",
-        }
         value = "rule(record, text, ended)" if run.data == "reviews" else CHECKED
-        default = "from rl.rewards.verifiable import answer_match as rule"
-        return RULED % {"imports": rules.get(run.data, default), "value": value}
+        imports = "from rl.rewards.verifiable import answer_match as rule"
+        if run.data in RULES:
+            imports = f"from data.worlds import RULES\n\nrule = RULES[{run.data!r}]"
+        return RULED % {"imports": imports, "value": value}
     folders = [run.find(folder) for folder in run.reward_models]
     if len(folders) != 1 or folders[0] is None:
         raise UserError(f"one reward model is handed over, and there are {folders}")

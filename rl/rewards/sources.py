@@ -149,6 +149,29 @@ class RuleReward:
         return torch.tensor(values, dtype=torch.float32)  # `finite_rewards` moves it
 
 
+class CallCost:
+    """Another reward less `cost` for each call that was answered."""
+
+    def __init__(self, reward: RewardFn, cost: float) -> None:
+        self.reward, self.cost, self.name = reward, cost, reward.name
+        self.made_of = made_of(reward)
+
+    def __call__(self, rollout: Rollout) -> Tensor:
+        return self.with_metrics(rollout)[0]
+
+    def with_metrics(self, rollout: Rollout) -> tuple[Tensor, dict[str, float]]:
+        """Rewards (N,), and what the other reward measures."""
+        metrics: dict[str, float] = {}
+        if isinstance(self.reward, MeasuringReward):
+            rewards, metrics = self.reward.with_metrics(rollout)
+        else:
+            rewards = self.reward(rollout)
+        calls = rollout.calls.to(rewards)
+        if rollout.reward_parts:
+            rollout.reward_parts["calls"] = (-self.cost, calls)
+        return rewards - self.cost * calls, metrics
+
+
 @torch.no_grad()
 def checked_rewards(
     reward_fn: RewardFn, rollout: Rollout, replacement: float | None = None

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from data import sums
+from data.collate import response_spans
 from gpt.log_probs import score_in_micro_batches
 from gpt.tokenizer import Tokenizer
 from harness.device import precision
@@ -64,12 +65,13 @@ def checked_steps(
     in_order = (ends > before) | ~mask
     packed = mask[:, :-1] | ~mask[:, 1:]
     last = torch.where(mask, ends, -1).amax(1)
-    wrong = ~(in_order.all(1) & packed.all(1) & (last == rollout.lengths - 1))
+    final = response_spans(rollout.response_mask) - 1
+    wrong = ~(in_order.all(1) & packed.all(1) & (last == final))
     if wrong.any():
         row = int(wrong.nonzero()[0])
         raise ValueError(
             f"row {row}: steps must end one after the other and the last at token "
-            f"{int(rollout.lengths[row]) - 1}, the response's last: got {ends[row, mask[row]].tolist()}"
+            f"{int(final[row])}, the response's last: got {ends[row, mask[row]].tolist()}"
         )
     broken = mask & ~values.isfinite()
     count = int(broken.sum())
@@ -110,12 +112,8 @@ def token_of(character: int, counts: Sequence[int]) -> int:
 
 def valid_tokens(rollout: Rollout) -> list[list[int]]:
     """The response tokens of every row, the EOS included, without padding."""
-    return [
-        tokens[:length]
-        for tokens, length in zip(
-            rollout.response_tokens.tolist(), rollout.lengths.tolist(), strict=True
-        )
-    ]
+    spans = response_spans(rollout.response_mask).tolist()
+    return [row[:span] for row, span in zip(rollout.response_tokens.tolist(), spans, strict=True)]
 
 
 def padded(rows: Sequence[dict[int, float]], device: torch.device) -> StepRewards:
@@ -139,7 +137,7 @@ class OutcomeSteps:
     name = "outcome"
 
     def __call__(self, rollout: Rollout, rewards: Tensor) -> StepRewards:
-        ends = rollout.lengths[:, None] - 1
+        ends = response_spans(rollout.response_mask)[:, None] - 1
         return StepRewards(rewards[:, None], ends, torch.ones_like(ends, dtype=torch.bool))
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import torch
 
-from data import reviews, sums
 from data.collate import ResponseBatch, collate_responses
 from data.names import default_folder, flags_for
 from data.readers import read_preferences
 from data.records import PromptRecord
+from data.worlds import CHECKED, RULES
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
 from harness.errors import UserError
@@ -29,11 +29,11 @@ from rl.training.config import EngineConfig, RunFlags
 
 def world_rule(data: str) -> RuleReward | None:
     """The exact objective of a generated world; None for files."""
-    if data == "reviews":
-        return RuleReward(reviews.gold_reward, "gold reward")
-    if data == "sums":
-        return VerifiableReward(sums.exact_match, "exact match")
-    return None
+    if data not in RULES:
+        return None
+    if data in CHECKED:
+        return VerifiableReward(RULES[data], CHECKED[data])
+    return RuleReward(RULES[data], "gold reward")
 
 
 def answer_rule(
@@ -118,9 +118,9 @@ def open_reward(
         if choice.folders and checks:
             raise _unused(choice, rule.name)
         return rule
-    if data == "sums" and not choice.folders:
+    if data in CHECKED and not choice.folders:
         raise UserError(
-            f"--reward {kind}: sums are checked by a rule and have no reward model; leave it out"
+            f"--reward {kind}: {data}: checked by a rule, without a reward model; leave it out"
         )
     flags = flags_for(data, choice.preset)
     models = [open_reward_model(folder, tokenizer, device, flags) for folder in choice.used_folders]

@@ -13,6 +13,7 @@ from data.names import default_folder, flags_for
 from data.readers import read_prompts
 from data.records import PromptRecord
 from data.tables import is_hub
+from data.worlds import CHECKED
 from gpt.checkpoint import load_gpt
 from gpt.corpus import open_prompts
 from gpt.model import GPT
@@ -20,8 +21,9 @@ from gpt.tokenizer import Tokenizer
 from harness.bfloat16_weights import linears_to_bfloat16
 from harness.errors import UserError
 from harness.files import display_path
-from harness.paths import MODEL_FILE
-from rl.rewards.sources import RewardFn, is_function, made_of
+from harness.paths import MODEL_FILE, WORLDS
+from rl.batches.tools import open_tools
+from rl.rewards.sources import CallCost, RewardFn, is_function, made_of
 from rl.training.config import EngineConfig, RunFlags
 from rl.training.open_reward import (
     RewardChoice,
@@ -70,12 +72,12 @@ def open_policy(
 
     Where a reward model is needed too that is the command that trains one: it pre-trains first.
     """
-    if data not in ("reviews", "sums") and not is_hub(data) and not Path(data).exists():
-        raise UserError(f"there is no file {data}: --data takes reviews, sums or a file")
+    if data not in WORLDS and not is_hub(data) and not Path(data).exists():
+        raise UserError(f"there is no file {data}: --data takes {', '.join(WORLDS)} or a file")
     explicit = folder is not None
     folder = folder or default_folder("pretraining", data, preset)
     if not explicit and not (folder / MODEL_FILE).exists():
-        checked = data == "sums" or brings_answers(data)
+        checked = data in CHECKED or brings_answers(data)
         learned = with_reward_model and not checked
         stage = "reward_model.reward_model_training" if learned else "gpt.pretraining"
         raise UserError(
@@ -116,6 +118,10 @@ def open_task(config: RunFlags, device: torch.device, own_reward: OwnReward | No
         require_reach(scorer, policy, tokenizer, prompts, config.max_new_tokens)
     if reward_fn is not None and isinstance(config, EngineConfig):
         reward_fn = apply_answer_weights(config, reward_fn)
+        if config.call_cost:
+            reward_fn = CallCost(reward_fn, config.call_cost)
+    if isinstance(config, EngineConfig):
+        policy.tools = open_tools(config.tools, config.max_calls)
     return Task(policy, tokenizer, prompts, reward_fn, gold)
 
 

@@ -1,0 +1,273 @@
+"""Does a policy learn to call when it pays? Seeds of the calculator's world, from base to GRPO and PPO.
+
+    python scripts/tools_study.py               every job that is not done yet, some 40 minutes on one core
+    python scripts/tools_study.py --seeds 1     one seed
+    python scripts/tools_study.py --tables      docs/tools.json, docs/tools.png, the table of docs/tools.md
+
+A job is a file in --out; a finished one is never run again. Per seed: a base from random weights; GRPO
+and PPO with the calculator; both without it; and GRPO on prompts in which the call and its answer stand
+already, which is a policy that always calls. A call costs 0.1. Measured on test problems, 4 samples each.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from data import calculator, sums
+from data.records import PromptRecord
+from gpt import pretraining
+from gpt.checkpoint import load_gpt, save_gpt
+from gpt.corpus import WorldCorpus
+from gpt.generate import SamplingParams
+from gpt.model import GPT, GPTConfig
+from gpt.tokenizer import Tokenizer, load_tokenizer
+from harness.command_line import run_command
+from harness.files import write_json
+from harness.flag_ranges import AtLeastOne
+from harness.metric_log import MetricLog
+from harness.seeds import make_generator
+from rl import grpo_engine, ppo_engine
+from rl.batches.rollout import sample_rollout
+from rl.batches.tools import open_tools
+from rl.rewards.sources import CallCost
+from rl.rewards.verifiable import VerifiableReward
+
+ROOT = Path(__file__).resolve().parents[1]
+COST = 0.1
+NEW_TOKENS = 28
+RUNS = ("grpo", "ppo", "grpo-none", "ppo-none", "grpo-always")
+FIGURE = ROOT / "docs" / "tools.png"
+NUMBERS = ROOT / "docs" / "tools.json"
+PAGE = ROOT / "docs" / "tools.md"
+
+
+@dataclass(frozen=True)
+class StudyConfig:
+    """The study of calls."""
+
+    out: Path = ROOT / "runs" / "tools-study"
+    """Folder with one file for each finished job."""
+    seeds: AtLeastOne = 6
+    """Seeds, of base and training together."""
+    base_steps: AtLeastOne = 900
+    """Optimizer steps of a base."""
+    steps: AtLeastOne = 80
+    """Batches of a training, 128 responses each."""
+    tables: bool = False
+    """Only write the page's numbers and its figure from the jobs that are done."""
+
+
+# Jobs ---------------------------------------------------------------------------------------------
+
+
+def make_base(config: StudyConfig, seed: int, folder: Path) -> dict[str, Any]:
+    """Pre-train a base and measure it with the calculator, without, and with the call already made."""
+    tokenizer = load_tokenizer("glassbox")
+    shape = GPTConfig(tokenizer.n_vocab, 48, n_layer=2, n_head=4, n_embd=96)
+    model = GPT(shape).initialize(make_generator(seed, "weights"))
+    settings = pretraining.PretrainingConfig(
+        data="calculator",
+        steps=config.base_steps,
+        batch_size=64,
+        lr=3e-3,
+        seed=seed,
+        eval_every=10**6,
+    )
+    pretraining.train(settings, model, WorldCorpus("calculator", tokenizer, 64, seed), MetricLog(0))
+    folder.mkdir(parents=True, exist_ok=True)
+    save_gpt(folder / "model.safetensors", model, tokenizer)
+    return {kind: measured(model, tokenizer, kind) for kind in ("tool", "none", "always")}
+
+
+def train_run(config: StudyConfig, seed: int, name: str, base: Path) -> dict[str, Any]:
+    """One training from a seed's base; its curve on validation problems, and the test at the end."""
+    policy, tokenizer = load_gpt(base, torch.device("cpu"))
+    engine, _, kind = name.partition("-")
+    kind = kind or "tool"
+    open_environment(policy, kind)
+    common: dict[str, Any] = dict(
+        data="calculator", steps=config.steps, seed=seed, lr=2e-4, kl_coef=0.0, stop_kl=None, warmup=5,
+        max_new_tokens=NEW_TOKENS, minibatches=2, micro_batch_size=64, eval_every=5, max_calls=3,
+    )  # fmt: skip
+    reward = CallCost(VerifiableReward(sums.exact_match, "exact match"), COST)
+    prompts = asked(calculator.prompts("train"), kind)
+    curve = [{"step": 0} | measured(policy, tokenizer, kind, "validation")]
+
+    def validate(policy: GPT, reference: GPT | None, step: int) -> dict[str, float]:
+        curve.append({"step": step} | measured(policy, tokenizer, kind, "validation"))
+        return {}
+
+    log = MetricLog(0)
+    if engine == "grpo":
+        settings = grpo_engine.GRPOConfig(prompts_per_step=16, group_size=8, **common)
+        grpo_engine.train(settings, policy, tokenizer, reward, prompts, log, validate=validate)
+    else:
+        critic = ppo_engine.PPOConfig(prompts_per_step=128, group_size=1, **common)
+        ppo_engine.train(critic, policy, tokenizer, reward, prompts, log, validate=validate)
+    return {"curve": curve, "test": measured(policy, tokenizer, kind)}
+
+
+def open_environment(policy: GPT, kind: str) -> None:
+    """The calculator, where it is asked while the policy writes."""
+    policy.tools = open_tools("calculator" if kind == "tool" else "none", 3)
+
+
+def asked(records: Sequence[PromptRecord], kind: str) -> list[PromptRecord]:
+    """The prompts; of a policy that always calls, with the call and its answer behind them."""
+    if kind != "always":
+        return list(records)
+    return [replace(r, prompt=f"{r.prompt}[{r.meta['call']}]{r.answer}") for r in records]
+
+
+def measured(policy: GPT, tokenizer: Tokenizer, kind: str, split: str = "test") -> dict[str, float]:
+    """Accuracy, calls per problem and reward, of easy and hard problems and of both."""
+    open_environment(policy, kind)
+    repeats = 4 if split == "test" else 1
+    numbers: dict[str, float] = {}
+    for name, easy in (("easy", True), ("hard", False)):
+        problems = [r for r in calculator.prompts(split) if calculator.is_easy(r) is easy]
+        rollout = sample_rollout(
+            policy, tokenizer, asked(problems, kind), SamplingParams(max_new_tokens=NEW_TOKENS), repeats,
+            make_generator(0, f"{split} {name}"),
+        )  # fmt: skip
+        rows = zip(rollout.records, rollout.responses, rollout.has_eos.tolist(), strict=True)
+        right = sum(sums.exact_match(*row) for row in rows) / len(rollout)
+        calls = float(rollout.calls.float().mean()) if kind != "always" else 1.0
+        numbers |= {f"accuracy/{name}": right, f"calls/{name}": calls}
+    for what in ("accuracy", "calls"):
+        numbers[what] = (numbers[f"{what}/easy"] + numbers[f"{what}/hard"]) / 2
+    numbers["reward"] = numbers["accuracy"] - COST * (0 if kind == "none" else numbers["calls"])
+    return numbers
+
+
+def done(path: Path, job: Any) -> None:
+    """Run a job unless its file is there, and write it last."""
+    if path.exists():
+        return
+    begin = time.perf_counter()
+    result = job()
+    write_json(path, result | {"seconds": round(time.perf_counter() - begin, 1)})
+    print(path.name, json.dumps(result.get("test") or result["tool"]), flush=True)
+
+
+def main(config: StudyConfig) -> None:
+    """All jobs, seed by seed, then the tables."""
+    torch.set_num_threads(1)
+    config.out.mkdir(parents=True, exist_ok=True)
+    for seed in range(0 if config.tables else config.seeds):
+        base = config.out / f"base-{seed}"
+        done(
+            config.out / f"base-{seed}.json",
+            lambda seed=seed, base=base: make_base(config, seed, base),
+        )
+        for name in RUNS:
+            done(
+                config.out / f"{name}-{seed}.json",
+                lambda seed=seed, name=name, base=base: train_run(config, seed, name, base),
+            )
+    if config.tables:
+        write_page(config.out)
+
+
+# The page -----------------------------------------------------------------------------------------
+
+
+def summary(rows: Sequence[dict[str, float]]) -> dict[str, list[float]]:
+    """Mean, least and most over the seeds, of each number."""
+    return {
+        key: [round(f([row[key] for row in rows]), 4) for f in (statistics.mean, min, max)]
+        for key in rows[0]
+    }
+
+
+def write_page(out: Path) -> None:
+    """docs/tools.json, the figure, and the table between the page's marks."""
+    files = {path.stem: json.loads(path.read_text()) for path in sorted(out.glob("*-*.json"))}
+    results: dict[str, Any] = {"cost": COST, "policies": {}, "curves": {}}
+    bases = [data for name, data in files.items() if name.startswith("base-")]
+    for kind in ("tool", "none", "always"):
+        results["policies"][f"base, {kind}"] = summary([base[kind] for base in bases])
+    for run in RUNS:
+        rows = [data for name, data in files.items() if name.rpartition("-")[0] == run]
+        if rows:
+            results["policies"][run] = summary([row["test"] for row in rows])
+            results["policies"][run]["seeds"] = len(rows)
+            results["curves"][run] = [row["curve"] for row in rows]
+    results["seeds"] = len(bases)
+    results["minutes"] = round(sum(data["seconds"] for data in files.values()) / 60)
+    write_json(NUMBERS, results)
+    draw(results["curves"])
+    page = PAGE.read_text(encoding="utf-8")
+    before, mark, rest = page.partition("<!-- numbers -->\n")
+    _, end, after = rest.partition("<!-- end of numbers -->")
+    PAGE.write_text(before + mark + table(results) + end + after, encoding="utf-8")
+
+
+NAMES = {
+    "base, none": "base, no tool", "base, always": "base, always calls", "base, tool": "base",
+    "grpo-none": "GRPO, no tool", "ppo-none": "PPO, no tool",
+    "grpo-always": "GRPO, always calls", "grpo": "**GRPO**", "ppo": "**PPO**",
+}  # fmt: skip
+
+
+def table(results: dict[str, Any]) -> str:
+    """Markdown, from docs/tools.json's numbers alone."""
+    lines = [
+        "| policy | seeds | reward | accuracy, easy | accuracy, hard | calls, easy | calls, hard |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for run, name in NAMES.items():
+        if run not in results["policies"]:
+            continue
+        row = results["policies"][run]
+        keys = ("reward", "accuracy/easy", "accuracy/hard", "calls/easy", "calls/hard")
+        cells = ["{:.2f} ({:.2f} to {:.2f})".format(*row[key]) for key in keys]
+        lines.append(f"| {name} | {row.get('seeds', results['seeds'])} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def draw(curves: dict[str, Any]) -> None:
+    """Reward and calls on validation problems while GRPO and PPO learn, each seed a line."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, axes = plt.subplots(1, 3, figsize=(11, 3.2), layout="constrained")
+    colours = {
+        "grpo": "#0072b2",
+        "ppo": "#d55e00",
+        "grpo-none": "#777777",
+        "grpo-always": "#009e73",
+    }
+    for run, colour in colours.items():
+        for seed, rows in enumerate(curves.get(run, [])):
+            label = NAMES[run].strip("*") if seed == 0 else None
+            for axis, key in zip(axes, ("reward", "calls/easy", "calls/hard"), strict=True):
+                if key == "reward" or run in ("grpo", "ppo"):
+                    axis.plot(
+                        [r["step"] for r in rows],
+                        [r[key] for r in rows],
+                        color=colour,
+                        lw=1,
+                        label=label,
+                    )
+    for axis, title in zip(
+        axes, ("reward", "calls, easy problems", "calls, hard problems"), strict=True
+    ):
+        axis.set(title=title, xlabel="batch")
+    axes[0].legend(fontsize=8)
+    figure.savefig(FIGURE, dpi=110)
+    plt.close(figure)
+
+
+if __name__ == "__main__":
+    run_command(main, StudyConfig)
