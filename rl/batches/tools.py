@@ -98,8 +98,9 @@ class FunctionProcess:
         line = self.process.stdout.readline() if ready else b""
         if not line:
             self.end()
-            ended = ToolFailed("error", "its process has ended")
-            raise ended if ready else ToolFailed("timeout", f"no answer in {seconds:g} seconds")
+            if ready:
+                raise ToolFailed("error", "its process has ended")
+            raise ToolFailed("timeout", f"no answer in {seconds:g} seconds")
         told = json.loads(line)
         if "failed" in told:
             raise ToolFailed("error", told["failed"])
