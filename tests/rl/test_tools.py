@@ -142,6 +142,7 @@ def test_the_prefix_is_never_encoded_again():
     for row in rollout.sequences.observed.any(1).nonzero()[:, 0].tolist():
         first = int(rollout.sequences.observed[row].nonzero()[0, 0])
         ids = rollout.response_tokens[row, :first].tolist()
+        assert rollout.response_tokens[row, first].item() == tokenizer.encode("8")[0]
         assert ids == plain.response_tokens[row, :first].tolist()  # as they were drawn
         other += tokenizer.encode(tokenizer.decode(ids)) != ids
     assert other > 0
