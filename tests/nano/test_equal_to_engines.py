@@ -159,7 +159,11 @@ TWINS = [
         dict(teacher_share=0.3, text_coef=0.5), group_size=None,
     ),
 ]  # fmt: skip
-OFFLINE = ("dpo", "reward_model")  # learn from PAIRS: tests of their own below
+OFFLINE = (
+    "dpo",
+    "reward_model",
+    "tools",
+)  # tests of their own below; the first two learn from PAIRS
 
 
 def as_cases(twins: list[Twin]) -> list[Any]:
@@ -337,6 +341,42 @@ def test_dpo_is_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     assert_equal_numbers(short_rows, long_rows)
     assert short_norms == pytest.approx(norms, rel=TOLERANCE, abs=TOLERANCE)
     assert_equal_weights(short, long)
+
+
+def test_tools_are_the_engine_with_a_tool(monkeypatch: pytest.MonkeyPatch) -> None:
+    from nano import tools
+    from rl import grpo_engine
+    from rl.batches.tools import Tool, Tools
+
+    short, long = two_models()
+    said = {prompt: prompt[-2::-1] for prompt in PROMPTS}  # the prompt backwards
+    tool = Tool("letters", lambda call, record: said[record.prompt], opens="", closes=":")
+    long.tools = Tools(tool, max_calls=9)
+    options = dict(
+        steps=STEPS,
+        prompts_per_step=4,
+        group_size=4,
+        lr=3e-3,
+        max_norm=1.0,
+        max_new_tokens=10,
+        seed=3,
+    )
+    norms = spied_norms(monkeypatch)
+    short_rows = tools.train(short, varied, PROMPTS, said.get, **options)
+    short_norms = norms.copy()
+    norms.clear()
+    config = grpo_engine.GRPOConfig(
+        **options, **TWO_EPOCHS, kl_coef=0.0, stop_kl=None, warmup=1, eval_every=1000,
+        checkpoint_every=1000, micro_batch_size=64,
+    )  # fmt: skip
+    reward = RuleReward(lambda record, answer, ended: varied(record.prompt, answer), "")
+    records = [PromptRecord(prompt) for prompt in PROMPTS]
+    long_rows = grpo_engine.train(config, long, tokenizer(), reward, records, MetricLog(STEPS))
+    assert_equal_numbers(short_rows, long_rows)
+    assert short_norms == pytest.approx(norms, rel=TOLERANCE, abs=TOLERANCE)
+    assert_equal_weights(short, long)
+    assert sum(row["calls"] > 0.1 for row in long_rows) > 5
+    assert any(row["stopped_calls"] for row in long_rows)
 
 
 def token_pairs() -> list[TokenPair]:
