@@ -186,3 +186,5 @@ check("k3", mended)
 # another policy is the subject of [22_bug_zoo](22_bug_zoo.ipynb).
 #
 # The map of all pages is [00_start_here](00_start_here.ipynb).
+#
+# Next: [26_tools_and_turns](26_tools_and_turns.ipynb).
