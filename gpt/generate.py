@@ -21,7 +21,7 @@ import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal, cast, get_args
 
@@ -37,6 +37,9 @@ from harness.ranks.collectives import joined_blocks, on_device, shard_block
 
 Decoding = Literal["auto", "eager", "static", "captured"]
 DECODING = "GLASSBOX_DECODING"  # the environment variable that decides where "auto" stands
+# What an environment says to a row's tokens so far, whenever one was drawn: the tokens that it writes
+# behind them, None for nothing, and no tokens at all to cut the row off here.
+Reply = Callable[[Sequence[int]], Sequence[int] | None]
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,7 @@ class SamplingParams:
     greedy: bool = False
     max_new_tokens: int = 64
     decoding: Decoding = "auto"  # how the loop runs, never what it draws: see `chosen_decoding`
+    replies: Sequence[Reply] | None = None  # an environment's, one for each row
 
     def __post_init__(self) -> None:
         if not self.temperature > 0:
@@ -99,11 +103,6 @@ class Generation:
         """Each row's tokens, the EOS and the environment's included."""
         rows = zip(self.response_tokens, response_spans(self.response_mask).tolist(), strict=True)
         return [row[:span].tolist() for row, span in rows]
-
-
-# What an environment says to a row's tokens so far, whenever one was drawn: the tokens that it writes
-# behind them, None for nothing, and no tokens at all to cut the row off here.
-Reply = Callable[[Sequence[int]], Sequence[int] | None]
 
 
 class Turns:
@@ -297,14 +296,13 @@ def decode(
     *,
     eos_id: int,
     teacher_share: float = 0.0,
-    replies: Sequence[Reply] | None = None,
 ) -> tuple[Tensor, ...]:
     """One response for each row of `uniforms` (N, max_new_tokens), the random numbers of its tokens.
 
     Rows of a prompt are adjacent, N / len(prompts) of each. `models` is the model, with a teacher
     behind it if one takes part. Returns the tokens (N, max_new_tokens), padded with `eos_id`, their
     log-probs as they were drawn and their log-probs under the model alone, 0 behind the first EOS.
-    With `replies`, one a row, also which tokens were drawn (N, max_new_tokens) and `Turns.counts`.
+    With `params.replies` also which tokens were drawn (N, max_new_tokens) and `Turns.counts`.
     """
     device, (N, steps) = models[0].device, uniforms.shape
     longest = max(len(prompt) for prompt in prompts)
@@ -314,7 +312,7 @@ def decode(
     out_tokens, out_log_probs, own_log_probs = empty_answers(models[0], N, steps, eos_id)
     rows = torch.arange(N, device=device)  # the output row of each cache row
     running = torch.ones(N, dtype=torch.bool, device=device)  # per cache row
-    turns = None if replies is None else Turns(replies, steps, eos_id)
+    turns = None if params.replies is None else Turns(params.replies, steps, eos_id)
     for step in range(steps):
         chosen, log_probs, own = draw(readers, teacher_share, params, uniforms[rows, step])
         if turns is None:
@@ -428,7 +426,6 @@ def generate(
     samples_per_prompt: int = 1,
     teacher: GPT | None = None,
     teacher_share: float = 0.0,
-    replies: Sequence[Reply] | None = None,
 ) -> Generation:
     """Sample `samples_per_prompt` responses for each prompt (token lists), rows of a prompt adjacent.
 
@@ -438,8 +435,8 @@ def generate(
     the CPU, so that a seed gives the same numbers on every device.
     With a teacher each token is drawn from `mixed_logits` of both models; a share of 0 is the model
     alone. Raises ValueError for an empty prompt or one that leaves no room for max_new_tokens.
-    `replies` is an environment's, one for each row: what it writes counts towards max_new_tokens, and
-    the loop is the eager one.
+    With `params.replies` what the environment writes counts towards max_new_tokens, and the loop is the
+    eager one.
     """
     models = _sampling_models(model, teacher, teacher_share, prompts, params.max_new_tokens)
     uniforms = torch.rand(
@@ -449,8 +446,8 @@ def generate(
     loop: Callable[..., tuple[Tensor, ...]] = decode
     mine = shard_block(len(prompts))  # of several ranks each answers prompts of its own
     rows = slice(mine.start * samples_per_prompt, mine.stop * samples_per_prompt)
-    if replies is not None:
-        loop = partial(decode, replies=replies[rows])
+    if params.replies is not None:
+        params = replace(params, replies=params.replies[rows])
     elif how != "eager":
         from gpt.decode_static import decode_static
 

@@ -8,7 +8,7 @@ use the named fields only. Inside, a row is stored contiguously as [prompt, resp
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import torch
@@ -122,17 +122,23 @@ def sample_rollout(
     tools: Tools | None = policy.tools
     encoded = [tokenizer.encode(record.prompt) for record in records]
     size = max((policy.sample_rows or len(records) * group_size) // group_size, 1)
+
+    def answered(start: int) -> SamplingParams:
+        if tools is None:
+            return params
+        asked = records[start : start + size]
+        return replace(params, replies=tools.replies(tokenizer, asked, group_size))
+
     pieces = [
         generate(
             policy,
             encoded[start : start + size],
-            params,
+            answered(start),
             generator,
             eos_id=tokenizer.eos_id,
             samples_per_prompt=group_size,
             teacher=teacher,
             teacher_share=teacher_share,
-            replies=tools and tools.replies(tokenizer, records[start : start + size], group_size),
         )
         for start in range(0, max(len(encoded), 1), size)
     ]
