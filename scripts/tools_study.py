@@ -191,6 +191,12 @@ def summary(rows: Sequence[dict[str, float]]) -> dict[str, list[float]]:
 def write_page(out: Path) -> None:
     """docs/tools.json, the figure, and the table between the page's marks."""
     files = {path.stem: json.loads(path.read_text()) for path in sorted(out.glob("*-*.json"))}
+    whole = [  # the seeds of which everything is done, so that all rows are of the same ones
+        seed
+        for seed in sorted(name.removeprefix("base-") for name in files if name.startswith("base-"))
+        if all(f"{run}-{seed}" in files for run in RUNS)
+    ]
+    files = {name: data for name, data in files.items() if name.rpartition("-")[2] in whole}
     results: dict[str, Any] = {"cost": COST, "policies": {}, "curves": {}}
     bases = [data for name, data in files.items() if name.startswith("base-")]
     for kind in ("tool", "none", "always"):
@@ -208,7 +214,7 @@ def write_page(out: Path) -> None:
     page = PAGE.read_text(encoding="utf-8")
     before, mark, rest = page.partition("<!-- numbers -->\n")
     _, end, after = rest.partition("<!-- end of numbers -->")
-    PAGE.write_text(before + mark + table(results) + end + after, encoding="utf-8")
+    PAGE.write_text(before + mark + numbers_text(results) + end + after, encoding="utf-8")
 
 
 NAMES = {
@@ -216,6 +222,26 @@ NAMES = {
     "grpo-none": "GRPO, no tool", "ppo-none": "PPO, no tool",
     "grpo-always": "GRPO, always calls", "grpo": "**GRPO**", "ppo": "**PPO**",
 }  # fmt: skip
+
+
+def numbers_text(results: dict[str, Any]) -> str:
+    """The table, and what it comes to, in words; from docs/tools.json's numbers alone."""
+    ends = {run: [rows[-1] for rows in results["curves"].get(run, [])] for run in ("grpo", "ppo")}
+    calling = {
+        run: sum(row["calls/hard"] > 0.5 > 5 * row["calls/easy"] for row in rows)
+        for run, rows in ends.items()
+    }
+    words = [
+        f"{NAMES[run].strip('*')} ends with calls for most products, and hardly any for sums, in "
+        f"{calling[run]} of {len(rows)} seeds."
+        for run, rows in ends.items()
+    ]
+    best, always = (results["policies"][run]["reward"][0] for run in ("ppo", "grpo-always"))
+    words.append(
+        f"PPO's mean reward of {best:.2f} is {'above' if best > always else 'not above'} the "
+        f"{always:.2f} of the policy that always calls, which has nothing to learn but reading."
+    )
+    return f"{table(results)}\n{' '.join(words)}\n"
 
 
 def table(results: dict[str, Any]) -> str:

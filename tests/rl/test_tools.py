@@ -29,12 +29,15 @@ from gpt import generate
 from gpt.generate import SamplingParams, Turns, choose_tokens
 from gpt.log_probs import token_log_probs, token_scores
 from gpt.model import GPT
+from gpt.token_rows import token_rows
 from gpt.tokenizer import load_tokenizer
 from harness.errors import UserError
 from harness.report.rules import examine
+from harness.report.tokens import TokenView, frames_of
 from rl.batches.rollout import Rollout, join_rollouts, sample_rollout, select_rows
 from rl.batches.tool_process import CHARACTERS
 from rl.batches.tools import TOOLS, Tool, ToolFailed, Tools, check_tools, open_tools
+from rl.commands.conversation import RunFolder, tools_of
 from rl.equations.advantages import discounted_returns, gae
 from rl.equations.token_rewards import at_last_token
 from rl.rewards.sources import CallCost
@@ -478,3 +481,34 @@ def test_a_call_is_told_as_it_happens_and_a_tool_that_raises_is_answered():
     assert broken.answer("x", PROMPTS[0]) == "error" and broken.failures == {"error": 1}
     assert heard == [("6*7", "42")]
     assert ToolFailed("timeout", "late").kind == "timeout"
+
+
+# Pages --------------------------------------------------------------------------------------------
+
+
+def test_what_the_policy_did_not_write_is_marked_and_has_no_numbers():
+    rollout = rollout_of(model())
+    prompts = [record.prompt for record in rollout.records]
+    rows = token_rows(
+        LETTERS, rollout.sequences, prompts, {"log_prob": rollout.log_probs}, {}, kind="x", step=1
+    )
+    spans = response_spans(rollout.response_mask).tolist()
+    for i, row in enumerate(rows):
+        mine = rollout.response_mask[i, : spans[i]].tolist()
+        assert row.get("observed", [0] * spans[i]) == [int(not m) for m in mine]
+        assert [value is None for value in row["values"]["log_prob"]] == [not m for m in mine]
+        assert len(row["tokens"]) == spans[i]
+    (frame,) = frames_of(rows)
+    assert any(any(row["observed"]) for row in frame["rows"])
+    assert "gt-other" in TokenView(rows)._repr_html_()
+
+
+def test_talk_asks_the_tool_of_the_run_and_starts_no_code(tmp_path):
+    notes: list[str] = []
+    own = RunFolder(tmp_path, {"tools": "calculator", "max_calls": 3})
+    assert tools_of(own, None, notes).max_calls == 3 and not notes
+    code = RunFolder(tmp_path, {"tools": "mine.py:answer"})
+    assert tools_of(code, None, notes) is None
+    assert "mine.py:answer" in notes[0] and "--tools" in notes[0]
+    assert tools_of(code, "guessing", notes).tool is TOOLS["guessing"]
+    assert tools_of(RunFolder(tmp_path, {}), None, []) is None
