@@ -74,7 +74,7 @@ def text_of(place: str, kind: Kind, verdict: Verdict) -> str:
     """What is printed: one sentence, the example, what else was seen."""
     opening = {"right": "right", "variant": "right, one of several ways", "mistake": "mistake"}
     notes = list(verdict.notes)
-    about = notes.pop(0) if notes and kind.notes and notes[0].startswith("over samples") else ""
+    about = notes.pop(0) if notes and notes[0].startswith("over ") else ""
     text = f"{opening[verdict.status]}: {place} as {kind.name}: {verdict.says}"
     text += f" ({about})" if about else ""
     if verdict.example:

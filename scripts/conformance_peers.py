@@ -1,4 +1,4 @@
-"""Public code bases, held against the truth: `python -m conformance.peers FOLDER [NAME ...]`.
+"""Public code bases, held against the truth: `python scripts/conformance_peers.py FOLDER [NAME ...]`.
 
 FOLDER holds your own clones, one folder each, at the commits below. Nothing of them is copied here: an
 adapter takes functions by name out of a file of the clone, without importing the rest of the library.
@@ -20,8 +20,8 @@ from unittest.mock import MagicMock
 import torch
 import torch.nn.functional as F
 
-from .__main__ import kind_of, text_of
-from .checking import Unusable, check
+from conformance.__main__ import kind_of, text_of
+from conformance.checking import Unusable, check
 
 
 @dataclass(frozen=True)
