@@ -83,9 +83,12 @@ def of_a_kl(estimate: Estimate) -> str:
     policy = torch.tensor(POLICY, dtype=torch.float64).log()
     ref = torch.tensor(REFERENCE, dtype=torch.float64).log()
 
+    def estimated(new: Tensor, ref: Tensor) -> Tensor:
+        whole = torch.ones(len(new), 1, dtype=torch.bool)
+        return estimate(new[:, None], ref[:, None], whole, 9)[:, 0].double()
+
     def value(logits: Tensor) -> Tensor:
-        column = logits.log_softmax(0)[:, None]
-        return estimate(column, ref[:, None], torch.ones(4, 1, dtype=torch.bool), 9)[:, 0].double()
+        return estimated(logits.log_softmax(0), ref)
 
     def reverse(logits: Tensor) -> Tensor:
         return (logits.softmax(0) * (logits.log_softmax(0) - ref)).sum()
@@ -105,6 +108,8 @@ def of_a_kl(estimate: Estimate) -> str:
         if torch.allclose(found, gradient(forward, policy)):
             text = "is that of the forward KL(pi_ref || pi)"
         parts.append(f"{use} its expected gradient {text}")
+    far = float(estimated(torch.tensor([-1.0]), torch.tensor([-6.0])))
+    parts.append(f"for a token e^5 times likelier than under the reference it is {far:.1f}")
     return "; ".join(parts)
 
 

@@ -6,6 +6,7 @@ adapter takes functions by name out of a file of the clone, without importing th
 
 from __future__ import annotations
 
+import argparse
 import ast
 import sys
 from collections import defaultdict
@@ -19,6 +20,10 @@ from unittest.mock import MagicMock
 
 import torch
 import torch.nn.functional as F
+
+sys.path.append(
+    str(Path(__file__).resolve().parents[1])
+)  # the kit is no package of an installation
 
 from conformance.__main__ import kind_of, text_of
 from conformance.checking import Unusable, check
@@ -93,12 +98,16 @@ def taken(path: Path, names: str) -> dict[str, Any]:
 
 
 def main(arguments: list[str]) -> int:
-    if not arguments:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", nargs="?", type=Path, help="where your clones are")
+    parser.add_argument("names", nargs="*", help="libraries or adapters; all if none is given")
+    given = parser.parse_args(arguments)
+    if not given.folder:
         for name, repository in REPOSITORIES.items():
             print(f"git clone https://github.com/{repository.where} {name}")
             print(f"git -C {name} checkout {repository.commit}")
         return 2
-    folder, chosen = Path(arguments[0]), arguments[1:]
+    folder, chosen = given.folder, given.names
     for name, (library, file, names, function) in ADAPTERS.items():
         if chosen and not any(c in (name, library) for c in chosen):
             continue
