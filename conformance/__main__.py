@@ -66,8 +66,10 @@ def kind_of(function: Callable[..., Any], name: str) -> Kind:
             continue
         if not missing:
             return kind
-    takes = "; ".join(f"{k.name}({', '.join(k.order)})" for k in KINDS.values())
-    raise Unusable(f"the arguments of {name} are those of no kind: say --as KIND, of {takes}")
+    raise Unusable(
+        f"the arguments of {name} are those of no kind: say --as KIND (`python -m conformance "
+        "--list` shows them), or wrap it in a function that takes a kind's arguments"
+    )
 
 
 def text_of(place: str, kind: Kind, verdict: Verdict) -> str:

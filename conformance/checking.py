@@ -96,8 +96,11 @@ class Verdict:
 class Mine:
     """A user's function, called by the names that it knows."""
 
-    def __init__(self, function: Callable[..., Any], kind: Kind, label: str) -> None:
+    def __init__(
+        self, function: Callable[..., Any], kind: Kind, label: str, of_rows: bool = False
+    ) -> None:
         self.function, self.kind, self.label = function, kind, label
+        self.of_rows = of_rows  # one advantage for each response, (N,), instead of (N, T)
         self.names = names_in(function, kind)
         for name in kind.order:
             if name not in self.names and name not in kind.optional:
@@ -106,12 +109,25 @@ class Mine:
                     f"({', '.join(kind.order)}). Wrap it in an adapter of that signature"
                 )
 
+    def trials(self) -> list[tuple[str, Arguments]]:
+        """The kind's trials that this function can be put through."""
+        fitting = [(about, given) for about, given in self.kind.trials() if self.fits(given)]
+        return [(about, self.levelled(given)) for about, given in fitting]
+
+    def levelled(self, given: Arguments) -> Arguments:
+        """The arguments with the advantages that the function can be told."""
+        if not self.of_rows:
+            return given
+        return {**given, "advantages": given["advantages"][:, :1].expand_as(given["log_probs"])}
+
     def fits(self, arguments: Arguments) -> bool:
         """Whether what the function cannot be told is what it is taken to be."""
         lacking = [n for n in self.kind.order if n not in self.names]
         return all(self.kind.optional[n] in (ANY, arguments[n]) for n in lacking)
 
     def call(self, given: Arguments) -> Any:
+        if self.of_rows:
+            given = {**given, "advantages": given["advantages"][:, 0]}
         return self.function(**{name: given[k] for k, name in self.names.items()})
 
     def __call__(self, *values: Any) -> Tensor:
@@ -250,10 +266,25 @@ def check(
     """What `function` computes, as one verdict. Unusable where it cannot be called.
 
     A function that is right on numbers may be fragile, such as where padding holds NaN: that is
-    noted, and with `strict` it is a mistake.
+    noted, and with `strict` it is a mistake. Advantages are (N, T), or else (N,).
     """
-    mine = Mine(function, kind, label)
-    trials = [(about, given) for about, given in kind.trials() if mine.fits(given)]
+    first = Mine(function, kind, label)
+    others = [Mine(function, kind, label, of_rows=True)] if "advantages" in first.names else []
+    found: list[Verdict | Unusable] = []
+    for mine in (first, *others):
+        try:
+            found.append(judged(mine, strict))
+        except Unusable as error:
+            found.append(error)
+        if isinstance(last := found[-1], Verdict) and last.way:
+            return last
+    if isinstance(found[0], Unusable):
+        raise found[0]
+    return found[0]
+
+
+def judged(mine: Mine, strict: bool) -> Verdict:
+    kind, trials = mine.kind, mine.trials()
     level = level_of(mine(*trials[-1][1].values()), trials[-1][1], kind)
     answers = [measured(mine, kind, given, level) for _, given in trials]
     notes = exact(mine)
@@ -367,7 +398,7 @@ def parts(given: Arguments) -> Iterator[Arguments]:
 def broken(mine: Mine, right: Candidate, level: str) -> Iterator[tuple[str, str]]:
     """(name, sentence) of every invariance that does not hold."""
     kind = mine.kind
-    batch = next(b for i in range(7, 99) if mine.fits(b := kind.batch(i)))
+    batch = mine.levelled(next(b for i in range(7, 99) if mine.fits(b := kind.batch(i))))
     for tag in sentences()["invariances"]:
         given = changed(tag, batch, mine)
         if given is None:

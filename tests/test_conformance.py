@@ -230,6 +230,9 @@ def good(log_probs, old_logps, advantages, response_mask, clip_eps=0.2):
     ratio = torch.where(response_mask, log_probs - old_logps, 0).exp()
     loss = -torch.minimum(ratio * advantages, ratio.clamp(1 - clip_eps, 1 + clip_eps) * advantages)
     return torch.where(response_mask, loss, 0).sum() / response_mask.sum().clamp(min=1)
+def for_each_response(log_probs, old_logps, advantages, mask):
+    loss = -(log_probs - old_logps).exp() * advantages.unsqueeze(1)
+    return (loss * mask).sum() / mask.sum()
 def nothing(loss, mask): pass
 def stops(loss, mask): return loss[99]
 def odd(strange): return strange
@@ -266,6 +269,13 @@ def test_a_right_loss_is_named(run: Callable[..., tuple[int, str]]) -> None:
     assert "not checked, because it is no argument: clip_high" in output
 
 
+def test_a_loss_may_take_one_advantage_for_each_response(
+    run: Callable[..., tuple[int, str]],
+) -> None:
+    status, output = run("mine.py:for_each_response", "--as", "policy_loss")
+    assert status == 1 and "nothing is clipped" in output
+
+
 @pytest.mark.parametrize(
     ("name", "words"),
     [
@@ -275,7 +285,7 @@ def test_a_right_loss_is_named(run: Callable[..., tuple[int, str]]) -> None:
         ("mine.py:not_a_function", ("no function not_a_function",)),
         ("mine.py:nothing", ("returns NoneType", "tensor")),
         ("mine.py:stops", ("stopped with IndexError", "(4, 6)")),
-        ("mine.py:odd", ("those of no kind", "--as", "policy_loss(")),
+        ("mine.py:odd", ("those of no kind", "--as", "--list")),
         ("mine.py:in_place", ("in place", "copy")),
         ("mine.py:shapes", ("shape (7, 3, 2)",)),
     ],
