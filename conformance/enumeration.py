@@ -127,7 +127,7 @@ def of_a_policy_loss(loss: Estimate) -> str:
         return probabilities(THETA) @ torch.stack(each)
 
     text = described(gradient(expected), -gradient(expected_reward), "-E[reward]")
-    return f"over single samples of the policy, at ratio 1, its expected gradient {text}"
+    return f"over samples of the policy, one response to a batch, its expected gradient {text}"
 
 
 def of_advantages(advantages: Estimate) -> str:
