@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from conformance_peers import PeersConfig
 from conformance_peers import main as peers
 
 from conformance.__main__ import main
@@ -408,7 +409,7 @@ def test_peers_are_taken_from_the_users_clones(
     file.write_text(
         "import nowhere\n\ndef approx_kl3(new, ref, mask):\n    return (new - ref) ** 2 / 2\n"
     )
-    assert peers([str(tmp_path), "book_kl3_kl_loss", "verl_kl_loss"]) == 0
+    peers(PeersConfig(tmp_path, ("book_kl3_kl_loss", "verl_kl_loss")))
     missing, found, *_ = capsys.readouterr().out.splitlines()
     assert found.startswith("right, one of several ways: book_kl3_kl_loss") and "k2" in found
     assert (
