@@ -64,6 +64,7 @@ def answer(policy, prompt, tool, longest=8):
     return ids[len(prompt) :], mine
 
 
+# %%
 torch.manual_seed(3)
 for prompt in ("ab:", "c:", "fh:", "g:", "de:"):
     ids, mine = answer(base, prompt, secret.get)

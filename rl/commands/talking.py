@@ -55,7 +55,7 @@ class TalkConfig:
     """Your reward function, FILE.py:FUNCTION or MODULE:FUNCTION, that scores the answers. A function that
     the run was trained on is called only if you name it here: it is code."""
     reward_model: Path | None = None
-    """Run folder of a reward model that scores in the place of the run's own reward."""
+    """Run folder of a reward model that scores in place of the run's own reward."""
     tools: str | None = None
     """What answers calls, as the engines' --tools; default: the run's own, unless that is code."""
     seed: Seed = 0
