@@ -119,7 +119,7 @@ def read_prompt(text: str) -> PromptRecord | None:
 def corpus(count: int, seed: int) -> list[ResponseRecord]:
     """Return `count` pre-training documents from the train split, half of them easy."""
     rng = random.Random(seed)
-    documents = []
+    documents: list[ResponseRecord] = []
     while len(documents) < count:
         first, sign = 10 + int(rng.random() * 90), "+" if rng.random() < 0.5 else "*"
         least, numbers = (1, 9) if sign == "+" else (10, 90)
