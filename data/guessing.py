@@ -6,15 +6,13 @@
     "5?>7?<6?="               a whole game, after which the policy ends
 
 Writers guess any number that the answers so far allow, in 30 % of the guesses any at all. A cost per
-turn makes halving the range the best policy; `fewest_turns` has what that comes to, by enumeration.
-There are 140 games. The prompt's text does not tell the number, so a split is by both together.
+turn makes halving the range the best policy. There are 140 games; a split is by prompt and number.
 """
 
 from __future__ import annotations
 
 import random
 import re
-from functools import cache
 
 from data.records import PromptRecord, ResponseRecord
 from data.splits import pick, shuffled, split_of
@@ -78,12 +76,3 @@ def sample_response(record: PromptRecord, rng: random.Random) -> str:
         if said == "<":
             left = range(left.start, min(guess, left.stop))
     return text
-
-
-@cache
-def fewest_turns(numbers: int) -> float:
-    """The expected guesses of the best policy, if each of so many numbers in a row is as likely."""
-    if numbers < 2:
-        return float(numbers)
-    parts = ((below, numbers - 1 - below) for below in range(numbers))
-    return 1 + min(sum(part * fewest_turns(part) for part in both) / numbers for both in parts)

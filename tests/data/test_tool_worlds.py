@@ -106,12 +106,6 @@ def test_a_game_is_won_by_a_right_last_guess():
         assert document.response.count("=") == 1 and document.response.endswith("?=")
 
 
-def test_the_fewest_turns_are_those_of_halving():
-    """3 numbers: the middle one first, then one more: (1 + 2 + 2) / 3. 7: (1 + 2*2 + 4*3) / 7."""
-    assert guessing.fewest_turns(3) == pytest.approx(5 / 3)
-    assert guessing.fewest_turns(7) == pytest.approx(17 / 7)
-
-
 def test_every_world_has_a_name_a_module_and_a_rule():
     assert set(WORLDS) == set(MODULES) == set(RULES)
     assert set(CHECKED) == set(WORLDS) - {"reviews"}
