@@ -105,7 +105,9 @@ plots.code(Turns.take, docstring=False)
 # %%
 asked = [prompt for prompt in gpt.PROMPTS for _ in range(4)]
 tokens, mask, answers = tools.sample(base, asked, 8, gpt.generator(0, "page"), secret.get)
-worth = torch.tensor([float(a.rstrip(".")[-1:] == secret[p]) for p, a in zip(asked, answers)])
+worth = torch.tensor(
+    [float(a.rstrip(".")[-1:] == secret[p]) for p, a in zip(asked, answers, strict=True)]
+)
 A = (worth - worth.mean())[:, None]
 ends = (torch.arange(1, mask.shape[1] + 1) * mask).amax(1, keepdim=True)
 everything = (torch.arange(1, mask.shape[1] + 1) <= ends) & (mask.cumsum(1) > 0)

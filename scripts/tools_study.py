@@ -236,11 +236,13 @@ def numbers_text(results: dict[str, Any]) -> str:
         f"{calling[run]} of {len(rows)} seeds."
         for run, rows in ends.items()
     ]
-    rewards = {run: results["policies"][run]["reward"] for run in ("grpo", "ppo", "grpo-always")}
+    (always, _, _), (ppo, least, most), (grpo, _, _) = (
+        results["policies"][run]["reward"] for run in ("grpo-always", "ppo", "grpo")
+    )
     words.append(
-        f"The policy that always calls has a mean reward of {rewards['grpo-always'][0]:.2f} and nothing to "
-        f"learn but reading; PPO has {rewards['ppo'][0]:.2f} and GRPO {rewards['grpo'][0]:.2f}. The seeds "
-        f"are few and far apart (PPO from {rewards['ppo'][1]:.2f} to {rewards['ppo'][2]:.2f}): this ranks nothing."
+        f"The policy that always calls has a mean reward of {always:.2f} and nothing to learn but reading; "
+        f"PPO has {ppo:.2f} and GRPO {grpo:.2f}. The seeds are few and far apart (PPO from {least:.2f} to "
+        f"{most:.2f}): this ranks nothing."
     )
     return f"{table(results)}\n{' '.join(words)}\n"
 
