@@ -312,6 +312,6 @@ def test_the_mean_ratio_by_loops_and_its_clip():
 
 def test_rows_of_a_group_stay_together_only_where_they_are_compared():
     together = {
-        coef: PGGRPOConfig(preference_coef=coef, group_size=4).rows_together for coef in (0, 1)
+        coef: replace(CONFIG, preference_coef=coef, group_size=4).rows_together for coef in (0, 1)
     }
     assert together == {0: 1, 1: 4}
