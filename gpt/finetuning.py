@@ -33,8 +33,8 @@ from gpt.lora import fit_for_training, save_adapter
 from gpt.memory.announce import announce
 from gpt.memory.forecast import Forecast, Model, Phase, rows_of_pass
 from gpt.model import GPT, GPTConfig, Preset, PresetFlags
-from gpt.pretrained import load_with_tokenizer
 from gpt.pretraining import held_out_loss, language_model_loss
+from gpt.published.pretrained import load_with_tokenizer
 from gpt.token_rows import RecordedFlags, TextLog, open_texts
 from gpt.tokenizer import Tokenizer
 from harness.command_flags import AdapterFlags, BestFlags, OptimizerFlags

@@ -39,7 +39,7 @@ RUNTIME = {
     *("torch", "tiktoken", "numpy", "matplotlib", "safetensors", "tyro", "tqdm", "jinja2", "bokeh")
 }
 OPTIONAL = {
-    "gpt/pretrained.py": {"huggingface_hub"},
+    "gpt/published/pretrained.py": {"huggingface_hub"},
     "rl/commands/event_files.py": {"tensorboard"},
 }  # extras: inside functions of these files only
 FOREIGN_NAMES = RUNTIME | {
