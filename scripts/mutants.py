@@ -93,7 +93,9 @@ GROUPS = (
         35,
         ("test_config.py", "test_ppo_engine.py"),
     ),
-    Group("engines", ("rl/*_engine.py",), 65, ("test_config.py", CONTRACT)),
+    Group(
+        "engines", ("rl/*_engine.py",), 65, ("test_config.py", "test_engine_refusals.py", CONTRACT)
+    ),
 )
 OWN_TESTS = {  # of files whose tests have another name
     "reward_model/loss.py": ("test_bradley_terry_loss.py", "test_outcome_loss.py"),
