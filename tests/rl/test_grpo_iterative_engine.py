@@ -16,15 +16,13 @@ from engines import (
     LETTERS,
     PROMPTS,
     SHARE_OF_A,
-    Crash,
-    CrashingLog,
     documented,
     engine_named,
     numbers,
     small_gpt,
     weights,
 )
-from toys import fixed_gpt
+from toys import Crash, CrashingLog, fixed_gpt
 
 from data import names
 from data.records import PromptRecord

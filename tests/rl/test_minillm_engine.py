@@ -19,6 +19,7 @@ from engines import (
     tokens_of,
 )
 from engines import NOISY_TEACHER as TEACHER
+from toys import randomized
 
 from data.collate import collate_responses
 from gpt.generate import SamplingParams
@@ -62,11 +63,7 @@ def rollouts(monkeypatch) -> list[Rollout]:
 
 
 def tiny_gpt(seed: int) -> GPT:
-    model = GPT(GPTConfig(3, 8, n_layer=1, n_head=1, n_embd=6)).double().eval()
-    generator = torch.Generator().manual_seed(seed)
-    for parameter in model.parameters():
-        parameter.data = torch.randn(parameter.shape, generator=generator).double() / 2
-    return model
+    return randomized(GPT(GPTConfig(3, 8, n_layer=1, n_head=1, n_embd=6)).double().eval(), seed)
 
 
 def language(length: int):
