@@ -175,7 +175,7 @@ def test_no_second_copy_of_the_weights_exists(monkeypatch):
     assert counts == [2, 1, 1]
 
 
-# The controller, refusals and the document
+# The controller and the document
 
 
 def test_the_defaults_let_the_penalty_act():
