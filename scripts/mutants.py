@@ -100,7 +100,10 @@ GROUPS = (
         ("test_config.py", "test_ppo_engine.py", DEFAULTS),
     ),
     Group(
-        "engines", ("rl/*_engine.py",), 65, ("test_config.py", "test_engine_refusals.py", CONTRACT)
+        "engines",
+        ("rl/*_engine.py",),
+        65,
+        (DEFAULTS, "test_config.py", "test_engine_refusals.py", CONTRACT),
     ),
 )
 OWN_TESTS = {  # of files whose tests have another name
