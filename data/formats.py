@@ -248,7 +248,7 @@ def completion_score(completion: Row) -> float:
 
 # ShareGPT: turns of {from, value}; with preferences the last turn stands in chosen and rejected.
 
-SHAREGPT_ROLES: dict[Any, Role] = {"human": "user", "gpt": "assistant"} | CHAT_ROLES
+SHAREGPT_ROLES: dict[Any, Role] = {"human": "user", "gpt": "assistant", **CHAT_ROLES}
 
 
 def sharegpt_turns(messages: object) -> list[Turn]:
