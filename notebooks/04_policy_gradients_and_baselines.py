@@ -211,6 +211,9 @@ holds(plain[:, 0, 1].mean() > 1 > 0.3 > plain[:, -1, 1].mean(), "the entropy fal
 # All 20 runs find the best word. Each takes its own path: the direction is right on average, but
 # noisy.
 #
+# > **First exit.** You can now read a whole program: [REINFORCE](../nano/reinforce.py) in one short file.
+# > Stay to see how its noise is tamed.
+#
 # ## 5. Noise
 #
 # > **Predict, then run.** Add 10 to all three rewards. What happens to the true gradient, to the push
@@ -271,6 +274,9 @@ axis.set_ylim(0, None)
 plots.labels(axis, "baseline b", "noise", "Same average for every b, less scatter near E[R]")
 less = mean_and_noise(REWARDS - J)[1] < mean_and_noise(REWARDS)[1] / 3
 holds(less, "the baseline E[R] takes two thirds of the noise away")
+
+# %%
+plots.explorable("policy_gradient")
 
 # %% [markdown]
 # **What if the baseline contains the action?** Then $b$ cannot be taken out of the sum, and the
@@ -375,6 +381,9 @@ print(f"mean J at the end: {shifted[:, -1, 0].mean():.2f} and {helped[:, -1, 0].
 holds((helped[:, -1, 0] > REWARDS.max() - 0.2).all(), "with the baseline all runs learn")
 
 # %% [markdown]
+# > **Second exit.** This is all that [RLOO](10_rloo.ipynb) needs; [GRPO](07_grpo.ipynb) takes the group
+# > mean. Stay for answers of several tokens, and for samples that are used more than once.
+#
 # ## 8. More than one token: who gets the credit?
 #
 # A response is a row of tokens, and its log-probability is the sum of theirs:
@@ -506,6 +515,9 @@ for axis, name in ((left, "loss"), (right, "gradient by log pi")):
 figure.legend(*left.get_legend_handles_labels(), loc="outside right center")
 assert (value.diff(dim=0) >= 0).all()  # for A = -1 the loss never falls as the ratio grows
 
+# %%
+plots.explorable("clip")
+
 # %% [markdown]
 # ## 11. Many steps on one rollout
 #
@@ -548,6 +560,9 @@ holds(gone < 0.05 < 0.19 < kept, 'without the clip "great" has all but disappear
 # Without the clip, "fine" takes everything, with or without the ratio. The best word, which
 # happened not to be drawn, has all but disappeared, so later rollouts will hardly ever contain it.
 # With the clip the policy moves a little, stops, and waits for fresh samples.
+#
+# > **Third exit.** With the ratio and the clip you have all of [PPO](08_ppo.ipynb) but its critic. The
+# > exercises are next, then [the leash](05_what_a_kl_is.ipynb).
 #
 # ## Where this lives
 #

@@ -377,6 +377,9 @@ axis = plots.bars(
     title="A longer leash (smaller beta): more reward, fewer words",
 )
 
+# %%
+plots.explorable("leash")
+
 # %% [markdown]
 # A large $\beta$ keeps the reference. A small one leaves little but the best word. $\beta$ is an
 # exchange rate: how much reward one nat must bring. So it depends on the unit of the reward. A reward

@@ -296,6 +296,9 @@ by_lambda = {
 }
 show_tokens(["The", " lamp", " is", " great", "<EOS>"], by_lambda)
 
+# %%
+plots.explorable("gae")
+
 # %% [markdown]
 # $\lambda = 0$ is the TD error alone. $\lambda = 1$ is the whole reward to come minus the value:
 # 0.5, 0.5, 0.3, 0.4, 0.1. Here the critic is no more than a baseline. Such an estimate is called

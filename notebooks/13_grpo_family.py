@@ -221,6 +221,9 @@ columns = ["reducer", "weight of a token of a response of 4", "of 16", "ratio"]
 plots.table(columns, rows, shade={"4 to 1": "bad", "1 to 1": "good"}.get)
 assert [row[3] for row in rows] == ["4 to 1"] + ["1 to 1"] * 3
 
+# %%
+plots.explorable("reducers")
+
 # %% [markdown]
 # Eight responses of the base model to one prompt, coloured by the push on each token, $A_i$ times its
 # weight. Switch between the reducers above the text. Under `sequence_mean` the long wrong answers are

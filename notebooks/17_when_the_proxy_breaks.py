@@ -381,6 +381,9 @@ for axis, count in zip(axes, (600, 5400, 48600)):
 plt.show()
 
 # %%
+plots.explorable("proxy")
+
+# %%
 for fit in study["law"]["fits"]:
     if fit["size"] == "4x128" and fit["kind"] == "grpo":
         print(
