@@ -50,7 +50,7 @@ if not os.path.isdir("course"):  # as in Colab: fetch the repository, and the pa
     subprocess.run(["git", "clone", "--depth=1", source, "glassbox-rlhf"], check=True)
     os.chdir("glassbox-rlhf/notebooks")
     sys.path.insert(0, os.getcwd())
-    lines = open("../requirements.txt").read().split()
+    lines = open("../requirements.txt").read().splitlines()
     needed = [line for line in lines if line.startswith({needed})]
     subprocess.run([sys.executable, "-m", "pip", "install", "-q", *needed], check=True)
 

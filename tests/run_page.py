@@ -1,9 +1,10 @@
-"""A page of the course, run cell by cell with a reader's edits: what raises, and what a second run changes.
+"""A page of the course, run cell by cell with a reader's edits: what raises, what a rerun changes.
 
     python tests/run_page.py 04_policy_gradients_and_baselines --edits rewards seed
     python tests/run_page.py 08_ppo --twice --backwards
 
-It prints one JSON object: `failed` cells with their last line, and `other` first rows of a cell that was run twice.
+It prints one JSON object: `failed` cells with their last line, and `other`, the runs whose first
+row differs when their cell is run a second time.
 """
 
 from __future__ import annotations
