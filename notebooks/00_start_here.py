@@ -18,6 +18,7 @@
 # %%
 try:
     from course import plots, saved_models
+    from course.claims import holds
 
     from data import reviews
     from gpt.generate import SamplingParams
@@ -85,7 +86,7 @@ for axis, place, label in ((left, 1, "learned reward"), (right, 2, "gold reward"
     )  # fmt: skip
 gain = float((answers["after"][2] - answers["before"][2]).mean())
 print(f"the gold reward rose by {gain:.2f} on average")
-assert gain > 0.25
+holds(gain > 0.25, "the gold reward rises by more than 0.25")
 
 # %% [markdown]
 # ## The pipeline

@@ -23,6 +23,7 @@ import random
 import matplotlib.pyplot as plt
 import torch
 from course import plots
+from course.claims import holds
 from course.exercises import check
 from torch import Tensor
 
@@ -219,7 +220,10 @@ for name, reduce in REDUCERS.items():
     rows.append([name, short, long, f"{short / long:.0f} to 1"])
 columns = ["reducer", "weight of a token of a response of 4", "of 16", "ratio"]
 plots.table(columns, rows, shade={"4 to 1": "bad", "1 to 1": "good"}.get)
-assert [row[3] for row in rows] == ["4 to 1"] + ["1 to 1"] * 3
+holds(
+    [row[3] for row in rows] == ["4 to 1"] + ["1 to 1"] * 3,
+    "only sequence_mean weighs a token of a short response four times as much",
+)
 
 # %%
 plots.explorable("reducers")
@@ -291,9 +295,15 @@ for axis, (name, curve) in zip(axes, curves.items(), strict=True):
     if axis is not axes[-1]:
         axis.get_legend().remove()
 plt.show()
-assert curves["sequence_mean"][-10:, 1].mean() > 2 * curves["sequence_mean"][0, 1]
+holds(
+    curves["sequence_mean"][-10:, 1].mean() > 2 * curves["sequence_mean"][0, 1],
+    "under sequence_mean wrong answers grow to twice their length",
+)
 for name in ("token_mean", "sequence_sum", "constant_length_mean"):
-    assert (curves[name][-10:].mean(0) - 1 / s).abs().max() < 2.5
+    holds(
+        (curves[name][-10:].mean(0) - 1 / s).abs().max() < 2.5,
+        "the other reducers leave the lengths alone",
+    )
 
 # %% [markdown]
 # The dashed line is where the lengths should have stayed. Wrong answers grow and right ones shrink.
@@ -313,7 +323,10 @@ hair, world = torch.tensor([0.50, 0.50, 0.50, 0.51]), torch.tensor([0.0, 0.0, 0.
 for scale in ("group", "batch", "none"):
     of_hair, of_world = group_advantages(torch.cat([hair, world]), 4, scale=scale).view(2, 4)
     print(f"{scale:6} a hair", of_hair, " a world", of_world)
-    assert of_world[-1] / of_hair[-1] < 1.1 if scale == "group" else 99 < of_world[-1] / of_hair[-1]
+    holds(
+        of_world[-1] / of_hair[-1] < 1.1 if scale == "group" else 99 < of_world[-1] / of_hair[-1],
+        "only the group's deviation makes both groups equally loud",
+    )
 
 # %% [markdown]
 # `group` makes the noise of a reward model count as much as its verdict. `batch` keeps the
@@ -390,7 +403,10 @@ for name, x, low, high in (
     outside = ((x.exp() < 1 - low) | (x.exp() > 1 + high)).float().mean()
     print(f"{name:8} outside of 1 - {low} to 1 + {high}: {outside:.1%}")
 short, long = L <= 2, L > 20
-assert product[long].std() > 2.5 * product[short].std() and root[long].std() < root[short].std()
+holds(
+    product[long].std() > 2.5 * product[short].std() and root[long].std() < root[short].std(),
+    "the product scatters more with the length, the root less",
+)
 
 # %% [markdown]
 # The dashed lines are the ratios 0.8 and 1.2. The product drifts out of any range as responses get
@@ -452,7 +468,10 @@ plt.show()
 # %%
 far = {name: push(config, torch.tensor([1.0, 6.0]), -1.0) for name, config in SHAPES.items()}
 assert all(pushes[0] == -1 for pushes in far.values())  # at ratio 1 all of them are REINFORCE
-assert far["token"][1] < -5.9 and far["token, dual clip 3"][1] == 0
+holds(
+    far["token"][1] < -5.9 and far["token, dual clip 3"][1] == 0,
+    "beyond its edge a token of a bad response pulls without a bound, but not under dual clip",
+)
 
 # %% [markdown]
 # - **token** has no push beyond the edge, on the side to which its advantage pushes. On the other side
@@ -537,9 +556,12 @@ plots.table(["", "success, run 1", "run 2", "clipped tokens", "samples a run"], 
 start = float(success_rates(base).mean())
 print(f"success rate at the start: {start:.3f}")
 clip, samples = ({row[0]: row[k] for row in table} for k in (3, 4))
-assert clip["gspo"] > 0.05 > clip["grpo"] and clip["sapo"] == 0
-assert samples["dapo"] > 1.3 * samples["grpo"]
-assert min(min(row[1:3]) for row in table) > start + 0.05
+holds(
+    clip["gspo"] > 0.05 > clip["grpo"] and clip["sapo"] == 0,
+    "GSPO clips more than 5% of the tokens, GRPO less, SAPO none",
+)
+holds(samples["dapo"] > 1.3 * samples["grpo"], "DAPO takes 1.3 times the samples of GRPO")
+holds(min(min(row[1:3]) for row in table) > start + 0.05, "all variants learn")
 
 # %% [markdown]
 # What to take from this, and what not:

@@ -16,6 +16,7 @@ import itertools
 
 import torch
 from course import plots
+from course.claims import holds
 
 try:
     from rl.equations import advantages as adv
@@ -223,7 +224,10 @@ plots.bars(
     styles={"one rollout (mean of 120)": "reference", "mean gradient of 120": "policy"},
     ylabel="degrees to the exact gradient", ylim=(0, 90),
 )  # fmt: skip
-assert average["RLOO"] < 10 and single["RLOO"] < single["REINFORCE"]
+holds(
+    average["RLOO"] < 10 and single["RLOO"] < single["REINFORCE"],
+    "RLOO points along the exact gradient on average",
+)
 
 # %% [markdown]
 # The grey bars are noise and bias together. The blue ones are mostly bias.
@@ -274,7 +278,7 @@ plots.curves(
     moved, distances, marker=True, xlabel="steps along GRPO's gradient",
     ylabel="degrees to GRPO's gradient there", title="the same rollout, used again",
 )  # fmt: skip
-assert moved["CISPO"][-1] > moved["CISPO"][0]
+holds(moved["CISPO"][-1] > moved["CISPO"][0], "CISPO drifts away from GRPO")
 
 # %% [markdown]
 # At 0 no clip acts: DAPO and CISPO differ from GRPO in the average, RLOO in the advantage as well.
