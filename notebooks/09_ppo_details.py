@@ -17,6 +17,7 @@
 # %%
 import copy
 import dataclasses
+import math
 
 import matplotlib.pyplot as plt
 import torch
@@ -87,7 +88,7 @@ def compare(runs: dict[str, list[dict]], **panels: str) -> None:
 
 def late(rows: list[dict], key: str) -> float:
     """The mean of a metric over the last eight batches."""
-    return sum(row[key] for row in rows[-8:]) / 8
+    return sum(row.get(key, math.nan) for row in rows[-8:]) / 8
 
 
 default = run()

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # 13. The GRPO family
 #
-# **The question.** A year after GRPO a dozen papers had each changed a line or two of it and given
-# the result a name. Which line does each of them change, and what does the change do?
+# **The question.** Within a year a dozen papers changed a line or two of GRPO and named the result.
+# Which line does each change, and what does the change do?
 #
 # **Why.** As names they are a zoo, but as *choices* they are few: how token losses are averaged,
 # what rewards are divided by, which ratio is held back and how, which groups and which tokens are
@@ -75,10 +75,9 @@ def grpo(rewards: Tensor, log_probs: Tensor, old_log_probs: Tensor, mask: Tensor
 
 
 # %% [markdown]
-# Every neighbour is this text with a few lines replaced. (Whole programs, from sampling to the
-# optimizer's step, are files of their own in [nano](../nano/README.md): try `diff nano/grpo.py
-# nano/dr_grpo.py`.) The next cell only lists the new lines. The sections below show each neighbour
-# beside GRPO: a line with a minus goes, a line with a plus comes.
+# Every neighbour is this text with a few lines replaced. (Whole programs are in
+# [nano](../nano/README.md): try `diff nano/grpo.py nano/dr_grpo.py`.) The next cell lists only the
+# new lines. In the sections below a line with a minus goes and a line with a plus comes.
 
 # %%
 A, RATIO, CLIPPED, GAIN, MEAN = plots.source(grpo).splitlines()[2:]
@@ -529,9 +528,8 @@ plt.show()
 # The *entropy* of the next token says how uncertain the policy is there. Most tokens of a text are
 # forced by the ones before; only some are decisions. `entropy_top_share` keeps the policy loss on
 # the fifth of a batch's tokens with the highest entropy
-# ([arXiv:2506.01939](https://arxiv.org/abs/2506.01939)). It finds decisions where decisions are
-# rare and the rest is forced, but it knows nothing of rewards: in the world of this page the most
-# uncertain tokens are the chatter that nobody grades.
+# ([arXiv:2506.01939](https://arxiv.org/abs/2506.01939)). It finds decisions, but it knows nothing
+# of rewards: on this page the most uncertain tokens are the chatter that nobody grades.
 #
 # ## 9. All of them side by side
 #

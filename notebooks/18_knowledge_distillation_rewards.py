@@ -286,26 +286,12 @@ for name, (policy, _) in forms.items():
     for text in shown.responses:
         print("  ", repr(text))
 
-kl = {name: m["reverse_kl_full"] for name, m in (start | after).items()}
-holds(
-    kl["log p / q"] < kl["the student"] - 0.5, "log p / q brings the student nearer to the teacher"
-)
-holds(
-    min(kl["sum of log p"], kl["mean of log p"]) > kl["log p / q"] + 1,
-    "log p alone leads away from the teacher",
-)
-holds(
-    after["sum of log p"]["response_length"] < 0.75 * start["the student"]["response_length"],
-    "the sum of log p shortens the responses",
-)
-holds(
-    after["mean of log p"]["entropy"] < 0.7 * start["the student"]["entropy"],
-    "the mean of log p halves the entropy",
-)
-holds(
-    after["log p / q"]["gold"] > start["the student"]["gold"] + 0.03,
-    "the gold reward rises with log p / q",
-)
+was, kl = start["the student"], {name: m["reverse_kl_full"] for name, m in (start | after).items()}
+holds(kl["log p / q"] < kl["the student"] - 0.5, "log p / q brings it nearer")
+holds(min(kl["sum of log p"], kl["mean of log p"]) > kl["log p / q"] + 1, "log p alone leads away")
+holds(after["sum of log p"]["response_length"] < 0.75 * was["response_length"], "the sum shortens")
+holds(after["mean of log p"]["entropy"] < 0.7 * was["entropy"], "the mean halves the entropy")
+holds(after["log p / q"]["gold"] > was["gold"] + 0.03, "gold rises with log p / q")
 
 # %% [markdown]
 # All three runs succeed, by their own reward. The sum of $\log p$ ends near silence, in a word or one
