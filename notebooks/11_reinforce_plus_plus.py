@@ -257,9 +257,11 @@ with mock.patch.dict(reinforce_pp_engine.NORMS, token=per_response):
 # %%
 right = trained["plain"][1][:6]
 both = {"over the batch": right, "per response (the bug)": wrong}
-steps = [row["step"] for row in wrong]
 axis = plots.curves(
-    {name: (steps, [row["gold"] for row in rows]) for name, rows in both.items()},
+    {
+        name: ([row["step"] for row in rows], [row["gold"] for row in rows])
+        for name, rows in both.items()
+    },
     styles={"over the batch": "policy", "per response (the bug)": "bad"}, marker=True,
     xlabel="step (rollout batch)", ylabel="gold reward (0 to 1)", ylim=(0, 1),
 )  # fmt: skip

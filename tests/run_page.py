@@ -13,6 +13,7 @@ import argparse
 import contextlib
 import io
 import json
+import linecache
 import os
 import re
 import sys
@@ -110,9 +111,11 @@ class Page:
 
     def run(self, number: int, code: str) -> None:
         """Execute one cell; an exception is noted and the page goes on, as in Jupyter."""
+        name = f"cell {number}"
+        linecache.cache[name] = (len(code), None, code.splitlines(True), name)  # for inspect
         try:
             with contextlib.redirect_stdout(io.StringIO()):
-                exec(compile(code, f"cell {number}", "exec"), self.names)
+                exec(compile(code, name, "exec"), self.names)
         except Exception as error:
             where = [
                 f
