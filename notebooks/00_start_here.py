@@ -30,6 +30,8 @@ except ModuleNotFoundError as error:
     raise ImportError("run `make demo` once, then choose the kernel of .venv") from error
 
 plots.use()
+
+# %%
 plots.code(rlhf.grpo, ("# An answer's advantage", "descend("))
 
 # %% [markdown]

@@ -328,11 +328,10 @@ for scale in ("group", "batch", "none"):
     )
 
 # %% [markdown]
-# `group` makes the noise of a reward model count as much as its verdict. `batch` keeps the
-# proportions but still removes the scale. `none` (Dr. GRPO) leaves the scale to the learning rate.
-# With rewards of 0 and 1 the effect is milder: a group of eight with one right or one wrong answer
-# is scaled up 1.5 times as much as a half-solved one. That is the "difficulty bias" of the Dr. GRPO
-# paper.
+# `group` makes a reward model's noise count as much as its verdict. `batch` keeps the proportions
+# but still removes the scale. `none` (Dr. GRPO) leaves the scale to the learning rate. With rewards
+# of 0 and 1 the effect is milder: a group of eight with one right or one wrong answer is scaled up
+# 1.5 times as much as a half-solved one. That is the "difficulty bias" of the Dr. GRPO paper.
 #
 # ## 4. `clip_high`: room for what is rare
 #
@@ -482,8 +481,8 @@ holds(
 # ## 7. `sampling_filter`: which groups are trained on
 #
 # A group whose rewards are all equal has no advantage and teaches nothing. With a success rate $p$
-# that happens with probability $p^G + (1 - p)^G$. In this world that is nearly four in ten groups of
-# eight, most of them of the easiest prompts.
+# that happens with probability $p^G + (1 - p)^G$. Here that is nearly four in ten groups of eight,
+# most of them of the easiest prompts.
 #
 # DAPO drops such groups and samples other prompts until the batch is full (*dynamic sampling*). The
 # engine asks for as many prompts as are missing, at most `max_resamples` times. **Predict, then run:**
