@@ -19,7 +19,8 @@
 # **You need** PyTorch: tensors, `softmax`, `nn.Linear`.
 #
 # **To run it yourself:** `make demo` once sets up `.venv`, `make dev` adds the Jupyter kernel; then
-# choose the kernel of `.venv`. No GPU and no download: the page takes about ten seconds.
+# choose the kernel of `.venv`. No GPU and no download: the page takes about ten seconds, after
+# start-up.
 
 # %%
 import math

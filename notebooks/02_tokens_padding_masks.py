@@ -22,7 +22,7 @@
 # **You need** [01_gpt2_from_scratch](01_gpt2_from_scratch.ipynb): logits, the causal mask, positions.
 #
 # **To run it yourself:** `make demo` once sets up `.venv`, `make dev` adds the Jupyter kernel; then
-# choose the kernel of `.venv`. The page takes about 15 seconds on one CPU core.
+# choose the kernel of `.venv`. The page takes about 15 seconds on one CPU core, after start-up.
 
 # %%
 import re

@@ -23,7 +23,8 @@
 # [02_tokens_padding_masks](02_tokens_padding_masks.ipynb) (masks, log-probabilities).
 #
 # **To run it yourself:** `make demo` once sets up `.venv`, `make dev` adds the Jupyter kernel; then
-# choose the kernel of `.venv`. The page takes about 25 seconds on one CPU core: it trains two models.
+# choose the kernel of `.venv`. The page takes about 25 seconds on one CPU core, after start-up: it
+# trains two models.
 
 # %%
 import copy

@@ -13,7 +13,7 @@
 # [02_tokens_padding_masks](02_tokens_padding_masks.ipynb). No reinforcement learning.
 #
 # **To run it yourself:** `make demo` once sets up `.venv`, `make dev` adds the Jupyter kernel; then
-# choose the kernel of `.venv`. The page takes about five seconds on one CPU core.
+# choose the kernel of `.venv`. The page takes about five seconds on one CPU core, after start-up.
 
 # %%
 import itertools

@@ -14,8 +14,8 @@
 # [04](04_policy_gradients_and_baselines.ipynb) (REINFORCE, baseline, ratio, clip),
 # [05](05_what_a_kl_is.ipynb) (KL) and [06](06_reward_model.ipynb) (the reward model).
 #
-# **It takes** about 15 seconds on one CPU core. `make demo` once sets up `.venv`, `make dev` adds
-# the Jupyter kernel; then choose the kernel of `.venv`.
+# **It takes** about 15 seconds on one CPU core, after start-up. `make demo` once sets up `.venv`,
+# `make dev` adds the Jupyter kernel; then choose the kernel of `.venv`.
 
 # %%
 import copy

@@ -11,8 +11,8 @@
 #
 # **You need** [08](08_ppo.ipynb). Read the sections in any order.
 #
-# **It takes** about 15 seconds on one CPU core. `make demo` once sets up `.venv`, `make dev` adds
-# the Jupyter kernel; then choose the kernel of `.venv`.
+# **It takes** about 15 seconds on one CPU core, after start-up. `make demo` once sets up `.venv`,
+# `make dev` adds the Jupyter kernel; then choose the kernel of `.venv`.
 
 # %%
 import copy

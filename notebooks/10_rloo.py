@@ -14,8 +14,8 @@
 # [05](05_what_a_kl_is.ipynb) (KL in the reward) and [07](07_grpo.ipynb), with which section 5
 # compares.
 #
-# **It takes** about 15 seconds on one CPU core. `make demo` once sets up `.venv`, `make dev` adds
-# the Jupyter kernel; then choose the kernel of `.venv`.
+# **It takes** about 15 seconds on one CPU core, after start-up. `make demo` once sets up `.venv`,
+# `make dev` adds the Jupyter kernel; then choose the kernel of `.venv`.
 
 # %%
 import copy

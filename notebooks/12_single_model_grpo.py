@@ -21,7 +21,7 @@
 # [rl/grpo_single_model_engine.py](../rl/grpo_single_model_engine.py).
 #
 # **To run it yourself:** `make demo` once sets up `.venv`, `make dev` adds the Jupyter kernel; then
-# choose the kernel of `.venv`. It takes about half a minute on one CPU core.
+# choose the kernel of `.venv`. It takes about half a minute on one CPU core, after start-up.
 
 # %%
 import copy

@@ -13,7 +13,7 @@
 # [rl/grpo_variants_engine.py](../rl/grpo_variants_engine.py).
 #
 # **To run it yourself:** `make demo` once sets up `.venv`, `make dev` adds the Jupyter kernel; then
-# choose the kernel of `.venv`. It takes about twenty seconds on one CPU core.
+# choose the kernel of `.venv`. It takes about twenty seconds on one CPU core, after start-up.
 
 # %%
 import copy
@@ -59,7 +59,7 @@ torch.set_printoptions(precision=3, sci_mode=False, linewidth=100)
 # \mathrm{clip}(\rho_{i,t}, 1 - \epsilon, 1 + \epsilon) A_i \right], \qquad A_i =
 # \frac{R_i - \mathrm{mean}(R)}{\mathrm{std}(R)}, \qquad \rho = \frac{\pi}{\pi_{old}}$$
 #
-# (The KL penalty is a separate term, which all the others leave out.) In code these are six lines:
+# (The others leave out the KL penalty.) In code these are six lines:
 
 # %%
 G = 4
@@ -409,8 +409,7 @@ holds(
 # %% [markdown]
 # The dashed lines are the ratios 0.8 and 1.2. The product drifts out of any range as responses get
 # longer, so a long response would be clipped for its length. The root stays closer to 1, so it
-# needs its own range. No response leaves 0.8 to 1.2; nearly all (99%) leave the paper's 3e-4 and
-# 4e-4.
+# needs its own range. No response leaves 0.8 to 1.2, but 99% leave the paper's 3e-4 and 4e-4.
 #
 # Averaging this loss over *tokens* would multiply each response by its length, so the engine
 # refuses that combination.
@@ -429,9 +428,9 @@ plots.difference(TEXTS["grpo"], TEXTS["cispo"], names=("GRPO", "CISPO"), context
 plots.difference(TEXTS["grpo"], TEXTS["sapo"], names=("GRPO", "SAPO"), context=0)
 
 # %% [markdown]
-# The next plot shows the push on $\log \pi$ of one token, over its ratio. CISPO's own paper does not
-# print its bound. ScaleRL ([arXiv:2510.13786](https://arxiv.org/abs/2510.13786)) states the bound
-# itself, 5, which is `clip_high` 4 in the engine's terms. That one is drawn here.
+# The next plot shows the push on $\log \pi$ of one token, over its ratio. CISPO's paper does not
+# print its bound, so the plot has ScaleRL's ([arXiv:2510.13786](https://arxiv.org/abs/2510.13786)):
+# 5, which is `clip_high` 4 in the engine's terms.
 
 
 # %%

@@ -13,7 +13,7 @@
 # gradient and the ratio.
 #
 # **To run it yourself:** `make demo` once sets up `.venv`, `make dev` adds the Jupyter kernel; then
-# choose the kernel of `.venv`. It takes about ten seconds on one CPU core.
+# choose the kernel of `.venv`. It takes about ten seconds on one CPU core, after start-up.
 
 # %%
 import itertools

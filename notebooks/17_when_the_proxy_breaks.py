@@ -23,7 +23,7 @@
 # | 7 | what helps |
 #
 # **To run it yourself:** `make demo` once sets up `.venv`, `make dev` adds the Jupyter kernel; then
-# choose the kernel of `.venv`. It takes about a minute on one CPU core.
+# choose the kernel of `.venv`. It takes about a minute on one CPU core, after start-up.
 
 # %%
 import itertools

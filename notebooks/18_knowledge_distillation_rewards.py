@@ -25,7 +25,7 @@
 # [08_ppo](08_ppo.ipynb).
 #
 # **To run it yourself:** `make demo` once sets up `.venv`, `make dev` adds the Jupyter kernel; then
-# choose the kernel of `.venv`. It takes about half a minute on one CPU core.
+# choose the kernel of `.venv`. It takes about half a minute on one CPU core, after start-up.
 
 # %%
 import copy

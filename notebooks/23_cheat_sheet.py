@@ -6,7 +6,8 @@
 # This page writes them in one notation, computes every engine's gradient on one rollout, and
 # measures the angles between them, and to the exact gradient. Then it says how to write an engine
 # of your own, and what to read. You need [07](07_grpo.ipynb), [08](08_ppo.ipynb) and
-# [13](13_grpo_family.ipynb). The other engines get a line each. It takes about fifteen seconds.
+# [13](13_grpo_family.ipynb). The other engines get a line each. It takes about fifteen seconds,
+# after start-up.
 #
 # **To run it yourself:** `make demo` once sets up `.venv`, `make dev` adds the Jupyter kernel; then
 # choose the kernel of `.venv`.

@@ -32,6 +32,9 @@ import gpt
 print("library:", gpt.__file__)
 """
 
+# DPO's optimum divides by beta, and the library refuses 0 in a sentence.
+UNDEFINED = {("20_dpo_and_pg_grpo", "beta_0")}
+
 all_pages = [
     page if page == QUICK else pytest.param(page, marks=pytest.mark.pages) for page in PAGES
 ]
@@ -97,6 +100,7 @@ each_edit = [
     pytest.param(page, edit, marks=() if (page, edit) == (QUICK, "rewards") else pytest.mark.pages)
     for page in PAGES
     for edit in EDITS
+    if (page, edit) not in UNDEFINED
 ]
 
 
