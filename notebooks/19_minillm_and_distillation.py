@@ -438,9 +438,10 @@ holds(
 
 # %%
 figure, (left, right) = plots.panels(2)
+untrained = results["student before"]
 for axis, key in ((left, "reverse_kl_full"), (right, "gold")):
     series = {
-        name: ([0, 10, 20], [results["student before"][key], *(row[key] for row in points)])
+        name: (range(0, 10 * len(points) + 1, 10), [untrained[key], *(row[key] for row in points)])
         for name, points in curves.items()
     }
     plots.curves(series, axis=axis, marker=True, xlabel="optimizer step")
