@@ -27,7 +27,7 @@ With rho = pi / pi_old the penalty of Eq. 4 becomes 1/rho + log rho - 1. What th
     is KL(old || new) on average, and so is its gradient. (A chi^2 stands beside the KL in mirror
     descent too, where the mean reward replaces the log-partition term: arXiv:2602.05933.)
 
-What is new next to GRPO: one model less in memory. The forward pass that GRPO spends on its
+What is new next to GRPO: one fewer model in memory. The forward pass that GRPO spends on its
 reference goes into a measurement after the last update of a batch, how far that batch has moved
 the policy (kl_old_new, kl_new_old); the adaptive controller holds that distance. With kl_coef = 0
 this is GRPO without a KL, bit for bit. (`main` keeps the starting weights aside for validation and

@@ -1,4 +1,4 @@
-"""What can be told from a run's numbers: rules over the rows of metrics.jsonl, no model needed.
+"""What a run's numbers show: rules over the rows of metrics.jsonl, no model needed.
 
 A rule is a function of a `Run`: its rows, its flags and what its report.json says. It returns the
 numbers that speak for a finding, or None. What the finding means, what to change and where to read
