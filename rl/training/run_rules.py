@@ -9,7 +9,7 @@ import math
 import statistics
 
 from harness.report import rules
-from harness.report.rules import Run, halves, mean_of, rules_of
+from harness.report.rules import Run, halves, rules_of
 
 # Wrong numbers ------------------------------------------------------------------------------------
 
@@ -83,8 +83,8 @@ def return_lost_at_answers(run: Run) -> str | None:
     if len(rows) < 3 or sum(abs(b) > 0.2 * abs(a) for b, a in rows) > len(rows) / 4:
         return None
     return (
-        f"the mean return is {mean_of(before):.3g} right before what the environment writes and "
-        f"{mean_of(after):.3g} right after it"
+        f"the mean return is {statistics.mean(before):.3g} right before what the environment writes and "
+        f"{statistics.mean(after):.3g} right after it"
     )
 
 

@@ -14,14 +14,12 @@ from engines import (
     ENGINES,
     LETTERS,
     PROMPTS,
-    Crash,
-    CrashingLog,
     Noted,
     engine_named,
     numbers,
     weights,
 )
-from toys import random_gpt, seeded
+from toys import Crash, CrashingLog, random_gpt, seeded
 
 from data.collate import ResponseBatch, join_responses, response_spans
 from data.records import PromptRecord
