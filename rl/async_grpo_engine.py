@@ -1,0 +1,346 @@
+"""GRPO whose sampler is older or less precise than the policy, with a correction by name.
+
+With --lag 0 and --sampler-precision float32 it is rl/grpo_engine.py bit for bit.
+
+    line 1     policy model <- initial policy          the pre-trained or fine-tuned GPT
+    line 3     reference model <- policy               reference (frozen copy)
+    line 4     for step = 1..M                         steps
+    line 5     sample a batch of prompts               prompt_batch
+    line 6     mu <- policy `lag` steps ago, rounded   Sampler; the policy itself at lag 0
+    line 7     sample G outputs per prompt from mu     sample_rollout
+    line 8     rewards of the outputs                  reward_fn
+    line 9     group-relative advantages               group_advantages
+    line 10    old policy <- policy; w from old / mu   rollout_log_probs, sampler_weights
+    line 11    for GRPO iteration = 1..mu              updates_per_batch
+    line 12    ascend w times GRPO's objective         async_grpo_loss: clipped_surrogate, or dppo
+
+What is new next to GRPO are lines 6, 7, 10 and 12.
+
+`--correction` names a row of CORRECTIONS (rl/equations/sampler_correction.py). docs/off_policy.md says
+which of them to take.
+
+    python -m rl.async_grpo_engine --data sums --lag 16 --correction sequence_tis
+    python -m rl.async_grpo_engine --sampler-precision int8 --correction none
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from data.records import PromptRecord
+from gpt.generate import SamplingParams
+from gpt.log_probs import token_scores
+from gpt.model import GPT
+from gpt.tokenizer import Tokenizer
+from harness.device import precision
+from harness.flag_ranges import AboveZero, Count, NotNegative
+from harness.frozen_copy import frozen_copy
+from harness.metric_log import MetricLog
+from harness.optimizer import adamw, clip_and_step, set_learning_rate
+from harness.seeds import make_generator
+from harness.training_state import TrainingState
+from rl.batches.rollout import (
+    micro_batches,
+    minibatches,
+    old_policy_log_probs,
+    prompt_batch,
+    rollout_log_probs,
+    sample_rollout,
+)
+from rl.batches.samplers import Sampler
+from rl.equations.advantages import gdpo_advantages, group_advantages
+from rl.equations.kl import k2, k3, loss_estimator, rho_minus_log
+from rl.equations.losses import (
+    clip_acted,
+    clipped_surrogate,
+    likelihood_ratio,
+    row_sums,
+    sequence_mean,
+    sequence_ratio,
+)
+from rl.equations.sampler_correction import (
+    CORRECTIONS,
+    Correction,
+    Name,
+    dppo,
+    dppo_left_out,
+    effective_share,
+    sampler_weights,
+)
+from rl.rewards.sources import RewardFn, checked_rewards
+from rl.training.config import EngineConfig, kl_controller, require_groups, size_presets, warmed_up
+from rl.training.engine import Engine, Needs, sampling_needs
+from rl.training.metrics import StepBatch, Stopwatch, UpdateMeter, on_cpu, rollout_metrics
+from rl.training.run import Validate, finish_step, run_as_command, run_training
+
+PRESETS = size_presets()
+
+
+@dataclass(frozen=True)
+class AsyncGRPOConfig(EngineConfig):
+    """Improve a policy with GRPO whose sampler is another policy."""
+
+    lag: Count = 0
+    """Optimizer steps by which the policy that samples is older than the policy that begins an update."""
+    sampler_precision: Literal["float32", "bfloat16", "int8"] = "float32"
+    """What the sampler's weights are rounded to: all of them, or the linear layers row by row."""
+    correction: Name = "token_tis"
+    """What makes up for it: a row of CORRECTIONS (rl/equations/sampler_correction.py)."""
+    weight_floor: NotNegative = 0.5
+    """Of the masks: a weight pi_old / mu below it counts as 0."""
+    weight_cap: AboveZero = 2.0
+    """C: the largest weight; above it the truncating rules take C, and the masks 0."""
+    dppo_delta: NotNegative = 0.2
+    """delta: how far a token may have moved from the sampler, in DPPO's TV or KL."""
+    max_lag: Count | None = None
+    """Optimizer steps beyond which a batch is stale; by default none is."""
+    stale: Literal["drop", "weight"] = "drop"
+    """drop: a stale batch is left out. weight: its advantages are multiplied by max_lag / lag."""
+    clip_low: NotNegative = 0.2
+    """epsilon below 1."""
+    clip_high: NotNegative = 0.2
+    """epsilon above 1."""
+    kl_estimator: Literal["k3", "k2", "k1"] = "k3"
+    """k3 is the paper's; k2 has the gradient of KL(policy || reference); k1 is refused, and says why."""
+
+    takes_parts = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_groups(self)
+        loss_estimator(self.kl_estimator)
+        if self.max_lag is not None and self.stale == "drop" and self.lag > self.max_lag:
+            raise ValueError(
+                f"stale drop leaves every batch out: their lag {self.lag} is above max_lag {self.max_lag}; "
+                "raise max_lag, or use stale weight"
+            )
+
+    @property
+    def steps_per_batch(self) -> int:
+        """Optimizer steps on one rollout."""
+        return self.updates_per_batch * min(self.minibatches, self.prompts_per_step)
+
+    @property
+    def versions(self) -> list[int]:
+        """After how many optimizer steps the policy draws each batch, some more than this run has."""
+        batches = range(self.steps + self.lag + 1)
+        return [max(batch * self.steps_per_batch - self.lag, 0) for batch in batches]
+
+    @property
+    def clip(self) -> tuple[float, float] | None:
+        """GRPO's clip range; None where the correction measures from the sampler."""
+        return (self.clip_low, self.clip_high) if self.row.against == "old" else None
+
+    @property
+    def row(self) -> Correction:
+        """What the correction's name stands for."""
+        return CORRECTIONS[self.correction]
+
+
+def async_grpo_loss(  # line 12
+    config: AsyncGRPOConfig,
+    log_probs: Tensor,  # (n, T)
+    old_log_probs: Tensor,  # (n, T)
+    sampler_log_probs: Tensor,  # (n, T)
+    ref_log_probs: Tensor | None,  # (n, T)
+    weights: Tensor,  # (n, T)
+    advantages: Tensor,  # (n, 1)
+    response_mask: Tensor,  # (n, T)
+    *,
+    kl_coef: float,
+    rows: int,
+) -> Tensor:
+    """GRPO's objective with the weights of a correction: -1/G sum_i 1/|o_i| sum_t w min[ratio A, ...].
+
+    The ratio is pi / pi_old, or pi / mu where the correction says so; DPPO has an objective of its own.
+    The KL penalty is not weighted.
+    """
+    row = config.row
+    if row.divergence is not None:
+        token_loss = dppo(
+            log_probs, sampler_log_probs, advantages, row.divergence, config.dppo_delta
+        )
+    else:
+        anchor = sampler_log_probs if row.against == "sampler" else old_log_probs
+        token_loss = weights * clipped_surrogate(
+            log_probs, anchor, advantages, config.clip_low, config.clip_high
+        )
+    if ref_log_probs is not None:
+        kl_penalty = {"k3": k3, "k2": k2}[config.kl_estimator]
+        token_loss = token_loss + kl_coef * kl_penalty(log_probs, ref_log_probs)
+    return sequence_mean(token_loss, response_mask, denominator=rows)  # 1/rows sum 1/|o_i| sum
+
+
+@torch.no_grad()
+def correction_weights(  # line 10
+    config: AsyncGRPOConfig, old_log_probs: Tensor, sampler_log_probs: Tensor, mask: Tensor
+) -> tuple[Tensor, dict[str, float]]:
+    """The weights (N, T) of a batch, and what they say of it."""
+    row, given = config.row, (old_log_probs, sampler_log_probs, mask)
+    bounds = dict(floor=config.weight_floor, cap=config.weight_cap)
+    ratio = sampler_weights(*given, row.of or "token", "all", **bounds)
+    weights = (
+        sampler_weights(*given, row.of, row.limit, **bounds) if row.of else mask.to(ratio.dtype)
+    )
+    used, whole = ratio[mask], sequence_ratio(*given).squeeze(1)
+    cut = (weights != ratio)[mask] if row.of else torch.zeros_like(used)
+    kl = row_sums(rho_minus_log(old_log_probs, sampler_log_probs), mask).mean()  # tokens are mu's
+    numbers = [kl, effective_share(used), effective_share(whole), cut.float().mean(), used.max()]
+    names = ("sampler_kl", "ess", "ess_responses", "weights_cut", "weight_max")
+    return weights, dict(zip(names, *on_cpu(numbers), strict=True))
+
+
+def acted(
+    config: AsyncGRPOConfig, log_probs: Tensor, sampler_log_probs: Tensor, advantages: Tensor
+) -> Tensor | None:
+    """Where a correction that measures from mu gives no gradient; None: where GRPO's clip acts."""
+    row = config.row
+    if row.divergence is not None:
+        return dppo_left_out(
+            log_probs, sampler_log_probs, advantages, row.divergence, config.dppo_delta
+        )
+    if row.against == "sampler":
+        ratio = likelihood_ratio(log_probs, sampler_log_probs)
+        return clip_acted(ratio, advantages, config.clip_low, config.clip_high)
+    return None
+
+
+def train(
+    config: AsyncGRPOConfig,
+    policy: GPT,  # line 1
+    tokenizer: Tokenizer,
+    reward_fn: RewardFn,
+    prompts: Sequence[PromptRecord],
+    log: MetricLog,
+    *,
+    reference: GPT | None = None,
+    validate: Validate | None = None,
+    folder: Path | None = None,
+) -> list[dict[str, Any]]:
+    """Run asynchronous GRPO, update `policy` in place and return one metrics row a step.
+
+    `reference` is the policy as it starts, frozen; without it a copy is made. With `validate` its
+    numbers are added every `eval_every` steps; with a folder a resumable state is kept there.
+    """
+    params = SamplingParams(config.temperature, max_new_tokens=config.max_new_tokens)
+    reference = reference or frozen_copy(policy)  # line 3
+    policy.eval()  # dropout stays off: old and new log-probs must describe the same function
+    optimizer = adamw(policy, config.lr, weight_decay=0.0)
+    kl = kl_controller(config)
+    generators = {name: make_generator(config.seed, name) for name in ("sampling", "minibatches")}
+    sampler = Sampler(policy, config.versions, config.sampler_precision)
+    parts = {"policy": policy, "reference": reference, "optimizer": optimizer, "kl": kl}
+    state = TrainingState(parts | {"sampler": sampler}, generators)
+    if config.resume and folder is not None:
+        state.load(folder)
+
+    for step in state.steps_left(config.steps):  # line 4
+        lr = config.lr * warmed_up(config, step)
+        set_learning_rate(optimizer, lr)
+        clock, meter = Stopwatch(), UpdateMeter(clip=config.clip)
+        records = prompt_batch(prompts, step, config.prompts_per_step, config.seed)  # line 5
+        lag, mu = sampler.lag(step), sampler.of(step)  # line 6
+        with clock.phase("rollout"), precision(policy.device, config.precision):  # line 7
+            rollout = sample_rollout(
+                mu, tokenizer, records, params, config.group_size, generators["sampling"]
+            )
+        with clock.phase("reward"):  # line 8
+            rewards, non_finite = checked_rewards(reward_fn, rollout, config.non_finite_reward)
+        with clock.phase("score"):
+            if mu is policy:
+                old_log_probs = sampler_log_probs = old_policy_log_probs(policy, rollout, config)
+            else:  # (N, T) each
+                old_log_probs = rollout_log_probs(policy, rollout, config)  # line 10
+                sampler_log_probs = rollout.log_probs
+            ref_log_probs = None
+            if kl.coef or config.stop_kl is not None:  # for the penalty, or to know when to stop
+                ref_log_probs = rollout_log_probs(reference, rollout, config)  # (N, T)
+        advantages = group_advantages(rewards, config.group_size)  # (N, 1)  line 9
+        if config.normalize_parts:
+            advantages = gdpo_advantages(rollout.reward_parts, config.group_size)
+        weights, measured = correction_weights(  # line 10
+            config, old_log_probs, sampler_log_probs, rollout.response_mask
+        )
+        stale = config.max_lag is not None and lag > config.max_lag
+        if stale:
+            advantages = advantages * (config.max_lag / lag if config.stale == "weight" else 0.0)
+
+        with clock.phase("update"):
+            for _ in range(
+                0 if stale and config.stale == "drop" else config.updates_per_batch
+            ):  # line 11
+                for rows in minibatches(
+                    len(rollout), config.minibatches, generators["minibatches"], config.group_size
+                ):
+                    optimizer.zero_grad(set_to_none=True)
+                    loss = torch.zeros((), dtype=policy.wte.weight.dtype, device=policy.device)
+                    for part, batch in micro_batches(
+                        rollout.sequences, rows, config.micro_batch_size
+                    ):
+                        with precision(policy.device, config.precision):
+                            scores = token_scores(policy, batch, config.temperature)
+                        part_loss = async_grpo_loss(  # line 12
+                            config,
+                            scores.log_probs,
+                            old_log_probs[part],
+                            sampler_log_probs[part],
+                            None if ref_log_probs is None else ref_log_probs[part],
+                            weights[part],
+                            advantages[part],
+                            batch.response_mask,
+                            kl_coef=kl.coef,
+                            rows=len(rows),
+                        )
+                        part_loss.backward()
+                        loss += part_loss.detach()
+                        meter.add_tokens(
+                            scores, old_log_probs[part], advantages[part], batch,
+                            clipped=acted(config, scores.log_probs, sampler_log_probs[part],
+                                          advantages[part]),
+                        )  # fmt: skip
+                    norm = clip_and_step(optimizer, policy.parameters(), config.max_norm)  # line 12
+                    meter.add_update(loss, norm)
+                    sampler.updated()
+
+        step_batch = StepBatch(meter.acted, rollout, rewards, advantages)
+        row = rollout_metrics(rollout, rewards, old_log_probs, ref_log_probs)
+        row |= meter.metrics() | {"non_finite_rewards": non_finite, "kl_coef": kl.coef, "lr": lr}
+        row |= measured | {"lag": lag, "stale": float(stale)}
+        row |= clock.metrics(tokens=rollout.tokens)
+        if "kl" in row:
+            kl.update(row["kl"], len(rollout))
+        state.step = step + 1
+        if finish_step(config, state, row, log, (policy, reference), validate, folder, step_batch):
+            break
+    return log.rows
+
+
+def needs(config: AsyncGRPOConfig) -> Needs:
+    """GRPO's models, the sampler and the weights that later batches are drawn with."""
+    if not config.lag and config.sampler_precision == "float32":
+        return sampling_needs(config)
+    kept = -(-config.lag // config.steps_per_batch)
+    return sampling_needs(config, samplers=1 + kept)
+
+
+ENGINE = Engine(
+    name="async_grpo",
+    box="Asynchronous GRPO",
+    config=AsyncGRPOConfig,
+    train=train,
+    presets=PRESETS,
+    needs=needs,
+    toy="--lag 3 --sampler-precision bfloat16 --correction sequence_tis",
+)
+
+main = partial(run_training, ENGINE)  # config -> run folder
+
+if __name__ == "__main__":
+    run_as_command(ENGINE)

@@ -1,0 +1,211 @@
+"""Asynchronous GRPO: which policy draws, what corrects for it, and that without a gap it is GRPO."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+
+import pytest
+import torch
+from engines import (
+    DIVERSE,
+    MASK,
+    NEW,
+    OLD,
+    RATIO,
+    Noted,
+    Updates,
+    engine_named,
+    mean_of_means,
+    numbers,
+    pessimistic,
+    response_log_probs,
+    small_gpt,
+    weights,
+)
+
+from rl.async_grpo_engine import async_grpo_loss, correction_weights
+from rl.batches.samplers import Sampler, round_weights
+from rl.equations.sampler_correction import CORRECTIONS
+
+CONTRACT = {
+    "forms": {
+        "token_tis": {},
+        "dppo_tv": {"correction": "dppo_tv"},
+        "sampler_clip": {"correction": "sampler_clip"},
+    },
+    "clipped": {"token_tis": {}},
+    "resumed": ({"lag": 3, "sampler_precision": "bfloat16"}, {"lag": 4}),
+    "headings": ("Asynchronous GRPO",),
+    "skips": {},
+}
+ASYNC, GRPO = engine_named("async_grpo"), engine_named("grpo")
+CONFIG, run = ASYNC.config, ASYNC.run
+CLIPPED = [name for name, row in CORRECTIONS.items() if row.divergence is None]
+
+
+# Without a gap
+
+
+@pytest.mark.parametrize("name", CLIPPED)
+def test_without_a_gap_it_is_grpo_bit_for_bit(name):
+    """Weights and logs, for every correction that weighs or clips GRPO's surrogate."""
+    ends = []
+    for engine, more in ((GRPO, {}), (ASYNC, dict(correction=name))):
+        policy = small_gpt()
+        options = dict(steps=3, minibatches=2, updates_per_batch=2, lr=3e-3, **more)
+        ends.append((weights(policy), engine.run(policy, DIVERSE, **options)))
+        ends[-1] = (weights(policy), numbers(ends[-1][1]))
+    assert torch.equal(ends[0][0], ends[1][0])
+    assert not torch.equal(ends[0][0], weights(small_gpt()))
+    for grpo, ours in zip(ends[0][1], ends[1][1], strict=True):
+        assert grpo.items() <= ours.items()
+        assert (ours["lag"], ours["sampler_kl"], ours["ess_responses"]) == (0, 0, 1)
+
+
+# Who draws
+
+
+@pytest.mark.parametrize(("lag", "ages"), [(0, [0, 0, 0, 0]), (3, [0, 2, 3, 3]), (4, [0, 2, 4, 4])])
+def test_the_sampler_is_that_many_optimizer_steps_old(monkeypatch, lag, ages):
+    """Two optimizer steps a batch. The log-probs that come with an answer are the older policy's."""
+    policy, reward = small_gpt(), Noted(DIVERSE)
+    updates = Updates(monkeypatch, policy)  # the policy before each optimizer step
+    rows = run(policy, reward, steps=4, minibatches=2, lag=lag, lr=1e-2)
+    assert [row["lag"] for row in rows] == ages
+    for batch, (rollout, age) in enumerate(zip(reward.rollouts, ages, strict=True)):
+        drew = updates.policies[2 * batch - age]
+        for row in (0, 9):
+            expected = torch.stack(response_log_probs(drew, rollout, row))
+            found = rollout.log_probs[row][rollout.response_mask[row]]
+            torch.testing.assert_close(found, expected, rtol=0, atol=2e-5)
+
+
+def test_rounding_is_that_of_an_inference_engine():
+    """By hand: a row of int8 in units of its largest weight / 127; bfloat16 keeps 8 bits."""
+    model = small_gpt(noise=0.1)
+    exact = copy.deepcopy(model)
+    round_weights(model, "int8")
+    linear, was = model.h[0].attn.c_attn.weight, exact.h[0].attn.c_attn.weight
+    for row in (0, 5):
+        unit = was[row].detach().abs().max().item() / 127
+        by_hand = [round(float(x) / unit) * unit for x in was[row]]
+        assert linear[row].tolist() == pytest.approx(by_hand, abs=1e-7)
+    assert torch.equal(model.wte.weight, exact.wte.weight)
+    round_weights(exact, "bfloat16")
+    assert torch.equal(weights(exact), weights(exact).bfloat16().float())
+    again = copy.deepcopy(exact)
+    round_weights(again, "float32")
+    assert torch.equal(weights(again), weights(exact))
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "int8"])
+def test_a_rounded_sampler_leaves_the_policy_as_it_is(precision):
+    policy = small_gpt(noise=0.1)
+    before = weights(policy)
+    sampler = Sampler(policy, [0, 0], precision)
+    drew = sampler.of(0)
+    assert torch.equal(weights(policy), before) and not torch.equal(weights(drew), before)
+    assert not any(parameter.requires_grad for parameter in drew.parameters())
+    (row,) = run(policy, DIVERSE, steps=1, sampler_precision=precision)
+    assert row["lag"] == 0 and row["sampler_kl"] > 0 and row["ess"] < 1
+
+
+@pytest.mark.parametrize("temperature", [0.6, 1.0])
+def test_an_old_sampler_with_the_same_weights_is_the_policy(temperature):
+    """lr 0: mu and pi_old are one function, at the temperature of both."""
+    rows = run(small_gpt(noise=0.1), DIVERSE, steps=3, lag=2, lr=0.0, temperature=temperature)
+    assert rows[-1]["lag"] == 2
+    for row in rows:
+        assert abs(row["sampler_kl"]) < 1e-9 and row["ess_responses"] > 1 - 1e-6
+
+
+def test_only_the_weights_that_a_later_batch_asks_for_are_kept():
+    policy = small_gpt()
+    sampler = Sampler(policy, [0, 0, 1, 4, 6], "float32")
+    kept = []
+    for batch in range(4):
+        sampler.of(batch)
+        for _ in range(2):
+            sampler.updated()
+        kept.append(sorted(sampler.kept))
+    assert kept == [[0, 1], [1, 4], [4, 6], [6]]
+
+
+# The loss
+
+
+@pytest.mark.parametrize(
+    ("name", "pays"),
+    [
+        ("none", lambda new, old, mu, a: pessimistic(new / old, a)),
+        ("token_tis", lambda new, old, mu, a: min(old / mu, 2) * pessimistic(new / old, a)),
+        (
+            "masked",
+            lambda new, old, mu, a: old / mu * (0.5 <= old / mu <= 2) * pessimistic(new / old, a),
+        ),
+        ("decoupled", lambda new, old, mu, a: old / mu * pessimistic(new / old, a)),
+        ("sampler_clip", lambda new, old, mu, a: pessimistic(new / mu, a)),
+    ],
+)
+def test_the_loss_by_loops(name, pays):
+    """Weights pi_old / mu below, inside and above [0.5, 2]; ratios inside and outside of the clip."""
+    config = replace(CONFIG, correction=name, clip_high=0.3)
+    over_mu = torch.tensor([[0.4, 1.5, 3.0, 7], [0.8, 2.5, 1.2, 7], [7, 7, 7, 7]])
+    mu = OLD - over_mu.log()
+    w, _ = correction_weights(config, OLD, mu, MASK)
+    advantages = torch.tensor([[1.5], [-0.5], [9.0]])
+    given = (NEW, OLD, mu, None, w, advantages, MASK)
+    loss = async_grpo_loss(config, *given, kl_coef=0.0, rows=5)
+
+    def term(i: int, t: int) -> float:
+        old, ratio = float(OLD[i, t].exp()), float(RATIO[i, t])
+        return pays(old * ratio, old, old / float(over_mu[i, t]), float(advantages[i]))
+
+    assert loss.item() == pytest.approx(mean_of_means(term), rel=1e-5)
+
+
+def test_what_is_logged_of_the_weights():
+    """By hand, on weights 1, 2, 4 and 1/4, 2: KL(mu, pi), both sample sizes, what a rule changes."""
+    over_mu = torch.tensor([[1.0, 2, 4, 7], [0.25, 2, 7, 7]])
+    old, mask = torch.full((2, 4), -3.0), MASK[:2]
+    mu = old - over_mu.log()
+    config = replace(CONFIG, correction="masked")
+    w, found = correction_weights(config, old, mu, mask)
+    assert w[mask].tolist() == pytest.approx([1, 2, 0, 0, 2])
+    assert found["ess"] == pytest.approx(9.25**2 / (5 * 25.0625))
+    assert found["ess_responses"] == pytest.approx(8.5**2 / (2 * 64.25))
+    assert (found["weights_cut"], found["weight_max"]) == (pytest.approx(0.4), pytest.approx(4))
+    logs = [float(torch.tensor(x).log()) for x in (1.0, 2.0, 4.0, 0.25, 2.0)]
+    assert found["sampler_kl"] == pytest.approx((9.25 - 5 - sum(logs)) / 2)
+    for name, cut in (("none", 0), ("token_tis", 0.2), ("decoupled", 0)):
+        _, found = correction_weights(replace(CONFIG, correction=name), old, mu, mask)
+        assert found["weights_cut"] == pytest.approx(cut)
+
+
+# Stale batches
+
+
+def test_a_stale_batch_is_weighted_by_max_lag_over_lag(monkeypatch):
+    """Lags 0, 1 and 2, of which 2 is stale: its gradient is half of what it was."""
+    gradients = Updates(monkeypatch, small_gpt()).gradients
+    options = dict(steps=3, lag=2, minibatches=1, updates_per_batch=1, kl_coef=0.0, lr=1e-2)
+    plain = run(small_gpt(), DIVERSE, **options)
+    rows = run(small_gpt(), DIVERSE, max_lag=1, stale="weight", **options)
+    assert [row["stale"] for row in plain] == [0, 0, 0]
+    assert [row["stale"] for row in rows] == [0, 0, 1]
+    for before, after, share in zip(gradients[:3], gradients[3:], (1, 1, 0.5), strict=True):
+        torch.testing.assert_close(after, share * before, rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (dict(lag=5, max_lag=4), "max_lag 4.*stale weight"),
+        (dict(kl_estimator="k1"), "k1"),
+        (dict(group_size=1), "group_size"),
+    ],
+)
+def test_flags_that_cannot_work_are_refused(flags, words):
+    with pytest.raises(ValueError, match=words):
+        replace(CONFIG, **flags)
