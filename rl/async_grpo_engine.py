@@ -40,13 +40,14 @@ from gpt.log_probs import token_scores
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
 from harness.device import precision
-from harness.flag_ranges import AboveZero, Count, NotNegative
+from harness.flag_ranges import AboveZero, Count, KLLimit, NotNegative
 from harness.frozen_copy import frozen_copy
 from harness.metric_log import MetricLog
 from harness.optimizer import adamw, clip_and_step, set_learning_rate
 from harness.seeds import make_generator
 from harness.training_state import TrainingState
 from rl.batches.rollout import (
+    Rollout,
     micro_batches,
     minibatches,
     old_policy_log_probs,
@@ -54,7 +55,7 @@ from rl.batches.rollout import (
     rollout_log_probs,
     sample_rollout,
 )
-from rl.batches.samplers import Sampler
+from rl.batches.samplers import Sampler, among_ranks, require_ranks
 from rl.equations.advantages import gdpo_advantages, group_advantages
 from rl.equations.kl import k2, k3, loss_estimator, rho_minus_log
 from rl.equations.losses import (
@@ -99,10 +100,12 @@ class AsyncGRPOConfig(EngineConfig):
     """C: the largest weight; above it the truncating rules take C, and the masks 0."""
     dppo_delta: NotNegative = 0.2
     """delta: how far a token may have moved from the sampler, in DPPO's TV or KL."""
-    max_lag: Count | None = None
-    """Optimizer steps beyond which a batch is stale; by default none is."""
+    stale_kl: KLLimit | None = None
+    """Nats per answer: a group whose mean KL(mu, pi_old) exceeds them is stale; by default none is."""
     stale: Literal["drop", "weight"] = "drop"
-    """drop: a stale batch is left out. weight: its advantages are multiplied by max_lag / lag."""
+    """What a stale group's advantages are multiplied by. drop: 0. weight: stale_kl / its KL."""
+    samplers: Count = 0
+    """So many ranks sample while one trains; they are a batch each ahead, so lag is at least theirs."""
     clip_low: NotNegative = 0.2
     """epsilon below 1."""
     clip_high: NotNegative = 0.2
@@ -116,10 +119,11 @@ class AsyncGRPOConfig(EngineConfig):
         super().__post_init__()
         require_groups(self)
         loss_estimator(self.kl_estimator)
-        if self.max_lag is not None and self.stale == "drop" and self.lag > self.max_lag:
+        ahead = self.samplers * self.steps_per_batch
+        if self.lag < ahead:
             raise ValueError(
-                f"stale drop leaves every batch out: their lag {self.lag} is above max_lag {self.max_lag}; "
-                "raise max_lag, or use stale weight"
+                f"samplers {self.samplers} are {ahead} optimizer steps ahead, {self.steps_per_batch} a "
+                f"batch: give lag {ahead} or more, not {self.lag}"
             )
 
     @property
@@ -129,9 +133,19 @@ class AsyncGRPOConfig(EngineConfig):
 
     @property
     def versions(self) -> list[int]:
-        """After how many optimizer steps the policy draws each batch, some more than this run has."""
+        """After how many optimizer steps the policy draws each batch, some more than this run has.
+
+        None where the policy draws all of them as it is.
+        """
+        if self.on_policy:
+            return []
         batches = range(self.steps + self.lag + 1)
         return [max(batch * self.steps_per_batch - self.lag, 0) for batch in batches]
+
+    @property
+    def on_policy(self) -> bool:
+        """Whether the policy itself samples."""
+        return self.lag == 0 and self.sampler_precision == "float32"
 
     @property
     def clip(self) -> tuple[float, float] | None:
@@ -181,8 +195,8 @@ def async_grpo_loss(  # line 12
 @torch.no_grad()
 def correction_weights(  # line 10
     config: AsyncGRPOConfig, old_log_probs: Tensor, sampler_log_probs: Tensor, mask: Tensor
-) -> tuple[Tensor, dict[str, float]]:
-    """The weights (N, T) of a batch, and what they say of it."""
+) -> tuple[Tensor, Tensor, dict[str, float]]:
+    """The weights (N, T) of a batch, KL(mu, pi_old) of its answers (N,), and what both say of it."""
     row, given = config.row, (old_log_probs, sampler_log_probs, mask)
     bounds = dict(floor=config.weight_floor, cap=config.weight_cap)
     ratio = sampler_weights(*given, row.of or "token", "all", **bounds)
@@ -191,10 +205,23 @@ def correction_weights(  # line 10
     )
     used, whole = ratio[mask], sequence_ratio(*given).squeeze(1)
     cut = (weights != ratio)[mask] if row.of else torch.zeros_like(used)
-    kl = row_sums(rho_minus_log(old_log_probs, sampler_log_probs), mask).mean()  # tokens are mu's
-    numbers = [kl, effective_share(used), effective_share(whole), cut.float().mean(), used.max()]
+    kl = row_sums(rho_minus_log(old_log_probs, sampler_log_probs), mask)  # (N,): tokens are mu's
+    numbers = [
+        kl.mean(),
+        effective_share(used),
+        effective_share(whole),
+        cut.float().mean(),
+        used.max(),
+    ]
     names = ("sampler_kl", "ess", "ess_responses", "weights_cut", "weight_max")
-    return weights, dict(zip(names, *on_cpu(numbers), strict=True))
+    return weights, kl, dict(zip(names, *on_cpu(numbers), strict=True))
+
+
+def stale_share(config: AsyncGRPOConfig, kl: Tensor) -> Tensor:
+    """What a rule leaves of each group's advantages, (groups,), from its KL(mu, pi_old), (groups,)."""
+    assert config.stale_kl is not None
+    share = config.stale_kl / kl.clamp(min=config.stale_kl)
+    return share if config.stale == "weight" else (share == 1).to(share.dtype)
 
 
 def acted(
@@ -235,96 +262,124 @@ def train(
     optimizer = adamw(policy, config.lr, weight_decay=0.0)
     kl = kl_controller(config)
     generators = {name: make_generator(config.seed, name) for name in ("sampling", "minibatches")}
-    sampler = Sampler(policy, config.versions, config.sampler_precision)
+    if config.samplers:
+        require_ranks(config.samplers, policy.device)
+
+    def draw(mu: GPT, step: int) -> Rollout:
+        records = prompt_batch(prompts, step, config.prompts_per_step, config.seed)  # line 5
+        generator = generators["sampling"]
+        if config.lag:  # the same numbers for a batch whoever draws it
+            generator = make_generator(config.seed, f"sampling {step}")
+        with precision(policy.device, config.precision):  # line 7
+            return sample_rollout(mu, tokenizer, records, params, config.group_size, generator)
+
+    versions, rounded = config.versions, config.sampler_precision
+    sampler = Sampler(policy, versions, rounded, draw, config.samplers)  # line 6
     parts = {"policy": policy, "reference": reference, "optimizer": optimizer, "kl": kl}
     state = TrainingState(parts | {"sampler": sampler}, generators)
     if config.resume and folder is not None:
         state.load(folder)
 
-    for step in state.steps_left(config.steps):  # line 4
-        lr = config.lr * warmed_up(config, step)
-        set_learning_rate(optimizer, lr)
-        clock, meter = Stopwatch(), UpdateMeter(clip=config.clip)
-        records = prompt_batch(prompts, step, config.prompts_per_step, config.seed)  # line 5
-        lag, mu = sampler.lag(step), sampler.of(step)  # line 6
-        with clock.phase("rollout"), precision(policy.device, config.precision):  # line 7
-            rollout = sample_rollout(
-                mu, tokenizer, records, params, config.group_size, generators["sampling"]
+    def learn() -> None:
+        for step in state.steps_left(config.steps):  # line 4
+            lr = config.lr * warmed_up(config, step)
+            set_learning_rate(optimizer, lr)
+            clock, meter = Stopwatch(), UpdateMeter(clip=config.clip)
+            lag = sampler.lag(step)
+            with clock.phase("rollout"):
+                rollout = (
+                    draw(policy, step) if config.on_policy else sampler.rollout(step, config.steps)
+                )
+            with clock.phase("reward"):  # line 8
+                rewards, non_finite = checked_rewards(reward_fn, rollout, config.non_finite_reward)
+            with clock.phase("score"):
+                if config.on_policy:
+                    old_log_probs = sampler_log_probs = old_policy_log_probs(
+                        policy, rollout, config
+                    )
+                else:  # (N, T) each
+                    old_log_probs = rollout_log_probs(policy, rollout, config)  # line 10
+                    sampler_log_probs = rollout.log_probs
+                ref_log_probs = None
+                if (
+                    kl.coef or config.stop_kl is not None
+                ):  # for the penalty, or to know when to stop
+                    ref_log_probs = rollout_log_probs(reference, rollout, config)  # (N, T)
+            advantages = group_advantages(rewards, config.group_size)  # (N, 1)  line 9
+            if config.normalize_parts:
+                advantages = gdpo_advantages(rollout.reward_parts, config.group_size)
+            weights, drift, measured = correction_weights(  # line 10
+                config, old_log_probs, sampler_log_probs, rollout.response_mask
             )
-        with clock.phase("reward"):  # line 8
-            rewards, non_finite = checked_rewards(reward_fn, rollout, config.non_finite_reward)
-        with clock.phase("score"):
-            if mu is policy:
-                old_log_probs = sampler_log_probs = old_policy_log_probs(policy, rollout, config)
-            else:  # (N, T) each
-                old_log_probs = rollout_log_probs(policy, rollout, config)  # line 10
-                sampler_log_probs = rollout.log_probs
-            ref_log_probs = None
-            if kl.coef or config.stop_kl is not None:  # for the penalty, or to know when to stop
-                ref_log_probs = rollout_log_probs(reference, rollout, config)  # (N, T)
-        advantages = group_advantages(rewards, config.group_size)  # (N, 1)  line 9
-        if config.normalize_parts:
-            advantages = gdpo_advantages(rollout.reward_parts, config.group_size)
-        weights, measured = correction_weights(  # line 10
-            config, old_log_probs, sampler_log_probs, rollout.response_mask
-        )
-        stale = config.max_lag is not None and lag > config.max_lag
-        if stale:
-            advantages = advantages * (config.max_lag / lag if config.stale == "weight" else 0.0)
+            if config.stale_kl is not None:
+                share = stale_share(config, drift.view(-1, config.group_size).mean(1))
+                advantages = advantages * share.repeat_interleave(config.group_size)[:, None]
+                measured["stale_groups"] = float((share < 1).float().mean())
 
-        with clock.phase("update"):
-            for _ in range(
-                0 if stale and config.stale == "drop" else config.updates_per_batch
-            ):  # line 11
-                for rows in minibatches(
-                    len(rollout), config.minibatches, generators["minibatches"], config.group_size
-                ):
-                    optimizer.zero_grad(set_to_none=True)
-                    loss = torch.zeros((), dtype=policy.wte.weight.dtype, device=policy.device)
-                    for part, batch in micro_batches(
-                        rollout.sequences, rows, config.micro_batch_size
+            with clock.phase("update"):
+                for _ in range(config.updates_per_batch):  # line 11
+                    for rows in minibatches(
+                        len(rollout),
+                        config.minibatches,
+                        generators["minibatches"],
+                        config.group_size,
                     ):
-                        with precision(policy.device, config.precision):
-                            scores = token_scores(policy, batch, config.temperature)
-                        part_loss = async_grpo_loss(  # line 12
-                            config,
-                            scores.log_probs,
-                            old_log_probs[part],
-                            sampler_log_probs[part],
-                            None if ref_log_probs is None else ref_log_probs[part],
-                            weights[part],
-                            advantages[part],
-                            batch.response_mask,
-                            kl_coef=kl.coef,
-                            rows=len(rows),
-                        )
-                        part_loss.backward()
-                        loss += part_loss.detach()
-                        meter.add_tokens(
-                            scores, old_log_probs[part], advantages[part], batch,
-                            clipped=acted(config, scores.log_probs, sampler_log_probs[part],
-                                          advantages[part]),
-                        )  # fmt: skip
-                    norm = clip_and_step(optimizer, policy.parameters(), config.max_norm)  # line 12
-                    meter.add_update(loss, norm)
-                    sampler.updated()
+                        optimizer.zero_grad(set_to_none=True)
+                        loss = torch.zeros((), dtype=policy.wte.weight.dtype, device=policy.device)
+                        for part, batch in micro_batches(
+                            rollout.sequences, rows, config.micro_batch_size
+                        ):
+                            with precision(policy.device, config.precision):
+                                scores = token_scores(policy, batch, config.temperature)
+                            part_loss = async_grpo_loss(  # line 12
+                                config,
+                                scores.log_probs,
+                                old_log_probs[part],
+                                sampler_log_probs[part],
+                                None if ref_log_probs is None else ref_log_probs[part],
+                                weights[part],
+                                advantages[part],
+                                batch.response_mask,
+                                kl_coef=kl.coef,
+                                rows=len(rows),
+                            )
+                            part_loss.backward()
+                            loss += part_loss.detach()
+                            meter.add_tokens(
+                                scores, old_log_probs[part], advantages[part], batch,
+                                clipped=acted(config, scores.log_probs, sampler_log_probs[part],
+                                              advantages[part]),
+                            )  # fmt: skip
+                        norm = clip_and_step(
+                            optimizer, policy.parameters(), config.max_norm
+                        )  # line 12
+                        meter.add_update(loss, norm)
+                        sampler.updated()
 
-        step_batch = StepBatch(meter.acted, rollout, rewards, advantages)
-        row = rollout_metrics(rollout, rewards, old_log_probs, ref_log_probs)
-        row |= meter.metrics() | {"non_finite_rewards": non_finite, "kl_coef": kl.coef, "lr": lr}
-        row |= measured | {"lag": lag, "stale": float(stale)}
-        row |= clock.metrics(tokens=rollout.tokens)
-        if "kl" in row:
-            kl.update(row["kl"], len(rollout))
-        state.step = step + 1
-        if finish_step(config, state, row, log, (policy, reference), validate, folder, step_batch):
-            break
+            step_batch = StepBatch(meter.acted, rollout, rewards, advantages)
+            row = rollout_metrics(rollout, rewards, old_log_probs, ref_log_probs)
+            row |= meter.metrics() | {
+                "non_finite_rewards": non_finite,
+                "kl_coef": kl.coef,
+                "lr": lr,
+            }
+            row |= measured | {"lag": lag}
+            row |= clock.metrics(tokens=rollout.tokens)
+            if "kl" in row:
+                kl.update(row["kl"], len(rollout))
+            state.step = step + 1
+            if finish_step(
+                config, state, row, log, (policy, reference), validate, folder, step_batch
+            ):
+                break
+
+    among_ranks(sampler, learn, log)
     return log.rows
 
 
 def needs(config: AsyncGRPOConfig) -> Needs:
     """GRPO's models, the sampler and the weights that later batches are drawn with."""
-    if not config.lag and config.sampler_precision == "float32":
+    if config.on_policy:
         return sampling_needs(config)
     kept = -(-config.lag // config.steps_per_batch)
     return sampling_needs(config, samplers=1 + kept)

@@ -52,7 +52,7 @@ EVERYWHERE = ("none",)  # corrections that run at every lag
 BUDGET = dict(prompts_per_step=4, group_size=8, minibatches=2, updates_per_batch=1, stop_kl=None)
 OF_WORLD = {
     "reviews": dict(steps=40, lr=3e-4, kl_coef=0.05, max_new_tokens=40),
-    "sums": dict(steps=40, lr=3e-4, kl_coef=0.0, max_new_tokens=32),
+    "sums": dict(steps=40, lr=1.5e-4, kl_coef=0.0, max_new_tokens=32),
 }
 LOGGED = (
     "sampler_kl", "ess", "ess_responses", "weights_cut", "weight_max", "clip_high_fraction",

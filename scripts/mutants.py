@@ -70,7 +70,7 @@ class Group:
 
 
 CONTRACT = "test_engine_contract.py"
-EQUATIONS = "losses advantages kl worked_numbers gradients enumeration mutation_gaps invariants"
+EQUATIONS = "every_equation losses advantages kl worked_numbers gradients enumeration invariants"
 TRAINING = ("actor_critic", "value_model", "metrics")
 GROUPS = (
     Group(

@@ -250,7 +250,7 @@ def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tup
 
 
 def test_a_books_kl_is_explained_in_one_line(run: Callable[..., tuple[int, str]]) -> None:
-    """pi / pi_ref in the place of pi_ref / pi: the mean is 0.948 where the KL is 0.717."""
+    """pi / pi_ref in place of pi_ref / pi: the mean is 0.948 where the KL is 0.717."""
     status, output = run("mine.py:kl_loss")
     line = output.splitlines()[0]
     assert status == 1 and line.startswith("mistake:")

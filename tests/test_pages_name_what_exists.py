@@ -30,6 +30,7 @@ INVENTED = {  # names that stand for a reader's own, or for what a command write
     *(
         "train.py",
         "rewards.py",
+        "verl_reward.py",
         "DIFFERENCES.md",
         "tis_engine.py",
         "STUDY.md",

@@ -18,7 +18,7 @@ const models = {
 /** Numbers from 0 to 1 that a seed repeats (mulberry32). */
 function randomFrom(seed) {
   return () => {
-    seed = (seed + 0x6d2b79f5) | 0;
+    seed = (seed + 1831565813) | 0;
     let t = Math.imul(seed ^ (seed >>> 15), 1 | seed);
     t = (t + Math.imul(t ^ (t >>> 7), 61 | t)) ^ t;
     return ((t ^ (t >>> 14)) >>> 0) / 4294967296;

@@ -22,6 +22,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
+from course import explorables
 from rl.training.figures import running_mean
 
 FOLDER = Path(__file__).resolve().parents[1]
@@ -545,6 +546,11 @@ def diagram(name: str) -> None:
         display({"image/svg+xml": picture, "text/plain": text}, raw=True)
     else:
         print(text)
+
+
+def explorable(name: str) -> None:
+    """Show something to play with: docs/explorables/<name>.js. A script prints where it lies."""
+    show(explorables.html_of(name), f"(to play with: docs/explorables/{name}.js)")
 
 
 def document(name: str) -> None:

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import copy
+import os
+import signal
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -23,8 +28,12 @@ from engines import (
     small_gpt,
     weights,
 )
+from forked import Done, forked
 
-from rl.async_grpo_engine import async_grpo_loss, correction_weights
+from harness.command_line import explained
+from harness.ranks.collectives import gather, own_number
+from harness.ranks.launch import Wish, run_on_ranks
+from rl.async_grpo_engine import async_grpo_loss, correction_weights, stale_share
 from rl.batches.samplers import Sampler, round_weights
 from rl.equations.sampler_correction import CORRECTIONS
 
@@ -103,8 +112,8 @@ def test_rounding_is_that_of_an_inference_engine():
 def test_a_rounded_sampler_leaves_the_policy_as_it_is(precision):
     policy = small_gpt(noise=0.1)
     before = weights(policy)
-    sampler = Sampler(policy, [0, 0], precision)
-    drew = sampler.of(0)
+    sampler = Sampler(policy, [0, 0], precision, lambda model, batch: model)
+    drew = sampler.rollout(0, 2)
     assert torch.equal(weights(policy), before) and not torch.equal(weights(drew), before)
     assert not any(parameter.requires_grad for parameter in drew.parameters())
     (row,) = run(policy, DIVERSE, steps=1, sampler_precision=precision)
@@ -122,10 +131,10 @@ def test_an_old_sampler_with_the_same_weights_is_the_policy(temperature):
 
 def test_only_the_weights_that_a_later_batch_asks_for_are_kept():
     policy = small_gpt()
-    sampler = Sampler(policy, [0, 0, 1, 4, 6], "float32")
+    sampler = Sampler(policy, [0, 0, 1, 4, 6], "float32", lambda model, batch: model)
     kept = []
     for batch in range(4):
-        sampler.of(batch)
+        sampler.rollout(batch, 5)
         for _ in range(2):
             sampler.updated()
         kept.append(sorted(sampler.kept))
@@ -153,7 +162,7 @@ def test_the_loss_by_loops(name, pays):
     config = replace(CONFIG, correction=name, clip_high=0.3)
     over_mu = torch.tensor([[0.4, 1.5, 3.0, 7], [0.8, 2.5, 1.2, 7], [7, 7, 7, 7]])
     mu = OLD - over_mu.log()
-    w, _ = correction_weights(config, OLD, mu, MASK)
+    w, *_ = correction_weights(config, OLD, mu, MASK)
     advantages = torch.tensor([[1.5], [-0.5], [9.0]])
     given = (NEW, OLD, mu, None, w, advantages, MASK)
     loss = async_grpo_loss(config, *given, kl_coef=0.0, rows=5)
@@ -171,37 +180,42 @@ def test_what_is_logged_of_the_weights():
     old, mask = torch.full((2, 4), -3.0), MASK[:2]
     mu = old - over_mu.log()
     config = replace(CONFIG, correction="masked")
-    w, found = correction_weights(config, old, mu, mask)
+    w, kl, found = correction_weights(config, old, mu, mask)
     assert w[mask].tolist() == pytest.approx([1, 2, 0, 0, 2])
     assert found["ess"] == pytest.approx(9.25**2 / (5 * 25.0625))
     assert found["ess_responses"] == pytest.approx(8.5**2 / (2 * 64.25))
     assert (found["weights_cut"], found["weight_max"]) == (pytest.approx(0.4), pytest.approx(4))
     logs = [float(torch.tensor(x).log()) for x in (1.0, 2.0, 4.0, 0.25, 2.0)]
-    assert found["sampler_kl"] == pytest.approx((9.25 - 5 - sum(logs)) / 2)
+    by_hand = [7 - 3 - sum(logs[:3]), 2.25 - 2 - sum(logs[3:])]
+    assert kl.tolist() == pytest.approx(by_hand)
+    assert found["sampler_kl"] == pytest.approx(sum(by_hand) / 2)
     for name, cut in (("none", 0), ("token_tis", 0.2), ("decoupled", 0)):
-        _, found = correction_weights(replace(CONFIG, correction=name), old, mu, mask)
+        *_, found = correction_weights(replace(CONFIG, correction=name), old, mu, mask)
         assert found["weights_cut"] == pytest.approx(cut)
 
 
-# Stale batches
+# Stale groups
 
 
-def test_a_stale_batch_is_weighted_by_max_lag_over_lag(monkeypatch):
-    """Lags 0, 1 and 2, of which 2 is stale: its gradient is half of what it was."""
-    gradients = Updates(monkeypatch, small_gpt()).gradients
-    options = dict(steps=3, lag=2, minibatches=1, updates_per_batch=1, kl_coef=0.0, lr=1e-2)
-    plain = run(small_gpt(), DIVERSE, **options)
-    rows = run(small_gpt(), DIVERSE, max_lag=1, stale="weight", **options)
-    assert [row["stale"] for row in plain] == [0, 0, 0]
-    assert [row["stale"] for row in rows] == [0, 0, 1]
-    for before, after, share in zip(gradients[:3], gradients[3:], (1, 1, 0.5), strict=True):
-        torch.testing.assert_close(after, share * before, rtol=1e-4, atol=1e-7)
+@pytest.mark.parametrize(("rule", "left"), [("drop", [1, 1, 0, 0]), ("weight", [1, 1, 0.5, 0.125])])
+def test_a_stale_group_is_dropped_or_weighted_by_the_named_rule(rule, left):
+    config = replace(CONFIG, stale_kl=0.5, stale=rule)
+    share = stale_share(config, torch.tensor([0.0, 0.5, 1.0, 4.0]))
+    assert share.tolist() == pytest.approx(left)
+
+
+def test_a_run_whose_groups_are_all_stale_moves_by_nothing(gradients):
+    """Without a KL penalty; `stale_kl` is below what a lag of two batches makes."""
+    options = dict(steps=3, lag=2, minibatches=1, kl_coef=0.0, lr=1e-2, updates_per_batch=1)
+    rows = run(small_gpt(), DIVERSE, stale_kl=1e-4, **options)
+    assert [row["stale_groups"] for row in rows] == [0, 1, 1]
+    assert [bool(gradient.any()) for gradient in gradients] == [True, False, False]
 
 
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (dict(lag=5, max_lag=4), "max_lag 4.*stale weight"),
+        (dict(samplers=2, minibatches=2, lag=3), "samplers 2 .* give lag 4 or more, not 3"),
         (dict(kl_estimator="k1"), "k1"),
         (dict(group_size=1), "group_size"),
     ],
@@ -209,3 +223,61 @@ def test_a_stale_batch_is_weighted_by_max_lag_over_lag(monkeypatch):
 def test_flags_that_cannot_work_are_refused(flags, words):
     with pytest.raises(ValueError, match=words):
         replace(CONFIG, **flags)
+
+
+# On ranks
+
+
+def on_ranks(folder: Path, ranks: int, samplers: int, dies: bool = False, **flags: Any) -> Done:
+    """A run in processes of their own; rank 0 leaves weights and rows in `folder`."""
+
+    def work() -> None:
+        if dies and own_number():
+            os.kill(os.getpid(), signal.SIGKILL)
+        policy = small_gpt()
+        rows = run(policy, DIVERSE, samplers=samplers, folder=folder, **flags)
+        both = gather((weights(policy), numbers(rows)))
+        assert all(torch.equal(w, both[0][0]) and n == both[0][1] for w, n in both)
+        torch.save(both[0], folder / f"{samplers}.pt")
+
+    def command() -> None:
+        with explained(False):
+            run_on_ranks(work, Wish(ranks, "cpu"), partial(explained, False))
+
+    return forked(command, timeout=60)
+
+
+@pytest.mark.parametrize("samplers", [1, 2])
+def test_with_samplers_it_is_the_same_run_bit_for_bit(tmp_path, samplers):
+    """Other processes draw while this one trains: weights and logs of every rank, and a resumed run's."""
+    flags = dict(lag=5, minibatches=2, lr=1e-2, sampler_precision="bfloat16")
+    assert on_ranks(tmp_path, 1, 0, steps=5, **flags).returncode == 0
+    done = on_ranks(tmp_path, samplers + 1, samplers, steps=5, **flags)
+    assert done.returncode == 0, done.stderr
+    expected, found = (torch.load(tmp_path / f"{k}.pt", weights_only=False) for k in (0, samplers))
+    assert torch.equal(found[0], expected[0]) and found[1] == expected[1]
+    short = on_ranks(tmp_path, samplers + 1, samplers, steps=3, **flags)
+    longer = on_ranks(tmp_path, samplers + 1, samplers, steps=5, resume=True, **flags)
+    assert short.returncode == longer.returncode == 0, short.stderr + longer.stderr
+    again, rows = torch.load(tmp_path / f"{samplers}.pt", weights_only=False)
+    assert torch.equal(again, expected[0]) and rows == expected[1][3:]
+
+
+def test_an_early_stop_lets_the_samplers_go(tmp_path):
+    done = on_ranks(tmp_path, 2, 1, steps=12, lag=2, minibatches=2, lr=3e-2, stop_kl=0.05)
+    assert done.returncode == 0, done.stderr
+    _, rows = torch.load(tmp_path / "1.pt", weights_only=False)
+    assert len(rows) < 12
+
+
+def test_a_sampler_that_dies_ends_the_run_with_one_sentence(tmp_path):
+    done = on_ranks(tmp_path, 2, 1, dies=True, steps=3, lag=2, minibatches=2)
+    assert done.returncode == 1
+    (sentence,) = done.stderr.strip().splitlines()
+    assert "another process of this run has ended" in sentence and "--resume" in sentence
+
+
+def test_samplers_without_a_rank_to_train_are_refused(tmp_path):
+    done = on_ranks(tmp_path, 1, 1, steps=1, lag=2, minibatches=2)
+    assert done.returncode == 1
+    assert "--samplers 1 needs 2 ranks" in done.stderr and "--ranks 2" in done.stderr
