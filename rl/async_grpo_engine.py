@@ -48,16 +48,16 @@ from harness.seeds import make_generator
 from harness.training_state import TrainingState
 from rl.batches.rollout import (
     Rollout,
+    epoch_minibatches,
     micro_batches,
-    minibatches,
     old_policy_log_probs,
     prompt_batch,
     rollout_log_probs,
     sample_rollout,
 )
-from rl.batches.samplers import Sampler, among_ranks, require_ranks
-from rl.equations.advantages import gdpo_advantages, group_advantages
-from rl.equations.kl import k2, k3, loss_estimator, rho_minus_log
+from rl.batches.samplers import Sampler, only_one_trains, require_ranks
+from rl.equations.advantages import group_advantages
+from rl.equations.kl import k3, rho_minus_log
 from rl.equations.losses import (
     clip_acted,
     clipped_surrogate,
@@ -110,15 +110,10 @@ class AsyncGRPOConfig(EngineConfig):
     """epsilon below 1."""
     clip_high: NotNegative = 0.2
     """epsilon above 1."""
-    kl_estimator: Literal["k3", "k2", "k1"] = "k3"
-    """k3 is the paper's; k2 has the gradient of KL(policy || reference); k1 is refused, and says why."""
-
-    takes_parts = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require_groups(self)
-        loss_estimator(self.kl_estimator)
         ahead = self.samplers * self.steps_per_batch
         if self.lag < ahead:
             raise ValueError(
@@ -161,42 +156,39 @@ class AsyncGRPOConfig(EngineConfig):
 def async_grpo_loss(  # line 12
     config: AsyncGRPOConfig,
     log_probs: Tensor,  # (n, T)
-    old_log_probs: Tensor,  # (n, T)
-    sampler_log_probs: Tensor,  # (n, T)
+    anchor: Tensor,  # (n, T) log-probs of the old policy, or of the sampler
     ref_log_probs: Tensor | None,  # (n, T)
-    weights: Tensor,  # (n, T)
-    advantages: Tensor,  # (n, 1)
+    advantages: Tensor,  # (n, T), weighted
     response_mask: Tensor,  # (n, T)
     *,
     kl_coef: float,
     rows: int,
 ) -> Tensor:
-    """GRPO's objective with the weights of a correction: -1/G sum_i 1/|o_i| sum_t w min[ratio A, ...].
+    """GRPO's objective with weighted advantages: -1/G sum_i 1/|o_i| sum_t min[ratio w A, ...].
 
-    The ratio is pi / pi_old, or pi / mu where the correction says so; DPPO has an objective of its own.
-    The KL penalty is not weighted.
+    A weight is not negative, so w min[ratio A, ...] is min[ratio w A, ...]. The ratio is pi / pi_old, or
+    pi / mu where the correction says so; DPPO has an objective of its own. The KL penalty is not weighted.
     """
-    row = config.row
-    if row.divergence is not None:
-        token_loss = dppo(
-            log_probs, sampler_log_probs, advantages, row.divergence, config.dppo_delta
-        )
+    if config.row.divergence is not None:
+        token_loss = dppo(log_probs, anchor, advantages, config.row.divergence, config.dppo_delta)
     else:
-        anchor = sampler_log_probs if row.against == "sampler" else old_log_probs
-        token_loss = weights * clipped_surrogate(
+        token_loss = clipped_surrogate(
             log_probs, anchor, advantages, config.clip_low, config.clip_high
         )
     if ref_log_probs is not None:
-        kl_penalty = {"k3": k3, "k2": k2}[config.kl_estimator]
-        token_loss = token_loss + kl_coef * kl_penalty(log_probs, ref_log_probs)
+        token_loss = token_loss + kl_coef * k3(log_probs, ref_log_probs)
     return sequence_mean(token_loss, response_mask, denominator=rows)  # 1/rows sum 1/|o_i| sum
 
 
 @torch.no_grad()
-def correction_weights(  # line 10
-    config: AsyncGRPOConfig, old_log_probs: Tensor, sampler_log_probs: Tensor, mask: Tensor
-) -> tuple[Tensor, Tensor, dict[str, float]]:
-    """The weights (N, T) of a batch, KL(mu, pi_old) of its answers (N,), and what both say of it."""
+def corrected(  # line 10
+    config: AsyncGRPOConfig,
+    advantages: Tensor,  # (N, 1)
+    old_log_probs: Tensor,  # (N, T)
+    sampler_log_probs: Tensor,  # (N, T)
+    mask: Tensor,  # (N, T)
+) -> tuple[Tensor, dict[str, float]]:
+    """The advantages (N, T) with the weights of the correction, and what is logged of the sampler."""
     row, given = config.row, (old_log_probs, sampler_log_probs, mask)
     bounds = dict(floor=config.weight_floor, cap=config.weight_cap)
     ratio = sampler_weights(*given, row.of or "token", "all", **bounds)
@@ -206,37 +198,57 @@ def correction_weights(  # line 10
     used, whole = ratio[mask], sequence_ratio(*given).squeeze(1)
     cut = (weights != ratio)[mask] if row.of else torch.zeros_like(used)
     kl = row_sums(rho_minus_log(old_log_probs, sampler_log_probs), mask)  # (N,): tokens are mu's
-    numbers = [
-        kl.mean(),
-        effective_share(used),
-        effective_share(whole),
-        cut.float().mean(),
-        used.max(),
-    ]
-    names = ("sampler_kl", "ess", "ess_responses", "weights_cut", "weight_max")
-    return weights, kl, dict(zip(names, *on_cpu(numbers), strict=True))
+    share = stale_share(config, kl.view(-1, config.group_size).mean(1))
+    numbers = {
+        "sampler_kl": kl.mean(), "ess": effective_share(used), "ess_responses": effective_share(whole),
+        "weights_cut": cut.float().mean(), "weight_max": used.max(),
+        "stale_groups": (share < 1).float().mean(),
+    }  # fmt: skip
+    weights = weights * share.repeat_interleave(config.group_size)[:, None]
+    return weights * advantages, dict(zip(numbers, *on_cpu(numbers.values()), strict=True))
 
 
 def stale_share(config: AsyncGRPOConfig, kl: Tensor) -> Tensor:
     """What a rule leaves of each group's advantages, (groups,), from its KL(mu, pi_old), (groups,)."""
-    assert config.stale_kl is not None
+    if config.stale_kl is None:
+        return torch.ones_like(kl)
     share = config.stale_kl / kl.clamp(min=config.stale_kl)
     return share if config.stale == "weight" else (share == 1).to(share.dtype)
 
 
-def acted(
-    config: AsyncGRPOConfig, log_probs: Tensor, sampler_log_probs: Tensor, advantages: Tensor
-) -> Tensor | None:
-    """Where a correction that measures from mu gives no gradient; None: where GRPO's clip acts."""
-    row = config.row
-    if row.divergence is not None:
+def acted(config: AsyncGRPOConfig, log_probs: Tensor, anchor: Tensor, advantages: Tensor) -> Tensor:
+    """Where the objective gives no gradient: the clip acts, or DPPO leaves the token out."""
+    if config.row.divergence is not None:
         return dppo_left_out(
-            log_probs, sampler_log_probs, advantages, row.divergence, config.dppo_delta
+            log_probs, anchor, advantages, config.row.divergence, config.dppo_delta
         )
-    if row.against == "sampler":
-        ratio = likelihood_ratio(log_probs, sampler_log_probs)
-        return clip_acted(ratio, advantages, config.clip_low, config.clip_high)
-    return None
+    ratio = likelihood_ratio(log_probs, anchor)
+    return clip_acted(ratio, advantages, config.clip_low, config.clip_high)
+
+
+def draw_batch(
+    config: AsyncGRPOConfig,
+    tokenizer: Tokenizer,
+    prompts: Sequence[PromptRecord],
+    generator: torch.Generator,
+    mu: GPT,
+    step: int,
+) -> Rollout:
+    """The answers of 0-based `step` from mu: with a lag the same ones, whoever draws them and when."""
+    records = prompt_batch(prompts, step, config.prompts_per_step, config.seed)  # line 5
+    if config.lag:
+        generator = make_generator(config.seed, f"sampling {step}")
+    params = SamplingParams(config.temperature, max_new_tokens=config.max_new_tokens)
+    with precision(mu.device, config.precision):  # line 7
+        return sample_rollout(mu, tokenizer, records, params, config.group_size, generator)
+
+
+def scored(config: AsyncGRPOConfig, policy: GPT, rollout: Rollout) -> tuple[Tensor, Tensor]:
+    """log-probs (N, T) of a rollout under the old policy and under the sampler."""
+    if not config.on_policy:
+        return rollout_log_probs(policy, rollout, config), rollout.log_probs
+    old_log_probs = old_policy_log_probs(policy, rollout, config)
+    return old_log_probs, old_log_probs
 
 
 def train(
@@ -256,7 +268,6 @@ def train(
     `reference` is the policy as it starts, frozen; without it a copy is made. With `validate` its
     numbers are added every `eval_every` steps; with a folder a resumable state is kept there.
     """
-    params = SamplingParams(config.temperature, max_new_tokens=config.max_new_tokens)
     reference = reference or frozen_copy(policy)  # line 3
     policy.eval()  # dropout stays off: old and new log-probs must describe the same function
     optimizer = adamw(policy, config.lr, weight_decay=0.0)
@@ -265,115 +276,69 @@ def train(
     if config.samplers:
         require_ranks(config.samplers, policy.device)
 
-    def draw(mu: GPT, step: int) -> Rollout:
-        records = prompt_batch(prompts, step, config.prompts_per_step, config.seed)  # line 5
-        generator = generators["sampling"]
-        if config.lag:  # the same numbers for a batch whoever draws it
-            generator = make_generator(config.seed, f"sampling {step}")
-        with precision(policy.device, config.precision):  # line 7
-            return sample_rollout(mu, tokenizer, records, params, config.group_size, generator)
-
-    versions, rounded = config.versions, config.sampler_precision
-    sampler = Sampler(policy, versions, rounded, draw, config.samplers)  # line 6
+    draw = partial(draw_batch, config, tokenizer, prompts, generators["sampling"])  # lines 5-7
+    sampler = Sampler(policy, config.versions, config.sampler_precision, draw, config.samplers)
     parts = {"policy": policy, "reference": reference, "optimizer": optimizer, "kl": kl}
     state = TrainingState(parts | {"sampler": sampler}, generators)
     if config.resume and folder is not None:
         state.load(folder)
 
-    def learn() -> None:
-        for step in state.steps_left(config.steps):  # line 4
+    with only_one_trains(sampler, log) as is_here:
+        for step in state.steps_left(config.steps) if is_here else ():  # line 4
             lr = config.lr * warmed_up(config, step)
             set_learning_rate(optimizer, lr)
             clock, meter = Stopwatch(), UpdateMeter(clip=config.clip)
             lag = sampler.lag(step)
             with clock.phase("rollout"):
-                rollout = (
-                    draw(policy, step) if config.on_policy else sampler.rollout(step, config.steps)
-                )
+                rollout = sampler.rollout(step, config.steps)
             with clock.phase("reward"):  # line 8
                 rewards, non_finite = checked_rewards(reward_fn, rollout, config.non_finite_reward)
             with clock.phase("score"):
-                if config.on_policy:
-                    old_log_probs = sampler_log_probs = old_policy_log_probs(
-                        policy, rollout, config
-                    )
-                else:  # (N, T) each
-                    old_log_probs = rollout_log_probs(policy, rollout, config)  # line 10
-                    sampler_log_probs = rollout.log_probs
+                old_log_probs, sampler_log_probs = scored(config, policy, rollout)  # line 10
                 ref_log_probs = None
-                if (
-                    kl.coef or config.stop_kl is not None
-                ):  # for the penalty, or to know when to stop
+                if kl.coef or config.stop_kl is not None:  # the penalty, or when to stop
                     ref_log_probs = rollout_log_probs(reference, rollout, config)  # (N, T)
             advantages = group_advantages(rewards, config.group_size)  # (N, 1)  line 9
-            if config.normalize_parts:
-                advantages = gdpo_advantages(rollout.reward_parts, config.group_size)
-            weights, drift, measured = correction_weights(  # line 10
-                config, old_log_probs, sampler_log_probs, rollout.response_mask
+            advantages, measured = corrected(  # (N, T)  line 10
+                config, advantages, old_log_probs, sampler_log_probs, rollout.response_mask
             )
-            if config.stale_kl is not None:
-                share = stale_share(config, drift.view(-1, config.group_size).mean(1))
-                advantages = advantages * share.repeat_interleave(config.group_size)[:, None]
-                measured["stale_groups"] = float((share < 1).float().mean())
+            anchor = sampler_log_probs if config.row.against == "sampler" else old_log_probs
 
             with clock.phase("update"):
-                for _ in range(config.updates_per_batch):  # line 11
-                    for rows in minibatches(
-                        len(rollout),
-                        config.minibatches,
-                        generators["minibatches"],
-                        config.group_size,
+                order = generators["minibatches"]  # line 11: epochs and minibatches
+                for rows in epoch_minibatches(config, len(rollout), order, config.group_size):
+                    optimizer.zero_grad(set_to_none=True)
+                    loss = torch.zeros((), dtype=policy.wte.weight.dtype, device=policy.device)
+                    for part, batch in micro_batches(
+                        rollout.sequences, rows, config.micro_batch_size
                     ):
-                        optimizer.zero_grad(set_to_none=True)
-                        loss = torch.zeros((), dtype=policy.wte.weight.dtype, device=policy.device)
-                        for part, batch in micro_batches(
-                            rollout.sequences, rows, config.micro_batch_size
-                        ):
-                            with precision(policy.device, config.precision):
-                                scores = token_scores(policy, batch, config.temperature)
-                            part_loss = async_grpo_loss(  # line 12
-                                config,
-                                scores.log_probs,
-                                old_log_probs[part],
-                                sampler_log_probs[part],
-                                None if ref_log_probs is None else ref_log_probs[part],
-                                weights[part],
-                                advantages[part],
-                                batch.response_mask,
-                                kl_coef=kl.coef,
-                                rows=len(rows),
-                            )
-                            part_loss.backward()
-                            loss += part_loss.detach()
-                            meter.add_tokens(
-                                scores, old_log_probs[part], advantages[part], batch,
-                                clipped=acted(config, scores.log_probs, sampler_log_probs[part],
-                                              advantages[part]),
-                            )  # fmt: skip
-                        norm = clip_and_step(
-                            optimizer, policy.parameters(), config.max_norm
-                        )  # line 12
-                        meter.add_update(loss, norm)
-                        sampler.updated()
+                        with precision(policy.device, config.precision):
+                            scores = token_scores(policy, batch, config.temperature)
+                        ref = None if ref_log_probs is None else ref_log_probs[part]
+                        given = (config, scores.log_probs, anchor[part])
+                        part_loss = async_grpo_loss(  # line 12
+                            *given, ref, advantages[part], batch.response_mask,
+                            kl_coef=kl.coef, rows=len(rows),
+                        )  # fmt: skip
+                        part_loss.backward()
+                        loss += part_loss.detach()
+                        clipped, old = acted(*given, advantages[part]), old_log_probs[part]
+                        meter.add_tokens(scores, old, advantages[part], batch, clipped=clipped)
+                    norm = clip_and_step(optimizer, policy.parameters(), config.max_norm)  # line 12
+                    meter.add_update(loss, norm)
+                    sampler.updated()
 
             step_batch = StepBatch(meter.acted, rollout, rewards, advantages)
             row = rollout_metrics(rollout, rewards, old_log_probs, ref_log_probs)
-            row |= meter.metrics() | {
-                "non_finite_rewards": non_finite,
-                "kl_coef": kl.coef,
-                "lr": lr,
-            }
-            row |= measured | {"lag": lag}
+            row |= meter.metrics() | measured | {"kl_coef": kl.coef, "lr": lr, "lag": lag}
+            row["non_finite_rewards"] = non_finite
             row |= clock.metrics(tokens=rollout.tokens)
             if "kl" in row:
                 kl.update(row["kl"], len(rollout))
             state.step = step + 1
-            if finish_step(
-                config, state, row, log, (policy, reference), validate, folder, step_batch
-            ):
+            models = (policy, reference)
+            if finish_step(config, state, row, log, models, validate, folder, step_batch):
                 break
-
-    among_ranks(sampler, learn, log)
     return log.rows
 
 

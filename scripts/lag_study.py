@@ -26,12 +26,13 @@ from typing import Any
 
 import saved_models
 import torch
+from studies.enumerated import exact_rows
 from studies.runner import run_stage
 
 from gpt.checkpoint import save_gpt
 from gpt.generate import SamplingParams
 from harness.command_line import run_command
-from harness.files import read_object, write_json, write_text
+from harness.files import read_jsonl, read_object, write_json, write_text
 from harness.flag_ranges import AtLeastOne, Limit
 from harness.frozen_copy import frozen_copy
 from harness.metric_log import MetricLog
@@ -53,6 +54,11 @@ BUDGET = dict(prompts_per_step=4, group_size=8, minibatches=2, updates_per_batch
 OF_WORLD = {
     "reviews": dict(steps=40, lr=3e-4, kl_coef=0.05, max_new_tokens=40),
     "sums": dict(steps=40, lr=1.5e-4, kl_coef=0.0, max_new_tokens=32),
+}
+SIDES = {
+    "one": ("--ranks", 1, "--lag", 2),
+    "two that share all work": ("--ranks", 2, "--lag", 2),
+    "two, one of which samples": ("--ranks", 2, "--lag", 2, "--samplers", 1),
 }
 LOGGED = (
     "sampler_kl", "ess", "ess_responses", "weights_cut", "weight_max", "clip_high_fraction",
@@ -277,6 +283,41 @@ def plot(table: Sequence[Mapping[str, Any]], path: Path) -> None:
     plt.close(figure)
 
 
+def exact_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The enumerated cosines, biases and variances: a row of each correction."""
+    amounts = list(dict.fromkeys(row["noise"] for row in rows))
+    kls = {row["noise"]: f"{row['kl']:.2g}" for row in rows}
+    titles = [f"{what} at {kls[a]}" for what in ("cosine", "bias", "variance") for a in amounts]
+    text = [f"| correction | {' | '.join(titles)} |", "| --- |" + " --- |" * len(titles)]
+    for name in dict.fromkeys(row["correction"] for row in rows):
+        of = {row["noise"]: row for row in rows if row["correction"] == name}
+        cells = [f"{of[a]['cosine']:.3f}" for a in amounts]
+        cells += [f"{of[a]['bias']:.2f}" for a in amounts]
+        cells += [f"{of[a]['variance']:,.0f}" for a in amounts]
+        text.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(text) + "\n"
+
+
+def throughput(study: StudyConfig) -> list[dict[str, Any]]:
+    """Seconds a step of the same run on one rank, on two, and on two of which one samples."""
+    path = study.out / "throughput.json"
+    if not path.exists():
+        rows = []
+        for name, flags in SIDES.items():
+            folder = study.out / f"throughput-{name.replace(' ', '-')}"
+            start = study.out / "starts" / "sums"
+            given = ("--data", "sums", "--policy", start, "--steps", 16, "--eval-prompts", 0)
+            more = ("--test-prompts", 0, "--device", "cpu", *flags)
+            run_stage(folder, "rl.async_grpo_engine", (*given, *more), threads=1)
+            steps = read_jsonl(folder / "metrics.jsonl")[4:]
+            seconds = [
+                sum(value for key, value in row.items() if "seconds/" in key) for row in steps
+            ]
+            rows.append({"side": name, "seconds": statistics.median(seconds)})
+        write_json(path, {"sides": rows})
+    return read_object(path)["sides"]
+
+
 def write_pages(study: StudyConfig, docs: Path = REPOSITORY / "docs") -> None:
     """docs/off_policy.json, its figure, and the tables between the page's marks."""
     rows = [read_object(path) for path in sorted((study.out / "jobs").glob("*.json"))]
@@ -289,15 +330,22 @@ def write_pages(study: StudyConfig, docs: Path = REPOSITORY / "docs") -> None:
             for row in table if row.get("against_none", {}).get("holm", 1) < SIGNIFICANT
         ],
     }  # fmt: skip
+    exact, sides = list(exact_rows()), throughput(study)
+    about |= {"exact": exact, "throughput": sides}
     write_json(docs / "off_policy.json", about | {"cells": table})
     plot(table, docs / "off_policy.png")
     page = docs / "off_policy.md"
-    if page.exists():
-        between = re.compile(r"(<!-- lag study -->\n).*(<!-- end of lag study -->)", re.DOTALL)
-        text = between.sub(
-            lambda found: found[1] + tables(table) + found[2], page.read_text("utf-8")
-        )
-        write_text(page, text)
+    fast = "\n".join(f"| {row['side']} | {row['seconds']:.2f} |" for row in sides)
+    parts = {
+        "lag study": tables(table), "exact": exact_table(exact),
+        "size": f"{len(rows)} runs, {about['cpu_minutes']:g} minutes of one core.\n",
+        "throughput": f"| ranks | seconds a step |\n| --- | --- |\n{fast}\n",
+    }  # fmt: skip
+    text = page.read_text("utf-8")
+    for name, content in parts.items():
+        between = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end of {name} -->)", re.DOTALL)
+        text = between.sub(lambda found, new=content: found[1] + new + found[2], text)
+    write_text(page, text)
 
 
 def main(study: StudyConfig) -> None:

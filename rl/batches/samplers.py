@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -39,8 +40,8 @@ def round_weights(model: GPT, precision: str) -> None:
 class Sampler:
     """What draws the batches: for batch b the policy after `versions[b]` optimizer steps, rounded.
 
-    `draw(model, batch)` samples with a model. It keeps the weights that a later batch will ask for, and no
-    others. They are part of a run's state.
+    `draw(model, batch)` samples with a model; without versions it is the policy as it is. The weights that
+    a later batch will ask for are kept, and no others. They are part of a run's state.
 
     With `ranks` above 0, so many other ranks draw while this one trains, batch b on rank 1 + b % ranks.
     Each gets the weights of its next batch when it has handed one over. So every rank holds one batch at
@@ -81,6 +82,8 @@ class Sampler:
 
     def rollout(self, batch: int, last: int) -> Rollout:
         """The answers of a batch, drawn here or on another rank; none is asked for from `last` on."""
+        if not self.versions:
+            return self.draw(self.policy, batch)
         if not self.ranks:
             drawn = self.draw(self.with_weights(self.kept[self.versions[batch]]), batch)
         else:
@@ -145,16 +148,21 @@ def require_ranks(samplers: int, device: torch.device) -> None:
         )
 
 
-def among_ranks(sampler: Sampler, learn: Callable[[], None], log: MetricLog) -> None:
-    """learn() here, while other ranks sample; afterwards all have the policy and the log of rank 0."""
+@contextmanager
+def only_one_trains(sampler: Sampler, log: MetricLog) -> Iterator[bool]:
+    """Inside, this rank trains (True), or has sampled for the one that does (False).
+
+    Afterwards all have the policy and the log of rank 0.
+    """
     if not sampler.ranks:
-        learn()
+        yield True
         return
     with each_alone():
         if is_main():
-            learn()
+            yield True
             sampler.dismiss()
         else:
             sampler.serve()
+            yield False
     log.rows[:] = gather(log.rows)[0]
     load_changing_state(sampler.policy, gather(changing_state(sampler.policy))[0])

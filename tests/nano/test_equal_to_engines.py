@@ -233,7 +233,10 @@ def run_nano(twin: Twin, policy: Any, teacher: Any, monkeypatch: Any) -> tuple[l
 
     def sample(drawn_from: Any, *args: Any) -> Any:
         tokens, mask = real(drawn_from, *args)
-        if drawn_from is policy or twin.nano in ("minillm", "async_grpo"):  # remax asks the greedy policy, too
+        if drawn_from is policy or twin.nano in (
+            "minillm",
+            "async_grpo",
+        ):  # remax asks the greedy policy, too
             answers.extend(row[m].tolist() for row, m in zip(tokens[:, 1:], mask, strict=True))
         return tokens, mask
 
