@@ -60,7 +60,9 @@ class SweepConfig:
     """Show the traceback of an error."""
 
 
-def train(config: SweepConfig, beta: float, base: GPT, tokenizer: Tokenizer, judge: RewardModel) -> GPT:
+def train(
+    config: SweepConfig, beta: float, base: GPT, tokenizer: Tokenizer, judge: RewardModel
+) -> GPT:
     """The base model after GRPO with this beta; only its adapters have changed."""
     policy = copy.deepcopy(base)
     add_adapters(policy, RANK, generator=make_generator(config.seed, "adapters"))
@@ -75,14 +77,18 @@ def train(config: SweepConfig, beta: float, base: GPT, tokenizer: Tokenizer, jud
     return policy
 
 
-def earned(policy: GPT, base: GPT, tokenizer: Tokenizer, judge: RewardModel, count: int) -> dict[str, float]:
+def earned(
+    policy: GPT, base: GPT, tokenizer: Tokenizer, judge: RewardModel, count: int
+) -> dict[str, float]:
     """Mean learned reward, gold reward and KL on prompts that nothing was trained on."""
     result = evaluate(
         policy, tokenizer, reviews.prompts("test")[:count], SamplingParams(max_new_tokens=48),
         RewardModelReward(judge), reference=base, gold=RuleReward(reviews.gold_reward, "gold"),
     )  # fmt: skip
     means = {"learned": result.reward, "gold": result.gold, "kl": result.kl}
-    return {name: round(float(value.mean()), 4) for name, value in means.items() if value is not None}
+    return {
+        name: round(float(value.mean()), 4) for name, value in means.items() if value is not None
+    }
 
 
 def main(config: SweepConfig) -> None:
