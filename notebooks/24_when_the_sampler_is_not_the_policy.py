@@ -102,6 +102,7 @@ def weights_of(name, old, drew, advantages):
     return sampler_weights(old, drew, everything, row.of, row.limit, 0.5, 2.0)
 
 
+# %%
 NAMES = ["none", "token_tis", "sequence_tis", "sequence_mask", "dppo_tv", "sampler_clip"]
 SIZES = [0.1, 0.2, 0.35, 0.5, 0.7, 1.0]  # of the noise
 
@@ -124,6 +125,7 @@ def cosines(seed, size):
     return kl, {n: torch.cosine_similarity(g, truth, dim=0).item() for n, g in found.items()}
 
 
+# %%
 measured = {size: [cosines(seed, size) for seed in range(8)] for size in SIZES}
 kls = [sum(float(kl) for kl, _ in measured[size]) / 8 for size in SIZES]
 means = {n: [sum(found[n] for _, found in measured[s]) / 8 for s in SIZES] for n in NAMES}
@@ -187,7 +189,7 @@ plots.code(sampler_weights, docstring=False)
 # lines. [off_policy.md](../docs/off_policy.md) has the measured runs: there the lag is a trained one,
 # and no noise.
 #
-# The next page, [25_hold_a_loss_against_the_truth](25_hold_a_loss_against_the_truth.ipynb), holds a loss
-# of your own against the truth.
+# Next: [25_hold_a_loss_against_the_truth](25_hold_a_loss_against_the_truth.ipynb), where a loss of your
+# own is held against the truth.
 #
 # The map of all pages is [00_start_here](00_start_here.ipynb).
