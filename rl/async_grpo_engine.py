@@ -130,7 +130,7 @@ class AsyncGRPOConfig(EngineConfig):
     def versions(self) -> list[int]:
         """After how many optimizer steps the policy draws each batch, some more than this run has.
 
-        None where the policy draws all of them as it is.
+        Empty where the policy draws all of them as it is.
         """
         if self.on_policy:
             return []
@@ -190,10 +190,10 @@ def corrected(  # line 10
 ) -> tuple[Tensor, dict[str, float]]:
     """The advantages (N, T) with the weights of the correction, and what is logged of the sampler."""
     row, given = config.row, (old_log_probs, sampler_log_probs, mask)
-    bounds = dict(floor=config.weight_floor, cap=config.weight_cap)
-    ratio = sampler_weights(*given, row.of or "token", "all", **bounds)
+    bounds = (config.weight_floor, config.weight_cap)
+    ratio = sampler_weights(*given, row.of or "token", "all", *bounds)
     weights = (
-        sampler_weights(*given, row.of, row.limit, **bounds) if row.of else mask.to(ratio.dtype)
+        sampler_weights(*given, row.of, row.limit, *bounds) if row.of else mask.to(ratio.dtype)
     )
     used, whole = ratio[mask], sequence_ratio(*given).squeeze(1)
     cut = (weights != ratio)[mask] if row.of else torch.zeros_like(used)
@@ -278,8 +278,10 @@ def train(
 
     draw = partial(draw_batch, config, tokenizer, prompts, generators["sampling"])  # lines 5-7
     sampler = Sampler(policy, config.versions, config.sampler_precision, draw, config.samplers)
-    parts = {"policy": policy, "reference": reference, "optimizer": optimizer, "kl": kl}
-    state = TrainingState(parts | {"sampler": sampler}, generators)
+    state = TrainingState(
+        {"policy": policy, "reference": reference, "optimizer": optimizer, "kl": kl, "sampler": sampler},
+        generators,
+    )  # fmt: skip
     if config.resume and folder is not None:
         state.load(folder)
 

@@ -119,9 +119,10 @@ def config_of(cell: Cell, study: StudyConfig, seed: int) -> AsyncGRPOConfig:
     flags: dict[str, Any] = dict(preset) | BUDGET | OF_WORLD[cell.world]
     flags |= dict(lag=cell.lag, sampler_precision=cell.precision, correction=cell.correction)
     start = study.out / "starts" / cell.world
-    rewards = dict(reward_model=(start / "reward_model",)) if cell.world == "reviews" else {}
+    if cell.world == "reviews":
+        flags["reward_model"] = (start / "reward_model",)
     config = AsyncGRPOConfig(
-        data=cell.world, policy=start, seed=seed, eval_prompts=0, device="cpu", **rewards, **flags
+        data=cell.world, policy=start, seed=seed, eval_prompts=0, device="cpu", **flags
     )
     return replace(config, steps=study.steps) if study.steps else config
 
@@ -140,6 +141,7 @@ def make_starts(folder: Path) -> None:
 def run_job(cell: Cell, study: StudyConfig, seed: int, task: Task) -> dict[str, Any]:
     """Train once and answer the test prompts; what is kept of it."""
     config = config_of(cell, study, seed)
+    assert task.reward_fn is not None
     policy, log = copy.deepcopy(task.policy), MetricLog(config.steps)
     begin, reference = time.process_time(), frozen_copy(task.policy)
     collapsed = ""
@@ -198,7 +200,8 @@ def summarised(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     for row in rows:
         key = (row["world"], row["lag"], row["precision"], row["correction"])
         by_cell.setdefault(key, {})[row["seed"]] = row
-    table, tests = [], {}
+    table: list[dict[str, Any]] = []
+    tests: dict[int, float] = {}
     for (world, lag, precision, correction), runs in sorted(by_cell.items()):
         gold = [runs[seed]["gold"] for seed in sorted(runs)]
         if len(gold) < 2:
@@ -342,9 +345,9 @@ def write_pages(study: StudyConfig, docs: Path = REPOSITORY / "docs") -> None:
         "throughput": f"| ranks | seconds a step |\n| --- | --- |\n{fast}\n",
     }  # fmt: skip
     text = page.read_text("utf-8")
-    for name, content in parts.items():
-        between = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end of {name} -->)", re.DOTALL)
-        text = between.sub(lambda found, new=content: found[1] + new + found[2], text)
+    for name in parts:
+        between = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end of ({name}) -->)", re.DOTALL)
+        text = between.sub(lambda found: found[1] + parts[found[3]] + found[2], text)
     write_text(page, text)
 
 

@@ -10,6 +10,7 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -106,12 +107,13 @@ class World:
         }
 
 
-def exact_rows() -> Iterator[dict[str, object]]:
+def exact_rows() -> Iterator[dict[str, Any]]:
     """Means over the worlds, for each amount of noise and each correction."""
     for noise, size in NOISE.items():
         worlds = [World(seed, size) for seed in range(WORLDS)]
         kl = sum(world.kl for world in worlds) / WORLDS
-        for name, row in {**CORRECTIONS, "sequence_all": FULL}.items():
+        rows: dict[str, Correction] = {**dict(CORRECTIONS.items()), "sequence_all": FULL}
+        for name, row in rows.items():
             found = [world.measured(row) for world in worlds]
             means = {key: sum(each[key] for each in found) / WORLDS for key in found[0]}
             yield {"noise": noise, "kl": kl, "correction": name, **means}
