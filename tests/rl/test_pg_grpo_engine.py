@@ -308,3 +308,10 @@ def test_the_mean_ratio_by_loops_and_its_clip():
     row = meter.metrics()
     assert row["clip_high_fraction"] == pytest.approx(3 / 8)  # the whole first response
     assert row["clip_low_fraction"] == pytest.approx(3 / 8)  # the whole second one
+
+
+def test_rows_of_a_group_stay_together_only_where_they_are_compared():
+    together = {
+        coef: PGGRPOConfig(preference_coef=coef, group_size=4).rows_together for coef in (0, 1)
+    }
+    assert together == {0: 1, 1: 4}
