@@ -38,13 +38,16 @@ def train(
     """Run asynchronous GRPO: change `policy` in place and return the numbers of each step."""
     reference = copy.deepcopy(policy)  # line 3
     optimizer = torch.optim.Adam(policy.parameters(), lr=lr, betas=(0.9, 0.95))
-    sampling, shuffling = gpt.generator(seed, "sampling"), gpt.generator(seed, "minibatches")
+    shuffling = gpt.generator(seed, "minibatches")
     past, numbers = [copy.deepcopy(policy)], []  # the policy after 0, 1, 2 ... updates
     for step in range(steps):  # line 4
         asked = gpt.shuffled(prompts, step * prompts_per_step, prompts_per_step, seed)  # line 5
         asked = [prompt for prompt in asked for _ in range(group_size)]
         updates = len(past) - 1
-        mu = past[max(updates - lag, 0)]  # line 6
+        mu, sampling = (
+            past[max(updates - lag, 0)],
+            gpt.generator(seed, f"sampling {step}"),
+        )  # line 6
         tokens, mask = gpt.sample(mu, asked, max_new_tokens, sampling)  # line 7
         rewards = torch.tensor(list(map(reward, asked, gpt.decode(tokens, mask))))  # (N,)  line 8
         with torch.no_grad():
