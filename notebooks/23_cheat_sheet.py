@@ -332,4 +332,4 @@ plots.difference(
 # Every paper that this project uses is in [docs/papers.md](../docs/papers.md). The map of all pages
 # is [00_start_here](00_start_here.ipynb).
 #
-# Next: [25_hold_a_loss_against_the_truth](25_hold_a_loss_against_the_truth.ipynb).
+# Next: [24_when_the_sampler_is_not_the_policy](24_when_the_sampler_is_not_the_policy.ipynb).

@@ -41,6 +41,7 @@ LIBRARY = (
     "rl.equations.kl",
     "rl.equations.losses",
     "rl.equations.preference_losses",
+    "rl.equations.sampler_correction",
     "rl.equations.token_rewards",
 )
 SECTIONS = {"gpt.distillation": "# --- the formulas"}  # where a module holds more than equations

@@ -34,9 +34,10 @@ COURSE = (
     *("13_grpo_family", "14_kl_estimators", "15_process_and_iterative_grpo"),
     *("16_verifiable_rewards", "17_when_the_proxy_breaks", "18_knowledge_distillation_rewards"),
     *("19_minillm_and_distillation", "20_dpo_and_pg_grpo", "21_real_english", "22_bug_zoo"),
-    *("23_cheat_sheet", "25_hold_a_loss_against_the_truth", "26_tools_and_turns"),
+    *("23_cheat_sheet", "24_when_the_sampler_is_not_the_policy"),
+    *("25_hold_a_loss_against_the_truth", "26_tools_and_turns"),
 )  # in reading order
-AROUND = ("00_start_here", "21_real_english", *COURSE[-4:-1])  # teach no equation
+AROUND = ("00_start_here", "21_real_english", *COURSE[-5:-1])  # teach no equation
 TYPED = 3  # exercises of a page that teaches one
 SCREENS, LINES_A_SCREEN, COLUMNS, PIXELS_A_LINE = 12, 60, 100, 18
 

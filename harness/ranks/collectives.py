@@ -17,7 +17,9 @@ harness/ranks/launch.py starts the ranks. With one rank every function here does
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import torch
@@ -49,17 +51,22 @@ def use_shared_memory(board: Board | None) -> None:
 
 def world() -> int:
     """How many ranks share the work."""
-    return dist.get_world_size() if dist.is_initialized() else 1
+    return 1 if HERE.alone or not dist.is_initialized() else dist.get_world_size()
 
 
 def rank() -> int:
-    """The number of this one, from 0."""
+    """The number of this one among those that share the work, from 0."""
+    return 0 if HERE.alone else own_number()
+
+
+def own_number() -> int:
+    """The number of this one among all, from 0."""
     return dist.get_rank() if dist.is_initialized() else 0
 
 
 def is_main() -> bool:
     """Whether this is the rank that writes and prints."""
-    return rank() == 0
+    return own_number() == 0
 
 
 # Sharing out --------------------------------------------------------------------------------------
@@ -194,6 +201,35 @@ def _safely(collective: Callable[..., T], *arguments: Any) -> T:
             "another process of this run has ended (killed, or out of memory?): what was written "
             "so far is kept, and --resume goes on from the last checkpoint"
         ) from error
+
+
+# Different work for each --------------------------------------------------------------------------
+
+
+@contextmanager
+def each_alone() -> Iterator[None]:
+    """Inside, every rank is a run of its own: nothing is shared but what they send to each other."""
+    HERE.alone = True
+    try:
+        yield
+    finally:
+        HERE.alone = False
+
+
+def send(value: Any, to: int) -> None:
+    """Give a rank something that can be pickled; it is waited for."""
+    message = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
+    _safely(dist.send, torch.tensor([len(message)]), to)
+    _safely(dist.send, message, to)
+
+
+def receive(source: int) -> Any:
+    """What a rank sends next. Only for what this program has sent itself: it is unpickled."""
+    length = torch.zeros(1, dtype=torch.long)
+    _safely(dist.recv, length, source)
+    message = torch.empty(int(length), dtype=torch.uint8)
+    _safely(dist.recv, message, source)
+    return pickle.loads(message.numpy().tobytes())
 
 
 # Doing things once --------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ class Needs:
     )
     group_size: int = 1
     moving_reference: bool = False  # another model than the start of the run
+    samplers: int = 0  # copies of the policy as it was, which draw or will
     critic: bool = False
     compares_vocabularies: bool = False  # a divergence over all tokens in the update
     teacher_samples: bool = False

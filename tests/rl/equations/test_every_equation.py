@@ -20,10 +20,14 @@ from rl.equations import (
     kl,
     losses,
     preference_losses,
+    sampler_correction,
     token_rewards,
 )
 
-MODULES = (advantages, best_of_n, ensembles, kl, losses, preference_losses, token_rewards, loss)
+MODULES = (
+    advantages, best_of_n, ensembles, kl, losses, preference_losses, sampler_correction, token_rewards,
+    loss,
+)  # fmt: skip
 POLICY, PAIR = ("log_probs",), ("policy_chosen", "policy_rejected")
 TRAINED = {  # equation: the arguments that have a gradient
     "gae": (), "discounted_returns": (), "whiten": (), "group_advantages": (),
@@ -43,7 +47,9 @@ TRAINED = {  # equation: the arguments that have a gradient
     "dpo_loss": PAIR, "ipo_loss": PAIR, "hinge_loss": PAIR, "simpo_loss": PAIR,
     "at_last_token": (), "token_level_rewards": (), "score_missing_eos": (),
     "overlong_penalty": (), "teacher_rewards": (), "own_text_penalty": (),
-    "bradley_terry_loss": ("chosen", "rejected"), "outcome_loss": ("outcome_scores",),
+    "sampler_weights": (), "effective_share": (), "binary_tv": (), "binary_kl": (),
+    "dppo_left_out": (), "dppo": POLICY, "bradley_terry_loss": ("chosen", "rejected"),
+    "outcome_loss": ("outcome_scores",),
 }  # fmt: skip
 NO_TENSOR_OF_ONE_SHAPE = {  # counts, choices by name, and mappings that check their own parts
     *("mean_within", "at_least_one", "gdpo_advantages", "weighted_sum"),
@@ -62,6 +68,7 @@ NUMBERS = {
     "gae_lambda": 0.9, "threshold": 0.1, "share": 0.5, "alpha": 0.2, "length": 9,
     "group_size": 2, "kl_coef": 0.1, "rule": "subtract", "value": 1.0, "max_length": 20,
     "buffer": 4, "reverse_kl": True, "coef": 0.3, "beta": 0.3, "target_margin": 0.5, "n": 2,
+    "of": "token", "limit": "mask", "floor": 0.9, "cap": 1.1, "divergence": "tv", "delta": 0.1,
 }  # fmt: skip
 
 
@@ -122,7 +129,7 @@ def test_only_what_is_trained_has_a_gradient(name):
     assert all(part.requires_grad == bool(found) for part in results)
 
 
-STOPPED = {"cispo", "gspo_token"}  # constants in them: see test_gradients.py, test_gspo
+STOPPED = {"cispo", "gspo_token", "dppo"}  # constants in them: see test_gradients.py, test_gspo
 
 
 @pytest.mark.parametrize(
@@ -206,6 +213,7 @@ def test_what_some_declarations_leave_out():
 
 # --- garbage at masked positions ----------------------------------------------------------------
 
+BARE = {"clip_acted", "dppo_left_out"}  # yes or no, of numbers that a loss has cleaned
 GARBAGE = [torch.nan, torch.inf, -torch.inf, torch.finfo(torch.float64).min]
 PER_TOKEN = [
     name
@@ -215,7 +223,7 @@ PER_TOKEN = [
 
 
 @pytest.mark.parametrize("garbage", GARBAGE)
-@pytest.mark.parametrize("name", sorted(set(PER_TOKEN) - {"clip_acted"}))
+@pytest.mark.parametrize("name", sorted(set(PER_TOKEN) - BARE))
 def test_garbage_in_the_padding_reaches_no_value_and_no_gradient(name, garbage):
     """0 * NaN is NaN: a where around the finished loss alone would let it through backwards."""
     arguments = inputs(name)
@@ -236,7 +244,7 @@ def test_garbage_in_the_padding_reaches_no_value_and_no_gradient(name, garbage):
             assert torch.equal(gradient[MASK], expected[argument][MASK])
 
 
-@pytest.mark.parametrize("name", sorted(set(PER_TOKEN) - {"clip_acted"}))
+@pytest.mark.parametrize("name", sorted(set(PER_TOKEN) - BARE))
 def test_a_nan_that_takes_part_is_seen(name):
     """Only the padding is forgiven."""
     arguments = inputs(name)

@@ -1,0 +1,195 @@
+# %% [markdown]
+# # 24. When the sampler is not the policy
+#
+# **The question.** The policy that drew the answers is four updates old, or computed in eight bits. What
+# does that do to the gradient, and which correction helps?
+#
+# **Why.** Fast training samples on one set of machines and learns on another. The sampler's weights are
+# always older than the learner's, and often less precise. No error appears; the direction of the update
+# is wrong. In a world of 4,096 answers we can say how wrong, exactly.
+#
+# **You need** [04_policy_gradients_and_baselines](04_policy_gradients_and_baselines.ipynb) for the ratio
+# and the clip, and [07_grpo](07_grpo.ipynb).
+#
+# **To run it yourself:** `make demo` once sets up `.venv`, `make dev` adds the Jupyter kernel; then
+# choose the kernel of `.venv`. It takes about half a minute on one CPU core.
+
+# %%
+import itertools
+
+import torch
+from course import plots
+
+from rl.equations.losses import likelihood_ratio
+from rl.equations.sampler_correction import (
+    CORRECTIONS,
+    dppo_left_out,
+    effective_share,
+    sampler_weights,
+)
+
+plots.use()
+torch.set_num_threads(1)
+
+# %% [markdown]
+# ## 1. One answer of three tokens
+#
+# Call the sampler $\mu$ and the policy at the start of the update $\pi_{old}$. A token that $\pi_{old}$
+# likes twice as much as $\mu$ did was drawn half as often as it should have been: it deserves the weight 2.
+# The weight of a token is $w = \pi_{old} / \mu$.
+
+# %%
+mu = torch.tensor([[0.5, 0.2, 0.1]]).log()
+old = torch.tensor([[0.2, 0.3, 0.3]]).log()
+mask = torch.ones(1, 3, dtype=torch.bool)
+print("token ratios ", likelihood_ratio(old, mu).tolist()[0])
+print("their product", likelihood_ratio(old, mu).prod().item())
+
+# %% [markdown]
+# The second number is the weight of the *answer*: 1.8 times as likely under $\pi_{old}$. Large weights make
+# a gradient noisy, so they are bounded in one of two ways. Truncation takes $\min(w, C)$. A mask takes 0
+# for what lies outside. Both can be done per token, or per answer.
+
+# %%
+rows = []
+for of in ("token", "sequence", "geometric"):
+    for limit in ("truncate", "mask"):
+        found = sampler_weights(old, mu, mask, of, limit, 0.5, 2.0)
+        rows.append([of, limit, ", ".join(f"{x:.2f}" for x in found[0].tolist())])
+plots.table(["weight of", "outside of 0.5 to 2", "weights of the three tokens"], rows)
+
+# %% [markdown]
+# **Guess first.** Which of the six comes nearest to the right gradient when $\mu$ is far from the policy?
+#
+# ## 2. All answers listed
+#
+# The world is a language of 4 letters whose answers have 6 of them. Each answer has a random reward.
+# $\pi$ has random logits, $\mu$ has the same ones plus noise. The true gradient and the expected gradient
+# under $\mu$ are sums of 4,096 terms.
+
+# %%
+ANSWERS = torch.tensor(list(itertools.product(range(4), repeat=6)))  # (4096, 6)
+BEFORE = torch.nn.functional.pad(ANSWERS[:, :-1] + 1, (1, 0))
+
+
+def log_probs_of(logits):  # (5, 4) -> (4096, 6)
+    return logits.log_softmax(-1)[BEFORE].gather(-1, ANSWERS[..., None]).squeeze(-1)
+
+
+def direction(weights, drew, logits, advantages):
+    """The expected gradient of sum_t w_t A log pi(y_t) over answers of the sampler, (20,)."""
+    leaf = logits.clone().requires_grad_()
+    chance = drew.sum(1).exp()
+    value = chance @ (weights * advantages * log_probs_of(leaf)).sum(1)
+    return torch.autograd.grad(value, leaf)[0].flatten()
+
+
+# %% [markdown]
+# The cosine between both directions is 1 if the update points where it should.
+
+
+# %%
+def weights_of(name, old, drew, advantages):
+    row, everything = CORRECTIONS[name], torch.ones_like(old, dtype=torch.bool)
+    if row.divergence:
+        left_out = dppo_left_out(old, drew, advantages, row.divergence, 0.2)
+        return likelihood_ratio(old, drew) * ~left_out
+    if row.against == "sampler":  # the clip takes the gradient of what it acts on
+        ratio = likelihood_ratio(old, drew)
+        return ratio * (ratio.clamp(0.8, 1.2) * advantages >= ratio * advantages)
+    if row.of is None:
+        return torch.ones_like(old)
+    return sampler_weights(old, drew, everything, row.of, row.limit, 0.5, 2.0)
+
+
+# %%
+NAMES = ["none", "token_tis", "sequence_tis", "sequence_mask", "dppo_tv", "sampler_clip"]
+SIZES = [0.1, 0.2, 0.35, 0.5, 0.7, 1.0]  # of the noise
+
+
+def cosines(seed, size):
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape):
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    logits, noise, rewards = normal(5, 4), normal(5, 4), normal(4096)
+    old, drew = log_probs_of(logits), log_probs_of(logits + size * noise)
+    advantages = (rewards - old.sum(1).exp() @ rewards)[:, None]
+    truth = direction(torch.ones_like(old), old, logits, advantages)
+    found = {
+        name: direction(weights_of(name, old, drew, advantages), drew, logits, advantages)
+        for name in NAMES
+    }
+    kl = drew.sum(1).exp() @ (drew - old).sum(1)
+    return kl, {n: torch.cosine_similarity(g, truth, dim=0).item() for n, g in found.items()}
+
+
+# %%
+measured = {size: [cosines(seed, size) for seed in range(8)] for size in SIZES}
+kls = [sum(float(kl) for kl, _ in measured[size]) / 8 for size in SIZES]
+means = {n: [sum(found[n] for _, found in measured[s]) / 8 for s in SIZES] for n in NAMES}
+styles = {"none": "bad", "sequence_tis": "good"}
+plots.curves(
+    means,
+    kls,
+    styles=styles,
+    xlabel="KL(mu, pi) of an answer (nats)",
+    ylabel="cosine, mean of 8 worlds",
+)
+
+# %% [markdown]
+# Three things can be read from it.
+#
+# - **Weights of tokens help little.** A token's ratio says nothing of how unlikely the tokens before it
+#   have become. Their weights correct the letter, and not the way there.
+# - **The weight of the whole answer points in the right direction**, even truncated at 2.
+# - **PPO's clip against the sampler is worst.** Where $\mu$ is far, most tokens lie outside of the clip
+#   already, and the clip takes those that moved in the direction of their advantage.
+
+# %%
+middle = SIZES.index(0.5)
+assert means["sequence_tis"][middle] > 0.95 > means["token_tis"][middle]
+assert means["sampler_clip"][middle] == min(curve[middle] for curve in means.values())
+
+# %% [markdown]
+# ## 3. Why not the whole weight, without a bound?
+#
+# Without a bound the expected gradient is exactly right. What it costs is the sample size: of $n$ answers
+# with unequal weights, as many count as $(\sum w)^2 / \sum w^2$.
+
+# %%
+generator = torch.Generator().manual_seed(0)
+rows = []
+for length in (6, 30, 120):
+    token = 0.2 * torch.randn(1000, length, generator=generator)  # log-ratios of tokens
+    token = token - 0.02  # so that the mean weight of a token is 1
+    whole = token.sum(1).exp()
+    rows.append(
+        [length, f"{effective_share(whole):.3f}", f"{effective_share(whole.clamp(max=2)):.3f}"]
+    )
+plots.table(["tokens", "share of 1,000 answers that counts", "the same, truncated at 2"], rows)
+assert float(rows[0][1]) > 0.7 > 0.1 > float(rows[2][1])
+
+# %% [markdown]
+# With 120 tokens nearly nothing is left of a thousand answers. This is why long answers are corrected per
+# token, or by the geometric mean, although these are biased. The engine logs the share as `ess_responses`.
+#
+# **What would happen if** the ratio were upside down, $\mu / \pi_{old}$? What the policy has moved away
+# from would weigh more. Try it: exchange `old` and `drew` in the last line of `weights_of`.
+
+# %%
+plots.code(sampler_weights, docstring=False)
+
+# %% [markdown]
+# ## Yours
+#
+# `python -m rl.async_grpo_engine --data sums --lag 16 --correction sequence_tis` trains with a sampler
+# that is 16 optimizer steps old. [nano/async_grpo.py](../nano/async_grpo.py) is the same in a hundred
+# lines. [off_policy.md](../docs/off_policy.md) has the measured runs: there the lag is a trained one,
+# and no noise.
+#
+# Next: [25_hold_a_loss_against_the_truth](25_hold_a_loss_against_the_truth.ipynb), where a loss of your
+# own is held against the truth.
+#
+# The map of all pages is [00_start_here](00_start_here.ipynb).

@@ -1,0 +1,368 @@
+"""Gold against the sampler's lag and precision, for each correction: docs/off_policy.md's numbers.
+
+    python scripts/lag_study.py                    all that is missing; Ctrl-C and the same again goes on
+    python scripts/lag_study.py --minutes 30       as much of it as starts within 30 minutes
+    python scripts/lag_study.py --pages            tables, JSON and figure from what is there
+
+Every run of a world takes the same optimizer steps on the same number of answers from the same start. A
+job is one run: cell and seed. Its numbers are one file under runs/lag_study/jobs. Seeds are the outer
+loop, so an unfinished study has whole seeds. The start of the reviews is the kept base and reward model
+(notebooks/course/kept); that of the sums is trained once.
+"""
+
+from __future__ import annotations
+
+import harness  # isort: skip  # noqa: F401  (before PyTorch is loaded)
+
+import copy
+import json
+import re
+import statistics
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import saved_models
+import torch
+from studies.enumerated import exact_rows
+from studies.runner import run_stage
+
+from gpt.checkpoint import save_gpt
+from gpt.generate import SamplingParams
+from harness.command_line import run_command
+from harness.files import read_jsonl, read_object, write_json, write_text
+from harness.flag_ranges import AtLeastOne, Limit
+from harness.frozen_copy import frozen_copy
+from harness.metric_log import MetricLog
+from harness.paths import MODEL_FILE, REPOSITORY, RUNS
+from harness.report.intervals import SIGNIFICANT, holm, t_interval, t_test
+from reward_model.scalar_head import save_reward_model
+from rl.async_grpo_engine import PRESETS, AsyncGRPOConfig, train
+from rl.training.evaluation import evaluate
+from rl.training.open_task import Task, open_task
+
+WORLDS = ("reviews", "sums")
+LAGS = (0, 1, 4, 16, 64)
+FAR = (16, 64)  # where every correction of COMPARED runs
+COMPARED = (
+    "none", "token_tis", "sequence_tis", "sequence_mask", "decoupled", "dppo_tv", "sampler_clip",
+)  # fmt: skip
+EVERYWHERE = ("none",)  # corrections that run at every lag
+BUDGET = dict(prompts_per_step=4, group_size=8, minibatches=2, updates_per_batch=1, stop_kl=None)
+OF_WORLD = {
+    "reviews": dict(steps=40, lr=3e-4, kl_coef=0.05, max_new_tokens=40),
+    "sums": dict(steps=40, lr=1.5e-4, kl_coef=0.0, max_new_tokens=32),
+}
+SIDES = {
+    "one": ("--ranks", 1, "--lag", 2),
+    "two that share all work": ("--ranks", 2, "--lag", 2),
+    "two, one of which samples": ("--ranks", 2, "--lag", 2, "--samplers", 1),
+}
+UNMEASURED = "Not measured yet: `python scripts/lag_study.py` does it at its end.\n"
+LOGGED = (
+    "sampler_kl", "ess", "ess_responses", "weights_cut", "weight_max", "clip_high_fraction",
+    "clip_low_fraction", "entropy", "grad_norm",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One setting of one world."""
+
+    world: str
+    lag: int
+    precision: str
+    correction: str
+
+    @property
+    def name(self) -> str:
+        """What its files are called."""
+        return f"{self.world}-{self.lag}-{self.precision}-{self.correction}"
+
+
+def cells() -> Iterator[Cell]:
+    """The grid. At lag 0 in float32 all corrections that weigh are one run."""
+    for world in WORLDS:
+        for lag in LAGS:
+            names = ("none",) if lag == 0 else COMPARED if lag in FAR else EVERYWHERE
+            for name in names:
+                yield Cell(world, lag, "float32", name)
+        yield Cell(world, 0, "bfloat16", "none")
+        for name in ("none", "token_tis"):
+            yield Cell(world, 0, "int8", name)
+
+
+@dataclass(frozen=True)
+class StudyConfig:
+    """Lag and precision of the sampler x correction x seed."""
+
+    seeds: AtLeastOne = 6
+    """Runs of each cell."""
+    minutes: Limit = float("inf")
+    """No job is started after so many minutes."""
+    steps: int | None = None
+    """Batches of each run, in the place of the study's own: a toy of it."""
+    test_prompts: AtLeastOne = 256
+    """Test prompts that each run answers at its end."""
+    pages: bool = False
+    """Start nothing: write the pages from what is there."""
+    out: Path = RUNS / "lag_study"
+    """Where starts and jobs are kept."""
+    debug: bool = False
+    """Show the traceback of an error."""
+
+
+def config_of(cell: Cell, study: StudyConfig, seed: int) -> AsyncGRPOConfig:
+    """The flags of a run."""
+    preset = PRESETS["tiny"] | (PRESETS["tiny/sums"] if cell.world == "sums" else {})
+    flags: dict[str, Any] = dict(preset) | BUDGET | OF_WORLD[cell.world]
+    flags |= dict(lag=cell.lag, sampler_precision=cell.precision, correction=cell.correction)
+    start = study.out / "starts" / cell.world
+    if cell.world == "reviews":
+        flags["reward_model"] = (start / "reward_model",)
+    config = AsyncGRPOConfig(
+        data=cell.world, policy=start, seed=seed, eval_prompts=0, device="cpu", **flags
+    )
+    return replace(config, steps=study.steps) if study.steps else config
+
+
+def make_starts(folder: Path) -> None:
+    """The models that every run of a world starts from."""
+    reviews = folder / "reviews"
+    if not (reviews / MODEL_FILE).exists():
+        (reviews / "reward_model").mkdir(parents=True, exist_ok=True)
+        save_reward_model(reviews / "reward_model" / MODEL_FILE, *saved_models.reward_model())
+        save_gpt(reviews / MODEL_FILE, *saved_models.base())
+    flags = ("--data", "sums", "--preset", "tiny", "--ranks", 1, "--device", "cpu")
+    run_stage(folder / "sums", "gpt.pretraining", flags, threads=1, resume=True)
+
+
+def run_job(cell: Cell, study: StudyConfig, seed: int, task: Task) -> dict[str, Any]:
+    """Train once and answer the test prompts; what is kept of it."""
+    config = config_of(cell, study, seed)
+    assert task.reward_fn is not None
+    policy, log = copy.deepcopy(task.policy), MetricLog(config.steps)
+    begin, reference = time.process_time(), frozen_copy(task.policy)
+    collapsed = ""
+    try:
+        train(
+            config, policy, task.tokenizer, task.reward_fn, task.prompts["train"], log,
+            reference=reference,
+        )  # fmt: skip
+    except ValueError as error:  # Diverged
+        collapsed = str(error)
+    seconds = time.process_time() - begin
+    found = evaluate(
+        policy, task.tokenizer, task.prompts["test"][: study.test_prompts],
+        SamplingParams(config.temperature, max_new_tokens=config.max_new_tokens), task.reward_fn,
+        reference=reference, gold=task.gold,
+    ).summary()  # fmt: skip
+    half = log.rows[len(log.rows) // 2 :]
+    means = {key: statistics.fmean(row[key] for row in half) for key in LOGGED if half}
+    rewards = [row["reward"] for row in log.rows]
+    return vars(cell) | dict(
+        seed=seed, steps=config.steps, seconds=seconds, collapsed=collapsed, rewards=rewards,
+        **found, logged=means,
+    )  # fmt: skip
+
+
+def run_all(study: StudyConfig) -> None:
+    """Every job whose file is missing."""
+    torch.set_num_threads(1)
+    begin = time.monotonic()
+    make_starts(study.out / "starts")
+    tasks = {
+        world: open_task(
+            config_of(Cell(world, 0, "float32", "none"), study, 0), torch.device("cpu")
+        )
+        for world in WORLDS
+    }
+    for seed in range(study.seeds):
+        for cell in cells():
+            path = study.out / "jobs" / f"{cell.name}-{seed}.json"
+            if path.exists():
+                continue
+            if time.monotonic() - begin > 60 * study.minutes:
+                return
+            row = run_job(cell, study, seed, tasks[cell.world])
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_json(path, row)
+            print(f"{path.stem}: gold {row['gold']:.3f}, {row['seconds']:.0f} s", flush=True)
+
+
+# What it says -------------------------------------------------------------------------------------
+
+
+def summarised(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """A row per cell: gold with its interval, what was logged, the paired test against no correction."""
+    by_cell: dict[tuple[Any, ...], dict[int, Mapping[str, Any]]] = {}
+    for row in rows:
+        key = (row["world"], row["lag"], row["precision"], row["correction"])
+        by_cell.setdefault(key, {})[row["seed"]] = row
+    table: list[dict[str, Any]] = []
+    tests: dict[int, float] = {}
+    for (world, lag, precision, correction), runs in sorted(by_cell.items()):
+        gold = [runs[seed]["gold"] for seed in sorted(runs)]
+        alone = dict.fromkeys(("mean", "low", "high"), gold[0])  # one run has no interval
+        logged = {
+            key: statistics.fmean(run["logged"][key] for run in runs.values()) for key in LOGGED
+        }
+        line: dict[str, Any] = dict(
+            world=world, lag=lag, precision=precision, correction=correction, seeds=sorted(runs),
+            gold=t_interval(gold) if len(gold) > 1 else alone,
+            kl=statistics.fmean(run["kl"] for run in runs.values()),
+            collapsed=sum(bool(run["collapsed"]) for run in runs.values()), logged=logged,
+        )  # fmt: skip
+        plain = by_cell.get((world, lag, precision, "none"), {})
+        both = sorted(plain.keys() & runs.keys())
+        if correction != "none" and len(both) >= 3:
+            gaps = [runs[seed]["gold"] - plain[seed]["gold"] for seed in both]
+            line["against_none"] = t_interval(gaps) | {"seeds": both}
+            tests[len(table)] = t_test(gaps)
+        table.append(line)
+    for place, p in holm({str(place): p for place, p in tests.items()}).items():
+        table[int(place)]["against_none"] |= {"p": tests[int(place)], "holm": p}
+    return table
+
+
+def spread(interval: Mapping[str, float]) -> str:
+    """0.512 ± 0.020, the half width of the 95% interval; of one run its number alone."""
+    if interval["high"] == interval["low"]:
+        return f"{interval['mean']:.3f}"
+    return f"{interval['mean']:.3f} ± {(interval['high'] - interval['low']) / 2:.3f}"
+
+
+def tables(table: Sequence[Mapping[str, Any]]) -> str:
+    """The page's tables: one of each world."""
+    text = []
+    for world in [world for world in WORLDS if any(row["world"] == world for row in table)]:
+        text += [
+            f"### {world.capitalize()}", "",
+            "| lag | precision | correction | seeds | gold | against none | KL(mu, pi) | sample | cut |",
+            "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+        ]  # fmt: skip
+        for row in table:
+            if row["world"] != world:
+                continue
+            test = row.get("against_none")
+            gap = "" if test is None else f"{test['mean']:+.3f} (p {test['holm']:.2f})"
+            logged = row["logged"]
+            text.append(
+                f"| {row['lag']} | {row['precision']} | {row['correction']} | {len(row['seeds'])} | "
+                f"{spread(row['gold'])} | {gap} | {logged['sampler_kl']:.2g} | "
+                f"{logged['ess_responses']:.2f} | {logged['weights_cut']:.1%} |"
+            )
+        text.append("")
+    return "\n".join(text)
+
+
+def plot(table: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Gold against lag, a line for each correction that runs at every lag and points for the others."""
+    import matplotlib.pyplot as plt
+
+    worlds = [world for world in WORLDS if any(row["world"] == world for row in table)]
+    figure, axes = plt.subplots(1, len(worlds), figsize=(1 + 5 * len(worlds), 4), squeeze=False)
+    for world, axis in zip(worlds, axes[0], strict=True):
+        for number, name in enumerate(COMPARED):
+            rows = [
+                row for row in table
+                if row["world"] == world and row["precision"] == "float32"
+                and (row["correction"] == name or row["lag"] == 0)
+            ]  # fmt: skip
+            rows = [row for row in rows if name in EVERYWHERE or row["lag"] in FAR]
+            if not rows:
+                continue
+            places = [LAGS.index(row["lag"]) + 0.06 * (number - 4) for row in rows]
+            means = [row["gold"]["mean"] for row in rows]
+            ends = [
+                [row["gold"]["mean"] - row["gold"]["low"] for row in rows],
+                [row["gold"]["high"] - row["gold"]["mean"] for row in rows],
+            ]
+            axis.errorbar(
+                places, means, yerr=ends, label=name, marker="o", markersize=4, capsize=2,
+                linestyle="-" if name in EVERYWHERE else "none", linewidth=1,
+            )  # fmt: skip
+        axis.set_xticks(range(len(LAGS)), [str(lag) for lag in LAGS])
+        axis.set(title=world, xlabel="lag (optimizer steps)", ylabel="gold")
+    axes[0, 0].legend(fontsize=7)
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
+def exact_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The enumerated cosines, biases and variances: a row of each correction."""
+    amounts = list(dict.fromkeys(row["noise"] for row in rows))
+    kls = {row["noise"]: f"{row['kl']:.2g}" for row in rows}
+    titles = [f"{what} at {kls[a]}" for what in ("cosine", "bias", "variance") for a in amounts]
+    text = [f"| correction | {' | '.join(titles)} |", "| --- |" + " --- |" * len(titles)]
+    for name in dict.fromkeys(row["correction"] for row in rows):
+        of = {row["noise"]: row for row in rows if row["correction"] == name}
+        cells = [f"{of[a]['cosine']:.3f}" for a in amounts]
+        cells += [f"{of[a]['bias']:.2f}" for a in amounts]
+        cells += [f"{of[a]['variance']:,.0f}" for a in amounts]
+        text.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(text) + "\n"
+
+
+def throughput(study: StudyConfig) -> None:
+    """Seconds a step of the same run on one rank, on two, and on two of which one samples."""
+    path, rows = study.out / "throughput.json", []
+    if path.exists():
+        return
+    for name, flags in SIDES.items():
+        folder = study.out / f"throughput-{name.replace(' ', '-')}"
+        start = study.out / "starts" / "sums"
+        given = ("--data", "sums", "--policy", start, "--steps", 16, "--eval-prompts", 0)
+        more = ("--test-prompts", 0, "--device", "cpu", *flags)
+        run_stage(folder, "rl.async_grpo_engine", (*given, *more), threads=1)
+        steps = read_jsonl(folder / "metrics.jsonl")[4:]
+        seconds = [sum(value for key, value in row.items() if "seconds/" in key) for row in steps]
+        rows.append({"side": name, "seconds": statistics.median(seconds)})
+    write_json(path, {"sides": rows})
+
+
+def write_pages(study: StudyConfig, docs: Path = REPOSITORY / "docs") -> None:
+    """docs/off_policy.json, its figure, and the tables between the page's marks."""
+    rows = [read_object(path) for path in sorted((study.out / "jobs").glob("*.json"))]
+    table = summarised(rows)
+    about = {
+        "budget": BUDGET, "of_world": OF_WORLD, "runs": len(rows),
+        "cpu_minutes": round(sum(row["seconds"] for row in rows) / 60, 1),
+        "significant": [
+            row["world"] + " " + str(row["lag"]) + " " + row["precision"] + " " + row["correction"]
+            for row in table if row.get("against_none", {}).get("holm", 1) < SIGNIFICANT
+        ],
+    }  # fmt: skip
+    measured, exact = study.out / "throughput.json", list(exact_rows())
+    sides = read_object(measured)["sides"] if measured.exists() else []
+    about |= {"exact": exact, "throughput": sides}
+    write_json(docs / "off_policy.json", about | {"cells": table})
+    plot(table, docs / "off_policy.png")
+    page = docs / "off_policy.md"
+    fast = "\n".join(f"| {row['side']} | {row['seconds']:.2f} |" for row in sides)
+    parts = {
+        "lag study": tables(table), "exact": exact_table(exact),
+        "size": f"{len(rows)} runs, {about['cpu_minutes']:g} minutes of one core.\n",
+        "throughput": f"| ranks | seconds a step |\n| --- | --- |\n{fast}\n" if sides else UNMEASURED,
+    }  # fmt: skip
+    text = page.read_text("utf-8")
+    for name in parts:
+        between = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end of ({name}) -->)", re.DOTALL)
+        text = between.sub(lambda found: found[1] + parts[found[3]] + found[2], text)
+    write_text(page, text)
+
+
+def main(study: StudyConfig) -> None:
+    """Run what is missing, then write the pages."""
+    if not study.pages:
+        run_all(study)
+        throughput(study)
+    write_pages(study)
+    print(json.dumps({"jobs": len(list((study.out / "jobs").glob("*.json")))}))
+
+
+if __name__ == "__main__":
+    run_command(main, StudyConfig)

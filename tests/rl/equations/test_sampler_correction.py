@@ -1,0 +1,219 @@
+"""What corrects for another sampler: worked numbers, and every answer of small worlds listed."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import get_args
+
+import pytest
+import torch
+from studies.enumerated import FULL, NOISE, WORLDS, World, exact_rows
+
+from rl.equations.losses import clipped_surrogate
+from rl.equations.sampler_correction import (
+    CORRECTIONS,
+    Name,
+    binary_kl,
+    binary_tv,
+    dppo,
+    dppo_left_out,
+    effective_share,
+    sampler_weights,
+)
+
+OVER_MU = torch.tensor([[0.4, 1.5, 3.0, 9], [0.6, 1.9, 9, 9]], dtype=torch.float64)  # pi_old / mu
+MASK = torch.tensor([[1, 1, 1, 0], [1, 1, 0, 0]]).bool()
+OLD = torch.full((2, 4), -2.0, dtype=torch.float64)
+WEIGHTED = [name for name, row in CORRECTIONS.items() if row.of is not None]
+
+
+def test_the_names_of_the_flag_are_the_rows_of_the_table():
+    assert list(CORRECTIONS) == list(get_args(Name))
+
+
+# Worked numbers
+
+
+@pytest.mark.parametrize(
+    ("of", "limit", "first", "second"),
+    [  # products 1.8 and 1.14, geometric means 1.216440 and 1.067708
+        ("token", "all", [0.4, 1.5, 3, 0], [0.6, 1.9, 0, 0]),
+        ("token", "truncate", [0.4, 1.5, 2, 0], [0.6, 1.9, 0, 0]),
+        ("token", "mask", [0, 1.5, 0, 0], [0.6, 1.9, 0, 0]),
+        ("sequence", "all", [1.8, 1.8, 1.8, 0], [1.14, 1.14, 0, 0]),
+        ("geometric", "all", [1.21644, 1.21644, 1.21644, 0], [1.067708, 1.067708, 0, 0]),
+    ],
+)
+def test_weights(of, limit, first, second):
+    """Within 0.5 and 2; padding weighs 0."""
+    found = sampler_weights(OLD, OLD - OVER_MU.log(), MASK, of, limit, 0.5, 2.0)
+    torch.testing.assert_close(found, torch.tensor([first, second]).double(), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("of", "limit", "floor", "cap", "first"),
+    [
+        ("sequence", "truncate", 0.5, 1.7, 1.7),
+        ("sequence", "mask", 0.5, 1.7, 0),
+        ("sequence", "mask", 1.9, 9.0, 0),
+        ("geometric", "truncate", 0.5, 1.2, 1.2),
+        ("geometric", "mask", 0.5, 1.2, 0),
+        ("geometric", "mask", 1.1, 1.3, 1.21644),
+    ],
+)
+def test_bounds_of_a_whole_response(of, limit, floor, cap, first):
+    found = sampler_weights(OLD, OLD - OVER_MU.log(), MASK, of, limit, floor, cap)
+    assert found[0, :3].tolist() == pytest.approx([first] * 3, abs=1e-5)
+
+
+@pytest.mark.parametrize("name", WEIGHTED)
+def test_where_mu_is_the_old_policy_every_weight_is_one_to_the_last_bit(name):
+    old = -torch.rand(5, 7, generator=torch.Generator().manual_seed(0)) * 9
+    mask, row = torch.arange(7) < torch.tensor([[7], [5], [1], [3], [0]]), CORRECTIONS[name]
+    found = sampler_weights(old, old.clone(), mask, row.of, row.limit, 0.5, 2.0)
+    assert torch.equal(found, mask.float())
+
+
+def test_effective_share():
+    """(1 + 2 + 3)^2 / (3 * 14); equal weights count whatever they are."""
+    assert effective_share(torch.tensor([1.0, 2, 3])).item() == pytest.approx(36 / 42)
+    assert effective_share(torch.full((5,), 0.3)).item() == pytest.approx(1)
+    assert effective_share(torch.tensor([1.0, 0, 0, 0])).item() == pytest.approx(0.25)
+
+
+def test_binary_divergences():
+    """mu 0.5 against pi 0.8 and back, and a rare token whose ratio of 10 is a small step."""
+    pi, mu = torch.tensor([[0.8, 0.5, 0.01]]).log(), torch.tensor([[0.5, 0.8, 0.001]]).log()
+    assert binary_tv(pi, mu)[0].tolist() == pytest.approx([0.3, 0.3, 0.009], abs=1e-6)
+    by_hand = [
+        0.5 * math.log(0.5 / 0.8) + 0.5 * math.log(0.5 / 0.2),
+        0.8 * math.log(0.8 / 0.5) + 0.2 * math.log(0.2 / 0.5),
+        0.001 * math.log(0.1) + 0.999 * math.log(0.999 / 0.99),
+    ]
+    assert by_hand[:2] == pytest.approx([0.223144, 0.192745], abs=1e-6)
+    assert binary_kl(pi, mu)[0].tolist() == pytest.approx(by_hand, abs=1e-6)
+    certain = binary_kl(torch.zeros(1, 1), torch.tensor([[-0.1]]))  # pi = 1
+    assert certain.isfinite().all()
+
+
+def test_dppo():
+    """By hand, A = 1 and -1: kept where it moves back or not too far; the ratio is bounded by 20."""
+    pi = torch.tensor([[0.8, 0.5, 0.5], [0.8, 0.2, 0.5]], dtype=torch.float64)
+    mu = torch.tensor([[0.5, 0.8, 0.02], [0.5, 0.5, 0.5]], dtype=torch.float64)
+    advantages = torch.tensor([[1.0], [-1.0]], dtype=torch.float64)
+    left_out = [[True, False, True], [False, True, False]]
+    log_probs = pi.log().requires_grad_()
+    given = (mu.log(), advantages, "tv", 0.2)
+    assert dppo_left_out(log_probs, *given).tolist() == left_out
+    loss = dppo(log_probs, *given)
+    (gradient,) = torch.autograd.grad(loss.sum(), log_probs)
+    torch.testing.assert_close(
+        gradient, torch.tensor([[0, -0.625, 0], [1.6, 0, 1.0]], dtype=torch.float64)
+    )
+    assert loss[0, 1].item() == pytest.approx(-0.625 * math.log(0.5))
+    (bounded,) = torch.autograd.grad(
+        dppo(log_probs, mu.log(), advantages, "tv", 1.0).sum(), log_probs
+    )
+    assert bounded[0, 2].item() == pytest.approx(-20)
+    for delta, kept in ((0.25, True), (0.2, False)):  # binary KL 0.223 of the first token
+        found = dppo_left_out(log_probs, mu.log(), advantages, "kl", delta)
+        assert bool(found[0, 0]) is not kept
+
+
+# Every answer listed
+
+
+def test_the_listed_answers_are_all():
+    world = World(0, NOISE["much"])
+    logits, mu, _ = world.drawn
+    for table in (logits, mu):
+        assert float(world.log_probs(table).sum(1).exp().sum()) == pytest.approx(1, abs=1e-12)
+    assert len(world.answers) == 4096
+
+
+@pytest.mark.parametrize("seed", range(WORLDS))
+def test_the_whole_ratio_of_a_response_is_unbiased(seed):
+    """E_mu[pi(y) / mu(y) A grad log pi(y)] is the gradient under pi, to 1e-12."""
+    for noise in NOISE.values():
+        world = World(seed, noise)
+        chance = world.log_probs(world.drawn[1]).sum(1).exp()
+        found = chance @ world.gradients(FULL)
+        torch.testing.assert_close(found, world.truth(), atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("name", CORRECTIONS)
+def test_no_row_of_the_table_is_unbiased(name):
+    """Each one's bias is 1% of the gradient or more, in every world; without noise it is 0."""
+    row = CORRECTIONS[name]
+    for seed in range(3):
+        assert World(seed, NOISE["much"]).measured(row)["bias"] > 0.01
+        assert World(seed, 0.0).measured(row)["bias"] < 1e-12
+
+
+def test_what_keeps_a_row_from_being_unbiased():
+    """The bounds, and the tokens before: without bounds, or on answers of one token, there is none."""
+    wide = dict(floor=0.0, cap=math.inf)
+    for seed in range(3):
+        short, long = (World(seed, NOISE["much"], length) for length in (1, 6))
+        for name in ("sequence_tis", "sequence_mask"):
+            assert long.measured(CORRECTIONS[name], **wide)["bias"] < 1e-12
+        for name in ("token_tis", "masked", "geometric_tis", "geometric_mask"):
+            assert short.measured(CORRECTIONS[name], **wide)["bias"] < 1e-12
+            assert long.measured(CORRECTIONS[name], **wide)["bias"] > 0.1
+        assert short.measured(CORRECTIONS["decoupled"])["bias"] < 1e-12
+        assert short.measured(CORRECTIONS["none"])["bias"] > 0.1
+
+
+COSINES = {  # at KL(mu, pi) 0.07 and 0.43 nats an answer
+    "none": (0.9684, 0.8185), "token_tis": (0.9718, 0.8348), "masked": (0.9718, 0.7894),
+    "sequence_tis": (0.9994, 0.9801), "sequence_mask": (0.9784, 0.7939),
+    "geometric_tis": (0.9779, 0.8780), "geometric_mask": (0.9779, 0.8793),
+    "decoupled": (0.9718, 0.8345), "dppo_tv": (0.9718, 0.5971), "dppo_kl": (0.9718, 0.5066),
+    "sampler_clip": (0.5062, 0.2210), "sequence_all": (1.0, 1.0),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def exact():
+    return {(row["noise"], row["correction"]): row for row in exact_rows()}
+
+
+def test_cosines(exact):
+    """Literals of the eight worlds: how much of the true direction is left, and at what variance."""
+    for name, expected in COSINES.items():
+        found = [exact[noise, name]["cosine"] for noise in ("little", "much")]
+        assert found == pytest.approx(expected, abs=2e-4), name
+    for noise, kl in (("little", 0.07), ("much", 0.43), ("most", 1.6)):
+        assert exact[noise, "none"]["kl"] == pytest.approx(kl, rel=0.05)
+        ranked = sorted(CORRECTIONS, key=lambda name: exact[noise, name]["cosine"])
+        assert ranked[-1] == "sequence_tis" and exact[noise, "sequence_all"]["bias"] < 1e-12
+    for noise in ("little", "much"):
+        least = min(CORRECTIONS, key=lambda name: exact[noise, name]["cosine"])
+        assert least == "sampler_clip"
+    assert (
+        exact["most", "sequence_all"]["variance"] > 100 * exact["most", "sequence_tis"]["variance"]
+    )
+
+
+# Planted mistakes in the caller
+
+
+def test_a_weight_without_a_detach_would_move_the_gradient():
+    """The weights of a loss are constants: their own gradient, were it there, is another one."""
+    mu = OLD - OVER_MU.log()
+    log_probs = OLD.clone().requires_grad_()
+    w = sampler_weights(log_probs, mu, MASK, "token", "truncate", 0.5, 2.0)
+    assert not w.requires_grad
+    advantages = torch.ones(2, 1, dtype=torch.float64)
+    loss = (w * clipped_surrogate(log_probs, OLD, advantages, 0.2, 0.2))[MASK].sum()
+    (gradient,) = torch.autograd.grad(loss, log_probs)
+    assert gradient[0].tolist() == pytest.approx([-0.4, -1.5, -2, 0])
+
+
+def test_other_names_are_refused():
+    with pytest.raises(ValueError, match="of must be one of"):
+        sampler_weights(OLD, OLD, MASK, "word", "all", 0.5, 2.0)
+    with pytest.raises(ValueError, match="limit must be one of"):
+        sampler_weights(OLD, OLD, MASK, "token", "clip", 0.5, 2.0)
+    assert replace(CORRECTIONS["none"], of="token").limit == "all"

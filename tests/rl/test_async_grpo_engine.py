@@ -1,0 +1,281 @@
+"""Asynchronous GRPO: which policy draws, what corrects for it, and that without a gap it is GRPO."""
+
+from __future__ import annotations
+
+import copy
+import os
+import signal
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from engines import (
+    DIVERSE,
+    MASK,
+    NEW,
+    OLD,
+    RATIO,
+    Noted,
+    Updates,
+    engine_named,
+    mean_of_means,
+    numbers,
+    pessimistic,
+    response_log_probs,
+    small_gpt,
+    weights,
+)
+from forked import Done, forked
+
+from harness.command_line import explained
+from harness.ranks.collectives import gather, own_number
+from harness.ranks.launch import Wish, run_on_ranks
+from rl.async_grpo_engine import async_grpo_loss, corrected, stale_share
+from rl.batches.samplers import Sampler, round_weights
+from rl.equations.sampler_correction import CORRECTIONS
+
+CONTRACT = {
+    "forms": {
+        "token_tis": {},
+        "dppo_tv": {"correction": "dppo_tv"},
+        "sampler_clip": {"correction": "sampler_clip"},
+    },
+    "clipped": {"token_tis": {}},
+    "resumed": ({"lag": 3, "sampler_precision": "bfloat16"}, {"lag": 4}),
+    "headings": ("Asynchronous GRPO",),
+    "skips": {},
+}
+ASYNC, GRPO = engine_named("async_grpo"), engine_named("grpo")
+CONFIG, run = ASYNC.config, ASYNC.run
+CLIPPED = [name for name, row in CORRECTIONS.items() if row.divergence is None]
+
+
+# Without a gap
+
+
+@pytest.mark.parametrize("name", CLIPPED)
+def test_without_a_gap_it_is_grpo_bit_for_bit(name):
+    """Weights and logs, for every correction that weighs or clips GRPO's surrogate."""
+    ends = []
+    for engine, more in ((GRPO, {}), (ASYNC, dict(correction=name))):
+        policy = small_gpt()
+        options = dict(steps=3, minibatches=2, updates_per_batch=2, lr=3e-3, **more)
+        ends.append((weights(policy), engine.run(policy, DIVERSE, **options)))
+        ends[-1] = (weights(policy), numbers(ends[-1][1]))
+    assert torch.equal(ends[0][0], ends[1][0])
+    assert not torch.equal(ends[0][0], weights(small_gpt()))
+    for grpo, ours in zip(ends[0][1], ends[1][1], strict=True):
+        assert grpo.items() <= ours.items()
+        assert (ours["lag"], ours["sampler_kl"], ours["ess_responses"]) == (0, 0, 1)
+
+
+# Who draws
+
+
+@pytest.mark.parametrize(("lag", "ages"), [(0, [0, 0, 0, 0]), (3, [0, 2, 3, 3]), (4, [0, 2, 4, 4])])
+def test_the_sampler_is_that_many_optimizer_steps_old(monkeypatch, lag, ages):
+    """Two optimizer steps a batch. The log-probs that come with an answer are the older policy's."""
+    policy, reward = small_gpt(), Noted(DIVERSE)
+    updates = Updates(monkeypatch, policy)  # the policy before each optimizer step
+    rows = run(policy, reward, steps=4, minibatches=2, lag=lag, lr=1e-2)
+    assert [row["lag"] for row in rows] == ages
+    for batch, (rollout, age) in enumerate(zip(reward.rollouts, ages, strict=True)):
+        drew = updates.policies[2 * batch - age]
+        for row in (0, 9):
+            expected = torch.stack(response_log_probs(drew, rollout, row))
+            found = rollout.log_probs[row][rollout.response_mask[row]]
+            torch.testing.assert_close(found, expected, rtol=0, atol=2e-5)
+
+
+def test_rounding_is_that_of_an_inference_engine():
+    """By hand: a row of int8 in units of its largest weight / 127; bfloat16 keeps 8 bits."""
+    model = small_gpt(noise=0.1)
+    exact = copy.deepcopy(model)
+    round_weights(model, "int8")
+    linear, was = (each.h[0].attn.c_attn.weight.detach() for each in (model, exact))
+    for row in (0, 5):
+        unit = was[row].detach().abs().max().item() / 127
+        by_hand = [round(float(x) / unit) * unit for x in was[row]]
+        assert linear[row].tolist() == pytest.approx(by_hand, abs=1e-7)
+    assert torch.equal(model.wte.weight, exact.wte.weight)
+    round_weights(exact, "bfloat16")
+    assert torch.equal(weights(exact), weights(exact).bfloat16().float())
+    again = copy.deepcopy(exact)
+    round_weights(again, "float32")
+    assert torch.equal(weights(again), weights(exact))
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "int8"])
+def test_a_rounded_sampler_leaves_the_policy_as_it_is(precision):
+    policy = small_gpt(noise=0.1)
+    before = weights(policy)
+    sampler = Sampler(policy, [0, 0], precision, lambda model, batch: model)
+    drew = sampler.rollout(0, 2)
+    assert torch.equal(weights(policy), before) and not torch.equal(weights(drew), before)
+    assert not any(parameter.requires_grad for parameter in drew.parameters())
+    (row,) = run(policy, DIVERSE, steps=1, sampler_precision=precision)
+    assert row["lag"] == 0 and row["sampler_kl"] > 0 and row["ess"] < 1
+
+
+@pytest.mark.parametrize("temperature", [0.6, 1.0])
+def test_an_old_sampler_with_the_same_weights_is_the_policy(temperature):
+    """lr 0: mu and pi_old are one function, at the temperature of both."""
+    rows = run(small_gpt(noise=0.1), DIVERSE, steps=3, lag=2, lr=0.0, temperature=temperature)
+    assert rows[-1]["lag"] == 2
+    for row in rows:
+        assert abs(row["sampler_kl"]) < 1e-9 and row["ess_responses"] > 1 - 1e-6
+
+
+def test_only_the_weights_that_a_later_batch_asks_for_are_kept():
+    policy = small_gpt()
+    sampler = Sampler(policy, [0, 0, 1, 4, 6], "float32", lambda model, batch: model)
+    kept = []
+    for batch in range(4):
+        sampler.rollout(batch, 5)
+        for _ in range(2):
+            sampler.updated()
+        kept.append(sorted(sampler.kept))
+    assert kept == [[0, 1], [1, 4], [4, 6], [6]]
+
+
+# The loss
+
+
+@pytest.mark.parametrize(
+    ("name", "pays"),
+    [
+        ("none", lambda new, old, mu, a: pessimistic(new / old, a)),
+        ("token_tis", lambda new, old, mu, a: min(old / mu, 2) * pessimistic(new / old, a)),
+        (
+            "masked",
+            lambda new, old, mu, a: old / mu * (0.5 <= old / mu <= 2) * pessimistic(new / old, a),
+        ),
+        ("decoupled", lambda new, old, mu, a: old / mu * pessimistic(new / old, a)),
+        ("sampler_clip", lambda new, old, mu, a: pessimistic(new / mu, a)),
+    ],
+)
+def test_the_loss_by_loops(name, pays):
+    """Weights pi_old / mu below, inside and above [0.5, 2]; ratios inside and outside of the clip."""
+    config = replace(CONFIG, correction=name, clip_high=0.3)
+    over_mu = torch.tensor([[0.4, 1.5, 3.0, 7], [0.8, 2.5, 1.2, 7], [7, 7, 7, 7]])
+    mu = OLD - over_mu.log()
+    advantages = torch.tensor([[1.5], [-0.5], [9.0]])
+    weighted, _ = corrected(replace(config, group_size=3), advantages, OLD, mu, MASK)
+    anchor = mu if name == "sampler_clip" else OLD
+    loss = async_grpo_loss(config, NEW, anchor, None, weighted, MASK, kl_coef=0.0, rows=5)
+
+    def term(i: int, t: int) -> float:
+        old, ratio = float(OLD[i, t].exp()), float(RATIO[i, t])
+        return pays(old * ratio, old, old / float(over_mu[i, t]), float(advantages[i]))
+
+    assert loss.item() == pytest.approx(mean_of_means(term), rel=1e-5)
+
+
+def test_what_is_logged_of_the_weights():
+    """By hand, on weights 1, 2, 4 and 1/4, 2: KL(mu, pi), both sample sizes, what a rule changes."""
+    over_mu = torch.tensor([[1.0, 2, 4, 7], [0.25, 2, 7, 7]])
+    old, mask = torch.full((2, 4), -3.0), MASK[:2]
+    mu = old - over_mu.log()
+    ones, config = torch.ones(2, 1), replace(CONFIG, correction="masked", group_size=2)
+    w, found = corrected(config, ones, old, mu, mask)
+    assert w[mask].tolist() == pytest.approx([1, 2, 0, 0, 2])
+    assert found["ess"] == pytest.approx(9.25**2 / (5 * 25.0625))
+    assert found["ess_responses"] == pytest.approx(8.5**2 / (2 * 64.25))
+    assert (found["weights_cut"], found["weight_max"]) == (pytest.approx(0.4), pytest.approx(4))
+    logs = [float(torch.tensor(x).log()) for x in (1.0, 2.0, 4.0, 0.25, 2.0)]
+    assert found["sampler_kl"] == pytest.approx((9.25 - 5 - sum(logs)) / 2)
+    for name, cut in (("none", 0), ("token_tis", 0.2), ("decoupled", 0)):
+        _, found = corrected(replace(config, correction=name), ones, old, mu, mask)
+        assert found["weights_cut"] == pytest.approx(cut)
+
+
+# Stale groups
+
+
+@pytest.mark.parametrize(("rule", "left"), [("drop", [1, 1, 0, 0]), ("weight", [1, 1, 0.5, 0.125])])
+def test_a_stale_group_is_dropped_or_weighted_by_the_named_rule(rule, left):
+    config = replace(CONFIG, stale_kl=0.5, stale=rule)
+    share = stale_share(config, torch.tensor([0.0, 0.5, 1.0, 4.0]))
+    assert share.tolist() == pytest.approx(left)
+
+
+def test_a_run_whose_groups_are_all_stale_moves_by_nothing(gradients):
+    """Without a KL penalty; `stale_kl` is below what a lag of two batches makes."""
+    options = dict(steps=3, lag=2, minibatches=1, kl_coef=0.0, lr=1e-2, updates_per_batch=1)
+    rows = run(small_gpt(), DIVERSE, stale_kl=1e-4, **options)
+    assert [row["stale_groups"] for row in rows] == [0, 1, 1]
+    assert [bool(gradient.any()) for gradient in gradients] == [True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (dict(samplers=2, minibatches=2, lag=3), "samplers 2 .* give lag 4 or more, not 3"),
+        (dict(normalize_parts=True), "normalize_parts"),
+        (dict(group_size=1), "group_size"),
+    ],
+)
+def test_flags_that_cannot_work_are_refused(flags, words):
+    with pytest.raises(ValueError, match=words):
+        replace(CONFIG, **flags)
+
+
+# On ranks
+
+
+def on_ranks(folder: Path, ranks: int, samplers: int, dies: bool = False, **flags: Any) -> Done:
+    """A run in processes of their own; rank 0 leaves weights and rows in `folder`."""
+
+    def work() -> None:
+        if dies and own_number():
+            os.kill(os.getpid(), signal.SIGKILL)
+        policy = small_gpt()
+        rows = run(policy, DIVERSE, samplers=samplers, folder=folder, **flags)
+        both = gather((weights(policy), numbers(rows)))
+        assert all(torch.equal(w, both[0][0]) and n == both[0][1] for w, n in both)
+        torch.save(both[0], folder / f"{samplers}.pt")
+
+    def command() -> None:
+        with explained(False):
+            run_on_ranks(work, Wish(ranks, "cpu"), partial(explained, False))
+
+    return forked(command, timeout=60)
+
+
+@pytest.mark.parametrize("samplers", [1, 2])
+def test_with_samplers_it_is_the_same_run_bit_for_bit(tmp_path, samplers):
+    """Other processes draw while this one trains: weights and logs of every rank, and a resumed run's."""
+    flags = dict(lag=5, minibatches=2, lr=1e-2, sampler_precision="bfloat16")
+    assert on_ranks(tmp_path, 1, 0, steps=5, **flags).returncode == 0
+    done = on_ranks(tmp_path, samplers + 1, samplers, steps=5, **flags)
+    assert done.returncode == 0, done.stderr
+    expected, found = (torch.load(tmp_path / f"{k}.pt", weights_only=False) for k in (0, samplers))
+    assert torch.equal(found[0], expected[0]) and found[1] == expected[1]
+    short = on_ranks(tmp_path, samplers + 1, samplers, steps=3, **flags)
+    longer = on_ranks(tmp_path, samplers + 1, samplers, steps=5, resume=True, **flags)
+    assert short.returncode == longer.returncode == 0, short.stderr + longer.stderr
+    again, rows = torch.load(tmp_path / f"{samplers}.pt", weights_only=False)
+    assert torch.equal(again, expected[0]) and rows == expected[1][3:]
+
+
+def test_an_early_stop_lets_the_samplers_go(tmp_path):
+    done = on_ranks(tmp_path, 2, 1, steps=12, lag=2, minibatches=2, lr=3e-2, stop_kl=0.05)
+    assert done.returncode == 0, done.stderr
+    _, rows = torch.load(tmp_path / "1.pt", weights_only=False)
+    assert len(rows) < 12
+
+
+def test_a_sampler_that_dies_ends_the_run_with_one_sentence(tmp_path):
+    done = on_ranks(tmp_path, 2, 1, dies=True, steps=3, lag=2, minibatches=2)
+    assert done.returncode == 1
+    (sentence,) = done.stderr.strip().splitlines()
+    assert "another process of this run has ended" in sentence and "--resume" in sentence
+
+
+def test_samplers_without_a_rank_to_train_are_refused(tmp_path):
+    done = on_ranks(tmp_path, 1, 1, steps=1, lag=2, minibatches=2)
+    assert done.returncode == 1
+    assert "--samplers 1 needs 2 ranks" in done.stderr and "--ranks 2" in done.stderr
