@@ -66,7 +66,13 @@ def test_the_numbers_are_those_of_the_equations(name: str) -> None:
 @pytest.mark.parametrize("engine", [*ENGINES, "grpo_loss"])
 def test_an_update_in_the_browser_is_the_gradient_of_the_loss(engine: str) -> None:
     """Away from the start, and with a policy that has moved since it sampled."""
-    state = {"engine": engine, "power": -0.6, "batch": 3, "seed": 2, "r": [1, 0.8, 0.5, 0.3, 0.1, 0]}
+    state = {
+        "engine": engine,
+        "power": -0.6,
+        "batch": 3,
+        "seed": 2,
+        "r": [1, 0.8, 0.5, 0.3, 0.1, 0],
+    }
     batch = in_node(
         "leash",
         f"(() => {{ const s = {json.dumps(state)}; const run = E.train(s, 20);"
@@ -108,7 +114,9 @@ def test_they_are_short_offline_and_known_by_name() -> None:
     for path in scripts:
         text = path.read_text("utf-8")
         assert max(map(len, text.splitlines())) < 320
-        assert not re.search(r"fetch\(|import |XMLHttp|https?://(?!www\.w3\.org/2000/svg)", text), path
+        assert not re.search(r"fetch\(|import |XMLHttp|https?://(?!www\.w3\.org/2000/svg)", text), (
+            path
+        )
     shown = explorables.html_of("clip")
     assert shown.count("<script>") == shown.count("</script>") == 1 and 'data-name="clip"' in shown
     with pytest.raises(ValueError, match="reducers"):

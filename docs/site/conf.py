@@ -32,6 +32,7 @@ html_static_path = ["static"]
 html_css_files = ["site.css"]
 html_js_files = ["site.js"]
 html_math_renderer = "mathml"
+html_search_scorer = str(Path(__file__).with_name("static") / "scorer.js")
 html_copy_source = False
 html_show_sourcelink = False
 html_show_sphinx = False

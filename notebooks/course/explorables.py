@@ -27,4 +27,3 @@ def html_of(name: str) -> str:
         f'<div class="explorable" data-name="{html.escape(name)}">{words}</div>\n<style>\n{style}</style>\n'
         "<script>\n" + "".join(scripts) + "explorables.mountAll();\n</script>"
     )
-
