@@ -4,9 +4,9 @@
     python scripts/playground_sweep.py --betas 0 0.2 --steps 20    a quick look
 
 Every policy starts from the base model that the course keeps and is trained against its reward model.
-Only beta, the weight of the KL penalty, differs. What is kept of a policy is the change of each projection,
-as the product B A of its 8 largest singular directions in bfloat16 (0.13 MB), and what it then earns on
-test prompts.
+Only beta, the weight of the KL penalty, differs. What is kept of a policy is the change of each matrix,
+as the product B A of its 8 largest singular directions in bfloat16, the change of each vector, and what it
+then earns on test prompts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ import torch
 
 from data import reviews
 from gpt.generate import SamplingParams
-from gpt.lora import PROJECTIONS
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
 from harness.command_line import run_command
@@ -53,7 +52,7 @@ class SweepConfig:
     """Test prompts that every policy answers at the end."""
     seed: Seed = 0
     """Seed of every run."""
-    out: Path = saved_models.FOLDER / "sweep.safetensors"
+    out: Path = saved_models.SWEEP
     """Where the changes go."""
     debug: bool = False
     """Show the traceback of an error."""
@@ -76,18 +75,23 @@ def train(
 
 @torch.no_grad()
 def keep_change(policy: GPT, base: GPT) -> dict[str, torch.Tensor]:
-    """Name of a projection -> A (r, in) and B (out, r) of its change; `policy` becomes base + B A."""
+    """What training has changed: A (r, in) and B (out, r) of each matrix, and each vector whole.
+
+    `policy` becomes what can be made of this again: base + B A.
+    """
     kept = {}
     before = dict(base.named_parameters())
     for name, weight in policy.named_parameters():
-        owner = name.removesuffix(".weight")
-        if not owner.endswith(PROJECTIONS) or owner == name:
-            weight.copy_(before[name])  # embeddings, biases and LayerNorms hardly move
-            continue
-        U, S, V = torch.linalg.svd(weight - before[name], full_matrices=False)
-        kept[f"{owner}.A"] = V[:RANK].bfloat16()
-        kept[f"{owner}.B"] = (U[:, :RANK] * S[:RANK]).bfloat16()
-        weight.copy_(before[name] + kept[f"{owner}.B"].float() @ kept[f"{owner}.A"].float())
+        change = weight - before[name]
+        if change.ndim == 2:
+            U, S, V = torch.linalg.svd(change, full_matrices=False)
+            A, B = V[:RANK].bfloat16(), (U[:, :RANK] * S[:RANK]).bfloat16()
+            kept |= {f"{name}.A": A, f"{name}.B": B}
+            change = B.float() @ A.float()
+        else:
+            kept[name] = change.bfloat16()
+            change = kept[name].float()
+        weight.copy_(before[name] + change)
     return kept
 
 
@@ -110,8 +114,8 @@ def main(config: SweepConfig) -> None:
     base, tokenizer = saved_models.base()
     judge, _ = saved_models.reward_model()
     kept: dict[str, torch.Tensor] = {}
-    about: dict[str, Any] = {"base": earned(base, base, tokenizer, judge, config.test_prompts)}
-    about["policies"] = []
+    about: dict[str, Any] = {"test_prompts": config.test_prompts, "policies": []}
+    about["base"] = earned(base, base, tokenizer, judge, config.test_prompts)
     for number, beta in enumerate(config.betas):
         policy = train(config, beta, base, tokenizer, judge)
         change = keep_change(policy, base)

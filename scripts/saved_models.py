@@ -4,6 +4,7 @@ that convince.
     base           a GPT-2 of 0.9 million weights, pre-trained on the reviews world
     reward_model   learned from 112,000 noisy preference pairs
     policy         the base after 80 steps of GRPO against that reward model
+    sweep          four more policies, one for each beta (scripts/playground_sweep.py)
 
 All three come from one run of the pipeline: `python scripts/keep_models.py` makes them again. The
 base is stored in bfloat16. The other two are its descendants, so their files hold only what
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,6 +28,7 @@ from reward_model.scalar_head import RewardModel
 
 FOLDER = Path(__file__).resolve().parents[1] / "notebooks" / "course" / "kept"
 FILES = {name: FOLDER / f"{name}.safetensors" for name in ("base", "policy", "reward_model")}
+SWEEP = FOLDER / "sweep.safetensors"
 
 
 def base() -> tuple[GPT, Tokenizer]:
@@ -53,6 +56,23 @@ def reward_model() -> tuple[RewardModel, Tokenizer]:
     model = RewardModel(GPT(gpt_config_of(about, weights, path, "gpt.")), about["pooling"])
     load_strictly(model, weights, path)
     return model.eval().requires_grad_(False), tokenizer
+
+
+def sweep() -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The changes of each policy, `0.ln_f.bias`, `0.wte.weight.A` and `.B` ..., and what each earns."""
+    return load_weights(SWEEP, "sweep_of_policies")
+
+
+def sweep_policy(place: int) -> GPT:
+    """A policy of the sweep: the base with its changes added."""
+    tensors, _ = sweep()
+    model, _ = base()
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            own = f"{place}.{name}"
+            factors = [tensors[f"{own}.{part}"].float() for part in "BA" if f"{own}.A" in tensors]
+            weight.add_(factors[0] @ factors[1] if factors else tensors[own].float())
+    return model.eval()
 
 
 # --- how a descendant is stored -------------------------------------------------------------------
