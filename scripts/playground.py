@@ -77,7 +77,8 @@ def of_the_course() -> tuple[list[Choice], Judge]:
             if name.startswith(f"{number}.")
         }
         words = (
-            f"on {about['test_prompts']} test prompts: learned {row['learned']:.2f}, gold {row['gold']:.2f}, "
+            f"on {about['test_prompts']} test prompts: learned {row['learned']:.2f}, gold"
+            f" {row['gold']:.2f}, "
             f"{row['kl']:.1f} nats from the base (gold {about['base']['gold']:.2f})"
         )
         choices.append(Choice(f"Policy trained with beta = {row['beta']:g}", words, save(own)))
@@ -194,7 +195,7 @@ class PlaygroundConfig:
     base: Path | None = None
     """Run folder of the base model (gpt.pretraining); default: the model that the course keeps."""
     policy: Path | None = None
-    """Run folder of a policy that was trained from it; default: the course's, from timid to over-optimised."""
+    """Run folder of a policy that was trained from it; default: those that the course keeps."""
     out: Path = Path("build/playground.html")
     """The page."""
 

@@ -1,4 +1,4 @@
-"""scripts/playground.py: what is in the page, what it refuses, and its gold reward. The rest is tests/browser."""
+"""scripts/playground.py: what is in the page, what it refuses, its gold reward. The rest: tests/browser."""
 
 from __future__ import annotations
 
@@ -71,7 +71,9 @@ def test_the_course_has_policies_from_timid_to_over_optimised(tmp_path: Path) ->
     assert 4_000_000 < (tmp_path / "page.html").stat().st_size < playground.MOST_BYTES
     _, about = saved_models.sweep()
     rows = about["policies"]
-    betas, golds, learned, kls = ([row[key] for row in rows] for key in ("beta", "gold", "learned", "kl"))
+    betas, golds, learned, kls = (
+        [row[key] for row in rows] for key in ("beta", "gold", "learned", "kl")
+    )
     assert betas == sorted(betas, reverse=True) and betas[-1] == 0 and len(rows) >= 4
     assert learned == sorted(learned) and kls == sorted(kls)
     assert about["base"]["gold"] < golds[0] < max(golds) and golds[-1] < max(golds) - 0.05
@@ -117,7 +119,9 @@ def test_gold_in_the_page_is_gold_in_python() -> None:
         pytest.skip("no node here: the browser's test compares the same numbers")
     rng = random.Random(0)
     records = [rng.choice(reviews.prompts("test")) for _ in range(150)]
-    rows = [(record, reviews.sample_response(record, rng), rng.random() < 0.8) for record in records]
+    rows = [
+        (record, reviews.sample_response(record, rng), rng.random() < 0.8) for record in records
+    ]
     rows += [(records[0], text, True) for text in HOSTILE]
     rows += [(reviews.prompts("test")[i], "Hi Anna! The lamp is superb.", False) for i in range(20)]
     asked = [[record.prompt, text, ended] for record, text, ended in rows]
@@ -133,7 +137,10 @@ def test_gold_in_the_page_is_gold_in_python() -> None:
         assert found["asked"] == record.meta
         parts = reviews.gold_parts(record, text, ended)
         for name in ("sent", "topic", "polite", "form", "qual", "reward"):
-            assert found["gold"][name] == pytest.approx(getattr(parts, name), abs=1e-9), (name, text)
+            assert found["gold"][name] == pytest.approx(getattr(parts, name), abs=1e-9), (
+                name,
+                text,
+            )
         *content, care = found["reasons"]
         assert sum(row[0] for row in content) * care[0] == pytest.approx(parts.reward, abs=1e-9)
         assert all(words for *_, words in found["reasons"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 import shutil
 from pathlib import Path
@@ -13,6 +14,7 @@ import files
 import notebook_pages
 from course.explorables import html_of
 from files import ROOT
+from PIL import Image
 
 # Sidebar: title -> pages in order. What is not named here is found and goes where it belongs.
 SECTIONS = {
@@ -65,6 +67,18 @@ def is_result(page: str) -> bool:
     return any(word in page for word in RESULTS)
 
 
+def shrink(picture: Path) -> None:
+    """A plot needs no more than 256 colours: a PNG in a palette, if that is smaller."""
+    if picture.suffix != ".png":
+        return
+    smaller = io.BytesIO()
+    Image.open(picture).convert("RGB").quantize(256, dither=Image.Dither.NONE).save(
+        smaller, "png", optimize=True
+    )
+    if len(smaller.getvalue()) < picture.stat().st_size:
+        picture.write_bytes(smaller.getvalue())
+
+
 def with_folded_proofs(ledger: str) -> str:
     """The ledger with the names of an entry's tests and peers under one line that opens at a tap."""
 
@@ -106,6 +120,7 @@ def stage(target: Path, only: tuple[str, ...] = ()) -> None:
             copy = target / name
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(ROOT / name, copy)
+            shrink(copy)
     pages = {files.page_of_guide(n): (ROOT / n).read_text("utf-8") for n in files.guides()}
     for name in files.notebooks():
         path = ROOT / name
@@ -113,6 +128,8 @@ def stage(target: Path, only: tuple[str, ...] = ()) -> None:
         page = name.removesuffix(".ipynb")
         title, rest = notebook_pages.markdown_of(path, pictures).split("\n", 1)
         pages[page] = f"{title}\n\n{box_pages.boxes_of(page)}\n{rest}"
+    for picture in (target / "notebooks" / "pictures").glob("*.png"):
+        shrink(picture)
     pages["docs/equations"] = with_folded_proofs(pages["docs/equations"])
     pages["docs/explorables"] = with_explorables(pages["docs/explorables"])
     pages |= api_pages.pages() | box_pages.pages() | family.pages()

@@ -1,4 +1,4 @@
-"""Every control of every explorable is moved in headless Chromium, and the numbers stay those of rl/equations."""
+"""Every control of every explorable is moved in headless Chromium; its numbers stay rl/equations'."""
 
 from __future__ import annotations
 
@@ -61,7 +61,8 @@ def test_every_control_moves_the_numbers_and_they_are_right(
         )
         for place in places:
             chrome.run(
-                f"(() => {{ const e = document.querySelector('[data-key={key}]'); e.value = {json.dumps(place)};"
+                f"(() => {{ const e ="
+                f" document.querySelector('[data-key={key}]'); e.value = {json.dumps(place)};"
                 " e.dispatchEvent(new Event(e.options ? 'change' : 'input')); })()"
             )
             state = hold(chrome, name)
@@ -122,11 +123,13 @@ def test_it_fits_and_its_colours_follow(
     assert chrome.run("document.documentElement.scrollWidth") <= width
     ink, paper = chrome.run(
         "(() => { const s = getComputedStyle(document.querySelector('.explorable'));"
-        " return [s.color, s.backgroundColor].map(c => c.match(/\\d+/g).slice(0, 3).reduce((a, b) => a + +b, 0)); })()"
+        " return [s.color, s.backgroundColor].map(c => c.match(/\\d+/g).slice(0, 3).reduce((a, b) =>"
+        " a + +b, 0)); })()"
     )
     assert (ink > 500 > 200 > paper) if dark else (paper > 700 > 200 > ink)
     cut = chrome.run(
-        "[...document.querySelectorAll('svg')].filter(s => s.getBoundingClientRect().right > innerWidth).length"
+        "[...document.querySelectorAll('svg')].filter(s => s.getBoundingClientRect().right >"
+        " innerWidth).length"
     )
     assert cut == 0
     if folder := os.environ.get("PICTURES"):

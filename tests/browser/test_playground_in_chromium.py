@@ -106,7 +106,8 @@ def test_best_of_n_temperature_and_the_slider_answer_anew(chrome: Chrome, page: 
 
     move("best-of", 2)
     chrome.run(
-        "new Promise(done => { const end = () => /^Seed/.test(document.getElementById('status').textContent)"
+        "new Promise(done => { const end = () =>"
+        " /^Seed/.test(document.getElementById('status').textContent)"
         " ? done() : setTimeout(end, 50); end(); })"
     )
     assert rewards(chrome, "base")[0] >= one

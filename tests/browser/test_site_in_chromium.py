@@ -118,7 +118,8 @@ def test_the_search_finds_without_a_server_and_the_course_comes_first(chrome: Ch
 def test_a_page_of_an_engine_and_its_box_are_one_click_apart(chrome: Chrome, engine: str) -> None:
     chrome.open(SITE / "beside" / f"{engine}.html", DESKTOP)
     pages = chrome.run(
-        "[...document.querySelectorAll('article a[href^=\"../notebooks/\"]')].map(a => a.getAttribute('href'))"
+        "[...document.querySelectorAll('article a[href^=\"../notebooks/\"]')].map(a =>"
+        " a.getAttribute('href'))"
     )
     assert pages
     chrome.open(SITE / "beside" / pages[0], DESKTOP)
@@ -129,7 +130,8 @@ def test_a_page_of_an_engine_and_its_box_are_one_click_apart(chrome: Chrome, eng
 def test_the_sidebar_shows_where_one_is(chrome: Chrome, page: str) -> None:
     chrome.open(SITE / f"{page}.html", DESKTOP)
     top, bottom, high = chrome.run(
-        "(() => { const r = document.querySelector('.sidebar-tree .current-page > a').getBoundingClientRect();"
+        "(() => { const r = document.querySelector('.sidebar-tree .current-page >"
+        " a').getBoundingClientRect();"
         " return [r.top, r.bottom, innerHeight]; })()"
     )
     assert 0 < top < bottom < high
@@ -145,7 +147,8 @@ def test_the_front_page_leads_into_the_course(chrome: Chrome) -> None:
 def test_a_button_copies_the_code_above_it(chrome: Chrome) -> None:
     chrome.open(SITE / "index.html", DESKTOP)
     copied = chrome.run(
-        "(async () => { let copied = ''; navigator.clipboard.writeText = async (text) => { copied = text; };"
+        "(async () => { let copied = ''; navigator.clipboard.writeText = async (text) => { copied ="
+        " text; };"
         " const button = document.querySelector('article .copy'); button.click(); await null;"
         " return [copied, button.parentElement.querySelector('pre').textContent, button.textContent]; })()"
     )
@@ -157,7 +160,8 @@ def test_a_figure_that_goes_on_says_so(chrome: Chrome) -> None:
     chrome.open(SITE / "index.html", PHONE)
     chrome.run("new Promise(done => setTimeout(done, 300))")
     wide, told, moved = chrome.run(
-        "(async () => { const wide = [...document.querySelectorAll('article :is(.nb-scroll, .table-wrapper)')]"
+        "(async () => { const wide = [...document.querySelectorAll('article :is(.nb-scroll,"
+        " .table-wrapper)')]"
         ".filter(e => e.scrollWidth > e.clientWidth + 4);"
         " const told = wide.filter(e => e.nextElementSibling?.matches('.more'));"
         " told[0].nextElementSibling.firstChild.click();"
@@ -171,7 +175,8 @@ def test_code_beside_the_paper_fits_and_is_brought_into_sight(chrome: Chrome) ->
     chrome.open(SITE / "beside" / "grpo.html", DESKTOP)
     assert chrome.run(
         "[...document.querySelectorAll('.bx-code')].every(e => e.scrollWidth <= e.clientWidth + 1)"
-        " && document.querySelector('.bx-file').scrollWidth <= document.querySelector('.bx-file').clientWidth + 1"
+        " && document.querySelector('.bx-file').scrollWidth <="
+        " document.querySelector('.bx-file').clientWidth + 1"
     )
     for number in chrome.run(
         "[...document.querySelectorAll('.bx-line[data-line]')].map(e => e.dataset.line)"
@@ -191,8 +196,10 @@ def test_code_beside_the_paper_fits_and_is_brought_into_sight(chrome: Chrome) ->
 def test_the_ledger_folds_its_proofs(chrome: Chrome) -> None:
     chrome.open(SITE / "docs" / "equations.html", DESKTOP)
     entries, folds, shown = chrome.run(
-        "[document.querySelectorAll('article h3').length, document.querySelectorAll('article details.fold').length,"
-        " [...document.querySelectorAll('article details:not([open]) li')].filter(e => e.checkVisibility()).length]"
+        "[document.querySelectorAll('article h3').length, document.querySelectorAll('article"
+        " details.fold').length,"
+        " [...document.querySelectorAll('article details:not([open]) li')].filter(e =>"
+        " e.checkVisibility()).length]"
     )
     assert entries - 5 <= folds and folds > 60 and shown == 0
 
