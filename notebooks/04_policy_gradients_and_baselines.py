@@ -500,21 +500,6 @@ plots.table(["A", "ratio", "gradient by log pi", "what happens"], rows)
 # At the very first step all ratios are 1, so PPO's first gradient is that of REINFORCE.
 
 # %%
-grid = torch.linspace(0.05, 2.5, 246)[:, None]
-figure, (left, right) = plots.panels(2, height=2.1)
-for advantage, style in ((1.0, "good"), (-1.0, "bad")):
-    new = grid.log().requires_grad_()
-    value = clipped_loss(new, torch.zeros_like(grid), advantage)
-    gradient = torch.autograd.grad(value.sum(), new)[0]
-    left.plot(grid, value.detach(), label=f"A = {advantage:+.0f}", **plots.line(style))
-    right.plot(grid, gradient, **plots.line(style))
-for axis, name in ((left, "loss"), (right, "gradient by log pi")):
-    axis.axvspan(1 - EPSILON, 1 + EPSILON, color="lightgray", alpha=0.5, lw=0, label="clip range")
-    plots.labels(axis, "ratio", name, name)
-figure.legend(*left.get_legend_handles_labels(), loc="outside right center")
-assert (value.diff(dim=0) >= 0).all()  # for A = -1 the loss never falls as the ratio grows
-
-# %%
 plots.explorable("clip")
 
 # %% [markdown]

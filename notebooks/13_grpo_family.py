@@ -209,19 +209,16 @@ def run(variant: str = "grpo", **changes) -> tuple[list[dict], GPT]:
 plots.difference(TEXTS["grpo"], TEXTS["dr_grpo"], names=("GRPO", "Dr. GRPO"), context=0)
 
 # %%
+lengths_mask, rows = torch.arange(16) < torch.tensor([[4], [16]]), []
 config = from_variant("grpo", max_new_tokens=32)
-lengths_mask = torch.arange(16) < torch.tensor([[4], [16]])
-rows = []
 for name, reduce in REDUCERS.items():
     x = torch.zeros(2, 16, requires_grad=True)
     (weight,) = torch.autograd.grad(reduce(config, x, lengths_mask, lengths_mask), x)
     short, long = weight[0, 0].item(), weight[1, 0].item()
     rows.append([name, short, long, f"{short / long:.0f} to 1"])
-columns = ["reducer", "weight of a token of a response of 4", "of 16", "ratio"]
-plots.table(columns, rows, shade={"4 to 1": "bad", "1 to 1": "good"}.get)
+shades = {"4 to 1": "bad", "1 to 1": "good"}
+plots.table(["reducer", "weight of a token of 4", "of 16", "ratio"], rows, shade=shades.get)
 assert [row[3] for row in rows] == ["4 to 1"] + ["1 to 1"] * 3
-
-# %%
 plots.explorable("reducers")
 
 # %% [markdown]
@@ -247,7 +244,6 @@ show_tokens(
 # the loss does to its length is then a mistake of the loss. A quarter of the responses are right, by
 # luck. After every token a response stops with the probability $s$. Right and wrong responses each have
 # an $s$ of their own, and both start at 0.15. The push on both should be 0 on average.
-#
 # **Predict, then run.** What will wrong answers learn, and what will right ones learn? With the
 # engine's own reducers, and 512 responses a step:
 

@@ -44,7 +44,7 @@ class SweepConfig:
 
     betas: tuple[float, ...] = (2.0, 0.5, 0.15, 0.0)
     """Weights of the KL penalty."""
-    steps: int = 180
+    steps: int = 140
     """Updates of each run."""
     lr: float = 4e-4
     """Learning rate."""
