@@ -15,7 +15,7 @@ import harness  # isort: skip  # noqa: F401  (before PyTorch is loaded)
 
 import base64
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -41,7 +41,20 @@ SCRIPTS = ("tokenizer.js", "gpt2.js", "world.js", "page.js")
 MAX_NEW_TOKENS = 48
 MOST_BYTES = 8_000_000
 # Settings at which the course's page opens: (name, what to look at, prompt, place on the slider, seed).
-EXAMPLES: tuple[tuple[str, str, str, int, int], ...] = ()
+EXAMPLES = (
+    (
+        "RLHF at its best",
+        "The base model is rude and writes about a clock. The policy greets Jonas, praises the bike and "
+        "ends kindly: both rewards rise.",
+        "Write to Jonas about the simple bike.", 3, 2,
+    ),
+    (
+        "Where it fails",
+        "Without a KL penalty the policy greets somebody else and praises another thing, in the one form "
+        "that it has left. The learned reward is higher than the base model's, and gold is lower.",
+        "Tell Leo about the red clock.", 4, 5,
+    ),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -67,24 +80,30 @@ def in_bfloat16(model: GPT) -> bytes:
 
 
 def of_the_course() -> tuple[list[Choice], Judge]:
-    """The kept sweep of policies, and the kept reward model."""
+    """The kept policies by their distance from the base, and the kept reward model."""
     tensors, about = saved_models.sweep()
+
+    def words(row: Mapping[str, float]) -> str:
+        return (
+            f"on {about['test_prompts']} test prompts: learned {row['learned']:.2f}, "
+            f"gold {row['gold']:.2f}, {row['kl']:.1f} nats from the base (gold {about['base']['gold']:.2f})"
+        )
+
     choices = []
     for number, row in enumerate(about["policies"]):
         own = {
-            name.removeprefix(f"{number}."): value
-            for name, value in tensors.items()
-            if name.startswith(f"{number}.")
+            n.removeprefix(f"{number}."): t
+            for n, t in tensors.items()
+            if n.startswith(f"{number}.")
         }
-        words = (
-            f"on {about['test_prompts']} test prompts: learned {row['learned']:.2f}, gold"
-            f" {row['gold']:.2f}, "
-            f"{row['kl']:.1f} nats from the base (gold {about['base']['gold']:.2f})"
-        )
-        choices.append(Choice(f"Policy trained with beta = {row['beta']:g}", words, save(own)))
+        name = f"Policy with beta = {row['beta']:g}"
+        choices.append((row["kl"], Choice(name, words(row), save(own))))
+    whole = saved_models.FILES["policy"].read_bytes()
+    name = "The course's policy, all weights trained"
+    choices.append((about["course"]["kl"], Choice(name, words(about["course"]), whole)))
     path = saved_models.FILES["reward_model"]
-    _, about = load_weights(path, "reward_model_difference")
-    return choices, Judge(path.read_bytes(), about["pooling"])
+    judge = Judge(path.read_bytes(), load_weights(path, "reward_model_difference")[1]["pooling"])
+    return [choice for _, choice in sorted(choices, key=lambda pair: pair[0])], judge
 
 
 def world_lists() -> dict[str, list[str]]:

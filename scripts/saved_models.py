@@ -59,7 +59,7 @@ def reward_model() -> tuple[RewardModel, Tokenizer]:
 
 
 def sweep() -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The changes of each policy, `0.ln_f.bias`, `0.wte.weight.A` and `.B` ..., and what each earns."""
+    """The change B A of each policy's projections, `0.h.0.attn.c_attn.weight.A` ..., and what each earns."""
     return load_weights(SWEEP, "sweep_of_policies")
 
 
@@ -70,8 +70,8 @@ def sweep_policy(place: int) -> GPT:
     with torch.no_grad():
         for name, weight in model.named_parameters():
             own = f"{place}.{name}"
-            factors = [tensors[f"{own}.{part}"].float() for part in "BA" if f"{own}.A" in tensors]
-            weight.add_(factors[0] @ factors[1] if factors else tensors[own].float())
+            if f"{own}.A" in tensors:
+                weight.add_(tensors[f"{own}.B"].float() @ tensors[f"{own}.A"].float())
     return model.eval()
 
 

@@ -63,9 +63,11 @@ def test_numbers_and_tokens_are_pythons(
     assert chrome.run(f"tokenizer.decode({answered})") == answer
     found = chrome.run(f"Array.from(models.base.score({asked}, {answered}))")
     assert found == pytest.approx(log_probs(saved_models.base()[0], asked, answered), abs=1e-3)
-    for place in range(chrome.run("about.policies.length")):
+    ours = {place: saved_models.sweep_policy(at) for at, place in enumerate((0, 1, 2, 4))}
+    ours[3] = saved_models.policy()[0]  # by their distance from the base
+    assert len(ours) == chrome.run("about.policies.length")
+    for place, policy in ours.items():
         script = f"(choose({place}), Array.from(models.policy.score({asked}, {answered})))"
-        policy = saved_models.sweep_policy(place)
         assert chrome.run(script) == pytest.approx(log_probs(policy, asked, answered), abs=1e-3)
     judge, _ = saved_models.reward_model()
     with torch.no_grad():
