@@ -5,8 +5,8 @@
 
 Every policy starts from the base model that the course keeps and is trained against its reward model.
 Only beta, the weight of the KL penalty, differs. With LoRA a policy is 0.13 MB beside the base, so a
-page can hold several. What is kept of each is its adapter in bfloat16, and what it earned on test prompts; beside
-them stands what the course's own policy earned, of which all weights were trained.
+page can hold several. What is kept of each is its adapter in bfloat16, and what it earned on test
+prompts; beside them stands what the course's own policy earned, of which all weights were trained.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ def reward_model() -> tuple[RewardModel, Tokenizer]:
 
 
 def sweep() -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The change B A of each policy's projections, `0.h.0.attn.c_attn.weight.A` ..., and what each earns."""
+    """The change B A of each policy's projections (`0.h.0.attn.c_attn.weight.A`), and what each earns."""
     return load_weights(SWEEP, "sweep_of_policies")
 
 
