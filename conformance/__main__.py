@@ -66,15 +66,17 @@ def kind_of(function: Callable[..., Any], name: str) -> Kind:
             continue
         if not missing:
             return kind
-    takes = "; ".join(f"{k.name}({', '.join(k.order)})" for k in KINDS.values())
-    raise Unusable(f"the arguments of {name} are those of no kind: say --as KIND, of {takes}")
+    raise Unusable(
+        f"the arguments of {name} are those of no kind: say --as KIND (`python -m conformance "
+        "--list` shows them), or wrap it in a function that takes a kind's arguments"
+    )
 
 
 def text_of(place: str, kind: Kind, verdict: Verdict) -> str:
     """What is printed: one sentence, the example, what else was seen."""
     opening = {"right": "right", "variant": "right, one of several ways", "mistake": "mistake"}
     notes = list(verdict.notes)
-    about = notes.pop(0) if notes and kind.notes and notes[0].startswith("over samples") else ""
+    about = notes.pop(0) if notes and notes[0].startswith("over ") else ""
     text = f"{opening[verdict.status]}: {place} as {kind.name}: {verdict.says}"
     text += f" ({about})" if about else ""
     if verdict.example:

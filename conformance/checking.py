@@ -14,11 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .batches import Arguments, Case, doubles, is_float, worked
 from .comparing import close, pattern, rounded, shape_sentence, shown_arguments
 from .reducers import KNOWN_REDUCERS, WRONG_REDUCERS
 from .ways import Way, sentence, sentences
 
-Arguments = dict[str, Any]
 ANY = object()  # an optional argument whose absence limits no check
 
 
@@ -27,23 +27,12 @@ class Unusable(Exception):
 
 
 @dataclass(frozen=True)
-class Case:
-    """A worked case: in words what it is about, the arguments in order, and the numbers wanted."""
-
-    about: str
-    arguments: Mapping[str, Any]
-    wanted: Any
-
-
-@dataclass(frozen=True)
 class Kind:
     """What one kind of function takes and gives, and the ways in which people write it."""
 
     name: str
-    about: str
     known: Sequence[Way]  # right; the first is what others are measured by
     mistakes: Sequence[Way]
-    cases: Sequence[Case]  # of the first known way
     random: Callable[[torch.Generator], Arguments]  # one ragged batch, garbage in its padding
     optional: Mapping[str, Any] = field(default_factory=dict)  # and what it is where it is lacking
     gradients: Sequence[str] = ()  # the arguments that are trained
@@ -51,7 +40,16 @@ class Kind:
     constant: bool = False  # nothing may carry a gradient
     rows: bool = True  # each row is a case of its own
     tolerance: float = 1e-4
-    notes: Callable[[Callable[..., Tensor]], list[str]] | None = None  # by enumeration
+    exactly: Callable[[Callable[..., Tensor]], str] | None = None  # what enumeration says of it
+
+    @property
+    def about(self) -> str:
+        return sentence("kinds", self.name)
+
+    @property
+    def cases(self) -> list[Case]:
+        """Worked cases of the first known way."""
+        return worked(self.name)
 
     @property
     def order(self) -> list[str]:
@@ -92,22 +90,17 @@ class Verdict:
         return self.status in ("right", "variant")
 
 
-def doubles(arguments: Mapping[str, Any]) -> Arguments:
-    return {k: v.double() if is_float(v) else v for k, v in arguments.items()}
-
-
-def is_float(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.is_floating_point()
-
-
 # --- calling -------------------------------------------------------------------------------------
 
 
 class Mine:
     """A user's function, called by the names that it knows."""
 
-    def __init__(self, function: Callable[..., Any], kind: Kind, label: str) -> None:
+    def __init__(
+        self, function: Callable[..., Any], kind: Kind, label: str, of_rows: bool = False
+    ) -> None:
         self.function, self.kind, self.label = function, kind, label
+        self.of_rows = of_rows  # one advantage for each response, (N,), instead of (N, T)
         self.names = names_in(function, kind)
         for name in kind.order:
             if name not in self.names and name not in kind.optional:
@@ -116,12 +109,25 @@ class Mine:
                     f"({', '.join(kind.order)}). Wrap it in an adapter of that signature"
                 )
 
+    def trials(self) -> list[tuple[str, Arguments]]:
+        """The kind's trials that this function can be put through."""
+        fitting = [(about, given) for about, given in self.kind.trials() if self.fits(given)]
+        return [(about, self.levelled(given)) for about, given in fitting]
+
+    def levelled(self, given: Arguments) -> Arguments:
+        """The arguments with the advantages that the function can be told."""
+        if not self.of_rows:
+            return given
+        return {**given, "advantages": given["advantages"][:, :1].expand_as(given["log_probs"])}
+
     def fits(self, arguments: Arguments) -> bool:
         """Whether what the function cannot be told is what it is taken to be."""
         lacking = [n for n in self.kind.order if n not in self.names]
         return all(self.kind.optional[n] in (ANY, arguments[n]) for n in lacking)
 
     def call(self, given: Arguments) -> Any:
+        if self.of_rows:
+            given = {**given, "advantages": given["advantages"][:, 0]}
         return self.function(**{name: given[k] for k, name in self.names.items()})
 
     def __call__(self, *values: Any) -> Tensor:
@@ -152,35 +158,6 @@ class Mine:
         return result
 
 
-# Other names of an argument, as libraries write them.
-ALIASES = {
-    "log_probs": "logprobs logps log_prob logprob logp new_logprobs new_log_probs new_logps "
-    "per_token_logps curr_logprobs policy_log_probs action_log_probs",
-    "old_log_probs": "old_logprobs old_logps old_log_prob old_logp old_per_token_logps log_probs_old",
-    "ref_log_probs": "ref_logprobs ref_logps ref_log_prob ref_logp log_probs_base log_probs_ref "
-    "ref_per_token_logps ref_logprob reference_log_probs",
-    "sampler_log_probs": "rollout_log_probs sampling_logprobs inference_logprobs mu_log_probs",
-    "mask": "response_mask loss_mask action_mask completion_mask eos_mask",
-    "advantages": "advantage adv",
-    "clip_low": "clip_eps cliprange clip_range eps epsilon clip_ratio clip_ratio_low eps_clip "
-    "epsilon_low eps_low clip_eps_low clip",
-    "clip_high": "clip_ratio_high epsilon_high eps_high clip_eps_high eps_clip_high",
-    "clip": "clip_range cliprange_value value_clip clip_eps clip_ratio cliprange",
-    "lam": "lambda_ lmbda gae_lambda lambd",
-    "rewards": "token_level_rewards token_rewards reward",
-    "group_size": "num_generations n_samples k",
-    "loss": "losses loss_mat values x tensor",
-    "values": "vpreds value vpred",
-    "old_values": "old_value values_old cliprange_values",
-    "policy_chosen": "policy_chosen_logps chosen_logps",
-    "policy_rejected": "policy_rejected_logps rejected_logps",
-    "ref_chosen": "reference_chosen_logps ref_chosen_logps",
-    "ref_rejected": "reference_rejected_logps ref_rejected_logps",
-    "tokens": "labels input_ids ids index",
-    "eos_id": "eos_token_id eos_token eos",
-}
-
-
 def names_in(function: Callable[..., Any], kind: Kind) -> dict[str, str]:
     """{our name: the function's}; Unusable where it needs something that a kind does not have."""
     try:
@@ -188,8 +165,9 @@ def names_in(function: Callable[..., Any], kind: Kind) -> dict[str, str]:
     except (TypeError, ValueError) as error:
         raise Unusable("its signature cannot be read: wrap it in a function") from error
     found: dict[str, str] = {}
+    others = sentences()["other names of arguments"]
     for name, parameter in parameters.items():
-        known = [k for k in kind.order if name == k or name in ALIASES.get(k, "").split()]
+        known = [k for k in kind.order if name == k or name in others.get(k, "").split()]
         if known and known[0] not in found:
             found[known[0]] = name
         elif parameter.default is parameter.empty and parameter.kind not in (2, 4):
@@ -288,13 +266,28 @@ def check(
     """What `function` computes, as one verdict. Unusable where it cannot be called.
 
     A function that is right on numbers may be fragile, such as where padding holds NaN: that is
-    noted, and with `strict` it is a mistake.
+    noted, and with `strict` it is a mistake. Advantages are (N, T), or else (N,).
     """
-    mine = Mine(function, kind, label)
-    trials = [(about, given) for about, given in kind.trials() if mine.fits(given)]
+    first = Mine(function, kind, label)
+    others = [Mine(function, kind, label, of_rows=True)] if "advantages" in first.names else []
+    found: list[Verdict | Unusable] = []
+    for mine in (first, *others):
+        try:
+            found.append(judged(mine, strict))
+        except Unusable as error:
+            found.append(error)
+        if isinstance(last := found[-1], Verdict) and last.way:
+            return last
+    if isinstance(found[0], Unusable):
+        raise found[0]
+    return found[0]
+
+
+def judged(mine: Mine, strict: bool) -> Verdict:
+    kind, trials = mine.kind, mine.trials()
     level = level_of(mine(*trials[-1][1].values()), trials[-1][1], kind)
     answers = [measured(mine, kind, given, level) for _, given in trials]
-    notes = tuple(kind.notes(mine)) if kind.notes and level == "token" else ()
+    notes = exact(mine)
     agreeing: dict[int, Candidate] = {}
     for status, candidate in candidates(kind, level):
         agree = 0
@@ -310,6 +303,14 @@ def check(
     text, example = shown(mine, nearest, trials, level)
     opening = f"it is none of the ways known here; beside {nearest.way.name}, the nearest: "
     return Verdict("mistake", opening + text, None, None, example, notes)
+
+
+def exact(mine: Mine) -> tuple[str, ...]:
+    """What enumeration says; nothing of a function that takes no such batch."""
+    try:
+        return (mine.kind.exactly(mine),) if mine.kind.exactly else ()
+    except Exception:  # one response alone, or one pair: the batches have said what it does
+        return ()
 
 
 def named(
@@ -397,7 +398,7 @@ def parts(given: Arguments) -> Iterator[Arguments]:
 def broken(mine: Mine, right: Candidate, level: str) -> Iterator[tuple[str, str]]:
     """(name, sentence) of every invariance that does not hold."""
     kind = mine.kind
-    batch = next(b for i in range(7, 99) if mine.fits(b := kind.batch(i)))
+    batch = mine.levelled(next(b for i in range(7, 99) if mine.fits(b := kind.batch(i))))
     for tag in sentences()["invariances"]:
         given = changed(tag, batch, mine)
         if given is None:

@@ -69,18 +69,3 @@ def in_digits(value: Any) -> Any:
     if isinstance(value, float) and math.isfinite(value):
         return round(value, 4)
     return value
-
-
-# --- ragged random batches ------------------------------------------------------------------------
-
-
-def ragged_mask(generator: torch.Generator, rows: int, columns: int) -> Tensor:
-    """A response mask (rows, columns): lengths from 1 to `columns`, the longest one among them."""
-    lengths = torch.randint(1, columns + 1, (rows,), generator=generator)
-    lengths[int(torch.randint(rows, (1,), generator=generator))] = columns
-    return torch.arange(columns) < lengths[:, None]
-
-
-def random_log_probs(generator: torch.Generator, *shape: int) -> Tensor:
-    """Plausible log-probabilities of tokens: from -5 to just below 0."""
-    return -5 * torch.rand(*shape, generator=generator) - 0.01

@@ -6,16 +6,15 @@ A reducer takes the token losses (N, T), their mask, and the generation budget w
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 
 from .ways import ways
 
 
-def kept(x, mask) -> tuple[Tensor, Tensor]:
+def kept(x, mask):
     """The losses with 0 at masked places, and the mask; without a mask each row is one thing."""
     x = x if x.ndim > 1 else x[:, None]
     mask = torch.ones_like(x, dtype=torch.bool) if mask is None else mask
-    return torch.where(mask, x, torch.zeros_like(x)), mask
+    return torch.where(mask, x, 0.0), mask
 
 
 def token_mean(x, mask, *_):
@@ -32,21 +31,18 @@ def row_sums(x, mask, *_):
     return kept(x, mask)[0].sum(1)
 
 
-def sequence_mean(x, mask, *_):
-    return row_means(x, mask).mean()
-
-
-def constant_length(x, mask, length=None):
-    return row_sums(x, mask).mean() / (length or float("nan"))
+def last_token_left_out(x, mask, *_):
+    mask = kept(x, mask)[1]
+    return token_mean(x, mask.roll(-1, 1) & mask)
 
 
 KNOWN_REDUCERS = {
     "scalar": ways(
         "reducers",
         token_mean=token_mean,
-        sequence_mean=sequence_mean,
+        sequence_mean=lambda x, mask, *_: row_means(x, mask).mean(),
         sequence_sum=lambda x, mask, *_: row_sums(x, mask).mean(),
-        constant_length=constant_length,
+        constant_length=lambda x, mask, length: row_sums(x, mask).mean() / (length or float("nan")),
         batch_sum=lambda x, mask, *_: row_sums(x, mask).sum(),
     ),
     "row": ways("reducers", row_means=row_means, row_sums=row_sums),
@@ -61,9 +57,7 @@ WRONG_REDUCERS = {
         padding_in_the_sum=lambda x, *_: x.sum(),
         divided_by_the_width=lambda x, mask, *_: row_sums(x, mask).sum() / x.shape[1],
         mean_of_column_means=lambda x, mask, *_: row_means(*[y.T for y in kept(x, mask)]).mean(),
-        last_token_left_out=lambda x, mask, *_: token_mean(
-            x, kept(x, mask)[1].roll(-1, 1) & kept(x, mask)[1]
-        ),
+        last_token_left_out=last_token_left_out,
     ),
     "row": ways("wrong reducers", row_padding=lambda x, *_: x.mean(1)),
 }

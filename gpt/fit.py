@@ -124,7 +124,7 @@ def advice(lengths: Lengths, limits: Limits) -> str:
     most = max((share for flag, share in ways if flag), default=0.0)
     useful = [f"{flag} takes {share:.0%}" for flag, share in ways if flag and share >= 0.8 * most]
     if 1 - now > limits.max_left_out and now:
-        useful.append(f"--max-left-out 1 goes on with the {now:.0%} that fit")
+        useful.append(f"--max-left-out 1 trains on the {now:.0%} that fit")
     return f"Tokens (50, 90, 99%, longest): {text}. {'; '.join(useful) or 'Shorten them'}"
 
 

@@ -8,7 +8,7 @@ callers to that:
         return -advantages * log_probs
 
 - A tensor of another shape is refused with a ValueError that names the axes. So is a mask that is
-  not bool, a number in the place of a tensor, and a tensor in the place of a number.
+  not bool, a number in place of a tensor, and a tensor in place of a number.
 - Only what is `Trained`, a quantity of the model in training, carries a gradient. Everything else
   (old log-probs, advantages, returns) is detached here, whatever the caller passes.
 - Numbers are float32 at least, whatever precision the model computed in.

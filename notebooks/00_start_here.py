@@ -3,7 +3,8 @@
 #
 # **What is in this repository, and in which order should you read it?** This page is the map: the
 # pipeline, the models, the algorithms, three reading paths, and every symbol and term. You need
-# Python and PyTorch. You need no reinforcement learning. The page takes about ten seconds to run.
+# Python and PyTorch. You need no reinforcement learning. The page takes about ten seconds to run,
+# after start-up.
 #
 # **To run it yourself:** `make demo` once sets up `.venv`, `make dev` adds the Jupyter kernel; then
 # choose the kernel of `.venv`.
@@ -108,8 +109,8 @@ plots.diagram("four_models")
 # %% [markdown]
 # ## The algorithms
 #
-# There are many names, but few ideas. Neighbours differ in a line or two, and each engine is one
-# file that reads like its paper's algorithm box: [rl/README.md](../rl/README.md).
+# There are many names but few ideas. Neighbours differ in a line or two, so each engine is one file
+# that reads like its paper's algorithm box: [rl/README.md](../rl/README.md).
 
 # %%
 plots.diagram("algorithm_map")

@@ -2,9 +2,9 @@
 # # 1. GPT-2 from scratch
 #
 # **Why.** What happens between a row of tokens and the probability of the next one? A policy is a
-# GPT that is asked for probabilities. A reference is a frozen copy of it, a reward model is a GPT
-# with another head, a value model is one more. Whoever knows what goes into this one network and
-# what comes out can read everything that follows.
+# GPT whose next-token probabilities we use. A reference is a frozen copy of it, and a reward model
+# or a value model is a GPT with another head. So if you know what goes into this one network and
+# what comes out, you can read everything that follows.
 #
 # | section | idea | source | code |
 # | --- | --- | --- | --- |
@@ -96,8 +96,8 @@ assert largest[1] > 0.9 > 0.5 > largest[0]
 # ## 2. The causal mask, in a real model
 #
 # The model is trained to predict the next token at every position of a text at once. If a position
-# could see the tokens after it, the answer would stand in the question. The mask also makes sampling
-# consistent with training: while a text is being written, nothing after it exists.
+# could see the tokens after it, it would see the answer. The mask also makes sampling consistent
+# with training: while a text is being written, nothing after it exists.
 #
 # The course keeps a small GPT-2 that has read this project's world of product reviews: 4 layers,
 # width 128, 0.9 million weights. Where does one of its heads look?
@@ -175,7 +175,7 @@ assert with_positions > 1e-3 and without < 1e-5
 # %% [markdown]
 # ## 4. The whole model in twenty lines
 #
-# Through the model runs a **residual stream**: one vector of width $D$ per token. A block does two
+# A **residual stream** runs through the model: one vector of width $D$ per token. A block does two
 # things to it, and *adds* each result to the stream:
 #
 # $$x \leftarrow x + \mathrm{Attention}(\mathrm{LN}(x)), \qquad
@@ -298,15 +298,15 @@ shown = [tokenizer.decode([i]) for i in ids[0, 1:].tolist()]
 show_tokens(shown, {"trained": surprise(model), "fresh": surprise(fresh)})
 
 # %% [markdown]
-# The trained model cannot guess the prompt: which thing, which name? It is even worse there than a
-# uniform guess. It never had to learn prompts, since its loss was on responses only. Once the prompt is
-# read, the answer holds few surprises.
+# The trained model cannot guess the prompt: which thing, which name? There it is even worse than a
+# uniform guess, because its loss was on responses only and it never had to learn prompts. But once
+# the prompt is read, the answer holds few surprises.
 #
 # ## 7. Generation with a cache
 #
-# To write token $S + 1$ one may run the model on all $S$ tokens again. But under a causal mask the
-# keys and values of the past never change. So they are kept, and only the newest token goes through
-# the blocks.
+# To write token $S + 1$ one could run the model on all $S$ tokens again. But under a causal mask
+# the keys and values of the past never change, so we keep them and run only the newest token
+# through the blocks.
 
 # %%
 plots.code(KVCache.extend, ("end = self.length", "return"))
@@ -354,7 +354,7 @@ axis = plots.curves(times, lengths, marker=True, ylim=(0, None), xlabel="tokens 
 assert times["with the cache"][-1] < times["everything again"][-1]
 
 # %% [markdown]
-# Reading everything again costs more with every token. With the cache the cost hardly grows.
+# Reading everything again costs more with every token, but with the cache the cost hardly grows.
 #
 # ## 8. From logits to a token: temperature and top-p
 #
@@ -392,11 +392,11 @@ for axis in (left, right):
 
 # %% [markdown]
 # **For reinforcement learning one rule follows:** sample with the full distribution (no top-k, no
-# top-p), and score with the temperature that was sampled with. With top-p = 0.6 the sampler never
-# says "poor", though the policy does in 5 % of cases. What later pages compute from the policy's
-# probabilities (ratios on page 04, KL divergences on page 05) would then describe another sampler.
+# top-p), and score with the sampler's temperature. With top-p = 0.6 the sampler never says "poor",
+# though the policy does in 5 % of cases. What later pages compute from the policy's probabilities
+# (ratios on page 04, KL divergences on page 05) would then describe another sampler.
 #
-# How a token is drawn: line the probabilities up from 0 to 1, throw a uniform number, see where it
+# To draw a token, line the probabilities up from 0 to 1, draw a uniform number and see where it
 # lands.
 
 # %%
@@ -498,15 +498,15 @@ check("top_p", my_top_p)
 #
 # **To think about.** The cache holds one key and one value vector of width $D$ per layer, row and
 # token. GPT-2 (12 layers, width 768) samples 64 responses at the full context of 1,024 tokens, in
-# float32, 4 bytes a number. How large is the cache next to the weights? Now let 8 rows at a time answer
-# the same prompt. Every row still has a cache of its own. What is saved?
+# float32, 4 bytes a number. How large is the cache next to the weights? Now let 8 rows at a time
+# answer the same prompt. Every row still has its own cache. What is saved?
 #
 # <details>
 # <summary>Answer</summary>
 #
 # $2 \cdot 12 \cdot 768 \cdot 4 = 73{,}728$ bytes per token, times $64 \cdot 1024$ is 4.8 GB. The
-# weights take $124{,}439{,}808 \cdot 4 \approx 0.5$ GB. It is the cache that limits the number of
-# rows. Each prompt is *read* once instead of eight times. That saves time but no memory, because every
+# weights take $124{,}439{,}808 \cdot 4 \approx 0.5$ GB. So the cache limits the number of rows.
+# Each prompt is *read* once instead of eight times, which saves time but no memory, because every
 # row gets its own copy of the prompt's keys and values.
 #
 # </details>

@@ -2,9 +2,9 @@
 # # 2. Tokens, padding and masks
 #
 # **Why.** Which number belongs to which token? The formulas of RLHF fit on a page, and nearly every
-# broken implementation has them right. What is wrong is *which* numbers go in: a mask that drops the
-# last token, a position that is off by the padding, a logit that scores its neighbour. Nothing
-# crashes. The policy only learns something else.
+# broken implementation has them right. What goes wrong is *which* numbers go in: a mask that drops
+# the last token, a position that is off by the padding, a logit that scores its neighbour. Nothing
+# crashes, but the policy learns something else.
 #
 # This page goes through these traps one by one, with tensors small enough to print.
 #
@@ -83,8 +83,8 @@ ranks = tokenizer_training.train_ranks(sentences, vocab_size=256 + 14 + 2)
 assert merges == [token.decode() for token, rank in ranks.items() if rank >= 256]
 
 # %% [markdown]
-# The text decides alone: " kettle" occurs four times and soon is one token. The result reads every
-# text, because single bytes are always there to fall back on.
+# Only the text decides: " kettle" occurs four times, so it soon becomes one token. The result can
+# read any text, because it can always fall back on single bytes.
 
 # %%
 mini = build_tokenizer("mini", ranks)
@@ -204,9 +204,9 @@ assert (without_mask - alone).abs().amax() > 0.01
 #
 # ## 5. Where a response ends: the first EOS
 #
-# A sampler fills a rectangle. A row that has stopped still has columns left, and something stands in
-# them. A response is every token **up to and including** the first EOS. With $e_t = 1$ where token
-# $t$ is an EOS:
+# A sampler fills a rectangle. A row that has stopped still has columns left, and they hold
+# something. A response is every token **up to and including** the first EOS. With $e_t = 1$ where
+# token $t$ is an EOS:
 #
 # $$m_t = 1 \quad \mathrm{if} \quad \sum_{u < t} e_u = 0, \quad \mathrm{else} \ 0$$
 #
@@ -260,9 +260,9 @@ for name, mask in (("lengths (right)", right_answer), ("ids != pad (wrong)", by_
 assert (right_answer.sum(1) - by_comparison.sum(1)).tolist() == [1, 1]  # one EOS lost per row
 
 # %% [markdown]
-# An answer has about sixteen tokens on average. Losing one of them sounds harmless. But it is the
+# An answer has about sixteen tokens on average. Losing one of them sounds harmless, but it is the
 # only token that says "stop". Dropping it from the loss is the same as training on answers without
-# it. So the damage can be measured:
+# it, so the damage can be measured:
 #
 # > **Predict, then run.** The same small model, the same 640 answers, 80 steps from random weights,
 # > once with and once without their EOS. How long are the answers of the second model?
@@ -311,12 +311,12 @@ axis = plots.histograms(
 )
 
 # %% [markdown]
-# (The prompt asks for a chair, and both answers speak of a toaster. That is no bug. After 80 steps
-# these models know how answers sound and where they end, but not yet how to copy the thing from the
-# prompt. [03_pretraining_and_sft](03_pretraining_and_sft.ipynb) watches a model learn it.)
+# (The prompt asks for a chair, and both answers speak of a toaster. That is not a bug: after 80
+# steps these models know how answers sound and where they end, but not yet how to copy the thing
+# from the prompt. [03_pretraining_and_sft](03_pretraining_and_sft.ipynb) watches a model learn it.)
 #
-# The remedy is not another comparison. Masks come from where the text came from: the collator knows
-# the lengths it padded, and the sampler knows the first EOS.
+# The remedy is not a better comparison of ids. A mask must come from whoever made the rows: the
+# collator knows the lengths it padded, and the sampler knows the first EOS.
 #
 # ## 7. Which logit scores which token
 #
@@ -427,10 +427,11 @@ total = -(log_probs * batch.response_mask).sum(1)
 print("a whole response costs", [round(x, 1) for x in total.tolist()], "nats")
 
 # %% [markdown]
-# Grammar is cheap, choices are expensive. A full stop costs nothing. The name of the thing costs
-# little, because it can be copied from the prompt. The first word and every judgement cost a lot. There a
-# policy has something to decide, and there reinforcement learning will push. (The most expensive token
-# is an EOS: one answer breaks off in the middle of a sentence, as some documents of the corpus do.)
+# Grammar is cheap, but choices are expensive. A full stop costs nothing, and the name of the thing
+# costs little because it can be copied from the prompt. The first word and every judgement cost a
+# lot: there the policy has something to decide, so that is where reinforcement learning will push.
+# (The most expensive token is an EOS: one answer breaks off in the middle of a sentence, as some
+# documents of the corpus do.)
 #
 # **The sampler and the scorer must agree.** The sampler worked with left padding, a cache and one
 # column at a time; the scorer with right padding and all columns at once. Later pages divide the
@@ -547,9 +548,9 @@ check("token_log_probs", my_log_probs)
 # <summary>Answer</summary>
 #
 # The rule drops an EOS whose left neighbour is also an EOS. Take a prompt that ends with
-# `<|endoftext|>` (GPT-2's unconditional samples begin with it) and an empty answer, just the EOS. The
-# answer loses its only token. Also, `roll` brings the last column round to the first. Ids cannot tell
-# an EOS that was written from one that fills the row: count from the lengths.
+# `<|endoftext|>` (GPT-2's unconditional samples begin with it) and an empty answer, just the EOS.
+# The answer loses its only token. Also, `roll` brings the last column round to the first. Ids
+# cannot distinguish an EOS that was written from one that fills the row, so use the lengths.
 #
 # </details>
 #

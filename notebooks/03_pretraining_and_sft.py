@@ -7,7 +7,7 @@
 # Pre-training gives it a language, supervised fine-tuning (**SFT**) shows it good answers. Both
 # come before reinforcement learning in the usual recipe (InstructGPT, Ouyang et al. 2022,
 # [arXiv:2203.02155](https://arxiv.org/abs/2203.02155), Figure 2). SFT is also the baseline that
-# reinforcement learning has to beat. Both are one loss, next-token prediction. They differ in
+# reinforcement learning has to beat. Both use one loss, next-token prediction, and differ only in
 # *which text* and *which tokens*.
 #
 # | section | idea | code |
@@ -61,7 +61,7 @@ tokenizer = load_tokenizer("glassbox")
 # %% [markdown]
 # ## 1. A world in which quality is known
 #
-# Somebody asks for a short review, and writers of very different manners answer. What makes an answer
+# Somebody asks for a short review, and both polite and rude writers answer. What makes an answer
 # good is a formula, the **gold reward**. It stands for "what people really want", which no real
 # project can compute. Here it serves as the judge.
 #
@@ -102,7 +102,7 @@ for document in documents[:3]:
     print(document.prompt.strip(), "\n    ", document.response)
 
 # %% [markdown]
-# The writers are mediocre on average, and one answer in six is good. So there is much room to
+# The writers are mediocre on average and only one answer in six is good, so there is much room to
 # improve.
 #
 # ## 2. The loss in four lines
@@ -210,8 +210,8 @@ axis.get_legend().remove()
 # %% [markdown]
 # ## 5. Pre-training
 #
-# The loop is the one you know: batch, loss, gradient, clip, step. In the library it stands
-# among logging and checkpoints. Its heart:
+# The loop is the one you know: batch, loss, gradient, clip, step. The library's version also logs
+# and saves checkpoints. Its core:
 
 # %%
 plots.code(pretraining.train, ("optimizer.zero_grad", "clip_and_step"))
@@ -290,8 +290,8 @@ assert log[-1]["held_out_loss"] < 1.35
 # **copying**. (The spikes are no accidents: a batch of answers that are cut off after a few words is
 # hard to predict.)
 #
-# How does it copy? With one layer that can be seen directly. The text breaks off where the item must
-# come, and we look at what the last token's attention weights are put on.
+# How does it copy? In a model with one layer we can see it directly. We cut the text off where the
+# item must come, and look at where the last token puts its attention.
 
 # %%
 ids = tokenizer.encode("Review the red kettle for Anna.\nHi Anna! The")
@@ -321,9 +321,9 @@ assert seen[int(heads.sum(0).argmax())] == "kettle"
 #
 # ### Before and after, in colour
 #
-# The surprise per token of two documents, before and after training (the buttons switch). Before,
-# everything costs about $\log V$. After, only the choices of the *answer* still cost. The prompt costs
-# even more than before, because its tokens never took part in the loss.
+# The surprise per token of two documents, before and after training (the buttons switch). Before
+# training, everything costs about $\log V$. Afterwards only the choices of the *answer* do, and the
+# prompt costs even more than before, because its tokens never took part in the loss.
 
 # %%
 both = [encode_record(document, tokenizer) for document in documents[:2]]
@@ -405,8 +405,9 @@ for index in (0, 1, 2):
 # independent. The interval of the difference is therefore taken from differences prompt by prompt.)
 #
 # **What fine-tuning cannot do.** It knows only that these answers are good, not *why*, and not that
-# others are worse. So it gets about as good as the answers that it imitates, and somebody had to choose
-# those. The next pages learn from a reward instead, and let the policy improve on its own answers.
+# others are worse. So it gets about as good as the answers that it imitates, and somebody had to
+# choose those. The next pages learn from a reward instead, so the policy can improve on its own
+# answers.
 #
 # ## Where this lives
 #

@@ -39,9 +39,9 @@ torch.set_printoptions(precision=4, sci_mode=False, linewidth=100)
 # %% [markdown]
 # ## 1. Three words
 #
-# A **policy** $\pi$ is a model that chooses: it gives every word a probability, and a word is drawn.
-# Ours has three words and three parameters, the logits $\theta$. The **reward** $R$ says how good a
-# word was. The learner sees the reward of the word it said, and nothing else.
+# A **policy** $\pi$ is a model that chooses: it gives every word a probability, and a word is
+# drawn. Ours has three words and three parameters, the logits $\theta$. The **reward** $R$ says how
+# good a word was. The learner sees only the reward of the word it said.
 #
 # What should become large is the **expected reward** $J$, the average over many draws:
 #
@@ -77,8 +77,8 @@ torch.testing.assert_close(TRUE, pi * (REWARDS - J))
 #
 # ## 2. A gradient that can be sampled, in three lines
 #
-# A language model can give more answers than there are atoms. Nobody can write this sum. But an
-# *average* can be estimated from a few draws. So we write the gradient as an average over $\pi$:
+# A language model can give more answers than there are atoms, so nobody can compute this sum. But
+# an *average* can be estimated from a few draws, so we write the gradient as an average over $\pi$:
 #
 # $$\begin{split}
 # \nabla J &= \sum_y R(y) \, \nabla \pi(y) \\
@@ -129,7 +129,7 @@ torch.testing.assert_close(pi @ pushes, TRUE)
 # %% [markdown]
 # Every word that is drawn goes **up**, "awful" included, since all rewards are positive. Only the
 # average is right: "awful" loses more when the others are drawn than it gains when it is drawn
-# itself. Keep this picture in mind, it is the reason for sections 5 to 7.
+# itself. Keep this picture in mind: it is the reason for sections 5 to 7.
 
 # %%
 figure, axes = plots.panels(4, height=2.1, width=11)
@@ -173,9 +173,9 @@ torch.testing.assert_close(library_loss, naive_loss)
 # The loop: draw, look at the rewards, step, draw again. The samples come from the policy that is
 # being changed. This is called **on-policy**.
 #
-# While it learns, the policy makes up its mind. Its **entropy** says how undecided it is:
-# $H = -\sum_y \pi(y) \log \pi(y)$, from $\log 3 = 1.10$ (all words equal) down to 0 (always the same
-# word). Once the entropy is 0 there is nothing left to compare, and learning stops.
+# As it learns, the policy makes up its mind. Its **entropy** says how undecided it is: $H = -\sum_y
+# \pi(y) \log \pi(y)$, from $\log 3 = 1.10$ (all words equal) down to 0 (always the same word). Once
+# the entropy is 0 there is nothing left to compare, and learning stops.
 
 
 # %%
@@ -243,10 +243,11 @@ print(f"rewards {higher}: {int(stuck.sum())} of 20 runs decide for a worse word,
 holds(5 <= stuck.sum() <= 15, "about half of the runs settle on a worse word")
 
 # %% [markdown]
-# The true gradient does not see the offset at all. The noise does: with +10 the scatter of one sample
-# is 21 times as long as the gradient. Whatever is drawn first gets a push of 11 points or more, and
-# half of the runs settle on a worse word for good. With -2 the scatter is the smallest of the three.
-# The zero of a reward means nothing, yet a bad choice makes REINFORCE noisy. So choose it well.
+# The offset does not change the true gradient at all, but it changes the noise: with +10 the
+# scatter of one sample is 21 times as long as the gradient. Whatever is drawn first gets a push of
+# 11 points or more, and half of the runs settle on a worse word for good. With -2 the scatter is
+# the smallest of the three. The zero of a reward means nothing, but a bad choice makes REINFORCE
+# noisy, so choose it well.
 #
 # ## 6. The baseline
 #
@@ -407,16 +408,16 @@ print("whole response", whole.tolist(), "\nreward to go  ", to_go.tolist())
 torch.testing.assert_close(to_go, library.discounted_returns(paid, mask, 1.0))
 
 # %% [markdown]
-# With one reward at the end both are the same. Page [05](05_what_a_kl_is.ipynb) brings rewards on the
-# way (a KL penalty per token), page [08](08_ppo.ipynb) a third answer: a critic that predicts, at every
-# token, what is still to come.
+# With one reward at the end both are the same. Page [05](05_what_a_kl_is.ipynb) adds rewards before
+# the end (a KL penalty per token), and page [08](08_ppo.ipynb) gives a third answer: a critic that
+# predicts, at every token, what is still to come.
 #
 # ## 9. Old samples, and the ratio
 #
-# Writing answers with a language model is slow; a gradient step is fast. So one would like to take
-# several steps with the same samples. But after the first step they come from a policy of the past,
-# $\pi_{old}$. This is called **off-policy**. The correction is a weight, the **ratio** $\rho$ (also called
-# the importance weight):
+# Writing answers with a language model is slow, but a gradient step is fast, so one would like to
+# take several steps with the same samples. But after the first step the samples come from an
+# earlier policy, $\pi_{old}$. This is called **off-policy**. The correction is a weight, the
+# **ratio** $\rho$ (also called the importance weight):
 #
 # $$\rho(y) = \frac{\pi(y)}{\pi_{old}(y)}, \qquad \mathbb{E}_{y \sim \pi_{old}}[\rho(y) R(y)]
 # = \sum_y \pi_{old}(y) \frac{\pi(y)}{\pi_{old}(y)} R(y) = \sum_y \pi(y) R(y) = J$$
@@ -448,8 +449,8 @@ torch.testing.assert_close(pi @ (ratio * REWARDS), expected_reward(NEW))
 #
 # ## 10. The clip: four cases
 #
-# The average over *all* samples is exact; the average over the few that we have is not. A **rollout**
-# is a batch of sampled answers. Without a limit, many steps on one rollout fit it and nothing else.
+# The average over *all* samples is exact, but the average over the few that we have is not. A
+# **rollout** is a batch of sampled answers. Without a limit, many steps on one rollout overfit it.
 # PPO's clip ends the push on a word once its ratio has moved by $\varepsilon$ in the direction that
 # its advantage asks for ([arXiv:1707.06347](https://arxiv.org/abs/1707.06347), Eq. 7):
 #
@@ -495,9 +496,9 @@ rows = [[f"{a:+.0f}", f"{r:.1f}", f"{g + 0.0:+.1f}", text] for a, r, g, text in 
 plots.table(["A", "ratio", "gradient by log pi", "what happens"], rows)
 
 # %% [markdown]
-# The clip is a pessimist. It refuses a gain that was already taken, and never ignores a loss. One
-# `min` does this for both signs of $A$. (`clip_low` and `clip_high`: $\varepsilon$ below and above 1.)
-# At the very first step all ratios are 1, so PPO's first gradient is that of REINFORCE.
+# The clip is pessimistic: it ignores a gain that was already taken, but never a loss. One `min`
+# does this for both signs of $A$. (`clip_low` and `clip_high`: $\varepsilon$ below and above 1.) At
+# the very first step all ratios are 1, so PPO's first gradient is that of REINFORCE.
 
 # %%
 plots.explorable("clip")
@@ -541,9 +542,9 @@ gone, kept = traces["ratio, no clip"][-1, 0], traces["clip"][-1, 0]
 holds(gone < 0.05 < 0.19 < kept, 'without the clip "great" has all but disappeared')
 
 # %% [markdown]
-# Without the clip, "fine" takes everything, with or without the ratio. The best word, which nobody
-# happened to say, has all but disappeared: later rollouts will hardly ever contain it. With the clip
-# the policy moves a little, stops, and waits for fresh samples.
+# Without the clip, "fine" takes everything, with or without the ratio. The best word, which
+# happened not to be drawn, has all but disappeared, so later rollouts will hardly ever contain it.
+# With the clip the policy moves a little, stops, and waits for fresh samples.
 #
 # > **Third exit.** With the ratio and the clip you have all of [PPO](08_ppo.ipynb) but its critic. The
 # > exercises are next, then [the leash](05_what_a_kl_is.ipynb).
@@ -637,4 +638,4 @@ check("clip_cases", gets_gradient)
 # `old_log_probs` (N, T), `advantages` (N, 1), `clip_low` and `clip_high` that gives the loss of every
 # token, (N, T). Check it with `check("clipped_surrogate", your_function)`. Section 10 has the answer.
 #
-# Next: [05_what_a_kl_is](05_what_a_kl_is.ipynb). The leash.
+# Next: [05_what_a_kl_is](05_what_a_kl_is.ipynb): the leash.

@@ -52,13 +52,13 @@ torch.set_printoptions(precision=4, sci_mode=False, linewidth=100)
 # ## 1. Two bars
 #
 # The **reference** $\pi_{ref}$ is a frozen copy of the model before training. The divergence of the
-# policy from it is an average over what the *policy* says: the average log of how many times more
-# often it says it.
+# policy from it is the average log-ratio of how often the policy and the reference say something,
+# averaged over what the *policy* says.
 #
 # $$\mathrm{KL}(\pi \Vert \pi_{ref}) = \sum_y \pi(y) \log \frac{\pi(y)}{\pi_{ref}(y)}
 # = \mathbb{E}_{y \sim \pi}\left[ \log \pi(y) - \log \pi_{ref}(y) \right]$$
 #
-# Two words are enough. The policy says each half of the time, the reference 1 to 3:
+# Two words are enough. The policy says each half of the time, but the reference says them 1 to 3:
 
 # %%
 pi = torch.tensor([0.5, 0.5])
@@ -86,8 +86,8 @@ axis = plots.bars(
 #
 # ## 2. What is a nat?
 #
-# With natural logarithms the unit is the **nat**. A feeling for its size: what does it cost to
-# *select*? Suppose the policy does what the reference does, but keeps only answers of a certain
+# With natural logarithms the unit is the **nat**. To get a feeling for its size, ask what it costs
+# to *select*. Suppose the policy does what the reference does, but keeps only answers of a certain
 # kind, which have probability $s$ under the reference. Inside this set $\pi = \pi_{ref} / s$, so
 # every term is $\log(1/s)$, and
 #
@@ -113,9 +113,9 @@ torch.testing.assert_close(
 #
 # ## 3. Which direction?
 #
-# The two directions are two different numbers: 0.1438 and 0.1308 for the bars above. More than that,
-# they dislike different things. Let the reference like two words equally, and move the policy's
-# share $s$ of word 0 from 0 to 1.
+# The two directions are two different numbers: 0.1438 and 0.1308 for the bars above. They also
+# penalise different things. Let the reference like two words equally, and move the policy's share
+# $s$ of word 0 from 0 to 1.
 
 # %%
 share = torch.linspace(0.001, 0.999, 200)
@@ -142,7 +142,7 @@ assert reverse.max() < math.log(2) < forward.max()
 #   To add nonsense is cheap.
 #
 # RLHF uses the reverse direction: "stay within what the reference might have said, and choose
-# freely". The price is variety, which nothing protects. Fine-tuning on texts (next-token loss)
+# freely". The price is variety, because nothing protects it. Fine-tuning on texts (next-token loss)
 # minimises the forward direction: "be able to say everything in the data".
 #
 # The classic picture: a reference with two peaks, and a policy that can only have one. Which one
@@ -188,11 +188,11 @@ assert covering[6] > 3 * reference[6]  # the gap between the peaks is filled
 # = \mathrm{KL}(\pi \Vert \pi_{ref})$$
 #
 # k1 is right on average, but one number may be negative. Two relatives are never negative; with
-# $\delta = \log \pi_{ref} - \log \pi$ they are $k_2 = \frac12 \delta^2$ and
-# $k_3 = e^\delta - \delta - 1$ (Schulman 2020,
-# ["Approximating KL Divergence"](http://joschu.net/blog/kl-approx.html)). You will meet k3 in
-# GRPO's loss. Which of them is right where is measured in
-# [14_kl_estimators](14_kl_estimators.ipynb); until then k1 is enough.
+# $\delta = \log \pi_{ref} - \log \pi$ they are $k_2 = \frac12 \delta^2$ and $k_3 = e^\delta -
+# \delta - 1$ (Schulman 2020, ["Approximating KL
+# Divergence"](http://joschu.net/blog/kl-approx.html)). You will meet k3 in GRPO's loss.
+# [14_kl_estimators](14_kl_estimators.ipynb) measures which of them is right where; until then k1 is
+# enough.
 
 # %%
 words = torch.multinomial(pi, 10_000, True, generator=torch.Generator().manual_seed(0))
@@ -266,11 +266,11 @@ prompts = [record.prompt for record in reviews.prompts("validation")[:4]]
 show_tokens(texts, {"k1 of the token": drift[:4], "KL at this place": exact[:4]}, prompts=prompts)
 
 # %% [markdown]
-# Most tokens are white: grammar has not changed, and names were copied before. The drift sits in a few
-# choices: to greet politely, to judge kindly, to close with "I hope this helps". The button "KL at this
-# place" sums over the whole vocabulary, so it does not depend on which token was drawn, and it is never
-# negative. Both numbers per response above estimate the same divergence. With only 64 responses they
-# can differ this much.
+# Most tokens are white: grammar has not changed, and names were copied before. The drift is in a
+# few choices: to greet politely, to judge kindly, to close with "I hope this helps". The button "KL
+# at this place" sums over the whole vocabulary, so it does not depend on which token was drawn, and
+# it is never negative. Both numbers per response above estimate the same divergence. With only 64
+# responses they can differ this much.
 #
 # ## 6. The leash in the reward
 #
@@ -301,9 +301,9 @@ plots.code(token_level_rewards, ("kl_t = penalty", "return -kl_coef"))
 # (The library can also charge a mean over the tokens, `sequence_mean`. The last question of this page
 # is about that choice.)
 #
-# Why k1, and why in the reward? Page 04's gradient works on any reward, and k1 is treated like one: a
-# number, without a gradient of its own. On average this gives exactly the gradient of
-# $J - \beta \, \mathrm{KL}$. On the three words of page 04, as a sum:
+# Why k1, and why in the reward? Page 04's gradient works on any reward, and k1 is treated like one,
+# as a number without a gradient. On average this gives exactly the gradient of $J - \beta \,
+# \mathrm{KL}$. On the three words of page 04, as a sum:
 
 # %%
 REF = torch.tensor([0.2, 0.3, 0.5]).log()  # great, fine, awful
@@ -325,10 +325,10 @@ print("average of (R - beta k1) grad log pi", NOW.softmax(-1) @ estimates)
 torch.testing.assert_close(NOW.softmax(-1) @ estimates, wanted)
 
 # %% [markdown]
-# **What if the k1 were a loss instead?** Differentiate it, average over samples, and the gradient is
-# 0, whatever the reference is: $\mathbb{E}[\nabla (\log \pi - \log \pi_{ref})] = \mathbb{E}[\nabla
-# \log \pi] = 0$, by the same line that made baselines free. The leash would hang loose, and no curve
-# would show it.
+# **What if the k1 were a loss instead?** Differentiate it, average over samples, and the gradient
+# is 0, whatever the reference is: $\mathbb{E}[\nabla (\log \pi - \log \pi_{ref})] =
+# \mathbb{E}[\nabla \log \pi] = 0$, by the same line that made baselines free. So the leash would be
+# loose, and no curve would show it.
 
 # %%
 logits = NOW.clone().requires_grad_()

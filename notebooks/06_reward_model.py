@@ -1,12 +1,12 @@
 # %% [markdown]
 # # 6. The reward model
 #
-# **The question.** Nobody can write down what makes an answer good. Anybody can say which of two
-# answers is better. How do you make a number out of that?
+# **The question.** Nobody can write down what makes an answer good, but anybody can say which of
+# two answers is better. How do you turn that into a number?
 #
 # **Why.** Reinforcement learning needs a number for every answer. A **reward model** learns it from
-# comparisons. Everything that a policy learns later, it learns from this model, mistakes included.
-# It is step 2 of Figure 2 of InstructGPT (Ouyang et al. 2022,
+# comparisons. Everything that a policy learns later it learns from this model, including its
+# mistakes. It is step 2 of Figure 2 of InstructGPT (Ouyang et al. 2022,
 # [arXiv:2203.02155](https://arxiv.org/abs/2203.02155), section 3.5).
 #
 # **You need** [02](02_tokens_padding_masks.ipynb) (masks, which column is which) and
@@ -66,7 +66,7 @@ EOS = tokenizer.eos_id
 #
 # Here $\sigma(0.5) = 0.62$. If A was preferred, the loss is $-\log 0.62 = 0.474$, the surprise at
 # that verdict. In a second comparison the winner scores 0.2 and the loser 0.8. That was less
-# likely, $\sigma(-0.6) = 0.35$, and costs 1.037. The loss of the model is the mean over all
+# likely, $\sigma(-0.6) = 0.35$, so it costs 1.037. The loss of the model is the mean over all
 # comparisons (arXiv:2203.02155, Eq. 1):
 #
 # $$\mathcal{L} = - E \left[ \log \sigma \left( r(x, y_w) - r(x, y_l) \right) \right]$$
@@ -92,11 +92,11 @@ print(bradley_terry_loss(chosen + 100, rejected + 100))
 assert torch.isclose(bradley_terry_loss(chosen + 100, rejected + 100), each.mean(), atol=1e-5)
 
 # %% [markdown]
-# Nothing. **Only gaps are learned**, so the zero of the scale is nowhere in the data. Section 7
-# sets it.
+# Nothing. **Only gaps are learned**, so the data does not fix the offset of the scale. Section 7
+# does.
 #
 # How hard does a comparison pull on the scores? That is the slope of its loss: minus the
-# probability that the model gave to the other verdict, the one that was not given.
+# probability that the model assigned to the wrong verdict.
 
 # %%
 gap = torch.linspace(-5, 5, 201, requires_grad=True)
@@ -113,8 +113,8 @@ axis.legend()
 plt.show()
 
 # %% [markdown]
-# A pair whose winner is far ahead hardly pulls. A pair on the wrong side pulls with at most 1,
-# however wrong it is. That is why a few wrong labels do no great harm.
+# A pair whose winner is far ahead hardly pulls, and a pair on the wrong side pulls with at most 1,
+# however wrong it is. That is why a few wrong labels do little harm.
 #
 # **Your turn.** Write the loss so that it stays finite.
 
@@ -141,9 +141,9 @@ check("bradley_terry_loss", my_bradley_terry_loss)
 # ## 2. Where the head reads
 #
 # The reward model is a pre-trained GPT. Its output layer, the **head**, is replaced by one with a
-# single number. A language model predicts token t from the column *before* it. A judge has to have
-# read what it judges: the score of token t comes from **token t's own column**. The scores of a
-# response's tokens are then averaged, the EOS included and the prompt not.
+# single number. A language model predicts token t from the column *before* it. But a judge must
+# have read what it judges, so the score of token t comes from **token t's own column**. The scores
+# of a response's tokens are then averaged, the EOS included and the prompt not.
 
 # %%
 prompt = tokenizer.encode("Review the red kettle for Anna.\n")
@@ -164,8 +164,8 @@ plots.code(RewardModel.raw_scores)
 # (`last_token` is the other usual pooling: the score of the EOS alone, which has read everything.
 # The file of a reward model remembers which one it was trained with.)
 #
-# The proof that the columns are right: exchange one token of the answer. The scores before it must
-# not change, its own score must.
+# To prove that the columns are right, exchange one token of the answer: the scores before it must
+# not change, but its own score must.
 
 # %%
 original = fresh.token_scores(batch)[0]
@@ -230,12 +230,12 @@ for text, row in zip(four, scores, strict=True):
 show_tokens(texts, {"prefix_score": scores}, prompts=["Review the red kettle for Anna."] * 4)
 
 # %% [markdown]
-# Before there is a judgement the score stays far below the average. At *great* it jumps by 2.6. *I
-# hope this helps* adds 0.4, and *Leave me alone* takes 0.2. A lamp instead of the kettle costs 0.2, so the
-# model notices, at least here. Section 8 asks that question 200 times.
+# Until the review expresses an opinion, the score stays far below the average. At *great* it jumps
+# by 2.6. *I hope this helps* adds 0.4, and *Leave me alone* takes 0.2. A lamp instead of the kettle
+# costs 0.2, so the model notices, at least here. Section 8 asks that question 200 times.
 #
 # With the mean of token scores as the pooling, a prefix need not be read again. Its score (without
-# an EOS of its own) is the mean of the scores so far.
+# an added EOS) is the mean of the scores so far.
 #
 # **Your turn**: compute the score of each prefix from the scores of the tokens.
 
@@ -293,7 +293,7 @@ torch.testing.assert_close(one_pass, bradley_terry_loss(*fresh.raw_scores(apart)
 # $$P(A \succ B) = \sigma \left( \frac{R_A - R_B}{0.12} \right)$$
 #
 # An answer that is better by 0.12 wins in 73% of the cases. So the perfect reward model is known as
-# well: it is $R / 0.12$, up to a constant. Even that one disagrees with the labels whenever the
+# well: it is $R / 0.12$, up to a constant. But even that one disagrees with the labels whenever the
 # annotator errs. The mean probability that the annotator is right is the **ceiling** of any model's
 # accuracy.
 
@@ -340,9 +340,9 @@ assert not {tuple(p.prompt) for p in training} & {tuple(p.prompt) for p in held_
 # %% [markdown]
 # ## 6. Training, and how good it is
 #
-# All layers below the head start from the base model, which knows the language already. The head
-# starts random. There is one pass over the data: a second one would learn the errors of the labels
-# by heart.
+# All layers below the head start from the base model, which already knows the language, and the
+# head starts random. There is only one pass over the data, because a second one would memorise the
+# errors of the labels.
 
 # %%
 config = reward_model_training.RewardModelConfig(batch_size=8, lr=2e-3, warmup=10, device="cpu")
@@ -380,9 +380,9 @@ plt.show()
 assert sum(losses[-8:]) / 8 < 0.66
 
 # %% [markdown]
-# An accuracy alone says nothing. Three numbers belong beside it: a coin; "the longer answer wins",
-# a ruler that needs no training; and the ceiling. A share of $n$ pairs is itself an estimate, so it
-# gets an interval.
+# An accuracy alone means nothing. Three numbers belong beside it: a coin; "the longer answer wins",
+# a baseline that needs no training; and the ceiling. A share of $n$ pairs is itself an estimate, so
+# it gets an interval.
 
 # %%
 reports = {}
@@ -409,17 +409,17 @@ plt.show()
 assert n["accuracy_interval"][0] > 0.55
 
 # %% [markdown]
-# Compare the kept model with the gold order instead, in which the annotator makes no errors. It
-# orders 0.86 of the pairs right, and only 0.76 as they are labelled. Much of what is missing is the
-# labels' fault. The small model gets 0.67 of both: its errors are its own.
+# Compare the kept model with the gold order instead, which has no annotator's errors. It orders
+# 0.86 of the pairs right but only 0.76 as they are labelled, so much of what is missing is the
+# labels' fault. The small model gets 0.67 of both, so its errors are its own.
 #
 # ## 7. The scale: normalisation and calibration
 #
-# **Normalisation.** The loss left the zero open, and the spread is whatever training made it. A KL
-# coefficient, a penalty for answers without an end, a critic: all of them need to know how large a
-# reward is. So the scores are shifted and scaled once, on training answers, to mean 0 and standard
-# deviation 1 (Ziegler et al. 2019, [arXiv:1909.08593](https://arxiv.org/abs/1909.08593)). The order
-# of answers does not change.
+# **Normalisation.** The loss leaves the offset open, and the spread is whatever training made it. A
+# KL coefficient, a penalty for answers without an end, a critic: all of them need to know how large
+# a reward is. So the scores are shifted and scaled once, on training answers, to mean 0 and
+# standard deviation 1 (Ziegler et al. 2019, [arXiv:1909.08593](https://arxiv.org/abs/1909.08593)).
+# The order of answers does not change.
 
 # %%
 reference = pairing.collate_pairs(training[::9], EOS)
@@ -509,11 +509,11 @@ plt.show()
 assert min(noticed["112,000, kept"][:3]) > 0.9
 
 # %% [markdown]
-# Tone and manners stand in the answer itself, and a few thousand comparisons teach them. Whether
-# the answer is about **the prompt's** item, or speaks to **the prompt's** person, has to be
-# compared across a distance. The small model sees nothing of that: its shares are those of a coin.
-# The kept one, with 37 times as many comparisons, has learned the item. The name remains close to a
-# coin. Neither the loss nor the accuracy gave a hint.
+# Tone and manners are in the answer itself, so a few thousand comparisons teach them. Whether the
+# answer is about **the prompt's** item, or speaks to **the prompt's** person, has to be compared
+# across a distance. The small model sees nothing of that: its shares are those of a coin. The kept
+# one, with 37 times as many comparisons, has learned the item, but the name remains close to a
+# coin. Neither the loss nor the accuracy hinted at this.
 #
 # A policy that is trained against such a model will find out: which person it greets hardly matters
 # for its reward. A reward model is a **proxy**, and optimising a proxy far enough
@@ -548,9 +548,9 @@ assert min(noticed["112,000, kept"][:3]) > 0.9
 # <details>
 # <summary>Answers</summary>
 #
-# 4\. No: both answers of a comparison belong to one prompt, so its constant cancels. The level of a
-# prompt is nowhere in the data. A baseline that is made per prompt takes it away again (the group's
-# mean of [07](07_grpo.ipynb)). One mean over all prompts keeps it as noise.
+# 4\. No: both answers of a comparison belong to one prompt, so its constant cancels. So the data
+#     does not contain the level of a prompt. A baseline per prompt removes it again (the group's
+#     mean of [07](07_grpo.ipynb)), but one mean over all prompts keeps it as noise.
 #
 # 5\. The gap $\mu$. With labels drawn from a Bradley-Terry model, the loss without a margin is the
 # likelihood. A margin would push the scores further apart than the verdicts warrant, and

@@ -5,9 +5,9 @@
 # scores on this prompt. Where does that number come from?
 #
 # **Why.** [04](04_policy_gradients_and_baselines.ipynb) ended with a baseline: subtract what you
-# expected, and the noise of the gradient falls. PPO trains a second network to say what to expect.
-# **Group Relative Policy Optimization** (GRPO; Shao et al. 2024, DeepSeekMath,
-# [arXiv:2402.03300](https://arxiv.org/abs/2402.03300)) does without it. It samples several answers
+# expected, and the noise of the gradient falls. PPO trains a second network to predict what to
+# expect. **Group Relative Policy Optimization** (GRPO; Shao et al. 2024, DeepSeekMath,
+# [arXiv:2402.03300](https://arxiv.org/abs/2402.03300)) does without it: it samples several answers
 # to the same prompt and compares each one with the mean of the group.
 #
 # **You need** [02](02_tokens_padding_masks.ipynb) (log-probs of tokens, the mask),
@@ -91,13 +91,13 @@ same = torch.allclose(group_advantages(10 * flat + 7, 4), by_hand.view(-1, 1), a
 holds(same, "the unit and the zero of the reward drop out")
 
 # %% [markdown]
-# The unit and the zero of the reward drop out. That is handy, because a reward model has neither
-# ([06](06_reward_model.ipynb)). It also has a price: two answers that differ by a hair are told
-# apart as loudly as a good and a terrible one. Dr. GRPO
+# The scale and the offset of the reward drop out. That is handy, because a reward model has neither
+# ([06](06_reward_model.ipynb)). But it has a price: two answers that hardly differ get advantages
+# as large as a good and a terrible one. Dr. GRPO
 # ([arXiv:2503.20783](https://arxiv.org/abs/2503.20783)) therefore leaves the division out
 # (`scale="none"`).
 #
-# And a group of equal rewards teaches nothing at all. Its sampling was wasted. Runs log the share
+# And a group of equal rewards teaches nothing at all, so its samples are wasted. Runs log the share
 # of such groups as `zero_spread_groups`.
 #
 # **Your turn.** Fill in the line and run the cell. The check says what is wrong, if anything is.
@@ -169,8 +169,8 @@ holds(math.isclose(naive, -0.037284, abs_tol=1e-6), "the loss is -0.037284")
 # the token has already become 22% likelier, more than the 20% that the clip allows, so
 # $1.2 \cdot 0.7071 = 0.8485$ counts. The KL term takes $0.04 \cdot 0.0048$ off.
 #
-# The library has the same three pieces as functions of their own, and the engine puts them
-# together. (It can also take k2 instead of k3: [11](11_reinforce_plus_plus.ipynb), section 5.)
+# The library has the same three pieces as separate functions, and the engine puts them together.
+# (It can also take k2 instead of k3: [11](11_reinforce_plus_plus.ipynb), section 5.)
 
 # %%
 per_token = clipped_surrogate(new, old, A_two, 0.2, 0.2) + 0.04 * k3(new, ref)
@@ -287,8 +287,8 @@ flipbook.step(records[0].prompt, texts, rewards, A, push, log_probs.detach().exp
 # The largest changes are where a sentence opens. *The*, as in the best answer, becomes likelier by
 # 0.08. *Its*, as in the worst, becomes less likely by as much. Both also occur in answer 3, whose
 # own push is close to zero, and they move there too. A full stop does not move: the policy was
-# already certain of it. No reward of a token was ever given. The comparison of whole answers sorts
-# out which words were good, if there are enough answers.
+# already certain of it. No token was ever given a reward, but with enough answers the comparison of
+# whole answers sorts out which words were good.
 #
 # **The loss was zero, and its gradient was not.** At the first update every ratio is 1 and every k3
 # is 0, so the loss is minus the mean of the advantages. In each group they add up to zero.
@@ -307,10 +307,10 @@ torch.testing.assert_close(ours, theirs, rtol=1e-2, atol=1e-4)
 
 # %% [markdown]
 # So **the value of the loss says nothing about progress**. Look at the reward. And the gradient of
-# a first update is the one of REINFORCE. Ratios of 1 before the first update are also the best test
-# of an implementation that there is. A wrong temperature, dropout left on, a position off by the
-# padding, a mask off by one: each of them breaks it. Every run logs how far the ratios are from 1,
-# as `ratio_error_at_start`.
+# a first update is the one of REINFORCE. Checking that the ratios are 1 before the first update is
+# also the best test of an implementation. A wrong temperature, dropout left on, a position off by
+# the padding, a mask off by one: each of them breaks it. Every run logs how far the ratios are from
+# 1, as `ratio_error_at_start`.
 
 # %% [markdown]
 # ## 5. The loop
@@ -327,10 +327,10 @@ torch.testing.assert_close(ours, theirs, rtol=1e-2, atol=1e-4)
 # | 11 | maximise the GRPO objective | `grpo_loss` |
 #
 # (Lines 1, 2 and 4 are the initial policy and the two outer loops. Line 12 trains the reward model
-# again between iterations: [15](15_process_and_iterative_grpo.ipynb).) [nano/grpo.py](../nano/grpo.py)
-# is the same box in 86 lines, with the same numbers. This is what it does otherwise than the REINFORCE
-# of [04](04_policy_gradients_and_baselines.ipynb) (every line begins at the margin), and then lines 10
-# and 11 in the engine:
+# again between iterations: [15](15_process_and_iterative_grpo.ipynb).)
+# [nano/grpo.py](../nano/grpo.py) is the same box in 86 lines, with the same numbers. This is how it
+# differs from the REINFORCE of [04](04_policy_gradients_and_baselines.ipynb) (every line begins at
+# the margin), and then lines 10 and 11 in the engine:
 
 # %%
 plots.neighbours("reinforce", "grpo")
@@ -344,9 +344,8 @@ plots.code(grpo_engine.train, lines=("for _ in range(config.updates", "meter.add
 #
 # ## 6. A run against the learned reward, with the truth beside
 #
-# What training maximises is the score of the reward model. In this world we also know what an
-# answer is really worth, its **gold reward**. It is measured alongside, and the policy never sees
-# it.
+# Training maximises the score of the reward model. In this world we also know what an answer is
+# really worth, its **gold reward**. We measure it alongside, but the policy never sees it.
 
 
 # %%
@@ -399,15 +398,15 @@ holds(gain.mean() > half, "the truth rises with the score")
 # ([06](06_reward_model.ipynb), section 8), and so for every policy that learns from it.
 #
 # With a learned reward the two curves do not rise together for ever. At some point the policy finds
-# what the reward model does not see. Then the score goes on rising and the truth falls.
+# what the reward model does not see; then the score keeps rising but the truth falls.
 # [17](17_when_the_proxy_breaks.ipynb) trains on until that happens.
 #
 # ## 7. What would happen if a batch were used again and again?
 #
 # Sampling is the expensive part of RL, so each batch is used for $\mu$ updates (line 10). From the
 # second update on the batch is *old*: it was sampled by a policy that is no longer there. Such
-# training is called **off-policy**. The ratio corrects for it, as long as the two policies are
-# close. The clip is there to hold them close.
+# training is called **off-policy**. The ratio corrects for it as long as the two policies are
+# close, and the clip is there to hold them close.
 #
 # **Predict, then run.** Six updates on the same 64 answers, once with the clip and once with a clip
 # range so wide that it never acts. Which one moves further? Does the clip hold the policy at a
@@ -458,11 +457,11 @@ holds(with_clip["clipped"][0] == 0 < with_clip["clipped"][-1], "the clip acts af
 holds(without["moved"][-1] > with_clip["moved"][-1], "the clip slows the policy down")
 
 # %% [markdown]
-# The clip slows the policy down. It is no wall: the distance keeps growing. The clip takes away the
-# gradient of tokens that have gone far enough, but it does not bring them back. And the gradients
-# of other tokens still move them, because all tokens share weights. So $\mu$ is small in practice.
-# The paper takes 1. This engine's default is 1 as well, with each batch cut into two minibatches.
-# The run of section 6 took 2.
+# The clip slows the policy down, but it is not a wall: the distance keeps growing. It removes the
+# gradient of tokens that have gone far enough, but does not bring them back, and the gradients of
+# other tokens still move them, because all tokens share weights. So $\mu$ is small in practice. The
+# paper takes 1. This engine's default is 1 as well, with each batch cut into two minibatches. The
+# run of section 6 took 2.
 #
 # ## 8. The command
 #

@@ -67,7 +67,7 @@ plots.diagram("four_models")
 
 # %% [markdown]
 # The policy learns. The reference is its frozen copy from before. The reward model scores whole
-# responses. New is the critic. It is a GPT like the policy, with one number as its output instead
+# responses. The critic is new. It is a GPT like the policy, with one number as its output instead
 # of a vocabulary. It starts from the reward model, as in InstructGPT, and shares no weight with the
 # policy. (Without a reward model it starts from the policy with a head of zeros.)
 
@@ -142,9 +142,9 @@ check("kl_in_reward", my_token_rewards)
 # ## 3. A value for every token
 #
 # $V(s_t)$, the **value** of a state, is the reward to be expected from token $t$ on, in the state
-# $s_t$ = (prompt, tokens so far), *before* token $t$ is chosen. What would a perfect critic say? It
-# can be found out: stop at every prefix of a response, let the policy finish it 24 times, and take
-# the mean score.
+# $s_t$ = (prompt, tokens so far), *before* token $t$ is chosen. What would a perfect critic say? We
+# can find out: stop at every prefix of a response, let the policy finish it 24 times, and take the
+# mean score.
 
 
 # %%
@@ -197,12 +197,12 @@ plt.show()
 # The line moves where the response is decided. In the worst response it falls by 0.9 at *bike*,
 # which is the wrong thing, and by 0.4 at *bad*. In the best it rises by 0.3 at *splendid* and by
 # 0.4 at *I*, which opens a kind closing. Not every step means something: the line also moves by up
-# to 0.3 at a full stop, because each point is the mean of only 24 ends. The step of the line at one
-# token is that token's **temporal difference** (TD error):
+# to 0.3 at a full stop, because each point is the mean of only 24 completions. The step of the line
+# at one token is that token's **temporal difference** (TD error):
 #
 # $$\delta_t = r_t + V(s_{t+1}) - V(s_t)$$
 #
-# It says what this one word was worth. Here are the same two responses, values first. The captions
+# It is what this one word was worth. Here are the same two responses, values first. The captions
 # read "critic", but the values are means over 24 sampled completions. The button `TD error` shows
 # what each word has changed:
 
@@ -404,15 +404,15 @@ rising = best["nearly right"] < best["half the truth"] <= best["says 0"]
 holds(rising, "the better the critic, the more it pays to believe it")
 
 # %% [markdown]
-# With a critic that knows nothing, a small $\lambda$ is blind: the reward is eight steps away and
-# arrives with the weight $\lambda^8$. The better the critic, the more it pays to believe it. The
-# usual 0.95 is made for a critic that is still learning. It reaches back about
-# $1 / (1 - \lambda) = 20$ tokens.
+# With a critic that knows nothing, a small $\lambda$ is blind, because the reward is eight steps
+# away and arrives with the weight $\lambda^8$. The better the critic, the more it pays to trust it.
+# The usual 0.95 is made for a critic that is still learning. It reaches back about $1 / (1 -
+# \lambda) = 20$ tokens.
 #
 # ## 6. The critic's loss, and the whole loss
 #
-# The critic learns to predict the **returns** $G_t = A_t + V(s_t)$, by squared error, with a clip
-# of its own ($\varepsilon_v$, so that one batch does not move it far):
+# The critic learns to predict the **returns** $G_t = A_t + V(s_t)$, by squared error, with a
+# separate clip ($\varepsilon_v$, so that one batch does not move it far):
 #
 # $$L_{VF} = \frac12 \max \left( (V - G)^2, \; (V_{old} + \mathrm{clip}(V - V_{old},
 # -\varepsilon_v, \varepsilon_v) - G)^2 \right)$$
@@ -433,8 +433,8 @@ plots.code(value_loss, lines=("squared =", "return squared"))
 # mean 0 and standard deviation 1 first, so that one learning rate fits all rewards. This is called
 # **whitening**. It runs over all tokens of the batch. ([11](11_reinforce_plus_plus.ipynb) shows
 # what happens when it runs over each response.) Then everything is averaged over all tokens of the
-# minibatch. All of it so far is what a step of [nano/ppo.py](../nano/ppo.py) does otherwise than that
-# of [nano/grpo.py](../nano/grpo.py) (every line begins at the margin):
+# minibatch. This is how a step of [nano/ppo.py](../nano/ppo.py) differs from that of
+# [nano/grpo.py](../nano/grpo.py) (every line begins at the margin):
 
 # %%
 plots.neighbours("grpo", "ppo")
@@ -478,15 +478,15 @@ holds(mean_of("gold", rows[-4:]) > mean_of("gold", rows[:2]) + 0.1, "the gold re
 
 # %% [markdown]
 # The **explained variance** is the critic's mark, $1 - \mathrm{Var}(G - V) / \mathrm{Var}(G)$. A
-# critic that knows every return has 1, a constant has 0. Below 0 a constant would have been better.
-# That is where it starts: the reward model has learned to judge at the EOS, and what it says before
-# is no forecast yet. It cannot come near 1 either, because much of a return is decided by words
-# that are not chosen yet.
+# critic that knows every return has 1, a constant has 0, and below 0 a constant would have been
+# better. The critic starts there, because the reward model has learned to judge at the EOS and what
+# it says before is not yet a forecast. It cannot come near 1 either, because much of a return is
+# decided by words that are not chosen yet.
 #
 # ## 8. What the critic has learned, token by token
 #
-# One response of the trained policy: what the critic says, the mean score of 24 ends for every
-# prefix (as in section 3), and the advantage that each token gets from the critic.
+# One response of the trained policy: what the critic says, the mean score of 24 completions of
+# every prefix (as in section 3), and the advantage that each token gets from the critic.
 
 # %%
 unseen = reviews.prompts("validation")[:64]

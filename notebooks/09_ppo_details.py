@@ -152,10 +152,10 @@ assert late(stopped["target_kl 0.01"], "approx_kl") < late(stopped["eight epochs
 # With the target, the KL is about 0.01 nats per token instead of 0.06 (the mean over the epochs of
 # a batch). The reward rises a little more slowly.
 #
-# ## 3. `--missing-eos`: what a response is worth that never ended
+# ## 3. `--missing-eos`: what an unfinished response is worth
 #
 # This toy is paid for more letters, so it learns never to stop. A response that was cut off has no
-# EOS. `replace` gives it a fixed score. `subtract` takes a fixed number off its score.
+# EOS. `replace` gives it a fixed score, and `subtract` takes a fixed number off its score.
 
 # %%
 eos = {
@@ -221,12 +221,12 @@ for name, rows in scaled.items():
     assert abs(late(rows, "explained_variance")) < 0.005
 
 # %% [markdown]
-# Not here. The **explained variance** is 1 for a critic that knows every return, 0 for a constant.
-# It stays at 0 in all three runs: look at the scale of the left panel. Without the clip the critic
-# may move further, but returns near 80 are too far away for one that starts at 0 and has 24 batches.
-# Whitening narrows the spread and *keeps the mean*, as other programs do. Every token is then paid
-# the mean, about 9. So the returns are as large as before, and the policy learns more slowly. The
-# two other runs learn alike, because the advantages are whitened in any case.
+# Not here. The **explained variance** is 1 for a critic that knows every return and 0 for a
+# constant. It stays at 0 in all three runs (note the scale of the left panel). Without the clip the
+# critic may move further, but returns near 80 are too far away for one that starts at 0 and has
+# only 24 batches. Whitening narrows the spread and *keeps the mean*, as other programs do. Every
+# token is then paid the mean, about 9. So the returns are as large as before, and the policy learns
+# more slowly. The two other runs learn alike, because the advantages are whitened anyway.
 #
 # So scale the reward itself: for rewards below 1, as in the default run of section 9, the same
 # critic is good. `--score-clip` cuts scores off at plus and minus a number, so that one outlier
@@ -306,7 +306,7 @@ compare(trust, reward="reward", explained_variance="explained variance")
 # ## 10. `--pretraining-coef`: do not forget how to write
 #
 # InstructGPT's **PPO-ptx** adds the language model's loss on pre-training text to each update, with
-# a weight of its own (arXiv:2203.02155, Eq. 2). RL narrows a policy to what earns reward. This term
+# a separate weight (arXiv:2203.02155, Eq. 2). RL narrows a policy to what earns reward. This term
 # pulls it back to text in general. It needs a corpus, which the toy does not have. A run on the
 # reviews world logs it as `pretraining_loss`:
 #
@@ -337,9 +337,9 @@ plots.table(
 assert 2 + 6 * K == 2 * (1 + 3 * K)
 
 # %% [markdown]
-# So PPO does twice the work outside of sampling and holds nearly twice the numbers. What it buys is
-# an advantage for every token, and no need to answer each prompt several times.
-# `python -m rl.memory` says which sizes fit your card.
+# So PPO does twice the work outside of sampling and holds nearly twice the numbers. In return every
+# token gets its own advantage, and each prompt needs only one answer. `python -m rl.memory` says
+# which sizes fit your card.
 #
 # ## The command
 #

@@ -4,12 +4,11 @@
 # **The question.** How much of PPO can be left out if a response counts as *one* action?
 #
 # **Why.** PPO was made for games: hundreds of moves, a reward here and there, a policy that starts
-# from nothing. A fine-tuned language model is another case. It is good before RL begins, one reward
-# arrives at the end, and the "environment" between two tokens only appends the last one. Ahmadian
-# et al. (2024, "Back to Basics", [arXiv:2402.14740](https://arxiv.org/abs/2402.14740)) therefore
-# take the critic, the clip and the single tokens out again. What is left is REINFORCE on whole
-# responses, with the other responses to the same prompt as the baseline: **REINFORCE
-# Leave-One-Out** (Kool et al. 2019).
+# from nothing. A fine-tuned language model is different: it is good before RL begins, one reward
+# arrives at the end, and the "environment" only appends each token. Ahmadian et al. (2024, "Back to
+# Basics", [arXiv:2402.14740](https://arxiv.org/abs/2402.14740)) therefore take the critic, the clip
+# and the single tokens out again. What is left is REINFORCE on whole responses, with the other
+# responses to the same prompt as the baseline: **REINFORCE Leave-One-Out** (Kool et al. 2019).
 #
 # **You need** [04](04_policy_gradients_and_baselines.ipynb) (REINFORCE, baseline),
 # [05](05_what_a_kl_is.ipynb) (KL in the reward) and [07](07_grpo.ipynb), with which section 5
@@ -107,8 +106,8 @@ check("leave_one_out", my_leave_one_out)
 # ## 2. Why leave a response's own reward out?
 #
 # A baseline may be anything that does not depend on the action itself
-# ([04](04_policy_gradients_and_baselines.ipynb)). The group's mean does depend on it: it contains
-# $R_i / k$. So a response is compared with itself a little.
+# ([04](04_policy_gradients_and_baselines.ipynb)). The group's mean does depend on it, because it
+# contains $R_i / k$. So a response is partly compared with itself.
 #
 # **Predict, then run.** What does that do to the expected gradient? Does its direction change, or
 # its length, or both? To see it without sampling noise, take a policy over four possible responses
@@ -158,7 +157,7 @@ plt.show()
 
 # %% [markdown]
 # The direction is right in all three. With the group's mean the gradient is shorter: it is exactly
-# $1 - 1/k$ times the true one. The third line divides twice by $1 - 1/k$, and is too long.
+# $1 - 1/k$ times the true one. The third line divides by $1 - 1/k$ twice, so it is too long.
 #
 # Does a factor matter? Where the KL is inside the reward, hardly: everything shrinks together, and
 # Adam divides the gradient by its own size. With a KL term *beside* it in the loss, as in GRPO, it
@@ -266,8 +265,8 @@ print([round(a, 3) for a in equal[:, 0].tolist()])
 assert equal.argmax() == 2  # the one with the smallest log-ratio
 
 # %% [markdown]
-# The KL's part is left. The response with the lowest log-ratio gains: it has become less likely
-# than it was under the reference.
+# The KL's part remains. The response with the lowest log-ratio gains, because it has become less
+# likely than it was under the reference.
 #
 # Where does a trained policy pay? Here are answers of the kept policy, coloured by the log-ratio of
 # each token to the base model. Blue tokens cost reward, orange ones earn some back.
@@ -296,7 +295,7 @@ show_tokens(texts, {"log pi - log pi_ref": k1}, prompts=[records[0].prompt] * 4)
 #
 # ## 5. The difference to GRPO
 #
-# A step of [nano/grpo.py](../nano/grpo.py), and what [nano/rloo.py](../nano/rloo.py) does otherwise
+# A step of [nano/grpo.py](../nano/grpo.py), and where [nano/rloo.py](../nano/rloo.py) differs
 # (every line begins at the margin):
 
 # %%
@@ -311,9 +310,9 @@ plots.neighbours("grpo", "rloo")
 # | a response's tokens | averaged | summed |
 # | ratio and clip | yes | no |
 #
-# Without a ratio the loss is right only for samples of the policy as it is *now*. So it allows one
-# pass over a batch and no more. (Even there the paper takes two optimizer steps, each on one half of
-# the batch.) The engine refuses more passes:
+# Without a ratio the loss is right only for samples of the policy as it is *now*. So it allows only
+# one pass over a batch. (Even there the paper takes two optimizer steps, each on one half of the
+# batch.) The engine refuses more passes:
 
 # %%
 try:
@@ -367,8 +366,8 @@ plt.show()
 assert outside["responses"][2] > 1.5 * outside["tokens"][2] and outside["responses"][0] == 0
 
 # %% [markdown]
-# A response outside of the range, on the side to which its advantage pushes it, has *no* gradient. All
-# its tokens stop together, even those that have hardly moved. GSPO
+# A response outside the range, on the side to which its advantage pushes it, has *no* gradient. So
+# all its tokens stop together, even those that have hardly moved. GSPO
 # ([arXiv:2507.18071](https://arxiv.org/abs/2507.18071), page [13](13_grpo_family.ipynb)) takes the
 # $L$-th root of $s$ for this reason.
 #
@@ -414,8 +413,8 @@ assert gain.mean() > half
 
 # %% [markdown]
 # Read the answers. *I find the Anna* and *The Thank you again* are not English, yet the first of
-# these answers has the gold reward 1.00: it does not look at grammar. Ten large steps make a
-# rough policy.
+# these answers has the gold reward 1.00, because gold does not look at grammar. Ten large steps
+# make a rough policy.
 #
 # ## 8. The command
 #
@@ -460,7 +459,7 @@ check("rloo_advantages", my_rloo_advantages)
 # ```
 #
 # 4\. RLOO: $\pm 1$, the difference of the two. Group's mean: $\pm 0.5$. GRPO: $\pm 0.707$. Doubled
-# rewards double the first two. GRPO does not notice.
+#     rewards double the first two, but GRPO does not notice.
 #
 # 5\. Yes: what the baseline no longer contains, the neighbours' KL, has the mean 0 in the gradient,
 # like every baseline. But then the KL's part has *no* baseline, and the noise grows by what the KLs

@@ -1,14 +1,14 @@
 # %% [markdown]
 # # 11. REINFORCE++: the batch is the baseline
 #
-# **The question.** One answer per prompt, and no critic. Against what is a reward compared?
+# **The question.** With one answer per prompt and no critic, what is a reward compared with?
 #
 # **Why.** A group per prompt (GRPO, RLOO) has a price: eight answers to one question instead of
 # answers to eight questions. REINFORCE++ (Hu et al. 2025,
-# [arXiv:2501.03262](https://arxiv.org/abs/2501.03262), version 9) can do with one answer per
-# prompt. It takes PPO's token rewards and PPO's clip, and compares every token with the *whole
-# batch*. A second form, **REINFORCE++-baseline**, goes back to groups for the mean and keeps the
-# batch for the spread.
+# [arXiv:2501.03262](https://arxiv.org/abs/2501.03262), version 9) needs only one answer per prompt.
+# It takes PPO's token rewards and PPO's clip, and compares every token with the *whole batch*. A
+# second form, **REINFORCE++-baseline**, goes back to groups for the mean and keeps the batch for
+# the spread.
 #
 # **You need** [05](05_what_a_kl_is.ipynb) (KL in the reward), [07](07_grpo.ipynb) (the loop) and
 # sections 2 and 6 of [08](08_ppo.ipynb) (rewards of tokens, whitening).
@@ -58,10 +58,10 @@ plots.use()
 # ## 1. Reward to go
 #
 # The rewards of the tokens are PPO's ([08](08_ppo.ipynb), section 2): each pays its own part of the
-# KL, and the last one gets the score. A token answers for what comes *after* it, not for what came
-# before. So its **return** is its own reward plus all later ones. Three tokens with rewards -0.02,
-# 0.05 and 1.0 have the returns 1.03, 1.05 and 1.0. In general (Eq. 4 of the paper; the last form
-# holds for $\gamma = 1$):
+# KL, and the last one gets the score. A token is responsible for what comes *after* it, not for
+# what came before, so its **return** is its own reward plus all later ones. Three tokens with
+# rewards -0.02, 0.05 and 1.0 have the returns 1.03, 1.05 and 1.0. In general (Eq. 4 of the paper;
+# the last form holds for $\gamma = 1$):
 #
 # $$A_t = \sum_{u \ge t} \gamma^{u - t} r_u = R - \beta \sum_{u \ge t} \mathrm{k1}_u$$
 
@@ -124,9 +124,9 @@ print(f"score {rewards[one]:.2f}, beta 0.1")
 show_tokens(words, views)
 
 # %% [markdown]
-# What makes the tokens of one response differ is **the KL alone**. Without it ($\beta = 0$) all of
-# them get $R$, and "credit per token" is a name without content. With $\gamma \lt 1$ early tokens
-# get *less* of $R$, which says nothing about who earned it.
+# **Only the KL** makes the tokens of one response differ. Without it ($\beta = 0$) all of them get
+# $R$, so "credit per token" is an empty name. With $\gamma \lt 1$ early tokens get *less* of $R$,
+# but that says nothing about who earned it.
 
 # %%
 kl = row_sums(rollout.log_probs - ref_log_probs, mask)  # (N,)
@@ -192,8 +192,8 @@ check("whiten", my_whiten)
 # ## 3. The same formula, applied to each response: a bug
 #
 # It runs without an error. **Predict, then run.** All tokens of a response have the same return $R$
-# ($\beta = 0$). What is left of it when each response is normalised by its own tokens? And what
-# with $\beta = 0.1$?
+# ($\beta = 0$). What is left of it when each response is normalised by its own tokens? And with
+# $\beta = 0.1$?
 
 
 # %%
@@ -229,10 +229,10 @@ assert erased.abs().max() < 1e-4
 # Nothing is left: the third panel is white, and the gradient is zero.
 #
 # With $\beta \gt 0$ the bug is harder to see. There are advantages, of unit variance, and the
-# gradient is about as large as the right one. But every response has the mean 0, the best and the
-# worst. Whatever $R$ said is gone. What is left is the *shape* of the KL, scaled up to unit
-# variance. Here are six steps of the engine as it is (its function is called `over_tokens`), and
-# six with the bug in its place:
+# gradient is about as large as the right one. But every response has the mean 0, the best as well
+# as the worst, so all that $R$ said is gone. What is left is the *shape* of the KL, scaled up to
+# unit variance. Here are six steps of the engine as it is (its function is called `over_tokens`),
+# and six with the bug in its place:
 
 
 # %%
@@ -343,7 +343,7 @@ for form in forms:
 # advantage.
 #
 # **Whose spread?** GRPO divides by the group's, so two prompts weigh the same even if the answers
-# to one of them differ by a hair. The batch's spread lets that prompt stay quiet:
+# to one of them hardly differ. With the batch's spread that prompt gets small advantages:
 
 # %%
 example = torch.tensor([0.0, 1.0, 0.0, 1.0, 0.50, 0.51, 0.50, 0.51])  # two groups of four
@@ -365,9 +365,9 @@ assert by_group[5] > 0.8 * by_group[1] and by_batch[5] < 0.02 * by_batch[1]
 # $$\mathcal{L} = \mathcal{L}_{clip} + \lambda \, \mathrm{k2}, \qquad
 # \mathrm{k2}_t = \tfrac12 \left( \log \pi(y_t) - \log \pi_{ref}(y_t) \right)^2$$
 #
-# Why not k1, which is right in the reward? In the loss, the sampled token is a constant, and only
-# its $\log \pi$ is differentiated. What does that do on average? A vocabulary of six symbols can be
-# listed:
+# Why not k1, which is right in the reward? In the loss the sampled token is a constant, and only
+# its $\log \pi$ is differentiated. To see what that does on average, we list a vocabulary of six
+# symbols:
 
 # %%
 start = torch.tensor([1.5, 0.5, -0.5, -1.0, 0.0, -0.5], dtype=torch.float64)
@@ -389,8 +389,8 @@ for name, estimator, wanted in (("k1", k1, torch.zeros_like(true)), ("k2", k2, t
 # ## 6. The difference to GRPO
 #
 # A step of [nano/grpo.py](../nano/grpo.py), and what
-# [nano/reinforce_pp.py](../nano/reinforce_pp.py) does otherwise (every line begins at the margin).
-# The ratio, the clip and the mean over a response's tokens stay:
+# [nano/reinforce_pp.py](../nano/reinforce_pp.py) changes (every line begins at the margin). The
+# ratio, the clip and the mean over a response's tokens stay:
 
 # %%
 plots.neighbours("grpo", "reinforce_pp")
@@ -399,9 +399,9 @@ plots.neighbours("grpo", "reinforce_pp")
 # ## 7. A run of both forms
 #
 # The same 48 responses a step: 48 prompts once, or 6 prompts 8 times. The two KL weights do not
-# mean the same. In the plain form the KL is divided by the batch's spread along with the reward. In
-# the other form it stands beside an advantage of unit spread. The spread of this reward is near 1,
-# so the same number is a fair choice.
+# mean the same, because in the plain form the KL is divided by the batch's spread along with the
+# reward, while in the other form it is added to an advantage of unit spread. The spread of this
+# reward is near 1, so the same number is a fair choice.
 
 # %%
 with_groups = dataclasses.replace(config, variant="baseline", prompts_per_step=6, group_size=8)

@@ -4,10 +4,10 @@
 # **The question.** GRPO keeps a frozen copy of the policy, for the KL penalty alone. What if the policy
 # that *sampled* the batch does that job as well?
 #
-# **Why.** Its log-probabilities are there anyway, for the ratio. So no second copy is needed, and the
-# loss has one argument less. It is also another algorithm: a small experiment in what a KL penalty
-# is good for. It has a published relative, *policy mirror descent*, which section 4 derives. We
-# have seen no paper that moves the reference in this way and keeps GRPO's own loss.
+# **Why.** Its log-probabilities are there anyway, for the ratio. So no second copy is needed, and
+# the loss has one fewer argument. But it is also a different algorithm, a small experiment in what
+# a KL penalty is good for. It has a published relative, *policy mirror descent*, which section 4
+# derives. We know of no paper that moves the reference in this way and keeps GRPO's own loss.
 #
 # | section | question |
 # | --- | --- |
@@ -61,8 +61,8 @@ torch.set_num_threads(1)  # one thread adds up in the same order on every machin
 # ## 1. What it saves
 #
 # In training every parameter of the policy has four numbers: its weight, its gradient, and the two
-# running means of Adam. GRPO's frozen reference is a fifth. So a fifth of that memory is saved.
-# (Activations come on top in both, and so does a reward model.)
+# running means of Adam. GRPO's frozen reference is a fifth, so a fifth of that memory is saved.
+# (Both also need activations and a reward model.)
 
 # %%
 rows = []
@@ -179,9 +179,9 @@ print(f"after one update the two differ by {moved:.4f}")
 assert moved > 0.01
 
 # %% [markdown]
-# Before the first update not a bit changes. So with **one update per batch** the weight of the penalty
-# has no effect whatever. GRPO's paper uses one update per batch, and there the single model is GRPO
-# without any KL. The config warns:
+# Before the first update not a bit changes, so with **one update per batch** the weight of the
+# penalty has no effect at all. GRPO's paper uses one update per batch, and there the single model
+# is GRPO without any KL. The config warns:
 
 # %%
 with warnings.catch_warnings(record=True) as caught:
@@ -262,8 +262,8 @@ axis.legend()
 plt.show()
 
 # %% [markdown]
-# Near the old policy the two agree. Further out k3 is another measure of distance, not a KL. The
-# engine measures how far each batch has moved the policy. After the last update of a batch the responses
+# Near the old policy the two agree. Further out k3 measures another distance, not a KL. The engine
+# measures how far each batch has moved the policy. After the last update of a batch the responses
 # are scored once more, and the KL is estimated from these samples of the *old* policy:
 
 # %%
@@ -277,10 +277,10 @@ assert abs(measured["kl_old_new"] - naive) < 1e-5 and naive > 1e-3
 # ## 4. The relative: policy mirror descent
 #
 # Kimi k1.5 ([arXiv:2501.12599](https://arxiv.org/abs/2501.12599)) and Kimi K2
-# ([arXiv:2507.20534](https://arxiv.org/abs/2507.20534)) make the current policy the reference of each
-# iteration, too. One iteration asks for the best policy near the old one. What that is, section 7 of
-# [05_what_a_kl_is](05_what_a_kl_is.ipynb) says. [20_dpo_and_pg_grpo](20_dpo_and_pg_grpo.ipynb) derives
-# it:
+# ([arXiv:2507.20534](https://arxiv.org/abs/2507.20534)) make the current policy the reference of
+# each iteration, too. One iteration asks for the best policy near the old one. Section 7 of
+# [05_what_a_kl_is](05_what_a_kl_is.ipynb) gives the answer, and
+# [20_dpo_and_pg_grpo](20_dpo_and_pg_grpo.ipynb) derives it:
 #
 # $$\max_\pi \; E_\pi[r] - \tau \, \mathrm{KL}(\pi \Vert \pi_{old}) \quad \Rightarrow \quad
 # \pi^{\ast} = \frac{1}{Z} \, \pi_{old} \, e^{r / \tau} \quad \Rightarrow \quad
@@ -335,16 +335,16 @@ assert trace[-1][0] > 5 * float(kl(anchored, OLD)) and mirror[0] > 0.95
 
 # %% [markdown]
 # After $n$ iterations the policy is $\pi_{start} e^{n r / \tau} / Z$. Small steps in one direction
-# add up, and in the end the best symbol is all that is left. A larger $\tau$ takes the same path,
-# only more slowly.
+# add up, so in the end only the best symbol is left. A larger $\tau$ takes the same path, only more
+# slowly.
 #
 # ## 5. A trust region is no anchor
 #
 # A penalty that bounds each step is called a *trust region*. One that holds the policy near a fixed
-# place is an *anchor*. Now both with a language model. Three runs begin at the same base model, with the
-# same prompts and random numbers: GRPO with its anchor, the single model without any penalty, and the
-# single model with a strong one. Only validation measures the distance from the start: it keeps a copy
-# of the start for that purpose.
+# place is an *anchor*. Now compare both with a language model. Three runs begin at the same base
+# model, with the same prompts and random numbers: GRPO with its anchor, the single model without
+# any penalty, and the single model with a strong one. Only validation measures the distance from
+# the start: it keeps a copy of the start for that purpose.
 
 # %%
 STEPS = 24
@@ -405,20 +405,21 @@ assert held == sorted(held) and held[-1] > 2 * held[0]  # but not the distance f
 assert held[-1] > 1.3 * anchored[-1]
 
 # %% [markdown]
-# The penalty does what it can: each batch moves the policy much less than without it. But the distance
-# from the start grows for as long as there is reward to gain, while GRPO's has settled.
+# The penalty works: each batch moves the policy much less than without it. But the distance from
+# the start grows for as long as there is reward to gain, while GRPO's has settled.
 #
 # Look at GRPO's own gold reward, too. It flattens where its distance does: with $\beta = 0.3$ the
 # anchor then pulls back about as strongly as the rewards pull away. Do not read anything into a
 # change of a few hundredths from one validation to the next: 96 prompts measure a mean to within
 # about 0.04.
 #
-# Is the missing anchor bad? That depends on the reward. Here it is the truth, drift costs nothing, and the
-# policy that is held least gains the most. For rewards that can be checked many people leave the KL out
-# altogether ([16_verifiable_rewards](16_verifiable_rewards.ipynb)). A *learned* reward is right only near
-# the data it was trained on, and then the anchor is what keeps the policy where it can be trusted
-# ([17_when_the_proxy_breaks](17_when_the_proxy_breaks.ipynb)). `stop_kl`, which ends a run that has gone
-# too far, would need a copy of the start, so this engine refuses it instead of ignoring it:
+# Is the missing anchor bad? That depends on the reward. Here the reward is the truth, so drift
+# costs nothing and the policy that is held least gains the most. For rewards that can be checked
+# many people leave the KL out altogether ([16_verifiable_rewards](16_verifiable_rewards.ipynb)).
+# But a *learned* reward is right only near the data it was trained on, so there the anchor keeps
+# the policy where the reward can be trusted
+# ([17_when_the_proxy_breaks](17_when_the_proxy_breaks.ipynb)). `stop_kl`, which ends a run that has
+# gone too far, would need a copy of the start, so this engine refuses it instead of ignoring it:
 
 # %%
 try:
@@ -520,9 +521,9 @@ check("batch_kl", my_batch_kl)
 # <details>
 # <summary>Answer</summary>
 #
-# The responses are new in every batch, and only the reference itself can score them. Trained adapters
-# (LoRA) on frozen weights are a way out: switched off, the same weights are the reference. Or the
-# reference waits in slower memory between its forward passes.
+# The responses are new in every batch, and only the reference itself can score them. One way out is
+# to train adapters (LoRA) on frozen weights: with the adapters switched off, the same weights are
+# the reference. Or the reference can wait in slower memory between its forward passes.
 #
 # </details>
 #

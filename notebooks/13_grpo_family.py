@@ -4,9 +4,9 @@
 # **The question.** A year after GRPO a dozen papers had each changed a line or two of it and given
 # the result a name. Which line does each of them change, and what does the change do?
 #
-# **Why.** Read as names they are a zoo. Read as *choices* they are few: how token losses are
-# averaged, what rewards are divided by, which ratio is held back and how, which groups and which
-# tokens are trained on. This page takes the choices one at a time.
+# **Why.** As names they are a zoo, but as *choices* they are few: how token losses are averaged,
+# what rewards are divided by, which ratio is held back and how, which groups and which tokens are
+# trained on. This page takes the choices one at a time.
 #
 # **You need** [07_grpo](07_grpo.ipynb), and the clip's four cases from
 # [04_policy_gradients_and_baselines](04_policy_gradients_and_baselines.ipynb). The engine is
@@ -58,7 +58,7 @@ torch.set_printoptions(precision=3, sci_mode=False, linewidth=100)
 # \mathrm{clip}(\rho_{i,t}, 1 - \epsilon, 1 + \epsilon) A_i \right], \qquad A_i =
 # \frac{R_i - \mathrm{mean}(R)}{\mathrm{std}(R)}, \qquad \rho = \frac{\pi}{\pi_{old}}$$
 #
-# (The KL penalty is a term of its own, which all the others leave out.) In code these are six lines:
+# (The KL penalty is a separate term, which all the others leave out.) In code these are six lines:
 
 # %%
 G = 4
@@ -240,10 +240,10 @@ show_tokens(
 )
 
 # %% [markdown]
-# Is that a matter of taste? Take a policy whose length has *nothing* to do with its reward. Whatever
-# the loss does to its length is then a mistake of the loss. A quarter of the responses are right, by
-# luck. After every token a response stops with the probability $s$. Right and wrong responses each have
-# an $s$ of their own, and both start at 0.15. The push on both should be 0 on average.
+# Is that a matter of taste? Take a policy whose length has *nothing* to do with its reward.
+# Whatever the loss does to its length is then a mistake of the loss. A quarter of the responses are
+# right, by luck. After every token a response stops with the probability $s$. Right and wrong
+# responses each have their own $s$, and both start at 0.15. The push on both should be 0 on average.
 # **Predict, then run.** What will wrong answers learn, and what will right ones learn? With the
 # engine's own reducers, and 512 responses a step:
 
@@ -291,17 +291,17 @@ for name in ("token_mean", "sequence_sum", "constant_length_mean"):
     assert (curves[name][-10:].mean(0) - 1 / s).abs().max() < 2.5
 
 # %% [markdown]
-# The dashed line is where the lengths should have stayed. Wrong answers grow, right ones shrink. This
-# is the "length bias" of the Dr. GRPO paper: wrong answers that grow are a product of the average, not
-# of thinking. The other three hold the line up to noise.
+# The dashed line is where the lengths should have stayed. Wrong answers grow and right ones shrink.
+# This is the "length bias" of the Dr. GRPO paper: the average makes wrong answers longer, not
+# thinking. The other three stay on the line up to noise.
 #
 # ## 3. `reward_scale`: which prompts are loud
 #
 # $$A_i = \frac{R_i - \mathrm{mean}(R_{1..G})}{\mathrm{std} + \epsilon}, \qquad \mathrm{std}
 # \text{ of the group, of the batch, or } 1$$
 #
-# Dividing by the group's own deviation makes every group equally loud, however little its rewards
-# differ. Four answers that differ by a hair, beside four that differ by a world:
+# Dividing by the group's own deviation gives every group equal weight, however little its rewards
+# differ. Here are four answers that hardly differ, beside four that differ a lot:
 
 # %%
 hair, world = torch.tensor([0.50, 0.50, 0.50, 0.51]), torch.tensor([0.0, 0.0, 0.0, 1.0])
@@ -311,16 +311,17 @@ for scale in ("group", "batch", "none"):
     assert of_world[-1] / of_hair[-1] < 1.1 if scale == "group" else 99 < of_world[-1] / of_hair[-1]
 
 # %% [markdown]
-# `group` makes the noise of a reward model as loud as its verdict. `batch` keeps the proportions and
-# still takes out the unit. `none` (Dr. GRPO) leaves the unit to the learning rate. With rewards of 0
-# and 1 the effect is milder. A group of eight with one right or one wrong answer is turned up 1.5
-# times as much as a half-solved one. That is the "difficulty bias" of the Dr. GRPO paper.
+# `group` makes the noise of a reward model count as much as its verdict. `batch` keeps the
+# proportions but still removes the scale. `none` (Dr. GRPO) leaves the scale to the learning rate.
+# With rewards of 0 and 1 the effect is milder: a group of eight with one right or one wrong answer
+# is scaled up 1.5 times as much as a half-solved one. That is the "difficulty bias" of the Dr. GRPO
+# paper.
 #
 # ## 4. `clip_high`: room for what is rare
 #
-# The clip holds the *ratio* below $1 + \epsilon$. A token with probability 0.9 may become certain in
-# one batch. A token with probability 0.01 may reach 0.012. So something rare stays rare, and DAPO
-# (section 3.1) raises the upper end to 0.28. It also averages over tokens:
+# The clip holds the *ratio* below $1 + \epsilon$. A token with probability 0.9 may become certain
+# in one batch, but a token with probability 0.01 may only reach 0.012. So what is rare stays rare,
+# and therefore DAPO (section 3.1) raises the upper end to 0.28. It also averages over tokens:
 
 # %%
 plots.difference(TEXTS["grpo"], TEXTS["dapo"], names=("GRPO", "DAPO"), context=0)
@@ -388,21 +389,21 @@ assert product[long].std() > 2.5 * product[short].std() and root[long].std() < r
 
 # %% [markdown]
 # The dashed lines are the ratios 0.8 and 1.2. The product drifts out of any range as responses get
-# longer, so a long response would be clipped for its length. The root comes closer to 1, and so it
-# needs a range of its own. No response leaves 0.8 to 1.2; nearly all (99%) leave the paper's 3e-4 and
+# longer, so a long response would be clipped for its length. The root stays closer to 1, so it
+# needs its own range. No response leaves 0.8 to 1.2; nearly all (99%) leave the paper's 3e-4 and
 # 4e-4.
 #
-# Whoever averages this loss over *tokens* multiplies each response by its length, so the engine refuses
-# that combination.
+# Averaging this loss over *tokens* would multiply each response by its length, so the engine
+# refuses that combination.
 #
 # ## 6. `surrogate`: what happens to a token that has moved too far
 #
-# The clip takes its gradient away. A rare but decisive token ("wait", "however") is often the first to
-# move far, and then teaches nothing more in this batch. CISPO
-# ([arXiv:2506.13585](https://arxiv.org/abs/2506.13585), Eqs. 4 and 5) takes the ratio as a mere *weight*
-# of $\log \pi$, without a gradient of its own (`detach`). It bounds that weight from above, and so every
-# token keeps a gradient. SAPO ([arXiv:2511.20347](https://arxiv.org/abs/2511.20347)) replaces the edge
-# by a sigmoid.
+# The clip takes its gradient away. A rare but decisive token ("wait", "however") is often the first
+# to move far, and then teaches nothing more in this batch. CISPO
+# ([arXiv:2506.13585](https://arxiv.org/abs/2506.13585), Eqs. 4 and 5) takes the ratio as a mere
+# *weight* of $\log \pi$, without its own gradient (`detach`). It bounds that weight from above, so
+# every token keeps a gradient. SAPO ([arXiv:2511.20347](https://arxiv.org/abs/2511.20347)) replaces
+# the edge by a sigmoid.
 
 # %%
 plots.difference(TEXTS["grpo"], TEXTS["cispo"], names=("GRPO", "CISPO"), context=0)
@@ -493,19 +494,20 @@ plots.labels(axes[2], "step", "silent groups (share, mean of 10)")
 plt.show()
 
 # %% [markdown]
-# Per step (left) the filtered runs end a little higher: every update has a full batch of groups that
-# teach something. But a prompt that is dropped has cost as much as one that is kept. Per sample
+# Per step (left) the filtered runs end a little higher: every update has a full batch of groups
+# that teach something. But a dropped prompt costs as much as one that is kept, so per sample
 # (middle) the filter is not worth its price in this world. Where updates cost more, it may be. The
-# share of silent groups among all that were sampled (right) is about the same in both: a quarter to a
-# half.
+# share of silent groups among all that were sampled (right) is about the same in both: a quarter to
+# a half.
 #
 # ## 8. Which tokens are trained on
 #
-# The *entropy* of the next token says how uncertain the policy is there. Most tokens of a text are forced
-# by the ones before; only some are decisions. `entropy_top_share` keeps the policy loss on the fifth of a
-# batch's tokens with the highest entropy ([arXiv:2506.01939](https://arxiv.org/abs/2506.01939)). It finds
-# decisions where decisions are rare and the rest is forced. It knows nothing of rewards: in the world of
-# this page the chatter that nobody grades is the least certain of all.
+# The *entropy* of the next token says how uncertain the policy is there. Most tokens of a text are
+# forced by the ones before; only some are decisions. `entropy_top_share` keeps the policy loss on
+# the fifth of a batch's tokens with the highest entropy
+# ([arXiv:2506.01939](https://arxiv.org/abs/2506.01939)). It finds decisions where decisions are
+# rare and the rest is forced, but it knows nothing of rewards: in the world of this page the most
+# uncertain tokens are the chatter that nobody grades.
 #
 # ## 9. All of them side by side
 #
@@ -537,13 +539,13 @@ assert min(min(row[1:3]) for row in table) > start + 0.05
 # %% [markdown]
 # What to take from this, and what not:
 #
-# - All of them learn. GRPO, Dr. GRPO, CISPO and SAPO end within 0.015 of each other, and two runs of
-#   *one* variant are up to 0.011 apart. So small a lead proves nothing.
+# - All of them learn. GRPO, Dr. GRPO, CISPO and SAPO end within 0.015 of each other, and two runs
+#   of *one* variant are up to 0.011 apart. So such a small lead proves nothing.
 # - DAPO ends higher, and pays with 1.7 times the samples. GSPO ends lower: its narrow range clips
 #   a sixth of the tokens. The others clip next to nothing.
 # - So choose by the *reason*: long answers of very different lengths (sections 2 and 5), several
-#   updates per batch (4 and 6), many silent groups (7), a noisy learned reward (3). Where the reason is
-#   absent, the choice does nothing.
+#   updates per batch (4 and 6), many silent groups (7), a noisy learned reward (3). Without the
+#   reason, the choice does nothing.
 #
 # The command: `python -m rl.grpo_variants_engine --variant dapo`, or any of the fields by hand.
 #

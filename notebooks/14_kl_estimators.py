@@ -76,10 +76,10 @@ columns = ["", "symbol 0, p 0.5", "symbol 1, p 0.3", "symbol 2, p 0.2", "average
 plots.table(columns, rows, shade=lambda cell: "good" if cell == "exact" else None)
 
 # %% [markdown]
-# k1 is *unbiased*: its average is exactly right. But it is negative for two symbols of three, though a
-# divergence never is. k3 is unbiased *and* never negative. It adds $e^\delta - 1$ to k1, and the average
-# of that is $\sum \pi_{ref} - 1 = 0$. k2 is nearly right, and only near the reference. The absolute
-# value of k1 estimates something else.
+# k1 is *unbiased*: its average is exactly right. But it is negative for two of the three symbols,
+# although a divergence never is. k3 is unbiased *and* never negative. It adds $e^\delta - 1$ to k1,
+# and the average of that is $\sum \pi_{ref} - 1 = 0$. k2 is nearly right, and only near the
+# reference. The absolute value of k1 estimates something else.
 #
 # The library's functions take log-probabilities of shape (N, T), here N = 3 and T = 1:
 
@@ -97,9 +97,9 @@ plots.code(k1, docstring=False)
 plots.code(k3, docstring=False)
 
 # %% [markdown]
-# On real text: responses of the course's policy, which was trained with GRPO, and its reference, the
-# base model. The buttons above the text choose what colours a token: k1, k3, or the true KL of the
-# next-token distribution at that place. k1 takes both signs, and most tokens say nothing.
+# On real text: responses of the course's policy, which was trained with GRPO, and its reference,
+# the base model. The buttons above the text choose what colours a token: k1, k3, or the true KL of
+# the next-token distribution at that place. k1 takes both signs, and most tokens are near 0.
 
 # %%
 torch.set_default_dtype(torch.float32)
@@ -124,7 +124,7 @@ texts = [
 show_tokens(texts, quantities, prompts=[record.prompt.strip() for record in rollout.records])
 
 # %% [markdown]
-# Four responses are few. k3's number is nearly twice k1's, and the first (EOS) alone makes up a
+# Four responses are few: k3's number is nearly twice k1's, and the first (EOS) alone makes up a
 # quarter of it.
 #
 # **Predict, then run.** A batch gives one number. Which estimator's number scatters less, k1's or
@@ -154,9 +154,9 @@ for (where, name), share in below.items():
 assert below["far", "k3"] > 0.6 > below["far", "k1"]
 
 # %% [markdown]
-# Near the reference k3 is much quieter. Far away it is not: wherever the policy has *lost* mass,
-# $\pi_{ref} / \pi$ is huge, and is seen rarely. So k3 says too little in most batches and makes up
-# for it in a few. For a *curve* of a large divergence k1 is the better instrument.
+# Near the reference k3 is much less noisy. Far away it is not: wherever the policy has *lost* mass,
+# $\pi_{ref} / \pi$ is huge but rarely sampled, so k3 is too small in most batches and makes up for
+# it in a few. For a *curve* of a large divergence k1 is the better instrument.
 #
 # ## 2. Value is not gradient
 #
@@ -167,12 +167,12 @@ assert below["far", "k3"] > 0.6 > below["far", "k1"]
 #   work on it, $\mathbb{E}_{y \sim \pi}[\bar k(y) \nabla \log \pi(y)]$.
 #
 # The gradient of the *average* has both parts, because the distribution that the samples come from
-# moves as well. Whoever calls `backward` on a mean over samples gets the second part alone:
+# moves as well. Calling `backward` on a mean over samples gives only the second part:
 #
 # $$\nabla \mathbb{E}_{y \sim \pi}[k(y)] = \mathbb{E}_{y \sim \pi}[\bar k(y) \nabla \log \pi(y)]
 # + \mathbb{E}_{y \sim \pi}[\nabla k(y)]$$
 #
-# So an unbiased value may have any gradient (see "Rethinking KL Regularization in RLHF",
+# So an unbiased value can have any gradient (see "Rethinking KL Regularization in RLHF",
 # [arXiv:2510.01555](https://arxiv.org/abs/2510.01555), and REINFORCE++,
 # [arXiv:2501.03262](https://arxiv.org/abs/2501.03262), Appendix B.1). First k1, naively:
 
@@ -285,7 +285,7 @@ assert [TABLE[name][4] for name in ("ratio k1", "ratio k3", "full")] == ["revers
 assert TABLE["k1"][4] == "away from old" and TABLE["k3"][4] == "none of these"
 
 # %% [markdown]
-# Green is what one wants, orange is a trap, and no colour means another KL.
+# Green is what we want, orange is a trap, and no colour means another KL.
 #
 # - **k1** belongs in the reward. As a loss it does nothing on-policy. Off-policy it is *worse* than
 #   nothing: it pushes away from whatever the old policy said, and the reference plays no part.
@@ -305,7 +305,8 @@ assert TABLE["k1"][4] == "away from old" and TABLE["k3"][4] == "none of these"
 #
 # **Predict, then run.** "Its expected gradient is 0" sounds harmless. A softmax over three symbols
 # starts far from the reference and minimises the penalty alone: once with the exact gradient, once
-# with 8 samples per step (mean of 64 runs). Where does k1 lead with samples?
+# with 8 samples per step (mean of 64 runs). Where does minimising k1 end up when estimated from
+# samples?
 
 # %%
 START = torch.tensor([0.10, 0.15, 0.75]).log()
@@ -350,8 +351,8 @@ assert exact["k2"][-1] < 1e-3 and exact["k3"][-1] < 1e-3
 assert sampled["k1"][-1] > sampled["k1"][0]  # noise only
 
 # %% [markdown]
-# k1 does not move with the exact gradient. With samples it walks at random, and a random walk of a
-# distribution ends in a corner: the KL *grows*. k2 and k3 return to the reference. The absolute
+# With the exact gradient, k1 does not move. With samples it walks at random, and a random walk of a
+# distribution ends in a corner, so the KL *grows*. k2 and k3 return to the reference. The absolute
 # value arrives but cannot settle, because it pulls next to the reference as hard as far away.
 #
 # With a reward there is an exact answer to compare with: the best policy is $\pi^* \propto \pi_{ref} \,
@@ -424,8 +425,8 @@ for truth, found in zip(estimates["exact KL"], estimates["ratio k3, old samples"
     torch.testing.assert_close(truth, found)
 
 # %% [markdown]
-# "ratio k3" and the exact KL are one line everywhere. Plain k3 follows for a small step only. k1 goes the
-# wrong way.
+# "ratio k3" and the exact KL are one line everywhere. Plain k3 follows only for a small step, and
+# k1 goes the wrong way.
 #
 # ## 5. What float32 leaves of k3
 #
@@ -524,9 +525,10 @@ assert (gradients["k2 in the loss"] - whole)[1:].abs().max() < 1e-12  # the last
 assert (gradients["k2 in the loss"] - whole)[0].abs().max() > 1e-3  # the first is to blame
 
 # %% [markdown]
-# Only k1 in the reward is exact. k2 is right for the last token. For the first it misses that this
-# token also chooses where the second one is drawn. The ratio of section 4 has the same blind spot: it
-# corrects the choice of a token, not how often the tokens before it are visited.
+# Only k1 in the reward is exact. k2 is right for the last token. But for the first it misses that
+# this token also chooses where the second one is drawn. The ratio of section 4 has the same blind
+# spot, because it corrects the choice of a token but not how often the tokens before it are
+# visited.
 #
 # **In the engines.** `--kl-estimator` of `rl.grpo_engine` takes `k2` or `k3` and refuses `k1`, with a
 # sentence that says why. All estimators are in [rl/equations/kl.py](../rl/equations/kl.py). A rule

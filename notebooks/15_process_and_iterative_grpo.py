@@ -66,7 +66,8 @@ tokenizer = load_tokenizer("glassbox")
 #
 # In the sums world an answer may write its steps, column by column with carries, and every step can
 # be checked. The second answer below goes wrong in its middle step, the third in its first. Their
-# later steps are right in themselves, but the error reaches the answer. The last one writes no steps.
+# later steps are right in themselves, but the error carries through to the answer. The last one
+# writes no steps.
 
 # %%
 G = 4
@@ -176,8 +177,8 @@ assert (by_step[0, m[0]] > 0).all() and by_outcome[1, m[1]].unique().numel() == 
 
 # %% [markdown]
 # With one reward all tokens of the second response are pushed down alike. With one per step the
-# tokens of its wrong step are pushed down most: they answer for it, and for the wrong answer that
-# came from it. The step *after* the error is not blamed for it. The right first step is pushed down
+# tokens of its wrong step are pushed down most: they are blamed for it and for the wrong answer
+# that came from it. The step *after* the error is not blamed. The right first step is pushed down
 # too, but less: it has its own *credit* (its share of praise or blame), and the blame of everything
 # that followed.
 #
@@ -204,9 +205,9 @@ plots.difference(
 #
 # ## 4. A reward model that is left behind
 #
-# A policy that improves writes other texts than those on which its reward model was trained. To see
-# what that does, we need a policy that moves and a weak reward model: a base model of the reviews
-# world, and a reward model from only 1,400 comparisons of its responses.
+# As a policy improves, it writes other texts than those on which its reward model was trained. To
+# see what that does, we need a policy that moves and a weak reward model: a base model of the
+# reviews world, and a reward model from only 1,400 comparisons of its responses.
 
 # %%
 shape = GPTConfig(vocab_size=tokenizer.n_vocab, context=96, n_layer=2, n_head=2, n_embd=96)
@@ -343,22 +344,22 @@ first, second = (sum(row["reward"] for row in runs["frozen"][part])
 assert second > first
 
 # %% [markdown]
-# - **Gold** (left): once the policy has left the responses that the frozen reward model knows, its gold
-#   falls, while its own reward goes on rising. That is over-optimisation, and
-#   [17_when_the_proxy_breaks](17_when_the_proxy_breaks.ipynb) is about it.
+# - **Gold** (left): once the policy has left the responses that the frozen reward model knows, its
+#   gold falls, while its own reward keeps rising. That is over-optimisation, the subject of
+#   [17_when_the_proxy_breaks](17_when_the_proxy_breaks.ipynb).
 # - **The refreshed model** orders two in three pairs of the policy's responses before the first refresh
 #   (`fresh_accuracy/before`), and more than three in four after the second. These are pairs that it was
 #   not trained on. `probe_accuracy`, on responses of the first policy, rises too: nothing is forgotten.
-# - **Reward** (second panel): in the refreshed run every iteration has a ruler of its own, so do not read
-#   its curve across a dashed line. The drop there is the new model's verdict on the same policy.
-#   `probe_reward`, the base model's responses under both models, hardly moves.
+# - **Reward** (second panel): in the refreshed run every iteration has its own reward scale, so do
+#   not compare its curve across a dashed line. The drop there is the new model's verdict on the
+#   same policy. `probe_reward`, the base model's responses under both models, hardly moves.
 # - **KL**: to the reference it falls to 0 with every iteration. From the start nothing bounds it, and
 #   the frozen run ends 18 nats away. Moving the reference gives up the anchor
 #   ([12_single_model_grpo](12_single_model_grpo.ipynb) does that in every batch).
 #
-# With a reward model that is good to begin with (160,000 comparisons) the frozen run did as well, in three
-# iterations of thirty steps ([docs/study.md](../docs/study.md)). The refresh pays where the model is weak,
-# and it is not free: every refresh needs somebody who labels new pairs.
+# With a reward model that is good to begin with (160,000 comparisons) the frozen run did as well,
+# in three iterations of thirty steps ([docs/study.md](../docs/study.md)). The refresh pays where
+# the model is weak, but it is not free: every refresh needs somebody to label new pairs.
 #
 # **The commands**: `python -m rl.grpo_process_engine` and `python -m rl.grpo_iterative_engine`.
 
@@ -449,9 +450,9 @@ check("replay_count", my_replay_count)
 # <details>
 # <summary>Answer</summary>
 #
-# For everything around it. A reward in the log, a penalty for a missing EOS and a KL in the reward are all
-# compared with the score's zero. The Bradley-Terry loss leaves that zero open, so it would drift from
-# refresh to refresh.
+# For everything around it: a reward in the log, a penalty for a missing EOS and a KL in the reward
+# all depend on the score's offset. The Bradley-Terry loss leaves that offset open, so it would
+# drift from refresh to refresh.
 #
 # </details>
 #

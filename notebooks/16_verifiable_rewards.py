@@ -4,11 +4,11 @@
 # **The question.** Some answers are right or wrong. What changes when a rule pays the policy instead of
 # a reward model?
 #
-# **Why.** A learned reward model is a stand-in for what we want, and a policy that is trained against it
-# for long finds out where it is wrong. A sum needs no stand-in. The reward is then a few lines of
-# Python, and it cannot be over-optimised in the same way. One question takes its place: *does the rule
-# read what the policy means?* DeepSeek-R1 ([arXiv:2501.12948](https://arxiv.org/abs/2501.12948)) is the
-# best-known use.
+# **Why.** A learned reward model is a stand-in for what we want, and a policy that is trained
+# against it long enough finds out where it is wrong. A sum needs no stand-in: the reward is then a
+# few lines of Python, and it cannot be over-optimised in the same way. But another question arises:
+# *does the rule read what the policy means?* DeepSeek-R1
+# ([arXiv:2501.12948](https://arxiv.org/abs/2501.12948)) is the best-known use.
 #
 # | section | question |
 # | --- | --- |
@@ -111,15 +111,15 @@ print(inspect.getdoc(verifiable).partition("Signs around")[0].strip())
 plots.code(final_answer, docstring=False)
 
 # %% [markdown]
-# Any rule has a price. This one takes the 7 of "5, or maybe 7", and it pays for "7" after nonsense. Only
-# the number is checked, never the way to it.
+# Any rule has a price. This one takes the 7 of "5, or maybe 7", and it pays for "7" after nonsense,
+# because it checks only the number and not the reasoning.
 #
 # ## 2. When two answers are equal
 #
 # The library compares two answers as decimal numbers where both are numbers, and as text otherwise.
 # Python's `Decimal` alone would accept much more: `NaN`, `Infinity`, `1_000`, digits of any script.
 # Every extra way to be right is a way to be right by accident, so the pattern is strict. Floats
-# would be worse: in floats 0.1 + 0.2 is not 0.3.
+# would be worse, because in floats 0.1 + 0.2 is not 0.3.
 
 # %%
 pairs = [
@@ -217,13 +217,13 @@ show_tokens(texts, {"advantage": A * mask, "reward": rewards[:, None] * mask},
 # %% [markdown]
 # ## 4. What 0 and 1 can teach
 #
-# Two terms, one meaning each. The **success rate** $p$ of a prompt is the chance that *one* response is
-# right; over a batch it is `correct_rate` in the log, and pass@1 in a report (section 5). The **solve
+# We use two terms. The **success rate** $p$ of a prompt is the chance that *one* response is right;
+# over a batch it is `correct_rate` in the log, and pass@1 in a report (section 5). The **solve
 # rate** is the share of prompts with *at least one* right response among $G$ (`solve_rate`), and
 # `solve_rate_all` is the share with nothing but right ones.
 #
-# In a group of equal rewards every advantage is 0. With $G$ independent samples, a group has something
-# to say with probability
+# In a group of equal rewards every advantage is 0. With $G$ independent samples, a group teaches
+# something with probability
 #
 # $$1 - p^G - (1 - p)^G$$
 
@@ -295,9 +295,9 @@ assert abs(unbiased - exact) < 1e-9 and obvious < exact - 0.01
 #
 # ## 6. Training with the rule
 #
-# GRPO is unchanged, and the rule stands where the reward model stood. No KL penalty: there is no
-# reward model whose blind spots the policy could find, so there is less to guard against. **Predict,
-# then run:** what happens to pass@1? And to pass@32?
+# GRPO is unchanged, and the rule replaces the reward model. There is no KL penalty, because there
+# is no reward model whose blind spots the policy could find. **Predict, then run:** what happens to
+# pass@1? And to pass@32?
 
 # %%
 config = grpo_engine.GRPOConfig(
@@ -338,13 +338,13 @@ for row in log:
     assert abs(row["zero_spread_groups"] - (1 - unequal)) < 1e-6
 
 # %% [markdown]
-# Read the columns together. The policy samples a right answer much more often than before. It does so by
-# giving up "I do not know" and by preferring the likelier number, and both were in the base model
-# already. Taking the likeliest token at every step (`greedy_accuracy`), the base model was as good as
-# the policy is now, and with many tries it solved as many questions. Training has **sharpened** what
-# was there. Whether longer training on larger models goes beyond that is debated (for example
-# [arXiv:2504.13837](https://arxiv.org/abs/2504.13837)). Whoever reports pass@1 alone cannot take part in
-# the debate. `report.json` of every run with a rule has all three.
+# Read the columns together. The policy samples a right answer much more often than before. It does
+# so by giving up "I do not know" and by preferring the likelier number, and both were in the base
+# model already. Taking the likeliest token at every step (`greedy_accuracy`), the base model was as
+# good as the policy is now, and with many tries it solved as many questions. Training has
+# **sharpened** what was there. Whether longer training on larger models goes beyond that is debated
+# (for example [arXiv:2504.13837](https://arxiv.org/abs/2504.13837)). A report of pass@1 alone
+# cannot settle it. `report.json` of every run with a rule has all three.
 #
 # **The command**: `python -m rl.grpo_engine --data sums` trains on sums with a rule, and
 # `--reward my_file.py:my_function` with a rule of your own.

@@ -3,10 +3,10 @@
 #
 # **The question.** How far can a learned reward be trusted, and what happens beyond that point?
 #
-# **Why.** The policy is not judged by what we want, the *gold* reward. It is judged by a *proxy*, a
-# reward model that was learned from a limited number of labels. Where the two differ, training
-# finds the difference: *reward hacking*, or over-optimisation. Here we train a reward model on too few
-# labels and optimise it until it breaks, with the gold reward beside it. We know the gold reward of our
+# **Why.** The policy is not judged by what we want, the *gold* reward, but by a *proxy*: a reward
+# model that was learned from a limited number of labels. Where the two differ, training finds the
+# difference: *reward hacking*, or over-optimisation. Here we train a reward model on too few labels
+# and optimise it until it breaks, with the gold reward beside it. We know the gold reward of our
 # world of reviews exactly; in real life nobody does, which is why this is worth seeing once.
 #
 # **What it needs:** [06, the reward model](06_reward_model.ipynb), [07, GRPO](07_grpo.ipynb) and
@@ -157,7 +157,7 @@ for name, model in (("480 labels", weak), ("112,000 labels", strong)):
 
 # %% [markdown]
 # A number like this is often all that is known of a reward model. It says how good the model is on
-# the *base model's own* answers. It says nothing about answers that only an optimiser would write.
+# the *base model's own* answers, but nothing about answers that only an optimiser would write.
 #
 # ## 3. Best-of-n against it
 #
@@ -193,15 +193,15 @@ plots.curves(
 plt.show()
 
 # %% [markdown]
-# Both gain at first. The distance between the curves is what the missing labels cost. With few labels
-# more answers stop helping at n = 16; with many they still help at 32. But best-of-n never leaves what
-# the base model would write itself, so it goes only so far.
+# Both gain at first. The gap between the curves is what the missing labels cost. With few labels
+# more answers stop helping at n = 16, but with many they still help at 32. But best-of-n never
+# leaves what the base model would write itself, so it goes only so far.
 #
 # ## 4. GRPO against it
 #
-# Now the same proxy with an optimiser that has no such bound. No KL penalty, no early stop. Every
-# five steps we stop and look: the proxy, the gold reward and its terms, the KL, the texts, and what
-# the other reward models say of the same answers.
+# Now we give the same proxy to an optimiser that has no such bound: no KL penalty, no early stop.
+# Every five steps we stop and look: the proxy, the gold reward and its terms, the KL, the texts,
+# and what the other reward models say of the same answers.
 #
 # **Predict first:** which of these will rise to the end, and which will turn?
 
@@ -267,14 +267,14 @@ print(f"at the end, {kl[-1]:.1f} nats away, it is {gold_curve[-1]:.2f}")
 
 # %% [markdown]
 # The left panel is *over-optimisation*: the curve that training sees keeps rising, and the one that
-# we mean gains little and then turns. The right panel is the way to compare optimisers: gold against
-# the distance d = sqrt(KL) from the start. Two optimisers that stand at different distances cannot be
-# compared by their end points. (The two curves have prompts of their own, 32 and 8, and so starts of
-# their own: compare their shapes here, and not their heights.)
+# we mean gains little and then turns. The right panel is the way to compare optimisers: gold
+# against the distance d = sqrt(KL) from the start. Two optimisers at different distances cannot be
+# compared by their end points. (The two curves are measured on different prompts, 32 and 8, so they
+# start at different heights: compare their shapes only.)
 #
 # ## 5. What was exploited
 #
-# The texts tell first. One prompt, at the start, where gold was highest, and at the end:
+# The texts show it first. One prompt, at the start, where gold was highest, and at the end:
 
 # %%
 for index in (0, best, len(steps) - 1):
@@ -392,14 +392,14 @@ for fit in study["law"]["fits"]:
 
 # %% [markdown]
 # With 600 labels gold hardly rises at all; with 48,600 it comes near 0.9 before it turns. So labels
-# decide how high the peak is. They move it less: from 5,400 to 48,600 it stays near d = 2.4.
+# decide how high the peak is, but they move it less: from 5,400 to 48,600 it stays near d = 2.4.
 #
-# Best-of-n lies above GRPO nearly everywhere, and Gao et al. saw the same. So the distance is a fair
-# measure for two rewards under one optimiser, and not for two optimisers.
+# Best-of-n lies above GRPO nearly everywhere, and Gao et al. saw the same. So the distance is a
+# fair measure for two rewards under one optimiser, but not for two optimisers.
 #
-# The fitted form bends as the curves do. It misses their beginning, where gold lies below it. Over all 20
-# kinds of reward model alpha rises with the number of labels, and so, a little, does beta. A better
-# proxy pays more at first. That it would break more gently is not seen.
+# The fitted form bends as the curves do, but it misses their beginning, where gold lies below it.
+# Over all 20 kinds of reward model alpha rises with the number of labels, and so, a little, does
+# beta. So a better proxy pays more at first, but it does not break more gently here.
 #
 # ## 7. What helps
 #
@@ -428,8 +428,8 @@ else:
 
 # %% [markdown]
 # **Ask several.** The second reward model has read the same labels. The two share what the labels
-# say, and differ in their accidents. What does it think of the answers that please the first one? And
-# what does the model with 112,000 labels think?
+# say, but differ in their random errors. What does it think of the answers that please the first
+# one? And what does the model with 112,000 labels think?
 
 # %%
 both = [torch.stack([row["result"].reward, row["second"]]) for row in found]  # (2, P) each
@@ -451,24 +451,25 @@ spread = [float(s.std(0).mean()) for s in both]
 print(f"spread of the two: {spread[0]:.2f} at the start, {spread[-1]:.2f} at the end")
 
 # %% [markdown]
-# The doctor speaks at step 35, 10.4 nats away. Gold was highest at step 20: an alarm without gold
-# comes late, but it comes. The model with 112,000 labels is not fooled: its score stays around 0.4
-# from step 20 on, while the proxy rises from 1.1 to 1.8. The two weak models disagree only a little
-# more than at the start: they share their labels, and so most of their mistakes. Where members do
-# disagree, the policy has left the answers that they were trained on. Paying the lowest of them, or
-# the mean less its variance, takes the reward away there
+# The doctor raises its alarm at step 35, 10.4 nats away. Gold was highest at step 20: an alarm
+# without gold comes late, but it comes. The model with 112,000 labels is not fooled: its score
+# stays around 0.4 from step 20 on, while the proxy rises from 1.1 to 1.8. The two weak models
+# disagree only a little more than at the start, because they share their labels and so most of
+# their mistakes. Where members do disagree, the policy has left the answers that they were trained
+# on. Paying the lowest of them, or the mean less its variance, takes the reward away there
 # ([arXiv:2310.02743](https://arxiv.org/abs/2310.02743)). The mean less the variance is one line:
 
 # %%
 plots.code(ensembles.uncertainty_weighted)
 
 # %% [markdown]
-# **Compare at equal distance.** Above, the other models only watch. What if the policy is *trained* with
-# a cure? The study has one patient, a reward model of 1,800 labels. `more_labels` has 5,400.
-# `own_answers` labels new answers of the policy now and then. `wide_pairs` compares stranger answers
-# too. An `ensemble` of three pays its mean, its lowest score, or the mean less the variance (`uwo`).
-# `kl` is a penalty of that weight. Each row is the gold reward where a run first is 8 nats away, with its
-# 95% interval, the paired difference to the uncured run, and p corrected for eight comparisons:
+# **Compare at equal distance.** Above, the other models only watch. What if the policy is *trained*
+# with a mitigation? The study has one baseline, a reward model of 1,800 labels. `more_labels` has
+# 5,400. `own_answers` labels new answers of the policy now and then. `wide_pairs` compares stranger
+# answers too. An `ensemble` of three pays its mean, its lowest score, or the mean less the variance
+# (`uwo`). `kl` is a penalty of that weight. Each row is the gold reward where a run first is 8 nats
+# away, with its 95% interval, the paired difference to the baseline run, and p corrected for eight
+# comparisons:
 
 
 # %%
@@ -502,10 +503,11 @@ plots.curves(
 plt.show()
 
 # %% [markdown]
-# Look at this picture alone, and the lowest of three models is a cure. Its curve is far above the
-# patient's. In this start seven of the eight intervals at 8 nats leave out 0. Over all starts one does, the
-# mean less the variance. One of eight may do so by chance: its corrected p is 0.11. So no cure is proven.
-# Runs differ by their start more than by their cure.
+# In this picture alone, the lowest of three models looks like a remedy: its curve is far above the
+# baseline's. In this start seven of the eight intervals at 8 nats exclude 0, but over all starts
+# only one does, the mean less the variance. One of eight may do so by chance, and its corrected p
+# is 0.11. So no mitigation differs significantly from the baseline: runs differ more by their start
+# than by their mitigation.
 #
 # **Where this lives.** All numbers: [docs/overoptimisation.md](../docs/overoptimisation.md), written by
 # `python scripts/overoptimisation.py`. The code: `rl/equations/best_of_n.py`, `rl/equations/ensembles.py`

@@ -5,10 +5,10 @@
 # what the student has written?
 #
 # **Why.** A reward model has to be trained on somebody's preferences. A better language model is a
-# judge that is there already: it gives a probability to every text. Using $\log p_{teacher}$ as the
-# reward of GRPO or PPO is knowledge distillation (KD) by reinforcement, a few lines on top of the engines.
-# In its plain form it goes wrong, in ways that the reward curve does not show. This page shows them,
-# and what to do instead.
+# judge that exists already, because it gives a probability to every text. Using $\log p_{teacher}$
+# as the reward of GRPO or PPO is knowledge distillation (KD) by reinforcement, a few lines on top
+# of the engines. In its plain form it goes wrong, in ways that the reward curve does not show. This
+# page shows them, and what to do instead.
 #
 # | section | question | code |
 # | --- | --- | --- |
@@ -68,10 +68,10 @@ torch.set_num_threads(1)  # one thread adds up in the same order on every machin
 # %% [markdown]
 # ## 1. What the teacher says, token by token
 #
-# The student is the course's base model. The teacher is the same model, fine-tuned for a few seconds
-# on the better reviews of the world. (The gold reward selects them here. Later on it is measured, but
-# nothing is trained on it.) Usually the teacher is the larger model. This one has the advantage that
-# the student *can* become it, so that the distance has a true zero. They must share the tokenizer: a
+# The student is the course's base model. The teacher is the same model, fine-tuned for a few
+# seconds on the better reviews of the world. (The gold reward selects them here. Later on it is
+# measured, but nothing is trained on it.) Usually the teacher is a larger model. Here the student
+# *can* become the teacher, so the distance has a true zero. They must share the tokenizer: a
 # log-probability of tokens means nothing to a model that cuts the text differently.
 
 # %%
@@ -117,8 +117,9 @@ plots.code(teacher_rewards, docstring=False)
 # %% [markdown]
 # Now the same on text that the student has really written. The view opens with log p: there every
 # choice of a word costs something, even the teacher's own favourites. Press `log p / q`. Blue: the
-# teacher finds the token likelier than the student does. Orange: less likely. Most tokens are forced
-# by the ones before them, and their log p / q is near 0. What counts are the few that are a choice.
+# teacher finds the token likelier than the student does. Orange: less likely. Most tokens are
+# forced by the ones before them, so their log p / q is near 0. What counts are the few that are a
+# choice.
 
 # %%
 params = SamplingParams(temperature=1.0, max_new_tokens=40)
@@ -195,15 +196,15 @@ print(f"nothing at all beats {beaten:.0%} of the drawn responses in the sum")
 assert correlation < -0.5 and beaten > 0.5
 
 # %% [markdown]
-# In the sum, nothing at all beats most of the responses. The teacher almost never says nothing, but
+# By the sum, saying nothing beats most of the responses. The teacher almost never says nothing, but
 # one particular response of twenty tokens is rarer still. The mean is best for smooth text, made of
-# the likeliest words. Neither form asks the student to write like the teacher.
+# the likeliest words. So neither form asks the student to write like the teacher.
 #
 # ## 3. Three runs of KD-GRPO
 #
-# The engine is [07_grpo](07_grpo.ipynb) with this reward. The ratio, the clip and the group's baseline
-# are the same. What differs in a step (the loss on text comes in section 5; every line begins at the
-# margin):
+# The engine is [07_grpo](07_grpo.ipynb) with this reward. The ratio, the clip and the group's
+# baseline are the same. A step differs in these lines (the loss on text comes in section 5; every
+# line begins at the margin):
 
 # %%
 plots.neighbours("grpo", "kd_grpo")
@@ -295,8 +296,8 @@ assert after["log p / q"]["gold"] > start["the student"]["gold"] + 0.03
 # `response_length` are logged beside it.
 #
 # A KL penalty to the *reference* ([07](07_grpo.ipynb)) cannot replace $-\log q$. It can slow the
-# collapse down, because it holds on to where the student came from. The reverse KL holds on to
-# where the student should go.
+# collapse down, because it holds on to where the student came from. The reverse KL instead points
+# to where the student should go.
 #
 # ## 4. KD-PPO: at every token, or all at the end
 #
@@ -361,14 +362,14 @@ assert variance["dense"] < 0.9 * variance["terminal"]
 #
 # A student that follows a teacher on a few prompts forgets the rest. InstructGPT (there called
 # PPO-ptx, [arXiv:2203.02155](https://arxiv.org/abs/2203.02155)) and MiniLLM (section 2.2) therefore
-# go on with pre-training beside the RL, as a second loss:
+# continue pre-training beside the RL, as a second loss:
 #
 # $$L = L_{policy} + \lambda L_{PT}, \qquad L_{PT} = - \frac{1}{|D|} \sum_{d \in D} \log q(d)$$
 #
-# a mean over the tokens $d$ of some ordinary text $D$, with a weight $\lambda$. It is tempting to put
-# it into the *reward* instead, $R_i \leftarrow R_i - \lambda L_{PT}$. But then it is a number that
-# was computed without a gradient, and the same for every response of the batch. Such a number is what
-# baselines are made to remove. In GRPO the group's mean takes it away, exactly:
+# a mean over the tokens $d$ of some ordinary text $D$, with a weight $\lambda$. It is tempting to
+# put it into the *reward* instead, $R_i \leftarrow R_i - \lambda L_{PT}$. But then it is a number
+# that was computed without a gradient, and the same for every response of the batch. Baselines are
+# made to remove such a number. In GRPO the group's mean removes it exactly:
 
 # %%
 bonus = -5 * held_out_loss(student, [corpus.batch(7)])
@@ -433,11 +434,11 @@ assert losses["PPO + loss"] < losses["start"] + 0.1
 assert min(losses["PPO"], losses["PPO + bonus"]) > losses["PPO + loss"]
 
 # %% [markdown]
-# As a loss it keeps the student's loss on ordinary text near where it was, even under this reward. As
-# a bonus it protects nothing: here that run has even lost more than the one without it. (The
+# As a loss it keeps the student's loss on ordinary text near where it was, even under this reward.
+# As a bonus it protects nothing: here that run has even lost more than the one without it. (The
 # disturbance from above can turn out either way; one seed does not say which.) The loss is not free
 # either. It pulls towards the ordinary text and away from the teacher, in proportion to $\lambda$.
-# And it hides a bad reward instead of mending it.
+# And it hides a bad reward instead of fixing it.
 #
 # **What this page left out.** The student was small and the teacher no larger. The runs were short,
 # with one seed each. **At full size**: `python scripts/make_teacher.py` once, then `python -m

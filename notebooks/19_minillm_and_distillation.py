@@ -3,11 +3,12 @@
 #
 # **The question.** A large model answers well and costs much. How does a small one learn from it?
 #
-# **Why.** Both models give probabilities to the same tokens. So the teacher has more to offer than a
-# grade for a whole response: a target for every token. Two choices make all the difference: whose
-# text the student learns on, and which of the two KL divergences it lowers. At one end stands
-# imitation, at the other MiniLLM (Gu et al. 2024, [arXiv:2306.08543](https://arxiv.org/abs/2306.08543)),
-# a policy gradient whose reward is the teacher.
+# **Why.** Both models give probabilities to the same tokens. So the teacher has more to offer than
+# a grade for a whole response: a target for every token. Two choices make all the difference: whose
+# text the student learns on, and which of the two KL divergences it lowers. At one end is
+# imitation, at the other MiniLLM (Gu et al. 2024,
+# [arXiv:2306.08543](https://arxiv.org/abs/2306.08543)), a policy gradient whose reward is the
+# teacher.
 #
 # | method | text by | lowers | in this repository |
 # | --- | --- | --- | --- |
@@ -132,10 +133,10 @@ assert cover[nonsense].sum() > 0.4 and seek[nonsense].sum() < 0.05
 
 # %% [markdown]
 # The forward KL is large where the student gives little to something that the teacher says. So it
-# *covers* all beginnings, and says "Who find" and "Not cares" on the way. The reverse KL is large
-# where the student says what the teacher never would. So it *seeks*: it keeps the two greetings,
-# which share their second word, and gives all other beginnings up. For text, what lies between two
-# good answers is a bad answer. That is MiniLLM's argument for the reverse direction.
+# *covers* all beginnings, and also says "Who find" and "Not cares". The reverse KL is large where
+# the student says what the teacher never would. So it *seeks*: it keeps the two greetings, which
+# share their second word, and gives all other beginnings up. For text, what lies between two good
+# answers is a bad answer. That is MiniLLM's argument for the reverse direction.
 #
 # ## 2. A student and a teacher
 #
@@ -277,9 +278,9 @@ plots.table(["k ids sampled", "total variation of the mean target from p"], rows
 assert bias[4] > 2 * bias[64]
 
 # %% [markdown]
-# It is not right in between. (The 0.019 at one id is the noise of 4000 draws.) The error is largest
-# at a few ids, and from 16 ids on it is small here. Gemma's method is plain distillation: it has no
-# reward and no policy gradient.
+# It is not. (The 0.019 at one id is the noise of 4000 draws.) The error is largest at a few ids,
+# and from 16 ids on it is small here. Gemma's method is plain distillation: it has no reward and no
+# policy gradient.
 #
 # ## 5. Reverse KL on the student's text, and what it leaves out
 #
@@ -359,9 +360,9 @@ plots.code(length_normalized_returns, docstring=False)
 # %% [markdown]
 # ## 7. The teacher helps to sample
 #
-# Early on the student writes text that the teacher finds absurd, and about absurd text its
-# probabilities say little. So each token is drawn from a mixture (Eq. 4), and counts with its own
-# importance weight:
+# Early on the student writes text that the teacher finds absurd, and its probabilities of absurd
+# text mean little. So each token is drawn from a mixture (Eq. 4), and gets its own importance
+# weight:
 #
 # $$\tilde p = \alpha p + (1 - \alpha) q, \qquad w_t = \frac{q(y_t \mid s_t)}{\tilde p(y_t \mid
 # s_t)} \le \frac{1}{1 - \alpha}$$
@@ -389,9 +390,9 @@ plt.show()
 # %% [markdown]
 # ## 8. The four of them, on the same base model
 #
-# MiniLLM's loop is that of [18](18_knowledge_distillation_rewards.ipynb) with another sampler, other
-# returns and another loss. A step of [nano/kd_grpo.py](../nano/kd_grpo.py), and what
-# [nano/minillm.py](../nano/minillm.py) does otherwise (every line begins at the margin):
+# MiniLLM's loop is that of [18](18_knowledge_distillation_rewards.ipynb) with another sampler,
+# other returns and another loss. A step of [nano/kd_grpo.py](../nano/kd_grpo.py), and what
+# [nano/minillm.py](../nano/minillm.py) changes (every line begins at the margin):
 
 # %%
 plots.neighbours("kd_grpo", "minillm")
@@ -450,10 +451,10 @@ for name in students:
 # All four bring the student close to its teacher, in nats and in gold reward. (`reverse_kl` comes
 # from the sampled tokens alone, `reverse_kl_full` from the whole distributions at the same places,
 # with less noise. The table has 96 prompts and the curves have 64. For one trained student the two
-# columns differ by up to 0.07 nats, so differences of this size are noise.) With a student
-# as large as its teacher there is little to choose between the directions. They part where the
-# student is too small, as in section 1. MiniLLM has learned from as many responses as the others.
-# What it adds, the Long part, costs noise. It pays where a token's effect on the rest of the response
+# columns differ by up to 0.07 nats, so differences of this size are noise.) With a student as large
+# as its teacher there is little to choose between the directions. They differ where the student is
+# too small, as in section 1. MiniLLM has learned from as many responses as the others. What it
+# adds, the Long part, costs noise. It pays where a token's effect on the rest of the response
 # matters. Its paper measures that with students of 120 million weights and more.
 #
 # **At full size**: `python scripts/make_teacher.py` once, then `python -m rl.minillm_engine` and

@@ -66,8 +66,8 @@ torch.set_num_threads(1)  # one thread adds up in the same order on every machin
 # \pi^{\ast}(y) = \frac{\pi_{ref}(y) \, e^{r(y) / \beta}}{Z}$$
 #
 # $Z$ is the sum that makes $\pi^{\ast}$ add up to 1. It does not depend on $\pi$. A KL is never
-# negative, and 0 only where both sides are equal. So $\pi^{\ast}$ is the best policy (Eq. 4 of the
-# paper), and the best value is $\beta \log Z$.
+# negative, and it is 0 only where both sides are equal, so $\pi^{\ast}$ is the best policy (Eq. 4
+# of the paper), and the best value is $\beta \log Z$.
 
 # %%
 beta = 0.5
@@ -138,9 +138,9 @@ torch.testing.assert_close(naive, dpo_loss(chosen, rejected, ref_chosen, ref_rej
 plots.code(dpo_loss)
 
 # %% [markdown]
-# **Predict, then run.** The annotator below never shows a reward. He only says, for two of the six
-# responses, which one he prefers, and he errs as Bradley and Terry's model says. Will DPO find the
-# optimum of section 1, which was made from the rewards?
+# **Predict, then run.** The annotator below never shows a reward. He only says which of two
+# responses he prefers, with the noise of Bradley and Terry's model. Will DPO find the optimum of
+# section 1, which was made from the rewards?
 
 # %%
 i, j = (torch.arange(6)[:, None] != torch.arange(6)).nonzero(as_tuple=True)  # 30 ordered pairs
@@ -168,7 +168,7 @@ plots.bars(
 plt.show()
 
 # %% [markdown]
-# It does. Comparisons say nothing about the height of the rewards, and the optimum does not need it.
+# It does. Comparisons say nothing about the level of the rewards, but the optimum does not need it.
 #
 # ## 4. How hard a pair pulls
 #
@@ -179,7 +179,7 @@ plt.show()
 #
 # The chosen response is pushed up and the rejected one down, both with the weight $\beta \,
 # \sigma(-\beta h)$. The factor $\sigma(-\beta h)$ is the probability that the implicit reward gives
-# to the *wrong* verdict. A pair that is in order already is hardly moved.
+# to the *wrong* verdict. A pair that is already in order is hardly moved.
 
 # %%
 moving = chosen.clone().requires_grad_()
@@ -190,8 +190,8 @@ print(f"slope for log pi(y_w): {slope.item():.6f}, by hand {by_hand:.6f}")
 assert math.isclose(slope.item(), by_hand, rel_tol=1e-5)
 
 # %% [markdown]
-# If the annotators always agree, nothing says stop. The loss falls for ever as $h$ grows, and the
-# reference is forgotten, however large $\beta$ is. Two repairs are in use.
+# If the annotators always agree, nothing stops the training: the loss falls for ever as $h$ grows,
+# and the reference is forgotten, however large $\beta$ is. Two remedies are in use.
 #
 # - **Conservative DPO** assumes that a share $s$ of the labels is wrong. Its loss has its minimum at
 #   $\beta h = \log \frac{1 - s}{s}$.
@@ -258,7 +258,7 @@ for pair in pairs[:3]:
 
 # %% [markdown]
 # DPO is the reward model of [06](06_reward_model.ipynb) with another score. A step of
-# [nano/reward_model.py](../nano/reward_model.py), and what [nano/dpo.py](../nano/dpo.py) does otherwise:
+# [nano/reward_model.py](../nano/reward_model.py), and where [nano/dpo.py](../nano/dpo.py) differs:
 
 # %%
 plots.neighbours("reward_model", "dpo")
@@ -339,7 +339,7 @@ show_tokens(
 
 # %% [markdown]
 # The probability that both sides have lost went to responses that nobody has compared. The loss
-# cannot know whether those are good. New samples can tell:
+# cannot know whether those are good, but new samples can show it:
 
 
 # %%
@@ -489,9 +489,9 @@ for axis, key, label in (
 plt.show()
 
 # %% [markdown]
-# Neither helped visibly. With one seed and eight steps, a few hundredths mean nothing. Pairs made in
-# the group say nothing that the rewards had not said. Recorded pairs do, but from an annotator who
-# errs. (At step 1 all $h$ are 0: a tie is not in order.)
+# Neither helped visibly. With one seed and eight steps, a few hundredths mean nothing. Pairs made
+# in the group contain nothing that the rewards did not. Recorded pairs do, but from a noisy
+# annotator. (At step 1 all $h$ are 0: a tie is not in order.)
 #
 # **At full size:** `make demo`, then `python -m rl.dpo_engine` and `python -m rl.pg_grpo_engine`; several
 # seeds in [docs/study.md](../docs/study.md).

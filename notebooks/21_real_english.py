@@ -41,7 +41,7 @@ print("recorded:", ", ".join(run))
 # The tokenizer is our own byte-pair encoding with 4,096 entries, trained on the unlabelled reviews.
 # The model has 1.9 million weights. It predicts the next token, as in
 # [03](03_pretraining_and_sft.ipynb). The numbers below come from 400 reviews of the test set. The
-# curve after them has a held-out text of its own.
+# curve after them uses another held-out text.
 #
 # A loss in **nats per token** cannot be compared with a model of another vocabulary: longer tokens are
 # harder to guess, and there are fewer of them. **Bits per byte** can be compared. Divide by log 2 to turn
@@ -71,7 +71,8 @@ axis = plots.curves(
 )  # fmt: skip
 
 # %% [markdown]
-# What does it write? Each line begins with the first tokens of a review. The model goes on from there.
+# What does it write? Each line begins with the first tokens of a review. The model continues from
+# there.
 
 # %%
 for sample in run["rows"]["base"][0]["samples"][:4]:
@@ -136,8 +137,8 @@ check("outcome_loss", my_outcome_loss)
 # ### Two classifiers and a counter
 #
 # The labels are cut in two halves. Classifier **A** learns from one half, on top of the language
-# model. It will be the reward. Classifier **B** learns from the other half, on a small trunk (the
-# layers below the head) of its own that has read nothing else. It is the **judge**: it steers
+# model. It will be the reward. Classifier **B** learns from the other half, on a separate small
+# trunk (the layers below the head) that has read nothing else. It is the **judge**: it steers
 # nothing. A third judge counts words and pairs of neighbouring words and weighs them by logistic
 # regression, also on B's half.
 
@@ -222,11 +223,10 @@ for before, after in zip(
 #
 # ## 4. What it cost
 #
-# A share of positive answers says nothing about the price. Three numbers do, and they are only worth
-# something together:
+# A share of positive answers says nothing about the price. Three numbers do, but only together:
 #
 # - the **KL** from the base, in nats per answer: how far the policy has moved;
-# - the **perplexity under the base**: how odd the base finds the new answers;
+# - the **perplexity under the base**: how unlikely the base finds the new answers;
 # - **distinct-2**: the share of different ones among all neighbouring pairs of words. (Distinct-1 is
 #   the same for single words.) A policy that gives one answer to everything has a distinct-2 near 0,
 #   whatever its perplexity.
@@ -238,10 +238,10 @@ for name, kl, perplexity, one, two in zip(shown, *columns, strict=True):
     print(f"{titles[name]:14s} {kl:6.1f} {perplexity:10.1f} {one:10.3f} {two:10.3f}")
 
 # %% [markdown]
-# The answers of GRPO, PPO and RLOO are less odd to the base than its own, but they repeat more words. DPO
-# has moved a nat farther than GRPO, and its perplexity is twice the base's: its probability went to words
-# that the base would not choose. For the same reason its distinct-2 is the highest of all. So neither
-# number is good or bad alone.
+# The base finds the answers of GRPO, PPO and RLOO likelier than its own, but they repeat more
+# words. DPO has moved a nat farther than GRPO, and its perplexity is twice the base's: its
+# probability went to words that the base would not choose. For the same reason its distinct-2 is
+# the highest of all. So neither number is good or bad alone.
 #
 # By hand: an answer of two tokens with probabilities 1/2 and 1/8 has the surprises log 2 and log 8. Their
 # mean is log 4, so the perplexity is 4.
@@ -325,13 +325,13 @@ for axis, key, title in (
     plots.labels(axis, "KL (nats per answer)", "mean log-odds", title, legend=True)
 
 # %% [markdown]
-# The reward goes on rising with the KL, and so does the judge's log-odds. B was trained on other
-# labels and on a trunk of its own, and it is fooled all the same: a second classifier shares the
-# blind spot of the first. Neither has ever seen a text that is nothing but praise, and to both it is
-# the best review of all. Counting words is fooled too.
+# The reward keeps rising with the KL, and so do the judge's log-odds. B was trained on other labels
+# and on a separate trunk, but it is fooled all the same, because a second classifier shares the
+# blind spot of the first. Neither has ever seen a text that is nothing but praise, and to both it
+# is the best review of all. Counting words is fooled too.
 #
-# What notices is another kind of number. Distinct-2 falls to 3% of the base's, and the base finds
-# the answers two and a half times as odd. This is Goodhart's law from
+# Another kind of number shows it: distinct-2 falls to 3% of the base's, and the perplexity under
+# the base is two and a half times as high. This is Goodhart's law from
 # [17](17_when_the_proxy_breaks.ipynb), in English: a measure stops being a good one when it becomes
 # the target. **A share of positive answers is worth nothing without the price beside it.**
 #
@@ -341,8 +341,8 @@ for axis, key, title in (
 # python scripts/imdb.py --data aclImdb
 # ```
 #
-# It does everything on this page, keeps every finished stage, and goes on where it was interrupted.
-# [scripts/imdb.py](../scripts/imdb.py) is one file. Its stages are scripts of their own:
+# It does everything on this page, keeps every finished stage, and resumes where it was interrupted.
+# [scripts/imdb.py](../scripts/imdb.py) is one file. Its stages are separate scripts:
 # `gpt.tokenizer_training`, `gpt.pretraining`, `reward_model.outcome_training` and the engines.
 #
 # Next: [22_bug_zoo](22_bug_zoo.ipynb), runs with a fault in them, and how to see it.

@@ -40,8 +40,8 @@ plots.use()
 # %% [markdown]
 # ## 1. Numbers that are known before the run
 #
-# Most curves can do what they like. Three cannot. Before a batch's first update the policy *is* the
-# policy that sampled, so every ratio is 1:
+# Most curves can take any shape, but three cannot. Before a batch's first update the policy *is*
+# the policy that sampled, so every ratio is 1:
 #
 # $$ \rho_t = \frac{\pi_\theta(y_t)}{\pi_{old}(y_t)} = 1 \qquad \text{before the first update.} $$
 #
@@ -87,15 +87,15 @@ for name, run in runs.items():
         print(f"{name:16} {mine}")
 
 # %% [markdown]
-# The library's rule says the same of all recordings. It allows more in bfloat16, whose rounding is
+# The library's rule agrees on all recordings. It allows more in bfloat16, because its rounding is
 # larger:
 
 # %%
 plots.code(run_rules.ratio_at_start)
 
 # %% [markdown]
-# A rule sees a *symptom*. The doctor adds the likeliest cause, what to change, and the page to read.
-# This is all that it says of a run whose response mask stands one column late:
+# A rule sees a *symptom*. The doctor adds the likeliest cause, what to change, and the page to
+# read. This is all that it says about a run whose response mask is one column late:
 
 # %%
 late = runs["late_mask"]
@@ -218,8 +218,8 @@ guess(3, ...)
 #
 # **A KL per response, used with a coefficient per token.** Each token carries the KL of its whole
 # response. So for a response of ten tokens the penalty is about ten times too strong. In case 8 the
-# baseline's sign is flipped. It shows in the same place, because its advantages do not average to 0.
-# The doctor's rule `loss_is_not_its_sum` finds both, and cannot tell them apart.
+# baseline's sign is flipped. It shows in the same place, because its advantages do not average to
+# 0. The doctor's rule `loss_is_not_its_sum` finds both, but cannot distinguish them.
 #
 # </details>
 
@@ -233,9 +233,9 @@ guess(4, ...)
 # <details>
 # <summary>After your guess: what case 4 teaches</summary>
 #
-# **The baseline is taken over all prompts instead of the group.** It is no fault if you could not
-# tell: nobody can. It is another baseline, not a broken one. It has more noise, because easy and hard
-# prompts are mixed, and it learns. Only one group, worked out by hand, tells.
+# **The baseline is taken over all prompts instead of the group.** If you could not see it, do not
+# worry: nobody can. It is a different baseline, not a broken one. It has more noise, because easy
+# and hard prompts are mixed, but it learns. Only one group, worked out by hand, gives it away.
 #
 # </details>
 #
@@ -261,8 +261,8 @@ for name, story in zoo.STORIES.items():
 # formulas of this repository are tested against numbers that were worked out by hand, and not against
 # curves.
 #
-# And the other way round: thirty-eight recorded runs without a bug raise no alarm. A doctor who always
-# finds something is of no use.
+# Conversely, thirty-eight recorded runs without a bug raise no alarm: a doctor who always finds
+# something is of no use.
 #
 # ## 6. A run that is right, and goes wrong
 #
@@ -309,9 +309,9 @@ kept = zoo.RECORDINGS / "unhealthy" / "overoptimised-0.tokens.jsonl"
 TokenView([json.loads(line) for line in kept.read_text(encoding="utf-8").splitlines()])
 
 # %% [markdown]
-# At step 100 the policy writes *asking asking asking* until it is cut off. The reward model pays it 3
-# standard deviations for that; gold gives only 0.09. How such a run is cured is the subject of
-# [17_when_the_proxy_breaks](17_when_the_proxy_breaks.ipynb).
+# At step 100 the policy writes *asking asking asking* until it is cut off. The reward model pays it
+# 3 standard deviations for that; gold gives only 0.09.
+# [17_when_the_proxy_breaks](17_when_the_proxy_breaks.ipynb) is about what helps.
 #
 # **What would happen if** you trusted `entropy` instead? It falls in healthy runs too: in
 # `healthy/grpo-demo0` to half of its start. That is why no single sign raises the alarm.

@@ -3,11 +3,10 @@
 #
 # **The question.** All these objectives: how different are they really?
 #
-# This page writes them in one notation,
-# computes every engine's gradient on one rollout, and measures the angles between them, and to the
-# exact gradient. Then it says how to write an engine of your own, and what to read. You need
-# [07](07_grpo.ipynb), [08](08_ppo.ipynb) and [13](13_grpo_family.ipynb). The other engines are told in
-# a line each. It takes about fifteen seconds.
+# This page writes them in one notation, computes every engine's gradient on one rollout, and
+# measures the angles between them, and to the exact gradient. Then it says how to write an engine
+# of your own, and what to read. You need [07](07_grpo.ipynb), [08](08_ppo.ipynb) and
+# [13](13_grpo_family.ipynb). The other engines get a line each. It takes about fifteen seconds.
 #
 # **To run it yourself:** `make demo` once sets up `.venv`, `make dev` adds the Jupyter kernel; then
 # choose the kernel of `.venv`.
@@ -43,10 +42,11 @@ plots.document("cheat_sheet")
 # %% [markdown]
 # ## 2. One rollout, every gradient
 #
-# A formula does not tell how far apart two objectives are. Their gradients do. We take the policy of
-# [page 04](04_policy_gradients_and_baselines.ipynb), whose answers can be listed: two letters, and
-# `.` ends an answer of at most three tokens. That makes 15 answers. Here there are **two prompts**,
-# with 7 prefixes each and 3 logits for each prefix: 42 numbers are the whole policy.
+# A formula does not show how far apart two objectives are, but their gradients do. We take the
+# policy of [page 04](04_policy_gradients_and_baselines.ipynb), whose answers can be listed: two
+# letters, and `.` ends an answer of at most three tokens. That makes 15 answers. Here there are
+# **two prompts**, with 7 prefixes each and 3 logits for each prefix: 42 numbers are the whole
+# policy.
 
 # %%
 EOS, T, G, PROMPTS = 0, 3, 8, 2
@@ -209,8 +209,8 @@ axis.tick_params(axis="x", rotation=40)
 # The engines that are left out add no new direction. Process supervision, iterative GRPO, KD-GRPO and
 # KD-PPO put other rewards into GRPO or PPO. MiniLLM has another goal: its teacher.
 #
-# **Predict:** is the distance to the exact gradient noise, which more answers would cure, or does an
-# engine's gradient point elsewhere even on average? Average 120 rollouts and see.
+# **Predict:** is the distance to the exact gradient noise, which more answers would reduce, or does
+# an engine's gradient point elsewhere even on average? Average 120 rollouts and see.
 
 # %%
 SEEDS = 120

@@ -2,7 +2,7 @@
 
     python -m rl.export runs/grpo-reviews-tiny --hf exported       weights, tokenizer, model card
 
-    python -m rl.export runs/grpo-reviews-tiny --to trl --out there    the same run for TRL
+    python -m rl.export runs/grpo-reviews-tiny --to trl --out there    the same run for TRL (or verl)
 
 Policies and reward models alike, without a network; an adapter is merged. Without a flag the metrics
 become event files, one TensorBoard run each:
@@ -36,10 +36,10 @@ class ExportConfig:
     """Write a run's model for transformers, or the metrics of runs for TensorBoard."""
 
     out: Path | None = None
-    """Folder for TensorBoard, one subfolder a run, or a new one for TRL; default runs/tensorboard,
-    runs/NAME-trl."""
-    to: Literal["tensorboard", "trl"] = "tensorboard"
-    """tensorboard: the metrics. trl: start, prompts, reward and a script for a run of GRPO."""
+    """Folder for TensorBoard, one subfolder a run, or a new one for TRL or verl; default
+    runs/tensorboard, runs/NAME-trl."""
+    to: Literal["tensorboard", "trl", "verl"] = "tensorboard"
+    """tensorboard: the metrics. trl, verl: start, prompts, reward and a script for a run of GRPO."""
     hf: Path | None = None
     """A new folder for the model of one run, in Hugging Face's layout."""
 
@@ -55,11 +55,12 @@ def main(runs: tuple[Path, ...], /, config: ExportConfig) -> None:
     if config.hf is not None:
         print(f"open it with\n    {export_hub(the_one(runs), config.hf)}")
         return
-    if config.to == "trl":
+    if config.to != "tensorboard":
         run = the_one(runs)
-        target = config.out or RUNS / f"{run.resolve().name}-trl"
-        print(f"What TRL does otherwise:\n{hand_over(run, target)}")
-        print(f"wrote {display_path(target)}: run  python train.py  there")
+        target = config.out or RUNS / f"{run.resolve().name}-{config.to}"
+        print(f"What {config.to} does otherwise:\n{hand_over(run, target, config.to)}")
+        start = "python train.py" if config.to == "trl" else "bash train.sh"
+        print(f"wrote {display_path(target)}: run  {start}  there")
         return
     out = config.out or RUNS / "tensorboard"
     folders = run_folders(runs)

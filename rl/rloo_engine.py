@@ -1,6 +1,6 @@
 """RLOO: REINFORCE Leave-One-Out (Ahmadian et al. 2024, arXiv:2402.14740, section 2.3).
 
-The paper gives an estimator in the place of a box (after Kool et al. 2019, k = group_size):
+The paper gives an estimator in place of a box (after Kool et al. 2019, k = group_size):
 
     1/k sum_i [ R(y_i, x) - 1/(k-1) sum_{j != i} R(y_j, x) ] grad log pi(y_i | x)
 

@@ -2,10 +2,10 @@
 
     python scripts/before_after.py        writes docs/before_after.svg with the models that the course keeps
 
-The prompts are the first of the test split, which no stage was trained on, and the answers are the first
-samples of seed 0 at temperature 1, all from the same random numbers: nothing is chosen. A token's
-colour is its log-ratio, log p under the policy less log p under the base model: what GRPO made likelier
-is blue, what it made rarer is orange.
+The prompts are the first of the test split, which no stage was trained on. Each model answers each of
+them 15 times at temperature 1, and the picture shows the answer whose gold reward is the median: a
+typical one, neither the best nor the worst. A token's colour is its log-ratio, log p under the policy
+less log p under the base model: what GRPO made likelier is blue, what it made rarer is orange.
 """
 
 from __future__ import annotations
@@ -37,16 +37,35 @@ ROOT = Path(__file__).resolve().parents[1]
 CHARACTER, LINE, WIDTH, MARGIN = 9.0, 28, 1000, 24
 FULL_COLOUR = 4.0  # nats
 LIKELIER, RARER = "#56B4E9", "#E69F00"
-KEY = "Numbers: gold reward, 0 to 1. Blue: likelier after GRPO. Orange: rarer. Full colour: 4 nats."
+SAMPLES = 15
+KEY = (
+    "0.00 to 1.00: the gold reward. Blue: tokens that GRPO made likelier, orange: rarer.",
+    f"Of {SAMPLES} answers of each model the one with the median gold reward is shown.",
+)
+JUDGED = {
+    "sent": "kind",
+    "topic": "about the {item}",
+    "polite": "greets {name} and ends politely",
+    "form": "well formed",
+}
 
 PICTURE = Path(__file__).with_name("before_after.svg.jinja")
 
 
-def answer(model: GPT, tokenizer: Tokenizer, prompt: str) -> list[int]:
-    """The first sample of seed 0 at temperature 1, its EOS included."""
-    params, generator = SamplingParams(max_new_tokens=48), make_generator(0, "front page")
-    asked = [tokenizer.encode(prompt)]
-    return generate(model, asked, params, generator, eos_id=tokenizer.eos_id).token_lists()[0]
+def typical_answer(
+    model: GPT, tokenizer: Tokenizer, record: PromptRecord, index: int
+) -> tuple[list[int], reviews.GoldParts]:
+    """The one of 15 samples with the median gold reward, its EOS included, and how gold judges it."""
+    params = SamplingParams(max_new_tokens=48)
+    generator = make_generator(0, f"front page {index}")
+    asked = [tokenizer.encode(record.prompt)] * SAMPLES
+    rows = generate(model, asked, params, generator, eos_id=tokenizer.eos_id).token_lists()
+    judged = [
+        reviews.gold_parts(record, tokenizer.decode(row), tokenizer.eos_id in row) for row in rows
+    ]
+    order = sorted(range(SAMPLES), key=lambda i: judged[i].reward)
+    middle = order[SAMPLES // 2]
+    return rows[middle], judged[middle]
 
 
 def log_ratios(
@@ -78,23 +97,33 @@ def picture(base: GPT, policy: GPT, tokenizer: Tokenizer, records: Sequence[Prom
     """The whole SVG."""
     rows: list[dict[str, Any]] = []
     y = 0.0
-    for record in records:
+    for index, record in enumerate(records):
         prompt = record.prompt
         y += LINE + 10
         rows.append(dict(y=y, label=prompt.strip(), weight="bold", ink="#1a1a1a", pieces=[]))
         for name, model in (("base model", base), ("policy, GRPO", policy)):
-            response = answer(model, tokenizer, prompt)
+            response, judged = typical_answer(model, tokenizer, record, index)
             asked = tokenizer.encode(prompt)
             ratios = log_ratios(policy, base, asked, response, tokenizer.eos_id)
             pieces = pieces_of(response, ratios, tokenizer)
-            gold = reviews.gold_reward(record, tokenizer.decode(response))
             y += LINE
-            label = f"{name:12} {gold:.2f}"
+            label = f"{name:12} {judged.reward:.2f}"
             rows.append(dict(y=y, label=label, weight="normal", ink="#555", pieces=pieces))
-            y += pieces[-1]["below"]
-    y += LINE + 8
-    rows.append(dict(y=y, label=KEY, weight="normal", ink="#555", pieces=[]))
+            y += pieces[-1]["below"] + LINE - 6
+            rows.append(dict(y=y, x=pieces[0]["x"], label=verdict(judged, record), ink="#555"))
+    y += 10
+    for line in KEY:
+        y += LINE - 4
+        rows.append(dict(y=y, label=line, weight="normal", ink="#555", pieces=[]))
     return drawn(rows, round(y + 20)) + "\n"
+
+
+def verdict(judged: reviews.GoldParts, record: PromptRecord) -> str:
+    """What gold found more than half right, and what not."""
+    found = [(getattr(judged, part) > 0.5, words) for part, words in JUDGED.items()]
+    return "  ".join(f"{'✓' if right else '✗'} {words}" for right, words in found).format(
+        **record.meta
+    )
 
 
 def drawn(rows: Sequence[Mapping[str, Any]], height: int) -> str:

@@ -147,7 +147,7 @@ class Bug:
 
 
 def over(module: Any, name: str, wrong: Any) -> Callable[[], Any]:
-    """`wrong` in the place of module.name."""
+    """`wrong` in place of module.name."""
     return lambda: patch.object(module, name, wrong)
 
 

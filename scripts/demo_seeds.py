@@ -129,7 +129,7 @@ def caption() -> list[str]:
         f"at {spread(column(rows, 'GRPO', 'kl'), 1)} nats of KL. Best of 8 by the same reward model "
         f"reaches {best:.2f}, fine-tuning on the preferred answers {tuned:.2f}.",
         f"On items that only pre-training has seen GRPO reaches {spread(unseen, 2)}. All seeds, "
-        "why one fails, all engines: [docs/results.md](docs/results.md#the-demo).*",
+        "why two fail, all engines: [docs/results.md](docs/results.md#the-demo).*",
     ]
 
 

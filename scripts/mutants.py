@@ -70,7 +70,8 @@ class Group:
 
 
 CONTRACT = "test_engine_contract.py"
-EQUATIONS = "losses advantages kl worked_numbers gradients enumeration mutation_gaps invariants"
+DEFAULTS = "test_write_tables.py"
+EQUATIONS = "every_equation losses advantages kl worked_numbers gradients enumeration invariants"
 TRAINING = ("actor_critic", "value_model", "metrics")
 GROUPS = (
     Group(
@@ -80,20 +81,25 @@ GROUPS = (
         tuple(f"test_{name}.py" for name in EQUATIONS.split()),
     ),
     Group("collation", ("data/collate.py",), 30, ("test_log_probs.py",)),
-    Group("sampling", ("gpt/generate.py", "gpt/decode_static.py"), 35, ("test_rollout.py",)),
+    Group(
+        "sampling",
+        ("gpt/generate.py", "gpt/decode_static.py"),
+        35,
+        ("test_rollout.py", DEFAULTS),
+    ),
     Group(
         "scoring",
         ("gpt/log_probs.py", "rl/batches/*.py"),
         45,
-        ("test_value_model.py", "test_mutation_gaps.py"),
+        ("test_value_model.py", "test_mutation_gaps.py", "test_minillm_engine.py", DEFAULTS),
     ),
     Group(
         "critic and metrics",
         tuple(f"rl/training/{name}.py" for name in TRAINING),
         35,
-        ("test_config.py", "test_ppo_engine.py"),
+        ("test_config.py", "test_ppo_engine.py", DEFAULTS),
     ),
-    Group("engines", ("rl/*_engine.py",), 65, ("test_config.py", CONTRACT)),
+    Group("engines", ("rl/*_engine.py",), 65, (DEFAULTS, "test_config.py", CONTRACT)),
 )
 OWN_TESTS = {  # of files whose tests have another name
     "reward_model/loss.py": ("test_bradley_terry_loss.py", "test_outcome_loss.py"),

@@ -162,8 +162,8 @@ INTRODUCTION = """# Planted bugs
 Do the tests notice a wrong line? `scripts/mutation_check.py` plants one known bug at a time into a
 copy of the repository and runs the tests that should fail. Many of these bugs have been printed or
 released somewhere (docs/equations.md, "Mistakes"). The code of each bug and the tests that must
-notice it are in [scripts/planted_bugs.txt](../scripts/planted_bugs.txt). The script writes this page
-(`--write-docs`) and marks what survives.
+notice it are in [scripts/planted_bugs.txt](../scripts/planted_bugs.txt), and what each does is printed
+by `--list`. The script writes this page (`--write-docs`) and names what survives.
 
 """
 
@@ -174,13 +174,13 @@ def summary(outcomes: Sequence[Outcome]) -> str:
 
 
 def page(outcomes: Sequence[Outcome]) -> str:
-    """docs/mutation_check.md: what goes wrong with each bug, and which were not caught."""
-    parts = [f"{INTRODUCTION}{summary(outcomes)}\n"]
+    """docs/mutation_check.md: the bugs of each section, and what those do that were not caught."""
+    parts = [f"{INTRODUCTION}{summary(outcomes)}\n\n|bugs in|planted|caught|\n|---|---|---|\n"]
     for section, group in groupby(outcomes, lambda outcome: outcome.bug.section):
-        parts.append(f"\n## {section[:1].upper()}{section[1:]}\n\n|bug|effect|\n|---|---|\n")
-        for outcome in group:
-            result = "" if outcome.result == "caught" else f" **{outcome.result}**"
-            parts.append(f"|{outcome.bug.name}|{outcome.bug.what}{result}|\n")
+        results = [outcome.result == "caught" for outcome in group]
+        parts.append(f"|{section}|{len(results)}|{sum(results)}|\n")
+    missed = [outcome for outcome in outcomes if outcome.result != "caught"]
+    parts += [f"\n- **{o.result}**: {o.bug.name}: {o.bug.what}" for o in missed]
     return "".join(parts)
 
 

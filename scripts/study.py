@@ -78,7 +78,7 @@ class Study:
     world: Literal["reviews", "sums"]
     runs: tuple[str, ...]
     columns: tuple[tuple[str, str, int], ...]  # title, measurement, digits
-    teacher: bool = False  # a teacher in the place of the reward model
+    teacher: bool = False  # a teacher in place of the reward model
     distance: tuple[str, str] = ("kl", "KL from the start (nats per response)")
     best_of: int = 0  # answers per prompt of the best-of-n row; 0 leaves it out
 

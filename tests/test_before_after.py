@@ -9,8 +9,10 @@ import pytest
 import torch
 
 from data import reviews
+from gpt.generate import SamplingParams, generate
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import load_tokenizer
+from harness.seeds import make_generator
 
 TOKENIZER = load_tokenizer("glassbox")
 
@@ -38,6 +40,20 @@ def test_the_picture_holds_each_prompt_twice_answered_and_escapes_markup() -> No
     assert svg == before_after.picture(model(0), model(1), TOKENIZER, records)
     for record in records:
         assert svg.count(record.prompt.strip()) == 1
+        assert len(re.findall(rf"[✓✗] about the {record.meta['item']}", svg)) == 2
     assert len(re.findall(r"base model +[01]\.\d\d", svg)) == 2
     shown = before_after.drawn([dict(y=1, label="<b>&", pieces=[])], height=9)
     assert "&lt;b&gt;&amp;" in shown
+
+
+def test_the_answer_shown_is_the_median_of_fifteen() -> None:
+    record = reviews.prompts("test")[0]
+    shown, judged = before_after.typical_answer(model(0), TOKENIZER, record, 0)
+    asked = [TOKENIZER.encode(record.prompt)] * 15
+    rows = generate(
+        model(0), asked, SamplingParams(max_new_tokens=48), make_generator(0, "front page 0"),
+        eos_id=TOKENIZER.eos_id,
+    ).token_lists()  # fmt: skip
+    gold = [reviews.gold_reward(record, TOKENIZER.decode(r), TOKENIZER.eos_id in r) for r in rows]
+    assert shown in rows
+    assert sum(g < judged.reward for g in gold) <= 7 and sum(g > judged.reward for g in gold) <= 7

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,11 +13,12 @@ from typing import Any
 
 import pytest
 import torch
+from conformance_peers import PeersConfig
+from conformance_peers import main as peers
 
 from conformance.__main__ import main
 from conformance.checking import Kind, check
 from conformance.kinds import KINDS
-from conformance.peers import main as peers
 from conformance.reducers import KNOWN_REDUCERS, WRONG_REDUCERS
 from conformance.ways import Way, sentences
 from rl.equations import advantages, kl, losses, preference_losses, token_rewards
@@ -229,6 +231,9 @@ def good(log_probs, old_logps, advantages, response_mask, clip_eps=0.2):
     ratio = torch.where(response_mask, log_probs - old_logps, 0).exp()
     loss = -torch.minimum(ratio * advantages, ratio.clamp(1 - clip_eps, 1 + clip_eps) * advantages)
     return torch.where(response_mask, loss, 0).sum() / response_mask.sum().clamp(min=1)
+def for_each_response(log_probs, old_logps, advantages, mask):
+    loss = -(log_probs - old_logps).exp() * advantages.unsqueeze(1)
+    return (loss * mask).sum() / mask.sum()
 def nothing(loss, mask): pass
 def stops(loss, mask): return loss[99]
 def odd(strange): return strange
@@ -250,7 +255,7 @@ def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tup
 
 
 def test_a_books_kl_is_explained_in_one_line(run: Callable[..., tuple[int, str]]) -> None:
-    """pi / pi_ref in the place of pi_ref / pi: the mean is 0.948 where the KL is 0.717."""
+    """pi / pi_ref in place of pi_ref / pi: the mean is 0.948 where the KL is 0.717."""
     status, output = run("mine.py:kl_loss")
     line = output.splitlines()[0]
     assert status == 1 and line.startswith("mistake:")
@@ -265,6 +270,13 @@ def test_a_right_loss_is_named(run: Callable[..., tuple[int, str]]) -> None:
     assert "not checked, because it is no argument: clip_high" in output
 
 
+def test_a_loss_may_take_one_advantage_for_each_response(
+    run: Callable[..., tuple[int, str]],
+) -> None:
+    status, output = run("mine.py:for_each_response", "--as", "policy_loss")
+    assert status == 1 and "nothing is clipped" in output
+
+
 @pytest.mark.parametrize(
     ("name", "words"),
     [
@@ -274,7 +286,7 @@ def test_a_right_loss_is_named(run: Callable[..., tuple[int, str]]) -> None:
         ("mine.py:not_a_function", ("no function not_a_function",)),
         ("mine.py:nothing", ("returns NoneType", "tensor")),
         ("mine.py:stops", ("stopped with IndexError", "(4, 6)")),
-        ("mine.py:odd", ("those of no kind", "--as", "policy_loss(")),
+        ("mine.py:odd", ("those of no kind", "--as", "--list")),
         ("mine.py:in_place", ("in place", "copy")),
         ("mine.py:shapes", ("shape (7, 3, 2)",)),
     ],
@@ -292,14 +304,70 @@ def test_a_wrong_signature_is_told_apart(run: Callable[..., tuple[int, str]]) ->
     assert status == 2 and "its argument strange" in output and "adapter" in output
 
 
-def test_adapters_are_tests_with_the_plugin(tmp_path: Path) -> None:
+def test_a_copy_of_the_folder_makes_tests_of_adapters(tmp_path: Path) -> None:
+    """The pytest plugin, far from here, where no package of the repository can be imported."""
+    shutil.copytree(ROOT / "conformance", tmp_path / "conformance")
+    own = ("data", "gpt", "harness", "reward_model", "rl")
+    (tmp_path / "sitecustomize.py").write_text(f"import sys\nsys.modules |= dict.fromkeys({own})\n")
     (tmp_path / "adapters.py").write_text(MINE, encoding="utf-8")
     flags = ["-p", "conformance.pytest_plugin", "-p", "no:cacheprovider", "-q"]
     command = [sys.executable, "-m", "pytest", *flags, "--conformance", "adapters.py"]
-    environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin"}
+    environment = {"PYTHONPATH": str(tmp_path), "PATH": "/usr/bin"}
     ran = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert ran.returncode == 1 and "1 failed" in ran.stdout, ran.stdout + ran.stderr
     assert "It is pi_ref / pi" in ran.stdout
+    blocked = subprocess.run([sys.executable, "-c", "import rl"], env=environment, stderr=-1)
+    assert b"import of rl halted" in blocked.stderr
+
+
+def test_an_installation_has_the_files_that_the_kit_reads() -> None:
+    shipped = (ROOT / "conformance/pyproject.toml").read_text("utf-8").partition("package-data")[2]
+    read = [path for path in (ROOT / "conformance").iterdir() if path.suffix in (".txt", ".json")]
+    assert len(read) == 2 and all(f'"*{path.suffix}"' in shipped for path in read)
+
+
+@pytest.mark.parametrize(
+    ("kind", "way", "says"),
+    [
+        (
+            "kl",
+            "k1",
+            "is 0; in the reward its expected gradient is that of KL(pi || pi_ref)",
+        ),
+        ("kl", "k2", "as a loss its expected gradient is that of KL(pi || pi_ref)"),
+        ("kl", "k3", "as a loss its expected gradient is that of the forward KL"),
+        ("kl", "k3", "it is 4.0"),
+        ("kl", "upside_down", "it is 142.4"),
+        ("policy_loss", "reinforce", "its expected gradient is that of -E[reward]"),
+        ("policy_loss", "clipped_surrogate", "its expected gradient is that of -E[reward]"),
+        ("policy_loss", "gain_not_loss", "has cosine -1.00 with that of -E[reward]"),
+        ("policy_loss", "without_gradient", "its expected gradient is 0"),
+        ("advantages", "leave_one_out", "REINFORCE with it is that of -E[reward]"),
+        ("advantages", "mean_alone", "REINFORCE with it is 0.50 times that of -E[reward]"),
+        ("advantages", "z_score", "REINFORCE with it has cosine 0.89 with that of -E[reward]"),
+        ("preference_loss", "dpo", "reward less beta KL is 0"),
+        ("preference_loss", "ipo", "reward less beta KL is not 0"),
+        ("preference_loss", "beta_outside", "reward less beta KL is not 0"),
+    ],
+)
+def test_what_enumeration_says(kind: str, way: str, says: str) -> None:
+    """Exact expectations over every response of a small language, in the words of the output."""
+    found = KINDS[kind]
+    (function,) = (w for w in [*found.known, *found.mistakes] if w.name == way)
+    assert says in check(as_users_write_it(found, function), found).notes[0]
+
+
+@pytest.mark.parametrize(
+    ("average", "says"),
+    [
+        ("sequence_sum", "is that of -E[reward]"),
+        ("sequence_mean", "has cosine 0.80 with that of -E"),
+    ],
+)
+def test_an_average_within_a_response_bends_the_gradient(average: str, says: str) -> None:
+    kind = KINDS["policy_loss"]
+    (reducer,) = (way for way in KNOWN_REDUCERS["scalar"] if way.name == average)
+    assert says in check(as_users_write_it(kind, kind.known[0], reducer), kind).notes[0]
 
 
 def test_the_kit_needs_torch_alone() -> None:
@@ -326,7 +394,8 @@ def test_every_sentence_belongs_to_a_way() -> None:
         name
         for section, lines in sentences().items()
         for name, says in lines.items()
-        if section not in ("", "invariances") and (name, says) not in spoken
+        if section not in ("", "invariances", "kinds", "other names of arguments")
+        and (name, says) not in spoken
     }
     assert left == set()
 
@@ -340,7 +409,7 @@ def test_peers_are_taken_from_the_users_clones(
     file.write_text(
         "import nowhere\n\ndef approx_kl3(new, ref, mask):\n    return (new - ref) ** 2 / 2\n"
     )
-    assert peers([str(tmp_path), "book_kl3_kl_loss", "verl_kl_loss"]) == 0
+    peers(PeersConfig(tmp_path, ("book_kl3_kl_loss", "verl_kl_loss")))
     missing, found, *_ = capsys.readouterr().out.splitlines()
     assert found.startswith("right, one of several ways: book_kl3_kl_loss") and "k2" in found
     assert (

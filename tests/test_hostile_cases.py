@@ -139,7 +139,7 @@ def weights(value: float) -> Break:
 
 
 def instead(make: Callable[[Path], Any]) -> Break:
-    """Another kind of thing in the place of the file."""
+    """Another kind of thing in place of the file."""
 
     def spoil(run: Path) -> None:
         (run / MODEL_FILE).unlink()

@@ -177,4 +177,5 @@ def test_the_page_is_of_these_bugs_and_all_are_caught():
         "run scripts/mutation_check.py --write-docs again: the list has changed"
     )
     survived = page([Outcome(BUGS[0], "survived", "", 0)])
-    assert f"|{BUGS[0].what} **survived**|" in survived and "\n0 of 1 planted" in survived
+    assert f"**survived**: {BUGS[0].name}: {BUGS[0].what}" in survived
+    assert f"|{BUGS[0].section}|1|0|" in survived and "\n0 of 1 planted" in survived

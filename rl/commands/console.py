@@ -6,6 +6,8 @@ import os
 import sys
 from pathlib import Path
 
+from harness.signals import forgiving_output
+
 ENGINES = sorted(path.stem for path in Path(__file__).resolve().parents[1].glob("*_engine.py"))
 STAGES = {
     **{name: f"gpt.{name}" for name in ("pretraining", "finetuning", "distillation")},
@@ -28,5 +30,6 @@ def main() -> None:
     if len(sys.argv) < 2 or sys.argv[1] not in known:
         lines = "\n".join(f"    glassbox {name:20} python -m {known[name]}" for name in known)
         asked = sys.argv[1:2] in (["--help"], ["-h"])
-        sys.exit(print(lines) if asked else f"error: name a command:\n{lines}")
+        with forgiving_output():  # glassbox --help | head
+            sys.exit(print(lines) if asked else f"error: name a command:\n{lines}")
     os.execv(sys.executable, [sys.executable, "-m", known[sys.argv[1]], *sys.argv[2:]])

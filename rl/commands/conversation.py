@@ -213,7 +213,7 @@ class Measures:
 def open_measures(
     run: RunFolder, tokenizer: Tokenizer, device: torch.device, scorer: Path | str | None = None
 ) -> Measures:
-    """Whatever is there; `scorer` in the place of the run's own reward: a reward model or a function.
+    """Whatever is there; `scorer` in place of the run's own reward: a reward model or a function.
 
     UserError only if the scorer, which somebody has asked for, cannot be used.
     """

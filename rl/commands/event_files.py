@@ -79,7 +79,7 @@ def as_text(folder: Path) -> str:
 
 
 def export(folder: Path, target: Path) -> int:
-    """Write one run's event file into `target` in the place of an earlier one; returns its steps."""
+    """Write one run's event file into `target` in place of an earlier one; returns its steps."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ModuleNotFoundError as error:

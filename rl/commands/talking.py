@@ -54,7 +54,7 @@ class TalkConfig:
     """Your reward function, FILE.py:FUNCTION or MODULE:FUNCTION, that scores the answers. A function that
     the run was trained on is called only if you name it here: it is code."""
     reward_model: Path | None = None
-    """Run folder of a reward model that scores in the place of the run's own reward."""
+    """Run folder of a reward model that scores in place of the run's own reward."""
     seed: Seed = 0
     """The same prompts in the same order get the same answers."""
     json: bool = False

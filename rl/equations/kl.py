@@ -155,7 +155,7 @@ class _Coefficient:
 
 @dataclass
 class FixedKL(_Coefficient):
-    """A constant coefficient, in the place of a rule that adapts it."""
+    """A constant coefficient, in place of a rule that adapts it."""
 
     def __post_init__(self) -> None:
         if not self.coef >= 0:

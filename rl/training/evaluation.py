@@ -46,7 +46,7 @@ class Conditions:
     micro_batch_size: int = 32
     precision: str = "float32"
     seed: int = 0
-    non_finite_reward: float | None = None  # in the place of NaN and infinity
+    non_finite_reward: float | None = None  # in place of NaN and infinity
 
     def rewards(self, reward_fn: RewardFn, rollout: Rollout) -> Tensor:
         """The rewards (N,), as finite as in training."""

@@ -85,7 +85,7 @@ def open_policy(
     return load_gpt(folder, device)
 
 
-# (config, tokenizer, device) -> the reward in the place of --reward's, or None where none is needed
+# (config, tokenizer, device) -> the reward in place of --reward's, or None where none is needed
 OwnReward = Callable[[Any, Tokenizer, torch.device], RewardFn | None]
 
 

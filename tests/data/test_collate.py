@@ -13,6 +13,9 @@ from data.collate import (
     epoch_shuffled_indices,
     first_eos_mask,
     join_responses,
+    left_pad,
+    right_pad,
+    shard_batch,
 )
 from harness.ranks.collectives import shard_chunks
 
@@ -120,7 +123,26 @@ def test_wrong_rows_are_refused():
         collate_responses([[1], []], [[3], [3]], EOS)
 
 
+def test_padding_stands_in_front_or_behind():
+    rows, T, F = [[1, 2], [], [3]], True, False
+    tokens, mask = left_pad(rows, 9)
+    assert tokens.tolist() == [[1, 2], [9, 9], [9, 3]]
+    assert mask.tolist() == [[T, T], [F, F], [F, T]]
+    tokens, mask = right_pad(rows, 9)
+    assert tokens.tolist() == [[1, 2], [9, 9], [3, 9]]
+    assert mask.tolist() == [[T, T], [F, F], [T, F]]
+
+
 # which rows a step reads
+
+
+def test_one_process_reads_the_whole_batch_as_it_is():
+    batch = collate_responses([[1], [2]], [[3], [4]], EOS)
+    assert shard_batch(batch)[0] is batch
+
+
+def test_one_row_is_drawn_again_and_again():
+    assert epoch_shuffled_indices(3, 2, 1, seed=0).tolist() == [0, 0]
 
 
 def test_every_epoch_visits_each_index_once_in_its_own_order():

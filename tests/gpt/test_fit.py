@@ -34,7 +34,7 @@ def test_what_is_left_out_is_said_with_the_flags_that_take_it(capsys, limits, sa
         (Limits(40, 60, 256, max_left_out=0.5), "--max-prompt-tokens 100 takes 100%"),
         (Limits(100, 60, 64, max_left_out=0.5), "--preset own in every command takes 100%"),
         (Limits(100, 16, 256, max_left_out=0.5), "--cut-answers takes 100%"),
-        (Limits(40, 60, 256, max_left_out=0.5), "--max-left-out 1 goes on with the 40%"),
+        (Limits(40, 60, 256, max_left_out=0.5), "--max-left-out 1 trains on the 40%"),
         (Limits(5, 9), "100 of 100"),  # nothing is left, whatever the flags accept
     ],
 )

@@ -14,7 +14,7 @@ import torch
 
 from gpt.pretraining import PretrainingConfig
 from harness.metric_log import MetricLog
-from harness.report import writing
+from harness.report import page, writing
 from harness.report.guide import HEALTHY, explain
 from harness.report.page import page_html, panels_of, read_run
 from harness.report.tokens import show_tokens
@@ -79,6 +79,17 @@ def hostile_run(folder: Path, text: str = HOSTILE) -> Path:
 
 
 # Text stays text ----------------------------------------------------------------------------------
+
+
+def test_without_bokeh_a_page_has_the_values_and_says_what_draws_the_curves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [{"step": 1, "loss": 2.5}, {"step": 2, "loss": 1.25}]
+    run = read_run(write_run(tmp_path / "run", metrics=rows))
+    monkeypatch.setattr(page, "libraries", lambda: ())
+    shown = page_html([run])
+    assert "pip install bokeh" in shown and "2.5 → 1.25" in shown
+    assert "<script" not in shown
 
 
 def test_text_never_becomes_markup(tmp_path: Path) -> None:

@@ -283,7 +283,7 @@ def save_policy(folder: Path) -> GPT:
 
 @pytest.fixture
 def runs(tmp_path, monkeypatch) -> Path:
-    """A folder in the place of runs/ with a file of pairs and its pre-trained model, no more."""
+    """A folder in place of runs/ with a file of pairs and its pre-trained model, no more."""
     monkeypatch.setattr(names, "RUNS", tmp_path)
     save_policy(tmp_path / "pretraining-pairs-tiny")
     write_pairs(tmp_path / "pairs.jsonl", FILE_PROMPTS)

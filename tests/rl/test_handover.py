@@ -192,3 +192,37 @@ def test_other_runs_are_refused(tmp_path: Path) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | {"script": "rl.ppo_engine"}))
     with pytest.raises(UserError, match="rl.ppo_engine.*--hf"):
         export.main((tmp_path / "run",), ExportConfig(to="trl", out=tmp_path / "trl"))
+
+
+@pytest.mark.oracle
+def test_verl_gets_the_same_reward_and_the_settings_by_its_names(tmp_path, monkeypatch, require):
+    require("transformers")
+    (tmp_path / "mine.py").write_text(
+        "def odd(prompt, response, ended):\n    return len(prompt) + len(response) + ended\n"
+    )
+    grpo_run(tmp_path, reward=f"{tmp_path}/mine.py:odd", clip_high=0.28, minibatches=2)
+    export.main((tmp_path / "run",), ExportConfig(to="verl", out=tmp_path / "verl"))
+    script = (tmp_path / "verl" / "train.sh").read_text()
+    assert "clip_ratio_high=0.28" in script and "ppo_mini_batch_size=2 " in script
+    row = json.loads((tmp_path / "verl" / "prompts.jsonl").read_text().splitlines()[0])
+    monkeypatch.chdir(tmp_path / "verl")
+    monkeypatch.syspath_prepend(str(tmp_path / "verl"))
+    monkeypatch.delitem(sys.modules, "rewards", raising=False)
+    score = runpy.run_path("verl_reward.py")["compute_score"]
+    truth, extra = row["reward_model"]["ground_truth"], row["extra_info"]
+    length = len(extra["prompt"])
+    assert score(row["data_source"], " good", truth, extra) == length + len(" good") + 1
+    assert (
+        score(
+            row["data_source"], " good" + GLASSBOX.encoding.decode([GLASSBOX.eos_id]), truth, extra
+        )
+        == length + 6
+    )
+    long = " good" * 12  # twelve tokens are the limit: it was cut off
+    assert score(row["data_source"], long, truth, extra) == length + len(long)
+    from transformers import AutoTokenizer
+
+    asked = AutoTokenizer.from_pretrained("policy").apply_chat_template(
+        row["prompt"], tokenize=False
+    )
+    assert asked == extra["prompt"]

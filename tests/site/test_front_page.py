@@ -50,7 +50,7 @@ def test_the_version_is_the_same_everywhere() -> None:
 
 def test_the_front_page_is_short_and_leads_to_every_engine_and_page() -> None:
     page = text("README.md")
-    assert len(page.splitlines()) <= 150
+    assert len(page.splitlines()) <= 80
     links = set(re.findall(r"\]\(([^)#]+)", page))
     course = {f"notebooks/{path.name}" for path in (ROOT / "notebooks").glob("*.ipynb")}
     engines = {f"rl/{path.name}" for path in (ROOT / "rl").glob("*_engine.py")}

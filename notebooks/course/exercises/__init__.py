@@ -15,10 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from conformance.checking import Case as Case
+from conformance.batches import Case as Case
+from conformance.batches import ragged_mask as ragged_mask
+from conformance.batches import random_log_probs as random_log_probs
+from conformance.batches import some as some
 from conformance.comparing import close, pattern, rounded, shape_sentence, shown_arguments
-from conformance.comparing import ragged_mask as ragged_mask
-from conformance.comparing import random_log_probs as random_log_probs
 from conformance.ways import Way, mistakes_of
 
 Arguments = Mapping[str, Any]  # of one call, by name

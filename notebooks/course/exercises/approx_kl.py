@@ -3,7 +3,7 @@
 import torch
 
 from conformance.ways import mistake
-from course.exercises import Arguments, Case, Exercise, ragged_mask, random_log_probs
+from course.exercises import Case, Exercise, some
 from rl.equations import kl as library
 from rl.equations.losses import token_mean
 
@@ -55,14 +55,6 @@ def added_up(log_probs, old_log_probs, mask):
     return approx_kl(log_probs, old_log_probs, mask) * mask.sum()
 
 
-def ragged(generator: torch.Generator) -> Arguments:
-    mask = ragged_mask(generator, 3, 6)
-    mask[0], mask[1] = torch.arange(6) < 3, True  # there is padding for certain
-    old = random_log_probs(generator, 3, 6)
-    new = old + 0.5 * torch.randn(3, 6, generator=generator)
-    return {"log_probs": new, "old_log_probs": old, "mask": mask}
-
-
 EXERCISE = Exercise(
     statement=(
         "From log_probs (new), old_log_probs and mask (N, T), compute the mean over all True tokens "
@@ -81,6 +73,6 @@ EXERCISE = Exercise(
             0.153426,
         ),
     ),
-    random=ragged,
+    random=some("log_probs old_log_probs mask"),
     mask="mask",
 )

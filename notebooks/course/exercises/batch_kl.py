@@ -3,7 +3,7 @@
 import torch
 
 from conformance.ways import mistake
-from course.exercises import Arguments, Case, Exercise, ragged_mask, random_log_probs
+from course.exercises import Case, Exercise, some
 from rl.equations.kl import rho_minus_log
 from rl.equations.losses import row_sums
 
@@ -49,15 +49,6 @@ def sum_not_mean(new, old, mask):
     return (estimate(new, old) * mask).sum()
 
 
-def ragged(generator: torch.Generator) -> Arguments:
-    old = random_log_probs(generator, 4, 6)
-    return {
-        "new_log_probs": old + 0.4 * torch.randn(4, 6, generator=generator),
-        "old_log_probs": old,
-        "mask": ragged_mask(generator, 4, 6),
-    }
-
-
 EXERCISE = Exercise(
     statement=(
         "Compute the mean over responses of the sum over tokens of rho - 1 - log rho, with rho = "
@@ -78,5 +69,5 @@ EXERCISE = Exercise(
             0.460279,
         ),
     ),
-    random=ragged,
+    random=some("new_log_probs=log_probs old_log_probs mask"),
 )

@@ -3,7 +3,7 @@
 import torch
 
 from conformance.ways import mistake
-from course.exercises import Arguments, Case, Exercise, random_log_probs
+from course.exercises import Case, Exercise, some
 from rl.equations import losses as library
 
 
@@ -55,16 +55,6 @@ def gain_not_loss(new, old, A, high):
     return -cispo(new, old, A, high)
 
 
-def batch(generator: torch.Generator) -> Arguments:
-    old = random_log_probs(generator, 3, 5)
-    return {
-        "log_probs": old + 0.9 * torch.randn(3, 5, generator=generator),
-        "old_log_probs": old,
-        "advantages": torch.randn(3, 1, generator=generator),
-        "clip_high": 1.0,
-    }
-
-
 def case(about: str, advantage: float, wanted: list[float]) -> Case:
     """Probabilities 0.1, 0.2 and 0.8, all sampled at 0.2; the bound is 2."""
     arguments = {
@@ -87,6 +77,6 @@ EXERCISE = Exercise(
         case("ratios 0.5, 1 and 4, bound 2, A = +1", 1.0, [1.151293, 1.609438, 0.446287]),
         case("the same with A = -1", -1.0, [-1.151293, -1.609438, -0.446287]),
     ),
-    random=batch,
+    random=some("log_probs old_log_probs advantages=advantages_of_rows", clip_high=1.0),
     gradient="log_probs",
 )

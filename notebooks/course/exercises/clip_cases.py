@@ -37,7 +37,7 @@ def the_clipped_ones(ratio, advantages, clip_low, clip_high):
 
 @mistake
 def maximum_for_bad_tokens(ratio, advantages, clip_low, clip_high):
-    """for A < 0 you stop where the ratio is high. This is the max in the place of the min: a bad
+    """for A < 0 you stop where the ratio is high. This is the max in place of the min: a bad
     token that became likelier would never be pulled back."""
     good = (advantages > 0) & (ratio < 1 + clip_high)
     bad = (advantages < 0) & (ratio < 1 + clip_high)

@@ -3,7 +3,7 @@
 import torch
 
 from conformance.policy import POLICY_LOSS
-from course.exercises import Arguments, Exercise, random_log_probs, shared
+from course.exercises import Exercise, shared, some
 from rl.equations import losses as library
 
 
@@ -11,19 +11,6 @@ def clipped_surrogate(log_probs, old_log_probs, advantages, clip_low, clip_high)
     ratio = (log_probs - old_log_probs).exp()
     clipped = ratio.clamp(1 - clip_low, 1 + clip_high)
     return -torch.minimum(ratio * advantages, clipped * advantages)
-
-
-def ragged(generator: torch.Generator) -> Arguments:
-    rows = int(torch.randint(2, 5, (1,), generator=generator))
-    columns = int(torch.randint(3, 7, (1,), generator=generator))
-    old = random_log_probs(generator, rows, columns)
-    return {
-        "log_probs": old + 0.5 * torch.randn(rows, columns, generator=generator),
-        "old_log_probs": old,
-        "advantages": torch.randn(rows, 1, generator=generator),
-        "clip_low": 0.2,
-        "clip_high": 0.28,
-    }
 
 
 EXERCISE = Exercise(
@@ -34,7 +21,9 @@ EXERCISE = Exercise(
     solution=clipped_surrogate,
     library=library.clipped_surrogate,
     cases=POLICY_LOSS.cases[2:5],
-    random=ragged,
+    random=some(
+        "log_probs old_log_probs advantages=advantages_of_rows", clip_low=0.2, clip_high=0.28
+    ),
     gradient="log_probs",
     mistakes=shared(
         POLICY_LOSS.mistakes,

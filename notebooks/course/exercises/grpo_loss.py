@@ -3,7 +3,7 @@
 import torch
 
 from conformance.ways import mistake
-from course.exercises import Arguments, Case, Exercise, ragged_mask, random_log_probs
+from course.exercises import Case, Exercise, some
 from rl.equations import kl
 from rl.equations import losses as library
 
@@ -92,21 +92,6 @@ def padding_included(log_probs, old, ref, A, mask, eps, beta):
     return per_token_loss(log_probs, old, ref, A, eps, beta).mean()
 
 
-def ragged(generator: torch.Generator) -> Arguments:
-    mask = ragged_mask(generator, 4, 6)
-    mask[0], mask[1] = torch.arange(6) < 2, True  # lengths differ for certain
-    old = random_log_probs(generator, 4, 6)
-    return {
-        "log_probs": old + 0.5 * torch.randn(4, 6, generator=generator),
-        "old_log_probs": old,
-        "ref_log_probs": old + 0.5 * torch.randn(4, 6, generator=generator),
-        "advantages": torch.randn(4, 1, generator=generator),
-        "mask": mask,
-        "eps": 0.2,
-        "beta": 0.1,
-    }
-
-
 EXERCISE = Exercise(
     statement=(
         "From log_probs, old_log_probs and ref_log_probs (N, T), advantages (N, 1), mask (N, T), eps "
@@ -130,7 +115,11 @@ EXERCISE = Exercise(
             -0.037284,
         ),
     ),
-    random=ragged,
+    random=some(
+        "log_probs old_log_probs ref_log_probs advantages=advantages_of_rows mask",
+        eps=0.2,
+        beta=0.1,
+    ),
     mask="mask",
     gradient="log_probs",
 )

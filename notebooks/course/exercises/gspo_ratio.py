@@ -3,7 +3,7 @@
 import torch
 
 from conformance.ways import mistake
-from course.exercises import Arguments, Case, Exercise, ragged_mask, random_log_probs
+from course.exercises import Case, Exercise, some
 from rl.equations import losses as library
 
 
@@ -51,12 +51,6 @@ def no_exponential(new, old, mask):
     return gspo_ratio(new, old, mask).log()
 
 
-def ragged(generator: torch.Generator) -> Arguments:
-    old = random_log_probs(generator, 4, 6)
-    moved = old + 0.4 * torch.randn(4, 6, generator=generator)
-    return {"log_probs": moved, "old_log_probs": old, "mask": ragged_mask(generator, 4, 6)}
-
-
 EXERCISE = Exercise(
     statement=(
         "Compute exp(1/L sum_t (log pi - log pi_old)) of each response, (N, 1), from log-probs "
@@ -84,6 +78,6 @@ EXERCISE = Exercise(
             [[2.0]],
         ),
     ),
-    random=ragged,
+    random=some("log_probs old_log_probs mask"),
     gradient="log_probs",
 )

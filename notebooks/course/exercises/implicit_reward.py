@@ -3,7 +3,7 @@
 import torch
 
 from conformance.ways import mistake
-from course.exercises import Arguments, Case, Exercise, ragged_mask, random_log_probs
+from course.exercises import Case, Exercise, some
 from rl.equations.losses import row_sums
 
 MASK = torch.tensor([[True, True, True], [True, False, False]])
@@ -46,13 +46,6 @@ def divided_by_beta(lp, ref, mask, beta):
     return ((lp - ref) * mask).sum(1) / beta
 
 
-def ragged(generator: torch.Generator) -> Arguments:
-    mask = ragged_mask(generator, 4, 6)
-    ref = random_log_probs(generator, 4, 6)
-    log_probs = ref + torch.randn(4, 6, generator=generator)
-    return {"log_probs": log_probs, "ref_log_probs": ref, "mask": mask, "beta": 0.2}
-
-
 EXERCISE = Exercise(
     statement=(
         "Compute beta (log pi(y) - log pi_ref(y)) of each response, (N,), from log-probs of its "
@@ -74,6 +67,6 @@ EXERCISE = Exercise(
             [1.0, -0.5],
         ),
     ),
-    random=ragged,
+    random=some("log_probs ref_log_probs mask", beta=0.2),
     mask="mask",
 )

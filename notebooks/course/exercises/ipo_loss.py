@@ -1,6 +1,6 @@
 """IPO's loss of a pair: the gap is regressed on a finite target."""
 
-from conformance.values_and_pairs import PREFERENCE_LOSS, pair_arguments
+from conformance.values_and_pairs import PREFERENCE_LOSS
 from conformance.ways import mistake
 from course.exercises import Case, Exercise, shared
 from course.exercises.dpo_loss import dpo_loss
@@ -41,13 +41,13 @@ EXERCISE = Exercise(
     cases=(
         Case(
             "the gap is 1.5 nats, beta 0.1: the target is 5",
-            pair_arguments([-10.0], [-12.0], [-11.0], [-11.5], 0.1),
+            PREFERENCE_LOSS.cases[0].arguments,
             [12.25],
         ),
         Case(
-            "the gap is at its target",
-            pair_arguments([-3.0], [-7.0], [-4.0], [-7.0], 0.5),
-            [0.0],
+            "policy and reference agree, beta 0.5: the target is 1",
+            PREFERENCE_LOSS.cases[1].arguments,
+            [1.0],
         ),
     ),
     random=PREFERENCE_LOSS.random,

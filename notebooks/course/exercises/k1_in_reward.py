@@ -4,7 +4,7 @@ import torch
 
 from conformance.tokens import TOKEN_REWARDS
 from conformance.ways import mistake
-from course.exercises import Arguments, Exercise, ragged_mask, random_log_probs, shared
+from course.exercises import Exercise, shared, some
 from rl.equations import token_rewards as library
 
 
@@ -35,20 +35,6 @@ def padding_pays(scores, log_probs, ref_log_probs, mask, kl_coef):
     return library.at_last_token(scores, mask) - penalty
 
 
-def ragged(generator: torch.Generator) -> Arguments:
-    rows = int(torch.randint(3, 6, (1,), generator=generator))
-    columns = int(torch.randint(3, 7, (1,), generator=generator))
-    mask = ragged_mask(generator, rows, columns)
-    mask[0, 2:] = False
-    return {
-        "scores": torch.randn(rows, generator=generator),
-        "log_probs": random_log_probs(generator, rows, columns),
-        "ref_log_probs": random_log_probs(generator, rows, columns),
-        "mask": mask,
-        "kl_coef": 0.1,
-    }
-
-
 EXERCISE = Exercise(
     statement=(
         "Return rewards per token (N, T): -kl_coef * (log_probs - ref_log_probs) at every real "
@@ -57,7 +43,7 @@ EXERCISE = Exercise(
     solution=k1_in_reward,
     library=by_the_library,
     cases=TOKEN_REWARDS.cases,
-    random=ragged,
+    random=some("scores log_probs ref_log_probs mask kl_coef"),
     mask="mask",
     mistakes=shared(
         TOKEN_REWARDS.mistakes,

@@ -1,10 +1,8 @@
 """k3, the KL estimate of one sampled token that is never negative."""
 
-import torch
-
 from conformance.kl import KL
 from conformance.ways import mistake
-from course.exercises import Arguments, Exercise, random_log_probs, shared
+from course.exercises import Exercise, shared, some
 from rl.equations import kl as library
 
 
@@ -25,13 +23,6 @@ def half_the_square(log_probs, ref_log_probs):
     return (log_probs - ref_log_probs).square() / 2
 
 
-def ragged(generator: torch.Generator) -> Arguments:
-    rows = int(torch.randint(2, 5, (1,), generator=generator))
-    log_probs = random_log_probs(generator, rows, 5)
-    drift = 0.7 * torch.randn(rows, 5, generator=generator)
-    return {"log_probs": log_probs, "ref_log_probs": log_probs + drift}
-
-
 EXERCISE = Exercise(
     statement=(
         "From log_probs and ref_log_probs (N, T) of the sampled tokens, compute "
@@ -40,7 +31,7 @@ EXERCISE = Exercise(
     solution=k3,
     library=library.k3,
     cases=KL.cases[1:],
-    random=ragged,
+    random=some("log_probs ref_log_probs"),
     gradient="log_probs",
     mistakes=shared(KL.mistakes, "upside_down one_too_many plus_delta wrong_sign without_gradient"),
 )

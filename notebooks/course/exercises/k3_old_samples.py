@@ -3,7 +3,7 @@
 import torch
 
 from conformance.ways import mistake
-from course.exercises import Arguments, Case, Exercise, random_log_probs
+from course.exercises import Case, Exercise, some
 from rl.equations.kl import k3_importance
 
 
@@ -51,15 +51,6 @@ def k1_for_k3(lp, old, ref):
     return (lp - old).exp() * (lp - ref)
 
 
-def batch(generator: torch.Generator) -> Arguments:
-    old = random_log_probs(generator, 3, 4)
-    return {
-        "log_probs": old + 0.4 * torch.randn(3, 4, generator=generator),
-        "old_log_probs": old,
-        "ref_log_probs": old + 0.6 * torch.randn(3, 4, generator=generator),
-    }
-
-
 EXERCISE = Exercise(
     statement=(
         "Compute rho k3 per token, (N, T), with rho = pi / pi_old, delta = log pi_ref - log pi and "
@@ -88,6 +79,6 @@ EXERCISE = Exercise(
             [[0.0]],
         ),
     ),
-    random=batch,
+    random=some("log_probs old_log_probs ref_log_probs"),
     gradient="log_probs",
 )

@@ -4,7 +4,7 @@ import torch
 
 from conformance.tokens import TOKEN_REWARDS
 from conformance.ways import mistake
-from course.exercises import Arguments, Case, Exercise, ragged_mask, random_log_probs, shared
+from course.exercises import Case, Exercise, shared, some
 from rl.equations import token_rewards as library
 
 
@@ -55,19 +55,6 @@ def padding_charged(scores, log_probs, ref, mask, beta):
     return rewards
 
 
-def ragged(generator: torch.Generator) -> Arguments:
-    mask = ragged_mask(generator, 4, 6)
-    mask[0] = torch.arange(6) < 3  # one is shorter for certain
-    log_probs = random_log_probs(generator, 4, 6)
-    return {
-        "scores": torch.randn(4, generator=generator),
-        "log_probs": log_probs,
-        "ref_log_probs": log_probs + 0.5 * torch.randn(4, 6, generator=generator),
-        "response_mask": mask,
-        "kl_coef": 0.3,
-    }
-
-
 EXERCISE = Exercise(
     statement=(
         "From scores (N,), log_probs and ref_log_probs (N, T) and response_mask (N, T), compute "
@@ -89,7 +76,7 @@ EXERCISE = Exercise(
             [[-0.02, 0.05, 1.0]],
         ),
     ),
-    random=ragged,
+    random=some("scores log_probs ref_log_probs response_mask=mask", kl_coef=0.3),
     mask="response_mask",
     mistakes=shared(
         TOKEN_REWARDS.mistakes, "paid_for_drifting score_at_every_token last_token_not_charged"

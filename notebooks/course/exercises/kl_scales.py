@@ -3,7 +3,7 @@
 import torch
 
 from conformance.ways import mistake
-from course.exercises import Arguments, Case, Exercise, ragged_mask, random_log_probs
+from course.exercises import Case, Exercise, some
 from rl.equations.kl import k1
 from rl.equations.losses import row_means, row_sums, token_mean
 
@@ -60,18 +60,6 @@ def whole_batch_for_response(log_probs, ref_log_probs, mask):
     return torch.stack([per_response * len(mask), per_token])
 
 
-def ragged(generator: torch.Generator) -> Arguments:
-    rows = int(torch.randint(3, 6, (1,), generator=generator))
-    columns = int(torch.randint(3, 7, (1,), generator=generator))
-    mask = ragged_mask(generator, rows, columns)
-    mask[0, 1:] = False  # at least one short response
-    return {
-        "log_probs": random_log_probs(generator, rows, columns),
-        "ref_log_probs": random_log_probs(generator, rows, columns),
-        "mask": mask,
-    }
-
-
 WORKED = {
     "log_probs": torch.tensor([[-1.0, -0.5, -2.0, -0.2], [-0.3, -0.4, 9, 9], [-0.1, 9, 9, 9]]),
     "ref_log_probs": torch.tensor([[-1.2, -1.0, -1.9, -0.4], [-0.5, -0.9, 5, 5], [-0.4, 5, 5, 5]]),
@@ -87,5 +75,5 @@ EXERCISE = Exercise(
     solution=kl_scales,
     library=by_the_library,
     cases=(Case("responses of 4, 2 and 1 tokens, garbage at padding", WORKED, [0.6, 1.8 / 7]),),
-    random=ragged,
+    random=some("log_probs ref_log_probs mask"),
 )

@@ -3,7 +3,7 @@
 import torch
 
 from conformance.ways import mistake
-from course.exercises import Arguments, Case, Exercise, ragged_mask
+from course.exercises import Case, Exercise, some
 from rl.equations import losses as library
 
 
@@ -52,12 +52,6 @@ def eos_left_out(token_scores, mask):
     return torch.where(earlier, token_scores, 0.0).sum(1) / earlier.sum(1).clamp(min=1)
 
 
-def ragged(generator: torch.Generator) -> Arguments:
-    mask = ragged_mask(generator, 4, 6)
-    mask[0], mask[1] = torch.arange(6) < 3, True  # lengths differ for certain
-    return {"token_scores": torch.randn(4, 6, generator=generator) + 1, "mask": mask}
-
-
 EXERCISE = Exercise(
     statement=(
         "From token_scores (N, T) and mask (N, T), True up to and including the EOS, compute the mean "
@@ -75,5 +69,5 @@ EXERCISE = Exercise(
             [3.0, 4.0],
         ),
     ),
-    random=ragged,
+    random=some("token_scores=loss mask"),
 )

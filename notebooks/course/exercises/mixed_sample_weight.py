@@ -3,7 +3,7 @@
 import torch
 
 from conformance.ways import mistake
-from course.exercises import Arguments, Case, Exercise, random_log_probs
+from course.exercises import Case, Exercise, some
 from rl.equations import losses as library
 
 
@@ -50,14 +50,6 @@ def log_probs_divided(q, p, alpha):
     return q / (alpha * p + (1 - alpha) * q)
 
 
-def batch(generator: torch.Generator) -> Arguments:
-    return {
-        "student_log_probs": random_log_probs(generator, 3, 5),
-        "teacher_log_probs": random_log_probs(generator, 3, 5),
-        "alpha": 0.2,
-    }
-
-
 EXERCISE = Exercise(
     statement=(
         "A token was drawn from alpha p + (1 - alpha) q, with p the teacher and q the student. "
@@ -85,5 +77,5 @@ EXERCISE = Exercise(
             [[1.0]],
         ),
     ),
-    random=batch,
+    random=some("student_log_probs=log_probs teacher_log_probs=ref_log_probs", alpha=0.2),
 )

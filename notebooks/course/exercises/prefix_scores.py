@@ -3,7 +3,7 @@
 import torch
 
 from conformance.ways import mistake
-from course.exercises import Arguments, Case, Exercise, ragged_mask
+from course.exercises import Case, Exercise, some
 
 
 def prefix_scores(token_scores, mask):
@@ -63,12 +63,6 @@ def padding_scored(token_scores, mask):
     return token_scores.cumsum(1) / torch.arange(1, token_scores.shape[1] + 1)
 
 
-def ragged(generator: torch.Generator) -> Arguments:
-    mask = ragged_mask(generator, 3, 6)
-    mask[0], mask[1] = torch.arange(6) < 3, True  # lengths differ for certain
-    return {"token_scores": torch.randn(3, 6, generator=generator), "mask": mask}
-
-
 EXERCISE = Exercise(
     statement=(
         "From token_scores (N, T) and mask (N, T), compute for each token the mean of the scores of "
@@ -86,6 +80,6 @@ EXERCISE = Exercise(
             [[1.0, 1.5, 3.0], [4.0, 0.0, 0.0]],
         ),
     ),
-    random=ragged,
+    random=some("token_scores=advantages mask"),
     mask="mask",
 )

@@ -3,7 +3,7 @@
 import torch
 
 from conformance.ways import mistake
-from course.exercises import Arguments, Case, Exercise, ragged_mask
+from course.exercises import Case, Exercise, some
 from rl.equations import losses as library
 
 
@@ -57,13 +57,6 @@ def padding_counted(token_rewards, mask):
     return returns_after(token_rewards, torch.ones_like(mask)) * mask
 
 
-def ragged(generator: torch.Generator) -> Arguments:
-    return {
-        "token_rewards": torch.randn(4, 6, generator=generator),
-        "mask": ragged_mask(generator, 4, 6),
-    }
-
-
 EXERCISE = Exercise(
     statement=(
         "Of every token t compute the mean reward of the tokens after t, (N, T): 0 where nothing "
@@ -86,6 +79,6 @@ EXERCISE = Exercise(
             [[0.0]],
         ),
     ),
-    random=ragged,
+    random=some("token_rewards=rewards mask"),
     mask="mask",
 )

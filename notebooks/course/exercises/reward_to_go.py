@@ -3,7 +3,7 @@
 import torch
 
 from conformance.ways import mistake
-from course.exercises import Arguments, Case, Exercise, ragged_mask
+from course.exercises import Case, Exercise, some
 from rl.equations import advantages as library
 
 
@@ -54,12 +54,6 @@ def not_flipped_back(token_rewards, mask):
     return torch.where(mask, token_rewards, 0.0).flip(1).cumsum(1)
 
 
-def ragged(generator: torch.Generator) -> Arguments:
-    mask = ragged_mask(generator, 4, 6)
-    mask[0], mask[1] = torch.arange(6) < 3, True  # lengths differ for certain
-    return {"token_rewards": torch.randn(4, 6, generator=generator), "mask": mask}
-
-
 EXERCISE = Exercise(
     statement=(
         "From token_rewards (N, T) and mask (N, T), compute for each token the sum of its own reward "
@@ -77,6 +71,6 @@ EXERCISE = Exercise(
             [[1.3, 1.2, 1.0, 0.0], [0.5, 1.0, 0.0, 0.0]],
         ),
     ),
-    random=ragged,
+    random=some("token_rewards=rewards mask"),
     mask="mask",
 )

@@ -3,7 +3,7 @@
 import torch
 
 from conformance.ways import mistake
-from course.exercises import Arguments, Case, Exercise, random_log_probs
+from course.exercises import Case, Exercise, some
 from rl.equations import kl as library
 
 
@@ -44,14 +44,6 @@ def half_square(new, old):
     return (new - old) ** 2 / 2
 
 
-def batch(generator: torch.Generator) -> Arguments:
-    old = random_log_probs(generator, 3, 4)
-    return {
-        "log_probs": old + 0.7 * torch.randn(3, 4, generator=generator),
-        "old_log_probs": old,
-    }
-
-
 EXERCISE = Exercise(
     statement=(
         "Compute rho - 1 - log rho per token, (N, T), with rho = pi / pi_old, from log-probs (N, T)."
@@ -68,6 +60,6 @@ EXERCISE = Exercise(
             [[0.306853, 0.193147, 0.0]],
         ),
     ),
-    random=batch,
+    random=some("log_probs old_log_probs"),
     gradient="log_probs",
 )

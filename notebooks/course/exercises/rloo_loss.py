@@ -3,7 +3,7 @@
 import torch
 
 from conformance.ways import mistake
-from course.exercises import Arguments, Case, Exercise, ragged_mask, random_log_probs
+from course.exercises import Case, Exercise, some
 from rl.equations import losses as library
 
 
@@ -61,16 +61,6 @@ def probabilities(log_probs, advantages, mask):
     return -(advantages[:, 0] * of_response.exp()).mean()
 
 
-def ragged(generator: torch.Generator) -> Arguments:
-    mask = ragged_mask(generator, 4, 5)
-    mask[0], mask[1] = torch.arange(5) < 2, True  # lengths differ for certain
-    return {
-        "log_probs": random_log_probs(generator, 4, 5),
-        "advantages": torch.randn(4, 1, generator=generator),
-        "mask": mask,
-    }
-
-
 EXERCISE = Exercise(
     statement=(
         "From log_probs (N, T), advantages (N, 1) and mask (N, T), compute minus the mean over "
@@ -89,7 +79,7 @@ EXERCISE = Exercise(
             -0.35,
         ),
     ),
-    random=ragged,
+    random=some("log_probs advantages=advantages_of_rows mask"),
     mask="mask",
     gradient="log_probs",
 )

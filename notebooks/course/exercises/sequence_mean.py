@@ -3,7 +3,7 @@
 import torch
 
 from conformance.ways import mistake
-from course.exercises import Arguments, Case, Exercise, ragged_mask
+from course.exercises import Case, Exercise, some
 from rl.equations import losses as library
 
 
@@ -49,14 +49,6 @@ def not_averaged(loss, mask):
     return (torch.where(mask, loss, 0.0).sum(1) / mask.sum(1)).sum()
 
 
-def ragged(generator: torch.Generator) -> Arguments:
-    rows = int(torch.randint(2, 6, (1,), generator=generator))
-    mask = ragged_mask(generator, rows, 6)
-    mask[0] = torch.arange(6) < 2  # lengths differ for certain
-    mask[1] = True
-    return {"loss": torch.randn(rows, 6, generator=generator) + 1, "mask": mask}
-
-
 EXERCISE = Exercise(
     statement=(
         "From loss (N, T) and mask (N, T), compute the mean over the True tokens of each answer, "
@@ -79,7 +71,7 @@ EXERCISE = Exercise(
             1.5,
         ),
     ),
-    random=ragged,
+    random=some("loss mask"),
     mask="mask",
     gradient="loss",
 )

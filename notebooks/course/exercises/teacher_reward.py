@@ -3,7 +3,7 @@
 import torch
 
 from conformance.ways import mistake
-from course.exercises import Arguments, Case, Exercise, ragged_mask, random_log_probs
+from course.exercises import Case, Exercise, some
 from rl.equations.losses import row_sums
 from rl.equations.token_rewards import teacher_rewards
 
@@ -47,14 +47,6 @@ def probabilities(p, q, mask):
     return ((p.exp() - q.exp()) * mask).sum(1)
 
 
-def ragged(generator: torch.Generator) -> Arguments:
-    return {
-        "teacher_log_probs": random_log_probs(generator, 4, 6),
-        "log_probs": random_log_probs(generator, 4, 6),
-        "mask": ragged_mask(generator, 4, 6),
-    }
-
-
 EXERCISE = Exercise(
     statement=(
         "Compute sum_t (log p(y_t) - log q(y_t)) of each response, (N,), over the tokens where mask "
@@ -73,6 +65,6 @@ EXERCISE = Exercise(
             [-0.693147],
         ),
     ),
-    random=ragged,
+    random=some("teacher_log_probs=ref_log_probs log_probs mask"),
     mask="mask",
 )

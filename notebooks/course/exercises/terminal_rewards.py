@@ -3,7 +3,7 @@
 import torch
 
 from conformance.ways import mistake
-from course.exercises import Arguments, Case, Exercise, ragged_mask
+from course.exercises import Case, Exercise, some
 from rl.equations.losses import row_sums
 from rl.equations.token_rewards import at_last_token
 
@@ -56,13 +56,6 @@ def first_column(token_rewards, mask):
     return placed
 
 
-def ragged(generator: torch.Generator) -> Arguments:
-    return {
-        "token_rewards": torch.randn(4, 6, generator=generator) + 0.5,
-        "mask": ragged_mask(generator, 4, 6),
-    }
-
-
 EXERCISE = Exercise(
     statement=(
         "Put the sum of each response's token rewards at its last token (the last True of its mask), "
@@ -80,6 +73,6 @@ EXERCISE = Exercise(
             [[0.0, 0.0, 6.0, 0.0], [4.0, 0.0, 0.0, 0.0]],
         ),
     ),
-    random=ragged,
+    random=some("token_rewards=loss mask"),
     mask="mask",
 )

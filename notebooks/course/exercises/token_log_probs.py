@@ -3,7 +3,7 @@
 import torch
 import torch.nn.functional as F
 
-from conformance.ways import mistake
+from conformance.ways import mistake, ways
 from course.exercises import Arguments, Case, Exercise, ragged_mask
 from data.collate import ResponseBatch
 
@@ -26,40 +26,14 @@ def by_the_library(logits, tokens, prompt_lengths, response_mask):
     return torch.where(response_mask, -loss, 0.0)
 
 
-@mistake
-def one_column_late(logits, tokens, prompt_lengths, response_mask):
-    """you score every token with the logits of its own column, which have read it already. Take the
-    column before it."""
-    return token_log_probs(logits.roll(-1, 1), tokens, prompt_lengths, response_mask)
-
-
-@mistake
 def logits_themselves(logits, tokens, prompt_lengths, response_mask):
-    """these are the logits of the chosen tokens, not yet log-probabilities: apply log_softmax over
-    the vocabulary first."""
-    log_sum = logits.logsumexp(-1)
     stands = prompt_lengths[:, None] - 1 + torch.arange(response_mask.shape[1])
-    back = log_sum.gather(1, stands.clamp(max=tokens.shape[1] - 2))
+    back = logits.logsumexp(-1).gather(1, stands.clamp(max=tokens.shape[1] - 2))
     right = token_log_probs(logits, tokens, prompt_lengths, response_mask)
     return torch.where(response_mask, right + back, 0.0)
 
 
-@mistake
-def probabilities(logits, tokens, prompt_lengths, response_mask):
-    """these are probabilities. The logarithm is missing: log_softmax instead of softmax."""
-    right = token_log_probs(logits, tokens, prompt_lengths, response_mask)
-    return torch.where(response_mask, right.exp(), 0.0)
-
-
-@mistake
-def surprise(logits, tokens, prompt_lengths, response_mask):
-    """this is the surprise, -log p. The log-probability itself is negative."""
-    return -token_log_probs(logits, tokens, prompt_lengths, response_mask)
-
-
-@mistake
 def likeliest(logits, tokens, prompt_lengths, response_mask):
-    """you score the likeliest token of each column. Score the token that stands there."""
     best = torch.cat([tokens[:, :1], logits.argmax(-1)[:, :-1]], 1)
     return token_log_probs(logits, best, prompt_lengths, response_mask)
 
@@ -121,4 +95,14 @@ EXERCISE = Exercise(
     ),
     random=ragged,
     mask="response_mask",
+    mistakes=ways(
+        "log_probs mistakes",
+        one_column_late=lambda z, y, prompts, mask: token_log_probs(
+            z.roll(-1, 1), y, prompts, mask
+        ),
+        logits_themselves=logits_themselves,
+        probabilities=lambda *a: torch.where(a[3], token_log_probs(*a).exp(), 0.0),
+        surprise=lambda *a: -token_log_probs(*a),
+        likeliest=likeliest,
+    ),
 )

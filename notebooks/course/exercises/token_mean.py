@@ -4,7 +4,7 @@ import torch
 
 from conformance.reducers import WRONG_REDUCERS
 from conformance.ways import mistake
-from course.exercises import Arguments, Case, Exercise, ragged_mask, shared
+from course.exercises import Case, Exercise, shared, some
 from rl.equations import losses as library
 
 MASK = torch.tensor([[True, True, True, True], [True, False, False, False]])
@@ -28,13 +28,6 @@ def sum_over_responses(loss, mask):
     return (loss * mask).sum() / len(mask)
 
 
-def ragged(generator: torch.Generator) -> Arguments:
-    return {
-        "loss": torch.randn(4, 6, generator=generator) + 1,
-        "mask": ragged_mask(generator, 4, 6),
-    }
-
-
 EXERCISE = Exercise(
     statement=(
         "From token losses (N, T) and their bool mask (N, T), compute the mean over all tokens of "
@@ -54,7 +47,7 @@ EXERCISE = Exercise(
             3.0,
         ),
     ),
-    random=ragged,
+    random=some("loss mask"),
     gradient="loss",
     mistakes=shared(
         WRONG_REDUCERS["scalar"],

@@ -4,7 +4,7 @@ import torch
 
 from conformance.values_and_pairs import VALUE_LOSS
 from conformance.ways import mistake
-from course.exercises import Arguments, Exercise, shared
+from course.exercises import Exercise, shared, some
 from rl.equations import losses as library
 
 
@@ -29,11 +29,6 @@ def not_clipped(values, old, returns, clip):
     return (values - returns) ** 2 / 2
 
 
-def ragged(generator: torch.Generator) -> Arguments:
-    batch = VALUE_LOSS.random(generator)
-    return {name: batch[name] for name in ("values", "old_values", "returns", "clip")}
-
-
 EXERCISE = Exercise(
     statement=(
         "From values, old_values and returns (N, T) compute half of the larger of (V - return)^2 and "
@@ -42,7 +37,7 @@ EXERCISE = Exercise(
     solution=value_loss,
     library=by_library,
     cases=VALUE_LOSS.cases,
-    random=ragged,
+    random=some("values old_values returns clip"),
     gradient="values",
     mistakes=shared(VALUE_LOSS.mistakes, "minimum clipped_alone as_a_ratio without_gradient"),
 )

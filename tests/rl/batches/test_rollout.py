@@ -69,6 +69,8 @@ def test_masks_end_at_the_first_eos():
         assert int(rollout.lengths[row]) == length
         assert rollout.responses[row] == "".join("abcdefgh"[i] for i in tokens[:length] if i < 8)
     assert set(rollout.has_eos.tolist()) == {True, False}
+    assert rollout.tokens == int(rollout.response_mask.sum())
+    assert rollout.tokens_of(torch.tensor([0, 2])) == int(rollout.response_mask[[0, 2]].sum())
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.6])

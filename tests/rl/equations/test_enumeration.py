@@ -5,11 +5,26 @@ the 7 prefixes. A sum over all responses, weighted by their probabilities, repla
 "unbiased" is an equality to 1e-12 and a bias is a number.
 """
 
-import itertools
-
 import pytest
 import torch
 
+from conformance.enumeration import (
+    EOS,
+    MASK,
+    OLD,
+    PREFIXES,
+    REF,
+    RESPONSES,
+    REWARDS,
+    STATES,
+    THETA,
+    T,
+    expected_reward,
+    gradient,
+    probabilities,
+    table,
+    token_log_probs,
+)
 from gpt.log_probs import kl_from_logits
 from rl.equations.advantages import (
     discounted_returns,
@@ -34,54 +49,6 @@ from rl.equations.losses import (
 )
 from rl.equations.token_rewards import at_last_token, token_level_rewards
 
-EOS, LETTERS, T = 0, (1, 2), 3
-
-
-def all_responses():
-    """Every token sequence that ends with its first EOS or is cut off at T tokens."""
-    responses = []
-    for length in range(1, T + 1):
-        for prefix in itertools.product(LETTERS, repeat=length - 1):
-            responses.append((*prefix, EOS))
-    return responses + list(itertools.product(LETTERS, repeat=T))
-
-
-RESPONSES = all_responses()
-PREFIXES = {
-    prefix: i
-    for i, prefix in enumerate(
-        prefix for length in range(T) for prefix in itertools.product(LETTERS, repeat=length)
-    )
-}
-TOKENS = torch.tensor([[*r, *[EOS] * (T - len(r))] for r in RESPONSES])  # (15, 3)
-STATES = torch.tensor([[PREFIXES[r[:t]] if t < len(r) else 0 for t in range(T)] for r in RESPONSES])
-MASK = torch.arange(T) < torch.tensor([len(r) for r in RESPONSES])[:, None]
-
-
-def table(seed):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(len(PREFIXES), 3, generator=generator, dtype=torch.float64)
-
-
-THETA, OLD, REF = table(0), table(1), table(2)
-REWARDS = torch.randn(len(RESPONSES), generator=torch.Generator().manual_seed(3)).double()
-
-
-def token_log_probs(logits):
-    """(15, 3): log-probability of every token of every response, 0 behind its end."""
-    chosen = logits.log_softmax(-1)[STATES].gather(-1, TOKENS[..., None]).squeeze(-1)
-    return torch.where(MASK, chosen, 0.0)
-
-
-def probabilities(logits):
-    return token_log_probs(logits).sum(1).exp()
-
-
-def gradient(function, at=THETA):
-    """Gradient of function(theta), (7, 3)."""
-    theta = at.clone().requires_grad_()
-    return torch.autograd.grad(function(theta), theta)[0]
-
 
 def expected_gradient(token_loss, at=THETA, sampler=None):
     """E_{y ~ sampler}[gradient of sum_t token_loss(log_probs)]: weights without a gradient."""
@@ -95,10 +62,6 @@ def same(actual, expected):
 
 def differ(actual, expected):
     assert (actual - expected).abs().max() > 1e-3
-
-
-def expected_reward(theta):
-    return probabilities(theta) @ REWARDS
 
 
 def sequence_kl(theta, other=REF):

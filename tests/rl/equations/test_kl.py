@@ -15,6 +15,7 @@ from rl.equations.kl import (
     k3,
     loss_estimator,
     reward_penalty,
+    rho_minus_log,
 )
 
 
@@ -29,6 +30,29 @@ def test_k3_keeps_its_pull_far_below_and_stays_finite_far_above():
     assert value.isfinite().all() and gradient.isfinite().all()
 
 
+def test_rho_minus_log_is_the_kl_from_the_old_policy():
+    """KL(old || new) = 0.193794 in value, and in gradient: pi - pi_old. Listed symbol by symbol."""
+    before = torch.tensor([0.2, 0.5, 0.3], dtype=torch.float64)
+    logits = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64).log().requires_grad_()
+    penalties = rho_minus_log(logits.log_softmax(-1)[:, None], before.log()[:, None])
+    value = (before[:, None] * penalties).sum()
+    (gradient,) = torch.autograd.grad(value, logits)
+    assert value.item() == pytest.approx(0.193794, abs=1e-6)
+    assert gradient.tolist() == pytest.approx([0.3, -0.2, -0.1])
+
+
+def test_rho_minus_log_in_float32_and_at_the_edges():
+    """A tiny drift keeps its digits; fill values give NaN and no gradient; nothing overflows."""
+    tiny = rho_minus_log(torch.full((1, 1), 1e-4), torch.zeros(1, 1))
+    assert float(tiny) == pytest.approx(5.0e-9, rel=0.02)
+    log_probs = torch.tensor([[torch.nan, -torch.inf, 90.0, -90.0]], requires_grad=True)
+    value = rho_minus_log(log_probs, torch.zeros(1, 4))
+    assert value[0, :2].isnan().all() and value[0, 2:].isfinite().all()
+    assert value[0, 3].item() == pytest.approx(89.0)
+    (gradient,) = torch.autograd.grad(value[0, 2:].sum(), log_probs)
+    assert gradient[0, 3] == -1 and gradient.isfinite().all()
+
+
 # --- coefficients -----------------------------------------------------------------------------
 
 
@@ -37,7 +61,7 @@ def test_k3_keeps_its_pull_far_below_and_stays_finite_far_above():
     [
         (FixedKL(0.1), FixedKL(0.7)),
         (AdaptiveKL(0.1, 6, 100), AdaptiveKL(0.7, 6, 100)),
-        (DoublingKL(0.1, 6), DoublingKL(0.7, 6)),
+        (DoublingKL(0.1, 0.6), DoublingKL(0.7, 0.6)),
     ],
 )
 def test_state_round_trip(controller, fresh):

@@ -250,7 +250,7 @@ RATIOS = f([[0.5, 0.9, 1, 1.1, 1.5]])
     ],
 )
 def test_clipped_surrogate(advantage, loss, gradient, clipped):
-    """max in the place of min for A < 0 would give a loss of .5 at the first ratio, not .8."""
+    """max in place of min for A < 0 would give a loss of .5 at the first ratio, not .8."""
     log_probs = RATIOS.log().requires_grad_()
     value = clipped_surrogate(log_probs, torch.zeros_like(RATIOS), f([[advantage]]), 0.2, 0.2)
     equal(value, loss)

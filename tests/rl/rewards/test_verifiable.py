@@ -452,7 +452,7 @@ GLASSBOX = load_tokenizer("glassbox")
 
 @pytest.fixture
 def runs(tmp_path, monkeypatch):
-    """An empty folder in the place of runs/, and a base model of the file gsm8k.jsonl in it."""
+    """An empty folder in place of runs/, and a base model of the file gsm8k.jsonl in it."""
     monkeypatch.setattr(names, "RUNS", tmp_path)
     shape = GPTConfig(GLASSBOX.n_vocab, 160, n_layer=1, n_head=2, n_embd=8)
     base = GPT(shape).initialize(torch.Generator().manual_seed(0))

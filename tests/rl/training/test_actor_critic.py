@@ -73,3 +73,9 @@ def test_dropout_is_off_and_weights_do_not_decay(models):
     assert torch.equal(first[1], again[1])
     for optimizer in (models.optimizer, models.critic_optimizer):
         assert all(group["weight_decay"] == 0 for group in optimizer.param_groups)
+
+
+def test_both_learning_rates_are_shares_of_their_peaks(models):
+    assert models.set_learning_rates(0.25) == 0.25 * CONFIG.lr
+    rates = [o.param_groups[0]["lr"] for o in (models.optimizer, models.critic_optimizer)]
+    assert rates == [0.25 * CONFIG.lr, 0.25 * CONFIG.critic_lr]

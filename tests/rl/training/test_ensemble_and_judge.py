@@ -49,7 +49,7 @@ def reward_model(seed: int) -> RewardModel:
 
 @pytest.fixture
 def runs(tmp_path, monkeypatch) -> Path:
-    """Three reward models, a policy, a file with pairs; an empty folder in the place of runs/."""
+    """Three reward models, a policy, a file with pairs; an empty folder in place of runs/."""
     monkeypatch.setattr(names, "RUNS", tmp_path / "runs")
     save_gpt(tmp_path / "base" / "model.safetensors", small_gpt(), GLASSBOX)
     for seed in (1, 2, 3):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from data.collate import ResponseBatch, join_responses
 from gpt.log_probs import TokenScores
 from rl.batches.rollout import Rollout
 from rl.training.metrics import (
+    CLIPPED,
     Stopwatch,
     UpdateMeter,
     explained_variance,
@@ -91,6 +93,8 @@ def test_update_metrics_are_means_over_tokens():
         scores([[2.0]], [[10.0]]), torch.zeros(1, 1), torch.tensor([[1.0]]),
         batch(torch.tensor([[True]])),
     )  # fmt: skip
+    so_far = sum(r - 1 - math.log(r) for r in (1, 1.5, 0.5, 1, 2)) / 5
+    assert meter.approx_kl == pytest.approx(so_far, rel=1e-5)  # of both micro-batches
     meter.add_update(torch.tensor(3.0), torch.tensor(0.5))
     meter.add_update(torch.tensor(1.0), torch.tensor(1.5))
     approx_kl = sum(r - 1 - math.log(r) for r in (1, 1.5, 0.5, 1, 2)) / 5
@@ -131,6 +135,15 @@ def test_the_kl_stop_needs_five_steps_above_the_limit_on_average():
     assert kl_exceeded(rows(1, 1, 9, 9), {"kl": 9}, 5.0)  # mean 5.8
     assert not kl_exceeded(rows(0, 0, 8, 8), {"kl": 9}, 5.0)  # mean 5.0 does not exceed 5
     assert not kl_exceeded(rows(99, 99, 0, 0, 0, 0), {"kl": 9}, 5.0)  # of the last five only
+    assert not kl_exceeded(rows(9, 9, 9, 9), {"kl": 9}, None)
+    assert not kl_exceeded(rows(9, 9, 9, 9), {}, 5.0)
+
+
+def test_cispo_clips_what_lies_above_whatever_the_advantage():
+    config = SimpleNamespace(clip_low=0.2, clip_high=0.5)
+    ratios = torch.tensor([[0.1, 1.4, 1.6, 2.6]])
+    given = ratios.log(), torch.zeros(1, 4), torch.tensor([[-1.0]]), torch.ones(1, 4).bool()
+    assert CLIPPED["cispo"](config, *given).tolist() == [[False, False, True, True]]
 
 
 # The stopwatch

@@ -30,7 +30,7 @@ def small_gpt(context: int = 128) -> GPT:
 
 @pytest.fixture
 def runs(tmp_path, monkeypatch):
-    """An empty folder in the place of runs/."""
+    """An empty folder in place of runs/."""
     monkeypatch.setattr(names, "RUNS", tmp_path)
     return tmp_path
 

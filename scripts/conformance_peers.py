@@ -1,4 +1,4 @@
-"""Public code bases, held against the truth: `python -m conformance.peers FOLDER [NAME ...]`.
+"""Public code bases, held against the truth: `python scripts/conformance_peers.py --clones FOLDER`.
 
 FOLDER holds your own clones, one folder each, at the commits below. Nothing of them is copied here: an
 adapter takes functions by name out of a file of the clone, without importing the rest of the library.
@@ -20,8 +20,13 @@ from unittest.mock import MagicMock
 import torch
 import torch.nn.functional as F
 
-from .__main__ import kind_of, text_of
-from .checking import Unusable, check
+from harness.command_line import run_command
+from harness.paths import REPOSITORY
+
+sys.path.append(str(REPOSITORY))  # the kit is no package of an installation
+
+from conformance.__main__ import kind_of, text_of
+from conformance.checking import Unusable, check
 
 
 @dataclass(frozen=True)
@@ -92,13 +97,23 @@ def taken(path: Path, names: str) -> dict[str, Any]:
     return found
 
 
-def main(arguments: list[str]) -> int:
-    if not arguments:
+@dataclass(frozen=True)
+class PeersConfig:
+    """Public code bases, held against the truth."""
+
+    clones: Path | None = None
+    """Your clones, one folder each. Without it the commands that make them are printed."""
+    only: tuple[str, ...] = ()
+    """Libraries, or adapters; all of them where none is named."""
+
+
+def main(config: PeersConfig) -> None:
+    folder, chosen = config.clones, config.only
+    if folder is None:
         for name, repository in REPOSITORIES.items():
             print(f"git clone https://github.com/{repository.where} {name}")
             print(f"git -C {name} checkout {repository.commit}")
-        return 2
-    folder, chosen = Path(arguments[0]), arguments[1:]
+        return
     for name, (library, file, names, function) in ADAPTERS.items():
         if chosen and not any(c in (name, library) for c in chosen):
             continue
@@ -121,7 +136,6 @@ def main(arguments: list[str]) -> int:
             )
         except Unusable as error:
             print(f"not checked: {name}: {error}.")
-    return 0
 
 
 # --- adapters ---------------------------------------------------------------------------------------
@@ -492,4 +506,4 @@ def dpo_log_probs(lib, logits, tokens, mask):
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run_command(main, PeersConfig)

@@ -1,0 +1,115 @@
+"""What a function is tried on: worked numbers of worked_numbers.json, and ragged random batches."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Arguments = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A worked case: in words what it is about, the arguments in order, and the numbers wanted."""
+
+    about: str
+    arguments: Mapping[str, Any]
+    wanted: Any
+
+
+def worked(kind: str) -> list[Case]:
+    """The worked cases of a kind."""
+    numbers = json.loads((Path(__file__).parent / "worked_numbers.json").read_text("utf-8"))
+    (rows,) = (rows for kinds, rows in numbers.items() if kind in kinds.split())
+    cases = []
+    for row in rows:
+        about, wanted = row.pop("about"), row.pop("wanted")
+        cases.append(Case(about, {name: tensor(value) for name, value in row.items()}, wanted))
+    return cases
+
+
+def tensor(value: Any) -> Any:
+    """A list as a tensor, {"log": list} as the logarithms of one, a number as it is."""
+    if isinstance(value, dict):
+        return torch.tensor(value["log"]).log()
+    return torch.tensor(value) if isinstance(value, list) else value
+
+
+def is_float(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.is_floating_point()
+
+
+def doubles(arguments: Mapping[str, Any]) -> Arguments:
+    return {k: v.double() if is_float(v) else v for k, v in arguments.items()}
+
+
+# --- ragged random batches ------------------------------------------------------------------------
+
+
+def ragged_mask(generator: torch.Generator, rows: int, columns: int) -> Tensor:
+    """A response mask (rows, columns): lengths from 1 to `columns`, the longest one among them."""
+    lengths = torch.randint(1, columns + 1, (rows,), generator=generator)
+    lengths[int(torch.randint(rows, (1,), generator=generator))] = columns
+    return torch.arange(columns) < lengths[:, None]
+
+
+def random_log_probs(generator: torch.Generator, *shape: int) -> Tensor:
+    """Plausible log-probabilities of tokens: from -5 to just below 0."""
+    return -5 * torch.rand(*shape, generator=generator) - 0.01
+
+
+def rollout(generator: torch.Generator) -> Arguments:
+    """All that a function may take of four responses with six tokens; its padding is garbage."""
+
+    def normal(scale: float = 1.0) -> Tensor:
+        return scale * torch.randn(4, 6, generator=generator)
+
+    mask = ragged_mask(generator, 4, 6)
+    mask[0], mask[1] = torch.arange(6) < 2, True  # lengths differ for certain
+    old, values = random_log_probs(generator, 4, 6), normal()
+    log_probs = old + normal(0.9)
+    return {
+        "log_probs": log_probs,
+        "old_log_probs": old,
+        "ref_log_probs": log_probs + normal(0.7),
+        "sampler_log_probs": old + normal(0.6),
+        "advantages": normal(),
+        "advantages_of_rows": torch.randn(4, 1, generator=generator),
+        "scores": torch.randn(4, generator=generator),
+        "rewards": normal(),
+        "values": values,
+        "old_values": values + normal(0.4),
+        "returns": values + normal(0.5),
+        "loss": normal() + 1,
+        "x": normal(2.0) + 3,
+        "mask": mask,
+        "length": 9,
+        "clip_low": 0.2,
+        "clip_high": 0.2 + 0.08 * int(torch.randint(2, (1,), generator=generator)),
+        "clip": 0.2,
+        "cap": 2.0,
+        "low": 0.5,
+        "gamma": 0.9,
+        "lam": 0.8,
+        "kl_coef": 0.1,
+    }
+
+
+def some(names: str, **others: Any) -> Callable[[torch.Generator], Arguments]:
+    """Random batches of these arguments of a rollout, in this order, then the others as they are.
+
+    "token_rewards=rewards" gives an argument another name.
+    """
+
+    def batch(generator: torch.Generator) -> Arguments:
+        whole = rollout(generator)
+        pairs = [name.partition("=") for name in names.split()]
+        return {name: whole[source or name] for name, _, source in pairs} | others
+
+    return batch
