@@ -21,7 +21,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from course import exercises, plots
+from course import exercises, explorables, plots
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "notebooks"
@@ -172,6 +172,14 @@ def has_folded_answers(prose: str) -> bool:
     """Each <details> has a summary and then a blank line, or GitHub shows raw markdown."""
     hidden = re.findall(r"<details>\s*<summary>.+?</summary>\n\n.+?</details>", prose, re.DOTALL)
     return len(hidden) == prose.count("<details>") >= 1
+
+
+@each_notebook
+def test_a_shown_explorable_is_todays(path: Path) -> None:
+    """`python notebooks/build.py` writes docs/explorables into the page as it is then."""
+    for name in re.findall(r"plots\.explorable\(\"(\w+)\"\)", "\n".join(texts(path, "code"))):
+        stored = ["".join(output.get("data", {}).get("text/html", "")) for output in outputs(path)]
+        assert explorables.html_of(name) in stored, f"run notebooks/build.py {path.stem}"
 
 
 @each_notebook
