@@ -5,6 +5,7 @@
 # make docs    build the site, offline and searchable: build/docs/html/index.html
 # make docs-browser  the same, then open its pages in headless Chromium: phone and desktop, dark and light
 # make browser open reports in headless Chromium (Debian: apt install chromium) and use them
+# make pages   run every page of the course uninstalled, with a reader's edits, and out of order
 # make soak    kill, starve and confuse every training script, in under 30 minutes (ARGS="--help")
 # make bench   time the same work here, in transformers and in TRL, which get an environment of their own
 # make waits   every engine on a pretended card: mixed-up devices, and how often a step would wait
@@ -19,7 +20,7 @@ PY := .venv/bin/python
 PEERS_PY := .venv-peers/bin/python
 ARGS ?=
 
-.PHONY: help demo test dev quick lint mutants docs docs-browser browser soak bench waits gpu clean
+.PHONY: help demo test dev quick lint mutants docs docs-browser browser pages soak bench waits gpu clean
 
 help:
 	@sed -n '/^#/!q; s/^# //p' Makefile
@@ -59,6 +60,9 @@ docs-browser: docs
 
 browser: .venv/.ok
 	$(PY) -m pytest -m browser tests/browser $(ARGS)
+
+pages: .venv/.dev
+	OMP_NUM_THREADS=1 $(PY) -m pytest -m pages --numprocesses auto --maxprocesses 4 tests/test_pages_anywhere.py $(ARGS)
 
 soak: .venv/.dev
 	OMP_NUM_THREADS=1 $(PY) scripts/soak.py $(ARGS)

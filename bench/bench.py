@@ -1,7 +1,7 @@
 """Timings of the parts that decide how long a run takes: medians of interleaved pairs.
 
     python bench/bench.py                         the laptop model on the CPU, about a minute
-    python bench/bench.py --preset gpt2 --device cuda --precision bfloat16 --grpo-steps 20
+    python bench/bench.py --preset gpt2 --device cuda --precision bfloat16
 
 Every comparison runs its two sides in turn, A B A B ..., so that a machine whose speed drifts slows
 both. Nothing here is a test: timings are not asserted.
@@ -24,23 +24,17 @@ from turns import wait_for_gpu
 
 from data import reviews
 from data.collate import ResponseBatch, left_pad
-from data.records import PromptRecord
 from gpt.generate import SamplingParams, generate
 from gpt.log_probs import token_log_probs
 from gpt.model import GPT, preset_config
 from gpt.tokenizer import Tokenizer, load_tokenizer
-from harness.command_line import from_preset, run_command
+from harness.command_line import run_command
 from harness.device import open_device, precision
 from harness.flag_ranges import AtLeastOne, Seed, check_ranges
-from harness.metric_log import MetricLog
 from harness.ranks.collectives import shard_chunks
 from harness.seeds import make_generator
-from rl import grpo_engine
 from rl.batches.rollout import Rollout, sample_rollout
-from rl.grpo_engine import GRPOConfig
 from rl.training.evaluation import format_table
-
-GRPO_STEPS = 5  # of a whole run
 
 
 @dataclass(frozen=True)
@@ -59,16 +53,6 @@ class BenchConfig:
 
     def __post_init__(self) -> None:
         check_ranges(self)
-
-
-class CountedReward:
-    """A reward that costs nothing: the share of one token."""
-
-    name = "share of one token"
-
-    def __call__(self, rollout: Rollout) -> Tensor:
-        hits = (rollout.response_tokens == 42) & rollout.response_mask
-        return hits.sum(1) / rollout.lengths
 
 
 def paired(
@@ -126,7 +110,6 @@ def main(config: BenchConfig) -> None:
     rollout = ragged(rollout, config.seed)
     table = list(parts(model, tokenizer, rollout, config, steps))
     print(format_table(("", "seconds", "against", "seconds", "ratio"), table))
-    grpo(model, tokenizer, records, config, steps)
 
 
 def ragged(rollout: Rollout, seed: int) -> Rollout:
@@ -185,36 +168,6 @@ def parts(
     for name, (a, other, b) in ways.items():
         first, second, ratio = paired(in_precision(a), in_precision(b), config.repeats)
         yield name, first, other, second, ratio
-
-
-def grpo(
-    model: GPT,
-    tokenizer: Tokenizer,
-    records: list[PromptRecord],
-    config: BenchConfig,
-    steps: int,
-) -> None:
-    """Whole GRPO steps on a reward that costs nothing."""
-    engine = from_preset(
-        GRPOConfig, grpo_engine.PRESETS, config.preset, steps=GRPO_STEPS,
-        precision=config.precision, max_new_tokens=steps, stop_kl=None, checkpoint_every=10**9,
-    )  # fmt: skip
-    if model.device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats()
-    begin = time.perf_counter()
-    rows = grpo_engine.train(
-        engine, model, tokenizer, CountedReward(), records, MetricLog(GRPO_STEPS)
-    )
-    total = time.perf_counter() - begin
-    phases = {
-        key: statistics.median(row[key] for row in rows) for key in rows[0] if "seconds/" in key
-    }
-    print(f"\n{GRPO_STEPS} GRPO steps of {engine.prompts_per_step * engine.group_size} rows, "
-          f"up to {steps} new tokens: {total:.1f} s")  # fmt: skip
-    print("median step: " + ", ".join(f"{k.split('/')[1]} {v:.3f} s" for k, v in phases.items()))
-    if model.device.type == "cuda":
-        peak = torch.cuda.max_memory_allocated() / 2**30
-        print(f"{torch.cuda.get_device_name()}: peak memory {peak:.1f} GiB")
 
 
 if __name__ == "__main__":

@@ -78,20 +78,14 @@ Rows = list[list[str]]
 
 @dataclass(frozen=True)
 class GpuConfig:
-    """Measure one card and write docs/gpu.md."""
+    """Measure one card and write docs/gpu.md."""  # `arguments` says what each flag means
 
     only: tuple[str, ...] = ()
-    """Sections to run; by default all. The others stay as they were measured."""
     minutes: float = 8.0
-    """No section begins after this, and the demo is ended."""
     toy: bool = False
-    """Next to nothing to do, on any device: to see whether everything works."""
     device: str = "auto"
-    """auto or a device name; anything but CUDA needs --toy."""
     out: Path | None = None
-    """Folder of gpu.md and gpu.json; default: docs, with --toy runs/gpu-toy."""
     section_minutes: float = 3.0
-    """A section that takes longer is ended."""
 
     def __post_init__(self) -> None:
         unknown = sorted(set(self.only) - set(SECTIONS))
@@ -690,7 +684,9 @@ def arguments() -> tuple[GpuConfig, dict[str, Any] | None]:
     parser.add_argument("--section-minutes", type=float, default=3.0, help="a longer one is ended")
     parser.add_argument("--toy", action="store_true", help="next to nothing to do, on any device")
     parser.add_argument("--device", default="auto", help="anything but CUDA needs --toy")
-    parser.add_argument("--out", type=Path, help="folder of gpu.md and gpu.json; default: docs")
+    parser.add_argument(
+        "--out", type=Path, help="folder of both files; default: docs, or runs/gpu-toy"
+    )
     parser.add_argument("--child", type=json.loads, help=argparse.SUPPRESS)
     given = vars(parser.parse_args())
     order = given.pop("child")

@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 import torch._dynamo  # the first optimizer loads it, 90 MiB: it belongs to the libraries
-from peer_tables import markdown_table
+from peer_tables import markdown_table, page_with
 from sides import Numbers, text_of
 from turns import peak_mib, reset_peak
 
@@ -303,11 +303,9 @@ def main(config: BenchConfig) -> None:
         rows.append(row(CASES[name]))
         print(format_table(COLUMNS, rows[-1:]), flush=True)
     if config.write_docs:
-        text = DOCS.read_text(encoding="utf-8")
-        before, after = text.split(BEGIN)[0], text.split(END)[1]
-        DOCS.write_text(
-            f"{before}{BEGIN}\n{markdown_table(COLUMNS, rows)}\n{END}{after}", encoding="utf-8"
-        )
+        page = DOCS.read_text(encoding="utf-8")
+        page = page_with(page, markdown_table(COLUMNS, rows), (BEGIN, END))
+        DOCS.write_text(page, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -121,19 +121,28 @@ def optional_text(row: Row, key: str) -> str:
     return "" if row.get(key) is None else text_of(row, key)
 
 
+CHAT_ROLES: dict[Any, Role] = {"system": "system", "user": "user", "assistant": "assistant"}
+
+
 def turns_of(row: Row, key: str) -> list[Turn]:
     """The messages under `key`: a list of {role, content} with the roles the template knows."""
-    messages = field(row, key)
+    return read_turns(key, field(row, key), "role", "content", CHAT_ROLES)
+
+
+def read_turns(
+    key: str, messages: object, speaker: str, text: str, roles: Mapping[Any, Role]
+) -> list[Turn]:
+    """The turns of the list under `key`, whose messages hold a `speaker` of `roles` and a `text`."""
     if not isinstance(messages, list):
         raise BadRow(f"{key!r} is {kind_of(messages)}, expected a list of messages")
     turns = []
     for message in messages:
-        if not isinstance(message, dict) or not {"role", "content"} <= message.keys():
-            raise BadRow(f"{key!r} holds a message without 'role' and 'content'")
-        role = message["role"]
-        if role not in ("system", "user", "assistant"):
-            raise BadRow(f"{key!r} has the role {role!r}, expected system, user or assistant")
-        turns.append(Turn(role, text_of(message, "content")))
+        if not isinstance(message, dict) or not {speaker, text} <= message.keys():
+            raise BadRow(f"{key!r} holds a message without {speaker!r} and {text!r}")
+        if message[speaker] not in list(roles):
+            known = ", ".join(roles)
+            raise BadRow(f"{key!r} has the {speaker} {message[speaker]!r}, expected one of {known}")
+        turns.append(Turn(roles[message[speaker]], text_of(message, text)))
     return turns
 
 
@@ -239,21 +248,11 @@ def completion_score(completion: Row) -> float:
 
 # ShareGPT: turns of {from, value}; with preferences the last turn stands in chosen and rejected.
 
-SHAREGPT_ROLES: dict[Any, Role] = {"human": "user", "gpt": "assistant"}
+SHAREGPT_ROLES: dict[Any, Role] = {"human": "user", "gpt": "assistant", **CHAT_ROLES}
 
 
 def sharegpt_turns(messages: object) -> list[Turn]:
-    if not isinstance(messages, list):
-        raise BadRow(f"'conversations' is {kind_of(messages)}, expected a list")
-    turns = []
-    for message in messages:
-        if not isinstance(message, dict) or not {"from", "value"} <= message.keys():
-            raise BadRow("'conversations' holds a turn without 'from' and 'value'")
-        role = SHAREGPT_ROLES.get(message["from"], message["from"])
-        if role not in ("system", "user", "assistant"):
-            raise BadRow(f"'conversations' has a turn from {role!r}, expected human, gpt or system")
-        turns.append(Turn(role, text_of(message, "value")))
-    return turns
+    return read_turns("conversations", messages, "from", "value", SHAREGPT_ROLES)
 
 
 def sharegpt_opening(row: Row) -> list[Turn]:
@@ -450,8 +449,10 @@ def response_answered(row: Row) -> Answered:
     return plain_answered(row, "response")
 
 
-def has(*keys: str) -> Callable[[Row], bool]:
-    return lambda row: all(key in row for key in keys)
+def keyed(name: str, keys: str, **reads: Callable[[Row], Any]) -> Format:
+    """The format of the rows that have all of `keys`, which a plus sign separates."""
+    needed = set(keys.split(" + "))
+    return Format(name, keys, lambda row: needed <= row.keys(), **reads)
 
 
 def is_chat_pair(row: Row) -> bool:
@@ -465,94 +466,31 @@ def is_hh(row: Row) -> bool:
 
 # The first match counts, so the more particular formats come first.
 FORMATS = (
-    Format(
-        "ShareGPT preferences",
-        "conversations + chosen + rejected",
-        has("conversations", "chosen", "rejected"),
-        pair=sharegpt_pair,
-    ),
-    Format("ShareGPT", "conversations", has("conversations"), answered=sharegpt_answered),
-    Format(
-        "UltraFeedback",
-        "instruction + completions",
-        has("instruction", "completions"),
-        pair=ultrafeedback_pair,
-    ),
-    Format(
+    keyed("ShareGPT preferences", "conversations + chosen + rejected", pair=sharegpt_pair),
+    keyed("ShareGPT", "conversations", answered=sharegpt_answered),
+    keyed("UltraFeedback", "instruction + completions", pair=ultrafeedback_pair),
+    keyed(
         "numbered preferences",
         "prompt + response_0 + response_1 + better_response_id",
-        has("prompt", "response_0", "response_1", "better_response_id"),
         pair=numbered_pair,
     ),
-    Format(
-        "TL;DR comparisons",
-        "info + summaries + choice",
-        has("info", "summaries", "choice"),
-        pair=tldr_pair,
-    ),
-    Format(
-        "TL;DR",
-        "subreddit + title + post + summary",
-        has("subreddit", "title", "post", "summary"),
-        answered=tldr_answered,
-    ),
-    Format(
-        "GSM8K",
-        "question + answer",
-        has("question", "answer"),
-        answered=gsm8k_answered,
-        question=gsm8k_question,
-    ),
-    Format(
-        "Alpaca preferences",
-        "instruction + chosen + rejected",
-        has("instruction", "chosen", "rejected"),
-        pair=alpaca_pair,
-    ),
-    Format(
-        "Alpaca",
-        "instruction + output",
-        has("instruction", "output"),
-        answered=alpaca_answered,
-    ),
+    keyed("TL;DR comparisons", "info + summaries + choice", pair=tldr_pair),
+    keyed("TL;DR", "subreddit + title + post + summary", answered=tldr_answered),
+    keyed("GSM8K", "question + answer", answered=gsm8k_answered, question=gsm8k_question),
+    keyed("Alpaca preferences", "instruction + chosen + rejected", pair=alpaca_pair),
+    keyed("Alpaca", "instruction + output", answered=alpaca_answered),
     Format(
         "conversational preferences",
         "chosen + rejected as message lists",
         is_chat_pair,
         pair=chat_pair,
     ),
-    Format(
-        "preferences",
-        "prompt + chosen + rejected",
-        has("prompt", "chosen", "rejected"),
-        pair=plain_pair,
-    ),
+    keyed("preferences", "prompt + chosen + rejected", pair=plain_pair),
     Format("HH-RLHF", "chosen + rejected as transcripts", is_hh, pair=hh_pair),
-    Format(
-        "preferences with an implicit prompt",
-        "chosen + rejected",
-        has("chosen", "rejected"),
-        pair=implicit_pair,
-    ),
-    Format(
-        "prompt and completion",
-        "prompt + completion",
-        has("prompt", "completion"),
-        answered=completion_answered,
-    ),
-    Format(
-        "prompt and response",
-        "prompt + response",
-        has("prompt", "response"),
-        answered=response_answered,
-    ),
-    Format("messages", "messages", has("messages"), answered=messages_answered),
-    Format(
-        "prompt and answer",
-        "prompt + answer",
-        has("prompt", "answer"),
-        answered=own_answered,
-        question=own_question,
-    ),
-    Format("prompts", "prompt", has("prompt"), question=own_question),
+    keyed("preferences with an implicit prompt", "chosen + rejected", pair=implicit_pair),
+    keyed("prompt and completion", "prompt + completion", answered=completion_answered),
+    keyed("prompt and response", "prompt + response", answered=response_answered),
+    keyed("messages", "messages", answered=messages_answered),
+    keyed("prompt and answer", "prompt + answer", answered=own_answered, question=own_question),
+    keyed("prompts", "prompt", question=own_question),
 )

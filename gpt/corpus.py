@@ -115,7 +115,7 @@ class TextCorpus:
     def __init__(
         self, texts: Sequence[str], tokenizer: Tokenizer, batch_size: int, context: int, seed: int
     ) -> None:
-        ids = array("q")  # 8 bytes a token, where a list takes some 40
+        ids = array("q")  # 8 bytes a token, where a list takes about 40
         for text in texts:
             ids.extend(tokenizer.encode(text))
             ids.append(tokenizer.eos_id)

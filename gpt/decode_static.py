@@ -102,7 +102,7 @@ def decode_static(
     *,
     eos_id: int,
     teacher_share: float = 0.0,
-    capture: bool = False,
+    capture: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The twin of `decode` whose steps are all alike: same arguments, same tokens.
 

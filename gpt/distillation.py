@@ -519,19 +519,6 @@ def memory_of(
     )
 
 
-def announce_memory(
-    config: DistillationConfig,
-    student: GPT,
-    teacher: GPT,
-    tokenizer: Tokenizer,
-    prompts: Sequence[PromptRecord],
-) -> None:
-    """Print what the run needs; UserError if the student's device has less."""
-    longest = longest_prompt([record.prompt for record in prompts], tokenizer)
-    shapes, device = (student.config, teacher.config), student.device
-    announce(config, lambda other: memory_of(other, *shapes, longest, device.type, world()), device)
-
-
 def corpus_of(config: DistillationConfig, tokenizer: Tokenizer, context: int) -> Corpus | None:
     """The texts that are distilled, where the corpus is their author."""
     if config.author != "corpus":
@@ -589,7 +576,9 @@ def main(config: DistillationConfig) -> Path:
         raise UserError(f"--max-new-tokens {config.max_new_tokens} leaves no room for a prompt")
     prompts = open_prompts(config.data, tokenizer, room, config, config.max_new_tokens)
     corpus = corpus_of(config, tokenizer, student.config.context)
-    announce_memory(config, student, teacher, tokenizer, prompts["train"])
+    longest = longest_prompt([record.prompt for record in prompts["train"]], tokenizer)
+    shapes = student.config, teacher.config
+    announce(config, lambda other: memory_of(other, *shapes, longest, device.type, world()), device)
     folder = config.out or default_folder("distillation", config.data, config.preset)
     folder = open_run(folder, config, resume=config.resume)
     open_page(folder, "distillation", config)

@@ -33,8 +33,8 @@ from gpt.lora import fit_for_training, save_adapter
 from gpt.memory.announce import announce
 from gpt.memory.forecast import Forecast, Model, Phase, rows_of_pass
 from gpt.model import GPT, GPTConfig, Preset, PresetFlags
-from gpt.pretrained import load_with_tokenizer
 from gpt.pretraining import held_out_loss, language_model_loss
+from gpt.published.pretrained import load_with_tokenizer
 from gpt.token_rows import RecordedFlags, TextLog, open_texts
 from gpt.tokenizer import Tokenizer
 from harness.command_flags import AdapterFlags, BestFlags, OptimizerFlags
@@ -301,16 +301,6 @@ def answer_some(
         append_jsonl(path, sample_rows(model, tokenizer, shown, room, config.seed))
 
 
-def announce_memory(config: FinetuningConfig, model: GPT, examples: Sequence[Example]) -> None:
-    """Print what the run needs; UserError if the model's device has less."""
-    tokens = max(len(prompt) + len(response) for prompt, response in examples)
-    scored = max(len(response) for _, response in examples)
-    shape, device = model.config, model.device
-    announce(
-        config, lambda other: memory_of(other, shape, tokens, scored, device.type, world()), device
-    )
-
-
 def main(config: FinetuningConfig) -> Path:
     """Fine-tune with all I/O and return the run folder."""
     device = open_device(config.device, config.precision)
@@ -321,7 +311,11 @@ def main(config: FinetuningConfig) -> Path:
     model, tokenizer = starting_model(config, device)
     fit_for_training(config, model, config.adapter)
     examples, held_out = read_examples(config, tokenizer, model.config.context)
-    announce_memory(config, model, [*examples, *held_out])
+    tokens = max(len(prompt) + len(response) for prompt, response in [*examples, *held_out])
+    scored, shape = max(len(response) for _, response in [*examples, *held_out]), model.config
+    announce(
+        config, lambda other: memory_of(other, shape, tokens, scored, device.type, world()), device
+    )
     folder = config.out or default_folder("finetuning", config.data, config.preset)
     folder = open_run(folder, config, resume=config.resume)
     open_page(folder, "finetuning", config)

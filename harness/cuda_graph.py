@@ -1,6 +1,6 @@
 """Work of a GPU that is recorded once and replayed without Python: CUDA graphs.
 
-A decoding step is some 15 small kernels a layer, and launching them one by one takes longer than
+A decoding step is about 15 small kernels a layer, and launching them one by one takes longer than
 running them. A replay launches all of them at once. It repeats the same kernels on the same
 addresses, so what changes from step to step must stand in tensors, and nothing may ask the device
 for a number. This has not run on a GPU yet (docs/gpu.md).

@@ -41,7 +41,7 @@ def open_device(name: str = "auto", dtype: str = "float32") -> torch.device:
 
     `dtype` is the flag --precision. A float32 product is exact with float32, TF32 (10 bits of
     mantissa in, float32 out) with bfloat16, where only the heads are computed so, whose log-probs
-    it moves by some 0.002 nats. The sampler's log-probs are reused as old ones in float32 alone,
+    it moves by about 0.002 nats. The sampler's log-probs are reused as old ones in float32 alone,
     so old and new ones are always of one kind. `precision` refuses to compute in another mode.
     """
     device = pick_device(name)

@@ -23,3 +23,8 @@ def runs_folder(here: Path) -> Path:
 
 
 RUNS = runs_folder(Path.cwd())
+
+
+def folder_of_run(path: Path) -> Path:
+    """The folder of a run, whether it or the model in it is named."""
+    return path.parent if path.name == MODEL_FILE else path

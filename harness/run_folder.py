@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
 import json
 import os
 import platform
@@ -27,7 +26,7 @@ import torch
 from harness.command_flags import CommandFlags, Flags
 from harness.device import pick_device
 from harness.errors import Finished, UserError
-from harness.files import display_path, expanded, read_json, received, write_json
+from harness.files import display_path, expanded, read_json, received, sha256_of, write_json
 from harness.here import HERE
 from harness.metric_log import MetricLog
 from harness.optimizer import Diverged
@@ -390,12 +389,3 @@ def revision() -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() or None
-
-
-def sha256_of(path: Path) -> str:
-    """The sha256 of a file's content, in hex."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(1 << 20):
-            digest.update(chunk)
-    return digest.hexdigest()

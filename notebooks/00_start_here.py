@@ -18,6 +18,7 @@
 # %%
 try:
     from course import plots, saved_models
+    from course.claims import holds
 
     from data import reviews
     from gpt.generate import SamplingParams
@@ -29,6 +30,8 @@ except ModuleNotFoundError as error:
     raise ImportError("run `make demo` once, then choose the kernel of .venv") from error
 
 plots.use()
+
+# %%
 plots.code(rlhf.grpo, ("# An answer's advantage", "descend("))
 
 # %% [markdown]
@@ -85,7 +88,7 @@ for axis, place, label in ((left, 1, "learned reward"), (right, 2, "gold reward"
     )  # fmt: skip
 gain = float((answers["after"][2] - answers["before"][2]).mean())
 print(f"the gold reward rose by {gain:.2f} on average")
-assert gain > 0.25
+holds(gain > 0.25, "the gold reward rises by more than 0.25")
 
 # %% [markdown]
 # ## The pipeline

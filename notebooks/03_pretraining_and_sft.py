@@ -23,7 +23,8 @@
 # [02_tokens_padding_masks](02_tokens_padding_masks.ipynb) (masks, log-probabilities).
 #
 # **To run it yourself:** `make demo` once sets up `.venv`, `make dev` adds the Jupyter kernel; then
-# choose the kernel of `.venv`. The page takes about 25 seconds on one CPU core: it trains two models.
+# choose the kernel of `.venv`. The page takes about 25 seconds on one CPU core, after start-up: it
+# trains two models.
 
 # %%
 import copy
@@ -35,6 +36,7 @@ import torch
 try:
     from course import plots
     from course.cells import draw_cells
+    from course.claims import holds
     from course.exercises import check
 
     from data import reviews
@@ -281,8 +283,8 @@ plots.curves({"the model": series("topic")}, axis=right, marker=True, ylim=(0, 0
             title="Writing about the right thing")  # fmt: skip
 right.axhline(corpus_topic, label="the writers of the corpus", **plots.line("exact"))
 right.legend()
-assert abs(log[0]["loss"] - math.log(tokenizer.n_vocab)) < 0.5
-assert log[-1]["held_out_loss"] < 1.35
+holds(abs(log[0]["loss"] - math.log(tokenizer.n_vocab)) < 0.5, "the loss begins near log V")
+holds(log[-1]["held_out_loss"] < 1.35, "the held-out loss ends below 1.35")
 
 # %% [markdown]
 # Two phases. In fifty steps the model knows the sentences of this world. Then the loss hardly moves
@@ -312,7 +314,7 @@ axis = plots.bars({f"head {head}": heads[head] for head in range(H)}, seen,
 best = next_word.topk(3)
 for probability, i in zip(best.values.tolist(), best.indices.tolist(), strict=True):
     print(f"{probability:.2f} {'EOS' if i == tokenizer.eos_id else tokenizer.decode([i])}")
-assert seen[int(heads.sum(0).argmax())] == "kettle"
+holds(seen[int(heads.sum(0).argmax())] == "kettle", "the heads look at the item of the prompt")
 
 # %% [markdown]
 # Both heads point at the item of the prompt. Its probability, 0.74, is near the habit of the
@@ -348,7 +350,10 @@ golds = {name: torch.tensor([p.reward for p in parts]) for name, (_, parts) in w
 for name, (texts, _) in written.items():
     print("{:12} gold {:.3f} +- {:.3f}  ".format(name, *interval(golds[name])), end="")
     print(repr(texts[0][:64].encode("ascii", "replace").decode()))
-assert golds["before"].mean() < 0.2 < 0.3 < golds["pre-trained"].mean()
+holds(
+    golds["before"].mean() < 0.2 < 0.3 < golds["pre-trained"].mean(),
+    "pre-training raises the gold reward above 0.3",
+)
 
 # %% [markdown]
 # The base model writes like its corpus: grammatical, moody, and often about the wrong thing.
@@ -387,7 +392,7 @@ for name in ("pre-trained", "fine-tuned"):
 plots.table(["model", "gold", "sent", "topic", "polite", "form", "qual"], rows)
 difference, half = interval(golds["fine-tuned"] - golds["pre-trained"])
 print(f"difference, prompt by prompt: {difference:.3f} +- {half:.3f}")
-assert difference - half > 0.05
+holds(difference - half > 0.05, "fine-tuning is significantly better than pre-training")
 
 axis = plots.histograms({"pre-trained": golds["pre-trained"], "fine-tuned": golds["fine-tuned"]},
                        styles={"pre-trained": "before", "fine-tuned": "policy"}, bins=20,

@@ -4,17 +4,16 @@
 # **Why.** A model writes an answer, and somebody says how good it was: one number. There is no
 # right answer to imitate. How do you turn this number into a gradient?
 #
-# This page builds the answer step by step, with a model that knows three words. REINFORCE, RLOO,
-# GRPO and PPO are all made of these steps.
-#
-# The sources: Williams 1992 (REINFORCE), [arXiv:2402.14740](https://arxiv.org/abs/2402.14740)
-# (baselines), [arXiv:1707.06347](https://arxiv.org/abs/1707.06347) (ratio and clip).
+# This page builds the answer with a model that knows three words. REINFORCE, RLOO, GRPO and PPO are
+# all made of its steps. Sources: Williams 1992 (REINFORCE),
+# [arXiv:2402.14740](https://arxiv.org/abs/2402.14740) (baselines),
+# [arXiv:1707.06347](https://arxiv.org/abs/1707.06347) (ratio and clip).
 #
 # **You need** PyTorch's `softmax` and `autograd`, and log-probabilities from
 # [02_tokens_padding_masks](02_tokens_padding_masks.ipynb). No reinforcement learning.
 #
 # **To run it yourself:** `make demo` once sets up `.venv`, `make dev` adds the Jupyter kernel; then
-# choose the kernel of `.venv`. The page takes about five seconds on one CPU core.
+# choose the kernel of `.venv`. The page takes about five seconds on one CPU core, after start-up.
 
 # %%
 import itertools
@@ -132,7 +131,7 @@ torch.testing.assert_close(pi @ pushes, TRUE)
 # itself. Keep this picture in mind: it is the reason for sections 5 to 7.
 
 # %%
-figure, axes = plots.panels(4, height=2.1, width=11)
+figure, axes = plots.panels(4, height=1.8, width=11)
 titles = [f'drew "{word}"' for word in WORDS] + ["average = true gradient"]
 for axis, push, title in zip(axes, [*pushes, TRUE], titles, strict=True):
     kind = "exact" if title.startswith("average") else "policy"
@@ -197,7 +196,7 @@ def learn(advantage, rewards, steps=150, rate=0.3, seed=0):
 plain = torch.stack([learn(lambda r: r, REWARDS, seed=seed) for seed in range(20)])
 
 # %%
-figure, axes = plots.panels(2, height=2.1)
+figure, axes = plots.panels(2, height=1.8)
 for axis, column, name in zip(axes, (0, 1), ("expected reward J", "entropy (nats)"), strict=True):
     axis.plot(plain[:, :, column].T, color=plots.COLOURS["policy"], ls="-", lw=0.8, alpha=0.5)
     plots.labels(axis, "step", name, "REINFORCE, 20 runs")
@@ -264,7 +263,7 @@ holds(5 <= stuck.sum() <= 15, "about half of the runs settle on a worse word")
 # %%
 levels = torch.linspace(-2, 5, 141)
 noises = [mean_and_noise(REWARDS - b)[1] for b in levels]
-axis = plots.panels(1, height=2.1)[1]
+axis = plots.panels(1, height=1.8)[1]
 axis.plot(levels, noises, **plots.line("policy"))
 for b, name in ((0.0, "no baseline"), (J, "b = E[R]")):
     place = (b, mean_and_noise(REWARDS - b)[1])
@@ -371,7 +370,7 @@ holds(z_score > 0.1, "the z-score is biased, in direction as well")
 helped = torch.stack(
     [learn(lambda r: (r - r.mean()) * 4 / 3, REWARDS + 10, seed=seed) for seed in range(20)]
 )
-figure, axes = plots.panels(2, height=2.1)
+figure, axes = plots.panels(2, height=1.8)
 panels = (("no baseline", shifted, "bad"), ("leave-one-out", helped, "policy"))
 for axis, (name, runs, colour) in zip(axes, panels, strict=True):
     axis.plot(runs[:, :, 0].T, color=plots.COLOURS[colour], ls="-", lw=0.8, alpha=0.6)
@@ -501,6 +500,21 @@ plots.table(["A", "ratio", "gradient by log pi", "what happens"], rows)
 # the very first step all ratios are 1, so PPO's first gradient is that of REINFORCE.
 
 # %%
+grid = torch.linspace(0.05, 2.5, 246)[:, None]
+figure, (left, right) = plots.panels(2, height=1.8)
+for advantage, style in ((1.0, "good"), (-1.0, "bad")):
+    new = grid.log().requires_grad_()
+    value = clipped_loss(new, torch.zeros_like(grid), advantage)
+    gradient = torch.autograd.grad(value.sum(), new)[0]
+    left.plot(grid, value.detach(), label=f"A = {advantage:+.0f}", **plots.line(style))
+    right.plot(grid, gradient, **plots.line(style))
+for axis, name in ((left, "loss"), (right, "gradient by log pi")):
+    axis.axvspan(1 - EPSILON, 1 + EPSILON, color="lightgray", alpha=0.5, lw=0, label="clip range")
+    plots.labels(axis, "ratio", name, name)
+figure.legend(*left.get_legend_handles_labels(), loc="outside right center")
+assert (value.diff(dim=0) >= 0).all()  # for A = -1 the loss never falls as the ratio grows
+
+# %%
 plots.explorable("clip")
 
 # %% [markdown]
@@ -530,7 +544,7 @@ for name, token_loss in losses.items():
 print("the rollout:", [WORDS[word] for word in words])
 
 # %%
-figure, axes = plots.panels(3, width=11, height=2.1)
+figure, axes = plots.panels(3, width=11, height=1.8)
 for axis, (name, trace) in zip(axes, traces.items(), strict=True):
     plots.curves(dict(zip(WORDS, trace.T, strict=True)), axis=axis, ylim=(0, 1.02),
                 styles={"great": "gold", "fine": "policy", "awful": "bad"},
@@ -551,14 +565,10 @@ holds(gone < 0.05 < 0.19 < kept, 'without the clip "great" has all but disappear
 #
 # ## Where this lives
 #
-# - REINFORCE, ratio, clip, reducers: [rl/equations/losses.py](../rl/equations/losses.py)
-# - baselines, z-score, reward to go: [rl/equations/advantages.py](../rl/equations/advantages.py)
-# - a baseline that is learned, the critic: [08_ppo](08_ppo.ipynb)
+# - losses and baselines: [losses.py](../rl/equations/losses.py), [advantages.py](../rl/equations/advantages.py)
 # - whole programs: [REINFORCE](../nano/reinforce.py), [RLOO](../nano/rloo.py), [ReMax](../nano/remax.py)
 #
 # ## Exercises
-#
-# Fill in a function and run the cell. `check` says in words what it finds.
 #
 # **1. REINFORCE by hand.** The push of one sample on the logits, without autograd: reward times
 # (one-hot minus probabilities).
@@ -634,8 +644,7 @@ check("clip_cases", gets_gradient)
 #
 # </details>
 #
-# **4. More, if you like: the clipped loss itself.** Add a cell with a function of `log_probs` (N, T),
-# `old_log_probs` (N, T), `advantages` (N, 1), `clip_low` and `clip_high` that gives the loss of every
-# token, (N, T). Check it with `check("clipped_surrogate", your_function)`. Section 10 has the answer.
+# **4. More, if you like.** `check("clipped_surrogate", your_function)` takes the whole loss, (N,
+# T).
 #
 # Next: [05_what_a_kl_is](05_what_a_kl_is.ipynb): the leash.

@@ -21,7 +21,7 @@
 # [02_tokens_padding_masks](02_tokens_padding_masks.ipynb).
 #
 # **To run it yourself:** `make demo` once sets up `.venv`, `make dev` adds the Jupyter kernel; then
-# choose the kernel of `.venv`. The page takes about five seconds on one CPU core.
+# choose the kernel of `.venv`. The page takes about five seconds on one CPU core, after start-up.
 
 # %%
 import math
@@ -30,6 +30,7 @@ import torch
 
 try:
     from course import plots
+    from course.claims import holds
     from course.exercises import check
     from course.saved_models import base, policy
 
@@ -133,7 +134,10 @@ axis = plots.curves(
     ylim=(0, 3.2),
     title="Dropping a word: cheap in one direction, infinite in the other",
 )
-assert reverse.max() < math.log(2) < forward.max()
+holds(
+    reverse.max() < math.log(2) < forward.max(),
+    "the reverse KL is at most log 2 here, the forward KL is not",
+)
 
 # %% [markdown]
 # - The **reverse** KL averages over what the policy says. To *drop* a good answer costs at most
@@ -172,8 +176,10 @@ for axis, (name, fit) in zip(axes, fits.items(), strict=True):
     plots.bars({"reference": reference, "policy": fit}, [f"{i:.0f}" for i in x], axis=axis,
               xlabel="answer", ylabel="probability", title=name, ylim=(0, 0.42))  # fmt: skip
 seeking, covering = fits.values()
-assert seeking[3] > 0.3 and seeking[10] < 0.01  # the larger peak, and nothing of the other
-assert covering[6] > 3 * reference[6]  # the gap between the peaks is filled
+holds(
+    seeking[3] > 0.3 and seeking[10] < 0.01, "seeking picks the larger peak and forgets the other"
+)
+holds(covering[6] > 3 * reference[6], "covering fills the gap between the peaks")
 
 # %% [markdown]
 # **Seeking** picks the larger peak and forgets the other. **Covering** lies over both, and spends
@@ -200,7 +206,7 @@ samples = pi.log()[words] - ref.log()[words]  # k1 of every sample
 
 print("k1 of the first ten samples", [round(v, 2) for v in samples[:10].tolist()])
 print(f"mean of 10,000 samples {samples.mean():.3f}, exact {kl:.3f}")
-assert abs(samples.mean() - kl) < 4 * samples.std() / 100
+holds(abs(samples.mean() - kl) < 4 * samples.std() / 100, "the mean of k1 is the KL")
 
 # %% [markdown]
 # ## 5. Per response or per token?

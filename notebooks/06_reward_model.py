@@ -12,8 +12,8 @@
 # **You need** [02](02_tokens_padding_masks.ipynb) (masks, which column is which) and
 # [03](03_pretraining_and_sft.ipynb) (the base model and the reviews world).
 #
-# **It takes** about 15 seconds on one CPU core. `make demo` once sets up `.venv`, `make dev` adds
-# the Jupyter kernel; then choose the kernel of `.venv`.
+# **It takes** about 15 seconds on one CPU core, after start-up. `make demo` once sets up `.venv`,
+# `make dev` adds the Jupyter kernel; then choose the kernel of `.venv`.
 
 # %%
 import itertools
@@ -25,6 +25,7 @@ import torch
 
 try:
     from course import plots, saved_models
+    from course.claims import holds
 except ModuleNotFoundError as error:
     raise ImportError("run `make demo` once, then choose the kernel of .venv") from error
 
@@ -77,7 +78,9 @@ each = -torch.sigmoid(chosen - rejected).log()
 print(each, each.mean())
 
 torch.testing.assert_close(each.mean(), bradley_terry_loss(chosen, rejected))
-assert math.isclose(each.mean(), 0.755782, abs_tol=5e-7)
+holds(
+    math.isclose(each.mean(), 0.755782, abs_tol=5e-7), "the loss of the two comparisons is 0.755782"
+)
 plots.code(bradley_terry_loss, lines=("gap =", "return loss.sum()"))
 
 # %% [markdown]
@@ -174,7 +177,10 @@ for t in range(3):
     other[t] = tokenizer.encode("a")[0]
     change = (fresh.token_scores(collate_responses([prompt], [other], EOS))[0] - original).abs()
     print(f"token {t} exchanged: scores move by", [f"{x:.2f}" for x in change.tolist()])
-    assert (change[:t] < 1e-5).all() and change[t] > 1e-3
+    holds(
+        (change[:t] < 1e-5).all() and change[t] > 1e-3,
+        "only the scores from the exchanged token on change",
+    )
 
 # %% [markdown]
 # **Your turn**: the pooling.
@@ -302,7 +308,10 @@ gaps = [g / 20 for g in range(-12, 13)]
 rng = random.Random(0)
 asked = [sum(reviews.annotate(g, 0.0, rng) for _ in range(400)) / 400 for g in gaps]
 curve = [1 / (1 + math.exp(-g / reviews.ANNOTATOR_TEMPERATURE)) for g in gaps]
-assert max(abs(a - c) for a, c in zip(asked, curve, strict=True)) < 0.1
+holds(
+    max(abs(a - c) for a, c in zip(asked, curve, strict=True)) < 0.1,
+    "a prefix scores what it would be worth if it ended there",
+)
 
 axis = plots.panels(1, height=3)[1]
 plots.curves({"exact": curve}, gaps, axis=axis)
@@ -377,7 +386,7 @@ axis.set(xlabel="step (8 prompts, up to 48 comparisons)", ylabel="loss (nats per
 axis.set_ylim(0.3, 1.0)
 axis.legend(ncols=3, loc="upper right")
 plt.show()
-assert sum(losses[-8:]) / 8 < 0.66
+holds(sum(losses[-8:]) / 8 < 0.66, "the loss ends below 0.66")
 
 # %% [markdown]
 # An accuracy alone means nothing. Three numbers belong beside it: a coin; "the longer answer wins",
@@ -406,7 +415,7 @@ axis.set(
 )
 axis.figure.set_size_inches(9, 3.2)
 plt.show()
-assert n["accuracy_interval"][0] > 0.55
+holds(n["accuracy_interval"][0] > 0.55, "the small model is better than a coin")
 
 # %% [markdown]
 # Compare the kept model with the gold order instead, which has no annotator's errors. It orders
@@ -447,7 +456,10 @@ axis.plot([0.5, 1], [0.5, 1], **plots.line("exact"), label="calibrated")
 axis.set(xlabel="probability claimed", ylabel="share ordered right (band: 95%)")
 axis.legend()
 plt.show()
-assert calibration(reports["112,000, kept"].margins * float(judge.std))
+holds(
+    calibration(reports["112,000, kept"].margins * float(judge.std)),
+    "the kept model is well calibrated",
+)
 
 # %% [markdown]
 # ## 8. What the model does not see
@@ -506,7 +518,7 @@ axis.set(ylabel="share noticed", xlabel="what was spoilt, in 200 perfect answers
 axis.legend(ncols=3, loc="upper right")
 axis.figure.set_size_inches(10, 3.4)
 plt.show()
-assert min(noticed["112,000, kept"][:3]) > 0.9
+holds(min(noticed["112,000, kept"][:3]) > 0.9, "the kept model notices tone, manners and item")
 
 # %% [markdown]
 # Tone and manners are in the answer itself, so a few thousand comparisons teach them. Whether the

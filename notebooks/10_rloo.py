@@ -14,8 +14,8 @@
 # [05](05_what_a_kl_is.ipynb) (KL in the reward) and [07](07_grpo.ipynb), with which section 5
 # compares.
 #
-# **It takes** about 15 seconds on one CPU core. `make demo` once sets up `.venv`, `make dev` adds
-# the Jupyter kernel; then choose the kernel of `.venv`.
+# **It takes** about 15 seconds on one CPU core, after start-up. `make demo` once sets up `.venv`,
+# `make dev` adds the Jupyter kernel; then choose the kernel of `.venv`.
 
 # %%
 import copy
@@ -28,6 +28,7 @@ from torch import Tensor
 
 try:
     from course import plots, saved_models
+    from course.claims import holds
 except ModuleNotFoundError as error:
     raise ImportError("run `make demo` once, then choose the kernel of .venv") from error
 
@@ -262,7 +263,7 @@ plots.code(rloo_advantages, lines=("penalised = ", "advantages = leave"))
 # %%
 equal = rloo_advantages(three, torch.full((3,), 0.7), log_ratio, zeros, one_token, 0.1)
 print([round(a, 3) for a in equal[:, 0].tolist()])
-assert equal.argmax() == 2  # the one with the smallest log-ratio
+holds(equal.argmax() == 2, "the response with the lowest log-ratio gains")
 
 # %% [markdown]
 # The KL's part remains. The response with the lowest log-ratio gains, because it has become less
@@ -363,7 +364,10 @@ plots.curves(drifts, length, axis=right, yscale="log", ylim=(0.7, 100))
 right.axhspan(0.8, 1.2, color="grey", alpha=0.3)
 right.set(xlabel="length of the response (tokens)", ylabel="ratio s")
 plt.show()
-assert outside["responses"][2] > 1.5 * outside["tokens"][2] and outside["responses"][0] == 0
+holds(
+    outside["responses"][2] > 1.5 * outside["tokens"][2] and outside["responses"][0] == 0,
+    "whole responses leave the range sooner than tokens",
+)
 
 # %% [markdown]
 # A response outside the range, on the side to which its advantage pushes it, has *no* gradient. So
@@ -383,7 +387,10 @@ config = RLOOConfig(
 )  # fmt: skip
 policy, log = copy.deepcopy(base), MetricLog(config.steps)
 rows = rloo_engine.train(config, policy, tokenizer, WithGold(learned, gold), prompts, log)
-assert max(row["ratio_error_at_start"] for row in rows) < 1e-4 and abs(rows[0]["kl"]) < 1e-4
+holds(
+    max(row["ratio_error_at_start"] for row in rows) < 1e-4 and abs(rows[0].get("kl", 0.0)) < 1e-4,
+    "before a batch's first update the ratios are 1, and the KL begins at 0",
+)
 
 # %%
 curves({"RLOO": rows}, ["reward", "gold", "kl", "response_length"], columns=4)
@@ -409,7 +416,7 @@ for i in range(2):
 gain = results["after RLOO"].gold - results["base"].gold  # prompt by prompt
 half = float(1.96 * gain.std() / math.sqrt(len(gain)))
 print(f"\ngain in gold {gain.mean():.3f} +- {half:.3f} (95% interval)")
-assert gain.mean() > half
+holds(gain.mean() > half, "RLOO raises the reward significantly")
 
 # %% [markdown]
 # Read the answers. *I find the Anna* and *The Thank you again* are not English, yet the first of

@@ -13,8 +13,8 @@
 # **You need** [05](05_what_a_kl_is.ipynb) (KL in the reward), [07](07_grpo.ipynb) (the loop) and
 # sections 2 and 6 of [08](08_ppo.ipynb) (rewards of tokens, whitening).
 #
-# **It takes** about 20 seconds on one CPU core. `make demo` once sets up `.venv`, `make dev` adds
-# the Jupyter kernel; then choose the kernel of `.venv`.
+# **It takes** about 20 seconds on one CPU core, after start-up. `make demo` once sets up `.venv`,
+# `make dev` adds the Jupyter kernel; then choose the kernel of `.venv`.
 
 # %%
 import copy
@@ -28,6 +28,7 @@ from torch import Tensor
 
 try:
     from course import plots, saved_models
+    from course.claims import holds
 except ModuleNotFoundError as error:
     raise ImportError("run `make demo` once, then choose the kernel of .venv") from error
 
@@ -221,9 +222,9 @@ for name, values in versions.items():
     norm = torch.autograd.grad(loss, moved.wte.weight)[0].norm()
     means = row_sums(values, mask) / rollout.lengths
     print(f"{name:28} gradient norm {norm:.3f}, means", [round(m, 1) + 0.0 for m in means.tolist()])
-assert (versions["per response: WRONG"] == 0).all()
+holds((versions["per response: WRONG"] == 0).all(), "with the bug nothing is left of equal returns")
 erased = row_sums(versions["the same, beta = 0.1: WRONG"], mask) / rollout.lengths
-assert erased.abs().max() < 1e-4
+holds(erased.abs().max() < 1e-4, "with the bug the mean of every response is 0")
 
 # %% [markdown]
 # Nothing is left: the third panel is white, and the gradient is zero.
@@ -256,16 +257,18 @@ with mock.patch.dict(reinforce_pp_engine.NORMS, token=per_response):
 # %%
 right = trained["plain"][1][:6]
 both = {"over the batch": right, "per response (the bug)": wrong}
-steps = [row["step"] for row in wrong]
 axis = plots.curves(
-    {name: (steps, [row["gold"] for row in rows]) for name, rows in both.items()},
+    {
+        name: ([row["step"] for row in rows], [row["gold"] for row in rows])
+        for name, rows in both.items()
+    },
     styles={"over the batch": "policy", "per response (the bug)": "bad"}, marker=True,
     xlabel="step (rollout batch)", ylabel="gold reward (0 to 1)", ylim=(0, 1),
 )  # fmt: skip
 plt.show()
 gains = [sum(row["gold"] for row in rows[-3:]) / 3 - rows[0]["gold"] for rows in (right, wrong)]
 print(f"gain in 6 steps: {gains[0]:+.3f} over the batch, {gains[1]:+.3f} per response")
-assert gains[0] > gains[1] + 0.03
+holds(gains[0] > gains[1] + 0.03, "the right form learns and the bug does not")
 
 # %% [markdown]
 # The bug raises no error, and its gradient is about as large as the right one. The run just learns
@@ -334,8 +337,14 @@ for form in forms:
     with_it, without = advantages_of(form, fair + ease), advantages_of(form, fair)
     both = torch.corrcoef(torch.stack([with_it, better]))[0, 1]
     print(f"{form:8} correlation of A with 'better than its neighbours': {both:.2f}")
-    assert torch.allclose(with_it, without, atol=1e-4) == (form == "baseline")
-    assert both < 0.6 if form == "plain" else both > 0.9
+    holds(
+        torch.allclose(with_it, without, atol=1e-4) == (form == "baseline"),
+        "the ease of a prompt changes the advantages in the plain form only",
+    )
+    holds(
+        both < 0.6 if form == "plain" else both > 0.9,
+        "ease decides the plain advantages, and the answer those with groups",
+    )
 
 # %% [markdown]
 # In the plain form the colour decides more than the answer does: easy prompts (yellow) get the high
@@ -355,7 +364,10 @@ plots.table(
     [[name, *(f"{x:+.2f}" for x in values)]
      for name, values in (("std of the group (GRPO)", by_group), ("std of the batch", by_batch))],
 )  # fmt: skip
-assert by_group[5] > 0.8 * by_group[1] and by_batch[5] < 0.02 * by_batch[1]
+holds(
+    by_group[5] > 0.8 * by_group[1] and by_batch[5] < 0.02 * by_batch[1],
+    "the group's spread makes small differences as large as others, the batch's does not",
+)
 
 # %% [markdown]
 # ## 5. k2 in the loss
@@ -407,7 +419,11 @@ plots.neighbours("grpo", "reinforce_pp")
 with_groups = dataclasses.replace(config, variant="baseline", prompts_per_step=6, group_size=8)
 trained["baseline"] = run(with_groups)
 for _, rows in trained.values():
-    assert max(row["ratio_error_at_start"] for row in rows) < 1e-4 and abs(rows[0]["kl"]) < 1e-4
+    holds(
+        max(row["ratio_error_at_start"] for row in rows) < 1e-4
+        and abs(rows[0].get("kl", 0.0)) < 1e-4,
+        "before a batch's first update the ratios are 1, and the KL begins at 0",
+    )
 
 runs = {name: rows for name, (_, rows) in trained.items()}
 curves(runs, ["reward", "gold", "kl", "entropy"], columns=4)
@@ -435,7 +451,7 @@ for name in trained:
     gain = results[name].gold - results["base"].gold  # prompt by prompt
     half = float(1.96 * gain.std() / math.sqrt(len(gain)))
     print(f"{name}: gain in gold {gain.mean():.3f} +- {half:.3f} (95% interval)")
-    assert gain.mean() > half
+    holds(gain.mean() > half, "both forms raise the reward significantly")
 
 # %% [markdown]
 # Look at the KL. In this run the plain form moves 16 nats away from the reference and gets less for

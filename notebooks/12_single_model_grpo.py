@@ -21,7 +21,7 @@
 # [rl/grpo_single_model_engine.py](../rl/grpo_single_model_engine.py).
 #
 # **To run it yourself:** `make demo` once sets up `.venv`, `make dev` adds the Jupyter kernel; then
-# choose the kernel of `.venv`. It takes about half a minute on one CPU core.
+# choose the kernel of `.venv`. It takes about half a minute on one CPU core, after start-up.
 
 # %%
 import copy
@@ -30,6 +30,7 @@ import warnings
 import matplotlib.pyplot as plt
 import torch
 from course import plots
+from course.claims import holds
 from course.exercises import check
 from torch import Tensor
 
@@ -171,12 +172,15 @@ def gradient_of(kl_coef: float) -> Tensor:
 
 free, held = gradient_of(0.0), gradient_of(100.0)
 print(f"before: norm {free.norm():.4f} and {held.norm():.4f}, equal: {torch.equal(free, held)}")
-assert torch.equal(free, held) and free.norm() > 0.1
+holds(
+    torch.equal(free, held) and free.norm() > 0.1,
+    "before the first update the penalty has no effect",
+)
 with torch.no_grad():
     policy.wte.weight -= 0.05 * free  # one update
 moved = (gradient_of(0.0) - gradient_of(100.0)).norm()
 print(f"after one update the two differ by {moved:.4f}")
-assert moved > 0.01
+holds(moved > 0.01, "after it the penalty changes the gradient")
 
 # %% [markdown]
 # Before the first update not a bit changes, so with **one update per batch** the weight of the
@@ -271,7 +275,8 @@ ratio = (new_log_probs - old_log_probs).exp() * mask + ~mask  # padding has rati
 naive = (ratio - 1 - ratio.log()).sum(1).mean()
 measured = single.batch_kl(new_log_probs, old_log_probs, rollout)
 print(f"by hand {naive:.5f};", {name: round(value, 5) for name, value in measured.items()})
-assert abs(measured["kl_old_new"] - naive) < 1e-5 and naive > 1e-3
+same = abs(measured["kl_old_new"] - naive) < 1e-5 and naive > 1e-3
+holds(same, "the library measures the same, which is not 0")
 
 # %% [markdown]
 # ## 4. The relative: policy mirror descent
@@ -331,7 +336,10 @@ for axis, column, label in ((axes[0], 0, "KL from the start (nats)"), (axes[1], 
                 xlabel="iteration", ylabel=label)  # fmt: skip
 plt.show()
 print("after 30 iterations:", [round(p, 4) for p in mirror.tolist()])
-assert trace[-1][0] > 5 * float(kl(anchored, OLD)) and mirror[0] > 0.95
+holds(
+    trace[-1][0] > 5 * float(kl(anchored, OLD)) and mirror[0] > 0.95,
+    "in 30 iterations nearly all probability is on the best symbol",
+)
 
 # %% [markdown]
 # After $n$ iterations the policy is $\pi_{start} e^{n r / \tau} / Z$. Small steps in one direction
@@ -400,9 +408,9 @@ for name, log in runs.items():
     rows.append([name, per_batch, f"{away[name][-1]:.2f}", f"{reward[name][-1]:.3f}"])
 plots.table(["", "KL per batch", "KL from the start", "gold (validation)"], rows)
 anchored, free, held = away.values()
-assert float(rows[2][1]) < 0.5 * float(rows[1][1])  # it does hold the batch
-assert held == sorted(held) and held[-1] > 2 * held[0]  # but not the distance from the start
-assert held[-1] > 1.3 * anchored[-1]
+holds(float(rows[2][1]) < 0.5 * float(rows[1][1]), "the penalty holds each batch")
+holds(held == sorted(held) and held[-1] > 2 * held[0], "the distance from the start keeps growing")
+holds(held[-1] > 1.3 * anchored[-1], "without an anchor the policy goes further than GRPO")
 
 # %% [markdown]
 # The penalty works: each batch moves the policy much less than without it. But the distance from

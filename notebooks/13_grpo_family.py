@@ -1,8 +1,8 @@
 # %% [markdown]
 # # 13. The GRPO family
 #
-# **The question.** A year after GRPO a dozen papers had each changed a line or two of it and given
-# the result a name. Which line does each of them change, and what does the change do?
+# **The question.** Within a year a dozen papers changed a line or two of GRPO and named the result.
+# Which line does each change, and what does the change do?
 #
 # **Why.** As names they are a zoo, but as *choices* they are few: how token losses are averaged,
 # what rewards are divided by, which ratio is held back and how, which groups and which tokens are
@@ -13,7 +13,7 @@
 # [rl/grpo_variants_engine.py](../rl/grpo_variants_engine.py).
 #
 # **To run it yourself:** `make demo` once sets up `.venv`, `make dev` adds the Jupyter kernel; then
-# choose the kernel of `.venv`. It takes about twenty seconds on one CPU core.
+# choose the kernel of `.venv`. It takes about twenty seconds on one CPU core, after start-up.
 
 # %%
 import copy
@@ -23,6 +23,7 @@ import random
 import matplotlib.pyplot as plt
 import torch
 from course import plots
+from course.claims import holds
 from course.exercises import check
 from torch import Tensor
 
@@ -58,7 +59,7 @@ torch.set_printoptions(precision=3, sci_mode=False, linewidth=100)
 # \mathrm{clip}(\rho_{i,t}, 1 - \epsilon, 1 + \epsilon) A_i \right], \qquad A_i =
 # \frac{R_i - \mathrm{mean}(R)}{\mathrm{std}(R)}, \qquad \rho = \frac{\pi}{\pi_{old}}$$
 #
-# (The KL penalty is a separate term, which all the others leave out.) In code these are six lines:
+# (The others leave out the KL penalty.) In code these are six lines:
 
 # %%
 G = 4
@@ -74,10 +75,9 @@ def grpo(rewards: Tensor, log_probs: Tensor, old_log_probs: Tensor, mask: Tensor
 
 
 # %% [markdown]
-# Every neighbour is this text with a few lines replaced. (Whole programs, from sampling to the
-# optimizer's step, are files of their own in [nano](../nano/README.md): try `diff nano/grpo.py
-# nano/dr_grpo.py`.) The next cell only lists the new lines. The sections below show each neighbour
-# beside GRPO: a line with a minus goes, a line with a plus comes.
+# Every neighbour is this text with a few lines replaced. (Whole programs are in
+# [nano](../nano/README.md): try `diff nano/grpo.py nano/dr_grpo.py`.) The next cell lists only the
+# new lines. In the sections below a line with a minus goes and a line with a plus comes.
 
 # %%
 A, RATIO, CLIPPED, GAIN, MEAN = plots.source(grpo).splitlines()[2:]
@@ -209,16 +209,22 @@ def run(variant: str = "grpo", **changes) -> tuple[list[dict], GPT]:
 plots.difference(TEXTS["grpo"], TEXTS["dr_grpo"], names=("GRPO", "Dr. GRPO"), context=0)
 
 # %%
-lengths_mask, rows = torch.arange(16) < torch.tensor([[4], [16]]), []
 config = from_variant("grpo", max_new_tokens=32)
+lengths_mask = torch.arange(16) < torch.tensor([[4], [16]])
+rows = []
 for name, reduce in REDUCERS.items():
     x = torch.zeros(2, 16, requires_grad=True)
     (weight,) = torch.autograd.grad(reduce(config, x, lengths_mask, lengths_mask), x)
     short, long = weight[0, 0].item(), weight[1, 0].item()
     rows.append([name, short, long, f"{short / long:.0f} to 1"])
-shades = {"4 to 1": "bad", "1 to 1": "good"}
-plots.table(["reducer", "weight of a token of 4", "of 16", "ratio"], rows, shade=shades.get)
-assert [row[3] for row in rows] == ["4 to 1"] + ["1 to 1"] * 3
+columns = ["reducer", "weight of a token of a response of 4", "of 16", "ratio"]
+plots.table(columns, rows, shade={"4 to 1": "bad", "1 to 1": "good"}.get)
+holds(
+    [row[3] for row in rows] == ["4 to 1"] + ["1 to 1"] * 3,
+    "only sequence_mean weighs a token of a short response four times as much",
+)
+
+# %%
 plots.explorable("reducers")
 
 # %% [markdown]
@@ -243,7 +249,9 @@ show_tokens(
 # Is that a matter of taste? Take a policy whose length has *nothing* to do with its reward.
 # Whatever the loss does to its length is then a mistake of the loss. A quarter of the responses are
 # right, by luck. After every token a response stops with the probability $s$. Right and wrong
-# responses each have their own $s$, and both start at 0.15. The push on both should be 0 on average.
+# responses each have their own $s$, and both start at 0.15. The push on both should be 0 on
+# average.
+#
 # **Predict, then run.** What will wrong answers learn, and what will right ones learn? With the
 # engine's own reducers, and 512 responses a step:
 
@@ -286,9 +294,15 @@ for axis, (name, curve) in zip(axes, curves.items(), strict=True):
     if axis is not axes[-1]:
         axis.get_legend().remove()
 plt.show()
-assert curves["sequence_mean"][-10:, 1].mean() > 2 * curves["sequence_mean"][0, 1]
+holds(
+    curves["sequence_mean"][-10:, 1].mean() > 2 * curves["sequence_mean"][0, 1],
+    "under sequence_mean wrong answers grow to twice their length",
+)
 for name in ("token_mean", "sequence_sum", "constant_length_mean"):
-    assert (curves[name][-10:].mean(0) - 1 / s).abs().max() < 2.5
+    holds(
+        (curves[name][-10:].mean(0) - 1 / s).abs().max() < 2.5,
+        "the other reducers leave the lengths alone",
+    )
 
 # %% [markdown]
 # The dashed line is where the lengths should have stayed. Wrong answers grow and right ones shrink.
@@ -308,14 +322,16 @@ hair, world = torch.tensor([0.50, 0.50, 0.50, 0.51]), torch.tensor([0.0, 0.0, 0.
 for scale in ("group", "batch", "none"):
     of_hair, of_world = group_advantages(torch.cat([hair, world]), 4, scale=scale).view(2, 4)
     print(f"{scale:6} a hair", of_hair, " a world", of_world)
-    assert of_world[-1] / of_hair[-1] < 1.1 if scale == "group" else 99 < of_world[-1] / of_hair[-1]
+    holds(
+        of_world[-1] / of_hair[-1] < 1.1 if scale == "group" else 99 < of_world[-1] / of_hair[-1],
+        "only the group's deviation makes both groups equally loud",
+    )
 
 # %% [markdown]
-# `group` makes the noise of a reward model count as much as its verdict. `batch` keeps the
-# proportions but still removes the scale. `none` (Dr. GRPO) leaves the scale to the learning rate.
-# With rewards of 0 and 1 the effect is milder: a group of eight with one right or one wrong answer
-# is scaled up 1.5 times as much as a half-solved one. That is the "difficulty bias" of the Dr. GRPO
-# paper.
+# `group` makes a reward model's noise count as much as its verdict. `batch` keeps the proportions
+# but still removes the scale. `none` (Dr. GRPO) leaves the scale to the learning rate. With rewards
+# of 0 and 1 the effect is milder: a group of eight with one right or one wrong answer is scaled up
+# 1.5 times as much as a half-solved one. That is the "difficulty bias" of the Dr. GRPO paper.
 #
 # ## 4. `clip_high`: room for what is rare
 #
@@ -385,13 +401,15 @@ for name, x, low, high in (
     outside = ((x.exp() < 1 - low) | (x.exp() > 1 + high)).float().mean()
     print(f"{name:8} outside of 1 - {low} to 1 + {high}: {outside:.1%}")
 short, long = L <= 2, L > 20
-assert product[long].std() > 2.5 * product[short].std() and root[long].std() < root[short].std()
+holds(
+    product[long].std() > 2.5 * product[short].std() and root[long].std() < root[short].std(),
+    "the product scatters more with the length, the root less",
+)
 
 # %% [markdown]
 # The dashed lines are the ratios 0.8 and 1.2. The product drifts out of any range as responses get
 # longer, so a long response would be clipped for its length. The root stays closer to 1, so it
-# needs its own range. No response leaves 0.8 to 1.2; nearly all (99%) leave the paper's 3e-4 and
-# 4e-4.
+# needs its own range. No response leaves 0.8 to 1.2, but 99% leave the paper's 3e-4 and 4e-4.
 #
 # Averaging this loss over *tokens* would multiply each response by its length, so the engine
 # refuses that combination.
@@ -410,9 +428,9 @@ plots.difference(TEXTS["grpo"], TEXTS["cispo"], names=("GRPO", "CISPO"), context
 plots.difference(TEXTS["grpo"], TEXTS["sapo"], names=("GRPO", "SAPO"), context=0)
 
 # %% [markdown]
-# The next plot shows the push on $\log \pi$ of one token, over its ratio. CISPO's own paper does not
-# print its bound. ScaleRL ([arXiv:2510.13786](https://arxiv.org/abs/2510.13786)) states the bound
-# itself, 5, which is `clip_high` 4 in the engine's terms. That one is drawn here.
+# The next plot shows the push on $\log \pi$ of one token, over its ratio. CISPO's paper does not
+# print its bound, so the plot has ScaleRL's ([arXiv:2510.13786](https://arxiv.org/abs/2510.13786)):
+# 5, which is `clip_high` 4 in the engine's terms.
 
 
 # %%
@@ -447,7 +465,10 @@ plt.show()
 # %%
 far = {name: push(config, torch.tensor([1.0, 6.0]), -1.0) for name, config in SHAPES.items()}
 assert all(pushes[0] == -1 for pushes in far.values())  # at ratio 1 all of them are REINFORCE
-assert far["token"][1] < -5.9 and far["token, dual clip 3"][1] == 0
+holds(
+    far["token"][1] < -5.9 and far["token, dual clip 3"][1] == 0,
+    "beyond its edge a token of a bad response pulls without a bound, but not under dual clip",
+)
 
 # %% [markdown]
 # - **token** has no push beyond the edge, on the side to which its advantage pushes. On the other side
@@ -459,8 +480,8 @@ assert far["token"][1] < -5.9 and far["token, dual clip 3"][1] == 0
 # ## 7. `sampling_filter`: which groups are trained on
 #
 # A group whose rewards are all equal has no advantage and teaches nothing. With a success rate $p$
-# that happens with probability $p^G + (1 - p)^G$. In this world that is nearly four in ten groups of
-# eight, most of them of the easiest prompts.
+# that happens with probability $p^G + (1 - p)^G$. Here that is nearly four in ten groups of eight,
+# most of them of the easiest prompts.
 #
 # DAPO drops such groups and samples other prompts until the batch is full (*dynamic sampling*). The
 # engine asks for as many prompts as are missing, at most `max_resamples` times. **Predict, then run:**
@@ -505,9 +526,8 @@ plt.show()
 # The *entropy* of the next token says how uncertain the policy is there. Most tokens of a text are
 # forced by the ones before; only some are decisions. `entropy_top_share` keeps the policy loss on
 # the fifth of a batch's tokens with the highest entropy
-# ([arXiv:2506.01939](https://arxiv.org/abs/2506.01939)). It finds decisions where decisions are
-# rare and the rest is forced, but it knows nothing of rewards: in the world of this page the most
-# uncertain tokens are the chatter that nobody grades.
+# ([arXiv:2506.01939](https://arxiv.org/abs/2506.01939)). It finds decisions, but it knows nothing
+# of rewards: on this page the most uncertain tokens are the chatter that nobody grades.
 #
 # ## 9. All of them side by side
 #
@@ -532,9 +552,12 @@ plots.table(["", "success, run 1", "run 2", "clipped tokens", "samples a run"], 
 start = float(success_rates(base).mean())
 print(f"success rate at the start: {start:.3f}")
 clip, samples = ({row[0]: row[k] for row in table} for k in (3, 4))
-assert clip["gspo"] > 0.05 > clip["grpo"] and clip["sapo"] == 0
-assert samples["dapo"] > 1.3 * samples["grpo"]
-assert min(min(row[1:3]) for row in table) > start + 0.05
+holds(
+    clip["gspo"] > 0.05 > clip["grpo"] and clip["sapo"] == 0,
+    "GSPO clips more than 5% of the tokens, GRPO less, SAPO none",
+)
+holds(samples["dapo"] > 1.3 * samples["grpo"], "DAPO takes 1.3 times the samples of GRPO")
+holds(min(min(row[1:3]) for row in table) > start + 0.05, "all variants learn")
 
 # %% [markdown]
 # What to take from this, and what not:

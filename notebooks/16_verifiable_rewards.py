@@ -23,7 +23,7 @@
 # [rl/rewards/verifiable.py](../rl/rewards/verifiable.py).
 #
 # **To run it yourself:** `make demo` once sets up `.venv`, `make dev` adds the Jupyter kernel; then
-# choose the kernel of `.venv`. It takes about twenty seconds on one CPU core.
+# choose the kernel of `.venv`. It takes about twenty seconds on one CPU core, after start-up.
 
 # %%
 import copy
@@ -36,6 +36,7 @@ import re
 import matplotlib.pyplot as plt
 import torch
 from course import plots
+from course.claims import holds
 from course.exercises import check
 
 from data.records import PromptRecord
@@ -248,7 +249,10 @@ for size in (4, 8, 64):
         rates = solve_rates(torch.rand(4000 * size, generator=draws) < chance, size)
         share = rates["solve_rate"] - rates["solve_rate_all"]
         axis.plot(chance, share, "o", color=plots.colour("exact"), markersize=4)
-        assert abs(share - (1 - chance**size - (1 - chance) ** size)) < 0.04
+        holds(
+            abs(share - (1 - chance**size - (1 - chance) ** size)) < 0.04,
+            "the simulated groups lie on the curve",
+        )
 plt.show()
 
 # %% [markdown]
@@ -287,7 +291,10 @@ for outcome in itertools.product([False, True], repeat=n):
     unbiased += weight * pass_at_k(torch.tensor([outcome]), k)
     obvious += weight * (1 - (1 - c / n) ** k)
 print(f"exact pass@{k} {exact:.4f}, counting subsets {unbiased:.4f}, the obvious one {obvious:.4f}")
-assert abs(unbiased - exact) < 1e-9 and obvious < exact - 0.01
+holds(
+    abs(unbiased - exact) < 1e-9 and obvious < exact - 0.01,
+    "the obvious estimate comes out too low",
+)
 
 # %% [markdown]
 # The obvious estimate comes out too low: it draws the $k$ samples with replacement, so the same
@@ -330,9 +337,17 @@ accuracy = {name: measure_accuracy(model, tokenizer, records, params, reward)
 keys = list(accuracy["before"])
 plots.table(["", *keys], [[name, *(row[key] for key in keys)] for name, row in accuracy.items()])
 first, last = ([row[key] for row in log] for key in ("unanswered", "correct_rate"))
-assert accuracy["after"]["pass@1"] > accuracy["before"]["pass@1"] + 0.1
-assert abs(passes["after"][-1] - passes["before"][-1]) < 0.06  # pass@32
-assert sum(first[-5:]) < 0.7 * sum(first[:5]) and sum(last[-5:]) > sum(last[:5])
+holds(
+    accuracy["after"]["pass@1"] > accuracy["before"]["pass@1"] + 0.1,
+    "training raises pass@1 by more than 0.1",
+)
+holds(
+    abs(passes["after"][-1] - passes["before"][-1]) < 0.06, "training leaves pass@32 where it was"
+)
+holds(
+    sum(first[-5:]) < 0.7 * sum(first[:5]) and sum(last[-5:]) > sum(last[:5]),
+    "fewer answers say nothing, and more are right",
+)
 for row in log:
     unequal = row["solve_rate"] - row["solve_rate_all"]
     assert abs(row["zero_spread_groups"] - (1 - unequal)) < 1e-6

@@ -23,7 +23,7 @@
 # | 7 | what helps |
 #
 # **To run it yourself:** `make demo` once sets up `.venv`, `make dev` adds the Jupyter kernel; then
-# choose the kernel of `.venv`. It takes about a minute on one CPU core.
+# choose the kernel of `.venv`. It takes about a minute on one CPU core, after start-up.
 
 # %%
 import itertools
@@ -235,6 +235,7 @@ config = grpo_engine.GRPOConfig(
     kl_coef=0.0, stop_kl=None, max_new_tokens=40, eval_every=5, seed=0,
 )  # fmt: skip
 policy = saved_models.base()[0]
+found.clear()  # if this cell is run again
 look_at(policy, base, 0)
 log = MetricLog(config.steps)
 grpo_engine.train(

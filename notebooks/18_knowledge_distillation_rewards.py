@@ -25,7 +25,7 @@
 # [08_ppo](08_ppo.ipynb).
 #
 # **To run it yourself:** `make demo` once sets up `.venv`, `make dev` adds the Jupyter kernel; then
-# choose the kernel of `.venv`. It takes about half a minute on one CPU core.
+# choose the kernel of `.venv`. It takes about half a minute on one CPU core, after start-up.
 
 # %%
 import copy
@@ -36,6 +36,7 @@ import warnings
 import matplotlib.pyplot as plt
 import torch
 from course import plots, saved_models
+from course.claims import holds
 from course.exercises import check
 from torch import Tensor
 
@@ -148,7 +149,10 @@ exact = evaluate(student, tokenizer, train_prompts[:128], params, judge).reverse
 mean, error = per_response.mean(), per_response.std() / len(per_response) ** 0.5
 print(f"mean reward of {len(mask)} responses {mean:.2f} +- {error:.2f}")
 print(f"minus the KL, summed over the vocabulary: {-exact.mean():.2f}")
-assert abs(mean + exact.mean()) < 4 * (error + exact.std() / 11)
+holds(
+    abs(mean + exact.mean()) < 4 * (error + exact.std() / 11),
+    "the mean of log p / q is minus the reverse KL",
+)
 
 # %% [markdown]
 # ## 2. Which response is the best?
@@ -193,7 +197,10 @@ correlation = torch.corrcoef(torch.stack([lengths, total]))[0, 1]
 beaten = float((total < log_p_empty).float().mean())
 print(f"correlation of the sum with the length {correlation:.2f}")
 print(f"nothing at all beats {beaten:.0%} of the drawn responses in the sum")
-assert correlation < -0.5 and beaten > 0.5
+holds(
+    correlation < -0.5 and beaten > 0.5,
+    "in the sum, shorter is better, and nothing at all beats most responses",
+)
 
 # %% [markdown]
 # By the sum, saying nothing beats most of the responses. The teacher almost never says nothing, but
@@ -279,12 +286,12 @@ for name, (policy, _) in forms.items():
     for text in shown.responses:
         print("  ", repr(text))
 
-kl = {name: m["reverse_kl_full"] for name, m in (start | after).items()}
-assert kl["log p / q"] < kl["the student"] - 0.5
-assert min(kl["sum of log p"], kl["mean of log p"]) > kl["log p / q"] + 1
-assert after["sum of log p"]["response_length"] < 0.75 * start["the student"]["response_length"]
-assert after["mean of log p"]["entropy"] < 0.7 * start["the student"]["entropy"]
-assert after["log p / q"]["gold"] > start["the student"]["gold"] + 0.03
+was, kl = start["the student"], {name: m["reverse_kl_full"] for name, m in (start | after).items()}
+holds(kl["log p / q"] < kl["the student"] - 0.5, "log p / q brings it nearer")
+holds(min(kl["sum of log p"], kl["mean of log p"]) > kl["log p / q"] + 1, "log p alone leads away")
+holds(after["sum of log p"]["response_length"] < 0.75 * was["response_length"], "the sum shortens")
+holds(after["mean of log p"]["entropy"] < 0.7 * was["entropy"], "the mean halves the entropy")
+holds(after["log p / q"]["gold"] > was["gold"] + 0.03, "gold rises with log p / q")
 
 # %% [markdown]
 # All three runs succeed, by their own reward. The sum of $\log p$ ends near silence, in a word or one
@@ -351,7 +358,7 @@ student.zero_grad()
 plots.bars(variance, axis=plots.panels(1, width=4.5)[1], numbers=".0f",
           ylabel="variance of a batch's gradient", xlabel="placement of the reward")  # fmt: skip
 plt.show()
-assert variance["dense"] < 0.9 * variance["terminal"]
+holds(variance["dense"] < 0.9 * variance["terminal"], "the dense placement has less noise")
 
 # %% [markdown]
 # The terminal form has about 1.6 times the variance, so it would need a batch about 1.6 times as
@@ -398,8 +405,11 @@ for gae_lambda in (1.0, 0.95):
 plots.curves({name: [float(x) for x in row] for name, row in change.items()}, marker=True,
             xlabel="tokens still to come", ylabel="change of the\nwhitened advantage")  # fmt: skip
 plt.show()
-assert max(abs(float(x)) for x in change["lambda 1.0"]) < 1e-3
-assert float(change["lambda 0.95"][0]) < float(change["lambda 0.95"][15]) - 0.1
+holds(max(abs(float(x)) for x in change["lambda 1.0"]) < 1e-3, "at lambda 1 the bonus vanishes")
+holds(
+    float(change["lambda 0.95"][0]) < float(change["lambda 0.95"][15]) - 0.1,
+    "at lambda 0.95 tokens near the end are blamed for the bonus",
+)
 
 # %% [markdown]
 # So at $\lambda_{GAE} = 0.95$ the bonus is a *disturbance* until the critic has learned it: it
@@ -430,8 +440,13 @@ axis = plots.bars(
     xlabel="run", ylabel="loss on ordinary text\n(nats per token)",
 )  # fmt: skip
 plt.show()
-assert losses["PPO + loss"] < losses["start"] + 0.1
-assert min(losses["PPO"], losses["PPO + bonus"]) > losses["PPO + loss"]
+holds(
+    losses["PPO + loss"] < losses["start"] + 0.1, "as a loss, text keeps the student's loss on it"
+)
+holds(
+    min(losses["PPO"], losses["PPO + bonus"]) > losses["PPO + loss"],
+    "as a bonus it protects nothing",
+)
 
 # %% [markdown]
 # As a loss it keeps the student's loss on ordinary text near where it was, even under this reward.

@@ -14,7 +14,7 @@
 # [05_what_a_kl_is](05_what_a_kl_is.ipynb) and [07_grpo](07_grpo.ipynb).
 #
 # **To run it yourself:** `make demo` once sets up `.venv`, `make dev` adds the Jupyter kernel; then
-# choose the kernel of `.venv`. It takes about half a minute on one CPU core.
+# choose the kernel of `.venv`. It takes about half a minute on one CPU core, after start-up.
 
 # %%
 import copy
@@ -24,6 +24,7 @@ import random
 import matplotlib.pyplot as plt
 import torch
 from course import plots, saved_models
+from course.claims import holds
 from course.exercises import check
 from torch import Tensor
 
@@ -155,7 +156,9 @@ for _ in range(600):
     optimizer.step()
 found = logits.detach().softmax(0)
 print(f"largest difference from the optimum: {(found - best).abs().max():.1e}")
-assert torch.allclose(found, best, atol=1e-4)
+holds(
+    torch.allclose(found, best, atol=1e-4), "DPO finds the optimum that was made from the rewards"
+)
 
 # %%
 responses = [f"{k + 1}  ({r:+.1f})" for k, r in enumerate(reward.tolist())]
@@ -213,8 +216,14 @@ pulls = {name: -torch.autograd.grad(loss.sum(), h)[0] for name, loss in losses.i
 stops = {name: h.detach()[pull <= 0] for name, pull in pulls.items()}
 for name, beyond in stops.items():
     print(f"{name:26} stops at h = {beyond[0]:.1f}" if len(beyond) else f"{name:26} never stops")
-assert math.isclose(stops["conservative DPO, s = 0.2"][0], math.log(4) / beta, abs_tol=0.11)
-assert math.isclose(stops["IPO (divided by 25)"][0], 1 / (2 * beta), abs_tol=0.11)
+holds(
+    math.isclose(stops["conservative DPO, s = 0.2"][0], math.log(4) / beta, abs_tol=0.11),
+    "conservative DPO stops at log 4 / beta",
+)
+holds(
+    math.isclose(stops["IPO (divided by 25)"][0], 1 / (2 * beta), abs_tol=0.11),
+    "IPO stops at 1 / (2 beta)",
+)
 
 # %%
 figure, (left, right) = plots.panels(2)
@@ -285,7 +294,10 @@ for row in rows[19::20]:
     print(f"step {row['step']:3}  held-out loss {row['held_out_loss']:.3f}", end="")
     print(f"  held-out pairs in order {row['held_out_accuracy']:.2f}")
 assert abs(first["loss"] - math.log(2)) < 1e-5 and abs(first["margin"]) < 1e-5
-assert last["held_out_accuracy"] > 0.55 and last["held_out_loss"] < 0.685
+holds(
+    last["held_out_accuracy"] > 0.55 and last["held_out_loss"] < 0.685,
+    "held-out pairs are ordered better than by a coin",
+)
 
 # %% [markdown]
 # **Predict, then run.** The loss rewards a chosen response for rising and a rejected one for
@@ -308,8 +320,8 @@ right.get_legend().remove()
 plt.show()
 for kind, values in moved_by.items():
     print(f"{kind:8} {sum(values[-20:]) / 20:+.2f} nats per response, last 20 steps")
-    assert sum(values[-20:]) / 20 < -0.3
-assert sum(row["margin"] for row in rows[-20:]) / 20 > 0.05
+    holds(sum(values[-20:]) / 20 < -0.3, "both log-probs fall")
+holds(sum(row["margin"] for row in rows[-20:]) / 20 > 0.05, "the gap grows")
 
 # %% [markdown]
 # The gap grows, as it should. But the chosen responses have become **less** likely as well, only by
@@ -353,7 +365,7 @@ def measured(policy: GPT) -> dict[str, float]:
 results = {"base": measured(base), "DPO": measured(direct)}
 for name, numbers in results.items():
     print(f"{name:5} gold {numbers['reward']:.3f}  KL {numbers['kl']:.2f} nats per response")
-assert results["DPO"]["reward"] > results["base"]["reward"] + 0.05
+holds(results["DPO"]["reward"] > results["base"]["reward"] + 0.05, "DPO raises the reward")
 
 # %% [markdown]
 # ## 6. PG-GRPO: pairs made in the group
@@ -373,8 +385,13 @@ assert results["DPO"]["reward"] > results["base"]["reward"] + 0.05
 scores = torch.tensor([1.0, 3.0, 3.0, 0.0, 2.0, 2.0, 2.0, 2.0])  # two groups of four
 print("best and worst", best_worst_pairs(scores, 4).tolist())
 print("all           ", ordered_pairs(scores, 4).tolist())
-assert best_worst_pairs(scores, 4).tolist() == [[1, 3]]  # the first of two best; no second pair
-assert len(ordered_pairs(scores, 4)) == 5 and len(ordered_pairs(scores, 4, margin=1.5)) == 4
+holds(
+    best_worst_pairs(scores, 4).tolist() == [[1, 3]], "best_worst takes one pair of the two groups"
+)
+holds(
+    len(ordered_pairs(scores, 4)) == 5 and len(ordered_pairs(scores, 4, margin=1.5)) == 4,
+    "all takes five pairs, four beyond the margin",
+)
 
 # %% [markdown]
 # What does the extra term add? Both losses push $\log \pi$ of every response with some coefficient.
@@ -422,7 +439,10 @@ for axis in axes:
     axis.set_xlabel("response, the best first (reward)")
     axis.tick_params(axis="x", labelsize=8)
 plt.show()
-assert int((preference_pull(choices["best_worst"], torch.zeros(G)) != 0).sum()) == 2
+holds(
+    int((preference_pull(choices["best_worst"], torch.zeros(G)) != 0).sum()) == 2,
+    "best_worst pulls at two responses only",
+)
 
 # %% [markdown]
 # GRPO pulls by **how much** better a response is, whatever the policy already knows. The preference
@@ -459,10 +479,12 @@ for name, changes in variants.items():
         config, policy, tokenizer, gold, prompts, MetricLog(8), offline_pairs=pairs
     )
     late = runs[name][-4:]
-    mean = {key: sum(row[key] for row in late) / 4 for key in ("reward", "kl")}
+    mean = {key: sum(row.get(key, math.nan) for row in late) / 4 for key in ("reward", "kl")}
     table.append([name, late[-1].get("pairs", 0), mean["reward"], mean["kl"]])
 print(format_table(["", "pairs in the last step", "reward, last 4 steps", "KL"], table))
-assert all(row[2] > runs[row[0]][0]["reward"] + 0.05 for row in table)
+holds(
+    all(row[2] > runs[row[0]][0]["reward"] + 0.05 for row in table), "every run raises the reward"
+)
 firsts = [rows[0]["preference_loss"] for name, rows in runs.items() if name != "GRPO"]
 assert all(abs(value - math.log(2)) < 1e-4 for value in firsts)
 

@@ -25,6 +25,7 @@ import json
 
 try:
     from course import plots, zoo
+    from course.claims import holds
     from course.exercises import check
     from course.zoo import case, guess, visit
 
@@ -293,7 +294,10 @@ for axis, key, meaning in zip(axes, ("reward", "validation/gold"), ("proxy", "go
         axis.axvline(step, color="black", linewidth=1, linestyle=style, label=f"alarm {label}")
     axis.set(xlabel="step", ylabel=key)
     axis.legend()
-assert alarms["without gold"] < alarms["with gold"]
+holds(
+    alarms["without gold"] < alarms["with gold"],
+    "the alarm with gold comes later than the one without",
+)
 
 # %% [markdown]
 # The reward rises to 3 and stays there. Gold, which nothing is trained on, turns after step 20. The

@@ -6,7 +6,8 @@
 # This page writes them in one notation, computes every engine's gradient on one rollout, and
 # measures the angles between them, and to the exact gradient. Then it says how to write an engine
 # of your own, and what to read. You need [07](07_grpo.ipynb), [08](08_ppo.ipynb) and
-# [13](13_grpo_family.ipynb). The other engines get a line each. It takes about fifteen seconds.
+# [13](13_grpo_family.ipynb). The other engines get a line each. It takes about fifteen seconds,
+# after start-up.
 #
 # **To run it yourself:** `make demo` once sets up `.venv`, `make dev` adds the Jupyter kernel; then
 # choose the kernel of `.venv`.
@@ -16,6 +17,7 @@ import itertools
 
 import torch
 from course import plots
+from course.claims import holds
 
 try:
     from rl.equations import advantages as adv
@@ -223,7 +225,10 @@ plots.bars(
     styles={"one rollout (mean of 120)": "reference", "mean gradient of 120": "policy"},
     ylabel="degrees to the exact gradient", ylim=(0, 90),
 )  # fmt: skip
-assert average["RLOO"] < 10 and single["RLOO"] < single["REINFORCE"]
+holds(
+    average["RLOO"] < 10 and single["RLOO"] < single["REINFORCE"],
+    "RLOO points along the exact gradient on average",
+)
 
 # %% [markdown]
 # The grey bars are noise and bias together. The blue ones are mostly bias.
@@ -274,7 +279,7 @@ plots.curves(
     moved, distances, marker=True, xlabel="steps along GRPO's gradient",
     ylabel="degrees to GRPO's gradient there", title="the same rollout, used again",
 )  # fmt: skip
-assert moved["CISPO"][-1] > moved["CISPO"][0]
+holds(moved["CISPO"][-1] > moved["CISPO"][0], "CISPO drifts away from GRPO")
 
 # %% [markdown]
 # At 0 no clip acts: DAPO and CISPO differ from GRPO in the average, RLOO in the advantage as well.

@@ -12,7 +12,7 @@
 # [05_what_a_kl_is](05_what_a_kl_is.ipynb).
 #
 # **To run it yourself:** `make demo` once sets up `.venv`, `make dev` adds the Jupyter kernel; then
-# choose the kernel of `.venv`. It takes about three seconds on one CPU core.
+# choose the kernel of `.venv`. It takes about three seconds on one CPU core, after start-up.
 
 # %%
 import torch

@@ -2,19 +2,23 @@
 
     python notebooks/build.py                  run every NN_topic.py and write its NN_topic.ipynb
     python notebooks/build.py 01 08_ppo        only those whose names begin like this
+    python notebooks/build.py --text           rewrite texts, badges and first cells; outputs stay, and
+                                               a page whose other code has changed is refused
     python notebooks/build.py --check          run every .py as a plain script, within 60 s each,
                                                and check that its .ipynb holds the same cells
                                                and no error
 
 The sources are in percent format (`# %%` starts a cell, `# %% [markdown]` a text cell). Ids, metadata
-and order are fixed, so two builds on one machine differ in measured times alone. What each notebook
-must have, tests/test_notebooks.py says. Needs the contributors' tools: `make dev`.
+and order are fixed, so two builds on one machine differ in measured times alone. A page's badge, and
+the lines that fetch the repository where it is missing, are written here and not in the sources.
+tests/test_notebooks.py says what each notebook must have. Needs the contributors' tools: `make dev`.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import re
 import subprocess
 import sys
 import time
@@ -36,6 +40,25 @@ METADATA = {
 }
 
 
+# What the first cell of a page begins with. GLASSBOX may name another address, or a folder.
+FETCH = """import os
+import subprocess
+import sys
+
+if not os.path.isdir("course"):  # as in Colab: fetch the repository, and the packages that it needs
+    source = os.environ.get("GLASSBOX", "{address}")
+    subprocess.run(["git", "clone", "--depth=1", source, "glassbox-rlhf"], check=True)
+    os.chdir("glassbox-rlhf/notebooks")
+    sys.path.insert(0, os.getcwd())
+    lines = open("../requirements.txt").read().splitlines()
+    needed = [line for line in lines if line.startswith({needed})]
+    subprocess.run([sys.executable, "-m", "pip", "install", "-q", *needed], check=True)
+
+"""
+# Of requirements.txt: what a machine with PyTorch may lack.
+NEEDED = ("tiktoken", "numpy", "matplotlib", "safetensors", "tyro", "tqdm", "jinja2", "bokeh")
+
+
 class NotebookError(Exception):
     """A notebook failed; the message names it, and the cell where one is to blame."""
 
@@ -53,12 +76,36 @@ def sources(names: Sequence[str] = ()) -> list[Path]:
     return [path for path in every if not names or path.stem.startswith(tuple(names))]
 
 
+def address() -> str:
+    """Where the repository lives, as pyproject.toml says."""
+    text = (FOLDER.parent / "pyproject.toml").read_text(encoding="utf-8")
+    (found,) = re.findall(r'^Repository = "(.+)"$', text, re.MULTILINE)
+    return str(found)
+
+
+def badges(name: str) -> str:
+    """Links that open a page in Colab or Binder."""
+    place = address().removeprefix("https://github.com/")
+    colab = f"https://colab.research.google.com/github/{place}/blob/main/notebooks/{name}.ipynb"
+    binder = f"https://mybinder.org/v2/gh/{place}/HEAD?labpath=notebooks/{name}.ipynb"
+    return f"[![Open in Colab](../docs/badges/colab.svg)]({colab}) [Binder]({binder})"
+
+
 def read_cells(source: Path) -> NotebookNode:
-    """The notebook of a percent-format file, without outputs and with everything else fixed."""
+    """The notebook of a percent-format file, without outputs and with everything else fixed.
+
+    The badges stand under the title, and FETCH before the first import of the course.
+    """
     notebook = jupytext.read(source, fmt="py:percent")
     for number, cell in enumerate(notebook.cells):
         cell.id = f"cell-{number:02d}"
         cell.metadata = {}
+    first = notebook.cells[0]
+    first.source = re.sub(r"^# .+$", rf"\g<0>\n\n{badges(source.stem)}", first.source, count=1)
+    for cell in notebook.cells:
+        if cell.cell_type == "code" and "from course" in cell.source:
+            cell.source = FETCH.format(address=address(), needed=NEEDED) + cell.source
+            break
     notebook.metadata = METADATA
     notebook.nbformat, notebook.nbformat_minor = 4, 5  # the first version with cell ids
     return notebook
@@ -101,6 +148,34 @@ def build(source: Path) -> None:
     execute(notebook, source.stem)
     nbformat.validate(notebook)
     nbformat.write(notebook, source.with_suffix(".ipynb"))
+
+
+def rewrite_texts(source: Path) -> None:
+    """Put a source's texts, badges and first lines into its .ipynb, and keep the outputs.
+
+    Raises NotebookError where other code has changed: outputs would then be of other code.
+    """
+    target = source.with_suffix(".ipynb")
+    stored, wanted = nbformat.read(target, as_version=4), read_cells(source)
+
+    def code(notebook: NotebookNode) -> list[str]:
+        found = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
+        return [
+            re.sub(r"\Aimport os\n.*?check=True\)\n\n(?=\S)", "", text, flags=re.DOTALL)
+            for text in found
+        ]
+
+    if code(stored) != code(wanted):
+        raise NotebookError(
+            f"{source.name}: code has changed; run python notebooks/build.py {source.stem}"
+        )
+    ran = iter([cell for cell in stored.cells if cell.cell_type == "code"])
+    for cell in wanted.cells:
+        if cell.cell_type == "code":
+            before = next(ran)
+            cell.outputs, cell.execution_count = before.outputs, before.execution_count
+    nbformat.validate(wanted)
+    nbformat.write(wanted, target)
 
 
 def stored_problems(source: Path) -> list[str]:
@@ -168,10 +243,12 @@ def main() -> None:
     )
     parser.add_argument("names", nargs="*", help="beginnings of notebook names; default: all")
     parser.add_argument("--check", action="store_true", help="run as scripts; write nothing")
+    parser.add_argument("--text", action="store_true", help="rewrite texts alone; run nothing")
     parser.add_argument("--seconds", type=int, default=60, help="with --check: limit per notebook")
     parser.add_argument("--jobs", type=int, default=1, help="pages at a time, one core each")
     arguments = parser.parse_args()
     step = partial(check, seconds=arguments.seconds) if arguments.check else build
+    step = rewrite_texts if arguments.text else step
     try:
         failures = run_all(step, sources(arguments.names), arguments.jobs)
     except NotebookError as error:

@@ -35,7 +35,6 @@ from torch import Tensor
 
 from data.names import default_folder
 from data.records import PromptRecord
-from gpt.generate import SamplingParams
 from gpt.log_probs import token_scores
 from gpt.lora import fit_for_training
 from gpt.model import GPT
@@ -45,9 +44,7 @@ from harness.errors import UserError
 from harness.flag_ranges import AboveZero, AtLeastOne, AtLeastTwo, NotNegative
 from harness.frozen_copy import frozen_copy
 from harness.metric_log import MetricLog
-from harness.optimizer import adamw, clip_and_step, set_learning_rate
-from harness.seeds import make_generator
-from harness.training_state import TrainingState
+from harness.optimizer import clip_and_step, set_learning_rate
 from reward_model.continual import (
     ContinualRewardModel,
     History,
@@ -70,11 +67,11 @@ from rl.equations.advantages import gdpo_advantages, group_advantages
 from rl.equations.kl import k2, k3, loss_estimator
 from rl.equations.losses import clipped_surrogate, sequence_mean
 from rl.rewards.sources import RewardFn, checked_rewards, made_of
-from rl.training.config import EngineConfig, kl_controller, require_groups, size_presets, warmed_up
+from rl.training.config import EngineConfig, require_groups, size_presets, warmed_up
 from rl.training.engine import Engine, sampling_needs
 from rl.training.metrics import StepBatch, Stopwatch, UpdateMeter, rollout_metrics
 from rl.training.open_task import Task
-from rl.training.run import Validate, finish_step, run_as_command, run_training
+from rl.training.run import Validate, finish_step, run_as_command, run_training, set_up
 
 # The larger sizes are for files, for which nobody labels new pairs; neither do sums need it.
 PRESETS = size_presets(
@@ -186,19 +183,9 @@ def train(
     `refresh` holds the reward model that `reward_fn` asks, and trains it between iterations; without
     it the rewards stay as they are. `validate` and `folder` are GRPO's.
     """
-    params = SamplingParams(config.temperature, max_new_tokens=config.max_new_tokens)
     reference = frozen_copy(policy)  # line 3
-    policy.eval()  # dropout stays off: old and new log-probs must describe the same function
-    optimizer = adamw(policy, config.lr, weight_decay=0.0)
-    kl = kl_controller(config)
-    generators = {name: make_generator(config.seed, name) for name in ("sampling", "minibatches")}
-    state = TrainingState(
-        {"policy": policy, "reference": reference, "optimizer": optimizer, "kl": kl}, generators
-    )
-    if refresh is not None:
-        state.parts["reward model"] = refresh
-    if config.resume and folder is not None:
-        state.load(folder)
+    more = {"reference": reference} | ({} if refresh is None else {"reward model": refresh})
+    params, optimizer, kl, generators, state = set_up(config, policy, folder, **more)
     if refresh is not None and folder is not None:
         refresh.open(folder, state.step)
 

@@ -40,7 +40,6 @@ import torch
 from torch import Tensor
 
 from data.records import PromptRecord
-from gpt.generate import SamplingParams
 from gpt.log_probs import token_scores
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
@@ -49,9 +48,7 @@ from harness.errors import UserError
 from harness.flag_ranges import NotNegative
 from harness.frozen_copy import frozen_copy
 from harness.metric_log import MetricLog
-from harness.optimizer import adamw, clip_and_step, set_learning_rate
-from harness.seeds import make_generator
-from harness.training_state import TrainingState
+from harness.optimizer import clip_and_step, set_learning_rate
 from rl.batches.rollout import (
     micro_batches,
     minibatches,
@@ -72,12 +69,12 @@ from rl.rewards.step_rewards import (
     StepRewards,
     checked_steps,
 )
-from rl.training.config import EngineConfig, kl_controller, require_groups, size_presets, warmed_up
+from rl.training.config import EngineConfig, require_groups, size_presets, warmed_up
 from rl.training.engine import Engine
 from rl.training.evaluation import Conditions
 from rl.training.metrics import StepBatch, Stopwatch, UpdateMeter, rollout_metrics
 from rl.training.open_task import Task
-from rl.training.run import Validate, finish_step, run_as_command, run_training
+from rl.training.run import Validate, finish_step, run_as_command, run_training, set_up
 
 PRESETS = size_presets()
 
@@ -187,17 +184,8 @@ def train(
     `reference` is the policy as it starts, frozen; without it a copy is made. With `validate` its
     numbers are added every `eval_every` steps; with a folder a resumable state is kept there.
     """
-    params = SamplingParams(config.temperature, max_new_tokens=config.max_new_tokens)
     reference = reference or frozen_copy(policy)  # line 3
-    policy.eval()  # dropout stays off: old and new log-probs must describe the same function
-    optimizer = adamw(policy, config.lr, weight_decay=0.0)
-    kl = kl_controller(config)
-    generators = {name: make_generator(config.seed, name) for name in ("sampling", "minibatches")}
-    state = TrainingState(
-        {"policy": policy, "reference": reference, "optimizer": optimizer, "kl": kl}, generators
-    )
-    if config.resume and folder is not None:
-        state.load(folder)
+    params, optimizer, kl, generators, state = set_up(config, policy, folder, reference=reference)
 
     for step in state.steps_left(config.steps):  # line 4
         lr = config.lr * warmed_up(config, step)

@@ -27,7 +27,7 @@ With rho = pi / pi_old the penalty of Eq. 4 becomes 1/rho + log rho - 1. What th
     is KL(old || new) on average, and so is its gradient. (A chi^2 stands beside the KL in mirror
     descent too, where the mean reward replaces the log-partition term: arXiv:2602.05933.)
 
-What is new next to GRPO: one model less in memory. The forward pass that GRPO spends on its
+What is new next to GRPO: one fewer model in memory. The forward pass that GRPO spends on its
 reference goes into a measurement after the last update of a batch, how far that batch has moved
 the policy (kl_old_new, kl_new_old); the adaptive controller holds that distance. With kl_coef = 0
 this is GRPO without a KL, bit for bit. (`main` keeps the starting weights aside for validation and
@@ -51,16 +51,13 @@ import torch
 from torch import Tensor
 
 from data.records import PromptRecord
-from gpt.generate import SamplingParams
 from gpt.log_probs import token_scores
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
 from harness.device import precision
 from harness.flag_ranges import AtLeastOne, KLLimit, NotNegative
 from harness.metric_log import MetricLog
-from harness.optimizer import adamw, clip_and_step, set_learning_rate
-from harness.seeds import make_generator
-from harness.training_state import TrainingState
+from harness.optimizer import clip_and_step, set_learning_rate
 from rl.batches.rollout import (
     Rollout,
     micro_batches,
@@ -74,10 +71,10 @@ from rl.equations.advantages import gdpo_advantages, group_advantages
 from rl.equations.kl import k3, k3_importance, rho_minus_log
 from rl.equations.losses import clipped_surrogate, row_sums, sequence_mean
 from rl.rewards.sources import RewardFn, checked_rewards
-from rl.training.config import EngineConfig, kl_controller, require_groups, size_presets, warmed_up
+from rl.training.config import EngineConfig, require_groups, size_presets, warmed_up
 from rl.training.engine import Engine
 from rl.training.metrics import StepBatch, Stopwatch, UpdateMeter, rollout_metrics
-from rl.training.run import Validate, finish_step, run_as_command, run_training
+from rl.training.run import Validate, finish_step, run_as_command, run_training, set_up
 
 PRESETS = size_presets(dict(kl_coef=1.0), sums=dict(kl_coef=1.0, steps=100))
 PENALTIES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
@@ -192,14 +189,7 @@ def train(
     With `validate` its numbers are added every `eval_every` steps; with a folder a resumable state
     is kept there.
     """
-    params = SamplingParams(config.temperature, max_new_tokens=config.max_new_tokens)
-    policy.eval()  # dropout stays off: old and new log-probs must describe the same function
-    optimizer = adamw(policy, config.lr, weight_decay=0.0)
-    kl = kl_controller(config)
-    generators = {name: make_generator(config.seed, name) for name in ("sampling", "minibatches")}
-    state = TrainingState({"policy": policy, "optimizer": optimizer, "kl": kl}, generators)
-    if config.resume and folder is not None:
-        state.load(folder)
+    params, optimizer, kl, generators, state = set_up(config, policy, folder)
 
     for step in state.steps_left(config.steps):  # line 4
         lr = config.lr * warmed_up(config, step)

@@ -49,7 +49,6 @@ from torch import Tensor
 
 from data.collate import ResponseBatch
 from data.records import PromptRecord
-from gpt.generate import SamplingParams
 from gpt.log_probs import TokenScores, full_kl, token_scores
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
@@ -58,9 +57,7 @@ from harness.device import precision
 from harness.flag_ranges import AtLeastOne, Count, NotNegative, Share
 from harness.frozen_copy import frozen_copy
 from harness.metric_log import MetricLog
-from harness.optimizer import adamw, clip_and_step, mix_into, set_learning_rate
-from harness.seeds import make_generator
-from harness.training_state import HasState, TrainingState
+from harness.optimizer import clip_and_step, mix_into, set_learning_rate
 from rl.batches.dynamic_sampling import SAMPLING_FILTERS, GroupBuffer, PromptCursor
 from rl.batches.rollout import (
     Rollout,
@@ -76,11 +73,11 @@ from rl.equations.advantages import gdpo_advantages, group_advantages
 from rl.equations.kl import k1_importance, k2, k3, k3_importance, loss_estimator
 from rl.equations.token_rewards import overlong_penalty
 from rl.rewards.sources import RewardFn, checked_rewards
-from rl.training.config import EngineConfig, kl_controller, require_groups, size_presets, warmed_up
+from rl.training.config import EngineConfig, require_groups, size_presets, warmed_up
 from rl.training.engine import Engine, sampling_needs
 from rl.training.metrics import CLIPPED, StepBatch, Stopwatch, UpdateMeter, rollout_metrics
 from rl.training.reference import check_mix_of_adapters
-from rl.training.run import Validate, finish_step, run_training
+from rl.training.run import Validate, finish_step, run_training, set_up
 
 PRESETS = size_presets()
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -423,18 +420,11 @@ def train(
     numbers are added every `eval_every` steps; with a folder a resumable state is kept there. A step
     whose groups were all dropped takes no optimizer step.
     """
-    params = SamplingParams(config.temperature, max_new_tokens=config.max_new_tokens)
     reference = reference or frozen_copy(policy)
-    policy.eval()  # dropout stays off: old and new log-probs must describe the same function
-    optimizer = adamw(policy, config.lr, weight_decay=0.0)
-    kl, cursor = kl_controller(config), PromptCursor(prompts, config.seed)
-    generators = {name: make_generator(config.seed, name) for name in ("sampling", "minibatches")}
-    models: dict[str, HasState] = {"policy": policy, "reference": reference}
-    state = TrainingState(
-        models | {"optimizer": optimizer, "kl": kl, "prompts": cursor}, generators
+    cursor = PromptCursor(prompts, config.seed)
+    params, optimizer, kl, generators, state = set_up(
+        config, policy, folder, reference=reference, prompts=cursor
     )
-    if config.resume and folder is not None:
-        state.load(folder)
 
     keep = SAMPLING_FILTERS[config.sampling_filter]
     acted = partial(CLIPPED[config.surrogate], config)

@@ -47,7 +47,6 @@ from torch import Tensor
 from data.collate import ResponseBatch
 from data.records import PromptRecord
 from gpt.corpus import Corpus
-from gpt.generate import SamplingParams
 from gpt.log_probs import TokenScores, token_scores, token_scores_and_kl
 from gpt.model import GPT
 from gpt.teacher import open_teacher
@@ -56,9 +55,7 @@ from harness.device import precision
 from harness.flag_ranges import KLLimit, NotNegative
 from harness.frozen_copy import frozen_copy
 from harness.metric_log import MetricLog
-from harness.optimizer import adamw, clip_and_step, set_learning_rate
-from harness.seeds import make_generator
-from harness.training_state import TrainingState
+from harness.optimizer import clip_and_step, set_learning_rate
 from rl.batches.rollout import (
     epoch_minibatches,
     micro_batches,
@@ -72,11 +69,11 @@ from rl.equations.kl import loss_estimator
 from rl.equations.losses import clipped_surrogate, policy_gradient, sequence_mean, sequence_sum
 from rl.rewards.sources import RewardFn, checked_rewards
 from rl.rewards.teacher_reward import TeacherReward, refuse_other_rewards
-from rl.training.config import kl_controller, require_groups, size_presets, warmed_up
+from rl.training.config import require_groups, size_presets, warmed_up
 from rl.training.engine import Engine, sampling_needs
 from rl.training.metrics import StepBatch, Stopwatch, UpdateMeter, rollout_metrics
 from rl.training.reference import MovingReference, check_moving_reference, moved_reference
-from rl.training.run import Validate, finish_step, run_as_command, run_training
+from rl.training.run import Validate, finish_step, run_as_command, run_training, set_up
 from rl.training.text import TextConfig, open_text, text_gradient
 
 PRESETS = size_presets(dict(pretraining_coef=1.0))
@@ -209,17 +206,8 @@ def train(
     if config.pretraining_coef and corpus is None:
         raise ValueError("pretraining_coef needs a corpus: pass one, or set it to 0")
     text = corpus if config.pretraining_coef else None
-    params = SamplingParams(config.temperature, max_new_tokens=config.max_new_tokens)
     reference = reference or frozen_copy(policy)  # line 2
-    policy.eval()  # dropout stays off: old and new log-probs must describe the same function
-    optimizer = adamw(policy, config.lr, weight_decay=0.0)
-    kl = kl_controller(config)
-    generators = {name: make_generator(config.seed, name) for name in ("sampling", "minibatches")}
-    state = TrainingState(
-        {"policy": policy, "reference": reference, "optimizer": optimizer, "kl": kl}, generators
-    )
-    if config.resume and folder is not None:
-        state.load(folder)
+    params, optimizer, kl, generators, state = set_up(config, policy, folder, reference=reference)
 
     clip = config.clip_low, config.clip_high
     for step in state.steps_left(config.steps):  # line 3

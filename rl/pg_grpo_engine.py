@@ -39,17 +39,14 @@ import torch
 from torch import Tensor
 
 from data.records import PromptRecord
-from gpt.generate import SamplingParams
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
 from harness.device import precision
 from harness.flag_ranges import AboveZero, AtLeastOne, NotNegative
 from harness.frozen_copy import frozen_copy
 from harness.metric_log import MetricLog
-from harness.optimizer import adamw, clip_and_step, set_learning_rate
+from harness.optimizer import clip_and_step, set_learning_rate
 from harness.ranks.collectives import on_device
-from harness.seeds import make_generator
-from harness.training_state import HasState, TrainingState
 from reward_model.pairs import TokenPair
 from rl.batches.preferences import (
     Compared,
@@ -88,11 +85,11 @@ from rl.equations.losses import (
     sequence_ratio,
 )
 from rl.rewards.sources import RewardFn, checked_rewards
-from rl.training.config import EngineConfig, kl_controller, require_groups, size_presets, warmed_up
+from rl.training.config import EngineConfig, require_groups, size_presets, warmed_up
 from rl.training.engine import Engine
 from rl.training.metrics import StepBatch, Stopwatch, UpdateMeter, rollout_metrics
 from rl.training.open_task import Task
-from rl.training.run import Validate, finish_step, run_as_command, run_training
+from rl.training.run import Validate, finish_step, run_as_command, run_training, set_up
 
 PRESETS = size_presets()
 PRESETS["own"] |= dict(max_response_tokens=1024)
@@ -294,18 +291,10 @@ def train(
 
     `offline_pairs` are the recorded pairs of `pairs` "offline" and "both", the others GRPO's.
     """
-    params = SamplingParams(config.temperature, max_new_tokens=config.max_new_tokens)
     if config.measures_kl or config.needs_reference:
         reference = reference or frozen_copy(policy)  # line 1
-    policy.eval()  # dropout stays off: old and new log-probs must describe the same function
-    optimizer = adamw(policy, config.lr, weight_decay=0.0)
-    kl = kl_controller(config)
-    generators = {name: make_generator(config.seed, name) for name in ("sampling", "minibatches")}
-    models: dict[str, HasState] = {} if reference is None else {"reference": reference}
-    models |= {"policy": policy, "optimizer": optimizer, "kl": kl}
-    state = TrainingState(models, generators)
-    if config.resume and folder is not None:
-        state.load(folder)
+    frozen = {} if reference is None else {"reference": reference}
+    params, optimizer, kl, generators, state = set_up(config, policy, folder, **frozen)
     recorded = recorded_stream(config, offline_pairs, reference, tokenizer.eos_id)  # line 4
 
     for step in state.steps_left(config.steps):

@@ -32,7 +32,6 @@ import torch
 from torch import Tensor
 
 from data.records import PromptRecord
-from gpt.generate import SamplingParams
 from gpt.log_probs import token_scores
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
@@ -40,9 +39,7 @@ from harness.device import precision
 from harness.flag_ranges import AtLeastOne
 from harness.frozen_copy import frozen_copy
 from harness.metric_log import MetricLog
-from harness.optimizer import adamw, clip_and_step, set_learning_rate
-from harness.seeds import make_generator
-from harness.training_state import TrainingState
+from harness.optimizer import clip_and_step, set_learning_rate
 from rl.batches.rollout import (
     micro_batches,
     minibatches,
@@ -55,10 +52,10 @@ from rl.equations.advantages import greedy_baseline_advantages
 from rl.equations.losses import policy_gradient, sequence_sum
 from rl.equations.token_rewards import token_level_rewards
 from rl.rewards.sources import RewardFn, checked_rewards
-from rl.training.config import EngineConfig, kl_controller, size_presets, warmed_up
+from rl.training.config import EngineConfig, size_presets, warmed_up
 from rl.training.engine import Engine
 from rl.training.metrics import StepBatch, Stopwatch, UpdateMeter, rollout_metrics
-from rl.training.run import Validate, finish_step, run_as_command, run_training
+from rl.training.run import Validate, finish_step, run_as_command, run_training, set_up
 
 # One response per prompt and one greedy answer: as many responses as the others sample for a batch.
 PRESETS = size_presets(dict(prompts_per_step=16))
@@ -137,18 +134,9 @@ def train(
     `reference` is the policy as it starts, frozen; without it a copy is made. With `validate` its
     numbers are added every `eval_every` steps; with a folder a resumable state is kept there.
     """
-    params = SamplingParams(config.temperature, max_new_tokens=config.max_new_tokens)
-    greedily = replace(params, greedy=True)
     reference = reference or frozen_copy(policy)  # pi_ref
-    policy.eval()  # dropout stays off: old and new log-probs must describe the same function
-    optimizer = adamw(policy, config.lr, weight_decay=0.0)
-    kl = kl_controller(config)
-    generators = {name: make_generator(config.seed, name) for name in ("sampling", "minibatches")}
-    state = TrainingState(
-        {"policy": policy, "reference": reference, "optimizer": optimizer, "kl": kl}, generators
-    )
-    if config.resume and folder is not None:
-        state.load(folder)
+    params, optimizer, kl, generators, state = set_up(config, policy, folder, reference=reference)
+    greedily = replace(params, greedy=True)
 
     for step in state.steps_left(config.steps):  # line 1
         lr = config.lr * warmed_up(config, step)

@@ -81,7 +81,7 @@ STEERING: dict[str, Any] = dict(
     prompts_per_step=16, group_size=8, eval_every=5, eval_prompts=128, test_prompts=0,
     checkpoint_every=10, stop_kl=7,
 )  # fmt: skip
-# GRPO divides by the rewards' spread in a group, some 2 here: its 0.2 weighs like 0.4 in the others.
+# GRPO divides by the rewards' spread in a group, about 2 here: its 0.2 weighs like 0.4 in the others.
 RECIPES = {
     "grpo": Recipe(
         "rl.grpo_engine", STEERING | dict(steps=100, lr=1.5e-4, minibatches=1, kl_coef=0.2)

@@ -99,7 +99,12 @@ GROUPS = (
         35,
         ("test_config.py", "test_ppo_engine.py", DEFAULTS),
     ),
-    Group("engines", ("rl/*_engine.py",), 65, (DEFAULTS, "test_config.py", CONTRACT)),
+    Group(
+        "engines",
+        ("rl/*_engine.py",),
+        65,
+        (DEFAULTS, "test_config.py", "test_engine_refusals.py", CONTRACT),
+    ),
 )
 OWN_TESTS = {  # of files whose tests have another name
     "reward_model/loss.py": ("test_bradley_terry_loss.py", "test_outcome_loss.py"),

@@ -6,14 +6,19 @@ that convince.
     policy         the base after 80 steps of GRPO against that reward model
     sweep          four more policies, one for each beta (scripts/playground_sweep.py)
 
-All three come from one run of the pipeline: `python scripts/keep_models.py` makes them again. The
-base is stored in bfloat16. The other two are its descendants, so their files hold only what
-training has changed, in 8 bits a weight.
+All three come from one run of the pipeline. The base is stored in bfloat16. The other two are its
+descendants, so their files hold only what training has changed, in 8 bits a weight.
+
+    python scripts/saved_models.py                    makes them again: the demo, then its files
+    python scripts/saved_models.py --run runs/demo    from a demo that has been trained already
 """
 
 from __future__ import annotations
 
+import harness  # isort: skip  # noqa: F401  (before PyTorch is loaded)
+
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +28,11 @@ from torch import Tensor
 from gpt.checkpoint import checked_tokenizer, gpt_config_of, load_gpt, load_strictly
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
+from harness.command_line import run_command
+from harness.errors import UserError
+from harness.files import display_path
+from harness.flag_ranges import Seed
+from harness.paths import RUNS
 from harness.safetensors_file import load_weights, save_weights
 from reward_model.scalar_head import RewardModel
 
@@ -124,3 +134,36 @@ def keep(run: Path, folder: Path = FOLDER) -> None:
         "reward_model_difference",
         about,
     )
+
+
+@dataclass(frozen=True)
+class KeepConfig:
+    """What to keep: the models of a finished demo, or of one that is trained now."""
+
+    run: Path | None = None
+    """Folder of a finished scripts/demo.py; default: train one."""
+    seed: Seed = 0
+    """Seed of the demo that is trained."""
+    out: Path = FOLDER
+    """Where the three files go."""
+    debug: bool = False
+    """Show the traceback of an error."""
+
+
+def main(config: KeepConfig) -> None:
+    """Train if need be, then write the files."""
+    run = config.run
+    if run is None:
+        import demo
+
+        run = RUNS / "kept"
+        demo.main(demo.DemoConfig(seed=config.seed, out=run))
+    elif not (run / "results.json").exists():
+        raise UserError(f"{display_path(run)} is no finished demo: it holds no results.json")
+    keep(run, config.out)
+    size = sum((config.out / path.name).stat().st_size for path in FILES.values())
+    print(f"kept {len(FILES)} models in {display_path(config.out)}, {size / 1e6:.2f} MB")
+
+
+if __name__ == "__main__":
+    run_command(main, KeepConfig)

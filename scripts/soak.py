@@ -63,10 +63,10 @@ from toy_runs import (
 
 from harness.command_line import run_command
 from harness.errors import UserError
-from harness.files import append_jsonl, display_path, read_jsonl, write_json
+from harness.files import append_jsonl, display_path, read_jsonl, sha256_of, write_json
 from harness.flag_ranges import Seed
 from harness.paths import MODEL_FILE, REPOSITORY, RUNS, STATE_FILE
-from harness.run_folder import CONFIG_FILE, sha256_of
+from harness.run_folder import CONFIG_FILE
 
 DOCUMENT = REPOSITORY / "docs" / "reliability.md"
 BEGIN, END = "<!-- soak -->", "<!-- end of soak -->"

@@ -37,7 +37,7 @@ COMMANDS = ("doctor.py", "export.py", "memory.py", "report.py", "talk.py")
 CODE_FOLDERS = (*PACKAGES, "nano", "conformance", "scripts", "bench", "notebooks", "tests")
 RUNTIME = {*("torch", "tiktoken", "numpy", "matplotlib", "safetensors", "tyro", "tqdm", "jinja2")}
 OPTIONAL = {
-    "gpt/pretrained.py": {"huggingface_hub"},
+    "gpt/published/pretrained.py": {"huggingface_hub"},
     "rl/commands/event_files.py": {"tensorboard"},
 }  # extras: inside functions of these files only
 FOREIGN_NAMES = RUNTIME | {

@@ -15,7 +15,7 @@ from data.readers import DataError
 from data.records import PromptRecord
 from gpt.checkpoint import load_gpt, save_gpt
 from gpt.model import GPT, GPTConfig
-from gpt.pretrained import shard_names
+from gpt.published.pretrained import shard_names
 from gpt.tokenizer import load_tokenizer
 from harness.errors import UserError
 from harness.safetensors_file import load_weights, save_weights

@@ -181,3 +181,30 @@ def test_tests_pin_no_long_sentences() -> None:
     for name in python_files("tests"):
         words = [re.sub(r"\{.*?\}", "", sentence) for _, sentence in pinned.findall(text(name))]
         assert [sentence for sentence in words if len(sentence) > 35] == [], name
+
+
+# --- plain English -------------------------------------------------------------------------------
+
+UNIDIOMATIC = {
+    r"\bsurely\b": "significantly",
+    r"\bsome (?=\d)": "about",
+    r"\bon the way\b": "during, before the end, or peak",
+    r"\b(?:can|could|cannot) be told (?:from|apart)\b": "differs from, be distinguished",
+    r"\b(?:one|two|three) \w+ less\b": "one fewer",
+    r"\bin the place of\b": "instead of",
+    r"\bnone of (?:its|their) doing\b": "it cannot have influenced it",
+    r"\bshall not\b": "must not",
+}
+
+
+def test_pages_avoid_words_that_no_native_would_choose() -> None:
+    """They are literal translations; each has a word that a reader knows."""
+    pages = [n for n in tracked() if re.search(r"\.(md|jinja|ini)$|^notebooks/\d\d.*\.py$", n)]
+    found = [
+        f"{name}: {word[0]!r}, better: {better}"
+        for name in pages
+        if name != "CHANGELOG.md"
+        for pattern, better in UNIDIOMATIC.items()
+        for word in re.finditer(pattern, text(name), re.IGNORECASE)
+    ]
+    assert len(pages) > 80 and found == []

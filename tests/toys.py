@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
 import torch
 
 from gpt.model import GPT, GPTConfig
@@ -18,6 +19,13 @@ def documented(heading: str) -> set[str]:
     text = DOCUMENT.read_text(encoding="utf-8")
     (body,) = re.findall(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", text, re.M | re.S)
     return set(re.findall(r"^\| `([^`]+)` \|", body, re.M))
+
+
+def one_sentence(error: pytest.ExceptionInfo) -> str:
+    """The message, which must fit on one line and start from what the user knows."""
+    text = str(error.value)
+    assert "\n" not in text and 20 < len(text) < 300, text
+    return text
 
 
 def seeded(seed: int = 0) -> torch.Generator:

@@ -20,8 +20,8 @@ from torch import Tensor
 
 SLOT = 2**20  # bytes that a rank can write at once; more goes in pieces (a container has little)
 LENGTH = 8  # of them, in front, say how many follow
-PATIENT_AFTER = 20_000  # looks, some 5 ms, after which a waiting rank sleeps between them
-LOOKS_BETWEEN_PULSES = 1000  # of a sleeping rank, some 0.1 s
+PATIENT_AFTER = 20_000  # looks, about 5 ms, after which a waiting rank sleeps between them
+LOOKS_BETWEEN_PULSES = 1000  # of a sleeping rank, about 0.1 s
 
 
 class PeerGone(RuntimeError):

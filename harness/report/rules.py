@@ -1,4 +1,4 @@
-"""What can be told from a run's numbers: rules over the rows of metrics.jsonl, no model needed.
+"""What a run's numbers show: rules over the rows of metrics.jsonl, no model needed.
 
 A rule is a function of a `Run`: its rows, its flags and what its report.json says. It returns the
 numbers that speak for a finding, or None. What the finding means, what to change and where to read
@@ -153,11 +153,6 @@ def mean(values: Iterable[float]) -> float | None:
     return sum(values) / len(values) if values else None
 
 
-def mean_of(values: Sequence[float]) -> float:
-    """The mean of at least one number."""
-    return sum(values) / len(values)
-
-
 def halves(values: Sequence[float]) -> tuple[float, float, float]:
     """Means of the first and the last third, and the standard error of their difference."""
     third = max(len(values) // 3, 2)
@@ -240,8 +235,8 @@ def loss_rises(run: Run) -> str | None:
             f"loss climbed from {start:.3g} at step 1 to {worst:.3g} (median of a fifth of the run)"
         )
     parts.append(losses[:3])
-    lowest, last = min(parts, key=mean_of), losses[-fifth:]
-    best, now = mean_of(lowest), mean_of(last)
+    lowest, last = min(parts, key=statistics.fmean), losses[-fifth:]
+    best, now = statistics.fmean(lowest), statistics.fmean(last)
     error = math.sqrt(sum(statistics.variance(part) / len(part) for part in (lowest, last)))
     if now - best <= max(4 * error, 0.15 * abs(best)):
         return None
@@ -254,11 +249,11 @@ def nothing_learned(run: Run) -> str | None:
     if not run.supervised or len(losses) < 20:
         return None
     third = len(losses) // 3
-    if right and mean_of(right[-third:]) < 0.55:
-        return f"accuracy is {mean_of(right[-third:]):.3f} over the last third, a coin has 0.5"
+    if right and statistics.fmean(right[-third:]) < 0.55:
+        return f"accuracy is {statistics.fmean(right[-third:]):.3f} over the last third, a coin has 0.5"
     untrained = losses[0] > 4  # nats per token, as of a model that guesses
-    if not right and untrained and mean_of(losses[-third:]) > 0.8 * losses[0]:
-        return f"loss went from {losses[0]:.3g} to {mean_of(losses[-third:]):.3g} nats per token"
+    if not right and untrained and statistics.fmean(losses[-third:]) > 0.8 * losses[0]:
+        return f"loss went from {losses[0]:.3g} to {statistics.fmean(losses[-third:]):.3g} nats per token"
     return None
 
 

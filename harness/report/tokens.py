@@ -109,6 +109,19 @@ class TokenView:
             ]
         return render("tokens.html", name=self.name, data=data, static=static)
 
+    def _repr_svg_(self) -> str:
+        """A still picture of the last frame, for hosts that strip the fragment of its styles."""
+        data = self.data()
+        if not (data["frames"] and data["quantities"]):
+            return render(
+                "tokens.svg", pieces=[], label="nothing recorded", scale=0.0, width=900, height=30
+            )
+        first = data["quantities"][0]
+        rows = [coloured(row, first["name"], first["scale"]) for row in data["frames"][-1]["rows"]]
+        pieces, y = placed(rows, 900)
+        words = {"label": first["label"], "scale": first["scale"]}
+        return render("tokens.svg", pieces=pieces, width=900, height=y + 12, **words)
+
 
 def coloured(row: Mapping[str, Any], name: str, scale: float) -> list[dict[str, Any]]:
     """The tokens of a row with background and number of one quantity."""
@@ -117,6 +130,21 @@ def coloured(row: Mapping[str, Any], name: str, scale: float) -> list[dict[str, 
         {"text": text, "colour": colour(value, scale), "value": value}
         for text, value in zip(row["tokens"], values, strict=True)
     ]
+
+
+def placed(rows: Sequence[Sequence[Mapping[str, Any]]], width: int) -> tuple[list[Any], int]:
+    """Coloured tokens with their places in a picture of this width, and the height below them."""
+    pieces, y, letter = [], 0, 8
+    for row in rows:
+        x, y = 8, y + 26
+        for token in row:
+            text = token["text"].replace("\n", "⏎")
+            wide = max(len(text), 1) * letter
+            if x > 8 and x + wide > width:
+                x, y = 8, y + 21
+            pieces.append({**token, "text": text, "x": x, "y": y, "width": wide})
+            x += wide + 1
+    return pieces, y + 26
 
 
 def colour(value: float | None, scale: float) -> str:

@@ -338,11 +338,9 @@ def three_models() -> Picture:
 
 
 def algorithm_map() -> Picture:
-    """From REINFORCE to every engine: which line changes on the way."""
+    """From REINFORCE to every engine: which line changes at each step."""
     p = Picture(720, 800, "A map of the algorithms: which line changes from one to the next")
-    p.text(
-        360, 22, "What changes on the way from one to the next. Code: rl/NAME_engine.py", bold=True
-    )
+    p.text(360, 22, "What changes from one to the next. Code: rl/NAME_engine.py", bold=True)
     reinforce = p.box(250, 36, 220, ["REINFORCE", "`-A log pi, A = R"], "exact")
     rloo = p.box(10, 140, 200, ["RLOO", "~A = R - mean of the others", "`rloo"], "policy")
     rpp = p.box(

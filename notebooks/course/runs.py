@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -45,10 +46,13 @@ class WithGold:
 
 
 def metric(row: Mapping[str, Any], key: str) -> float:
-    """A number of a metrics row; "clipped" adds the clip's two sides up."""
+    """A number of a metrics row; "clipped" adds the clip's two sides up.
+
+    NaN where it was not measured, such as the KL of a run with a coefficient of 0.
+    """
     if key == "clipped":
         return row["clip_low_fraction"] + row["clip_high_fraction"]
-    return row[key]
+    return row.get(key, math.nan)
 
 
 def curves(

@@ -29,7 +29,7 @@ from gpt.teacher import open_teacher, teacher_folder
 from gpt.tokenizer import Tokenizer
 from harness.errors import UserError
 from harness.files import display_path, read_object, require_regular
-from harness.paths import MODEL_FILE
+from harness.paths import MODEL_FILE, folder_of_run
 from reward_model.scalar_head import RewardModel, load_reward_model
 from rl.batches.rollout import Rollout, sample_rollout
 from rl.rewards.function import open_function
@@ -59,7 +59,7 @@ class RunFolder:
     @classmethod
     def read(cls, path: Path) -> RunFolder:
         """UserError if there is no such folder, no model in it, or a damaged config.json."""
-        path = path.parent if path.name == MODEL_FILE else path
+        path = folder_of_run(path)
         if not path.is_dir():
             raise UserError(
                 f"there is no run folder {path}: give the folder of a run, as in runs/NAME"
@@ -96,7 +96,7 @@ class RunFolder:
 
     def find(self, path: Path) -> Path | None:
         """A folder that the flags name: where they say, or beside this one, if both were moved."""
-        path = path.parent if path.name == MODEL_FILE else path
+        path = folder_of_run(path)
         places = (path, self.path.resolve().parent / path.name)
         return next((place for place in places if (place / MODEL_FILE).exists()), None)
 

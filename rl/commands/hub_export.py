@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gpt.checkpoint import load_gpt
 from gpt.model import GPT
-from gpt.pretrained import save_gpt2
+from gpt.published.pretrained import save_gpt2
 from gpt.tokenizer import PAD, Tokenizer, build_tokenizer
 from harness.errors import UserError
 from harness.files import display_path, expanded, read_jsonl, write_json

@@ -23,7 +23,7 @@ from harness.flag_ranges import (
     Limit,
     NotNegative,
 )
-from harness.paths import MODEL_FILE
+from harness.paths import folder_of_run
 from rl.batches.rollout import BatchFlags
 from rl.equations.kl import AdaptiveKL, DoublingKL, FixedKL
 from rl.rewards.sources import check_reward
@@ -241,10 +241,7 @@ class EngineConfig(BatchFlags, PenaltyFlags, RewardFlags, RunFlags):
     @property
     def first_reward_model(self) -> Path | None:
         """The reward model of an engine that can use one alone: its recorded pairs, its replay."""
-        if not self.reward_model:
-            return None
-        first = self.reward_model[0]
-        return first.parent if first.name == MODEL_FILE else first
+        return folder_of_run(self.reward_model[0]) if self.reward_model else None
 
 
 def check_ensemble(config: EngineConfig) -> None:

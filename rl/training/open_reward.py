@@ -18,7 +18,7 @@ from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
 from harness.errors import UserError
 from harness.files import display_path
-from harness.paths import MODEL_FILE
+from harness.paths import MODEL_FILE, folder_of_run
 from reward_model.scalar_head import RewardModel, load_reward_model
 from rl.rewards.ensemble import Combine, EnsembleReward
 from rl.rewards.function import open_function
@@ -141,7 +141,7 @@ def reference_responses(
 
     Both answers of its first held-out pairs that fit in `room` tokens; None where it kept no pairs.
     """
-    path = _run_folder(folder) / "held_out_pairs.jsonl"
+    path = folder_of_run(folder.resolve()) / "held_out_pairs.jsonl"
     if not path.exists():
         return None
     rows = [
@@ -171,7 +171,7 @@ def open_reward_model(
 
     It must read the policy's tokens. `flag` is the flag that names the folder, for the messages.
     """
-    folder = folder.parent if folder.name == MODEL_FILE else folder
+    folder = folder_of_run(folder)
     if not (folder / MODEL_FILE).exists():
         raise UserError(
             f"{flag}there is no reward model in {display_path(folder)}: train it with\n"
@@ -223,17 +223,11 @@ def open_gold(
 
 def _same_model(one: Path, other: Path) -> bool:
     """Whether two run folders are one, or hold the same weights, as a copy does."""
-    one, other = _run_folder(one), _run_folder(other)
+    one, other = folder_of_run(one.resolve()), folder_of_run(other.resolve())
     if one == other:
         return True
     files = one / MODEL_FILE, other / MODEL_FILE
     return all(file.is_file() for file in files) and filecmp.cmp(*files, shallow=False)
-
-
-def _run_folder(path: Path) -> Path:
-    """The folder of a run, whether it or the model in it is named."""
-    path = path.resolve()
-    return path.parent if path.name == MODEL_FILE else path
 
 
 def apply_answer_weights(config: EngineConfig, reward_fn: RewardFn) -> RewardFn:

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+import torch
+
+from gpt.generate import SamplingParams
 from gpt.model import GPT
 from harness.metric_log import MetricLog
-from harness.optimizer import check_losses
+from harness.optimizer import adamw, check_losses
 from harness.ranks.collectives import check_alike
-from harness.training_state import TrainingState, keep_state
-from rl.training.config import RunFlags
+from harness.seeds import make_generator
+from harness.training_state import HasState, TrainingState, keep_state
+from rl.equations.kl import AdaptiveKL, DoublingKL, FixedKL
+from rl.training.config import EngineConfig, RunFlags, kl_controller
 from rl.training.engine import Engine
 from rl.training.metrics import StepBatch, kl_exceeded
 
@@ -27,6 +32,31 @@ class Records(Protocol):
     """A validation that also keeps some of what a step was trained on, as a plain function does not."""
 
     def record(self, policy: GPT, reference: GPT | None, step: int, batch: StepBatch) -> None: ...
+
+
+class SetUp(NamedTuple):
+    """What a loop works with, as it starts or as an earlier run has left it."""
+
+    params: SamplingParams
+    optimizer: torch.optim.Optimizer
+    kl: FixedKL | AdaptiveKL | DoublingKL
+    generators: dict[str, torch.Generator]
+    state: TrainingState
+
+
+def set_up(config: EngineConfig, policy: GPT, folder: Path | None, **parts: HasState) -> SetUp:
+    """For a loop that trains `policy` alone; with --resume the state in the folder is restored.
+
+    `parts` are what else a step may change, or a resumed run needs as it was: the reference.
+    """
+    policy.eval()  # dropout stays off: old and new log-probs must describe the same function
+    optimizer, kl = adamw(policy, config.lr, weight_decay=0.0), kl_controller(config)
+    generators = {name: make_generator(config.seed, name) for name in ("sampling", "minibatches")}
+    state = TrainingState({"policy": policy, **parts, "optimizer": optimizer, "kl": kl}, generators)
+    if config.resume and folder is not None:
+        state.load(folder)
+    params = SamplingParams(config.temperature, max_new_tokens=config.max_new_tokens)
+    return SetUp(params, optimizer, kl, generators, state)
 
 
 def finish_step(

@@ -185,7 +185,7 @@ def median_curve(cells: Sequence[Mapping[str, Any]]) -> tuple[np.ndarray, np.nda
 def best_of_cells(
     cells: Sequence[Mapping[str, Any]], size: str, labels: int
 ) -> tuple[float, float]:
-    """GRPO's best gold on the way and the gold of the largest best-of-n, means over the starts.
+    """GRPO's peak gold and the gold of the largest best-of-n, means over the starts.
 
     NaN where no run is there.
     """

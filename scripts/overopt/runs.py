@@ -1,4 +1,4 @@
-"""The stage that optimises a policy, and what is measured on the way.
+"""The stage that optimises a policy, and what is measured during it.
 
 An engine sees this file's `Measuring` as its validation: test prompts answered with the same random
 numbers every time, and every number kept per prompt, so that runs can be paired and resampled.

@@ -149,7 +149,8 @@ def test_a_button_copies_the_code_above_it(chrome: Chrome) -> None:
     copied = chrome.run(
         "(async () => { let copied = ''; navigator.clipboard.writeText = async (text) => { copied ="
         " text; };"
-        " const button = document.querySelector('article .copy'); button.click(); await new Promise(r => setTimeout(r, 50));"
+        " const button = document.querySelector('article .copy'); button.click();"
+        " await new Promise(r => setTimeout(r, 50));"
         " return [copied, button.parentElement.querySelector('pre').textContent, button.textContent]; })()"
     )
     assert copied[0] == copied[1] and "make demo" in copied[0] and copied[2] == "Copied"

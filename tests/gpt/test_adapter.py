@@ -20,7 +20,7 @@ from gpt.lora import (
     trunk_to_train,
 )
 from gpt.model import GPT, GPTConfig
-from gpt.pretrained import save_gpt2
+from gpt.published.pretrained import save_gpt2
 from harness.errors import UserError
 
 SHAPE = GPTConfig(vocab_size=11, context=12, n_layer=2, n_head=2, n_embd=8)

@@ -17,9 +17,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from gpt import pretrained
 from gpt.model import GPT, GPTConfig
-from gpt.pretrained import PublishedFile, load_gpt2, save_gpt2
+from gpt.published import pretrained
+from gpt.published.pretrained import PublishedFile, load_gpt2, save_gpt2
 from harness.errors import UserError
 
 TINY = GPTConfig(vocab_size=61, context=16, n_layer=1, n_head=2, n_embd=8)

@@ -13,7 +13,7 @@ from toys import Crash, CrashingLog
 from data import names
 from data.records import PreferenceRecord
 from data.splits import split_of
-from gpt import finetuning, pretrained, pretraining
+from gpt import finetuning, pretraining
 from gpt.checkpoint import load_gpt
 from gpt.finetuning import (
     FinetuningConfig,
@@ -25,7 +25,8 @@ from gpt.finetuning import (
     train,
 )
 from gpt.model import GPT, GPTConfig
-from gpt.pretrained import save_gpt2
+from gpt.published import pretrained
+from gpt.published.pretrained import save_gpt2
 from gpt.tokenizer import load_tokenizer
 from harness.errors import UserError
 from harness.metric_log import MetricLog

@@ -20,7 +20,7 @@ from gpt.lora import (
     merged_state,
 )
 from gpt.model import GPT, GPTConfig
-from gpt.pretrained import load_gpt2, save_gpt2
+from gpt.published.pretrained import load_gpt2, save_gpt2
 from gpt.tokenizer import build_tokenizer, load_tokenizer
 from harness.errors import UserError
 from harness.frozen_copy import frozen_copy

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
-from toys import close
+from toys import close, randomized
 
 from data.collate import left_pad, right_pad
 from gpt.model import GPT, PRESETS, GPTConfig, KVCache, plain_attention, preset_config
@@ -19,11 +19,7 @@ ROWS = [[3, 1, 4], [1, 5, 9, 2, 6], [5, 3]]
 
 def random_gpt(config: GPTConfig = CONFIG, seed: int = 0) -> GPT:
     """Every parameter random and large, biases and gains too, so that none can be left out."""
-    model = GPT(config).double().eval()
-    generator = torch.Generator().manual_seed(seed)
-    for parameter in model.parameters():
-        parameter.data = torch.randn(parameter.shape, generator=generator).double() / 2
-    return model
+    return randomized(GPT(config).double().eval(), seed)
 
 
 MODEL = random_gpt()

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from data.collate import left_pad
 from gpt.generate import SamplingParams, generate
 from gpt.model import GPT, GPTConfig
-from gpt.pretrained import INDEX_FILE, load_gpt2, save_gpt2
+from gpt.published.pretrained import INDEX_FILE, load_gpt2, save_gpt2
 from harness.errors import UserError
 
 SMALL = GPTConfig(vocab_size=61, context=32, n_layer=3, n_head=4, n_embd=16)

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from toys import randomized
 
 from data.collate import ResponseBatch, collate_responses
 from data.names import default_folder
@@ -28,11 +29,7 @@ BATCH = collate_responses(PROMPTS, RESPONSES, eos_id=0)
 
 
 def random_gpt(seed: int = 0, dropout: float = 0.0) -> GPT:
-    model = GPT(replace(SHAPE, dropout=dropout)).double()
-    generator = torch.Generator().manual_seed(seed)
-    for parameter in model.parameters():
-        parameter.data = torch.randn(parameter.shape, generator=generator).double() / 2
-    return model
+    return randomized(GPT(replace(SHAPE, dropout=dropout)).double(), seed)
 
 
 class ListCorpus:

@@ -8,8 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from gpt.published.tokenizer_files import (
+    GPT2_PATTERN,
+    byte_characters,
+    read_tokenizer,
+    write_tokenizer,
+)
 from gpt.tokenizer import Tokenizer, build_tokenizer, load_tokenizer
-from gpt.tokenizer_files import GPT2_PATTERN, byte_characters, read_tokenizer, write_tokenizer
 from harness.errors import UserError
 
 PIECES = [

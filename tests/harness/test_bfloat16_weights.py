@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 
 import torch
+from toys import randomized
 
 from data.collate import collate_responses
 from gpt.generate import SamplingParams, generate
@@ -18,11 +19,9 @@ BATCH = collate_responses([[3, 1], [5], [2, 2, 6]], [[1, 5, 0], [6, 2, 4, 4], [0
 
 
 def random_gpt() -> GPT:
-    model = GPT(GPTConfig(11, context=16, n_layer=2, n_head=2, n_embd=16)).eval()
-    generator = torch.Generator().manual_seed(0)
-    for parameter in model.parameters():
-        parameter.data = torch.randn(parameter.shape, generator=generator) / 2
-    return model.requires_grad_(False)
+    return randomized(
+        GPT(GPTConfig(11, context=16, n_layer=2, n_head=2, n_embd=16)).eval(), 0
+    ).requires_grad_(False)
 
 
 def autocast() -> torch.autocast:

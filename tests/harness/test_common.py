@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 import tyro
+from toys import one_sentence
 
 from gpt.checkpoint import load_gpt, save_gpt
 from gpt.model import GPT, GPTConfig
@@ -33,13 +34,6 @@ TOKENIZER = load_tokenizer("glassbox")
 def small_gpt(seed: int = 0, n_embd: int = 4) -> GPT:
     config = GPTConfig(TOKENIZER.n_vocab, context=8, n_layer=1, n_head=1, n_embd=n_embd)
     return GPT(config).initialize(torch.Generator().manual_seed(seed))
-
-
-def one_sentence(error: pytest.ExceptionInfo) -> str:
-    """The message, which must fit on one line and start from what the user knows."""
-    text = str(error.value)
-    assert "\n" not in text and 20 < len(text) < 300, text
-    return text
 
 
 # Devices and seeds

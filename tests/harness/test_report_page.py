@@ -8,6 +8,7 @@ import re
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 import torch
@@ -235,6 +236,14 @@ def test_padded_tensors_and_lists_of_responses() -> None:
     assert [row["values"]["kl"] for row in view.rows] == [[1.0, 2.0], [3.0, 4.0, 5.0]]
     assert [row["prompt"] for row in view.rows] == ["p", "q"]
     assert [q["name"] for q in view.data()["quantities"]] == ["kl", "entropy"]
+
+
+def test_a_view_carries_a_still_picture_of_its_first_quantity() -> None:
+    """For hosts that strip styles: blue above 0, orange below, markup shown as text."""
+    svg = show_tokens([["a", "<b>"], ["c"]], {"kl": [[2.0, -2.0], [0.0, 0.0]]})._repr_svg_()
+    root = ElementTree.fromstring(svg)
+    fills = [rect.get("fill") for rect in root.iter("{http://www.w3.org/2000/svg}rect")][1:]
+    assert fills == ["#4691d2", "#e6801e", "#ffffff"] and "&lt;b&gt;" in svg
 
 
 @pytest.mark.parametrize("values", [[0.5], {"kl": [[0.5]]}, {"kl": []}])

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from toys import one_sentence
 
 from harness import run_folder
 from harness.command_flags import CommandFlags
@@ -24,13 +25,6 @@ from harness.optimizer import Diverged
 from harness.paths import MODEL_FILE
 from harness.run_folder import finish_run, open_run, read_record, stepping
 from harness.training_state import TrainingState, keep_state, saved_step
-
-
-def one_sentence(error: pytest.ExceptionInfo) -> str:
-    """The message, which must fit on one line and start from what the user knows."""
-    text = str(error.value)
-    assert "\n" not in text and 20 < len(text) < 300, text
-    return text
 
 
 @dataclass(frozen=True)

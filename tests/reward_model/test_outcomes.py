@@ -6,6 +6,7 @@ import random
 
 import pytest
 import torch
+from toys import Crash, CrashingLog
 
 from data.labelled import LabelledText
 from gpt.checkpoint import save_gpt
@@ -196,18 +197,11 @@ def test_an_interrupted_run_resumes_into_the_same_model(tmp_path, monkeypatch):
         device="cpu", ranks=1, out=tmp_path / "whole",
     )  # fmt: skip
     whole, _ = load_reward_model(outcome_training.main(config))
-    write = MetricLog.write
-
-    def stopping(self, *, step, **metrics):
-        write(self, step=step, **metrics)
-        if step == 5:
-            raise RuntimeError("stopped")
-
-    monkeypatch.setattr(MetricLog, "write", stopping)
     half = dataclasses.replace(config, out=tmp_path / "half")
-    with pytest.raises(RuntimeError, match="stopped"):
-        outcome_training.main(half)
-    monkeypatch.setattr(MetricLog, "write", write)
+    with monkeypatch.context() as patch:
+        patch.setattr(outcome_training, "MetricLog", CrashingLog)
+        with pytest.raises(Crash):
+            outcome_training.main(half)
     resumed, _ = load_reward_model(outcome_training.main(dataclasses.replace(half, resume=True)))
     for one, other in zip(whole.parameters(), resumed.parameters(), strict=True):
         assert torch.equal(one, other)

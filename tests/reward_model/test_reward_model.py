@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from toys import randomized
 
 from data.collate import ResponseBatch, collate_responses
 from gpt.model import GPT, GPTConfig
@@ -19,11 +20,9 @@ RESPONSES = [[1, 5, EOS], [6, 6, 2, 4], [EOS]]  # ended, cut off, empty
 
 
 def random_gpt(seed: int = 0) -> GPT:
-    model = GPT(GPTConfig(V, context=16, n_layer=2, n_head=2, n_embd=D)).double().eval()
-    generator = torch.Generator().manual_seed(seed)
-    for parameter in model.parameters():
-        parameter.data = torch.randn(parameter.shape, generator=generator).double() / 2
-    return model
+    return randomized(
+        GPT(GPTConfig(V, context=16, n_layer=2, n_head=2, n_embd=D)).double().eval(), seed
+    )
 
 
 def reward_model(pooling: str = "mean_score") -> RewardModel:

@@ -235,21 +235,6 @@ class Updates:
         self.gradients = seen_gradients(monkeypatch)
 
 
-class Crash(Exception):
-    pass
-
-
-class CrashingLog(MetricLog):
-    """Ends the run after `last` steps."""
-
-    last = 5
-
-    def write(self, *, step: int, **metrics) -> None:
-        super().write(step=step, **metrics)
-        if step == self.last:
-            raise Crash
-
-
 def same_update(monkeypatch: pytest.MonkeyPatch, engine: Engine, **options: Any) -> list[list]:
     """Hold that micro-batches change nothing but the order of sums; the metrics of both runs.
 

@@ -201,28 +201,6 @@ def test_the_learning_rate_warms_up_and_follows_a_cosine():
     assert [row["lr"] for row in rows] == expected and expected[:2] == [2e-3, 4e-3]
 
 
-# Refusals
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (dict(beta=0.0), "beta must be above 0"),
-        (dict(label_smoothing=0.5), "label_smoothing.*below 0.5"),
-        (dict(label_smoothing=-0.1), "label_smoothing.*at least 0"),
-        (dict(loss="ipo", label_smoothing=0.1), "label_smoothing and the loss cdpo"),
-        (dict(label_smoothing=0.1), "label_smoothing and the loss cdpo"),
-        (dict(loss="cdpo"), "label_smoothing and the loss cdpo"),
-        (dict(simpo_beta=0.0), "simpo_beta must be above 0"),
-        (dict(target_margin=-0.1), "target_margin must not be negative"),
-        (dict(micro_batch_size=1), "micro_batch_size must be at least 2"),
-    ],
-)
-def test_what_cannot_work_is_refused(changes, message):
-    with pytest.raises(ValueError, match=message):
-        replace(CONFIG, **changes)
-
-
 # Files
 
 

@@ -22,8 +22,6 @@ from engines import (
     LETTERS,
     PROMPTS,
     SHARE_OF_A,
-    Crash,
-    CrashingLog,
     Engine,
     Noted,
     NotedTeacher,
@@ -37,6 +35,7 @@ from engines import (
     weights,
 )
 from matplotlib.figure import Figure
+from toys import Crash, CrashingLog
 
 import gpt.model
 import gpt.teacher

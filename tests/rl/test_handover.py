@@ -16,7 +16,7 @@ from gpt.checkpoint import save_gpt
 from gpt.generate import SamplingParams
 from gpt.log_probs import token_log_probs
 from gpt.model import GPT, GPTConfig
-from gpt.pretrained import TRANSPOSED
+from gpt.published.pretrained import TRANSPOSED
 from gpt.tokenizer import load_tokenizer
 from harness.errors import UserError
 from harness.run_folder import record

@@ -14,9 +14,9 @@ from gpt.checkpoint import load_gpt, save_gpt
 from gpt.generate import SamplingParams, generate
 from gpt.lora import add_adapters
 from gpt.model import GPT, GPTConfig
-from gpt.pretrained import load_with_tokenizer, save_gpt2
+from gpt.published.pretrained import load_with_tokenizer, save_gpt2
+from gpt.published.tokenizer_files import GPT2_PATTERN
 from gpt.tokenizer import build_tokenizer, load_tokenizer
-from gpt.tokenizer_files import GPT2_PATTERN
 from harness.errors import UserError
 from reward_model.scalar_head import RewardModel, load_reward_model, save_reward_model
 from rl import export

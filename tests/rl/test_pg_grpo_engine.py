@@ -226,29 +226,6 @@ def test_recorded_pairs_are_missed_and_counted():
     assert 0 < best <= 4 and both == best + 3
 
 
-# Refusals, the controller, the document
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (dict(preference_coef=-0.1), "preference_coef must not be negative"),
-        (dict(margin=-1.0), "margin must not be negative"),
-        (dict(dpo_beta=0.0), "dpo_beta must be above 0"),
-        (dict(ratio_power=0.0), "ratio_power must be above 0"),
-        (dict(label_smoothing=0.5), "label_smoothing.*below 0.5"),
-        (dict(label_smoothing=0.1), "label_smoothing and the loss cdpo"),
-        (dict(preference_loss=("cdpo",)), "label_smoothing and the loss cdpo"),
-        (dict(preference_loss=("dpo", "ipo")), "one positive weight for each"),
-        (dict(preference_weights=(0.0,)), "one positive weight for each"),
-        (dict(preference_loss=(), preference_weights=()), "must name a loss"),
-    ],
-)
-def test_what_cannot_work_is_refused(changes, message):
-    with pytest.raises(ValueError, match=message):
-        replace(CONFIG, **changes)
-
-
 # Other preference losses, several at once, and a mean ratio
 
 
@@ -308,3 +285,10 @@ def test_the_mean_ratio_by_loops_and_its_clip():
     row = meter.metrics()
     assert row["clip_high_fraction"] == pytest.approx(3 / 8)  # the whole first response
     assert row["clip_low_fraction"] == pytest.approx(3 / 8)  # the whole second one
+
+
+def test_rows_of_a_group_stay_together_only_where_they_are_compared():
+    together = {
+        coef: replace(CONFIG, preference_coef=coef, group_size=4).rows_together for coef in (0, 1)
+    }
+    assert together == {0: 1, 1: 4}

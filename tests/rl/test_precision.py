@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import torch
 import torch.nn as nn
-from engines import ENGINES, LETTERS, PROMPTS, SHARE_OF_A, Crash, Engine, Texts, small_gpt
+from engines import ENGINES, LETTERS, PROMPTS, SHARE_OF_A, Engine, Texts, small_gpt
+from toys import Crash
 
 from data import names
 from gpt import distillation, finetuning, pretraining

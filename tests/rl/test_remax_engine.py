@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import replace
 
 import pytest
 import torch
@@ -135,9 +134,3 @@ def test_a_broken_reward_of_a_greedy_answer_is_refused():
 
 def policy_text(tokens: list[int]) -> str:
     return LETTERS.decode([token for token in tokens if token != LETTERS.eos_id])
-
-
-def test_several_updates_a_batch_are_refused():
-    with pytest.raises(ValueError, match="updates_per_batch must be 1: got 2"):
-        replace(CONFIG, updates_per_batch=2)
-    assert replace(CONFIG, minibatches=4).minibatches == 4  # new samples, disjoint rows

@@ -182,17 +182,6 @@ def test_the_losses_by_loops(form, expected, clipped):
     assert where_clipped(config, *GIVEN)[TOKENS].tolist() == clipped
 
 
-# Refusals and settings
-
-
-def test_what_cannot_work_is_refused():
-    with pytest.raises(ValueError, match="updates_per_batch must.*--loss"):
-        replace(CONFIG, updates_per_batch=2)
-    assert replace(CONFIG, minibatches=4).minibatches == 4  # new samples, disjoint rows
-    for form in ("clipped", "token"):
-        assert replace(CONFIG, updates_per_batch=2, loss=form).loss == form
-
-
 # Other penalties than k1
 
 

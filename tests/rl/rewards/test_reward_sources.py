@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from toys import randomized
 
 from data.collate import collate_responses
 from data.records import PromptRecord
@@ -25,11 +26,9 @@ RECORDS = [PromptRecord("ab", answer="x"), PromptRecord("hgfed", answer="y")]
 
 
 def random_gpt(seed: int = 0) -> GPT:
-    model = GPT(GPTConfig(LETTERS.n_vocab, 24, n_layer=2, n_head=2, n_embd=16)).eval()
-    generator = torch.Generator().manual_seed(seed)
-    for parameter in model.parameters():
-        parameter.data = torch.randn(parameter.shape, generator=generator) / 4
-    return model
+    return randomized(
+        GPT(GPTConfig(LETTERS.n_vocab, 24, n_layer=2, n_head=2, n_embd=16)).eval(), seed, 0.25
+    )
 
 
 def sampled(group_size: int = 4) -> Rollout:

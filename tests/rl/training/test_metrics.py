@@ -55,6 +55,11 @@ def test_rewards_lengths_and_eos():
     )
 
 
+def test_rows_that_are_no_groups_have_no_spread():
+    metrics = rollout_metrics(rollout(1), torch.arange(4.0), torch.zeros(4, 3), None)
+    assert "zero_spread_groups" not in metrics
+
+
 def test_kl_is_summed_over_a_response_and_averaged_over_responses():
     """log pi - log pi_ref is 0.5 at each valid token: 0.5 * (2 + 3 + 1 + 2) / 4 = 1 nat.
 
@@ -172,6 +177,10 @@ def meter_of(log_ratios: list[float]) -> UpdateMeter:
         torch.ones(1, 1), batch(mask),
     )  # fmt: skip
     return meter
+
+
+def test_the_kl_of_a_single_token():
+    assert meter_of([math.log(2)]).approx_kl == pytest.approx(2 - 1 - math.log(2))
 
 
 @pytest.mark.parametrize("log_ratio", [89.0, 500.0, -500.0])

@@ -54,6 +54,11 @@ def test_the_value_after_the_last_token_is_one_column_on():
         torch.testing.assert_close(after[i], expected)
 
 
+def test_a_response_without_tokens_has_no_value_after_it():
+    after = critic().values_after(batch(([1, 2], []), ([3], [4, EOS])), 2)
+    assert after[0] == 0 and after[1] != 0
+
+
 def test_from_the_policy_every_value_is_zero_and_the_trunks_are_apart():
     policy = small_gpt().train()
     model = ValueModel.from_policy(policy)

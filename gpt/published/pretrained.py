@@ -14,7 +14,6 @@ The c_proj of attention is square, so a forgotten transpose passes every check o
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
@@ -30,16 +29,16 @@ from torch import Tensor
 from gpt.checkpoint import load_strictly, stored_sizes
 from gpt.lora import merged_state
 from gpt.model import GPT, GPTConfig
-from gpt.tokenizer import Tokenizer, load_tokenizer
-from gpt.tokenizer_files import (
+from gpt.published.tokenizer_files import (
     MERGES_FILE,
     TOKENIZER_FILE,
     VOCABULARY_FILE,
     read_tokenizer,
     write_tokenizer,
 )
+from gpt.tokenizer import Tokenizer, load_tokenizer
 from harness.errors import UserError
-from harness.files import expanded, read_json, write_atomically, write_json
+from harness.files import expanded, read_json, sha256_of, write_atomically, write_json
 from harness.paths import MODEL_FILE
 
 CONFIG_FILE = "config.json"
@@ -469,13 +468,10 @@ def page(repo: str) -> str:
 
 def check_content(path: Path, sha256: str) -> None:
     """UserError unless the file has this hash (half a gigabyte takes about a second)."""
-    with path.open("rb") as file:
-        digest = hashlib.sha256()
-        while chunk := file.read(1 << 20):
-            digest.update(chunk)
-    if digest.hexdigest() != sha256:
+    found = sha256_of(path)
+    if found != sha256:
         # The name in the cache is a link: deleting that alone would bring the same content back.
         raise UserError(
-            f"{path.resolve()} has sha256 {digest.hexdigest()} instead of {sha256}: delete that "
-            "file, and it is downloaded again"
+            f"{path.resolve()} has sha256 {found} instead of {sha256}: delete that file, and it is "
+            "downloaded again"
         )

@@ -1,0 +1,1 @@
+"""Published weights and tokenizers: downloaded, read and written."""

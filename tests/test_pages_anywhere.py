@@ -1,0 +1,116 @@
+"""Pages of the course run where nothing of the project is installed, and after a reader's edits.
+
+One page is always tried; `make pages` tries all pages with all edits, which takes most of an hour.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from importlib.metadata import distribution
+from pathlib import Path
+
+import pytest
+from run_page import EDITS, FOLDER
+from test_pages_name_what_exists import ROOT, tracked
+
+PAGES = [path.stem for path in sorted(FOLDER.glob("[0-9][0-9]_*.py"))]
+QUICK = "04_policy_gradients_and_baselines"
+# What contributors install and readers do not.
+MISSING = ("pytest", "hypothesis", "jupytext", "nbclient", "nbformat", "transformers", "IPython")
+# A Python that sees the installed packages without the project, which `pip install -e .` links there.
+BARE = """
+import runpy, sys
+sys.path[:] = [path for path in sys.path if path] + [{site!r}]
+sys.path.insert(0, "")
+sys.modules.update(dict.fromkeys({missing!r}))
+runpy.run_path({page!r}, run_name="__main__")
+import gpt
+print("library:", gpt.__file__)
+"""
+
+# DPO's optimum divides by beta, and the library refuses 0 in a sentence.
+UNDEFINED = {("20_dpo_and_pg_grpo", "beta_0")}
+
+all_pages = [
+    page if page == QUICK else pytest.param(page, marks=pytest.mark.pages) for page in PAGES
+]
+
+
+def run(command: list[str], folder: Path, **variables: str) -> str:
+    """What a command prints; its errors end the test."""
+    kept = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "COURSE_STRICT")}
+    environment = kept | {"MPLBACKEND": "Agg", "OMP_NUM_THREADS": "1"} | variables
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the repository's files, as a download has them."""
+    copy = tmp_path_factory.mktemp("elsewhere") / "glassbox"
+    for name in tracked():
+        (copy / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, copy / name)
+    return copy
+
+
+@pytest.mark.parametrize("page", all_pages)
+def test_a_page_runs_where_the_project_is_not_installed(page: str, elsewhere: Path) -> None:
+    site = str(distribution("torch").locate_file(""))
+    script = BARE.format(site=site, missing=MISSING, page=f"{page}.py")
+    printed = run([sys.executable, "-S", "-c", script], elsewhere / "notebooks")
+    assert f"library: {elsewhere / 'gpt'}" in printed
+
+
+def test_the_first_cell_fetches_the_repository_where_it_is_missing(tmp_path: Path) -> None:
+    """With a local repository in place of the address, and pip noting what it was asked for."""
+    repository = tmp_path / "published"
+    for name in (
+        n for n in tracked() if n.startswith(("notebooks/course/", "gpt/", "requirements"))
+    ):
+        (repository / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, repository / name)
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b.c"]
+    for command in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "All of it"]):
+        run([*git, *command], repository)
+    cells = json.loads((FOLDER / f"{QUICK}.ipynb").read_text(encoding="utf-8"))["cells"]
+    source = next("".join(c["source"]) for c in cells if "git" in "".join(c["source"]))
+    fetch = source.split("\nimport itertools")[0]
+    (tmp_path / "colab").mkdir()
+    (tmp_path / "pip.py").write_text("import sys; print('pip', *sys.argv[1:])", encoding="utf-8")
+    ends = "\nimport course, importlib.util; print(importlib.util.find_spec('gpt').origin)"
+    variables = {"GLASSBOX": str(repository), "PYTHONPATH": str(tmp_path)}
+    printed = run([sys.executable, "-S", "-c", fetch + ends], tmp_path / "colab", **variables)
+    assert str(tmp_path / "colab" / "glassbox-rlhf" / "gpt" / "__init__.py") in printed
+    assert "pip install -q tiktoken>=" in printed and "torch" not in printed and "-e" not in printed
+
+
+def outcome(page: str, *flags: str) -> dict[str, list[str]]:
+    command = [sys.executable, "run_page.py", page, *flags]
+    printed = run(command, Path(__file__).parent, PYTHONPATH=str(ROOT))
+    return json.loads(printed.splitlines()[-1])
+
+
+each_edit = [
+    pytest.param(page, edit, marks=() if (page, edit) == (QUICK, "rewards") else pytest.mark.pages)
+    for page in PAGES
+    for edit in EDITS
+    if (page, edit) not in UNDEFINED
+]
+
+
+@pytest.mark.parametrize(("page", "edit"), each_edit)
+def test_a_page_survives_an_edit(page: str, edit: str) -> None:
+    """No exception but the reader's own: a claim that no longer holds is a line of text."""
+    assert outcome(page, "--edits", edit)["failed"] == []
+
+
+@pytest.mark.parametrize("page", all_pages)
+def test_cells_can_be_run_twice_and_sections_out_of_order(page: str) -> None:
+    """A training cell that is run again begins where it began the first time."""
+    assert outcome(page, "--twice", "--backwards") == {"failed": [], "other": []}
