@@ -121,9 +121,14 @@ plots.diagram("algorithm_map")
 # %% [markdown]
 # ## Three ways to read
 #
-# **An hour: what is GRPO?** [nano/rlhf.py](../nano/rlhf.py), then
-# [04 policy gradients](04_policy_gradients_and_baselines.ipynb) (three words, one gradient),
-# [06 the reward model](06_reward_model.ipynb), [07 GRPO](07_grpo.ipynb). Skip the exercises.
+# **An hour: what is GRPO?** [nano/rlhf.py](../nano/rlhf.py), then section 6 of
+# [01 GPT-2](01_gpt2_from_scratch.ipynb) (logits), sections 5, 7 and 8 of
+# [02 tokens and masks](02_tokens_padding_masks.ipynb), section 1 of
+# [03 pre-training](03_pretraining_and_sft.ipynb) (the world),
+# [04 policy gradients](04_policy_gradients_and_baselines.ipynb) up to its second exit and sections 9
+# and 10, sections 1 to 4 of [05 what a KL is](05_what_a_kl_is.ipynb), sections 1 to 3 of
+# [06 the reward model](06_reward_model.ipynb), and [07 GRPO](07_grpo.ipynb). Skip the exercises.
+# [Six sliders](../docs/explorables.md) go with it.
 #
 # **A day: RLHF from nothing.**
 # [01 GPT-2](01_gpt2_from_scratch.ipynb), [02 tokens and masks](02_tokens_padding_masks.ipynb),

@@ -5,9 +5,9 @@
 #
 # **Why.** The policy is not judged by what we want, the *gold* reward, but by a *proxy*: a reward
 # model that was learned from a limited number of labels. Where the two differ, training finds the
-# difference. Here we train a reward model on too few labels and optimise it until it breaks, with
-# the gold reward beside it. We know the gold reward of our world of reviews exactly; in real life
-# nobody does, which is why this is worth seeing once.
+# difference: *reward hacking*, or over-optimisation. Here we train a reward model on too few labels
+# and optimise it until it breaks, with the gold reward beside it. We know the gold reward of our
+# world of reviews exactly; in real life nobody does, which is why this is worth seeing once.
 #
 # **What it needs:** [06, the reward model](06_reward_model.ipynb), [07, GRPO](07_grpo.ipynb) and
 # [05, what a KL is](05_what_a_kl_is.ipynb).

@@ -1,11 +1,12 @@
-"""One page that holds the base model and the policy and runs both: docs/playground/ and the weights.
+"""One page that holds the base model and its policies and runs them: docs/playground/ and the weights.
 
     python scripts/playground.py                      with the models that the course keeps
     python scripts/playground.py --base runs/pretraining-reviews-tiny --policy runs/grpo-reviews-tiny
 
-The page needs no server and no network, so it opens from a folder as well. Weights are stored in bfloat16
-(1.8 MB for each model, a third more as text) and widened in the page; numbers agree with the Python model
-of the same rounded weights within 1e-3 nats per token (`make browser`).
+The page needs no server and no network, so it opens from a folder as well. The course's page has a slider
+of policies (scripts/playground_sweep.py) and the reward model that they were trained against. The base
+is stored in bfloat16, the others as what training has changed; numbers agree with the Python models of
+the same weights within 1e-3 (`make browser`).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import harness  # isort: skip  # noqa: F401  (before PyTorch is loaded)
 
 import base64
 import json
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -30,20 +31,95 @@ from gpt.tokenizer import RANKS_FILE, Tokenizer
 from harness.command_line import run_command
 from harness.errors import UserError
 from harness.files import display_path, write_atomically
+from harness.safetensors_file import load_weights
 
 ROOT = Path(__file__).resolve().parents[1]
 
 Opened = tuple[GPT, Tokenizer]
 PARTS = ROOT / "docs" / "playground"
-SCRIPTS = ("tokenizer.js", "gpt2.js", "page.js")
+SCRIPTS = ("tokenizer.js", "gpt2.js", "world.js", "page.js")
 MAX_NEW_TOKENS = 48
 MOST_BYTES = 8_000_000
+# Settings at which the course's page opens: (name, what to look at, prompt, place on the slider, seed).
+EXAMPLES = (
+    (
+        "RLHF at its best",
+        "The base model is rude and writes about a clock. The policy greets Jonas, praises the bike and "
+        "ends kindly: both rewards rise.",
+        "Write to Jonas about the simple bike.", 3, 2,
+    ),
+    (
+        "Where it fails",
+        "Without a KL penalty the policy greets somebody else and praises another thing, in the one form "
+        "that it has left. The learned reward is higher than the base model's, and gold is lower.",
+        "Tell Leo about the red clock.", 4, 5,
+    ),
+)  # fmt: skip
 
 
-def embedded_weights(model: GPT) -> str:
-    """The weights in bfloat16 as a safetensors file, in base64."""
-    halves = {name: value.to(torch.bfloat16) for name, value in model.state_dict().items()}
-    return base64.b64encode(save(halves)).decode("ascii")
+@dataclass(frozen=True)
+class Choice:
+    """A policy on the slider: its name, what is known of it, and its weights whole or as changes."""
+
+    name: str
+    about: str
+    weights: bytes
+
+
+@dataclass(frozen=True)
+class Judge:
+    """The reward model: its file, which holds what differs from the base, and how it pools scores."""
+
+    weights: bytes
+    pooling: str
+
+
+def in_bfloat16(model: GPT) -> bytes:
+    """The weights in bfloat16 as a safetensors file."""
+    return save({name: value.to(torch.bfloat16) for name, value in model.state_dict().items()})
+
+
+def of_the_course() -> tuple[list[Choice], Judge]:
+    """The kept policies by their distance from the base, and the kept reward model."""
+    tensors, about = saved_models.sweep()
+
+    def words(row: Mapping[str, float]) -> str:
+        return (
+            f"on {about['test_prompts']} test prompts: learned {row['learned']:.2f}, "
+            f"gold {row['gold']:.2f}, {row['kl']:.1f} nats from the base (gold {about['base']['gold']:.2f})"
+        )
+
+    choices = []
+    for number, row in enumerate(about["policies"]):
+        own = {
+            n.removeprefix(f"{number}."): t
+            for n, t in tensors.items()
+            if n.startswith(f"{number}.")
+        }
+        name = f"Policy with beta = {row['beta']:g}"
+        choices.append((row["kl"], Choice(name, words(row), save(own))))
+    whole = saved_models.FILES["policy"].read_bytes()
+    name = "The course's policy, all weights trained"
+    choices.append((about["course"]["kl"], Choice(name, words(about["course"]), whole)))
+    path = saved_models.FILES["reward_model"]
+    judge = Judge(path.read_bytes(), load_weights(path, "reward_model_difference")[1]["pooling"])
+    return [choice for _, choice in sorted(choices, key=lambda pair: pair[0])], judge
+
+
+def world_lists() -> dict[str, list[str]]:
+    """The words of the reviews that the gold reward counts, as data/reviews.py has them."""
+    rude = [*reviews.RUDE_OPENERS, *reviews.RUDE_CLOSINGS]
+    return {
+        "names": list(reviews.NAMES),
+        "items": list(reviews.ITEMS),
+        "adjectives": list(reviews.ADJECTIVES),
+        "positive": list(reviews.POSITIVE),
+        "negative": list(reviews.NEGATIVE),
+        "neutral": list(reviews.NEUTRAL),
+        "templates": list(reviews.TEMPLATES),
+        "closings": [text.lower().rstrip(".") for text in reviews.POLITE_CLOSINGS],
+        "rude": [text.lower().rstrip(".?") for text in rude],
+    }
 
 
 def example_prompts(count: int = 40) -> list[str]:
@@ -52,50 +128,77 @@ def example_prompts(count: int = 40) -> list[str]:
 
 
 def playground(
-    base: GPT, policy: GPT, tokenizer: Tokenizer, repository: str, suffix: str = ""
+    base: GPT,
+    choices: Sequence[Choice],
+    tokenizer: Tokenizer,
+    repository: str,
+    suffix: str = "",
+    *,
+    judge: Judge | None = None,
+    examples: Sequence[tuple[str, str, str, int, int]] = (),
 ) -> str:
-    """The whole page. Raises UserError where the two models or the tokenizer do not fit together."""
-    if base.config != policy.config:
-        raise UserError(
-            f"the two models differ in shape, {base.config} and {policy.config}: "
-            "name a policy that was trained from this base model"
-        )
+    """The whole page. Raises UserError where the tokenizer is not the one that the page holds."""
     if tokenizer.name != "glassbox":
         raise UserError(
             f"these models read {tokenizer.name!r} tokens and the page holds Glassbox's tokenizer "
             "alone: name models that were trained with --tokenizer glassbox"
         )
+    keys = ("name", "lesson", "prompt", "policy", "seed")
     about = {
         "config": asdict(base.config),
         "max_new_tokens": MAX_NEW_TOKENS,
         "prompts": example_prompts(),
+        "world": world_lists(),
+        "policies": [{"name": choice.name, "about": choice.about} for choice in choices],
+        "pooling": judge.pooling if judge else None,
+        "examples": [dict(zip(keys, example, strict=True)) for example in examples],
     }
+    files = {"base": in_bfloat16(base)}
+    files |= {f"policy-{place}": choice.weights for place, choice in enumerate(choices)}
+    files |= {"judge": judge.weights} if judge else {}
     return jinja2.Template((PARTS / "page.html").read_text(encoding="utf-8")).render(
         weights=f"{base.parameter_count():,}",
         repository=repository.rstrip("/"),
         suffix=suffix,
         ranks=RANKS_FILE.read_text(encoding="ascii"),
         about=json.dumps(about).replace("<", "\\u003c"),
-        base=embedded_weights(base),
-        policy=embedded_weights(policy),
+        weight_files={name: base64.b64encode(file).decode("ascii") for name, file in files.items()},
         scripts="\n".join((PARTS / name).read_text(encoding="utf-8") for name in SCRIPTS),
     )
 
 
-def opened(folder: Path | None, kept_model: Callable[[], Opened]) -> Opened:
-    """The model of a run folder, or without one the model that the course keeps."""
-    return kept_model() if folder is None else load_policy(folder, torch.device("cpu"))
+def own_policy(base: GPT, folder: Path) -> Choice:
+    """The policy of a run folder. Raises UserError where it was not trained from this base model."""
+    policy, _ = load_policy(folder, torch.device("cpu"))
+    if base.config != policy.config:
+        raise UserError(
+            f"the two models differ in shape, {base.config} and {policy.config}: "
+            "name a policy that was trained from this base model"
+        )
+    before = {name: value.bfloat16() for name, value in base.state_dict().items()}
+    change = saved_models.difference(before, policy.state_dict())
+    return Choice("Policy, after GRPO", "", save(change))
 
 
 def write_playground(
     base: Path | None, policy: Path | None, out: Path, repository: str = "..", suffix: str = ""
 ) -> None:
-    """Write the page of these two run folders to `out`. Raises UserError where it would pass 8 MB."""
+    """Write the page of these two run folders to `out`, or the course's.
+
+    Raises UserError where it would pass 8 MB.
+    """
     if (base is None) != (policy is None):
         raise UserError("--base and --policy belong together: name both, or neither")
-    first, tokenizer = opened(base, saved_models.base)
-    second, _ = opened(policy, saved_models.policy)
-    page = playground(first, second, tokenizer, repository, suffix).encode("utf-8")
+    if base is None or policy is None:
+        model, tokenizer = saved_models.base()
+        choices, judge = of_the_course()
+        text = playground(
+            model, choices, tokenizer, repository, suffix, judge=judge, examples=EXAMPLES
+        )
+    else:
+        model, tokenizer = load_policy(base, torch.device("cpu"))
+        text = playground(model, [own_policy(model, policy)], tokenizer, repository, suffix)
+    page = text.encode("utf-8")
     if len(page) > MOST_BYTES:
         raise UserError(
             f"the page would have {len(page) / 1e6:.1f} MB, above {MOST_BYTES / 1e6:.0f}: "
@@ -111,7 +214,7 @@ class PlaygroundConfig:
     base: Path | None = None
     """Run folder of the base model (gpt.pretraining); default: the model that the course keeps."""
     policy: Path | None = None
-    """Run folder of a policy that was trained from it; default: the course's."""
+    """Run folder of a policy that was trained from it; default: those that the course keeps."""
     out: Path = Path("build/playground.html")
     """The page."""
 

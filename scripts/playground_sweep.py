@@ -1,11 +1,12 @@
 """Train the playground's policies: the same GRPO run once for each beta, from timid to over-optimised.
 
-    python scripts/playground_sweep.py                 8 minutes on one core
+    python scripts/playground_sweep.py                 12 minutes on one core
     python scripts/playground_sweep.py --betas 0 0.2 --steps 20    a quick look
 
 Every policy starts from the base model that the course keeps and is trained against its reward model.
-Only beta, the weight of the KL penalty, differs. With `--lora-rank 8` a policy is 0.2 MB beside the base, so
-the page can hold several. What is kept of each is its adapter in bfloat16, and what it earned on test prompts.
+Only beta, the weight of the KL penalty, differs. With LoRA a policy is 0.13 MB beside the base, so a
+page can hold several. What is kept of each is its adapter in bfloat16, and what it earned on test
+prompts; beside them stands what the course's own policy earned, of which all weights were trained.
 """
 
 from __future__ import annotations
@@ -44,9 +45,9 @@ RANK = 8
 class SweepConfig:
     """One GRPO run for each beta, everything else equal."""
 
-    betas: tuple[float, ...] = (1.0, 0.2, 0.05, 0.0)
+    betas: tuple[float, ...] = (1.5, 0.3, 0.05, 0.0)
     """Weights of the KL penalty."""
-    steps: int = 160
+    steps: int = 150
     """Updates of each run."""
     lr: float = 2e-3
     """Learning rate of the adapters."""
@@ -54,7 +55,7 @@ class SweepConfig:
     """Test prompts that every policy answers at the end."""
     seed: Seed = 0
     """Seed of every run."""
-    out: Path = saved_models.FOLDER / "sweep.safetensors"
+    out: Path = saved_models.SWEEP
     """Where the adapters go."""
     debug: bool = False
     """Show the traceback of an error."""
@@ -68,13 +69,25 @@ def train(
     add_adapters(policy, RANK, generator=make_generator(config.seed, "adapters"))
     settings = grpo_engine.GRPOConfig(
         steps=config.steps, prompts_per_step=8, group_size=8, lr=config.lr, warmup=5,
-        kl_coef=beta, stop_kl=None, max_new_tokens=48, lora_rank=RANK, eval_every=config.steps, seed=config.seed,
+        kl_coef=beta, stop_kl=None, max_new_tokens=48, lora_rank=RANK, eval_every=config.steps,
+        seed=config.seed,
     )  # fmt: skip
+    reward = RewardModelReward(judge)
+    prompts, log = reviews.prompts("train"), MetricLog(config.steps)
     grpo_engine.train(
-        settings, policy, tokenizer, RewardModelReward(judge), reviews.prompts("train"),
-        MetricLog(config.steps), reference=frozen_copy(policy),
-    )  # fmt: skip
+        settings, policy, tokenizer, reward, prompts, log, reference=frozen_copy(policy)
+    )
     return policy
+
+
+@torch.no_grad()
+def change_of(policy: GPT) -> dict[str, torch.Tensor]:
+    """The factors A (r, in) and B (out, r) of the change of each projection, the scale in B."""
+    found = {}
+    for name, layer in adapters(policy).items():
+        found[f"{name}.weight.A"] = layer.lora_A.bfloat16()
+        found[f"{name}.weight.B"] = (layer.scale * layer.lora_B).bfloat16()
+    return found
 
 
 def earned(
@@ -96,17 +109,16 @@ def main(config: SweepConfig) -> None:
     base, tokenizer = saved_models.base()
     judge, _ = saved_models.reward_model()
     kept: dict[str, torch.Tensor] = {}
-    about: dict[str, Any] = {"rank": RANK, "policies": []}
+    rows: list[dict[str, Any]] = []
+    about: dict[str, Any] = {"test_prompts": config.test_prompts, "policies": rows}
+    for name, model in (("base", base), ("course", saved_models.policy()[0])):
+        about[name] = earned(model, base, tokenizer, judge, config.test_prompts)
     for number, beta in enumerate(config.betas):
         policy = train(config, beta, base, tokenizer, judge)
-        numbers = {"beta": beta} | earned(policy, base, tokenizer, judge, config.test_prompts)
-        print(", ".join(f"{name} {value:.3g}" for name, value in numbers.items()), flush=True)
-        about["policies"].append(numbers)
-        for name, layer in adapters(policy).items():
-            about["scale"] = layer.scale
-            kept[f"{number}.{name}.A"] = layer.lora_A.detach().bfloat16()
-            kept[f"{number}.{name}.B"] = layer.lora_B.detach().bfloat16()
-    save_weights(config.out, kept, "adapter_sweep", about)
+        kept |= {f"{number}.{name}": tensor for name, tensor in change_of(policy).items()}
+        rows.append({"beta": beta} | earned(policy, base, tokenizer, judge, config.test_prompts))
+        print(", ".join(f"{name} {value:.3g}" for name, value in rows[-1].items()), flush=True)
+        save_weights(config.out, kept, "sweep_of_policies", about)
     print(f"{display_path(config.out)}: {config.out.stat().st_size / 1e6:.2f} MB")
 
 

@@ -4,6 +4,7 @@ that convince.
     base           a GPT-2 of 0.9 million weights, pre-trained on the reviews world
     reward_model   learned from 112,000 noisy preference pairs
     policy         the base after 80 steps of GRPO against that reward model
+    sweep          four more policies, one for each beta (scripts/playground_sweep.py)
 
 All three come from one run of the pipeline. The base is stored in bfloat16. The other two are its
 descendants, so their files hold only what training has changed, in 8 bits a weight.
@@ -19,6 +20,7 @@ import harness  # isort: skip  # noqa: F401  (before PyTorch is loaded)
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -36,6 +38,7 @@ from reward_model.scalar_head import RewardModel
 
 FOLDER = Path(__file__).resolve().parents[1] / "notebooks" / "course" / "kept"
 FILES = {name: FOLDER / f"{name}.safetensors" for name in ("base", "policy", "reward_model")}
+SWEEP = FOLDER / "sweep.safetensors"
 
 
 def base() -> tuple[GPT, Tokenizer]:
@@ -63,6 +66,23 @@ def reward_model() -> tuple[RewardModel, Tokenizer]:
     model = RewardModel(GPT(gpt_config_of(about, weights, path, "gpt.")), about["pooling"])
     load_strictly(model, weights, path)
     return model.eval().requires_grad_(False), tokenizer
+
+
+def sweep() -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The change B A of each policy's projections (`0.h.0.attn.c_attn.weight.A`), and what each earns."""
+    return load_weights(SWEEP, "sweep_of_policies")
+
+
+def sweep_policy(place: int) -> GPT:
+    """A policy of the sweep: the base with its changes added."""
+    tensors, _ = sweep()
+    model, _ = base()
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            own = f"{place}.{name}"
+            if f"{own}.A" in tensors:
+                weight.add_(tensors[f"{own}.B"].float() @ tensors[f"{own}.A"].float())
+    return model.eval()
 
 
 # --- how a descendant is stored -------------------------------------------------------------------

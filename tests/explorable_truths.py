@@ -55,7 +55,7 @@ def three_words(state: State, numbers: Numbers) -> None:
     logits = real(state["p"]).log().requires_grad_()
     log_probs = logits.log_softmax(-1)
     J = log_probs.exp() @ rewards
-    same(numbers["J"], float(J))
+    same(numbers["J"], J.item())
     same(numbers["gradient"], slope(J, logits).tolist())
 
     def estimate(words: list[int]) -> Tensor:

@@ -1,4 +1,4 @@
-"""docs/explorables by themselves, run by node: numbers, training that ends where it must, size, embedding."""
+"""docs/explorables by themselves, run by node: numbers, where training ends, size, embedding."""
 
 from __future__ import annotations
 
@@ -98,8 +98,10 @@ def test_more_labels_put_off_the_turn() -> None:
     """Mean over six seeds: the highest gold rises with the labels, and with 10,000 nothing is lost."""
     peak, end = in_node(
         "proxy",
-        "((rows) => [rows.map((r) => X.mean(r.map((n) => n.peak.gold))), rows.map((r) => X.mean(r.map((n) => n.curve.at(-1).gold)))])"
-        "([1, 2, 3, 4].map((labels) => [1, 2, 3, 4, 5, 6].map((seed) => E.compute({ ...E.start, labels, seed }))))",
+        "((rows) => [rows.map((r) => X.mean(r.map((n) => n.peak.gold))), rows.map((r) =>"
+        " X.mean(r.map((n) => n.curve.at(-1).gold)))])"
+        "([1, 2, 3, 4].map((labels) => [1, 2, 3, 4, 5, 6].map((seed) => E.compute({ ...E.start,"
+        " labels, seed }))))",
     )
     assert peak == sorted(peak) and peak[3] - peak[0] > 0.3
     assert end[0] < 0 and abs(end[3] - peak[3]) < 0.01

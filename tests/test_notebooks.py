@@ -20,7 +20,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from course import exercises, plots
+from course import exercises, explorables, plots
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "notebooks"
@@ -176,6 +176,14 @@ def has_folded_answers(prose: str) -> bool:
 
 
 @each_notebook
+def test_a_shown_explorable_is_todays(path: Path) -> None:
+    """`python notebooks/build.py` writes docs/explorables into the page as it is then."""
+    for name in re.findall(r"plots\.explorable\(\"(\w+)\"\)", "\n".join(texts(path, "code"))):
+        stored = ["".join(output.get("data", {}).get("text/html", "")) for output in outputs(path)]
+        assert explorables.html_of(name) in stored, f"run notebooks/build.py {path.stem}"
+
+
+@each_notebook
 def test_a_page_begins_with_a_question_and_ends_with_the_next_page(path: Path) -> None:
     first, last = texts(path, "markdown")[0], texts(path, "markdown")[-1]
     assert "?" in first, "the question that the page answers"
@@ -183,6 +191,38 @@ def test_a_page_begins_with_a_question_and_ends_with_the_next_page(path: Path) -
     if path.stem != COURSE[-1]:
         following = COURSE[COURSE.index(path.stem) + 1]
         assert re.search(rf"Next: \[.+?\]\({following}\.ipynb\)", last)
+
+
+def links_to_pages(text: str) -> list[str]:
+    """The pages of the course that a text links to, in order."""
+    return list(dict.fromkeys(re.findall(r"\]\((\d\d_\w+)\.ipynb\)", text)))
+
+
+def needs(page: str) -> list[str]:
+    """The pages that the line "You need" (or "What it needs") of a page names."""
+    first = texts(FOLDER / f"{page}.ipynb", "markdown")[0]
+    found = re.search(r"\*\*(?:You need|What it needs:?)\*\*(.*?)(?:\n\n|\Z)", first, re.S)
+    return links_to_pages(found[1]) if found else []
+
+
+@pytest.mark.parametrize("path", ["An hour", "A day"])
+def test_a_reading_path_holds_what_its_pages_need(path: str) -> None:
+    """Whoever follows it has met, before each page, every page that this one says it needs."""
+    start = "".join(texts(FOLDER / "00_start_here.ipynb", "markdown"))
+    (shown,) = re.findall(rf"^\*\*{path}: .+?(?=\n\n)", start, re.M | re.S)
+    pages = links_to_pages(shown)
+    assert "07_grpo" in pages and pages == sorted(pages)
+    missing = {page: set(needs(page)) - set(pages[:at]) for at, page in enumerate(pages)}
+    assert {page: sorted(found) for page, found in missing.items() if found} == {}
+    assert sum(map(len, map(needs, pages))) > 6
+
+
+def test_page_04_can_be_left_three_times() -> None:
+    """Each exit says where it leads: a short program, an engine's page, the next page."""
+    text = "\n".join(texts(FOLDER / "04_policy_gradients_and_baselines.ipynb", "markdown"))
+    exits = re.findall(r"^> \*\*(\w+) exit\.\*\* ((?:.+\n?)+)", text, re.M)
+    assert [name for name, _ in exits] == ["First", "Second", "Third"]
+    assert all(re.search(r"\]\([\w./]+\.(?:ipynb|py)\)", words) for _, words in exits)
 
 
 @each_notebook

@@ -30,7 +30,7 @@
       { label: "One short, one long", press: () => ({ lengths: [4, 32, 4, 32], right: [true, false, false, true] }) },
     ],
     tries: [
-      "Drag the long wrong answer longer. Under GRPO each of its tokens gets paler: being wrong at length is cheap. Under DAPO and Dr. GRPO it does not.",
+      "Drag the long wrong answer longer. Under GRPO each of its tokens gets paler: being wrong at length is cheap. Under DAPO all tokens of the batch weigh alike; under Dr. GRPO the length changes nothing.",
       "Tap an answer's name to make it right or wrong. When all are right, only a fresh prompt can teach anything.",
       "Move the ratio to 1.25: GRPO stops pushing the good answers, DAPO does not yet; GSPO has stopped long ago; CISPO and RLOO never do.",
     ],

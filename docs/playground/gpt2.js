@@ -18,6 +18,11 @@ class GPT {
 
   /** Read one more token; the log-probabilities (V) of the next one at temperature 1. */
   read(token) {
+    return logSoftmax(matrixVector(this.weights["wte.weight"], this.hidden(token))); // the tied head
+  }
+
+  /** Read one more token; what the last LayerNorm makes of it, (D). */
+  hidden(token) {
     const { n_embd: D, n_layer, context } = this.config;
     if (this.length === context) throw new RangeError(`the model has ${context} positions`);
     const x = new Float32Array(D);
@@ -29,7 +34,7 @@ class GPT {
       add(x, this.mlp(this.norm(x, `h.${layer}.ln_2`), layer));
     }
     this.length++;
-    return logSoftmax(matrixVector(this.weights["wte.weight"], this.norm(x, "ln_f"))); // the tied head
+    return this.norm(x, "ln_f");
   }
 
   /** softmax(q K^T / sqrt(d)) V for each head, over this token and all before it. */
@@ -105,6 +110,25 @@ class GPT {
   }
 }
 
+/** A GPT with a scalar head: the twin of reward_model/scalar_head.py. */
+class RewardModel {
+  constructor(weights, config, pooling) {
+    const own = Object.entries(weights).filter(([name]) => name.startsWith("gpt."));
+    this.gpt = new GPT(Object.fromEntries(own.map(([name, values]) => [name.slice(4), values])), config);
+    Object.assign(this, { head: weights["head.weight"], bias: weights["head.bias"][0] });
+    Object.assign(this, { mean: weights.mean[0], std: weights.std[0], pooling });
+  }
+
+  /** The normalised score of an answer to this prompt: of its last token, or the mean over its tokens. */
+  score(prompt, answer) {
+    this.gpt.restart();
+    prompt.forEach((token) => this.gpt.hidden(token));
+    const scores = answer.map((token) => matrixVector(this.head, this.gpt.hidden(token))[0] + this.bias);
+    const sum = scores.reduce((total, v) => total + v, 0);
+    return ((this.pooling === "mean_score" ? sum / scores.length : scores.at(-1)) - this.mean) / this.std;
+  }
+}
+
 /** W (rows, columns), stored row by row, times x (columns). */
 function matrixVector(W, x) {
   const columns = x.length;
@@ -139,7 +163,7 @@ function drawn(logProbs, temperature, uniform) {
   return found < 0 ? likeliest(logProbs) : found;
 }
 
-/** A safetensors file, its numbers in bfloat16 or float32 -> name -> Float32Array. */
+/** A safetensors file -> name -> Float32Array or Int8Array; bfloat16 is widened. */
 function readSafetensors(buffer) {
   const size = Number(new DataView(buffer).getBigUint64(0, true));
   const header = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 8, size)));
@@ -147,7 +171,8 @@ function readSafetensors(buffer) {
   for (const [name, { dtype, data_offsets }] of Object.entries(header)) {
     if (name === "__metadata__") continue;
     const bytes = buffer.slice(8 + size + data_offsets[0], 8 + size + data_offsets[1]);
-    tensors[name] = dtype === "BF16" ? widened(new Uint16Array(bytes)) : new Float32Array(bytes);
+    if (dtype === "BF16") tensors[name] = widened(new Uint16Array(bytes));
+    else tensors[name] = dtype === "I8" ? new Int8Array(bytes) : new Float32Array(bytes);
   }
   return tensors;
 }
@@ -155,4 +180,34 @@ function readSafetensors(buffer) {
 /** bfloat16 is the upper half of float32. */
 function widened(halves) {
   return new Float32Array(Uint32Array.from(halves, (half) => half << 16).buffer);
+}
+
+/** A descendant of `base`: the change of each tensor in 8 bits with a scale a row, in full, or as B A. */
+function descendant(base, stored, prefix = "") {
+  const weights = {};
+  for (const [name, own] of Object.entries(base)) weights[prefix + name] = own;
+  for (const [name, values] of Object.entries(stored)) {
+    if (name.endsWith(".scale") || name.endsWith(".B")) continue;
+    const target = name.replace(/\.A$/, "");
+    const before = weights[target];
+    let change = values;
+    if (name.endsWith(".A")) change = product(stored[name.replace(/A$/, "B")], values, before.length);
+    const scale = stored[`${name}.scale`];
+    const columns = scale && values.length / scale.length;
+    weights[target] = Float32Array.from(change, (v, i) =>
+      Math.fround((before ? before[i] : 0) + Math.fround(scale ? v * scale[Math.floor(i / columns)] : v)));
+  }
+  return weights;
+}
+
+/** B (out, r) times A (r, in), of `size` numbers in all. */
+function product(B, A, size) {
+  const rank = Math.round(Math.sqrt((B.length * A.length) / size));
+  const inner = A.length / rank;
+  return Float32Array.from({ length: size }, (_, at) => {
+    const [row, column] = [Math.floor(at / inner), at % inner];
+    let sum = 0;
+    for (let k = 0; k < rank; k++) sum += B[row * rank + k] * A[k * inner + column];
+    return sum;
+  });
 }

@@ -207,6 +207,16 @@ def notebook_link(box: Box) -> str:
     return ""
 
 
+def boxes_of(notebook: str) -> str:
+    """A line of links from a page of the course (its name without .ipynb) to the boxes of its engines."""
+    links = [
+        f"[{box.title}](/beside/{box.engine}.md)"
+        for box in map(boxes.read_box, boxes.engines())
+        if f"(/{notebook}.md)" in notebook_link(box)
+    ]
+    return f"*Code beside the paper, line by line: {', '.join(links)}.*" if links else ""
+
+
 def papers(box: Box) -> str:
     """The papers of an engine in words, and links to them."""
     arxiv = ", ".join(

@@ -32,6 +32,7 @@ html_static_path = ["static"]
 html_css_files = ["site.css"]
 html_js_files = ["site.js"]
 html_math_renderer = "mathml"
+html_search_scorer = str(Path(__file__).with_name("static") / "scorer.js")
 html_copy_source = False
 html_show_sourcelink = False
 html_show_sphinx = False
@@ -141,10 +142,19 @@ def mark_long_words(app: Any, page: str, template: str, context: dict[str, Any],
     context["body"] = re.sub(r'<span class="pre">(?=[^<]{38})', '<span class="pre long">', body)
 
 
+# A third of a page with code would be marks of names, brackets and blanks, which have no colour.
+COLOURLESS = re.compile(r'<span class="(?:n|p|w|o)">([^<]*)</span>')
+
+
+def drop_colourless(app: Any, page: str, template: str, context: dict[str, Any], tree: Any) -> None:
+    context["body"] = COLOURLESS.sub(r"\1", context.get("body") or "")
+
+
 def setup(app: Any) -> dict[str, Any]:
     collect_names()
     app.add_html_math_renderer("mathml", (inline_math, None), (block_math, None))
     app.add_post_transform(LinkedFiles)
     app.add_post_transform(LinkedNames)
     app.connect("html-page-context", mark_long_words)
+    app.connect("html-page-context", drop_colourless)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

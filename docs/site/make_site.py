@@ -17,7 +17,9 @@ import time
 import webbrowser
 from pathlib import Path
 
-sys.path[1:1] = [str(Path(__file__).resolve().parents[2] / name) for name in ("", "scripts")]
+sys.path[1:1] = [
+    str(Path(__file__).resolve().parents[2] / name) for name in ("", "scripts", "notebooks")
+]
 
 import boxes
 import family

@@ -7,6 +7,7 @@ import html
 import json
 import posixpath
 import re
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,7 @@ def folded(text: str) -> str:
     return re.sub(pattern, block, text, flags=re.DOTALL)
 
 
+@cache
 def title_of(notebook: Path) -> str:
     """The page's first heading."""
     cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]

@@ -1,19 +1,16 @@
-"""Every text file of the repository as a page with numbered, linkable lines."""
+"""Every text file of the repository as a page with numbered, linkable lines.
+
+A page holds the text and nothing else; static/code.js colours it and the style sheet counts the lines.
+"""
 
 from __future__ import annotations
 
 import ast
 import html
-from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 import files
 from files import ROOT
-from pygments import highlight
-from pygments.formatters import HtmlFormatter
-from pygments.lexer import Lexer
-from pygments.lexers import TextLexer, get_lexer_for_filename
-from pygments.util import ClassNotFound
 
 
 def definitions(name: str, text: str) -> dict[int, str]:
@@ -31,20 +28,14 @@ def definitions(name: str, text: str) -> dict[int, str]:
 
 
 def file_page(name: str) -> str:
-    text = (ROOT / name).read_text("utf-8", errors="replace")
-    lexer: Lexer = TextLexer(stripnl=False)
-    if not name.endswith(".json"):  # long, and no clearer in colour
-        with suppress(ClassNotFound):
-            lexer = get_lexer_for_filename(name, stripnl=False)
-    rows = highlight(text, lexer, HtmlFormatter(nowrap=True)).rstrip("\n").split("\n")
-    names, out = definitions(name, text), []
-    for number, row in enumerate(rows, 1):
-        anchor = f'<a id="{names[number]}"></a>' if number in names else ""
-        out.append(
-            f'<span class="src-line" id="L{number}">{anchor}<a class="src-at" href="#L{number}">'
-            f"{number}</a>{row}</span>"
-        )
-    return f'<div class="highlight src"><pre>{"".join(out)}</pre></div>'
+    lines = (ROOT / name).read_text("utf-8", errors="replace").rstrip("\n").split("\n")
+    names = definitions(name, "\n".join(lines))
+    out = []
+    for number, line in enumerate(lines, 1):
+        anchor = f"<a id={names[number]}></a>" if number in names else ""
+        out.append(f"<i id=L{number}>{anchor}{html.escape(line, quote=False)}</i>")
+    kind = Path(name).suffix.removeprefix(".")
+    return f'<div class="highlight src" data-kind="{kind}"><pre>{"".join(out)}</pre></div>'
 
 
 def entries(folder: str) -> list[tuple[str, str]]:
@@ -84,6 +75,7 @@ TEMPLATE = """<!doctype html>
 <script>document.documentElement.className = "plain";
 addEventListener("DOMContentLoaded", () => {{
   document.body.dataset.theme = localStorage.getItem("theme") || "auto"; }});</script>
+<script defer src="{up}_static/code.js"></script>
 </head><body class="plain" data-theme="auto">
 <nav><a href="{up}index.html">Glassbox RLHF</a> / {trail}</nav>
 <main><h1>{title}</h1>{body}</main></body></html>

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import re
 import shutil
 from pathlib import Path
 
@@ -10,14 +12,17 @@ import box_pages
 import family
 import files
 import notebook_pages
+from course.explorables import html_of
 from files import ROOT
+from PIL import Image
 
 # Sidebar: title -> pages in order. What is not named here is found and goes where it belongs.
 SECTIONS = {
-    "Guide": ["docs/guide", "docs/faq", "data/README", "rl/README", "docs/report", "docs/doctor",
-              "docs/ask_both_models", "docs/extending", "docs/ranks", "docs/memory", "docs/lora",
-              "docs/gpu"],
     "Course": [],
+    "Play": ["docs/explorables", "docs/ask_both_models"],
+    "Guide": ["docs/guide", "docs/faq", "data/README", "rl/README", "docs/report", "docs/doctor",
+              "docs/extending", "docs/ranks", "docs/memory", "docs/lora",
+              "docs/gpu"],
     "Code beside the paper": ["beside/index", "beside/family"],
     "Results": ["docs/results", "docs/study", "docs/imdb", "docs/overoptimisation",
                 "docs/benchmarks"],
@@ -62,6 +67,47 @@ def is_result(page: str) -> bool:
     return any(word in page for word in RESULTS)
 
 
+def shrink(picture: Path) -> None:
+    """A plot needs no more than 256 colours: a PNG in a palette, if that is smaller."""
+    if picture.suffix != ".png":
+        return
+    smaller = io.BytesIO()
+    colours = Image.open(picture).convert("RGB")
+    colours = colours.quantize(256, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
+    colours.save(smaller, "png", optimize=True)
+    if len(smaller.getvalue()) < picture.stat().st_size:
+        picture.write_bytes(smaller.getvalue())
+
+
+def with_folded_proofs(ledger: str) -> str:
+    """The ledger with the names of an entry's tests and peers under one line that opens at a tap."""
+
+    def folded(entry: re.Match[str]) -> str:
+        tests, peers = entry[1].count("::"), len(re.findall(r"\b[0-9a-f]{7} `", entry[2] or ""))
+        others = f", {box_pages.in_words(peers)}" if peers else ""
+        proofs = entry[1] + (entry[2] or "")
+        return (
+            (entry[3] or "") + "\n" + notebook_pages.fold(f"Proofs: {tests} tests{others}", proofs)
+        )
+
+    return re.sub(
+        r"^(- \*\*Tests:\*\* .+\n)(- \*\*Peers:\*\* .+\n)?((?:- \*\*.+\n)+)?",
+        folded,
+        ledger,
+        flags=re.M,
+    )
+
+
+def with_explorables(page: str) -> str:
+    """A page with the explorables in the place of the comments that name them."""
+    return re.sub(
+        r"^<!-- explorable: (\w+) -->$",
+        lambda found: notebook_pages.raw(html_of(found[1])),
+        page,
+        flags=re.M,
+    )
+
+
 def stage(target: Path, only: tuple[str, ...] = ()) -> None:
     """Write all pages but the rendered code into `target`, which is emptied first.
 
@@ -74,11 +120,18 @@ def stage(target: Path, only: tuple[str, ...] = ()) -> None:
             copy = target / name
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(ROOT / name, copy)
+            shrink(copy)
     pages = {files.page_of_guide(n): (ROOT / n).read_text("utf-8") for n in files.guides()}
     for name in files.notebooks():
         path = ROOT / name
         pictures = target / Path(name).parent / "pictures"
-        pages[name.removesuffix(".ipynb")] = notebook_pages.markdown_of(path, pictures)
+        page = name.removesuffix(".ipynb")
+        title, rest = notebook_pages.markdown_of(path, pictures).split("\n", 1)
+        pages[page] = f"{title}\n\n{box_pages.boxes_of(page)}\n{rest}"
+    for picture in (target / "notebooks" / "pictures").glob("*.png"):
+        shrink(picture)
+    pages["docs/equations"] = with_folded_proofs(pages["docs/equations"])
+    pages["docs/explorables"] = with_explorables(pages["docs/explorables"])
     pages |= api_pages.pages() | box_pages.pages() | family.pages()
     if only:
         pages = {n: text for n, text in pages.items() if n.startswith(("index", *only))}

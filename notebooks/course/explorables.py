@@ -22,7 +22,7 @@ def html_of(name: str) -> str:
         (FOLDER / file).read_text(encoding="utf-8")
         for file in ("style.css", f"{SHARED}.js", f"{name}.js")
     )
-    words = "Here is something to play with, but this viewer runs no scripts: open the page in Jupyter or on the site."
+    words = "Something to play with, but this viewer runs no scripts: open it in Jupyter or on the site."
     return (
         f'<div class="explorable" data-name="{html.escape(name)}">{words}</div>\n<style>\n{style}</style>\n'
         "<script>\n" + "".join(scripts) + "explorables.mountAll();\n</script>"

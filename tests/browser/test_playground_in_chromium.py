@@ -9,10 +9,12 @@ from pathlib import Path
 
 import playground
 import pytest
+import saved_models
 import torch
 from chrome import Chrome, open_chrome
 
-from gpt.model import GPT, GPTConfig
+from data.collate import collate_responses
+from gpt.model import GPT
 from gpt.tokenizer import Tokenizer, load_tokenizer
 
 pytestmark = pytest.mark.browser
@@ -34,24 +36,9 @@ def tokenizer() -> Tokenizer:
 
 
 @pytest.fixture(scope="module")
-def models(tokenizer: Tokenizer) -> tuple[GPT, GPT]:
-    """Two models in the shape of the demo's, with logits that differ by several nats."""
-    shape = GPTConfig(vocab_size=tokenizer.n_vocab, context=128, n_layer=4, n_head=4, n_embd=128)
-    pair = []
-    for seed in (0, 1):
-        model = GPT(shape).initialize(torch.Generator().manual_seed(seed)).eval()
-        for parameter in model.parameters():
-            parameter.data = (3 * parameter.data + 0.01).bfloat16().float()
-        pair.append(model)
-    return pair[0], pair[1]
-
-
-@pytest.fixture(scope="module")
-def page(
-    models: tuple[GPT, GPT], tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory
-) -> Path:
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("page") / "playground.html"
-    path.write_text(playground.playground(*models, tokenizer, ".."), encoding="utf-8")
+    playground.write_playground(None, None, path)
     return path
 
 
@@ -63,24 +50,83 @@ def log_probs(model: GPT, prompt: list[int], answer: list[int]) -> list[float]:
     return [float(rows[start + t, token]) for t, token in enumerate(answer)]
 
 
-def test_the_page_is_one_file_below_8_mb(page: Path) -> None:
-    assert 4_000_000 < page.stat().st_size < playground.MOST_BYTES
-
-
 @pytest.mark.parametrize("answer", ANSWERS)
 def test_numbers_and_tokens_are_pythons(
-    chrome: Chrome, page: Path, models: tuple[GPT, GPT], tokenizer: Tokenizer, answer: str
+    chrome: Chrome, page: Path, tokenizer: Tokenizer, answer: str
 ) -> None:
+    """Token ids, the base model, every policy on the slider, and the learned reward."""
     chrome.open(page)
     prompt = "Write to Jonas about the simple bike.\n"
     asked, answered = tokenizer.encode(prompt), [*tokenizer.encode(answer), tokenizer.eos_id]
     assert chrome.run(f"tokenizer.encode({json.dumps(prompt)})") == asked
     assert chrome.run(f"tokenizer.encode({json.dumps(answer)})") == answered[:-1]
     assert chrome.run(f"tokenizer.decode({answered})") == answer
-    for name, model in zip(("base", "policy"), models, strict=True):
-        found = chrome.run(f"Array.from(models.{name}.score({asked}, {answered}))")
-        assert found == pytest.approx(log_probs(model, asked, answered), abs=1e-3)
+    found = chrome.run(f"Array.from(models.base.score({asked}, {answered}))")
+    assert found == pytest.approx(log_probs(saved_models.base()[0], asked, answered), abs=1e-3)
+    ours = {place: saved_models.sweep_policy(at) for at, place in enumerate((0, 1, 2, 4))}
+    ours[3] = saved_models.policy()[0]  # by their distance from the base
+    assert len(ours) == chrome.run("about.policies.length")
+    for place, policy in ours.items():
+        script = f"(choose({place}), Array.from(models.policy.score({asked}, {answered})))"
+        assert chrome.run(script) == pytest.approx(log_probs(policy, asked, answered), abs=1e-3)
+    judge, _ = saved_models.reward_model()
+    with torch.no_grad():
+        learned = float(judge(collate_responses([asked], [answered], tokenizer.eos_id)))
+    assert chrome.run(f"judge.score({asked}, {answered})") == pytest.approx(learned, abs=1e-3)
     assert not chrome.errors and not chrome.requests
+
+
+def rewards(chrome: Chrome, writer: str) -> list[float]:
+    """The learned and the gold reward that stand under an answer."""
+    return chrome.run(
+        f"[...document.querySelectorAll('#{writer}-rewards .meter b')].map(e => Number(e.textContent))"
+    )
+
+
+def test_one_example_shows_rlhf_at_its_best_and_one_where_it_fails(
+    chrome: Chrome, page: Path
+) -> None:
+    chrome.open(page)
+    before, after = rewards(chrome, "base"), rewards(chrome, "policy")
+    assert before[1] < 0.5 and after[1] > 0.95 and after[0] > before[0]
+    chrome.run("document.querySelectorAll('#examples button')[1].click()")
+    before, after = rewards(chrome, "base"), rewards(chrome, "policy")
+    assert after[0] > before[0] and after[1] < before[1]  # the proxy is pleased and gold is not
+    assert chrome.run("document.querySelectorAll('#policy-rewards .reasons .lost').length") > 0
+    assert not chrome.errors
+
+
+def test_best_of_n_temperature_and_the_slider_answer_anew(chrome: Chrome, page: Path) -> None:
+    chrome.open(page)
+    one = rewards(chrome, "base")[0]
+
+    def move(control: str, value: float) -> None:
+        chrome.run(
+            f"(() => {{ const e = document.getElementById('{control}'); e.value = {value};"
+            " e.dispatchEvent(new Event('input')); })()"
+        )
+
+    move("best-of", 2)
+    chrome.run(
+        "new Promise(done => { const end = () =>"
+        " /^Seed/.test(document.getElementById('status').textContent)"
+        " ? done() : setTimeout(end, 50); end(); })"
+    )
+    assert rewards(chrome, "base")[0] >= one
+    assert "best of 4" in chrome.run("document.getElementById('base-rewards').textContent")
+    move("best-of", 0)
+    answers = set()
+    for place in range(chrome.run("about.policies.length")):
+        move("policy", place)
+        name = chrome.run("document.getElementById('policy-name').textContent")
+        assert name == chrome.run(f"about.policies[{place}].name") and rewards(chrome, "policy")
+        answers.add(chrome.run("document.getElementById('policy-answer').textContent"))
+    assert len(answers) > 1
+    move("temperature", 0)
+    cold = chrome.run("document.getElementById('policy-answer').textContent")
+    chrome.run("document.getElementById('again').click()")
+    assert chrome.run("document.getElementById('policy-answer').textContent") == cold
+    assert not chrome.errors
 
 
 @pytest.mark.parametrize("width", [390, 1280])

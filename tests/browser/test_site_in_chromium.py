@@ -10,6 +10,7 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from chrome import Chrome, open_chrome
@@ -22,7 +23,7 @@ COURSE = sorted(path.stem for path in (ROOT / "notebooks").glob("*.ipynb"))
 PAGES = [
     "index", "docs/faq", "docs/equations", "docs/metrics", "docs/study", "docs/glossary",
     "beside/index", "beside/grpo", "beside/ppo", f"notebooks/{COURSE[0]}", f"notebooks/{COURSE[-1]}",
-    "beside/family", "beside/family/grpo-dr_grpo", "api/rl.equations.losses",
+    "docs/explorables", "beside/family", "beside/family/grpo-dr_grpo", "api/rl.equations.losses",
     "code/rl/grpo_engine.py", "code/index", "search",
 ]  # fmt: skip
 
@@ -93,14 +94,115 @@ def test_code_lights_up_its_line_and_a_tap_brings_the_code(chrome: Chrome) -> No
     assert box <= top + 1 < 844  # below the box that stays, and in sight
 
 
-def test_the_search_finds_without_a_server(chrome: Chrome) -> None:
-    chrome.open(SITE / "search.html", DESKTOP, query="?q=advantage")
+def found(chrome: Chrome, words: str) -> list[str]:
+    """What the search lists, in order, once it has come to its end."""
+    chrome.open(SITE / "search.html", DESKTOP, query=f"?q={quote(words)}")
     chrome.run(
-        "new Promise(done => { const wait = () => document.querySelectorAll('.search li').length"
-        " > 3 ? done() : setTimeout(wait, 100); setTimeout(done, 20000); wait(); })"
+        "new Promise(done => { const end = () => /found \\d+ page|did not match/.test(document"
+        ".getElementById('search-results').innerText.replace(/\\n/g, ' ')) ? done() : setTimeout(end, 100);"
+        " setTimeout(done, 20000); end(); })"
     )
-    assert chrome.run("document.querySelectorAll('.search li').length") > 3
     assert chrome.errors == [] and chrome.requests == []
+    return chrome.run(
+        "[...document.querySelectorAll('.search li > a')].map(a => a.getAttribute('href'))"
+    )
+
+
+def test_the_search_finds_without_a_server_and_the_course_comes_first(chrome: Chrome) -> None:
+    assert len(found(chrome, "advantage")) > 3
+    assert found(chrome, "reward hacking")[0] == "notebooks/17_when_the_proxy_breaks.html"
+    assert "notebooks/07_grpo.html" in found(chrome, "GRPO")[:2]
+
+
+@pytest.mark.parametrize("engine", sorted(path.stem for path in (ROOT / "docs/boxes").glob("*.md")))
+def test_a_page_of_an_engine_and_its_box_are_one_click_apart(chrome: Chrome, engine: str) -> None:
+    chrome.open(SITE / "beside" / f"{engine}.html", DESKTOP)
+    pages = chrome.run(
+        "[...document.querySelectorAll('article a[href^=\"../notebooks/\"]')].map(a =>"
+        " a.getAttribute('href'))"
+    )
+    assert pages
+    chrome.open(SITE / "beside" / pages[0], DESKTOP)
+    assert chrome.run(f"!!document.querySelector('article a[href=\"../beside/{engine}.html\"]')")
+
+
+@pytest.mark.parametrize("page", ["docs/glossary", f"notebooks/{COURSE[-1]}", "beside/remax"])
+def test_the_sidebar_shows_where_one_is(chrome: Chrome, page: str) -> None:
+    chrome.open(SITE / f"{page}.html", DESKTOP)
+    top, bottom, high = chrome.run(
+        "(() => { const r = document.querySelector('.sidebar-tree .current-page >"
+        " a').getBoundingClientRect();"
+        " return [r.top, r.bottom, innerHeight]; })()"
+    )
+    assert 0 < top < bottom < high
+
+
+def test_the_front_page_leads_into_the_course(chrome: Chrome) -> None:
+    chrome.open(SITE / "index.html", DESKTOP)
+    assert chrome.run("document.querySelector('.next-page').getAttribute('href')") == (
+        "notebooks/00_start_here.html"
+    )
+
+
+def test_a_button_copies_the_code_above_it(chrome: Chrome) -> None:
+    chrome.open(SITE / "index.html", DESKTOP)
+    copied = chrome.run(
+        "(async () => { let copied = ''; navigator.clipboard.writeText = async (text) => { copied ="
+        " text; };"
+        " const button = document.querySelector('article .copy'); button.click();"
+        " await new Promise(r => setTimeout(r, 50));"
+        " return [copied, button.parentElement.querySelector('pre').textContent, button.textContent]; })()"
+    )
+    assert copied[0] == copied[1] and "make demo" in copied[0] and copied[2] == "Copied"
+
+
+def test_a_figure_that_goes_on_says_so(chrome: Chrome) -> None:
+    """On a phone each part that scrolls sideways has a button, and the button scrolls it."""
+    chrome.open(SITE / "notebooks" / "07_grpo.html", PHONE)
+    chrome.run("new Promise(done => setTimeout(done, 300))")
+    wide, told, moved = chrome.run(
+        "(async () => { const wide = [...document.querySelectorAll('article :is(.nb-scroll,"
+        " .table-wrapper)')]"
+        ".filter(e => e.scrollWidth > e.clientWidth + 4);"
+        " const told = wide.filter(e => e.nextElementSibling?.matches('.more'));"
+        " told[0].nextElementSibling.firstChild.click();"
+        " return [wide.length, told.length, told[0].scrollLeft]; })()"
+    )
+    assert wide == told > 1 and moved > 50
+
+
+def test_code_beside_the_paper_fits_and_is_brought_into_sight(chrome: Chrome) -> None:
+    """At 1280 pixels no line is cut, and pointing at a line of the box shows its code at once."""
+    chrome.open(SITE / "beside" / "grpo.html", DESKTOP)
+    assert chrome.run(
+        "[...document.querySelectorAll('.bx-code')].every(e => e.scrollWidth <= e.clientWidth + 1)"
+        " && document.querySelector('.bx-file').scrollWidth <="
+        " document.querySelector('.bx-file').clientWidth + 1"
+    )
+    for number in chrome.run(
+        "[...document.querySelectorAll('.bx-line[data-line]')].map(e => e.dataset.line)"
+    ):
+        top, bottom, seen, clear = chrome.run(
+            f"(() => {{ const line = document.querySelector('.bx-line[data-line=\"{number}\"]');"
+            " line.dispatchEvent(new PointerEvent('pointerenter'));"
+            " const lit = document.getElementById(line.dataset.code).getBoundingClientRect();"
+            " const frame = document.querySelector('.bx-file').getBoundingClientRect();"
+            " const formula = line.querySelector('.bx-formula');"
+            " return [lit.top - frame.top, lit.bottom - frame.top, frame.height,"
+            " !formula || getComputedStyle(formula).backgroundImage === 'none']; })()"
+        )
+        assert 0 <= top < bottom <= seen and clear, number
+
+
+def test_the_ledger_folds_its_proofs(chrome: Chrome) -> None:
+    chrome.open(SITE / "docs" / "equations.html", DESKTOP)
+    entries, folds, shown = chrome.run(
+        "[document.querySelectorAll('article h3').length, document.querySelectorAll('article"
+        " details.fold').length,"
+        " [...document.querySelectorAll('article details:not([open]) li')].filter(e =>"
+        " e.checkVisibility()).length]"
+    )
+    assert entries - 5 <= folds and folds > 60 and shown == 0
 
 
 def test_token_views_of_a_notebook_answer_clicks(chrome: Chrome) -> None:
