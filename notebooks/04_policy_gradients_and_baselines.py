@@ -565,7 +565,7 @@ holds(gone < 0.05 < 0.19 < kept, 'without the clip "great" has all but disappear
 #
 # ## Where this lives
 #
-# - losses: [losses.py](../rl/equations/losses.py); baselines: [advantages.py](../rl/equations/advantages.py)
+# - [losses.py](../rl/equations/losses.py), baselines in [advantages.py](../rl/equations/advantages.py)
 # - whole programs: [REINFORCE](../nano/reinforce.py), [RLOO](../nano/rloo.py), [ReMax](../nano/remax.py)
 #
 # ## Exercises
