@@ -35,8 +35,8 @@ torch.set_num_threads(1)
 # ## 1. One answer of three tokens
 #
 # Call the sampler $\mu$ and the policy at the start of the update $\pi_{old}$. A token that $\pi_{old}$
-# finds twice as likely as $\mu$ did was drawn half as often as it should have been, so it gets the weight 2.
-# In general the weight of a token is $w = \pi_{old} / \mu$.
+# finds twice as likely as $\mu$ did was drawn half as often as it should have been, so it gets the
+# weight 2. In general the weight of a token is $w = \pi_{old} / \mu$.
 
 # %%
 mu = torch.tensor([[0.5, 0.2, 0.1]]).log()

@@ -157,8 +157,9 @@ assert torch.isclose(advantages[0, 1], torch.tensor(0.41)) and first[0, 1] < 0
 
 # %% [markdown]
 # (The first column is the call's second token.) With the reset a call is a cost and nothing else: here its
-# tokens have negative advantages, whatever the answer made possible, so the policy stops calling. The third row is a public
-# library's way; it is right only for $\gamma = \lambda = 1$ ([the table](../docs/tools.md)).
+# tokens have negative advantages, whatever the answer made possible, so the policy stops calling. The
+# third row is a public library's way; it is right only for $\gamma = \lambda = 1$
+# ([the table](../docs/tools.md)).
 #
 # **The third: the prefix is encoded again.** Many loops keep text between the turns. But a text has one
 # encoding, and a policy may have sampled another one.
