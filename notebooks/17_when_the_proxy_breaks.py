@@ -467,7 +467,7 @@ print(f"spread of the two: {spread[0]:.2f} at the start, {spread[-1]:.2f} at the
 # %% [markdown]
 # The doctor raises its alarm at step 35, 10.5 nats away. Gold was highest at step 20: an alarm
 # without gold comes late, but it comes. The model with 112,000 labels is not fooled: its score
-# stays around 0.4 from step 20 on, while the proxy rises from 1.1 to 1.7. The two weak models
+# falls from 0.6 to 0.4 after step 20, while the proxy rises from 1.1 to 1.7. The two weak models
 # disagree only a little more than at the start, because they share their labels and so most of
 # their mistakes. Where members do disagree, the policy has left the answers that they were trained
 # on. Paying the lowest of them, or the mean less its variance, takes the reward away there

@@ -293,7 +293,8 @@ def draw(curves: dict[str, Any]) -> None:
         axes, ("reward", "calls, easy problems", "calls, hard problems"), strict=True
     ):
         axis.set(title=title, xlabel="batch")
-    figure.legend(loc="outside lower center", ncols=4, fontsize=8)
+    shown = axes[0].get_legend_handles_labels()
+    figure.legend(*shown, loc="outside lower center", ncols=4, fontsize=8)
     figure.savefig(FIGURE, dpi=110)
     plt.close(figure)
 

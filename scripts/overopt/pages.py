@@ -246,4 +246,4 @@ def at_distance(kl: float, told: Iterable[Numbers]) -> Mapping[str, Any]:
     ]
     alone = [r for r in told if r["in_one_start"]["low"] > 0 or r["in_one_start"]["high"] < 0]
     said = "; ".join(found) if found else "no mitigation differs significantly from the baseline"
-    return {"kl": kl, "sure": said, "alone": len(alone), "told": len(told)}
+    return {"kl": kl, "at": f"{kl:g}", "sure": said, "alone": len(alone), "told": len(told)}
