@@ -264,15 +264,14 @@ proxies = torch.stack([row["result"].reward for row in found])  # (looks, 32 pro
 golds = torch.stack([row["result"].gold for row in found])
 draw_mean(left, "proxy", steps, proxies)
 draw_mean(middle, "gold", steps, golds)
-left.set(xlabel="GRPO step", ylabel="standard deviations")
-middle.set(xlabel="GRPO step", ylabel="gold, from 0 to 1")
+left.set(xlabel="GRPO step", title="standard deviations")
+middle.set(xlabel="GRPO step", title="from 0 to 1")
 distance = [max(nats, 0) ** 0.5 for nats in kl]
 draw_mean(right, "gold", distance, golds, "gold of GRPO")
 plots.curves(
     {"best of n": (bank_distance, weak_best)}, axis=right, styles={"best of n": 0},
-    marker=True, xlabel="d = sqrt(KL in nats)",
+    marker=True, xlabel="d = sqrt(KL in nats)", title="from 0 to 1",
 )  # fmt: skip
-figure.tight_layout()
 plt.show()
 best = max(range(len(steps)), key=gold_curve.__getitem__)
 print(f"gold is highest at step {steps[best]}, {kl[best]:.1f} nats away: {gold_curve[best]:.2f}")
