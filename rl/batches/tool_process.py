@@ -1,6 +1,7 @@
 """A user's function in a process of its own, so that it can be stopped: a line in, a line out.
 
-Its arguments are FILE.py and FUNCTION. Each request and each answer is one JSON object. What the function prints is dropped.
+Its arguments are FILE.py and FUNCTION. Each request and each answer is one JSON object. What the
+function prints is dropped.
 """
 
 from __future__ import annotations
