@@ -1,8 +1,7 @@
 """A user's function in a process of its own, so that it can be stopped: a line in, a line out.
 
-    python -m rl.batches.tool_process FILE.py FUNCTION
-
-Each request and each answer is one JSON object. What the function prints is dropped.
+Its arguments are FILE.py and FUNCTION. Each request and each answer is one JSON object. What the
+function prints is dropped.
 """
 
 from __future__ import annotations
@@ -42,6 +41,7 @@ def answered(function: Callable[..., Any], request: dict[str, Any]) -> dict[str,
 
 
 def main() -> None:
+    """Answer requests until there are none."""
     path, name = sys.argv[1:]
     answers, requests = os.fdopen(os.dup(1), "w"), sys.stdin
     silence = os.open(os.devnull, os.O_RDWR)
@@ -58,7 +58,3 @@ def main() -> None:
     print(json.dumps(told), file=answers, flush=True)
     for line in requests:
         print(json.dumps(answered(function, json.loads(line))), file=answers, flush=True)
-
-
-if __name__ == "__main__":
-    main()
