@@ -17,10 +17,12 @@ from __future__ import annotations
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -74,6 +76,7 @@ class FunctionProcess:
         self.process = subprocess.Popen(
             self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL, env=os.environ | {"PYTHONPATH": paths},
+            bufsize=0, start_new_session=True,  # `select` sees all there is; `end` ends its children
         )  # fmt: skip
         self.read(STARTING)
 
@@ -85,7 +88,6 @@ class FunctionProcess:
         try:
             assert self.process is not None and self.process.stdin is not None
             self.process.stdin.write(line.encode() + b"\n")
-            self.process.stdin.flush()
         except OSError:
             self.end()
             raise ToolFailed("error", "its process is gone") from None
@@ -107,10 +109,14 @@ class FunctionProcess:
         return str(told["said"])
 
     def end(self) -> None:
-        """Kill the process, if there is one."""
+        """Kill the process, if there is one, and what it has started; nothing of it is waited for."""
         if self.process is not None:
-            self.process.kill()
-            self.process.communicate()
+            assert self.process.stdin is not None and self.process.stdout is not None
+            with suppress(OSError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.stdin.close()
+            self.process.stdout.close()
+            self.process.wait()
         self.process = None
 
     def __del__(self) -> None:
@@ -153,6 +159,7 @@ class Tools:
         self.failures[kind] += 1
         self.said[kind] += 1
         if self.said[kind] <= SAID:
+            why = repr(" ".join(why.split()))[1:-1]  # one line, whatever its characters
             print(f"note: --tools {self.tool.name}: {why}, at the call {call[:60]!r}")
 
     def replies(
