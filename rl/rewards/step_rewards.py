@@ -15,6 +15,7 @@ import codecs
 import re
 from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import zip_longest
 from typing import NamedTuple, Protocol
 
 import torch
@@ -87,19 +88,21 @@ def checked_steps(
 # --- from characters to tokens --------------------------------------------------------------------
 
 
-def characters_read(tokenizer: Tokenizer, tokens: Sequence[int]) -> list[int]:
+def characters_read(
+    tokenizer: Tokenizer, tokens: Sequence[int], observed: Sequence[bool] = ()
+) -> list[int]:
     """How many characters of the decoded text are complete after each token.
 
-    A character of several bytes counts with the token that holds its last byte. End-of-text and
-    padding hold no characters.
+    A character of several bytes counts with the token that holds its last byte, and one of an observation
+    with the policy's next token. End-of-text and padding hold no characters.
     """
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    total, counts = 0, []
-    for token in tokens:
+    total, counts = 0, [0]
+    for token, other in zip_longest(tokens, observed[: len(tokens)], fillvalue=False):
         if token not in (tokenizer.eos_id, tokenizer.pad_id):
             total += len(decoder.decode(tokenizer.encoding.decode_single_token_bytes(token)))
-        counts.append(total)
-    return counts
+        counts.append(counts[-1] if other else total)
+    return counts[1:]
 
 
 def token_of(character: int, counts: Sequence[int]) -> int:
@@ -157,14 +160,15 @@ class CheckedSteps:
 
     def __call__(self, rollout: Rollout, rewards: Tensor) -> StepRewards:
         rows = []
-        for record, text, ended, tokens in zip(
+        for record, text, ended, tokens, observed in zip(
             rollout.records,
             rollout.responses,
             rollout.has_eos.tolist(),
             valid_tokens(rollout),
+            rollout.sequences.observed.tolist(),
             strict=True,
         ):
-            counts = characters_read(self.tokenizer, tokens)
+            counts = characters_read(self.tokenizer, tokens, observed)
             steps: dict[int, float] = {}
             for check in sums.step_checks(record, text):
                 end = token_of(min(check.end, len(text) - 1), counts)  # of the "," or ":"
@@ -198,8 +202,11 @@ class RewardModelSteps:
 
     def __call__(self, rollout: Rollout, rewards: Tensor) -> StepRewards:
         rows = []
-        for text, tokens in zip(rollout.responses, valid_tokens(rollout), strict=True):
-            counts = characters_read(self.tokenizer, tokens)
+        whose = rollout.sequences.observed.tolist()
+        for text, tokens, observed in zip(
+            rollout.responses, valid_tokens(rollout), whose, strict=True
+        ):
+            counts = characters_read(self.tokenizer, tokens, observed)
             ends = [match.end() for match in SENTENCE_END.finditer(text)]
             inner = [token_of(end - 1, counts) for end in ends if end < len(text)]
             rows.append(dict.fromkeys([*inner, len(tokens) - 1], 0.0))
