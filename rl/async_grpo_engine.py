@@ -123,7 +123,7 @@ class AsyncGRPOConfig(EngineConfig):
         if self.row.of and not self.weight_floor <= 1 <= self.weight_cap:
             raise ValueError(
                 f"weight_floor {self.weight_floor:g} to weight_cap {self.weight_cap:g} must hold 1, the "
-                "weight of a sampler that is the policy"
+                "weight where the sampler is the policy: lower the floor, or raise the cap"
             )
 
     @property

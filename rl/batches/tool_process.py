@@ -13,6 +13,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from data.records import PromptRecord
@@ -23,12 +24,10 @@ MEMORY = 2 * 2**30  # bytes that the function's process may use
 
 def limit_memory() -> None:
     """Where the system knows such a limit."""
-    try:
+    with suppress(ImportError, ValueError, OSError):
         import resource
 
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-    except (ImportError, ValueError, OSError):
-        return
 
 
 def answered(function: Callable[..., Any], request: dict[str, Any]) -> dict[str, str]:

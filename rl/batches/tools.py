@@ -111,12 +111,8 @@ class FunctionProcess:
     def end(self) -> None:
         """Kill the process, if there is one, and what it has started; nothing of it is waited for."""
         if self.process is not None:
-            assert self.process.stdin is not None and self.process.stdout is not None
-            with suppress(OSError):
+            with self.process, suppress(OSError):  # closes its pipes
                 os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.stdin.close()
-            self.process.stdout.close()
-            self.process.wait()
         self.process = None
 
     def __del__(self) -> None:

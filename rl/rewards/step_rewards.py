@@ -113,10 +113,13 @@ def token_of(character: int, counts: Sequence[int]) -> int:
     return min(bisect_right(counts, character), len(counts) - 1)
 
 
-def valid_tokens(rollout: Rollout) -> list[list[int]]:
-    """The response tokens of every row, the EOS included, without padding."""
-    spans = response_spans(rollout.response_mask).tolist()
-    return [row[:span] for row, span in zip(rollout.response_tokens.tolist(), spans, strict=True)]
+def counts_of(rollout: Rollout, tokenizer: Tokenizer) -> list[list[int]]:
+    """`characters_read` of every row, a number for each token, the EOS included."""
+    batch = rollout.sequences
+    rows = zip(
+        *(x.tolist() for x in (batch.response_tokens, batch.observed, batch.sizes)), strict=True
+    )
+    return [characters_read(tokenizer, row[: of[2]], other) for row, other, of in rows]
 
 
 def padded(rows: Sequence[dict[int, float]], device: torch.device) -> StepRewards:
@@ -160,21 +163,19 @@ class CheckedSteps:
 
     def __call__(self, rollout: Rollout, rewards: Tensor) -> StepRewards:
         rows = []
-        for record, text, ended, tokens, observed in zip(
+        for record, text, ended, counts in zip(
             rollout.records,
             rollout.responses,
             rollout.has_eos.tolist(),
-            valid_tokens(rollout),
-            rollout.sequences.observed.tolist(),
+            counts_of(rollout, self.tokenizer),
             strict=True,
         ):
-            counts = characters_read(self.tokenizer, tokens, observed)
             steps: dict[int, float] = {}
             for check in sums.step_checks(record, text):
                 end = token_of(min(check.end, len(text) - 1), counts)  # of the "," or ":"
                 steps[end] = min(float(check.correct), steps.get(end, 1.0))
             answer = sums.exact_match(record, text, ended)
-            steps[len(tokens) - 1] = min(answer, steps.get(len(tokens) - 1, 1.0))
+            steps[len(counts) - 1] = min(answer, steps.get(len(counts) - 1, 1.0))
             rows.append(steps)
         return padded(rows, rollout.response_tokens.device)
 
@@ -202,14 +203,10 @@ class RewardModelSteps:
 
     def __call__(self, rollout: Rollout, rewards: Tensor) -> StepRewards:
         rows = []
-        whose = rollout.sequences.observed.tolist()
-        for text, tokens, observed in zip(
-            rollout.responses, valid_tokens(rollout), whose, strict=True
-        ):
-            counts = characters_read(self.tokenizer, tokens, observed)
+        for text, counts in zip(rollout.responses, counts_of(rollout, self.tokenizer), strict=True):
             ends = [match.end() for match in SENTENCE_END.finditer(text)]
             inner = [token_of(end - 1, counts) for end in ends if end < len(text)]
-            rows.append(dict.fromkeys([*inner, len(tokens) - 1], 0.0))
+            rows.append(dict.fromkeys([*inner, len(counts) - 1], 0.0))
         _, ends_of, mask = padded(rows, rollout.response_tokens.device)
         with precision(self.model.device, self.dtype):
             scores = score_in_micro_batches(
