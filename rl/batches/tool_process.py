@@ -1,8 +1,7 @@
 """A user's function in a process of its own, so that it can be stopped: a line in, a line out.
 
-    python -m rl.batches.tool_process FILE.py FUNCTION
-
-Each request and each answer is one JSON object. What the function prints is dropped.
+Its arguments are FILE.py and FUNCTION. Each request and each answer is one JSON object. What the
+function prints is dropped.
 """
 
 from __future__ import annotations
@@ -44,6 +43,7 @@ def answered(function: Callable[..., Any], request: dict[str, Any]) -> dict[str,
 
 
 def main() -> None:
+    """Answer requests until there are none."""
     (path, name), own = sys.argv[1:], os.getpid()
     answers, requests = os.fdopen(os.dup(1), "w"), os.fdopen(os.dup(0))
     silence = os.open(os.devnull, os.O_RDWR)
@@ -69,7 +69,3 @@ def main() -> None:
     tell({"said": ""})
     for line in requests:
         tell(answered(function, json.loads(line)))
-
-
-if __name__ == "__main__":
-    main()

@@ -37,6 +37,7 @@ from harness.files import expanded
 from harness.ranks.collectives import all_reduce_sum
 from rl.batches.tool_process import CHARACTERS
 
+START = "from rl.batches.tool_process import main; main()"
 SECONDS = 2.0  # for one answer
 STARTING = 30.0  # for the process of a function to begin
 SAID = 3  # failures of a kind that are told; all are counted
@@ -66,7 +67,7 @@ class FunctionProcess:
     """A function of the user's, in a process that is ended when it takes too long."""
 
     def __init__(self, path: Path, function: str) -> None:
-        self.command = [sys.executable, "-m", "rl.batches.tool_process", str(path), function]
+        self.command = [sys.executable, "-c", START, str(path), function]
         self.process: subprocess.Popen[bytes] | None = None
         self.start()
 
